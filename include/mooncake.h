@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * libmooncake: the store client. This header is the manual.
+ *
+ * What it promises
+ *   - A get delivers the bytes of one completed put of that key, or a negative error; never other bytes.
+ *   - A put that returned 0 is readable by every client (until evicted or removed).
+ *   - Every call ends by its deadline and touches the caller's memory no more after it has returned.
+ *   - After a failed get the target buffers may hold anything.
+ *
+ * Units: sizes and offsets in bytes, times in milliseconds. Keys are bytes, 1 to MC_KEY_LENGTH_MAX, without a
+ * terminator. Threads: every function may be called from any thread at any time, also on one store object;
+ * mc_store_close waits for calls in progress. Fork: after fork() the child's store objects are dead: every call on them
+ * returns MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS and touches nothing. Errors: 0 or a count on success, else a negative
+ * enum mc_error. No function sets errno for the caller, installs a signal handler or exits.
+ */
+#ifndef MOONCAKE_H
+#define MOONCAKE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MC_API __attribute__((visibility("default")))
+
+#define MC_KEY_LENGTH_MAX 1024  /* bytes of one key */
+#define MC_REPLICA_COUNT_MAX 16 /* replicas of one object */
+
+/* Name, value, what it means and what to do. The values are those of the original's store. */
+#define MC_ERROR_MAP(X)                                                                                                \
+    X(INTERNAL_ERROR, -1, "internal error; please report it with the log line before it")                              \
+    X(BUFFER_OVERFLOW, -10, "a buffer is too small")                                                                   \
+    X(SEGMENT_NOT_FOUND, -101, "no such segment; see /get_all_segments of the master")                                 \
+    X(SEGMENT_ALREADY_EXISTS, -102, "the segment is mounted already")                                                  \
+    X(CLIENT_NOT_FOUND, -103, "the master does not know this client (any more); it will join again by itself")         \
+    X(NO_AVAILABLE_HANDLE, -200,                                                                                       \
+      "no segment has room for the object: pool full of objects in use, too small, or empty")                          \
+    X(INVALID_VERSION, -300, "the peer speaks an incompatible protocol version; see its log for both versions")        \
+    X(INVALID_KEY, -400, "the key is empty or longer than 1024 bytes")                                                 \
+    X(WRITE_FAIL, -500, "write failed")                                                                                \
+    X(INVALID_PARAMS, -600, "an argument is not valid, or the store is not set up")                                    \
+    X(ILLEGAL_CLIENT, -601, "the put or segment belongs to another client")                                            \
+    X(INVALID_WRITE, -700, "no write of this key is in progress")                                                      \
+    X(INVALID_READ, -701, "read not possible")                                                                         \
+    X(INVALID_REPLICA, -702, "the replica is not valid")                                                               \
+    X(REPLICA_IS_NOT_READY, -703, "the object is still being written")                                                 \
+    X(OBJECT_NOT_FOUND, -704, "no such object: never put, removed, or evicted")                                        \
+    X(OBJECT_ALREADY_EXISTS, -705, "the key exists; the old value stays")                                              \
+    X(OBJECT_HAS_LEASE, -706, "the object was read within the lease time; remove with force, or later")                \
+    X(LEASE_EXPIRED, -707, "the lease ended before the read did")                                                      \
+    X(OBJECT_HAS_REPLICATION_TASK, -708, "a copy or move of the object is running")                                    \
+    X(REPLICA_NOT_FOUND, -710, "no such replica")                                                                      \
+    X(REPLICA_IS_GONE, -712, "the replica was evicted or removed while it was read")                                   \
+    X(TRANSFER_FAIL, -800, "bytes could not be moved to or from any replica")                                          \
+    X(CHECKSUM_MISMATCH, -801, "stored bytes do not match their checksum; they were not returned")                     \
+    X(RPC_FAIL, -900, "the master cannot be reached; check master_server_addr and that mooncake_master runs")          \
+    X(RPC_TIMEOUT, -901, "the deadline passed")                                                                        \
+    X(UNAVAILABLE_IN_CURRENT_STATUS, -1010, "not possible now: closed, forked, or the master is not serving")          \
+    X(UNAVAILABLE_IN_CURRENT_MODE, -1011, "not possible in this mode")                                                 \
+    X(NOT_SUPPORTED, -1012, "not supported by this build")                                                             \
+    X(FILE_NOT_FOUND, -1100, "no such file")                                                                           \
+    X(FILE_OPEN_FAIL, -1101, "a file cannot be opened")                                                                \
+    X(FILE_READ_FAIL, -1102, "a file cannot be read")                                                                  \
+    X(FILE_WRITE_FAIL, -1103, "a file cannot be written")                                                              \
+    /* Ours; never returned where the original has a code. */                                                          \
+    X(BUSY, -1900, "overloaded; retry after a moment")                                                                 \
+    X(STALE, -1901, "the generation, epoch or incarnation is older than what the peer knows")                          \
+    X(PUT_IN_PROGRESS, -1902, "another writer is putting this key; retry")                                             \
+    X(SPACE_SOON, -1903, "space is being freed or populated; retry")                                                   \
+    X(PROTOCOL, -1904, "the peer sent something that is not our protocol")                                             \
+    X(NO_MEMORY, -1905, "out of memory in this process")
+
+enum mc_error {
+    MC_OK = 0,
+#define MC_ERROR_ENUM(name, value, text) MC_ERR_##name = (value),
+    MC_ERROR_MAP(MC_ERROR_ENUM)
+#undef MC_ERROR_ENUM
+};
+
+/* "OBJECT_NOT_FOUND" for -704; "OK" for 0 and above; "UNKNOWN" otherwise. Static storage. */
+MC_API const char *mc_error_name(int code);
+/* What it means and what to do. Static storage. */
+MC_API const char *mc_error_text(int code);
+/* "1.2.3+c1": version of this library. Static storage. */
+MC_API const char *mc_version(void);
+
+struct mc_store; /* one member of a cluster: a client, a store node, or both */
+
+/* Strings are copied by mc_store_open. A zeroed struct plus local_hostname and master_server_addr is valid. */
+struct mc_store_config {
+    const char
+        *local_hostname; /* "host" or "host:port"; port 0 or none: the kernel chooses. Others reach our segment here. */
+    const char *metadata_server; /* accepted for compatibility ("P2PHANDSHAKE", "http://..."); the store needs no second
+                                    service */
+    const char *protocol; /* "tcp" or "rdma" ("rdma" falls back to tcp with one warning where there is no device); NULL
+                             = "tcp" */
+    const char *rdma_devices;       /* accepted for compatibility */
+    const char *master_server_addr; /* "host:port"; NULL = "127.0.0.1:50051" */
+    const char *paths; /* which paths may be used, comma separated: "local,shm,tcp"; NULL = all; environment MC_PATHS
+                          overrides */
+    uint64_t global_segment_size; /* bytes lent to the pool; 0 = pure client */
+    uint64_t local_buffer_size;   /* 0 = pure server: put and get are refused (-600); otherwise only a statement, memory
+                                     is taken as needed */
+    uint32_t
+        call_timeout_ms; /* deadline of a call, before 1 s per 64 MiB moved is added; 0 = MC_RPC_TIMEOUT_MS or 5000 */
+};
+
+/* Joins the cluster. Returns at once (the segment is populated in the background). 0, or MC_ERR_RPC_FAIL when no master
+ * answers within the timeout, MC_ERR_INVALID_PARAMS, MC_ERR_INVALID_VERSION, MC_ERR_NO_MEMORY. On success *store is
+ * owned by the caller. */
+MC_API int mc_store_open(const struct mc_store_config *config, struct mc_store **store);
+/* Unmounts the segment (its objects are lost), waits for calls in progress, frees. NULL is allowed. Always 0. */
+MC_API int mc_store_close(struct mc_store *store);
+
+struct mc_bytes {
+    const void *data;
+    size_t length;
+};
+
+struct mc_replicate_config {
+    uint32_t replica_count; /* wanted replicas on distinct segments, 1..MC_REPLICA_COUNT_MAX; 0 = 1; fewer is success
+                               (best effort) */
+    uint32_t preferred_segment_count;
+    const char *const *preferred_segments; /* names (mc_store_hostname of their owner), tried first in this order */
+    bool with_hard_pin;                    /* never evicted */
+    bool with_soft_pin;                    /* evicted only when nothing else can be */
+};
+
+/* One object to put: key and its bytes, gathered from parts in order. result: 0 = stored or key existed already, else
+ * negative. */
+struct mc_put_item {
+    struct mc_bytes key;
+    const struct iovec *parts;
+    size_t part_count;
+    int result;
+};
+/* config may be NULL. Returns 0 when every result is 0, else the first negative result. Total length 0:
+ * MC_ERR_INVALID_PARAMS for that item. */
+MC_API int mc_store_put(struct mc_store *store, struct mc_put_item *items, size_t count,
+                        const struct mc_replicate_config *config);
+
+/* One object to get, scattered into parts in order. result: its length in bytes (> 0), or negative.
+ * parts too small for the object: MC_ERR_INVALID_PARAMS, nothing is read. */
+struct mc_get_item {
+    struct mc_bytes key;
+    const struct iovec *parts;
+    size_t part_count;
+    int64_t result;
+};
+/* Called once for each object found when given: returns memory of at least `length` bytes for item `index`, or NULL to
+ * fail that item with MC_ERR_NO_MEMORY. Called from the calling thread. The memory is the caller's, also when the get
+ * of that item then fails. */
+typedef void *mc_allocate(void *context, size_t index, uint64_t length);
+/* With allocate != NULL the items' parts are ignored. Returns 0 when every result is > 0, else the first negative
+ * result. */
+MC_API int mc_store_get(struct mc_store *store, struct mc_get_item *items, size_t count, mc_allocate *allocate,
+                        void *context);
+
+/* Part of one object: `size` bytes from `source_offset` of the object to `target`. result: size, or negative. */
+struct mc_range_item {
+    struct mc_bytes key;
+    uint64_t source_offset;
+    uint64_t size;
+    void *target;
+    int64_t result;
+};
+/* Beyond the object's end: MC_ERR_INVALID_PARAMS for that item. Every byte returned was verified against its block's
+ * checksum. */
+MC_API int mc_store_get_ranges(struct mc_store *store, struct mc_range_item *items, size_t count);
+
+/* results[i] = 1 readable, 0 not there, negative error. Returns 0 or the error of the whole call. Takes no lease. */
+MC_API int mc_store_exist(struct mc_store *store, const struct mc_bytes *keys, size_t count, int *results);
+/* results[i] = length in bytes or negative. */
+MC_API int mc_store_size(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results);
+/* results[i] = 0, -704 absent, -706 leased (without force), -703 being written. Answered when no crash can bring the
+ * object back. */
+MC_API int mc_store_remove(struct mc_store *store, const struct mc_bytes *keys, size_t count, bool force, int *results);
+/* Removes what the pattern (Perl-compatible, searched anywhere in the key) matches; count of removed, or
+ * MC_ERR_INVALID_PARAMS for a bad pattern. */
+MC_API int64_t mc_store_remove_by_regex(struct mc_store *store, struct mc_bytes pattern, bool force);
+/* Count of removed objects, or negative. Leased objects stay without force. */
+MC_API int64_t mc_store_remove_all(struct mc_store *store, bool force);
+
+/* Where an object lies. */
+struct mc_replica_description {
+    char segment_name[256]; /* host:port of the owner */
+    uint64_t size;          /* bytes of the object */
+    uint64_t address;       /* offset of the data in the segment */
+    int status;             /* 3 = complete (the original's ReplicaStatus) */
+};
+/* Fills up to `capacity` descriptions; returns how many replicas there are, or negative. Takes no lease. */
+MC_API int mc_store_describe(struct mc_store *store, struct mc_bytes key, struct mc_replica_description *descriptions,
+                             size_t capacity);
+
+/* Registered memory: kept for API compatibility and checks (tcp and shared memory need none).
+ * The same base twice, a base that is not registered, NULL or size 0: MC_ERR_INVALID_PARAMS. */
+MC_API int mc_store_register_buffer(struct mc_store *store, void *base, size_t size);
+MC_API int mc_store_unregister_buffer(struct mc_store *store, void *base);
+
+/* "host:port" of this member; also the name of its segment. Valid until close. */
+MC_API const char *mc_store_hostname(const struct mc_store *store);
+/* 0 healthy, 2 master unreachable. (1, not initialised, is what language bindings say without a store.) */
+MC_API int mc_store_health(struct mc_store *store);
+
+/* Counters since open. */
+struct mc_store_statistics {
+    uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses;
+    uint64_t path_bytes[4];                       /* local, shm, tcp, reserved */
+    uint64_t checksum_errors, retries, fallbacks; /* fallbacks: a faster path was tried and failed */
+    uint64_t segment_capacity, segment_populated;
+};
+MC_API void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *statistics);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
