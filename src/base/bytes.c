@@ -1,0 +1,51 @@
+#include "base/bytes.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void mc_buffer_reserve_slow(struct mc_buffer *buffer, size_t more)
+{
+    size_t capacity = buffer->capacity < 256 ? 256 : buffer->capacity;
+    while (capacity - buffer->length < more) {
+        if (capacity > SIZE_MAX / 2)
+            abort();
+        capacity *= 2;
+    }
+    uint8_t *data = realloc(buffer->data, capacity);
+    if (data == NULL)
+        abort();
+    buffer->data = data;
+    buffer->capacity = capacity;
+}
+
+void mc_buffer_free(struct mc_buffer *buffer)
+{
+    free(buffer->data);
+    *buffer = (struct mc_buffer){0};
+}
+
+void mc_buffer_consume(struct mc_buffer *buffer, size_t count)
+{
+    if (count >= buffer->length) {
+        buffer->length = 0;
+        return;
+    }
+    memmove(buffer->data, buffer->data + count, buffer->length - count);
+    buffer->length -= count;
+}
+
+void mc_buffer_printf(struct mc_buffer *buffer, const char *format, ...)
+{
+    va_list arguments, again;
+    va_start(arguments, format);
+    va_copy(again, arguments);
+    int length = vsnprintf(NULL, 0, format, arguments);
+    va_end(arguments);
+    if (length < 0)
+        abort();
+    mc_buffer_reserve(buffer, (size_t)length + 1);
+    vsnprintf((char *)buffer->data + buffer->length, (size_t)length + 1, format, again);
+    va_end(again);
+    buffer->length += (size_t)length;
+}

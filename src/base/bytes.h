@@ -1,0 +1,123 @@
+/* Growable byte buffer and bounds-checked reader. Little-endian hosts only (checked at build).
+ * A buffer owns its memory; a reader borrows. A reader that met its end has `bad` set and returns zeros from then on.
+ */
+#ifndef MC_BASE_BYTES_H
+#define MC_BASE_BYTES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "little-endian hosts only");
+
+struct mc_span { /* borrowed bytes */
+    const void *data;
+    size_t length;
+};
+
+static inline struct mc_span mc_span(const void *data, size_t length)
+{
+    return (struct mc_span){data, length};
+}
+static inline struct mc_span mc_span_string(const char *text)
+{
+    return (struct mc_span){text, strlen(text)};
+}
+static inline bool mc_span_equal(struct mc_span a, struct mc_span b)
+{
+    return a.length == b.length && (a.length == 0 || memcmp(a.data, b.data, a.length) == 0);
+}
+
+struct mc_id { /* 16 random bytes: node ids, segment ids, host ids */
+    uint64_t low, high;
+};
+static inline bool mc_id_equal(struct mc_id a, struct mc_id b)
+{
+    return a.low == b.low && a.high == b.high;
+}
+static inline bool mc_id_is_zero(struct mc_id a)
+{
+    return a.low == 0 && a.high == 0;
+}
+
+struct mc_buffer { /* zeroed = empty and valid */
+    uint8_t *data;
+    size_t length, capacity;
+};
+
+/* Makes room for `more` bytes behind length. Aborts the process when memory is out (there is nothing sensible left to
+ * do). */
+void mc_buffer_reserve_slow(struct mc_buffer *buffer, size_t more);
+void mc_buffer_free(struct mc_buffer *buffer);
+/* Drops the first `count` bytes. */
+void mc_buffer_consume(struct mc_buffer *buffer, size_t count);
+/* Appends text; its terminator is not counted. */
+void mc_buffer_printf(struct mc_buffer *buffer, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static inline void mc_buffer_reserve(struct mc_buffer *buffer, size_t more)
+{
+    if (buffer->capacity - buffer->length < more)
+        mc_buffer_reserve_slow(buffer, more);
+}
+static inline void mc_buffer_append(struct mc_buffer *buffer, const void *data, size_t length)
+{
+    if (length == 0)
+        return;
+    mc_buffer_reserve(buffer, length);
+    memcpy(buffer->data + buffer->length, data, length);
+    buffer->length += length;
+}
+#define MC_BUFFER_PUT(name, type)                                                                                      \
+    static inline void mc_buffer_put_##name(struct mc_buffer *buffer, type value)                                      \
+    {                                                                                                                  \
+        mc_buffer_append(buffer, &value, sizeof(value));                                                               \
+    }
+MC_BUFFER_PUT(u8, uint8_t)
+MC_BUFFER_PUT(u16, uint16_t)
+MC_BUFFER_PUT(u32, uint32_t)
+MC_BUFFER_PUT(u64, uint64_t)
+MC_BUFFER_PUT(i32, int32_t)
+#undef MC_BUFFER_PUT
+
+struct mc_reader {
+    const uint8_t *at, *end;
+    bool bad;
+};
+static inline struct mc_reader mc_reader(const void *data, size_t length)
+{
+    const uint8_t *at = data;
+    return (struct mc_reader){at, at + length, false};
+}
+static inline size_t mc_reader_left(const struct mc_reader *reader)
+{
+    return (size_t)(reader->end - reader->at);
+}
+static inline const uint8_t *mc_reader_take(struct mc_reader *reader, size_t length)
+{
+    const uint8_t *at = reader->at;
+    if (mc_reader_left(reader) < length) {
+        reader->bad = true;
+        reader->at = reader->end;
+        return NULL;
+    }
+    reader->at += length;
+    return at;
+}
+#define MC_READER_GET(name, type)                                                                                      \
+    static inline type mc_reader_##name(struct mc_reader *reader)                                                      \
+    {                                                                                                                  \
+        type value = 0;                                                                                                \
+        const uint8_t *at = mc_reader_take(reader, sizeof(value));                                                     \
+        if (at != NULL)                                                                                                \
+            memcpy(&value, at, sizeof(value));                                                                         \
+        return value;                                                                                                  \
+    }
+MC_READER_GET(u8, uint8_t)
+MC_READER_GET(u16, uint16_t)
+MC_READER_GET(u32, uint32_t)
+MC_READER_GET(u64, uint64_t)
+MC_READER_GET(i32, int32_t)
+#undef MC_READER_GET
+
+#endif
