@@ -1,0 +1,43 @@
+/* Time and randomness, from the kernel. */
+#include "env/clock.h"
+
+#include "base/checksum.h"
+#include "base/error.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+uint64_t mc_clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+uint64_t mc_random_u64(void)
+{
+    uint64_t value;
+    mc_assert(getrandom(&value, sizeof(value), 0) == (ssize_t)sizeof(value)); /* up to 256 bytes are never cut short */
+    return value;
+}
+
+struct mc_id mc_random_id(void)
+{
+    return (struct mc_id){mc_random_u64(), mc_random_u64()};
+}
+
+struct mc_id mc_host_id(void)
+{
+    /* Without the boot id nobody is known to be on our host: a random id makes shared memory unused, not wrong. */
+    char text[64];
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof(text));
+    if (fd >= 0)
+        close(fd);
+    if (length < 32)
+        return mc_random_id();
+    struct mc_hash hash = mc_hash(text, (size_t)length);
+    return (struct mc_id){hash.low, hash.high};
+}

@@ -1,0 +1,77 @@
+/* Log lines in glog's form, one write(2) each. */
+#include "env/log.h"
+
+#include "env/clock.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LINE_MAX_BYTES 2048
+
+_Atomic int mc_log_threshold = MC_LOG_INFO;
+
+static const char *const level_names[] = {"TRACE", "DEBUG", "INFO", "WARNING", "ERROR"};
+
+void mc_log_set_level(enum mc_log_level level)
+{
+    atomic_store(&mc_log_threshold, (int)level);
+}
+
+bool mc_log_parse_level(const char *text, enum mc_log_level *level)
+{
+    for (int i = 0; i <= MC_LOG_ERROR; i++) {
+        if (strcasecmp(text, level_names[i]) == 0 || (text[0] == '0' + i && text[1] == 0)) {
+            *level = (enum mc_log_level)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Before main: the library has no init call that every user makes. An unknown value leaves INFO. */
+__attribute__((constructor)) static void read_environment(void)
+{
+    const char *text = getenv("MC_LOG_LEVEL");
+    enum mc_log_level level;
+    if (text != NULL && mc_log_parse_level(text, &level))
+        mc_log_set_level(level);
+}
+
+void mc_log_write(enum mc_log_level level, const char *file, int line, const char *format, ...)
+{
+    char text[LINE_MAX_BYTES];
+    struct timespec now;
+    struct tm local;
+    clock_gettime(CLOCK_REALTIME, &now);
+    localtime_r(&now.tv_sec, &local);
+    const char *name = strrchr(file, '/');
+    int used = snprintf(text, sizeof(text), "%c%02d%02d %02d:%02d:%02d.%06ld %5ld %s:%d] ", "DDIWE"[level],
+                        local.tm_mon + 1, local.tm_mday, local.tm_hour, local.tm_min, local.tm_sec, now.tv_nsec / 1000,
+                        (long)syscall(SYS_gettid), name == NULL ? file : name + 1, line);
+    va_list arguments;
+    va_start(arguments, format);
+    int more = vsnprintf(text + used, sizeof(text) - (size_t)used - 1, format, arguments);
+    va_end(arguments);
+    size_t length = (size_t)used + (more < 0 ? 0 : (size_t)more);
+    if (length > sizeof(text) - 2)
+        length = sizeof(text) - 2;
+    text[length++] = '\n';
+    if (write(STDERR_FILENO, text, length) < 0)
+        return; /* nowhere to complain */
+}
+
+bool mc_log_allowed(struct mc_log_limit *limit, uint64_t *held_back)
+{
+    uint64_t now_ms = mc_clock_ms(), next_ms = atomic_load(&limit->next_ms);
+    if (now_ms < next_ms || !atomic_compare_exchange_strong(&limit->next_ms, &next_ms, now_ms + 1000)) {
+        atomic_fetch_add(&limit->held_back, 1);
+        return false;
+    }
+    *held_back = atomic_exchange(&limit->held_back, 0);
+    return true;
+}

@@ -1,0 +1,48 @@
+/* Log lines to stderr in glog's form: "I1023 07:19:21.542047   228 file.c:40] text". One write(2) per line.
+ * Level: MC_LOG_LEVEL = TRACE, DEBUG, INFO (default), WARNING, ERROR; or mc_log_set_level. -v=1 is DEBUG, -v=2 TRACE.
+ */
+#ifndef MC_ENV_LOG_H
+#define MC_ENV_LOG_H
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum mc_log_level { MC_LOG_TRACE, MC_LOG_DEBUG, MC_LOG_INFO, MC_LOG_WARNING, MC_LOG_ERROR };
+
+extern _Atomic int mc_log_threshold; /* lines below it are not made */
+
+void mc_log_set_level(enum mc_log_level level);
+/* Parses a level's name (any case) or number; false when it is none. */
+bool mc_log_parse_level(const char *text, enum mc_log_level *level);
+void mc_log_write(enum mc_log_level level, const char *file, int line, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+#define mc_log(level, ...)                                                                                             \
+    do {                                                                                                               \
+        if ((int)MC_LOG_##level >= atomic_load_explicit(&mc_log_threshold, memory_order_relaxed))                      \
+            mc_log_write(MC_LOG_##level, __FILE__, __LINE__, __VA_ARGS__);                                             \
+    } while (0)
+
+/* State of a line that is written at most once a second, with the count of those held back. Zeroed = ready. */
+struct mc_log_limit {
+    _Atomic uint64_t next_ms;
+    _Atomic uint64_t held_back;
+};
+/* True when the line may be written now; *held_back = lines swallowed since the last one. */
+bool mc_log_allowed(struct mc_log_limit *limit, uint64_t *held_back);
+
+#define mc_log_limited(level, format, ...)                                                                             \
+    do {                                                                                                               \
+        static struct mc_log_limit limit_;                                                                             \
+        uint64_t held_back_;                                                                                           \
+        if (mc_log_allowed(&limit_, &held_back_)) {                                                                    \
+            if (held_back_ > 0)                                                                                        \
+                mc_log(level, format " (and %llu like it)", ##__VA_ARGS__, (unsigned long long)held_back_);            \
+            else                                                                                                       \
+                mc_log(level, format, ##__VA_ARGS__);                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+#endif

@@ -1,0 +1,411 @@
+/* Stream sockets with deadlines. */
+#include "env/socket.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define SPIN_NS 50000u
+#define SPIN_HITS_MAX 16u
+#define SPIN_PROBE_EVERY 64u /* a waiter that does not spin tries again this often: load may have come back */
+#define FDS_MAX 4
+
+int mc_address_split(const char *address, char *host, size_t host_size, uint16_t *port)
+{
+    const char *end = NULL, *port_text = NULL;
+    if (address[0] == '[') {
+        address++;
+        end = strchr(address, ']');
+        if (end == NULL || (end[1] != 0 && end[1] != ':'))
+            return MC_ERR_INVALID_PARAMS;
+        port_text = end[1] == ':' ? end + 2 : NULL;
+    } else {
+        const char *colon = strchr(address, ':');
+        bool is_v6 = colon != NULL && strchr(colon + 1, ':') != NULL;
+        end = colon == NULL || is_v6 ? address + strlen(address) : colon;
+        port_text = colon == NULL || is_v6 ? NULL : colon + 1;
+    }
+    if (end == address || (size_t)(end - address) >= host_size)
+        return MC_ERR_INVALID_PARAMS;
+    if (port_text != NULL) {
+        char *rest;
+        unsigned long value = strtoul(port_text, &rest, 10);
+        if (port_text[0] < '0' || port_text[0] > '9' || *rest != 0 || value > UINT16_MAX)
+            return MC_ERR_INVALID_PARAMS;
+        *port = (uint16_t)value;
+    }
+    memcpy(host, address, (size_t)(end - address));
+    host[end - address] = 0;
+    return 0;
+}
+
+void mc_address_join(char *address, size_t size, const char *host, uint16_t port)
+{
+    snprintf(address, size, strchr(host, ':') == NULL ? "%s:%u" : "[%s]:%u", host, (unsigned)port);
+}
+
+static int poll_until(int fd, short events, uint64_t deadline_ns)
+{
+    for (;;) {
+        uint64_t now_ns = mc_clock_ns();
+        if (now_ns >= deadline_ns)
+            return MC_ERR_RPC_TIMEOUT;
+        uint64_t left_ns = deadline_ns - now_ns;
+        struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000u), .tv_nsec = (long)(left_ns % 1000000000u)};
+        struct pollfd waited = {.fd = fd, .events = events};
+        int rc = ppoll(&waited, 1, &left, NULL);
+        if (rc > 0)
+            return (waited.revents & POLLNVAL) != 0 ? MC_ERR_RPC_FAIL : 0;
+        if (rc < 0 && errno != EINTR)
+            return MC_ERR_RPC_FAIL;
+    }
+}
+
+static int connect_until(int fd, const struct sockaddr *address, socklen_t length, uint64_t deadline_ns)
+{
+    if (connect(fd, address, length) == 0)
+        return 0;
+    if (errno != EINPROGRESS) /* EAGAIN: a unix listener with a full backlog */
+        return MC_ERR_RPC_FAIL;
+    int rc = poll_until(fd, POLLOUT, deadline_ns);
+    if (rc < 0)
+        return rc;
+    int error = 0;
+    socklen_t size = sizeof(error);
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) {
+        errno = error;
+        return MC_ERR_RPC_FAIL;
+    }
+    return 0;
+}
+
+static void set_no_delay(int fd)
+{
+    int on = 1;
+    /* Fails on a unix socket, which has no delay to switch off. */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+int mc_tcp_connect(const char *address, uint64_t deadline_ns)
+{
+    char host[MC_ADDRESS_MAX], port_text[8];
+    uint16_t port = 0;
+    int rc = mc_address_split(address, host, sizeof(host), &port);
+    if (rc < 0 || port == 0)
+        return MC_ERR_INVALID_PARAMS;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found = NULL;
+    snprintf(port_text, sizeof(port_text), "%u", (unsigned)port);
+    if (getaddrinfo(host, port_text, &hints, &found) != 0)
+        return MC_ERR_RPC_FAIL;
+    rc = MC_ERR_RPC_FAIL;
+    for (struct addrinfo *one = found; one != NULL; one = one->ai_next) {
+        int fd = socket(one->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+            continue;
+        rc = connect_until(fd, one->ai_addr, one->ai_addrlen, deadline_ns);
+        if (rc == 0) {
+            set_no_delay(fd);
+            rc = fd;
+            break;
+        }
+        int error = errno;
+        close(fd);
+        errno = error;
+    }
+    freeaddrinfo(found);
+    return rc;
+}
+
+static int unix_address(const char *path, struct sockaddr_un *address, socklen_t *length)
+{
+    size_t path_length = strlen(path);
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    if (path_length == 0 || path_length >= sizeof(address->sun_path))
+        return MC_ERR_INVALID_PARAMS;
+    memcpy(address->sun_path, path, path_length);
+    if (path[0] == '@')
+        address->sun_path[0] = 0;
+    *length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + path_length + (path[0] == '@' ? 0 : 1));
+    return 0;
+}
+
+int mc_unix_connect(const char *path, uint64_t deadline_ns)
+{
+    struct sockaddr_un address;
+    socklen_t length;
+    int rc = unix_address(path, &address, &length);
+    if (rc < 0)
+        return rc;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return MC_ERR_RPC_FAIL;
+    rc = connect_until(fd, (struct sockaddr *)&address, length, deadline_ns);
+    if (rc < 0) {
+        close(fd);
+        return rc;
+    }
+    return fd;
+}
+
+int mc_tcp_listen(const char *host, uint16_t *port)
+{
+    char port_text[8];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_PASSIVE}, *found = NULL;
+    snprintf(port_text, sizeof(port_text), "%u", (unsigned)*port);
+    if (getaddrinfo(host[0] == 0 ? NULL : host, port_text, &hints, &found) != 0) {
+        errno = EADDRNOTAVAIL;
+        return MC_ERR_RPC_FAIL;
+    }
+    int on = 1, error = EADDRNOTAVAIL, fd = -1;
+    for (struct addrinfo *one = found; one != NULL && fd < 0; one = one->ai_next) {
+        fd = socket(one->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (fd < 0) {
+            error = errno;
+            continue;
+        }
+        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+        if (bind(fd, one->ai_addr, one->ai_addrlen) != 0 || listen(fd, 1024) != 0) {
+            error = errno;
+            close(fd);
+            fd = -1;
+        }
+    }
+    freeaddrinfo(found);
+    if (fd < 0) {
+        errno = error;
+        return MC_ERR_RPC_FAIL;
+    }
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } bound = {.v6 = {0}};
+    socklen_t length = sizeof(bound);
+    if (getsockname(fd, &bound.any, &length) == 0)
+        *port = ntohs(bound.any.sa_family == AF_INET6 ? bound.v6.sin6_port : bound.v4.sin_port);
+    return fd;
+}
+
+int mc_unix_listen(const char *path)
+{
+    struct sockaddr_un address;
+    socklen_t length;
+    int rc = unix_address(path, &address, &length);
+    if (rc < 0)
+        return rc;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return MC_ERR_RPC_FAIL;
+    if (path[0] != '@')
+        (void)unlink(path); /* names hold a random node id: an old file of that name has no owner */
+    if (bind(fd, (struct sockaddr *)&address, length) != 0 || listen(fd, 1024) != 0) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return MC_ERR_RPC_FAIL;
+    }
+    return fd;
+}
+
+int mc_socket_accept(int listener)
+{
+    int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0)
+        return MC_ERR_RPC_FAIL;
+    set_no_delay(fd);
+    return fd;
+}
+
+int64_t mc_unix_peer_uid(int fd)
+{
+    struct ucred credentials;
+    socklen_t length = sizeof(credentials);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
+        return -1;
+    return (int64_t)credentials.uid;
+}
+
+static void spin_hit(struct mc_spin *spin)
+{
+    spin->hits = spin->hits < SPIN_HITS_MAX ? spin->hits + 1 : SPIN_HITS_MAX;
+}
+static void spin_miss(struct mc_spin *spin)
+{
+    spin->hits = spin->hits > 4 ? spin->hits - 4 : 0;
+}
+static bool spin_wanted(struct mc_spin *spin)
+{
+    return spin->hits > 0 || ++spin->probe % SPIN_PROBE_EVERY == 0;
+}
+
+/* recv() until it has something or the spin is over. Yields first: on one core the peer must run before there can be
+ * anything. */
+static ssize_t spin_receive(int fd, void *data, size_t size, int flags, struct mc_spin *spin)
+{
+    uint64_t end_ns = mc_clock_ns() + SPIN_NS;
+    do {
+        sched_yield();
+        ssize_t received = recv(fd, data, size, flags | MSG_DONTWAIT);
+        if (received >= 0 || (errno != EAGAIN && errno != EINTR)) {
+            spin_hit(spin);
+            return received;
+        }
+    } while (mc_clock_ns() < end_ns);
+    spin_miss(spin);
+    errno = EAGAIN;
+    return -1;
+}
+
+/* A blocked wait that would have been short, a wake-up included, says that spinning pays. */
+static int block_read(int fd, uint64_t deadline_ns, struct mc_spin *spin)
+{
+    uint64_t start_ns = mc_clock_ns();
+    int rc = poll_until(fd, POLLIN, deadline_ns);
+    if (spin != NULL && rc == 0 && mc_clock_ns() - start_ns < 3 * SPIN_NS)
+        spin->hits++;
+    return rc;
+}
+
+int mc_socket_wait_read(int fd, uint64_t deadline_ns, struct mc_spin *spin)
+{
+    char byte;
+    if (spin != NULL && spin_wanted(spin)) {
+        if (spin_receive(fd, &byte, 1, MSG_PEEK, spin) >= 0 || errno != EAGAIN)
+            return 0;
+        spin = NULL; /* judged already */
+    }
+    return block_read(fd, deadline_ns, spin);
+}
+
+int mc_socket_wait_write(int fd, uint64_t deadline_ns)
+{
+    return poll_until(fd, POLLOUT, deadline_ns);
+}
+
+int mc_socket_send(int fd, struct iovec *parts, size_t part_count, uint64_t deadline_ns)
+{
+    while (part_count > 0) {
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = part_count < IOV_MAX ? part_count : IOV_MAX};
+        ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+        if (sent < 0) {
+            if (errno == EINTR)
+                continue;
+            if (errno != EAGAIN)
+                return MC_ERR_RPC_FAIL;
+            int rc = poll_until(fd, POLLOUT, deadline_ns);
+            if (rc < 0)
+                return rc;
+            continue;
+        }
+        size_t done = (size_t)sent;
+        while (part_count > 0 && done >= parts->iov_len) {
+            done -= parts->iov_len;
+            parts++;
+            part_count--;
+        }
+        if (part_count > 0) {
+            parts->iov_base = (char *)parts->iov_base + done;
+            parts->iov_len -= done;
+        }
+    }
+    return 0;
+}
+
+int64_t mc_socket_receive(int fd, void *data, size_t size, uint64_t deadline_ns, struct mc_spin *spin)
+{
+    bool spun = spin != NULL && spin_wanted(spin);
+    for (;;) {
+        ssize_t received =
+            spun && spin != NULL ? spin_receive(fd, data, size, 0, spin) : recv(fd, data, size, MSG_DONTWAIT);
+        if (received > 0)
+            return received;
+        if (received == 0 || (errno != EAGAIN && errno != EINTR))
+            return MC_ERR_RPC_FAIL;
+        if (spun)
+            spin = NULL; /* judged already */
+        int rc = block_read(fd, deadline_ns, spin);
+        if (rc < 0)
+            return rc;
+    }
+}
+
+int mc_unix_send_fds(int fd, const void *data, size_t size, const int *fds, size_t fd_count, uint64_t deadline_ns)
+{
+    union {
+        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
+        struct cmsghdr align;
+    } control = {0};
+    mc_assert(fd_count >= 1 && fd_count <= FDS_MAX && size > 0);
+    struct iovec part = {(void *)(uintptr_t)data, size};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = CMSG_SPACE(fd_count * sizeof(int))};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
+    memcpy(CMSG_DATA(header), fds, fd_count * sizeof(int));
+    for (;;) {
+        ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+        if (sent > 0) { /* the descriptors went with the first byte; the rest, if any, is plain */
+            struct iovec rest = {(char *)(uintptr_t)data + sent, size - (size_t)sent};
+            return rest.iov_len == 0 ? 0 : mc_socket_send(fd, &rest, 1, deadline_ns);
+        }
+        if (errno != EAGAIN && errno != EINTR)
+            return MC_ERR_RPC_FAIL;
+        int rc = poll_until(fd, POLLOUT, deadline_ns);
+        if (rc < 0)
+            return rc;
+    }
+}
+
+int64_t mc_unix_receive_fds(int fd, void *data, size_t size, int *fds, size_t fd_capacity, size_t *fd_count,
+                            uint64_t deadline_ns)
+{
+    union {
+        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    *fd_count = 0;
+    for (;;) {
+        struct iovec part = {data, size};
+        struct msghdr message = {
+            .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+        ssize_t received = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR))
+            return MC_ERR_RPC_FAIL;
+        if (received < 0) {
+            int rc = poll_until(fd, POLLIN, deadline_ns);
+            if (rc < 0)
+                return rc;
+            continue;
+        }
+        for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header != NULL; header = CMSG_NXTHDR(&message, header)) {
+            if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+                continue;
+            size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+            for (size_t i = 0; i < count; i++) {
+                int got;
+                memcpy(&got, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+                if (*fd_count < fd_capacity)
+                    fds[(*fd_count)++] = got;
+                else
+                    close(got); /* more than asked for: not ours to keep */
+            }
+        }
+        return received;
+    }
+}

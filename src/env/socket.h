@@ -1,0 +1,55 @@
+/* Stream sockets: addresses, connect, listen, and blocking calls with a deadline. All descriptors are non-blocking and
+ * close-on-exec. Deadlines are absolute mc_clock_ns() values. Errors: MC_ERR_RPC_TIMEOUT (deadline), MC_ERR_RPC_FAIL
+ * (broken, refused), MC_ERR_INVALID_PARAMS (address). After fork() a child's descriptors are closed by
+ * mc_socket_forget_all. */
+#ifndef MC_ENV_SOCKET_H
+#define MC_ENV_SOCKET_H
+
+#include "base/bytes.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#define MC_ADDRESS_MAX 256 /* bytes of "host:port" with its zero */
+#define MC_UNIX_PATH_MAX 108
+
+/* Splits "host", "host:port", "[v6]", "[v6]:port", "v6". port stays as it was when there is none. 0 or
+ * MC_ERR_INVALID_PARAMS. */
+int mc_address_split(const char *address, char *host, size_t host_size, uint16_t *port);
+/* Writes "host:port" or "[v6]:port". */
+void mc_address_join(char *address, size_t size, const char *host, uint16_t port);
+
+/* tcp: "host:port", resolved at every call. unix: path, or "@name" for the abstract namespace. Returns a descriptor or
+ * negative. */
+int mc_tcp_connect(const char *address, uint64_t deadline_ns);
+int mc_unix_connect(const char *path, uint64_t deadline_ns);
+/* port 0: the kernel chooses; *port is the one bound. SO_REUSEADDR is set. Error -EADDRINUSE etc. as MC_ERR_RPC_FAIL
+ * with errno kept. */
+int mc_tcp_listen(const char *host, uint16_t *port);
+int mc_unix_listen(const char *path);
+/* A connected or accepted descriptor, or negative when there is none. Sets TCP_NODELAY. */
+int mc_socket_accept(int listener);
+/* uid of the process at the other end of a unix socket; -1 when unknown. */
+int64_t mc_unix_peer_uid(int fd);
+
+/* State of the adaptive spin of one waiter: spins (recv + sched_yield) up to 50 us only while recent waits ended within
+ * the spin. */
+struct mc_spin {
+    uint32_t hits; /* 0..16; spins while > 0 */
+    uint32_t probe;
+};
+
+/* Waits until fd is readable (or closed). 0 or negative. */
+int mc_socket_wait_read(int fd, uint64_t deadline_ns, struct mc_spin *spin);
+int mc_socket_wait_write(int fd, uint64_t deadline_ns);
+/* Whole vector or error. parts is changed. */
+int mc_socket_send(int fd, struct iovec *parts, size_t part_count, uint64_t deadline_ns);
+/* Receives at least 1 byte, at most `size`. Returns bytes, or MC_ERR_RPC_FAIL at end of file. spin may be NULL. */
+int64_t mc_socket_receive(int fd, void *data, size_t size, uint64_t deadline_ns, struct mc_spin *spin);
+/* One message with up to 4 descriptors beside its bytes (unix sockets). Received descriptors are close-on-exec. */
+int mc_unix_send_fds(int fd, const void *data, size_t size, const int *fds, size_t fd_count, uint64_t deadline_ns);
+int64_t mc_unix_receive_fds(int fd, void *data, size_t size, int *fds, size_t fd_capacity, size_t *fd_count,
+                            uint64_t deadline_ns);
+
+#endif
