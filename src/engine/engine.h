@@ -1,0 +1,44 @@
+/* The engine of one process: who it is, which segments it owns, its paths to others.
+ * Threads: all functions may be called from any thread unless said otherwise. */
+#ifndef MC_ENGINE_ENGINE_H
+#define MC_ENGINE_ENGINE_H
+
+#include "engine/transport.h"
+
+struct mc_segment_memory; /* memory.h: an own segment */
+
+enum { MC_PATH_LOCAL = 1, MC_PATH_SHM = 2, MC_PATH_TCP = 4, MC_PATH_ALL = 7 };
+
+struct mc_engine_counters {
+    _Atomic uint64_t path_bytes[4];
+    _Atomic uint64_t checksum_errors, fallbacks;
+};
+
+struct mc_engine *mc_engine_create(struct mc_id node, uint64_t incarnation, unsigned allowed_paths);
+/* No path may be in use. */
+void mc_engine_destroy(struct mc_engine *engine);
+struct mc_id mc_engine_node(const struct mc_engine *engine);
+uint64_t mc_engine_incarnation(const struct mc_engine *engine);
+struct mc_engine_counters *mc_engine_counters(struct mc_engine *engine);
+
+/* Own segments, so that the local transport finds them. memory must outlive its registration. */
+void mc_engine_add_segment(struct mc_engine *engine, struct mc_segment_memory *memory);
+void mc_engine_remove_segment(struct mc_engine *engine, struct mc_segment_memory *memory);
+/* With a reference (mc_segment_memory_release), or NULL. */
+struct mc_segment_memory *mc_engine_find_segment(struct mc_engine *engine, struct mc_id segment_id);
+
+/* The best working path to a segment: cached; opened on first use in the order local, shm, tcp as far as allowed; a
+ * faster one that failed is tried again after 1 s, doubling to 60 s. Returns 0 and a reference in *path
+ * (mc_path_release), or the last error. One thread opens, others that want the same segment wait. */
+int mc_path_get(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+                struct mc_path **path);
+void mc_path_release(struct mc_path *path);
+/* Marks it broken and forgets it in the cache; open runs go on to their end. */
+void mc_path_drop(struct mc_path *path);
+/* Forgets every path to that segment (it was unmounted). */
+void mc_engine_forget(struct mc_engine *engine, uint32_t segment);
+/* In a forked child: closes every descriptor, makes all further calls fail. Async-signal-safe enough for
+ * pthread_atfork. */
+void mc_engine_forked(struct mc_engine *engine);
+
+#endif

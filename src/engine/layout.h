@@ -1,0 +1,80 @@
+/* What a segment looks like in memory: shared by owner, reader and writer. ARCHITECTURE.md, "Memory layout of a
+ * segment". Invariant: only the owner's process writes slots; the generation of a slot never falls. */
+#ifndef MC_ENGINE_LAYOUT_H
+#define MC_ENGINE_LAYOUT_H
+
+#include "mooncake.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define MC_EXTENT_UNIT 64u
+#define MC_BLOCK_SHIFT_MIN 16u
+#define MC_BLOCK_COUNT_MAX 16384u
+/* Behind the capacity of the data memory: room for the largest block table and key, so that one object may be as large
+ * as the segment. */
+#define MC_EXTENT_SLACK (128u << 10)
+#define MC_SLOT_BYTES_PER_OBJECT 2048u /* one slot for so many bytes of capacity */
+#define MC_SLOT_COUNT_MIN 4096u
+
+/* generation = (epoch << MC_EPOCH_SHIFT) + counter. Without an election the epoch is the time of the master's start in
+ * hundredths of a second: nobody places 2^28 objects in that time, so the carry of a long life never reaches the epoch
+ * of a later start. */
+#define MC_EPOCH_SHIFT 28
+
+enum mc_slot_state { MC_SLOT_EMPTY = 0, MC_SLOT_LIVE = 1 };
+
+struct mc_slot {
+    _Atomic uint64_t generation;  /* of the live replica; when EMPTY: everything up to it is refused */
+    _Atomic uint32_t state;       /* enum mc_slot_state */
+    uint32_t crc;                 /* CRC32C of the only block, or of the block table */
+    uint64_t offset;              /* of the extent in the data memory, bytes, multiple of MC_EXTENT_UNIT */
+    uint64_t length;              /* of the object, bytes */
+    uint64_t hash_low, hash_high; /* XXH3-128 of the key */
+    uint16_t key_length;
+    uint8_t block_shift;
+    uint8_t reserved[13];
+};
+_Static_assert(sizeof(struct mc_slot) == 64, "a slot is one cache line");
+
+static inline uint8_t mc_block_shift(uint64_t length)
+{
+    uint8_t shift = MC_BLOCK_SHIFT_MIN;
+    while (((length + (1ull << shift) - 1) >> shift) > MC_BLOCK_COUNT_MAX)
+        shift++;
+    return shift;
+}
+static inline uint32_t mc_block_count(uint64_t length, uint8_t shift)
+{
+    return (uint32_t)((length + (1ull << shift) - 1) >> shift);
+}
+/* Bytes of the block table; 0 when the object has one block. */
+static inline uint32_t mc_table_length(uint64_t length, uint8_t shift)
+{
+    uint32_t count = mc_block_count(length, shift);
+    return count > 1 ? count * 4u : 0;
+}
+static inline uint64_t mc_table_offset(uint64_t length)
+{
+    return (length + 3) & ~3ull;
+} /* in the extent */
+static inline uint64_t mc_key_offset(uint64_t length)
+{
+    return mc_table_offset(length) + mc_table_length(length, mc_block_shift(length));
+}
+/* Bytes of the extent: what the master allocates. */
+static inline uint64_t mc_extent_size(uint64_t length, size_t key_length)
+{
+    uint64_t size = mc_key_offset(length) + key_length;
+    return (size + MC_EXTENT_UNIT - 1) & ~(uint64_t)(MC_EXTENT_UNIT - 1);
+}
+/* Slots of a segment of that capacity. */
+static inline uint32_t mc_slot_count(uint64_t capacity)
+{
+    uint64_t count = capacity / MC_SLOT_BYTES_PER_OBJECT;
+    if (count < MC_SLOT_COUNT_MIN)
+        count = MC_SLOT_COUNT_MIN;
+    return count > UINT32_MAX / 2 ? UINT32_MAX / 2 : (uint32_t)count;
+}
+
+#endif

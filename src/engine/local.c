@@ -1,0 +1,82 @@
+/* Transport `local`: the segment is this process's own. */
+#include "engine/gather.h"
+#include "engine/path.h"
+
+#include <stdlib.h>
+
+struct local_path {
+    struct mc_path path;
+    struct mc_segment_memory *memory;
+};
+
+static int local_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+                      struct mc_path **path)
+{
+    (void)deadline_ns;
+    struct mc_segment_memory *memory = mc_engine_find_segment(engine, endpoint->segment_id);
+    if (memory == NULL)
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    struct local_path *local = calloc(1, sizeof(*local));
+    if (local == NULL) {
+        mc_segment_memory_release(memory);
+        return MC_ERR_NO_MEMORY;
+    }
+    mc_path_init(&local->path, &mc_transport_local, engine, endpoint);
+    local->memory = memory;
+    *path = &local->path;
+    return 0;
+}
+
+static int local_write(struct mc_segment_memory *memory, const struct mc_transfer *transfer, struct mc_motion *motion)
+{
+    const struct mc_place *place = &transfer->place;
+    struct mc_local_write write;
+    struct mc_commit commit;
+    int rc = mc_segment_memory_write_begin(memory, &write, place->slot, place->generation, place->offset,
+                                           mc_extent_size(transfer->object_length, transfer->key.length));
+    if (rc < 0)
+        return rc;
+    rc = mc_memory_write(mc_segment_memory_data(memory), transfer, motion, &commit);
+    if (rc == 0)
+        rc = mc_segment_memory_commit(memory, &commit);
+    mc_segment_memory_write_end(memory, &write);
+    return rc;
+}
+
+static void local_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
+{
+    struct mc_segment_memory *memory = ((struct local_path *)path)->memory;
+    struct mc_motion motion;
+    if (mc_engine_is_forked(path->engine)) {
+        mc_path_fail_all(transfers, count, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+        return;
+    }
+    uint64_t data_size = mc_segment_memory_data_size(memory);
+    uint32_t slot_count = mc_segment_memory_slot_count(memory);
+    mc_motion_start(&motion, run, path->engine->verify);
+    int late = mc_motion_look(&motion);
+    for (size_t i = 0; i < count; i++) {
+        struct mc_transfer *transfer = transfers[i];
+        transfer->result = mc_transfer_check(transfer, data_size, slot_count);
+        if (transfer->result == 0)
+            transfer->result = late;
+        if (transfer->result < 0)
+            continue;
+        transfer->result = transfer->kind == MC_TRANSFER_WRITE
+                               ? local_write(memory, transfer, &motion)
+                               : mc_memory_read(mc_segment_memory_slots(memory), mc_segment_memory_data(memory),
+                                                data_size, transfer, &motion);
+        if (transfer->result == MC_ERR_RPC_TIMEOUT)
+            late = MC_ERR_RPC_TIMEOUT;
+    }
+    mc_path_account(path, transfers, count);
+}
+
+static void local_close(struct mc_path *path)
+{
+    struct local_path *local = (struct local_path *)path;
+    mc_segment_memory_release(local->memory);
+    free(local);
+}
+
+const struct mc_transport mc_transport_local = {"local", true, local_open, local_run, local_close};

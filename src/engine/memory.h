@@ -1,0 +1,90 @@
+/* The memory of one own segment: two sealed memfds (data, index), populated in the background, and the owner's
+ * operations on its index. Invariants: layout.h. Index writes are serialised by a mutex inside. Reference counted;
+ * mapped MADV_DONTFORK, descriptors close-on-exec. */
+#ifndef MC_ENGINE_MEMORY_H
+#define MC_ENGINE_MEMORY_H
+
+#include "base/bytes.h"
+#include "engine/layout.h"
+
+struct mc_segment_memory;
+
+/* What limits the size of a segment; read from the machine by mc_memory_limits_read, given by hand in tests. 0 = no
+ * such limit. */
+struct mc_memory_limits {
+    uint64_t cgroup_limit, cgroup_used; /* bytes; the tightest of this process's cgroup (v2 and v1) */
+    uint64_t machine_available;         /* MemAvailable */
+};
+void mc_memory_limits_read(struct mc_memory_limits *limits);
+/* The same from other files: a cgroup membership file, a cgroup mount point, a meminfo file. */
+void mc_memory_limits_read_from(const char *membership, const char *mount, const char *meminfo,
+                                struct mc_memory_limits *limits);
+/* The capacity to use for a wish: rounded down to 4 KiB, at most 90 % of what the tightest limit leaves. *reason:
+ * static text of what limited it, or NULL. */
+uint64_t mc_memory_capacity(uint64_t wanted, const struct mc_memory_limits *limits, const char **reason);
+
+/* Makes the memory; nothing is populated yet. 0, MC_ERR_INVALID_PARAMS, MC_ERR_NO_MEMORY. */
+int mc_segment_memory_create(uint64_t capacity, struct mc_segment_memory **memory);
+void mc_segment_memory_retain(struct mc_segment_memory *memory);
+void mc_segment_memory_release(struct mc_segment_memory *memory);
+/* Starts the thread that populates (MADV_POPULATE_WRITE in steps of 16 MiB, else touching); ENOMEM stops it with one
+ * log line and the rest is never offered. Stopped and joined by the last release. progress (may be NULL) is called from
+ * that thread after each step. */
+int mc_segment_memory_populate(struct mc_segment_memory *memory, void (*progress)(void *context, uint64_t populated),
+                               void *context);
+
+/* Stops that thread; afterwards progress is not called any more. Not from progress itself. */
+void mc_segment_memory_populate_stop(struct mc_segment_memory *memory);
+/* In a forked child: closes the descriptors, nothing else. The maps do not exist there (MADV_DONTFORK). */
+void mc_segment_memory_forked(struct mc_segment_memory *memory);
+
+struct mc_id mc_segment_memory_id(const struct mc_segment_memory *memory); /* random, fresh at create */
+uint64_t mc_segment_memory_capacity(const struct mc_segment_memory *memory);
+uint64_t
+mc_segment_memory_data_size(const struct mc_segment_memory *memory); /* capacity + MC_EXTENT_SLACK, page-rounded */
+uint64_t mc_segment_memory_populated(const struct mc_segment_memory *memory);
+uint32_t mc_segment_memory_slot_count(const struct mc_segment_memory *memory);
+uint64_t mc_segment_memory_nonce(const struct mc_segment_memory *memory);
+int mc_segment_memory_data_fd(const struct mc_segment_memory *memory);
+int mc_segment_memory_index_fd(const struct mc_segment_memory *memory); /* read-only descriptor to hand out */
+uint8_t *mc_segment_memory_data(const struct mc_segment_memory *memory);
+const struct mc_slot *mc_segment_memory_slots(const struct mc_segment_memory *memory);
+
+struct mc_commit { /* what a writer says of the replica it has written */
+    uint32_t slot, crc;
+    uint64_t generation, offset, length, hash_low, hash_high;
+    uint16_t key_length;
+    uint8_t block_shift;
+};
+/* Makes the slot live. 0; MC_ERR_STALE when the slot has seen that generation or a later one; MC_ERR_INVALID_PARAMS
+ * when slot, offset or length are outside. */
+int mc_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_commit *commit);
+/* May bytes still be written for this generation to this slot, to [offset, offset + length)? 0, MC_ERR_STALE or
+ * MC_ERR_INVALID_PARAMS. */
+int mc_segment_memory_may_write(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t offset,
+                                uint64_t length);
+/* Clears the slot if it holds this generation or an older one, and refuses everything up to this generation from now
+ * on. */
+int mc_segment_memory_clear(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation);
+/* A writer in this process (path `local`) frames its copy by these, so that a CUT can wait for it: nobody else sees a
+ * thread that was stopped in the middle of a copy. begin: 0, or MC_ERR_STALE / MC_ERR_INVALID_PARAMS as may_write (then
+ * no end). The commit may come before or after end. */
+struct mc_local_write {
+    uint32_t slot;
+    uint64_t generation;
+    struct mc_local_write *previous, *next;
+};
+int mc_segment_memory_write_begin(struct mc_segment_memory *memory, struct mc_local_write *write, uint32_t slot,
+                                  uint64_t generation, uint64_t offset, uint64_t length);
+void mc_segment_memory_write_end(struct mc_segment_memory *memory, struct mc_local_write *write);
+/* Is a thread of this process still writing for that slot and generation or an older one? */
+bool mc_segment_memory_is_written(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation);
+/* How many slots are live (walks; for tests and logs). */
+uint32_t mc_segment_memory_live(struct mc_segment_memory *memory);
+
+/* Lock-free look at a slot. True when it is live with this generation; *copy then holds its fields as they were. */
+bool mc_slot_read(const struct mc_slot *slot, uint64_t generation, struct mc_slot *copy);
+/* After mc_slot_read said true and the bytes were copied: is it still the same? */
+bool mc_slot_unchanged(const struct mc_slot *slot, uint64_t generation);
+
+#endif

@@ -1,0 +1,352 @@
+/* Paths to segments: which is best, opened once, remembered, tried again. */
+#include "engine/path.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "wire/stream.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define RETRY_FIRST_MS 1000u
+#define RETRY_LAST_MS 60000u
+
+/* Fastest first; the index is also that of mc_engine_counters.path_bytes. */
+static const struct {
+    unsigned bit;
+    const struct mc_transport *transport;
+} kinds[] = {{MC_PATH_LOCAL, &mc_transport_local}, {MC_PATH_SHM, &mc_transport_shm}, {MC_PATH_TCP, &mc_transport_tcp}};
+#define KINDS (sizeof(kinds) / sizeof(kinds[0]))
+
+/* ---- services for transports ---- */
+
+void mc_path_init(struct mc_path *path, const struct mc_transport *transport, struct mc_engine *engine,
+                  const struct mc_endpoint *endpoint)
+{
+    path->transport = transport;
+    path->engine = engine;
+    path->endpoint = *endpoint;
+    atomic_init(&path->references, 1);
+    atomic_init(&path->broken, false);
+}
+
+void mc_path_fail_all(struct mc_transfer **transfers, size_t count, int code)
+{
+    for (size_t i = 0; i < count; i++)
+        transfers[i]->result = code;
+}
+
+void mc_path_account(struct mc_path *path, struct mc_transfer *const *transfers, size_t count)
+{
+    uint64_t bytes = 0, mismatches = 0;
+    size_t kind = 0;
+    while (kind + 1 < KINDS && kinds[kind].transport != path->transport)
+        kind++;
+    for (size_t i = 0; i < count; i++) {
+        bytes += transfers[i]->result == 0 ? transfers[i]->length : 0;
+        mismatches += transfers[i]->result == MC_ERR_CHECKSUM_MISMATCH;
+    }
+    atomic_fetch_add_explicit(&path->engine->counters.path_bytes[kind], bytes, memory_order_relaxed);
+    if (mismatches > 0)
+        atomic_fetch_add_explicit(&path->engine->counters.checksum_errors, mismatches, memory_order_relaxed);
+}
+
+static int hello_check(const struct mc_endpoint *endpoint, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_hello_reply reply;
+    if (frame->type != MC_MESSAGE_HELLO_REPLY)
+        return MC_ERR_PROTOCOL;
+    mc_wire_hello_reply_read(&reader, &reply);
+    if (reader.bad)
+        return MC_ERR_PROTOCOL;
+    if (!mc_id_equal(reply.node, endpoint->node) || reply.incarnation != endpoint->incarnation)
+        return MC_ERR_STALE;
+    if (reply.code == MC_ERR_INVALID_VERSION)
+        mc_log_limited(ERROR, "store node %s speaks protocol versions %u to %u, we speak %u to %u", endpoint->name,
+                       (unsigned)reply.version_min, (unsigned)reply.version_max, MC_WIRE_VERSION_MIN,
+                       MC_WIRE_VERSION_MAX);
+    return reply.code <= 0 ? reply.code : MC_ERR_PROTOCOL;
+}
+
+int mc_path_hello(struct mc_engine *engine, const struct mc_endpoint *endpoint, int fd, uint64_t deadline_ns)
+{
+    struct mc_buffer out = {0}, in = {0};
+    struct mc_frame frame;
+    struct mc_wire_hello hello = {.magic = MC_WIRE_MAGIC,
+                                  .version_min = MC_WIRE_VERSION_MIN,
+                                  .version_max = MC_WIRE_VERSION_MAX,
+                                  .role = MC_ROLE_DATA,
+                                  .node = engine->node,
+                                  .incarnation = engine->incarnation,
+                                  .nonce = endpoint->nonce};
+    size_t start = mc_frame_begin(&out, MC_MESSAGE_HELLO, 0);
+    mc_wire_hello_write(&out, &hello);
+    mc_frame_end(&out, start);
+    struct iovec part = {out.data, out.length};
+    int rc = mc_socket_send(fd, &part, 1, deadline_ns);
+    if (rc == 0) {
+        int64_t used = mc_socket_receive_frame(fd, &in, &frame, deadline_ns, NULL);
+        if (used < 0)
+            rc = (int)used;
+        else /* the owner speaks only when asked: anything behind the answer is not our protocol */
+            rc = (size_t)used == in.length ? hello_check(endpoint, &frame) : MC_ERR_PROTOCOL;
+    }
+    mc_buffer_free(&out);
+    mc_buffer_free(&in);
+    return rc;
+}
+
+/* ---- references ---- */
+
+void mc_path_release(struct mc_path *path)
+{
+    if (path == NULL || mc_engine_is_forked(path->engine))
+        return;
+    if (atomic_fetch_sub_explicit(&path->references, 1, memory_order_acq_rel) == 1)
+        path->transport->close(path);
+}
+
+static struct mc_path *path_retain(struct mc_path *path)
+{
+    atomic_fetch_add_explicit(&path->references, 1, memory_order_relaxed);
+    return path;
+}
+
+/* ---- the cache; functions that say so are called with the lock ---- */
+
+static struct mc_path_entry **entry_find(struct mc_engine *engine, uint32_t segment)
+{
+    struct mc_path_entry **at = &engine->buckets[segment % MC_PATH_BUCKETS];
+    while (*at != NULL && (*at)->segment != segment)
+        at = &(*at)->next;
+    return at;
+}
+
+/* Locked. Takes the path out; the caller releases it without the lock. */
+static struct mc_path *entry_take(struct mc_path_entry *entry)
+{
+    struct mc_path *path = entry->path;
+    entry->path = NULL;
+    entry->faster_failed = false;
+    entry->backoff_ms = 0;
+    return path;
+}
+
+/* Locked. An entry that nobody uses makes room for another. */
+static struct mc_path *entry_evict(struct mc_engine *engine)
+{
+    for (uint32_t i = 0; i < MC_PATH_BUCKETS; i++) {
+        for (struct mc_path_entry **at = &engine->buckets[i]; *at != NULL; at = &(*at)->next) {
+            struct mc_path_entry *entry = *at;
+            if (entry->users > 0)
+                continue;
+            struct mc_path *path = entry_take(entry);
+            *at = entry->next;
+            engine->entry_count--;
+            free(entry);
+            return path;
+        }
+    }
+    return NULL;
+}
+
+/* Locked. NULL: out of memory. *evicted is to be released without the lock. */
+static struct mc_path_entry *entry_get(struct mc_engine *engine, uint32_t segment, struct mc_path **evicted)
+{
+    struct mc_path_entry *entry = *entry_find(engine, segment);
+    if (entry != NULL)
+        return entry;
+    if (engine->entry_count >= MC_PATH_ENTRIES_MAX)
+        *evicted = entry_evict(engine);
+    entry = calloc(1, sizeof(*entry));
+    if (entry == NULL)
+        return NULL;
+    entry->segment = segment;
+    entry->next = engine->buckets[segment % MC_PATH_BUCKETS];
+    engine->buckets[segment % MC_PATH_BUCKETS] = entry;
+    engine->entry_count++;
+    return entry;
+}
+
+static bool path_serves(const struct mc_path *path, const struct mc_endpoint *endpoint)
+{
+    return path != NULL && !atomic_load_explicit(&path->broken, memory_order_acquire) &&
+           path->endpoint.incarnation == endpoint->incarnation && mc_id_equal(path->endpoint.node, endpoint->node) &&
+           mc_id_equal(path->endpoint.segment_id, endpoint->segment_id);
+}
+
+struct opening { /* one attempt: kinds below `end`, fastest first */
+    unsigned end, kind;
+    struct mc_path *path;
+    int error;
+    bool faster_failed;
+};
+
+static void opening_run(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+                        struct opening *opening)
+{
+    opening->error = MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    for (unsigned kind = 0; kind < opening->end; kind++) {
+        if ((engine->allowed_paths & kinds[kind].bit) == 0)
+            continue;
+        int rc = kinds[kind].transport->open(engine, endpoint, deadline_ns, &opening->path);
+        if (rc == 0) {
+            opening->kind = kind;
+            return;
+        }
+        opening->path = NULL;
+        if (rc == MC_ERR_UNAVAILABLE_IN_CURRENT_MODE) /* will not be otherwise in a second */
+            continue;
+        opening->error = rc;
+        opening->faster_failed = true;
+        mc_log(DEBUG, "path %s to segment %" PRIu32 " of %s: %s", kinds[kind].transport->name, endpoint->segment,
+               endpoint->name, mc_error_name(rc));
+    }
+}
+
+/* Locked. */
+static void retry_plan(struct mc_path_entry *entry)
+{
+    entry->backoff_ms = entry->backoff_ms == 0 ? RETRY_FIRST_MS : entry->backoff_ms * 2;
+    if (entry->backoff_ms > RETRY_LAST_MS)
+        entry->backoff_ms = RETRY_LAST_MS;
+    entry->retry_ns = mc_clock_ns() + entry->backoff_ms * 1000000ull;
+}
+
+/* Locked; unlocks while it opens. Returns what the caller gets a reference of, or NULL with *error; *old is to be
+ * released without the lock. */
+static struct mc_path *entry_open(struct mc_engine *engine, struct mc_path_entry *entry,
+                                  const struct mc_endpoint *endpoint, uint64_t deadline_ns, struct mc_path **old,
+                                  int *error)
+{
+    struct mc_path *current = path_serves(entry->path, endpoint) ? entry->path : NULL;
+    struct opening opening = {.end = current != NULL ? entry->kind : (unsigned)KINDS};
+    uint64_t version = entry->version;
+    if (current == NULL)
+        *old = entry_take(entry);
+    entry->opening = true;
+    pthread_mutex_unlock(&engine->lock);
+    opening_run(engine, endpoint, deadline_ns, &opening);
+    pthread_mutex_lock(&engine->lock);
+    entry->opening = false;
+    entry->openings++;
+    entry->last_error = opening.error;
+    pthread_cond_broadcast(&engine->opened);
+    *error = opening.error;
+    if (opening.path != NULL && opening.faster_failed)
+        atomic_fetch_add_explicit(&engine->counters.fallbacks, 1, memory_order_relaxed);
+    if (version != entry->version ||
+        (current != NULL && entry->path != current)) /* forgotten meanwhile: not remembered again */
+        return opening.path;
+    entry->faster_failed = opening.faster_failed;
+    if (opening.faster_failed)
+        retry_plan(entry);
+    if (opening.path == NULL)
+        return current != NULL ? path_retain(current) : NULL;
+    if (current != NULL)
+        *old = current;
+    entry->path = opening.path;
+    entry->kind = opening.kind;
+    return path_retain(opening.path);
+}
+
+/* Locked. Waits for another thread's attempt. */
+static int opening_wait(struct mc_engine *engine, struct mc_path_entry *entry, uint64_t deadline_ns)
+{
+    uint64_t openings = entry->openings;
+    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
+                             .tv_nsec = (long)(deadline_ns % 1000000000u)};
+    while (entry->opening && entry->openings == openings) {
+        if (pthread_cond_timedwait(&engine->opened, &engine->lock, &until) != 0)
+            return MC_ERR_RPC_TIMEOUT;
+    }
+    return 0;
+}
+
+/* Locked. */
+static struct mc_path *entry_path(struct mc_engine *engine, struct mc_path_entry *entry,
+                                  const struct mc_endpoint *endpoint, uint64_t deadline_ns, struct mc_path **old,
+                                  int *error)
+{
+    for (bool waited = false;; waited = true) {
+        bool serves = path_serves(entry->path, endpoint);
+        bool retry = serves && entry->faster_failed && !entry->opening && mc_clock_ns() >= entry->retry_ns;
+        if (serves && !retry)
+            return path_retain(entry->path);
+        if (!entry->opening && waited && entry->last_error != 0 && entry->path == NULL) {
+            *error = entry->last_error; /* of the attempt just made: no second one in a row */
+            return NULL;
+        }
+        if (!entry->opening)
+            return entry_open(engine, entry, endpoint, deadline_ns, old, error);
+        *error = opening_wait(engine, entry, deadline_ns);
+        if (*error < 0)
+            return NULL;
+    }
+}
+
+int mc_path_get(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+                struct mc_path **path)
+{
+    struct mc_path *old = NULL, *evicted = NULL;
+    int error = MC_ERR_NO_MEMORY;
+    *path = NULL;
+    if (mc_engine_is_forked(engine))
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
+    pthread_mutex_lock(&engine->lock);
+    struct mc_path_entry *entry = entry_get(engine, endpoint->segment, &evicted);
+    if (entry != NULL) {
+        entry->users++;
+        *path = entry_path(engine, entry, endpoint, deadline_ns, &old, &error);
+        entry->users--;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    mc_path_release(old);
+    mc_path_release(evicted);
+    return *path != NULL ? 0 : error;
+}
+
+void mc_path_drop(struct mc_path *path)
+{
+    struct mc_engine *engine = path->engine;
+    struct mc_path *old = NULL;
+    if (mc_engine_is_forked(engine))
+        return;
+    atomic_store_explicit(&path->broken, true, memory_order_release);
+    pthread_mutex_lock(&engine->lock);
+    struct mc_path_entry *entry = *entry_find(engine, path->endpoint.segment);
+    if (entry != NULL && entry->path == path)
+        old = entry_take(entry);
+    pthread_mutex_unlock(&engine->lock);
+    mc_path_release(old);
+}
+
+void mc_engine_forget(struct mc_engine *engine, uint32_t segment)
+{
+    struct mc_path *old = NULL;
+    if (mc_engine_is_forked(engine))
+        return;
+    pthread_mutex_lock(&engine->lock);
+    struct mc_path_entry **at = entry_find(engine, segment), *entry = *at;
+    if (entry != NULL) {
+        entry->version++;
+        old = entry_take(entry);
+        if (entry->users == 0) {
+            *at = entry->next;
+            engine->entry_count--;
+            free(entry);
+        }
+    }
+    pthread_mutex_unlock(&engine->lock);
+    mc_path_release(old);
+}
+
+void mc_paths_clear(struct mc_engine *engine)
+{
+    for (uint32_t i = 0; i < MC_PATH_BUCKETS; i++) {
+        while (engine->buckets[i] != NULL)
+            mc_engine_forget(engine, engine->buckets[i]->segment);
+    }
+}

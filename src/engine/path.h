@@ -1,0 +1,76 @@
+/* What engine.c, path.c and the transports share: the inside of struct mc_engine and small services for transports. Not
+ * for others. Invariant: `forked` is looked at before any lock is taken, any descriptor used or any mapping touched: in
+ * a forked child none of them is ours. */
+#ifndef MC_ENGINE_PATH_H
+#define MC_ENGINE_PATH_H
+
+#include "engine/engine.h"
+
+#include <pthread.h>
+
+#define MC_OWN_SEGMENTS_MAX 64u    /* segments of one process */
+#define MC_PATH_ENTRIES_MAX 16384u /* segments whose paths one process remembers */
+#define MC_PATH_BUCKETS 1024u
+#define MC_ENGINE_FDS_MAX 8192u     /* connections to peers */
+#define MC_STALL_NS 500000000ull    /* a connection that moves nothing for so long has failed */
+#define MC_CONNECT_NS 1000000000ull /* until a peer must have answered the hello */
+
+struct mc_path_entry { /* a segment that was asked for; guarded by the engine's lock */
+    struct mc_path_entry *next;
+    uint32_t segment;
+    uint32_t users;       /* threads inside mc_path_get: it must not go away */
+    struct mc_path *path; /* with a reference, or NULL */
+    unsigned kind;        /* of path: index into the kinds of path.c */
+    bool opening;
+    uint64_t version;   /* counts forgets, so that what is being opened meanwhile is not remembered */
+    uint64_t openings;  /* counts attempts that ended */
+    int last_error;     /* of the last attempt */
+    bool faster_failed; /* a faster kind than that of path failed: tried again at retry_ns */
+    uint64_t retry_ns;
+    uint32_t backoff_ms;
+};
+
+struct mc_engine {
+    struct mc_id node, host;
+    uint64_t incarnation;
+    unsigned allowed_paths; /* MC_PATH_* */
+    unsigned lanes_max;     /* tcp connections that one big batch may use at once */
+    bool verify;            /* compare checksums; MC_CHECKSUM=slot switches it off, never the look at the slot */
+    _Atomic bool forked;
+    struct mc_engine_counters counters;
+
+    pthread_mutex_t lock;  /* guards what follows, up to the descriptors */
+    pthread_cond_t opened; /* an attempt to open a path has ended */
+    struct mc_segment_memory *own[MC_OWN_SEGMENTS_MAX];
+    struct mc_path_entry *buckets[MC_PATH_BUCKETS];
+    uint32_t entry_count;
+
+    _Atomic int fds[MC_ENGINE_FDS_MAX]; /* descriptor + 1; 0 = free */
+    _Atomic uint32_t fds_hint;
+};
+
+/* Remembers a descriptor for mc_engine_forked. Its place, or MC_ERR_BUSY when there are MC_ENGINE_FDS_MAX. */
+int mc_engine_fd_add(struct mc_engine *engine, int fd);
+/* Closes it and forgets it. */
+void mc_engine_fd_close(struct mc_engine *engine, int place);
+
+static inline bool mc_engine_is_forked(struct mc_engine *engine)
+{
+    return atomic_load_explicit(&engine->forked, memory_order_relaxed);
+}
+
+/* Drops every cached path. */
+void mc_paths_clear(struct mc_engine *engine);
+
+/* Fills what all paths have; one reference. */
+void mc_path_init(struct mc_path *path, const struct mc_transport *transport, struct mc_engine *engine,
+                  const struct mc_endpoint *endpoint);
+/* Hello on a fresh data connection. 0 when the owner that the endpoint names answered; MC_ERR_STALE when another one
+ * did, or one that serves other memory now; MC_ERR_INVALID_VERSION, MC_ERR_PROTOCOL, MC_ERR_ILLEGAL_CLIENT,
+ * MC_ERR_RPC_FAIL, MC_ERR_RPC_TIMEOUT. */
+int mc_path_hello(struct mc_engine *engine, const struct mc_endpoint *endpoint, int fd, uint64_t deadline_ns);
+/* Counts what a run has moved. */
+void mc_path_account(struct mc_path *path, struct mc_transfer *const *transfers, size_t count);
+void mc_path_fail_all(struct mc_transfer **transfers, size_t count, int code);
+
+#endif

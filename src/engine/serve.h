@@ -1,0 +1,57 @@
+/* The owner's side of the data connections: one thread with one libevent loop that serves peers (unix socket: ATTACH,
+ * COMMIT, PING; tcp: READ, WRITE, COMMIT, PING) for one own segment. The owner's link to the master runs on the same
+ * loop (store/owner.c), so a commit becomes LIVE without a hop between threads. */
+#ifndef MC_ENGINE_SERVE_H
+#define MC_ENGINE_SERVE_H
+
+#include "base/bytes.h"
+#include "engine/memory.h"
+#include "env/socket.h"
+
+#define MC_SERVE_CONNECTIONS_MAX 4096u /* one more is closed at once */
+#define MC_SERVE_HELLO_MS 5000u        /* a connection without a HELLO after so long is closed */
+
+struct event_base;
+struct mc_serve;
+
+struct mc_serve_hooks { /* all called on the serve thread */
+    void *context;
+    /* A commit was applied (code 0) or refused. Called per slot; flush is called once after a burst of them. */
+    void (*committed)(void *context, struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, int code);
+    void (*flush)(void *context);
+};
+
+/* Listens: tcp on `host` (port 0: kernel chooses) and, unless unix_allowed is false, a unix socket (abstract
+ * "@mooncake-<node>", or a file in MC_SHM_DIR). 0 or negative. The thread is not started yet. */
+int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, uint16_t port, bool unix_allowed,
+                    const struct mc_serve_hooks *hooks, struct mc_serve **serve);
+uint16_t mc_serve_tcp_port(const struct mc_serve *serve);
+const char *mc_serve_unix_path(const struct mc_serve *serve); /* "" when none */
+struct event_base *mc_serve_base(struct mc_serve *serve);
+int mc_serve_start(struct mc_serve *serve);
+/* Runs function(argument) on the serve thread soon; from any thread. What is still waiting at destroy runs there, so
+ * arguments can be owned. */
+void mc_serve_post(struct mc_serve *serve, void (*function)(void *argument), void *argument);
+/* The segment that is served; replaced when new memory is mounted: all data connections are closed first,
+ * and CUTs that still wait are forgotten (the master forgot that segment). Takes a reference. Serve thread only, or
+ * before start. While a memory is served, its slots are cleared on the serve thread only: so nothing is cleared within
+ * one system call that sends from it. */
+void mc_serve_set_memory(struct mc_serve *serve, struct mc_segment_memory *memory);
+/* CUT: from now on nothing of `generation` is accepted for `slot`; a write in progress for it is dropped with its
+ * connection. done is called on the serve thread once the writer node has no unix connection left and no thread of this
+ * process writes there (at once when that is so). Serve thread only. */
+void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, struct mc_id writer,
+                  void (*done)(void *context, uint32_t slot, uint64_t generation), void *context);
+/* Something happened on mc_serve_base that is worth a short spin for what follows (an answer of the master). Serve
+ * thread only. */
+void mc_serve_touch(struct mc_serve *serve);
+/* Other limits than MC_SERVE_CONNECTIONS_MAX and MC_SERVE_HELLO_MS; before start. */
+void mc_serve_set_limits(struct mc_serve *serve, uint32_t connections, uint32_t hello_ms);
+/* Open data connections. Serve thread only, or after a test has synchronised with it. */
+uint32_t mc_serve_connections(const struct mc_serve *serve);
+/* Stops the thread, closes everything, frees. */
+void mc_serve_destroy(struct mc_serve *serve);
+/* In a forked child: closes descriptors, joins nothing. */
+void mc_serve_forked(struct mc_serve *serve);
+
+#endif

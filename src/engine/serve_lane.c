@@ -1,0 +1,451 @@
+/* The protocol of a data connection at the owner: hello, ATTACH, COMMIT, WRITE, READ, PING. */
+#include "engine/serve_lane.h"
+
+#include "base/error.h"
+#include "env/log.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define IN_KEEP_BYTES (64u << 10) /* a larger input buffer is given back when empty */
+
+void mc_lane_init(struct mc_lane *lane, struct mc_lane_server *server, bool is_unix, bool is_same_user)
+{
+    *lane = (struct mc_lane){.server = server, .is_unix = is_unix, .is_same_user = is_same_user};
+}
+
+void mc_lane_free(struct mc_lane *lane)
+{
+    mc_buffer_free(&lane->in);
+    mc_buffer_free(&lane->out);
+    free(lane->queue);
+    lane->queue = NULL;
+}
+
+/* ---- hello ---- */
+
+static int hello_code(const struct mc_lane *lane, const struct mc_wire_hello *hello)
+{
+    const struct mc_lane_server *server = lane->server;
+    if (hello->version_min > MC_WIRE_VERSION_MAX || hello->version_max < MC_WIRE_VERSION_MIN)
+        return MC_ERR_INVALID_VERSION;
+    if (hello->role != MC_ROLE_DATA || mc_id_is_zero(hello->node) || (lane->is_unix && !lane->is_same_user))
+        return MC_ERR_ILLEGAL_CLIENT;
+    if (server->memory == NULL || hello->nonce != mc_segment_memory_nonce(server->memory))
+        return MC_ERR_STALE;
+    return 0;
+}
+
+static int hello_handle(struct mc_lane *lane, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_hello hello;
+    mc_wire_hello_read(&reader, &hello);
+    if (frame->type != MC_MESSAGE_HELLO || reader.bad || mc_reader_left(&reader) != 0 || hello.magic != MC_WIRE_MAGIC)
+        return MC_ERR_PROTOCOL;
+    int code = hello_code(lane, &hello);
+    struct mc_wire_hello_reply reply = {.code = code,
+                                        .version_min = MC_WIRE_VERSION_MIN,
+                                        .version_max = MC_WIRE_VERSION_MAX,
+                                        .node = lane->server->node,
+                                        .incarnation = lane->server->incarnation,
+                                        .text = mc_span_string(code == 0 ? "" : mc_error_text(code))};
+    size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_HELLO_REPLY, frame->request_id);
+    mc_wire_hello_reply_write(&lane->out, &reply);
+    mc_frame_end(&lane->out, start);
+    lane->is_open = code == 0;
+    lane->is_ending = code != 0;
+    lane->peer = hello.node;
+    if (code != 0)
+        mc_log_limited(WARNING, "a data connection was refused: %s (peer speaks versions %u to %u, we %u to %u)",
+                       mc_error_name(code), (unsigned)hello.version_min, (unsigned)hello.version_max,
+                       MC_WIRE_VERSION_MIN, MC_WIRE_VERSION_MAX);
+    return 0;
+}
+
+/* ---- requests ---- */
+
+static int queue_push(struct mc_lane *lane, struct mc_lane_request request)
+{
+    if (lane->queue == NULL) {
+        lane->queue = malloc(MC_LANE_QUEUE_MAX * sizeof(*lane->queue));
+        if (lane->queue == NULL)
+            return MC_ERR_NO_MEMORY;
+    }
+    mc_assert(lane->queue_count < MC_LANE_QUEUE_MAX); /* the parser stops before */
+    lane->queue[(lane->queue_first + lane->queue_count) % MC_LANE_QUEUE_MAX] = request;
+    lane->queue_count++;
+    return 0;
+}
+
+static int commit_handle(struct mc_lane *lane, const struct mc_frame *frame, struct mc_reader *reader)
+{
+    struct mc_lane_server *server = lane->server;
+    struct mc_wire_none head;
+    int rc = mc_wire_check(frame->type, frame->body);
+    if (rc < 0) /* a malformed batch is not applied in part */
+        return rc;
+    mc_wire_none_read(reader, &head);
+    for (uint32_t count = mc_list_read(reader); count > 0; count--) {
+        struct mc_wire_commit_item item;
+        mc_wire_commit_item_read(reader, &item);
+        struct mc_commit commit = {.slot = item.slot,
+                                   .crc = item.crc,
+                                   .generation = item.generation,
+                                   .offset = item.offset,
+                                   .length = item.length,
+                                   .hash_low = item.hash_low,
+                                   .hash_high = item.hash_high,
+                                   .key_length = item.key_length,
+                                   .block_shift = item.block_shift};
+        int code = mc_segment_memory_commit(server->memory, &commit);
+        if (code < 0)
+            mc_log_limited(WARNING, "commit of slot %" PRIu32 " generation %" PRIu64 " refused: %s", item.slot,
+                           item.generation, mc_error_name(code));
+        if (server->hooks.committed != NULL)
+            server->hooks.committed(server->hooks.context, server->memory, item.slot, item.generation, code);
+        server->committed = true;
+    }
+    return 0;
+}
+
+static int write_handle(struct mc_lane *lane, struct mc_reader *reader)
+{
+    struct mc_wire_write head;
+    mc_wire_write_read(reader, &head);
+    if (reader->bad || mc_reader_left(reader) != 0)
+        return MC_ERR_PROTOCOL;
+    int code =
+        mc_segment_memory_may_write(lane->server->memory, head.slot, head.generation, head.offset, head.payload_length);
+    if (code == MC_ERR_INVALID_PARAMS) /* outside of the segment: no honest writer has a grant for that */
+        return code;
+    lane->write.left = head.payload_length;
+    lane->write.generation = head.generation;
+    lane->write.offset = head.offset;
+    lane->write.slot = head.slot;
+    lane->write.refused = code < 0; /* its COMMIT is refused by the same generation */
+    return 0;
+}
+
+static int read_handle(struct mc_lane *lane, uint64_t request_id, struct mc_reader *reader)
+{
+    struct mc_wire_read head;
+    mc_wire_read_read(reader, &head);
+    if (reader->bad || mc_reader_left(reader) != 0)
+        return MC_ERR_PROTOCOL;
+    return queue_push(lane, (struct mc_lane_request){.request_id = request_id,
+                                                     .type = MC_MESSAGE_READ,
+                                                     .slot = head.slot,
+                                                     .generation = head.generation,
+                                                     .offset = head.offset,
+                                                     .length = head.length,
+                                                     .table = head.table != 0});
+}
+
+static int frame_handle(struct mc_lane *lane, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    if (!lane->is_open)
+        return hello_handle(lane, frame);
+    switch (frame->type) {
+    case MC_MESSAGE_COMMIT:
+        return commit_handle(lane, frame, &reader);
+    case MC_MESSAGE_WRITE:
+        return write_handle(lane, &reader);
+    case MC_MESSAGE_READ:
+        return read_handle(lane, frame->request_id, &reader);
+    case MC_MESSAGE_ATTACH:
+        if (!lane->is_unix)
+            return MC_ERR_PROTOCOL;
+        /* fallthrough */
+    case MC_MESSAGE_PING:
+        if (mc_wire_check(frame->type, frame->body) < 0)
+            return MC_ERR_PROTOCOL;
+        return queue_push(lane, (struct mc_lane_request){.request_id = frame->request_id, .type = frame->type});
+    default:
+        return MC_ERR_PROTOCOL;
+    }
+}
+
+/* ---- input ---- */
+
+bool mc_lane_wants_input(const struct mc_lane *lane)
+{
+    return lane->queue_count < MC_LANE_QUEUE_MAX && !lane->is_ending;
+}
+
+int64_t mc_lane_window(struct mc_lane *lane, uint8_t **target)
+{
+    *target = NULL;
+    /* What is held in `in` comes first; while payload is outstanding there is nothing in it. */
+    if (lane->write.left == 0 || lane->write.refused || lane->in.length > 0)
+        return 0;
+    int rc = mc_segment_memory_may_write(lane->server->memory, lane->write.slot, lane->write.generation,
+                                         lane->write.offset, lane->write.left);
+    if (rc < 0)
+        return rc;
+    *target = mc_segment_memory_data(lane->server->memory) + lane->write.offset;
+    return (int64_t)lane->write.left;
+}
+
+void mc_lane_window_filled(struct mc_lane *lane, uint64_t length)
+{
+    mc_assert(length <= lane->write.left);
+    lane->write.left -= length;
+    lane->write.offset += length;
+}
+
+/* Takes payload that came in with frames. Returns how many bytes, or negative. */
+static int64_t payload_take(struct mc_lane *lane, const uint8_t *data, size_t length)
+{
+    uint64_t count = length < lane->write.left ? length : lane->write.left;
+    if (!lane->write.refused) {
+        int rc = mc_segment_memory_may_write(lane->server->memory, lane->write.slot, lane->write.generation,
+                                             lane->write.offset, count);
+        if (rc < 0)
+            return rc;
+        memcpy(mc_segment_memory_data(lane->server->memory) + lane->write.offset, data, count);
+    }
+    mc_lane_window_filled(lane, count);
+    return (int64_t)count;
+}
+
+/* Handles what is whole in data. Returns how many bytes are done with, or negative. */
+static int64_t input_parse(struct mc_lane *lane, const uint8_t *data, size_t length)
+{
+    size_t at = 0;
+    while (at < length && mc_lane_wants_input(lane)) {
+        if (lane->write.left > 0) {
+            int64_t taken = payload_take(lane, data + at, length - at);
+            if (taken < 0)
+                return taken;
+            at += (size_t)taken;
+            continue;
+        }
+        struct mc_frame frame;
+        size_t used;
+        int found = mc_frame_parse(data + at, length - at, &frame, &used);
+        if (found < 0 || used > MC_FRAME_HEADER_SIZE + MC_LANE_BODY_MAX)
+            return MC_ERR_PROTOCOL;
+        if (found == 0)
+            break;
+        int rc = frame_handle(lane, &frame);
+        if (rc < 0)
+            return rc;
+        at += used;
+    }
+    return (int64_t)at;
+}
+
+static int input_resume(struct mc_lane *lane)
+{
+    int64_t used = input_parse(lane, lane->in.data, lane->in.length);
+    if (used < 0)
+        return (int)used;
+    mc_buffer_consume(&lane->in, (size_t)used);
+    if (lane->in.length == 0 && lane->in.capacity > IN_KEEP_BYTES)
+        mc_buffer_free(&lane->in);
+    return 0;
+}
+
+int mc_lane_input(struct mc_lane *lane, const uint8_t *data, size_t length)
+{
+    if (lane->is_ending) /* refused: what follows is not looked at */
+        return 0;
+    if (lane->in.length > 0) {
+        mc_buffer_append(&lane->in, data, length);
+        return input_resume(lane);
+    }
+    int64_t used = input_parse(lane, data, length);
+    if (used < 0)
+        return (int)used;
+    mc_buffer_append(&lane->in, data + used, length - (size_t)used);
+    return 0;
+}
+
+/* ---- output ---- */
+
+static size_t code_frame_write(struct mc_buffer *out, enum mc_message type, uint64_t request_id, int code)
+{
+    struct mc_wire_code head = {.code = code};
+    size_t start = mc_frame_begin(out, type, request_id);
+    mc_wire_code_write(out, &head);
+    mc_frame_end(out, start);
+    return out->length - start;
+}
+
+static const struct mc_slot *request_slot(const struct mc_lane *lane, const struct mc_lane_request *request)
+{
+    return &mc_segment_memory_slots(lane->server->memory)[request->slot];
+}
+
+static int end_code(const struct mc_lane *lane, const struct mc_lane_request *request)
+{
+    return mc_slot_unchanged(request_slot(lane, request), request->generation) ? 0 : MC_ERR_REPLICA_IS_GONE;
+}
+
+static int read_find(const struct mc_lane *lane, const struct mc_lane_request *request, struct mc_slot *slot)
+{
+    if (request->slot >= mc_segment_memory_slot_count(lane->server->memory))
+        return MC_ERR_INVALID_PARAMS;
+    if (!mc_slot_read(request_slot(lane, request), request->generation, slot))
+        return MC_ERR_REPLICA_IS_GONE;
+    if (request->offset > slot->length || request->length > slot->length - request->offset)
+        return MC_ERR_INVALID_PARAMS;
+    return 0;
+}
+
+static void read_start(struct mc_lane *lane, const struct mc_lane_request *request)
+{
+    struct mc_slot slot;
+    struct mc_wire_read_reply reply = {.code = read_find(lane, request, &slot)};
+    if (reply.code == 0) {
+        reply.crc = slot.crc;
+        reply.length = slot.length;
+        reply.hash_low = slot.hash_low;
+        reply.hash_high = slot.hash_high;
+        reply.block_shift = slot.block_shift;
+        reply.table_length = request->table ? mc_table_length(slot.length, slot.block_shift) : 0;
+        reply.payload_length = request->length;
+    }
+    size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_READ_REPLY, request->request_id);
+    mc_wire_read_reply_write(&lane->out, &reply);
+    mc_frame_end(&lane->out, start);
+    if (reply.code < 0)
+        return;
+    const uint8_t *extent = mc_segment_memory_data(lane->server->memory) + slot.offset;
+    const uint8_t *table = extent + mc_table_offset(slot.length);
+    if (reply.table_length + reply.payload_length <= MC_LANE_COPY_MAX) {
+        mc_buffer_append(&lane->out, table, reply.table_length);
+        mc_buffer_append(&lane->out, extent + request->offset, reply.payload_length);
+        code_frame_write(&lane->out, MC_MESSAGE_READ_END, request->request_id, end_code(lane, request));
+        return;
+    }
+    lane->read.active = true;
+    lane->read.request = *request;
+    lane->read.table = table;
+    lane->read.table_left = reply.table_length;
+    lane->read.payload = extent + request->offset;
+    lane->read.payload_left = reply.payload_length;
+    lane->read.end_length = 0;
+}
+
+static void attach_start(struct mc_lane *lane, const struct mc_lane_request *request)
+{
+    struct mc_segment_memory *memory = lane->server->memory;
+    struct mc_wire_attach_reply reply = {.segment_id = mc_segment_memory_id(memory),
+                                         .data_size = mc_segment_memory_data_size(memory),
+                                         .capacity = mc_segment_memory_capacity(memory),
+                                         .slot_count = mc_segment_memory_slot_count(memory)};
+    size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_ATTACH_REPLY, request->request_id);
+    mc_wire_attach_reply_write(&lane->out, &reply);
+    mc_frame_end(&lane->out, start);
+    lane->out_has_fds = true;
+    lane->is_attached = true;
+}
+
+static void pong_start(struct mc_lane *lane, const struct mc_lane_request *request)
+{
+    struct mc_wire_none none = {0};
+    size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_PONG, request->request_id);
+    mc_wire_none_write(&lane->out, &none);
+    mc_frame_end(&lane->out, start);
+}
+
+/* Makes answers until enough is there to send. */
+static void output_fill(struct mc_lane *lane)
+{
+    while (lane->queue_count > 0 && !lane->read.active && lane->out.length < MC_LANE_OUT_MAX && !lane->out_has_fds) {
+        const struct mc_lane_request *request = &lane->queue[lane->queue_first];
+        if (request->type == MC_MESSAGE_ATTACH) {
+            if (lane->out.length >
+                0) /* descriptors go with the first byte of their answer: send what is before it first */
+                return;
+            attach_start(lane, request);
+        } else if (request->type == MC_MESSAGE_PING) {
+            pong_start(lane, request);
+        } else {
+            read_start(lane, request);
+        }
+        lane->queue_first = (lane->queue_first + 1) % MC_LANE_QUEUE_MAX;
+        lane->queue_count--;
+    }
+}
+
+/* READ_END can go with the last of the payload: nothing is cleared on this thread between here and the end of the
+ * system call that sends both. */
+static void end_prepare(struct mc_lane *lane)
+{
+    struct mc_buffer end = {.data = lane->read.end, .capacity = sizeof(lane->read.end)};
+    lane->read.end_length =
+        code_frame_write(&end, MC_MESSAGE_READ_END, lane->read.request.request_id, end_code(lane, &lane->read.request));
+    mc_assert(end.data == lane->read.end);
+}
+
+static void part_add(struct iovec *parts, size_t *count, const void *data, uint64_t length)
+{
+    if (length > 0)
+        parts[(*count)++] = (struct iovec){(void *)(uintptr_t)data, (size_t)length};
+}
+
+size_t mc_lane_output(struct mc_lane *lane, struct iovec *parts, uint64_t budget, bool *with_fds)
+{
+    size_t count = 0;
+    output_fill(lane);
+    *with_fds = lane->out_has_fds;
+    if (lane->out.length > 0)
+        part_add(parts, &count, lane->out.data + lane->out_sent, lane->out.length - lane->out_sent);
+    if (lane->read.active) {
+        uint64_t now = lane->read.payload_left < budget ? lane->read.payload_left : budget;
+        part_add(parts, &count, lane->read.table, lane->read.table_left);
+        part_add(parts, &count, lane->read.payload, now);
+        lane->read.end_length = 0;
+        if (now == lane->read.payload_left) {
+            end_prepare(lane);
+            part_add(parts, &count, lane->read.end, lane->read.end_length);
+        }
+    }
+    return count;
+}
+
+/* Takes what it can of *length off *left. */
+static uint64_t sent_take(uint64_t *length, uint64_t *left)
+{
+    uint64_t count = *length < *left ? *length : *left;
+    *length -= count;
+    *left -= count;
+    return count;
+}
+
+int mc_lane_sent(struct mc_lane *lane, uint64_t length)
+{
+    uint64_t out_left = lane->out.length - lane->out_sent;
+    if (length > 0)
+        lane->out_has_fds = false;
+    lane->out_sent += sent_take(&length, &out_left);
+    if (out_left == 0)
+        lane->out.length = lane->out_sent = 0;
+    if (lane->read.active) {
+        lane->read.table += sent_take(&length, &lane->read.table_left);
+        lane->read.payload += sent_take(&length, &lane->read.payload_left);
+        if (lane->read.table_left == 0 && lane->read.payload_left == 0) {
+            lane->read.active = false;
+            /* It was made for the vector that held the last of the payload, so it is there and true; what of it did not
+             * fit goes next. */
+            mc_assert(lane->read.end_length > 0 && length <= lane->read.end_length);
+            mc_buffer_append(&lane->out, lane->read.end + length, lane->read.end_length - length);
+        }
+    }
+    return lane->in.length > 0 && mc_lane_wants_input(lane) ? input_resume(lane) : 0;
+}
+
+bool mc_lane_has_ended(const struct mc_lane *lane)
+{
+    return lane->is_ending && lane->out.length == 0;
+}
+
+bool mc_lane_is_writing(const struct mc_lane *lane, uint32_t slot, uint64_t generation)
+{
+    return lane->write.left > 0 && !lane->write.refused && lane->write.slot == slot &&
+           lane->write.generation <= generation;
+}

@@ -1,0 +1,329 @@
+/* Transport `shm`: the owner runs on this host and handed us its memory. Reads involve nobody else; writes tell the
+ * owner by one COMMIT.
+ *
+ * The owner takes the end of our unix connection as proof that we store nothing any more. Therefore: the data is
+ * unmapped before the connection is closed, and both happen only when nobody runs on the path. */
+#include "base/error.h"
+#include "engine/gather.h"
+#include "engine/path.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "wire/stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define OPEN_NS 200000000ull
+#define STRIPE_BYTES (2u << 20) /* page tables are filled in such steps, at the first touch */
+#define COMMIT_BYTES                                                                                                   \
+    (4u << 20) /* copies that long are committed before the next one starts, so that the owner works meanwhile */
+
+struct shm_path {
+    struct mc_path path;
+    int fd, fd_place;
+    uint8_t *data;
+    uint64_t data_size;
+    const struct mc_slot *slots;
+    uint64_t index_size;
+    uint32_t slot_count;
+    _Atomic uint64_t *touched; /* a bit per stripe whose page tables were filled */
+    pthread_mutex_t send_lock; /* one frame at a time on fd */
+};
+
+/* ---- opening ---- */
+
+struct attachment {
+    int fds[2]; /* data, index */
+    size_t fd_count;
+    struct mc_wire_attach_reply reply;
+};
+
+static int attach_receive(int fd, struct attachment *attachment, uint64_t deadline_ns)
+{
+    struct mc_buffer in = {0};
+    struct mc_frame frame;
+    mc_buffer_reserve(&in, 4096);
+    int64_t rc = mc_unix_receive_fds(fd, in.data, in.capacity, attachment->fds, 2, &attachment->fd_count, deadline_ns);
+    if (rc > 0) {
+        in.length = (size_t)rc;
+        rc = mc_socket_receive_frame(fd, &in, &frame, deadline_ns, NULL);
+    }
+    if (rc > 0) {
+        struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+        mc_wire_attach_reply_read(&reader, &attachment->reply);
+        rc = frame.type != MC_MESSAGE_ATTACH_REPLY || reader.bad ? MC_ERR_PROTOCOL : attachment->reply.code;
+        if (rc == 0 && attachment->fd_count != 2)
+            rc = MC_ERR_PROTOCOL;
+    }
+    mc_buffer_free(&in);
+    return rc > 0 ? MC_ERR_PROTOCOL : (int)rc;
+}
+
+static int attach(int fd, struct attachment *attachment, uint64_t deadline_ns)
+{
+    struct mc_buffer out = {0};
+    struct mc_wire_none none = {0};
+    size_t start = mc_frame_begin(&out, MC_MESSAGE_ATTACH, 1);
+    mc_wire_none_write(&out, &none);
+    mc_frame_end(&out, start);
+    struct iovec part = {out.data, out.length};
+    int rc = mc_socket_send(fd, &part, 1, deadline_ns);
+    mc_buffer_free(&out);
+    return rc < 0 ? rc : attach_receive(fd, attachment, deadline_ns);
+}
+
+/* Memory that its owner could still shrink would be a SIGBUS in waiting. */
+static bool is_sealed(int fd, uint64_t size_min)
+{
+    struct stat status;
+    int seals = fcntl(fd, F_GET_SEALS);
+    return seals >= 0 && (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) == (F_SEAL_SHRINK | F_SEAL_GROW) &&
+           fstat(fd, &status) == 0 && status.st_size >= 0 && (uint64_t)status.st_size >= size_min;
+}
+
+static void *map(int fd, uint64_t size, int protection)
+{
+    void *memory = mmap(NULL, size, protection, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED)
+        return NULL;
+    /* A child has no business with it; and were it to keep the map, the owner's proof that we write no more would be
+     * worth nothing. */
+    if (madvise(memory, size, MADV_DONTFORK) != 0) {
+        munmap(memory, size);
+        return NULL;
+    }
+    return memory;
+}
+
+static int shm_map(struct shm_path *shm, const struct attachment *attachment)
+{
+    const struct mc_wire_attach_reply *reply = &attachment->reply;
+    const struct mc_endpoint *endpoint = &shm->path.endpoint;
+    if (!mc_id_equal(reply->segment_id, endpoint->segment_id))
+        return MC_ERR_STALE;
+    uint64_t index_size = (uint64_t)reply->slot_count * sizeof(struct mc_slot);
+    if (reply->slot_count != endpoint->slot_count || reply->slot_count == 0 || reply->capacity != endpoint->capacity ||
+        reply->data_size < reply->capacity || !is_sealed(attachment->fds[0], reply->data_size) ||
+        !is_sealed(attachment->fds[1], index_size))
+        return MC_ERR_PROTOCOL;
+    uint64_t stripes = reply->data_size / STRIPE_BYTES + 1;
+    shm->touched = calloc((size_t)(stripes / 64 + 1), sizeof(*shm->touched));
+    if (shm->touched == NULL)
+        return MC_ERR_NO_MEMORY;
+    shm->slot_count = reply->slot_count;
+    shm->data_size = reply->data_size;
+    shm->data = map(attachment->fds[0], reply->data_size, PROT_READ | PROT_WRITE);
+    if (shm->data == NULL)
+        return MC_ERR_NO_MEMORY;
+    shm->index_size = index_size;
+    shm->slots = map(attachment->fds[1], index_size, PROT_READ);
+    return shm->slots == NULL ? MC_ERR_NO_MEMORY : 0;
+}
+
+static void shm_free(struct shm_path *shm)
+{
+    if (shm->slots != NULL)
+        munmap((void *)(uintptr_t)shm->slots, shm->index_size);
+    if (shm->data != NULL)
+        munmap(shm->data, shm->data_size);
+    if (shm->fd_place >= 0) /* only now: see the top */
+        mc_engine_fd_close(shm->path.engine, shm->fd_place);
+    free((void *)shm->touched);
+    pthread_mutex_destroy(&shm->send_lock);
+    free(shm);
+}
+
+static int shm_connect(struct shm_path *shm, uint64_t deadline_ns)
+{
+    const struct mc_endpoint *endpoint = &shm->path.endpoint;
+    struct mc_engine *engine = shm->path.engine;
+    int fd = mc_unix_connect(endpoint->unix_path, deadline_ns);
+    if (fd < 0) /* another network namespace or another file system looks like this too */
+        return fd;
+    shm->fd_place = mc_engine_fd_add(engine, fd);
+    if (shm->fd_place < 0) {
+        close(fd);
+        return MC_ERR_BUSY;
+    }
+    shm->fd = fd;
+    if (mc_unix_peer_uid(fd) != (int64_t)geteuid())
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    return mc_path_hello(engine, endpoint, fd, deadline_ns);
+}
+
+static int shm_open_path(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+                         struct mc_path **path)
+{
+    if (!mc_id_equal(endpoint->host, engine->host) || endpoint->unix_path[0] == 0)
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    struct attachment attachment = {.fds = {-1, -1}};
+    struct shm_path *shm = calloc(1, sizeof(*shm));
+    if (shm == NULL)
+        return MC_ERR_NO_MEMORY;
+    uint64_t soon_ns = mc_clock_ns() + OPEN_NS;
+    deadline_ns = deadline_ns < soon_ns ? deadline_ns : soon_ns;
+    mc_path_init(&shm->path, &mc_transport_shm, engine, endpoint);
+    pthread_mutex_init(&shm->send_lock, NULL);
+    shm->fd = shm->fd_place = -1;
+    int rc = shm_connect(shm, deadline_ns);
+    if (rc == 0)
+        rc = attach(shm->fd, &attachment, deadline_ns);
+    if (rc == 0)
+        rc = shm_map(shm, &attachment);
+    for (size_t i = 0; i < attachment.fd_count; i++)
+        close(attachment.fds[i]);
+    if (rc < 0) {
+        shm_free(shm);
+        return rc;
+    }
+    *path = &shm->path;
+    return 0;
+}
+
+/* ---- running ---- */
+
+/* Fills the page tables of the stripes that [offset, offset + length) lies in, once, for writing: a store into a fresh
+ * mapping faults page by page, which costs four fifths of the copy; POPULATE_READ maps around in large steps and, the
+ * memory being shared, for stores as well. (Loads do that by themselves.) The owner has populated what was placed, in
+ * steps that are whole stripes, so nothing is allocated by it. */
+static void stripes_touch(struct shm_path *shm, uint64_t offset, uint64_t length)
+{
+    uint64_t last = (offset + length - 1) / STRIPE_BYTES;
+    for (uint64_t stripe = offset / STRIPE_BYTES; stripe <= last; stripe++) {
+        uint64_t bit = 1ull << stripe % 64, start = stripe * STRIPE_BYTES;
+        if ((atomic_load_explicit(&shm->touched[stripe / 64], memory_order_relaxed) & bit) != 0)
+            continue;
+        uint64_t size = shm->data_size - start < STRIPE_BYTES ? shm->data_size - start : STRIPE_BYTES;
+        /* Help only: without it (Linux before 5.14) each page faults by itself. */
+        (void)madvise(shm->data + start, size, MADV_POPULATE_READ);
+        atomic_fetch_or_explicit(&shm->touched[stripe / 64], bit, memory_order_relaxed);
+    }
+}
+
+struct commits { /* those copied and not yet told to the owner */
+    struct mc_buffer *frame;
+    size_t start, list;
+    uint32_t count;
+    uint64_t bytes;
+    size_t first; /* index of the first transfer that they may belong to */
+};
+
+static void commit_add(struct commits *commits, const struct mc_commit *commit)
+{
+    struct mc_wire_commit_item item = {.slot = commit->slot,
+                                       .crc = commit->crc,
+                                       .generation = commit->generation,
+                                       .offset = commit->offset,
+                                       .length = commit->length,
+                                       .hash_low = commit->hash_low,
+                                       .hash_high = commit->hash_high,
+                                       .key_length = commit->key_length,
+                                       .block_shift = commit->block_shift};
+    if (commits->count == 0) {
+        struct mc_wire_none none = {0};
+        commits->frame->length = 0;
+        commits->start = mc_frame_begin(commits->frame, MC_MESSAGE_COMMIT, 0);
+        mc_wire_none_write(commits->frame, &none);
+        commits->list = mc_list_begin(commits->frame);
+    }
+    mc_wire_commit_item_write(commits->frame, &item);
+    commits->count++;
+    commits->bytes += commit->length;
+}
+
+/* The owner says nothing unasked: an end of file or a byte means that it listens no more, though a send might still
+ * succeed. */
+static bool is_listening(int fd)
+{
+    char byte;
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
+}
+
+static int frame_send(struct shm_path *shm, const struct mc_buffer *frame, uint64_t deadline_ns)
+{
+    struct iovec part = {frame->data, frame->length};
+    uint64_t stall_ns = mc_clock_ns() + MC_STALL_NS;
+    int rc = MC_ERR_RPC_FAIL;
+    pthread_mutex_lock(&shm->send_lock);
+    /* After a failure a part of a frame may be in the stream. The wait for the lock is bounded by that: one thread can
+     * stall, then all fail. */
+    if (!atomic_load_explicit(&shm->path.broken, memory_order_relaxed) && is_listening(shm->fd))
+        rc = mc_socket_send(shm->fd, &part, 1, deadline_ns < stall_ns ? deadline_ns : stall_ns);
+    if (rc < 0)
+        atomic_store_explicit(&shm->path.broken, true, memory_order_release);
+    pthread_mutex_unlock(&shm->send_lock);
+    return rc == MC_ERR_RPC_TIMEOUT || rc == 0 ? rc : MC_ERR_TRANSFER_FAIL;
+}
+
+/* Tells the owner of the commits of transfers[commits->first .. end). */
+static void commits_flush(struct shm_path *shm, struct commits *commits, struct mc_transfer **transfers, size_t end,
+                          const struct mc_run *run)
+{
+    if (commits->count > 0) {
+        mc_list_end(commits->frame, commits->list, commits->count);
+        mc_frame_end(commits->frame, commits->start);
+        int rc = frame_send(shm, commits->frame, run->deadline_ns);
+        for (size_t i = commits->first; i < end && rc < 0; i++) {
+            if (transfers[i]->kind == MC_TRANSFER_WRITE && transfers[i]->result == 0)
+                transfers[i]->result = rc;
+        }
+    }
+    commits->count = 0;
+    commits->bytes = 0;
+    commits->first = end;
+}
+
+static int shm_move(struct shm_path *shm, const struct mc_transfer *transfer, struct mc_motion *motion,
+                    struct commits *commits)
+{
+    struct mc_commit commit;
+    if (transfer->kind == MC_TRANSFER_READ)
+        return mc_memory_read(shm->slots, shm->data, shm->data_size, transfer, motion);
+    stripes_touch(shm, transfer->place.offset, mc_extent_size(transfer->object_length, transfer->key.length));
+    int rc = mc_memory_write(shm->data, transfer, motion, &commit);
+    if (rc == 0)
+        commit_add(commits, &commit);
+    return rc;
+}
+
+static void shm_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
+{
+    struct shm_path *shm = (struct shm_path *)path;
+    struct mc_scratch *scratch = mc_engine_is_forked(path->engine) ? NULL : mc_scratch_get();
+    struct mc_motion motion;
+    if (scratch == NULL) {
+        mc_path_fail_all(transfers, count,
+                         mc_engine_is_forked(path->engine) ? MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS : MC_ERR_NO_MEMORY);
+        return;
+    }
+    struct commits commits = {.frame = &scratch->out};
+    mc_motion_start(&motion, run, path->engine->verify);
+    int late = mc_motion_look(&motion);
+    for (size_t i = 0; i < count; i++) {
+        struct mc_transfer *transfer = transfers[i];
+        transfer->result = mc_transfer_check(transfer, shm->data_size, shm->slot_count);
+        if (transfer->result == 0)
+            transfer->result = late;
+        if (transfer->result < 0)
+            continue;
+        transfer->result = shm_move(shm, transfer, &motion, &commits);
+        if (transfer->result == MC_ERR_RPC_TIMEOUT)
+            late = MC_ERR_RPC_TIMEOUT;
+        if (commits.count == MC_BATCH_MAX || commits.bytes >= COMMIT_BYTES)
+            commits_flush(shm, &commits, transfers, i + 1, run);
+    }
+    commits_flush(shm, &commits, transfers, count, run);
+    mc_path_account(path, transfers, count);
+}
+
+static void shm_close(struct mc_path *path)
+{
+    shm_free((struct shm_path *)path);
+}
+
+const struct mc_transport mc_transport_shm = {"shm", false, shm_open_path, shm_run, shm_close};

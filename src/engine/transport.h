@@ -1,0 +1,89 @@
+/* How bytes move between this process and a segment. A transport is one file that ends in one const table of functions.
+ *
+ * A path is one way to one segment (local, shm or tcp). mc_path_run moves a batch in the calling thread. A path may be
+ * used by many threads at once. Failing down (shm -> tcp) is the business of path.c, never of a transport.
+ */
+#ifndef MC_ENGINE_TRANSPORT_H
+#define MC_ENGINE_TRANSPORT_H
+
+#include "base/bytes.h"
+#include "engine/layout.h"
+#include "env/socket.h"
+
+#include <stdint.h>
+#include <sys/uio.h>
+
+/* Where a segment can be reached: from the master's SEGMENT_REPLY. */
+struct mc_endpoint {
+    uint32_t segment;
+    struct mc_id node;
+    uint64_t incarnation;
+    struct mc_id segment_id;
+    uint64_t capacity;
+    uint32_t slot_count;
+    uint64_t nonce; /* shown by the client at shm attach, so that only members of the cluster get in */
+    struct mc_id host;
+    char name[MC_ADDRESS_MAX];
+    char tcp_address[MC_ADDRESS_MAX];
+    char unix_path[MC_UNIX_PATH_MAX];
+};
+
+struct mc_place { /* one replica, from the master */
+    uint32_t segment, slot;
+    uint64_t generation, offset;
+};
+
+enum mc_transfer_kind { MC_TRANSFER_READ, MC_TRANSFER_WRITE };
+
+struct mc_transfer {
+    enum mc_transfer_kind kind;
+    struct mc_place place;
+    uint64_t object_length;       /* of the whole object */
+    uint64_t hash_low, hash_high; /* XXH3-128 of the key. READ: must equal the slot's. WRITE: goes into the slot */
+    struct mc_span key;           /* WRITE only: stored behind the data */
+    uint64_t offset,
+        length; /* READ: the range of the object that is wanted (0, object_length = all). WRITE: always all */
+    const struct iovec *parts; /* scattered to or gathered from; together at least `length` bytes */
+    size_t part_count;
+    /* Out. 0: READ: bytes are in parts and verified (slot, hash, checksum). WRITE: written and the commit is on its way
+     * (or done: local). MC_ERR_REPLICA_IS_GONE: the slot holds something else (a miss). MC_ERR_CHECKSUM_MISMATCH.
+     * MC_ERR_TRANSFER_FAIL: path broken. MC_ERR_RPC_TIMEOUT: deadline or stall. After an error of a WRITE this process
+     * will not write there any more, but bytes already sent may still arrive: the caller revokes, the owner refuses. */
+    int result;
+};
+
+struct mc_run { /* how a batch is run */
+    uint64_t deadline_ns;
+    void (*tick)(void *context); /* called at least every 100 ms while bytes move (lease renewal); may be NULL */
+    void *context;
+};
+
+struct mc_path;
+struct mc_engine;
+
+struct mc_transport {
+    const char *name;
+    /* True when WRITE has made the slot live itself (same process) and the caller must tell the master (LIVE). False:
+     * the owner does. */
+    bool commits_here;
+    /* A path to that segment. 0, MC_ERR_UNAVAILABLE_IN_CURRENT_MODE (not reachable this way: other host, other uid),
+     * MC_ERR_STALE (another incarnation answers), MC_ERR_RPC_FAIL, MC_ERR_RPC_TIMEOUT. */
+    int (*open)(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+                struct mc_path **path);
+    /* Moves the batch, sets every result. All places are of this path's segment. */
+    void (*run)(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run);
+    /* Called once nobody runs on it. */
+    void (*close)(struct mc_path *path);
+};
+
+struct mc_path { /* first member of each transport's own struct */
+    const struct mc_transport *transport;
+    struct mc_engine *engine;
+    struct mc_endpoint endpoint;
+    _Atomic uint32_t references;
+    _Atomic bool broken; /* set by run: do not use again */
+};
+
+extern const struct mc_transport mc_transport_local, mc_transport_shm, mc_transport_tcp;
+
+#endif
