@@ -1,0 +1,50 @@
+/* mooncake_master: parse, build, run. */
+#include "base/error.h"
+#include "env/log.h"
+#include "master/http.h"
+#include "master/options.h"
+#include "master/server.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+static int serve(const struct mc_master_config *config, char *error, size_t error_size)
+{
+    struct mc_server *server = NULL;
+    struct mc_http *http = NULL;
+    int rc = mc_server_create(config, &server, error, error_size);
+    if (rc < 0)
+        return rc;
+    rc = mc_http_create(server, config, &http, error, error_size);
+    if (rc == 0) {
+        mc_log(INFO, "Master service started on port %u", (unsigned)mc_server_port(server));
+        rc = mc_http_start(http);
+        if (rc < 0)
+            snprintf(error, error_size, "the HTTP thread cannot be started");
+    }
+    if (rc == 0)
+        rc = mc_server_run(server);
+    mc_http_destroy(http);
+    mc_server_destroy(server);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct mc_master_config config;
+    struct mc_buffer text = {0};
+    char error[MC_OPTION_ERROR_MAX] = "";
+    (void)signal(SIGPIPE, SIG_IGN);
+    int rc = mc_master_config_load(argc, argv, &config, &text, error, sizeof(error));
+    if (rc > 0) {
+        bool is_written = fwrite(text.data, 1, text.length, stdout) == text.length && fflush(stdout) == 0;
+        mc_buffer_free(&text);
+        return is_written ? 0 : 1;
+    }
+    if (rc == 0)
+        rc = serve(&config, error, sizeof(error));
+    if (rc < 0)
+        fprintf(stderr, "mooncake_master: %s\n", error[0] != 0 ? error : mc_error_text(rc));
+    mc_buffer_free(&text);
+    return rc < 0 ? 1 : 0;
+}

@@ -1,0 +1,159 @@
+/* Proves the invariants of the whole state by walking it. For tests and the fuzzer. */
+#include "master/state.h"
+
+struct sums {
+    uint64_t used, clearing, quarantine, hard;
+    uint32_t granted, live, aged, clears, cuts;
+};
+
+static const char *check_object(const struct mc_core *core, const struct mc_object *object,
+                                const struct mc_segment *segment, uint32_t slot)
+{
+    unsigned live = 0, granted = 0;
+    bool met = false;
+    if (mc_objects_find(&core->objects, mc_object_key(object)) != object)
+        return "an object that is not in the table";
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
+        const struct mc_node *node = mc_segment_node(at.segment, at.slot);
+        if (mc_node_object(node) != object || live + granted > MC_REPLICA_COUNT_MAX)
+            return "the chain of an object";
+        live += node->state == MC_NODE_LIVE;
+        granted += node->state == MC_NODE_GRANTED;
+        met |= at.segment == segment && at.slot == slot;
+    }
+    if (!met || live != object->live || granted != object->granted)
+        return "the replicas of an object";
+    return object->visible == (granted == 0 && live > 0) ? NULL : "visible";
+}
+
+static const char *check_grant(const struct mc_core *core, const struct mc_segment *segment, uint32_t slot)
+{
+    const struct mc_node *node = mc_segment_node(segment, slot);
+    const struct mc_put *put =
+        node->list_previous < core->puts.count ? mc_table_get(&core->puts, node->list_previous) : NULL;
+    if (put == NULL || node->list_next >= put->grant_count)
+        return "a grant without a put";
+    const struct mc_grant *grant = &put->grants[node->list_next];
+    return grant->slot == slot && grant->segment == segment->index ? NULL : "a grant of another node";
+}
+
+static const char *check_node(const struct mc_core *core, const struct mc_segment *segment, uint32_t slot,
+                              struct sums *sums)
+{
+    const struct mc_node *node = mc_segment_node(segment, slot);
+    const char *wrong = NULL;
+    switch (node->state) {
+    case MC_NODE_GRANTED:
+        sums->used += node->size;
+        sums->granted++;
+        wrong = check_grant(core, segment, slot);
+        return wrong != NULL ? wrong : check_object(core, mc_node_object(node), segment, slot);
+    case MC_NODE_LIVE:
+        sums->used += node->size;
+        sums->live++;
+        wrong = check_object(core, mc_node_object(node), segment, slot);
+        if (wrong != NULL)
+            return wrong;
+        sums->aged += mc_node_object(node)->visible && !mc_node_object(node)->hard;
+        sums->hard += mc_node_object(node)->visible && mc_node_object(node)->hard ? node->size : 0;
+        return NULL;
+    case MC_NODE_CLEARING:
+        sums->clearing += node->size;
+        sums->clears++;
+        if (node->replica_next_slot != MC_NODE_NONE && (node->replica_next_slot >= core->waits.count ||
+                                                        mc_table_get(&core->waits, node->replica_next_slot) == NULL))
+            return "a waiter that is no more";
+        return NULL;
+    case MC_NODE_QUARANTINE:
+        sums->quarantine += node->size;
+        sums->cuts++;
+        return NULL;
+    case MC_NODE_DEAD:
+        return segment->state == MC_SEGMENT_GONE ? NULL : "a dead node in a living segment";
+    default:
+        return NULL;
+    }
+}
+
+/* All nodes of the list are in one of two states, and its links agree. */
+static const char *check_list(const struct mc_segment *segment, const struct mc_node_list *list, uint64_t state)
+{
+    uint32_t previous = MC_NODE_NONE, count = 0;
+    for (uint32_t slot = list->head; slot != MC_NODE_NONE; slot = mc_segment_node(segment, slot)->list_next) {
+        const struct mc_node *node = mc_segment_node(segment, slot);
+        if (node->state != state || node->list_previous != previous || ++count > list->count)
+            return "a list of nodes";
+        previous = slot;
+    }
+    return list->tail == previous && count == list->count ? NULL : "the ends of a list";
+}
+
+static const char *check_segment(const struct mc_core *core, const struct mc_segment *segment)
+{
+    struct sums sums = {0};
+    const char *wrong = NULL;
+    for (uint32_t slot = 0; slot < segment->space.node_fresh && wrong == NULL; slot++)
+        wrong = check_node(core, segment, slot, &sums);
+    if (wrong != NULL)
+        return wrong;
+    if (sums.used != segment->used || sums.clearing != segment->clearing || sums.quarantine != segment->quarantine ||
+        sums.hard != segment->hard)
+        return "sums of a segment";
+    if (sums.granted != segment->granted || sums.live != segment->live)
+        return "counts of a segment";
+    if (sums.clears != segment->clears.count || sums.cuts != segment->cuts.count)
+        return "what the owner is told";
+    wrong = check_list(segment, &segment->clears, MC_NODE_CLEARING);
+    wrong = wrong != NULL ? wrong : check_list(segment, &segment->cuts, MC_NODE_QUARANTINE);
+    if (segment->state == MC_SEGMENT_GONE || wrong != NULL)
+        return wrong;
+    if (sums.aged != segment->normal.count + segment->soft.count)
+        return "what may be evicted";
+    wrong = check_list(segment, &segment->normal, MC_NODE_LIVE);
+    wrong = wrong != NULL ? wrong : check_list(segment, &segment->soft, MC_NODE_LIVE);
+    wrong = wrong != NULL ? wrong : mc_space_check(&segment->space);
+    if ((segment->ok_index != UINT32_MAX) != (segment->state == MC_SEGMENT_OK) ||
+        (segment->ok_index != UINT32_MAX && core->ok[segment->ok_index] != segment))
+        return "the array of segments that are trusted";
+    if (segment->roomy_index != UINT32_MAX &&
+        (core->roomy[segment->roomy_index] != segment || segment->state != MC_SEGMENT_OK))
+        return "the array of segments with room";
+    return wrong;
+}
+
+static const char *check_puts(const struct mc_core *core)
+{
+    for (uint32_t i = 0; i < core->puts.count; i++) {
+        const struct mc_put *put = mc_table_get(&core->puts, i);
+        uint32_t open = 0;
+        if (put == NULL)
+            continue;
+        for (uint32_t g = 0; g < put->grant_count; g++) {
+            const struct mc_grant *grant = &put->grants[g];
+            if (grant->slot == MC_NODE_NONE)
+                continue;
+            const struct mc_node *node = mc_segment_node(core->segments[grant->segment], grant->slot);
+            if (node->state != MC_NODE_GRANTED || node->list_previous != i || node->list_next != g)
+                return "an open grant";
+            open++;
+        }
+        if (open != put->open || open == 0)
+            return "the open grants of a put";
+    }
+    return NULL;
+}
+
+const char *mc_core_check(const struct mc_core *core)
+{
+    uint64_t segments = 0;
+    const char *wrong = mc_objects_check(&core->objects);
+    for (uint32_t index = 0; index < core->segment_top && wrong == NULL; index++) {
+        if (core->segments[index] == NULL)
+            continue;
+        segments++;
+        wrong = check_segment(core, core->segments[index]);
+    }
+    if (wrong == NULL && segments != core->segment_count)
+        wrong = "the count of segments";
+    return wrong != NULL ? wrong : check_puts(core);
+}

@@ -1,0 +1,108 @@
+/* The master's core: a deterministic state machine. State + (now, connection, frame) -> state + frames. No socket,
+ * clock, thread, file or environment in here; `now_ms` only ever grows. One thread calls it.
+ *
+ * No call takes longer than 1 ms: batches are limited by MC_BATCH_MAX, everything longer (sweep of a segment, remove
+ * all, regex, listings) is a job or a cursor that goes on in slices.
+ */
+#ifndef MC_MASTER_CORE_H
+#define MC_MASTER_CORE_H
+
+#include "base/bytes.h"
+#include "wire/wire.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct mc_core;
+
+struct mc_core_config {             /* a zeroed field is not a default: use mc_core_config_default */
+    uint64_t lease_ttl_ms;          /* 10000: remove without force answers -706 so long after a get; bound on a reader's
+                                       protection from eviction */
+    uint64_t client_ttl_ms;         /* 10000 */
+    uint64_t soft_pin_ttl_ms;       /* 1800000 */
+    double eviction_high_watermark; /* 0.90 of a segment's capacity (used + being cleared) */
+    double eviction_ratio; /* 0.05: once above the watermark, evict down to watermark - ratio, in steps bounded by what
+                              the puts allocate */
+    bool allow_evict_soft_pinned; /* true */
+    uint64_t put_discard_ms;      /* 30000: a grant older than this is cut */
+};
+struct mc_core_config mc_core_config_default(void);
+
+struct mc_core_output { /* how the core speaks; these must not call back into the core */
+    void *context;
+    /* The connection's output buffer, to append a whole frame to; NULL when it is gone. */
+    struct mc_buffer *(*buffer)(void *context, uint64_t connection);
+    /* Close it once its output is flushed; mc_core_disconnected must follow, later. Frames that arrive until then are
+     * ignored. */
+    void (*close)(void *context, uint64_t connection);
+    /* A line for the log (joins, losses, evictions...). level as enum mc_log_level. */
+    void (*log)(void *context, int level, const char *text);
+};
+
+/* seed: for the choice of segments. epoch: of this leadership, >= 1. */
+struct mc_core *mc_core_create(const struct mc_core_config *config, const struct mc_core_output *output,
+                               struct mc_id node, uint64_t epoch, uint64_t seed, uint64_t now_ms);
+void mc_core_destroy(struct mc_core *core);
+
+/* A connection was accepted / has ended. Numbers are chosen by the shell, never reused. */
+void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
+void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
+/* One frame of that connection. Malformed or unexpected: the core logs (limited by the shell) and closes the
+ * connection. */
+void mc_core_input(struct mc_core *core, uint64_t now_ms, uint64_t connection, const struct mc_frame *frame);
+/* Runs due timers and one slice of jobs. Returns the time (ms) at which it wants to be called again; <= now_ms: at
+ * once, there is more work. */
+uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
+
+/* ---- questions of the admin shell; no lease, no effect on order or hit counters ---- */
+
+#define MC_CORE_COUNTERS(X)                                                                                            \
+    X(put_start_requests)                                                                                              \
+    X(put_start_items)                                                                                                 \
+    X(put_start_failures)                                                                                              \
+    X(put_start_partial) X(put_end_items) X(put_revokes) X(get_requests) X(get_items) X(get_misses) X(get_hits)        \
+        X(exist_requests) X(exist_items) X(remove_requests) X(remove_items) X(remove_failures)                         \
+            X(remove_regex_requests) X(remove_all_requests) X(mount_requests) X(mount_failures) X(unmount_requests)    \
+                X(heartbeats) X(evicted_objects) X(evicted_bytes) X(eviction_attempts) X(eviction_successes)           \
+                    X(allocation_failures) X(cuts) X(clears) X(suspects) X(members_lost) X(protocol_errors)            \
+                        X(put_bytes) X(stale_refused)
+struct mc_core_statistics {
+#define MC_CORE_COUNTER(name) uint64_t name;
+    MC_CORE_COUNTERS(MC_CORE_COUNTER)
+#undef MC_CORE_COUNTER
+    uint64_t objects, soft_pinned, members, segments, connections;
+    uint64_t capacity, populated, used, clearing_bytes,
+        quarantine_bytes;             /* bytes; used = of live and granted extents */
+    uint64_t value_size_histogram[9]; /* objects put of at most 4096, 65536, 262144, 1048576, 4194304, 16777216,
+                                         67108864 bytes, more; [8] = sum of bytes */
+};
+void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *statistics);
+
+struct mc_core_segment {
+    uint32_t number;
+    struct mc_id segment_id, owner;
+    char name[256], tcp_address[256];
+    uint64_t capacity, populated, used;
+    uint32_t objects, slot_count;
+    int state; /* 0 ok, 1 suspect, 2 gone (being swept) */
+};
+/* Segments in order of their number, from *cursor on (0 = start); returns how many were filled, moves *cursor; 0 = end.
+ */
+size_t mc_core_segments(const struct mc_core *core, uint64_t *cursor, struct mc_core_segment *segments,
+                        size_t capacity);
+
+/* Keys in slot order: calls visit for at most `limit` slots looked at. False when the end is reached. */
+bool mc_core_keys(const struct mc_core *core, uint64_t *cursor, size_t limit,
+                  void (*visit)(void *context, struct mc_span key, uint64_t length), void *context);
+
+struct mc_core_replica {
+    uint32_t segment;
+    uint64_t offset, length, generation;
+};
+/* Readable replicas of one object: how many there are (at most capacity filled); -704 without one; -703 while it is
+ * being put. */
+int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core_replica *replicas, size_t capacity);
+/* The segment of that number; false when there is none. */
+bool mc_core_segment(const struct mc_core *core, uint32_t number, struct mc_core_segment *segment);
+
+#endif

@@ -1,0 +1,68 @@
+/* The HTTP thread: one event loop that serves the admin port and, if wanted, the metadata port. Handlers run on it;
+ * they may ask the core through mc_server_ask and nothing else of it.
+ *
+ * Invariant: memory that strangers can claim is bounded: connections, header and body sizes are limited, and when there
+ * are too many connections those that were silent longest are closed.
+ */
+#ifndef MC_MASTER_HTTP_H
+#define MC_MASTER_HTTP_H
+
+#include "master/server.h"
+
+#include <event2/http.h>
+
+#define MC_HTTP_CONNECTIONS_MAX 256
+#define MC_HTTP_HEADER_MAX 32768 /* bytes of a request without its body */
+#define MC_HTTP_BODY_MAX                                                                                               \
+    (1088u << 10)            /* 1 MiB of value and something, so that a value a little too long gets a clear answer */
+#define MC_HTTP_TIMEOUT_S 10 /* without progress */
+#define MC_HTTP_ASK_MS 5000  /* wait for the core; then 503 */
+
+struct mc_http;
+
+/* Listens on the ports of config and prepares everything. 0, or negative with a line in error. */
+int mc_http_create(struct mc_server *server, const struct mc_master_config *config, struct mc_http **http, char *error,
+                   size_t error_size);
+/* Starts the thread, and says so in the log. 0 or negative. */
+int mc_http_start(struct mc_http *http);
+/* Stops and joins the thread if it runs. The server must answer or refuse questions until this returns. NULL is
+ * allowed. */
+void mc_http_destroy(struct mc_http *http);
+
+/* ---- for the handlers ---- */
+
+typedef void mc_http_handler(void *context, struct evhttp_request *request);
+struct mc_http_route {
+    enum evhttp_cmd_type method; /* GET also serves HEAD */
+    const char *path;
+    mc_http_handler *handler;
+};
+/* Finds the route; else answers 404 or 405. */
+void mc_http_dispatch(const struct mc_http_route *routes, size_t count, void *context, struct evhttp_request *request);
+
+/* Appends the decoded value of a parameter of the query; false when it is not there. */
+bool mc_http_parameter(const struct evhttp_request *request, const char *name, struct mc_buffer *value);
+/* Answers; the body is freed. */
+void mc_http_reply(struct evhttp_request *request, int code, const char *type, struct mc_buffer *body);
+void mc_http_reply_text(struct evhttp_request *request, int code, const char *type, const char *text);
+/* {"success":false,"error_code":-704,"error_message":"OBJECT_NOT_FOUND"} with the HTTP code that belongs to it. */
+void mc_http_reply_error(struct evhttp_request *request, int error);
+/* Appends a JSON string with its quotes; what is not UTF-8 becomes U+FFFD. */
+void mc_http_json_string(struct mc_buffer *out, const void *text, size_t length);
+
+#define MC_HTTP_TEXT "text/plain; charset=utf-8"
+#define MC_HTTP_JSON "application/json"
+
+/* ---- the two servers ---- */
+
+struct mc_admin;
+struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_master_config *config);
+void mc_admin_destroy(struct mc_admin *admin);
+void mc_admin_handle(struct evhttp_request *request, void *admin);
+
+struct mc_metadata;
+struct mc_metadata *mc_metadata_create(void);
+void mc_metadata_destroy(struct mc_metadata *metadata);
+void mc_metadata_handle(struct evhttp_request *request, void *metadata);
+
+#endif

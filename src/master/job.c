@@ -1,0 +1,245 @@
+/* Work that is too long for one call and goes on in slices: the sweep of a segment that is gone, the removal of all
+ * objects or of those that a pattern matches. And the answers that wait for owners. */
+#include "master/state.h"
+
+#include <stdlib.h>
+
+/* ---- answers that wait ---- */
+
+struct mc_wait *mc_wait_create(struct mc_core *core, enum mc_wait_kind kind, uint64_t connection, uint64_t request_id,
+                               uint32_t code_count)
+{
+    struct mc_wait *wait = calloc(1, sizeof(*wait) + code_count * sizeof(wait->codes[0]));
+    if (wait == NULL)
+        return NULL;
+    wait->kind = kind;
+    wait->connection = connection;
+    wait->request_id = request_id;
+    wait->outstanding = 1;
+    wait->code_count = code_count;
+    wait->index = mc_table_add(&core->waits, wait);
+    if (wait->index == UINT32_MAX) {
+        free(wait);
+        return NULL;
+    }
+    return wait;
+}
+
+static void count_reply(struct mc_core *core, uint64_t connection, uint64_t request_id, int32_t code, uint64_t count)
+{
+    struct mc_buffer *out = mc_core_buffer(core, connection);
+    if (out == NULL)
+        return;
+    struct mc_wire_count_reply head = {.code = code, .count = count};
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_COUNT_REPLY, request_id);
+    mc_wire_count_reply_write(out, &head);
+    mc_frame_end(out, frame);
+}
+
+static void remove_reply(struct mc_core *core, const struct mc_wait *wait)
+{
+    struct mc_buffer *out = mc_core_buffer(core, wait->connection);
+    if (out == NULL)
+        return;
+    struct mc_wire_none none = {0};
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_REMOVE_REPLY, wait->request_id);
+    mc_wire_none_write(out, &none);
+    size_t list = mc_list_begin(out);
+    for (uint32_t i = 0; i < wait->code_count; i++) {
+        struct mc_wire_code code = {.code = wait->codes[i]};
+        mc_wire_code_write(out, &code);
+    }
+    mc_list_end(out, list, wait->code_count);
+    mc_frame_end(out, frame);
+}
+
+void mc_wait_done(struct mc_core *core, struct mc_wait *wait)
+{
+    if (--wait->outstanding > 0)
+        return;
+    if (wait->kind == MC_WAIT_REMOVE)
+        remove_reply(core, wait);
+    else
+        count_reply(core, wait->connection, wait->request_id, 0, wait->removed);
+    mc_table_remove(&core->waits, wait->index);
+    free(wait);
+}
+
+/* ---- jobs ---- */
+
+void mc_job_destroy(struct mc_core *core, struct mc_job *job)
+{
+    mc_link_remove(&job->link);
+    if (job->kind == MC_JOB_REMOVE)
+        core->job_count--;
+    mc_regex_free(job->regex);
+    free(job);
+}
+
+void mc_job_sweep(struct mc_core *core, struct mc_segment *segment)
+{
+    struct mc_job *job = calloc(1, sizeof(*job));
+    mc_assert(job != NULL); /* without it the segment would stay for ever */
+    job->kind = MC_JOB_SWEEP;
+    job->segment = segment;
+    mc_link_init(&job->link);
+    mc_link_append(&core->jobs, &job->link);
+}
+
+/* Takes over the regex. */
+static void remove_start(struct mc_core *core, struct mc_connection *connection, uint64_t request_id, bool force,
+                         struct mc_regex *regex)
+{
+    struct mc_job *job = NULL;
+    struct mc_wait *wait = NULL;
+    if (core->job_count >= MC_JOBS_MAX)
+        goto busy;
+    job = calloc(1, sizeof(*job));
+    if (job == NULL)
+        goto busy;
+    wait = mc_wait_create(core, MC_WAIT_COUNT, connection->number, request_id, 0);
+    if (wait == NULL)
+        goto busy;
+    *job = (struct mc_job){.kind = MC_JOB_REMOVE, .wait = wait, .regex = regex, .force = force};
+    mc_link_init(&job->link);
+    mc_link_append(&core->jobs, &job->link);
+    core->job_count++;
+    return;
+busy:
+    free(job);
+    mc_regex_free(regex);
+    count_reply(core, connection->number, request_id, MC_ERR_BUSY, 0);
+}
+
+void mc_job_remove_regex(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_remove_regex head;
+    struct mc_regex *regex;
+    char why[160] = "";
+    mc_wire_remove_regex_read(&reader, &head);
+    core->statistics.remove_regex_requests++;
+    int rc = mc_regex_compile(head.pattern, &regex, why, sizeof(why));
+    if (rc != 0) {
+        mc_core_log(core, MC_CORE_LOG_WARNING, "a pattern for removal is refused: %s", why);
+        count_reply(core, connection->number, frame->request_id, rc, 0);
+        return;
+    }
+    remove_start(core, connection, frame->request_id, head.force != 0, regex);
+}
+
+void mc_job_remove_all(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_remove head;
+    mc_wire_remove_read(&reader, &head);
+    core->statistics.remove_all_requests++;
+    remove_start(core, connection, frame->request_id, head.force != 0, NULL);
+}
+
+/* What it cost, in steps; removes the object when the job is to. */
+static uint64_t remove_visit(struct mc_core *core, struct mc_job *job, struct mc_object *object)
+{
+    uint64_t steps = MC_STEPS_VISIT;
+    if (!object->visible || (!job->force && core->now_ms < object->lease_until_ms))
+        return steps;
+    if (job->regex != NULL) {
+        steps += MC_STEPS_SEARCH;
+        int rc = mc_regex_search(job->regex, mc_object_key(object), &steps);
+        if (rc < 0 && !job->too_costly) {
+            job->too_costly = true;
+            mc_core_log(core, MC_CORE_LOG_WARNING,
+                        "a pattern for removal costs too much on some keys; these are taken as not matching");
+        }
+        if (rc <= 0)
+            return steps;
+    }
+    job->wait->removed++;
+    mc_object_drop(core, object, job->wait);
+    return steps;
+}
+
+/* True when the job is done. Every replica is looked at: an object that loses its first one meanwhile is still met at
+ * another. */
+static bool remove_slice(struct mc_core *core, struct mc_job *job)
+{
+    uint64_t steps = 0;
+    for (uint32_t looked = 0; looked < MC_SLICE_SLOTS && steps < MC_SLICE_STEPS; looked++) {
+        while (job->index < core->segment_top &&
+               (core->segments[job->index] == NULL || core->segments[job->index]->state == MC_SEGMENT_GONE ||
+                job->slot >= core->segments[job->index]->space.node_fresh)) {
+            job->index++;
+            job->slot = 0;
+        }
+        if (job->index >= core->segment_top) {
+            mc_wait_done(core, job->wait);
+            return true;
+        }
+        const struct mc_node *node = mc_segment_node(core->segments[job->index], job->slot++);
+        if (node->state == MC_NODE_LIVE)
+            steps += remove_visit(core, job, mc_node_object(node));
+    }
+    return false;
+}
+
+static void sweep_node(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    uint32_t wait = node->replica_next_slot;
+    switch (node->state) {
+    case MC_NODE_LIVE:
+        mc_object_drop_replica(core, mc_node_object(node), segment, slot, NULL);
+        break;
+    case MC_NODE_GRANTED:
+        mc_grant_fail(core, segment, slot);
+        break;
+    case MC_NODE_CLEARING:
+        segment->clearing -= node->size;
+        mc_list_remove(segment, &segment->clears, slot);
+        node->state = MC_NODE_DEAD;
+        if (wait != MC_NODE_NONE)
+            mc_wait_done(core, mc_table_get(&core->waits, wait));
+        break;
+    case MC_NODE_QUARANTINE:
+        segment->quarantine -= node->size;
+        mc_list_remove(segment, &segment->cuts, slot);
+        node->state = MC_NODE_DEAD;
+        mc_writer_release((struct mc_writer *)(uintptr_t)node->pointer);
+        break;
+    default:
+        break;
+    }
+}
+
+/* True when the segment is no more. */
+static bool sweep_slice(struct mc_core *core, struct mc_job *job)
+{
+    struct mc_segment *segment = job->segment;
+    for (uint32_t looked = 0; looked < MC_SLICE_SLOTS; looked++) {
+        if (job->slot < segment->space.node_fresh) {
+            sweep_node(core, segment, job->slot++);
+            continue;
+        }
+        job->slot = UINT32_MAX; /* all is swept; what is left is memory */
+        if (!mc_space_destroy_slice(&segment->space, MC_SLICE_CHUNKS))
+            return false;
+        mc_segment_destroy(core, segment);
+        return true;
+    }
+    return false;
+}
+
+bool mc_jobs_tick(struct mc_core *core)
+{
+    if (mc_link_alone(&core->jobs))
+        return false;
+    struct mc_job *job = mc_link_of(core->jobs.next, struct mc_job, link);
+    bool done = job->kind == MC_JOB_SWEEP ? sweep_slice(core, job) : remove_slice(core, job);
+    if (done) {
+        mc_job_destroy(core, job);
+    } else {
+        mc_link_remove(&job->link);
+        mc_link_append(&core->jobs, &job->link);
+    }
+    return !mc_link_alone(&core->jobs);
+}

@@ -1,0 +1,89 @@
+/* The objects by key: a hash table that grows by one bucket at a time (linear hashing), so that no insertion ever pays
+ * for a big rehash, and the slab the objects live in.
+ *
+ * Invariants: an object is in the table exactly once or not at all; the entries of a bucket's chain are packed to the
+ * front. The memory of an object is type-stable: (pointer, serial) may be kept by anyone and compared later, the serial
+ * changes when the object dies. */
+#ifndef MC_MASTER_OBJECT_H
+#define MC_MASTER_OBJECT_H
+
+#include "base/bytes.h"
+#include "master/slab.h"
+#include "mooncake.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MC_OBJECT_LENGTH_MAX (1ull << 45) /* bytes */
+#define MC_OBJECT_READERS_MAX UINT16_MAX
+#define MC_OBJECT_SIZES ((32 + MC_KEY_LENGTH_MAX) / 8 + 1) /* slabs, one for every 8 bytes */
+
+struct mc_object {
+    uint64_t length : 48;
+    uint64_t readers : 16; /* gets in progress */
+    uint64_t lease_until_ms : 40;
+    uint64_t key_length : 11;
+    uint64_t live : 5;    /* replicas that are live */
+    uint64_t granted : 5; /* replicas that are being written */
+    uint64_t hard : 1, soft : 1;
+    uint64_t visible : 1; /* readers may find it: nothing granted is left, at least one is live */
+    uint32_t first_slot;  /* the first replica; the chain goes on in the nodes; MC_NODE_NONE = none */
+    uint16_t first_segment;
+    uint16_t unused;
+    uint32_t serial;       /* of this life of the memory */
+    uint32_t soft_until_s; /* until then it is evicted only when nothing else can be */
+    uint8_t key[];
+};
+_Static_assert(sizeof(struct mc_object) == 32, "counted in the bytes per object");
+
+#define MC_BUCKET_ENTRIES 7u
+struct mc_bucket {
+    struct mc_bucket *next;
+    uint64_t entries[MC_BUCKET_ENTRIES]; /* pointer in 48 bits, tag of the hash in 16; 0 = free */
+};
+_Static_assert(sizeof(struct mc_bucket) == 64, "a bucket is one cache line");
+
+#define MC_BUCKET_CHUNK 1024u /* buckets that are allocated together: 64 KiB */
+#define MC_BUCKET_CHUNKS 65536u
+#define MC_BUCKETS_MIN 64u
+#define MC_BUCKET_LOAD_TENTHS 48u /* entries per bucket, times ten, above which the table grows */
+
+struct mc_objects {
+    uint64_t seed; /* keys come from others: the hash is not theirs to choose */
+    struct mc_bucket **chunks;
+    uint64_t bucket_count; /* = mask + 1 + split */
+    uint64_t mask, split;  /* buckets below split have been split already in this round */
+    uint64_t count;        /* entries */
+    struct mc_slab overflow;
+    struct mc_slab sizes[MC_OBJECT_SIZES];
+};
+
+bool mc_objects_init(struct mc_objects *objects, uint64_t seed);
+void mc_objects_destroy(struct mc_objects *objects);
+
+/* An object of that key, not in the table, all other fields zero but the serial. NULL when memory is out. */
+struct mc_object *mc_object_create(struct mc_objects *objects, struct mc_span key);
+/* It must not be in the table. */
+void mc_object_free(struct mc_objects *objects, struct mc_object *object);
+
+struct mc_object *mc_objects_find(const struct mc_objects *objects, struct mc_span key);
+/* The same for many keys at once, their cache misses overlapped. */
+void mc_objects_find_batch(const struct mc_objects *objects, const struct mc_span *keys, size_t count,
+                           struct mc_object **found);
+/* The key must be absent. False when memory is out. */
+bool mc_objects_insert(struct mc_objects *objects, struct mc_object *object);
+/* It must be there. */
+void mc_objects_remove(struct mc_objects *objects, const struct mc_object *object);
+
+/* Brings what mc_objects_remove of it will touch into the cache. */
+void mc_object_prefetch(const struct mc_objects *objects, const struct mc_object *object);
+
+static inline struct mc_span mc_object_key(const struct mc_object *object)
+{
+    return mc_span(object->key, object->key_length);
+}
+
+/* Proves the invariants; for tests. NULL or what is wrong. */
+const char *mc_objects_check(const struct mc_objects *objects);
+
+#endif

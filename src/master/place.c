@@ -1,0 +1,106 @@
+/* Where a replica goes: to a preferred segment, else to the freer of two drawn at random, else to whatever of the next
+ * hundred has a hole. A segment above its watermark is used only when none below it will do. */
+#include "master/state.h"
+
+#include <xxhash.h>
+
+#define EVICT_TRIES 2u /* full segments that are evicted from for one replica */
+
+void mc_placement_prefer(struct mc_core *core, struct mc_placement *placement, struct mc_span name)
+{
+    uint64_t hash = XXH3_64bits_withSeed(name.data, name.length, core->objects.seed);
+    struct mc_segment *segment = mc_map_get(&core->segments_by_name, hash);
+    for (; segment != NULL && placement->preferred_count < MC_PREFERRED_MAX; segment = segment->name_next)
+        placement->preferred[placement->preferred_count++] = segment;
+}
+
+struct wish {
+    struct mc_placement *placement;
+    uint32_t pick_stamp;
+    uint64_t units;
+    unsigned evictions_left;
+};
+
+static bool eligible(const struct wish *wish, const struct mc_segment *segment)
+{
+    return segment->state == MC_SEGMENT_OK && segment->avoid_stamp != wish->placement->avoid_stamp &&
+           segment->pick_stamp != wish->pick_stamp &&
+           wish->units <= (segment->capacity + MC_EXTENT_SLACK) / MC_EXTENT_UNIT;
+}
+
+/* The slot, or MC_NODE_NONE. */
+static uint32_t take(struct mc_core *core, const struct wish *wish, struct mc_segment *segment)
+{
+    uint32_t slot = mc_space_allocate(&segment->space, wish->units);
+    if (slot == MC_NODE_NONE)
+        return slot;
+    segment->pick_stamp = wish->pick_stamp;
+    segment->used += mc_segment_node(segment, slot)->size;
+    segment->granted++;
+    if (wish->units >= segment->want_size)
+        segment->want = segment->want_size = 0;
+    mc_segment_update_room(core, segment);
+    return slot;
+}
+
+static uint64_t room(const struct mc_segment *segment)
+{
+    return segment->space.free;
+}
+
+/* It stays below its watermark with this on it. */
+static bool has_room(const struct mc_core *core, const struct wish *wish, const struct mc_segment *segment)
+{
+    uint64_t taken = segment->used + segment->clearing + wish->units;
+    return (double)taken <= core->config.eviction_high_watermark * (double)mc_segment_budget(core, segment);
+}
+
+/* Tries the freer of two at random, then a walk. With `evict`, segments above their watermark are taken too, and those
+ * that have no hole are made to have one later. */
+static struct mc_segment *draw(struct mc_core *core, struct wish *wish, struct mc_segment **array, uint32_t count,
+                               bool evict, uint32_t *slot)
+{
+    if (count == 0)
+        return NULL;
+    uint32_t start = (uint32_t)(mc_core_random(core) % count), second = (uint32_t)(mc_core_random(core) % count);
+    if (eligible(wish, array[second]) && (!eligible(wish, array[start]) || room(array[second]) > room(array[start])))
+        start = second;
+    uint32_t walk = count < MC_WALK_MAX ? count : MC_WALK_MAX;
+    for (uint32_t i = 0; i < walk; i++) {
+        struct mc_segment *segment = array[(start + i) % count];
+        if (!eligible(wish, segment) || (!evict && !has_room(core, wish, segment)))
+            continue;
+        *slot = take(core, wish, segment);
+        if (*slot != MC_NODE_NONE)
+            return segment;
+        if (evict && wish->evictions_left > 0) {
+            wish->evictions_left--;
+            wish->placement->hopeful |= mc_evict_for(core, segment, wish->units);
+        } else {
+            /* Not asked to make room, but it may have some by itself. */
+            wish->placement->hopeful |= segment->clearing > 0 || segment->normal.count > 0;
+        }
+    }
+    return NULL;
+}
+
+struct mc_segment *mc_place(struct mc_core *core, struct mc_placement *placement, uint32_t pick_stamp, uint64_t units,
+                            uint32_t *slot)
+{
+    struct wish wish = {placement, pick_stamp, units, EVICT_TRIES};
+    struct mc_segment *segment = NULL;
+    for (uint32_t i = 0; i < placement->preferred_count && segment == NULL; i++) {
+        struct mc_segment *preferred = placement->preferred[i];
+        if (!eligible(&wish, preferred))
+            continue;
+        *slot = take(core, &wish, preferred);
+        segment = *slot == MC_NODE_NONE ? NULL : preferred;
+    }
+    if (segment == NULL)
+        segment = draw(core, &wish, core->roomy, core->roomy_count, false, slot);
+    if (segment == NULL)
+        segment = draw(core, &wish, core->ok, core->ok_count, true, slot);
+    if (segment != NULL)
+        mc_evict_ahead(core, segment, mc_segment_node(segment, *slot)->size);
+    return segment;
+}

@@ -1,0 +1,422 @@
+/* Puts: P1 to P6 of the ordering page. A PUT_START is answered at once; what it granted is remembered until the last
+ * grant has ended, one way or the other: live, cleared (the writer or the owner said that it failed) or cut (nobody can
+ * say where the writer is). */
+#include "master/state.h"
+
+#include <stdlib.h>
+
+#define PUT_OPEN 1 /* code of an item while a grant of it is open; no code on the wire is above 0 here */
+
+static struct mc_put *put_create(struct mc_core *core, struct mc_connection *connection, uint64_t request_id,
+                                 uint32_t item_count, uint32_t grant_capacity)
+{
+    size_t head = sizeof(struct mc_put) + (item_count * sizeof(int32_t) + 7) / 8 * 8;
+    struct mc_put *put = malloc(head + grant_capacity * sizeof(struct mc_grant));
+    if (put == NULL)
+        return NULL;
+    *put = (struct mc_put){
+        .connection = connection,
+        .writer = connection->member->writer,
+        .request_id = request_id,
+        .started_ms = mc_core_life_ms(core),
+        .item_count = item_count,
+        .grants = (struct mc_grant *)(void *)((char *)put + head),
+    };
+    put->index = mc_table_add(&core->puts, put);
+    if (put->index == UINT32_MAX) {
+        free(put);
+        return NULL;
+    }
+    put->writer->references++;
+    mc_link_init(&put->of_connection);
+    mc_link_init(&put->by_age);
+    mc_link_append(&connection->puts, &put->of_connection);
+    mc_link_append(&core->puts_by_age, &put->by_age);
+    return put;
+}
+
+void mc_put_destroy(struct mc_core *core, struct mc_put *put)
+{
+    mc_link_remove(&put->of_connection);
+    mc_link_remove(&put->by_age);
+    mc_table_remove(&core->puts, put->index);
+    mc_writer_release(put->writer);
+    free(put);
+}
+
+static void put_finish(struct mc_core *core, struct mc_put *put)
+{
+    struct mc_buffer *out = put->connection == NULL ? NULL : mc_core_buffer(core, put->connection->number);
+    if (out != NULL) {
+        struct mc_wire_none none = {0};
+        size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_DONE, put->request_id);
+        mc_wire_none_write(out, &none);
+        size_t list = mc_list_begin(out);
+        for (uint32_t i = 0; i < put->item_count; i++) {
+            struct mc_wire_code code = {.code = put->codes[i]};
+            mc_wire_code_write(out, &code);
+        }
+        mc_list_end(out, list, put->item_count);
+        mc_frame_end(out, frame);
+    }
+    mc_put_destroy(core, put);
+}
+
+/* ---- the end of a grant ---- */
+
+enum grant_end { GRANT_LIVE, GRANT_CLEAR, GRANT_CUT };
+
+/* The put of the grant is freed when this was its last. */
+static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t slot, enum grant_end how)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    struct mc_object *object = mc_node_object(node);
+    struct mc_put *put = mc_table_get(&core->puts, node->list_previous);
+    struct mc_grant *grant = &put->grants[node->list_next];
+    mc_assert(node->state == MC_NODE_GRANTED && grant->slot == slot && grant->segment == segment->index);
+    segment->granted--;
+    object->granted--;
+    if (how == GRANT_LIVE) {
+        node->state = MC_NODE_LIVE;
+        segment->live++;
+        object->live++;
+    } else {
+        mc_object_unlink(core, object, segment, slot);
+        if (how == GRANT_CUT)
+            mc_node_cut(core, segment, slot, put->writer);
+        else
+            mc_node_clear(core, segment, slot, NULL);
+    }
+    grant->slot = MC_NODE_NONE;
+    put->open--;
+    if (put->connection != NULL)
+        put->connection->grants--;
+    if (object->granted == 0 && object->live > 0) {
+        put->codes[grant->item] = 0;
+        core->statistics.put_end_items++;
+        mc_object_appear(core, object);
+    } else if (object->granted == 0) {
+        put->codes[grant->item] = MC_ERR_TRANSFER_FAIL;
+        mc_object_vanish(core, object);
+    }
+    if (put->open == 0)
+        put_finish(core, put);
+}
+
+void mc_grant_fail(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    grant_end(core, segment, slot, GRANT_CLEAR);
+}
+
+/* ---- PUT_START ---- */
+
+struct start { /* one message at work */
+    struct mc_connection *connection;
+    struct mc_put *put;
+    struct mc_placement placement;
+    uint32_t replica_count, flags;
+    uint32_t places; /* written to core->scratch */
+};
+
+/* What is said of a key that the table knows; 0 = it has been taken out of the way. */
+static int32_t known_code(struct mc_core *core, const struct start *start, struct mc_object *object)
+{
+    struct mc_replica replica;
+    if (object->visible) {
+        if (mc_object_readable(core, object, &replica, 1) > 0)
+            return MC_ERR_OBJECT_ALREADY_EXISTS;
+        /* Only segments that may be lost hold it: to say "exists" would be a promise that no reader finds kept. The new
+         * value replaces it. */
+        mc_object_drop(core, object, NULL);
+        return 0;
+    }
+    for (replica = mc_replica_first(core, object); replica.segment != NULL; replica = mc_replica_next(core, replica)) {
+        const struct mc_node *node = mc_segment_node(replica.segment, replica.slot);
+        if (node->state != MC_NODE_GRANTED)
+            continue;
+        const struct mc_put *put = mc_table_get(&core->puts, node->list_previous);
+        return put->connection == start->connection ? MC_ERR_OBJECT_ALREADY_EXISTS : MC_ERR_PUT_IN_PROGRESS;
+    }
+    return MC_ERR_PUT_IN_PROGRESS;
+}
+
+/* Makes the node a grant of the put and tells the writer of it. */
+static void grant_add(struct mc_core *core, struct start *start, struct mc_object *object, struct mc_segment *segment,
+                      uint32_t slot, uint32_t item)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    struct mc_put *put = start->put;
+    core->counter++;
+    node->generation_low = (uint32_t)core->counter;
+    node->generation_high = (uint8_t)(core->counter >> 32);
+    node->list_previous = put->index;
+    node->list_next = put->grant_count;
+    mc_object_link(object, segment, slot);
+    object->granted++;
+    put->grants[put->grant_count++] = (struct mc_grant){slot, segment->index, (uint16_t)item};
+    put->open++;
+    start->connection->grants++;
+    struct mc_wire_place place = {
+        .segment = segment->number,
+        .slot = slot,
+        .generation = mc_node_generation(core, node),
+        .offset = (uint64_t)node->offset * MC_EXTENT_UNIT,
+    };
+    mc_wire_place_write(&core->scratch, &place);
+    start->places++;
+}
+
+static struct mc_object *object_add(struct mc_core *core, const struct start *start,
+                                    const struct mc_wire_put_start_item *item)
+{
+    struct mc_object *object = mc_object_create(&core->objects, item->key);
+    if (object == NULL)
+        return NULL;
+    if (!mc_objects_insert(&core->objects, object)) {
+        mc_object_free(&core->objects, object);
+        return NULL;
+    }
+    object->length = item->length & ((1ull << 48) - 1);
+    object->hard = (start->flags & MC_PUT_HARD_PIN) != 0;
+    object->soft = !object->hard && (start->flags & MC_PUT_SOFT_PIN) != 0;
+    return object;
+}
+
+/* 0 and how many replicas were granted, or the item's code. */
+static int32_t put_item(struct mc_core *core, struct start *start, const struct mc_wire_put_start_item *item,
+                        uint32_t index, uint8_t *granted)
+{
+    struct mc_replica replicas[MC_REPLICA_COUNT_MAX];
+    uint32_t count = 0;
+    if (item->key.length == 0 || item->key.length > MC_KEY_LENGTH_MAX)
+        return MC_ERR_INVALID_KEY;
+    if (item->length == 0)
+        return MC_ERR_INVALID_PARAMS;
+    if (item->length > MC_OBJECT_LENGTH_MAX)
+        return MC_ERR_NO_AVAILABLE_HANDLE;
+    struct mc_object *object = mc_objects_find(&core->objects, item->key);
+    int32_t code = object == NULL ? 0 : known_code(core, start, object);
+    if (code != 0)
+        return code;
+    if (start->connection->grants + start->replica_count > MC_GRANTS_PER_CONNECTION)
+        return MC_ERR_BUSY;
+    if (start->places + start->replica_count > MC_BATCH_MAX)
+        return MC_ERR_SPACE_SOON; /* the answer has no place left for its places; the rest of the batch comes again */
+    uint32_t stamp = ++core->stamp;
+    uint64_t units = mc_extent_units(item->length, item->key.length);
+    start->placement.hopeful = false;
+    for (; count < start->replica_count; count++) {
+        replicas[count].segment = mc_place(core, &start->placement, stamp, units, &replicas[count].slot);
+        if (replicas[count].segment == NULL)
+            break;
+    }
+    if (count == 0)
+        return start->placement.hopeful ? MC_ERR_SPACE_SOON : MC_ERR_NO_AVAILABLE_HANDLE;
+    object = object_add(core, start, item);
+    for (uint32_t i = 0; i < count; i++) {
+        struct mc_segment *segment = replicas[i].segment;
+        if (object != NULL) {
+            grant_add(core, start, object, segment, replicas[i].slot, index);
+        } else {
+            segment->used -= mc_segment_node(segment, replicas[i].slot)->size;
+            segment->granted--;
+            mc_node_free(core, segment, replicas[i].slot);
+        }
+    }
+    core->statistics.put_start_partial += count < start->replica_count;
+    *granted = (uint8_t)count;
+    return object == NULL ? MC_ERR_NO_MEMORY : 0;
+}
+
+/* Looks all keys up together, for what that brings into the cache: the answers change as items of the batch are
+ * granted. */
+static void warm(const struct mc_core *core, const struct mc_wire_put_start_item *items, uint32_t count)
+{
+    struct mc_span keys[MC_BATCH_MAX];
+    struct mc_object *found[MC_BATCH_MAX];
+    for (uint32_t i = 0; i < count; i++)
+        keys[i] = items[i].key;
+    mc_objects_find_batch(&core->objects, keys, count, found);
+}
+
+static void start_items(struct mc_core *core, struct start *start, struct mc_buffer *out, uint64_t request_id,
+                        const struct mc_wire_put_start_item *items, uint32_t count)
+{
+    struct mc_wire_none none = {0};
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_GRANTED, request_id);
+    mc_wire_none_write(out, &none);
+    size_t list = mc_list_begin(out);
+    core->scratch.length = 0;
+    warm(core, items, count);
+    for (uint32_t i = 0; i < count; i++) {
+        struct mc_wire_granted granted = {0};
+        granted.code = put_item(core, start, &items[i], i, &granted.replica_count);
+        if (granted.code != 0)
+            granted.replica_count = 0;
+        core->statistics.put_start_failures += granted.code != 0 && granted.code != MC_ERR_OBJECT_ALREADY_EXISTS;
+        start->put->codes[i] = granted.code == 0 ? PUT_OPEN : granted.code;
+        mc_wire_granted_write(out, &granted);
+    }
+    mc_list_end(out, list, count);
+    size_t places = mc_list_begin(out);
+    mc_buffer_append(out, core->scratch.data, core->scratch.length);
+    mc_list_end(out, places, start->places);
+    mc_frame_end(out, frame);
+}
+
+void mc_put_start(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_put_start head;
+    struct mc_wire_put_start_item items[MC_BATCH_MAX];
+    struct start start = {.connection = connection};
+    mc_wire_put_start_read(&reader, &head);
+    uint32_t count = mc_list_read(&reader);
+    for (uint32_t i = 0; i < count; i++)
+        mc_wire_put_start_item_read(&reader, &items[i]);
+    for (uint32_t names = mc_list_read(&reader); names > 0; names--) {
+        struct mc_wire_name name;
+        mc_wire_name_read(&reader, &name);
+        mc_placement_prefer(core, &start.placement, name.name);
+    }
+    start.placement.avoid_stamp = ++core->stamp;
+    for (uint32_t avoided = mc_list_read(&reader); avoided > 0; avoided--) {
+        struct mc_wire_segment number;
+        mc_wire_segment_read(&reader, &number);
+        struct mc_segment *segment = mc_segment_find(core, number.segment);
+        if (segment != NULL)
+            segment->avoid_stamp = start.placement.avoid_stamp;
+    }
+    core->statistics.put_start_requests++;
+    core->statistics.put_start_items += count;
+    start.replica_count = head.replica_count == 0 ? 1 : head.replica_count;
+    start.flags = head.flags;
+    struct mc_buffer *out = mc_core_buffer(core, connection->number);
+    if (out == NULL)
+        return;
+    if (start.replica_count > MC_REPLICA_COUNT_MAX) {
+        mc_core_reply_code(core, connection->number, MC_MESSAGE_FAILED, frame->request_id, MC_ERR_INVALID_PARAMS);
+        return;
+    }
+    uint32_t capacity = count * start.replica_count < MC_BATCH_MAX ? count * start.replica_count : MC_BATCH_MAX;
+    start.put = put_create(core, connection, frame->request_id, count, capacity);
+    if (start.put == NULL) {
+        mc_core_reply_code(core, connection->number, MC_MESSAGE_FAILED, frame->request_id, MC_ERR_BUSY);
+        return;
+    }
+    start_items(core, &start, out, frame->request_id, items, count);
+    if (start.put->open == 0)
+        mc_put_destroy(core, start.put);
+}
+
+/* ---- LIVE, PUT_REVOKE ---- */
+
+/* The owner holds something live that we do not know (any more): it is to be cleared. These are not awaited. */
+static void clear_stale(struct mc_core *core, const struct mc_segment *segment, const struct mc_wire_slot *slots,
+                        uint32_t count)
+{
+    core->statistics.stale_refused += count;
+    struct mc_buffer *out = count == 0 || segment->owner == NULL ? NULL : mc_core_buffer(core, segment->owner->number);
+    if (out == NULL)
+        return;
+    struct mc_wire_segment head = {.segment = segment->number};
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_CLEAR, 0);
+    mc_wire_segment_write(out, &head);
+    size_t list = mc_list_begin(out);
+    for (uint32_t i = 0; i < count; i++)
+        mc_wire_slot_write(out, &slots[i]);
+    mc_list_end(out, list, count);
+    mc_frame_end(out, frame);
+}
+
+void mc_put_live(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_live head;
+    struct mc_wire_slot stale[MC_BATCH_MAX];
+    uint32_t stale_count = 0;
+    mc_wire_live_read(&reader, &head);
+    uint32_t count = mc_list_read(&reader);
+    struct mc_segment *segment = mc_segment_find(core, head.segment);
+    if (segment == NULL || segment->member != connection->member) {
+        core->statistics.stale_refused += count; /* of a segment that is gone, or of another epoch */
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct mc_wire_live_item item;
+        mc_wire_live_item_read(&reader, &item);
+        const struct mc_node *node = mc_space_node_checked(&segment->space, item.slot);
+        bool known = node != NULL && node->state != MC_NODE_FREE && node->state != MC_NODE_UNUSED &&
+                     mc_node_generation(core, node) == item.generation;
+        if (known && node->state == MC_NODE_GRANTED)
+            grant_end(core, segment, item.slot, item.code == 0 ? GRANT_LIVE : GRANT_CLEAR);
+        else if (item.code == 0 && !(known && node->state == MC_NODE_LIVE)) /* what is live already was said twice */
+            stale[stale_count++] = (struct mc_wire_slot){.slot = item.slot, .generation = item.generation};
+    }
+    clear_stale(core, segment, stale, stale_count);
+}
+
+void mc_put_revoke(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_none head;
+    mc_wire_none_read(&reader, &head);
+    for (uint32_t count = mc_list_read(&reader); count > 0; count--) {
+        struct mc_wire_grant item;
+        mc_wire_grant_read(&reader, &item);
+        struct mc_segment *segment = mc_segment_find(core, item.segment);
+        const struct mc_node *node = segment == NULL ? NULL : mc_space_node_checked(&segment->space, item.slot);
+        if (node == NULL || node->state != MC_NODE_GRANTED || mc_node_generation(core, node) != item.generation)
+            continue; /* it has ended otherwise meanwhile */
+        const struct mc_put *put = mc_table_get(&core->puts, node->list_previous);
+        if (put->writer != connection->member->writer)
+            continue;
+        core->statistics.put_revokes++;
+        grant_end(core, segment, item.slot, GRANT_CLEAR);
+    }
+}
+
+/* ---- the dead and the late ---- */
+
+static void put_dies(struct mc_core *core, struct mc_put *put)
+{
+    if (put->dying)
+        return;
+    put->dying = true;
+    mc_link_remove(&put->by_age);
+    mc_link_append(&core->puts_dying, &put->by_age);
+}
+
+void mc_puts_abandon(struct mc_core *core, struct mc_connection *connection, bool keep)
+{
+    struct mc_link *link = connection->puts.next;
+    while (link != &connection->puts) {
+        struct mc_put *put = mc_link_of(link, struct mc_put, of_connection);
+        link = link->next;
+        put_dies(core, put);
+        if (keep)
+            continue;
+        connection->grants -= put->open;
+        put->connection = NULL;
+        mc_link_remove(&put->of_connection);
+    }
+}
+
+bool mc_puts_tick(struct mc_core *core)
+{
+    uint64_t now = mc_core_life_ms(core);
+    while (!mc_link_alone(&core->puts_by_age)) {
+        struct mc_put *put = mc_link_of(core->puts_by_age.next, struct mc_put, by_age);
+        if (now - put->started_ms < core->config.put_discard_ms)
+            break;
+        put_dies(core, put);
+    }
+    for (uint32_t budget = MC_SLICE_GRANTS; budget > 0 && !mc_link_alone(&core->puts_dying); budget--) {
+        struct mc_put *put = mc_link_of(core->puts_dying.next, struct mc_put, by_age);
+        mc_assert(put->cursor < put->grant_count); /* an open grant lies ahead, or it would have been freed */
+        const struct mc_grant *grant = &put->grants[put->cursor++];
+        if (grant->slot != MC_NODE_NONE)
+            grant_end(core, core->segments[grant->segment], grant->slot, GRANT_CUT);
+    }
+    return !mc_link_alone(&core->puts_dying);
+}

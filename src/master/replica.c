@@ -1,0 +1,327 @@
+/* Nodes and objects: how a replica comes, ages and goes, and what its owner is told about it (R1 to R3, P-cut of the
+ * ordering page). */
+#include "master/state.h"
+
+/* ---- lists of nodes ---- */
+
+void mc_list_append(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    node->list_previous = list->tail;
+    node->list_next = MC_NODE_NONE;
+    if (list->tail == MC_NODE_NONE)
+        list->head = slot;
+    else
+        mc_segment_node(segment, list->tail)->list_next = slot;
+    list->tail = slot;
+    list->count++;
+}
+
+void mc_list_remove(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot)
+{
+    const struct mc_node *node = mc_segment_node(segment, slot);
+    if (node->list_previous == MC_NODE_NONE)
+        list->head = node->list_next;
+    else
+        mc_segment_node(segment, node->list_previous)->list_next = node->list_next;
+    if (node->list_next == MC_NODE_NONE)
+        list->tail = node->list_previous;
+    else
+        mc_segment_node(segment, node->list_next)->list_previous = node->list_previous;
+    list->count--;
+}
+
+/* The list a live replica of the object ages in; NULL when it does not. */
+static struct mc_node_list *age_list(struct mc_segment *segment, const struct mc_object *object)
+{
+    if (!object->visible || object->hard)
+        return NULL;
+    return object->soft ? &segment->soft : &segment->normal;
+}
+
+/* ---- the end of a node ---- */
+
+void mc_node_free(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    mc_space_release(&segment->space, slot);
+    mc_segment_update_room(core, segment);
+}
+
+static void mark_dirty(struct mc_core *core, struct mc_segment *segment)
+{
+    if (segment->owner != NULL && mc_link_alone(&segment->dirty))
+        mc_link_append(&core->dirty, &segment->dirty);
+}
+
+void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_wait *wait)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    segment->used -= node->size;
+    if (segment->state == MC_SEGMENT_GONE) { /* nobody is left to be told, the sweep frees it all */
+        node->state = MC_NODE_DEAD;
+        return;
+    }
+    node->state = MC_NODE_CLEARING;
+    node->pointer = 0;
+    segment->clearing += node->size;
+    mc_list_append(segment, &segment->clears, slot);
+    if (segment->clear_unsent == MC_NODE_NONE)
+        segment->clear_unsent = slot;
+    node->replica_next_slot = MC_NODE_NONE;
+    if (wait != NULL && segment->state == MC_SEGMENT_OK) {
+        node->replica_next_slot = wait->index;
+        wait->outstanding++;
+    }
+    core->statistics.clears++;
+    mark_dirty(core, segment);
+    mc_segment_update_room(core, segment);
+}
+
+void mc_node_cut(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_writer *writer)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    segment->used -= node->size;
+    if (segment->state == MC_SEGMENT_GONE) {
+        node->state = MC_NODE_DEAD;
+        return;
+    }
+    node->state = MC_NODE_QUARANTINE;
+    node->pointer = (uint64_t)(uintptr_t)writer & ((1ull << 48) - 1);
+    writer->references++;
+    segment->quarantine += node->size;
+    mc_list_append(segment, &segment->cuts, slot);
+    if (segment->cut_unsent == MC_NODE_NONE)
+        segment->cut_unsent = slot;
+    core->statistics.cuts++;
+    mark_dirty(core, segment);
+    mc_segment_update_room(core, segment);
+}
+
+static void leave_clears(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    uint32_t next = node->list_next;
+    if (segment->clear_unsent == slot)
+        segment->clear_unsent = next;
+    if (segment->release == slot)
+        segment->release = next;
+    mc_list_remove(segment, &segment->clears, slot);
+    segment->clearing -= node->size;
+    uint32_t wait = node->replica_next_slot;
+    mc_node_free(core, segment, slot);
+    if (wait != MC_NODE_NONE)
+        mc_wait_done(core, mc_table_get(&core->waits, wait));
+}
+
+static void leave_cuts(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    if (segment->cut_unsent == slot)
+        segment->cut_unsent = node->list_next;
+    mc_list_remove(segment, &segment->cuts, slot);
+    segment->quarantine -= node->size;
+    mc_writer_release((struct mc_writer *)(uintptr_t)node->pointer);
+    mc_node_free(core, segment, slot);
+}
+
+/* CLEARED and CUT_DONE: the owner's word that nobody can read or write the extents any more. */
+static void owner_done(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame,
+                       uint64_t state, void (*leave)(struct mc_core *core, struct mc_segment *segment, uint32_t slot))
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_segment head;
+    mc_wire_segment_read(&reader, &head);
+    struct mc_segment *segment = mc_segment_find(core, head.segment);
+    if (segment == NULL || segment->member != connection->member)
+        return; /* gone meanwhile */
+    for (uint32_t count = mc_list_read(&reader); count > 0; count--) {
+        struct mc_wire_slot item;
+        mc_wire_slot_read(&reader, &item);
+        const struct mc_node *node = mc_space_node_checked(&segment->space, item.slot);
+        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)
+            leave(core, segment, item.slot);
+    }
+}
+
+void mc_node_cleared(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    owner_done(core, connection, frame, MC_NODE_CLEARING, leave_clears);
+}
+
+void mc_node_cut_done(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    owner_done(core, connection, frame, MC_NODE_QUARANTINE, leave_cuts);
+}
+
+/* ---- telling the owner ---- */
+
+/* One frame of CLEAR or CUT from *unsent on; false when there is nothing to send or nobody to send it to. */
+static bool send_some(struct mc_core *core, struct mc_segment *segment, enum mc_message type, uint32_t *unsent)
+{
+    struct mc_buffer *out =
+        *unsent == MC_NODE_NONE || segment->owner == NULL ? NULL : mc_core_buffer(core, segment->owner->number);
+    if (out == NULL)
+        return false;
+    struct mc_wire_segment head = {.segment = segment->number};
+    size_t frame = mc_frame_begin(out, type, 0);
+    mc_wire_segment_write(out, &head);
+    size_t list = mc_list_begin(out), count = 0;
+    for (; *unsent != MC_NODE_NONE && count < MC_BATCH_MAX; count++) {
+        const struct mc_node *node = mc_segment_node(segment, *unsent);
+        uint64_t generation = mc_node_generation(core, node);
+        if (type == MC_MESSAGE_CLEAR) {
+            struct mc_wire_slot item = {.slot = *unsent, .generation = generation};
+            mc_wire_slot_write(out, &item);
+        } else {
+            const struct mc_writer *writer = (const struct mc_writer *)(uintptr_t)node->pointer;
+            struct mc_wire_cut_item item = {.slot = *unsent, .generation = generation, .writer = writer->id};
+            mc_wire_cut_item_write(out, &item);
+        }
+        *unsent = node->list_next;
+    }
+    mc_list_end(out, list, count);
+    mc_frame_end(out, frame);
+    return true;
+}
+
+bool mc_segment_flush(struct mc_core *core, struct mc_segment *segment)
+{
+    for (unsigned frames = 0; frames < MC_SLICE_FRAMES; frames += 2) {
+        bool sent = send_some(core, segment, MC_MESSAGE_CLEAR, &segment->clear_unsent);
+        sent |= send_some(core, segment, MC_MESSAGE_CUT, &segment->cut_unsent);
+        if (!sent)
+            return false; /* all said, or nobody listens: then it is said after the next mount */
+    }
+    return segment->clear_unsent != MC_NODE_NONE || segment->cut_unsent != MC_NODE_NONE;
+}
+
+bool mc_segment_release_waiters(struct mc_core *core, struct mc_segment *segment)
+{
+    for (uint32_t budget = MC_SLICE_SLOTS; segment->release != MC_NODE_NONE && budget > 0; budget--) {
+        struct mc_node *node = mc_segment_node(segment, segment->release);
+        segment->release = node->list_next;
+        uint32_t wait = node->replica_next_slot;
+        node->replica_next_slot = MC_NODE_NONE;
+        if (wait != MC_NODE_NONE)
+            mc_wait_done(core, mc_table_get(&core->waits, wait));
+    }
+    return segment->release != MC_NODE_NONE;
+}
+
+/* ---- objects and their replicas ---- */
+
+void mc_object_link(struct mc_object *object, struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    node->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
+    node->replica_next_segment = object->first_segment;
+    node->replica_next_slot = object->first_slot;
+    object->first_segment = segment->index;
+    object->first_slot = slot;
+}
+
+void mc_object_unlink(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
+{
+    const struct mc_node *node = mc_segment_node(segment, slot);
+    if (object->first_segment == segment->index && object->first_slot == slot) {
+        object->first_segment = (uint16_t)node->replica_next_segment;
+        object->first_slot = node->replica_next_slot;
+        return;
+    }
+    struct mc_node *at = mc_segment_node(core->segments[object->first_segment], object->first_slot);
+    while (at->replica_next_segment != segment->index || at->replica_next_slot != slot)
+        at = mc_segment_node(core->segments[at->replica_next_segment], at->replica_next_slot);
+    at->replica_next_segment = node->replica_next_segment;
+    at->replica_next_slot = node->replica_next_slot;
+}
+
+static void count_size(struct mc_core *core, uint64_t length)
+{
+    static const uint64_t bounds[7] = {4096, 65536, 262144, 1048576, 4194304, 16777216, 67108864};
+    unsigned at = 0;
+    while (at < 7 && length > bounds[at])
+        at++;
+    core->statistics.value_size_histogram[at]++;
+    core->statistics.value_size_histogram[8] += length;
+}
+
+void mc_object_appear(struct mc_core *core, struct mc_object *object)
+{
+    mc_assert(!object->visible && object->granted == 0 && object->live > 0);
+    object->visible = 1;
+    core->visible_count++;
+    core->soft_count += object->soft;
+    object->soft_until_s = object->soft ? (uint32_t)((core->now_ms + core->config.soft_pin_ttl_ms) / 1000) : 0;
+    core->statistics.put_bytes += object->length;
+    count_size(core, object->length);
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
+        struct mc_node_list *list = age_list(at.segment, object);
+        if (list != NULL && at.segment->state != MC_SEGMENT_GONE)
+            mc_list_append(at.segment, list, at.slot);
+        if (object->hard)
+            at.segment->hard += mc_segment_node(at.segment, at.slot)->size;
+    }
+}
+
+void mc_object_vanish(struct mc_core *core, struct mc_object *object)
+{
+    mc_assert(object->live == 0 && object->granted == 0 && object->first_slot == MC_NODE_NONE);
+    if (object->visible) {
+        core->visible_count--;
+        core->soft_count -= object->soft;
+    }
+    mc_objects_remove(&core->objects, object);
+    mc_object_free(&core->objects, object);
+}
+
+void mc_object_drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
+                            struct mc_wait *wait)
+{
+    mc_assert(segment != NULL);
+    struct mc_node_list *list = age_list(segment, object);
+    if (list != NULL && segment->state != MC_SEGMENT_GONE) /* the lists of a segment that is gone are no longer kept */
+        mc_list_remove(segment, list, slot);
+    if (object->hard && object->visible)
+        segment->hard -= mc_segment_node(segment, slot)->size;
+    mc_object_unlink(core, object, segment, slot);
+    object->live--;
+    segment->live--;
+    mc_node_clear(core, segment, slot, wait);
+    if (object->live == 0 && object->granted == 0)
+        mc_object_vanish(core, object);
+}
+
+void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait)
+{
+    mc_assert(object->visible);
+    for (bool last = false; !last;) {
+        last = object->live == 1;
+        mc_object_drop_replica(core, object, core->segments[object->first_segment], object->first_slot, wait);
+    }
+}
+
+void mc_object_touch(struct mc_core *core, struct mc_object *object)
+{
+    if (object->soft)
+        object->soft_until_s = (uint32_t)((core->now_ms + core->config.soft_pin_ttl_ms) / 1000);
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
+        struct mc_node_list *list = age_list(at.segment, object);
+        if (list == NULL || at.segment->state == MC_SEGMENT_GONE || list->tail == at.slot)
+            continue;
+        mc_list_remove(at.segment, list, at.slot);
+        mc_list_append(at.segment, list, at.slot);
+    }
+}
+
+uint32_t mc_object_readable(const struct mc_core *core, const struct mc_object *object, struct mc_replica *replicas,
+                            uint32_t capacity)
+{
+    uint32_t count = 0;
+    if (!object->visible)
+        return 0;
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        if (at.segment->state == MC_SEGMENT_OK && mc_segment_node(at.segment, at.slot)->state == MC_NODE_LIVE &&
+            count < capacity)
+            replicas[count++] = at;
+    return count;
+}

@@ -1,0 +1,413 @@
+/* Segments: mounting, whether they are to be trusted, and their end. */
+#include "master/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define NOT_LISTED UINT32_MAX
+
+struct mc_segment *mc_segment_find(const struct mc_core *core, uint32_t number)
+{
+    struct mc_segment *segment = core->segments[number % MC_SEGMENTS_MAX];
+    return segment != NULL && segment->number == number && segment->state != MC_SEGMENT_GONE ? segment : NULL;
+}
+
+/* ---- the dense arrays that placement draws from ---- */
+
+static void array_add(struct mc_segment **array, uint32_t *count, struct mc_segment *segment, uint32_t *index)
+{
+    if (*index != NOT_LISTED)
+        return;
+    *index = *count;
+    array[(*count)++] = segment;
+}
+
+static void ok_remove(struct mc_core *core, struct mc_segment *segment)
+{
+    if (segment->ok_index == NOT_LISTED)
+        return;
+    struct mc_segment *last = core->ok[--core->ok_count];
+    core->ok[segment->ok_index] = last;
+    last->ok_index = segment->ok_index;
+    segment->ok_index = NOT_LISTED;
+}
+
+static void roomy_remove(struct mc_core *core, struct mc_segment *segment)
+{
+    if (segment->roomy_index == NOT_LISTED)
+        return;
+    struct mc_segment *last = core->roomy[--core->roomy_count];
+    core->roomy[segment->roomy_index] = last;
+    last->roomy_index = segment->roomy_index;
+    segment->roomy_index = NOT_LISTED;
+}
+
+void mc_segment_update_room(struct mc_core *core, struct mc_segment *segment)
+{
+    uint64_t budget = mc_segment_budget(core, segment);
+    uint64_t taken = segment->used + segment->clearing; /* quarantine is off the budget */
+    bool nodes = segment->space.node_count + 2 <= segment->space.node_limit;
+    if (segment->state == MC_SEGMENT_OK && nodes &&
+        (double)taken <= core->config.eviction_high_watermark * (double)budget)
+        array_add(core->roomy, &core->roomy_count, segment, &segment->roomy_index);
+    else
+        roomy_remove(core, segment);
+}
+
+/* ---- trust ---- */
+
+void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment)
+{
+    if (segment->state == MC_SEGMENT_GONE)
+        return;
+    const struct mc_member *member = segment->member;
+    bool ok =
+        segment->owner != NULL && !member->keeper_lost && !member->silent && segment->distrust_until_ms <= core->now_ms;
+    uint8_t state = ok ? MC_SEGMENT_OK : MC_SEGMENT_SUSPECT;
+    if (segment->state == state)
+        return;
+    segment->state = state;
+    mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s) is %s", segment->number, segment->name,
+                ok ? "trusted" : "suspect");
+    if (ok) {
+        array_add(core->ok, &core->ok_count, segment, &segment->ok_index);
+    } else {
+        ok_remove(core, segment);
+        /* Whoever waits for CLEARED from here is answered now: what was removed is out of the table, and its bytes
+         * cannot be found again. */
+        segment->release = segment->clears.head;
+        if (segment->release != MC_NODE_NONE && mc_link_alone(&segment->busy))
+            mc_link_append(&core->busy, &segment->busy);
+    }
+    mc_segment_update_room(core, segment);
+}
+
+void mc_segment_owner_lost(struct mc_core *core, struct mc_segment *segment)
+{
+    (void)core;
+    segment->owner = NULL;
+    segment->clear_unsent = segment->clears.head;
+    segment->cut_unsent = segment->cuts.head;
+    mc_link_remove(&segment->dirty);
+}
+
+void mc_segment_set_populated(struct mc_core *core, struct mc_segment *segment, uint64_t populated)
+{
+    if (populated > segment->capacity)
+        populated = segment->capacity;
+    if (populated > segment->populated) {
+        segment->populated = populated;
+        segment->populated_ms = core->now_ms;
+    }
+    /* The slack behind the capacity is the owner's memory too, populated with the rest. */
+    uint64_t bytes = segment->populated < segment->capacity ? segment->populated : segment->capacity + MC_EXTENT_SLACK;
+    uint64_t units = bytes / MC_EXTENT_UNIT;
+    if (units > segment->space.end)
+        (void)mc_space_grow(&segment->space,
+                            units - segment->space.end); /* without a node for it: at the next heartbeat */
+    mc_segment_update_room(core, segment);
+}
+
+/* Two members within the window report that transfers with the segment fail: it rests for a second, then it is offered
+ * again as long as its owner still gives signs of life. (A probe of our own would know better than the passing of a
+ * second.) */
+void mc_segment_report(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_suspect head;
+    mc_wire_suspect_read(&reader, &head);
+    core->statistics.suspects++;
+    struct mc_segment *segment = mc_segment_find(core, head.segment);
+    if (segment == NULL)
+        return;
+    bool fresh = segment->reporter != NULL && core->now_ms - segment->reported_ms < MC_REPORT_WINDOW_MS;
+    if (fresh && segment->reporter != connection->member) {
+        segment->reporter = NULL;
+        segment->distrust_until_ms = core->now_ms + MC_DISTRUST_MS;
+        mc_link_remove(&segment->distrusted);
+        mc_link_append(&core->distrusted, &segment->distrusted);
+        mc_segment_refresh(core, segment);
+        return;
+    }
+    segment->reporter = connection->member;
+    segment->reported_ms = core->now_ms;
+}
+
+void mc_segments_tick(struct mc_core *core)
+{
+    while (!mc_link_alone(&core->distrusted)) {
+        struct mc_segment *segment = mc_link_of(core->distrusted.next, struct mc_segment, distrusted);
+        if (segment->distrust_until_ms > core->now_ms)
+            break;
+        mc_link_remove(&segment->distrusted);
+        mc_segment_refresh(core, segment);
+    }
+}
+
+/* ---- mounting ---- */
+
+static void mount_reply(struct mc_core *core, struct mc_connection *connection, uint64_t request_id, int32_t code,
+                        uint32_t number)
+{
+    if (code != 0)
+        core->statistics.mount_failures++;
+    struct mc_buffer *out = mc_core_buffer(core, connection->number);
+    if (out == NULL)
+        return;
+    struct mc_wire_mount_reply head = {.code = code, .segment = number, .epoch = core->epoch};
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_MOUNT_REPLY, request_id);
+    mc_wire_mount_reply_write(out, &head);
+    mc_frame_end(out, frame);
+}
+
+static bool mount_sane(const struct mc_wire_mount *mount)
+{
+    return mount->capacity >= MC_EXTENT_UNIT && mount->capacity <= MC_SEGMENT_CAPACITY_MAX && mount->slot_count > 0 &&
+           mount->slot_count <= UINT32_MAX / 2 && mount->name.length > 0 && mount->name.length <= MC_SEGMENT_TEXT_MAX &&
+           mount->tcp_address.length <= MC_SEGMENT_TEXT_MAX && mount->unix_path.length <= MC_SEGMENT_TEXT_MAX &&
+           !mc_id_is_zero(mount->segment_id);
+}
+
+/* An index that nobody uses, the one given back longest ago; 0 when there is none. */
+static uint32_t free_index(struct mc_core *core)
+{
+    for (uint32_t i = 0; i < MC_SEGMENTS_MAX; i++) {
+        uint32_t index = core->segment_cursor;
+        core->segment_cursor = index + 1 < MC_SEGMENTS_MAX ? index + 1 : 1;
+        if (core->segments[index] == NULL && core->segment_uses[index] < UINT16_MAX)
+            return index;
+    }
+    return 0;
+}
+
+static void copy_text(char text[MC_SEGMENT_TEXT_MAX + 1], struct mc_span from)
+{
+    if (from.length > 0)
+        memcpy(text, from.data, from.length);
+    text[from.length] = 0;
+}
+
+static uint64_t hash_name(const struct mc_core *core, struct mc_span name)
+{
+    return XXH3_64bits_withSeed(name.data, name.length, core->objects.seed);
+}
+
+/* Names need not be unique: the map knows the first, the rest is a chain. */
+static bool name_add(struct mc_core *core, struct mc_segment *segment)
+{
+    struct mc_segment *first = mc_map_get(&core->segments_by_name, segment->name_hash);
+    if (first == NULL)
+        return mc_map_put(&core->segments_by_name, segment->name_hash, segment);
+    segment->name_next = first->name_next;
+    first->name_next = segment;
+    return true;
+}
+
+static void name_remove(struct mc_core *core, struct mc_segment *segment)
+{
+    struct mc_segment *at = mc_map_get(&core->segments_by_name, segment->name_hash);
+    if (at == segment) {
+        (void)mc_map_remove(&core->segments_by_name, segment->name_hash);
+        if (segment->name_next != NULL) {
+            bool done = mc_map_put(&core->segments_by_name, segment->name_hash, segment->name_next);
+            mc_assert(done); /* its place has just become free */
+        }
+    } else {
+        while (at->name_next != segment)
+            at = at->name_next;
+        at->name_next = segment->name_next;
+    }
+    segment->name_next = NULL;
+}
+
+static struct mc_segment *segment_create(struct mc_core *core, const struct mc_wire_mount *mount, uint32_t index)
+{
+    struct mc_segment *segment = calloc(1, sizeof(*segment));
+    if (segment == NULL)
+        return NULL;
+    segment->index = (uint16_t)index;
+    segment->number = (uint32_t)core->segment_uses[index] << 16 | index;
+    segment->state = MC_SEGMENT_SUSPECT;
+    segment->id = mount->segment_id;
+    segment->id_hash = mc_core_hash_id(core, segment->id);
+    segment->host = mount->host;
+    segment->nonce = mount->nonce;
+    segment->capacity = mount->capacity;
+    segment->slot_count = mount->slot_count;
+    copy_text(segment->name, mount->name);
+    copy_text(segment->tcp_address, mount->tcp_address);
+    copy_text(segment->unix_path, mount->unix_path);
+    segment->name_hash = hash_name(core, mount->name);
+    segment->ok_index = segment->roomy_index = NOT_LISTED;
+    segment->normal = segment->soft = segment->clears = segment->cuts =
+        (struct mc_node_list){MC_NODE_NONE, MC_NODE_NONE, 0};
+    segment->clear_unsent = segment->cut_unsent = segment->release = MC_NODE_NONE;
+    segment->populated_ms = core->now_ms;
+    mc_link_init(&segment->of_member);
+    mc_link_init(&segment->dirty);
+    mc_link_init(&segment->busy);
+    mc_link_init(&segment->distrusted);
+    if (!mc_space_init(&segment->space, mount->slot_count)) {
+        free(segment);
+        return NULL;
+    }
+    return segment;
+}
+
+/* Makes the segment known; its number, or 0 when something is full. */
+static struct mc_segment *segment_add(struct mc_core *core, struct mc_member *member, const struct mc_wire_mount *mount)
+{
+    uint32_t index = free_index(core);
+    struct mc_segment *segment = index == 0 ? NULL : segment_create(core, mount, index);
+    if (segment == NULL)
+        return NULL;
+    if (!mc_map_put(&core->segments_by_id, segment->id_hash, segment))
+        goto fail_id;
+    if (!name_add(core, segment))
+        goto fail_name;
+    segment->member = member;
+    segment->owner_id = member->id;
+    segment->incarnation = member->incarnation;
+    mc_link_append(&member->segments, &segment->of_member);
+    core->segments[index] = segment;
+    core->segment_uses[index]++;
+    core->segment_count++;
+    if (index >= core->segment_top)
+        core->segment_top = index + 1;
+    return segment;
+fail_name:
+    (void)mc_map_remove(&core->segments_by_id, segment->id_hash);
+fail_id:
+    mc_space_destroy(&segment->space);
+    free(segment);
+    return NULL;
+}
+
+/* 0 when the known segment may be taken up again by this mount. */
+static int32_t remount_code(const struct mc_core *core, const struct mc_segment *segment,
+                            const struct mc_member *member, const struct mc_wire_mount *mount)
+{
+    if (segment->member != member || !mc_id_equal(segment->id, mount->segment_id))
+        return MC_ERR_SEGMENT_ALREADY_EXISTS;
+    /* Epoch 0 of a segment that we know: the answer to its first mount was lost. It is the same memory either way. */
+    bool same = segment->capacity == mount->capacity && segment->slot_count == mount->slot_count &&
+                segment->nonce == mount->nonce;
+    return (mount->epoch == 0 || mount->epoch == core->epoch) && same ? 0 : MC_ERR_STALE;
+}
+
+static void attach(struct mc_core *core, struct mc_segment *segment, struct mc_connection *connection,
+                   uint64_t populated)
+{
+    mc_segment_owner_lost(core, segment);
+    segment->owner = connection;
+    if (segment->clears.count + segment->cuts.count > 0)
+        mc_link_append(&core->dirty, &segment->dirty);
+    mc_segment_set_populated(core, segment, populated);
+    mc_segment_refresh(core, segment);
+}
+
+void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_mount mount;
+    mc_wire_mount_read(&reader, &mount);
+    core->statistics.mount_requests++;
+    if (!mount_sane(&mount)) {
+        mount_reply(core, connection, frame->request_id, MC_ERR_INVALID_PARAMS, 0);
+        return;
+    }
+    struct mc_segment *segment = mc_map_get(&core->segments_by_id, mc_core_hash_id(core, mount.segment_id));
+    int32_t code = 0;
+    if (segment != NULL)
+        code = remount_code(core, segment, connection->member, &mount);
+    else if (mount.epoch != 0)
+        code = MC_ERR_STALE;
+    bool again = segment != NULL;
+    if (code == 0 && segment == NULL) {
+        segment = segment_add(core, connection->member, &mount);
+        code = segment == NULL ? MC_ERR_BUSY : 0;
+    }
+    if (code != 0) {
+        mount_reply(core, connection, frame->request_id, code, 0);
+        return;
+    }
+    mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s, %llu bytes) is %s", segment->number, segment->name,
+                (unsigned long long)segment->capacity, again ? "mounted again" : "mounted");
+    mount_reply(core, connection, frame->request_id, 0, segment->number);
+    attach(core, segment, connection, mount.populated);
+}
+
+void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_unmount head;
+    mc_wire_unmount_read(&reader, &head);
+    core->statistics.unmount_requests++;
+    struct mc_segment *segment = mc_segment_find(core, head.segment);
+    int32_t code = segment == NULL                         ? MC_ERR_SEGMENT_NOT_FOUND
+                   : segment->member != connection->member ? MC_ERR_ILLEGAL_CLIENT
+                                                           : 0;
+    if (code == 0)
+        mc_segment_gone(core, segment);
+    mc_core_reply_code(core, connection->number, MC_MESSAGE_UNMOUNT_REPLY, frame->request_id, code);
+}
+
+void mc_segment_gone(struct mc_core *core, struct mc_segment *segment)
+{
+    mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s) is gone, with replicas of %u objects", segment->number,
+                segment->name, segment->live);
+    ok_remove(core, segment);
+    roomy_remove(core, segment);
+    name_remove(core, segment);
+    (void)mc_map_remove(&core->segments_by_id, segment->id_hash);
+    mc_link_remove(&segment->of_member);
+    mc_link_remove(&segment->dirty);
+    mc_link_remove(&segment->busy);
+    mc_link_remove(&segment->distrusted);
+    segment->member = NULL;
+    segment->owner = NULL;
+    segment->debt = 0;
+    segment->state = MC_SEGMENT_GONE;
+    mc_job_sweep(core, segment);
+}
+
+void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment)
+{
+    core->segments[segment->index] = NULL;
+    core->segment_count--;
+    mc_space_destroy(&segment->space);
+    free(segment);
+}
+
+void mc_segment_describe(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_segment head;
+    mc_wire_segment_read(&reader, &head);
+    struct mc_buffer *out = mc_core_buffer(core, connection->number);
+    if (out == NULL)
+        return;
+    struct mc_wire_segment_reply reply = {.code = MC_ERR_SEGMENT_NOT_FOUND, .segment = head.segment};
+    const struct mc_segment *segment = mc_segment_find(core, head.segment);
+    if (segment != NULL) {
+        reply = (struct mc_wire_segment_reply){
+            .code = 0,
+            .segment = segment->number,
+            .node = segment->owner_id,
+            .incarnation = segment->incarnation,
+            .segment_id = segment->id,
+            .capacity = segment->capacity,
+            .slot_count = segment->slot_count,
+            .nonce = segment->nonce,
+            .host = segment->host,
+            .name = mc_span_string(segment->name),
+            .tcp_address = mc_span_string(segment->tcp_address),
+            .unix_path = mc_span_string(segment->unix_path),
+        };
+    }
+    size_t at = mc_frame_begin(out, MC_MESSAGE_SEGMENT_REPLY, frame->request_id);
+    mc_wire_segment_reply_write(out, &reply);
+    mc_frame_end(out, at);
+}

@@ -1,0 +1,741 @@
+/* The RPC shell of the master: sockets, clock and log around the core. */
+#include "master/server.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "env/socket.h"
+#include "master/mailbox.h"
+#include "master/metrics.h"
+
+#include <errno.h>
+#include <event2/event.h>
+#include <event2/event_struct.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define RECEIVE_BYTES (64u << 10)
+#define RECEIVE_MORE_BYTES                                                                                             \
+    (256u << 10)               /* of a long frame at once: memory follows what has arrived, not what was announced */
+#define KEEP_BYTES (64u << 10) /* an empty buffer larger than this is given back */
+#define ACCEPTS_PER_TURN 64
+#define ACCEPT_PAUSE_MS 100 /* when descriptors are out */
+#define INDEX_BITS 16
+#define SPIN_NS 50000u
+#define SPIN_HITS_MAX 16u
+#define SPIN_PROBE_EVERY 16u
+#define SPIN_BUSY_NS 1000000u /* a wait longer than this ends all probing: nobody is in a hurry */
+#define IDLE_AFTER_MS 5000u
+#define IDLE_TICK_MS 200u
+#define TICK_MAX_MS 60000u
+#define CORE_LINES_PER_SECOND 50u
+
+_Static_assert(MC_SERVER_CONNECTIONS_MAX == 1u << INDEX_BITS, "a connection's number holds its index");
+
+struct connection {
+    uint64_t number;
+    struct mc_server *server;
+    int fd;
+    struct event read_event, write_event;
+    struct mc_buffer in;  /* what was received and is not a whole frame, or had no turn yet */
+    struct mc_buffer out; /* from out_sent on: not sent */
+    size_t out_sent;
+    uint64_t since_ms; /* accepted, then: when the pending frame began, or closing began */
+    struct connection *next_dirty, *next_ready;
+    bool is_dirty;   /* on the dirty list: has output, or shall be closed */
+    bool is_ready;   /* on the ready list: a whole frame waits in `in` */
+    bool is_paused;  /* not read: too much is not sent */
+    bool is_closing; /* nothing more is read; closed once sent */
+    bool is_dead;    /* closed at the end of this turn */
+    bool is_waiting; /* write_event is set */
+    bool has_spoken; /* a whole frame came */
+    bool has_frames; /* whole frames wait in `in` until enough output is sent */
+};
+
+struct connection_list {
+    struct connection *first, **last;
+};
+
+struct mc_server {
+    struct event_base *base;
+    struct mc_core *core;
+    struct mc_core_output output;
+    struct mc_mailbox *mailbox;
+    struct event listen_event, unix_event, resume_event, tick_event, report_event, signal_event, mail_event;
+    int listener, unix_listener, signal_fd; /* unix_listener: -1 when there is none */
+    struct mc_id node;
+    uint16_t port;
+    bool is_stopping, report_metrics;
+    bool has_activity; /* a callback has run in this turn */
+    uint64_t epoch, now_ms, tick_due_ms, active_ms;
+    uint64_t serial;                 /* last number given, without its index */
+    struct connection **connections; /* by index; NULL = free */
+    uint16_t *free_indices;
+    size_t free_count, indices_used;
+    struct connection_list dirty, ready;
+    uint32_t spin_hits, spin_probe;
+    uint64_t wait_ns; /* length of the last blocking wait */
+    struct mc_metrics_window window;
+    uint64_t log_second_ms;
+    uint32_t log_lines, log_held;
+    uint8_t received[RECEIVE_BYTES];
+};
+
+/* ---- connections ---- */
+
+static struct connection *find(const struct mc_server *server, uint64_t number)
+{
+    struct connection *connection = server->connections[number & (MC_SERVER_CONNECTIONS_MAX - 1)];
+    return connection != NULL && connection->number == number && !connection->is_dead ? connection : NULL;
+}
+
+static void mark_dirty(struct connection *connection)
+{
+    struct connection_list *list = &connection->server->dirty;
+    if (connection->is_dirty)
+        return;
+    connection->is_dirty = true;
+    connection->next_dirty = NULL;
+    *list->last = connection;
+    list->last = &connection->next_dirty;
+}
+
+static void mark_ready(struct connection *connection)
+{
+    struct connection_list *list = &connection->server->ready;
+    if (connection->is_ready)
+        return;
+    connection->is_ready = true;
+    connection->next_ready = NULL;
+    *list->last = connection;
+    list->last = &connection->next_ready;
+}
+
+static void die(struct connection *connection)
+{
+    connection->is_dead = true;
+    mark_dirty(connection);
+}
+
+static struct mc_buffer *core_buffer(void *context, uint64_t number)
+{
+    struct connection *connection = find(context, number);
+    if (connection == NULL || connection->is_closing)
+        return NULL;
+    if (connection->out.length - connection->out_sent > MC_SERVER_BACKLOG_MAX) {
+        mc_log_limited(WARNING, "a peer takes no answers: %u MiB wait for it, it is closed",
+                       MC_SERVER_BACKLOG_MAX >> 20);
+        die(connection);
+        return NULL;
+    }
+    mark_dirty(connection);
+    return &connection->out;
+}
+
+static void core_close(void *context, uint64_t number)
+{
+    struct mc_server *server = context;
+    struct connection *connection = find(server, number);
+    if (connection == NULL || connection->is_closing)
+        return;
+    connection->is_closing = true;
+    connection->since_ms = server->now_ms;
+    (void)event_del(&connection->read_event); /* cannot fail for a set event */
+    mark_dirty(connection);
+}
+
+static void core_log(void *context, int level, const char *text)
+{
+    struct mc_server *server = context;
+    if (level < atomic_load_explicit(&mc_log_threshold, memory_order_relaxed))
+        return;
+    if (server->now_ms - server->log_second_ms >= 1000) {
+        uint32_t held = server->log_held;
+        server->log_second_ms = server->now_ms;
+        server->log_lines = server->log_held = 0;
+        if (held > 0)
+            mc_log(WARNING, "%u lines of the core were not written", held);
+    }
+    if (++server->log_lines > CORE_LINES_PER_SECOND)
+        server->log_held++;
+    else
+        mc_log_write((enum mc_log_level)level, "core", 0, "%s", text);
+}
+
+/* Ends a connection that nothing points to any more but its slot in the table. */
+static void destroy(struct connection *connection)
+{
+    struct mc_server *server = connection->server;
+    uint16_t index = (uint16_t)(connection->number & (MC_SERVER_CONNECTIONS_MAX - 1));
+    (void)event_del(&connection->read_event);
+    (void)event_del(&connection->write_event);
+    close(connection->fd);
+    server->connections[index] = NULL;
+    server->free_indices[server->free_count++] = index;
+    mc_buffer_free(&connection->in);
+    mc_buffer_free(&connection->out);
+    free(connection);
+}
+
+/* ---- output ---- */
+
+/* Sends what can be sent. False when the connection is broken. */
+static bool send_pending(struct connection *connection)
+{
+    struct mc_buffer *out = &connection->out;
+    while (connection->out_sent < out->length) {
+        ssize_t sent =
+            send(connection->fd, out->data + connection->out_sent, out->length - connection->out_sent, MSG_NOSIGNAL);
+        if (sent > 0)
+            connection->out_sent += (size_t)sent;
+        else if (sent < 0 && errno == EINTR)
+            continue;
+        else
+            return sent < 0 && errno == EAGAIN;
+    }
+    out->length = connection->out_sent = 0;
+    if (out->capacity > KEEP_BYTES)
+        mc_buffer_free(out);
+    return true;
+}
+
+/* Sets the events that fit what is not sent. */
+static void settle(struct connection *connection)
+{
+    struct mc_buffer *out = &connection->out;
+    size_t backlog = out->length - connection->out_sent;
+    bool is_wait = backlog > 0,
+         is_pause = backlog > (connection->is_paused ? MC_SERVER_BACKLOG_PAUSE / 2 : MC_SERVER_BACKLOG_PAUSE);
+    /* Moves at most as much as was sent since the last time. */
+    if (connection->out_sent > out->length / 2) {
+        mc_buffer_consume(out, connection->out_sent);
+        connection->out_sent = 0;
+    }
+    int rc = 0;
+    if (is_wait && !connection->is_waiting)
+        rc |= event_add(&connection->write_event, NULL);
+    else if (!is_wait && connection->is_waiting)
+        rc |= event_del(&connection->write_event);
+    connection->is_waiting = is_wait;
+    if (!connection->is_closing && is_pause && !connection->is_paused)
+        rc |= event_del(&connection->read_event);
+    if (!connection->is_closing && !is_pause && connection->is_paused)
+        rc |= event_add(&connection->read_event, NULL);
+    connection->is_paused = is_pause;
+    if (connection->has_frames && !is_pause) {
+        connection->has_frames = false;
+        mark_ready(connection);
+    }
+    if (rc != 0 || (connection->is_closing && !is_wait))
+        connection->is_dead = true;
+}
+
+/* Sends everything that the turn has made, and ends what shall end. The end of one may make output for others: the list
+ * is taken until empty. */
+static void flush(struct mc_server *server)
+{
+    struct connection *connection;
+    while ((connection = server->dirty.first) != NULL) {
+        server->dirty.first = connection->next_dirty;
+        if (server->dirty.first == NULL)
+            server->dirty.last = &server->dirty.first;
+        connection->is_dirty = false;
+        if (!connection->is_dead && !send_pending(connection))
+            connection->is_dead = true;
+        if (!connection->is_dead)
+            settle(connection);
+        if (!connection->is_dead)
+            continue;
+        if (connection->is_ready)
+            continue; /* the ready list still points to it; run_ready sends it here again */
+        mc_core_disconnected(server->core, server->now_ms, connection->number);
+        mc_assert(!connection->is_dirty);
+        destroy(connection);
+    }
+}
+
+static void on_writable(evutil_socket_t fd, short events, void *argument)
+{
+    struct connection *connection = argument;
+    (void)fd, (void)events;
+    connection->server->has_activity = true;
+    mark_dirty(connection);
+}
+
+/* ---- input ---- */
+
+/* Gives whole frames to the core, a turn's worth. Returns bytes used. *is_more: a whole frame is left. */
+static size_t take_frames(struct connection *connection, const uint8_t *data, size_t length, bool *is_more)
+{
+    struct mc_server *server = connection->server;
+    size_t at = 0, used = 0;
+    struct mc_frame frame;
+    *is_more = false;
+    for (unsigned count = 0;; count++) {
+        if (connection->is_dead || connection->is_closing)
+            return length; /* what comes after the end is of no interest */
+        int rc = mc_frame_parse(data + at, length - at, &frame, &used);
+        if (rc == 0)
+            return at;
+        if (rc < 0) {
+            mc_log_limited(WARNING, "a peer sent something that is not our protocol; its connection is closed");
+            die(connection);
+            return length;
+        }
+        if (count == MC_SERVER_FRAMES_PER_TURN ||
+            connection->out.length - connection->out_sent > MC_SERVER_BACKLOG_PAUSE) {
+            *is_more = true;
+            return at;
+        }
+        connection->has_spoken = true;
+        at += used;
+        mc_core_input(server->core, server->now_ms, connection->number, &frame);
+    }
+}
+
+/* Whole frames are left: they have their turn after the others, or once settle() finds enough output sent. */
+static void keep_for_later(struct connection *connection)
+{
+    if (connection->out.length - connection->out_sent > MC_SERVER_BACKLOG_PAUSE)
+        connection->has_frames = true;
+    else
+        mark_ready(connection);
+}
+
+/* Frames out of `in`. */
+static void take_stored(struct connection *connection)
+{
+    bool is_more;
+    struct mc_buffer *in = &connection->in;
+    size_t used = take_frames(connection, in->data, in->length, &is_more);
+    mc_buffer_consume(in, used);
+    if (used > 0)
+        connection->since_ms = connection->is_closing ? connection->since_ms : connection->server->now_ms;
+    if (in->length == 0 && in->capacity > KEEP_BYTES)
+        mc_buffer_free(in);
+    if (is_more)
+        keep_for_later(connection);
+}
+
+/* Frames straight out of the receive buffer; what is left over is stored. */
+static void take_received(struct connection *connection, size_t length)
+{
+    bool is_more;
+    struct mc_server *server = connection->server;
+    size_t used = take_frames(connection, server->received, length, &is_more);
+    if (used == length)
+        return;
+    connection->since_ms = server->now_ms;
+    mc_buffer_append(&connection->in, server->received + used, length - used);
+    if (is_more)
+        keep_for_later(connection);
+}
+
+/* How much to receive behind what is stored: the rest of the frame, within reason. */
+static size_t missing(const struct mc_buffer *in)
+{
+    struct mc_frame frame;
+    size_t whole;
+    int rc = mc_frame_parse(in->data, in->length, &frame, &whole);
+    size_t more = rc == 0 && whole > in->length ? whole - in->length : RECEIVE_BYTES;
+    return more < RECEIVE_BYTES ? RECEIVE_BYTES : more > RECEIVE_MORE_BYTES ? RECEIVE_MORE_BYTES : more;
+}
+
+static void on_readable(evutil_socket_t fd, short events, void *argument)
+{
+    struct connection *connection = argument;
+    struct mc_server *server = connection->server;
+    struct mc_buffer *in = &connection->in;
+    ssize_t length;
+    (void)events;
+    server->has_activity = true;
+    if (connection->is_ready || connection->has_frames || connection->is_dead || connection->is_closing)
+        return; /* first what is there */
+    server->now_ms = mc_clock_ms();
+    if (in->length == 0) {
+        length = recv(fd, server->received, sizeof(server->received), 0);
+    } else {
+        size_t more = missing(in);
+        mc_buffer_reserve(in, more);
+        length = recv(fd, in->data + in->length, more, 0);
+    }
+    if (length <= 0) {
+        if (length == 0 || (errno != EAGAIN && errno != EINTR))
+            die(connection);
+    } else if (in->length == 0) {
+        take_received(connection, (size_t)length);
+    } else {
+        in->length += (size_t)length;
+        take_stored(connection);
+    }
+}
+
+/* One turn for each connection that has whole frames waiting. */
+static void run_ready(struct mc_server *server)
+{
+    struct connection *connection = server->ready.first;
+    server->ready = (struct connection_list){NULL, &server->ready.first};
+    while (connection != NULL) {
+        struct connection *next = connection->next_ready;
+        connection->is_ready = false;
+        if (connection->is_dead)
+            mark_dirty(connection);
+        else if (!connection->is_closing)
+            take_stored(connection);
+        connection = next;
+    }
+}
+
+/* ---- accepting ---- */
+
+static int connection_create(struct mc_server *server, int fd)
+{
+    struct connection *connection = calloc(1, sizeof(*connection));
+    if (connection == NULL || (server->free_count == 0 && server->indices_used == MC_SERVER_CONNECTIONS_MAX)) {
+        free(connection);
+        return MC_ERR_BUSY;
+    }
+    uint64_t index = server->free_count > 0 ? server->free_indices[--server->free_count] : server->indices_used++;
+    connection->number = ++server->serial << INDEX_BITS | index;
+    connection->server = server;
+    connection->fd = fd;
+    connection->since_ms = server->now_ms;
+    server->connections[index] = connection;
+    mc_assert(event_assign(&connection->read_event, server->base, fd, EV_READ | EV_PERSIST, on_readable, connection) ==
+              0);
+    mc_assert(
+        event_assign(&connection->write_event, server->base, fd, EV_WRITE | EV_PERSIST, on_writable, connection) == 0);
+    mc_core_connected(server->core, server->now_ms, connection->number);
+    if (event_add(&connection->read_event, NULL) != 0)
+        die(connection);
+    return 0;
+}
+
+static void on_accept(evutil_socket_t fd, short events, void *argument)
+{
+    struct mc_server *server = argument;
+    static const struct timeval pause = {0, ACCEPT_PAUSE_MS * 1000};
+    (void)events;
+    server->has_activity = true;
+    server->now_ms = mc_clock_ms();
+    for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
+        int accepted = mc_socket_accept(fd);
+        if (accepted < 0) {
+            /* Out of descriptors the listener stays readable: without a pause the loop would spin. */
+            if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+                mc_log_limited(WARNING, "connections cannot be accepted: %s; raise the limit of open files",
+                               strerror(errno));
+                (void)event_del(&server->listen_event);
+                (void)event_del(&server->unix_event);
+                (void)event_add(&server->resume_event, &pause);
+            }
+            return;
+        }
+        if (connection_create(server, accepted) < 0) {
+            mc_log_limited(WARNING, "a connection was refused: there are %u already", MC_SERVER_CONNECTIONS_MAX);
+            close(accepted);
+        }
+    }
+}
+
+static void on_resume(evutil_socket_t fd, short events, void *argument)
+{
+    struct mc_server *server = argument;
+    (void)fd, (void)events;
+    (void)event_add(&server->listen_event, NULL);
+    if (server->unix_listener >= 0)
+        (void)event_add(&server->unix_event, NULL);
+}
+
+/* Connections that do not get on are closed, so that nobody collects memory and descriptors by sitting still. */
+static void sweep_connections(struct mc_server *server)
+{
+    for (size_t i = 0; i < server->indices_used; i++) {
+        struct connection *connection = server->connections[i];
+        if (connection == NULL)
+            continue;
+        uint64_t age_ms = server->now_ms - connection->since_ms;
+        bool is_partial =
+            connection->in.length > 0 && !connection->is_ready && !connection->has_frames && !connection->is_paused;
+        if ((connection->is_closing && age_ms > MC_SERVER_CLOSE_MS) ||
+            (!connection->has_spoken && age_ms > MC_SERVER_HELLO_MS) || (is_partial && age_ms > MC_SERVER_FRAME_MS))
+            die(connection);
+    }
+}
+
+/* ---- timers, mail, signals ---- */
+
+static void on_report(evutil_socket_t fd, short events, void *argument)
+{
+    struct mc_server *server = argument;
+    (void)fd, (void)events;
+    server->now_ms = mc_clock_ms();
+    sweep_connections(server);
+    if (!server->report_metrics)
+        return;
+    struct mc_core_statistics statistics;
+    struct mc_buffer line = {0};
+    mc_core_statistics(server->core, &statistics);
+    mc_metrics_window_move(&server->window, &statistics, server->now_ms);
+    mc_metrics_summary(&line, &statistics, &server->window);
+    mc_log(INFO, "Master Metrics: %.*s", (int)line.length, (const char *)line.data);
+    mc_buffer_free(&line);
+}
+
+static void on_tick(evutil_socket_t fd, short events, void *argument)
+{
+    struct mc_server *server = argument;
+    (void)fd, (void)events;
+    server->tick_due_ms = 0; /* the turn's end calls the core and sets it again */
+}
+
+static void on_mail(evutil_socket_t fd, short events, void *argument)
+{
+    struct mc_server *server = argument;
+    (void)fd, (void)events;
+    mc_mailbox_serve(server->mailbox, server->core);
+}
+
+static void on_signal(evutil_socket_t fd, short events, void *argument)
+{
+    struct mc_server *server = argument;
+    struct signalfd_siginfo info;
+    (void)events;
+    if (read(fd, &info, sizeof(info)) != (ssize_t)sizeof(info))
+        return;
+    mc_log(INFO, "stopping on signal %u", info.ssi_signo);
+    server->is_stopping = true;
+}
+
+/* Calls the core and sets the timer for its next wish. True: it has more work now. */
+static bool tick(struct mc_server *server)
+{
+    uint64_t due_ms = mc_core_tick(server->core, server->now_ms);
+    if (due_ms <= server->now_ms)
+        return true;
+    uint64_t wait_ms = due_ms - server->now_ms;
+    if (wait_ms < IDLE_TICK_MS && server->now_ms - server->active_ms > IDLE_AFTER_MS)
+        wait_ms = IDLE_TICK_MS;
+    if (wait_ms > TICK_MAX_MS)
+        wait_ms = TICK_MAX_MS;
+    due_ms = server->now_ms + wait_ms;
+    /* A timer that is set too early costs one turn; setting it in every turn costs more. */
+    if (server->tick_due_ms != 0 && server->tick_due_ms <= due_ms)
+        return false;
+    struct timeval wait = {(time_t)(wait_ms / 1000), (suseconds_t)(wait_ms % 1000 * 1000)};
+    mc_assert(event_add(&server->tick_event, &wait) == 0);
+    server->tick_due_ms = due_ms;
+    return false;
+}
+
+/* ---- the loop ---- */
+
+/* Looks without waiting; true when something happened. */
+static bool look(struct mc_server *server)
+{
+    server->has_activity = false;
+    (void)event_base_loop(server->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+    return server->has_activity;
+}
+
+/* Waits for something to happen. Spinning saves the wake-up of an idle processor (about 90 us on a virtual one), so it
+ * pays when answers are asked for in quick succession; hits counts how often it paid. A blocked wait cannot tell
+ * whether a spin would have ended it, hence a probe now and then, but only while waits are short: an idle master never
+ * spins. */
+static void wait_for_events(struct mc_server *server)
+{
+    uint64_t start_ns = mc_clock_ns();
+    bool is_probe = server->wait_ns < SPIN_BUSY_NS && ++server->spin_probe % SPIN_PROBE_EVERY == 0;
+    if (server->spin_hits > 0 || is_probe) {
+        do {
+            if (look(server)) {
+                server->spin_hits = server->spin_hits < SPIN_HITS_MAX ? server->spin_hits + 1 : SPIN_HITS_MAX;
+                return;
+            }
+            sched_yield();
+        } while (mc_clock_ns() - start_ns < SPIN_NS);
+        server->spin_hits = server->spin_hits > 4 ? server->spin_hits - 4 : 0;
+    }
+    server->has_activity = false;
+    (void)event_base_loop(server->base, EVLOOP_ONCE);
+    server->wait_ns = mc_clock_ns() - start_ns;
+}
+
+int mc_server_run(struct mc_server *server)
+{
+    bool is_busy = true;
+    on_report(-1, 0, server);
+    while (!server->is_stopping) {
+        if (is_busy)
+            (void)look(server);
+        else
+            wait_for_events(server);
+        server->now_ms = mc_clock_ms();
+        if (server->has_activity)
+            server->active_ms = server->now_ms;
+        run_ready(server);
+        is_busy = tick(server);
+        flush(server);
+        is_busy = is_busy || server->ready.first != NULL || server->dirty.first != NULL;
+    }
+    mc_mailbox_close(server->mailbox);
+    return 0;
+}
+
+/* ---- life ---- */
+
+/* Greater at every start, without a file: hundredths of a second since 2025 (engine/layout.h, MC_EPOCH_SHIFT). */
+static uint64_t first_epoch(void)
+{
+    const int64_t start_s = 1735689600; /* 2025-01-01 */
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int64_t since_s = now.tv_sec > start_s ? now.tv_sec - start_s : 0;
+    return 1 + (uint64_t)since_s * 100 + (uint64_t)now.tv_nsec / 10000000;
+}
+
+static void raise_file_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        mc_log(WARNING, "the limit of open files cannot be raised: %s", strerror(errno));
+}
+
+static int open_signals(void)
+{
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    if (pthread_sigmask(SIG_BLOCK, &signals, NULL) != 0)
+        return -1;
+    return signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+static int add_events(struct mc_server *server)
+{
+    static const struct timeval report = {MC_SERVER_REPORT_MS / 1000, 0};
+    int mail = mc_mailbox_fd(server->mailbox), rc = 0;
+    rc |= event_assign(&server->listen_event, server->base, server->listener, EV_READ | EV_PERSIST, on_accept, server);
+    rc |= event_assign(&server->unix_event, server->base, server->unix_listener, EV_READ | EV_PERSIST, on_accept, server);
+    rc |= event_assign(&server->signal_event, server->base, server->signal_fd, EV_READ | EV_PERSIST, on_signal, server);
+    rc |= event_assign(&server->mail_event, server->base, mail, EV_READ | EV_PERSIST, on_mail, server);
+    rc |= event_assign(&server->report_event, server->base, -1, EV_PERSIST, on_report, server);
+    rc |= event_assign(&server->resume_event, server->base, -1, 0, on_resume, server);
+    rc |= event_assign(&server->tick_event, server->base, -1, 0, on_tick, server);
+    if (rc == 0)
+        rc = event_add(&server->listen_event, NULL) | event_add(&server->signal_event, NULL) |
+             event_add(&server->mail_event, NULL) | event_add(&server->report_event, &report);
+    if (rc == 0 && server->unix_listener >= 0)
+        rc = event_add(&server->unix_event, NULL);
+    return rc == 0 ? 0 : MC_ERR_INTERNAL_ERROR;
+}
+
+/* Everything but the listener. */
+static int prepare(struct mc_server *server, const struct mc_master_config *config)
+{
+    server->now_ms = server->active_ms = mc_clock_ms();
+    server->signal_fd = open_signals();
+    server->base = event_base_new();
+    server->connections = calloc(MC_SERVER_CONNECTIONS_MAX, sizeof(server->connections[0]));
+    server->free_indices = calloc(MC_SERVER_CONNECTIONS_MAX, sizeof(server->free_indices[0]));
+    server->mailbox = mc_mailbox_create();
+    server->epoch = first_epoch();
+    server->node = mc_random_id();
+    server->core =
+        mc_core_create(&config->core, &server->output, server->node, server->epoch, mc_random_u64(), server->now_ms);
+    if (server->signal_fd < 0 || server->base == NULL || server->connections == NULL || server->free_indices == NULL ||
+        server->mailbox == NULL || server->core == NULL)
+        return MC_ERR_NO_MEMORY;
+    char name[MC_MASTER_UNIX_MAX];
+    mc_master_unix_name(name, sizeof(name), server->node);
+    server->unix_listener = mc_unix_listen(name); /* peers of this machine do without it if it fails */
+    return add_events(server);
+}
+
+int mc_server_create(const struct mc_master_config *config, struct mc_server **out, char *error, size_t error_size)
+{
+    struct mc_server *server = calloc(1, sizeof(*server));
+    if (server == NULL)
+        return MC_ERR_NO_MEMORY;
+    server->signal_fd = server->unix_listener = -1;
+    server->port = config->rpc_port;
+    server->report_metrics = config->report_metrics;
+    server->output = (struct mc_core_output){server, core_buffer, core_close, core_log};
+    server->dirty.last = &server->dirty.first;
+    server->ready.last = &server->ready.first;
+    raise_file_limit();
+    server->listener = mc_server_listen(config->rpc_address, &server->port, "rpc_port", error, error_size);
+    int rc = server->listener < 0 ? server->listener : prepare(server, config);
+    if (rc == 0) {
+        *out = server;
+        return 0;
+    }
+    if (server->listener >= 0)
+        snprintf(error, error_size, "the server cannot be set up: %s", mc_error_text(rc));
+    mc_server_destroy(server);
+    return rc;
+}
+
+int mc_server_listen(const char *host, uint16_t *port, const char *flag, char *error, size_t error_size)
+{
+    uint16_t wanted = *port;
+    int fd = mc_tcp_listen(host, port);
+    if (fd >= 0)
+        return fd;
+    const char *advice = errno == EADDRINUSE      ? "stop the process that has it, or choose another port with --"
+                         : errno == EACCES        ? "choose a port above 1023 with --"
+                         : errno == EADDRNOTAVAIL ? "that is no address of this machine; choose another one beside --"
+                                                  : "choose another with --";
+    char address[MC_ADDRESS_MAX + 8];
+    int reason = errno;
+    mc_address_join(address, sizeof(address), host, wanted);
+    snprintf(error, error_size, "cannot listen on %s (%s): %s; %s%s", address, flag, strerror(reason), advice, flag);
+    return MC_ERR_RPC_FAIL;
+}
+
+void mc_server_destroy(struct mc_server *server)
+{
+    for (size_t i = 0; i < server->indices_used; i++) {
+        if (server->connections[i] != NULL)
+            destroy(server->connections[i]);
+    }
+    if (server->core != NULL)
+        mc_core_destroy(server->core);
+    mc_mailbox_destroy(server->mailbox);
+    if (server->base != NULL)
+        event_base_free(server->base);
+    free(server->connections);
+    free(server->free_indices);
+    if (server->signal_fd >= 0)
+        close(server->signal_fd);
+    if (server->unix_listener >= 0)
+        close(server->unix_listener);
+    if (server->listener >= 0)
+        close(server->listener);
+    free(server);
+}
+
+uint16_t mc_server_port(const struct mc_server *server)
+{
+    return server->port;
+}
+uint64_t mc_server_epoch(const struct mc_server *server)
+{
+    return server->epoch;
+}
+
+int mc_server_ask(struct mc_server *server, mc_question *function, void *argument, uint64_t timeout_ms)
+{
+    return mc_mailbox_ask(server->mailbox, function, argument, timeout_ms);
+}

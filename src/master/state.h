@@ -1,0 +1,426 @@
+/* The state of the master's core, and what its files offer each other. Only files of the core, their tests and the
+ * fuzzer include this.
+ *
+ * Who owns what: the core owns members, connections, segments, puts, waits, jobs. A member owns its connections and
+ * segments (lists). An object is reached by the table and by the nodes of its replicas; whoever wants to remember one
+ * longer than a call keeps (pointer, serial).
+ *
+ * Invariants (proved by mc_core_check): an object is in the table from its first grant until its last replica leaves;
+ * `visible` exactly when nothing granted is left and something is live; a live node is in its segment's `normal` or
+ * `soft` list exactly when its object is visible and not pinned hard; used, clearing and quarantine of a segment are
+ * the sums over its nodes. */
+#ifndef MC_MASTER_STATE_H
+#define MC_MASTER_STATE_H
+
+#include "base/error.h"
+#include "base/regex.h"
+#include "engine/layout.h"
+#include "master/core.h"
+#include "master/map.h"
+#include "master/object.h"
+#include "master/space.h"
+
+#define MC_SEGMENTS_MAX 65536u /* mounted at the same time; number 0 is never used */
+#define MC_SEGMENT_CAPACITY_MAX (1ull << 44)
+#define MC_SEGMENT_TEXT_MAX 255u /* bytes of a segment's name and addresses */
+#define MC_MEMBERS_MAX 65536u
+#define MC_CONNECTIONS_MAX 131072u
+#define MC_PUTS_MAX (1u << 20)         /* put starts with an open grant */
+#define MC_GRANTS_PER_CONNECTION 8192u /* open ones; so the end of a connection is a bounded amount of work */
+#define MC_WAITS_MAX (1u << 20)        /* removals that wait for their CLEARED */
+#define MC_JOBS_MAX 64u                /* removals of all or by pattern at the same time */
+#define MC_WALK_MAX 100u               /* segments looked at for one replica */
+#define MC_PREFERRED_MAX 64u           /* segments that preferred names stand for */
+
+/* What one slice may cost: all well under 1 ms together. */
+#define MC_SLICE_SLOTS 2048u
+#define MC_SLICE_STEPS 12000u /* of a removal, one = what a step of a regex costs, about 40 ns */
+#define MC_STEPS_VISIT 5u     /* of looking at an object and taking it away */
+#define MC_STEPS_SEARCH 8u    /* of a search beside those it counts */
+#define MC_SLICE_GRANTS 512u
+#define MC_SLICE_EVICTIONS 1024u
+#define MC_SLICE_FRAMES 4u
+#define MC_SLICE_CHUNKS 16u
+#define MC_EVICT_ITEM_MAX 256u   /* evictions that one item of a put may cause */
+#define MC_EVICT_INPUT_MAX 2048u /* that one message may cause; the rest is done by ticks */
+#define MC_EVICT_SKIPS_MAX 64u   /* objects in use that one eviction step passes over */
+
+#define MC_TICK_IDLE_MS 1000u
+#define MC_TICK_BUSY_MS 100u
+#define MC_GAP_MS 1000u /* a call later than expected by more than this is a gap of our own process */
+#define MC_POPULATING_MS                                                                                               \
+    3000u /* a segment that grew within this time is waited for instead of evicted from; a few heartbeats */
+#define MC_REPORT_WINDOW_MS 10000u
+#define MC_DISTRUST_MS 1000u
+
+enum { MC_CORE_LOG_DEBUG = 1, MC_CORE_LOG_INFO = 2, MC_CORE_LOG_WARNING = 3 }; /* as enum mc_log_level */
+enum { MC_SEGMENT_OK = 0, MC_SEGMENT_SUSPECT = 1, MC_SEGMENT_GONE = 2 };
+
+struct mc_link { /* of an intrusive list; a list is a link too */
+    struct mc_link *previous, *next;
+};
+static inline void mc_link_init(struct mc_link *link)
+{
+    link->previous = link->next = link;
+}
+static inline bool mc_link_alone(const struct mc_link *link)
+{
+    return link->next == link;
+}
+static inline void mc_link_remove(struct mc_link *link)
+{
+    link->previous->next = link->next;
+    link->next->previous = link->previous;
+    mc_link_init(link);
+}
+/* The link must be alone. */
+static inline void mc_link_append(struct mc_link *list, struct mc_link *link)
+{
+    link->previous = list->previous;
+    link->next = list;
+    list->previous->next = link;
+    list->previous = link;
+}
+#define mc_link_of(link, type, member) ((type *)(void *)((char *)(link)-offsetof(type, member)))
+
+struct mc_node_list { /* through list_previous and list_next of nodes; head = oldest */
+    uint32_t head, tail, count;
+};
+
+struct mc_writer { /* who may still write into a quarantined extent; counted, outlives its member */
+    struct mc_id id;
+    uint64_t references;
+};
+
+struct mc_member {
+    struct mc_id id;
+    uint64_t incarnation;
+    uint64_t hash; /* key in the map */
+    struct mc_writer *writer;
+    struct mc_connection *keeper, *owner; /* the newest of each role, or NULL */
+    struct mc_link connections, segments;
+    struct mc_link by_seen; /* in core->members, ordered by seen_ms */
+    uint64_t seen_ms;       /* life time (core->life_ms) of its last sign of life */
+    bool had_keeper;        /* from then on it is mortal */
+    bool keeper_lost, silent;
+};
+
+struct mc_reading {
+    struct mc_object *object;
+    uint32_t serial;
+};
+
+struct mc_connection {
+    uint64_t number;
+    struct mc_member *member; /* NULL before the hello */
+    struct mc_link of_member;
+    struct mc_link puts;
+    uint32_t grants; /* open ones of its puts */
+    uint8_t role;
+    bool closing; /* nothing of it is listened to any more */
+    uint32_t reading_count, reading_capacity;
+    struct mc_reading *reading;
+};
+
+struct mc_segment {
+    uint32_t number; /* reuse count of the index << 16 | index */
+    uint16_t index;
+    uint8_t state;
+    bool evicting; /* between the watermarks */
+    struct mc_id id, host, owner_id;
+    uint64_t incarnation, nonce, id_hash;
+    struct mc_member *member;    /* NULL when GONE */
+    struct mc_connection *owner; /* NULL: CLEAR and CUT are held back */
+    struct mc_link of_member;
+    struct mc_segment *name_next; /* same name */
+    uint64_t name_hash;
+    char name[MC_SEGMENT_TEXT_MAX + 1], tcp_address[MC_SEGMENT_TEXT_MAX + 1], unix_path[MC_SEGMENT_TEXT_MAX + 1];
+    uint64_t capacity, populated; /* bytes */
+    uint64_t populated_ms;        /* when it last grew */
+    uint32_t slot_count;
+    uint32_t ok_index, roomy_index; /* place in core->ok, core->roomy; UINT32_MAX = not in it */
+
+    struct mc_space space;
+    uint64_t used, clearing, quarantine; /* units; used = granted and live */
+    uint64_t hard;                       /* units of those that are never evicted */
+    uint32_t granted, live;              /* nodes */
+    struct mc_node_list normal, soft;    /* live replicas by age of their last use */
+    struct mc_node_list clears, cuts;    /* what the owner has been or will be told */
+    uint32_t clear_unsent, cut_unsent;   /* first node of the list that was not sent yet, MC_NODE_NONE = all were */
+    uint32_t release;                    /* next node of `clears` whose waiter is not to wait any longer */
+    struct mc_link dirty;                /* in core->dirty while something is unsent and can be sent */
+    struct mc_link busy;                 /* in core->busy while ticks have work here: release, debt */
+
+    uint64_t demand_ms, demand; /* units that allocations missed within this millisecond */
+    uint64_t want, want_size;   /* units evicted for the last failure, doubled each time; for requests of that size */
+    uint64_t debt;              /* units still to be evicted by ticks */
+
+    struct mc_member *reporter; /* compared only, never followed */
+    uint64_t reported_ms, distrust_until_ms;
+    struct mc_link distrusted;
+
+    uint32_t avoid_stamp, pick_stamp; /* of the put start, of the item that is being placed */
+};
+
+struct mc_grant {
+    uint32_t slot; /* MC_NODE_NONE = no longer open */
+    uint16_t segment, item;
+};
+struct mc_put { /* one PUT_START with at least one grant */
+    uint32_t index;
+    struct mc_connection *connection; /* NULL: nobody wants to hear the end */
+    struct mc_writer *writer;
+    uint64_t request_id, started_ms;
+    struct mc_link of_connection, by_age; /* by_age: in core->puts_by_age or core->puts_dying */
+    bool dying;
+    uint32_t open, grant_count, item_count;
+    uint32_t cursor; /* of the dying: grants before this one are closed */
+    struct mc_grant *grants;
+    int32_t codes[]; /* of the items; above 0 while a grant of it is open */
+};
+
+enum mc_wait_kind { MC_WAIT_REMOVE, MC_WAIT_COUNT };
+struct mc_wait { /* an answer that waits for CLEARED */
+    uint32_t index;
+    enum mc_wait_kind kind;
+    uint64_t connection, request_id;
+    uint64_t outstanding; /* nodes, plus one while the request itself is still at work */
+    int32_t code;
+    uint64_t removed;
+    uint32_t code_count;
+    int32_t codes[];
+};
+
+enum mc_job_kind { MC_JOB_SWEEP, MC_JOB_REMOVE };
+struct mc_job {
+    struct mc_link link;
+    enum mc_job_kind kind;
+    struct mc_segment *segment; /* SWEEP */
+    struct mc_wait *wait;       /* REMOVE */
+    struct mc_regex *regex;     /* REMOVE; NULL = all */
+    bool force, too_costly;
+    uint32_t index, slot; /* of the segment, where to go on */
+};
+
+struct mc_table { /* small numbers for things that nodes refer to */
+    void **items;
+    uint32_t count, capacity, limit; /* count: of numbers ever used */
+    uint32_t *free;
+    uint32_t free_count;
+};
+/* A number for the item, or UINT32_MAX when the table is full or memory is out. */
+uint32_t mc_table_add(struct mc_table *table, void *item);
+void mc_table_remove(struct mc_table *table, uint32_t index);
+static inline void *mc_table_get(const struct mc_table *table, uint32_t index)
+{
+    return table->items[index];
+}
+
+struct mc_core {
+    struct mc_core_config config;
+    struct mc_core_output output;
+    struct mc_id node;
+    uint64_t epoch, counter; /* counter: of generations */
+    uint64_t base_ms,
+        now_ms; /* now_ms: since base_ms, which is when the core was made; every other time in here is of this kind */
+    uint64_t wake_ms; /* when the last tick asked to be called */
+    uint64_t gap_ms;  /* sum of our own gaps */
+    uint64_t random;
+
+    struct mc_map connections, members_by_id, segments_by_id, segments_by_name;
+    struct mc_link members; /* by seen_ms, oldest first */
+    struct mc_link puts_by_age, puts_dying, jobs, dirty, busy, distrusted;
+    uint32_t job_count; /* REMOVE jobs */
+    struct mc_table puts, waits;
+
+    struct mc_segment **segments;                        /* by index */
+    uint16_t *segment_uses;                              /* by index: how often it was given out */
+    uint32_t segment_cursor, segment_count, segment_top; /* top: one more than the highest index ever used */
+    struct mc_segment **ok, **roomy;
+    uint32_t ok_count, roomy_count;
+    uint32_t stamp;
+    uint32_t rotation;       /* of replicas over gets */
+    uint32_t evictions_left; /* of this input */
+
+    struct mc_objects objects;
+    uint64_t visible_count, soft_count;
+    struct mc_buffer scratch;
+    struct mc_core_statistics statistics;
+};
+
+/* Time that does not pass while our own process is stopped: what members live by. */
+static inline uint64_t mc_core_life_ms(const struct mc_core *core)
+{
+    return core->now_ms - core->gap_ms;
+}
+
+static inline struct mc_node *mc_segment_node(const struct mc_segment *segment, uint32_t slot)
+{
+    return mc_space_node(&segment->space, slot);
+}
+static inline struct mc_object *mc_node_object(const struct mc_node *node)
+{
+    return (struct mc_object *)(uintptr_t)node->pointer;
+}
+static inline uint64_t mc_node_generation(const struct mc_core *core, const struct mc_node *node)
+{
+    return (core->epoch << MC_EPOCH_SHIFT) + ((uint64_t)node->generation_high << 32 | node->generation_low);
+}
+static inline uint64_t mc_extent_units(uint64_t length, size_t key_length)
+{
+    return mc_extent_size(length, key_length) / MC_EXTENT_UNIT;
+}
+
+struct mc_replica {
+    struct mc_segment *segment; /* NULL = none */
+    uint32_t slot;
+};
+static inline struct mc_replica mc_replica_at(const struct mc_core *core, uint64_t index, uint32_t slot)
+{
+    return (struct mc_replica){slot == MC_NODE_NONE ? NULL : core->segments[index], slot};
+}
+/* The replicas of an object, one after the other; the chain must not change meanwhile. */
+static inline struct mc_replica mc_replica_first(const struct mc_core *core, const struct mc_object *object)
+{
+    return mc_replica_at(core, object->first_segment, object->first_slot);
+}
+static inline struct mc_replica mc_replica_next(const struct mc_core *core, struct mc_replica replica)
+{
+    const struct mc_node *node = mc_segment_node(replica.segment, replica.slot);
+    return mc_replica_at(core, node->replica_next_segment, node->replica_next_slot);
+}
+
+/* core.c: helpers of all */
+void mc_core_log(struct mc_core *core, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+struct mc_buffer *mc_core_buffer(struct mc_core *core, uint64_t connection);
+/* Listens to the connection no more and has it closed. */
+void mc_core_close(struct mc_core *core, struct mc_connection *connection);
+/* The same, counted as an error of the peer. */
+void mc_core_malformed(struct mc_core *core, struct mc_connection *connection, const char *what);
+void mc_core_reply_code(struct mc_core *core, uint64_t connection, enum mc_message type, uint64_t request_id,
+                        int32_t code);
+uint64_t mc_core_random(struct mc_core *core);
+uint64_t mc_core_hash_id(const struct mc_core *core, struct mc_id id);
+
+/* member.c */
+void mc_member_hello(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_member_connection_ended(struct mc_core *core, struct mc_connection *connection);
+void mc_members_tick(struct mc_core *core);
+void mc_member_destroy(struct mc_core *core, struct mc_member *member);
+void mc_writer_release(struct mc_writer *writer);
+/* Of this core, for a member that ended: its connections are closed, its grants cut, its segments gone. */
+void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *why);
+
+/* segment.c */
+void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_segment_describe(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_segment_report(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+/* By number; NULL when unknown or gone. */
+struct mc_segment *mc_segment_find(const struct mc_core *core, uint32_t number);
+/* Derives OK or SUSPECT from what is known of the owner. */
+void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment);
+/* The connection its CLEARs went to is no more. */
+void mc_segment_owner_lost(struct mc_core *core, struct mc_segment *segment);
+void mc_segment_gone(struct mc_core *core, struct mc_segment *segment);
+void mc_segment_set_populated(struct mc_core *core, struct mc_segment *segment, uint64_t populated);
+/* Puts it among those with room, or not. After every change of what is used. */
+void mc_segment_update_room(struct mc_core *core, struct mc_segment *segment);
+void mc_segments_tick(struct mc_core *core);
+/* Frees it; its nodes must be of no consequence any more. */
+void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment);
+
+/* place.c: where to put a replica */
+struct mc_placement {
+    struct mc_segment *preferred[MC_PREFERRED_MAX];
+    uint32_t preferred_count;
+    uint32_t avoid_stamp;
+    bool hopeful; /* some segment will have room later */
+};
+void mc_placement_prefer(struct mc_core *core, struct mc_placement *placement, struct mc_span name);
+/* A granted node in a segment that does not carry pick_stamp; NULL when there is none. */
+struct mc_segment *mc_place(struct mc_core *core, struct mc_placement *placement, uint32_t pick_stamp, uint64_t units,
+                            uint32_t *slot);
+
+/* evict.c */
+/* What the watermark is a part of, units. */
+uint64_t mc_segment_budget(const struct mc_core *core, const struct mc_segment *segment);
+/* After an allocation: keeps the segment below its watermark. */
+void mc_evict_ahead(struct mc_core *core, struct mc_segment *segment, uint64_t units);
+/* After an allocation failed: makes room. True when it makes sense to try again later. */
+bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t units);
+/* Works off the debt; true when some is left. */
+bool mc_evict_debt(struct mc_core *core, struct mc_segment *segment);
+
+/* replica.c: nodes, lists and objects */
+void mc_list_append(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot);
+void mc_list_remove(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot);
+/* Gives the extent back. */
+void mc_node_free(struct mc_core *core, struct mc_segment *segment, uint32_t slot);
+/* A node that belongs to no object any more: its slot is to be cleared; then the extent is free. wait: told then; may
+ * be NULL. */
+void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_wait *wait);
+/* A granted node that belongs to no object any more: its writer is to be cut off. */
+void mc_node_cut(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_writer *writer);
+void mc_node_cleared(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_node_cut_done(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+/* Sends what is unsent to the owner, at most MC_SLICE_FRAMES frames; true when more is left. */
+bool mc_segment_flush(struct mc_core *core, struct mc_segment *segment);
+/* Lets waiters of a segment that is not OK go, a slice; true when more is left. */
+bool mc_segment_release_waiters(struct mc_core *core, struct mc_segment *segment);
+
+void mc_object_link(struct mc_object *object, struct mc_segment *segment, uint32_t slot);
+void mc_object_unlink(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
+/* Nothing is granted any more, something is live. */
+void mc_object_appear(struct mc_core *core, struct mc_object *object);
+/* Leaves the table and dies; must have no replica. */
+void mc_object_vanish(struct mc_core *core, struct mc_object *object);
+/* One live replica goes; the object with it when it was the last. */
+void mc_object_drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
+                            struct mc_wait *wait);
+/* All of a visible object goes. */
+void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait);
+/* To the young end, and on with the soft pin. */
+void mc_object_touch(struct mc_core *core, struct mc_object *object);
+/* Replicas in segments that are OK, at most capacity of them. */
+uint32_t mc_object_readable(const struct mc_core *core, const struct mc_object *object, struct mc_replica *replicas,
+                            uint32_t capacity);
+
+/* put.c */
+void mc_put_start(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_put_live(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_put_revoke(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+/* Cuts the grants of a connection that ends (keep = false: nobody hears the end) or of a member that is thought dead.
+ */
+void mc_puts_abandon(struct mc_core *core, struct mc_connection *connection, bool keep);
+/* A grant ends without success and without anybody who could be cut off: its segment is gone. */
+void mc_grant_fail(struct mc_core *core, struct mc_segment *segment, uint32_t slot);
+/* Cuts old grants and those of the dead, a slice; true when more is left. */
+bool mc_puts_tick(struct mc_core *core);
+void mc_put_destroy(struct mc_core *core, struct mc_put *put);
+
+/* request.c */
+void mc_request_get(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_request_renew(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_request_exist(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_request_remove(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+/* Ends the reads of the connection's last GET. */
+void mc_reading_end(struct mc_core *core, struct mc_connection *connection);
+
+/* job.c */
+struct mc_wait *mc_wait_create(struct mc_core *core, enum mc_wait_kind kind, uint64_t connection, uint64_t request_id,
+                               uint32_t code_count);
+/* One of what it waits for is done; answers when it was the last. */
+void mc_wait_done(struct mc_core *core, struct mc_wait *wait);
+void mc_job_remove_regex(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_job_remove_all(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_job_sweep(struct mc_core *core, struct mc_segment *segment);
+/* A slice of one job; true when there are jobs left. */
+bool mc_jobs_tick(struct mc_core *core);
+void mc_job_destroy(struct mc_core *core, struct mc_job *job);
+
+/* check.c: proves the invariants, for tests and the fuzzer. NULL or what is wrong. */
+const char *mc_core_check(const struct mc_core *core);
+
+#endif
