@@ -1,0 +1,346 @@
+/* Get: ask where, copy, check, try the next replica. ARCHITECTURE.md, ordering page, G1 to G3. Whole objects and ranges
+ * are one thing here. */
+#include "base/checksum.h"
+#include "env/clock.h"
+#include "store/move.h"
+
+#include <stdlib.h>
+
+#define PENDING INT64_MAX /* not a length: an object of one byte is a result like any other */
+
+struct get_one {
+    struct mc_bytes key;
+    struct mc_hash hash;
+    const struct iovec *parts;
+    size_t part_count;
+    bool is_range;
+    uint64_t offset, length; /* of the range; a whole object gets its length from the master */
+    size_t index;            /* in the caller's batch, for allocate */
+    struct iovec own_part;   /* what allocate gave, or the target of a range */
+    uint64_t object_length;
+    size_t first_place;
+    uint8_t place_count, tried;
+    int64_t code; /* PENDING, or the result */
+};
+
+struct get_work {
+    struct mc_store *store;
+    struct mc_link *link;
+    uint64_t deadline_ns;
+    struct get_one *ones;
+    size_t count;
+    struct mc_place *places;
+    struct mc_transfer *transfers;
+    struct mc_transfer **scratch;
+    size_t *owner_of; /* index in ones of each transfer */
+    mc_allocate *allocate;
+    void *context;
+    uint64_t renewed_ns;
+};
+
+static void build_get(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    const struct get_work *work = context;
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_GET, request_id);
+    mc_wire_get_write(out, &(struct mc_wire_get){.flags = 0});
+    size_t list = mc_list_begin(out);
+    for (size_t i = 0; i < work->count; i++)
+        mc_wire_key_write(out, &(struct mc_wire_key){.key = mc_span(work->ones[i].key.data, work->ones[i].key.length)});
+    mc_list_end(out, list, work->count);
+    mc_frame_end(out, frame);
+}
+
+/* Settles where the bytes of a found object go. Leaves it PENDING when it is to be read. */
+static void prepare_one(struct get_work *work, struct get_one *one)
+{
+    if (one->is_range) {
+        if (one->offset > one->object_length || one->length > one->object_length - one->offset)
+            one->code = MC_ERR_INVALID_PARAMS;
+        else if (one->length == 0)
+            one->code = 0;
+        return;
+    }
+    one->length = one->object_length;
+    if (work->allocate != NULL) {
+        one->own_part = (struct iovec){work->allocate(work->context, one->index, one->length), one->length};
+        one->parts = &one->own_part;
+        one->part_count = 1;
+        if (one->own_part.iov_base == NULL)
+            one->code = MC_ERR_NO_MEMORY;
+    } else if (mc_parts_length(one->parts, one->part_count) < one->length) {
+        one->code = MC_ERR_INVALID_PARAMS;
+    }
+}
+
+static int read_found(struct get_work *work, struct mc_reader *reader)
+{
+    struct mc_wire_none head;
+    struct mc_wire_found found;
+    struct mc_wire_place place;
+    size_t place_count = 0;
+    mc_wire_none_read(reader, &head);
+    if (mc_list_read(reader) != work->count)
+        return MC_ERR_PROTOCOL;
+    for (size_t i = 0; i < work->count; i++) {
+        struct get_one *one = &work->ones[i];
+        mc_wire_found_read(reader, &found);
+        if (found.code > 0 || found.replica_count > MC_REPLICA_COUNT_MAX ||
+            (found.code == 0 && (found.replica_count == 0 || found.length == 0)))
+            return MC_ERR_PROTOCOL;
+        one->code = found.code < 0 ? found.code : PENDING;
+        one->object_length = found.length;
+        one->first_place = place_count;
+        one->place_count = found.code < 0 ? 0 : found.replica_count;
+        place_count += one->place_count;
+    }
+    /* Not mc_list_read: replicas may be more than a batch has items. */
+    if (mc_reader_u32(reader) != place_count || reader->bad || mc_reader_left(reader) < place_count * 2)
+        return MC_ERR_PROTOCOL;
+    work->places = malloc((place_count + 1) * sizeof(*work->places));
+    if (work->places == NULL)
+        return MC_ERR_NO_MEMORY;
+    for (size_t i = 0; i < place_count; i++) {
+        mc_wire_place_read(reader, &place);
+        work->places[i] = (struct mc_place){place.segment, place.slot, place.generation, place.offset};
+    }
+    return reader->bad ? MC_ERR_PROTOCOL : 0;
+}
+
+/* 0 this process, 1 this machine, 2 elsewhere, 3 failed a moment ago. */
+static int distance(struct get_work *work, const struct mc_place *place)
+{
+    struct mc_endpoint endpoint;
+    if (mc_store_is_shunned(work->store, work->link->epoch, place->segment))
+        return 3;
+    if (mc_store_endpoint(work->store, work->link->epoch, place->segment, work->deadline_ns, &endpoint) < 0)
+        return 3;
+    if (mc_id_equal(endpoint.node, work->store->node))
+        return 0;
+    return mc_id_equal(endpoint.host, work->store->host) ? 1 : 2;
+}
+
+/* Moves the nearest of the places not tried yet to the front of them. Equal ones keep the master's order, which turns.
+ */
+static const struct mc_place *next_place(struct get_work *work, struct get_one *one)
+{
+    struct mc_place *places = work->places + one->first_place;
+    size_t left = (size_t)one->place_count - one->tried, best = one->tried;
+    if (left > 1) {
+        int best_distance = distance(work, &places[best]);
+        for (size_t i = one->tried + 1u; i < one->place_count && best_distance > 0; i++) {
+            int one_distance = distance(work, &places[i]);
+            if (one_distance < best_distance) {
+                best = i;
+                best_distance = one_distance;
+            }
+        }
+    }
+    struct mc_place chosen = places[best];
+    places[best] = places[one->tried];
+    places[one->tried] = chosen;
+    return &places[one->tried++];
+}
+
+/* Called while bytes move: a read that is longer than its lease keeps it. */
+static void renew_lease(void *context)
+{
+    struct get_work *work = context;
+    uint64_t now_ns = mc_clock_ns();
+    if (now_ns - work->renewed_ns < atomic_load(&work->store->lease_ttl_ms) * 1000000ull / 3)
+        return;
+    work->renewed_ns = now_ns;
+    size_t frame = mc_frame_begin(&work->link->out, MC_MESSAGE_RENEW, 0);
+    mc_wire_none_write(&work->link->out, &(struct mc_wire_none){0});
+    mc_frame_end(&work->link->out, frame);
+    (void)mc_link_send(work->link, now_ns + 1000000ull); /* only a courtesy: the slot check protects the bytes */
+}
+
+/* The code that tells the caller of a replica that could not be read: a cache that cannot reach an object has missed
+ * it. */
+static int64_t final_code(int code)
+{
+    return code == MC_ERR_REPLICA_IS_GONE || code == MC_ERR_TRANSFER_FAIL ? MC_ERR_OBJECT_NOT_FOUND : code;
+}
+
+/* One try of everything pending, each at its next replica. Returns how many were tried. */
+static size_t read_round(struct get_work *work)
+{
+    size_t transfer_count = 0;
+    for (size_t i = 0; i < work->count; i++) {
+        struct get_one *one = &work->ones[i];
+        if (one->code != PENDING)
+            continue;
+        const struct mc_place *place = next_place(work, one);
+        work->owner_of[transfer_count] = i;
+        work->transfers[transfer_count++] = (struct mc_transfer){.kind = MC_TRANSFER_READ,
+                                                                 .place = *place,
+                                                                 .object_length = one->object_length,
+                                                                 .hash_low = one->hash.low,
+                                                                 .hash_high = one->hash.high,
+                                                                 .offset = one->offset,
+                                                                 .length = one->length,
+                                                                 .parts = one->parts,
+                                                                 .part_count = one->part_count};
+    }
+    struct mc_run run = {.deadline_ns = work->deadline_ns, .tick = renew_lease, .context = work};
+    mc_store_move(work->store, work->link, work->transfers, transfer_count, &run, work->scratch, NULL);
+    for (size_t i = 0; i < transfer_count; i++) {
+        struct get_one *one = &work->ones[work->owner_of[i]];
+        int rc = work->transfers[i].result;
+        if (rc == 0)
+            one->code = (int64_t)one->length;
+        else if (one->tried == one->place_count || mc_clock_ns() >= work->deadline_ns)
+            one->code = final_code(rc);
+    }
+    return transfer_count;
+}
+
+static void read_all(struct get_work *work)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < work->count; i++) {
+        if (work->ones[i].code == PENDING)
+            prepare_one(work, &work->ones[i]);
+        bytes += work->ones[i].code == PENDING ? work->ones[i].length : 0;
+    }
+    work->deadline_ns += mc_store_deadline(work->store, bytes) - mc_store_deadline(work->store, 0);
+    work->renewed_ns = mc_clock_ns();
+    /* Each round uses up one replica of each pending object, so there are at most MC_REPLICA_COUNT_MAX. */
+    while (bytes > 0 && read_round(work) > 0)
+        continue;
+    if (work->link->out.length > 0)
+        (void)mc_link_send(work->link, work->deadline_ns); /* reports of suspects */
+}
+
+/* Up to MC_BATCH_MAX objects with good keys. */
+static void get_slice(struct mc_store *store, struct get_one *ones, size_t count, mc_allocate *allocate, void *context)
+{
+    struct get_work work = {.store = store,
+                            .deadline_ns = mc_store_deadline(store, 0),
+                            .ones = ones,
+                            .count = count,
+                            .allocate = allocate,
+                            .context = context};
+    struct mc_reader reader;
+    int rc = MC_ERR_NO_MEMORY;
+    work.transfers = malloc(count * sizeof(*work.transfers));
+    work.scratch = malloc(count * sizeof(struct mc_transfer *));
+    work.owner_of = malloc(count * sizeof(*work.owner_of));
+    if (work.transfers != NULL && work.scratch != NULL && work.owner_of != NULL)
+        rc = mc_link_call(store, work.deadline_ns, build_get, &work, MC_MESSAGE_GET_FOUND, &work.link, &reader);
+    if (rc == 0) {
+        rc = read_found(&work, &reader);
+        if (rc == 0)
+            read_all(&work);
+        else
+            work.link->broken = true;
+        mc_link_return(store, work.link);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (rc < 0)
+            ones[i].code = rc;
+        bool hit = ones[i].code >= 0;
+        atomic_fetch_add_explicit(hit ? &store->get_objects : &store->get_misses, 1, memory_order_relaxed);
+        if (hit)
+            atomic_fetch_add_explicit(&store->get_bytes, (uint64_t)ones[i].code, memory_order_relaxed);
+    }
+    free(work.places);
+    free(work.owner_of);
+    free(work.scratch);
+    free(work.transfers);
+}
+
+/* Fills one for item `index` of the caller's batch; 0, or the item's code. */
+typedef int fill_one(const void *items, size_t index, struct get_one *one);
+typedef void store_result(void *items, size_t index, int64_t result);
+
+static int get_batch(struct mc_store *store, void *items, size_t count, fill_one *fill, store_result *put_result,
+                     mc_allocate *allocate, void *context)
+{
+    int rc = mc_store_enter(store);
+    if (rc == 0 && store->local_buffer_size == 0) {
+        mc_store_leave(store);
+        rc = MC_ERR_INVALID_PARAMS;
+    }
+    size_t capacity = count < MC_BATCH_MAX ? count : MC_BATCH_MAX;
+    struct get_one *ones = rc < 0 || count == 0 ? NULL : malloc(capacity * sizeof(*ones));
+    if (rc < 0 || (ones == NULL && count > 0)) {
+        for (size_t i = 0; i < count; i++)
+            put_result(items, i, rc < 0 ? rc : MC_ERR_NO_MEMORY);
+        if (rc == 0)
+            mc_store_leave(store);
+        return rc < 0 ? rc : MC_ERR_NO_MEMORY;
+    }
+    size_t slice_count = 0;
+    int first = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct get_one *one = &ones[slice_count];
+        *one = (struct get_one){.index = i, .code = PENDING};
+        rc = fill(items, i, one);
+        if (rc < 0) {
+            put_result(items, i, rc);
+            first = first < 0 ? first : rc;
+        } else {
+            one->hash = mc_hash(one->key.data, one->key.length);
+            slice_count++;
+        }
+        if (slice_count < capacity && i + 1 < count)
+            continue;
+        if (slice_count > 0)
+            get_slice(store, ones, slice_count, allocate, context);
+        for (size_t k = 0; k < slice_count; k++) {
+            put_result(items, ones[k].index, ones[k].code);
+            first = first < 0 || ones[k].code >= 0 ? first : (int)ones[k].code;
+        }
+        slice_count = 0;
+    }
+    free(ones);
+    mc_store_leave(store);
+    return first;
+}
+
+static int fill_object(const void *items, size_t index, struct get_one *one)
+{
+    const struct mc_get_item *item = (const struct mc_get_item *)items + index;
+    one->key = item->key;
+    one->parts = item->parts;
+    one->part_count = item->parts == NULL ? 0 : item->part_count;
+    for (size_t i = 0; i < one->part_count; i++) {
+        if (item->parts[i].iov_base == NULL && item->parts[i].iov_len > 0)
+            return MC_ERR_INVALID_PARAMS;
+    }
+    return mc_key_check(item->key);
+}
+
+static void store_object_result(void *items, size_t index, int64_t result)
+{
+    ((struct mc_get_item *)items)[index].result = result;
+}
+
+int mc_store_get(struct mc_store *store, struct mc_get_item *items, size_t count, mc_allocate *allocate, void *context)
+{
+    return get_batch(store, items, count, fill_object, store_object_result, allocate, context);
+}
+
+static int fill_range(const void *items, size_t index, struct get_one *one)
+{
+    const struct mc_range_item *item = (const struct mc_range_item *)items + index;
+    one->key = item->key;
+    one->is_range = true;
+    one->offset = item->source_offset;
+    one->length = item->size;
+    one->own_part = (struct iovec){item->target, item->size};
+    one->parts = &one->own_part;
+    one->part_count = 1;
+    return item->target == NULL && item->size > 0 ? MC_ERR_INVALID_PARAMS : mc_key_check(item->key);
+}
+
+static void store_range_result(void *items, size_t index, int64_t result)
+{
+    ((struct mc_range_item *)items)[index].result = result;
+}
+
+int mc_store_get_ranges(struct mc_store *store, struct mc_range_item *items, size_t count)
+{
+    return get_batch(store, items, count, fill_range, store_range_result, NULL, NULL);
+}

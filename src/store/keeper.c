@@ -1,0 +1,269 @@
+/* Heartbeats. */
+#include "store/keeper.h"
+
+#include "env/clock.h"
+#include "env/log.h"
+#include "env/thread.h"
+#include "store/owner.h"
+#include "store/store.h"
+#include "wire/stream.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define HEARTBEAT_MS 1000u
+#define CONNECT_MS 1000u   /* one try to reach the master */
+#define RETRY_FIRST_MS 50u /* doubling to HEARTBEAT_MS */
+
+struct mc_keeper {
+    struct mc_store *store;
+    pthread_t thread;
+    pthread_mutex_t lock; /* guards stop and woken; held for no longer than it takes to look */
+    pthread_cond_t changed;
+    bool stop, woken;
+    _Atomic int fd;
+    _Atomic bool healthy;
+    uint64_t epoch, request_id;
+    uint32_t client_ttl_ms;
+    char local_host[INET6_ADDRSTRLEN];
+    uint16_t local_port;
+};
+
+static void remember_local_address(struct mc_keeper *keeper, int fd)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } local = {.v6 = {0}};
+    socklen_t length = sizeof(local);
+    if (getsockname(fd, &local.any, &length) != 0)
+        return;
+    bool is_v6 = local.any.sa_family == AF_INET6;
+    const void *address = is_v6 ? (const void *)&local.v6.sin6_addr : (const void *)&local.v4.sin_addr;
+    if (inet_ntop(local.any.sa_family, address, keeper->local_host, sizeof(keeper->local_host)) != NULL)
+        keeper->local_port = ntohs(is_v6 ? local.v6.sin6_port : local.v4.sin_port);
+}
+
+static int keeper_connect(struct mc_keeper *keeper, uint64_t deadline_ns)
+{
+    struct mc_store *store = keeper->store;
+    struct mc_wire_hello_reply reply;
+    char text[256] = "";
+    uint64_t try_ns = mc_clock_ns() + CONNECT_MS * 1000000ull;
+    if (try_ns > deadline_ns)
+        try_ns = deadline_ns;
+    int fd = mc_tcp_connect(store->master_address, try_ns);
+    if (fd < 0)
+        return fd;
+    int rc = mc_hello(store, fd, MC_ROLE_KEEPER, try_ns, &reply, text, sizeof(text));
+    if (rc < 0) {
+        if (rc == MC_ERR_INVALID_VERSION || rc == MC_ERR_PROTOCOL)
+            mc_log_limited(ERROR, "the master at %s cannot be used: %s %s", store->master_address, mc_error_text(rc),
+                           text);
+        close(fd);
+        return rc;
+    }
+    if (keeper->local_port == 0)
+        remember_local_address(keeper, fd);
+    if (keeper->epoch != 0 && keeper->epoch != reply.epoch)
+        mc_log(INFO, "the master at %s is a new one (epoch %llu)", store->master_address,
+               (unsigned long long)reply.epoch);
+    keeper->epoch = reply.epoch;
+    keeper->client_ttl_ms = reply.client_ttl_ms;
+    mc_store_met_master(store, &reply);
+    atomic_store(&keeper->fd, fd);
+    return 0;
+}
+
+static void keeper_disconnect(struct mc_keeper *keeper)
+{
+    /* Under the lock, so that mc_keeper_stop never shuts down a number that was closed and given to somebody else. */
+    pthread_mutex_lock(&keeper->lock);
+    int fd = atomic_exchange(&keeper->fd, -1);
+    if (fd >= 0)
+        close(fd);
+    pthread_mutex_unlock(&keeper->lock);
+}
+
+/* One heartbeat and its answer. */
+static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_buffer *in)
+{
+    struct mc_owner *owner = atomic_load(&keeper->store->owner);
+    struct mc_wire_heartbeat_segment own = {0};
+    bool has_segment = owner != NULL && mc_owner_segment(owner, &own.segment);
+    int fd = atomic_load(&keeper->fd);
+    out->length = 0;
+    size_t frame_start = mc_frame_begin(out, MC_MESSAGE_HEARTBEAT, ++keeper->request_id);
+    mc_wire_heartbeat_write(out, &(struct mc_wire_heartbeat){.epoch = keeper->epoch});
+    size_t list = mc_list_begin(out);
+    if (has_segment) {
+        own.populated = mc_owner_populated(owner);
+        mc_wire_heartbeat_segment_write(out, &own);
+    }
+    mc_list_end(out, list, has_segment);
+    mc_frame_end(out, frame_start);
+
+    uint64_t deadline_ns = mc_clock_ns() + keeper->client_ttl_ms * 1000000ull / 2;
+    struct iovec part = {out->data, out->length};
+    struct mc_frame frame;
+    int rc = mc_socket_send(fd, &part, 1, deadline_ns);
+    if (rc < 0)
+        return rc;
+    in->length = 0;
+    int64_t used = mc_socket_receive_frame(fd, in, &frame, deadline_ns, NULL);
+    if (used < 0)
+        return (int)used;
+    struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+    struct mc_wire_heartbeat_reply reply;
+    struct mc_wire_segment_code code;
+    mc_wire_heartbeat_reply_read(&reader, &reply);
+    if (frame.type != MC_MESSAGE_HEARTBEAT_REPLY || reader.bad || reply.code < 0)
+        return frame.type == MC_MESSAGE_HEARTBEAT_REPLY && !reader.bad ? reply.code : MC_ERR_PROTOCOL;
+    for (uint32_t count = mc_list_read(&reader); count > 0 && !reader.bad; count--) {
+        mc_wire_segment_code_read(&reader, &code);
+        if (code.code < 0 && owner != NULL)
+            mc_owner_remount(owner);
+    }
+    return 0;
+}
+
+/* Sleeps; true when the keeper is to stop. */
+static bool keeper_sleep(struct mc_keeper *keeper, uint64_t sleep_ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)(sleep_ms / 1000);
+    until.tv_nsec += (long)(sleep_ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&keeper->lock);
+    while (!keeper->stop && !keeper->woken && pthread_cond_timedwait(&keeper->changed, &keeper->lock, &until) == 0)
+        continue;
+    keeper->woken = false;
+    bool stop = keeper->stop;
+    pthread_mutex_unlock(&keeper->lock);
+    return stop;
+}
+
+static void *keeper_main(void *argument)
+{
+    struct mc_keeper *keeper = argument;
+    struct mc_buffer out = {0}, in = {0};
+    uint64_t retry_ms = RETRY_FIRST_MS;
+    for (bool stop = false; !stop;) {
+        int rc = 0;
+        if (atomic_load(&keeper->fd) < 0)
+            rc = keeper_connect(keeper, UINT64_MAX);
+        if (rc == 0)
+            rc = heartbeat(keeper, &out, &in);
+        bool was_healthy = atomic_exchange(&keeper->healthy, rc == 0);
+        if (rc < 0) {
+            keeper_disconnect(keeper);
+            if (was_healthy)
+                mc_log(WARNING, "lost the master at %s: %s; trying again until it answers",
+                       keeper->store->master_address, mc_error_name(rc));
+        } else if (!was_healthy) {
+            mc_log(INFO, "the master at %s answers again", keeper->store->master_address);
+        }
+        retry_ms = rc == 0 ? RETRY_FIRST_MS : retry_ms * 2 > HEARTBEAT_MS ? HEARTBEAT_MS : retry_ms * 2;
+        /* Half of the wait is random, so that thousands of clients do not come back in step. */
+        stop = keeper_sleep(keeper, rc == 0 ? HEARTBEAT_MS : retry_ms / 2 + mc_random_u64() % (retry_ms / 2 + 1));
+    }
+    mc_buffer_free(&in);
+    mc_buffer_free(&out);
+    return NULL;
+}
+
+int mc_keeper_start(struct mc_store *store, uint64_t deadline_ns, struct mc_keeper **made)
+{
+    struct mc_keeper *keeper = calloc(1, sizeof(*keeper));
+    pthread_condattr_t attributes;
+    if (keeper == NULL)
+        return MC_ERR_NO_MEMORY;
+    keeper->store = store;
+    keeper->healthy = true;
+    atomic_store(&keeper->fd, -1);
+    pthread_mutex_init(&keeper->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&keeper->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+
+    int rc;
+    uint64_t retry_ms = RETRY_FIRST_MS;
+    while ((rc = keeper_connect(keeper, deadline_ns)) < 0) {
+        bool hopeless = rc == MC_ERR_INVALID_PARAMS || rc == MC_ERR_INVALID_VERSION || rc == MC_ERR_PROTOCOL;
+        if (hopeless || mc_clock_ns() + retry_ms * 1000000ull >= deadline_ns)
+            goto fail;
+        keeper_sleep(keeper, retry_ms);
+        retry_ms = retry_ms * 2 > HEARTBEAT_MS ? HEARTBEAT_MS : retry_ms * 2;
+    }
+    if (mc_thread_start(&keeper->thread, "mc-keeper", keeper_main, keeper) != 0) {
+        rc = MC_ERR_NO_MEMORY;
+        goto fail;
+    }
+    *made = keeper;
+    return 0;
+
+fail:
+    keeper_disconnect(keeper);
+    pthread_cond_destroy(&keeper->changed);
+    pthread_mutex_destroy(&keeper->lock);
+    free(keeper);
+    return rc;
+}
+
+const char *mc_keeper_local_host(const struct mc_keeper *keeper)
+{
+    return keeper->local_host;
+}
+uint16_t mc_keeper_local_port(const struct mc_keeper *keeper)
+{
+    return keeper->local_port;
+}
+bool mc_keeper_healthy(const struct mc_keeper *keeper)
+{
+    return atomic_load(&keeper->healthy);
+}
+
+void mc_keeper_wake(struct mc_keeper *keeper)
+{
+    pthread_mutex_lock(&keeper->lock);
+    keeper->woken = true;
+    pthread_cond_signal(&keeper->changed);
+    pthread_mutex_unlock(&keeper->lock);
+}
+
+void mc_keeper_stop(struct mc_keeper *keeper)
+{
+    pthread_mutex_lock(&keeper->lock);
+    keeper->stop = true;
+    pthread_cond_signal(&keeper->changed);
+    /* A heartbeat that waits for a stopped master must not hold up the close: its connection ends here, its descriptor
+     * below. */
+    int fd = atomic_load(&keeper->fd);
+    if (fd >= 0)
+        (void)shutdown(fd, SHUT_RDWR);
+    pthread_mutex_unlock(&keeper->lock);
+    pthread_join(keeper->thread, NULL);
+    keeper_disconnect(keeper);
+    pthread_cond_destroy(&keeper->changed);
+    pthread_mutex_destroy(&keeper->lock);
+    free(keeper);
+}
+
+void mc_keeper_forked(struct mc_keeper *keeper)
+{
+    /* The lock may be held by a thread that does not exist here. */
+    int fd = atomic_exchange(&keeper->fd, -1);
+    if (fd >= 0)
+        close(fd);
+}

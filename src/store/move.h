@@ -1,0 +1,13 @@
+/* Runs a set of transfers: groups them by segment, finds the path of each group, moves. Shared by put and get. */
+#ifndef MC_STORE_MOVE_H
+#define MC_STORE_MOVE_H
+
+#include "store/store.h"
+
+/* Sets the result of every transfer. Segments that could not be reached are shunned and reported on the link. `scratch`
+ * has room for `count` pointers. When live is not NULL, it gets the LIVE frames of what was committed in this process.
+ */
+void mc_store_move(struct mc_store *store, struct mc_link *link, struct mc_transfer *transfers, size_t count,
+                   const struct mc_run *run, struct mc_transfer **scratch, struct mc_buffer *live);
+
+#endif

@@ -1,0 +1,40 @@
+/* The owner's link to the master: mounts this node's segment, makes commits LIVE, clears and cuts on the master's word.
+ * Runs on the serve thread (engine/serve.h). Contract between store.c and owner.c; functions may be called from any
+ * thread. */
+#ifndef MC_STORE_OWNER_H
+#define MC_STORE_OWNER_H
+
+#include "engine/engine.h"
+
+struct mc_owner;
+
+struct mc_owner_config {
+    struct mc_engine *engine;   /* borrowed; outlives the owner */
+    const char *master_address; /* "host:port", resolved at every connect */
+    struct mc_id master_node;   /* of the master that the keeper has met: it is tried over its unix socket first */
+    struct mc_id node;
+    uint64_t incarnation;
+    const char *advertise_host; /* others reach us here; the segment's name is advertise_host:port */
+    const char *bind_host;      /* falls back to every interface when it is not an address of this machine */
+    uint16_t port;              /* 0: the kernel chooses; taken: the kernel chooses, with one log line */
+    bool unix_allowed;
+    uint64_t capacity; /* bytes, already limited */
+};
+
+/* Makes memory and listeners, starts serving, populating and connecting. 0, MC_ERR_NO_MEMORY, MC_ERR_RPC_FAIL (cannot
+ * listen). */
+int mc_owner_create(const struct mc_owner_config *config, struct mc_owner **owner);
+/* Waits for the first successful mount. 0, the master's refusal, or MC_ERR_RPC_TIMEOUT. */
+int mc_owner_first_mount(struct mc_owner *owner, uint64_t deadline_ns);
+uint16_t mc_owner_port(const struct mc_owner *owner);
+uint64_t mc_owner_capacity(const struct mc_owner *owner);
+uint64_t mc_owner_populated(const struct mc_owner *owner);
+/* Number of the segment at the master; false while it is not mounted. */
+bool mc_owner_segment(const struct mc_owner *owner, uint32_t *segment);
+/* The master does not know the segment (its word to a heartbeat): mount again. */
+void mc_owner_remount(struct mc_owner *owner);
+/* Unmounts (waits at most 500 ms for the answer), stops serving, frees. */
+void mc_owner_close(struct mc_owner *owner);
+void mc_owner_forked(struct mc_owner *owner);
+
+#endif

@@ -1,0 +1,385 @@
+/* Put: ask for space, write, let the owners commit, wait for the master's word. ARCHITECTURE.md, ordering page, P1 to
+ * P6.
+ *
+ * A batch goes in rounds. A round asks for what is still open, moves what was granted and waits until nothing granted
+ * is open any more. What met another writer of the same key or space that is being freed is asked for again, holding
+ * nothing meanwhile, so that writers cannot wait for each other in a circle. */
+#include "base/checksum.h"
+#include "env/clock.h"
+#include "store/move.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#define PENDING 1          /* code of an item that is not decided */
+#define PLACE_AGAIN_MAX 4  /* times an item is placed elsewhere after its transfer failed */
+#define WAIT_FIRST_US 100u /* between rounds in which nothing was granted; doubling */
+#define WAIT_MAX_US 10000u
+#define COMMIT_BYTES_PER_MS 262144u /* an owner behind a slow path may confirm so much later per byte */
+
+struct put_one {
+    struct mc_put_item *item;
+    struct mc_hash hash;
+    uint64_t length;
+    int code;                              /* PENDING, or what the item's result will be */
+    int last;                              /* why it was not placed in the last round */
+    uint32_t again;                        /* failed transfers so far */
+    size_t first_transfer, transfer_count; /* of this round */
+};
+
+struct put_work {
+    struct mc_store *store;
+    const struct mc_replicate_config *config;
+    uint64_t deadline_ns;
+    uint8_t replica_count;
+    size_t count;
+    struct put_one *ones;
+    struct put_one **open; /* asked for in this round */
+    size_t open_count;
+    struct mc_transfer *transfers; /* granted in this round */
+    struct mc_transfer **scratch;
+    size_t transfer_count, transfer_capacity;
+    uint32_t avoid[MC_SHUNNED_MAX]; /* segments that failed a moment ago */
+    size_t avoid_count;
+    uint64_t granted_bytes, epoch; /* of this round's link */
+};
+
+static void build_put_start(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    const struct put_work *work = context;
+    const struct mc_replicate_config *config = work->config;
+    struct mc_wire_put_start head = {.replica_count = work->replica_count};
+    if (config != NULL)
+        head.flags = (config->with_hard_pin ? MC_PUT_HARD_PIN : 0u) | (config->with_soft_pin ? MC_PUT_SOFT_PIN : 0u);
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_START, request_id);
+    mc_wire_put_start_write(out, &head);
+    size_t list = mc_list_begin(out);
+    for (size_t i = 0; i < work->open_count; i++) {
+        const struct mc_bytes *key = &work->open[i]->item->key;
+        struct mc_wire_put_start_item item = {.length = work->open[i]->length, .key = mc_span(key->data, key->length)};
+        mc_wire_put_start_item_write(out, &item);
+    }
+    mc_list_end(out, list, work->open_count);
+    list = mc_list_begin(out);
+    size_t names = config == NULL                                           ? 0
+                   : config->preferred_segment_count < MC_REPLICA_COUNT_MAX ? config->preferred_segment_count
+                                                                            : MC_REPLICA_COUNT_MAX;
+    for (size_t i = 0; i < names; i++)
+        mc_wire_name_write(out, &(struct mc_wire_name){.name = mc_span_string(config->preferred_segments[i])});
+    mc_list_end(out, list, names);
+    list = mc_list_begin(out);
+    for (size_t i = 0; i < work->avoid_count; i++)
+        mc_wire_segment_write(out, &(struct mc_wire_segment){.segment = work->avoid[i]});
+    mc_list_end(out, list, work->avoid_count);
+    mc_frame_end(out, frame);
+}
+
+static void add_transfer(struct put_work *work, const struct put_one *one, const struct mc_wire_place *place)
+{
+    const struct mc_put_item *item = one->item;
+    work->transfers[work->transfer_count++] =
+        (struct mc_transfer){.kind = MC_TRANSFER_WRITE,
+                             .place = {place->segment, place->slot, place->generation, place->offset},
+                             .object_length = one->length,
+                             .hash_low = one->hash.low,
+                             .hash_high = one->hash.high,
+                             .key = mc_span(item->key.data, item->key.length),
+                             .length = one->length,
+                             .parts = item->parts,
+                             .part_count = item->part_count};
+    work->granted_bytes += one->length;
+}
+
+/* What an answer of PUT_START means for an item that was not granted. */
+static void not_granted(struct put_work *work, struct put_one *one, int code)
+{
+    if (code == MC_ERR_OBJECT_ALREADY_EXISTS)
+        one->code = 0;
+    else if (code == MC_ERR_PUT_IN_PROGRESS || code == MC_ERR_SPACE_SOON || code == MC_ERR_BUSY ||
+             (code == MC_ERR_NO_AVAILABLE_HANDLE && work->avoid_count > 0))
+        one->last = code; /* asked for again */
+    else
+        one->code = code;
+}
+
+static int read_granted(struct put_work *work, struct mc_reader *reader)
+{
+    struct mc_wire_none head;
+    struct mc_wire_granted granted;
+    struct mc_wire_place place;
+    uint8_t replicas[MC_BATCH_MAX];
+    mc_wire_none_read(reader, &head);
+    if (mc_list_read(reader) != work->open_count)
+        return MC_ERR_PROTOCOL;
+    size_t places = 0;
+    for (size_t i = 0; i < work->open_count; i++) {
+        mc_wire_granted_read(reader, &granted);
+        if (granted.code > 0 ||
+            (granted.code == 0 && (granted.replica_count == 0 || granted.replica_count > work->replica_count)))
+            return MC_ERR_PROTOCOL;
+        replicas[i] = granted.code == 0 ? granted.replica_count : 0;
+        places += replicas[i];
+        if (granted.code < 0)
+            not_granted(work, work->open[i], granted.code);
+    }
+    /* Not mc_list_read: a batch with replicas may have more places than a batch has items. */
+    if (mc_reader_u32(reader) != places || reader->bad)
+        return MC_ERR_PROTOCOL;
+    for (size_t i = 0; i < work->open_count; i++) {
+        work->open[i]->first_transfer = work->transfer_count;
+        work->open[i]->transfer_count = replicas[i];
+        for (; replicas[i] > 0; replicas[i]--) {
+            mc_wire_place_read(reader, &place);
+            add_transfer(work, work->open[i], &place);
+        }
+    }
+    return reader->bad ? MC_ERR_PROTOCOL : 0;
+}
+
+/* Revokes the grants whose transfer failed, or all of them. */
+static void write_revokes(struct put_work *work, struct mc_buffer *out, bool all)
+{
+    for (size_t at = 0; at < work->transfer_count;) {
+        size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_REVOKE, 0), items = 0;
+        mc_wire_none_write(out, &(struct mc_wire_none){0});
+        size_t list = mc_list_begin(out);
+        for (; at < work->transfer_count && items < MC_BATCH_MAX; at++) {
+            const struct mc_transfer *transfer = &work->transfers[at];
+            if (!all && transfer->result >= 0)
+                continue;
+            struct mc_wire_grant grant = {.segment = transfer->place.segment,
+                                          .slot = transfer->place.slot,
+                                          .generation = transfer->place.generation};
+            mc_wire_grant_write(out, &grant);
+            items++;
+        }
+        mc_list_end(out, list, items);
+        mc_frame_end(out, frame);
+        if (items == 0)
+            out->length = frame;
+    }
+}
+
+/* Bytes arrived and still no replica became live: these owners do not answer. */
+static void shun_unconfirmed(struct put_work *work, const struct put_one *one)
+{
+    for (size_t i = 0; i < one->transfer_count; i++) {
+        const struct mc_transfer *transfer = &work->transfers[one->first_transfer + i];
+        if (transfer->result == 0)
+            mc_store_shun(work->store, work->epoch, transfer->place.segment);
+    }
+}
+
+static int read_done(struct put_work *work, struct mc_reader *reader)
+{
+    struct mc_wire_none head;
+    struct mc_wire_code code;
+    mc_wire_none_read(reader, &head);
+    if (mc_list_read(reader) != work->open_count)
+        return MC_ERR_PROTOCOL;
+    for (size_t i = 0; i < work->open_count; i++) {
+        struct put_one *one = work->open[i];
+        mc_wire_code_read(reader, &code);
+        if (one->code != PENDING || (code.code != 0 && code.code != MC_ERR_TRANSFER_FAIL))
+            continue; /* decided before, or still waiting for its turn */
+        if (code.code == 0) {
+            one->code = 0;
+            continue;
+        }
+        one->last = MC_ERR_TRANSFER_FAIL;
+        shun_unconfirmed(work, one);
+        if (++one->again > PLACE_AGAIN_MAX)
+            one->code = MC_ERR_TRANSFER_FAIL;
+    }
+    return reader->bad ? MC_ERR_PROTOCOL : 0;
+}
+
+/* Waits until no grant of the round is open. An owner that does not confirm in time loses its grant. */
+static int wait_done(struct put_work *work, struct mc_link *link, uint64_t request_id)
+{
+    struct mc_reader reader;
+    uint64_t patience_ns = (MC_COMMIT_WAIT_MS + work->granted_bytes / COMMIT_BYTES_PER_MS) * 1000000ull;
+    uint64_t until_ns = mc_clock_ns() + patience_ns;
+    int rc = mc_link_receive(link, MC_MESSAGE_PUT_DONE, request_id,
+                             until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &reader);
+    if (rc == MC_ERR_RPC_TIMEOUT) {
+        write_revokes(work, &link->out, true);
+        rc = mc_link_send(link, work->deadline_ns);
+        if (rc == 0) /* the answer comes at once, whatever the deadline says: without it the grants' fate is unknown */
+            rc = mc_link_receive(link, MC_MESSAGE_PUT_DONE, request_id, mc_clock_ns() + MC_COMMIT_WAIT_MS * 1000000ull,
+                                 &reader);
+    }
+    if (rc == 0)
+        rc = read_done(work, &reader);
+    if (rc < 0)
+        link->broken = true; /* a late PUT_DONE must not meet the next borrower; the master cuts what is open */
+    return rc;
+}
+
+/* One round over what is pending. Returns how many were granted, or negative: then nothing is known of the round's
+ * items. */
+static int put_round(struct put_work *work)
+{
+    struct mc_store *store = work->store;
+    struct mc_link *link;
+    struct mc_reader reader;
+    work->open_count = work->transfer_count = 0;
+    work->granted_bytes = 0;
+    for (size_t i = 0; i < work->count; i++) {
+        if (work->ones[i].code == PENDING)
+            work->open[work->open_count++] = &work->ones[i];
+    }
+    int rc = mc_link_call(store, work->deadline_ns, build_put_start, work, MC_MESSAGE_PUT_GRANTED, &link, &reader);
+    if (rc < 0)
+        return rc;
+    uint64_t request_id = link->request_id;
+    work->epoch = link->epoch;
+    rc = read_granted(work, &reader);
+    if (rc < 0) {
+        link->broken = true;
+        goto done;
+    }
+    if (work->transfer_count == 0)
+        goto done;
+    struct mc_run run = {.deadline_ns = work->deadline_ns};
+    mc_store_move(store, link, work->transfers, work->transfer_count, &run, work->scratch, &link->out);
+    write_revokes(work, &link->out, false);
+    rc = mc_link_send(link, work->deadline_ns);
+    if (rc == 0)
+        rc = wait_done(work, link, request_id);
+    if (rc == 0)
+        rc = (int)work->transfer_count;
+done:
+    mc_link_return(store, link);
+    return rc;
+}
+
+static size_t pending_count(const struct put_work *work)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < work->count; i++)
+        count += work->ones[i].code == PENDING;
+    return count;
+}
+
+/* Gives every item that is still pending the reason it was left with. */
+static void give_up(struct put_work *work, int reason)
+{
+    for (size_t i = 0; i < work->count; i++) {
+        struct put_one *one = &work->ones[i];
+        if (one->code != PENDING)
+            continue;
+        int code = reason < 0 ? reason : one->last;
+        one->code = code == MC_ERR_SPACE_SOON        ? MC_ERR_NO_AVAILABLE_HANDLE
+                    : code == MC_ERR_PUT_IN_PROGRESS ? MC_ERR_REPLICA_IS_NOT_READY
+                    : code >= 0                      ? MC_ERR_RPC_TIMEOUT
+                                                     : code;
+    }
+}
+
+static void put_rounds(struct put_work *work)
+{
+    uint32_t wait_us = WAIT_FIRST_US;
+    bool lost = false; /* the master's connection broke once in the middle of a round */
+    while (pending_count(work) > 0) {
+        uint64_t now_ns = mc_clock_ns();
+        if (now_ns >= work->deadline_ns) {
+            give_up(work, 0);
+            return;
+        }
+        work->avoid_count = mc_store_shunned(work->store, work->avoid, MC_SHUNNED_MAX);
+        int rc = put_round(work);
+        if (rc < 0 && rc != MC_ERR_BUSY && (lost || rc != MC_ERR_RPC_FAIL)) {
+            give_up(work, rc);
+            return;
+        }
+        lost = lost || rc == MC_ERR_RPC_FAIL;
+        if (rc > 0) {
+            wait_us = WAIT_FIRST_US;
+        } else if (pending_count(work) > 0) {
+            usleep(wait_us);
+            wait_us = wait_us * 2 > WAIT_MAX_US ? WAIT_MAX_US : wait_us * 2;
+        }
+    }
+}
+
+/* Up to MC_BATCH_MAX items that have a good key and a length. */
+static void put_slice(struct mc_store *store, struct mc_put_item **items, size_t count, uint64_t bytes,
+                      const struct mc_replicate_config *config)
+{
+    uint32_t replicas = config == NULL || config->replica_count == 0 ? 1 : config->replica_count;
+    struct put_work work = {.store = store,
+                            .config = config,
+                            .count = count,
+                            .deadline_ns = mc_store_deadline(store, bytes),
+                            .replica_count =
+                                (uint8_t)(replicas < MC_REPLICA_COUNT_MAX ? replicas : MC_REPLICA_COUNT_MAX)};
+    work.transfer_capacity = count * work.replica_count;
+    work.ones = calloc(count, sizeof(*work.ones));
+    work.open = calloc(count, sizeof(struct put_one *));
+    work.transfers = malloc(work.transfer_capacity * sizeof(*work.transfers));
+    work.scratch = malloc(work.transfer_capacity * sizeof(struct mc_transfer *));
+    bool whole = work.ones != NULL && work.open != NULL && work.transfers != NULL && work.scratch != NULL;
+    if (whole) {
+        for (size_t i = 0; i < count; i++)
+            work.ones[i] = (struct put_one){.item = items[i],
+                                            .hash = mc_hash(items[i]->key.data, items[i]->key.length),
+                                            .length = mc_parts_length(items[i]->parts, items[i]->part_count),
+                                            .code = PENDING};
+        put_rounds(&work);
+    }
+    for (size_t i = 0; i < count; i++) {
+        items[i]->result = whole ? work.ones[i].code : MC_ERR_NO_MEMORY;
+        if (items[i]->result == 0) {
+            atomic_fetch_add_explicit(&store->put_objects, 1, memory_order_relaxed);
+            atomic_fetch_add_explicit(&store->put_bytes, work.ones[i].length, memory_order_relaxed);
+        }
+    }
+    free(work.scratch);
+    free(work.transfers);
+    free(work.open);
+    free(work.ones);
+}
+
+static int check_item(const struct mc_store *store, const struct mc_put_item *item, uint64_t *length)
+{
+    *length = item->parts == NULL ? 0 : mc_parts_length(item->parts, item->part_count);
+    if (store->local_buffer_size == 0 || *length == 0 || *length == UINT64_MAX)
+        return MC_ERR_INVALID_PARAMS;
+    for (size_t i = 0; i < item->part_count; i++) {
+        if (item->parts[i].iov_base == NULL && item->parts[i].iov_len > 0)
+            return MC_ERR_INVALID_PARAMS;
+    }
+    return mc_key_check(item->key);
+}
+
+int mc_store_put(struct mc_store *store, struct mc_put_item *items, size_t count,
+                 const struct mc_replicate_config *config)
+{
+    int rc = mc_store_enter(store);
+    if (rc < 0) {
+        for (size_t i = 0; i < count; i++)
+            items[i].result = rc;
+        return rc;
+    }
+    struct mc_put_item *slice[MC_BATCH_MAX];
+    size_t slice_count = 0;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t length;
+        items[i].result = check_item(store, &items[i], &length);
+        if (items[i].result == 0) {
+            slice[slice_count++] = &items[i];
+            bytes += length;
+        }
+        if (slice_count == MC_BATCH_MAX || (i + 1 == count && slice_count > 0)) {
+            put_slice(store, slice, slice_count, bytes, config);
+            slice_count = 0;
+            bytes = 0;
+        }
+    }
+    for (size_t i = 0; i < count && rc == 0; i++)
+        rc = items[i].result;
+    mc_store_leave(store);
+    return rc;
+}

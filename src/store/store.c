@@ -1,0 +1,631 @@
+/* The life of a store client: open, close, fork; what the calls share: deadlines, endpoints, paths, registered buffers.
+ */
+#include "store/store.h"
+
+#include "engine/memory.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "store/keeper.h"
+#include "store/owner.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <unistd.h>
+
+#define CLOSE_POLL_US 200 /* between looks at the calls in progress */
+
+/* ---- fork: the child's stores are dead and harmless ---- */
+
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mc_store *registry;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&registry_lock);
+}
+static void after_fork_parent(void)
+{
+    pthread_mutex_unlock(&registry_lock);
+}
+
+static void after_fork_child(void)
+{
+    /* Only closes descriptors and sets flags: locks of the store may be held by threads that do not exist here. */
+    for (struct mc_store *store = registry; store != NULL; store = store->next) {
+        atomic_store(&store->forked, true);
+        for (struct mc_link *link = store->idle; link != NULL; link = link->next)
+            close(link->fd);
+        for (struct mc_link *link = store->borrowed; link != NULL; link = link->next_borrowed)
+            close(link->fd);
+        if (store->keeper != NULL)
+            mc_keeper_forked(store->keeper);
+        struct mc_owner *owner = atomic_load(&store->owner);
+        if (owner != NULL)
+            mc_owner_forked(owner);
+        mc_engine_forked(store->engine);
+    }
+    pthread_mutex_init(&registry_lock, NULL);
+}
+
+static void install_fork_handlers(void)
+{
+    (void)pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+static void registry_add(struct mc_store *store)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install_fork_handlers);
+    pthread_mutex_lock(&registry_lock);
+    store->next = registry;
+    registry = store;
+    pthread_mutex_unlock(&registry_lock);
+}
+
+static void registry_remove(struct mc_store *store)
+{
+    pthread_mutex_lock(&registry_lock);
+    for (struct mc_store **at = &registry; *at != NULL; at = &(*at)->next) {
+        if (*at == store) {
+            *at = store->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&registry_lock);
+}
+
+/* ---- the frame of every call ---- */
+
+int mc_store_enter(struct mc_store *store)
+{
+    if (store == NULL)
+        return MC_ERR_INVALID_PARAMS;
+    if (atomic_load(&store->forked))
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
+    atomic_fetch_add(&store->calls, 1);
+    if (!atomic_load(&store->closing))
+        return 0;
+    mc_store_leave(store);
+    return MC_ERR_INVALID_PARAMS;
+}
+
+/* Nothing after the decrement: a closing thread may free the store the moment it sees zero. */
+void mc_store_leave(struct mc_store *store)
+{
+    atomic_fetch_sub(&store->calls, 1);
+}
+
+uint64_t mc_store_deadline(const struct mc_store *store, uint64_t bytes)
+{
+    return mc_clock_ns() + store->call_timeout_ms * 1000000ull + bytes / MC_BYTES_PER_SECOND_ASSUMED * 1000000000ull;
+}
+
+int mc_key_check(struct mc_bytes key)
+{
+    return key.data == NULL || key.length == 0 || key.length > MC_KEY_LENGTH_MAX ? MC_ERR_INVALID_KEY : 0;
+}
+
+uint64_t mc_parts_length(const struct iovec *parts, size_t part_count)
+{
+    uint64_t length = 0;
+    for (size_t i = 0; i < part_count; i++)
+        length = length + parts[i].iov_len < length ? UINT64_MAX : length + parts[i].iov_len;
+    return length;
+}
+
+/* ---- endpoints ---- */
+
+static size_t endpoint_home(const struct mc_store *store, uint64_t epoch, uint32_t segment)
+{
+    return (size_t)((epoch * 0x9e3779b97f4a7c15ull ^ segment * 0xc2b2ae3d27d4eb4full) >> 20) &
+           (store->endpoint_capacity - 1);
+}
+
+/* The place of (epoch, segment) in the table, or of the free entry where it would go. Lock held, table not full. */
+static struct mc_cached_endpoint **endpoint_find(struct mc_store *store, uint64_t epoch, uint32_t segment)
+{
+    for (size_t at = endpoint_home(store, epoch, segment);; at = (at + 1) & (store->endpoint_capacity - 1)) {
+        struct mc_cached_endpoint *entry = store->endpoints[at];
+        if (entry == NULL || (entry->epoch == epoch && entry->endpoint.segment == segment))
+            return &store->endpoints[at];
+    }
+}
+
+static void endpoints_free(struct mc_store *store)
+{
+    for (size_t i = 0; i < store->endpoint_capacity; i++)
+        free(store->endpoints[i]);
+    free(store->endpoints);
+    store->endpoints = NULL;
+    store->endpoint_count = store->endpoint_capacity = 0;
+}
+
+/* Lock held. Grows to stay at most half full; a table at its limit starts over (entries can be asked for again). */
+static int endpoints_make_room(struct mc_store *store)
+{
+    if (store->endpoint_count >= MC_ENDPOINTS_MAX)
+        endpoints_free(store);
+    if ((store->endpoint_count + 1) * 2 <= store->endpoint_capacity)
+        return 0;
+    size_t old_capacity = store->endpoint_capacity, capacity = old_capacity == 0 ? 64 : old_capacity * 2;
+    struct mc_cached_endpoint **old = store->endpoints, **endpoints = calloc(capacity, sizeof(*endpoints));
+    if (endpoints == NULL)
+        return MC_ERR_NO_MEMORY;
+    store->endpoints = endpoints;
+    store->endpoint_capacity = capacity;
+    for (size_t i = 0; i < old_capacity; i++) {
+        if (old[i] != NULL)
+            *endpoint_find(store, old[i]->epoch, old[i]->endpoint.segment) = old[i];
+    }
+    free(old);
+    return 0;
+}
+
+static void endpoint_store(struct mc_store *store, uint64_t epoch, const struct mc_endpoint *endpoint)
+{
+    struct mc_cached_endpoint *entry = malloc(sizeof(*entry));
+    if (entry == NULL)
+        return; /* only a cache */
+    *entry = (struct mc_cached_endpoint){epoch, *endpoint};
+    pthread_mutex_lock(&store->lock);
+    struct mc_cached_endpoint **at =
+        endpoints_make_room(store) < 0 ? NULL : endpoint_find(store, epoch, endpoint->segment);
+    if (at != NULL && *at == NULL) {
+        *at = entry;
+        store->endpoint_count++;
+        entry = NULL;
+    }
+    pthread_mutex_unlock(&store->lock);
+    free(entry);
+}
+
+static void build_segment(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_SEGMENT, request_id);
+    mc_wire_segment_write(out, context);
+    mc_frame_end(out, frame);
+}
+
+static bool copy_text(char *target, size_t size, struct mc_span text)
+{
+    if (text.length >= size || (text.length > 0 && memchr(text.data, 0, text.length) != NULL))
+        return false;
+    if (text.length > 0)
+        memcpy(target, text.data, text.length);
+    target[text.length] = 0;
+    return true;
+}
+
+static int endpoint_read(struct mc_reader *reader, uint32_t segment, struct mc_endpoint *endpoint)
+{
+    struct mc_wire_segment_reply reply;
+    mc_wire_segment_reply_read(reader, &reply);
+    if (reader->bad)
+        return MC_ERR_PROTOCOL;
+    if (reply.code < 0)
+        return reply.code;
+    *endpoint = (struct mc_endpoint){.segment = segment,
+                                     .node = reply.node,
+                                     .incarnation = reply.incarnation,
+                                     .segment_id = reply.segment_id,
+                                     .capacity = reply.capacity,
+                                     .slot_count = reply.slot_count,
+                                     .nonce = reply.nonce,
+                                     .host = reply.host};
+    bool whole = copy_text(endpoint->name, sizeof(endpoint->name), reply.name) &&
+                 copy_text(endpoint->tcp_address, sizeof(endpoint->tcp_address), reply.tcp_address) &&
+                 copy_text(endpoint->unix_path, sizeof(endpoint->unix_path), reply.unix_path);
+    return whole && reply.segment == segment ? 0 : MC_ERR_PROTOCOL;
+}
+
+int mc_store_endpoint(struct mc_store *store, uint64_t epoch, uint32_t segment, uint64_t deadline_ns,
+                      struct mc_endpoint *endpoint)
+{
+    pthread_mutex_lock(&store->lock);
+    struct mc_cached_endpoint *cached = store->endpoint_capacity == 0 ? NULL : *endpoint_find(store, epoch, segment);
+    if (cached != NULL)
+        *endpoint = cached->endpoint;
+    pthread_mutex_unlock(&store->lock);
+    if (cached != NULL)
+        return 0;
+
+    /* Not on the caller's link: a request there would end the reads it has open. */
+    struct mc_wire_segment request = {.segment = segment};
+    struct mc_link *link;
+    struct mc_reader reader;
+    int rc = mc_link_call(store, deadline_ns, build_segment, &request, MC_MESSAGE_SEGMENT_REPLY, &link, &reader);
+    if (rc < 0)
+        return rc;
+    /* Numbers mean something only within an epoch. */
+    rc = link->epoch == epoch ? endpoint_read(&reader, segment, endpoint) : MC_ERR_STALE;
+    mc_link_return(store, link);
+    if (rc == 0)
+        endpoint_store(store, epoch, endpoint);
+    return rc;
+}
+
+/* ---- paths ---- */
+
+bool mc_store_is_shunned(struct mc_store *store, uint64_t epoch, uint32_t segment)
+{
+    uint64_t now_ms = mc_clock_ms();
+    bool found = false;
+    if (atomic_load(&store->shunned_until_ms) <= now_ms)
+        return false;
+    pthread_mutex_lock(&store->lock);
+    for (size_t i = 0; i < MC_SHUNNED_MAX && !found; i++) {
+        const struct mc_shunned *one = &store->shunned[i];
+        found = one->until_ms > now_ms && one->epoch == epoch && one->segment == segment;
+    }
+    pthread_mutex_unlock(&store->lock);
+    return found;
+}
+
+size_t mc_store_shunned(struct mc_store *store, uint32_t *segments, size_t capacity)
+{
+    uint64_t now_ms = mc_clock_ms(), epoch = atomic_load(&store->epoch);
+    size_t count = 0;
+    if (atomic_load(&store->shunned_until_ms) <= now_ms)
+        return 0;
+    pthread_mutex_lock(&store->lock);
+    for (size_t i = 0; i < MC_SHUNNED_MAX && count < capacity; i++) {
+        if (store->shunned[i].until_ms > now_ms && store->shunned[i].epoch == epoch)
+            segments[count++] = store->shunned[i].segment;
+    }
+    pthread_mutex_unlock(&store->lock);
+    return count;
+}
+
+void mc_store_shun(struct mc_store *store, uint64_t epoch, uint32_t segment)
+{
+    uint64_t until_ms = mc_clock_ms() + MC_SHUN_MS;
+    pthread_mutex_lock(&store->lock);
+    struct mc_shunned *oldest = &store->shunned[0];
+    for (size_t i = 0; i < MC_SHUNNED_MAX; i++) {
+        struct mc_shunned *one = &store->shunned[i];
+        if (one->epoch == epoch && one->segment == segment && one->until_ms > 0) {
+            oldest = one;
+            break;
+        }
+        if (one->until_ms < oldest->until_ms)
+            oldest = one;
+    }
+    *oldest = (struct mc_shunned){epoch, until_ms, segment};
+    atomic_store(&store->shunned_until_ms, until_ms);
+    pthread_mutex_unlock(&store->lock);
+}
+
+void mc_store_report(struct mc_store *store, struct mc_link *link, uint32_t segment, struct mc_path *path, int code)
+{
+    if (path != NULL)
+        mc_path_drop(path);
+    mc_store_shun(store, link->epoch, segment);
+    atomic_fetch_add(&store->retries, 1);
+    mc_log_limited(WARNING, "segment %u (%s) cannot be reached over %s: %s; other replicas are used", segment,
+                   path != NULL ? path->endpoint.name : "?", path != NULL ? path->transport->name : "any path",
+                   mc_error_name(code));
+    size_t frame = mc_frame_begin(&link->out, MC_MESSAGE_SUSPECT, 0);
+    mc_wire_suspect_write(&link->out, &(struct mc_wire_suspect){.segment = segment, .code = code});
+    mc_frame_end(&link->out, frame);
+}
+
+int mc_store_path(struct mc_store *store, uint64_t epoch, uint32_t segment, uint64_t deadline_ns, struct mc_path **path)
+{
+    struct mc_endpoint endpoint;
+    int rc = mc_store_endpoint(store, epoch, segment, deadline_ns, &endpoint);
+    /* A node that is there answers a hello at once; one that is stopped must not use up the call. */
+    uint64_t open_ns = mc_clock_ns() + MC_PATH_OPEN_MS * 1000000ull;
+    return rc < 0 ? rc : mc_path_get(store->engine, &endpoint, open_ns < deadline_ns ? open_ns : deadline_ns, path);
+}
+
+/* ---- registered buffers ---- */
+
+int mc_store_register_buffer(struct mc_store *store, void *base, size_t size)
+{
+    int rc = mc_store_enter(store);
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&store->lock);
+    rc = base == NULL || size == 0 || store->registered_count >= MC_REGISTERED_MAX ? MC_ERR_INVALID_PARAMS : 0;
+    for (size_t i = 0; rc == 0 && i < store->registered_count; i++)
+        rc = store->registered[i].base == base ? MC_ERR_INVALID_PARAMS : 0;
+    if (rc == 0 && store->registered_count == store->registered_capacity) {
+        size_t capacity = store->registered_capacity == 0 ? 64 : store->registered_capacity * 2;
+        struct mc_registered *grown = realloc(store->registered, capacity * sizeof(*grown));
+        if (grown == NULL) {
+            rc = MC_ERR_NO_MEMORY;
+        } else {
+            store->registered = grown;
+            store->registered_capacity = capacity;
+        }
+    }
+    if (rc == 0)
+        store->registered[store->registered_count++] = (struct mc_registered){base, size};
+    pthread_mutex_unlock(&store->lock);
+    mc_store_leave(store);
+    return rc;
+}
+
+int mc_store_unregister_buffer(struct mc_store *store, void *base)
+{
+    int rc = mc_store_enter(store);
+    if (rc < 0)
+        return rc;
+    rc = MC_ERR_INVALID_PARAMS;
+    pthread_mutex_lock(&store->lock);
+    for (size_t i = 0; i < store->registered_count; i++) {
+        if (store->registered[i].base == base) {
+            store->registered[i] = store->registered[--store->registered_count];
+            rc = 0;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&store->lock);
+    mc_store_leave(store);
+    return rc;
+}
+
+/* ---- open and close ---- */
+
+static int parse_paths(const char *text, unsigned *allowed)
+{
+    static const struct {
+        const char *name;
+        unsigned path;
+    } names[] = {{"local", MC_PATH_LOCAL}, {"shm", MC_PATH_SHM}, {"tcp", MC_PATH_TCP}, {"all", MC_PATH_ALL}};
+    *allowed = 0;
+    while (*text != 0) {
+        size_t length = strcspn(text, ", "), i;
+        for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+            if (strlen(names[i].name) == length && strncasecmp(names[i].name, text, length) == 0)
+                break;
+        }
+        if (length > 0 && i == sizeof(names) / sizeof(names[0])) {
+            mc_log(ERROR, "unknown path \"%.*s\" in MC_PATHS or paths; known: local, shm, tcp", (int)length, text);
+            return MC_ERR_INVALID_PARAMS;
+        }
+        *allowed |= length > 0 ? names[i].path : 0;
+        text += length;
+        text += strspn(text, ", ");
+    }
+    if (*allowed == 0)
+        *allowed = MC_PATH_ALL;
+    return 0;
+}
+
+static int check_protocol(const char *protocol)
+{
+    if (protocol == NULL || protocol[0] == 0 || strcasecmp(protocol, "tcp") == 0)
+        return 0;
+    if (strcasecmp(protocol, "rdma") == 0) {
+        mc_log_limited(WARNING, "protocol rdma: this version has no rdma path yet; shared memory and tcp are used");
+        return 0;
+    }
+    mc_log(ERROR, "unknown protocol \"%s\"; use \"tcp\" (same-host peers use shared memory by themselves)", protocol);
+    return MC_ERR_INVALID_PARAMS;
+}
+
+static uint32_t timeout_from_environment(void)
+{
+    const char *text = getenv("MC_RPC_TIMEOUT_MS");
+    if (text == NULL || text[0] == 0)
+        return MC_CALL_TIMEOUT_MS_DEFAULT;
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (*end != 0 || value == 0 || value > 86400000) {
+        mc_log(WARNING, "MC_RPC_TIMEOUT_MS=%s is not a number of milliseconds from 1 to 86400000; %u is used", text,
+               MC_CALL_TIMEOUT_MS_DEFAULT);
+        return MC_CALL_TIMEOUT_MS_DEFAULT;
+    }
+    return value < 0 ? 86400000u : (uint32_t)value; /* the original: negative = no limit */
+}
+
+/* Checks the configuration and copies it; nothing else is touched. */
+static int configure(struct mc_store *store, const struct mc_store_config *config, char *host, size_t host_size,
+                     uint16_t *port, unsigned *allowed)
+{
+    const char *paths = getenv("MC_PATHS"), *address = config->master_server_addr;
+    char master_host[MC_ADDRESS_MAX];
+    uint16_t master_port = 50051;
+    if (address == NULL || address[0] == 0)
+        address = "127.0.0.1:50051";
+    if (config->local_hostname == NULL || mc_address_split(config->local_hostname, host, host_size, port) < 0) {
+        mc_log(ERROR, "local_hostname \"%s\" is not host or host:port",
+               config->local_hostname == NULL ? "" : config->local_hostname);
+        return MC_ERR_INVALID_PARAMS;
+    }
+    if (mc_address_split(address, master_host, sizeof(master_host), &master_port) < 0 || master_port == 0) {
+        mc_log(ERROR, "master_server_addr \"%s\" is not host:port", address);
+        return MC_ERR_INVALID_PARAMS;
+    }
+    mc_address_join(store->master_address, sizeof(store->master_address), master_host, master_port);
+    int rc = check_protocol(config->protocol);
+    if (rc == 0)
+        rc = parse_paths(paths != NULL ? paths : config->paths != NULL ? config->paths : "", allowed);
+    store->segment_size = config->global_segment_size;
+    store->local_buffer_size = config->local_buffer_size;
+    store->call_timeout_ms = config->call_timeout_ms != 0 ? config->call_timeout_ms : timeout_from_environment();
+    return rc;
+}
+
+static bool is_loopback(const char *host)
+{
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcasecmp(host, "localhost") == 0;
+}
+
+static int start_owner(struct mc_store *store, const char *host, uint16_t port, unsigned allowed, uint64_t deadline_ns)
+{
+    struct mc_memory_limits limits;
+    struct mc_owner *owner;
+    const char *reason;
+    const char *seen_host = mc_keeper_local_host(store->keeper);
+    const char *advertise = host;
+    if (is_loopback(host) && seen_host[0] != 0 && !is_loopback(seen_host)) {
+        mc_log(WARNING, "local_hostname is %s but the master is on another machine; others are told %s", host,
+               seen_host);
+        advertise = seen_host;
+    }
+    mc_memory_limits_read(&limits);
+    uint64_t capacity = mc_memory_capacity(store->segment_size, &limits, &reason);
+    if (reason != NULL)
+        mc_log(WARNING, "global_segment_size %" PRIu64 " is limited to %" PRIu64 " bytes by %s", store->segment_size,
+               capacity, reason);
+    if (capacity == 0)
+        return MC_ERR_NO_MEMORY;
+    struct mc_owner_config config = {.engine = store->engine,
+                                     .master_address = store->master_address,
+                                     .master_node = store->master_node,
+                                     .node = store->node,
+                                     .incarnation = store->incarnation,
+                                     .advertise_host = advertise,
+                                     .bind_host = advertise,
+                                     .port = port,
+                                     .unix_allowed = (allowed & MC_PATH_SHM) != 0,
+                                     .capacity = capacity};
+    int rc = mc_owner_create(&config, &owner);
+    if (rc < 0)
+        return rc;
+    rc = mc_owner_first_mount(owner, deadline_ns);
+    if (rc < 0) {
+        mc_log(ERROR, "the master at %s did not mount the segment: %s", store->master_address, mc_error_name(rc));
+        mc_owner_close(owner);
+        return rc;
+    }
+    mc_address_join(store->hostname, sizeof(store->hostname), advertise, mc_owner_port(owner));
+    mc_log(INFO, "client_id=%016" PRIx64 "%016" PRIx64 ", action=mount_segment, segment_name=%s, size=%" PRIu64,
+           store->node.high, store->node.low, store->hostname, capacity);
+    atomic_store(&store->owner, owner);
+    mc_keeper_wake(store->keeper);
+    return 0;
+}
+
+/* What is left when every thread has stopped. */
+static void store_free(struct mc_store *store)
+{
+    for (struct mc_link *link = store->idle, *next; link != NULL; link = next) {
+        next = link->next;
+        mc_link_free(link);
+    }
+    endpoints_free(store);
+    free(store->registered);
+    pthread_mutex_destroy(&store->lock);
+    free(store);
+}
+
+int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
+{
+    char host[MC_ADDRESS_MAX];
+    uint16_t port = 0;
+    unsigned allowed;
+    if (config == NULL || made == NULL)
+        return MC_ERR_INVALID_PARAMS;
+    struct mc_store *store = calloc(1, sizeof(*store));
+    if (store == NULL)
+        return MC_ERR_NO_MEMORY;
+    pthread_mutex_init(&store->lock, NULL);
+    int rc = configure(store, config, host, sizeof(host), &port, &allowed);
+    if (rc < 0)
+        goto fail_free;
+    uint64_t deadline_ns = mc_store_deadline(store, 0);
+    store->node = mc_random_id();
+    store->host = mc_host_id();
+    store->incarnation = mc_random_u64() >> 1;
+    mc_address_join(store->hostname, sizeof(store->hostname), host, port);
+    store->engine = mc_engine_create(store->node, store->incarnation, allowed);
+    if (store->engine == NULL) {
+        rc = MC_ERR_NO_MEMORY;
+        goto fail_free;
+    }
+    rc = mc_keeper_start(store, deadline_ns, &store->keeper);
+    if (rc < 0) {
+        mc_log(ERROR,
+               "no master answers at %s within %u ms: %s; check master_server_addr and that mooncake_master runs",
+               store->master_address, store->call_timeout_ms, mc_error_name(rc));
+        goto fail_engine;
+    }
+    mc_address_join(store->hostname, sizeof(store->hostname), host,
+                    port != 0 ? port : mc_keeper_local_port(store->keeper));
+    if (store->segment_size > 0) {
+        rc = start_owner(store, host, port, allowed, deadline_ns);
+        if (rc < 0)
+            goto fail_keeper;
+    }
+    registry_add(store);
+    *made = store;
+    return 0;
+
+fail_keeper:
+    mc_keeper_stop(store->keeper);
+fail_engine:
+    mc_engine_destroy(store->engine);
+fail_free:
+    store_free(store);
+    return rc == MC_ERR_RPC_TIMEOUT ? MC_ERR_RPC_FAIL : rc;
+}
+
+int mc_store_close(struct mc_store *store)
+{
+    if (store == NULL || atomic_load(&store->forked))
+        return 0; /* in a forked child everything belongs to the parent; the little memory is left */
+    atomic_store(&store->closing, true);
+    while (atomic_load(&store->calls) > 0)
+        usleep(CLOSE_POLL_US);
+    registry_remove(store);
+    mc_keeper_stop(store->keeper);
+    struct mc_owner *owner = atomic_exchange(&store->owner, NULL);
+    if (owner != NULL)
+        mc_owner_close(owner);
+    mc_engine_destroy(store->engine);
+    store_free(store);
+    return 0;
+}
+
+const char *mc_store_hostname(const struct mc_store *store)
+{
+    return store->hostname;
+}
+
+static void build_ping(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    (void)context;
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_EXIST, request_id);
+    mc_wire_none_write(out, &(struct mc_wire_none){0});
+    mc_list_empty(out);
+    mc_frame_end(out, frame);
+}
+
+int mc_store_health(struct mc_store *store)
+{
+    struct mc_link *link;
+    struct mc_reader reader;
+    int rc = mc_store_enter(store);
+    if (rc < 0)
+        return 1;
+    rc = mc_link_call(store, mc_clock_ns() + 1000000000ull, build_ping, NULL, MC_MESSAGE_EXIST_REPLY, &link, &reader);
+    if (rc == 0)
+        mc_link_return(store, link);
+    mc_store_leave(store);
+    return rc == 0 ? 0 : 2;
+}
+
+void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *statistics)
+{
+    const struct mc_engine_counters *counters = mc_engine_counters(store->engine);
+    struct mc_owner *owner = atomic_load(&store->owner);
+    *statistics = (struct mc_store_statistics){.put_objects = atomic_load(&store->put_objects),
+                                               .put_bytes = atomic_load(&store->put_bytes),
+                                               .get_objects = atomic_load(&store->get_objects),
+                                               .get_bytes = atomic_load(&store->get_bytes),
+                                               .get_misses = atomic_load(&store->get_misses),
+                                               .retries = atomic_load(&store->retries),
+                                               .checksum_errors = atomic_load(&counters->checksum_errors),
+                                               .fallbacks = atomic_load(&counters->fallbacks)};
+    for (size_t i = 0; i < 4; i++)
+        statistics->path_bytes[i] = atomic_load(&counters->path_bytes[i]);
+    if (owner != NULL) {
+        statistics->segment_capacity = mc_owner_capacity(owner);
+        statistics->segment_populated = mc_owner_populated(owner);
+    }
+}

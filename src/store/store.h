@@ -1,0 +1,101 @@
+/* Inside of one store client: what its files share.
+ *
+ * Threads x data
+ *   caller threads   borrow a link (master connection) each, move bytes themselves
+ *   keeper thread    heartbeats on a connection of its own (keeper.c); touches no lock that a caller holds while it
+ * waits serve thread     only with a segment: owner.c, engine/serve.c `lock` guards the idle links, the endpoint cache
+ * and the registered buffers; it is never held over a system call that can wait.
+ */
+#ifndef MC_STORE_STORE_H
+#define MC_STORE_STORE_H
+
+#include "base/error.h"
+#include "engine/engine.h"
+#include "store/link.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define MC_ENDPOINTS_MAX 65536u  /* cached segments */
+#define MC_REGISTERED_MAX 65536u /* registered buffers */
+#define MC_SHUNNED_MAX 64u       /* segments hidden after a failed transfer */
+#define MC_SHUN_MS 1000u         /* so long */
+#define MC_PATH_OPEN_MS 400u           /* to connect to a store node and exchange hellos */
+#define MC_COMMIT_WAIT_MS 100u   /* an owner that has not confirmed by then: the put is placed again */
+#define MC_CALL_TIMEOUT_MS_DEFAULT 5000u
+#define MC_BYTES_PER_SECOND_ASSUMED (64u << 20) /* a call's deadline grows by a second for so many bytes */
+
+struct mc_owner;
+struct mc_keeper;
+
+struct mc_registered {
+    void *base;
+    size_t size;
+};
+
+struct mc_cached_endpoint { /* key: (epoch, endpoint.segment) */
+    uint64_t epoch;
+    struct mc_endpoint endpoint;
+};
+
+struct mc_shunned {
+    uint64_t epoch, until_ms;
+    uint32_t segment;
+};
+
+struct mc_store {
+    char hostname[MC_ADDRESS_MAX];       /* "host:port" advertised */
+    char master_address[MC_ADDRESS_MAX]; /* as configured; resolved at every connect */
+    uint64_t segment_size, local_buffer_size;
+    uint32_t call_timeout_ms;
+    struct mc_id node, host;
+    uint64_t incarnation;
+    struct mc_engine *engine;
+    _Atomic(struct mc_owner *) owner; /* NULL: pure client */
+    struct mc_keeper *keeper;
+
+    pthread_mutex_t lock;
+    struct mc_id master_node; /* who answered the last hello over tcp; names its unix socket */
+    struct mc_link *idle;     /* stack */
+    struct mc_link *borrowed; /* list by next_borrowed, so that a forked child can close their descriptors */
+    size_t idle_count;
+    struct mc_cached_endpoint **endpoints; /* hash table, NULL = free */
+    size_t endpoint_count, endpoint_capacity;
+    struct mc_shunned shunned[MC_SHUNNED_MAX];
+    _Atomic uint64_t shunned_until_ms; /* nothing is shunned after it: a look without the lock */
+    struct mc_registered *registered;
+    size_t registered_count, registered_capacity;
+
+    _Atomic uint32_t calls;
+    _Atomic bool closing, forked;
+    _Atomic uint64_t lease_ttl_ms, epoch; /* as the last hello said */
+    _Atomic uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses, retries;
+    struct mc_store *next; /* registry of the fork handler */
+};
+
+/* Every public call is framed by these. 0, or the code to return. */
+int mc_store_enter(struct mc_store *store);
+void mc_store_leave(struct mc_store *store);
+
+/* Deadline of a call that moves so many bytes. */
+uint64_t mc_store_deadline(const struct mc_store *store, uint64_t bytes);
+int mc_key_check(struct mc_bytes key);
+/* Sum of the parts; saturates. */
+uint64_t mc_parts_length(const struct iovec *parts, size_t part_count);
+
+/* Endpoint of a segment of that epoch, from the cache or the master. Copies. */
+int mc_store_endpoint(struct mc_store *store, uint64_t epoch, uint32_t segment, uint64_t deadline_ns,
+                      struct mc_endpoint *endpoint);
+/* A referenced path to a segment of that epoch. */
+int mc_store_path(struct mc_store *store, uint64_t epoch, uint32_t segment, uint64_t deadline_ns,
+                  struct mc_path **path);
+/* A transfer over that path failed: drop it, hide the segment from this client for a while, tell the master (on the
+ * link, one way). */
+void mc_store_report(struct mc_store *store, struct mc_link *link, uint32_t segment, struct mc_path *path, int code);
+bool mc_store_is_shunned(struct mc_store *store, uint64_t epoch, uint32_t segment);
+/* Hides a segment from this client for MC_SHUN_MS. */
+void mc_store_shun(struct mc_store *store, uint64_t epoch, uint32_t segment);
+/* Fills up to capacity numbers of shunned segments of the latest epoch. */
+size_t mc_store_shunned(struct mc_store *store, uint32_t *segments, size_t capacity);
+
+#endif
