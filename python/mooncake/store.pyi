@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types of mooncake.store. Sizes and offsets are bytes, addresses are ints; a negative result is a code of mooncake.h."""
+
+import sys
+from enum import IntEnum
+from typing import Any, Dict, List, Optional, Sequence, SupportsIndex, Union, final, overload
+
+if sys.version_info >= (3, 12):
+    from collections.abc import Buffer
+else:
+    from typing_extensions import Buffer
+
+__version__: str
+
+_Key = Union[str, bytes]
+_Size = Union[int, str, float]
+
+class SoftPinAction(IntEnum):
+    PRESERVE = 0
+    ENABLE = 1
+    DISABLE = 2
+
+class ObjectDataType(IntEnum):
+    UNKNOWN = 0
+    KVCACHE = 1
+    TENSOR = 2
+    WEIGHT = 3
+    SAMPLE = 4
+    ACTIVATION = 5
+    GRADIENT = 6
+    OPTIMIZER_STATE = 7
+    METADATA = 8
+    GENERAL = 9
+
+class ReplicaStatus(IntEnum):
+    UNDEFINED = 0
+    INITIALIZED = 1
+    PROCESSING = 2
+    COMPLETE = 3
+    REMOVED = 4
+    FAILED = 5
+
+class ReplicateConfig:
+    """How a put places its copies. One object may be used for many calls."""
+
+    replica_num: int
+    nof_replica_num: int
+    dfs_replica_num: int
+    soft_pin_action: SoftPinAction
+    soft_pin_ttl_ms: Optional[int]
+    with_soft_pin: bool
+    with_hard_pin: bool
+    preferred_segments: List[str]
+    preferred_segment: str
+    preferred_nof_segments: List[str]
+    prefer_alloc_in_same_node: bool
+    data_type: ObjectDataType
+    group_ids: Optional[List[str]]
+    def __init__(self) -> None: ...
+
+@final
+class BufferHandle:
+    """One object's bytes in memory of their own: buffer protocol (1-D, format 'b', writable)."""
+
+    def ptr(self) -> int: ...
+    def size(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Descriptor:
+    @property
+    def size_(self) -> int: ...
+    @property
+    def buffer_address_(self) -> int: ...
+    @property
+    def transport_endpoint_(self) -> str: ...
+
+@final
+class MemoryDescriptor:
+    @property
+    def buffer_descriptor(self) -> Descriptor: ...
+
+@final
+class ReplicaDescriptor:
+    @property
+    def status(self) -> ReplicaStatus: ...
+    def get_memory_descriptor(self) -> MemoryDescriptor: ...
+    def is_memory_replica(self) -> bool: ...
+    def is_disk_replica(self) -> bool: ...
+    def is_local_disk_replica(self) -> bool: ...
+
+class MooncakeHostMemAllocator:
+    def alloc(self, size: SupportsIndex) -> int: ...
+    def free(self, ptr: SupportsIndex) -> int: ...
+
+def bind_to_numa_node(node: int, /) -> None: ...
+
+class MooncakeDistributedStore:
+    """One member of a Mooncake cluster: a client, a store node, or both."""
+
+    def __init__(self) -> None: ...
+    @overload
+    def setup(
+        self,
+        local_hostname: str,
+        metadata_server: str,
+        global_segment_size: _Size,
+        local_buffer_size: _Size,
+        protocol: str,
+        rdma_devices: str,
+        master_server_addr: str,
+        engine: Any = None,
+        enable_ssd_offload: bool = False,
+        ssd_offload_path: str = "",
+        tenant_id: str = "default",
+        enable_client_http_server: bool = False,
+        client_http_port: int = 9300,
+    ) -> int: ...
+    @overload
+    def setup(self, config: Dict[str, Any]) -> int: ...
+    def close(self) -> int: ...
+    def health_check(self) -> int: ...
+    def get_hostname(self) -> str: ...
+    def register_buffer(self, buffer_ptr: SupportsIndex, size: SupportsIndex) -> int: ...
+    def unregister_buffer(self, buffer_ptr: SupportsIndex) -> int: ...
+    def put(self, key: _Key, value: Buffer, config: Optional[ReplicateConfig] = None) -> int: ...
+    def put_parts(self, key: _Key, *parts: Buffer, config: Optional[ReplicateConfig] = None) -> int: ...
+    def put_batch(self, keys: Sequence[_Key], values: Sequence[Buffer], config: Optional[ReplicateConfig] = None) -> int: ...
+    def put_from(
+        self, key: _Key, buffer_ptr: SupportsIndex, size: SupportsIndex, config: Optional[ReplicateConfig] = None
+    ) -> int: ...
+    def batch_put_from(
+        self,
+        keys: Sequence[_Key],
+        buffer_ptrs: Sequence[SupportsIndex],
+        sizes: Sequence[SupportsIndex],
+        config: Optional[ReplicateConfig] = None,
+    ) -> List[int]: ...
+    def batch_put_from_multi_buffers(
+        self,
+        keys: Sequence[_Key],
+        all_buffer_ptrs: Sequence[Sequence[SupportsIndex]],
+        all_sizes: Sequence[Sequence[SupportsIndex]],
+        config: Optional[ReplicateConfig] = None,
+    ) -> List[int]: ...
+    def get(self, key: _Key) -> bytes: ...
+    def get_batch(self, keys: Sequence[_Key]) -> List[bytes]: ...
+    def get_buffer(self, key: _Key) -> Optional[BufferHandle]: ...
+    def batch_get_buffer(self, keys: Sequence[_Key]) -> List[Optional[BufferHandle]]: ...
+    def get_into(self, key: _Key, buffer_ptr: SupportsIndex, size: SupportsIndex) -> int: ...
+    def batch_get_into(
+        self, keys: Sequence[_Key], buffer_ptrs: Sequence[SupportsIndex], sizes: Sequence[SupportsIndex]
+    ) -> List[int]: ...
+    def batch_get_into_multi_buffers(
+        self,
+        keys: Sequence[_Key],
+        all_buffer_ptrs: Sequence[Sequence[SupportsIndex]],
+        all_sizes: Sequence[Sequence[SupportsIndex]],
+        prefer_alloc_in_same_node: bool = False,
+    ) -> List[int]: ...
+    def get_into_ranges(
+        self,
+        buffer_ptrs: Sequence[SupportsIndex],
+        all_keys: Sequence[Sequence[_Key]],
+        all_dst_offsets: Sequence[Sequence[Sequence[SupportsIndex]]],
+        all_src_offsets: Sequence[Sequence[Sequence[SupportsIndex]]],
+        all_sizes: Sequence[Sequence[Sequence[SupportsIndex]]],
+    ) -> List[List[List[int]]]: ...
+    def is_exist(self, key: _Key) -> int: ...
+    def batch_is_exist(self, keys: Sequence[_Key]) -> List[int]: ...
+    def get_size(self, key: _Key) -> int: ...
+    def remove(self, key: _Key, force: bool = False) -> int: ...
+    def batch_remove(self, keys: Sequence[_Key], force: bool = False) -> List[int]: ...
+    def remove_by_regex(self, regex_pattern: _Key, force: bool = False) -> int: ...
+    def remove_all(self, force: bool = False) -> int: ...
+    def get_replica_desc(self, key: _Key) -> List[ReplicaDescriptor]: ...
+    def batch_get_replica_desc(self, keys: Sequence[_Key]) -> Dict[_Key, List[ReplicaDescriptor]]: ...

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From Python's arguments to C: fastcall parameters, key lists, numbers, buffers. No call of the library is made here.
+ */
+#include "python/store_module.h"
+
+#include "env/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static Py_ssize_t find_name(const char *const *names, PyObject *name)
+{
+    for (Py_ssize_t i = 0; names[i] != NULL; i++)
+        if (PyUnicode_CompareWithASCIIString(name, names[i]) == 0)
+            return i;
+    return -1;
+}
+
+static int take_keywords(const struct mc_py_signature *signature, PyObject *const *args, PyObject *keywords,
+                         PyObject **values)
+{
+    Py_ssize_t count = PyTuple_Size(keywords);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *name = PyTuple_GetItem(keywords, i);
+        Py_ssize_t at = find_name(signature->names, name);
+        if (at < 0) {
+            PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", signature->method, name);
+            return -1;
+        }
+        if (values[at] != NULL) {
+            PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%U'", signature->method, name);
+            return -1;
+        }
+        values[at] = args[i];
+    }
+    return 0;
+}
+
+int mc_py_arguments(const struct mc_py_signature *signature, PyObject *const *args, Py_ssize_t count,
+                    PyObject *keywords, PyObject **values)
+{
+    Py_ssize_t i = 0;
+    for (; signature->names[i] != NULL; i++)
+        values[i] = i < count ? args[i] : NULL;
+    if (count > i) {
+        PyErr_Format(PyExc_TypeError, "%s() takes at most %zd arguments (%zd given)", signature->method, i, count);
+        return -1;
+    }
+    if (keywords != NULL && take_keywords(signature, args + count, keywords, values) < 0)
+        return -1;
+    for (i = 0; i < signature->required; i++) {
+        if (values[i] == NULL) {
+            PyErr_Format(PyExc_TypeError, "%s() missing required argument '%s'", signature->method,
+                         signature->names[i]);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+void *mc_py_scratch_take(struct mc_py_scratch *scratch, size_t count, size_t size)
+{
+    if (size != 0 && count > PY_SSIZE_T_MAX / size) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    size_t bytes = (count * size + 15) & ~(size_t)15;
+    if (bytes <= STORE_SCRATCH_INLINE - scratch->used) {
+        void *at = scratch->inline_bytes + scratch->used;
+        scratch->used += bytes;
+        return at;
+    }
+    void *block = scratch->block_count < STORE_SCRATCH_BLOCKS ? PyMem_Malloc(bytes) : NULL;
+    if (block == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    scratch->blocks[scratch->block_count++] = block;
+    return block;
+}
+
+void mc_py_scratch_free(struct mc_py_scratch *scratch)
+{
+    while (scratch->block_count > 0)
+        PyMem_Free(scratch->blocks[--scratch->block_count]);
+}
+
+PyObject *mc_py_snapshot(PyObject *sequence, const char *name)
+{
+    PyObject *tuple;
+    if (PyList_Check(sequence)) {
+        tuple = PyList_AsTuple(sequence);
+    } else if (PyTuple_CheckExact(sequence)) {
+        Py_INCREF(sequence);
+        tuple = sequence;
+    } else if (PyUnicode_Check(sequence) || PyBytes_Check(sequence) || PyByteArray_Check(sequence) ||
+               !PySequence_Check(sequence)) {
+        PyErr_Format(PyExc_TypeError, "%s must be a list, tuple or other sequence, not %R", name,
+                     (PyObject *)Py_TYPE(sequence));
+        return NULL;
+    } else {
+        tuple = PySequence_Tuple(sequence);
+    }
+    if (tuple != NULL && PyTuple_Size(tuple) > (Py_ssize_t)STORE_BATCH_MAX) {
+        PyErr_Format(PyExc_ValueError, "%s has more than %d items; split the call", name, (int)STORE_BATCH_MAX);
+        Py_DECREF(tuple);
+        return NULL;
+    }
+    return tuple;
+}
+
+PyObject *mc_py_snapshot_deep(PyObject *sequence, int depth, const char *name)
+{
+    PyObject *outer = mc_py_snapshot(sequence, name);
+    if (outer == NULL || depth <= 1)
+        return outer;
+    Py_ssize_t count = PyTuple_Size(outer);
+    PyObject *nested = PyTuple_New(count);
+    for (Py_ssize_t i = 0; nested != NULL && i < count; i++) {
+        PyObject *inner = mc_py_snapshot_deep(PyTuple_GetItem(outer, i), depth - 1, name);
+        if (inner == NULL || PyTuple_SetItem(nested, i, inner) < 0)
+            Py_CLEAR(nested);
+    }
+    Py_DECREF(outer);
+    return nested;
+}
+
+int mc_py_snapshot_three(PyObject **lists, const char *method, PyObject **tuples, Py_ssize_t *key_count)
+{
+    static const char *const names[] = {"keys", "buffer_ptrs", "sizes"};
+    for (int i = 0; i < 3; i++)
+        tuples[i] = NULL;
+    for (int i = 0; i < 3; i++)
+        if ((tuples[i] = mc_py_snapshot(lists[i], names[i])) == NULL)
+            return 1;
+    *key_count = PyTuple_Size(tuples[0]);
+    if (PyTuple_Size(tuples[1]) == *key_count && PyTuple_Size(tuples[2]) == *key_count)
+        return 0;
+    mc_log(ERROR, "%s: %zd keys, %zd addresses, %zd sizes; the lists must be of one length", method, *key_count,
+           PyTuple_Size(tuples[1]), PyTuple_Size(tuples[2]));
+    return MC_ERR_INVALID_PARAMS;
+}
+
+size_t mc_py_count_inner(PyObject *nested)
+{
+    size_t total = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(nested); i++)
+        total += (size_t)PyTuple_Size(PyTuple_GetItem(nested, i));
+    return total;
+}
+
+int mc_py_key(PyObject *object, struct mc_bytes *key)
+{
+    Py_ssize_t length = 0;
+    if (PyUnicode_Check(object)) {
+        key->data = PyUnicode_AsUTF8AndSize(object, &length);
+        key->length = (size_t)length;
+        return key->data == NULL ? -1 : 0;
+    }
+    if (PyBytes_Check(object)) {
+        key->data = PyBytes_AsString(object);
+        key->length = (size_t)PyBytes_Size(object);
+        return 0;
+    }
+    PyErr_Format(PyExc_TypeError, "a key must be str or bytes, not %R", (PyObject *)Py_TYPE(object));
+    return -1;
+}
+
+struct mc_bytes *mc_py_keys(PyObject *snapshot, Py_ssize_t count, struct mc_py_scratch *scratch)
+{
+    struct mc_bytes *keys = mc_py_scratch_take(scratch, (size_t)count, sizeof(*keys));
+    if (keys == NULL)
+        return NULL;
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (mc_py_key(PyTuple_GetItem(snapshot, i), &keys[i]) < 0)
+            return NULL;
+    return keys;
+}
+
+int mc_py_u64(PyObject *object, uint64_t *value)
+{
+    if (PyLong_Check(object)) {
+        *value = PyLong_AsUnsignedLongLong(object);
+    } else {
+        PyObject *number = PyNumber_Index(object);
+        if (number == NULL)
+            return -1;
+        *value = PyLong_AsUnsignedLongLong(number);
+        Py_DECREF(number);
+    }
+    return *value == UINT64_MAX && PyErr_Occurred() != NULL ? -1 : 0;
+}
+
+int mc_py_flag(PyObject *object, bool *value)
+{
+    *value = false;
+    if (object == NULL)
+        return 0;
+    int truth = PyObject_IsTrue(object);
+    *value = truth > 0;
+    return truth < 0 ? -1 : 0;
+}
+
+int mc_py_part(uint64_t address, uint64_t size, struct iovec *part)
+{
+    if (size > PY_SSIZE_T_MAX || (address == 0 && size > 0) || address + size < address)
+        return MC_ERR_INVALID_PARAMS;
+    part->iov_base = (void *)(uintptr_t)address;
+    part->iov_len = (size_t)size;
+    return 0;
+}
+
+int mc_py_parts(PyObject *addresses, PyObject *sizes, struct iovec *parts, size_t *part_count)
+{
+    Py_ssize_t count = PyTuple_Size(addresses);
+    size_t first = *part_count;
+    int rc = count == PyTuple_Size(sizes) ? 0 : MC_ERR_INVALID_PARAMS;
+    for (Py_ssize_t i = 0; rc == 0 && i < count; i++) {
+        uint64_t address, size;
+        if (mc_py_u64(PyTuple_GetItem(addresses, i), &address) < 0 || mc_py_u64(PyTuple_GetItem(sizes, i), &size) < 0)
+            return 1;
+        if (size > 0)
+            rc = mc_py_part(address, size, &parts[(*part_count)++]);
+    }
+    if (rc < 0)
+        *part_count = first;
+    return rc;
+}
+
+/* Strided memory has no single run of bytes: gather it into a copy. */
+static int bytes_gather(PyObject *object, struct mc_py_bytes *bytes)
+{
+    if (PyObject_GetBuffer(object, &bytes->view, PyBUF_FULL_RO) < 0)
+        return -1;
+    bytes->exported = true;
+    bytes->length = (size_t)bytes->view.len;
+    bytes->copy = malloc(bytes->length + 1);
+    if (bytes->copy == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    bytes->data = bytes->copy;
+    return PyBuffer_ToContiguous(bytes->copy, &bytes->view, bytes->view.len, 'C');
+}
+
+static int bytes_borrow(PyObject *object, struct mc_py_bytes *bytes)
+{
+    if (PyObject_GetBuffer(object, &bytes->view, PyBUF_SIMPLE) == 0) {
+        bytes->exported = true;
+        bytes->data = bytes->view.buf;
+        bytes->length = (size_t)bytes->view.len;
+        return 0;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError))
+        return -1;
+    PyErr_Clear();
+    return bytes_gather(object, bytes);
+}
+
+static int bytes_check_part(PyObject *object)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(object, &view, PyBUF_FULL_RO) < 0)
+        return -1;
+    bool good = view.ndim == 1 && view.itemsize == 1;
+    PyBuffer_Release(&view);
+    if (!good)
+        PyErr_SetString(PyExc_RuntimeError, "parts must be 1-D bytes-like");
+    return good ? 0 : -1;
+}
+
+int mc_py_bytes_acquire(PyObject *object, bool parts_only, struct mc_py_bytes *bytes)
+{
+    bytes->exported = false;
+    bytes->copy = NULL;
+    if (PyBytes_CheckExact(object)) {
+        /* The caller's argument, or a snapshot, holds the object; bytes never change. */
+        bytes->data = PyBytes_AsString(object);
+        bytes->length = (size_t)PyBytes_Size(object);
+        return 0;
+    }
+    int rc = parts_only ? bytes_check_part(object) : 0;
+    if (rc == 0)
+        rc = bytes_borrow(object, bytes);
+    if (rc < 0)
+        mc_py_bytes_release(bytes);
+    return rc;
+}
+
+void mc_py_bytes_release(struct mc_py_bytes *bytes)
+{
+    free(bytes->copy);
+    bytes->copy = NULL;
+    if (bytes->exported)
+        PyBuffer_Release(&bytes->view);
+    bytes->exported = false;
+}
+
+PyObject *mc_py_list_of(Py_ssize_t count, long value)
+{
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
+        PyObject *number = PyLong_FromLong(value);
+        if (number == NULL || PyList_SetItem(list, i, number) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+PyObject *mc_py_list_of_i64(const int64_t *values, Py_ssize_t count)
+{
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
+        PyObject *number = PyLong_FromLongLong(values[i]);
+        if (number == NULL || PyList_SetItem(list, i, number) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+PyObject *mc_py_list_of_int(const int *values, Py_ssize_t count)
+{
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
+        PyObject *number = PyLong_FromLong(values[i]);
+        if (number == NULL || PyList_SetItem(list, i, number) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}

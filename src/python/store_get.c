@@ -1,0 +1,550 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * MooncakeDistributedStore's gets: as bytes, as BufferHandle, into addresses, by ranges. */
+#include "python/store_module.h"
+
+#include "env/log.h"
+
+#include <stdlib.h>
+
+#define BUFFER_ALIGNMENT ((size_t)64)
+
+/* Where one object goes when its length is not known before: a bytes object, or memory of ours. */
+struct get_target {
+    PyObject *bytes;
+    void *data;
+    uint64_t length;
+};
+
+struct get_call {
+    struct mc_py_scratch scratch;
+    Py_ssize_t key_count;
+    int64_t *results; /* per key */
+    struct mc_get_item *items;
+    Py_ssize_t *key_of; /* item -> key */
+    size_t item_count;
+    struct get_target *targets; /* per key; NULL when the caller gave the memory */
+    bool want_bytes;            /* bytes objects, not handles */
+    PyThreadState *thread;      /* the calling thread's, while the GIL is released */
+};
+
+/* -1 with an exception. Always followed by get_free. */
+static int get_init(struct get_call *call, Py_ssize_t key_count, bool with_targets, bool want_bytes)
+{
+    mc_py_scratch_init(&call->scratch);
+    call->key_count = key_count;
+    call->item_count = 0;
+    call->want_bytes = want_bytes;
+    call->targets = NULL;
+    call->results = mc_py_scratch_take(&call->scratch, (size_t)key_count, sizeof(*call->results));
+    call->items = mc_py_scratch_take(&call->scratch, (size_t)key_count, sizeof(*call->items));
+    call->key_of = mc_py_scratch_take(&call->scratch, (size_t)key_count, sizeof(*call->key_of));
+    if (call->results == NULL || call->items == NULL || call->key_of == NULL)
+        return -1;
+    if (!with_targets)
+        return 0;
+    call->targets = mc_py_scratch_take(&call->scratch, (size_t)key_count, sizeof(*call->targets));
+    for (Py_ssize_t i = 0; call->targets != NULL && i < key_count; i++)
+        call->targets[i] = (struct get_target){NULL, NULL, 0};
+    return call->targets == NULL ? -1 : 0;
+}
+
+static void get_free(struct get_call *call)
+{
+    for (Py_ssize_t i = 0; call->targets != NULL && i < call->key_count; i++) {
+        Py_XDECREF(call->targets[i].bytes);
+        free(call->targets[i].data);
+    }
+    mc_py_scratch_free(&call->scratch);
+}
+
+static void get_add(struct get_call *call, Py_ssize_t key_at, struct mc_bytes key, const struct iovec *parts,
+                    size_t part_count)
+{
+    call->key_of[call->item_count] = key_at;
+    call->items[call->item_count++] = (struct mc_get_item){key, parts, part_count, STORE_UNSET};
+}
+
+/* A bytes object is made by the interpreter, so this thread needs the GIL for a moment in the middle of the call. Large
+ * objects only: they are worth it. While the interpreter goes down a thread that asks for the GIL may never come back,
+ * inside of the library. */
+static void *allocate_bytes(struct get_call *call, struct get_target *target, uint64_t length)
+{
+    if (mc_py_exiting())
+        return NULL;
+    PyEval_RestoreThread(call->thread);
+    Py_XDECREF(target->bytes);
+    target->bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)length);
+    if (target->bytes == NULL)
+        PyErr_Clear();
+    void *data = target->bytes == NULL ? NULL : PyBytes_AsString(target->bytes);
+    call->thread = PyEval_SaveThread();
+    return data;
+}
+
+static void *allocate(void *context, size_t index, uint64_t length)
+{
+    struct get_call *call = context;
+    struct get_target *target = &call->targets[call->key_of[index]];
+    if (length > (uint64_t)PY_SSIZE_T_MAX - BUFFER_ALIGNMENT)
+        return NULL;
+    target->length = length;
+    if (call->want_bytes && length > STORE_COPY_MAX)
+        return allocate_bytes(call, target, length);
+    free(target->data);
+    if (call->want_bytes)
+        target->data = malloc((size_t)length);
+    else
+        target->data =
+            aligned_alloc(BUFFER_ALIGNMENT, ((size_t)length + BUFFER_ALIGNMENT - 1) & ~(BUFFER_ALIGNMENT - 1));
+    return target->data;
+}
+
+static void get_run(struct mc_py_store *self, struct get_call *call)
+{
+    struct mc_store *store = NULL;
+    int rc = mc_py_store_enter(self, &store);
+    if (rc < 0) {
+        for (Py_ssize_t i = 0; i < call->key_count; i++)
+            call->results[i] = rc;
+    } else {
+        call->thread = PyEval_SaveThread();
+        if (call->item_count > 0)
+            rc = mc_store_get(store, call->items, call->item_count, call->targets == NULL ? NULL : allocate, call);
+        mc_py_store_leave(self);
+        PyEval_RestoreThread(call->thread);
+    }
+    for (size_t i = 0; i < call->item_count; i++) {
+        int64_t result = call->items[i].result;
+        call->results[call->key_of[i]] = result != STORE_UNSET ? result : rc < 0 ? rc : MC_ERR_INTERNAL_ERROR;
+    }
+}
+
+/* Starts a call for a tuple of keys whose objects go to targets. */
+static int get_keys(struct mc_py_store *self, struct get_call *call, PyObject *snapshot, bool want_bytes)
+{
+    Py_ssize_t count = PyTuple_Size(snapshot);
+    if (get_init(call, count, true, want_bytes) < 0)
+        return -1;
+    struct mc_bytes *keys = mc_py_keys(snapshot, count, &call->scratch);
+    if (keys == NULL)
+        return -1;
+    for (Py_ssize_t i = 0; i < count; i++)
+        get_add(call, i, keys[i], NULL, 0);
+    get_run(self, call);
+    return 0;
+}
+
+/* The bytes of key i; b"" for any failure. */
+static PyObject *take_bytes(struct get_call *call, Py_ssize_t i)
+{
+    struct get_target *target = &call->targets[i];
+    if (call->results[i] <= 0 || (uint64_t)call->results[i] != target->length)
+        return PyBytes_FromStringAndSize(NULL, 0);
+    PyObject *bytes = target->bytes;
+    target->bytes = NULL;
+    return bytes != NULL ? bytes : PyBytes_FromStringAndSize(target->data, (Py_ssize_t)target->length);
+}
+
+/* The handle of key i; None for any failure. */
+static PyObject *take_handle(struct get_call *call, Py_ssize_t i)
+{
+    struct get_target *target = &call->targets[i];
+    if (call->results[i] <= 0 || (uint64_t)call->results[i] != target->length)
+        Py_RETURN_NONE;
+    void *data = target->data;
+    target->data = NULL;
+    return mc_py_buffer_handle(data, (size_t)target->length);
+}
+
+static PyObject *get_one(PyObject *object, PyObject *key_object, bool want_bytes)
+{
+    struct get_call call;
+    struct mc_bytes key;
+    PyObject *answer = NULL;
+    if (mc_py_key(key_object, &key) < 0)
+        return NULL;
+    if (get_init(&call, 1, true, want_bytes) == 0) {
+        get_add(&call, 0, key, NULL, 0);
+        get_run((struct mc_py_store *)object, &call);
+        answer = want_bytes ? take_bytes(&call, 0) : take_handle(&call, 0);
+    }
+    get_free(&call);
+    return answer;
+}
+
+static PyObject *get_many(PyObject *object, PyObject *list, bool want_bytes)
+{
+    struct get_call call;
+    PyObject *answer = NULL;
+    PyObject *snapshot = mc_py_snapshot(list, "keys");
+    if (snapshot == NULL)
+        return NULL;
+    if (get_keys((struct mc_py_store *)object, &call, snapshot, want_bytes) == 0)
+        answer = PyList_New(call.key_count);
+    for (Py_ssize_t i = 0; answer != NULL && i < call.key_count; i++) {
+        PyObject *item = want_bytes ? take_bytes(&call, i) : take_handle(&call, i);
+        if (item == NULL || PyList_SetItem(answer, i, item) < 0)
+            Py_CLEAR(answer);
+    }
+    get_free(&call);
+    Py_DECREF(snapshot);
+    return answer;
+}
+
+const char mc_py_doc_get[] = "get(key)\n--\n\nThe object as bytes; b\"\" when it is not there or on any failure. Never "
+                             "None, never raises for a failure.";
+MC_PY_SIGNATURE(get, 1, "key");
+PyObject *mc_py_store_get(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[1];
+    if (mc_py_arguments(&get_signature, args, count, keywords, values) < 0)
+        return NULL;
+    return get_one(object, values[0], true);
+}
+
+const char mc_py_doc_get_batch[] =
+    "get_batch(keys)\n--\n\nList of bytes as long as keys; b\"\" where an object is not there or on a failure.";
+MC_PY_SIGNATURE(get_batch, 1, "keys");
+PyObject *mc_py_store_get_batch(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[1];
+    if (mc_py_arguments(&get_batch_signature, args, count, keywords, values) < 0)
+        return NULL;
+    return get_many(object, values[0], true);
+}
+
+const char mc_py_doc_get_buffer[] =
+    "get_buffer(key)\n--\n\nThe object as a BufferHandle (writable memory of its own), or None.";
+MC_PY_SIGNATURE(get_buffer, 1, "key");
+PyObject *mc_py_store_get_buffer(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[1];
+    if (mc_py_arguments(&get_buffer_signature, args, count, keywords, values) < 0)
+        return NULL;
+    return get_one(object, values[0], false);
+}
+
+const char mc_py_doc_batch_get_buffer[] =
+    "batch_get_buffer(keys)\n--\n\nList as long as keys of BufferHandle, or None where there is no object.";
+MC_PY_SIGNATURE(batch_get_buffer, 1, "keys");
+PyObject *mc_py_store_batch_get_buffer(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[1];
+    if (mc_py_arguments(&batch_get_buffer_signature, args, count, keywords, values) < 0)
+        return NULL;
+    return get_many(object, values[0], false);
+}
+
+/* ---- into addresses ---- */
+
+static void get_add_address(struct get_call *call, Py_ssize_t key_at, struct mc_bytes key, uint64_t address,
+                            uint64_t size, struct iovec *part)
+{
+    call->results[key_at] = mc_py_part(address, size, part);
+    if (call->results[key_at] == 0)
+        get_add(call, key_at, key, part, 1);
+    else
+        mc_log_limited(ERROR, "a get into address 0x%llx of %llu bytes: no such memory", (unsigned long long)address,
+                       (unsigned long long)size);
+}
+
+const char mc_py_doc_get_into[] =
+    "get_into(key, buffer_ptr, size)\n--\n\n"
+    "Copies the whole object to address buffer_ptr, where size bytes are. The memory must stay until the call "
+    "returns.\n\n"
+    "Returns its length in bytes; -704: no such object; -703: still being written; -600: the buffer is smaller than "
+    "the\n"
+    "object, or address 0; -801: stored bytes are damaged. After a failure the buffer may hold anything.";
+MC_PY_SIGNATURE(get_into, 3, "key", "buffer_ptr", "size");
+PyObject *mc_py_store_get_into(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[3], *answer = NULL;
+    struct get_call call;
+    struct mc_bytes key;
+    struct iovec part;
+    uint64_t address, size;
+    if (mc_py_arguments(&get_into_signature, args, count, keywords, values) < 0 || mc_py_key(values[0], &key) < 0 ||
+        mc_py_u64(values[1], &address) < 0 || mc_py_u64(values[2], &size) < 0)
+        return NULL;
+    if (get_init(&call, 1, false, false) == 0) {
+        get_add_address(&call, 0, key, address, size, &part);
+        get_run((struct mc_py_store *)object, &call);
+        answer = PyLong_FromLongLong(call.results[0]);
+    }
+    get_free(&call);
+    return answer;
+}
+
+typedef int get_fill(struct get_call *call, PyObject **tuples, struct mc_bytes *keys);
+
+static int fill_addresses(struct get_call *call, PyObject **tuples, struct mc_bytes *keys)
+{
+    struct iovec *parts = mc_py_scratch_take(&call->scratch, (size_t)call->key_count, sizeof(*parts));
+    if (parts == NULL)
+        return -1;
+    for (Py_ssize_t i = 0; i < call->key_count; i++) {
+        uint64_t address, size;
+        if (mc_py_u64(PyTuple_GetItem(tuples[1], i), &address) < 0 ||
+            mc_py_u64(PyTuple_GetItem(tuples[2], i), &size) < 0)
+            return -1;
+        get_add_address(call, i, keys[i], address, size, &parts[i]);
+    }
+    return 0;
+}
+
+static int fill_multi(struct get_call *call, PyObject **tuples, struct mc_bytes *keys)
+{
+    size_t part_count = 0;
+    PyObject *sizes = NULL;
+    int rc = -1;
+    PyObject *addresses = mc_py_snapshot_deep(tuples[1], 2, "all_buffer_ptrs");
+    if (addresses != NULL)
+        sizes = mc_py_snapshot_deep(tuples[2], 2, "all_sizes");
+    struct iovec *parts =
+        sizes == NULL ? NULL : mc_py_scratch_take(&call->scratch, mc_py_count_inner(addresses), sizeof(*parts));
+    if (parts == NULL)
+        goto out;
+    for (Py_ssize_t i = 0; i < call->key_count; i++) {
+        size_t first = part_count;
+        int bad = mc_py_parts(PyTuple_GetItem(addresses, i), PyTuple_GetItem(sizes, i), parts, &part_count);
+        if (bad > 0)
+            goto out;
+        call->results[i] = bad;
+        if (bad == 0)
+            get_add(call, i, keys[i], parts + first, part_count - first);
+        else
+            mc_log_limited(
+                ERROR, "batch_get_into_multi_buffers: key %zd has a bad address, or not as many sizes as addresses", i);
+    }
+    rc = 0;
+out:
+    Py_XDECREF(addresses);
+    Py_XDECREF(sizes);
+    return rc;
+}
+
+static PyObject *get_lists(PyObject *object, const char *method, PyObject **values, get_fill *fill)
+{
+    struct get_call call;
+    PyObject *tuples[3], *answer = NULL;
+    Py_ssize_t key_count = 0;
+    int rc = mc_py_snapshot_three(values, method, tuples, &key_count);
+    if (rc < 0) {
+        answer = mc_py_list_of(key_count, rc);
+    } else if (rc == 0) {
+        rc = get_init(&call, key_count, false, false);
+        struct mc_bytes *keys = rc < 0 ? NULL : mc_py_keys(tuples[0], key_count, &call.scratch);
+        if (keys != NULL && fill(&call, tuples, keys) == 0) {
+            get_run((struct mc_py_store *)object, &call);
+            answer = mc_py_list_of_i64(call.results, key_count);
+        }
+        get_free(&call);
+    }
+    for (int i = 0; i < 3; i++)
+        Py_XDECREF(tuples[i]);
+    return answer;
+}
+
+const char mc_py_doc_batch_get_into[] =
+    "batch_get_into(keys, buffer_ptrs, sizes)\n--\n\n"
+    "get_into of many keys in one call: three lists of one length.\n\n"
+    "Returns a list of int as long as keys: the object's length in bytes, or a negative code.";
+MC_PY_SIGNATURE(batch_get_into, 3, "keys", "buffer_ptrs", "sizes");
+PyObject *mc_py_store_batch_get_into(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[3];
+    if (mc_py_arguments(&batch_get_into_signature, args, count, keywords, values) < 0)
+        return NULL;
+    return get_lists(object, "batch_get_into", values, fill_addresses);
+}
+
+const char mc_py_doc_batch_get_into_multi_buffers[] =
+    "batch_get_into_multi_buffers(keys, all_buffer_ptrs, all_sizes, prefer_alloc_in_same_node=False)\n--\n\n"
+    "Scatters object i over the pieces (all_buffer_ptrs[i][j], all_sizes[i][j]), in order. prefer_alloc_in_same_node "
+    "is accepted; the\n"
+    "nearest replica is always read.\n\n"
+    "Returns a list of int as long as keys: the object's length in bytes, or a negative code; -600: the pieces are too "
+    "small.";
+MC_PY_SIGNATURE(batch_get_into_multi_buffers, 3, "keys", "all_buffer_ptrs", "all_sizes", "prefer_alloc_in_same_node");
+PyObject *mc_py_store_batch_get_into_multi_buffers(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                                   PyObject *keywords)
+{
+    PyObject *values[4];
+    if (mc_py_arguments(&batch_get_into_multi_buffers_signature, args, count, keywords, values) < 0)
+        return NULL;
+    return get_lists(object, "batch_get_into_multi_buffers", values, fill_multi);
+}
+
+/* ---- ranges ---- */
+
+enum { RANGE_BUFFERS, RANGE_KEYS, RANGE_TARGETS, RANGE_SOURCES, RANGE_SIZES, RANGE_LISTS };
+static const int range_depth[RANGE_LISTS] = {1, 2, 3, 3, 3};
+
+struct range_call {
+    PyObject *tuples[RANGE_LISTS];
+    struct mc_range_item *items;
+    int64_t *results;  /* in the order of the sizes */
+    size_t *result_of; /* item -> result */
+    size_t item_count, result_count;
+};
+
+static size_t count_ranges(PyObject *sizes)
+{
+    size_t total = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(sizes); i++)
+        total += mc_py_count_inner(PyTuple_GetItem(sizes, i));
+    return total;
+}
+
+/* Do all five lists have one shape? */
+static bool ranges_match(PyObject **tuples)
+{
+    Py_ssize_t buffers = PyTuple_Size(tuples[RANGE_BUFFERS]);
+    for (int i = RANGE_KEYS; i < RANGE_LISTS; i++)
+        if (PyTuple_Size(tuples[i]) != buffers)
+            return false;
+    for (Py_ssize_t b = 0; b < buffers; b++) {
+        Py_ssize_t keys = PyTuple_Size(PyTuple_GetItem(tuples[RANGE_KEYS], b));
+        for (int i = RANGE_TARGETS; i < RANGE_LISTS; i++)
+            if (PyTuple_Size(PyTuple_GetItem(tuples[i], b)) != keys)
+                return false;
+        for (Py_ssize_t k = 0; k < keys; k++) {
+            Py_ssize_t ranges = PyTuple_Size(PyTuple_GetItem(PyTuple_GetItem(tuples[RANGE_SIZES], b), k));
+            for (int i = RANGE_TARGETS; i < RANGE_SIZES; i++)
+                if (PyTuple_Size(PyTuple_GetItem(PyTuple_GetItem(tuples[i], b), k)) != ranges)
+                    return false;
+        }
+    }
+    return true;
+}
+
+/* The ranges of one key. -1 with an exception. */
+static int ranges_of_key(struct range_call *call, struct mc_bytes key, uint64_t base, PyObject *targets,
+                         PyObject *sources, PyObject *sizes)
+{
+    for (Py_ssize_t r = 0; r < PyTuple_Size(sizes); r++) {
+        uint64_t target, source, size;
+        struct iovec part;
+        if (mc_py_u64(PyTuple_GetItem(targets, r), &target) < 0 ||
+            mc_py_u64(PyTuple_GetItem(sources, r), &source) < 0 || mc_py_u64(PyTuple_GetItem(sizes, r), &size) < 0)
+            return -1;
+        size_t at = call->result_count++;
+        bool good = base != 0 && base + target >= base && mc_py_part(base + target, size, &part) == 0;
+        call->results[at] = MC_ERR_INVALID_PARAMS;
+        if (!good)
+            continue;
+        call->result_of[call->item_count] = at;
+        call->items[call->item_count++] = (struct mc_range_item){key, source, size, part.iov_base, STORE_UNSET};
+    }
+    return 0;
+}
+
+static int ranges_fill(struct range_call *call)
+{
+    PyObject **tuples = call->tuples;
+    for (Py_ssize_t b = 0; b < PyTuple_Size(tuples[RANGE_BUFFERS]); b++) {
+        PyObject *keys = PyTuple_GetItem(tuples[RANGE_KEYS], b);
+        PyObject *targets = PyTuple_GetItem(tuples[RANGE_TARGETS], b),
+                 *sources = PyTuple_GetItem(tuples[RANGE_SOURCES], b);
+        PyObject *sizes = PyTuple_GetItem(tuples[RANGE_SIZES], b);
+        uint64_t base;
+        if (mc_py_u64(PyTuple_GetItem(tuples[RANGE_BUFFERS], b), &base) < 0)
+            return -1;
+        for (Py_ssize_t k = 0; k < PyTuple_Size(keys); k++) {
+            struct mc_bytes key;
+            if (mc_py_key(PyTuple_GetItem(keys, k), &key) < 0 ||
+                ranges_of_key(call, key, base, PyTuple_GetItem(targets, k), PyTuple_GetItem(sources, k),
+                              PyTuple_GetItem(sizes, k)) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}
+
+static void ranges_run(struct mc_py_store *self, struct range_call *call)
+{
+    struct mc_store *store = NULL;
+    int rc = mc_py_store_enter(self, &store);
+    if (rc == 0) {
+        Py_BEGIN_ALLOW_THREADS if (call->item_count > 0) rc = mc_store_get_ranges(store, call->items, call->item_count);
+        mc_py_store_leave(self);
+        Py_END_ALLOW_THREADS
+    }
+    for (size_t i = 0; i < call->item_count; i++) {
+        int64_t result = call->items[i].result;
+        call->results[call->result_of[i]] = result != STORE_UNSET ? result : rc < 0 ? rc : MC_ERR_INTERNAL_ERROR;
+    }
+}
+
+/* Results in the shape of the sizes. */
+static PyObject *ranges_shape(PyObject *shape, int depth, const int64_t **results)
+{
+    Py_ssize_t count = PyTuple_Size(shape);
+    if (depth == 1) {
+        PyObject *leaf = mc_py_list_of_i64(*results, count);
+        *results += count;
+        return leaf;
+    }
+    PyObject *list = PyList_New(count);
+    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
+        PyObject *inner = ranges_shape(PyTuple_GetItem(shape, i), depth - 1, results);
+        if (inner == NULL || PyList_SetItem(list, i, inner) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *ranges_answer(struct mc_py_store *self, struct range_call *call)
+{
+    struct mc_py_scratch scratch;
+    PyObject *answer = NULL;
+    size_t total = count_ranges(call->tuples[RANGE_SIZES]);
+    mc_py_scratch_init(&scratch);
+    call->results = mc_py_scratch_take(&scratch, total, sizeof(*call->results));
+    call->items = mc_py_scratch_take(&scratch, total, sizeof(*call->items));
+    call->result_of = mc_py_scratch_take(&scratch, total, sizeof(*call->result_of));
+    if (call->results == NULL || call->items == NULL || call->result_of == NULL)
+        goto out;
+    for (size_t i = 0; i < total; i++)
+        call->results[i] = MC_ERR_INVALID_PARAMS;
+    if (!ranges_match(call->tuples))
+        mc_log(ERROR, "get_into_ranges: the lists are not of one shape: buffer_ptrs[b], all_keys[b][k], offsets and "
+                      "sizes [b][k][r]");
+    else if (ranges_fill(call) == 0)
+        ranges_run(self, call);
+    else
+        goto out;
+    const int64_t *results = call->results;
+    answer = ranges_shape(call->tuples[RANGE_SIZES], range_depth[RANGE_SIZES], &results);
+out:
+    mc_py_scratch_free(&scratch);
+    return answer;
+}
+
+const char mc_py_doc_get_into_ranges[] =
+    "get_into_ranges(buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes)\n--\n\n"
+    "Copies parts of objects. For buffer b, its key k and that key's range r: all_sizes[b][k][r] bytes from offset "
+    "all_src_offsets[b][k][r] of\n"
+    "object all_keys[b][k] to address buffer_ptrs[b] + all_dst_offsets[b][k][r]. Each part is verified by its own "
+    "checksums.\n\n"
+    "Returns lists [b][k][r] of int: the bytes copied, or a negative code; -600 beyond the object's end; -600 "
+    "everywhere when the lists are not\n"
+    "of one shape.";
+MC_PY_SIGNATURE(get_into_ranges, 5, "buffer_ptrs", "all_keys", "all_dst_offsets", "all_src_offsets", "all_sizes");
+PyObject *mc_py_store_get_into_ranges(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[RANGE_LISTS], *answer = NULL;
+    struct range_call call = {.item_count = 0};
+    if (mc_py_arguments(&get_into_ranges_signature, args, count, keywords, values) < 0)
+        return NULL;
+    int i = 0;
+    for (; i < RANGE_LISTS; i++)
+        if ((call.tuples[i] = mc_py_snapshot_deep(values[i], range_depth[i], get_into_ranges_names[i])) == NULL)
+            break;
+    if (i == RANGE_LISTS)
+        answer = ranges_answer((struct mc_py_store *)object, &call);
+    for (i = 0; i < RANGE_LISTS; i++)
+        Py_XDECREF(call.tuples[i]);
+    return answer;
+}

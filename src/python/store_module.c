@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The extension module mooncake.store: its table of contents. State is global (one interpreter per process): an
+ * interpreter with a GIL of its own refuses the import with ImportError. */
+#include "python/store_module.h"
+
+int mc_py_module_add(PyObject *module, const char *name, PyObject *value)
+{
+    int rc = value == NULL ? -1 : PyObject_SetAttrString(module, name, value);
+    Py_XDECREF(value);
+    return rc;
+}
+
+static PyMethodDef module_methods[] = {
+    {"bind_to_numa_node", mc_py_bind_to_numa_node, METH_O,
+     "bind_to_numa_node(node)\n--\n\nMoves the calling thread to the processors of a NUMA node, as far as they exist "
+     "and are allowed. Never raises."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "mooncake.store",
+    .m_doc =
+        "The Mooncake store: a pool of memory over many machines, in which objects are put and found by key.\n\n"
+        "See MooncakeDistributedStore. Codes: 0 or a count is success, negative is an error of include/mooncake.h.",
+    .m_size = -1,
+    .m_methods = module_methods,
+};
+
+static int module_fill(PyObject *module)
+{
+    if (mc_py_types_add(module) < 0)
+        return -1;
+    if (mc_py_module_add(module, "MooncakeDistributedStore", PyType_FromSpec(&mc_py_store_spec)) < 0)
+        return -1;
+    if (mc_py_module_add(module, "MooncakeHostMemAllocator", PyType_FromSpec(&mc_py_allocator_spec)) < 0)
+        return -1;
+    if (mc_py_module_add(module, "__version__", PyUnicode_FromString(mc_version())) < 0)
+        return -1;
+    return mc_py_store_start(module);
+}
+
+/* Engines catch ImportError and nothing else. */
+static void fail_import(void)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    PyErr_Format(PyExc_ImportError, "mooncake.store cannot start: %S", value != NULL ? value : Py_None);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+}
+
+PyMODINIT_FUNC PyInit_store(void);
+PyMODINIT_FUNC PyInit_store(void)
+{
+    PyObject *module = PyModule_Create(&module_definition);
+    if (module == NULL || module_fill(module) < 0) {
+        Py_CLEAR(module);
+        fail_import();
+    }
+    return module;
+}

@@ -1,0 +1,585 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The type MooncakeDistributedStore: its life (set up, used by many threads, closed, forked) and its calls that move no
+ * bytes. */
+#include "python/store_module.h"
+
+#include "env/log.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#define EXIT_WAIT_S 2 /* how long close waits for other threads' calls once the interpreter goes down */
+
+static _Atomic unsigned fork_count; /* forks between the module's import and this process */
+static _Atomic bool exiting;
+
+static void on_fork_in_child(void)
+{
+    atomic_fetch_add_explicit(&fork_count, 1, memory_order_relaxed);
+}
+bool mc_py_exiting(void)
+{
+    return atomic_load_explicit(&exiting, memory_order_relaxed);
+}
+
+static PyObject *on_exit_of_interpreter(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    atomic_store_explicit(&exiting, true, memory_order_relaxed);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef exit_method = {"_exiting", on_exit_of_interpreter, METH_NOARGS, NULL};
+
+int mc_py_store_start(PyObject *module)
+{
+    static bool done;
+    if (done)
+        return 0;
+    PyObject *atexit = PyImport_ImportModule("atexit");
+    PyObject *function = atexit == NULL ? NULL : PyCFunction_New(&exit_method, module);
+    PyObject *result = function == NULL ? NULL : PyObject_CallMethod(atexit, "register", "O", function);
+    Py_XDECREF(atexit);
+    Py_XDECREF(function);
+    if (result == NULL)
+        return -1;
+    Py_DECREF(result);
+    if (pthread_atfork(NULL, NULL, on_fork_in_child) != 0) {
+        PyErr_SetString(PyExc_ImportError, "mooncake.store: no memory for a fork handler");
+        return -1;
+    }
+    done = true;
+    return 0;
+}
+
+/* ---- use by calls ---- */
+
+/* In a forked child the mutex may be held by a thread that does not exist here: look at nothing else first. */
+static bool is_forked(struct mc_py_store *self)
+{
+    return self->fork_generation != atomic_load_explicit(&fork_count, memory_order_relaxed);
+}
+
+/* The parent's store and whatever state its mutex was in are left behind: the library's part is dead here by its own
+ * promise. */
+static void renew_after_fork(struct mc_py_store *self)
+{
+    self->store = NULL;
+    self->running = 0;
+    self->opening = false;
+    pthread_mutex_init(&self->mutex, NULL);
+    pthread_cond_init(&self->idle, NULL);
+    self->fork_generation = atomic_load_explicit(&fork_count, memory_order_relaxed);
+}
+
+static int enter(struct mc_py_store *self, struct mc_store **store, bool quiet)
+{
+    if (is_forked(self)) {
+        if (self->store != NULL) {
+            if (!quiet)
+                mc_log_limited(ERROR, "a store was used after fork(): set up a new one in the child process");
+            return MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
+        }
+        renew_after_fork(self);
+    }
+    pthread_mutex_lock(&self->mutex);
+    *store = self->store;
+    if (*store != NULL)
+        self->running++;
+    pthread_mutex_unlock(&self->mutex);
+    if (*store != NULL)
+        return 0;
+    if (!quiet)
+        mc_log_limited(
+            ERROR, "a store was used that is not set up (or closed): call setup() first and look at its return value");
+    return MC_ERR_INVALID_PARAMS;
+}
+
+int mc_py_store_enter(struct mc_py_store *self, struct mc_store **store)
+{
+    return enter(self, store, false);
+}
+
+void mc_py_store_leave(struct mc_py_store *self)
+{
+    pthread_mutex_lock(&self->mutex);
+    if (--self->running == 0)
+        pthread_cond_broadcast(&self->idle);
+    pthread_mutex_unlock(&self->mutex);
+}
+
+int mc_py_store_opening(struct mc_py_store *self)
+{
+    if (is_forked(self))
+        renew_after_fork(self);
+    pthread_mutex_lock(&self->mutex);
+    bool busy = self->opening || self->store != NULL;
+    if (!busy)
+        self->opening = true;
+    pthread_mutex_unlock(&self->mutex);
+    if (!busy)
+        return 0;
+    mc_log(ERROR, "setup: this store is already set up; close() it first");
+    return MC_ERR_INVALID_PARAMS;
+}
+
+void mc_py_store_opened(struct mc_py_store *self, struct mc_store *store)
+{
+    pthread_mutex_lock(&self->mutex);
+    self->store = store;
+    self->opening = false;
+    pthread_mutex_unlock(&self->mutex);
+}
+
+/* Waits until nobody runs in the store any more. Library calls have deadlines, so this ends; except for daemon threads
+ * that the interpreter stopped on its way down: then false after EXIT_WAIT_S. */
+static bool wait_until_idle(struct mc_py_store *self)
+{
+    bool idle;
+    pthread_mutex_lock(&self->mutex);
+    if (mc_py_exiting()) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += EXIT_WAIT_S;
+        while (self->running > 0 && pthread_cond_timedwait(&self->idle, &self->mutex, &until) != ETIMEDOUT)
+            ;
+    } else {
+        while (self->running > 0)
+            pthread_cond_wait(&self->idle, &self->mutex);
+    }
+    idle = self->running == 0;
+    pthread_mutex_unlock(&self->mutex);
+    return idle;
+}
+
+/* New calls are refused from the first line on; those that run are waited for. */
+static int store_shut(struct mc_py_store *self)
+{
+    int rc = 0;
+    if (is_forked(self)) {
+        renew_after_fork(self);
+        return 0;
+    }
+    pthread_mutex_lock(&self->mutex);
+    struct mc_store *store = self->store;
+    self->store = NULL;
+    pthread_mutex_unlock(&self->mutex);
+    if (store == NULL)
+        return 0;
+    Py_BEGIN_ALLOW_THREADS if (wait_until_idle(self)) rc = mc_store_close(store);
+    Py_END_ALLOW_THREADS return rc;
+}
+
+/* ---- life of the object ---- */
+
+static PyObject *store_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords))
+{
+    allocfunc allocate = __extension__(allocfunc) PyType_GetSlot(type, Py_tp_alloc);
+    struct mc_py_store *self = (struct mc_py_store *)allocate(type, 0);
+    if (self == NULL)
+        return NULL;
+    renew_after_fork(self);
+    return (PyObject *)self;
+}
+
+static void store_dealloc(PyObject *object)
+{
+    struct mc_py_store *self = (struct mc_py_store *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject *error_type, *error, *trace;
+    PyErr_Fetch(&error_type, &error, &trace);
+    if (self->weak_references != NULL)
+        PyObject_ClearWeakRefs(object);
+    int rc = store_shut(self);
+    if (rc < 0)
+        mc_log(WARNING, "closing a store failed: %s", mc_error_text(rc));
+    pthread_cond_destroy(&self->idle);
+    pthread_mutex_destroy(&self->mutex);
+    PyErr_Restore(error_type, error, trace);
+    freefunc release = __extension__(freefunc) PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF((PyObject *)type);
+}
+
+static PyObject *store_close(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    return PyLong_FromLong(store_shut((struct mc_py_store *)object));
+}
+
+/* ---- calls without bytes ---- */
+
+/* Results that the library left alone share the fate of the whole call. */
+static void settle_int(int *results, Py_ssize_t count, int rc)
+{
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (results[i] == STORE_UNSET)
+            results[i] = rc < 0 ? rc : MC_ERR_INTERNAL_ERROR;
+}
+
+enum key_call { CALL_EXIST, CALL_REMOVE };
+
+static int call_on_keys(struct mc_py_store *self, enum key_call call, const struct mc_bytes *keys, Py_ssize_t count,
+                        bool force, int *results)
+{
+    struct mc_store *store = NULL;
+    for (Py_ssize_t i = 0; i < count; i++)
+        results[i] = STORE_UNSET;
+    int rc = mc_py_store_enter(self, &store);
+    if (rc == 0) {
+        Py_BEGIN_ALLOW_THREADS if (call == CALL_EXIST) rc = mc_store_exist(store, keys, (size_t)count, results);
+        else rc = mc_store_remove(store, keys, (size_t)count, force, results);
+        mc_py_store_leave(self);
+        Py_END_ALLOW_THREADS
+    }
+    settle_int(results, count, rc);
+    return rc;
+}
+
+static PyObject *one_key(PyObject *object, enum key_call call, PyObject *key_object, PyObject *force_object)
+{
+    struct mc_bytes key;
+    bool force;
+    int result;
+    if (mc_py_key(key_object, &key) < 0 || mc_py_flag(force_object, &force) < 0)
+        return NULL;
+    call_on_keys((struct mc_py_store *)object, call, &key, 1, force, &result);
+    return PyLong_FromLong(result);
+}
+
+static PyObject *many_keys(PyObject *object, enum key_call call, PyObject *list, PyObject *force_object)
+{
+    struct mc_py_scratch scratch;
+    PyObject *answer = NULL;
+    bool force;
+    if (mc_py_flag(force_object, &force) < 0)
+        return NULL;
+    PyObject *snapshot = mc_py_snapshot(list, "keys");
+    if (snapshot == NULL)
+        return NULL;
+    Py_ssize_t count = PyTuple_Size(snapshot);
+    mc_py_scratch_init(&scratch);
+    struct mc_bytes *keys = mc_py_keys(snapshot, count, &scratch);
+    int *results = keys == NULL ? NULL : mc_py_scratch_take(&scratch, (size_t)count, sizeof(*results));
+    if (results != NULL) {
+        if (count > 0)
+            call_on_keys((struct mc_py_store *)object, call, keys, count, force, results);
+        answer = mc_py_list_of_int(results, count);
+    }
+    mc_py_scratch_free(&scratch);
+    Py_DECREF(snapshot);
+    return answer;
+}
+
+MC_PY_SIGNATURE(is_exist, 1, "key");
+static PyObject *store_is_exist(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[1];
+    if (mc_py_arguments(&is_exist_signature, args, count, keywords, values) < 0)
+        return NULL;
+    return one_key(object, CALL_EXIST, values[0], NULL);
+}
+
+MC_PY_SIGNATURE(batch_is_exist, 1, "keys");
+static PyObject *store_batch_is_exist(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[1];
+    if (mc_py_arguments(&batch_is_exist_signature, args, count, keywords, values) < 0)
+        return NULL;
+    return many_keys(object, CALL_EXIST, values[0], NULL);
+}
+
+MC_PY_SIGNATURE(remove, 1, "key", "force");
+static PyObject *store_remove(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[2];
+    if (mc_py_arguments(&remove_signature, args, count, keywords, values) < 0)
+        return NULL;
+    return one_key(object, CALL_REMOVE, values[0], values[1]);
+}
+
+MC_PY_SIGNATURE(batch_remove, 1, "keys", "force");
+static PyObject *store_batch_remove(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[2];
+    if (mc_py_arguments(&batch_remove_signature, args, count, keywords, values) < 0)
+        return NULL;
+    return many_keys(object, CALL_REMOVE, values[0], values[1]);
+}
+
+/* pattern NULL: remove everything. */
+static PyObject *remove_matching(PyObject *object, const struct mc_bytes *pattern, bool force)
+{
+    struct mc_py_store *self = (struct mc_py_store *)object;
+    struct mc_store *store = NULL;
+    int64_t removed = mc_py_store_enter(self, &store);
+    if (removed == 0) {
+        Py_BEGIN_ALLOW_THREADS removed =
+            pattern == NULL ? mc_store_remove_all(store, force) : mc_store_remove_by_regex(store, *pattern, force);
+        mc_py_store_leave(self);
+        Py_END_ALLOW_THREADS
+    }
+    return PyLong_FromLongLong(removed);
+}
+
+MC_PY_SIGNATURE(remove_by_regex, 1, "regex_pattern", "force");
+static PyObject *store_remove_by_regex(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[2];
+    struct mc_bytes pattern;
+    bool force;
+    if (mc_py_arguments(&remove_by_regex_signature, args, count, keywords, values) < 0 ||
+        mc_py_key(values[0], &pattern) < 0 || mc_py_flag(values[1], &force) < 0)
+        return NULL;
+    return remove_matching(object, &pattern, force);
+}
+
+MC_PY_SIGNATURE(remove_all, 0, "force");
+static PyObject *store_remove_all(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[1];
+    bool force;
+    if (mc_py_arguments(&remove_all_signature, args, count, keywords, values) < 0 || mc_py_flag(values[0], &force) < 0)
+        return NULL;
+    return remove_matching(object, NULL, force);
+}
+
+MC_PY_SIGNATURE(get_size, 1, "key");
+static PyObject *store_get_size(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    struct mc_py_store *self = (struct mc_py_store *)object;
+    struct mc_store *store = NULL;
+    PyObject *values[1];
+    struct mc_bytes key;
+    int64_t size = STORE_UNSET;
+    if (mc_py_arguments(&get_size_signature, args, count, keywords, values) < 0 || mc_py_key(values[0], &key) < 0)
+        return NULL;
+    int rc = mc_py_store_enter(self, &store);
+    if (rc == 0) {
+        Py_BEGIN_ALLOW_THREADS rc = mc_store_size(store, &key, 1, &size);
+        mc_py_store_leave(self);
+        Py_END_ALLOW_THREADS
+    }
+    if (size == STORE_UNSET)
+        size = rc < 0 ? rc : MC_ERR_INTERNAL_ERROR;
+    return PyLong_FromLongLong(size);
+}
+
+MC_PY_SIGNATURE(register_buffer, 2, "buffer_ptr", "size");
+static PyObject *store_register_buffer(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    struct mc_py_store *self = (struct mc_py_store *)object;
+    struct mc_store *store = NULL;
+    PyObject *values[2];
+    uint64_t address, size;
+    struct iovec part;
+    if (mc_py_arguments(&register_buffer_signature, args, count, keywords, values) < 0 ||
+        mc_py_u64(values[0], &address) < 0 || mc_py_u64(values[1], &size) < 0)
+        return NULL;
+    int rc = mc_py_store_enter(self, &store);
+    if (rc == 0) {
+        Py_BEGIN_ALLOW_THREADS rc = mc_py_part(address, size, &part);
+        if (rc == 0)
+            rc = mc_store_register_buffer(store, part.iov_base, part.iov_len);
+        mc_py_store_leave(self);
+        Py_END_ALLOW_THREADS
+    }
+    return PyLong_FromLong(rc);
+}
+
+MC_PY_SIGNATURE(unregister_buffer, 1, "buffer_ptr");
+static PyObject *store_unregister_buffer(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    struct mc_py_store *self = (struct mc_py_store *)object;
+    struct mc_store *store = NULL;
+    PyObject *values[1];
+    uint64_t address;
+    if (mc_py_arguments(&unregister_buffer_signature, args, count, keywords, values) < 0 ||
+        mc_py_u64(values[0], &address) < 0)
+        return NULL;
+    int rc = mc_py_store_enter(self, &store);
+    if (rc == 0) {
+        Py_BEGIN_ALLOW_THREADS rc = mc_store_unregister_buffer(store, (void *)(uintptr_t)address);
+        mc_py_store_leave(self);
+        Py_END_ALLOW_THREADS
+    }
+    return PyLong_FromLong(rc);
+}
+
+static PyObject *store_get_hostname(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    struct mc_py_store *self = (struct mc_py_store *)object;
+    struct mc_store *store = NULL;
+    if (mc_py_store_enter(self, &store) < 0)
+        return PyUnicode_FromString("");
+    const char *name = mc_store_hostname(store);
+    PyObject *text = PyUnicode_FromString(name == NULL ? "" : name);
+    mc_py_store_leave(self);
+    return text;
+}
+
+static PyObject *store_health_check(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    struct mc_py_store *self = (struct mc_py_store *)object;
+    struct mc_store *store = NULL;
+    int rc = 1;
+    /* Without the log line: asking is how one finds out. */
+    if (enter(self, &store, true) == 0) {
+        Py_BEGIN_ALLOW_THREADS rc = mc_store_health(store);
+        mc_py_store_leave(self);
+        Py_END_ALLOW_THREADS
+    }
+    return PyLong_FromLong(rc);
+}
+
+/* list of ReplicaDescriptor, or NULL without an exception when there is no such object. */
+static PyObject *describe(struct mc_py_store *self, struct mc_bytes key)
+{
+    struct mc_replica_description descriptions[MC_REPLICA_COUNT_MAX];
+    struct mc_store *store = NULL;
+    int rc = mc_py_store_enter(self, &store);
+    if (rc == 0) {
+        Py_BEGIN_ALLOW_THREADS rc = mc_store_describe(store, key, descriptions, MC_REPLICA_COUNT_MAX);
+        mc_py_store_leave(self);
+        Py_END_ALLOW_THREADS
+    }
+    return rc <= 0 ? NULL : mc_py_descriptors(descriptions, rc < MC_REPLICA_COUNT_MAX ? rc : MC_REPLICA_COUNT_MAX);
+}
+
+MC_PY_SIGNATURE(get_replica_desc, 1, "key");
+static PyObject *store_get_replica_desc(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[1];
+    struct mc_bytes key;
+    if (mc_py_arguments(&get_replica_desc_signature, args, count, keywords, values) < 0 ||
+        mc_py_key(values[0], &key) < 0)
+        return NULL;
+    PyObject *list = describe((struct mc_py_store *)object, key);
+    return list == NULL && PyErr_Occurred() == NULL ? PyList_New(0) : list;
+}
+
+static int describe_into(PyObject *object, PyObject *key_object, PyObject *answer)
+{
+    struct mc_bytes key;
+    if (mc_py_key(key_object, &key) < 0)
+        return -1;
+    PyObject *list = describe((struct mc_py_store *)object, key);
+    if (list == NULL)
+        return PyErr_Occurred() == NULL ? 0 : -1;
+    int rc = PyDict_SetItem(answer, key_object, list);
+    Py_DECREF(list);
+    return rc;
+}
+
+MC_PY_SIGNATURE(batch_get_replica_desc, 1, "keys");
+static PyObject *store_batch_get_replica_desc(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                              PyObject *keywords)
+{
+    PyObject *values[1];
+    if (mc_py_arguments(&batch_get_replica_desc_signature, args, count, keywords, values) < 0)
+        return NULL;
+    PyObject *snapshot = mc_py_snapshot(values[0], "keys");
+    PyObject *answer = snapshot == NULL ? NULL : PyDict_New();
+    for (Py_ssize_t i = 0; answer != NULL && i < PyTuple_Size(snapshot); i++)
+        if (describe_into(object, PyTuple_GetItem(snapshot, i), answer) < 0)
+            Py_CLEAR(answer);
+    Py_XDECREF(snapshot);
+    return answer;
+}
+
+/* ---- the type ---- */
+
+PyDoc_STRVAR(doc_is_exist,
+             "is_exist(key)\n--\n\n1 when the object can be read, 0 when it is not there, a negative code on failure.\n"
+             "It takes no lease: a remove right after it works.");
+PyDoc_STRVAR(doc_batch_is_exist, "batch_is_exist(keys)\n--\n\nis_exist of many keys in one round trip.\n\n"
+                                 "Returns a list of int (1, 0 or negative) as long as keys, in its order.");
+PyDoc_STRVAR(doc_remove, "remove(key, force=False)\n--\n\nRemoves one object.\n\nReturns 0; -704: no such object; "
+                         "-706: it was read within the lease time "
+                         "and force is False; -703: it is being written.");
+PyDoc_STRVAR(doc_batch_remove,
+             "batch_remove(keys, force=False)\n--\n\nremove of many keys. Returns a list of int as long as keys.");
+PyDoc_STRVAR(
+    doc_remove_by_regex,
+    "remove_by_regex(regex_pattern, force=False)\n--\n\nRemoves every object in whose key the pattern is found "
+    "anywhere (Perl-compatible syntax).\n\nReturns how many; -600 for a bad pattern. Leased objects stay unless "
+    "force.");
+PyDoc_STRVAR(doc_remove_all, "remove_all(force=False)\n--\n\nRemoves every object of the cluster. Returns how many. "
+                             "Leased objects stay unless force.");
+PyDoc_STRVAR(doc_get_size, "get_size(key)\n--\n\nLength of the object in bytes; -704: no such object.");
+PyDoc_STRVAR(doc_register_buffer,
+             "register_buffer(buffer_ptr, size)\n--\n\nAnnounces memory (address, bytes) for put_from and get_into.\n\n"
+             "Returns 0; -600 for NULL, size 0, or a base that is registered already.");
+PyDoc_STRVAR(doc_unregister_buffer,
+             "unregister_buffer(buffer_ptr)\n--\n\nReturns 0; -600 when this base is not registered.");
+PyDoc_STRVAR(
+    doc_get_hostname,
+    "get_hostname()\n--\n\n\"host:port\" of this store, which is also its segment's name; \"\" when not set up.");
+PyDoc_STRVAR(doc_get_replica_desc,
+             "get_replica_desc(key)\n--\n\nWhere the object lies: a list of ReplicaDescriptor, [] when there is none.");
+PyDoc_STRVAR(
+    doc_batch_get_replica_desc,
+    "batch_get_replica_desc(keys)\n--\n\nDict of key to list of ReplicaDescriptor; absent objects have no entry.");
+PyDoc_STRVAR(doc_health_check, "health_check()\n--\n\n0: healthy; 1: not set up; 2: the master cannot be reached.");
+PyDoc_STRVAR(doc_close, "close()\n--\n\nLeaves the cluster: waits for calls in progress, then unmounts the segment "
+                        "(its objects are lost).\n\n"
+                        "Returns 0, also when not set up. The object can be set up again. Done by the destructor too.");
+
+#define FAST(name)                                                                                                     \
+    {                                                                                                                  \
+#name, MC_PY_METHOD(store_##name), MC_PY_KEYWORDS, doc_##name                                                  \
+    }
+#define PLAIN(name)                                                                                                    \
+    {                                                                                                                  \
+#name, store_##name, METH_NOARGS, doc_##name                                                                   \
+    }
+#define MOVE(name) {#name, MC_PY_METHOD(mc_py_store_##name), MC_PY_KEYWORDS, mc_py_doc_##name},
+static PyMethodDef store_methods[] = {
+    MC_PY_METHODS(MOVE) FAST(is_exist),
+    FAST(batch_is_exist),
+    FAST(remove),
+    FAST(batch_remove),
+    FAST(remove_by_regex),
+    FAST(remove_all),
+    FAST(get_size),
+    FAST(register_buffer),
+    FAST(unregister_buffer),
+    FAST(get_replica_desc),
+    FAST(batch_get_replica_desc),
+    PLAIN(get_hostname),
+    PLAIN(health_check),
+    PLAIN(close),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef store_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(struct mc_py_store, weak_references), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyDoc_STRVAR(
+    store_doc,
+    "MooncakeDistributedStore()\n--\n\nOne member of a Mooncake cluster: a client, a store node, or both.\n\n"
+    "Make it, call setup(), look at the int that it returns. Sizes are bytes, addresses are ints (for example\n"
+    "tensor.data_ptr()). Calls return 0, a count or data on success and a negative code on failure; they raise only "
+    "for\n"
+    "arguments of a wrong type. Every call releases the GIL and may be made from any thread. Before setup(), and "
+    "after\n"
+    "close(), calls return -600, get() b\"\", get_buffer() None. In a forked child they return -1010: set up a new "
+    "one.");
+
+static PyType_Slot store_slots[] = {
+    {Py_tp_doc, (void *)store_doc},
+    {Py_tp_new, MC_PY_POINTER(store_new)},
+    {Py_tp_dealloc, MC_PY_POINTER(store_dealloc)},
+    {Py_tp_methods, store_methods},
+    {Py_tp_members, store_members},
+    {0, NULL},
+};
+
+PyType_Spec mc_py_store_spec = {
+    .name = "mooncake.store.MooncakeDistributedStore",
+    .basicsize = sizeof(struct mc_py_store),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = store_slots,
+};

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * MooncakeDistributedStore's puts: from buffer objects and from addresses, single and in batches. */
+#include "python/store_module.h"
+
+#include "env/log.h"
+
+/* One call under construction: items that go to the library, and for every key its result. */
+struct put_call {
+    struct mc_py_scratch scratch;
+    struct mc_py_replicate replicate;
+    Py_ssize_t key_count;
+    int *results;              /* per key */
+    struct mc_put_item *items; /* those keys that the library is asked to put */
+    Py_ssize_t *key_of;        /* item -> key */
+    size_t item_count;
+};
+
+/* 0, an enum mc_error for every key, or 1 with an exception. Always followed by put_free. */
+static int put_init(struct put_call *call, PyObject *config, Py_ssize_t key_count, enum mc_py_put_kind kind)
+{
+    mc_py_scratch_init(&call->scratch);
+    call->key_count = key_count;
+    call->item_count = 0;
+    int rc = mc_py_replicate_acquire(config, key_count, kind, &call->replicate);
+    if (rc != 0)
+        return rc;
+    call->results = mc_py_scratch_take(&call->scratch, (size_t)key_count, sizeof(*call->results));
+    call->items = mc_py_scratch_take(&call->scratch, (size_t)key_count, sizeof(*call->items));
+    call->key_of = mc_py_scratch_take(&call->scratch, (size_t)key_count, sizeof(*call->key_of));
+    return call->results == NULL || call->items == NULL || call->key_of == NULL ? 1 : 0;
+}
+
+static void put_free(struct put_call *call)
+{
+    mc_py_replicate_release(&call->replicate);
+    mc_py_scratch_free(&call->scratch);
+}
+
+static void put_add(struct put_call *call, Py_ssize_t key_at, struct mc_bytes key, const struct iovec *parts,
+                    size_t part_count)
+{
+    call->key_of[call->item_count] = key_at;
+    call->items[call->item_count++] = (struct mc_put_item){key, parts, part_count, STORE_UNSET};
+}
+
+static void put_run(struct mc_py_store *self, struct put_call *call)
+{
+    struct mc_store *store = NULL;
+    int rc = mc_py_store_enter(self, &store);
+    if (rc == 0 && call->item_count > 0) {
+        Py_BEGIN_ALLOW_THREADS rc = mc_store_put(store, call->items, call->item_count, &call->replicate.config);
+        mc_py_store_leave(self);
+        Py_END_ALLOW_THREADS
+    } else if (rc == 0) {
+        mc_py_store_leave(self);
+    } else {
+        for (Py_ssize_t i = 0; i < call->key_count; i++)
+            call->results[i] = rc;
+    }
+    for (size_t i = 0; i < call->item_count; i++) {
+        int result = call->items[i].result;
+        call->results[call->key_of[i]] = result != STORE_UNSET ? result : rc < 0 ? rc : MC_ERR_INTERNAL_ERROR;
+    }
+}
+
+/* rc as put_init gave it, or 0 after put_run: the answer of a call with one result. */
+static PyObject *put_answer_one(struct put_call *call, int rc)
+{
+    PyObject *answer = rc > 0 ? NULL : PyLong_FromLong(rc < 0 ? rc : call->results[0]);
+    put_free(call);
+    return answer;
+}
+
+static PyObject *put_answer_list(struct put_call *call, int rc)
+{
+    PyObject *answer = NULL;
+    if (rc == 0)
+        answer = mc_py_list_of_int(call->results, call->key_count);
+    else if (rc < 0)
+        answer = mc_py_list_of(call->key_count, rc);
+    put_free(call);
+    return answer;
+}
+
+/* ---- from buffer objects ---- */
+
+const char mc_py_doc_put[] =
+    "put(key, value, config=None)\n--\n\n"
+    "Stores a copy of value (any buffer object: bytes, bytearray, memoryview, array, numpy) under key.\n\n"
+    "Returns 0 when it is stored, or when the key exists already (the old value stays); -200: no room; -400: bad key; "
+    "-600: empty\n"
+    "value or bad config; -900, -901: the master cannot be reached in time.";
+MC_PY_SIGNATURE(put, 2, "key", "value", "config");
+PyObject *mc_py_store_put(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[3];
+    struct put_call call;
+    struct mc_py_bytes bytes;
+    struct mc_bytes key;
+    if (mc_py_arguments(&put_signature, args, count, keywords, values) < 0 || mc_py_key(values[0], &key) < 0 ||
+        mc_py_bytes_acquire(values[1], false, &bytes) < 0)
+        return NULL;
+    int rc = put_init(&call, values[2], 1, MC_PY_PUT_ONE);
+    struct iovec part = {(void *)(uintptr_t)bytes.data, bytes.length};
+    if (rc == 0) {
+        put_add(&call, 0, key, &part, 1);
+        put_run((struct mc_py_store *)object, &call);
+    }
+    mc_py_bytes_release(&bytes);
+    return put_answer_one(&call, rc);
+}
+
+/* Releases what the first `count` of them hold. */
+static void release_all(struct mc_py_bytes *bytes, Py_ssize_t count)
+{
+    while (count > 0)
+        mc_py_bytes_release(&bytes[--count]);
+}
+
+/* Bytes of many objects. Returns how many were acquired; less than count: with an exception. */
+static Py_ssize_t acquire_all(PyObject *const *objects, Py_ssize_t count, bool parts_only, struct mc_py_bytes *bytes,
+                              struct iovec *parts)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (mc_py_bytes_acquire(objects[i], parts_only, &bytes[i]) < 0)
+            return i;
+        parts[i] = (struct iovec){(void *)(uintptr_t)bytes[i].data, bytes[i].length};
+    }
+    return count;
+}
+
+/* put_parts takes any number of parts, and config by keyword only. */
+static int parts_config(PyObject *const *args, Py_ssize_t count, PyObject *keywords, PyObject **config)
+{
+    Py_ssize_t named = keywords == NULL ? 0 : PyTuple_Size(keywords);
+    *config = NULL;
+    for (Py_ssize_t i = 0; i < named; i++) {
+        PyObject *name = PyTuple_GetItem(keywords, i);
+        if (PyUnicode_CompareWithASCIIString(name, "config") != 0) {
+            PyErr_Format(PyExc_TypeError, "put_parts() got an unexpected keyword argument '%U'", name);
+            return -1;
+        }
+        *config = args[count + i];
+    }
+    if (count < 1) {
+        PyErr_SetString(PyExc_TypeError, "put_parts() missing required argument 'key'");
+        return -1;
+    }
+    return 0;
+}
+
+const char mc_py_doc_put_parts[] = "put_parts(key, *parts, config=None)\n--\n\n"
+                                   "Stores the parts, one after the other, as one object. Each part is a 1-D buffer of "
+                                   "one-byte items, else RuntimeError.\n\n"
+                                   "Returns as put does.";
+PyObject *mc_py_store_put_parts(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *config;
+    struct put_call call;
+    struct mc_bytes key;
+    if (parts_config(args, count, keywords, &config) < 0 || mc_py_key(args[0], &key) < 0)
+        return NULL;
+    Py_ssize_t part_count = count - 1;
+    int rc = put_init(&call, config, 1, MC_PY_PUT_ONE);
+    if (rc != 0)
+        return put_answer_one(&call, rc);
+    struct mc_py_bytes *bytes = mc_py_scratch_take(&call.scratch, (size_t)part_count, sizeof(*bytes));
+    struct iovec *parts = bytes == NULL ? NULL : mc_py_scratch_take(&call.scratch, (size_t)part_count, sizeof(*parts));
+    if (parts == NULL)
+        return put_answer_one(&call, 1);
+    Py_ssize_t acquired = acquire_all(args + 1, part_count, true, bytes, parts);
+    if (acquired == part_count) {
+        put_add(&call, 0, key, parts, (size_t)part_count);
+        put_run((struct mc_py_store *)object, &call);
+    }
+    release_all(bytes, acquired);
+    return put_answer_one(&call, acquired == part_count ? 0 : 1);
+}
+
+/* A tuple's items as an array, for acquire_all. */
+static PyObject **tuple_items(PyObject *tuple, Py_ssize_t count, struct mc_py_scratch *scratch)
+{
+    PyObject **items = mc_py_scratch_take(scratch, (size_t)count, sizeof(PyObject *));
+    for (Py_ssize_t i = 0; items != NULL && i < count; i++)
+        items[i] = PyTuple_GetItem(tuple, i);
+    return items;
+}
+
+/* Fills the call with key i -> value i and runs it. 0, or 1 with an exception. */
+static int put_values(struct mc_py_store *self, struct put_call *call, PyObject *key_tuple, PyObject *value_tuple)
+{
+    Py_ssize_t count = call->key_count;
+    struct mc_bytes *keys = mc_py_keys(key_tuple, count, &call->scratch);
+    PyObject **objects = keys == NULL ? NULL : tuple_items(value_tuple, count, &call->scratch);
+    struct mc_py_bytes *bytes =
+        objects == NULL ? NULL : mc_py_scratch_take(&call->scratch, (size_t)count, sizeof(*bytes));
+    struct iovec *parts = bytes == NULL ? NULL : mc_py_scratch_take(&call->scratch, (size_t)count, sizeof(*parts));
+    if (parts == NULL)
+        return 1;
+    Py_ssize_t acquired = acquire_all(objects, count, false, bytes, parts);
+    if (acquired == count) {
+        for (Py_ssize_t i = 0; i < count; i++)
+            put_add(call, i, keys[i], &parts[i], 1);
+        put_run(self, call);
+    }
+    release_all(bytes, acquired);
+    return acquired == count ? 0 : 1;
+}
+
+const char mc_py_doc_put_batch[] =
+    "put_batch(keys, values, config=None)\n--\n\n"
+    "Stores values[i] (buffer objects) under keys[i] in one call.\n\n"
+    "Returns 0 when all are stored or existed already, else the first negative code; -600 for lists of unequal length.";
+MC_PY_SIGNATURE(put_batch, 2, "keys", "values", "config");
+PyObject *mc_py_store_put_batch(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[3];
+    struct put_call call;
+    if (mc_py_arguments(&put_batch_signature, args, count, keywords, values) < 0)
+        return NULL;
+    PyObject *keys = mc_py_snapshot(values[0], "keys");
+    PyObject *data = keys == NULL ? NULL : mc_py_snapshot(values[1], "values");
+    if (data == NULL) {
+        Py_XDECREF(keys);
+        return NULL;
+    }
+    Py_ssize_t key_count = PyTuple_Size(keys);
+    int rc = put_init(&call, values[2], key_count, MC_PY_PUT_BATCH);
+    if (rc == 0 && PyTuple_Size(data) != key_count) {
+        mc_log(ERROR, "put_batch: %zd keys but %zd values; nothing was stored", key_count, PyTuple_Size(data));
+        rc = MC_ERR_INVALID_PARAMS;
+    }
+    if (rc == 0)
+        rc = put_values((struct mc_py_store *)object, &call, keys, data);
+    for (Py_ssize_t i = 0; rc == 0 && i < key_count; i++)
+        rc = call.results[i] < 0 ? call.results[i] : 0;
+    put_free(&call);
+    Py_DECREF(keys);
+    Py_DECREF(data);
+    return rc > 0 ? NULL : PyLong_FromLong(rc);
+}
+
+/* ---- from addresses ---- */
+
+/* Nothing to store counts as stored, as in the original. */
+static void put_nothing(struct put_call *call, Py_ssize_t key_at)
+{
+    mc_log_limited(WARNING, "a put of 0 bytes stores nothing (and returns 0)");
+    call->results[key_at] = 0;
+}
+
+static void put_add_address(struct put_call *call, Py_ssize_t key_at, struct mc_bytes key, uint64_t address,
+                            uint64_t size, struct iovec *part)
+{
+    if (size == 0) {
+        put_nothing(call, key_at);
+    } else if (mc_py_part(address, size, part) < 0) {
+        mc_log_limited(ERROR, "a put from address 0x%llx of %llu bytes: no such memory", (unsigned long long)address,
+                       (unsigned long long)size);
+        call->results[key_at] = MC_ERR_INVALID_PARAMS;
+    } else {
+        put_add(call, key_at, key, part, 1);
+    }
+}
+
+const char mc_py_doc_put_from[] = "put_from(key, buffer_ptr, size, config=None)\n--\n\n"
+                                  "Stores size bytes at address buffer_ptr, without a copy in between. The memory must "
+                                  "stay until the call returns.\n\n"
+                                  "Returns as put does; size 0 returns 0 and stores nothing; address 0 returns -600.";
+MC_PY_SIGNATURE(put_from, 3, "key", "buffer_ptr", "size", "config");
+PyObject *mc_py_store_put_from(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[4];
+    struct put_call call;
+    struct mc_bytes key;
+    struct iovec part;
+    uint64_t address, size;
+    if (mc_py_arguments(&put_from_signature, args, count, keywords, values) < 0 || mc_py_key(values[0], &key) < 0 ||
+        mc_py_u64(values[1], &address) < 0 || mc_py_u64(values[2], &size) < 0)
+        return NULL;
+    int rc = put_init(&call, values[3], 1, MC_PY_PUT_ONE);
+    if (rc == 0) {
+        put_add_address(&call, 0, key, address, size, &part);
+        put_run((struct mc_py_store *)object, &call);
+    }
+    return put_answer_one(&call, rc);
+}
+
+static int put_addresses(struct mc_py_store *self, struct put_call *call, PyObject **tuples)
+{
+    struct mc_bytes *keys = mc_py_keys(tuples[0], call->key_count, &call->scratch);
+    struct iovec *parts =
+        keys == NULL ? NULL : mc_py_scratch_take(&call->scratch, (size_t)call->key_count, sizeof(*parts));
+    if (parts == NULL)
+        return 1;
+    for (Py_ssize_t i = 0; i < call->key_count; i++) {
+        uint64_t address, size;
+        if (mc_py_u64(PyTuple_GetItem(tuples[1], i), &address) < 0 ||
+            mc_py_u64(PyTuple_GetItem(tuples[2], i), &size) < 0)
+            return 1;
+        put_add_address(call, i, keys[i], address, size, &parts[i]);
+    }
+    put_run(self, call);
+    return 0;
+}
+
+static int put_multi(struct mc_py_store *self, struct put_call *call, PyObject *key_tuple, PyObject **nested)
+{
+    size_t part_count = 0;
+    struct mc_bytes *keys = mc_py_keys(key_tuple, call->key_count, &call->scratch);
+    struct iovec *parts =
+        keys == NULL ? NULL : mc_py_scratch_take(&call->scratch, mc_py_count_inner(nested[0]), sizeof(*parts));
+    if (parts == NULL)
+        return 1;
+    for (Py_ssize_t i = 0; i < call->key_count; i++) {
+        size_t first = part_count;
+        int rc = mc_py_parts(PyTuple_GetItem(nested[0], i), PyTuple_GetItem(nested[1], i), parts, &part_count);
+        if (rc > 0)
+            return 1;
+        if (rc < 0) {
+            mc_log_limited(
+                ERROR, "batch_put_from_multi_buffers: key %zd has a bad address, or not as many sizes as addresses", i);
+            call->results[i] = rc;
+        } else if (part_count == first) {
+            put_nothing(call, i);
+        } else {
+            put_add(call, i, keys[i], parts + first, part_count - first);
+        }
+    }
+    put_run(self, call);
+    return 0;
+}
+
+static int put_nested(struct mc_py_store *self, struct put_call *call, PyObject **tuples)
+{
+    PyObject *nested[2] = {NULL, NULL};
+    int rc = 1;
+    nested[0] = mc_py_snapshot_deep(tuples[1], 2, "all_buffer_ptrs");
+    if (nested[0] != NULL)
+        nested[1] = mc_py_snapshot_deep(tuples[2], 2, "all_sizes");
+    if (nested[1] != NULL)
+        rc = put_multi(self, call, tuples[0], nested);
+    Py_XDECREF(nested[0]);
+    Py_XDECREF(nested[1]);
+    return rc;
+}
+
+typedef int put_fill(struct mc_py_store *self, struct put_call *call, PyObject **tuples);
+
+static PyObject *put_lists(PyObject *object, const char *method, PyObject **values, enum mc_py_put_kind kind,
+                           put_fill *fill)
+{
+    struct put_call call;
+    PyObject *tuples[3], *answer = NULL;
+    Py_ssize_t key_count = 0;
+    int rc = mc_py_snapshot_three(values, method, tuples, &key_count);
+    if (rc < 0) {
+        answer = mc_py_list_of(key_count, rc);
+    } else if (rc == 0) {
+        rc = put_init(&call, values[3], key_count, kind);
+        if (rc == 0)
+            rc = fill((struct mc_py_store *)object, &call, tuples);
+        answer = put_answer_list(&call, rc);
+    }
+    for (int i = 0; i < 3; i++)
+        Py_XDECREF(tuples[i]);
+    return answer;
+}
+
+const char mc_py_doc_batch_put_from[] =
+    "batch_put_from(keys, buffer_ptrs, sizes, config=None)\n--\n\n"
+    "put_from of many keys in one call: three lists of one length.\n\n"
+    "Returns a list of int as long as keys: 0 or a negative code each; -600 for all when lengths differ.";
+MC_PY_SIGNATURE(batch_put_from, 3, "keys", "buffer_ptrs", "sizes", "config");
+PyObject *mc_py_store_batch_put_from(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[4];
+    if (mc_py_arguments(&batch_put_from_signature, args, count, keywords, values) < 0)
+        return NULL;
+    return put_lists(object, "batch_put_from", values, MC_PY_PUT_BATCH, put_addresses);
+}
+
+const char mc_py_doc_batch_put_from_multi_buffers[] =
+    "batch_put_from_multi_buffers(keys, all_buffer_ptrs, all_sizes, config=None)\n--\n\n"
+    "Gathers object i from the pieces (all_buffer_ptrs[i][j], all_sizes[i][j]), in order.\n\n"
+    "Returns a list of int as long as keys: 0 or a negative code each; -200: no room.";
+MC_PY_SIGNATURE(batch_put_from_multi_buffers, 3, "keys", "all_buffer_ptrs", "all_sizes", "config");
+PyObject *mc_py_store_batch_put_from_multi_buffers(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                                   PyObject *keywords)
+{
+    PyObject *values[4];
+    if (mc_py_arguments(&batch_put_from_multi_buffers_signature, args, count, keywords, values) < 0)
+        return NULL;
+    return put_lists(object, "batch_put_from_multi_buffers", values, MC_PY_PUT_MULTI, put_nested);
+}
