@@ -1,0 +1,121 @@
+/* Sizes, times, options and JSON of mooncake_bench. */
+#include "cmd/bench.h"
+
+#include "cmd/bench_histogram.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+bool mc_size_parse(const char *text, uint64_t *bytes)
+{
+    static const struct {
+        const char *name;
+        unsigned shift;
+    } units[] = {{"", 0},     {"b", 0},  {"k", 10},  {"kb", 10},  {"kib", 10}, {"m", 20},  {"mb", 20},
+                 {"mib", 20}, {"g", 30}, {"gb", 30}, {"gib", 30}, {"t", 40},   {"tb", 40}, {"tib", 40}};
+    if (text == NULL || !((text[0] >= '0' && text[0] <= '9') || text[0] == '.'))
+        return false;
+    char *end = NULL;
+    double number = strtod(text, &end);
+    if (text[0] == '0' && (text[1] == 'x' || text[1] == 'X'))
+        return false;
+    while (*end == ' ')
+        end++;
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+        if (strcasecmp(end, units[i].name) != 0)
+            continue;
+        double value = number * (double)(UINT64_C(1) << units[i].shift);
+        if (!(value >= 0 && value <= (double)(UINT64_C(1) << 60)))
+            return false;
+        *bytes = (uint64_t)value;
+        return true;
+    }
+    return false;
+}
+
+char *mc_size_format(uint64_t bytes, char *text, size_t size)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    while (value >= 1024 && unit + 1 < sizeof(units) / sizeof(units[0])) {
+        value /= 1024;
+        unit++;
+    }
+    bool whole = value == (double)(uint64_t)value;
+    snprintf(text, size, "%.*f %s", whole ? 0 : 2, value, units[unit]);
+    return text;
+}
+
+char *mc_time_format(uint64_t ns, char *text, size_t size)
+{
+    static const struct {
+        const char *name;
+        double ns;
+    } units[] = {{"us", 1e3}, {"ms", 1e6}, {"s", 1e9}};
+    size_t unit = ns < 1000000 ? 0 : ns < 1000000000 ? 1 : 2;
+    double value = (double)ns / units[unit].ns;
+    snprintf(text, size, "%.*f %s", value < 10 ? 2 : value < 100 ? 1 : 0, value, units[unit].name);
+    return text;
+}
+
+bool mc_bench_options(struct mc_options *options, const struct mc_option *table, size_t count, const char *usage,
+                      int argc, char **argv, int *rc)
+{
+    char error[MC_OPTION_ERROR_MAX];
+    mc_options_init(options, table, count);
+    if (mc_options_parse(options, argc, argv, NULL, NULL, error, sizeof(error)) != 0) {
+        fprintf(stderr, "mooncake_bench %s: %s\n", argv[0], error);
+        *rc = MC_BENCH_USAGE;
+    } else if (mc_options_bool(options, "help")) {
+        struct mc_buffer help = {0};
+        mc_options_help(options, &help);
+        printf("%s\n%.*s", usage, (int)help.length, (const char *)help.data);
+        mc_buffer_free(&help);
+        *rc = MC_BENCH_OK;
+    } else {
+        return true;
+    }
+    mc_options_free(options);
+    return false;
+}
+
+bool mc_bench_size(const struct mc_options *options, const char *name, uint64_t minimum, uint64_t *bytes)
+{
+    const char *text = mc_options_text(options, name);
+    char least[32];
+    if (mc_size_parse(text, bytes) && *bytes >= minimum)
+        return true;
+    fprintf(stderr, "--%s=%s: not a size of %s or more (examples: 65536, 64K, 1.5GiB)\n", name, text,
+            mc_size_format(minimum, least, sizeof(least)));
+    return false;
+}
+
+int mc_bench_write_json(const char *path, const json_t *document)
+{
+    FILE *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "we");
+    if (file == NULL) {
+        fprintf(stderr, "%s: cannot be written: %s\n", path, strerror(errno));
+        return -1;
+    }
+    bool good = json_dumpf(document, file, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) == 0;
+    good = fputc('\n', file) != EOF && good;
+    good = (file == stdout ? fflush(file) : fclose(file)) == 0 && good;
+    if (!good)
+        fprintf(stderr, "%s: could not be written whole\n", path);
+    return good ? 0 : -1;
+}
+
+json_t *mc_histogram_json(const struct mc_histogram *histogram)
+{
+    uint64_t count = mc_histogram_count(histogram);
+    double mean = count > 0 ? (double)mc_histogram_sum(histogram) / (double)count : 0;
+    return json_pack("{s:I, s:f, s:f, s:f, s:f, s:f}", "count", (json_int_t)count, "p50_us",
+                     (double)mc_histogram_quantile(histogram, 0.5) / 1e3, "p99_us",
+                     (double)mc_histogram_quantile(histogram, 0.99) / 1e3, "p999_us",
+                     (double)mc_histogram_quantile(histogram, 0.999) / 1e3, "max_us",
+                     (double)mc_histogram_max(histogram) / 1e3, "mean_us", mean / 1e3);
+}

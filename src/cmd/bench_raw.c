@@ -1,0 +1,283 @@
+/* `mooncake_bench raw`: the limits of this machine for the work that the store does. One thread copies between private
+ * memory and a memfd (what the shared-memory path does), a sender and a receiver process move the same buffers over one
+ * loopback connection in plain loops (what the TCP path does), and 64 bytes go there and back. Buffers rotate over
+ * --total bytes, so that caches help no more than they help the store. */
+#include "cmd/bench.h"
+
+#include "env/clock.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SIZES_MAX 16
+#define PASSES_MAX 16
+#define PING_BYTES 64
+#define PINGS 5000
+
+#define ROW(flag, kind, value, text, ...)                                                                              \
+    {                                                                                                                  \
+        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
+    }
+
+static const struct mc_option option_table[] = {
+    ROW("sizes", TEXT, "64K,1M,4M,16M,64M", "sizes of one copy or message, comma separated"),
+    ROW("total", TEXT, "512M", "bytes of buffers to rotate over"),
+    ROW("passes", INT, "3", "over all buffers; the median counts", .minimum = 1, .maximum = PASSES_MAX),
+    ROW("json", TEXT, "", "writes the results to this file; - is stdout"),
+    ROW("help", BOOL, "false", "prints this"),
+};
+
+struct raw {
+    uint64_t sizes[SIZES_MAX];
+    unsigned size_count, passes;
+    uint64_t total;
+    uint8_t *private, *shared;
+};
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, unsigned count)
+{
+    qsort(values, count, sizeof(*values), compare_doubles);
+    return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+static double copy_gbps(const struct raw *raw, uint8_t *target, const uint8_t *source, uint64_t size)
+{
+    double gbps[PASSES_MAX];
+    uint64_t used = raw->total / size * size;
+    for (unsigned pass = 0; pass < raw->passes; pass++) {
+        uint64_t start = mc_clock_ns();
+        for (uint64_t at = 0; at + size <= raw->total; at += size) {
+            memcpy(target + at, source + at, size);
+            __asm__ volatile("" ::: "memory"); /* the copies may not be merged or dropped */
+        }
+        gbps[pass] = (double)used / (double)(mc_clock_ns() - start);
+    }
+    return median(gbps, raw->passes);
+}
+
+static int connect_pair(int *server, int *client)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t length = sizeof(address);
+    int one = 1;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    *client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    *server = -1;
+    if (listener >= 0 && *client >= 0 && bind(listener, (struct sockaddr *)&address, length) == 0 &&
+        listen(listener, 1) == 0 && getsockname(listener, (struct sockaddr *)&address, &length) == 0 &&
+        connect(*client, (struct sockaddr *)&address, length) == 0)
+        *server = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    if (listener >= 0)
+        close(listener);
+    if (*server < 0) {
+        if (*client >= 0)
+            close(*client);
+        return -1;
+    }
+    if (setsockopt(*server, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) != 0 ||
+        setsockopt(*client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) != 0)
+        return -1;
+    return 0;
+}
+
+static bool send_all(int fd, const uint8_t *data, uint64_t size)
+{
+    while (size > 0) {
+        ssize_t count = send(fd, data, size, MSG_NOSIGNAL);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count <= 0)
+            return false;
+        data += count;
+        size -= (uint64_t)count;
+    }
+    return true;
+}
+
+static bool receive_all(int fd, uint8_t *data, uint64_t size)
+{
+    while (size > 0) {
+        ssize_t count = recv(fd, data, size, 0);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count <= 0)
+            return false;
+        data += count;
+        size -= (uint64_t)count;
+    }
+    return true;
+}
+
+/* The other process: sends all buffers of the asked size for each request, until the connection ends; size 0 is a ping.
+ */
+static _Noreturn void send_for_requests(int fd, const struct raw *raw)
+{
+    uint64_t size;
+    uint8_t ping[PING_BYTES] = {0};
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (receive_all(fd, (uint8_t *)&size, sizeof(size))) {
+        if (size == 0) {
+            if (!receive_all(fd, ping, PING_BYTES - sizeof(size)) || !send_all(fd, ping, PING_BYTES))
+                break;
+            continue;
+        }
+        for (uint64_t at = 0; at + size <= raw->total; at += size)
+            if (!send_all(fd, raw->shared + at, size))
+                _exit(1);
+    }
+    _exit(0);
+}
+
+static bool tcp_pass(int fd, const struct raw *raw, uint64_t size, double *gbps)
+{
+    uint64_t used = raw->total / size * size;
+    uint64_t start = mc_clock_ns();
+    if (!send_all(fd, (const uint8_t *)&size, sizeof(size)))
+        return false;
+    for (uint64_t at = 0; at + size <= raw->total; at += size)
+        if (!receive_all(fd, raw->private + at, size))
+            return false;
+    *gbps = (double)used / (double)(mc_clock_ns() - start);
+    return true;
+}
+
+static bool ping_pass(int fd, double *us)
+{
+    static double times[PINGS];
+    uint8_t message[PING_BYTES] = {0};
+    for (unsigned i = 0; i < PINGS; i++) {
+        uint64_t start = mc_clock_ns();
+        if (!send_all(fd, message, sizeof(message)) || !receive_all(fd, message, sizeof(message)))
+            return false;
+        memset(message, 0, sizeof(message));
+        times[i] = (double)(mc_clock_ns() - start) / 1e3;
+    }
+    *us = median(times, PINGS);
+    return true;
+}
+
+static bool measure_tcp(const struct raw *raw, double *gbps, double *round_trip_us)
+{
+    int server, client;
+    bool good = true;
+    if (connect_pair(&server, &client) != 0)
+        return false;
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(client);
+        send_for_requests(server, raw);
+    }
+    close(server);
+    good = pid > 0 && ping_pass(client, round_trip_us);
+    for (unsigned i = 0; good && i < raw->size_count; i++) {
+        double passes[PASSES_MAX];
+        for (unsigned pass = 0; good && pass < raw->passes; pass++)
+            good = tcp_pass(client, raw, raw->sizes[i], &passes[pass]);
+        if (good)
+            gbps[i] = median(passes, raw->passes);
+    }
+    close(client);
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        continue;
+    return good;
+}
+
+static bool parse_sizes(struct raw *raw, const char *text)
+{
+    char copy[256], *rest = copy, *word;
+    snprintf(copy, sizeof(copy), "%s", text);
+    while ((word = strsep(&rest, ",")) != NULL) {
+        if (raw->size_count == SIZES_MAX || !mc_size_parse(word, &raw->sizes[raw->size_count]) ||
+            raw->sizes[raw->size_count] == 0 || raw->sizes[raw->size_count] > raw->total) {
+            fprintf(stderr, "--sizes=%s: must be up to %d sizes of 1 byte to --total\n", text, SIZES_MAX);
+            return false;
+        }
+        raw->size_count++;
+    }
+    return true;
+}
+
+static bool make_memory(struct raw *raw)
+{
+    int fd = memfd_create("raw", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)raw->total) != 0)
+        return false;
+    raw->shared = mmap(NULL, raw->total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    raw->private = mmap(NULL, raw->total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    close(fd);
+    if (raw->shared == MAP_FAILED || raw->private == MAP_FAILED)
+        return false;
+    memset(raw->shared, 0x5a, raw->total);
+    memset(raw->private, 0xa5, raw->total);
+    return true;
+}
+
+static int measure(struct raw *raw, const char *json_path)
+{
+    double tcp[SIZES_MAX] = {0}, round_trip_us = 0;
+    char text[32];
+    json_t *document = json_object(), *list = json_array();
+    FILE *out = json_path != NULL && strcmp(json_path, "-") == 0 ? stderr : stdout;
+    if (!measure_tcp(raw, tcp, &round_trip_us)) {
+        fprintf(stderr, "loopback TCP does not work: %s\n", strerror(errno));
+        return MC_BENCH_TROUBLE;
+    }
+    fprintf(out, "%-12s %20s %20s %14s   (GB/s, rotating over %s)\n", "size", "memcpy to memfd", "memcpy from memfd",
+            "TCP loop", mc_size_format(raw->total, text, sizeof(text)));
+    for (unsigned i = 0; i < raw->size_count; i++) {
+        double to = copy_gbps(raw, raw->shared, raw->private, raw->sizes[i]);
+        double from = copy_gbps(raw, raw->private, raw->shared, raw->sizes[i]);
+        fprintf(out, "%-12s %20.2f %20.2f %14.2f\n", mc_size_format(raw->sizes[i], text, sizeof(text)), to, from,
+                tcp[i]);
+        json_array_append_new(list, json_pack("{s:I, s:f, s:f, s:f}", "bytes", (json_int_t)raw->sizes[i],
+                                              "memcpy_to_shared_gbps", to, "memcpy_from_shared_gbps", from, "tcp_gbps",
+                                              tcp[i]));
+    }
+    fprintf(out, "round trip of %d bytes: %.1f us p50\n", PING_BYTES, round_trip_us);
+    json_object_set_new(document, "sizes", list);
+    json_object_set_new(document, "round_trip_us", json_real(round_trip_us));
+    json_object_set_new(document, "total", json_integer((json_int_t)raw->total));
+    int rc = json_path != NULL && mc_bench_write_json(json_path, document) != 0 ? MC_BENCH_TROUBLE : MC_BENCH_OK;
+    json_decref(document);
+    return rc;
+}
+
+int mc_bench_raw(int argc, char **argv)
+{
+    struct mc_options options;
+    struct raw raw = {0};
+    int rc = MC_BENCH_USAGE;
+    if (!mc_bench_options(&options, option_table, sizeof(option_table) / sizeof(option_table[0]),
+                          "usage: mooncake_bench raw [options]\nMeasures what this machine can do at all.\n", argc,
+                          argv, &rc))
+        return rc;
+    raw.passes = (unsigned)mc_options_int(&options, "passes");
+    const char *json_path = mc_options_text(&options, "json");
+    if (mc_bench_size(&options, "total", 4096, &raw.total) && parse_sizes(&raw, mc_options_text(&options, "sizes"))) {
+        if (make_memory(&raw)) {
+            rc = measure(&raw, json_path[0] != '\0' ? json_path : NULL);
+        } else {
+            fprintf(stderr, "no memory for two times --total: %s\n", strerror(errno));
+            rc = MC_BENCH_TROUBLE;
+        }
+    }
+    mc_options_free(&options);
+    return rc;
+}

@@ -1,0 +1,211 @@
+/* What a replay ends in: the table and the JSON. */
+#include "cmd/bench.h"
+#include "cmd/bench_process.h"
+#include "cmd/bench_replay.h"
+
+#include "mooncake.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CODES_MAX 64
+
+struct totals {
+    struct mc_replay_counters sum;
+    struct mc_histogram lookup, get, put;
+    struct {
+        int code;
+        uint64_t count;
+    } errors[CODES_MAX];
+    double evicted_objects, evicted_bytes;
+    bool evictions_known;
+};
+
+static void add_errors(struct totals *totals, const struct mc_replay_stats *stats)
+{
+    for (unsigned i = 0; i < MC_REPLAY_ERROR_KINDS; i++) {
+        int code = atomic_load(&stats->errors[i].code);
+        for (unsigned j = 0; code != 0 && j < CODES_MAX; j++) {
+            if (totals->errors[j].code != 0 && totals->errors[j].code != code)
+                continue;
+            totals->errors[j].code = code;
+            totals->errors[j].count += atomic_load(&stats->errors[i].count);
+            break;
+        }
+    }
+}
+
+static double part_of(uint64_t part, uint64_t whole)
+{
+    return whole > 0 ? (double)part / (double)whole : 0;
+}
+
+/* Bytes per second of time spent in the calls themselves, per thread. */
+static double call_gbps(uint64_t bytes, const struct mc_histogram *calls)
+{
+    uint64_t ns = mc_histogram_sum(calls);
+    return ns > 0 ? (double)bytes / (double)ns : 0;
+}
+
+static void print_calls(FILE *out, const char *name, const struct mc_histogram *calls)
+{
+    static const double parts[] = {0.5, 0.99, 0.999};
+    char text[32];
+    fprintf(out, "  %-26s %9" PRIu64, name, mc_histogram_count(calls));
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        fprintf(out, " %10s", mc_time_format(mc_histogram_quantile(calls, parts[i]), text, sizeof(text)));
+    fprintf(out, " %10s\n", mc_time_format(mc_histogram_max(calls), text, sizeof(text)));
+}
+
+static void print_traffic(FILE *out, const struct mc_replay_report *report, const struct totals *totals)
+{
+    const struct mc_replay_counters *sum = &totals->sum;
+    char text[32];
+    fprintf(out, "  hit ratio            %.2f %% of blocks, %.2f %% of tokens (%" PRIu64 " of %" PRIu64 " blocks)\n",
+            100 * part_of(sum->hit_blocks, sum->blocks), 100 * part_of(sum->hit_tokens, sum->tokens), sum->hit_blocks,
+            sum->blocks);
+    fprintf(out, "  in  (put)            %s, %.2f GB/s; %.2f GB/s of a thread while it puts\n",
+            mc_size_format(sum->put_bytes, text, sizeof(text)), (double)sum->put_bytes / report->seconds / 1e9,
+            call_gbps(sum->put_bytes, &totals->put));
+    fprintf(out, "  out (get)            %s, %.2f GB/s; %.2f GB/s of a thread while it gets\n",
+            mc_size_format(sum->got_bytes, text, sizeof(text)), (double)sum->got_bytes / report->seconds / 1e9,
+            call_gbps(sum->got_bytes, &totals->get));
+    fprintf(out, "  failed puts          %" PRIu64 "\n", sum->failed_puts);
+    if (sum->failed_gets + sum->failed_lookups > 0)
+        fprintf(out, "  failed gets, lookups %" PRIu64 ", %" PRIu64 "\n", sum->failed_gets, sum->failed_lookups);
+    for (unsigned i = 0; i < CODES_MAX && totals->errors[i].code != 0; i++)
+        fprintf(out, "    %6" PRIu64 " x %d %s\n", totals->errors[i].count, totals->errors[i].code,
+                mc_error_name(totals->errors[i].code));
+    fprintf(out, "  gone before the get  %" PRIu64 " blocks, computed again\n", sum->gone_blocks);
+    if (totals->evictions_known)
+        fprintf(out, "  evicted              %.0f objects, %s\n", totals->evicted_objects,
+                mc_size_format((uint64_t)totals->evicted_bytes, text, sizeof(text)));
+    else
+        fprintf(out, "  evicted              unknown (give --metrics)\n");
+    if (report->view->shared->speed > 0)
+        fprintf(out, "  started late         %" PRIu64 " requests (more than 10 ms behind the trace's clock)\n",
+                sum->late_requests);
+    if (report->view->shared->verify)
+        fprintf(out, "  wrong bytes          %" PRIu64 " of %" PRIu64 " compared, at %.1f GB/s\n", sum->wrong_bytes,
+                sum->checked_bytes, sum->check_ns > 0 ? (double)sum->checked_bytes / (double)sum->check_ns : 0);
+    else
+        fprintf(out, "  wrong bytes          not looked for (--noverify)\n");
+}
+
+static void print_table(FILE *out, const struct mc_replay_report *report, const struct totals *totals)
+{
+    const struct mc_replay_shared *shared = report->view->shared;
+    const struct mc_replay_counters *sum = &totals->sum;
+    char block[32], capacity[32];
+    const char *end = report->lost != NULL  ? "  BROKEN OFF"
+                      : report->interrupted ? "  interrupted"
+                      : report->cut_short   ? "  stopped after --duration"
+                                            : "";
+    fprintf(out, "\n%s: %" PRIu64 " of %" PRIu64 " requests in %.1f s, %.0f/s%s\n", shared->trace_name, sum->requests,
+            shared->request_count, report->seconds, (double)sum->requests / report->seconds, end);
+    fprintf(out, "  %" PRIu32 " worker(s) x %" PRIu32 " thread(s), blocks of %s (%s), ", shared->worker_count,
+            shared->thread_count, mc_size_format(shared->block_bytes, block, sizeof(block)), shared->model);
+    if (report->started)
+        fprintf(out, "%u store node(s) with %s, ", report->node_count,
+                mc_size_format(report->capacity, capacity, sizeof(capacity)));
+    fprintf(out, "paths %s\n", shared->paths[0] != '\0' ? shared->paths : "all");
+    print_traffic(out, report, totals);
+    fprintf(out, "\n  %-26s %9s %10s %10s %10s %10s\n", "call", "count", "p50", "p99", "p99.9", "max");
+    char get[40], put[40];
+    snprintf(get, sizeof(get), "get of up to %" PRIu32 " blocks", shared->batch);
+    snprintf(put, sizeof(put), "put of up to %" PRIu32 " blocks", shared->batch);
+    print_calls(out, "lookup of a request", &totals->lookup);
+    print_calls(out, get, &totals->get);
+    print_calls(out, put, &totals->put);
+    if (report->lost != NULL)
+        fprintf(out, "\n%s ended before its time; the figures above are incomplete.\n", report->lost);
+    if (report->started)
+        fprintf(out, "\nWhere to look next: the same with --keep, then http://%s/metrics and /metrics/summary; %s\n",
+                report->metrics_address, "--json=FILE for these figures");
+    if (sum->wrong_bytes > 0)
+        fprintf(out, "\nWRONG BYTES: %" PRIu64 " in %" PRIu64 " blocks\n", sum->wrong_bytes, sum->wrong_blocks);
+    fflush(out);
+}
+
+static json_t *errors_json(const struct totals *totals)
+{
+    json_t *list = json_object();
+    for (unsigned i = 0; i < CODES_MAX && totals->errors[i].code != 0; i++)
+        json_object_set_new(list, mc_error_name(totals->errors[i].code),
+                            json_integer((json_int_t)totals->errors[i].count));
+    return list;
+}
+
+static json_t *settings_json(const struct mc_replay_report *report)
+{
+    const struct mc_replay_shared *shared = report->view->shared;
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:f, s:I, s:s, s:b, s:s}", "trace",
+                     report->trace_path, "model", shared->model, "block_bytes", (json_int_t)shared->block_bytes,
+                     "requests", (json_int_t)shared->request_count, "capacity",
+                     (json_int_t)(report->started ? report->capacity : 0), "store_nodes", (int)report->node_count,
+                     "workers", (int)shared->worker_count, "threads", (int)shared->thread_count, "batch",
+                     (int)shared->batch, "replicas", (int)shared->replica_count, "speed", shared->speed, "seed",
+                     (json_int_t)shared->seed, "paths", shared->paths, "verify", (int)shared->verify, "version",
+                     mc_version());
+}
+
+static int write_json(const struct mc_replay_report *report, const struct totals *totals, const char *outcome)
+{
+    const struct mc_replay_counters *sum = &totals->sum;
+    json_t *document = json_object();
+    json_object_set_new(document, "outcome", json_string(outcome));
+    json_object_set_new(document, "settings", settings_json(report));
+    json_object_set_new(document, "seconds", json_real(report->seconds));
+    json_object_set_new(document, "requests_per_s", json_real((double)sum->requests / report->seconds));
+#define COUNTER(name) json_object_set_new(document, #name, json_integer((json_int_t)sum->name));
+    MC_REPLAY_COUNTERS(COUNTER)
+#undef COUNTER
+    json_object_set_new(document, "hit_ratio_blocks", json_real(part_of(sum->hit_blocks, sum->blocks)));
+    json_object_set_new(document, "hit_ratio_tokens", json_real(part_of(sum->hit_tokens, sum->tokens)));
+    json_object_set_new(document, "put_gbps", json_real((double)sum->put_bytes / report->seconds / 1e9));
+    json_object_set_new(document, "get_gbps", json_real((double)sum->got_bytes / report->seconds / 1e9));
+    json_object_set_new(document, "put_call_gbps", json_real(call_gbps(sum->put_bytes, &totals->put)));
+    json_object_set_new(document, "get_call_gbps", json_real(call_gbps(sum->got_bytes, &totals->get)));
+    json_object_set_new(document, "evicted_objects",
+                        totals->evictions_known ? json_integer((json_int_t)totals->evicted_objects) : json_null());
+    json_object_set_new(document, "evicted_bytes",
+                        totals->evictions_known ? json_integer((json_int_t)totals->evicted_bytes) : json_null());
+    json_object_set_new(document, "errors", errors_json(totals));
+    json_object_set_new(document, "calls",
+                        json_pack("{s:o, s:o, s:o}", "lookup", mc_histogram_json(&totals->lookup), "get",
+                                  mc_histogram_json(&totals->get), "put", mc_histogram_json(&totals->put)));
+    int rc = mc_bench_write_json(report->json_path, document);
+    json_decref(document);
+    return rc;
+}
+
+int mc_replay_print(const struct mc_replay_report *report)
+{
+    struct totals *totals = calloc(1, sizeof(*totals));
+    if (totals == NULL)
+        return MC_BENCH_TROUBLE;
+    const struct mc_replay_view *view = report->view;
+    mc_replay_sum(view, &totals->sum, &totals->lookup, &totals->get, &totals->put);
+    for (uint32_t i = 0; i < view->shared->worker_count * view->shared->thread_count; i++)
+        add_errors(totals, &view->stats[i]);
+    totals->evictions_known =
+        mc_cluster_metric(report->metrics_address, "master_evicted_key_count", &totals->evicted_objects) &&
+        mc_cluster_metric(report->metrics_address, "master_evicted_size_bytes", &totals->evicted_bytes);
+    int rc = totals->sum.wrong_bytes > 0 ? MC_BENCH_WRONG
+             : report->lost != NULL      ? MC_BENCH_TROUBLE
+             : report->interrupted       ? MC_BENCH_INTERRUPTED
+                                         : MC_BENCH_OK;
+    const char *outcome = rc == MC_BENCH_WRONG         ? "wrong bytes"
+                          : rc == MC_BENCH_TROUBLE     ? "broken off"
+                          : rc == MC_BENCH_INTERRUPTED ? "interrupted"
+                          : report->cut_short          ? "stopped"
+                                                       : "complete";
+    bool to_stdout = report->json_path != NULL && strcmp(report->json_path, "-") == 0;
+    print_table(to_stdout ? stderr : stdout, report, totals);
+    if (report->json_path != NULL && write_json(report, totals, outcome) != 0 && rc == MC_BENCH_OK)
+        rc = MC_BENCH_TROUBLE;
+    free(totals);
+    return rc;
+}

@@ -1,0 +1,109 @@
+/* The memory that the processes of a replay share. */
+#include "cmd/bench_replay.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static uint64_t round_up(uint64_t value)
+{
+    return (value + 63) & ~UINT64_C(63);
+}
+
+static void lay_out(struct mc_replay_view *view, uint8_t *base, uint64_t stats_count)
+{
+    uint64_t at = round_up(sizeof(struct mc_replay_shared));
+    view->shared = (struct mc_replay_shared *)(void *)base;
+    view->stats = (struct mc_replay_stats *)(void *)(base + at);
+    at = round_up(at + stats_count * sizeof(struct mc_replay_stats));
+    view->trace.requests = (struct mc_trace_request *)(void *)(base + at);
+    at = round_up(at + view->trace.request_count * sizeof(struct mc_trace_request));
+    view->trace.block_ids = (uint64_t *)(void *)(base + at);
+}
+
+static uint64_t size_of(const struct mc_trace *trace, uint64_t stats_count)
+{
+    return round_up(sizeof(struct mc_replay_shared)) + round_up(stats_count * sizeof(struct mc_replay_stats)) +
+           round_up(trace->request_count * sizeof(struct mc_trace_request)) +
+           round_up(trace->block_count * sizeof(uint64_t));
+}
+
+int mc_replay_share(const struct mc_trace *trace, uint32_t stats_count, struct mc_replay_view *view)
+{
+    uint64_t size = size_of(trace, stats_count);
+    int fd = memfd_create("replay", MFD_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    if (ftruncate(fd, (off_t)size) != 0)
+        goto fail;
+    void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED)
+        goto fail;
+    view->trace = (struct mc_trace){.request_count = trace->request_count, .block_count = trace->block_count};
+    lay_out(view, base, stats_count);
+    memcpy(view->trace.requests, trace->requests, trace->request_count * sizeof(struct mc_trace_request));
+    if (trace->block_count > 0)
+        memcpy(view->trace.block_ids, trace->block_ids, trace->block_count * sizeof(uint64_t));
+    view->shared->size = size;
+    view->shared->request_count = trace->request_count;
+    view->shared->block_count = trace->block_count;
+    return fd;
+fail:
+    close(fd);
+    return -1;
+}
+
+int mc_replay_attach(int fd, struct mc_replay_view *view)
+{
+    struct stat stat;
+    if (fstat(fd, &stat) != 0 || (uint64_t)stat.st_size < sizeof(struct mc_replay_shared))
+        return -1;
+    void *base = mmap(NULL, (size_t)stat.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED)
+        return -1;
+    const struct mc_replay_shared *shared = base;
+    uint64_t stats_count = (uint64_t)shared->worker_count * shared->thread_count;
+    view->trace = (struct mc_trace){.request_count = shared->request_count, .block_count = shared->block_count};
+    if (shared->size != (uint64_t)stat.st_size || shared->worker_count > MC_REPLAY_WORKERS_MAX ||
+        shared->thread_count > MC_REPLAY_THREADS_MAX || size_of(&view->trace, stats_count) != shared->size) {
+        munmap(base, (size_t)stat.st_size);
+        errno = EINVAL;
+        return -1;
+    }
+    lay_out(view, base, stats_count);
+    return 0;
+}
+
+void mc_replay_detach(struct mc_replay_view *view)
+{
+    if (view->shared != NULL)
+        munmap(view->shared, (size_t)view->shared->size);
+    *view = (struct mc_replay_view){0};
+}
+
+void mc_replay_sum(const struct mc_replay_view *view, struct mc_replay_counters *sum, struct mc_histogram *lookup,
+                   struct mc_histogram *get, struct mc_histogram *put)
+{
+    uint32_t count = view->shared->worker_count * view->shared->thread_count;
+    *sum = (struct mc_replay_counters){0};
+    for (uint32_t i = 0; i < count; i++) {
+        const struct mc_replay_stats *stats = &view->stats[i];
+#define ADD(name) sum->name += atomic_load_explicit(&stats->name, memory_order_relaxed);
+        MC_REPLAY_COUNTERS(ADD)
+#undef ADD
+        if (lookup != NULL)
+            mc_histogram_merge(lookup, &stats->lookup);
+        if (get != NULL)
+            mc_histogram_merge(get, &stats->get);
+        if (put != NULL)
+            mc_histogram_merge(put, &stats->put);
+    }
+}
+
+uint64_t mc_replay_bytes(uint64_t block_bytes, uint32_t tokens)
+{
+    uint64_t bytes = block_bytes * tokens / MC_TRACE_BLOCK_TOKENS;
+    return bytes > 0 ? bytes : 1;
+}

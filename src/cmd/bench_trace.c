@@ -1,0 +1,212 @@
+/* Reads traces. Lines come from a file that somebody else wrote: nothing in them is trusted. */
+#include "cmd/bench_trace.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+struct loader {
+    struct mc_trace *trace;
+    uint64_t request_capacity, block_capacity;
+    uint64_t *ids; /* of one line */
+    char *line;
+    char *why;
+    size_t why_size;
+};
+
+static int take_number(const json_t *object, const char *name, bool required, uint64_t max, uint64_t *value, char *why,
+                       size_t why_size)
+{
+    const json_t *field = json_object_get(object, name);
+    *value = 0;
+    if (field == NULL && !required)
+        return 0;
+    double number = json_is_number(field) ? json_number_value(field) : -1;
+    if (number < 0 || number > (double)max) {
+        snprintf(why, why_size, "\"%s\" is not a number from 0 to %llu", name, (unsigned long long)max);
+        return -1;
+    }
+    *value = json_is_integer(field) ? (uint64_t)json_integer_value(field) : (uint64_t)number;
+    return 0;
+}
+
+static int take_ids(const json_t *object, struct mc_trace_request *request, uint64_t *ids, char *why, size_t why_size)
+{
+    const json_t *list = json_object_get(object, "hash_ids");
+    if (!json_is_array(list)) {
+        snprintf(why, why_size, "\"hash_ids\" is not a list");
+        return -1;
+    }
+    size_t count = json_array_size(list);
+    if (count > MC_TRACE_REQUEST_BLOCKS_MAX) {
+        snprintf(why, why_size, "%zu blocks in one request, at most %u", count, MC_TRACE_REQUEST_BLOCKS_MAX);
+        return -1;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const json_t *id = json_array_get(list, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0) {
+            snprintf(why, why_size, "\"hash_ids\"[%zu] is not a whole number of 0 or more", i);
+            return -1;
+        }
+        ids[i] = (uint64_t)json_integer_value(id);
+    }
+    request->block_count = (uint32_t)count;
+    return 0;
+}
+
+static bool is_blank(const char *line, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r' && line[i] != '\n')
+            return false;
+    return true;
+}
+
+int mc_trace_parse_line(const char *line, size_t length, struct mc_trace_request *request, uint64_t *ids, char *why,
+                        size_t why_size)
+{
+    if (is_blank(line, length))
+        return 1;
+    json_error_t error;
+    json_t *object = json_loadb(line, length, JSON_REJECT_DUPLICATES, &error);
+    if (object == NULL) {
+        snprintf(why, why_size, "not JSON: %s", error.text);
+        return -1;
+    }
+    int rc = -1;
+    uint64_t input = 0, output = 0;
+    *request = (struct mc_trace_request){0};
+    if (!json_is_object(object))
+        snprintf(why, why_size, "not a JSON object");
+    else if (take_number(object, "timestamp", true, UINT64_C(1) << 52, &request->timestamp_ms, why, why_size) == 0 &&
+             take_number(object, "input_length", true, UINT32_MAX, &input, why, why_size) == 0 &&
+             take_number(object, "output_length", false, UINT32_MAX, &output, why, why_size) == 0 &&
+             take_ids(object, request, ids, why, why_size) == 0)
+        rc = 0;
+    request->input_tokens = (uint32_t)input;
+    request->output_tokens = (uint32_t)output;
+    json_decref(object);
+    return rc;
+}
+
+/* Room for `more` behind `used` elements; doubles. */
+static void *grow(void *list, uint64_t used, uint64_t more, uint64_t *capacity, size_t element)
+{
+    if (used + more <= *capacity)
+        return list;
+    uint64_t wanted = *capacity * 2 > used + more ? *capacity * 2 : used + more + 1024;
+    void *bigger = realloc(list, (size_t)wanted * element);
+    if (bigger != NULL)
+        *capacity = wanted;
+    return bigger;
+}
+
+static int append(struct loader *loader, struct mc_trace_request *request)
+{
+    struct mc_trace *trace = loader->trace;
+    if (trace->request_count >= MC_TRACE_REQUESTS_MAX ||
+        trace->block_count + request->block_count > MC_TRACE_BLOCKS_MAX) {
+        snprintf(loader->why, loader->why_size, "too long: at most %u requests and %u blocks", MC_TRACE_REQUESTS_MAX,
+                 MC_TRACE_BLOCKS_MAX);
+        return -1;
+    }
+    void *requests = grow(trace->requests, trace->request_count, 1, &loader->request_capacity, sizeof(*request));
+    if (requests != NULL)
+        trace->requests = requests;
+    void *ids =
+        grow(trace->block_ids, trace->block_count, request->block_count + 1, &loader->block_capacity, sizeof(uint64_t));
+    if (ids != NULL)
+        trace->block_ids = ids;
+    if (requests == NULL || ids == NULL) {
+        snprintf(loader->why, loader->why_size, "out of memory");
+        return -1;
+    }
+    request->first_block = trace->block_count;
+    if (trace->request_count > 0 && request->timestamp_ms < trace->requests[trace->request_count - 1].timestamp_ms)
+        request->timestamp_ms = trace->requests[trace->request_count - 1].timestamp_ms;
+    memcpy(trace->block_ids + trace->block_count, loader->ids, request->block_count * sizeof(uint64_t));
+    trace->block_count += request->block_count;
+    trace->requests[trace->request_count++] = *request;
+    return 0;
+}
+
+static int read_lines(struct loader *loader, gzFile file, uint64_t limit)
+{
+    struct mc_trace_request request;
+    char inner[160] = "";
+    for (uint64_t number = 1; limit == 0 || loader->trace->request_count < limit; number++) {
+        if (gzgets(file, loader->line, (int)MC_TRACE_LINE_MAX) == NULL)
+            break;
+        size_t length = strlen(loader->line);
+        int rc;
+        if (length + 1 >= MC_TRACE_LINE_MAX) {
+            rc = -1;
+            snprintf(inner, sizeof(inner), "longer than %u bytes", MC_TRACE_LINE_MAX);
+        } else {
+            rc = mc_trace_parse_line(loader->line, length, &request, loader->ids, inner, sizeof(inner));
+        }
+        if (rc < 0) {
+            snprintf(loader->why, loader->why_size, "line %llu: %s", (unsigned long long)number, inner);
+            return -1;
+        }
+        if (rc == 0 && append(loader, &request) != 0)
+            return -1;
+    }
+    int code = Z_OK;
+    const char *text = gzerror(file, &code);
+    if (code != Z_OK && code != Z_STREAM_END) {
+        snprintf(loader->why, loader->why_size, "damaged or cut short: %s", text);
+        return -1;
+    }
+    return 0;
+}
+
+int mc_trace_load(const char *path, uint64_t limit, struct mc_trace *trace, char *why, size_t why_size)
+{
+    struct loader loader = {.trace = trace, .why = why, .why_size = why_size};
+    int rc = -1;
+    *trace = (struct mc_trace){0};
+    gzFile file = gzopen(path, "rbe");
+    if (file == NULL) {
+        snprintf(why, why_size, "cannot be opened: %s", strerror(errno != 0 ? errno : ENOMEM));
+        return -1;
+    }
+    loader.line = malloc(MC_TRACE_LINE_MAX);
+    loader.ids = malloc(MC_TRACE_REQUEST_BLOCKS_MAX * sizeof(uint64_t));
+    if (loader.line == NULL || loader.ids == NULL)
+        snprintf(why, why_size, "out of memory");
+    else
+        rc = read_lines(&loader, file, limit);
+    if (rc == 0 && trace->request_count == 0) {
+        snprintf(why, why_size, "holds no request");
+        rc = -1;
+    }
+    free(loader.ids);
+    free(loader.line);
+    gzclose_r(file);
+    if (rc != 0)
+        mc_trace_free(trace);
+    return rc;
+}
+
+void mc_trace_free(struct mc_trace *trace)
+{
+    free(trace->requests);
+    free(trace->block_ids);
+    *trace = (struct mc_trace){0};
+}
+
+uint32_t mc_trace_block_tokens(const struct mc_trace_request *request, uint32_t index)
+{
+    if (index + 1 < request->block_count)
+        return MC_TRACE_BLOCK_TOKENS;
+    uint64_t before = (uint64_t)index * MC_TRACE_BLOCK_TOKENS;
+    if (request->input_tokens <= before)
+        return 1;
+    uint64_t left = request->input_tokens - before;
+    return left < MC_TRACE_BLOCK_TOKENS ? (uint32_t)left : MC_TRACE_BLOCK_TOKENS;
+}
