@@ -1,0 +1,300 @@
+/* What integrity costs, and how close the paths come to what the machine can do.
+ *   bench_copy copy    memcpy against the copy with CRC32C, memfd to private memory and back, 512 MiB of rotated
+ * buffers bench_copy shm     the path `shm` (owner in another process) against memcpy over the same rotated buffers
+ *   bench_copy tcp     the path `tcp` against a bare send/receive loop over buffers as large
+ *   bench_copy first   first touch of a fresh mapping, by ways to fill its page tables
+ * Each line: min median max of 5 rounds in GB/s, and the median's ratio to the first line of its group. */
+#include "../tests/unit/transport_rig.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#define TOTAL (512ull << 20) /* of rotated buffers: more than any cache */
+#define ROUNDS 5
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double first_median;
+
+static void show(const char *what, uint64_t size, const char *how, double *rates, bool first)
+{
+    qsort(rates, ROUNDS, sizeof(*rates), by_value);
+    first_median = first ? rates[ROUNDS / 2] : first_median;
+    printf("%-12s %6llu KiB  %-12s %6.2f %6.2f %6.2f  %4.0f %%\n", what, (unsigned long long)size >> 10, how, rates[0],
+           rates[ROUNDS / 2], rates[ROUNDS - 1], 100 * rates[ROUNDS / 2] / first_median);
+    fflush(stdout);
+}
+
+static double rate(uint64_t bytes, uint64_t start_ns)
+{
+    return (double)bytes / (double)(mc_clock_ns() - start_ns);
+}
+
+static uint8_t *private_memory(uint64_t size)
+{
+    uint8_t *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        abort();
+    memset(memory, 1, size);
+    return memory;
+}
+
+static uint8_t *shared_memory(uint64_t size, int *fd)
+{
+    *fd = memfd_create("bench", MFD_CLOEXEC);
+    if (*fd < 0 || ftruncate(*fd, (off_t)size) != 0)
+        abort();
+    uint8_t *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+    if (memory == MAP_FAILED)
+        abort();
+    memset(memory, 2, size);
+    return memory;
+}
+
+/* ---- copy ---- */
+
+static volatile uint32_t sink;
+
+static void copy_fused(uint8_t *target, const uint8_t *source, uint64_t size, bool stream)
+{
+    for (uint64_t at = 0; at < size; at += 65536)
+        sink = stream ? mc_copy_crc32c_stream(target + at, source + at, 65536, 0)
+                      : mc_copy_crc32c(target + at, source + at, 65536, 0);
+}
+
+static void bench_copy(void)
+{
+    static const uint64_t sizes[] = {64u << 10, 1u << 20, 16u << 20, 64u << 20};
+    static const char *const hows[] = {"memcpy", "fused", "fused stream"};
+    int fd;
+    uint8_t *shared = shared_memory(TOTAL, &fd), *mine = private_memory(TOTAL);
+    for (int out = 0; out < 2; out++) {
+        uint8_t *target = out ? shared : mine, *source = out ? mine : shared;
+        for (size_t s = 0; s < 4; s++) {
+            double rates[3][ROUNDS];
+            for (int round = 0; round < ROUNDS; round++) {
+                for (int how = 0; how < 3; how++) {
+                    uint64_t start_ns = mc_clock_ns();
+                    for (uint64_t at = 0; at < TOTAL; at += sizes[s]) {
+                        if (how == 0)
+                            memcpy(target + at, source + at, sizes[s]);
+                        else
+                            copy_fused(target + at, source + at, sizes[s], how == 2);
+                    }
+                    rates[how][round] = rate(TOTAL, start_ns);
+                }
+            }
+            for (int how = 0; how < 3; how++)
+                show(out ? "to memfd" : "from memfd", sizes[s], hows[how], rates[how], how == 0);
+        }
+    }
+}
+
+/* ---- paths ---- */
+
+static double move_all(struct rig *rig, enum mc_transfer_kind kind, uint8_t *mine, uint64_t size, uint64_t generation,
+                       uint64_t total)
+{
+    uint64_t stride = mc_extent_size(size, 5), count = total / stride, start_ns = mc_clock_ns();
+    struct mc_run run = {.deadline_ns = rig_deadline(60000)};
+    for (uint64_t i = 0; i < count; i++) {
+        struct iovec part = {mine + i * size, size};
+        struct mc_transfer one = rig_transfer(kind, (uint32_t)i, generation, i * stride, size, "bench", &part, 1),
+                           *list = &one;
+        rig->path->transport->run(rig->path, &list, 1, &run);
+        if (one.result != 0) {
+            printf("%s: %d\n", kind == MC_TRANSFER_READ ? "read" : "write", one.result);
+            exit(1);
+        }
+    }
+    return rate(count * size, start_ns);
+}
+
+static void settle(struct rig *rig, uint8_t *mine, uint64_t size, uint64_t generation, uint64_t total)
+{
+    uint64_t stride = mc_extent_size(size, 5), last = total / stride - 1;
+    for (int i = 0; i < 10000; i++) { /* until the last commit has been applied */
+        struct iovec part = {mine + last * size, size};
+        struct mc_transfer one =
+            rig_transfer(MC_TRANSFER_READ, (uint32_t)last, generation, last * stride, size, "bench", &part, 1);
+        if (rig_run_one(rig, &one, 5000) == 0)
+            return;
+        usleep(1000);
+    }
+    abort();
+}
+
+static void bench_path(unsigned kind, const uint64_t *sizes, size_t count,
+                       double (*limit)(uint64_t size, uint8_t *mine, bool out))
+{
+    struct rig rig;
+    if (rig_start(&rig, kind, TOTAL + (64u << 20), true, true) != 0)
+        abort();
+    uint8_t *mine = private_memory(TOTAL);
+    uint64_t generation = rig.generation;
+    for (size_t s = 0; s < count; s++) {
+        double write[ROUNDS], read[ROUNDS], limit_out[ROUNDS], limit_in[ROUNDS];
+        for (int round = -1; round < ROUNDS; round++) { /* the first is not counted */
+            int at = round < 0 ? 0 : round;
+            write[at] = move_all(&rig, MC_TRANSFER_WRITE, mine, sizes[s], ++generation, TOTAL);
+            settle(&rig, mine, sizes[s], generation, TOTAL);
+            read[at] = move_all(&rig, MC_TRANSFER_READ, mine, sizes[s], generation, TOTAL);
+            limit_out[at] = limit(sizes[s], mine, true);
+            limit_in[at] = limit(sizes[s], mine, false);
+        }
+        show("put", sizes[s], "bare", limit_out, true);
+        show("put", sizes[s], rig.path->transport->name, write, false);
+        show("get", sizes[s], "bare", limit_in, true);
+        show("get", sizes[s], rig.path->transport->name, read, false);
+    }
+    rig_stop(&rig);
+}
+
+static double limit_memcpy(uint64_t size, uint8_t *mine, bool out)
+{
+    static uint8_t *shared;
+    int fd;
+    if (shared == NULL)
+        shared = shared_memory(TOTAL, &fd);
+    uint64_t start_ns = mc_clock_ns();
+    for (uint64_t at = 0; at < TOTAL; at += size)
+        memcpy((out ? shared : mine) + at, (out ? mine : shared) + at, size);
+    return rate(TOTAL, start_ns);
+}
+
+struct bare { /* the other end of the bare loop: a process of its own */
+    int fd;
+    pid_t pid;
+};
+
+/* "get" asks for each buffer by 8 bytes, as a client must; "put" only sends, and hears of the end once. */
+static void bare_serve(int fd, uint8_t *memory)
+{
+    uint64_t ask[2];
+    for (;;) {
+        uint64_t at = 0;
+        if (recv(fd, ask, sizeof(ask), MSG_WAITALL) != (ssize_t)sizeof(ask))
+            _exit(0);
+        uint64_t size = ask[0], total = ask[1] == 0 ? TOTAL : size;
+        static uint64_t place;
+        uint64_t base = ask[1] == 0 ? 0 : (place = (place + size) % TOTAL);
+        while (at < total) {
+            ssize_t moved =
+                ask[1] == 0 ? recv(fd, memory + base + at, total - at, 0) : send(fd, memory + base + at, total - at, 0);
+            if (moved <= 0)
+                _exit(1);
+            at += (uint64_t)moved;
+        }
+        if (ask[1] == 0 && send(fd, ask, 1, 0) != 1)
+            _exit(1);
+    }
+}
+
+static struct bare bare_start(void)
+{
+    struct bare bare;
+    uint16_t port = 0;
+    int on = 1, listener = mc_tcp_listen("127.0.0.1", &port);
+    char address[MC_ADDRESS_MAX];
+    mc_address_join(address, sizeof(address), "127.0.0.1", port);
+    bare.fd = mc_tcp_connect(address, rig_deadline(1000));
+    bare.pid = fork();
+    if (bare.pid == 0) {
+        close(bare.fd); /* or its end would never show */
+        int fd = accept(listener, NULL, NULL);
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+        bare_serve(fd, private_memory(TOTAL));
+    }
+    close(listener);
+    int flags = fcntl(bare.fd, F_GETFL);
+    fcntl(bare.fd, F_SETFL, flags & ~O_NONBLOCK);
+    return bare;
+}
+
+static double limit_tcp(uint64_t size, uint8_t *mine, bool out)
+{
+    static struct bare bare;
+    uint64_t ask[2] = {size, out ? 0 : 1}, count = TOTAL / size;
+    if (bare.pid == 0)
+        bare = bare_start();
+    uint64_t start_ns = mc_clock_ns();
+    if (out && send(bare.fd, ask, sizeof(ask), 0) < 0)
+        abort();
+    for (uint64_t i = 0; i < count; i++) {
+        if (!out && send(bare.fd, ask, sizeof(ask), 0) < 0)
+            abort();
+        for (uint64_t at = 0; at < size;) {
+            ssize_t moved = out ? send(bare.fd, mine + i * size + at, size - at, 0)
+                                : recv(bare.fd, mine + i * size + at, size - at, 0);
+            if (moved <= 0)
+                abort();
+            at += (uint64_t)moved;
+        }
+    }
+    if (out && recv(bare.fd, ask, 1, 0) != 1)
+        abort();
+    return rate(TOTAL, start_ns);
+}
+
+/* ---- first touch ---- */
+
+static void bench_first(void)
+{
+    static const char *const hows[] = {"warm", "faults", "read extent", "write extent", "read 2 MiB"};
+    static const uint64_t sizes[] = {64u << 10, 1u << 20, 16u << 20};
+    int fd;
+    uint8_t *shared = shared_memory(TOTAL, &fd), *mine = private_memory(TOTAL);
+    for (int out = 0; out < 2; out++) {
+        for (size_t s = 0; s < 3; s++) {
+            double rates[5][ROUNDS];
+            for (int round = 0; round < ROUNDS; round++) {
+                for (int how = 0; how < 5; how++) {
+                    uint8_t *fresh = how == 0 ? shared : mmap(NULL, TOTAL, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+                    uint64_t start_ns = mc_clock_ns();
+                    for (uint64_t at = 0; at < TOTAL; at += sizes[s]) {
+                        if (how == 2 || how == 3)
+                            madvise(fresh + at, sizes[s], how == 2 ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
+                        for (uint64_t stripe = at; how == 4 && stripe < at + sizes[s]; stripe += 2u << 20) {
+                            if (stripe % (2u << 20) == 0)
+                                madvise(fresh + stripe, 2u << 20, MADV_POPULATE_READ);
+                        }
+                        copy_fused(out ? fresh + at : mine + at, out ? mine + at : fresh + at, sizes[s],
+                                   sizes[s] >= 4u << 20);
+                    }
+                    rates[how][round] = rate(TOTAL, start_ns);
+                    if (how > 0)
+                        munmap(fresh, TOTAL);
+                }
+            }
+            for (int how = 0; how < 5; how++)
+                show(out ? "to memfd" : "from memfd", sizes[s], hows[how], rates[how], how == 0);
+        }
+    }
+}
+
+int main(int count, char **arguments)
+{
+    static const uint64_t shm_sizes[] = {64u << 10, 1u << 20, 16u << 20, 64u << 20};
+    static const uint64_t tcp_sizes[] = {64u << 10, 1u << 20, 4u << 20, 16u << 20, 64u << 20};
+    const char *what = count > 1 ? arguments[1] : "copy";
+    if (count == 4 && strcmp(what, "rig-owner") == 0)
+        return rig_owner_main(arguments);
+    if (strcmp(what, "copy") == 0)
+        bench_copy();
+    else if (strcmp(what, "shm") == 0)
+        bench_path(MC_PATH_SHM, shm_sizes, 4, limit_memcpy);
+    else if (strcmp(what, "tcp") == 0)
+        bench_path(MC_PATH_TCP, tcp_sizes, 5, limit_tcp);
+    else if (strcmp(what, "first") == 0)
+        bench_first();
+    else
+        return 2;
+    return 0;
+}

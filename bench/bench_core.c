@@ -1,0 +1,269 @@
+/* How fast the master's core is by itself, and what an object weighs: exist in batches of 128, put start + live,
+ * resident bytes per object with keys of 40 bytes, and the longest single call while the table grows. Argument: objects
+ * (default 1,000,000). */
+#include "master/core.h"
+#include "engine/layout.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BATCH 128u
+#define SEGMENTS 4u
+#define LENGTH 4000u
+
+struct bench {
+    struct mc_core *core;
+    struct mc_buffer out[8], in; /* by connection */
+    double longest_us;
+};
+
+static struct mc_buffer *get_buffer(void *context, uint64_t connection)
+{
+    struct bench *bench = context;
+    return &bench->out[connection];
+}
+static void closed(void *context, uint64_t connection)
+{
+    (void)context;
+    fprintf(stderr, "connection %" PRIu64 " was closed\n", connection);
+    exit(1);
+}
+
+static double now_s(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time); /* not disturbed by what else runs on the machine */
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static size_t resident(void)
+{
+    size_t size = 0, pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (file == NULL || fscanf(file, "%zu %zu", &size, &pages) != 2)
+        exit(1);
+    (void)fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static void send_frame(struct bench *bench, uint64_t connection)
+{
+    struct mc_frame frame;
+    size_t used;
+    if (mc_frame_parse(bench->in.data, bench->in.length, &frame, &used) != 1)
+        exit(1);
+    double start = now_s();
+    mc_core_input(bench->core, 1, connection, &frame);
+    double us = (now_s() - start) * 1e6;
+    if (us > bench->longest_us)
+        bench->longest_us = us;
+}
+
+static void join(struct bench *bench, uint64_t connection, uint8_t role)
+{
+    struct mc_wire_hello hello = {
+        .magic = MC_WIRE_MAGIC, .version_min = 1, .version_max = 1, .role = role, .node = {5, 5}, .incarnation = 1};
+    mc_core_connected(bench->core, 1, connection);
+    bench->in.length = 0;
+    size_t frame = mc_frame_begin(&bench->in, MC_MESSAGE_HELLO, 1);
+    mc_wire_hello_write(&bench->in, &hello);
+    mc_frame_end(&bench->in, frame);
+    send_frame(bench, connection);
+    bench->out[connection].length = 0;
+}
+
+static void mount(struct bench *bench, uint64_t id, uint64_t capacity)
+{
+    struct mc_wire_mount mount = {.segment_id = {id, id},
+                                  .capacity = capacity,
+                                  .populated = capacity,
+                                  .slot_count = mc_slot_count(capacity),
+                                  .name = mc_span_string("bench")};
+    bench->in.length = 0;
+    size_t frame = mc_frame_begin(&bench->in, MC_MESSAGE_MOUNT, 1);
+    mc_wire_mount_write(&bench->in, &mount);
+    mc_frame_end(&bench->in, frame);
+    send_frame(bench, 2);
+    bench->out[2].length = 0;
+}
+
+static void key_of(char key[41], uint64_t number)
+{
+    (void)snprintf(key, 41, "model-7b/layer-00/block-%016" PRIx64, number * (uint64_t)0x9e3779b97f4a7c15);
+}
+
+static void put_batch(struct bench *bench, uint64_t first, uint32_t count)
+{
+    struct mc_wire_put_start head = {.replica_count = 1};
+    char key[41];
+    bench->in.length = 0;
+    size_t frame = mc_frame_begin(&bench->in, MC_MESSAGE_PUT_START, 1);
+    mc_wire_put_start_write(&bench->in, &head);
+    size_t list = mc_list_begin(&bench->in);
+    for (uint32_t i = 0; i < count; i++) {
+        key_of(key, first + i);
+        struct mc_wire_put_start_item item = {.length = LENGTH, .key = mc_span(key, 40)};
+        mc_wire_put_start_item_write(&bench->in, &item);
+    }
+    mc_list_end(&bench->in, list, count);
+    mc_list_empty(&bench->in);
+    mc_list_empty(&bench->in);
+    mc_frame_end(&bench->in, frame);
+    send_frame(bench, 1);
+}
+
+/* Answers every grant of the last PUT_GRANTED; how many there were. */
+static uint32_t live_batch(struct bench *bench)
+{
+    static struct mc_wire_place places[MC_BATCH_MAX];
+    struct mc_frame frame;
+    size_t used;
+    if (mc_frame_parse(bench->out[1].data, bench->out[1].length, &frame, &used) != 1 ||
+        frame.type != MC_MESSAGE_PUT_GRANTED)
+        exit(1);
+    struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+    struct mc_wire_none none;
+    struct mc_wire_granted granted;
+    mc_wire_none_read(&reader, &none);
+    for (uint32_t items = mc_list_read(&reader); items > 0; items--)
+        mc_wire_granted_read(&reader, &granted);
+    uint32_t count = mc_list_read(&reader);
+    for (uint32_t i = 0; i < count; i++)
+        mc_wire_place_read(&reader, &places[i]);
+    for (uint32_t i = 0; i < count;) {
+        struct mc_wire_live head = {.segment = places[i].segment};
+        uint32_t same = 0;
+        bench->in.length = 0;
+        size_t at = mc_frame_begin(&bench->in, MC_MESSAGE_LIVE, 0);
+        mc_wire_live_write(&bench->in, &head);
+        size_t list = mc_list_begin(&bench->in);
+        for (; i < count && places[i].segment == head.segment; i++, same++) {
+            struct mc_wire_live_item item = {.slot = places[i].slot, .generation = places[i].generation};
+            mc_wire_live_item_write(&bench->in, &item);
+        }
+        mc_list_end(&bench->in, list, same);
+        mc_frame_end(&bench->in, at);
+        send_frame(bench, 2);
+    }
+    bench->out[1].length = 0;
+    return count;
+}
+
+/* The owner does what it is told. */
+static void obey(struct bench *bench)
+{
+    struct mc_buffer told = bench->out[2];
+    bench->out[2] = (struct mc_buffer){0};
+    struct mc_frame frame;
+    size_t used;
+    for (size_t at = 0; at < told.length; at += used) {
+        if (mc_frame_parse(told.data + at, told.length - at, &frame, &used) != 1 || frame.type != MC_MESSAGE_CLEAR)
+            exit(1);
+        frame.type = MC_MESSAGE_CLEARED; /* the same records */
+        mc_core_input(bench->core, 1, 2, &frame);
+    }
+    mc_buffer_free(&told);
+}
+
+static double put_all(struct bench *bench, uint64_t first, uint64_t count, uint32_t batch)
+{
+    double start = now_s();
+    uint64_t granted = 0;
+    for (uint64_t done = 0; done < count; done += batch) {
+        put_batch(bench, first + done, batch);
+        granted += live_batch(bench);
+        obey(bench);
+        (void)mc_core_tick(bench->core, 1);
+    }
+    double seconds = now_s() - start;
+    if (granted < count)
+        printf("  (%" PRIu64 " of %" PRIu64 " were granted at the first attempt)\n", granted, count);
+    return (double)count / seconds;
+}
+
+/* Keys per second over `window` keys again and again. Frames are made beforehand; what is measured is the core. */
+static double exist_all(struct bench *bench, uint64_t first, uint64_t window, uint64_t total)
+{
+    uint64_t frames = window / BATCH, asked = 0;
+    struct mc_buffer *made = calloc(frames, sizeof(*made));
+    char key[41];
+    if (made == NULL)
+        exit(1);
+    for (uint64_t f = 0; f < frames; f++) {
+        struct mc_wire_none none = {0};
+        mc_wire_none_write(&made[f], &none);
+        size_t list = mc_list_begin(&made[f]);
+        for (uint32_t i = 0; i < BATCH; i++) {
+            key_of(key, first + (f * BATCH + i) * 7919 % window);
+            struct mc_wire_key item = {.key = mc_span(key, 40)};
+            mc_wire_key_write(&made[f], &item);
+        }
+        mc_list_end(&made[f], list, BATCH);
+    }
+    double start = now_s();
+    while (asked < total) {
+        for (uint64_t f = 0; f < frames; f++) {
+            struct mc_frame frame = {MC_MESSAGE_EXIST, 0, 1, mc_span(made[f].data, made[f].length)};
+            mc_core_input(bench->core, 1, 1, &frame);
+            bench->out[1].length = 0;
+        }
+        asked += frames * BATCH;
+    }
+    double seconds = now_s() - start;
+    for (uint64_t f = 0; f < frames; f++)
+        mc_buffer_free(&made[f]);
+    free(made);
+    return (double)asked / seconds;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t objects = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
+    objects = (objects + BATCH - 1) / BATCH * BATCH;
+    static struct bench bench;
+    struct mc_core_config config = mc_core_config_default();
+    struct mc_core_output output = {&bench, get_buffer, closed, NULL};
+    size_t before = resident();
+    bench.core = mc_core_create(&config, &output, (struct mc_id){1, 2}, 1, 7, 0);
+    if (bench.core == NULL)
+        return 1;
+    join(&bench, 1, MC_ROLE_CALL);
+    join(&bench, 2, MC_ROLE_OWNER);
+    uint64_t capacity = objects * 4096 / SEGMENTS / 80 * 100;
+    for (uint64_t i = 1; i <= SEGMENTS; i++)
+        mount(&bench, i, capacity);
+    size_t empty = resident();
+    bench.longest_us = 0;
+    double put = put_all(&bench, 0, objects, BATCH);
+    size_t full = resident();
+    struct mc_core_statistics statistics;
+    mc_core_statistics(bench.core, &statistics);
+    printf("core without objects           %10.2f MB\n", (double)(empty - before) / 1e6);
+    printf("objects                        %10" PRIu64 "\n", statistics.objects);
+    printf("resident bytes per object      %10.1f\n", (double)(full - before) / (double)statistics.objects);
+    printf("put start + live, batch 128    %10.3f M/s\n", put / 1e6);
+    printf("longest call                   %10.1f us\n", bench.longest_us);
+    printf("exist, 128 of 1,024 keys       %10.3f M/s\n", exist_all(&bench, 0, 1024, 20000000) / 1e6);
+    printf("exist, 128 of 64 K keys        %10.3f M/s\n", exist_all(&bench, 0, 65536, 20000000) / 1e6);
+    printf("exist, 128 of all keys         %10.3f M/s\n", exist_all(&bench, 0, objects, 20000000) / 1e6);
+    printf("exist of absent keys           %10.3f M/s\n", exist_all(&bench, objects * 16, objects, 20000000) / 1e6);
+    bench.longest_us = 0;
+    double filled = put_all(&bench, objects, objects * 2, BATCH);
+    mc_core_statistics(bench.core, &statistics);
+    printf("put into the full store        %10.3f M/s (%.0f %%), %" PRIu64 " evicted, longest call %.1f us\n",
+           filled / 1e6, filled / put * 100, statistics.evicted_objects, bench.longest_us);
+    bench.longest_us = 0;
+    filled = put_all(&bench, objects * 4, 256 * MC_BATCH_MAX, MC_BATCH_MAX);
+    printf("the same, batch 1024           %10.3f M/s, longest call %.1f us\n", filled / 1e6, bench.longest_us);
+    double start = now_s();
+    mc_core_destroy(bench.core);
+    printf("destroyed in                   %10.1f ms\n", (now_s() - start) * 1e3);
+    for (unsigned i = 0; i < 8; i++)
+        mc_buffer_free(&bench.out[i]);
+    mc_buffer_free(&bench.in);
+    return 0;
+}

@@ -1,0 +1,163 @@
+"""kill -9 (or SIGSTOP) of one of four store nodes under load: how long gets of its keys take, what the others feel, how long it is still offered.
+
+    MC_BUILD=.cache/build-release MC_PYTHONPATH=.cache/pypath python bench/kill.py [--stop] [--paths shm,tcp] [--replicas 1] [--json FILE]
+
+`./dev bench kill` runs it for both paths and both signals. measure() is also what tests/system/test_kill.py asserts on.
+"""
+import argparse
+import ctypes
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "system"))
+sys.path.insert(0, os.environ.get("MC_PYTHONPATH", str(ROOT / ".cache" / "pypath")))
+os.environ.setdefault("MC_BUILD", str(ROOT / ".cache" / "build-release"))
+
+import cluster  # noqa: E402
+
+NODES, KEYS, SIZE = 4, 1000, 64 << 10
+
+
+class Node:
+    """One `mooncake_bench node` process."""
+
+    def __init__(self, master, segment_bytes):
+        self.process = subprocess.Popen(
+            [str(cluster.BUILD / "mooncake_bench"), "node", "--master", master.address, "--segment", str(segment_bytes)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def signal(self, number):
+        os.kill(self.process.pid, number)
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def percentile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(len(values) * share))] if values else 0.0
+
+
+def load(store, buffer, keys, seconds, content):
+    """Random gets for so long: [(start, key index, seconds, result, bytes right)]."""
+    samples, end = [], time.monotonic() + seconds
+    address = ctypes.addressof(buffer)
+    draw = random.Random(7)
+    while True:
+        start = time.monotonic()
+        if start >= end:
+            return samples
+        index = draw.randrange(len(keys))
+        result = store.get_into(keys[index], address, SIZE)
+        took = time.monotonic() - start
+        right = result != SIZE or buffer.raw[:8] == content[index][:8] and buffer.raw[-8:] == content[index][-8:]
+        samples.append((start, index, took, result, right))
+
+
+def measure(number=signal.SIGKILL, replicas=1, before_s=3.0, after_s=4.0):
+    """Figures of one run, times in milliseconds. Uses MC_PATHS of the environment for the client."""
+    from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+    nodes = []
+    store = MooncakeDistributedStore()
+    with cluster.Master() as master:
+        try:
+            nodes = [Node(master, KEYS * SIZE * 2) for _ in range(NODES)]
+            cluster.wait_until(lambda: len(master.get("/get_all_segments")[1].split()) == NODES, 30, "the nodes")
+            cluster.wait_until(lambda: master.metrics().get("mooncake_populated_bytes", KEYS * SIZE * 2 * NODES) >= KEYS * SIZE * 2 * NODES, 60)
+            assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", master.address) == 0
+            config = ReplicateConfig()
+            config.replica_num = replicas
+            keys = [f"kill-{i}" for i in range(KEYS)]
+            content = [i.to_bytes(8, "little") * (SIZE // 8) for i in range(KEYS)]
+            for key, value in zip(keys, content):
+                assert store.put(key, value, config) == 0
+            where = {key: [d.get_memory_descriptor().buffer_descriptor.transport_endpoint_ for d in found]
+                     for key, found in store.batch_get_replica_desc(keys).items()}
+            victim = where[keys[0]][0]
+            # Which process is it? The one that holds the port.
+            port = int(victim.rsplit(":", 1)[1])
+            node = next(n for n in nodes if port in listening_ports(n.process.pid))
+            buffer = ctypes.create_string_buffer(SIZE)
+            lost = {i for i, key in enumerate(keys) if where[key] == [victim]}
+            touched = {i for i, key in enumerate(keys) if victim in where[key]}
+            load(store, buffer, keys, 1.0, content)
+            before = load(store, buffer, keys, before_s, content)
+            killed = time.monotonic()
+            node.signal(number)
+            after = load(store, buffer, keys, 1.0, content)
+            offered = [d.get_memory_descriptor().buffer_descriptor.transport_endpoint_
+                       for found in store.batch_get_replica_desc(keys).values() for d in found]
+            puts = [store.put(f"after-{i}", content[0]) for i in range(100)]
+            after += load(store, buffer, keys, after_s - 1.0, content)
+            node.signal(signal.SIGCONT)
+        finally:
+            store.close()
+            for node in nodes:
+                node.end()
+
+    def of(samples, chosen, first=0.0, last=1e9):
+        return [took * 1000 for start, index, took, _, _ in samples if (index in chosen) and first <= start - killed < last]
+
+    others = set(range(KEYS)) - touched
+    return {
+        "signal": signal.Signals(number).name, "replicas": replicas, "keys of the victim": len(touched), "only there": len(lost),
+        "gets before": len(before), "gets after": len(after),
+        "wrong bytes": sum(not right for *_, right in before + after),
+        "victim's keys: slowest get ms": max(of(after, touched), default=0.0),
+        "victim's keys: hits after": sum(result == SIZE for _, index, _, result, _ in after if index in touched),
+        "victim's keys: misses after": sum(result < 0 for _, index, _, result, _ in after if index in touched),
+        "others: p50 before ms": percentile(of(before, others, -1e9), 0.50), "others: p50 after ms": percentile(of(after, others), 0.50),
+        "others: p99 before ms": percentile(of(before, others, -1e9), 0.99),
+        "others: p99 first second ms": percentile(of(after, others, 0.0, 1.0), 0.99),
+        "others: p99 later ms": percentile(of(after, others, 1.0), 0.99),
+        "others: failed gets": sum(result < 0 for _, index, _, result, _ in after if index in others),
+        "offered 1 s after": sum(name == victim for name in offered), "puts failed 1 s after": sum(rc != 0 for rc in puts),
+    }
+
+
+def listening_ports(pid):
+    """Ports that this process listens on."""
+    inodes = set()
+    for fd in os.scandir(f"/proc/{pid}/fd"):
+        target = os.readlink(fd.path)
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    with open(f"/proc/{pid}/net/tcp") as table:
+        rows = [line.split() for line in table][1:]
+    return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    results = []
+    for paths in ("shm,tcp", "tcp"):
+        os.environ["MC_PATHS"] = paths
+        for number in (signal.SIGKILL, signal.SIGSTOP):
+            for replicas in (1, 2):
+                for _ in range(options.rounds):
+                    results.append({"paths": paths, **measure(number, replicas)})
+    names = [name for name in results[0] if name not in ("paths", "signal", "replicas")]
+    for start in range(0, len(results), options.rounds):
+        rows = results[start:start + options.rounds]
+        print(f"\n{rows[0]['signal']}, paths {rows[0]['paths']}, {rows[0]['replicas']} replica(s); min / median / max of {len(rows)}")
+        for name in names:
+            values = sorted(row[name] for row in rows)
+            print(f"  {name:34} {values[0]:10.3f} {values[len(values) // 2]:10.3f} {values[-1]:10.3f}")
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

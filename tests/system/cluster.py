@@ -1,0 +1,150 @@
+"""Real processes for the system tests. MC_BUILD is the folder that holds mooncake_master.
+
+    with Master("--default_kv_lease_ttl=1s") as master:
+        master.address           # "127.0.0.1:40001" for clients
+        master.get("/health")    # (200, b"...") from the admin port
+        master.kill()            # kill -9; master.start() starts it again, on the same ports
+
+Ports are chosen by the kernel and read from the log. Only processes that were started here are ever signalled, by their pid.
+"""
+import http.client
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import time
+
+BUILD = pathlib.Path(os.environ.get("MC_BUILD", "."))
+MASTER = BUILD / "mooncake_master"
+SANITIZED = bool(os.environ.get("MC_SANITIZER"))
+START_S = 60 if SANITIZED else 20
+
+
+def wait_until(condition, timeout_s=10.0, what="the condition"):
+    """Polls until condition() is true and returns its value; fails after timeout_s."""
+    end = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < end, f"{what} did not come within {timeout_s} s"
+        time.sleep(0.01)
+
+
+def request(port, method, path, body=None, headers=None, timeout_s=20, host="127.0.0.1"):
+    """One HTTP request on a connection of its own: (status, body)."""
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        connection.request(method, path, body=body, headers=headers or {})
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+    finally:
+        connection.close()
+
+
+class Master:
+    """One mooncake_master. After start(): port, metrics_port, metadata_port (None when it does not run), pid."""
+
+    def __init__(self, *flags, metadata=False):
+        self.flags = list(flags)
+        self.port = self.metrics_port = 0
+        self.metadata_port = 0 if metadata else None
+        self.process = None
+        self.log_file = None
+
+    # -- life --
+
+    def start(self):
+        """Starts it on the ports it had before, or on free ones, and returns when it answers. Flags given by the test come last and win."""
+        assert self.process is None, "it runs already"
+        arguments = [str(MASTER), "--rpc_address=127.0.0.1", "--metrics_host=127.0.0.1", f"--rpc_port={self.port}",
+                     f"--metrics_port={self.metrics_port}"]
+        if self.metadata_port is not None:
+            arguments += ["--http_metadata_server_host=127.0.0.1", f"--http_metadata_server_port={self.metadata_port}"]
+        if self.log_file is None:
+            self.log_file = tempfile.NamedTemporaryFile(prefix="mc-master-", suffix=".log")
+        self.log_start = os.path.getsize(self.log_file.name)
+        # O_APPEND: after a restart the log goes on behind the old one.
+        with open(self.log_file.name, "ab") as log:
+            self.process = subprocess.Popen(arguments + self.flags, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
+        self.port = self._wait_port(r"Master service started on port (\d+)")
+        self.metrics_port = self._wait_port(r"HTTP metrics server started on port (\d+)")
+        if self.metadata_port is not None:
+            self.metadata_port = self._wait_port(r"HTTP metadata server started on \S+:(\d+)")
+        return self
+
+    def _wait_port(self, pattern):
+        def look():
+            found = re.search(pattern, self.log())
+            assert found or self.process.poll() is None, f"mooncake_master has ended: {self.log()}"
+            return found
+        return int(wait_until(look, START_S, f"'{pattern}' in the log").group(1))
+
+    def stop(self):
+        """SIGTERM; returns the exit code. One that does not end is killed, and that is a failure."""
+        process, self.process = self.process, None
+        process.send_signal(signal.SIGTERM)
+        try:
+            return process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+    def kill(self):
+        """kill -9."""
+        process, self.process = self.process, None
+        process.kill()
+        process.wait()
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *unused):
+        if self.process is not None:
+            code = self.stop()
+            assert code == 0, f"exit code {code}: {self.log()[-4000:]}"
+        self.log_file.close()
+
+    # -- looking --
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+    def log(self):
+        """What it wrote since its last start."""
+        with open(self.log_file.name, "rb") as log:
+            log.seek(self.log_start)
+            return log.read().decode(errors="replace")
+
+    def get(self, path, **more):
+        """GET from the admin port: (status, body)."""
+        return request(self.metrics_port, "GET", path, **more)
+
+    def metrics(self):
+        """All samples of /metrics by their name and labels, as floats."""
+        status, body = self.get("/metrics")
+        assert status == 200
+        lines = [line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in lines}
+
+    def resident_bytes(self):
+        with open(f"/proc/{self.pid}/statm") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    def cpu_seconds(self):
+        """User and system time of all its threads."""
+        with open(f"/proc/{self.pid}/schedstat") as stat:
+            first = int(stat.read().split()[0]) / 1e9
+        total = 0.0
+        for task in os.listdir(f"/proc/{self.pid}/task"):
+            with open(f"/proc/{self.pid}/task/{task}/schedstat") as stat:
+                total += int(stat.read().split()[0]) / 1e9
+        return max(first, total)

@@ -1,0 +1,87 @@
+"""What the tests of mooncake.store share: a master, stores that joined it, and memory with known bytes."""
+import ctypes
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+import cluster
+
+sys.path.insert(0, os.environ["MC_PYTHONPATH"])
+
+from mooncake.store import MooncakeDistributedStore, ReplicateConfig  # noqa: E402
+
+SLOW = 5 if cluster.SANITIZED else 1  # how much longer things may take
+CYCLES = 1000 if os.environ.get("MC_TEST_ALL") else 100
+SEGMENT = 64 << 20
+BUFFER = 16 << 20
+MISSING = -704
+
+
+def wait_until(condition, seconds=10):
+    return cluster.wait_until(condition, seconds * SLOW)
+
+
+def stopped(master, seconds):
+    """Stops the master now; the timer that is returned lets it go on."""
+    os.kill(master.pid, signal.SIGSTOP)
+    timer = threading.Timer(seconds, os.kill, [master.pid, signal.SIGCONT])
+    timer.start()
+    return timer
+
+
+@pytest.fixture(scope="module")
+def master():
+    with cluster.Master() as running:
+        yield running
+
+
+def arguments(master, segment=SEGMENT, buffer=BUFFER):
+    """Of setup(), positional."""
+    return ("127.0.0.1", "P2PHANDSHAKE", segment, buffer, "tcp", "", master.address)
+
+
+def joined(master, segment=SEGMENT):
+    store = MooncakeDistributedStore()
+    assert store.setup(*arguments(master, segment)) == 0
+    return store
+
+
+@pytest.fixture(scope="module")
+def node(master):
+    """A store with a segment that has room."""
+    store = joined(master)
+    wait_until(lambda: store.put("warm up", bytes(SEGMENT // 2)) == 0)
+    yield store
+    assert store.close() == 0
+
+
+@pytest.fixture
+def store(node):
+    """The same, without objects."""
+    assert node.remove_all(True) >= 0
+    return node
+
+
+@pytest.fixture
+def unset():
+    return MooncakeDistributedStore()
+
+
+def address(buffer):
+    """Of a writable buffer's first byte."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+
+
+def pattern(size, seed=1):
+    """Bytes that differ by place and seed."""
+    return (bytes((seed * 31 + i * 7) & 0xFF for i in range(251)) * (size // 251 + 1))[:size]
+
+
+def with_fields(**fields):
+    config = ReplicateConfig()
+    for name, value in fields.items():
+        setattr(config, name, value)
+    return config

@@ -1,0 +1,115 @@
+"""The master's protocol, spoken by hand: a second, independent writer of what src/wire/rpc.def says, for tests that need a node without memory.
+
+    owner = FakeOwner(master.port, "node:1", capacity=64 << 20)   # mounts a segment
+    owner.put([b"key"], 4096)                                     # makes objects visible
+"""
+import os
+import socket
+import struct
+
+HELLO, HELLO_REPLY, MOUNT, MOUNT_REPLY, LIVE, CLEAR, CLEARED = 1, 2, 20, 21, 24, 25, 26
+PUT_START, PUT_GRANTED, PUT_DONE, GET, GET_FOUND, EXIST, EXIST_REPLY, REMOVE, REMOVE_REPLY = 40, 41, 43, 44, 45, 47, 48, 49, 50
+ROLE_CALL, ROLE_OWNER = 0, 2
+
+
+def data(value):
+    return struct.pack("<H", len(value)) + value
+
+
+def record(body=b""):
+    return struct.pack("<H", len(body)) + body
+
+
+def records(bodies):
+    return struct.pack("<I", len(bodies)) + b"".join(record(body) for body in bodies)
+
+
+def frame(kind, request_id, body):
+    return struct.pack("<IHHQ", len(body), kind, 0, request_id) + body
+
+
+class Reader:
+    def __init__(self, body):
+        self.body, self.at = body, 0
+
+    def record(self):
+        (size,) = struct.unpack_from("<H", self.body, self.at)
+        self.at += 2 + size
+        return self.body[self.at - size:self.at]
+
+    def list(self):
+        (count,) = struct.unpack_from("<I", self.body, self.at)
+        self.at += 4
+        return [self.record() for _ in range(count)]
+
+
+class Connection:
+    """One connection to a master, after the hello."""
+
+    def __init__(self, port, role, node, name=b"test", host="127.0.0.1"):
+        self.socket = socket.create_connection((host, port), timeout=20)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.request_id = 0
+        hello = struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, role, 0, node, 1, 0) + data(name) + data(b"")
+        code = struct.unpack_from("<i", self.call(HELLO, HELLO_REPLY, record(hello)).record())[0]
+        assert code == 0, code
+
+    def send(self, kind, body):
+        self.request_id += 1
+        self.socket.sendall(frame(kind, self.request_id, body))
+        return self.request_id
+
+    def receive(self, kind):
+        """The next frame of that kind; others are skipped."""
+        while True:
+            length, got, _flags, _id = struct.unpack("<IHHQ", self.exactly(16))
+            body = self.exactly(length)
+            if got == kind:
+                return Reader(body)
+
+    def exactly(self, length):
+        parts = bytearray()
+        while len(parts) < length:
+            part = self.socket.recv(length - len(parts))
+            assert part, "the master has closed the connection"
+            parts += part
+        return bytes(parts)
+
+    def call(self, kind, reply, body):
+        self.send(kind, body)
+        return self.receive(reply)
+
+    def close(self):
+        self.socket.close()
+
+
+class FakeOwner:
+    """A store node without memory: mounts a segment, and says of every put that it is live."""
+
+    def __init__(self, port, name, capacity=64 << 20, slots=16384):
+        node = os.urandom(16)
+        self.owner = Connection(port, ROLE_OWNER, node)
+        self.caller = Connection(port, ROLE_CALL, node)
+        mount = os.urandom(16) + struct.pack("<QQIQQ16s", capacity, capacity, slots, 1, 0, b"h" * 16) + data(name.encode()) + data(b"127.0.0.1:9") + data(b"")
+        code, self.segment, _epoch = struct.unpack_from("<iIQ", self.owner.call(MOUNT, MOUNT_REPLY, record(mount)).record())
+        assert code == 0, code
+
+    def put(self, keys, length, replicas=1):
+        """Codes of the puts; at most 1024 keys at once. Only the own segment may be there."""
+        items = records([struct.pack("<Q", length) + data(key) for key in keys])
+        granted = self.caller.call(PUT_START, PUT_GRANTED, record(struct.pack("<BI", replicas, 0)) + items + records([]) + records([]))
+        granted.record()
+        codes = [struct.unpack_from("<i", head)[0] for head in granted.list()]
+        places = [struct.unpack_from("<IIQQ", place) for place in granted.list()]
+        if places:
+            assert {place[0] for place in places} == {self.segment}
+            self.owner.send(LIVE, record(struct.pack("<I", self.segment)) +
+                            records([struct.pack("<IiQ", slot, 0, generation) for _segment, slot, generation, _offset in places]))
+            done = self.caller.receive(PUT_DONE)
+            done.record()
+            codes = [struct.unpack_from("<i", code)[0] for code in done.list()]
+        return codes
+
+    def close(self):
+        self.caller.close()
+        self.owner.close()

@@ -1,0 +1,536 @@
+/* A world around a core: connections that are buffers, a clock that is a number, frames as the wire has them. For tests
+ * of the core. */
+#ifndef MC_TEST_CORE_WORLD_H
+#define MC_TEST_CORE_WORLD_H
+
+#include "master/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#pragma GCC diagnostic ignored "-Wunused-function" /* no test uses all of it */
+
+#define WORLD_CONNECTIONS 256
+
+struct world {
+    struct mc_core *core;
+    uint64_t now;
+    uint64_t next_connection;
+    struct {
+        struct mc_buffer out;
+        bool open, closed; /* closed: by the core */
+    } connections[WORLD_CONNECTIONS];
+    struct mc_buffer frame; /* the one being sent */
+    struct mc_buffer last;  /* body of the one received last */
+};
+
+static struct mc_buffer *world_buffer(void *context, uint64_t connection)
+{
+    struct world *world = context;
+    return connection < WORLD_CONNECTIONS && world->connections[connection].open ? &world->connections[connection].out
+                                                                                 : NULL;
+}
+static void world_close(void *context, uint64_t connection)
+{
+    struct world *world = context;
+    if (connection < WORLD_CONNECTIONS)
+        world->connections[connection].closed = true;
+}
+static void world_log(void *context, int level, const char *text)
+{
+    (void)context;
+    if (getenv("MC_TEST_LOG") != NULL)
+        printf("core %d: %s\n", level, text);
+}
+
+static void world_open_with(struct world *world, const struct mc_core_config *config)
+{
+    *world = (struct world){.now = 1000000, .next_connection = 1};
+    struct mc_core_output output = {world, world_buffer, world_close, world_log};
+    world->core = mc_core_create(config, &output, (struct mc_id){77, 88}, 3, 42, world->now);
+    mc_assert(world->core != NULL);
+}
+static void world_open(struct world *world)
+{
+    struct mc_core_config config = mc_core_config_default();
+    world_open_with(world, &config);
+}
+static void world_check(const struct world *world)
+{
+    const char *wrong = mc_core_check(world->core);
+    if (wrong != NULL)
+        printf("invariant broken: %s\n", wrong);
+    mc_assert(wrong == NULL);
+}
+static void world_close_all(struct world *world)
+{
+    world_check(world);
+    mc_core_destroy(world->core);
+    for (unsigned i = 0; i < WORLD_CONNECTIONS; i++)
+        mc_buffer_free(&world->connections[i].out);
+    mc_buffer_free(&world->frame);
+    mc_buffer_free(&world->last);
+}
+
+/* Ticks until there is no more work, at most `limit` times. */
+static unsigned world_settle(struct world *world, unsigned limit)
+{
+    unsigned ticks = 1;
+    while (mc_core_tick(world->core, world->now) <= world->now && ticks < limit)
+        ticks++;
+    return ticks;
+}
+/* Time passes, ticked as a shell would. */
+static void world_pass(struct world *world, uint64_t ms)
+{
+    for (uint64_t end = world->now + ms; world->now < end;) {
+        world->now = end - world->now > 100 ? world->now + 100 : end;
+        world_settle(world, 10000);
+    }
+}
+
+static uint64_t world_connect(struct world *world)
+{
+    uint64_t number = world->next_connection++;
+    mc_assert(number < WORLD_CONNECTIONS);
+    world->connections[number].open = true;
+    mc_core_connected(world->core, world->now, number);
+    return number;
+}
+static void world_disconnect(struct world *world, uint64_t number)
+{
+    world->connections[number].open = false;
+    mc_core_disconnected(world->core, world->now, number);
+    world_check(world);
+}
+static void world_input(struct world *world, uint64_t connection, unsigned type, uint64_t id, const void *body,
+                        size_t length)
+{
+    /* A copy of the exact size, so that a read beyond the end is seen. */
+    uint8_t *copy = malloc(length == 0 ? 1 : length);
+    mc_assert(copy != NULL);
+    if (length > 0)
+        memcpy(copy, body, length);
+    struct mc_frame frame = {(uint16_t)type, 0, id, mc_span(copy, length)};
+    mc_core_input(world->core, world->now, connection, &frame);
+    free(copy);
+}
+static size_t world_begin(struct world *world, enum mc_message type, uint64_t id)
+{
+    world->frame.length = 0;
+    return mc_frame_begin(&world->frame, type, id);
+}
+static void world_send(struct world *world, uint64_t connection, size_t frame)
+{
+    mc_frame_end(&world->frame, frame);
+    struct mc_frame parsed;
+    size_t used;
+    int rc = mc_frame_parse(world->frame.data, world->frame.length, &parsed, &used);
+    mc_assert(rc == 1 && mc_wire_check(parsed.type, parsed.body) == 0);
+    world_input(world, connection, parsed.type, parsed.request_id, parsed.body.data, parsed.body.length);
+}
+
+/* The next frame the core sent there; its body stays valid until the next call. Type 0 = none. */
+static struct mc_frame world_receive(struct world *world, uint64_t connection)
+{
+    struct mc_frame frame = {0};
+    struct mc_buffer *out = &world->connections[connection].out;
+    size_t used = 0;
+    if (out->length == 0)
+        return frame;
+    int rc = mc_frame_parse(out->data, out->length, &frame, &used);
+    mc_assert(rc == 1 && mc_wire_check(frame.type, frame.body) == 0);
+    world->last.length = 0;
+    mc_buffer_append(&world->last, frame.body.data, frame.body.length);
+    frame.body = mc_span(world->last.data, world->last.length);
+    mc_buffer_consume(out, used);
+    return frame;
+}
+
+static struct mc_wire_hello world_hello(unsigned role, uint64_t node, uint64_t incarnation)
+{
+    return (struct mc_wire_hello){.magic = MC_WIRE_MAGIC,
+                                  .version_min = MC_WIRE_VERSION_MIN,
+                                  .version_max = MC_WIRE_VERSION_MAX,
+                                  .role = (uint8_t)role,
+                                  .node = {node, node ^ 0x55},
+                                  .incarnation = incarnation,
+                                  .name = mc_span_string("tester")};
+}
+static struct mc_wire_hello_reply world_greet(struct world *world, uint64_t connection,
+                                              const struct mc_wire_hello *hello)
+{
+    struct mc_wire_hello_reply reply = {0};
+    size_t frame = world_begin(world, MC_MESSAGE_HELLO, 1);
+    mc_wire_hello_write(&world->frame, hello);
+    world_send(world, connection, frame);
+    struct mc_frame answer = world_receive(world, connection);
+    if (answer.type == MC_MESSAGE_HELLO_REPLY) {
+        struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+        mc_wire_hello_reply_read(&reader, &reply);
+    } else {
+        reply.code = MC_ERR_PROTOCOL;
+    }
+    return reply;
+}
+/* A connection with its hello done. */
+static uint64_t world_join(struct world *world, unsigned role, uint64_t node, uint64_t incarnation)
+{
+    uint64_t connection = world_connect(world);
+    struct mc_wire_hello hello = world_hello(role, node, incarnation);
+    struct mc_wire_hello_reply reply = world_greet(world, connection, &hello);
+    mc_assert(reply.code == 0);
+    return connection;
+}
+
+static struct mc_wire_mount world_mount_of(uint64_t id, uint64_t capacity, const char *name)
+{
+    return (struct mc_wire_mount){.segment_id = {id, 1},
+                                  .capacity = capacity,
+                                  .populated = capacity,
+                                  .slot_count = mc_slot_count(capacity),
+                                  .nonce = id * 3,
+                                  .host = {9, 9},
+                                  .name = mc_span_string(name),
+                                  .tcp_address = mc_span_string("127.0.0.1:1"),
+                                  .unix_path = mc_span_string("@x")};
+}
+static struct mc_wire_mount_reply world_mount(struct world *world, uint64_t owner, const struct mc_wire_mount *mount)
+{
+    struct mc_wire_mount_reply reply = {0};
+    size_t frame = world_begin(world, MC_MESSAGE_MOUNT, 2);
+    mc_wire_mount_write(&world->frame, mount);
+    world_send(world, owner, frame);
+    struct mc_frame answer = world_receive(world, owner);
+    mc_assert(answer.type == MC_MESSAGE_MOUNT_REPLY);
+    struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+    mc_wire_mount_reply_read(&reader, &reply);
+    return reply;
+}
+
+struct world_store { /* a store node */
+    uint64_t keeper, owner, call;
+    uint32_t segment;
+};
+static struct world_store world_store(struct world *world, uint64_t node, uint64_t capacity, const char *name)
+{
+    struct world_store store = {0};
+    store.keeper = world_join(world, MC_ROLE_KEEPER, node, 1);
+    store.owner = world_join(world, MC_ROLE_OWNER, node, 1);
+    store.call = world_join(world, MC_ROLE_CALL, node, 1);
+    struct mc_wire_mount mount = world_mount_of(node, capacity, name);
+    struct mc_wire_mount_reply reply = world_mount(world, store.owner, &mount);
+    mc_assert(reply.code == 0);
+    store.segment = reply.segment;
+    return store;
+}
+
+static int32_t world_heartbeat(struct world *world, uint64_t keeper, uint32_t segment, uint64_t populated)
+{
+    struct mc_wire_heartbeat head = {.epoch = 3};
+    struct mc_wire_heartbeat_segment item = {.segment = segment, .populated = populated};
+    size_t frame = world_begin(world, MC_MESSAGE_HEARTBEAT, 3);
+    mc_wire_heartbeat_write(&world->frame, &head);
+    size_t list = mc_list_begin(&world->frame);
+    if (segment != 0)
+        mc_wire_heartbeat_segment_write(&world->frame, &item);
+    mc_list_end(&world->frame, list, segment != 0);
+    world_send(world, keeper, frame);
+    struct mc_frame answer = world_receive(world, keeper);
+    mc_assert(answer.type == MC_MESSAGE_HEARTBEAT_REPLY);
+    struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+    struct mc_wire_heartbeat_reply reply;
+    struct mc_wire_segment_code code = {0};
+    mc_wire_heartbeat_reply_read(&reader, &reply);
+    mc_assert(reply.code == 0 && reply.epoch == 3);
+    uint32_t count = mc_list_read(&reader);
+    mc_assert(count == (segment != 0));
+    if (count == 1)
+        mc_wire_segment_code_read(&reader, &code);
+    return code.code;
+}
+
+/* ---- puts ---- */
+
+struct world_wish { /* of a PUT_START; zeroed = one replica anywhere */
+    uint8_t replica_count;
+    uint32_t flags;
+    const char *preferred[4];
+    uint32_t avoided[4];
+};
+struct world_grants {
+    uint32_t count, place_count;
+    struct mc_wire_granted items[MC_BATCH_MAX];
+    struct mc_wire_place places[MC_BATCH_MAX];
+};
+
+struct world_item {
+    struct mc_span key;
+    uint64_t length;
+};
+/* Sends it; what was granted. The first answer must be PUT_GRANTED. */
+static void world_put_start(struct world *world, uint64_t connection, uint64_t id, const struct world_item *items,
+                            uint32_t count, const struct world_wish *wish, struct world_grants *grants)
+{
+    struct mc_wire_put_start head = {.replica_count = wish->replica_count, .flags = wish->flags};
+    size_t frame = world_begin(world, MC_MESSAGE_PUT_START, id), list, names = 0, avoided = 0;
+    mc_wire_put_start_write(&world->frame, &head);
+    list = mc_list_begin(&world->frame);
+    for (uint32_t i = 0; i < count; i++) {
+        struct mc_wire_put_start_item item = {.length = items[i].length, .key = items[i].key};
+        mc_wire_put_start_item_write(&world->frame, &item);
+    }
+    mc_list_end(&world->frame, list, count);
+    list = mc_list_begin(&world->frame);
+    for (; names < 4 && wish->preferred[names] != NULL; names++) {
+        struct mc_wire_name name = {.name = mc_span_string(wish->preferred[names])};
+        mc_wire_name_write(&world->frame, &name);
+    }
+    mc_list_end(&world->frame, list, names);
+    list = mc_list_begin(&world->frame);
+    for (; avoided < 4 && wish->avoided[avoided] != 0; avoided++) {
+        struct mc_wire_segment segment = {.segment = wish->avoided[avoided]};
+        mc_wire_segment_write(&world->frame, &segment);
+    }
+    mc_list_end(&world->frame, list, avoided);
+    world_send(world, connection, frame);
+    struct mc_frame answer = world_receive(world, connection);
+    mc_assert(answer.type == MC_MESSAGE_PUT_GRANTED && answer.request_id == id);
+    struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+    struct mc_wire_none none;
+    mc_wire_none_read(&reader, &none);
+    grants->count = mc_list_read(&reader);
+    for (uint32_t i = 0; i < grants->count; i++)
+        mc_wire_granted_read(&reader, &grants->items[i]);
+    grants->place_count = mc_list_read(&reader);
+    for (uint32_t i = 0; i < grants->place_count; i++)
+        mc_wire_place_read(&reader, &grants->places[i]);
+    mc_assert(!reader.bad && grants->count == count);
+}
+static void world_live_code(struct world *world, uint64_t owner, const struct mc_wire_place *place, int32_t code)
+{
+    struct mc_wire_live head = {.segment = place->segment};
+    struct mc_wire_live_item item = {.slot = place->slot, .code = code, .generation = place->generation};
+    size_t frame = world_begin(world, MC_MESSAGE_LIVE, 0);
+    mc_wire_live_write(&world->frame, &head);
+    size_t list = mc_list_begin(&world->frame);
+    mc_wire_live_item_write(&world->frame, &item);
+    mc_list_end(&world->frame, list, 1);
+    world_send(world, owner, frame);
+}
+static void world_live(struct world *world, uint64_t owner, const struct mc_wire_place *place)
+{
+    world_live_code(world, owner, place, 0);
+}
+static void world_revoke(struct world *world, uint64_t connection, const struct mc_wire_place *place)
+{
+    struct mc_wire_none none = {0};
+    struct mc_wire_grant item = {.segment = place->segment, .slot = place->slot, .generation = place->generation};
+    size_t frame = world_begin(world, MC_MESSAGE_PUT_REVOKE, 0);
+    mc_wire_none_write(&world->frame, &none);
+    size_t list = mc_list_begin(&world->frame);
+    mc_wire_grant_write(&world->frame, &item);
+    mc_list_end(&world->frame, list, 1);
+    world_send(world, connection, frame);
+}
+/* The code of item 0 of a PUT_DONE that must be there; *id = its request. */
+static int32_t world_put_done(struct world *world, uint64_t connection, uint64_t id)
+{
+    struct mc_frame answer = world_receive(world, connection);
+    mc_assert(answer.type == MC_MESSAGE_PUT_DONE && answer.request_id == id);
+    struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+    struct mc_wire_none none;
+    struct mc_wire_code code;
+    mc_wire_none_read(&reader, &none);
+    mc_assert(mc_list_read(&reader) > 0);
+    mc_wire_code_read(&reader, &code);
+    return code.code;
+}
+/* One key, one message: the code of the item; *place = the first place. */
+static int32_t world_grant(struct world *world, uint64_t connection, uint64_t id, const char *key, uint64_t length,
+                           const struct world_wish *wish, struct mc_wire_place *place)
+{
+    static const struct world_wish anywhere;
+    static struct world_grants grants;
+    struct world_item item = {mc_span_string(key), length};
+    world_put_start(world, connection, id, &item, 1, wish == NULL ? &anywhere : wish, &grants);
+    if (place != NULL)
+        *place = grants.place_count > 0 ? grants.places[0] : (struct mc_wire_place){0};
+    return grants.items[0].code;
+}
+/* A whole put to the one segment of that owner. */
+static int32_t world_put(struct world *world, uint64_t connection, uint64_t owner, const char *key, uint64_t length)
+{
+    struct mc_wire_place place;
+    int32_t code = world_grant(world, connection, 100, key, length, NULL, &place);
+    if (code != 0)
+        return code;
+    world_live(world, owner, &place);
+    return world_put_done(world, connection, 100);
+}
+
+/* ---- CLEAR and CUT, as an owner sees them ---- */
+
+struct world_told {
+    unsigned type; /* 0 = nothing */
+    uint32_t segment, count;
+    struct mc_wire_slot slots[MC_BATCH_MAX];
+    struct mc_id writer; /* of the first of a CUT */
+};
+static void world_owner_told(struct world *world, uint64_t owner, struct world_told *told)
+{
+    struct mc_frame frame = world_receive(world, owner);
+    *told = (struct world_told){.type = frame.type};
+    if (frame.type == 0)
+        return;
+    mc_assert(frame.type == MC_MESSAGE_CLEAR || frame.type == MC_MESSAGE_CUT);
+    struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+    struct mc_wire_segment head;
+    mc_wire_segment_read(&reader, &head);
+    told->segment = head.segment;
+    told->count = mc_list_read(&reader);
+    for (uint32_t i = 0; i < told->count; i++) {
+        struct mc_wire_cut_item cut;
+        if (frame.type == MC_MESSAGE_CLEAR) {
+            mc_wire_slot_read(&reader, &told->slots[i]);
+            continue;
+        }
+        mc_wire_cut_item_read(&reader, &cut);
+        told->slots[i] = (struct mc_wire_slot){.slot = cut.slot, .generation = cut.generation};
+        if (i == 0)
+            told->writer = cut.writer;
+    }
+}
+static void world_owner_says(struct world *world, uint64_t owner, enum mc_message type, const struct world_told *told)
+{
+    struct mc_wire_segment head = {.segment = told->segment};
+    size_t frame = world_begin(world, type, 0);
+    mc_wire_segment_write(&world->frame, &head);
+    size_t list = mc_list_begin(&world->frame);
+    for (uint32_t i = 0; i < told->count; i++)
+        mc_wire_slot_write(&world->frame, &told->slots[i]);
+    mc_list_end(&world->frame, list, told->count);
+    world_send(world, owner, frame);
+}
+/* A good owner: does all it is told. How many slots that were. */
+static uint32_t world_owner_obeys(struct world *world, uint64_t owner)
+{
+    static struct world_told told;
+    uint32_t count = 0;
+    for (world_owner_told(world, owner, &told); told.type != 0; world_owner_told(world, owner, &told)) {
+        count += told.count;
+        world_owner_says(world, owner, told.type == MC_MESSAGE_CLEAR ? MC_MESSAGE_CLEARED : MC_MESSAGE_CUT_DONE, &told);
+    }
+    return count;
+}
+
+/* ---- the other requests ---- */
+
+static void world_keys(struct world *world, const char *const *keys, uint32_t count)
+{
+    size_t list = mc_list_begin(&world->frame);
+    for (uint32_t i = 0; i < count; i++) {
+        struct mc_wire_key key = {.key = mc_span_string(keys[i])};
+        mc_wire_key_write(&world->frame, &key);
+    }
+    mc_list_end(&world->frame, list, count);
+}
+/* The code for one key; *found and *place (either may be NULL) of the answer. */
+static int32_t world_get(struct world *world, uint64_t connection, const char *key, uint32_t flags,
+                         struct mc_wire_found *found, struct mc_wire_place *place)
+{
+    struct mc_wire_get head = {.flags = flags};
+    size_t frame = world_begin(world, MC_MESSAGE_GET, 7);
+    mc_wire_get_write(&world->frame, &head);
+    world_keys(world, &key, 1);
+    world_send(world, connection, frame);
+    struct mc_frame answer = world_receive(world, connection);
+    mc_assert(answer.type == MC_MESSAGE_GET_FOUND && answer.request_id == 7);
+    struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+    struct mc_wire_none none;
+    struct mc_wire_found first;
+    struct mc_wire_place at = {0};
+    mc_wire_none_read(&reader, &none);
+    mc_assert(mc_list_read(&reader) == 1);
+    mc_wire_found_read(&reader, &first);
+    uint32_t places = mc_list_read(&reader);
+    mc_assert(places == first.replica_count);
+    if (places > 0)
+        mc_wire_place_read(&reader, &at);
+    if (found != NULL)
+        *found = first;
+    if (place != NULL)
+        *place = at;
+    return first.code;
+}
+static int world_exist(struct world *world, uint64_t connection, const char *key)
+{
+    struct mc_wire_none none = {0};
+    size_t frame = world_begin(world, MC_MESSAGE_EXIST, 8);
+    mc_wire_none_write(&world->frame, &none);
+    world_keys(world, &key, 1);
+    world_send(world, connection, frame);
+    struct mc_frame answer = world_receive(world, connection);
+    mc_assert(answer.type == MC_MESSAGE_EXIST_REPLY);
+    struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+    struct mc_wire_exist_reply reply;
+    mc_wire_exist_reply_read(&reader, &reply);
+    mc_assert(reply.code == 0 && reply.results.length == 1);
+    return *(const uint8_t *)reply.results.data;
+}
+static void world_remove_send(struct world *world, uint64_t connection, const char *const *keys, uint32_t count,
+                              bool force)
+{
+    struct mc_wire_remove head = {.force = force};
+    size_t frame = world_begin(world, MC_MESSAGE_REMOVE, 9);
+    mc_wire_remove_write(&world->frame, &head);
+    world_keys(world, keys, count);
+    world_send(world, connection, frame);
+}
+/* False when the answer has not come yet. */
+static bool world_remove_answer(struct world *world, uint64_t connection, int32_t *codes, uint32_t count)
+{
+    struct mc_frame answer = world_receive(world, connection);
+    if (answer.type == 0)
+        return false;
+    mc_assert(answer.type == MC_MESSAGE_REMOVE_REPLY && answer.request_id == 9);
+    struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+    struct mc_wire_none none;
+    mc_wire_none_read(&reader, &none);
+    mc_assert(mc_list_read(&reader) == count);
+    for (uint32_t i = 0; i < count; i++) {
+        struct mc_wire_code code;
+        mc_wire_code_read(&reader, &code);
+        codes[i] = code.code;
+    }
+    return true;
+}
+static void world_remove_all_send(struct world *world, uint64_t connection, const char *pattern, bool force)
+{
+    size_t frame;
+    if (pattern == NULL) {
+        struct mc_wire_remove head = {.force = force};
+        frame = world_begin(world, MC_MESSAGE_REMOVE_ALL, 10);
+        mc_wire_remove_write(&world->frame, &head);
+    } else {
+        struct mc_wire_remove_regex head = {.force = force, .pattern = mc_span_string(pattern)};
+        frame = world_begin(world, MC_MESSAGE_REMOVE_REGEX, 10);
+        mc_wire_remove_regex_write(&world->frame, &head);
+    }
+    world_send(world, connection, frame);
+}
+/* The count, or the code when it is not 0; INT64_MIN when the answer has not come yet. */
+static int64_t world_count_answer(struct world *world, uint64_t connection)
+{
+    struct mc_frame answer = world_receive(world, connection);
+    if (answer.type == 0)
+        return INT64_MIN;
+    mc_assert(answer.type == MC_MESSAGE_COUNT_REPLY && answer.request_id == 10);
+    struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+    struct mc_wire_count_reply reply;
+    mc_wire_count_reply_read(&reader, &reply);
+    return reply.code != 0 ? reply.code : (int64_t)reply.count;
+}
+
+#endif

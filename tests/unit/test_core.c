@@ -1,0 +1,878 @@
+/* The core through its frames: hello, put, get, remove; the rows of the ordering page about them (ordering_*), every
+ * code. Owners and segments are in test_core_segment.c, space and eviction in test_core_evict.c, malformed input in
+ * test_core_input.c. */
+#include "core_world.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define MIB (1u << 20)
+#define SMALL 100u
+
+/* ---- hello and roles ---- */
+
+static void test_hello(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    uint64_t connection = world_connect(&world);
+    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 1, 1);
+    struct mc_wire_hello_reply reply = world_greet(&world, connection, &hello);
+    assert_int_equal(reply.code, 0);
+    assert_int_equal(reply.epoch, 3);
+    assert_int_equal(reply.lease_ttl_ms, 10000);
+    assert_int_equal(reply.client_ttl_ms, 10000);
+    assert_true(mc_id_equal(reply.node, (struct mc_id){77, 88}));
+    reply = world_greet(&world, connection, &hello); /* a second hello */
+    assert_int_equal(reply.code, MC_ERR_PROTOCOL);
+    assert_true(world.connections[connection].closed);
+    world_close_all(&world);
+}
+
+static void test_hello_refused(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 1, 1);
+    hello.version_min = 7;
+    hello.version_max = 9;
+    uint64_t connection = world_connect(&world);
+    struct mc_wire_hello_reply reply = world_greet(&world, connection, &hello);
+    assert_int_equal(reply.code, MC_ERR_INVALID_VERSION);
+    char text[256] = "";
+    memcpy(text, reply.text.data, reply.text.length);
+    assert_non_null(strstr(text, "7 to 9"));
+    assert_non_null(strstr(text, "1 to 1"));
+    assert_true(world.connections[connection].closed);
+
+    hello = world_hello(MC_ROLE_DATA, 1, 1);
+    connection = world_connect(&world);
+    reply = world_greet(&world, connection, &hello);
+    assert_int_equal(reply.code, MC_ERR_INVALID_PARAMS);
+    assert_true(world.connections[connection].closed);
+
+    hello = world_hello(MC_ROLE_CALL, 1, 1);
+    hello.magic = 1;
+    connection = world_connect(&world);
+    reply = world_greet(&world, connection, &hello);
+    assert_int_equal(reply.code, MC_ERR_PROTOCOL);
+    assert_true(world.connections[connection].closed);
+
+    hello = world_hello(MC_ROLE_CALL, 0, 1);
+    hello.node = (struct mc_id){0, 0};
+    connection = world_connect(&world);
+    reply = world_greet(&world, connection, &hello);
+    assert_int_equal(reply.code, MC_ERR_INVALID_PARAMS);
+    world_close_all(&world);
+}
+
+static void test_roles(void **state)
+{
+    static const struct {
+        unsigned role, type;
+    } wrong[] = {
+        {MC_ROLE_KEEPER, MC_MESSAGE_GET},
+        {MC_ROLE_OWNER, MC_MESSAGE_EXIST},
+        {MC_ROLE_CALL, MC_MESSAGE_HEARTBEAT},
+        {MC_ROLE_CALL, MC_MESSAGE_CLEARED},
+        {MC_ROLE_KEEPER, MC_MESSAGE_LIVE},
+        {MC_ROLE_CALL, MC_MESSAGE_MOUNT},
+        {MC_ROLE_CALL, MC_MESSAGE_FAILED},
+        {MC_ROLE_OWNER, MC_MESSAGE_PUT_GRANTED},
+        {MC_ROLE_CALL, 0},
+        {MC_ROLE_CALL, MC_MESSAGE_COMMIT},
+        {MC_ROLE_CALL, 65535},
+    };
+    struct world world;
+    (void)state;
+    world_open(&world);
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        struct mc_core_statistics statistics;
+        uint64_t connection = world_join(&world, wrong[i].role, 1, 1);
+        world_input(&world, connection, wrong[i].type, 1, "\0\0\0\0\0\0", 6);
+        assert_true(world.connections[connection].closed);
+        mc_core_statistics(world.core, &statistics);
+        assert_int_equal(statistics.protocol_errors, i + 1);
+        world_disconnect(&world, connection);
+    }
+    uint64_t silent = world_connect(&world); /* before any hello */
+    world_input(&world, silent, MC_MESSAGE_GET, 1, "\0\0", 2);
+    assert_true(world.connections[silent].closed);
+    world_input(&world, silent, MC_MESSAGE_HELLO, 1, "\0\0", 2); /* ignored from now on */
+    world_input(&world, 200, MC_MESSAGE_HELLO, 1, "\0\0", 2);    /* of nobody */
+    world_disconnect(&world, silent);
+    world_close_all(&world);
+}
+
+static void test_incarnations(void **state)
+{
+    struct world world;
+    struct mc_core_statistics statistics;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t newer = world_join(&world, MC_ROLE_CALL, 5, 2);
+    assert_true(world.connections[store.keeper].closed && world.connections[store.owner].closed &&
+                world.connections[store.call].closed);
+    assert_false(world.connections[newer].closed);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.members, 1);
+    assert_int_equal(statistics.segments, 0);
+    world_settle(&world, 100);
+    world_disconnect(&world, store.owner);
+    world_disconnect(&world, store.keeper);
+    world_disconnect(&world, newer);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.members, 0); /* nothing left to remember it for */
+    world_close_all(&world);
+}
+
+/* ---- put ---- */
+
+static void ordering_P1(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    assert_int_equal(place.generation >> MC_EPOCH_SHIFT, 3);
+    assert_int_equal(place.segment, store.segment);
+    /* Unknown to readers: not ready, not there. */
+    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_REPLICA_IS_NOT_READY);
+    assert_int_equal(world_exist(&world, store.call, "k"), 0);
+    /* The writer dies: P-cut, and only after it is the extent free. */
+    world_disconnect(&world, writer);
+    static struct world_told told;
+    struct mc_core_statistics statistics;
+    world_owner_told(&world, store.owner, &told);
+    assert_int_equal(told.type, MC_MESSAGE_CUT);
+    assert_int_equal(told.count, 1);
+    assert_int_equal(told.slots[0].slot, place.slot);
+    assert_int_equal(told.slots[0].generation, place.generation);
+    assert_int_equal(told.writer.low, 6);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.quarantine_bytes, 128);
+    assert_int_equal(statistics.used, 0);
+    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
+    world_owner_says(&world, store.owner, MC_MESSAGE_CUT_DONE, &told);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.quarantine_bytes, 0);
+    world_owner_says(&world, store.owner, MC_MESSAGE_CUT_DONE, &told); /* said twice */
+    world_close_all(&world);
+}
+
+static void ordering_P1_keeper(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    static struct world_told told;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t keeper = world_join(&world, MC_ROLE_KEEPER, 6, 1), writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    world_disconnect(&world, keeper);
+    world_settle(&world, 10);
+    world_owner_told(&world, store.owner, &told);
+    assert_int_equal(told.type, MC_MESSAGE_CUT);
+    assert_int_equal(world_put_done(&world, writer, 1),
+                     MC_ERR_TRANSFER_FAIL); /* it hears of it, should it still live */
+    keeper = world_join(&world, MC_ROLE_KEEPER, 6, 1);
+    assert_int_equal(world_grant(&world, writer, 2, "k", SMALL, NULL, &place), 0);
+    world_close_all(&world);
+}
+
+static void ordering_P4_commit_before_cut(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    static struct world_told told, clear;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    world_disconnect(&world, writer);
+    world_owner_told(&world, store.owner, &told);
+    assert_int_equal(told.type, MC_MESSAGE_CUT);
+    /* The commit was in the socket and the owner had applied it: its LIVE crosses our CUT. */
+    world_live(&world, store.owner, &place);
+    world_owner_told(&world, store.owner, &clear);
+    assert_int_equal(clear.type, MC_MESSAGE_CLEAR);
+    assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
+    world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &clear); /* must not free what is in quarantine */
+    struct mc_core_statistics statistics;
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.quarantine_bytes, 128);
+    assert_int_equal(statistics.stale_refused, 1);
+    world_owner_says(&world, store.owner, MC_MESSAGE_CUT_DONE, &told);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.quarantine_bytes, 0);
+    world_close_all(&world);
+}
+
+static void ordering_P5(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    struct mc_wire_found found;
+    struct mc_core_statistics statistics;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    struct mc_wire_place other = place;
+    other.generation++; /* of no grant */
+    world_live(&world, store.owner, &other);
+    assert_int_equal(world_exist(&world, writer, "k"), 0);
+    world_live(&world, store.call, &place); /* a call connection of the owner's process will do */
+    assert_int_equal(world_exist(&world, store.call, "k"), 1);
+    assert_int_equal(world_get(&world, store.call, "k", 0, &found, &other), 0);
+    assert_int_equal(found.length, SMALL);
+    assert_int_equal(other.generation, place.generation);
+    assert_int_equal(other.offset, place.offset);
+    assert_int_equal(world_put_done(&world, writer, 1), 0);      /* P6 */
+    world_live(&world, store.owner, &place);                     /* twice is no reason to clear it */
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1); /* only the wrong generation above */
+    assert_int_equal(world_exist(&world, store.call, "k"), 1);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.objects, 1);
+    assert_int_equal(statistics.put_bytes, SMALL);
+    assert_int_equal(statistics.put_end_items, 1);
+    assert_int_equal(statistics.value_size_histogram[0], 1);
+    assert_int_equal(statistics.value_size_histogram[8], SMALL);
+    world_close_all(&world);
+}
+
+static void test_live_of_others(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a"), other = world_store(&world, 7, MIB, "b");
+    const struct world_wish wish = {.preferred = {"a"}};
+    assert_int_equal(world_grant(&world, other.call, 1, "k", SMALL, &wish, &place), 0);
+    assert_int_equal(place.segment, store.segment);
+    world_live(&world, other.owner, &place); /* the writer cannot say it for the owner */
+    assert_int_equal(world_exist(&world, store.call, "k"), 0);
+    place.slot = UINT32_MAX;
+    world_live(&world, store.owner, &place);
+    place.segment = 12345678;
+    world_live(&world, store.owner, &place);
+    world_close_all(&world);
+}
+
+static void test_live_with_an_error(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    world_live_code(&world, store.owner, &place, MC_ERR_STALE);
+    assert_int_equal(world_put_done(&world, writer, 1), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+    assert_int_equal(world_grant(&world, writer, 2, "k", SMALL, NULL, &place), 0);
+    world_close_all(&world);
+}
+
+static void ordering_P_revoke(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    static struct world_told told;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1), stranger = world_join(&world, MC_ROLE_CALL, 8, 1);
+    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    world_revoke(&world, stranger, &place);
+    assert_int_equal(world_receive(&world, writer).type, 0);
+    world_revoke(&world, writer, &place);
+    assert_int_equal(world_put_done(&world, writer, 1), MC_ERR_TRANSFER_FAIL);
+    world_owner_told(&world, store.owner, &told);
+    assert_int_equal(told.type, MC_MESSAGE_CLEAR);
+    assert_int_equal(told.slots[0].generation, place.generation);
+    assert_int_equal(world_get(&world, writer, "k", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
+    struct mc_core_statistics statistics;
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.clearing_bytes, 128);
+    world_live(&world, store.owner, &place); /* late news loses */
+    assert_int_equal(world_exist(&world, writer, "k"), 0);
+    world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.clearing_bytes, 0);
+    world_revoke(&world, writer, &place); /* twice */
+    world_close_all(&world);
+}
+
+static void ordering_P_cut_of_the_late(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    static struct world_told told;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    for (unsigned second = 0; second < 29; second++) {
+        world_pass(&world, 1000);
+        assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 0);
+    }
+    assert_int_equal(world_receive(&world, writer).type, 0);
+    world_pass(&world, 1100);
+    assert_int_equal(world_put_done(&world, writer, 1), MC_ERR_TRANSFER_FAIL);
+    world_owner_told(&world, store.owner, &told);
+    assert_int_equal(told.type, MC_MESSAGE_CUT);
+    world_close_all(&world);
+}
+
+static void ordering_P_cut_of_many(void **state)
+{
+    struct world world;
+    static struct world_grants grants;
+    static struct world_item items[1000];
+    static char keys[1000][16];
+    static const struct world_wish wish;
+    struct mc_core_statistics statistics;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, 16 * MIB, "a");
+    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+    for (unsigned round = 0; round < 9; round++) {
+        for (unsigned i = 0; i < 1000; i++) {
+            int length = snprintf(keys[i], sizeof(keys[i]), "k%u", round * 1000 + i);
+            items[i] = (struct world_item){mc_span(keys[i], (size_t)length), SMALL};
+        }
+        world_put_start(&world, writer, round, items, 1000, &wish, &grants);
+        for (unsigned i = 0; i < 1000; i++) {
+            bool beyond =
+                round * 1000 + i >= MC_GRANTS_PER_CONNECTION || round * 1000 + i >= mc_slot_count(16 * MIB) - 1;
+            assert_int_equal(grants.items[i].code == 0, !beyond);
+        }
+    }
+    world_disconnect(&world, writer);
+    world_settle(&world, 100);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.used, 0);
+    assert_true(statistics.cuts >= 8000);
+    assert_int_equal(world_owner_obeys(&world, store.owner), statistics.cuts);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.quarantine_bytes, 0);
+    world_close_all(&world);
+}
+
+static void ordering_P_same_key(void **state)
+{
+    struct world world;
+    struct mc_wire_place place, unused;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1), two = world_join(&world, MC_ROLE_CALL, 7, 1);
+    assert_int_equal(world_grant(&world, one, 1, "k", SMALL, NULL, &place), 0);
+    assert_int_equal(world_grant(&world, two, 1, "k", SMALL, NULL, &unused), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_grant(&world, one, 2, "k", SMALL, NULL, &unused), MC_ERR_OBJECT_ALREADY_EXISTS);
+    world_live(&world, store.owner, &place);
+    assert_int_equal(world_put_done(&world, one, 1), 0);
+    assert_int_equal(world_grant(&world, two, 2, "k", SMALL, NULL, &unused), MC_ERR_OBJECT_ALREADY_EXISTS);
+    assert_int_equal(world_receive(&world, two).type, 0); /* no PUT_DONE where nothing was granted */
+    world_close_all(&world);
+}
+
+static void test_put_batch_codes(void **state)
+{
+    struct world world;
+    static struct world_grants grants;
+    static const struct world_wish wish;
+    static char longest[MC_KEY_LENGTH_MAX + 1];
+    (void)state;
+    memset(longest, 'x', sizeof(longest));
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    const struct world_item items[] = {
+        {mc_span("", 0), 1},
+        {mc_span(longest, MC_KEY_LENGTH_MAX + 1), 1},
+        {mc_span(longest, MC_KEY_LENGTH_MAX), 1},
+        {mc_span_string("empty"), 0},
+        {mc_span_string("huge"), 2 * MIB},
+        {mc_span_string("absurd"), UINT64_MAX},
+        {mc_span_string("good"), SMALL},
+        {mc_span_string("good"), SMALL},
+    };
+    static const int32_t codes[] = {
+        MC_ERR_INVALID_KEY,         MC_ERR_INVALID_KEY,         0, MC_ERR_INVALID_PARAMS,
+        MC_ERR_NO_AVAILABLE_HANDLE, MC_ERR_NO_AVAILABLE_HANDLE, 0, MC_ERR_OBJECT_ALREADY_EXISTS};
+    world_put_start(&world, store.call, 1, items, 8, &wish, &grants);
+    for (unsigned i = 0; i < 8; i++)
+        assert_int_equal(grants.items[i].code, codes[i]);
+    assert_int_equal(grants.place_count, 2);
+    world_live(&world, store.owner, &grants.places[1]);
+    assert_int_equal(world_receive(&world, store.call).type, 0); /* one is still open */
+    world_live(&world, store.owner, &grants.places[0]);
+    struct mc_frame done = world_receive(&world, store.call);
+    assert_int_equal(done.type, MC_MESSAGE_PUT_DONE);
+    struct mc_reader reader = mc_reader(done.body.data, done.body.length);
+    struct mc_wire_none none;
+    mc_wire_none_read(&reader, &none);
+    assert_int_equal(mc_list_read(&reader), 8);
+    for (unsigned i = 0; i < 8; i++) {
+        struct mc_wire_code code;
+        mc_wire_code_read(&reader, &code);
+        assert_int_equal(code.code, codes[i]);
+    }
+    world_put_start(&world, store.call, 2, items, 0, &wish, &grants); /* nothing asked, nothing granted */
+    assert_int_equal(world_receive(&world, store.call).type, 0);
+    world_close_all(&world);
+}
+
+static void test_replicas(void **state)
+{
+    struct world world;
+    static struct world_grants grants;
+    struct world_store stores[3];
+    struct mc_wire_found found;
+    struct mc_wire_place place;
+    struct mc_core_statistics statistics;
+    (void)state;
+    world_open(&world);
+    uint64_t writer = world_join(&world, MC_ROLE_CALL, 9, 1);
+    for (uint64_t i = 0; i < 3; i++)
+        stores[i] = world_store(&world, 10 + i, MIB, "same"); /* names need not differ */
+    struct world_item item = {mc_span_string("k"), SMALL};
+    struct world_wish wish = {.replica_count = 5};
+    world_put_start(&world, writer, 1, &item, 1, &wish, &grants);
+    assert_int_equal(grants.items[0].code, 0);
+    assert_int_equal(grants.items[0].replica_count, 3); /* as many as there are segments */
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.put_start_partial, 1);
+    uint64_t owner_of[70000] = {0};
+    for (unsigned i = 0; i < 3; i++)
+        owner_of[stores[i].segment] = stores[i].owner;
+    world_live(&world, owner_of[grants.places[0].segment], &grants.places[0]);
+    assert_int_equal(world_exist(&world, writer, "k"), 0); /* not while a grant is open */
+    world_revoke(&world, writer, &grants.places[1]);
+    assert_int_equal(world_exist(&world, writer, "k"), 0);
+    world_live(&world, owner_of[grants.places[2].segment], &grants.places[2]);
+    assert_int_equal(world_put_done(&world, writer, 1), 0);
+    assert_int_equal(world_get(&world, writer, "k", 0, &found, &place), 0);
+    assert_int_equal(found.replica_count, 2);
+    uint32_t first = place.segment;
+    assert_int_equal(world_get(&world, writer, "k", 0, &found, &place), 0);
+    assert_int_not_equal(place.segment, first); /* gets are spread */
+    /* One holder goes: the other is offered. */
+    for (unsigned i = 0; i < 3; i++)
+        if (stores[i].segment == first)
+            world_disconnect(&world, stores[i].owner);
+    assert_int_equal(world_get(&world, writer, "k", 0, &found, &place), 0);
+    assert_int_equal(found.replica_count, 1);
+    assert_int_not_equal(place.segment, first);
+    wish.replica_count = 17;
+    struct mc_wire_put_start head = {.replica_count = 17};
+    size_t frame = world_begin(&world, MC_MESSAGE_PUT_START, 5);
+    mc_wire_put_start_write(&world.frame, &head);
+    mc_list_empty(&world.frame);
+    mc_list_empty(&world.frame);
+    mc_list_empty(&world.frame);
+    world_send(&world, writer, frame);
+    assert_int_equal(world_receive(&world, writer).type, MC_MESSAGE_FAILED);
+    world_close_all(&world);
+}
+
+static void test_preferred_and_avoided(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    char key[16];
+    (void)state;
+    world_open(&world);
+    uint64_t writer = world_join(&world, MC_ROLE_CALL, 9, 1);
+    struct world_store a = world_store(&world, 10, MIB, "a"), b = world_store(&world, 11, MIB, "b"),
+                       c = world_store(&world, 12, MIB, "c");
+    for (unsigned i = 0; i < 20; i++) {
+        (void)snprintf(key, sizeof(key), "p%u", i);
+        const struct world_wish prefer = {.preferred = {"nobody", "b", "a"}};
+        assert_int_equal(world_grant(&world, writer, 1, key, SMALL, &prefer, &place), 0);
+        assert_int_equal(place.segment, b.segment);
+        (void)snprintf(key, sizeof(key), "a%u", i);
+        const struct world_wish avoid = {.preferred = {"b"}, .avoided = {b.segment, a.segment, 999}};
+        assert_int_equal(world_grant(&world, writer, 1, key, SMALL, &avoid, &place), 0);
+        assert_int_equal(place.segment, c.segment);
+    }
+    const struct world_wish none = {.avoided = {a.segment, b.segment, c.segment}};
+    assert_int_equal(world_grant(&world, writer, 1, "x", SMALL, &none, &place), MC_ERR_NO_AVAILABLE_HANDLE);
+    world_close_all(&world);
+}
+
+/* ---- get ---- */
+
+static void ordering_G1_G3(void **state)
+{
+    struct world world;
+    int32_t code;
+    const char *key = "k";
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t reader = world_join(&world, MC_ROLE_CALL, 6, 1);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    assert_int_equal(world_get(&world, reader, "absent", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(world_get(&world, reader, "", 0, NULL, NULL), MC_ERR_INVALID_KEY);
+    assert_int_equal(world_get(&world, reader, "k", MC_GET_NO_LEASE, NULL, NULL), 0);
+    struct mc_object *object = mc_objects_find(&world.core->objects, mc_span_string("k"));
+    assert_int_equal(object->readers, 0);
+    assert_int_equal(world_get(&world, reader, "k", 0, NULL, NULL), 0);
+    assert_int_equal(object->readers, 1);
+    uint64_t lease = object->lease_until_ms;
+    world_pass(&world, 1000);
+    world_input(&world, reader, MC_MESSAGE_RENEW, 0, "\0\0", 2);
+    assert_int_equal(object->lease_until_ms, lease + 1000);
+    assert_int_equal(object->readers, 1);
+    world_exist(&world, reader, "nothing"); /* the connection's next request */
+    assert_int_equal(object->readers, 0);
+    world_input(&world, reader, MC_MESSAGE_RENEW, 0, "\0\0", 2); /* renews nothing any more */
+    assert_int_equal(object->lease_until_ms, lease + 1000);
+    /* The lease outlives the read. */
+    world_remove_send(&world, reader, &key, 1, false);
+    assert_true(world_remove_answer(&world, reader, &code, 1));
+    assert_int_equal(code, MC_ERR_OBJECT_HAS_LEASE);
+    world_heartbeat(&world, store.keeper, 0, 0);
+    world_pass(&world, 5000);
+    world_heartbeat(&world, store.keeper, 0, 0);
+    world_pass(&world, 4990);
+    world_remove_send(&world, reader, &key, 1, false);
+    assert_true(world_remove_answer(&world, reader, &code, 1));
+    assert_int_equal(code, MC_ERR_OBJECT_HAS_LEASE);
+    world_pass(&world, 10);
+    world_remove_send(&world, reader, &key, 1, false);
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+    assert_true(world_remove_answer(&world, reader, &code, 1));
+    assert_int_equal(code, 0);
+    world_close_all(&world);
+}
+
+static void ordering_G1_reader_dies(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t reader = world_join(&world, MC_ROLE_CALL, 6, 1), other = world_join(&world, MC_ROLE_CALL, 7, 1);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    assert_int_equal(world_get(&world, reader, "k", 0, NULL, NULL), 0);
+    assert_int_equal(world_get(&world, other, "k", 0, NULL, NULL), 0);
+    struct mc_object *object = mc_objects_find(&world.core->objects, mc_span_string("k"));
+    assert_int_equal(object->readers, 2);
+    world_disconnect(&world, reader);
+    assert_int_equal(object->readers, 1);
+    /* The object dies and another takes its memory while the other reader still remembers it. */
+    const char *key = "k";
+    int32_t code;
+    world_remove_send(&world, store.call, &key, 1, true);
+    world_owner_obeys(&world, store.owner);
+    assert_true(world_remove_answer(&world, store.call, &code, 1));
+    assert_int_equal(world_put(&world, store.call, store.owner, "n", SMALL), 0);
+    assert_ptr_equal(mc_objects_find(&world.core->objects, mc_span_string("n")), object);
+    assert_int_equal(object->readers, 0);
+    world_disconnect(&world, other);
+    assert_int_equal(object->readers, 0);
+    world_close_all(&world);
+}
+
+static void test_get_batch_is_bounded_in_places(void **state)
+{
+    struct world world;
+    static struct world_grants grants;
+    static struct world_item items[512];
+    static char keys[512][16];
+    static const char *names[MC_BATCH_MAX];
+    (void)state;
+    world_open(&world);
+    struct world_store a = world_store(&world, 5, 16 * MIB, "a"), b = world_store(&world, 6, 16 * MIB, "b");
+    struct world_wish wish = {.replica_count = 2};
+    for (unsigned i = 0; i < 512; i++) {
+        int length = snprintf(keys[i], sizeof(keys[i]), "k%u", i);
+        items[i] = (struct world_item){mc_span(keys[i], (size_t)length), SMALL};
+    }
+    world_put_start(&world, a.call, 1, items, 512, &wish, &grants);
+    assert_int_equal(grants.place_count, 1024);
+    for (unsigned i = 0; i < 1024; i++)
+        world_live(&world, grants.places[i].segment == a.segment ? a.owner : b.owner, &grants.places[i]);
+    assert_int_equal(world_put_done(&world, a.call, 1), 0);
+    for (unsigned i = 0; i < MC_BATCH_MAX; i++)
+        names[i] = keys[i % 512];
+    struct mc_wire_get head = {0};
+    size_t frame = world_begin(&world, MC_MESSAGE_GET, 7);
+    mc_wire_get_write(&world.frame, &head);
+    world_keys(&world, names, 700);
+    world_send(&world, a.call, frame);
+    struct mc_frame answer = world_receive(&world, a.call); /* well formed is checked there */
+    assert_int_equal(answer.type, MC_MESSAGE_GET_FOUND);
+    struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+    struct mc_wire_none none;
+    mc_wire_none_read(&reader, &none);
+    assert_int_equal(mc_list_read(&reader), 700);
+    unsigned places = 0;
+    for (unsigned i = 0; i < 700; i++) {
+        struct mc_wire_found found;
+        mc_wire_found_read(&reader, &found);
+        assert_int_equal(found.code, 0);
+        assert_true(found.replica_count >= 1);
+        places += found.replica_count;
+    }
+    assert_int_equal(places, MC_BATCH_MAX);
+    assert_int_equal(mc_list_read(&reader), places);
+    world_close_all(&world);
+}
+
+/* ---- remove ---- */
+
+static void ordering_R1_R3(void **state)
+{
+    struct world world;
+    int32_t codes[4];
+    static struct world_told told;
+    struct mc_wire_place place;
+    const char *keys[4] = {"k", "absent", "growing", "k"};
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    assert_int_equal(world_grant(&world, other, 1, "growing", SMALL, NULL, &place), 0);
+    world_remove_send(&world, store.call, keys, 4, false);
+    assert_int_equal(world_exist(&world, other, "k"), 0); /* R1: invisible at once */
+    assert_int_equal(world_get(&world, other, "k", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
+    assert_false(world_remove_answer(&world, store.call, codes, 4)); /* but not answered before R3 */
+    world_owner_told(&world, store.owner, &told);
+    assert_int_equal(told.type, MC_MESSAGE_CLEAR);
+    assert_int_equal(told.count, 1);
+    struct world_told wrong = told;
+    wrong.slots[0].generation--;
+    world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &wrong);
+    assert_false(world_remove_answer(&world, store.call, codes, 4));
+    /* The key may be put again meanwhile. */
+    assert_int_equal(world_grant(&world, other, 2, "k", SMALL, NULL, &place), 0);
+    assert_int_not_equal(place.slot, told.slots[0].slot);
+    world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
+    assert_true(world_remove_answer(&world, store.call, codes, 4));
+    assert_int_equal(codes[0], 0);
+    assert_int_equal(codes[1], MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(codes[2], MC_ERR_REPLICA_IS_NOT_READY);
+    assert_int_equal(codes[3], MC_ERR_OBJECT_NOT_FOUND);
+    world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told); /* twice */
+    world_close_all(&world);
+}
+
+static void ordering_R2_owner_dies(void **state)
+{
+    struct world world;
+    int32_t code = 1;
+    const char *key = "k";
+    static struct world_told told;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    world_remove_send(&world, other, &key, 1, false);
+    assert_false(world_remove_answer(&world, other, &code, 1));
+    world_owner_told(&world, store.owner, &told);
+    world_disconnect(&world, store.owner);
+    world_settle(&world, 10);
+    assert_true(world_remove_answer(&world, other, &code, 1)); /* out of the table it is */
+    assert_int_equal(code, 0);
+    /* The same incarnation returns: the CLEAR is sent again. */
+    store.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
+    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
+    mount.epoch = 3;
+    struct mc_wire_mount_reply reply = world_mount(&world, store.owner, &mount);
+    assert_int_equal(reply.code, 0);
+    assert_int_equal(reply.segment, store.segment);
+    static struct world_told again;
+    world_owner_told(&world, store.owner, &again);
+    assert_int_equal(again.type, MC_MESSAGE_CLEAR);
+    assert_memory_equal(&again.slots[0], &told.slots[0], sizeof(told.slots[0]));
+    world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &again);
+    struct mc_core_statistics statistics;
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.clearing_bytes, 0);
+    world_close_all(&world);
+}
+
+static void test_remover_dies(void **state)
+{
+    struct world world;
+    const char *key = "k";
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    world_remove_send(&world, other, &key, 1, false);
+    world_disconnect(&world, other);
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+    assert_int_equal(world.core->waits.free_count, world.core->waits.count); /* the wait is over too */
+    world_close_all(&world);
+}
+
+/* ---- removal of many ---- */
+
+static void fill(struct world *world, const struct world_store *store, const char *prefix, unsigned count)
+{
+    char key[32];
+    for (unsigned i = 0; i < count; i++) {
+        (void)snprintf(key, sizeof(key), "%s%u", prefix, i);
+        assert_int_equal(world_put(world, store->call, store->owner, key, SMALL), 0);
+    }
+}
+
+static void test_remove_regex(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, 8 * MIB, "a");
+    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    fill(&world, &store, "x/", 300);
+    fill(&world, &store, "y/", 50);
+    assert_int_equal(world_grant(&world, store.call, 1, "x/growing", SMALL, NULL, &place), 0);
+    assert_int_equal(world_get(&world, store.call, "x/17", 0, NULL, NULL), 0); /* leased */
+    world_remove_all_send(&world, other, "(", false);
+    assert_int_equal(world_count_answer(&world, other), MC_ERR_INVALID_PARAMS);
+    world_remove_all_send(&world, other, "x/[0-9]*7$", false);
+    assert_int_equal(world_count_answer(&world, other), INT64_MIN);
+    world_settle(&world, 100);
+    assert_int_equal(world_owner_obeys(&world, store.owner), 29);
+    assert_int_equal(world_count_answer(&world, other), 29);
+    assert_int_equal(world_exist(&world, other, "x/17"), 1);
+    assert_int_equal(world_exist(&world, other, "x/27"), 0);
+    assert_int_equal(world_exist(&world, other, "y/7"), 1);
+    world_remove_all_send(&world, other, "^x/", true);
+    world_settle(&world, 100);
+    world_owner_obeys(&world, store.owner);
+    assert_int_equal(world_count_answer(&world, other), 271);
+    world_live(&world, store.owner, &place);
+    assert_int_equal(world_exist(&world, other, "x/growing"), 1);
+    world_remove_all_send(&world, other, "nothing is named so", true);
+    world_settle(&world, 100);
+    assert_int_equal(world_count_answer(&world, other), 0);
+    world_close_all(&world);
+}
+
+static void test_remove_all(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    struct world_store a = world_store(&world, 5, 8 * MIB, "a");
+    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    world_remove_all_send(&world, other, NULL, false); /* of nothing */
+    world_settle(&world, 100);
+    assert_int_equal(world_count_answer(&world, other), 0);
+    fill(&world, &a, "k", 3000);
+    assert_int_equal(world_get(&world, a.call, "k5", 0, NULL, NULL), 0);
+    world_remove_all_send(&world, other, NULL, false);
+    assert_true(world_settle(&world, 100) > 1); /* more than a slice */
+    assert_int_equal(world_count_answer(&world, other), INT64_MIN);
+    world_owner_obeys(&world, a.owner);
+    assert_int_equal(world_count_answer(&world, other), 2999);
+    world_remove_all_send(&world, other, NULL, true);
+    world_settle(&world, 100);
+    world_disconnect(&world, a.owner); /* instead of CLEARED */
+    world_settle(&world, 100);
+    assert_int_equal(world_count_answer(&world, other), 1);
+    struct mc_core_statistics statistics;
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.objects, 0);
+    world_close_all(&world);
+}
+
+static void test_remove_all_counts_replicas_once(void **state)
+{
+    struct world world;
+    static struct world_grants grants;
+    (void)state;
+    world_open(&world);
+    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+    struct world_item item = {mc_span_string("k"), SMALL};
+    const struct world_wish wish = {.replica_count = 2};
+    world_put_start(&world, a.call, 1, &item, 1, &wish, &grants);
+    for (unsigned i = 0; i < 2; i++)
+        world_live(&world, grants.places[i].segment == a.segment ? a.owner : b.owner, &grants.places[i]);
+    assert_int_equal(world_put_done(&world, a.call, 1), 0);
+    world_remove_all_send(&world, b.call, NULL, false);
+    world_settle(&world, 100);
+    assert_int_equal(world_owner_obeys(&world, a.owner), 1);
+    assert_int_equal(world_count_answer(&world, b.call), INT64_MIN);
+    assert_int_equal(world_owner_obeys(&world, b.owner), 1);
+    assert_int_equal(world_count_answer(&world, b.call), 1);
+    world_close_all(&world);
+}
+
+static void test_jobs_are_limited(void **state)
+{
+    struct world world;
+    unsigned busy = 0, done = 0;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    fill(&world, &store, "k", 10);
+    for (unsigned i = 0; i < MC_JOBS_MAX + 6; i++)
+        world_remove_all_send(&world, store.call, "^z", false);
+    world_settle(&world, 1000);
+    for (int64_t count = world_count_answer(&world, store.call); count != INT64_MIN;
+         count = world_count_answer(&world, store.call)) {
+        busy += count == MC_ERR_BUSY;
+        done += count == 0;
+    }
+    assert_int_equal(busy, 6);
+    assert_int_equal(done, MC_JOBS_MAX);
+    world_close_all(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hello),
+        cmocka_unit_test(test_hello_refused),
+        cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_incarnations),
+        cmocka_unit_test(ordering_P1),
+        cmocka_unit_test(ordering_P1_keeper),
+        cmocka_unit_test(ordering_P4_commit_before_cut),
+        cmocka_unit_test(ordering_P5),
+        cmocka_unit_test(test_live_of_others),
+        cmocka_unit_test(test_live_with_an_error),
+        cmocka_unit_test(ordering_P_revoke),
+        cmocka_unit_test(ordering_P_cut_of_the_late),
+        cmocka_unit_test(ordering_P_cut_of_many),
+        cmocka_unit_test(ordering_P_same_key),
+        cmocka_unit_test(test_put_batch_codes),
+        cmocka_unit_test(test_replicas),
+        cmocka_unit_test(test_preferred_and_avoided),
+        cmocka_unit_test(ordering_G1_G3),
+        cmocka_unit_test(ordering_G1_reader_dies),
+        cmocka_unit_test(test_get_batch_is_bounded_in_places),
+        cmocka_unit_test(ordering_R1_R3),
+        cmocka_unit_test(ordering_R2_owner_dies),
+        cmocka_unit_test(test_remover_dies),
+        cmocka_unit_test(test_remove_regex),
+        cmocka_unit_test(test_remove_all),
+        cmocka_unit_test(test_remove_all_counts_replicas_once),
+        cmocka_unit_test(test_jobs_are_limited),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

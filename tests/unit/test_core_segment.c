@@ -1,0 +1,450 @@
+/* The core's segments and members through frames: the owner rows of the ordering page, mounting, the questions of the
+ * admin shell. */
+#include "core_world.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define MIB (1u << 20)
+#define SMALL 100u
+
+static void fill(struct world *world, const struct world_store *store, const char *prefix, unsigned count)
+{
+    char key[32];
+    for (unsigned i = 0; i < count; i++) {
+        (void)snprintf(key, sizeof(key), "%s%u", prefix, i);
+        assert_int_equal(world_put(world, store->call, store->owner, key, SMALL), 0);
+    }
+}
+
+/* ---- the owner's connection ---- */
+
+static void ordering_owner_connection_breaks(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    struct mc_core_segment segment;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    world_disconnect(&world, store.owner);
+    assert_true(mc_core_segment(world.core, store.segment, &segment));
+    assert_int_equal(segment.state, 1);
+    assert_int_equal(world_get(&world, other, "k", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(world_exist(&world, other, "k"), 0);
+    assert_int_equal(mc_core_query(world.core, mc_span_string("k"), NULL, 0), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(world_grant(&world, other, 1, "n", SMALL, NULL, &place), MC_ERR_NO_AVAILABLE_HANDLE);
+    world_pass(&world, 3000);
+    store.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
+    assert_int_equal(world_exist(&world, other, "k"), 0); /* not before it is mounted */
+    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
+    mount.epoch = 2;
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, MC_ERR_STALE);
+    mount.epoch = 3;
+    mount.capacity--;
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, MC_ERR_STALE);
+    mount.capacity++;
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+    assert_int_equal(world_exist(&world, other, "k"), 1); /* it was known all the time */
+    world_close_all(&world);
+}
+
+static void test_put_replaces_what_only_a_suspect_holds(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    world_open(&world);
+    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+    const struct world_wish in_a = {.preferred = {"a"}};
+    assert_int_equal(world_grant(&world, b.call, 1, "k", SMALL, &in_a, &place), 0);
+    world_live(&world, a.owner, &place);
+    assert_int_equal(world_put_done(&world, b.call, 1), 0);
+    world_disconnect(&world, a.owner);
+    assert_int_equal(world_put(&world, b.call, b.owner, "k", SMALL + 1), 0);
+    a.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
+    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
+    mount.epoch = 3;
+    assert_int_equal(world_mount(&world, a.owner, &mount).code, 0);
+    struct mc_wire_found found;
+    assert_int_equal(world_get(&world, b.call, "k", 0, &found, NULL), 0);
+    assert_int_equal(found.length, SMALL + 1);
+    assert_int_equal(found.replica_count, 1);
+    assert_int_equal(world_owner_obeys(&world, a.owner), 1); /* the old one is cleared there */
+    world_close_all(&world);
+}
+
+static void ordering_owner_cut_sent_again(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    static struct world_told told;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    world_disconnect(&world, store.owner);
+    world_disconnect(&world, writer); /* its member is forgotten, its id is not */
+    store.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
+    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
+    mount.epoch = 3;
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        world_owner_told(&world, store.owner, &told);
+        assert_int_equal(told.type, MC_MESSAGE_CUT);
+        assert_int_equal(told.writer.low, 6);
+        if (i == 0)
+            assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+    }
+    world_owner_says(&world, store.owner, MC_MESSAGE_CUT_DONE, &told);
+    struct mc_core_statistics statistics;
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.quarantine_bytes, 0);
+    world_close_all(&world);
+}
+
+static void ordering_owner_silence(void **state)
+{
+    struct world world;
+    struct mc_core_segment segment;
+    struct mc_core_statistics statistics;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    world_pass(&world, 4900);
+    assert_true(mc_core_segment(world.core, store.segment, &segment));
+    assert_int_equal(segment.state, 0);
+    world_pass(&world, 200);
+    assert_true(mc_core_segment(world.core, store.segment, &segment));
+    assert_int_equal(segment.state, 1); /* suspect at half of client_ttl */
+    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 0);
+    assert_true(mc_core_segment(world.core, store.segment, &segment));
+    assert_int_equal(segment.state, 0); /* it spoke */
+    world_pass(&world, 10100);
+    assert_false(mc_core_segment(world.core, store.segment, &segment)); /* gone and swept */
+    assert_true(world.connections[store.keeper].closed && world.connections[store.owner].closed);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.members_lost, 1);
+    assert_int_equal(statistics.members, 0);
+    assert_int_equal(statistics.objects, 0);
+    world_disconnect(&world, store.owner);
+    /* It returns and is told to bring new memory. */
+    store.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
+    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
+    mount.epoch = 3;
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, MC_ERR_STALE);
+    mount.segment_id.low = 50;
+    mount.epoch = 0;
+    struct mc_wire_mount_reply reply = world_mount(&world, store.owner, &mount);
+    assert_int_equal(reply.code, 0);
+    assert_int_not_equal(reply.segment, store.segment); /* numbers are not used again */
+    world_close_all(&world);
+}
+
+static void ordering_owner_keeper_dies(void **state)
+{
+    struct world world;
+    struct mc_core_segment segment;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    world_disconnect(&world, store.keeper);
+    assert_true(mc_core_segment(world.core, store.segment, &segment));
+    assert_int_equal(segment.state, 1); /* at once */
+    world_pass(&world, 9000);
+    store.keeper = world_join(&world, MC_ROLE_KEEPER, 5, 1);
+    assert_true(mc_core_segment(world.core, store.segment, &segment));
+    assert_int_equal(segment.state, 0);
+    world_disconnect(&world, store.keeper);
+    world_pass(&world, 10100);
+    assert_false(mc_core_segment(world.core, store.segment, &segment));
+    world_close_all(&world);
+}
+
+static void ordering_owner_gap(void **state)
+{
+    struct world world;
+    struct mc_core_segment segment;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    world_pass(&world, 4000);
+    world.now += 60000;                   /* we were stopped */
+    world_exist(&world, store.call, "x"); /* an input comes first */
+    world_settle(&world, 10);
+    assert_true(mc_core_segment(world.core, store.segment, &segment));
+    assert_int_equal(segment.state, 0);
+    world_pass(&world, 800);
+    assert_true(mc_core_segment(world.core, store.segment, &segment));
+    assert_int_equal(segment.state, 0);
+    world_pass(&world, 400);
+    assert_true(mc_core_segment(world.core, store.segment, &segment));
+    assert_int_equal(segment.state, 1); /* our own time goes on */
+    world_close_all(&world);
+}
+
+static void ordering_gone_is_swept_in_slices(void **state)
+{
+    struct world world;
+    struct mc_core_statistics statistics;
+    int32_t code = 1;
+    const char *key = "k1";
+    struct mc_wire_place place;
+    (void)state;
+    world_open(&world);
+    struct world_store a = world_store(&world, 5, 16 * MIB, "a"), b = world_store(&world, 6, MIB, "b");
+    uint64_t writer = world_join(&world, MC_ROLE_CALL, 7, 1), dead = world_join(&world, MC_ROLE_CALL, 8, 1);
+    char name[16];
+    const struct world_wish in_a = {.preferred = {"a"}};
+    for (unsigned i = 0; i < 5000; i++) {
+        (void)snprintf(name, sizeof(name), "k%u", i);
+        assert_int_equal(world_grant(&world, a.call, 1, name, SMALL, &in_a, &place), 0);
+        world_live(&world, a.owner, &place);
+        assert_int_equal(world_put_done(&world, a.call, 1), 0);
+    }
+    assert_int_equal(world_grant(&world, dead, 1, "q", SMALL, &in_a, &place), 0);
+    world_disconnect(&world, dead); /* quarantine */
+    assert_int_equal(world_grant(&world, writer, 9, "w", SMALL, &in_a, &place), 0);
+    world_remove_send(&world, b.call, &key, 1, false); /* waits for a CLEARED that never comes */
+    size_t frame = world_begin(&world, MC_MESSAGE_UNMOUNT, 4);
+    struct mc_wire_unmount head = {.segment = a.segment};
+    mc_wire_unmount_write(&world.frame, &head);
+    world.connections[a.owner].out.length = 0;
+    world_send(&world, a.owner, frame);
+    struct mc_frame answer = world_receive(&world, a.owner);
+    assert_int_equal(answer.type, MC_MESSAGE_UNMOUNT_REPLY);
+    assert_int_equal(world_get(&world, writer, "k2", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
+    world_check(&world);
+    assert_int_equal(world_put(&world, b.call, b.owner, "k4999", SMALL),
+                     0); /* not swept yet, and free to be put again */
+    unsigned ticks = 0;
+    while (mc_core_tick(world.core, world.now) <= world.now && ticks < 100) {
+        ticks++;
+        world_check(&world);
+    }
+    assert_true(ticks >= 2);
+    assert_true(world_remove_answer(&world, b.call, &code, 1));
+    assert_int_equal(code, 0);
+    assert_int_equal(world_put_done(&world, writer, 9), MC_ERR_TRANSFER_FAIL);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.objects, 1);
+    assert_int_equal(statistics.segments, 1);
+    assert_int_equal(world.core->segment_count, 1);
+    world_close_all(&world);
+}
+
+static void ordering_client_reports(void **state)
+{
+    struct world world;
+    struct mc_core_segment segment;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1), two = world_join(&world, MC_ROLE_CALL, 7, 1);
+    struct mc_wire_suspect head = {.segment = store.segment, .code = MC_ERR_TRANSFER_FAIL};
+    struct mc_buffer body = {0};
+    mc_wire_suspect_write(&body, &head);
+    for (unsigned i = 0; i < 3; i++)
+        world_input(&world, one, MC_MESSAGE_SUSPECT, 0, body.data,
+                    body.length); /* one reporter alone is not believed */
+    assert_true(mc_core_segment(world.core, store.segment, &segment));
+    assert_int_equal(segment.state, 0);
+    world_heartbeat(&world, store.keeper, 0, 0);
+    world_pass(&world, 4000);
+    world_heartbeat(&world, store.keeper, 0, 0);
+    world_input(&world, two, MC_MESSAGE_SUSPECT, 0, body.data, body.length);
+    assert_true(mc_core_segment(world.core, store.segment, &segment));
+    assert_int_equal(segment.state, 1);
+    world_pass(&world, 1100);
+    assert_true(mc_core_segment(world.core, store.segment, &segment));
+    assert_int_equal(segment.state, 0); /* its owner still beats */
+    head.segment = 4711;
+    body.length = 0;
+    mc_wire_suspect_write(&body, &head);
+    world_input(&world, two, MC_MESSAGE_SUSPECT, 0, body.data, body.length);
+    struct mc_core_statistics statistics;
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.suspects, 5);
+    mc_buffer_free(&body);
+    world_close_all(&world);
+}
+
+/* ---- mounting ---- */
+
+static void test_mount_codes(void **state)
+{
+    struct world world;
+    struct mc_core_statistics statistics;
+    static char long_name[300];
+    (void)state;
+    memset(long_name, 'n', sizeof(long_name) - 1);
+    world_open(&world);
+    uint64_t owner = world_join(&world, MC_ROLE_OWNER, 5, 1), other = world_join(&world, MC_ROLE_OWNER, 6, 1);
+    struct mc_wire_mount bad[8];
+    for (unsigned i = 0; i < 8; i++)
+        bad[i] = world_mount_of(1, MIB, "a");
+    bad[0].capacity = 0;
+    bad[1].slot_count = 0;
+    bad[2].name = mc_span("", 0);
+    bad[3].capacity = UINT64_MAX;
+    bad[4].slot_count = UINT32_MAX;
+    bad[5].name = mc_span_string(long_name);
+    bad[6].segment_id = (struct mc_id){0, 0};
+    bad[7].unix_path = mc_span_string(long_name);
+    for (unsigned i = 0; i < 8; i++)
+        assert_int_equal(world_mount(&world, owner, &bad[i]).code, MC_ERR_INVALID_PARAMS);
+    struct mc_wire_mount mount = world_mount_of(1, MIB, "a");
+    mount.epoch = 3;
+    assert_int_equal(world_mount(&world, owner, &mount).code, MC_ERR_STALE); /* not one of ours */
+    mount.epoch = 0;
+    struct mc_wire_mount_reply reply = world_mount(&world, owner, &mount);
+    assert_int_equal(reply.code, 0);
+    assert_int_equal(reply.epoch, 3);
+    assert_int_equal(world_mount(&world, owner, &mount).segment, reply.segment); /* again, its answer lost */
+    assert_int_equal(world_mount(&world, other, &mount).code, MC_ERR_SEGMENT_ALREADY_EXISTS);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.segments, 1);
+    assert_int_equal(statistics.mount_failures, 10);
+    for (unsigned round = 0; round < 3; round++) { /* not its own, its own, no longer there */
+        struct mc_wire_unmount head = {.segment = reply.segment};
+        struct mc_wire_code code;
+        uint64_t from = round == 0 ? other : owner;
+        size_t frame = world_begin(&world, MC_MESSAGE_UNMOUNT, 4);
+        mc_wire_unmount_write(&world.frame, &head);
+        world_send(&world, from, frame);
+        struct mc_frame answer = world_receive(&world, from);
+        struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+        mc_wire_code_read(&reader, &code);
+        assert_int_equal(code.code, round == 0 ? MC_ERR_ILLEGAL_CLIENT : round == 1 ? 0 : MC_ERR_SEGMENT_NOT_FOUND);
+    }
+    world_close_all(&world);
+}
+
+static void test_segment_is_described(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "host:1");
+    for (unsigned round = 0; round < 2; round++) {
+        struct mc_wire_segment head = {.segment = store.segment + round};
+        struct mc_wire_segment_reply reply;
+        size_t frame = world_begin(&world, MC_MESSAGE_SEGMENT, 4);
+        mc_wire_segment_write(&world.frame, &head);
+        world_send(&world, store.call, frame);
+        struct mc_frame answer = world_receive(&world, store.call);
+        struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+        mc_wire_segment_reply_read(&reader, &reply);
+        assert_int_equal(reply.code, round == 0 ? 0 : MC_ERR_SEGMENT_NOT_FOUND);
+        if (round == 1)
+            break;
+        assert_int_equal(reply.node.low, 5);
+        assert_int_equal(reply.nonce, 15);
+        assert_int_equal(reply.capacity, MIB);
+        assert_true(mc_span_equal(reply.name, mc_span_string("host:1")));
+        assert_true(mc_span_equal(reply.unix_path, mc_span_string("@x")));
+    }
+    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment + 1, 0), MC_ERR_SEGMENT_NOT_FOUND);
+    world_close_all(&world);
+}
+
+static void test_numbers_are_not_used_again(void **state)
+{
+    struct world world;
+    uint32_t before = 0;
+    (void)state;
+    world_open(&world);
+    uint64_t owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
+    for (unsigned round = 0; round < 200; round++) {
+        struct mc_wire_mount mount = world_mount_of(round + 1, MIB, round % 2 == 0 ? "a" : "b");
+        struct mc_wire_mount_reply reply = world_mount(&world, owner, &mount);
+        assert_int_equal(reply.code, 0);
+        assert_true(reply.segment > before);
+        before = reply.segment;
+        if (round % 10 == 3)
+            continue; /* stays */
+        struct mc_wire_unmount head = {.segment = reply.segment};
+        size_t frame = world_begin(&world, MC_MESSAGE_UNMOUNT, 4);
+        mc_wire_unmount_write(&world.frame, &head);
+        world_send(&world, owner, frame);
+        world_receive(&world, owner);
+        world_settle(&world, 100);
+    }
+    struct mc_core_segment segments[7];
+    uint64_t cursor = 0;
+    size_t seen = 0;
+    uint32_t last = 0;
+    for (size_t count = mc_core_segments(world.core, &cursor, segments, 7); count > 0;
+         count = mc_core_segments(world.core, &cursor, segments, 7))
+        for (size_t i = 0; i < count; i++, seen++) {
+            assert_true(segments[i].number > last);
+            last = segments[i].number;
+        }
+    assert_int_equal(seen, 20);
+    world_close_all(&world);
+}
+
+/* ---- questions ---- */
+
+static void count_key(void *context, struct mc_span key, uint64_t length)
+{
+    unsigned *seen = context;
+    char text[16] = "";
+    assert_int_equal(length, SMALL);
+    assert_true(key.length < sizeof(text) && key.length > 1);
+    memcpy(text, key.data, key.length);
+    seen[atoi(text + 1)]++;
+}
+
+static void test_questions(void **state)
+{
+    struct world world;
+    static unsigned seen[500];
+    struct mc_wire_place place;
+    struct mc_core_replica replica;
+    uint64_t cursor = 0;
+    unsigned calls = 1;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    fill(&world, &store, "k", 500);
+    assert_int_equal(world_grant(&world, store.call, 1, "growing", SMALL, NULL, &place), 0);
+    while (mc_core_keys(world.core, &cursor, 60, count_key, seen))
+        calls++;
+    assert_true(calls > 8);
+    for (unsigned i = 0; i < 500; i++)
+        assert_int_equal(seen[i], 1);
+    assert_int_equal(mc_core_query(world.core, mc_span_string("k1"), &replica, 1), 1);
+    assert_int_equal(replica.segment, store.segment);
+    assert_int_equal(replica.length, SMALL);
+    assert_int_equal(mc_core_query(world.core, mc_span_string("k1"), NULL, 0), 1);
+    assert_int_equal(mc_core_query(world.core, mc_span_string("growing"), &replica, 1), MC_ERR_REPLICA_IS_NOT_READY);
+    assert_int_equal(mc_core_query(world.core, mc_span_string("nope"), &replica, 1), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(mc_core_query(world.core, mc_span("", 0), &replica, 1), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(mc_objects_find(&world.core->objects, mc_span_string("k1"))->readers, 0);
+    world_close_all(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ordering_owner_connection_breaks),
+        cmocka_unit_test(test_put_replaces_what_only_a_suspect_holds),
+        cmocka_unit_test(ordering_owner_cut_sent_again),
+        cmocka_unit_test(ordering_owner_silence),
+        cmocka_unit_test(ordering_owner_keeper_dies),
+        cmocka_unit_test(ordering_owner_gap),
+        cmocka_unit_test(ordering_gone_is_swept_in_slices),
+        cmocka_unit_test(ordering_client_reports),
+        cmocka_unit_test(test_mount_codes),
+        cmocka_unit_test(test_segment_is_described),
+        cmocka_unit_test(test_numbers_are_not_used_again),
+        cmocka_unit_test(test_questions),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,111 @@
+/* Log lines: form, levels, limits. stderr is a pipe here. */
+#include "env/log.h"
+
+#include <fcntl.h>
+#include <regex.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static int real_stderr, read_end;
+
+static int capture(void **state)
+{
+    int pipes[2];
+    (void)state;
+    real_stderr = dup(STDERR_FILENO);
+    if (real_stderr < 0 || pipe2(pipes, O_NONBLOCK) != 0 || dup2(pipes[1], STDERR_FILENO) < 0)
+        return -1;
+    close(pipes[1]);
+    read_end = pipes[0];
+    return 0;
+}
+
+static int release(void **state)
+{
+    (void)state;
+    dup2(real_stderr, STDERR_FILENO);
+    close(real_stderr);
+    close(read_end);
+    mc_log_set_level(MC_LOG_INFO);
+    return 0;
+}
+
+static const char *captured(void)
+{
+    static char text[8192];
+    ssize_t length = read(read_end, text, sizeof(text) - 1);
+    text[length < 0 ? 0 : length] = 0;
+    return text;
+}
+
+static void a_line_has_the_form_of_glog(void **state)
+{
+    (void)state;
+    regex_t form;
+    assert_int_equal(
+        regcomp(&form, "^I[0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{6} +[0-9]+ test_log\\.c:[0-9]+\\] seven 7\n$",
+                REG_EXTENDED),
+        0);
+    mc_log(INFO, "seven %d", 7);
+    assert_int_equal(regexec(&form, captured(), 0, NULL, 0), 0);
+    regfree(&form);
+}
+
+static void levels_filter(void **state)
+{
+    (void)state;
+    enum mc_log_level level;
+    mc_log(DEBUG, "hidden");
+    assert_string_equal(captured(), "");
+    mc_log_set_level(MC_LOG_TRACE);
+    mc_log(DEBUG, "seen");
+    assert_non_null(strstr(captured(), "seen"));
+    assert_true(mc_log_parse_level("warning", &level) && level == MC_LOG_WARNING);
+    assert_true(mc_log_parse_level("0", &level) && level == MC_LOG_TRACE);
+    assert_false(mc_log_parse_level("loud", &level));
+    assert_false(mc_log_parse_level("9", &level));
+}
+
+static void a_long_line_is_cut_and_still_ends(void **state)
+{
+    (void)state;
+    char text[5000];
+    memset(text, 'x', sizeof(text) - 1);
+    text[sizeof(text) - 1] = 0;
+    mc_log(ERROR, "%s", text);
+    const char *line = captured();
+    assert_true(strlen(line) < 2049);
+    assert_int_equal(line[strlen(line) - 1], '\n');
+}
+
+static void a_limited_line_counts_what_it_holds_back(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 200; i++)
+        mc_log_limited(WARNING, "again");
+    const char *lines = captured(), *first = strstr(lines, "again");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "again"));
+    struct mc_log_limit limit = {.next_ms = 0, .held_back = 41};
+    uint64_t held_back;
+    assert_true(mc_log_allowed(&limit, &held_back));
+    assert_int_equal(held_back, 41);
+    assert_false(mc_log_allowed(&limit, &held_back));
+    assert_int_equal(limit.held_back, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_line_has_the_form_of_glog, capture, release),
+        cmocka_unit_test_setup_teardown(levels_filter, capture, release),
+        cmocka_unit_test_setup_teardown(a_long_line_is_cut_and_still_ends, capture, release),
+        cmocka_unit_test_setup_teardown(a_limited_line_counts_what_it_holds_back, capture, release),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,136 @@
+/* master/mailbox: a question is answered, times out unrun, is refused after the close, and its argument is never
+ * touched late. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "master/mailbox.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#define QUESTIONS 2000
+
+struct owner {
+    struct mc_mailbox *mailbox;
+    _Atomic bool is_done;
+    pthread_t thread;
+};
+
+static void *serve(void *argument)
+{
+    struct owner *owner = argument;
+    while (!atomic_load(&owner->is_done)) {
+        struct pollfd waited = {.fd = mc_mailbox_fd(owner->mailbox), .events = POLLIN};
+        if (poll(&waited, 1, 10) > 0)
+            mc_mailbox_serve(owner->mailbox, NULL);
+    }
+    return NULL;
+}
+
+static void start(struct owner *owner)
+{
+    owner->mailbox = mc_mailbox_create();
+    assert_non_null(owner->mailbox);
+    atomic_store(&owner->is_done, false);
+    assert_int_equal(pthread_create(&owner->thread, NULL, serve, owner), 0);
+}
+
+static void stop(struct owner *owner)
+{
+    atomic_store(&owner->is_done, true);
+    pthread_join(owner->thread, NULL);
+    mc_mailbox_destroy(owner->mailbox);
+}
+
+static void add(struct mc_core *core, void *argument)
+{
+    assert_null(core);
+    *(int *)argument += 1; /* plain memory: the mailbox must order it */
+}
+
+static void many_questions(void **state)
+{
+    (void)state;
+    struct owner owner;
+    int count = 0;
+    start(&owner);
+    for (int i = 0; i < QUESTIONS; i++) {
+        assert_int_equal(mc_mailbox_ask(owner.mailbox, add, &count, 5000), 0);
+        assert_int_equal(count, i + 1);
+    }
+    stop(&owner);
+}
+
+static void a_question_that_nobody_takes_times_out(void **state)
+{
+    (void)state;
+    struct mc_mailbox *mailbox = mc_mailbox_create();
+    int count = 0;
+    uint64_t start_ms = mc_clock_ms();
+    assert_int_equal(mc_mailbox_ask(mailbox, add, &count, 50), MC_ERR_RPC_TIMEOUT);
+    assert_true(mc_clock_ms() - start_ms >= 49);
+    mc_mailbox_serve(mailbox, NULL); /* late: its argument may be gone */
+    assert_int_equal(count, 0);
+    assert_int_equal(mc_mailbox_ask(mailbox, add, &count, 0), MC_ERR_RPC_TIMEOUT);
+    assert_int_equal(count, 0);
+    mc_mailbox_destroy(mailbox);
+}
+
+static void slow(struct mc_core *core, void *argument)
+{
+    (void)core;
+    usleep(100000);
+    *(int *)argument = 7;
+}
+
+static void a_question_that_has_begun_is_waited_for(void **state)
+{
+    (void)state;
+    struct owner owner;
+    int value = 0;
+    start(&owner);
+    assert_int_equal(mc_mailbox_ask(owner.mailbox, slow, &value, 50), 0);
+    assert_int_equal(value, 7);
+    stop(&owner);
+}
+
+static void *close_soon(void *argument)
+{
+    usleep(50000);
+    mc_mailbox_close(argument);
+    return NULL;
+}
+
+static void closing_ends_the_wait(void **state)
+{
+    (void)state;
+    struct mc_mailbox *mailbox = mc_mailbox_create();
+    pthread_t thread;
+    int count = 0;
+    uint64_t start_ms = mc_clock_ms();
+    assert_int_equal(pthread_create(&thread, NULL, close_soon, mailbox), 0);
+    assert_int_equal(mc_mailbox_ask(mailbox, add, &count, 5000), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    assert_true(mc_clock_ms() - start_ms < 2000);
+    pthread_join(thread, NULL);
+    assert_int_equal(mc_mailbox_ask(mailbox, add, &count, 5000), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    assert_int_equal(count, 0);
+    mc_mailbox_destroy(mailbox);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(many_questions),
+        cmocka_unit_test(a_question_that_nobody_takes_times_out),
+        cmocka_unit_test(a_question_that_has_begun_is_waited_for),
+        cmocka_unit_test(closing_ends_the_wait),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

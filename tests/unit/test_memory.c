@@ -1,0 +1,498 @@
+/* The memory of a segment: limits, seals, populating, the life of a slot, readers against a writer. */
+#include "engine/memory.h"
+#include "env/clock.h"
+#include "env/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define MIB (1ull << 20)
+
+static struct mc_segment_memory *make(uint64_t capacity)
+{
+    struct mc_segment_memory *memory;
+    assert_int_equal(mc_segment_memory_create(capacity, &memory), 0);
+    return memory;
+}
+
+static struct mc_commit commit_of(uint32_t slot, uint64_t generation)
+{
+    return (struct mc_commit){.slot = slot,
+                              .crc = (uint32_t)generation,
+                              .generation = generation,
+                              .offset = 4096,
+                              .length = 1000,
+                              .hash_low = generation * 3,
+                              .hash_high = generation * 7,
+                              .key_length = 20,
+                              .block_shift = mc_block_shift(1000)};
+}
+
+static void test_capacity(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t wanted, limit, used, available, expected;
+        bool limited;
+    } rows[] = {
+        {0, 0, 0, 0, 0, false},
+        {4095, 0, 0, 0, 0, false},
+        {4096, 0, 0, 0, 4096, false},
+        {10 * MIB + 5, 0, 0, 0, 10 * MIB, false},
+        {90 * MIB, 100 * MIB, 0, 0, 90 * MIB / 4096 * 4096, false},
+        {91 * MIB, 100 * MIB, 0, 0, 90 * MIB, true},
+        {90 * MIB, 200 * MIB, 100 * MIB, 500 * MIB, 90 * MIB, false},
+        {90 * MIB, 200 * MIB, 150 * MIB, 500 * MIB, 45 * MIB, true},
+        {90 * MIB, 200 * MIB, 0, 50 * MIB, 45 * MIB, true},  /* the machine is tighter */
+        {MIB, 100 * MIB, 100 * MIB, 0, 0, true},             /* nothing left */
+        {MIB, 100 * MIB, 200 * MIB, 500 * MIB, 0, true},     /* more used than allowed */
+        {UINT64_MAX, 0, 0, 0, UINT64_MAX & ~4095ull, false}, /* no limit known: create says no */
+        {UINT64_MAX, 0, 0, 100 * MIB, 90 * MIB, true},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_memory_limits limits = {rows[i].limit, rows[i].used, rows[i].available};
+        const char *reason = "unset";
+        uint64_t capacity = mc_memory_capacity(rows[i].wanted, &limits, &reason);
+        if (capacity != rows[i].expected || (reason != NULL) != rows[i].limited)
+            fail_msg("row %zu: %llu, %s", i, (unsigned long long)capacity, reason == NULL ? "-" : reason);
+    }
+}
+
+static void put_file(const char *root, const char *name, const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/%s", root, name);
+    for (char *at = path + 1; *at != 0; at++) {
+        if (*at != '/')
+            continue;
+        *at = 0;
+        assert_true(mkdir(path, 0700) == 0 || errno == EEXIST);
+        *at = '/';
+    }
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void limits_read(const char *root, struct mc_memory_limits *limits)
+{
+    char membership[300], mount[300], meminfo[300];
+    snprintf(membership, sizeof(membership), "%s/membership", root);
+    snprintf(mount, sizeof(mount), "%s/mount", root);
+    snprintf(meminfo, sizeof(meminfo), "%s/meminfo", root);
+    mc_memory_limits_read_from(membership, mount, meminfo, limits);
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/mc-limits-XXXXXX", command[64];
+    struct mc_memory_limits limits;
+    assert_non_null(mkdtemp(root));
+    limits_read(root, &limits); /* no files at all */
+    assert_int_equal(limits.cgroup_limit, 0);
+    assert_int_equal(limits.machine_available, 0);
+
+    put_file(root, "meminfo", "MemTotal:       100 kB\nMemAvailableX:    7 kB\nMemAvailable:     50 kB\n");
+    put_file(root, "membership", "garbage\n1:\n0::relative\n0::/a/b\n");
+    put_file(root, "mount/a/b/memory.max", "max\n"); /* the limit is further up */
+    put_file(root, "mount/a/memory.max", "1000000\n");
+    put_file(root, "mount/a/memory.current", "600000\n");
+    put_file(root, "mount/a/memory.stat", "anon 5\ninactive_file 100000\n");
+    put_file(root, "mount/memory.max", "5000000\n");
+    put_file(root, "mount/memory.current", "100\n");
+    limits_read(root, &limits);
+    assert_int_equal(limits.cgroup_limit, 1000000);
+    assert_int_equal(limits.cgroup_used, 500000);
+    assert_int_equal(limits.machine_available, 50 * 1024);
+
+    put_file(root, "mount/memory.current", "4900000\n"); /* larger limit, less left */
+    limits_read(root, &limits);
+    assert_int_equal(limits.cgroup_limit, 5000000);
+
+    /* the older interface; the group's own folder is not visible in the container */
+    put_file(root, "membership", "5:cpu,cpuacct:/x\n4:blkio,memory:/docker/abc\n3:memoryless:/y\n");
+    put_file(root, "mount/memory/memory.limit_in_bytes", "300000\n");
+    put_file(root, "mount/memory/memory.usage_in_bytes", "1000\n");
+    limits_read(root, &limits);
+    assert_int_equal(limits.cgroup_limit, 300000);
+    assert_int_equal(limits.cgroup_used, 1000);
+    put_file(root, "mount/memory/memory.limit_in_bytes", "9223372036854771712\n"); /* says: none */
+    limits_read(root, &limits);
+    assert_int_equal(limits.cgroup_limit, 0);
+
+    mc_memory_limits_read(&limits); /* this machine */
+    assert_true(limits.machine_available > MIB);
+    snprintf(command, sizeof(command), "rm -r %s", root);
+    assert_int_equal(system(command), 0);
+}
+
+static void test_create(void **state)
+{
+    (void)state;
+    struct mc_segment_memory *memory, *other;
+    assert_int_equal(mc_segment_memory_create(0, &memory), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_segment_memory_create(4095, &memory), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_segment_memory_create(UINT64_MAX, &memory), MC_ERR_INVALID_PARAMS);
+    memory = make(4096);
+    other = make(8ull << 30); /* nothing is populated yet: costs address space */
+    assert_int_equal(mc_segment_memory_capacity(memory), 4096);
+    assert_int_equal(mc_segment_memory_data_size(memory), 4096 + MC_EXTENT_SLACK);
+    assert_int_equal(mc_segment_memory_slot_count(memory), MC_SLOT_COUNT_MIN);
+    assert_int_equal(mc_segment_memory_slot_count(other), (8ull << 30) / MC_SLOT_BYTES_PER_OBJECT);
+    assert_false(mc_id_equal(mc_segment_memory_id(memory), mc_segment_memory_id(other)));
+    assert_true(mc_segment_memory_nonce(memory) != 0 &&
+                mc_segment_memory_nonce(memory) != mc_segment_memory_nonce(other));
+    assert_int_equal(mc_segment_memory_populated(memory), 0);
+    assert_int_equal(mc_segment_memory_live(memory), 0);
+    mc_segment_memory_retain(memory);
+    mc_segment_memory_release(memory);
+    assert_int_equal(mc_segment_memory_data(memory)[4095 + MC_EXTENT_SLACK], 0);
+    mc_segment_memory_release(memory);
+    mc_segment_memory_release(other);
+}
+
+/* What a peer that holds the descriptors can do to them. */
+static void test_seals(void **state)
+{
+    (void)state;
+    struct mc_segment_memory *memory = make(MIB);
+    int data = mc_segment_memory_data_fd(memory), index = mc_segment_memory_index_fd(memory);
+    size_t index_size = mc_segment_memory_slot_count(memory) * sizeof(struct mc_slot);
+    struct stat status;
+    char path[64];
+    assert_int_equal(fstat(data, &status), 0);
+    assert_int_equal(status.st_mode & 0777, 0600);
+    assert_int_equal(fstat(index, &status), 0);
+    assert_int_equal(status.st_mode & 0777, 0600);
+    assert_int_equal(fcntl(data, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    assert_int_equal(fcntl(index, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+
+    assert_int_equal(ftruncate(data, 0), -1);
+    assert_int_equal(ftruncate(data, (off_t)(64 * MIB)), -1);
+    assert_int_equal(fcntl(data, F_ADD_SEALS, F_SEAL_WRITE), -1); /* a peer cannot lock others out */
+
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", index);
+    int reopened = open(path, O_RDWR | O_CLOEXEC); /* may be allowed: then the seal holds */
+    int tries[2] = {index, reopened};
+    for (int i = 0; i < (reopened < 0 ? 1 : 2); i++) {
+        assert_int_equal(ftruncate(tries[i], 0), -1);
+        assert_ptr_equal(mmap(NULL, index_size, PROT_READ | PROT_WRITE, MAP_SHARED, tries[i], 0), MAP_FAILED);
+        assert_int_equal(pwrite(tries[i], "x", 1, 0), -1);
+    }
+    if (reopened >= 0)
+        close(reopened);
+
+    /* peers see what the owner writes, in a map that they cannot make writable */
+    struct mc_slot *peer = mmap(NULL, index_size, PROT_READ, MAP_SHARED, index, 0);
+    assert_ptr_not_equal(peer, MAP_FAILED);
+    assert_int_equal(mprotect(peer, index_size, PROT_READ | PROT_WRITE), -1);
+    struct mc_commit commit = commit_of(7, 5);
+    struct mc_slot copy;
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
+    assert_true(mc_slot_read(&peer[7], 5, &copy));
+    assert_int_equal(copy.offset, 4096);
+    munmap(peer, index_size);
+
+    uint8_t *bytes = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, data, 0);
+    assert_ptr_not_equal(bytes, MAP_FAILED);
+    bytes[77] = 0x5a;
+    assert_int_equal(mc_segment_memory_data(memory)[77], 0x5a);
+    munmap(bytes, MIB);
+    mc_segment_memory_release(memory);
+}
+
+/* Looks by name: in a child something else may have come to lie at the same address. */
+static bool is_mapped(const char *name)
+{
+    char line[512];
+    bool found = false;
+    FILE *file = fopen("/proc/self/maps", "r");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL)
+        found = found || strstr(line, name) != NULL;
+    if (file != NULL)
+        fclose(file);
+    return found || file == NULL;
+}
+
+static void test_fork(void **state)
+{
+    (void)state;
+    struct mc_segment_memory *memory = make(MIB);
+    assert_true(is_mapped("memfd:mooncake-data"));
+    assert_true(is_mapped("memfd:mooncake-index"));
+    int data = mc_segment_memory_data_fd(memory), status;
+    pid_t child = fork();
+    if (child == 0) {
+        bool unmapped = !is_mapped("memfd:mooncake-");
+        mc_segment_memory_forked(memory);
+        bool is_closed = fcntl(data, F_GETFD) == -1;
+        _exit((unmapped ? 0 : 1) + (is_closed ? 0 : 2));
+    }
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_true(fcntl(data, F_GETFD) >= 0);
+    mc_segment_memory_release(memory);
+}
+
+struct seen {
+    _Atomic uint64_t last;
+    _Atomic uint32_t calls;
+    _Atomic bool fell;
+};
+
+static void on_progress(void *context, uint64_t populated)
+{
+    struct seen *seen = context;
+    if (populated < atomic_load(&seen->last))
+        atomic_store(&seen->fell, true);
+    atomic_store(&seen->last, populated);
+    atomic_fetch_add(&seen->calls, 1);
+}
+
+static void test_populate(void **state)
+{
+    (void)state;
+    const uint64_t capacity = 40 * MIB + 4096;
+    struct seen seen = {0};
+    struct mc_segment_memory *memory = make(capacity);
+    assert_int_equal(mc_segment_memory_populate(memory, on_progress, &seen), 0);
+    uint64_t end_ms = mc_clock_ms() + 20000;
+    while (mc_segment_memory_populated(memory) < capacity && mc_clock_ms() < end_ms)
+        usleep(1000);
+    mc_segment_memory_populate_stop(memory);
+    assert_int_equal(mc_segment_memory_populated(memory), capacity);
+    assert_int_equal(atomic_load(&seen.last), capacity);
+    assert_false(atomic_load(&seen.fell));
+    assert_in_range(atomic_load(&seen.calls), 3, 12);
+    struct stat status;
+    assert_int_equal(fstat(mc_segment_memory_data_fd(memory), &status), 0);
+    assert_true((uint64_t)status.st_blocks * 512 >=
+                mc_segment_memory_data_size(memory)); /* real pages, slack included */
+    mc_segment_memory_release(memory);
+
+    memory = make(4096); /* smaller than a step, no callback */
+    assert_int_equal(mc_segment_memory_populate(memory, NULL, NULL), 0);
+    while (mc_segment_memory_populated(memory) < 4096 && mc_clock_ms() < end_ms)
+        usleep(1000);
+    assert_int_equal(mc_segment_memory_populated(memory), 4096);
+    mc_segment_memory_release(memory);
+}
+
+static void test_populate_stop(void **state)
+{
+    (void)state;
+    struct mc_segment_memory *memory = make(1ull << 30);
+    assert_int_equal(mc_segment_memory_populate(memory, NULL, NULL), 0);
+    usleep(20000);
+    uint64_t start_ms = mc_clock_ms();
+    mc_segment_memory_release(memory);
+    assert_in_range(mc_clock_ms() - start_ms, 0, 1000);
+}
+
+static void test_slot_life(void **state)
+{
+    (void)state;
+    struct mc_segment_memory *memory = make(MIB);
+    const struct mc_slot *slot = &mc_segment_memory_slots(memory)[3];
+    struct mc_slot copy;
+    struct mc_commit commit = commit_of(3, 0);
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), MC_ERR_STALE); /* generation 0 is none */
+    assert_false(mc_slot_read(slot, 0, &copy));
+    commit = commit_of(3, 10);
+    assert_int_equal(mc_segment_memory_may_write(memory, 3, 10, 0, 10), 0);
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), MC_ERR_STALE); /* twice */
+    assert_int_equal(mc_segment_memory_may_write(memory, 3, 10, 0, 10), MC_ERR_STALE);
+    assert_int_equal(mc_segment_memory_may_write(memory, 3, 11, 0, 10), 0);
+    assert_true(mc_slot_read(slot, 10, &copy));
+    assert_int_equal(copy.crc, 10);
+    assert_int_equal(copy.offset, 4096);
+    assert_int_equal(copy.length, 1000);
+    assert_int_equal(copy.hash_low, 30);
+    assert_int_equal(copy.hash_high, 70);
+    assert_int_equal(copy.key_length, 20);
+    assert_int_equal(copy.block_shift, MC_BLOCK_SHIFT_MIN);
+    assert_false(mc_slot_read(slot, 9, &copy));
+    assert_false(mc_slot_read(slot, 11, &copy));
+    assert_true(mc_slot_unchanged(slot, 10));
+    assert_int_equal(mc_segment_memory_live(memory), 1);
+
+    assert_int_equal(mc_segment_memory_clear(memory, 3, 9), 0); /* an older clear does nothing */
+    assert_true(mc_slot_unchanged(slot, 10));
+    assert_int_equal(mc_segment_memory_clear(memory, 3, 10), 0);
+    assert_false(mc_slot_unchanged(slot, 10));
+    assert_false(mc_slot_read(slot, 10, &copy));
+    assert_int_equal(mc_segment_memory_live(memory), 0);
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), MC_ERR_STALE); /* late news */
+    assert_int_equal(mc_segment_memory_clear(memory, 3, 10), 0);               /* twice */
+
+    assert_int_equal(mc_segment_memory_clear(memory, 3, 50), 0); /* cut of a grant that never arrived */
+    commit = commit_of(3, 50);
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), MC_ERR_STALE);
+    commit = commit_of(3, 51);
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
+    commit = commit_of(3, 52); /* over a live one */
+    commit.offset = 0;
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
+    assert_false(mc_slot_unchanged(slot, 51));
+    assert_true(mc_slot_read(slot, 52, &copy));
+    assert_int_equal(copy.offset, 0);
+    assert_int_equal(mc_segment_memory_clear(memory, 3, UINT64_MAX), 0);
+    commit = commit_of(3, UINT64_MAX);
+    assert_int_equal(mc_segment_memory_commit(memory, &commit), MC_ERR_STALE);
+    mc_segment_memory_release(memory);
+}
+
+static void test_bounds(void **state)
+{
+    (void)state;
+    struct mc_segment_memory *memory = make(MIB);
+    uint64_t size = mc_segment_memory_data_size(memory);
+    uint32_t slots = mc_segment_memory_slot_count(memory);
+    static const uint64_t far[] = {UINT64_MAX, UINT64_MAX - 63, 1ull << 63, 1ull << 40};
+    for (size_t i = 0; i < sizeof(far) / sizeof(far[0]); i++) {
+        struct mc_commit commit = commit_of(0, 1);
+        commit.offset = far[i];
+        assert_int_equal(mc_segment_memory_commit(memory, &commit), MC_ERR_INVALID_PARAMS);
+        commit = commit_of(0, 1);
+        commit.length = far[i];
+        assert_int_equal(mc_segment_memory_commit(memory, &commit), MC_ERR_INVALID_PARAMS);
+        assert_int_equal(mc_segment_memory_may_write(memory, 0, 1, far[i], 1), MC_ERR_INVALID_PARAMS);
+        assert_int_equal(mc_segment_memory_may_write(memory, 0, 1, 1, far[i]), MC_ERR_INVALID_PARAMS);
+    }
+    struct mc_commit wrong[8];
+    for (size_t i = 0; i < 8; i++)
+        wrong[i] = commit_of(0, 1);
+    wrong[0].slot = slots;
+    wrong[1].slot = UINT32_MAX;
+    wrong[2].length = 0;
+    wrong[3].offset = 4097;
+    wrong[4].key_length = 0;
+    wrong[5].key_length = MC_KEY_LENGTH_MAX + 1;
+    wrong[6].block_shift = MC_BLOCK_SHIFT_MIN + 1;
+    wrong[7].offset = size - 1024 + 64; /* data fits, key does not */
+    wrong[7].length = 900;
+    wrong[7].key_length = 200;
+    for (size_t i = 0; i < 8; i++) {
+        if (mc_segment_memory_commit(memory, &wrong[i]) != MC_ERR_INVALID_PARAMS)
+            fail_msg("commit %zu was not refused", i);
+    }
+    assert_int_equal(mc_segment_memory_live(memory), 0);
+    struct mc_commit whole = commit_of(slots - 1, 1); /* as large as the segment, in the last slot */
+    whole.offset = 0;
+    whole.length = MIB;
+    whole.key_length = MC_KEY_LENGTH_MAX;
+    whole.block_shift = mc_block_shift(MIB);
+    assert_int_equal(mc_segment_memory_commit(memory, &whole), 0);
+    assert_int_equal(mc_segment_memory_may_write(memory, 0, 1, 0, size), 0);
+    assert_int_equal(mc_segment_memory_may_write(memory, 0, 1, size, 0), 0);
+    assert_int_equal(mc_segment_memory_may_write(memory, 0, 1, 1, size), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_segment_memory_may_write(memory, slots, 1, 0, 1), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_segment_memory_clear(memory, slots, 1), MC_ERR_INVALID_PARAMS);
+    mc_segment_memory_release(memory);
+}
+
+static void test_local_writes(void **state)
+{
+    (void)state;
+    struct mc_segment_memory *memory = make(MIB);
+    struct mc_local_write a, b, c;
+    assert_int_equal(mc_segment_memory_write_begin(memory, &a, 1, 5, 0, 10), 0);
+    assert_int_equal(mc_segment_memory_write_begin(memory, &b, 1, 7, 0, 10), 0);
+    assert_int_equal(mc_segment_memory_write_begin(memory, &c, 2, 5, 0, 10), 0);
+    assert_false(mc_segment_memory_is_written(memory, 1, 4));
+    assert_true(mc_segment_memory_is_written(memory, 1, 5));
+    assert_int_equal(mc_segment_memory_clear(memory, 1, 6), 0);
+    struct mc_local_write late;
+    assert_int_equal(mc_segment_memory_write_begin(memory, &late, 1, 6, 0, 10), MC_ERR_STALE);
+    assert_int_equal(mc_segment_memory_write_begin(memory, &late, UINT32_MAX, 6, 0, 10), MC_ERR_INVALID_PARAMS);
+    mc_segment_memory_write_end(memory, &a);
+    assert_false(mc_segment_memory_is_written(memory, 1, 6));
+    assert_true(mc_segment_memory_is_written(memory, 1, 7));
+    mc_segment_memory_write_end(memory, &c);
+    mc_segment_memory_write_end(memory, &b);
+    assert_false(mc_segment_memory_is_written(memory, 1, UINT64_MAX));
+    mc_segment_memory_release(memory);
+}
+
+/* ---- readers against a writer ---- */
+
+struct hammer {
+    struct mc_segment_memory *memory;
+    _Atomic uint64_t generation; /* the latest that was committed */
+    _Atomic bool stop;
+    _Atomic uint64_t read, torn;
+};
+
+static void *hammer_read(void *argument)
+{
+    struct hammer *hammer = argument;
+    const struct mc_slot *slot = &mc_segment_memory_slots(hammer->memory)[0];
+    while (!atomic_load(&hammer->stop)) {
+        uint64_t generation = atomic_load(&hammer->generation);
+        struct mc_slot copy;
+        if (!mc_slot_read(slot, generation, &copy))
+            continue;
+        atomic_fetch_add(&hammer->read, 1);
+        if (copy.crc != (uint32_t)generation || copy.hash_low != generation * 3 || copy.hash_high != generation * 7 ||
+            copy.offset != generation % 64 * 64 || copy.length != generation % 500 + 1 ||
+            copy.key_length != generation % 100 + 1)
+            atomic_fetch_add(&hammer->torn, 1);
+    }
+    return NULL;
+}
+
+static void test_hammer(void **state)
+{
+    (void)state;
+    struct hammer hammer = {.memory = make(MIB)};
+    pthread_t readers[2];
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&readers[i], NULL, hammer_read, &hammer), 0);
+    uint64_t end_ms = mc_clock_ms() + 1000;
+    for (uint64_t generation = 1; mc_clock_ms() < end_ms; generation++) {
+        struct mc_commit commit = commit_of(0, generation);
+        commit.offset = generation % 64 * 64;
+        commit.length = generation % 500 + 1;
+        commit.key_length = (uint16_t)(generation % 100 + 1);
+        if (mc_segment_memory_commit(hammer.memory, &commit) != 0)
+            fail_msg("commit %llu", (unsigned long long)generation);
+        atomic_store(&hammer.generation, generation);
+        if (generation % 3 == 0)
+            mc_segment_memory_clear(hammer.memory, 0, generation);
+        if (generation % 64 == 0) /* readers do not only see a slot in change */
+            usleep(10);
+    }
+    atomic_store(&hammer.stop, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(readers[i], NULL);
+    assert_true(atomic_load(&hammer.read) > 0);
+    assert_int_equal(atomic_load(&hammer.torn), 0);
+    mc_segment_memory_release(hammer.memory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_capacity), cmocka_unit_test(test_limits),        cmocka_unit_test(test_create),
+        cmocka_unit_test(test_seals),    cmocka_unit_test(test_fork),          cmocka_unit_test(test_populate),
+        cmocka_unit_test(test_bounds),   cmocka_unit_test(test_populate_stop), cmocka_unit_test(test_slot_life),
+        cmocka_unit_test(test_hammer),   cmocka_unit_test(test_local_writes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

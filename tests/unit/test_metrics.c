@@ -1,0 +1,136 @@
+/* master/metrics: sizes, the summary line with true figures, and an exposition that a strict reader accepts. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "master/metrics.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t bytes;
+        const char *text;
+    } cases[] = {
+        {0, "0 B"},
+        {1023, "1023 B"},
+        {1024, "1.00 KB"},
+        {1536, "1.50 KB"},
+        {1048575, "1.00 MB"},
+        {1048576, "1.00 MB"},
+        {32212254720u, "30.00 GB"},
+        {1ull << 40, "1.00 TB"},
+        {1ull << 60, "1048576.00 TB"},
+        {UINT64_MAX, "16777216.00 TB"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[32];
+        mc_metrics_size(text, sizeof(text), cases[i].bytes);
+        assert_string_equal(text, cases[i].text);
+    }
+}
+
+static void the_summary_line(void **state)
+{
+    (void)state;
+    struct mc_core_statistics statistics = {.capacity = 32212254720u};
+    struct mc_metrics_window window = {0};
+    struct mc_buffer line = {0};
+    mc_metrics_window_move(&window, &statistics, 1000);
+    mc_metrics_summary(&line, &statistics, &window);
+    mc_buffer_put_u8(&line, 0);
+    assert_string_equal(
+        (const char *)line.data,
+        "Storage: 0 B / 30.00 GB (0.0%) | Keys: 0 (soft-pinned: 0) | Clients: 0 | Requests (Success/Total per sec): "
+        "PutStart=0.00/0.00, Get=0.00/0.00, Exist=0.00/0.00, Del=0.00/0.00 | Eviction: Success/Attempts=0/0, keys=0, "
+        "size=0 B");
+    statistics.used = 28948123484u; /* 26.96 GB: the original printed 0.0 % for it */
+    statistics.objects = 219474;
+    statistics.put_start_items = 100;
+    statistics.put_start_failures = 10;
+    statistics.get_items = 50;
+    statistics.get_misses = 50;
+    mc_metrics_window_move(&window, &statistics, 11000);
+    line.length = 0;
+    mc_metrics_summary(&line, &statistics, &window);
+    mc_buffer_put_u8(&line, 0);
+    assert_non_null(strstr((const char *)line.data, "Storage: 26.96 GB / 30.00 GB (89.9%) | Keys: 219474 "));
+    assert_non_null(strstr((const char *)line.data, "PutStart=9.00/10.00, Get=0.00/5.00, "));
+    mc_buffer_free(&line);
+}
+
+/* Walks the text as a scraper would: each sample belongs to the TYPE before it, no name and labels twice. */
+static size_t check_exposition(char *text)
+{
+    char *seen[1024], type[128] = "";
+    size_t samples = 0;
+    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        if (strncmp(line, "# HELP ", 7) == 0)
+            continue;
+        if (strncmp(line, "# TYPE ", 7) == 0) {
+            snprintf(type, sizeof(type), "%.*s", (int)strcspn(line + 7, " "), line + 7);
+            continue;
+        }
+        char *value = strrchr(line, ' ');
+        assert_non_null(value);
+        *value++ = 0;
+        for (const char *at = value; *at != 0; at++)
+            assert_true(isdigit((unsigned char)*at));
+        assert_true(strncmp(line, type, strlen(type)) == 0);
+        for (size_t i = 0; i < samples; i++)
+            assert_string_not_equal(seen[i], line);
+        assert_true(samples < 1024);
+        seen[samples++] = line;
+    }
+    return samples;
+}
+
+static void the_exposition(void **state)
+{
+    (void)state;
+    struct mc_core_statistics statistics = {
+        .used = 5, .objects = 7, .put_start_items = 9, .value_size_histogram = {1, 2, 0, 0, 0, 0, 0, 4, 12345}};
+    struct mc_metrics_extra extra = {.resident_bytes = 1000, .uptime_seconds = 3, .epoch = 8};
+    struct mc_core_segment segments[3] = {{.name = "b:1", .used = 3, .capacity = 10},
+                                          {.name = "a\"\\\n", .used = 1, .capacity = 20},
+                                          {.name = "b:1", .used = 4, .capacity = 30}};
+    struct mc_buffer text = {0};
+    mc_metrics_text(&text, &statistics, segments, 3, &extra);
+    mc_buffer_put_u8(&text, 0);
+    const char *whole = (const char *)text.data;
+    static const char *const wanted[] = {
+        "# TYPE master_allocated_bytes gauge\nmaster_allocated_bytes 5\n",
+        "\nmaster_key_count 7\n",
+        "# TYPE master_put_start_requests_total counter\nmaster_put_start_requests_total 9\n",
+        "\nmaster_value_size_bytes_bucket{le=\"4096\"} 1\nmaster_value_size_bytes_bucket{le=\"65536\"} 3\n",
+        "\nmaster_value_size_bytes_bucket{le=\"67108864\"} 3\nmaster_value_size_bytes_bucket{le=\"+Inf\"} 7\n",
+        "\nmaster_value_size_bytes_sum 12345\nmaster_value_size_bytes_count 7\n",
+        "\nsegment_allocated_bytes{segment=\"a\\\"\\\\\\n\"} 1\nsegment_allocated_bytes{segment=\"b:1\"} 7\n",
+        "\nsegment_total_capacity_bytes{segment=\"b:1\"} 40\n",
+        "\nmooncake_resident_bytes 1000\n",
+        "\nmooncake_build_info{version=\"" MC_VERSION "\"} 1\n",
+        "\nmaster_fetch_tasks_requests_total 0\n",
+    };
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
+        assert_non_null(strstr(whole, wanted[i]));
+    assert_true(check_exposition((char *)text.data) > 150);
+    text.length = 0;
+    mc_metrics_text(&text, &statistics, NULL, 0, &extra);
+    mc_buffer_put_u8(&text, 0);
+    assert_true(check_exposition((char *)text.data) > 150);
+    mc_buffer_free(&text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sizes), cmocka_unit_test(the_summary_line),
+                                       cmocka_unit_test(the_exposition)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

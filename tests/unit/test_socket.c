@@ -1,0 +1,220 @@
+/* Addresses, deadlines, descriptors over sockets, frames in pieces. */
+#include "env/clock.h"
+#include "env/socket.h"
+#include "mooncake.h"
+#include "wire/stream.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+/* cmocka wants the ones above first */
+#include <cmocka.h>
+
+static uint64_t in_ms(uint64_t ms)
+{
+    return mc_clock_ns() + ms * 1000000;
+}
+
+static void address_split_takes_every_form(void **state)
+{
+    static const struct {
+        const char *address, *host;
+        uint16_t port;
+    } good[] = {{"host", "host", 7},    {"host:80", "host", 80},     {"127.0.0.1:0", "127.0.0.1", 0},
+                {"[::1]:5", "::1", 5},  {"[fe80::1]", "fe80::1", 7}, {"::1", "::1", 7},
+                {"h:65535", "h", 65535}};
+    static const char *const bad[] = {"",        ":80",  "host:",  "host:x", "host:65536",
+                                      "host:-1", "[::1", "[::1]x", "[]:1",   "h:+1"};
+    (void)state;
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        char host[32];
+        uint16_t port = 7;
+        assert_int_equal(mc_address_split(good[i].address, host, sizeof(host), &port), 0);
+        assert_string_equal(host, good[i].host);
+        assert_int_equal(port, good[i].port);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char host[32];
+        uint16_t port = 7;
+        assert_int_equal(mc_address_split(bad[i], host, sizeof(host), &port), MC_ERR_INVALID_PARAMS);
+    }
+    char host[4];
+    uint16_t port;
+    assert_int_equal(mc_address_split("longer", host, sizeof(host), &port), MC_ERR_INVALID_PARAMS);
+    char joined[32];
+    mc_address_join(joined, sizeof(joined), "::1", 9);
+    assert_string_equal(joined, "[::1]:9");
+    mc_address_join(joined, sizeof(joined), "a", 9);
+    assert_string_equal(joined, "a:9");
+}
+
+static void connect_says_what_is_wrong(void **state)
+{
+    (void)state;
+    uint16_t port = 0;
+    int listener = mc_tcp_listen("127.0.0.1", &port);
+    assert_true(listener >= 0 && port != 0);
+    uint16_t same = port;
+    assert_int_equal(mc_tcp_listen("127.0.0.1", &same), MC_ERR_RPC_FAIL); /* taken */
+    close(listener);
+    char address[64];
+    mc_address_join(address, sizeof(address), "127.0.0.1", port);
+    assert_int_equal(mc_tcp_connect(address, in_ms(1000)), MC_ERR_RPC_FAIL); /* nobody listens */
+    assert_int_equal(mc_tcp_connect("127.0.0.1", in_ms(1000)), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_unix_connect("@mooncake-test-nobody", in_ms(1000)), MC_ERR_RPC_FAIL);
+    assert_int_equal(mc_unix_connect("", in_ms(1000)), MC_ERR_INVALID_PARAMS);
+    char longest[200];
+    memset(longest, 'x', sizeof(longest) - 1);
+    longest[sizeof(longest) - 1] = 0;
+    assert_int_equal(mc_unix_connect(longest, in_ms(1000)), MC_ERR_INVALID_PARAMS);
+}
+
+static void receive_keeps_its_deadline(void **state)
+{
+    (void)state;
+    int pair[2];
+    char byte;
+    struct mc_spin spin = {.hits = 16};
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+    for (int round = 0; round < 2; round++) {
+        uint64_t start_ns = mc_clock_ns();
+        assert_int_equal(mc_socket_receive(pair[0], &byte, 1, in_ms(30), round == 0 ? NULL : &spin),
+                         MC_ERR_RPC_TIMEOUT);
+        assert_true(mc_clock_ns() - start_ns >= 30000000u);
+    }
+    assert_true(spin.hits < 16); /* a spin that found nothing counts against spinning */
+    assert_int_equal(mc_socket_receive(pair[0], &byte, 1, 0, NULL), MC_ERR_RPC_TIMEOUT); /* a deadline in the past */
+    close(pair[1]);
+    assert_int_equal(mc_socket_receive(pair[0], &byte, 1, in_ms(1000), NULL), MC_ERR_RPC_FAIL);
+    close(pair[0]);
+}
+
+static void send_to_a_full_socket_keeps_its_deadline(void **state)
+{
+    (void)state;
+    int pair[2];
+    size_t size = 64u << 20;
+    char *data = calloc(1, size);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+    struct iovec part = {data, size};
+    assert_int_equal(mc_socket_send(pair[0], &part, 1, in_ms(30)), MC_ERR_RPC_TIMEOUT);
+    assert_true(part.iov_len < size); /* part of it went out, and is said so */
+    close(pair[1]);
+    assert_int_equal(mc_socket_send(pair[0], &part, 1, in_ms(1000)), MC_ERR_RPC_FAIL); /* and no SIGPIPE */
+    close(pair[0]);
+    free(data);
+}
+
+static void descriptors_arrive_close_on_exec(void **state)
+{
+    (void)state;
+    int pair[2], pipes[2], got[1];
+    size_t got_count;
+    char text[8];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+    assert_int_equal(pipe(pipes), 0);
+    int both[2] = {pipes[0], pipes[1]};
+    assert_int_equal(mc_unix_send_fds(pair[0], "hello", 5, both, 2, in_ms(1000)), 0);
+    /* One is asked for, two come: the second is closed, not leaked. */
+    int before = dup(0);
+    close(before);
+    assert_int_equal(mc_unix_receive_fds(pair[1], text, sizeof(text), got, 1, &got_count, in_ms(1000)), 5);
+    assert_int_equal(got_count, 1);
+    assert_memory_equal(text, "hello", 5);
+    assert_true((fcntl(got[0], F_GETFD) & FD_CLOEXEC) != 0);
+    close(got[0]);
+    int after = dup(0);
+    assert_int_equal(after, before);
+    close(after);
+    assert_int_equal(mc_unix_receive_fds(pair[1], text, sizeof(text), got, 1, &got_count, in_ms(20)),
+                     MC_ERR_RPC_TIMEOUT);
+    for (int i = 0; i < 2; i++) {
+        close(pair[i]);
+        close(pipes[i]);
+    }
+}
+
+struct dribble {
+    int fd;
+    struct mc_buffer bytes;
+};
+
+static void *send_byte_by_byte(void *argument)
+{
+    struct dribble *dribble = argument;
+    for (size_t i = 0; i < dribble->bytes.length; i++) {
+        while (send(dribble->fd, dribble->bytes.data + i, 1, MSG_NOSIGNAL) != 1)
+            usleep(100);
+    }
+    return NULL;
+}
+
+static void frames_come_whole_however_they_are_cut(void **state)
+{
+    (void)state;
+    int pair[2];
+    pthread_t thread;
+    struct dribble dribble = {0};
+    struct mc_buffer in = {0};
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+    dribble.fd = pair[0];
+    for (uint64_t id = 1; id <= 3; id++) {
+        size_t frame = mc_frame_begin(&dribble.bytes, MC_MESSAGE_PING, id);
+        mc_wire_none_write(&dribble.bytes, &(struct mc_wire_none){0});
+        mc_frame_end(&dribble.bytes, frame);
+    }
+    assert_int_equal(pthread_create(&thread, NULL, send_byte_by_byte, &dribble), 0);
+    for (uint64_t id = 1; id <= 3; id++) {
+        struct mc_frame frame;
+        int64_t used = mc_socket_receive_frame(pair[1], &in, &frame, in_ms(5000), NULL);
+        assert_true(used > 0);
+        assert_int_equal(frame.request_id, id);
+        assert_int_equal(mc_wire_check(frame.type, frame.body), 0);
+        mc_buffer_consume(&in, (size_t)used);
+    }
+    pthread_join(thread, NULL);
+    uint8_t garbage[16];
+    memset(garbage, 0xff, sizeof(garbage));
+    struct mc_frame frame;
+    assert_int_equal(send(pair[0], garbage, sizeof(garbage), 0), (ssize_t)sizeof(garbage));
+    assert_int_equal(mc_socket_receive_frame(pair[1], &in, &frame, in_ms(1000), NULL), MC_ERR_PROTOCOL);
+    mc_buffer_free(&in);
+    mc_buffer_free(&dribble.bytes);
+    close(pair[0]);
+    close(pair[1]);
+}
+
+static void peer_uid_is_ours(void **state)
+{
+    (void)state;
+    char path[64];
+    snprintf(path, sizeof(path), "@mooncake-test-%d", (int)getpid());
+    int listener = mc_unix_listen(path), fd = mc_unix_connect(path, in_ms(1000));
+    assert_true(listener >= 0 && fd >= 0);
+    int accepted = mc_socket_accept(listener);
+    assert_true(accepted >= 0);
+    assert_int_equal(mc_unix_peer_uid(accepted), (int64_t)getuid());
+    assert_int_equal(mc_unix_peer_uid(-1), -1);
+    close(accepted);
+    close(fd);
+    close(listener);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(address_split_takes_every_form),
+        cmocka_unit_test(connect_says_what_is_wrong),
+        cmocka_unit_test(receive_keeps_its_deadline),
+        cmocka_unit_test(send_to_a_full_socket_keeps_its_deadline),
+        cmocka_unit_test(descriptors_arrive_close_on_exec),
+        cmocka_unit_test(frames_come_whole_however_they_are_cut),
+        cmocka_unit_test(peer_uid_is_ours),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,274 @@
+/* The allocator against a map of every unit: no overlap, no leak, full coalescing, exact fits, the ends of its numbers.
+ */
+#include "master/space.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static uint64_t random_next(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+#define UNITS 20000u
+
+struct model {
+    struct mc_space space;
+    uint32_t owner[UNITS * 2]; /* number + 1 of the node that has the unit */
+    uint32_t held[UNITS * 2];
+    uint32_t held_count;
+};
+
+static void model_claim(struct model *model, uint32_t number, uint64_t least)
+{
+    const struct mc_node *node = mc_space_node(&model->space, number);
+    assert_int_equal(node->state, MC_NODE_GRANTED);
+    assert_true(node->size >= least);
+    assert_true(node->size <= least * 2);
+    assert_true(node->offset + node->size <= model->space.end);
+    for (uint64_t unit = node->offset; unit < node->offset + node->size; unit++) {
+        assert_int_equal(model->owner[unit], 0);
+        model->owner[unit] = number + 1;
+    }
+    model->held[model->held_count++] = number;
+}
+
+static void model_drop(struct model *model, uint32_t at)
+{
+    uint32_t number = model->held[at];
+    const struct mc_node *node = mc_space_node(&model->space, number);
+    for (uint64_t unit = node->offset; unit < node->offset + node->size; unit++) {
+        assert_int_equal(model->owner[unit], number + 1);
+        model->owner[unit] = 0;
+    }
+    model->held[at] = model->held[--model->held_count];
+    mc_space_release(&model->space, number);
+}
+
+static uint64_t random_size(uint64_t *seed, unsigned kind)
+{
+    switch (kind % 4) {
+    case 0:
+        return 1 + random_next(seed) % 15;
+    case 1:
+        return 1 + random_next(seed) % 200;
+    case 2:
+        return 65;
+    default:
+        return 1ull << random_next(seed) % 12;
+    }
+}
+
+static void random_run(uint64_t seed, uint32_t node_limit)
+{
+    struct model *model = calloc(1, sizeof(*model));
+    assert_non_null(model);
+    assert_true(mc_space_init(&model->space, node_limit));
+    for (unsigned step = 0; step < 6000; step++) {
+        uint64_t dice = random_next(&seed) % 100;
+        if (dice < 5 && model->space.end < UNITS) {
+            uint64_t more = random_next(&seed) % 1000, end = model->space.end;
+            assert_int_equal(model->space.end, mc_space_grow(&model->space, more) ? end + more : end);
+        } else if (dice < 60) {
+            uint64_t size = random_size(&seed, (unsigned)(seed >> 20));
+            uint32_t number = mc_space_allocate(&model->space, size);
+            if (number != MC_NODE_NONE)
+                model_claim(model, number, size);
+        } else if (model->held_count > 0) {
+            model_drop(model, (uint32_t)(random_next(&seed) % model->held_count));
+        }
+        if (step % 16 == 0)
+            assert_null(mc_space_check(&model->space));
+    }
+    while (model->held_count > 0)
+        model_drop(model, (uint32_t)(random_next(&seed) % model->held_count));
+    assert_null(mc_space_check(&model->space));
+    assert_int_equal(model->space.free, model->space.end);
+    assert_true(model->space.node_count <= 1); /* all in one block again */
+    if (model->space.end > 0) {
+        uint32_t whole = mc_space_allocate(&model->space, model->space.end);
+        assert_int_not_equal(whole, MC_NODE_NONE);
+        assert_int_equal(mc_space_node(&model->space, whole)->size, model->space.end);
+    }
+    mc_space_destroy(&model->space);
+    free(model);
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 12; seed++)
+        random_run(seed * 7919, 100000);
+}
+
+static void test_random_few_nodes(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 12; seed++)
+        random_run(seed * 104729, (uint32_t)(1 + seed * seed));
+}
+
+static void test_exact_fit_of_every_size(void **state)
+{
+    (void)state;
+    for (uint64_t units = 1; units < 5000; units += units < 300 ? 1 : 97) {
+        struct mc_space space;
+        assert_true(mc_space_init(&space, 8));
+        assert_true(mc_space_grow(&space, units));
+        assert_int_equal(mc_space_allocate(&space, units + 1), MC_NODE_NONE);
+        uint32_t number = mc_space_allocate(&space, units);
+        assert_int_not_equal(number, MC_NODE_NONE);
+        assert_int_equal(space.free, 0);
+        assert_int_equal(mc_space_allocate(&space, 1), MC_NODE_NONE);
+        mc_space_release(&space, number);
+        assert_null(mc_space_check(&space));
+        mc_space_destroy(&space);
+    }
+}
+
+/* A hole between two neighbours is taken by exactly its size, however it lies within its bin. */
+static void test_exact_hole(void **state)
+{
+    (void)state;
+    for (uint64_t units = 17; units < 700; units += 13) {
+        struct mc_space space;
+        assert_true(mc_space_init(&space, 8));
+        assert_true(mc_space_grow(&space, units + 2));
+        uint32_t left = mc_space_allocate(&space, 1), hole = mc_space_allocate(&space, units),
+                 right = mc_space_allocate(&space, 1);
+        assert_true(left != MC_NODE_NONE && hole != MC_NODE_NONE && right != MC_NODE_NONE);
+        mc_space_release(&space, hole);
+        uint32_t again = mc_space_allocate(&space, units);
+        assert_int_not_equal(again, MC_NODE_NONE);
+        assert_int_equal(mc_space_node(&space, again)->size, units);
+        assert_null(mc_space_check(&space));
+        mc_space_destroy(&space);
+    }
+}
+
+static void test_extremes(void **state)
+{
+    struct mc_space space;
+    (void)state;
+    assert_true(mc_space_init(&space, 4));
+    assert_int_equal(mc_space_allocate(&space, 1), MC_NODE_NONE); /* nothing there yet */
+    assert_true(mc_space_grow(&space, 0));
+    assert_int_equal(space.end, 0);
+    assert_true(mc_space_grow(&space, MC_SPACE_UNITS_MAX));
+    assert_int_equal(mc_space_allocate(&space, 0), MC_NODE_NONE);
+    assert_int_equal(mc_space_allocate(&space, UINT64_MAX), MC_NODE_NONE);
+    assert_int_equal(mc_space_allocate(&space, MC_SPACE_UNITS_MAX + 1), MC_NODE_NONE);
+    uint32_t all = mc_space_allocate(&space, MC_SPACE_UNITS_MAX);
+    assert_int_not_equal(all, MC_NODE_NONE);
+    assert_int_equal(mc_space_node(&space, all)->size, MC_SPACE_UNITS_MAX);
+    mc_space_release(&space, all);
+    uint32_t most = mc_space_allocate(&space, MC_SPACE_UNITS_MAX - 1);
+    uint32_t rest = mc_space_allocate(&space, 1);
+    assert_true(most != MC_NODE_NONE && rest != MC_NODE_NONE);
+    assert_int_equal(space.free, 0);
+    assert_null(mc_space_check(&space));
+    mc_space_destroy(&space);
+}
+
+static void test_nodes_run_out(void **state)
+{
+    struct mc_space space;
+    uint32_t numbers[8];
+    (void)state;
+    assert_true(mc_space_init(&space, 8));
+    assert_true(mc_space_grow(&space, 1000));
+    for (unsigned i = 0; i < 7; i++) {
+        numbers[i] = mc_space_allocate(&space, 10);
+        assert_int_not_equal(numbers[i], MC_NODE_NONE);
+        assert_true(numbers[i] < 8);
+    }
+    /* Seven extents and the free block are all eight nodes. */
+    assert_int_equal(space.node_count, 8);
+    assert_int_equal(mc_space_allocate(&space, 10), MC_NODE_NONE);
+    assert_int_not_equal(mc_space_node(&space, space.last)->state, MC_NODE_GRANTED);
+    /* A hole of exactly that size needs no new node, one that is a little too large is given whole. */
+    mc_space_release(&space, numbers[2]);
+    numbers[2] = mc_space_allocate(&space, 10);
+    assert_int_not_equal(numbers[2], MC_NODE_NONE);
+    mc_space_release(&space, numbers[4]);
+    assert_int_equal(mc_space_allocate(&space, 4), MC_NODE_NONE);
+    numbers[4] = mc_space_allocate(&space, 10);
+    assert_int_not_equal(numbers[4], MC_NODE_NONE);
+    /* Two neighbours give a node back. */
+    mc_space_release(&space, numbers[5]);
+    mc_space_release(&space, numbers[6]);
+    assert_null(mc_space_check(&space));
+    assert_int_not_equal(mc_space_allocate(&space, 100), MC_NODE_NONE);
+    assert_null(mc_space_check(&space));
+    mc_space_destroy(&space);
+}
+
+static void test_grow_without_a_node(void **state)
+{
+    struct mc_space space;
+    (void)state;
+    assert_true(mc_space_init(&space, 1));
+    assert_true(mc_space_grow(&space, 10));
+    uint32_t all = mc_space_allocate(&space, 10);
+    assert_int_equal(all, 0);
+    assert_false(mc_space_grow(&space, 10)); /* the last is in use and there is no second node */
+    assert_int_equal(space.end, 10);
+    mc_space_release(&space, all);
+    assert_true(mc_space_grow(&space, 10)); /* now the free block grows */
+    assert_int_equal(mc_space_allocate(&space, 20), 0);
+    assert_null(mc_space_check(&space));
+    mc_space_destroy(&space);
+}
+
+static void test_numbers_stay_dense(void **state)
+{
+    struct mc_space space;
+    (void)state;
+    assert_true(mc_space_init(&space, 1000000));
+    assert_true(mc_space_grow(&space, 1000000));
+    for (unsigned round = 0; round < 1000; round++) {
+        uint32_t a = mc_space_allocate(&space, 3), b = mc_space_allocate(&space, 5);
+        assert_true(a < 4 && b < 4);
+        mc_space_release(&space, a);
+        mc_space_release(&space, b);
+    }
+    assert_true(space.node_fresh <= 4);
+    mc_space_destroy(&space);
+}
+
+static void test_destroy_in_slices(void **state)
+{
+    struct mc_space space;
+    unsigned slices = 0;
+    (void)state;
+    assert_true(mc_space_init(&space, MC_NODE_CHUNK * 10));
+    assert_true(mc_space_grow(&space, MC_NODE_CHUNK * 10));
+    for (unsigned i = 0; i < MC_NODE_CHUNK * 9; i++)
+        assert_int_not_equal(mc_space_allocate(&space, 1), MC_NODE_NONE);
+    while (!mc_space_destroy_slice(&space, 2))
+        slices++;
+    assert_int_equal(slices, 4);
+    mc_space_destroy(&space);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_random_few_nodes),
+        cmocka_unit_test(test_exact_fit_of_every_size),
+        cmocka_unit_test(test_exact_hole),
+        cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_nodes_run_out),
+        cmocka_unit_test(test_grow_without_a_node),
+        cmocka_unit_test(test_numbers_stay_dense),
+        cmocka_unit_test(test_destroy_in_slices),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

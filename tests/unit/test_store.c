@@ -1,0 +1,751 @@
+/* The store client against a real master and real store nodes, each a process of its own. The suite runs once per path.
+ */
+#include "engine/memory.h"
+#include "env/clock.h"
+#include "store/store.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#define MIB (1ull << 20)
+#define NODE_BYTES (96 * MIB)
+#define START_MS 20000
+
+/* ---- processes ---- */
+
+struct process {
+    pid_t pid;
+    int in, out; /* its standard input; its standard error or output */
+};
+
+static char self_path[512];
+
+static struct process start(char *const arguments[], int out_of)
+{
+    int in[2], out[2];
+    struct process process;
+    assert_int_equal(pipe2(in, O_CLOEXEC), 0);
+    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
+    process.pid = fork();
+    assert_true(process.pid >= 0);
+    if (process.pid == 0) {
+        dup2(in[0], STDIN_FILENO);
+        dup2(out[1], out_of);
+        execv(arguments[0], arguments);
+        _exit(127);
+    }
+    close(in[0]);
+    close(out[1]);
+    process.in = in[1];
+    process.out = out[0];
+    return process;
+}
+
+static void stop(struct process *process, int sig)
+{
+    if (process->pid <= 0)
+        return;
+    kill(process->pid, sig);
+    close(process->in);
+    close(process->out);
+    assert_int_equal(waitpid(process->pid, NULL, 0), process->pid);
+    process->pid = 0;
+}
+
+/* Reads what the process says until `words` were there; returns the number behind them. */
+static int wait_for_number(struct process *process, const char *words)
+{
+    static char text[65536];
+    size_t length = 0;
+    uint64_t end_ns = mc_clock_ns() + START_MS * 1000000ull;
+    while (mc_clock_ns() < end_ns && length < sizeof(text) - 1) {
+        ssize_t got = read(process->out, text + length, sizeof(text) - 1 - length);
+        if (got <= 0)
+            break;
+        length += (size_t)got;
+        text[length] = 0;
+        const char *found = strstr(text, words);
+        if (found != NULL && strchr(found, '\n') != NULL)
+            return atoi(found + strlen(words));
+    }
+    fail_msg("\"%s\" never came; it said: %s", words, text);
+    return 0;
+}
+
+static struct process master;
+static int master_port;
+
+static void start_master(int port)
+{
+    char path[1024], port_text[32];
+    const char *build = getenv("MC_BUILD");
+    snprintf(path, sizeof(path), "%s/mooncake_master", build == NULL ? "." : build);
+    snprintf(port_text, sizeof(port_text), "--rpc_port=%d", port);
+    master =
+        start((char *[]){path, port_text, "--metrics_port=0", "--client_ttl=3", "--default_kv_lease_ttl=500", NULL},
+              STDERR_FILENO);
+    master_port = wait_for_number(&master, "Master service started on port ");
+    /* Its later lines must not block it. */
+    fcntl(master.out, F_SETFL, O_NONBLOCK);
+}
+
+static int node_main(const char *master_address, const char *bytes)
+{
+    struct mc_store_config config = {.local_hostname = "127.0.0.1",
+                                     .master_server_addr = master_address,
+                                     .global_segment_size = strtoull(bytes, NULL, 10)};
+    struct mc_store *store;
+    struct mc_store_statistics statistics;
+    char byte;
+    int rc = mc_store_open(&config, &store);
+    if (rc < 0)
+        return 1;
+    do {
+        usleep(1000);
+        mc_store_statistics(store, &statistics);
+    } while (statistics.segment_populated < statistics.segment_capacity);
+    printf("node ready 1\n");
+    fflush(stdout);
+    while (read(STDIN_FILENO, &byte, 1) > 0)
+        continue;
+    mc_store_close(store);
+    return 0;
+}
+
+static struct process start_node(uint64_t bytes)
+{
+    char address[64], size[32];
+    snprintf(address, sizeof(address), "127.0.0.1:%d", master_port);
+    snprintf(size, sizeof(size), "%llu", (unsigned long long)bytes);
+    struct process node = start((char *[]){self_path, "node", address, size, NULL}, STDOUT_FILENO);
+    wait_for_number(&node, "node ready ");
+    return node;
+}
+
+/* ---- calls in one line ---- */
+
+static struct mc_store *open_client(const char *paths, uint64_t segment_bytes)
+{
+    char address[64];
+    struct mc_store *store = NULL;
+    snprintf(address, sizeof(address), "127.0.0.1:%d", master_port);
+    struct mc_store_config config = {.local_hostname = "127.0.0.1",
+                                     .master_server_addr = address,
+                                     .global_segment_size = segment_bytes,
+                                     .local_buffer_size = 1,
+                                     .paths = paths};
+    assert_int_equal(mc_store_open(&config, &store), 0);
+    return store;
+}
+
+static struct mc_bytes key_of(const char *text)
+{
+    return (struct mc_bytes){text, strlen(text)};
+}
+
+static int put(struct mc_store *store, const char *key, const void *data, size_t length)
+{
+    struct iovec part = {(void *)(uintptr_t)data, length};
+    struct mc_put_item item = {.key = key_of(key), .parts = &part, .part_count = 1};
+    int rc = mc_store_put(store, &item, 1, NULL);
+    assert_int_equal(rc, item.result);
+    return rc;
+}
+
+static int64_t get(struct mc_store *store, const char *key, void *data, size_t length)
+{
+    struct iovec part = {data, length};
+    struct mc_get_item item = {.key = key_of(key), .parts = &part, .part_count = 1};
+    mc_store_get(store, &item, 1, NULL, NULL);
+    return item.result;
+}
+
+static int exist(struct mc_store *store, const char *key)
+{
+    struct mc_bytes one = key_of(key);
+    int result = -1;
+    mc_store_exist(store, &one, 1, &result);
+    return result;
+}
+
+static int remove_key(struct mc_store *store, const char *key, bool force)
+{
+    struct mc_bytes one = key_of(key);
+    int result = 1;
+    mc_store_remove(store, &one, 1, force, &result);
+    return result;
+}
+
+static void fill(uint8_t *data, size_t length, uint64_t seed)
+{
+    for (size_t i = 0; i < length; i++)
+        data[i] = (uint8_t)((i * 2654435761u + seed * 40503u + (i >> 12)) >> 7);
+}
+
+/* ---- the suite, once per path ---- */
+
+static const char *suite_paths;
+static struct mc_store *client;
+static struct process node;
+
+/* "local" has its segment in this process; the others talk to a node. */
+static int open_suite(void **state)
+{
+    start_master(0);
+    if (strcmp(suite_paths, "local") == 0) {
+        client = open_client("local", NODE_BYTES);
+    } else {
+        node = start_node(NODE_BYTES);
+        client = open_client(suite_paths, 0);
+    }
+    (void)state;
+    return 0;
+}
+
+static int close_suite(void **state)
+{
+    (void)state;
+    mc_store_close(client);
+    client = NULL;
+    stop(&node, SIGTERM);
+    stop(&master, SIGTERM);
+    return 0;
+}
+
+static void every_size_round_trips(void **state)
+{
+    static const size_t sizes[] = {
+        1, 2, 63, 64, 65, 4095, 4096, 65535, 65536, 65537, 1 << 20, (1 << 20) + 1, 3 << 20, 16 << 20};
+    (void)state;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        char key[32];
+        uint8_t *data = malloc(sizes[i] + 1), *back = malloc(sizes[i] + 1);
+        snprintf(key, sizeof(key), "size-%zu", sizes[i]);
+        fill(data + 1, sizes[i], i); /* unaligned on purpose */
+        assert_int_equal(put(client, key, data + 1, sizes[i]), 0);
+        memset(back, 0xee, sizes[i] + 1);
+        assert_int_equal(get(client, key, back, sizes[i]), sizes[i]);
+        assert_memory_equal(back, data + 1, sizes[i]);
+        assert_int_equal(back[sizes[i]], 0xee);
+        free(back);
+        free(data);
+    }
+}
+
+static void first_writer_wins(void **state)
+{
+    char back[8] = "";
+    (void)state;
+    assert_int_equal(put(client, "first", "one", 3), 0);
+    assert_int_equal(put(client, "first", "other", 5), 0);
+    assert_int_equal(get(client, "first", back, sizeof(back)), 3);
+    assert_memory_equal(back, "one", 3);
+}
+
+static void bad_input_gets_the_originals_codes(void **state)
+{
+    char long_key[MC_KEY_LENGTH_MAX + 2], back[4];
+    (void)state;
+    memset(long_key, 'k', sizeof(long_key) - 1);
+    long_key[sizeof(long_key) - 1] = 0;
+    assert_int_equal(put(client, long_key, "x", 1), MC_ERR_INVALID_KEY);
+    long_key[MC_KEY_LENGTH_MAX] = 0;
+    assert_int_equal(put(client, long_key, "x", 1), 0);
+    assert_int_equal(get(client, long_key, back, 1), 1);
+    assert_int_equal(put(client, "", "x", 1), MC_ERR_INVALID_KEY);
+    assert_int_equal(put(client, "empty", "", 0), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(put(client, "null", NULL, 5), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(get(client, "absent", back, 4), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(exist(client, "absent"), 0);
+    assert_int_equal(exist(client, ""), MC_ERR_INVALID_KEY);
+    assert_int_equal(remove_key(client, "absent", false), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(put(client, "small", "12345", 5), 0);
+    assert_int_equal(get(client, "small", back, 4), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_store_put(NULL, NULL, 0, NULL), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_store_remove_by_regex(client, key_of("("), false), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_store_register_buffer(client, NULL, 5), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_store_register_buffer(client, back, 4), 0);
+    assert_int_equal(mc_store_register_buffer(client, back, 4), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_store_unregister_buffer(client, back), 0);
+    assert_int_equal(mc_store_unregister_buffer(client, back), MC_ERR_INVALID_PARAMS);
+}
+
+static void a_batch_answers_each_key(void **state)
+{
+    enum { COUNT = 2500 }; /* more than two frames */
+    static char keys[COUNT][32];
+    static struct mc_put_item puts[COUNT];
+    static struct mc_get_item gets[COUNT];
+    static struct mc_bytes names[COUNT];
+    static struct iovec put_parts[COUNT], get_parts[COUNT];
+    static uint32_t values[COUNT], back[COUNT];
+    static int found[COUNT];
+    static int64_t sizes[COUNT];
+    (void)state;
+    for (size_t i = 0; i < COUNT; i++) {
+        snprintf(keys[i], sizeof(keys[i]), "batch-%zu", i == 7 ? 6 : i); /* 7 is a second 6 */
+        values[i] = (uint32_t)i * 17 + 1;
+        put_parts[i] = (struct iovec){&values[i], i == 9 ? 0 : 4}; /* 9 is empty */
+        get_parts[i] = (struct iovec){&back[i], 4};
+        names[i] = key_of(keys[i]);
+        puts[i] = (struct mc_put_item){.key = names[i], .parts = &put_parts[i], .part_count = 1};
+        gets[i] = (struct mc_get_item){.key = names[i], .parts = &get_parts[i], .part_count = 1};
+    }
+    assert_int_equal(mc_store_put(client, puts, COUNT, NULL), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_store_get(client, gets, COUNT, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(mc_store_exist(client, names, COUNT, found), 0);
+    assert_int_equal(mc_store_size(client, names, COUNT, sizes), 0);
+    for (size_t i = 0; i < COUNT; i++) {
+        bool stored = i != 9;
+        assert_int_equal(puts[i].result, stored ? 0 : MC_ERR_INVALID_PARAMS);
+        assert_int_equal(gets[i].result, stored ? 4 : MC_ERR_OBJECT_NOT_FOUND);
+        assert_int_equal(found[i], stored);
+        assert_int_equal(sizes[i], stored ? 4 : MC_ERR_OBJECT_NOT_FOUND);
+        if (stored)
+            assert_int_equal(back[i], i == 7 ? values[6] : values[i]);
+    }
+    assert_int_equal(mc_store_put(client, NULL, 0, NULL), 0);
+    assert_int_equal(mc_store_get(client, NULL, 0, NULL, NULL), 0);
+}
+
+static void parts_are_gathered_and_scattered(void **state)
+{
+    uint8_t data[200000], back[200000];
+    (void)state;
+    fill(data, sizeof(data), 3);
+    struct iovec out[5] = {
+        {data, 1}, {data + 1, 0}, {data + 1, 70000}, {data + 70001, 65536}, {data + 135537, sizeof(data) - 135537}};
+    struct iovec in[4] = {{back, 65537}, {back + 65537, 1}, {NULL, 0}, {back + 65538, sizeof(back) - 65538}};
+    struct mc_put_item item = {.key = key_of("parts"), .parts = out, .part_count = 5};
+    struct mc_get_item got = {.key = key_of("parts"), .parts = in, .part_count = 4};
+    assert_int_equal(mc_store_put(client, &item, 1, NULL), 0);
+    assert_int_equal(mc_store_get(client, &got, 1, NULL, NULL), 0);
+    assert_int_equal(got.result, sizeof(back));
+    assert_memory_equal(data, back, sizeof(data));
+}
+
+static void ranges_are_exact(void **state)
+{
+    static const uint64_t ranges[][2] = {{0, 1},      {0, 300000},     {65535, 2},  {65536, 65536}, {1, 299999},
+                                         {299999, 1}, {131071, 65538}, {300000, 0}, {100, 0}};
+    uint8_t *data = malloc(300000), *back = malloc(300000);
+    (void)state;
+    fill(data, 300000, 5);
+    assert_int_equal(put(client, "range", data, 300000), 0);
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++) {
+        struct mc_range_item item = {
+            .key = key_of("range"), .source_offset = ranges[i][0], .size = ranges[i][1], .target = back};
+        memset(back, 0, 300000);
+        assert_int_equal(mc_store_get_ranges(client, &item, 1), 0);
+        assert_int_equal(item.result, ranges[i][1]);
+        assert_memory_equal(back, data + ranges[i][0], ranges[i][1]);
+    }
+    struct mc_range_item beyond[3] = {{.key = key_of("range"), .source_offset = 300000, .size = 1, .target = back},
+                                      {.key = key_of("range"), .source_offset = UINT64_MAX, .size = 2, .target = back},
+                                      {.key = key_of("norange"), .source_offset = 0, .size = 2, .target = back}};
+    mc_store_get_ranges(client, beyond, 3);
+    assert_int_equal(beyond[0].result, MC_ERR_INVALID_PARAMS);
+    assert_int_equal(beyond[1].result, MC_ERR_INVALID_PARAMS);
+    assert_int_equal(beyond[2].result, MC_ERR_OBJECT_NOT_FOUND);
+    free(back);
+    free(data);
+}
+
+static void *allocate_once(void *context, size_t index, uint64_t length)
+{
+    void **slots = context;
+    if (index == 1)
+        return NULL; /* this one fails */
+    slots[index] = malloc(length);
+    return slots[index];
+}
+
+static void allocate_gives_the_memory(void **state)
+{
+    void *slots[3] = {NULL};
+    struct mc_get_item items[3] = {{.key = key_of("alloc-a")}, {.key = key_of("alloc-a")}, {.key = key_of("alloc-b")}};
+    (void)state;
+    assert_int_equal(put(client, "alloc-a", "abc", 3), 0);
+    mc_store_get(client, items, 3, allocate_once, slots);
+    assert_int_equal(items[0].result, 3);
+    assert_memory_equal(slots[0], "abc", 3);
+    assert_int_equal(items[1].result, MC_ERR_NO_MEMORY);
+    assert_int_equal(items[2].result, MC_ERR_OBJECT_NOT_FOUND);
+    assert_null(slots[2]);
+    free(slots[0]);
+}
+
+static void remove_obeys_the_lease(void **state)
+{
+    char back[4];
+    (void)state;
+    assert_int_equal(put(client, "leased", "abcd", 4), 0);
+    assert_int_equal(exist(client, "leased"), 1); /* a look takes no lease */
+    assert_int_equal(put(client, "unread", "abcd", 4), 0);
+    assert_int_equal(exist(client, "unread"), 1);
+    assert_int_equal(remove_key(client, "unread", false), 0);
+    assert_int_equal(exist(client, "unread"), 0);
+    assert_int_equal(get(client, "leased", back, 4), 4);
+    assert_int_equal(remove_key(client, "leased", false), MC_ERR_OBJECT_HAS_LEASE);
+    assert_int_equal(remove_key(client, "leased", true), 0);
+    assert_int_equal(get(client, "leased", back, 4), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(put(client, "leased", "efgh", 4), 0);
+    assert_int_equal(get(client, "leased", back, 4), 4);
+    assert_memory_equal(back, "efgh", 4);
+    assert_int_equal(put(client, "re-1", "x", 1) | put(client, "re-2", "x", 1) | put(client, "rx-1", "x", 1), 0);
+    assert_int_equal(mc_store_remove_by_regex(client, key_of("^re-\\d$"), false), 2);
+    assert_int_equal(exist(client, "re-1"), 0);
+    assert_int_equal(exist(client, "rx-1"), 1);
+    assert_true(mc_store_remove_all(client, true) > 0);
+    assert_int_equal(exist(client, "rx-1"), 0);
+    assert_int_equal(mc_store_remove_all(client, true), 0);
+}
+
+static void description_names_the_owner(void **state)
+{
+    struct mc_replica_description description;
+    (void)state;
+    assert_int_equal(put(client, "described", "xyz", 3), 0);
+    assert_int_equal(mc_store_describe(client, key_of("described"), &description, 1), 1);
+    assert_int_equal(description.size, 3);
+    assert_int_equal(description.status, 3);
+    assert_non_null(strchr(description.segment_name, ':'));
+    assert_int_equal(mc_store_describe(client, key_of("nobody"), &description, 1), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(mc_store_health(client), 0);
+    assert_non_null(strstr(mc_store_hostname(client), "127.0.0.1:"));
+}
+
+static void a_full_store_takes_every_put(void **state)
+{
+    enum { SIZE = 1 << 20, COUNT = 300 }; /* three times the segment */
+    uint8_t *data = malloc(SIZE), *back = malloc(SIZE);
+    int readable = 0;
+    (void)state;
+    for (int i = 0; i < COUNT; i++) {
+        char key[32];
+        snprintf(key, sizeof(key), "full-%d", i);
+        fill(data, SIZE, (uint64_t)i);
+        assert_int_equal(put(client, key, data, SIZE), 0);
+    }
+    for (int i = 0; i < COUNT; i++) {
+        char key[32];
+        snprintf(key, sizeof(key), "full-%d", i);
+        int64_t rc = get(client, key, back, SIZE);
+        assert_true(rc == SIZE || rc == MC_ERR_OBJECT_NOT_FOUND);
+        if (rc == SIZE) {
+            fill(data, SIZE, (uint64_t)i);
+            assert_memory_equal(back, data, SIZE);
+            readable++;
+        }
+    }
+    assert_in_range(readable, 60, 96);
+    assert_int_equal(put(client, "too-large", data, NODE_BYTES + 4096 > SIZE ? SIZE : 1), 0);
+    /* One object as large as the segment: everything else goes. */
+    uint8_t *huge = malloc(NODE_BYTES + MC_EXTENT_SLACK);
+    fill(huge, NODE_BYTES, 77);
+    usleep(600000); /* the leases of the gets above */
+    assert_int_equal(put(client, "huge", huge, NODE_BYTES), 0);
+    uint8_t *huge_back = malloc(NODE_BYTES);
+    assert_int_equal(get(client, "huge", huge_back, NODE_BYTES), NODE_BYTES);
+    assert_memory_equal(huge, huge_back, NODE_BYTES);
+    assert_int_equal(put(client, "beyond", huge, NODE_BYTES + MC_EXTENT_SLACK), MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_true(mc_store_remove_all(client, true) > 0);
+    free(huge_back);
+    free(huge);
+    free(back);
+    free(data);
+}
+
+struct hammer {
+    int number;
+    int wrong;
+};
+
+static void *hammer_main(void *argument)
+{
+    struct hammer *hammer = argument;
+    uint8_t data[8192], back[8192];
+    for (int i = 0; i < 200; i++) {
+        char key[32];
+        int which = i % 16; /* all threads share 16 keys */
+        size_t length = 1000 + (size_t)which * 300;
+        snprintf(key, sizeof(key), "hammer-%d", which);
+        fill(data, length, (uint64_t)which);
+        int rc = put(client, key, data, length);
+        int64_t got = get(client, key, back, sizeof(back));
+        hammer->wrong += rc != 0 && rc != MC_ERR_REPLICA_IS_NOT_READY;
+        hammer->wrong += got == (int64_t)length ? memcmp(back, data, length) != 0
+                                                : got != MC_ERR_OBJECT_NOT_FOUND && got != MC_ERR_REPLICA_IS_NOT_READY;
+        if (i % 5 == hammer->number % 5)
+            remove_key(client, key, true);
+    }
+    return NULL;
+}
+
+static void many_threads_share_keys(void **state)
+{
+    enum { THREADS = 8 };
+    pthread_t threads[THREADS];
+    struct hammer hammers[THREADS] = {{0}};
+    (void)state;
+    for (int i = 0; i < THREADS; i++) {
+        hammers[i].number = i;
+        assert_int_equal(pthread_create(&threads[i], NULL, hammer_main, &hammers[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(hammers[i].wrong, 0);
+    }
+}
+
+static void a_forked_child_is_dead_and_harmless(void **state)
+{
+    char back[4];
+    int status;
+    (void)state;
+    assert_int_equal(put(client, "fork", "abcd", 4), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct iovec part = {back, 4};
+        struct mc_get_item item = {.key = key_of("fork"), .parts = &part, .part_count = 1};
+        mc_store_get(client, &item, 1, NULL, NULL);
+        _exit(item.result == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS && mc_store_close(client) == 0 ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(get(client, "fork", back, 4), 4);
+    assert_int_equal(put(client, "fork-2", "abcd", 4), 0);
+}
+
+static void the_wanted_path_was_used(void **state)
+{
+    struct mc_store_statistics statistics;
+    (void)state;
+    mc_store_statistics(client, &statistics);
+    assert_int_equal(statistics.path_bytes[0] > 0, strcmp(suite_paths, "local") == 0);
+    assert_int_equal(statistics.path_bytes[1] > 0, strcmp(suite_paths, "shm") == 0);
+    assert_int_equal(statistics.path_bytes[2] > 0, strcmp(suite_paths, "tcp") == 0);
+    assert_int_equal(statistics.checksum_errors, 0);
+}
+
+/* ---- single cases ---- */
+
+static void no_master_is_an_error_in_time(void **state)
+{
+    struct mc_store *store = NULL;
+    struct mc_store_config config = {
+        .local_hostname = "127.0.0.1", .master_server_addr = "127.0.0.1:1", .call_timeout_ms = 300};
+    (void)state;
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(mc_store_open(&config, &store), MC_ERR_RPC_FAIL);
+    assert_true(mc_clock_ns() - start_ns < 3000000000ull);
+    assert_null(store);
+    config.master_server_addr = "nonsense:port";
+    assert_int_equal(mc_store_open(&config, &store), MC_ERR_INVALID_PARAMS);
+    config.master_server_addr = "127.0.0.1:1";
+    config.protocol = "pigeon";
+    assert_int_equal(mc_store_open(&config, &store), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_store_open(NULL, &store), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_store_close(NULL), 0);
+}
+
+static void a_flipped_bit_is_an_error_never_bytes(void **state)
+{
+    struct mc_replica_description description;
+    struct mc_endpoint endpoint;
+    uint8_t data[100000], back[100000];
+    (void)state;
+    start_master(0);
+    struct mc_store *store = open_client("local", NODE_BYTES);
+    fill(data, sizeof(data), 9);
+    assert_int_equal(put(store, "flip", data, sizeof(data)), 0);
+    assert_int_equal(mc_store_describe(store, key_of("flip"), &description, 1), 1);
+    uint32_t segment = 0;
+    while (mc_store_endpoint(store, atomic_load(&store->epoch), segment, mc_clock_ns() + 1000000000, &endpoint) < 0)
+        assert_true(++segment < 10);
+    struct mc_segment_memory *memory = mc_engine_find_segment(store->engine, endpoint.segment_id);
+    assert_non_null(memory);
+    uint8_t *byte = mc_segment_memory_data(memory) + description.address + 99999;
+    *byte ^= 0x10;
+    assert_int_equal(get(store, "flip", back, sizeof(back)), MC_ERR_CHECKSUM_MISMATCH);
+    struct mc_range_item whole_block = {.key = key_of("flip"), .source_offset = 0, .size = 65536, .target = back};
+    struct mc_range_item bad_block = {.key = key_of("flip"), .source_offset = 70000, .size = 1, .target = back};
+    mc_store_get_ranges(store, &whole_block, 1);
+    mc_store_get_ranges(store, &bad_block, 1);
+    assert_int_equal(whole_block.result, 65536); /* its own block is good */
+    assert_int_equal(bad_block.result, MC_ERR_CHECKSUM_MISMATCH);
+    *byte ^= 0x10;
+    assert_int_equal(get(store, "flip", back, sizeof(back)), sizeof(back));
+    mc_segment_memory_release(memory);
+    mc_store_close(store);
+    stop(&master, SIGTERM);
+}
+
+static void two_replicas_survive_a_killed_node(void **state)
+{
+    enum { COUNT = 40, SIZE = 20000 };
+    uint8_t data[SIZE], back[SIZE];
+    struct mc_replicate_config two = {.replica_count = 2};
+    (void)state;
+    start_master(0);
+    struct process nodes[2] = {start_node(NODE_BYTES), start_node(NODE_BYTES)};
+    struct mc_store *store = open_client("shm,tcp", 0);
+    for (int i = 0; i < COUNT; i++) {
+        char key[32];
+        snprintf(key, sizeof(key), "replica-%d", i);
+        fill(data, SIZE, (uint64_t)i);
+        struct iovec part = {data, SIZE};
+        struct mc_put_item item = {.key = key_of(key), .parts = &part, .part_count = 1};
+        assert_int_equal(mc_store_put(store, &item, 1, &two), 0);
+        assert_int_equal(mc_store_describe(store, key_of(key), NULL, 0), 2);
+    }
+    stop(&nodes[0], SIGKILL);
+    for (int i = 0; i < COUNT; i++) {
+        char key[32];
+        snprintf(key, sizeof(key), "replica-%d", i);
+        uint64_t start_ns = mc_clock_ns();
+        assert_int_equal(get(store, key, back, SIZE), SIZE);
+        assert_true(mc_clock_ns() - start_ns < 1000000000ull);
+        fill(data, SIZE, (uint64_t)i);
+        assert_memory_equal(back, data, SIZE);
+    }
+    /* Puts go to the node that is left; asking for two is still success. */
+    struct iovec part = {data, SIZE};
+    struct mc_put_item item = {.key = key_of("after"), .parts = &part, .part_count = 1};
+    assert_int_equal(mc_store_put(store, &item, 1, &two), 0);
+    /* The last one too: a miss within a second, never a stall. */
+    stop(&nodes[1], SIGKILL);
+    uint64_t start_ns = mc_clock_ns();
+    int64_t rc = get(store, "after", back, SIZE);
+    assert_true(rc == MC_ERR_OBJECT_NOT_FOUND || rc == SIZE); /* mapped memory outlives its owner */
+    assert_true(mc_clock_ns() - start_ns < 1000000000ull);
+    usleep(200000);
+    assert_int_equal(exist(store, "after"), 0);
+    assert_int_equal(put(store, "nowhere", "x", 1), MC_ERR_NO_AVAILABLE_HANDLE);
+    mc_store_close(store);
+    stop(&master, SIGTERM);
+}
+
+static void a_master_that_comes_back_is_used_again(void **state)
+{
+    char back[4];
+    (void)state;
+    start_master(0);
+    int port = master_port;
+    struct process one = start_node(NODE_BYTES);
+    struct mc_store *store = open_client("shm,tcp", 0);
+    assert_int_equal(put(store, "before", "abcd", 4), 0);
+    stop(&master, SIGKILL);
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(get(store, "before", back, 4), MC_ERR_RPC_FAIL);
+    assert_int_equal(exist(store, "before"), MC_ERR_RPC_FAIL);
+    assert_int_equal(mc_store_health(store), 2);
+    assert_true(mc_clock_ns() - start_ns < 5000000000ull);
+    start_master(port);
+    int rc = -1;
+    for (int i = 0; i < 300 && rc != 0; i++) {
+        rc = put(store, "again", "efgh", 4);
+        usleep(20000);
+    }
+    assert_int_equal(rc, 0);
+    assert_int_equal(get(store, "again", back, 4), 4);
+    assert_memory_equal(back, "efgh", 4);
+    assert_int_equal(mc_store_health(store), 0);
+    mc_store_close(store);
+    stop(&one, SIGTERM);
+    stop(&master, SIGTERM);
+}
+
+static void a_pure_server_refuses_put_and_get(void **state)
+{
+    char address[64], back[4];
+    struct mc_store *server = NULL;
+    (void)state;
+    start_master(0);
+    snprintf(address, sizeof(address), "127.0.0.1:%d", master_port);
+    struct mc_store_config config = {
+        .local_hostname = "127.0.0.1", .master_server_addr = address, .global_segment_size = 16 * MIB};
+    assert_int_equal(mc_store_open(&config, &server), 0);
+    assert_int_equal(put(server, "k", "x", 1), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(get(server, "k", back, 4), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(exist(server, "k"), 0);
+    mc_store_close(server);
+    stop(&master, SIGTERM);
+}
+
+static int count_of(const char *directory)
+{
+    char command[64];
+    snprintf(command, sizeof(command), "ls /proc/%d/%s | wc -l", (int)getpid(), directory);
+    FILE *pipe = popen(command, "r");
+    int count = -1;
+    assert_non_null(pipe);
+    assert_int_equal(fscanf(pipe, "%d", &count), 1);
+    pclose(pipe);
+    return count;
+}
+
+static void a_hundred_lives_leak_nothing(void **state)
+{
+    (void)state;
+    start_master(0);
+    int fds = 0, threads = 0;
+    for (int i = 0; i < 100; i++) {
+        struct mc_store *store = open_client(NULL, i % 2 == 0 ? 4 * MIB : 0);
+        if (i % 2 == 0)
+            assert_int_equal(put(store, "k", "x", 1), 0);
+        mc_store_close(store);
+        if (i == 4) {
+            fds = count_of("fd");
+            threads = count_of("task");
+        }
+    }
+    assert_int_equal(count_of("fd"), fds);
+    assert_int_equal(count_of("task"), threads);
+    stop(&master, SIGTERM);
+}
+
+static int run_suite(const char *paths)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_size_round_trips),
+        cmocka_unit_test(first_writer_wins),
+        cmocka_unit_test(bad_input_gets_the_originals_codes),
+        cmocka_unit_test(a_batch_answers_each_key),
+        cmocka_unit_test(parts_are_gathered_and_scattered),
+        cmocka_unit_test(ranges_are_exact),
+        cmocka_unit_test(allocate_gives_the_memory),
+        cmocka_unit_test(remove_obeys_the_lease),
+        cmocka_unit_test(description_names_the_owner),
+        cmocka_unit_test(a_full_store_takes_every_put),
+        cmocka_unit_test(many_threads_share_keys),
+        cmocka_unit_test(a_forked_child_is_dead_and_harmless),
+        cmocka_unit_test(the_wanted_path_was_used),
+    };
+    suite_paths = paths;
+    return cmocka_run_group_tests_name(paths, tests, open_suite, close_suite);
+}
+
+int main(int argument_count, char **arguments)
+{
+    const struct CMUnitTest singles[] = {
+        cmocka_unit_test(no_master_is_an_error_in_time),      cmocka_unit_test(a_flipped_bit_is_an_error_never_bytes),
+        cmocka_unit_test(two_replicas_survive_a_killed_node), cmocka_unit_test(a_master_that_comes_back_is_used_again),
+        cmocka_unit_test(a_pure_server_refuses_put_and_get),  cmocka_unit_test(a_hundred_lives_leak_nothing),
+    };
+    if (argument_count == 4 && strcmp(arguments[1], "node") == 0)
+        return node_main(arguments[2], arguments[3]);
+    signal(SIGPIPE, SIG_IGN);
+    if (realpath(arguments[0], self_path) == NULL)
+        return 1;
+    int failed = run_suite("local") + run_suite("shm") + run_suite("tcp");
+    return failed + cmocka_run_group_tests_name("single", singles, NULL, NULL);
+}
