@@ -220,6 +220,54 @@ static double exist_all(struct bench *bench, uint64_t first, uint64_t window, ui
     return (double)asked / seconds;
 }
 
+/* Ticks until the work is done; the longest of them, and the sum, in microseconds. */
+static double ticks(struct bench *bench, double *sum)
+{
+    double longest = 0;
+    *sum = 0;
+    for (bool more = true; more;) {
+        double start = now_s();
+        more = mc_core_tick(bench->core, 1) <= 1;
+        double us = (now_s() - start) * 1e6;
+        longest = us > longest ? us : longest;
+        *sum += us;
+        obey(bench);
+    }
+    return longest;
+}
+
+/* Everything that matches goes; nothing does when the pattern fits no key. */
+static void remove_matching(struct bench *bench, const char *pattern, const char *what)
+{
+    struct mc_wire_remove_regex head = {.force = 1, .pattern = mc_span_string(pattern)};
+    double sum;
+    bench->in.length = 0;
+    size_t frame = mc_frame_begin(&bench->in, MC_MESSAGE_REMOVE_REGEX, 1);
+    mc_wire_remove_regex_write(&bench->in, &head);
+    mc_frame_end(&bench->in, frame);
+    send_frame(bench, 1);
+    double longest = ticks(bench, &sum);
+    printf("%-30s %10.1f ms in slices of at most %.0f us\n", what, sum / 1e3, longest);
+    bench->out[1].length = 0;
+}
+
+/* The owner dies: its segments are swept. */
+static void sweep(struct bench *bench)
+{
+    double sum;
+    for (uint32_t number = 1; number <= SEGMENTS; number++) {
+        struct mc_wire_unmount head = {.segment = number};
+        bench->in.length = 0;
+        size_t frame = mc_frame_begin(&bench->in, MC_MESSAGE_UNMOUNT, 1);
+        mc_wire_unmount_write(&bench->in, &head);
+        mc_frame_end(&bench->in, frame);
+        send_frame(bench, 2);
+        bench->out[2].length = 0;
+    }
+    double longest = ticks(bench, &sum);
+    printf("sweep of all segments          %10.1f ms in slices of at most %.0f us\n", sum / 1e3, longest);
+}
+
 int main(int argc, char **argv)
 {
     uint64_t objects = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
@@ -259,6 +307,10 @@ int main(int argc, char **argv)
     bench.longest_us = 0;
     filled = put_all(&bench, objects * 4, 256 * MC_BATCH_MAX, MC_BATCH_MAX);
     printf("the same, batch 1024           %10.3f M/s, longest call %.1f us\n", filled / 1e6, bench.longest_us);
+    remove_matching(&bench, "(block|page)-z", "search of all keys");
+    remove_matching(&bench, "([a-z]+-?)+[0-9]$", "a costly search");
+    remove_matching(&bench, "[0-7]$", "removal of half of the objects");
+    sweep(&bench);
     double start = now_s();
     mc_core_destroy(bench.core);
     printf("destroyed in                   %10.1f ms\n", (now_s() - start) * 1e3);

@@ -86,7 +86,7 @@ void mc_member_connection_ended(struct mc_core *core, struct mc_connection *conn
         for (struct mc_link *link = member->segments.next; link != &member->segments; link = link->next) {
             struct mc_segment *segment = mc_link_of(link, struct mc_segment, of_member);
             if (segment->owner == connection)
-                mc_segment_owner_lost(core, segment);
+                mc_segment_owner_lost(segment);
         }
         refresh_segments(core, member);
     }
@@ -160,7 +160,7 @@ static void take_role(struct mc_core *core, struct mc_member *member, struct mc_
         struct mc_connection *before = member->owner;
         member->owner = connection;
         for (struct mc_link *link = member->segments.next; link != &member->segments; link = link->next)
-            mc_segment_owner_lost(core, mc_link_of(link, struct mc_segment, of_member));
+            mc_segment_owner_lost(mc_link_of(link, struct mc_segment, of_member));
         refresh_segments(core, member);
         if (before != NULL)
             mc_core_close(core, before);

@@ -84,9 +84,8 @@ void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment)
     mc_segment_update_room(core, segment);
 }
 
-void mc_segment_owner_lost(struct mc_core *core, struct mc_segment *segment)
+void mc_segment_owner_lost(struct mc_segment *segment)
 {
-    (void)core;
     segment->owner = NULL;
     segment->clear_unsent = segment->clears.head;
     segment->cut_unsent = segment->cuts.head;
@@ -300,7 +299,7 @@ static int32_t remount_code(const struct mc_core *core, const struct mc_segment 
 static void attach(struct mc_core *core, struct mc_segment *segment, struct mc_connection *connection,
                    uint64_t populated)
 {
-    mc_segment_owner_lost(core, segment);
+    mc_segment_owner_lost(segment);
     segment->owner = connection;
     if (segment->clears.count + segment->cuts.count > 0)
         mc_link_append(&core->dirty, &segment->dirty);

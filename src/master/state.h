@@ -34,9 +34,9 @@
 
 /* What one slice may cost: all well under 1 ms together. */
 #define MC_SLICE_SLOTS 2048u
-#define MC_SLICE_STEPS 12000u /* of a removal, one = what a step of a regex costs, about 40 ns */
-#define MC_STEPS_VISIT 5u     /* of looking at an object and taking it away */
-#define MC_STEPS_SEARCH 8u    /* of a search beside those it counts */
+#define MC_SLICE_STEPS 6000u /* of a removal, one = what a step of a regex costs, about 40 ns */
+#define MC_STEPS_VISIT 5u    /* of looking at an object and taking it away */
+#define MC_STEPS_SEARCH 8u   /* of a search beside those it counts */
 #define MC_SLICE_GRANTS 512u
 #define MC_SLICE_EVICTIONS 1024u
 #define MC_SLICE_FRAMES 4u
@@ -322,7 +322,7 @@ struct mc_segment *mc_segment_find(const struct mc_core *core, uint32_t number);
 /* Derives OK or SUSPECT from what is known of the owner. */
 void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment);
 /* The connection its CLEARs went to is no more. */
-void mc_segment_owner_lost(struct mc_core *core, struct mc_segment *segment);
+void mc_segment_owner_lost(struct mc_segment *segment);
 void mc_segment_gone(struct mc_core *core, struct mc_segment *segment);
 void mc_segment_set_populated(struct mc_core *core, struct mc_segment *segment, uint64_t populated);
 /* Puts it among those with room, or not. After every change of what is used. */

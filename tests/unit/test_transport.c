@@ -54,18 +54,6 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Whether the owner has applied it; it does so soon after a write has returned. */
-static bool wait_live(struct rig *rig, uint32_t slot, uint64_t generation)
-{
-    struct mc_slot seen;
-    for (int i = 0; i < 20000; i++) {
-        if (mc_slot_read(&mc_segment_memory_slots(rig->memory)[slot], generation, &seen))
-            return true;
-        usleep(100);
-    }
-    return false;
-}
-
 /* Cuts memory into parts of odd sizes, some of them empty. */
 static size_t cut(uint8_t *data, size_t length, struct iovec *parts, size_t capacity, uint64_t seed)
 {
@@ -89,7 +77,7 @@ static void put(struct rig *rig, uint32_t slot, uint64_t offset, uint64_t length
     struct mc_transfer write =
         rig_transfer(MC_TRANSFER_WRITE, slot, ++rig->generation, offset, length, key, parts, count);
     assert_int_equal(rig_run_one(rig, &write, 20000), 0);
-    assert_true(wait_live(rig, slot, rig->generation));
+    assert_true(rig_wait_live(rig, slot, rig->generation));
     free(data);
 }
 
@@ -203,7 +191,7 @@ static void many_parts(void **state)
     struct mc_transfer write = rig_transfer(MC_TRANSFER_WRITE, 1, ++rig->generation, 64, LENGTH, "parts", parts,
                                             cut(data, LENGTH, parts, PARTS, 1));
     assert_int_equal(rig_run_one(rig, &write, 5000), 0);
-    assert_true(wait_live(rig, 1, rig->generation));
+    assert_true(rig_wait_live(rig, 1, rig->generation));
     struct mc_transfer read = rig_transfer(MC_TRANSFER_READ, 1, rig->generation, 0, LENGTH, "parts", targets,
                                            cut(back, LENGTH, targets, PARTS, 2));
     assert_int_equal(rig_run_one(rig, &read, 5000), 0);
@@ -233,7 +221,7 @@ static void thousands(void **state)
     rig_run(rig, transfers, COUNT, 20000);
     for (uint32_t i = 0; i < COUNT; i++) {
         assert_int_equal(transfers[i].result, 0);
-        assert_true(wait_live(rig, i, transfers[i].place.generation));
+        assert_true(rig_wait_live(rig, i, transfers[i].place.generation));
     }
     struct mc_transfer *second = transfers + COUNT;
     for (uint32_t i = 0; i < COUNT; i++) {
@@ -251,7 +239,7 @@ static void thousands(void **state)
     for (uint32_t i = 0; i < COUNT; i++) {
         assert_int_equal(second[i].result, 0);
         if (i % 5 == 4)
-            assert_true(wait_live(rig, i, second[i].place.generation));
+            assert_true(rig_wait_live(rig, i, second[i].place.generation));
         else
             assert_memory_equal(back + (size_t)i * LONGEST, data + (size_t)i * LONGEST, transfers[i].length);
     }
@@ -538,13 +526,15 @@ static void *work(void *argument)
     uint8_t *data = malloc(300000), *back = malloc(300000);
     for (uint32_t i = 0; i < 60; i++) {
         uint32_t slot = worker->number * 100 + i;
-        uint64_t length = 1 + random_below(&random, i % 3 == 0 ? 300000 : 5000), offset = (slot % 64) * 327680ull;
+        uint64_t length = 1 + random_below(&random, i % 3 == 0 ? 300000 : 5000),
+                 offset = (worker->number * 16 + i % 16) * 327680ull;
         uint64_t generation = (1ull << MC_EPOCH_SHIFT) + slot + 1;
         struct iovec part = {data, length}, target = {back, length};
         rig_fill(data, length, slot);
         struct mc_transfer write =
             rig_transfer(MC_TRANSFER_WRITE, slot, generation, offset, length, "thread", &part, 1);
-        worker->failures += rig_run_one(worker->rig, &write, 20000) != 0 || !wait_live(worker->rig, slot, generation);
+        worker->failures +=
+            rig_run_one(worker->rig, &write, 20000) != 0 || !rig_wait_live(worker->rig, slot, generation);
         struct mc_transfer read = rig_transfer(MC_TRANSFER_READ, slot, generation, 0, length, "thread", &target, 1);
         worker->failures += rig_run_one(worker->rig, &read, 20000) != 0 || memcmp(data, back, length) != 0;
     }

@@ -197,4 +197,16 @@ static inline int rig_run_one(struct rig *rig, struct mc_transfer *transfer, uin
     return transfer->result;
 }
 
+/* Whether the owner has applied it; it does so soon after a write has returned. */
+static inline bool rig_wait_live(struct rig *rig, uint32_t slot, uint64_t generation)
+{
+    struct mc_slot seen;
+    for (int i = 0; i < 20000; i++) {
+        if (mc_slot_read(&mc_segment_memory_slots(rig->memory)[slot], generation, &seen))
+            return true;
+        usleep(100);
+    }
+    return false;
+}
+
 #endif
