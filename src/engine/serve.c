@@ -594,12 +594,12 @@ static void loop_turn(struct mc_serve *serve)
     bool probe = ++serve->spin_probe % SPIN_PROBE_EVERY == 0;
     if (serve->spin_hits > 0 || probe) {
         do {
+            sched_yield(); /* first: on one processor nothing can have come before others ran */
             loop_once(serve, EVLOOP_NONBLOCK);
             if (serve->activity != before) {
                 serve->spin_hits += serve->spin_hits < SPIN_HITS_MAX;
                 return;
             }
-            sched_yield();
         } while (mc_clock_ns() - start_ns < SPIN_NS && !serve->stopping);
         serve->spin_hits = serve->spin_hits > 4 ? serve->spin_hits - 4 : 0;
     }

@@ -247,7 +247,7 @@ static void spin_miss(struct mc_spin *spin)
 }
 static bool spin_wanted(struct mc_spin *spin)
 {
-    return spin->hits > 0 || ++spin->probe % SPIN_PROBE_EVERY == 0;
+    return (spin->hits > 0 || ++spin->probe % SPIN_PROBE_EVERY == 0);
 }
 
 /* recv() until it has something or the spin is over. Yields first: on one core the peer must run before there can be

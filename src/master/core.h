@@ -56,16 +56,15 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
 
 /* ---- questions of the admin shell; no lease, no effect on order or hit counters ---- */
 
+/* clang-format off */
 #define MC_CORE_COUNTERS(X)                                                                                            \
-    X(put_start_requests)                                                                                              \
-    X(put_start_items)                                                                                                 \
-    X(put_start_failures)                                                                                              \
-    X(put_start_partial)                                                                                               \
-    X(put_end_items) X(put_revokes) X(get_requests) X(get_items) X(get_misses) X(get_hits) X(exist_requests)           \
-        X(exist_items) X(remove_requests) X(remove_items) X(remove_failures) X(remove_regex_requests)                  \
-            X(remove_all_requests) X(mount_requests) X(mount_failures) X(unmount_requests) X(heartbeats)               \
-                X(evicted_objects) X(evicted_bytes) X(eviction_attempts) X(eviction_successes) X(allocation_failures)  \
-                    X(cuts) X(clears) X(suspects) X(members_lost) X(protocol_errors) X(put_bytes) X(stale_refused)
+    X(put_start_requests) X(put_start_items) X(put_start_failures) X(put_start_partial) X(put_end_items)               \
+    X(put_revokes) X(get_requests) X(get_items) X(get_misses) X(get_hits) X(exist_requests) X(exist_items)             \
+    X(remove_requests) X(remove_items) X(remove_failures) X(remove_regex_requests) X(remove_all_requests)              \
+    X(mount_requests) X(mount_failures) X(unmount_requests) X(heartbeats) X(evicted_objects) X(evicted_bytes)          \
+    X(eviction_attempts) X(eviction_successes) X(allocation_failures) X(cuts) X(clears) X(suspects) X(members_lost)    \
+    X(protocol_errors) X(put_bytes) X(stale_refused)
+/* clang-format on */
 struct mc_core_statistics {
 #define MC_CORE_COUNTER(name) uint64_t name;
     MC_CORE_COUNTERS(MC_CORE_COUNTER)

@@ -553,13 +553,13 @@ static void wait_for_events(struct mc_server *server)
 {
     uint64_t start_ns = mc_clock_ns();
     bool is_probe = server->wait_ns < SPIN_BUSY_NS && ++server->spin_probe % SPIN_PROBE_EVERY == 0;
-    if (server->spin_hits > 0 || is_probe) {
+    if ((server->spin_hits > 0 || is_probe)) {
         do {
+            sched_yield(); /* first: what has just been answered must run before it can ask again */
             if (look(server)) {
                 server->spin_hits = server->spin_hits < SPIN_HITS_MAX ? server->spin_hits + 1 : SPIN_HITS_MAX;
                 return;
             }
-            sched_yield();
         } while (mc_clock_ns() - start_ns < SPIN_NS);
         server->spin_hits = server->spin_hits > 4 ? server->spin_hits - 4 : 0;
     }
@@ -627,7 +627,8 @@ static int add_events(struct mc_server *server)
     static const struct timeval report = {MC_SERVER_REPORT_MS / 1000, 0};
     int mail = mc_mailbox_fd(server->mailbox), rc = 0;
     rc |= event_assign(&server->listen_event, server->base, server->listener, EV_READ | EV_PERSIST, on_accept, server);
-    rc |= event_assign(&server->unix_event, server->base, server->unix_listener, EV_READ | EV_PERSIST, on_accept, server);
+    rc |=
+        event_assign(&server->unix_event, server->base, server->unix_listener, EV_READ | EV_PERSIST, on_accept, server);
     rc |= event_assign(&server->signal_event, server->base, server->signal_fd, EV_READ | EV_PERSIST, on_signal, server);
     rc |= event_assign(&server->mail_event, server->base, mail, EV_READ | EV_PERSIST, on_mail, server);
     rc |= event_assign(&server->report_event, server->base, -1, EV_PERSIST, on_report, server);
