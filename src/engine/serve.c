@@ -27,7 +27,7 @@
 #define ACCEPTS_PER_TURN 64u
 #define CUT_LOOK_MS 10u      /* how often a CUT that waits for a thread of this process looks */
 #define ACCEPT_PAUSE_MS 100u /* after running out of descriptors */
-#define SPIN_NS 50000u
+#define SPIN_NS 20000u
 #define SPIN_HITS_MAX 16u
 #define SPIN_PROBE_EVERY 64u
 
@@ -706,10 +706,7 @@ struct event_base *mc_serve_base(struct mc_serve *serve)
 {
     return serve->base;
 }
-void mc_serve_touch(struct mc_serve *serve)
-{
-    serve->activity++;
-}
+
 uint32_t mc_serve_connections(const struct mc_serve *serve)
 {
     return serve->connection_count;

@@ -42,9 +42,6 @@ void mc_serve_set_memory(struct mc_serve *serve, struct mc_segment_memory *memor
  * process writes there (at once when that is so). Serve thread only. */
 void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, struct mc_id writer,
                   void (*done)(void *context, uint32_t slot, uint64_t generation), void *context);
-/* Something happened on mc_serve_base that is worth a short spin for what follows (an answer of the master). Serve
- * thread only. */
-void mc_serve_touch(struct mc_serve *serve);
 /* Other limits than MC_SERVE_CONNECTIONS_MAX and MC_SERVE_HELLO_MS; before start. */
 void mc_serve_set_limits(struct mc_serve *serve, uint32_t connections, uint32_t hello_ms);
 /* Open data connections. Serve thread only, or after a test has synchronised with it. */

@@ -17,7 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define SPIN_NS 50000u
+#define SPIN_NS 20000u
 #define SPIN_HITS_MAX 16u
 #define SPIN_PROBE_EVERY 64u /* a waiter that does not spin tries again this often: load may have come back */
 #define FDS_MAX 4

@@ -33,7 +33,7 @@ int mc_socket_accept(int listener);
 /* uid of the process at the other end of a unix socket; -1 when unknown. */
 int64_t mc_unix_peer_uid(int fd);
 
-/* State of the adaptive spin of one waiter: spins (recv + sched_yield) up to 50 us only while recent waits ended within
+/* State of the adaptive spin of one waiter: spins (recv + sched_yield) up to 20 us only while recent waits ended within
  * the spin. */
 struct mc_spin {
     uint32_t hits; /* 0..16; spins while > 0 */

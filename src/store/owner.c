@@ -567,7 +567,6 @@ static void on_link_readable(evutil_socket_t fd, short what, void *argument)
 {
     struct mc_owner *owner = argument;
     (void)what;
-    mc_serve_touch(owner->serve);
     for (size_t moved = 0; moved < TURN_BYTES;) {
         mc_buffer_reserve(&owner->in, RECEIVE_BYTES);
         ssize_t received = recv((int)fd, owner->in.data + owner->in.length, RECEIVE_BYTES, MSG_DONTWAIT);

@@ -697,9 +697,7 @@ static void peer_start(struct rig *rig, unsigned kind, uint64_t length)
             break;
         usleep(1000);
     }
-    rig->generation += 1000; /* the writer's */
     free(data);
-    rig->generation -= 1000;
 }
 
 /* Runs a mover against a peer that gets `signal` after a while; the time from then to the mover's end. */
@@ -750,7 +748,8 @@ static void tcp_peer_stopped(void **state)
         uint64_t took_ns =
             disturb(MC_PATH_TCP, direction == 0 ? MC_TRANSFER_READ : MC_TRANSFER_WRITE, BIG / 2, SIGSTOP, &mover);
         assert_int_equal(mover.result, MC_ERR_RPC_TIMEOUT);
-        assert_true(took_ns >= MC_STALL_NS - 50000000u && took_ns < MC_STALL_NS + 500000000u);
+        /* What was in the kernel's buffers moves on for a while; and either side may have lacked a processor. */
+        assert_true(took_ns >= MC_STALL_NS / 2 && took_ns < MC_STALL_NS + 1000000000u);
         assert_true(atomic_load(&mover.ticks) >= 4); /* the lease went on being renewed */
     }
 }
