@@ -188,24 +188,29 @@ AVX static inline uint32_t avx_finish(const __m512i value[4])
                                    (uint64_t)_mm_extract_epi64(last, 1));
 }
 
-/* Each byte is loaded once, goes into the fold and past the caches into the target: a long copy then costs no reading
- * of the target's lines. length: a multiple of 256, at least 256; target: aligned to 64. */
-AVX static uint32_t avx_stream(uint32_t state, uint8_t *target, const uint8_t *source, size_t length)
+/* Each byte is loaded once and goes into the fold and into the target: past the caches when `stream`, so that a long
+ * copy costs no reading of the target's lines. length: a multiple of 256, at least 256; target: aligned to 64. */
+AVX static inline __attribute__((always_inline)) uint32_t
+avx_fold_copy(uint32_t state, uint8_t *target, const uint8_t *source, size_t length, bool stream)
 {
     __m512i value[4], by = avx_constant(0);
-    for (size_t i = 0; i < 4; i++) {
-        value[i] = _mm512_loadu_si512(source + 64 * i);
-        _mm512_stream_si512((__m512i *)(void *)(target + 64 * i), value[i]);
-    }
-    value[0] = _mm512_xor_si512(value[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)state)));
-    for (size_t at = 256; at < length; at += 256) {
+    for (size_t at = 0; at < length; at += 256) {
 #pragma GCC unroll 4
         for (size_t i = 0; i < 4; i++) {
             __m512i bytes = _mm512_loadu_si512(source + at + 64 * i);
-            _mm512_stream_si512((__m512i *)(void *)(target + at + 64 * i), bytes);
-            value[i] = avx_fold(value[i], by, bytes);
+            if (stream)
+                _mm512_stream_si512((__m512i *)(void *)(target + at + 64 * i), bytes);
+            else
+                _mm512_store_si512((__m512i *)(void *)(target + at + 64 * i), bytes);
+            if (at > 0)
+                value[i] = avx_fold(value[i], by, bytes);
+            else
+                value[i] =
+                    i > 0 ? bytes : _mm512_xor_si512(bytes, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)state)));
         }
     }
+    if (stream)
+        _mm_sfence(); /* such stores are ordered by nothing else, and whoever hears of the copy must find it */
     return avx_finish(value);
 }
 
@@ -229,19 +234,20 @@ AVX static uint32_t avx_crc(uint32_t state, const uint8_t *data, size_t length)
     return sse_crc(state, data, length);
 }
 
+/* Between memcpy in steps and one loop that does both, the loop wins while the target misses the cache, and for short
+ * copies. */
 AVX static uint32_t avx_copy(uint32_t state, uint8_t *target, const uint8_t *source, size_t length, bool stream)
 {
-    if (stream && length >= STREAM_MIN) {
-        size_t head = (size_t)(-(uintptr_t)target & 63), folded = (length - head) & ~(size_t)255;
-        state = stepwise_copy(sse_crc, state, target, source, head);
-        state = avx_stream(state, target + head, source + head, folded);
-        _mm_sfence(); /* such stores are ordered by nothing else, and whoever hears of the copy must find it */
-        head += folded;
-        target += head;
-        source += head;
-        length -= head;
-    }
-    return stepwise_copy(avx_crc, state, target, source, length);
+    if (length < AVX_MIN + 64)
+        return stepwise_copy(avx_crc, state, target, source, length);
+    size_t head = (size_t)(-(uintptr_t)target & 63), folded = (length - head) & ~(size_t)255;
+    memcpy(target, source, head);
+    state = sse_crc(state, target, head);
+    state = stream && length >= STREAM_MIN ? avx_fold_copy(state, target + head, source + head, folded, true)
+                                           : avx_fold_copy(state, target + head, source + head, folded, false);
+    head += folded;
+    memcpy(target + head, source + head, length - head);
+    return sse_crc(state, target + head, length - head);
 }
 
 static const struct kernel avx_kernel = {avx_crc, avx_copy};

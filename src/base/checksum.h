@@ -7,7 +7,7 @@
 
 /* CRC32C of data, continuing from `crc` (0 to start). mc_crc32c(0, "123456789", 9) == 0xe3069283. */
 uint32_t mc_crc32c(uint32_t crc, const void *data, size_t length);
-/* memcpy and CRC in one pass through the cache (steps of 16 KiB); returns the continued CRC of the copy, not of what
+/* memcpy and CRC in one pass through the cache; returns the continued CRC of the copy, not of what
  * `source` may have become. */
 uint32_t mc_copy_crc32c(void *target, const void *source, size_t length, uint32_t crc);
 /* The same for a piece of a long copy: past the caches where the processor can. Faster than memcpy by 10 to 30 % when

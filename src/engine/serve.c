@@ -27,7 +27,6 @@
 #define ACCEPTS_PER_TURN 64u
 #define CUT_LOOK_MS 10u      /* how often a CUT that waits for a thread of this process looks */
 #define ACCEPT_PAUSE_MS 100u /* after running out of descriptors */
-#define SPIN_NS 20000u
 #define SPIN_HITS_MAX 16u
 #define SPIN_PROBE_EVERY 64u
 
@@ -600,7 +599,7 @@ static void loop_turn(struct mc_serve *serve)
                 serve->spin_hits += serve->spin_hits < SPIN_HITS_MAX;
                 return;
             }
-        } while (mc_clock_ns() - start_ns < SPIN_NS && !serve->stopping);
+        } while (mc_clock_ns() - start_ns < mc_spin_ns() && !serve->stopping);
         serve->spin_hits = serve->spin_hits > 4 ? serve->spin_hits - 4 : 0;
     }
     if (serve->stopping)
@@ -608,7 +607,7 @@ static void loop_turn(struct mc_serve *serve)
     start_ns = mc_clock_ns();
     loop_once(serve, 0);
     /* A blocked wait costs a wake-up of its own, so one a little longer than the spin counts. */
-    if (serve->activity != before && mc_clock_ns() - start_ns < 3 * (uint64_t)SPIN_NS)
+    if (serve->activity != before && mc_clock_ns() - start_ns < 3 * mc_spin_ns())
         serve->spin_hits += serve->spin_hits < SPIN_HITS_MAX;
 }
 

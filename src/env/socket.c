@@ -11,13 +11,15 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#define SPIN_NS 20000u
+#define SPIN_NS 50000u
+#define SPIN_ALONE_NS 20000u /* with one processor */
 #define SPIN_HITS_MAX 16u
 #define SPIN_PROBE_EVERY 64u /* a waiter that does not spin tries again this often: load may have come back */
 #define FDS_MAX 4
@@ -237,6 +239,20 @@ int64_t mc_unix_peer_uid(int fd)
     return (int64_t)credentials.uid;
 }
 
+uint64_t mc_spin_ns(void)
+{
+    static _Atomic uint64_t looked_ms, spin_ns = SPIN_NS;
+    uint64_t now_ms = mc_clock_ms();
+    if (now_ms - atomic_load_explicit(&looked_ms, memory_order_relaxed) >= 1000) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        bool alone = sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) == 1;
+        atomic_store_explicit(&spin_ns, alone ? SPIN_ALONE_NS : SPIN_NS, memory_order_relaxed);
+        atomic_store_explicit(&looked_ms, now_ms, memory_order_relaxed);
+    }
+    return atomic_load_explicit(&spin_ns, memory_order_relaxed);
+}
+
 static void spin_hit(struct mc_spin *spin)
 {
     spin->hits = spin->hits < SPIN_HITS_MAX ? spin->hits + 1 : SPIN_HITS_MAX;
@@ -254,7 +270,7 @@ static bool spin_wanted(struct mc_spin *spin)
  * anything. */
 static ssize_t spin_receive(int fd, void *data, size_t size, int flags, struct mc_spin *spin)
 {
-    uint64_t end_ns = mc_clock_ns() + SPIN_NS;
+    uint64_t end_ns = mc_clock_ns() + mc_spin_ns();
     do {
         sched_yield();
         ssize_t received = recv(fd, data, size, flags | MSG_DONTWAIT);

@@ -33,8 +33,12 @@ int mc_socket_accept(int listener);
 /* uid of the process at the other end of a unix socket; -1 when unknown. */
 int64_t mc_unix_peer_uid(int fd);
 
-/* State of the adaptive spin of one waiter: spins (recv + sched_yield) up to 20 us only while recent waits ended within
- * the spin. */
+/* How long a spin may last: 50 us; 20 us when this process has one processor only, where a spin takes time from whom it
+ * waits for. Looked up at most once a second, so a later taskset is seen. */
+uint64_t mc_spin_ns(void);
+
+/* State of the adaptive spin of one waiter: spins (recv + sched_yield) for mc_spin_ns() only while recent waits ended
+ * within the spin. */
 struct mc_spin {
     uint32_t hits; /* 0..16; spins while > 0 */
     uint32_t probe;

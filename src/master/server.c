@@ -28,7 +28,6 @@
 #define ACCEPTS_PER_TURN 64
 #define ACCEPT_PAUSE_MS 100 /* when descriptors are out */
 #define INDEX_BITS 16
-#define SPIN_NS 20000u
 #define SPIN_HITS_MAX 16u
 #define SPIN_PROBE_EVERY 16u
 #define SPIN_BUSY_NS 1000000u /* a wait longer than this ends all probing: nobody is in a hurry */
@@ -556,14 +555,14 @@ static void wait_for_events(struct mc_server *server)
 {
     uint64_t start_ns = mc_clock_ns();
     bool is_probe = server->wait_ns < SPIN_BUSY_NS && ++server->spin_probe % SPIN_PROBE_EVERY == 0;
-    if ((server->spin_hits > 0 || is_probe)) {
+    if (server->spin_hits > 0 || is_probe) {
         do {
             sched_yield(); /* first: what has just been answered must run before it can ask again */
             if (look(server)) {
                 server->spin_hits = server->spin_hits < SPIN_HITS_MAX ? server->spin_hits + 1 : SPIN_HITS_MAX;
                 return;
             }
-        } while (mc_clock_ns() - start_ns < SPIN_NS);
+        } while (mc_clock_ns() - start_ns < mc_spin_ns());
         server->spin_hits = server->spin_hits > 4 ? server->spin_hits - 4 : 0;
     }
     server->has_activity = false;

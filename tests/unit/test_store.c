@@ -704,12 +704,15 @@ static void a_hundred_lives_leak_nothing(void **state)
             assert_int_equal(put(store, "k", "x", 1), 0);
         mc_store_close(store);
         if (i == 4) {
+            usleep(100000); /* threads that have ended stay in /proc for a moment */
             fds = count_of("fd");
             threads = count_of("task");
         }
     }
-    assert_int_equal(count_of("fd"), fds);
-    assert_int_equal(count_of("task"), threads);
+    for (int i = 0; i < 100 && (count_of("fd") > fds || count_of("task") > threads); i++)
+        usleep(20000);
+    assert_true(count_of("fd") <= fds);
+    assert_true(count_of("task") <= threads);
     stop(&master, SIGTERM);
 }
 
@@ -747,5 +750,7 @@ int main(int argument_count, char **arguments)
     if (realpath(arguments[0], self_path) == NULL)
         return 1;
     int failed = run_suite("local") + run_suite("shm") + run_suite("tcp");
-    return failed + cmocka_run_group_tests_name("single", singles, NULL, NULL);
+    failed += cmocka_run_group_tests_name("single", singles, NULL, NULL);
+    stop(&master, SIGKILL); /* of a test that failed: it would keep our output open */
+    return failed;
 }
