@@ -55,6 +55,7 @@ struct mc_commit { /* what a writer says of the replica it has written */
     uint64_t generation, offset, length, hash_low, hash_high;
     uint16_t key_length;
     uint8_t block_shift;
+    uint8_t flags, replica; /* as in struct mc_slot */
 };
 /* Makes the slot live. 0; MC_ERR_STALE when the slot has seen that generation or a later one; MC_ERR_INVALID_PARAMS
  * when slot, offset or length are outside. */
@@ -81,6 +82,41 @@ void mc_segment_memory_write_end(struct mc_segment_memory *memory, struct mc_loc
 bool mc_segment_memory_is_written(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation);
 /* How many slots are live (walks; for tests and logs). */
 uint32_t mc_segment_memory_live(struct mc_segment_memory *memory);
+
+/* ---- epochs, contents and restarts ---- */
+
+/* Takes up the memory that a dead process of this machine left in data_dir for a segment of that name and capacity, or
+ * makes it there; *contents: it holds something. Where that cannot be (no room, not writable) it is a memfd, with one
+ * log line. Dead files of others in data_dir are removed. data_dir NULL or "": as mc_segment_memory_create. */
+int mc_segment_memory_open(const char *data_dir, const char *name, uint64_t capacity, struct mc_segment_memory **memory,
+                           bool *contents);
+/* True for a named file, which outlives the process. */
+bool mc_segment_memory_is_named(const struct mc_segment_memory *memory);
+/* The highest epoch of a master that this memory was mounted under; 0 = never. */
+uint64_t mc_segment_memory_epoch(const struct mc_segment_memory *memory);
+/* A master of that (higher) epoch is met: from now on no commit and no write of a generation below epoch <<
+ * MC_EPOCH_SHIFT is accepted, also not by peers that copy by themselves. */
+void mc_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epoch);
+/* CLOCK_BOOTTIME, ms, of the last contact with the master of that epoch; kept across restarts. 0 = never. */
+uint64_t mc_segment_memory_contact_ms(const struct mc_segment_memory *memory);
+void mc_segment_memory_set_contact_ms(struct mc_segment_memory *memory, uint64_t contact_ms);
+
+struct mc_content { /* one thing that lies in the data */
+    uint64_t generation, offset, length;
+    struct mc_id writer; /* of WRITING */
+    uint32_t slot;
+    uint8_t state; /* 1 live, 2 somebody may still be writing there */
+    uint8_t flags, replica;
+    uint16_t key_length;
+    const uint8_t *key; /* in the data memory; valid while the slot is not cleared */
+};
+/* Everything in it by ascending offset; slots whose key does not match its hash, or that lie outside or overlap, are
+ * cleared and left out. *contents is malloced. A count, or MC_ERR_NO_MEMORY. Serve thread, or before it runs. */
+int64_t mc_segment_memory_contents(struct mc_segment_memory *memory, struct mc_content **contents);
+/* Does the slot still hold what its checksums say? 0, MC_ERR_REPLICA_IS_GONE (no longer that generation) or
+ * MC_ERR_CHECKSUM_MISMATCH. Reads at most `budget` bytes from *at on (0 = start) and moves *at; 1 = not finished. */
+int mc_segment_memory_verify(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t *at,
+                             uint64_t budget);
 
 /* Lock-free look at a slot. True when it is live with this generation; *copy then holds its fields as they were. */
 bool mc_slot_read(const struct mc_slot *slot, uint64_t generation, struct mc_slot *copy);

@@ -25,6 +25,13 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
                               the puts allocate */
     bool allow_evict_soft_pinned; /* true */
     uint64_t put_discard_ms;      /* 30000: a grant older than this is cut */
+    uint64_t depart_ms; /* 3000: a segment that was silent so long may be acted upon: until then a remove of what lies
+                           there waits, and no new value takes the key */
+    uint64_t recovery_grace_ms;  /* 1000: contents of an earlier epoch are offered only so long after the start, unless
+                                    predecessor_end_ms is known */
+    uint64_t recovery_window_ms; /* 60000: contents of an earlier epoch are taken so long after the start */
+    uint64_t
+        predecessor_end_ms; /* the time (as now_ms) after which the master before us cannot have acted; 0 = unknown */
 };
 struct mc_core_config mc_core_config_default(void);
 
@@ -43,6 +50,10 @@ struct mc_core_output { /* how the core speaks; these must not call back into th
 struct mc_core *mc_core_create(const struct mc_core_config *config, const struct mc_core_output *output,
                                struct mc_id node, uint64_t epoch, uint64_t seed, uint64_t now_ms);
 void mc_core_destroy(struct mc_core *core);
+
+/* 0, or the least epoch that would not be refused: an owner or client has seen a higher one than ours. The shell then
+ * starts a new core with at least that. */
+uint64_t mc_core_wanted_epoch(const struct mc_core *core);
 
 /* A connection was accepted / has ended. Numbers are chosen by the shell, never reused. */
 void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t connection);

@@ -45,6 +45,7 @@ MC_LIST_CHECK(place)
 MC_LIST_CHECK(grant)
 MC_LIST_CHECK(found)
 MC_LIST_CHECK(commit_item)
+MC_LIST_CHECK(inventory_item)
 
 int mc_wire_check(unsigned type, struct mc_span body)
 {

@@ -1,0 +1,16 @@
+/* Who leads: where "etcd://host:port[,host:port...]" stands in the place of a master's address, the leader's address is
+ * the value of a key there. Blocking, with a deadline; no state. */
+#ifndef MC_ENV_LEADER_H
+#define MC_ENV_LEADER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* "etcd://..." */
+bool mc_leader_is_election(const char *address);
+/* The leader's "host:port" into text. 0; MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS: there is no leader now; MC_ERR_RPC_FAIL,
+ * MC_ERR_RPC_TIMEOUT: no endpoint answers; MC_ERR_INVALID_PARAMS. */
+int mc_leader_find(const char *address, uint64_t deadline_ns, char *text, size_t text_size);
+
+#endif
