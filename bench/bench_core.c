@@ -1,6 +1,10 @@
 /* How fast the master's core is by itself, and what an object weighs: exist in batches of 128, put start + live,
  * resident bytes per object with keys of 40 bytes, and the longest single call while the table grows. Argument: objects
- * (default 1,000,000). */
+ * (default 1,000,000).
+ *
+ * bench_core recover [objects]: a master that learns them (default 50,000,000) from inventories of simulated owners:
+ * time and resident bytes. bench_core evict [more] [fewer]: what an eviction costs with so many objects (defaults
+ * 10,000,000 and 100,000). */
 #include "master/core.h"
 #include "engine/layout.h"
 
@@ -14,10 +18,13 @@
 #define BATCH 128u
 #define SEGMENTS 4u
 #define LENGTH 4000u
+#define EPOCH 5u
+#define OWNERS 16u /* of the recovery */
+#define ITEMS 512u /* of a frame of an inventory */
 
 struct bench {
     struct mc_core *core;
-    struct mc_buffer out[8], in; /* by connection */
+    struct mc_buffer out[8 + OWNERS], in; /* by connection */
     double longest_us;
 };
 
@@ -268,12 +275,178 @@ static void sweep(struct bench *bench)
     printf("sweep of all segments          %10.1f ms in slices of at most %.0f us\n", sum / 1e3, longest);
 }
 
+/* ---- recovery ---- */
+
+static void start(struct bench *bench, struct mc_core_config *config, struct mc_core_output *output)
+{
+    *config = mc_core_config_default();
+    *output = (struct mc_core_output){bench, get_buffer, closed, NULL};
+    bench->core = mc_core_create(config, output, (struct mc_id){1, 2}, EPOCH, 7, 0);
+    if (bench->core == NULL)
+        exit(1);
+}
+
+static void stop(struct bench *bench)
+{
+    mc_core_destroy(bench->core);
+    for (unsigned i = 0; i < 8 + OWNERS; i++)
+        mc_buffer_free(&bench->out[i]);
+    mc_buffer_free(&bench->in);
+}
+
+static void join_owner(struct bench *bench, uint32_t owner, uint64_t capacity, uint32_t slots)
+{
+    uint64_t connection = 8 + owner;
+    struct mc_wire_hello hello = {.magic = MC_WIRE_MAGIC,
+                                  .version_min = 1,
+                                  .version_max = 1,
+                                  .role = MC_ROLE_OWNER,
+                                  .node = {100 + owner, 5},
+                                  .incarnation = 1};
+    struct mc_wire_mount mount = {.segment_id = {100 + owner, 1},
+                                  .capacity = capacity,
+                                  .populated = capacity,
+                                  .slot_count = mc_slot_count(capacity),
+                                  .epoch = EPOCH - 1,
+                                  .slot_top = slots,
+                                  .name = mc_span_string("bench")};
+    mc_core_connected(bench->core, 1, connection);
+    bench->in.length = 0;
+    size_t frame = mc_frame_begin(&bench->in, MC_MESSAGE_HELLO, 1);
+    mc_wire_hello_write(&bench->in, &hello);
+    mc_frame_end(&bench->in, frame);
+    send_frame(bench, connection);
+    bench->in.length = 0;
+    frame = mc_frame_begin(&bench->in, MC_MESSAGE_MOUNT, 1);
+    mc_wire_mount_write(&bench->in, &mount);
+    mc_frame_end(&bench->in, frame);
+    send_frame(bench, connection);
+    bench->out[connection].length = 0;
+}
+
+/* Slots come in an order of their own, as they do after a long life. */
+static void tell(struct bench *bench, uint32_t owner, uint32_t sequence, uint32_t slots)
+{
+    struct mc_wire_inventory head = {
+        .segment = owner + 1, .sequence = sequence, .last = (sequence + 1) * ITEMS >= slots};
+    uint32_t from = sequence * ITEMS, count = slots - from < ITEMS ? slots - from : ITEMS;
+    char key[41];
+    bench->in.length = 0;
+    size_t frame = mc_frame_begin(&bench->in, MC_MESSAGE_INVENTORY, 0);
+    mc_wire_inventory_write(&bench->in, &head);
+    size_t list = mc_list_begin(&bench->in);
+    for (uint32_t i = from; i < from + count; i++) {
+        uint64_t slot = (uint64_t)(i / ITEMS) * ITEMS + (count == ITEMS ? i % ITEMS * 7 % ITEMS : i % ITEMS);
+        key_of(key, (uint64_t)owner << 32 | i);
+        struct mc_wire_inventory_item item = {.slot = (uint32_t)slot,
+                                              .state = 1,
+                                              .generation = ((EPOCH - 1ull) << MC_EPOCH_SHIFT) + 1 + i,
+                                              .offset = (uint64_t)i * 4160,
+                                              .length = LENGTH,
+                                              .key = mc_span(key, 40)};
+        mc_wire_inventory_item_write(&bench->in, &item);
+    }
+    mc_list_end(&bench->in, list, count);
+    mc_frame_end(&bench->in, frame);
+}
+
+static int recover(uint64_t objects)
+{
+    static struct bench bench;
+    struct mc_core_config config;
+    struct mc_core_output output;
+    struct mc_core_statistics statistics;
+    uint32_t slots = (uint32_t)((objects + OWNERS - 1) / OWNERS);
+    size_t before = resident();
+    start(&bench, &config, &output);
+    for (uint32_t owner = 0; owner < OWNERS; owner++)
+        join_owner(&bench, owner, (uint64_t)slots * 4160 + 4096, slots);
+    bench.longest_us = 0;
+    double seconds = 0;
+    for (uint32_t sequence = 0; sequence * ITEMS < slots; sequence++) {
+        for (uint32_t owner = 0; owner < OWNERS; owner++) {
+            tell(&bench, owner, sequence, slots);
+            double begun = now_s();
+            send_frame(&bench, 8 + owner);
+            seconds += now_s() - begun;
+            bench.out[8 + owner].length = 0;
+        }
+    }
+    double begun = now_s(), longest = 0;
+    for (bool more = true; more;) {
+        double from = now_s();
+        more = mc_core_tick(bench.core, config.recovery_grace_ms) <= config.recovery_grace_ms;
+        double us = (now_s() - from) * 1e6;
+        longest = us > longest ? us : longest;
+    }
+    seconds += now_s() - begun;
+    size_t full = resident();
+    mc_core_statistics(bench.core, &statistics);
+    printf("objects recovered              %10" PRIu64 " from %u owners, %" PRIu64 " still recovering\n",
+           statistics.objects, OWNERS, statistics.recovering);
+    printf("rebuilt in                     %10.2f s (%.3f M/s), longest frame %.0f us, longest tick %.0f us\n", seconds,
+           (double)statistics.objects / seconds / 1e6, bench.longest_us, longest);
+    printf("resident                       %10.2f GiB, %.1f bytes per object\n", (double)full / (1 << 30),
+           (double)(full - before) / (double)statistics.objects);
+    stop(&bench);
+    return statistics.objects >= objects && statistics.recovering == 0 ? 0 : 1;
+}
+
+/* ---- eviction ---- */
+
+/* Seconds of an insertion into a full store of so many objects, each of which evicts one; and of one into a store with
+ * room. */
+static double insertion(uint64_t objects, uint64_t insertions, double *with_room)
+{
+    static struct bench bench;
+    struct mc_core_config config;
+    struct mc_core_output output;
+    struct mc_core_statistics before, after;
+    memset(&bench, 0, sizeof(bench));
+    start(&bench, &config, &output);
+    mc_core_destroy(bench.core);
+    config.recovery_window_ms = 0;
+    bench.core = mc_core_create(&config, &output, (struct mc_id){1, 2}, EPOCH, 7, 0);
+    if (bench.core == NULL)
+        exit(1);
+    join(&bench, 1, MC_ROLE_CALL);
+    join(&bench, 2, MC_ROLE_OWNER);
+    for (uint64_t i = 1; i <= SEGMENTS; i++)
+        mount(&bench, i, objects * 4096 / SEGMENTS / 80 * 100);
+    *with_room = 1 / put_all(&bench, 0, objects / BATCH * BATCH, BATCH);
+    (void)put_all(&bench, objects * 2, objects / 2 / BATCH * BATCH, BATCH); /* now it is full */
+    mc_core_statistics(bench.core, &before);
+    double seconds = 1 / put_all(&bench, objects * 4, insertions, BATCH);
+    mc_core_statistics(bench.core, &after);
+    printf("  %" PRIu64 " objects: %" PRIu64 " evicted by %" PRIu64
+           " puts, %.0f ns a put, %.0f ns before it was full\n",
+           before.objects, after.evicted_objects - before.evicted_objects, insertions, seconds * 1e9, *with_room * 1e9);
+    stop(&bench);
+    return seconds;
+}
+
+static int eviction(uint64_t more, uint64_t fewer)
+{
+    double room;
+    uint64_t insertions = 2000 * BATCH;
+    printf("what a put that evicts costs\n");
+    double small = insertion(fewer, insertions, &room), large = insertion(more, insertions, &room);
+    printf("evicting among more objects    %10.2f times what it costs among fewer\n", large / small);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "recover") == 0)
+        return recover(argc > 2 ? strtoull(argv[2], NULL, 10) : 50000000);
+    if (argc > 1 && strcmp(argv[1], "evict") == 0)
+        return eviction(argc > 2 ? strtoull(argv[2], NULL, 10) : 10000000,
+                        argc > 3 ? strtoull(argv[3], NULL, 10) : 100000);
     uint64_t objects = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
     objects = (objects + BATCH - 1) / BATCH * BATCH;
     static struct bench bench;
     struct mc_core_config config = mc_core_config_default();
+    config.recovery_window_ms = 0; /* no tombstones among what is measured */
     struct mc_core_output output = {&bench, get_buffer, closed, NULL};
     size_t before = resident();
     bench.core = mc_core_create(&config, &output, (struct mc_id){1, 2}, 1, 7, 0);
@@ -314,7 +487,7 @@ int main(int argc, char **argv)
     double start = now_s();
     mc_core_destroy(bench.core);
     printf("destroyed in                   %10.1f ms\n", (now_s() - start) * 1e3);
-    for (unsigned i = 0; i < 8; i++)
+    for (unsigned i = 0; i < 8 + OWNERS; i++)
         mc_buffer_free(&bench.out[i]);
     mc_buffer_free(&bench.in);
     return 0;

@@ -13,6 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define PLACES 64u
 #define CHECK_EVERY 16u
 #define STEPS_MAX 4096u
+#define EPOCH 3u /* so that there are earlier ones */
 
 struct game {
     struct mc_core *core;
@@ -26,6 +27,8 @@ struct game {
     struct mc_wire_place places[PLACES]; /* granted at some time */
     unsigned place_count;
     uint32_t segments[8]; /* mounted at some time */
+    uint32_t sequences[8];
+    uint64_t ends[8]; /* of the inventories of these, bytes */
     unsigned segment_count;
     struct mc_buffer body;
 };
@@ -103,7 +106,9 @@ static void step_connect(struct game *game, unsigned at)
                                   .version_max = MC_WIRE_VERSION_MAX,
                                   .role = who & 3,
                                   .node = {1u + (who >> 2 & 3), 0},
-                                  .incarnation = who >> 4 & 1};
+                                  .incarnation = who >> 4 & 1,
+                                  .seen_epoch = who >> 5 & 3,
+                                  .seen_age_ms = who * 20u};
     game->connections[at].open = true;
     game->connections[at].number = game->number++;
     mc_core_connected(game->core, game->now, game->connections[at].number);
@@ -130,6 +135,8 @@ static void step_mount(struct game *game, unsigned at)
     mount.capacity = some_size(game);
     mount.populated = which & 0x20 ? mount.capacity : some_size(game);
     mount.slot_count = mc_reader_u16(&game->in);
+    mount.slot_top = which & 0x10 ? mount.slot_count / 2 : mount.slot_count;
+    mount.contact_age_ms = which * 16u;
     mc_wire_mount_write(&game->body, &mount);
     put_frame(game, at, MC_MESSAGE_MOUNT);
 }
@@ -165,8 +172,11 @@ static void remember(struct game *game, const struct mc_frame *frame)
     if (frame->type == MC_MESSAGE_MOUNT_REPLY) {
         struct mc_wire_mount_reply reply;
         mc_wire_mount_reply_read(&reader, &reply);
-        if (reply.code == 0)
+        if (reply.code == 0) {
+            game->sequences[game->segment_count % 8] = 0;
+            game->ends[game->segment_count % 8] = 0;
             game->segments[game->segment_count++ % 8] = reply.segment;
+        }
         if (game->segment_count > 8)
             game->segment_count = 8;
     } else if (frame->type == MC_MESSAGE_PUT_GRANTED) {
@@ -193,6 +203,10 @@ static void step_read(struct game *game, unsigned at)
             mc_wire_check(frame.type, frame.body) != 0)
             abort(); /* the core never says what is not well formed */
         remember(game, &frame);
+        if (frame.type == MC_MESSAGE_PING && !lazy) {
+            struct mc_frame pong = {MC_MESSAGE_PONG, 0, frame.request_id, frame.body};
+            mc_core_input(game->core, game->now, game->connections[at].number, &pong);
+        }
         if ((frame.type != MC_MESSAGE_CLEAR && frame.type != MC_MESSAGE_CUT) || lazy)
             continue;
         struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
@@ -258,6 +272,50 @@ static void step_keys(struct game *game, unsigned at)
     put_frame(game, at, types[shape & 3]);
 }
 
+/* A frame of what some owner holds, mostly as the frame before it would have it. */
+static void step_inventory(struct game *game, unsigned at)
+{
+    unsigned which = byte(game) % 8;
+    uint8_t shape = byte(game);
+    uint32_t count = shape & 7;
+    struct mc_wire_inventory head = {
+        .segment = game->segments[which], .sequence = game->sequences[which]++, .last = shape >> 4 == 15};
+    head.sequence += (shape & 8) != 0 && shape >> 4 == 14;
+    mc_wire_inventory_write(&game->body, &head);
+    size_t list = mc_list_begin(&game->body);
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t lie = byte(game), kind = byte(game);
+        struct mc_wire_inventory_item item = {.slot = byte(game) + (lie == 255 ? 1u << 20 : 0),
+                                              .state = kind >= 240  ? 2
+                                                       : lie == 254 ? 3
+                                                                    : 1,
+                                              .flags = kind & 3,
+                                              .replica = kind >> 2 & 3,
+                                              .generation = ((uint64_t)1 + (kind >> 4 & 1)) << MC_EPOCH_SHIFT,
+                                              .writer = {kind, 1}};
+        item.generation += byte(game) + (lie == 253 ? 5ull << MC_EPOCH_SHIFT : 4);
+        item.length = 1u + byte(game) * (lie == 252 ? 1ull << 40 : 4);
+        item.key = some_key(game);
+        item.offset = game->ends[which] + (lie & 3) * 64;
+        game->ends[which] = item.offset + (item.length + 64 + item.key.length) / 64 * 64 - (lie == 251 ? 64 : 0);
+        mc_wire_inventory_item_write(&game->body, &item);
+    }
+    mc_list_end(&game->body, list, count);
+    put_frame(game, at, MC_MESSAGE_INVENTORY);
+}
+
+static void step_rot(struct game *game, unsigned at)
+{
+    const struct mc_wire_place *place = &game->places[byte(game) % PLACES];
+    struct mc_wire_segment head = {.segment = place->segment};
+    struct mc_wire_slot slot = {.slot = place->slot, .generation = place->generation};
+    mc_wire_segment_write(&game->body, &head);
+    size_t list = mc_list_begin(&game->body);
+    mc_wire_slot_write(&game->body, &slot);
+    mc_list_end(&game->body, list, 1);
+    put_frame(game, at, at == 1 || at == 4 ? MC_MESSAGE_LOST : MC_MESSAGE_ROTTEN);
+}
+
 static void step_small(struct game *game, unsigned at)
 {
     uint8_t what = byte(game) % 7;
@@ -266,7 +324,7 @@ static void step_small(struct game *game, unsigned at)
     struct mc_wire_suspect suspect = {.segment = unmount.segment, .code = -800};
     struct mc_wire_remove all = {.force = 1};
     struct mc_wire_remove_regex regex = {.force = 0, .pattern = some_key(game)};
-    struct mc_wire_heartbeat beat = {.epoch = 1};
+    struct mc_wire_heartbeat beat = {.epoch = EPOCH};
     struct mc_wire_heartbeat_segment populated = {.segment = unmount.segment, .populated = UINT64_MAX};
     static const enum mc_message types[] = {MC_MESSAGE_RENEW,      MC_MESSAGE_UNMOUNT,      MC_MESSAGE_SUSPECT,
                                             MC_MESSAGE_REMOVE_ALL, MC_MESSAGE_REMOVE_REGEX, MC_MESSAGE_HEARTBEAT,
@@ -294,7 +352,7 @@ static void step(struct game *game)
 {
     uint8_t what = byte(game);
     unsigned at = byte(game) % CONNECTIONS;
-    switch (what % 12) {
+    switch (what % 16) {
     case 0:
         step_connect(game, at);
         break;
@@ -316,13 +374,24 @@ static void step(struct game *game)
         break;
     case 7:
     case 8:
-        step_place(game, at, what % 12 == 8);
+        step_place(game, at, what % 16 == 8);
         break;
     case 9:
         step_keys(game, at);
         break;
     case 10:
         step_small(game, at);
+        break;
+    case 12:
+    case 13:
+        step_inventory(game, at);
+        break;
+    case 14:
+        step_rot(game, at);
+        break;
+    case 15:
+        (void)mc_core_wanted_epoch(game->core);
+        step_mount(game, at);
         break;
     default:
         game->now += byte(game) * (uint64_t)(1 + at * 4);
@@ -379,7 +448,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     game->now = 5000;
     game->number = 1;
     game->in = mc_reader(data, size);
-    game->core = mc_core_create(&config, &output, (struct mc_id){3, 4}, 1, size, game->now);
+    game->core = mc_core_create(&config, &output, (struct mc_id){3, 4}, EPOCH, size, game->now);
     if (game->core == NULL)
         abort();
     begin(game);

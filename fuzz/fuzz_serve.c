@@ -1,7 +1,7 @@
 /* A data connection of an owner without its socket: bytes arrive in pieces of any size, answers leave in pieces of any
  * size. Input: byte 0: 1 = unix socket, 2 = hello was said already, 4 = payload goes through the window, 8 = a clear in
- * the middle; byte 1: size of the pieces; then the stream. Slot 1 holds an object with several blocks, slot 2 a small
- * one. */
+ * the middle, 16 = a new epoch in the middle; byte 1: size of the pieces; then the stream. Slot 1 holds an object with
+ * several blocks, slot 2 a small one. */
 #include "base/error.h"
 #include "engine/serve_lane.h"
 #include "env/log.h"
@@ -115,6 +115,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                   lane.in.length <= MC_LANE_BODY_MAX + MC_FRAME_HEADER_SIZE + 1024);
         if ((flags & 8) && at > size / 2)
             mc_assert(mc_segment_memory_clear(server.memory, 1, 5) == 0);
+        if ((flags & 16) && at > size / 2)
+            mc_segment_memory_set_epoch(server.memory, 1);
     }
     (void)drain(&lane, SIZE_MAX);
     mc_lane_free(&lane);

@@ -7,7 +7,7 @@ import struct
 
 CORPUS = pathlib.Path(__file__).resolve().parent / "corpus" / "fuzz_serve"
 ATTACH, COMMIT, WRITE, READ, PING = 60, 62, 63, 64, 67
-UNIX, SAID_HELLO, WINDOW, CLEAR = 1, 2, 4, 8
+UNIX, SAID_HELLO, WINDOW, CLEAR, EPOCH = 1, 2, 4, 8, 16
 
 
 def record(layout="", *values):
@@ -49,6 +49,8 @@ def main():
         "write_stale": (SAID_HELLO | WINDOW, 30, write(1, 5, 0, small) + ping),
         "write_outside": (SAID_HELLO, 30, write(9, 8, 1 << 62, small)),
         "write_cleared": (SAID_HELLO | CLEAR | WINDOW, 30, write(1, 6, 0, large) + ping),
+        "write_old_epoch": (SAID_HELLO | EPOCH | WINDOW, 30, write(9, 8, 307200, large) + commit((9, 8, 307200, 5000)) + ping),
+        "attach_twice": (SAID_HELLO | UNIX | EPOCH, 30, attach + attach + commit((9, 8, 307200, 300)) + attach),
         "write_unfinished": (SAID_HELLO, 30, write(9, 8, 0, small, 1000)),
         "write_nothing": (SAID_HELLO, 30, write(9, 8, 0, b"") + ping),
         "read_large": (SAID_HELLO, 20, read(1, 5, 0, 200000, 1) + read(1, 5, 199999, 1) + read(2, 5, 0, 100)),

@@ -60,6 +60,8 @@ extern "C" {
     X(CHECKSUM_MISMATCH, -801, "stored bytes do not match their checksum; they were not returned")                     \
     X(RPC_FAIL, -900, "the master cannot be reached; check master_server_addr and that mooncake_master runs")          \
     X(RPC_TIMEOUT, -901, "the deadline passed")                                                                        \
+    X(ETCD_OPERATION_ERROR, -1000, "etcd refused an operation")                                                        \
+    X(ETCD_TRANSACTION_FAIL, -1002, "what stands in etcd is not what was expected; somebody was faster")               \
     X(UNAVAILABLE_IN_CURRENT_STATUS, -1010, "not possible now: closed, forked, or the master is not serving")          \
     X(UNAVAILABLE_IN_CURRENT_MODE, -1011, "not possible in this mode")                                                 \
     X(NOT_SUPPORTED, -1012, "not supported by this build")                                                             \
@@ -99,22 +101,30 @@ struct mc_store_config {
                                     service */
     const char *protocol; /* "tcp" or "rdma" ("rdma" falls back to tcp with one warning where there is no device); NULL
                              = "tcp" */
-    const char *rdma_devices;       /* accepted for compatibility */
-    const char *master_server_addr; /* "host:port"; NULL = "127.0.0.1:50051" */
+    const char *rdma_devices; /* accepted for compatibility */
+    const char
+        *master_server_addr; /* "host:port" or "etcd://host:port,..." (whoever leads); NULL = "127.0.0.1:50051" */
     const char *paths; /* which paths may be used, comma separated: "local,shm,tcp"; NULL = all; environment MC_PATHS
                           overrides */
     uint64_t global_segment_size; /* bytes lent to the pool; 0 = pure client */
     uint64_t local_buffer_size;   /* 0 = pure server: put and get are refused (-600); otherwise only a statement, memory
                                      is taken as needed */
     uint32_t
-        call_timeout_ms; /* deadline of a call, before 1 s per 64 MiB moved is added; 0 = MC_RPC_TIMEOUT_MS or 5000 */
+        call_timeout_ms;  /* deadline of a call, before 1 s per 64 MiB moved is added; 0 = MC_RPC_TIMEOUT_MS or 5000 */
+    const char *data_dir; /* a directory in memory (/dev/shm/...): the segment lies in files there and outlives the
+                             process; the next store of this machine with the same hostname, or at least the same
+                             segment size, takes it up with its objects, if it joins before the master gives the old
+                             one up. NULL = environment MC_DATA_DIR; "" = none */
+    bool drop_on_close;   /* with a data_dir: close drops the segment's contents, as without one */
 };
 
 /* Joins the cluster. Returns at once (the segment is populated in the background). 0, or MC_ERR_RPC_FAIL when no master
  * answers within the timeout, MC_ERR_INVALID_PARAMS, MC_ERR_INVALID_VERSION, MC_ERR_NO_MEMORY. On success *store is
  * owned by the caller. */
 MC_API int mc_store_open(const struct mc_store_config *config, struct mc_store **store);
-/* Unmounts the segment (its objects are lost), waits for calls in progress, frees. NULL is allowed. Always 0. */
+/* Waits for calls in progress, unmounts the segment (its objects are lost), frees. NULL is allowed. Always 0.
+ * A segment in a data_dir is not unmounted and keeps its objects for the next store that is opened there: to the master
+ * it looks like one that has stopped answering, until then. drop_on_close ends it for good. */
 MC_API int mc_store_close(struct mc_store *store);
 
 struct mc_bytes {
@@ -213,6 +223,9 @@ struct mc_store_statistics {
     uint64_t path_bytes[4];                       /* local, shm, tcp, reserved */
     uint64_t checksum_errors, retries, fallbacks; /* fallbacks: a faster path was tried and failed */
     uint64_t segment_capacity, segment_populated;
+    uint64_t scrubbed_bytes, rotten_slots; /* what lies in the segment, read and compared in the background; rotten ones
+                                              were dropped. MC_SCRUB_MB_PER_S (64) a second, 0 = off */
+    uint64_t places_hits;                  /* gets served from remembered places while no master could be reached */
 };
 MC_API void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *statistics);
 

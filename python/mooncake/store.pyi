@@ -116,6 +116,7 @@ class MooncakeDistributedStore:
         tenant_id: str = "default",
         enable_client_http_server: bool = False,
         client_http_port: int = 9300,
+        data_dir: Optional[str] = None,
     ) -> int: ...
     @overload
     def setup(self, config: Dict[str, Any]) -> int: ...

@@ -388,6 +388,8 @@ static const struct mc_option node_options[] = {
     ROW("master", TEXT, "127.0.0.1:50051", "address of the master"),
     ROW("segment", TEXT, "1GiB", "memory to lend"),
     ROW("host", TEXT, "127.0.0.1", "name or address under which others reach this node"),
+    ROW("data_dir", TEXT, "",
+        "folder of memory files (a tmpfs) that outlive the process, so that a restart keeps its objects"),
     ROW("paths", TEXT, "", "paths that may be used: local,shm,tcp; empty: all"),
     ROW("seconds", REAL, "0", "ends by itself after so long; 0: at SIGTERM", .minimum = 0, .maximum = 1000000000),
     ROW("help", BOOL, "false", "prints this"),
@@ -430,10 +432,11 @@ int mc_bench_node(int argc, char **argv)
     sigaddset(&signals, SIGINT);
     sigprocmask(SIG_BLOCK, &signals, NULL); /* before the library's threads, which inherit it */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    const char *paths = mc_options_text(&options, "paths");
+    const char *paths = mc_options_text(&options, "paths"), *data_dir = mc_options_text(&options, "data_dir");
     struct mc_store_config config = {.local_hostname = mc_options_text(&options, "host"),
                                      .master_server_addr = mc_options_text(&options, "master"),
                                      .global_segment_size = segment,
+                                     .data_dir = data_dir[0] != '\0' ? data_dir : NULL,
                                      .paths = paths[0] != '\0' ? paths : NULL};
     int error = mc_store_open(&config, &store);
     if (error != 0) {

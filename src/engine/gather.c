@@ -211,7 +211,9 @@ void mc_commit_fill(struct mc_commit *commit, const struct mc_transfer *transfer
                                  .hash_low = transfer->hash_low,
                                  .hash_high = transfer->hash_high,
                                  .key_length = (uint16_t)transfer->key.length,
-                                 .block_shift = mc_block_shift(transfer->object_length)};
+                                 .block_shift = mc_block_shift(transfer->object_length),
+                                 .flags = transfer->flags,
+                                 .replica = transfer->replica};
 }
 
 int mc_memory_write(uint8_t *data, const struct mc_transfer *transfer, struct mc_motion *motion,

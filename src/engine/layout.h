@@ -1,8 +1,10 @@
 /* What a segment looks like in memory: shared by owner, reader and writer. ARCHITECTURE.md, "Memory layout of a
- * segment". Invariant: only the owner's process writes slots; the generation of a slot never falls. */
+ * segment". Invariant: only the owner's process writes header and slots; the generation of a slot and the floor never
+ * fall. A writer's entry is written by that writer while it holds the lock on the entry's byte, else by the owner. */
 #ifndef MC_ENGINE_LAYOUT_H
 #define MC_ENGINE_LAYOUT_H
 
+#include "base/bytes.h"
 #include "mooncake.h"
 
 #include <stdatomic.h>
@@ -38,6 +40,47 @@ struct mc_slot {
     uint8_t reserved[11];
 };
 _Static_assert(sizeof(struct mc_slot) == 64, "a slot is one cache line");
+
+/* The index memory: this page, then the slots. */
+#define MC_INDEX_SLOTS_AT 4096u
+#define MC_INDEX_MAGIC 0x58444e49454e4f4dull /* "MONEINDX" */
+#define MC_INDEX_VERSION 1u
+
+struct mc_index_header {
+    /* written once, before anybody else sees it; checksum over what is before it */
+    uint64_t magic;
+    uint32_t version, slot_count;
+    struct mc_id boot; /* which run of which machine: memory of an earlier one is worth nothing */
+    struct mc_id segment_id;
+    uint64_t nonce, capacity, data_size;
+    uint64_t checksum;
+    /* change while it is used */
+    _Atomic uint64_t epoch, floor; /* floor = epoch << MC_EPOCH_SHIFT: nothing below it is taken or written any more */
+    _Atomic uint64_t populated;    /* of the capacity */
+    _Atomic uint64_t contact_ms;
+    _Atomic uint64_t slot_top;   /* low half: one more than the highest slot ever used; high half: its complement */
+    _Atomic uint64_t writer_top; /* one more than the highest entry of the table of writers ever used */
+};
+_Static_assert(sizeof(struct mc_index_header) <= MC_INDEX_SLOTS_AT, "the header is one page");
+
+/* The table of writers: who may be storing into which extent right now. Entry 0 is the owner's own process. */
+#define MC_WRITERS_MAX 1024u
+#define MC_WRITER_INTENTS 126u
+
+struct mc_intent {
+    _Atomic uint64_t generation; /* 0: nothing is being written */
+    _Atomic uint64_t offset, length;
+    _Atomic uint32_t slot;
+    _Atomic uint32_t taken; /* by a thread of the writer */
+};
+struct mc_writer_entry {
+    struct mc_id node;
+    uint64_t incarnation;
+    uint64_t reserved[5];
+    struct mc_intent intents[MC_WRITER_INTENTS];
+};
+_Static_assert(sizeof(struct mc_writer_entry) == 4096, "a writer is 4 KiB");
+#define MC_WRITERS_BYTES (MC_WRITERS_MAX * sizeof(struct mc_writer_entry))
 
 static inline uint8_t mc_block_shift(uint64_t length)
 {

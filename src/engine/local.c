@@ -33,7 +33,8 @@ static int local_write(struct mc_segment_memory *memory, const struct mc_transfe
     struct mc_local_write write;
     struct mc_commit commit;
     int rc = mc_segment_memory_write_begin(memory, &write, place->slot, place->generation, place->offset,
-                                           mc_extent_size(transfer->object_length, transfer->key.length));
+                                           mc_extent_size(transfer->object_length, transfer->key.length),
+                                           motion->run->deadline_ns);
     if (rc < 0)
         return rc;
     rc = mc_memory_write(mc_segment_memory_data(memory), transfer, motion, &commit);

@@ -1,6 +1,6 @@
-/* The memory of one own segment: two sealed memfds (data, index), populated in the background, and the owner's
- * operations on its index. Invariants: layout.h. Index writes are serialised by a mutex inside. Reference counted;
- * mapped MADV_DONTFORK, descriptors close-on-exec. */
+/* The memory of one own segment: data, index and table of writers (segment_file.h), populated in the background, and
+ * the owner's operations on its index. Invariants: layout.h, writers.h. Index writes are serialised by a mutex inside.
+ * Reference counted; mapped MADV_DONTFORK, descriptors close-on-exec. */
 #ifndef MC_ENGINE_MEMORY_H
 #define MC_ENGINE_MEMORY_H
 
@@ -47,6 +47,7 @@ uint32_t mc_segment_memory_slot_count(const struct mc_segment_memory *memory);
 uint64_t mc_segment_memory_nonce(const struct mc_segment_memory *memory);
 int mc_segment_memory_data_fd(const struct mc_segment_memory *memory);
 int mc_segment_memory_index_fd(const struct mc_segment_memory *memory); /* read-only descriptor to hand out */
+int mc_segment_memory_writers_fd(const struct mc_segment_memory *memory);
 uint8_t *mc_segment_memory_data(const struct mc_segment_memory *memory);
 const struct mc_slot *mc_segment_memory_slots(const struct mc_segment_memory *memory);
 
@@ -67,19 +68,24 @@ int mc_segment_memory_may_write(struct mc_segment_memory *memory, uint32_t slot,
 /* Clears the slot if it holds this generation or an older one, and refuses everything up to this generation from now
  * on. */
 int mc_segment_memory_clear(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation);
-/* A writer in this process (path `local`) frames its copy by these, so that a CUT can wait for it: nobody else sees a
- * thread that was stopped in the middle of a copy. begin: 0, or MC_ERR_STALE / MC_ERR_INVALID_PARAMS as may_write (then
- * no end). The commit may come before or after end. */
+/* A writer in this process (path `local`) frames its copy by these, so that a CUT can wait for it; it has entry 0 of
+ * the table of writers. begin: 0, MC_ERR_STALE / MC_ERR_INVALID_PARAMS as may_write, or MC_ERR_RPC_TIMEOUT when more
+ * threads copy than the entry has intents (then no end). The commit may come before or after end. */
 struct mc_local_write {
-    uint32_t slot;
-    uint64_t generation;
-    struct mc_local_write *previous, *next;
+    int intent;
 };
 int mc_segment_memory_write_begin(struct mc_segment_memory *memory, struct mc_local_write *write, uint32_t slot,
-                                  uint64_t generation, uint64_t offset, uint64_t length);
+                                  uint64_t generation, uint64_t offset, uint64_t length, uint64_t deadline_ns);
 void mc_segment_memory_write_end(struct mc_segment_memory *memory, struct mc_local_write *write);
-/* Is a thread of this process still writing for that slot and generation or an older one? */
+/* May a writer that still lives be storing for that slot and generation or an older one? After a clear with that
+ * generation "no" stays "no". */
 bool mc_segment_memory_is_written(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation);
+/* A peer is going to map the memory: its entry in the table of writers (1 or more), or MC_ERR_BUSY. remove: its
+ * connection has ended; the entry stays its own while it holds the lock. */
+int mc_segment_memory_writer_add(struct mc_segment_memory *memory, struct mc_id node, uint64_t incarnation);
+void mc_segment_memory_writer_remove(struct mc_segment_memory *memory, uint32_t entry);
+/* Who the owner is: the writer of entry 0. */
+void mc_segment_memory_set_owner(struct mc_segment_memory *memory, struct mc_id node, uint64_t incarnation);
 /* How many slots are live (walks; for tests and logs). */
 uint32_t mc_segment_memory_live(struct mc_segment_memory *memory);
 
@@ -90,6 +96,11 @@ uint32_t mc_segment_memory_live(struct mc_segment_memory *memory);
  * log line. Dead files of others in data_dir are removed. data_dir NULL or "": as mc_segment_memory_create. */
 int mc_segment_memory_open(const char *data_dir, const char *name, uint64_t capacity, struct mc_segment_memory **memory,
                            bool *contents);
+/* Nobody will take it up again: its files lose their names. For memory that a master does not want back, or that was
+ * unmounted. */
+void mc_segment_memory_discard(struct mc_segment_memory *memory);
+/* One more than the highest slot that was ever live or is being written: MOUNT.slot_top. */
+uint32_t mc_segment_memory_slot_top(struct mc_segment_memory *memory);
 /* True for a named file, which outlives the process. */
 bool mc_segment_memory_is_named(const struct mc_segment_memory *memory);
 /* The highest epoch of a master that this memory was mounted under; 0 = never. */
@@ -102,7 +113,8 @@ uint64_t mc_segment_memory_contact_ms(const struct mc_segment_memory *memory);
 void mc_segment_memory_set_contact_ms(struct mc_segment_memory *memory, uint64_t contact_ms);
 
 struct mc_content { /* one thing that lies in the data */
-    uint64_t generation, offset, length;
+    uint64_t generation, offset;
+    uint64_t length;     /* live: of the object; being written: of the whole extent */
     struct mc_id writer; /* of WRITING */
     uint32_t slot;
     uint8_t state; /* 1 live, 2 somebody may still be writing there */
@@ -114,7 +126,8 @@ struct mc_content { /* one thing that lies in the data */
  * cleared and left out. *contents is malloced. A count, or MC_ERR_NO_MEMORY. Serve thread, or before it runs. */
 int64_t mc_segment_memory_contents(struct mc_segment_memory *memory, struct mc_content **contents);
 /* Does the slot still hold what its checksums say? 0, MC_ERR_REPLICA_IS_GONE (no longer that generation) or
- * MC_ERR_CHECKSUM_MISMATCH. Reads at most `budget` bytes from *at on (0 = start) and moves *at; 1 = not finished. */
+ * MC_ERR_CHECKSUM_MISMATCH. Reads about `budget` bytes from *at on (0 = start), whole blocks and at least one, and
+ * moves *at; 1 = not finished. */
 int mc_segment_memory_verify(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t *at,
                              uint64_t budget);
 

@@ -25,7 +25,7 @@
 #define TURN_BYTES (1u << 20)     /* a connection moves about so much before others have their turn */
 #define RECEIVE_BYTES (16u << 10) /* beyond the window of a payload: what is payload among it is copied once more */
 #define ACCEPTS_PER_TURN 64u
-#define CUT_LOOK_MS 10u      /* how often a CUT that waits for a thread of this process looks */
+#define CUT_LOOK_MS 20u      /* how often a CUT that waits looks for the end of the writer's copy */
 #define ACCEPT_PAUSE_MS 100u /* after running out of descriptors */
 #define SPIN_HITS_MAX 16u
 #define SPIN_PROBE_EVERY 64u
@@ -74,7 +74,7 @@ struct mc_serve {
     struct connection *connections;
     _Atomic int *connection_fds; /* connection_limit of them, -1 = free; a forked child closes them */
     struct cut *cuts;
-    struct event *cut_timer; /* runs while a cut waits for a thread of this process */
+    struct event *cut_timer; /* runs while a cut waits */
 
     int post_fd; /* eventfd */
     struct event *posted;
@@ -90,37 +90,29 @@ struct mc_serve {
 
 /* ---- waiting cuts ---- */
 
-static bool has_unix_connection(const struct mc_serve *serve, struct mc_id node)
-{
-    for (const struct connection *one = serve->connections; one != NULL; one = one->next) {
-        /* A closed connection left this list before it was freed; the analyzer does not see that both `serve` are one.
-         * NOLINTNEXTLINE(clang-analyzer-unix.Malloc) */
-        if (one->lane.is_unix && one->lane.is_open && mc_id_equal(one->lane.peer, node))
-            return true;
-    }
-    return false;
-}
-
-/* Can nothing of the writer arrive in that extent any more?
- * Over a unix socket: Linux closes the descriptors of a dying process after its maps are gone, and a living one closes
- * its connection after it has unmapped; so when the last connection is at its end, nothing of that node stores into our
- * memory. In this process: writers are listed. Over tcp: the raised generation refuses. */
+/* Can nothing of that generation arrive in that slot's extent any more? Over tcp: the raised generation refuses. Who
+ * copies by himself has said so in the table of writers before (writers.h); the generation was raised before we look.
+ */
 static bool cut_is_done(const struct mc_serve *serve, const struct cut *cut)
 {
-    return !has_unix_connection(serve, cut->writer) &&
-           (serve->server.memory == NULL || !mc_id_equal(cut->writer, serve->server.node) ||
-            !mc_segment_memory_is_written(serve->server.memory, cut->slot, cut->generation));
+    return serve->server.memory == NULL ||
+           !mc_segment_memory_is_written(serve->server.memory, cut->slot, cut->generation);
+}
+
+static void cuts_look_later(struct mc_serve *serve)
+{
+    struct timeval later = {.tv_usec = CUT_LOOK_MS * 1000};
+    if (serve->cuts != NULL && !evtimer_pending(serve->cut_timer, NULL))
+        mc_assert(evtimer_add(serve->cut_timer, &later) == 0);
 }
 
 /* Something may have changed: a connection has ended, time has passed. */
 static void cuts_finish(struct mc_serve *serve)
 {
     struct cut *done = NULL, **done_end = &done;
-    bool waits_for_us = false;
     for (struct cut **at = &serve->cuts; *at != NULL;) {
         struct cut *cut = *at;
         if (!cut_is_done(serve, cut)) {
-            waits_for_us = waits_for_us || mc_id_equal(cut->writer, serve->server.node);
             at = &cut->next;
             continue;
         }
@@ -129,10 +121,7 @@ static void cuts_finish(struct mc_serve *serve)
         *done_end = cut;
         done_end = &cut->next;
     }
-    if (waits_for_us) {
-        struct timeval later = {.tv_usec = CUT_LOOK_MS * 1000};
-        mc_assert(evtimer_add(serve->cut_timer, &later) == 0);
-    }
+    cuts_look_later(serve);
     bool any = done != NULL;
     while (done != NULL) { /* in a list of their own: a callback may cut again */
         struct cut *cut = done;
@@ -165,7 +154,7 @@ static void cuts_forget(struct mc_serve *serve)
 static void connection_close(struct connection *connection)
 {
     struct mc_serve *serve = connection->serve;
-    bool was_unix = connection->lane.is_unix && connection->lane.is_open;
+    bool was_attached = connection->lane.attached != NULL;
     if (connection->previous != NULL)
         connection->previous->next = connection->next;
     else
@@ -181,7 +170,7 @@ static void connection_close(struct connection *connection)
     close(connection->fd);
     mc_lane_free(&connection->lane);
     free(connection);
-    if (was_unix && serve->cuts != NULL)
+    if (was_attached && serve->cuts != NULL)
         cuts_finish(serve);
 }
 
@@ -232,13 +221,14 @@ static void flush_commits(struct mc_serve *serve)
 static ssize_t send_parts(struct connection *connection, struct iovec *parts, size_t count, bool with_fds)
 {
     union {
-        char bytes[CMSG_SPACE(2 * sizeof(int))];
+        char bytes[CMSG_SPACE(3 * sizeof(int))];
         struct cmsghdr align;
     } control = {0};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
     if (with_fds) {
         const struct mc_segment_memory *memory = connection->serve->server.memory;
-        int fds[2] = {mc_segment_memory_data_fd(memory), mc_segment_memory_index_fd(memory)};
+        int fds[3] = {mc_segment_memory_data_fd(memory), mc_segment_memory_index_fd(memory),
+                      mc_segment_memory_writers_fd(memory)};
         message.msg_control = control.bytes;
         message.msg_controllen = sizeof(control.bytes);
         struct cmsghdr *header = CMSG_FIRSTHDR(&message);
@@ -318,17 +308,15 @@ static int connection_turn(struct connection *connection)
 }
 
 /* The connection is of no use any more.
- * A unix peer may have our memory mapped: its connection stays until the peer ends it, or a CUT would be answered while
- * the peer still writes. A refused hello's answer must arrive: closing with unread input would make the kernel throw it
- * away; the hello timer ends that wait. */
+ * A peer that has our memory mapped goes on being known by its entry in the table of writers. A refused hello's answer
+ * must arrive: closing with unread input would make the kernel throw it away; the hello timer ends that wait. */
 static void connection_fail(struct connection *connection, int code)
 {
     if (code == MC_ERR_PROTOCOL || code == MC_ERR_INVALID_PARAMS)
         mc_log_limited(WARNING, "a data connection sent what is not our protocol; closed");
     else
         mc_log(DEBUG, "data connection %d closed: %s", connection->fd, mc_error_name(code));
-    bool is_mapped = connection->lane.is_unix && connection->lane.is_open;
-    if (connection->is_at_end || connection->is_draining || (!is_mapped && code != MC_ERR_ILLEGAL_CLIENT)) {
+    if (connection->is_at_end || connection->is_draining || code != MC_ERR_ILLEGAL_CLIENT) {
         connection_close(connection);
         return;
     }
@@ -738,8 +726,10 @@ void mc_serve_set_memory(struct mc_serve *serve, struct mc_segment_memory *memor
 {
     cuts_forget(serve);
     connections_close(serve);
-    if (memory != NULL)
+    if (memory != NULL) {
         mc_segment_memory_retain(memory);
+        mc_segment_memory_set_owner(memory, serve->server.node, serve->server.incarnation);
+    }
     mc_segment_memory_release(serve->server.memory);
     serve->server.memory = memory;
 }
@@ -772,10 +762,7 @@ void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, st
         new_cut.next = cut->next;
     }
     *cut = new_cut;
-    if (mc_id_equal(writer, serve->server.node)) {
-        struct timeval later = {.tv_usec = CUT_LOOK_MS * 1000};
-        mc_assert(evtimer_add(serve->cut_timer, &later) == 0);
-    }
+    cuts_look_later(serve);
 }
 
 void mc_serve_destroy(struct mc_serve *serve)

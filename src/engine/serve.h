@@ -37,9 +37,9 @@ void mc_serve_post(struct mc_serve *serve, void (*function)(void *argument), voi
  * before start. While a memory is served, its slots are cleared on the serve thread only: so nothing is cleared within
  * one system call that sends from it. */
 void mc_serve_set_memory(struct mc_serve *serve, struct mc_segment_memory *memory);
-/* CUT: from now on nothing of `generation` is accepted for `slot`; a write in progress for it is dropped with its
- * connection. done is called on the serve thread once the writer node has no unix connection left and no thread of this
- * process writes there (at once when that is so). Serve thread only. */
+/* CUT: from now on nothing of `generation` or older is accepted for `slot`; a write in progress for it is dropped with
+ * its connection. done is called on the serve thread once no living process (this one included) has announced a copy to
+ * there that it has not ended (at once when that is so). Serve thread only. */
 void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, struct mc_id writer,
                   void (*done)(void *context, uint32_t slot, uint64_t generation), void *context);
 /* Other limits than MC_SERVE_CONNECTIONS_MAX and MC_SERVE_HELLO_MS; before start. */

@@ -16,6 +16,9 @@ void mc_lane_init(struct mc_lane *lane, struct mc_lane_server *server, bool is_u
 
 void mc_lane_free(struct mc_lane *lane)
 {
+    if (lane->attached != NULL)
+        mc_segment_memory_writer_remove(lane->attached, lane->writer);
+    lane->attached = NULL;
     mc_buffer_free(&lane->in);
     mc_buffer_free(&lane->out);
     free(lane->queue);
@@ -56,6 +59,7 @@ static int hello_handle(struct mc_lane *lane, const struct mc_frame *frame)
     lane->is_open = code == 0;
     lane->is_ending = code != 0;
     lane->peer = hello.node;
+    lane->peer_incarnation = hello.incarnation;
     if (code != 0)
         mc_log_limited(WARNING, "a data connection was refused: %s (peer speaks versions %u to %u, we %u to %u)",
                        mc_error_name(code), (unsigned)hello.version_min, (unsigned)hello.version_max,
@@ -97,7 +101,9 @@ static int commit_handle(struct mc_lane *lane, const struct mc_frame *frame, str
                                    .hash_low = item.hash_low,
                                    .hash_high = item.hash_high,
                                    .key_length = item.key_length,
-                                   .block_shift = item.block_shift};
+                                   .block_shift = item.block_shift,
+                                   .flags = item.flags,
+                                   .replica = item.replica};
         int code = mc_segment_memory_commit(server->memory, &commit);
         if (code < 0)
             mc_log_limited(WARNING, "commit of slot %" PRIu32 " generation %" PRIu64 " refused: %s", item.slot,
@@ -330,18 +336,36 @@ static void read_start(struct mc_lane *lane, const struct mc_lane_request *reque
     lane->read.end_length = 0;
 }
 
+/* An entry in the table of writers for the life of the connection. 0 or MC_ERR_BUSY. */
+static int writer_start(struct mc_lane *lane)
+{
+    if (lane->attached != NULL)
+        return 0;
+    int entry = mc_segment_memory_writer_add(lane->server->memory, lane->peer, lane->peer_incarnation);
+    if (entry < 0) {
+        mc_log_limited(WARNING, "more than %u processes of this host are attached: one more has to use tcp",
+                       MC_WRITERS_MAX - 1);
+        return entry;
+    }
+    lane->attached = lane->server->memory;
+    lane->writer = (uint32_t)entry;
+    return 0;
+}
+
 static void attach_start(struct mc_lane *lane, const struct mc_lane_request *request)
 {
     struct mc_segment_memory *memory = lane->server->memory;
-    struct mc_wire_attach_reply reply = {.segment_id = mc_segment_memory_id(memory),
+    int code = writer_start(lane);
+    struct mc_wire_attach_reply reply = {.code = code,
+                                         .segment_id = mc_segment_memory_id(memory),
                                          .data_size = mc_segment_memory_data_size(memory),
                                          .capacity = mc_segment_memory_capacity(memory),
-                                         .slot_count = mc_segment_memory_slot_count(memory)};
+                                         .slot_count = mc_segment_memory_slot_count(memory),
+                                         .writer = lane->writer};
     size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_ATTACH_REPLY, request->request_id);
     mc_wire_attach_reply_write(&lane->out, &reply);
     mc_frame_end(&lane->out, start);
-    lane->out_has_fds = true;
-    lane->is_attached = true;
+    lane->out_has_fds = code == 0;
 }
 
 static void pong_start(struct mc_lane *lane, const struct mc_lane_request *request)

@@ -37,11 +37,13 @@ struct mc_lane_request {
 
 struct mc_lane {
     struct mc_lane_server *server;
-    bool is_unix, is_same_user; /* is_same_user: unix only */
-    bool is_open;               /* hello was accepted */
-    bool is_ending;             /* hello was refused: close when the answer is sent */
-    bool is_attached;
-    struct mc_id peer;   /* the node at the other end, once open */
+    bool is_unix, is_same_user;         /* is_same_user: unix only */
+    bool is_open;                       /* hello was accepted */
+    bool is_ending;                     /* hello was refused: close when the answer is sent */
+    struct mc_segment_memory *attached; /* of which it has an entry in the table of writers; NULL = none */
+    uint32_t writer;                    /* that entry */
+    struct mc_id peer;                  /* the node at the other end, once open */
+    uint64_t peer_incarnation;
     struct mc_buffer in; /* start of a frame, or input that waits until the queue has room */
 
     struct { /* WRITE whose payload is arriving */

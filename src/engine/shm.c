@@ -1,11 +1,13 @@
 /* Transport `shm`: the owner runs on this host and handed us its memory. Reads involve nobody else; writes tell the
  * owner by one COMMIT.
  *
- * The owner takes the end of our unix connection as proof that we store nothing any more. Therefore: the data is
- * unmapped before the connection is closed, and both happen only when nobody runs on the path. */
+ * The owner must know where we may be storing (writers.h). Therefore: our entry in its table of writers is locked
+ * before the data is mapped and until after it is unmapped; each copy is announced there before and taken back after
+ * it. */
 #include "base/error.h"
 #include "engine/gather.h"
 #include "engine/path.h"
+#include "engine/writers.h"
 #include "env/clock.h"
 #include "env/log.h"
 #include "wire/stream.h"
@@ -28,8 +30,11 @@ struct shm_path {
     int fd, fd_place;
     uint8_t *data;
     uint64_t data_size;
+    const struct mc_index_header *header; /* start of the index */
     const struct mc_slot *slots;
     uint64_t index_size;
+    int writers_place;                    /* of the descriptor that holds our lock */
+    struct mc_writer_entry *table, *mine; /* the table of writers, our entry */
     uint32_t slot_count;
     _Atomic uint64_t *touched; /* a bit per stripe whose page tables were filled */
     pthread_mutex_t send_lock; /* one frame at a time on fd */
@@ -37,8 +42,10 @@ struct shm_path {
 
 /* ---- opening ---- */
 
+#define ATTACH_FDS 3u
+
 struct attachment {
-    int fds[2]; /* data, index */
+    int fds[ATTACH_FDS]; /* data, index, writers */
     size_t fd_count;
     struct mc_wire_attach_reply reply;
 };
@@ -48,7 +55,8 @@ static int attach_receive(int fd, struct attachment *attachment, uint64_t deadli
     struct mc_buffer in = {0};
     struct mc_frame frame;
     mc_buffer_reserve(&in, 4096);
-    int64_t rc = mc_unix_receive_fds(fd, in.data, in.capacity, attachment->fds, 2, &attachment->fd_count, deadline_ns);
+    int64_t rc =
+        mc_unix_receive_fds(fd, in.data, in.capacity, attachment->fds, ATTACH_FDS, &attachment->fd_count, deadline_ns);
     if (rc > 0) {
         in.length = (size_t)rc;
         rc = mc_socket_receive_frame(fd, &in, &frame, deadline_ns, NULL);
@@ -57,7 +65,7 @@ static int attach_receive(int fd, struct attachment *attachment, uint64_t deadli
         struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
         mc_wire_attach_reply_read(&reader, &attachment->reply);
         rc = frame.type != MC_MESSAGE_ATTACH_REPLY || reader.bad ? MC_ERR_PROTOCOL : attachment->reply.code;
-        if (rc == 0 && attachment->fd_count != 2)
+        if (rc == 0 && attachment->fd_count != ATTACH_FDS)
             rc = MC_ERR_PROTOCOL;
     }
     mc_buffer_free(&in);
@@ -77,13 +85,15 @@ static int attach(int fd, struct attachment *attachment, uint64_t deadline_ns)
     return rc < 0 ? rc : attach_receive(fd, attachment, deadline_ns);
 }
 
-/* Memory that its owner could still shrink would be a SIGBUS in waiting. */
-static bool is_sealed(int fd, uint64_t size_min)
+/* Memory that its owner could still shrink would be a SIGBUS in waiting: a memfd must be sealed. A file with a name
+ * cannot be; it is one of our own user's. */
+static bool is_lasting(int fd, uint64_t size_min)
 {
     struct stat status;
     int seals = fcntl(fd, F_GET_SEALS);
-    return seals >= 0 && (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) == (F_SEAL_SHRINK | F_SEAL_GROW) &&
-           fstat(fd, &status) == 0 && status.st_size >= 0 && (uint64_t)status.st_size >= size_min;
+    bool is_sealed = seals >= 0 && (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) == (F_SEAL_SHRINK | F_SEAL_GROW);
+    return fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size >= 0 &&
+           (uint64_t)status.st_size >= size_min && (is_sealed || (status.st_nlink > 0 && status.st_uid == geteuid()));
 }
 
 static void *map(int fd, uint64_t size, int protection)
@@ -100,38 +110,77 @@ static void *map(int fd, uint64_t size, int protection)
     return memory;
 }
 
+/* Locks and maps our entry in the table of writers. */
+static int writer_open(struct shm_path *shm, int passed_fd, uint32_t entry)
+{
+    int fd = mc_writers_reopen(passed_fd);
+    if (fd < 0) /* no /proc here: the owner could not tell our death from our life */
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    shm->writers_place = mc_engine_fd_add(shm->path.engine, fd);
+    if (shm->writers_place < 0) {
+        close(fd);
+        return MC_ERR_BUSY;
+    }
+    if (!mc_writer_lock(fd, entry)) /* the owner gave us up meanwhile and the entry to somebody else */
+        return MC_ERR_BUSY;
+    shm->table = map(fd, MC_WRITERS_BYTES, PROT_READ | PROT_WRITE);
+    if (shm->table == NULL)
+        return MC_ERR_NO_MEMORY;
+    shm->mine = shm->table + entry;
+    return 0;
+}
+
+static int index_open(struct shm_path *shm, int fd)
+{
+    void *index = map(fd, shm->index_size, PROT_READ);
+    if (index == NULL)
+        return MC_ERR_NO_MEMORY;
+    shm->header = index;
+    shm->slots = (const struct mc_slot *)(const void *)((const uint8_t *)index + MC_INDEX_SLOTS_AT);
+    return shm->header->magic == MC_INDEX_MAGIC && shm->header->version == MC_INDEX_VERSION &&
+                   shm->header->slot_count == shm->slot_count
+               ? 0
+               : MC_ERR_PROTOCOL;
+}
+
 static int shm_map(struct shm_path *shm, const struct attachment *attachment)
 {
     const struct mc_wire_attach_reply *reply = &attachment->reply;
     const struct mc_endpoint *endpoint = &shm->path.endpoint;
     if (!mc_id_equal(reply->segment_id, endpoint->segment_id))
         return MC_ERR_STALE;
-    uint64_t index_size = (uint64_t)reply->slot_count * sizeof(struct mc_slot);
+    shm->index_size = MC_INDEX_SLOTS_AT + (uint64_t)reply->slot_count * sizeof(struct mc_slot);
     if (reply->slot_count != endpoint->slot_count || reply->slot_count == 0 || reply->capacity != endpoint->capacity ||
-        reply->data_size < reply->capacity || !is_sealed(attachment->fds[0], reply->data_size) ||
-        !is_sealed(attachment->fds[1], index_size))
+        reply->data_size < reply->capacity || reply->writer == 0 || reply->writer >= MC_WRITERS_MAX ||
+        !is_lasting(attachment->fds[0], reply->data_size) || !is_lasting(attachment->fds[1], shm->index_size) ||
+        !is_lasting(attachment->fds[2], MC_WRITERS_BYTES))
         return MC_ERR_PROTOCOL;
     uint64_t stripes = reply->data_size / STRIPE_BYTES + 1;
     shm->touched = calloc((size_t)(stripes / 64 + 1), sizeof(*shm->touched));
     if (shm->touched == NULL)
         return MC_ERR_NO_MEMORY;
     shm->slot_count = reply->slot_count;
+    int rc = index_open(shm, attachment->fds[1]);
+    if (rc == 0)
+        rc = writer_open(shm, attachment->fds[2], reply->writer);
+    if (rc < 0)
+        return rc;
     shm->data_size = reply->data_size;
     shm->data = map(attachment->fds[0], reply->data_size, PROT_READ | PROT_WRITE);
-    if (shm->data == NULL)
-        return MC_ERR_NO_MEMORY;
-    shm->index_size = index_size;
-    shm->slots = map(attachment->fds[1], index_size, PROT_READ);
-    return shm->slots == NULL ? MC_ERR_NO_MEMORY : 0;
+    return shm->data == NULL ? MC_ERR_NO_MEMORY : 0;
 }
 
 static void shm_free(struct shm_path *shm)
 {
-    if (shm->slots != NULL)
-        munmap((void *)(uintptr_t)shm->slots, shm->index_size);
     if (shm->data != NULL)
         munmap(shm->data, shm->data_size);
-    if (shm->fd_place >= 0) /* only now: see the top */
+    if (shm->header != NULL)
+        munmap((void *)(uintptr_t)shm->header, shm->index_size);
+    if (shm->table != NULL)
+        munmap(shm->table, MC_WRITERS_BYTES);
+    if (shm->writers_place >= 0) /* only now: see the top */
+        mc_engine_fd_close(shm->path.engine, shm->writers_place);
+    if (shm->fd_place >= 0)
         mc_engine_fd_close(shm->path.engine, shm->fd_place);
     free((void *)shm->touched);
     pthread_mutex_destroy(&shm->send_lock);
@@ -161,7 +210,7 @@ static int shm_open_path(struct mc_engine *engine, const struct mc_endpoint *end
 {
     if (!mc_id_equal(endpoint->host, engine->host) || endpoint->unix_path[0] == 0)
         return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
-    struct attachment attachment = {.fds = {-1, -1}};
+    struct attachment attachment = {.fds = {-1, -1, -1}};
     struct shm_path *shm = calloc(1, sizeof(*shm));
     if (shm == NULL)
         return MC_ERR_NO_MEMORY;
@@ -169,7 +218,7 @@ static int shm_open_path(struct mc_engine *engine, const struct mc_endpoint *end
     deadline_ns = deadline_ns < soon_ns ? deadline_ns : soon_ns;
     mc_path_init(&shm->path, &mc_transport_shm, engine, endpoint);
     pthread_mutex_init(&shm->send_lock, NULL);
-    shm->fd = shm->fd_place = -1;
+    shm->fd = shm->fd_place = shm->writers_place = -1;
     int rc = shm_connect(shm, deadline_ns);
     if (rc == 0)
         rc = attach(shm->fd, &attachment, deadline_ns);
@@ -223,7 +272,9 @@ static void commit_add(struct commits *commits, const struct mc_commit *commit)
                                        .hash_low = commit->hash_low,
                                        .hash_high = commit->hash_high,
                                        .key_length = commit->key_length,
-                                       .block_shift = commit->block_shift};
+                                       .block_shift = commit->block_shift,
+                                       .flags = commit->flags,
+                                       .replica = commit->replica};
     if (commits->count == 0) {
         struct mc_wire_none none = {0};
         commits->frame->length = 0;
@@ -284,8 +335,15 @@ static int shm_move(struct shm_path *shm, const struct mc_transfer *transfer, st
     struct mc_commit commit;
     if (transfer->kind == MC_TRANSFER_READ)
         return mc_memory_read(shm->slots, shm->data, shm->data_size, transfer, motion);
-    stripes_touch(shm, transfer->place.offset, mc_extent_size(transfer->object_length, transfer->key.length));
+    const struct mc_place *place = &transfer->place;
+    const struct mc_writing writing = {place->generation, place->offset,
+                                       mc_extent_size(transfer->object_length, transfer->key.length), place->slot};
+    stripes_touch(shm, writing.offset, writing.length);
+    int intent = mc_writer_claim(shm->mine, shm->header, shm->slots, &writing, motion->run->deadline_ns);
+    if (intent < 0)
+        return intent;
     int rc = mc_memory_write(shm->data, transfer, motion, &commit);
+    mc_writer_intent_end(shm->mine, intent);
     if (rc == 0)
         commit_add(commits, &commit);
     return rc;
@@ -299,6 +357,12 @@ static void shm_run(struct mc_path *path, struct mc_transfer **transfers, size_t
     if (scratch == NULL) {
         mc_path_fail_all(transfers, count,
                          mc_engine_is_forked(path->engine) ? MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS : MC_ERR_NO_MEMORY);
+        return;
+    }
+    /* Its memory lives as long as we map it, its slots live with it. */
+    if (run->unvouched && !is_listening(shm->fd)) {
+        atomic_store_explicit(&path->broken, true, memory_order_release);
+        mc_path_fail_all(transfers, count, MC_ERR_TRANSFER_FAIL);
         return;
     }
     struct commits commits = {.frame = &scratch->out};

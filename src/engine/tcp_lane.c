@@ -139,7 +139,9 @@ static void write_end(struct mc_tcp_lane *lane, struct mc_tcp_job *job)
                                        .hash_low = commit.hash_low,
                                        .hash_high = commit.hash_high,
                                        .key_length = commit.key_length,
-                                       .block_shift = commit.block_shift};
+                                       .block_shift = commit.block_shift,
+                                       .flags = commit.flags,
+                                       .replica = commit.replica};
     part_queue(lane, zeros, (size_t)(mc_table_offset(transfer->object_length) - transfer->object_length));
     part_queue(lane, job->table, mc_table_length(transfer->object_length, job->shift));
     part_queue(lane, transfer->key.data, transfer->key.length);

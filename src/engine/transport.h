@@ -57,6 +57,7 @@ struct mc_run { /* how a batch is run */
     uint64_t deadline_ns;
     void (*tick)(void *context); /* called at least every 100 ms while bytes move (lease renewal); may be NULL */
     void *context;
+    bool unvouched; /* no master says that the segment is there: an owner that has ended must not be read from */
 };
 
 struct mc_path;

@@ -11,6 +11,8 @@ static inline uint64_t mc_clock_ms(void)
 {
     return mc_clock_ns() / 1000000;
 }
+uint64_t
+mc_clock_boot_ms(void); /* CLOCK_BOOTTIME: the same in all processes of the machine, and goes on while it sleeps */
 uint64_t mc_random_u64(void); /* getrandom */
 struct mc_id mc_random_id(void);
 /* Equal for all processes of one running kernel (boot id), also across containers. */

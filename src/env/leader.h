@@ -7,7 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* "etcd://..." */
+#define MC_LEADER_CLUSTER_MAX 255 /* bytes of a cluster's name */
+
+/* "etcd://host:port,host:port", with "/cluster" behind it where MC_STORE_CLUSTER_ID does not name the cluster. */
 bool mc_leader_is_election(const char *address);
 /* The leader's "host:port" into text. 0; MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS: there is no leader now; MC_ERR_RPC_FAIL,
  * MC_ERR_RPC_TIMEOUT: no endpoint answers; MC_ERR_INVALID_PARAMS. */

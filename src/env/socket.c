@@ -23,6 +23,7 @@
 #define SPIN_HITS_MAX 16u
 #define SPIN_PROBE_EVERY 64u /* a waiter that does not spin tries again this often: load may have come back */
 #define FDS_MAX 4
+#define BACKLOG 4096 /* after a failover everybody comes at once; the kernel may allow fewer */
 
 int mc_address_split(const char *address, char *host, size_t host_size, uint16_t *port)
 {
@@ -178,7 +179,7 @@ int mc_tcp_listen(const char *host, uint16_t *port)
             continue;
         }
         (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-        if (bind(fd, one->ai_addr, one->ai_addrlen) != 0 || listen(fd, 1024) != 0) {
+        if (bind(fd, one->ai_addr, one->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0) {
             error = errno;
             close(fd);
             fd = -1;
@@ -212,7 +213,7 @@ int mc_unix_listen(const char *path)
         return MC_ERR_RPC_FAIL;
     if (path[0] != '@')
         (void)unlink(path); /* names hold a random node id: an old file of that name has no owner */
-    if (bind(fd, (struct sockaddr *)&address, length) != 0 || listen(fd, 1024) != 0) {
+    if (bind(fd, (struct sockaddr *)&address, length) != 0 || listen(fd, BACKLOG) != 0) {
         int error = errno;
         close(fd);
         errno = error;

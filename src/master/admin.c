@@ -27,7 +27,7 @@ struct mc_admin {
     struct mc_server *server;
     uint64_t started_ms;
     struct mc_metrics_window window;
-    char address[MC_ADDRESS_MAX + 8];
+    bool is_ha;
 };
 
 struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_master_config *config)
@@ -37,7 +37,7 @@ struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_maste
         return NULL;
     admin->server = server;
     admin->started_ms = mc_clock_ms();
-    mc_address_join(admin->address, sizeof(admin->address), config->rpc_address, mc_server_port(server));
+    admin->is_ha = config->ha_enabled;
     return admin;
 }
 
@@ -188,23 +188,37 @@ static void get_metrics(void *context, struct evhttp_request *request)
     mc_http_reply(request, 200, "text/plain; version=0.0.4; charset=utf-8", &text);
 }
 
+static const char *role_name(const struct mc_election_role *role)
+{
+    return role->epoch != 0 ? "leader" : "standby";
+}
+
+static const char *state_of(const struct mc_election_role *role)
+{
+    return role->epoch != 0 ? "serving" : role->phase == MC_LEADERSHIP_CANDIDATE ? "candidate" : "standby";
+}
+
 static void get_summary(void *context, struct evhttp_request *request)
 {
     struct mc_admin *admin = context;
     struct mc_core_statistics statistics;
     struct mc_buffer text = {0};
     uint64_t now_ms = mc_clock_ms();
+    struct mc_election_role role;
     int rc = ask(admin, ask_statistics, &statistics);
-    if (rc < 0) {
+    if (rc < 0 && rc != MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS) {
         mc_http_reply_error(request, rc);
         return;
     }
-    if (now_ms - admin->window.last_ms >= SUMMARY_WINDOW_MS)
+    if (rc == 0 && now_ms - admin->window.last_ms >= SUMMARY_WINDOW_MS)
         mc_metrics_window_move(&admin->window, &statistics, now_ms);
-    mc_buffer_printf(&text, "role=leader, state=serving, service_ready=true, master={");
-    mc_metrics_summary(&text, &statistics, &admin->window);
-    mc_buffer_printf(&text, "}, ha={disabled}, leader=%s, view_version=%llu\n", admin->address,
-                     (unsigned long long)mc_server_epoch(admin->server));
+    mc_server_describe(admin->server, &role);
+    mc_buffer_printf(&text, "role=%s, state=%s, service_ready=%s, master={", role_name(&role), state_of(&role),
+                     rc == 0 ? "true" : "false");
+    if (rc == 0)
+        mc_metrics_summary(&text, &statistics, &admin->window);
+    mc_buffer_printf(&text, "}, ha={%s}, leader=%s, view_version=%llu\n", admin->is_ha ? "enabled" : "disabled",
+                     role.leader, (unsigned long long)role.leader_epoch);
     mc_http_reply(request, 200, MC_HTTP_TEXT, &text);
 }
 
@@ -217,35 +231,44 @@ static void get_health(void *context, struct evhttp_request *request)
 {
     struct mc_admin *admin = context;
     struct mc_buffer text = {0};
-    bool is_ready = mc_server_ask(admin->server, ask_nothing, NULL, HEALTH_ASK_MS) == 0;
-    mc_buffer_printf(
-        &text,
-        "{\"status\":\"%s\",\"role\":\"leader\",\"ha_state\":\"serving\",\"service_ready\":%s,\"leader_address\":",
-        is_ready ? "ok" : "busy", is_ready ? "true" : "false");
-    mc_http_json_string(&text, admin->address, strlen(admin->address));
-    mc_buffer_printf(&text, ",\"view_version\":%llu}", (unsigned long long)mc_server_epoch(admin->server));
+    struct mc_election_role role;
+    int rc = mc_server_ask(admin->server, ask_nothing, NULL, HEALTH_ASK_MS);
+    mc_server_describe(admin->server, &role);
+    /* A standby is well when it can see who leads, or that nobody does. */
+    bool is_ready = rc == 0, is_well = is_ready || (role.epoch == 0 && role.has_contact);
+    mc_buffer_printf(&text, "{\"status\":\"%s\",\"role\":\"%s\",\"ha_state\":\"%s\",\"service_ready\":%s",
+                     is_well ? "ok" : "busy", role_name(&role), state_of(&role), is_ready ? "true" : "false");
+    mc_buffer_printf(&text, ",\"leader_address\":");
+    mc_http_json_string(&text, role.leader, strlen(role.leader));
+    mc_buffer_printf(&text, ",\"view_version\":%llu}", (unsigned long long)role.leader_epoch);
     mc_http_reply(request, 200, MC_HTTP_JSON, &text);
 }
 
 static void get_role(void *context, struct evhttp_request *request)
 {
-    (void)context;
-    mc_http_reply_text(request, 200, MC_HTTP_TEXT, "leader");
+    struct mc_admin *admin = context;
+    struct mc_election_role role;
+    mc_server_describe(admin->server, &role);
+    mc_http_reply_text(request, 200, MC_HTTP_TEXT, role_name(&role));
 }
 
 static void get_ha_status(void *context, struct evhttp_request *request)
 {
-    (void)context;
-    mc_http_reply_text(request, 200, MC_HTTP_TEXT, "serving");
+    struct mc_admin *admin = context;
+    struct mc_election_role role;
+    mc_server_describe(admin->server, &role);
+    mc_http_reply_text(request, 200, MC_HTTP_TEXT, state_of(&role));
 }
 
 static void get_leader(void *context, struct evhttp_request *request)
 {
     struct mc_admin *admin = context;
     struct mc_buffer text = {0};
-    mc_buffer_printf(&text, "{\"present\":true,\"leader_address\":");
-    mc_http_json_string(&text, admin->address, strlen(admin->address));
-    mc_buffer_printf(&text, ",\"view_version\":%llu}", (unsigned long long)mc_server_epoch(admin->server));
+    struct mc_election_role role;
+    mc_server_describe(admin->server, &role);
+    mc_buffer_printf(&text, "{\"present\":%s,\"leader_address\":", role.leader[0] != 0 ? "true" : "false");
+    mc_http_json_string(&text, role.leader, strlen(role.leader));
+    mc_buffer_printf(&text, ",\"view_version\":%llu}", (unsigned long long)role.leader_epoch);
     mc_http_reply(request, 200, MC_HTTP_JSON, &text);
 }
 

@@ -10,13 +10,19 @@ static const char *check_object(const struct mc_core *core, const struct mc_obje
                                 const struct mc_segment *segment, uint32_t slot)
 {
     unsigned live = 0, granted = 0;
+    uint64_t version = 0;
     bool met = false;
+    if (object->tombstone != 0)
+        return "a tombstone with a replica";
     if (mc_objects_find(&core->objects, mc_object_key(object)) != object)
         return "an object that is not in the table";
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
         const struct mc_node *node = mc_segment_node(at.segment, at.slot);
         if (mc_node_object(node) != object || live + granted > MC_REPLICA_COUNT_MAX)
             return "the chain of an object";
+        if (live + granted > 0 && mc_node_version(core, node) != version)
+            return "replicas of different versions";
+        version = mc_node_version(core, node);
         live += node->state == MC_NODE_LIVE;
         granted += node->state == MC_NODE_GRANTED;
         met |= at.segment == segment && at.slot == slot;
@@ -42,6 +48,16 @@ static const char *check_node(const struct mc_core *core, const struct mc_segmen
 {
     const struct mc_node *node = mc_segment_node(segment, slot);
     const char *wrong = NULL;
+    if (node->state >= MC_NODE_GRANTED && node->state != MC_NODE_DEAD) {
+        if (node->base == MC_BASE_RAW ? node->state != MC_NODE_CLEARING : node->base > core->base_count)
+            return "the base of a generation";
+        if (node->base != 0 && mc_node_generation(core, node) >= core->epoch << MC_EPOCH_SHIFT)
+            return "a generation of an earlier epoch that is not";
+        if (node->base != 0 && node->state == MC_NODE_GRANTED)
+            return "a grant of an earlier epoch";
+        if (node->state == MC_NODE_GRANTED && segment->inventory == MC_INVENTORY_EARLIER)
+            return "a grant in a segment that is being rebuilt";
+    }
     switch (node->state) {
     case MC_NODE_GRANTED:
         sums->used += node->size;
@@ -115,6 +131,14 @@ static const char *check_segment(const struct mc_core *core, const struct mc_seg
     if ((segment->ok_index != UINT32_MAX) != (segment->state == MC_SEGMENT_OK) ||
         (segment->ok_index != UINT32_MAX && core->ok[segment->ok_index] != segment))
         return "the array of segments that are trusted";
+    if (segment->recovering == mc_link_alone(&segment->recovery))
+        return "the list of segments that recover";
+    if (segment->state == MC_SEGMENT_OK && (segment->recovering || segment->distrusted || segment->owner == NULL))
+        return "a segment that is trusted too early";
+    if (!segment->recovering && (segment->inventory != MC_INVENTORY_NONE || segment->dropping))
+        return "an inventory of a segment that does not recover";
+    if ((segment->probing || segment->distrusted) == mc_link_alone(&segment->watched))
+        return "the list of segments that are watched";
     if (segment->roomy_index != UINT32_MAX &&
         (core->roomy[segment->roomy_index] != segment || segment->state != MC_SEGMENT_OK))
         return "the array of segments with room";
@@ -143,6 +167,41 @@ static const char *check_puts(const struct mc_core *core)
     return NULL;
 }
 
+static const char *check_tombstones(const struct mc_core *core)
+{
+    uint64_t count = 0;
+    for (const struct mc_object *object = core->tombstones; object != NULL; object = mc_tombstone_next(object)) {
+        if (++count > core->tombstone_count || object->tombstone == 0 || object->tombstone > core->base_count + 1u)
+            return "the list of tombstones";
+        if (object->visible || object->live > 0 || object->granted > 0 || object->readers > 0)
+            return "a tombstone that lives";
+        if (mc_objects_find(&core->objects, mc_object_key(object)) != object)
+            return "a tombstone that is not in the table";
+    }
+    return count == core->tombstone_count ? NULL : "the count of tombstones";
+}
+
+/* What only sums over all segments can tell. */
+static const char *check_sums(const struct mc_core *core)
+{
+    uint64_t capacity = 0, objects = 0;
+    for (uint32_t i = 0; i < core->ok_count; i++)
+        capacity += core->ok[i]->capacity;
+    if (capacity != core->ok_capacity)
+        return "the capacity of the trusted";
+    for (uint32_t index = 0; index < core->segment_top; index++) {
+        const struct mc_segment *segment = core->segments[index];
+        for (uint32_t slot = 0; segment != NULL && slot < segment->space.node_fresh; slot++) {
+            const struct mc_node *node = mc_segment_node(segment, slot);
+            if (node->state != MC_NODE_LIVE && node->state != MC_NODE_GRANTED)
+                continue;
+            const struct mc_object *object = mc_node_object(node);
+            objects += object->first_segment == index && object->first_slot == slot;
+        }
+    }
+    return objects + core->tombstone_count == core->objects.count ? NULL : "an object without a replica";
+}
+
 const char *mc_core_check(const struct mc_core *core)
 {
     uint64_t segments = 0;
@@ -155,5 +214,7 @@ const char *mc_core_check(const struct mc_core *core)
     }
     if (wrong == NULL && segments != core->segment_count)
         wrong = "the count of segments";
-    return wrong != NULL ? wrong : check_puts(core);
+    wrong = wrong != NULL ? wrong : check_puts(core);
+    wrong = wrong != NULL ? wrong : check_tombstones(core);
+    return wrong != NULL ? wrong : check_sums(core);
 }

@@ -16,6 +16,10 @@ struct mc_core_config mc_core_config_default(void)
         .eviction_ratio = 0.05,
         .allow_evict_soft_pinned = true,
         .put_discard_ms = 30000,
+        .depart_ms = 3000,
+        .recovery_grace_ms = 1000,
+        .recovery_window_ms = 60000,
+        .predecessor_end_ms = 0,
     };
 }
 
@@ -62,6 +66,35 @@ void mc_core_reply_code(struct mc_core *core, uint64_t connection, enum mc_messa
     struct mc_wire_code head = {.code = code};
     size_t frame = mc_frame_begin(out, type, request_id);
     mc_wire_code_write(out, &head);
+    mc_frame_end(out, frame);
+}
+
+void mc_core_reply_failed(struct mc_core *core, uint64_t connection, uint64_t request_id, int32_t code)
+{
+    struct mc_buffer *out = mc_core_buffer(core, connection);
+    if (out == NULL)
+        return;
+    struct mc_wire_failed head = {.code = code};
+    if (code == MC_ERR_BUSY) /* not all at the same time */
+        head.retry_after_ms = MC_BUSY_RETRY_MS + (uint32_t)(mc_core_random(core) % MC_BUSY_RETRY_MS);
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_FAILED, request_id);
+    mc_wire_failed_write(out, &head);
+    mc_frame_end(out, frame);
+}
+
+void mc_core_send_slots(struct mc_core *core, const struct mc_connection *to, enum mc_message type, uint32_t segment,
+                        const struct mc_wire_slot *slots, uint32_t count)
+{
+    struct mc_buffer *out = to == NULL ? NULL : mc_core_buffer(core, to->number);
+    if (out == NULL)
+        return;
+    struct mc_wire_segment head = {.segment = segment};
+    size_t frame = mc_frame_begin(out, type, 0);
+    mc_wire_segment_write(out, &head);
+    size_t list = mc_list_begin(out);
+    for (uint32_t i = 0; i < count; i++)
+        mc_wire_slot_write(out, &slots[i]);
+    mc_list_end(out, list, count);
     mc_frame_end(out, frame);
 }
 
@@ -147,7 +180,8 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
     mc_link_init(&core->jobs);
     mc_link_init(&core->dirty);
     mc_link_init(&core->busy);
-    mc_link_init(&core->distrusted);
+    mc_link_init(&core->watched);
+    mc_link_init(&core->recovering);
     if (!create_tables(core, mc_core_random(core))) {
         free(core->segments);
         free(core->segment_uses);
@@ -311,6 +345,10 @@ static const struct handler handlers[] = {
     [MC_MESSAGE_REMOVE_REGEX] = {mc_job_remove_regex, CALL, false, false},
     [MC_MESSAGE_REMOVE_ALL] = {mc_job_remove_all, CALL, false, false},
     [MC_MESSAGE_SUSPECT] = {mc_segment_report, CALL, true, false},
+    [MC_MESSAGE_INVENTORY] = {mc_recover_inventory, OWNER, false, false},
+    [MC_MESSAGE_LOST] = {mc_recover_lost, OWNER, false, false},
+    [MC_MESSAGE_ROTTEN] = {mc_recover_rotten, CALL, true, false},
+    [MC_MESSAGE_PONG] = {mc_segment_pong, OWNER, true, false},
     [MC_MESSAGE_PING] = {pong, CALL | KEEPER | OWNER, true, false},
 };
 
@@ -358,6 +396,7 @@ static bool work_busy_segment(struct mc_core *core)
     mc_link_remove(&segment->busy);
     bool more = mc_segment_release_waiters(core, segment);
     more |= mc_evict_debt(core, segment);
+    more |= mc_recover_work(core, segment);
     if (more)
         mc_link_append(&core->busy, &segment->busy);
     return !mc_link_alone(&core->busy);
@@ -371,6 +410,7 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms)
     bool more = mc_puts_tick(core);
     more |= mc_jobs_tick(core);
     more |= work_busy_segment(core);
+    more |= mc_recover_tick(core);
     more |= flush(core);
     if (more)
         core->wake_ms = core->now_ms;
@@ -378,5 +418,7 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms)
         core->wake_ms = core->now_ms + MC_TICK_IDLE_MS;
     else
         core->wake_ms = core->now_ms + MC_TICK_BUSY_MS;
+    uint64_t due_ms = mc_segments_due(core);
+    core->wake_ms = due_ms < core->wake_ms ? due_ms : core->wake_ms;
     return core->wake_ms + core->base_ms;
 }

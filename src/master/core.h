@@ -74,13 +74,15 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
     X(remove_requests) X(remove_items) X(remove_failures) X(remove_regex_requests) X(remove_all_requests)              \
     X(mount_requests) X(mount_failures) X(unmount_requests) X(heartbeats) X(evicted_objects) X(evicted_bytes)          \
     X(eviction_attempts) X(eviction_successes) X(allocation_failures) X(cuts) X(clears) X(suspects) X(members_lost)    \
-    X(protocol_errors) X(put_bytes) X(stale_refused)
+    X(protocol_errors) X(put_bytes) X(stale_refused) X(recovered_objects) X(recovered_replicas)                         \
+    X(recovery_refused) X(recovery_dropped) X(segments_recovered) X(tombstones_made) X(probes) X(probes_failed)        \
+    X(rotten_reports) X(rotten_replicas)
 /* clang-format on */
 struct mc_core_statistics {
 #define MC_CORE_COUNTER(name) uint64_t name;
     MC_CORE_COUNTERS(MC_CORE_COUNTER)
 #undef MC_CORE_COUNTER
-    uint64_t objects, soft_pinned, members, segments, connections;
+    uint64_t objects, soft_pinned, members, segments, connections, recovering, tombstones;
     uint64_t capacity, populated, used, clearing_bytes,
         quarantine_bytes;             /* bytes; used = of live and granted extents */
     uint64_t value_size_histogram[9]; /* objects put of at most 4096, 65536, 262144, 1048576, 4194304, 16777216,
@@ -94,7 +96,8 @@ struct mc_core_segment {
     char name[256], tcp_address[256];
     uint64_t capacity, populated, used;
     uint32_t objects, slot_count;
-    int state; /* 0 ok, 1 suspect, 2 gone (being swept) */
+    int state;       /* 0 ok, 1 suspect, 2 gone (being swept) */
+    bool recovering; /* suspect because its inventory is not complete */
 };
 /* Segments in order of their number, from *cursor on (0 = start); returns how many were filled, moves *cursor; 0 = end.
  */

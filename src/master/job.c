@@ -92,6 +92,11 @@ static void remove_start(struct mc_core *core, struct mc_connection *connection,
 {
     struct mc_job *job = NULL;
     struct mc_wait *wait = NULL;
+    if (mc_recover_unsettled(core)) {
+        mc_regex_free(regex);
+        mc_core_reply_failed(core, connection->number, request_id, MC_ERR_BUSY);
+        return;
+    }
     if (core->job_count >= MC_JOBS_MAX)
         goto busy;
     job = calloc(1, sizeof(*job));
@@ -100,6 +105,7 @@ static void remove_start(struct mc_core *core, struct mc_connection *connection,
     wait = mc_wait_create(core, MC_WAIT_COUNT, connection->number, request_id, 0);
     if (wait == NULL)
         goto busy;
+    mc_recover_refuse(core); /* what it would have matched among keys that are yet to come, nobody could say */
     *job = (struct mc_job){.kind = MC_JOB_REMOVE, .wait = wait, .regex = regex, .force = force};
     mc_link_init(&job->link);
     mc_link_append(&core->jobs, &job->link);
@@ -188,7 +194,7 @@ static void sweep_node(struct mc_core *core, struct mc_segment *segment, uint32_
     uint32_t wait = node->replica_next_slot;
     switch (node->state) {
     case MC_NODE_LIVE:
-        mc_object_drop_replica(core, mc_node_object(node), segment, slot, NULL);
+        mc_object_lose_replica(core, mc_node_object(node), segment, slot);
         break;
     case MC_NODE_GRANTED:
         mc_grant_fail(core, segment, slot);

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum state { STATE_EMPTY, STATE_POSTED, STATE_RUNNING, STATE_DONE };
+enum state { STATE_EMPTY, STATE_POSTED, STATE_RUNNING, STATE_DONE, STATE_REFUSED };
 
 struct mc_mailbox {
     pthread_mutex_t mutex; /* everything below */
@@ -86,7 +86,8 @@ int mc_mailbox_ask(struct mc_mailbox *mailbox, mc_question *function, void *argu
     while (mailbox->state == STATE_RUNNING)
         pthread_cond_wait(&mailbox->changed, &mailbox->mutex);
     if (mailbox->state != STATE_DONE)
-        rc = mailbox->is_closed ? MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS : MC_ERR_RPC_TIMEOUT;
+        rc = mailbox->is_closed || mailbox->state == STATE_REFUSED ? MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS
+                                                                   : MC_ERR_RPC_TIMEOUT;
     mailbox->state = STATE_EMPTY;
     pthread_mutex_unlock(&mailbox->mutex);
     return rc;
@@ -104,6 +105,19 @@ void mc_mailbox_serve(struct mc_mailbox *mailbox, struct mc_core *core)
         mailbox->function(core, mailbox->argument);
         pthread_mutex_lock(&mailbox->mutex);
         mailbox->state = STATE_DONE;
+        pthread_cond_signal(&mailbox->changed);
+    }
+    pthread_mutex_unlock(&mailbox->mutex);
+}
+
+void mc_mailbox_refuse(struct mc_mailbox *mailbox)
+{
+    uint64_t count;
+    if (read(mailbox->fd, &count, sizeof(count)) < 0)
+        return; /* nothing was posted */
+    pthread_mutex_lock(&mailbox->mutex);
+    if (mailbox->state == STATE_POSTED) {
+        mailbox->state = STATE_REFUSED;
         pthread_cond_signal(&mailbox->changed);
     }
     pthread_mutex_unlock(&mailbox->mutex);

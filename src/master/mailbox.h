@@ -14,12 +14,14 @@ struct mc_mailbox *mc_mailbox_create(void); /* NULL: no memory or descriptors */
 void mc_mailbox_destroy(struct mc_mailbox *mailbox);
 
 /* The asker; one at a time. 0; MC_ERR_RPC_TIMEOUT when the question was not begun in time,
- * MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS when the mailbox is closed: it is then never run. */
+ * MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS when it was refused or the mailbox is closed: it is then never run. */
 int mc_mailbox_ask(struct mc_mailbox *mailbox, mc_question *function, void *argument, uint64_t timeout_ms);
 
 /* The owner. The descriptor is readable when serve should be called. */
 int mc_mailbox_fd(const struct mc_mailbox *mailbox);
 void mc_mailbox_serve(struct mc_mailbox *mailbox, struct mc_core *core);
+/* Refuses the question that waits, if any: there is no core to ask now. */
+void mc_mailbox_refuse(struct mc_mailbox *mailbox);
 /* Refuses the question that waits and all later ones. */
 void mc_mailbox_close(struct mc_mailbox *mailbox);
 

@@ -12,9 +12,10 @@ void mc_writer_release(struct mc_writer *writer)
         free(writer);
 }
 
-static void member_seen(struct mc_core *core, struct mc_member *member)
+void mc_member_seen(struct mc_core *core, struct mc_member *member)
 {
     member->seen_ms = mc_core_life_ms(core);
+    member->departed = false;
     mc_link_remove(&member->by_seen);
     mc_link_append(&core->members, &member->by_seen);
 }
@@ -40,7 +41,7 @@ static struct mc_member *member_create(struct mc_core *core, struct mc_id id, ui
     mc_link_init(&member->connections);
     mc_link_init(&member->segments);
     mc_link_init(&member->by_seen);
-    member_seen(core, member);
+    mc_member_seen(core, member);
     return member;
 fail:
     free(writer);
@@ -95,7 +96,7 @@ void mc_member_connection_ended(struct mc_core *core, struct mc_connection *conn
          * off. */
         member->keeper = NULL;
         member->keeper_lost = true;
-        member_seen(core, member);
+        mc_member_seen(core, member);
         for (struct mc_link *link = member->connections.next; link != &member->connections; link = link->next)
             mc_puts_abandon(core, mc_link_of(link, struct mc_connection, of_member), true);
         refresh_segments(core, member);
@@ -169,7 +170,7 @@ static void take_role(struct mc_core *core, struct mc_member *member, struct mc_
         member->keeper = connection;
         member->had_keeper = true;
         member->keeper_lost = member->silent = false;
-        member_seen(core, member);
+        mc_member_seen(core, member);
         refresh_segments(core, member);
         if (before != NULL)
             mc_core_close(core, before);
@@ -202,6 +203,14 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
         hello_refuse(core, connection, frame->request_id, MC_ERR_INVALID_PARAMS, "the node id is zero");
         return;
     }
+    if (hello.seen_epoch > MC_EPOCH_MAX) {
+        mc_core_malformed(core, connection, "it has met an epoch that cannot be");
+        return;
+    }
+    if (!mc_recover_seen_epoch(core, hello.seen_epoch, hello.seen_age_ms)) {
+        mc_core_close(core, connection); /* it is we who are late */
+        return;
+    }
     struct mc_member *member = member_of(core, &hello);
     if (member == NULL) {
         hello_refuse(core, connection, frame->request_id, MC_ERR_BUSY, "this master has too many members");
@@ -221,7 +230,7 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
     struct mc_wire_heartbeat head;
     mc_wire_heartbeat_read(&reader, &head);
     core->statistics.heartbeats++;
-    member_seen(core, member);
+    mc_member_seen(core, member);
     if (member->silent) {
         member->silent = false;
         refresh_segments(core, member);
@@ -258,23 +267,36 @@ static bool mortal(const struct mc_member *member)
     return member->had_keeper || !mc_link_alone(&member->segments);
 }
 
+/* From now on what its segments hold may be acted upon. */
+static void depart(struct mc_core *core, struct mc_member *member)
+{
+    member->departed = true;
+    for (struct mc_link *link = member->segments.next; link != &member->segments; link = link->next)
+        mc_segment_release(core, mc_link_of(link, struct mc_segment, of_member));
+}
+
 void mc_members_tick(struct mc_core *core)
 {
-    uint64_t now = mc_core_life_ms(core), ttl = core->config.client_ttl_ms;
+    uint64_t now = mc_core_life_ms(core), ttl = core->config.client_ttl_ms, depart_ms = core->config.depart_ms;
+    uint64_t least = depart_ms < ttl / 2 ? depart_ms : ttl / 2;
     struct mc_link *link = core->members.next;
     while (link != &core->members) {
         struct mc_member *member = mc_link_of(link, struct mc_member, by_seen);
         link = link->next;
-        if (now - member->seen_ms < ttl / 2)
+        if (now - member->seen_ms < least)
             break; /* those behind it were seen later */
         if (!mortal(member)) {
-            member_seen(core, member);
+            mc_member_seen(core, member);
             continue;
         }
         if (now - member->seen_ms >= ttl) {
             core->statistics.members_lost++;
             mc_member_drop(core, member, "no sign of life within client_ttl");
-        } else if (!member->silent) {
+            continue;
+        }
+        if (now - member->seen_ms >= depart_ms && !member->departed)
+            depart(core, member);
+        if (now - member->seen_ms >= ttl / 2 && !member->silent) {
             member->silent = true;
             refresh_segments(core, member);
         }

@@ -29,7 +29,7 @@ struct mc_object {
     uint64_t visible : 1; /* readers may find it: nothing granted is left, at least one is live */
     uint32_t first_slot;  /* the first replica; the chain goes on in the nodes; MC_NODE_NONE = none */
     uint16_t first_segment;
-    uint16_t unused;
+    uint16_t tombstone;    /* 0 = none, see recover.c; a tombstone uses length, lease and first_* in its own way */
     uint32_t serial;       /* of this life of the memory */
     uint32_t soft_until_s; /* until then it is evicted only when nothing else can be */
     uint8_t key[];

@@ -82,7 +82,7 @@ static const struct mc_option table[] = {
     WORKS("client_ttl", S, "10", "a member that was silent for so long is gone", LIMITS(100, DAY), .file_name = "client_live_ttl_sec"),
     NO_EFFECT("memory_allocator", TEXT, "offset", "there is one allocator, the offset kind", CHOICES("offset|cachelib")),
     LATER("allocation_strategy", TEXT, "random", "how segments are chosen; now: by free space, at random among equals", CHOICES("random|free_ratio_first|ssd_free_ratio_first|local_first|cxl")),
-    LATER("cluster_id", TEXT, "mooncake_cluster", "name of the cluster, for HA and files"),
+    WORKS("cluster_id", TEXT, "mooncake_cluster", "name of the cluster in the place of the election; equal for all its masters"),
 
     LATER("root_fs_dir", TEXT, "", "directory of the shared file tier", SECTION("Disk tier")),
     LATER("global_file_segment_size", INT, "9223372036854775807", "bytes of the file tier", LIMITS(0, INT64_MAX)),
@@ -109,10 +109,11 @@ static const struct mc_option table[] = {
     LATER("processing_task_timeout_sec", S, "300", "a task that ran so long fails", LIMITS(0, YEAR)),
     LATER("max_retry_attempts", INT, "10", "tries of a task", LIMITS(0, 65536)),
 
-    LATER("enable_ha", BOOL, "false", "several masters, one of which is elected", SECTION("High availability")),
-    LATER("ha_backend_type", TEXT, "etcd", "where the election is held", CHOICES("etcd|redis|k8s")),
-    LATER("ha_backend_connstring", TEXT, "", "its address"),
-    LATER("etcd_endpoints", TEXT, "", "addresses of etcd, separated by ;"),
+    WORKS("enable_ha", BOOL, "false", "several masters, one of which is elected; needs etcd_endpoints, and rpc_address or rpc_interface: the address that clients are told", SECTION("High availability")),
+    WORKS("ha_backend_type", TEXT, "etcd", "where the election is held; redis and k8s are not there yet", CHOICES("etcd|redis|k8s")),
+    WORKS("ha_backend_connstring", TEXT, "", "its addresses, when etcd_endpoints is not given"),
+    WORKS("etcd_endpoints", TEXT, "", "host:port of the members of etcd, separated by ; or , with or without http://"),
+    WORKS("ha_lease_ttl", MS, "2000", "a leader that cannot renew stops serving after this, and another may follow; equal for all masters", LIMITS(500, 60000)),
     LATER("enable_oplog", BOOL, "false", "ships a log to standby masters"),
     LATER("oplog_poll_interval_ms", MS, "1000", "how often a standby looks", LIMITS(1, DAY)),
     LATER("oplog_batch_max_entries", INT, "1024", "entries in one record", LIMITS(1, 1000000)),
@@ -511,6 +512,45 @@ static int choose_addresses(const struct mc_options *options, struct mc_master_c
     return rc;
 }
 
+#define HA_DEPART_SLACK_MS 2000u /* a heartbeat's age and what a failover adds to the ttl */
+
+static bool is_wildcard(const char *host)
+{
+    return host[0] == 0 || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+}
+
+static int choose_election(const struct mc_options *options, struct mc_master_config *config, char *error,
+                           size_t error_size)
+{
+    static const char scheme[] = "etcd://";
+    const char *endpoints = mc_options_text(options, "etcd_endpoints");
+    config->ha_enabled = mc_options_bool(options, "enable_ha");
+    config->ha_lease_ttl_ms = (uint64_t)mc_options_int(options, "ha_lease_ttl");
+    if (!config->ha_enabled)
+        return 0;
+    if (endpoints[0] == 0)
+        endpoints = mc_options_text(options, "ha_backend_connstring");
+    if (strncmp(endpoints, scheme, sizeof(scheme) - 1) == 0)
+        endpoints += sizeof(scheme) - 1;
+    const char *reason = strcmp(mc_options_text(options, "ha_backend_type"), "etcd") != 0
+                             ? "--ha_backend_type: elections are held by etcd only, the others are not there yet"
+                         : endpoints[0] == 0
+                             ? "--enable_ha needs --etcd_endpoints: host:port of etcd's members, separated by ;"
+                         : strlen(endpoints) >= sizeof(config->etcd_endpoints) ? "--etcd_endpoints is too long"
+                         : is_wildcard(config->rpc_address)
+                             ? "--enable_ha needs --rpc_address or --rpc_interface: the address that clients are told"
+                             : NULL;
+    if (reason != NULL) {
+        snprintf(error, error_size, "%s", reason);
+        return MC_ERR_INVALID_PARAMS;
+    }
+    memcpy(config->etcd_endpoints, endpoints, strlen(endpoints) + 1);
+    /* What a successor knows of our end is late by a ttl: who was in touch with us to the last must not look silent. */
+    if (config->core.depart_ms < config->ha_lease_ttl_ms + HA_DEPART_SLACK_MS)
+        config->core.depart_ms = config->ha_lease_ttl_ms + HA_DEPART_SLACK_MS;
+    return copy_host(options, "cluster_id", config->cluster_id, sizeof(config->cluster_id), error, error_size);
+}
+
 static void warn_unfinished(const struct mc_options *options)
 {
     for (size_t i = 0; i < options->count; i++) {
@@ -552,7 +592,7 @@ static int resolve(struct mc_options *options, struct mc_master_config *config, 
                  "--put_start_discard_timeout_sec must be less than --put_start_release_timeout_sec");
         return MC_ERR_INVALID_PARAMS;
     }
-    return 0;
+    return choose_election(options, config, error, error_size);
 }
 
 static void write_help(const struct mc_options *options, struct mc_buffer *text)

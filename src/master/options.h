@@ -17,6 +17,9 @@ struct mc_master_config {
     bool report_metrics; /* the line every ten seconds */
     int log_level;       /* enum mc_log_level, or -1: as the environment says; already in effect */
     struct mc_core_config core;
+    bool ha_enabled;
+    char etcd_endpoints[4096], cluster_id[256];
+    uint64_t ha_lease_ttl_ms;
 };
 
 enum mc_config_format { MC_CONFIG_YAML, MC_CONFIG_JSON };

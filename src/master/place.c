@@ -1,5 +1,7 @@
 /* Where a replica goes: to a preferred segment, else to the freer of two drawn at random, else to whatever of the next
- * hundred has a hole. A segment above its watermark is used only when none below it will do. */
+ * hundred has a hole. A segment above its watermark is used only when none below it will do, and one that got more than
+ * twice its share of what was placed lately only when nobody else has or can make room: a node that comes empty is not
+ * to be where everything new is. */
 #include "master/state.h"
 
 #include <xxhash.h>
@@ -19,13 +21,46 @@ struct wish {
     uint32_t pick_stamp;
     uint64_t units;
     unsigned evictions_left;
+    bool fair; /* only segments that keep within their share */
 };
 
-static bool eligible(const struct wish *wish, const struct mc_segment *segment)
+/* ---- shares ---- */
+
+/* Halves what was counted once for every second since. */
+static void decay(uint64_t *recent, uint64_t *since_s, uint64_t now_s)
+{
+    uint64_t halvings = now_s - *since_s;
+    *recent = halvings < 64 ? *recent >> halvings : 0;
+    *since_s = now_s;
+}
+
+static bool within_share(struct mc_core *core, const struct wish *wish, struct mc_segment *segment)
+{
+    uint64_t slack = segment->capacity / MC_SHARE_SLACK_PART;
+    decay(&segment->recent, &segment->recent_s, core->now_ms / 1000);
+    decay(&core->recent, &core->recent_s, core->now_ms / 1000);
+    slack = slack > MC_SHARE_SLACK ? slack : MC_SHARE_SLACK;
+    double share = (double)segment->capacity / (double)core->ok_capacity;
+    double most = 2 * share * (double)(core->recent + wish->units) + (double)(slack / MC_EXTENT_UNIT);
+    return (double)(segment->recent + wish->units) <= most;
+}
+
+static void count_placed(struct mc_core *core, struct mc_segment *segment, uint64_t units)
+{
+    decay(&segment->recent, &segment->recent_s, core->now_ms / 1000);
+    decay(&core->recent, &core->recent_s, core->now_ms / 1000);
+    segment->recent += units;
+    core->recent += units;
+}
+
+/* ---- choice ---- */
+
+static bool eligible(struct mc_core *core, const struct wish *wish, struct mc_segment *segment)
 {
     return segment->state == MC_SEGMENT_OK && segment->avoid_stamp != wish->placement->avoid_stamp &&
            segment->pick_stamp != wish->pick_stamp &&
-           wish->units <= (segment->capacity + MC_EXTENT_SLACK) / MC_EXTENT_UNIT;
+           wish->units <= (segment->capacity + MC_EXTENT_SLACK) / MC_EXTENT_UNIT &&
+           (!wish->fair || within_share(core, wish, segment));
 }
 
 /* The slot, or MC_NODE_NONE. */
@@ -37,6 +72,7 @@ static uint32_t take(struct mc_core *core, const struct wish *wish, struct mc_se
     segment->pick_stamp = wish->pick_stamp;
     segment->used += mc_segment_node(segment, slot)->size;
     segment->granted++;
+    count_placed(core, segment, wish->units);
     if (wish->units >= segment->want_size)
         segment->want = segment->want_size = 0;
     mc_segment_update_room(core, segment);
@@ -63,12 +99,13 @@ static struct mc_segment *draw(struct mc_core *core, struct wish *wish, struct m
     if (count == 0)
         return NULL;
     uint32_t start = (uint32_t)(mc_core_random(core) % count), second = (uint32_t)(mc_core_random(core) % count);
-    if (eligible(wish, array[second]) && (!eligible(wish, array[start]) || room(array[second]) > room(array[start])))
+    if (eligible(core, wish, array[second]) &&
+        (!eligible(core, wish, array[start]) || room(array[second]) > room(array[start])))
         start = second;
     uint32_t walk = count < MC_WALK_MAX ? count : MC_WALK_MAX;
     for (uint32_t i = 0; i < walk; i++) {
         struct mc_segment *segment = array[(start + i) % count];
-        if (!eligible(wish, segment) || (!evict && !has_room(core, wish, segment)))
+        if (!eligible(core, wish, segment) || (!evict && !has_room(core, wish, segment)))
             continue;
         *slot = take(core, wish, segment);
         if (*slot != MC_NODE_NONE)
@@ -87,19 +124,29 @@ static struct mc_segment *draw(struct mc_core *core, struct wish *wish, struct m
 struct mc_segment *mc_place(struct mc_core *core, struct mc_placement *placement, uint32_t pick_stamp, uint64_t units,
                             uint32_t *slot)
 {
-    struct wish wish = {placement, pick_stamp, units, EVICT_TRIES};
+    struct wish wish = {placement, pick_stamp, units, EVICT_TRIES, false};
     struct mc_segment *segment = NULL;
     for (uint32_t i = 0; i < placement->preferred_count && segment == NULL; i++) {
         struct mc_segment *preferred = placement->preferred[i];
-        if (!eligible(&wish, preferred))
+        if (!eligible(core, &wish, preferred)) /* a wish of the user's is beyond shares */
             continue;
         *slot = take(core, &wish, preferred);
         segment = *slot == MC_NODE_NONE ? NULL : preferred;
     }
+    bool hopeful = placement->hopeful;
+    wish.fair = true;
     if (segment == NULL)
         segment = draw(core, &wish, core->roomy, core->roomy_count, false, slot);
+    placement->hopeful = false;
     if (segment == NULL)
         segment = draw(core, &wish, core->ok, core->ok_count, true, slot);
+    wish.fair = false;
+    if (segment == NULL && !placement->hopeful) {
+        segment = draw(core, &wish, core->roomy, core->roomy_count, false, slot);
+        if (segment == NULL)
+            segment = draw(core, &wish, core->ok, core->ok_count, true, slot);
+    }
+    placement->hopeful |= hopeful;
     if (segment != NULL)
         mc_evict_ahead(core, segment, mc_segment_node(segment, *slot)->size);
     return segment;

@@ -78,6 +78,7 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
     object->granted--;
     if (how == GRANT_LIVE) {
         node->state = MC_NODE_LIVE;
+        node->seen = segment->round;
         segment->live++;
         object->live++;
     } else {
@@ -97,7 +98,7 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
         mc_object_appear(core, object);
     } else if (object->granted == 0) {
         put->codes[grant->item] = MC_ERR_TRANSFER_FAIL;
-        mc_object_vanish(core, object);
+        mc_object_vanish(core, object, UINT64_MAX);
     }
     if (put->open == 0)
         put_finish(core, put);
@@ -106,6 +107,11 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
 void mc_grant_fail(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
 {
     grant_end(core, segment, slot, GRANT_CLEAR);
+}
+
+void mc_put_found_live(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    grant_end(core, segment, slot, GRANT_LIVE);
 }
 
 /* ---- PUT_START ---- */
@@ -125,8 +131,12 @@ static int32_t known_code(struct mc_core *core, const struct start *start, struc
     if (object->visible) {
         if (mc_object_readable(core, object, &replica, 1) > 0)
             return MC_ERR_OBJECT_ALREADY_EXISTS;
-        /* Only segments that may be lost hold it: to say "exists" would be a promise that no reader finds kept. The new
-         * value replaces it. */
+        /* Only segments that may be lost hold it: to say "exists" would be a promise that no reader finds kept. One
+         * that may be back any moment is waited for; when all are given up the new value replaces it. */
+        for (replica = mc_replica_first(core, object); replica.segment != NULL;
+             replica = mc_replica_next(core, replica))
+            if (!mc_segment_departed(replica.segment))
+                return MC_ERR_PUT_IN_PROGRESS;
         mc_object_drop(core, object, NULL);
         return 0;
     }
@@ -147,8 +157,10 @@ static void grant_add(struct mc_core *core, struct start *start, struct mc_objec
     struct mc_node *node = mc_segment_node(segment, slot);
     struct mc_put *put = start->put;
     core->counter++;
+    node->base = 0;
     node->generation_low = (uint32_t)core->counter;
     node->generation_high = (uint8_t)(core->counter >> 32);
+    node->replica = object->granted; /* so that generation - replica is the same for all of them */
     node->list_previous = put->index;
     node->list_next = put->grant_count;
     mc_object_link(object, segment, slot);
@@ -161,25 +173,39 @@ static void grant_add(struct mc_core *core, struct start *start, struct mc_objec
         .slot = slot,
         .generation = mc_node_generation(core, node),
         .offset = (uint64_t)node->offset * MC_EXTENT_UNIT,
+        .replica = node->replica,
     };
     mc_wire_place_write(&core->scratch, &place);
     start->places++;
 }
 
+/* A new object of that key; the cell of its tombstone if there is one. */
 static struct mc_object *object_add(struct mc_core *core, const struct start *start,
                                     const struct mc_wire_put_start_item *item)
 {
-    struct mc_object *object = mc_object_create(&core->objects, item->key);
-    if (object == NULL)
-        return NULL;
-    if (!mc_objects_insert(&core->objects, object)) {
-        mc_object_free(&core->objects, object);
-        return NULL;
+    struct mc_object *object = core->tombstone_count > 0 ? mc_objects_find(&core->objects, item->key) : NULL;
+    if (object != NULL) {
+        mc_tombstone_revive(core, object);
+    } else {
+        object = mc_object_create(&core->objects, item->key);
+        if (object == NULL)
+            return NULL;
+        if (!mc_objects_insert(&core->objects, object)) {
+            mc_object_free(&core->objects, object);
+            return NULL;
+        }
     }
     object->length = item->length & ((1ull << 48) - 1);
     object->hard = (start->flags & MC_PUT_HARD_PIN) != 0;
     object->soft = !object->hard && (start->flags & MC_PUT_SOFT_PIN) != 0;
     return object;
+}
+
+/* A master that has just begun, or takes contents back, has less room than it will have in a moment. */
+static bool segments_may_come(const struct mc_core *core)
+{
+    return !mc_link_alone(&core->recovering) ||
+           (core->evidence_count > 0 && core->now_ms < 2 * core->config.recovery_grace_ms);
 }
 
 /* 0 and how many replicas were granted, or the item's code. */
@@ -194,7 +220,7 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
         return MC_ERR_INVALID_PARAMS;
     if (item->length > MC_OBJECT_LENGTH_MAX)
         return MC_ERR_NO_AVAILABLE_HANDLE;
-    struct mc_object *object = mc_objects_find(&core->objects, item->key);
+    struct mc_object *object = mc_object_find(core, item->key);
     int32_t code = object == NULL ? 0 : known_code(core, start, object);
     if (code != 0)
         return code;
@@ -211,7 +237,7 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
             break;
     }
     if (count == 0)
-        return start->placement.hopeful ? MC_ERR_SPACE_SOON : MC_ERR_NO_AVAILABLE_HANDLE;
+        return start->placement.hopeful || segments_may_come(core) ? MC_ERR_SPACE_SOON : MC_ERR_NO_AVAILABLE_HANDLE;
     object = object_add(core, start, item);
     for (uint32_t i = 0; i < count; i++) {
         struct mc_segment *segment = replicas[i].segment;
@@ -295,13 +321,13 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
     if (out == NULL)
         return;
     if (start.replica_count > MC_REPLICA_COUNT_MAX) {
-        mc_core_reply_code(core, connection->number, MC_MESSAGE_FAILED, frame->request_id, MC_ERR_INVALID_PARAMS);
+        mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_INVALID_PARAMS);
         return;
     }
     uint32_t capacity = count * start.replica_count < MC_BATCH_MAX ? count * start.replica_count : MC_BATCH_MAX;
     start.put = put_create(core, connection, frame->request_id, count, capacity);
     if (start.put == NULL) {
-        mc_core_reply_code(core, connection->number, MC_MESSAGE_FAILED, frame->request_id, MC_ERR_BUSY);
+        mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
         return;
     }
     start_items(core, &start, out, frame->request_id, items, count);
@@ -316,17 +342,8 @@ static void clear_stale(struct mc_core *core, const struct mc_segment *segment, 
                         uint32_t count)
 {
     core->statistics.stale_refused += count;
-    struct mc_buffer *out = count == 0 || segment->owner == NULL ? NULL : mc_core_buffer(core, segment->owner->number);
-    if (out == NULL)
-        return;
-    struct mc_wire_segment head = {.segment = segment->number};
-    size_t frame = mc_frame_begin(out, MC_MESSAGE_CLEAR, 0);
-    mc_wire_segment_write(out, &head);
-    size_t list = mc_list_begin(out);
-    for (uint32_t i = 0; i < count; i++)
-        mc_wire_slot_write(out, &slots[i]);
-    mc_list_end(out, list, count);
-    mc_frame_end(out, frame);
+    if (count > 0)
+        mc_core_send_slots(core, segment->owner, MC_MESSAGE_CLEAR, segment->number, slots, count);
 }
 
 void mc_put_live(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)

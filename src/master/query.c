@@ -10,12 +10,14 @@ void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *s
     statistics->soft_pinned = core->soft_count;
     statistics->members = core->members_by_id.count;
     statistics->connections = core->connections.count;
+    statistics->tombstones = core->tombstone_count;
     for (uint32_t index = 1; index < core->segment_top; index++) {
         const struct mc_segment *segment = core->segments[index];
         if (segment == NULL || segment->state == MC_SEGMENT_GONE)
             continue;
         uint64_t used = segment->used * MC_EXTENT_UNIT;
         statistics->segments++;
+        statistics->recovering += segment->recovering;
         statistics->capacity += segment->capacity;
         statistics->populated += segment->populated;
         statistics->used += used < segment->capacity ? used : segment->capacity;
@@ -37,6 +39,7 @@ static void describe(const struct mc_segment *from, struct mc_core_segment *to)
         .objects = from->live,
         .slot_count = from->slot_count,
         .state = from->state,
+        .recovering = from->recovering,
     };
     memcpy(to->name, from->name, sizeof(to->name));
     memcpy(to->tcp_address, from->tcp_address, sizeof(to->tcp_address));
@@ -87,7 +90,7 @@ int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core
     struct mc_replica found[MC_REPLICA_COUNT_MAX];
     const struct mc_object *object = NULL;
     if (key.length > 0 && key.length <= MC_KEY_LENGTH_MAX)
-        object = mc_objects_find(&core->objects, key);
+        object = mc_object_find(core, key);
     if (object == NULL)
         return MC_ERR_OBJECT_NOT_FOUND;
     if (!object->visible)

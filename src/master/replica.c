@@ -68,7 +68,7 @@ void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t sl
     if (segment->clear_unsent == MC_NODE_NONE)
         segment->clear_unsent = slot;
     node->replica_next_slot = MC_NODE_NONE;
-    if (wait != NULL && segment->state == MC_SEGMENT_OK) {
+    if (wait != NULL && !mc_segment_departed(segment)) {
         node->replica_next_slot = wait->index;
         wait->outstanding++;
     }
@@ -247,35 +247,60 @@ static void count_size(struct mc_core *core, uint64_t length)
 
 void mc_object_appear(struct mc_core *core, struct mc_object *object)
 {
+    core->statistics.put_bytes += object->length;
+    count_size(core, object->length);
+    mc_object_show(core, object);
+}
+
+/* A live replica of a visible object begins to age. */
+static void enter_age_list(struct mc_segment *segment, const struct mc_object *object, uint32_t slot)
+{
+    struct mc_node_list *list = age_list(segment, object);
+    if (list != NULL && segment->state != MC_SEGMENT_GONE)
+        mc_list_append(segment, list, slot);
+    if (object->hard)
+        segment->hard += mc_segment_node(segment, slot)->size;
+}
+
+void mc_object_show(struct mc_core *core, struct mc_object *object)
+{
     mc_assert(!object->visible && object->granted == 0 && object->live > 0);
     object->visible = 1;
     core->visible_count++;
     core->soft_count += object->soft;
     object->soft_until_s = object->soft ? (uint32_t)((core->now_ms + core->config.soft_pin_ttl_ms) / 1000) : 0;
-    core->statistics.put_bytes += object->length;
-    count_size(core, object->length);
-    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
-        struct mc_node_list *list = age_list(at.segment, object);
-        if (list != NULL && at.segment->state != MC_SEGMENT_GONE)
-            mc_list_append(at.segment, list, at.slot);
-        if (object->hard)
-            at.segment->hard += mc_segment_node(at.segment, at.slot)->size;
-    }
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        enter_age_list(at.segment, object, at.slot);
 }
 
-void mc_object_vanish(struct mc_core *core, struct mc_object *object)
+void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
+{
+    mc_assert(object->visible);
+    (void)core;
+    mc_segment_node(segment, slot)->state = MC_NODE_LIVE;
+    mc_object_link(object, segment, slot);
+    object->live++;
+    segment->live++;
+    enter_age_list(segment, object, slot);
+}
+
+void mc_object_vanish(struct mc_core *core, struct mc_object *object, uint64_t bound)
 {
     mc_assert(object->live == 0 && object->granted == 0 && object->first_slot == MC_NODE_NONE);
     if (object->visible) {
         core->visible_count--;
         core->soft_count -= object->soft;
     }
+    if (mc_recover_open(core)) {
+        mc_tombstone_make(core, object, bound);
+        return;
+    }
     mc_objects_remove(&core->objects, object);
     mc_object_free(&core->objects, object);
 }
 
-void mc_object_drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
-                            struct mc_wait *wait)
+static void drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
+                         struct mc_wait *wait, uint64_t bound)
 {
     mc_assert(segment != NULL);
     struct mc_node_list *list = age_list(segment, object);
@@ -288,7 +313,18 @@ void mc_object_drop_replica(struct mc_core *core, struct mc_object *object, stru
     segment->live--;
     mc_node_clear(core, segment, slot, wait);
     if (object->live == 0 && object->granted == 0)
-        mc_object_vanish(core, object);
+        mc_object_vanish(core, object, bound);
+}
+
+void mc_object_drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
+                            struct mc_wait *wait)
+{
+    drop_replica(core, object, segment, slot, wait, UINT64_MAX);
+}
+
+void mc_object_lose_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
+{
+    drop_replica(core, object, segment, slot, NULL, mc_node_version(core, mc_segment_node(segment, slot)));
 }
 
 void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait)

@@ -17,6 +17,17 @@ static uint32_t read_keys(struct mc_reader *reader, struct mc_span keys[MC_BATCH
     return count;
 }
 
+static void find_keys(const struct mc_core *core, const struct mc_span *keys, uint32_t count,
+                      struct mc_object **objects)
+{
+    mc_objects_find_batch(&core->objects, keys, count, objects);
+    if (core->tombstone_count == 0)
+        return;
+    for (uint32_t i = 0; i < count; i++)
+        if (objects[i] != NULL && objects[i]->tombstone != 0)
+            objects[i] = NULL;
+}
+
 /* ---- reads in progress ---- */
 
 void mc_reading_end(struct mc_core *core, struct mc_connection *connection)
@@ -79,6 +90,7 @@ static void write_places(struct mc_core *core, const struct mc_replica *replicas
             .slot = replica->slot,
             .generation = mc_node_generation(core, node),
             .offset = (uint64_t)node->offset * MC_EXTENT_UNIT,
+            .replica = node->replica,
         };
         mc_wire_place_write(&core->scratch, &place);
     }
@@ -112,7 +124,7 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
     struct mc_wire_none none = {0};
     mc_wire_get_read(&reader, &head);
     uint32_t count = read_keys(&reader, keys), places = 0;
-    mc_objects_find_batch(&core->objects, keys, count, objects);
+    find_keys(core, keys, count, objects);
     core->statistics.get_requests++;
     core->statistics.get_items += count;
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
@@ -192,7 +204,7 @@ void mc_request_exist(struct mc_core *core, struct mc_connection *connection, co
         mc_core_malformed(core, connection, "a malformed message");
         return;
     }
-    mc_objects_find_batch(&core->objects, keys, count, objects);
+    find_keys(core, keys, count, objects);
     for (uint32_t i = 0; i < count; i += PREFETCH_GROUP)
         exist_group(core, &objects[i], count - i < PREFETCH_GROUP ? count - i : PREFETCH_GROUP, &results[i]);
     core->statistics.exist_requests++;
@@ -212,15 +224,32 @@ static int32_t remove_one(struct mc_core *core, struct mc_span key, bool force, 
 {
     if (key.length == 0 || key.length > MC_KEY_LENGTH_MAX)
         return MC_ERR_INVALID_KEY;
-    struct mc_object *object = mc_objects_find(&core->objects, key);
-    if (object == NULL)
+    struct mc_object *object = mc_object_find(core, key);
+    if (object == NULL) {
+        mc_tombstone_add(core, key);
         return MC_ERR_OBJECT_NOT_FOUND;
+    }
     if (!object->visible)
         return MC_ERR_REPLICA_IS_NOT_READY;
     if (!force && core->now_ms < object->lease_until_ms)
         return MC_ERR_OBJECT_HAS_LEASE;
     mc_object_drop(core, object, wait);
     return 0;
+}
+
+/* A key that is unknown may still lie in a segment that we have not met, and one of this epoch may have an older value
+ * there. */
+static bool may_come(struct mc_core *core, const struct mc_span *keys, uint32_t count)
+{
+    if (!mc_recover_unsettled(core))
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct mc_object *object = mc_object_find(core, keys[i]);
+        struct mc_replica first = object == NULL ? (struct mc_replica){0} : mc_replica_first(core, object);
+        if (first.segment == NULL || mc_segment_node(first.segment, first.slot)->base == 0)
+            return true;
+    }
+    return false;
 }
 
 void mc_request_remove(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
@@ -230,12 +259,16 @@ void mc_request_remove(struct mc_core *core, struct mc_connection *connection, c
     struct mc_wire_remove head;
     mc_wire_remove_read(&reader, &head);
     uint32_t count = read_keys(&reader, keys);
+    if (may_come(core, keys, count)) {
+        mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
+        return;
+    }
     core->statistics.remove_requests++;
     core->statistics.remove_items += count;
     struct mc_wait *wait = mc_wait_create(core, MC_WAIT_REMOVE, connection->number, frame->request_id, count);
     if (wait == NULL) {
         core->statistics.remove_failures += count;
-        mc_core_reply_code(core, connection->number, MC_MESSAGE_FAILED, frame->request_id, MC_ERR_BUSY);
+        mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
         return;
     }
     for (uint32_t i = 0; i < count; i++) {

@@ -24,10 +24,18 @@ static void array_add(struct mc_segment **array, uint32_t *count, struct mc_segm
     array[(*count)++] = segment;
 }
 
+static void ok_add(struct mc_core *core, struct mc_segment *segment)
+{
+    if (segment->ok_index == NOT_LISTED)
+        core->ok_capacity += segment->capacity;
+    array_add(core->ok, &core->ok_count, segment, &segment->ok_index);
+}
+
 static void ok_remove(struct mc_core *core, struct mc_segment *segment)
 {
     if (segment->ok_index == NOT_LISTED)
         return;
+    core->ok_capacity -= segment->capacity;
     struct mc_segment *last = core->ok[--core->ok_count];
     core->ok[segment->ok_index] = last;
     last->ok_index = segment->ok_index;
@@ -58,13 +66,29 @@ void mc_segment_update_room(struct mc_core *core, struct mc_segment *segment)
 
 /* ---- trust ---- */
 
+bool mc_segment_departed(const struct mc_segment *segment)
+{
+    if (segment->state == MC_SEGMENT_OK)
+        return false;
+    return segment->state == MC_SEGMENT_GONE || segment->member->departed;
+}
+
+void mc_segment_release(struct mc_core *core, struct mc_segment *segment)
+{
+    if (!mc_segment_departed(segment) || segment->state == MC_SEGMENT_GONE)
+        return;
+    segment->release = segment->clears.head;
+    if (segment->release != MC_NODE_NONE && mc_link_alone(&segment->busy))
+        mc_link_append(&core->busy, &segment->busy);
+}
+
 void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment)
 {
     if (segment->state == MC_SEGMENT_GONE)
         return;
     const struct mc_member *member = segment->member;
-    bool ok =
-        segment->owner != NULL && !member->keeper_lost && !member->silent && segment->distrust_until_ms <= core->now_ms;
+    bool ok = segment->owner != NULL && !member->keeper_lost && !member->silent && !segment->distrusted &&
+              !segment->recovering;
     uint8_t state = ok ? MC_SEGMENT_OK : MC_SEGMENT_SUSPECT;
     if (segment->state == state)
         return;
@@ -72,14 +96,10 @@ void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment)
     mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s) is %s", segment->number, segment->name,
                 ok ? "trusted" : "suspect");
     if (ok) {
-        array_add(core->ok, &core->ok_count, segment, &segment->ok_index);
+        ok_add(core, segment);
     } else {
         ok_remove(core, segment);
-        /* Whoever waits for CLEARED from here is answered now: what was removed is out of the table, and its bytes
-         * cannot be found again. */
-        segment->release = segment->clears.head;
-        if (segment->release != MC_NODE_NONE && mc_link_alone(&segment->busy))
-            mc_link_append(&core->busy, &segment->busy);
+        mc_segment_release(core, segment);
     }
     mc_segment_update_room(core, segment);
 }
@@ -100,6 +120,8 @@ void mc_segment_set_populated(struct mc_core *core, struct mc_segment *segment, 
         segment->populated = populated;
         segment->populated_ms = core->now_ms;
     }
+    if (segment->inventory == MC_INVENTORY_EARLIER)
+        return; /* its space ends where the inventory has come to */
     /* The slack behind the capacity is the owner's memory too, populated with the rest. */
     uint64_t bytes = segment->populated < segment->capacity ? segment->populated : segment->capacity + MC_EXTENT_SLACK;
     uint64_t units = bytes / MC_EXTENT_UNIT;
@@ -109,53 +131,17 @@ void mc_segment_set_populated(struct mc_core *core, struct mc_segment *segment, 
     mc_segment_update_room(core, segment);
 }
 
-/* Two members within the window report that transfers with the segment fail: it rests for a second, then it is offered
- * again as long as its owner still gives signs of life. (A probe of our own would know better than the passing of a
- * second.) */
-void mc_segment_report(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
-{
-    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
-    struct mc_wire_suspect head;
-    mc_wire_suspect_read(&reader, &head);
-    core->statistics.suspects++;
-    struct mc_segment *segment = mc_segment_find(core, head.segment);
-    if (segment == NULL)
-        return;
-    bool fresh = segment->reporter != NULL && core->now_ms - segment->reported_ms < MC_REPORT_WINDOW_MS;
-    if (fresh && segment->reporter != connection->member) {
-        segment->reporter = NULL;
-        segment->distrust_until_ms = core->now_ms + MC_DISTRUST_MS;
-        mc_link_remove(&segment->distrusted);
-        mc_link_append(&core->distrusted, &segment->distrusted);
-        mc_segment_refresh(core, segment);
-        return;
-    }
-    segment->reporter = connection->member;
-    segment->reported_ms = core->now_ms;
-}
-
-void mc_segments_tick(struct mc_core *core)
-{
-    while (!mc_link_alone(&core->distrusted)) {
-        struct mc_segment *segment = mc_link_of(core->distrusted.next, struct mc_segment, distrusted);
-        if (segment->distrust_until_ms > core->now_ms)
-            break;
-        mc_link_remove(&segment->distrusted);
-        mc_segment_refresh(core, segment);
-    }
-}
-
 /* ---- mounting ---- */
 
 static void mount_reply(struct mc_core *core, struct mc_connection *connection, uint64_t request_id, int32_t code,
-                        uint32_t number)
+                        uint32_t number, bool inventory)
 {
     if (code != 0)
         core->statistics.mount_failures++;
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     if (out == NULL)
         return;
-    struct mc_wire_mount_reply head = {.code = code, .segment = number, .epoch = core->epoch};
+    struct mc_wire_mount_reply head = {.code = code, .segment = number, .epoch = core->epoch, .inventory = inventory};
     size_t frame = mc_frame_begin(out, MC_MESSAGE_MOUNT_REPLY, request_id);
     mc_wire_mount_reply_write(out, &head);
     mc_frame_end(out, frame);
@@ -166,7 +152,7 @@ static bool mount_sane(const struct mc_wire_mount *mount)
     return mount->capacity >= MC_EXTENT_UNIT && mount->capacity <= MC_SEGMENT_CAPACITY_MAX && mount->slot_count > 0 &&
            mount->slot_count <= UINT32_MAX / 2 && mount->name.length > 0 && mount->name.length <= MC_SEGMENT_TEXT_MAX &&
            mount->tcp_address.length <= MC_SEGMENT_TEXT_MAX && mount->unix_path.length <= MC_SEGMENT_TEXT_MAX &&
-           !mc_id_is_zero(mount->segment_id);
+           !mc_id_is_zero(mount->segment_id) && mount->epoch <= MC_EPOCH_MAX && mount->slot_top <= mount->slot_count;
 }
 
 /* An index that nobody uses, the one given back longest ago; 0 when there is none. */
@@ -197,8 +183,11 @@ static uint64_t hash_name(const struct mc_core *core, struct mc_span name)
 static bool name_add(struct mc_core *core, struct mc_segment *segment)
 {
     struct mc_segment *first = mc_map_get(&core->segments_by_name, segment->name_hash);
-    if (first == NULL)
-        return mc_map_put(&core->segments_by_name, segment->name_hash, segment);
+    segment->named = true;
+    if (first == NULL) {
+        segment->named = mc_map_put(&core->segments_by_name, segment->name_hash, segment);
+        return segment->named;
+    }
     segment->name_next = first->name_next;
     first->name_next = segment;
     return true;
@@ -206,6 +195,9 @@ static bool name_add(struct mc_core *core, struct mc_segment *segment)
 
 static void name_remove(struct mc_core *core, struct mc_segment *segment)
 {
+    if (!segment->named)
+        return;
+    segment->named = false;
     struct mc_segment *at = mc_map_get(&core->segments_by_name, segment->name_hash);
     if (at == segment) {
         (void)mc_map_remove(&core->segments_by_name, segment->name_hash);
@@ -247,7 +239,8 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     mc_link_init(&segment->of_member);
     mc_link_init(&segment->dirty);
     mc_link_init(&segment->busy);
-    mc_link_init(&segment->distrusted);
+    mc_link_init(&segment->watched);
+    mc_link_init(&segment->recovery);
     if (!mc_space_init(&segment->space, mount->slot_count)) {
         free(segment);
         return NULL;
@@ -255,8 +248,7 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     return segment;
 }
 
-/* Makes the segment known; its number, or 0 when something is full. */
-static struct mc_segment *segment_add(struct mc_core *core, struct mc_member *member, const struct mc_wire_mount *mount)
+struct mc_segment *mc_segment_add(struct mc_core *core, struct mc_member *member, const struct mc_wire_mount *mount)
 {
     uint32_t index = free_index(core);
     struct mc_segment *segment = index == 0 ? NULL : segment_create(core, mount, index);
@@ -284,16 +276,25 @@ fail_id:
     return NULL;
 }
 
-/* 0 when the known segment may be taken up again by this mount. */
-static int32_t remount_code(const struct mc_core *core, const struct mc_segment *segment,
-                            const struct mc_member *member, const struct mc_wire_mount *mount)
+bool mc_segment_take_over(struct mc_core *core, struct mc_segment *segment, struct mc_member *member,
+                          const struct mc_wire_mount *mount)
 {
-    if (segment->member != member || !mc_id_equal(segment->id, mount->segment_id))
-        return MC_ERR_SEGMENT_ALREADY_EXISTS;
-    /* Epoch 0 of a segment that we know: the answer to its first mount was lost. It is the same memory either way. */
-    bool same = segment->capacity == mount->capacity && segment->slot_count == mount->slot_count &&
-                segment->nonce == mount->nonce;
-    return (mount->epoch == 0 || mount->epoch == core->epoch) && same ? 0 : MC_ERR_STALE;
+    struct mc_member *before = segment->member;
+    mc_link_remove(&segment->of_member);
+    mc_link_append(&member->segments, &segment->of_member);
+    segment->member = member;
+    segment->owner_id = member->id;
+    segment->incarnation = member->incarnation;
+    segment->host = mount->host;
+    segment->reporter = NULL;
+    copy_text(segment->tcp_address, mount->tcp_address);
+    copy_text(segment->unix_path, mount->unix_path);
+    name_remove(core, segment);
+    copy_text(segment->name, mount->name);
+    segment->name_hash = hash_name(core, mount->name);
+    if (mc_link_alone(&before->connections) && mc_link_alone(&before->segments))
+        mc_member_destroy(core, before);
+    return name_add(core, segment);
 }
 
 static void attach(struct mc_core *core, struct mc_segment *segment, struct mc_connection *connection,
@@ -307,35 +308,107 @@ static void attach(struct mc_core *core, struct mc_segment *segment, struct mc_c
     mc_segment_refresh(core, segment);
 }
 
+struct mounting { /* one MOUNT at work */
+    struct mc_connection *connection;
+    struct mc_wire_mount wire;
+    struct mc_segment *segment;
+    enum mc_inventory inventory; /* what the owner is asked for */
+    uint64_t earlier_epoch;      /* of the contents */
+    int64_t contact_ms;
+};
+
+/* Memory that we know nothing of, with contents or without. */
+static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
+{
+    if (mounting->earlier_epoch != 0 && !mc_recover_wanted(core, mounting->earlier_epoch, mounting->contact_ms))
+        return MC_ERR_STALE;
+    mounting->segment = mc_segment_add(core, mounting->connection->member, &mounting->wire);
+    if (mounting->segment == NULL)
+        return MC_ERR_BUSY;
+    if (mounting->earlier_epoch == 0)
+        return 0;
+    mounting->inventory = MC_INVENTORY_EARLIER;
+    mounting->segment->earlier_epoch = mounting->earlier_epoch;
+    mounting->segment->contact_ms = mounting->contact_ms;
+    if (mc_recover_begin(core, mounting->segment, MC_INVENTORY_EARLIER, mounting->wire.slot_top))
+        return 0;
+    mc_segment_gone(core, mounting->segment);
+    return MC_ERR_BUSY;
+}
+
+/* A segment that is mounted: its owner has come back, or another process has taken its memory up. */
+static int32_t mount_known(struct mc_core *core, struct mounting *mounting)
+{
+    const struct mc_wire_mount *mount = &mounting->wire;
+    struct mc_segment *segment = mounting->segment;
+    struct mc_member *member = mounting->connection->member;
+    bool own = segment->member == member, rebuilding = segment->inventory == MC_INVENTORY_EARLIER;
+    if (!mc_id_equal(segment->id, mount->segment_id) || (!own && segment->owner != NULL))
+        return MC_ERR_SEGMENT_ALREADY_EXISTS;
+    /* Epoch 0 of a segment that we know: the answer to its first mount was lost. It is the same memory either way. An
+     * earlier epoch: the answer that asked for the inventory was lost. */
+    bool same = segment->capacity == mount->capacity && segment->slot_count == mount->slot_count &&
+                segment->nonce == mount->nonce;
+    if (!same || (mount->epoch != 0 && mount->epoch != core->epoch && !rebuilding))
+        return MC_ERR_STALE;
+    if (rebuilding) { /* broken off half-way: what was merged goes, and all of it comes again */
+        mounting->earlier_epoch = segment->earlier_epoch;
+        mounting->contact_ms = segment->contact_ms;
+        mc_segment_gone(core, segment);
+        mounting->segment = NULL;
+        return mount_unknown(core, mounting);
+    }
+    if (!own && !mc_segment_take_over(core, segment, member, mount))
+        mc_core_log(core, MC_CORE_LOG_WARNING, "segment %u cannot be found by its name: out of memory",
+                    segment->number);
+    if (!own || segment->inventory == MC_INVENTORY_TAKEOVER || segment->dropping)
+        mounting->inventory = MC_INVENTORY_TAKEOVER;
+    if (mounting->inventory != MC_INVENTORY_NONE)
+        (void)mc_recover_begin(core, segment, mounting->inventory, 0);
+    return 0;
+}
+
 void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
-    struct mc_wire_mount mount;
-    mc_wire_mount_read(&reader, &mount);
+    struct mounting mounting = {.connection = connection};
+    struct mc_wire_mount *mount = &mounting.wire;
+    mc_wire_mount_read(&reader, mount);
     core->statistics.mount_requests++;
-    if (!mount_sane(&mount)) {
-        mount_reply(core, connection, frame->request_id, MC_ERR_INVALID_PARAMS, 0);
+    if (!mount_sane(mount)) {
+        mount_reply(core, connection, frame->request_id, MC_ERR_INVALID_PARAMS, 0, false);
         return;
     }
-    struct mc_segment *segment = mc_map_get(&core->segments_by_id, mc_core_hash_id(core, mount.segment_id));
+    if (mount->epoch > core->epoch) { /* it is we who are late: no answer that could cost the owner its contents */
+        mc_recover_wish_epoch(core, mount->epoch);
+        mc_core_close(core, connection);
+        return;
+    }
     int32_t code = 0;
-    if (segment != NULL)
-        code = remount_code(core, segment, connection->member, &mount);
-    else if (mount.epoch != 0)
+    mounting.segment = mc_map_get(&core->segments_by_id, mc_core_hash_id(core, mount->segment_id));
+    bool again = mounting.segment != NULL;
+    if (again) {
+        code = mount_known(core, &mounting);
+    } else if (mount->epoch == core->epoch) {
         code = MC_ERR_STALE;
-    bool again = segment != NULL;
-    if (code == 0 && segment == NULL) {
-        segment = segment_add(core, connection->member, &mount);
-        code = segment == NULL ? MC_ERR_BUSY : 0;
+    } else {
+        mounting.earlier_epoch = mount->epoch;
+        mounting.contact_ms = (int64_t)core->now_ms - (int64_t)mount->contact_age_ms;
+        code = mount_unknown(core, &mounting);
     }
     if (code != 0) {
-        mount_reply(core, connection, frame->request_id, code, 0);
+        mount_reply(core, connection, frame->request_id, code, 0, false);
         return;
     }
-    mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s, %llu bytes) is %s", segment->number, segment->name,
-                (unsigned long long)segment->capacity, again ? "mounted again" : "mounted");
-    mount_reply(core, connection, frame->request_id, 0, segment->number);
-    attach(core, segment, connection, mount.populated);
+    struct mc_segment *segment = mounting.segment;
+    /* The owner remembers a mount as contact: a master after us must not think that we may have acted on its silence.
+     */
+    mc_member_seen(core, segment->member);
+    mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s, %llu bytes) is %s%s", segment->number, segment->name,
+                (unsigned long long)segment->capacity, again ? "mounted again" : "mounted",
+                mounting.inventory == MC_INVENTORY_NONE ? "" : ", its inventory is wanted");
+    mount_reply(core, connection, frame->request_id, 0, segment->number, mounting.inventory != MC_INVENTORY_NONE);
+    attach(core, segment, connection, mount->populated);
 }
 
 void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
@@ -364,7 +437,10 @@ void mc_segment_gone(struct mc_core *core, struct mc_segment *segment)
     mc_link_remove(&segment->of_member);
     mc_link_remove(&segment->dirty);
     mc_link_remove(&segment->busy);
-    mc_link_remove(&segment->distrusted);
+    mc_link_remove(&segment->watched);
+    mc_link_remove(&segment->recovery);
+    segment->recovering = segment->dropping = segment->probing = segment->distrusted = false;
+    segment->inventory = MC_INVENTORY_NONE;
     segment->member = NULL;
     segment->owner = NULL;
     segment->debt = 0;

@@ -13,12 +13,12 @@
 #include <event2/event_struct.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define RECEIVE_BYTES (64u << 10)
@@ -64,16 +64,21 @@ struct connection_list {
 
 struct mc_server {
     struct event_base *base;
-    struct mc_core *core;
+    struct mc_core *core; /* NULL: a standby */
+    struct mc_core_config core_config;
     struct mc_core_output output;
+    struct mc_election *election; /* NULL without HA */
     struct mc_mailbox *mailbox;
-    struct event listen_event, unix_event, resume_event, tick_event, report_event, signal_event, mail_event;
+    struct event listen_event, unix_event, resume_event, tick_event, report_event, signal_event, mail_event,
+        election_event;
     int listener, unix_listener, signal_fd; /* unix_listener: -1 when there is none */
     struct mc_id node;
+    char address[MC_ADDRESS_MAX]; /* under which we are found */
     uint16_t port;
-    bool is_stopping, report_metrics;
-    bool has_activity; /* a callback has run in this turn, and not only for what nobody waits for */
-    uint64_t epoch, now_ms, tick_due_ms, active_ms;
+    bool is_stopping, report_metrics, is_role_due;
+    bool has_activity;      /* a callback has run in this turn, and not only for what nobody waits for */
+    _Atomic uint64_t epoch; /* of the core, or of the last one; written by the server's thread only */
+    uint64_t now_ms, tick_due_ms, active_ms;
     uint64_t serial;                 /* last number given, without its index */
     struct connection **connections; /* by index; NULL = free */
     uint16_t *free_indices;
@@ -86,6 +91,14 @@ struct mc_server {
     uint32_t log_lines, log_held;
     uint8_t received[RECEIVE_BYTES];
 };
+
+/* To be asked before every turn's input and before every flush: a leader whose time is over takes and says nothing. */
+static bool may_serve(const struct mc_server *server)
+{
+    return server->core != NULL &&
+           (server->election == NULL ||
+            mc_election_may_serve(server->election, atomic_load_explicit(&server->epoch, memory_order_relaxed)));
+}
 
 /* ---- connections ---- */
 
@@ -254,7 +267,8 @@ static void flush(struct mc_server *server)
             continue;
         if (connection->is_ready)
             continue; /* the ready list still points to it; run_ready sends it here again */
-        mc_core_disconnected(server->core, server->now_ms, connection->number);
+        if (server->core != NULL)
+            mc_core_disconnected(server->core, server->now_ms, connection->number);
         mc_assert(!connection->is_dirty);
         destroy(connection);
     }
@@ -270,12 +284,37 @@ static void on_writable(evutil_socket_t fd, short events, void *argument)
 
 /* ---- input ---- */
 
+/* A standby tells who leads, as far as it knows, and hangs up. */
+static void standby_input(struct connection *connection, const struct mc_frame *frame)
+{
+    struct mc_server *server = connection->server;
+    struct mc_election_role role;
+    if (frame->type != MC_MESSAGE_HELLO) {
+        die(connection);
+        return;
+    }
+    mc_server_describe(server, &role);
+    struct mc_wire_hello_reply head = {
+        .code = MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS,
+        .version_min = MC_WIRE_VERSION_MIN,
+        .version_max = MC_WIRE_VERSION_MAX,
+        .node = server->node,
+        .text = mc_span_string("this master is a standby"),
+        .leader = mc_span_string(role.epoch == 0 ? role.leader : ""), /* ours soon: no answer, they come again */
+    };
+    size_t at = mc_frame_begin(&connection->out, MC_MESSAGE_HELLO_REPLY, frame->request_id);
+    mc_wire_hello_reply_write(&connection->out, &head);
+    mc_frame_end(&connection->out, at);
+    core_close(server, connection->number);
+}
+
 /* Gives whole frames to the core, a turn's worth. Returns bytes used. *is_more: a whole frame is left. */
 static size_t take_frames(struct connection *connection, const uint8_t *data, size_t length, bool *is_more)
 {
     struct mc_server *server = connection->server;
     size_t at = 0, used = 0;
     struct mc_frame frame;
+    bool had_inventory = false;
     *is_more = false;
     for (unsigned count = 0;; count++) {
         if (connection->is_dead || connection->is_closing)
@@ -288,13 +327,20 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
             die(connection);
             return length;
         }
-        if (count == MC_SERVER_FRAMES_PER_TURN ||
+        /* One of them is as much work as a whole turn of others. */
+        bool is_inventory = frame.type == MC_MESSAGE_INVENTORY;
+        if (count == MC_SERVER_FRAMES_PER_TURN || had_inventory || (is_inventory && count > 0) ||
             connection->out.length - connection->out_sent > MC_SERVER_BACKLOG_PAUSE) {
             *is_more = true;
             return at;
         }
+        had_inventory = is_inventory;
         connection->has_spoken = true;
         at += used;
+        if (server->core == NULL) {
+            standby_input(connection, &frame);
+            continue;
+        }
         /* An owner that has cleared keeps nobody waiting: to spin after it would take the processor from those who
          * work. */
         if (frame.type != MC_MESSAGE_CLEARED)
@@ -360,6 +406,8 @@ static void on_readable(evutil_socket_t fd, short events, void *argument)
     (void)events;
     if (connection->is_ready || connection->has_frames || connection->is_dead || connection->is_closing)
         return; /* first what is there */
+    if (server->core != NULL && !may_serve(server))
+        return; /* the turn's end closes it */
     server->now_ms = mc_clock_ms();
     if (in->length == 0) {
         length = recv(fd, server->received, sizeof(server->received), 0);
@@ -414,7 +462,8 @@ static int connection_create(struct mc_server *server, int fd)
               0);
     mc_assert(
         event_assign(&connection->write_event, server->base, fd, EV_WRITE | EV_PERSIST, on_writable, connection) == 0);
-    mc_core_connected(server->core, server->now_ms, connection->number);
+    if (server->core != NULL)
+        mc_core_connected(server->core, server->now_ms, connection->number);
     if (event_add(&connection->read_event, NULL) != 0)
         die(connection);
     return 0;
@@ -480,7 +529,7 @@ static void on_report(evutil_socket_t fd, short events, void *argument)
     (void)fd, (void)events;
     server->now_ms = mc_clock_ms();
     sweep_connections(server);
-    if (!server->report_metrics)
+    if (!server->report_metrics || server->core == NULL)
         return;
     struct mc_core_statistics statistics;
     struct mc_buffer line = {0};
@@ -502,7 +551,17 @@ static void on_mail(evutil_socket_t fd, short events, void *argument)
 {
     struct mc_server *server = argument;
     (void)fd, (void)events;
-    mc_mailbox_serve(server->mailbox, server->core);
+    if (may_serve(server))
+        mc_mailbox_serve(server->mailbox, server->core);
+    else
+        mc_mailbox_refuse(server->mailbox);
+}
+
+static void on_election(evutil_socket_t fd, short events, void *argument)
+{
+    struct mc_server *server = argument;
+    (void)fd, (void)events;
+    server->is_role_due = true; /* in keep_role, when nothing points to a connection */
 }
 
 static void on_signal(evutil_socket_t fd, short events, void *argument)
@@ -519,6 +578,8 @@ static void on_signal(evutil_socket_t fd, short events, void *argument)
 /* Calls the core and sets the timer for its next wish. True: it has more work now. */
 static bool tick(struct mc_server *server)
 {
+    if (server->core == NULL)
+        return false;
     uint64_t due_ms = mc_core_tick(server->core, server->now_ms);
     if (due_ms <= server->now_ms)
         return true;
@@ -537,7 +598,88 @@ static bool tick(struct mc_server *server)
     return false;
 }
 
+/* ---- leadership ---- */
+
+static void drop_connections(struct mc_server *server)
+{
+    for (size_t i = 0; i < server->indices_used; i++) {
+        if (server->connections[i] != NULL)
+            destroy(server->connections[i]);
+    }
+    server->dirty = (struct connection_list){NULL, &server->dirty.first};
+    server->ready = (struct connection_list){NULL, &server->ready.first};
+}
+
+static int core_begin(struct mc_server *server, uint64_t epoch, uint64_t predecessor_end_ms)
+{
+    struct mc_core_config config = server->core_config;
+    config.predecessor_end_ms = predecessor_end_ms;
+    drop_connections(server); /* the core was not told of them; they come again */
+    server->core = mc_core_create(&config, &server->output, server->node, epoch, mc_random_u64(), server->now_ms);
+    server->tick_due_ms = 0;
+    atomic_store(&server->epoch, epoch);
+    return server->core == NULL ? MC_ERR_NO_MEMORY : 0;
+}
+
+/* wanted: an epoch that somebody has seen and ours must reach; 0: none. */
+static void core_end(struct mc_server *server, uint64_t wanted)
+{
+    struct mc_core *core = server->core;
+    server->core = NULL;
+    drop_connections(server);
+    /* Before the memory is given back, which takes its time: nothing is said any more. */
+    if (server->election != NULL)
+        mc_election_yield(server->election, atomic_load(&server->epoch), wanted);
+    mc_core_destroy(core);
+    server->is_role_due = true;
+}
+
+/* Becomes what the election says. Called where nothing points to a connection. 0 or negative. */
+static int keep_role(struct mc_server *server)
+{
+    struct mc_election_role role;
+    uint64_t wanted = server->core == NULL ? 0 : mc_core_wanted_epoch(server->core);
+    if (server->core != NULL && !may_serve(server)) {
+        mc_log(WARNING, "leadership is over: all connections are closed, this master is a standby");
+        core_end(server, 0);
+    } else if (wanted >= MC_EPOCH_LIMIT) {
+        mc_log_limited(WARNING, "a node says that it has met epoch %llu, which cannot be", (unsigned long long)wanted);
+    } else if (wanted > 0) {
+        mc_log(WARNING, "a node has met a later master: epoch %llu at least is needed", (unsigned long long)wanted);
+        core_end(server, wanted);
+        uint64_t epoch = mc_election_epoch_now();
+        if (server->election == NULL)
+            return core_begin(server, epoch > wanted ? epoch : wanted, 0);
+    }
+    if (!server->is_role_due)
+        return 0;
+    server->is_role_due = false;
+    if (server->core != NULL || server->election == NULL)
+        return 0;
+    mc_election_role(server->election, &role);
+    if (role.epoch == 0 || role.epoch == atomic_load(&server->epoch))
+        return 0;
+    return core_begin(server, role.epoch, role.predecessor_end_ms);
+}
+
+void mc_server_describe(struct mc_server *server, struct mc_election_role *role)
+{
+    if (server->election != NULL) {
+        mc_election_describe(server->election, role);
+        return;
+    }
+    *role = (struct mc_election_role){.phase = MC_LEADERSHIP_LEADER, .epoch = atomic_load(&server->epoch)};
+    role->leader_epoch = role->epoch;
+    snprintf(role->leader, sizeof(role->leader), "%s", server->address);
+}
+
 /* ---- the loop ---- */
+
+/* Is there something to be done at the turn's end? A frame that is no activity may have left some. */
+static bool is_pending(const struct mc_server *server)
+{
+    return server->ready.first != NULL || server->dirty.first != NULL || server->is_role_due;
+}
 
 /* Looks without waiting; true when something happened. */
 static bool look(struct mc_server *server)
@@ -562,6 +704,8 @@ static void wait_for_events(struct mc_server *server)
                 server->spin_hits = server->spin_hits < SPIN_HITS_MAX ? server->spin_hits + 1 : SPIN_HITS_MAX;
                 return;
             }
+            if (is_pending(server))
+                return;
         } while (mc_clock_ns() - start_ns < mc_spin_ns());
         server->spin_hits = server->spin_hits > 4 ? server->spin_hits - 4 : 0;
     }
@@ -573,8 +717,9 @@ static void wait_for_events(struct mc_server *server)
 int mc_server_run(struct mc_server *server)
 {
     bool is_busy = true;
+    int rc = 0;
     on_report(-1, 0, server);
-    while (!server->is_stopping) {
+    while (!server->is_stopping && rc == 0) {
         if (is_busy)
             (void)look(server);
         else
@@ -582,26 +727,20 @@ int mc_server_run(struct mc_server *server)
         server->now_ms = mc_clock_ms();
         if (server->has_activity)
             server->active_ms = server->now_ms;
+        rc = keep_role(server);
+        if (rc < 0)
+            break;
         run_ready(server);
         is_busy = tick(server);
-        flush(server);
-        is_busy = is_busy || server->ready.first != NULL || server->dirty.first != NULL;
+        if (server->core == NULL || may_serve(server))
+            flush(server);
+        is_busy = is_busy || is_pending(server);
     }
     mc_mailbox_close(server->mailbox);
-    return 0;
+    return rc;
 }
 
 /* ---- life ---- */
-
-/* Greater at every start, without a file: hundredths of a second since 2025 (engine/layout.h, MC_EPOCH_SHIFT). */
-static uint64_t first_epoch(void)
-{
-    const int64_t start_s = 1735689600; /* 2025-01-01 */
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    int64_t since_s = now.tv_sec > start_s ? now.tv_sec - start_s : 0;
-    return 1 + (uint64_t)since_s * 100 + (uint64_t)now.tv_nsec / 10000000;
-}
 
 static void raise_file_limit(void)
 {
@@ -633,6 +772,11 @@ static int add_events(struct mc_server *server)
         event_assign(&server->unix_event, server->base, server->unix_listener, EV_READ | EV_PERSIST, on_accept, server);
     rc |= event_assign(&server->signal_event, server->base, server->signal_fd, EV_READ | EV_PERSIST, on_signal, server);
     rc |= event_assign(&server->mail_event, server->base, mail, EV_READ | EV_PERSIST, on_mail, server);
+    if (server->election != NULL) {
+        rc |= event_assign(&server->election_event, server->base, mc_election_fd(server->election),
+                           EV_READ | EV_PERSIST, on_election, server);
+        rc |= event_add(&server->election_event, NULL);
+    }
     rc |= event_assign(&server->report_event, server->base, -1, EV_PERSIST, on_report, server);
     rc |= event_assign(&server->resume_event, server->base, -1, 0, on_resume, server);
     rc |= event_assign(&server->tick_event, server->base, -1, 0, on_tick, server);
@@ -644,8 +788,21 @@ static int add_events(struct mc_server *server)
     return rc == 0 ? 0 : MC_ERR_INTERNAL_ERROR;
 }
 
+static int prepare_election(struct mc_server *server, const struct mc_master_config *config, char *error,
+                            size_t error_size)
+{
+    struct mc_election_backend backend;
+    if (!config->ha_enabled)
+        return 0;
+    int rc = mc_election_etcd_create(config->etcd_endpoints, config->cluster_id, config->ha_lease_ttl_ms, &backend,
+                                     error, error_size);
+    if (rc == 0)
+        rc = mc_election_create(&backend, config->ha_lease_ttl_ms, server->address, &server->election);
+    return rc;
+}
+
 /* Everything but the listener. */
-static int prepare(struct mc_server *server, const struct mc_master_config *config)
+static int prepare(struct mc_server *server, const struct mc_master_config *config, char *error, size_t error_size)
 {
     server->now_ms = server->active_ms = mc_clock_ms();
     server->signal_fd = open_signals();
@@ -653,17 +810,24 @@ static int prepare(struct mc_server *server, const struct mc_master_config *conf
     server->connections = calloc(MC_SERVER_CONNECTIONS_MAX, sizeof(server->connections[0]));
     server->free_indices = calloc(MC_SERVER_CONNECTIONS_MAX, sizeof(server->free_indices[0]));
     server->mailbox = mc_mailbox_create();
-    server->epoch = first_epoch();
     server->node = mc_random_id();
-    server->core =
-        mc_core_create(&config->core, &server->output, server->node, server->epoch, mc_random_u64(), server->now_ms);
+    server->core_config = config->core;
+    mc_address_join(server->address, sizeof(server->address), config->rpc_address, server->port);
+    int rc = prepare_election(server, config, error, error_size);
+    if (rc < 0)
+        return rc;
     if (server->signal_fd < 0 || server->base == NULL || server->connections == NULL || server->free_indices == NULL ||
-        server->mailbox == NULL || server->core == NULL)
+        server->mailbox == NULL)
         return MC_ERR_NO_MEMORY;
+    if (server->election == NULL)
+        rc = core_begin(server, mc_election_epoch_now(), 0);
+    if (rc < 0)
+        return rc;
     char name[MC_MASTER_UNIX_MAX];
     mc_master_unix_name(name, sizeof(name), server->node);
     server->unix_listener = mc_unix_listen(name); /* peers of this machine do without it if it fails */
-    return add_events(server);
+    rc = add_events(server);
+    return rc == 0 && server->election != NULL ? mc_election_start(server->election) : rc;
 }
 
 int mc_server_create(const struct mc_master_config *config, struct mc_server **out, char *error, size_t error_size)
@@ -679,12 +843,12 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
     server->ready.last = &server->ready.first;
     raise_file_limit();
     server->listener = mc_server_listen(config->rpc_address, &server->port, "rpc_port", error, error_size);
-    int rc = server->listener < 0 ? server->listener : prepare(server, config);
+    int rc = server->listener < 0 ? server->listener : prepare(server, config, error, error_size);
     if (rc == 0) {
         *out = server;
         return 0;
     }
-    if (server->listener >= 0)
+    if (server->listener >= 0 && error[0] == 0)
         snprintf(error, error_size, "the server cannot be set up: %s", mc_error_text(rc));
     mc_server_destroy(server);
     return rc;
@@ -709,10 +873,8 @@ int mc_server_listen(const char *host, uint16_t *port, const char *flag, char *e
 
 void mc_server_destroy(struct mc_server *server)
 {
-    for (size_t i = 0; i < server->indices_used; i++) {
-        if (server->connections[i] != NULL)
-            destroy(server->connections[i]);
-    }
+    drop_connections(server);
+    mc_election_destroy(server->election); /* after the last word to anybody: now another may lead */
     if (server->core != NULL)
         mc_core_destroy(server->core);
     mc_mailbox_destroy(server->mailbox);
@@ -735,7 +897,7 @@ uint16_t mc_server_port(const struct mc_server *server)
 }
 uint64_t mc_server_epoch(const struct mc_server *server)
 {
-    return server->epoch;
+    return atomic_load(&server->epoch);
 }
 
 int mc_server_ask(struct mc_server *server, mc_question *function, void *argument, uint64_t timeout_ms)

@@ -2,11 +2,14 @@
  * the mailbox by which the HTTP thread asks the core.
  *
  * Invariant: the core is touched by the server's thread only. Every connection that the core was told of is reported as
- * ended exactly once.
+ * ended exactly once, or goes with the core. With HA there is a core only while this master leads; the end of a
+ * leadership closes all connections, and the next one begins with a new core. Nothing is taken in or sent after the
+ * time that the election has granted.
  */
 #ifndef MC_MASTER_SERVER_H
 #define MC_MASTER_SERVER_H
 
+#include "master/election.h"
 #include "master/mailbox.h"
 #include "master/options.h"
 
@@ -31,12 +34,14 @@ int mc_server_run(struct mc_server *server);
 void mc_server_destroy(struct mc_server *server);
 
 /* From the HTTP thread only, one at a time: runs function(core, argument) on the server's thread and waits. As
- * mc_mailbox_ask. */
+ * mc_mailbox_ask; MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS of a standby. */
 int mc_server_ask(struct mc_server *server, mc_question *function, void *argument, uint64_t timeout_ms);
 /* Listens; *port becomes the real one. A descriptor, or negative with a line in error that names address, flag, reason
  * and what to do. */
 int mc_server_listen(const char *host, uint16_t *port, const char *flag, char *error, size_t error_size);
-/* Of this leadership. */
+/* Of this leadership, or of the last one. */
 uint64_t mc_server_epoch(const struct mc_server *server);
+/* Who leads; from any thread. Without HA it is always us. */
+void mc_server_describe(struct mc_server *server, struct mc_election_role *role);
 
 #endif

@@ -10,6 +10,10 @@
 
 #define UNITS_MASK ((1ull << 40) - 1)
 
+/* Stands for every chunk none of whose numbers is in use: all UNUSED. Never written: numbers get into use by node_take
+ * and rebuild_place only, which give the chunk memory first. */
+static struct mc_node hole[MC_NODE_CHUNK];
+
 struct bin {
     unsigned level, index;
 };
@@ -34,7 +38,8 @@ bool mc_space_destroy_slice(struct mc_space *space, size_t count)
 {
     while (count-- > 0 && space->node_fresh > 0) {
         uint32_t chunk = (space->node_fresh - 1) / MC_NODE_CHUNK;
-        free(space->chunks[chunk]);
+        if (space->chunks[chunk] != hole)
+            free(space->chunks[chunk]);
         space->chunks[chunk] = NULL;
         space->node_fresh = chunk * MC_NODE_CHUNK;
     }
@@ -50,24 +55,62 @@ void mc_space_destroy(struct mc_space *space)
     space->chunks = NULL;
 }
 
+/* Memory for the chunk of that number. */
+static bool chunk_make(struct mc_space *space, uint32_t number)
+{
+    struct mc_node **chunk = &space->chunks[number / MC_NODE_CHUNK];
+    if (*chunk != NULL && *chunk != hole)
+        return true;
+    uint32_t left = space->node_limit - number / MC_NODE_CHUNK * MC_NODE_CHUNK;
+    struct mc_node *made = calloc(left < MC_NODE_CHUNK ? left : MC_NODE_CHUNK, sizeof(struct mc_node));
+    if (made == NULL)
+        return false;
+    *chunk = made;
+    return true;
+}
+
+static void list_number(struct mc_space *space, uint32_t number)
+{
+    struct mc_node *node = mc_space_node(space, number);
+    node->state = MC_NODE_UNUSED;
+    node->listed = 1;
+    node->list_next = space->node_free;
+    space->node_free = number;
+}
+
+/* The numbers of one hole join the list. */
+static void hole_fill(struct mc_space *space)
+{
+    while (space->hole_count > 0 && space->hole_top > 0) {
+        uint32_t chunk = --space->hole_top;
+        if (space->chunks[chunk] != hole)
+            continue;
+        if (!chunk_make(space, chunk * MC_NODE_CHUNK)) {
+            space->hole_top++;
+            return;
+        }
+        space->hole_count--;
+        for (uint32_t number = (chunk + 1) * MC_NODE_CHUNK; number > chunk * MC_NODE_CHUNK; number--)
+            list_number(space, number - 1);
+        return;
+    }
+}
+
 static uint32_t node_take(struct mc_space *space)
 {
+    if (space->node_free == MC_NODE_NONE && space->hole_count > 0 && space->reclaim == space->reclaim_end)
+        hole_fill(space);
     uint32_t number = space->node_free;
     if (number != MC_NODE_NONE) {
-        space->node_free = mc_space_node(space, number)->list_next;
+        struct mc_node *node = mc_space_node(space, number);
+        space->node_free = node->list_next;
+        node->listed = 0;
         space->node_count++;
         return number;
     }
     number = space->node_fresh;
-    if (number >= space->node_limit)
+    if (number >= space->node_limit || !chunk_make(space, number))
         return MC_NODE_NONE;
-    struct mc_node **chunk = &space->chunks[number / MC_NODE_CHUNK];
-    if (*chunk == NULL) {
-        uint32_t left = space->node_limit - number;
-        *chunk = calloc(left < MC_NODE_CHUNK ? left : MC_NODE_CHUNK, sizeof(struct mc_node));
-        if (*chunk == NULL)
-            return MC_NODE_NONE;
-    }
     space->node_fresh++;
     space->node_count++;
     return number;
@@ -75,10 +118,7 @@ static uint32_t node_take(struct mc_space *space)
 
 static void node_give(struct mc_space *space, uint32_t number)
 {
-    struct mc_node *node = mc_space_node(space, number);
-    node->state = MC_NODE_UNUSED;
-    node->list_next = space->node_free;
-    space->node_free = number;
+    list_number(space, number);
     space->node_count--;
 }
 
@@ -247,6 +287,84 @@ void mc_space_release(struct mc_space *space, uint32_t number)
     bin_insert(space, number);
 }
 
+/* ---- rebuilding ---- */
+
+bool mc_space_rebuild_begin(struct mc_space *space, uint32_t slot_top)
+{
+    mc_assert(space->node_fresh == 0 && space->end == 0);
+    if (slot_top > space->node_limit)
+        return false;
+    for (uint32_t chunk = 0; chunk < slot_top / MC_NODE_CHUNK; chunk++)
+        space->chunks[chunk] = hole;
+    if (slot_top % MC_NODE_CHUNK != 0 && !chunk_make(space, slot_top)) /* fresh numbers share it: it is no hole */
+        return false;
+    space->node_fresh = space->reclaim_end = slot_top;
+    return true;
+}
+
+/* The units before `offset` that nothing was said of are free. */
+static bool rebuild_gap(struct mc_space *space, uint64_t offset)
+{
+    uint64_t units = offset - space->end;
+    if (mc_space_grow(space, units))
+        return true;
+    if (space->last == MC_NODE_NONE)
+        return false;
+    struct mc_node *last = mc_space_node(space, space->last);
+    last->size = (last->size + units) & UNITS_MASK;
+    space->end += units;
+    return true;
+}
+
+enum mc_space_placed mc_space_rebuild_place(struct mc_space *space, uint32_t number, uint64_t offset, uint64_t units,
+                                            uint64_t limit)
+{
+    if (number >= space->reclaim_end || units == 0 || limit > MC_SPACE_UNITS_MAX || units > limit ||
+        offset > limit - units || offset < space->end)
+        return MC_SPACE_REFUSED;
+    const struct mc_node *there = mc_space_node(space, number);
+    if (there->state != MC_NODE_UNUSED || there->listed)
+        return MC_SPACE_REFUSED;
+    if (!chunk_make(space, number) || !rebuild_gap(space, offset))
+        return MC_SPACE_NO_MEMORY;
+    struct mc_node *node = mc_space_node(space, number);
+    node->offset = offset & UNITS_MASK;
+    node->size = units & UNITS_MASK;
+    node->state = MC_NODE_GRANTED;
+    node->physical_previous = space->last;
+    node->physical_next = MC_NODE_NONE;
+    if (space->last != MC_NODE_NONE)
+        mc_space_node(space, space->last)->physical_next = number;
+    space->last = number;
+    space->end += units;
+    space->node_count++;
+    return MC_SPACE_PLACED;
+}
+
+void mc_space_rebuild_end(struct mc_space *space)
+{
+    space->reclaim = 0;
+    space->hole_top = space->reclaim_end / MC_NODE_CHUNK;
+}
+
+bool mc_space_reclaim(struct mc_space *space, uint32_t count)
+{
+    while (space->reclaim < space->reclaim_end && count > 0) {
+        uint32_t number = space->reclaim, chunk = number / MC_NODE_CHUNK;
+        count--;
+        if (space->chunks[chunk] == hole) {
+            space->hole_count++; /* and stays one until the end of the reclaiming */
+            space->reclaim = (chunk + 1) * MC_NODE_CHUNK;
+            continue;
+        }
+        const struct mc_node *node = mc_space_node(space, number);
+        if (node->state == MC_NODE_UNUSED && !node->listed)
+            list_number(space, number);
+        space->reclaim++;
+    }
+    return space->reclaim < space->reclaim_end;
+}
+
 static const char *check_bins(const struct mc_space *space, uint32_t *free_blocks)
 {
     for (unsigned level = 0; level < MC_SPACE_LEVELS; level++) {
@@ -299,6 +417,15 @@ const char *mc_space_check(const struct mc_space *space)
     for (uint32_t number = space->node_free; number != MC_NODE_NONE; number = mc_space_node(space, number)->list_next)
         if (mc_space_node(space, number)->state != MC_NODE_UNUSED || ++unused > space->node_fresh)
             return "free numbers";
+    for (uint32_t number = space->reclaim_end; number > 0;) { /* not yet listed after a rebuild */
+        const struct mc_node *node = mc_space_node(space, --number);
+        bool in_hole = space->chunks[number / MC_NODE_CHUNK] == hole;
+        if (node->state != MC_NODE_UNUSED || node->listed)
+            continue;
+        if (number < space->reclaim && !in_hole)
+            return "a number was not reclaimed";
+        unused++;
+    }
     if (unused + count != space->node_fresh || space->node_fresh > space->node_limit)
         return "a number was lost";
     const char *wrong = check_bins(space, &binned);

@@ -8,7 +8,8 @@
  * Invariants (proved by mc_core_check): an object is in the table from its first grant until its last replica leaves;
  * `visible` exactly when nothing granted is left and something is live; a live node is in its segment's `normal` or
  * `soft` list exactly when its object is visible and not pinned hard; used, clearing and quarantine of a segment are
- * the sums over its nodes. */
+ * the sums over its nodes; the live replicas of an object have one version; a segment that is recovering is not OK; a
+ * tombstone has no replica. */
 #ifndef MC_MASTER_STATE_H
 #define MC_MASTER_STATE_H
 
@@ -51,7 +52,26 @@
 #define MC_POPULATING_MS                                                                                               \
     3000u /* a segment that grew within this time is waited for instead of evicted from; a few heartbeats */
 #define MC_REPORT_WINDOW_MS 10000u
-#define MC_DISTRUST_MS 1000u
+#define MC_DISTRUST_MS 1000u    /* what a second reporter costs a segment, at least */
+#define MC_BACK_MS 3000u        /* after a takeover reports are not believed without a failed probe */
+#define MC_PROBE_ANSWER_MS 100u /* without a PONG for so long a segment that was reported is suspect */
+#define MC_PROBE_EVERY_MS 200u
+#define MC_CHECKS_MAX 16u    /* CHECKs to one segment whose outcome is open */
+#define MC_CHECK_MS 10000u   /* without LOST for so long the replica is taken for sound */
+#define MC_BUSY_RETRY_MS 50u /* after that, and as much again by chance, a request that was too much comes again */
+
+/* recovery */
+#define MC_EPOCH_MAX ((1ull << (64 - MC_EPOCH_SHIFT)) - 2)
+#define MC_INVENTORY_ITEMS_MAX 512u
+#define MC_BASES_MAX 254u
+#define MC_BASE_RAW 255u /* of CLEARING only: the upper bits of the generation are in node->pointer */
+#define MC_EVIDENCE_MAX 64u
+#define MC_TOMBSTONES_MAX (4u << 20)
+#define MC_SLICE_TOMBSTONES 2048u
+
+/* Share of placement: what was placed counts half as much every second. */
+#define MC_SHARE_SLACK (64ull << 20) /* bytes */
+#define MC_SHARE_SLACK_PART 64u      /* or this part of the capacity, if that is more */
 
 enum { MC_CORE_LOG_DEBUG = 1, MC_CORE_LOG_INFO = 2, MC_CORE_LOG_WARNING = 3 }; /* as enum mc_log_level */
 enum { MC_SEGMENT_OK = 0, MC_SEGMENT_SUSPECT = 1, MC_SEGMENT_GONE = 2 };
@@ -103,6 +123,7 @@ struct mc_member {
     uint64_t seen_ms;       /* life time (core->life_ms) of its last sign of life */
     bool had_keeper;        /* from then on it is mortal */
     bool keeper_lost, silent;
+    bool departed; /* silent for depart_ms: its segments may be acted upon */
 };
 
 struct mc_reading {
@@ -122,6 +143,18 @@ struct mc_connection {
     struct mc_reading *reading;
 };
 
+enum mc_inventory {
+    MC_INVENTORY_NONE,
+    MC_INVENTORY_EARLIER, /* of memory that was mounted under an earlier epoch: the space is being rebuilt from it */
+    MC_INVENTORY_TAKEOVER /* of memory of this epoch that another process has taken up: it is compared */
+};
+
+struct mc_check {
+    uint64_t generation, sent_ms;
+    uint32_t slot;
+    bool open;
+};
+
 struct mc_segment {
     uint32_t number; /* reuse count of the index << 16 | index */
     uint16_t index;
@@ -133,6 +166,7 @@ struct mc_segment {
     struct mc_connection *owner; /* NULL: CLEAR and CUT are held back */
     struct mc_link of_member;
     struct mc_segment *name_next; /* same name */
+    bool named;                   /* found by its name */
     uint64_t name_hash;
     char name[MC_SEGMENT_TEXT_MAX + 1], tcp_address[MC_SEGMENT_TEXT_MAX + 1], unix_path[MC_SEGMENT_TEXT_MAX + 1];
     uint64_t capacity, populated; /* bytes */
@@ -151,13 +185,34 @@ struct mc_segment {
     struct mc_link dirty;                /* in core->dirty while something is unsent and can be sent */
     struct mc_link busy;                 /* in core->busy while ticks have work here: release, debt */
 
+    /* Recovery. recovering: not offered, nothing is placed there. inventory: what its next INVENTORY is taken for, NONE
+     * when the last was merged. */
+    bool recovering, sequence_known;
+    uint8_t inventory;
+    uint16_t round;       /* of inventories of this segment; nodes that were met carry it */
+    uint32_t sequence;    /* wanted next */
+    uint64_t back_ms;     /* when a takeover was complete; 0 = never */
+    uint32_t drop_cursor; /* while recovering after a takeover: nodes before this one were looked at */
+    bool dropping;
+    uint64_t earlier_epoch;  /* under which its contents were mounted before, 0 = none */
+    int64_t contact_ms;      /* and when its owner last had a sign of that master */
+    struct mc_link recovery; /* in core->recovering while recovering */
+
     uint64_t demand_ms, demand; /* units that allocations missed within this millisecond */
     uint64_t want, want_size;   /* units evicted for the last failure, doubled each time; for requests of that size */
     uint64_t debt;              /* units still to be evicted by ticks */
 
     struct mc_member *reporter; /* compared only, never followed */
     uint64_t reported_ms, distrust_until_ms;
-    struct mc_link distrusted;
+    bool distrusted;        /* a probe failed or two members complained: only a PONG helps */
+    bool probing;           /* a PONG is awaited */
+    uint32_t probe;         /* number of the last PING */
+    uint64_t probe_ms;      /* when it was sent */
+    struct mc_link watched; /* in core->watched while probing or distrusted */
+
+    struct mc_check checks[MC_CHECKS_MAX];
+
+    uint64_t recent, recent_s; /* units placed, halved every second; second in which that was last done */
 
     uint32_t avoid_stamp, pick_stamp; /* of the put start, of the item that is being placed */
 };
@@ -229,7 +284,7 @@ struct mc_core {
 
     struct mc_map connections, members_by_id, segments_by_id, segments_by_name;
     struct mc_link members; /* by seen_ms, oldest first */
-    struct mc_link puts_by_age, puts_dying, jobs, dirty, busy, distrusted;
+    struct mc_link puts_by_age, puts_dying, jobs, dirty, busy, watched, recovering;
     uint32_t job_count; /* REMOVE jobs */
     struct mc_table puts, waits;
 
@@ -238,12 +293,29 @@ struct mc_core {
     uint32_t segment_cursor, segment_count, segment_top; /* top: one more than the highest index ever used */
     struct mc_segment **ok, **roomy;
     uint32_t ok_count, roomy_count;
+    uint64_t ok_capacity;      /* sum over `ok` */
+    uint64_t recent, recent_s; /* units placed anywhere, as in a segment */
     uint32_t stamp;
     uint32_t rotation;       /* of replicas over gets */
     uint32_t evictions_left; /* of this input */
 
     struct mc_objects objects;
     uint64_t visible_count, soft_count;
+
+    /* Recovery: see recover.c. */
+    uint64_t wanted_epoch;
+    uint64_t
+        bases[MC_BASES_MAX]; /* least generations that nodes of earlier epochs count from; 1 stands for the first */
+    uint32_t base_count, base_last;
+    struct mc_evidence {
+        uint64_t epoch;
+        int64_t alive_ms;
+    } evidence[MC_EVIDENCE_MAX]; /* by ascending epoch and descending time */
+    uint32_t evidence_count;
+    uint32_t evidence_cursor, evidence_left; /* the next so many indexes of segments are to be judged by it */
+    bool refuse_earlier;          /* something was removed that cannot be named: no further entry of an earlier epoch */
+    struct mc_object *tombstones; /* the newest; the rest hangs on it */
+    uint64_t tombstone_count;
     struct mc_buffer scratch;
     struct mc_core_statistics statistics;
 };
@@ -262,9 +334,19 @@ static inline struct mc_object *mc_node_object(const struct mc_node *node)
 {
     return (struct mc_object *)(uintptr_t)node->pointer;
 }
+static inline uint64_t mc_base(const struct mc_core *core, unsigned base)
+{
+    return base == 0 ? core->epoch << MC_EPOCH_SHIFT : core->bases[base - 1];
+}
 static inline uint64_t mc_node_generation(const struct mc_core *core, const struct mc_node *node)
 {
-    return (core->epoch << MC_EPOCH_SHIFT) + ((uint64_t)node->generation_high << 32 | node->generation_low);
+    uint64_t counter = (uint64_t)node->generation_high << 32 | node->generation_low;
+    return node->base == MC_BASE_RAW ? (uint64_t)node->pointer << 40 | counter : mc_base(core, node->base) + counter;
+}
+/* What all replicas of one put share, and what grows with every put of a key. */
+static inline uint64_t mc_node_version(const struct mc_core *core, const struct mc_node *node)
+{
+    return mc_node_generation(core, node) - node->replica;
 }
 static inline uint64_t mc_extent_units(uint64_t length, size_t key_length)
 {
@@ -299,6 +381,11 @@ void mc_core_close(struct mc_core *core, struct mc_connection *connection);
 void mc_core_malformed(struct mc_core *core, struct mc_connection *connection, const char *what);
 void mc_core_reply_code(struct mc_core *core, uint64_t connection, enum mc_message type, uint64_t request_id,
                         int32_t code);
+/* FAILED; with BUSY it says when to come again. */
+void mc_core_reply_failed(struct mc_core *core, uint64_t connection, uint64_t request_id, int32_t code);
+/* A frame of head `segment` and that list of slots, request 0. */
+void mc_core_send_slots(struct mc_core *core, const struct mc_connection *to, enum mc_message type, uint32_t segment,
+                        const struct mc_wire_slot *slots, uint32_t count);
 uint64_t mc_core_random(struct mc_core *core);
 uint64_t mc_core_hash_id(const struct mc_core *core, struct mc_id id);
 
@@ -310,15 +397,30 @@ void mc_members_tick(struct mc_core *core);
 void mc_member_destroy(struct mc_core *core, struct mc_member *member);
 void mc_writer_release(struct mc_writer *writer);
 /* Of this core, for a member that ended: its connections are closed, its grants cut, its segments gone. */
+/* A sign of life: its silence is counted from now on. */
+void mc_member_seen(struct mc_core *core, struct mc_member *member);
 void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *why);
 
-/* segment.c */
+/* segment.c; probe.c: report, pong, segments_tick, segments_due */
 void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_describe(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_report(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 /* By number; NULL when unknown or gone. */
 struct mc_segment *mc_segment_find(const struct mc_core *core, uint32_t number);
+/* Nothing can bring its contents back before what we do now is known to all: it is gone, or not OK and its owner was
+ * silent for depart_ms. */
+bool mc_segment_departed(const struct mc_segment *segment);
+/* Who waits for CLEARED of a segment that is departed need not. */
+void mc_segment_release(struct mc_core *core, struct mc_segment *segment);
+/* A segment of its id: made, or NULL when something is full. */
+struct mc_segment *mc_segment_add(struct mc_core *core, struct mc_member *member, const struct mc_wire_mount *mount);
+/* The segment belongs to another process now. False when memory is out, nothing is changed then. */
+bool mc_segment_take_over(struct mc_core *core, struct mc_segment *segment, struct mc_member *member,
+                          const struct mc_wire_mount *mount);
+void mc_segment_pong(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+/* The time of the next probe or of the end of one; UINT64_MAX = none. */
+uint64_t mc_segments_due(const struct mc_core *core);
 /* Derives OK or SUSPECT from what is known of the owner. */
 void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment);
 /* The connection its CLEARs went to is no more. */
@@ -330,6 +432,39 @@ void mc_segment_update_room(struct mc_core *core, struct mc_segment *segment);
 void mc_segments_tick(struct mc_core *core);
 /* Frees it; its nodes must be of no consequence any more. */
 void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment);
+
+/* recover.c: contents of earlier epochs and of restarted owners */
+/* Is memory that was last mounted under that earlier epoch wanted? */
+bool mc_recover_wanted(struct mc_core *core, uint64_t epoch, int64_t contact_ms);
+/* A peer has met a master of that epoch, alive age_ms ago. False when that epoch is above ours. */
+bool mc_recover_seen_epoch(struct mc_core *core, uint64_t epoch, uint32_t age_ms);
+/* An epoch above ours was named. */
+void mc_recover_wish_epoch(struct mc_core *core, uint64_t epoch);
+/* The segment awaits its inventory. For EARLIER it must be new; false when its slots cannot be as the owner says. */
+bool mc_recover_begin(struct mc_core *core, struct mc_segment *segment, enum mc_inventory inventory, uint32_t slot_top);
+void mc_recover_inventory(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+/* A slice of what follows the last INVENTORY; true when more is left. */
+bool mc_recover_work(struct mc_core *core, struct mc_segment *segment);
+/* Contents of an earlier epoch may still come: nothing is to be acknowledged that they could undo. */
+bool mc_recover_unsettled(const struct mc_core *core);
+/* Judges by new evidence, frees tombstones, ends graces; true when there is more to do. */
+bool mc_recover_tick(struct mc_core *core);
+void mc_recover_lost(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_recover_rotten(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+/* Contents of earlier epochs may still come: what goes must be remembered. */
+bool mc_recover_open(const struct mc_core *core);
+/* What is known of all keys is no longer enough to judge further entries of earlier epochs. */
+void mc_recover_refuse(struct mc_core *core);
+/* The object has no replica any more and leaves. bound: entries of earlier epochs of at least that version may bring it
+ * back; UINT64_MAX = none may. */
+void mc_tombstone_make(struct mc_core *core, struct mc_object *object, uint64_t bound);
+/* A key that is not in the table was removed. */
+void mc_tombstone_add(struct mc_core *core, struct mc_span key);
+/* It is an object again, without a replica, not visible. */
+void mc_tombstone_revive(struct mc_core *core, struct mc_object *object);
+struct mc_object *mc_tombstone_next(const struct mc_object *object);
+/* The object of that key, or NULL; tombstones do not count. */
+struct mc_object *mc_object_find(const struct mc_core *core, struct mc_span key);
 
 /* place.c: where to put a replica */
 struct mc_placement {
@@ -374,11 +509,17 @@ void mc_object_link(struct mc_object *object, struct mc_segment *segment, uint32
 void mc_object_unlink(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
 /* Nothing is granted any more, something is live. */
 void mc_object_appear(struct mc_core *core, struct mc_object *object);
-/* Leaves the table and dies; must have no replica. */
-void mc_object_vanish(struct mc_core *core, struct mc_object *object);
-/* One live replica goes; the object with it when it was the last. */
+/* The same without counting it as a put. */
+void mc_object_show(struct mc_core *core, struct mc_object *object);
+/* One more live replica of an object that is visible. */
+void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
+/* Leaves the table and dies; must have no replica. bound: of its tombstone. */
+void mc_object_vanish(struct mc_core *core, struct mc_object *object, uint64_t bound);
+/* One live replica goes; the object with it when it was the last, and then for good. */
 void mc_object_drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
                             struct mc_wait *wait);
+/* The same for a replica that is lost by itself: another one of an earlier epoch may bring the object back. */
+void mc_object_lose_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
 /* All of a visible object goes. */
 void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait);
 /* To the young end, and on with the soft pin. */
@@ -399,6 +540,8 @@ void mc_grant_fail(struct mc_core *core, struct mc_segment *segment, uint32_t sl
 /* Cuts old grants and those of the dead, a slice; true when more is left. */
 bool mc_puts_tick(struct mc_core *core);
 void mc_put_destroy(struct mc_core *core, struct mc_put *put);
+/* The owner has the slot live: its LIVE was lost. */
+void mc_put_found_live(struct mc_core *core, struct mc_segment *segment, uint32_t slot);
 
 /* request.c */
 void mc_request_get(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);

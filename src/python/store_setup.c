@@ -25,6 +25,7 @@ enum setup_at {
     AT_TENANT_ID,
     AT_ENABLE_CLIENT_HTTP_SERVER,
     AT_CLIENT_HTTP_PORT,
+    AT_DATA_DIR,
     AT_COUNT
 };
 
@@ -47,6 +48,7 @@ static const struct setup_parameter {
     [AT_TENANT_ID] = {"tenant_id", NULL, false, false},
     [AT_ENABLE_CLIENT_HTTP_SERVER] = {"enable_client_http_server", NULL, false, false},
     [AT_CLIENT_HTTP_PORT] = {"client_http_port", NULL, false, false},
+    [AT_DATA_DIR] = {"data_dir", NULL, false, false},
 };
 
 /* ---- sizes ---- */
@@ -205,7 +207,7 @@ static int take_dict(PyObject *config, PyObject **values)
 static int take_text(PyObject *value, enum setup_at at, const char **text)
 {
     *text = NULL;
-    if (value == NULL)
+    if (value == NULL || (at == AT_DATA_DIR && value == Py_None))
         return 0;
     Py_ssize_t length = 0;
     if (!PyUnicode_Check(value)) {
@@ -260,6 +262,7 @@ static int make_config(PyObject **values, bool from_dict, struct mc_store_config
         {AT_PROTOCOL, &config->protocol},
         {AT_RDMA_DEVICES, &config->rdma_devices},
         {AT_MASTER_SERVER_ADDR, &config->master_server_addr},
+        {AT_DATA_DIR, &config->data_dir},
     };
     memset(config, 0, sizeof(*config));
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
@@ -295,7 +298,7 @@ const char mc_py_doc_setup[] =
     "setup(local_hostname, metadata_server, global_segment_size, local_buffer_size, protocol, rdma_devices, "
     "master_server_addr, "
     "engine=None, enable_ssd_offload=False, ssd_offload_path='', tenant_id='default', enable_client_http_server=False, "
-    "client_http_port=9300)\n--\n\n"
+    "client_http_port=9300, data_dir=None)\n--\n\n"
     "Joins a cluster; also setup(config) with one dict of the same names.\n\n"
     "local_hostname       \"host\" or \"host:port\" under which others reach this store; no port: the system chooses "
     "one.\n"
@@ -305,7 +308,11 @@ const char mc_py_doc_setup[] =
     "protocol             \"tcp\" or \"rdma\".\n"
     "rdma_devices         accepted; \"\" by default. Other spelling: device_name.\n"
     "master_server_addr   \"host:port\" of mooncake_master. Other spelling: master_server_address.\n"
-    "engine               accepted; the store has its own transport.\n\n"
+    "engine               accepted; the store has its own transport.\n"
+    "data_dir             the segment lies in files there, best under /dev/shm, and outlives the process: the next "
+    "store takes\n"
+    "                     it up with its objects. None: environment MC_DATA_DIR; \"\": none. None of it is in the "
+    "original.\n\n"
     "Sizes are int or text such as \"3gb\", \"16 MB\" (powers of 1024). In the dict every value may be a str, "
     "local_hostname and\n"
     "metadata_server must be there, sizes are 16 MB and the master 127.0.0.1:50051 when not given, unknown keys are "

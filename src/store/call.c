@@ -71,139 +71,135 @@ static int check_keys(const struct mc_bytes *keys, size_t count)
     return 0;
 }
 
-/* One slice of a batch: `keys` are all well formed. Returns 0 with results set, or the error of the call. */
-static int exist_slice(struct mc_store *store, const struct keys_request *request, uint64_t deadline_ns, int *results)
+/* ---- exist, size, remove: a code for each key ---- */
+
+typedef void put_result(void *results, size_t index, int64_t result);
+
+struct keys_call { /* one kind of call */
+    mc_link_build *build;
+    enum mc_message reply;
+    /* Sets the results of request->count keys from `at` on. 0, or the error of the whole request. repeated: the request
+     * may have been carried out before, its answer was lost. */
+    int (*read)(struct mc_reader *reader, const struct keys_request *request, bool repeated, void *results, size_t at);
+    put_result *put;
+};
+
+static void put_int(void *results, size_t index, int64_t result)
 {
-    struct mc_link *link;
-    struct mc_reader reader;
+    ((int *)results)[index] = (int)result;
+}
+static void put_int64(void *results, size_t index, int64_t result)
+{
+    ((int64_t *)results)[index] = result;
+}
+
+static int read_exist(struct mc_reader *reader, const struct keys_request *request, bool repeated, void *results,
+                      size_t at)
+{
     struct mc_wire_exist_reply reply;
-    int rc = mc_link_call(store, deadline_ns, build_exist, request, MC_MESSAGE_EXIST_REPLY, &link, &reader);
-    if (rc < 0)
-        return rc;
-    mc_wire_exist_reply_read(&reader, &reply);
-    rc = reader.bad || reply.results.length != request->count ? MC_ERR_PROTOCOL : reply.code;
+    (void)repeated;
+    mc_wire_exist_reply_read(reader, &reply);
+    int rc = reader->bad || reply.results.length != request->count ? MC_ERR_PROTOCOL : reply.code;
     for (size_t i = 0; rc == 0 && i < request->count; i++)
-        results[i] = ((const uint8_t *)reply.results.data)[i] == 1;
-    mc_link_return(store, link);
+        put_int(results, at + i, ((const uint8_t *)reply.results.data)[i] == 1);
     return rc;
 }
 
-static int size_slice(struct mc_store *store, const struct keys_request *request, uint64_t deadline_ns,
-                      int64_t *results)
+static int read_size(struct mc_reader *reader, const struct keys_request *request, bool repeated, void *results,
+                     size_t at)
 {
-    struct mc_link *link;
-    struct mc_reader reader;
     struct mc_wire_none head;
     struct mc_wire_found found;
-    int rc = mc_link_call(store, deadline_ns, build_size, request, MC_MESSAGE_GET_FOUND, &link, &reader);
-    if (rc < 0)
-        return rc;
-    mc_wire_none_read(&reader, &head);
-    size_t count = mc_list_read(&reader);
+    (void)repeated;
+    mc_wire_none_read(reader, &head);
+    size_t count = mc_list_read(reader);
     for (size_t i = 0; i < count && i < request->count; i++) {
-        mc_wire_found_read(&reader, &found);
-        results[i] = found.code < 0 ? found.code : (int64_t)found.length;
+        mc_wire_found_read(reader, &found);
+        put_int64(results, at + i, found.code < 0 ? found.code : (int64_t)found.length);
     }
-    rc = reader.bad || count != request->count ? MC_ERR_PROTOCOL : 0;
-    mc_link_return(store, link);
-    return rc;
+    return reader->bad || count != request->count ? MC_ERR_PROTOCOL : 0;
 }
 
-static int remove_slice(struct mc_store *store, const struct keys_request *request, uint64_t deadline_ns, int *results)
+static int read_remove(struct mc_reader *reader, const struct keys_request *request, bool repeated, void *results,
+                       size_t at)
+{
+    struct mc_wire_none head;
+    struct mc_wire_code code;
+    mc_wire_none_read(reader, &head);
+    size_t count = mc_list_read(reader);
+    for (size_t i = 0; i < count && i < request->count; i++) {
+        mc_wire_code_read(reader, &code);
+        /* Not there any more: the try whose answer was lost has removed it. */
+        put_int(results, at + i, repeated && code.code == MC_ERR_OBJECT_NOT_FOUND ? 0 : code.code);
+    }
+    return reader->bad || count != request->count ? MC_ERR_PROTOCOL : 0;
+}
+
+/* One slice of a batch: its keys are all well formed. */
+static int call_slice(struct mc_store *store, const struct keys_call *call, const struct keys_request *request,
+                      uint64_t deadline_ns, void *results, size_t at)
 {
     struct mc_link *link;
     struct mc_reader reader;
-    struct mc_wire_none head;
-    struct mc_wire_code code;
-    int rc = mc_link_call(store, deadline_ns, build_remove, request, MC_MESSAGE_REMOVE_REPLY, &link, &reader);
-    if (rc < 0)
-        return rc;
-    mc_wire_none_read(&reader, &head);
-    size_t count = mc_list_read(&reader);
-    for (size_t i = 0; i < count && i < request->count; i++) {
-        mc_wire_code_read(&reader, &code);
-        results[i] = code.code;
+    int rc = mc_link_call(store, deadline_ns, call->build, request, call->reply, &link, &reader);
+    if (rc == 0) {
+        rc = call->read(&reader, request, link->repeated, results, at);
+        mc_link_return(store, link);
     }
-    rc = reader.bad || count != request->count ? MC_ERR_PROTOCOL : 0;
-    mc_link_return(store, link);
+    for (size_t i = 0; rc < 0 && i < request->count; i++)
+        call->put(results, at + i, rc);
     return rc;
 }
 
-/* Runs `body` for each slice [at, at + slice.count) of well-formed keys; a malformed key makes a slice of its own, for
- * which `bad` runs. */
-#define MC_FOR_SLICES(keys, count, bad, body)                                                                          \
-    for (size_t at = 0; at < (count);) {                                                                               \
-        int key_code = mc_key_check((keys)[at]);                                                                       \
-        if (key_code < 0) {                                                                                            \
-            bad;                                                                                                       \
-            at++;                                                                                                      \
-            continue;                                                                                                  \
-        }                                                                                                              \
-        struct keys_request slice = {.keys = (keys) + at, .count = 1};                                                 \
-        while (slice.count < MC_BATCH_MAX && at + slice.count < (count) &&                                             \
-               mc_key_check((keys)[at + slice.count]) == 0)                                                            \
-            slice.count++;                                                                                             \
-        body;                                                                                                          \
-        at += slice.count;                                                                                             \
-    }
-
-int mc_store_exist(struct mc_store *store, const struct mc_bytes *keys, size_t count, int *results)
+/* Runs slices of at most MC_BATCH_MAX well-formed keys; malformed ones get their code without a question. Returns the
+ * first error of a whole slice. */
+static int call_keys(struct mc_store *store, const struct keys_call *call, const struct mc_bytes *keys, size_t count,
+                     bool force, void *results)
 {
     int rc = mc_store_enter(store), first = 0;
     if (rc < 0) {
         for (size_t i = 0; i < count; i++)
-            results[i] = rc;
+            call->put(results, i, rc);
         return rc;
     }
     uint64_t deadline_ns = mc_store_deadline(store, 0);
-    MC_FOR_SLICES(keys, count, results[at] = key_code, {
-        rc = exist_slice(store, &slice, deadline_ns, results + at);
-        for (size_t i = 0; rc < 0 && i < slice.count; i++)
-            results[at + i] = rc;
+    for (size_t at = 0; at < count;) {
+        struct keys_request slice = {.keys = keys + at, .force = force};
+        rc = 0;
+        while (slice.count < MC_BATCH_MAX && at + slice.count < count &&
+               (rc = mc_key_check(keys[at + slice.count])) == 0)
+            slice.count++;
+        if (slice.count == 0) {
+            call->put(results, at++, rc);
+            continue;
+        }
+        rc = call_slice(store, call, &slice, deadline_ns, results, at);
         first = first < 0 ? first : rc;
-    });
+        at += slice.count;
+    }
     mc_store_leave(store);
     return first;
+}
+
+int mc_store_exist(struct mc_store *store, const struct mc_bytes *keys, size_t count, int *results)
+{
+    static const struct keys_call call = {build_exist, MC_MESSAGE_EXIST_REPLY, read_exist, put_int};
+    return call_keys(store, &call, keys, count, false, results);
 }
 
 int mc_store_size(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results)
 {
-    int rc = mc_store_enter(store), first = 0;
-    if (rc < 0) {
-        for (size_t i = 0; i < count; i++)
-            results[i] = rc;
-        return rc;
-    }
-    uint64_t deadline_ns = mc_store_deadline(store, 0);
-    MC_FOR_SLICES(keys, count, results[at] = key_code, {
-        rc = size_slice(store, &slice, deadline_ns, results + at);
-        for (size_t i = 0; rc < 0 && i < slice.count; i++)
-            results[at + i] = rc;
-        first = first < 0 ? first : rc;
-    });
-    mc_store_leave(store);
-    return first;
+    static const struct keys_call call = {build_size, MC_MESSAGE_GET_FOUND, read_size, put_int64};
+    return call_keys(store, &call, keys, count, false, results);
 }
 
 int mc_store_remove(struct mc_store *store, const struct mc_bytes *keys, size_t count, bool force, int *results)
 {
-    int rc = mc_store_enter(store), first = 0;
-    if (rc < 0) {
-        for (size_t i = 0; i < count; i++)
-            results[i] = rc;
-        return rc;
-    }
-    uint64_t deadline_ns = mc_store_deadline(store, 0);
-    MC_FOR_SLICES(keys, count, results[at] = key_code, {
-        slice.force = force;
-        rc = remove_slice(store, &slice, deadline_ns, results + at);
-        for (size_t i = 0; rc < 0 && i < slice.count; i++)
-            results[at + i] = rc;
-        first = first < 0 ? first : rc;
-    });
-    mc_store_leave(store);
-    return first;
+    static const struct keys_call call = {build_remove, MC_MESSAGE_REMOVE_REPLY, read_remove, put_int};
+    return call_keys(store, &call, keys, count, force, results);
 }
+
+/* ---- the rest ---- */
 
 static int64_t removal(struct mc_store *store, mc_link_build *build, const void *context)
 {

@@ -3,6 +3,7 @@
 
 #include "env/clock.h"
 #include "env/thread.h"
+#include "store/master_address.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 struct mc_connector { /* freed by the posted function, or by the thread when it was abandoned before it posted */
     pthread_mutex_t lock;
     struct mc_serve *serve; /* NULL: abandoned */
-    char address[MC_ADDRESS_MAX];
+    char address[MC_MASTER_ADDRESS_MAX];
     uint32_t timeout_ms;
     int fd;
     void (*done)(void *context, int fd);
@@ -43,7 +44,7 @@ static void on_result(void *argument)
 static void *connector_run(void *argument)
 {
     struct mc_connector *connector = argument;
-    int fd = mc_tcp_connect(connector->address, mc_clock_ns() + connector->timeout_ms * 1000000ull);
+    int fd = mc_master_connect(connector->address, mc_clock_ns() + connector->timeout_ms * 1000000ull, NULL);
     pthread_mutex_lock(&connector->lock);
     bool abandoned = connector->serve == NULL;
     connector->fd = fd;

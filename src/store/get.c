@@ -1,5 +1,5 @@
 /* Get: ask where, copy, check, try the next replica. ARCHITECTURE.md, ordering page, G1 to G3. Whole objects and ranges
- * are one thing here. */
+ * are one thing here. While no master can be reached, what is known of the places of objects is tried first. */
 #include "base/checksum.h"
 #include "env/clock.h"
 #include "store/move.h"
@@ -7,6 +7,8 @@
 #include <stdlib.h>
 
 #define PENDING INT64_MAX /* not a length: an object of one byte is a result like any other */
+#define LEARN_MS 50u      /* to learn the way to replicas that were not needed now */
+#define ASK_AGAIN_MAX 2u  /* times a batch is asked for again because the master changed while it was read */
 
 struct get_one {
     struct mc_bytes key;
@@ -20,12 +22,16 @@ struct get_one {
     uint64_t object_length;
     size_t first_place;
     uint8_t place_count, tried;
-    int64_t code; /* PENDING, or the result */
+    bool reread;    /* the replica tried last had wrong bytes, once */
+    bool rotten;    /* a replica had wrong bytes, twice */
+    bool allocated; /* own_part is from allocate */
+    int64_t code;   /* PENDING, or the result */
 };
 
 struct get_work {
     struct mc_store *store;
-    struct mc_link *link;
+    struct mc_link *link; /* NULL: no master, the places are remembered ones */
+    uint64_t epoch;       /* of the places */
     uint64_t deadline_ns;
     struct get_one *ones;
     size_t count;
@@ -36,6 +42,7 @@ struct get_work {
     mc_allocate *allocate;
     void *context;
     uint64_t renewed_ns;
+    bool learnt; /* places that were not known before */
 };
 
 static void build_get(struct mc_buffer *out, uint64_t request_id, const void *context)
@@ -60,8 +67,15 @@ static void prepare_one(struct get_work *work, struct get_one *one)
             one->code = 0;
         return;
     }
+    if (one->allocated) { /* asked for again; allocate is called once */
+        one->code = one->own_part.iov_base == NULL      ? MC_ERR_NO_MEMORY
+                    : one->length != one->object_length ? MC_ERR_RPC_FAIL
+                                                        : PENDING;
+        return;
+    }
     one->length = one->object_length;
     if (work->allocate != NULL) {
+        one->allocated = true;
         one->own_part = (struct iovec){work->allocate(work->context, one->index, one->length), one->length};
         one->parts = &one->own_part;
         one->part_count = 1;
@@ -70,6 +84,13 @@ static void prepare_one(struct get_work *work, struct get_one *one)
     } else if (mc_parts_length(one->parts, one->part_count) < one->length) {
         one->code = MC_ERR_INVALID_PARAMS;
     }
+}
+
+static int places_reserve(struct get_work *work, size_t count)
+{
+    free(work->places);
+    work->places = malloc((count + 1) * sizeof(*work->places));
+    return work->places == NULL ? MC_ERR_NO_MEMORY : 0;
 }
 
 static int read_found(struct get_work *work, struct mc_reader *reader)
@@ -91,28 +112,39 @@ static int read_found(struct get_work *work, struct mc_reader *reader)
         one->object_length = found.length;
         one->first_place = place_count;
         one->place_count = found.code < 0 ? 0 : found.replica_count;
+        one->tried = 0;
+        one->reread = false;
         place_count += one->place_count;
     }
     /* Not mc_list_read: replicas may be more than a batch has items. */
     if (mc_reader_u32(reader) != place_count || reader->bad || mc_reader_left(reader) < place_count * 2)
         return MC_ERR_PROTOCOL;
-    work->places = malloc((place_count + 1) * sizeof(*work->places));
-    if (work->places == NULL)
+    if (places_reserve(work, place_count) < 0)
         return MC_ERR_NO_MEMORY;
     for (size_t i = 0; i < place_count; i++) {
         mc_wire_place_read(reader, &place);
         work->places[i] = (struct mc_place){place.segment, place.slot, place.generation, place.offset};
     }
-    return reader->bad ? MC_ERR_PROTOCOL : 0;
+    if (reader->bad)
+        return MC_ERR_PROTOCOL;
+    for (size_t i = 0; i < work->count; i++) {
+        const struct get_one *one = &work->ones[i];
+        if (one->code == PENDING && mc_places_put(&work->store->places, one->hash, work->epoch, one->object_length,
+                                                  work->places + one->first_place, one->place_count))
+            work->learnt = true;
+    }
+    return 0;
 }
 
 /* 0 this process, 1 this machine, 2 elsewhere, 3 failed a moment ago. */
 static int distance(struct get_work *work, const struct mc_place *place)
 {
     struct mc_endpoint endpoint;
-    if (mc_store_is_shunned(work->store, work->link->epoch, place->segment))
+    if (mc_store_is_shunned(work->store, work->epoch, place->segment))
         return 3;
-    if (mc_store_endpoint(work->store, work->link->epoch, place->segment, work->deadline_ns, &endpoint) < 0)
+    if (!mc_store_endpoint_known(work->store, work->epoch, place->segment, &endpoint) &&
+        (work->link == NULL ||
+         mc_store_endpoint(work->store, work->epoch, place->segment, work->deadline_ns, &endpoint) < 0))
         return 3;
     if (mc_id_equal(endpoint.node, work->store->node))
         return 0;
@@ -124,6 +156,8 @@ static int distance(struct get_work *work, const struct mc_place *place)
 static const struct mc_place *next_place(struct get_work *work, struct get_one *one)
 {
     struct mc_place *places = work->places + one->first_place;
+    if (one->reread)
+        return &places[one->tried - 1];
     size_t left = (size_t)one->place_count - one->tried, best = one->tried;
     if (left > 1) {
         int best_distance = distance(work, &places[best]);
@@ -146,7 +180,7 @@ static void renew_lease(void *context)
 {
     struct get_work *work = context;
     uint64_t now_ns = mc_clock_ns();
-    if (now_ns - work->renewed_ns < atomic_load(&work->store->lease_ttl_ms) * 1000000ull / 3)
+    if (work->link == NULL || now_ns - work->renewed_ns < atomic_load(&work->store->lease_ttl_ms) * 1000000ull / 3)
         return;
     work->renewed_ns = now_ns;
     size_t frame = mc_frame_begin(&work->link->out, MC_MESSAGE_RENEW, 0);
@@ -155,11 +189,36 @@ static void renew_lease(void *context)
     (void)mc_link_send(work->link, now_ns + 1000000ull); /* only a courtesy: the slot check protects the bytes */
 }
 
-/* The code that tells the caller of a replica that could not be read: a cache that cannot reach an object has missed
- * it. */
-static int64_t final_code(int code)
+static void write_rotten(struct mc_link *link, const struct mc_place *place)
 {
-    return code == MC_ERR_REPLICA_IS_GONE || code == MC_ERR_TRANSFER_FAIL ? MC_ERR_OBJECT_NOT_FOUND : code;
+    size_t frame = mc_frame_begin(&link->out, MC_MESSAGE_ROTTEN, 0);
+    mc_wire_segment_write(&link->out, &(struct mc_wire_segment){.segment = place->segment});
+    size_t list = mc_list_begin(&link->out);
+    mc_wire_slot_write(&link->out, &(struct mc_wire_slot){.slot = place->slot, .generation = place->generation});
+    mc_list_end(&link->out, list, 1);
+    mc_frame_end(&link->out, frame);
+}
+
+/* What the try of one replica has come to. Leaves it PENDING when there is another try. */
+static void judge(struct get_work *work, struct get_one *one, const struct mc_place *place, int rc)
+{
+    if (rc == 0) {
+        one->code = (int64_t)one->length;
+        return;
+    }
+    bool late = mc_clock_ns() >= work->deadline_ns;
+    if (rc == MC_ERR_CHECKSUM_MISMATCH && !one->reread && !late) {
+        one->reread = true; /* a bit may have flipped on the way */
+        return;
+    }
+    if (rc == MC_ERR_CHECKSUM_MISMATCH) {
+        one->rotten = true;
+        if (work->link != NULL)
+            write_rotten(work->link, place);
+    }
+    one->reread = false;
+    if (one->tried == one->place_count || late)
+        one->code = one->rotten && rc != MC_ERR_REPLICA_IS_GONE ? MC_ERR_CHECKSUM_MISMATCH : rc;
 }
 
 /* One try of everything pending, each at its next replica. Returns how many were tried. */
@@ -182,19 +241,15 @@ static size_t read_round(struct get_work *work)
                                                                  .parts = one->parts,
                                                                  .part_count = one->part_count};
     }
-    struct mc_run run = {.deadline_ns = work->deadline_ns, .tick = renew_lease, .context = work};
-    mc_store_move(work->store, work->link, work->transfers, transfer_count, &run, work->scratch, NULL);
-    for (size_t i = 0; i < transfer_count; i++) {
-        struct get_one *one = &work->ones[work->owner_of[i]];
-        int rc = work->transfers[i].result;
-        if (rc == 0)
-            one->code = (int64_t)one->length;
-        else if (one->tried == one->place_count || mc_clock_ns() >= work->deadline_ns)
-            one->code = final_code(rc);
-    }
+    struct mc_run run = {
+        .deadline_ns = work->deadline_ns, .tick = renew_lease, .context = work, .unvouched = work->link == NULL};
+    mc_store_move(work->store, work->link, work->epoch, work->transfers, transfer_count, &run, work->scratch, NULL);
+    for (size_t i = 0; i < transfer_count; i++)
+        judge(work, &work->ones[work->owner_of[i]], &work->transfers[i].place, work->transfers[i].result);
     return transfer_count;
 }
 
+/* Reads everything pending, replica by replica. */
 static void read_all(struct get_work *work)
 {
     uint64_t bytes = 0;
@@ -205,14 +260,156 @@ static void read_all(struct get_work *work)
     }
     work->deadline_ns += mc_store_deadline(work->store, bytes) - mc_store_deadline(work->store, 0);
     work->renewed_ns = mc_clock_ns();
-    /* Each round uses up one replica of each pending object, so there are at most MC_REPLICA_COUNT_MAX. */
+    /* Each round uses up one replica of each pending object or looks at it for the second time, so there are at most
+     * twice MC_REPLICA_COUNT_MAX. */
     while (bytes > 0 && read_round(work) > 0)
         continue;
-    if (work->link->out.length > 0)
-        (void)mc_link_send(work->link, work->deadline_ns); /* reports of suspects */
+    if (work->link != NULL && work->link->out.length > 0)
+        (void)mc_link_send(work->link, work->deadline_ns); /* reports of suspects and of rotten bytes */
 }
 
-/* Up to MC_BATCH_MAX objects with good keys. */
+static void swap(struct get_one *a, struct get_one *b)
+{
+    struct get_one before = *a;
+    bool a_own = a->parts == &a->own_part, b_own = b->parts == &b->own_part;
+    *a = *b;
+    *b = before;
+    if (b_own)
+        a->parts = &a->own_part;
+    if (a_own)
+        b->parts = &b->own_part;
+}
+
+/* Moves what is settled to the front; what is left is asked for. */
+static void drop_settled(struct get_work *work, bool (*is_settled)(const struct get_work *, const struct get_one *))
+{
+    size_t settled = 0;
+    for (size_t i = 0; i < work->count; i++) {
+        if (!is_settled(work, &work->ones[i]))
+            continue;
+        if (i != settled)
+            swap(&work->ones[i], &work->ones[settled]);
+        settled++;
+    }
+    work->ones += settled;
+    work->count -= settled;
+    for (size_t i = 0; i < work->count; i++)
+        work->ones[i].code = PENDING;
+}
+
+static bool is_read(const struct get_work *work, const struct get_one *one)
+{
+    (void)work;
+    return one->code != PENDING && one->code >= 0;
+}
+
+/* No master can be reached: reads what is known. An object that is not where it was may be elsewhere now, so only what
+ * was read is settled, the rest stays to be asked for. */
+static void read_known(struct get_work *work)
+{
+    struct mc_known known;
+    size_t place_count = 0;
+    work->link = NULL;
+    work->epoch = atomic_load(&work->store->epoch);
+    if (places_reserve(work, work->count * MC_PLACES_REPLICAS) < 0)
+        return;
+    for (size_t i = 0; i < work->count; i++) {
+        struct get_one *one = &work->ones[i];
+        bool found = mc_places_get(&work->store->places, one->hash, work->epoch, &known);
+        one->code = found ? PENDING : MC_ERR_RPC_FAIL;
+        if (!found)
+            continue;
+        one->object_length = known.length;
+        one->first_place = place_count;
+        one->place_count = (uint8_t)known.count;
+        one->tried = 0;
+        memcpy(work->places + place_count, known.places, known.count * sizeof(*known.places));
+        place_count += known.count;
+    }
+    uint64_t deadline_ns = work->deadline_ns;
+    read_all(work);
+    for (size_t i = 0; i < work->count; i++) {
+        struct get_one *one = &work->ones[i];
+        if (one->code == MC_ERR_REPLICA_IS_GONE || one->code == MC_ERR_CHECKSUM_MISMATCH)
+            mc_places_drop(&work->store->places, one->hash);
+        one->rotten = false;
+        if (is_read(work, one))
+            atomic_fetch_add_explicit(&work->store->places_hits, 1, memory_order_relaxed);
+    }
+    drop_settled(work, is_read);
+    if (work->count > 0)
+        work->deadline_ns = deadline_ns; /* what was added for bytes is spent */
+}
+
+/* Unreadable, and not because the places mean nothing any more. */
+static bool is_final(const struct get_work *work, const struct get_one *one)
+{
+    (void)work;
+    return one->code != MC_ERR_REPLICA_IS_GONE && one->code != MC_ERR_TRANSFER_FAIL;
+}
+
+/* The places just learnt are of use without a master only if the way to their segments is known too. Segments are few:
+ * nearly always there is nothing to ask. */
+static void learn_endpoints(struct get_work *work)
+{
+    struct mc_endpoint endpoint;
+    uint64_t until_ns = mc_clock_ns() + LEARN_MS * 1000000ull;
+    for (size_t i = 0; i < work->count; i++) {
+        const struct get_one *one = &work->ones[i];
+        for (size_t k = 0; k < one->place_count; k++) {
+            uint32_t segment = work->places[one->first_place + k].segment;
+            if (!mc_store_endpoint_known(work->store, work->epoch, segment, &endpoint) &&
+                mc_store_endpoint(work->store, work->epoch, segment, until_ns, &endpoint) < 0)
+                return;
+        }
+    }
+}
+
+/* Asks and reads. 0, or why nobody answered: then the codes of what is left mean nothing. */
+static int get_known_or_asked(struct get_work *work)
+{
+    struct mc_reader reader;
+    struct mc_store *store = work->store;
+    for (unsigned asked = 0; work->count > 0; asked++) {
+        int rc = mc_master_is_away(store) ? MC_ERR_RPC_FAIL
+                                          : mc_link_try(store, work->deadline_ns, build_get, work, MC_MESSAGE_GET_FOUND,
+                                                        &work->link, &reader);
+        if (mc_master_is_gone(rc)) {
+            read_known(work);
+            if (work->count == 0)
+                return 0;
+        }
+        if (mc_master_is_gone(rc) || rc == MC_ERR_BUSY)
+            rc = mc_link_call(store, work->deadline_ns, build_get, work, MC_MESSAGE_GET_FOUND, &work->link, &reader);
+        if (rc < 0)
+            return rc;
+        work->epoch = work->link->epoch;
+        rc = read_found(work, &reader);
+        if (rc == 0)
+            read_all(work);
+        else
+            work->link->broken = true;
+        mc_link_return(store, work->link);
+        if (rc < 0)
+            return rc;
+        if (work->learnt && mc_clock_ns() + LEARN_MS * 1000000ull < work->deadline_ns)
+            learn_endpoints(work);
+        work->learnt = false;
+        bool changed = atomic_load(&store->epoch) != work->epoch;
+        if (!changed || asked == ASK_AGAIN_MAX || mc_clock_ns() >= work->deadline_ns)
+            return 0;
+        drop_settled(work, is_final);
+    }
+    return 0;
+}
+
+/* What the caller is told: a cache that cannot reach an object has missed it. */
+static int64_t final_code(int64_t code)
+{
+    return code == MC_ERR_REPLICA_IS_GONE || code == MC_ERR_TRANSFER_FAIL ? MC_ERR_OBJECT_NOT_FOUND : code;
+}
+
+/* Up to MC_BATCH_MAX objects with good keys. Their order may change. */
 static void get_slice(struct mc_store *store, struct get_one *ones, size_t count, mc_allocate *allocate, void *context)
 {
     struct get_work work = {.store = store,
@@ -221,24 +418,16 @@ static void get_slice(struct mc_store *store, struct get_one *ones, size_t count
                             .count = count,
                             .allocate = allocate,
                             .context = context};
-    struct mc_reader reader;
     int rc = MC_ERR_NO_MEMORY;
     work.transfers = malloc(count * sizeof(*work.transfers));
     work.scratch = malloc(count * sizeof(struct mc_transfer *));
     work.owner_of = malloc(count * sizeof(*work.owner_of));
     if (work.transfers != NULL && work.scratch != NULL && work.owner_of != NULL)
-        rc = mc_link_call(store, work.deadline_ns, build_get, &work, MC_MESSAGE_GET_FOUND, &work.link, &reader);
-    if (rc == 0) {
-        rc = read_found(&work, &reader);
-        if (rc == 0)
-            read_all(&work);
-        else
-            work.link->broken = true;
-        mc_link_return(store, work.link);
-    }
+        rc = get_known_or_asked(&work);
+    for (size_t i = 0; rc < 0 && i < work.count; i++)
+        work.ones[i].code = rc;
     for (size_t i = 0; i < count; i++) {
-        if (rc < 0)
-            ones[i].code = rc;
+        ones[i].code = final_code(ones[i].code);
         bool hit = ones[i].code >= 0;
         atomic_fetch_add_explicit(hit ? &store->get_objects : &store->get_misses, 1, memory_order_relaxed);
         if (hit)

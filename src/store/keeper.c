@@ -17,8 +17,12 @@
 #include <unistd.h>
 
 #define HEARTBEAT_MS 1000u
-#define CONNECT_MS 1000u   /* one try to reach the master */
-#define RETRY_FIRST_MS 50u /* doubling to HEARTBEAT_MS */
+#define SILENT_MS 2000u       /* a heartbeat that is not answered by then: not healthy, though it may still be */
+#define SILENT_LAST_MS 3000u  /* nor then: a new connection is tried */
+#define ELECTION_BEAT_MS 500u /* where another may lead at once, a stopped leader is noticed sooner */
+#define ELECTION_SILENT_MS 700u
+#define RETRY_FIRST_MS 50u /* doubling to RETRY_LAST_MS */
+#define RETRY_LAST_MS 500u
 
 struct mc_keeper {
     struct mc_store *store;
@@ -54,29 +58,17 @@ static int keeper_connect(struct mc_keeper *keeper, uint64_t deadline_ns)
 {
     struct mc_store *store = keeper->store;
     struct mc_wire_hello_reply reply;
-    char text[256] = "";
-    uint64_t try_ns = mc_clock_ns() + CONNECT_MS * 1000000ull;
-    if (try_ns > deadline_ns)
-        try_ns = deadline_ns;
-    int fd = mc_tcp_connect(store->master_address, try_ns);
+    /* Not over the unix socket: the local address that others are told is the one of the route to the master. */
+    int fd = mc_master_greet(store, MC_ROLE_KEEPER, false, deadline_ns, &reply);
     if (fd < 0)
         return fd;
-    int rc = mc_hello(store, fd, MC_ROLE_KEEPER, try_ns, &reply, text, sizeof(text));
-    if (rc < 0) {
-        if (rc == MC_ERR_INVALID_VERSION || rc == MC_ERR_PROTOCOL)
-            mc_log_limited(ERROR, "the master at %s cannot be used: %s %s", store->master_address, mc_error_text(rc),
-                           text);
-        close(fd);
-        return rc;
-    }
     if (keeper->local_port == 0)
         remember_local_address(keeper, fd);
     if (keeper->epoch != 0 && keeper->epoch != reply.epoch)
-        mc_log(INFO, "the master at %s is a new one (epoch %llu)", store->master_address,
+        mc_log(INFO, "the master at %s is a new one (epoch %llu)", store->master.configured,
                (unsigned long long)reply.epoch);
     keeper->epoch = reply.epoch;
     keeper->client_ttl_ms = reply.client_ttl_ms;
-    mc_store_met_master(store, &reply);
     atomic_store(&keeper->fd, fd);
     return 0;
 }
@@ -89,6 +81,14 @@ static void keeper_disconnect(struct mc_keeper *keeper)
     if (fd >= 0)
         close(fd);
     pthread_mutex_unlock(&keeper->lock);
+}
+
+/* How long a heartbeat may wait for its answer. */
+static uint64_t patience_ms(const struct mc_keeper *keeper)
+{
+    if (keeper->store->master.is_election)
+        return ELECTION_SILENT_MS;
+    return keeper->client_ttl_ms / 2 < SILENT_LAST_MS ? keeper->client_ttl_ms / 2 : SILENT_LAST_MS;
 }
 
 /* One heartbeat and its answer. */
@@ -109,22 +109,29 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
     mc_list_end(out, list, has_segment);
     mc_frame_end(out, frame_start);
 
-    uint64_t deadline_ns = mc_clock_ns() + keeper->client_ttl_ms * 1000000ull / 2;
+    uint64_t now_ns = mc_clock_ns(), deadline_ns = now_ns + patience_ms(keeper) * 1000000ull;
+    uint64_t silent_ns = now_ns + SILENT_MS * 1000000ull, sent_ms = mc_clock_boot_ms();
     struct iovec part = {out->data, out->length};
     struct mc_frame frame;
     int rc = mc_socket_send(fd, &part, 1, deadline_ns);
     if (rc < 0)
         return rc;
     in->length = 0;
+    if (silent_ns < deadline_ns && mc_socket_wait_read(fd, silent_ns, NULL) == MC_ERR_RPC_TIMEOUT &&
+        atomic_exchange(&keeper->healthy, false))
+        mc_log(WARNING, "the master at %s is silent", keeper->store->master.configured);
     int64_t used = mc_socket_receive_frame(fd, in, &frame, deadline_ns, NULL);
     if (used < 0)
         return (int)used;
+    mc_master_heard(keeper->store, keeper->epoch);
     struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
     struct mc_wire_heartbeat_reply reply;
     struct mc_wire_segment_code code;
     mc_wire_heartbeat_reply_read(&reader, &reply);
     if (frame.type != MC_MESSAGE_HEARTBEAT_REPLY || reader.bad || reply.code < 0)
         return frame.type == MC_MESSAGE_HEARTBEAT_REPLY && !reader.bad ? reply.code : MC_ERR_PROTOCOL;
+    if (owner != NULL)
+        mc_owner_contact(owner, keeper->epoch, sent_ms);
     for (uint32_t count = mc_list_read(&reader); count > 0 && !reader.bad; count--) {
         mc_wire_segment_code_read(&reader, &code);
         if (code.code < 0 && owner != NULL)
@@ -158,6 +165,7 @@ static void *keeper_main(void *argument)
     struct mc_keeper *keeper = argument;
     struct mc_buffer out = {0}, in = {0};
     uint64_t retry_ms = RETRY_FIRST_MS;
+    uint64_t beat_ms = keeper->store->master.is_election ? ELECTION_BEAT_MS : HEARTBEAT_MS;
     for (bool stop = false; !stop;) {
         int rc = 0;
         if (atomic_load(&keeper->fd) < 0)
@@ -167,15 +175,17 @@ static void *keeper_main(void *argument)
         bool was_healthy = atomic_exchange(&keeper->healthy, rc == 0);
         if (rc < 0) {
             keeper_disconnect(keeper);
+            if (keeper->epoch == atomic_load(&keeper->store->epoch)) /* nobody has met a newer one meanwhile */
+                mc_master_forget(&keeper->store->master, NULL);
             if (was_healthy)
                 mc_log(WARNING, "lost the master at %s: %s; trying again until it answers",
-                       keeper->store->master_address, mc_error_name(rc));
+                       keeper->store->master.configured, mc_error_name(rc));
         } else if (!was_healthy) {
-            mc_log(INFO, "the master at %s answers again", keeper->store->master_address);
+            mc_log(INFO, "the master at %s answers again", keeper->store->master.configured);
         }
-        retry_ms = rc == 0 ? RETRY_FIRST_MS : retry_ms * 2 > HEARTBEAT_MS ? HEARTBEAT_MS : retry_ms * 2;
+        retry_ms = rc == 0 ? RETRY_FIRST_MS : retry_ms * 2 > RETRY_LAST_MS ? RETRY_LAST_MS : retry_ms * 2;
         /* Half of the wait is random, so that thousands of clients do not come back in step. */
-        stop = keeper_sleep(keeper, rc == 0 ? HEARTBEAT_MS : retry_ms / 2 + mc_random_u64() % (retry_ms / 2 + 1));
+        stop = keeper_sleep(keeper, rc == 0 ? beat_ms : retry_ms / 2 + mc_random_u64() % (retry_ms / 2 + 1));
     }
     mc_buffer_free(&in);
     mc_buffer_free(&out);
@@ -200,11 +210,15 @@ int mc_keeper_start(struct mc_store *store, uint64_t deadline_ns, struct mc_keep
     int rc;
     uint64_t retry_ms = RETRY_FIRST_MS;
     while ((rc = keeper_connect(keeper, deadline_ns)) < 0) {
-        bool hopeless = rc == MC_ERR_INVALID_PARAMS || rc == MC_ERR_INVALID_VERSION || rc == MC_ERR_PROTOCOL;
-        if (hopeless || mc_clock_ns() + retry_ms * 1000000ull >= deadline_ns)
+        bool hopeless = !mc_master_is_gone(rc) && rc != MC_ERR_BUSY;
+        if (hopeless)
             goto fail;
+        if (mc_clock_ns() + retry_ms * 1000000ull >= deadline_ns) {
+            rc = MC_ERR_RPC_FAIL; /* a standby or a busy one was not there in time either */
+            goto fail;
+        }
         keeper_sleep(keeper, retry_ms);
-        retry_ms = retry_ms * 2 > HEARTBEAT_MS ? HEARTBEAT_MS : retry_ms * 2;
+        retry_ms = retry_ms * 2 > RETRY_LAST_MS ? RETRY_LAST_MS : retry_ms * 2;
     }
     if (mc_thread_start(&keeper->thread, "mc-keeper", keeper_main, keeper) != 0) {
         rc = MC_ERR_NO_MEMORY;

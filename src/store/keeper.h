@@ -14,7 +14,7 @@ int mc_keeper_start(struct mc_store *store, uint64_t deadline_ns, struct mc_keep
 /* Our address as the master's route sees it ("192.168.0.7"), taken from the first connection. */
 const char *mc_keeper_local_host(const struct mc_keeper *keeper);
 uint16_t mc_keeper_local_port(const struct mc_keeper *keeper);
-/* Did the last heartbeat arrive? */
+/* Was the last heartbeat answered, and in time? */
 bool mc_keeper_healthy(const struct mc_keeper *keeper);
 /* From now on the owner's segment is part of the heartbeat (store->owner is set). */
 void mc_keeper_wake(struct mc_keeper *keeper);

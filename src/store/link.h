@@ -1,5 +1,8 @@
 /* A link: one call connection to the master, borrowed by one calling thread for one operation, which does its own send
- * and receive. */
+ * and receive. And what a store knows of its master: the highest epoch, when it last heard from it.
+ *
+ * A master of a lower epoch than one that was met is no master any more: its hello is refused, its links are closed, so
+ * no call ever mixes answers of two epochs on one link. */
 #ifndef MC_STORE_LINK_H
 #define MC_STORE_LINK_H
 
@@ -10,7 +13,11 @@
 
 struct mc_store;
 
+#define MC_AWAY_MS 3000u      /* a master that was silent for so long is away: calls fail at once */
+#define MC_HELLO_TRY_MS 1000u /* one try to reach the master */
+
 struct mc_link {
+    struct mc_store *store;
     int fd;
     uint64_t epoch; /* of the master that answered the hello */
     uint64_t request_id;
@@ -19,16 +26,22 @@ struct mc_link {
     struct mc_spin spin;
     bool reused; /* came from the idle stack: its first failure may only mean that the master was restarted */
     bool broken;
+    bool repeated;           /* an earlier try of this request may have reached the master, its answer was lost */
+    uint32_t retry_after_ms; /* the master's wish in the FAILED just received */
     struct mc_link *next;
     struct mc_link *next_borrowed, **borrowed_at;
 };
 
-/* Connects and says hello with that role. Fills what the reply says. */
-int mc_hello(struct mc_store *store, int fd, enum mc_role role, uint64_t deadline_ns, struct mc_wire_hello_reply *reply,
-             char *text, size_t text_size);
-
-/* Remembers what a master said of itself. */
-void mc_store_met_master(struct mc_store *store, const struct mc_wire_hello_reply *reply);
+/* A connection to the master that leads, greeted with that role; *reply holds what it said of itself (text and leader
+ * are empty). near: its unix socket may be tried first. A descriptor or negative; what was learnt is remembered. */
+int mc_master_greet(struct mc_store *store, enum mc_role role, bool near, uint64_t deadline_ns,
+                    struct mc_wire_hello_reply *reply);
+/* May a request that failed like that be made again on another connection? */
+bool mc_master_is_gone(int code);
+/* Silent for longer than MC_AWAY_MS, and not only because nothing was asked. */
+bool mc_master_is_away(const struct mc_store *store);
+/* Something came from the master of that epoch. */
+void mc_master_heard(struct mc_store *store, uint64_t epoch);
 
 /* An idle link or a new one. */
 int mc_link_borrow(struct mc_store *store, uint64_t deadline_ns, struct mc_link **link);
@@ -47,6 +60,9 @@ int mc_link_receive(struct mc_link *link, enum mc_message type, uint64_t request
 typedef void mc_link_build(struct mc_buffer *out, uint64_t request_id, const void *context);
 /* Borrow, build, send, receive; once more on a new connection when a reused one turned out dead. On success the caller
  * has the link (return it). */
+int mc_link_try(struct mc_store *store, uint64_t deadline_ns, mc_link_build *build, const void *context,
+                enum mc_message reply, struct mc_link **link, struct mc_reader *reader);
+/* The same, and again while the master cannot be reached or is busy: until the deadline, or until it is away. */
 int mc_link_call(struct mc_store *store, uint64_t deadline_ns, mc_link_build *build, const void *context,
                  enum mc_message reply, struct mc_link **link, struct mc_reader *reader);
 

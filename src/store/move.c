@@ -33,16 +33,23 @@ static int path_failure(struct mc_transfer **group, size_t count)
     return 0;
 }
 
-static void move_group(struct mc_store *store, struct mc_link *link, struct mc_transfer **group, size_t count,
-                       const struct mc_run *run, struct mc_buffer *live)
+static void move_group(struct mc_store *store, struct mc_link *link, uint64_t epoch, struct mc_transfer **group,
+                       size_t count, const struct mc_run *run, struct mc_buffer *live)
 {
     struct mc_path *path = NULL;
+    struct mc_endpoint endpoint;
     uint32_t segment = group[0]->place.segment;
     int rc = MC_ERR_TRANSFER_FAIL;
-    if (!mc_store_is_shunned(store, link->epoch, segment)) {
-        rc = mc_store_path(store, link->epoch, segment, run->deadline_ns, &path);
-        if (rc < 0)
-            mc_store_report(store, link, segment, NULL, rc);
+    if (!mc_store_is_shunned(store, epoch, segment)) {
+        if (link != NULL)
+            rc = mc_store_endpoint(store, epoch, segment, run->deadline_ns, &endpoint);
+        else if (mc_store_endpoint_known(store, epoch, segment, &endpoint))
+            rc = 0;
+        if (rc == 0) {
+            rc = mc_store_path(store, &endpoint, run->deadline_ns, &path);
+            if (rc < 0)
+                mc_store_report(store, link, epoch, segment, NULL, rc);
+        }
     }
     if (rc < 0) {
         for (size_t i = 0; i < count; i++)
@@ -52,14 +59,14 @@ static void move_group(struct mc_store *store, struct mc_link *link, struct mc_t
     path->transport->run(path, group, count, run);
     rc = path_failure(group, count);
     if (rc < 0)
-        mc_store_report(store, link, segment, path, rc);
+        mc_store_report(store, link, epoch, segment, path, rc);
     if (live != NULL && path->transport->commits_here)
         write_live(live, group, count);
     mc_path_release(path);
 }
 
-void mc_store_move(struct mc_store *store, struct mc_link *link, struct mc_transfer *transfers, size_t count,
-                   const struct mc_run *run, struct mc_transfer **scratch, struct mc_buffer *live)
+void mc_store_move(struct mc_store *store, struct mc_link *link, uint64_t epoch, struct mc_transfer *transfers,
+                   size_t count, const struct mc_run *run, struct mc_transfer **scratch, struct mc_buffer *live)
 {
     /* Segments are few: one pass per segment. `result` 1 marks what has not been moved yet. */
     for (size_t i = 0; i < count; i++)
@@ -72,6 +79,6 @@ void mc_store_move(struct mc_store *store, struct mc_link *link, struct mc_trans
             if (transfers[i].result == 1 && transfers[i].place.segment == transfers[first].place.segment)
                 scratch[group_count++] = &transfers[i];
         }
-        move_group(store, link, scratch, group_count, run, live);
+        move_group(store, link, epoch, scratch, group_count, run, live);
     }
 }

@@ -4,10 +4,10 @@
 
 #include "store/store.h"
 
-/* Sets the result of every transfer. Segments that could not be reached are shunned and reported on the link. `scratch`
- * has room for `count` pointers. When live is not NULL, it gets the LIVE frames of what was committed in this process.
- */
-void mc_store_move(struct mc_store *store, struct mc_link *link, struct mc_transfer *transfers, size_t count,
-                   const struct mc_run *run, struct mc_transfer **scratch, struct mc_buffer *live);
+/* Sets the result of every transfer. The places are of that epoch. Segments that could not be reached are shunned and
+ * reported on the link; link NULL: there is no master, only endpoints that are known are used. `scratch` has room for
+ * `count` pointers. When live is not NULL, it gets the LIVE frames of what was committed in this process. */
+void mc_store_move(struct mc_store *store, struct mc_link *link, uint64_t epoch, struct mc_transfer *transfers,
+                   size_t count, const struct mc_run *run, struct mc_transfer **scratch, struct mc_buffer *live);
 
 #endif

@@ -10,7 +10,7 @@ struct mc_owner;
 
 struct mc_owner_config {
     struct mc_engine *engine;   /* borrowed; outlives the owner */
-    const char *master_address; /* "host:port", resolved at every connect */
+    const char *master_address; /* as mc_connector_start takes it */
     struct mc_id master_node;   /* of the master that the keeper has met: it is tried over its unix socket first */
     struct mc_id node;
     uint64_t incarnation;
@@ -18,7 +18,9 @@ struct mc_owner_config {
     const char *bind_host;      /* falls back to every interface when it is not an address of this machine */
     uint16_t port;              /* 0: the kernel chooses; taken: the kernel chooses, with one log line */
     bool unix_allowed;
-    uint64_t capacity; /* bytes, already limited */
+    uint64_t capacity;    /* bytes, already limited */
+    const char *data_dir; /* memory that outlives the process lies there; NULL or "" = none does */
+    bool drop_on_close;   /* with data_dir: close unmounts and drops the contents, as without */
 };
 
 /* Makes memory and listeners, starts serving, populating and connecting. 0, MC_ERR_NO_MEMORY, MC_ERR_RPC_FAIL (cannot
@@ -33,7 +35,12 @@ uint64_t mc_owner_populated(const struct mc_owner *owner);
 bool mc_owner_segment(const struct mc_owner *owner, uint32_t *segment);
 /* The master does not know the segment (its word to a heartbeat): mount again. */
 void mc_owner_remount(struct mc_owner *owner);
-/* Unmounts (waits at most 500 ms for the answer), stops serving, frees. */
+/* The master of that epoch has answered a heartbeat that was sent at sent_ms (mc_clock_boot_ms). */
+void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, uint64_t sent_ms);
+/* What the scrubber has read and found rotten so far. */
+void mc_owner_scrubbed(const struct mc_owner *owner, uint64_t *bytes, uint64_t *rotten);
+/* Unmounts (waits at most 500 ms for the answer), stops serving, frees. Memory in a data_dir is left as it is, and the
+ * master is not told, so that the next process takes it up where it was; unless drop_on_close. */
 void mc_owner_close(struct mc_owner *owner);
 void mc_owner_forked(struct mc_owner *owner);
 

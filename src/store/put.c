@@ -15,6 +15,7 @@
 #define PLACE_AGAIN_MAX 4  /* times an item is placed elsewhere after its transfer failed */
 #define WAIT_FIRST_US 100u /* between rounds in which nothing was granted; doubling */
 #define WAIT_MAX_US 10000u
+#define REVOKED_GRACE_MS 7u
 #define COMMIT_BYTES_PER_MS 262144u /* an owner behind a slow path may confirm so much later per byte */
 
 struct put_one {
@@ -44,13 +45,18 @@ struct put_work {
     uint64_t granted_bytes, epoch; /* of this round's link */
 };
 
+static uint8_t pins(const struct mc_replicate_config *config)
+{
+    if (config == NULL)
+        return 0;
+    return (uint8_t)((config->with_hard_pin ? MC_PUT_HARD_PIN : 0) | (config->with_soft_pin ? MC_PUT_SOFT_PIN : 0));
+}
+
 static void build_put_start(struct mc_buffer *out, uint64_t request_id, const void *context)
 {
     const struct put_work *work = context;
     const struct mc_replicate_config *config = work->config;
-    struct mc_wire_put_start head = {.replica_count = work->replica_count};
-    if (config != NULL)
-        head.flags = (config->with_hard_pin ? MC_PUT_HARD_PIN : 0u) | (config->with_soft_pin ? MC_PUT_SOFT_PIN : 0u);
+    struct mc_wire_put_start head = {.replica_count = work->replica_count, .flags = pins(config)};
     size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_START, request_id);
     mc_wire_put_start_write(out, &head);
     size_t list = mc_list_begin(out);
@@ -84,6 +90,8 @@ static void add_transfer(struct put_work *work, const struct put_one *one, const
                              .hash_low = one->hash.low,
                              .hash_high = one->hash.high,
                              .key = mc_span(item->key.data, item->key.length),
+                             .flags = pins(work->config),
+                             .replica = place->replica,
                              .length = one->length,
                              .parts = item->parts,
                              .part_count = item->part_count};
@@ -160,17 +168,22 @@ static void write_revokes(struct put_work *work, struct mc_buffer *out, bool all
     }
 }
 
-/* Bytes arrived and still no replica became live: these owners do not answer. */
-static void shun_unconfirmed(struct put_work *work, const struct put_one *one)
+/* Bytes arrived and still no replica became live: these owners do not answer. late: they had their time, and the master
+ * may look for itself. */
+static void shun_unconfirmed(struct put_work *work, const struct put_one *one, struct mc_link *link, bool late)
 {
     for (size_t i = 0; i < one->transfer_count; i++) {
         const struct mc_transfer *transfer = &work->transfers[one->first_transfer + i];
-        if (transfer->result == 0)
-            mc_store_shun(work->store, work->epoch, transfer->place.segment);
+        uint32_t segment = transfer->place.segment;
+        if (transfer->result != 0 || mc_store_is_shunned(work->store, work->epoch, segment))
+            continue;
+        mc_store_shun(work->store, work->epoch, segment);
+        if (late)
+            mc_store_suspect(link, segment, MC_ERR_RPC_TIMEOUT);
     }
 }
 
-static int read_done(struct put_work *work, struct mc_reader *reader)
+static int read_done(struct put_work *work, struct mc_reader *reader, struct mc_link *link, bool late)
 {
     struct mc_wire_none head;
     struct mc_wire_code code;
@@ -187,7 +200,7 @@ static int read_done(struct put_work *work, struct mc_reader *reader)
             continue;
         }
         one->last = MC_ERR_TRANSFER_FAIL;
-        shun_unconfirmed(work, one);
+        shun_unconfirmed(work, one, link, late);
         if (++one->again > PLACE_AGAIN_MAX)
             one->code = MC_ERR_TRANSFER_FAIL;
     }
@@ -202,17 +215,23 @@ static int wait_done(struct put_work *work, struct mc_link *link, uint64_t reque
     uint64_t until_ns = mc_clock_ns() + patience_ns;
     int rc = mc_link_receive(link, MC_MESSAGE_PUT_DONE, request_id,
                              until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &reader);
-    if (rc == MC_ERR_RPC_TIMEOUT) {
+    bool late = rc == MC_ERR_RPC_TIMEOUT;
+    if (late) {
         write_revokes(work, &link->out, true);
-        rc = mc_link_send(link, work->deadline_ns);
-        if (rc == 0) /* the answer comes at once, whatever the deadline says: without it the grants' fate is unknown */
-            rc = mc_link_receive(link, MC_MESSAGE_PUT_DONE, request_id, mc_clock_ns() + MC_COMMIT_WAIT_MS * 1000000ull,
-                                 &reader);
+        /* The answer comes at once, and without it the grants' fate is unknown: a little beyond the deadline. */
+        uint64_t answer_ns = mc_clock_ns() + MC_COMMIT_WAIT_MS * 1000000ull;
+        uint64_t last_ns = work->deadline_ns + REVOKED_GRACE_MS * 1000000ull;
+        answer_ns = answer_ns < last_ns ? answer_ns : last_ns;
+        rc = mc_link_send(link, answer_ns);
+        if (rc == 0)
+            rc = mc_link_receive(link, MC_MESSAGE_PUT_DONE, request_id, answer_ns, &reader);
     }
     if (rc == 0)
-        rc = read_done(work, &reader);
+        rc = read_done(work, &reader, link, late);
     if (rc < 0)
         link->broken = true; /* a late PUT_DONE must not meet the next borrower; the master cuts what is open */
+    else if (link->out.length > 0)
+        (void)mc_link_send(link, work->deadline_ns); /* suspects */
     return rc;
 }
 
@@ -242,7 +261,7 @@ static int put_round(struct put_work *work)
     if (work->transfer_count == 0)
         goto done;
     struct mc_run run = {.deadline_ns = work->deadline_ns};
-    mc_store_move(store, link, work->transfers, work->transfer_count, &run, work->scratch, &link->out);
+    mc_store_move(store, link, link->epoch, work->transfers, work->transfer_count, &run, work->scratch, &link->out);
     write_revokes(work, &link->out, false);
     rc = mc_link_send(link, work->deadline_ns);
     if (rc == 0)
@@ -277,27 +296,36 @@ static void give_up(struct put_work *work, int reason)
     }
 }
 
+/* Is a round that failed like that followed by another one? Its puts may have happened or not: asking again finds out.
+ */
+static bool goes_on(const struct put_work *work, int rc)
+{
+    if (rc >= 0 || rc == MC_ERR_BUSY)
+        return true;
+    return (mc_master_is_gone(rc) || rc == MC_ERR_RPC_TIMEOUT) && !mc_master_is_away(work->store);
+}
+
 static void put_rounds(struct put_work *work)
 {
-    uint32_t wait_us = WAIT_FIRST_US;
-    bool lost = false; /* the master's connection broke once in the middle of a round */
+    uint64_t wait_us = WAIT_FIRST_US;
     while (pending_count(work) > 0) {
-        uint64_t now_ns = mc_clock_ns();
-        if (now_ns >= work->deadline_ns) {
-            give_up(work, 0);
-            return;
-        }
         work->avoid_count = mc_store_shunned(work->store, work->avoid, MC_SHUNNED_MAX);
         int rc = put_round(work);
-        if (rc < 0 && rc != MC_ERR_BUSY && (lost || rc != MC_ERR_RPC_FAIL)) {
+        uint64_t now_ns = mc_clock_ns();
+        if (!goes_on(work, rc) || (rc < 0 && now_ns >= work->deadline_ns)) {
             give_up(work, rc);
             return;
         }
-        lost = lost || rc == MC_ERR_RPC_FAIL;
         if (rc > 0) {
             wait_us = WAIT_FIRST_US;
+            if (now_ns >= work->deadline_ns)
+                give_up(work, 0);
         } else if (pending_count(work) > 0) {
-            usleep(wait_us);
+            if (now_ns + wait_us * 1000 >= work->deadline_ns) {
+                give_up(work, rc);
+                return;
+            }
+            usleep((useconds_t)wait_us);
             wait_us = wait_us * 2 > WAIT_MAX_US ? WAIT_MAX_US : wait_us * 2;
         }
     }

@@ -133,7 +133,7 @@ static struct mc_cached_endpoint **endpoint_find(struct mc_store *store, uint64_
     }
 }
 
-static void endpoints_free(struct mc_store *store)
+void mc_store_endpoints_clear(struct mc_store *store)
 {
     for (size_t i = 0; i < store->endpoint_capacity; i++)
         free(store->endpoints[i]);
@@ -146,7 +146,7 @@ static void endpoints_free(struct mc_store *store)
 static int endpoints_make_room(struct mc_store *store)
 {
     if (store->endpoint_count >= MC_ENDPOINTS_MAX)
-        endpoints_free(store);
+        mc_store_endpoints_clear(store);
     if ((store->endpoint_count + 1) * 2 <= store->endpoint_capacity)
         return 0;
     size_t old_capacity = store->endpoint_capacity, capacity = old_capacity == 0 ? 64 : old_capacity * 2;
@@ -168,14 +168,17 @@ static void endpoint_store(struct mc_store *store, uint64_t epoch, const struct 
     struct mc_cached_endpoint *entry = malloc(sizeof(*entry));
     if (entry == NULL)
         return; /* only a cache */
-    *entry = (struct mc_cached_endpoint){epoch, *endpoint};
+    *entry = (struct mc_cached_endpoint){.epoch = epoch, .endpoint = *endpoint};
     pthread_mutex_lock(&store->lock);
-    struct mc_cached_endpoint **at =
-        endpoints_make_room(store) < 0 ? NULL : endpoint_find(store, epoch, endpoint->segment);
-    if (at != NULL && *at == NULL) {
+    /* Of an older epoch: what is told there is of no use any more. */
+    struct mc_cached_endpoint **at = epoch != atomic_load(&store->epoch) || endpoints_make_room(store) < 0
+                                         ? NULL
+                                         : endpoint_find(store, epoch, endpoint->segment);
+    if (at != NULL) {
+        struct mc_cached_endpoint *before = *at;
         *at = entry;
-        store->endpoint_count++;
-        entry = NULL;
+        store->endpoint_count += before == NULL;
+        entry = before;
     }
     pthread_mutex_unlock(&store->lock);
     free(entry);
@@ -220,30 +223,61 @@ static int endpoint_read(struct mc_reader *reader, uint32_t segment, struct mc_e
     return whole && reply.segment == segment ? 0 : MC_ERR_PROTOCOL;
 }
 
-int mc_store_endpoint(struct mc_store *store, uint64_t epoch, uint32_t segment, uint64_t deadline_ns,
-                      struct mc_endpoint *endpoint)
+static bool endpoint_look(struct mc_store *store, uint64_t epoch, uint32_t segment, struct mc_endpoint *endpoint,
+                          bool *doubtful)
+{
+    pthread_mutex_lock(&store->lock);
+    struct mc_cached_endpoint *cached = store->endpoint_capacity == 0 ? NULL : *endpoint_find(store, epoch, segment);
+    if (cached != NULL) {
+        *endpoint = cached->endpoint;
+        *doubtful = cached->doubtful;
+    }
+    pthread_mutex_unlock(&store->lock);
+    return cached != NULL;
+}
+
+bool mc_store_endpoint_known(struct mc_store *store, uint64_t epoch, uint32_t segment, struct mc_endpoint *endpoint)
+{
+    bool doubtful;
+    return endpoint_look(store, epoch, segment, endpoint, &doubtful);
+}
+
+/* The owner may have come back elsewhere: what was told of it is asked for again, and used while nobody answers. */
+static void endpoint_doubt(struct mc_store *store, uint64_t epoch, uint32_t segment)
 {
     pthread_mutex_lock(&store->lock);
     struct mc_cached_endpoint *cached = store->endpoint_capacity == 0 ? NULL : *endpoint_find(store, epoch, segment);
     if (cached != NULL)
-        *endpoint = cached->endpoint;
+        cached->doubtful = true;
     pthread_mutex_unlock(&store->lock);
-    if (cached != NULL)
+}
+
+int mc_store_endpoint(struct mc_store *store, uint64_t epoch, uint32_t segment, uint64_t deadline_ns,
+                      struct mc_endpoint *endpoint)
+{
+    bool doubtful = false;
+    if (endpoint_look(store, epoch, segment, endpoint, &doubtful) && !doubtful)
         return 0;
 
     /* Not on the caller's link: a request there would end the reads it has open. */
     struct mc_wire_segment request = {.segment = segment};
     struct mc_link *link;
     struct mc_reader reader;
-    int rc = mc_link_call(store, deadline_ns, build_segment, &request, MC_MESSAGE_SEGMENT_REPLY, &link, &reader);
+    int rc = (doubtful ? mc_link_try : mc_link_call)(store, deadline_ns, build_segment, &request,
+                                                     MC_MESSAGE_SEGMENT_REPLY, &link, &reader);
+    if (doubtful && mc_master_is_gone(rc))
+        return 0;
     if (rc < 0)
         return rc;
     /* Numbers mean something only within an epoch. */
-    rc = link->epoch == epoch ? endpoint_read(&reader, segment, endpoint) : MC_ERR_STALE;
+    struct mc_endpoint told;
+    rc = link->epoch == epoch ? endpoint_read(&reader, segment, &told) : MC_ERR_STALE;
     mc_link_return(store, link);
-    if (rc == 0)
-        endpoint_store(store, epoch, endpoint);
-    return rc;
+    if (rc < 0)
+        return rc;
+    endpoint_store(store, epoch, &told);
+    *endpoint = told;
+    return 0;
 }
 
 /* ---- paths ---- */
@@ -297,27 +331,34 @@ void mc_store_shun(struct mc_store *store, uint64_t epoch, uint32_t segment)
     pthread_mutex_unlock(&store->lock);
 }
 
-void mc_store_report(struct mc_store *store, struct mc_link *link, uint32_t segment, struct mc_path *path, int code)
+void mc_store_suspect(struct mc_link *link, uint32_t segment, int code)
 {
-    if (path != NULL)
-        mc_path_drop(path);
-    mc_store_shun(store, link->epoch, segment);
-    atomic_fetch_add(&store->retries, 1);
-    mc_log_limited(WARNING, "segment %u (%s) cannot be reached over %s: %s; other replicas are used", segment,
-                   path != NULL ? path->endpoint.name : "?", path != NULL ? path->transport->name : "any path",
-                   mc_error_name(code));
     size_t frame = mc_frame_begin(&link->out, MC_MESSAGE_SUSPECT, 0);
     mc_wire_suspect_write(&link->out, &(struct mc_wire_suspect){.segment = segment, .code = code});
     mc_frame_end(&link->out, frame);
 }
 
-int mc_store_path(struct mc_store *store, uint64_t epoch, uint32_t segment, uint64_t deadline_ns, struct mc_path **path)
+void mc_store_report(struct mc_store *store, struct mc_link *link, uint64_t epoch, uint32_t segment,
+                     struct mc_path *path, int code)
 {
-    struct mc_endpoint endpoint;
-    int rc = mc_store_endpoint(store, epoch, segment, deadline_ns, &endpoint);
+    if (path != NULL)
+        mc_path_drop(path);
+    mc_store_shun(store, epoch, segment);
+    endpoint_doubt(store, epoch, segment);
+    atomic_fetch_add(&store->retries, 1);
+    mc_log_limited(WARNING, "segment %u (%s) cannot be reached over %s: %s; other replicas are used", segment,
+                   path != NULL ? path->endpoint.name : "?", path != NULL ? path->transport->name : "any path",
+                   mc_error_name(code));
+    if (link != NULL)
+        mc_store_suspect(link, segment, code);
+}
+
+int mc_store_path(struct mc_store *store, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+                  struct mc_path **path)
+{
     /* A node that is there answers a hello at once; one that is stopped must not use up the call. */
     uint64_t open_ns = mc_clock_ns() + MC_PATH_OPEN_MS * 1000000ull;
-    return rc < 0 ? rc : mc_path_get(store->engine, &endpoint, open_ns < deadline_ns ? open_ns : deadline_ns, path);
+    return mc_path_get(store->engine, endpoint, open_ns < deadline_ns ? open_ns : deadline_ns, path);
 }
 
 /* ---- registered buffers ---- */
@@ -426,21 +467,12 @@ static uint32_t timeout_from_environment(void)
 static int configure(struct mc_store *store, const struct mc_store_config *config, char *host, size_t host_size,
                      uint16_t *port, unsigned *allowed)
 {
-    const char *paths = getenv("MC_PATHS"), *address = config->master_server_addr;
-    char master_host[MC_ADDRESS_MAX];
-    uint16_t master_port = 50051;
-    if (address == NULL || address[0] == 0)
-        address = "127.0.0.1:50051";
+    const char *paths = getenv("MC_PATHS");
     if (config->local_hostname == NULL || mc_address_split(config->local_hostname, host, host_size, port) < 0) {
         mc_log(ERROR, "local_hostname \"%s\" is not host or host:port",
                config->local_hostname == NULL ? "" : config->local_hostname);
         return MC_ERR_INVALID_PARAMS;
     }
-    if (mc_address_split(address, master_host, sizeof(master_host), &master_port) < 0 || master_port == 0) {
-        mc_log(ERROR, "master_server_addr \"%s\" is not host:port", address);
-        return MC_ERR_INVALID_PARAMS;
-    }
-    mc_address_join(store->master_address, sizeof(store->master_address), master_host, master_port);
     int rc = check_protocol(config->protocol);
     if (rc == 0)
         rc = parse_paths(paths != NULL ? paths : config->paths != NULL ? config->paths : "", allowed);
@@ -455,7 +487,8 @@ static bool is_loopback(const char *host)
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcasecmp(host, "localhost") == 0;
 }
 
-static int start_owner(struct mc_store *store, const char *host, uint16_t port, unsigned allowed, uint64_t deadline_ns)
+static int start_owner(struct mc_store *store, const struct mc_store_config *asked, const char *host, uint16_t port,
+                       unsigned allowed, uint64_t deadline_ns)
 {
     struct mc_memory_limits limits;
     struct mc_owner *owner;
@@ -475,7 +508,7 @@ static int start_owner(struct mc_store *store, const char *host, uint16_t port, 
     if (capacity == 0)
         return MC_ERR_NO_MEMORY;
     struct mc_owner_config config = {.engine = store->engine,
-                                     .master_address = store->master_address,
+                                     .master_address = store->master.configured,
                                      .master_node = store->master_node,
                                      .node = store->node,
                                      .incarnation = store->incarnation,
@@ -483,13 +516,15 @@ static int start_owner(struct mc_store *store, const char *host, uint16_t port, 
                                      .bind_host = advertise,
                                      .port = port,
                                      .unix_allowed = (allowed & MC_PATH_SHM) != 0,
-                                     .capacity = capacity};
+                                     .capacity = capacity,
+                                     .data_dir = asked->data_dir != NULL ? asked->data_dir : getenv("MC_DATA_DIR"),
+                                     .drop_on_close = asked->drop_on_close};
     int rc = mc_owner_create(&config, &owner);
     if (rc < 0)
         return rc;
     rc = mc_owner_first_mount(owner, deadline_ns);
     if (rc < 0) {
-        mc_log(ERROR, "the master at %s did not mount the segment: %s", store->master_address, mc_error_name(rc));
+        mc_log(ERROR, "the master at %s did not mount the segment: %s", store->master.configured, mc_error_name(rc));
         mc_owner_close(owner);
         return rc;
     }
@@ -508,7 +543,9 @@ static void store_free(struct mc_store *store)
         next = link->next;
         mc_link_free(link);
     }
-    endpoints_free(store);
+    mc_store_endpoints_clear(store);
+    mc_places_free(&store->places);
+    mc_master_address_free(&store->master);
     free(store->registered);
     pthread_mutex_destroy(&store->lock);
     free(store);
@@ -518,14 +555,16 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
 {
     char host[MC_ADDRESS_MAX];
     uint16_t port = 0;
-    unsigned allowed;
+    unsigned allowed = MC_PATH_ALL;
     if (config == NULL || made == NULL)
         return MC_ERR_INVALID_PARAMS;
     struct mc_store *store = calloc(1, sizeof(*store));
     if (store == NULL)
         return MC_ERR_NO_MEMORY;
     pthread_mutex_init(&store->lock, NULL);
-    int rc = configure(store, config, host, sizeof(host), &port, &allowed);
+    int rc = mc_master_address_init(&store->master, config->master_server_addr);
+    if (rc == 0)
+        rc = configure(store, config, host, sizeof(host), &port, &allowed);
     if (rc < 0)
         goto fail_free;
     uint64_t deadline_ns = mc_store_deadline(store, 0);
@@ -542,13 +581,13 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
     if (rc < 0) {
         mc_log(ERROR,
                "no master answers at %s within %u ms: %s; check master_server_addr and that mooncake_master runs",
-               store->master_address, store->call_timeout_ms, mc_error_name(rc));
+               store->master.configured, store->call_timeout_ms, mc_error_name(rc));
         goto fail_engine;
     }
     mc_address_join(store->hostname, sizeof(store->hostname), host,
                     port != 0 ? port : mc_keeper_local_port(store->keeper));
     if (store->segment_size > 0) {
-        rc = start_owner(store, host, port, allowed, deadline_ns);
+        rc = start_owner(store, config, host, port, allowed, deadline_ns);
         if (rc < 0)
             goto fail_keeper;
     }
@@ -603,7 +642,10 @@ int mc_store_health(struct mc_store *store)
     int rc = mc_store_enter(store);
     if (rc < 0)
         return 1;
-    rc = mc_link_call(store, mc_clock_ns() + 1000000000ull, build_ping, NULL, MC_MESSAGE_EXIST_REPLY, &link, &reader);
+    /* One try: what is asked is whether there is a master now. */
+    rc = mc_master_is_away(store) ? MC_ERR_RPC_FAIL
+                                  : mc_link_try(store, mc_clock_ns() + 1000000000ull, build_ping, NULL,
+                                                MC_MESSAGE_EXIST_REPLY, &link, &reader);
     if (rc == 0)
         mc_link_return(store, link);
     mc_store_leave(store);
@@ -620,6 +662,7 @@ void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *sta
                                                .get_bytes = atomic_load(&store->get_bytes),
                                                .get_misses = atomic_load(&store->get_misses),
                                                .retries = atomic_load(&store->retries),
+                                               .places_hits = atomic_load(&store->places_hits),
                                                .checksum_errors = atomic_load(&counters->checksum_errors),
                                                .fallbacks = atomic_load(&counters->fallbacks)};
     for (size_t i = 0; i < 4; i++)
@@ -627,5 +670,6 @@ void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *sta
     if (owner != NULL) {
         statistics->segment_capacity = mc_owner_capacity(owner);
         statistics->segment_populated = mc_owner_populated(owner);
+        mc_owner_scrubbed(owner, &statistics->scrubbed_bytes, &statistics->rotten_slots);
     }
 }

@@ -3,8 +3,10 @@
  * Threads x data
  *   caller threads   borrow a link (master connection) each, move bytes themselves
  *   keeper thread    heartbeats on a connection of its own (keeper.c); touches no lock that a caller holds while it
- * waits serve thread     only with a segment: owner.c, engine/serve.c `lock` guards the idle links, the endpoint cache
- * and the registered buffers; it is never held over a system call that can wait.
+ *                    waits
+ *   serve thread     only with a segment: owner.c, engine/serve.c
+ * `lock` guards the links, the endpoint cache and the registered buffers; it is never held over a system call that can
+ * wait. What is known of the master: epoch and master_node change under `lock`, heard_ns is only a clock.
  */
 #ifndef MC_STORE_STORE_H
 #define MC_STORE_STORE_H
@@ -12,6 +14,8 @@
 #include "base/error.h"
 #include "engine/engine.h"
 #include "store/link.h"
+#include "store/master_address.h"
+#include "store/places.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -35,6 +39,7 @@ struct mc_registered {
 
 struct mc_cached_endpoint { /* key: (epoch, endpoint.segment) */
     uint64_t epoch;
+    bool doubtful; /* could not be reached there: the master is asked again when it can be */
     struct mc_endpoint endpoint;
 };
 
@@ -44,8 +49,8 @@ struct mc_shunned {
 };
 
 struct mc_store {
-    char hostname[MC_ADDRESS_MAX];       /* "host:port" advertised */
-    char master_address[MC_ADDRESS_MAX]; /* as configured; resolved at every connect */
+    char hostname[MC_ADDRESS_MAX]; /* "host:port" advertised */
+    struct mc_master_address master;
     uint64_t segment_size, local_buffer_size;
     uint32_t call_timeout_ms;
     struct mc_id node, host;
@@ -56,6 +61,7 @@ struct mc_store {
 
     pthread_mutex_t lock;
     struct mc_id master_node; /* who answered the last hello over tcp; names its unix socket */
+    uint64_t refused_epoch;   /* of the last master that was not believed: it is logged once */
     struct mc_link *idle;     /* stack */
     struct mc_link *borrowed; /* list by next_borrowed, so that a forked child can close their descriptors */
     size_t idle_count;
@@ -68,8 +74,11 @@ struct mc_store {
 
     _Atomic uint32_t calls;
     _Atomic bool closing, forked;
-    _Atomic uint64_t lease_ttl_ms, epoch; /* as the last hello said */
-    _Atomic uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses, retries;
+    _Atomic uint64_t lease_ttl_ms; /* as the last hello said */
+    _Atomic uint64_t epoch;        /* the highest that a master had; only rises */
+    _Atomic uint64_t heard_ns;     /* when something last came from the master of that epoch; 0 = never */
+    struct mc_places places;
+    _Atomic uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses, retries, places_hits;
     struct mc_store *next; /* registry of the fork handler */
 };
 
@@ -83,15 +92,22 @@ int mc_key_check(struct mc_bytes key);
 /* Sum of the parts; saturates. */
 uint64_t mc_parts_length(const struct iovec *parts, size_t part_count);
 
+/* Endpoint of a segment of that epoch as far as it is known. */
+bool mc_store_endpoint_known(struct mc_store *store, uint64_t epoch, uint32_t segment, struct mc_endpoint *endpoint);
 /* Endpoint of a segment of that epoch, from the cache or the master. Copies. */
 int mc_store_endpoint(struct mc_store *store, uint64_t epoch, uint32_t segment, uint64_t deadline_ns,
                       struct mc_endpoint *endpoint);
-/* A referenced path to a segment of that epoch. */
-int mc_store_path(struct mc_store *store, uint64_t epoch, uint32_t segment, uint64_t deadline_ns,
+/* Forgets all endpoints. Lock held. */
+void mc_store_endpoints_clear(struct mc_store *store);
+/* A referenced path to that segment. */
+int mc_store_path(struct mc_store *store, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
                   struct mc_path **path);
 /* A transfer over that path failed: drop it, hide the segment from this client for a while, tell the master (on the
- * link, one way). */
-void mc_store_report(struct mc_store *store, struct mc_link *link, uint32_t segment, struct mc_path *path, int code);
+ * link, one way; NULL: nobody is there to tell). */
+void mc_store_report(struct mc_store *store, struct mc_link *link, uint64_t epoch, uint32_t segment,
+                     struct mc_path *path, int code);
+/* SUSPECT on the link. */
+void mc_store_suspect(struct mc_link *link, uint32_t segment, int code);
 bool mc_store_is_shunned(struct mc_store *store, uint64_t epoch, uint32_t segment);
 /* Hides a segment from this client for MC_SHUN_MS. */
 void mc_store_shun(struct mc_store *store, uint64_t epoch, uint32_t segment);

@@ -122,16 +122,16 @@ def test_printed_config_is_a_config_file(tmp_path):
 
 def test_flag_file(tmp_path):
     path = tmp_path / "flags"
-    path.write_text("# ours\n--rpc_port=5\n--enable_ha\n")
+    path.write_text("# ours\n--rpc_port=5\n--enable_offload\n")
     result = run("--flagfile", str(path), "--rpc_port=6", "--print_config")
-    assert re.search(r"^rpc_port: 6 ", result.stdout, re.M) and re.search(r"^enable_ha: true ", result.stdout, re.M)
+    assert re.search(r"^rpc_port: 6 ", result.stdout, re.M) and re.search(r"^enable_offload: true ", result.stdout, re.M)
     path.write_text("--rpc_port=5\n--nonsense\n")
     assert f"{path}:2: unknown flag --nonsense" in one_line_error("--flagfile", str(path))
 
 
 def test_unfinished_flag_warns_once():
-    with Master("--enable_ha=true", "--max_threads=4", "--enable_oplog=false") as master:
-        assert master.log().count("--enable_ha is accepted but not done yet") == 1
+    with Master("--enable_offload=true", "--max_threads=4", "--enable_oplog=false") as master:
+        assert master.log().count("--enable_offload is accepted but not done yet") == 1
         assert "--max_threads has no effect here" in master.log()
         assert "--enable_oplog" not in master.log()
 

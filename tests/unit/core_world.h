@@ -228,7 +228,7 @@ static struct world_store world_store(struct world *world, uint64_t node, uint64
 
 static int32_t world_heartbeat(struct world *world, uint64_t keeper, uint32_t segment, uint64_t populated)
 {
-    struct mc_wire_heartbeat head = {.epoch = 3};
+    struct mc_wire_heartbeat head = {.epoch = world->core->epoch};
     struct mc_wire_heartbeat_segment item = {.segment = segment, .populated = populated};
     size_t frame = world_begin(world, MC_MESSAGE_HEARTBEAT, 3);
     mc_wire_heartbeat_write(&world->frame, &head);
@@ -243,7 +243,7 @@ static int32_t world_heartbeat(struct world *world, uint64_t keeper, uint32_t se
     struct mc_wire_heartbeat_reply reply;
     struct mc_wire_segment_code code = {0};
     mc_wire_heartbeat_reply_read(&reader, &reply);
-    mc_assert(reply.code == 0 && reply.epoch == 3);
+    mc_assert(reply.code == 0 && reply.epoch == world->core->epoch);
     uint32_t count = mc_list_read(&reader);
     mc_assert(count == (segment != 0));
     if (count == 1)
@@ -494,8 +494,16 @@ static bool world_remove_answer(struct world *world, uint64_t connection, int32_
     struct mc_frame answer = world_receive(world, connection);
     if (answer.type == 0)
         return false;
-    mc_assert(answer.type == MC_MESSAGE_REMOVE_REPLY && answer.request_id == 9);
+    mc_assert(answer.request_id == 9);
     struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+    if (answer.type == MC_MESSAGE_FAILED) {
+        struct mc_wire_failed failed;
+        mc_wire_failed_read(&reader, &failed);
+        for (uint32_t i = 0; i < count; i++)
+            codes[i] = failed.code;
+        return true;
+    }
+    mc_assert(answer.type == MC_MESSAGE_REMOVE_REPLY);
     struct mc_wire_none none;
     mc_wire_none_read(&reader, &none);
     mc_assert(mc_list_read(&reader) == count);

@@ -52,7 +52,7 @@ static void ordering_owner_connection_breaks(void **state)
     world_close_all(&world);
 }
 
-static void test_put_replaces_what_only_a_suspect_holds(void **state)
+static void test_put_replaces_what_only_the_departed_holds(void **state)
 {
     struct world world;
     struct mc_wire_place place;
@@ -64,7 +64,18 @@ static void test_put_replaces_what_only_a_suspect_holds(void **state)
     world_live(&world, a.owner, &place);
     assert_int_equal(world_put_done(&world, b.call, 1), 0);
     world_disconnect(&world, a.owner);
+    assert_int_equal(world_put(&world, b.call, b.owner, "k", SMALL + 1), MC_ERR_PUT_IN_PROGRESS);
+    for (unsigned i = 0; i < 4; i++) { /* its keeper beats: its silence does not begin */
+        world_pass(&world, 1000);
+        world_heartbeat(&world, a.keeper, 0, 0);
+        world_heartbeat(&world, b.keeper, 0, 0);
+    }
+    assert_int_equal(world_put(&world, b.call, b.owner, "k", SMALL + 1), MC_ERR_PUT_IN_PROGRESS);
+    world_pass(&world, 2900);
+    assert_int_equal(world_put(&world, b.call, b.owner, "k", SMALL + 1), MC_ERR_PUT_IN_PROGRESS);
+    world_pass(&world, 200);
     assert_int_equal(world_put(&world, b.call, b.owner, "k", SMALL + 1), 0);
+    world_heartbeat(&world, a.keeper, 0, 0);
     a.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
     struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
     mount.epoch = 3;
@@ -238,39 +249,124 @@ static void ordering_gone_is_swept_in_slices(void **state)
     world_close_all(&world);
 }
 
+static int state_of(struct world *world, uint32_t number)
+{
+    struct mc_core_segment segment;
+    assert_true(mc_core_segment(world->core, number, &segment));
+    world_check(world);
+    return segment.state;
+}
+
+static void complain(struct world *world, uint64_t from, uint32_t segment)
+{
+    struct mc_wire_suspect head = {.segment = segment, .code = MC_ERR_TRANSFER_FAIL};
+    size_t frame = world_begin(world, MC_MESSAGE_SUSPECT, 0);
+    mc_wire_suspect_write(&world->frame, &head);
+    world_send(world, from, frame);
+}
+
+/* The number of the PING that must be there; 0 when none is. */
+static uint64_t pinged(struct world *world, uint64_t owner)
+{
+    struct mc_frame frame = world_receive(world, owner);
+    assert_true(frame.type == 0 || frame.type == MC_MESSAGE_PING);
+    return frame.type == 0 ? 0 : frame.request_id;
+}
+
+static void answer_ping(struct world *world, uint64_t owner, uint64_t id)
+{
+    struct mc_wire_none none = {0};
+    size_t frame = world_begin(world, MC_MESSAGE_PONG, id);
+    mc_wire_none_write(&world->frame, &none);
+    world_send(world, owner, frame);
+}
+
 static void ordering_client_reports(void **state)
 {
     struct world world;
-    struct mc_core_segment segment;
+    struct mc_core_statistics statistics;
     (void)state;
     world_open(&world);
     struct world_store store = world_store(&world, 5, MIB, "a");
     uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1), two = world_join(&world, MC_ROLE_CALL, 7, 1);
-    struct mc_wire_suspect head = {.segment = store.segment, .code = MC_ERR_TRANSFER_FAIL};
-    struct mc_buffer body = {0};
-    mc_wire_suspect_write(&body, &head);
-    for (unsigned i = 0; i < 3; i++)
-        world_input(&world, one, MC_MESSAGE_SUSPECT, 0, body.data,
-                    body.length); /* one reporter alone is not believed */
-    assert_true(mc_core_segment(world.core, store.segment, &segment));
-    assert_int_equal(segment.state, 0);
-    world_heartbeat(&world, store.keeper, 0, 0);
-    world_pass(&world, 4000);
-    world_heartbeat(&world, store.keeper, 0, 0);
-    world_input(&world, two, MC_MESSAGE_SUSPECT, 0, body.data, body.length);
-    assert_true(mc_core_segment(world.core, store.segment, &segment));
-    assert_int_equal(segment.state, 1);
-    world_pass(&world, 1100);
-    assert_true(mc_core_segment(world.core, store.segment, &segment));
-    assert_int_equal(segment.state, 0); /* its owner still beats */
-    head.segment = 4711;
-    body.length = 0;
-    mc_wire_suspect_write(&body, &head);
-    world_input(&world, two, MC_MESSAGE_SUSPECT, 0, body.data, body.length);
-    struct mc_core_statistics statistics;
+    for (unsigned i = 0; i < 3; i++) /* one reporter alone is not believed, but asked after */
+        complain(&world, one, store.segment);
+    assert_int_equal(state_of(&world, store.segment), 0);
+    uint64_t ping = pinged(&world, store.owner);
+    assert_int_not_equal(ping, 0);
+    assert_int_equal(pinged(&world, store.owner), 0); /* once */
+    answer_ping(&world, store.owner, ping + 1);
+    answer_ping(&world, store.owner, ping);
+    answer_ping(&world, store.owner, ping);
+    world_pass(&world, 300);
+    assert_int_equal(state_of(&world, store.segment), 0);
+    assert_int_equal(pinged(&world, store.owner), 0);
+    /* A second one is, at once, whatever the owner says; for a second. */
+    complain(&world, two, store.segment);
+    assert_int_equal(state_of(&world, store.segment), 1);
+    for (unsigned i = 0; i < 9; i++) {
+        ping = pinged(&world, store.owner);
+        if (ping != 0)
+            answer_ping(&world, store.owner, ping);
+        world_pass(&world, 100);
+        assert_int_equal(state_of(&world, store.segment), 1);
+    }
+    world_pass(&world, 300);
+    assert_int_equal(state_of(&world, store.segment), 1); /* time alone does not help */
+    for (ping = pinged(&world, store.owner); ping != 0; ping = pinged(&world, store.owner))
+        answer_ping(&world, store.owner, ping);
+    assert_int_equal(state_of(&world, store.segment), 0);
+    complain(&world, two, 4711);
     mc_core_statistics(world.core, &statistics);
     assert_int_equal(statistics.suspects, 5);
-    mc_buffer_free(&body);
+    world_close_all(&world);
+}
+
+static void test_probe_without_answer(void **state)
+{
+    struct world world;
+    struct mc_core_statistics statistics;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
+    world_pass(&world, 70);
+    complain(&world, one, store.segment);
+    uint64_t wake = mc_core_tick(world.core, world.now);
+    assert_int_equal(wake, world.now + 100); /* the tick comes when the answer is due */
+    world.now = wake - 1;
+    world_settle(&world, 10);
+    assert_int_equal(state_of(&world, store.segment), 0);
+    world.now = wake;
+    world_settle(&world, 10);
+    assert_int_equal(state_of(&world, store.segment), 1);
+    uint64_t first = pinged(&world, store.owner);
+    world_pass(&world, 1000);
+    unsigned more = 0;
+    uint64_t last = first;
+    for (uint64_t ping = pinged(&world, store.owner); ping != 0; ping = pinged(&world, store.owner), more++)
+        last = ping;
+    assert_in_range(more, 4, 6);
+    assert_int_equal(state_of(&world, store.segment), 1);
+    answer_ping(&world, store.owner, first); /* late: of a probe that has ended */
+    assert_int_equal(state_of(&world, store.segment), 1);
+    answer_ping(&world, store.owner, last);
+    assert_int_equal(state_of(&world, store.segment), 0);
+    mc_core_statistics(world.core, &statistics);
+    assert_in_range(statistics.probes_failed, 4, 7);
+    /* It is gone while it is asked after. */
+    complain(&world, one, store.segment);
+    world_disconnect(&world, store.owner);
+    world_pass(&world, 500);
+    assert_int_equal(state_of(&world, store.segment), 1);
+    store.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
+    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+    world_pass(&world, 250);
+    assert_int_equal(state_of(&world, store.segment), 1); /* until it answers */
+    for (uint64_t ping = pinged(&world, store.owner); ping != 0; ping = pinged(&world, store.owner))
+        answer_ping(&world, store.owner, ping);
+    assert_int_equal(state_of(&world, store.segment), 0);
     world_close_all(&world);
 }
 
@@ -434,13 +530,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ordering_owner_connection_breaks),
-        cmocka_unit_test(test_put_replaces_what_only_a_suspect_holds),
+        cmocka_unit_test(test_put_replaces_what_only_the_departed_holds),
         cmocka_unit_test(ordering_owner_cut_sent_again),
         cmocka_unit_test(ordering_owner_silence),
         cmocka_unit_test(ordering_owner_keeper_dies),
         cmocka_unit_test(ordering_owner_gap),
         cmocka_unit_test(ordering_gone_is_swept_in_slices),
         cmocka_unit_test(ordering_client_reports),
+        cmocka_unit_test(test_probe_without_answer),
         cmocka_unit_test(test_mount_codes),
         cmocka_unit_test(test_segment_is_described),
         cmocka_unit_test(test_numbers_are_not_used_again),

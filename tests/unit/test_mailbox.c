@@ -124,10 +124,45 @@ static void closing_ends_the_wait(void **state)
     mc_mailbox_destroy(mailbox);
 }
 
+static void *refuse(void *argument)
+{
+    struct owner *owner = argument;
+    while (!atomic_load(&owner->is_done)) {
+        struct pollfd waited = {.fd = mc_mailbox_fd(owner->mailbox), .events = POLLIN};
+        if (poll(&waited, 1, 10) > 0)
+            mc_mailbox_refuse(owner->mailbox);
+    }
+    return NULL;
+}
+
+/* Without a core a question is refused at once and not run; the next one, when there is a core again, is. */
+static void refused_while_there_is_no_core(void **state)
+{
+    struct owner owner;
+    int value = 0;
+    (void)state;
+    owner.mailbox = mc_mailbox_create();
+    assert_non_null(owner.mailbox);
+    atomic_store(&owner.is_done, false);
+    assert_int_equal(pthread_create(&owner.thread, NULL, refuse, &owner), 0);
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(mc_mailbox_ask(owner.mailbox, add, &value, 60000), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    assert_int_equal(value, 0);
+    atomic_store(&owner.is_done, true);
+    pthread_join(owner.thread, NULL);
+    mc_mailbox_refuse(owner.mailbox); /* nobody asks: nothing happens */
+    atomic_store(&owner.is_done, false);
+    assert_int_equal(pthread_create(&owner.thread, NULL, serve, &owner), 0);
+    assert_int_equal(mc_mailbox_ask(owner.mailbox, add, &value, 60000), 0);
+    assert_int_equal(value, 1);
+    stop(&owner);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_questions),
+        cmocka_unit_test(refused_while_there_is_no_core),
         cmocka_unit_test(a_question_that_nobody_takes_times_out),
         cmocka_unit_test(a_question_that_has_begun_is_waited_for),
         cmocka_unit_test(closing_ends_the_wait),

@@ -170,7 +170,7 @@ static void test_seals(void **state)
     (void)state;
     struct mc_segment_memory *memory = make(MIB);
     int data = mc_segment_memory_data_fd(memory), index = mc_segment_memory_index_fd(memory);
-    size_t index_size = mc_segment_memory_slot_count(memory) * sizeof(struct mc_slot);
+    size_t index_size = MC_INDEX_SLOTS_AT + mc_segment_memory_slot_count(memory) * sizeof(struct mc_slot);
     struct stat status;
     char path[64];
     assert_int_equal(fstat(data, &status), 0);
@@ -196,15 +196,16 @@ static void test_seals(void **state)
         close(reopened);
 
     /* peers see what the owner writes, in a map that they cannot make writable */
-    struct mc_slot *peer = mmap(NULL, index_size, PROT_READ, MAP_SHARED, index, 0);
-    assert_ptr_not_equal(peer, MAP_FAILED);
-    assert_int_equal(mprotect(peer, index_size, PROT_READ | PROT_WRITE), -1);
+    uint8_t *peer_index = mmap(NULL, index_size, PROT_READ, MAP_SHARED, index, 0);
+    assert_ptr_not_equal(peer_index, MAP_FAILED);
+    const struct mc_slot *peer = (const struct mc_slot *)(const void *)(peer_index + MC_INDEX_SLOTS_AT);
+    assert_int_equal(mprotect(peer_index, index_size, PROT_READ | PROT_WRITE), -1);
     struct mc_commit commit = commit_of(7, 5);
     struct mc_slot copy;
     assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
     assert_true(mc_slot_read(&peer[7], 5, &copy));
     assert_int_equal(copy.offset, 4096);
-    munmap(peer, index_size);
+    munmap(peer_index, index_size);
 
     uint8_t *bytes = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, data, 0);
     assert_ptr_not_equal(bytes, MAP_FAILED);
@@ -412,15 +413,17 @@ static void test_local_writes(void **state)
     (void)state;
     struct mc_segment_memory *memory = make(MIB);
     struct mc_local_write a, b, c;
-    assert_int_equal(mc_segment_memory_write_begin(memory, &a, 1, 5, 0, 10), 0);
-    assert_int_equal(mc_segment_memory_write_begin(memory, &b, 1, 7, 0, 10), 0);
-    assert_int_equal(mc_segment_memory_write_begin(memory, &c, 2, 5, 0, 10), 0);
+    assert_int_equal(mc_segment_memory_write_begin(memory, &a, 1, 5, 0, 10, mc_clock_ns() + 1000000000), 0);
+    assert_int_equal(mc_segment_memory_write_begin(memory, &b, 1, 7, 0, 10, mc_clock_ns() + 1000000000), 0);
+    assert_int_equal(mc_segment_memory_write_begin(memory, &c, 2, 5, 0, 10, mc_clock_ns() + 1000000000), 0);
     assert_false(mc_segment_memory_is_written(memory, 1, 4));
     assert_true(mc_segment_memory_is_written(memory, 1, 5));
     assert_int_equal(mc_segment_memory_clear(memory, 1, 6), 0);
     struct mc_local_write late;
-    assert_int_equal(mc_segment_memory_write_begin(memory, &late, 1, 6, 0, 10), MC_ERR_STALE);
-    assert_int_equal(mc_segment_memory_write_begin(memory, &late, UINT32_MAX, 6, 0, 10), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_segment_memory_write_begin(memory, &late, 1, 6, 0, 10, mc_clock_ns() + 1000000000),
+                     MC_ERR_STALE);
+    assert_int_equal(mc_segment_memory_write_begin(memory, &late, UINT32_MAX, 6, 0, 10, mc_clock_ns() + 1000000000),
+                     MC_ERR_INVALID_PARAMS);
     mc_segment_memory_write_end(memory, &a);
     assert_false(mc_segment_memory_is_written(memory, 1, 6));
     assert_true(mc_segment_memory_is_written(memory, 1, 7));

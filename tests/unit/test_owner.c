@@ -1,291 +1,7 @@
 /* The owner's link to the master; the test itself is the master, and now and then a peer that writes. */
-#include "store/owner.h"
-#include "engine/memory.h"
-#include "env/log.h"
-#include "frames.h"
-#include "random.h"
+#include "owner_rig.h"
 
 #include <dirent.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#define MIB (1ull << 20)
-#define CAPACITY (24 * MIB)
-#define SEGMENT 7u
-
-struct rig {
-    int listener;
-    char address[MC_ADDRESS_MAX];
-    struct mc_engine *engine;
-    struct mc_owner *owner;
-    struct mc_id node;
-    struct peer link; /* the owner's connection, as the master sees it */
-    uint64_t epoch;   /* what the master answers to mounts that only tell how far populating is */
-    struct mc_wire_mount mount;
-    char unix_path[MC_UNIX_PATH_MAX], tcp_address[MC_ADDRESS_MAX];
-    unsigned mounts;
-};
-
-static struct mc_owner_config config_of(struct rig *rig)
-{
-    return (struct mc_owner_config){.engine = rig->engine,
-                                    .master_address = rig->address,
-                                    .node = rig->node,
-                                    .incarnation = 99,
-                                    .advertise_host = "127.0.0.1",
-                                    .bind_host = "127.0.0.1",
-                                    .unix_allowed = true,
-                                    .capacity = CAPACITY};
-}
-
-static void rig_prepare(struct rig *rig)
-{
-    uint16_t port = 0;
-    *rig = (struct rig){.node = mc_random_id(), .link = {.fd = -1}, .epoch = 3};
-    rig->listener = mc_tcp_listen("127.0.0.1", &port);
-    assert_true(rig->listener >= 0);
-    mc_address_join(rig->address, sizeof(rig->address), "127.0.0.1", port);
-    rig->engine = mc_engine_create(rig->node, 99, MC_PATH_ALL);
-    assert_non_null(rig->engine);
-}
-
-static void rig_create(struct rig *rig)
-{
-    rig_prepare(rig);
-    struct mc_owner_config config = config_of(rig);
-    assert_int_equal(mc_owner_create(&config, &rig->owner), 0);
-}
-
-static void rig_accept(struct rig *rig)
-{
-    peer_close(&rig->link);
-    assert_int_equal(mc_socket_wait_read(rig->listener, soon(), NULL), 0);
-    rig->link.fd = mc_socket_accept(rig->listener);
-    assert_true(rig->link.fd >= 0);
-}
-
-static void answer_hello(struct rig *rig, int code)
-{
-    struct mc_frame frame;
-    struct mc_reader reader;
-    struct mc_wire_hello hello;
-    peer_expect(&rig->link, MC_MESSAGE_HELLO, &frame, &reader);
-    mc_wire_hello_read(&reader, &hello);
-    assert_int_equal(hello.magic, MC_WIRE_MAGIC);
-    assert_int_equal(hello.role, MC_ROLE_OWNER);
-    assert_int_equal(hello.incarnation, 99);
-    assert_true(mc_id_equal(hello.node, rig->node));
-    struct mc_wire_hello_reply reply = {
-        .code = code, .version_min = 1, .version_max = 1, .epoch = rig->epoch, .text = mc_span_string("no")};
-    size_t start = mc_frame_begin(&rig->link.out, MC_MESSAGE_HELLO_REPLY, frame.request_id);
-    mc_wire_hello_reply_write(&rig->link.out, &reply);
-    mc_frame_end(&rig->link.out, start);
-    assert_int_equal(peer_flush(&rig->link), 0);
-}
-
-static void answer_mount(struct rig *rig, uint64_t request_id, int code)
-{
-    struct mc_wire_mount_reply reply = {.code = code, .segment = SEGMENT, .epoch = rig->epoch};
-    size_t start = mc_frame_begin(&rig->link.out, MC_MESSAGE_MOUNT_REPLY, request_id);
-    mc_wire_mount_reply_write(&rig->link.out, &reply);
-    mc_frame_end(&rig->link.out, start);
-    (void)peer_flush(&rig->link);
-}
-
-static void mount_note(struct rig *rig, struct mc_reader *reader)
-{
-    mc_wire_mount_read(reader, &rig->mount);
-    assert_false(reader->bad);
-    assert_true(rig->mount.unix_path.length < sizeof(rig->unix_path) &&
-                rig->mount.tcp_address.length < sizeof(rig->tcp_address));
-    snprintf(rig->unix_path, sizeof(rig->unix_path), "%.*s", (int)rig->mount.unix_path.length,
-             (const char *)rig->mount.unix_path.data);
-    snprintf(rig->tcp_address, sizeof(rig->tcp_address), "%.*s", (int)rig->mount.tcp_address.length,
-             (const char *)rig->mount.tcp_address.data);
-    rig->mounts++;
-}
-
-/* The next frame that is not a MOUNT; those are answered well on the way. Its type or negative. */
-static int rig_next(struct rig *rig, struct mc_frame *frame, struct mc_reader *reader)
-{
-    int type;
-    while ((type = peer_receive(&rig->link, frame, reader)) == MC_MESSAGE_MOUNT) {
-        mount_note(rig, reader);
-        answer_mount(rig, frame->request_id, 0);
-    }
-    return type;
-}
-
-static void rig_expect(struct rig *rig, enum mc_message type, struct mc_frame *frame, struct mc_reader *reader)
-{
-    int got = rig_next(rig, frame, reader);
-    if (got != (int)type)
-        fail_msg("expected %s, got %s", mc_message_name(type),
-                 got < 0 ? mc_error_name(got) : mc_message_name((unsigned)got));
-    assert_int_equal(mc_wire_check(frame->type, frame->body), 0);
-}
-
-/* The first MOUNT on a new link; not answered. */
-static uint64_t rig_expect_mount(struct rig *rig)
-{
-    struct mc_frame frame;
-    struct mc_reader reader;
-    peer_expect(&rig->link, MC_MESSAGE_MOUNT, &frame, &reader);
-    mount_note(rig, &reader);
-    return frame.request_id;
-}
-
-/* A wish to mount again is nothing while a mount is still open, and our answer to the last may not have arrived. */
-static uint64_t rig_remount(struct rig *rig)
-{
-    for (unsigned i = 0; i < 100; i++) {
-        mc_owner_remount(rig->owner);
-        if (mc_socket_wait_read(rig->link.fd, mc_clock_ns() + 50000000, NULL) == 0)
-            break;
-    }
-    return rig_expect_mount(rig);
-}
-
-static void rig_mount(struct rig *rig)
-{
-    rig_create(rig);
-    rig_accept(rig);
-    answer_hello(rig, 0);
-    answer_mount(rig, rig_expect_mount(rig), 0);
-    assert_int_equal(mc_owner_first_mount(rig->owner, soon()), 0);
-}
-
-static void *close_run(void *argument)
-{
-    mc_owner_close(argument);
-    return NULL;
-}
-
-/* Closes without the answer to UNMOUNT that a master would give. */
-static void rig_stop(struct rig *rig)
-{
-    peer_close(&rig->link); /* the owner sees the end and need not wait */
-    if (rig->owner != NULL)
-        mc_owner_close(rig->owner);
-    mc_engine_destroy(rig->engine);
-    close(rig->listener);
-}
-
-/* ---- a peer that writes ---- */
-
-static struct peer writer_connect(struct rig *rig, bool is_unix, struct mc_id node, int expected)
-{
-    struct peer peer = {.fd = is_unix ? mc_unix_connect(rig->unix_path, soon())
-                                      : mc_tcp_connect(rig->tcp_address, soon())};
-    struct mc_wire_hello hello = {.magic = MC_WIRE_MAGIC,
-                                  .version_min = 1,
-                                  .version_max = 1,
-                                  .role = MC_ROLE_DATA,
-                                  .node = node,
-                                  .nonce = rig->mount.nonce};
-    struct mc_wire_hello_reply reply;
-    struct mc_frame frame;
-    struct mc_reader reader;
-    assert_true(peer.fd >= 0);
-    size_t start = mc_frame_begin(&peer.out, MC_MESSAGE_HELLO, 1);
-    mc_wire_hello_write(&peer.out, &hello);
-    mc_frame_end(&peer.out, start);
-    assert_int_equal(peer_flush(&peer), 0);
-    peer_expect(&peer, MC_MESSAGE_HELLO_REPLY, &frame, &reader);
-    mc_wire_hello_reply_read(&reader, &reply);
-    assert_int_equal(reply.code, expected);
-    return peer;
-}
-
-static void writer_commit(struct peer *peer, uint32_t first_slot, uint32_t count, uint64_t generation)
-{
-    struct mc_wire_none none = {0};
-    size_t start = mc_frame_begin(&peer->out, MC_MESSAGE_COMMIT, 0);
-    mc_wire_none_write(&peer->out, &none);
-    size_t list = mc_list_begin(&peer->out);
-    for (uint32_t i = 0; i < count; i++) {
-        struct mc_wire_commit_item item = {.slot = first_slot + i,
-                                           .generation = generation,
-                                           .offset = 1024 * i,
-                                           .length = 10,
-                                           .key_length = 5,
-                                           .block_shift = mc_block_shift(10)};
-        mc_wire_commit_item_write(&peer->out, &item);
-    }
-    mc_list_end(&peer->out, list, count);
-    mc_frame_end(&peer->out, start);
-    assert_int_equal(peer_flush(peer), 0);
-}
-
-/* Receives LIVE until so many items are there, in slot order. */
-static void expect_live(struct rig *rig, uint32_t first_slot, uint32_t count, uint64_t generation, int code)
-{
-    for (uint32_t seen = 0; seen < count;) {
-        struct mc_frame frame;
-        struct mc_reader reader;
-        struct mc_wire_live head;
-        rig_expect(rig, MC_MESSAGE_LIVE, &frame, &reader);
-        mc_wire_live_read(&reader, &head);
-        assert_int_equal(head.segment, SEGMENT);
-        uint32_t items = mc_list_read(&reader);
-        assert_in_range(items, 1, MC_BATCH_MAX);
-        for (uint32_t i = 0; i < items; i++, seen++) {
-            struct mc_wire_live_item item;
-            mc_wire_live_item_read(&reader, &item);
-            assert_int_equal(item.slot, first_slot + seen);
-            assert_int_equal(item.generation, generation);
-            assert_int_equal(item.code, code);
-        }
-        assert_in_range(seen, 1, count);
-    }
-}
-
-static void say_slots(struct rig *rig, enum mc_message type, uint32_t segment, const uint32_t *slots, uint32_t count,
-                      uint64_t generation, struct mc_id writer)
-{
-    struct mc_wire_segment head = {.segment = segment};
-    size_t start = mc_frame_begin(&rig->link.out, type, 55);
-    mc_wire_segment_write(&rig->link.out, &head);
-    size_t list = mc_list_begin(&rig->link.out);
-    for (uint32_t i = 0; i < count; i++) {
-        struct mc_wire_slot slot = {.slot = slots[i], .generation = generation};
-        struct mc_wire_cut_item cut = {.slot = slots[i], .generation = generation, .writer = writer};
-        if (type == MC_MESSAGE_CLEAR)
-            mc_wire_slot_write(&rig->link.out, &slot);
-        else
-            mc_wire_cut_item_write(&rig->link.out, &cut);
-    }
-    mc_list_end(&rig->link.out, list, count);
-    mc_frame_end(&rig->link.out, start);
-    assert_int_equal(peer_flush(&rig->link), 0);
-}
-
-static void expect_slots(struct rig *rig, enum mc_message type, const uint32_t *slots, uint32_t count,
-                         uint64_t generation)
-{
-    struct mc_frame frame;
-    struct mc_reader reader;
-    struct mc_wire_segment head;
-    rig_expect(rig, type, &frame, &reader);
-    mc_wire_segment_read(&reader, &head);
-    assert_int_equal(head.segment, SEGMENT);
-    assert_int_equal(mc_list_read(&reader), count);
-    for (uint32_t i = 0; i < count; i++) {
-        struct mc_wire_slot slot;
-        mc_wire_slot_read(&reader, &slot);
-        assert_int_equal(slot.slot, slots[i]);
-        assert_int_equal(slot.generation, generation);
-    }
-}
-
-static struct mc_segment_memory *rig_memory(struct rig *rig)
-{
-    struct mc_segment_memory *memory = mc_engine_find_segment(rig->engine, rig->mount.segment_id);
-    assert_non_null(memory);
-    mc_segment_memory_release(memory); /* the owner's own reference keeps it */
-    return memory;
-}
 
 /* ---- tests ---- */
 
@@ -462,9 +178,9 @@ static void test_clear(void **state)
     expect_slots(&rig, MC_MESSAGE_CLEARED, kept, 3, 5);
     struct mc_slot copy;
     const struct mc_slot *index = mc_segment_memory_slots(rig_memory(&rig));
-    assert_true(mc_slot_read(&index[10], 5, &copy));
-    assert_false(mc_slot_read(&index[11], 5, &copy));
-    assert_false(mc_slot_read(&index[13], 5, &copy));
+    assert_true(mc_slot_read(&index[10], LATER + 5, &copy));
+    assert_false(mc_slot_read(&index[11], LATER + 5, &copy));
+    assert_false(mc_slot_read(&index[13], LATER + 5, &copy));
     say_slots(&rig, MC_MESSAGE_CLEAR, SEGMENT, kept, 3, 5, none); /* sent twice: answered twice */
     expect_slots(&rig, MC_MESSAGE_CLEARED, kept, 3, 5);
     writer_commit(&writer, 11, 1, 5);
@@ -473,6 +189,15 @@ static void test_clear(void **state)
     expect_slots(&rig, MC_MESSAGE_CLEARED, kept, 0, 5);
     peer_close(&writer);
     rig_stop(&rig);
+}
+
+/* A thread of this process that is in the middle of a copy for slot and generation. */
+static struct mc_local_write write_start(struct rig *rig, uint32_t slot, uint64_t generation)
+{
+    struct mc_local_write write;
+    assert_int_equal(mc_segment_memory_write_begin(rig_memory(rig), &write, slot, LATER + generation, 0, 100, soon()),
+                     0);
+    return write;
 }
 
 static void test_cut(void **state)
@@ -487,12 +212,17 @@ static void test_cut(void **state)
     expect_slots(&rig, MC_MESSAGE_CUT_DONE, slots, 3, 9);
     writer_commit(&tcp, 20, 3, 9);
     expect_live(&rig, 20, 3, 9, MC_ERR_STALE);
-    slots[0] = 30;
+    slots[0] = 25; /* a peer that is only connected holds nothing up */
     say_slots(&rig, MC_MESSAGE_CUT, SEGMENT, slots, 1, 9, by_unix);
+    expect_slots(&rig, MC_MESSAGE_CUT_DONE, slots, 1, 9);
+    slots[0] = 30;
+    struct mc_local_write write = write_start(&rig, 30, 9);
+    say_slots(&rig, MC_MESSAGE_CUT, SEGMENT, slots, 1, 9, rig.node);
     writer_commit(&tcp, 40, 1, 9); /* something later that is answered: the cut was not */
     expect_live(&rig, 40, 1, 9, 0);
-    peer_close(&local);
+    mc_segment_memory_write_end(rig_memory(&rig), &write);
     expect_slots(&rig, MC_MESSAGE_CUT_DONE, slots, 1, 9);
+    peer_close(&local);
     peer_close(&tcp);
     rig_stop(&rig);
 }
@@ -504,11 +234,11 @@ static void test_reconnect(void **state)
     uint32_t segment;
     rig_mount(&rig);
     struct mc_id writer_node = mc_random_id(), segment_id = rig.mount.segment_id;
-    struct peer writer = writer_connect(&rig, false, writer_node, 0),
-                local = writer_connect(&rig, true, writer_node, 0);
+    struct peer writer = writer_connect(&rig, false, writer_node, 0);
     writer_commit(&writer, 1, 1, 5);
     expect_live(&rig, 1, 1, 5, 0);
     uint32_t slots[1] = {50};
+    struct mc_local_write write = write_start(&rig, 50, 9);
     say_slots(&rig, MC_MESSAGE_CUT, SEGMENT, slots, 1, 9, writer_node); /* still waits when the link breaks */
     writer_commit(&writer, 2, 1, 5);
     expect_live(&rig, 2, 1, 5, 0);
@@ -531,10 +261,11 @@ static void test_reconnect(void **state)
     answer_mount(&rig, request_id, 0);
     expect_live(&rig, 100, 300, 5, 0);                                  /* told now */
     say_slots(&rig, MC_MESSAGE_CUT, SEGMENT, slots, 1, 9, writer_node); /* asked again */
-    peer_close(&local);
+    mc_segment_memory_write_end(rig_memory(&rig), &write);
     expect_slots(&rig, MC_MESSAGE_CUT_DONE, slots, 1, 9);
 
-    /* another master of a later epoch that takes the segment as it is: what was not told belongs to the old one */
+    /* another master of a later epoch that takes the segment as it is: grants of that epoch are told, also if they were
+     * not before */
     peer_close(&rig.link);
     while (mc_owner_segment(rig.owner, &segment) && mc_clock_ns() < end_ns)
         usleep(500);
@@ -550,6 +281,7 @@ static void test_reconnect(void **state)
     end_ns = soon();
     while (!mc_owner_segment(rig.owner, &segment) && mc_clock_ns() < end_ns)
         usleep(500);
+    expect_live(&rig, 500, 10, 5, 0);
     writer_commit(&writer, 600, 1, 5);
     expect_live(&rig, 600, 1, 5, 0);
     peer_close(&writer);
@@ -574,8 +306,10 @@ static void test_stale(void **state)
     answer_hello(&rig, 0);
     uint64_t request_id = rig_expect_mount(&rig);
     assert_int_equal(rig.mount.epoch, 3);
+    assert_int_equal(rig.mount.slot_top, 6);
     answer_mount(&rig, request_id, MC_ERR_STALE);
     request_id = rig_expect_mount(&rig);
+    assert_int_equal(rig.mount.slot_top, 0);
     assert_false(mc_id_equal(rig.mount.segment_id, old_id));
     assert_true(rig.mount.nonce != old_nonce);
     assert_int_equal(rig.mount.epoch, 0);

@@ -1,4 +1,5 @@
 /* The owner's data connections, from raw sockets: every message, garbage, limits, cuts and clears in the middle. */
+#include "engine/writers.h"
 #include "env/log.h"
 #include "random.h"
 #include "serve_rig.h"
@@ -73,12 +74,12 @@ static void test_other_user(void **state)
     if (geteuid() != 0)
         skip(); /* only root can become another user */
     rig_start(&rig);
+    struct mc_wire_hello hello = hello_of(&rig, mc_random_id()); /* the child does not have the segment's memory */
     pid_t child = fork();
     if (child == 0) {
         if (setuid(65534) != 0)
             _exit(1);
         struct peer peer = {.fd = mc_unix_connect(mc_serve_unix_path(rig.serve), soon())};
-        struct mc_wire_hello hello = hello_of(&rig, mc_random_id());
         struct mc_wire_hello_reply reply;
         if (peer.fd < 0)
             _exit(2);
@@ -103,10 +104,10 @@ static int64_t attach(struct peer *peer, struct mc_wire_attach_reply *reply, int
     assert_int_equal(peer_flush(peer), 0);
     mc_buffer_consume(&peer->in, peer->used);
     peer->used = 0;
-    int64_t received = mc_unix_receive_fds(peer->fd, bytes, sizeof(bytes), fds, 2, &fd_count, soon());
+    int64_t received = mc_unix_receive_fds(peer->fd, bytes, sizeof(bytes), fds, 3, &fd_count, soon());
     if (received < 0)
         return received;
-    assert_int_equal(fd_count, 2);
+    assert_int_equal(fd_count, 3);
     assert_int_equal(mc_frame_parse(bytes, (size_t)received, &frame, &used), 1);
     assert_int_equal(used, received);
     assert_int_equal(frame.type, MC_MESSAGE_ATTACH_REPLY);
@@ -122,7 +123,7 @@ static void test_attach(void **state)
     struct rig rig;
     struct mc_wire_attach_reply reply;
     struct mc_slot copy;
-    int fds[2];
+    int fds[3], again[3];
     rig_start(&rig);
     struct peer peer = connect_peer(&rig, true);
     struct mc_frame frame;
@@ -145,9 +146,12 @@ static void test_attach(void **state)
     assert_int_equal(reply.capacity, CAPACITY);
     assert_int_equal(reply.slot_count, mc_segment_memory_slot_count(rig.memory));
     uint8_t *data = mmap(NULL, reply.data_size, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
-    struct mc_slot *slots = mmap(NULL, reply.slot_count * sizeof(struct mc_slot), PROT_READ, MAP_SHARED, fds[1], 0);
+    size_t index_size = MC_INDEX_SLOTS_AT + reply.slot_count * sizeof(struct mc_slot);
+    uint8_t *index = mmap(NULL, index_size, PROT_READ, MAP_SHARED, fds[1], 0);
     assert_ptr_not_equal(data, MAP_FAILED);
-    assert_ptr_not_equal(slots, MAP_FAILED);
+    assert_ptr_not_equal(index, MAP_FAILED);
+    const struct mc_slot *slots = (const struct mc_slot *)(const void *)(index + MC_INDEX_SLOTS_AT);
+    assert_in_range(reply.writer, 1, MC_WRITERS_MAX - 1);
     assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fds[1], 0), MAP_FAILED);
     memset(data + 640, 0x21, 100);
     put_commit(&peer, 6, 40, 640, 100);
@@ -160,21 +164,34 @@ static void test_attach(void **state)
     assert_int_equal(rig.told[1].code, MC_ERR_STALE);
     assert_true(mc_slot_read(&slots[6], 40, &copy));
     assert_int_equal(copy.length, 100);
-    assert_true(attach(&peer, &reply, fds + 0) > 0); /* twice is harmless */
+    uint32_t writer = reply.writer;
+    assert_true(attach(&peer, &reply, again) > 0); /* twice is harmless */
+    assert_int_equal(reply.writer, writer);
+    for (int i = 0; i < 3; i++)
+        close(again[i]);
 
+    munmap(data, reply.data_size);
+    munmap(index, index_size);
+    peer_close(&peer);
+    rig_stop(&rig);
+    for (int i = 0; i < 3; i++)
+        close(fds[i]);
+}
+
+static void test_attach_by_tcp(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct mc_wire_none none = {0};
+    rig_start(&rig);
     struct peer tcp = connect_peer(&rig, false); /* tcp carries no descriptors */
-    start = mc_frame_begin(&tcp.out, MC_MESSAGE_ATTACH, 4);
+    size_t start = mc_frame_begin(&tcp.out, MC_MESSAGE_ATTACH, 4);
     mc_wire_none_write(&tcp.out, &none);
     mc_frame_end(&tcp.out, start);
     assert_int_equal(peer_flush(&tcp), 0);
     assert_true(peer_is_closed(&tcp));
     peer_close(&tcp);
-    munmap(data, reply.data_size);
-    munmap(slots, reply.slot_count * sizeof(struct mc_slot));
-    peer_close(&peer);
     rig_stop(&rig);
-    close(fds[0]);
-    close(fds[1]);
 }
 
 static void test_write(void **state)
@@ -522,32 +539,51 @@ static void test_cut_write(void **state)
     rig_stop(&rig);
 }
 
+/* A peer with the memory mapped: waits for the copy that it has announced, for nothing else. */
 static void test_cut_unix(void **state)
 {
     (void)state;
     struct rig rig;
+    struct mc_wire_attach_reply reply;
+    int fds[3], intents[2];
     rig_start(&rig);
     struct mc_id writer = mc_random_id();
-    struct peer first = connect_as(&rig, true, writer), second = connect_as(&rig, true, writer),
-                other = connect_peer(&rig, true);
-    struct cut_request cuts[3] = {{4, 20, writer}, {5, 20, writer}, {4, 21, writer}};
-    for (int i = 0; i < 3; i++) /* the third replaces the first */
+    struct peer peer = connect_as(&rig, true, writer), other = connect_peer(&rig, true);
+    assert_true(attach(&peer, &reply, fds) > 0);
+    int lock = mc_writers_reopen(fds[2]);
+    assert_true(lock >= 0 && mc_writer_lock(lock, reply.writer));
+    struct mc_writer_entry *table = mmap(NULL, MC_WRITERS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fds[2], 0);
+    struct mc_index_header *header = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fds[1], 0);
+    assert_ptr_not_equal(table, MAP_FAILED);
+    assert_ptr_not_equal(header, MAP_FAILED);
+    const struct mc_slot *slots = mc_segment_memory_slots(rig.memory);
+    const struct mc_writing writings[2] = {{20, 0, 4096, 4}, {30, 8192, 4096, 5}};
+    for (int i = 0; i < 2; i++) {
+        intents[i] = mc_writer_claim(&table[reply.writer], header, slots, &writings[i], soon());
+        assert_true(intents[i] >= 0);
+    }
+    struct cut_request cuts[4] = {{9, 20, writer}, {5, 29, writer}, {4, 20, writer}, {5, 31, writer}};
+    for (int i = 0; i < 4; i++)
         rig_call(&rig, do_cut, &cuts[i]);
-    peer_close(&first);
-    rig_wait_connections(&rig, 2);
-    assert_int_equal(rig_cuts_done(&rig), 0);
-    /* Garbage: we end the conversation, but the peer may still have the memory mapped, so only its own end counts. */
-    assert_int_equal(peer_send_bytes(&second, "GET / HTTP/1.1\r\n\r\n", 18), 0);
-    assert_true(peer_is_closed(&second));
-    usleep(20000);
-    assert_int_equal(rig_cuts_done(&rig), 0);
-    assert_int_equal(rig_connections(&rig), 2);
-    peer_close(&second);
-    rig_wait_cuts(&rig, 2);
-    struct cut_request late = {9, 3, writer};
-    rig_call(&rig, do_cut, &late); /* nobody there any more */
+    assert_int_equal(rig_cuts_done(&rig), 2); /* nobody writes to 9; at 5 only something newer is written */
+    mc_writer_intent_end(&table[reply.writer], intents[0]);
+    rig_wait_cuts(&rig, 3);
+    assert_int_equal(mc_writer_claim(&table[reply.writer], header, slots, &writings[0], soon()), MC_ERR_STALE);
+    /* Garbage: we end the conversation, but the peer still has the memory mapped. */
+    assert_int_equal(peer_send_bytes(&peer, "GET / HTTP/1.1\r\n\r\n", 18), 0);
+    assert_true(peer_is_closed(&peer));
+    rig_wait_connections(&rig, 1);
+    usleep(60000);
     assert_int_equal(rig_cuts_done(&rig), 3);
+    close(lock); /* as its death would */
+    rig_wait_cuts(&rig, 4);
+    assert_int_equal(atomic_load(&table[reply.writer].intents[intents[1]].generation), 0); /* reset */
     expect_pong(&other, 5);
+    munmap(table, MC_WRITERS_BYTES);
+    munmap(header, 4096);
+    for (int i = 0; i < 3; i++)
+        close(fds[i]);
+    peer_close(&peer);
     peer_close(&other);
     rig_stop(&rig);
 }
@@ -559,13 +595,13 @@ static void test_cut_own_thread(void **state)
     struct mc_local_write write;
     rig_start(&rig);
     struct cut_request cut = {4, 20, rig.node};
-    assert_int_equal(mc_segment_memory_write_begin(rig.memory, &write, 4, 20, 0, 100), 0);
+    assert_int_equal(mc_segment_memory_write_begin(rig.memory, &write, 4, 20, 0, 100, soon()), 0);
     rig_call(&rig, do_cut, &cut);
     usleep(50000);
     assert_int_equal(rig_cuts_done(&rig), 0);
     mc_segment_memory_write_end(rig.memory, &write);
     rig_wait_cuts(&rig, 1);
-    assert_int_equal(mc_segment_memory_write_begin(rig.memory, &write, 4, 20, 0, 100), MC_ERR_STALE);
+    assert_int_equal(mc_segment_memory_write_begin(rig.memory, &write, 4, 20, 0, 100, soon()), MC_ERR_STALE);
     rig_stop(&rig);
 }
 
@@ -668,6 +704,10 @@ static void test_new_memory(void **state)
                 late = connect_raw(&rig, false);
     struct mc_wire_hello hello = hello_of(&rig, writer);
     struct cut_request cut = {4, 20, writer};
+    struct mc_segment_memory *old = rig.memory;
+    struct mc_local_write write;
+    mc_segment_memory_retain(old);
+    assert_int_equal(mc_segment_memory_write_begin(old, &write, 4, 20, 0, 100, soon()), 0);
     rig_call(&rig, do_cut, &cut);
     assert_int_equal(mc_segment_memory_create(MIB, &fresh), 0);
     rig_call(&rig, do_set_memory, fresh);
@@ -675,6 +715,9 @@ static void test_new_memory(void **state)
     assert_true(peer_is_closed(&tcp));
     assert_true(peer_is_closed(&late));
     assert_int_equal(rig_connections(&rig), 0);
+    mc_segment_memory_write_end(old, &write);
+    mc_segment_memory_release(old);
+    usleep(30000);
     assert_int_equal(rig_cuts_done(&rig), 0); /* forgotten */
     peer_close(&tcp);
     tcp = connect_raw(&rig, false);
@@ -825,6 +868,7 @@ int main(void)
         cmocka_unit_test(test_hello),
         cmocka_unit_test(test_other_user),
         cmocka_unit_test(test_attach),
+        cmocka_unit_test(test_attach_by_tcp),
         cmocka_unit_test(test_write),
         cmocka_unit_test(test_write_pieces),
         cmocka_unit_test(test_write_refused),

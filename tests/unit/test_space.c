@@ -257,6 +257,114 @@ static void test_destroy_in_slices(void **state)
     mc_space_destroy(&space);
 }
 
+static uint64_t random_below(uint64_t *dice, unsigned limit)
+{
+    return random_next(dice) % limit;
+}
+
+/* A space that lived, rebuilt from its extents, gives the same places out and takes them back. */
+static void test_rebuild(void **state)
+{
+    uint64_t dice = 11;
+    (void)state;
+    for (unsigned round = 0; round < 60; round++) {
+        struct mc_space old, space;
+        uint32_t limit = round % 3 == 0 ? 60 : 3 * MC_NODE_CHUNK, top = 0, extents = 0, granted = 0;
+        assert_true(mc_space_init(&old, limit) && mc_space_init(&space, limit));
+        assert_true(mc_space_grow(&old, 100000));
+        static uint32_t numbers[3 * MC_NODE_CHUNK];
+        unsigned steps = (unsigned)random_below(&dice, round % 4 == 0 ? 9000 : 200);
+        for (unsigned i = 0; i < steps; i++) {
+            uint32_t number = mc_space_allocate(&old, 1 + random_below(&dice, 12));
+            if (number != MC_NODE_NONE)
+                numbers[granted++] = number;
+            if (granted > 0 && random_below(&dice, round % 5 == 0 ? 50 : 3) == 0) {
+                uint32_t at = (uint32_t)random_below(&dice, granted);
+                mc_space_release(&old, numbers[at]);
+                numbers[at] = numbers[--granted];
+            }
+        }
+        for (uint32_t i = 0; i < granted; i++)
+            top = numbers[i] + 1 > top ? numbers[i] + 1 : top;
+        assert_true(mc_space_rebuild_begin(&space, top));
+        static uint32_t order[3 * MC_NODE_CHUNK];
+        for (uint32_t at = old.last; at != MC_NODE_NONE; at = mc_space_node(&old, at)->physical_previous)
+            if (mc_space_node(&old, at)->state == MC_NODE_GRANTED)
+                order[extents++] = at;
+        assert_int_equal(extents, granted);
+        bool placed = true;
+        for (uint32_t i = extents; i > 0 && placed; i--) {
+            const struct mc_node *node = mc_space_node(&old, order[i - 1]);
+            enum mc_space_placed how = mc_space_rebuild_place(&space, order[i - 1], node->offset, node->size, 100000);
+            placed = how == MC_SPACE_PLACED; /* a gap at the start may find no number at all */
+            assert_true(placed || (how == MC_SPACE_NO_MEMORY && top == limit && i == extents));
+            if (i % 100 == 0)
+                assert_null(mc_space_check(&space));
+            if (placed && random_below(&dice, 20) == 0) { /* released amid the rebuilding */
+                mc_space_release(&space, order[i - 1]);
+                assert_int_equal(mc_space_rebuild_place(&space, order[i - 1], 99999, 1, 100000), MC_SPACE_REFUSED);
+                order[i - 1] = MC_NODE_NONE;
+            }
+        }
+        mc_space_rebuild_end(&space);
+        (void)mc_space_grow(&space, 100000 - space.end);
+        assert_null(mc_space_check(&space));
+        if (round % 2 == 0) /* allocations go on between the slices */
+            (void)mc_space_allocate(&space, 5);
+        while (mc_space_reclaim(&space, 500))
+            assert_null(mc_space_check(&space));
+        assert_null(mc_space_check(&space));
+        for (uint32_t i = 0; placed && i < extents; i++)
+            if (order[i] != MC_NODE_NONE)
+                mc_space_release(&space, order[i]);
+        (void)mc_space_grow(&space, 100000 - space.end);
+        assert_null(mc_space_check(&space));
+        while (mc_space_allocate(&space, 1) != MC_NODE_NONE && space.node_count + 1 < limit)
+            continue;
+        assert_null(mc_space_check(&space)); /* holes were filled */
+        assert_true(space.node_count + 1 >= limit || space.free == 0);
+        mc_space_destroy(&old);
+        mc_space_destroy(&space);
+    }
+}
+
+static void test_rebuild_with_holes(void **state)
+{
+    struct mc_space space;
+    const uint32_t top = MC_NODE_CHUNK * 50 + 7, last = top - 1;
+    (void)state;
+    assert_true(mc_space_init(&space, top + 3));
+    assert_false(mc_space_rebuild_begin(&space, top + 4));
+    assert_true(mc_space_rebuild_begin(&space, top));
+    assert_int_equal(mc_space_rebuild_place(&space, last, 10, 5, 1 << 22), MC_SPACE_PLACED);
+    assert_int_equal(mc_space_rebuild_place(&space, 12, 14, 5, 1 << 22), MC_SPACE_REFUSED); /* overlap */
+    assert_int_equal(mc_space_rebuild_place(&space, 12, 2, 5, 1 << 22), MC_SPACE_REFUSED);  /* order */
+    assert_int_equal(mc_space_rebuild_place(&space, last, 20, 5, 1 << 22), MC_SPACE_REFUSED);
+    assert_int_equal(mc_space_rebuild_place(&space, top, 20, 5, 1 << 22), MC_SPACE_REFUSED);
+    assert_int_equal(mc_space_rebuild_place(&space, 12, 20, 0, 1 << 22), MC_SPACE_REFUSED);
+    assert_int_equal(mc_space_rebuild_place(&space, 12, (1 << 22) - 4, 5, 1 << 22), MC_SPACE_REFUSED);
+    assert_int_equal(mc_space_rebuild_place(&space, 12, UINT64_MAX, 5, 1 << 22), MC_SPACE_REFUSED);
+    assert_int_equal(mc_space_rebuild_place(&space, 12, 20, UINT64_MAX, 1 << 22), MC_SPACE_REFUSED);
+    assert_int_equal(mc_space_rebuild_place(&space, 12, 20, 5, UINT64_MAX), MC_SPACE_REFUSED);
+    assert_int_equal(mc_space_rebuild_place(&space, 12, 20, 5, 1 << 22), MC_SPACE_PLACED);
+    mc_space_rebuild_end(&space);
+    assert_true(mc_space_grow(&space, (1 << 22) - space.end));
+    unsigned slices = 0;
+    while (mc_space_reclaim(&space, 500))
+        slices++;
+    assert_in_range(slices, 8, 10); /* holes cost one look each */
+    assert_null(mc_space_check(&space));
+    unsigned memory = 0;
+    for (uint32_t chunk = 1; chunk < top / MC_NODE_CHUNK; chunk++)
+        memory += space.chunks[chunk] != space.chunks[1];
+    assert_int_equal(memory, 0);
+    while (mc_space_allocate(&space, 1) != MC_NODE_NONE)
+        continue;
+    assert_int_equal(space.node_count, top + 3); /* every number is of use */
+    assert_null(mc_space_check(&space));
+    mc_space_destroy(&space);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -269,6 +377,8 @@ int main(void)
         cmocka_unit_test(test_grow_without_a_node),
         cmocka_unit_test(test_numbers_stay_dense),
         cmocka_unit_test(test_destroy_in_slices),
+        cmocka_unit_test(test_rebuild),
+        cmocka_unit_test(test_rebuild_with_holes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -178,6 +178,9 @@ static void extent_layout(void **state)
     const struct mc_slot *slot = &mc_segment_memory_slots(rig->memory)[3];
     assert_int_equal(slot->crc, mc_crc32c(0, extent + mc_table_offset(length), 16));
     assert_int_equal(slot->key_length, 6);
+    assert_int_equal(slot->flags, 2); /* as rig_transfer has them */
+    assert_int_equal(slot->replica, 3);
+    assert_false(mc_segment_memory_is_written(rig->memory, 3, UINT64_MAX)); /* its announcement is over */
     free(data);
 }
 

@@ -173,6 +173,8 @@ static inline struct mc_transfer rig_transfer(enum mc_transfer_kind kind, uint32
         .hash_low = hash.low,
         .hash_high = hash.high,
         .key = mc_span_string(key),
+        .flags = 2,
+        .replica = 3,
         .offset = 0,
         .length = object_length,
         .parts = parts,

@@ -1,0 +1,39 @@
+/* A blocking client of etcd's v3 API through its JSON gateway: HTTP/1.1, one connection, to whichever endpoint answers.
+ *
+ * Every call has a deadline and tries the endpoints in turn until then; an attempt may have been carried out although
+ * it failed here, so callers use only what may happen twice: reads, and transactions that are guarded. Names are
+ * resolved at every connect. One thread at a time uses a client. */
+#ifndef MC_ENV_ETCD_H
+#define MC_ENV_ETCD_H
+
+#include "base/bytes.h"
+#include "env/socket.h"
+
+#define MC_ETCD_ENDPOINTS_MAX 16
+#define MC_ETCD_PORT 2379
+#define MC_ETCD_ATTEMPT_MS 400 /* a member that does not answer within is left for the next */
+#define MC_ETCD_REPLY_MAX (1u << 20)
+
+struct mc_etcd;
+
+/* endpoints: "host[:port]", several separated by ; or , each with or without "http://". 0, or MC_ERR_INVALID_PARAMS
+ * with a line in error. */
+int mc_etcd_create(const char *endpoints, struct mc_etcd **etcd, char *error, size_t error_size);
+void mc_etcd_destroy(struct mc_etcd *etcd);
+
+/* POSTs a JSON body to a path ("/v3/kv/range"). 0: reply holds the answer's body. MC_ERR_ETCD_OPERATION_ERROR: etcd
+ * refuses (reply says why). MC_ERR_RPC_FAIL, MC_ERR_RPC_TIMEOUT: no endpoint has answered. */
+int mc_etcd_call(struct mc_etcd *etcd, const char *path, struct mc_span body, uint64_t deadline_ns,
+                 struct mc_buffer *reply);
+
+/* Appends  "name":"base64 of the value"  for a body. */
+void mc_etcd_field(struct mc_buffer *body, const char *name, struct mc_span value);
+/* Decodes the base64 value at path into text, which always ends with a zero. 1; 0 not there; MC_ERR_PROTOCOL, also when
+ * it is too long or holds a zero. */
+int mc_etcd_text(struct mc_span reply, const char *path, char *text, size_t size);
+
+/* The key under which the leader of a cluster stands. */
+void mc_etcd_view_key(char *key, size_t size, const char *cluster_id, const char *name);
+#define MC_ETCD_KEY_MAX 512
+
+#endif

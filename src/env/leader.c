@@ -1,0 +1,59 @@
+/* Asks an election who leads. */
+#include "env/leader.h"
+
+#include "base/error.h"
+#include "env/etcd.h"
+
+#include <stdlib.h>
+
+static const char scheme[] = "etcd://";
+
+bool mc_leader_is_election(const char *address)
+{
+    return strncmp(address, scheme, sizeof(scheme) - 1) == 0;
+}
+
+/* "host:port,host:port[/cluster]". Without a cluster: MC_STORE_CLUSTER_ID of the environment, or the default. */
+static int split(const char *address, char *endpoints, size_t endpoints_size, char *key, size_t key_size)
+{
+    size_t length = strcspn(address, "/");
+    const char *cluster = address[length] == '/' ? address + length + 1 : "";
+    if (*cluster == 0)
+        cluster = getenv("MC_STORE_CLUSTER_ID");
+    if (cluster == NULL || *cluster == 0)
+        cluster = "mooncake_cluster";
+    if (length == 0 || length >= endpoints_size || strlen(cluster) > MC_LEADER_CLUSTER_MAX)
+        return MC_ERR_INVALID_PARAMS;
+    memcpy(endpoints, address, length);
+    endpoints[length] = 0;
+    mc_etcd_view_key(key, key_size, cluster, "master_view");
+    return 0;
+}
+
+int mc_leader_find(const char *address, uint64_t deadline_ns, char *text, size_t text_size)
+{
+    char endpoints[MC_ETCD_ENDPOINTS_MAX * MC_ADDRESS_MAX], key[MC_ETCD_KEY_MAX], error[256];
+    struct mc_etcd *etcd = NULL;
+    struct mc_buffer body = {0}, reply = {0};
+    if (!mc_leader_is_election(address))
+        return MC_ERR_INVALID_PARAMS;
+    int rc = split(address + sizeof(scheme) - 1, endpoints, sizeof(endpoints), key, sizeof(key));
+    if (rc == 0)
+        rc = mc_etcd_create(endpoints, &etcd, error, sizeof(error));
+    if (rc < 0)
+        return rc;
+    mc_buffer_printf(&body, "{");
+    mc_etcd_field(&body, "key", mc_span_string(key));
+    mc_buffer_printf(&body, "}");
+    rc = mc_etcd_call(etcd, "/v3/kv/range", mc_span(body.data, body.length), deadline_ns, &reply);
+    if (rc == 0) {
+        rc = mc_etcd_text(mc_span(reply.data, reply.length), "kvs.0.value", text, text_size);
+        rc = rc == 1 && text[0] != 0 ? 0 : rc >= 0 ? MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS : MC_ERR_RPC_FAIL;
+    } else if (rc != MC_ERR_RPC_TIMEOUT) {
+        rc = MC_ERR_RPC_FAIL;
+    }
+    mc_buffer_free(&body);
+    mc_buffer_free(&reply);
+    mc_etcd_destroy(etcd);
+    return rc;
+}

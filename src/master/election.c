@@ -1,0 +1,322 @@
+/* The thread that keeps or seeks leadership. */
+#include "master/election.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "env/thread.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WAIT_MAX_MS 200u /* the wait's clock stands still while the machine sleeps */
+
+struct mc_election {
+    struct mc_election_backend backend;
+    char address[MC_ADDRESS_MAX];
+    uint64_t ttl_ms, nonce;
+    int fd;
+    pthread_t thread;
+    bool is_running;
+    /* Read without the mutex by may_serve. until_ms is written after the epoch that it belongs to, and is 0 before that
+     * one changes: who reads until_ms first and then its own epoch has not mixed two leaderships. */
+    _Atomic uint64_t until_ms, epoch;
+    pthread_mutex_t mutex; /* everything below */
+    pthread_cond_t changed;
+    struct mc_leadership leadership;
+    struct mc_election_view view;
+    char claim[MC_ELECTION_CLAIM_MAX]; /* our last */
+    bool has_contact;
+};
+
+uint64_t mc_election_epoch_now(void)
+{
+    const int64_t start_s = 1735689600; /* 2025-01-01 */
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int64_t since_s = now.tv_sec > start_s ? now.tv_sec - start_s : 0;
+    return 1 + (uint64_t)since_s * 100 + (uint64_t)now.tv_nsec / 10000000;
+}
+
+/* ---- claims: "epoch ttl nonce" ---- */
+
+static bool parse_claim(const char *claim, uint64_t *epoch, uint64_t *ttl_ms)
+{
+    unsigned long long first, second;
+    int used = 0;
+    bool is_claim = sscanf(claim, "%19llu %9llu %n", &first, &second, &used) == 2 && used > 0;
+    *epoch = is_claim ? first : 0;
+    *ttl_ms = is_claim ? second : 0;
+    return is_claim;
+}
+
+/* ---- what others see; the mutex is held ---- */
+
+static void publish(struct mc_election *election)
+{
+    const struct mc_leadership *leadership = &election->leadership;
+    uint64_t one = 1, before = atomic_load_explicit(&election->epoch, memory_order_relaxed);
+    uint64_t epoch = leadership->phase == MC_LEADERSHIP_LEADER ? leadership->epoch : 0;
+    if (epoch != before) {
+        atomic_store(&election->until_ms, 0);
+        atomic_store(&election->epoch, epoch);
+        if (epoch == 0)
+            election->view.is_present = false; /* we were the leader that we know of */
+        if (epoch != 0)
+            mc_log(INFO, "leader under epoch %llu", (unsigned long long)epoch);
+        else
+            mc_log(WARNING, "no longer leader under epoch %llu", (unsigned long long)before);
+        /* The counter cannot overflow: it would take 2^64 changes without a reader. */
+        mc_assert(write(election->fd, &one, sizeof(one)) == (ssize_t)sizeof(one));
+    }
+    atomic_store(&election->until_ms, leadership->serve_until_ms);
+}
+
+static void note_contact(struct mc_election *election, int rc)
+{
+    bool has_contact = rc == 0 || rc == MC_ERR_ETCD_TRANSACTION_FAIL;
+    if (has_contact != election->has_contact) {
+        if (has_contact)
+            mc_log(INFO, "%s answers", election->backend.name);
+        else
+            mc_log(WARNING, "%s does not answer: %s", election->backend.name, mc_error_text(rc));
+    }
+    election->has_contact = has_contact;
+}
+
+static enum mc_leadership_outcome outcome_of(int rc)
+{
+    return rc == 0                              ? MC_LEADERSHIP_DONE
+           : rc == MC_ERR_ETCD_TRANSACTION_FAIL ? MC_LEADERSHIP_REFUSED
+                                                : MC_LEADERSHIP_UNKNOWN;
+}
+
+/* ---- operations; the mutex is not held while the backend is asked ---- */
+
+static void observe(struct mc_election *election, uint64_t deadline_ns)
+{
+    struct mc_election_view view = {0};
+    int rc = election->backend.observe(election->backend.context, deadline_ns, &view);
+    pthread_mutex_lock(&election->mutex);
+    uint64_t now_ms = mc_clock_boot_ms();
+    struct mc_leadership_view seen = {.is_present = view.is_present, .revision = view.revision};
+    bool is_claim = parse_claim(view.claim, &seen.epoch, &seen.ttl_ms);
+    /* One whose promise we cannot read has promised what we would. */
+    if (!is_claim || seen.ttl_ms == 0)
+        seen.ttl_ms = election->ttl_ms;
+    if (rc == 0 && seen.epoch >= MC_EPOCH_LIMIT - 1) {
+        mc_log_limited(ERROR, "the epoch '%s' that stands in %s cannot be followed; nobody leads", view.claim,
+                       election->backend.name);
+        rc = MC_ERR_PROTOCOL;
+    }
+    seen.is_ours = election->claim[0] != 0 && strcmp(view.claim, election->claim) == 0;
+    note_contact(election, rc);
+    if (rc == 0)
+        election->view = view;
+    mc_leadership_observed(&election->leadership, now_ms, rc == 0 ? &seen : NULL, mc_election_epoch_now());
+    pthread_mutex_unlock(&election->mutex);
+}
+
+static void claim(struct mc_election *election, uint64_t epoch, uint64_t deadline_ns)
+{
+    struct mc_election_view seen;
+    char text[MC_ELECTION_CLAIM_MAX];
+    pthread_mutex_lock(&election->mutex);
+    seen = election->view;
+    snprintf(text, sizeof(text), "%llu %llu %016llx", (unsigned long long)epoch, (unsigned long long)election->ttl_ms,
+             (unsigned long long)election->nonce);
+    memcpy(election->claim, text, sizeof(text));
+    pthread_mutex_unlock(&election->mutex);
+    uint64_t sent_ms = mc_clock_boot_ms();
+    int rc = election->backend.claim(election->backend.context, deadline_ns, &seen, text, election->address);
+    pthread_mutex_lock(&election->mutex);
+    note_contact(election, rc);
+    mc_leadership_claimed(&election->leadership, sent_ms, mc_clock_boot_ms(), outcome_of(rc));
+    if (rc == 0) {
+        memcpy(election->view.leader, election->address, sizeof(election->address));
+        memcpy(election->view.claim, text, sizeof(text));
+    }
+    publish(election);
+    pthread_mutex_unlock(&election->mutex);
+}
+
+static void renew(struct mc_election *election, uint64_t deadline_ns)
+{
+    uint64_t sent_ms = mc_clock_boot_ms();
+    /* claim is written by this thread only */
+    int rc = election->backend.renew(election->backend.context, deadline_ns, election->claim, election->address);
+    pthread_mutex_lock(&election->mutex);
+    note_contact(election, rc);
+    mc_leadership_renewed(&election->leadership, sent_ms, mc_clock_boot_ms(), outcome_of(rc));
+    publish(election);
+    pthread_mutex_unlock(&election->mutex);
+}
+
+static void resign(struct mc_election *election, uint64_t deadline_ns)
+{
+    int rc = election->backend.resign(election->backend.context, deadline_ns, election->claim);
+    if (rc < 0 && rc != MC_ERR_ETCD_TRANSACTION_FAIL)
+        mc_log(WARNING, "the leadership could not be given back, it ends by itself: %s", mc_error_text(rc));
+    pthread_mutex_lock(&election->mutex);
+    mc_leadership_resigned(&election->leadership);
+    pthread_mutex_unlock(&election->mutex);
+}
+
+/* Waits until at_ms or a change; the mutex is held. */
+static void wait_until(struct mc_election *election, uint64_t now_ms, uint64_t at_ms)
+{
+    uint64_t wait_ms = at_ms - now_ms < WAIT_MAX_MS ? at_ms - now_ms : WAIT_MAX_MS;
+    uint64_t end_ns = mc_clock_ns() + wait_ms * 1000000;
+    struct timespec end = {(time_t)(end_ns / 1000000000), (long)(end_ns % 1000000000)};
+    (void)pthread_cond_timedwait(&election->changed, &election->mutex, &end); /* either way the state is looked at */
+}
+
+static void *run(void *argument)
+{
+    struct mc_election *election = argument;
+    for (;;) {
+        pthread_mutex_lock(&election->mutex);
+        uint64_t now_ms = mc_clock_boot_ms();
+        struct mc_leadership_step step = mc_leadership_next(&election->leadership, now_ms);
+        publish(election);
+        bool is_due = step.at_ms <= now_ms;
+        if (!is_due && step.action != MC_LEADERSHIP_END)
+            wait_until(election, now_ms, step.at_ms);
+        pthread_mutex_unlock(&election->mutex);
+        if (step.action == MC_LEADERSHIP_END)
+            return NULL;
+        if (!is_due)
+            continue;
+        uint64_t deadline_ns = mc_clock_ns() + (step.deadline_ms - now_ms) * 1000000;
+        if (step.action == MC_LEADERSHIP_OBSERVE)
+            observe(election, deadline_ns);
+        else if (step.action == MC_LEADERSHIP_CLAIM)
+            claim(election, step.epoch, deadline_ns);
+        else if (step.action == MC_LEADERSHIP_RENEW)
+            renew(election, deadline_ns);
+        else
+            resign(election, deadline_ns);
+    }
+}
+
+/* ---- life ---- */
+
+static int prepare(struct mc_election *election)
+{
+    pthread_condattr_t attributes;
+    if (pthread_mutex_init(&election->mutex, NULL) != 0)
+        return MC_ERR_NO_MEMORY;
+    if (pthread_condattr_init(&attributes) != 0)
+        goto destroy_mutex;
+    int rc = pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    if (rc == 0)
+        rc = pthread_cond_init(&election->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (rc != 0)
+        goto destroy_mutex;
+    election->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (election->fd >= 0)
+        return 0;
+    pthread_cond_destroy(&election->changed);
+destroy_mutex:
+    pthread_mutex_destroy(&election->mutex);
+    return MC_ERR_NO_MEMORY;
+}
+
+int mc_election_create(const struct mc_election_backend *backend, uint64_t ttl_ms, const char *address,
+                       struct mc_election **out)
+{
+    struct mc_election *election = calloc(1, sizeof(*election));
+    int rc = election == NULL ? MC_ERR_NO_MEMORY : prepare(election);
+    if (rc < 0) {
+        backend->destroy(backend->context);
+        free(election);
+        return rc;
+    }
+    election->backend = *backend;
+    election->ttl_ms = ttl_ms;
+    election->nonce = mc_random_u64();
+    election->has_contact = true; /* so that only trouble is told */
+    snprintf(election->address, sizeof(election->address), "%s", address);
+    mc_leadership_init(&election->leadership, mc_leadership_config(ttl_ms), mc_clock_boot_ms());
+    *out = election;
+    return 0;
+}
+
+int mc_election_start(struct mc_election *election)
+{
+    if (mc_thread_start(&election->thread, "mc-election", run, election) != 0)
+        return MC_ERR_NO_MEMORY;
+    election->is_running = true;
+    return 0;
+}
+
+void mc_election_destroy(struct mc_election *election)
+{
+    if (election == NULL)
+        return;
+    pthread_mutex_lock(&election->mutex);
+    mc_leadership_stop(&election->leadership, mc_clock_boot_ms());
+    atomic_store(&election->until_ms, 0);
+    pthread_cond_signal(&election->changed);
+    pthread_mutex_unlock(&election->mutex);
+    if (election->is_running)
+        pthread_join(election->thread, NULL);
+    election->backend.destroy(election->backend.context);
+    pthread_cond_destroy(&election->changed);
+    pthread_mutex_destroy(&election->mutex);
+    close(election->fd);
+    free(election);
+}
+
+/* ---- the server's side ---- */
+
+int mc_election_fd(const struct mc_election *election)
+{
+    return election->fd;
+}
+
+void mc_election_describe(struct mc_election *election, struct mc_election_role *role)
+{
+    uint64_t ttl_ms;
+    pthread_mutex_lock(&election->mutex);
+    const struct mc_leadership *leadership = &election->leadership;
+    bool is_leader = leadership->phase == MC_LEADERSHIP_LEADER;
+    uint64_t boot_ms = mc_clock_boot_ms(), now_ms = mc_clock_ms(), end_ms = leadership->predecessor_end_ms;
+    *role = (struct mc_election_role){.phase = leadership->phase, .has_contact = election->has_contact};
+    role->epoch = is_leader ? leadership->epoch : 0;
+    if (end_ms != 0 && end_ms <= boot_ms && boot_ms - end_ms < now_ms)
+        role->predecessor_end_ms = now_ms - (boot_ms - end_ms);
+    if (is_leader || election->view.is_present)
+        memcpy(role->leader, election->view.leader, sizeof(role->leader));
+    (void)parse_claim(election->view.claim, &role->leader_epoch, &ttl_ms); /* 0 when it is none */
+    pthread_mutex_unlock(&election->mutex);
+}
+
+void mc_election_role(struct mc_election *election, struct mc_election_role *role)
+{
+    uint64_t count;
+    /* Before the look: a change that comes after it makes the descriptor readable again. Empty is no failure. */
+    if (read(election->fd, &count, sizeof(count)) < 0)
+        count = 0;
+    mc_election_describe(election, role);
+}
+
+bool mc_election_may_serve(const struct mc_election *election, uint64_t epoch)
+{
+    uint64_t until_ms = atomic_load(&election->until_ms);
+    return epoch != 0 && atomic_load(&election->epoch) == epoch && mc_clock_boot_ms() < until_ms;
+}
+
+void mc_election_yield(struct mc_election *election, uint64_t epoch, uint64_t wanted)
+{
+    pthread_mutex_lock(&election->mutex);
+    mc_leadership_yield(&election->leadership, mc_clock_boot_ms(), epoch, wanted);
+    publish(election);
+    pthread_cond_signal(&election->changed);
+    pthread_mutex_unlock(&election->mutex);
+}

@@ -1,0 +1,81 @@
+/* The election of one leader among several masters: a thread ("mc-election") that runs leadership.c against a backend,
+ * and tells the server's thread whether it may serve.
+ *
+ * Invariant: mc_election_may_serve is true for an epoch only before the end of what the backend has granted it. */
+#ifndef MC_MASTER_ELECTION_H
+#define MC_MASTER_ELECTION_H
+
+#include "env/socket.h"
+#include "master/leadership.h"
+
+#include <stddef.h>
+
+#define MC_ELECTION_CLAIM_MAX 128 /* bytes of a claim's text with its zero */
+
+/* What stands in the place of the election. */
+struct mc_election_view {
+    bool is_present;                   /* somebody leads, or did until lately */
+    char leader[MC_ADDRESS_MAX];       /* its address */
+    uint64_t revision;                 /* of the place; changes with every renewal */
+    char claim[MC_ELECTION_CLAIM_MAX]; /* of the last leadership, also when nobody leads; "" = there was none */
+};
+
+/* A place where elections are held. Calls are blocking, end by their deadline (mc_clock_ns), and come from one thread.
+ * An operation that failed may yet have been carried out; claim and renew are therefore guarded by what stands there.
+ */
+struct mc_election_backend {
+    const char *name;
+    void *context;
+    /* 0 or negative. */
+    int (*observe)(void *context, uint64_t deadline_ns, struct mc_election_view *view);
+    /* Becomes leader under `claim`, if the place is as it was seen. 0; MC_ERR_ETCD_TRANSACTION_FAIL: it is not; other:
+     * unknown. */
+    int (*claim)(void *context, uint64_t deadline_ns, const struct mc_election_view *seen, const char *claim,
+                 const char *leader);
+    /* Changes the revision, if the claim still stands. As above. */
+    int (*renew)(void *context, uint64_t deadline_ns, const char *claim, const char *leader);
+    /* Nobody leads any more, if the claim still stands. */
+    int (*resign)(void *context, uint64_t deadline_ns, const char *claim);
+    void (*destroy)(void *context);
+};
+
+/* By etcd (election_etcd.c). 0, or negative with a line in error. */
+int mc_election_etcd_create(const char *endpoints, const char *cluster_id, uint64_t ttl_ms,
+                            struct mc_election_backend *backend, char *error, size_t error_size);
+
+struct mc_election;
+
+/* Takes the backend over, also when it fails. address: under which clients find us. */
+int mc_election_create(const struct mc_election_backend *backend, uint64_t ttl_ms, const char *address,
+                       struct mc_election **election);
+int mc_election_start(struct mc_election *election);
+/* Gives up a leadership (the server must have stopped to serve), so that another can follow at once; joins the thread.
+ * NULL is allowed. */
+void mc_election_destroy(struct mc_election *election);
+
+/* Readable after every change; mc_election_role resets it. */
+int mc_election_fd(const struct mc_election *election);
+
+struct mc_election_role {
+    enum mc_leadership_phase phase;
+    uint64_t epoch;              /* ours; 0 unless we lead */
+    uint64_t predecessor_end_ms; /* as mc_clock_ms(); 0: unknown */
+    char leader[MC_ADDRESS_MAX]; /* "" unknown */
+    uint64_t leader_epoch;
+    bool has_contact; /* the last look at the place, or renewal, succeeded */
+};
+void mc_election_role(struct mc_election *election, struct mc_election_role *role);
+/* The same without touching the descriptor: for other threads. */
+void mc_election_describe(struct mc_election *election, struct mc_election_role *role);
+/* Cheap: to be asked before every turn's input and output. */
+bool mc_election_may_serve(const struct mc_election *election, uint64_t epoch);
+/* The server has stopped to serve under that epoch; wanted: the least epoch that would do, 0: any. */
+void mc_election_yield(struct mc_election *election, uint64_t epoch, uint64_t wanted);
+
+/* Generations have room for epochs below it (engine/layout.h, MC_EPOCH_SHIFT); one as high is a fault, or malice. */
+#define MC_EPOCH_LIMIT (UINT64_C(1) << 36)
+
+/* Greater at every start, without a file: hundredths of a second since 2025. */
+uint64_t mc_election_epoch_now(void);
+
+#endif

@@ -1,0 +1,246 @@
+/* Elections by etcd. Two keys: mooncake-store/<cluster>/master_view holds the leader's address and is attached to a
+ * lease of etcd, so that it goes when all masters are gone; .../epoch holds the last claim for ever.
+ *
+ * The view is written anew by every renewal: its revision is the heartbeat that standbys watch, and they judge by their
+ * own clock. So neither etcd's least lease (two seconds) nor what it adds to leases when its own leader changes makes a
+ * failover longer. */
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/etcd.h"
+#include "env/json.h"
+#include "env/log.h"
+#include "master/election.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The lease must outlive what the leader was promised: a renewal keeps it alive before it writes, so it stands for at
+ * least LEASE_TTLS * ttl after a successful renewal was begun, less the time that one took. */
+#define LEASE_TTLS 3u
+#define LEASE_LEAST_S 5u
+
+struct place {
+    struct mc_etcd *etcd;
+    char view_key[MC_ETCD_KEY_MAX], epoch_key[MC_ETCD_KEY_MAX];
+    uint64_t lease_s;
+    uint64_t lease; /* etcd's number for it, 0: none */
+    struct mc_buffer body, reply;
+};
+
+static struct mc_span reply_of(const struct place *place)
+{
+    return mc_span(place->reply.data, place->reply.length);
+}
+
+static int call(struct place *place, const char *path, uint64_t deadline_ns)
+{
+    int rc = mc_etcd_call(place->etcd, path, mc_span(place->body.data, place->body.length), deadline_ns, &place->reply);
+    if (rc == MC_ERR_ETCD_OPERATION_ERROR)
+        mc_log_limited(WARNING, "etcd refuses %s: %.*s", path,
+                       (int)(place->reply.length < 200 ? place->reply.length : 200),
+                       place->reply.length == 0 ? "" : (const char *)place->reply.data);
+    return rc;
+}
+
+/* A transaction's answer: 0, or MC_ERR_ETCD_TRANSACTION_FAIL when its guard did not hold. */
+static int call_transaction(struct place *place, uint64_t deadline_ns)
+{
+    struct mc_span word;
+    int rc = call(place, "/v3/kv/txn", deadline_ns);
+    if (rc < 0)
+        return rc;
+    rc = mc_json_find(reply_of(place), "succeeded", &word);
+    if (rc < 0)
+        return rc;
+    return rc == 1 && mc_span_equal(word, mc_span_string("true")) ? 0 : MC_ERR_ETCD_TRANSACTION_FAIL;
+}
+
+/* ---- the lease ---- */
+
+static int grant_lease(struct place *place, uint64_t deadline_ns)
+{
+    place->body.length = 0;
+    mc_buffer_printf(&place->body, "{\"TTL\":\"%" PRIu64 "\"}", place->lease_s);
+    int rc = call(place, "/v3/lease/grant", deadline_ns);
+    if (rc == 0 && mc_json_find_number(reply_of(place), "ID", &place->lease) != 1)
+        rc = MC_ERR_PROTOCOL;
+    return rc;
+}
+
+/* A lease that lives on from now. */
+static int keep_lease(struct place *place, uint64_t deadline_ns)
+{
+    uint64_t left_s = 0;
+    if (place->lease != 0) {
+        place->body.length = 0;
+        mc_buffer_printf(&place->body, "{\"ID\":\"%" PRIu64 "\"}", place->lease);
+        int rc = call(place, "/v3/lease/keepalive", deadline_ns);
+        if (rc < 0)
+            return rc;
+        if (mc_json_find_number(reply_of(place), "result.TTL", &left_s) < 0)
+            return MC_ERR_PROTOCOL;
+    }
+    return left_s > 0 ? 0 : grant_lease(place, deadline_ns);
+}
+
+static void revoke_lease(struct place *place, uint64_t deadline_ns)
+{
+    if (place->lease == 0)
+        return;
+    place->body.length = 0;
+    mc_buffer_printf(&place->body, "{\"ID\":\"%" PRIu64 "\"}", place->lease);
+    (void)call(place, "/v3/lease/revoke", deadline_ns); /* nothing hangs on it any more; it ends by itself */
+    place->lease = 0;
+}
+
+/* ---- bodies of transactions ---- */
+
+static void compare_value(struct place *place, const char *key, const char *value)
+{
+    mc_buffer_printf(&place->body, "{\"target\":\"VALUE\",\"result\":\"EQUAL\",");
+    mc_etcd_field(&place->body, "key", mc_span_string(key));
+    mc_buffer_printf(&place->body, ",");
+    mc_etcd_field(&place->body, "value", mc_span_string(value));
+    mc_buffer_printf(&place->body, "}");
+}
+
+/* revision 0: the key is not there. */
+static void compare_revision(struct place *place, const char *key, uint64_t revision)
+{
+    mc_buffer_printf(&place->body, "{\"target\":\"MOD\",\"result\":\"EQUAL\",\"mod_revision\":\"%" PRIu64 "\",",
+                     revision);
+    mc_etcd_field(&place->body, "key", mc_span_string(key));
+    mc_buffer_printf(&place->body, "}");
+}
+
+static void request_put(struct place *place, const char *key, const char *value, uint64_t lease)
+{
+    mc_buffer_printf(&place->body, "{\"request_put\":{");
+    mc_etcd_field(&place->body, "key", mc_span_string(key));
+    mc_buffer_printf(&place->body, ",");
+    mc_etcd_field(&place->body, "value", mc_span_string(value));
+    if (lease != 0)
+        mc_buffer_printf(&place->body, ",\"lease\":\"%" PRIu64 "\"", lease);
+    mc_buffer_printf(&place->body, "}}");
+}
+
+static void request_key(struct place *place, const char *request, const char *key)
+{
+    mc_buffer_printf(&place->body, "{\"%s\":{", request);
+    mc_etcd_field(&place->body, "key", mc_span_string(key));
+    mc_buffer_printf(&place->body, "}}");
+}
+
+/* ---- the table of functions ---- */
+
+/* Both keys at one moment: a transaction without a guard. */
+static int observe(void *context, uint64_t deadline_ns, struct mc_election_view *view)
+{
+    struct place *place = context;
+    static const char view_at[] = "responses.0.response_range.kvs.0.", epoch_at[] = "responses.1.response_range.kvs.0.";
+    char path[64];
+    place->body.length = 0;
+    mc_buffer_printf(&place->body, "{\"success\":[");
+    request_key(place, "request_range", place->view_key);
+    mc_buffer_printf(&place->body, ",");
+    request_key(place, "request_range", place->epoch_key);
+    mc_buffer_printf(&place->body, "]}");
+    int rc = call_transaction(place, deadline_ns);
+    if (rc < 0)
+        return rc == MC_ERR_ETCD_TRANSACTION_FAIL ? MC_ERR_PROTOCOL : rc;
+    *view = (struct mc_election_view){0};
+    snprintf(path, sizeof(path), "%smod_revision", view_at);
+    rc = mc_json_find_number(reply_of(place), path, &view->revision);
+    if (rc < 0)
+        return rc;
+    view->is_present = rc == 1;
+    snprintf(path, sizeof(path), "%svalue", view_at);
+    if (mc_etcd_text(reply_of(place), path, view->leader, sizeof(view->leader)) < 0)
+        view->leader[0] = 0; /* somebody else's idea of an address; it leads none the less */
+    snprintf(path, sizeof(path), "%svalue", epoch_at);
+    rc = mc_etcd_text(reply_of(place), path, view->claim, sizeof(view->claim));
+    return rc < 0 ? rc : 0;
+}
+
+static int claim(void *context, uint64_t deadline_ns, const struct mc_election_view *seen, const char *text,
+                 const char *leader)
+{
+    struct place *place = context;
+    int rc = keep_lease(place, deadline_ns);
+    if (rc < 0)
+        return rc;
+    place->body.length = 0;
+    mc_buffer_printf(&place->body, "{\"compare\":[");
+    compare_revision(place, place->view_key, seen->is_present ? seen->revision : 0);
+    mc_buffer_printf(&place->body, ",");
+    if (seen->claim[0] == 0)
+        compare_revision(place, place->epoch_key, 0);
+    else
+        compare_value(place, place->epoch_key, seen->claim);
+    mc_buffer_printf(&place->body, "],\"success\":[");
+    request_put(place, place->view_key, leader, place->lease);
+    mc_buffer_printf(&place->body, ",");
+    request_put(place, place->epoch_key, text, 0);
+    mc_buffer_printf(&place->body, "]}");
+    return call_transaction(place, deadline_ns);
+}
+
+static int renew(void *context, uint64_t deadline_ns, const char *text, const char *leader)
+{
+    struct place *place = context;
+    int rc = keep_lease(place, deadline_ns);
+    if (rc < 0)
+        return rc;
+    place->body.length = 0;
+    /* A view that is gone may be written again: as long as the claim stands nobody has followed us. */
+    mc_buffer_printf(&place->body, "{\"compare\":[");
+    compare_value(place, place->epoch_key, text);
+    mc_buffer_printf(&place->body, "],\"success\":[");
+    request_put(place, place->view_key, leader, place->lease);
+    mc_buffer_printf(&place->body, "]}");
+    return call_transaction(place, deadline_ns);
+}
+
+static int resign(void *context, uint64_t deadline_ns, const char *text)
+{
+    struct place *place = context;
+    place->body.length = 0;
+    mc_buffer_printf(&place->body, "{\"compare\":[");
+    compare_value(place, place->epoch_key, text);
+    mc_buffer_printf(&place->body, "],\"success\":[");
+    request_key(place, "request_delete_range", place->view_key);
+    mc_buffer_printf(&place->body, "]}");
+    int rc = call_transaction(place, deadline_ns);
+    revoke_lease(place, deadline_ns);
+    return rc;
+}
+
+static void destroy(void *context)
+{
+    struct place *place = context;
+    mc_etcd_destroy(place->etcd);
+    mc_buffer_free(&place->body);
+    mc_buffer_free(&place->reply);
+    free(place);
+}
+
+int mc_election_etcd_create(const char *endpoints, const char *cluster_id, uint64_t ttl_ms,
+                            struct mc_election_backend *backend, char *error, size_t error_size)
+{
+    struct place *place = calloc(1, sizeof(*place));
+    if (place == NULL)
+        return MC_ERR_NO_MEMORY;
+    int rc = mc_etcd_create(endpoints, &place->etcd, error, error_size);
+    if (rc < 0) {
+        free(place);
+        return rc;
+    }
+    mc_etcd_view_key(place->view_key, sizeof(place->view_key), cluster_id, "master_view");
+    mc_etcd_view_key(place->epoch_key, sizeof(place->epoch_key), cluster_id, "epoch");
+    place->lease_s = (LEASE_TTLS * ttl_ms + 999) / 1000;
+    if (place->lease_s < LEASE_LEAST_S)
+        place->lease_s = LEASE_LEAST_S;
+    *backend = (struct mc_election_backend){"etcd", place, observe, claim, renew, resign, destroy};
+    return 0;
+}

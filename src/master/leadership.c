@@ -1,0 +1,164 @@
+/* Leadership as a state machine. */
+#include "master/leadership.h"
+
+#include <stddef.h>
+
+#define POLL_MS 100u
+#define RETRY_MS 50u
+#define OBSERVE_MS 1000u /* a look that takes longer is given up */
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+static uint64_t most(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+struct mc_leadership_config mc_leadership_config(uint64_t ttl_ms)
+{
+    return (struct mc_leadership_config){
+        .ttl_ms = ttl_ms, .renew_ms = ttl_ms / 5, .poll_ms = least(POLL_MS, ttl_ms / 10), .margin_ms = ttl_ms / 20};
+}
+
+void mc_leadership_init(struct mc_leadership *leadership, struct mc_leadership_config config, uint64_t now_ms)
+{
+    *leadership = (struct mc_leadership){.config = config, .phase = MC_LEADERSHIP_STANDBY, .due_ms = now_ms};
+}
+
+/* From now on we do not serve. The next look finds our own claim, or a successor's. */
+static void leave(struct mc_leadership *leadership, uint64_t now_ms)
+{
+    leadership->own_end_ms = least(leadership->serve_until_ms, now_ms);
+    leadership->serve_until_ms = 0;
+    leadership->phase = MC_LEADERSHIP_STANDBY;
+    leadership->due_ms = now_ms;
+}
+
+struct mc_leadership_step mc_leadership_next(struct mc_leadership *leadership, uint64_t now_ms)
+{
+    if (leadership->phase == MC_LEADERSHIP_LEADER && now_ms >= leadership->serve_until_ms)
+        leave(leadership, now_ms);
+    struct mc_leadership_step step = {.at_ms = leadership->due_ms, .epoch = leadership->epoch};
+    uint64_t start_ms = most(now_ms, step.at_ms);
+    switch (leadership->phase) {
+    case MC_LEADERSHIP_STANDBY:
+        step.action = MC_LEADERSHIP_OBSERVE;
+        step.deadline_ms = start_ms + OBSERVE_MS;
+        break;
+    case MC_LEADERSHIP_CANDIDATE:
+        step.action = MC_LEADERSHIP_CLAIM;
+        step.deadline_ms = start_ms + least(OBSERVE_MS, leadership->config.ttl_ms / 2);
+        break;
+    case MC_LEADERSHIP_LEADER:
+        step.action = MC_LEADERSHIP_RENEW;
+        step.at_ms = least(step.at_ms, leadership->serve_until_ms);
+        step.deadline_ms = leadership->serve_until_ms;
+        break;
+    case MC_LEADERSHIP_RESIGNING:
+        step.action = MC_LEADERSHIP_RESIGN;
+        step.deadline_ms = start_ms + OBSERVE_MS;
+        break;
+    case MC_LEADERSHIP_ENDED:
+        step.action = MC_LEADERSHIP_END;
+        step.deadline_ms = UINT64_MAX;
+        break;
+    }
+    return step;
+}
+
+/* Until when can the leader of the view that was judged have acted, as far as we know it closely? 0: we do not. A loose
+ * answer would do harm: who was in touch with that leader would be taken for one that it had given up. */
+static uint64_t predecessor_end(const struct mc_leadership *leadership, const struct mc_leadership_view *view,
+                                uint64_t now_ms)
+{
+    if (view->is_ours) /* and one that we never served under left the one before it the last */
+        return leadership->own_end_ms != 0 ? leadership->own_end_ms : leadership->predecessor_end_ms;
+    if (!leadership->has_seen_change)
+        return 0;
+    /* It is gone although its time was not over: it went by itself, in the poll before this one. */
+    return least(leadership->seen_ms + leadership->seen.ttl_ms, now_ms);
+}
+
+void mc_leadership_observed(struct mc_leadership *leadership, uint64_t now_ms, const struct mc_leadership_view *view,
+                            uint64_t least_epoch)
+{
+    if (leadership->phase != MC_LEADERSHIP_STANDBY)
+        return; /* stopped meanwhile */
+    leadership->due_ms = now_ms + leadership->config.poll_ms;
+    if (view == NULL)
+        return;
+    if (view->is_present && (!leadership->has_seen || view->revision != leadership->seen.revision)) {
+        leadership->has_seen_change = leadership->has_seen;
+        leadership->has_seen = true;
+        leadership->seen = *view;
+        leadership->seen_ms = now_ms;
+    }
+    bool is_over = !view->is_present || view->is_ours || now_ms >= leadership->seen_ms + view->ttl_ms;
+    if (!is_over) {
+        leadership->due_ms = least(leadership->due_ms, leadership->seen_ms + view->ttl_ms);
+        return;
+    }
+    leadership->predecessor_end_ms = predecessor_end(leadership, view, now_ms);
+    leadership->epoch = most(most(view->epoch + 1, least_epoch), leadership->least_epoch);
+    leadership->own_end_ms = 0;
+    leadership->phase = MC_LEADERSHIP_CANDIDATE;
+    leadership->due_ms = now_ms;
+}
+
+void mc_leadership_claimed(struct mc_leadership *leadership, uint64_t sent_ms, uint64_t now_ms,
+                           enum mc_leadership_outcome outcome)
+{
+    if (leadership->phase != MC_LEADERSHIP_CANDIDATE)
+        return; /* stopped meanwhile: RESIGN undoes it */
+    leadership->phase = MC_LEADERSHIP_STANDBY;
+    leadership->due_ms = now_ms + (outcome == MC_LEADERSHIP_DONE ? 0 : RETRY_MS);
+    uint64_t until_ms = sent_ms + leadership->config.ttl_ms - leadership->config.margin_ms;
+    if (outcome != MC_LEADERSHIP_DONE || now_ms >= until_ms)
+        return; /* the next look tells whether it is ours */
+    leadership->phase = MC_LEADERSHIP_LEADER;
+    leadership->serve_until_ms = until_ms;
+    leadership->due_ms = sent_ms + leadership->config.renew_ms;
+    /* Of our own past nothing is to be concluded when somebody else has led after us. */
+    leadership->has_seen = leadership->has_seen_change = false;
+}
+
+void mc_leadership_renewed(struct mc_leadership *leadership, uint64_t sent_ms, uint64_t now_ms,
+                           enum mc_leadership_outcome outcome)
+{
+    if (leadership->phase != MC_LEADERSHIP_LEADER)
+        return;
+    /* Once it was over, others may have seen it over: it does not come back, whatever this answer says. */
+    if (now_ms >= leadership->serve_until_ms || outcome == MC_LEADERSHIP_REFUSED) {
+        leave(leadership, now_ms);
+    } else if (outcome == MC_LEADERSHIP_DONE) {
+        leadership->serve_until_ms =
+            most(leadership->serve_until_ms, sent_ms + leadership->config.ttl_ms - leadership->config.margin_ms);
+        leadership->due_ms = sent_ms + leadership->config.renew_ms;
+    } else {
+        leadership->due_ms = now_ms + RETRY_MS;
+    }
+}
+
+void mc_leadership_resigned(struct mc_leadership *leadership)
+{
+    leadership->phase = MC_LEADERSHIP_ENDED;
+}
+
+void mc_leadership_yield(struct mc_leadership *leadership, uint64_t now_ms, uint64_t epoch, uint64_t wanted)
+{
+    leadership->least_epoch = most(leadership->least_epoch, wanted);
+    if (leadership->phase == MC_LEADERSHIP_LEADER && leadership->epoch == epoch)
+        leave(leadership, now_ms);
+}
+
+void mc_leadership_stop(struct mc_leadership *leadership, uint64_t now_ms)
+{
+    if (leadership->phase == MC_LEADERSHIP_RESIGNING || leadership->phase == MC_LEADERSHIP_ENDED)
+        return;
+    /* Also a claim that is under way, or whose outcome was never heard, is taken back. */
+    leadership->phase = leadership->epoch != 0 ? MC_LEADERSHIP_RESIGNING : MC_LEADERSHIP_ENDED;
+    leadership->serve_until_ms = 0;
+    leadership->due_ms = now_ms;
+}

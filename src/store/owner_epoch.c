@@ -1,0 +1,78 @@
+/* Which masters an owner has met, and when something was last heard of them: evidence that a later master asks for.
+ * Times are CLOCK_BOOTTIME, so that they mean the same to the next process of this machine. */
+#include "store/owner_inside.h"
+
+#include "env/clock.h"
+
+static uint32_t age_ms_of(uint64_t then_ms)
+{
+    uint64_t now_ms = mc_clock_boot_ms();
+    if (then_ms == 0)
+        return UINT32_MAX;
+    uint64_t age_ms = now_ms > then_ms ? now_ms - then_ms : 0;
+    return age_ms < UINT32_MAX ? (uint32_t)age_ms : UINT32_MAX;
+}
+
+/* Lock held. */
+static void heard(struct mc_owner *owner, uint64_t epoch)
+{
+    if (epoch < owner->seen_epoch || epoch == 0)
+        return;
+    owner->seen_epoch = epoch;
+    owner->seen_ms = mc_clock_boot_ms();
+}
+
+void mc_owner_heard(struct mc_owner *owner, uint64_t epoch)
+{
+    pthread_mutex_lock(&owner->lock);
+    heard(owner, epoch);
+    pthread_mutex_unlock(&owner->lock);
+}
+
+void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, uint64_t sent_ms)
+{
+    pthread_mutex_lock(&owner->lock);
+    heard(owner, epoch);
+    owner->answered_epoch = epoch;
+    owner->answered_ms = sent_ms;
+    /* A heartbeat that another master answered says nothing of this one. */
+    if (mc_segment_memory_epoch(owner->memory) == epoch && sent_ms > mc_segment_memory_contact_ms(owner->memory))
+        mc_segment_memory_set_contact_ms(owner->memory, sent_ms);
+    pthread_mutex_unlock(&owner->lock);
+}
+
+uint64_t mc_owner_seen(struct mc_owner *owner, uint32_t *age_ms)
+{
+    pthread_mutex_lock(&owner->lock);
+    uint64_t epoch = owner->seen_epoch, seen_ms = owner->seen_ms, kept = mc_segment_memory_epoch(owner->memory);
+    if (kept > epoch) { /* met by the process whose memory we have taken up */
+        epoch = kept;
+        seen_ms = mc_segment_memory_contact_ms(owner->memory);
+    }
+    pthread_mutex_unlock(&owner->lock);
+    *age_ms = epoch == 0 ? 0 : age_ms_of(seen_ms);
+    return epoch;
+}
+
+/* What is the contact with a master that has answered no heartbeat yet? The time from which it counts our silence is
+ * that of a hello of ours. That came after the master before it had its end, so after the contact with that one; the
+ * bound by our own hello is for the moment in which two take themselves for the master. */
+void mc_owner_epoch_set(struct mc_owner *owner, uint64_t epoch)
+{
+    pthread_mutex_lock(&owner->lock);
+    uint64_t contact_ms = mc_segment_memory_contact_ms(owner->memory);
+    if (contact_ms > owner->hello_ms)
+        contact_ms = owner->hello_ms;
+    if (owner->answered_epoch == epoch && owner->answered_ms > contact_ms)
+        contact_ms = owner->answered_ms;
+    /* In this order: a process that ends in between leaves a memory without contact, never one with another's. */
+    mc_segment_memory_set_contact_ms(owner->memory, 0);
+    mc_segment_memory_set_epoch(owner->memory, epoch);
+    mc_segment_memory_set_contact_ms(owner->memory, contact_ms);
+    pthread_mutex_unlock(&owner->lock);
+}
+
+uint32_t mc_owner_contact_age_ms(struct mc_owner *owner)
+{
+    return age_ms_of(mc_segment_memory_contact_ms(owner->memory));
+}

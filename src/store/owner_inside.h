@@ -1,0 +1,151 @@
+/* Inside of the owner: what its files share.
+ *   owner.c            life; what other threads ask
+ *   owner_link.c       the connection to the master: connecting, sending, taking frames apart, breaking
+ *   owner_master.c     what the master says and what it is told
+ *   owner_inventory.c  what a master is told that does not know what lies in our memory
+ *   owner_epoch.c      which masters were met, and when something was last heard of them
+ * Everything "on the serve thread" runs there and needs no lock. `lock` guards what other threads look at. */
+#ifndef MC_STORE_OWNER_INSIDE_H
+#define MC_STORE_OWNER_INSIDE_H
+
+#include "engine/memory.h"
+#include "engine/serve.h"
+#include "store/connector.h"
+#include "store/owner.h"
+#include "store/scrub.h"
+#include "wire/wire.h"
+
+#include <event2/event.h>
+#include <pthread.h>
+
+#define BACKOFF_MIN_MS 50u
+#define ANSWER_MS 5000u /* for a HELLO_REPLY or MOUNT_REPLY */
+
+enum link_state {
+    LINK_IDLE,       /* timer runs: connect again */
+    LINK_CONNECTING, /* a helper thread resolves and connects */
+    LINK_HELLO,      /* timer runs: the answer is late */
+    LINK_MOUNTING,   /* the same */
+    LINK_MOUNTED,
+    LINK_UNMOUNTING,
+    LINK_CLOSED,
+};
+
+struct slot_news {
+    uint32_t slot;
+    int32_t code;
+    uint64_t generation;
+};
+
+struct mc_news { /* first in, first out; grows up to a limit of its user's */
+    struct slot_news *items;
+    size_t first, count, capacity;
+};
+
+struct mc_inventory { /* what lies in the memory, while the master is being told */
+    struct mc_content *items;
+    size_t count, sent;
+    uint32_t next, acknowledged; /* frames: number of the next one, how many have their answer */
+    bool is_active, is_last_sent;
+    uint64_t start_ms;
+};
+
+enum closing { OPEN, UNMOUNTED, ENDED }; /* how far mc_owner_close is */
+
+struct mc_owner {
+    struct mc_engine *engine;
+    struct mc_serve *serve;
+    struct mc_id node, host;
+    uint64_t incarnation, capacity;
+    char *master_address, *data_dir; /* as configured; data_dir may be NULL */
+    bool drop_on_close;
+    char name[MC_ADDRESS_MAX];
+    char leader[MC_ADDRESS_MAX]; /* whom a standby named; tried once. Empty: none */
+    struct mc_id master_node;    /* who answered the last hello; zero = nobody yet */
+    struct mc_scrub *scrub;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct mc_segment_memory *memory; /* changed on the serve thread under the lock */
+    bool was_mounted;
+    enum closing closing;
+    int refusal; /* the last, 0 = none */
+    /* The highest epoch of a master that was met, and when something last came from it; the last heartbeat that was
+     * answered: by the master of which epoch, and when it was sent. CLOCK_BOOTTIME. */
+    uint64_t seen_epoch, seen_ms, answered_epoch, answered_ms;
+    _Atomic bool is_mounted;
+    _Atomic uint32_t segment;
+
+    /* on the serve thread */
+    enum link_state state;
+    struct mc_connector *connector; /* while CONNECTING */
+    _Atomic int fd;                 /* a forked child closes it */
+    struct event *readable, *writable, *timer, *populated_timer;
+    bool is_reading, is_writing, is_closing;
+    struct mc_buffer in, out;
+    size_t out_sent;
+    uint32_t backoff_ms;
+    uint64_t request_id, mount_id; /* mount_id: of the MOUNT that has no answer yet, 0 = none */
+    uint64_t hello_ms;             /* when the last HELLO was sent, CLOCK_BOOTTIME */
+    uint64_t master_epoch;         /* of the master at the other end; 0 = no hello yet */
+    bool is_past_told;             /* the log has it that a master of the past answers */
+    uint32_t slot_top;             /* as the last full MOUNT said */
+    struct mc_inventory inventory;
+    struct mc_news lost; /* rotten slots of this memory under this epoch; */
+    size_t lost_told;    /* the first so many were told over this connection */
+    struct mc_news live;
+    size_t live_framed, live_framed_end; /* the first so many items are in `out`, whose frame ends there */
+    struct mc_news cut_done;
+    uint64_t populated_told, populated_told_ms;
+    uint64_t mount_sent_ms; /* CLOCK_BOOTTIME, of the last MOUNT */
+    _Atomic bool populated_posted;
+};
+
+/* owner_link.c; on the serve thread */
+void mc_owner_link_start(struct mc_owner *owner);
+/* Sends what there is; what is left goes when the socket has room. */
+void mc_owner_link_send(struct mc_owner *owner);
+/* Ends the connection and all that belonged to it. */
+void mc_owner_link_close(struct mc_owner *owner);
+void mc_owner_on_timer(evutil_socket_t fd, short what, void *argument);
+void mc_owner_timer_set(struct event *timer, uint64_t ms);
+
+/* owner_epoch.c */
+/* Something came from the master of that epoch just now. */
+void mc_owner_heard(struct mc_owner *owner, uint64_t epoch);
+/* The highest epoch of a master that was met, *age_ms ago; 0 = none. */
+uint64_t mc_owner_seen(struct mc_owner *owner, uint32_t *age_ms);
+/* The memory is mounted under this epoch now. Serve thread. */
+void mc_owner_epoch_set(struct mc_owner *owner, uint64_t epoch);
+/* Of the memory's contact with the master of its epoch; UINT32_MAX = never. Serve thread. */
+uint32_t mc_owner_contact_age_ms(struct mc_owner *owner);
+
+/* owner_inventory.c; on the serve thread */
+/* Begins to tell the master, which has just mounted the memory, what lies in it. 0 or negative. */
+int mc_owner_inventory_start(struct mc_owner *owner);
+/* Makes the next frames as far as the window and the output buffer allow. */
+void mc_owner_inventory_write(struct mc_owner *owner);
+/* An INVENTORY_ACK. 0; MC_ERR_STALE: the contents are not wanted; MC_ERR_PROTOCOL. */
+int mc_owner_inventory_acknowledged(struct mc_owner *owner, struct mc_reader *reader);
+void mc_owner_inventory_stop(struct mc_owner *owner);
+
+/* owner_master.c; on the serve thread */
+void mc_owner_news_drop(struct mc_news *news, size_t count);
+void mc_owner_live_write(struct mc_owner *owner);
+void mc_owner_lost_write(struct mc_owner *owner);
+void mc_owner_on_rotten(void *context, uint32_t slot, uint64_t generation);
+/* MOUNT once more, if more is populated than was told. */
+void mc_owner_populated_tell(struct mc_owner *owner);
+void mc_owner_hello_send(struct mc_owner *owner);
+void mc_owner_mount_send(struct mc_owner *owner);
+void mc_owner_on_populated_timer(evutil_socket_t fd, short what, void *argument);
+void mc_owner_on_progress(void *context, uint64_t populated); /* on the thread that populates */
+void mc_owner_on_committed(void *context, struct mc_segment_memory *memory, uint32_t slot, uint64_t generation,
+                           int code);
+void mc_owner_on_flush(void *context);
+/* 0, or negative: the link is of no use. */
+int mc_owner_frame_handle(struct mc_owner *owner, const struct mc_frame *frame);
+/* How far mc_owner_close is. */
+void mc_owner_closing_note(struct mc_owner *owner, enum closing closing);
+
+#endif

@@ -1,0 +1,141 @@
+/* The cache of places. */
+#include "store/places.h"
+
+#include <stdlib.h>
+
+enum { LOW, HIGH, EPOCH, LENGTH, FIRST, PLACE_WORDS = 3, WORDS = FIRST + (int)MC_PLACES_REPLICAS * PLACE_WORDS };
+
+struct entry {
+    _Atomic uint64_t sequence; /* odd: being written; 0: empty */
+    _Atomic uint64_t words[WORDS];
+};
+
+struct mc_places_table {
+    struct entry entries[MC_PLACES_ENTRIES];
+};
+
+_Static_assert((MC_PLACES_ENTRIES & (MC_PLACES_ENTRIES - 1)) == 0, "a power of two");
+
+static struct entry *entry_of(struct mc_places_table *table, struct mc_hash key)
+{
+    return &table->entries[key.low & (MC_PLACES_ENTRIES - 1)];
+}
+
+static struct mc_places_table *table_make(struct mc_places *places)
+{
+    struct mc_places_table *made = calloc(1, sizeof(*made)), *other = NULL;
+    if (made == NULL || atomic_compare_exchange_strong(&places->table, &other, made))
+        return made;
+    free(made);
+    return other;
+}
+
+/* A generation of zero stands for "no replica": the master's first is (epoch << MC_EPOCH_SHIFT) or more. */
+static void place_pack(uint64_t *words, const struct mc_place *place)
+{
+    words[0] = place == NULL ? 0 : (uint64_t)place->segment << 32 | place->slot;
+    words[1] = place == NULL ? 0 : place->generation;
+    words[2] = place == NULL ? 0 : place->offset;
+}
+
+/* The replicas of the lowest segments: the master turns the order that it tells, the entry is to stay as it is. */
+static size_t choose(struct mc_place *chosen, const struct mc_place *found, size_t count)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t at = kept < MC_PLACES_REPLICAS ? kept++ : MC_PLACES_REPLICAS;
+        for (; at > 0 && chosen[at - 1].segment > found[i].segment; at--) {
+            if (at < MC_PLACES_REPLICAS)
+                chosen[at] = chosen[at - 1];
+        }
+        if (at < MC_PLACES_REPLICAS)
+            chosen[at] = found[i];
+    }
+    return kept;
+}
+
+/* Is the entry this already? A hot key must not make its cache line wander between processors. */
+static bool holds(struct entry *entry, const uint64_t *words)
+{
+    for (int i = 0; i < WORDS; i++) {
+        if (atomic_load_explicit(&entry->words[i], memory_order_relaxed) != words[i])
+            return false;
+    }
+    return true;
+}
+
+static void entry_write(struct entry *entry, const uint64_t *words)
+{
+    uint64_t sequence = atomic_load_explicit(&entry->sequence, memory_order_relaxed);
+    if ((sequence & 1) != 0 || !atomic_compare_exchange_strong_explicit(&entry->sequence, &sequence, sequence + 1,
+                                                                        memory_order_acq_rel, memory_order_relaxed))
+        return; /* somebody else writes: only a cache */
+    /* Each store releases the odd number before it, so that whoever reads one of these words finds it odd or changed.
+     */
+    for (int i = 0; i < WORDS; i++)
+        atomic_store_explicit(&entry->words[i], words[i], memory_order_release);
+    atomic_store_explicit(&entry->sequence, sequence + 2, memory_order_release);
+}
+
+bool mc_places_put(struct mc_places *places, struct mc_hash key, uint64_t epoch, uint64_t length,
+                   const struct mc_place *found, size_t count)
+{
+    struct mc_places_table *table = atomic_load_explicit(&places->table, memory_order_acquire);
+    uint64_t words[WORDS] = {[LOW] = key.low, [HIGH] = key.high, [EPOCH] = epoch, [LENGTH] = length};
+    if (table == NULL && (table = table_make(places)) == NULL)
+        return false;
+    struct mc_place chosen[MC_PLACES_REPLICAS];
+    count = choose(chosen, found, count);
+    for (size_t i = 0; i < MC_PLACES_REPLICAS; i++)
+        place_pack(words + FIRST + i * PLACE_WORDS, i < count ? &chosen[i] : NULL);
+    struct entry *entry = entry_of(table, key);
+    if (holds(entry, words))
+        return false;
+    entry_write(entry, words);
+    return true;
+}
+
+static bool entry_read(struct entry *entry, uint64_t *words)
+{
+    uint64_t before = atomic_load_explicit(&entry->sequence, memory_order_acquire);
+    if (before == 0 || (before & 1) != 0)
+        return false;
+    /* Acquiring loads, so that the second look at the number comes after all of them. */
+    for (int i = 0; i < WORDS; i++)
+        words[i] = atomic_load_explicit(&entry->words[i], memory_order_acquire);
+    return atomic_load_explicit(&entry->sequence, memory_order_relaxed) == before;
+}
+
+bool mc_places_get(struct mc_places *places, struct mc_hash key, uint64_t epoch, struct mc_known *known)
+{
+    struct mc_places_table *table = atomic_load_explicit(&places->table, memory_order_acquire);
+    uint64_t words[WORDS];
+    if (table == NULL || !entry_read(entry_of(table, key), words) || words[LOW] != key.low || words[HIGH] != key.high ||
+        words[EPOCH] != epoch)
+        return false;
+    *known = (struct mc_known){.epoch = epoch, .length = words[LENGTH]};
+    for (size_t i = 0; i < MC_PLACES_REPLICAS; i++) {
+        const uint64_t *place = words + FIRST + i * PLACE_WORDS;
+        if (place[1] != 0)
+            known->places[known->count++] =
+                (struct mc_place){(uint32_t)(place[0] >> 32), (uint32_t)place[0], place[1], place[2]};
+    }
+    return known->count > 0;
+}
+
+void mc_places_drop(struct mc_places *places, struct mc_hash key)
+{
+    struct mc_places_table *table = atomic_load_explicit(&places->table, memory_order_acquire);
+    uint64_t words[WORDS] = {0};
+    if (table == NULL)
+        return;
+    struct entry *entry = entry_of(table, key);
+    if (atomic_load_explicit(&entry->words[LOW], memory_order_relaxed) == key.low &&
+        atomic_load_explicit(&entry->words[HIGH], memory_order_relaxed) == key.high)
+        entry_write(entry, words);
+}
+
+void mc_places_free(struct mc_places *places)
+{
+    free(atomic_exchange(&places->table, NULL));
+}

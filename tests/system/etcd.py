@@ -1,0 +1,102 @@
+"""A real etcd of three members on ports that the kernel chose, in a temporary directory.
+
+    with Etcd() as etcd:
+        etcd.endpoints           # "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"
+        etcd.kill(etcd.leader()) # kill -9 of a member; etcd.start(i) starts it again
+        etcd.text("mooncake-store/test/master_view")
+"""
+import base64
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import tempfile
+import urllib.request
+
+from cluster import wait_until
+
+MEMBERS = 3
+
+
+def free_ports(count):
+    """Ports that were free a moment ago: etcd must know its members' before it starts."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Etcd:
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="mc-etcd-")
+        ports = free_ports(2 * MEMBERS)
+        self.ports, self.peers = ports[:MEMBERS], ports[MEMBERS:]
+        self.processes = [None] * MEMBERS
+        self.endpoints = ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def start(self, member):
+        assert self.processes[member] is None
+        client, peer = (f"http://127.0.0.1:{port}" for port in (self.ports[member], self.peers[member]))
+        members = ",".join(f"m{i}=http://127.0.0.1:{port}" for i, port in enumerate(self.peers))
+        folder = pathlib.Path(self.folder.name)
+        with open(folder / f"m{member}.log", "ab") as log:
+            self.processes[member] = subprocess.Popen(
+                ["etcd", "--name", f"m{member}", "--data-dir", str(folder / f"m{member}"), "--listen-client-urls", client, "--advertise-client-urls", client,
+                 "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", members, "--initial-cluster-state", "new"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env={**os.environ, "ETCD_UNSUPPORTED_ARCH": os.uname().machine})
+
+    def __enter__(self):
+        for member in range(MEMBERS):
+            self.start(member)
+        wait_until(lambda: self.leader() is not None, 30, "a leader of etcd")
+        return self
+
+    def __exit__(self, *unused):
+        for member in range(MEMBERS):
+            self.kill(member)
+        self.folder.cleanup()
+
+    def running(self):
+        return [member for member in range(MEMBERS) if self.processes[member] is not None]
+
+    def kill(self, member):
+        process, self.processes[member] = self.processes[member], None
+        if process is not None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+    def heal(self):
+        """Starts what is dead and waits until all is well."""
+        for member in range(MEMBERS):
+            if self.processes[member] is None:
+                self.start(member)
+        wait_until(lambda: all(self._status(member) for member in range(MEMBERS)) and self.leader() is not None, 30, "etcd")
+
+    def call(self, member, path, body):
+        request = urllib.request.Request(f"http://127.0.0.1:{self.ports[member]}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=3) as reply:
+            return json.load(reply)
+
+    def _status(self, member):
+        try:
+            return self.call(member, "/v3/maintenance/status", {})
+        except OSError:
+            return None
+
+    def leader(self):
+        """Index of the member that leads, or None."""
+        for member in self.running():
+            status = self._status(member)
+            if status and status.get("leader", "0") != "0" and status["leader"] == status["header"]["member_id"]:
+                return member
+        return None
+
+    def text(self, key):
+        """The value of a key, or None."""
+        reply = self.call(self.running()[0], "/v3/kv/range", {"key": base64.b64encode(key.encode()).decode()})
+        return base64.b64decode(reply["kvs"][0]["value"]).decode() if reply.get("kvs") else None

@@ -1,0 +1,61 @@
+"""A store node that is a process of its own, so that it can be killed and started again.
+
+    node = StoreProcess(master.address, data_dir=folder).start()
+    node.kill()      # kill -9; start() starts it again
+    node.stop()      # closes its store and ends
+"""
+import os
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = """
+import os, sys
+sys.path.insert(0, os.environ["MC_PYTHONPATH"])
+from mooncake.store import MooncakeDistributedStore
+host, size, address, folder = sys.argv[1:]
+store = MooncakeDistributedStore()
+code = store.setup(host, "P2PHANDSHAKE", int(size), 1 << 20, "tcp", "", address, data_dir=folder)
+print(code, flush=True)
+sys.stdin.read()
+sys.exit(store.close() if code == 0 else 1)
+"""
+
+
+class StoreProcess:
+    def __init__(self, address, size=32 << 20, data_dir="", host="127.0.0.1", **environment):
+        self.arguments = [host, str(size), address, str(data_dir)]
+        self.environment = {**os.environ, **environment}
+        self.process = None
+        self.log_file = tempfile.NamedTemporaryFile(prefix="mc-store-", suffix=".log")
+
+    def start(self):
+        assert self.process is None, "it runs already"
+        with open(self.log_file.name, "ab") as log:
+            self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, *self.arguments], stdin=subprocess.PIPE,
+                                            stdout=subprocess.PIPE, stderr=log, env=self.environment)
+        said = self.process.stdout.readline()
+        assert said.strip() == b"0", f"setup: {said}: {self.log()}"
+        return self
+
+    def kill(self):
+        process, self.process = self.process, None
+        process.kill()
+        process.communicate()
+
+    def stop(self):
+        process, self.process = self.process, None
+        process.communicate(timeout=60)
+        assert process.returncode == 0, self.log()
+
+    def log(self):
+        with open(self.log_file.name, "rb") as log:
+            return log.read().decode(errors="replace")
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *unused):
+        if self.process is not None:
+            self.stop()
+        self.log_file.close()

@@ -1,0 +1,380 @@
+/* The core against owners whose inventories cannot be true or break off, and what it does about rotten replicas,
+ * overload and empty nodes. */
+#include "core_owner.h"
+
+/* ---- lies ---- */
+
+static void test_lying_inventories(void **state)
+{
+    struct world world;
+    (void)state;
+    const uint64_t old = 3ull << MC_EPOCH_SHIFT;
+    for (unsigned lie = 0; lie < 18; lie++) {
+        world_start(&world, 9, NULL);
+        struct fake_owner *a = fake(5);
+        a->epoch = 3;
+        a->contact_ms = world.now;
+        a->slots[9].state = 1; /* for slot_top = 10 */
+        assert_int_equal(fake_join(&world, a).inventory, 1);
+        struct mc_wire_inventory_item items[3];
+        for (unsigned i = 0; i < 3; i++)
+            items[i] = (struct mc_wire_inventory_item){.slot = 2 * i,
+                                                       .state = 1,
+                                                       .generation = old + 10 + i,
+                                                       .offset = 4096 * i,
+                                                       .length = 1000,
+                                                       .key = mc_span(&"abc"[i], 1)};
+        static const char long_key[MC_KEY_LENGTH_MAX + 1] = "x";
+        uint32_t sequence = 0;
+        switch (lie) {
+        case 0:
+            items[1].offset = 64;
+            break; /* overlap */
+        case 1:
+            items[2].offset = 2048;
+            items[1].offset = 4096;
+            break; /* order */
+        case 2:
+            items[2].slot = items[0].slot;
+            break;
+        case 3:
+            items[2].slot = 10;
+            break; /* not below slot_top */
+        case 4:
+            items[2].slot = UINT32_MAX;
+            break;
+        case 5:
+            items[2].offset = MIB + MC_EXTENT_SLACK;
+            break;
+        case 6:
+            items[2].offset = UINT64_MAX - 63;
+            break;
+        case 7:
+            items[2].length = UINT64_MAX;
+            break;
+        case 8:
+            items[2].length = 0;
+            break;
+        case 9:
+            items[2].offset += 1;
+            break;
+        case 10:
+            items[2].key = mc_span(NULL, 0);
+            break;
+        case 11:
+            items[2].key = mc_span(long_key, sizeof(long_key));
+            break;
+        case 12:
+            items[2].generation = 9ull << MC_EPOCH_SHIFT;
+            break; /* of our time */
+        case 13:
+            items[2].state = 3;
+            break;
+        case 14:
+            items[2].replica = 16;
+            break;
+        case 15:
+            items[2].generation = 2;
+            items[2].replica = 2;
+            break;
+        case 16:
+            sequence = 2;
+            break;
+        default:
+            items[2].state = 2;
+            items[2].length = UINT64_MAX - 4;
+            break;
+        }
+        send_inventory(&world, a->owner, a->segment, sequence, true, items, 3);
+        assert_int_equal(fake_obey(&world, a), MC_ERR_STALE);
+        world_pass(&world, 1100);
+        assert_int_equal(statistics_of(&world).segments, 0);
+        assert_int_equal(statistics_of(&world).objects, 0);
+        assert_int_equal(world.core->segment_count, 0);
+        send_inventory(&world, a->owner, a->segment, 1, true, items, 1); /* of what is gone */
+        assert_int_equal(fake_obey(&world, a), MC_ERR_STALE);
+        finish(&world, a, NULL);
+    }
+}
+
+static void test_inventory_nobody_asked_for(void **state)
+{
+    struct world world;
+    (void)state;
+    world_start(&world, 9, NULL);
+    struct fake_owner *a = fake(5), *b = fake(6);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_join(&world, b).code, 0);
+    send_inventory(&world, a->owner, b->segment, 0, true, NULL, 0); /* not its own */
+    assert_int_equal(fake_obey(&world, a), MC_ERR_STALE);
+    assert_false(world.connections[a->owner].closed);
+    send_inventory(&world, a->owner, a->segment, 0, true, NULL, 0);
+    assert_true(world.connections[a->owner].closed);
+    assert_int_equal(statistics_of(&world).segments, 2);
+    finish(&world, a, b);
+}
+
+/* Broken off after any frame, or doubled there: what comes back whole is whole. */
+static void test_broken_inventory(void **state)
+{
+    struct world world;
+    char key[24];
+    (void)state;
+    for (unsigned cut = 0; cut < 14; cut++) {
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        for (unsigned i = 0; i < 20; i++) {
+            (void)snprintf(key, sizeof(key), "k%u", i);
+            assert_int_equal(fake_put(&world, a, key, SMALL + i, 0), 0);
+        }
+        crash(&world, 9, 10);
+        assert_int_equal(fake_join(&world, a).inventory, 1);
+        assert_int_equal(a->epoch, 9);
+        static struct fake_slot *order[SLOTS];
+        uint32_t count = 0;
+        for (uint32_t i = 0; i < SLOTS; i++)
+            if (a->slots[i].state != 0)
+                order[count++] = &a->slots[i];
+        assert_int_equal(count, 20);
+        qsort(order, count, sizeof(order[0]), by_offset);
+        for (unsigned i = 0; i < cut % 7; i++) {
+            struct mc_wire_inventory_item items[3];
+            for (unsigned j = 0; j < 3; j++)
+                items[j] = item_of(a, order[i * 3 + j]);
+            send_inventory(&world, a->owner, a->segment, i, false, items, 3);
+        }
+        if (cut > 7) { /* the last one twice */
+            struct mc_wire_inventory_item again = item_of(a, order[0]);
+            send_inventory(&world, a->owner, a->segment, cut % 7 - 1, false, &again, 1);
+            assert_int_equal(fake_obey(&world, a), MC_ERR_STALE);
+            world_pass(&world, 200);
+            assert_int_equal(statistics_of(&world).objects, 0);
+            finish(&world, a, NULL);
+            continue;
+        }
+        if (cut % 2 == 0) { /* its connection ends, or its process */
+            world_disconnect(&world, a->owner);
+        } else {
+            world_disconnect(&world, a->owner);
+            world_disconnect(&world, a->keeper);
+            a->node = 7;
+        }
+        world_pass(&world, 500);
+        a->contact_ms = world.now - 4000; /* what counts is the contact with the master that had it */
+        assert_true(fake_return(&world, a));
+        world_pass(&world, 1100);
+        for (unsigned i = 0; i < 20; i++) {
+            (void)snprintf(key, sizeof(key), "k%u", i);
+            assert_int_equal(found(&world, a, key), SMALL + i);
+        }
+        assert_int_equal(world.core->segment_count, 1);
+        finish(&world, a, NULL);
+    }
+}
+
+static void test_segment_leaves_amid_its_inventory(void **state)
+{
+    struct world world;
+    char key[24];
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5), *b = fake(6);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    for (unsigned i = 0; i < 20; i++) {
+        (void)snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(fake_put(&world, a, key, SMALL + i, 0), 0);
+    }
+    crash(&world, 9, 10);
+    assert_int_equal(fake_join(&world, b).code, 0);
+    assert_int_equal(fake_join(&world, a).inventory, 1);
+    struct mc_wire_inventory_item item = item_of(a, held(a, "k0"));
+    send_inventory(&world, a->owner, a->segment, 1, false, &item, 1); /* numbers from 1 are as good */
+    /* A removal meets what is merged already, and waits for its owner. */
+    int32_t code = 1;
+    const char *name = "k0";
+    world_remove_send(&world, b->call, &name, 1, true);
+    assert_false(world_remove_answer(&world, b->call, &code, 1));
+    world_disconnect(&world, a->owner);
+    world_disconnect(&world, a->keeper);
+    world_pass(&world, 2900);
+    assert_false(world_remove_answer(&world, b->call, &code, 1));
+    world_pass(&world, 200);
+    assert_true(world_remove_answer(&world, b->call, &code, 1));
+    assert_int_equal(code, 0);
+    for (unsigned i = 0; i < 7; i++) {
+        world_heartbeat(&world, b->keeper, 0, 0);
+        world_pass(&world, 1000);
+    }
+    assert_int_equal(world.core->segment_count, 1); /* swept */
+    finish(&world, a, b);
+}
+
+/* More epochs than the table of bases holds. */
+static void test_too_many_epochs(void **state)
+{
+    struct world world;
+    (void)state;
+    world_start(&world, 10000000, NULL);
+    struct fake_owner *a = fake(5);
+    a->epoch = 9999999;
+    a->contact_ms = world.now;
+    for (unsigned i = 0; i < 300; i++) {
+        a->slots[i] = (struct fake_slot){.generation = ((uint64_t)(i + 1) * 10000 << MC_EPOCH_SHIFT) + 5,
+                                         .offset = 1024 * i,
+                                         .length = 700,
+                                         .state = 1};
+        (void)snprintf(a->slots[i].key, sizeof(a->slots[i].key), "k%u", i);
+    }
+    assert_true(fake_return(&world, a));
+    world_pass(&world, 1100);
+    assert_int_equal(statistics_of(&world).objects, MC_BASES_MAX);
+    assert_int_equal(statistics_of(&world).clearing_bytes, 0); /* the others were cleared under their true names */
+    assert_int_equal(found(&world, a, "k0"), 700);
+    assert_int_equal(found(&world, a, "k299"), 0);
+    finish(&world, a, NULL);
+}
+
+/* ---- rotten replicas, overload ---- */
+
+static void say_slots(struct world *world, uint64_t from, enum mc_message type, uint32_t segment,
+                      const struct mc_wire_slot *slots, uint32_t count)
+{
+    static struct world_told told;
+    told = (struct world_told){.segment = segment, .count = count};
+    memcpy(told.slots, slots, count * sizeof(*slots));
+    world_owner_says(world, from, type, &told);
+    world_check(world);
+}
+
+static uint32_t checks_of(struct world *world, uint64_t owner)
+{
+    struct mc_frame frame = world_receive(world, owner);
+    struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+    struct mc_wire_segment head;
+    if (frame.type == 0)
+        return 0;
+    assert_int_equal(frame.type, MC_MESSAGE_CHECK);
+    mc_wire_segment_read(&reader, &head);
+    return mc_list_read(&reader);
+}
+
+static void test_rotten(void **state)
+{
+    struct world world;
+    struct mc_wire_slot slots[40];
+    char key[24];
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    for (unsigned i = 0; i < 40; i++) {
+        (void)snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(fake_put(&world, a, key, SMALL, 0), 0);
+    }
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < SLOTS && count < 40; i++)
+        if (a->slots[i].state == 1)
+            slots[count++] = (struct mc_wire_slot){.slot = i, .generation = a->slots[i].generation};
+    assert_int_equal(count, 40);
+    say_slots(&world, a->call, MC_MESSAGE_ROTTEN, a->segment, slots, 2);
+    assert_int_equal(checks_of(&world, a->owner), 2);
+    say_slots(&world, a->call, MC_MESSAGE_ROTTEN, a->segment, slots, 2); /* is being looked at */
+    assert_int_equal(checks_of(&world, a->owner), 0);
+    say_slots(&world, a->call, MC_MESSAGE_ROTTEN, a->segment, slots, 40);
+    assert_int_equal(checks_of(&world, a->owner), 14);
+    say_slots(&world, a->call, MC_MESSAGE_ROTTEN, a->segment, &slots[20], 20);
+    assert_int_equal(checks_of(&world, a->owner), 0);
+    assert_int_equal(statistics_of(&world).objects, 40); /* a reader's word drops nothing */
+    struct mc_wire_slot wrong = slots[0];
+    wrong.generation++;
+    say_slots(&world, a->owner, MC_MESSAGE_LOST, a->segment, &wrong, 1);
+    assert_int_equal(statistics_of(&world).objects, 40);
+    say_slots(&world, a->owner, MC_MESSAGE_LOST, a->segment, slots, 2);
+    say_slots(&world, a->owner, MC_MESSAGE_LOST, a->segment, slots, 2);
+    assert_int_equal(statistics_of(&world).objects, 38);
+    assert_int_equal(statistics_of(&world).rotten_replicas, 2);
+    (void)fake_obey(&world, a);
+    assert_int_equal(statistics_of(&world).clearing_bytes, 0);
+    say_slots(&world, a->call, MC_MESSAGE_ROTTEN, a->segment, &slots[20], 20);
+    assert_int_equal(checks_of(&world, a->owner), 2); /* as many as have ended */
+    world_pass(&world, 3000);
+    world_heartbeat(&world, a->keeper, 0, 0);
+    world_pass(&world, 4000);
+    world_heartbeat(&world, a->keeper, 0, 0);
+    world_pass(&world, 3500);
+    say_slots(&world, a->call, MC_MESSAGE_ROTTEN, a->segment, &slots[20], 20);
+    assert_int_equal(checks_of(&world, a->owner), 16);
+    finish(&world, a, NULL);
+}
+
+/* Five full segments and one that is empty: it does not get everything. */
+static void test_fair_share(void **state)
+{
+    struct world world;
+    struct world_store stores[5];
+    uint64_t placed[5] = {0}, total = 0;
+    static struct world_grants grants;
+    static char keys[64][24];
+    struct world_item items[64];
+    const struct world_wish anywhere = {0};
+    const uint64_t capacity = 8ull << 30;
+    (void)state;
+    world_open(&world);
+    for (unsigned i = 0; i < 5; i++)
+        stores[i] = world_store(&world, 5 + i, capacity, "n");
+    for (unsigned i = 0; i < 4; i++) /* 80 % of each of four is in use already */
+        for (unsigned j = 0; j < 4; j++) {
+            struct mc_segment *segment = world.core->segments[stores[i].segment % MC_SEGMENTS_MAX];
+            uint32_t slot = mc_space_allocate(&segment->space, capacity / 5 / 64);
+            assert_int_not_equal(slot, MC_NODE_NONE);
+            segment->used += mc_segment_node(segment, slot)->size;
+            mc_node_clear(world.core, segment, slot, NULL);
+        }
+    for (unsigned round = 0; round < 30; round++) {
+        for (unsigned i = 0; i < 64; i++) {
+            (void)snprintf(keys[i], sizeof(keys[i]), "r%u-%u", round, i);
+            items[i] = (struct world_item){mc_span_string(keys[i]), 1 << 20};
+        }
+        world_put_start(&world, stores[0].call, round, items, 64, &anywhere, &grants);
+        for (uint32_t i = 0; i < grants.place_count; i++)
+            for (unsigned s = 0; s < 5; s++)
+                placed[s] += grants.places[i].segment == stores[s].segment;
+        total += grants.place_count;
+        world.now += 20;
+    }
+    assert_int_equal(total, 30 * 64);
+    assert_true(placed[4] <= total * 2 / 5 + 130); /* and the slack of capacity / 64 */
+    assert_true(placed[4] >= total / 4);           /* it is the freest */
+    world_close_all(&world);
+}
+
+static void test_busy_says_when(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    world.core->waits.limit = 0;
+    const char *key = "k";
+    world_remove_send(&world, store.call, &key, 1, true);
+    struct mc_frame frame = world_receive(&world, store.call);
+    assert_int_equal(frame.type, MC_MESSAGE_FAILED);
+    struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+    struct mc_wire_failed failed;
+    mc_wire_failed_read(&reader, &failed);
+    assert_int_equal(failed.code, MC_ERR_BUSY);
+    assert_in_range(failed.retry_after_ms, 50, 100);
+    world_close_all(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lying_inventories), cmocka_unit_test(test_inventory_nobody_asked_for),
+        cmocka_unit_test(test_broken_inventory),  cmocka_unit_test(test_segment_leaves_amid_its_inventory),
+        cmocka_unit_test(test_too_many_epochs),   cmocka_unit_test(test_rotten),
+        cmocka_unit_test(test_fair_share),        cmocka_unit_test(test_busy_says_when),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,589 @@
+/* The core's recovery: contents of earlier epochs, owners that restart, what was removed meanwhile; and a model. */
+#include "core_owner.h"
+#include "random.h"
+
+/* ---- section 1: a master that lost everything ---- */
+
+static void test_contents_come_back(void **state)
+{
+    struct world world;
+    char key[24];
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5);
+    assert_int_equal(fake_join(&world, a).inventory, 0);
+    for (unsigned i = 0; i < 300; i++) {
+        (void)snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(fake_put(&world, a, key, SMALL + i, i % 3), 0);
+    }
+    for (unsigned i = 0; i < 300; i += 7) {
+        (void)snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(fake_remove(&world, a, a, key), 0);
+    }
+    uint64_t used = statistics_of(&world).used;
+    crash(&world, 9, 500);
+    struct mc_wire_mount_reply reply = fake_join(&world, a);
+    assert_int_equal(reply.code, 0);
+    assert_int_equal(reply.inventory, 1);
+    struct mc_core_segment segment;
+    assert_true(mc_core_segment(world.core, a->segment, &segment));
+    assert_true(segment.recovering && segment.state == 1);
+    assert_int_equal(world_grant(&world, a->call, 1, "new", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
+    assert_true(fake_tell(&world, a, 100));
+    assert_int_equal(found(&world, a, "k1"), 0); /* not before the grace has passed */
+    world_pass(&world, 900);
+    assert_int_equal(found(&world, a, "k1"), 0);
+    world_pass(&world, 200);
+    for (unsigned i = 0; i < 300; i++) {
+        (void)snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(found(&world, a, key), i % 7 == 0 ? 0 : SMALL + i);
+    }
+    struct mc_core_statistics statistics = statistics_of(&world);
+    assert_int_equal(statistics.used, used);
+    assert_int_equal(statistics.recovered_objects, 257);
+    assert_int_equal(statistics.objects, 257);
+    assert_true(statistics.soft_pinned > 50); /* pins survive */
+    assert_true(mc_objects_find(&world.core->objects, mc_span_string("k1"))->hard);
+    assert_int_equal(statistics.put_bytes, 0);
+    /* It is a segment like any other now. */
+    for (unsigned i = 0; i < 300; i++) {
+        (void)snprintf(key, sizeof(key), "n%u", i);
+        assert_int_equal(fake_put(&world, a, key, SMALL, 0), 0);
+    }
+    assert_int_equal(fake_remove(&world, a, a, "k2"), 0);
+    world_pass(&world, 100);
+    finish(&world, a, NULL);
+}
+
+static void test_predecessor_that_is_known_to_have_ended(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned round = 0; round < 2; round++) {
+        struct mc_core_config config = mc_core_config_default();
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        config.predecessor_end_ms = world.now + (round == 0 ? 2999 : 3000);
+        master_stop(&world);
+        world.now += 5000;
+        master_start(&world, 9, &config);
+        assert_int_equal(fake_return(&world, a), round == 0);
+        assert_int_equal(found(&world, a, "k"), round == 0 ? SMALL : 0); /* no grace */
+        finish(&world, a, NULL);
+    }
+}
+
+static void test_empty_inventory(void **state)
+{
+    struct world world;
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    crash(&world, 9, 10);
+    assert_true(fake_return(&world, a));
+    world_pass(&world, 1100);
+    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+    assert_int_equal(found(&world, a, "k"), SMALL);
+    finish(&world, a, NULL);
+}
+
+/* Two replicas of different age, in either order of coming; and two of one put. */
+static void test_versions(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned order = 0; order < 2; order++) {
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5), *b = fake(6);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        assert_int_equal(fake_join(&world, b).code, 0);
+        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        struct fake_slot *of_k = held(a, "k"), old = *of_k;
+        assert_int_equal(fake_remove(&world, a, a, "k"), 0);
+        assert_int_equal(fake_put(&world, b, "k", SMALL + 1, 0), 0);
+        /* and one put of two replicas */
+        static struct world_grants grants;
+        const struct world_wish two = {.replica_count = 2};
+        struct world_item item = {mc_span_string("t"), 200};
+        world_put_start(&world, a->call, 1, &item, 1, &two, &grants);
+        assert_int_equal(grants.place_count, 2);
+        for (unsigned i = 0; i < 2; i++) {
+            assert_int_equal(grants.places[i].replica, i);
+            assert_int_equal(grants.places[i].generation - i, grants.places[0].generation);
+            struct fake_owner *at = grants.places[i].segment == a->segment ? a : b;
+            fake_write(at, &grants.places[i], "t", 200, 0, 1);
+            world_live(&world, at->owner, &grants.places[i]);
+        }
+        of_k = &a->slots[3000]; /* its CLEAR did not arrive, say; at a place of its own, for others may be there now */
+        *of_k = old;
+        of_k->offset = 512 << 10;
+        crash(&world, 9, 10);
+        assert_true(fake_return(&world, order == 0 ? a : b));
+        assert_true(fake_return(&world, order == 0 ? b : a));
+        world_pass(&world, 1100);
+        assert_int_equal(found(&world, a, "k"), SMALL + 1);
+        struct mc_wire_found what;
+        assert_int_equal(world_get(&world, a->call, "t", 0, &what, NULL), 0);
+        assert_int_equal(what.replica_count, 2);
+        (void)fake_obey(&world, a);
+        assert_int_equal(of_k->state, 0); /* the loser was cleared */
+        assert_int_equal(statistics_of(&world).clearing_bytes, 0);
+        finish(&world, a, b);
+    }
+}
+
+static void test_removed_while_away(void **state)
+{
+    struct world world;
+    static const char *const keys[] = {"k0", "k1", "k2", "k3", "k4"};
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5), *b = fake(6);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(fake_put(&world, a, keys[i], SMALL, 0), 0);
+    crash(&world, 9, 10);
+    assert_int_equal(fake_join(&world, b).code, 0);
+    assert_int_equal(fake_remove(&world, b, NULL, "k0"), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(fake_put(&world, b, "k1", SMALL + 1, 0), 0); /* a new value */
+    assert_int_equal(fake_put(&world, b, "k2", SMALL + 2, 0), 0);
+    assert_int_equal(fake_remove(&world, b, b, "k2"), 0); /* and this one is removed again */
+    struct mc_wire_place place;
+    assert_int_equal(world_grant(&world, b->call, 7, "k3", 300, NULL, &place), 0); /* is being written */
+    assert_int_equal(statistics_of(&world).tombstones, 2);
+    assert_int_equal(world_exist(&world, b->call, "k0"), 0);
+    assert_int_equal(world_get(&world, b->call, "k0", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(mc_core_query(world.core, mc_span_string("k0"), NULL, 0), MC_ERR_OBJECT_NOT_FOUND);
+    assert_true(fake_return(&world, a));
+    world_pass(&world, 1100);
+    assert_int_equal(found(&world, b, "k0"), 0);
+    assert_int_equal(found(&world, b, "k1"), SMALL + 1);
+    assert_int_equal(found(&world, b, "k2"), 0);
+    world_live_code(&world, b->owner, &place, -1);
+    assert_int_equal(world_put_done(&world, b->call, 7), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(found(&world, b, "k3"), 0); /* its put failed: the old value is not back */
+    assert_int_equal(found(&world, b, "k4"), SMALL);
+    assert_int_equal(fake_put(&world, b, "k0", SMALL + 3, 0), 0); /* a tombstone is no hindrance */
+    assert_int_equal(statistics_of(&world).recovery_refused, 4);
+    for (unsigned i = 0; i < 62; i++) {
+        world_heartbeat(&world, a->keeper, 0, 0);
+        world_pass(&world, 1000);
+    }
+    assert_int_equal(statistics_of(&world).tombstones, 0);
+    finish(&world, a, b);
+}
+
+/* While contents are being taken back "not found" would be no promise: the remove is asked for again. */
+static void test_remove_before_all_is_known(void **state)
+{
+    struct world world;
+    int32_t code = 1;
+    const char *unknown = "never put";
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5), *b = fake(6);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+    crash(&world, 9, 10);
+    assert_true(fake_return(&world, a));
+    assert_int_equal(fake_join(&world, b).code, 0);
+    world_remove_send(&world, b->call, &unknown, 1, true);
+    assert_true(world_remove_answer(&world, b->call, &code, 1));
+    assert_int_equal(code, MC_ERR_BUSY);
+    world_pass(&world, 1100); /* all that is known of is back, and still another may have the key */
+    world_remove_send(&world, b->call, &unknown, 1, true);
+    assert_true(world_remove_answer(&world, b->call, &code, 1));
+    assert_int_equal(code, MC_ERR_BUSY);
+    world_pass(&world, 2000);
+    world_remove_send(&world, b->call, &unknown, 1, true);
+    assert_true(world_remove_answer(&world, b->call, &code, 1));
+    assert_int_equal(code, MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(found(&world, b, "k"), SMALL);
+    finish(&world, a, b);
+}
+
+static void test_remove_all_while_away(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned regex = 0; regex < 2; regex++) {
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5), *b = fake(6);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        crash(&world, 9, 10);
+        assert_int_equal(fake_join(&world, b).code, 0);
+        assert_int_equal(fake_join(&world, a).inventory, 1); /* has begun already */
+        world_remove_all_send(&world, b->call, regex == 0 ? NULL : "^k$", true);
+        assert_int_equal(world_receive(&world, b->call).type, MC_MESSAGE_FAILED); /* BUSY: not before all is known */
+        assert_true(fake_tell(&world, a, 3));
+        for (unsigned i = 0; i < 3; i++) {
+            world_pass(&world, 1000);
+            world_heartbeat(&world, a->keeper, 0, 0);
+        }
+        world_pass(&world, 100);
+        assert_int_equal(found(&world, b, "k"), SMALL);
+        world_remove_all_send(&world, b->call, regex == 0 ? NULL : "^k$", true);
+        world_settle(&world, 100);
+        (void)fake_obey(&world, a);
+        world_settle(&world, 100);
+        assert_int_equal(world_count_answer(&world, b->call), 1);
+        assert_int_equal(found(&world, b, "k"), 0);
+        (void)fake_obey(&world, a);
+        assert_int_equal(held(a, "k")->state, 0);
+        finish(&world, a, b);
+    }
+}
+
+static void test_after_the_window(void **state)
+{
+    struct world world;
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5), *b = fake(6);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_join(&world, b).code, 0);
+    assert_int_equal(fake_put(&world, a, "ka", SMALL, 0), 0);
+    assert_int_equal(fake_put(&world, b, "kb", SMALL, 0), 0);
+    crash(&world, 9, 10);
+    world_pass(&world, 59900);
+    assert_int_equal(fake_join(&world, b).inventory, 1);
+    world_pass(&world, 200);
+    assert_false(fake_return(&world, a));
+    assert_true(fake_tell(&world, b, 10)); /* in time, but its entries are not */
+    assert_int_equal(found(&world, a, "kb"), 0);
+    assert_int_equal(fake_put(&world, b, "kb", SMALL + 1, 0), 0); /* its memory is of use again */
+    assert_int_equal(fake_put(&world, a, "ka", SMALL + 1, 0), 0);
+    finish(&world, a, b);
+}
+
+/* E1 lived long after it had lost sight of `a`: before the mount, after the merge, and not long enough. */
+static void test_evidence(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned round = 0; round < 4; round++) {
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        uint64_t contact = world.now;
+        const struct fake_slot held_before = *held(a, "k");
+        uint64_t epoch = round == 3 ? 4 : 3; /* 3: a master between */
+        crash(&world, 9, 10000);
+        uint64_t alive = contact + (round == 2 ? 2999 : 3000);
+        if (round == 0)
+            join_seen(&world, MC_ROLE_CALL, 50, 1, epoch, world.now - alive);
+        assert_int_equal(fake_return(&world, a), round != 0);
+        world_pass(&world, 1100);
+        assert_int_equal(found(&world, a, "k"), round == 0 ? 0 : SMALL);
+        if (round > 0) {
+            join_seen(&world, MC_ROLE_CALL, 50, 1, epoch, world.now - alive + 1); /* less is nothing new */
+            join_seen(&world, MC_ROLE_CALL, 51, 1, epoch, world.now - alive);
+            join_seen(&world, MC_ROLE_CALL, 52, 1, 2, world.now - alive - 9); /* of a master before it */
+            world_pass(&world, 100);
+            assert_int_equal(found(&world, a, "k"), round == 2 ? SMALL : 0);
+            assert_int_equal(fake_obey(&world, a), round == 2 ? 1 : MC_ERR_STALE);
+        }
+        if (round == 1) { /* what was dropped so is not barred from coming from where it is right */
+            struct fake_owner *b = fake(6);
+            b->epoch = 3;
+            b->contact_ms = alive;
+            b->slots[7] = held_before;
+            assert_true(fake_return(&world, b));
+            assert_int_equal(found(&world, b, "k"), SMALL);
+            free(b);
+        }
+        finish(&world, a, NULL);
+    }
+}
+
+static void test_many_epochs_of_evidence(void **state)
+{
+    struct world world;
+    uint64_t dice = 4;
+    struct mc_core_config config = mc_core_config_default();
+    (void)state;
+    world_start(&world, 1000, &config);
+    for (unsigned i = 0; i < 240; i++) {
+        uint64_t at = join_seen(&world, MC_ROLE_CALL, 60, 1, 1 + random_below(&dice, 998), random_below(&dice, 100000));
+        world_disconnect(&world, at);
+        world.next_connection = at; /* the number is free again */
+    }
+    const struct mc_core *core = world.core;
+    assert_true(core->evidence_count > 1 && core->evidence_count <= MC_EVIDENCE_MAX);
+    for (uint32_t i = 1; i < core->evidence_count; i++)
+        assert_true(core->evidence[i].epoch > core->evidence[i - 1].epoch &&
+                    core->evidence[i].alive_ms < core->evidence[i - 1].alive_ms);
+    world_close_all(&world);
+    world_start(&world, 1000, &config);
+    core = world.core;
+    for (unsigned i = 0; i < 200; i++) { /* each later and older than the one before: all say something */
+        uint64_t at = join_seen(&world, MC_ROLE_CALL, 60, 1, 700 + i, 1000 + i);
+        world_disconnect(&world, at);
+        world.next_connection = at;
+    }
+    assert_int_equal(core->evidence_count, MC_EVIDENCE_MAX);
+    assert_int_equal(core->evidence[0].alive_ms, -1000);
+    world_close_all(&world);
+}
+
+static void test_wanted_epoch(void **state)
+{
+    struct world world;
+    (void)state;
+    world_start(&world, 3, NULL);
+    assert_int_equal(mc_core_wanted_epoch(world.core), 0);
+    uint64_t late = world_connect(&world);
+    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 5, 1);
+    hello.seen_epoch = 7;
+    assert_int_equal(world_greet(&world, late, &hello).code, MC_ERR_PROTOCOL); /* no answer */
+    assert_true(world.connections[late].closed);
+    assert_int_equal(mc_core_wanted_epoch(world.core), 8);
+    uint64_t owner = world_join(&world, MC_ROLE_OWNER, 6, 1);
+    struct mc_wire_mount mount = world_mount_of(1, MIB, "a");
+    mount.epoch = 9;
+    size_t frame = world_begin(&world, MC_MESSAGE_MOUNT, 2);
+    mc_wire_mount_write(&world.frame, &mount);
+    world_send(&world, owner, frame);
+    assert_int_equal(world_receive(&world, owner).type, 0); /* STALE would cost it its contents */
+    assert_true(world.connections[owner].closed);
+    assert_int_equal(mc_core_wanted_epoch(world.core), 10);
+    late = world_connect(&world);
+    hello.seen_epoch = UINT64_MAX;
+    assert_int_equal(world_greet(&world, late, &hello).code, MC_ERR_PROTOCOL);
+    assert_int_equal(mc_core_wanted_epoch(world.core), 10); /* nonsense */
+    hello.seen_epoch = 3;
+    late = world_connect(&world);
+    assert_int_equal(world_greet(&world, late, &hello).code, 0);
+    world_close_all(&world);
+}
+
+static void test_somebody_writes(void **state)
+{
+    struct world world;
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+    struct mc_wire_place place;
+    uint64_t free_before = world.core->segments[1]->space.free;
+    assert_int_equal(world_grant(&world, a->call, 1, "w", 1000, NULL, &place), 0);
+    fake_write(a, &place, "", 1000, 0, 2);
+    crash(&world, 9, 10);
+    assert_int_equal(fake_join(&world, a).inventory, 1);
+    struct mc_wire_inventory_item items[2] = {item_of(a, held(a, "k")), item_of(a, &a->slots[place.slot])};
+    if (items[0].offset > items[1].offset) {
+        struct mc_wire_inventory_item swap = items[0];
+        items[0] = items[1];
+        items[1] = swap;
+    }
+    send_inventory(&world, a->owner, a->segment, 0, true, items, 2);
+    assert_true(statistics_of(&world).quarantine_bytes >= 1000);
+    struct mc_frame ack = world_receive(&world, a->owner);
+    assert_int_equal(ack.type, MC_MESSAGE_INVENTORY_ACK);
+    static struct world_told told;
+    world_owner_told(&world, a->owner, &told);
+    assert_int_equal(told.type, MC_MESSAGE_CUT);
+    assert_int_equal(told.writer.low, 4711);
+    assert_int_equal(told.slots[0].generation, place.generation);
+    world_owner_says(&world, a->owner, MC_MESSAGE_CUT_DONE, &told);
+    assert_int_equal(statistics_of(&world).quarantine_bytes, 0);
+    assert_int_equal(world.core->segments[a->segment % MC_SEGMENTS_MAX]->space.free, free_before);
+    finish(&world, a, NULL);
+}
+
+/* ---- section 2: an owner that restarts ---- */
+
+static void test_takeover(void **state)
+{
+    struct world world;
+    char key[24];
+    (void)state;
+    for (unsigned broken = 0; broken < 2; broken++) {
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5), *w = fake(6);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        w->call = world_join(&world, MC_ROLE_CALL, 6, 1);
+        uint32_t number = a->segment;
+        for (unsigned i = 0; i < 50; i++) {
+            (void)snprintf(key, sizeof(key), "k%u", i);
+            assert_int_equal(fake_put(&world, a, key, SMALL + i, 0), 0);
+        }
+        const struct mc_wire_mount live = fake_mount(&world, a, MIB);
+        uint64_t thief = world_join(&world, MC_ROLE_OWNER, 99, 1);
+        assert_int_equal(world_mount(&world, thief, &live).code, MC_ERR_SEGMENT_ALREADY_EXISTS);
+        /* Open: one whose LIVE is lost with the process, one that nobody has written, one removed and not cleared. */
+        struct mc_wire_place lost, open;
+        assert_int_equal(world_grant(&world, w->call, 1, "lost", 200, NULL, &lost), 0);
+        assert_int_equal(world_grant(&world, w->call, 2, "open", 200, NULL, &open), 0);
+        fake_write(a, &lost, "lost", 200, 0, 1);
+        const char *removed = "k7";
+        world_remove_send(&world, w->call, &removed, 1, true);
+        for (unsigned i = 0; i < SLOTS; i++) {
+            if (strcmp(a->slots[i].key, "k9") == 0)
+                a->slots[i].state = 0; /* its bytes did not survive */
+        }
+        a->slots[4000] = (struct fake_slot){
+            .generation = (3ull << MC_EPOCH_SHIFT) + 1, .offset = 512 << 10, .length = 10, .key = "ghost", .state = 1};
+        world_disconnect(&world, a->owner);
+        world_disconnect(&world, a->keeper);
+        world_disconnect(&world, a->call);
+        a->node = 7; /* another process */
+        world_pass(&world, 500);
+        struct mc_wire_mount_reply reply = fake_join(&world, a);
+        assert_int_equal(reply.code, 0);
+        assert_int_equal(reply.inventory, 1);
+        assert_int_equal(reply.segment, number);
+        if (broken == 1) {
+            struct mc_wire_inventory_item item = item_of(a, held(a, "k0"));
+            send_inventory(&world, a->owner, a->segment, 0, false, &item, 1);
+            world_disconnect(&world, a->owner);
+            world_check(&world);
+            a->owner = world_join(&world, MC_ROLE_OWNER, a->node, 1);
+            struct mc_wire_mount mount = fake_mount(&world, a, MIB);
+            reply = world_mount(&world, a->owner, &mount);
+            assert_int_equal(reply.inventory, 1); /* all of it again */
+        }
+        assert_int_equal(found(&world, w, "k1"), 0);
+        assert_int_equal(world_grant(&world, w->call, 8, "new", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
+        assert_true(fake_tell(&world, a, 7));
+        world_pass(&world, 100);
+        (void)fake_obey(&world, a);
+        int32_t code = 1;
+        assert_int_equal(world_put_done(&world, w->call, 1), 0); /* it had arrived */
+        assert_true(world_remove_answer(&world, w->call, &code, 1));
+        assert_int_equal(code, 0);
+        for (unsigned i = 0; i < 50; i++) {
+            (void)snprintf(key, sizeof(key), "k%u", i);
+            assert_int_equal(found(&world, w, key), i == 7 || i == 9 ? 0 : SMALL + i);
+        }
+        assert_int_equal(found(&world, w, "lost"), 200);
+        assert_int_equal(a->slots[4000].state, 0);
+        struct mc_core_segment segment;
+        assert_true(mc_core_segment(world.core, number, &segment));
+        assert_int_equal(segment.owner.low, 7);
+        assert_int_equal(segment.state, 0);
+        fake_write(a, &open, "open", 200, 0, 1); /* its writer lives and ends it */
+        world_live(&world, a->owner, &open);
+        assert_int_equal(world_put_done(&world, w->call, 2), 0);
+        assert_int_equal(found(&world, w, "open"), 200);
+        assert_int_equal(fake_put(&world, a, "more", SMALL, 0), 0);
+        world_pass(&world, 100);
+        finish(&world, a, w);
+    }
+}
+
+/* ---- a model ---- */
+
+#define MODEL_KEYS 40u
+#define MODEL_OWNERS 3u
+
+/* Puts, removals, crashes of masters, owners that come at once, late or restarted: a key has the length that was put
+ * last or is not there; one that was removed stays away. */
+static void model_round(uint64_t seed)
+{
+    struct world world;
+    struct fake_owner *owners[MODEL_OWNERS];
+    uint64_t lengths[MODEL_KEYS] = {0}, dice = seed, epoch = 3, nodes = 10;
+    char key[24];
+    world_start(&world, epoch, NULL);
+    for (unsigned i = 0; i < MODEL_OWNERS; i++) {
+        owners[i] = fake(nodes++);
+        assert_int_equal(fake_join(&world, owners[i]).code, 0);
+    }
+    for (unsigned life = 0; life < 6; life++) {
+        uint64_t client = world_join(&world, MC_ROLE_CALL, 1, 1);
+        struct fake_owner teller = {.call = client};
+        unsigned late = (unsigned)random_below(&dice, 8);
+        for (unsigned i = 0; i < MODEL_OWNERS && life > 0; i++) /* some return at once, others after some work */
+            if ((late >> i & 1) == 0)
+                (void)fake_return(&world, owners[i]);
+        for (unsigned step = 0; step < 200; step++) {
+            unsigned which = (unsigned)random_below(&dice, MODEL_KEYS);
+            struct fake_owner *owner = owners[random_below(&dice, MODEL_OWNERS)];
+            (void)snprintf(key, sizeof(key), "key-%u", which);
+            const char *name = key;
+            uint64_t kind = random_below(&dice, 10);
+            if (step == 60) {
+                for (unsigned i = 0; i < MODEL_OWNERS && life > 0; i++)
+                    if ((late >> i & 1) != 0)
+                        (void)fake_return(&world, owners[i]);
+                world_pass(&world, 1000);
+            } else if (kind < 5 && owner->mounted && step > 70) {
+                uint64_t length = 1 + random_below(&dice, 2000);
+                if (fake_put(&world, owner, key, length, (uint32_t)random_below(&dice, 3)) == 0)
+                    lengths[which] = length;
+            } else if (kind < 8) {
+                int32_t code = 1;
+                world_remove_send(&world, client, &name, 1, true);
+                for (unsigned i = 0; i < MODEL_OWNERS; i++)
+                    if (owners[i]->mounted && random_below(&dice, 8) != 0) /* or its CLEAR is still on its way */
+                        (void)fake_obey(&world, owners[i]);
+                if (!world_remove_answer(&world, client, &code, 1)) {
+                    for (unsigned i = 0; i < MODEL_OWNERS; i++)
+                        if (owners[i]->mounted)
+                            (void)fake_obey(&world, owners[i]);
+                    assert_true(world_remove_answer(&world, client, &code, 1));
+                }
+                lengths[which] = code == MC_ERR_BUSY ? lengths[which] : 0;
+            } else if (kind == 8) {
+                world_pass(&world, random_below(&dice, 300));
+            }
+            uint64_t is = found(&world, &teller, key);
+            assert_true(is == 0 || is == lengths[which]);
+            if (life == 0 || step > 70) /* and nothing is lost */
+                assert_int_equal(is, lengths[which]);
+            for (unsigned i = 0; i < MODEL_OWNERS; i++)
+                if (owners[i]->mounted) {
+                    owners[i]->contact_ms = world.now;
+                    if (step % 50 == 49)
+                        world_heartbeat(&world, owners[i]->keeper, 0, 0);
+                }
+        }
+        master_stop(&world);
+        for (unsigned i = 0; i < MODEL_OWNERS; i++) {
+            owners[i]->mounted = false;
+            if (random_below(&dice, 3) == 0)
+                owners[i]->node = nodes++; /* its process restarted too */
+        }
+        world.now += random_below(&dice, 20000);
+        epoch += 1 + random_below(&dice, 1u << random_below(&dice, 20));
+        master_start(&world, epoch, NULL);
+    }
+    world_close_all(&world);
+    for (unsigned i = 0; i < MODEL_OWNERS; i++)
+        free(owners[i]);
+}
+
+static void test_model(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 25; seed++)
+        model_round(seed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_contents_come_back),
+        cmocka_unit_test(test_predecessor_that_is_known_to_have_ended),
+        cmocka_unit_test(test_empty_inventory),
+        cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_removed_while_away),
+        cmocka_unit_test(test_remove_before_all_is_known),
+        cmocka_unit_test(test_remove_all_while_away),
+        cmocka_unit_test(test_after_the_window),
+        cmocka_unit_test(test_evidence),
+        cmocka_unit_test(test_many_epochs_of_evidence),
+        cmocka_unit_test(test_wanted_epoch),
+        cmocka_unit_test(test_somebody_writes),
+        cmocka_unit_test(test_takeover),
+        cmocka_unit_test(test_model),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

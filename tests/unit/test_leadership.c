@@ -1,0 +1,417 @@
+/* master/leadership: tables of what happens in which order, and a random walk of several masters over one place with
+ * clocks, lost answers and late ones: two of them never may serve at once. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "master/leadership.h"
+#include "random.h"
+
+#include <string.h>
+
+#define TTL 2000u
+#define MARGIN 100u
+#define RENEW 400u
+
+static struct mc_leadership begin(uint64_t now_ms)
+{
+    struct mc_leadership leadership;
+    mc_leadership_init(&leadership, mc_leadership_config(TTL), now_ms);
+    return leadership;
+}
+
+static enum mc_leadership_action action(struct mc_leadership *leadership, uint64_t now_ms)
+{
+    struct mc_leadership_step step = mc_leadership_next(leadership, now_ms);
+    assert_true(step.action == MC_LEADERSHIP_END || step.deadline_ms > now_ms);
+    return step.action;
+}
+
+static struct mc_leadership lead(uint64_t now_ms)
+{
+    struct mc_leadership leadership = begin(now_ms);
+    struct mc_leadership_view view = {.epoch = 7};
+    mc_leadership_observed(&leadership, now_ms, &view, 5);
+    assert_int_equal(action(&leadership, now_ms), MC_LEADERSHIP_CLAIM);
+    mc_leadership_claimed(&leadership, now_ms, now_ms, MC_LEADERSHIP_DONE);
+    assert_int_equal(leadership.phase, MC_LEADERSHIP_LEADER);
+    assert_int_equal(leadership.epoch, 8);
+    return leadership;
+}
+
+/* ---- epochs ---- */
+
+static void epochs(void **state)
+{
+    static const struct {
+        uint64_t stored, least, wanted, expected;
+    } rows[] = {{0, 1, 0, 1},       {0, 100, 0, 100},    {100, 50, 0, 101},
+                {100, 100, 0, 101}, {100, 50, 200, 200}, {300, 50, 200, 301}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_leadership leadership = begin(1000);
+        struct mc_leadership_view view = {.epoch = rows[i].stored};
+        mc_leadership_yield(&leadership, 1000, 1, rows[i].wanted);
+        mc_leadership_observed(&leadership, 1000, &view, rows[i].least);
+        struct mc_leadership_step step = mc_leadership_next(&leadership, 1000);
+        assert_int_equal(step.action, MC_LEADERSHIP_CLAIM);
+        assert_int_equal(step.epoch, rows[i].expected);
+    }
+}
+
+/* ---- a standby ---- */
+
+/* Looks at times with revisions (0: nobody there); after which of them is it a candidate, and what does it know of its
+ * predecessor's end? */
+static void standby(void **state)
+{
+    enum { LOOKS = 4 };
+    static const struct {
+        struct {
+            uint64_t at, revision;
+        } looks[LOOKS];
+        int claims_after; /* LOOKS: never */
+        uint64_t predecessor_end;
+    } rows[] = {
+        {{{1000, 0}}, 0, 0},                                      /* nobody: we know nothing of who was before */
+        {{{1000, 5}, {1100, 5}, {2999, 5}, {3000, 5}}, 3, 0},     /* a whole ttl since it was seen first */
+        {{{1000, 5}, {2900, 6}, {3000, 6}, {4899, 6}}, LOOKS, 0}, /* it was renewed */
+        {{{1000, 5}, {1400, 6}, {3399, 6}, {3400, 6}}, 3, 3400},  /* seen to change: its end is known closely */
+        {{{1000, 5}, {1400, 6}, {3399, 6}, {9000, 6}}, 3, 3400},  /* and does not move with a late look */
+        {{{1000, 5}, {1400, 6}, {1500, 0}}, 2, 1500},             /* gone by itself */
+        {{{1000, 5}, {1100, 0}}, 1, 0},                           /* the same, but never seen to change */
+        {{{1000, 5}, {3000, 6}, {3100, 4}, {5099, 4}}, LOOKS, 0}, /* any other revision is a sign of life */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_leadership leadership = begin(1000);
+        int claims_after = LOOKS;
+        for (int j = 0; j < LOOKS && claims_after == LOOKS && rows[i].looks[j].at != 0; j++) {
+            uint64_t at = rows[i].looks[j].at, revision = rows[i].looks[j].revision;
+            struct mc_leadership_view view = {
+                .is_present = revision != 0, .revision = revision, .ttl_ms = TTL, .epoch = 9};
+            mc_leadership_observed(&leadership, at, &view, 1);
+            if (leadership.phase == MC_LEADERSHIP_CANDIDATE)
+                claims_after = j;
+            else
+                assert_int_equal(action(&leadership, at), MC_LEADERSHIP_OBSERVE);
+        }
+        assert_int_equal(claims_after, rows[i].claims_after);
+        assert_int_equal(leadership.predecessor_end_ms, rows[i].predecessor_end);
+    }
+}
+
+static void standby_waits_by_the_leaders_ttl(void **state)
+{
+    (void)state;
+    struct mc_leadership leadership = begin(0);
+    struct mc_leadership_view view = {.is_present = true, .revision = 1, .ttl_ms = 5000, .epoch = 1};
+    mc_leadership_observed(&leadership, 1, &view, 1);
+    mc_leadership_observed(&leadership, 5000, &view, 1);
+    assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
+    assert_int_equal(mc_leadership_next(&leadership, 5000).at_ms, 5001); /* not a whole poll later */
+    mc_leadership_observed(&leadership, 5001, &view, 1);
+    assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
+}
+
+static void blind_standby_claims_nothing(void **state)
+{
+    (void)state;
+    struct mc_leadership leadership = begin(0);
+    for (uint64_t now_ms = 0; now_ms < 20000; now_ms += 100) {
+        assert_int_equal(action(&leadership, now_ms), MC_LEADERSHIP_OBSERVE);
+        mc_leadership_observed(&leadership, now_ms, NULL, 1);
+        assert_true(mc_leadership_next(&leadership, now_ms).at_ms > now_ms); /* no busy loop */
+    }
+}
+
+static void refused_or_unheard_claims(void **state)
+{
+    (void)state;
+    for (int outcome = MC_LEADERSHIP_REFUSED; outcome <= MC_LEADERSHIP_UNKNOWN; outcome++) {
+        struct mc_leadership leadership = begin(1000);
+        struct mc_leadership_view view = {.epoch = 7};
+        mc_leadership_observed(&leadership, 1000, &view, 5);
+        mc_leadership_claimed(&leadership, 1000, 1010, (enum mc_leadership_outcome)outcome);
+        assert_false(mc_leadership_may_serve(&leadership, 1010));
+        struct mc_leadership_step step = mc_leadership_next(&leadership, 1010);
+        assert_int_equal(step.action, MC_LEADERSHIP_OBSERVE);
+        assert_true(step.at_ms > 1010 && step.at_ms <= 1110);
+        /* It had succeeded after all: at once again, under a later epoch, and nothing is known of an end. */
+        view =
+            (struct mc_leadership_view){.is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = 8};
+        mc_leadership_observed(&leadership, 1060, &view, 5);
+        step = mc_leadership_next(&leadership, 1060);
+        assert_int_equal(step.action, MC_LEADERSHIP_CLAIM);
+        assert_int_equal(step.epoch, 9);
+        assert_int_equal(leadership.predecessor_end_ms, 0);
+    }
+}
+
+static void late_answer_to_a_claim_is_no_leadership(void **state)
+{
+    (void)state;
+    struct mc_leadership leadership = begin(1000);
+    struct mc_leadership_view view = {0};
+    mc_leadership_observed(&leadership, 1000, &view, 5);
+    mc_leadership_claimed(&leadership, 1000, 1000 + TTL - MARGIN, MC_LEADERSHIP_DONE);
+    assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
+    assert_false(mc_leadership_may_serve(&leadership, 1000 + TTL - MARGIN));
+}
+
+/* ---- a leader ---- */
+
+static void renewals(void **state)
+{
+    static const struct {
+        uint64_t sent, heard;
+        enum mc_leadership_outcome outcome;
+        uint64_t until; /* 0: leads no more */
+    } rows[] = {
+        {1400, 1410, MC_LEADERSHIP_DONE, 1400 + TTL - MARGIN}, /* from the sending */
+        {1400, 2800, MC_LEADERSHIP_DONE, 1400 + TTL - MARGIN},
+        {1400, 1410, MC_LEADERSHIP_UNKNOWN, 1000 + TTL - MARGIN}, /* as before */
+        {1400, 1410, MC_LEADERSHIP_REFUSED, 0},
+        {1400, 2899, MC_LEADERSHIP_DONE, 1400 + TTL - MARGIN},
+        {1400, 2900, MC_LEADERSHIP_DONE, 0}, /* over is over */
+        {2899, 2900, MC_LEADERSHIP_UNKNOWN, 0},
+        {1400, 90000, MC_LEADERSHIP_DONE, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_leadership leadership = lead(1000);
+        assert_int_equal(mc_leadership_next(&leadership, 1000).at_ms, 1000 + RENEW);
+        mc_leadership_renewed(&leadership, rows[i].sent, rows[i].heard, rows[i].outcome);
+        assert_int_equal(leadership.serve_until_ms, rows[i].until);
+        assert_int_equal(leadership.phase, rows[i].until != 0 ? MC_LEADERSHIP_LEADER : MC_LEADERSHIP_STANDBY);
+        if (rows[i].until != 0) {
+            assert_true(mc_leadership_may_serve(&leadership, rows[i].until - 1));
+            assert_false(mc_leadership_may_serve(&leadership, rows[i].until));
+        }
+    }
+}
+
+static void leader_without_answers_ends_in_time(void **state)
+{
+    (void)state;
+    struct mc_leadership leadership = lead(1000);
+    uint64_t now_ms = 1400;
+    while (action(&leadership, now_ms) == MC_LEADERSHIP_RENEW) {
+        struct mc_leadership_step step = mc_leadership_next(&leadership, now_ms);
+        assert_true(step.at_ms <= 1000 + TTL - MARGIN && step.deadline_ms <= 1000 + TTL - MARGIN);
+        mc_leadership_renewed(&leadership, now_ms, now_ms + 10, MC_LEADERSHIP_UNKNOWN);
+        now_ms = mc_leadership_next(&leadership, now_ms + 10).at_ms;
+        assert_true(now_ms < 5000);
+    }
+    assert_int_equal(now_ms, 1000 + TTL - MARGIN);
+    /* Nobody came meanwhile: it follows itself, and knows when it ended. */
+    struct mc_leadership_view view = {.is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = 8};
+    mc_leadership_observed(&leadership, 9000, &view, 5);
+    struct mc_leadership_step step = mc_leadership_next(&leadership, 9000);
+    assert_int_equal(step.action, MC_LEADERSHIP_CLAIM);
+    assert_int_equal(step.epoch, 9);
+    assert_int_equal(leadership.predecessor_end_ms, 1000 + TTL - MARGIN);
+}
+
+static void paused_leader_is_none(void **state)
+{
+    (void)state;
+    struct mc_leadership leadership = lead(1000);
+    assert_int_equal(action(&leadership, 60000), MC_LEADERSHIP_OBSERVE);
+    assert_false(mc_leadership_may_serve(&leadership, 60000));
+    /* Another leads: it must wait for that one's whole ttl. */
+    struct mc_leadership_view view = {.is_present = true, .revision = 44, .ttl_ms = TTL, .epoch = 12};
+    mc_leadership_observed(&leadership, 60000, &view, 5);
+    assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
+    mc_leadership_observed(&leadership, 61999, &view, 5);
+    assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
+    mc_leadership_observed(&leadership, 62000, &view, 5);
+    assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
+    assert_int_equal(leadership.epoch, 13);
+}
+
+static void yields(void **state)
+{
+    (void)state;
+    struct mc_leadership leadership = lead(1000);
+    mc_leadership_yield(&leadership, 1100, 7, 0); /* of an earlier one: too late to matter */
+    assert_int_equal(leadership.phase, MC_LEADERSHIP_LEADER);
+    mc_leadership_yield(&leadership, 1100, 8, 50);
+    assert_false(mc_leadership_may_serve(&leadership, 1100));
+    assert_int_equal(action(&leadership, 1100), MC_LEADERSHIP_OBSERVE);
+    struct mc_leadership_view view = {.is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = 8};
+    mc_leadership_observed(&leadership, 1110, &view, 5);
+    assert_int_equal(mc_leadership_next(&leadership, 1110).epoch, 50);
+    assert_int_equal(leadership.predecessor_end_ms, 1100);
+}
+
+static void stops(void **state)
+{
+    (void)state;
+    struct mc_leadership leadership = lead(1000);
+    mc_leadership_stop(&leadership, 1100);
+    assert_false(mc_leadership_may_serve(&leadership, 1100));
+    assert_int_equal(action(&leadership, 1100), MC_LEADERSHIP_RESIGN);
+    mc_leadership_renewed(&leadership, 1050, 1101, MC_LEADERSHIP_DONE); /* was under way */
+    assert_false(mc_leadership_may_serve(&leadership, 1101));
+    mc_leadership_resigned(&leadership);
+    assert_int_equal(action(&leadership, 1102), MC_LEADERSHIP_END);
+    mc_leadership_stop(&leadership, 1103);
+    assert_int_equal(action(&leadership, 1103), MC_LEADERSHIP_END);
+
+    leadership = begin(1000); /* never tried: nothing to give back */
+    mc_leadership_stop(&leadership, 1000);
+    assert_int_equal(action(&leadership, 1000), MC_LEADERSHIP_END);
+
+    leadership = begin(1000); /* a claim under way */
+    struct mc_leadership_view view = {0};
+    mc_leadership_observed(&leadership, 1000, &view, 5);
+    mc_leadership_stop(&leadership, 1001);
+    mc_leadership_claimed(&leadership, 1000, 1002, MC_LEADERSHIP_DONE);
+    assert_false(mc_leadership_may_serve(&leadership, 1002));
+    assert_int_equal(action(&leadership, 1002), MC_LEADERSHIP_RESIGN);
+}
+
+/* ---- many masters ---- */
+
+#define MASTERS 3
+
+struct place {
+    bool is_present;
+    int holder; /* of the last claim */
+    uint64_t revision, epoch;
+};
+struct master {
+    struct mc_leadership leadership;
+    uint64_t clock_offset, busy_until, applies_at, sent; /* of an operation under way */
+    bool is_busy, is_applied;
+    enum mc_leadership_action action;
+    uint64_t epoch, expected_revision, last_claim;
+    bool expected_present;
+    enum mc_leadership_outcome outcome;
+    struct mc_leadership_view view;
+};
+
+static void apply(struct place *place, struct master *master, int number)
+{
+    bool holds = place->holder == number && place->epoch == master->last_claim;
+    master->is_applied = true;
+    master->outcome = MC_LEADERSHIP_REFUSED;
+    if (master->action == MC_LEADERSHIP_OBSERVE) {
+        master->view = (struct mc_leadership_view){.is_present = place->is_present,
+                                                   .is_ours = holds && master->last_claim != 0,
+                                                   .revision = place->revision,
+                                                   .ttl_ms = TTL,
+                                                   .epoch = place->epoch};
+        master->expected_revision = place->revision;
+        master->expected_present = place->is_present;
+        master->outcome = MC_LEADERSHIP_DONE;
+    } else if (master->action == MC_LEADERSHIP_CLAIM) {
+        if (place->is_present != master->expected_present || place->revision != master->expected_revision)
+            return;
+        assert_true(master->epoch > place->epoch);
+        *place = (struct place){true, number, place->revision + 1, master->epoch};
+        master->outcome = MC_LEADERSHIP_DONE;
+    } else if (holds) {
+        place->is_present = master->action == MC_LEADERSHIP_RENEW;
+        place->revision++;
+        master->outcome = MC_LEADERSHIP_DONE;
+    }
+}
+
+static void report(struct master *master, uint64_t now_ms, bool is_heard)
+{
+    enum mc_leadership_outcome outcome = is_heard ? master->outcome : MC_LEADERSHIP_UNKNOWN;
+    if (master->action == MC_LEADERSHIP_OBSERVE)
+        mc_leadership_observed(&master->leadership, now_ms, is_heard ? &master->view : NULL, 1);
+    else if (master->action == MC_LEADERSHIP_CLAIM)
+        mc_leadership_claimed(&master->leadership, master->sent, now_ms, outcome);
+    else if (master->action == MC_LEADERSHIP_RENEW)
+        mc_leadership_renewed(&master->leadership, master->sent, now_ms, outcome);
+}
+
+static void turn(struct place *place, struct master *master, int number, uint64_t true_ms, uint64_t *random)
+{
+    uint64_t now_ms = true_ms + master->clock_offset;
+    if (master->is_busy && !master->is_applied && now_ms >= master->applies_at)
+        apply(place, master, number);
+    if (master->is_busy && now_ms >= master->busy_until) {
+        /* An operation may come to its place after its sender has given it up. */
+        bool is_heard = master->is_applied && random_below(random, 10) != 0;
+        if (master->is_applied || random_below(random, 2) == 0) {
+            report(master, now_ms, is_heard);
+            master->is_busy = false;
+        }
+    }
+    if (master->is_busy)
+        return;
+    struct mc_leadership_step step = mc_leadership_next(&master->leadership, now_ms);
+    if (step.at_ms > now_ms || step.action == MC_LEADERSHIP_END)
+        return;
+    master->is_busy = true;
+    master->is_applied = false;
+    master->action = step.action;
+    master->epoch = step.epoch;
+    if (step.action == MC_LEADERSHIP_CLAIM)
+        master->last_claim = step.epoch;
+    master->sent = now_ms;
+    uint64_t slow = random_below(random, 20) == 0 ? 3000 : 30;
+    master->applies_at = now_ms + random_below(random, slow);
+    master->busy_until = now_ms + random_below(random, slow);
+}
+
+static void never_two_at_once(void **state)
+{
+    (void)state;
+    uint64_t leaderships = 0;
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        uint64_t random = seed;
+        struct place place = {0};
+        struct master masters[MASTERS] = {0};
+        uint64_t paused_until[MASTERS] = {0}, last_epoch = 0;
+        for (int i = 0; i < MASTERS; i++) {
+            masters[i].clock_offset = random_below(&random, 1000000);
+            masters[i].leadership = begin(masters[i].clock_offset);
+        }
+        for (uint64_t true_ms = 0; true_ms < 60000; true_ms += 5) {
+            int serving = 0;
+            for (int i = 0; i < MASTERS; i++) {
+                if (random_below(&random, 2000) == 0)
+                    paused_until[i] = true_ms + random_below(&random, 6000);
+                if (true_ms >= paused_until[i])
+                    turn(&place, &masters[i], i, true_ms, &random);
+                if (!mc_leadership_may_serve(&masters[i].leadership, true_ms + masters[i].clock_offset))
+                    continue;
+                serving++;
+                if (masters[i].leadership.epoch != last_epoch) {
+                    assert_true(masters[i].leadership.epoch > last_epoch);
+                    last_epoch = masters[i].leadership.epoch;
+                    leaderships++;
+                }
+            }
+            assert_true(serving <= 1);
+        }
+    }
+    assert_true(leaderships > 100); /* else the walk shows nothing */
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(epochs),
+        cmocka_unit_test(standby),
+        cmocka_unit_test(standby_waits_by_the_leaders_ttl),
+        cmocka_unit_test(blind_standby_claims_nothing),
+        cmocka_unit_test(refused_or_unheard_claims),
+        cmocka_unit_test(late_answer_to_a_claim_is_no_leadership),
+        cmocka_unit_test(renewals),
+        cmocka_unit_test(leader_without_answers_ends_in_time),
+        cmocka_unit_test(paused_leader_is_none),
+        cmocka_unit_test(yields),
+        cmocka_unit_test(stops),
+        cmocka_unit_test(never_two_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,268 @@
+/* A store whose master is elected; the election is this test. */
+#include "env/leader.h"
+#include "store/store.h"
+
+#include "fake_master.h"
+
+#include <signal.h>
+
+#define ELECTION "etcd://127.0.0.1:1,127.0.0.1:2"
+#define SECOND_NS 1000000000ull
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLOW 4ull
+#else
+#define SLOW 1ull
+#endif
+
+/* ---- the election, in the place of env/leader.c ---- */
+
+static pthread_mutex_t election_lock = PTHREAD_MUTEX_INITIALIZER;
+static char elected[MC_ADDRESS_MAX];
+static int election_code;
+static unsigned election_ms; /* so long it takes */
+static _Atomic unsigned asked;
+
+bool mc_leader_is_election(const char *address)
+{
+    return strncmp(address, "etcd://", 7) == 0;
+}
+
+int mc_leader_find(const char *address, uint64_t deadline_ns, char *text, size_t text_size)
+{
+    (void)deadline_ns; /* it does not keep it */
+    mc_assert(strcmp(address, ELECTION) == 0);
+    atomic_fetch_add(&asked, 1);
+    pthread_mutex_lock(&election_lock);
+    unsigned wait_ms = election_ms;
+    pthread_mutex_unlock(&election_lock);
+    usleep(wait_ms * 1000);
+    pthread_mutex_lock(&election_lock);
+    int rc = election_code;
+    snprintf(text, text_size, "%s", rc < 0 ? "" : elected);
+    pthread_mutex_unlock(&election_lock);
+    return rc;
+}
+
+static void elect(const char *leader, int code, unsigned takes_ms)
+{
+    pthread_mutex_lock(&election_lock);
+    snprintf(elected, sizeof(elected), "%s", leader);
+    election_code = code;
+    election_ms = takes_ms;
+    pthread_mutex_unlock(&election_lock);
+}
+
+/* ---- masters and the store ---- */
+
+static struct fake_master first, second;
+static struct mc_store *store;
+
+static void start(uint32_t timeout_ms)
+{
+    first = (struct fake_master){.key_exists = true};
+    second = (struct fake_master){.key_exists = true};
+    fake_start(&first, 10);
+    fake_start(&second, 9); /* does not lead: it would be of the past if it did */
+    elect(first.address, 0, 0);
+    atomic_store(&asked, 0);
+    struct mc_store_config config = {.local_hostname = "127.0.0.1",
+                                     .master_server_addr = ELECTION,
+                                     .local_buffer_size = 1,
+                                     .call_timeout_ms = timeout_ms};
+    assert_int_equal(mc_store_open(&config, &store), 0);
+}
+
+static void finish(void)
+{
+    mc_store_close(store);
+    fake_stop(&first);
+    fake_stop(&second);
+}
+
+static int exist(void)
+{
+    struct mc_bytes key = {"key", 3};
+    int result = 7;
+    mc_store_exist(store, &key, 1, &result);
+    return result;
+}
+
+static void the_leader_is_remembered_and_looked_up_again(void **state)
+{
+    (void)state;
+    start(3000);
+    for (unsigned i = 0; i < 50; i++)
+        assert_int_equal(exist(), 1);
+    assert_int_equal(atomic_load(&asked), 1);
+    /* It dies; the next one leads. */
+    FAKE_SET(&second, epoch, 11);
+    elect(second.address, 0, 0);
+    fake_stop(&first);
+    unsigned calls = FAKE_GET(&second, calls);
+    assert_int_equal(exist(), 1);
+    assert_int_equal(FAKE_GET(&second, calls), calls + 1);
+    assert_int_equal(atomic_load(&store->epoch), 11);
+    fake_start(&first, 10);
+    assert_int_equal(exist(), 1);
+    finish();
+}
+
+static void a_leader_that_leads_no_more_is_left(void **state)
+{
+    (void)state;
+    start(3000);
+    assert_int_equal(exist(), 1);
+    FAKE_SET(&first, hello_code, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    FAKE_SET(&second, epoch, 11);
+    elect(second.address, 0, 0);
+    fake_hang_up(&first, MC_ROLE_CALL);
+    fake_hang_up(&first, MC_ROLE_KEEPER);
+    assert_int_equal(exist(), 1);
+    assert_int_equal(atomic_load(&store->epoch), 11);
+    finish();
+}
+
+static void a_stopped_leader_is_left_before_the_deadline(void **state)
+{
+    (void)state;
+    start(20000);
+    assert_int_equal(exist(), 1);
+    fake_mute(&first, true, true);
+    FAKE_SET(&second, epoch, 11);
+    elect(second.address, 0, 0);
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(exist(), 1);
+    assert_true(mc_clock_ns() - start_ns < 3 * SECOND_NS * SLOW);
+    assert_int_equal(atomic_load(&store->epoch), 11);
+    finish();
+}
+
+static void what_a_standby_says_is_remembered(void **state)
+{
+    (void)state;
+    start(2000);
+    assert_int_equal(exist(), 1);
+    /* The election is late: it still says the old one, who knows better. */
+    pthread_mutex_lock(&first.lock);
+    first.hello_code = MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
+    snprintf(first.leader, sizeof(first.leader), "%s", second.address);
+    pthread_mutex_unlock(&first.lock);
+    FAKE_SET(&second, epoch, 11);
+    fake_hang_up(&first, MC_ROLE_CALL);
+    fake_hang_up(&first, MC_ROLE_KEEPER);
+    assert_int_equal(exist(), 1);
+    assert_int_equal(atomic_load(&store->epoch), 11);
+    unsigned hellos = FAKE_GET(&first, hellos);
+    fake_hang_up(&second, MC_ROLE_CALL);
+    assert_int_equal(exist(), 1);
+    assert_true(FAKE_GET(&first, hellos) <= hellos + 1); /* the keeper's at most */
+    finish();
+}
+
+static void *call_exist(void *result)
+{
+    *(int *)result = exist();
+    return NULL;
+}
+
+static void without_a_leader_calls_end_and_the_election_is_spared(void **state)
+{
+    enum { THREADS = 16 };
+    pthread_t threads[THREADS];
+    int results[THREADS];
+    (void)state;
+    start(1000);
+    assert_int_equal(exist(), 1);
+    elect("", MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS, 20);
+    fake_stop(&first);
+    atomic_store(&asked, 0);
+    uint64_t start_ns = mc_clock_ns();
+    for (unsigned i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, call_exist, &results[i]), 0);
+    for (unsigned i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(results[i], MC_ERR_RPC_FAIL);
+    }
+    assert_true(mc_clock_ns() - start_ns < SECOND_NS + 160000000ull * SLOW);
+    assert_true(atomic_load(&asked) > 1);
+    assert_true(atomic_load(&asked) <= 60 * SLOW); /* not THREADS times as often */
+    fake_start(&first, 12);
+    elect(first.address, 0, 0);
+    assert_int_equal(exist(), 1);
+    finish();
+}
+
+static void a_slow_election_holds_nobody_beyond_the_deadline(void **state)
+{
+    (void)state;
+    start(400);
+    assert_int_equal(exist(), 1);
+    elect(first.address, 0, 1500);
+    fake_stop(&first);
+    fake_start(&first, 12);
+    mc_master_forget(&store->master, NULL);
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(exist(), MC_ERR_RPC_FAIL);
+    assert_true(mc_clock_ns() - start_ns < 400000000ull + 160000000ull * SLOW);
+    elect(first.address, 0, 0);
+    int rc = -1;
+    for (unsigned i = 0; i < 20 && rc < 0; i++)
+        rc = exist();
+    assert_int_equal(rc, 1);
+    usleep(1600000); /* who was left waiting for the election ends before the next test changes it */
+    finish();
+}
+
+static void no_leader_at_the_start_is_an_error_in_time(void **state)
+{
+    struct mc_store *none = NULL;
+    struct mc_store_config config = {
+        .local_hostname = "127.0.0.1", .master_server_addr = ELECTION, .call_timeout_ms = 300};
+    (void)state;
+    elect("", MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS, 0);
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(mc_store_open(&config, &none), MC_ERR_RPC_FAIL);
+    assert_null(none);
+    assert_true(mc_clock_ns() - start_ns < 300000000ull + 160000000ull * SLOW);
+    elect("", MC_ERR_INVALID_PARAMS, 0); /* what no waiting mends */
+    assert_int_equal(mc_store_open(&config, &none), MC_ERR_INVALID_PARAMS);
+}
+
+static void a_thread_that_may_wait_finds_it_too(void **state)
+{
+    char used[MC_ADDRESS_MAX];
+    (void)state;
+    start(1000);
+    int fd = mc_master_connect(ELECTION, soon(), used);
+    assert_true(fd >= 0);
+    assert_string_equal(used, first.address);
+    close(fd);
+    fd = mc_master_connect(first.address, soon(), NULL);
+    assert_true(fd >= 0);
+    close(fd);
+    elect("", MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS, 0);
+    assert_int_equal(mc_master_connect(ELECTION, soon(), used), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    assert_string_equal(used, "");
+    elect("not an address:", 0, 0);
+    assert_true(mc_master_connect(ELECTION, soon(), NULL) < 0);
+    elect("etcd://again", 0, 0); /* an election that names an election is no answer */
+    assert_true(mc_master_connect(ELECTION, soon(), NULL) < 0);
+    finish();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_leader_is_remembered_and_looked_up_again),
+        cmocka_unit_test(a_leader_that_leads_no_more_is_left),
+        cmocka_unit_test(a_stopped_leader_is_left_before_the_deadline),
+        cmocka_unit_test(what_a_standby_says_is_remembered),
+        cmocka_unit_test(without_a_leader_calls_end_and_the_election_is_spared),
+        cmocka_unit_test(a_slow_election_holds_nobody_beyond_the_deadline),
+        cmocka_unit_test(no_leader_at_the_start_is_an_error_in_time),
+        cmocka_unit_test(a_thread_that_may_wait_finds_it_too),
+    };
+    signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

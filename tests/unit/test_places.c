@@ -1,0 +1,134 @@
+/* The cache of places. */
+#include "store/places.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#define THREADS 4
+#define KEYS 64u
+#define TURNS 100000u
+
+static struct mc_hash key_of(uint64_t low, uint64_t high)
+{
+    return (struct mc_hash){low, high};
+}
+
+static void empty_knows_nothing(void **state)
+{
+    struct mc_places places = {NULL};
+    struct mc_known known;
+    (void)state;
+    assert_false(mc_places_get(&places, key_of(0, 0), 0, &known));
+    mc_places_drop(&places, key_of(1, 2));
+    mc_places_put(&places, key_of(1, 2), 9, 100, NULL, 0); /* no replica: nothing to know */
+    assert_false(mc_places_get(&places, key_of(1, 2), 9, &known));
+    assert_false(mc_places_get(&places, key_of(0, 0), 0, &known));
+    mc_places_free(&places);
+    mc_places_free(&places);
+}
+
+static void what_was_told_is_known_under_its_epoch(void **state)
+{
+    struct mc_places places = {NULL};
+    struct mc_known known;
+    struct mc_place told[3] = {{UINT32_MAX, 7, UINT64_MAX, 1ull << 60}, {5, UINT32_MAX, 6, 0}, {9, 1, 2, 3}};
+    (void)state;
+    mc_places_put(&places, key_of(3, 4), 9, UINT64_MAX, told, 1);
+    assert_true(mc_places_get(&places, key_of(3, 4), 9, &known));
+    assert_int_equal(known.count, 1);
+    assert_int_equal(known.length, UINT64_MAX);
+    assert_memory_equal(&known.places[0], &told[0], sizeof(told[0]));
+    assert_false(mc_places_get(&places, key_of(3, 4), 10, &known));
+    assert_false(mc_places_get(&places, key_of(3, 4), 8, &known));
+    assert_false(mc_places_get(&places, key_of(3, 5), 9, &known)); /* the same entry, another key */
+    /* Of three the two of the lowest segments, in whatever order they are told. */
+    for (unsigned turn = 0; turn < 3; turn++) {
+        struct mc_place first = told[0];
+        told[0] = told[1];
+        told[1] = told[2];
+        told[2] = first;
+        mc_places_put(&places, key_of(3, 4), 9, 5, told, 3);
+        assert_true(mc_places_get(&places, key_of(3, 4), 9, &known));
+        assert_int_equal(known.count, 2);
+        assert_int_equal(known.places[0].segment, 5);
+        assert_int_equal(known.places[1].segment, 9);
+        assert_int_equal(known.places[1].offset, 3);
+    }
+    /* One less than before: the second is gone. */
+    mc_places_put(&places, key_of(3, 4), 9, 5, told, 1);
+    assert_true(mc_places_get(&places, key_of(3, 4), 9, &known));
+    assert_int_equal(known.count, 1);
+    /* The last one told has the entry. */
+    mc_places_put(&places, key_of(3 + MC_PLACES_ENTRIES, 4), 9, 5, told, 1);
+    assert_false(mc_places_get(&places, key_of(3, 4), 9, &known));
+    mc_places_drop(&places, key_of(3, 4)); /* not the one that is there */
+    assert_true(mc_places_get(&places, key_of(3 + MC_PLACES_ENTRIES, 4), 9, &known));
+    mc_places_drop(&places, key_of(3 + MC_PLACES_ENTRIES, 4));
+    assert_false(mc_places_get(&places, key_of(3 + MC_PLACES_ENTRIES, 4), 9, &known));
+    mc_places_free(&places);
+}
+
+struct worker {
+    struct mc_places *places;
+    unsigned number;
+    unsigned torn, hits;
+};
+
+/* All fields of an entry are made from one number, so a mixture of two shows. */
+static void *work(void *argument)
+{
+    struct worker *worker = argument;
+    struct mc_known known;
+    uint64_t random = worker->number * 7919 + 1;
+    for (unsigned i = 0; i < TURNS; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        uint64_t low = random >> 58, value = random >> 20 | 1; /* KEYS entries, two keys each */
+        struct mc_hash key = key_of(low % KEYS, random & 1);
+        if ((random & 6) == 0)
+            mc_places_drop(worker->places, key);
+        else if ((random & 2) != 0) {
+            struct mc_place place = {(uint32_t)value, (uint32_t)(value >> 1), value, value * 3};
+            mc_places_put(worker->places, key, 1, value * 5, &place, 1);
+        } else if (mc_places_get(worker->places, key, 1, &known)) {
+            value = known.places[0].generation;
+            worker->hits++;
+            worker->torn += known.count != 1 || known.length != value * 5 || known.places[0].offset != value * 3 ||
+                            known.places[0].segment != (uint32_t)value ||
+                            known.places[0].slot != (uint32_t)(value >> 1);
+        }
+    }
+    return NULL;
+}
+
+static void many_threads_never_see_a_mixture(void **state)
+{
+    struct mc_places places = {NULL};
+    struct worker workers[THREADS];
+    pthread_t threads[THREADS];
+    (void)state;
+    for (unsigned i = 0; i < THREADS; i++) {
+        workers[i] = (struct worker){.places = &places, .number = i};
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    }
+    unsigned hits = 0;
+    for (unsigned i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(workers[i].torn, 0);
+        hits += workers[i].hits;
+    }
+    assert_true(hits > TURNS / 100);
+    mc_places_free(&places);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(empty_knows_nothing),
+        cmocka_unit_test(what_was_told_is_known_under_its_epoch),
+        cmocka_unit_test(many_threads_never_see_a_mixture),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,646 @@
+/* What a store client does when its master dies, is replaced, is a standby, is busy, is silent: against a master that
+ * does as it is told, with objects in memory of this process. */
+#include "base/checksum.h"
+#include "engine/memory.h"
+#include "store/store.h"
+
+#include "fake_master.h"
+
+#include <signal.h>
+
+#define MIB (1ull << 20)
+#define EPOCH 50ull
+#define SECOND_NS 1000000000ull
+#define GRACE_NS 10000000ull /* a call may end so late after its deadline, and the machine may be loaded: */
+#define SLACK_NS 150000000ull
+#define SIZE 5000u
+
+/* A timing that only a fast machine keeps is not asserted under a sanitizer. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLOW 4ull
+#else
+#define SLOW 1ull
+#endif
+
+static struct fake_master master, other;
+static struct mc_store *store;
+static struct mc_segment_memory *memories[2];
+static uint8_t content[SIZE];
+
+static void open_store(const char *address, uint32_t timeout_ms)
+{
+    struct mc_store_config config = {.local_hostname = "127.0.0.1",
+                                     .master_server_addr = address,
+                                     .local_buffer_size = 1,
+                                     .paths = "local",
+                                     .call_timeout_ms = timeout_ms};
+    assert_int_equal(mc_store_open(&config, &store), 0);
+}
+
+static void start(uint32_t timeout_ms)
+{
+    master = (struct fake_master){.key_exists = false};
+    fake_start(&master, EPOCH);
+    open_store(master.address, timeout_ms);
+}
+
+static void finish(void)
+{
+    for (size_t i = 0; i < 2; i++) {
+        if (memories[i] == NULL)
+            continue;
+        mc_engine_remove_segment(store->engine, memories[i]);
+        mc_segment_memory_release(memories[i]);
+        memories[i] = NULL;
+    }
+    mc_store_close(store);
+    store = NULL;
+    fake_stop(&master);
+}
+
+static int exist(void)
+{
+    struct mc_bytes key = {"key", 3};
+    int result = 7;
+    int rc = mc_store_exist(store, &key, 1, &result);
+    assert_true(rc == 0 || rc == result);
+    return result;
+}
+
+static int remove_key(void)
+{
+    struct mc_bytes key = {"key", 3};
+    int result = 7;
+    mc_store_remove(store, &key, 1, false, &result);
+    return result;
+}
+
+static int64_t get(uint8_t *back)
+{
+    struct iovec part = {back, SIZE};
+    struct mc_get_item item = {.key = {"key", 3}, .parts = &part, .part_count = 1};
+    memset(back, 0xee, SIZE);
+    mc_store_get(store, &item, 1, NULL, NULL);
+    return item.result;
+}
+
+static int put(void)
+{
+    struct iovec part = {content, SIZE};
+    struct mc_put_item item = {.key = {"key", 3}, .parts = &part, .part_count = 1};
+    mc_store_put(store, &item, 1, NULL);
+    return item.result;
+}
+
+static uint64_t taken_ns(uint64_t start_ns)
+{
+    return mc_clock_ns() - start_ns;
+}
+
+static void wait_until_away(void)
+{
+    for (unsigned i = 0; i < 1000 && !mc_master_is_away(store); i++)
+        usleep(10000);
+    assert_true(mc_master_is_away(store));
+}
+
+/* ---- objects ---- */
+
+/* Two segments of this process, each with a replica of "key". */
+static void make_replicas(size_t count)
+{
+    struct mc_hash hash = mc_hash("key", 3);
+    for (size_t i = 0; i < SIZE; i++)
+        content[i] = (uint8_t)(i * 7 + (i >> 8));
+    pthread_mutex_lock(&master.lock);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal(mc_segment_memory_create(4 * MIB, &memories[i]), 0);
+        mc_engine_add_segment(store->engine, memories[i]);
+        uint64_t generation = (EPOCH << MC_EPOCH_SHIFT) + 10 + i, offset = 4096 * (i + 1);
+        struct mc_commit commit = {.slot = 3,
+                                   .crc = mc_crc32c(0, content, SIZE),
+                                   .generation = generation,
+                                   .offset = offset,
+                                   .length = SIZE,
+                                   .hash_low = hash.low,
+                                   .hash_high = hash.high,
+                                   .key_length = 3,
+                                   .block_shift = mc_block_shift(SIZE)};
+        memcpy(mc_segment_memory_data(memories[i]) + offset, content, SIZE);
+        memcpy(mc_segment_memory_data(memories[i]) + offset + mc_key_offset(SIZE), "key", 3);
+        assert_int_equal(mc_segment_memory_commit(memories[i], &commit), 0);
+        master.segments[i] = (struct mc_wire_segment_reply){.segment = (uint32_t)i,
+                                                            .node = store->node,
+                                                            .incarnation = store->incarnation,
+                                                            .segment_id = mc_segment_memory_id(memories[i]),
+                                                            .capacity = mc_segment_memory_capacity(memories[i]),
+                                                            .slot_count = mc_segment_memory_slot_count(memories[i]),
+                                                            .host = store->host,
+                                                            .name = mc_span_string("segment")};
+        master.places[i] = (struct mc_wire_place){
+            .segment = (uint32_t)i, .slot = 3, .generation = generation, .offset = offset, .replica = (uint8_t)i};
+    }
+    master.place_count = count;
+    master.length = SIZE;
+    master.key_exists = true;
+    pthread_mutex_unlock(&master.lock);
+}
+
+static void flip(size_t replica)
+{
+    mc_segment_memory_data(memories[replica])[4096 * (replica + 1) + 1234] ^= 4;
+}
+
+/* ---- epochs ---- */
+
+static void a_restarted_master_is_used_in_the_same_call(void **state)
+{
+    (void)state;
+    start(3000);
+    FAKE_SET(&master, key_exists, true);
+    assert_int_equal(master.seen_epoch, 0); /* nobody was met before */
+    assert_int_equal(exist(), 1);
+    fake_stop(&master);
+    uint64_t down_ns = mc_clock_ns();
+    usleep(50000);
+    fake_start(&master, EPOCH + 3);
+    assert_int_equal(exist(), 1);
+    assert_int_equal(atomic_load(&store->epoch), EPOCH + 3);
+    /* The first hello told how long the old one was heard. */
+    assert_true(FAKE_GET(&master, seen_epoch) >= EPOCH);
+    assert_true(FAKE_GET(&master, seen_age_ms) <= taken_ns(down_ns) / 1000000 + 1100);
+    finish();
+}
+
+static void the_age_of_the_last_word_is_told(void **state)
+{
+    (void)state;
+    start(3000);
+    assert_int_equal(exist(), 0);
+    fake_stop(&master);
+    uint64_t down_ns = mc_clock_ns();
+    usleep(700000);
+    fake_start(&master, EPOCH); /* the same epoch, so that every hello tells of it */
+    unsigned hellos = FAKE_GET(&master, hellos);
+    for (unsigned i = 0; i < 1000 && FAKE_GET(&master, hellos) == hellos; i++)
+        usleep(2000);
+    assert_int_equal(FAKE_GET(&master, seen_epoch), EPOCH);
+    uint32_t age_ms = FAKE_GET(&master, seen_age_ms);
+    assert_true(age_ms <= taken_ns(down_ns) / 1000000 + 1);
+    assert_true(age_ms >= 690 || FAKE_GET(&master, hellos) > hellos + 1);
+    finish();
+}
+
+static void a_master_of_the_past_is_not_believed(void **state)
+{
+    (void)state;
+    start(400);
+    assert_int_equal(exist(), 0);
+    fake_stop(&master);
+    fake_start(&master, EPOCH - 1);
+    FAKE_SET(&master, key_exists, true);
+    unsigned calls = FAKE_GET(&master, calls);
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(exist(), MC_ERR_RPC_FAIL);
+    assert_true(taken_ns(start_ns) < 400000000ull + GRACE_NS + SLACK_NS * SLOW);
+    assert_int_equal(FAKE_GET(&master, calls), calls); /* it was asked nothing */
+    assert_int_equal(atomic_load(&store->epoch), EPOCH);
+    assert_int_equal(mc_store_health(store), 2);
+    fake_stop(&master);
+    fake_start(&master, EPOCH);
+    int rc = MC_ERR_RPC_FAIL;
+    for (unsigned i = 0; i < 20 && rc < 0; i++)
+        rc = exist();
+    assert_int_equal(rc, 1);
+    finish();
+}
+
+static void *call_exist(void *result)
+{
+    *(int *)result = exist();
+    return NULL;
+}
+
+static void who_waits_for_a_stopped_leader_goes_on_with_the_next(void **state)
+{
+    pthread_t caller;
+    int result = 7;
+    (void)state;
+    start(20000);
+    FAKE_SET(&master, key_exists, true);
+    assert_int_equal(exist(), 1); /* a link is there */
+    fake_mute(&master, true, false);
+    unsigned calls = FAKE_GET(&master, calls);
+    assert_int_equal(pthread_create(&caller, NULL, call_exist, &result), 0);
+    for (unsigned i = 0; i < 1000 && FAKE_GET(&master, calls) == calls; i++)
+        usleep(1000);
+    assert_int_equal(FAKE_GET(&master, calls), calls + 1);
+    /* Another one leads from now on: new connections, a higher epoch. Only the keeper finds out. */
+    FAKE_SET(&master, epoch, EPOCH + 1);
+    uint64_t start_ns = mc_clock_ns();
+    fake_hang_up(&master, MC_ROLE_KEEPER);
+    pthread_join(caller, NULL);
+    assert_int_equal(result, 1);
+    assert_true(taken_ns(start_ns) < 2 * SECOND_NS * SLOW);
+    assert_int_equal(atomic_load(&store->epoch), EPOCH + 1);
+    finish();
+}
+
+/* ---- standbys ---- */
+
+static void a_standby_names_the_leader(void **state)
+{
+    (void)state;
+    master = (struct fake_master){.key_exists = true};
+    fake_start(&master, EPOCH);
+    other = (struct fake_master){.hello_code = MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS};
+    snprintf(other.leader, sizeof(other.leader), "%s", master.address);
+    fake_start(&other, 1);
+    open_store(other.address, 1000);
+    assert_int_equal(exist(), 1);
+    assert_int_equal(FAKE_GET(&other, calls), 0);
+    assert_int_equal(mc_store_health(store), 0);
+    finish();
+    fake_stop(&other);
+}
+
+static void standbys_that_name_each_other_are_no_master(void **state)
+{
+    (void)state;
+    start(600);
+    assert_int_equal(exist(), 0);
+    other = (struct fake_master){.hello_code = MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS};
+    snprintf(other.leader, sizeof(other.leader), "%s", master.address);
+    fake_start(&other, 1);
+    pthread_mutex_lock(&master.lock);
+    master.hello_code = MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
+    snprintf(master.leader, sizeof(master.leader), "%s", other.address);
+    pthread_mutex_unlock(&master.lock);
+    fake_hang_up(&master, MC_ROLE_CALL);
+    fake_hang_up(&master, MC_ROLE_KEEPER);
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(exist(), MC_ERR_RPC_FAIL);
+    assert_true(taken_ns(start_ns) < 600000000ull + GRACE_NS + SLACK_NS * SLOW);
+    assert_true(FAKE_GET(&other, hellos) > 0);
+    assert_true(FAKE_GET(&other, hellos) < 60); /* tried with waits between */
+    assert_int_equal(mc_store_health(store), 2);
+    /* It leads again. */
+    FAKE_SET(&master, hello_code, 0);
+    assert_int_equal(exist(), 0);
+    finish();
+    fake_stop(&other);
+}
+
+/* ---- busy, refused, silent ---- */
+
+static void a_busy_master_is_asked_when_it_said(void **state)
+{
+    (void)state;
+    start(2000);
+    FAKE_SET(&master, key_exists, true);
+    FAKE_SET(&master, retry_after_ms, 80);
+    FAKE_SET(&master, busy, 2);
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(exist(), 1);
+    assert_true(taken_ns(start_ns) >= 160000000ull);
+    assert_true(taken_ns(start_ns) < 2 * SECOND_NS);
+    assert_int_equal(FAKE_GET(&master, calls), 3);
+    FAKE_SET(&master, retry_after_ms, 0);
+    FAKE_SET(&master, busy, UINT32_MAX);
+    start_ns = mc_clock_ns();
+    assert_int_equal(exist(), MC_ERR_RPC_TIMEOUT);
+    assert_true(taken_ns(start_ns) < 2 * SECOND_NS + GRACE_NS + SLACK_NS * SLOW);
+    FAKE_SET(&master, retry_after_ms, UINT32_MAX); /* longer than anybody has */
+    start_ns = mc_clock_ns();
+    assert_int_equal(exist(), MC_ERR_RPC_TIMEOUT);
+    assert_true(taken_ns(start_ns) < 2 * SECOND_NS + GRACE_NS + SLACK_NS * SLOW);
+    finish();
+}
+
+static void a_dead_master_costs_a_deadline_and_then_nothing(void **state)
+{
+    uint8_t back[SIZE];
+    (void)state;
+    start(500);
+    assert_int_equal(exist(), 0);
+    fake_stop(&master);
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(exist(), MC_ERR_RPC_FAIL);
+    assert_true(taken_ns(start_ns) >= 200000000ull); /* it tried */
+    assert_true(taken_ns(start_ns) < 500000000ull + GRACE_NS + SLACK_NS * SLOW);
+    assert_int_equal(mc_store_health(store), 2);
+    start_ns = mc_clock_ns();
+    assert_int_equal(get(back), MC_ERR_RPC_FAIL);
+    assert_int_equal(put(), MC_ERR_RPC_FAIL);
+    assert_int_equal(remove_key(), MC_ERR_RPC_FAIL);
+    assert_true(taken_ns(start_ns) < 3 * (500000000ull + GRACE_NS + SLACK_NS * SLOW));
+    wait_until_away();
+    start_ns = mc_clock_ns();
+    for (unsigned i = 0; i < 20; i++) {
+        assert_int_equal(exist(), MC_ERR_RPC_FAIL);
+        assert_int_equal(get(back), MC_ERR_RPC_FAIL);
+        assert_int_equal(put(), MC_ERR_RPC_FAIL);
+        assert_int_equal(remove_key(), MC_ERR_RPC_FAIL);
+        assert_int_equal(mc_store_health(store), 2);
+    }
+    assert_true(taken_ns(start_ns) < 100000000ull * SLOW);
+    fake_start(&master, EPOCH + 1);
+    int rc = MC_ERR_RPC_FAIL;
+    start_ns = mc_clock_ns();
+    while (rc < 0 && taken_ns(start_ns) < 2 * SECOND_NS * SLOW)
+        rc = exist();
+    assert_int_equal(rc, 0);
+    assert_int_equal(mc_store_health(store), 0);
+    finish();
+}
+
+static void a_silent_master_is_left_by_the_deadline_or_when_it_is_away(void **state)
+{
+    uint8_t back[SIZE];
+    (void)state;
+    start(300);
+    assert_int_equal(exist(), 0);
+    fake_mute(&master, true, true);
+    uint64_t start_ns = mc_clock_ns();
+    int rc = exist();
+    assert_true(rc == MC_ERR_RPC_TIMEOUT || rc == MC_ERR_RPC_FAIL);
+    assert_true(get(back) < 0);
+    assert_true(put() < 0);
+    assert_true(remove_key() < 0);
+    assert_true(taken_ns(start_ns) < 4 * (300000000ull + GRACE_NS + SLACK_NS * SLOW));
+    assert_int_equal(mc_store_health(store), 2);
+    /* A call with much time does not use it all up once the master is away. */
+    store->call_timeout_ms = 30000;
+    assert_int_equal(exist(), MC_ERR_RPC_FAIL);
+    assert_true(taken_ns(start_ns) < 8 * SECOND_NS);
+    start_ns = mc_clock_ns();
+    assert_int_equal(exist(), MC_ERR_RPC_FAIL);
+    assert_true(taken_ns(start_ns) < 20000000ull * SLOW);
+    fake_mute(&master, false, false);
+    rc = MC_ERR_RPC_FAIL;
+    while (rc < 0 && taken_ns(start_ns) < 8 * SECOND_NS)
+        rc = exist();
+    assert_int_equal(rc, 0);
+    finish();
+}
+
+/* ---- answers that are lost ---- */
+
+static void a_remove_whose_answer_was_lost_has_removed(void **state)
+{
+    (void)state;
+    start(2000);
+    assert_int_equal(remove_key(), MC_ERR_OBJECT_NOT_FOUND);
+    FAKE_SET(&master, key_exists, true);
+    FAKE_SET(&master, drops, 1);
+    assert_int_equal(remove_key(), 0);
+    assert_int_equal(FAKE_GET(&master, removes), 3);
+    assert_int_equal(remove_key(), MC_ERR_OBJECT_NOT_FOUND);
+    finish();
+}
+
+static void a_put_whose_answer_was_lost_asks_again(void **state)
+{
+    (void)state;
+    start(2000);
+    make_replicas(1);
+    FAKE_SET(&master, drops, 1); /* somebody has put it: the second answer is that it exists */
+    assert_int_equal(put(), 0);
+    assert_int_equal(FAKE_GET(&master, puts), 2);
+    finish();
+}
+
+static void a_put_that_is_not_confirmed_makes_a_suspect(void **state)
+{
+    (void)state;
+    start(5000);
+    make_replicas(1);
+    pthread_mutex_lock(&master.lock);
+    master.key_exists = false;
+    master.places[0].generation += 1000;
+    master.lose_done = 1;
+    pthread_mutex_unlock(&master.lock);
+    /* The segment is hidden for a second; the next round is granted the same one and fails until then. */
+    int rc = put();
+    assert_true(rc == 0 || rc == MC_ERR_TRANSFER_FAIL || rc == MC_ERR_RPC_TIMEOUT);
+    assert_int_equal(FAKE_GET(&master, suspects) > 0, true);
+    assert_int_equal(FAKE_GET(&master, suspect).segment, 0);
+    assert_true(FAKE_GET(&master, puts) > 1);
+    finish();
+}
+
+/* ---- gets without a master ---- */
+
+static void known_objects_are_read_without_a_master(void **state)
+{
+    uint8_t back[SIZE];
+    struct mc_store_statistics statistics;
+    (void)state;
+    start(400);
+    make_replicas(2);
+    assert_int_equal(get(back), SIZE);
+    fake_stop(&master);
+    for (unsigned i = 0; i < 2; i++) { /* at once, and when the master is away */
+        uint64_t start_ns = mc_clock_ns();
+        assert_int_equal(get(back), SIZE);
+        assert_true(taken_ns(start_ns) < 100000000ull * SLOW);
+        assert_memory_equal(back, content, SIZE);
+        struct mc_range_item range = {.key = {"key", 3}, .source_offset = 100, .size = 1000, .target = back};
+        assert_int_equal(mc_store_get_ranges(store, &range, 1), 0);
+        assert_int_equal(range.result, 1000);
+        assert_memory_equal(back, content + 100, 1000);
+        if (i == 0)
+            wait_until_away();
+    }
+    mc_store_statistics(store, &statistics);
+    assert_int_equal(statistics.places_hits, 4);
+    /* A batch: what is known is read, what is not cannot be. */
+    uint8_t other_back[SIZE];
+    struct iovec parts[3] = {{other_back, SIZE}, {back, SIZE}, {other_back, SIZE}};
+    struct mc_get_item items[3] = {{.key = {"no", 2}, .parts = &parts[0], .part_count = 1},
+                                   {.key = {"key", 3}, .parts = &parts[1], .part_count = 1},
+                                   {.key = {"nor", 3}, .parts = &parts[2], .part_count = 1}};
+    assert_int_equal(mc_store_get(store, items, 3, NULL, NULL), MC_ERR_RPC_FAIL);
+    assert_int_equal(items[0].result, MC_ERR_RPC_FAIL);
+    assert_int_equal(items[1].result, SIZE);
+    assert_int_equal(items[2].result, MC_ERR_RPC_FAIL);
+    assert_memory_equal(back, content, SIZE);
+    /* One replica less, and rotten bytes in the other: no bytes that are not right. */
+    assert_int_equal(mc_segment_memory_clear(memories[0], 3, (EPOCH << MC_EPOCH_SHIFT) + 10), 0);
+    assert_int_equal(get(back), SIZE);
+    assert_memory_equal(back, content, SIZE);
+    flip(1);
+    assert_int_equal(get(back), MC_ERR_RPC_FAIL);
+    fake_start(&master, EPOCH);
+    finish();
+}
+
+static void a_removed_object_is_not_read_without_a_master(void **state)
+{
+    uint8_t back[SIZE];
+    (void)state;
+    start(400);
+    make_replicas(1);
+    assert_int_equal(get(back), SIZE);
+    /* Another client removes it: the owner clears the slot before that one is told. */
+    assert_int_equal(mc_segment_memory_clear(memories[0], 3, (EPOCH << MC_EPOCH_SHIFT) + 10), 0);
+    fake_stop(&master);
+    assert_int_equal(get(back), MC_ERR_RPC_FAIL);
+    assert_int_equal(mc_clock_ns() > 0 && back[0] == content[0] && memcmp(back, content, SIZE) == 0, 0);
+    fake_start(&master, EPOCH);
+    finish();
+}
+
+static void nothing_of_an_older_epoch_is_read(void **state)
+{
+    uint8_t back[SIZE];
+    (void)state;
+    start(400);
+    make_replicas(1);
+    assert_int_equal(get(back), SIZE);
+    fake_stop(&master);
+    fake_start(&master, EPOCH + 1);
+    FAKE_SET(&master, key_exists, false);
+    assert_int_equal(get(back), MC_ERR_OBJECT_NOT_FOUND);
+    fake_stop(&master);
+    assert_int_equal(get(back), MC_ERR_RPC_FAIL);
+    fake_start(&master, EPOCH + 1);
+    finish();
+}
+
+static unsigned allocations;
+
+static void *allocate(void *context, size_t index, uint64_t length)
+{
+    (void)index;
+    assert_int_equal(length, SIZE);
+    allocations++;
+    return context;
+}
+
+static void memory_is_asked_for_once(void **state)
+{
+    uint8_t back[SIZE];
+    (void)state;
+    start(400);
+    make_replicas(1);
+    struct mc_get_item item = {.key = {"key", 3}};
+    allocations = 0;
+    mc_store_get(store, &item, 1, allocate, back);
+    assert_int_equal(item.result, SIZE);
+    flip(0);
+    fake_stop(&master);
+    mc_store_get(store, &item, 1, allocate, back); /* tried from what is known, then asked for in vain */
+    assert_int_equal(item.result, MC_ERR_RPC_FAIL);
+    assert_int_equal(allocations, 2);
+    flip(0);
+    fake_start(&master, EPOCH);
+    finish();
+}
+
+/* ---- rotten bytes ---- */
+
+static void rotten_bytes_are_read_twice_and_told(void **state)
+{
+    uint8_t back[SIZE];
+    struct mc_store_statistics statistics;
+    (void)state;
+    start(1000);
+    make_replicas(2);
+    flip(0);
+    flip(1);
+    assert_int_equal(get(back), MC_ERR_CHECKSUM_MISMATCH);
+    mc_store_statistics(store, &statistics);
+    assert_int_equal(statistics.checksum_errors, 4);
+    for (unsigned i = 0; i < 1000 && FAKE_GET(&master, rotten) < 2; i++)
+        usleep(1000);
+    assert_int_equal(FAKE_GET(&master, rotten), 2);
+    flip(1);
+    assert_int_equal(get(back), SIZE);
+    assert_memory_equal(back, content, SIZE);
+    for (unsigned i = 0; i < 1000 && FAKE_GET(&master, rotten) < 3; i++)
+        usleep(1000);
+    assert_int_equal(FAKE_GET(&master, rotten), 3);
+    assert_int_equal(FAKE_GET(&master, rotten_slot).slot, 3);
+    assert_int_equal(FAKE_GET(&master, rotten_slot).generation, (EPOCH << MC_EPOCH_SHIFT) + 10);
+    flip(0);
+    assert_int_equal(get(back), SIZE);
+    usleep(20000);
+    assert_int_equal(FAKE_GET(&master, rotten), 3);
+    finish();
+}
+
+/* ---- addresses ---- */
+
+static void addresses_are_checked(void **state)
+{
+    struct mc_master_address address;
+    char long_one[MC_MASTER_ADDRESS_MAX + 8];
+    (void)state;
+    static const struct {
+        const char *given, *configured; /* NULL: refused */
+    } cases[] = {{NULL, "127.0.0.1:50051"}, {"", "127.0.0.1:50051"},
+                 {"host", "host:50051"},    {"host:1", "host:1"},
+                 {"[::1]:7", "[::1]:7"},    {"host:0", NULL},
+                 {"host:port", NULL},       {"etcd://a:1,b:2", "etcd://a:1,b:2"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int rc = mc_master_address_init(&address, cases[i].given);
+        assert_int_equal(rc, cases[i].configured == NULL ? MC_ERR_INVALID_PARAMS : 0);
+        if (rc == 0)
+            assert_string_equal(address.configured, cases[i].configured);
+        mc_master_address_free(&address);
+    }
+    memset(long_one, 'a', sizeof(long_one) - 1);
+    memcpy(long_one, "etcd://", 7);
+    long_one[MC_MASTER_ADDRESS_MAX] = 0;
+    assert_int_equal(mc_master_address_init(&address, long_one), MC_ERR_INVALID_PARAMS);
+    mc_master_address_free(&address);
+    long_one[MC_MASTER_ADDRESS_MAX - 1] = 0;
+    assert_int_equal(mc_master_address_init(&address, long_one), 0);
+    mc_master_address_free(&address);
+}
+
+static void a_name_is_resolved_and_an_unknown_one_ends_in_time(void **state)
+{
+    struct mc_master_address address;
+    char name[64], used[MC_ADDRESS_MAX];
+    (void)state;
+    master = (struct fake_master){.key_exists = true};
+    fake_start(&master, EPOCH);
+    snprintf(name, sizeof(name), "localhost:%u", (unsigned)master.port);
+    open_store(name, 2000); /* on a thread of its own */
+    assert_int_equal(exist(), 1);
+    finish();
+    assert_int_equal(mc_master_address_init(&address, "no-such-host.invalid:1"), 0);
+    uint64_t start_ns = mc_clock_ns();
+    assert_true(mc_master_open(&address, mc_clock_ns() + 200000000ull, used) < 0);
+    assert_true(taken_ns(start_ns) < 200000000ull + GRACE_NS + SLACK_NS * SLOW);
+    mc_master_address_free(&address);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_restarted_master_is_used_in_the_same_call),
+        cmocka_unit_test(the_age_of_the_last_word_is_told),
+        cmocka_unit_test(a_master_of_the_past_is_not_believed),
+        cmocka_unit_test(who_waits_for_a_stopped_leader_goes_on_with_the_next),
+        cmocka_unit_test(a_standby_names_the_leader),
+        cmocka_unit_test(standbys_that_name_each_other_are_no_master),
+        cmocka_unit_test(a_busy_master_is_asked_when_it_said),
+        cmocka_unit_test(a_dead_master_costs_a_deadline_and_then_nothing),
+        cmocka_unit_test(a_silent_master_is_left_by_the_deadline_or_when_it_is_away),
+        cmocka_unit_test(a_remove_whose_answer_was_lost_has_removed),
+        cmocka_unit_test(a_put_whose_answer_was_lost_asks_again),
+        cmocka_unit_test(a_put_that_is_not_confirmed_makes_a_suspect),
+        cmocka_unit_test(known_objects_are_read_without_a_master),
+        cmocka_unit_test(a_removed_object_is_not_read_without_a_master),
+        cmocka_unit_test(nothing_of_an_older_epoch_is_read),
+        cmocka_unit_test(memory_is_asked_for_once),
+        cmocka_unit_test(rotten_bytes_are_read_twice_and_told),
+        cmocka_unit_test(addresses_are_checked),
+        cmocka_unit_test(a_name_is_resolved_and_an_unknown_one_ends_in_time),
+    };
+    signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
