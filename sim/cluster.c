@@ -1,0 +1,651 @@
+/* One run: the processes of the cluster, what they are asked to do, what happens to them. */
+#include "oracle.h"
+#include "plan.h"
+
+#include "master/core.h"
+#include "master/server.h"
+#include "mooncake.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MASTER_PORT 50051
+#define VALUE_MAX (24u << 10)
+#define BATCH_MAX 4u
+#define PUT_LATE_MS 100u /* a put waits so long for the fate of its grants, whatever its deadline is */
+#define CALM_MS 90000u   /* after the last fault everything must have settled by then */
+
+void *sim_calloc(size_t count, size_t size);
+void sim_free(void *pointer);
+int sim_pthread_create(unsigned long *thread, const void *attributes, void *(*function)(void *), void *argument);
+int sim_pthread_join(unsigned long thread, void **result);
+struct mc_core *sim_core_create(const struct mc_core_config *config, const struct mc_core_output *output,
+                                struct mc_id node, uint64_t epoch, uint64_t seed, uint64_t now_ms);
+
+const char *const sim_fault_names[SIM_FAULTS_COUNT] = {
+#define SIM_FAULT_NAME(name) #name,
+    SIM_FAULTS_MAP(SIM_FAULT_NAME)
+#undef SIM_FAULT_NAME
+};
+
+static const struct sim_plan *plan;
+static uint32_t operations_left, operations_done, clients_ended;
+static bool is_calm, is_ended;
+static uint64_t calm_ns;
+
+/* ---- drawing ---- */
+
+static uint32_t draw(uint32_t low, uint32_t high)
+{
+    return low + sim_below(SIM_PLAN, high - low + 1);
+}
+
+void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations)
+{
+    static const char *const paths[] = {NULL, NULL, "tcp", "local,tcp", "local,shm,tcp"};
+    static const uint64_t capacities[] = {64u << 10, 96u << 10, 128u << 10, 256u << 10};
+    static const uint32_t values[] = {64, 2000, 9000, 20480};
+    sim_random_start(seed);
+    *made = (struct sim_plan){.seed = seed, .operations = operations};
+    made->owners = draw(1, SIM_OWNERS_MAX);
+    made->clients = draw(1, SIM_CLIENTS_MAX);
+    made->threads = draw(1, 2);
+    made->keys = draw(1, 10);
+    made->machines = draw(1, 3);
+    made->replicas_max = draw(1, 2);
+    made->value_max = values[draw(0, 3)];
+    made->batch_max = draw(1, BATCH_MAX);
+    made->timeout_ms = draw(300, 4000);
+    made->capacity = capacities[draw(0, 3)];
+    made->lease_ms = draw(0, 3) == 0 ? 10000 : draw(5, 500);
+    made->client_ttl_ms = draw(3000, 8000); /* heartbeats come every second */
+    made->paths = paths[draw(0, 4)];
+    made->fault_gap_ms = draw(5, 400);
+    made->put_discard_ms = draw(0, 3) == 0 ? 30000 : draw(120, 1500);
+    /* Masters that end one after the other cost what was silent for so long: with the short times nothing is promised.
+     */
+    made->is_durable = draw(0, 1) == 0;
+    made->depart_ms = made->is_durable ? 3000 : draw(500, 3000);
+    made->window_ms = draw(0, 1) == 0 ? 60000 : draw(8000, 20000);
+    made->think_us_max = 1000u << draw(0, 9);
+    /* A third of the runs is without faults, a third has one kind, a third any. */
+    uint32_t kinds = draw(0, 2);
+    for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++) {
+        bool wanted = draw(0, 2) == 0;
+        made->faults |= wanted && kinds == 2 ? 1u << i : 0;
+    }
+    if (kinds == 1)
+        made->faults = 1u << draw(0, SIM_FAULTS_COUNT - 1);
+    made->is_named = draw(0, 1) == 0;
+    /* All values of all keys together fit far below where eviction begins. */
+    made->is_roomy =
+        (uint64_t)made->keys * (made->value_max + 2048) * made->replicas_max * 3 < made->capacity * made->owners / 2 &&
+        made->value_max * 8ull < made->capacity;
+}
+
+/* ---- the master ---- */
+
+struct mc_core *sim_core_create(const struct mc_core_config *config, const struct mc_core_output *output,
+                                struct mc_id node, uint64_t epoch, uint64_t seed, uint64_t now_ms)
+{
+    struct mc_core *core = mc_core_create(config, output, node, epoch, seed, now_ms);
+    sim_process()->core = core;
+    return core;
+}
+
+void sim_core_input(struct mc_core *core, uint64_t now_ms, uint64_t connection, const struct mc_frame *frame);
+void sim_core_input(struct mc_core *core, uint64_t now_ms, uint64_t connection, const struct mc_frame *frame)
+{
+    sim_say("from connection %llu: %s %llu, %zu bytes", (unsigned long long)(connection >> 16),
+            mc_message_name(frame->type), (unsigned long long)frame->request_id, frame->body.length);
+    mc_core_input(core, now_ms, connection, frame);
+}
+
+static void master_main(struct sim_process *process)
+{
+    struct mc_master_config config = {.rpc_address = "0.0.0.0", .rpc_port = MASTER_PORT, .log_level = -1};
+    struct mc_server *server;
+    char error[256];
+    (void)process;
+    config.core = mc_core_config_default();
+    config.core.lease_ttl_ms = plan->lease_ms;
+    config.core.client_ttl_ms = plan->client_ttl_ms;
+    config.core.put_discard_ms = plan->put_discard_ms;
+    config.core.depart_ms = plan->depart_ms;
+    config.core.recovery_window_ms = plan->window_ms;
+    if (mc_server_create(&config, &server, error, sizeof(error)) < 0) {
+        sim_fail("the master does not start: %s", error);
+        return;
+    }
+    (void)mc_server_run(server);
+    process->core = NULL;
+    mc_server_destroy(server);
+}
+
+/* ---- store nodes ---- */
+
+static struct mc_store *store_open(struct sim_process *process, uint64_t segment_size)
+{
+    char host[32];
+    bool is_named = segment_size > 0 && plan->is_named;
+    snprintf(host, sizeof(host), is_named ? "10.0.0.%u:7000" : "10.0.0.%u", process->address);
+    struct mc_store_config config = {.local_hostname = host,
+                                     .master_server_addr = "master:50051",
+                                     .protocol = "tcp",
+                                     .paths = plan->paths,
+                                     .global_segment_size = segment_size,
+                                     .local_buffer_size = 1 << 20,
+                                     .data_dir = is_named ? "/shm" : NULL,
+                                     .call_timeout_ms = plan->timeout_ms};
+    for (;;) {
+        struct mc_store *store;
+        struct oracle_call call = oracle_begin();
+        int rc = mc_store_open(&config, &store);
+        oracle_end(&call, plan->timeout_ms + 600, "open");
+        if (rc == 0)
+            return store;
+        sim_say("open: %s", mc_error_name(rc));
+        sim_sleep_ns(100 * SIM_MS);
+    }
+}
+
+static bool leaving[SIM_PROCESSES_MAX];
+
+static void owner_main(struct sim_process *process)
+{
+    for (;;) {
+        struct mc_store *store = store_open(process, plan->capacity);
+        while (!leaving[process->place])
+            sim_sleep_ns(5 * SIM_MS);
+        sim_say("leaves");
+        (void)mc_store_close(store);
+        sim_sleep_ns(sim_below(SIM_FAULTS, 1000) * SIM_MS);
+        leaving[process->place] = false; /* and comes back as another */
+    }
+}
+
+/* ---- clients ---- */
+
+struct worker {
+    struct mc_store *store;
+    struct sim_process *process;
+    uint8_t *buffers[BATCH_MAX];
+};
+
+static uint32_t key_draw(void)
+{
+    return sim_below(SIM_PLAN, plan->keys);
+}
+
+static struct mc_bytes key_name(uint32_t key)
+{
+    static char names[SIM_KEY_NAMES_MAX][16];
+    int length = snprintf(names[key], sizeof(names[key]), "key-%u", key);
+    return (struct mc_bytes){names[key], (size_t)length};
+}
+
+static uint32_t length_draw(void)
+{
+    uint32_t kind = sim_below(SIM_PLAN, 8);
+    if (kind < 5) /* few lengths: what lies in the place of another may then pass for it */
+        return 1 + plan->value_max / (1 + sim_below(SIM_PLAN, 3));
+    return kind == 5 ? 1 + sim_below(SIM_PLAN, 16) : 1 + sim_below(SIM_PLAN, plan->value_max);
+}
+
+static void do_put(struct worker *worker)
+{
+    struct mc_put_item items[BATCH_MAX];
+    struct iovec parts[BATCH_MAX][2];
+    uint32_t numbers[BATCH_MAX], keys[BATCH_MAX], count = 1 + sim_below(SIM_PLAN, plan->batch_max), total = 0;
+    struct mc_replicate_config config = {.replica_count = 1 + sim_below(SIM_PLAN, plan->replicas_max),
+                                         .with_soft_pin = sim_below(SIM_PLAN, 16) == 0};
+    for (uint32_t i = 0; i < count; i++) {
+        const uint8_t *bytes;
+        uint32_t length = length_draw(), cut = sim_below(SIM_PLAN, length);
+        keys[i] = key_draw();
+        numbers[i] = oracle_put_begin(keys[i], length, &bytes);
+        parts[i][0] = (struct iovec){(void *)(uintptr_t)bytes, cut};
+        parts[i][1] = (struct iovec){(void *)(uintptr_t)(bytes + cut), length - cut};
+        items[i] = (struct mc_put_item){.key = key_name(keys[i]), .parts = parts[i], .part_count = 2};
+        total += length;
+        sim_say("put %u: key %u, %u bytes, %u replicas", numbers[i], keys[i], length, config.replica_count);
+    }
+    struct oracle_call call = oracle_begin();
+    (void)mc_store_put(worker->store, items, count, &config);
+    oracle_end(&call, plan->timeout_ms + PUT_LATE_MS, "put");
+    for (uint32_t i = 0; i < count; i++) {
+        sim_say("  put %u: %s", numbers[i], mc_error_name(items[i].result));
+        oracle_put_end(numbers[i], items[i].result);
+        sim_note((uint64_t)(uint32_t)items[i].result << 8 | 4);
+    }
+}
+
+static void *get_allocate(void *context, size_t index, uint64_t length)
+{
+    struct worker *worker = context;
+    return length <= VALUE_MAX ? worker->buffers[index] : NULL;
+}
+
+static void do_get(struct worker *worker)
+{
+    struct mc_get_item items[BATCH_MAX];
+    struct iovec parts[BATCH_MAX];
+    uint32_t keys[BATCH_MAX], count = 1 + sim_below(SIM_PLAN, plan->batch_max);
+    for (uint32_t i = 0; i < count; i++) {
+        keys[i] = key_draw();
+        parts[i] = (struct iovec){worker->buffers[i], VALUE_MAX};
+        items[i] = (struct mc_get_item){.key = key_name(keys[i]), .parts = &parts[i], .part_count = 1};
+    }
+    struct oracle_call call = oracle_begin();
+    bool allocates = sim_below(SIM_PLAN, 2) == 0;
+    (void)mc_store_get(worker->store, items, count, allocates ? get_allocate : NULL, worker);
+    oracle_end(&call, plan->timeout_ms, "get");
+    for (uint32_t i = 0; i < count; i++) {
+        sim_say("get key %u: %s", keys[i], items[i].result > 0 ? "found" : mc_error_name((int)items[i].result));
+        sim_note((uint64_t)items[i].result << 8 | 5);
+        oracle_got(&call, keys[i], worker->buffers[i], items[i].result);
+    }
+}
+
+static void do_range(struct worker *worker)
+{
+    uint32_t key = key_draw();
+    struct mc_range_item item = {.key = key_name(key),
+                                 .source_offset = sim_below(SIM_PLAN, plan->value_max),
+                                 .size = 1 + sim_below(SIM_PLAN, plan->value_max),
+                                 .target = worker->buffers[0]};
+    struct oracle_call call = oracle_begin();
+    (void)mc_store_get_ranges(worker->store, &item, 1);
+    oracle_end(&call, plan->timeout_ms, "get_ranges");
+    if (item.result > 0)
+        oracle_got_range(key, worker->buffers[0], item.source_offset, item.size);
+}
+
+static void do_exist(struct worker *worker)
+{
+    uint32_t key = key_draw();
+    struct mc_bytes name = key_name(key);
+    int result;
+    int64_t length;
+    struct oracle_call call = oracle_begin();
+    if (sim_below(SIM_PLAN, 2) == 0) {
+        (void)mc_store_exist(worker->store, &name, 1, &result);
+    } else {
+        (void)mc_store_size(worker->store, &name, 1, &length);
+        oracle_length(key, length);
+    }
+    oracle_end(&call, plan->timeout_ms, "exist");
+}
+
+static void do_remove(struct worker *worker)
+{
+    uint32_t keys[BATCH_MAX], count = 1 + sim_below(SIM_PLAN, plan->batch_max);
+    struct mc_bytes names[BATCH_MAX];
+    int results[BATCH_MAX];
+    for (uint32_t i = 0; i < count; i++) {
+        keys[i] = key_draw();
+        names[i] = key_name(keys[i]);
+        oracle_remove_begin(keys[i]);
+    }
+    bool force = sim_below(SIM_PLAN, 2) == 0;
+    struct oracle_call call = oracle_begin();
+    (void)mc_store_remove(worker->store, names, count, force, results);
+    oracle_end(&call, plan->timeout_ms, "remove");
+    for (uint32_t i = 0; i < count; i++) {
+        sim_say("remove key %u: %s", keys[i], mc_error_name(results[i]));
+        oracle_remove_end(&call, keys[i], results[i] == 0);
+        sim_note((uint64_t)(uint32_t)results[i] << 8 | 6);
+    }
+}
+
+static int64_t remove_all(struct worker *worker, bool force, bool by_regex)
+{
+    for (uint32_t i = 0; i < plan->keys; i++)
+        oracle_remove_begin(i);
+    struct oracle_call call = oracle_begin();
+    int64_t rc = by_regex ? mc_store_remove_by_regex(worker->store, (struct mc_bytes){"^key", 4}, force)
+                          : mc_store_remove_all(worker->store, force);
+    oracle_end(&call, plan->timeout_ms + 60000, "remove_all");
+    sim_say("remove_all: %lld", (long long)rc);
+    for (uint32_t i = 0; i < plan->keys; i++)
+        oracle_remove_end(&call, i, rc >= 0 && force);
+    return rc;
+}
+
+static void do_one(struct worker *worker)
+{
+    uint32_t what = sim_below(SIM_PLAN, 100);
+    if (what < 38)
+        do_put(worker);
+    else if (what < 76)
+        do_get(worker);
+    else if (what < 82)
+        do_range(worker);
+    else if (what < 88)
+        do_exist(worker);
+    else if (what < 99)
+        do_remove(worker);
+    else
+        (void)remove_all(worker, sim_below(SIM_PLAN, 2) == 0, sim_below(SIM_PLAN, 2) == 0);
+    operations_done++;
+    if (operations_done % 4 == 0) {
+        oracle_check_masters();
+        oracle_check_indexes();
+    }
+}
+
+static void *worker_main(void *argument)
+{
+    struct worker *worker = argument;
+    for (uint32_t i = 0; i < BATCH_MAX; i++)
+        worker->buffers[i] = sim_calloc(1, VALUE_MAX);
+    while (operations_left > 0 && !is_calm) {
+        operations_left--;
+        do_one(worker);
+        if (sim_below(SIM_PLAN, 4) == 0)
+            sim_sleep_ns(sim_below(SIM_PLAN, plan->think_us_max) * 1000ull);
+    }
+    return NULL;
+}
+
+static void client_main(struct sim_process *process)
+{
+    struct worker workers[2];
+    unsigned long threads[2];
+    struct mc_store *store = store_open(process, 0);
+    for (uint32_t i = 0; i < plan->threads; i++) {
+        workers[i] = (struct worker){.store = store, .process = process};
+        if (sim_pthread_create(&threads[i], NULL, worker_main, &workers[i]) != 0)
+            sim_fail("no more fibers");
+    }
+    for (uint32_t i = 0; i < plan->threads; i++)
+        (void)sim_pthread_join(threads[i], NULL);
+    (void)mc_store_close(store);
+    clients_ended++;
+}
+
+/* ---- faults; from the driver ---- */
+
+static const char *name_of(uint32_t place, char *name, size_t size)
+{
+    if (place == SIM_PLACE_MASTER)
+        snprintf(name, size, "master");
+    else if (place < SIM_PLACE_CLIENT)
+        snprintf(name, size, "owner-%u", place - SIM_PLACE_OWNER);
+    else
+        snprintf(name, size, "client-%u", place - SIM_PLACE_CLIENT);
+    return name;
+}
+
+static void place_start(uint32_t place)
+{
+    char name[24];
+    leaving[place] = false;
+    (void)sim_process_start(place, name_of(place, name, sizeof(name)), place % plan->machines,
+                            place == SIM_PLACE_MASTER  ? master_main
+                            : place < SIM_PLACE_CLIENT ? owner_main
+                                                       : client_main);
+}
+
+static bool is_member(uint32_t place)
+{
+    return place == SIM_PLACE_MASTER || (place >= SIM_PLACE_OWNER && place < SIM_PLACE_OWNER + plan->owners) ||
+           (place >= SIM_PLACE_CLIENT && place < SIM_PLACE_CLIENT + plan->clients);
+}
+
+static void on_restart(void *argument)
+{
+    uint32_t place = (uint32_t)(uintptr_t)argument;
+    if (!is_ended && !sim_processes[place].alive)
+        place_start(place);
+}
+
+static void on_continue(void *argument)
+{
+    sim_process_continue(&sim_processes[(uintptr_t)argument]);
+}
+
+static void on_heal(void *argument)
+{
+    uintptr_t pair = (uintptr_t)argument;
+    sim_partition((uint32_t)(pair >> 8), (uint32_t)(pair & 255), false);
+}
+
+static uint64_t pause_draw(void)
+{
+    static const uint32_t most_ms[] = {2, 50, 1000, 6000};
+    return sim_now_ns + (1 + sim_below(SIM_FAULTS, most_ms[sim_below(SIM_FAULTS, 4)])) * SIM_MS;
+}
+
+static void place_kill(uint32_t place)
+{
+    if (!sim_processes[place].alive)
+        return;
+    oracle_process_killed(&sim_processes[place]);
+    sim_process_kill(&sim_processes[place]);
+    /* No process is there again within a hundredth of a second, from which a master takes its epoch. */
+    sim_at(pause_draw() + 20 * SIM_MS, on_restart, (void *)(uintptr_t)place);
+}
+
+static void place_stop(uint32_t place)
+{
+    sim_process_stop(&sim_processes[place]);
+    sim_at(pause_draw(), on_continue, (void *)(uintptr_t)place);
+}
+
+static void on_kill(void *argument)
+{
+    place_kill((uint32_t)(uintptr_t)argument);
+}
+
+/* The worst moment for a client to be stopped or to die: half of its bytes are there. */
+static void in_copy(struct sim_process *process)
+{
+    bool may_stop = (plan->faults >> SIM_FAULT_stop_client & 1u) != 0,
+         may_die = (plan->faults >> SIM_FAULT_kill_client & 1u) != 0;
+    if (is_calm || (!may_stop && !may_die) || process->place < SIM_PLACE_CLIENT || !is_member(process->place) ||
+        !sim_once_in(SIM_FAULTS, 8))
+        return;
+    oracle_fault(!plan->is_durable);
+    if (may_stop && (!may_die || sim_once_in(SIM_FAULTS, 2))) {
+        /* Often until after its grant was taken away, and others have written where it writes. */
+        sim_process_stop(process);
+        sim_at(sim_now_ns + (1 + sim_below(SIM_FAULTS, 2 * (uint32_t)plan->put_discard_ms % 8000)) * SIM_MS,
+               on_continue, (void *)(uintptr_t)process->place);
+    } else if (may_die)
+        sim_at(sim_now_ns, on_kill, (void *)(uintptr_t)process->place);
+}
+
+static void fault_partition(void)
+{
+    uint32_t a = sim_below(SIM_FAULTS, SIM_PLACE_CLIENT + plan->clients),
+             b = sim_below(SIM_FAULTS, SIM_PLACE_CLIENT + plan->clients);
+    if (a == b || !is_member(a) || !is_member(b))
+        return;
+    sim_say("places %u and %u are cut off from each other", a, b);
+    sim_partition(a, b, true);
+    sim_at(pause_draw(), on_heal, (void *)(uintptr_t)(a << 8 | b));
+}
+
+static void fault_do(enum sim_fault fault)
+{
+    uint32_t owner = SIM_PLACE_OWNER + sim_below(SIM_FAULTS, plan->owners),
+             client = SIM_PLACE_CLIENT + sim_below(SIM_FAULTS, plan->clients);
+    bool is_harmless = fault == SIM_FAULT_kill_client || fault == SIM_FAULT_stop_client || fault == SIM_FAULT_broken ||
+                       fault == SIM_FAULT_kill_master || fault == SIM_FAULT_stop_master;
+    oracle_fault(!is_harmless || !plan->is_durable);
+    sim_note((uint64_t)fault << 8 | 7);
+    switch (fault) {
+    case SIM_FAULT_kill_master:
+        place_kill(SIM_PLACE_MASTER);
+        break;
+    case SIM_FAULT_stop_master:
+        place_stop(SIM_PLACE_MASTER);
+        break;
+    case SIM_FAULT_kill_owner:
+        place_kill(owner);
+        break;
+    case SIM_FAULT_stop_owner:
+        place_stop(owner);
+        break;
+    case SIM_FAULT_leave_owner:
+        leaving[owner] = sim_processes[owner].alive;
+        break;
+    case SIM_FAULT_kill_client:
+        place_kill(client);
+        break;
+    case SIM_FAULT_stop_client:
+        place_stop(client);
+        break;
+    case SIM_FAULT_partition:
+        fault_partition();
+        break;
+    case SIM_FAULT_broken:
+        (void)sim_break_connection();
+        break;
+    default:
+        (void)sim_flip_bit();
+        break;
+    }
+}
+
+static void on_fault(void *argument)
+{
+    (void)argument;
+    if (is_calm)
+        return;
+    enum sim_fault fault = (enum sim_fault)sim_below(SIM_FAULTS, SIM_FAULTS_COUNT);
+    if ((plan->faults >> fault & 1u) != 0)
+        fault_do(fault);
+    sim_at(sim_now_ns + (1 + sim_below(SIM_FAULTS, plan->fault_gap_ms)) * SIM_MS, on_fault, NULL);
+}
+
+/* ---- the end: everything is well again, and must come to rest ---- */
+
+static bool is_settled(void)
+{
+    struct mc_core_statistics statistics;
+    const struct sim_process *master = &sim_processes[SIM_PLACE_MASTER];
+    if (!master->alive || master->core == NULL)
+        return false;
+    mc_core_statistics(master->core, &statistics);
+    return statistics.used == 0 && statistics.clearing_bytes == 0 && statistics.quarantine_bytes == 0 &&
+           statistics.objects == 0 && statistics.segments == plan->owners &&
+           statistics.populated == statistics.capacity;
+}
+
+static void sure_keys_check(struct worker *worker)
+{
+    for (uint32_t key = 0; key < plan->keys; key++) {
+        struct mc_get_item item = {.key = key_name(key)};
+        for (unsigned tries = 0; tries < 50; tries++) {
+            struct oracle_call call = oracle_begin();
+            (void)mc_store_get(worker->store, &item, 1, get_allocate, worker);
+            oracle_end(&call, plan->timeout_ms, "get");
+            if (item.result > 0 || !oracle_is_sure(key)) {
+                oracle_got(&call, key, worker->buffers[0], item.result > 0 ? item.result : -1);
+                break;
+            }
+            sim_sleep_ns(100 * SIM_MS);
+        }
+        if (item.result < 0 && oracle_is_sure(key))
+            sim_fail("lost: key %u was acknowledged and is not readable at the end: %s", key,
+                     mc_error_name((int)item.result));
+    }
+}
+
+static void last_main(struct sim_process *process)
+{
+    struct worker worker = {.process = process};
+    uint64_t limit_ns = sim_now_ns + CALM_MS * SIM_MS;
+    for (uint32_t i = 0; i < BATCH_MAX; i++)
+        worker.buffers[i] = sim_calloc(1, VALUE_MAX);
+    worker.store = store_open(process, 0);
+    sure_keys_check(&worker);
+    while (!is_settled() && !sim_failed) {
+        if (sim_now_ns > limit_ns) {
+            struct mc_core_statistics s;
+            mc_core_statistics(sim_processes[SIM_PLACE_MASTER].core, &s);
+            sim_fail("rest: used %llu, clearing %llu, quarantine %llu, objects %llu, segments %llu of %u",
+                     (unsigned long long)s.used, (unsigned long long)s.clearing_bytes,
+                     (unsigned long long)s.quarantine_bytes, (unsigned long long)s.objects,
+                     (unsigned long long)s.segments, plan->owners);
+        }
+        (void)remove_all(&worker, true, false);
+        if (!is_settled())
+            sim_sleep_ns(500 * SIM_MS);
+    }
+    oracle_check_masters();
+    oracle_check_indexes();
+    (void)mc_store_close(worker.store);
+    is_ended = true;
+}
+
+static void all_well(void)
+{
+    is_calm = true;
+    calm_ns = sim_now_ns;
+    for (uint32_t a = 0; a < SIM_PROCESSES_MAX; a++) {
+        for (uint32_t b = 0; b < SIM_PROCESSES_MAX; b++)
+            sim_partition(a, b, false);
+        sim_process_continue(&sim_processes[a]);
+    }
+    for (uint32_t place = 0; place < SIM_PLACE_CLIENT; place++) {
+        if (is_member(place) && !sim_processes[place].alive)
+            place_start(place);
+    }
+}
+
+static void run_to_the_end(void)
+{
+    uint64_t limit_ns = sim_now_ns + 600000 * SIM_MS;
+    while (operations_left > 0 && sim_now_ns < limit_ns && !sim_failed)
+        sim_run(sim_now_ns + 20 * SIM_MS);
+    all_well();
+    /* Calls in progress end: the longest is remove_all. */
+    uint64_t end_ns = sim_now_ns + (plan->timeout_ms + 62000ull) * SIM_MS;
+    for (uint32_t i = 0; i < plan->clients && !sim_failed; i++) {
+        while (sim_processes[SIM_PLACE_CLIENT + i].alive && !sim_failed) {
+            if (sim_now_ns > end_ns)
+                sim_fail("rest: %s did not come to its end", sim_processes[SIM_PLACE_CLIENT + i].name);
+            sim_run(sim_now_ns + 20 * SIM_MS);
+        }
+    }
+    if (sim_failed)
+        return;
+    (void)sim_process_start(SIM_PROCESSES_MAX - 1, "last", 0, last_main);
+    while (!is_ended && !sim_failed)
+        sim_run(sim_now_ns + 20 * SIM_MS);
+}
+
+void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
+{
+    plan = wanted;
+    sim_reset(plan->seed);
+    /* The drawing of the plan is behind us: what follows is its own. */
+    for (unsigned i = 0; i < 64; i++)
+        (void)sim_random(SIM_PLAN);
+    sim_delay_us_max = 20u << sim_below(SIM_NET, 6);
+    sim_preempt_in = 2u << sim_below(SIM_SCHEDULE, 6);
+    operations_left = plan->operations;
+    operations_done = clients_ended = 0;
+    is_calm = is_ended = false;
+    memset(leaving, 0, sizeof(leaving));
+    sim_in_copy = in_copy;
+    oracle_reset(plan);
+    for (uint32_t place = 0; place < SIM_PLACE_CLIENT + SIM_CLIENTS_MAX; place++) {
+        if (is_member(place))
+            place_start(place);
+    }
+    if (plan->faults != 0)
+        sim_at(sim_now_ns + SIM_MS, on_fault, NULL);
+    run_to_the_end();
+    *result = (struct sim_result){.failed = sim_failed,
+                                  .hash = sim_hash,
+                                  .messages = sim_messages,
+                                  .events = sim_events,
+                                  .operations = operations_done,
+                                  .now_ns = sim_now_ns};
+    memcpy(result->failure, sim_failure, sizeof(sim_failure));
+}

@@ -1,0 +1,497 @@
+/* Fibers, processes, the queue of what comes next, chance. */
+#include "sim.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define STACK_BYTES (256u << 10)
+#define FIBERS_MAX 512u
+#define RUN_BYTES (256u << 20) /* address space for what lives as long as a run */
+
+uint64_t sim_now_ns, sim_messages, sim_hash, sim_events;
+struct sim_process sim_processes[SIM_PROCESSES_MAX];
+struct sim_fiber *sim_fiber;
+bool sim_tracing, sim_failed;
+char sim_failure[512];
+uint32_t sim_delay_us_max, sim_preempt_in;
+
+/* ---- chance ---- */
+
+static uint64_t streams[SIM_STREAMS];
+
+static uint64_t mix(uint64_t value)
+{
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
+    return value ^ (value >> 31);
+}
+
+void sim_random_start(uint64_t seed)
+{
+    for (unsigned i = 0; i < SIM_STREAMS; i++)
+        streams[i] = mix(seed * 0x9e3779b97f4a7c15ull + i + 1);
+}
+
+uint64_t sim_random(enum sim_stream stream)
+{
+    return mix(streams[stream] += 0x9e3779b97f4a7c15ull);
+}
+
+uint32_t sim_below(enum sim_stream stream, uint32_t count)
+{
+    return (uint32_t)(((sim_random(stream) >> 32) * count) >> 32);
+}
+
+/* ---- memory of a run ---- */
+
+static uint8_t *run_memory;
+static size_t run_used, run_dirty;
+
+void *sim_allocate(size_t size)
+{
+    if (run_memory == NULL) {
+        run_memory = mmap(NULL, RUN_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (run_memory == MAP_FAILED)
+            abort();
+    }
+    size = (size + 63) & ~(size_t)63;
+    if (size > RUN_BYTES - run_used) {
+        fprintf(stderr, "the simulator is out of memory\n");
+        abort();
+    }
+    uint8_t *memory = run_memory + run_used;
+    run_used += size;
+    if (run_used > run_dirty) {
+        size_t clean = run_used - run_dirty < size ? run_used - run_dirty : size;
+        memset(memory, 0, size - clean);
+        run_dirty = run_used;
+    } else {
+        memset(memory, 0, size);
+    }
+    return memory;
+}
+
+/* ---- the queue ---- */
+
+struct entry {
+    uint64_t time_ns, order;
+    struct sim_fiber *fiber; /* or a function */
+    void (*function)(void *argument);
+    void *argument;
+    uint32_t serial;
+};
+
+static struct entry *heap;
+static size_t heap_count, heap_capacity;
+static uint64_t order_next;
+
+static bool is_before(const struct entry *a, const struct entry *b)
+{
+    return a->time_ns < b->time_ns || (a->time_ns == b->time_ns && a->order < b->order);
+}
+
+static void heap_push(struct entry entry)
+{
+    if (heap_count == heap_capacity) {
+        heap_capacity = heap_capacity == 0 ? 1024 : heap_capacity * 2;
+        heap = realloc(heap, heap_capacity * sizeof(*heap));
+        if (heap == NULL)
+            abort();
+    }
+    entry.order = order_next++;
+    size_t at = heap_count++;
+    for (; at > 0 && is_before(&entry, &heap[(at - 1) / 2]); at = (at - 1) / 2)
+        heap[at] = heap[(at - 1) / 2];
+    heap[at] = entry;
+}
+
+static struct entry heap_pop(void)
+{
+    struct entry top = heap[0], last = heap[--heap_count];
+    size_t at = 0;
+    for (;;) {
+        size_t child = at * 2 + 1;
+        if (child >= heap_count)
+            break;
+        if (child + 1 < heap_count && is_before(&heap[child + 1], &heap[child]))
+            child++;
+        if (!is_before(&heap[child], &last))
+            break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = last;
+    return top;
+}
+
+void sim_at(uint64_t time_ns, void (*function)(void *argument), void *argument)
+{
+    heap_push((struct entry){.time_ns = time_ns, .function = function, .argument = argument});
+}
+
+/* ---- switching ---- */
+
+static struct sim_fiber fibers[FIBERS_MAX];
+static void *driver_context;
+static uint32_t calls_without_time;
+static struct sim_process *image_of; /* whose variables are in place */
+
+extern uint8_t __start_mc_vars[] __attribute__((weak)), __stop_mc_vars[] __attribute__((weak));
+static uint8_t *image_pristine;
+
+static size_t image_size(void)
+{
+    return (size_t)(__stop_mc_vars - __start_mc_vars);
+}
+
+static void image_use(struct sim_process *process)
+{
+    if (image_of == process)
+        return;
+    if (image_of != NULL)
+        memcpy(image_of->image, __start_mc_vars, image_size());
+    memcpy(__start_mc_vars, process->image, image_size());
+    image_of = process;
+}
+
+/* Saves the registers that a call must keep on the old stack, and takes up the new one's. */
+__attribute__((naked, noinline)) static void context_switch(void **save __attribute__((unused)),
+                                                            void *load __attribute__((unused)))
+{
+    __asm__("pushq %rbp\n\tpushq %rbx\n\tpushq %r12\n\tpushq %r13\n\tpushq %r14\n\tpushq %r15\n\t"
+            "movq %rsp, (%rdi)\n\tmovq %rsi, %rsp\n\t"
+            "popq %r15\n\tpopq %r14\n\tpopq %r13\n\tpopq %r12\n\tpopq %rbx\n\tpopq %rbp\n\tret");
+}
+
+static void to_driver(void)
+{
+    struct sim_fiber *self = sim_fiber;
+    self->saved_errno = errno;
+    context_switch(&self->context, driver_context);
+    errno = self->saved_errno;
+}
+
+static void to_fiber(struct sim_fiber *fiber)
+{
+    image_use(fiber->process);
+    sim_fiber = fiber;
+    calls_without_time = 0;
+    context_switch(&driver_context, fiber->context);
+    sim_fiber = NULL;
+}
+
+static void fiber_unlink(struct sim_fiber *fiber)
+{
+    struct sim_fiber **at = &fiber->process->fibers;
+    while (*at != fiber)
+        at = &(*at)->next;
+    *at = fiber->next;
+    fiber->used = false;
+    fiber->serial++;
+}
+
+static void fiber_main(void)
+{
+    struct sim_fiber *self = sim_fiber;
+    self->result = self->function(self->argument);
+    struct sim_process *process = self->process;
+    for (uint32_t i = 0; i < process->key_count; i++) {
+        void *value = self->keys[i];
+        self->keys[i] = NULL;
+        if (value != NULL && process->key_destructors[i] != NULL)
+            process->key_destructors[i](value);
+    }
+    self->finished = true;
+    if (self->joiner != NULL)
+        sim_wake(self->joiner);
+    if (self->detached)
+        fiber_unlink(self);
+    to_driver();
+    abort(); /* nobody runs a finished fiber */
+}
+
+static struct sim_fiber *fiber_make(struct sim_process *process, void *(*function)(void *argument), void *argument)
+{
+    uint32_t index = 0;
+    while (index < FIBERS_MAX && fibers[index].used)
+        index++;
+    if (index == FIBERS_MAX)
+        return NULL;
+    struct sim_fiber *fiber = &fibers[index];
+    void *stack = fiber->stack;
+    uint32_t serial = fiber->serial;
+    if (stack == NULL) {
+        stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (stack == MAP_FAILED || mprotect(stack, 4096, PROT_NONE) != 0)
+            abort();
+    }
+    *fiber = (struct sim_fiber){.process = process,
+                                .stack = stack,
+                                .function = function,
+                                .argument = argument,
+                                .serial = serial + 1,
+                                .used = true,
+                                .next = process->fibers};
+    process->fibers = fiber;
+    void **top = (void **)((uint8_t *)stack + STACK_BYTES - 64);
+    *--top = NULL; /* fiber_main never returns; keeps the stack aligned as after a call */
+    *--top = (void *)(uintptr_t)fiber_main;
+    top -= 6;
+    memset(top, 0, 6 * sizeof(*top));
+    fiber->context = top;
+    heap_push((struct entry){
+        .time_ns = sim_now_ns + 1000 + sim_below(SIM_SCHEDULE, 20000), .fiber = fiber, .serial = fiber->serial});
+    return fiber;
+}
+
+struct sim_fiber *sim_thread_start(void *(*function)(void *argument), void *argument)
+{
+    return fiber_make(sim_process(), function, argument);
+}
+
+void *sim_thread_join(struct sim_fiber *fiber)
+{
+    while (!fiber->finished) {
+        fiber->joiner = sim_fiber;
+        (void)sim_wait(SIM_NEVER);
+    }
+    void *result = fiber->result;
+    fiber_unlink(fiber);
+    return result;
+}
+
+void sim_thread_detach(struct sim_fiber *fiber)
+{
+    fiber->detached = true;
+    if (fiber->finished)
+        fiber_unlink(fiber);
+}
+
+bool sim_wait(uint64_t deadline_ns)
+{
+    struct sim_fiber *self = sim_fiber;
+    self->serial++;
+    self->is_waiting = true;
+    self->timed_out = false;
+    if (deadline_ns != SIM_NEVER)
+        heap_push((struct entry){
+            .time_ns = deadline_ns > sim_now_ns ? deadline_ns : sim_now_ns + 1, .fiber = self, .serial = self->serial});
+    to_driver();
+    return !self->timed_out;
+}
+
+void sim_wake(struct sim_fiber *fiber)
+{
+    if (!fiber->is_waiting)
+        return;
+    fiber->is_waiting = false;
+    fiber->serial++;
+    /* Most are run soon, some wait for a processor. */
+    uint64_t delay_ns = 500 + sim_below(SIM_SCHEDULE, sim_once_in(SIM_SCHEDULE, 64) ? 2000000 : 10000);
+    heap_push((struct entry){.time_ns = sim_now_ns + delay_ns, .fiber = fiber, .serial = fiber->serial});
+}
+
+void sim_sleep_ns(uint64_t ns)
+{
+    struct sim_fiber *self = sim_fiber;
+    self->serial++;
+    heap_push((struct entry){.time_ns = sim_now_ns + ns, .fiber = self, .serial = self->serial});
+    to_driver();
+}
+
+void sim_preempt(void)
+{
+    if (sim_fiber == NULL)
+        return;
+    if (++calls_without_time > 256 || sim_once_in(SIM_SCHEDULE, sim_preempt_in))
+        sim_sleep_ns(500 + sim_below(SIM_SCHEDULE, sim_once_in(SIM_SCHEDULE, 16) ? 500000 : 5000));
+}
+
+static void process_end(struct sim_process *process);
+
+void sim_run(uint64_t until_ns)
+{
+    while (heap_count > 0 && !sim_failed && heap[0].time_ns <= until_ns) {
+        struct entry entry = heap_pop();
+        if (entry.fiber != NULL && entry.serial != entry.fiber->serial)
+            continue;
+        sim_now_ns = entry.time_ns;
+        sim_events++;
+        if (entry.fiber == NULL) {
+            entry.function(entry.argument);
+            continue;
+        }
+        struct sim_fiber *fiber = entry.fiber;
+        if (fiber->process->stopped) {
+            fiber->next_parked = fiber->process->parked;
+            fiber->process->parked = fiber;
+            fiber->serial++;
+            if (fiber->is_waiting)
+                fiber->timed_out = true;
+            fiber->is_waiting = false;
+            continue;
+        }
+        if (fiber->is_waiting)
+            fiber->timed_out = true;
+        fiber->is_waiting = false;
+        sim_note((uint64_t)(fiber - fibers) << 8 | 1);
+        to_fiber(fiber);
+        if (fiber->process->closing && fiber->process->alive)
+            process_end(fiber->process);
+    }
+    if (!sim_failed && until_ns != SIM_NEVER && sim_now_ns < until_ns)
+        sim_now_ns = until_ns;
+}
+
+/* ---- processes ---- */
+
+static void *process_main(void *argument)
+{
+    struct sim_process *process = argument;
+    process->main(process);
+    process->closing = true; /* the rest is the driver's: a stack cannot take itself away */
+    return NULL;
+}
+
+static void process_end(struct sim_process *process)
+{
+    process->alive = false;
+    process->core = NULL;
+    process->parked = NULL;
+    while (process->fibers != NULL)
+        fiber_unlink(process->fibers);
+    sim_process_close_files(process);
+    sim_arena_reset(process);
+    if (image_of == process)
+        image_of = NULL;
+}
+
+struct sim_process *sim_process_start(uint32_t place, const char *name, uint32_t machine,
+                                      void (*main)(struct sim_process *process))
+{
+    struct sim_process *process = &sim_processes[place];
+    if (process->alive)
+        process_end(process);
+    process->place = place;
+    process->life++;
+    snprintf(process->name, sizeof(process->name), "%s", name);
+    process->alive = true;
+    process->stopped = process->closing = false;
+    process->stopped_ns = 0;
+    process->address = place + 1;
+    process->machine = machine;
+    process->port_next = (uint16_t)(40000 + process->life * 100);
+    process->key_count = 0;
+    process->fd_top = 3;
+    process->main = main;
+    process->core = NULL;
+    if (image_pristine == NULL) {
+        image_pristine = malloc(image_size() + 1);
+        if (image_pristine == NULL)
+            abort();
+        memcpy(image_pristine, __start_mc_vars, image_size());
+    }
+    if (process->image == NULL)
+        process->image = malloc(image_size() + 1);
+    if (process->image == NULL)
+        abort();
+    memcpy(process->image, image_pristine, image_size());
+    sim_say("%s starts (life %u)", name, process->life);
+    if (fiber_make(process, process_main, process) == NULL)
+        abort();
+    return process;
+}
+
+void sim_process_kill(struct sim_process *process)
+{
+    if (!process->alive)
+        return;
+    sim_say("%s is killed", process->name);
+    sim_note(process->place << 8 | 2);
+    process_end(process);
+}
+
+void sim_process_stop(struct sim_process *process)
+{
+    if (!process->alive || process->stopped)
+        return;
+    sim_say("%s is stopped", process->name);
+    process->stopped = true;
+    process->stopped_at_ns = sim_now_ns;
+}
+
+void sim_process_continue(struct sim_process *process)
+{
+    if (!process->alive || !process->stopped)
+        return;
+    sim_say("%s goes on", process->name);
+    process->stopped = false;
+    process->stopped_ns += sim_now_ns - process->stopped_at_ns;
+    while (process->parked != NULL) {
+        struct sim_fiber *fiber = process->parked;
+        process->parked = fiber->next_parked;
+        fiber->serial++;
+        heap_push((struct entry){
+            .time_ns = sim_now_ns + sim_below(SIM_SCHEDULE, 50000), .fiber = fiber, .serial = fiber->serial});
+    }
+}
+
+uint64_t sim_process_stopped_ns(const struct sim_process *process)
+{
+    return process->stopped_ns + (process->stopped ? sim_now_ns - process->stopped_at_ns : 0);
+}
+
+void sim_reset(uint64_t seed)
+{
+    for (uint32_t i = 0; i < SIM_PROCESSES_MAX; i++) {
+        sim_processes[i].alive = false;
+        sim_processes[i].fibers = sim_processes[i].parked = NULL;
+        sim_processes[i].core = NULL;
+        sim_processes[i].life = 0;
+        memset(sim_processes[i].fds, 0, sizeof(sim_processes[i].fds));
+        sim_arena_reset(&sim_processes[i]);
+    }
+    for (uint32_t i = 0; i < FIBERS_MAX; i++)
+        fibers[i] = (struct sim_fiber){.stack = fibers[i].stack};
+    image_of = NULL;
+    heap_count = 0;
+    order_next = 0;
+    run_used = 0;
+    sim_now_ns = 10000 * SIM_MS; /* machines have been up for a while */
+    sim_messages = sim_events = 0;
+    sim_hash = seed;
+    sim_failed = false;
+    sim_random_start(seed);
+    sim_net_reset();
+    sim_files_reset();
+}
+
+/* ---- verdicts ---- */
+
+void sim_trace(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    printf("%12.6f %-9s ", (double)(sim_now_ns - 10000 * SIM_MS) / 1e9,
+           sim_process() != NULL ? sim_process()->name : "-");
+    vprintf(format, arguments);
+    va_end(arguments);
+    putchar('\n');
+}
+
+void sim_fail(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    if (!sim_failed)
+        vsnprintf(sim_failure, sizeof(sim_failure), format, arguments);
+    va_end(arguments);
+    if (!sim_failed)
+        sim_say("FAILURE: %s", sim_failure);
+    sim_failed = true;
+    if (sim_fiber != NULL)
+        to_driver();
+}

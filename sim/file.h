@@ -1,0 +1,75 @@
+/* Simulated descriptors: what net.c, files.c and events.c share. Files live until the run's end; closing only takes
+ * what they hold. */
+#ifndef SIM_FILE_H
+#define SIM_FILE_H
+
+#include "sim.h"
+
+#define SIM_MESSAGE_FDS_MAX 4u
+
+enum sim_file_kind { SIM_SOCKET, SIM_LISTENER, SIM_STREAM, SIM_EVENT, SIM_NOTHING, SIM_MEMORY, SIM_DIRECTORY };
+
+struct sim_segment { /* bytes of one send */
+    struct sim_segment *next;
+    size_t length, read;
+    uint32_t capacity;
+    uint8_t fd_count;
+    bool is_end;
+    struct sim_file *fds[SIM_MESSAGE_FDS_MAX];
+    uint8_t bytes[];
+};
+
+struct sim_flow {                              /* towards one end */
+    struct sim_segment *first, *last, *coming; /* coming: the first that has not arrived */
+    uint64_t due_ns;                           /* of the last one sent */
+    size_t held;                               /* bytes not read */
+};
+
+struct sim_watch { /* somebody who wants to know when a file changes */
+    struct sim_fiber *fiber;
+    struct sim_watch *next;
+};
+
+struct sim_file {
+    enum sim_file_kind kind;
+    uint32_t references;
+    bool is_unix, is_closed, is_reset, peer_gone, write_shut, read_shut, is_connecting;
+    int connect_error;
+    struct sim_process *process; /* of a socket */
+    uint32_t process_life;
+    struct sim_watch *watches;
+    struct sim_file *next; /* of its kind's list */
+    /* stream */
+    struct sim_file *peer;
+    struct sim_flow in;
+    uint16_t port, peer_port;
+    uint32_t peer_address;
+    /* listener */
+    char name[108];
+    struct sim_file *backlog[64];
+    uint32_t backlog_count;
+    /* eventfd */
+    uint64_t count;
+    /* memory */
+    struct sim_memory *memory;
+    uint32_t lock_owner; /* identity of this open file description */
+    bool is_read_only;
+    uint64_t position;
+};
+
+struct sim_file *sim_file_make(enum sim_file_kind kind);
+/* A descriptor of the running process, or -1 with errno. */
+int sim_fd_give(struct sim_file *file);
+/* NULL with errno set. */
+struct sim_file *sim_fd_file(int fd);
+void sim_file_release(struct sim_file *file);
+void sim_file_changed(struct sim_file *file);
+bool sim_file_readable(const struct sim_file *file);
+bool sim_file_writable(const struct sim_file *file);
+void sim_watch_add(struct sim_file *file, struct sim_watch *watch);
+void sim_watch_remove(struct sim_file *file, struct sim_watch *watch);
+void sim_memory_released(struct sim_file *file);
+int64_t sim_memory_read(struct sim_file *file, void *data, size_t size);
+int64_t sim_memory_write(struct sim_file *file, const void *data, size_t size);
+
+#endif

@@ -1,0 +1,891 @@
+/* Simulated sockets and eventfds: streams of segments that arrive after a drawn delay, in order within a connection. */
+#include "file.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+
+#define FLOW_BYTES_MAX (96u << 10)
+#define SEGMENT_SMALL 1008u
+#define RETRY_NS (50 * SIM_MS) /* of what meets a partition */
+
+static struct sim_file *listeners, *streams;
+static struct sim_segment *spare;
+static uint32_t stream_count;
+static uint32_t partitions[SIM_PROCESSES_MAX];
+
+void sim_net_reset(void)
+{
+    /* The files lie in the run's memory; the segments of streams are taken back. */
+    for (struct sim_file *file = streams; file != NULL; file = file->next) {
+        while (file->in.first != NULL) {
+            struct sim_segment *segment = file->in.first;
+            file->in.first = segment->next;
+            free(segment);
+        }
+    }
+    listeners = streams = NULL;
+    stream_count = 0;
+    memset(partitions, 0, sizeof(partitions));
+}
+
+void sim_partition(uint32_t a, uint32_t b, bool is_cut)
+{
+    if (is_cut) {
+        partitions[a] |= 1u << b;
+        partitions[b] |= 1u << a;
+    } else {
+        partitions[a] &= ~(1u << b);
+        partitions[b] &= ~(1u << a);
+    }
+}
+
+bool sim_is_partitioned(uint32_t a, uint32_t b)
+{
+    return (partitions[a] >> b & 1u) != 0;
+}
+
+/* ---- files ---- */
+
+struct sim_file *sim_file_make(enum sim_file_kind kind)
+{
+    struct sim_file *file = sim_allocate(sizeof(*file));
+    file->kind = kind;
+    file->references = 1;
+    file->process = sim_process();
+    file->process_life = file->process == NULL ? 0 : file->process->life;
+    return file;
+}
+
+int sim_fd_give(struct sim_file *file)
+{
+    struct sim_process *process = sim_process();
+    for (int fd = 3; fd < (int)SIM_FDS_MAX; fd++) {
+        if (process->fds[fd] == NULL) {
+            process->fds[fd] = file;
+            if (fd >= process->fd_top)
+                process->fd_top = fd + 1;
+            return fd;
+        }
+    }
+    sim_file_release(file);
+    errno = EMFILE;
+    return -1;
+}
+
+struct sim_file *sim_fd_file(int fd)
+{
+    struct sim_file *file = fd < 0 || fd >= (int)SIM_FDS_MAX ? NULL : sim_process()->fds[fd];
+    if (file == NULL)
+        errno = EBADF;
+    return file;
+}
+
+void sim_watch_add(struct sim_file *file, struct sim_watch *watch)
+{
+    watch->next = file->watches;
+    file->watches = watch;
+}
+
+void sim_watch_remove(struct sim_file *file, struct sim_watch *watch)
+{
+    struct sim_watch **at = &file->watches;
+    while (*at != NULL && *at != watch)
+        at = &(*at)->next;
+    if (*at != NULL)
+        *at = watch->next;
+}
+
+void sim_file_changed(struct sim_file *file)
+{
+    for (struct sim_watch *watch = file->watches; watch != NULL; watch = watch->next)
+        if (watch->fiber != NULL)
+            sim_wake(watch->fiber);
+}
+
+bool sim_file_readable(const struct sim_file *file)
+{
+    switch (file->kind) {
+    case SIM_LISTENER:
+        return file->backlog_count > 0;
+    case SIM_STREAM:
+        return file->in.first != file->in.coming || file->is_reset || file->read_shut;
+    case SIM_EVENT:
+        return file->count > 0;
+    default:
+        return false;
+    }
+}
+
+bool sim_file_writable(const struct sim_file *file)
+{
+    if (file->kind == SIM_EVENT)
+        return true;
+    if (file->kind == SIM_SOCKET)
+        return !file->is_connecting && file->connect_error != 0;
+    return file->kind == SIM_STREAM &&
+           (file->is_reset || file->peer_gone || file->peer == NULL || file->peer->in.held < FLOW_BYTES_MAX);
+}
+
+/* ---- bytes on their way ---- */
+
+static struct sim_segment *segment_make(size_t length)
+{
+    struct sim_segment *segment;
+    if (length <= SEGMENT_SMALL && spare != NULL) {
+        segment = spare;
+        spare = segment->next;
+    } else {
+        size_t capacity = length <= SEGMENT_SMALL ? SEGMENT_SMALL : length;
+        segment = malloc(sizeof(*segment) + capacity);
+        if (segment == NULL)
+            abort();
+        segment->capacity = (uint32_t)capacity;
+    }
+    segment->next = NULL;
+    segment->length = length;
+    segment->read = 0;
+    segment->fd_count = 0;
+    segment->is_end = false;
+    return segment;
+}
+
+static void segment_free(struct sim_segment *segment)
+{
+    for (uint32_t i = 0; i < segment->fd_count; i++)
+        sim_file_release(segment->fds[i]);
+    if (segment->capacity != SEGMENT_SMALL) {
+        free(segment);
+        return;
+    }
+    segment->next = spare;
+    spare = segment;
+}
+
+static uint64_t delay_ns(const struct sim_file *from)
+{
+    if (from->is_unix)
+        return 500 + sim_below(SIM_NET, 5000);
+    uint64_t most_us = sim_once_in(SIM_NET, 32) ? sim_delay_us_max * 16ull : sim_delay_us_max;
+    return 5000 + sim_below(SIM_NET, (uint32_t)most_us * 1000u + 1);
+}
+
+static void flow_drop(struct sim_flow *flow)
+{
+    while (flow->first != NULL) {
+        struct sim_segment *segment = flow->first;
+        flow->first = segment->next;
+        segment_free(segment);
+    }
+    *flow = (struct sim_flow){0};
+}
+
+static void stream_reset(void *argument)
+{
+    struct sim_file *file = argument;
+    if (file->is_closed || file->is_reset)
+        return;
+    file->is_reset = true;
+    flow_drop(&file->in);
+    sim_file_changed(file);
+}
+
+/* The next segment of the flow towards `file` is there. */
+static void on_arrival(void *argument)
+{
+    struct sim_file *file = argument;
+    struct sim_segment *segment = file->in.coming;
+    if (segment == NULL)
+        return; /* the connection was reset meanwhile */
+    if (!file->is_unix && sim_is_partitioned(file->process->place, file->peer->process->place)) {
+        sim_at(sim_now_ns + RETRY_NS + sim_below(SIM_NET, 1000000), on_arrival, file);
+        return;
+    }
+    sim_messages++;
+    sim_note(segment->length << 8 | 3);
+    file->in.coming = segment->next;
+    if (file->is_closed) {
+        bool is_end = segment->is_end;
+        flow_drop(&file->in);
+        if (!is_end && file->peer != NULL)
+            sim_at(sim_now_ns + delay_ns(file), stream_reset, file->peer);
+        return;
+    }
+    sim_file_changed(file);
+}
+
+static void flow_send(struct sim_file *from, struct sim_segment *segment)
+{
+    struct sim_file *to = from->peer;
+    struct sim_flow *flow = &to->in;
+    if (flow->last != NULL && flow->first != NULL)
+        flow->last->next = segment;
+    else
+        flow->first = segment;
+    flow->last = segment;
+    if (flow->coming == NULL)
+        flow->coming = segment;
+    flow->held += segment->length;
+    uint64_t due_ns = sim_now_ns + delay_ns(from);
+    flow->due_ns = due_ns > flow->due_ns ? due_ns : flow->due_ns;
+    sim_at(flow->due_ns, on_arrival, to);
+}
+
+static void send_end(struct sim_file *file)
+{
+    if (file->peer == NULL || file->is_reset || file->write_shut)
+        return;
+    struct sim_segment *segment = segment_make(0);
+    segment->is_end = true;
+    flow_send(file, segment);
+}
+
+static void stream_close(struct sim_file *file)
+{
+    bool has_unread = file->in.first != file->in.coming && !(file->in.first->is_end);
+    if (file->peer != NULL && has_unread && !file->is_reset)
+        sim_at(sim_now_ns + delay_ns(file), stream_reset, file->peer);
+    else
+        send_end(file);
+    file->is_closed = true;
+    if (file->peer != NULL)
+        file->peer->peer_gone = file->is_unix;
+    /* What is still coming is answered by a reset when it arrives. */
+    while (file->in.first != file->in.coming) {
+        struct sim_segment *segment = file->in.first;
+        file->in.first = segment->next;
+        segment_free(segment);
+    }
+    if (file->in.first == NULL)
+        file->in.last = NULL;
+}
+
+void sim_file_release(struct sim_file *file)
+{
+    if (--file->references > 0)
+        return;
+    if (file->kind == SIM_STREAM) {
+        stream_close(file);
+    } else if (file->kind == SIM_LISTENER) {
+        for (struct sim_file **at = &listeners; *at != NULL; at = &(*at)->next) {
+            if (*at == file) {
+                *at = file->next;
+                break;
+            }
+        }
+        for (uint32_t i = 0; i < file->backlog_count; i++)
+            sim_file_release(file->backlog[i]);
+        file->backlog_count = 0;
+    } else if (file->kind == SIM_MEMORY) {
+        sim_memory_released(file);
+    }
+    file->is_closed = true;
+}
+
+void sim_process_close_files(struct sim_process *process)
+{
+    for (int fd = 3; fd < process->fd_top; fd++) {
+        struct sim_file *file = process->fds[fd];
+        process->fds[fd] = NULL;
+        if (file == NULL)
+            continue;
+        file->watches = NULL; /* they were on stacks and in memory that is gone */
+        sim_file_release(file);
+    }
+    process->fd_top = 3;
+}
+
+bool sim_break_connection(void)
+{
+    uint32_t count = 0;
+    struct sim_file *chosen = NULL;
+    for (struct sim_file *file = streams; file != NULL; file = file->next) {
+        if (!file->is_unix && !file->is_closed && !file->is_reset && sim_below(SIM_FAULTS, ++count) == 0)
+            chosen = file;
+    }
+    if (chosen == NULL)
+        return false;
+    sim_say("the connection between %s and %s breaks", chosen->process->name, chosen->peer->process->name);
+    stream_reset(chosen);
+    stream_reset(chosen->peer);
+    return true;
+}
+
+/* ---- calls ---- */
+
+int sim_close(int fd);
+int sim_close(int fd)
+{
+    sim_preempt();
+    struct sim_file *file = sim_fd_file(fd);
+    if (file == NULL) {
+        sim_fail("close(%d) of what is not open", fd);
+        return -1;
+    }
+    sim_process()->fds[fd] = NULL;
+    sim_file_release(file);
+    return 0;
+}
+
+int sim_eventfd(unsigned count, int flags);
+int sim_eventfd(unsigned count, int flags)
+{
+    (void)flags;
+    struct sim_file *file = sim_file_make(SIM_EVENT);
+    file->count = count;
+    return sim_fd_give(file);
+}
+
+int sim_signalfd(int fd, const void *set, int flags);
+int sim_signalfd(int fd, const void *set, int flags)
+{
+    (void)fd, (void)set, (void)flags;
+    return sim_fd_give(sim_file_make(SIM_NOTHING));
+}
+
+ssize_t sim_read(int fd, void *data, size_t size);
+ssize_t sim_read(int fd, void *data, size_t size)
+{
+    struct sim_file *file = sim_fd_file(fd);
+    if (file == NULL)
+        return -1;
+    if (file->kind == SIM_MEMORY)
+        return (ssize_t)sim_memory_read(file, data, size);
+    if (file->kind != SIM_EVENT || file->count == 0) {
+        errno = EAGAIN;
+        return -1;
+    }
+    memcpy(data, &file->count, 8);
+    file->count = 0;
+    return 8;
+}
+
+ssize_t sim_write(int fd, const void *data, size_t size);
+ssize_t sim_write(int fd, const void *data, size_t size)
+{
+    struct sim_file *file = sim_fd_file(fd);
+    uint64_t more;
+    if (file == NULL)
+        return -1;
+    if (file->kind == SIM_MEMORY)
+        return (ssize_t)sim_memory_write(file, data, size);
+    if (file->kind != SIM_EVENT || size != 8) {
+        errno = EINVAL;
+        return -1;
+    }
+    memcpy(&more, data, 8);
+    file->count += more;
+    sim_file_changed(file);
+    sim_preempt();
+    return 8;
+}
+
+int sim_socket(int domain, int type, int protocol);
+int sim_socket(int domain, int type, int protocol)
+{
+    (void)type, (void)protocol;
+    struct sim_file *file = sim_file_make(SIM_SOCKET);
+    file->is_unix = domain == AF_UNIX;
+    return sim_fd_give(file);
+}
+
+static bool listener_matches(const struct sim_file *listener, const struct sockaddr *address, socklen_t length,
+                             const struct sim_process *from)
+{
+    if (listener->is_unix != (address->sa_family == AF_UNIX))
+        return false;
+    if (listener->is_unix) {
+        const struct sockaddr_un *unix_address = (const void *)address;
+        size_t name_length = length - offsetof(struct sockaddr_un, sun_path);
+        return listener->process->machine == from->machine &&
+               memcmp(listener->name, unix_address->sun_path, name_length) == 0 &&
+               (name_length == sizeof(listener->name) || listener->name[name_length] == 0);
+    }
+    const struct sockaddr_in *v4 = (const void *)address;
+    return (ntohl(v4->sin_addr.s_addr) & 0xff) == listener->process->address && ntohs(v4->sin_port) == listener->port;
+}
+
+static struct sim_file *listener_find(const struct sockaddr *address, socklen_t length, const struct sim_process *from)
+{
+    struct sim_file *listener = listeners;
+    while (listener != NULL && !listener_matches(listener, address, length, from))
+        listener = listener->next;
+    return listener;
+}
+
+int sim_bind(int fd, const struct sockaddr *address, socklen_t length);
+int sim_bind(int fd, const struct sockaddr *address, socklen_t length)
+{
+    struct sim_file *file = sim_fd_file(fd);
+    struct sim_process *process = sim_process();
+    if (file == NULL)
+        return -1;
+    if (address->sa_family == AF_UNIX) {
+        const struct sockaddr_un *unix_address = (const void *)address;
+        memset(file->name, 0, sizeof(file->name));
+        memcpy(file->name, unix_address->sun_path, length - offsetof(struct sockaddr_un, sun_path));
+        if (listener_find(address, length, process) != NULL)
+            errno = EADDRINUSE;
+        else
+            return 0;
+        return -1;
+    }
+    const struct sockaddr_in *v4 = (const void *)address;
+    uint32_t ip = ntohl(v4->sin_addr.s_addr);
+    if (ip != 0 && (ip & 0xff) != process->address) {
+        errno = EADDRNOTAVAIL;
+        return -1;
+    }
+    file->port = ntohs(v4->sin_port) != 0 ? ntohs(v4->sin_port) : ++process->port_next;
+    for (const struct sim_file *one = listeners; one != NULL; one = one->next) {
+        if (!one->is_unix && one->process == process && one->port == file->port) {
+            errno = EADDRINUSE;
+            return -1;
+        }
+    }
+    return 0;
+}
+
+int sim_listen(int fd, int backlog);
+int sim_listen(int fd, int backlog)
+{
+    (void)backlog;
+    struct sim_file *file = sim_fd_file(fd);
+    if (file == NULL)
+        return -1;
+    file->kind = SIM_LISTENER;
+    file->next = listeners;
+    listeners = file;
+    return 0;
+}
+
+static void stream_make(struct sim_file *file)
+{
+    file->kind = SIM_STREAM;
+    file->next = streams;
+    streams = file;
+    stream_count++;
+}
+
+/* Joins the two; the listener's side waits in the backlog. False when that is full. */
+static bool connection_make(struct sim_file *file, struct sim_file *listener)
+{
+    if (listener->backlog_count == 64)
+        return false;
+    struct sim_file *other = sim_file_make(SIM_STREAM);
+    other->process = listener->process;
+    other->process_life = listener->process->life;
+    other->is_unix = file->is_unix;
+    other->peer = file;
+    other->port = listener->port;
+    other->peer_port = file->port;
+    other->peer_address = file->process->address;
+    file->peer = other;
+    file->peer_port = listener->port;
+    file->peer_address = listener->process->address;
+    stream_make(other);
+    listener->backlog[listener->backlog_count++] = other;
+    sim_file_changed(listener);
+    return true;
+}
+
+struct attempt {
+    struct sim_file *file;
+    struct sockaddr_in address;
+};
+
+static void on_connected(void *argument)
+{
+    struct sim_file *file = argument;
+    file->is_connecting = false;
+    if (file->is_closed) /* given up meanwhile */
+        return;
+    if (file->connect_error == 0)
+        stream_make(file);
+    sim_file_changed(file);
+}
+
+static void on_attempt(void *argument)
+{
+    struct attempt *attempt = argument;
+    struct sim_file *file = attempt->file;
+    uint32_t place = (ntohl(attempt->address.sin_addr.s_addr) & 0xff) - 1;
+    if (file->is_closed || file->process->life != file->process_life || !file->process->alive)
+        return;
+    if (place < SIM_PROCESSES_MAX && sim_is_partitioned(file->process->place, place)) {
+        sim_at(sim_now_ns + 4 * RETRY_NS, on_attempt, attempt);
+        return;
+    }
+    struct sim_file *listener =
+        listener_find((const struct sockaddr *)&attempt->address, sizeof(attempt->address), file->process);
+    if (listener == NULL || !connection_make(file, listener))
+        file->connect_error = ECONNREFUSED;
+    sim_messages++;
+    uint64_t back_ns = delay_ns(file);
+    if (file->peer != NULL) /* nothing arrives before the connection is known to be one */
+        file->in.due_ns = sim_now_ns + back_ns;
+    sim_at(sim_now_ns + back_ns, on_connected, file);
+}
+
+int sim_connect(int fd, const struct sockaddr *address, socklen_t length);
+int sim_connect(int fd, const struct sockaddr *address, socklen_t length)
+{
+    struct sim_file *file = sim_fd_file(fd);
+    sim_preempt();
+    if (file == NULL)
+        return -1;
+    if (file->is_unix) {
+        struct sim_file *listener = listener_find(address, length, sim_process());
+        if (listener == NULL || !connection_make(file, listener)) {
+            errno = listener == NULL ? ECONNREFUSED : EAGAIN;
+            return -1;
+        }
+        stream_make(file);
+        return 0;
+    }
+    struct attempt *attempt = sim_allocate(sizeof(*attempt));
+    attempt->file = file;
+    memcpy(&attempt->address, address, sizeof(attempt->address));
+    file->is_connecting = true;
+    file->port = ++sim_process()->port_next;
+    sim_at(sim_now_ns + delay_ns(file), on_attempt, attempt);
+    errno = EINPROGRESS;
+    return -1;
+}
+
+int sim_accept4(int fd, struct sockaddr *address, socklen_t *length, int flags);
+int sim_accept4(int fd, struct sockaddr *address, socklen_t *length, int flags)
+{
+    (void)address, (void)length, (void)flags;
+    struct sim_file *file = sim_fd_file(fd);
+    sim_preempt();
+    if (file == NULL || file->kind != SIM_LISTENER || file->backlog_count == 0) {
+        errno = EAGAIN;
+        return -1;
+    }
+    struct sim_file *stream = file->backlog[0];
+    memmove(file->backlog, file->backlog + 1, --file->backlog_count * sizeof(file->backlog[0]));
+    return sim_fd_give(stream);
+}
+
+int sim_getsockopt(int fd, int level, int name, void *value, socklen_t *length);
+int sim_getsockopt(int fd, int level, int name, void *value, socklen_t *length)
+{
+    (void)level;
+    struct sim_file *file = sim_fd_file(fd);
+    if (file == NULL)
+        return -1;
+    if (name == SO_ERROR) {
+        memcpy(value, &file->connect_error, sizeof(int));
+        *length = sizeof(int);
+        return 0;
+    }
+    if (name == SO_PEERCRED) {
+        struct ucred credentials = {.pid = 1, .uid = 1000, .gid = 1000};
+        memcpy(value, &credentials, sizeof(credentials));
+        *length = sizeof(credentials);
+        return 0;
+    }
+    errno = ENOPROTOOPT;
+    return -1;
+}
+
+int sim_setsockopt(int fd, int level, int name, const void *value, socklen_t length);
+int sim_setsockopt(int fd, int level, int name, const void *value, socklen_t length)
+{
+    (void)fd, (void)level, (void)name, (void)value, (void)length;
+    return 0;
+}
+
+static void address_fill(struct sockaddr *address, socklen_t *length, uint32_t ip, uint16_t port)
+{
+    struct sockaddr_in v4 = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(0x0a000000u | ip)};
+    memcpy(address, &v4, sizeof(v4) < *length ? sizeof(v4) : *length);
+    *length = sizeof(v4);
+}
+
+int sim_getsockname(int fd, struct sockaddr *address, socklen_t *length);
+int sim_getsockname(int fd, struct sockaddr *address, socklen_t *length)
+{
+    struct sim_file *file = sim_fd_file(fd);
+    if (file == NULL)
+        return -1;
+    address_fill(address, length, file->process->address, file->port);
+    return 0;
+}
+
+int sim_getpeername(int fd, struct sockaddr *address, socklen_t *length);
+int sim_getpeername(int fd, struct sockaddr *address, socklen_t *length)
+{
+    struct sim_file *file = sim_fd_file(fd);
+    if (file == NULL)
+        return -1;
+    address_fill(address, length, file->peer_address, file->peer_port);
+    return 0;
+}
+
+/* "10.0.0.n", and "master" for the first process. */
+int sim_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **found);
+int sim_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **found)
+{
+    (void)hints;
+    struct {
+        struct addrinfo info;
+        struct sockaddr_in address;
+    } *one = sim_allocate(sizeof(*one));
+    one->address.sin_family = AF_INET;
+    one->address.sin_port = htons((uint16_t)atoi(port));
+    if (host != NULL && strcmp(host, "master") == 0)
+        host = "10.0.0.1";
+    if (host != NULL && strcmp(host, "0.0.0.0") != 0 && inet_pton(AF_INET, host, &one->address.sin_addr) != 1)
+        return EAI_NONAME;
+    one->info = (struct addrinfo){.ai_family = AF_INET,
+                                  .ai_socktype = SOCK_STREAM,
+                                  .ai_addrlen = sizeof(one->address),
+                                  .ai_addr = (struct sockaddr *)&one->address};
+    *found = &one->info;
+    return 0;
+}
+
+void sim_freeaddrinfo(struct addrinfo *found);
+void sim_freeaddrinfo(struct addrinfo *found)
+{
+    (void)found;
+}
+
+int sim_shutdown(int fd, int how);
+int sim_shutdown(int fd, int how)
+{
+    struct sim_file *file = sim_fd_file(fd);
+    sim_preempt();
+    if (file == NULL)
+        return -1;
+    if (file->kind != SIM_STREAM || file->is_reset) {
+        errno = ENOTCONN;
+        return -1;
+    }
+    if (how != SHUT_RD) {
+        send_end(file);
+        file->write_shut = true;
+    }
+    if (how != SHUT_WR) {
+        file->read_shut = true;
+        sim_file_changed(file);
+    }
+    return 0;
+}
+
+static ssize_t send_message(int fd, const struct msghdr *message)
+{
+    struct sim_file *file = sim_fd_file(fd);
+    size_t wanted = 0;
+    if (file == NULL)
+        return -1;
+    for (size_t i = 0; i < message->msg_iovlen; i++)
+        wanted += message->msg_iov[i].iov_len;
+    if (file->kind != SIM_STREAM || file->is_reset || file->write_shut || file->peer_gone) {
+        errno = file->kind != SIM_STREAM ? ENOTCONN : file->is_reset ? ECONNRESET : EPIPE;
+        return -1;
+    }
+    size_t room = file->peer->in.held >= FLOW_BYTES_MAX ? 0 : FLOW_BYTES_MAX - file->peer->in.held;
+    size_t length = wanted < room ? wanted : room;
+    if (length > 1 && sim_once_in(SIM_NET, 64))
+        length = 1 + sim_below(SIM_NET, (uint32_t)length);
+    if (length == 0) {
+        errno = EAGAIN;
+        return -1;
+    }
+    struct sim_segment *segment = segment_make(length);
+    size_t at = 0;
+    for (size_t i = 0; at < length; i++) {
+        size_t part = message->msg_iov[i].iov_len < length - at ? message->msg_iov[i].iov_len : length - at;
+        memcpy(segment->bytes + at, message->msg_iov[i].iov_base, part);
+        at += part;
+    }
+    struct cmsghdr *header = message->msg_controllen > 0 ? CMSG_FIRSTHDR(message) : NULL;
+    if (header != NULL && header->cmsg_type == SCM_RIGHTS) {
+        size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count && i < SIM_MESSAGE_FDS_MAX; i++) {
+            int sent;
+            memcpy(&sent, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+            struct sim_file *passed = sim_fd_file(sent);
+            if (passed != NULL) {
+                passed->references++;
+                segment->fds[segment->fd_count++] = passed;
+            }
+        }
+    }
+    flow_send(file, segment);
+    return (ssize_t)length;
+}
+
+ssize_t sim_sendmsg(int fd, const struct msghdr *message, int flags);
+ssize_t sim_sendmsg(int fd, const struct msghdr *message, int flags)
+{
+    (void)flags;
+    sim_preempt();
+    return send_message(fd, message);
+}
+
+ssize_t sim_send(int fd, const void *data, size_t size, int flags);
+ssize_t sim_send(int fd, const void *data, size_t size, int flags)
+{
+    struct iovec part = {(void *)(uintptr_t)data, size};
+    return sim_sendmsg(fd, &(struct msghdr){.msg_iov = &part, .msg_iovlen = 1}, flags);
+}
+
+static void give_fds(struct sim_segment *segment, struct msghdr *message)
+{
+    size_t space = message->msg_control == NULL ? 0 : message->msg_controllen;
+    message->msg_controllen = 0;
+    if (segment->fd_count == 0)
+        return;
+    if (space >= CMSG_SPACE(segment->fd_count * sizeof(int))) {
+        message->msg_controllen = CMSG_SPACE(segment->fd_count * sizeof(int));
+        struct cmsghdr *header = CMSG_FIRSTHDR(message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(segment->fd_count * sizeof(int));
+        for (uint32_t i = 0; i < segment->fd_count; i++) {
+            int fd = sim_fd_give(segment->fds[i]);
+            memcpy(CMSG_DATA(header) + i * sizeof(int), &fd, sizeof(int));
+        }
+    } else {
+        for (uint32_t i = 0; i < segment->fd_count; i++)
+            sim_file_release(segment->fds[i]);
+    }
+    segment->fd_count = 0;
+}
+
+ssize_t sim_recvmsg(int fd, struct msghdr *message, int flags);
+ssize_t sim_recvmsg(int fd, struct msghdr *message, int flags)
+{
+    struct sim_file *file = sim_fd_file(fd);
+    sim_preempt();
+    if (file == NULL)
+        return -1;
+    if (file->kind != SIM_STREAM || file->is_reset) {
+        errno = file->kind != SIM_STREAM ? ENOTCONN : ECONNRESET;
+        return -1;
+    }
+    if (file->in.first == file->in.coming) {
+        if (file->read_shut)
+            return 0;
+        errno = EAGAIN;
+        return -1;
+    }
+    if (file->in.first->is_end)
+        return 0;
+    size_t room = 0, moved = 0, part = 0, part_at = 0;
+    for (size_t i = 0; i < message->msg_iovlen; i++)
+        room += message->msg_iov[i].iov_len;
+    if (room > 1 && (flags & MSG_PEEK) == 0 && sim_once_in(SIM_NET, 64))
+        room = 1 + sim_below(SIM_NET, (uint32_t)room);
+    if ((flags & MSG_PEEK) == 0)
+        give_fds(file->in.first, message);
+    bool was_full = file->in.held >= FLOW_BYTES_MAX;
+    for (struct sim_segment *segment = file->in.first; segment != file->in.coming && moved < room;) {
+        if (segment->is_end || segment->fd_count > 0)
+            break;
+        size_t length = segment->length - segment->read;
+        length = length < room - moved ? length : room - moved;
+        for (size_t done = 0; done < length;) {
+            const struct iovec *into = &message->msg_iov[part];
+            size_t bite = into->iov_len - part_at < length - done ? into->iov_len - part_at : length - done;
+            memcpy((uint8_t *)into->iov_base + part_at, segment->bytes + segment->read + done, bite);
+            done += bite;
+            part_at += bite;
+            if (part_at == into->iov_len) {
+                part++;
+                part_at = 0;
+            }
+        }
+        moved += length;
+        struct sim_segment *next = segment->next;
+        if ((flags & MSG_PEEK) == 0) {
+            segment->read += length;
+            file->in.held -= length;
+            if (segment->read == segment->length) {
+                file->in.first = next;
+                if (next == NULL)
+                    file->in.last = NULL;
+                segment_free(segment);
+            }
+        }
+        segment = next;
+    }
+    if (was_full && file->in.held < FLOW_BYTES_MAX && file->peer != NULL)
+        sim_file_changed(file->peer);
+    return (ssize_t)moved;
+}
+
+ssize_t sim_recv(int fd, void *data, size_t size, int flags);
+ssize_t sim_recv(int fd, void *data, size_t size, int flags)
+{
+    struct iovec part = {data, size};
+    return sim_recvmsg(fd, &(struct msghdr){.msg_iov = &part, .msg_iovlen = 1}, flags);
+}
+
+static int poll_look(struct pollfd *fds, size_t count)
+{
+    int ready = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct sim_file *file = fds[i].fd < 0 ? NULL : sim_fd_file(fds[i].fd);
+        short found = 0;
+        if (fds[i].fd >= 0 && file == NULL)
+            found = POLLNVAL;
+        if (file != NULL && (fds[i].events & POLLIN) != 0 && sim_file_readable(file))
+            found |= POLLIN;
+        if (file != NULL && (fds[i].events & POLLOUT) != 0 && sim_file_writable(file))
+            found |= POLLOUT;
+        if (file != NULL && file->is_reset)
+            found |= POLLERR | POLLHUP;
+        fds[i].revents = found;
+        ready += found != 0;
+    }
+    return ready;
+}
+
+int sim_ppoll(struct pollfd *fds, unsigned long count, const struct timespec *limit, const void *signals);
+int sim_ppoll(struct pollfd *fds, unsigned long count, const struct timespec *limit, const void *signals)
+{
+    (void)signals;
+    struct sim_watch watches[16];
+    uint64_t until_ns =
+        limit == NULL ? SIM_NEVER : sim_now_ns + (uint64_t)limit->tv_sec * 1000000000u + (uint64_t)limit->tv_nsec;
+    sim_preempt();
+    int ready = poll_look(fds, count);
+    if (ready > 0 || until_ns <= sim_now_ns)
+        return ready;
+    for (size_t i = 0; i < count && i < 16; i++) {
+        watches[i] = (struct sim_watch){.fiber = sim_fiber};
+        sim_watch_add(sim_fd_file(fds[i].fd), &watches[i]);
+    }
+    struct sim_file *files[16];
+    for (size_t i = 0; i < count && i < 16; i++)
+        files[i] = sim_fd_file(fds[i].fd);
+    do {
+        if (!sim_wait(until_ns))
+            break;
+        ready = poll_look(fds, count);
+    } while (ready == 0);
+    for (size_t i = 0; i < count && i < 16; i++)
+        sim_watch_remove(files[i], &watches[i]);
+    return poll_look(fds, count);
+}
+
+int sim_poll(struct pollfd *fds, unsigned long count, int timeout_ms);
+int sim_poll(struct pollfd *fds, unsigned long count, int timeout_ms)
+{
+    struct timespec limit = {timeout_ms / 1000, timeout_ms % 1000 * 1000000l};
+    return sim_ppoll(fds, count, timeout_ms < 0 ? NULL : &limit, NULL);
+}

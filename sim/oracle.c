@@ -1,0 +1,261 @@
+/* The oracle. */
+#include "oracle.h"
+
+#include "base/checksum.h"
+#include "engine/layout.h"
+#include "master/core.h"
+#include "mooncake.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PUTS_MAX 8192u
+#define POOL_BYTES (96u << 10)
+#define POOL_STEP 7u
+#define INDEX_SLOTS_AT 4096u
+#define SLACK_NS (20 * SIM_MS) /* for being preempted on the way out */
+#define AMBIGUOUS_BYTES 8u     /* shorter values may be equal by chance */
+
+const char *mc_core_check(const struct mc_core *core);
+
+struct put {
+    uint32_t key, length;
+    uint64_t start_ns, end_ns; /* end: of the call; SIM_NEVER while it runs */
+    uint64_t seen_ns;          /* end of the first get that returned it; SIM_NEVER */
+    uint64_t gone_ns;          /* from then on it is known to be gone; SIM_NEVER */
+    const struct sim_process *process;
+    bool succeeded, decided;
+};
+
+static struct put all_puts[PUTS_MAX];
+static uint32_t put_count;
+static uint8_t pool[POOL_BYTES];
+static struct key_state {
+    uint64_t sure_ns; /* a put had succeeded by then, and nothing may have removed it since; SIM_NEVER */
+    uint32_t removing;
+    uint64_t removed_ns; /* end of the last call that might have removed it */
+} keys[SIM_KEY_NAMES_MAX];
+static bool may_rot;             /* bits flip */
+static bool is_roomy, is_strict; /* strict: before the first fault nothing may be missing even for a moment */
+
+void oracle_reset(const struct sim_plan *plan)
+{
+    if (pool[0] == 0) {
+        uint64_t value = 88172645463325252ull;
+        for (size_t i = 0; i < POOL_BYTES; i++) {
+            value ^= value << 13, value ^= value >> 7, value ^= value << 17;
+            pool[i] = (uint8_t)((value >> 24) | (i == 0));
+        }
+    }
+    put_count = 0;
+    is_roomy = is_strict = plan->is_roomy;
+    may_rot = (plan->faults >> SIM_FAULT_flip & 1u) != 0;
+    for (uint32_t i = 0; i < SIM_KEY_NAMES_MAX; i++)
+        keys[i] = (struct key_state){.sure_ns = SIM_NEVER};
+}
+
+struct oracle_call oracle_begin(void)
+{
+    struct sim_process *process = sim_process();
+    return (struct oracle_call){sim_now_ns, sim_process_stopped_ns(process), process};
+}
+
+void oracle_end(const struct oracle_call *call, uint64_t limit_ms, const char *what)
+{
+    uint64_t passed_ns = sim_now_ns - call->start_ns - (sim_process_stopped_ns(call->process) - call->stopped_ns);
+    if (passed_ns > limit_ms * SIM_MS + SLACK_NS)
+        sim_fail("deadline: %s took %llu ms, its limit is %llu ms", what, (unsigned long long)(passed_ns / SIM_MS),
+                 (unsigned long long)limit_ms);
+}
+
+static const uint8_t *bytes_of(uint32_t put)
+{
+    return pool + put * POOL_STEP % (POOL_BYTES - 40000u);
+}
+
+uint32_t oracle_put_begin(uint32_t key, uint32_t length, const uint8_t **bytes)
+{
+    if (put_count == PUTS_MAX) {
+        fprintf(stderr, "too many puts for the oracle\n");
+        abort();
+    }
+    all_puts[put_count] = (struct put){.key = key,
+                                       .length = length,
+                                       .start_ns = sim_now_ns,
+                                       .end_ns = SIM_NEVER,
+                                       .seen_ns = SIM_NEVER,
+                                       .gone_ns = SIM_NEVER,
+                                       .process = sim_process()};
+    *bytes = bytes_of(put_count);
+    return put_count++;
+}
+
+void oracle_put_end(uint32_t number, int rc)
+{
+    struct put *put = &all_puts[number];
+    put->end_ns = sim_now_ns;
+    put->succeeded = rc == 0;
+    put->decided = true;
+    if (rc == 0 && keys[put->key].removing == 0 && keys[put->key].removed_ns < put->start_ns &&
+        keys[put->key].sure_ns == SIM_NEVER)
+        keys[put->key].sure_ns = sim_now_ns;
+}
+
+void oracle_process_killed(const struct sim_process *process)
+{
+    for (uint32_t i = 0; i < put_count; i++) {
+        if (all_puts[i].process == process && !all_puts[i].decided) {
+            all_puts[i].decided = true;
+            all_puts[i].end_ns = sim_now_ns;
+        }
+    }
+}
+
+/* The call found the key without that value: what was settled before it began is over. */
+static void mark_gone(const struct oracle_call *call, uint32_t key, uint32_t except)
+{
+    for (uint32_t i = 0; i < put_count; i++) {
+        struct put *put = &all_puts[i];
+        bool had_its_time = put->end_ns < call->start_ns && (put->succeeded || put->seen_ns < call->start_ns);
+        if (put->key == key && i != except && had_its_time && put->gone_ns > sim_now_ns)
+            put->gone_ns = sim_now_ns;
+    }
+}
+
+void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *bytes, int64_t rc)
+{
+    uint32_t found = UINT32_MAX, matches = 0;
+    if (rc <= 0) {
+        if (rc == 0)
+            sim_fail("content: a get of key %u returned 0", key);
+        if (rc == MC_ERR_CHECKSUM_MISMATCH && !may_rot)
+            sim_fail("changed: key %u is rotten, and no bit has flipped", key);
+        if (rc == MC_ERR_OBJECT_NOT_FOUND && is_strict && oracle_is_sure(key) && keys[key].sure_ns < call->start_ns)
+            sim_fail("lost: key %u is not found, though nothing happened since it was put", key);
+        return;
+    }
+    for (uint32_t i = 0; i < put_count; i++) {
+        if (all_puts[i].key == key && all_puts[i].length == (uint64_t)rc &&
+            memcmp(bytes_of(i), bytes, (size_t)rc) == 0) {
+            found = i;
+            matches++;
+        }
+    }
+    if (matches == 0) {
+        sim_fail("content: a get of key %u returned %lld bytes that nobody put", key, (long long)rc);
+        return;
+    }
+    if (matches > 1 || rc < (int64_t)AMBIGUOUS_BYTES)
+        return;
+    struct put *put = &all_puts[found];
+    sim_say("  key %u holds put %u", key, found);
+    if (call->start_ns > put->gone_ns)
+        sim_fail("resurrection: key %u returned put %u, known to be gone since %.6f", key, found,
+                 (double)(put->gone_ns - 10000 * SIM_MS) / 1e9);
+    if (put->seen_ns == SIM_NEVER)
+        put->seen_ns = sim_now_ns;
+    mark_gone(call, key, found);
+}
+
+void oracle_got_range(uint32_t key, const uint8_t *bytes, uint64_t offset, uint64_t size)
+{
+    for (uint32_t i = 0; i < put_count; i++) {
+        if (all_puts[i].key == key && offset + size <= all_puts[i].length &&
+            memcmp(bytes_of(i) + offset, bytes, size) == 0)
+            return;
+    }
+    sim_fail("content: a range of key %u holds what nobody put", key);
+}
+
+void oracle_length(uint32_t key, int64_t length)
+{
+    for (uint32_t i = 0; length > 0 && i < put_count; i++) {
+        if (all_puts[i].key == key && all_puts[i].length == (uint64_t)length)
+            return;
+    }
+    if (length >= 0)
+        sim_fail("content: key %u is said to have %lld bytes, which nobody put", key, (long long)length);
+}
+
+void oracle_remove_begin(uint32_t key)
+{
+    keys[key].removing++;
+    keys[key].sure_ns = SIM_NEVER;
+}
+
+void oracle_remove_end(const struct oracle_call *call, uint32_t key, bool removed)
+{
+    keys[key].removing--;
+    keys[key].removed_ns = sim_now_ns;
+    if (removed)
+        mark_gone(call, key, UINT32_MAX);
+}
+
+void oracle_fault(bool loses_objects)
+{
+    for (uint32_t i = 0; loses_objects && i < SIM_KEY_NAMES_MAX; i++)
+        keys[i].sure_ns = SIM_NEVER;
+    if (loses_objects)
+        is_roomy = false;
+    is_strict = false;
+}
+
+bool oracle_is_sure(uint32_t key)
+{
+    return is_roomy && keys[key].sure_ns != SIM_NEVER;
+}
+
+/* ---- states ---- */
+
+void oracle_check_masters(void)
+{
+    const struct sim_process *master = &sim_processes[SIM_PLACE_MASTER];
+    const char *wrong = master->alive && master->core != NULL ? mc_core_check(master->core) : NULL;
+    if (wrong != NULL)
+        sim_fail("core: %s", wrong);
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const struct mc_slot *const *left = a, *const *right = b;
+    return (*left)->offset < (*right)->offset ? -1 : (*left)->offset > (*right)->offset;
+}
+
+/* Nobody may write where something live lies. */
+static void check_bytes(const char *owner, const struct mc_slot *slot, const uint8_t *data, uint64_t data_size)
+{
+    if (slot->length >= 65536 || slot->offset + slot->length > data_size)
+        return;
+    uint32_t crc = mc_crc32c(0, data + slot->offset, slot->length);
+    if (crc != slot->crc)
+        sim_fail("changed: bytes of a live object of %s at %llu are not those that were put (generation %llx)", owner,
+                 (unsigned long long)slot->offset, (unsigned long long)slot->generation);
+}
+
+static void check_segment(const char *owner, const uint8_t *index, uint64_t size, const uint8_t *data,
+                          uint64_t data_size)
+{
+    static const struct mc_slot *live[8192];
+    size_t count = 0;
+    const struct mc_slot *slots = (const struct mc_slot *)(const void *)(index + INDEX_SLOTS_AT);
+    for (uint64_t i = 0; i < (size - INDEX_SLOTS_AT) / sizeof(*slots) && count < 8192; i++) {
+        if (slots[i].state == MC_SLOT_LIVE && slots[i].block_shift >= MC_BLOCK_SHIFT_MIN && slots[i].key_length > 0)
+            live[count++] = &slots[i];
+    }
+    qsort(live, count, sizeof(live[0]), by_offset);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t end = i == 0 ? 0 : live[i - 1]->offset + mc_extent_size(live[i - 1]->length, live[i - 1]->key_length);
+        if (end > live[i]->offset)
+            sim_fail("overlap: two live objects of %s share bytes from %llu: generations %llx and %llx", owner,
+                     (unsigned long long)live[i]->offset, (unsigned long long)live[i - 1]->generation,
+                     (unsigned long long)live[i]->generation);
+        if (!may_rot)
+            check_bytes(owner, live[i], data, data_size);
+    }
+}
+
+void oracle_check_indexes(void)
+{
+    sim_each_segment(check_segment);
+}

@@ -1,0 +1,38 @@
+/* What a run is judged by. A key is a register that holds nothing or one value; every value is put by one call only,
+ * and may be forgotten at any time, but once it is known to be gone it must not come back. */
+#ifndef SIM_ORACLE_H
+#define SIM_ORACLE_H
+
+#include "plan.h"
+
+struct oracle_call { /* one call in progress */
+    uint64_t start_ns, stopped_ns;
+    struct sim_process *process;
+};
+
+void oracle_reset(const struct sim_plan *plan);
+struct oracle_call oracle_begin(void);
+/* It has ended: by its deadline? */
+void oracle_end(const struct oracle_call *call, uint64_t limit_ms, const char *what);
+
+/* A new value for the key; its bytes. The number identifies it. */
+uint32_t oracle_put_begin(uint32_t key, uint32_t length, const uint8_t **bytes);
+void oracle_put_end(uint32_t put, int rc);
+/* The process died: what it was putting will not be placed again. */
+void oracle_process_killed(const struct sim_process *process);
+void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *bytes, int64_t rc);
+void oracle_got_range(uint32_t key, const uint8_t *bytes, uint64_t offset, uint64_t size);
+void oracle_length(uint32_t key, int64_t length);
+void oracle_remove_begin(uint32_t key);
+/* removed: it was there and is not any more. */
+void oracle_remove_end(const struct oracle_call *call, uint32_t key, bool removed);
+/* From now on nothing is certain to be there. */
+void oracle_fault(bool loses_objects);
+/* Must the key be readable now? */
+bool oracle_is_sure(uint32_t key);
+
+/* The whole state of a master's core and of the owners' indexes. */
+void oracle_check_masters(void);
+void oracle_check_indexes(void);
+
+#endif

@@ -1,0 +1,49 @@
+/* What one seed does: cluster, workload, faults; and what is left out of it when a failure is being shrunk. */
+#ifndef SIM_PLAN_H
+#define SIM_PLAN_H
+
+#include "sim.h"
+
+#define SIM_OWNERS_MAX 5u
+#define SIM_CLIENTS_MAX 4u
+#define SIM_PLACE_MASTER 0u
+#define SIM_PLACE_OWNER 1u
+#define SIM_PLACE_CLIENT (SIM_PLACE_OWNER + SIM_OWNERS_MAX)
+#define SIM_KEY_NAMES_MAX 16u
+
+#define SIM_FAULTS_MAP(X)                                                                                              \
+    X(kill_master)                                                                                                     \
+    X(stop_master)                                                                                                     \
+    X(kill_owner) X(stop_owner) X(leave_owner) X(kill_client) X(stop_client) X(partition) X(broken) X(flip)
+
+enum sim_fault {
+#define SIM_FAULT_ENUM(name) SIM_FAULT_##name,
+    SIM_FAULTS_MAP(SIM_FAULT_ENUM)
+#undef SIM_FAULT_ENUM
+        SIM_FAULTS_COUNT
+};
+extern const char *const sim_fault_names[SIM_FAULTS_COUNT];
+
+struct sim_plan {
+    uint64_t seed;
+    uint32_t owners, clients, threads, keys, operations;
+    uint32_t faults; /* bits by enum sim_fault */
+    /* drawn, not shrunk */
+    uint32_t machines, replicas_max, value_max, batch_max, timeout_ms, fault_gap_ms, think_us_max;
+    uint64_t capacity;
+    uint64_t lease_ms, client_ttl_ms, put_discard_ms, depart_ms, window_ms;
+    const char *paths;
+    bool is_roomy, is_durable, is_named; /* named: segments lie in files that outlive their process */
+};
+
+struct sim_result {
+    bool failed;
+    char failure[512];
+    uint64_t hash, messages, events, operations, now_ns;
+};
+
+/* Draws everything from the seed. */
+void sim_plan_draw(struct sim_plan *plan, uint64_t seed, uint32_t operations);
+void sim_plan_run(const struct sim_plan *plan, struct sim_result *result);
+
+#endif

@@ -1,0 +1,623 @@
+/* What the product takes from the C library for one process: memory, threads, locks, time. */
+#include "sim.h"
+
+#include "base/bytes.h"
+#include "base/checksum.h"
+#include "env/clock.h"
+#include "env/log.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+struct sim_fiber *sim_thread_start(void *(*function)(void *argument), void *argument);
+void *sim_thread_join(struct sim_fiber *fiber);
+void sim_thread_detach(struct sim_fiber *fiber);
+
+/* ---- malloc ----
+ *
+ * Small blocks: classes of sizes (two for each power of two) with free lists. Big ones: whole pages that are given back
+ * to the host when the process is gone, so that the large tables of a fresh process need no clearing. */
+
+#define ARENA_BYTES (256ull << 20)
+#define ARENA_BIG_AT (128ull << 20)
+#define ARENAS_BASE 0x200000000000ull /* the same addresses in every run */
+#define HEADER_BYTES 16u
+#define BIG_BYTES (64u << 10)
+#define CLASSES 32u
+
+struct block { /* before each */
+    uint64_t size;
+    uint32_t class, magic;
+};
+#define MAGIC 0x5eed5eedu
+
+struct sim_arena {
+    uint8_t *base;
+    uint64_t used, big_used, big_dirty;
+    struct block *free[CLASSES];
+    uint64_t in_use;
+};
+static struct sim_arena arenas[SIM_PROCESSES_MAX];
+
+static uint64_t class_size(uint32_t class)
+{
+    uint64_t size = 32ull << (class / 2);
+    return class % 2 == 0 ? size : size + size / 2;
+}
+
+static uint32_t class_of(uint64_t size)
+{
+    uint32_t power = size <= 32 ? 0 : 59 - (uint32_t)__builtin_clzll(size - 1);
+    uint32_t class = power * 2;
+    if (class > 0 && class_size(class - 1) >= size)
+        class --;
+    return class;
+}
+
+static struct sim_arena *arena_of(struct sim_process *process)
+{
+    struct sim_arena *arena = &arenas[process->place];
+    if (arena->base == NULL) {
+        void *wanted = (void *)(uintptr_t)(ARENAS_BASE + process->place * ARENA_BYTES);
+        arena->base = mmap(wanted, ARENA_BYTES, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+        if (arena->base != wanted)
+            abort();
+    }
+    return arena;
+}
+
+void sim_arena_reset(struct sim_process *process)
+{
+    struct sim_arena *arena = &arenas[process->place];
+    if (arena->big_used > 0)
+        (void)madvise(arena->base + ARENA_BIG_AT, arena->big_used, MADV_DONTNEED);
+    *arena = (struct sim_arena){.base = arena->base};
+}
+
+static void *big_allocate(struct sim_arena *arena, uint64_t size)
+{
+    uint64_t whole = (size + 4096 + 4095) & ~4095ull;
+    if (whole > ARENA_BYTES - ARENA_BIG_AT - arena->big_used)
+        return NULL;
+    struct block *block = (struct block *)(void *)(arena->base + ARENA_BIG_AT + arena->big_used + 4096 - HEADER_BYTES);
+    arena->big_used += whole;
+    *block = (struct block){size, UINT32_MAX, MAGIC};
+    return block + 1;
+}
+
+static void *allocate(uint64_t size, bool zero)
+{
+    struct sim_process *process = sim_process();
+    if (process == NULL)
+        return zero ? calloc(1, size) : malloc(size);
+    struct sim_arena *arena = arena_of(process);
+    if (size >= BIG_BYTES)
+        return big_allocate(arena, size);
+    uint32_t class = class_of(size);
+    struct block *block = arena->free[class];
+    if (block != NULL) {
+        memcpy(&arena->free[class], block + 1, sizeof(void *));
+    } else {
+        uint64_t whole = class_size(class) + HEADER_BYTES;
+        if (whole > ARENA_BIG_AT - arena->used)
+            return NULL;
+        block = (struct block *)(void *)(arena->base + arena->used);
+        arena->used += whole;
+    }
+    *block = (struct block){size, class, MAGIC};
+    if (zero)
+        memset(block + 1, 0, size);
+    return block + 1;
+}
+
+static bool is_arena(const void *pointer)
+{
+    uint64_t address = (uintptr_t)pointer;
+    return address >= ARENAS_BASE && address < ARENAS_BASE + SIM_PROCESSES_MAX * ARENA_BYTES;
+}
+
+void *sim_malloc(size_t size);
+void *sim_calloc(size_t count, size_t size);
+void *sim_realloc(void *old, size_t size);
+void sim_free(void *pointer);
+void *sim_aligned_alloc(size_t alignment, size_t size);
+
+void *sim_malloc(size_t size)
+{
+    return allocate(size, false);
+}
+
+void *sim_calloc(size_t count, size_t size)
+{
+    return allocate(count * size, true);
+}
+
+void sim_free(void *pointer)
+{
+    if (pointer == NULL)
+        return;
+    if (!is_arena(pointer)) {
+        free(pointer);
+        return;
+    }
+    struct block *block = (struct block *)pointer - 1;
+    if (block->class == UINT32_MAX - 1) { /* aligned: the real one is named before it */
+        memcpy(&block, block, sizeof(block));
+    }
+    if (block->magic != MAGIC) {
+        sim_fail("free() of what is not allocated");
+        return;
+    }
+    block->magic = 0;
+    if (block->class == UINT32_MAX)
+        return;
+    struct sim_arena *arena = &arenas[((uintptr_t)pointer - ARENAS_BASE) / ARENA_BYTES];
+    memcpy(block + 1, &arena->free[block->class], sizeof(void *));
+    arena->free[block->class] = block;
+}
+
+void *sim_realloc(void *old, size_t size)
+{
+    void *fresh = allocate(size, false);
+    if (old != NULL && fresh != NULL) {
+        uint64_t before = ((struct block *)old - 1)->size;
+        memcpy(fresh, old, before < size ? before : size);
+        sim_free(old);
+    }
+    return fresh;
+}
+
+void *sim_aligned_alloc(size_t alignment, size_t size)
+{
+    uint8_t *memory = allocate(size + alignment + sizeof(struct block), false);
+    if (memory == NULL || sim_process() == NULL)
+        return memory == NULL ? NULL : (void *)(((uintptr_t)memory + alignment - 1) & ~(uintptr_t)(alignment - 1));
+    uintptr_t at = ((uintptr_t)memory + sizeof(struct block) + alignment - 1) & ~(uintptr_t)(alignment - 1);
+    struct block *block = (struct block *)at - 1, *real = (struct block *)(void *)memory - 1;
+    block->class = UINT32_MAX - 1;
+    memcpy(block, &real, sizeof(real));
+    return (void *)at;
+}
+
+char *sim_strndup(const char *text, size_t most);
+char *sim_strndup(const char *text, size_t most)
+{
+    size_t length = strnlen(text, most);
+    char *copy = allocate(length + 1, false);
+    if (copy != NULL) {
+        memcpy(copy, text, length);
+        copy[length] = 0;
+    }
+    return copy;
+}
+
+char *sim_strdup(const char *text);
+char *sim_strdup(const char *text)
+{
+    return sim_strndup(text, strlen(text));
+}
+
+/* ---- threads and locks; the product's objects hold ours ---- */
+
+struct lock {
+    struct sim_fiber *owner, *first;
+};
+struct condition {
+    struct sim_fiber *first;
+};
+_Static_assert(sizeof(struct lock) <= sizeof(pthread_mutex_t) && sizeof(struct condition) <= sizeof(pthread_cond_t),
+               "fits");
+
+static void list_append(struct sim_fiber **list, struct sim_fiber *fiber)
+{
+    fiber->next_waiter = NULL;
+    while (*list != NULL)
+        list = &(*list)->next_waiter;
+    *list = fiber;
+}
+
+static void list_remove(struct sim_fiber **list, struct sim_fiber *fiber)
+{
+    while (*list != NULL && *list != fiber)
+        list = &(*list)->next_waiter;
+    if (*list != NULL)
+        *list = fiber->next_waiter;
+}
+
+static struct sim_fiber *list_take(struct sim_fiber **list)
+{
+    struct sim_fiber *fiber = *list;
+    if (fiber != NULL)
+        *list = fiber->next_waiter;
+    return fiber;
+}
+
+int sim_pthread_mutex_init(struct lock *lock, const void *attributes);
+int sim_pthread_mutex_init(struct lock *lock, const void *attributes)
+{
+    (void)attributes;
+    *lock = (struct lock){0};
+    return 0;
+}
+
+int sim_pthread_mutex_destroy(struct lock *lock);
+int sim_pthread_mutex_destroy(struct lock *lock)
+{
+    if (lock->owner != NULL)
+        sim_fail("a mutex is destroyed while it is held");
+    return 0;
+}
+
+int sim_pthread_mutex_trylock(struct lock *lock);
+int sim_pthread_mutex_trylock(struct lock *lock)
+{
+    if (lock->owner != NULL)
+        return EBUSY;
+    lock->owner = sim_fiber;
+    return 0;
+}
+
+int sim_pthread_mutex_lock(struct lock *lock);
+int sim_pthread_mutex_lock(struct lock *lock)
+{
+    sim_preempt();
+    if (lock->owner == sim_fiber)
+        sim_fail("a mutex is locked twice by one thread");
+    while (lock->owner != NULL) {
+        list_append(&lock->first, sim_fiber);
+        (void)sim_wait(SIM_NEVER);
+    }
+    lock->owner = sim_fiber;
+    return 0;
+}
+
+int sim_pthread_mutex_unlock(struct lock *lock);
+int sim_pthread_mutex_unlock(struct lock *lock)
+{
+    if (lock->owner != sim_fiber)
+        sim_fail("a mutex is unlocked by another thread");
+    lock->owner = NULL;
+    struct sim_fiber *next = list_take(&lock->first);
+    if (next != NULL)
+        sim_wake(next);
+    sim_preempt();
+    return 0;
+}
+
+int sim_pthread_cond_init(struct condition *condition, const void *attributes);
+int sim_pthread_cond_init(struct condition *condition, const void *attributes)
+{
+    (void)attributes;
+    *condition = (struct condition){0};
+    return 0;
+}
+
+int sim_pthread_cond_destroy(struct condition *condition);
+int sim_pthread_cond_destroy(struct condition *condition)
+{
+    if (condition->first != NULL)
+        sim_fail("a condition is destroyed while somebody waits for it");
+    return 0;
+}
+
+static int condition_wait(struct condition *condition, struct lock *lock, uint64_t deadline_ns)
+{
+    list_append(&condition->first, sim_fiber);
+    lock->owner = NULL;
+    struct sim_fiber *next = list_take(&lock->first);
+    if (next != NULL)
+        sim_wake(next);
+    bool woken = sim_wait(deadline_ns);
+    if (!woken)
+        list_remove(&condition->first, sim_fiber);
+    while (lock->owner != NULL) {
+        list_append(&lock->first, sim_fiber);
+        (void)sim_wait(SIM_NEVER);
+    }
+    lock->owner = sim_fiber;
+    return woken ? 0 : ETIMEDOUT;
+}
+
+int sim_pthread_cond_wait(struct condition *condition, struct lock *lock);
+int sim_pthread_cond_wait(struct condition *condition, struct lock *lock)
+{
+    return condition_wait(condition, lock, SIM_NEVER);
+}
+
+int sim_pthread_cond_timedwait(struct condition *condition, struct lock *lock, const struct timespec *until);
+int sim_pthread_cond_timedwait(struct condition *condition, struct lock *lock, const struct timespec *until)
+{
+    uint64_t until_ns = (uint64_t)until->tv_sec * 1000000000u + (uint64_t)until->tv_nsec;
+    return until_ns <= sim_now_ns ? ETIMEDOUT : condition_wait(condition, lock, until_ns);
+}
+
+int sim_pthread_cond_signal(struct condition *condition);
+int sim_pthread_cond_signal(struct condition *condition)
+{
+    struct sim_fiber *one = list_take(&condition->first);
+    if (one != NULL)
+        sim_wake(one);
+    return 0;
+}
+
+int sim_pthread_cond_broadcast(struct condition *condition);
+int sim_pthread_cond_broadcast(struct condition *condition)
+{
+    while (condition->first != NULL)
+        (void)sim_pthread_cond_signal(condition);
+    return 0;
+}
+
+int sim_pthread_create(pthread_t *thread, const void *attributes, void *(*function)(void *), void *argument);
+int sim_pthread_create(pthread_t *thread, const void *attributes, void *(*function)(void *), void *argument)
+{
+    (void)attributes;
+    struct sim_fiber *fiber = sim_thread_start(function, argument);
+    *thread = (pthread_t)(uintptr_t)fiber;
+    return fiber == NULL ? EAGAIN : 0;
+}
+
+int sim_pthread_join(pthread_t thread, void **result);
+int sim_pthread_join(pthread_t thread, void **result)
+{
+    void *value = sim_thread_join((struct sim_fiber *)(uintptr_t)thread);
+    if (result != NULL)
+        *result = value;
+    return 0;
+}
+
+int sim_pthread_detach(pthread_t thread);
+int sim_pthread_detach(pthread_t thread)
+{
+    sim_thread_detach((struct sim_fiber *)(uintptr_t)thread);
+    return 0;
+}
+
+pthread_t sim_pthread_self(void);
+pthread_t sim_pthread_self(void)
+{
+    return (pthread_t)(uintptr_t)sim_fiber;
+}
+
+int sim_pthread_setname_np(pthread_t thread, const char *name);
+int sim_pthread_setname_np(pthread_t thread, const char *name)
+{
+    (void)thread, (void)name;
+    return 0;
+}
+
+int sim_pthread_sigmask(int how, const void *set, void *before);
+int sim_pthread_sigmask(int how, const void *set, void *before)
+{
+    (void)how, (void)set, (void)before;
+    return 0;
+}
+
+int sim_pthread_once(int *once, void (*function)(void));
+int sim_pthread_once(int *once, void (*function)(void))
+{
+    if (*once == 0) {
+        *once = 1; /* what runs once makes no simulated call that could yield before it is done */
+        function();
+    }
+    return 0;
+}
+
+int sim_pthread_key_create(unsigned *key, void (*destructor)(void *));
+int sim_pthread_key_create(unsigned *key, void (*destructor)(void *))
+{
+    struct sim_process *process = sim_process();
+    if (process->key_count == SIM_KEYS_MAX)
+        return EAGAIN;
+    *key = process->key_count;
+    process->key_destructors[process->key_count++] = destructor;
+    return 0;
+}
+
+int sim_pthread_setspecific(unsigned key, const void *value);
+int sim_pthread_setspecific(unsigned key, const void *value)
+{
+    sim_fiber->keys[key] = (void *)(uintptr_t)value;
+    return 0;
+}
+
+void *sim_pthread_getspecific(unsigned key);
+void *sim_pthread_getspecific(unsigned key)
+{
+    return sim_fiber->keys[key];
+}
+
+int sim_pthread_atfork(void (*before)(void), void (*parent)(void), void (*child)(void));
+int sim_pthread_atfork(void (*before)(void), void (*parent)(void), void (*child)(void))
+{
+    (void)before, (void)parent, (void)child;
+    return 0;
+}
+
+/* ---- time, chance, the machine ---- */
+
+uint64_t mc_clock_ns(void)
+{
+    return sim_now_ns;
+}
+
+uint64_t mc_clock_boot_ms(void)
+{
+    return sim_now_ns / SIM_MS;
+}
+
+uint64_t mc_random_u64(void)
+{
+    return sim_random(SIM_PRODUCT);
+}
+
+struct mc_id mc_random_id(void)
+{
+    uint64_t low = sim_random(SIM_PRODUCT);
+    return (struct mc_id){low, sim_random(SIM_PRODUCT)};
+}
+
+struct mc_id mc_host_id(void)
+{
+    return (struct mc_id){0x686f7374, sim_process()->machine + 1};
+}
+
+int sim_clock_gettime(int clock, struct timespec *now);
+int sim_clock_gettime(int clock, struct timespec *now)
+{
+    uint64_t base_s = clock == CLOCK_REALTIME ? 1800000000u : 0;
+    *now = (struct timespec){.tv_sec = (time_t)(base_s + sim_now_ns / 1000000000u),
+                             .tv_nsec = (long)(sim_now_ns % 1000000000u)};
+    return 0;
+}
+
+int sim_usleep(unsigned us);
+int sim_usleep(unsigned us)
+{
+    sim_sleep_ns(us * 1000ull + sim_below(SIM_SCHEDULE, 10000));
+    return 0;
+}
+
+int sim_nanosleep(const struct timespec *wanted, struct timespec *left);
+int sim_nanosleep(const struct timespec *wanted, struct timespec *left)
+{
+    (void)left;
+    sim_sleep_ns((uint64_t)wanted->tv_sec * 1000000000u + (uint64_t)wanted->tv_nsec + 1000);
+    return 0;
+}
+
+/* A spin is cut to one turn: the time in which it would have ended. */
+int sim_sched_yield(void);
+int sim_sched_yield(void)
+{
+    sim_sleep_ns(25000);
+    return 0;
+}
+
+int sim_sched_getaffinity(int process, size_t size, void *set);
+int sim_sched_getaffinity(int process, size_t size, void *set)
+{
+    (void)process, (void)size, (void)set;
+    return -1;
+}
+
+char *sim_getenv(const char *name);
+char *sim_getenv(const char *name)
+{
+    (void)name;
+    return NULL;
+}
+
+long sim_sysconf(int name);
+long sim_sysconf(int name)
+{
+    (void)name;
+    return 4;
+}
+
+unsigned sim_geteuid(void);
+unsigned sim_geteuid(void)
+{
+    return 1000;
+}
+
+int sim_getrlimit64(int what, void *limit);
+int sim_getrlimit64(int what, void *limit)
+{
+    (void)what, (void)limit;
+    return -1;
+}
+
+int sim_setrlimit64(int what, const void *limit);
+int sim_setrlimit64(int what, const void *limit)
+{
+    (void)what, (void)limit;
+    return -1;
+}
+
+_Noreturn void sim_abort(void);
+_Noreturn void sim_abort(void)
+{
+    sim_fail("abort()");
+    abort();
+}
+
+_Noreturn void sim_assert_failed(const char *file, int line, const char *text);
+_Noreturn void sim_assert_failed(const char *file, int line, const char *text)
+{
+    sim_fail("assertion failed at %s:%d: %s", file, line, text);
+    abort(); /* without a fiber there is no way back */
+}
+
+/* ---- copies, with a break in the middle ---- */
+
+void (*sim_in_copy)(struct sim_process *process);
+
+uint32_t sim_copy_crc32c(void *target, const void *source, size_t length, uint32_t crc);
+uint32_t sim_copy_crc32c(void *target, const void *source, size_t length, uint32_t crc)
+{
+    if (length > 1 && sim_fiber != NULL && sim_once_in(SIM_SCHEDULE, 4)) {
+        size_t first = 1 + sim_below(SIM_SCHEDULE, (uint32_t)length - 1);
+        crc = mc_copy_crc32c(target, source, first, crc);
+        if (sim_in_copy != NULL)
+            sim_in_copy(sim_process());
+        sim_sleep_ns(500 + sim_below(SIM_SCHEDULE, sim_once_in(SIM_SCHEDULE, 8) ? 3000000 : 20000));
+        target = (uint8_t *)target + first;
+        source = (const uint8_t *)source + first;
+        length -= first;
+    }
+    return mc_copy_crc32c(target, source, length, crc);
+}
+
+uint32_t sim_copy_crc32c_stream(void *target, const void *source, size_t length, uint32_t crc);
+uint32_t sim_copy_crc32c_stream(void *target, const void *source, size_t length, uint32_t crc)
+{
+    return sim_copy_crc32c(target, source, length, crc);
+}
+
+uint32_t sim_crc32c(uint32_t crc, const void *data, size_t length);
+uint32_t sim_crc32c(uint32_t crc, const void *data, size_t length)
+{
+    sim_preempt();
+    return mc_crc32c(crc, data, length);
+}
+
+/* ---- the log ---- */
+
+_Atomic int mc_log_threshold = MC_LOG_ERROR + 1;
+
+void mc_log_set_level(enum mc_log_level level)
+{
+    (void)level;
+}
+
+bool mc_log_parse_level(const char *text, enum mc_log_level *level)
+{
+    (void)text, (void)level;
+    return false;
+}
+
+void mc_log_write(enum mc_log_level level, const char *file, int line, const char *format, ...)
+{
+    char text[512];
+    va_list arguments;
+    if (!sim_tracing)
+        return;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    const char *slash = strrchr(file, '/');
+    sim_trace("%c %s:%d %s", "TDIWE"[level], slash == NULL ? file : slash + 1, line, text);
+}
+
+bool mc_log_allowed(struct mc_log_limit *limit, uint64_t *held_back)
+{
+    (void)limit;
+    *held_back = 0;
+    return true;
+}

@@ -1,0 +1,148 @@
+/* The simulated machine: fibers, processes, a virtual clock, chance. Everything of a run follows from the seed: nothing
+ * of the host's time, addresses or scheduling may come in.
+ *
+ * A process is one life of a master, store node or client: fibers (its threads), descriptors, an arena for malloc and
+ * an image of the product's variables. kill -9 drops all of them between two instructions of its fibers: at the next
+ * simulated call or in the middle of a copy. What it shared with others (memory files, bytes already sent) stays.
+ */
+#ifndef SIM_SIM_H
+#define SIM_SIM_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SIM_PROCESSES_MAX 16u /* places; each holds one life at a time */
+#define SIM_FDS_MAX 1024u
+#define SIM_KEYS_MAX 16u
+#define SIM_NEVER UINT64_MAX
+#define SIM_MS 1000000ull
+
+/* ---- chance: independent streams, so that leaving out a fault changes little else ---- */
+
+enum sim_stream { SIM_PLAN, SIM_NET, SIM_SCHEDULE, SIM_PRODUCT, SIM_FAULTS, SIM_STREAMS };
+
+void sim_random_start(uint64_t seed);
+uint64_t sim_random(enum sim_stream stream);
+/* 0 .. count - 1 */
+uint32_t sim_below(enum sim_stream stream, uint32_t count);
+/* Once in `in` times. */
+static inline bool sim_once_in(enum sim_stream stream, uint32_t in)
+{
+    return sim_below(stream, in) == 0;
+}
+
+/* ---- processes and fibers ---- */
+
+struct sim_process;
+struct sim_file;
+
+struct sim_fiber {
+    struct sim_process *process;
+    void *stack, *context; /* context: the saved stack pointer */
+    void *(*function)(void *argument);
+    void *argument, *result;
+    int saved_errno;
+    uint32_t serial; /* of the current wait: what was queued for an earlier one is void */
+    bool used, finished, detached, is_waiting, timed_out;
+    struct sim_fiber *next_waiter, *next_parked, *joiner, *next;
+    void *keys[SIM_KEYS_MAX];
+};
+
+struct sim_process {
+    uint32_t place, life; /* life: counts the processes in that place */
+    char name[24];
+    bool alive, stopped, closing;
+    uint32_t address, machine; /* 10.0.0.address; machine: shares memory and abstract names */
+    uint16_t port_next;
+    struct sim_fiber *fibers, *parked;
+    struct sim_file *fds[SIM_FDS_MAX];
+    int fd_top;
+    struct sim_arena *arena;
+    uint32_t key_count;
+    void (*key_destructors[SIM_KEYS_MAX])(void *value);
+    uint8_t *image; /* of the product's variables */
+    void *core;     /* of a master */
+    uint64_t stopped_at_ns, stopped_ns;
+    void (*main)(struct sim_process *process);
+};
+
+extern uint64_t sim_now_ns;
+extern struct sim_process sim_processes[SIM_PROCESSES_MAX];
+extern struct sim_fiber *sim_fiber; /* the running one, NULL in the driver */
+extern bool sim_tracing;
+extern uint64_t sim_messages, sim_hash, sim_events;
+extern uint32_t sim_delay_us_max, sim_preempt_in; /* drawn by the plan */
+
+static inline struct sim_process *sim_process(void)
+{
+    return sim_fiber == NULL ? NULL : sim_fiber->process;
+}
+
+struct sim_process *sim_process_start(uint32_t place, const char *name, uint32_t machine,
+                                      void (*main)(struct sim_process *process));
+/* From the driver only. */
+void sim_process_kill(struct sim_process *process);
+void sim_process_stop(struct sim_process *process);
+void sim_process_continue(struct sim_process *process);
+/* How long it was stopped so far. */
+uint64_t sim_process_stopped_ns(const struct sim_process *process);
+
+/* A fiber waits: until sim_wake or the deadline. True: woken. */
+bool sim_wait(uint64_t deadline_ns);
+void sim_wake(struct sim_fiber *fiber);
+/* A point where another process may run, or this one may be stopped or killed. */
+void sim_preempt(void);
+void sim_sleep_ns(uint64_t ns);
+
+/* The driver: function(argument) at that time. */
+void sim_at(uint64_t time_ns, void (*function)(void *argument), void *argument);
+/* Runs what is due until the time, or until nothing is left, or until somebody fails. */
+void sim_run(uint64_t until_ns);
+/* Called on a fiber in the middle of a copy: the plan may stop or kill the process there. May be NULL. */
+extern void (*sim_in_copy)(struct sim_process *process);
+/* Throws everything away; the next run starts at time 0. */
+void sim_reset(uint64_t seed);
+
+/* ---- verdicts ---- */
+
+/* The run has shown a fault. Does not return when called on a fiber. */
+void sim_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+extern bool sim_failed;
+extern char sim_failure[512];
+void sim_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
+#define sim_say(...)                                                                                                   \
+    do {                                                                                                               \
+        if (sim_tracing)                                                                                               \
+            sim_trace(__VA_ARGS__);                                                                                    \
+    } while (0)
+/* Goes into the hash that two runs of one seed must share. */
+static inline void sim_note(uint64_t value)
+{
+    sim_hash = (sim_hash ^ value ^ sim_now_ns) * 0x9e3779b97f4a7c15ull;
+    sim_hash ^= sim_hash >> 29;
+}
+
+/* ---- memory of the run, gone with sim_reset ---- */
+
+void *sim_allocate(size_t size); /* zeroed */
+
+/* ---- descriptors (net.c, files.c) ---- */
+
+void sim_net_reset(void);
+void sim_files_reset(void);
+void sim_process_close_files(struct sim_process *process);
+/* Messages between the two processes wait while it is set. */
+void sim_partition(uint32_t a, uint32_t b, bool is_cut);
+bool sim_is_partitioned(uint32_t a, uint32_t b);
+/* Breaks one tcp connection; false when there is none. */
+bool sim_break_connection(void);
+/* Flips a bit in the data of some memory file; false when there is none. */
+bool sim_flip_bit(void);
+/* Calls visit for each segment that a living process serves. */
+void sim_each_segment(void (*visit)(const char *owner, const uint8_t *index, uint64_t index_size, const uint8_t *data,
+                                    uint64_t data_size));
+void sim_arena_reset(struct sim_process *process);
+
+#endif
