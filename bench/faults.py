@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""The same faults on the original and on this tree, side by side: time to recover, keys lost, calls past their deadline, slowest call.
+
+    ./dev bench faults [--quick] [--rounds N] [--only ours|original] [--json FILE]
+
+Four store nodes, a million keys of 512 bytes for ours and a tenth of it for the original (it puts them more slowly; a quarter of both with
+--quick). The faults: the master is killed and started again; a store node is killed; stopped for five seconds; killed and started again.
+
+"recovered" is the time from the fault until the last key that came back at all had come back, puts succeeded, and calls took less than 200 ms.
+"keys lost" is what cannot be read at the end. The deadline is 5 s for both: ours promises it, the original has no such setting.
+"""
+import argparse
+import json
+import os
+import pathlib
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from contestants import Original, Ours, free_port  # noqa: E402
+from contestants.base import HERE, ROOT, START_SECONDS_MAX, Process, accepts, answers  # noqa: E402
+
+NODES = 4
+SIZE = 512
+KEYS = {"ours": 1_000_000, "original": 100_000}
+STOPPED_S = 5.0
+SETTLE_S = 1.0
+FAULTS = ("master killed, restarted", "node killed", "node stopped 5 s", "node killed, restarted")
+ROWS = (
+    ("recovered", "recovered after s", "{:.2f}"), ("lost", "keys lost", "{:d}"), ("lost_percent", "keys lost %", "{:.1f}"),
+    ("late", "calls past 5 s", "{:d}"), ("slowest_ms", "slowest call ms", "{:.0f}"), ("failed_puts", "failed puts", "{:d}"), ("wrong", "wrong bytes", "{:d}"),
+)  # fmt: skip
+
+
+class Deployment:
+    """A master, nodes and a client of one contestant, in a folder of their own."""
+
+    def __init__(self, contestant, logs, keys):
+        self.contestant, self.logs = contestant, logs
+        self.cores = os.sched_getaffinity(0)
+        self.port, self.metrics_port = free_port(), free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        # Twice what is needed, so that nothing is evicted; a slot and an alignment unit for every key.
+        self.segment = max(256 << 20, (keys * (SIZE + 512) * 2 // NODES + (1 << 20) - 1 >> 20) << 20)
+        self.data = pathlib.Path(tempfile.mkdtemp(prefix="mc-bench-faults-", dir="/dev/shm"))
+        self.master, self.nodes, self.client = None, [], None
+
+    def process(self, role, command, talk=False):
+        return Process(command, self.logs / f"faults-{self.contestant.name}-{role}.log", self.cores, self.contestant.env, talk)
+
+    def start_master(self):
+        self.master = self.process("master", self.contestant.server_command(self.port, self.metrics_port))
+
+    def wait_master(self):
+        end = time.monotonic() + START_SECONDS_MAX
+        while not accepts(self.port) or not answers(self.contestant.health_url(self.metrics_port)):
+            if time.monotonic() > end or self.master.child.poll() is not None:
+                self.master.fail("does not answer")
+            time.sleep(0.005)
+
+    def node_command(self, number):
+        bench = getattr(self.contestant, "bench", None)
+        if bench:
+            text = subprocess.run([str(bench), "node", "--help"], capture_output=True, text=True, env={**os.environ, **self.contestant.env}).stdout
+            option = next((name for name in ("--data_dir", "--data-dir", "--data") if f"{name} " in text), None)
+            if option:
+                folder = self.data / str(number)
+                folder.mkdir(exist_ok=True)
+                return [bench, "node", "--master", self.address, "--segment", self.segment, option, folder]
+        return [self.contestant.python, HERE / "worker.py", "node", "--address", self.address, "--segment", self.segment]
+
+    def start_node(self, number):
+        return self.process(f"node{number}", self.node_command(number), talk=True)
+
+    def start(self):
+        self.start_master()
+        self.wait_master()
+        self.nodes = [self.start_node(number) for number in range(NODES)]
+        time.sleep(SETTLE_S * 3)
+        for node in self.nodes:
+            if node.child.poll() is not None:
+                node.fail("has ended")
+        self.client = self.process("client", [self.contestant.python, HERE / "faults_worker.py", "--address", self.address], talk=True)
+        self.client.read(START_SECONDS_MAX)
+        return self
+
+    def end(self):
+        for process in [self.client, *self.nodes, self.master]:
+            if process is not None:
+                if process.child.poll() is None:
+                    process.child.send_signal(signal.SIGCONT)
+                    process.child.kill()
+                process.stop()
+        shutil.rmtree(self.data, ignore_errors=True)
+
+    # -- faults --
+
+    def break_it(self, fault):
+        """Does it; returns what undoes it later, or None."""
+        if fault.startswith("master"):
+            self.master.child.kill()
+            self.master.child.wait()
+            self.start_master()
+            return None
+        victim = self.nodes[0]
+        if "stopped" in fault:
+            victim.child.send_signal(signal.SIGSTOP)
+            timer = threading.Timer(STOPPED_S, victim.child.send_signal, [signal.SIGCONT])
+            timer.start()
+            return timer
+        victim.child.kill()
+        victim.child.wait()
+        if "restarted" in fault:
+            self.nodes[0] = self.start_node(0)
+        return None
+
+
+def measure(contestant, fault, keys, limit_s, logs):
+    deployment = Deployment(contestant, logs, keys)
+    try:
+        deployment.start()
+        filled = deployment.client.ask(step="fill", count=keys, size=SIZE)
+        if filled["stored"] < keys // 2:
+            raise RuntimeError(f"only {filled['stored']} of {keys} keys could be put")
+        time.sleep(SETTLE_S)
+        at = time.monotonic()
+        timer = deployment.break_it(fault)
+        result = deployment.client.ask(step="watch", fault=at, limit_s=limit_s)
+        if timer is not None:
+            timer.join()
+            time.sleep(2 * SETTLE_S)
+        final = deployment.client.ask(step="verify")
+    finally:
+        deployment.end()
+    times = (result["found_s"], result["trouble_s"], result["puts_s"])
+    stored = filled["stored"]
+    return {
+        "keys": stored, "put_keys_per_s": stored / max(filled["seconds"], 1e-9), "recovered": None if None in times else max(times),
+        "lost": final["lost"], "lost_percent": 100.0 * final["lost"] / stored, "late": result["late"], "slowest_ms": result["slowest_ms"],
+        "failed_puts": result["failed_puts"], "wrong": result["wrong"] + final["wrong"], "calls": result["calls"],
+    }  # fmt: skip
+
+
+def text_of(values, form):
+    def one(value):
+        return "never" if value is None else form.format(value)
+    if len(values) == 1:
+        return one(values[0])
+    ordered = sorted(values, key=lambda value: float("inf") if value is None else value)
+    return f"{one(ordered[len(ordered) // 2])} ({one(ordered[0])}-{one(ordered[-1])})"
+
+
+def show(results, contestants):
+    print(f"\n{'fault':28}{'':22}" + "".join(f"{contestant.title:>32}" for contestant in contestants))
+    for fault in FAULTS:
+        runs = {contestant.name: results.get((contestant.name, fault), []) for contestant in contestants}
+        if not any(runs.values()):
+            continue
+        keys = "".join(f"{text_of([run['keys'] for run in runs[c.name]], '{:d}') if runs[c.name] else 'failed':>32}" for c in contestants)
+        print(f"{fault:28}{'keys':22}{keys}")
+        for name, title, form in ROWS:
+            cells = "".join(f"{text_of([run[name] for run in runs[c.name]], form) if runs[c.name] else '-':>32}" for c in contestants)
+            print(f"{'':28}{title:22}{cells}")
+    print("Median, least and most of the rounds where there is more than one.", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--only", choices=("ours", "original"))
+    parser.add_argument("--fault", choices=FAULTS, action="append")
+    parser.add_argument("--keys", type=int, help="instead of the usual number, for all")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds after which a fault is not waited for any longer")
+    parser.add_argument("--ours-build", type=pathlib.Path, help="a build folder (with MC_PYTHONPATH) instead of the wheel of this tree")
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    cache = ROOT / ".cache"
+    logs = cache / "bench" / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    for old in logs.glob("faults-*.log"):
+        old.unlink()
+    contestants = [contestant for contestant in (Ours(), Original()) if options.only in (None, contestant.name)]
+    for contestant in contestants:
+        if contestant.name == "ours" and options.ours_build:
+            contestant.use_build(sys.executable, os.environ.get("MC_PYTHONPATH"), options.ours_build / "mooncake_master",
+                                 options.ours_build / "mooncake_bench")
+        else:
+            contestant.prepare(cache)
+    results, problems = {}, []
+    for number in range(options.rounds):
+        for fault in options.fault or FAULTS:
+            for contestant in contestants if number % 2 == 0 else contestants[::-1]:
+                keys = options.keys or KEYS[contestant.name] // (4 if options.quick else 1)
+                begun = time.monotonic()
+                try:
+                    results.setdefault((contestant.name, fault), []).append(measure(contestant, fault, keys, options.limit, logs))
+                except (RuntimeError, OSError, ValueError) as error:
+                    problems.append(f"{contestant.name}, {fault}: {error}")
+                    print("PROBLEM: " + problems[-1], flush=True)
+                print(f"round {number + 1}: {contestant.name}, {fault} ({time.monotonic() - begun:.1f} s)", flush=True)
+    show({key: runs for key, runs in results.items() if runs}, contestants)
+    if options.json:
+        rows = [{"contestant": name, "fault": fault, "runs": runs} for (name, fault), runs in results.items()]
+        options.json.write_text(json.dumps({"machine": platform.platform(), "cores": os.cpu_count(), "results": rows, "problems": problems}, indent=1))
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Faults on real processes, and a verdict on what their clients saw.
+
+    MC_BUILD=.cache/build-release MC_PYTHONPATH=.cache/pypath-release python3 tests/faults/run.py --minutes 2 --seed 7
+
+Starts a cluster on hosts of its own (network namespaces), lets clients put, get, remove and ask, kills, stops, partitions and slows one or two
+processes at a time, waits after every fault until all is well, and judges the histories (checker.py). Exit code 0: no violation, no call past its
+deadline, nothing lost that had to stay, all recovered. --seed draws the same faults and operations again, though not the same timing.
+MC_FAULT_MINUTES sets the length where --minutes does not. --expect lossy: objects may be lost when a master restarts.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(HERE))
+import conftest  # noqa: E402,F401  sets the environment
+
+import harness  # noqa: E402
+from network import Network  # noqa: E402
+
+
+def expects_survival():
+    """A master without recovery starts empty. It came with nodes that know a data directory."""
+    return harness.data_option() is not None
+
+
+def can_fail_over():
+    text = subprocess.run([harness.BUILD / "mooncake_master", "--help"], capture_output=True, text=True).stdout
+    line = next((line for line in text.splitlines() if line.startswith("  --enable_ha ")), "accepted")
+    return "accepted" not in line
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=float(os.environ.get("MC_FAULT_MINUTES", "2")))
+    parser.add_argument("--seed", default=os.environ.get("MC_FAULT_SEED"))
+    parser.add_argument("--masters", type=int, help="1, or 3 with an etcd of three members; default: 3 where the master can do it, else 1")
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--clients", type=int, default=3)
+    parser.add_argument("--keys", type=int, default=16, help="few keys: much happens to each")
+    parser.add_argument("--rate", type=float, default=600.0, help="calls per second of each client, about")
+    parser.add_argument("--rolling", action="store_true", help="instead of faults: every process restarts in turn, a node joins, one leaves")
+    parser.add_argument("--cold", action="store_true", help="nodes without a data directory")
+    parser.add_argument("--expect", choices=("auto", "lossy", "survive"), default=os.environ.get("MC_FAULT_EXPECT", "auto"))
+    parser.add_argument("--only", default="", help="such faults alone, for example kill:master,stop:node")
+    parser.add_argument("--absent", choices=("proves", "nothing"), default="proves",
+                        help="whether a remove that answered 'no such object' proves that the value cannot come back")
+    parser.add_argument("--json")
+    parser.add_argument("--folder", action="store_true", help="keeps logs and histories also when all is good")
+    options = parser.parse_args()
+    seed = options.seed or str(random.SystemRandom().randrange(10**6))
+    masters = options.masters or (3 if can_fail_over() else 1)
+    survives = options.expect == "survive" or options.expect == "auto" and expects_survival()
+    length = "a rolling restart" if options.rolling else f"{options.minutes} minutes"
+    print(f"faults: seed {seed}, {length}, {masters} master(s), {options.nodes} nodes, {options.clients} clients; "
+          f"objects {'survive' if survives else 'may be lost with'} a master", flush=True)
+    network = Network.make()
+    cluster = harness.Cluster(network, seed, masters, options.nodes, options.clients, not options.cold, options.keys, options.rate)
+    try:
+        trial = harness.Trial(cluster, 0 if options.rolling else options.minutes, survives, [word for word in options.only.split(",") if word])
+        trial.absent_removes_prove = options.absent == "proves"
+        result = trial.run()
+    finally:
+        cluster.end()
+        network.end()
+    trial.show(result)
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(result, indent=1), encoding="utf-8")
+    if result["good"] and not options.folder:
+        cluster.forget()
+    else:
+        print(f"  logs and histories: {cluster.folder}")
+    print(f"faults: {'good' if result['good'] else 'BAD'} (seed {seed})")
+    return 0 if result["good"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

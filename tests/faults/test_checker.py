@@ -1,0 +1,234 @@
+"""The checker catches what it must, and lets pass what is allowed: histories made by hand, and random ones against a search of all orders."""
+import itertools
+import random
+import time
+
+import pytest
+
+import checker
+import history
+from history import EXIST, GET, PUT, REMOVE, WRONG_BYTES, Operation
+
+MISS = checker.OBJECT_NOT_FOUND
+
+
+def op(operation, invoked, returned, value=0, code=0, client=0, key=1):
+    return Operation(invoked, returned, value, code, 0, key, operation, client)
+
+
+def put(invoked, returned, value, code=0, **more):
+    return op(PUT, invoked, returned, value, code, **more)
+
+
+def get(invoked, returned, value, **more):
+    return op(GET, invoked, returned, value, 100 if value else MISS, **more)
+
+
+def remove(invoked, returned, code=0, **more):
+    return op(REMOVE, invoked, returned, 0, code, **more)
+
+
+def exist(invoked, returned, code, **more):
+    return op(EXIST, invoked, returned, 0, code, **more)
+
+
+def kinds(operations, **options):
+    return sorted({violation.kind for violation in checker.check(operations, **options).violations})
+
+
+GOOD = {
+    "nothing": [],
+    "put, get": [put(1, 2, 1), get(3, 4, 1), exist(5, 6, 1)],
+    "a get that overlaps its put": [put(1, 10, 1), get(2, 3, 1)],
+    "a miss after a put": [put(1, 2, 1), get(3, 4, 0)],
+    "a miss between two hits (hidden for a while)": [put(1, 2, 1), get(3, 4, 1), get(5, 6, 0), get(7, 8, 1)],
+    "the first of two puts stays": [put(1, 2, 1), put(3, 4, 2), get(5, 6, 1)],
+    "forgotten, then the second put stays": [put(1, 2, 1), put(3, 4, 2), get(5, 6, 2)],
+    "two puts at once, either wins": [put(1, 4, 1), put(2, 3, 2), get(5, 6, 1)],
+    "removed and put again": [put(1, 2, 1), get(3, 4, 1), remove(5, 6), put(7, 8, 2), get(9, 10, 2)],
+    "a get that overlaps the removal": [put(1, 2, 1), remove(3, 6), get(4, 5, 1)],
+    "a get that began before the removal ended": [put(1, 2, 1), remove(3, 6), get(5, 9, 1)],
+    "a removal that overlaps the put": [put(1, 5, 1), remove(2, 3), get(6, 7, 1)],
+    "a removal that failed": [put(1, 2, 1), remove(3, 4, code=-901), get(5, 6, 1)],
+    "a removal that never ended": [put(1, 2, 1), remove(3, None), get(5, 6, 1)],
+    "a failed put that took effect later": [put(1, 2, 1, code=-901), remove(3, 4), get(5, 6, 1)],
+    "a put of a killed process": [put(1, None, 1), get(9, 10, 1)],
+    "a value of a put that nobody needs, between two others": [put(1, 2, 1), get(3, 4, 1), put(4, 7, 2), get(5, 6, 2), put(8, 9, 3), get(10, 11, 3)],
+    "touching intervals": [put(1, 2, 1), get(5, 6, 1), put(1, 5, 2), get(6, 7, 2)],
+    "exist during the put": [put(1, 5, 1), exist(2, 3, 1)],
+    "exist while removed at the same time": [put(1, 2, 1), remove(3, 6), exist(4, 5, 1)],
+    "two keys": [put(1, 2, 1, key=1), remove(3, 4, key=2), get(5, 6, 1, key=1)],
+    "a get that never ended": [get(1, None, 7)],
+}
+
+BAD = {
+    "wrong bytes": ("wrong bytes", [put(1, 2, 1), op(GET, 3, 4, 0, WRONG_BYTES)]),
+    "a value that nobody put": ("never written", [put(1, 2, 1), get(3, 4, 2)]),
+    "a value of another key": ("never written", [put(1, 2, 1, key=1), put(1, 2, 2, key=2), get(3, 4, 1, key=2)]),
+    "read before written": ("read before written", [get(1, 2, 1), put(3, 4, 1)]),
+    "removed, read again": ("forgotten came back", [put(1, 2, 1), remove(3, 4), get(5, 6, 1)]),
+    "removed, read again, with the put's value read before": ("forgotten came back", [put(1, 20, 1), get(2, 3, 1), remove(4, 5), get(6, 7, 1)]),
+    "a failed put's value, seen, removed, seen again": ("forgotten came back", [put(1, 2, 1, code=-900), get(3, 4, 1), remove(5, 6), get(7, 8, 1)]),
+    "a killed client's value, seen, removed, seen again": ("forgotten came back", [put(1, None, 1), get(3, 4, 1), remove(5, 6), get(7, 8, 1)]),
+    "not there for a remove, then read": ("forgotten came back", [put(1, 2, 1), remove(3, 4, code=MISS), get(5, 6, 1)]),
+    "replaced, then back": ("came back", [put(1, 2, 1), get(3, 4, 1), put(5, 6, 2), get(7, 8, 2), get(9, 10, 1)]),
+    "the second put won while the first was there": ("came back", [put(1, 2, 1), put(3, 4, 2), get(5, 6, 1), get(7, 8, 2)]),
+    "overwritten and back": ("came back", [put(1, 2, 1), put(3, 5, 2), get(3, 4, 2), get(7, 8, 1)]),
+    "two values in turn": ("came back", [put(1, 2, 1), put(1, 2, 2), get(3, 4, 1), get(5, 6, 2), get(7, 8, 1), get(9, 10, 2)]),
+    "exists though nobody put": ("exists unwritten", [exist(1, 2, 1), put(3, 4, 1)]),
+    "exists after its removal": ("forgotten exists", [put(1, 2, 1), remove(3, 4), exist(5, 6, 1)]),
+    "leased after its removal": ("forgotten exists", [put(1, 2, 1), remove(3, 4), remove(5, 6, code=-706)]),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good(name):
+    for order in itertools.islice(itertools.permutations(GOOD[name]), 24):
+        assert kinds(order) == []
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad(name):
+    kind, operations = BAD[name]
+    for order in itertools.islice(itertools.permutations(operations), 24):
+        assert kinds(order) == [kind]
+
+
+def test_misses_prove_only_when_asked():
+    operations = [put(1, 2, 1), get(3, 4, 0), get(5, 6, 1)]
+    assert kinds(operations) == []
+    assert kinds(operations, misses_prove=True) == ["forgotten came back"]
+    operations = [put(1, 2, 1), exist(3, 4, 0), exist(5, 6, 1)]
+    assert kinds(operations) == []
+    assert kinds(operations, misses_prove=True) == ["forgotten exists"]
+
+
+def test_an_absent_remove_proves_unless_told():
+    assert kinds([put(1, 2, 1), remove(3, 4, code=MISS), get(5, 6, 1)], absent_removes_prove=False) == []
+
+
+def test_late_effects_can_be_bounded():
+    operations = [put(1, 2, 1, code=-901), remove(3, 4), remove(20, 21), get(22, 23, 1)]
+    assert kinds(operations) == []
+    assert kinds(operations, late_ns=10) == ["forgotten came back"]
+    killed = [put(1, None, 1, client=5), remove(20, 21), get(22, 23, 1)]
+    assert kinds(killed, late_ns=10) == []
+    assert kinds(killed, late_ns=10, died={5: 4}) == ["forgotten came back"]
+
+
+def test_a_value_put_twice_is_a_broken_history():
+    with pytest.raises(ValueError):
+        checker.check([put(1, 2, 1), put(3, 4, 1)])
+
+
+def explainable(operations):
+    """The same question answered by trying: every order of moments on the grid of times, with forgetting at will."""
+    times = sorted({moment for o in operations for moment in (o.invoked, o.returned) if moment is not None} | {10 ** 6})
+    # A moment is a point or the gap behind it; several events may share one, in any order.
+    slots = [t * 2 + half for t in times for half in (0, 1)]
+    pending = [o for o in operations if o.returned is not None or o.operation == PUT]
+    seen = set()
+
+    def windows(o):
+        last = o.returned if o.returned is not None and not (o.operation == PUT and o.code != 0) else 10 ** 6
+        return o.invoked * 2, last * 2
+
+    def search(slot, state, left):
+        if (slot, state, left) in seen:
+            return False
+        seen.add((slot, state, left))
+        must = [i for i in left if windows(pending[i])[1] < slots[slot]]
+        if any(not (pending[i].operation == PUT and pending[i].code != 0) for i in must):
+            return False
+        if not any(not (pending[i].operation == PUT and (pending[i].code != 0 or pending[i].returned is None)) for i in left):
+            return True
+        if state is not None and search(slot, None, left):
+            return True
+        for i in left:
+            o = pending[i]
+            first, last = windows(o)
+            if not first <= slots[slot] <= last:
+                continue
+            after = state
+            if o.operation == PUT:
+                after = o.value if state is None else state
+            elif o.operation == GET and o.code > 0 and state != o.value:
+                continue
+            elif o.operation == EXIST and o.code == 1 and state is None:
+                continue
+            elif o.operation == REMOVE and o.code in (0, MISS):
+                if o.code == MISS and state is not None:
+                    continue
+                after = None
+            if search(slot, after, left - {i}):
+                return True
+        return slot + 1 < len(slots) and search(slot + 1, state, left)
+
+    return search(0, None, frozenset(range(len(pending))))
+
+
+def random_history(draw):
+    operations, values = [], 0
+    for _ in range(draw.randint(2, 6)):
+        invoked = draw.randint(1, 12)
+        returned = invoked + draw.randint(1, 4)
+        kind = draw.choice([PUT, PUT, GET, GET, GET, REMOVE, EXIST])
+        if kind == PUT:
+            values += 1
+            code = draw.choice([0, 0, 0, -901])
+            operations.append(put(invoked, draw.choice([returned] * 4 + [None]) if code == 0 else returned, values, code))
+        elif kind == GET:
+            operations.append(get(invoked, returned, draw.randint(1, 3)))
+        elif kind == REMOVE:
+            operations.append(remove(invoked, returned, draw.choice([0, MISS])))
+        else:
+            operations.append(exist(invoked, returned, 1))
+    return operations
+
+
+def test_it_agrees_with_a_search_of_all_orders():
+    draw = random.Random(4)
+    verdicts = {True: 0, False: 0}
+    for _ in range(3000):
+        operations = random_history(draw)
+        good = kinds(operations) == []
+        verdicts[good] += 1
+        # What exists say is judged one by one here and together there: the search may find more, never less.
+        if any(o.operation == EXIST for o in operations) and good:
+            continue
+        assert good == explainable(operations), [checker.describe(o) for o in operations]
+    assert min(verdicts.values()) > 300
+
+
+def test_a_million_operations_take_seconds():
+    operations, now, value = [], 0, 0
+    for number in range(1_000_000):
+        now += 3
+        key = number % 16
+        if number % 8 == key % 8 and number % 64 < 8:
+            value += 1
+            operations.append(put(now, now + 2, value, key=key))
+        else:
+            operations.append(get(now, now + 2, 0, key=key))
+    start = time.monotonic()
+    report = checker.check(operations)
+    assert report.count == 0 and report.operations == 1_000_000
+    assert time.monotonic() - start < 60
+
+
+def test_a_history_survives_its_process(tmp_path):
+    import os
+    path = tmp_path / "h"
+    pid = os.fork()
+    if pid == 0:
+        writer = history.Writer(path)
+        for number in range(50_000):  # more than one growth of the file
+            at = writer.invoke(PUT, 7, number + 1)
+            writer.done(at, 0, number + 1)
+        writer.invoke(GET, 7)
+        os.kill(os.getpid(), 9)
+    os.waitpid(pid, 0)
+    operations = history.read(path, client=3)
+    assert len(operations) == 50_001
+    assert all(o.returned >= o.invoked and o.code == 0 for o in operations[:-1])
+    assert operations[-1].returned is None and operations[-1].operation == GET and operations[-1].client == 3

@@ -1,0 +1,108 @@
+"""The parts of the harness that judge: bytes, deadlines, and what a fault may cost."""
+import ctypes
+from types import SimpleNamespace
+
+import pytest
+
+import harness
+import worker
+from history import GET, Operation
+
+MS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def content():
+    return worker.Content()
+
+
+def written(content, key, value):
+    buffer = ctypes.create_string_buffer(worker.SIZE_MAX)
+    return buffer, content.write(key, value, ctypes.addressof(buffer))
+
+
+@pytest.mark.parametrize("value", range(1, 30))
+def test_bytes_name_their_value(content, value):
+    buffer, size = written(content, 7, value)
+    place = ctypes.addressof(buffer)
+    assert size == content.size(value) and content.read(7, place, size) == value
+    assert content.read(8, place, size) is None
+    assert content.read(7, place, size - 1) is None
+    assert content.read(7, place, 0) is None
+    for at in (0, 8, 16, 24, size // 2, size - 1):
+        was = buffer[at]
+        buffer[at] = bytes([was[0] ^ 1])
+        assert content.read(7, place, size) is None, f"byte {at}"
+        buffer[at] = was
+    assert content.read(7, place, size) == value
+
+
+def test_a_mixture_of_two_values_is_seen(content):
+    first = 1
+    second = next(value for value in range(2, 100) if content.size(value) == content.size(first))
+    (one, size), (other, _) = written(content, 7, first), written(content, 7, second)
+    for at in range(32, size, max(size // 50, 1)):
+        mixed = ctypes.create_string_buffer(one.raw[:at] + other.raw[at:size], size)
+        assert content.read(7, ctypes.addressof(mixed), size) is None
+    for key in (8, 9):
+        strange, _ = written(content, key, first)
+        mixed = ctypes.create_string_buffer(one.raw[:24] + strange.raw[24:size], size)
+        assert content.read(7, ctypes.addressof(mixed), size) is None
+
+
+def call(took_ms, noise_ms=0, start=1000):
+    return Operation(start * MS, (start + took_ms) * MS, 0, -901, noise_ms * MS, 1, GET, 1)
+
+
+class Quiet:
+    def __init__(self, worst=0):
+        self.most = worst
+
+    def worst(self, first=0, last=0):
+        return self.most
+
+
+def late(operation, stops=(), worst_ms=0):
+    return len(harness.Trial.overdue(None, [operation], list(stops), Quiet(worst_ms * MS)))
+
+
+def test_a_call_past_its_deadline_is_late():
+    limit = harness.CALL_MS + harness.BYTES_MS + harness.TOLERANCE_MS
+    assert late(call(limit)) == 0
+    assert late(call(limit + 1)) == 1
+    assert late(call(limit + 50, noise_ms=60)) == 0
+    assert late(call(limit + 50, noise_ms=40)) == 1
+    assert late(call(limit + 50), worst_ms=60) == 0
+    # Stopped by ourselves meanwhile; before; for ever.
+    assert late(call(limit + 5000), stops=[(2000 * MS, 3000 * MS)]) == 0
+    assert late(call(limit + 5000), stops=[(1 * MS, 2 * MS)]) == 1
+    assert late(call(limit + 5000), stops=[(1 * MS, None)]) == 0
+    assert late(call(10)._replace(returned=None)) == 0
+
+
+def keep(survives, where):
+    result = harness.Keep.__new__(harness.Keep)
+    result.survives, result.where = survives, {1: where}
+    return result
+
+
+def fault(what, kind, seconds=0.1, segment=None, warm=True):
+    target = SimpleNamespace(kind=kind, name=kind, warm=warm, host=SimpleNamespace(address="10.77.0.9"))
+    result = harness.Fault(what, target, seconds)
+    result.segment = segment
+    return result
+
+
+def test_what_a_fault_may_cost():
+    one, two = ["a:1"], ["a:1", "b:1"]
+    assert keep(False, two).may_lose(1, [fault("kill", "master")])
+    assert not keep(True, one).may_lose(1, [fault("kill", "master")])
+    assert not keep(True, one).may_lose(1, [fault("kill", "node", segment="a:1")])
+    assert keep(True, one).may_lose(1, [fault("kill", "node", segment="a:1", warm=False)])
+    assert keep(False, one).may_lose(1, [fault("kill", "node", segment="a:1")])
+    assert not keep(False, two).may_lose(1, [fault("kill", "node", segment="a:1")])
+    assert keep(False, two).may_lose(1, [fault("kill", "node", segment="a:1"), fault("partition", "node", 5.0, segment="b:1")])
+    assert not keep(False, one).may_lose(1, [fault("stop", "node", 0.3, segment="a:1")])
+    assert keep(True, one).may_lose(1, [fault("leave", "node", segment="a:1")])
+    assert keep(True, ["10.77.0.9:5"]).may_lose(1, [fault("kill", "client")])
+    assert not keep(True, one).may_lose(1, [fault("kill", "client")])

@@ -1,0 +1,262 @@
+"""A client process of the harness.
+
+    worker.py load   --master A --client N --seed S --keys K --history FILE     random operations, recorded, until SIGTERM
+    worker.py keeper --master A                                                 keys that stay: commands as JSON lines, see Keeper
+
+The bytes of a value are a function of its key and number, at every place, so that a mixture of two values, or of two keys, is seen.
+"""
+import argparse
+import ctypes
+import json
+import os
+import random
+import signal
+import struct
+import sys
+import time
+
+sys.path.insert(0, os.environ["MC_PYTHONPATH"])
+
+import history  # noqa: E402
+from history import EXIST, GET, PUT, REMOVE, WRONG_BYTES  # noqa: E402
+
+LIBC = ctypes.CDLL(None)
+LIBC.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+BASE_BYTES = 1 << 20
+SIZES = (64, 100, 4096, 5000, 65536, 65537, 300_000)
+SIZE_MAX = max(SIZES)
+HEADER = struct.Struct("<QQQ")
+MASK = (1 << 64) - 1
+BATCH = 4
+
+
+class Content:
+    """Bytes of (key, value): a header that names them, and a piece of one long random text whose place depends on both."""
+
+    def __init__(self):
+        self.text = ctypes.create_string_buffer(random.Random(20).randbytes(BASE_BYTES + SIZE_MAX), BASE_BYTES + SIZE_MAX)
+        self.base = ctypes.addressof(self.text)
+
+    @staticmethod
+    def size(value):
+        return SIZES[(value * 0x9E3779B97F4A7C15 & MASK) % 1009 % len(SIZES)]
+
+    def _piece(self, key, value):
+        return self.base + ((key * 0xD1B54A32D192ED03 + value * 0x9E3779B97F4A7C15 & MASK) >> 44)
+
+    def write(self, key, value, address):
+        size = self.size(value)
+        ctypes.memmove(address, HEADER.pack(value, key, size), HEADER.size)
+        ctypes.memmove(address + HEADER.size, self._piece(key, value), size - HEADER.size)
+        return size
+
+    def read(self, key, address, length):
+        """The value that these bytes are, or None."""
+        if length < HEADER.size:
+            return None
+        value, found, size = HEADER.unpack(ctypes.string_at(address, HEADER.size))
+        if found != key or size != length or self.size(value) != size:
+            return None
+        same = LIBC.memcmp(address + HEADER.size, self._piece(key, value), size - HEADER.size) == 0
+        return value if same else None
+
+
+def join(master, host, segment=0, seconds=30):
+    from mooncake.store import MooncakeDistributedStore
+    end = time.monotonic() + seconds
+    while True:
+        store = MooncakeDistributedStore()
+        rc = store.setup(host, "P2PHANDSHAKE", segment, 32 << 20, "tcp", "", master)
+        if rc == 0:
+            return store
+        store.close()
+        if time.monotonic() > end:
+            raise SystemExit(f"setup at {master}: {rc}")
+        time.sleep(0.1)
+
+
+def waited_ns():
+    """How long all threads of this process have waited for a processor."""
+    total = 0
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{task}/schedstat", encoding="ascii") as stat:
+                total += int(stat.read().split()[1])
+        except OSError:
+            continue
+    return total
+
+
+class Load:
+    """Random operations on few keys, each recorded before and after."""
+
+    def __init__(self, options):
+        from mooncake.store import ReplicateConfig
+        self.draw = random.Random(options.seed)
+        self.keys = options.keys
+        self.names = [f"fault-{key}" for key in range(options.keys)]
+        self.content = Content()
+        self.buffers = [ctypes.create_string_buffer(SIZE_MAX) for _ in range(BATCH)]
+        self.places = [ctypes.addressof(buffer) for buffer in self.buffers]
+        self.history = history.Writer(options.history)
+        self.next_value = (options.client << 32) + 1
+        self.slow_ns = options.slow_ms * 1_000_000
+        self.pause = 1.0 / options.rate
+        self.waited = waited_ns()
+        self.ended = False
+        self.configs = []
+        for count in (1, 2):
+            config = ReplicateConfig()
+            config.replica_num = count
+            self.configs.append(config)
+        self.store = join(options.master, options.host, options.segment)
+
+    def finish(self, record, code, value=0, now=None):
+        now = now or time.monotonic_ns()
+        noise = 0
+        if now - struct.unpack_from("<Q", self.history.map, record)[0] > self.slow_ns:
+            waited = waited_ns()
+            noise, self.waited = max(waited - self.waited, 1), waited
+        self.history.done(record, code, value, noise, now)
+        return code
+
+    def value(self):
+        value, self.next_value = self.next_value, self.next_value + 1
+        return value
+
+    def read(self, record, key, place, length):
+        now = time.monotonic_ns()
+        if length < 0:
+            return self.finish(record, length, 0, now)
+        value = self.content.read(key, place, length)
+        return self.finish(record, WRONG_BYTES, 0, now) if value is None else self.finish(record, length, value, now)
+
+    def put(self, key):
+        value = self.value()
+        size = self.content.write(key, value, self.places[0])
+        record = self.history.invoke(PUT, key, value)
+        return self.finish(record, self.store.put_from(self.names[key], self.places[0], size, self.draw.choice(self.configs)), value)
+
+    def get(self, key):
+        record = self.history.invoke(GET, key)
+        return self.read(record, key, self.places[0], self.store.get_into(self.names[key], self.places[0], SIZE_MAX))
+
+    def remove(self, key):
+        record = self.history.invoke(REMOVE, key)
+        return self.finish(record, self.store.remove(self.names[key], self.draw.random() < 0.7))
+
+    def exist(self, key):
+        record = self.history.invoke(EXIST, key)
+        return self.finish(record, self.store.is_exist(self.names[key]))
+
+    def batch(self, _):
+        keys = self.draw.sample(range(self.keys), min(BATCH, self.keys))
+        names = [self.names[key] for key in keys]
+        places = self.places[:len(keys)]
+        if self.draw.random() < 0.5:
+            values = [self.value() for _ in keys]
+            sizes = [self.content.write(*item) for item in zip(keys, values, places)]
+            records = [self.history.invoke(PUT, *item) for item in zip(keys, values)]
+            results = self.store.batch_put_from(names, places, sizes, self.draw.choice(self.configs))
+            return min([self.finish(*item) for item in zip(records, results, values)])
+        records = [self.history.invoke(GET, key) for key in keys]
+        results = self.store.batch_get_into(names, places, [SIZE_MAX] * len(keys))
+        return min([self.read(*item) for item in zip(records, keys, places, results)])
+
+    def step(self):
+        what = self.draw.choices((self.put, self.get, self.remove, self.exist, self.batch), (25, 45, 10, 14, 6))[0]
+        code = what(self.draw.randrange(self.keys))
+        # A call that cannot be done now comes back at once: no use in asking ten thousand times a second.
+        time.sleep(0.01 if code < 0 and code not in (-704, -706) else self.pause * self.draw.random() * 2)
+
+    def run(self):
+        def end(*_):
+            self.ended = True
+        signal.signal(signal.SIGTERM, end)
+        print(json.dumps({"ready": True}), flush=True)
+        count = 0
+        while not self.ended:
+            count += 1
+            if count % 256 == 0:
+                self.waited = waited_ns()
+            self.step()
+        self.store.close()
+
+
+class Keeper:
+    """Keys that are put once and must stay.
+
+    {"put": [[key, value, replicas], ...]}   -> {"codes": [...]}
+    {"look": [key, ...]}                     -> {"found": [value, 0 for a miss, or a code], "slowest_ms": ...}
+    {"where": [key, ...]}                    -> {"where": [[segment name, ...], ...]}
+    {"remove": [key, ...]}                   -> {"codes": [...]}
+    """
+
+    def __init__(self, options):
+        from mooncake.store import ReplicateConfig
+        self.new_config = ReplicateConfig
+        self.content = Content()
+        self.buffer = ctypes.create_string_buffer(SIZE_MAX)
+        self.place = ctypes.addressof(self.buffer)
+        self.store = join(options.master, options.host)
+
+    @staticmethod
+    def name(key):
+        return f"kept-{key}"
+
+    def put(self, items):
+        codes = []
+        for key, value, replicas in items:
+            config = self.new_config()
+            config.replica_num = replicas
+            size = self.content.write(key, value, self.place)
+            codes.append(self.store.put_from(self.name(key), self.place, size, config))
+        return {"codes": codes}
+
+    def look(self, keys):
+        found, slowest = [], 0.0
+        for key in keys:
+            start = time.monotonic()
+            length = self.store.get_into(self.name(key), self.place, SIZE_MAX)
+            slowest = max(slowest, time.monotonic() - start)
+            if length < 0:
+                found.append(0 if length == -704 else length)
+                continue
+            value = self.content.read(key, self.place, length)
+            found.append(WRONG_BYTES if value is None else value)
+        return {"found": found, "slowest_ms": slowest * 1000}
+
+    def where(self, keys):
+        found = self.store.batch_get_replica_desc([self.name(key) for key in keys])
+        return {"where": [[d.get_memory_descriptor().buffer_descriptor.transport_endpoint_ for d in found.get(self.name(key), [])]
+                          for key in keys]}
+
+    def remove(self, keys):
+        return {"codes": [self.store.remove(self.name(key), True) for key in keys]}
+
+    def run(self):
+        print(json.dumps({"ready": True}), flush=True)
+        for line in sys.stdin:
+            (command, argument), = json.loads(line).items()
+            print(json.dumps(getattr(self, command)(argument)), flush=True)
+        self.store.close()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("role", choices=("load", "keeper"))
+    parser.add_argument("--master", required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--client", type=int, default=1)
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--keys", type=int, default=16)
+    parser.add_argument("--segment", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=1000.0)
+    parser.add_argument("--slow_ms", type=int, default=1000)
+    parser.add_argument("--history")
+    options = parser.parse_args()
+    {"load": Load, "keeper": Keeper}[options.role](options).run()
+
+
+if __name__ == "__main__":
+    main()
