@@ -197,7 +197,7 @@ static void do_put(struct worker *worker)
 {
     struct mc_put_item items[BATCH_MAX];
     struct iovec parts[BATCH_MAX][2];
-    uint32_t numbers[BATCH_MAX], keys[BATCH_MAX], count = 1 + sim_below(SIM_PLAN, plan->batch_max), total = 0;
+    uint32_t numbers[BATCH_MAX], keys[BATCH_MAX], count = 1 + sim_below(SIM_PLAN, plan->batch_max);
     struct mc_replicate_config config = {.replica_count = 1 + sim_below(SIM_PLAN, plan->replicas_max),
                                          .with_soft_pin = sim_below(SIM_PLAN, 16) == 0};
     for (uint32_t i = 0; i < count; i++) {
@@ -208,7 +208,6 @@ static void do_put(struct worker *worker)
         parts[i][0] = (struct iovec){(void *)(uintptr_t)bytes, cut};
         parts[i][1] = (struct iovec){(void *)(uintptr_t)(bytes + cut), length - cut};
         items[i] = (struct mc_put_item){.key = key_name(keys[i]), .parts = parts[i], .part_count = 2};
-        total += length;
         sim_say("put %u: key %u, %u bytes, %u replicas", numbers[i], keys[i], length, config.replica_count);
     }
     struct oracle_call call = oracle_begin();

@@ -146,9 +146,8 @@ void sim_free(void *pointer)
         return;
     }
     struct block *block = (struct block *)pointer - 1;
-    if (block->class == UINT32_MAX - 1) { /* aligned: the real one is named before it */
-        memcpy(&block, block, sizeof(block));
-    }
+    if (block->class == UINT32_MAX - 1) /* aligned: the real one is named before it */
+        block = (struct block *)(uintptr_t)block->size;
     if (block->magic != MAGIC) {
         sim_fail("free() of what is not allocated");
         return;
@@ -180,7 +179,7 @@ void *sim_aligned_alloc(size_t alignment, size_t size)
     uintptr_t at = ((uintptr_t)memory + sizeof(struct block) + alignment - 1) & ~(uintptr_t)(alignment - 1);
     struct block *block = (struct block *)at - 1, *real = (struct block *)(void *)memory - 1;
     block->class = UINT32_MAX - 1;
-    memcpy(block, &real, sizeof(real));
+    block->size = (uintptr_t)real;
     return (void *)at;
 }
 

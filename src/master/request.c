@@ -237,21 +237,6 @@ static int32_t remove_one(struct mc_core *core, struct mc_span key, bool force, 
     return 0;
 }
 
-/* A key that is unknown may still lie in a segment that we have not met, and one of this epoch may have an older value
- * there. */
-static bool may_come(struct mc_core *core, const struct mc_span *keys, uint32_t count)
-{
-    if (!mc_recover_unsettled(core))
-        return false;
-    for (uint32_t i = 0; i < count; i++) {
-        const struct mc_object *object = mc_object_find(core, keys[i]);
-        struct mc_replica first = object == NULL ? (struct mc_replica){0} : mc_replica_first(core, object);
-        if (first.segment == NULL || mc_segment_node(first.segment, first.slot)->base == 0)
-            return true;
-    }
-    return false;
-}
-
 void mc_request_remove(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
@@ -259,7 +244,8 @@ void mc_request_remove(struct mc_core *core, struct mc_connection *connection, c
     struct mc_wire_remove head;
     mc_wire_remove_read(&reader, &head);
     uint32_t count = read_keys(&reader, keys);
-    if (may_come(core, keys, count)) {
+    if (mc_recover_unsettled(core)) {
+        /* The key, or a second replica of it, may lie in a segment that we have not met. */
         mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
         return;
     }

@@ -1,11 +1,15 @@
 /* A writer that dies or stops in the middle of a put: the tests' tool.
  *
- *   writer MASTER kill COUNT BYTES FIRST    COUNT processes after one another, each killed while the library reads the object it puts;
- *                                           keys "torn-FIRST" on; prints each key's number when its writer is dead
- *   writer MASTER random COUNT BYTES FIRST  the same, killed at some moment between the start of a put and a little after its usual end
- *   writer MASTER stop BYTES NUMBER         stops itself (SIGSTOP) while the library reads; after SIGCONT prints what the put returned
+ *   writer MASTER kill COUNT BYTES FIRST    COUNT processes after one another, each killed while the library
+ *                                           reads the object it puts; keys "torn-FIRST" on; prints each key's
+ *                                           number when its writer is dead
+ *   writer MASTER random COUNT BYTES FIRST  the same, killed at some moment between the start of a put and a
+ *                                           little after its usual end
+ *   writer MASTER stop BYTES NUMBER         stops itself (SIGSTOP) while the library reads; after SIGCONT
+ *                                           prints what the put returned
  *
- * The moment is certain because one page of the object cannot be read: the fault's handler runs where the copy has come to. */
+ * The moment is certain because one page of the object cannot be read: the fault's handler runs where the copy has
+ * come to. */
 #include <mooncake.h>
 
 #include <errno.h>

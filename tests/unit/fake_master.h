@@ -210,7 +210,7 @@ static inline void fake_call(struct fake_master *fake, struct mc_buffer *out, co
     } else if (frame->type == MC_MESSAGE_SEGMENT) {
         fake_segment(fake, out, reader, id);
     } else {
-        mc_assert(!"a request of that kind");
+        mc_assert_failed(__FILE__, __LINE__, "a request of that kind");
     }
 }
 

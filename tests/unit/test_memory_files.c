@@ -533,7 +533,7 @@ static void test_no_room(void **state)
 {
     (void)state;
     struct statvfs room;
-    struct mc_segment_memory *memory;
+    struct mc_segment_memory *memory = NULL;
     bool contents;
     char path[] = "/dev/shm/mc-files-XXXXXX", lock[64];
     const uint64_t capacity = 4ull << 40;
