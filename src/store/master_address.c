@@ -249,8 +249,9 @@ int mc_master_open(struct mc_master_address *master, uint64_t deadline_ns, char 
 void mc_master_forget(struct mc_master_address *master, const char *used)
 {
     pthread_mutex_lock(&master->lock);
-    if (used == NULL || strcmp(master->leader, used) == 0)
-        master->leader[0] = 0;
+    char *leader = master->leader; /* not in place: gcc 12 with UBSan then believes its size to be 0 */
+    if (used == NULL || strcmp(leader, used) == 0)
+        leader[0] = 0;
     pthread_mutex_unlock(&master->lock);
 }
 

@@ -264,8 +264,7 @@ static void test_reconnect(void **state)
     mc_segment_memory_write_end(rig_memory(&rig), &write);
     expect_slots(&rig, MC_MESSAGE_CUT_DONE, slots, 1, 9);
 
-    /* another master of a later epoch that takes the segment as it is: grants of that epoch are told, also if they were
-     * not before */
+    /* another master of a later epoch that takes the segment as it is: what was not told belongs to the old one */
     peer_close(&rig.link);
     while (mc_owner_segment(rig.owner, &segment) && mc_clock_ns() < end_ns)
         usleep(500);
@@ -281,7 +280,6 @@ static void test_reconnect(void **state)
     end_ns = soon();
     while (!mc_owner_segment(rig.owner, &segment) && mc_clock_ns() < end_ns)
         usleep(500);
-    expect_live(&rig, 500, 10, 5, 0);
     writer_commit(&writer, 600, 1, 5);
     expect_live(&rig, 600, 1, 5, 0);
     peer_close(&writer);
@@ -454,6 +452,7 @@ static void test_life(void **state)
 
 int main(void)
 {
+    setenv("MC_SCRUB_MB_PER_S", "0", 1); /* slots of these tests have no bytes behind them */
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mount_and_unmount),

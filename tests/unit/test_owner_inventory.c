@@ -451,7 +451,7 @@ static void test_named(void **state)
         assert_int_equal(rig.mount.epoch, 3);
         assert_int_equal(rig.mount.slot_top, 700);
         assert_int_equal(rig.mount.populated, CAPACITY);
-        assert_in_range(rig.mount.contact_age_ms, 500, 20000);
+        assert_in_range(rig.mount.contact_age_ms, 0, 20000); /* a mount that was answered is contact too */
         answer_mount_with(&rig, request_id, 0, 1);
         assert_int_equal(inventory_take(&rig, 3, 700, 0, UINT32_MAX), 700);
         expect_quiet(&rig);
