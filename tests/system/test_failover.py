@@ -159,7 +159,7 @@ def test_an_object_removed_before_is_not_read_while_there_is_no_master(work):
 def test_a_stopped_master_holds_nobody_beyond_the_deadline(work):
     master, client, workers = work
     cluster.wait_until(lambda: puts(workers) > 0, 10 * SLOW)
-    timer = stopped(master, 6)
+    timer = stopped(master, 9)
     try:
         cluster.wait_until(lambda: client.health_check() == 2, 3 * SLOW)
         time.sleep(5)
