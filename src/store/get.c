@@ -303,12 +303,27 @@ static bool is_read(const struct get_work *work, const struct get_one *one)
     return one->code != PENDING && one->code >= 0;
 }
 
+/* A master that we cannot reach may act on the departure of an owner that it cannot reach either, after depart_ms; then
+ * what we know is of the past. It cannot when we heard of it a moment ago, or when it is the only one and its machine
+ * says that it does not run. */
+static bool nobody_acts(struct mc_store *store)
+{
+    uint64_t now_ns = mc_clock_ns(), refused_ns = atomic_load(&store->master.refused_ns);
+    return now_ns - atomic_load(&store->heard_ns) < MC_PLACES_TRUST_MS * 1000000ull ||
+           (refused_ns != 0 && now_ns - refused_ns < MC_PLACES_TRUST_MS * 1000000ull);
+}
+
 /* No master can be reached: reads what is known. An object that is not where it was may be elsewhere now, so only what
  * was read is settled, the rest stays to be asked for. */
 static void read_known(struct get_work *work)
 {
     struct mc_known known;
     size_t place_count = 0;
+    if (!nobody_acts(work->store)) {
+        for (size_t i = 0; i < work->count; i++)
+            work->ones[i].code = MC_ERR_RPC_FAIL;
+        return;
+    }
     work->link = NULL;
     work->epoch = atomic_load(&work->store->epoch);
     if (places_reserve(work, work->count * MC_PLACES_REPLICAS) < 0)

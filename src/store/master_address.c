@@ -220,7 +220,10 @@ int mc_master_open(struct mc_master_address *master, uint64_t deadline_ns, char 
     used[0] = 0;
     if (!master->is_election) {
         snprintf(used, MC_ADDRESS_MAX, "%.*s", MC_ADDRESS_MAX - 1, master->configured);
-        return mc_master_open_hint(used, deadline_ns);
+        int fd = mc_master_open_hint(used, deadline_ns);
+        if (fd < 0 && errno == ECONNREFUSED)
+            atomic_store(&master->refused_ns, mc_clock_ns());
+        return fd;
     }
     pthread_mutex_lock(&master->lock);
     int rc = look_or_wait(master, deadline_ns);

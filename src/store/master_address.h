@@ -16,6 +16,7 @@
 struct mc_master_address {
     pthread_mutex_t lock;
     char configured[MC_MASTER_ADDRESS_MAX];
+    _Atomic uint64_t refused_ns; /* when the only master's machine last said that nobody listens there; 0 = never */
     bool is_election;
     char leader[MC_ADDRESS_MAX]; /* as the election said last; empty: ask it */
     bool looking;                /* one thread asks, the others wait for what it finds */
