@@ -23,14 +23,6 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-uint64_t mc_boot_ms(void)
-{
-    struct timespec now;
-    if (clock_gettime(CLOCK_BOOTTIME, &now) != 0)
-        return 0;
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 int mc_file_allocate(int fd, uint64_t offset, uint64_t length)
 {
     for (unsigned tries = 0; tries < 1000; tries++) {

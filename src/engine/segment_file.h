@@ -43,7 +43,6 @@ void mc_segment_file_unlink(struct mc_segment_file *file);
 void mc_segment_file_forked(struct mc_segment_file *file);
 /* Backs a range of a file by real memory or disk. 0 or an errno value. */
 int mc_file_allocate(int fd, uint64_t offset, uint64_t length);
-uint64_t mc_boot_ms(void); /* CLOCK_BOOTTIME */
 
 static inline uint64_t mc_slot_top_pack(uint32_t top)
 {

@@ -100,7 +100,7 @@ static bool is_too_old(int fd, const struct mc_index_header *header)
 {
     struct stat status;
     struct timespec now;
-    uint64_t boot_ms = mc_boot_ms(), contact_ms = atomic_load(&header->contact_ms);
+    uint64_t boot_ms = mc_clock_boot_ms(), contact_ms = atomic_load(&header->contact_ms);
     if (contact_ms > boot_ms)
         return true; /* damaged */
     if (boot_ms - contact_ms < MC_SEGMENT_DEAD_MS)

@@ -8,8 +8,8 @@
 #include <string.h>
 
 /* Data, block table and key at `offset`, and the slot live. Returns what mc_segment_memory_commit does. */
-static inline int object_make(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t offset,
-                              uint64_t length, const char *key)
+static inline int object_make_as(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t offset,
+                                 uint64_t length, const char *key, uint8_t flags, uint8_t replica)
 {
     uint8_t *data = mc_segment_memory_data(memory) + offset, shift = mc_block_shift(length);
     uint32_t blocks = mc_block_count(length, shift), crc = 0;
@@ -34,9 +34,15 @@ static inline int object_make(struct mc_segment_memory *memory, uint32_t slot, u
                                .hash_high = hash.high,
                                .key_length = (uint16_t)strlen(key),
                                .block_shift = shift,
-                               .flags = (uint8_t)(slot % 3),
-                               .replica = (uint8_t)(slot % 2)};
+                               .flags = flags,
+                               .replica = replica};
     return mc_segment_memory_commit(memory, &commit);
+}
+
+static inline int object_make(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t offset,
+                              uint64_t length, const char *key)
+{
+    return object_make_as(memory, slot, generation, offset, length, key, (uint8_t)(slot % 3), (uint8_t)(slot % 2));
 }
 
 #endif

@@ -1,8 +1,8 @@
 /* Segments in named files: taken up again, by whom, and what damaged or foreign files do. Contents and checksums. */
-#include "base/checksum.h"
 #include "engine/memory_inside.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "object_make.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -59,37 +59,13 @@ static void populate(struct mc_segment_memory *memory)
     assert_int_equal(mc_segment_memory_populated(memory), mc_segment_memory_capacity(memory));
 }
 
-/* An object as a writer lays it out; its bytes and key follow from the slot. */
+/* An object as a writer lays it out; its key follows from the slot. */
 static void put(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t offset, uint64_t length)
 {
-    uint8_t *data = mc_segment_memory_data(memory) + offset, shift = mc_block_shift(length);
     char key[32];
     snprintf(key, sizeof(key), "key-%u", slot);
-    for (uint64_t i = 0; i < length; i++)
-        data[i] = (uint8_t)(i * 7 + slot);
-    uint32_t blocks = mc_block_count(length, shift), crc = mc_crc32c(0, data, length), *table = NULL;
-    if (blocks > 1) {
-        table = (uint32_t *)(void *)(data + mc_table_offset(length));
-        for (uint64_t i = 0; i < blocks; i++) {
-            uint64_t start = i << shift, left = length - start;
-            table[i] = mc_crc32c(0, data + start, left < 1ull << shift ? left : 1ull << shift);
-        }
-        crc = mc_crc32c(0, table, blocks * 4);
-    }
-    memcpy(data + mc_key_offset(length), key, strlen(key));
-    struct mc_hash hash = mc_hash(key, strlen(key));
-    struct mc_commit commit = {.slot = slot,
-                               .crc = crc,
-                               .generation = generation,
-                               .offset = offset,
-                               .length = length,
-                               .hash_low = hash.low,
-                               .hash_high = hash.high,
-                               .key_length = (uint16_t)strlen(key),
-                               .block_shift = shift,
-                               .flags = (uint8_t)(slot % 4),
-                               .replica = (uint8_t)(slot % 3)};
-    assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
+    assert_int_equal(
+        object_make_as(memory, slot, generation, offset, length, key, (uint8_t)(slot % 4), (uint8_t)(slot % 3)), 0);
 }
 
 /* A named segment with four objects, let go as by a death. */
@@ -100,7 +76,7 @@ static struct mc_id make_and_leave(const char *name, uint64_t capacity)
     struct mc_id id = mc_segment_memory_id(memory);
     populate(memory);
     mc_segment_memory_set_epoch(memory, EPOCH);
-    mc_segment_memory_set_contact_ms(memory, mc_boot_ms());
+    mc_segment_memory_set_contact_ms(memory, mc_clock_boot_ms());
     put(memory, 9, GENERATION + 1, 0, 1000);
     put(memory, 2, GENERATION + 2, MIB, 200000);
     put(memory, 0, GENERATION + 3, 2 * MIB, 1);
@@ -155,7 +131,7 @@ static void test_taken_up(void **state)
     assert_true(mc_id_equal(mc_segment_memory_id(memory), id));
     assert_int_equal(mc_segment_memory_epoch(memory), EPOCH);
     assert_int_equal(mc_segment_memory_populated(memory), CAPACITY);
-    assert_in_range(mc_boot_ms() - mc_segment_memory_contact_ms(memory), 0, 10000);
+    assert_in_range(mc_clock_boot_ms() - mc_segment_memory_contact_ms(memory), 0, 10000);
     assert_int_equal(mc_segment_memory_slot_top(memory), 4096);
     assert_int_equal(mc_segment_memory_contents(memory, &contents), 4);
     for (size_t i = 0; i < 4; i++) {

@@ -294,7 +294,7 @@ static void test_owner_restarts(void **state)
     struct mc_content writing = content_being_written(owner);
     struct mc_id id = mc_segment_memory_id(owner->memory);
     int64_t count = mc_segment_memory_contents(owner->memory, &before);
-    mc_segment_memory_set_contact_ms(owner->memory, mc_boot_ms());
+    mc_segment_memory_set_contact_ms(owner->memory, mc_clock_boot_ms());
     owner_stop(owner);
     owner_start(owner, true);
     assert_true(mc_id_equal(mc_segment_memory_id(owner->memory), id));
