@@ -179,28 +179,6 @@ static void grant_add(struct mc_core *core, struct start *start, struct mc_objec
     start->places++;
 }
 
-/* A new object of that key; the cell of its tombstone if there is one. */
-static struct mc_object *object_add(struct mc_core *core, const struct start *start,
-                                    const struct mc_wire_put_start_item *item)
-{
-    struct mc_object *object = core->tombstone_count > 0 ? mc_objects_find(&core->objects, item->key) : NULL;
-    if (object != NULL) {
-        mc_tombstone_revive(core, object);
-    } else {
-        object = mc_object_create(&core->objects, item->key);
-        if (object == NULL)
-            return NULL;
-        if (!mc_objects_insert(&core->objects, object)) {
-            mc_object_free(&core->objects, object);
-            return NULL;
-        }
-    }
-    object->length = item->length & ((1ull << 48) - 1);
-    object->hard = (start->flags & MC_PUT_HARD_PIN) != 0;
-    object->soft = !object->hard && (start->flags & MC_PUT_SOFT_PIN) != 0;
-    return object;
-}
-
 /* A master that has just begun, or takes contents back, has less room than it will have in a moment. */
 static bool segments_may_come(const struct mc_core *core)
 {
@@ -238,7 +216,7 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     }
     if (count == 0)
         return start->placement.hopeful || segments_may_come(core) ? MC_ERR_SPACE_SOON : MC_ERR_NO_AVAILABLE_HANDLE;
-    object = object_add(core, start, item);
+    object = mc_object_begin(core, item->key, item->length, start->flags);
     for (uint32_t i = 0; i < count; i++) {
         struct mc_segment *segment = replicas[i].segment;
         if (object != NULL) {

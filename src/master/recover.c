@@ -404,23 +404,9 @@ static struct mc_object *claim(struct mc_core *core, const struct mc_wire_invent
         }
         object = mc_objects_find(&core->objects, item->key);
     }
-    if (object != NULL) {
-        if (!tomb_lets(core, object, version))
-            return NULL;
-        mc_tombstone_revive(core, object);
-    } else {
-        object = mc_object_create(&core->objects, item->key);
-        if (object == NULL)
-            return NULL;
-        if (!mc_objects_insert(&core->objects, object)) {
-            mc_object_free(&core->objects, object);
-            return NULL;
-        }
-    }
-    object->length = item->length & ((1ull << 48) - 1);
-    object->hard = (item->flags & MC_PUT_HARD_PIN) != 0;
-    object->soft = !object->hard && (item->flags & MC_PUT_SOFT_PIN) != 0;
-    return object;
+    if (object != NULL && !tomb_lets(core, object, version))
+        return NULL;
+    return mc_object_begin(core, item->key, item->length, item->flags);
 }
 
 static void merge_live(struct mc_core *core, struct mc_segment *segment, const struct mc_wire_inventory_item *item)

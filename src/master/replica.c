@@ -235,6 +235,26 @@ void mc_object_unlink(struct mc_core *core, struct mc_object *object, struct mc_
     at->replica_next_slot = node->replica_next_slot;
 }
 
+struct mc_object *mc_object_begin(struct mc_core *core, struct mc_span key, uint64_t length, uint32_t flags)
+{
+    struct mc_object *object = core->tombstone_count > 0 ? mc_objects_find(&core->objects, key) : NULL;
+    if (object != NULL) {
+        mc_tombstone_revive(core, object);
+    } else {
+        object = mc_object_create(&core->objects, key);
+        if (object == NULL)
+            return NULL;
+        if (!mc_objects_insert(&core->objects, object)) {
+            mc_object_free(&core->objects, object);
+            return NULL;
+        }
+    }
+    object->length = length & ((1ull << 48) - 1);
+    object->hard = (flags & MC_PUT_HARD_PIN) != 0;
+    object->soft = !object->hard && (flags & MC_PUT_SOFT_PIN) != 0;
+    return object;
+}
+
 static void count_size(struct mc_core *core, uint64_t length)
 {
     static const uint64_t bounds[7] = {4096, 65536, 262144, 1048576, 4194304, 16777216, 67108864};

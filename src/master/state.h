@@ -396,9 +396,9 @@ void mc_member_connection_ended(struct mc_core *core, struct mc_connection *conn
 void mc_members_tick(struct mc_core *core);
 void mc_member_destroy(struct mc_core *core, struct mc_member *member);
 void mc_writer_release(struct mc_writer *writer);
-/* Of this core, for a member that ended: its connections are closed, its grants cut, its segments gone. */
 /* A sign of life: its silence is counted from now on. */
 void mc_member_seen(struct mc_core *core, struct mc_member *member);
+/* Of this core, for a member that ended: its connections are closed, its grants cut, its segments gone. */
 void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *why);
 
 /* segment.c; probe.c: report, pong, segments_tick, segments_due */
@@ -507,6 +507,9 @@ bool mc_segment_release_waiters(struct mc_core *core, struct mc_segment *segment
 
 void mc_object_link(struct mc_object *object, struct mc_segment *segment, uint32_t slot);
 void mc_object_unlink(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
+/* An object of a key that mc_object_find does not know, in the table and without a replica: a new one, or the cell of
+ * the key's tombstone. flags: enum mc_put_flags. NULL when memory is out. */
+struct mc_object *mc_object_begin(struct mc_core *core, struct mc_span key, uint64_t length, uint32_t flags);
 /* Nothing is granted any more, something is live. */
 void mc_object_appear(struct mc_core *core, struct mc_object *object);
 /* The same without counting it as a put. */

@@ -403,6 +403,60 @@ static void test_somebody_writes(void **state)
 
 /* ---- section 2: an owner that restarts ---- */
 
+static void complain(struct world *world, uint64_t from, uint32_t segment)
+{
+    struct mc_wire_suspect head = {.segment = segment, .code = MC_ERR_TRANSFER_FAIL};
+    size_t frame = world_begin(world, MC_MESSAGE_SUSPECT, 0);
+    mc_wire_suspect_write(&world->frame, &head);
+    world_send(world, from, frame);
+}
+
+/* Two who still try the process that was there before do not hide the one that is there now. */
+static void test_reports_after_a_takeover(void **state)
+{
+    struct world world;
+    struct mc_core_segment segment;
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+    uint64_t first = world_join(&world, MC_ROLE_CALL, 21, 1), second = world_join(&world, MC_ROLE_CALL, 22, 1);
+    world_disconnect(&world, a->owner);
+    world_disconnect(&world, a->keeper);
+    world_disconnect(&world, a->call);
+    a->node = 7;
+    assert_int_equal(fake_join(&world, a).inventory, 1);
+    assert_true(fake_tell(&world, a, 100));
+    world_pass(&world, 100);
+    complain(&world, first, a->segment);
+    complain(&world, second, a->segment);
+    assert_true(mc_core_segment(world.core, a->segment, &segment));
+    assert_int_equal(segment.state, 0);
+    world_pass(&world, MC_PROBE_ANSWER_MS + 50); /* but the PING that came of it was not answered */
+    assert_true(mc_core_segment(world.core, a->segment, &segment));
+    assert_int_equal(segment.state, 1);
+    finish(&world, a, NULL);
+}
+
+/* A master that follows another one has less room than it will have in a moment; later that is an answer. */
+static void test_put_before_the_segments_are_back(void **state)
+{
+    struct world world;
+    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 8, 1);
+    (void)state;
+    world_start(&world, 9, NULL);
+    uint64_t fresh = world_join(&world, MC_ROLE_CALL, 6, 1);
+    assert_int_equal(world_grant(&world, fresh, 1, "k", SMALL, NULL, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
+    hello.seen_epoch = 3;
+    uint64_t client = world_connect(&world);
+    assert_int_equal(world_greet(&world, client, &hello).code, 0);
+    assert_int_equal(world_grant(&world, client, 1, "k", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
+    world_pass(&world, 2100);
+    assert_int_equal(world_grant(&world, client, 2, "k", SMALL, NULL, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
+    finish(&world, NULL, NULL);
+}
+
 static void test_takeover(void **state)
 {
     struct world world;
@@ -579,6 +633,8 @@ int main(void)
         cmocka_unit_test(test_empty_inventory),
         cmocka_unit_test(test_versions),
         cmocka_unit_test(test_removed_while_away),
+        cmocka_unit_test(test_reports_after_a_takeover),
+        cmocka_unit_test(test_put_before_the_segments_are_back),
         cmocka_unit_test(test_remove_before_all_is_known),
         cmocka_unit_test(test_remove_all_while_away),
         cmocka_unit_test(test_after_the_window),
