@@ -308,9 +308,9 @@ static bool is_read(const struct get_work *work, const struct get_one *one)
  * says that it does not run. */
 static bool nobody_acts(struct mc_store *store)
 {
-    uint64_t now_ns = mc_clock_ns(), refused_ns = atomic_load(&store->master.refused_ns);
-    return now_ns - atomic_load(&store->heard_ns) < MC_PLACES_TRUST_MS * 1000000ull ||
-           (refused_ns != 0 && now_ns - refused_ns < MC_PLACES_TRUST_MS * 1000000ull);
+    uint64_t refused_ns = atomic_load(&store->master.refused_ns);
+    return mc_master_silent_ms(store) < MC_PLACES_TRUST_MS ||
+           (refused_ns != 0 && mc_clock_ns() < refused_ns + MC_PLACES_TRUST_MS * 1000000ull);
 }
 
 /* No master can be reached: reads what is known. An object that is not where it was may be elsewhere now, so only what

@@ -25,11 +25,17 @@ bool mc_master_is_gone(int code)
     return code == MC_ERR_RPC_FAIL || code == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
 }
 
+uint64_t mc_master_silent_ms(const struct mc_store *store)
+{
+    /* Read before the clock, and still another thread's clock may have been a little ahead of ours. */
+    uint64_t heard_ns = atomic_load(&store->heard_ns), now_ns = mc_clock_ns();
+    return heard_ns == 0 ? UINT64_MAX : now_ns > heard_ns ? (now_ns - heard_ns) / 1000000 : 0;
+}
+
 bool mc_master_is_away(const struct mc_store *store)
 {
     /* The keeper's word too: a process that was stopped for a while has heard nothing and misses nobody. */
-    return store->keeper != NULL && !mc_keeper_healthy(store->keeper) &&
-           mc_clock_ns() - atomic_load(&store->heard_ns) > MC_AWAY_MS * 1000000ull;
+    return store->keeper != NULL && !mc_keeper_healthy(store->keeper) && mc_master_silent_ms(store) > MC_AWAY_MS;
 }
 
 void mc_master_heard(struct mc_store *store, uint64_t epoch)
@@ -40,9 +46,8 @@ void mc_master_heard(struct mc_store *store, uint64_t epoch)
 
 static uint32_t seen_age_ms(const struct mc_store *store)
 {
-    uint64_t heard_ns = atomic_load(&store->heard_ns), now_ns = mc_clock_ns();
-    uint64_t age_ms = heard_ns == 0 || heard_ns > now_ns ? 0 : (now_ns - heard_ns) / 1000000;
-    return age_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)age_ms;
+    uint64_t age_ms = mc_master_silent_ms(store);
+    return age_ms == UINT64_MAX ? 0 : age_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)age_ms; /* 0 goes with epoch 0 */
 }
 
 /* Remembers what a master said of itself. MC_ERR_RPC_FAIL: it is one of the past. */

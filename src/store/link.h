@@ -40,6 +40,8 @@ int mc_master_greet(struct mc_store *store, enum mc_role role, bool near, uint64
                     struct mc_wire_hello_reply *reply);
 /* May a request that failed like that be made again on another connection? */
 bool mc_master_is_gone(int code);
+/* For how long nothing came from the master; UINT64_MAX: never did. */
+uint64_t mc_master_silent_ms(const struct mc_store *store);
 /* Silent for longer than MC_AWAY_MS, and not only because nothing was asked. */
 bool mc_master_is_away(const struct mc_store *store);
 /* Something came from the master of that epoch. */

@@ -1,6 +1,8 @@
 """The master dies, comes back, or stops while clients work: every call ends by its deadline, and nobody is restarted."""
 import os
+import pathlib
 import signal
+import subprocess
 import threading
 import time
 
@@ -154,6 +156,26 @@ def test_an_object_removed_before_is_not_read_while_there_is_no_master(work):
     assert client.get("known-3") == b""
     assert client.get("known-4") == pattern(SIZE, 4)
     master.start()
+
+
+def test_memory_of_a_node_that_has_died_is_not_read_without_a_master(timeout):
+    """A reader of the same machine still has it mapped, with every slot live: another master may have given its keys away."""
+    bench = pathlib.Path(os.environ["MC_BUILD"]) / "mooncake_bench"
+    with cluster.Master() as master:
+        node = subprocess.Popen([bench, "node", "--master", master.address, "--segment", "64MiB"], stdout=subprocess.PIPE)
+        try:
+            assert node.stdout.readline().startswith(b"node ready")
+            client = open_store(master)
+            cluster.wait_until(lambda: client.put("known", pattern(SIZE, 1)) == 0, 10 * SLOW)
+            assert client.get("known") == pattern(SIZE, 1)
+            master.kill()
+            assert client.get("known") == pattern(SIZE, 1)  # the node lives
+        finally:
+            node.kill()
+            node.wait()
+        assert client.get("known") == b""
+        master.start()
+        client.close()
 
 
 def test_a_stopped_master_holds_nobody_beyond_the_deadline(work):
