@@ -48,7 +48,7 @@ void mc_segment_report(struct mc_core *core, struct mc_connection *connection, c
     if (!segment->probing)
         probe(core, segment);
     /* After a takeover clients still try the address of the process before; the probe tells. */
-    bool is_back = segment->back_ms != 0 && core->now_ms - segment->back_ms < MC_BACK_MS;
+    bool is_back = core->now_ms < segment->back_until_ms;
     if (fresh && segment->reporter != connection->member && !is_back) {
         segment->reporter = NULL;
         segment->distrust_until_ms = core->now_ms + MC_DISTRUST_MS;

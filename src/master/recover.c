@@ -332,7 +332,7 @@ static void finish(struct mc_core *core, struct mc_segment *segment)
     segment->inventory = MC_INVENTORY_NONE;
     segment->dropping = takeover;
     segment->drop_cursor = 0;
-    segment->back_ms = takeover ? core->now_ms : 0;
+    segment->back_until_ms = takeover ? core->now_ms + MC_BACK_MS : 0;
     if (!takeover) {
         mc_space_rebuild_end(&segment->space);
         mc_segment_set_populated(core, segment, segment->populated);

@@ -189,10 +189,10 @@ struct mc_segment {
      * when the last was merged. */
     bool recovering, sequence_known;
     uint8_t inventory;
-    uint16_t round;       /* of inventories of this segment; nodes that were met carry it */
-    uint32_t sequence;    /* wanted next */
-    uint64_t back_ms;     /* when a takeover was complete; 0 = never */
-    uint32_t drop_cursor; /* while recovering after a takeover: nodes before this one were looked at */
+    uint16_t round;         /* of inventories of this segment; nodes that were met carry it */
+    uint32_t sequence;      /* wanted next */
+    uint64_t back_until_ms; /* for a while after a takeover: see probe.c */
+    uint32_t drop_cursor;   /* while recovering after a takeover: nodes before this one were looked at */
     bool dropping;
     uint64_t earlier_epoch;  /* under which its contents were mounted before, 0 = none */
     int64_t contact_ms;      /* and when its owner last had a sign of that master */
