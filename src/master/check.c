@@ -76,9 +76,8 @@ static const char *check_node(const struct mc_core *core, const struct mc_segmen
     case MC_NODE_CLEARING:
         sums->clearing += node->size;
         sums->clears++;
-        if (node->replica_next_slot != MC_NODE_NONE && (node->replica_next_slot >= core->waits.count ||
-                                                        mc_table_get(&core->waits, node->replica_next_slot) == NULL))
-            return "a waiter that is no more";
+        if (mc_node_held(node) != NULL && mc_node_held(node)->clearing == 0)
+            return "a held key that does not know it";
         return NULL;
     case MC_NODE_QUARANTINE:
         sums->quarantine += node->size;
@@ -173,7 +172,7 @@ static const char *check_tombstones(const struct mc_core *core)
     for (const struct mc_object *object = core->tombstones; object != NULL; object = mc_tombstone_next(object)) {
         if (++count > core->tombstone_count || object->tombstone == 0 || object->tombstone > core->base_count + 1u)
             return "the list of tombstones";
-        if (object->visible || object->live > 0 || object->granted > 0 || object->readers > 0)
+        if (object->visible || object->live > 0 || object->granted > 0 || object->readers > 0 || object->clearing > 0)
             return "a tombstone that lives";
         if (mc_objects_find(&core->objects, mc_object_key(object)) != object)
             return "a tombstone that is not in the table";
@@ -181,10 +180,32 @@ static const char *check_tombstones(const struct mc_core *core)
     return count == core->tombstone_count ? NULL : "the count of tombstones";
 }
 
+struct holding { /* found in the table */
+    const struct mc_core *core;
+    uint64_t clearing, held;
+    bool lost; /* a waiter is no more */
+};
+
+static void count_held(const struct mc_object *object, void *context)
+{
+    struct holding *holding = context;
+    holding->clearing += object->clearing;
+    if (object->tombstone == 0 || object->clearing == 0)
+        return;
+    holding->held++;
+    holding->lost |=
+        object->first_slot != MC_NODE_NONE && (object->first_slot >= holding->core->waits.count ||
+                                               mc_table_get(&holding->core->waits, object->first_slot) == NULL);
+}
+
 /* What only sums over all segments can tell. */
 static const char *check_sums(const struct mc_core *core)
 {
-    uint64_t capacity = 0, objects = 0;
+    uint64_t capacity = 0, objects = 0, clearing = 0;
+    struct holding holding = {.core = core};
+    mc_objects_visit(&core->objects, count_held, &holding);
+    if (holding.lost)
+        return "a waiter that is no more";
     for (uint32_t i = 0; i < core->ok_count; i++)
         capacity += core->ok[i]->capacity;
     if (capacity != core->ok_capacity)
@@ -193,13 +214,16 @@ static const char *check_sums(const struct mc_core *core)
         const struct mc_segment *segment = core->segments[index];
         for (uint32_t slot = 0; segment != NULL && slot < segment->space.node_fresh; slot++) {
             const struct mc_node *node = mc_segment_node(segment, slot);
+            clearing += node->state == MC_NODE_CLEARING && mc_node_held(node) != NULL;
             if (node->state != MC_NODE_LIVE && node->state != MC_NODE_GRANTED)
                 continue;
             const struct mc_object *object = mc_node_object(node);
             objects += object->first_segment == index && object->first_slot == slot;
         }
     }
-    return objects + core->tombstone_count == core->objects.count ? NULL : "an object without a replica";
+    if (clearing != holding.clearing || core->held_count != holding.held)
+        return "the keys that are held";
+    return objects + core->tombstone_count + holding.held == core->objects.count ? NULL : "an object without a replica";
 }
 
 const char *mc_core_check(const struct mc_core *core)

@@ -394,7 +394,7 @@ static bool work_busy_segment(struct mc_core *core)
         return false;
     struct mc_segment *segment = mc_link_of(core->busy.next, struct mc_segment, busy);
     mc_link_remove(&segment->busy);
-    bool more = mc_segment_release_waiters(core, segment);
+    bool more = mc_segment_release_keys(core, segment);
     more |= mc_evict_debt(core, segment);
     more |= mc_recover_work(core, segment);
     if (more)

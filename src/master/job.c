@@ -57,10 +57,14 @@ void mc_wait_done(struct mc_core *core, struct mc_wait *wait)
 {
     if (--wait->outstanding > 0)
         return;
-    if (wait->kind == MC_WAIT_REMOVE)
+    if (wait->kind == MC_WAIT_REMOVE && wait->code != 0)
+        mc_core_reply_failed(core, wait->connection, wait->request_id, wait->code);
+    else if (wait->kind == MC_WAIT_REMOVE)
         remove_reply(core, wait);
-    else
-        count_reply(core, wait->connection, wait->request_id, 0, wait->removed);
+    else if (wait->kind == MC_WAIT_COUNT)
+        count_reply(core, wait->connection, wait->request_id, wait->code, wait->removed);
+    for (unsigned i = 0; i < 2 && wait->kind == MC_WAIT_BOTH; i++)
+        mc_wait_done(core, wait->of[i]);
     mc_table_remove(&core->waits, wait->index);
     free(wait);
 }
@@ -143,25 +147,40 @@ void mc_job_remove_all(struct mc_core *core, struct mc_connection *connection, c
     remove_start(core, connection, frame->request_id, head.force != 0, NULL);
 }
 
+/* Does the job's pattern match the key? */
+static bool matches(struct mc_core *core, struct mc_job *job, const struct mc_object *object, uint64_t *steps)
+{
+    if (job->regex == NULL)
+        return true;
+    *steps += MC_STEPS_SEARCH;
+    int rc = mc_regex_search(job->regex, mc_object_key(object), steps);
+    if (rc < 0 && !job->too_costly) {
+        job->too_costly = true;
+        mc_core_log(core, MC_CORE_LOG_WARNING,
+                    "a pattern for removal costs too much on some keys; these are taken as not matching");
+    }
+    return rc > 0;
+}
+
 /* What it cost, in steps; removes the object when the job is to. */
 static uint64_t remove_visit(struct mc_core *core, struct mc_job *job, struct mc_object *object)
 {
     uint64_t steps = MC_STEPS_VISIT;
     if (!object->visible || (!job->force && core->now_ms < object->lease_until_ms))
         return steps;
-    if (job->regex != NULL) {
-        steps += MC_STEPS_SEARCH;
-        int rc = mc_regex_search(job->regex, mc_object_key(object), &steps);
-        if (rc < 0 && !job->too_costly) {
-            job->too_costly = true;
-            mc_core_log(core, MC_CORE_LOG_WARNING,
-                        "a pattern for removal costs too much on some keys; these are taken as not matching");
-        }
-        if (rc <= 0)
-            return steps;
-    }
+    if (!matches(core, job, object, &steps))
+        return steps;
     job->wait->removed++;
     mc_object_drop(core, object, job->wait);
+    return steps;
+}
+
+/* The key has no value any more, but could get it back. */
+static uint64_t remove_visit_held(struct mc_core *core, struct mc_job *job, struct mc_object *object)
+{
+    uint64_t steps = MC_STEPS_VISIT;
+    if (object != NULL && object->tombstone != 0 && matches(core, job, object, &steps))
+        mc_key_wait(core, object, job->wait);
     return steps;
 }
 
@@ -184,6 +203,8 @@ static bool remove_slice(struct mc_core *core, struct mc_job *job)
         const struct mc_node *node = mc_segment_node(core->segments[job->index], job->slot++);
         if (node->state == MC_NODE_LIVE)
             steps += remove_visit(core, job, mc_node_object(node));
+        else if (node->state == MC_NODE_CLEARING)
+            steps += remove_visit_held(core, job, mc_node_held(node));
     }
     return false;
 }
@@ -191,7 +212,6 @@ static bool remove_slice(struct mc_core *core, struct mc_job *job)
 static void sweep_node(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
-    uint32_t wait = node->replica_next_slot;
     switch (node->state) {
     case MC_NODE_LIVE:
         mc_object_lose_replica(core, mc_node_object(node), segment, slot);
@@ -203,8 +223,7 @@ static void sweep_node(struct mc_core *core, struct mc_segment *segment, uint32_
         segment->clearing -= node->size;
         mc_list_remove(segment, &segment->clears, slot);
         node->state = MC_NODE_DEAD;
-        if (wait != MC_NODE_NONE)
-            mc_wait_done(core, mc_table_get(&core->waits, wait));
+        mc_key_release(core, node);
         break;
     case MC_NODE_QUARANTINE:
         segment->quarantine -= node->size;

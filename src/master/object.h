@@ -15,12 +15,14 @@
 #include <stdint.h>
 
 #define MC_OBJECT_LENGTH_MAX (1ull << 45) /* bytes */
-#define MC_OBJECT_READERS_MAX UINT16_MAX
+#define MC_OBJECT_READERS_MAX 2047u
+#define MC_OBJECT_CLEARING_MAX 31u
 #define MC_OBJECT_SIZES ((32 + MC_KEY_LENGTH_MAX) / 8 + 1) /* slabs, one for every 8 bytes */
 
 struct mc_object {
     uint64_t length : 48;
-    uint64_t readers : 16; /* gets in progress */
+    uint64_t readers : 11; /* gets in progress */
+    uint64_t clearing : 5; /* replicas of this key whose CLEARED is awaited */
     uint64_t lease_until_ms : 40;
     uint64_t key_length : 11;
     uint64_t live : 5;    /* replicas that are live */
@@ -29,7 +31,7 @@ struct mc_object {
     uint64_t visible : 1; /* readers may find it: nothing granted is left, at least one is live */
     uint32_t first_slot;  /* the first replica; the chain goes on in the nodes; MC_NODE_NONE = none */
     uint16_t first_segment;
-    uint16_t tombstone;    /* 0 = none, see recover.c; a tombstone uses length, lease and first_* in its own way */
+    uint16_t tombstone;    /* 0 = none, see tombstone.c, which uses length, lease, hard and first_* in its own way */
     uint32_t serial;       /* of this life of the memory */
     uint32_t soft_until_s; /* until then it is evicted only when nothing else can be */
     uint8_t key[];
@@ -82,6 +84,10 @@ static inline struct mc_span mc_object_key(const struct mc_object *object)
 {
     return mc_span(object->key, object->key_length);
 }
+
+/* Calls it for every object; the table must not change meanwhile. */
+void mc_objects_visit(const struct mc_objects *objects, void (*visit)(const struct mc_object *object, void *context),
+                      void *context);
 
 /* Proves the invariants; for tests. NULL or what is wrong. */
 const char *mc_objects_check(const struct mc_objects *objects);

@@ -86,7 +86,7 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
         if (how == GRANT_CUT)
             mc_node_cut(core, segment, slot, put->writer);
         else
-            mc_node_clear(core, segment, slot, NULL);
+            mc_node_clear(core, segment, slot, object);
     }
     grant->slot = MC_NODE_NONE;
     put->open--;
@@ -98,7 +98,7 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
         mc_object_appear(core, object);
     } else if (object->granted == 0) {
         put->codes[grant->item] = MC_ERR_TRANSFER_FAIL;
-        mc_object_vanish(core, object, UINT64_MAX);
+        mc_object_vanish(core, object, UINT64_MAX, NULL);
     }
     if (put->open == 0)
         put_finish(core, put);
@@ -124,21 +124,30 @@ struct start { /* one message at work */
     uint32_t places; /* written to core->scratch */
 };
 
-/* What is said of a key that the table knows; 0 = it has been taken out of the way. */
+/* Only segments hold it whose contents nothing can bring back: a new value replaces it. */
+static bool given_up(const struct mc_core *core, const struct mc_object *object)
+{
+    struct mc_replica replica;
+    if (!object->visible || mc_object_readable(core, object, &replica, 1) > 0)
+        return false;
+    for (replica = mc_replica_first(core, object); replica.segment != NULL; replica = mc_replica_next(core, replica))
+        if (!mc_segment_departed(replica.segment))
+            return false;
+    return true;
+}
+
+/* What is said of a key that the table knows; 0 = it may be put. */
 static int32_t known_code(struct mc_core *core, const struct start *start, struct mc_object *object)
 {
     struct mc_replica replica;
+    if (object->tombstone != 0)
+        return mc_key_takes_no_value(object) ? MC_ERR_PUT_IN_PROGRESS : 0;
     if (object->visible) {
         if (mc_object_readable(core, object, &replica, 1) > 0)
             return MC_ERR_OBJECT_ALREADY_EXISTS;
         /* Only segments that may be lost hold it: to say "exists" would be a promise that no reader finds kept. One
-         * that may be back any moment is waited for; when all are given up the new value replaces it. */
-        for (replica = mc_replica_first(core, object); replica.segment != NULL;
-             replica = mc_replica_next(core, replica))
-            if (!mc_segment_departed(replica.segment))
-                return MC_ERR_PUT_IN_PROGRESS;
-        mc_object_drop(core, object, NULL);
-        return 0;
+         * that may be back any moment is waited for. */
+        return MC_ERR_PUT_IN_PROGRESS;
     }
     for (replica = mc_replica_first(core, object); replica.segment != NULL; replica = mc_replica_next(core, replica)) {
         const struct mc_node *node = mc_segment_node(replica.segment, replica.slot);
@@ -198,7 +207,11 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
         return MC_ERR_INVALID_PARAMS;
     if (item->length > MC_OBJECT_LENGTH_MAX)
         return MC_ERR_NO_AVAILABLE_HANDLE;
-    struct mc_object *object = mc_object_find(core, item->key);
+    struct mc_object *object = mc_objects_find(&core->objects, item->key);
+    if (object != NULL && given_up(core, object)) {
+        mc_object_drop(core, object, NULL);
+        object = mc_objects_find(&core->objects, item->key); /* its tombstone, if it left one */
+    }
     int32_t code = object == NULL ? 0 : known_code(core, start, object);
     if (code != 0)
         return code;
@@ -216,7 +229,7 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     }
     if (count == 0)
         return start->placement.hopeful || segments_may_come(core) ? MC_ERR_SPACE_SOON : MC_ERR_NO_AVAILABLE_HANDLE;
-    object = mc_object_begin(core, item->key, item->length, start->flags);
+    object = mc_object_begin(core, object, item->key, item->length, start->flags);
     for (uint32_t i = 0; i < count; i++) {
         struct mc_segment *segment = replicas[i].segment;
         if (object != NULL) {

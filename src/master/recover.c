@@ -12,7 +12,6 @@
 #include <stdlib.h>
 
 #define EVIDENCE_SLICE 4096u
-#define COUNTER_END (1ull << 40)
 
 bool mc_recover_open(const struct mc_core *core)
 {
@@ -31,11 +30,10 @@ void mc_recover_refuse(struct mc_core *core)
 
 static bool fits(const struct mc_core *core, uint32_t at, uint64_t value)
 {
-    return value >= core->bases[at] && value - core->bases[at] < COUNTER_END;
+    return value >= core->bases[at] && value - core->bases[at] < MC_COUNTER_END;
 }
 
-/* The number of a base from which 40 bits reach the value; 0 when there is none and the table is full. */
-static unsigned base_of(struct mc_core *core, uint64_t value)
+unsigned mc_base_of(struct mc_core *core, uint64_t value)
 {
     if (core->base_last < core->base_count && fits(core, core->base_last, value))
         return core->base_last + 1;
@@ -54,7 +52,7 @@ static unsigned base_of(struct mc_core *core, uint64_t value)
 
 static bool set_generation(struct mc_core *core, struct mc_node *node, uint64_t generation)
 {
-    unsigned base = base_of(core, generation);
+    unsigned base = mc_base_of(core, generation);
     if (base == 0)
         return false;
     uint64_t counter = generation - core->bases[base - 1];
@@ -62,137 +60,6 @@ static bool set_generation(struct mc_core *core, struct mc_node *node, uint64_t 
     node->generation_low = (uint32_t)counter;
     node->generation_high = (uint8_t)(counter >> 32);
     return true;
-}
-
-static bool is_earlier(const struct mc_core *core, uint64_t generation)
-{
-    return generation < core->epoch << MC_EPOCH_SHIFT;
-}
-
-/* ---- tombstones ---- */
-
-#define TOMB_FINAL                                                                                                     \
-    1u /* no entry may bring the key back; above: 1 + number of the base of the least version that may                 \
-        */
-
-struct mc_object *mc_tombstone_next(const struct mc_object *object)
-{
-    return (struct mc_object *)(uintptr_t)object->length;
-}
-
-static struct mc_object *tomb_previous(const struct mc_object *object)
-{
-    return (struct mc_object *)(uintptr_t)((uint64_t)object->first_segment << 32 | object->first_slot);
-}
-
-static void tomb_set_next(struct mc_object *object, const struct mc_object *next)
-{
-    object->length = (uint64_t)(uintptr_t)next & ((1ull << 48) - 1);
-}
-
-static void tomb_set_previous(struct mc_object *object, const struct mc_object *previous)
-{
-    object->first_slot = (uint32_t)(uintptr_t)previous;
-    object->first_segment = (uint16_t)((uint64_t)(uintptr_t)previous >> 32);
-}
-
-/* The object is in the table and has no replica. */
-static void tomb_link(struct mc_core *core, struct mc_object *object, uint64_t bound)
-{
-    unsigned base = bound == UINT64_MAX || !is_earlier(core, bound) ? 0 : base_of(core, bound);
-    object->tombstone = (uint16_t)(base == 0 ? TOMB_FINAL : 1 + base);
-    object->lease_until_ms = base == 0 ? 0 : (bound - core->bases[base - 1]) & (COUNTER_END - 1);
-    object->visible = object->soft = object->hard = 0;
-    object->readers = 0;
-    tomb_set_previous(object, NULL);
-    tomb_set_next(object, core->tombstones);
-    if (core->tombstones != NULL)
-        tomb_set_previous(core->tombstones, object);
-    core->tombstones = object;
-    core->tombstone_count++;
-    core->statistics.tombstones_made++;
-}
-
-static void tomb_unlink(struct mc_core *core, struct mc_object *object)
-{
-    struct mc_object *next = mc_tombstone_next(object), *previous = tomb_previous(object);
-    if (next != NULL)
-        tomb_set_previous(next, previous);
-    if (previous != NULL)
-        tomb_set_next(previous, next);
-    else
-        core->tombstones = next;
-    core->tombstone_count--;
-}
-
-void mc_tombstone_make(struct mc_core *core, struct mc_object *object, uint64_t bound)
-{
-    if (core->refuse_earlier || core->tombstone_count >= MC_TOMBSTONES_MAX) {
-        mc_recover_refuse(core);
-        mc_objects_remove(&core->objects, object);
-        mc_object_free(&core->objects, object);
-        return;
-    }
-    object->serial++; /* who reads the object that was here compares in vain */
-    tomb_link(core, object, bound);
-}
-
-void mc_tombstone_add(struct mc_core *core, struct mc_span key)
-{
-    if (!mc_recover_open(core) || core->refuse_earlier)
-        return;
-    struct mc_object *object = mc_objects_find(&core->objects, key);
-    if (object != NULL) {
-        mc_assert(object->tombstone != 0);
-        object->tombstone = TOMB_FINAL;
-        return;
-    }
-    object = core->tombstone_count < MC_TOMBSTONES_MAX ? mc_object_create(&core->objects, key) : NULL;
-    if (object == NULL || !mc_objects_insert(&core->objects, object)) {
-        if (object != NULL)
-            mc_object_free(&core->objects, object);
-        mc_recover_refuse(core);
-        return;
-    }
-    tomb_link(core, object, UINT64_MAX);
-}
-
-void mc_tombstone_revive(struct mc_core *core, struct mc_object *object)
-{
-    tomb_unlink(core, object);
-    object->tombstone = 0;
-    object->length = 0;
-    object->lease_until_ms = 0;
-    object->soft_until_s = 0;
-    object->first_slot = MC_NODE_NONE;
-    object->first_segment = 0;
-}
-
-/* May an entry of that version take the key of this tombstone? */
-static bool tomb_lets(const struct mc_core *core, const struct mc_object *object, uint64_t version)
-{
-    return object->tombstone != TOMB_FINAL && version >= core->bases[object->tombstone - 2] + object->lease_until_ms;
-}
-
-struct mc_object *mc_object_find(const struct mc_core *core, struct mc_span key)
-{
-    struct mc_object *object = mc_objects_find(&core->objects, key);
-    return object != NULL && object->tombstone == 0 ? object : NULL;
-}
-
-static bool free_tombstones(struct mc_core *core)
-{
-    if (mc_recover_open(core))
-        return false;
-    for (uint32_t budget = MC_SLICE_TOMBSTONES; budget > 0 && core->tombstones != NULL; budget--) {
-        struct mc_object *object = core->tombstones;
-        if (mc_tombstone_next(object) != NULL)
-            mc_object_prefetch(&core->objects, mc_tombstone_next(object));
-        mc_tombstone_revive(core, object);
-        mc_objects_remove(&core->objects, object);
-        mc_object_free(&core->objects, object);
-    }
-    return core->tombstones != NULL;
 }
 
 /* ---- evidence ---- */
@@ -367,13 +234,17 @@ bool mc_recover_work(struct mc_core *core, struct mc_segment *segment)
 
 /* ---- merging what was placed under an earlier epoch ---- */
 
-/* The extent is placed and belongs to nobody; its owner is to clear it. */
-static void refuse(struct mc_core *core, struct mc_segment *segment, uint32_t slot, uint64_t generation)
+/* The extent is placed and belongs to nobody; its owner is to clear it. Until then the key is not free: if we end
+ * before, the master after us meets the same entry. */
+static void refuse(struct mc_core *core, struct mc_segment *segment, uint32_t slot, uint64_t generation,
+                   struct mc_span key)
 {
     core->statistics.recovery_refused++;
     struct mc_node *node = mc_segment_node(segment, slot);
     bool counted = set_generation(core, node, generation);
     mc_node_clear(core, segment, slot, NULL);
+    if (counted && key.length > 0 && node->state == MC_NODE_CLEARING)
+        mc_key_hold_entry(core, node, key);
     if (!counted) {
         node->base = MC_BASE_RAW;
         node->pointer = (uint32_t)(generation >> 40);
@@ -404,22 +275,22 @@ static struct mc_object *claim(struct mc_core *core, const struct mc_wire_invent
         }
         object = mc_objects_find(&core->objects, item->key);
     }
-    if (object != NULL && !tomb_lets(core, object, version))
+    if (object != NULL && !mc_tombstone_lets(core, object, version))
         return NULL;
-    return mc_object_begin(core, item->key, item->length, item->flags);
+    return mc_object_begin(core, object, item->key, item->length, item->flags);
 }
 
 static void merge_live(struct mc_core *core, struct mc_segment *segment, const struct mc_wire_inventory_item *item)
 {
     struct mc_node *node = mc_segment_node(segment, item->slot);
     if (!set_generation(core, node, item->generation)) {
-        refuse(core, segment, item->slot, item->generation);
+        refuse(core, segment, item->slot, item->generation, item->key);
         return;
     }
     node->replica = item->replica;
     struct mc_object *object = claim(core, item);
     if (object == NULL) {
-        refuse(core, segment, item->slot, item->generation);
+        refuse(core, segment, item->slot, item->generation, item->key);
         return;
     }
     core->statistics.recovered_replicas++;
@@ -441,7 +312,8 @@ static bool merge_written(struct mc_core *core, struct mc_segment *segment, cons
     struct mc_node *node = mc_segment_node(segment, item->slot);
     struct mc_writer *writer = calloc(1, sizeof(*writer));
     if (writer == NULL || !set_generation(core, node, item->generation)) {
-        refuse(core, segment, item->slot, item->generation); /* the segment is given up, the state stays whole */
+        refuse(core, segment, item->slot, item->generation,
+               mc_span(NULL, 0)); /* the segment is given up, the state stays whole */
         free(writer);
         return false;
     }
@@ -453,7 +325,7 @@ static bool merge_written(struct mc_core *core, struct mc_segment *segment, cons
 
 static bool item_sane(const struct mc_core *core, const struct mc_wire_inventory_item *item)
 {
-    if (!is_earlier(core, item->generation) || item->length == 0 || item->length > MC_OBJECT_LENGTH_MAX ||
+    if (!mc_is_earlier(core, item->generation) || item->length == 0 || item->length > MC_OBJECT_LENGTH_MAX ||
         item->offset > MC_SEGMENT_CAPACITY_MAX + MC_EXTENT_SLACK)
         return false;
     if (item->state == 2)
@@ -592,7 +464,7 @@ bool mc_recover_tick(struct mc_core *core)
             stale(core, segment->earlier_epoch, segment->contact_ms))
             give_up(core, segment, "the master before us may have acted on its absence");
     }
-    bool more = free_tombstones(core);
+    bool more = mc_tombstones_tick(core);
     return more || core->evidence_left > 0;
 }
 

@@ -53,7 +53,7 @@ static void mark_dirty(struct mc_core *core, struct mc_segment *segment)
         mc_link_append(&core->dirty, &segment->dirty);
 }
 
-void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_wait *wait)
+void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
     segment->used -= node->size;
@@ -68,10 +68,8 @@ void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t sl
     if (segment->clear_unsent == MC_NODE_NONE)
         segment->clear_unsent = slot;
     node->replica_next_slot = MC_NODE_NONE;
-    if (wait != NULL && !mc_segment_departed(segment)) {
-        node->replica_next_slot = wait->index;
-        wait->outstanding++;
-    }
+    if (object != NULL && !mc_segment_departed(segment))
+        mc_key_hold(core, node, object);
     core->statistics.clears++;
     mark_dirty(core, segment);
     mc_segment_update_room(core, segment);
@@ -107,10 +105,8 @@ static void leave_clears(struct mc_core *core, struct mc_segment *segment, uint3
         segment->release = next;
     mc_list_remove(segment, &segment->clears, slot);
     segment->clearing -= node->size;
-    uint32_t wait = node->replica_next_slot;
+    mc_key_release(core, node);
     mc_node_free(core, segment, slot);
-    if (wait != MC_NODE_NONE)
-        mc_wait_done(core, mc_table_get(&core->waits, wait));
 }
 
 static void leave_cuts(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
@@ -195,15 +191,14 @@ bool mc_segment_flush(struct mc_core *core, struct mc_segment *segment)
     return segment->clear_unsent != MC_NODE_NONE || segment->cut_unsent != MC_NODE_NONE;
 }
 
-bool mc_segment_release_waiters(struct mc_core *core, struct mc_segment *segment)
+bool mc_segment_release_keys(struct mc_core *core, struct mc_segment *segment)
 {
+    if (!mc_segment_departed(segment))
+        segment->release = MC_NODE_NONE; /* it is back, and clears what it is told */
     for (uint32_t budget = MC_SLICE_SLOTS; segment->release != MC_NODE_NONE && budget > 0; budget--) {
         struct mc_node *node = mc_segment_node(segment, segment->release);
         segment->release = node->list_next;
-        uint32_t wait = node->replica_next_slot;
-        node->replica_next_slot = MC_NODE_NONE;
-        if (wait != MC_NODE_NONE)
-            mc_wait_done(core, mc_table_get(&core->waits, wait));
+        mc_key_release(core, node);
     }
     return segment->release != MC_NODE_NONE;
 }
@@ -235,9 +230,16 @@ void mc_object_unlink(struct mc_core *core, struct mc_object *object, struct mc_
     at->replica_next_slot = node->replica_next_slot;
 }
 
-struct mc_object *mc_object_begin(struct mc_core *core, struct mc_span key, uint64_t length, uint32_t flags)
+struct mc_object *mc_object_find(const struct mc_core *core, struct mc_span key)
 {
-    struct mc_object *object = core->tombstone_count > 0 ? mc_objects_find(&core->objects, key) : NULL;
+    struct mc_object *object = mc_objects_find(&core->objects, key);
+    return object != NULL && object->tombstone == 0 ? object : NULL;
+}
+
+struct mc_object *mc_object_begin(struct mc_core *core, struct mc_object *cell, struct mc_span key, uint64_t length,
+                                  uint32_t flags)
+{
+    struct mc_object *object = cell;
     if (object != NULL) {
         mc_tombstone_revive(core, object);
     } else {
@@ -304,21 +306,6 @@ void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_se
     enter_age_list(segment, object, slot);
 }
 
-void mc_object_vanish(struct mc_core *core, struct mc_object *object, uint64_t bound)
-{
-    mc_assert(object->live == 0 && object->granted == 0 && object->first_slot == MC_NODE_NONE);
-    if (object->visible) {
-        core->visible_count--;
-        core->soft_count -= object->soft;
-    }
-    if (mc_recover_open(core)) {
-        mc_tombstone_make(core, object, bound);
-        return;
-    }
-    mc_objects_remove(&core->objects, object);
-    mc_object_free(&core->objects, object);
-}
-
 static void drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
                          struct mc_wait *wait, uint64_t bound)
 {
@@ -331,9 +318,9 @@ static void drop_replica(struct mc_core *core, struct mc_object *object, struct 
     mc_object_unlink(core, object, segment, slot);
     object->live--;
     segment->live--;
-    mc_node_clear(core, segment, slot, wait);
+    mc_node_clear(core, segment, slot, object);
     if (object->live == 0 && object->granted == 0)
-        mc_object_vanish(core, object, bound);
+        mc_object_vanish(core, object, bound, wait);
 }
 
 void mc_object_drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,

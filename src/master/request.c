@@ -21,8 +21,6 @@ static void find_keys(const struct mc_core *core, const struct mc_span *keys, ui
                       struct mc_object **objects)
 {
     mc_objects_find_batch(&core->objects, keys, count, objects);
-    if (core->tombstone_count == 0)
-        return;
     for (uint32_t i = 0; i < count; i++)
         if (objects[i] != NULL && objects[i]->tombstone != 0)
             objects[i] = NULL;
@@ -224,9 +222,11 @@ static int32_t remove_one(struct mc_core *core, struct mc_span key, bool force, 
 {
     if (key.length == 0 || key.length > MC_KEY_LENGTH_MAX)
         return MC_ERR_INVALID_KEY;
-    struct mc_object *object = mc_object_find(core, key);
-    if (object == NULL) {
-        mc_tombstone_add(core, key);
+    struct mc_object *object = mc_objects_find(&core->objects, key);
+    if (object == NULL || object->tombstone != 0) {
+        mc_tombstone_add(core, key, object);
+        if (object != NULL && object->clearing > 0)
+            mc_key_wait(core, object, wait);
         return MC_ERR_OBJECT_NOT_FOUND;
     }
     if (!object->visible)

@@ -9,7 +9,7 @@
  * `visible` exactly when nothing granted is left and something is live; a live node is in its segment's `normal` or
  * `soft` list exactly when its object is visible and not pinned hard; used, clearing and quarantine of a segment are
  * the sums over its nodes; the live replicas of an object have one version; a segment that is recovering is not OK; a
- * tombstone has no replica. */
+ * tombstone has no replica; `clearing` of an object counts the CLEARING nodes that hold its key. */
 #ifndef MC_MASTER_STATE_H
 #define MC_MASTER_STATE_H
 
@@ -67,6 +67,7 @@
 #define MC_BASE_RAW 255u /* of CLEARING only: the upper bits of the generation are in node->pointer */
 #define MC_EVIDENCE_MAX 64u
 #define MC_TOMBSTONES_MAX (4u << 20)
+#define MC_COUNTER_END (1ull << 40) /* a node has so many bits of a generation's counter */
 #define MC_SLICE_TOMBSTONES 2048u
 
 /* Share of placement: what was placed counts half as much every second. */
@@ -181,7 +182,7 @@ struct mc_segment {
     struct mc_node_list normal, soft;    /* live replicas by age of their last use */
     struct mc_node_list clears, cuts;    /* what the owner has been or will be told */
     uint32_t clear_unsent, cut_unsent;   /* first node of the list that was not sent yet, MC_NODE_NONE = all were */
-    uint32_t release;                    /* next node of `clears` whose waiter is not to wait any longer */
+    uint32_t release;                    /* next node of `clears` that is not to hold its key any longer */
     struct mc_link dirty;                /* in core->dirty while something is unsent and can be sent */
     struct mc_link busy;                 /* in core->busy while ticks have work here: release, debt */
 
@@ -234,12 +235,13 @@ struct mc_put { /* one PUT_START with at least one grant */
     int32_t codes[]; /* of the items; above 0 while a grant of it is open */
 };
 
-enum mc_wait_kind { MC_WAIT_REMOVE, MC_WAIT_COUNT };
-struct mc_wait { /* an answer that waits for CLEARED */
+enum mc_wait_kind { MC_WAIT_REMOVE, MC_WAIT_COUNT, MC_WAIT_BOTH };
+struct mc_wait { /* an answer that waits for CLEARED; BOTH: two that wait for the same */
     uint32_t index;
     enum mc_wait_kind kind;
     uint64_t connection, request_id;
-    uint64_t outstanding; /* nodes, plus one while the request itself is still at work */
+    uint64_t outstanding;  /* held keys and BOTHs, plus one while the request itself is still at work */
+    struct mc_wait *of[2]; /* of BOTH */
     int32_t code;
     uint64_t removed;
     uint32_t code_count;
@@ -315,7 +317,7 @@ struct mc_core {
     uint32_t evidence_cursor, evidence_left; /* the next so many indexes of segments are to be judged by it */
     bool refuse_earlier;          /* something was removed that cannot be named: no further entry of an earlier epoch */
     struct mc_object *tombstones; /* the newest; the rest hangs on it */
-    uint64_t tombstone_count;
+    uint64_t tombstone_count, held_count;
     struct mc_buffer scratch;
     struct mc_core_statistics statistics;
 };
@@ -334,6 +336,11 @@ static inline struct mc_object *mc_node_object(const struct mc_node *node)
 {
     return (struct mc_object *)(uintptr_t)node->pointer;
 }
+/* Whose key the CLEARING node holds; NULL = nobody's. */
+static inline struct mc_object *mc_node_held(const struct mc_node *node)
+{
+    return node->base == MC_BASE_RAW ? NULL : mc_node_object(node);
+}
 static inline uint64_t mc_base(const struct mc_core *core, unsigned base)
 {
     return base == 0 ? core->epoch << MC_EPOCH_SHIFT : core->bases[base - 1];
@@ -351,6 +358,11 @@ static inline uint64_t mc_node_version(const struct mc_core *core, const struct 
 static inline uint64_t mc_extent_units(uint64_t length, size_t key_length)
 {
     return mc_extent_size(length, key_length) / MC_EXTENT_UNIT;
+}
+
+static inline bool mc_is_earlier(const struct mc_core *core, uint64_t generation)
+{
+    return generation < core->epoch << MC_EPOCH_SHIFT;
 }
 
 struct mc_replica {
@@ -411,7 +423,7 @@ struct mc_segment *mc_segment_find(const struct mc_core *core, uint32_t number);
 /* Nothing can bring its contents back before what we do now is known to all: it is gone, or not OK and its owner was
  * silent for depart_ms. */
 bool mc_segment_departed(const struct mc_segment *segment);
-/* Who waits for CLEARED of a segment that is departed need not. */
+/* What is held until CLEARED of a segment that is departed need not be. */
 void mc_segment_release(struct mc_core *core, struct mc_segment *segment);
 /* A segment of its id: made, or NULL when something is full. */
 struct mc_segment *mc_segment_add(struct mc_core *core, struct mc_member *member, const struct mc_wire_mount *mount);
@@ -455,16 +467,32 @@ void mc_recover_rotten(struct mc_core *core, struct mc_connection *connection, c
 bool mc_recover_open(const struct mc_core *core);
 /* What is known of all keys is no longer enough to judge further entries of earlier epochs. */
 void mc_recover_refuse(struct mc_core *core);
-/* The object has no replica any more and leaves. bound: entries of earlier epochs of at least that version may bring it
- * back; UINT64_MAX = none may. */
-void mc_tombstone_make(struct mc_core *core, struct mc_object *object, uint64_t bound);
-/* A key that is not in the table was removed. */
-void mc_tombstone_add(struct mc_core *core, struct mc_span key);
+/* The number of a base from which 40 bits reach the generation; 0 when there is none and the table is full. */
+unsigned mc_base_of(struct mc_core *core, uint64_t generation);
+
+/* tombstone.c: keys without a value */
+/* The object has no replica any more and leaves, unless its key is to be remembered. bound: entries of earlier epochs
+ * of at least that version may bring it back; UINT64_MAX = none may. wait: told when nothing holds the key; may be
+ * NULL. */
+void mc_object_vanish(struct mc_core *core, struct mc_object *object, uint64_t bound, struct mc_wait *wait);
+/* A key that has no value was removed. cell: its tombstone, or NULL. */
+void mc_tombstone_add(struct mc_core *core, struct mc_span key, struct mc_object *cell);
 /* It is an object again, without a replica, not visible. */
 void mc_tombstone_revive(struct mc_core *core, struct mc_object *object);
+/* May an entry of that version take the key of this tombstone? */
+bool mc_tombstone_lets(const struct mc_core *core, const struct mc_object *object, uint64_t version);
 struct mc_object *mc_tombstone_next(const struct mc_object *object);
-/* The object of that key, or NULL; tombstones do not count. */
-struct mc_object *mc_object_find(const struct mc_core *core, struct mc_span key);
+/* Frees what is no longer needed, a slice; true when more is left. */
+bool mc_tombstones_tick(struct mc_core *core);
+/* The node is CLEARING and held nothing: now it holds the key of the object, or of an entry that was refused. */
+void mc_key_hold(struct mc_core *core, struct mc_node *node, struct mc_object *object);
+void mc_key_hold_entry(struct mc_core *core, struct mc_node *node, struct mc_span key);
+/* Its CLEARED has come or is no longer needed. */
+void mc_key_release(struct mc_core *core, struct mc_node *node);
+/* The key is held after a value of it was seen by somebody: no put may take it. */
+bool mc_key_takes_no_value(const struct mc_object *object);
+/* Waits until nothing holds the key, which must be held by something. */
+void mc_key_wait(struct mc_core *core, struct mc_object *object, struct mc_wait *wait);
 
 /* place.c: where to put a replica */
 struct mc_placement {
@@ -493,31 +521,32 @@ void mc_list_append(struct mc_segment *segment, struct mc_node_list *list, uint3
 void mc_list_remove(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot);
 /* Gives the extent back. */
 void mc_node_free(struct mc_core *core, struct mc_segment *segment, uint32_t slot);
-/* A node that belongs to no object any more: its slot is to be cleared; then the extent is free. wait: told then; may
- * be NULL. */
-void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_wait *wait);
+/* A node that belongs to no object any more: its slot is to be cleared; then the extent is free. object: whose it was,
+ * its key is held until then; may be NULL. */
+void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object);
 /* A granted node that belongs to no object any more: its writer is to be cut off. */
 void mc_node_cut(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_writer *writer);
 void mc_node_cleared(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_node_cut_done(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 /* Sends what is unsent to the owner, at most MC_SLICE_FRAMES frames; true when more is left. */
 bool mc_segment_flush(struct mc_core *core, struct mc_segment *segment);
-/* Lets waiters of a segment that is not OK go, a slice; true when more is left. */
-bool mc_segment_release_waiters(struct mc_core *core, struct mc_segment *segment);
+/* Lets go the keys that a departed segment holds, a slice; true when more is left. */
+bool mc_segment_release_keys(struct mc_core *core, struct mc_segment *segment);
 
 void mc_object_link(struct mc_object *object, struct mc_segment *segment, uint32_t slot);
 void mc_object_unlink(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
-/* An object of a key that mc_object_find does not know, in the table and without a replica: a new one, or the cell of
- * the key's tombstone. flags: enum mc_put_flags. NULL when memory is out. */
-struct mc_object *mc_object_begin(struct mc_core *core, struct mc_span key, uint64_t length, uint32_t flags);
+/* The object of that key, or NULL; tombstones do not count. */
+struct mc_object *mc_object_find(const struct mc_core *core, struct mc_span key);
+/* An object in the table, without a replica: a new one, or the key's cell (what mc_objects_find says of it, NULL or a
+ * tombstone). flags: enum mc_put_flags. NULL when memory is out. */
+struct mc_object *mc_object_begin(struct mc_core *core, struct mc_object *cell, struct mc_span key, uint64_t length,
+                                  uint32_t flags);
 /* Nothing is granted any more, something is live. */
 void mc_object_appear(struct mc_core *core, struct mc_object *object);
 /* The same without counting it as a put. */
 void mc_object_show(struct mc_core *core, struct mc_object *object);
 /* One more live replica of an object that is visible. */
 void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
-/* Leaves the table and dies; must have no replica. bound: of its tombstone. */
-void mc_object_vanish(struct mc_core *core, struct mc_object *object, uint64_t bound);
 /* One live replica goes; the object with it when it was the last, and then for good. */
 void mc_object_drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
                             struct mc_wait *wait);

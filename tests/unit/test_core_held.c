@@ -1,0 +1,220 @@
+/* Keys that are held: until its owner has cleared a value that is gone, or has departed, the key takes no other value
+ * and no removal of it is answered. Else a master that ends in between could leave a value that comes back after that.
+ */
+#include "core_owner.h"
+
+static int32_t remove_answer(struct world *world, uint64_t connection)
+{
+    int32_t code = 1;
+    return world_remove_answer(world, connection, &code, 1) ? code : 1; /* 1 = none yet */
+}
+
+static void remove_send(struct world *world, uint64_t connection, const char *key)
+{
+    world_remove_send(world, connection, &key, 1, true);
+}
+
+/* Time passes, and only this one gives signs of life. */
+static void pass(struct world *world, uint64_t ms, uint64_t keeper)
+{
+    for (uint64_t left = ms; left > 0; left -= left < 1000 ? left : 1000) {
+        world_pass(world, left < 1000 ? left : 1000);
+        (void)world_heartbeat(world, keeper, 0, 0);
+    }
+}
+
+/* Everybody who asks for the removal waits for the same CLEARED. */
+static void test_many_wait(void **state)
+{
+    struct world world;
+    static struct world_told told;
+    struct mc_wire_place place;
+    uint64_t clients[4];
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    for (unsigned i = 0; i < 4; i++) {
+        clients[i] = world_join(&world, MC_ROLE_CALL, 10 + i, 1);
+        remove_send(&world, clients[i], "k");
+    }
+    const char *twice[2] = {"k", "k"};
+    world_remove_send(&world, store.call, twice, 2, true);
+    world_disconnect(&world, clients[3]); /* it will never hear */
+    for (unsigned i = 0; i < 3; i++)
+        assert_int_equal(remove_answer(&world, clients[i]), 1);
+    assert_int_equal(world_grant(&world, clients[0], 7, "k", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_exist(&world, clients[1], "k"), 0);
+    world_owner_told(&world, store.owner, &told);
+    world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
+    assert_int_equal(remove_answer(&world, clients[0]), 0);
+    assert_int_equal(remove_answer(&world, clients[1]), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(remove_answer(&world, clients[2]), MC_ERR_OBJECT_NOT_FOUND);
+    int32_t codes[2] = {1, 1};
+    assert_true(world_remove_answer(&world, store.call, codes, 2));
+    assert_int_equal(codes[0], MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(codes[1], MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    world_close_all(&world);
+}
+
+/* The owner says nothing: after depart_ms nothing can bring its contents back. */
+static void test_released_by_departure(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned gone = 0; gone < 2; gone++) {
+        world_open(&world);
+        struct world_store store = world_store(&world, 5, MIB, "a"), other = world_store(&world, 6, MIB, "b");
+        struct mc_wire_place place;
+        struct world_wish wish = {.preferred = {"a"}};
+        assert_int_equal(world_grant(&world, other.call, 1, "k", SMALL, &wish, &place), 0);
+        assert_int_equal(place.segment, store.segment);
+        world_live(&world, store.owner, &place);
+        assert_int_equal(world_put_done(&world, other.call, 1), 0);
+        remove_send(&world, other.call, "k");
+        if (gone)
+            world_disconnect(&world, store.owner);
+        pass(&world, 2900, other.keeper);
+        assert_int_equal(remove_answer(&world, other.call), 1);
+        remove_send(&world, store.call, "k"); /* also for who asks late */
+        assert_int_equal(world_grant(&world, other.call, 2, "k", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
+        pass(&world, gone ? 20000 : 2500, other.keeper);
+        assert_int_equal(remove_answer(&world, other.call), 0);
+        assert_int_equal(world_put(&world, other.call, other.owner, "k", SMALL), 0);
+        world_close_all(&world);
+    }
+}
+
+/* What was never seen as the key's value hinders no put, but the removal of the value that comes after it. */
+static void test_failed_put_is_no_hindrance(void **state)
+{
+    struct world world;
+    struct mc_wire_place first, second;
+    static struct world_told told;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a"), other = world_store(&world, 6, MIB, "b");
+    struct world_wish at_a = {.preferred = {"a"}}, at_b = {.preferred = {"b"}};
+    assert_int_equal(world_grant(&world, other.call, 1, "k", SMALL, &at_a, &first), 0);
+    assert_int_equal(first.segment, store.segment);
+    world_revoke(&world, other.call, &first);
+    assert_int_not_equal(world_put_done(&world, other.call, 1), 0);
+    assert_int_equal(world_grant(&world, other.call, 2, "k", SMALL, &at_b, &second), 0);
+    assert_int_equal(second.segment, other.segment);
+    world_live(&world, other.owner, &second);
+    assert_int_equal(world_put_done(&world, other.call, 2), 0);
+    remove_send(&world, other.call, "k");
+    assert_int_equal(world_owner_obeys(&world, other.owner), 1);
+    assert_int_equal(remove_answer(&world, other.call), 1); /* the first may be live in its owner's index */
+    assert_int_equal(world_grant(&world, other.call, 3, "k", SMALL, NULL, &second), MC_ERR_PUT_IN_PROGRESS);
+    world_owner_told(&world, store.owner, &told);
+    assert_int_equal(told.type, MC_MESSAGE_CLEAR);
+    world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
+    assert_int_equal(remove_answer(&world, other.call), 0);
+    world_close_all(&world);
+}
+
+/* A removal of all is of those too that have left, but could come back. */
+static void test_remove_all_waits_for_what_left(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned regex = 0; regex < 2; regex++) {
+        world_open(&world);
+        struct world_store store = world_store(&world, 5, MIB, "a");
+        uint64_t first = world_join(&world, MC_ROLE_CALL, 6, 1), second = world_join(&world, MC_ROLE_CALL, 7, 1);
+        assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+        assert_int_equal(world_put(&world, store.call, store.owner, "x", SMALL), 0);
+        remove_send(&world, first, "k");
+        world_remove_all_send(&world, second, regex ? "^k$" : NULL, true);
+        world_remove_all_send(&world, store.call, regex ? "^y$" : "^y", true);
+        world_settle(&world, 100);
+        assert_int_equal(world_count_answer(&world, store.call), 0); /* it has nothing to wait for */
+        assert_int_equal(world_count_answer(&world, second), INT64_MIN);
+        assert_int_equal(world_owner_obeys(&world, store.owner), regex ? 1 : 2);
+        world_settle(&world, 100);
+        assert_int_equal(remove_answer(&world, first), 0);
+        assert_int_equal(world_count_answer(&world, second), regex ? 0 : 1);
+        world_close_all(&world);
+    }
+}
+
+/* What is refused lies in its segment until it is cleared, and the next master would meet it. */
+static void test_refused_entry_holds(void **state)
+{
+    struct world world;
+    static struct world_told told;
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5), *b = fake(6);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+    crash(&world, 9, 10);
+    assert_int_equal(fake_join(&world, b).code, 0);
+    world_pass(&world, 1100);
+    struct mc_wire_place place;
+    assert_int_equal(world_grant(&world, b->call, 1, "k", SMALL + 1, NULL, &place), 0); /* the master does not know */
+    world_live(&world, b->owner, &place);
+    assert_int_equal(world_put_done(&world, b->call, 1), 0);
+    assert_int_equal(fake_join(&world, a).inventory, 1);
+    struct mc_wire_inventory_item item = item_of(a, held(a, "k"));
+    send_inventory(&world, a->owner, a->segment, 0, true, &item, 1);
+    for (unsigned i = 0; i < 3; i++) {
+        world_pass(&world, 1000);
+        (void)world_heartbeat(&world, a->keeper, 0, 0);
+        (void)world_heartbeat(&world, b->keeper, 0, 0);
+    }
+    assert_int_equal(found(&world, b, "k"), SMALL + 1);
+    remove_send(&world, b->call, "k");
+    assert_int_equal(world_owner_obeys(&world, b->owner), 1);
+    assert_int_equal(remove_answer(&world, b->call), 1);
+    assert_int_equal(world_receive(&world, a->owner).type, MC_MESSAGE_INVENTORY_ACK);
+    world_owner_told(&world, a->owner, &told);
+    assert_int_equal(told.type, MC_MESSAGE_CLEAR);
+    assert_int_equal(told.count, 1);
+    world_owner_says(&world, a->owner, MC_MESSAGE_CLEARED, &told);
+    assert_int_equal(remove_answer(&world, b->call), 0);
+    finish(&world, a, b);
+}
+
+/* Evicted, and at once put again: the key waits for its slot, the rest does not. */
+static void test_evicted_key_waits(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    char key[24];
+    unsigned count = 0, waits = 0;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    for (int32_t code = 0; count < 20000 && waits == 0; count++) {
+        (void)snprintf(key, sizeof(key), "k%u", count);
+        code = world_grant(&world, store.call, 100 + count, key, 8192, NULL, &place);
+        if (code == 0) {
+            world_live(&world, store.owner, &place);
+            assert_int_equal(world_put_done(&world, store.call, 100 + count), 0);
+        }
+        if (world_exist(&world, store.call, "k0") == 1)
+            continue;
+        waits++;
+    }
+    assert_int_equal(waits, 1);
+    assert_int_equal(world_grant(&world, store.call, 1, "k0", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
+    assert_true(world_owner_obeys(&world, store.owner) > 0);
+    assert_int_equal(world_grant(&world, store.call, 2, "k0", SMALL, NULL, &place), 0);
+    world_close_all(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_many_wait),
+        cmocka_unit_test(test_released_by_departure),
+        cmocka_unit_test(test_failed_put_is_no_hindrance),
+        cmocka_unit_test(test_remove_all_waits_for_what_left),
+        cmocka_unit_test(test_refused_entry_holds),
+        cmocka_unit_test(test_evicted_key_waits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
