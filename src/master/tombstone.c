@@ -223,6 +223,7 @@ void mc_key_wait(struct mc_core *core, struct mc_object *object, struct mc_wait 
 {
     mc_assert(object->tombstone != 0 && object->clearing > 0);
     object->tombstone = FINAL;
+    object->hard = 1; /* a value that came now would begin before the removal is over */
     if (object->first_slot == MC_NODE_NONE) {
         object->first_slot = wait->index;
         wait->outstanding++;

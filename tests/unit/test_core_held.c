@@ -115,6 +115,27 @@ static void test_failed_put_is_no_hindrance(void **state)
     world_close_all(&world);
 }
 
+/* A removal of what a failed put left: nothing is put before it is answered. */
+static void test_removed_after_a_failed_put(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    assert_int_equal(world_grant(&world, other, 1, "k", SMALL, NULL, &place), 0);
+    world_revoke(&world, other, &place);
+    assert_int_not_equal(world_put_done(&world, other, 1), 0);
+    remove_send(&world, store.call, "k");
+    assert_int_equal(remove_answer(&world, store.call), 1);
+    assert_int_equal(world_grant(&world, other, 2, "k", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+    assert_int_equal(remove_answer(&world, store.call), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    world_close_all(&world);
+}
+
 /* A removal of all is of those too that have left, but could come back. */
 static void test_remove_all_waits_for_what_left(void **state)
 {
@@ -212,6 +233,7 @@ int main(void)
         cmocka_unit_test(test_many_wait),
         cmocka_unit_test(test_released_by_departure),
         cmocka_unit_test(test_failed_put_is_no_hindrance),
+        cmocka_unit_test(test_removed_after_a_failed_put),
         cmocka_unit_test(test_remove_all_waits_for_what_left),
         cmocka_unit_test(test_refused_entry_holds),
         cmocka_unit_test(test_evicted_key_waits),
