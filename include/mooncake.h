@@ -154,6 +154,11 @@ struct mc_put_item {
 MC_API int mc_store_put(struct mc_store *store, struct mc_put_item *items, size_t count,
                         const struct mc_replicate_config *config);
 
+/* The same, but a value that the key has already is replaced: it stays readable until the new one is whole. Of several
+ * upserts of a key at a time each is stored in turn. */
+MC_API int mc_store_upsert(struct mc_store *store, struct mc_put_item *items, size_t count,
+                           const struct mc_replicate_config *config);
+
 /* One object to get, scattered into parts in order. result: its length in bytes (> 0), or negative.
  * parts too small for the object: MC_ERR_INVALID_PARAMS, nothing is read. */
 struct mc_get_item {
@@ -162,7 +167,8 @@ struct mc_get_item {
     size_t part_count;
     int64_t result;
 };
-/* Called once for each object found when given: returns memory of at least `length` bytes for item `index`, or NULL to
+/* Called once for each object found when given, and again when the object was replaced, while it was read, by one of
+ * another length; then the memory given before is not used any more. Returns memory of at least `length` bytes for item `index`, or NULL to
  * fail that item with MC_ERR_NO_MEMORY. Called from the calling thread. The memory is the caller's, also when the get
  * of that item then fails. */
 typedef void *mc_allocate(void *context, size_t index, uint64_t length);

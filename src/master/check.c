@@ -14,7 +14,7 @@ static const char *check_object(const struct mc_core *core, const struct mc_obje
     bool met = false;
     if (object->tombstone != 0)
         return "a tombstone with a replica";
-    if (mc_objects_find(&core->objects, mc_object_key(object)) != object)
+    if (object->successor ? object->visible != 0 : mc_objects_find(&core->objects, mc_object_key(object)) != object)
         return "an object that is not in the table";
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
         const struct mc_node *node = mc_segment_node(at.segment, at.slot);
@@ -29,7 +29,7 @@ static const char *check_object(const struct mc_core *core, const struct mc_obje
     }
     if (!met || live != object->live || granted != object->granted)
         return "the replicas of an object";
-    return object->visible == (granted == 0 && live > 0) ? NULL : "visible";
+    return object->visible == (granted == 0 && live > 0 && !object->successor) ? NULL : "visible";
 }
 
 static const char *check_grant(const struct mc_core *core, const struct mc_segment *segment, uint32_t slot)
@@ -218,7 +218,7 @@ static const char *check_sums(const struct mc_core *core)
             if (node->state != MC_NODE_LIVE && node->state != MC_NODE_GRANTED)
                 continue;
             const struct mc_object *object = mc_node_object(node);
-            objects += object->first_segment == index && object->first_slot == slot;
+            objects += !object->successor && object->first_segment == index && object->first_slot == slot;
         }
     }
     if (clearing != holding.clearing || core->held_count != holding.held)

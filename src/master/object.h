@@ -15,14 +15,15 @@
 #include <stdint.h>
 
 #define MC_OBJECT_LENGTH_MAX (1ull << 45) /* bytes */
-#define MC_OBJECT_READERS_MAX 2047u
+#define MC_OBJECT_READERS_MAX 1023u
 #define MC_OBJECT_CLEARING_MAX 31u
 #define MC_OBJECT_SIZES ((32 + MC_KEY_LENGTH_MAX) / 8 + 1) /* slabs, one for every 8 bytes */
 
 struct mc_object {
     uint64_t length : 48;
-    uint64_t readers : 11; /* gets in progress */
-    uint64_t clearing : 5; /* replicas of this key whose CLEARED is awaited */
+    uint64_t readers : 10;  /* gets in progress */
+    uint64_t successor : 1; /* not in the table: takes the place of the key's value when it is whole */
+    uint64_t clearing : 5;  /* replicas of this key whose CLEARED is awaited */
     uint64_t lease_until_ms : 40;
     uint64_t key_length : 11;
     uint64_t live : 5;    /* replicas that are live */
@@ -33,7 +34,8 @@ struct mc_object {
     uint16_t first_segment;
     uint16_t tombstone;    /* 0 = none, see tombstone.c, which uses length, lease, hard and first_* in its own way */
     uint32_t serial;       /* of this life of the memory */
-    uint32_t soft_until_s; /* until then it is evicted only when nothing else can be */
+    uint32_t soft_until_s; /* until then it is evicted only when nothing else can be; of a successor: serial of the
+                              object that it is to replace */
     uint8_t key[];
 };
 _Static_assert(sizeof(struct mc_object) == 32, "counted in the bytes per object");

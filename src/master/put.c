@@ -74,6 +74,7 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
     struct mc_put *put = mc_table_get(&core->puts, node->list_previous);
     struct mc_grant *grant = &put->grants[node->list_next];
     mc_assert(node->state == MC_NODE_GRANTED && grant->slot == slot && grant->segment == segment->index);
+    bool successor = object->successor;
     segment->granted--;
     object->granted--;
     if (how == GRANT_LIVE) {
@@ -93,9 +94,11 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
     if (put->connection != NULL)
         put->connection->grants--;
     if (object->granted == 0 && object->live > 0) {
-        put->codes[grant->item] = 0;
-        core->statistics.put_end_items++;
-        mc_object_appear(core, object);
+        bool whole = !object->successor || mc_object_replace(core, object, put->expected);
+        put->codes[grant->item] = whole ? 0 : MC_ERR_STALE;
+        core->statistics.put_end_items += whole;
+        if (whole && !successor)
+            mc_object_appear(core, object);
     } else if (object->granted == 0) {
         put->codes[grant->item] = MC_ERR_TRANSFER_FAIL;
         mc_object_vanish(core, object, UINT64_MAX, NULL);
@@ -121,7 +124,8 @@ struct start { /* one message at work */
     struct mc_put *put;
     struct mc_placement placement;
     uint32_t replica_count, flags;
-    uint32_t places; /* written to core->scratch */
+    uint64_t expected; /* version that is to be replaced, 0 = any */
+    uint32_t places;   /* written to core->scratch */
 };
 
 /* Only segments hold it whose contents nothing can bring back: a new value replaces it. */
@@ -144,7 +148,7 @@ static int32_t known_code(struct mc_core *core, const struct start *start, struc
         return mc_key_takes_no_value(object) ? MC_ERR_PUT_IN_PROGRESS : 0;
     if (object->visible) {
         if (mc_object_readable(core, object, &replica, 1) > 0)
-            return MC_ERR_OBJECT_ALREADY_EXISTS;
+            return (start->flags & MC_PUT_REPLACE) != 0 ? 0 : MC_ERR_OBJECT_ALREADY_EXISTS;
         /* Only segments that may be lost hold it: to say "exists" would be a promise that no reader finds kept. One
          * that may be back any moment is waited for. */
         return MC_ERR_PUT_IN_PROGRESS;
@@ -215,6 +219,8 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     int32_t code = object == NULL ? 0 : known_code(core, start, object);
     if (code != 0)
         return code;
+    if (start->expected != 0 && mc_object_version(core, object) != start->expected)
+        return MC_ERR_STALE;
     if (start->connection->grants + start->replica_count > MC_GRANTS_PER_CONNECTION)
         return MC_ERR_BUSY;
     if (start->places + start->replica_count > MC_BATCH_MAX)
@@ -229,7 +235,8 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     }
     if (count == 0)
         return start->placement.hopeful || segments_may_come(core) ? MC_ERR_SPACE_SOON : MC_ERR_NO_AVAILABLE_HANDLE;
-    object = mc_object_begin(core, object, item->key, item->length, start->flags);
+    object = object != NULL && object->visible ? mc_object_succeed(core, object, item->length, start->flags)
+                                               : mc_object_begin(core, object, item->key, item->length, start->flags);
     for (uint32_t i = 0; i < count; i++) {
         struct mc_segment *segment = replicas[i].segment;
         if (object != NULL) {
@@ -308,6 +315,7 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
     core->statistics.put_start_items += count;
     start.replica_count = head.replica_count == 0 ? 1 : head.replica_count;
     start.flags = head.flags;
+    start.expected = head.expected;
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     if (out == NULL)
         return;
@@ -321,6 +329,7 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
         mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
         return;
     }
+    start.put->expected = head.expected;
     start_items(core, &start, out, frame->request_id, items, count);
     if (start.put->open == 0)
         mc_put_destroy(core, start.put);

@@ -263,8 +263,7 @@ static struct mc_object *claim(struct mc_core *core, const struct mc_wire_invent
     if (object != NULL && object->tombstone == 0) {
         if (!object->visible)
             return NULL; /* it is being put */
-        struct mc_replica first = mc_replica_first(core, object);
-        uint64_t known = mc_node_version(core, mc_segment_node(first.segment, first.slot));
+        uint64_t known = mc_object_version(core, object);
         if (known == version)
             return object->length == item->length && object->live < MC_REPLICA_COUNT_MAX ? object : NULL;
         if (known > version)

@@ -68,8 +68,12 @@ void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t sl
     if (segment->clear_unsent == MC_NODE_NONE)
         segment->clear_unsent = slot;
     node->replica_next_slot = MC_NODE_NONE;
-    if (object != NULL && !mc_segment_departed(segment))
-        mc_key_hold(core, node, object);
+    if (object != NULL && !mc_segment_departed(segment)) {
+        if (object->successor)
+            mc_key_hold_entry(core, node, mc_object_key(object));
+        else
+            mc_key_hold(core, node, object);
+    }
     core->statistics.clears++;
     mark_dirty(core, segment);
     mc_segment_update_room(core, segment);
@@ -236,6 +240,13 @@ struct mc_object *mc_object_find(const struct mc_core *core, struct mc_span key)
     return object != NULL && object->tombstone == 0 ? object : NULL;
 }
 
+static void set_wishes(struct mc_object *object, uint64_t length, uint32_t flags)
+{
+    object->length = length & ((1ull << 48) - 1);
+    object->hard = (flags & MC_PUT_HARD_PIN) != 0;
+    object->soft = !object->hard && (flags & MC_PUT_SOFT_PIN) != 0;
+}
+
 struct mc_object *mc_object_begin(struct mc_core *core, struct mc_object *cell, struct mc_span key, uint64_t length,
                                   uint32_t flags)
 {
@@ -251,9 +262,7 @@ struct mc_object *mc_object_begin(struct mc_core *core, struct mc_object *cell, 
             return NULL;
         }
     }
-    object->length = length & ((1ull << 48) - 1);
-    object->hard = (flags & MC_PUT_HARD_PIN) != 0;
-    object->soft = !object->hard && (flags & MC_PUT_SOFT_PIN) != 0;
+    set_wishes(object, length, flags);
     return object;
 }
 
@@ -306,8 +315,8 @@ void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_se
     enter_age_list(segment, object, slot);
 }
 
-static void drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
-                         struct mc_wait *wait, uint64_t bound)
+/* One live replica leaves the object. */
+static void part_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
 {
     mc_assert(segment != NULL);
     struct mc_node_list *list = age_list(segment, object);
@@ -319,6 +328,12 @@ static void drop_replica(struct mc_core *core, struct mc_object *object, struct 
     object->live--;
     segment->live--;
     mc_node_clear(core, segment, slot, object);
+}
+
+static void drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
+                         struct mc_wait *wait, uint64_t bound)
+{
+    part_replica(core, object, segment, slot);
     if (object->live == 0 && object->granted == 0)
         mc_object_vanish(core, object, bound, wait);
 }
@@ -341,6 +356,62 @@ void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wa
         last = object->live == 1;
         mc_object_drop_replica(core, object, core->segments[object->first_segment], object->first_slot, wait);
     }
+}
+
+uint64_t mc_object_version(const struct mc_core *core, const struct mc_object *object)
+{
+    if (object == NULL || !object->visible)
+        return 0;
+    struct mc_replica first = mc_replica_first(core, object);
+    return mc_node_version(core, mc_segment_node(first.segment, first.slot));
+}
+
+struct mc_object *mc_object_succeed(struct mc_core *core, const struct mc_object *object, uint64_t length,
+                                    uint32_t flags)
+{
+    struct mc_object *successor = mc_object_create(&core->objects, mc_object_key(object));
+    if (successor == NULL)
+        return NULL;
+    set_wishes(successor, length, flags);
+    successor->successor = 1;
+    successor->soft_until_s = object->serial;
+    return successor;
+}
+
+/* The object takes over the replicas of its successor. */
+static void take_replicas(struct mc_core *core, struct mc_object *object, const struct mc_object *successor)
+{
+    object->length = successor->length;
+    object->hard = successor->hard;
+    object->soft = successor->soft;
+    object->live = successor->live;
+    object->first_slot = successor->first_slot;
+    object->first_segment = successor->first_segment;
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        mc_segment_node(at.segment, at.slot)->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
+}
+
+bool mc_object_replace(struct mc_core *core, struct mc_object *successor, uint64_t expected)
+{
+    struct mc_object *object = mc_objects_find(&core->objects, mc_object_key(successor));
+    bool same = object != NULL && object->visible && object->serial == successor->soft_until_s &&
+                (expected == 0 || mc_object_version(core, object) == expected);
+    if (same) {
+        while (object->live > 0)
+            part_replica(core, object, core->segments[object->first_segment], object->first_slot);
+        core->visible_count--;
+        core->soft_count -= object->soft;
+        object->visible = 0;
+        object->readers = 0;
+        object->serial++; /* who reads the value before compares in vain */
+        take_replicas(core, object, successor);
+        mc_object_appear(core, object);
+    } else {
+        while (successor->live > 0)
+            part_replica(core, successor, core->segments[successor->first_segment], successor->first_slot);
+    }
+    mc_object_free(&core->objects, successor);
+    return same;
 }
 
 void mc_object_touch(struct mc_core *core, struct mc_object *object)

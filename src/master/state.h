@@ -9,7 +9,8 @@
  * `visible` exactly when nothing granted is left and something is live; a live node is in its segment's `normal` or
  * `soft` list exactly when its object is visible and not pinned hard; used, clearing and quarantine of a segment are
  * the sums over its nodes; the live replicas of an object have one version; a segment that is recovering is not OK; a
- * tombstone has no replica; `clearing` of an object counts the CLEARING nodes that hold its key. */
+ * tombstone has no replica; `clearing` of an object counts the CLEARING nodes that hold its key; a successor is not in
+ * the table and never visible. */
 #ifndef MC_MASTER_STATE_H
 #define MC_MASTER_STATE_H
 
@@ -226,8 +227,8 @@ struct mc_put { /* one PUT_START with at least one grant */
     uint32_t index;
     struct mc_connection *connection; /* NULL: nobody wants to hear the end */
     struct mc_writer *writer;
-    uint64_t request_id, started_ms;
-    struct mc_link of_connection, by_age; /* by_age: in core->puts_by_age or core->puts_dying */
+    uint64_t request_id, started_ms, expected; /* version that is to be replaced, 0 = any */
+    struct mc_link of_connection, by_age;      /* by_age: in core->puts_by_age or core->puts_dying */
     bool dying;
     uint32_t open, grant_count, item_count;
     uint32_t cursor; /* of the dying: grants before this one are closed */
@@ -541,6 +542,14 @@ struct mc_object *mc_object_find(const struct mc_core *core, struct mc_span key)
  * tombstone). flags: enum mc_put_flags. NULL when memory is out. */
 struct mc_object *mc_object_begin(struct mc_core *core, struct mc_object *cell, struct mc_span key, uint64_t length,
                                   uint32_t flags);
+/* An object that will replace this visible one: not in the table. NULL when memory is out. */
+struct mc_object *mc_object_succeed(struct mc_core *core, const struct mc_object *object, uint64_t length,
+                                    uint32_t flags);
+/* A successor is whole: its replicas become those of the key, the ones before are cleared. False when the object it was
+ * to replace is no longer what it was; then the successor's replicas are cleared. It is freed either way. */
+bool mc_object_replace(struct mc_core *core, struct mc_object *successor, uint64_t expected);
+/* Of a visible object's value; 0 = it has none, or object is NULL. */
+uint64_t mc_object_version(const struct mc_core *core, const struct mc_object *object);
 /* Nothing is granted any more, something is live. */
 void mc_object_appear(struct mc_core *core, struct mc_object *object);
 /* The same without counting it as a put. */

@@ -91,6 +91,10 @@ static void begin_held(struct mc_core *core, struct mc_object *object, bool had_
 void mc_object_vanish(struct mc_core *core, struct mc_object *object, uint64_t bound, struct mc_wait *wait)
 {
     mc_assert(object->live == 0 && object->granted == 0 && object->first_slot == MC_NODE_NONE);
+    if (object->successor) {
+        mc_object_free(&core->objects, object);
+        return;
+    }
     bool had_value = object->visible;
     if (had_value) {
         core->visible_count--;
@@ -193,6 +197,8 @@ void mc_key_hold(struct mc_core *core, struct mc_node *node, struct mc_object *o
 
 void mc_key_hold_entry(struct mc_core *core, struct mc_node *node, struct mc_span key)
 {
+    if (node->state != MC_NODE_CLEARING)
+        return; /* the segment is gone */
     struct mc_object *object = mc_objects_find(&core->objects, key);
     if (object == NULL) {
         object = cell_add(core, key);

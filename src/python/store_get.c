@@ -89,7 +89,7 @@ static void *allocate(void *context, size_t index, uint64_t length)
     if (length > (uint64_t)PY_SSIZE_T_MAX - BUFFER_ALIGNMENT)
         return NULL;
     target->length = length;
-    if (call->want_bytes && length > STORE_COPY_MAX)
+    if (call->want_bytes && (length > STORE_COPY_MAX || target->bytes != NULL))
         return allocate_bytes(call, target, length);
     free(target->data);
     if (call->want_bytes)

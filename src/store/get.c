@@ -8,7 +8,7 @@
 
 #define PENDING INT64_MAX /* not a length: an object of one byte is a result like any other */
 #define LEARN_MS 50u      /* to learn the way to replicas that were not needed now */
-#define ASK_AGAIN_MAX 2u  /* times a batch is asked for again because the master changed while it was read */
+#define ASK_AGAIN_MAX 8u  /* times a batch is asked for again because the master or a value changed while it was read */
 
 struct get_one {
     struct mc_bytes key;
@@ -67,10 +67,8 @@ static void prepare_one(struct get_work *work, struct get_one *one)
             one->code = 0;
         return;
     }
-    if (one->allocated) { /* asked for again; allocate is called once */
-        one->code = one->own_part.iov_base == NULL      ? MC_ERR_NO_MEMORY
-                    : one->length != one->object_length ? MC_ERR_RPC_FAIL
-                                                        : PENDING;
+    if (one->allocated && one->length == one->object_length) { /* asked for again */
+        one->code = one->own_part.iov_base == NULL ? MC_ERR_NO_MEMORY : PENDING;
         return;
     }
     one->length = one->object_length;
@@ -363,6 +361,15 @@ static bool is_final(const struct get_work *work, const struct get_one *one)
     return one->code != MC_ERR_REPLICA_IS_GONE && one->code != MC_ERR_TRANSFER_FAIL;
 }
 
+/* Its slot is in other use: the key has left, or has another value. */
+static bool any_is_gone(const struct get_work *work)
+{
+    for (size_t i = 0; i < work->count; i++)
+        if (work->ones[i].code == MC_ERR_REPLICA_IS_GONE)
+            return true;
+    return false;
+}
+
 /* The places just learnt are of use without a master only if the way to their segments is known too. Segments are few:
  * nearly always there is nothing to ask. */
 static void learn_endpoints(struct get_work *work)
@@ -410,7 +417,7 @@ static int get_known_or_asked(struct get_work *work)
         if (work->learnt && mc_clock_ns() + LEARN_MS * 1000000ull < work->deadline_ns)
             learn_endpoints(work);
         work->learnt = false;
-        bool changed = atomic_load(&store->epoch) != work->epoch;
+        bool changed = atomic_load(&store->epoch) != work->epoch || any_is_gone(work);
         if (!changed || asked == ASK_AGAIN_MAX || mc_clock_ns() >= work->deadline_ns)
             return 0;
         drop_settled(work, is_final);

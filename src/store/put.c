@@ -33,6 +33,7 @@ struct put_work {
     const struct mc_replicate_config *config;
     uint64_t deadline_ns;
     uint8_t replica_count;
+    bool replace; /* a value that is there already */
     size_t count;
     struct put_one *ones;
     struct put_one **open; /* asked for in this round */
@@ -56,7 +57,8 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
 {
     const struct put_work *work = context;
     const struct mc_replicate_config *config = work->config;
-    struct mc_wire_put_start head = {.replica_count = work->replica_count, .flags = pins(config)};
+    struct mc_wire_put_start head = {.replica_count = work->replica_count,
+                                     .flags = pins(config) | (work->replace ? MC_PUT_REPLACE : 0u)};
     size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_START, request_id);
     mc_wire_put_start_write(out, &head);
     size_t list = mc_list_begin(out);
@@ -103,8 +105,8 @@ static void not_granted(struct put_work *work, struct put_one *one, int code)
 {
     if (code == MC_ERR_OBJECT_ALREADY_EXISTS)
         one->code = 0;
-    else if (code == MC_ERR_PUT_IN_PROGRESS || code == MC_ERR_SPACE_SOON || code == MC_ERR_BUSY ||
-             (code == MC_ERR_NO_AVAILABLE_HANDLE && work->avoid_count > 0))
+    else if (code == MC_ERR_PUT_IN_PROGRESS || code == MC_ERR_STALE || code == MC_ERR_SPACE_SOON ||
+             code == MC_ERR_BUSY || (code == MC_ERR_NO_AVAILABLE_HANDLE && work->avoid_count > 0))
         one->last = code; /* asked for again */
     else
         one->code = code;
@@ -194,7 +196,7 @@ static int read_done(struct put_work *work, struct mc_reader *reader, struct mc_
         struct put_one *one = work->open[i];
         mc_wire_code_read(reader, &code);
         if (one->code != PENDING || (code.code != 0 && code.code != MC_ERR_TRANSFER_FAIL))
-            continue; /* decided before, or still waiting for its turn */
+            continue; /* decided before, or waiting for its turn (STALE: another upsert was faster) */
         if (code.code == 0) {
             one->code = 0;
             continue;
@@ -289,10 +291,10 @@ static void give_up(struct put_work *work, int reason)
         if (one->code != PENDING)
             continue;
         int code = reason < 0 ? reason : one->last;
-        one->code = code == MC_ERR_SPACE_SOON        ? MC_ERR_NO_AVAILABLE_HANDLE
-                    : code == MC_ERR_PUT_IN_PROGRESS ? MC_ERR_REPLICA_IS_NOT_READY
-                    : code >= 0                      ? MC_ERR_RPC_TIMEOUT
-                                                     : code;
+        one->code = code == MC_ERR_SPACE_SOON                                ? MC_ERR_NO_AVAILABLE_HANDLE
+                    : code == MC_ERR_PUT_IN_PROGRESS || code == MC_ERR_STALE ? MC_ERR_REPLICA_IS_NOT_READY
+                    : code >= 0                                              ? MC_ERR_RPC_TIMEOUT
+                                                                             : code;
     }
 }
 
@@ -333,11 +335,12 @@ static void put_rounds(struct put_work *work)
 
 /* Up to MC_BATCH_MAX items that have a good key and a length. */
 static void put_slice(struct mc_store *store, struct mc_put_item **items, size_t count, uint64_t bytes,
-                      const struct mc_replicate_config *config)
+                      const struct mc_replicate_config *config, bool replace)
 {
     uint32_t replicas = config == NULL || config->replica_count == 0 ? 1 : config->replica_count;
     struct put_work work = {.store = store,
                             .config = config,
+                            .replace = replace,
                             .count = count,
                             .deadline_ns = mc_store_deadline(store, bytes),
                             .replica_count =
@@ -358,6 +361,8 @@ static void put_slice(struct mc_store *store, struct mc_put_item **items, size_t
     }
     for (size_t i = 0; i < count; i++) {
         items[i]->result = whole ? work.ones[i].code : MC_ERR_NO_MEMORY;
+        if (replace)
+            mc_places_drop(&store->places, mc_hash(items[i]->key.data, items[i]->key.length));
         if (items[i]->result == 0) {
             atomic_fetch_add_explicit(&store->put_objects, 1, memory_order_relaxed);
             atomic_fetch_add_explicit(&store->put_bytes, work.ones[i].length, memory_order_relaxed);
@@ -381,8 +386,8 @@ static int check_item(const struct mc_store *store, const struct mc_put_item *it
     return mc_key_check(item->key);
 }
 
-int mc_store_put(struct mc_store *store, struct mc_put_item *items, size_t count,
-                 const struct mc_replicate_config *config)
+static int put_all(struct mc_store *store, struct mc_put_item *items, size_t count,
+                   const struct mc_replicate_config *config, bool replace)
 {
     int rc = mc_store_enter(store);
     if (rc < 0) {
@@ -401,7 +406,7 @@ int mc_store_put(struct mc_store *store, struct mc_put_item *items, size_t count
             bytes += length;
         }
         if (slice_count == MC_BATCH_MAX || (i + 1 == count && slice_count > 0)) {
-            put_slice(store, slice, slice_count, bytes, config);
+            put_slice(store, slice, slice_count, bytes, config, replace);
             slice_count = 0;
             bytes = 0;
         }
@@ -410,4 +415,16 @@ int mc_store_put(struct mc_store *store, struct mc_put_item *items, size_t count
         rc = items[i].result;
     mc_store_leave(store);
     return rc;
+}
+
+int mc_store_put(struct mc_store *store, struct mc_put_item *items, size_t count,
+                 const struct mc_replicate_config *config)
+{
+    return put_all(store, items, count, config, false);
+}
+
+int mc_store_upsert(struct mc_store *store, struct mc_put_item *items, size_t count,
+                    const struct mc_replicate_config *config)
+{
+    return put_all(store, items, count, config, true);
 }

@@ -506,6 +506,80 @@ static void many_threads_share_keys(void **state)
     }
 }
 
+static int upsert(struct mc_store *store, const char *key, const void *data, size_t length)
+{
+    struct iovec part = {(void *)(uintptr_t)data, length};
+    struct mc_put_item item = {.key = key_of(key), .parts = &part, .part_count = 1};
+    int rc = mc_store_upsert(store, &item, 1, NULL);
+    assert_int_equal(rc, item.result);
+    return rc;
+}
+
+struct upserter {
+    int number, wrong;
+    atomic_bool *over;
+};
+
+/* Every value is 4 KiB times its number, and filled by it. */
+static void *upserter_main(void *argument)
+{
+    struct upserter *self = argument;
+    static _Thread_local uint8_t data[4096 * 200];
+    for (int i = 0; i < 100; i++) {
+        size_t number = (size_t)(self->number * 100 + i % 50 + 1) % 199 + 1;
+        fill(data, number * 4096, number);
+        self->wrong += upsert(client, "upserted", data, number * 4096) != 0;
+    }
+    return NULL;
+}
+
+static void *upserted_reader_main(void *argument)
+{
+    struct upserter *self = argument;
+    static _Thread_local uint8_t data[4096 * 200], back[4096 * 200];
+    while (!atomic_load(self->over)) {
+        int64_t got = get(client, "upserted", back, sizeof(back));
+        if (got <= 0 || got % 4096 != 0) {
+            self->wrong++;
+            continue;
+        }
+        fill(data, (size_t)got, (uint64_t)got / 4096);
+        self->wrong += memcmp(data, back, (size_t)got) != 0;
+    }
+    return NULL;
+}
+
+/* The key has a value at every moment, and always a whole one. */
+static void an_upsert_replaces_at_once(void **state)
+{
+    pthread_t writers[2], readers[2];
+    atomic_bool over = false;
+    struct upserter selves[4] = {{0, 0, &over}, {1, 0, &over}, {2, 0, &over}, {3, 0, &over}};
+    uint8_t first[4096], back[4096];
+    (void)state;
+    fill(first, sizeof(first), 1);
+    assert_int_equal(upsert(client, "upserted", first, sizeof(first)), 0);
+    assert_int_equal(put(client, "upserted", "other", 5), 0);
+    assert_int_equal(get(client, "upserted", back, sizeof(back)), sizeof(back));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pthread_create(&readers[i], NULL, upserted_reader_main, &selves[2 + i]), 0);
+        assert_int_equal(pthread_create(&writers[i], NULL, upserter_main, &selves[i]), 0);
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(writers[i], NULL);
+    atomic_store(&over, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(readers[i], NULL);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(selves[i].wrong, 0);
+    assert_int_equal(upsert(client, "upserted", "last", 4), 0);
+    assert_int_equal(get(client, "upserted", back, sizeof(back)), 4);
+    assert_memory_equal(back, "last", 4);
+    assert_int_equal(remove_key(client, "upserted", true), 0);
+    assert_int_equal(exist(client, "upserted"), 0);
+    assert_int_equal(upsert(client, "upserted", "", 0), MC_ERR_INVALID_PARAMS);
+}
+
 static void a_forked_child_is_dead_and_harmless(void **state)
 {
     char back[4];
@@ -718,7 +792,7 @@ static void a_hundred_lives_leak_nothing(void **state)
             threads = count_of("task");
         }
     }
-    for (int i = 0; i < 100 && (count_of("fd") > fds || count_of("task") > threads); i++)
+    for (int i = 0; i < 500 && (count_of("fd") > fds || count_of("task") > threads); i++)
         usleep(20000);
     assert_true(count_of("fd") <= fds);
     assert_true(count_of("task") <= threads);
@@ -739,6 +813,7 @@ static int run_suite(const char *paths)
         cmocka_unit_test(description_names_the_owner),
         cmocka_unit_test(a_full_store_takes_every_put),
         cmocka_unit_test(many_threads_share_keys),
+        cmocka_unit_test(an_upsert_replaces_at_once),
         cmocka_unit_test(a_forked_child_is_dead_and_harmless),
         cmocka_unit_test(the_wanted_path_was_used),
     };
