@@ -112,9 +112,9 @@ struct mc_store_config {
     uint32_t
         call_timeout_ms;  /* deadline of a call, before 1 s per 64 MiB moved is added; 0 = MC_RPC_TIMEOUT_MS or 5000 */
     const char *data_dir; /* a directory in memory (/dev/shm/...): the segment lies in files there and outlives the
-                             process; the next store of this machine with the same hostname, or at least the same
-                             segment size, takes it up with its objects, if it joins before the master gives the old
-                             one up. NULL = environment MC_DATA_DIR; "" = none */
+                             process; the next store of this machine with the same segment size takes it up with its
+                             objects (of several the one of its own hostname), if it joins before the master gives
+                             the old one up. NULL = environment MC_DATA_DIR; "" = none */
     bool drop_on_close;   /* with a data_dir: close drops the segment's contents, as without one */
 };
 
@@ -173,7 +173,9 @@ struct mc_get_item {
  * of that item then fails. */
 typedef void *mc_allocate(void *context, size_t index, uint64_t length);
 /* With allocate != NULL the items' parts are ignored. Returns 0 when every result is > 0, else the first negative
- * result. */
+ * result. While no master can be reached, objects whose places this store remembers are still read, until 2 s after the
+ * master's last word; longer when there is a single master and its machine refuses connections (it does not run, so
+ * nobody can give the places away). The rest ends with MC_ERR_RPC_FAIL. */
 MC_API int mc_store_get(struct mc_store *store, struct mc_get_item *items, size_t count, mc_allocate *allocate,
                         void *context);
 
@@ -194,7 +196,9 @@ MC_API int mc_store_exist(struct mc_store *store, const struct mc_bytes *keys, s
 /* results[i] = length in bytes or negative. */
 MC_API int mc_store_size(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results);
 /* results[i] = 0, -704 absent, -706 leased (without force), -703 being written. Answered when no crash can bring the
- * object back. */
+ * object back: right after a new master's start, or while it takes in what a store node holds, that may take up to 3 s
+ * or as long as the taking in; then a call with a shorter deadline ends with MC_ERR_RPC_TIMEOUT. The same holds for the
+ * two removals below. */
 MC_API int mc_store_remove(struct mc_store *store, const struct mc_bytes *keys, size_t count, bool force, int *results);
 /* Removes what the pattern (Perl-compatible, searched anywhere in the key) matches; count of removed, or
  * MC_ERR_INVALID_PARAMS for a bad pattern. */

@@ -176,12 +176,24 @@ static const struct metric metrics[] = {
     {GAUGE, "mooncake_quarantine_bytes", FROM(quarantine_bytes), "Bytes whose writer was cut and is not yet confirmed gone."},
     {COUNTER, "mooncake_cuts_total", FROM(cuts), "Grants whose writer was cut."},
     {COUNTER, "mooncake_clears_total", FROM(clears), "Slots that owners were told to clear."},
-    {COUNTER, "mooncake_suspects_total", FROM(suspects), "Reports and losses that made a segment suspect."},
+    {COUNTER, "mooncake_suspects_total", FROM(suspects), "Reports of failed transfers."},
     {COUNTER, "mooncake_members_lost_total", FROM(members_lost), "Members that were silent too long."},
     {COUNTER, "mooncake_protocol_errors_total", FROM(protocol_errors), "Connections closed for what they sent."},
     {COUNTER, "mooncake_stale_refused_total", FROM(stale_refused), "Late news refused."},
     {COUNTER, "mooncake_put_bytes_total", FROM(put_bytes), "Bytes of objects put."},
     {COUNTER, "mooncake_remove_requests_total", FROM(remove_requests), "Requests with removes."},
+    {GAUGE, "mooncake_recovering_segments", FROM(recovering), "Segments whose contents are being taken in."},
+    {COUNTER, "mooncake_recovered_segments_total", FROM(segments_recovered), "Segments offered after their contents were taken in."},
+    {COUNTER, "mooncake_recovered_objects_total", FROM(recovered_objects), "Objects taken in from the contents of segments."},
+    {COUNTER, "mooncake_recovered_replicas_total", FROM(recovered_replicas), "Replicas taken in from the contents of segments."},
+    {COUNTER, "mooncake_recovery_refused_total", FROM(recovery_refused), "Replicas of contents that were not taken in: of an older value, of a removed key, or not known after a takeover."},
+    {COUNTER, "mooncake_recovery_dropped_total", FROM(recovery_dropped), "Replicas that the contents told after a takeover did not confirm; they are dropped."},
+    {GAUGE, "mooncake_tombstones", FROM(tombstones), "Keys that must not come back from an earlier epoch."},
+    {COUNTER, "mooncake_tombstones_made_total", FROM(tombstones_made), "Tombstones made."},
+    {COUNTER, "mooncake_probes_total", FROM(probes), "Owners that were pinged after a report."},
+    {COUNTER, "mooncake_probes_failed_total", FROM(probes_failed), "Pings without an answer in time."},
+    {COUNTER, "mooncake_rotten_reports_total", FROM(rotten_reports), "Replicas that readers called rotten."},
+    {COUNTER, "mooncake_rotten_replicas_total", FROM(rotten_replicas), "Replicas that their owner found rotten; they are dropped."},
 };
 /* clang-format on */
 
@@ -254,7 +266,7 @@ void mc_metrics_summary(struct mc_buffer *out, const struct mc_core_statistics *
         window->put.success, window->put.total, window->get.success, window->get.total, window->exist.success,
         window->exist.total, window->remove.success, window->remove.total);
     mc_buffer_printf(out, " | Eviction: Success/Attempts=%llu/%llu, keys=%llu, size=%s",
-                     (unsigned long long)s->evicted_objects, (unsigned long long)s->eviction_attempts,
+                     (unsigned long long)s->eviction_successes, (unsigned long long)s->eviction_attempts,
                      (unsigned long long)s->evicted_objects, evicted);
 }
 

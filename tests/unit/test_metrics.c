@@ -57,12 +57,16 @@ static void the_summary_line(void **state)
     statistics.put_start_failures = 10;
     statistics.get_items = 50;
     statistics.get_misses = 50;
+    statistics.eviction_attempts = 4;
+    statistics.eviction_successes = 3;
+    statistics.evicted_objects = 70;
     mc_metrics_window_move(&window, &statistics, 11000);
     line.length = 0;
     mc_metrics_summary(&line, &statistics, &window);
     mc_buffer_put_u8(&line, 0);
     assert_non_null(strstr((const char *)line.data, "Storage: 26.96 GB / 30.00 GB (89.9%) | Keys: 219474 "));
     assert_non_null(strstr((const char *)line.data, "PutStart=9.00/10.00, Get=0.00/5.00, "));
+    assert_non_null(strstr((const char *)line.data, "Eviction: Success/Attempts=3/4, keys=70, size=0 B"));
     mc_buffer_free(&line);
 }
 
@@ -128,9 +132,36 @@ static void the_exposition(void **state)
     mc_buffer_free(&text);
 }
 
+/* Whatever the core counts can be seen from outside. */
+static void every_counter_is_exported(void **state)
+{
+    (void)state;
+    struct mc_core_statistics statistics = {0};
+    struct mc_metrics_extra extra = {0};
+    struct mc_buffer text = {0};
+    uint64_t next = 7000001;
+#define SET(name) statistics.name = next++;
+    MC_CORE_COUNTERS(SET)
+#undef SET
+    uint64_t *const gauges[] = {&statistics.objects,    &statistics.soft_pinned,    &statistics.members,
+                                &statistics.segments,   &statistics.connections,    &statistics.recovering,
+                                &statistics.tombstones, &statistics.capacity,       &statistics.populated,
+                                &statistics.used,       &statistics.clearing_bytes, &statistics.quarantine_bytes};
+    for (size_t i = 0; i < sizeof(gauges) / sizeof(gauges[0]); i++)
+        *gauges[i] = next++;
+    mc_metrics_text(&text, &statistics, NULL, 0, &extra);
+    mc_buffer_put_u8(&text, 0);
+    for (uint64_t value = 7000001; value < next; value++) {
+        char wanted[32];
+        snprintf(wanted, sizeof(wanted), " %llu\n", (unsigned long long)value);
+        assert_non_null(strstr((const char *)text.data, wanted));
+    }
+    mc_buffer_free(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(sizes), cmocka_unit_test(the_summary_line),
-                                       cmocka_unit_test(the_exposition)};
+                                       cmocka_unit_test(the_exposition), cmocka_unit_test(every_counter_is_exported)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,146 @@
+"""The documents name what is there, and all of it: metrics, flags, HTTP routes, environment variables, messages of the protocol."""
+import os
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+from cluster import BUILD, MASTER, Master
+from wire import FakeOwner
+
+SOURCE = pathlib.Path(os.environ["MC_SOURCE"])
+
+
+def document(name):
+    return (SOURCE / name).read_text()
+
+
+def section(text, title):
+    """What stands below that heading, up to the next one of the same or a higher rank."""
+    head = re.search(rf"^(#+) {re.escape(title)}\n", text, re.M)
+    assert head, f"no heading '{title}'"
+    below = text[head.end():]
+    end = re.search(rf"^#{{1,{len(head.group(1))}}} ", below, re.M)
+    return below[:end.start()] if end else below
+
+
+def rows(text):
+    """Cells of all table rows whose first cell holds names in backticks."""
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line.startswith("| `")]
+
+
+def names(text):
+    return re.findall(r"`([^`]+)`", text)
+
+
+def same(ours, theirs, what):
+    """Each name once, and the same on both sides."""
+    assert len(ours) == len(set(ours)), sorted(name for name in ours if ours.count(name) > 1)
+    assert set(ours) == set(theirs), f"{what}: not there {sorted(set(ours) - set(theirs))}, not written {sorted(set(theirs) - set(ours))}"
+
+
+def flags_of_help(*command):
+    """By name: (default, mark), where mark is 'later', 'nothing', the name that it stands for, or ''."""
+    text = subprocess.run([str(word) for word in command] + ["--help"], capture_output=True, text=True, timeout=30, check=True).stdout
+    flags = {}
+    for name, words, more in re.findall(r"^  --(\w+)  (.*)\n((?: {8}.*\n)?)", text, re.M):
+        default = re.search(r"default ([^;\n]*)", more)
+        alias = re.match(r"the same as --(\w+)$", words)
+        mark = "later" if words.endswith("[accepted, not done yet]") else "nothing" if words.endswith("[accepted, no effect here]") else \
+            alias.group(1) if alias else ""
+        flags[name] = (default.group(1).strip('"') if default else "", mark)
+    assert flags, text
+    return flags
+
+
+def check_flags(text, flags):
+    written = {names(cells[0])[0]: cells[1].split(" ")[0] for cells in rows(text) if len(cells) == 3}
+    same(list(written), list(flags), "flags")
+    for name, default in written.items():
+        assert default == flags[name][0].split(" ")[0], f"--{name}: its default is {flags[name][0]}"
+
+
+def test_metrics():
+    text = document("docs/metrics.md")
+    unused = names(section(text, "Always 0"))
+    table = rows(text)
+    written = [name for cells in table for name in names(cells[0])]
+    with Master() as master:
+        exported = master.get("/metrics")[1].decode()
+    kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", exported, re.M))
+    same(written + unused, kinds, "metrics")
+    for cells in table:
+        assert len(cells) == 4 and cells[2] and cells[3], cells
+        for name in names(cells[0]):
+            assert kinds[name] == cells[1], name
+    absent = re.findall(r"^# HELP (\w+) Kept for dashboards; there is nothing of it here\.$", exported, re.M)
+    same(unused, absent, "metrics that are always 0")
+
+
+def test_metrics_of_one_row_are_equal():
+    with Master() as master:
+        owner = FakeOwner(master.port, "127.0.0.1:9")
+        assert owner.put([b"a", b"b", b"a"], 5000) == [0, 0, -705]
+        values = master.metrics()
+        owner.close()
+    assert values["master_key_count"] == 2 and values["master_put_start_requests_total"] == 3 and values["master_put_start_failures_total"] == 0
+    for cells in rows(document("docs/metrics.md")):
+        assert len({values[name] for name in names(cells[0]) if name in values}) <= 1, cells[0]
+
+
+def test_flags_of_the_master():
+    text = section(document("docs/commands.md"), "mooncake_master")
+    flags = flags_of_help(MASTER)
+    works = {name: value for name, value in flags.items() if value[1] == ""}
+    table = "\n".join(line for line in text.splitlines() if line.startswith("| `") and "/" not in line.split("|")[1])
+    check_flags(table, works)
+    others = re.search(r"^Other names: (.*)$", text, re.M).group(1)
+    nothing = re.search(r"^\*\*Accepted without effect here\*\*.*?: (.*)$", text, re.M).group(1)
+    later = text[text.index("**Accepted, not done yet**"):text.index("The log goes to stderr")]
+    same(re.findall(r"`(\w+)` for `", others), [name for name, (_, mark) in flags.items() if mark not in ("", "later", "nothing")], "other names")
+    for name, target in re.findall(r"`(\w+)` for `(\w+)`", others):
+        assert flags[name][1] == target, name
+    same(names(nothing), [name for name, (_, mark) in flags.items() if mark == "nothing"], "flags without effect")
+    same(names(later), [name for name, (_, mark) in flags.items() if mark == "later"], "flags of what is not done")
+
+
+@pytest.mark.parametrize("command", ["replay", "node", "work", "raw"])
+def test_flags_of_the_bench(command):
+    flags = flags_of_help(BUILD / "mooncake_bench", command)
+    assert flags.pop("help")[1] == ""
+    check_flags(section(document("docs/commands.md"), command), flags)
+
+
+def test_commands_of_the_bench():
+    text = subprocess.run([str(BUILD / "mooncake_bench"), "--help"], capture_output=True, text=True, timeout=30, check=True).stdout
+    part = section(document("docs/commands.md"), "mooncake_bench")
+    same(re.findall(r"^### (\w+)$", part, re.M), re.findall(r"^  (\w+) ", text, re.M), "commands")
+
+
+def test_routes():
+    table = rows(section(document("docs/commands.md"), "HTTP on `metrics_port`"))
+    routes = re.findall(r'\{EVHTTP_REQ_GET, "([^"]+)"', document("src/master/admin.c"))
+    assert len(routes) > 10
+    same([name.split("?")[0] for cells in table for name in names(cells[0])], routes, "routes")
+
+
+def test_environment():
+    used = set()
+    for path in (SOURCE / "src").rglob("*.c"):
+        used.update(re.findall(r'\bgetenv\("(\w+)"\)', path.read_text()))
+    assert len(used) > 5
+    same([names(cells[0])[0] for cells in rows(section(document("docs/commands.md"), "Environment"))], used, "environment variables")
+
+
+def test_messages():
+    """Every message is explained, and no other is spoken of."""
+    text = document("docs/protocol.md")
+    messages = re.findall(r"^    X\(([A-Z_]+), \d+, ", document("src/wire/rpc.def"), re.M)
+    assert len(messages) > 30
+    words = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)*\b", text))
+    assert [name for name in messages if name not in words] == []
+    # Those that do not look like other words in capitals: PUT_..., READ_...
+    codes = re.findall(r"^    X\(([A-Z_]+), -\d+", document("include/mooncake.h"), re.M)
+    strange = {word for word in words if "_" in word} - set(messages) - set(codes) - {"SCM_RIGHTS"}
+    assert strange == set()
