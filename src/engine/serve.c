@@ -718,8 +718,10 @@ int mc_serve_start(struct mc_serve *serve)
 
 static void connections_close(struct mc_serve *serve)
 {
-    while (serve->connections != NULL)
-        connection_close(serve->connections);
+    for (struct connection *one = serve->connections, *next; one != NULL; one = next) {
+        next = one->next;
+        connection_close(one);
+    }
 }
 
 void mc_serve_set_memory(struct mc_serve *serve, struct mc_segment_memory *memory)

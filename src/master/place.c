@@ -41,7 +41,8 @@ static bool within_share(struct mc_core *core, const struct wish *wish, struct m
     decay(&core->recent, &core->recent_s, core->now_ms / 1000);
     slack = slack > MC_SHARE_SLACK ? slack : MC_SHARE_SLACK;
     double share = (double)segment->capacity / (double)core->ok_capacity;
-    double most = 2 * share * (double)(core->recent + wish->units) + (double)(slack / MC_EXTENT_UNIT);
+    uint64_t slack_units = slack / MC_EXTENT_UNIT;
+    double most = 2 * share * (double)(core->recent + wish->units) + (double)slack_units;
     return (double)(segment->recent + wish->units) <= most;
 }
 

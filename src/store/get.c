@@ -396,12 +396,13 @@ static int get_known_or_asked(struct get_work *work)
         int rc = mc_master_is_away(store) ? MC_ERR_RPC_FAIL
                                           : mc_link_try(store, work->deadline_ns, build_get, work, MC_MESSAGE_GET_FOUND,
                                                         &work->link, &reader);
-        if (mc_master_is_gone(rc)) {
+        bool is_gone = mc_master_is_gone(rc);
+        if (is_gone) {
             read_known(work);
             if (work->count == 0)
                 return 0;
         }
-        if (mc_master_is_gone(rc) || rc == MC_ERR_BUSY)
+        if (is_gone || rc == MC_ERR_BUSY)
             rc = mc_link_call(store, work->deadline_ns, build_get, work, MC_MESSAGE_GET_FOUND, &work->link, &reader);
         if (rc < 0)
             return rc;

@@ -51,7 +51,7 @@ static void move_group(struct mc_store *store, struct mc_link *link, uint64_t ep
                 mc_store_report(store, link, epoch, segment, NULL, rc);
         }
     }
-    if (rc < 0) {
+    if (path == NULL) {
         for (size_t i = 0; i < count; i++)
             group[i]->result = MC_ERR_TRANSFER_FAIL;
         return;
