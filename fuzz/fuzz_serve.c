@@ -15,12 +15,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void object_put(struct mc_segment_memory *memory, uint32_t slot, uint64_t offset, uint64_t length)
 {
-    struct mc_commit commit = {.slot = slot,
-                               .generation = 5,
-                               .offset = offset,
-                               .length = length,
-                               .key_length = 3,
-                               .block_shift = mc_block_shift(length)};
+    struct mc_wire_commit_item commit = {.slot = slot,
+                                         .generation = 5,
+                                         .offset = offset,
+                                         .length = length,
+                                         .key_length = 3,
+                                         .block_shift = mc_block_shift(length)};
     mc_assert(mc_segment_memory_commit(memory, &commit) == 0);
 }
 

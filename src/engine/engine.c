@@ -3,6 +3,7 @@
 #include "engine/memory.h"
 #include "engine/path.h"
 #include "env/clock.h"
+#include "env/thread.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -25,12 +26,7 @@ struct mc_engine *mc_engine_create(struct mc_id node, uint64_t incarnation, unsi
     engine->allowed_paths = allowed_paths;
     engine->lanes_max = lanes_max();
     engine->verify = checksum == NULL || strcmp(checksum, "slot") != 0;
-    pthread_condattr_t attributes;
-    pthread_mutex_init(&engine->lock, NULL);
-    pthread_condattr_init(&attributes);
-    mc_assert(pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0);
-    pthread_cond_init(&engine->opened, &attributes);
-    pthread_condattr_destroy(&attributes);
+    mc_monitor_init(&engine->lock, &engine->opened);
     return engine;
 }
 

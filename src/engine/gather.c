@@ -201,23 +201,23 @@ int mc_memory_read(const struct mc_slot *slots, const uint8_t *data, uint64_t da
     return rc;
 }
 
-void mc_commit_fill(struct mc_commit *commit, const struct mc_transfer *transfer, uint32_t crc)
+void mc_commit_fill(struct mc_wire_commit_item *commit, const struct mc_transfer *transfer, uint32_t crc)
 {
-    *commit = (struct mc_commit){.slot = transfer->place.slot,
-                                 .crc = crc,
-                                 .generation = transfer->place.generation,
-                                 .offset = transfer->place.offset,
-                                 .length = transfer->object_length,
-                                 .hash_low = transfer->hash_low,
-                                 .hash_high = transfer->hash_high,
-                                 .key_length = (uint16_t)transfer->key.length,
-                                 .block_shift = mc_block_shift(transfer->object_length),
-                                 .flags = transfer->flags,
-                                 .replica = transfer->replica};
+    *commit = (struct mc_wire_commit_item){.slot = transfer->place.slot,
+                                           .crc = crc,
+                                           .generation = transfer->place.generation,
+                                           .offset = transfer->place.offset,
+                                           .length = transfer->object_length,
+                                           .hash_low = transfer->hash_low,
+                                           .hash_high = transfer->hash_high,
+                                           .key_length = (uint16_t)transfer->key.length,
+                                           .block_shift = mc_block_shift(transfer->object_length),
+                                           .flags = transfer->flags,
+                                           .replica = transfer->replica};
 }
 
 int mc_memory_write(uint8_t *data, const struct mc_transfer *transfer, struct mc_motion *motion,
-                    struct mc_commit *commit)
+                    struct mc_wire_commit_item *commit)
 {
     uint64_t length = transfer->object_length, table_offset = mc_table_offset(length);
     uint8_t *target = data + transfer->place.offset, shift = mc_block_shift(length);

@@ -57,7 +57,7 @@ int mc_memory_read(const struct mc_slot *slots, const uint8_t *data, uint64_t da
                    const struct mc_transfer *transfer, struct mc_motion *motion);
 /* Copies an object with block table and key into its extent and fills *commit. 0 or MC_ERR_RPC_TIMEOUT. */
 int mc_memory_write(uint8_t *data, const struct mc_transfer *transfer, struct mc_motion *motion,
-                    struct mc_commit *commit);
-void mc_commit_fill(struct mc_commit *commit, const struct mc_transfer *transfer, uint32_t crc);
+                    struct mc_wire_commit_item *commit);
+void mc_commit_fill(struct mc_wire_commit_item *commit, const struct mc_transfer *transfer, uint32_t crc);
 
 #endif

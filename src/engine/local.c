@@ -31,7 +31,7 @@ static int local_write(struct mc_segment_memory *memory, const struct mc_transfe
 {
     const struct mc_place *place = &transfer->place;
     struct mc_local_write write;
-    struct mc_commit commit;
+    struct mc_wire_commit_item commit;
     int rc = mc_segment_memory_write_begin(memory, &write, place->slot, place->generation, place->offset,
                                            mc_extent_size(transfer->object_length, transfer->key.length),
                                            motion->run->deadline_ns);

@@ -221,7 +221,7 @@ static bool is_below_floor(const struct mc_segment_memory *memory, uint64_t gene
     return generation < atomic_load_explicit(&memory->file.header->floor, memory_order_acquire);
 }
 
-int mc_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_commit *commit)
+int mc_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_wire_commit_item *commit)
 {
     const struct mc_slot wanted = {.offset = commit->offset,
                                    .length = commit->length,

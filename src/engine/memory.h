@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "engine/layout.h"
+#include "wire/wire.h"
 
 struct mc_segment_memory;
 
@@ -51,16 +52,9 @@ int mc_segment_memory_writers_fd(const struct mc_segment_memory *memory);
 uint8_t *mc_segment_memory_data(const struct mc_segment_memory *memory);
 const struct mc_slot *mc_segment_memory_slots(const struct mc_segment_memory *memory);
 
-struct mc_commit { /* what a writer says of the replica it has written */
-    uint32_t slot, crc;
-    uint64_t generation, offset, length, hash_low, hash_high;
-    uint16_t key_length;
-    uint8_t block_shift;
-    uint8_t flags, replica; /* as in struct mc_slot */
-};
 /* Makes the slot live. 0; MC_ERR_STALE when the slot has seen that generation or a later one; MC_ERR_INVALID_PARAMS
  * when slot, offset or length are outside. */
-int mc_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_commit *commit);
+int mc_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_wire_commit_item *commit);
 /* May bytes still be written for this generation to this slot, to [offset, offset + length)? 0, MC_ERR_STALE or
  * MC_ERR_INVALID_PARAMS. */
 int mc_segment_memory_may_write(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t offset,

@@ -93,18 +93,7 @@ static int commit_handle(struct mc_lane *lane, const struct mc_frame *frame, str
     for (uint32_t count = mc_list_read(reader); count > 0; count--) {
         struct mc_wire_commit_item item;
         mc_wire_commit_item_read(reader, &item);
-        struct mc_commit commit = {.slot = item.slot,
-                                   .crc = item.crc,
-                                   .generation = item.generation,
-                                   .offset = item.offset,
-                                   .length = item.length,
-                                   .hash_low = item.hash_low,
-                                   .hash_high = item.hash_high,
-                                   .key_length = item.key_length,
-                                   .block_shift = item.block_shift,
-                                   .flags = item.flags,
-                                   .replica = item.replica};
-        int code = mc_segment_memory_commit(server->memory, &commit);
+        int code = mc_segment_memory_commit(server->memory, &item);
         if (code < 0)
             mc_log_limited(WARNING, "commit of slot %" PRIu32 " generation %" PRIu64 " refused: %s", item.slot,
                            item.generation, mc_error_name(code));
@@ -368,14 +357,6 @@ static void attach_start(struct mc_lane *lane, const struct mc_lane_request *req
     lane->out_has_fds = code == 0;
 }
 
-static void pong_start(struct mc_lane *lane, const struct mc_lane_request *request)
-{
-    struct mc_wire_none none = {0};
-    size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_PONG, request->request_id);
-    mc_wire_none_write(&lane->out, &none);
-    mc_frame_end(&lane->out, start);
-}
-
 /* Makes answers until enough is there to send. */
 static void output_fill(struct mc_lane *lane)
 {
@@ -387,7 +368,7 @@ static void output_fill(struct mc_lane *lane)
                 return;
             attach_start(lane, request);
         } else if (request->type == MC_MESSAGE_PING) {
-            pong_start(lane, request);
+            mc_frame_bare(&lane->out, MC_MESSAGE_PONG, request->request_id);
         } else {
             read_start(lane, request);
         }

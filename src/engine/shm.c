@@ -75,10 +75,7 @@ static int attach_receive(int fd, struct attachment *attachment, uint64_t deadli
 static int attach(int fd, struct attachment *attachment, uint64_t deadline_ns)
 {
     struct mc_buffer out = {0};
-    struct mc_wire_none none = {0};
-    size_t start = mc_frame_begin(&out, MC_MESSAGE_ATTACH, 1);
-    mc_wire_none_write(&out, &none);
-    mc_frame_end(&out, start);
+    mc_frame_bare(&out, MC_MESSAGE_ATTACH, 1);
     struct iovec part = {out.data, out.length};
     int rc = mc_socket_send(fd, &part, 1, deadline_ns);
     mc_buffer_free(&out);
@@ -262,19 +259,8 @@ struct commits { /* those copied and not yet told to the owner */
     size_t first; /* index of the first transfer that they may belong to */
 };
 
-static void commit_add(struct commits *commits, const struct mc_commit *commit)
+static void commit_add(struct commits *commits, const struct mc_wire_commit_item *commit)
 {
-    struct mc_wire_commit_item item = {.slot = commit->slot,
-                                       .crc = commit->crc,
-                                       .generation = commit->generation,
-                                       .offset = commit->offset,
-                                       .length = commit->length,
-                                       .hash_low = commit->hash_low,
-                                       .hash_high = commit->hash_high,
-                                       .key_length = commit->key_length,
-                                       .block_shift = commit->block_shift,
-                                       .flags = commit->flags,
-                                       .replica = commit->replica};
     if (commits->count == 0) {
         struct mc_wire_none none = {0};
         commits->frame->length = 0;
@@ -282,7 +268,7 @@ static void commit_add(struct commits *commits, const struct mc_commit *commit)
         mc_wire_none_write(commits->frame, &none);
         commits->list = mc_list_begin(commits->frame);
     }
-    mc_wire_commit_item_write(commits->frame, &item);
+    mc_wire_commit_item_write(commits->frame, commit);
     commits->count++;
     commits->bytes += commit->length;
 }
@@ -332,7 +318,7 @@ static void commits_flush(struct shm_path *shm, struct commits *commits, struct 
 static int shm_move(struct shm_path *shm, const struct mc_transfer *transfer, struct mc_motion *motion,
                     struct commits *commits)
 {
-    struct mc_commit commit;
+    struct mc_wire_commit_item commit;
     if (transfer->kind == MC_TRANSFER_READ)
         return mc_memory_read(shm->slots, shm->data, shm->data_size, transfer, motion);
     const struct mc_place *place = &transfer->place;

@@ -129,19 +129,8 @@ static void write_end(struct mc_tcp_lane *lane, struct mc_tcp_job *job)
     static const uint8_t zeros[4];
     const struct mc_transfer *transfer = job->transfer;
     struct mc_wire_none none = {0};
-    struct mc_commit commit;
-    mc_commit_fill(&commit, transfer, job->table != NULL ? job->table_crc : job->crc);
-    struct mc_wire_commit_item item = {.slot = commit.slot,
-                                       .crc = commit.crc,
-                                       .generation = commit.generation,
-                                       .offset = commit.offset,
-                                       .length = commit.length,
-                                       .hash_low = commit.hash_low,
-                                       .hash_high = commit.hash_high,
-                                       .key_length = commit.key_length,
-                                       .block_shift = commit.block_shift,
-                                       .flags = commit.flags,
-                                       .replica = commit.replica};
+    struct mc_wire_commit_item item;
+    mc_commit_fill(&item, transfer, job->table != NULL ? job->table_crc : job->crc);
     part_queue(lane, zeros, (size_t)(mc_table_offset(transfer->object_length) - transfer->object_length));
     part_queue(lane, job->table, mc_table_length(transfer->object_length, job->shift));
     part_queue(lane, transfer->key.data, transfer->key.length);

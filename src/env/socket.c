@@ -131,7 +131,8 @@ int mc_tcp_connect(const char *address, uint64_t deadline_ns)
     return rc;
 }
 
-static int unix_address(const char *path, struct sockaddr_un *address, socklen_t *length)
+/* A socket for that path, and the path as an address. */
+static int unix_socket(const char *path, struct sockaddr_un *address, socklen_t *length)
 {
     size_t path_length = strlen(path);
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -141,20 +142,18 @@ static int unix_address(const char *path, struct sockaddr_un *address, socklen_t
     if (path[0] == '@')
         address->sun_path[0] = 0;
     *length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + path_length + (path[0] == '@' ? 0 : 1));
-    return 0;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    return fd < 0 ? MC_ERR_RPC_FAIL : fd;
 }
 
 int mc_unix_connect(const char *path, uint64_t deadline_ns)
 {
     struct sockaddr_un address;
     socklen_t length;
-    int rc = unix_address(path, &address, &length);
-    if (rc < 0)
-        return rc;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = unix_socket(path, &address, &length);
     if (fd < 0)
-        return MC_ERR_RPC_FAIL;
-    rc = connect_until(fd, (struct sockaddr *)&address, length, deadline_ns);
+        return fd;
+    int rc = connect_until(fd, (struct sockaddr *)&address, length, deadline_ns);
     if (rc < 0) {
         close(fd);
         return rc;
@@ -205,12 +204,9 @@ int mc_unix_listen(const char *path)
 {
     struct sockaddr_un address;
     socklen_t length;
-    int rc = unix_address(path, &address, &length);
-    if (rc < 0)
-        return rc;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = unix_socket(path, &address, &length);
     if (fd < 0)
-        return MC_ERR_RPC_FAIL;
+        return fd;
     if (path[0] != '@')
         (void)unlink(path); /* names hold a random node id: an old file of that name has no owner */
     if (bind(fd, (struct sockaddr *)&address, length) != 0 || listen(fd, BACKLOG) != 0) {

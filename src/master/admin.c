@@ -222,6 +222,15 @@ static void get_summary(void *context, struct evhttp_request *request)
     mc_http_reply(request, 200, MC_HTTP_TEXT, &text);
 }
 
+/* Answers with the JSON object begun in `text`, and in it who leads. */
+static void reply_leader(struct evhttp_request *request, const struct mc_election_role *role, struct mc_buffer *text)
+{
+    mc_buffer_printf(text, ",\"leader_address\":");
+    mc_http_json_string(text, role->leader, strlen(role->leader));
+    mc_buffer_printf(text, ",\"view_version\":%llu}", (unsigned long long)role->leader_epoch);
+    mc_http_reply(request, 200, MC_HTTP_JSON, text);
+}
+
 static void ask_nothing(struct mc_core *core, void *argument)
 {
     (void)core, (void)argument;
@@ -238,10 +247,7 @@ static void get_health(void *context, struct evhttp_request *request)
     bool is_ready = rc == 0, is_well = is_ready || (role.epoch == 0 && role.has_contact);
     mc_buffer_printf(&text, "{\"status\":\"%s\",\"role\":\"%s\",\"ha_state\":\"%s\",\"service_ready\":%s",
                      is_well ? "ok" : "busy", role_name(&role), state_of(&role), is_ready ? "true" : "false");
-    mc_buffer_printf(&text, ",\"leader_address\":");
-    mc_http_json_string(&text, role.leader, strlen(role.leader));
-    mc_buffer_printf(&text, ",\"view_version\":%llu}", (unsigned long long)role.leader_epoch);
-    mc_http_reply(request, 200, MC_HTTP_JSON, &text);
+    reply_leader(request, &role, &text);
 }
 
 static void get_role(void *context, struct evhttp_request *request)
@@ -266,10 +272,8 @@ static void get_leader(void *context, struct evhttp_request *request)
     struct mc_buffer text = {0};
     struct mc_election_role role;
     mc_server_describe(admin->server, &role);
-    mc_buffer_printf(&text, "{\"present\":%s,\"leader_address\":", role.leader[0] != 0 ? "true" : "false");
-    mc_http_json_string(&text, role.leader, strlen(role.leader));
-    mc_buffer_printf(&text, ",\"view_version\":%llu}", (unsigned long long)role.leader_epoch);
-    mc_http_reply(request, 200, MC_HTTP_JSON, &text);
+    mc_buffer_printf(&text, "{\"present\":%s", role.leader[0] != 0 ? "true" : "false");
+    reply_leader(request, &role, &text);
 }
 
 static void get_index(void *context, struct evhttp_request *request)

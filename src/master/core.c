@@ -310,12 +310,8 @@ void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t number
 static void pong(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
-    if (out == NULL)
-        return;
-    struct mc_wire_none none = {0};
-    size_t at = mc_frame_begin(out, MC_MESSAGE_PONG, frame->request_id);
-    mc_wire_none_write(out, &none);
-    mc_frame_end(out, at);
+    if (out != NULL)
+        mc_frame_bare(out, MC_MESSAGE_PONG, frame->request_id);
 }
 
 enum { CALL = 1 << MC_ROLE_CALL, KEEPER = 1 << MC_ROLE_KEEPER, OWNER = 1 << MC_ROLE_OWNER };

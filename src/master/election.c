@@ -205,38 +205,18 @@ static void *run(void *argument)
 
 /* ---- life ---- */
 
-static int prepare(struct mc_election *election)
-{
-    pthread_condattr_t attributes;
-    if (pthread_mutex_init(&election->mutex, NULL) != 0)
-        return MC_ERR_NO_MEMORY;
-    if (pthread_condattr_init(&attributes) != 0)
-        goto destroy_mutex;
-    int rc = pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    if (rc == 0)
-        rc = pthread_cond_init(&election->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-    if (rc != 0)
-        goto destroy_mutex;
-    election->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (election->fd >= 0)
-        return 0;
-    pthread_cond_destroy(&election->changed);
-destroy_mutex:
-    pthread_mutex_destroy(&election->mutex);
-    return MC_ERR_NO_MEMORY;
-}
-
 int mc_election_create(const struct mc_election_backend *backend, uint64_t ttl_ms, const char *address,
                        struct mc_election **out)
 {
     struct mc_election *election = calloc(1, sizeof(*election));
-    int rc = election == NULL ? MC_ERR_NO_MEMORY : prepare(election);
-    if (rc < 0) {
+    int fd = election == NULL ? -1 : eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (fd < 0) {
         backend->destroy(backend->context);
         free(election);
-        return rc;
+        return MC_ERR_NO_MEMORY;
     }
+    mc_monitor_init(&election->mutex, &election->changed);
+    election->fd = fd;
     election->backend = *backend;
     election->ttl_ms = ttl_ms;
     election->nonce = mc_random_u64();

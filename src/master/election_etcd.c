@@ -43,10 +43,12 @@ static int call(struct place *place, const char *path, uint64_t deadline_ns)
     return rc;
 }
 
-/* A transaction's answer: 0, or MC_ERR_ETCD_TRANSACTION_FAIL when its guard did not hold. */
+/* Sends the transaction whose last list is still open. 0, or MC_ERR_ETCD_TRANSACTION_FAIL when its guard did not hold.
+ */
 static int call_transaction(struct place *place, uint64_t deadline_ns)
 {
     struct mc_span word;
+    mc_buffer_printf(&place->body, "]}");
     int rc = call(place, "/v3/kv/txn", deadline_ns);
     if (rc < 0)
         return rc;
@@ -132,6 +134,15 @@ static void request_key(struct place *place, const char *request, const char *ke
     mc_buffer_printf(&place->body, "}}");
 }
 
+/* A transaction that is carried out as long as that claim stands. */
+static void begin_while_claimed(struct place *place, const char *text)
+{
+    place->body.length = 0;
+    mc_buffer_printf(&place->body, "{\"compare\":[");
+    compare_value(place, place->epoch_key, text);
+    mc_buffer_printf(&place->body, "],\"success\":[");
+}
+
 /* ---- the table of functions ---- */
 
 /* Both keys at one moment: a transaction without a guard. */
@@ -145,7 +156,6 @@ static int observe(void *context, uint64_t deadline_ns, struct mc_election_view 
     request_key(place, "request_range", place->view_key);
     mc_buffer_printf(&place->body, ",");
     request_key(place, "request_range", place->epoch_key);
-    mc_buffer_printf(&place->body, "]}");
     int rc = call_transaction(place, deadline_ns);
     if (rc < 0)
         return rc == MC_ERR_ETCD_TRANSACTION_FAIL ? MC_ERR_PROTOCOL : rc;
@@ -182,7 +192,6 @@ static int claim(void *context, uint64_t deadline_ns, const struct mc_election_v
     request_put(place, place->view_key, leader, place->lease);
     mc_buffer_printf(&place->body, ",");
     request_put(place, place->epoch_key, text, 0);
-    mc_buffer_printf(&place->body, "]}");
     return call_transaction(place, deadline_ns);
 }
 
@@ -192,25 +201,17 @@ static int renew(void *context, uint64_t deadline_ns, const char *text, const ch
     int rc = keep_lease(place, deadline_ns);
     if (rc < 0)
         return rc;
-    place->body.length = 0;
     /* A view that is gone may be written again: as long as the claim stands nobody has followed us. */
-    mc_buffer_printf(&place->body, "{\"compare\":[");
-    compare_value(place, place->epoch_key, text);
-    mc_buffer_printf(&place->body, "],\"success\":[");
+    begin_while_claimed(place, text);
     request_put(place, place->view_key, leader, place->lease);
-    mc_buffer_printf(&place->body, "]}");
     return call_transaction(place, deadline_ns);
 }
 
 static int resign(void *context, uint64_t deadline_ns, const char *text)
 {
     struct place *place = context;
-    place->body.length = 0;
-    mc_buffer_printf(&place->body, "{\"compare\":[");
-    compare_value(place, place->epoch_key, text);
-    mc_buffer_printf(&place->body, "],\"success\":[");
+    begin_while_claimed(place, text);
     request_key(place, "request_delete_range", place->view_key);
-    mc_buffer_printf(&place->body, "]}");
     int rc = call_transaction(place, deadline_ns);
     revoke_lease(place, deadline_ns);
     return rc;

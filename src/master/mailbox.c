@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/thread.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -25,30 +26,16 @@ struct mc_mailbox {
 
 struct mc_mailbox *mc_mailbox_create(void)
 {
-    pthread_condattr_t attributes;
     struct mc_mailbox *mailbox = calloc(1, sizeof(*mailbox));
     if (mailbox == NULL)
         return NULL;
     mailbox->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (mailbox->fd < 0)
-        goto free_mailbox;
-    if (pthread_mutex_init(&mailbox->mutex, NULL) != 0)
-        goto close_fd;
-    if (pthread_condattr_init(&attributes) != 0)
-        goto destroy_mutex;
-    int rc = pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    if (rc == 0)
-        rc = pthread_cond_init(&mailbox->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-    if (rc == 0)
-        return mailbox;
-destroy_mutex:
-    pthread_mutex_destroy(&mailbox->mutex);
-close_fd:
-    close(mailbox->fd);
-free_mailbox:
-    free(mailbox);
-    return NULL;
+    if (mailbox->fd < 0) {
+        free(mailbox);
+        return NULL;
+    }
+    mc_monitor_init(&mailbox->mutex, &mailbox->changed);
+    return mailbox;
 }
 
 void mc_mailbox_destroy(struct mc_mailbox *mailbox)

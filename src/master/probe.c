@@ -19,12 +19,8 @@ static void probe(struct mc_core *core, struct mc_segment *segment)
     core->statistics.probes++;
     /* Without a connection nothing answers: the probe fails in time, and the segment is suspect anyway. */
     struct mc_buffer *out = segment->owner == NULL ? NULL : mc_core_buffer(core, segment->owner->number);
-    if (out == NULL)
-        return;
-    struct mc_wire_none none = {0};
-    size_t at = mc_frame_begin(out, MC_MESSAGE_PING, (uint64_t)segment->number << 32 | segment->probe);
-    mc_wire_none_write(out, &none);
-    mc_frame_end(out, at);
+    if (out != NULL)
+        mc_frame_bare(out, MC_MESSAGE_PING, (uint64_t)segment->number << 32 | segment->probe);
 }
 
 static void distrust(struct mc_core *core, struct mc_segment *segment)

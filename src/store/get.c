@@ -181,9 +181,7 @@ static void renew_lease(void *context)
     if (work->link == NULL || now_ns - work->renewed_ns < atomic_load(&work->store->lease_ttl_ms) * 1000000ull / 3)
         return;
     work->renewed_ns = now_ns;
-    size_t frame = mc_frame_begin(&work->link->out, MC_MESSAGE_RENEW, 0);
-    mc_wire_none_write(&work->link->out, &(struct mc_wire_none){0});
-    mc_frame_end(&work->link->out, frame);
+    mc_frame_bare(&work->link->out, MC_MESSAGE_RENEW, 0);
     (void)mc_link_send(work->link, now_ns + 1000000ull); /* only a courtesy: the slot check protects the bytes */
 }
 

@@ -195,17 +195,12 @@ static void *keeper_main(void *argument)
 int mc_keeper_start(struct mc_store *store, uint64_t deadline_ns, struct mc_keeper **made)
 {
     struct mc_keeper *keeper = calloc(1, sizeof(*keeper));
-    pthread_condattr_t attributes;
     if (keeper == NULL)
         return MC_ERR_NO_MEMORY;
     keeper->store = store;
     keeper->healthy = true;
     atomic_store(&keeper->fd, -1);
-    pthread_mutex_init(&keeper->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&keeper->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    mc_monitor_init(&keeper->lock, &keeper->changed);
 
     int rc;
     uint64_t retry_ms = RETRY_FIRST_MS;

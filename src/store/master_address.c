@@ -100,7 +100,6 @@ static bool seeker_admit(uint64_t deadline_ns)
 static struct seeker *seeker_start(const char *configured, uint64_t deadline_ns)
 {
     pthread_t thread;
-    pthread_condattr_t attributes;
     struct seeker *seeker = calloc(1, sizeof(*seeker));
     if (seeker == NULL) {
         atomic_fetch_sub(&seekers, 1);
@@ -108,11 +107,7 @@ static struct seeker *seeker_start(const char *configured, uint64_t deadline_ns)
     }
     seeker->deadline_ns = deadline_ns;
     snprintf(seeker->configured, sizeof(seeker->configured), "%s", configured);
-    pthread_mutex_init(&seeker->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&seeker->found, &attributes);
-    pthread_condattr_destroy(&attributes);
+    mc_monitor_init(&seeker->lock, &seeker->found);
     if (mc_thread_start(&thread, "mc-find", seeker_run, seeker) != 0) {
         seeker_free(seeker);
         return NULL;

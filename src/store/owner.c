@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/thread.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -105,16 +106,6 @@ static int timers_make(struct mc_owner *owner)
     return owner->timer == NULL || owner->populated_timer == NULL || owner->scrub == NULL ? MC_ERR_NO_MEMORY : 0;
 }
 
-static void locks_make(struct mc_owner *owner)
-{
-    pthread_condattr_t attributes;
-    pthread_mutex_init(&owner->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&owner->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
 /* Nothing runs yet. */
 static int owner_make(const struct mc_owner_config *config, struct mc_owner **result)
 {
@@ -124,7 +115,7 @@ static int owner_make(const struct mc_owner_config *config, struct mc_owner **re
     struct mc_owner *owner = calloc(1, sizeof(*owner));
     if (owner == NULL)
         return MC_ERR_NO_MEMORY;
-    locks_make(owner);
+    mc_monitor_init(&owner->lock, &owner->changed);
     bool has_dir = config->data_dir != NULL && config->data_dir[0] != 0;
     owner->master_address = strdup(config->master_address);
     owner->data_dir = has_dir ? strdup(config->data_dir) : NULL;

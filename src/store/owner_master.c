@@ -67,17 +67,16 @@ void mc_owner_live_write(struct mc_owner *owner)
     owner->live_framed_end = owner->out.length;
 }
 
-/* All of them again over a new connection: nobody knows what of it a broken one took, and twice does no harm. */
-void mc_owner_lost_write(struct mc_owner *owner)
+/* A frame of `count` slots of that news, from `first` on. */
+static void slots_write(struct mc_owner *owner, enum mc_message type, const struct mc_news *news, size_t first,
+                        size_t count)
 {
-    if (owner->lost.count == owner->lost_told || owner->state != LINK_MOUNTED)
-        return;
     struct mc_wire_segment head = {.segment = atomic_load(&owner->segment)};
-    size_t frame = mc_frame_begin(&owner->out, MC_MESSAGE_LOST, 0);
+    size_t frame = mc_frame_begin(&owner->out, type, 0);
     mc_wire_segment_write(&owner->out, &head);
-    size_t list = mc_list_begin(&owner->out), count = owner->lost.count - owner->lost_told;
-    for (; owner->lost_told < owner->lost.count; owner->lost_told++) {
-        const struct slot_news *item = &owner->lost.items[owner->lost.first + owner->lost_told];
+    size_t list = mc_list_begin(&owner->out);
+    for (size_t i = 0; i < count; i++) {
+        const struct slot_news *item = &news->items[news->first + first + i];
         struct mc_wire_slot record = {.slot = item->slot, .generation = item->generation};
         mc_wire_slot_write(&owner->out, &record);
     }
@@ -85,21 +84,20 @@ void mc_owner_lost_write(struct mc_owner *owner)
     mc_frame_end(&owner->out, frame);
 }
 
+/* All of them again over a new connection: nobody knows what of it a broken one took, and twice does no harm. */
+void mc_owner_lost_write(struct mc_owner *owner)
+{
+    if (owner->lost.count == owner->lost_told || owner->state != LINK_MOUNTED)
+        return;
+    slots_write(owner, MC_MESSAGE_LOST, &owner->lost, owner->lost_told, owner->lost.count - owner->lost_told);
+    owner->lost_told = owner->lost.count;
+}
+
 static void cut_done_write(struct mc_owner *owner)
 {
     while (owner->cut_done.count > 0) {
         size_t count = owner->cut_done.count < MC_BATCH_MAX ? owner->cut_done.count : MC_BATCH_MAX;
-        struct mc_wire_segment head = {.segment = atomic_load(&owner->segment)};
-        size_t frame = mc_frame_begin(&owner->out, MC_MESSAGE_CUT_DONE, 0);
-        mc_wire_segment_write(&owner->out, &head);
-        size_t list = mc_list_begin(&owner->out);
-        for (size_t i = 0; i < count; i++) {
-            const struct slot_news *item = &owner->cut_done.items[owner->cut_done.first + i];
-            struct mc_wire_slot record = {.slot = item->slot, .generation = item->generation};
-            mc_wire_slot_write(&owner->out, &record);
-        }
-        mc_list_end(&owner->out, list, count);
-        mc_frame_end(&owner->out, frame);
+        slots_write(owner, MC_MESSAGE_CUT_DONE, &owner->cut_done, 0, count);
         mc_owner_news_drop(&owner->cut_done, count);
     }
 }
@@ -416,21 +414,22 @@ static int mount_reply_handle(struct mc_owner *owner, const struct mc_frame *fra
     return rc;
 }
 
-/* A CLEAR or CUT for a segment that we do not have (any more) is passed over: the master dropped that segment with our
- * old mount. */
-static bool is_our_segment(const struct mc_owner *owner, uint32_t segment)
+/* Reads the head of a CLEAR, CUT or CHECK. One for a segment that we do not have (any more) is passed over: the master
+ * dropped that segment with our old mount. */
+static bool is_our_segment(const struct mc_owner *owner, struct mc_reader *reader, struct mc_wire_segment *head)
 {
-    if ((owner->state == LINK_MOUNTED || owner->state == LINK_UNMOUNTING) && segment == atomic_load(&owner->segment))
+    mc_wire_segment_read(reader, head);
+    if ((owner->state == LINK_MOUNTED || owner->state == LINK_UNMOUNTING) &&
+        head->segment == atomic_load(&owner->segment))
         return true;
-    mc_log_limited(WARNING, "the master speaks of segment %" PRIu32 ", which is not ours", segment);
+    mc_log_limited(WARNING, "the master speaks of segment %" PRIu32 ", which is not ours", head->segment);
     return false;
 }
 
 static void clear_handle(struct mc_owner *owner, const struct mc_frame *frame, struct mc_reader *reader)
 {
     struct mc_wire_segment head;
-    mc_wire_segment_read(reader, &head);
-    if (!is_our_segment(owner, head.segment))
+    if (!is_our_segment(owner, reader, &head))
         return;
     size_t answer = mc_frame_begin(&owner->out, MC_MESSAGE_CLEARED, frame->request_id);
     mc_wire_segment_write(&owner->out, &head);
@@ -452,8 +451,7 @@ static void clear_handle(struct mc_owner *owner, const struct mc_frame *frame, s
 static void cut_handle(struct mc_owner *owner, struct mc_reader *reader)
 {
     struct mc_wire_segment head;
-    mc_wire_segment_read(reader, &head);
-    if (!is_our_segment(owner, head.segment))
+    if (!is_our_segment(owner, reader, &head))
         return;
     for (uint32_t count = mc_list_read(reader); count > 0; count--) {
         struct mc_wire_cut_item item;
@@ -474,8 +472,7 @@ void mc_owner_closing_note(struct mc_owner *owner, enum closing closing)
 static void check_handle(struct mc_owner *owner, struct mc_reader *reader)
 {
     struct mc_wire_segment head;
-    mc_wire_segment_read(reader, &head);
-    if (!is_our_segment(owner, head.segment))
+    if (!is_our_segment(owner, reader, &head))
         return;
     for (uint32_t count = mc_list_read(reader); count > 0; count--) {
         struct mc_wire_slot slot;
@@ -489,14 +486,6 @@ static int inventory_ack_handle(struct mc_owner *owner, struct mc_reader *reader
 {
     int rc = mc_owner_inventory_acknowledged(owner, reader);
     return rc == MC_ERR_STALE ? mount_stale(owner) : rc;
-}
-
-static void pong_write(struct mc_owner *owner, uint64_t request_id)
-{
-    struct mc_wire_none none = {0};
-    size_t frame = mc_frame_begin(&owner->out, MC_MESSAGE_PONG, request_id);
-    mc_wire_none_write(&owner->out, &none);
-    mc_frame_end(&owner->out, frame);
 }
 
 /* 0, or negative: the link is of no use. */
@@ -523,7 +512,7 @@ int mc_owner_frame_handle(struct mc_owner *owner, const struct mc_frame *frame)
         check_handle(owner, &reader);
         return 0;
     case MC_MESSAGE_PING:
-        pong_write(owner, frame->request_id);
+        mc_frame_bare(&owner->out, MC_MESSAGE_PONG, frame->request_id);
         return 0;
     case MC_MESSAGE_UNMOUNT_REPLY:
         if (owner->state == LINK_UNMOUNTING)

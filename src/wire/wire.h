@@ -192,6 +192,14 @@ MC_RECORDS(MC_RECORD_WRITE)
     }
 MC_RECORDS(MC_RECORD_READ)
 
+/* A whole message that has an empty head and no lists: PING, PONG, RENEW, ATTACH. */
+static inline void mc_frame_bare(struct mc_buffer *out, enum mc_message type, uint64_t request_id)
+{
+    size_t frame = mc_frame_begin(out, type, request_id);
+    mc_wire_none_write(out, &(struct mc_wire_none){0});
+    mc_frame_end(out, frame);
+}
+
 /* Checks that a body is well formed for its type (every record and list whole, nothing behind). 0 or MC_ERR_PROTOCOL.
  */
 int mc_wire_check(unsigned type, struct mc_span body);

@@ -25,17 +25,17 @@ static inline int object_make_as(struct mc_segment_memory *memory, uint32_t slot
         crc = mc_crc32c(0, data + mc_table_offset(length), mc_table_length(length, shift));
     memcpy(data + mc_key_offset(length), key, strlen(key));
     struct mc_hash hash = mc_hash(key, strlen(key));
-    struct mc_commit commit = {.slot = slot,
-                               .crc = crc,
-                               .generation = generation,
-                               .offset = offset,
-                               .length = length,
-                               .hash_low = hash.low,
-                               .hash_high = hash.high,
-                               .key_length = (uint16_t)strlen(key),
-                               .block_shift = shift,
-                               .flags = flags,
-                               .replica = replica};
+    struct mc_wire_commit_item commit = {.slot = slot,
+                                         .crc = crc,
+                                         .generation = generation,
+                                         .offset = offset,
+                                         .length = length,
+                                         .hash_low = hash.low,
+                                         .hash_high = hash.high,
+                                         .key_length = (uint16_t)strlen(key),
+                                         .block_shift = shift,
+                                         .flags = flags,
+                                         .replica = replica};
     return mc_segment_memory_commit(memory, &commit);
 }
 

@@ -288,15 +288,15 @@ static inline void object_put(struct rig *rig, uint32_t slot, uint64_t generatio
         data[i] = pattern(i, slot);
     uint32_t table = mc_table_length(length, mc_block_shift(length));
     memset(data + mc_table_offset(length), 0x77, table);
-    struct mc_commit commit = {.slot = slot,
-                               .crc = 99,
-                               .generation = generation,
-                               .offset = offset,
-                               .length = length,
-                               .hash_low = 1,
-                               .hash_high = 2,
-                               .key_length = 4,
-                               .block_shift = mc_block_shift(length)};
+    struct mc_wire_commit_item commit = {.slot = slot,
+                                         .crc = 99,
+                                         .generation = generation,
+                                         .offset = offset,
+                                         .length = length,
+                                         .hash_low = 1,
+                                         .hash_high = 2,
+                                         .key_length = 4,
+                                         .block_shift = mc_block_shift(length)};
     assert_int_equal(mc_segment_memory_commit(rig->memory, &commit), 0);
 }
 

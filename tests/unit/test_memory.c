@@ -26,17 +26,17 @@ static struct mc_segment_memory *make(uint64_t capacity)
     return memory;
 }
 
-static struct mc_commit commit_of(uint32_t slot, uint64_t generation)
+static struct mc_wire_commit_item commit_of(uint32_t slot, uint64_t generation)
 {
-    return (struct mc_commit){.slot = slot,
-                              .crc = (uint32_t)generation,
-                              .generation = generation,
-                              .offset = 4096,
-                              .length = 1000,
-                              .hash_low = generation * 3,
-                              .hash_high = generation * 7,
-                              .key_length = 20,
-                              .block_shift = mc_block_shift(1000)};
+    return (struct mc_wire_commit_item){.slot = slot,
+                                        .crc = (uint32_t)generation,
+                                        .generation = generation,
+                                        .offset = 4096,
+                                        .length = 1000,
+                                        .hash_low = generation * 3,
+                                        .hash_high = generation * 7,
+                                        .key_length = 20,
+                                        .block_shift = mc_block_shift(1000)};
 }
 
 static void test_capacity(void **state)
@@ -200,7 +200,7 @@ static void test_seals(void **state)
     assert_ptr_not_equal(peer_index, MAP_FAILED);
     const struct mc_slot *peer = (const struct mc_slot *)(const void *)(peer_index + MC_INDEX_SLOTS_AT);
     assert_int_equal(mprotect(peer_index, index_size, PROT_READ | PROT_WRITE), -1);
-    struct mc_commit commit = commit_of(7, 5);
+    struct mc_wire_commit_item commit = commit_of(7, 5);
     struct mc_slot copy;
     assert_int_equal(mc_segment_memory_commit(memory, &commit), 0);
     assert_true(mc_slot_read(&peer[7], 5, &copy));
@@ -311,7 +311,7 @@ static void test_slot_life(void **state)
     struct mc_segment_memory *memory = make(MIB);
     const struct mc_slot *slot = &mc_segment_memory_slots(memory)[3];
     struct mc_slot copy;
-    struct mc_commit commit = commit_of(3, 0);
+    struct mc_wire_commit_item commit = commit_of(3, 0);
     assert_int_equal(mc_segment_memory_commit(memory, &commit), MC_ERR_STALE); /* generation 0 is none */
     assert_false(mc_slot_read(slot, 0, &copy));
     commit = commit_of(3, 10);
@@ -367,7 +367,7 @@ static void test_bounds(void **state)
     uint32_t slots = mc_segment_memory_slot_count(memory);
     static const uint64_t far[] = {UINT64_MAX, UINT64_MAX - 63, 1ull << 63, 1ull << 40};
     for (size_t i = 0; i < sizeof(far) / sizeof(far[0]); i++) {
-        struct mc_commit commit = commit_of(0, 1);
+        struct mc_wire_commit_item commit = commit_of(0, 1);
         commit.offset = far[i];
         assert_int_equal(mc_segment_memory_commit(memory, &commit), MC_ERR_INVALID_PARAMS);
         commit = commit_of(0, 1);
@@ -376,7 +376,7 @@ static void test_bounds(void **state)
         assert_int_equal(mc_segment_memory_may_write(memory, 0, 1, far[i], 1), MC_ERR_INVALID_PARAMS);
         assert_int_equal(mc_segment_memory_may_write(memory, 0, 1, 1, far[i]), MC_ERR_INVALID_PARAMS);
     }
-    struct mc_commit wrong[8];
+    struct mc_wire_commit_item wrong[8];
     for (size_t i = 0; i < 8; i++)
         wrong[i] = commit_of(0, 1);
     wrong[0].slot = slots;
@@ -394,7 +394,7 @@ static void test_bounds(void **state)
             fail_msg("commit %zu was not refused", i);
     }
     assert_int_equal(mc_segment_memory_live(memory), 0);
-    struct mc_commit whole = commit_of(slots - 1, 1); /* as large as the segment, in the last slot */
+    struct mc_wire_commit_item whole = commit_of(slots - 1, 1); /* as large as the segment, in the last slot */
     whole.offset = 0;
     whole.length = MIB;
     whole.key_length = MC_KEY_LENGTH_MAX;
@@ -469,7 +469,7 @@ static void test_hammer(void **state)
         assert_int_equal(pthread_create(&readers[i], NULL, hammer_read, &hammer), 0);
     uint64_t end_ms = mc_clock_ms() + 1000;
     for (uint64_t generation = 1; mc_clock_ms() < end_ms; generation++) {
-        struct mc_commit commit = commit_of(0, generation);
+        struct mc_wire_commit_item commit = commit_of(0, generation);
         commit.offset = generation % 64 * 64;
         commit.length = generation % 500 + 1;
         commit.key_length = (uint16_t)(generation % 100 + 1);

@@ -379,12 +379,12 @@ static void test_epoch(void **state)
     mc_segment_memory_set_epoch(memory, EPOCH);
     mc_segment_memory_set_epoch(memory, EPOCH - 1); /* never falls */
     assert_int_equal(mc_segment_memory_epoch(memory), EPOCH);
-    struct mc_commit commit = {.slot = 2,
-                               .generation = GENERATION - 1,
-                               .length = 10,
-                               .key_length = 3,
-                               .offset = 4096,
-                               .block_shift = MC_BLOCK_SHIFT_MIN};
+    struct mc_wire_commit_item commit = {.slot = 2,
+                                         .generation = GENERATION - 1,
+                                         .length = 10,
+                                         .key_length = 3,
+                                         .offset = 4096,
+                                         .block_shift = MC_BLOCK_SHIFT_MIN};
     for (int round = 0; round < 2; round++) { /* the second time after a restart */
         assert_int_equal(mc_segment_memory_commit(memory, &commit), MC_ERR_STALE);
         assert_int_equal(mc_segment_memory_may_write(memory, 2, GENERATION - 1, 4096, 64), MC_ERR_STALE);

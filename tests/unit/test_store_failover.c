@@ -117,15 +117,15 @@ static void make_replicas(size_t count)
         assert_int_equal(mc_segment_memory_create(4 * MIB, &memories[i]), 0);
         mc_engine_add_segment(store->engine, memories[i]);
         uint64_t generation = (EPOCH << MC_EPOCH_SHIFT) + 10 + i, offset = 4096 * (i + 1);
-        struct mc_commit commit = {.slot = 3,
-                                   .crc = mc_crc32c(0, content, SIZE),
-                                   .generation = generation,
-                                   .offset = offset,
-                                   .length = SIZE,
-                                   .hash_low = hash.low,
-                                   .hash_high = hash.high,
-                                   .key_length = 3,
-                                   .block_shift = mc_block_shift(SIZE)};
+        struct mc_wire_commit_item commit = {.slot = 3,
+                                             .crc = mc_crc32c(0, content, SIZE),
+                                             .generation = generation,
+                                             .offset = offset,
+                                             .length = SIZE,
+                                             .hash_low = hash.low,
+                                             .hash_high = hash.high,
+                                             .key_length = 3,
+                                             .block_shift = mc_block_shift(SIZE)};
         memcpy(mc_segment_memory_data(memories[i]) + offset, content, SIZE);
         memcpy(mc_segment_memory_data(memories[i]) + offset + mc_key_offset(SIZE), "key", 3);
         assert_int_equal(mc_segment_memory_commit(memories[i], &commit), 0);
