@@ -496,7 +496,10 @@ PyDoc_STRVAR(doc_batch_is_exist, "batch_is_exist(keys)\n--\n\nis_exist of many k
                                  "Returns a list of int (1, 0 or negative) as long as keys, in its order.");
 PyDoc_STRVAR(doc_remove, "remove(key, force=False)\n--\n\nRemoves one object.\n\nReturns 0; -704: no such object; "
                          "-706: it was read within the lease time "
-                         "and force is False; -703: it is being written.");
+                         "and force is False; -703: it is being written.\n\n"
+                         "Waits, up to about 3 s, while a master that has just started cannot know yet whether the "
+                         "object could come back; -901 when its\n"
+                         "deadline is earlier.");
 PyDoc_STRVAR(doc_batch_remove,
              "batch_remove(keys, force=False)\n--\n\nremove of many keys. Returns a list of int as long as keys.");
 PyDoc_STRVAR(
