@@ -193,7 +193,7 @@ static uint64_t generation_read(const struct mc_slot *slot)
     return atomic_load_explicit(&slot->generation, memory_order_acquire);
 }
 
-/* Called with the lock. W1 and W2. W2 is sequentially consistent for writers.h: raised first, then intents are read. */
+/* Called with the lock. W1 and W2; what writers.h needs beyond that is done by who looks at the intents. */
 static void slot_clear(struct mc_segment_memory *memory, uint32_t number, uint64_t generation)
 {
     struct mc_slot *slot = &memory->file.slots[number];
@@ -203,7 +203,7 @@ static void slot_clear(struct mc_segment_memory *memory, uint32_t number, uint64
     }
     atomic_store_explicit(&slot->state, (uint32_t)MC_SLOT_EMPTY, memory_order_release);
     if (generation > generation_read(slot)) /* a second store of the same would be a second W2 of g */
-        atomic_store(&slot->generation, generation);
+        atomic_store_explicit(&slot->generation, generation, memory_order_release);
 }
 
 bool mc_slot_is_sane(const struct mc_segment_memory *memory, const struct mc_slot *slot)

@@ -89,6 +89,11 @@ bool mc_segment_memory_is_written(struct mc_segment_memory *memory, uint32_t slo
 {
     bool found = false;
     pthread_mutex_lock(&memory->lock);
+    /* The raise of writers.h. It changes no number, but whatever raised it before, a clear or a commit, is now in that
+     * one order. Here and not there: a commit would wait for its cache line, and cuts are rare. Readers of the slot
+     * cannot tell it from the store of the number that it finds. */
+    if (slot < memory->file.slot_count)
+        (void)atomic_fetch_add(&memory->file.slots[slot].generation, 0);
     for (uint32_t i = 0, top = mc_writers_top(memory); i < top && !found; i++)
         found = mc_writer_has(&memory->file.writers[i], slot, generation) && mc_writer_is_living(memory, i);
     pthread_mutex_unlock(&memory->lock);

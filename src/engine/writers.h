@@ -3,9 +3,11 @@
  * stopped in mid copy, and after a restart of its own.
  *
  * Invariant (why a CUT may trust it): a writer stores its intent and then looks at floor and slot; the owner raises
- * floor or slot and then looks at the intents; all of that is sequentially consistent. So either the writer sees the
- * raised number and does not copy, or the owner sees the intent. An entry's byte is locked (open file description lock)
- * from before its process maps the data until after it has unmapped it, or has died, which unmaps first. */
+ * floor or slot and then looks at the intents; all of that is sequentially consistent (a slot's number is raised once
+ * more, by nothing, right before the look). So either the writer sees the raised number and does not copy, or the owner
+ * sees the intent. An entry's byte is locked (open file description lock) from before its process maps the data until
+ * after it has unmapped it, or has died, which unmaps first.
+ */
 #ifndef MC_ENGINE_WRITERS_H
 #define MC_ENGINE_WRITERS_H
 

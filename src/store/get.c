@@ -8,7 +8,8 @@
 
 #define PENDING INT64_MAX /* not a length: an object of one byte is a result like any other */
 #define LEARN_MS 50u      /* to learn the way to replicas that were not needed now */
-#define ASK_AGAIN_MAX 8u  /* times a batch is asked for again because the master or a value changed while it was read */
+#define LEARN_SEGMENTS 8u /* of a batch that are looked up only once */
+#define ASK_AGAIN_MAX 2u  /* times a batch is asked for again because the master changed while it was read */
 
 struct get_one {
     struct mc_bytes key;
@@ -51,8 +52,10 @@ static void build_get(struct mc_buffer *out, uint64_t request_id, const void *co
     size_t frame = mc_frame_begin(out, MC_MESSAGE_GET, request_id);
     mc_wire_get_write(out, &(struct mc_wire_get){.flags = 0});
     size_t list = mc_list_begin(out);
-    for (size_t i = 0; i < work->count; i++)
+    for (size_t i = 0; i < work->count; i++) {
         mc_wire_key_write(out, &(struct mc_wire_key){.key = mc_span(work->ones[i].key.data, work->ones[i].key.length)});
+        mc_places_expect(&work->store->places, work->ones[i].hash);
+    }
     mc_list_end(out, list, work->count);
     mc_frame_end(out, frame);
 }
@@ -373,15 +376,23 @@ static bool any_is_gone(const struct get_work *work)
 static void learn_endpoints(struct get_work *work)
 {
     struct mc_endpoint endpoint;
+    uint32_t looked_at[LEARN_SEGMENTS];
+    size_t place_count = 0, looked = 0;
     uint64_t until_ns = mc_clock_ns() + LEARN_MS * 1000000ull;
-    for (size_t i = 0; i < work->count; i++) {
-        const struct get_one *one = &work->ones[i];
-        for (size_t k = 0; k < one->place_count; k++) {
-            uint32_t segment = work->places[one->first_place + k].segment;
-            if (!mc_store_endpoint_known(work->store, work->epoch, segment, &endpoint) &&
-                mc_store_endpoint(work->store, work->epoch, segment, until_ns, &endpoint) < 0)
-                return;
-        }
+    for (size_t i = 0; i < work->count; i++)
+        place_count += work->ones[i].place_count;
+    for (size_t i = 0; i < place_count; i++) {
+        uint32_t segment = work->places[i].segment;
+        size_t at = 0;
+        while (at < looked && looked_at[at] != segment)
+            at++;
+        if (at < looked)
+            continue;
+        if (looked < LEARN_SEGMENTS)
+            looked_at[looked++] = segment;
+        if (!mc_store_endpoint_known(work->store, work->epoch, segment, &endpoint) &&
+            mc_store_endpoint(work->store, work->epoch, segment, until_ns, &endpoint) < 0)
+            return;
     }
 }
 

@@ -5,20 +5,50 @@
 
 enum { LOW, HIGH, EPOCH, LENGTH, FIRST, PLACE_WORDS = 3, WORDS = FIRST + (int)MC_PLACES_REPLICAS * PLACE_WORDS };
 
-struct entry {
-    _Atomic uint64_t sequence; /* odd: being written; 0: empty */
-    _Atomic uint64_t words[WORDS];
+#define HEAD_WORDS (FIRST + PLACE_WORDS)
+#define LINE_BYTES 64u
+#define WRITING 1u  /* bits of a sequence number */
+#define HAS_TAIL 2u /* more than one replica */
+#define STEP 4u
+
+/* An entry is a cache line, and a tail that is looked at only when there is more than one replica. */
+struct head {
+    _Atomic uint64_t sequence; /* 0: empty */
+    _Atomic uint64_t words[HEAD_WORDS];
+};
+
+struct tail {
+    _Atomic uint64_t words[WORDS - HEAD_WORDS];
 };
 
 struct mc_places_table {
-    struct entry entries[MC_PLACES_ENTRIES];
+    struct tail tails[MC_PLACES_ENTRIES];
+    uint8_t heads[MC_PLACES_ENTRIES * LINE_BYTES + LINE_BYTES - 1]; /* begin at the first line of their own */
+};
+
+struct entry {
+    struct head *head;
+    struct tail *tail;
 };
 
 _Static_assert((MC_PLACES_ENTRIES & (MC_PLACES_ENTRIES - 1)) == 0, "a power of two");
+_Static_assert(sizeof(struct head) == LINE_BYTES, "one miss for an object of one replica");
 
-static struct entry *entry_of(struct mc_places_table *table, struct mc_hash key)
+static struct entry entry_of(struct mc_places_table *table, struct mc_hash key)
 {
-    return &table->entries[key.low & (MC_PLACES_ENTRIES - 1)];
+    uint64_t index = key.low & (MC_PLACES_ENTRIES - 1);
+    uintptr_t first = ((uintptr_t)table->heads + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    return (struct entry){(struct head *)(first + index * LINE_BYTES), &table->tails[index]};
+}
+
+static _Atomic uint64_t *word_of(struct entry entry, size_t i)
+{
+    return i < HEAD_WORDS ? &entry.head->words[i] : &entry.tail->words[i - HEAD_WORDS];
+}
+
+static size_t words_used(uint64_t sequence)
+{
+    return (sequence & HAS_TAIL) != 0 ? WORDS : HEAD_WORDS;
 }
 
 static struct mc_places_table *table_make(struct mc_places *places)
@@ -55,26 +85,31 @@ static size_t choose(struct mc_place *chosen, const struct mc_place *found, size
 }
 
 /* Is the entry this already? A hot key must not make its cache line wander between processors. */
-static bool holds(struct entry *entry, const uint64_t *words)
+static bool holds(struct entry entry, const uint64_t *words, uint64_t has_tail)
 {
-    for (int i = 0; i < WORDS; i++) {
-        if (atomic_load_explicit(&entry->words[i], memory_order_relaxed) != words[i])
+    uint64_t sequence = atomic_load_explicit(&entry.head->sequence, memory_order_relaxed);
+    if ((sequence & HAS_TAIL) != has_tail)
+        return false;
+    for (size_t i = 0, used = words_used(has_tail); i < used; i++) {
+        if (atomic_load_explicit(word_of(entry, i), memory_order_relaxed) != words[i])
             return false;
     }
     return true;
 }
 
-static void entry_write(struct entry *entry, const uint64_t *words)
+static void entry_write(struct entry entry, const uint64_t *words, uint64_t has_tail)
 {
-    uint64_t sequence = atomic_load_explicit(&entry->sequence, memory_order_relaxed);
-    if ((sequence & 1) != 0 || !atomic_compare_exchange_strong_explicit(&entry->sequence, &sequence, sequence + 1,
-                                                                        memory_order_acq_rel, memory_order_relaxed))
+    _Atomic uint64_t *number = &entry.head->sequence;
+    uint64_t sequence = atomic_load_explicit(number, memory_order_relaxed);
+    if ((sequence & WRITING) != 0 ||
+        !atomic_compare_exchange_strong_explicit(number, &sequence, sequence | WRITING, memory_order_acq_rel,
+                                                 memory_order_relaxed))
         return; /* somebody else writes: only a cache */
     /* Each store releases the odd number before it, so that whoever reads one of these words finds it odd or changed.
      */
-    for (int i = 0; i < WORDS; i++)
-        atomic_store_explicit(&entry->words[i], words[i], memory_order_release);
-    atomic_store_explicit(&entry->sequence, sequence + 2, memory_order_release);
+    for (size_t i = 0, used = words_used(has_tail); i < used; i++)
+        atomic_store_explicit(word_of(entry, i), words[i], memory_order_release);
+    atomic_store_explicit(number, (sequence & ~(uint64_t)HAS_TAIL) + STEP + has_tail, memory_order_release);
 }
 
 bool mc_places_put(struct mc_places *places, struct mc_hash key, uint64_t epoch, uint64_t length,
@@ -85,25 +120,37 @@ bool mc_places_put(struct mc_places *places, struct mc_hash key, uint64_t epoch,
     if (table == NULL && (table = table_make(places)) == NULL)
         return false;
     struct mc_place chosen[MC_PLACES_REPLICAS];
-    count = choose(chosen, found, count);
+    if (count > 1) {
+        count = choose(chosen, found, count);
+        found = chosen;
+    }
     for (size_t i = 0; i < MC_PLACES_REPLICAS; i++)
-        place_pack(words + FIRST + i * PLACE_WORDS, i < count ? &chosen[i] : NULL);
-    struct entry *entry = entry_of(table, key);
-    if (holds(entry, words))
+        place_pack(words + FIRST + i * PLACE_WORDS, i < count ? &found[i] : NULL);
+    struct entry entry = entry_of(table, key);
+    uint64_t has_tail = count > 1 ? HAS_TAIL : 0;
+    if (holds(entry, words, has_tail))
         return false;
-    entry_write(entry, words);
+    entry_write(entry, words, has_tail);
     return true;
 }
 
-static bool entry_read(struct entry *entry, uint64_t *words)
+void mc_places_expect(struct mc_places *places, struct mc_hash key)
 {
-    uint64_t before = atomic_load_explicit(&entry->sequence, memory_order_acquire);
-    if (before == 0 || (before & 1) != 0)
+    struct mc_places_table *table = atomic_load_explicit(&places->table, memory_order_acquire);
+    if (table != NULL)
+        __builtin_prefetch(entry_of(table, key).head);
+}
+
+/* What the entry says, words that it does not have being zero; false when it is empty or somebody writes. */
+static bool entry_read(struct entry entry, uint64_t words[WORDS])
+{
+    uint64_t before = atomic_load_explicit(&entry.head->sequence, memory_order_acquire);
+    if (before == 0 || (before & WRITING) != 0)
         return false;
     /* Acquiring loads, so that the second look at the number comes after all of them. */
-    for (int i = 0; i < WORDS; i++)
-        words[i] = atomic_load_explicit(&entry->words[i], memory_order_acquire);
-    return atomic_load_explicit(&entry->sequence, memory_order_relaxed) == before;
+    for (size_t i = 0, used = words_used(before); i < WORDS; i++)
+        words[i] = i < used ? atomic_load_explicit(word_of(entry, i), memory_order_acquire) : 0;
+    return atomic_load_explicit(&entry.head->sequence, memory_order_relaxed) == before;
 }
 
 bool mc_places_get(struct mc_places *places, struct mc_hash key, uint64_t epoch, struct mc_known *known)
@@ -129,10 +176,10 @@ void mc_places_drop(struct mc_places *places, struct mc_hash key)
     uint64_t words[WORDS] = {0};
     if (table == NULL)
         return;
-    struct entry *entry = entry_of(table, key);
-    if (atomic_load_explicit(&entry->words[LOW], memory_order_relaxed) == key.low &&
-        atomic_load_explicit(&entry->words[HIGH], memory_order_relaxed) == key.high)
-        entry_write(entry, words);
+    struct entry entry = entry_of(table, key);
+    if (atomic_load_explicit(&entry.head->words[LOW], memory_order_relaxed) == key.low &&
+        atomic_load_explicit(&entry.head->words[HIGH], memory_order_relaxed) == key.high)
+        entry_write(entry, words, 0);
 }
 
 void mc_places_free(struct mc_places *places)

@@ -29,6 +29,8 @@ struct mc_known { /* what is remembered of one object */
 /* Remembers; of more than MC_PLACES_REPLICAS places those of the lowest segments. True when it was not known. */
 bool mc_places_put(struct mc_places *places, struct mc_hash key, uint64_t epoch, uint64_t length,
                    const struct mc_place *found, size_t count);
+/* mc_places_put of that key comes soon: brings what it looks at into the cache meanwhile. */
+void mc_places_expect(struct mc_places *places, struct mc_hash key);
 /* True when something is known of that key under that epoch. */
 bool mc_places_get(struct mc_places *places, struct mc_hash key, uint64_t epoch, struct mc_known *known);
 /* Forgets the key, whatever is known of it. */
