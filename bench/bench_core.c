@@ -20,7 +20,7 @@
 #define LENGTH 4000u
 #define EPOCH 5u
 #define OWNERS 16u /* of the recovery */
-#define ITEMS 512u /* of a frame of an inventory */
+#define ITEMS 128u /* of a frame of an inventory */
 
 struct bench {
     struct mc_core *core;

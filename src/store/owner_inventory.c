@@ -10,8 +10,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define FRAME_ITEMS 512u
-#define WINDOW_FRAMES 8u           /* not yet acknowledged */
+#define FRAME_ITEMS 128u           /* the master takes a frame in one piece: a tenth of a millisecond */
+#define WINDOW_FRAMES 32u          /* not yet acknowledged */
 #define OUT_BYTES_MAX (512u << 10) /* with so much unsent no further frame is made */
 
 void mc_owner_inventory_stop(struct mc_owner *owner)

@@ -6,8 +6,8 @@
 
 #define OBJECT_BYTES 100u
 #define EXTENT_BYTES 256u
-#define WINDOW 8u
-#define PER_FRAME 512u
+#define WINDOW 32u
+#define PER_FRAME 128u
 
 static uint64_t generation_of(uint64_t epoch, uint64_t counter)
 {
@@ -190,7 +190,7 @@ static void test_window(void **state)
 {
     (void)state;
     struct rig rig;
-    const uint32_t total = 11 * PER_FRAME + 5;
+    const uint32_t total = (WINDOW + 3) * PER_FRAME + 5;
     struct mc_id none = {0, 0}, writer = mc_random_id();
     rig_ready(&rig);
     objects_make(&rig, total, 3);
@@ -224,7 +224,7 @@ static void test_broken(void **state)
 {
     (void)state;
     struct rig rig;
-    const uint32_t total = 9 * PER_FRAME;
+    const uint32_t total = (WINDOW + 1) * PER_FRAME;
     rig_ready(&rig);
     objects_make(&rig, total, 3);
     for (unsigned i = 0; i < 3; i++) { /* the same master, and then a later one */
