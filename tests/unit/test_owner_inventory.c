@@ -249,7 +249,7 @@ static void test_refused(void **state)
     (void)state;
     struct rig rig;
     rig_ready(&rig);
-    objects_make(&rig, 600, 3);
+    objects_make(&rig, 2 * PER_FRAME - 10, 3);
     struct mc_id old_id = rig.mount.segment_id;
     /* answers that nobody waits for end the connection, not the memory */
     answer_mount_with(&rig, master_change(&rig, 5), 0, 1);
@@ -261,8 +261,8 @@ static void test_refused(void **state)
     assert_true(mc_id_equal(rig.mount.segment_id, old_id));
 
     answer_mount_with(&rig, master_change(&rig, 5), 0, 1);
-    (void)expect_inventory(&rig, 3, 600, UINT32_MAX);
-    (void)expect_inventory(&rig, 3, 600, UINT32_MAX);
+    (void)expect_inventory(&rig, 3, 2 * PER_FRAME - 10, UINT32_MAX);
+    (void)expect_inventory(&rig, 3, 2 * PER_FRAME - 10, UINT32_MAX);
     acknowledge(&rig, 0, MC_ERR_STALE);
     uint64_t request_id = rig_expect_mount(&rig);
     assert_int_equal(rig.mount.epoch, 0);
