@@ -199,7 +199,7 @@ static void test_window(void **state)
     for (uint32_t i = 0; i < WINDOW; i++)
         count += expect_inventory(&rig, 3, total, UINT32_MAX).count;
     assert_int_equal(count, WINDOW * PER_FRAME);
-    expect_quiet(&rig); /* no ninth */
+    expect_quiet(&rig); /* not one more */
 
     /* CLEAR and CUT are answered while it goes on, and what was cleared is not told. Offsets ascend: slot 3 is last. */
     uint32_t slots[1] = {3};
