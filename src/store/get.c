@@ -427,8 +427,8 @@ static int get_known_or_asked(struct get_work *work)
         if (work->learnt && mc_clock_ns() + LEARN_MS * 1000000ull < work->deadline_ns)
             learn_endpoints(work);
         work->learnt = false;
-        bool changed = atomic_load(&store->epoch) != work->epoch || any_is_gone(work);
-        if (!changed || asked == ASK_AGAIN_MAX || mc_clock_ns() >= work->deadline_ns)
+        bool changed = atomic_load(&store->epoch) != work->epoch && asked < ASK_AGAIN_MAX;
+        if ((!changed && !any_is_gone(work)) || mc_clock_ns() >= work->deadline_ns)
             return 0;
         drop_settled(work, is_final);
     }
