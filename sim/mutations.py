@@ -26,7 +26,7 @@ MUTATIONS = [
     ("clear_takes_later_ones_too", ENGINE + "memory.c", "if (generation_read(&memory->file.slots[number]) <= generation)", "if (true)"),
     ("reader_skips_the_generation", ENGINE + "memory.c", "if (generation_read(slot) != generation || state_read(slot) != MC_SLOT_LIVE)\n        return false;", "generation = generation_read(slot);\n    if (state_read(slot) != MC_SLOT_LIVE)\n        return false;"),
     ("reader_skips_the_state", ENGINE + "memory.c", "if (generation_read(slot) != generation || state_read(slot) != MC_SLOT_LIVE)", "if (generation_read(slot) != generation)"),
-    ("epoch_raises_no_floor", ENGINE + "memory.c", "atomic_store(&header->floor, epoch << MC_EPOCH_SHIFT);", ""),
+    ("epoch_raises_no_floor", ENGINE + "memory.c", "atomic_store(&memory->file.header->floor, epoch << MC_EPOCH_SHIFT);", ""),
     # Copies
     ("reader_believes_without_checksum", ENGINE + "gather.c", "return rc < 0 ? rc : crc == slot->crc ? 0 : MC_ERR_CHECKSUM_MISMATCH;", "return rc < 0 ? rc : 0;"),
     ("reader_looks_no_second_time_nor_at_checksum", ENGINE + "gather.c", "if (rc == 0 || rc == MC_ERR_CHECKSUM_MISMATCH)", "if (rc == MC_ERR_CHECKSUM_MISMATCH)\n        rc = 0;\n    if (0)"),
@@ -63,9 +63,9 @@ MUTATIONS = [
     ("a_late_master_is_followed", MASTER + "recover.c", "    if (epoch > core->epoch) {\n        mc_recover_wish_epoch", "    if (0) {\n        mc_recover_wish_epoch"),
     ("remove_in_the_window_leaves_no_tombstone", MASTER + "recover.c", "    if (core->refuse_earlier || core->tombstone_count >= MC_TOMBSTONES_MAX) {\n        mc_recover_refuse(core);", "    if (true) {"),
     # The owner and the client
-    ("owner_forgets_early_commits", STORE + "owner_master.c", "        if (epoch != 0) {\n            mc_owner_news_drop", "        if (true) {\n            mc_owner_news_drop"),
-    ("mount_is_no_contact", STORE + "owner_master.c", "mc_owner_contact(owner, reply->epoch, owner->mount_sent_ms);", ""),
-    ("owner_keeps_its_epoch", STORE + "owner_master.c", "        mc_owner_epoch_set(owner, reply->epoch);", ""),
+    ("owner_forgets_early_commits", STORE + "owner_master.c", "        if (met != 0) {\n            mc_owner_news_drop", "        if (true) {\n            mc_owner_news_drop"),
+    ("mount_is_no_contact", STORE + "owner_master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, owner->mount_sent_ms);", ""),
+    ("owner_keeps_its_epoch", STORE + "owner_master.c", "    mc_owner_epoch_set(owner, owner->master_epoch);", ""),
     ("stale_owner_keeps_its_memory", STORE + "owner_master.c", "    int rc = memory_renew(owner);\n    if (rc == 0 && !was_mounted)", "    int rc = 0;\n    if (rc == 0 && !was_mounted)"),
     ("cleared_is_said_before_it_is_done", STORE + "owner_master.c", "        if (mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {", "        if (slot.slot == UINT32_MAX) {"),
     ("put_forgets_failed_transfers", STORE + "put.c", "            if (!all && transfer->result >= 0)", "            if (!all)"),

@@ -44,7 +44,7 @@ _Static_assert(sizeof(struct mc_slot) == 64, "a slot is one cache line");
 /* The index memory: this page, then the slots. */
 #define MC_INDEX_SLOTS_AT 4096u
 #define MC_INDEX_MAGIC 0x58444e49454e4f4dull /* "MONEINDX" */
-#define MC_INDEX_VERSION 1u
+#define MC_INDEX_VERSION 2u
 
 struct mc_index_header {
     /* written once, before anybody else sees it; checksum over what is before it */
@@ -55,11 +55,14 @@ struct mc_index_header {
     uint64_t nonce, capacity, data_size;
     uint64_t checksum;
     /* change while it is used */
-    _Atomic uint64_t epoch, floor; /* floor = epoch << MC_EPOCH_SHIFT: nothing below it is taken or written any more */
+    _Atomic uint64_t epoch, floor; /* floor: nothing below it is taken or written any more; the epoch of the last mount
+                                      << MC_EPOCH_SHIFT. epoch: whose the contents are; behind it while a master merges
+                                      them */
     _Atomic uint64_t populated;    /* of the capacity */
     _Atomic uint64_t contact_ms;
     _Atomic uint64_t slot_top;   /* low half: one more than the highest slot ever used; high half: its complement */
     _Atomic uint64_t writer_top; /* one more than the highest entry of the table of writers ever used */
+    _Atomic uint64_t ages;       /* epoch ^ floor: what it must be if neither is damaged */
 };
 _Static_assert(sizeof(struct mc_index_header) <= MC_INDEX_SLOTS_AT, "the header is one page");
 

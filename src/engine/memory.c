@@ -273,16 +273,34 @@ int mc_segment_memory_clear(struct mc_segment_memory *memory, uint32_t number, u
     return 0;
 }
 
-void mc_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epoch)
+uint64_t mc_segment_memory_met(const struct mc_segment_memory *memory)
 {
-    struct mc_index_header *header = memory->file.header;
+    return atomic_load(&memory->file.header->floor) >> MC_EPOCH_SHIFT;
+}
+
+static void ages_seal(struct mc_index_header *header)
+{
+    atomic_store(&header->ages, atomic_load(&header->epoch) ^ atomic_load(&header->floor));
+}
+
+void mc_segment_memory_meet(struct mc_segment_memory *memory, uint64_t epoch)
+{
     mc_assert(epoch <= UINT64_MAX >> MC_EPOCH_SHIFT);
     pthread_mutex_lock(&memory->lock); /* a commit is before it, and then part of the contents, or refused */
-    if (epoch > atomic_load(&header->epoch)) {
-        atomic_store(&header->floor, epoch << MC_EPOCH_SHIFT);
-        atomic_store(&header->epoch, epoch);
+    if (epoch > mc_segment_memory_met(memory)) {
+        atomic_store(&memory->file.header->floor, epoch << MC_EPOCH_SHIFT);
+        ages_seal(memory->file.header);
     }
     pthread_mutex_unlock(&memory->lock);
+}
+
+void mc_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epoch)
+{
+    mc_segment_memory_meet(memory, epoch);
+    if (epoch > mc_segment_memory_epoch(memory)) { /* one thread sets it */
+        atomic_store(&memory->file.header->epoch, epoch);
+        ages_seal(memory->file.header);
+    }
 }
 
 uint32_t mc_segment_memory_live(struct mc_segment_memory *memory)

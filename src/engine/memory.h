@@ -97,10 +97,14 @@ void mc_segment_memory_discard(struct mc_segment_memory *memory);
 uint32_t mc_segment_memory_slot_top(struct mc_segment_memory *memory);
 /* True for a named file, which outlives the process. */
 bool mc_segment_memory_is_named(const struct mc_segment_memory *memory);
-/* The highest epoch of a master that this memory was mounted under; 0 = never. */
+/* The highest epoch of a master that took these contents for its own, knowing all that others remember; 0 = never. */
 uint64_t mc_segment_memory_epoch(const struct mc_segment_memory *memory);
-/* A master of that (higher) epoch is met: from now on no commit and no write of a generation below epoch <<
- * MC_EPOCH_SHIFT is accepted, also not by peers that copy by themselves. */
+/* The highest epoch of a master that this memory was mounted under, so not below the epoch; 0 = never. */
+uint64_t mc_segment_memory_met(const struct mc_segment_memory *memory);
+/* It is mounted under a master of that (higher) epoch: from now on no commit and no write of a generation below epoch
+ * << MC_EPOCH_SHIFT is accepted, also not by peers that copy by themselves. */
+void mc_segment_memory_meet(struct mc_segment_memory *memory, uint64_t epoch);
+/* The same, and the contents are of that epoch. */
 void mc_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epoch);
 /* CLOCK_BOOTTIME, ms, of the last contact with the master of that epoch; kept across restarts. 0 = never. */
 uint64_t mc_segment_memory_contact_ms(const struct mc_segment_memory *memory);

@@ -113,14 +113,15 @@ static bool is_too_old(int fd, const struct mc_index_header *header)
 static bool header_is_good(const struct mc_index_header *header)
 {
     uint64_t epoch = atomic_load(&header->epoch), populated = atomic_load(&header->populated);
+    uint64_t floor = atomic_load(&header->floor);
     struct mc_segment_file sizes;
     return header->magic == MC_INDEX_MAGIC && header->version == MC_INDEX_VERSION &&
            header->checksum == mc_index_header_checksum(header) && mc_id_equal(header->boot, mc_host_id()) &&
            mc_segment_file_init(&sizes, header->capacity) == 0 && sizes.capacity == header->capacity &&
            sizes.data_size == header->data_size && sizes.slot_count == header->slot_count && header->nonce != 0 &&
            !mc_id_is_zero(header->segment_id) && epoch <= UINT64_MAX >> MC_EPOCH_SHIFT &&
-           atomic_load(&header->floor) == epoch << MC_EPOCH_SHIFT && populated <= header->capacity &&
-           populated % MC_PAGE_BYTES == 0;
+           floor >= epoch << MC_EPOCH_SHIFT && atomic_load(&header->ages) == (epoch ^ floor) &&
+           populated <= header->capacity && populated % MC_PAGE_BYTES == 0;
 }
 
 /* GOOD: *lock_fd is its index, locked. Else nothing is open. */

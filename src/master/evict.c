@@ -20,9 +20,12 @@ uint64_t mc_segment_budget(const struct mc_core *core, const struct mc_segment *
     return units > segment->quarantine ? units - segment->quarantine : 0;
 }
 
-static bool in_use(const struct mc_core *core, const struct mc_object *object)
+/* Is a reader at it? Or may the value hide an older one that would be seen again if it went? */
+static bool is_kept(const struct mc_core *core, const struct mc_node *node)
 {
-    return object->readers > 0 && core->now_ms < object->lease_until_ms;
+    const struct mc_object *object = mc_node_object(node);
+    bool in_use = object->readers > 0 && core->now_ms < object->lease_until_ms;
+    return in_use || (node->base == 0 && mc_recover_hides(core));
 }
 
 static void rotate(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot)
@@ -31,12 +34,12 @@ static void rotate(struct mc_segment *segment, struct mc_node_list *list, uint32
     mc_list_append(segment, list, slot);
 }
 
-/* The first of the list that no reader protects; those it passes go to the young end. Each costs one of *skips. */
+/* The first of the list that is not kept; those it passes go to the young end. Each costs one of *skips. */
 static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, struct mc_node_list *list, unsigned *skips)
 {
     for (uint32_t left = list->count; left > 0; left--) {
         uint32_t slot = list->head;
-        if (!in_use(core, mc_node_object(mc_segment_node(segment, slot))))
+        if (!is_kept(core, mc_segment_node(segment, slot)))
             return slot;
         if (*skips == 0)
             return MC_NODE_NONE;
@@ -53,8 +56,8 @@ static uint32_t candidate(struct mc_core *core, struct mc_segment *segment, unsi
     if (soft != MC_NODE_NONE) {
         /* A soft pin that has run out was not used for all its time: it is older than anything unpinned is likely to
          * be. */
-        const struct mc_object *object = mc_node_object(mc_segment_node(segment, soft));
-        if (core->now_ms / 1000 >= object->soft_until_s && !in_use(core, object))
+        const struct mc_node *node = mc_segment_node(segment, soft);
+        if (core->now_ms / 1000 >= mc_node_object(node)->soft_until_s && !is_kept(core, node))
             return soft;
     }
     uint32_t slot = oldest(core, segment, &segment->normal, skips);

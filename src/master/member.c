@@ -120,6 +120,7 @@ static void hello_reply(struct mc_core *core, struct mc_connection *connection, 
         .lease_ttl_ms = (uint32_t)(core->config.lease_ttl_ms < UINT32_MAX ? core->config.lease_ttl_ms : UINT32_MAX),
         .client_ttl_ms = (uint32_t)(core->config.client_ttl_ms < UINT32_MAX ? core->config.client_ttl_ms : UINT32_MAX),
         .text = mc_span_string(text),
+        .quiet = !mc_recover_acts(core),
     };
     size_t frame = mc_frame_begin(out, MC_MESSAGE_HELLO_REPLY, request_id);
     mc_wire_hello_reply_write(out, &head);
@@ -238,7 +239,7 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     size_t at = 0, list = 0;
     if (out != NULL) {
-        struct mc_wire_heartbeat_reply reply = {.code = 0, .epoch = core->epoch};
+        struct mc_wire_heartbeat_reply reply = {.code = 0, .epoch = core->epoch, .quiet = !mc_recover_acts(core)};
         at = mc_frame_begin(out, MC_MESSAGE_HEARTBEAT_REPLY, frame->request_id);
         mc_wire_heartbeat_reply_write(out, &reply);
         list = mc_list_begin(out);

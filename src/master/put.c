@@ -192,13 +192,6 @@ static void grant_add(struct mc_core *core, struct start *start, struct mc_objec
     start->places++;
 }
 
-/* A master that has just begun, or takes contents back, has less room than it will have in a moment. */
-static bool segments_may_come(const struct mc_core *core)
-{
-    return !mc_link_alone(&core->recovering) ||
-           (core->evidence_count > 0 && core->now_ms < 2 * core->config.recovery_grace_ms);
-}
-
 /* 0 and how many replicas were granted, or the item's code. */
 static int32_t put_item(struct mc_core *core, struct start *start, const struct mc_wire_put_start_item *item,
                         uint32_t index, uint8_t *granted)
@@ -234,7 +227,7 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
             break;
     }
     if (count == 0)
-        return start->placement.hopeful || segments_may_come(core) ? MC_ERR_SPACE_SOON : MC_ERR_NO_AVAILABLE_HANDLE;
+        return start->placement.hopeful || mc_recover_unsettled(core) ? MC_ERR_SPACE_SOON : MC_ERR_NO_AVAILABLE_HANDLE;
     object = object != NULL && object->visible ? mc_object_succeed(core, object, item->length, start->flags)
                                                : mc_object_begin(core, object, item->key, item->length, start->flags);
     for (uint32_t i = 0; i < count; i++) {

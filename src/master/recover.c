@@ -171,11 +171,44 @@ static void give_up(struct mc_core *core, struct mc_segment *segment, const char
 }
 
 /* What is removed now may lie in a segment that we have not met. The master after us would take that segment's contents
- * unless we had lived depart_ms after its last contact: the same time as with a segment that we know. */
+ * unless we had lived depart_ms after its last contact: the same time as with a segment that we know. That contact was
+ * with a master before us, so before our start, or before that one's end where the election knows it. That nobody told
+ * of a master before us proves nothing: perhaps only new processes have come yet. */
+static bool is_young(const struct mc_core *core)
+{
+    uint64_t old_ms = core->base_ms; /* nobody before us had a contact later than that */
+    if (core->config.predecessor_end_ms != 0 && core->config.predecessor_end_ms < old_ms)
+        old_ms = core->config.predecessor_end_ms;
+    return core->base_ms + core->now_ms < old_ms + core->config.depart_ms;
+}
+
 bool mc_recover_unsettled(const struct mc_core *core)
 {
+    return !mc_link_alone(&core->recovering) || is_young(core);
+}
+
+bool mc_recover_hides(const struct mc_core *core)
+{
     bool followed = core->evidence_count > 0 || core->config.predecessor_end_ms != 0;
-    return !mc_link_alone(&core->recovering) || (followed && core->now_ms < core->config.depart_ms);
+    return followed && is_young(core);
+}
+
+bool mc_recover_acts(const struct mc_core *core)
+{
+    return core->has_offered || !is_young(core);
+}
+
+/* From here on the owner counts its contents as of our epoch. Not before: a master that dies while it still learns what
+ * the cluster remembers of earlier masters has judged nothing, so what it has merged stays to be judged by the next. */
+static void tell_offered(struct mc_core *core, const struct mc_segment *segment)
+{
+    struct mc_buffer *out = segment->owner == NULL ? NULL : mc_core_buffer(core, segment->owner->number);
+    if (out == NULL)
+        return; /* the answer to its next mount says it */
+    struct mc_wire_segment head = {.segment = segment->number};
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_OFFERED, 0);
+    mc_wire_segment_write(out, &head);
+    mc_frame_end(out, frame);
 }
 
 /* Offers the segment if nothing is left to wait for. */
@@ -188,6 +221,7 @@ static void offer(struct mc_core *core, struct mc_segment *segment)
     segment->recovering = false;
     mc_link_remove(&segment->recovery);
     core->statistics.segments_recovered++;
+    tell_offered(core, segment);
     mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s) is back with replicas of %u objects", segment->number,
                 segment->name, segment->live);
     mc_segment_refresh(core, segment);

@@ -96,6 +96,7 @@ void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment)
     mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s) is %s", segment->number, segment->name,
                 ok ? "trusted" : "suspect");
     if (ok) {
+        core->has_offered = true;
         ok_add(core, segment);
     } else {
         ok_remove(core, segment);
@@ -134,7 +135,7 @@ void mc_segment_set_populated(struct mc_core *core, struct mc_segment *segment, 
 /* ---- mounting ---- */
 
 static void mount_reply(struct mc_core *core, struct mc_connection *connection, uint64_t request_id, int32_t code,
-                        uint32_t number, bool inventory)
+                        uint32_t number, uint8_t inventory)
 {
     if (code != 0)
         core->statistics.mount_failures++;
@@ -346,10 +347,10 @@ static int32_t mount_known(struct mc_core *core, struct mounting *mounting)
     if (!mc_id_equal(segment->id, mount->segment_id) || (!own && segment->owner != NULL))
         return MC_ERR_SEGMENT_ALREADY_EXISTS;
     /* Epoch 0 of a segment that we know: the answer to its first mount was lost. It is the same memory either way. An
-     * earlier epoch: the answer that asked for the inventory was lost. */
+     * earlier epoch: its contents were not offered yet, or it has not heard of that. */
     bool same = segment->capacity == mount->capacity && segment->slot_count == mount->slot_count &&
                 segment->nonce == mount->nonce;
-    if (!same || (mount->epoch != 0 && mount->epoch != core->epoch && !rebuilding))
+    if (!same || (mount->epoch != 0 && mount->epoch != core->epoch && mount->epoch != segment->earlier_epoch))
         return MC_ERR_STALE;
     if (rebuilding) { /* broken off half-way: what was merged goes, and all of it comes again */
         mounting->earlier_epoch = segment->earlier_epoch;
@@ -376,7 +377,7 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
     mc_wire_mount_read(&reader, mount);
     core->statistics.mount_requests++;
     if (!mount_sane(mount)) {
-        mount_reply(core, connection, frame->request_id, MC_ERR_INVALID_PARAMS, 0, false);
+        mount_reply(core, connection, frame->request_id, MC_ERR_INVALID_PARAMS, 0, 0);
         return;
     }
     if (mount->epoch > core->epoch) { /* it is we who are late: no answer that could cost the owner its contents */
@@ -397,7 +398,7 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
         code = mount_unknown(core, &mounting);
     }
     if (code != 0) {
-        mount_reply(core, connection, frame->request_id, code, 0, false);
+        mount_reply(core, connection, frame->request_id, code, 0, 0);
         return;
     }
     struct mc_segment *segment = mounting.segment;
@@ -407,7 +408,8 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
     mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s, %llu bytes) is %s%s", segment->number, segment->name,
                 (unsigned long long)segment->capacity, again ? "mounted again" : "mounted",
                 mounting.inventory == MC_INVENTORY_NONE ? "" : ", its inventory is wanted");
-    mount_reply(core, connection, frame->request_id, 0, segment->number, mounting.inventory != MC_INVENTORY_NONE);
+    uint8_t inventory = mounting.inventory != MC_INVENTORY_NONE ? 1 : segment->recovering ? 2 : 0;
+    mount_reply(core, connection, frame->request_id, 0, segment->number, inventory);
     attach(core, segment, connection, mount->populated);
 }
 

@@ -317,6 +317,7 @@ struct mc_core {
     } evidence[MC_EVIDENCE_MAX]; /* by ascending epoch and descending time */
     uint32_t evidence_count;
     uint32_t evidence_cursor, evidence_left; /* the next so many indexes of segments are to be judged by it */
+    bool has_offered;                        /* a segment was offered under this epoch */
     bool refuse_earlier;          /* something was removed that cannot be named: no further entry of an earlier epoch */
     struct mc_object *tombstones; /* the newest; the rest hangs on it */
     uint64_t tombstone_count, held_count;
@@ -459,8 +460,14 @@ bool mc_recover_begin(struct mc_core *core, struct mc_segment *segment, enum mc_
 void mc_recover_inventory(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 /* A slice of what follows the last INVENTORY; true when more is left. */
 bool mc_recover_work(struct mc_core *core, struct mc_segment *segment);
-/* Contents of an earlier epoch may still come: nothing is to be acknowledged that they could undo. */
+/* Contents of an earlier epoch may still come: nothing is to be acknowledged that they could undo, and there may soon
+ * be more room. */
 bool mc_recover_unsettled(const struct mc_core *core);
+/* A value that is put now may take the key of an older one in a segment that we have not met; the master after us, to
+ * which that segment comes, must meet the newer one too. */
+bool mc_recover_hides(const struct mc_core *core);
+/* False as long as nothing that we did can matter to a later master. */
+bool mc_recover_acts(const struct mc_core *core);
 /* Judges by new evidence, frees tombstones, ends graces; true when there is more to do. */
 bool mc_recover_tick(struct mc_core *core);
 void mc_recover_lost(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);

@@ -123,15 +123,15 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
     int64_t used = mc_socket_receive_frame(fd, in, &frame, deadline_ns, NULL);
     if (used < 0)
         return (int)used;
-    mc_master_heard(keeper->store, keeper->epoch);
     struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
     struct mc_wire_heartbeat_reply reply;
     struct mc_wire_segment_code code;
     mc_wire_heartbeat_reply_read(&reader, &reply);
     if (frame.type != MC_MESSAGE_HEARTBEAT_REPLY || reader.bad || reply.code < 0)
         return frame.type == MC_MESSAGE_HEARTBEAT_REPLY && !reader.bad ? reply.code : MC_ERR_PROTOCOL;
+    mc_master_heard(keeper->store, keeper->epoch, reply.quiet == 0);
     if (owner != NULL)
-        mc_owner_contact(owner, keeper->epoch, sent_ms);
+        mc_owner_contact(owner, keeper->epoch, reply.quiet == 0, sent_ms);
     for (uint32_t count = mc_list_read(&reader); count > 0 && !reader.bad; count--) {
         mc_wire_segment_code_read(&reader, &code);
         if (code.code < 0 && owner != NULL)

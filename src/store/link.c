@@ -38,16 +38,24 @@ bool mc_master_is_away(const struct mc_store *store)
     return store->keeper != NULL && !mc_keeper_healthy(store->keeper) && mc_master_silent_ms(store) > MC_AWAY_MS;
 }
 
-void mc_master_heard(struct mc_store *store, uint64_t epoch)
+void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts)
 {
-    if (atomic_load_explicit(&store->epoch, memory_order_relaxed) == epoch)
-        atomic_store_explicit(&store->heard_ns, mc_clock_ns(), memory_order_relaxed);
+    if (atomic_load_explicit(&store->epoch, memory_order_relaxed) != epoch)
+        return;
+    uint64_t now_ns = mc_clock_ns();
+    atomic_store_explicit(&store->heard_ns, now_ns, memory_order_relaxed);
+    if (acts)
+        atomic_store_explicit(&store->acting_epoch, epoch, memory_order_relaxed);
+    if (atomic_load_explicit(&store->acting_epoch, memory_order_relaxed) == epoch)
+        atomic_store_explicit(&store->acted_ns, now_ns, memory_order_relaxed);
 }
 
+/* Since the last word of a master that may have acted. */
 static uint32_t seen_age_ms(const struct mc_store *store)
 {
-    uint64_t age_ms = mc_master_silent_ms(store);
-    return age_ms == UINT64_MAX ? 0 : age_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)age_ms; /* 0 goes with epoch 0 */
+    uint64_t acted_ns = atomic_load(&store->acted_ns), now_ns = mc_clock_ns();
+    uint64_t age_ms = acted_ns == 0 ? UINT32_MAX : now_ns > acted_ns ? (now_ns - acted_ns) / 1000000 : 0;
+    return age_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)age_ms;
 }
 
 /* Remembers what a master said of itself. MC_ERR_RPC_FAIL: it is one of the past. */
@@ -84,7 +92,7 @@ static int met_master(struct mc_store *store, const struct mc_wire_hello_reply *
         mc_link_free(old);
     }
     atomic_store(&store->lease_ttl_ms, reply->lease_ttl_ms);
-    mc_master_heard(store, reply->epoch);
+    mc_master_heard(store, reply->epoch, reply->quiet == 0);
     return 0;
 }
 
@@ -362,7 +370,10 @@ int mc_link_receive(struct mc_link *link, enum mc_message type, uint64_t request
         link->broken = used != MC_ERR_RPC_TIMEOUT || type != MC_MESSAGE_PUT_DONE;
         return (int)used;
     }
-    mc_master_heard(link->store, link->epoch);
+    /* What was removed or put is an act. */
+    bool acts = frame.type == MC_MESSAGE_PUT_DONE || frame.type == MC_MESSAGE_REMOVE_REPLY ||
+                frame.type == MC_MESSAGE_COUNT_REPLY;
+    mc_master_heard(link->store, link->epoch, acts);
     link->used = (size_t)used;
     *reader = mc_reader(frame.body.data, frame.body.length);
     if (frame.request_id != request_id || (frame.type != type && frame.type != MC_MESSAGE_FAILED)) {

@@ -45,7 +45,7 @@ uint64_t mc_master_silent_ms(const struct mc_store *store);
 /* Silent for longer than MC_AWAY_MS, and not only because nothing was asked. */
 bool mc_master_is_away(const struct mc_store *store);
 /* Something came from the master of that epoch. */
-void mc_master_heard(struct mc_store *store, uint64_t epoch);
+void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts);
 
 /* An idle link or a new one. */
 int mc_link_borrow(struct mc_store *store, uint64_t deadline_ns, struct mc_link **link);

@@ -36,7 +36,7 @@ bool mc_owner_segment(const struct mc_owner *owner, uint32_t *segment);
 /* The master does not know the segment (its word to a heartbeat): mount again. */
 void mc_owner_remount(struct mc_owner *owner);
 /* The master of that epoch has answered a heartbeat that was sent at sent_ms (mc_clock_boot_ms). */
-void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, uint64_t sent_ms);
+void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t sent_ms);
 /* What the scrubber has read and found rotten so far. */
 void mc_owner_scrubbed(const struct mc_owner *owner, uint64_t *bytes, uint64_t *rotten);
 /* Unmounts (waits at most 500 ms for the answer), stops serving, frees. Memory in a data_dir is left as it is, and the

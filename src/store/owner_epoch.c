@@ -14,25 +14,28 @@ static uint32_t age_ms_of(uint64_t then_ms)
 }
 
 /* Lock held. */
-static void heard(struct mc_owner *owner, uint64_t epoch)
+static void heard(struct mc_owner *owner, uint64_t epoch, bool acts)
 {
     if (epoch < owner->seen_epoch || epoch == 0)
         return;
     owner->seen_epoch = epoch;
-    owner->seen_ms = mc_clock_boot_ms();
+    if (acts)
+        owner->acting_epoch = epoch;
+    if (owner->acting_epoch == epoch)
+        owner->seen_ms = mc_clock_boot_ms();
 }
 
-void mc_owner_heard(struct mc_owner *owner, uint64_t epoch)
+void mc_owner_heard(struct mc_owner *owner, uint64_t epoch, bool acts)
 {
     pthread_mutex_lock(&owner->lock);
-    heard(owner, epoch);
+    heard(owner, epoch, acts);
     pthread_mutex_unlock(&owner->lock);
 }
 
-void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, uint64_t sent_ms)
+void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t sent_ms)
 {
     pthread_mutex_lock(&owner->lock);
-    heard(owner, epoch);
+    heard(owner, epoch, acts);
     owner->answered_epoch = epoch;
     owner->answered_ms = sent_ms;
     /* A heartbeat that another master answered says nothing of this one. */
@@ -44,11 +47,11 @@ void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, uint64_t sent_ms)
 uint64_t mc_owner_seen(struct mc_owner *owner, uint32_t *age_ms)
 {
     pthread_mutex_lock(&owner->lock);
-    uint64_t epoch = owner->seen_epoch, seen_ms = owner->seen_ms, kept = mc_segment_memory_epoch(owner->memory);
-    if (kept > epoch) { /* met by the process whose memory we have taken up */
-        epoch = kept;
+    uint64_t epoch = owner->seen_epoch, seen_ms = owner->seen_ms;
+    if (mc_segment_memory_met(owner->memory) > epoch) /* met by the process whose memory we have taken up */
+        epoch = mc_segment_memory_met(owner->memory);
+    if (mc_segment_memory_contact_ms(owner->memory) > seen_ms) /* and that of its epoch has offered it */
         seen_ms = mc_segment_memory_contact_ms(owner->memory);
-    }
     pthread_mutex_unlock(&owner->lock);
     *age_ms = epoch == 0 ? 0 : age_ms_of(seen_ms);
     return epoch;

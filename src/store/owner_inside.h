@@ -70,9 +70,10 @@ struct mc_owner {
     bool was_mounted;
     enum closing closing;
     int refusal; /* the last, 0 = none */
-    /* The highest epoch of a master that was met, and when something last came from it; the last heartbeat that was
-     * answered: by the master of which epoch, and when it was sent. CLOCK_BOOTTIME. */
-    uint64_t seen_epoch, seen_ms, answered_epoch, answered_ms;
+    /* The highest epoch of a master that was met; the highest of one that may have acted, and when something last came
+     * from such a one; the last heartbeat that was answered: by the master of which epoch, and when it was sent.
+     * CLOCK_BOOTTIME. */
+    uint64_t seen_epoch, acting_epoch, seen_ms, answered_epoch, answered_ms;
     _Atomic bool is_mounted;
     _Atomic uint32_t segment;
 
@@ -111,11 +112,12 @@ void mc_owner_on_timer(evutil_socket_t fd, short what, void *argument);
 void mc_owner_timer_set(struct event *timer, uint64_t ms);
 
 /* owner_epoch.c */
-/* Something came from the master of that epoch just now. */
-void mc_owner_heard(struct mc_owner *owner, uint64_t epoch);
-/* The highest epoch of a master that was met, *age_ms ago; 0 = none. */
+/* Something came from the master of that epoch just now; acts: it may have acted. */
+void mc_owner_heard(struct mc_owner *owner, uint64_t epoch, bool acts);
+/* The highest epoch of a master that was met, 0 = none; *age_ms ago it or one before it was heard that may have acted.
+ */
 uint64_t mc_owner_seen(struct mc_owner *owner, uint32_t *age_ms);
-/* The memory is mounted under this epoch now. Serve thread. */
+/* The contents are of this epoch now. Serve thread. */
 void mc_owner_epoch_set(struct mc_owner *owner, uint64_t epoch);
 /* Of the memory's contact with the master of its epoch; UINT32_MAX = never. Serve thread. */
 uint32_t mc_owner_contact_age_ms(struct mc_owner *owner);

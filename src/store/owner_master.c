@@ -326,7 +326,7 @@ static int hello_reply_handle(struct mc_owner *owner, struct mc_reader *reader)
         return rc;
     owner->master_node = reply.node;
     owner->master_epoch = reply.epoch;
-    mc_owner_heard(owner, reply.epoch);
+    mc_owner_heard(owner, reply.epoch, reply.quiet == 0);
     mc_owner_mount_send(owner);
     return 0;
 }
@@ -344,40 +344,42 @@ static void mounted_note(struct mc_owner *owner, uint32_t segment)
 
 static int mounted(struct mc_owner *owner, const struct mc_wire_mount_reply *reply)
 {
-    uint64_t epoch = mc_segment_memory_epoch(owner->memory);
+    uint64_t met = mc_segment_memory_met(owner->memory);
     bool is_known =
-        owner->state == LINK_MOUNTED && atomic_load(&owner->segment) == reply->segment && epoch == reply->epoch;
-    if (reply->epoch < epoch || reply->epoch < owner->master_epoch)
+        owner->state == LINK_MOUNTED && atomic_load(&owner->segment) == reply->segment && met == reply->epoch;
+    if (reply->epoch < met || reply->epoch < owner->master_epoch)
         return MC_ERR_PROTOCOL;
-    if (is_known && (reply->inventory == 0 || owner->inventory.is_active))
+    if (is_known && (reply->inventory != 1 || owner->inventory.is_active))
         return 0; /* only how far populating is */
-    if (reply->epoch != epoch) {
+    if (reply->epoch != met) {
         /* Of a leadership that is over; but what peers commit to memory that was never mounted is of this one: they may
          * hear of its mount before we do. */
-        if (epoch != 0) {
+        if (met != 0) {
             mc_owner_news_drop(&owner->live, owner->live.count);
             owner->live_framed = 0;
         }
         mc_owner_news_drop(&owner->lost, owner->lost.count); /* what is cleared is not in the inventory */
         owner->lost_told = 0;
-        mc_owner_epoch_set(owner, reply->epoch);
-        /* Before the first heartbeat is answered: masters that end one soon after the other would cost the contents. */
-        mc_owner_contact(owner, reply->epoch, owner->mount_sent_ms);
+        mc_segment_memory_meet(owner->memory, reply->epoch);
     }
+    if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)
+        mc_owner_epoch_set(owner, reply->epoch);
+    /* Before the first heartbeat is answered: masters that end one soon after the other would cost the contents. */
+    mc_owner_contact(owner, reply->epoch, reply->inventory == 0, owner->mount_sent_ms);
     owner->state = LINK_MOUNTED;
     owner->is_past_told = false;
     owner->backoff_ms = BACKOFF_MIN_MS;
     evtimer_del(owner->timer);
     mc_log(INFO, "segment %s of %" PRIu64 " bytes is mounted as number %" PRIu32 " at master %s%s", owner->name,
            owner->capacity, reply->segment, owner->master_address,
-           reply->inventory == 0 ? "" : ", which is told what lies in it");
+           reply->inventory != 1 ? "" : ", which is told what lies in it");
     mounted_note(owner, reply->segment);
-    return reply->inventory == 0 ? 0 : mc_owner_inventory_start(owner);
+    return reply->inventory != 1 ? 0 : mc_owner_inventory_start(owner);
 }
 
 static int mount_stale(struct mc_owner *owner)
 {
-    bool was_mounted = mc_segment_memory_epoch(owner->memory) != 0;
+    bool was_mounted = mc_segment_memory_met(owner->memory) != 0;
     mc_log_limited(WARNING, "the master does not want the contents of segment %s back; it starts again empty",
                    owner->name);
     atomic_store(&owner->is_mounted, false);
@@ -482,6 +484,15 @@ static void check_handle(struct mc_owner *owner, struct mc_reader *reader)
     }
 }
 
+static void offered_handle(struct mc_owner *owner, struct mc_reader *reader)
+{
+    struct mc_wire_segment head;
+    if (!is_our_segment(owner, reader, &head))
+        return;
+    mc_owner_heard(owner, owner->master_epoch, true);
+    mc_owner_epoch_set(owner, owner->master_epoch);
+}
+
 static int inventory_ack_handle(struct mc_owner *owner, struct mc_reader *reader)
 {
     int rc = mc_owner_inventory_acknowledged(owner, reader);
@@ -508,6 +519,9 @@ int mc_owner_frame_handle(struct mc_owner *owner, const struct mc_frame *frame)
         return 0;
     case MC_MESSAGE_INVENTORY_ACK:
         return inventory_ack_handle(owner, &reader);
+    case MC_MESSAGE_OFFERED:
+        offered_handle(owner, &reader);
+        return 0;
     case MC_MESSAGE_CHECK:
         check_handle(owner, &reader);
         return 0;

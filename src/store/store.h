@@ -74,9 +74,10 @@ struct mc_store {
 
     _Atomic uint32_t calls;
     _Atomic bool closing, forked;
-    _Atomic uint64_t lease_ttl_ms; /* as the last hello said */
-    _Atomic uint64_t epoch;        /* the highest that a master had; only rises */
-    _Atomic uint64_t heard_ns;     /* when something last came from the master of that epoch; 0 = never */
+    _Atomic uint64_t lease_ttl_ms;           /* as the last hello said */
+    _Atomic uint64_t epoch;                  /* the highest that a master had; only rises */
+    _Atomic uint64_t heard_ns;               /* when something last came from the master of that epoch; 0 = never */
+    _Atomic uint64_t acting_epoch, acted_ns; /* the same of masters that may have acted (hello_reply.quiet) */
     struct mc_places places;
     _Atomic uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses, retries, places_hits;
     struct mc_store *next; /* registry of the fork handler */

@@ -24,6 +24,7 @@ struct fake_owner { /* an owner's process and its memory; the memory survives ma
     uint32_t segment, slot_top;
     uint64_t id;
     bool mounted;
+    unsigned offered; /* how often it was told so */
     char name[8];
     struct fake_slot slots[SLOTS];
 };
@@ -52,7 +53,11 @@ static void master_stop(struct world *world)
 static void world_start(struct world *world, uint64_t epoch, const struct mc_core_config *config)
 {
     *world = (struct world){.now = 1000000, .next_connection = 1};
+    uint64_t young_ms = config == NULL ? mc_core_config_default().depart_ms : config->depart_ms;
+    world->now -= young_ms;
     master_start(world, epoch, config);
+    world->now += young_ms; /* nothing of a master before it can still come */
+    (void)mc_core_tick(world->core, world->now);
 }
 
 /* ---- the fake owner ---- */
@@ -75,6 +80,13 @@ static uint64_t join_seen(struct world *world, unsigned role, uint64_t node, uin
     hello.seen_age_ms = (uint32_t)age_ms;
     assert_int_equal(world_greet(world, connection, &hello).code, 0);
     return connection;
+}
+
+/* What a new client is told of it. */
+static inline unsigned hello_acts(struct world *world, uint64_t node)
+{
+    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, node, 1);
+    return world_greet(world, world_connect(world), &hello).quiet == 0;
 }
 
 static struct mc_wire_mount fake_mount(const struct world *world, const struct fake_owner *owner, uint64_t capacity)
@@ -178,6 +190,7 @@ static int32_t fake_obey(struct world *world, struct fake_owner *owner)
             code = code == 1 || ack.code < 0 ? ack.code : code;
             continue;
         }
+        owner->offered += frame.type == MC_MESSAGE_OFFERED;
         if (frame.type != MC_MESSAGE_CLEAR && frame.type != MC_MESSAGE_CUT)
             continue;
         enum mc_message answer = frame.type == MC_MESSAGE_CLEAR ? MC_MESSAGE_CLEARED : MC_MESSAGE_CUT_DONE;

@@ -48,8 +48,9 @@ static void world_open_with(struct world *world, const struct mc_core_config *co
 {
     *world = (struct world){.now = 1000000, .next_connection = 1};
     struct mc_core_output output = {world, world_buffer, world_close, world_log};
-    world->core = mc_core_create(config, &output, (struct mc_id){77, 88}, 3, 42, world->now);
+    world->core = mc_core_create(config, &output, (struct mc_id){77, 88}, 3, 42, world->now - config->depart_ms);
     mc_assert(world->core != NULL);
+    (void)mc_core_tick(world->core, world->now); /* no master before us has left anything that may still come */
 }
 static void world_open(struct world *world)
 {
@@ -382,6 +383,8 @@ struct world_told {
 static void world_owner_told(struct world *world, uint64_t owner, struct world_told *told)
 {
     struct mc_frame frame = world_receive(world, owner);
+    while (frame.type == MC_MESSAGE_OFFERED)
+        frame = world_receive(world, owner);
     *told = (struct world_told){.type = frame.type};
     if (frame.type == 0)
         return;

@@ -40,6 +40,7 @@ struct fake_master {
     uint64_t length;
     struct mc_wire_segment_reply segments[FAKE_PLACES]; /* by segment number */
     unsigned lose_done;                                 /* so many PUT_DONE come only when the grants were revoked */
+    bool is_quiet;                                      /* says that it has not acted */
     /* What it saw. */
     unsigned hellos, calls, heartbeats, segment_asked, suspects, rotten, removes, puts;
     struct mc_wire_suspect suspect;
@@ -67,7 +68,8 @@ static inline void fake_hello(struct fake_master *fake, struct fake_connection *
                                         .lease_ttl_ms = 5000,
                                         .client_ttl_ms = 10000,
                                         .text = mc_span_string("fake"),
-                                        .leader = mc_span_string(fake->leader)};
+                                        .leader = mc_span_string(fake->leader),
+                                        .quiet = fake->is_quiet};
     size_t frame = mc_frame_begin(&connection->peer.out, MC_MESSAGE_HELLO_REPLY, id);
     mc_wire_hello_reply_write(&connection->peer.out, &reply);
     mc_frame_end(&connection->peer.out, frame);
@@ -77,7 +79,8 @@ static inline void fake_heartbeat(struct fake_master *fake, struct mc_buffer *ou
 {
     fake->heartbeats++;
     size_t frame = mc_frame_begin(out, MC_MESSAGE_HEARTBEAT_REPLY, id);
-    mc_wire_heartbeat_reply_write(out, &(struct mc_wire_heartbeat_reply){.code = 0, .epoch = fake->epoch});
+    mc_wire_heartbeat_reply_write(
+        out, &(struct mc_wire_heartbeat_reply){.code = 0, .epoch = fake->epoch, .quiet = fake->is_quiet});
     mc_list_empty(out);
     mc_frame_end(out, frame);
 }

@@ -29,6 +29,7 @@ struct rig {
     struct mc_wire_mount mount;
     uint64_t seen_epoch; /* as its last HELLO said */
     uint32_t seen_age_ms;
+    bool is_quiet;      /* the master says that it has not acted */
     const char *leader; /* in the answers to HELLO; NULL = none */
     char unix_path[MC_UNIX_PATH_MAX], tcp_address[MC_ADDRESS_MAX];
     unsigned mounts;
@@ -90,7 +91,8 @@ static inline void answer_hello(struct rig *rig, int code)
                                         .version_max = 1,
                                         .epoch = rig->epoch,
                                         .text = mc_span_string("no"),
-                                        .leader = mc_span_string(rig->leader == NULL ? "" : rig->leader)};
+                                        .leader = mc_span_string(rig->leader == NULL ? "" : rig->leader),
+                                        .quiet = rig->is_quiet};
     size_t start = mc_frame_begin(&rig->link.out, MC_MESSAGE_HELLO_REPLY, frame.request_id);
     mc_wire_hello_reply_write(&rig->link.out, &reply);
     mc_frame_end(&rig->link.out, start);

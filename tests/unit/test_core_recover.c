@@ -4,6 +4,15 @@
 
 /* ---- section 1: a master that lost everything ---- */
 
+/* Until the master may acknowledge removals. */
+static void grow_old(struct world *world, struct fake_owner *owner)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        world_pass(world, 1000);
+        world_heartbeat(world, owner->keeper, 0, 0);
+    }
+}
+
 static void test_contents_come_back(void **state)
 {
     struct world world;
@@ -50,12 +59,140 @@ static void test_contents_come_back(void **state)
         (void)snprintf(key, sizeof(key), "n%u", i);
         assert_int_equal(fake_put(&world, a, key, SMALL, 0), 0);
     }
-    for (unsigned i = 0; i < 3; i++) { /* removals wait so long: another segment may hold the key too */
-        world_pass(&world, 1000);
-        world_heartbeat(&world, a->keeper, 0, 0);
-    }
+    grow_old(&world, a);
     assert_int_equal(fake_remove(&world, a, a, "k2"), 0);
     world_pass(&world, 100);
+    finish(&world, a, NULL);
+}
+
+/* A master to which only new processes come does not know that it follows another; all the same it removes nothing
+ * before it has lived depart_ms, and says so. */
+static void test_young_master_without_a_sign(void **state)
+{
+    struct world world;
+    int32_t code = 1;
+    const char *key = "k";
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5), *b = fake(6);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_put(&world, a, key, SMALL, 0), 0);
+    crash(&world, 9, 10);
+    assert_int_equal(hello_acts(&world, 50), 0); /* nothing was offered */
+    assert_int_equal(fake_join(&world, b).code, 0);
+    assert_int_equal(hello_acts(&world, 51), 1);
+    assert_int_equal(world.core->evidence_count, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        world_remove_send(&world, b->call, &key, 1, true);
+        assert_true(world_remove_answer(&world, b->call, &code, 1));
+        assert_int_equal(code, MC_ERR_BUSY);
+        world_remove_all_send(&world, b->call, NULL, true);
+        assert_int_equal(world_receive(&world, b->call).type, MC_MESSAGE_FAILED);
+        world_pass(&world, i == 0 ? 2998 : 1); /* the last moment, and past it */
+    }
+    assert_int_equal(fake_remove(&world, b, NULL, key), MC_ERR_BUSY);
+    world_pass(&world, 1);
+    assert_int_equal(fake_remove(&world, b, NULL, key), MC_ERR_OBJECT_NOT_FOUND);
+    finish(&world, a, b);
+    /* Where the election knows the end of the one before, the time runs from there. */
+    struct mc_core_config config = mc_core_config_default();
+    config.predecessor_end_ms = 1000000 - 2000;
+    world.now = 1000000;
+    master_start(&world, 9, &config);
+    assert_int_equal(hello_acts(&world, 50), 0);
+    world_pass(&world, 999);
+    assert_true(mc_recover_unsettled(world.core));
+    world_pass(&world, 1);
+    assert_false(mc_recover_unsettled(world.core));
+    assert_int_equal(hello_acts(&world, 51), 1);
+    finish(&world, NULL, NULL);
+}
+
+/* What is put at a young master may hide an older value of the key, in a segment that comes only to the master after
+ * it: what came from before is evicted, the new is not. */
+static void test_young_master_evicts_nothing_new(void **state)
+{
+    struct world world;
+    char key[24];
+    (void)state;
+    for (unsigned old = 0; old < 2; old++) {
+        unsigned count = 0;
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5), *b = fake(6);
+        if (old == 1) {
+            assert_int_equal(fake_join(&world, a).code, 0);
+            for (unsigned i = 0; i < 4; i++) {
+                (void)snprintf(key, sizeof(key), "o%u", i);
+                assert_int_equal(fake_put(&world, a, key, MIB / 5, 0), 0);
+            }
+        }
+        crash(&world, 9, 10);
+        join_seen(&world, MC_ROLE_CALL, 50, 1, 3, 10);
+        if (old == 1)
+            assert_true(fake_return(&world, a));
+        else
+            assert_int_equal(fake_join(&world, a).code, 0);
+        world_pass(&world, 1100);
+        for (; count < 20; count++) {
+            int32_t code = 0;
+            (void)snprintf(key, sizeof(key), "n%u", count);
+            for (unsigned i = 0; i < 5; i++) {
+                code = fake_put(&world, a, key, MIB / 5, 0);
+                (void)fake_obey(&world, a);
+                if (code != MC_ERR_SPACE_SOON)
+                    break;
+            }
+            if (code != 0) {
+                assert_int_equal(code, MC_ERR_SPACE_SOON);
+                break;
+            }
+        }
+        assert_in_range(count, 3, 5); /* what fits when all that is old has gone */
+        for (unsigned i = 0; i < count; i++) {
+            (void)snprintf(key, sizeof(key), "n%u", i);
+            assert_int_equal(found(&world, a, key), MIB / 5);
+        }
+        assert_int_equal(found(&world, a, "o0"), 0);
+        grow_old(&world, a);
+        int32_t code = MC_ERR_SPACE_SOON;
+        for (unsigned i = 0; i < 5 && code == MC_ERR_SPACE_SOON; i++) {
+            code = fake_put(&world, a, "last", MIB / 5, 0);
+            (void)fake_obey(&world, a);
+        }
+        assert_int_equal(code, 0);
+        finish(&world, a, b);
+    }
+}
+
+/* What a master has merged but not offered stays of the epoch before: it comes again under that, and whoever follows a
+ * master that died meanwhile judges it by what was known of that epoch. */
+static void test_offered(void **state)
+{
+    struct world world;
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+    uint64_t contact = world.now;
+    crash(&world, 9, 10);
+    assert_int_equal(fake_join(&world, a).inventory, 1);
+    assert_true(fake_tell(&world, a, 3));
+    assert_int_equal(a->offered, 0);
+    a->epoch = 3; /* an owner that is not told goes on saying so */
+    a->contact_ms = contact;
+    assert_int_equal(fake_join(&world, a).inventory, 2);
+    assert_int_equal(hello_acts(&world, 50), 0);
+    world_pass(&world, 1100);
+    (void)fake_obey(&world, a);
+    assert_int_equal(a->offered, 1);
+    assert_int_equal(hello_acts(&world, 51), 1);
+    a->epoch = 3; /* it did not hear of it */
+    a->contact_ms = contact;
+    assert_int_equal(fake_join(&world, a).inventory, 0);
+    assert_int_equal(found(&world, a, "k"), SMALL);
+    a->epoch = 2; /* of no mount that we know */
+    assert_int_equal(fake_join(&world, a).code, MC_ERR_STALE);
     finish(&world, a, NULL);
 }
 
@@ -151,6 +288,7 @@ static void test_removed_while_away(void **state)
         assert_int_equal(fake_put(&world, a, keys[i], SMALL, 0), 0);
     crash(&world, 9, 10);
     assert_int_equal(fake_join(&world, b).code, 0);
+    grow_old(&world, b);
     assert_int_equal(fake_remove(&world, b, NULL, "k0"), MC_ERR_OBJECT_NOT_FOUND);
     assert_int_equal(fake_put(&world, b, "k1", SMALL + 1, 0), 0); /* a new value */
     assert_int_equal(fake_put(&world, b, "k2", SMALL + 2, 0), 0);
@@ -224,10 +362,7 @@ static void test_remove_all_while_away(void **state)
         world_remove_all_send(&world, b->call, regex == 0 ? NULL : "^k$", true);
         assert_int_equal(world_receive(&world, b->call).type, MC_MESSAGE_FAILED); /* BUSY: not before all is known */
         assert_true(fake_tell(&world, a, 3));
-        for (unsigned i = 0; i < 3; i++) {
-            world_pass(&world, 1000);
-            world_heartbeat(&world, a->keeper, 0, 0);
-        }
+        grow_old(&world, a);
         world_pass(&world, 100);
         assert_int_equal(found(&world, b, "k"), SMALL);
         world_remove_all_send(&world, b->call, regex == 0 ? NULL : "^k$", true);
@@ -331,7 +466,7 @@ static void test_many_epochs_of_evidence(void **state)
         world.next_connection = at;
     }
     assert_int_equal(core->evidence_count, MC_EVIDENCE_MAX);
-    assert_int_equal(core->evidence[0].alive_ms, -1000);
+    assert_int_equal(core->evidence[0].alive_ms, (int64_t)core->now_ms - 1000);
     world_close_all(&world);
 }
 
@@ -443,16 +578,14 @@ static void test_reports_after_a_takeover(void **state)
 static void test_put_before_the_segments_are_back(void **state)
 {
     struct world world;
-    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 8, 1);
     (void)state;
-    world_start(&world, 9, NULL);
-    uint64_t fresh = world_join(&world, MC_ROLE_CALL, 6, 1);
-    assert_int_equal(world_grant(&world, fresh, 1, "k", SMALL, NULL, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
-    hello.seen_epoch = 3;
-    uint64_t client = world_connect(&world);
-    assert_int_equal(world_greet(&world, client, &hello).code, 0);
+    world_start(&world, 3, NULL);
+    crash(&world, 9, 10);
+    uint64_t client = world_join(&world, MC_ROLE_CALL, 6, 1);
     assert_int_equal(world_grant(&world, client, 1, "k", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
-    world_pass(&world, 2100);
+    world_pass(&world, 2900);
+    assert_int_equal(world_grant(&world, client, 1, "k", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
+    world_pass(&world, 100);
     assert_int_equal(world_grant(&world, client, 2, "k", SMALL, NULL, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
     finish(&world, NULL, NULL);
 }
@@ -629,6 +762,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contents_come_back),
+        cmocka_unit_test(test_young_master_without_a_sign),
+        cmocka_unit_test(test_offered),
+        cmocka_unit_test(test_young_master_evicts_nothing_new),
         cmocka_unit_test(test_predecessor_that_is_known_to_have_ended),
         cmocka_unit_test(test_empty_inventory),
         cmocka_unit_test(test_versions),

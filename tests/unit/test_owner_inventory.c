@@ -86,6 +86,15 @@ static void acknowledge(struct rig *rig, uint32_t sequence, int code)
     assert_int_equal(peer_flush(&rig->link), 0);
 }
 
+/* The master offers what lies there: it is of that master now. */
+static void offer(struct rig *rig)
+{
+    size_t start = mc_frame_begin(&rig->link.out, MC_MESSAGE_OFFERED, 0);
+    mc_wire_segment_write(&rig->link.out, &(struct mc_wire_segment){.segment = SEGMENT});
+    mc_frame_end(&rig->link.out, start);
+    assert_int_equal(peer_flush(&rig->link), 0);
+}
+
 /* Takes and acknowledges all frames from `sequence` on; returns the count of items. */
 static uint32_t inventory_take(struct rig *rig, uint64_t epoch, uint32_t total, uint32_t sequence, uint32_t missing)
 {
@@ -141,8 +150,8 @@ static void test_whole(void **state)
         rig_ready(&rig);
         struct mc_id segment_id = rig.mount.segment_id;
         objects_make(&rig, counts[i], 3);
-        mc_owner_contact(rig.owner, 2, mc_clock_boot_ms()); /* of another master: says nothing of this one */
-        mc_owner_contact(rig.owner, 3, mc_clock_boot_ms() - 700);
+        mc_owner_contact(rig.owner, 2, true, mc_clock_boot_ms()); /* of another master: says nothing of this one */
+        mc_owner_contact(rig.owner, 3, true, mc_clock_boot_ms() - 700);
         uint64_t request_id = master_change(&rig, 5);
         assert_int_equal(rig.seen_epoch, 3);
         assert_in_range(rig.seen_age_ms, 0, 500);
@@ -171,8 +180,8 @@ static void test_contact(void **state)
     answer_mount(&rig, request_id, 0);
     expect_quiet(&rig);
     /* The keeper meets the next master first; what it hears there becomes the memory's contact when it is mounted. */
-    mc_owner_contact(rig.owner, 3, mc_clock_boot_ms() - 90000);
-    mc_owner_contact(rig.owner, 4, mc_clock_boot_ms() - 300);
+    mc_owner_contact(rig.owner, 3, true, mc_clock_boot_ms() - 90000);
+    mc_owner_contact(rig.owner, 4, true, mc_clock_boot_ms() - 300);
     request_id = master_change(&rig, 4);
     assert_int_equal(rig.seen_epoch, 4);
     assert_in_range(rig.mount.contact_age_ms, 0, 5000); /* an older heartbeat does not take the mount's contact back */
@@ -180,8 +189,46 @@ static void test_contact(void **state)
     (void)inventory_take(&rig, 3, 0, 0, UINT32_MAX);
     expect_quiet(&rig);
     request_id = master_change(&rig, 4);
+    assert_int_equal(rig.mount.epoch, 3); /* not before it is offered */
+    answer_mount_with(&rig, request_id, 0, 2);
+    offer(&rig);
+    expect_quiet(&rig);
+    request_id = master_change(&rig, 4);
     assert_int_equal(rig.mount.epoch, 4);
     assert_in_range(rig.mount.contact_age_ms, 0, 5000);
+    answer_mount(&rig, request_id, 0);
+    rig_stop(&rig);
+}
+
+/* Masters that took the memory up and died before they had offered anything: its contents stay those of the last that
+ * had, with its contact, and no word of the others counts as one of a master that may have acted. The floor rises. */
+static void test_masters_that_offer_nothing(void **state)
+{
+    (void)state;
+    struct rig rig;
+    rig_ready(&rig);
+    objects_make(&rig, 5, 3);
+    rig.is_quiet = true;
+    uint64_t quiet_ms = mc_clock_boot_ms();
+    for (uint64_t epoch = 5; epoch < 8; epoch++) {
+        uint64_t request_id = master_change(&rig, epoch);
+        assert_int_equal(rig.mount.epoch, 3);
+        assert_int_equal(rig.seen_epoch, epoch == 5 ? 3 : epoch - 1);
+        assert_true(rig.mount.contact_age_ms + 50 >= mc_clock_boot_ms() - quiet_ms);
+        assert_true(rig.seen_age_ms + 50 >= mc_clock_boot_ms() - quiet_ms);
+        answer_mount_with(&rig, request_id, 0, 1);
+        assert_int_equal(inventory_take(&rig, 3, 5, 0, UINT32_MAX), 5);
+        mc_owner_contact(rig.owner, epoch, false, mc_clock_boot_ms());
+        expect_quiet(&rig);
+        commit_expect(&rig, 9000, generation_of(epoch, 0) - 1, MC_ERR_STALE);
+        usleep(60000);
+    }
+    offer(&rig);
+    expect_quiet(&rig);
+    uint64_t offered_ms = mc_clock_boot_ms(), request_id = master_change(&rig, 7);
+    assert_int_equal(rig.mount.epoch, 7);
+    assert_int_equal(rig.seen_epoch, 7);
+    assert_in_range(rig.seen_age_ms, 0, mc_clock_boot_ms() - offered_ms + 100);
     answer_mount(&rig, request_id, 0);
     rig_stop(&rig);
 }
@@ -236,7 +283,7 @@ static void test_broken(void **state)
         }
     }
     uint64_t request_id = master_change(&rig, 6);
-    assert_int_equal(rig.mount.epoch, 6);
+    assert_int_equal(rig.mount.epoch, 3);
     assert_int_equal(rig.mount.slot_top, total);
     answer_mount_with(&rig, request_id, 0, 1);
     assert_int_equal(inventory_take(&rig, 3, total, 0, UINT32_MAX), total);
@@ -292,7 +339,7 @@ static void test_past(void **state)
         assert_false(mc_owner_segment(rig.owner, &segment));
     }
     /* what only the keeper has met counts as well */
-    mc_owner_contact(rig.owner, 7, mc_clock_boot_ms());
+    mc_owner_contact(rig.owner, 7, true, mc_clock_boot_ms());
     rig.epoch = 6;
     rig_accept(&rig);
     answer_hello(&rig, 0);
@@ -435,7 +482,7 @@ static void test_named(void **state)
     expect_quiet(&rig);
     struct mc_id segment_id = rig.mount.segment_id;
     objects_make(&rig, 700, 3);
-    mc_owner_contact(rig.owner, 3, mc_clock_boot_ms() - 500);
+    mc_owner_contact(rig.owner, 3, true, mc_clock_boot_ms() - 500);
 
     for (unsigned i = 0; i < 3; i++) { /* left without a word, and taken up: by the same master twice, by a later one */
         uint64_t start_ms = mc_clock_ms();
@@ -454,6 +501,8 @@ static void test_named(void **state)
         assert_in_range(rig.mount.contact_age_ms, 0, 20000); /* a mount that was answered is contact too */
         answer_mount_with(&rig, request_id, 0, 1);
         assert_int_equal(inventory_take(&rig, 3, 700, 0, UINT32_MAX), 700);
+        if (i == 2)
+            offer(&rig);
         expect_quiet(&rig);
     }
 
@@ -488,9 +537,11 @@ int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole),   cmocka_unit_test(test_contact), cmocka_unit_test(test_window),
-        cmocka_unit_test(test_broken),  cmocka_unit_test(test_refused), cmocka_unit_test(test_past),
-        cmocka_unit_test(test_standby), cmocka_unit_test(test_check),   cmocka_unit_test(test_named),
+        cmocka_unit_test(test_whole),  cmocka_unit_test(test_contact),
+        cmocka_unit_test(test_window), cmocka_unit_test(test_masters_that_offer_nothing),
+        cmocka_unit_test(test_broken), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_past),   cmocka_unit_test(test_standby),
+        cmocka_unit_test(test_check),  cmocka_unit_test(test_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
