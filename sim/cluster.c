@@ -32,6 +32,7 @@ const char *const sim_fault_names[SIM_FAULTS_COUNT] = {
 static const struct sim_plan *plan;
 static uint32_t operations_left, operations_done, clients_ended;
 static bool is_calm, is_ended;
+static uint64_t absent_until_ns; /* one such story after the other */
 static uint64_t calm_ns;
 
 /* ---- drawing ---- */
@@ -41,7 +42,65 @@ static uint32_t draw(uint32_t low, uint32_t high)
     return low + sim_below(SIM_PLAN, high - low + 1);
 }
 
-void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations)
+/* The cluster in which that story is worth telling. */
+static void story_prepare(struct sim_plan *made, enum sim_fault story)
+{
+    made->faults = 1u << story;
+    made->fault_gap_ms = 1 + sim_below(SIM_EXTRA, 40); /* most draws of a fault find none */
+    made->clients = made->clients < 2 ? 2 : made->clients;
+    switch (story) {
+    case SIM_FAULT_slow_writer:
+        made->owners = 1 + sim_below(SIM_EXTRA, 2);
+        made->clients = SIM_CLIENTS_MAX;
+        made->put_discard_ms = 120 + sim_below(SIM_EXTRA, 100);
+        made->think_us_max = 1000u << sim_below(SIM_EXTRA, 4);
+        made->value_max = 2000;
+        made->paths = NULL; /* also through shared memory */
+        made->machines = 1;
+        break;
+    case SIM_FAULT_past_writer:
+        made->paths = NULL;
+        break;
+    case SIM_FAULT_late_owner:
+        made->owners = 1 + sim_below(SIM_EXTRA, 2);
+        made->clients = SIM_CLIENTS_MAX;
+        made->think_us_max = 1000u << sim_below(SIM_EXTRA, 5);
+        break;
+    case SIM_FAULT_absent_owner: /* roomy, so that it is known what must be there */
+        made->is_durable = true;
+        made->depart_ms = 3000;
+        made->window_ms = 60000;
+        made->owners = 2 + sim_below(SIM_EXTRA, 3);
+        made->clients = 2;
+        made->threads = 1;
+        made->keys = 1 + made->keys % 4;
+        made->value_max = 2000;
+        made->capacity = 256u << 10;
+        made->think_us_max = 500000u << sim_below(SIM_EXTRA, 3);
+        made->timeout_ms = 300 + sim_below(SIM_EXTRA, 1500);
+        break;
+    default:
+        made->faults |= 1u << SIM_FAULT_kill_master;
+        break;
+    }
+}
+
+static void stories_draw(struct sim_plan *made)
+{
+    static const enum sim_fault stories[] = {SIM_FAULT_past_writer, SIM_FAULT_absent_owner, SIM_FAULT_absent_owner,
+                                             SIM_FAULT_late_owner,  SIM_FAULT_late_owner,   SIM_FAULT_late_owner,
+                                             SIM_FAULT_slow_writer, SIM_FAULT_slow_writer,  SIM_FAULT_clock};
+    const uint32_t count = sizeof(stories) / sizeof(stories[0]);
+    uint32_t story = sim_below(SIM_EXTRA, 3 * (count + 1));
+    if (story < count)
+        story_prepare(made, stories[story]);
+    else if (story == count) { /* on top of what was drawn */
+        for (uint32_t i = SIM_FAULTS_PLAIN; i < SIM_FAULTS_COUNT; i++)
+            made->faults |= sim_below(SIM_EXTRA, 2) << i;
+    }
+}
+
+void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bool is_plain)
 {
     static const char *const paths[] = {NULL, NULL, "tcp", "local,tcp", "local,shm,tcp"};
     static const uint64_t capacities[] = {64u << 10, 96u << 10, 128u << 10, 256u << 10};
@@ -72,12 +131,14 @@ void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations)
     /* A third of the runs is without faults, a third has one kind, a third any. */
     uint32_t kinds = draw(0, 2);
     for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++) {
-        bool wanted = draw(0, 2) == 0;
+        bool wanted = i < SIM_FAULTS_PLAIN && draw(0, 2) == 0;
         made->faults |= wanted && kinds == 2 ? 1u << i : 0;
     }
     if (kinds == 1)
-        made->faults = 1u << draw(0, SIM_FAULTS_COUNT - 1);
+        made->faults = 1u << draw(0, SIM_FAULTS_PLAIN - 1);
     made->is_named = draw(0, 1) == 0;
+    if (!is_plain)
+        stories_draw(made);
     /* All values of all keys together fit far below where eviction begins. */
     made->is_roomy =
         (uint64_t)made->keys * (made->value_max + 2048) * made->replicas_max * 3 < made->capacity * made->owners / 2 &&
@@ -92,6 +153,14 @@ struct mc_core *sim_core_create(const struct mc_core_config *config, const struc
     struct mc_core *core = mc_core_create(config, output, node, epoch, seed, now_ms);
     sim_process()->core = core;
     return core;
+}
+
+void sim_core_destroy(struct mc_core *core);
+void sim_core_destroy(struct mc_core *core)
+{
+    if (sim_process() != NULL && sim_process()->core == core)
+        sim_process()->core = NULL;
+    mc_core_destroy(core);
 }
 
 void sim_core_input(struct mc_core *core, uint64_t now_ms, uint64_t connection, const struct mc_frame *frame);
@@ -150,7 +219,7 @@ static struct mc_store *store_open(struct sim_process *process, uint64_t segment
     }
 }
 
-static bool leaving[SIM_PROCESSES_MAX];
+static bool leaving[SIM_PROCESSES_MAX], is_slow[SIM_PROCESSES_MAX];
 
 static void owner_main(struct sim_process *process)
 {
@@ -294,6 +363,8 @@ static void do_remove(struct worker *worker)
     for (uint32_t i = 0; i < count; i++) {
         sim_say("remove key %u: %s", keys[i], mc_error_name(results[i]));
         oracle_remove_end(&call, keys[i], results[i] == 0);
+        if (results[i] == MC_ERR_OBJECT_NOT_FOUND)
+            oracle_not_there(&call, keys[i]);
         sim_note((uint64_t)(uint32_t)results[i] << 8 | 6);
     }
 }
@@ -377,6 +448,11 @@ static const char *name_of(uint32_t place, char *name, size_t size)
     return name;
 }
 
+static bool has_fault(enum sim_fault fault)
+{
+    return (plan->faults >> fault & 1u) != 0;
+}
+
 static void place_start(uint32_t place)
 {
     char name[24];
@@ -385,6 +461,13 @@ static void place_start(uint32_t place)
                             place == SIM_PLACE_MASTER  ? master_main
                             : place < SIM_PLACE_CLIENT ? owner_main
                                                        : client_main);
+    if (place == SIM_PLACE_MASTER && has_fault(SIM_FAULT_clock)) {
+        static const uint32_t most_s[] = {1, 10, 5000};
+        uint32_t off_s = sim_below(SIM_EXTRA, most_s[sim_below(SIM_EXTRA, 3)]);
+        sim_processes[place].wall_s = sim_once_in(SIM_EXTRA, 2) ? off_s : -(int64_t)off_s;
+        /* One that begins with an epoch of the past is met by some before it knows better, and may forget. */
+        oracle_fault(true);
+    }
 }
 
 static bool is_member(uint32_t place)
@@ -438,11 +521,56 @@ static void on_kill(void *argument)
     place_kill((uint32_t)(uintptr_t)argument);
 }
 
+/* A writer is stopped over half of its bytes, and the master that gave it leave to write dies: the next one learns of
+ * it by the owner only. */
+static void past_writer(struct sim_process *process)
+{
+    if (sim_now_ns < absent_until_ns || process->stopped)
+        return;
+    /* What it reads when it goes on is taken for a sign that the dead master lived until then: less than depart_ms. */
+    uint64_t end_ns = sim_now_ns + (1500 + sim_below(SIM_EXTRA, plan->is_durable ? 1300 : 6000)) * SIM_MS;
+    absent_until_ns = end_ns + 200 * SIM_MS;
+    oracle_fault(!plan->is_durable);
+    sim_process_stop(process);
+    sim_at(sim_now_ns + sim_below(SIM_EXTRA, 3) * SIM_MS, on_kill, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(end_ns, on_continue, (void *)(uintptr_t)process->place);
+}
+
+/* A writer is stopped until its grant was taken away, and once more between its copy and its commit: that comes when
+ * the slot is another's. */
+static void slow_writer(struct sim_process *process)
+{
+    if (process->stopped)
+        return;
+    oracle_fault(!plan->is_durable);
+    is_slow[process->place] = true;
+    sim_process_stop(process);
+    sim_at(sim_now_ns + (plan->put_discard_ms + sim_below(SIM_EXTRA, 200)) * SIM_MS, on_continue,
+           (void *)(uintptr_t)process->place);
+}
+
+static void before_commit(struct sim_process *process)
+{
+    if (!is_slow[process->place] || process->stopped || is_calm)
+        return;
+    is_slow[process->place] = false;
+    sim_process_stop(process);
+    sim_at(sim_now_ns + (1 + sim_below(SIM_EXTRA, 60)) * SIM_MS, on_continue, (void *)(uintptr_t)process->place);
+}
+
 /* The worst moment for a client to be stopped or to die: half of its bytes are there. */
 static void in_copy(struct sim_process *process)
 {
-    bool may_stop = (plan->faults >> SIM_FAULT_stop_client & 1u) != 0,
-         may_die = (plan->faults >> SIM_FAULT_kill_client & 1u) != 0;
+    bool may_stop = has_fault(SIM_FAULT_stop_client), may_die = has_fault(SIM_FAULT_kill_client);
+    bool is_client = !is_calm && process->place >= SIM_PLACE_CLIENT && is_member(process->place);
+    if (is_client && has_fault(SIM_FAULT_past_writer) && sim_once_in(SIM_EXTRA, 8)) {
+        past_writer(process);
+        return;
+    }
+    if (is_client && has_fault(SIM_FAULT_slow_writer) && sim_once_in(SIM_EXTRA, 5)) {
+        slow_writer(process);
+        return;
+    }
     if (is_calm || (!may_stop && !may_die) || process->place < SIM_PLACE_CLIENT || !is_member(process->place) ||
         !sim_once_in(SIM_FAULTS, 8))
         return;
@@ -467,13 +595,57 @@ static void fault_partition(void)
     sim_at(pause_draw(), on_heal, (void *)(uintptr_t)(a << 8 | b));
 }
 
+/* An owner is silent while its master ends and the next one begins; sometimes the first one noticed, and had time to
+ * act on it or not. */
+static void fault_absent(uint32_t owner)
+{
+    if (sim_now_ns < absent_until_ns || !sim_processes[owner].alive || !sim_processes[SIM_PLACE_MASTER].alive)
+        return;
+    uint64_t notice_ms = sim_once_in(SIM_EXTRA, 2) ? 0 : 300 + sim_below(SIM_EXTRA, 2400);
+    if (notice_ms > 0 && sim_once_in(SIM_EXTRA, 2))
+        notice_ms = plan->depart_ms + 200 + sim_below(SIM_EXTRA, 4000);
+    uint64_t end_ns = sim_now_ns + (notice_ms + 1000 + sim_below(SIM_EXTRA, 7000)) * SIM_MS;
+    absent_until_ns = end_ns + 6000 * SIM_MS;
+    oracle_fault(notice_ms > 0 || !plan->is_durable);
+    if (sim_once_in(SIM_EXTRA, 2)) {
+        sim_process_stop(&sim_processes[owner]);
+        sim_at(end_ns, on_continue, (void *)(uintptr_t)owner);
+    } else {
+        sim_say("owner-%u and the master are cut off from each other", owner - SIM_PLACE_OWNER);
+        sim_partition(owner, SIM_PLACE_MASTER, true);
+        sim_at(end_ns, on_heal, (void *)(uintptr_t)(owner << 8 | SIM_PLACE_MASTER));
+    }
+    sim_at(sim_now_ns + notice_ms * SIM_MS, on_kill, (void *)(uintptr_t)SIM_PLACE_MASTER);
+}
+
+static void on_late(void *argument)
+{
+    on_heal(argument);
+    sim_slow_way(SIM_PLACE_MASTER, (uint32_t)((uintptr_t)argument >> 8), sim_now_ns + 150 * SIM_MS);
+}
+
+/* Owner and master do not hear each other for as long as writers wait for a commit. What was said meanwhile meets what
+ * was said against it, and what the master says then comes late: when the slot may be in use again. */
+static void fault_late(uint32_t owner)
+{
+    if (sim_now_ns < absent_until_ns || !sim_processes[owner].alive)
+        return;
+    uint64_t end_ns = sim_now_ns + (80 + sim_below(SIM_EXTRA, 250)) * SIM_MS;
+    absent_until_ns = end_ns + 150 * SIM_MS;
+    oracle_fault(true);
+    sim_say("owner-%u and the master are cut off from each other", owner - SIM_PLACE_OWNER);
+    sim_partition(owner, SIM_PLACE_MASTER, true);
+    sim_at(end_ns, on_late, (void *)(uintptr_t)(owner << 8 | SIM_PLACE_MASTER));
+}
+
 static void fault_do(enum sim_fault fault)
 {
     uint32_t owner = SIM_PLACE_OWNER + sim_below(SIM_FAULTS, plan->owners),
              client = SIM_PLACE_CLIENT + sim_below(SIM_FAULTS, plan->clients);
     bool is_harmless = fault == SIM_FAULT_kill_client || fault == SIM_FAULT_stop_client || fault == SIM_FAULT_broken ||
                        fault == SIM_FAULT_kill_master || fault == SIM_FAULT_stop_master;
-    oracle_fault(!is_harmless || !plan->is_durable);
+    if (fault < SIM_FAULTS_PLAIN)
+        oracle_fault(!is_harmless || !plan->is_durable);
     sim_note((uint64_t)fault << 8 | 7);
     switch (fault) {
     case SIM_FAULT_kill_master:
@@ -503,6 +675,16 @@ static void fault_do(enum sim_fault fault)
     case SIM_FAULT_broken:
         (void)sim_break_connection();
         break;
+    case SIM_FAULT_absent_owner:
+        fault_absent(owner);
+        break;
+    case SIM_FAULT_late_owner:
+        fault_late(owner);
+        break;
+    case SIM_FAULT_past_writer: /* from within copies */
+    case SIM_FAULT_slow_writer:
+    case SIM_FAULT_clock: /* with each start of the master */
+        break;
     default:
         (void)sim_flip_bit();
         break;
@@ -514,8 +696,9 @@ static void on_fault(void *argument)
     (void)argument;
     if (is_calm)
         return;
-    enum sim_fault fault = (enum sim_fault)sim_below(SIM_FAULTS, SIM_FAULTS_COUNT);
-    if ((plan->faults >> fault & 1u) != 0)
+    enum sim_fault fault = (enum sim_fault)sim_below(
+        SIM_FAULTS, plan->faults >> SIM_FAULTS_PLAIN != 0 ? SIM_FAULTS_COUNT : SIM_FAULTS_PLAIN);
+    if (has_fault(fault))
         fault_do(fault);
     sim_at(sim_now_ns + (1 + sim_below(SIM_FAULTS, plan->fault_gap_ms)) * SIM_MS, on_fault, NULL);
 }
@@ -565,6 +748,8 @@ static void last_main(struct sim_process *process)
     while (!is_settled() && !sim_failed) {
         if (sim_now_ns > limit_ns) {
             struct mc_core_statistics s;
+            if (sim_processes[SIM_PLACE_MASTER].core == NULL)
+                sim_fail("rest: there is no master");
             mc_core_statistics(sim_processes[SIM_PLACE_MASTER].core, &s);
             sim_fail("rest: used %llu, clearing %llu, quarantine %llu, objects %llu, segments %llu of %u",
                      (unsigned long long)s.used, (unsigned long long)s.clearing_bytes,
@@ -630,8 +815,11 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
     operations_left = plan->operations;
     operations_done = clients_ended = 0;
     is_calm = is_ended = false;
+    absent_until_ns = 0;
     memset(leaving, 0, sizeof(leaving));
+    memset(is_slow, 0, sizeof(is_slow));
     sim_in_copy = in_copy;
+    sim_in_unix_send = before_commit;
     oracle_reset(plan);
     for (uint32_t place = 0; place < SIM_PLACE_CLIENT + SIM_CLIENTS_MAX; place++) {
         if (is_member(place))

@@ -381,6 +381,7 @@ struct sim_process *sim_process_start(uint32_t place, const char *name, uint32_t
     process->alive = true;
     process->stopped = process->closing = false;
     process->stopped_ns = 0;
+    process->wall_s = 0;
     process->address = place + 1;
     process->machine = machine;
     process->port_next = (uint16_t)(40000 + process->life * 100);

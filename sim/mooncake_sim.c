@@ -19,7 +19,7 @@ struct options {
     const char *list;
     uint64_t skipped[256];
     size_t skipped_count;
-    bool forgets, trace, keep_going, no_shrink, check_hash, is_single;
+    bool plain, forgets, trace, keep_going, no_shrink, check_hash, is_single;
     uint32_t only, has_only;
 };
 
@@ -54,7 +54,7 @@ static double cpu_seconds(void)
 
 static void plan_make(const struct options *options, uint64_t seed, struct sim_plan *plan)
 {
-    sim_plan_draw(plan, seed, options->operations);
+    sim_plan_draw(plan, seed, options->operations, options->plain);
     plan->is_durable = plan->is_durable && !options->forgets;
     plan->faults &= ~options->without;
     if (options->has_only != 0)
@@ -84,7 +84,7 @@ static void print_replay(const struct options *options, uint64_t seed)
         if ((options->without >> i & 1u) != 0)
             printf(" --without %s", sim_fault_names[i]);
     }
-    printf(" --trace\n");
+    printf("%s --trace\n", options->plain ? " --plain" : "");
 }
 
 /* Does it fail so? In a process of its own: a failure may be a crash. kind: the word before the colon. */
@@ -170,7 +170,7 @@ static void skip_read(struct options *options, const char *path)
 
 static bool is_skipped(const struct options *options, uint64_t seed)
 {
-    for (size_t i = 0; i < options->skipped_count; i++) {
+    for (size_t i = 0; !options->is_single && i < options->skipped_count; i++) {
         if (options->skipped[i] == seed)
             return true;
     }
@@ -189,6 +189,8 @@ static bool parse(int argc, char **argv, struct options *options)
             options->no_shrink = true;
         } else if (strcmp(name, "--forgets") == 0) { /* a restarted master may have lost everything */
             options->forgets = true;
+        } else if (strcmp(name, "--plain") == 0) { /* as seeds were drawn before there were stories */
+            options->plain = true;
         } else if (strcmp(name, "--check-hash") == 0) {
             options->check_hash = true;
         } else if (value == NULL) {
@@ -296,7 +298,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: mooncake_sim [--seed S | --from S --seeds N | --list FILE] [--skip FILE] [--operations "
                         "N] [--trace] "
                         "[--keep-going] "
-                        "[--no-shrink] [--check-hash] [--forgets]\n"
+                        "[--no-shrink] [--check-hash] [--forgets] [--plain]\n"
                         "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
                         "--only FAULT|none]...\nfaults:");
         for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++)

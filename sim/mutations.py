@@ -2,8 +2,12 @@
 
 usage: mutations.py SOURCE SCRATCH [--seeds N] [--jobs N] [NAME...]
 
-A mutation is (name, file, text, other text); the text occurs once in the file. Only the one object is compiled again, with the
-command that the build used; so `./dev build` comes first. The last line counts; exit status 1 when one was not caught.
+A mutation is (name, file, text, other text, ...): three words for each change; each text occurs once in its file. Only what is
+changed is compiled again, with the command that the build used; so `./dev build` comes first. The last line counts; exit status 1
+when one was not caught.
+
+Where one check stands behind another, so that taking out either alone changes nothing that anybody could see, both are taken
+out at once; the comment beside such a group says what stands behind what.
 """
 
 import concurrent.futures
@@ -16,6 +20,17 @@ import sys
 
 ENGINE, MASTER, STORE = "src/engine/", "src/master/", "src/store/"
 
+# Texts that several changes need.
+READ_FIRST = "if (generation_read(slot) != generation || state_read(slot) != MC_SLOT_LIVE)\n        return false;"
+READ_FIRST_STATE = "generation = generation_read(slot);\n    if (state_read(slot) != MC_SLOT_LIVE)\n        return false;"
+READ_LAST = "(uint32_t)MC_SLOT_LIVE);\n    return state_read(slot) == MC_SLOT_LIVE && generation_read(slot) == generation;"
+READ_AGAIN = "#endif\n    return state_read(slot) == MC_SLOT_LIVE && generation_read(slot) == generation;"
+READ_HASH = "seen.length != transfer->object_length ||\n        seen.hash_low != transfer->hash_low || seen.hash_high != transfer->hash_high"
+PUTS_NEVER_DIE = (
+    MASTER + "put.c", "        if (now - put->started_ms < core->config.put_discard_ms)\n            break;", "        (void)now;\n        break;",
+    MASTER + "put.c", "        put_dies(core, put);\n        if (keep)", "        if (keep)",
+)
+
 MUTATIONS = [
     # What a slot says, and who may write it
     ("commit_takes_any_generation", ENGINE + "memory.c", "if (commit->generation <= generation_read(slot) || is_below_floor", "if (is_below_floor"),
@@ -24,13 +39,20 @@ MUTATIONS = [
     ("clear_forgets_the_generation", ENGINE + "memory.c", "    if (generation > generation_read(slot)) /* a second store", "    if (generation > generation_read(slot) && 0) /* a second store"),
     ("clear_does_nothing", ENGINE + "memory.c", "if (generation_read(&memory->file.slots[number]) <= generation)", "if (generation_read(&memory->file.slots[number]) < generation)"),
     ("clear_takes_later_ones_too", ENGINE + "memory.c", "if (generation_read(&memory->file.slots[number]) <= generation)", "if (true)"),
-    ("reader_skips_the_generation", ENGINE + "memory.c", "if (generation_read(slot) != generation || state_read(slot) != MC_SLOT_LIVE)\n        return false;", "generation = generation_read(slot);\n    if (state_read(slot) != MC_SLOT_LIVE)\n        return false;"),
-    ("reader_skips_the_state", ENGINE + "memory.c", "if (generation_read(slot) != generation || state_read(slot) != MC_SLOT_LIVE)", "if (generation_read(slot) != generation)"),
+    # A replica's place names a generation that no other has, and the slot says whose key it holds: a reader that looks at neither (before
+    # or after the copy) reads whatever took the slot. Either alone is enough, so the key's hash has no mutation of its own.
+    ("reader_skips_the_generation_and_the_key", ENGINE + "memory.c", READ_FIRST, READ_FIRST_STATE,
+     ENGINE + "memory.c", READ_LAST, READ_LAST.replace(" && generation_read(slot) == generation", ""),
+     ENGINE + "memory.c", READ_AGAIN, READ_AGAIN.replace(" && generation_read(slot) == generation", ""),
+     ENGINE + "gather.c", READ_HASH, "seen.length != transfer->object_length"),
+    # The state is looked at three times, and what was cleared before the first look is still cleared at the others.
+    ("reader_skips_the_state", ENGINE + "memory.c", READ_FIRST, "if (generation_read(slot) != generation)\n        return false;",
+     ENGINE + "memory.c", READ_LAST, READ_LAST.replace("state_read(slot) == MC_SLOT_LIVE && ", ""),
+     ENGINE + "memory.c", READ_AGAIN, READ_AGAIN.replace("state_read(slot) == MC_SLOT_LIVE && ", "")),
     ("epoch_raises_no_floor", ENGINE + "memory.c", "atomic_store(&memory->file.header->floor, epoch << MC_EPOCH_SHIFT);", ""),
     # Copies
     ("reader_believes_without_checksum", ENGINE + "gather.c", "return rc < 0 ? rc : crc == slot->crc ? 0 : MC_ERR_CHECKSUM_MISMATCH;", "return rc < 0 ? rc : 0;"),
     ("reader_looks_no_second_time_nor_at_checksum", ENGINE + "gather.c", "if (rc == 0 || rc == MC_ERR_CHECKSUM_MISMATCH)", "if (rc == MC_ERR_CHECKSUM_MISMATCH)\n        rc = 0;\n    if (0)"),
-    ("reader_skips_the_key_hash", ENGINE + "gather.c", "seen.length != transfer->object_length ||\n        seen.hash_low != transfer->hash_low || seen.hash_high != transfer->hash_high", "seen.length != transfer->object_length"),
     ("writer_sums_before_the_end", ENGINE + "gather.c", "crc = copy_crc(target + at, source, taken, crc, stream);\n            at += taken;", "crc = copy_crc(target + at, source, taken - (taken > 100), crc, stream);\n            at += taken;"),
     # Writers that may still be at work
     ("cut_waits_for_nobody", ENGINE + "memory_writers.c", "    return found;\n}\n\nuint32_t mc_segment_memory_slot_top", "    return found && 0;\n}\n\nuint32_t mc_segment_memory_slot_top"),
@@ -40,35 +62,53 @@ MUTATIONS = [
     # The master: visibility and space
     ("answer_before_all_is_live", MASTER + "put.c", "    if (object->granted == 0 && object->live > 0) {", "    if (object->live > 0 && !object->visible) {"),
     ("live_means_nothing_to_the_put", MASTER + "put.c", "item.code == 0 ? GRANT_LIVE : GRANT_CLEAR", "GRANT_CLEAR"),
-    ("refused_commit_is_live", MASTER + "put.c", "item.code == 0 ? GRANT_LIVE : GRANT_CLEAR", "GRANT_LIVE"),
+    # No owner refuses what the master still grants, so this one refuses some for nothing: writers must place those again.
+    ("refused_commit_is_live", MASTER + "put.c", "item.code == 0 ? GRANT_LIVE : GRANT_CLEAR", "GRANT_LIVE",
+     ENGINE + "memory.c", "    if (commit->generation <= generation_read(slot) || is_below", "    if (commit->length % 5 == 2 || commit->generation <= generation_read(slot) || is_below"),
     ("live_of_any_generation", MASTER + "put.c", "                     mc_node_generation(core, node) == item.generation;", "                     true;"),
-    ("existing_key_is_put_again", MASTER + "put.c", "            return MC_ERR_OBJECT_ALREADY_EXISTS;\n        /* Only", "            (void)0;\n        /* Only"),
+    ("existing_key_is_put_again", MASTER + "put.c", "return (start->flags & MC_PUT_REPLACE) != 0 ? 0 : MC_ERR_OBJECT_ALREADY_EXISTS;", "return 0;"),
     ("dead_writers_space_is_cleared_only", MASTER + "put.c", "        if (how == GRANT_CUT)", "        if (0)"),
     ("space_is_free_before_cleared", MASTER + "replica.c", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    node->replica_next_slot = MC_NODE_NONE;", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    node->replica_next_slot = MC_NODE_NONE;\n    mc_list_remove(segment, &segment->clears, slot);\n    segment->clearing -= node->size;\n    segment->clear_unsent = segment->clears.head;\n    mc_node_free(core, segment, slot);\n    return;"),
-    ("remove_waits_for_nobody", MASTER + "replica.c", "    if (wait != NULL && !mc_segment_departed(segment)) {", "    if (0) {"),
+    ("remove_waits_for_nobody", MASTER + "tombstone.c", "    if (wait != NULL)\n        mc_key_wait(core, object, wait);", "    (void)wait;"),
+    # Keys that are held until what was theirs is cleared.
+    ("cleared_keys_are_free_at_once", MASTER + "tombstone.c", "return object->tombstone != 0 && object->clearing > 0 && object->hard;", "return object == NULL;"),
+    ("nothing_holds_a_key", MASTER + "replica.c", "    if (object != NULL && !mc_segment_departed(segment)) {", "    if (0) {"),
+    ("late_removals_wait_for_nobody", MASTER + "request.c", "        if (object != NULL && object->clearing > 0)", "        if (0)"),
+    ("remove_all_passes_over_held_keys", MASTER + "job.c", "    if (object != NULL && object->tombstone != 0 && matches(core, job, object, &steps))", "    if (0)"),
+    # Young masters
+    ("young_masters_remove", MASTER + "recover.c", "    return !mc_link_alone(&core->recovering) || is_young(core);", "    return !mc_link_alone(&core->recovering);"),
+    ("quiet_masters_are_evidence", MASTER + "recover.c", "    return core->has_offered || !is_young(core);", "    return core != NULL;"),
+    ("contents_are_ours_before_they_are_offered", STORE + "owner_master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, owner->mount_sent_ms);", "mc_owner_contact(owner, reply->epoch, true, owner->mount_sent_ms);"),
     ("quarantine_is_never_left", MASTER + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state == MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
     ("cleared_is_not_heard", MASTER + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state != MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
-    ("clearing_forgets_its_sum", MASTER + "replica.c", "    segment->clearing -= node->size;\n    uint32_t wait", "    uint32_t wait"),
+    ("clearing_forgets_its_sum", MASTER + "replica.c", "    segment->clearing -= node->size;\n    mc_key_release", "    mc_key_release"),
     # The master: recovery
     ("stale_contents_are_taken", MASTER + "recover.c", "!core->refuse_earlier && !stale(core, epoch, contact_ms);", "!core->refuse_earlier;"),
     ("no_contents_are_taken", MASTER + "recover.c", "    return mc_recover_open(core) && !core->refuse_earlier && !stale(core, epoch, contact_ms);", "    return false;"),
-    ("tombstones_are_ignored", MASTER + "recover.c", "        if (!tomb_lets(core, object, version))", "        if (0)"),
-    ("no_tombstone_for_the_unknown", MASTER + "recover.c", "    if (!mc_recover_open(core) || core->refuse_earlier)\n        return;\n    struct mc_object *object = mc_objects_find", "    if (true)\n        return;\n    struct mc_object *object = mc_objects_find"),
+    ("tombstones_are_ignored", MASTER + "recover.c", "    if (object != NULL && !mc_tombstone_lets(core, object, version))", "    if (0)"),
+    ("no_tombstone_for_the_unknown", MASTER + "tombstone.c", "    if (!mc_recover_open(core) || core->refuse_earlier)\n        return;\n    cell = core", "    if (true)\n        return;\n    cell = core"),
     ("an_older_version_wins", MASTER + "recover.c", "        if (known > version)\n            return NULL;", "        if (known < version)\n            return NULL;"),
     ("versions_are_mixed", MASTER + "recover.c", "        if (known == version)\n            return object->length == item->length && object->live", "        if (true)\n            return object->live"),
     ("generations_of_the_past_are_ours", MASTER + "recover.c", "    node->base = base & 0xff;", "    node->base = 0;"),
-    ("refused_entries_lie_free", MASTER + "recover.c", "    mc_node_clear(core, segment, slot, NULL);\n    if (!counted)", "    segment->used -= node->size;\n    mc_node_free(core, segment, slot);\n    if (0)"),
+    ("refused_entries_lie_free", MASTER + "recover.c", "    mc_node_clear(core, segment, slot, NULL);\n    if (counted && key.length > 0 && node->state == MC_NODE_CLEARING)\n        mc_key_hold_entry(core, node, key);\n    if (!counted)", "    (void)key;\n    (void)counted;\n    segment->used -= node->size;\n    mc_node_free(core, segment, slot);\n    if (0)"),
     ("offered_before_all_is_told", MASTER + "recover.c", "    if (!segment->recovering || segment->inventory != MC_INVENTORY_NONE || segment->dropping || grace)", "    if (!segment->recovering || grace)"),
     ("nothing_waits_for_writers_of_the_past", MASTER + "recover.c", "    mc_node_cut(core, segment, item->slot, writer);", "    segment->used -= node->size;\n    mc_node_free(core, segment, item->slot);"),
     ("a_late_master_is_followed", MASTER + "recover.c", "    if (epoch > core->epoch) {\n        mc_recover_wish_epoch", "    if (0) {\n        mc_recover_wish_epoch"),
-    ("remove_in_the_window_leaves_no_tombstone", MASTER + "recover.c", "    if (core->refuse_earlier || core->tombstone_count >= MC_TOMBSTONES_MAX) {\n        mc_recover_refuse(core);", "    if (true) {"),
+    ("remove_in_the_window_leaves_no_tombstone", MASTER + "tombstone.c", "    if (!mc_recover_open(core) || core->refuse_earlier) {\n        forget(core, object);\n    } else if", "    if (true) {\n        forget(core, object);\n    } else if"),
     # The owner and the client
     ("owner_forgets_early_commits", STORE + "owner_master.c", "        if (met != 0) {\n            mc_owner_news_drop", "        if (true) {\n            mc_owner_news_drop"),
-    ("mount_is_no_contact", STORE + "owner_master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, owner->mount_sent_ms);", ""),
+    # Behind the mount stands the contact with the master before, which is kept until a heartbeat is answered: it is too old only when
+    # a master was away for seconds and the next one ends before its first heartbeat (seed 308 of seeds/found was that).
+    ("mount_is_no_contact", STORE + "owner_master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, owner->mount_sent_ms);", "",
+     STORE + "owner_epoch.c", "    mc_segment_memory_set_epoch(owner->memory, epoch);\n    mc_segment_memory_set_contact_ms(owner->memory, contact_ms);",
+     "    mc_segment_memory_set_epoch(owner->memory, epoch);"),
     ("owner_keeps_its_epoch", STORE + "owner_master.c", "    mc_owner_epoch_set(owner, owner->master_epoch);", ""),
     ("stale_owner_keeps_its_memory", STORE + "owner_master.c", "    int rc = memory_renew(owner);\n    if (rc == 0 && !was_mounted)", "    int rc = 0;\n    if (rc == 0 && !was_mounted)"),
     ("cleared_is_said_before_it_is_done", STORE + "owner_master.c", "        if (mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {", "        if (slot.slot == UINT32_MAX) {"),
-    ("put_forgets_failed_transfers", STORE + "put.c", "            if (!all && transfer->result >= 0)", "            if (!all)"),
+    # A grant that failed is ended by the writer at once, by the writer after its patience, by the end of its link, and by put_discard.
+    ("nobody_ends_grants_that_failed", STORE + "put.c", "            if (!all && transfer->result >= 0)", "            if (true)",
+     STORE + "put.c", "        link->broken = true; /* a late PUT_DONE", "        rc = rc; /* a late PUT_DONE", *PUTS_NEVER_DIE),
+    ("the_dead_keep_their_grants", *PUTS_NEVER_DIE),
     ("put_waits_without_end", STORE + "put.c", "until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &reader);", "work->deadline_ns + 60000000000ull, &reader);"),
 ]
 
@@ -87,31 +127,41 @@ class Build:
         self.link = next(line for line in lines if " -o sim/mooncake_sim " in line)
         self.product = next(line for line in lines if "product.sh" in line)
 
-    def make(self, name, path, old, new):
-        """The simulator with that change; None when the text is not there once."""
-        place = self.scratch / name
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        text = (self.source / path).read_text()
-        if text.count(old) != 1:
-            return None, f"its text occurs {text.count(old)} times in {path}"
-        changed = place / pathlib.Path(path).name
-        changed.write_text(text.replace(old, new))
+    def compile(self, place, path, text):
+        """Compiles that file with another text; the objects it replaces and is."""
+        changed = place / path.replace("/", "_")  # there are two put.c
+        changed.write_text(text)
         entry = self.commands[path]
-        command = entry["command"].replace(" -Werror ", " -w ").replace(entry["output"], str(place / "changed.o"))
+        fresh = changed.with_suffix(".o")
+        command = entry["command"].replace(" -Werror ", " -w ").replace(entry["output"], str(fresh))
         command = command.replace(" -c " + entry["file"], f" -iquote {(self.source / path).parent} -c {changed}")
         run = subprocess.run(command, shell=True, cwd=self.build, capture_output=True, text=True)
         if run.returncode != 0:
-            return None, "does not compile: " + run.stderr.strip()[-300:]
+            raise ValueError("does not compile: " + run.stderr.strip()[-300:])
+        return str(self.build / entry["output"]), str(fresh)
+
+    def make(self, name, *changes):
+        """The simulator with these changes; None and why when one of them does not fit."""
+        place = self.scratch / name
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        texts = {}
+        for path, old, new in zip(changes[::3], changes[1::3], changes[2::3]):
+            text = texts.get(path) or (self.source / path).read_text()
+            if text.count(old) != 1:
+                return None, f"its text occurs {text.count(old)} times in {path}: {old.strip()[:60]}"
+            texts[path] = text.replace(old, new)
+        try:
+            replaced = dict(self.compile(place, path, text) for path, text in texts.items())
+        except ValueError as why:
+            return None, str(why)
         words = []
         for word in self.product.split():
             directory = self.build / (word + ".p")
             if word.endswith(".a") and not directory.is_dir():
                 directory = pathlib.Path(word + ".p")
             if word.endswith(".a"):
-                objects = sorted(str(one) for one in directory.glob("*.o"))
-                wanted = str(self.build / entry["output"])
-                objects = [str(place / "changed.o") if one == wanted else one for one in objects]
+                objects = [replaced.get(str(one), str(one)) for one in sorted(directory.glob("*.o"))]
                 library = place / pathlib.Path(word).name
                 subprocess.run(["ar", "cr", str(library), *objects], check=True)
                 word = str(library)
@@ -128,9 +178,13 @@ def judge(build, mutation, seeds):
     if program is None:
         return name, None, why
     try:
-        run = subprocess.run([program, "--seeds", str(seeds), "--no-shrink", "--skip", build.source / "sim/seeds/open"], capture_output=True, text=True, timeout=240)
-        text = run.stdout + run.stderr
-        code = run.returncode
+        for options in [], ["--plain"]:  # with stories, and then the same seeds without
+            command = [program, *options, "--seeds", str(seeds), "--no-shrink", "--skip", build.source / "sim/seeds/open"]
+            run = subprocess.run(command, capture_output=True, text=True, timeout=240)
+            text = run.stdout + run.stderr
+            code = run.returncode
+            if code != 0:
+                break
     except subprocess.TimeoutExpired:
         text, code = "", "hangs"
     shutil.rmtree(build.scratch / name, ignore_errors=True)
@@ -139,7 +193,7 @@ def judge(build, mutation, seeds):
     found = re.search(r"^seed (\d+): (.*)$", text, re.M) or re.search(r"signal (\d+) in seed (\d+)", text)
     if code == "hangs":
         return name, True, "a seed does not end"
-    return name, True, found.group(0)[:140] if found else text.strip()[-140:]
+    return name, True, " ".join([*options, found.group(0)[:140] if found else text.strip()[-140:]])
 
 
 def main():

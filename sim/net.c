@@ -21,6 +21,10 @@ static struct sim_file *listeners, *streams;
 static struct sim_segment *spare;
 static uint32_t stream_count;
 static uint32_t partitions[SIM_PROCESSES_MAX];
+static struct slow_way { /* one at a time */
+    uint32_t from, to;
+    uint64_t until_ns;
+} slow_way;
 
 void sim_net_reset(void)
 {
@@ -35,6 +39,7 @@ void sim_net_reset(void)
     listeners = streams = NULL;
     stream_count = 0;
     memset(partitions, 0, sizeof(partitions));
+    slow_way = (struct slow_way){0};
 }
 
 void sim_partition(uint32_t a, uint32_t b, bool is_cut)
@@ -46,6 +51,11 @@ void sim_partition(uint32_t a, uint32_t b, bool is_cut)
         partitions[a] &= ~(1u << b);
         partitions[b] &= ~(1u << a);
     }
+}
+
+void sim_slow_way(uint32_t from, uint32_t to, uint64_t until_ns)
+{
+    slow_way = (struct slow_way){from, to, until_ns};
 }
 
 bool sim_is_partitioned(uint32_t a, uint32_t b)
@@ -235,6 +245,9 @@ static void flow_send(struct sim_file *from, struct sim_segment *segment)
         flow->coming = segment;
     flow->held += segment->length;
     uint64_t due_ns = sim_now_ns + delay_ns(from);
+    if (sim_now_ns < slow_way.until_ns && !from->is_unix && from->process->place == slow_way.from &&
+        to->process->place == slow_way.to)
+        due_ns += (5000 + sim_below(SIM_EXTRA, 40000)) * 1000ull;
     flow->due_ns = due_ns > flow->due_ns ? due_ns : flow->due_ns;
     sim_at(flow->due_ns, on_arrival, to);
 }
@@ -729,10 +742,18 @@ static ssize_t send_message(int fd, const struct msghdr *message)
 }
 
 ssize_t sim_sendmsg(int fd, const struct msghdr *message, int flags);
+void (*sim_in_unix_send)(struct sim_process *process);
+
 ssize_t sim_sendmsg(int fd, const struct msghdr *message, int flags)
 {
+    const struct sim_file *file = sim_fd_file(fd);
     (void)flags;
     sim_preempt();
+    if (sim_in_unix_send != NULL && file != NULL && file->is_unix) {
+        sim_in_unix_send(sim_process());
+        if (sim_process()->stopped)
+            sim_sleep_ns(500);
+    }
     return send_message(fd, message);
 }
 

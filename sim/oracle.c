@@ -21,9 +21,10 @@ const char *mc_core_check(const struct mc_core *core);
 
 struct put {
     uint32_t key, length;
-    uint64_t start_ns, end_ns; /* end: of the call; SIM_NEVER while it runs */
-    uint64_t seen_ns;          /* end of the first get that returned it; SIM_NEVER */
-    uint64_t gone_ns;          /* from then on it is known to be gone; SIM_NEVER */
+    uint64_t start_ns, end_ns;        /* end: of the call; SIM_NEVER while it runs */
+    uint64_t seen_ns;                 /* end of the first get that returned it; SIM_NEVER */
+    uint64_t gone_ns;                 /* from then on it is known to be gone; SIM_NEVER */
+    uint64_t absent_ns, absent_epoch; /* a removal did not find it; under that master it must not appear any more */
     const struct sim_process *process;
     bool succeeded, decided;
 };
@@ -36,6 +37,7 @@ static struct key_state {
     uint32_t removing;
     uint64_t removed_ns; /* end of the last call that might have removed it */
 } keys[SIM_KEY_NAMES_MAX];
+static uint32_t checks;          /* of indexes so far */
 static bool may_rot;             /* bits flip */
 static bool is_roomy, is_strict; /* strict: before the first fault nothing may be missing even for a moment */
 
@@ -49,6 +51,8 @@ void oracle_reset(const struct sim_plan *plan)
         }
     }
     put_count = 0;
+    checks = 0;
+    oracle_watch_reset();
     is_roomy = is_strict = plan->is_roomy;
     may_rot = (plan->faults >> SIM_FAULT_flip & 1u) != 0;
     for (uint32_t i = 0; i < SIM_KEY_NAMES_MAX; i++)
@@ -58,7 +62,7 @@ void oracle_reset(const struct sim_plan *plan)
 struct oracle_call oracle_begin(void)
 {
     struct sim_process *process = sim_process();
-    return (struct oracle_call){sim_now_ns, sim_process_stopped_ns(process), process};
+    return (struct oracle_call){sim_now_ns, sim_process_stopped_ns(process), oracle_epoch(), process};
 }
 
 void oracle_end(const struct oracle_call *call, uint64_t limit_ms, const char *what)
@@ -153,6 +157,10 @@ void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *byt
     if (call->start_ns > put->gone_ns)
         sim_fail("resurrection: key %u returned put %u, known to be gone since %.6f", key, found,
                  (double)(put->gone_ns - 10000 * SIM_MS) / 1e9);
+    if (put->absent_epoch != 0 && call->start_ns > put->absent_ns && call->epoch == put->absent_epoch &&
+        oracle_epoch() == put->absent_epoch)
+        sim_fail("resurrection: key %u returned put %u, which the same master had not found at %.6f", key, found,
+                 (double)(put->absent_ns - 10000 * SIM_MS) / 1e9);
     if (put->seen_ns == SIM_NEVER)
         put->seen_ns = sim_now_ns;
     mark_gone(call, key, found);
@@ -192,6 +200,17 @@ void oracle_remove_end(const struct oracle_call *call, uint32_t key, bool remove
         mark_gone(call, key, UINT32_MAX);
 }
 
+void oracle_not_there(const struct oracle_call *call, uint32_t key)
+{
+    for (uint32_t i = 0; i < put_count && call->epoch != 0 && call->epoch == oracle_epoch(); i++) {
+        struct put *put = &all_puts[i];
+        if (put->key == key && put->end_ns < call->start_ns && put->succeeded) {
+            put->absent_ns = sim_now_ns;
+            put->absent_epoch = call->epoch;
+        }
+    }
+}
+
 void oracle_fault(bool loses_objects)
 {
     for (uint32_t i = 0; loses_objects && i < SIM_KEY_NAMES_MAX; i++)
@@ -214,6 +233,8 @@ void oracle_check_masters(void)
     const char *wrong = master->alive && master->core != NULL ? mc_core_check(master->core) : NULL;
     if (wrong != NULL)
         sim_fail("core: %s", wrong);
+    if (!may_rot) /* who finds a rotten slot clears it before the master knows */
+        oracle_check_offers();
 }
 
 static int by_offset(const void *a, const void *b)
@@ -239,7 +260,13 @@ static void check_segment(const char *owner, const uint8_t *index, uint64_t size
     static const struct mc_slot *live[8192];
     size_t count = 0;
     const struct mc_slot *slots = (const struct mc_slot *)(const void *)(index + INDEX_SLOTS_AT);
-    for (uint64_t i = 0; i < (size - INDEX_SLOTS_AT) / sizeof(*slots) && count < 8192; i++) {
+    uint64_t slot_count = (size - INDEX_SLOTS_AT) / sizeof(*slots);
+    /* Whether nothing lives beyond what the owner says is in use is looked at now and then. */
+    if (checks % 16 != 0) {
+        uint64_t top = ((const struct mc_index_header *)(const void *)index)->slot_top & UINT32_MAX;
+        slot_count = top < slot_count ? top : slot_count;
+    }
+    for (uint64_t i = 0; i < slot_count && count < 8192; i++) {
         if (slots[i].state == MC_SLOT_LIVE && slots[i].block_shift >= MC_BLOCK_SHIFT_MIN && slots[i].key_length > 0)
             live[count++] = &slots[i];
     }
@@ -258,4 +285,5 @@ static void check_segment(const char *owner, const uint8_t *index, uint64_t size
 void oracle_check_indexes(void)
 {
     sim_each_segment(check_segment);
+    checks++;
 }

@@ -6,7 +6,7 @@
 #include "plan.h"
 
 struct oracle_call { /* one call in progress */
-    uint64_t start_ns, stopped_ns;
+    uint64_t start_ns, stopped_ns, epoch;
     struct sim_process *process;
 };
 
@@ -26,6 +26,10 @@ void oracle_length(uint32_t key, int64_t length);
 void oracle_remove_begin(uint32_t key);
 /* removed: it was there and is not any more. */
 void oracle_remove_end(const struct oracle_call *call, uint32_t key, bool removed);
+/* A removal has found nothing: as long as that master lives, what was there before must not appear. */
+void oracle_not_there(const struct oracle_call *call, uint32_t key);
+/* Epoch of the master that serves now, 0: none. */
+uint64_t oracle_epoch(void);
 /* From now on nothing is certain to be there. */
 void oracle_fault(bool loses_objects);
 /* Must the key be readable now? */
@@ -34,5 +38,8 @@ bool oracle_is_sure(uint32_t key);
 /* The whole state of a master's core and of the owners' indexes. */
 void oracle_check_masters(void);
 void oracle_check_indexes(void);
+/* watch.c: what the master offers is live at its owner. */
+void oracle_check_offers(void);
+void oracle_watch_reset(void);
 
 #endif

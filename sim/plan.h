@@ -14,7 +14,19 @@
 #define SIM_FAULTS_MAP(X)                                                                                              \
     X(kill_master)                                                                                                     \
     X(stop_master)                                                                                                     \
-    X(kill_owner) X(stop_owner) X(leave_owner) X(kill_client) X(stop_client) X(partition) X(broken) X(flip)
+    X(kill_owner)                                                                                                      \
+    X(stop_owner)                                                                                                      \
+    X(leave_owner)                                                                                                     \
+    X(kill_client)                                                                                                     \
+    X(stop_client)                                                                                                     \
+    X(partition)                                                                                                       \
+    X(broken)                                                                                                          \
+    X(flip)                                                                                                            \
+    X(past_writer)                                                                                                     \
+    X(absent_owner)                                                                                                    \
+    X(late_owner)                                                                                                      \
+    X(slow_writer)                                                                                                     \
+    X(clock)
 
 enum sim_fault {
 #define SIM_FAULT_ENUM(name) SIM_FAULT_##name,
@@ -22,6 +34,9 @@ enum sim_fault {
 #undef SIM_FAULT_ENUM
         SIM_FAULTS_COUNT
 };
+/* Those before are drawn one by one. The others are whole stories that meet only by rare chance otherwise; a third of
+ * the seeds has some of them. */
+#define SIM_FAULTS_PLAIN SIM_FAULT_past_writer
 extern const char *const sim_fault_names[SIM_FAULTS_COUNT];
 
 struct sim_plan {
@@ -42,8 +57,8 @@ struct sim_result {
     uint64_t hash, messages, events, operations, now_ns;
 };
 
-/* Draws everything from the seed. */
-void sim_plan_draw(struct sim_plan *plan, uint64_t seed, uint32_t operations);
+/* Draws everything from the seed. plain: without stories. */
+void sim_plan_draw(struct sim_plan *plan, uint64_t seed, uint32_t operations, bool is_plain);
 void sim_plan_run(const struct sim_plan *plan, struct sim_result *result);
 
 #endif

@@ -469,7 +469,9 @@ struct mc_id mc_host_id(void)
 int sim_clock_gettime(int clock, struct timespec *now);
 int sim_clock_gettime(int clock, struct timespec *now)
 {
-    uint64_t base_s = clock == CLOCK_REALTIME ? 1800000000u : 0;
+    const struct sim_process *process = sim_process();
+    int64_t wall_s = 1800000000 + (process == NULL ? 0 : process->wall_s);
+    uint64_t base_s = clock == CLOCK_REALTIME ? (uint64_t)wall_s : 0;
     *now = (struct timespec){.tv_sec = (time_t)(base_s + sim_now_ns / 1000000000u),
                              .tv_nsec = (long)(sim_now_ns % 1000000000u)};
     return 0;

@@ -5,8 +5,11 @@
 set -eu
 out=$1 symbols=$2
 shift 2
-ld -r -o "$out.all.o" --whole-archive "$@"
+wraps=$(sed -n 's/^w \([^ ]*\).*/--wrap=\1/p' "$symbols")
+# shellcheck disable=SC2086
+ld -r -o "$out.all.o" $wraps --whole-archive "$@"
 grep '^s ' "$symbols" | while read -r _ name target; do echo "$name ${target:-sim_$name}"; done >"$out.names"
+grep '^w ' "$symbols" | while read -r _ name target; do echo "__wrap_$name $target"; done >>"$out.names"
 objcopy --redefine-syms="$out.names" "$out.all.o" "$out.named.o"
 renames=$(objdump -h "$out.named.o" | awk '$2 ~ /^\.(data|bss)/ && $2 !~ /^\.data\.rel\.ro/ && $2 != ".bss.hole" { print $2 }' | sort -u |
     sed 's/.*/--rename-section &=mc_vars,alloc,load,data,contents/' | tr '\n' ' ')

@@ -21,7 +21,7 @@
 
 /* ---- chance: independent streams, so that leaving out a fault changes little else ---- */
 
-enum sim_stream { SIM_PLAN, SIM_NET, SIM_SCHEDULE, SIM_PRODUCT, SIM_FAULTS, SIM_STREAMS };
+enum sim_stream { SIM_PLAN, SIM_NET, SIM_SCHEDULE, SIM_PRODUCT, SIM_FAULTS, SIM_EXTRA, SIM_STREAMS };
 
 void sim_random_start(uint64_t seed);
 uint64_t sim_random(enum sim_stream stream);
@@ -65,6 +65,7 @@ struct sim_process {
     uint8_t *image; /* of the product's variables */
     void *core;     /* of a master */
     uint64_t stopped_at_ns, stopped_ns;
+    int64_t wall_s; /* how far its wall clock is off */
     void (*main)(struct sim_process *process);
 };
 
@@ -102,6 +103,8 @@ void sim_at(uint64_t time_ns, void (*function)(void *argument), void *argument);
 void sim_run(uint64_t until_ns);
 /* Called on a fiber in the middle of a copy: the plan may stop or kill the process there. May be NULL. */
 extern void (*sim_in_copy)(struct sim_process *process);
+/* The same before something is sent on a unix socket. */
+extern void (*sim_in_unix_send)(struct sim_process *process);
 /* Throws everything away; the next run starts at time 0. */
 void sim_reset(uint64_t seed);
 
@@ -136,6 +139,8 @@ void sim_process_close_files(struct sim_process *process);
 /* Messages between the two processes wait while it is set. */
 void sim_partition(uint32_t a, uint32_t b, bool is_cut);
 bool sim_is_partitioned(uint32_t a, uint32_t b);
+/* Until then messages from one to the other may take a few hundredths of a second. */
+void sim_slow_way(uint32_t from, uint32_t to, uint64_t until_ns);
 /* Breaks one tcp connection; false when there is none. */
 bool sim_break_connection(void);
 /* Flips a bit in the data of some memory file; false when there is none. */

@@ -1,0 +1,174 @@
+/* The oracle that stands beside each owner's index: it keeps its own account of what was promised about slots and
+ * floor, and compares each step of the owner with it; and what a master offers with what is live at its owner.
+ *
+ * Calls between the product's files go through here (symbols.txt, kind w). A call takes its lock and gives it back with
+ * other fibers running in between, so it is judged by what had ended before it began: generations and the floor only
+ * rise, and who had to refuse then has to refuse later. */
+#include "oracle.h"
+
+#include "engine/memory_inside.h"
+#include "master/state.h"
+
+#include <string.h>
+
+#define SLOTS_MAX 512u /* higher ones are not looked at; few runs use them */
+#define INDEXES_MAX 128u
+
+int sim_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_wire_commit_item *commit);
+int sim_segment_memory_may_write(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t offset,
+                                 uint64_t length);
+int sim_segment_memory_clear(struct mc_segment_memory *memory, uint32_t number, uint64_t generation);
+void sim_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epoch);
+
+static struct account {
+    struct mc_id segment;
+    uint64_t floor;
+    uint64_t top[SLOTS_MAX];   /* of the commits and clears that have ended */
+    uint64_t clear[SLOTS_MAX]; /* highest that a clear was begun with */
+} accounts[INDEXES_MAX];
+static uint32_t account_count;
+
+void oracle_watch_reset(void)
+{
+    account_count = 0;
+}
+
+/* By the segment's id: a later process may have taken up the memory. NULL when there are too many. */
+static struct account *account_of(const struct mc_segment_memory *memory)
+{
+    struct mc_id id = memory->file.header->segment_id;
+    for (uint32_t i = account_count; i > 0; i--) {
+        if (mc_id_equal(accounts[i - 1].segment, id))
+            return &accounts[i - 1];
+    }
+    if (account_count == INDEXES_MAX)
+        return NULL;
+    struct account *made = &accounts[account_count++];
+    memset(made, 0, sizeof(*made));
+    made->segment = id;
+    return made;
+}
+
+static uint64_t generation_of(const struct mc_segment_memory *memory, uint32_t slot)
+{
+    return atomic_load_explicit(&memory->file.slots[slot].generation, memory_order_acquire);
+}
+
+static void raise_to(uint64_t *value, uint64_t least)
+{
+    *value = least > *value ? least : *value;
+}
+
+/* The generation of a slot never falls. */
+static void check_top(const struct account *account, const struct mc_segment_memory *memory, uint32_t slot)
+{
+    if (generation_of(memory, slot) < account->top[slot])
+        sim_fail("late: the generation of slot %u fell from %llx to %llx", slot, (unsigned long long)account->top[slot],
+                 (unsigned long long)generation_of(memory, slot));
+}
+
+int sim_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_wire_commit_item *commit)
+{
+    struct account *account = account_of(memory);
+    bool is_watched = account != NULL && commit->slot < SLOTS_MAX;
+    uint64_t floor = account == NULL ? 0 : account->floor, top = is_watched ? account->top[commit->slot] : 0;
+    int rc = mc_segment_memory_commit(memory, commit);
+    if (rc != 0 || !is_watched)
+        return rc;
+    if (commit->generation < floor)
+        sim_fail("late: slot %u took a commit of generation %llx, below the floor %llx", commit->slot,
+                 (unsigned long long)commit->generation, (unsigned long long)floor);
+    if (commit->generation <= top)
+        sim_fail("late: slot %u took a commit of generation %llx, and had seen %llx", commit->slot,
+                 (unsigned long long)commit->generation, (unsigned long long)top);
+    raise_to(&account->top[commit->slot], commit->generation);
+    check_top(account, memory, commit->slot);
+    return rc;
+}
+
+int sim_segment_memory_may_write(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t offset,
+                                 uint64_t length)
+{
+    const struct account *account = account_of(memory);
+    int rc = mc_segment_memory_may_write(memory, slot, generation, offset, length);
+    if (rc == 0 && account != NULL && generation < account->floor)
+        sim_fail("late: bytes of generation %llx are taken, below the floor", (unsigned long long)generation);
+    if (rc == 0 && account != NULL && slot < SLOTS_MAX && generation <= account->top[slot])
+        sim_fail("late: bytes of generation %llx are taken for slot %u, which has seen %llx",
+                 (unsigned long long)generation, slot, (unsigned long long)account->top[slot]);
+    return rc;
+}
+
+int sim_segment_memory_clear(struct mc_segment_memory *memory, uint32_t number, uint64_t generation)
+{
+    struct account *account = account_of(memory);
+    if (account == NULL || number >= SLOTS_MAX)
+        return mc_segment_memory_clear(memory, number, generation);
+    const struct mc_slot *slot = &memory->file.slots[number];
+    uint64_t before = generation_of(memory, number);
+    bool was_live = slot->state == MC_SLOT_LIVE && before > generation;
+    raise_to(&account->clear[number], generation);
+    int rc = mc_segment_memory_clear(memory, number, generation);
+    if (was_live && generation_of(memory, number) == before && slot->state != MC_SLOT_LIVE &&
+        account->clear[number] < before)
+        sim_fail("late: a clear of generation %llx took slot %u of generation %llx", (unsigned long long)generation,
+                 number, (unsigned long long)before);
+    if (rc == 0)
+        raise_to(&account->top[number], generation);
+    check_top(account, memory, number);
+    return rc;
+}
+
+void sim_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epoch)
+{
+    struct account *account = account_of(memory);
+    mc_segment_memory_set_epoch(memory, epoch);
+    if (account != NULL)
+        raise_to(&account->floor, epoch << MC_EPOCH_SHIFT);
+}
+
+/* ---- what is offered is live ---- */
+
+static const struct mc_core *offering;
+
+static void check_offers(const char *owner, const uint8_t *index, uint64_t size, const uint8_t *data,
+                         uint64_t data_size)
+{
+    const struct mc_index_header *header = (const struct mc_index_header *)(const void *)index;
+    const struct mc_slot *slots = (const struct mc_slot *)(const void *)(index + MC_INDEX_SLOTS_AT);
+    const struct mc_segment *segment = NULL;
+    (void)size, (void)data, (void)data_size;
+    for (uint32_t i = 0; i < offering->segment_top && segment == NULL; i++) {
+        const struct mc_segment *one = offering->segments[i];
+        if (one != NULL && one->state != MC_SEGMENT_GONE && mc_id_equal(one->id, header->segment_id))
+            segment = one;
+    }
+    /* Until all is told, a master that met the segment before may hold what went with the process that died. */
+    if (segment == NULL || segment->recovering)
+        return;
+    for (uint32_t i = 0; i < segment->space.node_fresh; i++) {
+        const struct mc_node *node = mc_segment_node(segment, i);
+        if (node->state != MC_NODE_LIVE)
+            continue;
+        uint64_t generation = mc_node_generation(offering, node);
+        if (slots[i].state != MC_SLOT_LIVE || slots[i].generation != generation)
+            sim_fail("offered: slot %u of %s is known as generation %llx, but %s with %llx", i, owner,
+                     (unsigned long long)generation, slots[i].state == MC_SLOT_LIVE ? "live" : "empty",
+                     (unsigned long long)slots[i].generation);
+    }
+}
+
+void oracle_check_offers(void)
+{
+    const struct sim_process *master = &sim_processes[SIM_PLACE_MASTER];
+    offering = master->alive ? master->core : NULL;
+    if (offering != NULL)
+        sim_each_segment(check_offers);
+}
+
+uint64_t oracle_epoch(void)
+{
+    const struct sim_process *master = &sim_processes[SIM_PLACE_MASTER];
+    const struct mc_core *core = master->alive ? master->core : NULL;
+    return core == NULL ? 0 : core->epoch;
+}
