@@ -66,6 +66,13 @@ struct mc_index_header {
 };
 _Static_assert(sizeof(struct mc_index_header) <= MC_INDEX_SLOTS_AT, "the header is one page");
 
+/* The owner's last answered heartbeat is at most so long ago; age_ms 0: any time. boot_ms: now, by the clock of the
+ * boot. */
+static inline bool mc_index_contact_within(const struct mc_index_header *header, uint32_t age_ms, uint64_t boot_ms)
+{
+    return age_ms == 0 || atomic_load(&header->contact_ms) + age_ms >= boot_ms;
+}
+
 /* The table of writers: who may be storing into which extent right now. Entry 0 is the owner's own process. */
 #define MC_WRITERS_MAX 1024u
 #define MC_WRITER_INTENTS 126u

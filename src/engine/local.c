@@ -52,6 +52,10 @@ static void local_run(struct mc_path *path, struct mc_transfer **transfers, size
         mc_path_fail_all(transfers, count, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
         return;
     }
+    if (!mc_segment_memory_contact_within(memory, run->contact_age_max_ms)) {
+        mc_path_fail_all(transfers, count, MC_ERR_REPLICA_IS_GONE);
+        return;
+    }
     uint64_t data_size = mc_segment_memory_data_size(memory);
     uint32_t slot_count = mc_segment_memory_slot_count(memory);
     mc_motion_start(&motion, run, path->engine->verify);

@@ -1,6 +1,7 @@
 /* The memory of an own segment: its life, and the owner's writes to its index. */
 #include "base/error.h"
 #include "engine/memory_inside.h"
+#include "env/clock.h"
 #include "env/log.h"
 
 #include <errno.h>
@@ -156,6 +157,10 @@ uint64_t mc_segment_memory_epoch(const struct mc_segment_memory *memory)
 uint64_t mc_segment_memory_contact_ms(const struct mc_segment_memory *memory)
 {
     return atomic_load(&memory->file.header->contact_ms);
+}
+bool mc_segment_memory_contact_within(const struct mc_segment_memory *memory, uint32_t age_ms)
+{
+    return age_ms == 0 || mc_index_contact_within(memory->file.header, age_ms, mc_clock_boot_ms());
 }
 void mc_segment_memory_set_contact_ms(struct mc_segment_memory *memory, uint64_t contact_ms)
 {

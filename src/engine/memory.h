@@ -108,6 +108,8 @@ void mc_segment_memory_meet(struct mc_segment_memory *memory, uint64_t epoch);
 void mc_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epoch);
 /* CLOCK_BOOTTIME, ms, of the last contact with the master of that epoch; kept across restarts. 0 = never. */
 uint64_t mc_segment_memory_contact_ms(const struct mc_segment_memory *memory);
+/* See mc_index_contact_within. */
+bool mc_segment_memory_contact_within(const struct mc_segment_memory *memory, uint32_t age_ms);
 void mc_segment_memory_set_contact_ms(struct mc_segment_memory *memory, uint64_t contact_ms);
 
 struct mc_content { /* one thing that lies in the data */

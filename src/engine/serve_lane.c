@@ -134,6 +134,7 @@ static int read_handle(struct mc_lane *lane, uint64_t request_id, struct mc_read
                                                      .generation = head.generation,
                                                      .offset = head.offset,
                                                      .length = head.length,
+                                                     .contact_age_max_ms = head.contact_age_max_ms,
                                                      .table = head.table != 0});
 }
 
@@ -283,7 +284,8 @@ static int read_find(const struct mc_lane *lane, const struct mc_lane_request *r
 {
     if (request->slot >= mc_segment_memory_slot_count(lane->server->memory))
         return MC_ERR_INVALID_PARAMS;
-    if (!mc_slot_read(request_slot(lane, request), request->generation, slot))
+    if (!mc_slot_read(request_slot(lane, request), request->generation, slot) ||
+        !mc_segment_memory_contact_within(lane->server->memory, request->contact_age_max_ms))
         return MC_ERR_REPLICA_IS_GONE;
     if (request->offset > slot->length || request->length > slot->length - request->offset)
         return MC_ERR_INVALID_PARAMS;

@@ -30,7 +30,7 @@ struct mc_lane_server {               /* what all lanes of a server share */
 
 struct mc_lane_request {
     uint64_t request_id, generation, offset, length;
-    uint32_t slot;
+    uint32_t slot, contact_age_max_ms;
     uint16_t type; /* enum mc_message */
     bool table;
 };

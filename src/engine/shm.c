@@ -346,9 +346,14 @@ static void shm_run(struct mc_path *path, struct mc_transfer **transfers, size_t
         return;
     }
     /* Its memory lives as long as we map it, its slots live with it. */
-    if (run->unvouched && !is_listening(shm->fd)) {
+    if (run->contact_age_max_ms != 0 && !is_listening(shm->fd)) {
         atomic_store_explicit(&path->broken, true, memory_order_release);
         mc_path_fail_all(transfers, count, MC_ERR_TRANSFER_FAIL);
+        return;
+    }
+    if (run->contact_age_max_ms != 0 &&
+        !mc_index_contact_within(shm->header, run->contact_age_max_ms, mc_clock_boot_ms())) {
+        mc_path_fail_all(transfers, count, MC_ERR_REPLICA_IS_GONE);
         return;
     }
     struct commits commits = {.frame = &scratch->out};

@@ -192,7 +192,8 @@ static bool read_step(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
                                 .table = piece->with_table,
                                 .generation = transfer->place.generation,
                                 .offset = start,
-                                .length = end - start};
+                                .length = end - start,
+                                .contact_age_max_ms = run->motion->run->contact_age_max_ms};
     struct mc_buffer out = head_begin(lane);
     size_t frame = mc_frame_begin(&out, MC_MESSAGE_READ, piece->request_id);
     mc_wire_read_write(&out, &head);

@@ -16,7 +16,7 @@ struct mc_core_config mc_core_config_default(void)
         .eviction_ratio = 0.05,
         .allow_evict_soft_pinned = true,
         .put_discard_ms = 30000,
-        .depart_ms = 3000,
+        .depart_ms = MC_DEPART_MS,
         .recovery_grace_ms = 1000,
         .recovery_window_ms = 60000,
         .predecessor_end_ms = 0,

@@ -43,7 +43,8 @@ struct get_work {
     mc_allocate *allocate;
     void *context;
     uint64_t renewed_ns;
-    bool learnt; /* places that were not known before */
+    bool learnt;                 /* places that were not known before */
+    uint32_t contact_age_max_ms; /* without a link: see mc_run */
 };
 
 static void build_get(struct mc_buffer *out, uint64_t request_id, const void *context)
@@ -240,8 +241,10 @@ static size_t read_round(struct get_work *work)
                                                                  .parts = one->parts,
                                                                  .part_count = one->part_count};
     }
-    struct mc_run run = {
-        .deadline_ns = work->deadline_ns, .tick = renew_lease, .context = work, .unvouched = work->link == NULL};
+    struct mc_run run = {.deadline_ns = work->deadline_ns,
+                         .tick = renew_lease,
+                         .context = work,
+                         .contact_age_max_ms = work->link == NULL ? work->contact_age_max_ms : 0};
     mc_store_move(work->store, work->link, work->epoch, work->transfers, transfer_count, &run, work->scratch, NULL);
     for (size_t i = 0; i < transfer_count; i++)
         judge(work, &work->ones[work->owner_of[i]], &work->transfers[i].place, work->transfers[i].result);
@@ -302,14 +305,20 @@ static bool is_read(const struct get_work *work, const struct get_one *one)
     return one->code != PENDING && one->code >= 0;
 }
 
-/* A master that we cannot reach may act on the departure of an owner that it cannot reach either, after depart_ms; then
- * what we know is of the past. It cannot when we heard of it a moment ago, or when it is the only one and its machine
- * says that it does not run. */
-static bool nobody_acts(struct mc_store *store)
+/* A master that we cannot reach may act on the departure of an owner that it cannot reach either, depart_ms after their
+ * last contact; then what we know is of the past. How long ago that contact may be so that nothing was done, 0 when
+ * there is no such time: we must have heard of the master a moment ago, or it is the only one and its machine says that
+ * it does not run; then it acted before it was refused for the first time. */
+static uint32_t contact_age_max_ms(struct mc_store *store)
 {
-    uint64_t refused_ns = atomic_load(&store->master.refused_ns);
-    return mc_master_silent_ms(store) < MC_PLACES_TRUST_MS ||
-           (refused_ns != 0 && mc_clock_ns() < refused_ns + MC_PLACES_TRUST_MS * 1000000ull);
+    uint64_t refused_ns = atomic_load(&store->master.refused_ns), since_ns = atomic_load(&store->master.refusing_ns);
+    uint64_t now_ns = mc_clock_ns(), age_ms = 0;
+    if (refused_ns != 0 && now_ns < refused_ns + MC_PLACES_TRUST_MS * 1000000ull &&
+        since_ns >= atomic_load(&store->heard_ns))
+        age_ms = MC_DEPART_MS + (now_ns > since_ns ? (now_ns - since_ns) / 1000000 : 0);
+    else if (mc_master_silent_ms(store) < MC_PLACES_TRUST_MS)
+        age_ms = MC_DEPART_MS;
+    return age_ms < UINT32_MAX ? (uint32_t)age_ms : UINT32_MAX;
 }
 
 /* No master can be reached: reads what is known. An object that is not where it was may be elsewhere now, so only what
@@ -318,7 +327,8 @@ static void read_known(struct get_work *work)
 {
     struct mc_known known;
     size_t place_count = 0;
-    if (!nobody_acts(work->store)) {
+    work->contact_age_max_ms = contact_age_max_ms(work->store);
+    if (work->contact_age_max_ms == 0) {
         for (size_t i = 0; i < work->count; i++)
             work->ones[i].code = MC_ERR_RPC_FAIL;
         return;

@@ -44,6 +44,8 @@ void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts)
         return;
     uint64_t now_ns = mc_clock_ns();
     atomic_store_explicit(&store->heard_ns, now_ns, memory_order_relaxed);
+    if (atomic_load_explicit(&store->master.refused_ns, memory_order_relaxed) != 0)
+        atomic_store(&store->master.refused_ns, 0);
     if (acts)
         atomic_store_explicit(&store->acting_epoch, epoch, memory_order_relaxed);
     if (atomic_load_explicit(&store->acting_epoch, memory_order_relaxed) == epoch)

@@ -13,9 +13,7 @@
 
 struct mc_store;
 
-#define MC_PLACES_TRUST_MS                                                                                             \
-    2000u                /* remembered places are read so long after the last word; below depart_ms by two heartbeats */
-#define MC_AWAY_MS 3000u /* a master that was silent for so long is away: calls fail at once */
+#define MC_AWAY_MS 3000u      /* a master that was silent for so long is away: calls fail at once */
 #define MC_HELLO_TRY_MS 1000u /* one try to reach the master */
 
 struct mc_link {

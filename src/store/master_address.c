@@ -210,6 +210,15 @@ static int look_or_wait(struct mc_master_address *master, uint64_t deadline_ns)
     return 0;
 }
 
+/* A master that ran in between, longer than the break, could have acted. */
+static void refused(struct mc_master_address *master)
+{
+    uint64_t now_ns = mc_clock_ns(), before_ns = atomic_load(&master->refused_ns);
+    if (before_ns == 0 || now_ns - before_ns >= MC_PLACES_TRUST_MS * 1000000ull)
+        atomic_store(&master->refusing_ns, now_ns);
+    atomic_store(&master->refused_ns, now_ns);
+}
+
 int mc_master_open(struct mc_master_address *master, uint64_t deadline_ns, char used[MC_ADDRESS_MAX])
 {
     used[0] = 0;
@@ -217,7 +226,7 @@ int mc_master_open(struct mc_master_address *master, uint64_t deadline_ns, char 
         snprintf(used, MC_ADDRESS_MAX, "%.*s", MC_ADDRESS_MAX - 1, master->configured);
         int fd = mc_master_open_hint(used, deadline_ns);
         if (fd < 0 && errno == ECONNREFUSED)
-            atomic_store(&master->refused_ns, mc_clock_ns());
+            refused(master);
         return fd;
     }
     pthread_mutex_lock(&master->lock);

@@ -13,10 +13,15 @@
 
 #define MC_MASTER_ADDRESS_MAX 1024 /* bytes of what is configured: an election has several endpoints */
 
+/* Remembered places are read so long after the last word of a master, or of its machine. */
+#define MC_PLACES_TRUST_MS 2000u
+
 struct mc_master_address {
     pthread_mutex_t lock;
     char configured[MC_MASTER_ADDRESS_MAX];
-    _Atomic uint64_t refused_ns; /* when the only master's machine last said that nobody listens there; 0 = never */
+    /* When the only master's machine last said that nobody listens there, and since when it says so without a break of
+     * MC_PLACES_TRUST_MS; 0 = never. */
+    _Atomic uint64_t refused_ns, refusing_ns;
     bool is_election;
     char leader[MC_ADDRESS_MAX]; /* as the election said last; empty: ask it */
     bool looking;                /* one thread asks, the others wait for what it finds */

@@ -34,6 +34,9 @@ static inline void mc_master_unix_name(char *name, size_t size, struct mc_id nod
 }
 
 enum mc_role { MC_ROLE_CALL = 0, MC_ROLE_KEEPER = 1, MC_ROLE_OWNER = 2, MC_ROLE_DATA = 3 };
+/* A master acts on the absence of a segment, at the earliest, when it has missed its owner for so long. */
+#define MC_DEPART_MS 3000u
+
 /* REPLACE: of PUT_START only: a value that is there stays readable until the new one is whole, then the new one takes
  * its place. With `expected` only the value of that version is replaced, else the item's code is STALE. */
 enum mc_put_flags { MC_PUT_HARD_PIN = 1, MC_PUT_SOFT_PIN = 2, MC_PUT_REPLACE = 4 };
