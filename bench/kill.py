@@ -7,12 +7,14 @@
 import argparse
 import ctypes
 import json
+import multiprocessing
 import os
 import pathlib
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -23,6 +25,8 @@ os.environ.setdefault("MC_BUILD", str(ROOT / ".cache" / "build-release"))
 import cluster  # noqa: E402
 
 NODES, KEYS, SIZE = 4, 1000, 64 << 10
+MISSING = -704
+HIDDEN_S = 0.2  # after that nobody is sent to the node any more
 
 
 class Node:
@@ -63,11 +67,42 @@ def load(store, buffer, keys, seconds, content):
         samples.append((start, index, took, result, right))
 
 
+def sleeper(worst, end):
+    """The worst wait of a thread that only wanted to wake: what this machine costs whoever measures times."""
+    while not end.is_set():
+        start = time.monotonic()
+        time.sleep(0.001)
+        worst[0] = max(worst[0], time.monotonic() - start - 0.001)
+
+
+def bystander(address, keys, pipe):
+    """A client that has read every key and then waits; from a moment on it gets as told: [(start, index, seconds, result)] in a process of its own."""
+    from mooncake.store import MooncakeDistributedStore
+    store = MooncakeDistributedStore()
+    buffer = ctypes.create_string_buffer(SIZE)
+    place = ctypes.addressof(buffer)
+    pipe.send(store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", address))
+    for key in keys:
+        store.get_into(key, place, SIZE)
+    pipe.send("ready")
+    at, chosen = pipe.recv()
+    time.sleep(max(at - time.monotonic(), 0))
+    samples = []
+    for index in chosen:
+        start = time.monotonic()
+        result = store.get_into(keys[index], place, SIZE)
+        samples.append((start, index, time.monotonic() - start, result))
+    pipe.send(samples)
+    store.close()
+
+
 def measure(number=signal.SIGKILL, replicas=1, before_s=3.0, after_s=4.0):
     """Figures of one run, times in milliseconds. Uses MC_PATHS of the environment for the client."""
     from mooncake.store import MooncakeDistributedStore, ReplicateConfig
     nodes = []
     store = MooncakeDistributedStore()
+    pipe, theirs = multiprocessing.Pipe()
+    other, worst, end = None, [0.0], threading.Event()
     with cluster.Master() as master:
         try:
             nodes = [Node(master, KEYS * SIZE * 2) for _ in range(NODES)]
@@ -89,18 +124,30 @@ def measure(number=signal.SIGKILL, replicas=1, before_s=3.0, after_s=4.0):
             buffer = ctypes.create_string_buffer(SIZE)
             lost = {i for i, key in enumerate(keys) if where[key] == [victim]}
             touched = {i for i, key in enumerate(keys) if victim in where[key]}
+            other = multiprocessing.get_context("spawn").Process(target=bystander, args=(master.address, keys, theirs))
+            other.start()
+            assert pipe.recv() == 0 and pipe.recv() == "ready"
+            threading.Thread(target=sleeper, args=(worst, end)).start()
             load(store, buffer, keys, 1.0, content)
             before = load(store, buffer, keys, before_s, content)
             killed = time.monotonic()
             node.signal(number)
+            # The other one has met nothing yet: from HIDDEN_S on it must be told of another place, or of none.
+            pipe.send((killed + HIDDEN_S, sorted(touched)[:50]))
             after = load(store, buffer, keys, 1.0, content)
             offered = [d.get_memory_descriptor().buffer_descriptor.transport_endpoint_
                        for found in store.batch_get_replica_desc(keys).values() for d in found]
             puts = [store.put(f"after-{i}", content[0]) for i in range(100)]
             after += load(store, buffer, keys, after_s - 1.0, content)
+            told = pipe.recv()
             node.signal(signal.SIGCONT)
         finally:
+            end.set()
             store.close()
+            if other is not None and other.pid is not None:
+                if sys.exc_info()[0] is not None:
+                    other.kill()
+                other.join()
             for node in nodes:
                 node.end()
 
@@ -111,6 +158,11 @@ def measure(number=signal.SIGKILL, replicas=1, before_s=3.0, after_s=4.0):
     return {
         "signal": signal.Signals(number).name, "replicas": replicas, "keys of the victim": len(touched), "only there": len(lost),
         "gets before": len(before), "gets after": len(after),
+        "another client, from 200 ms on: slowest get ms": max((took * 1000 for _, _, took, _ in told), default=0.0),
+        "another client, from 200 ms on: gets": len(told),
+        "another client, from 200 ms on: misses": sum(result == MISSING for *_, result in told),
+        "another client, from 200 ms on: failed gets": sum(result < 0 and result != MISSING for *_, result in told),
+        "a sleeper waited ms": worst[0] * 1000,
         "wrong bytes": sum(not right for *_, right in before + after),
         "victim's keys: slowest get ms": max(of(after, touched), default=0.0),
         "victim's keys: hits after": sum(result == SIZE for _, index, _, result, _ in after if index in touched),

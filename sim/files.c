@@ -12,6 +12,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define MEMORY_POOL_MAX 256u
@@ -466,6 +467,18 @@ struct listing {
 
 void *sim_calloc(size_t count, size_t size);
 void sim_free(void *pointer);
+
+/* Named memory lies in a tmpfs. */
+int sim_statfs64(const char *path, struct statfs *status);
+int sim_statfs64(const char *path, struct statfs *status)
+{
+    if (strncmp(path, "/shm", 4) != 0) {
+        errno = ENOENT;
+        return -1;
+    }
+    *status = (struct statfs){.f_type = 0x01021994};
+    return 0;
+}
 
 struct listing *sim_opendir(const char *path);
 struct listing *sim_opendir(const char *path)

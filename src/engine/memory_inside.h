@@ -28,6 +28,8 @@ static inline uint64_t mc_sub_to_zero(uint64_t a, uint64_t b)
 }
 
 /* What the tightest limit leaves, UINT64_MAX when there is none. */
+uint64_t mc_memory_capacity_with(const struct mc_segment_left *left, uint64_t wanted,
+                                 const struct mc_memory_limits *limits, const char **reason);
 uint64_t mc_memory_limits_left(const struct mc_memory_limits *limits, const char **reason);
 /* Do these fields describe an object inside of what is backed? slot.generation and slot.state are not looked at. */
 bool mc_slot_is_sane(const struct mc_segment_memory *memory, const struct mc_slot *slot);

@@ -4,10 +4,13 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define CGROUP_DEPTH_MAX 64u
 #define PATH_BYTES 4096u
+#define TMPFS 0x01021994 /* f_type */
+#define KEEP_SHARE 4u    /* a segment that was left is kept unless a quarter more could be had */
 
 /* The number in a file, or after `label` in it; 0 when there is none ("max"). */
 static uint64_t number_read(const char *path, const char *label)
@@ -144,4 +147,35 @@ uint64_t mc_memory_capacity(uint64_t wanted, const struct mc_memory_limits *limi
     uint64_t usable = left == UINT64_MAX ? UINT64_MAX : left / 10 * 9;
     *reason = wanted > usable ? limited_by : NULL;
     return (wanted > usable ? usable : wanted) & ~(uint64_t)(MC_PAGE_BYTES - 1);
+}
+
+uint64_t mc_memory_capacity_with(const struct mc_segment_left *left, uint64_t wanted,
+                                 const struct mc_memory_limits *limits, const char **reason)
+{
+    struct mc_memory_limits credited = *limits;
+    const char *unused;
+    if (credited.machine_available > 0)
+        credited.machine_available += left->bytes;
+    credited.cgroup_used = mc_sub_to_zero(credited.cgroup_used, left->bytes);
+    uint64_t capacity = mc_memory_capacity(wanted, &credited, reason);
+    if (*reason == NULL || left->capacity == 0 || left->capacity > wanted ||
+        left->capacity > mc_memory_limits_left(&credited, &unused) ||
+        capacity > left->capacity + left->capacity / KEEP_SHARE)
+        return capacity;
+    if (left->capacity == (wanted & ~(uint64_t)(MC_PAGE_BYTES - 1)))
+        *reason = NULL;
+    return left->capacity;
+}
+
+uint64_t mc_memory_capacity_in(const char *directory, uint64_t wanted, const struct mc_memory_limits *limits,
+                               const char **reason)
+{
+    struct mc_segment_left left = {0, 0};
+    struct statfs status;
+    if (directory != NULL && directory[0] != 0) {
+        left = mc_segment_left_behind(directory, wanted);
+        if (statfs(directory, &status) != 0 || status.f_type != TMPFS) /* files of a disk hold no memory */
+            left.bytes = 0;
+    }
+    return mc_memory_capacity_with(&left, wanted, limits, reason);
 }

@@ -11,9 +11,10 @@
 #define MC_OWN_SEGMENTS_MAX 64u    /* segments of one process */
 #define MC_PATH_ENTRIES_MAX 16384u /* segments whose paths one process remembers */
 #define MC_PATH_BUCKETS 1024u
-#define MC_ENGINE_FDS_MAX 8192u     /* connections to peers */
-#define MC_STALL_NS 500000000ull    /* a connection that moves nothing for so long has failed */
-#define MC_CONNECT_NS 1000000000ull /* until a peer must have answered the hello */
+#define MC_ENGINE_FDS_MAX 8192u    /* connections to peers */
+#define MC_DOUBT_NS 40000000ull    /* a connection that moves nothing for so long is doubted: the master may look */
+#define MC_STALL_NS 150000000ull   /* so long: it has failed. A get of what lies at a stopped node ends within 200 ms */
+#define MC_CONNECT_NS 150000000ull /* until a peer must have answered the hello */
 
 struct mc_path_entry { /* a segment that was asked for; guarded by the engine's lock */
     struct mc_path_entry *next;

@@ -35,6 +35,12 @@ int mc_segment_file_make(struct mc_segment_file *file, uint64_t capacity);
  * removed. 0 and *taken_up, or MC_ERR_FILE_OPEN_FAIL / MC_ERR_NO_MEMORY with errno. */
 int mc_segment_file_open(struct mc_segment_file *file, const char *directory, const char *name, uint64_t capacity,
                          bool *taken_up);
+struct mc_segment_left { /* by a process that has ended */
+    uint64_t capacity;   /* 0: nothing */
+    uint64_t bytes;      /* of the file system that it holds */
+};
+/* The largest one that a segment of at most that capacity could take up. */
+struct mc_segment_left mc_segment_left_behind(const char *directory, uint64_t capacity_max);
 /* Unmaps and closes; names stay. */
 void mc_segment_file_free(struct mc_segment_file *file);
 /* Takes the names away, so that nobody takes it up again. */

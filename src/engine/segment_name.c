@@ -20,6 +20,7 @@
 
 #define PATH_BYTES (MC_SEGMENT_STEM_MAX + 16u)
 #define INDEX_END ".index"
+#define ANY_CAPACITY UINT64_MAX
 
 static const char *const endings[] = {".data", ".writers", INDEX_END}; /* the index last: it is what others look for */
 
@@ -124,7 +125,7 @@ static bool header_is_good(const struct mc_index_header *header)
            populated <= header->capacity && populated % MC_PAGE_BYTES == 0;
 }
 
-/* GOOD: *lock_fd is its index, locked. Else nothing is open. */
+/* GOOD: *lock_fd is its index, locked. Else nothing is open. capacity: ANY_CAPACITY, or the one that is good. */
 static enum verdict stem_judge(const char *stem, uint64_t capacity, int *lock_fd)
 {
     union {
@@ -143,7 +144,7 @@ static enum verdict stem_judge(const char *stem, uint64_t capacity, int *lock_fd
     if (file_is_ours(fd, MC_INDEX_SLOTS_AT, false, &allocated) &&
         pread(fd, page.bytes, sizeof(page.bytes), 0) == (ssize_t)sizeof(page.bytes) && header_is_good(&page.header) &&
         !is_too_old(fd, &page.header))
-        verdict = page.header.capacity == capacity ? GOOD : OTHER_SIZE;
+        verdict = page.header.capacity == capacity || capacity == ANY_CAPACITY ? GOOD : OTHER_SIZE;
     if (verdict == GOOD)
         *lock_fd = fd;
     else
@@ -248,6 +249,16 @@ static bool stem_name(char *stem, const char *directory, const char *name, unsig
     return written > 0 && (size_t)written < MC_SEGMENT_STEM_MAX;
 }
 
+/* The stem of a directory's entry; false: it is none of an index. */
+static bool entry_stem(char *stem, const char *directory, const struct dirent *entry)
+{
+    size_t length = strlen(entry->d_name), end = strlen(INDEX_END);
+    if (length <= end || strcmp(entry->d_name + length - end, INDEX_END) != 0)
+        return false;
+    int written = snprintf(stem, MC_SEGMENT_STEM_MAX, "%s/%.*s", directory, (int)(length - end), entry->d_name);
+    return written > 0 && (size_t)written < MC_SEGMENT_STEM_MAX;
+}
+
 /* Looks at every segment of the directory: removes what is dead and useless, takes up the first that fits. */
 static bool directory_search(struct mc_segment_file *file, const char *directory)
 {
@@ -258,12 +269,8 @@ static bool directory_search(struct mc_segment_file *file, const char *directory
     const struct dirent *entry;
     for (unsigned i = 0; i < MC_SEGMENT_DIRECTORY_MAX && (entry = readdir(folder)) != NULL; i++) {
         char stem[MC_SEGMENT_STEM_MAX];
-        size_t length = strlen(entry->d_name), end = strlen(INDEX_END);
         int lock_fd = -1;
-        if (length <= end || strcmp(entry->d_name + length - end, INDEX_END) != 0)
-            continue;
-        int written = snprintf(stem, sizeof(stem), "%s/%.*s", directory, (int)(length - end), entry->d_name);
-        if (written < 0 || (size_t)written >= sizeof(stem))
+        if (!entry_stem(stem, directory, entry))
             continue;
         enum verdict verdict = stem_judge(stem, file->capacity, &lock_fd);
         if (verdict == USELESS) {
@@ -277,6 +284,45 @@ static bool directory_search(struct mc_segment_file *file, const char *directory
     }
     closedir(folder);
     return found;
+}
+
+static struct mc_segment_left stem_left(const char *stem)
+{
+    struct mc_segment_left left = {0, 0};
+    struct mc_index_header header;
+    struct stat status;
+    int lock_fd;
+    if (stem_judge(stem, ANY_CAPACITY, &lock_fd) != GOOD)
+        return left;
+    int data_fd = file_open(stem, ".data", O_RDONLY);
+    if (data_fd >= 0 && fstat(data_fd, &status) == 0 &&
+        pread(lock_fd, &header, sizeof(header), 0) == (ssize_t)sizeof(header))
+        left = (struct mc_segment_left){header.capacity, (uint64_t)status.st_blocks * 512};
+    if (data_fd >= 0)
+        close(data_fd);
+    lock_close(lock_fd);
+    return left;
+}
+
+struct mc_segment_left mc_segment_left_behind(const char *directory, uint64_t capacity_max)
+{
+    struct mc_segment_left best = {0, 0};
+    char stem[MC_SEGMENT_STEM_MAX];
+    const struct dirent *entry;
+    DIR *folder = strlen(directory) < MC_SEGMENT_STEM_MAX ? opendir(directory) : NULL;
+    int lock = folder == NULL ? -1 : directory_lock(directory);
+    for (unsigned i = 0; lock >= 0 && i < MC_SEGMENT_DIRECTORY_MAX && (entry = readdir(folder)) != NULL; i++) {
+        if (!entry_stem(stem, directory, entry))
+            continue;
+        struct mc_segment_left left = stem_left(stem);
+        if (left.capacity <= capacity_max && left.capacity > best.capacity)
+            best = left;
+    }
+    if (lock >= 0)
+        lock_close(lock);
+    if (folder != NULL)
+        closedir(folder);
+    return best;
 }
 
 static int directory_use(struct mc_segment_file *file, const char *directory, const char *name, bool *taken_up)

@@ -20,7 +20,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define OPEN_NS 200000000ull
 #define STRIPE_BYTES (2u << 20) /* page tables are filled in such steps, at the first touch */
 #define COMMIT_BYTES                                                                                                   \
     (4u << 20) /* copies that long are committed before the next one starts, so that the owner works meanwhile */
@@ -211,7 +210,7 @@ static int shm_open_path(struct mc_engine *engine, const struct mc_endpoint *end
     struct shm_path *shm = calloc(1, sizeof(*shm));
     if (shm == NULL)
         return MC_ERR_NO_MEMORY;
-    uint64_t soon_ns = mc_clock_ns() + OPEN_NS;
+    uint64_t soon_ns = mc_clock_ns() + MC_CONNECT_NS;
     deadline_ns = deadline_ns < soon_ns ? deadline_ns : soon_ns;
     mc_path_init(&shm->path, &mc_transport_shm, engine, endpoint);
     pthread_mutex_init(&shm->send_lock, NULL);

@@ -33,6 +33,7 @@ struct batch { /* one mc_path_run */
     uint32_t *tables; /* of all jobs, or NULL */
     int error;        /* of the last lane that failed */
     bool reopened;
+    bool doubted;
 };
 
 /* ---- the pool ---- */
@@ -264,7 +265,7 @@ static void lanes_wait(struct batch *batch, bool busy)
     for (size_t i = 0; i < batch->lane_count; i++) {
         struct mc_tcp_lane *lane = batch->lanes[i];
         if (!mc_tcp_lane_is_idle(lane))
-            until_ns = earliest(until_ns, lane->progress_ns + MC_STALL_NS);
+            until_ns = earliest(until_ns, lane->progress_ns + (batch->doubted ? MC_STALL_NS : MC_DOUBT_NS));
         fds[i] =
             (struct pollfd){.fd = lane->fd, .events = (short)(POLLIN | (mc_tcp_lane_is_sending(lane) ? POLLOUT : 0))};
     }
@@ -288,6 +289,15 @@ static void lanes_wait(struct batch *batch, bool busy)
     }
 }
 
+/* Somebody who can ask the owner whether it lives may do so while we still wait. */
+static void batch_doubt(struct batch *batch)
+{
+    const struct mc_run *run = batch->motion.run;
+    if (!batch->doubted && run->doubt != NULL)
+        run->doubt(run->doubt_context);
+    batch->doubted = true;
+}
+
 /* Lanes on which nothing has moved for too long. */
 static void lanes_check(struct batch *batch)
 {
@@ -298,6 +308,8 @@ static void lanes_check(struct batch *batch)
             lane->progress_ns = now_ns;
         else if (now_ns > lane->progress_ns + MC_STALL_NS)
             lane_drop(batch, i - 1, MC_ERR_RPC_TIMEOUT);
+        else if (now_ns > lane->progress_ns + MC_DOUBT_NS)
+            batch_doubt(batch);
     }
 }
 

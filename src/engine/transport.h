@@ -57,6 +57,8 @@ struct mc_run { /* how a batch is run */
     uint64_t deadline_ns;
     void (*tick)(void *context); /* called at least every 100 ms while bytes move (lease renewal); may be NULL */
     void *context;
+    void (*doubt)(void *context); /* the owner has moved nothing for MC_DOUBT_NS; once a batch; may be NULL */
+    void *doubt_context;
     /* No master vouches for the places, 0 = one does. An owner that has ended must not be read from, nor one whose last
      * contact with a master is longer ago: its departure may have been acted upon. */
     uint32_t contact_age_max_ms;

@@ -1,6 +1,7 @@
 /* Probes: whether a segment that somebody complained about is to be offered. The first report of a failed transfer has
- * its owner pinged: without an answer in time the segment is suspect. A second reporter is believed at once, and the
- * segment rests for a while whatever the owner answers. A suspect is pinged again and again; a PONG brings it back. */
+ * its owner pinged: without an answer in time the segment is suspect. A doubt (code 0) has it pinged and says no more.
+ * A second reporter is believed at once, and the segment rests for a while whatever the owner answers. A suspect is
+ * pinged again and again; a PONG brings it back. */
 #include "master/state.h"
 
 static void unwatch(struct mc_segment *segment)
@@ -34,10 +35,15 @@ void mc_segment_report(struct mc_core *core, struct mc_connection *connection, c
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     struct mc_wire_suspect head;
     mc_wire_suspect_read(&reader, &head);
-    core->statistics.suspects++;
     struct mc_segment *segment = mc_segment_find(core, head.segment);
+    core->statistics.suspects += head.code != 0;
     if (segment == NULL)
         return;
+    if (head.code == 0) {
+        if (!segment->probing)
+            probe(core, segment);
+        return;
+    }
     bool fresh = segment->reporter != NULL && core->now_ms - segment->reported_ms < MC_REPORT_WINDOW_MS;
     if (fresh && segment->reporter == connection->member && segment->probing)
         return;

@@ -17,6 +17,9 @@
 #include <unistd.h>
 
 #define HEARTBEAT_MS 1000u
+#define BEATS_PER_TTL 6u       /* at half of client_ttl the master thinks us silent: one or two may be late or lost */
+#define HEARTBEAT_LEAST_MS 10u /* however short client_ttl is */
+#define PATIENCE_LEAST_MS 100u
 #define SILENT_MS 2000u       /* a heartbeat that is not answered by then: not healthy, though it may still be */
 #define SILENT_LAST_MS 3000u  /* nor then: a new connection is tried */
 #define ELECTION_BEAT_MS 500u /* where another may lead at once, a stopped leader is noticed sooner */
@@ -83,12 +86,23 @@ static void keeper_disconnect(struct mc_keeper *keeper)
     pthread_mutex_unlock(&keeper->lock);
 }
 
+static uint64_t clamp_ms(uint64_t value, uint64_t least, uint64_t most)
+{
+    return value < least ? least : value > most ? most : value;
+}
+
 /* How long a heartbeat may wait for its answer. */
 static uint64_t patience_ms(const struct mc_keeper *keeper)
 {
-    if (keeper->store->master.is_election)
-        return ELECTION_SILENT_MS;
-    return keeper->client_ttl_ms / 2 < SILENT_LAST_MS ? keeper->client_ttl_ms / 2 : SILENT_LAST_MS;
+    uint64_t most_ms = keeper->store->master.is_election ? ELECTION_SILENT_MS : SILENT_LAST_MS;
+    return clamp_ms(keeper->client_ttl_ms / 2, PATIENCE_LEAST_MS, most_ms);
+}
+
+/* From one heartbeat to the next, as the master of the moment needs it. */
+static uint64_t beat_ms(const struct mc_keeper *keeper)
+{
+    uint64_t most_ms = keeper->store->master.is_election ? ELECTION_BEAT_MS : HEARTBEAT_MS;
+    return clamp_ms(keeper->client_ttl_ms / BEATS_PER_TTL, HEARTBEAT_LEAST_MS, most_ms);
 }
 
 /* One heartbeat and its answer. */
@@ -165,7 +179,6 @@ static void *keeper_main(void *argument)
     struct mc_keeper *keeper = argument;
     struct mc_buffer out = {0}, in = {0};
     uint64_t retry_ms = RETRY_FIRST_MS;
-    uint64_t beat_ms = keeper->store->master.is_election ? ELECTION_BEAT_MS : HEARTBEAT_MS;
     for (bool stop = false; !stop;) {
         int rc = 0;
         if (atomic_load(&keeper->fd) < 0)
@@ -185,7 +198,7 @@ static void *keeper_main(void *argument)
         }
         retry_ms = rc == 0 ? RETRY_FIRST_MS : retry_ms * 2 > RETRY_LAST_MS ? RETRY_LAST_MS : retry_ms * 2;
         /* Half of the wait is random, so that thousands of clients do not come back in step. */
-        stop = keeper_sleep(keeper, rc == 0 ? beat_ms : retry_ms / 2 + mc_random_u64() % (retry_ms / 2 + 1));
+        stop = keeper_sleep(keeper, rc == 0 ? beat_ms(keeper) : retry_ms / 2 + mc_random_u64() % (retry_ms / 2 + 1));
     }
     mc_buffer_free(&in);
     mc_buffer_free(&out);

@@ -1,6 +1,8 @@
 /* Transfers by segment. */
 #include "store/move.h"
 
+#include "env/clock.h"
+
 static void write_live(struct mc_buffer *out, struct mc_transfer **group, size_t count)
 {
     for (size_t at = 0; at < count;) {
@@ -33,6 +35,19 @@ static int path_failure(struct mc_transfer **group, size_t count)
     return 0;
 }
 
+struct doubted {
+    struct mc_link *link;
+    uint32_t segment;
+};
+
+/* One way, and not worth any wait. */
+static void doubt(void *context)
+{
+    const struct doubted *doubted = context;
+    mc_store_suspect(doubted->link, doubted->segment, 0);
+    (void)mc_link_send(doubted->link, mc_clock_ns() + 1000000ull);
+}
+
 static void move_group(struct mc_store *store, struct mc_link *link, uint64_t epoch, struct mc_transfer **group,
                        size_t count, const struct mc_run *run, struct mc_buffer *live)
 {
@@ -56,7 +71,13 @@ static void move_group(struct mc_store *store, struct mc_link *link, uint64_t ep
             group[i]->result = MC_ERR_TRANSFER_FAIL;
         return;
     }
-    path->transport->run(path, group, count, run);
+    struct doubted doubted = {link, segment};
+    struct mc_run own = *run;
+    if (link != NULL) {
+        own.doubt = doubt;
+        own.doubt_context = &doubted;
+    }
+    path->transport->run(path, group, count, &own);
     rc = path_failure(group, count);
     if (rc < 0)
         mc_store_report(store, link, epoch, segment, path, rc);

@@ -501,7 +501,8 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
         advertise = seen_host;
     }
     mc_memory_limits_read(&limits);
-    uint64_t capacity = mc_memory_capacity(store->segment_size, &limits, &reason);
+    const char *data_dir = asked->data_dir != NULL ? asked->data_dir : getenv("MC_DATA_DIR");
+    uint64_t capacity = mc_memory_capacity_in(data_dir, store->segment_size, &limits, &reason);
     if (reason != NULL)
         mc_log(WARNING, "global_segment_size %" PRIu64 " is limited to %" PRIu64 " bytes by %s", store->segment_size,
                capacity, reason);
@@ -517,7 +518,7 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
                                      .port = port,
                                      .unix_allowed = (allowed & MC_PATH_SHM) != 0,
                                      .capacity = capacity,
-                                     .data_dir = asked->data_dir != NULL ? asked->data_dir : getenv("MC_DATA_DIR"),
+                                     .data_dir = data_dir,
                                      .drop_on_close = asked->drop_on_close};
     int rc = mc_owner_create(&config, &owner);
     if (rc < 0)

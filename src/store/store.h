@@ -24,7 +24,7 @@
 #define MC_REGISTERED_MAX 65536u /* registered buffers */
 #define MC_SHUNNED_MAX 64u       /* segments hidden after a failed transfer */
 #define MC_SHUN_MS 1000u         /* so long */
-#define MC_PATH_OPEN_MS 400u     /* to connect to a store node and exchange hellos */
+#define MC_PATH_OPEN_MS 150u     /* to connect to a store node and exchange hellos */
 #define MC_COMMIT_WAIT_MS 100u   /* an owner that has not confirmed by then: the put is placed again */
 #define MC_CALL_TIMEOUT_MS_DEFAULT 5000u
 #define MC_BYTES_PER_SECOND_ASSUMED (64u << 20) /* a call's deadline grows by a second for so many bytes */

@@ -47,6 +47,13 @@ class Report:
         if len(self.violations) < SHOWN_MAX:
             self.violations.append(Violation(kind, key, text, operations))
 
+    def take(self, other):
+        """Adds what was found about other keys."""
+        self.violations += other.violations[:max(SHOWN_MAX - len(self.violations), 0)]
+        self.count += other.count
+        self.operations += other.operations
+        self.keys += other.keys
+
     def __str__(self):
         lines = [f"{self.operations} operations on {self.keys} keys, {self.count} violations"]
         for violation in self.violations:

@@ -32,7 +32,12 @@ TOLERANCE_MS = 10
 RECOVER_S = 20.0  # everything must work again so long after the last fault, whatever it was
 LATE_S = 60.0     # a failed or killed put takes effect not later than this
 START_S = 30.0
+JUDGED_AT_ONCE = 4  # keys
 READY_LINE_MAX = 1 << 16
+
+
+class Stopped(Exception):
+    """Somebody wants an end, and the verdict on what there is."""
 
 
 def now():
@@ -216,6 +221,12 @@ class Node(Process):
         self.segment = wait_for(ready, START_S, f"'node ready' of {self.name}")
 
 
+def instrumented():
+    """Of a worker: Python is not built with the sanitizer that our libraries may be built with, so its runtime goes in first."""
+    preload = os.environ.get("MC_FAULT_PRELOAD")
+    return {"LD_PRELOAD": preload} if preload else {}
+
+
 class Client(Process):
     """A load worker. Every incarnation is a client of its own in the history."""
     kind = "client"
@@ -233,6 +244,9 @@ class Client(Process):
         return [sys.executable, "-B", HERE / "worker.py", "load", "--master", self.cluster.master_address, "--host", self.host.address,
                 "--client", number, "--seed", f"{self.cluster.seed}-{number}", "--keys", self.cluster.keys, "--segment", self.segment_bytes,
                 "--rate", self.cluster.rate, "--slow_ms", CALL_MS, "--history", path]
+
+    def environment(self):
+        return instrumented()
 
     def ended(self):
         if self.incarnations:
@@ -258,7 +272,7 @@ class Keeper(Process):
     def start(self):
         with open(self.log, "ab") as log:
             self.child = self.host.popen(self.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                                         env={**os.environ, **self.cluster.environment})
+                                         env={**os.environ, **self.cluster.environment, **instrumented()})
         return self
 
     def _line(self, seconds):
@@ -567,6 +581,13 @@ class Trial:
         self.problems = []
         self.recoveries = []
         self.absent_removes_prove = True
+        self.ending = self.stopped = False
+
+    def stop(self, *_):
+        """Of a signal: the faults end here, once; what comes after is not disturbed."""
+        if not self.ending:
+            self.ending = self.stopped = True
+            raise Stopped
 
     def say(self, text):
         if not self.quiet:
@@ -631,9 +652,13 @@ class Trial:
                 self.round(keep)
                 self.check_alive()
             self.finale(keep)
+        except Stopped:
+            self.say("told to stop: judging what there is")
+            self.cluster.network.heal()
         except (TimeoutError, RuntimeError, OSError) as error:
             self.problems.append(str(error))
         finally:
+            self.ending = True
             noise.end()
             for client in self.cluster.clients:
                 if client.alive():
@@ -697,30 +722,38 @@ class Trial:
                 late.append((excess / 1e6, o))
         return late
 
+    def judge(self, files, died):
+        """A few keys at a time: the operations of an hour would not fit into memory at once, and keys have nothing to do with each other."""
+        whole = checker.Report()
+        for first in range(0, self.cluster.keys, JUDGED_AT_ONCE):
+            keys = range(first, first + JUDGED_AT_ONCE)
+            own = (o for number, path, _, _ in files for o in history.records(path, number, keys))
+            whole.take(checker.check(own, absent_removes_prove=self.absent_removes_prove, late_ns=int(LATE_S * 1e9), died=died))
+        return whole
+
     def verdict(self, noise, keep):
-        operations, died, late, codes, slowest = [], {}, [], Counter(), 0.0
-        for client in self.cluster.clients:
-            for number, path, stops, death in client.incarnations:
-                if not path.exists():
+        late, codes, slowest, unended = [], Counter(), 0.0, 0
+        files = [incarnation for client in self.cluster.clients for incarnation in client.incarnations if incarnation[1].exists()]
+        died = {number: death for number, _, _, death in files if death is not None}
+        for number, path, stops, _ in files:
+            late += self.overdue(history.records(path, number), stops, noise)
+            for o in history.records(path, number):
+                if o.returned is None:
+                    unended += 1
                     continue
-                own = history.read(path, number)
-                operations += own
-                if death is not None:
-                    died[number] = death
-                late += self.overdue(own, stops, noise)
-                codes.update((history.NAMES[o.operation], o.code if o.code < 0 else "ok") for o in own if o.returned is not None)
-                slowest = max([slowest] + [(o.returned - o.invoked) / 1e6 for o in own if o.returned is not None and not stops])
-        report = checker.check(operations, absent_removes_prove=self.absent_removes_prove, late_ns=int(LATE_S * 1e9), died=died)
+                codes[history.NAMES[o.operation], o.code if o.code < 0 else "ok"] += 1
+                slowest = slowest if stops else max(slowest, (o.returned - o.invoked) / 1e6)
+        report = self.judge(files, died)
         recoveries = sorted(self.recoveries, reverse=True)
         result = {
             "seed": self.cluster.seed, "minutes": self.minutes, "operations": report.operations, "clients": self.cluster.clients_made,
-            "unended": sum(o.returned is None for o in operations),
+            "unended": unended, "stopped early": self.stopped,
             "faults": dict(self.faults), "fault count": sum(self.faults.values()),
             "violations": report.count, "late calls": len(late), "slowest call ms": slowest, "worst wait of a sleeper ms": noise.worst() / 1e6,
             "kept keys lost": keep.lost["unlawful"] if keep else None, "kept keys lost, allowed": keep.lost["lawful"] if keep else None,
             "slowest recovery s": recoveries[0][0] if recoveries else None, "slowest recovery": recoveries[0][1] if recoveries else None,
             "codes": {f"{name} {code}": count for (name, code), count in sorted(codes.items(), key=str)},
-            "problems": self.problems + (keep.wrong if keep else []) + ([] if operations else ["no operations"]),
+            "problems": self.problems + (keep.wrong if keep else []) + ([] if report.operations else ["no operations"]),
         }
         self.report, self.late = report, late
         result["good"] = not (report.count or late or result["problems"] or not self.faults)

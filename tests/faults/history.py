@@ -57,9 +57,8 @@ class Writer:
         return now - struct.unpack_from("<Q", self.map, at)[0]
 
 
-def read(path, client=0):
-    """All valid records of a file, in the order of their invocation. `returned` is None for a call that never did."""
-    operations = []
+def records(path, client=0, keys=None):
+    """The valid records of a file (of these keys), in the order of their invocation. `returned` is None for a call that never did."""
     with open(path, "rb") as file:
         data = file.read()
     for invoked, returned, value, code, noise, key, operation in RECORD.iter_unpack(data[:len(data) // SIZE * SIZE]):
@@ -67,5 +66,9 @@ def read(path, client=0):
             if operation == 0:
                 break
             continue
-        operations.append(Operation(invoked, returned or None, value, code, noise, key, operation, client))
-    return operations
+        if keys is None or key in keys:
+            yield Operation(invoked, returned or None, value, code, noise, key, operation, client)
+
+
+def read(path, client=0):
+    return list(records(path, client))

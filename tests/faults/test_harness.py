@@ -1,12 +1,18 @@
 """The parts of the harness that judge: bytes, deadlines, and what a fault may cost."""
 import ctypes
+import json
+import pathlib
+import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 import harness
+import history
 import worker
-from history import GET, Operation
+from history import GET, PUT, REMOVE, Operation
 
 MS = 1_000_000
 
@@ -106,3 +112,36 @@ def test_what_a_fault_may_cost():
     assert keep(True, one).may_lose(1, [fault("leave", "node", segment="a:1")])
     assert keep(True, ["10.77.0.9:5"]).may_lose(1, [fault("kill", "client")])
     assert not keep(True, one).may_lose(1, [fault("kill", "client")])
+
+
+def test_keys_are_judged_a_few_at_a_time(tmp_path):
+    """With more keys than are judged at once: what is wrong with the last one is found, and everything is counted once."""
+    keys = harness.JUDGED_AT_ONCE * 2 + 1
+    writer = history.Writer(tmp_path / "h")
+    for key in range(keys):
+        for operation, code in ((PUT, 0), (GET, 100), (REMOVE, 0)):
+            writer.done(writer.invoke(operation, key, key + 1), code, key + 1)
+    writer.done(writer.invoke(GET, keys - 1), 100, keys)  # removed, and read again
+    trial = SimpleNamespace(cluster=SimpleNamespace(keys=keys), absent_removes_prove=True)
+    report = harness.Trial.judge(trial, [[1, tmp_path / "h", [], None]], {})
+    assert (report.operations, report.keys, report.count) == (3 * keys + 1, keys, 1)
+    assert report.violations[0].key == keys - 1
+
+
+@pytest.mark.timeout(120)
+def test_a_run_that_is_stopped_gives_its_verdict(tmp_path):
+    run = pathlib.Path(harness.HERE) / "run.py"
+    process = subprocess.Popen([sys.executable, "-B", str(run), "--minutes", "10", "--seed", "3", "--masters", "1", "--json", str(tmp_path / "r")],
+                               stdout=subprocess.PIPE, text=True)
+    try:
+        for line in process.stdout:
+            if "all well after" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        said = process.stdout.read()
+        assert process.wait(60) == 0, said
+    finally:
+        process.kill()
+    result = json.loads((tmp_path / "r").read_text())
+    assert result["stopped early"] and result["operations"] > 0 and result["violations"] == 0
+    assert "faults: good" in said

@@ -257,12 +257,17 @@ static int state_of(struct world *world, uint32_t number)
     return segment.state;
 }
 
-static void complain(struct world *world, uint64_t from, uint32_t segment)
+static void report(struct world *world, uint64_t from, uint32_t segment, int code)
 {
-    struct mc_wire_suspect head = {.segment = segment, .code = MC_ERR_TRANSFER_FAIL};
+    struct mc_wire_suspect head = {.segment = segment, .code = code};
     size_t frame = world_begin(world, MC_MESSAGE_SUSPECT, 0);
     mc_wire_suspect_write(&world->frame, &head);
     world_send(world, from, frame);
+}
+
+static void complain(struct world *world, uint64_t from, uint32_t segment)
+{
+    report(world, from, segment, MC_ERR_TRANSFER_FAIL);
 }
 
 /* The number of the PING that must be there; 0 when none is. */
@@ -319,6 +324,36 @@ static void ordering_client_reports(void **state)
     complain(&world, two, 4711);
     mc_core_statistics(world.core, &statistics);
     assert_int_equal(statistics.suspects, 5);
+    world_close_all(&world);
+}
+
+static void test_doubts_only_ask(void **state)
+{
+    struct world world;
+    struct mc_core_statistics statistics;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1), two = world_join(&world, MC_ROLE_CALL, 7, 1);
+    report(&world, one, store.segment, 0);
+    uint64_t ping = pinged(&world, store.owner);
+    assert_int_not_equal(ping, 0);
+    report(&world, two, store.segment, 0);
+    report(&world, one, store.segment, 0);
+    report(&world, two, 4711, 0);
+    assert_int_equal(pinged(&world, store.owner), 0); /* once */
+    assert_int_equal(state_of(&world, store.segment), 0);
+    answer_ping(&world, store.owner, ping);
+    world_pass(&world, 300);
+    assert_int_equal(state_of(&world, store.segment), 0);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.suspects, 0);
+    /* Nor does a doubt make the next complaint one of a second reporter. */
+    report(&world, one, store.segment, 0);
+    complain(&world, two, store.segment);
+    assert_int_equal(state_of(&world, store.segment), 0);
+    world_pass(&world, 100); /* nobody answers */
+    assert_int_equal(state_of(&world, store.segment), 1);
     world_close_all(&world);
 }
 
@@ -537,6 +572,7 @@ int main(void)
         cmocka_unit_test(ordering_owner_gap),
         cmocka_unit_test(ordering_gone_is_swept_in_slices),
         cmocka_unit_test(ordering_client_reports),
+        cmocka_unit_test(test_doubts_only_ask),
         cmocka_unit_test(test_probe_without_answer),
         cmocka_unit_test(test_mount_codes),
         cmocka_unit_test(test_segment_is_described),

@@ -50,6 +50,45 @@ static struct mc_segment_memory *open_named(const char *name, uint64_t capacity,
     return memory;
 }
 
+static void test_what_is_left_is_room(void **state)
+{
+    const char *reason;
+    struct mc_segment_memory *memory = open_named("a", CAPACITY, false);
+    (void)state;
+    assert_int_equal(mc_segment_left_behind(directory, UINT64_MAX - 1).capacity, 0); /* its process lives */
+    mc_segment_memory_release(memory);
+    assert_int_equal(mc_segment_left_behind(directory, UINT64_MAX - 1).capacity, CAPACITY);
+    assert_int_equal(mc_segment_left_behind(directory, CAPACITY).capacity, CAPACITY);
+    assert_true(mc_segment_left_behind(directory, CAPACITY).bytes <= 2 * CAPACITY);
+    assert_int_equal(mc_segment_left_behind(directory, CAPACITY - 1).capacity, 0);
+    assert_int_equal(mc_segment_left_behind("/nowhere", CAPACITY).capacity, 0);
+    memory = open_named("b", CAPACITY, false);
+    assert_int_equal(mc_segment_left_behind(directory, CAPACITY).capacity, 0); /* the same one, taken up again */
+    mc_segment_memory_release(memory);
+
+    /* A segment of 8 of 10 was populated: 2 are left. */
+    struct mc_memory_limits limits = {.machine_available = 2 * MIB};
+    struct mc_segment_left left = {8 * MIB, 8 * MIB}, none = {0, 0};
+    assert_int_equal(mc_memory_capacity_with(&left, 8 * MIB, &limits, &reason), 8 * MIB);
+    assert_null(reason);
+    assert_true(mc_memory_capacity_with(&none, 8 * MIB, &limits, &reason) < 2 * MIB);
+    assert_non_null(reason);
+    limits.machine_available = MIB / 2; /* a tenth would stay free, but it is there already */
+    assert_int_equal(mc_memory_capacity_with(&left, 8 * MIB, &limits, &reason), 8 * MIB);
+    assert_null(reason);
+    /* It was limited at its first start: the same size again, though the limit is a little another now. */
+    limits.machine_available = 3 * MIB;
+    assert_int_equal(mc_memory_capacity_with(&left, 50 * MIB, &limits, &reason), 8 * MIB);
+    assert_non_null(reason);
+    limits.machine_available = 30 * MIB; /* far more could be had */
+    assert_true(mc_memory_capacity_with(&left, 50 * MIB, &limits, &reason) > 30 * MIB);
+    /* The limit of a group counts it as well. */
+    limits = (struct mc_memory_limits){.cgroup_limit = 10 * MIB, .cgroup_used = 9 * MIB};
+    assert_int_equal(mc_memory_capacity_with(&left, 8 * MIB, &limits, &reason), 8 * MIB);
+    left.bytes = 2 * MIB; /* most of it was never populated, and there is no room for that now */
+    assert_true(mc_memory_capacity_with(&left, 8 * MIB, &limits, &reason) < 3 * MIB);
+}
+
 static void populate(struct mc_segment_memory *memory)
 {
     assert_int_equal(mc_segment_memory_populate(memory, NULL, NULL), 0);
@@ -558,10 +597,21 @@ int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        TEST(test_taken_up),  TEST(test_other_capacity), TEST(test_header_flipped), TEST(test_header_foreign),
-        TEST(test_cut_short), TEST(test_holes),          TEST(test_slots_flipped),  TEST(test_overlap),
-        TEST(test_epoch),     TEST(test_verify),         TEST(test_two_processes),  TEST(test_fallback),
-        TEST(test_links),     TEST(test_no_room),
+        TEST(test_what_is_left_is_room),
+        TEST(test_taken_up),
+        TEST(test_other_capacity),
+        TEST(test_header_flipped),
+        TEST(test_header_foreign),
+        TEST(test_cut_short),
+        TEST(test_holes),
+        TEST(test_slots_flipped),
+        TEST(test_overlap),
+        TEST(test_epoch),
+        TEST(test_verify),
+        TEST(test_two_processes),
+        TEST(test_fallback),
+        TEST(test_links),
+        TEST(test_no_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

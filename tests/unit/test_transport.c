@@ -753,7 +753,7 @@ static void tcp_peer_stopped(void **state)
         assert_int_equal(mover.result, MC_ERR_RPC_TIMEOUT);
         /* What was in the kernel's buffers moves on for a while; and either side may have lacked a processor. */
         assert_true(took_ns >= MC_STALL_NS / 2 && took_ns < MC_STALL_NS + 1000000000u);
-        assert_true(atomic_load(&mover.ticks) >= 4); /* the lease went on being renewed */
+        assert_true(atomic_load(&mover.ticks) >= 2); /* the lease went on being renewed */
     }
 }
 
