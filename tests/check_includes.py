@@ -19,7 +19,8 @@ ALLOWED = {
     "master": ("base", "env", "wire", "engine", "web"),
     "store": ("base", "env", "wire", "engine"),
     "web": (),
-    "cmd": ("base", "env", "wire", "engine", "master", "store"),
+    "service": ("base", "env"),  # and the store by its public header alone
+    "cmd": ("base", "env", "wire", "engine", "master", "store", "service"),
     "python": ("base", "env", "store"),
 }
 # The master's core is pure: no socket, clock, thread or file, so not all of the rooms below it.

@@ -206,7 +206,8 @@ static bool is_ours(const struct mc_http *http, int fd, uint32_t *idle_ms)
         return false;
     uint16_t port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
                                                       : ((struct sockaddr_in *)&bound)->sin_port);
-    if (port != http->metrics_port && (http->metadata_http == NULL || port != http->metadata_port))
+    if ((http->admin_http == NULL || port != http->metrics_port) &&
+        (http->metadata_http == NULL || port != http->metadata_port))
         return false;
     if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listener, &size) != 0 || is_listener != 0 ||
         getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &info_size) != 0)
@@ -309,25 +310,27 @@ int mc_http_create(struct mc_server *server, const struct mc_master_config *conf
     http->metrics_port = config->metrics_port;
     http->metadata_port = config->metadata_port;
     snprintf(http->metadata_host, sizeof(http->metadata_host), "%s", config->metadata_host);
-    rc = open_port(config->metrics_host, &http->metrics_port, "metrics_port", &admin_fd, error, error_size);
+    rc = server == NULL
+             ? 0
+             : open_port(config->metrics_host, &http->metrics_port, "metrics_port", &admin_fd, error, error_size);
     if (rc == 0 && config->metadata_enabled)
-        rc = open_port(config->metadata_host, &http->metadata_port, "http_metadata_server_port", &metadata_fd, error,
-                       error_size);
+        rc = open_port(config->metadata_host, &http->metadata_port,
+                       server == NULL ? "port" : "http_metadata_server_port", &metadata_fd, error, error_size);
     if (rc < 0)
         goto fail;
     rc = MC_ERR_NO_MEMORY;
     snprintf(error, error_size, "the HTTP servers cannot be set up: %s", mc_error_text(rc));
     http->base = event_base_new();
     http->stop_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    http->admin = mc_admin_create(server, config);
+    http->admin = server == NULL ? NULL : mc_admin_create(server, config);
     http->metadata = mc_metadata_create();
-    if (http->base == NULL || http->stop_fd < 0 || http->admin == NULL || http->metadata == NULL)
+    if (http->base == NULL || http->stop_fd < 0 || (http->admin == NULL) != (server == NULL) || http->metadata == NULL)
         goto fail;
     http->stop_event = event_new(http->base, http->stop_fd, EV_READ, on_stop, http);
     if (http->stop_event == NULL || event_add(http->stop_event, NULL) != 0)
         goto fail;
-    http->admin_http = create_server(http, admin_fd, mc_admin_handle, http->admin);
-    if (http->admin_http == NULL)
+    http->admin_http = admin_fd < 0 ? NULL : create_server(http, admin_fd, mc_admin_handle, http->admin);
+    if (admin_fd >= 0 && http->admin_http == NULL)
         goto fail;
     admin_fd = -1;
     http->metadata_http = metadata_fd < 0 ? NULL : create_server(http, metadata_fd, mc_metadata_handle, http->metadata);
@@ -349,8 +352,10 @@ int mc_http_start(struct mc_http *http)
     if (mc_thread_start(&http->thread, "mc-http", run, http) != 0)
         return MC_ERR_INTERNAL_ERROR;
     http->is_running = true;
-    mc_log(INFO, "HTTP metrics server started on port %u", (unsigned)http->metrics_port);
-    mc_log(INFO, "Master admin server started on port %u", (unsigned)http->metrics_port);
+    if (http->admin_http != NULL) {
+        mc_log(INFO, "HTTP metrics server started on port %u", (unsigned)http->metrics_port);
+        mc_log(INFO, "Master admin server started on port %u", (unsigned)http->metrics_port);
+    }
     if (http->metadata_http != NULL)
         mc_log(INFO, "HTTP metadata server started on %s:%u", http->metadata_host, (unsigned)http->metadata_port);
     return 0;

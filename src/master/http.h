@@ -20,7 +20,8 @@
 
 struct mc_http;
 
-/* Listens on the ports of config and prepares everything. 0, or negative with a line in error. */
+/* Listens on the ports of config and prepares everything. server NULL: a metadata server alone, without a master. 0, or
+ * negative with a line in error. */
 int mc_http_create(struct mc_server *server, const struct mc_master_config *config, struct mc_http **http, char *error,
                    size_t error_size);
 /* Starts the thread, and says so in the log. 0 or negative. */

@@ -98,10 +98,24 @@ static void drop(struct mc_metadata *metadata, struct entry **link)
     free(entry);
 }
 
+/* Blanks around a key are none of it. */
+static void trim(struct mc_buffer *key)
+{
+    static const char blanks[] = " \t\r\n\v\f";
+    size_t start = 0;
+    while (key->length > 0 && memchr(blanks, key->data[key->length - 1], sizeof(blanks) - 1) != NULL)
+        key->length--;
+    while (start < key->length && memchr(blanks, key->data[start], sizeof(blanks) - 1) != NULL)
+        start++;
+    mc_buffer_consume(key, start);
+}
+
 /* The key of the request; false after having answered. */
 static bool take_key(struct evhttp_request *request, struct mc_buffer *key)
 {
-    if (!mc_http_parameter(request, "key", key) || key->length == 0) {
+    bool is_there = mc_http_parameter(request, "key", key);
+    trim(key);
+    if (!is_there || key->length == 0) {
         mc_http_reply_text(request, 400, MC_HTTP_TEXT,
                            "Missing key parameter. The metadata server is serving; use /metadata?key=...");
         mc_buffer_free(key);

@@ -237,6 +237,17 @@ static int32_t remove_one(struct mc_core *core, struct mc_span key, bool force, 
     return 0;
 }
 
+/* Nothing would be removed, and nothing is said to be absent. */
+static bool all_stay(const struct mc_core *core, const struct mc_span *keys, uint32_t count, bool force)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const struct mc_object *object = mc_object_find(core, keys[i]);
+        if (object == NULL || (object->visible && (force || core->now_ms >= object->lease_until_ms)))
+            return false;
+    }
+    return true;
+}
+
 void mc_request_remove(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
@@ -244,7 +255,7 @@ void mc_request_remove(struct mc_core *core, struct mc_connection *connection, c
     struct mc_wire_remove head;
     mc_wire_remove_read(&reader, &head);
     uint32_t count = read_keys(&reader, keys);
-    if (mc_recover_unsettled(core)) {
+    if (mc_recover_unsettled(core) && !all_stay(core, keys, count, head.force != 0)) {
         /* The key, or a second replica of it, may lie in a segment that we have not met. */
         mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
         return;

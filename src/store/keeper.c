@@ -32,6 +32,7 @@ struct mc_keeper {
     pthread_t thread;
     pthread_mutex_t lock; /* guards stop and woken; held for no longer than it takes to look */
     pthread_cond_t changed;
+    _Atomic uint64_t until_ns; /* tries to connect end by then: the deadline of the open, until it has succeeded */
     bool stop, woken;
     _Atomic int fd;
     _Atomic bool healthy;
@@ -182,7 +183,7 @@ static void *keeper_main(void *argument)
     for (bool stop = false; !stop;) {
         int rc = 0;
         if (atomic_load(&keeper->fd) < 0)
-            rc = keeper_connect(keeper, UINT64_MAX);
+            rc = keeper_connect(keeper, atomic_load(&keeper->until_ns));
         if (rc == 0)
             rc = heartbeat(keeper, &out, &in);
         bool was_healthy = atomic_exchange(&keeper->healthy, rc == 0);
@@ -212,6 +213,7 @@ int mc_keeper_start(struct mc_store *store, uint64_t deadline_ns, struct mc_keep
         return MC_ERR_NO_MEMORY;
     keeper->store = store;
     keeper->healthy = true;
+    atomic_store(&keeper->until_ns, deadline_ns);
     atomic_store(&keeper->fd, -1);
     mc_monitor_init(&keeper->lock, &keeper->changed);
 
@@ -254,6 +256,11 @@ uint16_t mc_keeper_local_port(const struct mc_keeper *keeper)
 bool mc_keeper_healthy(const struct mc_keeper *keeper)
 {
     return atomic_load(&keeper->healthy);
+}
+
+void mc_keeper_settle(struct mc_keeper *keeper)
+{
+    atomic_store(&keeper->until_ns, UINT64_MAX);
 }
 
 void mc_keeper_wake(struct mc_keeper *keeper)

@@ -592,6 +592,7 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
         if (rc < 0)
             goto fail_keeper;
     }
+    mc_keeper_settle(store->keeper);
     registry_add(store);
     *made = store;
     return 0;

@@ -130,7 +130,10 @@ def test_environment():
     for path in (SOURCE / "src").rglob("*.c"):
         used.update(re.findall(r'\bgetenv\("(\w+)"\)', path.read_text()))
     assert len(used) > 5
-    same([names(cells[0])[0] for cells in rows(section(document("docs/commands.md"), "Environment"))], used, "environment variables")
+    text = document("docs/commands.md")
+    written = [names(cells[0])[0] for cells in rows(section(text, "Environment"))]
+    settings = re.findall(r"`(MOONCAKE_\w+)`", text)  # of the store service, in a table of its own
+    same(written, {name for name in used if name not in settings}, "environment variables")
 
 
 def test_messages():

@@ -347,6 +347,31 @@ static void test_remove_before_all_is_known(void **state)
     finish(&world, a, b);
 }
 
+/* What stays is said at once, also by a young master: that acknowledges nothing. */
+static void test_young_master_says_what_stays(void **state)
+{
+    struct world world;
+    int32_t codes[2] = {1, 1};
+    const char *keys[2] = {"k", "absent"};
+    (void)state;
+    world_start(&world, 3, NULL);
+    crash(&world, 9, 10);
+    struct fake_owner *a = fake(5);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+    assert_int_equal(found(&world, a, "k"), SMALL); /* and leases it */
+    world_remove_send(&world, a->call, keys, 1, false);
+    assert_true(world_remove_answer(&world, a->call, codes, 1));
+    assert_int_equal(codes[0], MC_ERR_OBJECT_HAS_LEASE);
+    world_remove_send(&world, a->call, keys, 2, false);
+    assert_true(world_remove_answer(&world, a->call, codes, 2));
+    assert_int_equal(codes[0], MC_ERR_BUSY);
+    world_remove_send(&world, a->call, keys, 1, true);
+    assert_true(world_remove_answer(&world, a->call, codes, 1));
+    assert_int_equal(codes[0], MC_ERR_BUSY);
+    finish(&world, a, NULL);
+}
+
 static void test_remove_all_while_away(void **state)
 {
     struct world world;
@@ -772,6 +797,7 @@ int main(void)
         cmocka_unit_test(test_reports_after_a_takeover),
         cmocka_unit_test(test_put_before_the_segments_are_back),
         cmocka_unit_test(test_remove_before_all_is_known),
+        cmocka_unit_test(test_young_master_says_what_stays),
         cmocka_unit_test(test_remove_all_while_away),
         cmocka_unit_test(test_after_the_window),
         cmocka_unit_test(test_evidence),

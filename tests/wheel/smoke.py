@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 
 
 def find_master():
@@ -19,20 +21,57 @@ def find_master():
     return found
 
 
-def start_master(command):
+def start(what, arguments, pattern, environment=None):
     """Returns (process, port); the port is chosen by the kernel and read from the log line that users look for."""
-    process = subprocess.Popen([command, "--rpc_port=0", "--metrics_port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     watchdog = threading.Timer(10, process.kill)
     watchdog.start()
     seen = []
     for line in process.stdout:
         seen.append(line)
-        match = re.search(r"Master service started on port (\d+)", line)
+        match = re.search(pattern, line)
         if match:
             watchdog.cancel()
             threading.Thread(target=process.stdout.read, daemon=True).start()
             return process, int(match.group(1))
-    raise AssertionError("no master after 10 s:\n" + "".join(seen))
+    raise AssertionError(f"no {what} after 10 s:\n" + "".join(seen))
+
+
+def stop(process):
+    process.send_signal(signal.SIGTERM)
+    code = process.wait(timeout=10)
+    assert code == 0, f"{process.args} ended with {code}"
+
+
+def call(method, url, body=None):
+    with urllib.request.urlopen(urllib.request.Request(url, data=body, method=method), timeout=10) as reply:
+        return reply.read()
+
+
+def serve(master_port):
+    """The modules that documents name; each becomes its native command, which it finds without PATH."""
+    environment = {"MOONCAKE_MASTER": f"127.0.0.1:{master_port}", "MOONCAKE_GLOBAL_SEGMENT_SIZE": "64mb"}
+    service, port = start("store service", [sys.executable, "-I", "-m", "mooncake.mooncake_store_service", "--port", "0"], r"REST API started on port (\d+)", environment)
+    metadata, metadata_port = start("metadata server", [sys.executable, "-I", "-m", "mooncake.http_metadata_server", "--port", "0", "--host", "127.0.0.1"],
+                                    r"HTTP metadata server started on \S+:(\d+)", {})
+    try:
+        end = time.monotonic() + 10
+        while True:
+            try:
+                assert call("PUT", f"http://127.0.0.1:{port}/api/put", b'{"key": "k", "value": "v"}') == b'{"status": "success"}'
+                break
+            except urllib.error.HTTPError as error:
+                assert error.code == 500 and time.monotonic() < end, error  # no room yet
+                time.sleep(0.05)
+        assert call("GET", f"http://127.0.0.1:{port}/api/get/k") == b"v"
+        call("PUT", f"http://127.0.0.1:{metadata_port}/metadata?key=a", b"1")
+        assert call("GET", f"http://127.0.0.1:{metadata_port}/metadata?key=a") == b"1"
+        stop(service)
+        stop(metadata)
+    finally:
+        for process in (service, metadata):
+            process.kill()
+            process.wait()
 
 
 def put_and_get(port):
@@ -62,9 +101,10 @@ def main():
     command = find_master()
     said = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
     assert version.split("+")[0] in said, (version, said)
-    process, port = start_master(command)
+    process, port = start("master", [command, "--rpc_port=0", "--metrics_port=0"], r"Master service started on port (\d+)")
     try:
         put_and_get(port)
+        serve(port)
         process.send_signal(signal.SIGTERM)
         code = process.wait(timeout=2)
         assert code == 0, f"mooncake_master ended with {code}"

@@ -19,7 +19,7 @@ package=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("pla
 
 # Only what every glibc system has. Versions are printed: the newest symbol decides on which systems the wheel runs.
 newest=$(
-    for binary in "$venv"/bin/mooncake_* $(find "$package" -name '*.so'); do
+    for binary in "$venv"/bin/mooncake_* "$venv"/bin/mc_* $(find "$package" -name '*.so'); do
         needed=$(readelf -d "$binary" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
         for library in $needed; do
             case $library in
