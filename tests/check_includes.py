@@ -18,9 +18,10 @@ ALLOWED = {
     "engine": ("base", "env", "wire"),
     "master": ("base", "env", "wire", "engine", "web"),
     "store": ("base", "env", "wire", "engine"),
+    "proxy": ("base", "env"),
     "web": (),
     "service": ("base", "env"),  # and the store by its public header alone
-    "cmd": ("base", "env", "wire", "engine", "master", "store", "service"),
+    "cmd": ("base", "env", "wire", "engine", "master", "store", "service", "proxy"),
     "python": ("base", "env", "store"),
 }
 # The master's core is pure: no socket, clock, thread or file, so not all of the rooms below it.

@@ -1,0 +1,423 @@
+/* The proxy's own paths: one table of routes. What is in none of them and looks like an engine's path goes to a decode
+ * instance. */
+#include "proxy/proxy.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+
+#define JSON_TYPE "application/json"
+#define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
+
+static const char *const role_names[] = {"prefill", "decode"};
+
+/* FastAPI's form of an error, which users of the original's admin calls know. */
+static void reply_detail(struct mc_client *client, int status, const char *member, const char *text)
+{
+    json_t *answer = json_pack("{s:s}", member, text);
+    char *dump = answer == NULL ? NULL : json_dumps(answer, JSON_COMPACT);
+    mc_client_reply(client, status, JSON_TYPE, mc_span_string(dump == NULL ? "{}" : dump));
+    free(dump);
+    json_decref(answer);
+}
+
+static void reply_json(struct mc_client *client, int status, json_t *answer)
+{
+    char *dump = answer == NULL ? NULL : json_dumps(answer, JSON_COMPACT);
+    if (dump == NULL)
+        mc_client_reply_error(client, 500, "InternalServerError", "no memory for the answer");
+    else
+        mc_client_reply(client, status, JSON_TYPE, mc_span_string(dump));
+    free(dump);
+    json_decref(answer);
+}
+
+/* ---- what is there ---- */
+
+static size_t count_usable(const struct mc_proxy *proxy, enum mc_proxy_role role)
+{
+    size_t count = 0;
+    for (const struct mc_instance *at = proxy->instances.list[role]; at != NULL; at = at->next)
+        count += at->state == MC_INSTANCE_UP && mc_instance_is_usable(at);
+    return count;
+}
+
+static json_t *describe(const struct mc_instance *at)
+{
+    json_t *one =
+        json_pack("{s:s, s:s, s:s, s:b, s:s, s:I, s:I, s:I, s:I}", "type", role_names[at->role], "instance",
+                  at->address.name, "state", mc_instance_state_name(at), "usable", (int)mc_instance_is_usable(at),
+                  "problem", at->problem, "running", (json_int_t)at->requests, "requests", (json_int_t)at->started,
+                  "failed", (json_int_t)at->failed, "cancelled", (json_int_t)at->cancelled);
+    if (one != NULL && at->role == MC_PROXY_PREFILL) {
+        (void)json_object_set_new(one, "mode", json_string(mc_proxy_mode_name(at->address.mode)));
+        if (at->address.mode == MC_PROXY_CONCURRENT) {
+            (void)json_object_set_new(one, "bootstrap_port", json_integer(at->address.bootstrap_port));
+            (void)json_object_set_new(one, "data_parallel_size", json_integer(at->rank_count));
+        }
+    }
+    return one;
+}
+
+static void get_status(struct mc_client *client)
+{
+    struct mc_proxy *proxy = mc_client_proxy(client);
+    json_t *nodes[2] = {json_array(), json_array()}, *all = json_array();
+    for (int role = 0; role < 2; role++) {
+        for (const struct mc_instance *at = proxy->instances.list[role]; at != NULL; at = at->next) {
+            (void)json_array_append_new(nodes[role], json_string(at->address.name));
+            (void)json_array_append_new(all, describe(at));
+        }
+    }
+    reply_json(client, 200,
+               json_pack("{s:I, s:I, s:o, s:o, s:s, s:s, s:I, s:o}", "prefill_node_count",
+                         (json_int_t)proxy->instances.count[MC_PROXY_PREFILL], "decode_node_count",
+                         (json_int_t)proxy->instances.count[MC_PROXY_DECODE], "prefill_nodes", nodes[0], "decode_nodes",
+                         nodes[1], "scheduling", proxy->config->policy->name, "model", proxy->config->model, "running",
+                         (json_int_t)proxy->request_count, "instances", all));
+}
+
+static void get_health(struct mc_client *client)
+{
+    struct mc_proxy *proxy = mc_client_proxy(client);
+    size_t prefill = count_usable(proxy, MC_PROXY_PREFILL), decode = count_usable(proxy, MC_PROXY_DECODE);
+    bool is_good = decode > 0 && (prefill > 0 || proxy->instances.count[MC_PROXY_PREFILL] == 0) && !proxy->is_draining;
+    reply_json(client, is_good ? 200 : 503,
+               json_pack("{s:s, s:I, s:I}", "status",
+                         is_good              ? "ok"
+                         : proxy->is_draining ? "draining"
+                                              : "unavailable",
+                         "prefill_instances", (json_int_t)prefill, "decode_instances", (json_int_t)decode));
+}
+
+/* Answers 200 whatever the instances do: is the proxy itself alive? */
+static void get_healthcheck(struct mc_client *client)
+{
+    const struct mc_instances *set = &mc_client_proxy(client)->instances;
+    reply_json(client, 200,
+               json_pack("{s:s, s:I, s:I}", "status", "ok", "prefill_instances",
+                         (json_int_t)set->count[MC_PROXY_PREFILL], "decode_instances",
+                         (json_int_t)set->count[MC_PROXY_DECODE]));
+}
+
+/* ---- metrics ---- */
+
+static void write_histogram(struct mc_buffer *out, const char *name, const struct mc_instance *at,
+                            const struct mc_histogram *histogram)
+{
+    char labels[MC_ADDRESS_MAX + 64];
+    uint64_t sum = 0;
+    (void)snprintf(labels, sizeof(labels), "role=\"%s\",instance=\"%s\"", role_names[at->role], at->address.name);
+    for (size_t i = 0; i < MC_PROXY_BUCKETS; i++) {
+        sum += histogram->buckets[i];
+        mc_buffer_printf(out, "%s_bucket{%s,le=\"%g\"} %llu\n", name, labels, mc_histogram_bounds_ms[i] / 1000.0,
+                         (unsigned long long)sum);
+    }
+    mc_buffer_printf(out, "%s_bucket{%s,le=\"+Inf\"} %llu\n%s_sum{%s} %.3f\n%s_count{%s} %llu\n", name, labels,
+                     (unsigned long long)histogram->count, name, labels, (double)histogram->sum_ms / 1000.0, name,
+                     labels, (unsigned long long)histogram->count);
+}
+
+static uint64_t get_started(const struct mc_instance *at)
+{
+    return at->started;
+}
+static uint64_t get_failed(const struct mc_instance *at)
+{
+    return at->failed;
+}
+static uint64_t get_cancelled(const struct mc_instance *at)
+{
+    return at->cancelled;
+}
+static uint64_t get_running(const struct mc_instance *at)
+{
+    return at->requests;
+}
+static uint64_t get_up(const struct mc_instance *at)
+{
+    return at->state == MC_INSTANCE_UP && mc_instance_is_usable(at);
+}
+
+static const struct {
+    const char *name, *type, *help;
+    uint64_t (*get)(const struct mc_instance *at);
+} instance_metrics[] = {
+    {"mooncake_proxy_instance_requests_total", "counter", "Requests sent to the instance", get_started},
+    {"mooncake_proxy_instance_errors_total", "counter", "Requests that the instance failed", get_failed},
+    {"mooncake_proxy_instance_cancelled_total", "counter", "Requests taken back from the instance", get_cancelled},
+    {"mooncake_proxy_instance_running", "gauge", "Requests under way at the instance", get_running},
+    {"mooncake_proxy_instance_up", "gauge", "1: the instance gets requests", get_up},
+};
+
+static void write_instances(const struct mc_proxy *proxy, struct mc_buffer *out, const char *name,
+                            uint64_t (*get)(const struct mc_instance *at), size_t histogram)
+{
+    for (int role = 0; role < 2; role++) {
+        for (const struct mc_instance *at = proxy->instances.list[role]; at != NULL; at = at->next) {
+            if (get != NULL)
+                mc_buffer_printf(out, "%s{role=\"%s\",instance=\"%s\"} %llu\n", name, role_names[role],
+                                 at->address.name, (unsigned long long)get(at));
+            else
+                write_histogram(out, name, at, histogram == 0 ? &at->whole : &at->first_byte);
+        }
+    }
+}
+
+static void get_metrics(struct mc_client *client)
+{
+    static const struct {
+        const char *name, *help;
+    } histograms[] = {
+        {"mooncake_proxy_instance_request_seconds", "Time until the instance had answered whole"},
+        {"mooncake_proxy_instance_first_byte_seconds", "Time until the first byte of the instance's answer"},
+    };
+    const struct mc_proxy *proxy = mc_client_proxy(client);
+    const struct mc_proxy_totals *totals = &proxy->totals;
+    const struct {
+        const char *name, *type, *help;
+        uint64_t value;
+    } plain[] = {
+        {"mooncake_proxy_connections_total", "counter", "Connections of clients", totals->connections},
+        {"mooncake_proxy_connections", "gauge", "Connections of clients now", proxy->client_count},
+        {"mooncake_proxy_requests_total", "counter", "Requests of clients", totals->requests},
+        {"mooncake_proxy_requests_running", "gauge", "Requests under way", proxy->request_count},
+        {"mooncake_proxy_requests_cancelled_total", "counter", "Clients that left before the end of their answer",
+         totals->cancelled},
+        {"mooncake_proxy_answers_broken_total", "counter", "Answers that ended in the middle", totals->broken},
+        {"mooncake_proxy_requests_refused_total", "counter", "Requests refused by a limit", totals->refused},
+        {"mooncake_proxy_buffered_bytes", "gauge", "Bytes of requests under way", proxy->buffered},
+        {"mooncake_proxy_uptime_seconds", "gauge", "Seconds since the start", (mc_clock_ms() - proxy->start_ms) / 1000},
+    };
+    struct mc_buffer out = {0};
+    for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++)
+        mc_buffer_printf(&out, "# HELP %s %s\n# TYPE %s %s\n%s %llu\n", plain[i].name, plain[i].help, plain[i].name,
+                         plain[i].type, plain[i].name, (unsigned long long)plain[i].value);
+    mc_buffer_printf(&out, "# HELP mooncake_proxy_answers_total Answers by the class of their status\n"
+                           "# TYPE mooncake_proxy_answers_total counter\n");
+    for (int i = 2; i < 6; i++)
+        mc_buffer_printf(&out, "mooncake_proxy_answers_total{class=\"%dxx\"} %llu\n", i,
+                         (unsigned long long)totals->by_class[i]);
+    for (size_t i = 0; i < sizeof(instance_metrics) / sizeof(instance_metrics[0]); i++) {
+        mc_buffer_printf(&out, "# HELP %s %s\n# TYPE %s %s\n", instance_metrics[i].name, instance_metrics[i].help,
+                         instance_metrics[i].name, instance_metrics[i].type);
+        write_instances(proxy, &out, instance_metrics[i].name, instance_metrics[i].get, 0);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        mc_buffer_printf(&out, "# HELP %s %s\n# TYPE %s histogram\n", histograms[i].name, histograms[i].help,
+                         histograms[i].name);
+        write_instances(proxy, &out, histograms[i].name, NULL, i);
+    }
+    mc_client_reply(client, 200, METRICS_TYPE, mc_span(out.data, out.length));
+    mc_buffer_free(&out);
+}
+
+/* ---- changes ---- */
+
+struct change { /* an instance that is being looked at before it is added */
+    struct mc_client *client;
+    struct mc_candidate_check *check;
+    struct mc_proxy_address address;
+    enum mc_proxy_role role;
+};
+
+/* Takes as long for a wrong key as for the right one. */
+static bool is_key(const char *given, const char *wanted)
+{
+    size_t length = strlen(wanted);
+    unsigned char differs = strlen(given) != length;
+    for (size_t i = 0; i < length; i++)
+        differs |= (unsigned char)(wanted[i] ^ given[differs != 0 ? 0 : i]);
+    return differs == 0;
+}
+
+static bool is_allowed(struct mc_client *client)
+{
+    const char *wanted = mc_client_proxy(client)->config->admin_key;
+    const char *given = mc_head_find(mc_client_head(client), "x-api-key");
+    if (given == NULL)
+        reply_json(client, 422,
+                   json_pack("{s:[{s:s, s:[s, s], s:s, s:n}]}", "detail", "type", "missing", "loc", "header",
+                             "x-api-key", "msg", "Field required", "input"));
+    else if (wanted[0] == 0) {
+        mc_log_limited(ERROR, "ADMIN_API_KEY is not set in the environment, so instances cannot be changed");
+        reply_detail(client, 500, "detail", "Server configuration error.");
+    } else if (!is_key(given, wanted)) {
+        mc_log_limited(WARNING, "a change of instances with a wrong X-API-Key was refused");
+        reply_detail(client, 403, "detail", "Forbidden: Invalid API Key.");
+    } else {
+        return true;
+    }
+    return false;
+}
+
+/* {"type": "prefill", "instance": "host:port"[, "bootstrap_port": 8998][, "mode": "..."]}. NULL, or what is wrong. */
+static const char *read_change(struct mc_client *client, struct change *change)
+{
+    struct evbuffer *content = mc_client_body(client);
+    const struct mc_proxy *proxy = mc_client_proxy(client);
+    size_t length = evbuffer_get_length(content);
+    json_t *body = json_loadb((const char *)evbuffer_pullup(content, -1), length, 0, NULL);
+    const char *type = json_string_value(json_object_get(body, "type"));
+    const char *name = json_string_value(json_object_get(body, "instance"));
+    const char *mode = json_string_value(json_object_get(body, "mode"));
+    json_t *port = json_object_get(body, "bootstrap_port");
+    const char *problem = NULL;
+    char text[MC_OPTION_ERROR_MAX];
+    if (!json_is_object(body))
+        problem = "The body is not a JSON object.";
+    else if (type == NULL || (strcmp(type, "prefill") != 0 && strcmp(type, "decode") != 0))
+        problem = "Invalid instance type.";
+    else if (name == NULL || strchr(name, ':') == NULL)
+        problem = "Invalid instance format.";
+    else if (mc_proxy_address_parse(&change->address, name, text, sizeof(text)) < 0)
+        problem = "Invalid instance address.";
+    else if (port != NULL &&
+             (!json_is_integer(port) || json_integer_value(port) < 1 || json_integer_value(port) > 65535))
+        problem = "Invalid bootstrap port.";
+    if (problem == NULL) {
+        const struct mc_instance *first = proxy->instances.list[MC_PROXY_PREFILL];
+        change->role = strcmp(type, "prefill") == 0 ? MC_PROXY_PREFILL : MC_PROXY_DECODE;
+        if (port != NULL) {
+            change->address.mode = MC_PROXY_CONCURRENT;
+            change->address.bootstrap_port = (uint16_t)json_integer_value(port);
+        } else if (first != NULL) {
+            change->address.mode = first->address.mode; /* instances of one cluster work the same way */
+        }
+        if (proxy->config->mode != MC_PROXY_AUTO)
+            change->address.mode = proxy->config->mode;
+        for (enum mc_proxy_mode i = MC_PROXY_STORE; mode != NULL && i <= MC_PROXY_CONCURRENT; i++) {
+            if (strcmp(mc_proxy_mode_name(i), mode) == 0)
+                change->address.mode = i;
+        }
+    }
+    json_decref(body);
+    return problem;
+}
+
+static void on_change_gone(void *context)
+{
+    struct change *change = context;
+    mc_check_candidate_cancel(change->check);
+    free(change);
+}
+
+static void on_change_drained(void *context)
+{
+    (void)context; /* the answer is in one piece */
+}
+
+static const struct mc_client_events change_events = {on_change_gone, on_change_drained};
+
+static void on_candidate(void *context, const char *problem)
+{
+    struct change *change = context;
+    struct mc_client *client = change->client;
+    struct mc_proxy *proxy = mc_client_proxy(client);
+    char text[MC_ADDRESS_MAX + 64];
+    mc_client_watch(client, NULL, NULL);
+    if (problem == NULL && mc_instances_add(&proxy->instances, change->role, &change->address, &problem) != NULL) {
+        mc_log(INFO, "added %s to the %s instances", change->address.name, role_names[change->role]);
+        mc_check_all(proxy);
+        (void)snprintf(text, sizeof(text), "Added %s to %s_instances.", change->address.name, role_names[change->role]);
+        reply_detail(client, 200, "message", text);
+    } else {
+        reply_detail(client, 400, "detail", problem);
+    }
+    free(change);
+}
+
+static void post_add(struct mc_client *client)
+{
+    struct mc_proxy *proxy = mc_client_proxy(client);
+    if (!is_allowed(client))
+        return;
+    struct change *change = calloc(1, sizeof(*change));
+    const char *problem = change == NULL ? "No memory." : read_change(client, change);
+    if (problem == NULL && mc_instances_find(&proxy->instances, change->role, change->address.name) != NULL)
+        problem = "Instance already exists.";
+    if (problem == NULL) {
+        change->client = client;
+        change->check = mc_check_candidate(proxy, &change->address, on_candidate, change);
+        if (change->check == NULL)
+            problem = "No memory.";
+    }
+    if (problem != NULL) {
+        free(change);
+        reply_detail(client, 400, "detail", problem);
+        return;
+    }
+    mc_client_watch(client, &change_events, change);
+}
+
+static void post_remove(struct mc_client *client)
+{
+    struct mc_proxy *proxy = mc_client_proxy(client);
+    struct change change = {0};
+    char text[MC_ADDRESS_MAX + 64];
+    if (!is_allowed(client))
+        return;
+    const char *problem = read_change(client, &change);
+    struct mc_instance *instance =
+        problem != NULL ? NULL : mc_instances_find(&proxy->instances, change.role, change.address.name);
+    if (instance == NULL) {
+        reply_detail(client, problem != NULL ? 400 : 404, "detail", problem != NULL ? problem : "No such instance.");
+        return;
+    }
+    mc_check_cancel(instance);
+    mc_instances_remove(&proxy->instances, instance);
+    mc_log(INFO, "removed %s from the %s instances", change.address.name, role_names[change.role]);
+    (void)snprintf(text, sizeof(text), "Removed %s from %s_instances.", change.address.name, role_names[change.role]);
+    reply_detail(client, 200, "message", text);
+}
+
+/* ---- routes ---- */
+
+static const struct {
+    const char *path, *method;
+    void (*handle)(struct mc_client *client);
+} routes[] = {
+    {"/v1/completions", "POST", mc_relay_completion},
+    {"/v1/chat/completions", "POST", mc_relay_completion},
+    {"/status", "GET", get_status},
+    {"/health", "GET", get_health},
+    {"/healthcheck", "GET", get_healthcheck},
+    {"/metrics", "GET", get_metrics},
+    {"/instances/add", "POST", post_add},
+    {"/instances/remove", "POST", post_remove},
+};
+
+/* What a client may ask an engine besides; not its development and administration. */
+static const char *const passed[] = {"/v1/",     "/tokenize", "/detokenize", "/version",  "/ping",
+                                     "/pooling", "/score",    "/rerank",     "/classify", "/embeddings"};
+
+void mc_proxy_dispatch(struct mc_client *client)
+{
+    const struct mc_head *head = mc_client_head(client);
+    size_t length = strcspn(head->target, "?");
+    const char *method = strcmp(head->method, "HEAD") == 0 ? "GET" : head->method;
+    for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
+        if (strlen(routes[i].path) != length || strncmp(routes[i].path, head->target, length) != 0)
+            continue;
+        if (strcmp(routes[i].method, method) == 0)
+            routes[i].handle(client);
+        else
+            mc_client_reply_error(client, 405, "MethodNotAllowedError", "%s wants %s", routes[i].path,
+                                  routes[i].method);
+        return;
+    }
+    for (size_t i = 0; i < sizeof(passed) / sizeof(passed[0]); i++) {
+        size_t size = strlen(passed[i]);
+        if (strncmp(head->target, passed[i], size) == 0 && (passed[i][size - 1] == '/' || size == length)) {
+            mc_relay_other(client);
+            return;
+        }
+    }
+    mc_client_reply_error(client, 404, "NotFoundError", "there is nothing at %.*s", length < 200 ? (int)length : 200,
+                          head->target);
+}

@@ -1,0 +1,405 @@
+/* The proxy's flag table, and the lists that are written as several words; see options.h. */
+#include "proxy/options.h"
+
+#include "base/error.h"
+#include "env/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+
+#define SECOND ((int64_t)1000)
+#define DAY (86400 * SECOND)
+#define GIB ((int64_t)1 << 30)
+#define HTTP_PORT 80
+
+#define ROW(flag, kind, value, text, ...)                                                                              \
+    {                                                                                                                  \
+        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
+    }
+#define ALIAS(flag, target)                                                                                            \
+    {                                                                                                                  \
+        .name = flag, .type = MC_OPTION_TEXT, .initial = "", .help = "", .alias_of = target                            \
+    }
+#define SECTION(text) .section = text
+#define LIMITS(low, high) .minimum = (low), .maximum = (high)
+
+/* clang-format off */
+static const struct mc_option table[] = {
+    ROW("help", BOOL, "false", "shows this text", SECTION("General")),
+    ALIAS("h", "help"),
+    ROW("version", BOOL, "false", "shows the version"),
+    ROW("print_config", BOOL, "false", "shows every setting as it would be used"),
+    ROW("v", INT, "0", "1: more in the log, 2: everything", LIMITS(0, 2)),
+
+    ROW("port", INT, "8000", "where clients come; 0: the kernel chooses, the log names it", SECTION("Service"), LIMITS(0, 65535)),
+    ROW("host", TEXT, "0.0.0.0", "its address"),
+    ROW("model", TEXT, "", "the model that every instance must serve; empty: any"),
+    ALIAS("m", "model"),
+
+    ROW("prefill", TEXT, "", "list of host:port or http://host:port, each with a bootstrap port behind it if it is not 8998; may be given several times", SECTION("Instances")),
+    ALIAS("p", "prefill"),
+    ROW("decode", TEXT, "", "list of host:port or http://host:port; may be given several times"),
+    ALIAS("d", "decode"),
+    ROW("prefiller_hosts", TEXT, "", "list of hosts, in pairs with prefiller_ports; their mode is sequential"),
+    ALIAS("prefiller_host", "prefiller_hosts"),
+    ROW("prefiller_ports", TEXT, "", "list of ports"),
+    ALIAS("prefiller_port", "prefiller_ports"),
+    ROW("decoder_hosts", TEXT, "", "list of hosts, in pairs with decoder_ports"),
+    ALIAS("decoder_host", "decoder_hosts"),
+    ROW("decoder_ports", TEXT, "", "list of ports"),
+    ALIAS("decoder_port", "decoder_ports"),
+    ROW("mode", TEXT, "auto", "how KV cache goes from prefill to decode. store: through a store; sequential: decode is given the kv_transfer_params that prefill answers; concurrent: both at once, by the bootstrap server; "
+        "auto: concurrent for a prefill instance that is a URL or has a bootstrap port, else store", .choices = "auto|store|sequential|concurrent"),
+    ROW("scheduling", TEXT, "round_robin", "which instance is next: in turn, the least prompt bytes and requests under way, or any", .choices = "round_robin|least_loaded|load_balanced|random"),
+    ROW("roundrobin", BOOL, "false", "the same as --scheduling=round_robin"),
+    ROW("generator_on_p_node", BOOL, "false", "every token comes from the decode instance", .status = MC_OPTION_NO_EFFECT),
+    ROW("health_interval", S, "5", "instances are asked for /health so often; one that does not answer gets no requests until it does", LIMITS(100, DAY)),
+
+    ROW("connect_timeout", S, "10", "longest time to connect to an instance", SECTION("Times"), LIMITS(10, DAY)),
+    ROW("silence_timeout", S, "1200", "an instance that sends nothing for so long has failed", LIMITS(10, DAY)),
+    ROW("request_timeout", S, "21600", "longest time of a request", LIMITS(10, 7 * DAY)),
+    ROW("client_timeout", S, "60", "longest time that a client may take for the head of a request, and ten times that for all of it; idle connections are closed after it", LIMITS(10, DAY)),
+    ROW("stall_timeout", S, "300", "a client that takes nothing of its answer for so long is gone", LIMITS(10, DAY)),
+    ROW("drain_timeout", S, "30", "after SIGTERM, requests under way have so long to end", LIMITS(0, DAY)),
+
+    ROW("max_body_bytes", INT, "67108864", "longest request", SECTION("Limits"), LIMITS(1024, 4 * GIB)),
+    ROW("max_buffered_bytes", INT, "1073741824", "bytes of all requests under way", LIMITS(1024, 1024 * GIB)),
+    ROW("max_requests", INT, "4096", "requests under way; more are answered 503", LIMITS(1, 1000000)),
+    ROW("max_connections", INT, "8192", "connections of clients; more wait", LIMITS(1, 1000000)),
+};
+/* clang-format on */
+#define ROWS (sizeof(table) / sizeof(table[0]))
+
+/* Flags that take all the words behind them. */
+static const struct {
+    const char *flag, *row;
+} lists[] = {
+    {"prefill", "prefill"},
+    {"p", "prefill"},
+    {"decode", "decode"},
+    {"d", "decode"},
+    {"prefiller_hosts", "prefiller_hosts"},
+    {"prefiller_host", "prefiller_hosts"},
+    {"prefiller_ports", "prefiller_ports"},
+    {"prefiller_port", "prefiller_ports"},
+    {"decoder_hosts", "decoder_hosts"},
+    {"decoder_host", "decoder_hosts"},
+    {"decoder_ports", "decoder_ports"},
+    {"decoder_port", "decoder_ports"},
+};
+#define ROWS_OF_LISTS 6
+static const char *const list_rows[ROWS_OF_LISTS] = {"prefill",         "decode",        "prefiller_hosts",
+                                                     "prefiller_ports", "decoder_hosts", "decoder_ports"};
+
+/* ---- addresses ---- */
+
+static int fail(char *error, size_t error_size, const char *format, const char *text)
+{
+    (void)snprintf(error, error_size, format, text);
+    return MC_ERR_INVALID_PARAMS;
+}
+
+static bool is_host(const char *host)
+{
+    static const char others[] = ".-_:%";
+    size_t length = strlen(host);
+    for (size_t i = 0; i < length; i++) {
+        unsigned char at = (unsigned char)host[i];
+        bool is_plain = (at >= '0' && at <= '9') || ((at | 0x20) >= 'a' && (at | 0x20) <= 'z');
+        if (!is_plain && strchr(others, at) == NULL)
+            return false;
+    }
+    return length > 0;
+}
+
+int mc_proxy_address_parse(struct mc_proxy_address *address, const char *text, char *error, size_t error_size)
+{
+    char copy[MC_ADDRESS_MAX];
+    bool is_url = strncasecmp(text, "http://", 7) == 0;
+    *address = (struct mc_proxy_address){.bootstrap_port = MC_PROXY_BOOTSTRAP_PORT};
+    if (strncasecmp(text, "https://", 8) == 0)
+        return fail(error, error_size, "'%.200s': instances are reached by http:// only", text);
+    if (strlen(text) >= sizeof(copy))
+        return fail(error, error_size, "'%.40s...': an address is host:port or http://host:port", text);
+    (void)snprintf(copy, sizeof(copy), "%s", text + (is_url ? 7 : 0));
+    size_t length = strlen(copy);
+    if (is_url && length > 0 && copy[length - 1] == '/')
+        copy[length - 1] = 0;
+    uint16_t port = is_url ? HTTP_PORT : 0;
+    if (mc_address_split(copy, address->host, sizeof(address->host), &port) < 0 || port == 0 ||
+        !is_host(address->host) || strlen(address->host) > 250)
+        return fail(error, error_size, "'%.200s': an address is host:port or http://host:port", text);
+    address->port = port;
+    address->mode = is_url ? MC_PROXY_CONCURRENT : MC_PROXY_STORE;
+    mc_address_join(address->name, sizeof(address->name), address->host, port);
+    return 0;
+}
+
+int mc_proxy_bootstrap_parse(struct mc_proxy_address *address, const char *text)
+{
+    char *end = NULL;
+    address->mode = MC_PROXY_CONCURRENT;
+    if (strcasecmp(text, "none") == 0)
+        return 0;
+    long port = strtol(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != 0 || port < 1 || port > 65535)
+        return MC_ERR_INVALID_PARAMS;
+    address->bootstrap_port = (uint16_t)port;
+    return 0;
+}
+
+static const char *const mode_names[] = {"auto", "store", "sequential", "concurrent"};
+
+const char *mc_proxy_mode_name(enum mc_proxy_mode mode)
+{
+    return mode_names[mode];
+}
+
+/* ---- lists ---- */
+
+static const char *list_row(const char *argument, size_t length)
+{
+    char name[32];
+    if (length >= sizeof(name))
+        return NULL;
+    for (size_t i = 0; i < length; i++)
+        name[i] = argument[i] == '-' ? '_' : argument[i];
+    name[length] = 0;
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        if (strcmp(lists[i].flag, name) == 0)
+            return lists[i].row;
+    }
+    return NULL;
+}
+
+static void add_word(struct mc_buffer *list, const char *word)
+{
+    if (list->length > 0)
+        mc_buffer_put_u8(list, ',');
+    mc_buffer_append(list, word, strlen(word));
+}
+
+/* Takes the lists out of the arguments, and puts each back as one flag at the end. */
+static int parse(struct mc_options *options, int argc, char *const *argv, char *error, size_t error_size)
+{
+    struct mc_buffer found[ROWS_OF_LISTS] = {0};
+    char **kept = calloc((size_t)argc + 1 + ROWS_OF_LISTS, sizeof(char *));
+    int rc = MC_ERR_NO_MEMORY, count = 0;
+    if (kept == NULL)
+        return rc;
+    for (int i = 0; i < argc; i++) {
+        const char *argument = argv[i];
+        const char *name = argument + strspn(argument, "-");
+        size_t length = strcspn(name, "="), row = 0;
+        const char *list = i == 0 || argument[0] != '-' ? NULL : list_row(name, length);
+        if (list == NULL) {
+            kept[count++] = argv[i];
+            continue;
+        }
+        while (strcmp(list_rows[row], list) != 0)
+            row++;
+        if (name[length] == '=')
+            add_word(&found[row], name + length + 1);
+        else if (i + 1 == argc || argv[i + 1][0] == '-')
+            rc = fail(error, error_size, "flag %s needs at least one value", argument);
+        else
+            while (i + 1 < argc && argv[i + 1][0] != '-')
+                add_word(&found[row], argv[++i]);
+    }
+    if (rc != MC_ERR_INVALID_PARAMS)
+        rc = mc_options_parse(options, count, kept, NULL, NULL, error, error_size);
+    for (size_t row = 0; row < ROWS_OF_LISTS; row++) {
+        mc_buffer_put_u8(&found[row], 0);
+        if (rc == 0 && found[row].length > 1)
+            rc = mc_options_set(options, (size_t)mc_options_find(options, list_rows[row]), (char *)found[row].data,
+                                MC_OPTION_FROM_FLAG, "--", error, error_size);
+        mc_buffer_free(&found[row]);
+    }
+    free(kept);
+    return rc;
+}
+
+static bool is_bootstrap(const char *word)
+{
+    return strcasecmp(word, "none") == 0 || (word[0] != 0 && word[strspn(word, "0123456789")] == 0);
+}
+
+/* The addresses of one list, each perhaps followed by its bootstrap port. */
+static int read_addresses(const char *list, struct mc_proxy_address *addresses, size_t *count, char *error,
+                          size_t error_size)
+{
+    int rc = 0;
+    char *copy = strdup(list), *rest = copy, *word;
+    if (copy == NULL)
+        return MC_ERR_NO_MEMORY;
+    while (rc == 0 && (word = strsep(&rest, ", ")) != NULL) {
+        if (word[0] == 0)
+            continue;
+        if (is_bootstrap(word)) {
+            if (*count == 0 || mc_proxy_bootstrap_parse(&addresses[*count - 1], word) < 0)
+                rc = fail(error, error_size, "'%.100s' is no address, and no bootstrap port behind one", word);
+        } else if (*count == MC_PROXY_INSTANCES_MAX) {
+            rc = fail(error, error_size, "too many instances at '%.100s'", word);
+        } else {
+            rc = mc_proxy_address_parse(&addresses[*count], word, error, error_size);
+            *count += rc == 0;
+        }
+    }
+    free(copy);
+    return rc;
+}
+
+/* Hosts and ports in two lists of the same length. */
+static int read_pairs(const char *hosts, const char *ports, struct mc_proxy_address *addresses, size_t *count,
+                      char *error, size_t error_size)
+{
+    char *host_copy = strdup(hosts), *port_copy = strdup(ports), *host_rest = host_copy, *port_rest = port_copy;
+    int rc = host_copy == NULL || port_copy == NULL ? MC_ERR_NO_MEMORY : 0;
+    while (rc == 0 && (hosts[0] != 0 || ports[0] != 0)) {
+        char address[MC_ADDRESS_MAX];
+        char *host = strsep(&host_rest, ", "), *port = strsep(&port_rest, ", ");
+        if (host == NULL && port == NULL)
+            break;
+        if (host == NULL || port == NULL || *count == MC_PROXY_INSTANCES_MAX) {
+            rc = fail(error, error_size, "there must be as many hosts as ports%s", "");
+            break;
+        }
+        (void)snprintf(address, sizeof(address), strchr(host, ':') == NULL ? "%.200s:%.8s" : "[%.200s]:%.8s", host,
+                       port);
+        rc = mc_proxy_address_parse(&addresses[*count], address, error, error_size);
+        addresses[*count].mode = MC_PROXY_SEQUENTIAL;
+        *count += rc == 0;
+    }
+    free(host_copy);
+    free(port_copy);
+    return rc;
+}
+
+static int check_twice(const struct mc_proxy_address *addresses, size_t count, const char *flag, char *error,
+                       size_t error_size)
+{
+    for (size_t i = 0; i < count; i++) {
+        for (size_t j = 0; j < i; j++) {
+            if (strcmp(addresses[i].name, addresses[j].name) == 0) {
+                (void)snprintf(error, error_size, "--%s: %.200s is given twice", flag, addresses[i].name);
+                return MC_ERR_INVALID_PARAMS;
+            }
+        }
+    }
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+static int read_instances(const struct mc_options *options, struct mc_proxy_config *config, char *error,
+                          size_t error_size)
+{
+    int rc =
+        read_addresses(mc_options_text(options, "prefill"), config->prefill, &config->prefill_count, error, error_size);
+    if (rc == 0)
+        rc = read_pairs(mc_options_text(options, "prefiller_hosts"), mc_options_text(options, "prefiller_ports"),
+                        config->prefill, &config->prefill_count, error, error_size);
+    if (rc == 0)
+        rc = read_addresses(mc_options_text(options, "decode"), config->decode, &config->decode_count, error,
+                            error_size);
+    if (rc == 0)
+        rc = read_pairs(mc_options_text(options, "decoder_hosts"), mc_options_text(options, "decoder_ports"),
+                        config->decode, &config->decode_count, error, error_size);
+    if (rc == 0)
+        rc = check_twice(config->prefill, config->prefill_count, "prefill", error, error_size);
+    if (rc == 0)
+        rc = check_twice(config->decode, config->decode_count, "decode", error, error_size);
+    if (rc == 0 && config->decode_count == 0)
+        rc = fail(error, error_size, "at least one --decode instance is needed%s", "");
+    for (size_t i = 0; rc == 0 && i < config->prefill_count; i++) {
+        if (config->mode != MC_PROXY_AUTO)
+            config->prefill[i].mode = config->mode;
+    }
+    return rc;
+}
+
+static int copy_key(char *key, const char *variable, char *error, size_t error_size)
+{
+    const char *value = getenv(variable);
+    if (value == NULL)
+        return 0;
+    if (strlen(value) >= MC_PROXY_KEY_MAX || value[strcspn(value, "\r\n")] != 0)
+        return fail(error, error_size, "%s is too long or has a line end", variable);
+    (void)snprintf(key, MC_PROXY_KEY_MAX, "%s", value);
+    return 0;
+}
+
+static int resolve(const struct mc_options *options, struct mc_proxy_config *config, char *error, size_t error_size)
+{
+    const char *mode = mc_options_text(options, "mode");
+    while (strcmp(mode_names[config->mode], mode) != 0)
+        config->mode++; /* the table allows these names only */
+    config->policy =
+        mc_policy_find(mc_options_bool(options, "roundrobin") ? "round_robin" : mc_options_text(options, "scheduling"));
+    mc_assert(config->policy != NULL);
+    config->port = (uint16_t)mc_options_int(options, "port");
+    const char *host = mc_options_text(options, "host"), *model = mc_options_text(options, "model");
+    if (strlen(host) >= sizeof(config->host) || strlen(model) >= sizeof(config->model))
+        return fail(error, error_size, "--host or --model is too long%s", "");
+    (void)snprintf(config->host, sizeof(config->host), "%s", host);
+    (void)snprintf(config->model, sizeof(config->model), "%s", model);
+    config->health_interval_ms = (uint64_t)mc_options_int(options, "health_interval");
+    config->connect_ms = (uint64_t)mc_options_int(options, "connect_timeout");
+    config->silence_ms = (uint64_t)mc_options_int(options, "silence_timeout");
+    config->request_ms = (uint64_t)mc_options_int(options, "request_timeout");
+    config->client_ms = (uint64_t)mc_options_int(options, "client_timeout");
+    config->stall_ms = (uint64_t)mc_options_int(options, "stall_timeout");
+    config->drain_ms = (uint64_t)mc_options_int(options, "drain_timeout");
+    config->body_max = (size_t)mc_options_int(options, "max_body_bytes");
+    config->buffered_max = (size_t)mc_options_int(options, "max_buffered_bytes");
+    config->requests_max = (size_t)mc_options_int(options, "max_requests");
+    config->connections_max = (size_t)mc_options_int(options, "max_connections");
+    int rc = copy_key(config->admin_key, "ADMIN_API_KEY", error, error_size);
+    if (rc == 0)
+        rc = copy_key(config->api_key, "OPENAI_API_KEY", error, error_size);
+    return rc < 0 ? rc : read_instances(options, config, error, error_size);
+}
+
+static void write_help(const struct mc_options *options, struct mc_buffer *text)
+{
+    mc_buffer_printf(text,
+                     "mooncake_proxy: one OpenAI endpoint before prefill and decode instances.\n"
+                     "Usage: mooncake_proxy --prefill host:port ... --decode host:port ... [--flag=value ...]\n"
+                     "       mooncake_proxy --prefill http://host:port [bootstrap port] --decode http://host:port\n"
+                     "Environment: ADMIN_API_KEY is what POST /instances/add and /instances/remove want as X-API-Key;\n"
+                     "OPENAI_API_KEY is sent to the instances in place of the client's own.\n"
+                     "Durations: 5 or 5s, 500ms, 30m, 1h. The log goes to stderr.\n");
+    mc_options_help(options, text);
+}
+
+int mc_proxy_config_load(int argc, char *const *argv, struct mc_proxy_config *config, struct mc_buffer *text,
+                         char *error, size_t error_size)
+{
+    struct mc_options options;
+    memset(config, 0, sizeof(*config));
+    mc_options_init(&options, table, ROWS);
+    int rc = parse(&options, argc, argv, error, error_size);
+    if (rc < 0)
+        goto done;
+    if (mc_options_bool(&options, "help")) {
+        write_help(&options, text);
+        rc = 1;
+    } else if (mc_options_bool(&options, "version")) {
+        mc_buffer_printf(text, "mooncake_proxy " MC_VERSION "\n");
+        rc = 1;
+    } else {
+        rc = resolve(&options, config, error, error_size);
+    }
+    if (rc == 0 && mc_options_bool(&options, "print_config")) {
+        mc_options_print(&options, text);
+        rc = 1;
+    }
+    if (rc == 0 && mc_options_int(&options, "v") > 0)
+        mc_log_set_level(mc_options_int(&options, "v") > 1 ? MC_LOG_TRACE : MC_LOG_DEBUG);
+    if (rc == 0 && mc_options_bool(&options, "generator_on_p_node"))
+        mc_log(INFO, "--generator_on_p_node has no effect here: every token comes from the decode instance");
+done:
+    mc_options_free(&options);
+    return rc;
+}

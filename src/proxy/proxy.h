@@ -1,0 +1,151 @@
+/* What the proxy's parts share: one event loop, one thread, no lock.
+ *
+ *   client.c    a connection of a client: reads a request, writes its answer, tells when the client is gone or takes
+ * more relay.c     one request: prefill, then (or at the same time) decode, whose answer goes to the client piece by
+ * piece upstream.c  one request to an instance, on a connection of its own check.c     asks instances whether they
+ * live, what they serve, and prefill's bootstrap server who they are admin.c     the proxy's own paths server.c
+ * listens, starts, drains, ends
+ *
+ * Back pressure: what an instance sends is read only while the client's unsent bytes are below MC_PROXY_OUTPUT_MAX.
+ * A client that is gone cancels its relay, which cancels its upstreams: their connections are closed, and the engine
+ * stops.
+ */
+#ifndef MC_PROXY_PROXY_H
+#define MC_PROXY_PROXY_H
+
+#include "proxy/edit.h"
+#include "proxy/instance.h"
+#include "proxy/message.h"
+
+#include <event2/bufferevent.h>
+#include <event2/dns.h>
+#include <event2/event.h>
+#include <event2/listener.h>
+
+#define MC_PROXY_OUTPUT_MAX ((size_t)256 << 10) /* unsent bytes of one answer at which its source is not read */
+#define MC_PROXY_OUTPUT_LOW ((size_t)64 << 10)  /* at which it is read again */
+#define MC_PROXY_INPUT_MAX ((size_t)128 << 10)  /* bytes read at once; and of requests behind the one under way */
+#define MC_PROXY_ANSWER_MAX ((size_t)16 << 20)  /* bytes of an answer that is kept: prefill's, checks */
+#define MC_PROXY_TRIES_MAX 8                    /* instances of a role that one request tries */
+#define MC_PROXY_LINGER_MS 3000                 /* what a client still sends is read so long after a refusal */
+
+struct mc_client;
+
+struct mc_proxy_totals {
+    uint64_t connections, requests, cancelled, broken, refused; /* refused: by a limit */
+    uint64_t by_class[6];                                       /* answers by the first digit of their status */
+};
+
+struct mc_proxy {
+    struct event_base *base;
+    struct evdns_base *dns;
+    struct evconnlistener *listener;
+    struct event *terminate, *interrupt, *tick, *drain_timer;
+    const struct mc_proxy_config *config;
+    struct mc_instances instances;
+    struct mc_client *clients; /* all of them */
+    size_t client_count, request_count, buffered;
+    uint64_t start_ms;
+    bool is_draining, accepts;
+    struct mc_proxy_totals totals;
+    struct mc_members members; /* of whatever JSON is being looked at; nothing keeps it */
+};
+
+/* ---- upstream.c ---- */
+
+enum mc_upstream_end {
+    MC_UPSTREAM_DONE,       /* the whole answer was handed over */
+    MC_UPSTREAM_NO_CONNECT, /* it has seen nothing of the request */
+    MC_UPSTREAM_BROKEN,     /* closed too early */
+    MC_UPSTREAM_GARBAGE,    /* what it sent is not HTTP */
+    MC_UPSTREAM_TIMEOUT
+};
+
+struct mc_upstream_events {
+    void (*head)(void *context, struct mc_head *head); /* may take it over: move it and zero the original */
+    void (*data)(void *context, struct evbuffer *data);
+    /* The last call; the upstream is gone behind it. problem says what went wrong. */
+    void (*end)(void *context, enum mc_upstream_end end, const char *problem);
+};
+
+struct mc_upstream;
+/* head: the whole head of the request. body: what follows it, emptied. Nothing is called before this returns. NULL: no
+ * memory. */
+struct mc_upstream *mc_upstream_start(struct mc_proxy *proxy, const struct mc_proxy_address *address,
+                                      const struct mc_buffer *head, struct evbuffer *body, bool is_head,
+                                      uint64_t longest_ms, const struct mc_upstream_events *events, void *context);
+/* While paused it is not read. */
+void mc_upstream_pause(struct mc_upstream *upstream, bool is_paused);
+/* Nothing is called from now on; the connection is closed. */
+void mc_upstream_cancel(struct mc_upstream *upstream);
+
+/* ---- client.c ---- */
+
+struct mc_client_events {
+    void (*gone)(void *context);    /* the client has left; the context must not touch it any more */
+    void (*drained)(void *context); /* there is room for more of the answer */
+};
+
+/* Owns fd from now on. */
+void mc_client_accept(struct mc_proxy *proxy, int fd);
+/* Closes it whatever it does. */
+void mc_client_close(struct mc_client *client);
+/* Closes it when what it does now is done; at once when that is nothing. */
+void mc_client_finish(struct mc_client *client);
+struct mc_client *mc_client_next(const struct mc_client *client);
+
+struct mc_proxy *mc_client_proxy(const struct mc_client *client);
+const struct mc_head *mc_client_head(const struct mc_client *client);
+struct evbuffer *mc_client_body(struct mc_client *client);
+/* Who is told; context NULL: nobody. */
+void mc_client_watch(struct mc_client *client, const struct mc_client_events *events, void *context);
+
+/* An answer in one piece. */
+void mc_client_reply(struct mc_client *client, int status, const char *type, struct mc_span body);
+/* As OpenAI's API words errors: {"error":{"message","type","param","code"}}. */
+void mc_client_reply_error(struct mc_client *client, int status, const char *type, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* An answer in pieces: begin once, send any number of times (takes all of data), then end or break off. length: with
+ * MC_FRAMING_LENGTH. */
+void mc_client_begin(struct mc_client *client, const struct mc_head *head, const char *request_id);
+void mc_client_send(struct mc_client *client, struct evbuffer *data);
+void mc_client_end(struct mc_client *client);
+/* So that nobody takes what was sent for the whole answer. */
+void mc_client_break(struct mc_client *client);
+bool mc_client_is_full(const struct mc_client *client);
+
+/* ---- relay.c ---- */
+
+/* A POST of a completion. */
+void mc_relay_completion(struct mc_client *client);
+/* Any other request, as it is, to a decode instance. */
+void mc_relay_other(struct mc_client *client);
+/* A head up to the instance's own lines: request line, Host, what is passed on of the client's, Authorization. */
+void mc_relay_write_head(struct mc_proxy *proxy, const struct mc_proxy_address *address, const struct mc_head *from,
+                         const char *method, const char *target, struct mc_buffer *out);
+
+/* ---- check.c ---- */
+
+/* Starts a check of every instance that has none under way. */
+void mc_check_all(struct mc_proxy *proxy);
+void mc_check_cancel(struct mc_instance *instance);
+/* Asks whether an address may become an instance. done is called once, later, with NULL or what speaks against it;
+ * unless it is cancelled before. */
+struct mc_candidate_check;
+typedef void mc_candidate_done(void *context, const char *problem);
+struct mc_candidate_check *mc_check_candidate(struct mc_proxy *proxy, const struct mc_proxy_address *address,
+                                              mc_candidate_done *done, void *context);
+void mc_check_candidate_cancel(struct mc_candidate_check *check);
+
+/* ---- admin.c ---- */
+
+/* Finds who answers a request that has arrived. */
+void mc_proxy_dispatch(struct mc_client *client);
+
+/* ---- server.c ---- */
+
+int mc_proxy_run(const struct mc_proxy_config *config, char *error, size_t error_size);
+/* A client or a request has ended: there may be room for more, or nothing left to wait for. */
+void mc_proxy_ended(struct mc_proxy *proxy);
+
+#endif

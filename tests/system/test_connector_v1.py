@@ -1,0 +1,315 @@
+"""mooncake.mooncake_connector_v1 between two workers, with stand-ins for vLLM and for mooncake.engine; sockets, threads and bytes are real.
+
+What of vLLM it imports is made here, as vLLM 0.11 has it. The engine of this test writes into the process's own memory.
+"""
+import ctypes
+import importlib
+import os
+import pathlib
+import random
+import socket
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+
+SOURCE = pathlib.Path(os.environ.get("MC_SOURCE", pathlib.Path(__file__).parents[2])) / "python" / "mooncake" / "mooncake_connector_v1.py"
+BLOCK, BLOCKS, LAYERS = 512, 32, 3
+
+
+def test_without_vllm_it_raises_import_error_only():
+    code = (f"import importlib.util, sys\nsys.modules['vllm'] = None\nspec = importlib.util.spec_from_file_location('c', {str(SOURCE)!r})\n"
+            "try:\n    spec.loader.exec_module(importlib.util.module_from_spec(spec))\nexcept ImportError:\n    print('good')\n")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout == "good\n"
+
+
+def test_a_vllm_that_has_its_own_is_told_so():
+    code = (f"import importlib.util, sys, types\nsys.modules['vllm'] = types.SimpleNamespace(__version__='0.32.0')\n"
+            "for name in ('zmq', 'msgspec'):\n    sys.modules[name] = types.ModuleType(name)\n"
+            f"spec = importlib.util.spec_from_file_location('c', {str(SOURCE)!r})\n"
+            "try:\n    spec.loader.exec_module(importlib.util.module_from_spec(spec))\nexcept ImportError as error:\n    print(error)\n")
+    assert "of its own" in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout
+
+
+class Engine:
+    """TransferEngine as the connector uses it: addresses are of this process."""
+    fails = 0
+    protocols = []
+
+    def initialize(self, host, metadata, protocol, device):
+        Engine.protocols.append(protocol)
+        return 0 if protocol == "tcp" and metadata == "P2PHANDSHAKE" else -1
+
+    def get_rpc_port(self):
+        return 12345
+
+    def batch_register_memory(self, addresses, lengths):
+        return 0 if len(addresses) == len(lengths) else -1
+
+    def batch_transfer_sync_write(self, session, sources, targets, lengths):
+        assert session == "127.0.0.1:12345"
+        if Engine.fails > 0:
+            Engine.fails -= 1
+            return -1
+        for source, target, length in zip(sources, targets, lengths):
+            ctypes.memmove(target, source, length)
+        return 0
+
+
+class Tensor:
+    """Keys or values of one layer."""
+
+    def __init__(self):
+        self.memory = ctypes.create_string_buffer(BLOCK * BLOCKS)
+        self.nbytes, self.shape = BLOCK * BLOCKS, (BLOCKS, BLOCK)
+
+    def data_ptr(self):
+        return ctypes.addressof(self.memory)
+
+    def fill(self):
+        self.memory.raw = random.randbytes(self.nbytes)
+
+    def block(self, index):
+        return self.memory.raw[index * BLOCK:(index + 1) * BLOCK]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return one.getsockname()[1]
+
+
+@pytest.fixture
+def connector(monkeypatch):
+    zmq = pytest.importorskip("zmq")
+    pytest.importorskip("msgspec")
+
+    class Base:
+        def __init__(self, vllm_config, role, *more):
+            self._connector_metadata = None
+
+        def get_block_ids_with_load_errors(self):
+            return set()
+
+    def make_zmq_socket(context, path, socket_type, bind=None, linger=None):
+        sock = context.socket(socket_type)
+        if linger is not None:
+            sock.setsockopt(zmq.LINGER, linger)
+        if bind:
+            sock.bind(path)
+        else:
+            sock.connect(path)
+        return sock
+
+    def module(name, **members):
+        made = types.ModuleType(name)
+        made.__dict__.update(members)
+        made.__path__ = []
+        monkeypatch.setitem(sys.modules, name, made)
+    role = types.SimpleNamespace(SCHEDULER="scheduler", WORKER="worker")
+    logger = types.SimpleNamespace(**{name: print for name in ("debug", "info", "warning", "error")})
+    for name in ("vllm.attention", "vllm.distributed", "vllm.distributed.kv_transfer", "vllm.distributed.kv_transfer.kv_connector",
+                 "vllm.distributed.kv_transfer.kv_connector.v1", "vllm.v1", "vllm.v1.attention", "vllm.v1.attention.backends", "vllm.utils"):
+        module(name)
+    module("vllm", __version__="0.11.0")
+    module("vllm.attention.selector", get_attn_backend=lambda *a, **k: types.SimpleNamespace(get_name=lambda: "TORCH_SDPA"))
+    module("vllm.v1.attention.backends.utils", get_kv_cache_layout=lambda: "NHD")
+    module("vllm.distributed.kv_transfer.kv_connector.v1.base", KVConnectorBase_V1=Base, KVConnectorMetadata=object, KVConnectorRole=role)
+    module("vllm.distributed.parallel_state", get_tensor_model_parallel_rank=lambda: 0, get_tp_group=lambda: None)
+    module("vllm.logger", init_logger=lambda name: logger)
+    module("vllm.v1.request", RequestStatus=types.SimpleNamespace(FINISHED_LENGTH_CAPPED="length", FINISHED_ABORTED="aborted"))
+    module("vllm.utils.network_utils", get_ip=lambda: "127.0.0.1", make_zmq_path=lambda scheme, host, port: f"{scheme}://{host}:{port}",
+           make_zmq_socket=make_zmq_socket)
+    module("mooncake")
+    module("mooncake.engine", TransferEngine=Engine)
+    monkeypatch.setenv("VLLM_MOONCAKE_SIDE_CHANNEL_PORT", str(free_port()))
+    monkeypatch.delenv("VLLM_MOONCAKE_PROTOCOL", raising=False)
+    spec = importlib.util.spec_from_file_location("mooncake_connector_v1", SOURCE)
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    made.PULL_PATIENCE_S = 0.2
+    Engine.fails, Engine.protocols = 0, []
+    yield made
+
+
+class Side:
+    """Scheduler and worker of one instance."""
+
+    def __init__(self, module, role):
+        config = types.SimpleNamespace(
+            kv_transfer_config=types.SimpleNamespace(engine_id="e", kv_role=role), cache_config=types.SimpleNamespace(block_size=16, cache_dtype="auto"),
+            parallel_config=types.SimpleNamespace(data_parallel_rank=0, tensor_parallel_size=1),
+            model_config=types.SimpleNamespace(use_mla=False, dtype="bf16", get_head_size=lambda: 64))
+        self.scheduler = module.MooncakeConnector(config, "scheduler")
+        self.worker = module.MooncakeConnector(config, "worker")
+        self.caches = {f"layer{i}": (Tensor(), Tensor()) for i in range(LAYERS)}
+        self.worker.register_kv_caches(self.caches)
+
+    def step(self, finished=()):
+        self.worker._connector_metadata = self.scheduler.build_connector_meta(None)
+        self.worker.start_load_kv(None)
+        return self.worker.get_finished(set(finished))
+
+    def wait(self, which, timeout_s=10):
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            got = self.step()[which]
+            if got:
+                return got
+            time.sleep(0.01)
+        raise AssertionError("nothing was finished in time")
+
+    def tensors(self):
+        return [one for layer in self.caches.values() for one in layer]
+
+
+class Request:
+    def __init__(self, name, tokens, params):
+        self.request_id, self.prompt_token_ids, self.kv_transfer_params, self.status = name, list(range(tokens)), params, "length"
+
+
+class Blocks:
+    def __init__(self, ids):
+        self.ids = ids
+
+    def get_unhashed_block_ids(self):
+        return self.ids
+
+
+@pytest.fixture
+def sides(connector):
+    made = [Side(connector, "kv_producer"), Side(connector, "kv_consumer")]
+    yield made
+    for one in made:
+        one.worker.shutdown()
+        one.worker.shutdown()
+
+
+def prefill(side, name, blocks):
+    request = Request(name, len(blocks) * 16, {"do_remote_decode": True, "do_remote_prefill": False})
+    assert side.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
+    side.scheduler.update_state_after_alloc(request, Blocks(blocks), 0)
+    side.step()
+    delayed, params = side.scheduler.request_finished(request, blocks)
+    assert delayed and params["do_remote_prefill"] and params["remote_request_id"] == name
+    return params
+
+
+def decode(side, name, blocks, params, tokens=None, computed=0):
+    request = Request(name, tokens or len(blocks) * 16, dict(params))
+    count, beside = side.scheduler.get_num_new_matched_tokens(request, computed)
+    side.scheduler.update_state_after_alloc(request, Blocks(blocks), count)
+    return count, beside
+
+
+def test_blocks_arrive_where_decode_wants_them(sides):
+    left, right = sides
+    assert Engine.protocols == ["rdma", "tcp"] * 2, "rdma was not asked for, so tcp will do"
+    for tensor in left.tensors() + right.tensors():
+        tensor.fill()
+    before = [tensor.memory.raw for tensor in right.tensors()]
+    source, target = [4, 5, 6, 9, 2], [20, 21, 7, 8, 30]
+    params = prefill(left, "a-1", source)
+    assert decode(right, "a-2", target, params) == (80, True)
+    right.step()
+    left.step(["a-1"])
+    assert right.wait(1) == {"a-2"} and left.wait(0) == {"a-1"}
+    for mine, theirs, old in zip(left.tensors(), right.tensors(), before):
+        for one, other in zip(source, target):
+            assert mine.block(one) == theirs.block(other)
+        untouched = set(range(BLOCKS)) - set(target)
+        assert all(theirs.block(i) == old[i * BLOCK:(i + 1) * BLOCK] for i in untouched)
+    assert right.worker.get_block_ids_with_load_errors() == set()
+
+
+def test_a_prefix_that_decode_has_is_not_sent(sides):
+    left, right = sides
+    for tensor in left.tensors():
+        tensor.fill()
+    params = prefill(left, "p", [1, 2, 3, 4])
+    assert decode(right, "d", [10, 11], params, tokens=64, computed=32) == (32, True)
+    assert right.step() == (None, None)
+    left.step()
+    assert right.wait(1) == {"d"}
+    assert all(mine.block(3) == theirs.block(10) and mine.block(4) == theirs.block(11) for mine, theirs in zip(left.tensors(), right.tensors()))
+    params = prefill(left, "q", [5])
+    assert decode(right, "e", [], params, tokens=16, computed=16) == (0, False)
+    right.step()
+    left.step()
+    assert left.wait(0) == {"q"}, "a prefix that is there whole still frees prefill's blocks"
+
+
+def test_failures_are_told_and_never_used(sides, connector):
+    left, right = sides
+    Engine.fails = 1
+    params = prefill(left, "p", [1, 2])
+    decode(right, "d", [3, 4], params)
+    right.step()
+    left.step()
+    assert right.wait(1) == {"d"} and right.worker.get_block_ids_with_load_errors() == {3, 4} and right.worker.get_block_ids_with_load_errors() == set()
+    decode(right, "again", [5, 6], params)
+    right.step()
+    assert right.wait(1) == {"again"} and left.wait(0) == {"p"} and not right.worker.get_block_ids_with_load_errors()
+    connector.READY_TIMEOUT_S = 0.2
+    decode(right, "x", [7], {**params, "remote_request_id": "unknown"})
+    right.step()
+    assert right.wait(1) == {"x"} and right.worker.get_block_ids_with_load_errors() == {7}
+    params = prefill(left, "more", [1])
+    decode(right, "y", [8, 9], params, tokens=32)
+    right.step()
+    left.step()
+    assert right.wait(1) == {"y"} and right.worker.get_block_ids_with_load_errors() == {8, 9}
+
+
+def test_nobody_listens(sides):
+    right = sides[1]
+    decode(right, "d", [1], {"do_remote_prefill": True, "remote_host": "127.0.0.1", "remote_port": free_port()})
+    right.step()
+    assert right.wait(1) == {"d"} and right.worker.get_block_ids_with_load_errors() == {1}
+
+
+def test_garbage_from_the_network_is_answered_with_an_error(sides, connector):
+    import msgspec
+    import zmq
+    left = sides[0]
+    params = prefill(left, "p", [1])
+    context = zmq.Context()
+    good = {"remote_hostname": "h", "remote_port": 1, "request_ids": ["p"], "kv_caches_base_addr": [0] * LAYERS * 2, "block_ids": [[1]]}
+    left.step()
+    for question in (b"", b"\xff" * 100, msgspec.msgpack.encode([]), msgspec.msgpack.encode({**good, "kv_caches_base_addr": [1]}),
+                     msgspec.msgpack.encode({**good, "block_ids": []}), msgspec.msgpack.encode({**good, "block_ids": [[1, 2, 3]]})):
+        sock = context.socket(zmq.REQ)
+        sock.setsockopt(zmq.RCVTIMEO, 10000)
+        sock.connect(f"tcp://127.0.0.1:{params['remote_port']}")
+        sock.send(question)
+        assert sock.recv() == connector.TRANS_ERROR
+        sock.close(linger=0)
+    context.destroy(linger=0)
+
+
+def test_requests_that_end_otherwise_keep_nothing(sides, connector, monkeypatch):
+    left, right = sides
+    request = Request("a", 16, {"do_remote_decode": True})
+    left.scheduler.update_state_after_alloc(request, Blocks([1]), 0)
+    left.step()
+    request.status = "aborted"
+    assert left.scheduler.request_finished(request, [1]) == (False, None)
+    assert left.step(["a"]) == (None, None) and not left.worker.connector_worker.reqs_need_send
+    assert left.scheduler.request_finished(Request("b", 16, None), [1]) == (False, None)
+    assert left.scheduler.request_finished(Request("c", 16, {"do_remote_decode": True}), []) [0] is False
+    assert left.scheduler.request_finished_all_groups(Request("d", 16, {"do_remote_decode": True}), ([1], [2])) == (False, None)
+    monkeypatch.setattr(connector, "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT", 0)
+    prefill(left, "late", [1])
+    assert left.wait(0) == {"late"}, "its blocks are freed when nobody comes"
+    params = prefill(left, "gone", [2])
+    aborted = Request("never", 16, params)
+    right.scheduler.request_finished(aborted, [])
+    assert aborted.kv_transfer_params["do_remote_prefill"] is False
+
+
+def test_cutting_into_runs(connector):
+    cut = connector.group_concurrent_contiguous
+    assert cut([], []) == ([], [])
+    assert cut([1, 2, 3, 7, 8], [4, 5, 9, 10, 11]) == ([[1, 2], [3], [7, 8]], [[4, 5], [9], [10, 11]])
+    assert cut([3], [0]) == ([[3]], [[0]])
