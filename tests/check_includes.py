@@ -16,13 +16,14 @@ ALLOWED = {
     "env": ("base",),
     "wire": ("base", "env"),
     "engine": ("base", "env", "wire"),
+    "transfer": ("base", "env"),
     "master": ("base", "env", "wire", "engine", "web"),
     "store": ("base", "env", "wire", "engine"),
     "proxy": ("base", "env"),
     "web": (),
     "service": ("base", "env"),  # and the store by its public header alone
-    "cmd": ("base", "env", "wire", "engine", "master", "store", "service", "proxy"),
-    "python": ("base", "env", "store"),
+    "cmd": ("base", "env", "wire", "engine", "master", "store", "service", "proxy", "transfer"),
+    "python": ("base", "env", "store", "transfer"),
 }
 # The master's core is pure: no socket, clock, thread or file, so not all of the rooms below it.
 CORE_ALLOWED = re.compile(r"(base|wire|master)/|engine/layout\.h$|mooncake\.h$")
@@ -43,7 +44,7 @@ def check_include(path, room, name, quoted, shell):
             return f"the master's core must not include its shell, {name}"
         if not quoted and CORE_SYSTEM_FORBIDDEN.match(name):
             return f"the master's core is pure; <{name}> is not"
-    if not quoted or name == "mooncake.h":
+    if not quoted or name in ("mooncake.h", "mooncake_engine.h"):
         return None
     target = name.split("/")[0] if "/" in name else None
     if target is None:

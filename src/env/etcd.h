@@ -12,7 +12,6 @@
 #define MC_ETCD_ENDPOINTS_MAX 16
 #define MC_ETCD_PORT 2379
 #define MC_ETCD_ATTEMPT_MS 400 /* a member that does not answer within is left for the next */
-#define MC_ETCD_REPLY_MAX (1u << 20)
 
 struct mc_etcd;
 

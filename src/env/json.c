@@ -135,23 +135,161 @@ int mc_json_find(struct mc_span text, const char *path, struct mc_span *value)
     return scan.is_found ? 1 : 0;
 }
 
-int mc_json_find_number(struct mc_span text, const char *path, uint64_t *number)
+static int digits(struct mc_span text, uint64_t *number)
 {
-    struct mc_span digits;
-    int rc = mc_json_find(text, path, &digits);
     uint64_t value = 0;
-    if (rc != 1)
-        return rc;
-    if (digits.length == 0)
+    if (text.length == 0)
         return MC_ERR_PROTOCOL;
-    for (size_t i = 0; i < digits.length; i++) {
-        unsigned digit = (unsigned)((const char *)digits.data)[i] - '0';
+    for (size_t i = 0; i < text.length; i++) {
+        unsigned digit = (unsigned)((const char *)text.data)[i] - '0';
         if (digit > 9 || value > (UINT64_MAX - digit) / 10)
             return MC_ERR_PROTOCOL;
         value = value * 10 + digit;
     }
     *number = value;
+    return 0;
+}
+
+int mc_json_find_number(struct mc_span text, const char *path, uint64_t *number)
+{
+    struct mc_span value;
+    int rc = mc_json_find(text, path, &value);
+    if (rc != 1)
+        return rc;
+    rc = digits(value, number);
+    return rc < 0 ? rc : 1;
+}
+
+/* ---- one after the other ---- */
+
+int mc_json_open(struct mc_span text, char kind, struct mc_json_cursor *cursor)
+{
+    struct scan scan = {text.data, (const char *)text.data + text.length, 0, NULL, false};
+    *cursor = (struct mc_json_cursor){.end = scan.end, .is_object = kind == '{'};
+    if (text.length == 0 || !take(&scan, kind))
+        return MC_ERR_PROTOCOL;
+    cursor->at = scan.at;
+    return 0;
+}
+
+int mc_json_next(struct mc_json_cursor *cursor)
+{
+    struct scan scan = {cursor->at, cursor->end, 1, &cursor->value, false};
+    bool is_end = take(&scan, cursor->is_object ? '}' : ']');
+    if (is_end) {
+        skip_space(&scan);
+        return scan.at == scan.end ? 0 : MC_ERR_PROTOCOL;
+    }
+    if (cursor->is_started && !take(&scan, ','))
+        return MC_ERR_PROTOCOL;
+    if (cursor->is_object && (!scan_string(&scan, &cursor->name) || !take(&scan, ':')))
+        return MC_ERR_PROTOCOL;
+    skip_space(&scan);
+    cursor->kind = scan.at < scan.end ? *scan.at : 0;
+    if (!scan_value(&scan, ""))
+        return MC_ERR_PROTOCOL;
+    cursor->at = scan.at;
+    cursor->is_started = true;
     return 1;
+}
+
+bool mc_json_is(struct mc_span name, const char *text)
+{
+    return mc_span_equal(name, mc_span_string(text));
+}
+
+int mc_json_number(const struct mc_json_cursor *cursor, uint64_t *number)
+{
+    return cursor->kind >= '0' && cursor->kind <= '9' ? digits(cursor->value, number) : MC_ERR_PROTOCOL;
+}
+
+static int hex4(const char *at, const char *end, uint32_t *code)
+{
+    *code = 0;
+    if (end - at < 4)
+        return MC_ERR_PROTOCOL;
+    for (int i = 0; i < 4; i++) {
+        char c = at[i];
+        uint32_t digit = c >= '0' && c <= '9'   ? (uint32_t)(c - '0')
+                         : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10)
+                         : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10)
+                                                : 16;
+        if (digit == 16)
+            return MC_ERR_PROTOCOL;
+        *code = *code << 4 | digit;
+    }
+    return 0;
+}
+
+/* One \u escape, or two that are a pair, as UTF-8 in four; steps *at over it. Bytes or MC_ERR_PROTOCOL. */
+static int unescape_unicode(const char **at, const char *end, char *four)
+{
+    uint32_t code, low;
+    if (hex4(*at, end, &code) < 0 || code == 0 || (code >= 0xdc00 && code < 0xe000))
+        return MC_ERR_PROTOCOL;
+    *at += 4;
+    if (code >= 0xd800 && code < 0xdc00) {
+        if (end - *at < 6 || (*at)[0] != '\\' || (*at)[1] != 'u' || hex4(*at + 2, end, &low) < 0 || low < 0xdc00 ||
+            low >= 0xe000)
+            return MC_ERR_PROTOCOL;
+        *at += 6;
+        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    }
+    int count = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    static const uint8_t lead[5] = {0, 0, 0xc0, 0xe0, 0xf0};
+    for (int i = count - 1; i > 0; i--, code >>= 6)
+        four[i] = (char)(0x80 | (code & 0x3f));
+    four[0] = (char)(lead[count] | code);
+    return count;
+}
+
+int mc_json_text(const struct mc_json_cursor *cursor, char *text, size_t size)
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    const char *at = cursor->value.data, *end = at + cursor->value.length;
+    size_t used = 0;
+    if (cursor->kind != '"')
+        return MC_ERR_PROTOCOL;
+    while (at < end) {
+        char four[4] = {*at++};
+        int count = 1;
+        if (four[0] == '\\') {
+            const char *found = at < end && *at != 0 ? strchr(from, *at) : NULL;
+            if (found != NULL) {
+                four[0] = to[found - from];
+                at++;
+            } else if (at < end && *at == 'u') {
+                at++;
+                count = unescape_unicode(&at, end, four);
+            } else {
+                count = MC_ERR_PROTOCOL;
+            }
+        }
+        if (count < 0)
+            return count;
+        if (used + (size_t)count >= size)
+            return MC_ERR_BUFFER_OVERFLOW;
+        memcpy(text + used, four, (size_t)count);
+        used += (size_t)count;
+    }
+    if (used >= size)
+        return MC_ERR_BUFFER_OVERFLOW;
+    text[used] = 0;
+    return 0;
+}
+
+void mc_json_put_text(struct mc_buffer *out, const char *text)
+{
+    mc_buffer_append(out, "\"", 1);
+    for (; *text != 0; text++) {
+        if (*text == '"' || *text == '\\')
+            mc_buffer_printf(out, "\\%c", *text);
+        else if ((unsigned char)*text < ' ')
+            mc_buffer_printf(out, "\\u%04x", (unsigned)*text);
+        else
+            mc_buffer_append(out, text, 1);
+    }
+    mc_buffer_append(out, "\"", 1);
 }
 
 /* ---- base64 ---- */

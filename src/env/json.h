@@ -14,6 +14,28 @@ int mc_json_find(struct mc_span text, const char *path, struct mc_span *value);
 /* Digits, with or without quotes, of at most 64 bits. 1, 0, MC_ERR_PROTOCOL as above. */
 int mc_json_find_number(struct mc_span text, const char *path, uint64_t *number);
 
+/* Goes through the members of an object or the elements of an array, each looked at once. Zero-initialised by
+ * mc_json_open. */
+struct mc_json_cursor {
+    const char *at, *end;
+    bool is_object, is_started;
+    struct mc_span name;  /* of the member, escapes as they are; empty in an array */
+    struct mc_span value; /* as mc_json_find gives it */
+    char kind;            /* of the value: its first character: '{', '[', '"', 't', 'f', 'n', '-' or a digit */
+};
+/* text: a whole JSON value. 0, or MC_ERR_PROTOCOL: not an object (kind '{') or array ('['). */
+int mc_json_open(struct mc_span text, char kind, struct mc_json_cursor *cursor);
+/* 1: the next one is there. 0: that was the last. MC_ERR_PROTOCOL: not JSON, also for what follows the last. */
+int mc_json_next(struct mc_json_cursor *cursor);
+bool mc_json_is(struct mc_span name, const char *text);
+/* Digits of at most 64 bits. 0 or MC_ERR_PROTOCOL. */
+int mc_json_number(const struct mc_json_cursor *cursor, uint64_t *number);
+/* The text of a string value, its escapes resolved, with a zero behind it. 0; MC_ERR_PROTOCOL: no string, a zero in it,
+ * bad escapes; MC_ERR_BUFFER_OVERFLOW. */
+int mc_json_text(const struct mc_json_cursor *cursor, char *text, size_t size);
+/* Appends text as a JSON string with its quotes. */
+void mc_json_put_text(struct mc_buffer *out, const char *text);
+
 void mc_base64_encode(struct mc_buffer *out, struct mc_span bytes);
 /* 0 or MC_ERR_PROTOCOL; padding is needed. */
 int mc_base64_decode(struct mc_buffer *out, struct mc_span text);

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The extension module mooncake.engine: its table of contents. */
+#include "python/engine_module.h"
+
+static int add(PyObject *module, const char *name, PyObject *value)
+{
+    int rc = value == NULL ? -1 : PyObject_SetAttrString(module, name, value);
+    Py_XDECREF(value);
+    return rc;
+}
+
+static PyObject *rpc_later(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords))
+{
+    PyErr_SetString(PyExc_NotImplementedError, "the original's general RPC is not part of this build");
+    return NULL;
+}
+
+static PyObject *withdraw(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    Py_BEGIN_ALLOW_THREADS mc_transfer_withdraw_all();
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+}
+
+static PyMethodDef module_methods[] = {
+    {"create_rpc_client", MC_PY_METHOD(rpc_later), METH_VARARGS | METH_KEYWORDS, "Not supported."},
+    {"create_rpc_server", MC_PY_METHOD(rpc_later), METH_VARARGS | METH_KEYWORDS, "Not supported."},
+    {"_withdraw", withdraw, METH_NOARGS, "At exit: takes the names of engines back from metadata servers."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "mooncake.engine",
+    .m_doc = "The Mooncake transfer engine. See TransferEngine. Codes are those of include/mooncake_engine.h.",
+    .m_size = -1,
+    .m_methods = module_methods,
+};
+
+/* Engines that live until the end of the interpreter are never closed. */
+static int withdraw_at_exit(PyObject *module)
+{
+    PyObject *atexit = PyImport_ImportModule("atexit");
+    PyObject *function = atexit == NULL ? NULL : PyObject_GetAttrString(module, "_withdraw");
+    PyObject *result = function == NULL ? NULL : PyObject_CallMethod(atexit, "register", "O", function);
+    Py_XDECREF(atexit);
+    Py_XDECREF(function);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
+static int add_opcode(PyObject *module, PyObject *engine_type)
+{
+    mc_py_opcode_enum = mc_py_opcode_new();
+    if (mc_py_opcode_enum == NULL || PyObject_SetAttrString(engine_type, "TransferOpcode", mc_py_opcode_enum) < 0 ||
+        PyObject_SetAttrString(module, "TransferOpcode", mc_py_opcode_enum) < 0)
+        return -1;
+    return add(module, "Read", PyObject_GetAttrString(mc_py_opcode_enum, "Read")) < 0 ||
+                   add(module, "Write", PyObject_GetAttrString(mc_py_opcode_enum, "Write")) < 0
+               ? -1
+               : 0;
+}
+
+static int module_fill(PyObject *module)
+{
+    static const char *const flags[] = {"SUPPORT_CUDA",  "SUPPORT_EFA",  "SUPPORT_HIP", "SUPPORT_INTRA_NVLINK",
+                                        "SUPPORT_MNNVL", "SUPPORT_MUSA", NULL};
+    PyObject *engine_type = PyType_FromSpec(&mc_py_engine_spec);
+    if (engine_type == NULL || add_opcode(module, engine_type) < 0) {
+        Py_XDECREF(engine_type);
+        return -1;
+    }
+    mc_py_note_type = PyType_FromSpec(&mc_py_note_spec);
+    mc_py_inner_type = PyType_FromSpec(&mc_py_inner_spec);
+    if (mc_py_note_type == NULL || mc_py_inner_type == NULL || add(module, "TransferEngine", engine_type) < 0 ||
+        PyObject_SetAttrString(module, "TransferNotify", mc_py_note_type) < 0 ||
+        PyObject_SetAttrString(module, "InnerTransferEngine", mc_py_inner_type) < 0)
+        return -1;
+    for (size_t i = 0; flags[i] != NULL; i++)
+        if (PyObject_SetAttrString(module, flags[i], Py_False) < 0)
+            return -1;
+    if (add(module, "__version__", PyUnicode_FromString(mc_version())) < 0)
+        return -1;
+    return withdraw_at_exit(module);
+}
+
+/* Engines catch ImportError and nothing else. */
+static void fail_import(void)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    PyErr_Format(PyExc_ImportError, "mooncake.engine cannot start: %S", value != NULL ? value : Py_None);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+}
+
+PyMODINIT_FUNC PyInit_engine(void);
+PyMODINIT_FUNC PyInit_engine(void)
+{
+    PyObject *module = PyModule_Create(&module_definition);
+    if (module == NULL || module_fill(module) < 0) {
+        Py_CLEAR(module);
+        fail_import();
+    }
+    return module;
+}

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The calls of TransferEngine that move bytes. */
+#include "python/engine_module.h"
+
+#include "env/log.h"
+
+/* ---- arguments to items ---- */
+
+static int read_opcode(PyObject *object, enum mc_transfer_opcode *opcode)
+{
+    uint64_t value;
+    if (mc_py_number(object, "opcode", &value) < 0)
+        return -1;
+    if (value > MC_TRANSFER_WRITE) {
+        PyErr_Format(PyExc_TypeError, "opcode must be TransferOpcode.Read or .Write, not %R", object);
+        return -1;
+    }
+    *opcode = (enum mc_transfer_opcode)value;
+    return 0;
+}
+
+static int read_item(PyObject *const *values, struct mc_transfer_item *item)
+{
+    uint64_t local;
+    if (mc_py_number(values[0], "buffer", &local) < 0 ||
+        mc_py_number(values[1], "peer_buffer_address", &item->remote) < 0 ||
+        mc_py_number(values[2], "length", &item->length) < 0)
+        return -1;
+    item->local = (void *)(uintptr_t)local;
+    return 0;
+}
+
+struct lists { /* three snapshots and the items made of them */
+    PyObject *tuples[3];
+    struct mc_transfer_item *items;
+    size_t count;
+    struct mc_py_scratch scratch;
+};
+
+static void lists_free(struct lists *lists)
+{
+    for (int i = 0; i < 3; i++)
+        Py_XDECREF(lists->tuples[i]);
+    mc_py_scratch_free(&lists->scratch);
+}
+
+static int fill_items(struct lists *lists)
+{
+    static const char *const names[] = {"buffers", "peer_buffer_addresses", "lengths"};
+    for (Py_ssize_t i = 0; i < (Py_ssize_t)lists->count; i++) {
+        uint64_t numbers[3];
+        for (int j = 0; j < 3; j++)
+            if (mc_py_number(PyTuple_GetItem(lists->tuples[j], i), names[j], &numbers[j]) < 0)
+                return 1;
+        lists->items[i] = (struct mc_transfer_item){(void *)(uintptr_t)numbers[0], numbers[1], numbers[2]};
+    }
+    return 0;
+}
+
+/* 0; -1: of different lengths; 1: an exception. Free in every case. */
+static int lists_read(struct lists *lists, PyObject *const *values)
+{
+    static const char *const names[] = {"buffers", "peer_buffer_addresses", "lengths"};
+    mc_py_scratch_init(&lists->scratch);
+    lists->tuples[0] = lists->tuples[1] = lists->tuples[2] = NULL;
+    for (int i = 0; i < 3; i++)
+        if ((lists->tuples[i] = mc_py_snapshot(values[i], names[i])) == NULL)
+            return 1;
+    lists->count = (size_t)PyTuple_Size(lists->tuples[0]);
+    if ((size_t)PyTuple_Size(lists->tuples[1]) != lists->count ||
+        (size_t)PyTuple_Size(lists->tuples[2]) != lists->count) {
+        mc_log_limited(ERROR, "a batch transfer: %zd buffers, %zd peer addresses, %zd lengths; they must be as many",
+                       (Py_ssize_t)lists->count, PyTuple_Size(lists->tuples[1]), PyTuple_Size(lists->tuples[2]));
+        return -1;
+    }
+    lists->items = mc_py_scratch_take(&lists->scratch, lists->count + 1, sizeof(*lists->items));
+    return lists->items == NULL ? 1 : fill_items(lists);
+}
+
+/* ---- running ---- */
+
+static PyObject *run(PyObject *object, PyObject *target_object, enum mc_transfer_opcode opcode,
+                     const struct mc_transfer_item *items, size_t count, PyObject *notify)
+{
+    struct mc_transfer_engine *engine = ((struct mc_py_engine *)object)->engine;
+    struct mc_transfer_note space;
+    const struct mc_transfer_note *note;
+    const char *target = mc_py_text(target_object, "target_hostname");
+    int rc;
+    if (target == NULL || mc_py_note_read(notify, &space, &note) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS rc = mc_transfer_run(engine, target, opcode, items, count, note);
+    Py_END_ALLOW_THREADS return PyLong_FromLong(rc < 0 ? -1 : 0);
+}
+
+static PyObject *submit(PyObject *object, PyObject *target_object, enum mc_transfer_opcode opcode,
+                        const struct mc_transfer_item *items, size_t count)
+{
+    struct mc_transfer_engine *engine = ((struct mc_py_engine *)object)->engine;
+    const char *target = mc_py_text(target_object, "target_hostname");
+    int64_t id;
+    if (target == NULL)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS id = mc_transfer_submit(engine, target, opcode, items, count, NULL);
+    Py_END_ALLOW_THREADS return PyLong_FromLongLong(id < 0 ? 0 : id);
+}
+
+static PyObject *run_lists(PyObject *object, PyObject *const *values, enum mc_transfer_opcode opcode, PyObject *notify,
+                           bool is_async)
+{
+    struct lists lists;
+    PyObject *answer = NULL;
+    int rc = lists_read(&lists, values + 1);
+    if (rc < 0)
+        answer = PyLong_FromLong(is_async ? 0 : -1);
+    else if (rc == 0)
+        answer = is_async ? submit(object, values[0], opcode, lists.items, lists.count)
+                          : run(object, values[0], opcode, lists.items, lists.count, notify);
+    lists_free(&lists);
+    return answer;
+}
+
+/* ---- the methods ---- */
+
+/* One transfer, with a fixed direction. transport_hint is taken and has no effect: the shortest path is chosen. */
+#define ONE(name, opcode, act)                                                                                         \
+    MC_PY_SIGNATURE(name, 4, "target_hostname", "buffer", "peer_buffer_address", "length", "transport_hint");          \
+    PyObject *mc_py_engine_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)       \
+    {                                                                                                                  \
+        PyObject *values[5];                                                                                           \
+        struct mc_transfer_item item;                                                                                  \
+        if (mc_py_arguments(&name##_signature, args, count, keywords, values) < 0 || read_item(values + 1, &item) < 0) \
+            return NULL;                                                                                               \
+        return act;                                                                                                    \
+    }
+ONE(transfer_sync_write, MC_TRANSFER_WRITE, run(object, values[0], MC_TRANSFER_WRITE, &item, 1, NULL))
+ONE(transfer_sync_read, MC_TRANSFER_READ, run(object, values[0], MC_TRANSFER_READ, &item, 1, NULL))
+ONE(transfer_submit_write, MC_TRANSFER_WRITE, submit(object, values[0], MC_TRANSFER_WRITE, &item, 1))
+#undef ONE
+
+#define MANY(name, opcode, is_async)                                                                                   \
+    MC_PY_SIGNATURE(name, 4, "target_hostname", "buffers", "peer_buffer_addresses", "lengths", "transport_hint");      \
+    PyObject *mc_py_engine_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)       \
+    {                                                                                                                  \
+        PyObject *values[5];                                                                                           \
+        if (mc_py_arguments(&name##_signature, args, count, keywords, values) < 0)                                     \
+            return NULL;                                                                                               \
+        return run_lists(object, values, opcode, NULL, is_async);                                                      \
+    }
+MANY(batch_transfer_sync_write, MC_TRANSFER_WRITE, false)
+MANY(batch_transfer_sync_read, MC_TRANSFER_READ, false)
+MANY(batch_transfer_async_write, MC_TRANSFER_WRITE, true)
+MANY(batch_transfer_async_read, MC_TRANSFER_READ, true)
+#undef MANY
+
+MC_PY_SIGNATURE(transfer_sync, 5, "target_hostname", "buffer", "peer_buffer_address", "length", "opcode", "notify",
+                "transport_hint");
+PyObject *mc_py_engine_transfer_sync(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[7];
+    struct mc_transfer_item item;
+    enum mc_transfer_opcode opcode;
+    if (mc_py_arguments(&transfer_sync_signature, args, count, keywords, values) < 0 ||
+        read_item(values + 1, &item) < 0 || read_opcode(values[4], &opcode) < 0)
+        return NULL;
+    return run(object, values[0], opcode, &item, 1, values[5]);
+}
+
+MC_PY_SIGNATURE(batch_transfer_sync, 5, "target_hostname", "buffers", "peer_buffer_addresses", "lengths", "opcode",
+                "notify", "transport_hint");
+PyObject *mc_py_engine_batch_transfer_sync(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                           PyObject *keywords)
+{
+    PyObject *values[7];
+    enum mc_transfer_opcode opcode;
+    if (mc_py_arguments(&batch_transfer_sync_signature, args, count, keywords, values) < 0 ||
+        read_opcode(values[4], &opcode) < 0)
+        return NULL;
+    return run_lists(object, values, opcode, values[5], false);
+}
+
+MC_PY_SIGNATURE(batch_transfer_async, 5, "target_hostname", "buffers", "peer_buffer_addresses", "lengths", "opcode",
+                "transport_hint");
+PyObject *mc_py_engine_batch_transfer_async(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                            PyObject *keywords)
+{
+    PyObject *values[6];
+    enum mc_transfer_opcode opcode;
+    if (mc_py_arguments(&batch_transfer_async_signature, args, count, keywords, values) < 0 ||
+        read_opcode(values[4], &opcode) < 0)
+        return NULL;
+    return run_lists(object, values, opcode, NULL, true);
+}
+
+MC_PY_SIGNATURE(transfer_check_status, 1, "batch_id");
+PyObject *mc_py_engine_transfer_check_status(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                             PyObject *keywords)
+{
+    PyObject *values[1];
+    uint64_t id;
+    if (mc_py_arguments(&transfer_check_status_signature, args, count, keywords, values) < 0 ||
+        mc_py_number(values[0], "batch_id", &id) < 0)
+        return NULL;
+    struct mc_transfer_engine *engine = ((struct mc_py_engine *)object)->engine;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS rc = mc_transfer_status(engine, id > INT64_MAX ? -1 : (int64_t)id);
+    Py_END_ALLOW_THREADS return PyLong_FromLong(rc);
+}
+
+MC_PY_SIGNATURE(get_batch_transfer_status, 1, "batch_ids");
+PyObject *mc_py_engine_get_batch_transfer_status(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                                 PyObject *keywords)
+{
+    struct mc_transfer_engine *engine = ((struct mc_py_engine *)object)->engine;
+    PyObject *values[1], *tuple, *answer = NULL;
+    struct mc_py_scratch scratch;
+    if (mc_py_arguments(&get_batch_transfer_status_signature, args, count, keywords, values) < 0 ||
+        (tuple = mc_py_snapshot(values[0], "batch_ids")) == NULL)
+        return NULL;
+    mc_py_scratch_init(&scratch);
+    Py_ssize_t id_count = PyTuple_Size(tuple), i = 0;
+    int64_t *ids = mc_py_scratch_take(&scratch, (size_t)id_count + 1, sizeof(*ids));
+    for (; ids != NULL && i < id_count; i++) {
+        uint64_t id;
+        if (mc_py_number(PyTuple_GetItem(tuple, i), "batch_ids", &id) < 0)
+            break;
+        ids[i] = id > INT64_MAX ? -1 : (int64_t)id;
+    }
+    if (ids != NULL && i == id_count) {
+        int rc;
+        Py_BEGIN_ALLOW_THREADS rc = mc_transfer_wait(engine, ids, (size_t)id_count);
+        Py_END_ALLOW_THREADS answer = PyLong_FromLong(rc < 0 ? -1 : 0);
+    }
+    mc_py_scratch_free(&scratch);
+    Py_DECREF(tuple);
+    return answer;
+}

@@ -1,0 +1,176 @@
+/* The asking half of the handshake: one connection for each question. */
+#include "transfer/inside.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define PORT_DEFAULT 12001
+#define RECEIVE_BYTES 65536u
+#define ANSWER_MS 10000u
+
+/* P2P: the target's name is its address. */
+static int name_as_address(const char *target, char *address, size_t size)
+{
+    char host[MC_ADDRESS_MAX];
+    uint16_t port = PORT_DEFAULT;
+    if (mc_address_split(target, host, sizeof(host) - 8, &port) < 0 || port == 0)
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    mc_address_join(address, size, host, port);
+    return 0;
+}
+
+static const char *plain(const char *target)
+{
+    return target[0] == '/' ? target + 1 : target;
+}
+
+int mc_ask_address(struct mc_transfer_engine *engine, const char *target, char *address, size_t size)
+{
+    char key[MC_TRANSFER_KEY_MAX], host[MC_ADDRESS_MAX - 8];
+    struct mc_buffer value = {0};
+    uint16_t port = 0;
+    if (engine->metadata.is_p2p)
+        return name_as_address(plain(target), address, size);
+    mc_rpc_meta_key(key, sizeof(key), engine->metadata.cluster_id, plain(target));
+    int rc = mc_metadata_get(&engine->metadata, key, &value);
+    if (rc == 0)
+        rc = mc_rpc_meta_read(mc_span(value.data, value.length), host, sizeof(host), &port);
+    if (rc == 0)
+        mc_address_join(address, size, host, port);
+    mc_buffer_free(&value);
+    return rc;
+}
+
+static int receive_frame(int fd, uint64_t deadline_ns, struct mc_buffer *in, struct mc_handshake *frame)
+{
+    for (;;) {
+        int rc = mc_handshake_read(mc_span(in->data, in->length), MC_HANDSHAKE_LENGTH_MAX, frame);
+        if (rc != 0)
+            return rc;
+        mc_buffer_reserve(in, RECEIVE_BYTES);
+        int64_t got = mc_socket_receive(fd, in->data + in->length, RECEIVE_BYTES, deadline_ns, NULL);
+        if (got < 0)
+            return (int)got;
+        in->length += (size_t)got;
+    }
+}
+
+int mc_ask(struct mc_transfer_engine *engine, const char *address, enum mc_handshake_type type, struct mc_span json,
+           uint64_t deadline_ns, struct mc_buffer *reply)
+{
+    struct mc_buffer out = {0}, in = {0};
+    struct mc_handshake frame;
+    uint64_t now_ns = mc_clock_ns(), connect_ns = now_ns + engine->settings.handshake_connect_ms * 1000000ull;
+    uint64_t answer_ns = connect_ns + ANSWER_MS * 1000000ull;
+    int fd = mc_tcp_connect(address, connect_ns < deadline_ns ? connect_ns : deadline_ns);
+    if (fd < 0)
+        return MC_TRANSFER_ERR_SOCKET;
+    mc_transfer_note_fd(fd);
+    mc_handshake_write(&out, type, false, json);
+    struct iovec part = {out.data, out.length};
+    if (answer_ns > deadline_ns)
+        answer_ns = deadline_ns;
+    int rc = mc_socket_send(fd, &part, 1, answer_ns);
+    if (rc == 0)
+        rc = receive_frame(fd, answer_ns, &in, &frame);
+    if (rc == 1)
+        mc_buffer_append(reply, frame.json.data, frame.json.length);
+    mc_transfer_close_fd(fd);
+    mc_buffer_free(&in);
+    mc_buffer_free(&out);
+    return rc == 1 ? 0 : rc == MC_ERR_PROTOCOL ? MC_TRANSFER_ERR_REJECT_HANDSHAKE : MC_TRANSFER_ERR_SOCKET;
+}
+
+int mc_ask_document(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns,
+                    struct mc_document *document, char *address, size_t size)
+{
+    char key[MC_TRANSFER_KEY_MAX];
+    struct mc_buffer value = {0};
+    int rc;
+    address[0] = 0;
+    *document = (struct mc_document){0};
+    if (engine->metadata.is_p2p) {
+        rc = name_as_address(plain(target), address, size);
+        if (rc == 0)
+            rc = mc_ask(engine, address, MC_HANDSHAKE_METADATA, mc_span("{}", 2), deadline_ns, &value);
+    } else {
+        mc_segment_key(key, sizeof(key), engine->metadata.cluster_id, plain(target));
+        rc = mc_metadata_get(&engine->metadata, key, &value);
+    }
+    if (rc == 0)
+        rc = mc_document_read(mc_span(value.data, value.length), document);
+    mc_buffer_free(&value);
+    if (rc == MC_TRANSFER_ERR_MALFORMED_JSON)
+        mc_log_limited(ERROR, "the document of %s makes no sense", target);
+    return rc;
+}
+
+/* ---- questions of the API ---- */
+
+int mc_transfer_probe(struct mc_transfer_engine *engine, const char *target)
+{
+    char address[MC_ADDRESS_MAX];
+    struct mc_buffer reply = {0};
+    if (!mc_transfer_alive(engine))
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    int rc = mc_ask_address(engine, target, address, sizeof(address));
+    if (rc == 0)
+        rc = mc_ask(engine, address, MC_HANDSHAKE_PROBE, mc_span("{}", 2),
+                    mc_clock_ns() + engine->settings.handshake_connect_ms * 1000000ull, &reply);
+    mc_buffer_free(&reply);
+    return rc;
+}
+
+int mc_transfer_notify(struct mc_transfer_engine *engine, const char *target, const struct mc_transfer_note *note)
+{
+    char address[MC_ADDRESS_MAX];
+    struct mc_buffer json = {0}, reply = {0};
+    if (!mc_transfer_alive(engine))
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    mc_handshake_write_note(&json, note->name, note->message);
+    int rc = mc_ask_address(engine, target, address, sizeof(address));
+    if (rc == 0)
+        rc = mc_ask(engine, address, MC_HANDSHAKE_NOTIFY, mc_span(json.data, json.length),
+                    mc_clock_ns() + engine->settings.handshake_connect_ms * 1000000ull, &reply);
+    mc_buffer_free(&json);
+    mc_buffer_free(&reply);
+    return rc;
+}
+
+int mc_transfer_take_note(struct mc_transfer_engine *engine, char **name, char **message)
+{
+    if (!mc_transfer_alive(engine))
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    pthread_mutex_lock(&engine->lock);
+    struct mc_note *note = engine->notes;
+    if (note != NULL) {
+        engine->notes = note->next;
+        if (engine->notes == NULL)
+            engine->notes_end = &engine->notes;
+        engine->note_count--;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    if (note == NULL)
+        return 0;
+    *name = note->name;
+    *message = note->message;
+    free(note);
+    return 1;
+}
+
+uint64_t mc_transfer_first_address(struct mc_transfer_engine *engine, const char *target)
+{
+    char address[MC_ADDRESS_MAX];
+    struct mc_document document;
+    if (!mc_transfer_alive(engine))
+        return 0;
+    uint64_t deadline_ns = mc_clock_ns() + engine->settings.timeout_ns;
+    int rc = mc_ask_document(engine, target, deadline_ns, &document, address, sizeof(address));
+    uint64_t first = rc == 0 && document.buffer_count > 0 ? document.buffers[0].address : 0;
+    mc_document_free(&document);
+    return first;
+}

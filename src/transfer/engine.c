@@ -1,0 +1,325 @@
+/* The life of an engine: opened, found by others of its process, forked, closed. */
+#include "transfer/inside.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- all engines of this process ---- */
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t list_changed = PTHREAD_COND_INITIALIZER;
+static struct mc_transfer_engine *list; /* also in a forked child, where nothing of it is touched */
+static _Atomic uint32_t forks;
+
+#define FDS_MAX 65536u
+static _Atomic uint64_t open_fds[FDS_MAX / 64]; /* a bit each */
+
+void mc_transfer_note_fd(int fd)
+{
+    if (fd >= 0 && (uint32_t)fd < FDS_MAX)
+        atomic_fetch_or(&open_fds[fd / 64], 1ull << (fd % 64));
+}
+
+static void forget_fd(int fd)
+{
+    if (fd >= 0 && (uint32_t)fd < FDS_MAX)
+        atomic_fetch_and(&open_fds[fd / 64], ~(1ull << (fd % 64)));
+}
+
+void mc_transfer_close_fd(int fd)
+{
+    forget_fd(fd); /* first: the number may be somebody else's right after */
+    close(fd);
+}
+
+void mc_transfer_reset_fd(int fd)
+{
+    struct linger now = {.l_onoff = 1, .l_linger = 0};
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    mc_transfer_close_fd(fd);
+}
+
+/* A child that kept our sockets would hide our end from our peers. */
+static void on_fork_in_child(void)
+{
+    for (uint32_t i = 0; i < FDS_MAX / 64; i++) {
+        uint64_t bits = atomic_exchange(&open_fds[i], 0);
+        for (uint32_t bit = 0; bits != 0; bit++, bits >>= 1)
+            if ((bits & 1) != 0)
+                close((int)(i * 64 + bit));
+    }
+    atomic_fetch_add(&forks, 1);
+    pthread_mutex_init(&list_lock, NULL);
+    pthread_cond_init(&list_changed, NULL);
+    list = NULL;
+}
+
+static void start_once(void)
+{
+    (void)pthread_atfork(NULL, NULL, on_fork_in_child);
+}
+
+bool mc_transfer_alive(const struct mc_transfer_engine *engine)
+{
+    if (engine == NULL)
+        return false;
+    if (engine->fork_count == atomic_load_explicit(&forks, memory_order_relaxed))
+        return !engine->is_closing;
+    mc_log_limited(ERROR, "a transfer engine was used after fork(): open a new one in the child process");
+    return false;
+}
+
+struct mc_transfer_engine *mc_transfer_enter(struct mc_id id)
+{
+    pthread_mutex_lock(&list_lock);
+    struct mc_transfer_engine *one = list;
+    while (one != NULL && !mc_id_equal(one->id, id))
+        one = one->next;
+    if (one != NULL)
+        one->users++;
+    pthread_mutex_unlock(&list_lock);
+    return one;
+}
+
+void mc_transfer_leave(struct mc_transfer_engine *engine)
+{
+    pthread_mutex_lock(&list_lock);
+    if (--engine->users == 0)
+        pthread_cond_broadcast(&list_changed);
+    pthread_mutex_unlock(&list_lock);
+}
+
+static void list_add(struct mc_transfer_engine *engine)
+{
+    pthread_mutex_lock(&list_lock);
+    engine->next = list;
+    list = engine;
+    pthread_mutex_unlock(&list_lock);
+}
+
+static void list_remove(struct mc_transfer_engine *engine)
+{
+    pthread_mutex_lock(&list_lock);
+    for (struct mc_transfer_engine **at = &list; *at != NULL; at = &(*at)->next) {
+        if (*at == engine) {
+            *at = engine->next;
+            break;
+        }
+    }
+    while (engine->users > 0)
+        pthread_cond_wait(&list_changed, &list_lock);
+    pthread_mutex_unlock(&list_lock);
+}
+
+void mc_transfer_withdraw_all(void)
+{
+    pthread_mutex_lock(&list_lock);
+    for (struct mc_transfer_engine *one = list; one != NULL; one = one->next)
+        mc_transfer_withdraw(one);
+    pthread_mutex_unlock(&list_lock);
+}
+
+/* ---- opening ---- */
+
+static bool is_loopback(const char *host)
+{
+    struct in_addr v4;
+    return strcmp(host, "::1") == 0 || (inet_pton(AF_INET, host, &v4) == 1 && (ntohl(v4.s_addr) >> 24) == 127);
+}
+
+/* Who we are to others, and where to listen for them. */
+static int choose_names(struct mc_transfer_engine *engine, const char *local_name, const char **listen_host)
+{
+    uint16_t port = 0;
+    bool is_fine = mc_address_split(local_name, engine->host, sizeof(engine->host) - 8, &port) == 0;
+    if (engine->metadata.is_p2p && !is_fine) {
+        mc_log(ERROR, "local_hostname '%.100s': a host, IPv4 or IPv6 address is expected", local_name);
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    }
+    if (!engine->metadata.is_p2p) {
+        if (local_name[0] == 0 || strlen(local_name) >= sizeof(engine->name)) {
+            mc_log(ERROR, "local_hostname: a name of 1 to %zu bytes is expected", sizeof(engine->name) - 1);
+            return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+        }
+        mc_network_address(engine->settings.use_ipv6, engine->host, sizeof(engine->host));
+    }
+    if (engine->settings.bind_address[0] != 0)
+        snprintf(engine->host, sizeof(engine->host), "%s", engine->settings.bind_address);
+    /* Who says that he is only to be reached from this machine, is. */
+    bool is_v6 = engine->settings.use_ipv6 || strchr(engine->host, ':') != NULL;
+    *listen_host = is_loopback(engine->host) ? engine->host : is_v6 ? "::" : "0.0.0.0";
+    return 0;
+}
+
+static int open_unix(struct mc_transfer_engine *engine)
+{
+    if (!engine->settings.allow_host || mc_host_table_create(engine) < 0)
+        return -1;
+    snprintf(engine->unix_name, sizeof(engine->unix_name), "@mooncake-transfer-%016llx%016llx",
+             (unsigned long long)engine->id.high, (unsigned long long)engine->id.low);
+    int fd = mc_unix_listen(engine->unix_name);
+    if (fd < 0)
+        engine->unix_name[0] = 0;
+    return fd;
+}
+
+static int open_sockets(struct mc_transfer_engine *engine, const char *local_name)
+{
+    const char *listen_host;
+    int rc = choose_names(engine, local_name, &listen_host);
+    if (rc < 0)
+        return rc;
+    int rpc = mc_network_listen(&engine->settings, listen_host, &engine->rpc_port);
+    int data = rpc < 0 ? -1 : mc_network_listen(&engine->settings, listen_host, &engine->data_port);
+    if (data < 0) {
+        if (rpc >= 0)
+            close(rpc);
+        return MC_TRANSFER_ERR_SOCKET;
+    }
+    if (engine->metadata.is_p2p)
+        mc_address_join(engine->name, sizeof(engine->name), engine->host, engine->rpc_port);
+    else
+        snprintf(engine->name, sizeof(engine->name), "%s", local_name);
+    return mc_service_start(engine, rpc, data, open_unix(engine));
+}
+
+static struct mc_transfer_engine *allocate(void)
+{
+    pthread_condattr_t attributes;
+    struct mc_transfer_engine *engine = calloc(1, sizeof(*engine));
+    if (engine == NULL)
+        return NULL;
+    engine->fork_count = atomic_load(&forks);
+    engine->id = mc_random_id();
+    engine->host_id = mc_host_id();
+    engine->host_table_fd = -1;
+    engine->notes_end = &engine->notes;
+    engine->queue_end = &engine->queue;
+    pthread_mutex_init(&engine->lock, NULL);
+    pthread_mutex_init(&engine->publish_lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&engine->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    mc_settings_read(&engine->settings);
+    return engine;
+}
+
+static const char *text_of(const char *text)
+{
+    return text == NULL ? "" : text;
+}
+
+int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer_engine **out)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start_once);
+    const char *protocol = text_of(config->protocol);
+    if (protocol[0] != 0 && strcmp(protocol, "tcp") != 0 && strcmp(protocol, "rdma") != 0) {
+        mc_log(ERROR, "protocol '%.40s': tcp or rdma is expected", protocol);
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    }
+    struct mc_transfer_engine *engine = allocate();
+    if (engine == NULL)
+        return MC_TRANSFER_ERR_MEMORY;
+    int rc = mc_metadata_init(&engine->metadata, text_of(config->metadata_server));
+    if (rc == 0)
+        rc = open_sockets(engine, text_of(config->local_name));
+    if (rc == 0)
+        rc = mc_transfer_publish_document(engine);
+    if (rc == 0)
+        rc = mc_transfer_publish_name(engine);
+    engine->is_published = rc == 0;
+    list_add(engine);
+    if (rc < 0) {
+        mc_transfer_close(engine);
+        return rc;
+    }
+    if (strcmp(protocol, "rdma") == 0 && getenv("MC_FORCE_TCP") == NULL)
+        mc_log(WARNING, "protocol rdma: there is no RDMA here yet, tcp is used");
+    mc_log(INFO, "transfer engine %s: handshakes on port %u, data on port %u", engine->name, (unsigned)engine->rpc_port,
+           (unsigned)engine->data_port);
+    *out = engine;
+    return 0;
+}
+
+/* ---- closing ---- */
+
+static void free_notes(struct mc_transfer_engine *engine)
+{
+    while (engine->notes != NULL) {
+        struct mc_note *next = engine->notes->next;
+        free(engine->notes->name);
+        free(engine->notes->message);
+        free(engine->notes);
+        engine->notes = next;
+    }
+}
+
+void mc_transfer_close(struct mc_transfer_engine *engine)
+{
+    if (engine == NULL || engine->fork_count != atomic_load(&forks))
+        return; /* in a child it is left behind: locks may be held by threads that are not there */
+    engine->is_closing = true;
+    mc_transfer_withdraw(engine);
+    list_remove(engine);
+    mc_background_stop(engine);
+    if (engine->service != NULL)
+        mc_memory_leave_all(engine);
+    mc_service_stop(engine);
+    mc_peers_free(engine);
+    mc_memory_free(engine);
+    mc_host_table_destroy(engine);
+    free_notes(engine);
+    mc_buffer_free(&engine->document);
+    pthread_cond_destroy(&engine->changed);
+    pthread_mutex_destroy(&engine->publish_lock);
+    pthread_mutex_destroy(&engine->lock);
+    free(engine);
+}
+
+/* ---- looking ---- */
+
+uint16_t mc_transfer_rpc_port(const struct mc_transfer_engine *engine)
+{
+    return engine->rpc_port;
+}
+
+const char *mc_transfer_name(const struct mc_transfer_engine *engine)
+{
+    return engine->name;
+}
+
+void mc_transfer_counters(struct mc_transfer_engine *engine, struct mc_transfer_counters *counters)
+{
+    *counters = (struct mc_transfer_counters){.failed = engine->count.failed,
+                                              .timed_out = engine->count.timed_out,
+                                              .fallbacks = engine->count.fallbacks,
+                                              .served_bytes = engine->count.served_bytes,
+                                              .refused = engine->count.refused};
+    for (int path = 0; path < MC_TRANSFER_PATHS; path++) {
+        counters->bytes[path] = engine->count.bytes[path];
+        counters->items[path] = engine->count.items[path];
+    }
+}
+
+const char *mc_transfer_error_text(int code)
+{
+    switch (code) {
+#define ROW(name, value, text)                                                                                         \
+    case MC_TRANSFER_ERR_##name:                                                                                       \
+        return text;
+        MC_TRANSFER_ERROR_MAP(ROW)
+#undef ROW
+    default:
+        return code >= 0 ? "fine" : "unknown";
+    }
+}

@@ -1,0 +1,228 @@
+/* What the files of the transfer engine's shell share. Others include mooncake_engine.h.
+ *
+ * Locks, never held over a wait or a system call that can block: engine->lock (regions, notes, batches, peers' table),
+ * peer->lock (document, lanes, host path). Order: engine before peer; `initiators_lock` alone. */
+#ifndef MC_TRANSFER_INSIDE_H
+#define MC_TRANSFER_INSIDE_H
+
+#include "env/http.h"
+#include "transfer/batch.h"
+#include "transfer/document.h"
+#include "transfer/handshake.h"
+#include "transfer/host_table.h"
+#include "transfer/region.h"
+
+#include <pthread.h>
+
+#define MC_PEER_BUCKETS 1024u
+#define MC_PEERS_MAX 65536u
+#define MC_PEER_LANES_MAX 16u        /* of one call to one peer, and kept open idle */
+#define MC_TRANSFER_WORKERS_MAX 32u  /* threads for batches in the background */
+#define MC_PEER_WORKERS_MAX 8u       /* of which one peer can have so many */
+#define MC_TRANSFER_ATTEMPTS 4u      /* of one call, when its connections break */
+#define MC_TRANSFER_LOOK_MS 100u     /* how often a wait looks whether the engine is being closed */
+#define MC_UNREGISTER_GRACE_MS 2000u /* peers' transfers may end by themselves for so long, then they are cut off */
+#define MC_UNREGISTER_WAIT_MS 10000u
+
+struct mc_lane {
+    int fd;
+    struct mc_spin spin;
+    uint64_t used_ms;
+    struct mc_lane *next;
+};
+
+struct mc_host_path { /* to a peer of this machine; reference counted */
+    _Atomic uint32_t references;
+    _Atomic bool is_broken;
+    int fd;    /* its end of file ends the path */
+    pid_t pid; /* proved to be the peer's */
+    const struct mc_host_table *table;
+    struct mc_host_intents *intents;
+    _Atomic uint64_t taken; /* intents in use, a bit each */
+    pthread_mutex_t lock;   /* of the view */
+    struct mc_host_view view;
+};
+
+struct mc_peer {
+    struct mc_transfer_engine *engine;
+    char name[MC_DOCUMENT_NAME_MAX];
+    struct mc_peer *next; /* in its bucket */
+    uint32_t references;  /* engine->lock */
+    uint32_t running;     /* batches in the background; engine->lock */
+    uint64_t used_ms;
+    pthread_mutex_t lock;
+    bool is_known;               /* document and address are filled in */
+    struct mc_document document; /* without buffers */
+    uint64_t first_address;
+    char data_address[MC_ADDRESS_MAX + 8];
+    bool is_near; /* same machine: splitting over lanes gains nothing */
+    struct mc_lane *idle;
+    uint32_t idle_count;
+    struct mc_host_path *host;
+    uint64_t host_retry_ms; /* not before */
+};
+
+struct mc_note {
+    char *name, *message;
+    struct mc_note *next;
+};
+
+struct mc_metadata { /* an HTTP metadata server; is_p2p: none */
+    bool is_p2p;
+    char path[512]; /* of its URL */
+    char cluster_id[128];
+    char address[MC_ADDRESS_MAX];
+};
+
+struct mc_service;
+
+struct mc_settings { /* from the environment */
+    uint64_t timeout_ns;
+    uint32_t handshake_connect_ms;
+    uint64_t handshake_length_max;
+    uint16_t port_first, port_last;
+    unsigned lanes, lanes_near; /* of one call; near: to peers of this machine, where more gain nothing */
+    unsigned tcp_version;       /* 1: never speak version 2 */
+    bool use_ipv6, allow_local, allow_host;
+    char bind_address[MC_ADDRESS_MAX];
+};
+
+struct mc_transfer_engine {
+    uint32_t fork_count; /* of the process that opened it; first: all that a forked child looks at */
+    struct mc_id id, host_id;
+    struct mc_settings settings;
+    struct mc_metadata metadata;
+    char name[MC_DOCUMENT_NAME_MAX];
+    char host[MC_ADDRESS_MAX]; /* published */
+    uint16_t rpc_port, data_port;
+    char unix_name[MC_UNIX_PATH_MAX]; /* "" : none */
+    uint32_t users;                   /* calls of other engines of this process; the list's lock */
+    struct mc_transfer_engine *next;  /* engines of this process */
+    _Atomic bool is_closing;
+    bool is_published;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a region was released, a batch has ended or came, a peer is free */
+    struct mc_region_table regions;
+    pthread_mutex_t publish_lock;
+    struct mc_buffer document; /* as text, of document_version */
+    uint64_t document_version;
+    struct mc_note *notes, **notes_end;
+    uint32_t note_count;
+    struct mc_peer *peers[MC_PEER_BUCKETS];
+    uint32_t peer_count;
+
+    struct mc_batch_table batches;
+    struct mc_batch *queue, **queue_end;
+    pthread_t workers[MC_TRANSFER_WORKERS_MAX];
+    uint32_t worker_count, idle_workers;
+
+    struct mc_host_table *host_table; /* NULL: no path within the machine */
+    int host_table_fd;
+    struct mc_service *service;
+
+    struct {
+        _Atomic uint64_t bytes[MC_TRANSFER_PATHS], items[MC_TRANSFER_PATHS];
+        _Atomic uint64_t failed, timed_out, fallbacks, served_bytes, refused;
+    } count;
+};
+
+/* ---- engine.c ---- */
+/* False after fork(): nothing of the engine may be touched. */
+bool mc_transfer_alive(const struct mc_transfer_engine *engine);
+/* Descriptors that a forked child closes. */
+void mc_transfer_note_fd(int fd);
+void mc_transfer_close_fd(int fd);
+/* Aborts the connection: what is still in the kernel's buffers is not delivered. */
+void mc_transfer_reset_fd(int fd);
+/* The engine of this process with that id, in use until mc_transfer_leave; NULL. */
+struct mc_transfer_engine *mc_transfer_enter(struct mc_id id);
+void mc_transfer_leave(struct mc_transfer_engine *engine);
+
+/* ---- memory.c ---- */
+struct mc_region *mc_transfer_hold(struct mc_transfer_engine *engine, uint64_t address, uint64_t length);
+void mc_transfer_release(struct mc_transfer_engine *engine, struct mc_region *region);
+/* Appends the engine's document. */
+void mc_transfer_document(struct mc_transfer_engine *engine, struct mc_buffer *out);
+
+/* For close: nobody reaches any of it any more. Waits like unregister. */
+void mc_memory_leave_all(struct mc_transfer_engine *engine);
+void mc_memory_free(struct mc_transfer_engine *engine);
+
+/* ---- settings.c ---- */
+void mc_settings_read(struct mc_settings *settings);
+/* The address that other machines can reach: of the first interface that is up and not loopback. */
+void mc_network_address(bool use_ipv6, char *address, size_t size);
+/* Listens on a random free port of the range. host "": every address. Descriptor or negative. */
+int mc_network_listen(const struct mc_settings *settings, const char *host, uint16_t *port);
+
+/* ---- metadata.c ---- */
+/* 0, or MC_TRANSFER_ERR_NOT_IMPLEMENTED, INVALID_ARGUMENT with a log line. */
+int mc_metadata_init(struct mc_metadata *metadata, const char *server);
+/* 0; MC_TRANSFER_ERR_METADATA: not there, or no answer. */
+int mc_metadata_get(struct mc_metadata *metadata, const char *key, struct mc_buffer *value);
+int mc_metadata_put(struct mc_metadata *metadata, const char *key, struct mc_span value);
+int mc_metadata_remove(struct mc_metadata *metadata, const char *key);
+int mc_transfer_publish_name(struct mc_transfer_engine *engine);
+int mc_transfer_publish_document(struct mc_transfer_engine *engine);
+void mc_transfer_withdraw(struct mc_transfer_engine *engine);
+
+/* ---- ask.c: the asking half of the handshake ---- */
+/* Where the handshakes of a target go, "host:port". */
+int mc_ask_address(struct mc_transfer_engine *engine, const char *target, char *address, size_t size);
+int mc_ask(struct mc_transfer_engine *engine, const char *address, enum mc_handshake_type type, struct mc_span json,
+           uint64_t deadline_ns, struct mc_buffer *reply);
+/* The target's document; *address is where it was asked ("" when it came from the metadata server). */
+int mc_ask_document(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns,
+                    struct mc_document *document, char *address, size_t size);
+
+/* ---- peer.c ---- */
+/* The peer of that name, with a reference; its document is fetched unless it is known. */
+int mc_peer_get(struct mc_transfer_engine *engine, const char *name, uint64_t deadline_ns, struct mc_peer **peer);
+void mc_peer_release(struct mc_peer *peer);
+/* Fetches the document anew; a peer that is another process now loses its lanes. */
+int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns);
+/* An idle lane, or a new one. */
+int mc_peer_take_lane(struct mc_peer *peer, uint64_t deadline_ns, struct mc_lane **lane);
+void mc_peer_give_lane(struct mc_peer *peer, struct mc_lane *lane);
+void mc_lane_abort(struct mc_lane *lane);
+/* Closes the idle lanes: one of them was broken. */
+void mc_peer_drop_lanes(struct mc_peer *peer);
+/* Closes what has not been used for long. Called now and then on the service thread. */
+void mc_peers_tidy(struct mc_transfer_engine *engine);
+void mc_peers_free(struct mc_transfer_engine *engine);
+
+/* ---- run.c, run_tcp.c, run_host.c: codes are those of mc_transfer_run, and MC_TRANSFER_ERR_TIMEOUT ---- */
+int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
+           uint64_t deadline_ns);
+/* items: none of length zero. */
+int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
+               uint64_t deadline_ns);
+/* 1: this path cannot be used (any more); nothing is being copied. */
+int mc_run_host(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
+                size_t count, uint64_t deadline_ns);
+uint64_t mc_run_deadline(const struct mc_transfer_engine *engine, const struct mc_transfer_item *items, size_t count);
+/* 0, or INVALID_ARGUMENT: a range that no address space holds. */
+int mc_run_check(const struct mc_transfer_item *items, size_t count);
+
+/* ---- host_open.c, host_serve.c: the path within one machine ---- */
+struct mc_host_path *mc_host_path_get(struct mc_peer *peer); /* with a reference; NULL: not now */
+void mc_host_path_release(struct mc_host_path *path);
+/* The peer's lock is held. */
+void mc_host_path_drop(struct mc_peer *peer);
+
+int mc_host_table_create(struct mc_transfer_engine *engine);
+void mc_host_table_destroy(struct mc_transfer_engine *engine);
+
+/* ---- background.c ---- */
+void mc_background_stop(struct mc_transfer_engine *engine);
+
+/* ---- service.c: the thread that serves peers ---- */
+int mc_service_start(struct mc_transfer_engine *engine, int rpc_listener, int data_listener, int unix_listener);
+void mc_service_stop(struct mc_transfer_engine *engine);
+/* Hangs up on everybody who holds a region that is leaving. */
+void mc_service_cut(struct mc_transfer_engine *engine);
+/* Does an initiator of this machine say that it copies into or out of that slot? */
+bool mc_service_is_intended(struct mc_transfer_engine *engine, uint32_t slot);
+
+#endif

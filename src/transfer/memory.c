@@ -1,0 +1,281 @@
+/* Registering memory and taking it back; memory of our own; the document that names it. */
+#include "transfer/inside.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#define PAGE 4096u
+
+/* ---- holding ---- */
+
+struct mc_region *mc_transfer_hold(struct mc_transfer_engine *engine, uint64_t address, uint64_t length)
+{
+    pthread_mutex_lock(&engine->lock);
+    struct mc_region *region = mc_region_find(&engine->regions, address, length);
+    if (region != NULL)
+        region->in_flight++;
+    pthread_mutex_unlock(&engine->lock);
+    return region;
+}
+
+/* Without the lock, as peers' speed depends on it; who waits looks again and again. After the count has fallen the
+ * region may be gone. */
+void mc_transfer_release(struct mc_transfer_engine *engine, struct mc_region *region)
+{
+    (void)engine;
+    mc_assert(atomic_fetch_sub(&region->in_flight, 1) > 0);
+}
+
+bool mc_transfer_contains(struct mc_transfer_engine *engine, uint64_t address, uint64_t length)
+{
+    if (!mc_transfer_alive(engine))
+        return false;
+    pthread_mutex_lock(&engine->lock);
+    bool contains = mc_region_find(&engine->regions, address, length) != NULL;
+    pthread_mutex_unlock(&engine->lock);
+    return contains;
+}
+
+/* ---- the document ---- */
+
+static void render(struct mc_transfer_engine *engine)
+{
+    struct mc_document document = {.is_tcp = true,
+                                   .data_port = engine->data_port,
+                                   .data_version = 2,
+                                   .host = engine->host_id,
+                                   .id = engine->id,
+                                   .buffer_count = 0};
+    char timestamp[64] = "";
+    struct timespec now;
+    struct tm parts;
+    snprintf(document.name, sizeof(document.name), "%s", engine->name);
+    snprintf(document.data_host, sizeof(document.data_host), "%s", engine->host);
+    snprintf(document.unix_name, sizeof(document.unix_name), "%s", engine->unix_name);
+    document.buffers = calloc(engine->regions.count + 1, sizeof(*document.buffers));
+    for (const struct mc_region *one = engine->regions.first; one != NULL && document.buffers != NULL; one = one->next)
+        document.buffers[document.buffer_count++] = (struct mc_transfer_range){one->address, one->length};
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (localtime_r(&now.tv_sec, &parts) != NULL)
+        (void)strftime(timestamp, sizeof(timestamp), "%Y-%m-%d %H:%M:%S", &parts);
+    engine->document.length = 0;
+    mc_document_write(&engine->document, &document, timestamp);
+    engine->document_version = engine->regions.version + 1;
+    mc_document_free(&document);
+}
+
+void mc_transfer_document(struct mc_transfer_engine *engine, struct mc_buffer *out)
+{
+    pthread_mutex_lock(&engine->lock);
+    if (engine->document_version != engine->regions.version + 1)
+        render(engine);
+    mc_buffer_append(out, engine->document.data, engine->document.length);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* ---- registering ---- */
+
+static void show(struct mc_transfer_engine *engine, struct mc_region *const *regions, size_t count, bool is_managed)
+{
+    for (size_t i = 0; i < count; i++) {
+        regions[i]->is_managed = is_managed;
+        if (engine->host_table != NULL && regions[i]->slot != MC_REGION_NO_SLOT)
+            mc_host_entry_set(engine->host_table, regions[i]);
+    }
+}
+
+static const char *why(int rc)
+{
+    return rc == MC_TRANSFER_ERR_ADDRESS_OVERLAPPED ? "memory overlaps with what is registered already"
+           : rc == MC_TRANSFER_ERR_MEMORY           ? "out of memory, or too many ranges"
+                                                    : "a length of zero, or a range that no address space holds";
+}
+
+static int add(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges, size_t count, bool is_managed)
+{
+    struct mc_region *one, **regions = count == 1 ? &one : malloc((count + 1) * sizeof(struct mc_region *));
+    if (regions == NULL)
+        return MC_TRANSFER_ERR_MEMORY;
+    pthread_mutex_lock(&engine->lock);
+    int rc = mc_region_add(&engine->regions, ranges, count, regions);
+    if (rc == 0)
+        show(engine, regions, count, is_managed);
+    pthread_mutex_unlock(&engine->lock);
+    if (regions != &one)
+        free(regions);
+    if (rc < 0)
+        mc_log_limited(ERROR, "registering %zu range(s): %s", count, why(rc));
+    return rc;
+}
+
+static int leave(struct mc_transfer_engine *engine, uint64_t address);
+
+int mc_transfer_register(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges, size_t count)
+{
+    if (!mc_transfer_alive(engine))
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    if (count == 0)
+        return 0;
+    int rc = add(engine, ranges, count, false);
+    if (rc < 0)
+        return rc;
+    rc = mc_transfer_publish_document(engine);
+    for (size_t i = 0; rc < 0 && i < count; i++)
+        (void)leave(engine, ranges[i].address); /* nobody knows of it, so nobody holds it for long */
+    return rc;
+}
+
+/* ---- taking back ---- */
+
+static void wait_a_little(struct mc_transfer_engine *engine, unsigned ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)ms * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    (void)pthread_cond_timedwait(&engine->changed, &engine->lock, &until);
+}
+
+/* Can nobody touch the region any more? Its entry in the table is dead already, so no copy begins. */
+static bool is_alone(struct mc_transfer_engine *engine, const struct mc_region *region)
+{
+    return region->in_flight == 0 &&
+           (region->slot == MC_REGION_NO_SLOT || !mc_service_is_intended(engine, region->slot));
+}
+
+/* With engine->lock held, which is let go while waiting: the region may be gone after each wait, by another thread's
+ * unregister. */
+static int wait_and_remove(struct mc_transfer_engine *engine, uint64_t address)
+{
+    uint64_t start_ms = mc_clock_ms(), generation = mc_region_at(&engine->regions, address)->generation;
+    for (unsigned pause_ms = 1;; pause_ms = pause_ms < 20 ? pause_ms * 2 : 20) {
+        struct mc_region *region = mc_region_at(&engine->regions, address);
+        uint64_t waited_ms = mc_clock_ms() - start_ms;
+        if (region == NULL || region->generation != generation)
+            return MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED;
+        if (is_alone(engine, region)) {
+            mc_region_remove(&engine->regions, region);
+            return 0;
+        }
+        if (waited_ms >= MC_UNREGISTER_WAIT_MS)
+            return MC_TRANSFER_ERR_BATCH_BUSY;
+        if (region->in_flight > 0 && (waited_ms >= MC_UNREGISTER_GRACE_MS || engine->is_closing))
+            mc_service_cut(engine);
+        wait_a_little(engine, pause_ms);
+    }
+}
+
+static int leave(struct mc_transfer_engine *engine, uint64_t address)
+{
+    int rc = MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED;
+    pthread_mutex_lock(&engine->lock);
+    struct mc_region *region = mc_region_at(&engine->regions, address);
+    if (region != NULL) {
+        region->is_leaving = true;
+        if (engine->host_table != NULL && region->slot != MC_REGION_NO_SLOT)
+            mc_host_entry_clear(engine->host_table, region->slot);
+        rc = wait_and_remove(engine, address);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    if (rc == MC_TRANSFER_ERR_BATCH_BUSY)
+        mc_log(ERROR,
+               "memory at 0x%llx cannot be unregistered: a stopped process of this machine was copying there; it must "
+               "not be freed yet",
+               (unsigned long long)address);
+    return rc;
+}
+
+int mc_transfer_unregister(struct mc_transfer_engine *engine, const uint64_t *addresses, size_t count)
+{
+    int first = 0;
+    if (!mc_transfer_alive(engine))
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    for (size_t i = 0; i < count; i++) {
+        int rc = leave(engine, addresses[i]);
+        if (rc == MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED)
+            mc_log_limited(ERROR, "no registered memory begins at 0x%llx", (unsigned long long)addresses[i]);
+        first = first == 0 ? rc : first;
+    }
+    if (count > 0 && mc_transfer_publish_document(engine) < 0 && first == 0)
+        first = MC_TRANSFER_ERR_METADATA;
+    return first;
+}
+
+/* ---- memory of our own ---- */
+
+void *mc_transfer_allocate(struct mc_transfer_engine *engine, size_t length)
+{
+    if (!mc_transfer_alive(engine) || length == 0 || length > SIZE_MAX / 2)
+        return NULL;
+    size_t size = (length + PAGE - 1) & ~(size_t)(PAGE - 1);
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return NULL;
+    int rc = add(engine, &(struct mc_transfer_range){(uintptr_t)memory, size}, 1, true);
+    if (rc == 0) {
+        rc = mc_transfer_publish_document(engine);
+        if (rc < 0)
+            (void)leave(engine, (uintptr_t)memory);
+    }
+    if (rc == 0)
+        return memory;
+    (void)munmap(memory, size);
+    return NULL;
+}
+
+int mc_transfer_free(struct mc_transfer_engine *engine, void *memory)
+{
+    if (!mc_transfer_alive(engine))
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    uint64_t address = (uintptr_t)memory, length = 0;
+    pthread_mutex_lock(&engine->lock);
+    struct mc_region *region = mc_region_at(&engine->regions, address);
+    bool is_managed = region != NULL && region->is_managed;
+    if (is_managed)
+        length = region->length;
+    pthread_mutex_unlock(&engine->lock);
+    if (!is_managed)
+        return MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED;
+    int rc = mc_transfer_unregister(engine, &address, 1);
+    /* METADATA: it is unregistered all the same. */
+    return (rc == 0 || rc == MC_TRANSFER_ERR_METADATA) && munmap(memory, (size_t)length) == 0
+               ? 0
+               : MC_TRANSFER_ERR_BATCH_BUSY;
+}
+
+/* ---- the end ---- */
+
+void mc_memory_leave_all(struct mc_transfer_engine *engine)
+{
+    uint64_t until_ms = mc_clock_ms() + MC_UNREGISTER_WAIT_MS;
+    pthread_mutex_lock(&engine->lock);
+    for (struct mc_region *one = engine->regions.first; one != NULL; one = one->next) {
+        one->is_leaving = true;
+        if (engine->host_table != NULL && one->slot != MC_REGION_NO_SLOT)
+            mc_host_entry_clear(engine->host_table, one->slot);
+    }
+    for (struct mc_region *one = engine->regions.first; one != NULL && mc_clock_ms() < until_ms;) {
+        if (is_alone(engine, one)) {
+            one = one->next;
+            continue;
+        }
+        mc_service_cut(engine);
+        wait_a_little(engine, 1);
+    }
+    pthread_mutex_unlock(&engine->lock);
+}
+
+void mc_memory_free(struct mc_transfer_engine *engine)
+{
+    for (struct mc_region *one = engine->regions.first; one != NULL; one = one->next)
+        if (one->is_managed)
+            (void)munmap((void *)(uintptr_t)one->address, (size_t)one->length);
+    mc_region_table_free(&engine->regions);
+}

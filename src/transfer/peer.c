@@ -1,0 +1,311 @@
+/* Peers: what is known of them, and the connections kept open to them. */
+#include "transfer/inside.h"
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define LANE_IDLE_MS 120000u
+#define PEER_IDLE_MS 600000u
+#define TIDY_BUCKETS 64u /* of a turn */
+
+/* ---- lanes ---- */
+
+void mc_lane_abort(struct mc_lane *lane)
+{
+    mc_transfer_reset_fd(lane->fd);
+    free(lane);
+}
+
+static void close_lanes(struct mc_lane *lane)
+{
+    while (lane != NULL) {
+        struct mc_lane *next = lane->next;
+        mc_transfer_close_fd(lane->fd);
+        free(lane);
+        lane = next;
+    }
+}
+
+static struct mc_lane *take_idle(struct mc_peer *peer)
+{
+    struct mc_lane *all = peer->idle;
+    peer->idle = NULL;
+    peer->idle_count = 0;
+    return all;
+}
+
+void mc_peer_drop_lanes(struct mc_peer *peer)
+{
+    pthread_mutex_lock(&peer->lock);
+    struct mc_lane *all = take_idle(peer);
+    pthread_mutex_unlock(&peer->lock);
+    close_lanes(all);
+}
+
+int mc_peer_take_lane(struct mc_peer *peer, uint64_t deadline_ns, struct mc_lane **out)
+{
+    char address[sizeof(peer->data_address)];
+    pthread_mutex_lock(&peer->lock);
+    struct mc_lane *lane = peer->idle;
+    if (lane != NULL) {
+        peer->idle = lane->next;
+        peer->idle_count--;
+    }
+    memcpy(address, peer->data_address, sizeof(address));
+    pthread_mutex_unlock(&peer->lock);
+    if (lane == NULL) {
+        uint64_t connect_ns = mc_clock_ns() + peer->engine->settings.handshake_connect_ms * 1000000ull;
+        int fd = mc_tcp_connect(address, connect_ns < deadline_ns ? connect_ns : deadline_ns);
+        lane = fd < 0 ? NULL : calloc(1, sizeof(*lane));
+        if (lane == NULL) {
+            if (fd >= 0)
+                close(fd);
+            return MC_TRANSFER_ERR_SOCKET;
+        }
+        lane->fd = fd;
+        mc_transfer_note_fd(fd);
+    }
+    lane->next = NULL;
+    *out = lane;
+    return 0;
+}
+
+void mc_peer_give_lane(struct mc_peer *peer, struct mc_lane *lane)
+{
+    lane->used_ms = mc_clock_ms();
+    pthread_mutex_lock(&peer->lock);
+    bool keep = peer->idle_count < MC_PEER_LANES_MAX && !peer->engine->is_closing;
+    if (keep) {
+        lane->next = peer->idle;
+        peer->idle = lane;
+        peer->idle_count++;
+    }
+    pthread_mutex_unlock(&peer->lock);
+    if (!keep) {
+        lane->next = NULL;
+        close_lanes(lane);
+    }
+}
+
+/* ---- documents ---- */
+
+static bool is_unusable(const char *host)
+{
+    return host[0] == 0 || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+}
+
+/* Where its data goes: the host that it names, else the one that answered, else what stands at the metadata server. */
+static int data_address(struct mc_peer *peer, const struct mc_document *document, const char *asked, char *address,
+                        size_t size)
+{
+    char host[MC_ADDRESS_MAX], other[MC_ADDRESS_MAX];
+    uint16_t port = 0;
+    int rc = 0;
+    if (!document->is_tcp || document->data_port == 0) {
+        mc_log_limited(ERROR, "%s speaks no tcp, and nothing else is there yet", peer->name);
+        return MC_TRANSFER_ERR_REJECT_HANDSHAKE;
+    }
+    snprintf(host, sizeof(host), "%s", document->data_host);
+    if (is_unusable(host)) {
+        snprintf(other, sizeof(other), "%s", asked);
+        if (other[0] == 0)
+            rc = mc_ask_address(peer->engine, peer->name, other, sizeof(other));
+        if (rc == 0 && mc_address_split(other, host, sizeof(host), &port) < 0)
+            rc = MC_TRANSFER_ERR_MALFORMED_JSON;
+    }
+    if (rc == 0)
+        mc_address_join(address, size, host, document->data_port);
+    return rc;
+}
+
+int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns)
+{
+    char asked[MC_ADDRESS_MAX], address[sizeof(peer->data_address)];
+    struct mc_document document;
+    struct mc_lane *dropped = NULL;
+    int rc = mc_ask_document(peer->engine, peer->name, deadline_ns, &document, asked, sizeof(asked));
+    if (rc == 0)
+        rc = data_address(peer, &document, asked, address, sizeof(address));
+    if (rc < 0) {
+        mc_document_free(&document);
+        return rc;
+    }
+    pthread_mutex_lock(&peer->lock);
+    bool is_other =
+        peer->is_known && (strcmp(address, peer->data_address) != 0 || !mc_id_equal(document.id, peer->document.id));
+    if (is_other) {
+        dropped = take_idle(peer);
+        mc_host_path_drop(peer);
+        peer->host_retry_ms = 0;
+    }
+    peer->first_address = document.buffer_count > 0 ? document.buffers[0].address : 0;
+    mc_document_free(&document); /* its buffers; the rest is kept */
+    peer->document = document;
+    memcpy(peer->data_address, address, sizeof(address));
+    peer->is_near = strncmp(address, "127.", 4) == 0 || strncmp(address, "[::1]", 5) == 0 ||
+                    mc_id_equal(document.host, peer->engine->host_id);
+    peer->is_known = true;
+    pthread_mutex_unlock(&peer->lock);
+    close_lanes(dropped);
+    return 0;
+}
+
+/* ---- the table ---- */
+
+static struct mc_peer **bucket_of(struct mc_transfer_engine *engine, const char *name)
+{
+    return &engine->peers[mc_hash(name, strlen(name)).low % MC_PEER_BUCKETS];
+}
+
+static void peer_free(struct mc_peer *peer)
+{
+    close_lanes(take_idle(peer));
+    mc_host_path_drop(peer);
+    pthread_mutex_destroy(&peer->lock);
+    free(peer);
+}
+
+/* Unlinks those of one bucket that nobody uses and that have not been used for so long. engine->lock is held. */
+static void unlink_idle(struct mc_transfer_engine *engine, struct mc_peer **bucket, uint64_t idle_ms,
+                        struct mc_peer **gone)
+{
+    uint64_t now_ms = mc_clock_ms();
+    for (struct mc_peer **at = bucket; *at != NULL;) {
+        struct mc_peer *peer = *at;
+        if (peer->references > 0 || now_ms - peer->used_ms < idle_ms) {
+            at = &peer->next;
+            continue;
+        }
+        *at = peer->next;
+        peer->next = *gone;
+        *gone = peer;
+        engine->peer_count--;
+    }
+}
+
+static void free_list(struct mc_peer *gone)
+{
+    while (gone != NULL) {
+        struct mc_peer *next = gone->next;
+        peer_free(gone);
+        gone = next;
+    }
+}
+
+static struct mc_peer *find_or_add(struct mc_transfer_engine *engine, const char *name)
+{
+    struct mc_peer *gone = NULL;
+    pthread_mutex_lock(&engine->lock);
+    struct mc_peer **bucket = bucket_of(engine, name), *peer = *bucket;
+    while (peer != NULL && strcmp(peer->name, name) != 0)
+        peer = peer->next;
+    if (peer == NULL && engine->peer_count >= MC_PEERS_MAX)
+        for (uint32_t i = 0; i < MC_PEER_BUCKETS; i++)
+            unlink_idle(engine, &engine->peers[i], 0, &gone);
+    if (peer == NULL && engine->peer_count < MC_PEERS_MAX && (peer = calloc(1, sizeof(*peer))) != NULL) {
+        peer->engine = engine;
+        snprintf(peer->name, sizeof(peer->name), "%s", name);
+        pthread_mutex_init(&peer->lock, NULL);
+        peer->next = *bucket;
+        *bucket = peer;
+        engine->peer_count++;
+    }
+    if (peer != NULL)
+        peer->references++;
+    pthread_mutex_unlock(&engine->lock);
+    free_list(gone);
+    return peer;
+}
+
+int mc_peer_get(struct mc_transfer_engine *engine, const char *name, uint64_t deadline_ns, struct mc_peer **out)
+{
+    if (name[0] == 0 || strlen(name) >= MC_DOCUMENT_NAME_MAX)
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    struct mc_peer *peer = find_or_add(engine, name);
+    if (peer == NULL)
+        return MC_TRANSFER_ERR_MEMORY;
+    pthread_mutex_lock(&peer->lock);
+    bool is_known = peer->is_known;
+    pthread_mutex_unlock(&peer->lock);
+    int rc = is_known ? 0 : mc_peer_refresh(peer, deadline_ns);
+    if (rc < 0) {
+        mc_log_limited(ERROR, "%s cannot be reached: %s", name, mc_transfer_error_text(rc));
+        mc_peer_release(peer);
+        return rc;
+    }
+    *out = peer;
+    return 0;
+}
+
+void mc_peer_release(struct mc_peer *peer)
+{
+    struct mc_transfer_engine *engine = peer->engine;
+    struct mc_peer *gone = NULL;
+    uint64_t now_ms = mc_clock_ms();
+    pthread_mutex_lock(&engine->lock);
+    peer->used_ms = now_ms;
+    /* What was never reached leaves nothing behind. */
+    if (--peer->references == 0 && !peer->is_known)
+        unlink_idle(engine, bucket_of(engine, peer->name), 0, &gone);
+    pthread_mutex_unlock(&engine->lock);
+    free_list(gone);
+}
+
+/* ---- tidying ---- */
+
+/* Idle lanes that are old, or whose peer has hung up. */
+static struct mc_lane *take_useless(struct mc_peer *peer, uint64_t now_ms)
+{
+    struct mc_lane *useless = NULL;
+    for (struct mc_lane **at = &peer->idle; *at != NULL;) {
+        struct mc_lane *lane = *at;
+        struct pollfd looked = {.fd = lane->fd, .events = POLLIN};
+        if (now_ms - lane->used_ms < LANE_IDLE_MS && poll(&looked, 1, 0) == 0) {
+            at = &lane->next;
+            continue;
+        }
+        *at = lane->next;
+        peer->idle_count--;
+        lane->next = useless;
+        useless = lane;
+    }
+    return useless;
+}
+
+void mc_peers_tidy(struct mc_transfer_engine *engine)
+{
+    static _Atomic uint32_t turn;
+    struct mc_peer *gone = NULL;
+    uint64_t now_ms = mc_clock_ms();
+    pthread_mutex_lock(&engine->lock);
+    for (uint32_t i = 0; i < TIDY_BUCKETS; i++) {
+        struct mc_peer **bucket = &engine->peers[atomic_fetch_add(&turn, 1) % MC_PEER_BUCKETS];
+        unlink_idle(engine, bucket, PEER_IDLE_MS, &gone);
+        for (struct mc_peer *peer = *bucket; peer != NULL; peer = peer->next) {
+            if (pthread_mutex_trylock(&peer->lock) != 0)
+                continue; /* busy, so not idle; and all other peers would wait with us */
+            struct mc_lane *useless = take_useless(peer, now_ms);
+            pthread_mutex_unlock(&peer->lock);
+            close_lanes(useless);
+        }
+    }
+    pthread_mutex_unlock(&engine->lock);
+    free_list(gone);
+}
+
+void mc_peers_free(struct mc_transfer_engine *engine)
+{
+    for (uint32_t i = 0; i < MC_PEER_BUCKETS; i++) {
+        struct mc_peer *gone = NULL;
+        unlink_idle(engine, &engine->peers[i], 0, &gone);
+        free_list(gone);
+        mc_assert(engine->peers[i] == NULL);
+    }
+}

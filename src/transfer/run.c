@@ -1,0 +1,155 @@
+/* A batch on the calling thread, by the shortest path there is. */
+#include "transfer/inside.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LOCAL_CHUNK ((uint64_t)1 << 20) /* between two looks at the clock */
+#define ITEMS_INLINE 16u
+
+int mc_run_check(const struct mc_transfer_item *items, size_t count)
+{
+    if (count > MC_TRANSFER_ITEMS_MAX)
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    for (size_t i = 0; i < count; i++) {
+        const struct mc_transfer_item *item = &items[i];
+        uint64_t local = (uintptr_t)item->local, length = item->length;
+        if (length == 0)
+            continue;
+        if (local == 0 || length > INT64_MAX || length - 1 > UINT64_MAX - local ||
+            length - 1 > UINT64_MAX - item->remote)
+            return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    }
+    return 0;
+}
+
+uint64_t mc_run_deadline(const struct mc_transfer_engine *engine, const struct mc_transfer_item *items, size_t count)
+{
+    uint64_t bytes = 0, now_ns = mc_clock_ns();
+    for (size_t i = 0; i < count; i++)
+        bytes += items[i].length <= UINT64_MAX / 4 - bytes ? items[i].length : 0;
+    return now_ns + engine->settings.timeout_ns + bytes;
+}
+
+/* ---- within one process ---- */
+
+static int copy_local(struct mc_transfer_engine *owner, enum mc_transfer_opcode opcode,
+                      const struct mc_transfer_item *item, uint64_t deadline_ns)
+{
+    struct mc_region *region = mc_transfer_hold(owner, item->remote, item->length);
+    int rc = region == NULL ? MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED : 0;
+    char *near = item->local, *far = (char *)(uintptr_t)item->remote;
+    for (uint64_t at = 0, size; rc == 0 && at < item->length; at += size) {
+        size = item->length - at < LOCAL_CHUNK ? item->length - at : LOCAL_CHUNK;
+        if (at > 0 && mc_clock_ns() >= deadline_ns)
+            rc = MC_TRANSFER_ERR_TIMEOUT;
+        else /* the two may be the same memory */
+            memmove(opcode == MC_TRANSFER_WRITE ? far + at : near + at,
+                    opcode == MC_TRANSFER_WRITE ? near + at : far + at, (size_t)size);
+    }
+    if (region != NULL)
+        mc_transfer_release(owner, region);
+    return rc;
+}
+
+/* 1: the peer is not an engine of this process. */
+static int run_local(struct mc_peer *peer, struct mc_id id, enum mc_transfer_opcode opcode,
+                     const struct mc_transfer_item *items, size_t count, uint64_t deadline_ns)
+{
+    struct mc_transfer_engine *owner =
+        peer->engine->settings.allow_local && !mc_id_is_zero(id) ? mc_transfer_enter(id) : NULL;
+    if (owner == NULL)
+        return 1;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = copy_local(owner, opcode, &items[i], deadline_ns);
+    mc_transfer_leave(owner);
+    return rc;
+}
+
+/* ---- all paths ---- */
+
+static int run_paths(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
+                     size_t count, uint64_t deadline_ns, int *path)
+{
+    pthread_mutex_lock(&peer->lock);
+    struct mc_id id = peer->document.id;
+    pthread_mutex_unlock(&peer->lock);
+    *path = MC_TRANSFER_PATH_LOCAL;
+    int rc = run_local(peer, id, opcode, items, count, deadline_ns);
+    if (rc != 1)
+        return rc;
+    *path = MC_TRANSFER_PATH_HOST;
+    rc = mc_run_host(peer, opcode, items, count, deadline_ns);
+    if (rc != 1)
+        return rc;
+    *path = MC_TRANSFER_PATH_TCP;
+    return mc_run_tcp(peer, opcode, items, count, deadline_ns);
+}
+
+static void count_result(struct mc_transfer_engine *engine, int rc, int path, uint64_t bytes, size_t count)
+{
+    if (rc == 0) {
+        engine->count.bytes[path] += bytes;
+        engine->count.items[path] += count;
+    } else if (rc == MC_TRANSFER_ERR_TIMEOUT) {
+        engine->count.timed_out++;
+    } else {
+        engine->count.failed++;
+    }
+}
+
+int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
+           uint64_t deadline_ns)
+{
+    struct mc_transfer_item few[ITEMS_INLINE], *kept = NULL;
+    uint64_t bytes = 0;
+    size_t empty = 0;
+    int rc = 0, path = MC_TRANSFER_PATH_LOCAL;
+    for (size_t i = 0; i < count; i++) {
+        bytes += items[i].length;
+        empty += items[i].length == 0;
+    }
+    if (empty > 0) { /* nothing to do for these; the paths want none of them */
+        size_t used = 0;
+        kept = count - empty <= ITEMS_INLINE ? few : malloc((count - empty) * sizeof(*kept));
+        if (kept == NULL)
+            return MC_TRANSFER_ERR_MEMORY;
+        for (size_t i = 0; i < count; i++)
+            if (items[i].length > 0)
+                kept[used++] = items[i];
+        items = kept;
+        count = used;
+    }
+    if (count > 0)
+        rc = run_paths(peer, opcode, items, count, deadline_ns, &path);
+    count_result(peer->engine, rc, path, bytes, count);
+    if (rc < 0)
+        mc_log_limited(ERROR, "%s of %zu item(s), %llu bytes, %s %s failed: %s",
+                       opcode == MC_TRANSFER_WRITE ? "write" : "read", count, (unsigned long long)bytes,
+                       opcode == MC_TRANSFER_WRITE ? "to" : "from", peer->name, mc_transfer_error_text(rc));
+    if (kept != few)
+        free(kept);
+    return rc;
+}
+
+int mc_transfer_run(struct mc_transfer_engine *engine, const char *target, enum mc_transfer_opcode opcode,
+                    const struct mc_transfer_item *items, size_t count, const struct mc_transfer_note *note)
+{
+    struct mc_peer *peer;
+    if (!mc_transfer_alive(engine) || mc_run_check(items, count) < 0)
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    uint64_t deadline_ns = mc_run_deadline(engine, items, count);
+    int rc = mc_peer_get(engine, target, deadline_ns, &peer);
+    if (rc < 0)
+        return rc;
+    rc = mc_run(peer, opcode, items, count, deadline_ns);
+    mc_peer_release(peer);
+    if (rc == 0 && note != NULL && mc_transfer_notify(engine, target, note) < 0)
+        mc_log_limited(WARNING, "a note to %s was not taken; the bytes have been moved", target);
+    return rc;
+}

@@ -1,0 +1,251 @@
+/* A batch over tcp: its bytes are dealt over lanes, and one thread drives them all. */
+#include "transfer/inside.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "transfer/outbound.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#define LANE_BYTES_MIN ((uint64_t)1 << 20) /* less is not worth a further lane */
+
+struct job { /* what one lane has to do */
+    struct mc_lane *lane;
+    bool is_stuck; /* nothing moved when last tried */
+    struct mc_outbound outbound;
+};
+
+struct run {
+    struct mc_peer *peer;
+    uint64_t deadline_ns;
+    size_t job_count;
+    struct job jobs[MC_PEER_LANES_MAX];
+    struct mc_transfer_item *cut; /* items, cut at the borders between lanes; NULL: one lane */
+};
+
+/* ---- one lane ---- */
+
+static bool would_wait(ssize_t moved)
+{
+    return moved < 0 && (errno == EAGAIN || errno == EINTR);
+}
+
+/* 1: something moved. 0: nothing can now. MC_TRANSFER_ERR_SOCKET: broken; or what mc_outbound_received says. */
+static int send_some(struct job *job)
+{
+    struct iovec parts[MC_OUTBOUND_PARTS];
+    size_t count = mc_outbound_send_parts(&job->outbound, parts);
+    if (count == 0)
+        return 0;
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    ssize_t sent = sendmsg(job->lane->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0)
+        return would_wait(sent) ? 0 : MC_TRANSFER_ERR_SOCKET;
+    mc_outbound_sent(&job->outbound, (size_t)sent);
+    return 1;
+}
+
+static int receive_some(struct job *job)
+{
+    struct iovec parts[MC_OUTBOUND_PARTS];
+    size_t count = mc_outbound_receive_parts(&job->outbound, parts);
+    if (count == 0)
+        return 0;
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    ssize_t received = recvmsg(job->lane->fd, &message, MSG_DONTWAIT);
+    if (received <= 0)
+        return would_wait(received) ? 0 : MC_TRANSFER_ERR_SOCKET;
+    int rc = mc_outbound_received(&job->outbound, (size_t)received);
+    return rc < 0 ? rc : 1;
+}
+
+static int job_step(struct job *job)
+{
+    int sent = send_some(job);
+    if (sent == MC_TRANSFER_ERR_SOCKET) {
+        /* A peer that refuses hangs up: its word may still be there to be read. */
+        int received = receive_some(job);
+        return received < 0 ? received : received > 0 ? 1 : sent;
+    }
+    int received = mc_outbound_is_done(&job->outbound) ? 0 : receive_some(job);
+    if (received < 0)
+        return received;
+    job->is_stuck = sent == 0 && received == 0;
+    return !job->is_stuck;
+}
+
+/* ---- all lanes ---- */
+
+static int wait_for_any(struct run *run)
+{
+    struct pollfd fds[MC_PEER_LANES_MAX];
+    nfds_t count = 0;
+    struct job *last = NULL;
+    uint64_t now_ns = mc_clock_ns(), until_ns = now_ns + MC_TRANSFER_LOOK_MS * 1000000ull;
+    bool wants_write = false;
+    for (size_t i = 0; i < run->job_count; i++) {
+        struct job *job = &run->jobs[i];
+        if (job->lane == NULL || mc_outbound_is_done(&job->outbound))
+            continue;
+        bool has_more = job->outbound.sending < job->outbound.count &&
+                        job->outbound.sending < job->outbound.done + MC_OUTBOUND_WINDOW;
+        fds[count++] = (struct pollfd){.fd = job->lane->fd, .events = (short)(POLLIN | (has_more ? POLLOUT : 0))};
+        wants_write |= has_more;
+        last = job;
+    }
+    if (run->deadline_ns < until_ns)
+        until_ns = run->deadline_ns;
+    if (now_ns >= run->deadline_ns)
+        return MC_TRANSFER_ERR_TIMEOUT;
+    if (run->peer->engine->is_closing)
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    if (count == 1 && !wants_write)
+        (void)mc_socket_wait_read(last->lane->fd, until_ns, &last->lane->spin);
+    else
+        (void)poll(fds, count, (int)((until_ns - now_ns) / 1000000u) + 1);
+    return 0;
+}
+
+/* Until every lane is done, or one is broken, refused or late. */
+static int drive(struct run *run)
+{
+    for (uint64_t turns = 1;; turns++) {
+        bool is_done = true, is_stuck = true;
+        for (size_t i = 0; i < run->job_count; i++) {
+            struct job *job = &run->jobs[i];
+            if (mc_outbound_is_done(&job->outbound))
+                continue;
+            int rc = job_step(job);
+            if (rc < 0)
+                return rc;
+            is_stuck &= rc == 0;
+            is_done &= mc_outbound_is_done(&job->outbound);
+        }
+        if (is_done)
+            return 0;
+        if (!is_stuck && turns % 16 != 0)
+            continue;
+        int rc = is_stuck ? wait_for_any(run) : (mc_clock_ns() >= run->deadline_ns ? MC_TRANSFER_ERR_TIMEOUT : 0);
+        if (rc < 0)
+            return rc;
+    }
+}
+
+/* ---- dealing ---- */
+
+/* Cuts the items into so many portions of about the same number of bytes. */
+static int deal(struct run *run, enum mc_transfer_opcode opcode, unsigned version, const struct mc_transfer_item *items,
+                size_t count, uint64_t bytes, size_t lanes)
+{
+    uint64_t share = bytes / lanes + 1, room = share, offset = 0;
+    size_t used = 0, start = 0, at = 0;
+    run->cut = malloc((count + lanes) * sizeof(*run->cut));
+    if (run->cut == NULL)
+        return MC_TRANSFER_ERR_MEMORY;
+    while (at < count) {
+        uint64_t left = items[at].length - offset, piece = left < room ? left : room;
+        run->cut[used++] =
+            (struct mc_transfer_item){(char *)items[at].local + offset, items[at].remote + offset, piece};
+        room -= piece;
+        offset += piece;
+        if (offset == items[at].length) {
+            offset = 0;
+            at++;
+        }
+        if (room == 0 || at == count) {
+            mc_outbound_init(&run->jobs[run->job_count++].outbound, opcode, version, run->cut + start, used - start);
+            start = used;
+            room = share;
+        }
+    }
+    return 0;
+}
+
+static int prepare(struct run *run, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count)
+{
+    struct mc_peer *peer = run->peer;
+    const struct mc_settings *settings = &peer->engine->settings;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += items[i].length;
+    pthread_mutex_lock(&peer->lock);
+    unsigned version =
+        peer->document.data_version < settings->tcp_version ? peer->document.data_version : settings->tcp_version;
+    size_t lanes = peer->is_near ? settings->lanes_near : settings->lanes;
+    pthread_mutex_unlock(&peer->lock);
+    if (bytes / LANE_BYTES_MIN < lanes)
+        lanes = bytes < 2 * LANE_BYTES_MIN ? 1 : (size_t)(bytes / LANE_BYTES_MIN);
+    if (lanes > 1)
+        return deal(run, opcode, version, items, count, bytes, lanes);
+    mc_outbound_init(&run->jobs[0].outbound, opcode, version, items, count);
+    run->job_count = 1;
+    return 0;
+}
+
+/* A lane for every job that is not done. */
+static int take_lanes(struct run *run)
+{
+    for (size_t i = 0; i < run->job_count; i++) {
+        struct job *job = &run->jobs[i];
+        if (mc_outbound_is_done(&job->outbound) || job->lane != NULL)
+            continue;
+        int rc = mc_peer_take_lane(run->peer, run->deadline_ns, &job->lane);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* Lanes with nothing under way are kept, the others are aborted: after that nothing moves any more. */
+static void drop_lanes(struct run *run)
+{
+    for (size_t i = 0; i < run->job_count; i++) {
+        struct job *job = &run->jobs[i];
+        if (job->lane == NULL)
+            continue;
+        if (mc_outbound_is_done(&job->outbound))
+            mc_peer_give_lane(run->peer, job->lane);
+        else
+            mc_lane_abort(job->lane);
+        job->lane = NULL;
+        mc_outbound_restart(&job->outbound);
+    }
+}
+
+static int attempt(struct run *run)
+{
+    int rc = take_lanes(run);
+    if (rc == 0)
+        rc = drive(run);
+    drop_lanes(run);
+    return rc;
+}
+
+int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
+               uint64_t deadline_ns)
+{
+    struct run run;
+    run.peer = peer;
+    run.deadline_ns = deadline_ns;
+    run.job_count = 0;
+    run.cut = NULL;
+    for (size_t i = 0; i < MC_PEER_LANES_MAX; i++)
+        run.jobs[i].lane = NULL;
+    int rc = prepare(&run, opcode, items, count);
+    if (rc == 0)
+        rc = attempt(&run);
+    for (unsigned tries = 1; rc == MC_TRANSFER_ERR_SOCKET && tries < MC_TRANSFER_ATTEMPTS; tries++) {
+        /* A kept lane may have been of a process that is gone: ask who is there now. */
+        mc_log(DEBUG, "a connection to %s broke; asking where it is now", peer->name);
+        mc_peer_drop_lanes(peer);
+        rc = mc_clock_ns() < deadline_ns ? mc_peer_refresh(peer, deadline_ns) : MC_TRANSFER_ERR_TIMEOUT;
+        if (rc == 0)
+            rc = attempt(&run);
+    }
+    free(run.cut);
+    return rc;
+}

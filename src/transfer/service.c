@@ -1,0 +1,441 @@
+/* The thread that serves peers: handshakes, data connections, and initiators of this machine. One epoll loop; a
+ * connection does one receive and one send in its turn, so none can hold up another. */
+#include "transfer/service.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "env/thread.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define EVENTS_PER_TURN 64
+#define ACCEPTS_PER_TURN 64u
+#define TICK_MS 500u
+#define SEND_PARTS 64u
+#define SPIN_HITS_MAX 16u
+#define SPIN_PROBE_EVERY 64u
+#define KEEPALIVE_IDLE_S 60
+#define DATA_STALL_MS 60000u
+
+/* ---- connections ---- */
+
+static void wants(struct mc_connection *connection, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.ptr = connection};
+    if (connection->events == events)
+        return;
+    connection->events = events;
+    mc_assert(epoll_ctl(connection->service->epoll_fd, EPOLL_CTL_MOD, connection->fd, &event) == 0);
+}
+
+static int watch(struct mc_service *service, struct mc_connection *connection, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.ptr = connection};
+    connection->service = service;
+    connection->events = events;
+    return epoll_ctl(service->epoll_fd, EPOLL_CTL_ADD, connection->fd, &event);
+}
+
+/* Unlinked at once; freed at the end of the turn, as an event of this turn may still name it. */
+static void drop(struct mc_connection *connection, bool is_abort)
+{
+    struct mc_service *service = connection->service;
+    if (connection->is_dead)
+        return;
+    connection->is_dead = true;
+    if (connection->kind == MC_CONNECTION_DATA) {
+        service->engine->count.served_bytes += connection->data->bytes;
+        service->engine->count.refused += connection->data->refused;
+        mc_inbound_end(connection->data);
+    }
+    if (connection->kind == MC_CONNECTION_HOST)
+        mc_host_serve_end(connection);
+    if (is_abort)
+        mc_transfer_reset_fd(connection->fd);
+    else
+        mc_transfer_close_fd(connection->fd);
+    *(connection->previous == NULL ? &service->connections : &connection->previous->next) = connection->next;
+    if (connection->next != NULL)
+        connection->next->previous = connection->previous;
+    service->connection_count--;
+    connection->next = service->dead;
+    service->dead = connection;
+}
+
+void mc_connection_drop(struct mc_connection *connection)
+{
+    drop(connection, false);
+}
+
+static void bury(struct mc_service *service)
+{
+    while (service->dead != NULL) {
+        struct mc_connection *next = service->dead->next;
+        mc_buffer_free(&service->dead->in);
+        mc_buffer_free(&service->dead->out);
+        free(service->dead->data);
+        free(service->dead);
+        service->dead = next;
+    }
+}
+
+static void prepare_data(int fd)
+{
+    int on = 1, idle = KEEPALIVE_IDLE_S;
+    /* So that the place of a machine that vanished is free again some time. */
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+}
+
+static bool add_connection(struct mc_service *service, int fd, enum mc_connection_kind kind)
+{
+    struct mc_connection *connection = calloc(1, sizeof(*connection));
+    if (connection == NULL)
+        return false;
+    connection->kind = kind;
+    connection->fd = fd;
+    if (kind == MC_CONNECTION_DATA) {
+        connection->data = malloc(sizeof(*connection->data));
+        if (connection->data == NULL) {
+            free(connection);
+            return false;
+        }
+        mc_inbound_init(connection->data, &service->inbound_hooks);
+        prepare_data(fd);
+    } else {
+        connection->deadline_ms = mc_clock_ms() + MC_SERVICE_HANDSHAKE_MS;
+    }
+    if (watch(service, connection, EPOLLIN) != 0) {
+        free(connection->data);
+        free(connection);
+        return false;
+    }
+    mc_transfer_note_fd(fd);
+    connection->next = service->connections;
+    if (service->connections != NULL)
+        service->connections->previous = connection;
+    service->connections = connection;
+    service->connection_count++;
+    return true;
+}
+
+static void on_listener(struct mc_connection *listener)
+{
+    static const enum mc_connection_kind kinds[] = {[MC_LISTENER_RPC] = MC_CONNECTION_RPC,
+                                                    [MC_LISTENER_DATA] = MC_CONNECTION_DATA,
+                                                    [MC_LISTENER_HOST] = MC_CONNECTION_HOST};
+    struct mc_service *service = listener->service;
+    for (unsigned i = 0; i < ACCEPTS_PER_TURN; i++) {
+        int fd = mc_socket_accept(listener->fd);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+                mc_log_limited(ERROR, "cannot accept a peer: %s", strerror(errno));
+                service->pause_until_ms = mc_clock_ms() + TICK_MS;
+                wants(listener, 0);
+            }
+            return;
+        }
+        if (service->connection_count >= MC_SERVICE_CONNECTIONS_MAX ||
+            !add_connection(service, fd, kinds[listener->kind]))
+            close(fd);
+    }
+}
+
+/* ---- data ---- */
+
+/* False: the connection has ended. */
+static bool data_send(struct mc_connection *connection)
+{
+    struct iovec parts[SEND_PARTS];
+    size_t count = mc_inbound_replies(connection->data, parts, SEND_PARTS);
+    if (count > 0) {
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+        ssize_t sent = sendmsg(connection->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+            drop(connection, false);
+            return false;
+        }
+        if (sent > 0)
+            mc_inbound_sent(connection->data, (size_t)sent);
+    }
+    if (mc_inbound_is_done(connection->data)) {
+        /* The word of refusal must arrive: a close with input unread would take it back. */
+        mc_log_limited(WARNING, "a peer asked for memory that is not registered, or speaks another protocol");
+        (void)shutdown(connection->fd, SHUT_WR);
+        connection->is_draining = true;
+        connection->deadline_ms = mc_clock_ms() + MC_SERVICE_DRAIN_MS;
+    }
+    return true;
+}
+
+static void data_drain(struct mc_connection *connection)
+{
+    char thrown_away[16384];
+    ssize_t received = recv(connection->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
+    if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR))
+        drop(connection, false);
+}
+
+static void data_interest(struct mc_connection *connection)
+{
+    struct iovec parts[2];
+    bool is_sending = connection->data->count > 0;
+    bool is_receiving = connection->is_draining || mc_inbound_window(connection->data, parts) > 0;
+    wants(connection, (is_receiving ? (uint32_t)EPOLLIN : 0u) | (is_sending ? (uint32_t)EPOLLOUT : 0u));
+    bool is_idle = !is_sending && connection->data->region == NULL && connection->data->header_used == 0;
+    if (!connection->is_draining)
+        connection->deadline_ms = is_idle ? 0 : mc_clock_ms() + DATA_STALL_MS;
+}
+
+static void on_data(struct mc_connection *connection, uint32_t events)
+{
+    struct iovec parts[2];
+    /* Reset by the peer: it has given the transfer up, so what it had sent before must not be applied any more. */
+    if ((events & EPOLLERR) != 0) {
+        drop(connection, false);
+        return;
+    }
+    if (connection->is_draining) {
+        data_drain(connection);
+        return;
+    }
+    size_t count = (events & (EPOLLIN | EPOLLHUP)) != 0 ? mc_inbound_window(connection->data, parts) : 0;
+    if (count > 0) {
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+        ssize_t received = recvmsg(connection->fd, &message, MSG_DONTWAIT);
+        if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR)) {
+            drop(connection, false);
+            return;
+        }
+        if (received > 0)
+            mc_inbound_received(connection->data, (size_t)received);
+    }
+    if ((connection->data->count > 0 || connection->data->is_over) && !data_send(connection))
+        return;
+    data_interest(connection);
+}
+
+/* ---- interruptions ---- */
+
+static bool holds_leaving(const struct mc_inbound *data)
+{
+    if (data->region != NULL && data->region->is_leaving)
+        return true;
+    for (uint32_t i = 0; i < data->count; i++) {
+        const struct mc_region *region = data->replies[(data->first + i) % MC_INBOUND_REPLIES].region;
+        if (region != NULL && region->is_leaving)
+            return true;
+    }
+    return false;
+}
+
+static void on_wake(struct mc_service *service)
+{
+    uint64_t count;
+    if (read(service->wake_fd, &count, sizeof(count)) < 0)
+        return;
+    if (!atomic_exchange(&service->cut_wanted, false))
+        return;
+    for (struct mc_connection *one = service->connections, *next; one != NULL; one = next) {
+        next = one->next;
+        if (one->kind != MC_CONNECTION_DATA)
+            continue;
+        pthread_mutex_lock(&service->engine->lock);
+        bool is_cut = holds_leaving(one->data);
+        pthread_mutex_unlock(&service->engine->lock);
+        if (is_cut)
+            drop(one, true);
+    }
+}
+
+static void wake(struct mc_service *service)
+{
+    uint64_t one = 1;
+    (void)!write(service->wake_fd, &one, sizeof(one)); /* full: it is awake */
+}
+
+void mc_service_cut(struct mc_transfer_engine *engine)
+{
+    atomic_store(&engine->service->cut_wanted, true);
+    wake(engine->service);
+}
+
+static void on_tick(struct mc_service *service)
+{
+    uint64_t now_ms = mc_clock_ms();
+    if (now_ms < service->tick_ms)
+        return;
+    service->tick_ms = now_ms + TICK_MS;
+    for (struct mc_connection *one = service->connections, *next; one != NULL; one = next) {
+        next = one->next;
+        if (one->deadline_ms != 0 && now_ms >= one->deadline_ms)
+            drop(one, one->kind == MC_CONNECTION_DATA && !one->is_draining);
+    }
+    if (service->pause_until_ms != 0 && now_ms >= service->pause_until_ms) {
+        service->pause_until_ms = 0;
+        for (size_t i = 0; i < service->listener_count; i++)
+            wants(&service->listeners[i], EPOLLIN);
+    }
+    mc_peers_tidy(service->engine);
+}
+
+/* ---- the loop ---- */
+
+static void on_event(struct mc_connection *connection, uint32_t events)
+{
+    if (connection->is_dead)
+        return;
+    switch (connection->kind) {
+    case MC_CONNECTION_WAKE:
+        on_wake(connection->service);
+        break;
+    case MC_LISTENER_RPC:
+    case MC_LISTENER_DATA:
+    case MC_LISTENER_HOST:
+        on_listener(connection);
+        break;
+    case MC_CONNECTION_RPC:
+        mc_rpc_serve(connection, events);
+        wants(connection, connection->is_dead ? connection->events : connection->out.length > 0 ? EPOLLOUT : EPOLLIN);
+        break;
+    case MC_CONNECTION_HOST:
+        mc_host_serve(connection);
+        break;
+    case MC_CONNECTION_DATA:
+        on_data(connection, events);
+        break;
+    }
+}
+
+/* Polls for a while when recent waits were short, else sleeps until the next tick. */
+static int next_events(struct mc_service *service, struct epoll_event *events)
+{
+    bool spins = service->spin_hits > 0 || ++service->spin_probe % SPIN_PROBE_EVERY == 0;
+    if (spins) {
+        uint64_t end_ns = mc_clock_ns() + mc_spin_ns();
+        do {
+            int count = epoll_wait(service->epoll_fd, events, EVENTS_PER_TURN, 0);
+            if (count != 0) {
+                service->spin_hits = service->spin_hits < SPIN_HITS_MAX ? service->spin_hits + 1 : SPIN_HITS_MAX;
+                return count;
+            }
+            sched_yield();
+        } while (mc_clock_ns() < end_ns);
+        service->spin_hits = service->spin_hits > 4 ? service->spin_hits - 4 : 0;
+    }
+    return epoll_wait(service->epoll_fd, events, EVENTS_PER_TURN, (int)TICK_MS);
+}
+
+static void *service_main(void *argument)
+{
+    struct mc_service *service = argument;
+    struct epoll_event events[EVENTS_PER_TURN];
+    while (!atomic_load_explicit(&service->is_stopping, memory_order_relaxed)) {
+        int count = next_events(service, events);
+        for (int i = 0; i < count; i++)
+            on_event(events[i].data.ptr, events[i].events);
+        on_tick(service);
+        bury(service);
+    }
+    while (service->connections != NULL)
+        drop(service->connections, true);
+    bury(service);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+static struct mc_region *hold(void *context, uint64_t address, uint64_t length)
+{
+    return mc_transfer_hold(context, address, length);
+}
+static void release(void *context, struct mc_region *region)
+{
+    mc_transfer_release(context, region);
+}
+
+/* By the kernel, which answers with an error where a copy of ours would be a fault: users free memory that is still
+ * registered. */
+static bool copy(void *context, uint64_t address, const void *from, size_t size)
+{
+    struct mc_transfer_engine *engine = context;
+    struct iovec near = {(void *)(uintptr_t)from, size}, far = {(void *)(uintptr_t)address, size};
+    ssize_t moved = process_vm_writev(engine->service->process, &near, 1, &far, 1, 0);
+    if (moved == (ssize_t)size)
+        return true;
+    if (moved < 0 && (errno == ENOSYS || errno == EPERM)) { /* not allowed here */
+        memcpy((void *)(uintptr_t)address, from, size);
+        return true;
+    }
+    mc_log_limited(ERROR, "memory at 0x%llx is registered, but it is not there (any more)",
+                   (unsigned long long)address);
+    return false;
+}
+
+static int add_listener(struct mc_service *service, int fd, enum mc_connection_kind kind)
+{
+    if (fd < 0)
+        return 0;
+    struct mc_connection *listener = &service->listeners[service->listener_count++];
+    *listener = (struct mc_connection){.kind = kind, .fd = fd};
+    mc_transfer_note_fd(fd);
+    return watch(service, listener, EPOLLIN);
+}
+
+int mc_service_start(struct mc_transfer_engine *engine, int rpc_listener, int data_listener, int unix_listener)
+{
+    struct mc_service *service = calloc(1, sizeof(*service));
+    if (service == NULL)
+        return MC_TRANSFER_ERR_MEMORY;
+    engine->service = service;
+    service->engine = engine;
+    service->inbound_hooks = (struct mc_inbound_hooks){engine, hold, release, copy};
+    service->process = getpid();
+    pthread_mutex_init(&service->initiators_lock, NULL);
+    service->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    service->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    bool is_fine = service->epoll_fd >= 0 && service->wake_fd >= 0;
+    if (is_fine) {
+        mc_transfer_note_fd(service->epoll_fd);
+        is_fine = add_listener(service, service->wake_fd, MC_CONNECTION_WAKE) == 0 &&
+                  add_listener(service, rpc_listener, MC_LISTENER_RPC) == 0 &&
+                  add_listener(service, data_listener, MC_LISTENER_DATA) == 0 &&
+                  add_listener(service, unix_listener, MC_LISTENER_HOST) == 0 &&
+                  mc_thread_start(&service->thread, "mc-transfer", service_main, service) == 0;
+    }
+    if (is_fine) {
+        service->is_started = true;
+        return 0;
+    }
+    mc_log(ERROR, "the transfer engine cannot start its thread: %s", strerror(errno));
+    return MC_TRANSFER_ERR_MEMORY;
+}
+
+void mc_service_stop(struct mc_transfer_engine *engine)
+{
+    struct mc_service *service = engine->service;
+    if (service == NULL)
+        return;
+    if (service->is_started) {
+        atomic_store(&service->is_stopping, true);
+        wake(service);
+        pthread_join(service->thread, NULL);
+    }
+    for (size_t i = 0; i < service->listener_count; i++)
+        mc_transfer_close_fd(service->listeners[i].fd);
+    if (service->epoll_fd >= 0)
+        mc_transfer_close_fd(service->epoll_fd);
+    pthread_mutex_destroy(&service->initiators_lock);
+    free(service);
+    engine->service = NULL;
+}

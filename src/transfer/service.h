@@ -1,0 +1,63 @@
+/* What the files of the service thread share. Everything here belongs to that thread, but for what says otherwise. */
+#ifndef MC_TRANSFER_SERVICE_H
+#define MC_TRANSFER_SERVICE_H
+
+#include "transfer/inbound.h"
+#include "transfer/inside.h"
+
+#define MC_SERVICE_CONNECTIONS_MAX 16384u /* one more is closed at once */
+#define MC_SERVICE_HANDSHAKE_MS 5000u     /* a question has so long to come, and its answer to be taken */
+#define MC_SERVICE_DRAIN_MS 2000u
+
+enum mc_connection_kind {
+    MC_CONNECTION_WAKE,
+    MC_LISTENER_RPC,
+    MC_LISTENER_DATA,
+    MC_LISTENER_HOST,
+    MC_CONNECTION_RPC,
+    MC_CONNECTION_DATA,
+    MC_CONNECTION_HOST
+};
+
+struct mc_connection {
+    struct mc_service *service;
+    enum mc_connection_kind kind;
+    int fd;
+    uint32_t events;
+    bool is_dead;
+    bool is_draining;     /* answered; input is thrown away until the peer's end */
+    uint64_t deadline_ms; /* 0: none */
+    struct mc_connection *previous, *next;
+    struct mc_buffer in, out;              /* RPC */
+    struct mc_inbound *data;               /* DATA */
+    const struct mc_host_intents *intents; /* HOST: mapped; NULL until it has said hello */
+    struct mc_connection *next_initiator;
+};
+
+struct mc_service {
+    struct mc_transfer_engine *engine;
+    struct mc_inbound_hooks inbound_hooks;
+    int epoll_fd, wake_fd;
+    pid_t process;
+    struct mc_connection listeners[4];
+    size_t listener_count;
+    struct mc_connection *connections, *dead;
+    uint32_t connection_count;
+    uint64_t tick_ms, pause_until_ms;
+    uint32_t spin_hits, spin_probe;
+    pthread_t thread;
+    bool is_started;
+    _Atomic bool is_stopping, cut_wanted;
+    pthread_mutex_t initiators_lock; /* of the list, and of the maps in it */
+    struct mc_connection *initiators;
+};
+
+/* Hangs up; may be called at any time on the service thread. */
+void mc_connection_drop(struct mc_connection *connection);
+/* service_rpc.c */
+void mc_rpc_serve(struct mc_connection *connection, uint32_t events);
+/* host_serve.c */
+void mc_host_serve(struct mc_connection *connection);
+void mc_host_serve_end(struct mc_connection *connection);
+
+#endif

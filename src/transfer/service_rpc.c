@@ -1,0 +1,130 @@
+/* The answering half of the handshake. */
+#include "transfer/service.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#define RECEIVE_BYTES 16384u
+#define NO_RDMA                                                                                                        \
+    "{\"local_gid\":\"\",\"local_lid\":0,\"local_nic_path\":\"\",\"payload\":\"\",\"peer_nic_path\":\"\",\"qp_num\":[" \
+    "],"                                                                                                               \
+    "\"reply_msg\":\"this engine has no RDMA\"}"
+#define NOTE_TAKEN "{\"name\":\"\",\"notify_msg\":\"success\"}"
+#define ALIVE "{\"status\":\"success\"}"
+
+static int take_note(struct mc_transfer_engine *engine, struct mc_span json)
+{
+    struct mc_note *note = calloc(1, sizeof(*note));
+    int rc = note == NULL ? MC_ERR_NO_MEMORY : mc_handshake_read_note(json, &note->name, &note->message);
+    if (rc < 0) {
+        free(note);
+        return rc;
+    }
+    pthread_mutex_lock(&engine->lock);
+    bool is_full = engine->note_count >= MC_TRANSFER_NOTES_MAX;
+    if (!is_full) {
+        *engine->notes_end = note;
+        engine->notes_end = &note->next;
+        engine->note_count++;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    if (!is_full)
+        return 0;
+    mc_log_limited(ERROR, "a note of a peer is refused: %u wait to be taken", MC_TRANSFER_NOTES_MAX);
+    free(note->name);
+    free(note->message);
+    free(note);
+    return MC_ERR_BUSY;
+}
+
+static int answer(struct mc_connection *connection, const struct mc_handshake *frame)
+{
+    struct mc_transfer_engine *engine = connection->service->engine;
+    struct mc_buffer document = {0};
+    struct mc_span text = {NULL, 0};
+    int rc = 0;
+    switch (frame->type) {
+    case MC_HANDSHAKE_METADATA:
+        mc_transfer_document(engine, &document);
+        text = mc_span(document.data, document.length);
+        break;
+    case MC_HANDSHAKE_NOTIFY:
+        rc = take_note(engine, frame->json);
+        text = mc_span_string(NOTE_TAKEN);
+        break;
+    case MC_HANDSHAKE_PROBE:
+        text = mc_span_string(ALIVE);
+        break;
+    case MC_HANDSHAKE_CONNECTION:
+    case MC_HANDSHAKE_TYPES:
+        text = mc_span_string(NO_RDMA);
+        break;
+    }
+    if (rc == 0)
+        mc_handshake_write(&connection->out, frame->type, frame->is_old, text);
+    mc_buffer_free(&document);
+    return rc;
+}
+
+static void send_answer(struct mc_connection *connection)
+{
+    ssize_t sent = send(connection->fd, connection->out.data, connection->out.length, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+        if (errno != EAGAIN && errno != EINTR)
+            mc_connection_drop(connection);
+        return;
+    }
+    mc_buffer_consume(&connection->out, (size_t)sent);
+    if (connection->out.length > 0)
+        return;
+    /* The peer hangs up first, so that the port in TIME_WAIT is its own. */
+    (void)shutdown(connection->fd, SHUT_WR);
+    connection->is_draining = true;
+}
+
+/* False: nothing more came. */
+static bool receive(struct mc_connection *connection)
+{
+    struct mc_buffer *in = &connection->in;
+    if (connection->is_draining)
+        in->length = 0;
+    mc_buffer_reserve(in, RECEIVE_BYTES);
+    ssize_t received = recv(connection->fd, in->data + in->length, RECEIVE_BYTES, MSG_DONTWAIT);
+    if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR)) {
+        mc_connection_drop(connection);
+        return false;
+    }
+    in->length += received < 0 ? 0 : (size_t)received;
+    return received > 0;
+}
+
+void mc_rpc_serve(struct mc_connection *connection, uint32_t events)
+{
+    struct mc_handshake frame;
+    if (connection->out.length > 0) {
+        if ((events & EPOLLOUT) != 0)
+            send_answer(connection);
+        else if ((events & (EPOLLERR | EPOLLHUP)) != 0)
+            mc_connection_drop(connection);
+        return;
+    }
+    if (!receive(connection) || connection->is_draining)
+        return;
+    uint64_t limit = connection->service->engine->settings.handshake_length_max;
+    int rc = mc_handshake_read(mc_span(connection->in.data, connection->in.length), limit, &frame);
+    if (rc == 1)
+        rc = answer(connection, &frame) == 0 ? 1 : MC_ERR_PROTOCOL;
+    if (rc < 0) {
+        mc_log_limited(WARNING, "a peer sent what is no handshake; its connection is closed");
+        mc_connection_drop(connection);
+    } else if (rc == 1) {
+        connection->deadline_ms = mc_clock_ms() + MC_SERVICE_HANDSHAKE_MS;
+        send_answer(connection);
+    }
+}

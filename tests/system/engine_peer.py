@@ -1,0 +1,43 @@
+"""An engine that is a process of its own: it registers memory and does what its standard input says, one word a line.
+
+    engine_peer.py HOST METADATA SIZE [NAME]
+says "CODE PORT ADDRESS", then answers: crc OFFSET SIZE; fill OFFSET SIZE BYTE; read|write TARGET ADDRESS SIZE; notes; unregister.
+MC_PYTHONPATH is where the package lies; without it the one that is installed is taken (the original, in its environment).
+"""
+import ctypes
+import mmap
+import os
+import sys
+import zlib
+
+if os.environ.get("MC_PYTHONPATH"):
+    sys.path.insert(0, os.environ["MC_PYTHONPATH"])
+
+from mooncake.engine import TransferEngine  # noqa: E402
+
+engine = TransferEngine()
+host, metadata, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+code = engine.initialize(host, metadata, "tcp", "")
+memory = mmap.mmap(-1, size)
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+if code == 0:
+    code = engine.register_memory(address, size)
+print(code, engine.get_rpc_port(), address, flush=True)
+for line in sys.stdin:
+    words = line.split()
+    if words[0] == "crc":
+        print(zlib.crc32(memory[int(words[1]):int(words[1]) + int(words[2])]), flush=True)
+    elif words[0] == "fill":
+        memory[int(words[1]):int(words[1]) + int(words[2])] = bytes([int(words[3])]) * int(words[2])
+        print("ok", flush=True)
+    elif words[0] in ("read", "write"):
+        call = engine.transfer_sync_read if words[0] == "read" else engine.transfer_sync_write
+        print(call(words[1], address, int(words[2]), int(words[3])), flush=True)
+    elif words[0] == "loop":  # writes until it is killed
+        print("ok", flush=True)
+        while True:
+            engine.transfer_sync_write(words[1], address, int(words[2]), int(words[3]))
+    elif words[0] == "notes":
+        print([(note.name, note.msg) for note in engine.get_notifies()], flush=True)
+    elif words[0] == "unregister":
+        print(engine.unregister_memory(address), flush=True)

@@ -1,0 +1,562 @@
+/* The engine's protocols without a socket: documents, handshake frames, data requests and answers, batch ids, intents.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "transfer/batch.h"
+#include "transfer/document.h"
+#include "transfer/handshake.h"
+#include "transfer/host_table.h"
+#include "transfer/inbound.h"
+#include "transfer/outbound.h"
+#include "transfer/topology.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- documents ---- */
+
+/* As the original wheel 0.3.13.post1 wrote it. */
+static const char original[] =
+    "{\"buffers\":[{\"addr\":139678986108944,\"length\":1048576,\"name\":\"127.0.0.1:16059\"}],\"name\":\"127.0.0.1:"
+    "16059\","
+    "\"protocol\":\"tcp\",\"rdma_server_name\":\"\",\"tcp_data_host\":\"127.0.0.1\",\"tcp_data_port\":16102,"
+    "\"tcp_proto_version\":2,\"timestamp\":\"2026-11-21 10:07:41.295204\"}\n";
+
+static void test_document_of_original(void **state)
+{
+    (void)state;
+    struct mc_document document;
+    assert_int_equal(mc_document_read(mc_span_string(original), &document), 0);
+    assert_string_equal(document.name, "127.0.0.1:16059");
+    assert_string_equal(document.data_host, "127.0.0.1");
+    assert_int_equal(document.data_port, 16102);
+    assert_int_equal(document.data_version, 2);
+    assert_true(document.is_tcp);
+    assert_int_equal(document.buffer_count, 1);
+    assert_true(document.buffers[0].address == 139678986108944u && document.buffers[0].length == 1048576);
+    assert_true(mc_id_is_zero(document.id));
+    mc_document_free(&document);
+}
+
+static void test_document_round(void **state)
+{
+    (void)state;
+    struct mc_transfer_range buffers[3] = {{1, 1}, {4096, UINT64_MAX - 4095}, {2, 100}};
+    struct mc_document in = {.name = "no\"de\\ \x01\xc3\xa4",
+                             .is_tcp = true,
+                             .data_host = "::1",
+                             .data_port = 65535,
+                             .data_version = 2,
+                             .buffers = buffers,
+                             .buffer_count = 3,
+                             .host = {1, UINT64_MAX},
+                             .id = {0xabcdef, 7},
+                             .unix_name = "@x"};
+    struct mc_document out;
+    struct mc_buffer text = {0};
+    mc_document_write(&text, &in, "now");
+    assert_int_equal(mc_document_read(mc_span(text.data, text.length), &out), 0);
+    assert_string_equal(out.name, in.name);
+    assert_string_equal(out.unix_name, "@x");
+    assert_true(mc_id_equal(out.id, in.id) && mc_id_equal(out.host, in.host));
+    assert_int_equal(out.buffer_count, 3);
+    assert_memory_equal(out.buffers, buffers, sizeof(buffers));
+    mc_document_free(&out);
+    for (size_t length = 0; length < text.length; length++) { /* cut anywhere it is none */
+        assert_int_equal(mc_document_read(mc_span(text.data, length), &out), MC_TRANSFER_ERR_MALFORMED_JSON);
+        mc_document_free(&out);
+    }
+    mc_buffer_free(&text);
+}
+
+static void test_document_bad(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "",
+        "[]",
+        "5",
+        "{}",
+        "{\"name\":\"a\"}",
+        "{\"protocol\":\"tcp\"}",
+        "{\"name\":\"\",\"protocol\":\"tcp\"}",
+        "{\"name\":5,\"protocol\":\"tcp\"}",
+        "{\"name\":\"a\",\"protocol\":5}",
+        "{\"name\":\"a\",\"protocol\":{}}",
+        "{\"name\":\"a\",\"protocol\":\"tcp\",\"buffers\":{}}",
+        "{\"name\":\"a\",\"protocol\":\"tcp\",\"buffers\":[5]}",
+        "{\"name\":\"a\",\"protocol\":\"tcp\",\"buffers\":[{\"addr\":1,\"length\":1}]}",
+        "{\"name\":\"a\",\"protocol\":\"tcp\",\"buffers\":[{\"addr\":0,\"length\":1,\"name\":\"x\"}]}",
+        "{\"name\":\"a\",\"protocol\":\"tcp\",\"buffers\":[{\"addr\":1,\"length\":0,\"name\":\"x\"}]}",
+        "{\"name\":\"a\",\"protocol\":\"tcp\",\"buffers\":[{\"addr\":-1,\"length\":1,\"name\":\"x\"}]}",
+        "{\"name\":\"a\",\"protocol\":\"tcp\",\"buffers\":[{\"addr\":1.5,\"length\":1,\"name\":\"x\"}]}",
+        "{\"name\":\"a\",\"protocol\":\"tcp\",\"buffers\":[{\"addr\":\"1\",\"length\":1,\"name\":\"x\"}]}",
+        "{\"name\":\"a\",\"protocol\":\"tcp\",\"buffers\":[{\"addr\":2,\"length\":18446744073709551615,\"name\":\"x\"}]"
+        "}",
+        "{\"name\":\"a\",\"protocol\":\"tcp\",\"buffers\":[{\"addr\":1,\"length\":18446744073709551616,\"name\":\"x\"}]"
+        "}",
+        "{\"name\":\"a\",\"protocol\":\"tcp\",\"tcp_data_port\":65536}",
+        "{\"name\":\"a\",\"protocol\":\"tcp\",\"tcp_data_port\":\"1\"}",
+        "{\"name\":\"a\",\"protocol\":\"tcp\",\"mooncake_c\":5}",
+        "{\"name\":\"a\",\"protocol\":\"tcp\",\"mooncake_c\":{\"id\":\"12\"}}",
+        "{\"name\":\"a\\u0000b\",\"protocol\":\"tcp\"}",
+        "{\"name\":\"a\\ud800\",\"protocol\":\"tcp\"}",
+        "{\"name\":\"a\",\"protocol\":\"tcp\"} x"};
+    struct mc_document document;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        if (mc_document_read(mc_span_string(bad[i]), &document) != MC_TRANSFER_ERR_MALFORMED_JSON)
+            fail_msg("accepted: %s", bad[i]);
+        mc_document_free(&document);
+    }
+    static const char odd[] =
+        "{\"x\":{\"y\":[1,{}]},\"protocol\":[\"rdma\",\"tcp\"],\"name\":\"\\u00e4\",\"new\":null}";
+    assert_int_equal(mc_document_read(mc_span_string(odd), &document), 0);
+    assert_true(document.is_tcp);
+    assert_string_equal(document.name, "\xc3\xa4");
+    assert_int_equal(document.data_version, 1);
+    mc_document_free(&document);
+}
+
+static void test_keys(void **state)
+{
+    (void)state;
+    char key[MC_TRANSFER_KEY_MAX];
+    mc_segment_key(key, sizeof(key), "", "node");
+    assert_string_equal(key, "mooncake/ram/node");
+    mc_segment_key(key, sizeof(key), "c1", "node");
+    assert_string_equal(key, "mooncake/c1/ram/node");
+    mc_segment_key(key, sizeof(key), "c1", "a/b");
+    assert_string_equal(key, "mooncake/a/b");
+    mc_rpc_meta_key(key, sizeof(key), NULL, "h:1");
+    assert_string_equal(key, "mooncake/rpc_meta/h:1");
+    mc_rpc_meta_key(key, sizeof(key), "c1", "h:1");
+    assert_string_equal(key, "mooncake/c1/rpc_meta/h:1");
+    struct mc_buffer text = {0};
+    char host[64];
+    uint16_t port;
+    mc_rpc_meta_write(&text, "10.0.0.1", 15234);
+    mc_buffer_append(&text, "", 1);
+    assert_string_equal((char *)text.data, "{\"ip_or_host_name\":\"10.0.0.1\",\"rpc_port\":15234}");
+    assert_int_equal(mc_rpc_meta_read(mc_span(text.data, text.length - 1), host, sizeof(host), &port), 0);
+    assert_string_equal(host, "10.0.0.1");
+    assert_int_equal(port, 15234);
+    assert_true(mc_rpc_meta_read(mc_span_string("{\"ip_or_host_name\":\"a\"}"), host, sizeof(host), &port) < 0);
+    assert_true(mc_rpc_meta_read(mc_span_string("{\"ip_or_host_name\":\"a\",\"rpc_port\":0}"), host, 64, &port) < 0);
+    mc_buffer_free(&text);
+}
+
+/* ---- handshake ---- */
+
+static void test_handshake(void **state)
+{
+    (void)state;
+    struct mc_buffer out = {0};
+    struct mc_handshake frame;
+    mc_handshake_write(&out, MC_HANDSHAKE_NOTIFY, false, mc_span("{}", 2));
+    assert_int_equal(out.length, 11);
+    for (size_t length = 0; length < out.length; length++)
+        assert_int_equal(mc_handshake_read(mc_span(out.data, length), 100, &frame), 0);
+    assert_int_equal(mc_handshake_read(mc_span(out.data, out.length), 100, &frame), 1);
+    assert_int_equal(frame.type, MC_HANDSHAKE_NOTIFY);
+    assert_false(frame.is_old);
+    assert_true(mc_span_equal(frame.json, mc_span("{}", 2)));
+    assert_int_equal(mc_handshake_read(mc_span(out.data, out.length), 2, &frame), MC_ERR_PROTOCOL);
+    out.length = 0;
+    mc_handshake_write(&out, MC_HANDSHAKE_CONNECTION, true, mc_span("{}", 2));
+    assert_int_equal(mc_handshake_read(mc_span(out.data, out.length), 100, &frame), 1);
+    assert_true(frame.is_old && frame.type == MC_HANDSHAKE_CONNECTION && frame.json.length == 2);
+    mc_buffer_free(&out);
+    static const char zero[9] = {0}, type[9] = {5, 0, 0, 0, 0, 0, 0, 0, 9};
+    assert_int_equal(mc_handshake_read(mc_span(zero, 8), 100, &frame), MC_ERR_PROTOCOL);
+    assert_int_equal(mc_handshake_read(mc_span(type, 9), 100, &frame), MC_ERR_PROTOCOL);
+    assert_int_equal(mc_handshake_read(mc_span("GET / HTTP/1.1\r\n", 16), 1 << 20, &frame), MC_ERR_PROTOCOL);
+    assert_int_equal(mc_handshake_read(mc_span("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03", 10), 1 << 20, &frame),
+                     MC_ERR_PROTOCOL); /* TLS */
+}
+
+static void test_note(void **state)
+{
+    (void)state;
+    struct mc_buffer out = {0};
+    char *name, *message;
+    mc_handshake_write_note(&out, "a\"\n", "");
+    assert_int_equal(mc_handshake_read_note(mc_span(out.data, out.length), &name, &message), 0);
+    assert_string_equal(name, "a\"\n");
+    assert_string_equal(message, "");
+    free(name);
+    free(message);
+    mc_buffer_free(&out);
+    static const char *const bad[] = {
+        "", "{}", "{\"name\":\"a\"}", "{\"name\":1,\"notify_msg\":\"b\"}", "[", "{\"name\":\"a\",\"notify_msg\":\"b\""};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_true(mc_handshake_read_note(mc_span_string(bad[i]), &name, &message) < 0);
+        assert_null(name);
+        assert_null(message);
+    }
+}
+
+/* ---- data: an asking and a serving half joined by a pipe of every possible width ---- */
+
+struct world {
+    struct mc_region_table table;
+    uint32_t held;
+};
+
+static struct mc_region *hold(void *context, uint64_t address, uint64_t length)
+{
+    struct world *world = context;
+    struct mc_region *region = mc_region_find(&world->table, address, length);
+    if (region != NULL) {
+        region->in_flight++;
+        world->held++;
+    }
+    return region;
+}
+static void release(void *context, struct mc_region *region)
+{
+    struct world *world = context;
+    assert_true(region->in_flight > 0);
+    region->in_flight--;
+    world->held--;
+}
+
+static bool copy(void *context, uint64_t address, const void *from, size_t size)
+{
+    (void)context;
+    memcpy((void *)(uintptr_t)address, from, size);
+    return true;
+}
+
+static size_t gather(const struct iovec *parts, size_t count, uint8_t *to, size_t most)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < count && used < most; i++) {
+        size_t size = parts[i].iov_len < most - used ? parts[i].iov_len : most - used;
+        memcpy(to + used, parts[i].iov_base, size);
+        used += size;
+    }
+    return used;
+}
+static size_t scatter(const struct iovec *parts, size_t count, const uint8_t *from, size_t size)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < count && used < size; i++) {
+        size_t part = parts[i].iov_len < size - used ? parts[i].iov_len : size - used;
+        memcpy(parts[i].iov_base, from + used, part);
+        used += part;
+    }
+    return used;
+}
+
+/* One exchange in both directions of at most `width` bytes each. What the asking half says. */
+static int pump(struct mc_outbound *outbound, struct mc_inbound *inbound, size_t width, bool *moved)
+{
+    static uint8_t wire[1 << 17];
+    struct iovec parts[MC_OUTBOUND_PARTS], window[2], replies[64];
+    *moved = false;
+    size_t sent = gather(parts, mc_outbound_send_parts(outbound, parts), wire, width);
+    size_t taken = scatter(window, mc_inbound_window(inbound, window), wire, sent);
+    if (taken > 0) {
+        mc_outbound_sent(outbound, taken);
+        mc_inbound_received(inbound, taken);
+        *moved = true;
+    }
+    size_t count = mc_inbound_replies(inbound, replies, 64);
+    size_t answered = gather(replies, count, wire, width);
+    size_t got = scatter(parts, mc_outbound_receive_parts(outbound, parts), wire, answered);
+    if (got == 0)
+        return 0;
+    *moved = true;
+    mc_inbound_sent(inbound, got);
+    return mc_outbound_received(outbound, got);
+}
+
+static void run_pair(enum mc_transfer_opcode opcode, unsigned version, size_t width, size_t count, size_t length)
+{
+    struct world world = {0};
+    struct mc_inbound_hooks hooks = {&world, hold, release, copy};
+    struct mc_inbound *inbound = malloc(sizeof(*inbound));
+    struct mc_outbound outbound;
+    uint8_t *near = malloc(count * length), *far = calloc(count, length);
+    struct mc_transfer_item *items = calloc(count, sizeof(*items));
+    assert_true(inbound != NULL && near != NULL && far != NULL && items != NULL);
+    struct mc_transfer_range range = {(uintptr_t)far, count * length};
+    assert_int_equal(mc_region_add(&world.table, &range, 1, NULL), 0);
+    for (size_t i = 0; i < count * length; i++)
+        (opcode == MC_TRANSFER_WRITE ? near : far)[i] = (uint8_t)(i * 31 + i / 251);
+    for (size_t i = 0; i < count; i++) /* backwards in the far memory */
+        items[i] = (struct mc_transfer_item){near + i * length, (uintptr_t)far + (count - 1 - i) * length, length};
+    mc_inbound_init(inbound, &hooks);
+    mc_outbound_init(&outbound, opcode, version, items, count);
+    bool moved = true;
+    while (moved && !mc_outbound_is_done(&outbound))
+        assert_int_equal(pump(&outbound, inbound, width, &moved), 0);
+    assert_true(mc_outbound_is_done(&outbound));
+    assert_int_equal(world.held, 0);
+    for (size_t i = 0; i < count; i++)
+        assert_memory_equal(near + i * length, far + (count - 1 - i) * length, length);
+    assert_int_equal(inbound->bytes, count * length);
+    mc_inbound_end(inbound);
+    mc_region_table_free(&world.table);
+    free(items);
+    free(far);
+    free(near);
+    free(inbound);
+}
+
+static void test_data(void **state)
+{
+    (void)state;
+    static const size_t widths[] = {1, 7, 8, 24, 25, 1000, 65536, 1 << 17};
+    for (unsigned version = 1; version <= 2; version++) {
+        for (size_t i = 0; i < sizeof(widths) / sizeof(widths[0]); i++) {
+            run_pair(MC_TRANSFER_WRITE, version, widths[i], 1, 1);
+            run_pair(MC_TRANSFER_READ, version, widths[i], 1, 1);
+            run_pair(MC_TRANSFER_WRITE, version, widths[i], 600, 13);
+            run_pair(MC_TRANSFER_READ, version, widths[i], 600, 13);
+            run_pair(MC_TRANSFER_WRITE, version, widths[i], 3, 70001);
+            run_pair(MC_TRANSFER_READ, version, widths[i], 3, 70001);
+        }
+    }
+}
+
+static void feed(struct mc_inbound *inbound, uint64_t length, uint64_t address, uint8_t opcode)
+{
+    struct mc_tcp_header header = {.length = length, .address = address, .opcode = opcode};
+    struct iovec window[2];
+    assert_true(mc_inbound_window(inbound, window) == 1);
+    memcpy(window[0].iov_base, &header, sizeof(header));
+    mc_inbound_received(inbound, sizeof(header));
+}
+
+/* Whatever is not inside one region is refused, once, and nothing more is taken. */
+static void test_data_refused(void **state)
+{
+    (void)state;
+    static uint8_t memory[64];
+    uint64_t base = (uintptr_t)memory;
+    const struct mc_transfer_range bad[] = {{base - 1, 1},      {base, 65}, {base + 63, 2},
+                                            {base, UINT64_MAX}, {base, 0},  {UINT64_MAX, 1},
+                                            {base + 1, -base},  {0, 1},     {base + 64, 1}};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        for (int opcode = 0; opcode < 2; opcode++) {
+            struct world world = {0};
+            struct mc_inbound_hooks hooks = {&world, hold, release, copy};
+            static struct mc_inbound inbound;
+            struct iovec parts[4];
+            struct mc_transfer_range range = {base, 64};
+            uint64_t status;
+            assert_int_equal(mc_region_add(&world.table, &range, 1, NULL), 0);
+            mc_inbound_init(&inbound, &hooks);
+            feed(&inbound, bad[i].length, bad[i].address, (uint8_t)(opcode | 0x80));
+            assert_true(inbound.is_over && !mc_inbound_is_done(&inbound));
+            assert_int_equal(mc_inbound_window(&inbound, parts), 0);
+            assert_int_equal(mc_inbound_replies(&inbound, parts, 4), 1);
+            memcpy(&status, parts[0].iov_base, sizeof(status));
+            assert_true(status == MC_TCP_STATUS_REFUSED);
+            mc_inbound_sent(&inbound, 8);
+            assert_true(mc_inbound_is_done(&inbound));
+            assert_int_equal(world.held, 0);
+            assert_int_equal(inbound.refused, 1);
+            mc_region_table_free(&world.table);
+        }
+    }
+}
+
+static void test_data_end(void **state)
+{
+    (void)state;
+    static uint8_t memory[64];
+    static struct mc_inbound inbound;
+    struct world world = {0};
+    struct mc_inbound_hooks hooks = {&world, hold, release, copy};
+    struct mc_transfer_range range = {(uintptr_t)memory, 64};
+    assert_int_equal(mc_region_add(&world.table, &range, 1, NULL), 0);
+    const struct mc_region *region = mc_region_at(&world.table, range.address);
+    mc_inbound_init(&inbound, &hooks);
+    feed(&inbound, 64, range.address, 0x80); /* a read that is never sent */
+    feed(&inbound, 64, range.address, 0x81); /* and a write that never comes */
+    assert_int_equal(world.held, 2);
+    assert_true(mc_inbound_holds(&inbound, region));
+    mc_inbound_end(&inbound);
+    assert_int_equal(world.held, 0);
+    assert_false(mc_inbound_holds(&inbound, region));
+    mc_inbound_init(&inbound, &hooks);
+    feed(&inbound, 64, range.address, 0x42);
+    assert_true(mc_inbound_is_done(&inbound)); /* nonsense is not answered */
+    mc_region_table_free(&world.table);
+}
+
+/* A peer that answers with something else than a status. */
+static void test_outbound_lies(void **state)
+{
+    (void)state;
+    uint8_t memory[16];
+    struct mc_transfer_item items[2] = {{memory, 4096, 8}, {memory + 8, 8192, 8}};
+    struct iovec parts[MC_OUTBOUND_PARTS];
+    struct mc_outbound outbound;
+    static const struct {
+        uint64_t status;
+        int rc;
+    } rows[] = {{0, MC_TRANSFER_ERR_REJECT_HANDSHAKE},
+                {MC_TCP_STATUS_REFUSED, MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED},
+                {MC_TCP_STATUS_OK | 77, MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED},
+                {UINT64_MAX, MC_TRANSFER_ERR_REJECT_HANDSHAKE}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        mc_outbound_init(&outbound, MC_TRANSFER_READ, 2, items, 2);
+        assert_int_equal(mc_outbound_receive_parts(&outbound, parts), 0); /* nothing asked, nothing expected */
+        assert_int_equal(mc_outbound_send_parts(&outbound, parts), 2);
+        mc_outbound_sent(&outbound, 48);
+        assert_int_equal(mc_outbound_receive_parts(&outbound, parts), 4);
+        memcpy(parts[0].iov_base, &rows[i].status, 8);
+        assert_int_equal(mc_outbound_received(&outbound, 7), 0);
+        assert_int_equal(mc_outbound_received(&outbound, 1), rows[i].rc);
+        assert_int_equal(outbound.done, 0);
+    }
+    mc_outbound_restart(&outbound);
+    assert_int_equal(outbound.sending, 0);
+    assert_int_equal(mc_outbound_send_parts(&outbound, parts), 2);
+    const struct mc_tcp_header *header = parts[0].iov_base;
+    static const uint8_t zero[7];
+    assert_memory_equal(header->zero, zero, 7);
+}
+
+/* ---- batch ids ---- */
+
+static void test_batches(void **state)
+{
+    (void)state;
+    struct mc_batch_table table = {0};
+    int64_t first, id, *ids = malloc(MC_TRANSFER_BATCHES_MAX * sizeof(*ids));
+    assert_non_null(ids);
+    assert_non_null(mc_batch_add(&table, &first));
+    assert_true(first > 0);
+    mc_batch_remove(&table, first);
+    assert_null(mc_batch_find(&table, first));
+    assert_non_null(mc_batch_add(&table, &id)); /* in the same place */
+    assert_true(id != first && id > 0);
+    assert_null(mc_batch_find(&table, first));
+    assert_non_null(mc_batch_find(&table, id));
+    mc_batch_remove(&table, id);
+    static const int64_t never[] = {0, -1, INT64_MIN, INT64_MAX, 1, 65536};
+    for (size_t i = 0; i < sizeof(never) / sizeof(never[0]); i++)
+        assert_null(mc_batch_find(&table, never[i]));
+    for (size_t i = 0; i < MC_TRANSFER_BATCHES_MAX; i++)
+        assert_non_null(mc_batch_add(&table, &ids[i]));
+    assert_null(mc_batch_add(&table, &id));
+    for (size_t i = 0; i < MC_TRANSFER_BATCHES_MAX; i += 4096)
+        assert_int_equal(mc_batch_find(&table, ids[i])->id, ids[i]);
+    mc_batch_table_free(&table);
+    free(ids);
+}
+
+/* ---- the table between two processes ---- */
+
+static void test_host_table(void **state)
+{
+    (void)state;
+    struct mc_host_table *table = calloc(1, sizeof(*table));
+    static struct mc_host_intents intents;
+    struct mc_host_view view = {0};
+    assert_non_null(table);
+    for (uint32_t i = 0; i < 10; i++) {
+        struct mc_region region = {.address = 1000 - i * 100, .length = 50, .generation = i + 1, .slot = i};
+        mc_host_entry_set(table, &region);
+    }
+    assert_int_equal(mc_host_view_refresh(&view, table), 0);
+    assert_int_equal(view.count, 10);
+    const struct mc_host_known *known = mc_host_view_find(&view, 1010, 40);
+    assert_true(known != NULL && known->slot == 0 && known->generation == 1);
+    assert_null(mc_host_view_find(&view, 1010, 41));
+    assert_null(mc_host_view_find(&view, 1050, 1));
+    assert_null(mc_host_view_find(&view, 99, 1));
+    assert_null(mc_host_view_find(&view, 1010, UINT64_MAX));
+    assert_true(mc_host_announce(&intents.intents[63], table, &known, 1));
+    assert_true(mc_host_is_intended(&intents, 0));
+    assert_false(mc_host_is_intended(&intents, 1));
+    mc_host_entry_clear(table, 0);
+    assert_true(mc_host_is_intended(&intents, 0)); /* it goes on, the owner sees it */
+    mc_host_retreat(&intents.intents[63]);
+    assert_false(mc_host_is_intended(&intents, 0));
+    assert_false(mc_host_announce(&intents.intents[0], table, &known, 1)); /* gone */
+    mc_host_retreat(&intents.intents[0]);
+    struct mc_region again = {.address = 1000, .length = 50, .generation = 99, .slot = 0};
+    mc_host_entry_set(table, &again);
+    assert_false(mc_host_announce(&intents.intents[0], table, &known, 1)); /* another one, in its place */
+    mc_host_retreat(&intents.intents[0]);
+    assert_int_equal(mc_host_view_refresh(&view, table), 0);
+    assert_int_equal(mc_host_view_find(&view, 1000, 50)->generation, 99);
+    atomic_store(&table->used, UINT32_MAX); /* a lie */
+    assert_int_equal(mc_host_view_refresh(&view, table), 0);
+    assert_int_equal(view.count, 10);
+    free(view.known);
+    free(table);
+}
+
+/* ---- topology ---- */
+
+static void put(const char *root, const char *path, const char *text)
+{
+    char whole[512];
+    snprintf(whole, sizeof(whole), "%s/%s", root, path);
+    for (char *at = whole + 1; (at = strchr(at, '/')) != NULL; at++) {
+        *at = 0;
+        (void)mkdir(whole, 0700);
+        *at = '/';
+    }
+    FILE *file = fopen(whole, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void test_topology(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/test_topology_XXXXXX", command[128];
+    assert_non_null(mkdtemp(root));
+    char *text = mc_topology_read(root, NULL);
+    assert_string_equal(text, "{}\n");
+    free(text);
+    put(root, "devices/system/node/node0/x", "");
+    put(root, "devices/system/node/node1/x", "");
+    put(root, "class/infiniband/mlx5_1/device/numa_node", "1\n");
+    put(root, "class/infiniband/mlx5_0/device/numa_node", "0\n");
+    put(root, "class/infiniband/rxe0/device/none", "");
+    text = mc_topology_read(root, "");
+    assert_string_equal(
+        text, "{\"cpu:0\":[[\"mlx5_0\"],[\"mlx5_1\",\"rxe0\"]],\"cpu:1\":[[\"mlx5_1\"],[\"mlx5_0\",\"rxe0\"]]}\n");
+    free(text);
+    text = mc_topology_read(root, "mlx5_1, none");
+    assert_string_equal(text, "{\"cpu:0\":[[],[\"mlx5_1\"]],\"cpu:1\":[[\"mlx5_1\"],[]]}\n");
+    free(text);
+    snprintf(command, sizeof(command), "rm -r %s", root);
+    assert_int_equal(system(command), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_document_of_original),
+        cmocka_unit_test(test_document_round),
+        cmocka_unit_test(test_document_bad),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_handshake),
+        cmocka_unit_test(test_note),
+        cmocka_unit_test(test_data),
+        cmocka_unit_test(test_data_refused),
+        cmocka_unit_test(test_data_end),
+        cmocka_unit_test(test_outbound_lies),
+        cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_host_table),
+        cmocka_unit_test(test_topology),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
