@@ -146,6 +146,7 @@ bool mc_py_exiting(void);
 /* clang-format off */
 #define MC_PY_METHODS(X) \
     X(setup) X(put) X(put_parts) X(put_batch) X(put_from) X(batch_put_from) X(batch_put_from_multi_buffers) \
+    X(put_from_with_metadata) X(upsert) X(upsert_parts) X(upsert_batch) X(upsert_from) X(batch_upsert_from) \
     X(get) X(get_batch) X(get_buffer) X(batch_get_buffer) X(get_into) X(batch_get_into) \
     X(batch_get_into_multi_buffers) X(get_into_ranges)
 /* clang-format on */

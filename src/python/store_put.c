@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * MooncakeDistributedStore's puts: from buffer objects and from addresses, single and in batches. */
+ * MooncakeDistributedStore's puts and upserts: from buffer objects and from addresses, single and in batches. An upsert
+ * is the put of the same form that replaces a value; its methods differ in the flag only. */
 #include "python/store_module.h"
 
 #include "env/log.h"
@@ -14,11 +15,14 @@ struct put_call {
     struct mc_put_item *items; /* those keys that the library is asked to put */
     Py_ssize_t *key_of;        /* item -> key */
     size_t item_count;
+    bool replace; /* upsert */
 };
 
 /* 0, an enum mc_error for every key, or 1 with an exception. Always followed by put_free. */
-static int put_init(struct put_call *call, PyObject *config, Py_ssize_t key_count, enum mc_py_put_kind kind)
+static int put_init(struct put_call *call, PyObject *config, Py_ssize_t key_count, enum mc_py_put_kind kind,
+                    bool replace)
 {
+    call->replace = replace;
     mc_py_scratch_init(&call->scratch);
     call->key_count = key_count;
     call->item_count = 0;
@@ -49,7 +53,8 @@ static void put_run(struct mc_py_store *self, struct put_call *call)
     struct mc_store *store = NULL;
     int rc = mc_py_store_enter(self, &store);
     if (rc == 0 && call->item_count > 0) {
-        Py_BEGIN_ALLOW_THREADS rc = mc_store_put(store, call->items, call->item_count, &call->replicate.config);
+        Py_BEGIN_ALLOW_THREADS rc = (call->replace ? mc_store_upsert : mc_store_put)(
+            store, call->items, call->item_count, &call->replicate.config);
         mc_py_store_leave(self);
         Py_END_ALLOW_THREADS
     } else if (rc == 0) {
@@ -91,17 +96,21 @@ const char mc_py_doc_put[] =
     "Returns 0 when it is stored, or when the key exists already (the old value stays); -200: no room; -400: bad key; "
     "-600: empty\n"
     "value or bad config; -900, -901: the master cannot be reached in time.";
+const char mc_py_doc_upsert[] = "upsert(key, value, config=None)\n--\n\n"
+                                "put that replaces the value which the key may have. That one stays readable until the "
+                                "new one is whole.\n\nReturns as put does.";
 MC_PY_SIGNATURE(put, 2, "key", "value", "config");
-PyObject *mc_py_store_put(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_SIGNATURE(upsert, 2, "key", "value", "config");
+static PyObject *put_bytes(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords, bool replace)
 {
     PyObject *values[3];
     struct put_call call;
     struct mc_py_bytes bytes;
     struct mc_bytes key;
-    if (mc_py_arguments(&put_signature, args, count, keywords, values) < 0 || mc_py_key(values[0], &key) < 0 ||
-        mc_py_bytes_acquire(values[1], false, &bytes) < 0)
+    if (mc_py_arguments(replace ? &upsert_signature : &put_signature, args, count, keywords, values) < 0 ||
+        mc_py_key(values[0], &key) < 0 || mc_py_bytes_acquire(values[1], false, &bytes) < 0)
         return NULL;
-    int rc = put_init(&call, values[2], 1, MC_PY_PUT_ONE);
+    int rc = put_init(&call, values[2], 1, MC_PY_PUT_ONE, replace);
     struct iovec part = {(void *)(uintptr_t)bytes.data, bytes.length};
     if (rc == 0) {
         put_add(&call, 0, key, &part, 1);
@@ -109,6 +118,16 @@ PyObject *mc_py_store_put(PyObject *object, PyObject *const *args, Py_ssize_t co
     }
     mc_py_bytes_release(&bytes);
     return put_answer_one(&call, rc);
+}
+
+PyObject *mc_py_store_put(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    return put_bytes(object, args, count, keywords, false);
+}
+
+PyObject *mc_py_store_upsert(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    return put_bytes(object, args, count, keywords, true);
 }
 
 /* Releases what the first `count` of them hold. */
@@ -130,21 +149,22 @@ static Py_ssize_t acquire_all(PyObject *const *objects, Py_ssize_t count, bool p
     return count;
 }
 
-/* put_parts takes any number of parts, and config by keyword only. */
-static int parts_config(PyObject *const *args, Py_ssize_t count, PyObject *keywords, PyObject **config)
+/* put_parts and upsert_parts take any number of parts, and config by keyword only. */
+static int parts_config(const char *method, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                        PyObject **config)
 {
     Py_ssize_t named = keywords == NULL ? 0 : PyTuple_Size(keywords);
     *config = NULL;
     for (Py_ssize_t i = 0; i < named; i++) {
         PyObject *name = PyTuple_GetItem(keywords, i);
         if (PyUnicode_CompareWithASCIIString(name, "config") != 0) {
-            PyErr_Format(PyExc_TypeError, "put_parts() got an unexpected keyword argument '%U'", name);
+            PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", method, name);
             return -1;
         }
         *config = args[count + i];
     }
     if (count < 1) {
-        PyErr_SetString(PyExc_TypeError, "put_parts() missing required argument 'key'");
+        PyErr_Format(PyExc_TypeError, "%s() missing required argument 'key'", method);
         return -1;
     }
     return 0;
@@ -154,15 +174,19 @@ const char mc_py_doc_put_parts[] = "put_parts(key, *parts, config=None)\n--\n\n"
                                    "Stores the parts, one after the other, as one object. Each part is a 1-D buffer of "
                                    "one-byte items, else RuntimeError.\n\n"
                                    "Returns as put does.";
-PyObject *mc_py_store_put_parts(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+const char mc_py_doc_upsert_parts[] = "upsert_parts(key, *parts, config=None)\n--\n\n"
+                                      "put_parts that replaces the value which the key may have.\n\n"
+                                      "Returns as put does.";
+static PyObject *put_joined(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords, bool replace)
 {
     PyObject *config;
     struct put_call call;
     struct mc_bytes key;
-    if (parts_config(args, count, keywords, &config) < 0 || mc_py_key(args[0], &key) < 0)
+    if (parts_config(replace ? "upsert_parts" : "put_parts", args, count, keywords, &config) < 0 ||
+        mc_py_key(args[0], &key) < 0)
         return NULL;
     Py_ssize_t part_count = count - 1;
-    int rc = put_init(&call, config, 1, MC_PY_PUT_ONE);
+    int rc = put_init(&call, config, 1, MC_PY_PUT_ONE, replace);
     if (rc != 0)
         return put_answer_one(&call, rc);
     struct mc_py_bytes *bytes = mc_py_scratch_take(&call.scratch, (size_t)part_count, sizeof(*bytes));
@@ -176,6 +200,16 @@ PyObject *mc_py_store_put_parts(PyObject *object, PyObject *const *args, Py_ssiz
     }
     release_all(bytes, acquired);
     return put_answer_one(&call, acquired == part_count ? 0 : 1);
+}
+
+PyObject *mc_py_store_put_parts(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    return put_joined(object, args, count, keywords, false);
+}
+
+PyObject *mc_py_store_upsert_parts(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    return put_joined(object, args, count, keywords, true);
 }
 
 /* A tuple's items as an array, for acquire_all. */
@@ -212,12 +246,17 @@ const char mc_py_doc_put_batch[] =
     "put_batch(keys, values, config=None)\n--\n\n"
     "Stores values[i] (buffer objects) under keys[i] in one call.\n\n"
     "Returns 0 when all are stored or existed already, else the first negative code; -600 for lists of unequal length.";
+const char mc_py_doc_upsert_batch[] = "upsert_batch(keys, values, config=None)\n--\n\n"
+                                      "put_batch that replaces values which the keys may have.\n\n"
+                                      "Returns as put_batch does.";
 MC_PY_SIGNATURE(put_batch, 2, "keys", "values", "config");
-PyObject *mc_py_store_put_batch(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_SIGNATURE(upsert_batch, 2, "keys", "values", "config");
+static PyObject *put_many(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords, bool replace)
 {
     PyObject *values[3];
     struct put_call call;
-    if (mc_py_arguments(&put_batch_signature, args, count, keywords, values) < 0)
+    const struct mc_py_signature *signature = replace ? &upsert_batch_signature : &put_batch_signature;
+    if (mc_py_arguments(signature, args, count, keywords, values) < 0)
         return NULL;
     PyObject *keys = mc_py_snapshot(values[0], "keys");
     PyObject *data = keys == NULL ? NULL : mc_py_snapshot(values[1], "values");
@@ -226,9 +265,10 @@ PyObject *mc_py_store_put_batch(PyObject *object, PyObject *const *args, Py_ssiz
         return NULL;
     }
     Py_ssize_t key_count = PyTuple_Size(keys);
-    int rc = put_init(&call, values[2], key_count, MC_PY_PUT_BATCH);
+    int rc = put_init(&call, values[2], key_count, MC_PY_PUT_BATCH, replace);
     if (rc == 0 && PyTuple_Size(data) != key_count) {
-        mc_log(ERROR, "put_batch: %zd keys but %zd values; nothing was stored", key_count, PyTuple_Size(data));
+        mc_log(ERROR, "%s: %zd keys but %zd values; nothing was stored", signature->method, key_count,
+               PyTuple_Size(data));
         rc = MC_ERR_INVALID_PARAMS;
     }
     if (rc == 0)
@@ -239,6 +279,16 @@ PyObject *mc_py_store_put_batch(PyObject *object, PyObject *const *args, Py_ssiz
     Py_DECREF(keys);
     Py_DECREF(data);
     return rc > 0 ? NULL : PyLong_FromLong(rc);
+}
+
+PyObject *mc_py_store_put_batch(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    return put_many(object, args, count, keywords, false);
+}
+
+PyObject *mc_py_store_upsert_batch(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    return put_many(object, args, count, keywords, true);
 }
 
 /* ---- from addresses ---- */
@@ -268,22 +318,80 @@ const char mc_py_doc_put_from[] = "put_from(key, buffer_ptr, size, config=None)\
                                   "Stores size bytes at address buffer_ptr, without a copy in between. The memory must "
                                   "stay until the call returns.\n\n"
                                   "Returns as put does; size 0 returns 0 and stores nothing; address 0 returns -600.";
+const char mc_py_doc_upsert_from[] = "upsert_from(key, buffer_ptr, size, config=None)\n--\n\n"
+                                     "put_from that replaces the value which the key may have.\n\n"
+                                     "Returns as put_from does.";
 MC_PY_SIGNATURE(put_from, 3, "key", "buffer_ptr", "size", "config");
-PyObject *mc_py_store_put_from(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_SIGNATURE(upsert_from, 3, "key", "buffer_ptr", "size", "config");
+static PyObject *put_address(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                             bool replace)
 {
     PyObject *values[4];
     struct put_call call;
     struct mc_bytes key;
     struct iovec part;
     uint64_t address, size;
-    if (mc_py_arguments(&put_from_signature, args, count, keywords, values) < 0 || mc_py_key(values[0], &key) < 0 ||
-        mc_py_u64(values[1], &address) < 0 || mc_py_u64(values[2], &size) < 0)
+    if (mc_py_arguments(replace ? &upsert_from_signature : &put_from_signature, args, count, keywords, values) < 0 ||
+        mc_py_key(values[0], &key) < 0 || mc_py_u64(values[1], &address) < 0 || mc_py_u64(values[2], &size) < 0)
         return NULL;
-    int rc = put_init(&call, values[3], 1, MC_PY_PUT_ONE);
+    int rc = put_init(&call, values[3], 1, MC_PY_PUT_ONE, replace);
     if (rc == 0) {
         put_add_address(&call, 0, key, address, size, &part);
         put_run((struct mc_py_store *)object, &call);
     }
+    return put_answer_one(&call, rc);
+}
+
+PyObject *mc_py_store_put_from(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    return put_address(object, args, count, keywords, false);
+}
+
+PyObject *mc_py_store_upsert_from(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    return put_address(object, args, count, keywords, true);
+}
+
+/* Data behind its metadata, as one object. */
+static int put_framed(struct mc_py_store *self, struct put_call *call, struct mc_bytes key, const uint64_t numbers[4])
+{
+    struct iovec parts[2];
+    uint64_t size = numbers[2], metadata_size = numbers[3];
+    if (size == 0) {
+        put_nothing(call, 0);
+        return 0;
+    }
+    bool has_metadata = metadata_size > 0;
+    if ((has_metadata && mc_py_part(numbers[1], metadata_size, &parts[0]) < 0) ||
+        mc_py_part(numbers[0], size, &parts[has_metadata]) < 0)
+        return MC_ERR_INVALID_PARAMS;
+    put_add(call, 0, key, parts, has_metadata ? 2 : 1);
+    put_run(self, call);
+    return 0;
+}
+
+const char mc_py_doc_put_from_with_metadata[] =
+    "put_from_with_metadata(key, buffer_ptr, metadata_buffer_ptr, size, metadata_size, config=None)\n--\n\n"
+    "Stores metadata_size bytes at metadata_buffer_ptr and, behind them, size bytes at buffer_ptr as one object.\n\n"
+    "Returns as put_from does; a negative code on failure (the original: a positive one).";
+MC_PY_SIGNATURE(put_from_with_metadata, 5, "key", "buffer_ptr", "metadata_buffer_ptr", "size", "metadata_size",
+                "config");
+PyObject *mc_py_store_put_from_with_metadata(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                             PyObject *keywords)
+{
+    PyObject *values[6];
+    struct put_call call;
+    struct mc_bytes key;
+    uint64_t numbers[4];
+    if (mc_py_arguments(&put_from_with_metadata_signature, args, count, keywords, values) < 0 ||
+        mc_py_key(values[0], &key) < 0)
+        return NULL;
+    for (int i = 0; i < 4; i++)
+        if (mc_py_u64(values[i + 1], &numbers[i]) < 0)
+            return NULL;
+    int rc = put_init(&call, values[5], 1, MC_PY_PUT_ONE, false);
+    if (rc == 0)
+        rc = put_framed((struct mc_py_store *)object, &call, key, numbers);
     return put_answer_one(&call, rc);
 }
 
@@ -349,7 +457,7 @@ static int put_nested(struct mc_py_store *self, struct put_call *call, PyObject 
 typedef int put_fill(struct mc_py_store *self, struct put_call *call, PyObject **tuples);
 
 static PyObject *put_lists(PyObject *object, const char *method, PyObject **values, enum mc_py_put_kind kind,
-                           put_fill *fill)
+                           put_fill *fill, bool replace)
 {
     struct put_call call;
     PyObject *tuples[3], *answer = NULL;
@@ -358,7 +466,7 @@ static PyObject *put_lists(PyObject *object, const char *method, PyObject **valu
     if (rc < 0) {
         answer = mc_py_list_of(key_count, rc);
     } else if (rc == 0) {
-        rc = put_init(&call, values[3], key_count, kind);
+        rc = put_init(&call, values[3], key_count, kind, replace);
         if (rc == 0)
             rc = fill((struct mc_py_store *)object, &call, tuples);
         answer = put_answer_list(&call, rc);
@@ -378,7 +486,19 @@ PyObject *mc_py_store_batch_put_from(PyObject *object, PyObject *const *args, Py
     PyObject *values[4];
     if (mc_py_arguments(&batch_put_from_signature, args, count, keywords, values) < 0)
         return NULL;
-    return put_lists(object, "batch_put_from", values, MC_PY_PUT_BATCH, put_addresses);
+    return put_lists(object, "batch_put_from", values, MC_PY_PUT_BATCH, put_addresses, false);
+}
+
+const char mc_py_doc_batch_upsert_from[] = "batch_upsert_from(keys, buffer_ptrs, sizes, config=None)\n--\n\n"
+                                           "batch_put_from that replaces values which the keys may have.\n\n"
+                                           "Returns as batch_put_from does.";
+MC_PY_SIGNATURE(batch_upsert_from, 3, "keys", "buffer_ptrs", "sizes", "config");
+PyObject *mc_py_store_batch_upsert_from(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[4];
+    if (mc_py_arguments(&batch_upsert_from_signature, args, count, keywords, values) < 0)
+        return NULL;
+    return put_lists(object, "batch_upsert_from", values, MC_PY_PUT_BATCH, put_addresses, true);
 }
 
 const char mc_py_doc_batch_put_from_multi_buffers[] =
@@ -392,5 +512,5 @@ PyObject *mc_py_store_batch_put_from_multi_buffers(PyObject *object, PyObject *c
     PyObject *values[4];
     if (mc_py_arguments(&batch_put_from_multi_buffers_signature, args, count, keywords, values) < 0)
         return NULL;
-    return put_lists(object, "batch_put_from_multi_buffers", values, MC_PY_PUT_MULTI, put_nested);
+    return put_lists(object, "batch_put_from_multi_buffers", values, MC_PY_PUT_MULTI, put_nested, false);
 }
