@@ -168,9 +168,9 @@ struct mc_get_item {
     int64_t result;
 };
 /* Called once for each object found when given, and again when the object was replaced, while it was read, by one of
- * another length; then the memory given before is not used any more. Returns memory of at least `length` bytes for item `index`, or NULL to
- * fail that item with MC_ERR_NO_MEMORY. Called from the calling thread. The memory is the caller's, also when the get
- * of that item then fails. */
+ * another length; then the memory given before is not used any more. Returns memory of at least `length` bytes for item
+ * `index`, or NULL to fail that item with MC_ERR_NO_MEMORY. Called from the calling thread. The memory is the caller's,
+ * also when the get of that item then fails. */
 typedef void *mc_allocate(void *context, size_t index, uint64_t length);
 /* With allocate != NULL the items' parts are ignored. Returns 0 when every result is > 0, else the first negative
  * result. While no master can be reached, objects whose places this store remembers are still read, until 2 s after the
@@ -190,6 +190,77 @@ struct mc_range_item {
 /* Beyond the object's end: MC_ERR_INVALID_PARAMS for that item. Every byte returned was verified against its block's
  * checksum. */
 MC_API int mc_store_get_ranges(struct mc_store *store, struct mc_range_item *items, size_t count);
+
+/* Reading objects piece by piece. While an object is in a session it is not evicted; the session ends by itself, with
+ * its protection, when nobody has read from it for 30 s, or when the master is lost. Objects may have been removed or
+ * replaced by others meanwhile, as always. results[i] = 0, or as get's. A key that is in a session already starts anew.
+ */
+MC_API int mc_store_get_session_start(struct mc_store *store, const struct mc_bytes *keys, size_t count, int *results);
+/* As mc_store_get_ranges, mostly without a question to the master; the ranges of one key stand together.
+ * MC_ERR_INVALID_PARAMS for a key without a session, MC_ERR_LEASE_EXPIRED for one whose session has ended by itself. */
+MC_API int mc_store_get_session_ranges(struct mc_store *store, struct mc_range_item *items, size_t count);
+/* Always 0 on a store that is open, whether there were sessions or not. */
+MC_API int mc_store_get_session_end(struct mc_store *store, const struct mc_bytes *keys, size_t count);
+
+/* Putting objects together piece by piece, in memory of this process; nobody sees one before its session has ended.
+ * results[i] = 0; MC_ERR_OBJECT_ALREADY_EXISTS; MC_ERR_INVALID_PARAMS for size 0 or a session that there is;
+ * MC_ERR_NO_AVAILABLE_HANDLE beyond 16 GiB of sessions. config may be NULL, and is copied. */
+MC_API int mc_store_put_session_start(struct mc_store *store, const struct mc_bytes *keys, const uint64_t *sizes,
+                                      size_t count, const struct mc_replicate_config *config, int *results);
+struct mc_put_range_item {
+    struct mc_bytes key;
+    uint64_t target_offset; /* in the object */
+    uint64_t size;
+    const void *source;
+    int64_t result; /* size; MC_ERR_INVALID_PARAMS: no session, or beyond the size that it began with */
+};
+MC_API int mc_store_put_session_ranges(struct mc_store *store, struct mc_put_range_item *items, size_t count);
+/* Puts the objects (what no range covered is zero): results as mc_store_put's; MC_ERR_INVALID_PARAMS without a session.
+ * The session has ended in every case. */
+MC_API int mc_store_put_session_end(struct mc_store *store, const struct mc_bytes *keys, size_t count, int *results);
+/* Ends the sessions, stores nothing. */
+MC_API int mc_store_put_session_revoke(struct mc_store *store, const struct mc_bytes *keys, size_t count, int *results);
+
+/* Replicas on other segments, by name (mc_store_hostname of their owner). The value is read by this process and put
+ * beside the one that there is, whose place it takes when it is whole: readers never miss it.
+ *   source NULL   copy: one more replica on each target that has none yet
+ *   source        move: a replica on targets[0] (target_count 1) in place of the one on source
+ * MC_ERR_OBJECT_NOT_FOUND, MC_ERR_INVALID_PARAMS (no such segment, no target), MC_ERR_REPLICA_NOT_FOUND (none on
+ * source), MC_ERR_NO_AVAILABLE_HANDLE (a target is full: the replica may lie elsewhere now), MC_ERR_STALE (the value
+ * was replaced again and again). */
+MC_API int mc_store_copy(struct mc_store *store, struct mc_bytes key, const char *source, const char *const *targets,
+                         size_t target_count);
+/* 0, or what mc_store_copy would refuse before it begins. */
+MC_API int mc_store_copy_check(struct mc_store *store, struct mc_bytes key, const char *source,
+                               const char *const *targets, size_t target_count);
+/* The same in the background, one after the other. At most MC_TASKS_MAX wait (MC_ERR_BUSY), and as many that have ended
+ * are remembered. What mc_store_copy_check refuses is refused at once. */
+#define MC_TASKS_MAX 10000
+enum mc_task_status { MC_TASK_PENDING, MC_TASK_PROCESSING, MC_TASK_FAILED, MC_TASK_SUCCESS };
+struct mc_task {
+    uint64_t id[2];
+    bool is_move;
+    enum mc_task_status status;
+    int code;                        /* of mc_store_copy */
+    uint64_t created_ms, updated_ms; /* since 1970 */
+};
+MC_API int mc_store_task_create(struct mc_store *store, struct mc_bytes key, const char *source,
+                                const char *const *targets, size_t target_count, uint64_t id[2]);
+/* 0, or MC_ERR_OBJECT_NOT_FOUND: no task of this store. */
+MC_API int mc_store_task_query(struct mc_store *store, const uint64_t id[2], struct mc_task *task);
+
+/* The replicas on that segment go, of every segment when it is NULL or "": objects that have others stay. results[i] =
+ * 0; MC_ERR_OBJECT_NOT_FOUND; MC_ERR_OBJECT_HAS_LEASE; MC_ERR_REPLICA_NOT_FOUND: none there. */
+MC_API int mc_store_replica_clear(struct mc_store *store, const struct mc_bytes *keys, size_t count,
+                                  const char *segment_name, int *results);
+
+/* Memory lent besides the segment of the store's own; it leaves with the store. id: "u64-u64". bytes: what is lent. */
+#define MC_MOUNT_ID_MAX 48
+#define MC_MOUNTS_MAX 64
+MC_API int mc_store_mount(struct mc_store *store, uint64_t size, char id[MC_MOUNT_ID_MAX], uint64_t *bytes);
+/* grace_ms > 0: it is read from so long, while nothing new is placed there, and leaves then. MC_ERR_INVALID_PARAMS for
+ * one that is leaving already; MC_ERR_SEGMENT_NOT_FOUND. */
+MC_API int mc_store_unmount(struct mc_store *store, const char *id, uint64_t grace_ms);
 
 /* results[i] = 1 readable, 0 not there, negative error. Returns 0 or the error of the whole call. Takes no lease. */
 MC_API int mc_store_exist(struct mc_store *store, const struct mc_bytes *keys, size_t count, int *results);

@@ -139,7 +139,7 @@ static const char *check_segment(const struct mc_core *core, const struct mc_seg
     if ((segment->probing || segment->distrusted) == mc_link_alone(&segment->watched))
         return "the list of segments that are watched";
     if (segment->roomy_index != UINT32_MAX &&
-        (core->roomy[segment->roomy_index] != segment || segment->state != MC_SEGMENT_OK))
+        (core->roomy[segment->roomy_index] != segment || segment->state != MC_SEGMENT_OK || segment->leaving))
         return "the array of segments with room";
     return wrong;
 }

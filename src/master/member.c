@@ -250,8 +250,11 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
         mc_wire_heartbeat_segment_read(&reader, &item);
         struct mc_segment *segment = mc_segment_find(core, item.segment);
         bool own = segment != NULL && segment->member == member;
-        if (own)
+        if (own) {
+            segment->leaving = item.leaving != 0;
             mc_segment_set_populated(core, segment, item.populated);
+            mc_segment_update_room(core, segment);
+        }
         struct mc_wire_segment_code code = {.segment = item.segment, .code = own ? 0 : MC_ERR_SEGMENT_NOT_FOUND};
         if (out != NULL)
             mc_wire_segment_code_write(out, &code);

@@ -58,8 +58,8 @@ static void count_placed(struct mc_core *core, struct mc_segment *segment, uint6
 
 static bool eligible(struct mc_core *core, const struct wish *wish, struct mc_segment *segment)
 {
-    return segment->state == MC_SEGMENT_OK && segment->avoid_stamp != wish->placement->avoid_stamp &&
-           segment->pick_stamp != wish->pick_stamp &&
+    return segment->state == MC_SEGMENT_OK && !segment->leaving &&
+           segment->avoid_stamp != wish->placement->avoid_stamp && segment->pick_stamp != wish->pick_stamp &&
            wish->units <= (segment->capacity + MC_EXTENT_SLACK) / MC_EXTENT_UNIT &&
            (!wish->fair || within_share(core, wish, segment));
 }

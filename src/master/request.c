@@ -110,7 +110,8 @@ static struct mc_wire_found find_one(struct mc_core *core, struct mc_span key, c
         return (struct mc_wire_found){.code = MC_ERR_OBJECT_NOT_FOUND};
     uint32_t taken = count < places_left ? count : places_left;
     write_places(core, replicas, count, taken);
-    return (struct mc_wire_found){.code = 0, .replica_count = (uint8_t)taken, .length = object->length};
+    uint8_t pins = (uint8_t)((object->hard ? MC_PUT_HARD_PIN : 0) | (object->soft ? MC_PUT_SOFT_PIN : 0));
+    return (struct mc_wire_found){.code = 0, .replica_count = (uint8_t)taken, .length = object->length, .pins = pins};
 }
 
 void mc_request_get(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)

@@ -57,7 +57,7 @@ void mc_segment_update_room(struct mc_core *core, struct mc_segment *segment)
     uint64_t budget = mc_segment_budget(core, segment);
     uint64_t taken = segment->used + segment->clearing; /* quarantine is off the budget */
     bool nodes = segment->space.node_count + 2 <= segment->space.node_limit;
-    if (segment->state == MC_SEGMENT_OK && nodes &&
+    if (segment->state == MC_SEGMENT_OK && !segment->leaving && nodes &&
         (double)taken <= core->config.eviction_high_watermark * (double)budget)
         array_add(core->roomy, &core->roomy_count, segment, &segment->roomy_index);
     else
@@ -458,16 +458,14 @@ void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment)
     free(segment);
 }
 
-void mc_segment_describe(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+/* segment NULL: there is none of that number. */
+static void segment_reply(struct mc_core *core, const struct mc_connection *connection, uint64_t request_id,
+                          uint32_t number, const struct mc_segment *segment)
 {
-    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
-    struct mc_wire_segment head;
-    mc_wire_segment_read(&reader, &head);
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     if (out == NULL)
         return;
-    struct mc_wire_segment_reply reply = {.code = MC_ERR_SEGMENT_NOT_FOUND, .segment = head.segment};
-    const struct mc_segment *segment = mc_segment_find(core, head.segment);
+    struct mc_wire_segment_reply reply = {.code = MC_ERR_SEGMENT_NOT_FOUND, .segment = number};
     if (segment != NULL) {
         reply = (struct mc_wire_segment_reply){
             .code = 0,
@@ -484,7 +482,25 @@ void mc_segment_describe(struct mc_core *core, struct mc_connection *connection,
             .unix_path = mc_span_string(segment->unix_path),
         };
     }
-    size_t at = mc_frame_begin(out, MC_MESSAGE_SEGMENT_REPLY, frame->request_id);
+    size_t at = mc_frame_begin(out, MC_MESSAGE_SEGMENT_REPLY, request_id);
     mc_wire_segment_reply_write(out, &reply);
     mc_frame_end(out, at);
+}
+
+void mc_segment_describe(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_segment head;
+    mc_wire_segment_read(&reader, &head);
+    segment_reply(core, connection, frame->request_id, head.segment, mc_segment_find(core, head.segment));
+}
+
+void mc_segment_describe_named(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_placement found = {.preferred_count = 0};
+    struct mc_wire_name head;
+    mc_wire_name_read(&reader, &head);
+    mc_placement_prefer(core, &found, head.name);
+    segment_reply(core, connection, frame->request_id, 0, found.preferred_count > 0 ? found.preferred[0] : NULL);
 }

@@ -163,6 +163,7 @@ struct mc_segment {
     uint16_t index;
     uint8_t state;
     bool evicting; /* between the watermarks */
+    bool leaving;  /* its owner will unmount it: nothing new is placed there */
     struct mc_id id, host, owner_id;
     uint64_t incarnation, nonce, id_hash;
     struct mc_member *member;    /* NULL when GONE */
@@ -420,6 +421,7 @@ void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *
 void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_describe(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_segment_describe_named(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_report(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 /* By number; NULL when unknown or gone. */
 struct mc_segment *mc_segment_find(const struct mc_core *core, uint32_t number);

@@ -148,7 +148,10 @@ bool mc_py_exiting(void);
     X(setup) X(put) X(put_parts) X(put_batch) X(put_from) X(batch_put_from) X(batch_put_from_multi_buffers) \
     X(put_from_with_metadata) X(upsert) X(upsert_parts) X(upsert_batch) X(upsert_from) X(batch_upsert_from) \
     X(get) X(get_batch) X(get_buffer) X(batch_get_buffer) X(get_into) X(batch_get_into) \
-    X(batch_get_into_multi_buffers) X(get_into_ranges)
+    X(batch_get_into_multi_buffers) X(get_into_ranges) \
+    X(batch_get_session_start) X(batch_get_into_multi_buffer_ranges) X(batch_get_session_end) \
+    X(batch_put_session_start) X(batch_put_from_multi_buffer_ranges) X(batch_put_session_end) \
+    X(batch_put_session_revoke)
 /* clang-format on */
 #define MC_PY_METHOD_DECLARE(name)                                                                                     \
     PyObject *mc_py_store_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);       \

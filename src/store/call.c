@@ -235,8 +235,8 @@ int64_t mc_store_remove_by_regex(struct mc_store *store, struct mc_bytes pattern
     return removal(store, build_remove_regex, &request);
 }
 
-static int describe(struct mc_store *store, const struct mc_bytes *key, uint64_t deadline_ns,
-                    struct mc_replica_description *descriptions, size_t capacity)
+int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, uint64_t deadline_ns,
+                     struct mc_replica_description *descriptions, size_t capacity, struct mc_described *described)
 {
     struct keys_request request = {.keys = key, .count = 1};
     struct mc_link *link;
@@ -255,6 +255,7 @@ static int describe(struct mc_store *store, const struct mc_bytes *key, uint64_t
         struct mc_wire_place place;
         mc_wire_place_read(&reader, &place);
         places[i] = (struct mc_place){place.segment, place.slot, place.generation, place.offset};
+        *described = (struct mc_described){.version = place.generation - place.replica, .pins = found.pins};
     }
     rc = reader.bad || place_count > MC_REPLICA_COUNT_MAX ? MC_ERR_PROTOCOL : found.code;
     uint64_t epoch = link->epoch;
@@ -274,13 +275,34 @@ static int describe(struct mc_store *store, const struct mc_bytes *key, uint64_t
 int mc_store_describe(struct mc_store *store, struct mc_bytes key, struct mc_replica_description *descriptions,
                       size_t capacity)
 {
+    struct mc_described described;
     int rc = check_keys(&key, 1);
     if (rc < 0)
         return rc;
     rc = mc_store_enter(store);
     if (rc < 0)
         return rc;
-    rc = describe(store, &key, mc_store_deadline(store, 0), descriptions, capacity);
+    rc = mc_call_describe(store, &key, mc_store_deadline(store, 0), descriptions, capacity, &described);
     mc_store_leave(store);
     return rc;
+}
+
+static void build_segment_named(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_SEGMENT_NAMED, request_id);
+    mc_wire_name_write(out, &(struct mc_wire_name){.name = mc_span_string(context)});
+    mc_frame_end(out, frame);
+}
+
+int mc_call_segment_named(struct mc_store *store, const char *name, uint64_t deadline_ns)
+{
+    struct mc_link *link;
+    struct mc_reader reader;
+    struct mc_wire_segment_reply reply;
+    int rc = mc_link_call(store, deadline_ns, build_segment_named, name, MC_MESSAGE_SEGMENT_REPLY, &link, &reader);
+    if (rc < 0)
+        return rc;
+    mc_wire_segment_reply_read(&reader, &reply);
+    mc_link_return(store, link);
+    return reader.bad ? MC_ERR_PROTOCOL : reply.code;
 }

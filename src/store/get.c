@@ -3,6 +3,7 @@
 #include "base/checksum.h"
 #include "env/clock.h"
 #include "store/move.h"
+#include "store/session.h"
 
 #include <stdlib.h>
 
@@ -45,6 +46,7 @@ struct get_work {
     uint64_t renewed_ns;
     bool learnt;                 /* places that were not known before */
     uint32_t contact_age_max_ms; /* without a link: see mc_run */
+    bool session;                /* what is remembered is read first */
 };
 
 static void build_get(struct mc_buffer *out, uint64_t request_id, const void *context)
@@ -357,7 +359,7 @@ static void read_known(struct get_work *work)
         if (one->code == MC_ERR_REPLICA_IS_GONE || one->code == MC_ERR_CHECKSUM_MISMATCH)
             mc_places_drop(&work->store->places, one->hash);
         one->rotten = false;
-        if (is_read(work, one))
+        if (is_read(work, one) && !work->session)
             atomic_fetch_add_explicit(&work->store->places_hits, 1, memory_order_relaxed);
     }
     drop_settled(work, is_read);
@@ -411,6 +413,8 @@ static int get_known_or_asked(struct get_work *work)
 {
     struct mc_reader reader;
     struct mc_store *store = work->store;
+    if (work->session)
+        read_known(work);
     for (unsigned asked = 0; work->count > 0; asked++) {
         int rc = mc_master_is_away(store) ? MC_ERR_RPC_FAIL
                                           : mc_link_try(store, work->deadline_ns, build_get, work, MC_MESSAGE_GET_FOUND,
@@ -452,14 +456,16 @@ static int64_t final_code(int64_t code)
 }
 
 /* Up to MC_BATCH_MAX objects with good keys. Their order may change. */
-static void get_slice(struct mc_store *store, struct get_one *ones, size_t count, mc_allocate *allocate, void *context)
+static void get_slice(struct mc_store *store, struct get_one *ones, size_t count, mc_allocate *allocate, void *context,
+                      bool session)
 {
     struct get_work work = {.store = store,
                             .deadline_ns = mc_store_deadline(store, 0),
                             .ones = ones,
                             .count = count,
                             .allocate = allocate,
-                            .context = context};
+                            .context = context,
+                            .session = session};
     int rc = MC_ERR_NO_MEMORY;
     work.transfers = malloc(count * sizeof(*work.transfers));
     work.scratch = malloc(count * sizeof(struct mc_transfer *));
@@ -486,7 +492,7 @@ typedef int fill_one(const void *items, size_t index, struct get_one *one);
 typedef void store_result(void *items, size_t index, int64_t result);
 
 static int get_batch(struct mc_store *store, void *items, size_t count, fill_one *fill, store_result *put_result,
-                     mc_allocate *allocate, void *context)
+                     mc_allocate *allocate, void *context, bool session)
 {
     int rc = mc_store_enter(store);
     if (rc == 0 && store->local_buffer_size == 0) {
@@ -518,7 +524,7 @@ static int get_batch(struct mc_store *store, void *items, size_t count, fill_one
         if (slice_count < capacity && i + 1 < count)
             continue;
         if (slice_count > 0)
-            get_slice(store, ones, slice_count, allocate, context);
+            get_slice(store, ones, slice_count, allocate, context, session);
         for (size_t k = 0; k < slice_count; k++) {
             put_result(items, ones[k].index, ones[k].code);
             first = first < 0 || ones[k].code >= 0 ? first : (int)ones[k].code;
@@ -550,7 +556,7 @@ static void store_object_result(void *items, size_t index, int64_t result)
 
 int mc_store_get(struct mc_store *store, struct mc_get_item *items, size_t count, mc_allocate *allocate, void *context)
 {
-    return get_batch(store, items, count, fill_object, store_object_result, allocate, context);
+    return get_batch(store, items, count, fill_object, store_object_result, allocate, context, false);
 }
 
 static int fill_range(const void *items, size_t index, struct get_one *one)
@@ -573,5 +579,42 @@ static void store_range_result(void *items, size_t index, int64_t result)
 
 int mc_store_get_ranges(struct mc_store *store, struct mc_range_item *items, size_t count)
 {
-    return get_batch(store, items, count, fill_range, store_range_result, NULL, NULL);
+    return get_batch(store, items, count, fill_range, store_range_result, NULL, NULL, false);
+}
+
+/* ---- for sessions (session.h) ---- */
+
+int mc_get_ranges_remembered(struct mc_store *store, struct mc_range_item *items, size_t count)
+{
+    return get_batch(store, items, count, fill_range, store_range_result, NULL, NULL, true);
+}
+
+int mc_get_hold(struct mc_store *store, const struct mc_bytes *keys, const struct mc_hash *hashes, size_t count,
+                uint64_t deadline_ns, int *results, struct mc_link **link)
+{
+    struct mc_reader reader;
+    struct get_work work = {.store = store, .count = count, .deadline_ns = deadline_ns};
+    work.ones = calloc(count, sizeof(*work.ones));
+    int rc = work.ones == NULL ? MC_ERR_NO_MEMORY : 0;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        work.ones[i].key = keys[i];
+        work.ones[i].hash = hashes[i];
+    }
+    if (rc == 0)
+        rc = mc_link_call(store, deadline_ns, build_get, &work, MC_MESSAGE_GET_FOUND, link, &reader);
+    if (rc == 0) {
+        work.epoch = (*link)->epoch;
+        rc = read_found(&work, &reader);
+        if (rc < 0) {
+            (*link)->broken = true;
+            mc_link_return(store, *link);
+        } else if (work.learnt) {
+            learn_endpoints(&work);
+        }
+    }
+    for (size_t i = 0; i < count; i++)
+        results[i] = rc < 0 ? rc : work.ones[i].code == PENDING ? 0 : (int)work.ones[i].code;
+    free(work.places);
+    free(work.ones);
+    return rc;
 }

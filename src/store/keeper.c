@@ -119,6 +119,7 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
     size_t list = mc_list_begin(out);
     if (has_segment) {
         own.populated = mc_owner_populated(owner);
+        own.leaving = atomic_load(&keeper->store->leaving);
         mc_wire_heartbeat_segment_write(out, &own);
     }
     mc_list_end(out, list, has_segment);
@@ -197,6 +198,7 @@ static void *keeper_main(void *argument)
         } else if (!was_healthy) {
             mc_log(INFO, "the master at %s answers again", keeper->store->master.configured);
         }
+        mc_sessions_tick(keeper->store);
         retry_ms = rc == 0 ? RETRY_FIRST_MS : retry_ms * 2 > RETRY_LAST_MS ? RETRY_LAST_MS : retry_ms * 2;
         /* Half of the wait is random, so that thousands of clients do not come back in step. */
         stop = keeper_sleep(keeper, rc == 0 ? beat_ms(keeper) : retry_ms / 2 + mc_random_u64() % (retry_ms / 2 + 1));

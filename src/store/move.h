@@ -10,4 +10,8 @@
 void mc_store_move(struct mc_store *store, struct mc_link *link, uint64_t epoch, struct mc_transfer *transfers,
                    size_t count, const struct mc_run *run, struct mc_transfer **scratch, struct mc_buffer *live);
 
+/* Replaces the value of that version, and no other: MC_ERR_STALE when the key has another value by then, or none. */
+int mc_put_expected(struct mc_store *store, struct mc_put_item *item, const struct mc_replicate_config *config,
+                    uint64_t version);
+
 #endif

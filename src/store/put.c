@@ -33,7 +33,8 @@ struct put_work {
     const struct mc_replicate_config *config;
     uint64_t deadline_ns;
     uint8_t replica_count;
-    bool replace; /* a value that is there already */
+    bool replace;      /* a value that is there already */
+    uint64_t expected; /* only the value of this version; 0 = any */
     size_t count;
     struct put_one *ones;
     struct put_one **open; /* asked for in this round */
@@ -58,7 +59,8 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
     const struct put_work *work = context;
     const struct mc_replicate_config *config = work->config;
     struct mc_wire_put_start head = {.replica_count = work->replica_count,
-                                     .flags = pins(config) | (work->replace ? MC_PUT_REPLACE : 0u)};
+                                     .flags = pins(config) | (work->replace ? MC_PUT_REPLACE : 0u),
+                                     .expected = work->expected};
     size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_START, request_id);
     mc_wire_put_start_write(out, &head);
     size_t list = mc_list_begin(out);
@@ -105,6 +107,8 @@ static void not_granted(struct put_work *work, struct put_one *one, int code)
 {
     if (code == MC_ERR_OBJECT_ALREADY_EXISTS)
         one->code = 0;
+    else if (code == MC_ERR_STALE && work->expected != 0)
+        one->code = code;
     else if (code == MC_ERR_PUT_IN_PROGRESS || code == MC_ERR_STALE || code == MC_ERR_SPACE_SOON ||
              code == MC_ERR_BUSY || (code == MC_ERR_NO_AVAILABLE_HANDLE && work->avoid_count > 0))
         one->last = code; /* asked for again */
@@ -195,6 +199,8 @@ static int read_done(struct put_work *work, struct mc_reader *reader, struct mc_
     for (size_t i = 0; i < work->open_count; i++) {
         struct put_one *one = work->open[i];
         mc_wire_code_read(reader, &code);
+        if (one->code == PENDING && code.code == MC_ERR_STALE && work->expected != 0)
+            one->code = code.code;
         if (one->code != PENDING || (code.code != 0 && code.code != MC_ERR_TRANSFER_FAIL))
             continue; /* decided before, or waiting for its turn (STALE: another upsert was faster) */
         if (code.code == 0) {
@@ -335,12 +341,13 @@ static void put_rounds(struct put_work *work)
 
 /* Up to MC_BATCH_MAX items that have a good key and a length. */
 static void put_slice(struct mc_store *store, struct mc_put_item **items, size_t count, uint64_t bytes,
-                      const struct mc_replicate_config *config, bool replace)
+                      const struct mc_replicate_config *config, bool replace, uint64_t expected)
 {
     uint32_t replicas = config == NULL || config->replica_count == 0 ? 1 : config->replica_count;
     struct put_work work = {.store = store,
                             .config = config,
                             .replace = replace,
+                            .expected = expected,
                             .count = count,
                             .deadline_ns = mc_store_deadline(store, bytes),
                             .replica_count =
@@ -387,7 +394,7 @@ static int check_item(const struct mc_store *store, const struct mc_put_item *it
 }
 
 static int put_all(struct mc_store *store, struct mc_put_item *items, size_t count,
-                   const struct mc_replicate_config *config, bool replace)
+                   const struct mc_replicate_config *config, bool replace, uint64_t expected)
 {
     int rc = mc_store_enter(store);
     if (rc < 0) {
@@ -406,7 +413,7 @@ static int put_all(struct mc_store *store, struct mc_put_item *items, size_t cou
             bytes += length;
         }
         if (slice_count == MC_BATCH_MAX || (i + 1 == count && slice_count > 0)) {
-            put_slice(store, slice, slice_count, bytes, config, replace);
+            put_slice(store, slice, slice_count, bytes, config, replace, expected);
             slice_count = 0;
             bytes = 0;
         }
@@ -420,11 +427,17 @@ static int put_all(struct mc_store *store, struct mc_put_item *items, size_t cou
 int mc_store_put(struct mc_store *store, struct mc_put_item *items, size_t count,
                  const struct mc_replicate_config *config)
 {
-    return put_all(store, items, count, config, false);
+    return put_all(store, items, count, config, false, 0);
 }
 
 int mc_store_upsert(struct mc_store *store, struct mc_put_item *items, size_t count,
                     const struct mc_replicate_config *config)
 {
-    return put_all(store, items, count, config, true);
+    return put_all(store, items, count, config, true, 0);
+}
+
+int mc_put_expected(struct mc_store *store, struct mc_put_item *item, const struct mc_replicate_config *config,
+                    uint64_t version)
+{
+    return put_all(store, item, 1, config, true, version);
 }

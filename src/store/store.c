@@ -540,6 +540,7 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
 /* What is left when every thread has stopped. */
 static void store_free(struct mc_store *store)
 {
+    mc_sessions_free(store);
     for (struct mc_link *link = store->idle, *next; link != NULL; link = next) {
         next = link->next;
         mc_link_free(link);
@@ -563,6 +564,7 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
     if (store == NULL)
         return MC_ERR_NO_MEMORY;
     pthread_mutex_init(&store->lock, NULL);
+    mc_sessions_init(&store->sessions);
     int rc = mc_master_address_init(&store->master, config->master_server_addr);
     if (rc == 0)
         rc = configure(store, config, host, sizeof(host), &port, &allowed);
@@ -609,10 +611,12 @@ fail_free:
 int mc_store_close(struct mc_store *store)
 {
     if (store == NULL || atomic_load(&store->forked))
-        return 0; /* in a forked child everything belongs to the parent; the little memory is left */
+        return 0;        /* in a forked child everything belongs to the parent; the little memory is left */
     atomic_store(&store->closing, true);
     while (atomic_load(&store->calls) > 0)
         usleep(CLOSE_POLL_US);
+    mc_tasks_end(store); /* from now on its thread's calls are refused */
+    mc_mounts_end(store);
     registry_remove(store);
     mc_keeper_stop(store->keeper);
     struct mc_owner *owner = atomic_exchange(&store->owner, NULL);

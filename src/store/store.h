@@ -16,6 +16,7 @@
 #include "store/link.h"
 #include "store/master_address.h"
 #include "store/places.h"
+#include "store/session.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -31,6 +32,8 @@
 
 struct mc_owner;
 struct mc_keeper;
+struct mc_mounts;
+struct mc_tasks;
 
 struct mc_registered {
     void *base;
@@ -74,14 +77,22 @@ struct mc_store {
 
     _Atomic uint32_t calls;
     _Atomic bool closing, forked;
+    _Atomic bool leaving;                    /* the segment will be unmounted: nothing new is to be placed there */
     _Atomic uint64_t lease_ttl_ms;           /* as the last hello said */
     _Atomic uint64_t epoch;                  /* the highest that a master had; only rises */
     _Atomic uint64_t heard_ns;               /* when something last came from the master of that epoch; 0 = never */
     _Atomic uint64_t acting_epoch, acted_ns; /* the same of masters that may have acted (hello_reply.quiet) */
     struct mc_places places;
+    struct mc_sessions sessions;
+    _Atomic(struct mc_tasks *) tasks;   /* NULL: there was none */
+    _Atomic(struct mc_mounts *) mounts; /* NULL: there was none */
     _Atomic uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses, retries, places_hits;
     struct mc_store *next; /* registry of the fork handler */
 };
+
+/* Of mount.c and task.c, when no call runs any more. */
+void mc_mounts_end(struct mc_store *store);
+void mc_tasks_end(struct mc_store *store);
 
 /* Every public call is framed by these. 0, or the code to return. */
 int mc_store_enter(struct mc_store *store);
@@ -92,6 +103,16 @@ uint64_t mc_store_deadline(const struct mc_store *store, uint64_t bytes);
 int mc_key_check(struct mc_bytes key);
 /* Sum of the parts; saturates. */
 uint64_t mc_parts_length(const struct iovec *parts, size_t part_count);
+
+/* mc_store_describe, and what else the master says of the value. */
+struct mc_described {
+    uint64_t version;
+    uint8_t pins; /* enum mc_put_flags */
+};
+int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, uint64_t deadline_ns,
+                     struct mc_replica_description *descriptions, size_t capacity, struct mc_described *described);
+/* 0 when there is a segment of that name, else MC_ERR_SEGMENT_NOT_FOUND. */
+int mc_call_segment_named(struct mc_store *store, const char *name, uint64_t deadline_ns);
 
 /* Endpoint of a segment of that epoch as far as it is known. */
 bool mc_store_endpoint_known(struct mc_store *store, uint64_t epoch, uint32_t segment, struct mc_endpoint *endpoint);
