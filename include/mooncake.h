@@ -69,6 +69,7 @@ extern "C" {
     X(FILE_OPEN_FAIL, -1101, "a file cannot be opened")                                                                \
     X(FILE_READ_FAIL, -1102, "a file cannot be read")                                                                  \
     X(FILE_WRITE_FAIL, -1103, "a file cannot be written")                                                              \
+    X(TASK_NOT_FOUND, -1400, "no such task of this store, or one that ended long ago")                                 \
     /* Ours; never returned where the original has a code. */                                                          \
     X(BUSY, -1900, "overloaded; retry after a moment")                                                                 \
     X(STALE, -1901, "the generation, epoch or incarnation is older than what the peer knows")                          \
@@ -246,7 +247,7 @@ struct mc_task {
 };
 MC_API int mc_store_task_create(struct mc_store *store, struct mc_bytes key, const char *source,
                                 const char *const *targets, size_t target_count, uint64_t id[2]);
-/* 0, or MC_ERR_OBJECT_NOT_FOUND: no task of this store. */
+/* 0, or MC_ERR_TASK_NOT_FOUND. */
 MC_API int mc_store_task_query(struct mc_store *store, const uint64_t id[2], struct mc_task *task);
 
 /* The replicas on that segment go, of every segment when it is NULL or "": objects that have others stay. results[i] =

@@ -125,6 +125,8 @@ struct mc_py_store {
     unsigned running;         /* calls that use `store` */
     unsigned fork_generation; /* of the process that set it up */
     bool opening;             /* a setup is under way */
+    void *pool;               /* memory of alloc_from_mem_pool; stays as long as the object */
+    uint64_t pool_size, pool_used;
     PyObject *weak_references;
 };
 
@@ -151,7 +153,12 @@ bool mc_py_exiting(void);
     X(batch_get_into_multi_buffers) X(get_into_ranges) \
     X(batch_get_session_start) X(batch_get_into_multi_buffer_ranges) X(batch_get_session_end) \
     X(batch_put_session_start) X(batch_put_from_multi_buffer_ranges) X(batch_put_session_end) \
-    X(batch_put_session_revoke)
+    X(batch_put_session_revoke) \
+    X(create_copy_task) X(create_move_task) X(query_task) X(batch_replica_clear) \
+    X(allocate_and_mount_segment) X(mount_segment) X(unmount_segment) X(unmount_and_free_segment) \
+    X(unmount_local_disk_segment) \
+    X(setup_dummy) X(init_all) X(alloc_from_mem_pool) X(get_offload_rpc_read_count) X(_get_pyclient_capsule) \
+    X(get_tensor_into_cuda) X(batch_get_tensor_into_cuda)
 /* clang-format on */
 #define MC_PY_METHOD_DECLARE(name)                                                                                     \
     PyObject *mc_py_store_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);       \
@@ -178,11 +185,23 @@ void mc_py_replicate_release(struct mc_py_replicate *replicate);
 PyObject *mc_py_buffer_handle(void *data, size_t length);
 /* list of ReplicaDescriptor. */
 PyObject *mc_py_descriptors(const struct mc_replica_description *descriptions, int count);
+enum mc_py_enum { MC_PY_TASK_TYPE, MC_PY_TASK_STATUS };
+/* New reference to a member. */
+PyObject *mc_py_enum_member(enum mc_py_enum which, long value);
 /* Makes the types and enums of store_types.c and adds them to the module. */
 int mc_py_types_add(PyObject *module);
 
 /* Adds a new reference to the module; drops it also on failure. */
 int mc_py_module_add(PyObject *module, const char *name, PyObject *value);
+
+/* ---- store_task.c, store_names.c ---- */
+
+int mc_py_task_add(PyObject *module);
+/* What the original has and this build has not: it says so when it is used. */
+int mc_py_names_add(PyObject *module);
+PyObject *mc_py_alloc_address(PyObject *module, PyObject *unused);
+PyObject *mc_py_free_address(PyObject *module, PyObject *unused);
+PyObject *mc_py_pyclient(PyObject *module, PyObject *wrapper);
 
 /* ---- store_host.c: helpers of the module that need no store ---- */
 

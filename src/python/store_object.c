@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #define EXIT_WAIT_S 2 /* how long close waits for other threads' calls once the interpreter goes down */
@@ -194,6 +195,8 @@ static void store_dealloc(PyObject *object)
     int rc = store_shut(self);
     if (rc < 0)
         mc_log(WARNING, "closing a store failed: %s", mc_error_text(rc));
+    if (self->pool != NULL)
+        (void)munmap(self->pool, self->pool_size); /* of a mapping as it was made */
     pthread_cond_destroy(&self->idle);
     pthread_mutex_destroy(&self->mutex);
     PyErr_Restore(error_type, error, trace);

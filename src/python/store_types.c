@@ -10,8 +10,8 @@
 
 #define SOFT_PIN_TTL_MAX_MS (UINT64_C(24) * 3600 * 1000)
 
-static PyObject *soft_pin_enum, *data_type_enum, *status_enum;
-static PyObject *replicate_type, *handle_type, *descriptor_type, *memory_type, *replica_type;
+static PyObject *soft_pin_enum, *data_type_enum, *status_enum, *task_type_enum, *task_status_enum;
+static PyObject *replicate_type, *handle_type, *descriptor_type, *memory_type, *disk_type, *replica_type;
 
 static void free_object(PyObject *object)
 {
@@ -513,6 +513,9 @@ static PyObject *record_make(PyObject *type, int count, PyObject *first, PyObjec
 }
 
 static PyMemberDef descriptor_members[] = {
+    {"size", T_OBJECT_EX, RECORD_OFFSET(0), READONLY, "length in bytes"},
+    {"buffer_address", T_OBJECT_EX, RECORD_OFFSET(1), READONLY, "offset of the data in its segment"},
+    {"transport_endpoint", T_OBJECT_EX, RECORD_OFFSET(2), READONLY, "\"host:port\" of the segment's owner"},
     {"size_", T_OBJECT_EX, RECORD_OFFSET(0), READONLY, "length in bytes"},
     {"buffer_address_", T_OBJECT_EX, RECORD_OFFSET(1), READONLY, "offset of the data in its segment"},
     {"transport_endpoint_", T_OBJECT_EX, RECORD_OFFSET(2), READONLY, "\"host:port\" of the segment's owner"},
@@ -520,6 +523,11 @@ static PyMemberDef descriptor_members[] = {
 };
 static PyMemberDef memory_members[] = {
     {"buffer_descriptor", T_OBJECT_EX, RECORD_OFFSET(0), READONLY, "Descriptor of the memory"},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyMemberDef disk_members[] = {
+    {"file_path", T_OBJECT_EX, RECORD_OFFSET(0), READONLY, "path of the file"},
+    {"object_size", T_OBJECT_EX, RECORD_OFFSET(1), READONLY, "length in bytes"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyMemberDef replica_members[] = {
@@ -542,7 +550,15 @@ static PyObject *replica_no(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unu
     Py_RETURN_FALSE;
 }
 
+static PyObject *replica_disk(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(unused))
+{
+    PyErr_SetString(PyExc_RuntimeError, "get_disk_descriptor: this replica is in memory");
+    return NULL;
+}
+
 static PyMethodDef replica_methods[] = {
+    {"get_disk_descriptor", replica_disk, METH_NOARGS,
+     "get_disk_descriptor()\n--\n\nRaises RuntimeError: this build has memory replicas only."},
     {"get_memory_descriptor", replica_memory, METH_NOARGS,
      "get_memory_descriptor()\n--\n\nMemoryDescriptor of this replica."},
     {"is_memory_replica", replica_yes, METH_NOARGS,
@@ -571,6 +587,7 @@ static PyMethodDef replica_methods[] = {
 static PyMethodDef no_methods[] = {{NULL, NULL, 0, NULL}};
 RECORD_TYPE(descriptor, "Descriptor", "Where bytes lie in a segment.", no_methods);
 RECORD_TYPE(memory, "MemoryDescriptor", "A replica in memory.", no_methods);
+RECORD_TYPE(disk, "DiskDescriptor", "A replica in a file; this build makes none.", no_methods);
 RECORD_TYPE(replica, "ReplicaDescriptor", "One copy of an object.", replica_methods);
 
 static const char *const status_names[] = {"UNDEFINED", "INITIALIZED", "PROCESSING", "COMPLETE",
@@ -626,6 +643,23 @@ static const char *const soft_pin_names[] = {"PRESERVE", "ENABLE", "DISABLE", NU
 static const char *const data_type_names[] = {"UNKNOWN",  "KVCACHE",    "TENSOR",   "WEIGHT",
                                               "SAMPLE",   "ACTIVATION", "GRADIENT", "OPTIMIZER_STATE",
                                               "METADATA", "GENERAL",    NULL};
+static const char *const task_type_names[] = {"REPLICA_COPY", "REPLICA_MOVE", NULL};
+static const char *const task_status_names[] = {"PENDING", "PROCESSING", "FAILED", "SUCCESS", NULL};
+
+PyObject *mc_py_enum_member(enum mc_py_enum which, long value)
+{
+    return PyObject_CallFunction(which == MC_PY_TASK_TYPE ? task_type_enum : task_status_enum, "l", value);
+}
+
+/* Each member as a name of the module too; of equal names the last one stays, as in the original. */
+static int export_members(PyObject *module, PyObject *type, const char *const *names)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && names[i] != NULL; i++)
+        rc = mc_py_module_add(module, names[i], PyObject_GetAttrString(type, names[i]));
+    return rc;
+}
+
 static int add_enums(PyObject *module)
 {
     const struct {
@@ -633,9 +667,9 @@ static int add_enums(PyObject *module)
         const char *const *names;
         PyObject **place;
     } enums[] = {
-        {"SoftPinAction", soft_pin_names, &soft_pin_enum},
-        {"ObjectDataType", data_type_names, &data_type_enum},
-        {"ReplicaStatus", status_names, &status_enum},
+        {"SoftPinAction", soft_pin_names, &soft_pin_enum},    {"ObjectDataType", data_type_names, &data_type_enum},
+        {"ReplicaStatus", status_names, &status_enum},        {"TaskType", task_type_names, &task_type_enum},
+        {"TaskStatus", task_status_names, &task_status_enum},
     };
     PyObject *enum_module = PyImport_ImportModule("enum");
     PyObject *int_enum = enum_module == NULL ? NULL : PyObject_GetAttrString(enum_module, "IntEnum");
@@ -644,6 +678,8 @@ static int add_enums(PyObject *module)
         *enums[i].place = make_enum(int_enum, enums[i].name, enums[i].names);
         Py_XINCREF(*enums[i].place);
         rc = mc_py_module_add(module, enums[i].name, *enums[i].place);
+        if (rc == 0 && enums[i].place != &soft_pin_enum)
+            rc = export_members(module, *enums[i].place, enums[i].names);
     }
     Py_XDECREF(int_enum);
     Py_XDECREF(enum_module);
@@ -659,7 +695,7 @@ int mc_py_types_add(PyObject *module)
     } types[] = {
         {"ReplicateConfig", &replicate_spec, &replicate_type}, {"BufferHandle", &handle_spec, &handle_type},
         {"Descriptor", &descriptor_spec, &descriptor_type},    {"MemoryDescriptor", &memory_spec, &memory_type},
-        {"ReplicaDescriptor", &replica_spec, &replica_type},
+        {"ReplicaDescriptor", &replica_spec, &replica_type},   {"DiskDescriptor", &disk_spec, &disk_type},
     };
     int rc = add_enums(module);
     for (size_t i = 0; rc == 0 && i < sizeof(types) / sizeof(types[0]); i++) {

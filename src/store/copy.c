@@ -84,6 +84,8 @@ static int check(struct mc_store *store, struct mc_bytes key, const char *source
     int rc = mc_key_check(key);
     if (rc == 0 && (target_count == 0 || target_count > MC_REPLICA_COUNT_MAX || (source != NULL && target_count != 1)))
         rc = MC_ERR_INVALID_PARAMS;
+    if (rc == 0 && source != NULL && strcmp(source, targets[0]) == 0)
+        rc = MC_ERR_INVALID_PARAMS;
     if (rc == 0)
         rc = look(store, key, layout);
     if (rc == 0 && source != NULL && !is_on(layout, source))
@@ -107,7 +109,7 @@ int mc_store_copy_check(struct mc_store *store, struct mc_bytes key, const char 
 
 static bool is_done(const struct layout *layout, const char *source, const char *const *targets, size_t target_count)
 {
-    bool done = source == NULL || strcmp(source, targets[0]) == 0 || !is_on(layout, source);
+    bool done = source == NULL || !is_on(layout, source);
     for (size_t i = 0; done && i < target_count; i++)
         done = is_on(layout, targets[i]);
     return done;

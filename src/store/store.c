@@ -611,7 +611,7 @@ fail_free:
 int mc_store_close(struct mc_store *store)
 {
     if (store == NULL || atomic_load(&store->forked))
-        return 0;        /* in a forked child everything belongs to the parent; the little memory is left */
+        return 0; /* in a forked child everything belongs to the parent; the little memory is left */
     atomic_store(&store->closing, true);
     while (atomic_load(&store->calls) > 0)
         usleep(CLOSE_POLL_US);

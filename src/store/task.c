@@ -187,7 +187,7 @@ int mc_store_task_query(struct mc_store *store, const uint64_t id[2], struct mc_
     if (rc < 0)
         return rc;
     struct mc_tasks *tasks = atomic_load(&store->tasks);
-    rc = MC_ERR_OBJECT_NOT_FOUND;
+    rc = MC_ERR_TASK_NOT_FOUND;
     if (tasks != NULL) {
         pthread_mutex_lock(&tasks->lock);
         for (const struct task *task = tasks->first; task != NULL && rc < 0; task = task->next) {

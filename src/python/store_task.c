@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * MooncakeDistributedStore's work on replicas and segments: copies and moves in the background, clearing, mounts. */
+#include "python/store_module.h"
+
+#include "env/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define UNKNOWN_SEGMENT (-1) /* what the original says of a segment that it does not know */
+#define TASK_FIELDS 7
+
+/* ---- QueryTaskResponse ---- */
+
+static PyObject *response_type;
+
+struct response_object {
+    PyObject_HEAD PyObject *fields[TASK_FIELDS]; /* id, type, status, created, updated, assigned client, message */
+};
+
+static int response_set(struct response_object *self, const struct mc_task *task)
+{
+    const bool failed = task->status == MC_TASK_FAILED;
+    PyObject *fields[TASK_FIELDS] = {
+        Py_BuildValue("(KK)", (unsigned long long)task->id[0], (unsigned long long)task->id[1]),
+        mc_py_enum_member(MC_PY_TASK_TYPE, task->is_move),
+        mc_py_enum_member(MC_PY_TASK_STATUS, (long)task->status),
+        PyLong_FromUnsignedLongLong(task->created_ms),
+        PyLong_FromUnsignedLongLong(task->updated_ms),
+        Py_BuildValue("(ii)", 0, 0),
+        PyUnicode_FromString(failed ? mc_error_text(task->code) : ""),
+    };
+    int rc = 0;
+    for (int i = 0; i < TASK_FIELDS; i++) {
+        rc = fields[i] == NULL ? -1 : rc;
+        self->fields[i] = fields[i];
+    }
+    return rc;
+}
+
+static PyObject *response_make(PyTypeObject *type, const struct mc_task *task)
+{
+    allocfunc allocate = __extension__(allocfunc) PyType_GetSlot(type, Py_tp_alloc);
+    PyObject *object = allocate(type, 0);
+    if (object != NULL && response_set((struct response_object *)object, task) < 0)
+        Py_CLEAR(object);
+    return object;
+}
+
+static PyObject *response_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(keywords))
+{
+    const struct mc_task none = {.is_move = false};
+    if (PyTuple_Size(args) == 0)
+        return response_make(type, &none);
+    PyErr_SetString(PyExc_TypeError, "QueryTaskResponse() takes no arguments");
+    return NULL;
+}
+
+static void response_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    for (int i = 0; i < TASK_FIELDS; i++)
+        Py_XDECREF(((struct response_object *)object)->fields[i]);
+    freefunc release = __extension__(freefunc) PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF((PyObject *)type);
+}
+
+static PyObject *response_repr(PyObject *object)
+{
+    PyObject **fields = ((struct response_object *)object)->fields;
+    return PyUnicode_FromFormat("QueryTaskResponse(id=%R, type=%R, status=%R, message=%R)", fields[0], fields[1],
+                                fields[2], fields[6]);
+}
+
+#define RESPONSE_FIELD(name, index, doc)                                                                               \
+    {                                                                                                                  \
+        name, T_OBJECT_EX, (Py_ssize_t)(offsetof(struct response_object, fields) + (index) * sizeof(PyObject *)),      \
+            READONLY, doc                                                                                              \
+    }
+static PyMemberDef response_members[] = {
+    RESPONSE_FIELD("id", 0, "two ints, as create_copy_task returned them"),
+    RESPONSE_FIELD("type", 1, "TaskType"),
+    RESPONSE_FIELD("status", 2, "TaskStatus"),
+    RESPONSE_FIELD("created_at_ms_epoch", 3, "milliseconds since 1970"),
+    RESPONSE_FIELD("last_updated_at_ms_epoch", 4, "milliseconds since 1970"),
+    RESPONSE_FIELD("assigned_client", 5, "always (0, 0): the store that made the task carries it out"),
+    RESPONSE_FIELD("message", 6, "why it failed, else empty"),
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot response_slots[] = {
+    {Py_tp_doc, (void *)"QueryTaskResponse()\n--\n\nWhat query_task tells of a task."},
+    {Py_tp_new, MC_PY_POINTER(response_new)},
+    {Py_tp_dealloc, MC_PY_POINTER(response_dealloc)},
+    {Py_tp_repr, MC_PY_POINTER(response_repr)},
+    {Py_tp_members, response_members},
+    {0, NULL},
+};
+static PyType_Spec response_spec = {
+    .name = "mooncake.store.QueryTaskResponse",
+    .basicsize = sizeof(struct response_object),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = response_slots,
+};
+
+int mc_py_task_add(PyObject *module)
+{
+    response_type = PyType_FromSpec(&response_spec);
+    Py_XINCREF(response_type);
+    return mc_py_module_add(module, "QueryTaskResponse", response_type);
+}
+
+/* ---- texts ---- */
+
+/* Borrowed text of a str without NUL. NULL with an exception. */
+static const char *text_of(PyObject *value, const char *name)
+{
+    Py_ssize_t length = 0;
+    if (!PyUnicode_Check(value)) {
+        PyErr_Format(PyExc_TypeError, "%s must be str, not %R", name, (PyObject *)Py_TYPE(value));
+        return NULL;
+    }
+    const char *text = PyUnicode_AsUTF8AndSize(value, &length);
+    if (text != NULL && strlen(text) != (size_t)length) {
+        PyErr_Format(PyExc_ValueError, "%s holds a NUL character", name);
+        return NULL;
+    }
+    return text;
+}
+
+/* The items of a snapshot as texts. 0, or 1 with an exception. */
+static int texts_of(PyObject *snapshot, const char *name, struct mc_py_scratch *scratch, const char ***texts)
+{
+    Py_ssize_t count = PyTuple_Size(snapshot);
+    *texts = mc_py_scratch_take(scratch, (size_t)count, sizeof(**texts));
+    for (Py_ssize_t i = 0; *texts != NULL && i < count; i++)
+        if (((*texts)[i] = text_of(PyTuple_GetItem(snapshot, i), name)) == NULL)
+            return 1;
+    return *texts == NULL ? 1 : 0;
+}
+
+/* ---- tasks ---- */
+
+static PyObject *create_task(PyObject *object, struct mc_bytes key, const char *source, const char *const *targets,
+                             size_t target_count)
+{
+    struct mc_py_store *self = (struct mc_py_store *)object;
+    struct mc_store *store = NULL;
+    uint64_t id[2] = {0, 0};
+    int rc = mc_py_store_enter(self, &store);
+    if (rc == 0) {
+        Py_BEGIN_ALLOW_THREADS rc = mc_store_task_create(store, key, source, targets, target_count, id);
+        mc_py_store_leave(self);
+        Py_END_ALLOW_THREADS
+    }
+    return Py_BuildValue("((KK)i)", (unsigned long long)id[0], (unsigned long long)id[1], rc);
+}
+
+const char mc_py_doc_create_copy_task[] =
+    "create_copy_task(key, targets)\n--\n\n"
+    "Gives an object one more replica on each segment named in targets (get_hostname() of its owner), in the "
+    "background.\n\n"
+    "Returns ((int, int), code): the task's id and 0; -704: no such object; -600: no such segment.";
+MC_PY_SIGNATURE(create_copy_task, 2, "key", "targets");
+PyObject *mc_py_store_create_copy_task(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[2], *answer = NULL;
+    struct mc_py_scratch scratch;
+    struct mc_bytes key;
+    const char **targets;
+    if (mc_py_arguments(&create_copy_task_signature, args, count, keywords, values) < 0 ||
+        mc_py_key(values[0], &key) < 0)
+        return NULL;
+    PyObject *snapshot = mc_py_snapshot(values[1], "targets");
+    if (snapshot == NULL)
+        return NULL;
+    mc_py_scratch_init(&scratch);
+    if (texts_of(snapshot, "targets", &scratch, &targets) == 0)
+        answer = create_task(object, key, NULL, targets, (size_t)PyTuple_Size(snapshot));
+    mc_py_scratch_free(&scratch);
+    Py_DECREF(snapshot);
+    return answer;
+}
+
+const char mc_py_doc_create_move_task[] =
+    "create_move_task(key, source, target)\n--\n\n"
+    "Moves an object's replica from the segment source to the segment target, in the background.\n\n"
+    "Returns ((int, int), code): the task's id and 0; -704: no such object; -600: no such segment, or one segment "
+    "twice; -710: no replica\n"
+    "on source.";
+MC_PY_SIGNATURE(create_move_task, 3, "key", "source", "target");
+PyObject *mc_py_store_create_move_task(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    PyObject *values[3];
+    struct mc_bytes key;
+    if (mc_py_arguments(&create_move_task_signature, args, count, keywords, values) < 0 ||
+        mc_py_key(values[0], &key) < 0)
+        return NULL;
+    const char *source = text_of(values[1], "source");
+    const char *target = source == NULL ? NULL : text_of(values[2], "target");
+    return target == NULL ? NULL : create_task(object, key, source, &target, 1);
+}
+
+const char mc_py_doc_query_task[] = "query_task(task_id)\n--\n\n"
+                                    "What became of a task that this store has made.\n\n"
+                                    "Returns (QueryTaskResponse, 0), or (None, -1400) when there is no such task.";
+MC_PY_SIGNATURE(query_task, 1, "task_id");
+PyObject *mc_py_store_query_task(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    struct mc_py_store *self = (struct mc_py_store *)object;
+    struct mc_store *store = NULL;
+    struct mc_task task;
+    PyObject *values[1];
+    uint64_t id[2];
+    if (mc_py_arguments(&query_task_signature, args, count, keywords, values) < 0)
+        return NULL;
+    PyObject *pair = mc_py_snapshot(values[0], "task_id");
+    bool good = pair != NULL && PyTuple_Size(pair) == 2;
+    if (pair != NULL && !good)
+        PyErr_SetString(PyExc_TypeError, "task_id must be two ints");
+    good = good && mc_py_u64(PyTuple_GetItem(pair, 0), &id[0]) == 0 && mc_py_u64(PyTuple_GetItem(pair, 1), &id[1]) == 0;
+    Py_XDECREF(pair);
+    if (!good)
+        return NULL;
+    int rc = mc_py_store_enter(self, &store);
+    if (rc == 0) {
+        rc = mc_store_task_query(store, id, &task); /* waits for nothing */
+        mc_py_store_leave(self);
+    }
+    PyObject *response = rc == 0 ? response_make((PyTypeObject *)response_type, &task) : NULL;
+    if (rc == 0 && response == NULL)
+        return NULL;
+    return rc == 0 ? Py_BuildValue("(Ni)", response, 0) : Py_BuildValue("(Oi)", Py_None, rc);
+}
+
+const char mc_py_doc_batch_replica_clear[] =
+    "batch_replica_clear(keys, segment_name='')\n--\n\n"
+    "Drops the replicas on that segment, or all of them: of objects that nobody has read within the lease time.\n\n"
+    "Returns the list of those keys whose replicas are gone now.";
+MC_PY_SIGNATURE(batch_replica_clear, 1, "keys", "segment_name");
+PyObject *mc_py_store_batch_replica_clear(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    struct mc_py_store *self = (struct mc_py_store *)object;
+    struct mc_store *store = NULL;
+    struct mc_py_scratch scratch;
+    PyObject *values[2], *answer = NULL;
+    if (mc_py_arguments(&batch_replica_clear_signature, args, count, keywords, values) < 0)
+        return NULL;
+    const char *segment = values[1] == NULL ? "" : text_of(values[1], "segment_name");
+    PyObject *snapshot = segment == NULL ? NULL : mc_py_snapshot(values[0], "keys");
+    if (snapshot == NULL)
+        return NULL;
+    Py_ssize_t key_count = PyTuple_Size(snapshot);
+    mc_py_scratch_init(&scratch);
+    struct mc_bytes *keys = mc_py_keys(snapshot, key_count, &scratch);
+    int *results = keys == NULL ? NULL : mc_py_scratch_take(&scratch, (size_t)key_count, sizeof(*results));
+    if (results == NULL)
+        goto out;
+    int rc = mc_py_store_enter(self, &store);
+    for (Py_ssize_t i = 0; i < key_count; i++)
+        results[i] = rc < 0 ? rc : STORE_UNSET;
+    if (rc == 0) {
+        Py_BEGIN_ALLOW_THREADS(void)
+            mc_store_replica_clear(store, keys, (size_t)key_count, segment, results); /* each key has its result */
+        mc_py_store_leave(self);
+        Py_END_ALLOW_THREADS
+    }
+    answer = PyList_New(0);
+    for (Py_ssize_t i = 0; answer != NULL && i < key_count; i++)
+        if (results[i] == 0 && PyList_Append(answer, PyTuple_GetItem(snapshot, i)) < 0)
+            Py_CLEAR(answer);
+out:
+    mc_py_scratch_free(&scratch);
+    Py_DECREF(snapshot);
+    return answer;
+}
+
+/* ---- mounts ---- */
+
+const char mc_py_doc_allocate_and_mount_segment[] =
+    "allocate_and_mount_segment(size, protocol='tcp', location='')\n--\n\n"
+    "Lends size bytes more, as a segment of its own. protocol and location are accepted.\n\n"
+    "Returns {'ret': 0 or a negative code, 'segment_ids': [str], 'allocated_size': int}.";
+MC_PY_SIGNATURE(allocate_and_mount_segment, 1, "size", "protocol", "location");
+PyObject *mc_py_store_allocate_and_mount_segment(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                                 PyObject *keywords)
+{
+    struct mc_py_store *self = (struct mc_py_store *)object;
+    struct mc_store *store = NULL;
+    PyObject *values[3];
+    char id[MC_MOUNT_ID_MAX];
+    uint64_t size, bytes = 0;
+    if (mc_py_arguments(&allocate_and_mount_segment_signature, args, count, keywords, values) < 0 ||
+        mc_py_u64(values[0], &size) < 0)
+        return NULL;
+    int rc = mc_py_store_enter(self, &store);
+    if (rc == 0) {
+        Py_BEGIN_ALLOW_THREADS rc = mc_store_mount(store, size, id, &bytes);
+        mc_py_store_leave(self);
+        Py_END_ALLOW_THREADS
+    }
+    if (rc == 0)
+        return Py_BuildValue("{s:i,s:[s],s:K}", "ret", 0, "segment_ids", id, "allocated_size",
+                             (unsigned long long)bytes);
+    return Py_BuildValue("{s:i,s:[],s:i}", "ret", rc, "segment_ids", "allocated_size", 0);
+}
+
+const char mc_py_doc_mount_segment[] =
+    "mount_segment(path, size, offset=0, protocol='tcp', location='')\n--\n\n"
+    "Not done by this build: a segment lies in memory of a form of its own, not in a file that somebody else has made; "
+    "use\n"
+    "allocate_and_mount_segment, or setup's data_dir.\n\n"
+    "Returns {'ret': code, 'segment_ids': []}: -1100: no such file; -600: it is smaller than offset + size; -1012.";
+MC_PY_SIGNATURE(mount_segment, 2, "path", "size", "offset", "protocol", "location");
+PyObject *mc_py_store_mount_segment(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    struct mc_py_store *self = (struct mc_py_store *)object;
+    struct mc_store *store = NULL;
+    PyObject *values[5];
+    struct stat file;
+    uint64_t size, offset = 0;
+    if (mc_py_arguments(&mount_segment_signature, args, count, keywords, values) < 0 ||
+        mc_py_u64(values[1], &size) < 0 || (values[2] != NULL && mc_py_u64(values[2], &offset) < 0))
+        return NULL;
+    const char *path = text_of(values[0], "path");
+    if (path == NULL)
+        return NULL;
+    int rc = mc_py_store_enter(self, &store);
+    if (rc == 0) {
+        mc_py_store_leave(self);
+        if (stat(path, &file) != 0)
+            rc = MC_ERR_FILE_NOT_FOUND;
+        else if (size == 0 || offset > (uint64_t)file.st_size || size > (uint64_t)file.st_size - offset)
+            rc = MC_ERR_INVALID_PARAMS;
+        else
+            rc = MC_ERR_NOT_SUPPORTED;
+        mc_log(ERROR, "mount_segment: %s: %s; use allocate_and_mount_segment, or data_dir of setup", path,
+               mc_error_text(rc));
+    }
+    return Py_BuildValue("{s:i,s:[]}", "ret", rc, "segment_ids");
+}
+
+static PyObject *unmount(PyObject *object, const struct mc_py_signature *signature, PyObject *const *args,
+                         Py_ssize_t count, PyObject *keywords)
+{
+    struct mc_py_store *self = (struct mc_py_store *)object;
+    struct mc_store *store = NULL;
+    struct mc_py_scratch scratch;
+    PyObject *values[2];
+    const char **ids;
+    uint64_t grace_s = 0;
+    int first = 1;
+    if (mc_py_arguments(signature, args, count, keywords, values) < 0 ||
+        (values[1] != NULL && mc_py_u64(values[1], &grace_s) < 0))
+        return NULL;
+    PyObject *snapshot = mc_py_snapshot(values[0], "segment_ids");
+    if (snapshot == NULL)
+        return NULL;
+    uint64_t grace_ms = grace_s < UINT32_MAX ? grace_s * 1000 : (uint64_t)UINT32_MAX * 1000;
+    mc_py_scratch_init(&scratch);
+    if (texts_of(snapshot, "segment_ids", &scratch, &ids) == 0) {
+        Py_ssize_t id_count = PyTuple_Size(snapshot);
+        first = mc_py_store_enter(self, &store);
+        if (first == 0) {
+            Py_BEGIN_ALLOW_THREADS for (Py_ssize_t i = 0; i < id_count; i++)
+            {
+                int rc = mc_store_unmount(store, ids[i], grace_ms);
+                first = first < 0 ? first : rc == MC_ERR_SEGMENT_NOT_FOUND ? UNKNOWN_SEGMENT : rc;
+            }
+            mc_py_store_leave(self);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    mc_py_scratch_free(&scratch);
+    Py_DECREF(snapshot);
+    return first > 0 ? NULL : PyLong_FromLong(first);
+}
+
+const char mc_py_doc_unmount_segment[] =
+    "unmount_segment(segment_ids, grace_period_seconds=0)\n--\n\n"
+    "Takes mounted segments back. With a grace they are read from so long, while nothing new is placed there.\n\n"
+    "Returns 0, or the first code: -1: no such segment; -600: it is leaving already.";
+MC_PY_SIGNATURE(unmount_segment, 1, "segment_ids", "grace_period_seconds");
+PyObject *mc_py_store_unmount_segment(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    return unmount(object, &unmount_segment_signature, args, count, keywords);
+}
+
+const char mc_py_doc_unmount_and_free_segment[] =
+    "unmount_and_free_segment(segment_ids, grace_period_seconds=0)\n--\n\n"
+    "unmount_segment: memory that was allocated with a mount always goes with it.";
+MC_PY_SIGNATURE(unmount_and_free_segment, 1, "segment_ids", "grace_period_seconds");
+PyObject *mc_py_store_unmount_and_free_segment(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                               PyObject *keywords)
+{
+    return unmount(object, &unmount_and_free_segment_signature, args, count, keywords);
+}
+
+const char mc_py_doc_unmount_local_disk_segment[] = "unmount_local_disk_segment(grace_period_seconds=0)\n--\n\n"
+                                                    "Returns -1012: this build has no disk tier.";
+MC_PY_SIGNATURE(unmount_local_disk_segment, 0, "grace_period_seconds");
+PyObject *mc_py_store_unmount_local_disk_segment(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                                                 PyObject *keywords)
+{
+    struct mc_py_store *self = (struct mc_py_store *)object;
+    struct mc_store *store = NULL;
+    PyObject *values[1];
+    uint64_t grace_s = 0;
+    if (mc_py_arguments(&unmount_local_disk_segment_signature, args, count, keywords, values) < 0 ||
+        (values[0] != NULL && mc_py_u64(values[0], &grace_s) < 0))
+        return NULL;
+    int rc = mc_py_store_enter(self, &store);
+    if (rc == 0)
+        mc_py_store_leave(self);
+    return PyLong_FromLong(rc < 0 ? rc : MC_ERR_NOT_SUPPORTED);
+}
