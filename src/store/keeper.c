@@ -198,10 +198,12 @@ static void *keeper_main(void *argument)
         } else if (!was_healthy) {
             mc_log(INFO, "the master at %s answers again", keeper->store->master.configured);
         }
-        mc_sessions_tick(keeper->store);
         retry_ms = rc == 0 ? RETRY_FIRST_MS : retry_ms * 2 > RETRY_LAST_MS ? RETRY_LAST_MS : retry_ms * 2;
+        uint64_t sessions_ms = mc_sessions_tick(keeper->store);
+        uint64_t rest_ms = beat_ms(keeper);
+        rest_ms = sessions_ms < rest_ms ? sessions_ms : rest_ms;
         /* Half of the wait is random, so that thousands of clients do not come back in step. */
-        stop = keeper_sleep(keeper, rc == 0 ? beat_ms(keeper) : retry_ms / 2 + mc_random_u64() % (retry_ms / 2 + 1));
+        stop = keeper_sleep(keeper, rc == 0 ? rest_ms : retry_ms / 2 + mc_random_u64() % (retry_ms / 2 + 1));
     }
     mc_buffer_free(&in);
     mc_buffer_free(&out);

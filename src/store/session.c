@@ -3,11 +3,13 @@
 
 #include "env/clock.h"
 #include "env/thread.h"
+#include "store/keeper.h"
 #include "store/session_inside.h"
 #include "store/store.h"
 
 #include <stdlib.h>
 
+#define BUSY_TICK_MS 20u
 #define RENEW_SEND_NS 1000000ull /* the keeper does not wait longer for a socket that is full */
 
 struct mc_session_hold {  /* one answer of the master: its link, and the sessions that it protects */
@@ -152,6 +154,7 @@ static int start_slice(struct mc_store *store, const struct mc_bytes *keys, size
         hold_drop(sessions, hold, &links);
     pthread_mutex_unlock(&sessions->lock);
     links_close(store, links);
+    mc_keeper_wake(store->keeper); /* it sleeps as if there were no session */
     return rc;
 }
 
@@ -270,16 +273,18 @@ void mc_sessions_init(struct mc_sessions *sessions)
     mc_monitor_init(&sessions->lock, &sessions->quiet);
 }
 
-void mc_sessions_tick(struct mc_store *store)
+uint64_t mc_sessions_tick(struct mc_store *store)
 {
     struct mc_sessions *sessions = &store->sessions;
     struct mc_link *links = NULL;
     uint64_t now_ms = mc_clock_ms(), renew_ms = atomic_load(&store->lease_ttl_ms) / 3;
     if (pthread_mutex_trylock(&sessions->lock) != 0)
-        return; /* somebody uses them; there is another tick soon */
+        return BUSY_TICK_MS; /* somebody uses them */
+    bool any = sessions->holds != NULL;
     for (struct mc_session_hold *hold = sessions->holds; hold != NULL; hold = hold->next) {
         if (hold->link == NULL)
             continue;
+        /* A third of the lease, and the rest for a tick that comes late. */
         if (now_ms - hold->renewed_ms >= renew_ms) {
             hold->renewed_ms = now_ms;
             mc_frame_bare(&hold->link->out, MC_MESSAGE_RENEW, 0);
@@ -293,6 +298,7 @@ void mc_sessions_tick(struct mc_store *store)
     }
     pthread_mutex_unlock(&sessions->lock);
     links_close(store, links);
+    return any ? renew_ms + 1 : UINT64_MAX;
 }
 
 void mc_sessions_free(struct mc_store *store)

@@ -39,8 +39,9 @@ struct mc_sessions { /* zeroed and with its locks made = empty */
 void mc_sessions_init(struct mc_sessions *sessions);
 /* No call runs any more. */
 void mc_sessions_free(struct mc_store *store);
-/* Renews leases, ends what was left alone. Does not wait: on the keeper. */
-void mc_sessions_tick(struct mc_store *store);
+/* Renews leases, ends what was left alone. Does not wait: on the keeper. Returns in how many milliseconds it is to be
+ * called again at the latest. */
+uint64_t mc_sessions_tick(struct mc_store *store);
 
 /* ---- get.c ---- */
 

@@ -1,7 +1,10 @@
 """mooncake.store's sessions: pieces of objects that are read, or put together, over many calls."""
 import threading
+import time
 
 import pytest
+
+import cluster
 
 from python_cluster import MISSING, address, joined, master, node, pattern, store, wait_until, with_fields  # noqa: F401
 
@@ -64,6 +67,25 @@ def test_a_session_keeps_its_objects_from_eviction(master, store, memory):
     for i in range(200):
         assert store.put(f"more {i}", pattern(size, i)) == 0
     assert store.batch_is_exist(kept) == [0] * 8, "the end of the session lets them go"
+
+
+def test_a_session_outlives_a_short_lease_and_ends_in_silence(memory):
+    with cluster.Master("--default_kv_lease_ttl=200") as own:
+        store = joined(own)
+        wait_until(lambda: store.put("kept", pattern(1 << 20)) == 0)
+        assert store.batch_get_session_start(["kept"]) == [0]
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            assert store.put(f"filler {time.monotonic()}", bytes(1 << 20)) == 0
+            time.sleep(0.005)
+        assert store.batch_get_into_multi_buffer_ranges(["kept"], [[address(memory)]], [[1 << 20]], [[0]]) == [1 << 20]
+        assert memory == pattern(1 << 20)
+        assert store.remove("kept") == -706, "its lease was renewed"
+        own.kill()
+        ranges = lambda: store.batch_get_into_multi_buffer_ranges(["kept"], [[address(memory)]], [[1]], [[0]])[0]
+        wait_until(lambda: ranges() == -707)
+        assert ranges() == -600
+        assert store.close() == 0
 
 
 def test_what_left_during_a_session_is_a_miss_or_the_new_value(store, memory):
