@@ -70,11 +70,11 @@ def test_a_session_keeps_its_objects_from_eviction(master, store, memory):
 
 
 def test_a_session_outlives_a_short_lease_and_ends_in_silence(memory):
-    with cluster.Master("--default_kv_lease_ttl=200") as own:
+    with cluster.Master("--default_kv_lease_ttl=2000") as own:
         store = joined(own)
         wait_until(lambda: store.put("kept", pattern(1 << 20)) == 0)
         assert store.batch_get_session_start(["kept"]) == [0]
-        end = time.monotonic() + 2
+        end = time.monotonic() + 3
         while time.monotonic() < end:
             assert store.put(f"filler {time.monotonic()}", bytes(1 << 20)) == 0
             time.sleep(0.005)

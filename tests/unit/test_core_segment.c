@@ -456,6 +456,66 @@ static void test_mount_codes(void **state)
     world_close_all(&world);
 }
 
+/* What a heartbeat says of the segment: it is leaving, or not. */
+static void tell_leaving(struct world *world, const struct world_store *store, bool leaving)
+{
+    struct mc_wire_heartbeat head = {.epoch = world->core->epoch};
+    struct mc_wire_heartbeat_segment item = {.segment = store->segment, .populated = MIB, .leaving = leaving};
+    size_t frame = world_begin(world, MC_MESSAGE_HEARTBEAT, 3);
+    mc_wire_heartbeat_write(&world->frame, &head);
+    size_t list = mc_list_begin(&world->frame);
+    mc_wire_heartbeat_segment_write(&world->frame, &item);
+    mc_list_end(&world->frame, list, 1);
+    world_send(world, store->keeper, frame);
+    assert_int_equal(world_receive(world, store->keeper).type, MC_MESSAGE_HEARTBEAT_REPLY);
+    world_check(world);
+}
+
+static void test_leaving_segment_is_read_and_not_written(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "host:1");
+    assert_int_equal(world_put(&world, store.call, store.owner, "before", SMALL), 0);
+    tell_leaving(&world, &store, true);
+    assert_int_equal(world_get(&world, store.call, "before", 0, NULL, NULL), 0);
+    assert_int_equal(world_grant(&world, store.call, 9, "after", SMALL, NULL, &place), MC_ERR_NO_AVAILABLE_HANDLE);
+    tell_leaving(&world, &store, false);
+    assert_int_equal(world_put(&world, store.call, store.owner, "after", SMALL), 0);
+    world_close_all(&world);
+}
+
+static int32_t find_named(struct world *world, uint64_t connection, const char *name, uint32_t *segment)
+{
+    struct mc_wire_name head = {.name = mc_span_string(name)};
+    struct mc_wire_segment_reply reply;
+    size_t frame = world_begin(world, MC_MESSAGE_SEGMENT_NAMED, 4);
+    mc_wire_name_write(&world->frame, &head);
+    world_send(world, connection, frame);
+    struct mc_frame answer = world_receive(world, connection);
+    struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+    mc_wire_segment_reply_read(&reader, &reply);
+    assert_int_equal(answer.type, MC_MESSAGE_SEGMENT_REPLY);
+    *segment = reply.segment;
+    return reply.code;
+}
+
+static void test_segment_is_found_by_name(void **state)
+{
+    struct world world;
+    uint32_t segment;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "host:1");
+    assert_int_equal(find_named(&world, store.call, "host:1", &segment), 0);
+    assert_int_equal(segment, store.segment);
+    assert_int_equal(find_named(&world, store.call, "host:2", &segment), MC_ERR_SEGMENT_NOT_FOUND);
+    assert_int_equal(find_named(&world, store.call, "", &segment), MC_ERR_SEGMENT_NOT_FOUND);
+    world_close_all(&world);
+}
+
 static void test_segment_is_described(void **state)
 {
     struct world world;
@@ -576,6 +636,8 @@ int main(void)
         cmocka_unit_test(test_probe_without_answer),
         cmocka_unit_test(test_mount_codes),
         cmocka_unit_test(test_segment_is_described),
+        cmocka_unit_test(test_leaving_segment_is_read_and_not_written),
+        cmocka_unit_test(test_segment_is_found_by_name),
         cmocka_unit_test(test_numbers_are_not_used_again),
         cmocka_unit_test(test_questions),
     };
