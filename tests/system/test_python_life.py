@@ -62,6 +62,12 @@ BLOCKING = {
     "get_size": lambda store, base: store.get_size("k"),
     "get_replica_desc": lambda store, base: store.get_replica_desc("k"),
     "batch_get_replica_desc": lambda store, base: store.batch_get_replica_desc(["k"]),
+    "upsert": lambda store, base: store.upsert("k", b"v"),
+    "batch_upsert_from": lambda store, base: store.batch_upsert_from(["k"], [base], [5]),
+    "batch_get_session_start": lambda store, base: store.batch_get_session_start(["k"]),
+    "batch_put_session_start": lambda store, base: store.batch_put_session_start(["new"], [5]),
+    "create_copy_task": lambda store, base: store.create_copy_task("k", [store.get_hostname()]),
+    "batch_replica_clear": lambda store, base: store.batch_replica_clear(["k"]) or 0,
 }
 
 
