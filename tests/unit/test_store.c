@@ -250,6 +250,37 @@ static void first_writer_wins(void **state)
     assert_memory_equal(back, "one", 3);
 }
 
+static void sessions_read_and_put_pieces(void **state)
+{
+    enum { PIECE = 70000, PIECES = 5 };
+    static uint8_t data[PIECE * PIECES], back[PIECE * PIECES];
+    struct mc_bytes key = key_of("pieces");
+    struct mc_put_range_item puts[PIECES];
+    struct mc_range_item gets[PIECES];
+    uint64_t size = sizeof(data);
+    int result = 1;
+    (void)state;
+    fill(data, sizeof(data), 77);
+    memset(back, 0, sizeof(back));
+    assert_int_equal(mc_store_put_session_start(client, &key, &size, 1, NULL, &result), 0);
+    for (size_t i = 0; i < PIECES; i++) { /* the last one first */
+        size_t at = (PIECES - 1 - i) * PIECE;
+        puts[i] = (struct mc_put_range_item){.key = key, .target_offset = at, .size = PIECE, .source = data + at};
+        gets[i] = (struct mc_range_item){.key = key, .source_offset = at, .size = PIECE, .target = back + at};
+    }
+    assert_int_equal(mc_store_put_session_ranges(client, puts, PIECES), 0);
+    assert_int_equal(exist(client, "pieces"), 0);
+    assert_int_equal(mc_store_put_session_end(client, &key, 1, &result), 0);
+    assert_int_equal(mc_store_get_session_ranges(client, gets, PIECES), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_store_get_session_start(client, &key, 1, &result), 0);
+    assert_int_equal(mc_store_get_session_ranges(client, gets, PIECES), 0);
+    assert_memory_equal(back, data, sizeof(data));
+    assert_int_equal(remove_key(client, "pieces", true), 0);
+    assert_int_equal(mc_store_get_session_ranges(client, gets, PIECES), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(mc_store_get_session_end(client, &key, 1), 0);
+    assert_int_equal(mc_store_get_session_ranges(client, gets, 1), MC_ERR_INVALID_PARAMS);
+}
+
 static void bad_input_gets_the_originals_codes(void **state)
 {
     char long_key[MC_KEY_LENGTH_MAX + 2], back[4];
@@ -804,6 +835,7 @@ static int run_suite(const char *paths)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_size_round_trips),
         cmocka_unit_test(first_writer_wins),
+        cmocka_unit_test(sessions_read_and_put_pieces),
         cmocka_unit_test(bad_input_gets_the_originals_codes),
         cmocka_unit_test(a_batch_answers_each_key),
         cmocka_unit_test(parts_are_gathered_and_scattered),
