@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The extension module mooncake.store: its table of contents. State is global (one interpreter per process): an
+ * The extension module mooncake._store: its table of contents. State is global (one interpreter per process): an
  * interpreter with a GIL of its own refuses the import with ImportError. */
 #include "python/store_module.h"
 
@@ -26,7 +26,7 @@ static PyMethodDef module_methods[] = {
 
 static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "mooncake.store",
+    .m_name = "mooncake._store",
     .m_doc =
         "The Mooncake store: a pool of memory over many machines, in which objects are put and found by key.\n\n"
         "See MooncakeDistributedStore. Codes: 0 or a count is success, negative is an error of include/mooncake.h.",
@@ -61,8 +61,8 @@ static void fail_import(void)
     Py_XDECREF(trace);
 }
 
-PyMODINIT_FUNC PyInit_store(void);
-PyMODINIT_FUNC PyInit_store(void)
+PyMODINIT_FUNC PyInit__store(void);
+PyMODINIT_FUNC PyInit__store(void)
 {
     PyObject *module = PyModule_Create(&module_definition);
     if (module == NULL || module_fill(module) < 0) {

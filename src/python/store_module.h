@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of the extension module `mooncake.store` share.
+ * What the files of the extension module `mooncake._store` share.
  *
  * Invariants
  *   - Types only, no logic: a method turns Python objects into the structs of mooncake.h, calls, turns results back.
@@ -10,7 +10,7 @@
  *   - Library calls are made only between mc_py_store_enter and mc_py_store_leave, with the GIL released.
  *
  * Built for the limited API of 3.11 (abi3) or, from the same source, for one version from 3.9 on. Own file names are
- * not exported; only PyInit_store is.
+ * not exported; only PyInit__store is.
  */
 #ifndef MC_PYTHON_STORE_MODULE_H
 #define MC_PYTHON_STORE_MODULE_H

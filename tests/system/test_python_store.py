@@ -803,4 +803,4 @@ def test_the_extension_stands_alone():
     dynamic = subprocess.run(["readelf", "-dW", module.__file__], capture_output=True, text=True, check=True).stdout
     assert set(re.findall(r"Shared library: \[(.*?)\]", dynamic)) <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "ld-linux-x86-64.so.2"}
     symbols = subprocess.run(["nm", "-D", "--defined-only", module.__file__], capture_output=True, text=True, check=True).stdout
-    assert re.findall(r" [A-Z] (\w+)", symbols) == ["PyInit_store"]
+    assert re.findall(r" [A-Z] (\w+)", symbols) == ["PyInit__store"]
