@@ -7,6 +7,7 @@ there are views of its buffer, and one that is dropped meanwhile comes back when
 Regions are anonymous memory in classes of size (powers of two from min_size_class), each registered with the store.
 """
 
+import collections
 import ctypes
 import mmap
 import sys
@@ -16,14 +17,13 @@ import time
 _SIZE_MAX = 1 << 62
 _CLASS_DEFAULT_MAX = 1 << 30  # larger regions are given back to the system, not kept
 _ALIGNMENT_MIN = ctypes.sizeof(ctypes.c_void_p)
-_LINGER_POLL_S = 0.01  # how often a waiter looks for views that ended: nothing tells when they do
-_UNREFERENCED = 2  # what sys.getrefcount says of an object that only one attribute holds
+_LINGER_POLL_S = 0.01  # how often a waiter looks for leases and views that ended without a word
 
 
 class _Region:
     """Aligned memory of its own, with room for one lease."""
 
-    __slots__ = ("size", "address", "offset", "memory")
+    __slots__ = ("size", "address", "offset", "memory", "idle_references")
 
     def __init__(self, size, alignment):
         # mmap aligns to a page; more is taken from a larger reservation, of which the rest is never touched.
@@ -36,10 +36,12 @@ class _Region:
         self.address = (base + alignment - 1) // alignment * alignment
         self.offset = self.address - base
         self.size = size
+        # Versions of Python differ in what they count of a reference that is only being looked at.
+        self.idle_references = sys.getrefcount(self.memory)
 
     def in_use(self):
-        """Whether views of the memory exist: each of them refers to it."""
-        return sys.getrefcount(self.memory) > _UNREFERENCED
+        """Whether views of the memory exist: each of them, and all that is made of it, refers to it."""
+        return sys.getrefcount(self.memory) > self.idle_references
 
     def view(self, size):
         return memoryview(self.memory)[self.offset : self.offset + size]
@@ -104,8 +106,8 @@ class BufferLease:
     def __del__(self):
         region = getattr(self, "_region", None)
         if region is not None:
-            self._region = None
-            self._pool._abandoned(region)
+            # The collector may call this in the middle of the pool's own work: nothing but an append.
+            self._pool._dropped.append(region)
 
 
 class BufferLeaseView:
@@ -152,11 +154,10 @@ class BufferPool:
         self._alignment = alignment
         self._block = bool(block_on_exhaustion)
         self._timeout = _seconds(default_timeout)
-        # Reentrant: a lease may be collected, and come back, in the middle of any line of its own pool.
-        self._changed = threading.Condition(threading.RLock())
+        self._changed = threading.Condition()
         self._free = {}  # size -> regions
         self._lent = 0
-        self._lingering = []  # regions of dropped leases, of which there are views
+        self._dropped = collections.deque()  # regions of leases that nobody released; there may be views of them
         self._bytes = self._regions = 0
         self._closed = False
         if prewarm_size is not None and prewarm_count:
@@ -212,9 +213,7 @@ class BufferPool:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise RuntimeError("timed out waiting for buffer")
-                if self._lingering:
-                    left = _LINGER_POLL_S if left is None else min(left, _LINGER_POLL_S)
-                self._changed.wait(left)
+                self._changed.wait(_LINGER_POLL_S if left is None else min(left, _LINGER_POLL_S))
 
     buffer = acquire
 
@@ -258,13 +257,6 @@ class BufferPool:
             lease._region = None
             self._put_back(region)
 
-    def _abandoned(self, region):
-        with self._changed:
-            if region.in_use():
-                self._lingering.append(region)
-            else:
-                self._put_back(region)
-
     def _put_back(self, region):
         self._lent -= 1
         if self._closed or region.size > self._max_class:
@@ -274,10 +266,10 @@ class BufferPool:
         self._changed.notify_all()
 
     def _reap(self):
-        lingering, self._lingering = self._lingering, []
-        for region in lingering:
+        for _ in range(len(self._dropped)):
+            region = self._dropped.popleft()
             if region.in_use():
-                self._lingering.append(region)
+                self._dropped.append(region)
             else:
                 self._put_back(region)
 
@@ -294,5 +286,8 @@ class BufferPool:
             self._changed.notify_all()
 
     def __del__(self):
-        if not getattr(self, "_closed", True) and not self._lent:
-            self.close()
+        # Nobody holds a lease any more: it would hold the pool. Views keep their memory themselves.
+        if not getattr(self, "_closed", True):
+            self._closed = True
+            for region in [*self._dropped, *(each for regions in self._free.values() for each in regions)]:
+                self._discard(region)

@@ -59,7 +59,7 @@ _KINDS = {"dp": DP, "tp": TP, "ep": EP, "pp": PP}
 # ---- what callers describe ----
 
 
-def _int_field(name, optional=False):
+def _int_field(name, doc, optional=False):
     def get(self):
         return self.__dict__.get(name)
 
@@ -74,17 +74,17 @@ def _int_field(name, optional=False):
             raise OverflowError(f"{name} does not fit into 32 bits")
         self.__dict__[name] = value
 
-    return property(get, set)
+    return property(get, set, doc=doc)
 
 
 class ParallelAxis:
     """One axis of parallelism: kind "dp", "tp", "ep" or "pp"; rank of size. "tp" needs split_dim, "ep" expert_id, "pp" stage_id."""
 
-    rank = _int_field("rank")
-    size = _int_field("size")
-    split_dim = _int_field("split_dim", optional=True)
-    expert_id = _int_field("expert_id", optional=True)
-    stage_id = _int_field("stage_id", optional=True)
+    rank = _int_field("rank", "Which of the axis's shards.")
+    size = _int_field("size", "How many shards the axis has.")
+    split_dim = _int_field("split_dim", "The dimension that the tensor is cut along (kind tp), or None.", optional=True)
+    expert_id = _int_field("expert_id", "The expert (kind ep), or None.", optional=True)
+    stage_id = _int_field("stage_id", "The stage of the pipeline (kind pp), or None.", optional=True)
 
     def __init__(self):
         self.kind = ""
@@ -93,6 +93,7 @@ class ParallelAxis:
 
     @property
     def kind(self):
+        """dp, tp, ep or pp."""
         return self.__dict__["kind"]
 
     @kind.setter
@@ -114,6 +115,7 @@ class TensorParallelism:
 
     @property
     def axes(self):
+        """The axes, at most four, each kind once."""
         return list(self._axes)
 
     @axes.setter
@@ -137,6 +139,7 @@ class ReadTarget:
 
     @property
     def mode(self):
+        """as_stored, shard or full."""
         return self._mode
 
     @mode.setter
@@ -149,6 +152,7 @@ class ReadTarget:
 
     @property
     def parallelism(self):
+        """The reader's place, or None: the tensor under the key itself."""
         return self._parallelism
 
     @parallelism.setter

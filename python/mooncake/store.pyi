@@ -10,6 +10,8 @@ if sys.version_info >= (3, 12):
 else:
     from typing_extensions import Buffer
 
+from torch import Tensor
+
 __version__: str
 
 _Key = Union[str, bytes]
@@ -316,6 +318,294 @@ class MooncakeDistributedStore:
     def init_all(self, protocol: str, device_name: str, mount_segment_size: SupportsIndex = 16777216) -> int: ...
     def alloc_from_mem_pool(self, size: SupportsIndex) -> int: ...
     def get_offload_rpc_read_count(self) -> int: ...
-    def get_tensor_into_cuda(self, key: _Key, tensor: object) -> NoReturn: ...
-    def batch_get_tensor_into_cuda(self, keys: Sequence[_Key], tensors_list: object) -> NoReturn: ...
     def _get_pyclient_capsule(self) -> NoReturn: ...
+    def put_tensor(self, key: _Key, tensor: Tensor) -> int: ...
+    def upsert_tensor(self, key: _Key, tensor: Tensor) -> int: ...
+    def pub_tensor(self, key: _Key, tensor: Tensor, config: Optional[ReplicateConfig] = None) -> int: ...
+    def upsert_pub_tensor(self, key: _Key, tensor: Tensor, config: Optional[ReplicateConfig] = None) -> int: ...
+    def batch_put_tensor(self, keys: Sequence[_Key], tensors_list: Sequence[Tensor]) -> List[int]: ...
+    def batch_upsert_tensor(self, keys: Sequence[_Key], tensors_list: Sequence[Tensor]) -> List[int]: ...
+    def batch_pub_tensor(
+        self,
+        keys: Sequence[_Key],
+        tensors_list: Sequence[Tensor],
+        config: Optional[ReplicateConfig] = None,
+    ) -> List[int]: ...
+    def batch_upsert_pub_tensor(
+        self,
+        keys: Sequence[_Key],
+        tensors_list: Sequence[Tensor],
+        config: Optional[ReplicateConfig] = None,
+    ) -> List[int]: ...
+    def get_tensor(self, key: _Key) -> Optional[Tensor]: ...
+    def batch_get_tensor(self, keys: Sequence[_Key]) -> List[Optional[Tensor]]: ...
+    def get_tensor_into(self, key: _Key, buffer_ptr: int, size: int) -> Optional[Tensor]: ...
+    def batch_get_tensor_into(
+        self,
+        keys: Sequence[_Key],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+    ) -> List[Union[Optional[Tensor], int]]: ...
+    def put_tensor_from(self, key: _Key, buffer_ptr: int, size: int) -> int: ...
+    def upsert_tensor_from(self, key: _Key, buffer_ptr: int, size: int) -> int: ...
+    def batch_put_tensor_from(
+        self,
+        keys: Sequence[_Key],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+    ) -> List[int]: ...
+    def batch_upsert_tensor_from(
+        self,
+        keys: Sequence[_Key],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+    ) -> List[int]: ...
+    def get_tensor_into_cuda(self, key: _Key, tensor: Tensor) -> NoReturn: ...
+    def batch_get_tensor_into_cuda(self, keys: Sequence[_Key], tensors_list: Sequence[Tensor]) -> NoReturn: ...
+    def save_tensor_to_safetensor(self, key: _Key, file_name: Optional[str] = None) -> int: ...
+    def load_tensor_from_safetensor(
+        self,
+        key: Optional[_Key] = None,
+        file_name: Optional[str] = None,
+    ) -> Optional[Tensor]: ...
+    def put_tensor_with_tp(
+        self,
+        key: _Key,
+        tensor: Tensor,
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int = 0,
+    ) -> int: ...
+    def batch_put_tensor_with_tp(
+        self,
+        base_keys: Sequence[_Key],
+        tensors_list: Sequence[Tensor],
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int = 0,
+    ) -> List[int]: ...
+    def pub_tensor_with_tp(
+        self,
+        key: _Key,
+        tensor: Tensor,
+        config: Optional[ReplicateConfig] = None,
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int = 0,
+    ) -> int: ...
+    def batch_pub_tensor_with_tp(
+        self,
+        base_keys: Sequence[_Key],
+        tensors_list: Sequence[Tensor],
+        config: Optional[ReplicateConfig] = None,
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int = 0,
+    ) -> List[int]: ...
+    def put_tensor_with_tp_from(
+        self,
+        key: _Key,
+        buffer_ptr: int,
+        size: int,
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int = 0,
+    ) -> int: ...
+    def batch_put_tensor_with_tp_from(
+        self,
+        base_keys: Sequence[_Key],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int = 0,
+    ) -> List[int]: ...
+    def get_tensor_with_tp(
+        self,
+        key: _Key,
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int = 0,
+    ) -> Optional[Tensor]: ...
+    def batch_get_tensor_with_tp(
+        self,
+        base_keys: Sequence[_Key],
+        tp_rank: int = 0,
+        tp_size: int = 1,
+    ) -> List[Optional[Tensor]]: ...
+    def get_tensor_with_tp_into(
+        self,
+        key: _Key,
+        buffer_ptr: int,
+        size: int,
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        split_dim: int = 0,
+    ) -> Optional[Tensor]: ...
+    def batch_get_tensor_with_tp_into(
+        self,
+        base_keys: Sequence[_Key],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        tp_rank: int = 0,
+        tp_size: int = 1,
+    ) -> List[Union[Optional[Tensor], int]]: ...
+    def put_tensor_with_parallelism(
+        self,
+        key: _Key,
+        tensor: Tensor,
+        parallelism: Optional[TensorParallelism] = None,
+        config: Optional[ReplicateConfig] = None,
+        writer_partition: Any = None,
+    ) -> int: ...
+    def batch_put_tensor_with_parallelism(
+        self,
+        keys: Sequence[_Key],
+        tensors_list: Sequence[Tensor],
+        parallelisms: Optional[Sequence[Optional[TensorParallelism]]] = None,
+        config: Optional[ReplicateConfig] = None,
+        writer_partitions: Optional[Sequence[Any]] = None,
+    ) -> List[int]: ...
+    def put_tensor_with_parallelism_from(
+        self,
+        key: _Key,
+        buffer_ptr: int,
+        size: int,
+        parallelism: Optional[TensorParallelism] = None,
+        config: Optional[ReplicateConfig] = None,
+        writer_partition: Any = None,
+    ) -> int: ...
+    def batch_put_tensor_with_parallelism_from(
+        self,
+        keys: Sequence[_Key],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        parallelisms: Optional[Sequence[Optional[TensorParallelism]]] = None,
+        config: Optional[ReplicateConfig] = None,
+        writer_partitions: Optional[Sequence[Any]] = None,
+    ) -> List[int]: ...
+    def upsert_tensor_with_parallelism(
+        self,
+        key: _Key,
+        tensor: Tensor,
+        parallelism: Optional[TensorParallelism] = None,
+        config: Optional[ReplicateConfig] = None,
+        writer_partition: Any = None,
+    ) -> int: ...
+    def batch_upsert_tensor_with_parallelism(
+        self,
+        keys: Sequence[_Key],
+        tensors_list: Sequence[Tensor],
+        parallelisms: Optional[Sequence[Optional[TensorParallelism]]] = None,
+        config: Optional[ReplicateConfig] = None,
+        writer_partitions: Optional[Sequence[Any]] = None,
+    ) -> List[int]: ...
+    def upsert_tensor_with_parallelism_from(
+        self,
+        key: _Key,
+        buffer_ptr: int,
+        size: int,
+        parallelism: Optional[TensorParallelism] = None,
+        config: Optional[ReplicateConfig] = None,
+        writer_partition: Any = None,
+    ) -> int: ...
+    def batch_upsert_tensor_with_parallelism_from(
+        self,
+        keys: Sequence[_Key],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        parallelisms: Optional[Sequence[Optional[TensorParallelism]]] = None,
+        config: Optional[ReplicateConfig] = None,
+        writer_partitions: Optional[Sequence[Any]] = None,
+    ) -> List[int]: ...
+    def get_tensor_with_parallelism(self, key: _Key, target: Optional[ReadTarget] = None) -> Optional[Tensor]: ...
+    def batch_get_tensor_with_parallelism(
+        self,
+        keys: Sequence[_Key],
+        targets: Optional[Sequence[Optional[ReadTarget]]] = None,
+    ) -> List[Optional[Tensor]]: ...
+    def get_tensor_with_parallelism_into(
+        self,
+        key: _Key,
+        buffer_ptr: int,
+        size: int,
+        target: Optional[ReadTarget] = None,
+    ) -> Optional[Tensor]: ...
+    def batch_get_tensor_with_parallelism_into(
+        self,
+        keys: Sequence[_Key],
+        buffer_ptrs: Sequence[int],
+        sizes: Sequence[int],
+        targets: Optional[Sequence[Optional[ReadTarget]]] = None,
+    ) -> List[Union[Optional[Tensor], int]]: ...
+
+class ParallelAxis:
+    """One axis of parallelism: kind "dp", "tp", "ep" or "pp"; rank of size. "tp" needs split_dim, "ep" expert_id, "pp" stage_id."""
+
+    kind: str
+    rank: int
+    size: int
+    split_dim: Optional[int]
+    expert_id: Optional[int]
+    stage_id: Optional[int]
+    def __init__(self) -> None: ...
+
+class TensorParallelism:
+    """Where a shard lies: one ParallelAxis for each kind of parallelism."""
+
+    axes: List[ParallelAxis]
+    def __init__(self) -> None: ...
+
+class ReadTarget:
+    """What a get of a tensor in shards returns: mode "as_stored", "shard" (of the given parallelism) or "full"."""
+
+    mode: str
+    parallelism: Optional[TensorParallelism]
+    def __init__(self) -> None: ...
+
+class BufferLease:
+    """A buffer that is lent by a BufferPool. Give it back with release() or `with`."""
+
+    @property
+    def ptr(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def buffer(self) -> memoryview: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> "BufferLease": ...
+    def __exit__(self, *exception: object) -> None: ...
+
+class BufferLeaseView:
+    def __init__(self, lease: BufferLease) -> None: ...
+    @property
+    def buffer(self) -> memoryview: ...
+
+class BufferPool:
+    """Buffers for a store's get_into and put_from. Threads may share one."""
+
+    def __init__(
+        self,
+        store: MooncakeDistributedStore,
+        max_bytes: int = 0,
+        min_size_class: int = 65536,
+        max_size_class: Optional[int] = None,
+        alignment: int = 8388608,
+        block_on_exhaustion: bool = True,
+        default_timeout: Optional[float] = None,
+        max_regions: Optional[int] = None,
+        prewarm_size: Optional[int] = None,
+        prewarm_count: int = 0,
+    ) -> None: ...
+    def acquire(self, size: int, block: Optional[bool] = None, timeout: Optional[float] = None) -> BufferLease: ...
+    def buffer(self, size: int, block: Optional[bool] = None, timeout: Optional[float] = None) -> BufferLease: ...
+    def prewarm(self, size: int, count: int) -> None: ...
+    def close(self) -> None: ...
+
+RegisteredBufferPool = BufferPool
+RegisteredBufferLease = BufferLease
+RegisteredBufferLeaseView = BufferLeaseView
+
+def _serialize_tensor(tensor: Tensor) -> Tuple[bytes, int, int, Tensor]: ...
+def _deserialize_tensor(data: bytes) -> Tensor: ...
+def _tensor_metadata_size() -> int: ...
