@@ -187,8 +187,11 @@ class Place(NamedTuple):
 
     def is_of(self, header):
         """Whether a header says that its tensor lies here."""
-        mine = sorted(axis[:6] for axis in self.axes)
-        return header.layout == SHARD and mine == sorted(axis[:6] for axis in header.axes)
+
+        def places(axes):
+            return sorted((axis.kind, axis.rank, axis.size, axis.split_dim, axis.id) for axis in axes)
+
+        return header.layout == SHARD and places(self.axes) == places(header.axes)
 
 
 def _suffix(axis):

@@ -1,0 +1,542 @@
+"""The calls on tensors, with torch: run by test_tensors.py in a Python that has it.
+
+MC_ORIGINAL names a folder with the package of the original Mooncake: then bytes are compared with what it writes and reads."""
+import ctypes
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from python_cluster import address, master, node, pattern, store, unset, with_fields  # noqa: E402,F401
+from mooncake import store as module  # noqa: E402
+from mooncake.store import ParallelAxis, ReadTarget, TensorParallelism  # noqa: E402
+
+HEADER = 304
+DTYPES = [torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64, torch.uint64,
+          torch.bool, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+SHAPES = [(), (0,), (1,), (7,), (3, 4), (2, 0, 3), (1,) * 7 + (5,)]
+
+upserts = pytest.mark.skipif(not hasattr(module.MooncakeDistributedStore, "upsert_parts"), reason="this build has no upserts")
+
+
+def filled(dtype, shape):
+    """Elements that differ, of any dtype."""
+    size = torch.empty(shape, dtype=dtype).nbytes
+    data = bytearray(pattern(max(size, 1))[:size])
+    if dtype is torch.bool:
+        data = bytearray(each & 1 for each in data)
+    if not size:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(data, dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+def same(left, right):
+    """Bit for bit: NaNs too."""
+    if left is None or left.dtype is not right.dtype or left.shape != right.shape:
+        return False
+    return raw(left) == raw(right)
+
+
+def raw(tensor):
+    tensor = tensor.contiguous()
+    return ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.nbytes else b""
+
+
+def room(size=1 << 16):
+    memory = bytearray(size)
+    return memory, address(memory)
+
+
+def axis(**fields):
+    made = ParallelAxis()
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def tp(rank, size, split_dim=0):
+    return axis(kind="tp", rank=rank, size=size, split_dim=split_dim)
+
+
+def pp(rank=0, size=2, stage_id=0):
+    return axis(kind="pp", rank=rank, size=size, stage_id=stage_id)
+
+
+def place(*axes):
+    made = TensorParallelism()
+    made.axes = list(axes)
+    return made
+
+
+def target(mode, *axes):
+    made = ReadTarget()
+    made.mode = mode
+    if axes:
+        made.parallelism = place(*axes)
+    return made
+
+
+class Cut:
+    """A writer_partition: anything with these three."""
+
+    def __init__(self, rank, size, split_dim):
+        self.rank, self.size, self.split_dim = rank, size, split_dim
+
+
+WHOLE = torch.arange(96, dtype=torch.float32).reshape(12, 8)
+
+
+# ---- whole tensors ----
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_tensor_comes_back(store, dtype, shape):
+    tensor = filled(dtype, shape)
+    assert store.put_tensor("key", tensor) == 0
+    assert same(store.get_tensor("key"), tensor)
+    header, place_of, size, owner = module._serialize_tensor(tensor)
+    assert owner is tensor and (place_of, size, len(header)) == (tensor.data_ptr(), tensor.nbytes, HEADER)
+    assert store.get("key") == header + raw(tensor)
+    assert same(module._deserialize_tensor(store.get("key")), tensor)
+    memory, start = room()
+    inside = store.get_tensor_into("key", start, len(memory))
+    assert same(inside, tensor)
+    assert tensor.nbytes == 0 or inside.data_ptr() == start + HEADER
+    assert store.put_tensor_from("copy", start, HEADER + tensor.nbytes) == 0
+    assert same(store.get_tensor("copy"), tensor)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: WHOLE.t(), lambda: WHOLE[:, 3:], lambda: WHOLE[::2], lambda: WHOLE[5], lambda: WHOLE.expand(2, 12, 8), lambda: WHOLE[3:, 1],
+    lambda: torch.tensor([1 + 2j, 3 + 4j]).conj().imag, lambda: torch.nn.Parameter(WHOLE), lambda: WHOLE.clone().requires_grad_(),
+    lambda: WHOLE.to(memory_format=torch.contiguous_format).as_strided((3, 3), (1, 1)),
+], ids=["transposed", "columns", "steps", "row", "expanded", "column", "negated", "parameter", "with grad", "overlapping"])
+def test_views_are_stored_as_what_they_show(store, make):
+    tensor = make()
+    assert store.put_tensor("key", tensor) == 0
+    assert torch.equal(store.get_tensor("key"), tensor.detach().clone())
+    assert store.get_tensor("key").is_contiguous()
+
+
+@pytest.mark.parametrize("make", [
+    lambda: None, lambda: 5, lambda: b"bytes", lambda: [1.0], lambda: torch.zeros([1] * 9), lambda: torch.zeros(2, dtype=torch.complex64),
+    lambda: torch.zeros(2, 2).to_sparse(), lambda: torch.zeros(3, device="meta"), lambda: torch.quantize_per_tensor(torch.zeros(3), 1.0, 0, torch.qint8),
+], ids=["None", "int", "bytes", "list", "9 dimensions", "complex", "sparse", "meta", "quantized"])
+def test_what_is_no_tensor_is_refused(store, make):
+    wrong = make()
+    assert store.put_tensor("key", wrong) == -600
+    assert store.batch_put_tensor(["a", "key", "b"], [WHOLE, wrong, WHOLE]) == [0, -600, 0]
+    assert store.pub_tensor("key", wrong) == -600
+    assert store.put_tensor_with_tp("key", wrong, 0, 2) == -600
+    assert store.put_tensor_with_parallelism("key", wrong, place(tp(0, 2))) == -600
+    assert store.batch_is_exist(["a", "key", "b", "key_tp_0", "key__parallelism_manifest"]) == [1, 0, 1, 0, 0]
+    with pytest.raises(ValueError):
+        module._serialize_tensor(wrong)
+
+
+def test_a_tensor_is_the_readers_own(store):
+    assert store.put_tensor("key", WHOLE) == 0
+    first, second = store.get_tensor("key"), store.get_tensor("key")
+    first.zero_()
+    assert torch.equal(second, WHOLE) and torch.equal(store.get_tensor("key"), WHOLE)
+    assert store.remove("key", True) == 0
+    assert torch.equal(second, WHOLE)
+
+
+def test_objects_that_are_no_tensor(store):
+    good = module._serialize_tensor(WHOLE)[0] + raw(WHOLE)
+    wrong = {"short": good[:-1], "long": good + b"x", "head": good[:HEADER], "cut": good[:100], "one": b"x", "noise": pattern(500),
+             "flipped": bytes([good[0] ^ 1]) + good[1:]}
+    for key, value in wrong.items():
+        assert store.put(key, value) == 0
+        assert store.get_tensor(key) is None
+        memory, start = room()
+        assert store.get_tensor_into(key, start, len(memory)) is None
+        assert store.get_tensor_with_tp(key) is None and store.get_tensor_with_parallelism(key) is None
+        with pytest.raises(ValueError):
+            module._deserialize_tensor(value)
+        memory[: len(value)] = value
+        assert store.put_tensor_from("from", start, len(value)) == -600
+    for nothing in (bytearray(good), None, 5, "text"):
+        with pytest.raises(TypeError):
+            module._deserialize_tensor(nothing)
+    assert store.batch_get_tensor([*wrong, "none"]) == [None] * (len(wrong) + 1)
+    assert store.is_exist("from") == 0
+
+
+def test_batches(store):
+    tensors = [filled(dtype, (5, 3)) for dtype in DTYPES]
+    keys = [f"key{i}" for i in range(len(tensors))]
+    codes = store.batch_put_tensor(keys, tensors)
+    assert codes == [0] * len(keys) and type(codes) is list and type(codes[0]) is int
+    assert all(map(same, store.batch_get_tensor(keys), tensors))
+    assert store.batch_put_tensor([], []) == store.batch_get_tensor([]) == store.batch_get_tensor_into([], [], []) == []
+    assert store.batch_put_tensor(["a", "b"], [WHOLE]) == [-600, -600]
+    found = store.batch_get_tensor(["key0", "none", "key2"])
+    assert found[1] is None and same(found[0], tensors[0]) and same(found[2], tensors[2])
+    memory, start = room()
+    places = [start + 1024 * i for i in range(3)]
+    found = store.batch_get_tensor_into(["key0", "none", "key2"], places, [1024] * 3)
+    assert found[1] is None and same(found[0], tensors[0]) and same(found[2], tensors[2])
+    assert store.batch_get_tensor_into(["key0", "none"], places[:1], [1024] * 2) == [-600, -600]
+    sizes = [HEADER + tensors[0].nbytes, 500, HEADER + tensors[2].nbytes]
+    assert store.batch_put_tensor_from(["x", "y", "z"], places, sizes) == [0, -600, 0]
+    assert same(store.get_tensor("z"), tensors[2]) and store.is_exist("y") == 0
+    assert store.batch_put_tensor_from(["x", "y"], places, sizes) == [-600, -600]
+
+
+def test_memory_of_the_caller(store):
+    assert store.put_tensor("key", WHOLE) == 0
+    need = HEADER + WHOLE.nbytes
+    memory, start = room()
+    assert same(store.get_tensor_into("key", start, need), WHOLE)
+    assert memory[need:] == bytes(len(memory) - need)
+    for size in (need - 1, HEADER, HEADER - 1, 1, 0):
+        assert store.get_tensor_into("key", start, size) is None
+    assert store.get_tensor_into("key", 0, need) is None
+    # Not aligned to anything.
+    shifted = store.get_tensor_into("key", start + 1, len(memory) - 1)
+    assert shifted is None or same(shifted, WHOLE)
+    for size in (need - 1, need + 1, HEADER, 0):
+        assert store.put_tensor_from("wrong", start, size) == -600
+    assert store.put_tensor_from("wrong", 0, need) == -600 and store.is_exist("wrong") == 0
+
+
+def test_publishing(store):
+    name = store.get_hostname()
+    assert store.pub_tensor("a", WHOLE) == store.pub_tensor("b", WHOLE, with_fields(replica_num=1)) == 0
+    assert store.pub_tensor("c", WHOLE, config=with_fields(preferred_segments=[name])) == 0
+    assert store.pub_tensor("d", WHOLE, with_fields(preferred_segments=[name, "other"])) == -600
+    assert store.batch_pub_tensor(["d"], [WHOLE], with_fields(preferred_segments=[name, "other"])) == [-600]
+    assert store.pub_tensor("d", WHOLE, with_fields(replica_num=0)) == -600
+    assert store.batch_pub_tensor(["e", "f"], [WHOLE, WHOLE], with_fields(group_ids=["1", "2"])) == [0, 0]
+    assert store.batch_pub_tensor(["g", "h"], [WHOLE, WHOLE], with_fields(group_ids=["1"])) == [-600, -600]
+    # Each key's shards are of its group.
+    assert store.batch_pub_tensor_with_tp(["i", "j"], [WHOLE, WHOLE], with_fields(group_ids=["1", "2"]), 0, 4) == [0, 0]
+    assert store.pub_tensor_with_tp("k", WHOLE, with_fields(), 0, 2) == 0
+    assert store.batch_is_exist(["d", "g", "h", "i_tp_3", "j_tp_3", "k_tp_1"]) == [0, 0, 0, 1, 1, 1]
+    with pytest.raises(TypeError):
+        store.put_tensor(5, WHOLE)
+
+
+@upserts
+def test_upserts(store):
+    assert store.upsert_tensor("key", WHOLE) == 0 and torch.equal(store.get_tensor("key"), WHOLE)
+    assert store.upsert_tensor("key", WHOLE[:3] + 1) == 0 and torch.equal(store.get_tensor("key"), WHOLE[:3] + 1)
+    assert store.upsert_pub_tensor("key", torch.zeros(0), with_fields()) == 0 and store.get_tensor("key").shape == (0,)
+    assert store.batch_upsert_tensor(["key", "new"], [WHOLE, WHOLE + 1]) == [0, 0]
+    assert store.batch_upsert_pub_tensor(["key", "new"], [WHOLE + 2, None], with_fields(group_ids=["a", "b"])) == [0, -600]
+    assert torch.equal(store.get_tensor("key"), WHOLE + 2) and torch.equal(store.get_tensor("new"), WHOLE + 1)
+    memory, start = room()
+    size = HEADER + store.get_tensor_into("new", start, len(memory)).nbytes
+    assert store.upsert_tensor_from("key", start, size) == 0 and torch.equal(store.get_tensor("key"), WHOLE + 1)
+    assert store.batch_upsert_tensor_from(["key", "more"], [start, start], [size, size - 1]) == [0, -600]
+    for rank in range(2):
+        assert store.put_tensor_with_parallelism("parts", WHOLE, place(tp(rank, 2))) == 0
+        assert store.upsert_tensor_with_parallelism("parts", WHOLE + 10 * rank, place(tp(rank, 2))) == 0
+    assert torch.equal(store.get_tensor_with_parallelism("parts", target("full", tp(0, 2))), torch.cat([WHOLE, WHOLE + 10]))
+    assert store.batch_upsert_tensor_with_parallelism(["parts"], [WHOLE], [place(tp(0, 2))]) == [0]
+    store.get_tensor_into("new", start, len(memory))
+    assert store.upsert_tensor_with_parallelism_from("cut", start, size, place(tp(0, 2))) == 0
+    assert store.batch_upsert_tensor_with_parallelism_from(["cut"], [start], [size], [place(tp(0, 2))]) == [0]
+    assert torch.equal(store.get_tensor_with_tp("cut", 1, 2), (WHOLE + 1)[6:])
+
+
+def test_nothing_is_possible_on_a_store_that_is_not_set_up(unset):
+    memory, start = room()
+    header = module._serialize_tensor(WHOLE)[0]
+    memory[:HEADER] = header
+    size = HEADER + WHOLE.nbytes
+    assert unset.put_tensor("k", WHOLE) == unset.pub_tensor("k", WHOLE) == unset.put_tensor_from("k", start, size) == -600
+    assert unset.put_tensor_with_tp("k", WHOLE, 0, 2) == unset.put_tensor_with_parallelism("k", WHOLE, place(tp(0, 2))) == -600
+    assert unset.batch_put_tensor(["a", "b"], [WHOLE, WHOLE]) == [-600, -600]
+    assert unset.get_tensor("k") is None and unset.batch_get_tensor(["a", "b"]) == [None, None]
+    assert unset.get_tensor_into("k", start, size) is None and unset.get_tensor_with_tp("k", 0, 2) is None
+    assert unset.get_tensor_with_parallelism("k", target("full", tp(0, 2))) is None
+
+
+def test_gpus_are_not_there(store):
+    for call in (lambda: store.get_tensor_into_cuda("k", WHOLE), lambda: store.batch_get_tensor_into_cuda(["k"], [WHOLE])):
+        with pytest.raises(NotImplementedError):
+            call()
+
+
+def test_a_large_tensor(store):
+    tensor = torch.arange(6 << 20, dtype=torch.int32)
+    assert store.put_tensor("large", tensor) == 0
+    assert torch.equal(store.get_tensor("large"), tensor)
+    assert store.put_tensor("too large", torch.zeros(80 << 20, dtype=torch.uint8)) < 0
+    assert store.is_exist("too large") == 0 and torch.equal(store.get_tensor("large"), tensor)
+
+
+def test_many_threads(store):
+    failures = []
+
+    def work(seed):
+        for i in range(30):
+            tensor = torch.full((64, 64), seed * 1000 + i)
+            if store.put_tensor(f"{seed}/{i}", tensor) != 0 or not torch.equal(store.get_tensor(f"{seed}/{i}"), tensor):
+                failures.append((seed, i))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+# ---- with_tp ----
+
+
+@pytest.mark.parametrize("split_dim,size", [(0, 2), (0, 12), (1, 4), (1, 8)])
+def test_ranks_get_their_shards(store, split_dim, size):
+    parts = WHOLE.chunk(size, split_dim)
+    assert store.put_tensor_with_tp("key", WHOLE, tp_size=size, split_dim=split_dim) == 0
+    memory, start = room()
+    for rank, part in enumerate(parts):
+        assert torch.equal(store.get_tensor_with_tp("key", rank, size, split_dim), part)
+        assert torch.equal(store.get_tensor_with_tp_into("key", start, len(memory), rank, size, split_dim), part)
+        assert torch.equal(store.get_tensor(f"key_tp_{rank}"), part)
+    # Another partition's shard is not this one's.
+    assert store.get_tensor_with_tp("key", 0, size * 2) is None and store.get_tensor_with_tp_into("key", start, len(memory), 0, size * 2) is None
+    for rank in (-1, size):
+        assert store.get_tensor_with_tp("key", rank, size) is None
+    assert store.get_tensor_with_tp("key") is None
+
+
+def test_one_rank_has_the_whole(store):
+    for size in (1, 0, -1):
+        assert store.put_tensor_with_tp(f"key{size}", WHOLE, 0, size) == 0
+        assert torch.equal(store.get_tensor(f"key{size}"), WHOLE)
+    assert torch.equal(store.get_tensor_with_tp("key1"), WHOLE)
+
+
+@pytest.mark.parametrize("size,split_dim", [(5, 0), (24, 0), (2, 2), (2, -1), (2, 99), (1 << 31, 0)])
+def test_what_cannot_be_cut_evenly_is_refused(store, size, split_dim):
+    assert store.put_tensor_with_tp("key", WHOLE, 0, size, split_dim) == -600
+    assert store.batch_put_tensor_with_tp(["key"], [WHOLE], 0, size, split_dim) == [-600]
+    assert store.put_tensor_with_tp("key", torch.tensor(1.0), 0, 2) == -600
+    assert store.put_tensor_with_tp("key", torch.zeros(0), 0, 1 << 31) == -600
+    assert store.remove_by_regex("key", True) == 0
+
+
+def test_batches_of_shards(store):
+    assert store.batch_put_tensor_with_tp(["a", "b", "c"], [WHOLE, None, WHOLE + 1], 0, 2, 1) == [0, -600, 0]
+    assert store.batch_put_tensor_with_tp(["a", "b"], [WHOLE], 0, 2) == [-600, -600]
+    found = store.batch_get_tensor_with_tp(["a", "b", "c"], 1, 2)
+    assert found[1] is None and torch.equal(found[0], WHOLE[:, 4:]) and torch.equal(found[2], (WHOLE + 1)[:, 4:])
+    memory, start = room()
+    found = store.batch_get_tensor_with_tp_into(["a", "b"], [start, start + 2048], [2048] * 2, 0, 2)
+    assert found[1] is None and torch.equal(found[0], WHOLE[:, :4])
+    assert store.batch_get_tensor_with_tp_into(["a", "b"], [start], [2048] * 2, 0, 2) == [-600, -600]
+    assert store.put_tensor("plain", WHOLE) == 0
+    size = HEADER + store.get_tensor_into("plain", start, len(memory)).nbytes
+    assert store.put_tensor_with_tp_from("d", start, size, 0, 3) == 0 and torch.equal(store.get_tensor_with_tp("d", 2, 3), WHOLE[8:])
+    assert store.put_tensor_with_tp_from("e", start, size - 1, 0, 3) == -600 and store.put_tensor_with_tp_from("e", 0, size, 0, 3) == -600
+    assert store.batch_put_tensor_with_tp_from(["e", "f"], [start, start], [size, 5], 0, 3, 0) == [0, -600]
+
+
+# ---- with_parallelism ----
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.bool, torch.uint64], ids=str)
+@pytest.mark.parametrize("split_dim", [0, 1])
+@pytest.mark.parametrize("writers", [1, 2, 4])
+@pytest.mark.parametrize("readers", [1, 3, 4, 12])
+def test_readers_of_another_partition(store, dtype, split_dim, writers, readers):
+    whole = filled(dtype, (12, 12))
+    for rank, part in enumerate(whole.view(torch.uint8).reshape(12, 12, -1).chunk(writers, split_dim)):
+        part = part.contiguous().view(dtype).reshape(part.shape[:2])
+        assert store.put_tensor_with_parallelism("key", part, place(tp(rank, writers, split_dim))) == 0
+    extent = 12 // readers
+    memory, start = room()
+    for rank in range(readers):
+        wanted = whole.view(torch.uint8).reshape(12, 12, -1).narrow(split_dim, rank * extent, extent).contiguous().view(dtype)
+        wanted = wanted.reshape((extent, 12) if split_dim == 0 else (12, extent))
+        asked = target("shard", tp(rank, readers, split_dim))
+        assert same(store.get_tensor_with_parallelism("key", asked), wanted)
+        inside = store.get_tensor_with_parallelism_into("key", start, len(memory), asked)
+        assert same(inside, wanted) and inside.data_ptr() == start + HEADER
+        assert store.get_tensor_with_parallelism_into("key", start, HEADER + wanted.nbytes - 1, asked) is None
+    assert same(store.get_tensor_with_parallelism("key", target("full", tp(0, readers, split_dim))), whole)
+    # Asked for along another dimension, or unevenly: nothing rather than something else.
+    if writers > 1:
+        assert store.get_tensor_with_parallelism("key", target("shard", tp(0, readers, 1 - split_dim))) is None
+    for size in (5, 7, 24):
+        assert store.get_tensor_with_parallelism("key", target("shard", tp(0, size, split_dim))) is None
+
+
+def test_a_missing_or_foreign_shard_is_a_miss(store):
+    full, quarter = target("full", tp(0, 4)), target("shard", tp(3, 8))
+    for rank in (0, 1, 3):
+        assert store.put_tensor_with_parallelism("key", WHOLE, place(tp(rank, 4))) == 0
+    assert store.get_tensor_with_parallelism("key", full) is None
+    assert torch.equal(store.get_tensor_with_parallelism("key", quarter), WHOLE[6:])
+    assert store.get_tensor_with_parallelism("key", target("shard", tp(2, 4))) is None
+    # Something else under the shard's name: raw bytes, a plain tensor, another partition's shard, another dtype, another shape.
+    shard = store.get("key_tp_1")
+    others = [pattern(1000), module._serialize_tensor(WHOLE)[0] + raw(WHOLE), store.get("key_tp_3"), shard[:8] + b"\x06" + shard[9:]]
+    assert store.put_tensor_with_parallelism("small", WHOLE[:3], place(tp(2, 4))) == 0
+    others.append(store.get("small_tp_2"))
+    for other in others:
+        assert store.put("key_tp_2", other) == 0
+        assert store.get_tensor_with_parallelism("key", full) is None
+        assert store.get_tensor_with_parallelism("key", target("shard", tp(2, 4))) is None or other == store.get("small_tp_2")
+        assert store.remove("key_tp_2", True) == 0
+    assert store.put_tensor_with_parallelism("key", WHOLE + 5, place(tp(2, 4))) == 0
+    assert torch.equal(store.get_tensor_with_parallelism("key", full), torch.cat([WHOLE, WHOLE, WHOLE + 5, WHOLE]))
+
+
+def test_shards_without_a_manifest(store):
+    assert store.put_tensor_with_tp("key", WHOLE, 0, 4) == 0
+    assert torch.equal(store.get_tensor_with_parallelism("key", target("full", tp(0, 4))), WHOLE)
+    assert torch.equal(store.get_tensor_with_parallelism("key", target("shard", tp(5, 6))), WHOLE[10:])
+    assert store.put("key__parallelism_manifest", pattern(96)) == 0
+    assert torch.equal(store.get_tensor_with_parallelism("key", target("full", tp(0, 4))), WHOLE)
+
+
+def test_more_axes(store):
+    for rank in range(2):
+        for stage in range(2):
+            assert store.put_tensor_with_parallelism("key", WHOLE + 100 * stage, place(pp(stage, 2, stage), tp(rank, 2))) == 0
+    for stage in range(2):
+        other = pp(stage, 2, stage)
+        whole = WHOLE + 100 * stage
+        assert torch.equal(store.get_tensor_with_parallelism("key", target("full", tp(0, 2), other)), whole)
+        assert torch.equal(store.get_tensor_with_parallelism("key", target("shard", other, tp(1, 3))), whole[4:8])
+        assert torch.equal(store.get_tensor_with_parallelism("key", target("as_stored", tp(1, 2), other)), whole[6:])
+    for wrong in (target("full", tp(0, 2)), target("full", tp(0, 2), pp(1, 2, 7)), target("full", pp()), target("shard", pp())):
+        assert store.get_tensor_with_parallelism("key", wrong) is None
+    assert store.put_tensor_with_parallelism("copy", WHOLE, place(axis(kind="dp", rank=1, size=2))) == 0
+    assert torch.equal(store.get_tensor_with_parallelism("copy", target("shard", axis(kind="dp", rank=1, size=2))), WHOLE)
+    assert store.get_tensor_with_parallelism("copy", target("shard", axis(kind="dp", rank=0, size=2))) is None
+
+
+def test_writer_partitions(store):
+    for rank in range(3):
+        assert store.put_tensor_with_parallelism("key", WHOLE, writer_partition=Cut(rank, 3, 0)) == 0
+    assert store.get_size("key__writer_2of3_sd0") == HEADER + 4 * 8 * 4
+    assert torch.equal(store.get_tensor_with_parallelism("key", target("full")), WHOLE)
+    assert torch.equal(store.get_tensor_with_parallelism("key", target("shard", tp(1, 2))), WHOLE[6:])
+    assert store.remove("key__writer_1of3_sd0", True) == 0
+    assert store.get_tensor_with_parallelism("key", target("full")) is None
+    for wrong in (5, None, Cut(3, 3, 0), Cut(0, 5, 0), Cut(0, 2, 2), Cut(0, 2, None), Cut("a", 2, 0), Cut(-1, 2, 0)):
+        codes = store.batch_put_tensor_with_parallelism(["bad"], [WHOLE], writer_partitions=[wrong])
+        assert codes == ([0] if wrong is None else [-600])
+    assert store.put_tensor_with_parallelism("both", WHOLE, place(tp(0, 2)), writer_partition=Cut(0, 2, 0)) == -600
+
+
+def test_batches_of_places(store):
+    places = [place(tp(0, 2)), None, place(tp(0, 2, 5))]
+    assert store.batch_put_tensor_with_parallelism(["a", "b", "c"], [WHOLE] * 3, places) == [0, 0, -600]
+    for wrong in (places[:2], place(tp(0, 2)), 7):
+        assert store.batch_put_tensor_with_parallelism(["d", "e", "f"], [WHOLE] * 3, wrong) == [-600] * 3
+    assert store.batch_put_tensor_with_parallelism(["d"], [WHOLE], [7]) == [-600]
+    found = store.batch_get_tensor_with_parallelism(["a", "b", "c", "a"], [target("shard", tp(0, 2)), None, None, target("shard", tp(1, 4))])
+    assert torch.equal(found[0], WHOLE) and torch.equal(found[1], WHOLE) and found[2] is None and torch.equal(found[3], WHOLE[6:])
+    assert store.batch_get_tensor_with_parallelism(["a", "b"], [None]) == [None, None]
+    assert store.batch_get_tensor_with_parallelism([]) == []
+    assert store.get_tensor_with_parallelism("b", 5) is None and store.get_tensor_with_parallelism("b", target("shard")) is None
+    memory, start = room()
+    found = store.batch_get_tensor_with_parallelism_into(["a", "b"], [start, start + 4096], [4096] * 2, [target("shard", tp(1, 4)), None])
+    assert torch.equal(found[0], WHOLE[6:]) and torch.equal(found[1], WHOLE)
+    assert store.batch_get_tensor_with_parallelism_into(["a", "b"], [start], [4096] * 2) == [-600, -600]
+
+
+def test_from_the_callers_memory(store):
+    memory, start = room()
+    assert store.put_tensor("whole", WHOLE) == 0
+    size = HEADER + store.get_tensor_into("whole", start, len(memory)).nbytes
+    assert store.put_tensor_with_parallelism_from("a", start, size, place(tp(1, 2))) == 0
+    assert torch.equal(store.get_tensor_with_parallelism("a", target("full", tp(0, 2))), WHOLE)
+    assert store.put_tensor_with_parallelism_from("b", start, size) == 0 and torch.equal(store.get_tensor("b"), WHOLE)
+    assert store.put_tensor_with_parallelism_from("c", start, size, writer_partition=Cut(0, 1, 0)) == 0
+    assert torch.equal(store.get_tensor_with_parallelism("c", target("full")), WHOLE)
+    assert store.batch_put_tensor_with_parallelism_from(["d", "e"], [start, start], [size, size + 1]) == [0, -600]
+    assert store.put_tensor_with_parallelism_from("f", 0, size, place(tp(0, 2))) == -600
+    # A shard is stored as what it is, and as nothing else.
+    part = store.get_tensor_with_parallelism_into("a", start, len(memory), target("shard", tp(1, 4)))
+    size = HEADER + part.nbytes
+    assert store.put_tensor_with_parallelism_from("g", start, size, place(tp(1, 4))) == 0
+    assert torch.equal(store.get_tensor_with_parallelism("g", target("shard", tp(1, 4))), WHOLE[3:6])
+    assert store.put_tensor_with_parallelism_from("h", start, size, place(tp(0, 4))) == -600
+    assert store.put_tensor_with_parallelism_from("h", start, size, writer_partition=Cut(0, 1, 0)) == -600
+    assert store.remove_by_regex("^[fh]", True) == 0
+
+
+def test_empty_shards(store):
+    assert store.put_tensor_with_tp("key", torch.zeros(0, 4), 0, 2) == 0
+    assert store.get_tensor_with_parallelism("key", target("full", tp(0, 2))).shape == (0, 4)
+    assert store.get_tensor_with_parallelism("key", target("shard", tp(2, 4))).shape == (0, 4)
+
+
+# ---- files ----
+
+
+def test_safetensors(store, tmp_path, monkeypatch):
+    files = pytest.importorskip("safetensors.torch")
+    path = str(tmp_path / "one.safetensors")
+    assert store.put_tensor("key", WHOLE) == 0 and store.save_tensor_to_safetensor("key", path) == 0
+    assert torch.equal(files.load_file(path)["key"], WHOLE)
+    assert store.remove_all(True) >= 0
+    assert torch.equal(store.load_tensor_from_safetensor("key", path), WHOLE) and torch.equal(store.get_tensor("key"), WHOLE)
+    # A name that the file has not: its first tensor; no name: the file's.
+    assert torch.equal(store.load_tensor_from_safetensor("other", path), WHOLE) and torch.equal(store.get_tensor("other"), WHOLE)
+    assert torch.equal(store.load_tensor_from_safetensor(file_name=path), WHOLE) and torch.equal(store.get_tensor(path), WHOLE)
+    monkeypatch.chdir(tmp_path)
+    assert store.save_tensor_to_safetensor("key") == 0 and (tmp_path / "key").exists()
+    assert store.save_tensor_to_safetensor("none", path) == -1100
+    assert store.save_tensor_to_safetensor("key", str(tmp_path / "no" / "folder")) == -1103
+    (tmp_path / "noise").write_bytes(pattern(500))
+    assert store.load_tensor_from_safetensor("x", str(tmp_path / "noise")) is None
+    assert store.load_tensor_from_safetensor("x", str(tmp_path / "none")) is None and store.is_exist("x") == 0
+    with pytest.raises(TypeError):
+        store.load_tensor_from_safetensor("x")
+
+
+# ---- the original ----
+
+ORIGINAL = """
+import sys, torch
+from mooncake import store
+exec(sys.stdin.readline())
+for line in sys.stdin:
+    dtype, shape, data = eval(line)
+    tensor = store._deserialize_tensor(bytes.fromhex(data))
+    assert str(tensor.dtype) == dtype and (tuple(tensor.shape) == shape or shape == ()), (tensor.dtype, tensor.shape, dtype, shape)
+    header, place, size, owner = store._serialize_tensor(tensor if shape else tensor.reshape(()))
+    import ctypes
+    print((header + ctypes.string_at(place, size)).hex())
+"""
+
+
+@pytest.mark.skipif("MC_ORIGINAL" not in os.environ, reason="MC_ORIGINAL names no package of the original")
+def test_the_original_reads_and_writes_the_same_bytes():
+    tensors = [filled(dtype, shape) for dtype in DTYPES for shape in SHAPES]
+    ours = [(module._serialize_tensor(each)[0] + raw(each)).hex() for each in tensors]
+    lines = ["pass", *(repr((str(each.dtype), tuple(each.shape), data)) for each, data in zip(tensors, ours))]
+    done = subprocess.run([sys.executable, "-B", "-c", ORIGINAL], input="\n".join(lines), env=dict(os.environ, PYTHONPATH=os.environ["MC_ORIGINAL"]),
+                          capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-4000:]
+    theirs = [line for line in done.stdout.splitlines() if line]
+    assert theirs == ours
+    assert all(same(module._deserialize_tensor(bytes.fromhex(data)), each) for data, each in zip(theirs, tensors))
+
+
+def test_any_order_of_imports():
+    for order in ("import torch, mooncake.store", "import mooncake.store, torch"):
+        code = order + "; print(mooncake.store._serialize_tensor(torch.zeros(2))[2])"
+        done = subprocess.run([sys.executable, "-B", "-c", code], env=dict(os.environ, PYTHONPATH=os.environ["MC_PYTHONPATH"]),
+                              capture_output=True, text=True, timeout=100)
+        assert done.stdout == "8\n", done.stderr
+
+
+def test_the_package_under_test():
+    assert pathlib.Path(module.__file__).resolve().parts[-3:] == ("python", "mooncake", "store.py")
