@@ -214,6 +214,8 @@ def torch_python():
 @pytest.mark.timeout(600)
 def test_with_torch(tmp_path):
     """torch_tensors.py in a Python that has torch; pytest itself is lent to it."""
+    if os.environ.get("MC_SANITIZER"):
+        pytest.skip("torch is not made for a sanitizer's runtime; the calls below it are tested under one by test_python_store.py")
     python = torch_python()
     if python is None:
         pytest.skip("no torch: MC_TORCH_PYTHON names a Python that has it (./dev test clients builds one)")
