@@ -10,7 +10,7 @@ torch is imported by the first call that needs it, never by this module.
 from mooncake import _store
 from mooncake._buffer_pool import BufferLease, BufferLeaseView, BufferPool
 from mooncake._store import *  # noqa: F403  (the extension has no __all__: its public names)
-from mooncake._store import __version__  # noqa: F401
+from mooncake._store import __version__, _get_pyclient_from_wrapper  # noqa: F401  # noqa: F401
 from mooncake._tensor import TensorCalls
 from mooncake._tensor import deserialize as _deserialize_tensor
 from mooncake._tensor import metadata_size as _tensor_metadata_size
