@@ -129,6 +129,7 @@ static int start_slice(struct mc_store *store, const struct mc_bytes *keys, size
     struct mc_link *link = NULL, *links = NULL;
     struct mc_session_hold *hold = malloc(sizeof(*hold));
     struct mc_hash hashes[MC_BATCH_MAX];
+    mc_assert(count > 0 && count <= MC_BATCH_MAX);
     for (size_t i = 0; i < count; i++)
         hashes[i] = mc_hash(keys[i].data, keys[i].length);
     int rc = hold == NULL ? MC_ERR_NO_MEMORY : 0;
