@@ -154,7 +154,7 @@ static const struct mc_option client_flags[] = {
     WORKS("protocol", TEXT, "tcp", "tcp, or rdma, which is tcp for now; same-host peers use shared memory by themselves"),
     NO_EFFECT("device_names", TEXT, "", "there is no rdma yet"),
     LATER("tenant_id", TEXT, "default", "whose keys these are; now all clients share one space of keys"),
-    LATER("port", INT, "50052", "for processes without a pool of their own (setup_dummy)", PORT_LIMITS),
+    WORKS("port", INT, "50052", "tells processes without a pool of their own (setup_dummy) which master to use; 0: the kernel chooses", PORT_LIMITS),
     NO_EFFECT("threads", INT, "1", "a thread for each connection, up to a limit", LIMITS(0, 65536)),
     LATER("enable_offload", BOOL, "false", "copies objects to a disk of this node"),
     LATER("start_offload_rpc_server", BOOL, "true", "serves what lies on that disk"),

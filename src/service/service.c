@@ -23,7 +23,7 @@
 #define ERROR_MAX 512
 #define BACKLOG 512
 
-enum { AT_REST, AT_HEALTH, LISTENERS };
+enum { AT_REST, AT_HEALTH, AT_DUMMY, LISTENERS };
 
 struct service {
     struct mc_service_config config;
@@ -148,6 +148,11 @@ static int bind_ports(struct service *service, char *error, size_t error_size)
             return fd;
         service->listeners[AT_REST] = fd;
     }
+    if (!config->has_rest) { /* several on one machine say the same */
+        service->listeners[AT_DUMMY] = mc_web_bind("0.0.0.0", &config->dummy_port, "port", reason, sizeof(reason));
+        if (service->listeners[AT_DUMMY] < 0)
+            mc_log(WARNING, "setup_dummy cannot ask here: %s", reason);
+    }
     if (!config->enable_client_http_server)
         return 0;
     /* Only a look from outside: a node that lends memory is worth more than its health page. */
@@ -164,7 +169,9 @@ static int open_ports(struct service *service, char *error, size_t error_size)
     for (int i = 0; i < LISTENERS; i++) {
         if (service->listeners[i] >= 0 && listen(service->listeners[i], BACKLOG) != 0) {
             snprintf(error, error_size, "cannot listen on port %u: %s",
-                     (unsigned)(i == AT_REST ? service->config.rest_port : service->config.client_http_port),
+                     (unsigned)(i == AT_REST     ? service->config.rest_port
+                                : i == AT_HEALTH ? service->config.client_http_port
+                                                 : service->config.dummy_port),
                      strerror(errno));
             return MC_ERR_RPC_FAIL;
         }
@@ -173,13 +180,29 @@ static int open_ports(struct service *service, char *error, size_t error_size)
         mc_log(INFO, "REST API started on port %u", (unsigned)service->config.rest_port);
     if (service->listeners[AT_HEALTH] >= 0)
         mc_log(INFO, "Client HTTP server started on port %u", (unsigned)service->config.client_http_port);
+    if (service->listeners[AT_DUMMY] >= 0)
+        mc_log(INFO, "setup_dummy is answered on port %u", (unsigned)service->config.dummy_port);
     mc_log(INFO, "Mooncake Store Service is running as %s", mc_store_hostname(service->rest.store));
     return 0;
 }
 
+/* One line to whoever comes, and nothing is read: which master this node uses. */
+static void tell_master(const struct service *service)
+{
+    char line[MC_SERVICE_TEXT_MAX + 32];
+    int length = snprintf(line, sizeof(line), "mooncake_client %s\n", service->config.master_server_address);
+    int fd = accept4(service->listeners[AT_DUMMY], NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0)
+        return;
+    /* A new connection has room for a line; who does not get it asks again. */
+    if (send(fd, line, (size_t)length, MSG_NOSIGNAL) != length)
+        mc_log(DEBUG, "setup_dummy: a connection was gone at once");
+    close(fd);
+}
+
 static void serve(struct service *service)
 {
-    static mc_web_handler *const handlers[LISTENERS] = {mc_rest_handle, mc_rest_handle_health};
+    static mc_web_handler *const handlers[AT_DUMMY] = {mc_rest_handle, mc_rest_handle_health};
     struct pollfd waited[LISTENERS + 1];
     bool has_mounts = service->config.has_rest;
     for (int i = 0; i < LISTENERS; i++)
@@ -190,7 +213,9 @@ static void serve(struct service *service)
             continue;
         if (waited[LISTENERS].revents != 0 && take_signal(service->signal_fd))
             return;
-        for (int i = 0; i < LISTENERS; i++)
+        if (waited[AT_DUMMY].revents != 0)
+            tell_master(service);
+        for (int i = 0; i < AT_DUMMY; i++)
             if (waited[i].revents != 0)
                 mc_web_accept(service->web, service->listeners[i], handlers[i], &service->rest);
         if (has_mounts)
@@ -263,7 +288,6 @@ static int run(struct service *service, char *error, size_t error_size)
     rc = open_ports(service, error, error_size);
     if (rc < 0)
         return rc;
-    /* Here a daemon for processes without a pool of their own (setup_dummy, config->dummy_port) would begin. */
     serve(service);
     for (int i = 0; i < LISTENERS; i++) { /* nobody new while those under way are answered */
         if (service->listeners[i] >= 0)
@@ -285,7 +309,9 @@ int mc_service_main(enum mc_service_command command, int argc, char **argv)
     const char *name = command == MC_SERVICE_REST ? "mc_store_rest_server" : "mooncake_client";
     if (service == NULL)
         return 1;
-    service->signal_fd = service->listeners[AT_REST] = service->listeners[AT_HEALTH] = -1;
+    service->signal_fd = -1;
+    for (int i = 0; i < LISTENERS; i++)
+        service->listeners[i] = -1;
     int rc = mc_service_config_load(command, argc, argv, &service->config, &text, error, sizeof(error));
     if (rc > 0) {
         bool is_written = fwrite(text.data, 1, text.length, stdout) == text.length && fflush(stdout) == 0;

@@ -1,6 +1,7 @@
 """The store service: every REST route with the codes of the original (observed on mooncake-transfer-engine-non-cuda 0.3.13.post1), its life, and
 strangers. Where ours differs on purpose the test says so."""
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -336,6 +337,32 @@ def test_mooncake_client(master):
     wait_until(lambda: set(segments(master)) != before, START_S)
     assert service.stop() == 0
     assert set(segments(master)) == before
+
+
+def test_setup_dummy_by_way_of_a_client(master):
+    """An engine's process without a pool of its own asks the node of its machine which master it uses."""
+    from mooncake.store import MooncakeDistributedStore
+    flags = (f"--master_server_address={master.address}", "--global_segment_size=64 MB", "--http_port=0", "--enable_http_server=false")
+    service = Service("--port=0", *flags, command=CLIENT, ports=())
+    service.spawn().wait(r"setup_dummy is answered on port (\d+)")
+    store = MooncakeDistributedStore()
+    assert store.setup_dummy(16 << 20, 16 << 20, f"127.0.0.1:{service.port}") == 0
+    wait_until(lambda: store.put("of an engine", b"v" * 100000) == 0, START_S)
+    assert store.get("of an engine") == b"v" * 100000
+    pointer = store.alloc_from_mem_pool(4096)
+    assert pointer != 0 and store.get_into("of an engine", pointer, 4096) == -600
+    # Connections that say or do nothing hinder nobody, and another node on the port says that it cannot.
+    with contextlib.ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(socket.create_connection(("127.0.0.1", service.port)))
+        other = MooncakeDistributedStore()
+        assert other.setup_dummy(0, 1 << 20, f"127.0.0.1:{service.port}") == 0
+        assert other.get("of an engine") == b"v" * 100000
+        assert other.close() == 0
+    second = Service(f"--port={service.port}", *flags, command=CLIENT, ports=())
+    second.spawn().wait(r"is running")
+    assert "setup_dummy cannot ask here" in second.log()
+    assert second.stop() == 0 and store.close() == 0 and service.stop() == 0
 
 
 def test_health_page_beside_the_rest_api(master):
