@@ -275,7 +275,8 @@ struct world_item {
 static void world_put_start(struct world *world, uint64_t connection, uint64_t id, const struct world_item *items,
                             uint32_t count, const struct world_wish *wish, struct world_grants *grants)
 {
-    struct mc_wire_put_start head = {.replica_count = wish->replica_count, .flags = wish->flags, .expected = wish->expected};
+    struct mc_wire_put_start head = {
+        .replica_count = wish->replica_count, .flags = wish->flags, .expected = wish->expected};
     size_t frame = world_begin(world, MC_MESSAGE_PUT_START, id), list, names = 0, avoided = 0;
     mc_wire_put_start_write(&world->frame, &head);
     list = mc_list_begin(&world->frame);
