@@ -174,6 +174,7 @@ class Cluster:
         """A scenario in its environment, not waited for."""
         env.setdefault("MC_MASTER", self.master.address)
         env.setdefault("MC_METRICS_PORT", str(self.master.metrics_port))
+        env.setdefault("MC_MASTER_PID", str(self.master.process.pid))
         if "LANE_PATH" in env:
             env["PYTHONPATH"] = os.pathsep.join([str(self.side.path), str(SCENARIOS), env.pop("LANE_PATH")])
         command = [environment_python(environment), "-u", str(SCENARIOS / script), *words]
