@@ -92,6 +92,7 @@ class Child:
                                         start_new_session=True)
         self.pid = self.process.pid
         self.rest = b""
+        self.pending = []  # steps that were read and not yet handed out
 
     def stderr(self):
         return pathlib.Path(self.stderr_file.name).read_text(errors="replace")
@@ -100,6 +101,8 @@ class Child:
         """JSON lines until the end of the output; other lines are the client's own and skipped."""
         end = time.monotonic() + seconds
         while True:
+            while self.pending:
+                yield self.pending.pop(0)
             ready, _, _ = select.select([self.process.stdout], [], [], max(end - time.monotonic(), 0))
             assert ready, f"no more output within {seconds} s: {self.stderr()[-6000:]}"
             block = os.read(self.process.stdout.fileno(), 1 << 16)
@@ -108,7 +111,15 @@ class Child:
             *whole, self.rest = (self.rest + block).split(b"\n")
             for line in whole:
                 if line.startswith(b'{"step"'):
-                    yield json.loads(line)
+                    self.pending.append(json.loads(line))
+
+    def ask(self, word, seconds=60):
+        """Says a word to a scenario that is led step by step; its step, without the name."""
+        self.say(word)
+        for step in self.lines(seconds):
+            assert step["step"] == word, f"{step} for {word}"
+            return {name: value for name, value in step.items() if name != "step"}
+        return {"error": f"ended: {self.stderr()[-2000:]}"}
 
     def say(self, word):
         self.process.stdin.write(word.encode() + b"\n")

@@ -1,0 +1,185 @@
+"""SGLang 0.5.23, HiCache's MooncakeStore: single objects, batches, multi-buffer pages, hybrid pools. argv: "write" or "read".
+
+The host pools are CPU tensors with the accessors that MooncakeStore calls, as in SGLang's own test of it.
+"""
+import os
+import sys
+
+from steps import MASTER, digest, fill, scenario, step
+
+os.environ.update(MOONCAKE_MASTER=MASTER, MOONCAKE_PROTOCOL="tcp", MOONCAKE_LOCAL_HOSTNAME="127.0.0.1", LOCAL_HOSTNAME="127.0.0.1",
+                  MOONCAKE_TE_META_DATA_SERVER="P2PHANDSHAKE", MOONCAKE_GLOBAL_SEGMENT_SIZE=str(64 << 20),
+                  MOONCAKE_MASTER_METRICS_PORT=os.environ["MC_METRICS_PORT"], MOONCAKE_CHECK_SERVER="true")
+
+import cpu_torchvision  # noqa: E402, F401
+import torch  # noqa: E402
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, PoolHitPolicy, PoolName, PoolTransfer  # noqa: E402
+from sglang.srt.mem_cache.storage.mooncake_store.mooncake_store import MooncakeStore  # noqa: E402
+
+PAGES = 6
+ELEMENTS = 512
+
+
+class Pool:
+    """`entries` buffers for each page of `page_size` tokens; `layers` > 1: each page lies in as many pieces, and is one object of many buffers."""
+
+    layout = "page_first"
+    page_size = 1
+
+    def __init__(self, entries=2, layers=1, pages=2 * PAGES, page_size=1):
+        self.page_size = page_size
+        self.entries, self.layers, self.pages = entries, layers, pages
+        self.kv_buffer = torch.zeros(layers, pages, entries, ELEMENTS, dtype=torch.float32)
+
+    def get_page_buffer_meta(self, indices):
+        pointers, sizes = [], []
+        for token in indices.tolist()[:: self.page_size]:
+            page = token // self.page_size
+            for entry in range(self.entries):
+                for layer in range(self.layers):
+                    pointers.append(self.kv_buffer[layer, page, entry].data_ptr())
+                    sizes.append(ELEMENTS * 4)
+        return pointers, sizes
+
+    def get_ksize_per_token(self):
+        return self.entries * self.layers * ELEMENTS * 4 // self.page_size
+
+    def page(self, number):
+        return self.kv_buffer[:, number].contiguous()
+
+    def fill(self, seed):
+        """The first half; the second is where pages are read to."""
+        self.kv_buffer[:, : self.pages // 2] = fill(torch.zeros_like(self.kv_buffer[:, : self.pages // 2]).contiguous(), seed)
+
+    def first(self):
+        return torch.arange(self.pages // 2 * self.page_size)
+
+    def second(self):
+        return torch.arange(self.pages // 2 * self.page_size, self.pages * self.page_size)
+
+    def digests(self):
+        return [digest(self.page(i)) for i in range(self.pages // 2, self.pages)]
+
+    def get_hybrid_pool_buffer(self):
+        return [self.kv_buffer]
+
+
+class MambaPool(Pool):
+    """A temporal state and two convolution states for each page, in tensors of their own."""
+
+    temporal_state_elem_size = ELEMENTS
+
+    def __init__(self):
+        super().__init__(entries=3)
+        self.conv_buffer = [object(), object()]
+
+
+class SwaPool(Pool):
+    v_buffer = True
+
+
+def made(**more):
+    given = dict(tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, is_mla_model=False, enable_storage_metrics=False,
+                 is_page_first_layout=True, model_name="lane/sglang")
+    return MooncakeStore(HiCacheStorageConfig(**{**given, **more}))
+
+
+def single(writing):
+    store, pool = made(), Pool(entries=2)
+    store.register_mem_pool_host(pool)
+    pool.fill(1)
+    here, there = pool.kv_buffer[0, 0, 0], pool.kv_buffer[0, PAGES, 0]
+    size = ELEMENTS * 4
+    if writing:
+        step("single: exists before")(lambda: store.exists("single"))
+        step("single: set")(lambda: store.set("single", target_location=here.data_ptr(), target_sizes=size))
+        step("single: set again")(lambda: store.set("single", target_location=there.data_ptr(), target_sizes=size))
+    step("single: exists")(lambda: store.exists("single"))
+    step("single: get")(lambda: [store.get("single", target_location=there.data_ptr(), target_sizes=size), digest(there) == digest(here)])
+    step("single: get of nothing")(lambda: store.get("nobody's", target_location=there.data_ptr(), target_sizes=size))
+    keys = [f"plain {i}" for i in range(4)]
+    if writing:
+        step("plain: batch set")(lambda: store.batch_set(keys, None, [pool.kv_buffer[0, i, 0].data_ptr() for i in range(4)], [size] * 4))
+        step("plain: batch set again")(lambda: store.batch_set(keys, None, [pool.kv_buffer[0, i, 0].data_ptr() for i in range(4)], [size] * 4))
+    step("plain: batch get")(lambda: store.batch_get(keys, [pool.kv_buffer[0, PAGES + i, 0].data_ptr() for i in range(4)], [size] * 4))
+    step("plain: bytes")(lambda: [digest(pool.kv_buffer[0, PAGES + i, 0]) == digest(pool.kv_buffer[0, i, 0]) for i in range(4)])
+
+
+def batch(name, writing, pool, **more):
+    """Pages by the v1 interface."""
+    store = made(**more)
+    store.register_mem_pool_host(pool)
+    pool.fill(len(name))
+    keys = [f"{name}{i:04x}" for i in range(PAGES)]
+    if writing:
+        step(f"{name}: exist before")(lambda: store.batch_exists(keys))
+        step(f"{name}: set half")(lambda: store.batch_set_v1(keys[:3], pool.first()[: 3 * pool.page_size]))
+        step(f"{name}: exist half")(lambda: store.batch_exists(keys))
+        step(f"{name}: set all")(lambda: store.batch_set_v1(keys, pool.first()))
+    step(f"{name}: exist")(lambda: store.batch_exists(keys + ["beyond"]))
+    step(f"{name}: get")(lambda: store.batch_get_v1(keys, pool.second()))
+    step(f"{name}: bytes")(lambda: pool.digests())
+    step(f"{name}: bytes are those set")(lambda: pool.digests() == [digest(pool.page(i)) for i in range(PAGES)])
+    step(f"{name}: get with a miss")(lambda: store.batch_get_v1([keys[1], "nobody's"], pool.second()[: 2 * pool.page_size]))
+    return store
+
+
+def hybrid(name, writing, main_pool, pools, **more):
+    """Side pools by the v2 interface: all of an operation are one call of the store."""
+    store = made(**more)
+    store.register_mem_pool_host(main_pool)
+    main_pool.fill(90)
+    keys = [f"{name}{i:04x}" for i in range(PAGES)]
+    for seed, (pool_name, pool) in enumerate(pools.items()):
+        pool.fill(100 + seed)
+        store.register_mem_host_pool_v2(pool, pool_name)
+    if writing:
+        step(f"{name}: set pages")(lambda: store.batch_set_v1(keys, main_pool.first()))
+
+    def transfers(half):
+        return [PoolTransfer(name=pool_name, host_indices=getattr(pool, half)(), keys=keys) for pool_name, pool in pools.items()]
+
+    def by_name(results):
+        return {str(pool_name.value): done for pool_name, done in results.items()}
+
+    if writing:
+        step(f"{name}: exist before")(lambda: exists(store, keys, transfers("first")))
+        step(f"{name}: set side pools")(lambda: by_name(store.batch_set_v2(transfers("first"))))
+        step(f"{name}: set side pools again")(lambda: by_name(store.batch_set_v2(transfers("first"))))
+    step(f"{name}: exist")(lambda: exists(store, keys, transfers("first")))
+    step(f"{name}: get side pools")(lambda: by_name(store.batch_get_v2(transfers("second"))))
+    step(f"{name}: bytes")(lambda: {pool_name.value: pool.digests() for pool_name, pool in pools.items()})
+    step(f"{name}: bytes are those set")(lambda: [pool.digests() == [digest(pool.page(i)) for i in range(PAGES)] for pool in pools.values()])
+
+
+def exists(store, keys, transfers):
+    import dataclasses
+
+    for transfer in transfers:
+        transfer.hit_policy = PoolHitPolicy.ALL_PAGES
+    return [str(value) for value in dataclasses.astuple(store.batch_exists_v2(keys, transfers))]
+
+
+def main():
+    writing = sys.argv[1] == "write"
+    single(writing)
+    batch("mha", writing, Pool(entries=2))
+    batch("mla", writing, Pool(entries=1), is_mla_model=True, tp_rank=3, tp_size=8)
+    batch("rank", writing, Pool(entries=2, page_size=4), tp_rank=1, tp_size=4)
+    batch("multi", writing, Pool(entries=1, layers=5), is_mla_model=True)
+    batch("groups", writing, Pool(entries=2), extra_config={
+        "master_server_address": MASTER, "local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "protocol": "tcp", "global_segment_size": 64 << 20,
+        "enable_group_semantics": True, "extra_backend_tag": "tag"})
+    batch("groups of multi", writing, Pool(entries=1, layers=3), is_mla_model=True, extra_config={
+        "master_server_address": MASTER, "local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "protocol": "tcp", "global_segment_size": 0,
+        "enable_group_semantics": True})
+    hybrid("hybrid", writing, Pool(entries=2), {PoolName.MAMBA: MambaPool(), PoolName.SWA: SwaPool(entries=2)})
+    hybrid("hybrid mla", writing, Pool(entries=1), {PoolName.INDEXER: Pool(entries=1), PoolName.DEEPSEEK_V4_C4: Pool(entries=1, layers=4)},
+           is_mla_model=True)
+    step("end")(lambda: True)
+    sys.stdin.readline()
+
+
+if __name__ == "__main__":
+    with scenario():
+        main()

@@ -1,0 +1,62 @@
+"""SGLang 0.5.23, unmodified: HiCache's MooncakeStore, and the engine of prefill/decode disaggregation."""
+LANE = "sglang"
+PAGES = 6
+
+
+def until(child, name):
+    """Its steps up to the one of that name."""
+    steps = {}
+    for step in child.lines(180):
+        steps[step.pop("step")] = step
+        if name in steps:
+            return steps
+    return {**steps, name: {"error": f"ended: {child.stderr()[-1500:]}"}}
+
+
+def test_hicache_store(compare):
+    """One process sets, another gets, both at once on the cluster."""
+
+    def play(cluster):
+        steps = {}
+        for what in "write", "read":
+            child = cluster.start("sglang_hicache.py", LANE, what)
+            steps.update({f"{what}: {name}": step for name, step in until(child, "end").items()})
+        return steps
+
+    steps = compare("SGLang HiCache", play)
+    assert steps["write: single: exists before"] is False and steps["write: single: set"] is True
+    for who in "write", "read":
+        assert steps[f"{who}: single: get"] == [True, True] and steps[f"{who}: single: get of nothing"] is False
+        assert steps[f"{who}: plain: bytes"] == [True] * 4
+        for name in "mha", "mla", "rank", "multi", "groups", "groups of multi":
+            assert steps[f"{who}: {name}: exist"] == PAGES and steps[f"{who}: {name}: get"] == [True] * PAGES, name
+            assert steps[f"{who}: {name}: bytes are those set"] is True, name
+            assert steps[f"{who}: {name}: get with a miss"] == [True, False], name
+        for name in "hybrid", "hybrid mla":
+            assert all(all(pages) for pages in steps[f"{who}: {name}: get side pools"].values()), name
+            assert steps[f"{who}: {name}: bytes are those set"] == [True, True], name
+            assert steps[f"{who}: {name}: exist"][0] == str(PAGES), name
+    for name in "mha", "mla", "rank", "multi", "groups", "groups of multi":
+        assert steps[f"write: {name}: exist before"] == 0 and steps[f"write: {name}: exist half"] == 3
+    assert steps["write: hybrid: exist before"][0] == "0", "pages without their side pools are no prefix"
+
+
+def test_transfer_engine(compare):
+    def play(cluster):
+        decode = cluster.start("sglang_engine.py", LANE, "decode")
+        steps = until(decode, "decode: where")
+        where = steps["decode: where"]
+        if "error" in where:
+            return steps
+        steps.update(cluster.run("sglang_engine.py", LANE, "prefill", where["session"], str(where["address"])))
+        steps["bytes"] = decode.ask("bytes")
+        steps["deregister"] = decode.ask("deregister")
+        decode.say("end")
+        return steps
+
+    steps = compare("SGLang MooncakeTransferEngine", play, node_bytes=0)
+    assert steps["prefill: probe"] == 0 and steps["prefill: probe of nobody"] is True
+    assert steps["prefill: write one"] == steps["prefill: write batch"] == 0 and steps["prefill: write by eight threads"] == [0]
+    assert steps["bytes"][0] is True
+    assert steps["prefill: write to nobody"] is True and steps["prefill: write beyond"] is True
+    assert steps["prefill: deregister"] == [None, True] and steps["deregister"] == 0
