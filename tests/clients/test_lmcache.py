@@ -79,7 +79,8 @@ def test_transfer_channel(compare):
         server.say("end")
         return {**steps, **{f"reader: {name}": step for name, step in reader.items()}}
 
-    steps = compare("LMCache 0.5.6 channel mooncake_te", play, node_bytes=0)
+    early = "sometimes: the original says that a batch is done when its first entry is"
+    steps = compare("LMCache 0.5.6 channel mooncake_te", play, {"reader: bytes of many": early, "reader: bytes of all": early}, node_bytes=0)
     assert steps["reader: read one"] == [True] and steps["reader: bytes of one"] is True
     assert steps["reader: read many"] == [True] * 5 and steps["reader: bytes of many"] == [True] * 5
     assert steps["reader: read all in pages"] is True and steps["reader: bytes of all"] is True

@@ -3,6 +3,8 @@ import contextlib
 import json
 import tempfile
 
+from sides import free_port
+
 LANE = "vllm"
 SET_UP_S = 180
 TOKENS = 6 * 16
@@ -50,7 +52,6 @@ def test_store_worker(compare):
                 steps["other instance: set up"] = more["rank 0: set up"]
                 for word in ("lookup", "load"):
                     steps[f"other instance: {word}"] = second.ask(word) if not failed(more) else {"error": "not set up"}
-            # A young master of ours refuses removals for its first seconds, so the reset waits.
             steps["reset"] = first.ask("reset")
             steps["lookup after reset"] = first.ask("lookup")
             steps["close"] = first.ask("close")
@@ -85,3 +86,31 @@ def test_two_tensor_parallel_ranks(compare):
     assert steps["lookup when both have"] == [TOKENS, 3 * 16, 0] and steps["lookup over zmq by rank 1"] == TOKENS
     assert steps["rank 0: load"][:3] == steps["rank 1: load"][:3] == [True, [], True]
     assert steps["rank 0: load"][3] != steps["rank 1: load"][3], "each rank has its own heads"
+
+
+def test_p2p_producer_consumer_and_both(compare):
+    """kv_producer -> kv_consumer, kv_producer -> kv_both, kv_both -> kv_consumer, each through the producer's bootstrap server."""
+
+    def play(cluster):
+        roles = {"kv_producer": str(free_port()), "kv_both": str(free_port()), "kv_consumer": str(free_port())}
+        children = {role: cluster.start("vllm_p2p.py", LANE, role, f"engine-{role}", port, VLLM_LOGGING_LEVEL="WARNING") for role, port in roles.items()}
+        steps = {}
+        for role, child in children.items():
+            steps[f"{role}: set up"] = {"error": f"ended: {child.stderr()[-1500:]}"}
+            for step in child.lines(SET_UP_S):
+                steps[f"{role}: set up"] = {name: value for name, value in step.items() if name != "step"}
+                break
+        if failed(steps):
+            return steps
+        for number, (source, target) in enumerate((("kv_producer", "kv_consumer"), ("kv_producer", "kv_both"), ("kv_both", "kv_consumer")), 1):
+            way = f"{source} to {target}"
+            steps[f"{way}: prefilled"] = children[source].ask(f"send {number}")
+            steps[f"{way}: loaded"] = children[target].ask(f"load {number} engine-{source} {roles[source]}")
+            steps[f"{way}: sent"] = children[source].ask(f"sent {number}")
+        return steps
+
+    steps = compare("vLLM MooncakeConnector", play, node_bytes=0)
+    for way in "kv_producer to kv_consumer", "kv_producer to kv_both", "kv_both to kv_consumer":
+        came, errors, got = steps[f"{way}: loaded"]
+        assert came and not errors and steps[f"{way}: sent"] is True
+        assert got == steps[f"{way}: prefilled"], "block for block the bytes that were prefilled"

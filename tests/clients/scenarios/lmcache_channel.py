@@ -12,7 +12,7 @@ from steps import digest, fill, pattern, scenario, step
 
 SIZE = 8 << 20
 # (offset there, offset here, bytes): unaligned, large, and two that touch.
-READS = [(0, 4096, 4096), (1 << 20, 1 << 20, 3 << 20), (12345, 7, 54321), (5 << 20, 5 << 20, 4096), ((5 << 20) + 4096, (5 << 20) + 4096, 1)]
+READS = [(0, 4096, 4096), (1 << 20, 1 << 20, 3 << 20), (12345, 100003, 54321), (5 << 20, 5 << 20, 4096), ((5 << 20) + 4096, (5 << 20) + 4096, 1)]
 
 
 def main():

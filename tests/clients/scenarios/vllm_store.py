@@ -74,10 +74,11 @@ class Lane:
         shape = next(iter(self.caches.values()))[0]
         return fill(torch.zeros_like(shape), seed * 100000 + self.rank * 10000 + layer * 100 + block)
 
-    def save(self, request="r1", job=1, blocks=range(REQUEST_BLOCKS)):
+    # Block 0 is vLLM's null block and never saved.
+    def save(self, request="r1", job=1, blocks=range(1, REQUEST_BLOCKS + 1)):
         for layer, cache in enumerate(self.caches.values()):
-            for block in blocks:
-                cache[block] = self.want(layer, block)
+            for i, block in enumerate(blocks):
+                cache[block] = self.want(layer, i)
         meta = MooncakeStoreConnectorMetadata({request}, set())
         meta.add_request(ReqMeta(req_id=request, token_len_chunk=len(blocks) * BLOCK, block_ids=(list(blocks),), block_hashes=self.hashes()[: len(blocks)],
                                  can_save=True, store_job_id=job))
@@ -129,7 +130,7 @@ class Lane:
         if word == "save":
             return self.save()
         if word == "save a part":
-            return self.save("part", 2, range(2))
+            return self.save("part", 2, range(1, 3))
         if word == "lookup":
             return self.lookup()
         if word == "lookup over zmq":
