@@ -1,4 +1,6 @@
 """SGLang 0.5.23, unmodified: HiCache's MooncakeStore, and the engine of prefill/decode disaggregation."""
+from sides import free_port
+
 LANE = "sglang"
 PAGES = 6
 
@@ -60,3 +62,28 @@ def test_transfer_engine(compare):
     assert steps["bytes"][0] is True
     assert steps["prefill: write to nobody"] is True and steps["prefill: write beyond"] is True
     assert steps["prefill: deregister"] == [None, True] and steps["deregister"] == 0
+
+
+def test_sender_and_receiver(compare):
+    """A prefill and a decode manager with the bootstrap server: pages of all layers and the auxiliary row, in two chunks, twice."""
+
+    def play(cluster):
+        port = str(free_port())
+        prefill = cluster.start("sglang_pair.py", LANE, "prefill", port)
+        steps = {f"prefill: {name}": step for name, step in until(prefill, "set up").items()}
+        decode = cluster.start("sglang_pair.py", LANE, "decode", port)
+        steps.update({f"decode: {name}": step for name, step in until(decode, "set up").items()})
+        for room in 7, 8:
+            if any("error" in step for step in steps.values()):
+                return steps
+            prefill.say(f"send {room}")
+            steps[f"receive {room}"] = decode.ask(f"receive {room}")
+            steps.update(until(prefill, f"send {room}"))
+        return steps
+
+    steps = compare("SGLang sender and receiver", play, node_bytes=0)
+    success, waiting = 4, 2
+    for room in 7, 8:
+        known, state, pages, aux = steps[f"receive {room}"]
+        assert known is True and state == success
+        assert steps[f"send {room}"] == [waiting, success, pages, aux]

@@ -5,7 +5,7 @@ The host pools are CPU tensors with the accessors that MooncakeStore calls, as i
 import os
 import sys
 
-from steps import MASTER, digest, fill, scenario, step
+from steps import MASTER, digest, fill, say, scenario, step
 
 os.environ.update(MOONCAKE_MASTER=MASTER, MOONCAKE_PROTOCOL="tcp", MOONCAKE_LOCAL_HOSTNAME="127.0.0.1", LOCAL_HOSTNAME="127.0.0.1",
                   MOONCAKE_TE_META_DATA_SERVER="P2PHANDSHAKE", MOONCAKE_GLOBAL_SEGMENT_SIZE=str(64 << 20),
@@ -103,6 +103,7 @@ def single(writing):
         step("plain: batch set again")(lambda: store.batch_set(keys, None, [pool.kv_buffer[0, i, 0].data_ptr() for i in range(4)], [size] * 4))
     step("plain: batch get")(lambda: store.batch_get(keys, [pool.kv_buffer[0, PAGES + i, 0].data_ptr() for i in range(4)], [size] * 4))
     step("plain: bytes")(lambda: [digest(pool.kv_buffer[0, PAGES + i, 0]) == digest(pool.kv_buffer[0, i, 0]) for i in range(4)])
+    return store
 
 
 def batch(name, writing, pool, **more):
@@ -150,6 +151,7 @@ def hybrid(name, writing, main_pool, pools, **more):
     step(f"{name}: get side pools")(lambda: by_name(store.batch_get_v2(transfers("second"))))
     step(f"{name}: bytes")(lambda: {pool_name.value: pool.digests() for pool_name, pool in pools.items()})
     step(f"{name}: bytes are those set")(lambda: [pool.digests() == [digest(pool.page(i)) for i in range(PAGES)] for pool in pools.values()])
+    return store
 
 
 def exists(store, keys, transfers):
@@ -160,23 +162,46 @@ def exists(store, keys, transfers):
     return [str(value) for value in dataclasses.astuple(store.batch_exists_v2(keys, transfers))]
 
 
+def in_a_child(part, *words, **more):
+    """One store for each process, as one server has: the original cannot have two. It lives, with its segment, until this process ends."""
+    ready, tell = os.pipe()
+    stay, leave = os.pipe()
+    if os.fork() == 0:
+        os.close(ready)
+        os.close(leave)
+        try:
+            store = part(*words, **more)
+        except Exception as error:
+            say(step=f"{words[0]}", error=f"{type(error).__name__}: {error}"[:500])
+            os._exit(1)
+        os.write(tell, b"1")
+        os.read(stay, 1)
+        del store
+        os._exit(0)
+    os.close(tell)
+    os.close(stay)
+    os.read(ready, 1)
+    os.close(ready)
+    return leave
+
+
 def main():
     writing = sys.argv[1] == "write"
-    single(writing)
-    batch("mha", writing, Pool(entries=2))
-    batch("mla", writing, Pool(entries=1), is_mla_model=True, tp_rank=3, tp_size=8)
-    batch("rank", writing, Pool(entries=2, page_size=4), tp_rank=1, tp_size=4)
-    batch("multi", writing, Pool(entries=1, layers=5), is_mla_model=True)
-    batch("groups", writing, Pool(entries=2), extra_config={
-        "master_server_address": MASTER, "local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "protocol": "tcp", "global_segment_size": 64 << 20,
-        "enable_group_semantics": True, "extra_backend_tag": "tag"})
-    batch("groups of multi", writing, Pool(entries=1, layers=3), is_mla_model=True, extra_config={
-        "master_server_address": MASTER, "local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "protocol": "tcp", "global_segment_size": 0,
-        "enable_group_semantics": True})
-    hybrid("hybrid", writing, Pool(entries=2), {PoolName.MAMBA: MambaPool(), PoolName.SWA: SwaPool(entries=2)})
-    hybrid("hybrid mla", writing, Pool(entries=1), {PoolName.INDEXER: Pool(entries=1), PoolName.DEEPSEEK_V4_C4: Pool(entries=1, layers=4)},
-           is_mla_model=True)
-    step("end")(lambda: True)
+    by_config = {"master_server_address": MASTER, "local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "protocol": "tcp",
+                 "global_segment_size": 64 << 20, "enable_group_semantics": True}
+    alive = [
+        in_a_child(single, writing),
+        in_a_child(batch, "mha", writing, Pool(entries=2)),
+        in_a_child(batch, "mla", writing, Pool(entries=1), is_mla_model=True, tp_rank=3, tp_size=4),
+        in_a_child(batch, "rank", writing, Pool(entries=2, page_size=4), tp_rank=1, tp_size=4),
+        in_a_child(batch, "multi", writing, Pool(entries=1, layers=5), is_mla_model=True),
+        in_a_child(batch, "groups", writing, Pool(entries=2), extra_config={**by_config, "extra_backend_tag": "tag"}),
+        in_a_child(batch, "groups of multi", writing, Pool(entries=1, layers=3), is_mla_model=True, extra_config={**by_config, "global_segment_size": 0}),
+        in_a_child(hybrid, "hybrid", writing, Pool(entries=2), {PoolName.MAMBA: MambaPool(), PoolName.SWA: SwaPool(entries=2)}),
+        in_a_child(hybrid, "hybrid mla", writing, Pool(entries=1), {PoolName.INDEXER: Pool(entries=1), PoolName.DEEPSEEK_V4_C4: Pool(entries=1, layers=4)},
+                   is_mla_model=True),
+    ]
+    step("end")(lambda: len(alive))
     sys.stdin.readline()
 
 
