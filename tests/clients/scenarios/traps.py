@@ -134,7 +134,10 @@ def many_threads(store):
             source = ctypes.create_string_buffer(value, SIZE)
             key = f"thread {number} {turn}"
             put = store.batch_put_from([key], [ctypes.addressof(source)], [SIZE])
-            got = store.batch_get_into([key], [ctypes.addressof(target)], [SIZE])
+            # A cache may miss while a starved machine lets a path time out; it may not deliver other bytes.
+            end = time.monotonic() + 5
+            while (got := store.batch_get_into([key], [ctypes.addressof(target)], [SIZE])) == [-704] and time.monotonic() < end:
+                time.sleep(0.01)
             if put != [0] or got != [SIZE] or target.raw != value:
                 wrong.append([key, put, got])
 
