@@ -1,7 +1,10 @@
-"""The roles of the document for SGLang on Kubernetes, each in a network namespace of its own, with the document's commands, environment and ports; only the
-sizes are smaller. The stores begin before the master, as pods may. Prints what went well; exits 0, 1, or 77 where namespaces are not allowed."""
+"""The roles of the document for SGLang on Kubernetes, each in a network namespace of its own, with the document's commands, environment and ports
+(all from ../system/documents.py); only the sizes are smaller, and SGLang is a stand-in under its name. The stores begin before the master, as pods
+may. Prints what went well; exits 0, 1, or 77 where namespaces are not allowed."""
+import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -12,27 +15,24 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 for folder in (HERE, HERE.parent / "system"):
     sys.path.insert(0, str(folder))
+import stand_ins  # noqa: E402
 from cluster import request, wait_until  # noqa: E402
+from documents import text  # noqa: E402
 from network import Network, call, unshare  # noqa: E402
 
 CLONE_NEWNS = 0x20000
 SERVICE = "s-sglang-demo-mooncake-master"
-MASTER_COMMAND = ("mooncake_master --rpc_address $POD_IP --rpc_port 50051 --http_metadata_server_host $POD_IP --http_metadata_server_port 8080 "
-                  "--metrics_port 9003")
-STORE_COMMAND = "python -m mooncake.mooncake_store_service --port 8080"
-ENGINE_ENVIRONMENT = {"MOONCAKE_MASTER": f"{SERVICE}:50051", "MOONCAKE_TE_META_DATA_SERVER": f"http://{SERVICE}:8080/metadata",
-                      "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0", "MOONCAKE_LOCAL_BUFFER_SIZE": "4194304", "MOONCAKE_PROTOCOL": "tcp", "MOONCAKE_DEVICE": ""}
-STORE_ENVIRONMENT = {**ENGINE_ENVIRONMENT, "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0.0625gb"}
-ENGINE = """
-from mooncake.mooncake_config import MooncakeConfig
-from mooncake.store import MooncakeDistributedStore
-config = MooncakeConfig.load_from_env()
-store = MooncakeDistributedStore()
-assert store.setup(config.local_hostname, config.metadata_server, config.global_segment_size, config.local_buffer_size, config.protocol,
-                   config.device_name, config.master_server_address, None) == 0
-value = bytes(range(256)) * 4096
-assert store.put("engine", value) == 0 and store.get("engine") == value and store.is_exist("engine") == 1
-"""
+MODEL = "/models/Qwen3-32B"
+
+
+def variables(*blocks):
+    """A container's `env:` as Kubernetes reads it."""
+    return dict(re.findall(r'- name: (\w+)\nvalue: "(.*)"', "\n".join(text(block) for block in blocks)))
+
+
+def expanded(command, address):
+    """What the kubelet does to a command before a shell sees it; the fold of YAML's double-quoted text before that."""
+    return command.replace("\\\n", "").replace("$(POD_IP)", address)
 
 
 def name_the_service(address, folder):
@@ -44,12 +44,11 @@ def name_the_service(address, folder):
     call("mount", "--bind", hosts, "/etc/hosts")
 
 
-def pod(host, command, log, environment):
-    build, packages = os.environ["MC_BUILD"], os.environ["MC_PYTHONPATH"]
-    path = f"{build}:{pathlib.Path(sys.executable).parent}:/usr/bin:/bin"
+def pod(host, command, log, environment, packages=""):
+    path = f"{os.environ['MC_BUILD']}:{pathlib.Path(sys.executable).parent}:/usr/bin:/bin"
     with open(log, "ab") as out:
-        return host.popen(["sh", "-c", "exec " + command], env={"PATH": path, "PYTHONPATH": packages, "POD_IP": host.address, **environment},
-                          stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        return host.popen(["sh", "-c", "exec " + expanded(command, host.address)], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                          env={"PATH": path, "PYTHONPATH": f"{packages}:{os.environ['MC_PYTHONPATH']}", "POD_IP": host.address, **environment})
 
 
 def is_ready(address):
@@ -64,16 +63,44 @@ def segments(master):
     return request(9003, "GET", "/get_all_segments", host=master.address)[1].decode().split()
 
 
+def logs(path):
+    """The line by which the document finds the stores in the master's log; here 192 MiB of them and one key."""
+    shape = re.escape(text("kubernetes-rbg:243"))
+    for old, new in ((r"30\.00\ GB", r"192\.00 MB"), (r"0\ B\ /", r"[\d.]+ K?B /"), ("Keys:\\ 0", "Keys: 1")):
+        assert old in shape, (old, shape)
+        shape = shape.replace(old, new)
+    wait_until(lambda: re.search(shape, pathlib.Path(path).read_text()), 30, shape)
+    print("the master's log tells of all three")
+
+
+def serve(engine, folder):
+    """The role sglang-backend, and the document's curl, which comes by a forwarded port: from the same host."""
+    packages = stand_ins.install(pathlib.Path(folder))["python_path"][0]
+    backend = pod(engine, text("kubernetes-rbg:177"), f"{folder}/sglang.log", variables("kubernetes-rbg:160", "kubernetes-rbg:166"), packages)
+    wait_until(lambda: "engine serves on port 8000" in pathlib.Path(f"{folder}/sglang.log").read_text(), 30, "the engine")
+    for turn in range(2):
+        answer = json.loads(engine.run(["sh", "-c", text("kubernetes-rbg:249").replace("curl ", "curl -s ", 1)]).stdout)
+        tokens = answer["usage"]
+        assert answer["model"] == MODEL and tokens["completion_tokens"] == 30
+        assert tokens["prompt_tokens_details"]["cached_tokens"] == (tokens["prompt_tokens"] // 4 * 4 if turn else 0), answer
+    backend.send_signal(signal.SIGTERM)
+    assert backend.wait(timeout=20) == 0
+    print("the second turn comes from the stores")
+
+
 def play(network, folder):
     master = network.host("master")
     name_the_service(master.address, folder)
     stores = [network.host(f"store{i}") for i in range(3)]
     engine = network.host("engine")
-    running = [pod(store, STORE_COMMAND, f"{folder}/{store.name}.log", STORE_ENVIRONMENT) for store in stores]
+    lends = variables("kubernetes-rbg:108", "kubernetes-rbg:116")
+    assert lends.pop("MOONCAKE_GLOBAL_SEGMENT_SIZE") == "50gb" and len(lends) == 5
+    running = [pod(store, text("kubernetes-rbg:125"), f"{folder}/{store.name}.log", {**lends, "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0.0625gb"}) for store in stores]
     time.sleep(2)
     assert not any(is_ready(store.address) for store in stores), "ready without a master"
     assert all(process.poll() is None for process in running), "a store did not wait for its master"
-    pod(master, MASTER_COMMAND, f"{folder}/master.log", {})
+    assert "status.podIP" in text("kubernetes-rbg:81")  # what POD_IP is; see pod()
+    pod(master, text("kubernetes-rbg:88"), f"{folder}/master.log", {})
     wait_until(lambda: is_ready(master.address), 20, "the master's readiness")
     for store in stores:
         wait_until(lambda: is_ready(store.address), 20, f"readiness of {store.name}")
@@ -85,9 +112,9 @@ def play(network, folder):
     for store in stores:
         assert request(8080, "GET", "/api/get/k", host=store.address) == (200, b"v")
     assert request(8080, "PUT", "/metadata?key=a", b"1", host=master.address)[0] == 200  # served without enable_http_metadata_server
-    done = pod(engine, f"python -c '{ENGINE}'", f"{folder}/engine.log", ENGINE_ENVIRONMENT).wait(timeout=60)
-    assert done == 0, pathlib.Path(f"{folder}/engine.log").read_text()
     print("objects cross the hosts")
+    logs(f"{folder}/master.log")
+    serve(engine, folder)
     running[0].send_signal(signal.SIGTERM)
     assert running[0].wait(timeout=20) == 0
     assert len(segments(master)) == 2

@@ -148,3 +148,54 @@ def test_messages():
     codes = re.findall(r"^    X\(([A-Z_]+), -\d+", document("include/mooncake.h"), re.M)
     strange = {word for word in words if "_" in word} - set(messages) - set(codes) - {"SCM_RIGHTS"}
     assert strange == set()
+
+
+def pages():
+    """Every page of ours, by its path; what lies in .cache is not."""
+    found = {path: path.read_text() for path in SOURCE.rglob("*.md") if not any(part.startswith(".") for part in path.relative_to(SOURCE).parts[:-1])}
+    assert SOURCE / "README.md" in found and SOURCE / "docs" / "commands.md" in found
+    return found
+
+
+def anchors(text):
+    """Of the headings, as GitHub names them."""
+    heads = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_links():
+    for path, text in pages().items():
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)):
+            if re.match(r"https?://", target):
+                continue
+            name, _, anchor = target.partition("#")
+            other = (path.parent / name).resolve() if name else path
+            assert other.exists(), f"{path}: {target}"
+            assert not anchor or anchor in anchors(other.read_text()), f"{path}: {target}"
+
+
+def test_commands_that_are_named():
+    """A native command begins a line of a block, or what stands in backticks; each is built."""
+    for path, text in pages().items():
+        spoken = re.findall(r"(?:^|`)(mooncake_(?:master|client|bench|proxy|http\w*|store_\w+)|mc_store\w*|transfer_engine_\w+)(?= -| --|`|$)", text, re.M)
+        for name in spoken:
+            assert (BUILD / name).exists(), f"{path}: {name}"
+
+
+def test_commands_of_dev():
+    """`./dev test LANE PATTERN` and `./dev bench WORK` name what is there, and the pattern matches a test."""
+    dev = document("dev")
+    lanes = set(re.findall(r"^test_(\w+)\(\)", dev, re.M))
+    works = {re.sub(r"^bench_|\.\w+$", "", path.name) for path in (SOURCE / "bench").iterdir() if path.suffix in (".py", ".c")}
+    tests = {"unit": " ".join(path.stem for path in (SOURCE / "tests" / "unit").glob("test_*.c")),
+             **{lane: " ".join(f"{path.stem} " + " ".join(re.findall(r"^def (test_\w+)", path.read_text(), re.M))
+                               for path in (SOURCE / "tests" / lane).glob("test_*.py")) for lane in ("system", "faults")},
+             "clients": re.search(r"^clients=\((.*)\)$", dev, re.M).group(1)}
+    for path, text in pages().items():
+        for command, word, pattern in re.findall(r"\./dev (\w+)(?: ([\w]+))?(?: ([\w]+))?", text):
+            assert re.search(rf"^(command_)?{command}\(\)", dev, re.M), f"{path}: ./dev {command}"
+            if command == "test" and word:
+                assert word in lanes | {"all"}, f"{path}: ./dev test {word}"
+                assert not pattern or pattern in lanes or pattern in tests[word], f"{path}: ./dev test {word} {pattern}"
+            if command == "bench" and word:
+                assert word in works, f"{path}: ./dev bench {word}"

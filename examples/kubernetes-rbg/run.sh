@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The pods of cluster.yaml as processes of one machine: commands and environment are read from the manifest, only ports, sizes and the master's name are other ones.
+# The stores begin before the master, as pods may.
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+# role NAME: that role's part of the manifest.
+role() { awk -v "name=    - name: $1" '/^    - name: |^---/ { inside = ($0 == name) } inside' cluster.yaml; }
+
+# environment NAME: its variables, as env(1) takes them.
+environment() {
+    role "$1" | awk '/- name: MOONCAKE_/ { name = $3 } name && /value: / { gsub(/"/, "", $2); print name "=" $2; name = "" }' |
+        sed 's/s-sglang-demo-mooncake-master/127.0.0.1/; s/=48gb/=64mb/'
+}
+
+# command NAME PORT: its command in a pod whose address is 127.0.0.1, on another port than the other pods of this machine.
+command_of() {
+    role "$1" | sed -n '/initContainers: &install/,/volumeMounts:/d; s/^ *command: \["sh", "-c", "exec \(.*\)"\]$/\1/p' |
+        sed "s/\$(POD_IP)/127.0.0.1/g; s,/mooncake/bin/,,; s/^python /python3 /; s/--port [0-9]*/--port $2/"
+}
+
+pod() { # LOG WORDS ROLE PORT
+    local variables words
+    mapfile -t variables < <(environment "$3")
+    read -ra words <<<"$(command_of "$3" "$4")"
+    start "$1" "$2" env ${variables[@]+"${variables[@]}"} "${words[@]}"
+}
+
+for i in 1 2 3; do pod "store$i" "" mooncake-store $((8080 + i)); done
+pod master "HTTP metadata server started" mooncake-master 0
+for i in 1 2 3; do
+    for _ in $(seq 300); do curl -sf -o "$work/health" "http://127.0.0.1:$((8080 + i))/health" && break || sleep 0.2; done
+    echo "store$i: $(cat "$work/health")"
+done
+# In a pod with a GPU this is: python -m sglang.launch_server ... --enable-hierarchical-cache --hicache-storage-backend mooncake
+mapfile -t variables < <(environment sglang-backend)
+start engine "engine serves" env "${variables[@]}" python3 "$examples/engine.py" --port 8000
+
+prompt="Explain why Roger Federer is one of the greatest."
+ask_until 8000 "$prompt" 48
+curl -sS http://127.0.0.1:9003/get_all_segments
+curl -sS http://127.0.0.1:9003/metrics/summary
+echo
