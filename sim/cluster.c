@@ -30,6 +30,7 @@ const char *const sim_fault_names[SIM_FAULTS_COUNT] = {
 };
 
 static const struct sim_plan *plan;
+uint32_t sim_depart_ms;
 static uint32_t operations_left, operations_done, clients_ended;
 static bool is_calm, is_ended;
 static uint64_t absent_until_ns; /* one such story after the other */
@@ -137,12 +138,14 @@ void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bo
     if (kinds == 1)
         made->faults = 1u << draw(0, SIM_FAULTS_PLAIN - 1);
     made->is_named = draw(0, 1) == 0;
-    if (!is_plain)
+    if (!is_plain) {
         stories_draw(made);
-    /* All values of all keys together fit far below where eviction begins. */
-    made->is_roomy =
-        (uint64_t)made->keys * (made->value_max + 2048) * made->replicas_max * 3 < made->capacity * made->owners / 2 &&
-        made->value_max * 8ull < made->capacity;
+        made->has_upserts = sim_once_in(SIM_UPSERT, 2);
+    }
+    /* All values of all keys together fit far below where eviction begins, with those that are to replace them. */
+    uint64_t most = made->keys * 3ull + (made->has_upserts ? made->clients * made->threads * made->batch_max : 0);
+    made->is_roomy = most * (made->value_max + 2048) * made->replicas_max < made->capacity * made->owners / 2 &&
+                     made->value_max * 8ull < made->capacity;
 }
 
 /* ---- the master ---- */
@@ -151,6 +154,7 @@ struct mc_core *sim_core_create(const struct mc_core_config *config, const struc
                                 struct mc_id node, uint64_t epoch, uint64_t seed, uint64_t now_ms)
 {
     struct mc_core *core = mc_core_create(config, output, node, epoch, seed, now_ms);
+    oracle_master_begins(epoch);
     sim_process()->core = core;
     return core;
 }
@@ -250,7 +254,7 @@ static uint32_t key_draw(void)
 static struct mc_bytes key_name(uint32_t key)
 {
     static char names[SIM_KEY_NAMES_MAX][16];
-    int length = snprintf(names[key], sizeof(names[key]), "key-%u", key);
+    int length = snprintf(names[key], sizeof(names[key]), SIM_KEY_FORMAT, key);
     return (struct mc_bytes){names[key], (size_t)length};
 }
 
@@ -269,6 +273,7 @@ static void do_put(struct worker *worker)
     uint32_t numbers[BATCH_MAX], keys[BATCH_MAX], count = 1 + sim_below(SIM_PLAN, plan->batch_max);
     struct mc_replicate_config config = {.replica_count = 1 + sim_below(SIM_PLAN, plan->replicas_max),
                                          .with_soft_pin = sim_below(SIM_PLAN, 16) == 0};
+    bool replaces = plan->has_upserts && sim_once_in(SIM_UPSERT, 4);
     for (uint32_t i = 0; i < count; i++) {
         const uint8_t *bytes;
         uint32_t length = length_draw(), cut = sim_below(SIM_PLAN, length);
@@ -277,10 +282,14 @@ static void do_put(struct worker *worker)
         parts[i][0] = (struct iovec){(void *)(uintptr_t)bytes, cut};
         parts[i][1] = (struct iovec){(void *)(uintptr_t)(bytes + cut), length - cut};
         items[i] = (struct mc_put_item){.key = key_name(keys[i]), .parts = parts[i], .part_count = 2};
-        sim_say("put %u: key %u, %u bytes, %u replicas", numbers[i], keys[i], length, config.replica_count);
+        sim_say("%s %u: key %u, %u bytes, %u replicas", replaces ? "upsert" : "put", numbers[i], keys[i], length,
+                config.replica_count);
     }
     struct oracle_call call = oracle_begin();
-    (void)mc_store_put(worker->store, items, count, &config);
+    if (replaces)
+        (void)mc_store_upsert(worker->store, items, count, &config);
+    else
+        (void)mc_store_put(worker->store, items, count, &config);
     oracle_end(&call, plan->timeout_ms + PUT_LATE_MS, "put");
     for (uint32_t i = 0; i < count; i++) {
         sim_say("  put %u: %s", numbers[i], mc_error_name(items[i].result));
@@ -806,6 +815,7 @@ static void run_to_the_end(void)
 void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
 {
     plan = wanted;
+    sim_depart_ms = (uint32_t)plan->depart_ms;
     sim_reset(plan->seed);
     /* The drawing of the plan is behind us: what follows is its own. */
     for (unsigned i = 0; i < 64; i++)

@@ -20,7 +20,7 @@
 const char *mc_core_check(const struct mc_core *core);
 
 struct put {
-    uint32_t key, length;
+    uint32_t key, length, crc;
     uint64_t start_ns, end_ns;        /* end: of the call; SIM_NEVER while it runs */
     uint64_t seen_ns;                 /* end of the first get that returned it; SIM_NEVER */
     uint64_t gone_ns;                 /* from then on it is known to be gone; SIM_NEVER */
@@ -33,6 +33,7 @@ static struct put all_puts[PUTS_MAX];
 static uint32_t put_count;
 static uint8_t pool[POOL_BYTES];
 static struct key_state {
+    struct mc_hash hash;
     uint64_t sure_ns; /* a put had succeeded by then, and nothing may have removed it since; SIM_NEVER */
     uint32_t removing;
     uint64_t removed_ns; /* end of the last call that might have removed it */
@@ -55,8 +56,12 @@ void oracle_reset(const struct sim_plan *plan)
     oracle_watch_reset();
     is_roomy = is_strict = plan->is_roomy;
     may_rot = (plan->faults >> SIM_FAULT_flip & 1u) != 0;
-    for (uint32_t i = 0; i < SIM_KEY_NAMES_MAX; i++)
-        keys[i] = (struct key_state){.sure_ns = SIM_NEVER};
+    oracle_placed_reset(plan);
+    for (uint32_t i = 0; i < SIM_KEY_NAMES_MAX; i++) {
+        char name[16];
+        int length = snprintf(name, sizeof(name), SIM_KEY_FORMAT, i);
+        keys[i] = (struct key_state){.sure_ns = SIM_NEVER, .hash = mc_hash(name, (size_t)length)};
+    }
 }
 
 struct oracle_call oracle_begin(void)
@@ -92,7 +97,19 @@ uint32_t oracle_put_begin(uint32_t key, uint32_t length, const uint8_t **bytes)
                                        .gone_ns = SIM_NEVER,
                                        .process = sim_process()};
     *bytes = bytes_of(put_count);
+    all_puts[put_count].crc = mc_crc32c(0, *bytes, length);
     return put_count++;
+}
+
+uint32_t oracle_put_of(uint64_t hash_low, uint64_t hash_high, uint64_t length, uint32_t crc)
+{
+    for (uint32_t i = put_count; i > 0; i--) {
+        const struct put *put = &all_puts[i - 1];
+        const struct mc_hash *hash = &keys[put->key].hash;
+        if (put->crc == crc && put->length == length && hash->low == hash_low && hash->high == hash_high)
+            return i - 1;
+    }
+    return UINT32_MAX;
 }
 
 void oracle_put_end(uint32_t number, int rc)
@@ -108,6 +125,8 @@ void oracle_put_end(uint32_t number, int rc)
 
 void oracle_process_killed(const struct sim_process *process)
 {
+    if (process->place == SIM_PLACE_MASTER)
+        oracle_master_ends();
     for (uint32_t i = 0; i < put_count; i++) {
         if (all_puts[i].process == process && !all_puts[i].decided) {
             all_puts[i].decided = true;
@@ -116,13 +135,21 @@ void oracle_process_killed(const struct sim_process *process)
     }
 }
 
+/* The call has read that value. Is the other one gone? Not while a young master has put the newer of them over an older
+ * one in a segment that it has not met. */
+static bool is_open(const struct oracle_call *call, uint32_t read, uint32_t other)
+{
+    return read != UINT32_MAX && (oracle_both_live(read, other, call->start_ns, true) ||
+                                  oracle_both_live(other, read, call->start_ns, false));
+}
+
 /* The call found the key without that value: what was settled before it began is over. */
 static void mark_gone(const struct oracle_call *call, uint32_t key, uint32_t except)
 {
     for (uint32_t i = 0; i < put_count; i++) {
         struct put *put = &all_puts[i];
         bool had_its_time = put->end_ns < call->start_ns && (put->succeeded || put->seen_ns < call->start_ns);
-        if (put->key == key && i != except && had_its_time && put->gone_ns > sim_now_ns)
+        if (put->key == key && i != except && had_its_time && put->gone_ns > sim_now_ns && !is_open(call, except, i))
             put->gone_ns = sim_now_ns;
     }
 }

@@ -5,6 +5,8 @@
 
 #include "plan.h"
 
+#include "base/bytes.h"
+
 struct oracle_call { /* one call in progress */
     uint64_t start_ns, stopped_ns, epoch;
     struct sim_process *process;
@@ -41,5 +43,18 @@ void oracle_check_indexes(void);
 /* watch.c: what the master offers is live at its owner. */
 void oracle_check_offers(void);
 void oracle_watch_reset(void);
+
+/* placed.c: a replica became live, or was cleared; a master began, or ended; the owner knows that one offers it. */
+void oracle_placed_reset(const struct sim_plan *plan);
+void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put);
+void oracle_cleared(struct mc_id segment, uint32_t slot, uint64_t generation);
+void oracle_met(struct mc_id segment, uint64_t epoch);
+void oracle_master_begins(uint64_t epoch);
+void oracle_master_ends(void);
+/* By that time, was it open which of the two values the key has? newer_was_read: and the newer one has just been read,
+ * so that a later master, too, may have ended it by living long enough. */
+bool oracle_both_live(uint32_t newer, uint32_t older, uint64_t by_ns, bool newer_was_read);
+/* The put that has these bytes; UINT32_MAX: none. */
+uint32_t oracle_put_of(uint64_t hash_low, uint64_t hash_high, uint64_t length, uint32_t crc);
 
 #endif

@@ -10,6 +10,7 @@
 #define SIM_PLACE_OWNER 1u
 #define SIM_PLACE_CLIENT (SIM_PLACE_OWNER + SIM_OWNERS_MAX)
 #define SIM_KEY_NAMES_MAX 16u
+#define SIM_KEY_FORMAT "key-%u"
 
 #define SIM_FAULTS_MAP(X)                                                                                              \
     X(kill_master)                                                                                                     \
@@ -48,7 +49,7 @@ struct sim_plan {
     uint64_t capacity;
     uint64_t lease_ms, client_ttl_ms, put_discard_ms, depart_ms, window_ms;
     const char *paths;
-    bool is_roomy, is_durable, is_named; /* named: segments lie in files that outlive their process */
+    bool is_roomy, is_durable, is_named, has_upserts; /* named: segments lie in files that outlive their process */
 };
 
 struct sim_result {

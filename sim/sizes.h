@@ -4,8 +4,17 @@
 #define SIM_SIZES_H
 
 #include "engine/layout.h"
+#include "store/master_address.h"
+#include "wire/wire.h"
 
 #undef MC_WRITERS_MAX
 #define MC_WRITERS_MAX 64u /* an entry is 4 KiB; a life of a client takes one */
+
+/* Clients know as a constant how long a master lets an owner be silent; here some masters are quicker. */
+extern uint32_t sim_depart_ms;
+#undef MC_DEPART_MS
+#define MC_DEPART_MS sim_depart_ms
+#undef MC_PLACES_TRUST_MS
+#define MC_PLACES_TRUST_MS (sim_depart_ms > 1000u ? sim_depart_ms - 1000u : 0u)
 
 #endif

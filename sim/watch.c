@@ -82,6 +82,9 @@ int sim_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_
         sim_fail("late: slot %u took a commit of generation %llx, and had seen %llx", commit->slot,
                  (unsigned long long)commit->generation, (unsigned long long)top);
     raise_to(&account->top[commit->slot], commit->generation);
+    uint32_t put = oracle_put_of(commit->hash_low, commit->hash_high, commit->length, commit->crc);
+    if (put != UINT32_MAX)
+        oracle_placed(account->segment, commit->slot, commit->generation, put);
     check_top(account, memory, commit->slot);
     return rc;
 }
@@ -113,8 +116,10 @@ int sim_segment_memory_clear(struct mc_segment_memory *memory, uint32_t number, 
         account->clear[number] < before)
         sim_fail("late: a clear of generation %llx took slot %u of generation %llx", (unsigned long long)generation,
                  number, (unsigned long long)before);
-    if (rc == 0)
+    if (rc == 0) {
         raise_to(&account->top[number], generation);
+        oracle_cleared(account->segment, number, generation);
+    }
     check_top(account, memory, number);
     return rc;
 }
@@ -123,8 +128,10 @@ void sim_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epo
 {
     struct account *account = account_of(memory);
     mc_segment_memory_set_epoch(memory, epoch);
-    if (account != NULL)
+    if (account != NULL) {
         raise_to(&account->floor, epoch << MC_EPOCH_SHIFT);
+        oracle_met(account->segment, epoch);
+    }
 }
 
 /* ---- what is offered is live ---- */

@@ -35,7 +35,8 @@ struct mc_object {
     uint16_t tombstone;    /* 0 = none, see tombstone.c, which uses length, lease, hard and first_* in its own way */
     uint32_t serial;       /* of this life of the memory */
     uint32_t soft_until_s; /* until then it is evicted only when nothing else can be; of a successor: serial of the
-                              object that it is to replace */
+                              object that it is to replace; of one that is being put: not 0 when the key may not get an
+                              earlier value if this one fails */
     uint8_t key[];
 };
 _Static_assert(sizeof(struct mc_object) == 32, "counted in the bytes per object");

@@ -101,7 +101,8 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
             mc_object_appear(core, object);
     } else if (object->granted == 0) {
         put->codes[grant->item] = MC_ERR_TRANSFER_FAIL;
-        mc_object_vanish(core, object, UINT64_MAX, NULL);
+        /* Nothing was ever there: what may not come back is what might not before, too. */
+        mc_object_vanish(core, object, object->soft_until_s != 0 ? UINT64_MAX : 0, NULL);
     }
     if (put->open == 0)
         put_finish(core, put);

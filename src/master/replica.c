@@ -253,6 +253,7 @@ struct mc_object *mc_object_begin(struct mc_core *core, struct mc_object *cell, 
     struct mc_object *object = cell;
     if (object != NULL) {
         mc_tombstone_revive(core, object);
+        object->soft_until_s = 1;
     } else {
         object = mc_object_create(&core->objects, key);
         if (object == NULL)

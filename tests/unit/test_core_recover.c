@@ -318,6 +318,35 @@ static void test_removed_while_away(void **state)
     finish(&world, a, b);
 }
 
+/* A put that fails has changed nothing: what lies in a segment that comes later is still the key's value, unless the
+ * key had been removed before. */
+static void test_put_that_fails_before_the_segment_is_back(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5), *b = fake(6);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_put(&world, a, "kept", SMALL, 0), 0);
+    assert_int_equal(fake_put(&world, a, "removed", SMALL, 0), 0);
+    crash(&world, 9, 10);
+    assert_int_equal(fake_join(&world, b).code, 0);
+    grow_old(&world, b);
+    assert_int_equal(fake_remove(&world, b, NULL, "removed"), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(world_grant(&world, b->call, 7, "kept", 300, NULL, &place), 0);
+    world_live_code(&world, b->owner, &place, -1);
+    assert_int_equal(world_put_done(&world, b->call, 7), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(world_grant(&world, b->call, 8, "removed", 300, NULL, &place), 0);
+    world_live_code(&world, b->owner, &place, -1);
+    assert_int_equal(world_put_done(&world, b->call, 8), MC_ERR_TRANSFER_FAIL);
+    assert_true(fake_return(&world, a));
+    world_pass(&world, 1100);
+    assert_int_equal(found(&world, b, "kept"), SMALL);
+    assert_int_equal(found(&world, b, "removed"), 0);
+    finish(&world, a, b);
+}
+
 /* While contents are being taken back "not found" would be no promise: the remove is asked for again. */
 static void test_remove_before_all_is_known(void **state)
 {
@@ -796,6 +825,7 @@ int main(void)
         cmocka_unit_test(test_removed_while_away),
         cmocka_unit_test(test_reports_after_a_takeover),
         cmocka_unit_test(test_put_before_the_segments_are_back),
+        cmocka_unit_test(test_put_that_fails_before_the_segment_is_back),
         cmocka_unit_test(test_remove_before_all_is_known),
         cmocka_unit_test(test_young_master_says_what_stays),
         cmocka_unit_test(test_remove_all_while_away),

@@ -1,0 +1,111 @@
+/* Where each value lies, and which master put it there: for the one moment in which two values of a key may both be
+ * read. A master that is young (has not lived depart_ms) lets a new value take a key whose old one lies in a segment
+ * that it has not met. Until it has met that segment, or is young no more, either may be lost or found; then the old
+ * one is gone for ever. A master that dies young has decided nothing. */
+#include "oracle.h"
+
+#include "base/bytes.h"
+#include "engine/layout.h"
+
+#include <string.h>
+
+#define PLACEMENTS_MAX 32768u
+#define MET_MAX 4096u
+#define LIVES_MAX 1024u
+
+static struct placement { /* of one replica */
+    struct mc_id segment;
+    uint64_t generation, cleared_ns; /* SIM_NEVER: it is there */
+    uint32_t put, slot;
+} placements[PLACEMENTS_MAX];
+
+static struct met { /* the owner has heard that this master offers the segment */
+    struct mc_id segment;
+    uint64_t epoch, since_ns;
+} met[MET_MAX];
+
+static struct life {
+    uint64_t epoch, start_ns, end_ns;
+} lives[LIVES_MAX];
+
+static uint32_t placement_count, met_count, life_count;
+static uint64_t depart_ns;
+
+void oracle_placed_reset(const struct sim_plan *plan)
+{
+    placement_count = met_count = life_count = 0;
+    depart_ns = plan->depart_ms * SIM_MS;
+}
+
+void oracle_master_ends(void)
+{
+    if (life_count > 0 && lives[life_count - 1].end_ns == SIM_NEVER)
+        lives[life_count - 1].end_ns = sim_now_ns;
+}
+
+void oracle_master_begins(uint64_t epoch)
+{
+    oracle_master_ends();
+    if (life_count < LIVES_MAX)
+        lives[life_count++] = (struct life){epoch, sim_now_ns, SIM_NEVER};
+}
+
+void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put)
+{
+    if (placement_count < PLACEMENTS_MAX)
+        placements[placement_count++] = (struct placement){segment, generation, SIM_NEVER, put, slot};
+}
+
+void oracle_cleared(struct mc_id segment, uint32_t slot, uint64_t generation)
+{
+    for (uint32_t i = placement_count; i > 0; i--) {
+        struct placement *one = &placements[i - 1];
+        if (one->slot == slot && one->generation <= generation && one->cleared_ns == SIM_NEVER &&
+            mc_id_equal(one->segment, segment))
+            one->cleared_ns = sim_now_ns;
+    }
+}
+
+void oracle_met(struct mc_id segment, uint64_t epoch)
+{
+    if (met_count < MET_MAX)
+        met[met_count++] = (struct met){segment, epoch, sim_now_ns};
+}
+
+static bool has_met(uint64_t epoch, struct mc_id segment, uint64_t by_ns)
+{
+    for (uint32_t i = 0; i < met_count; i++) {
+        if (met[i].epoch == epoch && met[i].since_ns <= by_ns && mc_id_equal(met[i].segment, segment))
+            return true;
+    }
+    return false;
+}
+
+/* Had the master of that epoch, or with or_later any after it, lived depart_ms by then? */
+static bool has_lived(uint64_t epoch, uint64_t by_ns, bool or_later)
+{
+    for (uint32_t i = 0; i < life_count; i++) {
+        uint64_t end_ns = lives[i].end_ns < by_ns ? lives[i].end_ns : by_ns;
+        bool is_meant = lives[i].epoch == epoch || (or_later && lives[i].epoch > epoch);
+        if (is_meant && end_ns >= lives[i].start_ns + depart_ns)
+            return true;
+    }
+    return false;
+}
+
+bool oracle_both_live(uint32_t newer, uint32_t older, uint64_t by_ns, bool newer_was_read)
+{
+    for (uint32_t i = 0; i < placement_count; i++) {
+        const struct placement *one = &placements[i];
+        uint64_t epoch = one->generation >> MC_EPOCH_SHIFT;
+        if (one->put != newer || has_lived(epoch, by_ns, newer_was_read))
+            continue;
+        for (uint32_t k = 0; k < placement_count; k++) {
+            const struct placement *other = &placements[k];
+            if (other->put == older && other->generation >> MC_EPOCH_SHIFT < epoch && other->cleared_ns >= by_ns &&
+                !has_met(epoch, other->segment, by_ns))
+                return true;
+        }
+    }
+    return false;
+}
