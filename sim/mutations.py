@@ -75,6 +75,13 @@ MUTATIONS = [
     ("nothing_holds_a_key", MASTER + "replica.c", "    if (object != NULL && !mc_segment_departed(segment)) {", "    if (0) {"),
     ("late_removals_wait_for_nobody", MASTER + "request.c", "        if (object != NULL && object->clearing > 0)", "        if (0)"),
     ("remove_all_passes_over_held_keys", MASTER + "job.c", "    if (object != NULL && object->tombstone != 0 && matches(core, job, object, &steps))", "    if (0)"),
+    # Upserts
+    ("upsert_replaces_what_it_has_not_met", MASTER + "replica.c", "object->visible && object->serial == successor->soft_until_s &&\n                mc_object_version(core, object) < first_version(core, successor) &&", "object->visible &&"),
+    ("upsert_leaves_the_value_before", MASTER + "replica.c", "        while (object->live > 0)\n            part_replica(core, object, core->segments[object->first_segment], object->first_slot);\n        core->visible_count--;", "        object->live = 0;\n        core->visible_count--;"),
+    ("upsert_drops_the_value_before_at_once", MASTER + "put.c", "    object = object != NULL && object->visible ? mc_object_succeed(core, object, item->length, start->flags)\n                                               : mc_object_begin",
+     "    if (object != NULL && object->visible) {\n        mc_object_drop(core, object, NULL);\n        object = mc_objects_find(&core->objects, item->key);\n    }\n    object = mc_object_begin"),
+    ("a_failed_put_bars_what_was_there", MASTER + "put.c", "object->soft_until_s != 0 ? UINT64_MAX : 0", "UINT64_MAX"),
+    ("a_failed_put_lets_back_what_was_removed", MASTER + "put.c", "object->soft_until_s != 0 ? UINT64_MAX : 0", "0"),
     # Young masters
     ("young_masters_remove", MASTER + "recover.c", "    return !mc_link_alone(&core->recovering) || is_young(core);", "    return !mc_link_alone(&core->recovering);"),
     ("quiet_masters_are_evidence", MASTER + "recover.c", "    return core->has_offered || !is_young(core);", "    return core != NULL;"),

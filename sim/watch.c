@@ -9,6 +9,7 @@
 #include "engine/memory_inside.h"
 #include "master/state.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define SLOTS_MAX 512u /* higher ones are not looked at; few runs use them */
@@ -27,10 +28,14 @@ static struct account {
     uint64_t clear[SLOTS_MAX]; /* highest that a clear was begun with */
 } accounts[INDEXES_MAX];
 static uint32_t account_count;
+static struct offered {
+    uint64_t epoch, version;
+} offered[SIM_KEY_NAMES_MAX];
 
 void oracle_watch_reset(void)
 {
     account_count = 0;
+    memset(offered, 0, sizeof(offered));
 }
 
 /* By the segment's id: a later process may have taken up the memory. NULL when there are too many. */
@@ -134,9 +139,24 @@ void sim_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epo
     }
 }
 
-/* ---- what is offered is live ---- */
+/* ---- what is offered is live, and never older than what the same master has offered ---- */
 
 static const struct mc_core *offering;
+
+static void check_version(const struct mc_node *node)
+{
+    const struct mc_object *object = mc_node_object(node);
+    char name[32];
+    unsigned key;
+    snprintf(name, sizeof(name), "%.*s", (int)object->key_length, (const char *)object->key);
+    if (!object->visible || sscanf(name, SIM_KEY_FORMAT, &key) != 1 || key >= SIM_KEY_NAMES_MAX)
+        return;
+    uint64_t version = mc_node_version(offering, node);
+    if (offered[key].epoch == offering->epoch && version < offered[key].version)
+        sim_fail("offered: key %u with version %llx, and %llx was offered before", key, (unsigned long long)version,
+                 (unsigned long long)offered[key].version);
+    offered[key] = (struct offered){offering->epoch, version};
+}
 
 static void check_offers(const char *owner, const uint8_t *index, uint64_t size, const uint8_t *data,
                          uint64_t data_size)
@@ -162,6 +182,7 @@ static void check_offers(const char *owner, const uint8_t *index, uint64_t size,
             sim_fail("offered: slot %u of %s is known as generation %llx, but %s with %llx", i, owner,
                      (unsigned long long)generation, slots[i].state == MC_SLOT_LIVE ? "live" : "empty",
                      (unsigned long long)slots[i].generation);
+        check_version(node);
     }
 }
 

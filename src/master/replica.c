@@ -359,12 +359,15 @@ void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wa
     }
 }
 
-uint64_t mc_object_version(const struct mc_core *core, const struct mc_object *object)
+static uint64_t first_version(const struct mc_core *core, const struct mc_object *object)
 {
-    if (object == NULL || !object->visible)
-        return 0;
     struct mc_replica first = mc_replica_first(core, object);
     return mc_node_version(core, mc_segment_node(first.segment, first.slot));
+}
+
+uint64_t mc_object_version(const struct mc_core *core, const struct mc_object *object)
+{
+    return object == NULL || !object->visible ? 0 : first_version(core, object);
 }
 
 struct mc_object *mc_object_succeed(struct mc_core *core, const struct mc_object *object, uint64_t length,
@@ -395,7 +398,9 @@ static void take_replicas(struct mc_core *core, struct mc_object *object, const 
 bool mc_object_replace(struct mc_core *core, struct mc_object *successor, uint64_t expected)
 {
     struct mc_object *object = mc_objects_find(&core->objects, mc_object_key(successor));
+    /* The serial alone proves nothing: the key may have got another object since. Its version is above ours then. */
     bool same = object != NULL && object->visible && object->serial == successor->soft_until_s &&
+                mc_object_version(core, object) < first_version(core, successor) &&
                 (expected == 0 || mc_object_version(core, object) == expected);
     if (same) {
         while (object->live > 0)
