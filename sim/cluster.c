@@ -278,7 +278,7 @@ static void do_put(struct worker *worker)
         const uint8_t *bytes;
         uint32_t length = length_draw(), cut = sim_below(SIM_PLAN, length);
         keys[i] = key_draw();
-        numbers[i] = oracle_put_begin(keys[i], length, &bytes);
+        numbers[i] = oracle_put_begin(keys[i], length, replaces, &bytes);
         parts[i][0] = (struct iovec){(void *)(uintptr_t)bytes, cut};
         parts[i][1] = (struct iovec){(void *)(uintptr_t)(bytes + cut), length - cut};
         items[i] = (struct mc_put_item){.key = key_name(keys[i]), .parts = parts[i], .part_count = 2};
@@ -615,8 +615,12 @@ static void fault_absent(uint32_t owner)
         notice_ms = plan->depart_ms + 200 + sim_below(SIM_EXTRA, 4000);
     uint64_t end_ns = sim_now_ns + (notice_ms + 1000 + sim_below(SIM_EXTRA, 7000)) * SIM_MS;
     absent_until_ns = end_ns + 6000 * SIM_MS;
-    oracle_fault(notice_ms > 0 || !plan->is_durable);
-    if (sim_once_in(SIM_EXTRA, 2)) {
+    bool is_stopped = sim_once_in(SIM_EXTRA, 2);
+    /* What a stopped one reads when it goes on is taken for a sign that the dead master lived until then; after
+     * depart_ms that costs the others their contents. */
+    bool reads_late = is_stopped && end_ns + 200 * SIM_MS >= sim_now_ns + plan->depart_ms * SIM_MS;
+    oracle_fault(notice_ms > 0 || reads_late || !plan->is_durable);
+    if (is_stopped) {
         sim_process_stop(&sim_processes[owner]);
         sim_at(end_ns, on_continue, (void *)(uintptr_t)owner);
     } else {

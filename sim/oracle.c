@@ -26,7 +26,7 @@ struct put {
     uint64_t gone_ns;                 /* from then on it is known to be gone; SIM_NEVER */
     uint64_t absent_ns, absent_epoch; /* a removal did not find it; under that master it must not appear any more */
     const struct sim_process *process;
-    bool succeeded, decided;
+    bool succeeded, decided, is_upsert;
 };
 
 static struct put all_puts[PUTS_MAX];
@@ -83,7 +83,7 @@ static const uint8_t *bytes_of(uint32_t put)
     return pool + put * POOL_STEP % (POOL_BYTES - 40000u);
 }
 
-uint32_t oracle_put_begin(uint32_t key, uint32_t length, const uint8_t **bytes)
+uint32_t oracle_put_begin(uint32_t key, uint32_t length, bool is_upsert, const uint8_t **bytes)
 {
     if (put_count == PUTS_MAX) {
         fprintf(stderr, "too many puts for the oracle\n");
@@ -91,6 +91,7 @@ uint32_t oracle_put_begin(uint32_t key, uint32_t length, const uint8_t **bytes)
     }
     all_puts[put_count] = (struct put){.key = key,
                                        .length = length,
+                                       .is_upsert = is_upsert,
                                        .start_ns = sim_now_ns,
                                        .end_ns = SIM_NEVER,
                                        .seen_ns = SIM_NEVER,
@@ -136,9 +137,13 @@ void oracle_process_killed(const struct sim_process *process)
 }
 
 /* The call has read that value. Is the other one gone? Not while a young master has put the newer of them over an older
- * one in a segment that it has not met. */
+ * one in a segment that it has not met. And not when the other one is an upsert that nobody has seen yet: it is
+ * answered before the value before is cleared, which may be read until then where a client remembers it. */
 static bool is_open(const struct oracle_call *call, uint32_t read, uint32_t other)
 {
+    if (read != UINT32_MAX && all_puts[other].is_upsert && all_puts[other].seen_ns == SIM_NEVER &&
+        oracle_lies_under(read, other, call->start_ns))
+        return true;
     return read != UINT32_MAX && (oracle_both_live(read, other, call->start_ns, true) ||
                                   oracle_both_live(other, read, call->start_ns, false));
 }

@@ -18,7 +18,7 @@ struct oracle_call oracle_begin(void);
 void oracle_end(const struct oracle_call *call, uint64_t limit_ms, const char *what);
 
 /* A new value for the key; its bytes. The number identifies it. */
-uint32_t oracle_put_begin(uint32_t key, uint32_t length, const uint8_t **bytes);
+uint32_t oracle_put_begin(uint32_t key, uint32_t length, bool is_upsert, const uint8_t **bytes);
 void oracle_put_end(uint32_t put, int rc);
 /* The process died: what it was putting will not be placed again. */
 void oracle_process_killed(const struct sim_process *process);
@@ -54,6 +54,8 @@ void oracle_master_ends(void);
 /* By that time, was it open which of the two values the key has? newer_was_read: and the newer one has just been read,
  * so that a later master, too, may have ended it by living long enough. */
 bool oracle_both_live(uint32_t newer, uint32_t older, uint64_t by_ns, bool newer_was_read);
+/* Has the newer one been placed after the older one, which had not been cleared by then? */
+bool oracle_lies_under(uint32_t older, uint32_t newer, uint64_t by_ns);
 /* The put that has these bytes; UINT32_MAX: none. */
 uint32_t oracle_put_of(uint64_t hash_low, uint64_t hash_high, uint64_t length, uint32_t crc);
 
