@@ -134,6 +134,35 @@ static void test_two_at_a_time(void **state)
     world_close_all(&world);
 }
 
+/* Removed, and put anew by somebody else, in other memory whose serial happens to be the same: that value is later than
+ * the one that was to replace the first, and stays. */
+static void test_another_value_with_the_same_serial(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    int32_t code = 1;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    for (unsigned i = 0; i < 61; i++) { /* from then on a key that goes is forgotten */
+        world_pass(&world, 1000);
+        assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 0);
+    }
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    assert_int_equal(world_grant(&world, other, 1, "k", SMALL * 2, &replace, &place), 0);
+    remove_send(&world, store.call, "k");
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+    assert_true(world_remove_answer(&world, store.call, &code, 1));
+    assert_int_equal(code, 0);
+    assert_int_equal(world_put(&world, store.call, store.owner, "l", SMALL), 0); /* in the memory of the first */
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL * 3), 0);
+    world_live(&world, store.owner, &place);
+    assert_int_equal(world_put_done(&world, other, 1), MC_ERR_STALE);
+    assert_int_equal(length_of(&world, other, "k"), SMALL * 3);
+    world_close_all(&world);
+}
+
 static void test_expected_version(void **state)
 {
     struct world world;
@@ -211,6 +240,7 @@ int main(void)
         cmocka_unit_test(test_absent_key),
         cmocka_unit_test(test_failures),
         cmocka_unit_test(test_two_at_a_time),
+        cmocka_unit_test(test_another_value_with_the_same_serial),
         cmocka_unit_test(test_expected_version),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_both_are_found_again),
