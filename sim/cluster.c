@@ -86,6 +86,19 @@ static void story_prepare(struct sim_plan *made, enum sim_fault story)
     }
 }
 
+/* Removals wait for an owner that does not hear; others ask for the same; the master ends before it has heard. */
+static void held_keys_prepare(struct sim_plan *made)
+{
+    made->holds_keys = made->is_durable = true;
+    made->depart_ms = 3000;
+    made->window_ms = 60000;
+    made->keys = 1 + made->keys % 2;
+    made->value_max = 2000;
+    made->capacity = 256u << 10;
+    made->think_us_max = 100000u;
+    made->fault_gap_ms = 200;
+}
+
 static void stories_draw(struct sim_plan *made)
 {
     static const enum sim_fault stories[] = {SIM_FAULT_past_writer, SIM_FAULT_absent_owner, SIM_FAULT_absent_owner,
@@ -141,6 +154,8 @@ void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bo
     if (!is_plain) {
         stories_draw(made);
         made->has_upserts = sim_once_in(SIM_UPSERT, 2);
+        if (made->faults == 1u << SIM_FAULT_late_owner && sim_once_in(SIM_UPSERT, 2))
+            held_keys_prepare(made);
     }
     /* All values of all keys together fit far below where eviction begins, with those that are to replace them. */
     uint64_t most = made->keys * 3ull + (made->has_upserts ? made->clients * made->threads * made->batch_max : 0);
@@ -371,7 +386,7 @@ static void do_remove(struct worker *worker)
     oracle_end(&call, plan->timeout_ms, "remove");
     for (uint32_t i = 0; i < count; i++) {
         sim_say("remove key %u: %s", keys[i], mc_error_name(results[i]));
-        oracle_remove_end(&call, keys[i], results[i] == 0);
+        oracle_remove_end(&call, keys[i], results[i] == 0 || results[i] == MC_ERR_OBJECT_NOT_FOUND);
         if (results[i] == MC_ERR_OBJECT_NOT_FOUND)
             oracle_not_there(&call, keys[i]);
         sim_note((uint64_t)(uint32_t)results[i] << 8 | 6);
@@ -395,6 +410,8 @@ static int64_t remove_all(struct worker *worker, bool force, bool by_regex)
 static void do_one(struct worker *worker)
 {
     uint32_t what = sim_below(SIM_PLAN, 100);
+    if (plan->holds_keys && sim_once_in(SIM_UPSERT, 5))
+        what = 98 + sim_below(SIM_UPSERT, 2);
     if (what < 38)
         do_put(worker);
     else if (what < 76)
@@ -645,6 +662,10 @@ static void fault_late(uint32_t owner)
         return;
     uint64_t end_ns = sim_now_ns + (80 + sim_below(SIM_EXTRA, 250)) * SIM_MS;
     absent_until_ns = end_ns + 150 * SIM_MS;
+    if (plan->holds_keys && sim_processes[SIM_PLACE_MASTER].alive) {
+        sim_at(end_ns - SIM_MS, on_kill, (void *)(uintptr_t)SIM_PLACE_MASTER);
+        absent_until_ns = end_ns + 2500 * SIM_MS;
+    }
     oracle_fault(true);
     sim_say("owner-%u and the master are cut off from each other", owner - SIM_PLACE_OWNER);
     sim_partition(owner, SIM_PLACE_MASTER, true);

@@ -80,8 +80,6 @@ MUTATIONS = [
     ("upsert_leaves_the_value_before", MASTER + "replica.c", "        while (object->live > 0)\n            part_replica(core, object, core->segments[object->first_segment], object->first_slot);\n        core->visible_count--;", "        object->live = 0;\n        core->visible_count--;"),
     ("upsert_drops_the_value_before_at_once", MASTER + "put.c", "    object = object != NULL && object->visible ? mc_object_succeed(core, object, item->length, start->flags)\n                                               : mc_object_begin",
      "    if (object != NULL && object->visible) {\n        mc_object_drop(core, object, NULL);\n        object = mc_objects_find(&core->objects, item->key);\n    }\n    object = mc_object_begin"),
-    ("a_failed_put_bars_what_was_there", MASTER + "put.c", "object->soft_until_s != 0 ? UINT64_MAX : 0", "UINT64_MAX"),
-    ("a_failed_put_lets_back_what_was_removed", MASTER + "put.c", "object->soft_until_s != 0 ? UINT64_MAX : 0", "0"),
     # Young masters
     ("young_masters_remove", MASTER + "recover.c", "    return !mc_link_alone(&core->recovering) || is_young(core);", "    return !mc_link_alone(&core->recovering);"),
     ("quiet_masters_are_evidence", MASTER + "recover.c", "    return core->has_offered || !is_young(core);", "    return core != NULL;"),

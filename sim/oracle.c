@@ -167,7 +167,8 @@ void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *byt
             sim_fail("content: a get of key %u returned 0", key);
         if (rc == MC_ERR_CHECKSUM_MISMATCH && !may_rot)
             sim_fail("changed: key %u is rotten, and no bit has flipped", key);
-        if (rc == MC_ERR_OBJECT_NOT_FOUND && is_strict && oracle_is_sure(key) && keys[key].sure_ns < call->start_ns)
+        if ((rc == MC_ERR_OBJECT_NOT_FOUND || rc == MC_ERR_REPLICA_IS_NOT_READY) && is_strict && oracle_is_sure(key) &&
+            keys[key].sure_ns < call->start_ns)
             sim_fail("lost: key %u is not found, though nothing happened since it was put", key);
         return;
     }
