@@ -130,12 +130,12 @@ class Variant:
 
 
 class Master(Server):
-    def __init__(self, variant, *flags):
+    def __init__(self, variant, *flags, label=""):
         self.port, self.metrics_port = free_port(), free_port()
         if variant.name == "original":
             variant.master_program.chmod(0o755)
         command = [variant.master_program, "--rpc_address=127.0.0.1", f"--rpc_port={self.port}", f"--metrics_port={self.metrics_port}", *flags]
-        super().__init__(f"master-{variant.name}", command)
+        super().__init__(f"master-{label or variant.name}", command)
         self.address = f"127.0.0.1:{self.port}"
         self.wait_for(lambda: self.answers(self.metrics_port, "/metrics"), 60, "answer at /metrics")
 
@@ -209,7 +209,7 @@ class Pair:
         if transfers is None:
             transfers = [connector("MooncakeStoreConnector", "kv_both") if self.variant else None] * 2
         try:
-            self.master = Master(self.variant, *master_flags) if self.variant else None
+            self.master = Master(self.variant, *master_flags, label=self.name) if self.variant else None
             for number, transfer in enumerate(transfers):
                 self.engines.append(Engine(number, self.variant, self.master, transfer, label=self.name, **options))
         except BaseException:
