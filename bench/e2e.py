@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import sys
 import time
 
@@ -67,6 +68,7 @@ def table(results):
 
 def main():
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers are stopped on the way out
     missing = e2e_servers.missing_environments(["vllm", *(["original"] if "original" in options.variants else []),
                                                 *(["lmcache"] if "lmcache" in options.only else [])])
     if missing:
