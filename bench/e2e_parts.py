@@ -217,7 +217,7 @@ def lmcache_pair(result, options, remote, server):
     engines = []
     try:
         for number in range(2):
-            engines.append(Engine(number, Variant("ours"), None, connector("LMCacheConnectorV1", "kv_both"), paths=[lmcache_path()], env=env,
+            engines.append(Engine(number, Variant("ours"), None, connector("LMCacheConnectorV1", "kv_both"), paths=[HERE / "e2e_lmcache", lmcache_path()], env=env,
                                   label=f"lmcache-{remote}"))
         for engine in engines:
             engine.wait()

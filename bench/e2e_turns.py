@@ -23,7 +23,7 @@ KV_BYTES = {"limited": LIMITED_BYTES, "ample": 512 * MIB}
 SEGMENT_BYTES = 512 * MIB
 SETTLE_SECONDS = 0.5
 SLOWDOWN_MAX = 1.05  # of the first turn, by saving
-PAIR_BYTES = 5 << 30  # what two engines take at most
+PAIR_BYTES = 7 << 29  # what two engines take at most
 
 
 @dataclasses.dataclass
