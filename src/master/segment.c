@@ -388,6 +388,8 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
     int32_t code = 0;
     mounting.segment = mc_map_get(&core->segments_by_id, mc_core_hash_id(core, mount->segment_id));
     bool again = mounting.segment != NULL;
+    /* On the link that it has already: it tells how much of its memory is ready, many times while that grows. */
+    bool progress = again && mounting.segment->owner == connection;
     if (again) {
         code = mount_known(core, &mounting);
     } else if (mount->epoch == core->epoch) {
@@ -405,9 +407,10 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
     /* The owner remembers a mount as contact: a master after us must not think that we may have acted on its silence.
      */
     mc_member_seen(core, segment->member);
-    mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s, %llu bytes) is %s%s", segment->number, segment->name,
-                (unsigned long long)segment->capacity, again ? "mounted again" : "mounted",
-                mounting.inventory == MC_INVENTORY_NONE ? "" : ", its inventory is wanted");
+    if (!progress || mounting.inventory != MC_INVENTORY_NONE)
+        mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s, %llu bytes) is %s%s", segment->number, segment->name,
+                    (unsigned long long)segment->capacity, again ? "mounted again" : "mounted",
+                    mounting.inventory == MC_INVENTORY_NONE ? "" : ", its inventory is wanted");
     uint8_t inventory = mounting.inventory != MC_INVENTORY_NONE ? 1 : segment->recovering ? 2 : 0;
     mount_reply(core, connection, frame->request_id, 0, segment->number, inventory);
     attach(core, segment, connection, mount->populated);

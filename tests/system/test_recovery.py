@@ -84,3 +84,12 @@ def test_a_master_that_dies_again_and_again(pool):
     for number in range(40, 50):
         wait_until(lambda number=number: client.put(f"key-{number}", value_of(number)) == 0)
     assert all_there(client, range(50))
+
+
+def test_a_segment_that_fills_up_is_logged_once():
+    """The owner tells how much of its memory is ready many times; a log of those would hide what matters."""
+    with cluster.Master() as master, StoreProcess(master.address, size=256 << 20):
+        cluster.wait_until(lambda: master.log().count("is mounted") >= 1, 20, "the line")
+        time.sleep(2)  # populated meanwhile
+        lines = [line for line in master.log().splitlines() if "mounted" in line]
+        assert len(lines) == 1 and "268435456 bytes) is mounted" in lines[0], lines
