@@ -23,6 +23,10 @@ class Result:
         self.checks, self.rows, self.data = [], [], {}
 
     def check(self, text, passed, facts=""):
+        """What the original does is told, not judged."""
+        if text.startswith("original"):
+            self.row(text, f"{'yes' if passed else 'NO'}; {facts}")
+            return
         self.checks.append((text, bool(passed), str(facts)))
         say(f"{'ok  ' if passed else 'FAIL'} {text}: {facts}")
 
