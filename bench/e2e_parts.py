@@ -198,7 +198,8 @@ def lmcache_config(folder, remote, extra):
 def lmcache(options):
     result = Result()
     for remote in ("mooncake", "redis"):
-        server = Master(Variant("ours"), "--enable_http_metadata_server=true", f"--http_metadata_server_port={free_port()}") if remote == "mooncake" else Redis()
+        metadata = ("--enable_http_metadata_server=true", f"--http_metadata_server_port={free_port()}")
+        server = Master(Variant("ours"), *metadata) if remote == "mooncake" else Redis()
         try:
             lmcache_pair(result, options, remote, server)
         except RuntimeError as error:
@@ -221,8 +222,8 @@ def lmcache_pair(result, options, remote, server):
     engines = []
     try:
         for number in range(2):
-            engines.append(Engine(number, Variant("ours"), None, connector("LMCacheConnectorV1", "kv_both"), paths=[HERE / "e2e_lmcache", lmcache_path()], env=env,
-                                  label=f"lmcache-{remote}"))
+            engines.append(Engine(number, Variant("ours"), None, connector("LMCacheConnectorV1", "kv_both"), env=env,
+                                  paths=[HERE / "e2e_lmcache", lmcache_path()], label=f"lmcache-{remote}"))
         for engine in engines:
             engine.wait()
         lmcache_requests(result, options, remote, engines)
