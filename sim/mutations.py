@@ -83,7 +83,10 @@ MUTATIONS = [
     # Young masters
     ("young_masters_remove", MASTER + "recover.c", "    return !mc_link_alone(&core->recovering) || is_young(core);", "    return !mc_link_alone(&core->recovering);"),
     ("quiet_masters_are_evidence", MASTER + "recover.c", "    return core->has_offered || !is_young(core);", "    return core != NULL;"),
-    ("contents_are_ours_before_they_are_offered", STORE + "owner_master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, owner->mount_sent_ms);", "mc_owner_contact(owner, reply->epoch, true, owner->mount_sent_ms);"),
+    ("contents_are_ours_before_they_are_offered", STORE + "owner_master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind != 0 ? 0 : owner->mount_sent_ms);", "mc_owner_contact(owner, reply->epoch, true, owner->mount_sent_ms);"),
+    # Contacts
+    ("who_has_given_up_is_a_contact", STORE + "keeper.c", "reply.quiet == 0, is_held ? sent_ms : 0);", "reply.quiet == 0, sent_ms);"),
+    ("who_is_behind_has_contact", MASTER + "member.c", ".code = own ? segment->late > 0 :", ".code = own ? 0 :"),
     ("quarantine_is_never_left", MASTER + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state == MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
     ("cleared_is_not_heard", MASTER + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state != MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
     ("clearing_forgets_its_sum", MASTER + "replica.c", "    segment->clearing -= node->size;\n    mc_key_release", "    mc_key_release"),
@@ -104,7 +107,7 @@ MUTATIONS = [
     ("owner_forgets_early_commits", STORE + "owner_master.c", "        if (met != 0) {\n            mc_owner_news_drop", "        if (true) {\n            mc_owner_news_drop"),
     # Behind the mount stands the contact with the master before, which is kept until a heartbeat is answered: it is too old only when
     # a master was away for seconds and the next one ends before its first heartbeat (seed 308 of seeds/found was that).
-    ("mount_is_no_contact", STORE + "owner_master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, owner->mount_sent_ms);", "",
+    ("mount_is_no_contact", STORE + "owner_master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind != 0 ? 0 : owner->mount_sent_ms);", "",
      STORE + "owner_epoch.c", "    mc_segment_memory_set_epoch(owner->memory, epoch);\n    mc_segment_memory_set_contact_ms(owner->memory, contact_ms);",
      "    mc_segment_memory_set_epoch(owner->memory, epoch);"),
     ("owner_keeps_its_epoch", STORE + "owner_master.c", "    mc_owner_epoch_set(owner, owner->master_epoch);", ""),

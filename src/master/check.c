@@ -3,7 +3,7 @@
 
 struct sums {
     uint64_t used, clearing, quarantine, hard;
-    uint32_t granted, live, aged, clears, cuts;
+    uint32_t granted, live, aged, clears, cuts, late;
 };
 
 static const char *check_object(const struct mc_core *core, const struct mc_object *object,
@@ -76,6 +76,7 @@ static const char *check_node(const struct mc_core *core, const struct mc_segmen
     case MC_NODE_CLEARING:
         sums->clearing += node->size;
         sums->clears++;
+        sums->late += node->seen;
         if (mc_node_held(node) != NULL && mc_node_held(node)->clearing == 0)
             return "a held key that does not know it";
         return NULL;
@@ -114,7 +115,8 @@ static const char *check_segment(const struct mc_core *core, const struct mc_seg
     if (sums.used != segment->used || sums.clearing != segment->clearing || sums.quarantine != segment->quarantine ||
         sums.hard != segment->hard)
         return "sums of a segment";
-    if (sums.granted != segment->granted || sums.live != segment->live)
+    if (sums.granted != segment->granted || sums.live != segment->live ||
+        (segment->state != MC_SEGMENT_GONE && sums.late != segment->late))
         return "counts of a segment";
     if (sums.clears != segment->clears.count || sums.cuts != segment->cuts.count)
         return "what the owner is told";

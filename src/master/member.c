@@ -255,7 +255,8 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
             mc_segment_set_populated(core, segment, item.populated);
             mc_segment_update_room(core, segment);
         }
-        struct mc_wire_segment_code code = {.segment = item.segment, .code = own ? 0 : MC_ERR_SEGMENT_NOT_FOUND};
+        struct mc_wire_segment_code code = {.segment = item.segment,
+                                            .code = own ? segment->late > 0 : MC_ERR_SEGMENT_NOT_FOUND};
         if (out != NULL)
             mc_wire_segment_code_write(out, &code);
     }

@@ -63,6 +63,8 @@ void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t sl
     }
     node->state = MC_NODE_CLEARING;
     node->pointer = 0;
+    node->seen = mc_segment_departed(segment);
+    segment->late += node->seen;
     segment->clearing += node->size;
     mc_list_append(segment, &segment->clears, slot);
     if (segment->clear_unsent == MC_NODE_NONE)
@@ -109,6 +111,7 @@ static void leave_clears(struct mc_core *core, struct mc_segment *segment, uint3
         segment->release = next;
     mc_list_remove(segment, &segment->clears, slot);
     segment->clearing -= node->size;
+    segment->late -= node->seen;
     mc_key_release(core, node);
     mc_node_free(core, segment, slot);
 }
@@ -202,6 +205,8 @@ bool mc_segment_release_keys(struct mc_core *core, struct mc_segment *segment)
     for (uint32_t budget = MC_SLICE_SLOTS; segment->release != MC_NODE_NONE && budget > 0; budget--) {
         struct mc_node *node = mc_segment_node(segment, segment->release);
         segment->release = node->list_next;
+        segment->late += !node->seen;
+        node->seen = 1;
         mc_key_release(core, node);
     }
     return segment->release != MC_NODE_NONE;

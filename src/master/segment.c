@@ -135,14 +135,15 @@ void mc_segment_set_populated(struct mc_core *core, struct mc_segment *segment, 
 /* ---- mounting ---- */
 
 static void mount_reply(struct mc_core *core, struct mc_connection *connection, uint64_t request_id, int32_t code,
-                        uint32_t number, uint8_t inventory)
+                        uint32_t number, uint8_t inventory, bool behind)
 {
     if (code != 0)
         core->statistics.mount_failures++;
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     if (out == NULL)
         return;
-    struct mc_wire_mount_reply head = {.code = code, .segment = number, .epoch = core->epoch, .inventory = inventory};
+    struct mc_wire_mount_reply head = {
+        .code = code, .segment = number, .epoch = core->epoch, .inventory = inventory, .behind = behind};
     size_t frame = mc_frame_begin(out, MC_MESSAGE_MOUNT_REPLY, request_id);
     mc_wire_mount_reply_write(out, &head);
     mc_frame_end(out, frame);
@@ -377,7 +378,7 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
     mc_wire_mount_read(&reader, mount);
     core->statistics.mount_requests++;
     if (!mount_sane(mount)) {
-        mount_reply(core, connection, frame->request_id, MC_ERR_INVALID_PARAMS, 0, 0);
+        mount_reply(core, connection, frame->request_id, MC_ERR_INVALID_PARAMS, 0, 0, false);
         return;
     }
     if (mount->epoch > core->epoch) { /* it is we who are late: no answer that could cost the owner its contents */
@@ -400,7 +401,7 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
         code = mount_unknown(core, &mounting);
     }
     if (code != 0) {
-        mount_reply(core, connection, frame->request_id, code, 0, 0);
+        mount_reply(core, connection, frame->request_id, code, 0, 0, false);
         return;
     }
     struct mc_segment *segment = mounting.segment;
@@ -412,7 +413,7 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
                     (unsigned long long)segment->capacity, again ? "mounted again" : "mounted",
                     mounting.inventory == MC_INVENTORY_NONE ? "" : ", its inventory is wanted");
     uint8_t inventory = mounting.inventory != MC_INVENTORY_NONE ? 1 : segment->recovering ? 2 : 0;
-    mount_reply(core, connection, frame->request_id, 0, segment->number, inventory);
+    mount_reply(core, connection, frame->request_id, 0, segment->number, inventory, segment->late > 0);
     attach(core, segment, connection, mount->populated);
 }
 

@@ -185,9 +185,11 @@ struct mc_segment {
     struct mc_node_list normal, soft;    /* live replicas by age of their last use */
     struct mc_node_list clears, cuts;    /* what the owner has been or will be told */
     uint32_t clear_unsent, cut_unsent;   /* first node of the list that was not sent yet, MC_NODE_NONE = all were */
-    uint32_t release;                    /* next node of `clears` that is not to hold its key any longer */
-    struct mc_link dirty;                /* in core->dirty while something is unsent and can be sent */
-    struct mc_link busy;                 /* in core->busy while ticks have work here: release, debt */
+    uint32_t
+        late; /* nodes of `clears` (their `seen` is 1) that something was acknowledged over while it was departed */
+    uint32_t release;     /* next node of `clears` that is not to hold its key any longer */
+    struct mc_link dirty; /* in core->dirty while something is unsent and can be sent */
+    struct mc_link busy;  /* in core->busy while ticks have work here: release, debt */
 
     /* Recovery. recovering: not offered, nothing is placed there. inventory: what its next INVENTORY is taken for, NONE
      * when the last was merged. */

@@ -146,13 +146,15 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
     if (frame.type != MC_MESSAGE_HEARTBEAT_REPLY || reader.bad || reply.code < 0)
         return frame.type == MC_MESSAGE_HEARTBEAT_REPLY && !reader.bad ? reply.code : MC_ERR_PROTOCOL;
     mc_master_heard(keeper->store, keeper->epoch, reply.quiet == 0);
-    if (owner != NULL)
-        mc_owner_contact(owner, keeper->epoch, reply.quiet == 0, sent_ms);
+    bool is_held = false; /* a master that has given the segment up says nothing of what it did meanwhile */
     for (uint32_t count = mc_list_read(&reader); count > 0 && !reader.bad; count--) {
         mc_wire_segment_code_read(&reader, &code);
+        is_held = code.code == 0;
         if (code.code < 0 && owner != NULL)
             mc_owner_remount(owner);
     }
+    if (owner != NULL)
+        mc_owner_contact(owner, keeper->epoch, reply.quiet == 0, is_held ? sent_ms : 0);
     return 0;
 }
 

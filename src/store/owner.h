@@ -35,7 +35,8 @@ uint64_t mc_owner_populated(const struct mc_owner *owner);
 bool mc_owner_segment(const struct mc_owner *owner, uint32_t *segment);
 /* The master does not know the segment (its word to a heartbeat): mount again. */
 void mc_owner_remount(struct mc_owner *owner);
-/* The master of that epoch has answered a heartbeat that was sent at sent_ms (mc_clock_boot_ms). */
+/* The master of that epoch has answered a heartbeat that was sent at sent_ms (mc_clock_boot_ms), and holds our segment.
+ * sent_ms 0: it has answered, but holds nothing of ours, or has acted on our absence: that is no contact. */
 void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t sent_ms);
 /* What the scrubber has read and found rotten so far. */
 void mc_owner_scrubbed(const struct mc_owner *owner, uint64_t *bytes, uint64_t *rotten);

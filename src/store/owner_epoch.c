@@ -36,8 +36,10 @@ void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_
 {
     pthread_mutex_lock(&owner->lock);
     heard(owner, epoch, acts);
-    owner->answered_epoch = epoch;
-    owner->answered_ms = sent_ms;
+    if (sent_ms != 0) {
+        owner->answered_epoch = epoch;
+        owner->answered_ms = sent_ms;
+    }
     /* A heartbeat that another master answered says nothing of this one. */
     if (mc_segment_memory_epoch(owner->memory) == epoch && sent_ms > mc_segment_memory_contact_ms(owner->memory))
         mc_segment_memory_set_contact_ms(owner->memory, sent_ms);

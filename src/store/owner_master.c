@@ -365,7 +365,7 @@ static int mounted(struct mc_owner *owner, const struct mc_wire_mount_reply *rep
     if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)
         mc_owner_epoch_set(owner, reply->epoch);
     /* Before the first heartbeat is answered: masters that end one soon after the other would cost the contents. */
-    mc_owner_contact(owner, reply->epoch, reply->inventory == 0, owner->mount_sent_ms);
+    mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind != 0 ? 0 : owner->mount_sent_ms);
     owner->state = LINK_MOUNTED;
     owner->is_past_told = false;
     owner->backoff_ms = BACKOFF_MIN_MS;

@@ -187,12 +187,13 @@ def test_commands_of_dev():
     dev = document("dev")
     lanes = set(re.findall(r"^test_(\w+)\(\)", dev, re.M))
     works = {re.sub(r"^bench_|\.\w+$", "", path.name) for path in (SOURCE / "bench").iterdir() if path.suffix in (".py", ".c")}
+    works |= set(re.search(r"^  bench \[(.*)\]$", dev, re.M).group(1).split("|"))
     tests = {"unit": " ".join(path.stem for path in (SOURCE / "tests" / "unit").glob("test_*.c")),
              **{lane: " ".join(f"{path.stem} " + " ".join(re.findall(r"^def (test_\w+)", path.read_text(), re.M))
                                for path in (SOURCE / "tests" / lane).glob("test_*.py")) for lane in ("system", "faults")},
              "clients": re.search(r"^clients=\((.*)\)$", dev, re.M).group(1)}
     for path, text in pages().items():
-        for command, word, pattern in re.findall(r"\./dev (\w+)(?: ([\w]+))?(?: ([\w]+))?", text):
+        for command, word, pattern in re.findall(r"\./dev (\w+)(?: ([\w-]+))?(?: ([\w-]+))?", text):
             assert re.search(rf"^(command_)?{command}\(\)", dev, re.M), f"{path}: ./dev {command}"
             if command == "test" and word:
                 assert word in lanes | {"all"}, f"{path}: ./dev test {word}"

@@ -86,6 +86,51 @@ static void test_released_by_departure(void **state)
     }
 }
 
+/* What was acknowledged over an owner's absence is undone if the next master takes its contents. So its sign of life is
+ * no contact before it has done what it was told meanwhile; nor is one to a master that has given the segment up. */
+static void test_behind_is_no_contact(void **state)
+{
+    struct world world;
+    static struct world_told told;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a"), other = world_store(&world, 6, MIB, "b");
+    struct world_wish at_a = {.preferred = {"a"}};
+    struct mc_wire_place place;
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(world_grant(&world, other.call, i, i == 0 ? "k" : "l", SMALL, &at_a, &place), 0);
+        assert_int_equal(place.segment, store.segment);
+        world_live(&world, store.owner, &place);
+        assert_int_equal(world_put_done(&world, other.call, i), 0);
+    }
+    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 0);
+    remove_send(&world, other.call, "k");
+    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 0); /* not acknowledged: no matter */
+    pass(&world, 5500, other.keeper);
+    assert_int_equal(remove_answer(&world, other.call), 0);
+    assert_int_equal(world_put(&world, other.call, other.owner, "l", SMALL), 0); /* over its absence */
+    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 1);
+    world_disconnect(&world, store.owner);
+    store.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
+    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
+    mount.epoch = 3;
+    struct mc_wire_mount_reply reply = world_mount(&world, store.owner, &mount);
+    assert_int_equal(reply.code, 0);
+    assert_int_equal(reply.behind, 1);
+    unsigned cleared = 0;
+    for (world_owner_told(&world, store.owner, &told); told.type != 0; world_owner_told(&world, store.owner, &told)) {
+        assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 1);
+        cleared += told.count;
+        world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
+    }
+    assert_int_equal(cleared, 2);
+    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 0);
+    pass(&world, 25000, other.keeper); /* given up */
+    store.keeper = world_join(&world, MC_ROLE_KEEPER, 5, 1);
+    assert_true(world_heartbeat(&world, store.keeper, store.segment, MIB) < 0);
+    world_close_all(&world);
+}
+
 /* What was never seen as the key's value hinders no put, but the removal of the value that comes after it. */
 static void test_failed_put_is_no_hindrance(void **state)
 {
@@ -232,6 +277,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_wait),
         cmocka_unit_test(test_released_by_departure),
+        cmocka_unit_test(test_behind_is_no_contact),
         cmocka_unit_test(test_failed_put_is_no_hindrance),
         cmocka_unit_test(test_removed_after_a_failed_put),
         cmocka_unit_test(test_remove_all_waits_for_what_left),
