@@ -99,6 +99,32 @@ static void held_keys_prepare(struct sim_plan *made)
     made->fault_gap_ms = 200;
 }
 
+/* All owners are away, longer than depart_ms, while masters begin and end that never offered anything: they may not
+ * cost what is stored. */
+static void quiet_masters_prepare(struct sim_plan *made)
+{
+    made->quiet_masters = true;
+    made->owners = 1 + made->owners % 3;
+    made->clients = 2 + made->clients % 3;
+    made->fault_gap_ms = 20;
+}
+
+/* A writer is stopped in the middle of its copy, its owner begins anew on the same memory, takes the grant back, and
+ * others would write there as soon as it believes that nobody does. */
+static void restarted_owner_prepare(struct sim_plan *made)
+{
+    made->restarts_owner = made->is_named = true;
+    made->owners = made->machines = made->replicas_max = made->batch_max = 1;
+    made->clients = SIM_CLIENTS_MAX;
+    made->threads = 2;
+    made->keys = 10;
+    made->put_discard_ms = 120 + sim_below(SIM_VARIANT, 200);
+    made->value_max = 9000;
+    made->capacity = 64u << 10;
+    made->think_us_max = 4000u << sim_below(SIM_VARIANT, 4);
+    made->fault_gap_ms = 1000;
+}
+
 static void stories_draw(struct sim_plan *made)
 {
     static const enum sim_fault stories[] = {SIM_FAULT_past_writer, SIM_FAULT_absent_owner, SIM_FAULT_absent_owner,
@@ -156,6 +182,10 @@ void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bo
         made->has_upserts = sim_once_in(SIM_UPSERT, 2);
         if (made->faults == 1u << SIM_FAULT_late_owner && sim_once_in(SIM_UPSERT, 2))
             held_keys_prepare(made);
+        if (made->faults == 1u << SIM_FAULT_absent_owner && sim_once_in(SIM_VARIANT, 3))
+            quiet_masters_prepare(made);
+        if (made->faults == 1u << SIM_FAULT_past_writer && sim_once_in(SIM_VARIANT, 2))
+            restarted_owner_prepare(made);
     }
     /* All values of all keys together fit far below where eviction begins, with those that are to replace them. */
     uint64_t most = made->keys * 3ull + (made->has_upserts ? made->clients * made->threads * made->batch_max : 0);
@@ -409,7 +439,7 @@ static int64_t remove_all(struct worker *worker, bool force, bool by_regex)
 
 static void do_one(struct worker *worker)
 {
-    uint32_t what = sim_below(SIM_PLAN, 100);
+    uint32_t what = sim_below(SIM_PLAN, plan->quiet_masters ? 88 : 100); /* those lose nothing: no removals */
     if (plan->holds_keys && sim_once_in(SIM_UPSERT, 5))
         what = 98 + sim_below(SIM_UPSERT, 2);
     if (what < 38)
@@ -547,12 +577,39 @@ static void on_kill(void *argument)
     place_kill((uint32_t)(uintptr_t)argument);
 }
 
+/* Killed, and started again by who asked for it. */
+static void on_end(void *argument)
+{
+    struct sim_process *process = &sim_processes[(uintptr_t)argument];
+    if (is_calm || !process->alive)
+        return;
+    oracle_process_killed(process);
+    sim_process_kill(process);
+}
+
+/* A writer is stopped over half of its bytes, and its owner ends and begins again; the master takes the grant back. */
+static void restarted_owner(struct sim_process *process)
+{
+    uint64_t restart_ns = sim_now_ns + (20 + sim_below(SIM_VARIANT, 200)) * SIM_MS;
+    uint64_t end_ns = restart_ns + (plan->put_discard_ms + 500 + sim_below(SIM_VARIANT, 2500)) * SIM_MS;
+    absent_until_ns = end_ns + 200 * SIM_MS;
+    oracle_fault(true);
+    sim_process_stop(process);
+    sim_at(sim_now_ns + sim_below(SIM_VARIANT, 3) * SIM_MS, on_end, (void *)(uintptr_t)SIM_PLACE_OWNER);
+    sim_at(restart_ns, on_restart, (void *)(uintptr_t)SIM_PLACE_OWNER);
+    sim_at(end_ns, on_continue, (void *)(uintptr_t)process->place);
+}
+
 /* A writer is stopped over half of its bytes, and the master that gave it leave to write dies: the next one learns of
  * it by the owner only. */
 static void past_writer(struct sim_process *process)
 {
     if (sim_now_ns < absent_until_ns || process->stopped)
         return;
+    if (plan->restarts_owner) {
+        restarted_owner(process);
+        return;
+    }
     /* What it reads when it goes on is taken for a sign that the dead master lived until then: less than depart_ms. */
     uint64_t end_ns = sim_now_ns + (1500 + sim_below(SIM_EXTRA, plan->is_durable ? 1300 : 6000)) * SIM_MS;
     absent_until_ns = end_ns + 200 * SIM_MS;
@@ -648,6 +705,29 @@ static void fault_absent(uint32_t owner)
     sim_at(sim_now_ns + notice_ms * SIM_MS, on_kill, (void *)(uintptr_t)SIM_PLACE_MASTER);
 }
 
+/* All owners are cut off from the machine of the master, which ends at once; so do those after it, before they have
+ * lived depart_ms, until the owners have been away for longer than that. */
+static void fault_quiet(void)
+{
+    if (sim_now_ns < absent_until_ns || !sim_processes[SIM_PLACE_MASTER].alive)
+        return;
+    uint64_t last_ns = sim_now_ns + (plan->depart_ms + 300 + sim_below(SIM_VARIANT, 4000)) * SIM_MS;
+    absent_until_ns = last_ns + 12000 * SIM_MS;
+    oracle_fault(false);
+    for (uint32_t i = 0; i < plan->owners; i++) {
+        uint32_t owner = SIM_PLACE_OWNER + i;
+        sim_partition(owner, SIM_PLACE_MASTER, true);
+        sim_at(last_ns + (100 + sim_below(SIM_VARIANT, 1500)) * SIM_MS, on_heal,
+               (void *)(uintptr_t)(owner << 8 | SIM_PLACE_MASTER));
+    }
+    for (uint64_t at_ns = sim_now_ns; at_ns < last_ns; at_ns += (1000 + sim_below(SIM_VARIANT, 1500)) * SIM_MS) {
+        sim_at(at_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
+        sim_at(at_ns + (20 + sim_below(SIM_VARIANT, 400)) * SIM_MS, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    }
+    sim_at(last_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(last_ns + (20 + sim_below(SIM_VARIANT, 400)) * SIM_MS, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+}
+
 static void on_late(void *argument)
 {
     on_heal(argument);
@@ -710,7 +790,10 @@ static void fault_do(enum sim_fault fault)
         (void)sim_break_connection();
         break;
     case SIM_FAULT_absent_owner:
-        fault_absent(owner);
+        if (plan->quiet_masters)
+            fault_quiet();
+        else
+            fault_absent(owner);
         break;
     case SIM_FAULT_late_owner:
         fault_late(owner);

@@ -124,6 +124,15 @@ void oracle_put_end(uint32_t number, int rc)
         keys[put->key].sure_ns = sim_now_ns;
 }
 
+/* A put of a key that is there succeeds and changes nothing. */
+void oracle_put_live(uint32_t number)
+{
+    const struct put *put = &all_puts[number];
+    if (is_strict && !put->is_upsert && put->length >= AMBIGUOUS_BYTES && oracle_is_sure(put->key) &&
+        keys[put->key].sure_ns < put->start_ns)
+        sim_fail("replaced: put %u of key %u was stored, and the key was there before it began", number, put->key);
+}
+
 void oracle_process_killed(const struct sim_process *process)
 {
     if (process->place == SIM_PLACE_MASTER)

@@ -20,6 +20,8 @@ void oracle_end(const struct oracle_call *call, uint64_t limit_ms, const char *w
 /* A new value for the key; its bytes. The number identifies it. */
 uint32_t oracle_put_begin(uint32_t key, uint32_t length, bool is_upsert, const uint8_t **bytes);
 void oracle_put_end(uint32_t put, int rc);
+/* An owner has made it live: may it be, at that time? */
+void oracle_put_live(uint32_t put);
 /* The process died: what it was putting will not be placed again. */
 void oracle_process_killed(const struct sim_process *process);
 void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *bytes, int64_t rc);

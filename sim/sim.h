@@ -21,7 +21,17 @@
 
 /* ---- chance: independent streams, so that leaving out a fault changes little else ---- */
 
-enum sim_stream { SIM_PLAN, SIM_NET, SIM_SCHEDULE, SIM_PRODUCT, SIM_FAULTS, SIM_EXTRA, SIM_UPSERT, SIM_STREAMS };
+enum sim_stream {
+    SIM_PLAN,
+    SIM_NET,
+    SIM_SCHEDULE,
+    SIM_PRODUCT,
+    SIM_FAULTS,
+    SIM_EXTRA,
+    SIM_UPSERT,
+    SIM_VARIANT,
+    SIM_STREAMS
+};
 
 void sim_random_start(uint64_t seed);
 uint64_t sim_random(enum sim_stream stream);

@@ -88,8 +88,10 @@ int sim_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_
                  (unsigned long long)commit->generation, (unsigned long long)top);
     raise_to(&account->top[commit->slot], commit->generation);
     uint32_t put = oracle_put_of(commit->hash_low, commit->hash_high, commit->length, commit->crc);
-    if (put != UINT32_MAX)
+    if (put != UINT32_MAX) {
         oracle_placed(account->segment, commit->slot, commit->generation, put);
+        oracle_put_live(put);
+    }
     check_top(account, memory, commit->slot);
     return rc;
 }
