@@ -34,6 +34,7 @@ uint32_t sim_depart_ms;
 static uint32_t operations_left, operations_done, clients_ended;
 static bool is_calm, is_ended;
 static uint64_t absent_until_ns; /* one such story after the other */
+static uint64_t first_story_ns;  /* some begin when there is something to lose */
 static uint64_t calm_ns;
 
 /* ---- drawing ---- */
@@ -106,6 +107,7 @@ static void quiet_masters_prepare(struct sim_plan *made)
     made->quiet_masters = true;
     made->owners = 1 + made->owners % 3;
     made->clients = 2 + made->clients % 3;
+    made->capacity = 1u << 20;
     made->fault_gap_ms = 20;
 }
 
@@ -123,6 +125,14 @@ static void restarted_owner_prepare(struct sim_plan *made)
     made->capacity = 64u << 10;
     made->think_us_max = 4000u << sim_below(SIM_VARIANT, 4);
     made->fault_gap_ms = 1000;
+}
+
+/* All owners are away while a master begins and lives long enough to answer removals of keys that it never met. */
+static void unmet_keys_prepare(struct sim_plan *made)
+{
+    quiet_masters_prepare(made);
+    made->quiet_masters = false;
+    made->unmet_keys = true;
 }
 
 static void stories_draw(struct sim_plan *made)
@@ -184,6 +194,8 @@ void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bo
             held_keys_prepare(made);
         if (made->faults == 1u << SIM_FAULT_absent_owner && sim_once_in(SIM_VARIANT, 3))
             quiet_masters_prepare(made);
+        else if (made->faults == 1u << SIM_FAULT_absent_owner && sim_once_in(SIM_VARIANT, 3))
+            unmet_keys_prepare(made);
         if (made->faults == 1u << SIM_FAULT_past_writer && sim_once_in(SIM_VARIANT, 2))
             restarted_owner_prepare(made);
     }
@@ -439,9 +451,15 @@ static int64_t remove_all(struct worker *worker, bool force, bool by_regex)
 
 static void do_one(struct worker *worker)
 {
-    uint32_t what = sim_below(SIM_PLAN, plan->quiet_masters ? 88 : 100); /* those lose nothing: no removals */
+    uint32_t what = sim_below(SIM_PLAN, 100);
+    if (plan->quiet_masters && what >= 88)
+        what = 38; /* no removals: nothing may get lost */
+    if (plan->quiet_masters && what < 38 && sim_now_ns >= first_story_ns)
+        what = 38; /* nor puts, which would hide that something was */
     if (plan->holds_keys && sim_once_in(SIM_UPSERT, 5))
         what = 98 + sim_below(SIM_UPSERT, 2);
+    if (plan->unmet_keys && sim_now_ns + 6000 * SIM_MS < absent_until_ns && sim_once_in(SIM_VARIANT, 3))
+        what = 98; /* a removal, while the owners are away */
     if (what < 38)
         do_put(worker);
     else if (what < 76)
@@ -712,7 +730,7 @@ static void fault_quiet(void)
     if (sim_now_ns < absent_until_ns || !sim_processes[SIM_PLACE_MASTER].alive)
         return;
     uint64_t last_ns = sim_now_ns + (plan->depart_ms + 300 + sim_below(SIM_VARIANT, 4000)) * SIM_MS;
-    absent_until_ns = last_ns + 12000 * SIM_MS;
+    absent_until_ns = last_ns + 8000 * SIM_MS;
     oracle_fault(false);
     for (uint32_t i = 0; i < plan->owners; i++) {
         uint32_t owner = SIM_PLACE_OWNER + i;
@@ -726,6 +744,26 @@ static void fault_quiet(void)
     }
     sim_at(last_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
     sim_at(last_ns + (20 + sim_below(SIM_VARIANT, 400)) * SIM_MS, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+}
+
+/* All owners are cut off from the machine of the master, which ends at once; the one after it is of age, and answers
+ * removals, before they come. */
+static void fault_unmet(void)
+{
+    if (sim_now_ns < absent_until_ns || !sim_processes[SIM_PLACE_MASTER].alive)
+        return;
+    uint64_t restart_ns = sim_now_ns + (20 + sim_below(SIM_VARIANT, 400)) * SIM_MS;
+    uint64_t end_ns = restart_ns + (plan->depart_ms + 500 + sim_below(SIM_VARIANT, 3000)) * SIM_MS;
+    absent_until_ns = end_ns + 6000 * SIM_MS;
+    oracle_fault(true);
+    for (uint32_t i = 0; i < plan->owners; i++) {
+        uint32_t owner = SIM_PLACE_OWNER + i;
+        sim_partition(owner, SIM_PLACE_MASTER, true);
+        sim_at(end_ns + sim_below(SIM_VARIANT, 1000) * SIM_MS, on_heal,
+               (void *)(uintptr_t)(owner << 8 | SIM_PLACE_MASTER));
+    }
+    sim_at(sim_now_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(restart_ns, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
 }
 
 static void on_late(void *argument)
@@ -792,6 +830,8 @@ static void fault_do(enum sim_fault fault)
     case SIM_FAULT_absent_owner:
         if (plan->quiet_masters)
             fault_quiet();
+        else if (plan->unmet_keys)
+            fault_unmet();
         else
             fault_absent(owner);
         break;
@@ -933,7 +973,8 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
     operations_left = plan->operations;
     operations_done = clients_ended = 0;
     is_calm = is_ended = false;
-    absent_until_ns = 0;
+    absent_until_ns = first_story_ns =
+        plan->quiet_masters || plan->unmet_keys ? sim_now_ns + (1000 + sim_below(SIM_VARIANT, 7000)) * SIM_MS : 0;
     memset(leaving, 0, sizeof(leaving));
     memset(is_slow, 0, sizeof(is_slow));
     sim_in_copy = in_copy;

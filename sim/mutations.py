@@ -58,7 +58,9 @@ MUTATIONS = [
     ("cut_waits_for_nobody", ENGINE + "memory_writers.c", "    return found;\n}\n\nuint32_t mc_segment_memory_slot_top", "    return found && 0;\n}\n\nuint32_t mc_segment_memory_slot_top"),
     ("writer_looks_not_at_the_slot", ENGINE + "writers.c", "        atomic_load(&slots[writing->slot].generation) < generation)", "        true)"),
     ("writer_says_nothing", ENGINE + "writers.c", "        if (mc_intent_read(&writer->intents[i], &writing) && writing.slot == slot && writing.generation <= generation)", "        if (0 && mc_intent_read(&writer->intents[i], &writing))"),
-    ("living_writers_are_reset", ENGINE + "memory_writers.c", "if (entry == 0 || memory->attached[entry] || mc_writers_locked(fd, entry, 1))", "if (entry == 0 || memory->attached[entry])"),
+    # Behind the look at the lock stands the attempt to take it.
+    ("living_writers_are_reset", ENGINE + "memory_writers.c", "if (entry == 0 || memory->attached[entry] || mc_writers_locked(fd, entry, 1))", "if (entry == 0 || memory->attached[entry])",
+     ENGINE + "memory_writers.c", "    if (!mc_writer_lock(fd, entry))\n        return true;", "    (void)mc_writer_lock(fd, entry);"),
     # The master: visibility and space
     ("answer_before_all_is_live", MASTER + "put.c", "    if (object->granted == 0 && object->live > 0) {", "    if (object->live > 0 && !object->visible) {"),
     ("live_means_nothing_to_the_put", MASTER + "put.c", "item.code == 0 ? GRANT_LIVE : GRANT_CLEAR", "GRANT_CLEAR"),

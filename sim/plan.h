@@ -49,8 +49,8 @@ struct sim_plan {
     uint64_t capacity;
     uint64_t lease_ms, client_ttl_ms, put_discard_ms, depart_ms, window_ms;
     const char *paths;
-    bool is_roomy, is_durable, is_named, has_upserts, holds_keys, quiet_masters,
-        restarts_owner; /* named: segments lie in files that outlive their process */
+    bool is_roomy, is_durable, is_named, has_upserts; /* named: segments lie in files that outlive their process */
+    bool holds_keys, quiet_masters, unmet_keys, restarts_owner; /* variants of stories */
 };
 
 struct sim_result {
