@@ -135,19 +135,6 @@ static void unmet_keys_prepare(struct sim_plan *made)
     made->unmet_keys = true;
 }
 
-static void absent_owner_vary(struct sim_plan *made)
-{
-    uint32_t variant = sim_below(SIM_VARIANT, 9);
-    if (variant < 2)
-        quiet_masters_prepare(made);
-    else if (variant < 4)
-        unmet_keys_prepare(made);
-    else if (variant < 6) {
-        made->hears_one = true;
-        made->fault_gap_ms = 20;
-    }
-}
-
 static void stories_draw(struct sim_plan *made)
 {
     static const enum sim_fault stories[] = {SIM_FAULT_past_writer, SIM_FAULT_absent_owner, SIM_FAULT_absent_owner,
@@ -205,8 +192,10 @@ void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bo
         made->has_upserts = sim_once_in(SIM_UPSERT, 2);
         if (made->faults == 1u << SIM_FAULT_late_owner && sim_once_in(SIM_UPSERT, 2))
             held_keys_prepare(made);
-        if (made->faults == 1u << SIM_FAULT_absent_owner)
-            absent_owner_vary(made);
+        if (made->faults == 1u << SIM_FAULT_absent_owner && sim_once_in(SIM_VARIANT, 3))
+            quiet_masters_prepare(made);
+        else if (made->faults == 1u << SIM_FAULT_absent_owner && sim_once_in(SIM_VARIANT, 3))
+            unmet_keys_prepare(made);
         if (made->faults == 1u << SIM_FAULT_past_writer && sim_once_in(SIM_VARIANT, 2))
             restarted_owner_prepare(made);
     }
@@ -469,9 +458,8 @@ static void do_one(struct worker *worker)
         what = 38; /* nor puts, which would hide that something was */
     if (plan->holds_keys && sim_once_in(SIM_UPSERT, 5))
         what = 98 + sim_below(SIM_UPSERT, 2);
-    if ((plan->unmet_keys || plan->hears_one) && sim_now_ns + 6000 * SIM_MS < absent_until_ns &&
-        sim_once_in(SIM_VARIANT, 3))
-        what = 98; /* a removal, while an owner is away */
+    if (plan->unmet_keys && sim_now_ns + 6000 * SIM_MS < absent_until_ns && sim_once_in(SIM_VARIANT, 3))
+        what = 98; /* a removal, while the owners are away */
     if (what < 38)
         do_put(worker);
     else if (what < 76)
@@ -578,13 +566,6 @@ static void on_heal(void *argument)
 {
     uintptr_t pair = (uintptr_t)argument;
     sim_partition((uint32_t)(pair >> 8), (uint32_t)(pair & 255), false);
-}
-
-static void on_cut(void *argument)
-{
-    uintptr_t pair = (uintptr_t)argument;
-    if (!is_calm)
-        sim_partition((uint32_t)(pair >> 8), (uint32_t)(pair & 255), true);
 }
 
 static uint64_t pause_draw(void)
@@ -785,34 +766,6 @@ static void fault_unmet(void)
     sim_at(restart_ns, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
 }
 
-static void cut_off(uint32_t place, uint64_t from_ns, uint64_t until_ns)
-{
-    sim_at(from_ns, on_cut, (void *)(uintptr_t)(place << 8 | SIM_PLACE_MASTER));
-    sim_at(until_ns, on_heal, (void *)(uintptr_t)(place << 8 | SIM_PLACE_MASTER));
-}
-
-/* A master gives an owner up and ends. The next one hears only that owner, and ends within the second in which it
- * judges nothing; the one after it hears from the others what the first one may have done. */
-static void fault_one(uint32_t owner)
-{
-    if (sim_now_ns < absent_until_ns || !sim_processes[SIM_PLACE_MASTER].alive)
-        return;
-    uint64_t kill_ns = sim_now_ns + (plan->depart_ms + 300 + sim_below(SIM_VARIANT, 3000)) * SIM_MS;
-    uint64_t restart_ns = kill_ns + (20 + sim_below(SIM_VARIANT, 400)) * SIM_MS;
-    uint64_t again_ns = restart_ns + (50 + sim_below(SIM_VARIANT, 850)) * SIM_MS;
-    absent_until_ns = again_ns + 6000 * SIM_MS;
-    oracle_fault(true);
-    cut_off(owner, sim_now_ns, kill_ns);
-    for (uint32_t place = SIM_PLACE_OWNER; place < SIM_PLACE_CLIENT + plan->clients; place++) {
-        if (place != owner && is_member(place))
-            cut_off(place, kill_ns, again_ns);
-    }
-    sim_at(kill_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
-    sim_at(restart_ns, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
-    sim_at(again_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
-    sim_at(again_ns + (20 + sim_below(SIM_VARIANT, 400)) * SIM_MS, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
-}
-
 static void on_late(void *argument)
 {
     on_heal(argument);
@@ -879,8 +832,6 @@ static void fault_do(enum sim_fault fault)
             fault_quiet();
         else if (plan->unmet_keys)
             fault_unmet();
-        else if (plan->hears_one)
-            fault_one(owner);
         else
             fault_absent(owner);
         break;
@@ -1022,9 +973,8 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
     operations_left = plan->operations;
     operations_done = clients_ended = 0;
     is_calm = is_ended = false;
-    absent_until_ns = first_story_ns = plan->quiet_masters || plan->unmet_keys || plan->hears_one
-                                           ? sim_now_ns + (1000 + sim_below(SIM_VARIANT, 7000)) * SIM_MS
-                                           : 0;
+    absent_until_ns = first_story_ns =
+        plan->quiet_masters || plan->unmet_keys ? sim_now_ns + (1000 + sim_below(SIM_VARIANT, 7000)) * SIM_MS : 0;
     memset(leaving, 0, sizeof(leaving));
     memset(is_slow, 0, sizeof(is_slow));
     sim_in_copy = in_copy;

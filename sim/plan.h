@@ -50,7 +50,7 @@ struct sim_plan {
     uint64_t lease_ms, client_ttl_ms, put_discard_ms, depart_ms, window_ms;
     const char *paths;
     bool is_roomy, is_durable, is_named, has_upserts; /* named: segments lie in files that outlive their process */
-    bool holds_keys, quiet_masters, unmet_keys, hears_one, restarts_owner; /* variants of stories */
+    bool holds_keys, quiet_masters, unmet_keys, restarts_owner; /* variants of stories */
 };
 
 struct sim_result {
