@@ -91,7 +91,7 @@ MUTATIONS = [
     ("who_is_behind_has_contact", MASTER + "member.c", ".code = own ? segment->late > 0 :", ".code = own ? 0 :"),
     ("quarantine_is_never_left", MASTER + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state == MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
     ("cleared_is_not_heard", MASTER + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state != MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
-    ("clearing_forgets_its_sum", MASTER + "replica.c", "    segment->clearing -= node->size;\n    mc_key_release", "    mc_key_release"),
+    ("clearing_forgets_its_sum", MASTER + "replica.c", "    segment->clearing -= node->size;\n    segment->late", "    segment->late"),
     # The master: recovery
     ("stale_contents_are_taken", MASTER + "recover.c", "!core->refuse_earlier && !stale(core, epoch, contact_ms);", "!core->refuse_earlier;"),
     ("no_contents_are_taken", MASTER + "recover.c", "    return mc_recover_open(core) && !core->refuse_earlier && !stale(core, epoch, contact_ms);", "    return false;"),
