@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* ---- answers ---- */
 
@@ -209,9 +210,8 @@ static bool take_text(json_t *root, const char *name, const char *initial, const
 
 static void mount(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
 {
-    struct mc_store_config config = rest->mount_config;
     char id[MC_MOUNT_ID_MAX], text[192];
-    const char *location;
+    const char *protocol, *location;
     uint64_t bytes = 0;
     (void)prefix;
     json_t *root = read_object(request);
@@ -220,14 +220,14 @@ static void mount(struct mc_rest *rest, struct mc_web_request *request, size_t p
     json_t *size = json_object_get(root, "size");
     if (!json_is_integer(size) || json_integer_value(size) <= 0) {
         fail(request, 400, "Invalid size, must be a positive integer");
-    } else if (!take_text(root, "protocol", config.protocol, &config.protocol) ||
-               !take_text(root, "location", "", &location)) {
+    } else if (!take_text(root, "protocol", "tcp", &protocol) || !take_text(root, "location", "", &location)) {
         fail(request, 400, "Invalid protocol or location, must be a string");
     } else {
         /* As the original does: whole steps, so that a small size is not one that holds nothing. */
-        config.global_segment_size =
+        uint64_t wanted =
             ((uint64_t)json_integer_value(size) + MC_REST_MOUNT_STEP - 1) / MC_REST_MOUNT_STEP * MC_REST_MOUNT_STEP;
-        int rc = mc_mounts_add(rest->mounts, &config, id, &bytes);
+        bool is_known = strcasecmp(protocol, "tcp") == 0 || strcasecmp(protocol, "rdma") == 0;
+        int rc = is_known ? mc_store_mount(rest->store, wanted, id, &bytes) : MC_ERR_INVALID_PARAMS;
         snprintf(text, sizeof(text), "Allocate and mount failed, ret=%d", rc);
         if (rc < 0) {
             fail_code(request, text, rc);
@@ -271,6 +271,23 @@ static json_t *take_ids(struct mc_web_request *request, json_t *root, uint64_t *
     return ids;
 }
 
+static bool is_mount_id(const char *id)
+{
+    const char *dash = strchr(id, '-');
+    size_t length = strlen(id);
+    return dash != NULL && dash != id && dash[1] != 0 && length < MC_MOUNT_ID_MAX &&
+           strspn(id, "0123456789-") == length && strchr(dash + 1, '-') == NULL;
+}
+
+/* The codes are the original's: -1 for what is no id, -600 for one that is not mounted. */
+static int unmount_one(struct mc_rest *rest, const char *id, uint64_t grace_s)
+{
+    if (!is_mount_id(id))
+        return MC_ERR_INTERNAL_ERROR;
+    int rc = mc_store_unmount(rest->store, id, grace_s * 1000);
+    return rc == MC_ERR_SEGMENT_NOT_FOUND ? MC_ERR_INVALID_PARAMS : rc;
+}
+
 static void unmount(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
 {
     json_t *root = read_object(request), *id;
@@ -283,7 +300,7 @@ static void unmount(struct mc_rest *rest, struct mc_web_request *request, size_t
     if (ids != NULL) {
         json_array_foreach(ids, i, id)
         {
-            int rc = mc_mounts_remove(rest->mounts, json_string_value(id), grace_s);
+            int rc = unmount_one(rest, json_string_value(id), grace_s);
             first = first == 0 ? rc : first;
         }
         snprintf(text, sizeof(text), "Unmount and free failed, ret=%d", first);

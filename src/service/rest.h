@@ -4,7 +4,6 @@
 #define MC_SERVICE_REST_H
 
 #include "mooncake.h"
-#include "service/mounts.h"
 #include "service/web.h"
 
 #define MC_REST_PUT_MAX (100u << 20) /* bytes of a PUT's body */
@@ -14,8 +13,6 @@
 
 struct mc_rest {
     struct mc_store *store;
-    struct mc_mounts *mounts;
-    struct mc_store_config mount_config; /* of mounts; borrowed texts */
 };
 
 /* All routes; and only /health and /metrics. context: struct mc_rest. */

@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #define RETRY_MS 1000u
-#define TICK_MS 200 /* while mounts may have a grace to be waited for */
 #define ERROR_MAX 512
 #define BACKLOG 512
 
@@ -50,14 +49,6 @@ static bool may_pass(int rc)
 {
     return rc == MC_ERR_RPC_FAIL || rc == MC_ERR_RPC_TIMEOUT || rc == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS ||
            rc == MC_ERR_BUSY || rc == MC_ERR_ETCD_OPERATION_ERROR;
-}
-
-/* host without the port. */
-static void strip_port(const char *address, char *host, size_t size)
-{
-    uint16_t port = 0;
-    if (mc_address_split(address, host, size, &port) < 0)
-        snprintf(host, size, "%s", address);
 }
 
 /* Processes that share a file may share its local_hostname: the first has its port, the others take one of their own.
@@ -204,12 +195,11 @@ static void serve(struct service *service)
 {
     static mc_web_handler *const handlers[AT_DUMMY] = {mc_rest_handle, mc_rest_handle_health};
     struct pollfd waited[LISTENERS + 1];
-    bool has_mounts = service->config.has_rest;
     for (int i = 0; i < LISTENERS; i++)
         waited[i] = (struct pollfd){.fd = service->listeners[i], .events = POLLIN}; /* -1 is passed over */
     waited[LISTENERS] = (struct pollfd){.fd = service->signal_fd, .events = POLLIN};
     for (;;) {
-        if (poll(waited, LISTENERS + 1, has_mounts ? TICK_MS : -1) < 0)
+        if (poll(waited, LISTENERS + 1, -1) < 0)
             continue;
         if (waited[LISTENERS].revents != 0 && take_signal(service->signal_fd))
             return;
@@ -218,8 +208,6 @@ static void serve(struct service *service)
         for (int i = 0; i < AT_DUMMY; i++)
             if (waited[i].revents != 0)
                 mc_web_accept(service->web, service->listeners[i], handlers[i], &service->rest);
-        if (has_mounts)
-            mc_mounts_tick(service->rest.mounts);
     }
 }
 
@@ -244,7 +232,6 @@ static void close_all(struct service *service)
         if (service->listeners[i] >= 0)
             close(service->listeners[i]);
     mc_web_destroy(service->web);
-    mc_mounts_destroy(service->rest.mounts);
     if (service->rest.store != NULL) {
         (void)mc_store_close(service->rest.store); /* always 0 */
         mc_log(INFO, "Mooncake service stopped");
@@ -256,7 +243,6 @@ static void close_all(struct service *service)
 static int run(struct service *service, char *error, size_t error_size)
 {
     const struct mc_service_config *config = &service->config;
-    char host[MC_SERVICE_TEXT_MAX];
     struct mc_store_config store_config = {.local_hostname = config->local_hostname,
                                            .metadata_server = config->metadata_server,
                                            .protocol = config->protocol,
@@ -270,8 +256,7 @@ static int run(struct service *service, char *error, size_t error_size)
     if (rc < 0)
         return rc;
     service->web = mc_web_create();
-    service->rest.mounts = mc_mounts_create();
-    if (service->web == NULL || service->rest.mounts == NULL)
+    if (service->web == NULL)
         return MC_ERR_NO_MEMORY;
     rc = join_cluster(service, &store_config);
     if (rc > 0)
@@ -281,10 +266,6 @@ static int run(struct service *service, char *error, size_t error_size)
                  config->master_server_address, config->max_wait_s, mc_error_text(rc));
         return rc;
     }
-    strip_port(config->local_hostname, host, sizeof(host));
-    service->rest.mount_config = store_config;
-    service->rest.mount_config.local_hostname = host;
-    service->rest.mount_config.data_dir = ""; /* what is mounted by a call ends with it */
     rc = open_ports(service, error, error_size);
     if (rc < 0)
         return rc;
