@@ -277,7 +277,7 @@ static void refuse(struct mc_core *core, struct mc_segment *segment, uint32_t sl
     struct mc_node *node = mc_segment_node(segment, slot);
     bool counted = set_generation(core, node, generation);
     mc_node_clear(core, segment, slot, NULL);
-    if (counted && key.length > 0 && node->state == MC_NODE_CLEARING)
+    if (counted && key.length > 0)
         mc_key_hold_entry(core, node, key);
     if (!counted) {
         node->base = MC_BASE_RAW;
