@@ -44,7 +44,28 @@ def request(port, method, path, body=None, headers=None, timeout_s=20, host="127
         connection.close()
 
 
-class Master:
+class Child:
+    """A process of ours in self.process, None while it does not run."""
+
+    def stop(self, number=signal.SIGTERM):
+        """SIGTERM, or another signal; returns the exit code. One that does not end is killed, and that is a failure."""
+        process, self.process = self.process, None
+        process.send_signal(number)
+        try:
+            return process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+    def kill(self):
+        """kill -9."""
+        process, self.process = self.process, None
+        process.kill()
+        process.wait()
+
+
+class Master(Child):
     """One mooncake_master. After start(): port, metrics_port, metadata_port (None when it does not run), pid."""
 
     def __init__(self, *flags, metadata=False):
@@ -81,23 +102,6 @@ class Master:
             assert found or self.process.poll() is None, f"mooncake_master has ended: {self.log()}"
             return found
         return int(wait_until(look, START_S, f"'{pattern}' in the log").group(1))
-
-    def stop(self):
-        """SIGTERM; returns the exit code. One that does not end is killed, and that is a failure."""
-        process, self.process = self.process, None
-        process.send_signal(signal.SIGTERM)
-        try:
-            return process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
-
-    def kill(self):
-        """kill -9."""
-        process, self.process = self.process, None
-        process.kill()
-        process.wait()
 
     def __enter__(self):
         return self.start()

@@ -8,12 +8,11 @@ Ports are chosen by the kernel and read from the log. No MOONCAKE_* of the calle
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 
-from cluster import BUILD, START_S, request, wait_until
+from cluster import BUILD, START_S, Child, request, wait_until
 
 REST = [str(BUILD / "mc_store_rest_server")]
 CLIENT = [str(BUILD / "mooncake_client")]
@@ -32,7 +31,7 @@ def run(command, *flags, timeout_s=60, cwd=None, **variables):
     return subprocess.run([*command, *flags], capture_output=True, text=True, timeout=timeout_s, env=environment(**variables), cwd=cwd)
 
 
-class Service:
+class Service(Child):
     """started=False: start() returns at once, wait() waits until it serves."""
 
     def __init__(self, *flags, command=REST, ports=("--port=0",), **variables):
@@ -61,21 +60,6 @@ class Service:
 
     def start(self):
         return self.spawn().wait()
-
-    def stop(self, number=signal.SIGTERM):
-        process, self.process = self.process, None
-        process.send_signal(number)
-        try:
-            return process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
-
-    def kill(self):
-        process, self.process = self.process, None
-        process.kill()
-        process.wait()
 
     def log(self):
         with open(self.log_file.name, "rb") as log:
