@@ -152,6 +152,8 @@ static void step_put_start(struct game *game, unsigned at)
     size_t list = mc_list_begin(&game->body);
     for (uint32_t i = 0; i < count; i++) {
         struct mc_wire_put_start_item item = {.length = some_size(game)};
+        item.unsure = (uint64_t)(byte(game) >> 6) << MC_EPOCH_SHIFT;
+        item.unsure += item.unsure == 0 ? 0 : byte(game);
         item.key = some_key(game); /* apart: initializers have no order */
         mc_wire_put_start_item_write(&game->body, &item);
     }

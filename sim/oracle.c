@@ -162,7 +162,7 @@ static void mark_gone(const struct oracle_call *call, uint32_t key, uint32_t exc
 {
     for (uint32_t i = 0; i < put_count; i++) {
         struct put *put = &all_puts[i];
-        bool had_its_time = put->end_ns < call->start_ns && (put->succeeded || put->seen_ns < call->start_ns);
+        bool had_its_time = put->seen_ns < call->start_ns || (put->end_ns < call->start_ns && put->succeeded);
         if (put->key == key && i != except && had_its_time && put->gone_ns > sim_now_ns && !is_open(call, except, i))
             put->gone_ns = sim_now_ns;
     }

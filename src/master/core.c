@@ -146,14 +146,24 @@ void mc_table_remove(struct mc_table *table, uint32_t index)
 
 /* ---- life ---- */
 
+static void free_tables(struct mc_core *core)
+{
+    free(core->segments);
+    free(core->segment_uses);
+    free(core->ok);
+    free(core->roomy);
+    free(core->ended_well);
+}
+
 static bool create_tables(struct mc_core *core, uint64_t seed)
 {
     core->segments = calloc(MC_SEGMENTS_MAX, sizeof(*core->segments));
     core->segment_uses = calloc(MC_SEGMENTS_MAX, sizeof(*core->segment_uses));
     core->ok = calloc(MC_SEGMENTS_MAX, sizeof(*core->ok));
     core->roomy = calloc(MC_SEGMENTS_MAX, sizeof(*core->roomy));
+    core->ended_well = calloc(MC_ENDED_WELL_MAX / 64, sizeof(*core->ended_well)); /* touched as it is used */
     return core->segments != NULL && core->segment_uses != NULL && core->ok != NULL && core->roomy != NULL &&
-           mc_objects_init(&core->objects, seed);
+           core->ended_well != NULL && mc_objects_init(&core->objects, seed);
 }
 
 struct mc_core *mc_core_create(const struct mc_core_config *config, const struct mc_core_output *output,
@@ -183,10 +193,7 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
     mc_link_init(&core->watched);
     mc_link_init(&core->recovering);
     if (!create_tables(core, mc_core_random(core))) {
-        free(core->segments);
-        free(core->segment_uses);
-        free(core->ok);
-        free(core->roomy);
+        free_tables(core);
         free(core);
         return NULL;
     }
@@ -233,10 +240,7 @@ void mc_core_destroy(struct mc_core *core)
     free(core->waits.free);
     mc_objects_destroy(&core->objects);
     mc_buffer_free(&core->scratch);
-    free(core->segments);
-    free(core->segment_uses);
-    free(core->ok);
-    free(core->roomy);
+    free_tables(core);
     free(core);
 }
 

@@ -62,6 +62,33 @@ static void put_finish(struct mc_core *core, struct mc_put *put)
     mc_put_destroy(core, put);
 }
 
+/* ---- puts whose answer was lost ----
+ *
+ * A writer that does not know how a put ended asks for it again. Had it happened, and had its value been removed or
+ * replaced since, a second one would bring that value back. So it names the version that it was granted. */
+
+static uint64_t *ended_well_word(const struct mc_core *core, uint64_t counter)
+{
+    return &core->ended_well[counter / 64 % (MC_ENDED_WELL_MAX / 64)];
+}
+
+/* 0: it did not happen, or is still open. OBJECT_ALREADY_EXISTS: it did. PUT_IN_PROGRESS: we may know later. RPC_FAIL:
+ * nobody will ever know. */
+static int32_t unsure_code(const struct mc_core *core, const struct mc_object *object, uint64_t version)
+{
+    uint64_t counter = version - mc_base(core, 0);
+    struct mc_replica replica;
+    if (version > mc_base(core, 0) && counter <= core->counter && core->counter - counter < MC_ENDED_WELL_MAX)
+        return (*ended_well_word(core, counter) >> counter % 64 & 1) != 0 ? MC_ERR_OBJECT_ALREADY_EXISTS : 0;
+    /* A master before us granted it. A later version was granted while the writer was waiting: its put may count as
+     * what replaced the writer's. */
+    if (object != NULL && object->visible && mc_object_readable(core, object, &replica, 1) > 0)
+        return mc_object_version(core, object) >= version ? MC_ERR_OBJECT_ALREADY_EXISTS : 0;
+    if (object != NULL && object->tombstone == 0)
+        return 0; /* somebody's value is on its way, or may be back: it is waited for */
+    return mc_recover_unsettled(core) ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_RPC_FAIL;
+}
+
 /* ---- the end of a grant ---- */
 
 enum grant_end { GRANT_LIVE, GRANT_CLEAR, GRANT_CUT };
@@ -75,6 +102,7 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
     struct mc_grant *grant = &put->grants[node->list_next];
     mc_assert(node->state == MC_NODE_GRANTED && grant->slot == slot && grant->segment == segment->index);
     bool successor = object->successor;
+    uint64_t version = ((uint64_t)node->generation_high << 32 | node->generation_low) - node->replica;
     segment->granted--;
     object->granted--;
     if (how == GRANT_LIVE) {
@@ -97,6 +125,8 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
         bool whole = !object->successor || mc_object_replace(core, object, put->expected);
         put->codes[grant->item] = whole ? 0 : MC_ERR_STALE;
         core->statistics.put_end_items += whole;
+        if (whole)
+            *ended_well_word(core, version) |= 1ull << version % 64;
         if (whole && !successor)
             mc_object_appear(core, object);
     } else if (object->granted == 0) {
@@ -171,6 +201,7 @@ static void grant_add(struct mc_core *core, struct start *start, struct mc_objec
     struct mc_node *node = mc_segment_node(segment, slot);
     struct mc_put *put = start->put;
     core->counter++;
+    *ended_well_word(core, core->counter) &= ~(1ull << core->counter % 64);
     node->base = 0;
     node->generation_low = (uint32_t)core->counter;
     node->generation_high = (uint8_t)(core->counter >> 32);
@@ -210,7 +241,9 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
         mc_object_drop(core, object, NULL);
         object = mc_objects_find(&core->objects, item->key); /* its tombstone, if it left one */
     }
-    int32_t code = object == NULL ? 0 : known_code(core, start, object);
+    int32_t code = item->unsure == 0 ? 0 : unsure_code(core, object, item->unsure);
+    if (code == 0 && object != NULL)
+        code = known_code(core, start, object);
     if (code != 0)
         return code;
     if (start->expected != 0 && mc_object_version(core, object) != start->expected)

@@ -69,7 +69,8 @@
 #define MC_BASE_RAW 255u /* of CLEARING only: the upper bits of the generation are in node->pointer */
 #define MC_EVIDENCE_MAX 64u
 #define MC_TOMBSTONES_MAX (4u << 20)
-#define MC_COUNTER_END (1ull << 40) /* a node has so many bits of a generation's counter */
+#define MC_ENDED_WELL_MAX (1u << 23) /* placements back of which it is known whether their put ended well */
+#define MC_COUNTER_END (1ull << 40)  /* a node has so many bits of a generation's counter */
 #define MC_SLICE_TOMBSTONES 2048u
 
 /* Share of placement: what was placed counts half as much every second. */
@@ -283,6 +284,7 @@ struct mc_core {
     struct mc_core_output output;
     struct mc_id node;
     uint64_t epoch, counter; /* counter: of generations */
+    uint64_t *ended_well;    /* a bit for each of the last placements: the put of that version was answered 0 */
     uint64_t base_ms,
         now_ms; /* now_ms: since base_ms, which is when the core was made; every other time in here is of this kind */
     uint64_t wake_ms; /* when the last tick asked to be called */

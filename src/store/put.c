@@ -22,9 +22,10 @@ struct put_one {
     struct mc_put_item *item;
     struct mc_hash hash;
     uint64_t length;
-    int code;                              /* PENDING, or what the item's result will be */
-    int last;                              /* why it was not placed in the last round */
-    uint32_t again;                        /* failed transfers so far */
+    int code;        /* PENDING, or what the item's result will be */
+    int last;        /* why it was not placed in the last round */
+    uint32_t again;  /* failed transfers so far */
+    uint64_t unsure; /* version of its last grant while it is not known how that ended; 0 = none */
     size_t first_transfer, transfer_count; /* of this round */
 };
 
@@ -66,7 +67,8 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
     size_t list = mc_list_begin(out);
     for (size_t i = 0; i < work->open_count; i++) {
         const struct mc_bytes *key = &work->open[i]->item->key;
-        struct mc_wire_put_start_item item = {.length = work->open[i]->length, .key = mc_span(key->data, key->length)};
+        struct mc_wire_put_start_item item = {
+            .length = work->open[i]->length, .unsure = work->open[i]->unsure, .key = mc_span(key->data, key->length)};
         mc_wire_put_start_item_write(out, &item);
     }
     mc_list_end(out, list, work->open_count);
@@ -145,6 +147,7 @@ static int read_granted(struct put_work *work, struct mc_reader *reader)
         for (; replicas[i] > 0; replicas[i]--) {
             mc_wire_place_read(reader, &place);
             add_transfer(work, work->open[i], &place);
+            work->open[i]->unsure = place.generation - place.replica;
         }
     }
     return reader->bad ? MC_ERR_PROTOCOL : 0;
@@ -199,6 +202,8 @@ static int read_done(struct put_work *work, struct mc_reader *reader, struct mc_
     for (size_t i = 0; i < work->open_count; i++) {
         struct put_one *one = work->open[i];
         mc_wire_code_read(reader, &code);
+        if (one->transfer_count > 0)
+            one->unsure = 0;
         if (one->code == PENDING && code.code == MC_ERR_STALE && work->expected != 0)
             one->code = code.code;
         if (one->code != PENDING || (code.code != 0 && code.code != MC_ERR_TRANSFER_FAIL))

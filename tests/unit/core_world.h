@@ -259,7 +259,7 @@ struct world_wish { /* of a PUT_START; zeroed = one replica anywhere */
     uint32_t flags;
     const char *preferred[4];
     uint32_t avoided[4];
-    uint64_t expected;
+    uint64_t expected, unsure;
 };
 struct world_grants {
     uint32_t count, place_count;
@@ -281,7 +281,7 @@ static void world_put_start(struct world *world, uint64_t connection, uint64_t i
     mc_wire_put_start_write(&world->frame, &head);
     list = mc_list_begin(&world->frame);
     for (uint32_t i = 0; i < count; i++) {
-        struct mc_wire_put_start_item item = {.length = items[i].length, .key = items[i].key};
+        struct mc_wire_put_start_item item = {.length = items[i].length, .unsure = wish->unsure, .key = items[i].key};
         mc_wire_put_start_item_write(&world->frame, &item);
     }
     mc_list_end(&world->frame, list, count);
