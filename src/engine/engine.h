@@ -29,9 +29,15 @@ struct mc_segment_memory *mc_engine_find_segment(struct mc_engine *engine, struc
 
 /* The best working path to a segment: cached; opened on first use in the order local, shm, tcp as far as allowed; a
  * faster one that failed is tried again after 1 s, doubling to 60 s. Returns 0 and a reference in *path
- * (mc_path_release), or the last error. One thread opens, others that want the same segment wait. */
+ * (mc_path_release), or the last error. One thread opens, others that want the same segment wait. An owner that does
+ * not answer has MC_CONNECT_NS; one of this machine that is seen to run, until the deadline. */
 int mc_path_get(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
                 struct mc_path **path);
+/* Opens the path before it is needed, so that a first use need not wait for the owner. Holds up nobody: who needs it
+ * meanwhile opens it himself. The peer has until the deadline to answer. 0 when there is one now, or an error. */
+int mc_path_prepare(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns);
+/* Lets go of paths whose owner's process has ended: they hold its memory. */
+void mc_engine_sweep(struct mc_engine *engine);
 void mc_path_release(struct mc_path *path);
 /* Marks it broken and forgets it in the cache; open runs go on to their end. */
 void mc_path_drop(struct mc_path *path);

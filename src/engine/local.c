@@ -9,10 +9,10 @@ struct local_path {
     struct mc_segment_memory *memory;
 };
 
-static int local_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+static int local_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, const struct mc_patience *patience,
                       struct mc_path **path)
 {
-    (void)deadline_ns;
+    (void)patience;
     struct mc_segment_memory *memory = mc_engine_find_segment(engine, endpoint->segment_id);
     if (memory == NULL)
         return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
@@ -84,4 +84,10 @@ static void local_close(struct mc_path *path)
     free(local);
 }
 
-const struct mc_transport mc_transport_local = {"local", true, local_open, local_run, local_close};
+static bool local_is_ended(struct mc_path *path)
+{
+    (void)path;
+    return false;
+}
+
+const struct mc_transport mc_transport_local = {"local", true, local_open, local_run, local_close, local_is_ended};

@@ -70,7 +70,24 @@ static int hello_check(const struct mc_endpoint *endpoint, const struct mc_frame
     return reply.code <= 0 ? reply.code : MC_ERR_PROTOCOL;
 }
 
-int mc_path_hello(struct mc_engine *engine, const struct mc_endpoint *endpoint, int fd, uint64_t deadline_ns)
+struct mc_patience mc_patience_until(uint64_t deadline_ns)
+{
+    uint64_t soon_ns = mc_clock_ns() + MC_CONNECT_NS;
+    return (struct mc_patience){soon_ns < deadline_ns ? soon_ns : deadline_ns, deadline_ns};
+}
+
+int mc_path_wait(int fd, const struct mc_patience *patience)
+{
+    for (uint64_t until_ns = patience->soon_ns;; until_ns += MC_CONNECT_NS) {
+        until_ns = until_ns < patience->deadline_ns ? until_ns : patience->deadline_ns;
+        int rc = mc_socket_wait_read(fd, until_ns, NULL);
+        if (rc != MC_ERR_RPC_TIMEOUT || until_ns == patience->deadline_ns || !mc_unix_peer_runs(fd))
+            return rc;
+    }
+}
+
+int mc_path_hello(struct mc_engine *engine, const struct mc_endpoint *endpoint, int fd,
+                  const struct mc_patience *patience)
 {
     struct mc_buffer out = {0}, in = {0};
     struct mc_frame frame;
@@ -85,9 +102,12 @@ int mc_path_hello(struct mc_engine *engine, const struct mc_endpoint *endpoint, 
     mc_wire_hello_write(&out, &hello);
     mc_frame_end(&out, start);
     struct iovec part = {out.data, out.length};
-    int rc = mc_socket_send(fd, &part, 1, deadline_ns);
+    int rc = mc_socket_send(fd, &part, 1, patience->soon_ns);
+    if (rc == 0)
+        rc = mc_path_wait(fd, patience);
     if (rc == 0) {
-        int64_t used = mc_socket_receive_frame(fd, &in, &frame, deadline_ns, NULL);
+        uint64_t whole_ns = mc_patience_until(patience->deadline_ns).soon_ns;
+        int64_t used = mc_socket_receive_frame(fd, &in, &frame, whole_ns, NULL);
         if (used < 0)
             rc = (int)used;
         else /* the owner speaks only when asked: anything behind the answer is not our protocol */
@@ -184,14 +204,14 @@ struct opening { /* one attempt: kinds below `end`, fastest first */
     bool faster_failed;
 };
 
-static void opening_run(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
-                        struct opening *opening)
+static void opening_run(struct mc_engine *engine, const struct mc_endpoint *endpoint,
+                        const struct mc_patience *patience, struct opening *opening)
 {
     opening->error = MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
     for (unsigned kind = 0; kind < opening->end; kind++) {
         if ((engine->allowed_paths & kinds[kind].bit) == 0)
             continue;
-        int rc = kinds[kind].transport->open(engine, endpoint, deadline_ns, &opening->path);
+        int rc = kinds[kind].transport->open(engine, endpoint, patience, &opening->path);
         if (rc == 0) {
             opening->kind = kind;
             return;
@@ -228,7 +248,8 @@ static struct mc_path *entry_open(struct mc_engine *engine, struct mc_path_entry
         *old = entry_take(entry);
     entry->opening = true;
     pthread_mutex_unlock(&engine->lock);
-    opening_run(engine, endpoint, deadline_ns, &opening);
+    struct mc_patience patience = mc_patience_until(deadline_ns);
+    opening_run(engine, endpoint, &patience, &opening);
     pthread_mutex_lock(&engine->lock);
     entry->opening = false;
     entry->openings++;
@@ -240,6 +261,11 @@ static struct mc_path *entry_open(struct mc_engine *engine, struct mc_path_entry
     if (version != entry->version ||
         (current != NULL && entry->path != current)) /* forgotten meanwhile: not remembered again */
         return opening.path;
+    if (current == NULL && path_serves(entry->path, endpoint)) { /* prepared meanwhile */
+        if (opening.path != NULL)
+            return opening.path;
+        return path_retain(entry->path);
+    }
     entry->faster_failed = opening.faster_failed;
     if (opening.faster_failed)
         retry_plan(entry);
@@ -306,6 +332,59 @@ int mc_path_get(struct mc_engine *engine, const struct mc_endpoint *endpoint, ui
     mc_path_release(old);
     mc_path_release(evicted);
     return *path != NULL ? 0 : error;
+}
+
+int mc_path_prepare(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns)
+{
+    struct mc_path *old = NULL, *evicted = NULL;
+    struct opening opening = {.end = (unsigned)KINDS};
+    struct mc_patience patience = {deadline_ns, deadline_ns};
+    if (mc_engine_is_forked(engine))
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
+    pthread_mutex_lock(&engine->lock);
+    struct mc_path_entry *entry = entry_get(engine, endpoint->segment, &evicted);
+    bool is_there = entry == NULL || path_serves(entry->path, endpoint);
+    uint64_t version = entry == NULL ? 0 : entry->version;
+    if (!is_there)
+        entry->users++;
+    pthread_mutex_unlock(&engine->lock);
+    mc_path_release(evicted);
+    if (is_there)
+        return entry == NULL ? MC_ERR_NO_MEMORY : 0;
+
+    opening_run(engine, endpoint, &patience, &opening);
+    int rc = opening.path != NULL ? 0 : opening.error;
+    pthread_mutex_lock(&engine->lock);
+    entry->users--;
+    if (opening.path != NULL && version == entry->version && !path_serves(entry->path, endpoint)) {
+        old = entry_take(entry);
+        entry->path = opening.path;
+        entry->kind = opening.kind;
+        entry->faster_failed = opening.faster_failed;
+        if (opening.faster_failed)
+            retry_plan(entry);
+        opening.path = NULL;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    mc_path_release(old);
+    mc_path_release(opening.path); /* somebody was faster */
+    return rc;
+}
+
+void mc_engine_sweep(struct mc_engine *engine)
+{
+    for (uint32_t i = 0; i < MC_PATH_BUCKETS && !mc_engine_is_forked(engine);) {
+        struct mc_path *ended = NULL;
+        pthread_mutex_lock(&engine->lock);
+        for (struct mc_path_entry *entry = engine->buckets[i]; entry != NULL && ended == NULL; entry = entry->next) {
+            if (entry->path != NULL && !entry->opening && entry->path->transport->is_ended(entry->path))
+                ended = entry_take(entry);
+        }
+        pthread_mutex_unlock(&engine->lock);
+        if (ended == NULL)
+            i++;
+        mc_path_release(ended);
+    }
 }
 
 void mc_path_drop(struct mc_path *path)

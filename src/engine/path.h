@@ -14,7 +14,7 @@
 #define MC_ENGINE_FDS_MAX 8192u    /* connections to peers */
 #define MC_DOUBT_NS 40000000ull    /* a connection that moves nothing for so long is doubted: the master may look */
 #define MC_STALL_NS 150000000ull   /* so long: it has failed. A get of what lies at a stopped node ends within 200 ms */
-#define MC_CONNECT_NS 150000000ull /* until a peer must have answered the hello */
+#define MC_CONNECT_NS 150000000ull /* until a peer must have answered the hello, if nothing says that it runs */
 
 struct mc_path_entry { /* a segment that was asked for; guarded by the engine's lock */
     struct mc_path_entry *next;
@@ -69,7 +69,12 @@ void mc_path_init(struct mc_path *path, const struct mc_transport *transport, st
 /* Hello on a fresh data connection. 0 when the owner that the endpoint names answered; MC_ERR_STALE when another one
  * did, or one that serves other memory now; MC_ERR_INVALID_VERSION, MC_ERR_PROTOCOL, MC_ERR_ILLEGAL_CLIENT,
  * MC_ERR_RPC_FAIL, MC_ERR_RPC_TIMEOUT. */
-int mc_path_hello(struct mc_engine *engine, const struct mc_endpoint *endpoint, int fd, uint64_t deadline_ns);
+int mc_path_hello(struct mc_engine *engine, const struct mc_endpoint *endpoint, int fd,
+                  const struct mc_patience *patience);
+/* Waits for an answer on a data connection that is being opened. */
+int mc_path_wait(int fd, const struct mc_patience *patience);
+/* MC_CONNECT_NS from now, more when the peer is seen to run; never beyond the deadline. */
+struct mc_patience mc_patience_until(uint64_t deadline_ns);
 /* Counts what a run has moved. */
 void mc_path_account(struct mc_path *path, struct mc_transfer *const *transfers, size_t count);
 void mc_path_fail_all(struct mc_transfer **transfers, size_t count, int code);

@@ -49,8 +49,12 @@ struct attachment {
     struct mc_wire_attach_reply reply;
 };
 
-static int attach_receive(int fd, struct attachment *attachment, uint64_t deadline_ns)
+static int attach_receive(int fd, struct attachment *attachment, const struct mc_patience *patience)
 {
+    int waited = mc_path_wait(fd, patience);
+    if (waited < 0)
+        return waited;
+    uint64_t deadline_ns = mc_patience_until(patience->deadline_ns).soon_ns;
     struct mc_buffer in = {0};
     struct mc_frame frame;
     mc_buffer_reserve(&in, 4096);
@@ -71,14 +75,14 @@ static int attach_receive(int fd, struct attachment *attachment, uint64_t deadli
     return rc > 0 ? MC_ERR_PROTOCOL : (int)rc;
 }
 
-static int attach(int fd, struct attachment *attachment, uint64_t deadline_ns)
+static int attach(int fd, struct attachment *attachment, const struct mc_patience *patience)
 {
     struct mc_buffer out = {0};
     mc_frame_bare(&out, MC_MESSAGE_ATTACH, 1);
     struct iovec part = {out.data, out.length};
-    int rc = mc_socket_send(fd, &part, 1, deadline_ns);
+    int rc = mc_socket_send(fd, &part, 1, mc_patience_until(patience->deadline_ns).soon_ns);
     mc_buffer_free(&out);
-    return rc < 0 ? rc : attach_receive(fd, attachment, deadline_ns);
+    return rc < 0 ? rc : attach_receive(fd, attachment, patience);
 }
 
 /* Memory that its owner could still shrink would be a SIGBUS in waiting: a memfd must be sealed. A file with a name
@@ -183,11 +187,11 @@ static void shm_free(struct shm_path *shm)
     free(shm);
 }
 
-static int shm_connect(struct shm_path *shm, uint64_t deadline_ns)
+static int shm_connect(struct shm_path *shm, const struct mc_patience *patience)
 {
     const struct mc_endpoint *endpoint = &shm->path.endpoint;
     struct mc_engine *engine = shm->path.engine;
-    int fd = mc_unix_connect(endpoint->unix_path, deadline_ns);
+    int fd = mc_unix_connect(endpoint->unix_path, patience->soon_ns);
     if (fd < 0) /* another network namespace or another file system looks like this too */
         return fd;
     shm->fd_place = mc_engine_fd_add(engine, fd);
@@ -198,11 +202,11 @@ static int shm_connect(struct shm_path *shm, uint64_t deadline_ns)
     shm->fd = fd;
     if (mc_unix_peer_uid(fd) != (int64_t)geteuid())
         return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
-    return mc_path_hello(engine, endpoint, fd, deadline_ns);
+    return mc_path_hello(engine, endpoint, fd, patience);
 }
 
-static int shm_open_path(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
-                         struct mc_path **path)
+static int shm_open_path(struct mc_engine *engine, const struct mc_endpoint *endpoint,
+                         const struct mc_patience *patience, struct mc_path **path)
 {
     if (!mc_id_equal(endpoint->host, engine->host) || endpoint->unix_path[0] == 0)
         return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
@@ -210,14 +214,12 @@ static int shm_open_path(struct mc_engine *engine, const struct mc_endpoint *end
     struct shm_path *shm = calloc(1, sizeof(*shm));
     if (shm == NULL)
         return MC_ERR_NO_MEMORY;
-    uint64_t soon_ns = mc_clock_ns() + MC_CONNECT_NS;
-    deadline_ns = deadline_ns < soon_ns ? deadline_ns : soon_ns;
     mc_path_init(&shm->path, &mc_transport_shm, engine, endpoint);
     pthread_mutex_init(&shm->send_lock, NULL);
     shm->fd = shm->fd_place = shm->writers_place = -1;
-    int rc = shm_connect(shm, deadline_ns);
+    int rc = shm_connect(shm, patience);
     if (rc == 0)
-        rc = attach(shm->fd, &attachment, deadline_ns);
+        rc = attach(shm->fd, &attachment, patience);
     if (rc == 0)
         rc = shm_map(shm, &attachment);
     for (size_t i = 0; i < attachment.fd_count; i++)
@@ -375,9 +377,14 @@ static void shm_run(struct mc_path *path, struct mc_transfer **transfers, size_t
     mc_path_account(path, transfers, count);
 }
 
+static bool shm_is_ended(struct mc_path *path)
+{
+    return !is_listening(((struct shm_path *)path)->fd);
+}
+
 static void shm_close(struct mc_path *path)
 {
     shm_free((struct shm_path *)path);
 }
 
-const struct mc_transport mc_transport_shm = {"shm", false, shm_open_path, shm_run, shm_close};
+const struct mc_transport mc_transport_shm = {"shm", false, shm_open_path, shm_run, shm_close, shm_is_ended};

@@ -83,7 +83,8 @@ static int lane_borrow(struct batch *batch, bool fresh)
     struct tcp_path *tcp = batch->tcp;
     struct mc_tcp_lane *lane = fresh ? NULL : idle_take(tcp);
     if (lane == NULL) {
-        int rc = mc_tcp_lane_open(tcp->path.engine, &tcp->path.endpoint, batch->motion.run->deadline_ns, &lane);
+        struct mc_patience patience = mc_patience_until(batch->motion.run->deadline_ns);
+        int rc = mc_tcp_lane_open(tcp->path.engine, &tcp->path.endpoint, &patience, &lane);
         if (rc < 0)
             return rc;
     }
@@ -104,7 +105,7 @@ static void lane_drop(struct batch *batch, size_t index, int code)
 
 /* ---- path ---- */
 
-static int tcp_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+static int tcp_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, const struct mc_patience *patience,
                     struct mc_path **path)
 {
     if (endpoint->tcp_address[0] == 0)
@@ -113,7 +114,7 @@ static int tcp_open(struct mc_engine *engine, const struct mc_endpoint *endpoint
     if (tcp == NULL)
         return MC_ERR_NO_MEMORY;
     struct mc_tcp_lane *lane;
-    int rc = mc_tcp_lane_open(engine, endpoint, deadline_ns, &lane);
+    int rc = mc_tcp_lane_open(engine, endpoint, patience, &lane);
     if (rc < 0) {
         free(tcp);
         return rc;
@@ -135,6 +136,19 @@ static void tcp_close(struct mc_path *path)
     }
     pthread_mutex_destroy(&tcp->lock);
     free(tcp);
+}
+
+/* Its resting lanes have all been closed by the peer. One that runs has no part in it. */
+static bool tcp_is_ended(struct mc_path *path)
+{
+    struct tcp_path *tcp = (struct tcp_path *)path;
+    bool is_open = false;
+    pthread_mutex_lock(&tcp->lock);
+    for (struct mc_tcp_lane *lane = tcp->idle; lane != NULL && !is_open; lane = lane->next)
+        is_open = is_usable(lane);
+    bool is_ended = tcp->idle != NULL && !is_open;
+    pthread_mutex_unlock(&tcp->lock);
+    return is_ended;
 }
 
 /* ---- a batch ---- */
@@ -398,4 +412,4 @@ static void tcp_run(struct mc_path *path, struct mc_transfer **transfers, size_t
     mc_path_account(path, transfers, count);
 }
 
-const struct mc_transport mc_transport_tcp = {"tcp", false, tcp_open, tcp_run, tcp_close};
+const struct mc_transport mc_transport_tcp = {"tcp", false, tcp_open, tcp_run, tcp_close, tcp_is_ended};

@@ -15,11 +15,9 @@
 
 /* ---- life ---- */
 
-int mc_tcp_lane_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+int mc_tcp_lane_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, const struct mc_patience *patience,
                      struct mc_tcp_lane **result)
 {
-    uint64_t soon_ns = mc_clock_ns() + MC_CONNECT_NS;
-    deadline_ns = deadline_ns < soon_ns ? deadline_ns : soon_ns;
     struct mc_tcp_lane *lane = malloc(sizeof(*lane)); /* not zeroed: its buffers are large */
     if (lane == NULL)
         return MC_ERR_NO_MEMORY;
@@ -29,7 +27,7 @@ int mc_tcp_lane_open(struct mc_engine *engine, const struct mc_endpoint *endpoin
     lane->writing = lane->queued = NULL;
     lane->piece_first = lane->piece_count = 0;
     lane->expect = MC_TCP_EXPECT_REPLY;
-    int rc = mc_tcp_connect(endpoint->tcp_address, deadline_ns);
+    int rc = mc_tcp_connect(endpoint->tcp_address, patience->soon_ns);
     if (rc < 0)
         goto fail;
     lane->fd = rc;
@@ -39,7 +37,7 @@ int mc_tcp_lane_open(struct mc_engine *engine, const struct mc_endpoint *endpoin
         rc = MC_ERR_BUSY;
         goto fail;
     }
-    rc = mc_path_hello(engine, endpoint, lane->fd, deadline_ns);
+    rc = mc_path_hello(engine, endpoint, lane->fd, patience);
     if (rc < 0) {
         mc_tcp_lane_close(engine, lane, false);
         return rc;

@@ -83,7 +83,7 @@ struct mc_tcp_lane {
 };
 
 /* Connects and says hello. 0 or negative. */
-int mc_tcp_lane_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+int mc_tcp_lane_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, const struct mc_patience *patience,
                      struct mc_tcp_lane **lane);
 /* abort: what the kernel still holds is not sent. */
 void mc_tcp_lane_close(struct mc_engine *engine, struct mc_tcp_lane *lane, bool abort);

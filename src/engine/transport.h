@@ -67,6 +67,12 @@ struct mc_run { /* how a batch is run */
 struct mc_path;
 struct mc_engine;
 
+struct mc_patience {  /* of who opens a path */
+    uint64_t soon_ns; /* who has not answered by then is dead or stopped, */
+    uint64_t
+        deadline_ns; /* unless it is of this machine and seen to run: an overloaded machine has not let it answer */
+};
+
 struct mc_transport {
     const char *name;
     /* True when WRITE has made the slot live itself (same process) and the caller must tell the master (LIVE). False:
@@ -74,12 +80,15 @@ struct mc_transport {
     bool commits_here;
     /* A path to that segment. 0, MC_ERR_UNAVAILABLE_IN_CURRENT_MODE (not reachable this way: other host, other uid),
      * MC_ERR_STALE (another incarnation answers), MC_ERR_RPC_FAIL, MC_ERR_RPC_TIMEOUT. */
-    int (*open)(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+    int (*open)(struct mc_engine *engine, const struct mc_endpoint *endpoint, const struct mc_patience *patience,
                 struct mc_path **path);
     /* Moves the batch, sets every result. All places are of this path's segment. */
     void (*run)(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run);
     /* Called once nobody runs on it. */
     void (*close)(struct mc_path *path);
+    /* Has the owner's process ended, as far as can be seen without asking it? Then what the path holds of it is of no
+     * use. */
+    bool (*is_ended)(struct mc_path *path);
 };
 
 struct mc_path { /* first member of each transport's own struct */

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -234,6 +235,23 @@ int64_t mc_unix_peer_uid(int fd)
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
         return -1;
     return (int64_t)credentials.uid;
+}
+
+bool mc_unix_peer_runs(int fd)
+{
+    struct ucred credentials;
+    socklen_t length = sizeof(credentials);
+    char name[64], line[256];
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 || credentials.pid <= 0)
+        return false;
+    snprintf(name, sizeof(name), "/proc/%ld/stat", (long)credentials.pid);
+    FILE *file = fopen(name, "re");
+    if (file == NULL)
+        return false;
+    const char *text = fgets(line, sizeof(line), file);
+    fclose(file);
+    const char *behind = text == NULL ? NULL : strrchr(text, ')'); /* the name before it may hold anything */
+    return behind != NULL && behind[1] == ' ' && strchr("RSDIPW", behind[2]) != NULL && behind[2] != 0;
 }
 
 uint64_t mc_spin_ns(void)

@@ -32,6 +32,8 @@ int mc_unix_listen(const char *path);
 int mc_socket_accept(int listener);
 /* uid of the process at the other end of a unix socket; -1 when unknown. */
 int64_t mc_unix_peer_uid(int fd);
+/* Is that process alive and not stopped? False when it cannot be seen: another machine, another namespace. */
+bool mc_unix_peer_runs(int fd);
 
 /* How long a spin may last: 50 us; 20 us when this process has one processor only, where a spin takes time from whom it
  * waits for. Looked up at most once a second, so a later taskset is seen. */

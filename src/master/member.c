@@ -239,7 +239,8 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     size_t at = 0, list = 0;
     if (out != NULL) {
-        struct mc_wire_heartbeat_reply reply = {.code = 0, .epoch = core->epoch, .quiet = !mc_recover_acts(core)};
+        struct mc_wire_heartbeat_reply reply = {
+            .code = 0, .epoch = core->epoch, .quiet = !mc_recover_acts(core), .changes = core->segment_changes};
         at = mc_frame_begin(out, MC_MESSAGE_HEARTBEAT_REPLY, frame->request_id);
         mc_wire_heartbeat_reply_write(out, &reply);
         list = mc_list_begin(out);

@@ -266,6 +266,7 @@ struct mc_segment *mc_segment_add(struct mc_core *core, struct mc_member *member
     mc_link_append(&member->segments, &segment->of_member);
     core->segments[index] = segment;
     core->segment_uses[index]++;
+    segment->change = ++core->segment_changes;
     core->segment_count++;
     if (index >= core->segment_top)
         core->segment_top = index + 1;
@@ -287,6 +288,7 @@ bool mc_segment_take_over(struct mc_core *core, struct mc_segment *segment, stru
     segment->member = member;
     segment->owner_id = member->id;
     segment->incarnation = member->incarnation;
+    segment->change = ++core->segment_changes;
     segment->host = mount->host;
     segment->reporter = NULL;
     copy_text(segment->tcp_address, mount->tcp_address);
@@ -451,6 +453,7 @@ void mc_segment_gone(struct mc_core *core, struct mc_segment *segment)
     segment->owner = NULL;
     segment->debt = 0;
     segment->state = MC_SEGMENT_GONE;
+    core->segment_changes++;
     mc_job_sweep(core, segment);
 }
 
@@ -462,6 +465,24 @@ void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment)
     free(segment);
 }
 
+static struct mc_wire_segment_reply described(const struct mc_segment *segment)
+{
+    return (struct mc_wire_segment_reply){
+        .code = 0,
+        .segment = segment->number,
+        .node = segment->owner_id,
+        .incarnation = segment->incarnation,
+        .segment_id = segment->id,
+        .capacity = segment->capacity,
+        .slot_count = segment->slot_count,
+        .nonce = segment->nonce,
+        .host = segment->host,
+        .name = mc_span_string(segment->name),
+        .tcp_address = mc_span_string(segment->tcp_address),
+        .unix_path = mc_span_string(segment->unix_path),
+    };
+}
+
 /* segment NULL: there is none of that number. */
 static void segment_reply(struct mc_core *core, const struct mc_connection *connection, uint64_t request_id,
                           uint32_t number, const struct mc_segment *segment)
@@ -470,22 +491,8 @@ static void segment_reply(struct mc_core *core, const struct mc_connection *conn
     if (out == NULL)
         return;
     struct mc_wire_segment_reply reply = {.code = MC_ERR_SEGMENT_NOT_FOUND, .segment = number};
-    if (segment != NULL) {
-        reply = (struct mc_wire_segment_reply){
-            .code = 0,
-            .segment = segment->number,
-            .node = segment->owner_id,
-            .incarnation = segment->incarnation,
-            .segment_id = segment->id,
-            .capacity = segment->capacity,
-            .slot_count = segment->slot_count,
-            .nonce = segment->nonce,
-            .host = segment->host,
-            .name = mc_span_string(segment->name),
-            .tcp_address = mc_span_string(segment->tcp_address),
-            .unix_path = mc_span_string(segment->unix_path),
-        };
-    }
+    if (segment != NULL)
+        reply = described(segment);
     size_t at = mc_frame_begin(out, MC_MESSAGE_SEGMENT_REPLY, request_id);
     mc_wire_segment_reply_write(out, &reply);
     mc_frame_end(out, at);
@@ -507,4 +514,39 @@ void mc_segment_describe_named(struct mc_core *core, struct mc_connection *conne
     mc_wire_name_read(&reader, &head);
     mc_placement_prefer(core, &found, head.name);
     segment_reply(core, connection, frame->request_id, 0, found.preferred_count > 0 ? found.preferred[0] : NULL);
+}
+
+/* What has been mounted since the client last asked. One pass, and an answer of bounded length: clients open ways ahead
+ * with it, the rest they ask for when they need it. */
+void mc_segments_tell(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    const struct mc_segment *others[MC_SEGMENTS_TOLD_MAX];
+    size_t other_count = 0, told = 0;
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_segments head;
+    mc_wire_segments_read(&reader, &head);
+    struct mc_buffer *out = mc_core_buffer(core, connection->number);
+    if (out == NULL)
+        return;
+    size_t at = mc_frame_begin(out, MC_MESSAGE_SEGMENTS_REPLY, frame->request_id);
+    mc_wire_segments_reply_write(out, &(struct mc_wire_segments_reply){.changes = core->segment_changes});
+    size_t list = mc_list_begin(out);
+    for (uint32_t index = 1; index < core->segment_top && told < MC_SEGMENTS_TOLD_MAX; index++) {
+        const struct mc_segment *segment = core->segments[index];
+        if (segment == NULL || segment->state == MC_SEGMENT_GONE || segment->change <= head.changes)
+            continue;
+        if (mc_id_equal(segment->host, head.host)) {
+            struct mc_wire_segment_reply one = described(segment);
+            mc_wire_segment_reply_write(out, &one);
+            told++;
+        } else if (other_count < MC_SEGMENTS_TOLD_MAX) {
+            others[other_count++] = segment;
+        }
+    }
+    for (size_t i = 0; i < other_count && told < MC_SEGMENTS_TOLD_MAX; i++, told++) {
+        struct mc_wire_segment_reply one = described(others[i]);
+        mc_wire_segment_reply_write(out, &one);
+    }
+    mc_list_end(out, list, told);
+    mc_frame_end(out, at);
 }

@@ -22,7 +22,8 @@
 #include "master/object.h"
 #include "master/space.h"
 
-#define MC_SEGMENTS_MAX 65536u /* mounted at the same time; number 0 is never used */
+#define MC_SEGMENTS_TOLD_MAX 64u /* in one answer */
+#define MC_SEGMENTS_MAX 65536u   /* mounted at the same time; number 0 is never used */
 #define MC_SEGMENT_CAPACITY_MAX (1ull << 44)
 #define MC_SEGMENT_TEXT_MAX 255u /* bytes of a segment's name and addresses */
 #define MC_MEMBERS_MAX 65536u
@@ -166,6 +167,7 @@ struct mc_segment {
     bool evicting; /* between the watermarks */
     bool leaving;  /* its owner will unmount it: nothing new is placed there */
     struct mc_id id, host, owner_id;
+    uint64_t change; /* the count of changes when it was mounted or taken over */
     uint64_t incarnation, nonce, id_hash;
     struct mc_member *member;    /* NULL when GONE */
     struct mc_connection *owner; /* NULL: CLEAR and CUT are held back */
@@ -299,6 +301,7 @@ struct mc_core {
 
     struct mc_segment **segments;                        /* by index */
     uint16_t *segment_uses;                              /* by index: how often it was given out */
+    uint64_t segment_changes;                            /* segments mounted, taken over and gone, counted */
     uint32_t segment_cursor, segment_count, segment_top; /* top: one more than the highest index ever used */
     struct mc_segment **ok, **roomy;
     uint32_t ok_count, roomy_count;
@@ -424,6 +427,7 @@ void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *
 /* segment.c; probe.c: report, pong, segments_tick, segments_due */
 void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_segments_tell(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_describe(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_describe_named(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_report(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);

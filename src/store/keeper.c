@@ -4,6 +4,7 @@
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/thread.h"
+#include "store/ahead.h"
 #include "store/owner.h"
 #include "store/store.h"
 #include "wire/stream.h"
@@ -146,6 +147,7 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
     if (frame.type != MC_MESSAGE_HEARTBEAT_REPLY || reader.bad || reply.code < 0)
         return frame.type == MC_MESSAGE_HEARTBEAT_REPLY && !reader.bad ? reply.code : MC_ERR_PROTOCOL;
     mc_master_heard(keeper->store, keeper->epoch, reply.quiet == 0);
+    mc_ahead_told(atomic_load(&keeper->store->ahead), keeper->epoch, reply.changes);
     bool is_held = false; /* a master that has given the segment up says nothing of what it did meanwhile */
     for (uint32_t count = mc_list_read(&reader); count > 0 && !reader.bad; count--) {
         mc_wire_segment_code_read(&reader, &code);

@@ -5,6 +5,7 @@
 #include "engine/memory.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "store/ahead.h"
 #include "store/keeper.h"
 #include "store/owner.h"
 
@@ -201,26 +202,25 @@ static bool copy_text(char *target, size_t size, struct mc_span text)
     return true;
 }
 
-static int endpoint_read(struct mc_reader *reader, uint32_t segment, struct mc_endpoint *endpoint)
+int mc_store_endpoint_told(struct mc_store *store, uint64_t epoch, const struct mc_wire_segment_reply *reply,
+                           struct mc_endpoint *endpoint)
 {
-    struct mc_wire_segment_reply reply;
-    mc_wire_segment_reply_read(reader, &reply);
-    if (reader->bad)
+    if (reply->code < 0)
+        return reply->code;
+    *endpoint = (struct mc_endpoint){.segment = reply->segment,
+                                     .node = reply->node,
+                                     .incarnation = reply->incarnation,
+                                     .segment_id = reply->segment_id,
+                                     .capacity = reply->capacity,
+                                     .slot_count = reply->slot_count,
+                                     .nonce = reply->nonce,
+                                     .host = reply->host};
+    if (!copy_text(endpoint->name, sizeof(endpoint->name), reply->name) ||
+        !copy_text(endpoint->tcp_address, sizeof(endpoint->tcp_address), reply->tcp_address) ||
+        !copy_text(endpoint->unix_path, sizeof(endpoint->unix_path), reply->unix_path))
         return MC_ERR_PROTOCOL;
-    if (reply.code < 0)
-        return reply.code;
-    *endpoint = (struct mc_endpoint){.segment = segment,
-                                     .node = reply.node,
-                                     .incarnation = reply.incarnation,
-                                     .segment_id = reply.segment_id,
-                                     .capacity = reply.capacity,
-                                     .slot_count = reply.slot_count,
-                                     .nonce = reply.nonce,
-                                     .host = reply.host};
-    bool whole = copy_text(endpoint->name, sizeof(endpoint->name), reply.name) &&
-                 copy_text(endpoint->tcp_address, sizeof(endpoint->tcp_address), reply.tcp_address) &&
-                 copy_text(endpoint->unix_path, sizeof(endpoint->unix_path), reply.unix_path);
-    return whole && reply.segment == segment ? 0 : MC_ERR_PROTOCOL;
+    endpoint_store(store, epoch, endpoint);
+    return 0;
 }
 
 static bool endpoint_look(struct mc_store *store, uint64_t epoch, uint32_t segment, struct mc_endpoint *endpoint,
@@ -270,14 +270,15 @@ int mc_store_endpoint(struct mc_store *store, uint64_t epoch, uint32_t segment, 
     if (rc < 0)
         return rc;
     /* Numbers mean something only within an epoch. */
-    struct mc_endpoint told;
-    rc = link->epoch == epoch ? endpoint_read(&reader, segment, &told) : MC_ERR_STALE;
+    struct mc_wire_segment_reply reply;
+    mc_wire_segment_reply_read(&reader, &reply);
+    rc = link->epoch != epoch                                          ? MC_ERR_STALE
+         : reader.bad || (reply.code >= 0 && reply.segment != segment) ? MC_ERR_PROTOCOL
+                                                                       : 0;
+    if (rc == 0)
+        rc = mc_store_endpoint_told(store, epoch, &reply, endpoint);
     mc_link_return(store, link);
-    if (rc < 0)
-        return rc;
-    endpoint_store(store, epoch, &told);
-    *endpoint = told;
-    return 0;
+    return rc;
 }
 
 /* ---- paths ---- */
@@ -356,7 +357,6 @@ void mc_store_report(struct mc_store *store, struct mc_link *link, uint64_t epoc
 int mc_store_path(struct mc_store *store, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
                   struct mc_path **path)
 {
-    /* A node that is there answers a hello at once; one that is stopped must not use up the call. */
     uint64_t open_ns = mc_clock_ns() + MC_PATH_OPEN_MS * 1000000ull;
     return mc_path_get(store->engine, endpoint, open_ns < deadline_ns ? open_ns : deadline_ns, path);
 }
@@ -594,6 +594,10 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
         if (rc < 0)
             goto fail_keeper;
     }
+    if (store->local_buffer_size > 0) {
+        atomic_store(&store->ahead, mc_ahead_create(store)); /* without it paths are opened when they are needed */
+        mc_keeper_wake(store->keeper);
+    }
     mc_keeper_settle(store->keeper);
     registry_add(store);
     *made = store;
@@ -619,6 +623,7 @@ int mc_store_close(struct mc_store *store)
     mc_mounts_end(store);
     registry_remove(store);
     mc_keeper_stop(store->keeper);
+    mc_ahead_end(atomic_load(&store->ahead));
     struct mc_owner *owner = atomic_exchange(&store->owner, NULL);
     if (owner != NULL)
         mc_owner_close(owner);

@@ -25,11 +25,12 @@
 #define MC_REGISTERED_MAX 65536u /* registered buffers */
 #define MC_SHUNNED_MAX 64u       /* segments hidden after a failed transfer */
 #define MC_SHUN_MS 1000u         /* so long */
-#define MC_PATH_OPEN_MS 150u     /* to connect to a store node and exchange hellos */
+#define MC_PATH_OPEN_MS 1000u    /* to reach a store node that is seen to run (else MC_CONNECT_NS) */
 #define MC_COMMIT_WAIT_MS 100u   /* an owner that has not confirmed by then: the put is placed again */
 #define MC_CALL_TIMEOUT_MS_DEFAULT 5000u
 #define MC_BYTES_PER_SECOND_ASSUMED (64u << 20) /* a call's deadline grows by a second for so many bytes */
 
+struct mc_ahead;
 struct mc_owner;
 struct mc_keeper;
 struct mc_mounts;
@@ -84,6 +85,7 @@ struct mc_store {
     _Atomic uint64_t acting_epoch, acted_ns; /* the same of masters that may have acted (hello_reply.quiet) */
     struct mc_places places;
     struct mc_sessions sessions;
+    _Atomic(struct mc_ahead *) ahead;   /* NULL: needs no paths */
     _Atomic(struct mc_tasks *) tasks;   /* NULL: there was none */
     _Atomic(struct mc_mounts *) mounts; /* NULL: there was none */
     _Atomic uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses, retries, places_hits;
@@ -116,6 +118,9 @@ int mc_call_segment_named(struct mc_store *store, const char *name, uint64_t dea
 
 /* Endpoint of a segment of that epoch as far as it is known. */
 bool mc_store_endpoint_known(struct mc_store *store, uint64_t epoch, uint32_t segment, struct mc_endpoint *endpoint);
+/* What a master of that epoch says of a segment: checked, and remembered. */
+int mc_store_endpoint_told(struct mc_store *store, uint64_t epoch, const struct mc_wire_segment_reply *reply,
+                           struct mc_endpoint *endpoint);
 /* Endpoint of a segment of that epoch, from the cache or the master. Copies. */
 int mc_store_endpoint(struct mc_store *store, uint64_t epoch, uint32_t segment, uint64_t deadline_ns,
                       struct mc_endpoint *endpoint);

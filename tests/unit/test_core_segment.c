@@ -544,6 +544,71 @@ static void test_segment_is_described(void **state)
     world_close_all(&world);
 }
 
+struct told {
+    uint64_t changes;
+    uint32_t count, first;
+};
+
+static struct told ask_segments(struct world *world, uint64_t connection, uint64_t changes, struct mc_id host)
+{
+    struct mc_wire_segments head = {.changes = changes, .host = host};
+    struct mc_wire_segments_reply reply;
+    struct mc_wire_segment_reply one;
+    size_t frame = world_begin(world, MC_MESSAGE_SEGMENTS, 4);
+    mc_wire_segments_write(&world->frame, &head);
+    world_send(world, connection, frame);
+    struct mc_frame answer = world_receive(world, connection);
+    assert_int_equal(answer.type, MC_MESSAGE_SEGMENTS_REPLY);
+    assert_int_equal(mc_wire_check(answer.type, answer.body), 0);
+    struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
+    mc_wire_segments_reply_read(&reader, &reply);
+    struct told told = {.changes = reply.changes, .count = mc_list_read(&reader)};
+    if (told.count > 0) {
+        mc_wire_segment_reply_read(&reader, &one);
+        assert_int_equal(one.code, 0);
+        told.first = one.segment;
+    }
+    return told;
+}
+
+static void test_segments_are_told_once(void **state)
+{
+    struct world world;
+    const struct mc_id here = {9, 9}, elsewhere = {8, 8};
+    (void)state;
+    world_open(&world);
+    uint64_t call = world_join(&world, MC_ROLE_CALL, 77, 1);
+    assert_int_equal(ask_segments(&world, call, 0, here).count, 0);
+    struct world_store first = world_store(&world, 5, MIB, "a");
+    struct told told = ask_segments(&world, call, 0, elsewhere);
+    assert_int_equal(told.count, 1);
+    assert_int_equal(told.first, first.segment);
+    assert_int_equal(ask_segments(&world, call, told.changes, here).count, 0);
+    assert_int_equal(ask_segments(&world, call, UINT64_MAX, here).count, 0);
+    /* More than fit into an answer: those of the own machine come first, though mounted last. */
+    uint64_t owner = world_join(&world, MC_ROLE_OWNER, 6, 1);
+    for (unsigned i = 0; i < MC_SEGMENTS_TOLD_MAX; i++) {
+        struct mc_wire_mount mount = world_mount_of(100 + i, MIB, "many");
+        mount.host = elsewhere;
+        assert_int_equal(world_mount(&world, owner, &mount).code, 0);
+    }
+    struct world_store last = world_store(&world, 7, MIB, "b");
+    struct told more = ask_segments(&world, call, told.changes, here);
+    assert_int_equal(more.count, MC_SEGMENTS_TOLD_MAX);
+    assert_int_equal(more.first, last.segment);
+    assert_true(more.changes > told.changes + MC_SEGMENTS_TOLD_MAX);
+    /* A new process that takes the memory over is news; so is an end, of which only the count tells. */
+    world_disconnect(&world, first.owner);
+    uint64_t next = world_join(&world, MC_ROLE_OWNER, 8, 1);
+    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
+    mount.epoch = world.core->epoch;
+    assert_int_equal(world_mount(&world, next, &mount).code, 0);
+    told = ask_segments(&world, call, more.changes, here);
+    assert_int_equal(told.count, 1);
+    assert_int_equal(told.first, first.segment);
+    world_close_all(&world);
+}
+
 static void test_numbers_are_not_used_again(void **state)
 {
     struct world world;
@@ -638,6 +703,7 @@ int main(void)
         cmocka_unit_test(test_segment_is_described),
         cmocka_unit_test(test_leaving_segment_is_read_and_not_written),
         cmocka_unit_test(test_segment_is_found_by_name),
+        cmocka_unit_test(test_segments_are_told_once),
         cmocka_unit_test(test_numbers_are_not_used_again),
         cmocka_unit_test(test_questions),
     };

@@ -5,6 +5,7 @@
 #include "engine/path.h"
 #include "random.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -954,6 +955,101 @@ static void wrong_answers(void **state)
     assert_true(took_ns < 1400000000u);
 }
 
+/* An owner of this machine that answers late, because it gets no processor: it is waited for. One that is stopped is
+ * not: the process that listens is looked at. */
+struct late {
+    const struct mc_endpoint *real;
+    int listener, accepted;
+};
+
+static void *late_run(void *argument)
+{
+    struct late *late = argument;
+    char bytes[512];
+    struct iovec part;
+    usleep(400000);
+    int fd = accept(late->listener, NULL, NULL);
+    int there = mc_unix_connect(late->real->unix_path, rig_deadline(1000));
+    late->accepted = fd >= 0 && there >= 0;
+    for (unsigned i = 0; i < 2 && late->accepted;
+         i++) { /* the hello and its answer; then ATTACH, which needs no answer */
+        ssize_t length = recv(i == 0 ? fd : there, bytes, sizeof(bytes), 0);
+        if (length < 0 && errno == EAGAIN && mc_socket_wait_read(i == 0 ? fd : there, rig_deadline(1000), NULL) == 0)
+            length = recv(i == 0 ? fd : there, bytes, sizeof(bytes), 0);
+        part = (struct iovec){bytes, length > 0 ? (size_t)length : 0};
+        late->accepted = length > 0 && mc_socket_send(i == 0 ? there : fd, &part, 1, rig_deadline(1000)) == 0;
+    }
+    close(fd);
+    close(there);
+    return NULL;
+}
+
+static void one_that_runs_is_waited_for(void **state)
+{
+    struct rig *rig = rig_of(state);
+    struct mc_endpoint endpoint = rig->endpoint;
+    struct late late = {.real = &rig->endpoint};
+    pthread_t thread;
+    uint64_t took_ns;
+    snprintf(endpoint.unix_path, sizeof(endpoint.unix_path), "@late-%llx", (unsigned long long)mc_random_u64());
+    late.listener = mc_unix_listen(endpoint.unix_path);
+    assert_true(late.listener >= 0);
+    int flags = fcntl(late.listener, F_GETFL);
+    assert_int_equal(fcntl(late.listener, F_SETFL, flags & ~O_NONBLOCK), 0);
+    assert_int_equal(pthread_create(&thread, NULL, late_run, &late), 0);
+    int rc = open_kind(&endpoint, MC_PATH_SHM, 3000, &took_ns);
+    pthread_join(thread, NULL);
+    close(late.listener);
+    assert_true(late.accepted);
+    assert_int_equal(rc, MC_ERR_RPC_FAIL); /* not the time: its hello was answered, then it hung up */
+    assert_true(took_ns > 390000000u);
+}
+
+static void one_that_is_stopped_is_not(void **state)
+{
+    struct rig rig;
+    uint64_t took_ns;
+    (void)state;
+    assert_int_equal(rig_start(&rig, MC_PATH_SHM, 1u << 20, true, true), 0);
+    assert_int_equal(kill(rig.peer, SIGSTOP), 0); /* our own child */
+    int rc = open_kind(&rig.endpoint, MC_PATH_SHM, 3000, &took_ns);
+    assert_int_equal(rc, MC_ERR_RPC_TIMEOUT);
+    assert_true(took_ns < 390000000u);
+    assert_int_equal(kill(rig.peer, SIGCONT), 0);
+    assert_int_equal(open_kind(&rig.endpoint, MC_PATH_SHM, 3000, &took_ns), MC_PATH_SHM);
+    rig_stop(&rig);
+}
+
+static void prepared_and_swept(void **state)
+{
+    struct rig rig;
+    struct mc_path *first, *second;
+    for (unsigned kind = MC_PATH_SHM; kind <= MC_PATH_TCP; kind *= 2) {
+        (void)state;
+        assert_int_equal(rig_start(&rig, kind, 1u << 20, true, true), 0);
+        struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, kind);
+        assert_int_equal(mc_path_prepare(engine, &rig.endpoint, rig_deadline(3000)), 0);
+        assert_int_equal(mc_path_prepare(engine, &rig.endpoint, rig_deadline(3000)), 0); /* it is there */
+        assert_int_equal(kill(rig.peer, SIGSTOP), 0);
+        assert_int_equal(mc_path_get(engine, &rig.endpoint, rig_deadline(3000), &first), 0); /* asks nobody */
+        mc_engine_sweep(engine);
+        assert_int_equal(mc_path_get(engine, &rig.endpoint, rig_deadline(3000), &second), 0);
+        assert_ptr_equal(first, second); /* stopped is not ended */
+        mc_path_release(second);
+        assert_int_equal(kill(rig.peer, SIGKILL), 0);
+        assert_int_equal(waitpid(rig.peer, NULL, 0), rig.peer);
+        rig.peer = 0;
+        close(rig.peer_life);
+        usleep(20000); /* a tcp lane that was used a moment ago is not looked at */
+        mc_engine_sweep(engine);
+        assert_true(mc_path_get(engine, &rig.endpoint, rig_deadline(3000), &second) < 0);
+        assert_true(mc_path_prepare(engine, &rig.endpoint, rig_deadline(300)) < 0);
+        mc_path_release(first);
+        mc_engine_destroy(engine);
+        rig_stop(&rig);
+    }
+}
+
 #define EACH(test)                                                                                                     \
     {"local " #test, test, setup_local, teardown, NULL}, {"shm " #test, test, setup_shm, teardown, NULL},              \
     {                                                                                                                  \
@@ -988,6 +1084,9 @@ int main(int count, char **arguments)
         cmocka_unit_test(tcp_peer_stopped),
         cmocka_unit_test(shm_peer_killed),
         cmocka_unit_test(shm_peer_stopped),
+        cmocka_unit_test(one_that_is_stopped_is_not),
+        cmocka_unit_test(prepared_and_swept),
+        cmocka_unit_test_setup_teardown(one_that_runs_is_waited_for, setup_tcp, teardown),
         cmocka_unit_test_setup_teardown(best_path, setup_tcp, teardown),
         cmocka_unit_test_setup_teardown(cached_dropped_and_tried_again, setup_tcp, teardown),
         cmocka_unit_test_setup_teardown(opened_once, setup_tcp, teardown),

@@ -1,0 +1,24 @@
+/* Ahead: a thread that opens paths to segments before anybody needs them, so that a first get or put does not wait for
+ * an owner that an overloaded machine lets answer late. It sleeps until the list of segments changes. What it could not
+ * open is opened when it is needed. */
+#ifndef MC_STORE_AHEAD_H
+#define MC_STORE_AHEAD_H
+
+#include <stdint.h>
+
+#define MC_AHEAD_SEGMENTS_MAX 64u /* paths that one change has it open, at most */
+#define MC_AHEAD_OPEN_MS 1000u    /* for each; a close waits so long at most */
+#define MC_AHEAD_TRIES 3u         /* of each, a second apart */
+
+struct mc_store;
+struct mc_ahead;
+
+/* NULL: out of memory or threads. */
+struct mc_ahead *mc_ahead_create(struct mc_store *store);
+/* A master of that epoch counts so many changes of its segments. Only notes it: called by the keeper. ahead may be
+ * NULL. */
+void mc_ahead_told(struct mc_ahead *ahead, uint64_t epoch, uint64_t changes);
+/* After the keeper has stopped and no call runs. NULL is allowed. */
+void mc_ahead_end(struct mc_ahead *ahead);
+
+#endif
