@@ -1,0 +1,318 @@
+/* Opening paths: which is best, how long an owner is waited for, paths opened ahead, and those who answer wrongly. */
+#include "transport_rig.h"
+
+#include "base/error.h"
+#include "engine/path.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <sys/socket.h>
+#include <cmocka.h>
+
+static struct rig *rig_of(void **state)
+{
+    return *state;
+}
+
+static int setup(void **state)
+{
+    static struct rig rig;
+    if (rig_start(&rig, MC_PATH_TCP, 1u << 20, false, false) != 0)
+        return -1;
+    *state = &rig;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    rig_stop(*state);
+    return 0;
+}
+
+static int open_kind(const struct mc_endpoint *endpoint, unsigned allowed, uint64_t timeout_ms, uint64_t *took_ns)
+{
+    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, allowed);
+    struct mc_path *path;
+    uint64_t start_ns = mc_clock_ns();
+    int rc = mc_path_get(engine, endpoint, rig_deadline(timeout_ms), &path);
+    *took_ns = mc_clock_ns() - start_ns;
+    if (rc == 0) {
+        rc = path->transport == &mc_transport_local ? MC_PATH_LOCAL
+             : path->transport == &mc_transport_shm ? MC_PATH_SHM
+                                                    : MC_PATH_TCP;
+        mc_path_release(path);
+    }
+    mc_engine_destroy(engine);
+    return rc;
+}
+
+static void best_path(void **state)
+{
+    struct rig *rig = rig_of(state);
+    struct mc_endpoint endpoint = rig->endpoint;
+    uint64_t took_ns;
+    assert_int_equal(open_kind(&endpoint, MC_PATH_ALL, 1000, &took_ns), MC_PATH_SHM);
+    assert_int_equal(open_kind(&endpoint, MC_PATH_TCP, 1000, &took_ns), MC_PATH_TCP);
+    assert_int_equal(open_kind(&endpoint, MC_PATH_LOCAL, 1000, &took_ns), MC_ERR_UNAVAILABLE_IN_CURRENT_MODE);
+    endpoint.host.low ^= 1; /* another machine */
+    assert_int_equal(open_kind(&endpoint, MC_PATH_ALL, 1000, &took_ns), MC_PATH_TCP);
+    assert_int_equal(open_kind(&endpoint, MC_PATH_SHM, 1000, &took_ns), MC_ERR_UNAVAILABLE_IN_CURRENT_MODE);
+    endpoint = rig->endpoint;
+    endpoint.incarnation++; /* a port that somebody else got */
+    assert_int_equal(open_kind(&endpoint, MC_PATH_TCP, 1000, &took_ns), MC_ERR_STALE);
+    assert_int_equal(open_kind(&endpoint, MC_PATH_SHM, 1000, &took_ns), MC_ERR_STALE);
+    endpoint = rig->endpoint;
+    endpoint.nonce++;
+    assert_int_equal(open_kind(&endpoint, MC_PATH_SHM, 1000, &took_ns), MC_ERR_STALE);
+    endpoint = rig->endpoint;
+    endpoint.segment_id.low++; /* other memory than was promised */
+    assert_int_equal(open_kind(&endpoint, MC_PATH_SHM, 1000, &took_ns), MC_ERR_STALE);
+    endpoint = rig->endpoint;
+    endpoint.slot_count++; /* the index would be read behind its end */
+    assert_true(open_kind(&endpoint, MC_PATH_SHM, 1000, &took_ns) < 0);
+    endpoint.tcp_address[0] = 0;
+    assert_int_equal(open_kind(&endpoint, MC_PATH_TCP, 1000, &took_ns), MC_ERR_UNAVAILABLE_IN_CURRENT_MODE);
+    snprintf(endpoint.tcp_address, sizeof(endpoint.tcp_address), "no port");
+    assert_true(open_kind(&endpoint, MC_PATH_TCP, 1000, &took_ns) < 0);
+}
+
+static void cached_dropped_and_tried_again(void **state)
+{
+    struct rig *rig = rig_of(state);
+    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, MC_PATH_ALL);
+    struct mc_endpoint endpoint = rig->endpoint;
+    struct mc_path *first, *second, *third;
+    snprintf(endpoint.unix_path, sizeof(endpoint.unix_path), "@nobody-listens-%llx",
+             (unsigned long long)mc_random_u64());
+    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(1000), &first), 0);
+    assert_ptr_equal(first->transport, &mc_transport_tcp);
+    assert_int_equal(atomic_load(&mc_engine_counters(engine)->fallbacks), 1);
+    endpoint = rig->endpoint; /* shm would work now; but not before the first second is over */
+    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(1000), &second), 0);
+    assert_ptr_equal(second, first);
+    usleep(1050000);
+    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(1000), &third), 0);
+    assert_ptr_equal(third->transport, &mc_transport_shm);
+    mc_path_drop(third);
+    mc_path_release(third);
+    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(1000), &third), 0);
+    assert_ptr_equal(third->transport, &mc_transport_shm);
+    mc_engine_forget(engine, RIG_SEGMENT); /* the reference stays good */
+    uint8_t data[10];
+    struct iovec part = {data, 10};
+    struct mc_transfer read = rig_transfer(MC_TRANSFER_READ, 0, 1, 0, 10, "none", &part, 1), *list = &read;
+    struct mc_run run = {.deadline_ns = rig_deadline(1000)};
+    third->transport->run(third, &list, 1, &run);
+    assert_int_equal(read.result, MC_ERR_REPLICA_IS_GONE);
+    mc_path_release(third);
+    endpoint.incarnation++; /* a newer owner under the same number: the old path must not be used for it */
+    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(1000), &third), MC_ERR_STALE);
+    mc_path_release(first);
+    mc_path_release(second);
+    mc_engine_destroy(engine);
+}
+
+struct getter {
+    struct mc_engine *engine;
+    const struct mc_endpoint *endpoint;
+    struct mc_path *path;
+    int result;
+};
+
+static void *get_path(void *argument)
+{
+    struct getter *getter = argument;
+    getter->result = mc_path_get(getter->engine, getter->endpoint, rig_deadline(3000), &getter->path);
+    return NULL;
+}
+
+static void opened_once(void **state)
+{
+    struct rig *rig = rig_of(state);
+    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, MC_PATH_ALL);
+    struct getter getters[8];
+    pthread_t threads[8];
+    for (size_t i = 0; i < 8; i++) {
+        getters[i] = (struct getter){.engine = engine, .endpoint = &rig->endpoint};
+        assert_int_equal(pthread_create(&threads[i], NULL, get_path, &getters[i]), 0);
+    }
+    for (size_t i = 0; i < 8; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(getters[i].result, 0);
+        assert_ptr_equal(getters[i].path, getters[0].path);
+        mc_path_release(getters[i].path);
+    }
+    mc_engine_destroy(engine);
+}
+
+/* A listener that accepts (or not) and answers the first bytes with `answer`, until closed. */
+struct impostor {
+    int listener;
+    uint16_t port;
+    const char *answer;
+    pthread_t thread;
+};
+
+static void *impostor_run(void *argument)
+{
+    struct impostor *impostor = argument;
+    for (;;) {
+        int fd = accept(impostor->listener, NULL, NULL);
+        if (fd < 0)
+            return NULL;
+        if (impostor->answer != NULL) {
+            char bytes[256];
+            (void)!recv(fd, bytes, sizeof(bytes), 0);
+            (void)!send(fd, impostor->answer, strlen(impostor->answer), MSG_NOSIGNAL);
+        } else {
+            usleep(1500000);
+        }
+        close(fd);
+    }
+}
+
+static int open_impostor(const struct mc_endpoint *real, const char *answer, uint64_t timeout_ms, uint64_t *took_ns)
+{
+    struct impostor impostor = {.answer = answer};
+    struct mc_endpoint endpoint = *real;
+    impostor.listener = mc_tcp_listen("127.0.0.1", &impostor.port);
+    assert_true(impostor.listener >= 0);
+    int flags = fcntl(impostor.listener, F_GETFL);
+    assert_int_equal(fcntl(impostor.listener, F_SETFL, flags & ~O_NONBLOCK), 0);
+    assert_int_equal(pthread_create(&impostor.thread, NULL, impostor_run, &impostor), 0);
+    mc_address_join(endpoint.tcp_address, sizeof(endpoint.tcp_address), "127.0.0.1", impostor.port);
+    int rc = open_kind(&endpoint, MC_PATH_TCP, timeout_ms, took_ns);
+    shutdown(impostor.listener, SHUT_RDWR);
+    pthread_join(impostor.thread, NULL);
+    close(impostor.listener);
+    return rc;
+}
+
+static void wrong_answers(void **state)
+{
+    struct rig *rig = rig_of(state);
+    uint64_t took_ns;
+    assert_int_equal(
+        open_impostor(&rig->endpoint, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", 3000, &took_ns),
+        MC_ERR_PROTOCOL);
+    assert_true(open_impostor(&rig->endpoint, "", 3000, &took_ns) < 0);
+    assert_int_equal(open_impostor(&rig->endpoint, NULL, 200, &took_ns), MC_ERR_RPC_TIMEOUT);
+    assert_true(took_ns < 400000000u);
+    assert_int_equal(open_impostor(&rig->endpoint, NULL, 10000, &took_ns), MC_ERR_RPC_TIMEOUT); /* a limit of its own */
+    assert_true(took_ns < 1400000000u);
+}
+
+/* An owner of this machine that answers late, because it gets no processor: it is waited for. One that is stopped is
+ * not: the process that listens is looked at. */
+struct late {
+    const struct mc_endpoint *real;
+    int listener, accepted;
+};
+
+static void *late_run(void *argument)
+{
+    struct late *late = argument;
+    char bytes[512];
+    struct iovec part;
+    usleep(400000);
+    int fd = accept(late->listener, NULL, NULL);
+    int there = mc_unix_connect(late->real->unix_path, rig_deadline(1000));
+    late->accepted = fd >= 0 && there >= 0;
+    for (unsigned i = 0; i < 2 && late->accepted;
+         i++) { /* the hello and its answer; then ATTACH, which needs no answer */
+        ssize_t length = recv(i == 0 ? fd : there, bytes, sizeof(bytes), 0);
+        if (length < 0 && errno == EAGAIN && mc_socket_wait_read(i == 0 ? fd : there, rig_deadline(1000), NULL) == 0)
+            length = recv(i == 0 ? fd : there, bytes, sizeof(bytes), 0);
+        part = (struct iovec){bytes, length > 0 ? (size_t)length : 0};
+        late->accepted = length > 0 && mc_socket_send(i == 0 ? there : fd, &part, 1, rig_deadline(1000)) == 0;
+    }
+    close(fd);
+    close(there);
+    return NULL;
+}
+
+static void one_that_runs_is_waited_for(void **state)
+{
+    struct rig *rig = rig_of(state);
+    struct mc_endpoint endpoint = rig->endpoint;
+    struct late late = {.real = &rig->endpoint};
+    pthread_t thread;
+    uint64_t took_ns;
+    snprintf(endpoint.unix_path, sizeof(endpoint.unix_path), "@late-%llx", (unsigned long long)mc_random_u64());
+    late.listener = mc_unix_listen(endpoint.unix_path);
+    assert_true(late.listener >= 0);
+    int flags = fcntl(late.listener, F_GETFL);
+    assert_int_equal(fcntl(late.listener, F_SETFL, flags & ~O_NONBLOCK), 0);
+    assert_int_equal(pthread_create(&thread, NULL, late_run, &late), 0);
+    int rc = open_kind(&endpoint, MC_PATH_SHM, 3000, &took_ns);
+    pthread_join(thread, NULL);
+    close(late.listener);
+    assert_true(late.accepted);
+    assert_int_equal(rc, MC_ERR_RPC_FAIL); /* not the time: its hello was answered, then it hung up */
+    assert_true(took_ns > 390000000u);
+}
+
+static void one_that_is_stopped_is_not(void **state)
+{
+    struct rig rig;
+    uint64_t took_ns;
+    (void)state;
+    assert_int_equal(rig_start(&rig, MC_PATH_SHM, 1u << 20, true, true), 0);
+    assert_int_equal(kill(rig.peer, SIGSTOP), 0); /* our own child */
+    int rc = open_kind(&rig.endpoint, MC_PATH_SHM, 3000, &took_ns);
+    assert_int_equal(rc, MC_ERR_RPC_TIMEOUT);
+    assert_true(took_ns < 390000000u);
+    assert_int_equal(kill(rig.peer, SIGCONT), 0);
+    assert_int_equal(open_kind(&rig.endpoint, MC_PATH_SHM, 3000, &took_ns), MC_PATH_SHM);
+    rig_stop(&rig);
+}
+
+static void prepared_and_swept(void **state)
+{
+    struct rig rig;
+    struct mc_path *first, *second;
+    for (unsigned kind = MC_PATH_SHM; kind <= MC_PATH_TCP; kind *= 2) {
+        (void)state;
+        assert_int_equal(rig_start(&rig, kind, 1u << 20, true, true), 0);
+        struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, kind);
+        assert_int_equal(mc_path_prepare(engine, &rig.endpoint, rig_deadline(3000)), 0);
+        assert_int_equal(mc_path_prepare(engine, &rig.endpoint, rig_deadline(3000)), 0); /* it is there */
+        assert_int_equal(kill(rig.peer, SIGSTOP), 0);
+        assert_int_equal(mc_path_get(engine, &rig.endpoint, rig_deadline(3000), &first), 0); /* asks nobody */
+        mc_engine_sweep(engine);
+        assert_int_equal(mc_path_get(engine, &rig.endpoint, rig_deadline(3000), &second), 0);
+        assert_ptr_equal(first, second); /* stopped is not ended */
+        mc_path_release(second);
+        assert_int_equal(kill(rig.peer, SIGKILL), 0);
+        assert_int_equal(waitpid(rig.peer, NULL, 0), rig.peer);
+        rig.peer = 0;
+        close(rig.peer_life);
+        usleep(20000); /* a tcp lane that was used a moment ago is not looked at */
+        mc_engine_sweep(engine);
+        assert_true(mc_path_get(engine, &rig.endpoint, rig_deadline(3000), &second) < 0);
+        assert_true(mc_path_prepare(engine, &rig.endpoint, rig_deadline(300)) < 0);
+        mc_path_release(first);
+        mc_engine_destroy(engine);
+        rig_stop(&rig);
+    }
+}
+
+int main(int count, char **arguments)
+{
+    if (count == 4 && strcmp(arguments[1], "rig-owner") == 0)
+        return rig_owner_main(arguments);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(best_path, setup, teardown),
+        cmocka_unit_test_setup_teardown(cached_dropped_and_tried_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(opened_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(wrong_answers, setup, teardown),
+        cmocka_unit_test_setup_teardown(one_that_runs_is_waited_for, setup, teardown),
+        cmocka_unit_test(one_that_is_stopped_is_not),
+        cmocka_unit_test(prepared_and_swept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
