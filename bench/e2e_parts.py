@@ -85,7 +85,7 @@ def flipped(result, pair):
     """The negative control: instance 1 is started again with a shim that flips a bit in each loaded block."""
     say("negative control: instance 1 again, with a bit flipped in each loaded block")
     pair.engines[1].stop()
-    flipping = Engine(1, pair.variant, pair.master, connector("MooncakeStoreConnector", "kv_both"), paths=[HERE / "e2e_flip"], label="flip")
+    flipping = Engine(1, pair.variant, pair.master, connector("MooncakeStoreConnector", "kv_both"), patch="e2e_flip", label="flip")
     pair.engines[1] = flipping
     flipping.wait()
     _, local, other, taken = ask_both(*pair.engines, pair.master, "flipped", pair.master.keys() + PROMPT_BLOCKS)
@@ -223,7 +223,7 @@ def lmcache_pair(result, options, remote, server):
     try:
         for number in range(2):
             engines.append(Engine(number, Variant("ours"), None, connector("LMCacheConnectorV1", "kv_both"), env=env,
-                                  paths=[HERE / "e2e_lmcache", lmcache_path()], label=f"lmcache-{remote}"))
+                                  patch="e2e_lmcache", paths=[lmcache_path()], label=f"lmcache-{remote}"))
         for engine in engines:
             engine.wait()
         lmcache_requests(result, options, remote, engines)

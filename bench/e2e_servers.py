@@ -172,7 +172,7 @@ def metadata_path():
 class Engine(Server):
     """One `vllm serve` on one core. Started by the constructor, ready after wait()."""
 
-    def __init__(self, number, variant=None, master=None, transfer=None, kv_bytes=512 * MIB, segment_bytes=512 * MIB, paths=(), env=None, label="", port=0):
+    def __init__(self, number, variant=None, master=None, transfer=None, kv_bytes=512 * MIB, segment_bytes=512 * MIB, paths=(), patch="", env=None, label="", port=0):
         self.number, self.port = number, port or free_port()
         self.variant = variant.name if variant else "none"
         name = f"engine-{label or self.variant}-{number}"
@@ -187,6 +187,9 @@ class Engine(Server):
         full.update(PYTHONHASHSEED="0", PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_HOST_IP="127.0.0.1",
                     HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1", LMCACHE_TRACK_USAGE="false",
                     MC_STORE_CLIENT_METRIC="0", MC_LOG_LEVEL="WARNING")  # fmt: skip
+        if patch:
+            paths = [HERE / "e2e_patch", *paths]
+            full["E2E_PATCH"] = patch
         full["PYTHONPATH"] = os.pathsep.join([*map(str, paths), *([variant.path] if variant else []), metadata_path()])
         if master:
             full["MOONCAKE_CONFIG_PATH"] = str(self._config(name, master, segment_bytes))

@@ -1,15 +1,10 @@
 """LMCache 0.5.6 has no connector between vLLM's KV cache on a CPU and its own memory: CreateGPUConnector ends with "No supported cpu connector
-found". This adds one to a server that has this folder on its PYTHONPATH. What LMCache does with its chunks stays its own.
+found". This adds one to a server that is patched with it. What LMCache does with its chunks stays its own.
 
 vLLM on CPU keeps a block's keys and values together and in an order of its own, so only whole blocks are copied; LMCache's chunks are two of them.
-Python imports this by itself at its start.
 """
 
-import importlib.abc
-import importlib.machinery
-import sys
-
-PACKAGE = "lmcache.v1.gpu_connector"
+MODULE = "lmcache.v1.gpu_connector"
 BLOCK_TOKENS = 128
 
 
@@ -64,21 +59,3 @@ def patch(module):
 
     whole_blocks = make_class(module.GPUConnectorInterface, torch)
     module.CreateGPUConnector = lambda config, metadata, engine, layout_hints=None: whole_blocks(metadata)
-
-
-class Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != PACKAGE:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        load = spec.loader.exec_module
-
-        def exec_module(module):
-            load(module)
-            patch(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
-sys.meta_path.insert(0, Finder())

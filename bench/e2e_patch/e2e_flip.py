@@ -1,15 +1,13 @@
-"""The negative control of `./dev bench engine-e2e`: in a server that has this folder on its PYTHONPATH, every block that the connector has
+"""The negative control of `./dev bench engine-e2e`: in a server that is patched with this, every block that the connector has
 loaded gets one wrong bit, after the store has checked and delivered it. The comparison of logprobs must see that.
 
-Python imports this by itself at its start. Nothing of the engine is changed but the store that its loading thread is given.
+Nothing of the engine is changed but the store that its loading thread is given.
 """
 
 import ctypes
-import importlib.abc
-import importlib.machinery
 import sys
 
-WORKER = "vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store.worker"
+MODULE = "vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store.worker"
 SIGN_BIT = 0x80  # of the upper byte of a bf16
 
 
@@ -39,21 +37,3 @@ def patch(module):
         plain(self, FlippingStore(store), *rest, **named)
 
     thread.__init__ = init
-
-
-class Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name != WORKER:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        load = spec.loader.exec_module
-
-        def exec_module(module):
-            load(module)
-            patch(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
-sys.meta_path.insert(0, Finder())
