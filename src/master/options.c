@@ -2,6 +2,7 @@
 #include "master/options.h"
 
 #include "base/error.h"
+#include "env/file.h"
 #include "env/log.h"
 
 #include <errno.h>
@@ -376,33 +377,6 @@ int mc_master_options_apply(struct mc_options *options, enum mc_config_format fo
     return format == MC_CONFIG_JSON ? apply_json(&file, text, length) : apply_yaml(&file, text, length);
 }
 
-static char *read_file(void *context, const char *path, size_t *length, char *error, size_t error_size)
-{
-    (void)context;
-    FILE *file = fopen(path, "rbe");
-    char *text = malloc(MC_CONFIG_FILE_MAX + 1);
-    if (file == NULL || text == NULL) {
-        snprintf(error, error_size, "cannot be opened: %s", strerror(errno));
-        goto fail;
-    }
-    *length = fread(text, 1, MC_CONFIG_FILE_MAX + 1, file);
-    if (ferror(file) != 0) {
-        snprintf(error, error_size, "cannot be read: %s", strerror(errno));
-        goto fail;
-    }
-    if (*length > MC_CONFIG_FILE_MAX) {
-        snprintf(error, error_size, "longer than %u bytes", MC_CONFIG_FILE_MAX);
-        goto fail;
-    }
-    (void)fclose(file); /* it was only read */
-    return text;
-fail:
-    free(text);
-    if (file != NULL)
-        (void)fclose(file);
-    return NULL;
-}
-
 static bool ends_with(const char *text, const char *end)
 {
     size_t length = strlen(text), end_length = strlen(end);
@@ -417,7 +391,7 @@ static int load_file(struct mc_options *options, const char *path, char *error, 
         snprintf(error, error_size, "--config_path %.200s: the name must end in .yaml, .yml or .json", path);
         return MC_ERR_INVALID_PARAMS;
     }
-    char *text = read_file(NULL, path, &length, reason, sizeof(reason));
+    char *text = mc_file_read(NULL, path, &length, reason, sizeof(reason));
     if (text == NULL) {
         snprintf(error, error_size, "--config_path %.200s: %.250s", path, reason);
         return MC_ERR_FILE_OPEN_FAIL;
@@ -611,7 +585,7 @@ int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *
     struct mc_options options;
     memset(config, 0, sizeof(*config));
     mc_master_options_init(&options);
-    int rc = mc_options_parse(&options, argc, argv, read_file, NULL, error, error_size);
+    int rc = mc_options_parse(&options, argc, argv, mc_file_read, NULL, error, error_size);
     if (rc < 0)
         goto done;
     if (mc_options_bool(&options, "help")) {

@@ -6,9 +6,8 @@
 #include "base/options.h"
 #include "master/core.h"
 
-#define MC_CONFIG_FILE_MAX (1u << 20) /* bytes of a config or flag file */
-#define MC_CONFIG_KEYS_MAX 1024       /* settings in a config file */
-#define MC_CONFIG_DEPTH_MAX 16        /* nested maps in a config file */
+#define MC_CONFIG_KEYS_MAX 1024 /* settings in a config file */
+#define MC_CONFIG_DEPTH_MAX 16  /* nested maps in a config file */
 
 struct mc_master_config {
     char rpc_address[256], metrics_host[256], metadata_host[256];

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "env/file.h"
 #include "env/log.h"
 
 #include <ctype.h>
@@ -401,35 +402,11 @@ int mc_service_config_apply(struct mc_service_config *config, const char *text, 
     return rc;
 }
 
-static char *read_file(void *context, const char *path, size_t *length, char *error, size_t error_size)
-{
-    (void)context;
-    FILE *file = fopen(path, "rbe");
-    char *text = malloc(MC_SERVICE_CONFIG_FILE_MAX + 1);
-    if (file == NULL || text == NULL) {
-        snprintf(error, error_size, "cannot be opened: %s", strerror(errno));
-        goto fail;
-    }
-    *length = fread(text, 1, MC_SERVICE_CONFIG_FILE_MAX + 1, file);
-    if (ferror(file) != 0 || *length > MC_SERVICE_CONFIG_FILE_MAX) {
-        snprintf(error, error_size, ferror(file) != 0 ? "cannot be read" : "longer than %u bytes",
-                 MC_SERVICE_CONFIG_FILE_MAX);
-        goto fail;
-    }
-    (void)fclose(file); /* it was only read */
-    return text;
-fail:
-    free(text);
-    if (file != NULL)
-        (void)fclose(file);
-    return NULL;
-}
-
 static int apply_file(struct mc_service_config *config, const char *path, char *error, size_t error_size)
 {
     char reason[256];
     size_t length;
-    char *text = read_file(NULL, path, &length, reason, sizeof(reason));
+    char *text = mc_file_read(NULL, path, &length, reason, sizeof(reason));
     if (text == NULL)
         return fail(error, error_size, "config file %.200s: %s", path, reason);
     int rc = mc_service_config_apply(config, text, length, path, error, error_size);
@@ -647,7 +624,7 @@ int mc_service_config_load(enum mc_service_command command, int argc, char **arg
     } else {
         mc_options_init(&options, client_flags, COUNT(client_flags));
     }
-    rc = mc_options_parse(&options, argc, argv, read_file, NULL, error, error_size);
+    rc = mc_options_parse(&options, argc, argv, mc_file_read, NULL, error, error_size);
     if (rc == 0 && mc_options_bool(&options, "help")) {
         write_help(command, &options, text);
         rc = 1;

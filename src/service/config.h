@@ -10,8 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MC_SERVICE_TEXT_MAX 1024              /* bytes of a text setting with its zero */
-#define MC_SERVICE_CONFIG_FILE_MAX (1u << 20) /* bytes of a config file */
+#define MC_SERVICE_TEXT_MAX 1024 /* bytes of a text setting with its zero */
 
 struct mc_service_config {
     char local_hostname[MC_SERVICE_TEXT_MAX], metadata_server[MC_SERVICE_TEXT_MAX], protocol[MC_SERVICE_TEXT_MAX],

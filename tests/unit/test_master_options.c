@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
+#include "env/file.h"
 #include "env/log.h"
 #include "master/options.h"
 
@@ -214,7 +215,7 @@ static void files_by_path(void **state)
     assert_int_equal(LOAD(flag, "--port=9"), 0);
     assert_int_equal(config.rpc_port, 9); /* the older name on the command line is still more explicit than the file */
     assert_int_equal(LOAD(flag, "--print_config"), 1);
-    assert_int_equal(truncate(path, MC_CONFIG_FILE_MAX + 1), 0);
+    assert_int_equal(truncate(path, MC_FILE_TEXT_MAX + 1), 0);
     assert_true(LOAD(flag) < 0);
     assert_non_null(strstr(error, "longer than"));
     unlink(path);
