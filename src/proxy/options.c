@@ -310,8 +310,9 @@ static int read_instances(const struct mc_options *options, struct mc_proxy_conf
         rc = check_twice(config->prefill, config->prefill_count, "prefill", error, error_size);
     if (rc == 0)
         rc = check_twice(config->decode, config->decode_count, "decode", error, error_size);
-    if (rc == 0 && config->decode_count == 0)
-        rc = fail(error, error_size, "at least one --decode instance is needed%s", "");
+    if (rc == 0 && config->decode_count == 0 && config->admin_key[0] == 0) /* nobody could ever add one */
+        rc = fail(error, error_size, "at least one --decode instance is needed%s",
+                  ", or ADMIN_API_KEY, under which instances can be added");
     for (size_t i = 0; rc == 0 && i < config->prefill_count; i++) {
         if (config->mode != MC_PROXY_AUTO)
             config->prefill[i].mode = config->mode;

@@ -299,6 +299,21 @@ def test_instances_are_added_and_removed_while_it_runs(engines):
         assert status == 500 and json.loads(body)["detail"] == "Server configuration error."
 
 
+def test_every_instance_may_come_later(engines):
+    decode, prefill = engines("d0"), engines("p0")
+    proxy = Proxy(environment={"ADMIN_API_KEY": "secret"}).start()
+    try:
+        assert proxy.complete()[0] == 503 and proxy.get("/health")[0] == 503
+        assert proxy.post("/instances/add", {"type": "prefill", "instance": prefill.address}, KEY)[0] == 200
+        assert proxy.complete()[0] == 503
+        assert proxy.post("/instances/add", {"type": "decode", "instance": decode.address}, KEY)[0] == 200
+        assert proxy.complete()[0] == 200 and proxy.get("/health")[0] == 200
+        assert proxy.post("/instances/remove", {"type": "decode", "instance": decode.address}, KEY)[0] == 200
+        assert proxy.complete()[0] == 503
+    finally:
+        assert proxy.stop() == 0
+
+
 def test_instance_removed_in_mid_answer_ends_it_well(engines):
     decode = engines("d0", tokens=20, delay_s=0.02)
     with Proxy("--decode", decode.address, environment={"ADMIN_API_KEY": "secret"}) as proxy:
