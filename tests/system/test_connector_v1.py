@@ -80,10 +80,20 @@ def free_port():
         return one.getsockname()[1]
 
 
+def needed(name):
+    """Of the engine's environment. `./dev test clients transcripts` has it: there a test that cannot run has failed."""
+    environment = os.environ.get("MC_CLIENTS")
+    if environment is None:
+        return pytest.importorskip(name)
+    folders = [str(folder) for folder in pathlib.Path(environment, "transcripts", "lib").glob("python3*/site-packages")]
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
+    return importlib.import_module(name)
+
+
 @pytest.fixture
 def connector(monkeypatch):
-    zmq = pytest.importorskip("zmq")
-    pytest.importorskip("msgspec")
+    zmq = needed("zmq")
+    needed("msgspec")
 
     class Base:
         def __init__(self, vllm_config, role, *more):
