@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <limits.h>
 #include <netdb.h>
@@ -226,6 +227,25 @@ int mc_socket_accept(int listener)
         return MC_ERR_RPC_FAIL;
     set_no_delay(fd);
     return fd;
+}
+
+bool mc_socket_name(int fd, enum mc_socket_end end, char *host, size_t host_size, uint16_t *port)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } name = {.v6 = {0}};
+    socklen_t length = sizeof(name);
+    int rc = end == MC_SOCKET_OURS ? getsockname(fd, &name.any, &length) : getpeername(fd, &name.any, &length);
+    if (rc != 0 || (name.any.sa_family != AF_INET && name.any.sa_family != AF_INET6))
+        return false;
+    bool is_v6 = name.any.sa_family == AF_INET6;
+    const void *address = is_v6 ? (const void *)&name.v6.sin6_addr : (const void *)&name.v4.sin_addr;
+    if (inet_ntop(name.any.sa_family, address, host, (socklen_t)host_size) == NULL)
+        return false;
+    *port = ntohs(is_v6 ? name.v6.sin6_port : name.v4.sin_port);
+    return true;
 }
 
 int64_t mc_unix_peer_uid(int fd)

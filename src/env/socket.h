@@ -30,6 +30,9 @@ int mc_tcp_listen(const char *host, uint16_t *port);
 int mc_unix_listen(const char *path);
 /* A connected or accepted descriptor, or negative when there is none. Sets TCP_NODELAY. */
 int mc_socket_accept(int listener);
+/* The numeric host and the port of one end of a tcp connection. False: it is none, or not connected. */
+enum mc_socket_end { MC_SOCKET_OURS, MC_SOCKET_PEERS };
+bool mc_socket_name(int fd, enum mc_socket_end end, char *host, size_t host_size, uint16_t *port);
 /* uid of the process at the other end of a unix socket; -1 when unknown. */
 int64_t mc_unix_peer_uid(int fd);
 /* Is that process alive and not stopped? False when it cannot be seen: another machine, another namespace. */

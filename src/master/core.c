@@ -49,6 +49,11 @@ void mc_core_close(struct mc_core *core, struct mc_connection *connection)
     core->output.close(core->output.context, connection->number);
 }
 
+void mc_core_note_foreign(struct mc_core *core)
+{
+    core->statistics.foreign_connections++;
+}
+
 void mc_core_malformed(struct mc_core *core, struct mc_connection *connection, const char *what)
 {
     core->statistics.protocol_errors++;

@@ -61,6 +61,8 @@ void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t connec
 /* One frame of that connection. Malformed or unexpected: the core logs (limited by the shell) and closes the
  * connection. */
 void mc_core_input(struct mc_core *core, uint64_t now_ms, uint64_t connection, const struct mc_frame *frame);
+/* A connection that spoke another protocol was closed: only counted. */
+void mc_core_note_foreign(struct mc_core *core);
 /* Runs due timers and one slice of jobs. Returns the time (ms) at which it wants to be called again; <= now_ms: at
  * once, there is more work. */
 uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
@@ -74,7 +76,7 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
     X(remove_requests) X(remove_items) X(remove_failures) X(remove_regex_requests) X(remove_all_requests)              \
     X(mount_requests) X(mount_failures) X(unmount_requests) X(heartbeats) X(evicted_objects) X(evicted_bytes)          \
     X(eviction_attempts) X(eviction_successes) X(allocation_failures) X(cuts) X(clears) X(suspects) X(members_lost)    \
-    X(protocol_errors) X(put_bytes) X(stale_refused) X(recovered_objects) X(recovered_replicas)                         \
+    X(protocol_errors) X(foreign_connections) X(put_bytes) X(stale_refused) X(recovered_objects) X(recovered_replicas)                         \
     X(recovery_refused) X(recovery_dropped) X(segments_recovered) X(tombstones_made) X(probes) X(probes_failed)        \
     X(rotten_reports) X(rotten_replicas)
 /* clang-format on */

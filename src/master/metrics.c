@@ -178,6 +178,8 @@ static const struct metric metrics[] = {
     {COUNTER, "mooncake_clears_total", FROM(clears), "Slots that owners were told to clear."},
     {COUNTER, "mooncake_suspects_total", FROM(suspects), "Reports of failed transfers."},
     {COUNTER, "mooncake_members_lost_total", FROM(members_lost), "Members that were silent too long."},
+    {COUNTER, "mooncake_foreign_connections_total", FROM(foreign_connections),
+     "Connections closed because they spoke another protocol."},
     {COUNTER, "mooncake_protocol_errors_total", FROM(protocol_errors), "Connections closed for what they sent."},
     {COUNTER, "mooncake_stale_refused_total", FROM(stale_refused), "Late news refused."},
     {COUNTER, "mooncake_put_bytes_total", FROM(put_bytes), "Bytes of objects put."},

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <event2/event.h>
 #include <event2/event_struct.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -308,6 +309,31 @@ static void standby_input(struct connection *connection, const struct mc_frame *
     core_close(server, connection->number);
 }
 
+/* The head of a frame of another protocol may look like one of ours. */
+static bool is_hello(const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_hello hello;
+    mc_wire_hello_read(&reader, &hello);
+    return frame->type == MC_MESSAGE_HELLO && !reader.bad && hello.magic == MC_WIRE_MAGIC;
+}
+
+/* Something else than a node of ours. Clients of the original come this way: their protocol has the same port. */
+static void die_foreign(struct connection *connection)
+{
+    char host[INET6_ADDRSTRLEN], address[MC_ADDRESS_MAX] = "a process of this machine";
+    uint16_t port;
+    if (mc_socket_name(connection->fd, MC_SOCKET_PEERS, host, sizeof(host), &port))
+        mc_address_join(address, sizeof(address), host, port);
+    mc_log_limited(WARNING,
+                   "%s speaks another protocol; its connection is closed. Clients of the original Mooncake "
+                   "cannot use this master: install this package there",
+                   address);
+    if (connection->server->core != NULL)
+        mc_core_note_foreign(connection->server->core);
+    die(connection);
+}
+
 /* Gives whole frames to the core, a turn's worth. Returns bytes used. *is_more: a whole frame is left. */
 static size_t take_frames(struct connection *connection, const uint8_t *data, size_t length, bool *is_more)
 {
@@ -322,9 +348,8 @@ static size_t take_frames(struct connection *connection, const uint8_t *data, si
         int rc = mc_frame_parse(data + at, length - at, &frame, &used);
         if (rc == 0)
             return at;
-        if (rc < 0) {
-            mc_log_limited(WARNING, "a peer sent something that is not our protocol; its connection is closed");
-            die(connection);
+        if (rc < 0 || (!connection->has_spoken && !is_hello(&frame))) {
+            die_foreign(connection);
             return length;
         }
         /* One of them is as much work as a whole turn of others. */

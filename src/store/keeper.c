@@ -9,7 +9,6 @@
 #include "store/store.h"
 #include "wire/stream.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -43,22 +42,6 @@ struct mc_keeper {
     uint16_t local_port;
 };
 
-static void remember_local_address(struct mc_keeper *keeper, int fd)
-{
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } local = {.v6 = {0}};
-    socklen_t length = sizeof(local);
-    if (getsockname(fd, &local.any, &length) != 0)
-        return;
-    bool is_v6 = local.any.sa_family == AF_INET6;
-    const void *address = is_v6 ? (const void *)&local.v6.sin6_addr : (const void *)&local.v4.sin_addr;
-    if (inet_ntop(local.any.sa_family, address, keeper->local_host, sizeof(keeper->local_host)) != NULL)
-        keeper->local_port = ntohs(is_v6 ? local.v6.sin6_port : local.v4.sin_port);
-}
-
 static int keeper_connect(struct mc_keeper *keeper, uint64_t deadline_ns)
 {
     struct mc_store *store = keeper->store;
@@ -68,7 +51,7 @@ static int keeper_connect(struct mc_keeper *keeper, uint64_t deadline_ns)
     if (fd < 0)
         return fd;
     if (keeper->local_port == 0)
-        remember_local_address(keeper, fd);
+        (void)mc_socket_name(fd, MC_SOCKET_OURS, keeper->local_host, sizeof(keeper->local_host), &keeper->local_port);
     if (keeper->epoch != 0 && keeper->epoch != reply.epoch)
         mc_log(INFO, "the master at %s is a new one (epoch %llu)", store->master.configured,
                (unsigned long long)reply.epoch);

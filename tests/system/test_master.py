@@ -540,6 +540,22 @@ def test_garbage_on_every_port():
         assert len(master.log()) < 1 << 20, "garbage must not flood the log"
 
 
+def test_a_client_of_another_protocol_is_named_and_counted():
+    """The original's clients come to this port with a protocol of their own: who looks for them must find their address."""
+    original = bytes([21, 0, 0, 0]) + struct.pack("<IIII", 1, 4711, 100, 0) + bytes(100)  # the head of its requests begins so
+    with Master() as master:
+        assert master.metrics()["mooncake_foreign_connections_total"] == 0
+        with socket.create_connection(("127.0.0.1", master.port), timeout=10) as connection:
+            address = "%s:%d" % connection.getsockname()
+            connection.sendall(original)
+            assert connection.recv(100) == b""
+        wait_until(lambda: f"{address} speaks another protocol" in master.log(), 10, "the address in the log")
+        for data in (b"GET / HTTP/1.1\r\n\r\n", struct.pack("<IHHQ", 2, 44, 0, 1) + bytes(2)):
+            send_garbage(master.port, data)
+        wait_until(lambda: master.metrics()["mooncake_foreign_connections_total"] == 3, 10, "the count")
+        assert master.metrics()["mooncake_protocol_errors_total"] == 0
+
+
 def test_slow_strangers_do_not_lock_others_out():
     """More idle connections than the HTTP servers hold: the oldest give way; on the RPC port all are held."""
     with Master(metadata=True) as master:
