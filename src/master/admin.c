@@ -27,6 +27,7 @@ struct mc_admin {
     struct mc_server *server;
     uint64_t started_ms;
     struct mc_metrics_window window;
+    struct mc_drain_jobs *drains;
     bool is_ha;
 };
 
@@ -35,6 +36,11 @@ struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_maste
     struct mc_admin *admin = calloc(1, sizeof(*admin));
     if (admin == NULL)
         return NULL;
+    admin->drains = mc_drain_jobs_create(server);
+    if (admin->drains == NULL) {
+        free(admin);
+        return NULL;
+    }
     admin->server = server;
     admin->started_ms = mc_clock_ms();
     admin->is_ha = config->ha_enabled;
@@ -43,6 +49,8 @@ struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_maste
 
 void mc_admin_destroy(struct mc_admin *admin)
 {
+    if (admin != NULL)
+        mc_drain_jobs_destroy(admin->drains);
     free(admin);
 }
 
@@ -614,6 +622,26 @@ static void query_segment(void *context, struct evhttp_request *request)
     mc_buffer_free(&name);
 }
 
+static void post_drain(void *context, struct evhttp_request *request)
+{
+    mc_drain_job_create(((struct mc_admin *)context)->drains, request);
+}
+
+static void get_drain(void *context, struct evhttp_request *request)
+{
+    mc_drain_job_query(((struct mc_admin *)context)->drains, request);
+}
+
+static void cancel_drain(void *context, struct evhttp_request *request)
+{
+    mc_drain_job_cancel(((struct mc_admin *)context)->drains, request);
+}
+
+static void get_segment_status(void *context, struct evhttp_request *request)
+{
+    mc_drain_segment_status(((struct mc_admin *)context)->drains, request);
+}
+
 static const struct mc_http_route routes[] = {
     {EVHTTP_REQ_GET, "/", get_index},
     {EVHTTP_REQ_GET, "/metrics", get_metrics},
@@ -628,6 +656,10 @@ static const struct mc_http_route routes[] = {
     {EVHTTP_REQ_GET, "/get_all_segments", get_all_segments},
     {EVHTTP_REQ_GET, "/get_segments_detail", get_segments_detail},
     {EVHTTP_REQ_GET, "/query_segment", query_segment},
+    {EVHTTP_REQ_POST, "/api/v1/drain_jobs", post_drain},
+    {EVHTTP_REQ_GET, "/api/v1/drain_jobs/query", get_drain},
+    {EVHTTP_REQ_POST, "/api/v1/drain_jobs/cancel", cancel_drain},
+    {EVHTTP_REQ_GET, "/api/v1/segments/status", get_segment_status},
 };
 
 void mc_admin_handle(struct evhttp_request *request, void *admin)

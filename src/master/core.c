@@ -343,6 +343,7 @@ static const struct handler handlers[] = {
     [MC_MESSAGE_SEGMENT] = {mc_segment_describe, CALL, false, false},
     [MC_MESSAGE_SEGMENT_NAMED] = {mc_segment_describe_named, CALL, false, false},
     [MC_MESSAGE_SEGMENTS] = {mc_segments_tell, CALL, false, false},
+    [MC_MESSAGE_SEGMENT_KEYS] = {mc_segment_tell_keys, CALL, false, false},
     [MC_MESSAGE_PUT_START] = {mc_put_start, CALL, false, false},
     [MC_MESSAGE_PUT_REVOKE] = {mc_put_revoke, CALL, true, false},
     [MC_MESSAGE_GET] = {mc_request_get, CALL, false, false},

@@ -99,12 +99,18 @@ struct mc_core_segment {
     uint64_t capacity, populated, used;
     uint32_t objects, slot_count;
     int state;       /* 0 ok, 1 suspect, 2 gone (being swept) */
+    bool draining;   /* nothing new is placed there, its owner moves its objects away */
+    bool leaving;    /* nothing new is placed there */
     bool recovering; /* suspect because its inventory is not complete */
 };
 /* Segments in order of their number, from *cursor on (0 = start); returns how many were filled, moves *cursor; 0 = end.
  */
 size_t mc_core_segments(const struct mc_core *core, uint64_t *cursor, struct mc_core_segment *segments,
                         size_t capacity);
+
+/* Draining of all segments of that name begins or ends; returns how many there are. A later master does not know of it.
+ */
+size_t mc_core_drain(struct mc_core *core, struct mc_span name, bool on);
 
 /* Keys in slot order: calls visit for at most `limit` slots looked at. False when the end is reached. */
 bool mc_core_keys(const struct mc_core *core, uint64_t *cursor, size_t limit,

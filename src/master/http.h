@@ -61,6 +61,15 @@ struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_maste
 void mc_admin_destroy(struct mc_admin *admin);
 void mc_admin_handle(struct evhttp_request *request, void *admin);
 
+/* The drain jobs of the admin port (admin_drain.c); each handler answers. */
+struct mc_drain_jobs;
+struct mc_drain_jobs *mc_drain_jobs_create(struct mc_server *server);
+void mc_drain_jobs_destroy(struct mc_drain_jobs *jobs);
+void mc_drain_job_create(struct mc_drain_jobs *jobs, struct evhttp_request *request);
+void mc_drain_job_query(struct mc_drain_jobs *jobs, struct evhttp_request *request);
+void mc_drain_job_cancel(struct mc_drain_jobs *jobs, struct evhttp_request *request);
+void mc_drain_segment_status(struct mc_drain_jobs *jobs, struct evhttp_request *request);
+
 struct mc_metadata;
 struct mc_metadata *mc_metadata_create(void);
 void mc_metadata_destroy(struct mc_metadata *metadata);

@@ -252,12 +252,13 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
         struct mc_segment *segment = mc_segment_find(core, item.segment);
         bool own = segment != NULL && segment->member == member;
         if (own) {
-            segment->leaving = item.leaving != 0;
+            segment->leaving = item.leaving != 0 || segment->drain;
             mc_segment_set_populated(core, segment, item.populated);
             mc_segment_update_room(core, segment);
         }
         struct mc_wire_segment_code code = {.segment = item.segment,
-                                            .code = own ? segment->late > 0 : MC_ERR_SEGMENT_NOT_FOUND};
+                                            .code = own ? segment->late > 0 : MC_ERR_SEGMENT_NOT_FOUND,
+                                            .drain = own && segment->drain};
         if (out != NULL)
             mc_wire_segment_code_write(out, &code);
     }

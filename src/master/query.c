@@ -39,6 +39,8 @@ static void describe(const struct mc_segment *from, struct mc_core_segment *to)
         .objects = from->live,
         .slot_count = from->slot_count,
         .state = from->state,
+        .draining = from->drain,
+        .leaving = from->leaving,
         .recovering = from->recovering,
     };
     memcpy(to->name, from->name, sizeof(to->name));

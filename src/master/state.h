@@ -165,6 +165,7 @@ struct mc_segment {
     uint16_t index;
     uint8_t state;
     bool evicting; /* between the watermarks */
+    bool drain;    /* its owner is told to move its objects away; also leaving */
     bool leaving;  /* its owner will unmount it: nothing new is placed there */
     struct mc_id id, host, owner_id;
     uint64_t change; /* the count of changes when it was mounted or taken over */
@@ -427,6 +428,7 @@ void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *
 /* segment.c; probe.c: report, pong, segments_tick, segments_due */
 void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_segment_tell_keys(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segments_tell(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_describe(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_describe_named(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);

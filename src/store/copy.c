@@ -39,13 +39,14 @@ static void *allocate(void *context, size_t index, uint64_t length)
     return part->iov_base;
 }
 
-/* The value on the segments of these names, in place of the one that was looked at. */
+/* The value on the segments of these names, and others if there shall be more replicas, in place of the one that was
+ * looked at. */
 static int rewrite(struct mc_store *store, struct mc_bytes key, const struct layout *layout, const char *const *names,
-                   size_t count)
+                   size_t count, size_t replica_count)
 {
     struct iovec part = {NULL, 0};
     struct mc_get_item got = {.key = key};
-    struct mc_replicate_config config = {.replica_count = (uint32_t)count,
+    struct mc_replicate_config config = {.replica_count = (uint32_t)replica_count,
                                          .preferred_segment_count = (uint32_t)count,
                                          .preferred_segments = names,
                                          .with_hard_pin = (layout->described.pins & MC_PUT_HARD_PIN) != 0,
@@ -123,7 +124,7 @@ static int copy(struct mc_store *store, struct mc_bytes key, const char *source,
     int rc = check(store, key, source, targets, target_count, &layout);
     for (unsigned again = 0; rc == 0 && !is_done(&layout, source, targets, target_count); again++) {
         size_t count = wanted(&layout, source, targets, target_count, names);
-        rc = again == AGAIN_MAX ? MC_ERR_STALE : rewrite(store, key, &layout, names, count);
+        rc = again == AGAIN_MAX ? MC_ERR_STALE : rewrite(store, key, &layout, names, count, count);
         bool replaced = rc == MC_ERR_STALE && again < AGAIN_MAX;
         if (rc == 0 || replaced) {
             int looked = look(store, key, &layout);
@@ -146,6 +147,22 @@ int mc_store_copy(struct mc_store *store, struct mc_bytes key, const char *sourc
     return rc;
 }
 
+int mc_store_move_away(struct mc_store *store, struct mc_bytes key, const char *segment)
+{
+    struct layout layout;
+    const char *names[MC_REPLICA_COUNT_MAX];
+    for (unsigned again = 0; again < AGAIN_MAX; again++) {
+        int rc = look(store, key, &layout);
+        if (rc == MC_ERR_OBJECT_NOT_FOUND || (rc == 0 && !is_on(&layout, segment)))
+            return 0;
+        if (rc == 0)
+            rc = rewrite(store, key, &layout, names, wanted(&layout, segment, NULL, 0, names), layout.count);
+        if (rc != MC_ERR_STALE)
+            return rc;
+    }
+    return MC_ERR_STALE;
+}
+
 /* ---- clear ---- */
 
 static int clear_one(struct mc_store *store, struct mc_bytes key, const char *segment)
@@ -164,7 +181,7 @@ static int clear_one(struct mc_store *store, struct mc_bytes key, const char *se
             rc = mc_store_remove(store, &key, 1, false, &removed);
             return rc < 0 ? rc : removed;
         }
-        rc = rewrite(store, key, &layout, names, count);
+        rc = rewrite(store, key, &layout, names, count, count);
         if (rc != MC_ERR_STALE)
             return rc;
         rc = 0;

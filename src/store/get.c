@@ -495,7 +495,7 @@ static int get_batch(struct mc_store *store, void *items, size_t count, fill_one
                      mc_allocate *allocate, void *context, bool session)
 {
     int rc = mc_store_enter(store);
-    if (rc == 0 && store->local_buffer_size == 0) {
+    if (rc == 0 && store->local_buffer_size == 0 && !atomic_load(&store->draining)) {
         mc_store_leave(store);
         rc = MC_ERR_INVALID_PARAMS;
     }

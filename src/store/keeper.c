@@ -135,6 +135,7 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
     for (uint32_t count = mc_list_read(&reader); count > 0 && !reader.bad; count--) {
         mc_wire_segment_code_read(&reader, &code);
         is_held = code.code == 0;
+        mc_drain_told(keeper->store, code.segment, code.drain != 0 && code.code >= 0 && !reader.bad);
         if (code.code < 0 && owner != NULL)
             mc_owner_remount(owner);
     }

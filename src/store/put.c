@@ -389,7 +389,7 @@ static void put_slice(struct mc_store *store, struct mc_put_item **items, size_t
 static int check_item(const struct mc_store *store, const struct mc_put_item *item, uint64_t *length)
 {
     *length = item->parts == NULL ? 0 : mc_parts_length(item->parts, item->part_count);
-    if (store->local_buffer_size == 0 || *length == 0 || *length == UINT64_MAX)
+    if ((store->local_buffer_size == 0 && !atomic_load(&store->draining)) || *length == 0 || *length == UINT64_MAX)
         return MC_ERR_INVALID_PARAMS;
     for (size_t i = 0; i < item->part_count; i++) {
         if (item->parts[i].iov_base == NULL && item->parts[i].iov_len > 0)

@@ -624,6 +624,7 @@ int mc_store_close(struct mc_store *store)
     registry_remove(store);
     mc_keeper_stop(store->keeper);
     mc_ahead_end(atomic_load(&store->ahead));
+    mc_drain_end(store);
     struct mc_owner *owner = atomic_exchange(&store->owner, NULL);
     if (owner != NULL)
         mc_owner_close(owner);

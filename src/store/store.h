@@ -31,6 +31,7 @@
 #define MC_BYTES_PER_SECOND_ASSUMED (64u << 20) /* a call's deadline grows by a second for so many bytes */
 
 struct mc_ahead;
+struct mc_drain;
 struct mc_owner;
 struct mc_keeper;
 struct mc_mounts;
@@ -86,6 +87,8 @@ struct mc_store {
     struct mc_places places;
     struct mc_sessions sessions;
     _Atomic(struct mc_ahead *) ahead;   /* NULL: needs no paths */
+    struct mc_drain *drain;             /* of the keeper; NULL: it was never told to */
+    _Atomic bool draining;              /* objects of the own segment are moved away */
     _Atomic(struct mc_tasks *) tasks;   /* NULL: there was none */
     _Atomic(struct mc_mounts *) mounts; /* NULL: there was none */
     _Atomic uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses, retries, places_hits;
@@ -95,6 +98,13 @@ struct mc_store {
 /* Of mount.c and task.c, when no call runs any more. */
 void mc_mounts_end(struct mc_store *store);
 void mc_tasks_end(struct mc_store *store);
+
+/* Of drain.c: the master's wish, as each heartbeat's answer tells it; called by the keeper. The end: when it has
+ * stopped. */
+void mc_drain_told(struct mc_store *store, uint32_t segment, bool wanted);
+void mc_drain_end(struct mc_store *store);
+/* Puts the value, if it has a replica in the segment of that name, in place of itself on others. */
+int mc_store_move_away(struct mc_store *store, struct mc_bytes key, const char *segment);
 
 /* Every public call is framed by these. 0, or the code to return. */
 int mc_store_enter(struct mc_store *store);
