@@ -1,0 +1,322 @@
+/* What happens to the processes of a run: single faults, and stories of several. All of it is done by the driver. */
+#include "cluster.h"
+#include "oracle.h"
+
+static void on_restart(void *argument)
+{
+    uint32_t place = (uint32_t)(uintptr_t)argument;
+    if (!sim_cluster.is_ended && !sim_processes[place].alive)
+        sim_place_start(place);
+}
+
+static void on_continue(void *argument)
+{
+    sim_process_continue(&sim_processes[(uintptr_t)argument]);
+}
+
+static void on_heal(void *argument)
+{
+    uintptr_t pair = (uintptr_t)argument;
+    sim_partition((uint32_t)(pair >> 8), (uint32_t)(pair & 255), false);
+}
+
+static uint64_t pause_draw(void)
+{
+    static const uint32_t most_ms[] = {2, 50, 1000, 6000};
+    return sim_now_ns + (1 + sim_below(SIM_FAULTS, most_ms[sim_below(SIM_FAULTS, 4)])) * SIM_MS;
+}
+
+static void place_kill(uint32_t place)
+{
+    if (!sim_processes[place].alive)
+        return;
+    oracle_process_killed(&sim_processes[place]);
+    sim_process_kill(&sim_processes[place]);
+    /* No process is there again within a hundredth of a second, from which a master takes its epoch. */
+    sim_at(pause_draw() + 20 * SIM_MS, on_restart, (void *)(uintptr_t)place);
+}
+
+static void place_stop(uint32_t place)
+{
+    sim_process_stop(&sim_processes[place]);
+    sim_at(pause_draw(), on_continue, (void *)(uintptr_t)place);
+}
+
+static void on_kill(void *argument)
+{
+    place_kill((uint32_t)(uintptr_t)argument);
+}
+
+/* Killed, and started again by who asked for it. */
+static void on_end(void *argument)
+{
+    struct sim_process *process = &sim_processes[(uintptr_t)argument];
+    if (sim_cluster.is_calm || !process->alive)
+        return;
+    oracle_process_killed(process);
+    sim_process_kill(process);
+}
+
+/* A writer is stopped over half of its bytes, and its owner ends and begins again; the master takes the grant back. */
+static void restarted_owner(struct sim_process *process)
+{
+    uint64_t restart_ns = sim_now_ns + (20 + sim_below(SIM_VARIANT, 200)) * SIM_MS;
+    uint64_t end_ns = restart_ns + (sim_plan->put_discard_ms + 500 + sim_below(SIM_VARIANT, 2500)) * SIM_MS;
+    sim_cluster.absent_until_ns = end_ns + 200 * SIM_MS;
+    oracle_fault(true);
+    sim_process_stop(process);
+    sim_at(sim_now_ns + sim_below(SIM_VARIANT, 3) * SIM_MS, on_end, (void *)(uintptr_t)SIM_PLACE_OWNER);
+    sim_at(restart_ns, on_restart, (void *)(uintptr_t)SIM_PLACE_OWNER);
+    sim_at(end_ns, on_continue, (void *)(uintptr_t)process->place);
+}
+
+/* A writer is stopped over half of its bytes, and the master that gave it leave to write dies: the next one learns of
+ * it by the owner only. */
+static void past_writer(struct sim_process *process)
+{
+    if (sim_now_ns < sim_cluster.absent_until_ns || process->stopped)
+        return;
+    if (sim_plan->restarts_owner) {
+        restarted_owner(process);
+        return;
+    }
+    /* What it reads when it goes on is taken for a sign that the dead master lived until then: less than depart_ms. */
+    uint64_t end_ns = sim_now_ns + (1500 + sim_below(SIM_EXTRA, sim_plan->is_durable ? 1300 : 6000)) * SIM_MS;
+    sim_cluster.absent_until_ns = end_ns + 200 * SIM_MS;
+    oracle_fault(!sim_plan->is_durable);
+    sim_process_stop(process);
+    sim_at(sim_now_ns + sim_below(SIM_EXTRA, 3) * SIM_MS, on_kill, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(end_ns, on_continue, (void *)(uintptr_t)process->place);
+}
+
+/* A writer is stopped until its grant was taken away, and once more between its copy and its commit: that comes when
+ * the slot is another's. */
+static void slow_writer(struct sim_process *process)
+{
+    if (process->stopped)
+        return;
+    oracle_fault(!sim_plan->is_durable);
+    sim_cluster.is_slow[process->place] = true;
+    sim_process_stop(process);
+    sim_at(sim_now_ns + (sim_plan->put_discard_ms + sim_below(SIM_EXTRA, 200)) * SIM_MS, on_continue,
+           (void *)(uintptr_t)process->place);
+}
+
+static void before_commit(struct sim_process *process)
+{
+    if (!sim_cluster.is_slow[process->place] || process->stopped || sim_cluster.is_calm)
+        return;
+    sim_cluster.is_slow[process->place] = false;
+    sim_process_stop(process);
+    sim_at(sim_now_ns + (1 + sim_below(SIM_EXTRA, 60)) * SIM_MS, on_continue, (void *)(uintptr_t)process->place);
+}
+
+/* The worst moment for a client to be stopped or to die: half of its bytes are there. */
+static void in_copy(struct sim_process *process)
+{
+    bool may_stop = sim_has_fault(SIM_FAULT_stop_client), may_die = sim_has_fault(SIM_FAULT_kill_client);
+    bool is_client = !sim_cluster.is_calm && process->place >= SIM_PLACE_CLIENT && sim_is_member(process->place);
+    if (is_client && sim_has_fault(SIM_FAULT_past_writer) && sim_once_in(SIM_EXTRA, 8)) {
+        past_writer(process);
+        return;
+    }
+    if (is_client && sim_has_fault(SIM_FAULT_slow_writer) && sim_once_in(SIM_EXTRA, 5)) {
+        slow_writer(process);
+        return;
+    }
+    if (sim_cluster.is_calm || (!may_stop && !may_die) || process->place < SIM_PLACE_CLIENT ||
+        !sim_is_member(process->place) || !sim_once_in(SIM_FAULTS, 8))
+        return;
+    oracle_fault(!sim_plan->is_durable);
+    if (may_stop && (!may_die || sim_once_in(SIM_FAULTS, 2))) {
+        /* Often until after its grant was taken away, and others have written where it writes. */
+        sim_process_stop(process);
+        sim_at(sim_now_ns + (1 + sim_below(SIM_FAULTS, 2 * (uint32_t)sim_plan->put_discard_ms % 8000)) * SIM_MS,
+               on_continue, (void *)(uintptr_t)process->place);
+    } else if (may_die)
+        sim_at(sim_now_ns, on_kill, (void *)(uintptr_t)process->place);
+}
+
+static void fault_partition(void)
+{
+    uint32_t a = sim_below(SIM_FAULTS, SIM_PLACE_CLIENT + sim_plan->clients),
+             b = sim_below(SIM_FAULTS, SIM_PLACE_CLIENT + sim_plan->clients);
+    if (a == b || !sim_is_member(a) || !sim_is_member(b))
+        return;
+    sim_say("places %u and %u are cut off from each other", a, b);
+    sim_partition(a, b, true);
+    sim_at(pause_draw(), on_heal, (void *)(uintptr_t)(a << 8 | b));
+}
+
+/* An owner is silent while its master ends and the next one begins; sometimes the first one noticed, and had time to
+ * act on it or not. */
+static void fault_absent(uint32_t owner)
+{
+    if (sim_now_ns < sim_cluster.absent_until_ns || !sim_processes[owner].alive ||
+        !sim_processes[SIM_PLACE_MASTER].alive)
+        return;
+    uint64_t notice_ms = sim_once_in(SIM_EXTRA, 2) ? 0 : 300 + sim_below(SIM_EXTRA, 2400);
+    if (notice_ms > 0 && sim_once_in(SIM_EXTRA, 2))
+        notice_ms = sim_plan->depart_ms + 200 + sim_below(SIM_EXTRA, 4000);
+    uint64_t end_ns = sim_now_ns + (notice_ms + 1000 + sim_below(SIM_EXTRA, 7000)) * SIM_MS;
+    sim_cluster.absent_until_ns = end_ns + 6000 * SIM_MS;
+    bool is_stopped = sim_once_in(SIM_EXTRA, 2);
+    /* What a stopped one reads when it goes on is taken for a sign that the dead master lived until then; after
+     * depart_ms that costs the others their contents. */
+    bool reads_late = is_stopped && end_ns + 200 * SIM_MS >= sim_now_ns + sim_plan->depart_ms * SIM_MS;
+    oracle_fault(notice_ms > 0 || reads_late || !sim_plan->is_durable);
+    if (is_stopped) {
+        sim_process_stop(&sim_processes[owner]);
+        sim_at(end_ns, on_continue, (void *)(uintptr_t)owner);
+    } else {
+        sim_say("owner-%u and the master are cut off from each other", owner - SIM_PLACE_OWNER);
+        sim_partition(owner, SIM_PLACE_MASTER, true);
+        sim_at(end_ns, on_heal, (void *)(uintptr_t)(owner << 8 | SIM_PLACE_MASTER));
+    }
+    sim_at(sim_now_ns + notice_ms * SIM_MS, on_kill, (void *)(uintptr_t)SIM_PLACE_MASTER);
+}
+
+/* All owners are cut off from the machine of the master, which ends at once; so do those after it, before they have
+ * lived depart_ms, until the owners have been away for longer than that. */
+static void fault_quiet(void)
+{
+    if (sim_now_ns < sim_cluster.absent_until_ns || !sim_processes[SIM_PLACE_MASTER].alive)
+        return;
+    uint64_t last_ns = sim_now_ns + (sim_plan->depart_ms + 300 + sim_below(SIM_VARIANT, 4000)) * SIM_MS;
+    sim_cluster.absent_until_ns = last_ns + 8000 * SIM_MS;
+    oracle_fault(false);
+    for (uint32_t i = 0; i < sim_plan->owners; i++) {
+        uint32_t owner = SIM_PLACE_OWNER + i;
+        sim_partition(owner, SIM_PLACE_MASTER, true);
+        sim_at(last_ns + (100 + sim_below(SIM_VARIANT, 1500)) * SIM_MS, on_heal,
+               (void *)(uintptr_t)(owner << 8 | SIM_PLACE_MASTER));
+    }
+    for (uint64_t at_ns = sim_now_ns; at_ns < last_ns; at_ns += (1000 + sim_below(SIM_VARIANT, 1500)) * SIM_MS) {
+        sim_at(at_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
+        sim_at(at_ns + (20 + sim_below(SIM_VARIANT, 400)) * SIM_MS, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    }
+    sim_at(last_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(last_ns + (20 + sim_below(SIM_VARIANT, 400)) * SIM_MS, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+}
+
+/* All owners are cut off from the machine of the master, which ends at once; the one after it is of age, and answers
+ * removals, before they come. */
+static void fault_unmet(void)
+{
+    if (sim_now_ns < sim_cluster.absent_until_ns || !sim_processes[SIM_PLACE_MASTER].alive)
+        return;
+    uint64_t restart_ns = sim_now_ns + (20 + sim_below(SIM_VARIANT, 400)) * SIM_MS;
+    uint64_t end_ns = restart_ns + (sim_plan->depart_ms + 500 + sim_below(SIM_VARIANT, 3000)) * SIM_MS;
+    sim_cluster.absent_until_ns = end_ns + 6000 * SIM_MS;
+    oracle_fault(true);
+    for (uint32_t i = 0; i < sim_plan->owners; i++) {
+        uint32_t owner = SIM_PLACE_OWNER + i;
+        sim_partition(owner, SIM_PLACE_MASTER, true);
+        sim_at(end_ns + sim_below(SIM_VARIANT, 1000) * SIM_MS, on_heal,
+               (void *)(uintptr_t)(owner << 8 | SIM_PLACE_MASTER));
+    }
+    sim_at(sim_now_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(restart_ns, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+}
+
+static void on_late(void *argument)
+{
+    on_heal(argument);
+    sim_slow_way(SIM_PLACE_MASTER, (uint32_t)((uintptr_t)argument >> 8), sim_now_ns + 150 * SIM_MS);
+}
+
+/* Owner and master do not hear each other for as long as writers wait for a commit. What was said meanwhile meets what
+ * was said against it, and what the master says then comes late: when the slot may be in use again. */
+static void fault_late(uint32_t owner)
+{
+    if (sim_now_ns < sim_cluster.absent_until_ns || !sim_processes[owner].alive)
+        return;
+    uint64_t end_ns = sim_now_ns + (80 + sim_below(SIM_EXTRA, 250)) * SIM_MS;
+    sim_cluster.absent_until_ns = end_ns + 150 * SIM_MS;
+    if (sim_plan->holds_keys && sim_processes[SIM_PLACE_MASTER].alive) {
+        sim_at(end_ns - SIM_MS, on_kill, (void *)(uintptr_t)SIM_PLACE_MASTER);
+        sim_cluster.absent_until_ns = end_ns + 2500 * SIM_MS;
+    }
+    oracle_fault(true);
+    sim_say("owner-%u and the master are cut off from each other", owner - SIM_PLACE_OWNER);
+    sim_partition(owner, SIM_PLACE_MASTER, true);
+    sim_at(end_ns, on_late, (void *)(uintptr_t)(owner << 8 | SIM_PLACE_MASTER));
+}
+
+static void fault_do(enum sim_fault fault)
+{
+    uint32_t owner = SIM_PLACE_OWNER + sim_below(SIM_FAULTS, sim_plan->owners),
+             client = SIM_PLACE_CLIENT + sim_below(SIM_FAULTS, sim_plan->clients);
+    bool is_harmless = fault == SIM_FAULT_kill_client || fault == SIM_FAULT_stop_client || fault == SIM_FAULT_broken ||
+                       fault == SIM_FAULT_kill_master || fault == SIM_FAULT_stop_master;
+    if (fault < SIM_FAULTS_PLAIN)
+        oracle_fault(!is_harmless || !sim_plan->is_durable);
+    sim_note((uint64_t)fault << 8 | 7);
+    switch (fault) {
+    case SIM_FAULT_kill_master:
+        place_kill(SIM_PLACE_MASTER);
+        break;
+    case SIM_FAULT_stop_master:
+        place_stop(SIM_PLACE_MASTER);
+        break;
+    case SIM_FAULT_kill_owner:
+        place_kill(owner);
+        break;
+    case SIM_FAULT_stop_owner:
+        place_stop(owner);
+        break;
+    case SIM_FAULT_leave_owner:
+        sim_cluster.leaving[owner] = sim_processes[owner].alive;
+        break;
+    case SIM_FAULT_kill_client:
+        place_kill(client);
+        break;
+    case SIM_FAULT_stop_client:
+        place_stop(client);
+        break;
+    case SIM_FAULT_partition:
+        fault_partition();
+        break;
+    case SIM_FAULT_broken:
+        (void)sim_break_connection();
+        break;
+    case SIM_FAULT_absent_owner:
+        if (sim_plan->quiet_masters)
+            fault_quiet();
+        else if (sim_plan->unmet_keys)
+            fault_unmet();
+        else
+            fault_absent(owner);
+        break;
+    case SIM_FAULT_late_owner:
+        fault_late(owner);
+        break;
+    case SIM_FAULT_past_writer: /* from within copies */
+    case SIM_FAULT_slow_writer:
+    case SIM_FAULT_clock: /* with each start of the master */
+        break;
+    default:
+        (void)sim_flip_bit();
+        break;
+    }
+}
+
+static void on_fault(void *argument)
+{
+    (void)argument;
+    if (sim_cluster.is_calm)
+        return;
+    enum sim_fault fault = (enum sim_fault)sim_below(
+        SIM_FAULTS, sim_plan->faults >> SIM_FAULTS_PLAIN != 0 ? SIM_FAULTS_COUNT : SIM_FAULTS_PLAIN);
+    if (sim_has_fault(fault))
+        fault_do(fault);
+    sim_at(sim_now_ns + (1 + sim_below(SIM_FAULTS, sim_plan->fault_gap_ms)) * SIM_MS, on_fault, NULL);
+}
+
+void sim_faults_start(void)
+{
+    sim_in_copy = in_copy;
+    sim_in_unix_send = before_commit;
+    if (sim_plan->faults != 0)
+        sim_at(sim_now_ns + SIM_MS, on_fault, NULL);
+}

@@ -1,0 +1,174 @@
+/* What a seed draws: the cluster, its workload, its faults and stories. */
+#include "plan.h"
+
+const char *const sim_fault_names[SIM_FAULTS_COUNT] = {
+#define SIM_FAULT_NAME(name) #name,
+    SIM_FAULTS_MAP(SIM_FAULT_NAME)
+#undef SIM_FAULT_NAME
+};
+
+static uint32_t draw(uint32_t low, uint32_t high)
+{
+    return low + sim_below(SIM_PLAN, high - low + 1);
+}
+
+/* The cluster in which that story is worth telling. */
+static void story_prepare(struct sim_plan *made, enum sim_fault story)
+{
+    made->faults = 1u << story;
+    made->fault_gap_ms = 1 + sim_below(SIM_EXTRA, 40); /* most draws of a fault find none */
+    made->clients = made->clients < 2 ? 2 : made->clients;
+    switch (story) {
+    case SIM_FAULT_slow_writer:
+        made->owners = 1 + sim_below(SIM_EXTRA, 2);
+        made->clients = SIM_CLIENTS_MAX;
+        made->put_discard_ms = 120 + sim_below(SIM_EXTRA, 100);
+        made->think_us_max = 1000u << sim_below(SIM_EXTRA, 4);
+        made->value_max = 2000;
+        made->paths = NULL; /* also through shared memory */
+        made->machines = 1;
+        break;
+    case SIM_FAULT_past_writer:
+        made->paths = NULL;
+        break;
+    case SIM_FAULT_late_owner:
+        made->owners = 1 + sim_below(SIM_EXTRA, 2);
+        made->clients = SIM_CLIENTS_MAX;
+        made->think_us_max = 1000u << sim_below(SIM_EXTRA, 5);
+        break;
+    case SIM_FAULT_absent_owner: /* roomy, so that it is known what must be there */
+        made->is_durable = true;
+        made->depart_ms = 3000;
+        made->window_ms = 60000;
+        made->owners = 2 + sim_below(SIM_EXTRA, 3);
+        made->clients = 2;
+        made->threads = 1;
+        made->keys = 1 + made->keys % 4;
+        made->value_max = 2000;
+        made->capacity = 256u << 10;
+        made->think_us_max = 500000u << sim_below(SIM_EXTRA, 3);
+        made->timeout_ms = 300 + sim_below(SIM_EXTRA, 1500);
+        break;
+    default:
+        made->faults |= 1u << SIM_FAULT_kill_master;
+        break;
+    }
+}
+
+/* Removals wait for an owner that does not hear; others ask for the same; the master ends before it has heard. */
+static void held_keys_prepare(struct sim_plan *made)
+{
+    made->holds_keys = made->is_durable = true;
+    made->depart_ms = 3000;
+    made->window_ms = 60000;
+    made->keys = 1 + made->keys % 2;
+    made->value_max = 2000;
+    made->capacity = 256u << 10;
+    made->think_us_max = 100000u;
+    made->fault_gap_ms = 200;
+}
+
+/* All owners are away, longer than depart_ms, while masters begin and end that never offered anything: they may not
+ * cost what is stored. */
+static void quiet_masters_prepare(struct sim_plan *made)
+{
+    made->quiet_masters = true;
+    made->owners = 1 + made->owners % 3;
+    made->clients = 2 + made->clients % 3;
+    made->capacity = 1u << 20;
+    made->fault_gap_ms = 20;
+}
+
+/* A writer is stopped in the middle of its copy, its owner begins anew on the same memory, takes the grant back, and
+ * others would write there as soon as it believes that nobody does. */
+static void restarted_owner_prepare(struct sim_plan *made)
+{
+    made->restarts_owner = made->is_named = true;
+    made->owners = made->machines = made->replicas_max = made->batch_max = 1;
+    made->clients = SIM_CLIENTS_MAX;
+    made->threads = 2;
+    made->keys = 10;
+    made->put_discard_ms = 120 + sim_below(SIM_VARIANT, 200);
+    made->value_max = 9000;
+    made->capacity = 64u << 10;
+    made->think_us_max = 4000u << sim_below(SIM_VARIANT, 4);
+    made->fault_gap_ms = 1000;
+}
+
+/* All owners are away while a master begins and lives long enough to answer removals of keys that it never met. */
+static void unmet_keys_prepare(struct sim_plan *made)
+{
+    quiet_masters_prepare(made);
+    made->quiet_masters = false;
+    made->unmet_keys = true;
+}
+
+static void stories_draw(struct sim_plan *made)
+{
+    static const enum sim_fault stories[] = {SIM_FAULT_past_writer, SIM_FAULT_absent_owner, SIM_FAULT_absent_owner,
+                                             SIM_FAULT_late_owner,  SIM_FAULT_late_owner,   SIM_FAULT_late_owner,
+                                             SIM_FAULT_slow_writer, SIM_FAULT_slow_writer,  SIM_FAULT_clock};
+    const uint32_t count = sizeof(stories) / sizeof(stories[0]);
+    uint32_t story = sim_below(SIM_EXTRA, 3 * (count + 1));
+    if (story < count)
+        story_prepare(made, stories[story]);
+    else if (story == count) { /* on top of what was drawn */
+        for (uint32_t i = SIM_FAULTS_PLAIN; i < SIM_FAULTS_COUNT; i++)
+            made->faults |= sim_below(SIM_EXTRA, 2) << i;
+    }
+}
+
+void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bool is_plain)
+{
+    static const char *const paths[] = {NULL, NULL, "tcp", "local,tcp", "local,shm,tcp"};
+    static const uint64_t capacities[] = {64u << 10, 96u << 10, 128u << 10, 256u << 10};
+    static const uint32_t values[] = {64, 2000, 9000, 20480};
+    sim_random_start(seed);
+    *made = (struct sim_plan){.seed = seed, .operations = operations};
+    made->owners = draw(1, SIM_OWNERS_MAX);
+    made->clients = draw(1, SIM_CLIENTS_MAX);
+    made->threads = draw(1, 2);
+    made->keys = draw(1, 10);
+    made->machines = draw(1, 3);
+    made->replicas_max = draw(1, 2);
+    made->value_max = values[draw(0, 3)];
+    made->batch_max = draw(1, SIM_BATCH_MAX);
+    made->timeout_ms = draw(300, 4000);
+    made->capacity = capacities[draw(0, 3)];
+    made->lease_ms = draw(0, 3) == 0 ? 10000 : draw(5, 500);
+    made->client_ttl_ms = draw(3000, 8000); /* heartbeats come every second */
+    made->paths = paths[draw(0, 4)];
+    made->fault_gap_ms = draw(5, 400);
+    made->put_discard_ms = draw(0, 3) == 0 ? 30000 : draw(120, 1500);
+    /* Masters that end one after the other cost what was silent for so long: with the short times nothing is promised.
+     */
+    made->is_durable = draw(0, 1) == 0;
+    made->depart_ms = made->is_durable ? 3000 : draw(500, 3000);
+    made->window_ms = draw(0, 1) == 0 ? 60000 : draw(8000, 20000);
+    made->think_us_max = 1000u << draw(0, 9);
+    /* A third of the runs is without faults, a third has one kind, a third any. */
+    uint32_t kinds = draw(0, 2);
+    for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++) {
+        bool wanted = i < SIM_FAULTS_PLAIN && draw(0, 2) == 0;
+        made->faults |= wanted && kinds == 2 ? 1u << i : 0;
+    }
+    if (kinds == 1)
+        made->faults = 1u << draw(0, SIM_FAULTS_PLAIN - 1);
+    made->is_named = draw(0, 1) == 0;
+    if (!is_plain) {
+        stories_draw(made);
+        made->has_upserts = sim_once_in(SIM_UPSERT, 2);
+        if (made->faults == 1u << SIM_FAULT_late_owner && sim_once_in(SIM_UPSERT, 2))
+            held_keys_prepare(made);
+        if (made->faults == 1u << SIM_FAULT_absent_owner && sim_once_in(SIM_VARIANT, 3))
+            quiet_masters_prepare(made);
+        else if (made->faults == 1u << SIM_FAULT_absent_owner && sim_once_in(SIM_VARIANT, 3))
+            unmet_keys_prepare(made);
+        if (made->faults == 1u << SIM_FAULT_past_writer && sim_once_in(SIM_VARIANT, 2))
+            restarted_owner_prepare(made);
+    }
+    /* All values of all keys together fit far below where eviction begins, with those that are to replace them. */
+    uint64_t most = made->keys * 3ull + (made->has_upserts ? made->clients * made->threads * made->batch_max : 0);
+    made->is_roomy = most * (made->value_max + 2048) * made->replicas_max < made->capacity * made->owners / 2 &&
+                     made->value_max * 8ull < made->capacity;
+}
