@@ -51,6 +51,8 @@ void sim_core_input(struct mc_core *core, uint64_t now_ms, uint64_t connection, 
 {
     sim_say("from connection %llu: %s %llu, %zu bytes", (unsigned long long)(connection >> 16),
             mc_message_name(frame->type), (unsigned long long)frame->request_id, frame->body.length);
+    if (frame->type == MC_MESSAGE_HEARTBEAT)
+        sim_heartbeat_heard();
     mc_core_input(core, now_ms, connection, frame);
 }
 
@@ -280,6 +282,8 @@ static void do_one(struct worker *worker)
         what = 98 + sim_below(SIM_UPSERT, 2);
     if (sim_plan->unmet_keys && sim_now_ns + 6000 * SIM_MS < sim_cluster.absent_until_ns && sim_once_in(SIM_VARIANT, 3))
         what = 98; /* a removal, while the owners are away */
+    if (sim_now_ns < sim_cluster.removing_until_ns && (what < 38 || sim_once_in(SIM_RETURN, 3)))
+        what = 98;
     if (what < 38)
         do_put(worker);
     else if (what < 76)
@@ -482,8 +486,9 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
     operations_done = 0;
     sim_cluster = (struct sim_cluster){0};
     sim_cluster.absent_until_ns = sim_cluster.first_story_ns =
-        sim_plan->quiet_masters || sim_plan->unmet_keys ? sim_now_ns + (1000 + sim_below(SIM_VARIANT, 7000)) * SIM_MS
-                                                        : 0;
+        sim_plan->quiet_masters || sim_plan->unmet_keys || sim_plan->returning_owner || sim_plan->heard_alone
+            ? sim_now_ns + (1000 + sim_below(SIM_VARIANT, 7000)) * SIM_MS
+            : 0;
     oracle_reset(sim_plan);
     for (uint32_t place = 0; place < SIM_PLACE_CLIENT + SIM_CLIENTS_MAX; place++) {
         if (sim_is_member(place))

@@ -7,9 +7,11 @@
 extern const struct sim_plan *sim_plan; /* of this run */
 
 extern struct sim_cluster {
-    bool is_calm, is_ended;   /* no faults any more; all is at rest */
-    uint64_t absent_until_ns; /* one story of absence after the other */
-    uint64_t first_story_ns;  /* some begin when there is something to lose */
+    bool is_calm, is_ended;     /* no faults any more; all is at rest */
+    uint64_t absent_until_ns;   /* one story of absence after the other */
+    uint64_t first_story_ns;    /* some begin when there is something to lose */
+    uint64_t removing_until_ns; /* clients remove, and put nothing, until then */
+    bool ends_on_heartbeat;     /* the master's machine, soon after it has heard an owner */
     /* by place: it is to leave; it is stopped once more before its next commit */
     bool leaving[SIM_PROCESSES_MAX], is_slow[SIM_PROCESSES_MAX];
 } sim_cluster;
@@ -21,6 +23,8 @@ bool sim_is_member(uint32_t place);
 void sim_place_start(uint32_t place);
 
 /* faults.c */
+/* The master hears a heartbeat. */
+void sim_heartbeat_heard(void);
 void sim_faults_start(void);
 
 #endif

@@ -190,6 +190,10 @@ static void fault_quiet(void)
         sim_partition(owner, SIM_PLACE_MASTER, true);
         sim_at(last_ns + (100 + sim_below(SIM_VARIANT, 1500)) * SIM_MS, on_heal,
                (void *)(uintptr_t)(owner << 8 | SIM_PLACE_MASTER));
+        /* The last of them meets owners, but has no time to offer what they bring. */
+        if (sim_plan->early_mounts)
+            sim_at(last_ns - (200 + sim_below(SIM_RETURN, 600)) * SIM_MS, on_heal,
+                   (void *)(uintptr_t)(owner << 8 | SIM_PLACE_MASTER));
     }
     for (uint64_t at_ns = sim_now_ns; at_ns < last_ns; at_ns += (1000 + sim_below(SIM_VARIANT, 1500)) * SIM_MS) {
         sim_at(at_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
@@ -217,6 +221,100 @@ static void fault_unmet(void)
     }
     sim_at(sim_now_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
     sim_at(restart_ns, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+}
+
+static void on_others_cut(void *argument)
+{
+    for (uint32_t place = SIM_PLACE_OWNER; place < SIM_PROCESSES_MAX; place++) {
+        if (place != (uintptr_t)argument)
+            sim_partition(place, SIM_PLACE_MASTER, true);
+    }
+}
+
+static void on_all_healed(void *argument)
+{
+    (void)argument;
+    for (uint32_t place = SIM_PLACE_OWNER; place < SIM_PROCESSES_MAX; place++)
+        sim_partition(place, SIM_PLACE_MASTER, false);
+}
+
+/* The machine of the master ends: what it has sent and is not there yet is lost. */
+static void on_crash(void *argument)
+{
+    (void)argument;
+    if (sim_cluster.is_calm || !sim_processes[SIM_PLACE_MASTER].alive)
+        return;
+    for (uint32_t place = SIM_PLACE_OWNER; place < SIM_PROCESSES_MAX; place++)
+        sim_cut_connections(SIM_PLACE_MASTER, place);
+    on_end((void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(sim_now_ns + (20 + sim_below(SIM_RETURN, 400)) * SIM_MS, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+}
+
+void sim_heartbeat_heard(void)
+{
+    if (!sim_cluster.ends_on_heartbeat || sim_once_in(SIM_RETURN, 4))
+        return;
+    sim_cluster.ends_on_heartbeat = false;
+    sim_at(sim_now_ns + sim_below(SIM_RETURN, 4 * sim_delay_us_max) * 1000ull, on_crash, NULL);
+}
+
+static void on_no_heartbeat(void *argument)
+{
+    if (sim_cluster.ends_on_heartbeat)
+        on_crash(argument);
+    sim_cluster.ends_on_heartbeat = false;
+}
+
+static void on_return(void *argument)
+{
+    on_heal(argument);
+    sim_cluster.ends_on_heartbeat = true;
+    if (sim_once_in(SIM_RETURN, 2))
+        sim_cut_connections((uint32_t)((uintptr_t)argument >> 8), SIM_PLACE_MASTER);
+    else
+        sim_stall_connections((uint32_t)((uintptr_t)argument >> 8), SIM_PLACE_MASTER,
+                              sim_now_ns + (500 + sim_below(SIM_RETURN, 3000)) * SIM_MS);
+}
+
+/* An owner is away until the master has acted on that, or has given its segment up. Soon after it is back the master's
+ * machine ends. */
+static void fault_returning(uint32_t owner)
+{
+    if (sim_now_ns < sim_cluster.absent_until_ns || !sim_processes[owner].alive ||
+        !sim_processes[SIM_PLACE_MASTER].alive)
+        return;
+    uint64_t away_ms =
+        (sim_plan->is_given_up ? sim_plan->client_ttl_ms : sim_plan->depart_ms) + 300 + sim_below(SIM_RETURN, 2500);
+    uint64_t back_ns = sim_now_ns + away_ms * SIM_MS;
+    sim_cluster.removing_until_ns = back_ns;
+    sim_cluster.absent_until_ns = back_ns + 8000 * SIM_MS;
+    oracle_fault(true);
+    sim_say("owner-%u and the master are cut off from each other", owner - SIM_PLACE_OWNER);
+    sim_partition(owner, SIM_PLACE_MASTER, true);
+    sim_at(back_ns, on_return, (void *)(uintptr_t)(owner << 8 | SIM_PLACE_MASTER));
+    sim_at(back_ns + 1500 * SIM_MS, on_no_heartbeat, NULL);
+}
+
+/* The same, but the master ends while the owner is away; the next one hears nobody but that owner, and ends young. */
+static void fault_heard_alone(uint32_t owner)
+{
+    if (sim_now_ns < sim_cluster.absent_until_ns || !sim_processes[owner].alive ||
+        !sim_processes[SIM_PLACE_MASTER].alive)
+        return;
+    uint64_t end_ns = sim_now_ns + (sim_plan->depart_ms + 300 + sim_below(SIM_RETURN, 2500)) * SIM_MS;
+    uint64_t restart_ns = end_ns + 20 * SIM_MS, again_ns = restart_ns + (250 + sim_below(SIM_RETURN, 700)) * SIM_MS;
+    sim_cluster.removing_until_ns = end_ns;
+    sim_cluster.absent_until_ns = again_ns + 6000 * SIM_MS;
+    oracle_fault(true);
+    sim_say("owner-%u and the master are cut off from each other", owner - SIM_PLACE_OWNER);
+    sim_partition(owner, SIM_PLACE_MASTER, true);
+    sim_at(end_ns, on_heal, (void *)(uintptr_t)(owner << 8 | SIM_PLACE_MASTER));
+    sim_at(end_ns, on_others_cut, (void *)(uintptr_t)owner);
+    sim_at(end_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(restart_ns, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(again_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(again_ns + SIM_MS, on_all_healed, NULL);
+    sim_at(again_ns + 20 * SIM_MS, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
 }
 
 static void on_late(void *argument)
@@ -285,6 +383,10 @@ static void fault_do(enum sim_fault fault)
             fault_quiet();
         else if (sim_plan->unmet_keys)
             fault_unmet();
+        else if (sim_plan->returning_owner)
+            fault_returning(owner);
+        else if (sim_plan->heard_alone)
+            fault_heard_alone(owner);
         else
             fault_absent(owner);
         break;

@@ -42,6 +42,7 @@ struct sim_file {
     /* stream */
     struct sim_file *peer;
     struct sim_flow in;
+    uint64_t stalled_until_ns;
     uint16_t port, peer_port;
     uint32_t peer_address;
     /* listener */

@@ -85,7 +85,8 @@ MUTATIONS = [
     # Young masters
     ("young_masters_remove", MASTER + "recover.c", "    return !mc_link_alone(&core->recovering) || is_young(core);", "    return !mc_link_alone(&core->recovering);"),
     ("quiet_masters_are_evidence", MASTER + "recover.c", "    return core->has_offered || !is_young(core);", "    return core != NULL;"),
-    ("contents_are_ours_before_they_are_offered", STORE + "owner_master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind != 0 ? 0 : owner->mount_sent_ms);", "mc_owner_contact(owner, reply->epoch, true, owner->mount_sent_ms);"),
+    ("a_mount_is_an_act", STORE + "owner_master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind", "mc_owner_contact(owner, reply->epoch, true, reply->behind"),
+    ("contents_are_ours_before_they_are_offered", STORE + "owner_master.c", "    if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)", "    if (mc_segment_memory_epoch(owner->memory) != reply->epoch)"),
     # Contacts
     ("who_has_given_up_is_a_contact", STORE + "keeper.c", "reply.quiet == 0, is_held ? sent_ms : 0);", "reply.quiet == 0, sent_ms);"),
     ("who_is_behind_has_contact", MASTER + "member.c", ".code = own ? segment->late > 0 :", ".code = own ? 0 :"),

@@ -219,6 +219,10 @@ static void on_arrival(void *argument)
         sim_at(sim_now_ns + RETRY_NS + sim_below(SIM_NET, 1000000), on_arrival, file);
         return;
     }
+    if (sim_now_ns < file->stalled_until_ns) {
+        sim_at(file->stalled_until_ns, on_arrival, file);
+        return;
+    }
     sim_messages++;
     sim_note(segment->length << 8 | 3);
     file->in.coming = segment->next;
@@ -330,6 +334,30 @@ bool sim_break_connection(void)
     stream_reset(chosen);
     stream_reset(chosen->peer);
     return true;
+}
+
+static bool is_between(const struct sim_file *file, uint32_t a, uint32_t b)
+{
+    if (file->is_unix || file->is_closed || file->is_reset || file->peer == NULL)
+        return false;
+    uint32_t one = file->process->place, other = file->peer->process->place;
+    return (one == a && other == b) || (one == b && other == a);
+}
+
+void sim_cut_connections(uint32_t a, uint32_t b)
+{
+    for (struct sim_file *file = streams; file != NULL; file = file->next) {
+        if (is_between(file, a, b))
+            stream_reset(file);
+    }
+}
+
+void sim_stall_connections(uint32_t a, uint32_t b, uint64_t until_ns)
+{
+    for (struct sim_file *file = streams; file != NULL; file = file->next) {
+        if (is_between(file, a, b))
+            file->stalled_until_ns = until_ns;
+    }
 }
 
 /* ---- calls ---- */

@@ -73,6 +73,7 @@ static void held_keys_prepare(struct sim_plan *made)
 static void quiet_masters_prepare(struct sim_plan *made)
 {
     made->quiet_masters = true;
+    made->early_mounts = sim_once_in(SIM_RETURN, 2);
     made->owners = 1 + made->owners % 3;
     made->clients = 2 + made->clients % 3;
     made->capacity = 1u << 20;
@@ -103,6 +104,35 @@ static void unmet_keys_prepare(struct sim_plan *made)
     made->unmet_keys = true;
 }
 
+/* An owner comes back after the master has acted on its absence, and has only begun to talk with it when the master's
+ * machine ends. */
+static void returning_owner_prepare(struct sim_plan *made)
+{
+    story_prepare(made, SIM_FAULT_absent_owner);
+    made->returning_owner = true;
+    made->is_given_up = sim_once_in(SIM_RETURN, 2);
+    made->client_ttl_ms = made->is_given_up ? 3000 + sim_below(SIM_RETURN, 800) : 8000;
+    made->owners = 1 + sim_below(SIM_RETURN, 2);
+    made->machines = 3; /* none of them is on the master's */
+    made->replicas_max = 1;
+    made->keys = 4 + sim_below(SIM_RETURN, 7);
+    made->think_us_max = 500000u << sim_below(SIM_RETURN, 2);
+    made->timeout_ms = 500 + sim_below(SIM_RETURN, 4000);
+    made->fault_gap_ms = 20;
+}
+
+/* A master acts on the absence of an owner, and ends. The next one hears that owner only, and ends before it can learn
+ * from the others what it would have to know of the one before it. */
+static void heard_alone_prepare(struct sim_plan *made)
+{
+    returning_owner_prepare(made);
+    made->returning_owner = false;
+    made->heard_alone = true;
+    made->client_ttl_ms = 8000;
+    made->timeout_ms = 3500 + sim_below(SIM_RETURN, 2000);
+    made->owners = 2;
+}
+
 static void stories_draw(struct sim_plan *made)
 {
     static const enum sim_fault stories[] = {SIM_FAULT_past_writer, SIM_FAULT_absent_owner, SIM_FAULT_absent_owner,
@@ -115,6 +145,10 @@ static void stories_draw(struct sim_plan *made)
     else if (story == count) { /* on top of what was drawn */
         for (uint32_t i = SIM_FAULTS_PLAIN; i < SIM_FAULTS_COUNT; i++)
             made->faults |= sim_below(SIM_EXTRA, 2) << i;
+    } else if (sim_once_in(SIM_RETURN, 14)) {
+        returning_owner_prepare(made);
+    } else if (sim_once_in(SIM_RETURN, 14)) {
+        heard_alone_prepare(made);
     }
 }
 
@@ -160,9 +194,10 @@ void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bo
         made->has_upserts = sim_once_in(SIM_UPSERT, 2);
         if (made->faults == 1u << SIM_FAULT_late_owner && sim_once_in(SIM_UPSERT, 2))
             held_keys_prepare(made);
-        if (made->faults == 1u << SIM_FAULT_absent_owner && sim_once_in(SIM_VARIANT, 3))
+        bool is_absent = made->faults == 1u << SIM_FAULT_absent_owner && !made->returning_owner && !made->heard_alone;
+        if (is_absent && sim_once_in(SIM_VARIANT, 3))
             quiet_masters_prepare(made);
-        else if (made->faults == 1u << SIM_FAULT_absent_owner && sim_once_in(SIM_VARIANT, 3))
+        else if (is_absent && sim_once_in(SIM_VARIANT, 3))
             unmet_keys_prepare(made);
         if (made->faults == 1u << SIM_FAULT_past_writer && sim_once_in(SIM_VARIANT, 2))
             restarted_owner_prepare(made);

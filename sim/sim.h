@@ -30,6 +30,7 @@ enum sim_stream {
     SIM_EXTRA,
     SIM_UPSERT,
     SIM_VARIANT,
+    SIM_RETURN,
     SIM_STREAMS
 };
 
@@ -151,6 +152,11 @@ void sim_partition(uint32_t a, uint32_t b, bool is_cut);
 bool sim_is_partitioned(uint32_t a, uint32_t b);
 /* Until then messages from one to the other may take a few hundredths of a second. */
 void sim_slow_way(uint32_t from, uint32_t to, uint64_t until_ns);
+/* Breaks all tcp connections between the two; what is under way is lost. */
+void sim_cut_connections(uint32_t a, uint32_t b);
+/* Until then nothing arrives over the tcp connections that there are between the two now: after a silence their kernels
+ * try again late, when new connections are through at once. */
+void sim_stall_connections(uint32_t a, uint32_t b, uint64_t until_ns);
 /* Breaks one tcp connection; false when there is none. */
 bool sim_break_connection(void);
 /* Flips a bit in the data of some memory file; false when there is none. */
