@@ -80,8 +80,7 @@ static void past_writer(struct sim_process *process)
         restarted_owner(process);
         return;
     }
-    /* What it reads when it goes on is taken for a sign that the dead master lived until then: less than depart_ms. */
-    uint64_t end_ns = sim_now_ns + (1500 + sim_below(SIM_EXTRA, sim_plan->is_durable ? 1300 : 6000)) * SIM_MS;
+    uint64_t end_ns = sim_now_ns + (1500 + sim_below(SIM_EXTRA, 6000)) * SIM_MS;
     sim_cluster.absent_until_ns = end_ns + 200 * SIM_MS;
     oracle_fault(!sim_plan->is_durable);
     sim_process_stop(process);
@@ -161,10 +160,8 @@ static void fault_absent(uint32_t owner)
     uint64_t end_ns = sim_now_ns + (notice_ms + 1000 + sim_below(SIM_EXTRA, 7000)) * SIM_MS;
     sim_cluster.absent_until_ns = end_ns + 6000 * SIM_MS;
     bool is_stopped = sim_once_in(SIM_EXTRA, 2);
-    /* What a stopped one reads when it goes on is taken for a sign that the dead master lived until then; after
-     * depart_ms that costs the others their contents. */
-    bool reads_late = is_stopped && end_ns + 200 * SIM_MS >= sim_now_ns + sim_plan->depart_ms * SIM_MS;
-    oracle_fault(notice_ms > 0 || reads_late || !sim_plan->is_durable);
+    /* What a stopped one reads when it goes on is no sign that the dead master lived until then. */
+    oracle_fault(notice_ms > 0 || !sim_plan->is_durable);
     if (is_stopped) {
         sim_process_stop(&sim_processes[owner]);
         sim_at(end_ns, on_continue, (void *)(uintptr_t)owner);
@@ -194,6 +191,10 @@ static void fault_quiet(void)
         if (sim_plan->early_mounts)
             sim_at(last_ns - (200 + sim_below(SIM_RETURN, 600)) * SIM_MS, on_heal,
                    (void *)(uintptr_t)(owner << 8 | SIM_PLACE_MASTER));
+    }
+    if (sim_plan->early_mounts) {
+        sim_at(last_ns - 900 * SIM_MS, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
+        sim_at(last_ns - 880 * SIM_MS, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
     }
     for (uint64_t at_ns = sim_now_ns; at_ns < last_ns; at_ns += (1000 + sim_below(SIM_VARIANT, 1500)) * SIM_MS) {
         sim_at(at_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);

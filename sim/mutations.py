@@ -90,6 +90,9 @@ MUTATIONS = [
     # Contacts
     ("who_has_given_up_is_a_contact", STORE + "keeper.c", "reply.quiet == 0, is_held ? sent_ms : 0);", "reply.quiet == 0, sent_ms);"),
     ("who_is_behind_has_contact", MASTER + "member.c", ".code = own ? segment->late > 0 :", ".code = own ? 0 :"),
+    # When a master sent what is read
+    ("what_is_read_late_is_news", STORE + "master_time.c", "    if (epoch == 0 ||", "    if (true ||"),
+    ("masters_end_before_they_do", STORE + "master_time.c", "int64_t sent_ms = most_ms + age_ms;", "int64_t sent_ms = most_ms + age_ms - 2500;"),
     ("quarantine_is_never_left", MASTER + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state == MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
     ("cleared_is_not_heard", MASTER + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state != MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
     ("clearing_forgets_its_sum", MASTER + "replica.c", "    segment->clearing -= node->size;\n    segment->late", "    segment->late"),

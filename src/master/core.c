@@ -62,6 +62,13 @@ void mc_core_malformed(struct mc_core *core, struct mc_connection *connection, c
     mc_core_close(core, connection);
 }
 
+void mc_core_frame_bare(const struct mc_core *core, struct mc_buffer *out, enum mc_message type, uint64_t request_id)
+{
+    size_t frame = mc_core_frame(core, out, type, request_id);
+    mc_wire_none_write(out, &(struct mc_wire_none){0});
+    mc_frame_end(out, frame);
+}
+
 void mc_core_reply_code(struct mc_core *core, uint64_t connection, enum mc_message type, uint64_t request_id,
                         int32_t code)
 {
@@ -69,7 +76,7 @@ void mc_core_reply_code(struct mc_core *core, uint64_t connection, enum mc_messa
     if (out == NULL)
         return;
     struct mc_wire_code head = {.code = code};
-    size_t frame = mc_frame_begin(out, type, request_id);
+    size_t frame = mc_core_frame(core, out, type, request_id);
     mc_wire_code_write(out, &head);
     mc_frame_end(out, frame);
 }
@@ -82,7 +89,7 @@ void mc_core_reply_failed(struct mc_core *core, uint64_t connection, uint64_t re
     struct mc_wire_failed head = {.code = code};
     if (code == MC_ERR_BUSY) /* not all at the same time */
         head.retry_after_ms = MC_BUSY_RETRY_MS + (uint32_t)(mc_core_random(core) % MC_BUSY_RETRY_MS);
-    size_t frame = mc_frame_begin(out, MC_MESSAGE_FAILED, request_id);
+    size_t frame = mc_core_frame(core, out, MC_MESSAGE_FAILED, request_id);
     mc_wire_failed_write(out, &head);
     mc_frame_end(out, frame);
 }
@@ -94,7 +101,7 @@ void mc_core_send_slots(struct mc_core *core, const struct mc_connection *to, en
     if (out == NULL)
         return;
     struct mc_wire_segment head = {.segment = segment};
-    size_t frame = mc_frame_begin(out, type, 0);
+    size_t frame = mc_core_frame(core, out, type, 0);
     mc_wire_segment_write(out, &head);
     size_t list = mc_list_begin(out);
     for (uint32_t i = 0; i < count; i++)
@@ -320,7 +327,7 @@ static void pong(struct mc_core *core, struct mc_connection *connection, const s
 {
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     if (out != NULL)
-        mc_frame_bare(out, MC_MESSAGE_PONG, frame->request_id);
+        mc_core_frame_bare(core, out, MC_MESSAGE_PONG, frame->request_id);
 }
 
 enum { CALL = 1 << MC_ROLE_CALL, KEEPER = 1 << MC_ROLE_KEEPER, OWNER = 1 << MC_ROLE_OWNER };

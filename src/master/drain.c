@@ -43,7 +43,7 @@ void mc_segment_tell_keys(struct mc_core *core, struct mc_connection *connection
         return;
     struct mc_wire_segment_keys_reply reply = {.code = segment == NULL ? MC_ERR_SEGMENT_NOT_FOUND : 0,
                                                .slot = slot < end ? slot : 0};
-    size_t at = mc_frame_begin(out, MC_MESSAGE_SEGMENT_KEYS_REPLY, frame->request_id);
+    size_t at = mc_core_frame(core, out, MC_MESSAGE_SEGMENT_KEYS_REPLY, frame->request_id);
     mc_wire_segment_keys_reply_write(out, &reply);
     size_t list = mc_list_begin(out);
     for (size_t i = 0; i < count; i++)

@@ -31,7 +31,7 @@ static void count_reply(struct mc_core *core, uint64_t connection, uint64_t requ
     if (out == NULL)
         return;
     struct mc_wire_count_reply head = {.code = code, .count = count};
-    size_t frame = mc_frame_begin(out, MC_MESSAGE_COUNT_REPLY, request_id);
+    size_t frame = mc_core_frame(core, out, MC_MESSAGE_COUNT_REPLY, request_id);
     mc_wire_count_reply_write(out, &head);
     mc_frame_end(out, frame);
 }
@@ -42,7 +42,7 @@ static void remove_reply(struct mc_core *core, const struct mc_wait *wait)
     if (out == NULL)
         return;
     struct mc_wire_none none = {0};
-    size_t frame = mc_frame_begin(out, MC_MESSAGE_REMOVE_REPLY, wait->request_id);
+    size_t frame = mc_core_frame(core, out, MC_MESSAGE_REMOVE_REPLY, wait->request_id);
     mc_wire_none_write(out, &none);
     size_t list = mc_list_begin(out);
     for (uint32_t i = 0; i < wait->code_count; i++) {

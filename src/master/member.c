@@ -121,8 +121,9 @@ static void hello_reply(struct mc_core *core, struct mc_connection *connection, 
         .client_ttl_ms = (uint32_t)(core->config.client_ttl_ms < UINT32_MAX ? core->config.client_ttl_ms : UINT32_MAX),
         .text = mc_span_string(text),
         .quiet = !mc_recover_acts(core),
+        .age_ms = core->now_ms + 1,
     };
-    size_t frame = mc_frame_begin(out, MC_MESSAGE_HELLO_REPLY, request_id);
+    size_t frame = mc_core_frame(core, out, MC_MESSAGE_HELLO_REPLY, request_id);
     mc_wire_hello_reply_write(out, &head);
     mc_frame_end(out, frame);
 }
@@ -239,9 +240,12 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     size_t at = 0, list = 0;
     if (out != NULL) {
-        struct mc_wire_heartbeat_reply reply = {
-            .code = 0, .epoch = core->epoch, .quiet = !mc_recover_acts(core), .changes = core->segment_changes};
-        at = mc_frame_begin(out, MC_MESSAGE_HEARTBEAT_REPLY, frame->request_id);
+        struct mc_wire_heartbeat_reply reply = {.code = 0,
+                                                .epoch = core->epoch,
+                                                .quiet = !mc_recover_acts(core),
+                                                .changes = core->segment_changes,
+                                                .age_ms = core->now_ms + 1};
+        at = mc_core_frame(core, out, MC_MESSAGE_HEARTBEAT_REPLY, frame->request_id);
         mc_wire_heartbeat_reply_write(out, &reply);
         list = mc_list_begin(out);
     }

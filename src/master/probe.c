@@ -21,7 +21,7 @@ static void probe(struct mc_core *core, struct mc_segment *segment)
     /* Without a connection nothing answers: the probe fails in time, and the segment is suspect anyway. */
     struct mc_buffer *out = segment->owner == NULL ? NULL : mc_core_buffer(core, segment->owner->number);
     if (out != NULL)
-        mc_frame_bare(out, MC_MESSAGE_PING, (uint64_t)segment->number << 32 | segment->probe);
+        mc_core_frame_bare(core, out, MC_MESSAGE_PING, (uint64_t)segment->number << 32 | segment->probe);
 }
 
 static void distrust(struct mc_core *core, struct mc_segment *segment)

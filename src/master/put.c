@@ -49,7 +49,7 @@ static void put_finish(struct mc_core *core, struct mc_put *put)
     struct mc_buffer *out = put->connection == NULL ? NULL : mc_core_buffer(core, put->connection->number);
     if (out != NULL) {
         struct mc_wire_none none = {0};
-        size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_DONE, put->request_id);
+        size_t frame = mc_core_frame(core, out, MC_MESSAGE_PUT_DONE, put->request_id);
         mc_wire_none_write(out, &none);
         size_t list = mc_list_begin(out);
         for (uint32_t i = 0; i < put->item_count; i++) {
@@ -294,7 +294,7 @@ static void start_items(struct mc_core *core, struct start *start, struct mc_buf
                         const struct mc_wire_put_start_item *items, uint32_t count)
 {
     struct mc_wire_none none = {0};
-    size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_GRANTED, request_id);
+    size_t frame = mc_core_frame(core, out, MC_MESSAGE_PUT_GRANTED, request_id);
     mc_wire_none_write(out, &none);
     size_t list = mc_list_begin(out);
     core->scratch.length = 0;

@@ -156,7 +156,7 @@ static void acknowledge(struct mc_core *core, const struct mc_connection *to, ui
     if (out == NULL)
         return;
     struct mc_wire_inventory_ack head = {.segment = segment, .sequence = sequence, .code = code};
-    size_t frame = mc_frame_begin(out, MC_MESSAGE_INVENTORY_ACK, 0);
+    size_t frame = mc_core_frame(core, out, MC_MESSAGE_INVENTORY_ACK, 0);
     mc_wire_inventory_ack_write(out, &head);
     mc_frame_end(out, frame);
 }
@@ -206,7 +206,7 @@ static void tell_offered(struct mc_core *core, const struct mc_segment *segment)
     if (out == NULL)
         return; /* the answer to its next mount says it */
     struct mc_wire_segment head = {.segment = segment->number};
-    size_t frame = mc_frame_begin(out, MC_MESSAGE_OFFERED, 0);
+    size_t frame = mc_core_frame(core, out, MC_MESSAGE_OFFERED, 0);
     mc_wire_segment_write(out, &head);
     mc_frame_end(out, frame);
 }

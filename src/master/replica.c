@@ -166,7 +166,7 @@ static bool send_some(struct mc_core *core, struct mc_segment *segment, enum mc_
     if (out == NULL)
         return false;
     struct mc_wire_segment head = {.segment = segment->number};
-    size_t frame = mc_frame_begin(out, type, 0);
+    size_t frame = mc_core_frame(core, out, type, 0);
     mc_wire_segment_write(out, &head);
     size_t list = mc_list_begin(out), count = 0;
     for (; *unsent != MC_NODE_NONE && count < MC_BATCH_MAX; count++) {

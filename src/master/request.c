@@ -132,7 +132,7 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
     bool leased = (head.flags & MC_GET_NO_LEASE) == 0;
     if (leased)
         reading_reserve(connection, count);
-    size_t at = mc_frame_begin(out, MC_MESSAGE_GET_FOUND, frame->request_id);
+    size_t at = mc_core_frame(core, out, MC_MESSAGE_GET_FOUND, frame->request_id);
     mc_wire_none_write(out, &none);
     size_t list = mc_list_begin(out);
     core->scratch.length = 0;
@@ -212,7 +212,7 @@ void mc_request_exist(struct mc_core *core, struct mc_connection *connection, co
     if (out == NULL)
         return;
     struct mc_wire_exist_reply reply = {.code = 0, .results = mc_span(results, count)};
-    size_t at = mc_frame_begin(out, MC_MESSAGE_EXIST_REPLY, frame->request_id);
+    size_t at = mc_core_frame(core, out, MC_MESSAGE_EXIST_REPLY, frame->request_id);
     mc_wire_exist_reply_write(out, &reply);
     mc_frame_end(out, at);
 }

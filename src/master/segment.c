@@ -144,7 +144,7 @@ static void mount_reply(struct mc_core *core, struct mc_connection *connection, 
         return;
     struct mc_wire_mount_reply head = {
         .code = code, .segment = number, .epoch = core->epoch, .inventory = inventory, .behind = behind};
-    size_t frame = mc_frame_begin(out, MC_MESSAGE_MOUNT_REPLY, request_id);
+    size_t frame = mc_core_frame(core, out, MC_MESSAGE_MOUNT_REPLY, request_id);
     mc_wire_mount_reply_write(out, &head);
     mc_frame_end(out, frame);
 }
@@ -493,7 +493,7 @@ static void segment_reply(struct mc_core *core, const struct mc_connection *conn
     struct mc_wire_segment_reply reply = {.code = MC_ERR_SEGMENT_NOT_FOUND, .segment = number};
     if (segment != NULL)
         reply = described(segment);
-    size_t at = mc_frame_begin(out, MC_MESSAGE_SEGMENT_REPLY, request_id);
+    size_t at = mc_core_frame(core, out, MC_MESSAGE_SEGMENT_REPLY, request_id);
     mc_wire_segment_reply_write(out, &reply);
     mc_frame_end(out, at);
 }
@@ -528,7 +528,7 @@ void mc_segments_tell(struct mc_core *core, struct mc_connection *connection, co
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     if (out == NULL)
         return;
-    size_t at = mc_frame_begin(out, MC_MESSAGE_SEGMENTS_REPLY, frame->request_id);
+    size_t at = mc_core_frame(core, out, MC_MESSAGE_SEGMENTS_REPLY, frame->request_id);
     mc_wire_segments_reply_write(out, &(struct mc_wire_segments_reply){.changes = core->segment_changes});
     size_t list = mc_list_begin(out);
     for (uint32_t index = 1; index < core->segment_top && told < MC_SEGMENTS_TOLD_MAX; index++) {

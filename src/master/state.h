@@ -399,6 +399,13 @@ static inline struct mc_replica mc_replica_next(const struct mc_core *core, stru
 /* core.c: helpers of all */
 void mc_core_log(struct mc_core *core, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 struct mc_buffer *mc_core_buffer(struct mc_core *core, uint64_t connection);
+/* A frame says when it was written: who reads it late knows for how long we lived. */
+static inline size_t mc_core_frame(const struct mc_core *core, struct mc_buffer *out, enum mc_message type,
+                                   uint64_t request_id)
+{
+    return mc_frame_begin_at(out, type, request_id, (uint16_t)(core->now_ms / MC_FRAME_TIME_MS));
+}
+void mc_core_frame_bare(const struct mc_core *core, struct mc_buffer *out, enum mc_message type, uint64_t request_id);
 /* Listens to the connection no more and has it closed. */
 void mc_core_close(struct mc_core *core, struct mc_connection *connection);
 /* The same, counted as an error of the peer. */

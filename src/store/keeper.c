@@ -110,7 +110,7 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
     mc_frame_end(out, frame_start);
 
     uint64_t now_ns = mc_clock_ns(), deadline_ns = now_ns + patience_ms(keeper) * 1000000ull;
-    uint64_t silent_ns = now_ns + SILENT_MS * 1000000ull, sent_ms = mc_clock_boot_ms();
+    uint64_t asked_ns = now_ns, silent_ns = now_ns + SILENT_MS * 1000000ull, sent_ms = mc_clock_boot_ms();
     struct iovec part = {out->data, out->length};
     struct mc_frame frame;
     int rc = mc_socket_send(fd, &part, 1, deadline_ns);
@@ -129,7 +129,8 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
     mc_wire_heartbeat_reply_read(&reader, &reply);
     if (frame.type != MC_MESSAGE_HEARTBEAT_REPLY || reader.bad || reply.code < 0)
         return frame.type == MC_MESSAGE_HEARTBEAT_REPLY && !reader.bad ? reply.code : MC_ERR_PROTOCOL;
-    mc_master_heard(keeper->store, keeper->epoch, reply.quiet == 0);
+    mc_master_age_told(keeper->store, keeper->epoch, reply.age_ms, asked_ns);
+    mc_master_heard(keeper->store, keeper->epoch, reply.quiet == 0, frame.time);
     mc_ahead_told(atomic_load(&keeper->store->ahead), keeper->epoch, reply.changes);
     bool is_held = false; /* a master that has given the segment up says nothing of what it did meanwhile */
     for (uint32_t count = mc_list_read(&reader); count > 0 && !reader.bad; count--) {
@@ -139,8 +140,10 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
         if (code.code < 0 && owner != NULL)
             mc_owner_remount(owner);
     }
-    if (owner != NULL)
-        mc_owner_contact(owner, keeper->epoch, reply.quiet == 0, is_held ? sent_ms : 0);
+    if (owner != NULL) {
+        mc_owner_age_told(owner, keeper->epoch, reply.age_ms, sent_ms);
+        mc_owner_contact(owner, keeper->epoch, reply.quiet == 0, is_held ? sent_ms : 0, frame.time);
+    }
     return 0;
 }
 

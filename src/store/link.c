@@ -38,18 +38,34 @@ bool mc_master_is_away(const struct mc_store *store)
     return store->keeper != NULL && !mc_keeper_healthy(store->keeper) && mc_master_silent_ms(store) > MC_AWAY_MS;
 }
 
-void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts)
+static void rise_to(_Atomic uint64_t *value, uint64_t least)
+{
+    uint64_t now = atomic_load_explicit(value, memory_order_relaxed);
+    while (now < least &&
+           !atomic_compare_exchange_weak_explicit(value, &now, least, memory_order_relaxed, memory_order_relaxed))
+        continue;
+}
+
+void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts, uint16_t frame_time)
 {
     if (atomic_load_explicit(&store->epoch, memory_order_relaxed) != epoch)
         return;
-    uint64_t now_ns = mc_clock_ns();
-    atomic_store_explicit(&store->heard_ns, now_ns, memory_order_relaxed);
+    uint64_t sent_ns = mc_master_time_of(&store->master_time, epoch, frame_time, mc_clock_ms()) * 1000000u;
+    rise_to(&store->heard_ns, sent_ns);
     if (atomic_load_explicit(&store->master.refused_ns, memory_order_relaxed) != 0)
         atomic_store(&store->master.refused_ns, 0);
     if (acts)
         atomic_store_explicit(&store->acting_epoch, epoch, memory_order_relaxed);
     if (atomic_load_explicit(&store->acting_epoch, memory_order_relaxed) == epoch)
-        atomic_store_explicit(&store->acted_ns, now_ns, memory_order_relaxed);
+        rise_to(&store->acted_ns, sent_ns);
+}
+
+void mc_master_age_told(struct mc_store *store, uint64_t epoch, uint64_t age_ms, uint64_t asked_ns)
+{
+    pthread_mutex_lock(&store->lock);
+    if (atomic_load(&store->epoch) == epoch)
+        mc_master_time_learn(&store->master_time, epoch, age_ms, asked_ns / 1000000u, mc_clock_ms());
+    pthread_mutex_unlock(&store->lock);
 }
 
 /* Since the last word of a master that may have acted. */
@@ -60,8 +76,14 @@ static uint32_t seen_age_ms(const struct mc_store *store)
     return age_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)age_ms;
 }
 
+struct said { /* with a HELLO_REPLY; text and leader by a master that refuses */
+    char text[256], leader[MC_ADDRESS_MAX];
+    uint64_t asked_ns;
+    uint16_t frame_time;
+};
+
 /* Remembers what a master said of itself. MC_ERR_RPC_FAIL: it is one of the past. */
-static int met_master(struct mc_store *store, const struct mc_wire_hello_reply *reply)
+static int met_master(struct mc_store *store, const struct mc_wire_hello_reply *reply, const struct said *said)
 {
     struct mc_link *old = NULL;
     pthread_mutex_lock(&store->lock);
@@ -94,15 +116,12 @@ static int met_master(struct mc_store *store, const struct mc_wire_hello_reply *
         mc_link_free(old);
     }
     atomic_store(&store->lease_ttl_ms, reply->lease_ttl_ms);
-    mc_master_heard(store, reply->epoch, reply->quiet == 0);
+    mc_master_age_told(store, reply->epoch, reply->age_ms, said->asked_ns);
+    mc_master_heard(store, reply->epoch, reply->quiet == 0, said->frame_time);
     return 0;
 }
 
 /* ---- hello ---- */
-
-struct said { /* by a master that refuses */
-    char text[256], leader[MC_ADDRESS_MAX];
-};
 
 static void copy_said(char *target, size_t size, struct mc_span text)
 {
@@ -131,6 +150,7 @@ static int hello(struct mc_store *store, int fd, enum mc_role role, uint64_t dea
     mc_frame_end(&out, frame_start);
     struct iovec part = {out.data, out.length};
     struct mc_frame frame;
+    said->asked_ns = mc_clock_ns();
     int rc = mc_socket_send(fd, &part, 1, deadline_ns);
     if (rc < 0)
         goto done;
@@ -139,6 +159,7 @@ static int hello(struct mc_store *store, int fd, enum mc_role role, uint64_t dea
         rc = (int)used;
         goto done;
     }
+    said->frame_time = frame.time;
     struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
     mc_wire_hello_reply_read(&reader, reply);
     if (reader.bad || frame.type != MC_MESSAGE_HELLO_REPLY) {
@@ -167,7 +188,7 @@ static int greet(struct mc_store *store, int fd, const char *address, enum mc_ro
     }
     int rc = hello(store, fd, role, deadline_ns, reply, said);
     if (rc == 0)
-        rc = met_master(store, reply);
+        rc = met_master(store, reply, said);
     else if (rc != MC_ERR_RPC_FAIL && rc != MC_ERR_RPC_TIMEOUT)
         mc_log_limited(WARNING, "the master at %s refused this client: %s %s", address, mc_error_name(rc), said->text);
     if (rc == 0)
@@ -375,7 +396,7 @@ int mc_link_receive(struct mc_link *link, enum mc_message type, uint64_t request
     /* What was removed or put is an act. */
     bool acts = frame.type == MC_MESSAGE_PUT_DONE || frame.type == MC_MESSAGE_REMOVE_REPLY ||
                 frame.type == MC_MESSAGE_COUNT_REPLY;
-    mc_master_heard(link->store, link->epoch, acts);
+    mc_master_heard(link->store, link->epoch, acts, frame.time);
     link->used = (size_t)used;
     *reader = mc_reader(frame.body.data, frame.body.length);
     if (frame.request_id != request_id || (frame.type != type && frame.type != MC_MESSAGE_FAILED)) {

@@ -38,12 +38,14 @@ int mc_master_greet(struct mc_store *store, enum mc_role role, bool near, uint64
                     struct mc_wire_hello_reply *reply);
 /* May a request that failed like that be made again on another connection? */
 bool mc_master_is_gone(int code);
-/* For how long nothing came from the master; UINT64_MAX: never did. */
+/* Since the master sent the last that came from it; UINT64_MAX: nothing did. */
 uint64_t mc_master_silent_ms(const struct mc_store *store);
 /* Silent for longer than MC_AWAY_MS, and not only because nothing was asked. */
 bool mc_master_is_away(const struct mc_store *store);
-/* Something came from the master of that epoch. */
-void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts);
+/* A frame of that time came from the master of that epoch. */
+void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts, uint16_t frame_time);
+/* It said its age, asked at that time. Before what came with it is heard. */
+void mc_master_age_told(struct mc_store *store, uint64_t epoch, uint64_t age_ms, uint64_t asked_ns);
 
 /* An idle link or a new one. */
 int mc_link_borrow(struct mc_store *store, uint64_t deadline_ns, struct mc_link **link);

@@ -14,28 +14,37 @@ static uint32_t age_ms_of(uint64_t then_ms)
 }
 
 /* Lock held. */
-static void heard(struct mc_owner *owner, uint64_t epoch, bool acts)
+static void heard(struct mc_owner *owner, uint64_t epoch, bool acts, uint16_t frame_time)
 {
     if (epoch < owner->seen_epoch || epoch == 0)
         return;
     owner->seen_epoch = epoch;
     if (acts)
         owner->acting_epoch = epoch;
-    if (owner->acting_epoch == epoch)
-        owner->seen_ms = mc_clock_boot_ms();
+    uint64_t sent_ms = mc_master_time_of(&owner->master_time, epoch, frame_time, mc_clock_boot_ms());
+    if (owner->acting_epoch == epoch && sent_ms > owner->seen_ms)
+        owner->seen_ms = sent_ms;
 }
 
-void mc_owner_heard(struct mc_owner *owner, uint64_t epoch, bool acts)
+void mc_owner_heard(struct mc_owner *owner, uint64_t epoch, bool acts, uint16_t frame_time)
 {
     pthread_mutex_lock(&owner->lock);
-    heard(owner, epoch, acts);
+    heard(owner, epoch, acts, frame_time);
     pthread_mutex_unlock(&owner->lock);
 }
 
-void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t sent_ms)
+void mc_owner_age_told(struct mc_owner *owner, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms)
 {
     pthread_mutex_lock(&owner->lock);
-    heard(owner, epoch, acts);
+    if (epoch >= owner->seen_epoch) /* not of a master that another thread knows to be of the past */
+        mc_master_time_learn(&owner->master_time, epoch, age_ms, asked_ms, mc_clock_boot_ms());
+    pthread_mutex_unlock(&owner->lock);
+}
+
+void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t sent_ms, uint16_t frame_time)
+{
+    pthread_mutex_lock(&owner->lock);
+    heard(owner, epoch, acts, frame_time);
     if (sent_ms != 0) {
         owner->answered_epoch = epoch;
         owner->answered_ms = sent_ms;

@@ -11,6 +11,7 @@
 #include "engine/memory.h"
 #include "engine/serve.h"
 #include "store/connector.h"
+#include "store/master_time.h"
 #include "store/owner.h"
 #include "store/scrub.h"
 #include "wire/wire.h"
@@ -70,10 +71,11 @@ struct mc_owner {
     bool was_mounted;
     enum closing closing;
     int refusal; /* the last, 0 = none */
-    /* The highest epoch of a master that was met; the highest of one that may have acted, and when something last came
-     * from such a one; the last heartbeat that was answered: by the master of which epoch, and when it was sent.
-     * CLOCK_BOOTTIME. */
+    /* The highest epoch of a master that was met; the highest of one that may have acted, and when such a one
+     * sent the last that came from it; the last heartbeat that was answered: by the master of which epoch, and when it
+     * was sent. CLOCK_BOOTTIME. */
     uint64_t seen_epoch, acting_epoch, seen_ms, answered_epoch, answered_ms;
+    struct mc_master_time master_time;
     _Atomic bool is_mounted;
     _Atomic uint32_t segment;
 
@@ -112,9 +114,10 @@ void mc_owner_on_timer(evutil_socket_t fd, short what, void *argument);
 void mc_owner_timer_set(struct event *timer, uint64_t ms);
 
 /* owner_epoch.c */
-/* Something came from the master of that epoch just now; acts: it may have acted. */
-void mc_owner_heard(struct mc_owner *owner, uint64_t epoch, bool acts);
-/* The highest epoch of a master that was met, 0 = none; *age_ms ago it or one before it was heard that may have acted.
+/* A frame of that time came from the master of that epoch just now; acts: it may have acted. */
+void mc_owner_heard(struct mc_owner *owner, uint64_t epoch, bool acts, uint16_t frame_time);
+/* The highest epoch of a master that was met, 0 = none; *age_ms ago it, or one before it that may have acted, has
+ * sent the last that came.
  */
 uint64_t mc_owner_seen(struct mc_owner *owner, uint32_t *age_ms);
 /* The contents are of this epoch now. Serve thread. */

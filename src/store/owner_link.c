@@ -118,8 +118,6 @@ static void on_link_readable(evutil_socket_t fd, short what, void *argument)
             link_break(owner, received == 0 ? "closed by the master" : strerror(errno));
             return;
         }
-        if (owner->master_epoch != 0)
-            mc_owner_heard(owner, owner->master_epoch, false);
         owner->in.length += (size_t)received;
         moved += (size_t)received;
         int rc = frames_handle(owner);

@@ -304,7 +304,7 @@ static int epoch_check(struct mc_owner *owner, uint64_t epoch)
     return MC_ERR_STALE;
 }
 
-static int hello_reply_handle(struct mc_owner *owner, struct mc_reader *reader)
+static int hello_reply_handle(struct mc_owner *owner, const struct mc_frame *frame, struct mc_reader *reader)
 {
     struct mc_wire_hello_reply reply;
     mc_wire_hello_reply_read(reader, &reply);
@@ -326,7 +326,8 @@ static int hello_reply_handle(struct mc_owner *owner, struct mc_reader *reader)
         return rc;
     owner->master_node = reply.node;
     owner->master_epoch = reply.epoch;
-    mc_owner_heard(owner, reply.epoch, reply.quiet == 0);
+    mc_owner_age_told(owner, reply.epoch, reply.age_ms, owner->hello_ms);
+    mc_owner_heard(owner, reply.epoch, reply.quiet == 0, frame->time);
     mc_owner_mount_send(owner);
     return 0;
 }
@@ -342,7 +343,7 @@ static void mounted_note(struct mc_owner *owner, uint32_t segment)
     pthread_mutex_unlock(&owner->lock);
 }
 
-static int mounted(struct mc_owner *owner, const struct mc_wire_mount_reply *reply)
+static int mounted(struct mc_owner *owner, const struct mc_wire_mount_reply *reply, uint16_t frame_time)
 {
     uint64_t met = mc_segment_memory_met(owner->memory);
     bool is_known =
@@ -365,7 +366,8 @@ static int mounted(struct mc_owner *owner, const struct mc_wire_mount_reply *rep
     if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)
         mc_owner_epoch_set(owner, reply->epoch);
     /* Before the first heartbeat is answered: masters that end one soon after the other would cost the contents. */
-    mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind != 0 ? 0 : owner->mount_sent_ms);
+    mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind != 0 ? 0 : owner->mount_sent_ms,
+                     frame_time);
     owner->state = LINK_MOUNTED;
     owner->is_past_told = false;
     owner->backoff_ms = BACKOFF_MIN_MS;
@@ -410,7 +412,7 @@ static int mount_reply_handle(struct mc_owner *owner, const struct mc_frame *fra
         refusal_note(owner, reply.code);
         return reply.code;
     }
-    int rc = mounted(owner, &reply);
+    int rc = mounted(owner, &reply, frame->time);
     if (rc == 0)
         mc_owner_populated_tell(owner);
     return rc;
@@ -484,12 +486,12 @@ static void check_handle(struct mc_owner *owner, struct mc_reader *reader)
     }
 }
 
-static void offered_handle(struct mc_owner *owner, struct mc_reader *reader)
+static void offered_handle(struct mc_owner *owner, const struct mc_frame *frame, struct mc_reader *reader)
 {
     struct mc_wire_segment head;
     if (!is_our_segment(owner, reader, &head))
         return;
-    mc_owner_heard(owner, owner->master_epoch, true);
+    mc_owner_heard(owner, owner->master_epoch, true, frame->time);
     mc_owner_epoch_set(owner, owner->master_epoch);
 }
 
@@ -506,9 +508,11 @@ int mc_owner_frame_handle(struct mc_owner *owner, const struct mc_frame *frame)
     struct mc_wire_failed head;
     if (mc_wire_check(frame->type, frame->body) < 0)
         return MC_ERR_PROTOCOL;
+    if (owner->master_epoch != 0)
+        mc_owner_heard(owner, owner->master_epoch, false, frame->time);
     switch (frame->type) {
     case MC_MESSAGE_HELLO_REPLY:
-        return hello_reply_handle(owner, &reader);
+        return hello_reply_handle(owner, frame, &reader);
     case MC_MESSAGE_MOUNT_REPLY:
         return mount_reply_handle(owner, frame, &reader);
     case MC_MESSAGE_CLEAR:
@@ -520,7 +524,7 @@ int mc_owner_frame_handle(struct mc_owner *owner, const struct mc_frame *frame)
     case MC_MESSAGE_INVENTORY_ACK:
         return inventory_ack_handle(owner, &reader);
     case MC_MESSAGE_OFFERED:
-        offered_handle(owner, &reader);
+        offered_handle(owner, frame, &reader);
         return 0;
     case MC_MESSAGE_CHECK:
         check_handle(owner, &reader);

@@ -6,7 +6,7 @@
  *                    waits
  *   serve thread     only with a segment: owner.c, engine/serve.c
  * `lock` guards the links, the endpoint cache and the registered buffers; it is never held over a system call that can
- * wait. What is known of the master: epoch and master_node change under `lock`, heard_ns is only a clock.
+ * wait. What is known of the master: epoch and master_node change under `lock`, heard_ns only rises.
  */
 #ifndef MC_STORE_STORE_H
 #define MC_STORE_STORE_H
@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "store/link.h"
 #include "store/master_address.h"
+#include "store/master_time.h"
 #include "store/places.h"
 #include "store/session.h"
 
@@ -82,7 +83,8 @@ struct mc_store {
     _Atomic bool leaving;                    /* the segment will be unmounted: nothing new is to be placed there */
     _Atomic uint64_t lease_ttl_ms;           /* as the last hello said */
     _Atomic uint64_t epoch;                  /* the highest that a master had; only rises */
-    _Atomic uint64_t heard_ns;               /* when something last came from the master of that epoch; 0 = never */
+    struct mc_master_time master_time;       /* bounds change under `lock` */
+    _Atomic uint64_t heard_ns;               /* when that master sent the last that came from it; 0 = nothing did */
     _Atomic uint64_t acting_epoch, acted_ns; /* the same of masters that may have acted (hello_reply.quiet) */
     struct mc_places places;
     struct mc_sessions sessions;

@@ -20,6 +20,7 @@
 #define MC_WIRE_VERSION_MIN 1
 #define MC_WIRE_VERSION_MAX 1
 #define MC_FRAME_HEADER_SIZE 16
+#define MC_FRAME_TIME_MS 10u         /* the unit of a frame's time, which has 16 bits */
 #define MC_FRAME_BODY_MAX (4u << 20) /* bytes; more closes the connection */
 #define MC_BATCH_MAX 1024            /* records in a list; clients split longer batches */
 
@@ -51,8 +52,8 @@ enum mc_message {
 /* Name of a message number, or "?". */
 const char *mc_message_name(unsigned type);
 
-struct mc_frame { /* a received frame; body borrows */
-    uint16_t type, flags;
+struct mc_frame {        /* a received frame; body borrows */
+    uint16_t type, time; /* time: see rpc.def */
     uint64_t request_id;
     struct mc_span body;
 };
@@ -67,7 +68,7 @@ static inline int mc_frame_parse(const uint8_t *data, size_t length, struct mc_f
         return 0;
     memcpy(&body_length, data, 4);
     memcpy(&frame->type, data + 4, 2);
-    memcpy(&frame->flags, data + 6, 2);
+    memcpy(&frame->time, data + 6, 2);
     memcpy(&frame->request_id, data + 8, 8);
     if (body_length > MC_FRAME_BODY_MAX)
         return -1;
@@ -78,14 +79,18 @@ static inline int mc_frame_parse(const uint8_t *data, size_t length, struct mc_f
     return 1;
 }
 
-static inline size_t mc_frame_begin(struct mc_buffer *out, enum mc_message type, uint64_t request_id)
+static inline size_t mc_frame_begin_at(struct mc_buffer *out, enum mc_message type, uint64_t request_id, uint16_t time)
 {
     size_t frame = out->length;
     mc_buffer_put_u32(out, 0);
     mc_buffer_put_u16(out, (uint16_t)type);
-    mc_buffer_put_u16(out, 0);
+    mc_buffer_put_u16(out, time);
     mc_buffer_put_u64(out, request_id);
     return frame;
+}
+static inline size_t mc_frame_begin(struct mc_buffer *out, enum mc_message type, uint64_t request_id)
+{
+    return mc_frame_begin_at(out, type, request_id, 0);
 }
 static inline void mc_frame_end(struct mc_buffer *out, size_t frame)
 {

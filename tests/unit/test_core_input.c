@@ -288,6 +288,28 @@ static void test_hello_cut(void **state)
     world_close_all(&world);
 }
 
+/* Whatever is asked: the answer says how old the master was when it wrote it. */
+static void test_frames_say_when(void **state)
+{
+    static struct fixture fixture;
+    (void)state;
+    fixture_open(&fixture);
+    struct world *world = &fixture.world;
+    unsigned heard = 0;
+    for (unsigned i = 0; i < SAMPLES; i++) {
+        world_pass(world, 1000 + 370 * i);
+        struct mc_wire_hello hello = world_hello(fixture.samples[i].role, 3000 + i, 1);
+        uint64_t connection = world_connect(world);
+        assert_int_equal(world_greet(world, connection, &hello).age_ms, world->core->now_ms + 1);
+        world_input(world, connection, fixture.samples[i].type, 1, fixture.samples[i].body.data,
+                    fixture.samples[i].body.length);
+        for (struct mc_frame frame; (frame = world_receive(world, connection)).type != 0; heard++)
+            assert_int_equal(frame.time, (uint16_t)(world->core->now_ms / MC_FRAME_TIME_MS));
+    }
+    assert_true(heard > SAMPLES / 2);
+    fixture_close(&fixture);
+}
+
 /* An output that is gone while the core wants to answer. */
 static void test_nobody_listens(void **state)
 {
@@ -315,6 +337,7 @@ int main(void)
         cmocka_unit_test(test_longer_records_are_taken),
         cmocka_unit_test(test_bytes_changed),
         cmocka_unit_test(test_hello_cut),
+        cmocka_unit_test(test_frames_say_when),
         cmocka_unit_test(test_nobody_listens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -368,7 +368,7 @@ static void a_frame_split_anywhere_waits_for_the_rest(void **state)
         assert_int_equal(mc_frame_parse(out.data, out.length, &frame, &used), 1);
         assert_int_equal(used, whole);
         assert_int_equal(frame.type, types[i]);
-        assert_int_equal(frame.flags, 0);
+        assert_int_equal(frame.time, 0);
         assert_true(frame.request_id == request_id);
         assert_int_equal(frame.body.length, whole - MC_FRAME_HEADER_SIZE);
         assert_int_equal(mc_wire_check(frame.type, frame.body), 0);
