@@ -44,8 +44,8 @@ int mc_segment_memory_create(uint64_t capacity, struct mc_segment_memory **resul
     return 0;
 }
 
-int mc_segment_memory_open(const char *data_dir, const char *name, uint64_t capacity, struct mc_segment_memory **result,
-                           bool *contents)
+int mc_segment_memory_open(const char *data_dir, const char *name, uint64_t capacity, uint64_t until_ns,
+                           struct mc_segment_memory **result, bool *contents)
 {
     bool taken_up;
     *contents = false;
@@ -54,13 +54,14 @@ int mc_segment_memory_open(const char *data_dir, const char *name, uint64_t capa
     struct mc_segment_memory *memory = memory_allocate();
     if (memory == NULL)
         return MC_ERR_NO_MEMORY;
-    int rc = mc_segment_file_open(&memory->file, data_dir, name, capacity, &taken_up);
+    int rc = mc_segment_file_open(&memory->file, data_dir, name, capacity, until_ns, &taken_up);
     if (rc < 0) {
         memory_free(memory);
         if (rc == MC_ERR_INVALID_PARAMS)
             return rc;
         mc_log(WARNING, "cannot keep the segment in %s: %s; its contents will end with this process", data_dir,
-               strerror(errno));
+               errno == EWOULDBLOCK ? "another process is at work there, and does not come to its end"
+                                    : strerror(errno));
         return mc_segment_memory_create(capacity, result);
     }
     const struct mc_index_header *header = memory->file.header;

@@ -26,7 +26,7 @@ uint64_t mc_memory_capacity(uint64_t wanted, const struct mc_memory_limits *limi
 /* The same for a segment in a data directory (NULL: none): what a dead process left there is room for who takes it up,
  * and its capacity is kept where that is possible, since another one could not be taken up. */
 uint64_t mc_memory_capacity_in(const char *directory, uint64_t wanted, const struct mc_memory_limits *limits,
-                               const char **reason);
+                               uint64_t until_ns, const char **reason);
 
 /* Makes the memory; nothing is populated yet. 0, MC_ERR_INVALID_PARAMS, MC_ERR_NO_MEMORY. */
 int mc_segment_memory_create(uint64_t capacity, struct mc_segment_memory **memory);
@@ -90,10 +90,11 @@ uint32_t mc_segment_memory_live(struct mc_segment_memory *memory);
 /* ---- epochs, contents and restarts ---- */
 
 /* Takes up the memory that a dead process of this machine left in data_dir for a segment of that name and capacity, or
- * makes it there; *contents: it holds something. Where that cannot be (no room, not writable) it is a memfd, with one
- * log line. Dead files of others in data_dir are removed. data_dir NULL or "": as mc_segment_memory_create. */
-int mc_segment_memory_open(const char *data_dir, const char *name, uint64_t capacity, struct mc_segment_memory **memory,
-                           bool *contents);
+ * makes it there; *contents: it holds something. Where that cannot be (no room, not writable, another process at
+ * work there until until_ns) it is a memfd, with one log line. Dead files of others in data_dir are removed. data_dir
+ * NULL or "": as mc_segment_memory_create. */
+int mc_segment_memory_open(const char *data_dir, const char *name, uint64_t capacity, uint64_t until_ns,
+                           struct mc_segment_memory **memory, bool *contents);
 /* Nobody will take it up again: its files lose their names. For memory that a master does not want back, or that was
  * unmounted. */
 void mc_segment_memory_discard(struct mc_segment_memory *memory);

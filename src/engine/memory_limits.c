@@ -168,12 +168,12 @@ uint64_t mc_memory_capacity_with(const struct mc_segment_left *left, uint64_t wa
 }
 
 uint64_t mc_memory_capacity_in(const char *directory, uint64_t wanted, const struct mc_memory_limits *limits,
-                               const char **reason)
+                               uint64_t until_ns, const char **reason)
 {
     struct mc_segment_left left = {0, 0};
     struct statfs status;
     if (directory != NULL && directory[0] != 0) {
-        left = mc_segment_left_behind(directory, wanted);
+        left = mc_segment_left_behind(directory, wanted, until_ns);
         if (statfs(directory, &status) != 0 || status.f_type != TMPFS) /* files of a disk hold no memory */
             left.bytes = 0;
     }

@@ -14,7 +14,6 @@
 #define MC_SEGMENT_DEAD_MS 3600000ull  /* what nobody has used for so long is removed */
 #define MC_SEGMENT_SAME_NAME_MAX 64u   /* segments of one name in one directory */
 #define MC_SEGMENT_DIRECTORY_MAX 8192u /* entries that are looked at */
-#define MC_SEGMENT_DIRECTORY_WAIT_MS 2000u
 
 struct mc_segment_file {
     uint64_t capacity, data_size, index_size;
@@ -31,16 +30,17 @@ struct mc_segment_file {
 
 /* memfds. 0, MC_ERR_INVALID_PARAMS (capacity), MC_ERR_NO_MEMORY with errno. */
 int mc_segment_file_make(struct mc_segment_file *file, uint64_t capacity);
-/* Named files: a dead process's with the same capacity, that name first, else new ones. Dead files of no use are
- * removed. 0 and *taken_up, or MC_ERR_FILE_OPEN_FAIL / MC_ERR_NO_MEMORY with errno. */
+/* Another process that is at work in the directory is waited for until until_ns (mc_clock_ns): it may have been
+ * stopped. Named files: a dead process's with the same capacity, that name first, else new ones. Dead files of no use
+ * are removed. 0 and *taken_up, or MC_ERR_FILE_OPEN_FAIL / MC_ERR_NO_MEMORY with errno. */
 int mc_segment_file_open(struct mc_segment_file *file, const char *directory, const char *name, uint64_t capacity,
-                         bool *taken_up);
+                         uint64_t until_ns, bool *taken_up);
 struct mc_segment_left { /* by a process that has ended */
     uint64_t capacity;   /* 0: nothing */
     uint64_t bytes;      /* of the file system that it holds */
 };
 /* The largest one that a segment of at most that capacity could take up. */
-struct mc_segment_left mc_segment_left_behind(const char *directory, uint64_t capacity_max);
+struct mc_segment_left mc_segment_left_behind(const char *directory, uint64_t capacity_max, uint64_t until_ns);
 /* Unmaps and closes; names stay. */
 void mc_segment_file_free(struct mc_segment_file *file);
 /* Takes the names away, so that nobody takes it up again. */

@@ -57,7 +57,8 @@ static void lock_close(int fd)
     close(fd);
 }
 
-static int directory_lock(const char *directory)
+/* EWOULDBLOCK: another process is at work there, perhaps stopped. */
+static int directory_lock(const char *directory, uint64_t until_ns)
 {
     char path[PATH_BYTES];
     snprintf(path, sizeof(path), "%s/.lock", directory);
@@ -66,11 +67,10 @@ static int directory_lock(const char *directory)
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return -1;
-    uint64_t end_ms = mc_clock_ms() + MC_SEGMENT_DIRECTORY_WAIT_MS;
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         int error = errno;
         struct timespec pause = {.tv_nsec = 5000000};
-        if ((error == EWOULDBLOCK || error == EINTR) && mc_clock_ms() < end_ms) {
+        if ((error == EWOULDBLOCK || error == EINTR) && mc_clock_ns() < until_ns) {
             nanosleep(&pause, NULL);
             continue;
         }
@@ -304,13 +304,13 @@ static struct mc_segment_left stem_left(const char *stem)
     return left;
 }
 
-struct mc_segment_left mc_segment_left_behind(const char *directory, uint64_t capacity_max)
+struct mc_segment_left mc_segment_left_behind(const char *directory, uint64_t capacity_max, uint64_t until_ns)
 {
     struct mc_segment_left best = {0, 0};
     char stem[MC_SEGMENT_STEM_MAX];
     const struct dirent *entry;
     DIR *folder = strlen(directory) < MC_SEGMENT_STEM_MAX ? opendir(directory) : NULL;
-    int lock = folder == NULL ? -1 : directory_lock(directory);
+    int lock = folder == NULL ? -1 : directory_lock(directory, until_ns);
     for (unsigned i = 0; lock >= 0 && i < MC_SEGMENT_DIRECTORY_MAX && (entry = readdir(folder)) != NULL; i++) {
         if (!entry_stem(stem, directory, entry))
             continue;
@@ -356,7 +356,7 @@ static int directory_use(struct mc_segment_file *file, const char *directory, co
 }
 
 int mc_segment_file_open(struct mc_segment_file *file, const char *directory, const char *name, uint64_t capacity,
-                         bool *taken_up)
+                         uint64_t until_ns, bool *taken_up)
 {
     int rc = mc_segment_file_init(file, capacity);
     *taken_up = false;
@@ -366,7 +366,7 @@ int mc_segment_file_open(struct mc_segment_file *file, const char *directory, co
         errno = ENAMETOOLONG;
         return MC_ERR_FILE_OPEN_FAIL;
     }
-    int lock = directory_lock(directory);
+    int lock = directory_lock(directory, until_ns);
     if (lock < 0)
         return MC_ERR_FILE_OPEN_FAIL;
     rc = directory_use(file, directory, name, taken_up);

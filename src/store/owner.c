@@ -135,10 +135,11 @@ static int owner_make(const struct mc_owner_config *config, struct mc_owner **re
     return 0;
 }
 
-static int memory_open(struct mc_owner *owner, uint64_t capacity)
+static int memory_open(struct mc_owner *owner, uint64_t capacity, uint64_t data_dir_until_ns)
 {
     bool has_contents;
-    int rc = mc_segment_memory_open(owner->data_dir, owner->name, capacity, &owner->memory, &has_contents);
+    int rc = mc_segment_memory_open(owner->data_dir, owner->name, capacity, data_dir_until_ns, &owner->memory,
+                                    &has_contents);
     if (rc < 0)
         return rc;
     owner->capacity = mc_segment_memory_capacity(owner->memory);
@@ -162,7 +163,7 @@ int mc_owner_create(const struct mc_owner_config *config, struct mc_owner **resu
     rc = timers_make(owner);
     if (rc < 0)
         goto fail_timers;
-    rc = memory_open(owner, config->capacity);
+    rc = memory_open(owner, config->capacity, config->data_dir_until_ns);
     if (rc < 0)
         goto fail_timers;
     mc_engine_add_segment(owner->engine, owner->memory);

@@ -12,6 +12,7 @@
 #define LOST_MAX MC_BATCH_MAX          /* rotten slots that are kept to be told again; those before are forgotten */
 #define LIVE_MAX 65536u                /* commits that the master has not been told of yet */
 #define POPULATED_EAGER (256ull << 20) /* up to here every step is told at once */
+#define RENEW_WAIT_MS 100u             /* peers wait meanwhile for all that this thread does */
 #define POPULATED_EVERY_MS 100u        /* then so often */
 
 /* ---- news ---- */
@@ -255,7 +256,8 @@ static int memory_renew(struct mc_owner *owner)
     bool has_contents;
     mc_segment_memory_populate_stop(old);
     mc_segment_memory_discard(old);
-    int rc = mc_segment_memory_open(owner->data_dir, owner->name, owner->capacity, &fresh, &has_contents);
+    int rc = mc_segment_memory_open(owner->data_dir, owner->name, owner->capacity,
+                                    mc_clock_ns() + RENEW_WAIT_MS * 1000000ull, &fresh, &has_contents);
     if (rc < 0)
         return rc;
     if (has_contents)

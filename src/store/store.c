@@ -15,6 +15,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#define DATA_DIR_WAIT_NS 2000000000ull
 #define CLOSE_POLL_US 200 /* between looks at the calls in progress */
 
 /* ---- fork: the child's stores are dead and harmless ---- */
@@ -502,7 +503,10 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
     }
     mc_memory_limits_read(&limits);
     const char *data_dir = asked->data_dir != NULL ? asked->data_dir : getenv("MC_DATA_DIR");
-    uint64_t capacity = mc_memory_capacity_in(data_dir, store->segment_size, &limits, &reason);
+    /* Whoever works there may have been stopped. Half of the time is left for what follows. */
+    uint64_t now_ns = mc_clock_ns(), wait_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / 2 : 0;
+    uint64_t data_dir_until_ns = now_ns + (wait_ns < DATA_DIR_WAIT_NS ? wait_ns : DATA_DIR_WAIT_NS);
+    uint64_t capacity = mc_memory_capacity_in(data_dir, store->segment_size, &limits, data_dir_until_ns, &reason);
     if (reason != NULL)
         mc_log(WARNING, "global_segment_size %" PRIu64 " is limited to %" PRIu64 " bytes by %s", store->segment_size,
                capacity, reason);
@@ -519,6 +523,7 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
                                      .unix_allowed = (allowed & MC_PATH_SHM) != 0,
                                      .capacity = capacity,
                                      .data_dir = data_dir,
+                                     .data_dir_until_ns = data_dir_until_ns,
                                      .drop_on_close = asked->drop_on_close};
     int rc = mc_owner_create(&config, &owner);
     if (rc < 0)

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
@@ -45,7 +46,8 @@ static struct mc_segment_memory *open_named(const char *name, uint64_t capacity,
 {
     struct mc_segment_memory *memory;
     bool contents;
-    assert_int_equal(mc_segment_memory_open(directory, name, capacity, &memory, &contents), 0);
+    assert_int_equal(
+        mc_segment_memory_open(directory, name, capacity, mc_clock_ns() + 10000000000ull, &memory, &contents), 0);
     assert_int_equal(contents, expected);
     return memory;
 }
@@ -55,15 +57,15 @@ static void test_what_is_left_is_room(void **state)
     const char *reason;
     struct mc_segment_memory *memory = open_named("a", CAPACITY, false);
     (void)state;
-    assert_int_equal(mc_segment_left_behind(directory, UINT64_MAX - 1).capacity, 0); /* its process lives */
+    assert_int_equal(mc_segment_left_behind(directory, UINT64_MAX - 1, 0).capacity, 0); /* its process lives */
     mc_segment_memory_release(memory);
-    assert_int_equal(mc_segment_left_behind(directory, UINT64_MAX - 1).capacity, CAPACITY);
-    assert_int_equal(mc_segment_left_behind(directory, CAPACITY).capacity, CAPACITY);
-    assert_true(mc_segment_left_behind(directory, CAPACITY).bytes <= 2 * CAPACITY);
-    assert_int_equal(mc_segment_left_behind(directory, CAPACITY - 1).capacity, 0);
-    assert_int_equal(mc_segment_left_behind("/nowhere", CAPACITY).capacity, 0);
+    assert_int_equal(mc_segment_left_behind(directory, UINT64_MAX - 1, 0).capacity, CAPACITY);
+    assert_int_equal(mc_segment_left_behind(directory, CAPACITY, 0).capacity, CAPACITY);
+    assert_true(mc_segment_left_behind(directory, CAPACITY, 0).bytes <= 2 * CAPACITY);
+    assert_int_equal(mc_segment_left_behind(directory, CAPACITY - 1, 0).capacity, 0);
+    assert_int_equal(mc_segment_left_behind("/nowhere", CAPACITY, 0).capacity, 0);
     memory = open_named("b", CAPACITY, false);
-    assert_int_equal(mc_segment_left_behind(directory, CAPACITY).capacity, 0); /* the same one, taken up again */
+    assert_int_equal(mc_segment_left_behind(directory, CAPACITY, 0).capacity, 0); /* the same one, taken up again */
     mc_segment_memory_release(memory);
 
     /* A segment of 8 of 10 was populated: 2 are left. */
@@ -230,7 +232,7 @@ static void test_header_flipped(void **state)
         flip("a", ".index", offset);
         struct mc_segment_memory *memory;
         bool contents;
-        assert_int_equal(mc_segment_memory_open(directory, "a", CAPACITY, &memory, &contents), 0);
+        assert_int_equal(mc_segment_memory_open(directory, "a", CAPACITY, 0, &memory, &contents), 0);
         bool same = mc_id_equal(mc_segment_memory_id(memory), id);
         if (offset < offsetof(struct mc_index_header, populated))
             assert_false(same);
@@ -487,7 +489,8 @@ static void test_two_processes(void **state)
     if (child == 0) {
         struct mc_segment_memory *memory;
         bool contents;
-        if (mc_segment_memory_open(directory, "a", CAPACITY, &memory, &contents) != 0 || !contents)
+        if (mc_segment_memory_open(directory, "a", CAPACITY, mc_clock_ns() + 10000000000ull, &memory, &contents) != 0 ||
+            !contents)
             _exit(1);
         (void)!write(ready[1], "x", 1);
         close(go[1]);
@@ -512,6 +515,34 @@ static void test_two_processes(void **state)
     close(go[0]);
 }
 
+/* A process that was stopped while it is at work there: nobody waits for it beyond his time, nor loses what lies there.
+ */
+static void test_directory_at_work(void **state)
+{
+    (void)state;
+    struct mc_segment_memory *memory;
+    bool contents;
+    char path[80];
+    struct mc_id left = make_and_leave("a", CAPACITY);
+    snprintf(path, sizeof(path), "%s/.lock", directory);
+    int lock = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(flock(lock, LOCK_EX), 0);
+    for (uint64_t wait_ns = 0; wait_ns <= 20000000; wait_ns += 10000000) {
+        uint64_t until_ns = mc_clock_ns() + wait_ns;
+        assert_int_equal(mc_segment_left_behind(directory, CAPACITY, until_ns).capacity, 0);
+        assert_true(mc_clock_ns() >= until_ns);
+        assert_int_equal(mc_segment_memory_open(directory, "a", CAPACITY, until_ns, &memory, &contents), 0);
+        assert_false(contents);
+        assert_false(mc_segment_memory_is_named(memory));
+        put(memory, 1, 5, 0, 100);
+        mc_segment_memory_release(memory);
+    }
+    close(lock);
+    memory = open_named("a", CAPACITY, true);
+    assert_true(mc_id_equal(mc_segment_memory_id(memory), left));
+    mc_segment_memory_release(memory);
+}
+
 static void test_fallback(void **state)
 {
     (void)state;
@@ -523,18 +554,18 @@ static void test_fallback(void **state)
     long_path[0] = '/';
     long_path[sizeof(long_path) - 1] = 0;
     for (size_t i = 0; i < 5; i++) {
-        assert_int_equal(mc_segment_memory_open(i < 4 ? bad[i] : long_path, "a", CAPACITY, &memory, &contents), 0);
+        assert_int_equal(mc_segment_memory_open(i < 4 ? bad[i] : long_path, "a", CAPACITY, 0, &memory, &contents), 0);
         assert_false(contents);
         assert_false(mc_segment_memory_is_named(memory));
         put(memory, 1, 5, 0, 100);
         mc_segment_memory_discard(memory); /* nothing to do */
         mc_segment_memory_release(memory);
     }
-    assert_int_equal(mc_segment_memory_open(NULL, "a", CAPACITY, &memory, &contents), 0);
+    assert_int_equal(mc_segment_memory_open(NULL, "a", CAPACITY, 0, &memory, &contents), 0);
     assert_false(mc_segment_memory_is_named(memory));
     mc_segment_memory_release(memory);
-    assert_int_equal(mc_segment_memory_open(directory, "a", 0, &memory, &contents), MC_ERR_INVALID_PARAMS);
-    assert_int_equal(mc_segment_memory_open(directory, "a", UINT64_MAX, &memory, &contents), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_segment_memory_open(directory, "a", 0, 0, &memory, &contents), MC_ERR_INVALID_PARAMS);
+    assert_int_equal(mc_segment_memory_open(directory, "a", UINT64_MAX, 0, &memory, &contents), MC_ERR_INVALID_PARAMS);
     /* More than the file system has: populating says so, and what is not there is not touched. */
     memory = open_named("../../etc/passwd", 1ull << 30, false);
     assert_true(exists("_._.._etc_passwd", ".index") || mc_segment_memory_is_named(memory));
@@ -558,7 +589,7 @@ static void test_no_room(void **state)
     if (mkdtemp(path) == NULL)
         skip();
     bool is_small = statvfs(path, &room) == 0 && (uint64_t)room.f_blocks * room.f_frsize < capacity / 64;
-    int rc = is_small ? mc_segment_memory_open(path, "a", capacity, &memory, &contents) : 0;
+    int rc = is_small ? mc_segment_memory_open(path, "a", capacity, 0, &memory, &contents) : 0;
     snprintf(lock, sizeof(lock), "%s/.lock", path);
     (void)unlink(lock);
     assert_int_equal(rmdir(path), 0); /* nothing was left behind */
@@ -609,6 +640,7 @@ int main(void)
         TEST(test_epoch),
         TEST(test_verify),
         TEST(test_two_processes),
+        TEST(test_directory_at_work),
         TEST(test_fallback),
         TEST(test_links),
         TEST(test_no_room),
