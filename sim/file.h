@@ -1,11 +1,13 @@
-/* Simulated descriptors: what net.c, files.c and events.c share. Files live until the run's end; closing only takes
- * what they hold. */
+/* Simulated descriptors: what stream.c, net.c, files.c and events.c share. Files live until the run's end; closing only
+ * takes what they hold. */
 #ifndef SIM_FILE_H
 #define SIM_FILE_H
 
 #include "sim.h"
 
 #define SIM_MESSAGE_FDS_MAX 4u
+#define SIM_FLOW_BYTES_MAX (96u << 10)
+#define SIM_RETRY_NS (50 * SIM_MS) /* of what meets a partition */
 
 enum sim_file_kind { SIM_SOCKET, SIM_LISTENER, SIM_STREAM, SIM_EVENT, SIM_NOTHING, SIM_MEMORY, SIM_DIRECTORY };
 
@@ -72,5 +74,15 @@ void sim_watch_remove(struct sim_file *file, struct sim_watch *watch);
 void sim_memory_released(struct sim_file *file);
 int64_t sim_memory_read(struct sim_file *file, void *data, size_t size);
 int64_t sim_memory_write(struct sim_file *file, const void *data, size_t size);
+
+/* stream.c, for net.c */
+extern struct sim_file *sim_listeners, *sim_streams; /* all of the run, by `next` */
+struct sim_segment *sim_segment_make(size_t length);
+void sim_segment_free(struct sim_segment *segment);
+/* Sends a segment to the peer, or the end. */
+void sim_flow_send(struct sim_file *from, struct sim_segment *segment);
+void sim_send_end(struct sim_file *file);
+/* A draw of how long something takes from there. */
+uint64_t sim_delay_ns(const struct sim_file *from);
 
 #endif

@@ -1,366 +1,14 @@
-/* Simulated sockets and eventfds: streams of segments that arrive after a drawn delay, in order within a connection. */
+/* The calls on sockets and eventfds. */
 #include "file.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
-
-#define FLOW_BYTES_MAX (96u << 10)
-#define SEGMENT_SMALL 1008u
-#define RETRY_NS (50 * SIM_MS) /* of what meets a partition */
-
-static struct sim_file *listeners, *streams;
-static struct sim_segment *spare;
-static uint32_t stream_count;
-static uint32_t partitions[SIM_PROCESSES_MAX];
-static struct slow_way { /* one at a time */
-    uint32_t from, to;
-    uint64_t until_ns;
-} slow_way;
-
-void sim_net_reset(void)
-{
-    /* The files lie in the run's memory; the segments of streams are taken back. */
-    for (struct sim_file *file = streams; file != NULL; file = file->next) {
-        while (file->in.first != NULL) {
-            struct sim_segment *segment = file->in.first;
-            file->in.first = segment->next;
-            free(segment);
-        }
-    }
-    listeners = streams = NULL;
-    stream_count = 0;
-    memset(partitions, 0, sizeof(partitions));
-    slow_way = (struct slow_way){0};
-}
-
-void sim_partition(uint32_t a, uint32_t b, bool is_cut)
-{
-    if (is_cut) {
-        partitions[a] |= 1u << b;
-        partitions[b] |= 1u << a;
-    } else {
-        partitions[a] &= ~(1u << b);
-        partitions[b] &= ~(1u << a);
-    }
-}
-
-void sim_slow_way(uint32_t from, uint32_t to, uint64_t until_ns)
-{
-    slow_way = (struct slow_way){from, to, until_ns};
-}
-
-bool sim_is_partitioned(uint32_t a, uint32_t b)
-{
-    return (partitions[a] >> b & 1u) != 0;
-}
-
-/* ---- files ---- */
-
-struct sim_file *sim_file_make(enum sim_file_kind kind)
-{
-    struct sim_file *file = sim_allocate(sizeof(*file));
-    file->kind = kind;
-    file->references = 1;
-    file->process = sim_process();
-    file->process_life = file->process == NULL ? 0 : file->process->life;
-    return file;
-}
-
-int sim_fd_give(struct sim_file *file)
-{
-    struct sim_process *process = sim_process();
-    for (int fd = 3; fd < (int)SIM_FDS_MAX; fd++) {
-        if (process->fds[fd] == NULL) {
-            process->fds[fd] = file;
-            if (fd >= process->fd_top)
-                process->fd_top = fd + 1;
-            return fd;
-        }
-    }
-    sim_file_release(file);
-    errno = EMFILE;
-    return -1;
-}
-
-struct sim_file *sim_fd_file(int fd)
-{
-    struct sim_file *file = fd < 0 || fd >= (int)SIM_FDS_MAX ? NULL : sim_process()->fds[fd];
-    if (file == NULL)
-        errno = EBADF;
-    return file;
-}
-
-void sim_watch_add(struct sim_file *file, struct sim_watch *watch)
-{
-    watch->next = file->watches;
-    file->watches = watch;
-}
-
-void sim_watch_remove(struct sim_file *file, struct sim_watch *watch)
-{
-    struct sim_watch **at = &file->watches;
-    while (*at != NULL && *at != watch)
-        at = &(*at)->next;
-    if (*at != NULL)
-        *at = watch->next;
-}
-
-void sim_file_changed(struct sim_file *file)
-{
-    for (struct sim_watch *watch = file->watches; watch != NULL; watch = watch->next)
-        if (watch->fiber != NULL)
-            sim_wake(watch->fiber);
-}
-
-bool sim_file_readable(const struct sim_file *file)
-{
-    switch (file->kind) {
-    case SIM_LISTENER:
-        return file->backlog_count > 0;
-    case SIM_STREAM:
-        return file->in.first != file->in.coming || file->is_reset || file->read_shut;
-    case SIM_EVENT:
-        return file->count > 0;
-    default:
-        return false;
-    }
-}
-
-bool sim_file_writable(const struct sim_file *file)
-{
-    if (file->kind == SIM_EVENT)
-        return true;
-    if (file->kind == SIM_SOCKET)
-        return !file->is_connecting && file->connect_error != 0;
-    return file->kind == SIM_STREAM &&
-           (file->is_reset || file->peer_gone || file->peer == NULL || file->peer->in.held < FLOW_BYTES_MAX);
-}
-
-/* ---- bytes on their way ---- */
-
-static struct sim_segment *segment_make(size_t length)
-{
-    struct sim_segment *segment;
-    if (length <= SEGMENT_SMALL && spare != NULL) {
-        segment = spare;
-        spare = segment->next;
-    } else {
-        size_t capacity = length <= SEGMENT_SMALL ? SEGMENT_SMALL : length;
-        segment = malloc(sizeof(*segment) + capacity);
-        if (segment == NULL)
-            abort();
-        segment->capacity = (uint32_t)capacity;
-    }
-    segment->next = NULL;
-    segment->length = length;
-    segment->read = 0;
-    segment->fd_count = 0;
-    segment->is_end = false;
-    return segment;
-}
-
-static void segment_free(struct sim_segment *segment)
-{
-    for (uint32_t i = 0; i < segment->fd_count; i++)
-        sim_file_release(segment->fds[i]);
-    if (segment->capacity != SEGMENT_SMALL) {
-        free(segment);
-        return;
-    }
-    segment->next = spare;
-    spare = segment;
-}
-
-static uint64_t delay_ns(const struct sim_file *from)
-{
-    if (from->is_unix)
-        return 500 + sim_below(SIM_NET, 5000);
-    uint64_t most_us = sim_once_in(SIM_NET, 32) ? sim_delay_us_max * 16ull : sim_delay_us_max;
-    return 5000 + sim_below(SIM_NET, (uint32_t)most_us * 1000u + 1);
-}
-
-static void flow_drop(struct sim_flow *flow)
-{
-    while (flow->first != NULL) {
-        struct sim_segment *segment = flow->first;
-        flow->first = segment->next;
-        segment_free(segment);
-    }
-    *flow = (struct sim_flow){0};
-}
-
-static void stream_reset(void *argument)
-{
-    struct sim_file *file = argument;
-    if (file->is_closed || file->is_reset)
-        return;
-    file->is_reset = true;
-    flow_drop(&file->in);
-    sim_file_changed(file);
-}
-
-/* The next segment of the flow towards `file` is there. */
-static void on_arrival(void *argument)
-{
-    struct sim_file *file = argument;
-    struct sim_segment *segment = file->in.coming;
-    if (segment == NULL)
-        return; /* the connection was reset meanwhile */
-    if (!file->is_unix && sim_is_partitioned(file->process->place, file->peer->process->place)) {
-        sim_at(sim_now_ns + RETRY_NS + sim_below(SIM_NET, 1000000), on_arrival, file);
-        return;
-    }
-    if (sim_now_ns < file->stalled_until_ns) {
-        sim_at(file->stalled_until_ns, on_arrival, file);
-        return;
-    }
-    sim_messages++;
-    sim_note(segment->length << 8 | 3);
-    file->in.coming = segment->next;
-    if (file->is_closed) {
-        bool is_end = segment->is_end;
-        flow_drop(&file->in);
-        if (!is_end && file->peer != NULL)
-            sim_at(sim_now_ns + delay_ns(file), stream_reset, file->peer);
-        return;
-    }
-    sim_file_changed(file);
-}
-
-static void flow_send(struct sim_file *from, struct sim_segment *segment)
-{
-    struct sim_file *to = from->peer;
-    struct sim_flow *flow = &to->in;
-    if (flow->last != NULL && flow->first != NULL)
-        flow->last->next = segment;
-    else
-        flow->first = segment;
-    flow->last = segment;
-    if (flow->coming == NULL)
-        flow->coming = segment;
-    flow->held += segment->length;
-    uint64_t due_ns = sim_now_ns + delay_ns(from);
-    if (sim_now_ns < slow_way.until_ns && !from->is_unix && from->process->place == slow_way.from &&
-        to->process->place == slow_way.to)
-        due_ns += (5000 + sim_below(SIM_EXTRA, 40000)) * 1000ull;
-    flow->due_ns = due_ns > flow->due_ns ? due_ns : flow->due_ns;
-    sim_at(flow->due_ns, on_arrival, to);
-}
-
-static void send_end(struct sim_file *file)
-{
-    if (file->peer == NULL || file->is_reset || file->write_shut)
-        return;
-    struct sim_segment *segment = segment_make(0);
-    segment->is_end = true;
-    flow_send(file, segment);
-}
-
-static void stream_close(struct sim_file *file)
-{
-    bool has_unread = file->in.first != file->in.coming && !(file->in.first->is_end);
-    if (file->peer != NULL && has_unread && !file->is_reset)
-        sim_at(sim_now_ns + delay_ns(file), stream_reset, file->peer);
-    else
-        send_end(file);
-    file->is_closed = true;
-    if (file->peer != NULL)
-        file->peer->peer_gone = file->is_unix;
-    /* What is still coming is answered by a reset when it arrives. */
-    while (file->in.first != file->in.coming) {
-        struct sim_segment *segment = file->in.first;
-        file->in.first = segment->next;
-        segment_free(segment);
-    }
-    if (file->in.first == NULL)
-        file->in.last = NULL;
-}
-
-void sim_file_release(struct sim_file *file)
-{
-    if (--file->references > 0)
-        return;
-    if (file->kind == SIM_STREAM) {
-        stream_close(file);
-    } else if (file->kind == SIM_LISTENER) {
-        for (struct sim_file **at = &listeners; *at != NULL; at = &(*at)->next) {
-            if (*at == file) {
-                *at = file->next;
-                break;
-            }
-        }
-        for (uint32_t i = 0; i < file->backlog_count; i++)
-            sim_file_release(file->backlog[i]);
-        file->backlog_count = 0;
-    } else if (file->kind == SIM_MEMORY) {
-        sim_memory_released(file);
-    }
-    file->is_closed = true;
-}
-
-void sim_process_close_files(struct sim_process *process)
-{
-    for (int fd = 3; fd < process->fd_top; fd++) {
-        struct sim_file *file = process->fds[fd];
-        process->fds[fd] = NULL;
-        if (file == NULL)
-            continue;
-        file->watches = NULL; /* they were on stacks and in memory that is gone */
-        sim_file_release(file);
-    }
-    process->fd_top = 3;
-}
-
-bool sim_break_connection(void)
-{
-    uint32_t count = 0;
-    struct sim_file *chosen = NULL;
-    for (struct sim_file *file = streams; file != NULL; file = file->next) {
-        if (!file->is_unix && !file->is_closed && !file->is_reset && sim_below(SIM_FAULTS, ++count) == 0)
-            chosen = file;
-    }
-    if (chosen == NULL)
-        return false;
-    sim_say("the connection between %s and %s breaks", chosen->process->name, chosen->peer->process->name);
-    stream_reset(chosen);
-    stream_reset(chosen->peer);
-    return true;
-}
-
-static bool is_between(const struct sim_file *file, uint32_t a, uint32_t b)
-{
-    if (file->is_unix || file->is_closed || file->is_reset || file->peer == NULL)
-        return false;
-    uint32_t one = file->process->place, other = file->peer->process->place;
-    return (one == a && other == b) || (one == b && other == a);
-}
-
-void sim_cut_connections(uint32_t a, uint32_t b)
-{
-    for (struct sim_file *file = streams; file != NULL; file = file->next) {
-        if (is_between(file, a, b))
-            stream_reset(file);
-    }
-}
-
-void sim_stall_connections(uint32_t a, uint32_t b, uint64_t until_ns)
-{
-    for (struct sim_file *file = streams; file != NULL; file = file->next) {
-        if (is_between(file, a, b))
-            file->stalled_until_ns = until_ns;
-    }
-}
-
-/* ---- calls ---- */
 
 int sim_close(int fd);
 int sim_close(int fd)
@@ -456,7 +104,7 @@ static bool listener_matches(const struct sim_file *listener, const struct socka
 
 static struct sim_file *listener_find(const struct sockaddr *address, socklen_t length, const struct sim_process *from)
 {
-    struct sim_file *listener = listeners;
+    struct sim_file *listener = sim_listeners;
     while (listener != NULL && !listener_matches(listener, address, length, from))
         listener = listener->next;
     return listener;
@@ -486,7 +134,7 @@ int sim_bind(int fd, const struct sockaddr *address, socklen_t length)
         return -1;
     }
     file->port = ntohs(v4->sin_port) != 0 ? ntohs(v4->sin_port) : ++process->port_next;
-    for (const struct sim_file *one = listeners; one != NULL; one = one->next) {
+    for (const struct sim_file *one = sim_listeners; one != NULL; one = one->next) {
         if (!one->is_unix && one->process == process && one->port == file->port) {
             errno = EADDRINUSE;
             return -1;
@@ -503,17 +151,16 @@ int sim_listen(int fd, int backlog)
     if (file == NULL)
         return -1;
     file->kind = SIM_LISTENER;
-    file->next = listeners;
-    listeners = file;
+    file->next = sim_listeners;
+    sim_listeners = file;
     return 0;
 }
 
 static void stream_make(struct sim_file *file)
 {
     file->kind = SIM_STREAM;
-    file->next = streams;
-    streams = file;
-    stream_count++;
+    file->next = sim_streams;
+    sim_streams = file;
 }
 
 /* Joins the two; the listener's side waits in the backlog. False when that is full. */
@@ -562,7 +209,7 @@ static void on_attempt(void *argument)
     if (file->is_closed || file->process->life != file->process_life || !file->process->alive)
         return;
     if (place < SIM_PROCESSES_MAX && sim_is_partitioned(file->process->place, place)) {
-        sim_at(sim_now_ns + 4 * RETRY_NS, on_attempt, attempt);
+        sim_at(sim_now_ns + 4 * SIM_RETRY_NS, on_attempt, attempt);
         return;
     }
     struct sim_file *listener =
@@ -570,7 +217,7 @@ static void on_attempt(void *argument)
     if (listener == NULL || !connection_make(file, listener))
         file->connect_error = ECONNREFUSED;
     sim_messages++;
-    uint64_t back_ns = delay_ns(file);
+    uint64_t back_ns = sim_delay_ns(file);
     if (file->peer != NULL) /* nothing arrives before the connection is known to be one */
         file->in.due_ns = sim_now_ns + back_ns;
     sim_at(sim_now_ns + back_ns, on_connected, file);
@@ -597,7 +244,7 @@ int sim_connect(int fd, const struct sockaddr *address, socklen_t length)
     memcpy(&attempt->address, address, sizeof(attempt->address));
     file->is_connecting = true;
     file->port = ++sim_process()->port_next;
-    sim_at(sim_now_ns + delay_ns(file), on_attempt, attempt);
+    sim_at(sim_now_ns + sim_delay_ns(file), on_attempt, attempt);
     errno = EINPROGRESS;
     return -1;
 }
@@ -715,7 +362,7 @@ int sim_shutdown(int fd, int how)
         return -1;
     }
     if (how != SHUT_RD) {
-        send_end(file);
+        sim_send_end(file);
         file->write_shut = true;
     }
     if (how != SHUT_WR) {
@@ -737,7 +384,7 @@ static ssize_t send_message(int fd, const struct msghdr *message)
         errno = file->kind != SIM_STREAM ? ENOTCONN : file->is_reset ? ECONNRESET : EPIPE;
         return -1;
     }
-    size_t room = file->peer->in.held >= FLOW_BYTES_MAX ? 0 : FLOW_BYTES_MAX - file->peer->in.held;
+    size_t room = file->peer->in.held >= SIM_FLOW_BYTES_MAX ? 0 : SIM_FLOW_BYTES_MAX - file->peer->in.held;
     size_t length = wanted < room ? wanted : room;
     if (length > 1 && sim_once_in(SIM_NET, 64))
         length = 1 + sim_below(SIM_NET, (uint32_t)length);
@@ -745,7 +392,7 @@ static ssize_t send_message(int fd, const struct msghdr *message)
         errno = EAGAIN;
         return -1;
     }
-    struct sim_segment *segment = segment_make(length);
+    struct sim_segment *segment = sim_segment_make(length);
     size_t at = 0;
     for (size_t i = 0; at < length; i++) {
         size_t part = message->msg_iov[i].iov_len < length - at ? message->msg_iov[i].iov_len : length - at;
@@ -765,7 +412,7 @@ static ssize_t send_message(int fd, const struct msghdr *message)
             }
         }
     }
-    flow_send(file, segment);
+    sim_flow_send(file, segment);
     return (ssize_t)length;
 }
 
@@ -841,7 +488,7 @@ ssize_t sim_recvmsg(int fd, struct msghdr *message, int flags)
         room = 1 + sim_below(SIM_NET, (uint32_t)room);
     if ((flags & MSG_PEEK) == 0)
         give_fds(file->in.first, message);
-    bool was_full = file->in.held >= FLOW_BYTES_MAX;
+    bool was_full = file->in.held >= SIM_FLOW_BYTES_MAX;
     for (struct sim_segment *segment = file->in.first; segment != file->in.coming && moved < room;) {
         if (segment->is_end || segment->fd_count > 0)
             break;
@@ -867,12 +514,12 @@ ssize_t sim_recvmsg(int fd, struct msghdr *message, int flags)
                 file->in.first = next;
                 if (next == NULL)
                     file->in.last = NULL;
-                segment_free(segment);
+                sim_segment_free(segment);
             }
         }
         segment = next;
     }
-    if (was_full && file->in.held < FLOW_BYTES_MAX && file->peer != NULL)
+    if (was_full && file->in.held < SIM_FLOW_BYTES_MAX && file->peer != NULL)
         sim_file_changed(file->peer);
     return (ssize_t)moved;
 }

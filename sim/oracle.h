@@ -9,6 +9,7 @@
 
 struct oracle_call { /* one call in progress */
     uint64_t start_ns, stopped_ns, epoch;
+    bool without_master; /* it could not be reached when the call began */
     struct sim_process *process;
 };
 

@@ -142,7 +142,7 @@ static inline void sim_note(uint64_t value)
 
 void *sim_allocate(size_t size); /* zeroed */
 
-/* ---- descriptors (net.c, files.c) ---- */
+/* ---- descriptors (stream.c, files.c) ---- */
 
 void sim_net_reset(void);
 void sim_files_reset(void);
