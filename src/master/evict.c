@@ -25,7 +25,7 @@ static bool is_kept(const struct mc_core *core, const struct mc_node *node)
 {
     const struct mc_object *object = mc_node_object(node);
     bool in_use = object->readers > 0 && core->now_ms < object->lease_until_ms;
-    return in_use || (node->base == 0 && mc_recover_hides(core));
+    return in_use || (node->base == 0 && mc_recover_hides(core)) || mc_key_hides(core, object);
 }
 
 static void rotate(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot)

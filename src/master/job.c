@@ -170,6 +170,10 @@ static uint64_t remove_visit(struct mc_core *core, struct mc_job *job, struct mc
         return steps;
     if (!matches(core, job, object, &steps))
         return steps;
+    if (mc_key_hides(core, object)) {
+        job->again = true;
+        return steps + core->segment_top;
+    }
     job->wait->removed++;
     mc_object_drop(core, object, job->wait);
     return steps;
@@ -195,6 +199,11 @@ static bool remove_slice(struct mc_core *core, struct mc_job *job)
                 job->slot >= core->segments[job->index]->space.node_fresh)) {
             job->index++;
             job->slot = 0;
+        }
+        if (job->index >= core->segment_top && job->again) {
+            job->index = job->slot = 0;
+            job->again = false;
+            return false;
         }
         if (job->index >= core->segment_top) {
             mc_wait_done(core, job->wait);

@@ -238,6 +238,17 @@ static int32_t remove_one(struct mc_core *core, struct mc_span key, bool force, 
     return 0;
 }
 
+/* Something that would be removed lies over what cannot be cleared. */
+static bool any_hides(const struct mc_core *core, const struct mc_span *keys, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const struct mc_object *object = mc_object_find(core, keys[i]);
+        if (object != NULL && mc_key_hides(core, object))
+            return true;
+    }
+    return false;
+}
+
 /* Nothing would be removed, and nothing is said to be absent. */
 static bool all_stay(const struct mc_core *core, const struct mc_span *keys, uint32_t count, bool force)
 {
@@ -256,8 +267,8 @@ void mc_request_remove(struct mc_core *core, struct mc_connection *connection, c
     struct mc_wire_remove head;
     mc_wire_remove_read(&reader, &head);
     uint32_t count = read_keys(&reader, keys);
-    if (mc_recover_unsettled(core) && !all_stay(core, keys, count, head.force != 0)) {
-        /* The key, or a second replica of it, may lie in a segment that we have not met. */
+    if ((mc_recover_unsettled(core) || any_hides(core, keys, count)) && !all_stay(core, keys, count, head.force != 0)) {
+        /* The key, a second replica or a value before it, may lie where we have not met it or do not reach it. */
         mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
         return;
     }

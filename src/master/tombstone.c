@@ -182,6 +182,19 @@ bool mc_key_takes_no_value(const struct mc_object *object)
     return object->tombstone != 0 && object->clearing > 0 && object->hard;
 }
 
+bool mc_key_hides(const struct mc_core *core, const struct mc_object *object)
+{
+    if (!object->visible || object->clearing == 0)
+        return false;
+    for (uint32_t i = 0; i < core->segment_top; i++) {
+        const struct mc_segment *segment = core->segments[i];
+        if (segment != NULL && segment->state == MC_SEGMENT_SUSPECT && segment->clears.count > 0 &&
+            !mc_segment_departed(segment))
+            return true;
+    }
+    return false; /* their CLEARs went out before any of this value's can */
+}
+
 void mc_key_hold(struct mc_core *core, struct mc_node *node, struct mc_object *object)
 {
     mc_assert(node->state == MC_NODE_CLEARING && node->pointer == 0);

@@ -86,6 +86,61 @@ static void test_released_by_departure(void **state)
     }
 }
 
+static void k_at(struct world *world, const struct world_store *store, const char *segment, uint32_t flags)
+{
+    struct mc_wire_place place;
+    struct world_wish wish = {.preferred = {segment}, .flags = flags};
+    assert_int_equal(world_grant(world, store->call, 30 + flags, "k", SMALL, &wish, &place), 0);
+    assert_int_equal(place.segment, store->segment);
+    world_live(world, store->owner, &place);
+    assert_int_equal(world_put_done(world, store->call, 30 + flags), 0);
+}
+
+/* An upsert lies over a value whose owner has gone silent: it stays as long as that one could come back. */
+static void test_what_hides_another_stays(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned how = 0; how < 3; how++) { /* it departs, comes back; nothing is wrong with it */
+        world_open(&world);
+        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+        pass(&world, 3000, b.keeper);
+        (void)world_heartbeat(&world, a.keeper, 0, 0);
+        k_at(&world, &a, "a", 0);
+        k_at(&world, &b, "b", MC_PUT_REPLACE);
+        if (how < 2) {
+            world_disconnect(&world, a.owner);
+            remove_send(&world, b.call, "k");
+            assert_int_equal(remove_answer(&world, b.call), MC_ERR_BUSY);
+            world_remove_all_send(&world, b.call, how == 0 ? NULL : "k", true);
+            pass(&world, 1000, b.keeper);
+            assert_int_equal(world_count_answer(&world, b.call), INT64_MIN);
+            assert_int_equal(world_exist(&world, b.call, "k"), 1);
+        } else {
+            remove_send(&world, b.call, "k");
+            assert_int_equal(world_exist(&world, a.call, "k"), 0);
+            assert_int_equal(remove_answer(&world, b.call), 1); /* until both are cleared */
+            assert_int_equal(world_owner_obeys(&world, b.owner), 1);
+            assert_int_equal(remove_answer(&world, b.call), 1);
+            assert_int_equal(world_owner_obeys(&world, a.owner), 1);
+            assert_int_equal(remove_answer(&world, b.call), 0);
+        }
+        if (how == 1) {
+            a.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
+            struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
+            mount.epoch = 3;
+            assert_int_equal(world_mount(&world, a.owner, &mount).code, 0);
+            assert_int_equal(world_owner_obeys(&world, a.owner), 1);
+        }
+        pass(&world, how == 0 ? 3000 : 100, b.keeper);
+        if (how < 2) {
+            assert_int_equal(world_owner_obeys(&world, b.owner), 1);
+            assert_int_equal(world_count_answer(&world, b.call), 1);
+        }
+        world_close_all(&world);
+    }
+}
+
 /* What was acknowledged over an owner's absence is undone if the next master takes its contents. So its sign of life is
  * no contact before it has done what it was told meanwhile; nor is one to a master that has given the segment up. */
 static void test_behind_is_no_contact(void **state)
@@ -277,6 +332,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_wait),
         cmocka_unit_test(test_released_by_departure),
+        cmocka_unit_test(test_what_hides_another_stays),
         cmocka_unit_test(test_behind_is_no_contact),
         cmocka_unit_test(test_failed_put_is_no_hindrance),
         cmocka_unit_test(test_removed_after_a_failed_put),
