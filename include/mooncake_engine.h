@@ -63,9 +63,9 @@ struct mc_transfer_engine;
 /* Strings are copied by mc_transfer_open; NULL is "". */
 struct mc_transfer_config {
     const char *local_name; /* P2PHANDSHAKE: the host by which peers reach this machine. Else the engine's name */
-    const char
-        *metadata_server;    /* "P2PHANDSHAKE" or "http://host:port/metadata". etcd:// and redis:// are not built yet
-                              */
+    /* "P2PHANDSHAKE", "http://host:port/metadata", "etcd://host:port;host:port" (also without its scheme),
+     * "redis://host:port" (MC_REDIS_USERNAME, MC_REDIS_PASSWORD, MC_REDIS_DB_INDEX) */
+    const char *metadata_server;
     const char *protocol;    /* "tcp"; "rdma" falls to tcp with one warning, as there is no RDMA here yet */
     const char *device_name; /* accepted; names RDMA devices */
 };

@@ -79,6 +79,16 @@ void mc_etcd_destroy(struct mc_etcd *etcd)
     free(etcd);
 }
 
+size_t mc_etcd_current(const struct mc_etcd *etcd)
+{
+    return etcd->current;
+}
+
+void mc_etcd_prefer(struct mc_etcd *etcd, size_t current)
+{
+    etcd->current = current % etcd->count;
+}
+
 int mc_etcd_call(struct mc_etcd *etcd, const char *path, struct mc_span body, uint64_t deadline_ns,
                  struct mc_buffer *reply)
 {
@@ -118,14 +128,18 @@ void mc_etcd_field(struct mc_buffer *body, const char *name, struct mc_span valu
     mc_buffer_printf(body, "\"");
 }
 
-int mc_etcd_text(struct mc_span reply, const char *path, char *text, size_t size)
+int mc_etcd_bytes(struct mc_span reply, const char *path, struct mc_buffer *bytes)
 {
     struct mc_span encoded;
+    int rc = mc_json_find(reply, path, &encoded);
+    return rc == 1 && mc_base64_decode(bytes, encoded) < 0 ? MC_ERR_PROTOCOL : rc;
+}
+
+int mc_etcd_text(struct mc_span reply, const char *path, char *text, size_t size)
+{
     struct mc_buffer value = {0};
     text[0] = 0;
-    int rc = mc_json_find(reply, path, &encoded);
-    if (rc == 1 && mc_base64_decode(&value, encoded) < 0)
-        rc = MC_ERR_PROTOCOL;
+    int rc = mc_etcd_bytes(reply, path, &value);
     if (rc == 1 && (value.length >= size || (value.length > 0 && memchr(value.data, 0, value.length) != NULL)))
         rc = MC_ERR_PROTOCOL;
     if (rc == 1) {

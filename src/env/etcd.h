@@ -30,6 +30,12 @@ void mc_etcd_field(struct mc_buffer *body, const char *name, struct mc_span valu
 /* Decodes the base64 value at path into text, which always ends with a zero. 1; 0 not there; MC_ERR_PROTOCOL, also when
  * it is too long or holds a zero. */
 int mc_etcd_text(struct mc_span reply, const char *path, char *text, size_t size);
+/* The same for bytes of any length, appended. */
+int mc_etcd_bytes(struct mc_span reply, const char *path, struct mc_buffer *bytes);
+
+/* Which endpoint is asked first: that of another client's last answer. */
+size_t mc_etcd_current(const struct mc_etcd *etcd);
+void mc_etcd_prefer(struct mc_etcd *etcd, size_t current);
 
 /* The key under which the leader of a cluster stands. */
 void mc_etcd_view_key(char *key, size_t size, const char *cluster_id, const char *name);

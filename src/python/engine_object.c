@@ -352,8 +352,7 @@ LATER(batch_transfer_read_on_cuda, NO_CUDA)
 static PyMethodDef engine_methods[] = {
     {"initialize", FAST(initialize),
      "initialize(local_hostname, metadata_server, protocol, device_name)\n--\n\n0 or -1. metadata_server: "
-     "'P2PHANDSHAKE' "
-     "or 'http://host:port/metadata'."},
+     "'P2PHANDSHAKE', 'http://host:port/metadata', 'etcd://host:port;host:port' or 'redis://host:port'."},
     {"initialize_ext", FAST(initialize_ext),
      "As initialize; metadata_type is put before a metadata_server without one."},
     {"get_rpc_port", engine_get_rpc_port, METH_NOARGS, "The port of handshakes: peers call this engine host:port."},

@@ -28,6 +28,14 @@ static const char *plain(const char *target)
     return target[0] == '/' ? target + 1 : target;
 }
 
+int mc_ask_failed(const char *target, int rc)
+{
+    if (rc < 0 && rc != MC_TRANSFER_ERR_METADATA && rc != MC_TRANSFER_ERR_MALFORMED_JSON &&
+        rc != MC_TRANSFER_ERR_NOT_IMPLEMENTED)
+        mc_log_limited(ERROR, "%s cannot be reached: %s", target, mc_transfer_error_text(rc));
+    return rc;
+}
+
 int mc_ask_address(struct mc_transfer_engine *engine, const char *target, char *address, size_t size)
 {
     char key[MC_TRANSFER_KEY_MAX], host[MC_ADDRESS_MAX - 8];
@@ -41,6 +49,8 @@ int mc_ask_address(struct mc_transfer_engine *engine, const char *target, char *
         rc = mc_rpc_meta_read(mc_span(value.data, value.length), host, sizeof(host), &port);
     if (rc == 0)
         mc_address_join(address, size, host, port);
+    else if (rc == MC_TRANSFER_ERR_MALFORMED_JSON)
+        mc_log_limited(ERROR, "what the metadata server says of %s makes no sense", target);
     mc_buffer_free(&value);
     return rc;
 }
@@ -122,7 +132,7 @@ int mc_transfer_probe(struct mc_transfer_engine *engine, const char *target)
         rc = mc_ask(engine, address, MC_HANDSHAKE_PROBE, mc_span("{}", 2),
                     mc_clock_ns() + engine->settings.handshake_connect_ms * 1000000ull, &reply);
     mc_buffer_free(&reply);
-    return rc;
+    return mc_ask_failed(target, rc);
 }
 
 int mc_transfer_notify(struct mc_transfer_engine *engine, const char *target, const struct mc_transfer_note *note)
@@ -138,7 +148,7 @@ int mc_transfer_notify(struct mc_transfer_engine *engine, const char *target, co
                     mc_clock_ns() + engine->settings.handshake_connect_ms * 1000000ull, &reply);
     mc_buffer_free(&json);
     mc_buffer_free(&reply);
-    return rc;
+    return mc_ask_failed(target, rc);
 }
 
 int mc_transfer_take_note(struct mc_transfer_engine *engine, char **name, char **message)
@@ -170,6 +180,7 @@ uint64_t mc_transfer_first_address(struct mc_transfer_engine *engine, const char
         return 0;
     uint64_t deadline_ns = mc_clock_ns() + engine->settings.timeout_ns;
     int rc = mc_ask_document(engine, target, deadline_ns, &document, address, sizeof(address));
+    (void)mc_ask_failed(target, rc);
     uint64_t first = rc == 0 && document.buffer_count > 0 ? document.buffers[0].address : 0;
     mc_document_free(&document);
     return first;

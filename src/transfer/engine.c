@@ -208,6 +208,7 @@ static struct mc_transfer_engine *allocate(void)
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&engine->changed, &attributes);
+    pthread_cond_init(&engine->names_changed, &attributes);
     pthread_condattr_destroy(&attributes);
     mc_settings_read(&engine->settings);
     return engine;
@@ -238,6 +239,8 @@ int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer
     if (rc == 0)
         rc = mc_transfer_publish_name(engine);
     engine->is_published = rc == 0;
+    if (rc == 0)
+        rc = mc_transfer_names_start(engine);
     list_add(engine);
     if (rc < 0) {
         mc_transfer_close(engine);
@@ -269,6 +272,7 @@ void mc_transfer_close(struct mc_transfer_engine *engine)
     if (engine == NULL || engine->fork_count != atomic_load(&forks))
         return; /* in a child it is left behind: locks may be held by threads that are not there */
     engine->is_closing = true;
+    mc_transfer_names_stop(engine);
     mc_transfer_withdraw(engine);
     list_remove(engine);
     mc_background_stop(engine);
@@ -280,6 +284,7 @@ void mc_transfer_close(struct mc_transfer_engine *engine)
     mc_host_table_destroy(engine);
     free_notes(engine);
     mc_buffer_free(&engine->document);
+    pthread_cond_destroy(&engine->names_changed);
     pthread_cond_destroy(&engine->changed);
     pthread_mutex_destroy(&engine->publish_lock);
     pthread_mutex_destroy(&engine->lock);

@@ -5,11 +5,11 @@
 #ifndef MC_TRANSFER_INSIDE_H
 #define MC_TRANSFER_INSIDE_H
 
-#include "env/http.h"
 #include "transfer/batch.h"
 #include "transfer/document.h"
 #include "transfer/handshake.h"
 #include "transfer/host_table.h"
+#include "transfer/metadata.h"
 #include "transfer/region.h"
 
 #include <pthread.h>
@@ -67,13 +67,6 @@ struct mc_note {
     struct mc_note *next;
 };
 
-struct mc_metadata { /* an HTTP metadata server; is_p2p: none */
-    bool is_p2p;
-    char path[512]; /* of its URL */
-    char cluster_id[128];
-    char address[MC_ADDRESS_MAX];
-};
-
 struct mc_service;
 
 struct mc_settings { /* from the environment */
@@ -99,12 +92,16 @@ struct mc_transfer_engine {
     uint32_t users;                   /* calls of other engines of this process; the list's lock */
     struct mc_transfer_engine *next;  /* engines of this process */
     _Atomic bool is_closing;
-    bool is_published;
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a region was released, a batch has ended or came, a peer is free */
     struct mc_region_table regions;
-    pthread_mutex_t publish_lock;
+    pthread_mutex_t
+        publish_lock; /* of what stands at the metadata server; held over questions to it; before the others */
+    bool is_published;
+    pthread_t names_thread;
+    bool has_names_thread;
+    pthread_cond_t names_changed;
     struct mc_buffer document; /* as text, of document_version */
     uint64_t document_version;
     struct mc_note *notes, **notes_end;
@@ -157,17 +154,17 @@ void mc_network_address(bool use_ipv6, char *address, size_t size);
 int mc_network_listen(const struct mc_settings *settings, const char *host, uint16_t *port);
 
 /* ---- metadata.c ---- */
-/* 0, or MC_TRANSFER_ERR_NOT_IMPLEMENTED, INVALID_ARGUMENT with a log line. */
-int mc_metadata_init(struct mc_metadata *metadata, const char *server);
-/* 0; MC_TRANSFER_ERR_METADATA: not there, or no answer. */
-int mc_metadata_get(struct mc_metadata *metadata, const char *key, struct mc_buffer *value);
-int mc_metadata_put(struct mc_metadata *metadata, const char *key, struct mc_span value);
-int mc_metadata_remove(struct mc_metadata *metadata, const char *key);
 int mc_transfer_publish_name(struct mc_transfer_engine *engine);
 int mc_transfer_publish_document(struct mc_transfer_engine *engine);
 void mc_transfer_withdraw(struct mc_transfer_engine *engine);
+/* The thread that looks whether a metadata server has lost us. */
+int mc_transfer_names_start(struct mc_transfer_engine *engine);
+void mc_transfer_names_stop(struct mc_transfer_engine *engine);
 
 /* ---- ask.c: the asking half of the handshake ---- */
+/* The one line of the log about a target that was not reached, unless that is written already: then the code is
+ * METADATA, MALFORMED_JSON or NOT_IMPLEMENTED. Returns rc. */
+int mc_ask_failed(const char *target, int rc);
 /* Where the handshakes of a target go, "host:port". */
 int mc_ask_address(struct mc_transfer_engine *engine, const char *target, char *address, size_t size);
 int mc_ask(struct mc_transfer_engine *engine, const char *address, enum mc_handshake_type type, struct mc_span json,

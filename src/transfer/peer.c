@@ -110,7 +110,7 @@ static int data_address(struct mc_peer *peer, const struct mc_document *document
     int rc = 0;
     if (!document->is_tcp || document->data_port == 0) {
         mc_log_limited(ERROR, "%s speaks no tcp, and nothing else is there yet", peer->name);
-        return MC_TRANSFER_ERR_REJECT_HANDSHAKE;
+        return MC_TRANSFER_ERR_NOT_IMPLEMENTED;
     }
     snprintf(host, sizeof(host), "%s", document->data_host);
     if (is_unusable(host)) {
@@ -118,7 +118,7 @@ static int data_address(struct mc_peer *peer, const struct mc_document *document
         if (other[0] == 0)
             rc = mc_ask_address(peer->engine, peer->name, other, sizeof(other));
         if (rc == 0 && mc_address_split(other, host, sizeof(host), &port) < 0)
-            rc = MC_TRANSFER_ERR_MALFORMED_JSON;
+            rc = MC_TRANSFER_ERR_SOCKET;
     }
     if (rc == 0)
         mc_address_join(address, size, host, document->data_port);
@@ -236,9 +236,8 @@ int mc_peer_get(struct mc_transfer_engine *engine, const char *name, uint64_t de
     pthread_mutex_unlock(&peer->lock);
     int rc = is_known ? 0 : mc_peer_refresh(peer, deadline_ns);
     if (rc < 0) {
-        mc_log_limited(ERROR, "%s cannot be reached: %s", name, mc_transfer_error_text(rc));
         mc_peer_release(peer);
-        return rc;
+        return mc_ask_failed(name, rc);
     }
     *out = peer;
     return 0;

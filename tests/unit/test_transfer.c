@@ -658,9 +658,12 @@ static void test_managed(void **state)
 static void test_bad_config(void **state)
 {
     (void)state;
-    static const struct mc_transfer_config bad[] = {{"127.0.0.1", "etcd://127.0.0.1:2379", "tcp", ""},
-                                                    {"127.0.0.1", "redis://127.0.0.1:6379", "tcp", ""},
-                                                    {"127.0.0.1", "127.0.0.1:2379", "tcp", ""},
+    static const struct mc_transfer_config bad[] = {{"127.0.0.1", "etcd://127.0.0.1:1", "tcp", ""},
+                                                    {"127.0.0.1", "etcd://", "tcp", ""},
+                                                    {"127.0.0.1", "redis://127.0.0.1:1", "tcp", ""},
+                                                    {"127.0.0.1", "redis://", "tcp", ""},
+                                                    {"127.0.0.1", "redis://127.0.0.1:6379/a", "tcp", ""},
+                                                    {"127.0.0.1", "https://127.0.0.1:1/metadata", "tcp", ""},
                                                     {"127.0.0.1", "", "tcp", ""},
                                                     {"127.0.0.1", "http://", "tcp", ""},
                                                     {"127.0.0.1", "http://127.0.0.1:1/metadata", "tcp", ""},

@@ -1,0 +1,367 @@
+"""mooncake.engine with real metadata servers: ours over HTTP, etcd and Redis of Debian; killed, restarted, filled with nonsense; and beside the original."""
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cluster import BUILD, START_S, Master, request, wait_until
+from etcd import Etcd, free_ports
+from redis_server import Redis
+from test_engine import SLOW, Near, Peer, exchange, set_path, with_original
+from mooncake.engine import TransferEngine
+
+NAMES = ["mooncake/ram/far", "mooncake/ram/near", "mooncake/rpc_meta/far", "mooncake/rpc_meta/near"]
+
+
+class HttpServer:
+    """mooncake_http_metadata_server; what it holds ends with it."""
+
+    def __enter__(self):
+        self.port = free_ports(1)[0]
+        self.url = f"http://127.0.0.1:{self.port}/metadata"
+        self.start()
+        return self
+
+    def start(self):
+        self.process = subprocess.Popen([str(BUILD / "mooncake_http_metadata_server"), "--host=127.0.0.1", f"--port={self.port}"],
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(self._answers, START_S, "the metadata server")
+
+    def _answers(self):
+        try:
+            return request(self.port, "GET", "/health")[0] == 200
+        except OSError:
+            return False
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def get(self, key):
+        status, body = request(self.port, "GET", f"/metadata?key={key}")
+        return body if status == 200 else None
+
+    def put(self, key, value):
+        request(self.port, "DELETE", f"/metadata?key={key}")
+        assert request(self.port, "PUT", f"/metadata?key={key}", body=value)[0] == 200
+
+
+class EtcdServer(Etcd):
+    """Three members; the first of its endpoints is nobody."""
+
+    @property
+    def url(self):
+        return f"etcd://127.0.0.1:{free_ports(1)[0]};" + self.endpoints.replace(",", ";")
+
+    def start(self, member=None):
+        if member is not None:
+            return super().start(member)
+        return self.heal()
+
+    def kill(self, member=None):
+        for one in range(3) if member is None else [member]:
+            super().kill(one)
+
+    def get(self, key):
+        text = self.text(key)
+        return None if text is None else text.encode()
+
+    def put(self, key, value):
+        self.call(self.running()[0], "/v3/kv/put", {"key": base64.b64encode(key.encode()).decode(), "value": base64.b64encode(value).decode()})
+
+
+class RedisServer(Redis):
+    @property
+    def url(self):
+        return f"redis://{self.address}"
+
+    def get(self, key):
+        return self.call("GET", key)
+
+    def put(self, key, value):
+        self.call("SET", key, value)
+
+
+KINDS = {"http": HttpServer, "etcd": EtcdServer, "redis": RedisServer}
+
+
+@pytest.fixture(scope="module")
+def servers():
+    """Each is started when the first test asks for it."""
+    running = {}
+
+    def get(kind):
+        if kind not in running:
+            running[kind] = KINDS[kind]().__enter__()
+        return running[kind]
+    yield get
+    for server in running.values():
+        server.__exit__(None, None, None)
+
+
+@pytest.fixture(params=list(KINDS))
+def server(request, servers):
+    return servers(request.param)
+
+
+def names(server):
+    return [key for key in NAMES if server.get(key) is not None]
+
+
+def test_exchange(monkeypatch, server):
+    set_path(monkeypatch, "tcp")
+    near = Near(server.url, "near")
+    with Peer(server.url, "far") as peer:
+        exchange(near, peer)
+        assert names(server) == NAMES
+        meta = json.loads(server.get("mooncake/rpc_meta/far"))
+        assert meta["ip_or_host_name"] == "127.0.0.1" and 1024 <= meta["rpc_port"] <= 65535
+        document = json.loads(server.get("mooncake/ram/far"))
+        assert document["name"] == "far" and document["buffers"][0]["addr"] == peer.address
+    assert names(server) == ["mooncake/ram/near", "mooncake/rpc_meta/near"]  # it has taken its name back
+    assert near.engine.send_probe("far") == -200
+    assert near.engine.transfer_sync_write("far", near.address, peer.address, 1) == -1
+    del near
+    assert names(server) == []
+
+
+def test_same_name_again(monkeypatch, server):
+    """Killed, so that its entries stay; the next one of that name replaces them at once, and is found by who knew the first and by who did not."""
+    set_path(monkeypatch, "tcp")
+    near = Near(server.url, "near")
+    for _ in range(3):
+        first = Peer(server.url, "far")
+        assert near.engine.transfer_sync_write("far", near.address, first.address, 100) == 0
+        before = server.get("mooncake/rpc_meta/far")
+        first.kill()
+        assert server.get("mooncake/rpc_meta/far") == before
+        start = time.monotonic()
+        second = Peer(server.url, "far")
+        assert near.engine.transfer_sync_write("far", near.address, second.address, 100) == 0
+        assert near.engine.send_probe("far") == 0
+        assert Near(server.url, "other").engine.transfer_sync_write("far", near.address, second.address, 100) == 0
+        assert time.monotonic() - start < 5 * SLOW
+        assert server.get("mooncake/rpc_meta/far") != before
+        second.kill()  # and so does the third
+
+
+def test_the_second_of_a_name_keeps_it(monkeypatch, server):
+    """When the first ends later, it does not take away what the second has put in its place."""
+    set_path(monkeypatch, "tcp")
+    near = Near(server.url, "near")
+    first = Peer(server.url, "far")
+    with Peer(server.url, "far") as second:
+        with first:
+            pass
+        assert names(server) == NAMES
+        assert near.engine.transfer_sync_write("far", near.address, second.address, 100) == 0
+
+
+def test_server_killed_and_started_again(monkeypatch, server):
+    """Engines that know each other go on without it; what needs it fails in time, and works again as soon as it is back."""
+    set_path(monkeypatch, "tcp")
+    near = Near(server.url, "near")
+    with Peer(server.url, "far") as peer:
+        assert near.engine.transfer_sync_write("far", near.address, peer.address, 100) == 0
+        server.kill()
+        assert near.engine.transfer_sync_write("far", near.address, peer.address, 100) == 0
+        start = time.monotonic()
+        assert near.engine.send_probe("far") == -200
+        assert near.engine.transfer_sync_write("stranger", near.address, peer.address, 100) == -1
+        buffer = bytearray(4096)
+        assert near.engine.register_memory(1 << 40, 4096) == -200  # nobody could find it
+        assert near.engine.unregister_memory(1 << 40) == -3        # so it is not registered
+        assert TransferEngine().initialize("late", server.url, "tcp", "") == -1
+        assert time.monotonic() - start < 5 * 4 * SLOW  # 3 s each, and no more
+        server.start()
+        del buffer
+        wait_until(lambda: near.engine.register_memory(1 << 40, 4096) == 0, 20, "the metadata server")
+        assert near.engine.unregister_memory(1 << 40) == 0
+        wait_until(lambda: near.engine.send_probe("far") == 0, 30, "the peer's name at the server again")
+        with Peer(server.url, "late") as late:
+            assert near.engine.transfer_sync_write("late", near.address, late.address, 100) == 0
+            assert late.ask("write", "near", near.address, 100) == "0"
+
+
+def test_a_member_of_etcd_dies_or_stops(monkeypatch, servers):
+    server = servers("etcd")
+    set_path(monkeypatch, "tcp")
+    near = Near(server.url, "near")
+    with Peer(server.url, "far") as peer:
+        for member in range(3):
+            server.kill(member)
+            wait_until(lambda: near.engine.send_probe("far") == 0, 20, "an election")
+            assert near.engine.transfer_sync_write("far", near.address, peer.address, 100) == 0
+            server.heal()
+        for member in range(3):
+            server.processes[member].send_signal(signal.SIGSTOP)
+            wait_until(lambda: near.engine.send_probe("far") == 0, 20, "an election")
+            server.processes[member].send_signal(signal.SIGCONT)
+
+
+def test_cluster_id(monkeypatch, server):
+    set_path(monkeypatch, "tcp")
+    monkeypatch.setenv("MC_METADATA_CLUSTER_ID", "blue")
+    near = Near(server.url, "near")
+    assert server.get("mooncake/blue/ram/near") and server.get("mooncake/blue/rpc_meta/near") and server.get("mooncake/ram/near") is None
+    del near
+    assert server.get("mooncake/blue/ram/near") is None
+
+
+# ---- what it may hold ----
+
+# By key, what stands there, and what a probe and a look at the peer's memory say of it.
+NONSENSE = [(b"", -200), (b"{", -103), (b"5", -103), (b"[]", -103), (b"null", -103), (b'{"ip_or_host_name":5,"rpc_port":1}', -103), (b"\xff\xfe", -103),
+            (b'{"ip_or_host_name":"127.0.0.1","rpc_port":"1"}', -103), (b'{"ip_or_host_name":"127.0.0.1","rpc_port":65536}', -103),
+            (b'{"ip_or_host_name":"","rpc_port":1}', -103), (b'{"rpc_port":1}', -103), (b'{"ip_or_host_name":"127.0.0.1","rpc_port":1}', -102),
+            (b'{"ip_or_host_name":"' + b"a" * 5000 + b'","rpc_port":1}', -103), (b'{"ip_or_host_name":"no such host","rpc_port":1}', -102)]
+DOCUMENTS = [b"{", b"[]", b'{"name":"x"}', b'{"name":5,"protocol":"tcp","tcp_data_port":1,"buffers":[]}', b'{"name":"x","protocol":"tcp","buffers":[]}',
+             b'{"name":"x","protocol":"tcp","tcp_data_port":"1","buffers":[]}', b'{"name":"x","protocol":"tcp","tcp_data_port":1,"buffers":{}}',
+             b'{"name":"x","protocol":"tcp","tcp_data_port":1,"buffers":[{"name":"b","addr":"1","length":1}]}',
+             b'{"name":"x","protocol":"rdma","tcp_data_port":1,"buffers":[]}', b'{"name":"x","protocol":"tcp","tcp_data_port":-1,"buffers":[]}']
+SCRIPT = """
+import os, sys
+sys.path.insert(0, os.environ["MC_PYTHONPATH"])
+from mooncake.engine import TransferEngine
+engine = TransferEngine()
+assert engine.initialize("near", sys.argv[1], "tcp", "") == 0
+memory = engine.allocate_managed_buffer(4096)
+print(engine.send_probe("bad") if sys.argv[2] == "probe" else engine.transfer_sync_write("bad", memory, memory, 8), flush=True)
+print(len(engine.get_notifies()), engine.transfer_sync_write("near", memory, memory, 8), flush=True)
+"""
+
+
+def one_question(server, what):
+    """(code, lines of the log about it) of a process of its own, which lives on and works."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT, server.url, what], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "MC_TCP_BIND_ADDRESS": "127.0.0.1", "MC_LOG_LEVEL": "WARNING"})
+    lines = done.stdout.split("\n")
+    assert done.returncode == 0 and lines[1] == "0 0", done.stdout + done.stderr
+    return int(lines[0]), [line for line in done.stderr.splitlines() if line]
+
+
+@pytest.mark.parametrize("kind", ["redis", "http"])
+def test_nonsense_in_place_of_an_address(servers, kind):
+    server = servers(kind)
+    rows = NONSENSE if kind == "redis" else NONSENSE[1:4]
+    for value, code in rows:
+        server.put("mooncake/rpc_meta/bad", value)
+        if value == b"":
+            code = -103 if kind == "redis" else code
+        found, lines = one_question(server, "probe")
+        assert (found, len(lines)) == (code, 1), (value, found, lines)
+
+
+def test_nonsense_in_place_of_a_document(servers):
+    server = servers("redis")
+    server.put("mooncake/rpc_meta/bad", b'{"ip_or_host_name":"127.0.0.1","rpc_port":1}')
+    for value in DOCUMENTS:
+        server.put("mooncake/ram/bad", value)
+        found, lines = one_question(server, "write")
+        assert (found, len(lines)) == (-1, 1), (value, found, lines)
+        assert "bad" in lines[0]
+
+
+def test_key_of_another_type(monkeypatch, servers):
+    """Somebody else's list at our keys: read it is an error, written over it is ours."""
+    server = servers("redis")
+    set_path(monkeypatch, "tcp")
+    server.call("DEL", "mooncake/rpc_meta/bad")
+    server.call("RPUSH", "mooncake/rpc_meta/bad", "a", "b")
+    found, lines = one_question(server, "probe")
+    assert found == -200 and len(lines) == 1 and "WRONGTYPE" in lines[0], lines
+    near = Near(server.url, "bad")
+    assert near.engine.send_probe("bad") == 0
+    del near
+    assert server.get("mooncake/rpc_meta/bad") is None
+
+
+# ---- Redis's login ----
+
+
+def test_redis_password_and_database(monkeypatch):
+    set_path(monkeypatch, "tcp")
+    with RedisServer(password="s e\r\ncret") as server:
+        assert TransferEngine().initialize("near", server.url, "tcp", "") == -1
+        monkeypatch.setenv("MC_REDIS_PASSWORD", "wrong")
+        assert TransferEngine().initialize("near", server.url, "tcp", "") == -1
+        monkeypatch.setenv("MC_REDIS_PASSWORD", server.password)
+        monkeypatch.setenv("MC_REDIS_DB_INDEX", "7")
+        near = Near(server.url, "near")
+        assert server.call("EXISTS", "mooncake/ram/near", database=7) == 1 and server.call("EXISTS", "mooncake/ram/near") == 0
+        with Peer(server.url, "far") as peer:
+            assert near.engine.transfer_sync_write("far", near.address, peer.address, 100) == 0
+        monkeypatch.setenv("MC_REDIS_DB_INDEX", "200")  # the server has 16: nothing must end in another
+        assert TransferEngine().initialize("other", server.url, "tcp", "") == -1
+        assert all(server.call("EXISTS", "mooncake/ram/other", database=number) == 0 for number in (0, 7))
+        monkeypatch.setenv("MC_REDIS_DB_INDEX", "seven")  # as in the original: a warning, and 0
+        monkeypatch.setenv("MC_REDIS_USERNAME", "default")
+        other = Near(server.url, "other")
+        assert server.call("EXISTS", "mooncake/ram/other") == 1
+        del other
+
+
+@pytest.mark.parametrize("url", ["etcd://", "etcd://a/b", "redis://", "redis://127.0.0.1:70000", "redis://127.0.0.1:1/7", "redis://[::1", "https://127.0.0.1:1/m",
+                                 "ftp://127.0.0.1", "http://", "etcd://" + "a:1;" * 17, "etcd://" + "a" * 2000, "redis://" + "a" * 2000, ";;", " "])
+def test_bad_addresses(url):
+    start = time.monotonic()
+    assert TransferEngine().initialize("near", url, "tcp", "") == -1
+    assert time.monotonic() - start < 1 * SLOW
+
+
+def test_metadata_type(monkeypatch, servers):
+    """initialize_ext, and what has no scheme, which is etcd."""
+    set_path(monkeypatch, "tcp")
+    redis, etcd = servers("redis"), servers("etcd")
+    engine = TransferEngine()
+    assert engine.initialize_ext("near", redis.address, "tcp", "", "redis") == 0
+    assert names(redis) == ["mooncake/ram/near", "mooncake/rpc_meta/near"]
+    del engine
+    near = Near(etcd.endpoints.replace(",", ";"), "near")
+    assert names(etcd) == ["mooncake/ram/near", "mooncake/rpc_meta/near"]
+    del near
+
+
+# ---- the original ----
+
+
+@with_original
+@pytest.mark.parametrize("kind", ["http", "etcd"])  # its wheel is built without Redis
+def test_original_and_ours(monkeypatch, servers, kind):
+    """Bytes in both directions; and ours takes the name of one that was killed."""
+    server = servers(kind)
+    url = server.url if kind == "http" else "etcd://" + server.endpoints.replace(",", ";")
+    set_path(monkeypatch, "tcp")
+    near = Near(url, "near")
+    with Peer(url, "far", original=True) as peer:
+        exchange(near, peer)
+        near.memory[:100] = b"x" * 100
+        assert peer.ask("fill", 0, 1 << 20, 7) == "ok" and peer.ask("write", "near", near.address, 1 << 20) == "0"
+        assert near.memory[:1 << 20] == bytes([7]) * (1 << 20)
+        near.memory[:1 << 20] = bytes(range(256)) * 4096
+        assert peer.ask("read", "near", near.address, 1 << 20) == "0"
+        peer.kill()
+        with Peer(url, "far") as ours:
+            assert near.engine.transfer_sync_write("far", near.address, ours.address, 100) == 0
+            assert int(ours.ask("crc", 0, 100)) != 0
+
+
+@with_original
+def test_original_and_ours_at_a_master(monkeypatch):
+    """The metadata service of mooncake_master."""
+    set_path(monkeypatch, "tcp")
+    with Master(metadata=True) as master:
+        url = f"http://127.0.0.1:{master.metadata_port}/metadata"
+        near = Near(url, "near")
+        with Peer(url, "far", original=True) as peer:
+            exchange(near, peer)
+            assert peer.ask("write", "near", near.address, 1 << 20) == "0"
+        del near
