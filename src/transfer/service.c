@@ -60,6 +60,8 @@ static void drop(struct mc_connection *connection, bool is_abort)
     }
     if (connection->kind == MC_CONNECTION_HOST)
         mc_host_serve_end(connection);
+    /* Closing alone would leave it watched while a forked child still has its copy. */
+    (void)epoll_ctl(service->epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
     if (is_abort)
         mc_transfer_reset_fd(connection->fd);
     else
