@@ -80,8 +80,9 @@ MC_API void mc_transfer_withdraw_all(void);
 
 /* The port of handshakes; with P2PHANDSHAKE "host:port" is what peers call this engine. */
 MC_API uint16_t mc_transfer_rpc_port(const struct mc_transfer_engine *engine);
-/* The engine's name; lives as long as the engine. */
+/* The engine's name, and the host by which others reach it; they live as long as the engine. */
 MC_API const char *mc_transfer_name(const struct mc_transfer_engine *engine);
+MC_API const char *mc_transfer_host(const struct mc_transfer_engine *engine);
 
 struct mc_transfer_range {
     uint64_t address, length;
@@ -134,8 +135,19 @@ MC_API int mc_transfer_notify(struct mc_transfer_engine *engine, const char *tar
 /* Takes the oldest note that peers have sent. 1, and both texts are the caller's to free(); 0: there is none. */
 MC_API int mc_transfer_take_note(struct mc_transfer_engine *engine, char **name, char **message);
 
+/* Segments: what peers have registered. Every call that names a peer looks it up by itself the first time; open does it
+ * before, so that the first transfer finds all ready: 0 or negative. */
+MC_API int mc_transfer_open_segment(struct mc_transfer_engine *engine, const char *target);
+/* Forgets what is known of the peer and closes idle connections to it; what is under way goes on. 0. */
+MC_API int mc_transfer_close_segment(struct mc_transfer_engine *engine, const char *target);
+/* Asks the peer for its ranges: how many there are, of which the first `capacity` are written; or negative. */
+MC_API int64_t mc_transfer_segment_ranges(struct mc_transfer_engine *engine, const char *target,
+                                          struct mc_transfer_range *ranges, size_t capacity);
 /* Where the first range that the peer has registered begins; 0 when it has none or cannot be reached. */
 MC_API uint64_t mc_transfer_first_address(struct mc_transfer_engine *engine, const char *target);
+/* The engine, what it has moved by each path, and the peers it knows with the path that is used to each ("local",
+ * "host", "tcp"; "" before the first transfer), as JSON. The text is the caller's to free(). */
+MC_API char *mc_transfer_links(struct mc_transfer_engine *engine);
 
 /* Which RDMA devices are near which memory, as JSON of the original's form; filter: names of devices separated by
  * commas, NULL or "" for all. The text is the caller's to free(). */

@@ -44,7 +44,7 @@ def check_include(path, room, name, quoted, shell):
             return f"the master's core must not include its shell, {name}"
         if not quoted and CORE_SYSTEM_FORBIDDEN.match(name):
             return f"the master's core is pure; <{name}> is not"
-    if not quoted or name in ("mooncake.h", "mooncake_engine.h"):
+    if not quoted or name in ("mooncake.h", "mooncake_engine.h", "transfer_engine_c.h"):
         return None
     target = name.split("/")[0] if "/" in name else None
     if target is None:

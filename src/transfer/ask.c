@@ -125,7 +125,7 @@ int mc_transfer_probe(struct mc_transfer_engine *engine, const char *target)
 {
     char address[MC_ADDRESS_MAX];
     struct mc_buffer reply = {0};
-    if (!mc_transfer_alive(engine))
+    if (!mc_transfer_alive(engine) || !mc_peer_is_name(target))
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     int rc = mc_ask_address(engine, target, address, sizeof(address));
     if (rc == 0)
@@ -139,7 +139,7 @@ int mc_transfer_notify(struct mc_transfer_engine *engine, const char *target, co
 {
     char address[MC_ADDRESS_MAX];
     struct mc_buffer json = {0}, reply = {0};
-    if (!mc_transfer_alive(engine))
+    if (!mc_transfer_alive(engine) || !mc_peer_is_name(target) || !mc_run_is_note(note) || note == NULL)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     mc_handshake_write_note(&json, note->name, note->message);
     int rc = mc_ask_address(engine, target, address, sizeof(address));
@@ -153,7 +153,7 @@ int mc_transfer_notify(struct mc_transfer_engine *engine, const char *target, co
 
 int mc_transfer_take_note(struct mc_transfer_engine *engine, char **name, char **message)
 {
-    if (!mc_transfer_alive(engine))
+    if (!mc_transfer_alive(engine) || name == NULL || message == NULL)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     pthread_mutex_lock(&engine->lock);
     struct mc_note *note = engine->notes;
@@ -170,18 +170,4 @@ int mc_transfer_take_note(struct mc_transfer_engine *engine, char **name, char *
     *message = note->message;
     free(note);
     return 1;
-}
-
-uint64_t mc_transfer_first_address(struct mc_transfer_engine *engine, const char *target)
-{
-    char address[MC_ADDRESS_MAX];
-    struct mc_document document;
-    if (!mc_transfer_alive(engine))
-        return 0;
-    uint64_t deadline_ns = mc_clock_ns() + engine->settings.timeout_ns;
-    int rc = mc_ask_document(engine, target, deadline_ns, &document, address, sizeof(address));
-    (void)mc_ask_failed(target, rc);
-    uint64_t first = rc == 0 && document.buffer_count > 0 ? document.buffers[0].address : 0;
-    mc_document_free(&document);
-    return first;
 }

@@ -92,7 +92,8 @@ static int fill(struct mc_batch *batch, const struct mc_transfer_item *items, si
     batch->count = count;
     if (batch->items == NULL)
         return MC_TRANSFER_ERR_MEMORY;
-    memcpy(batch->items, items, count * sizeof(*items));
+    if (count > 0)
+        memcpy(batch->items, items, count * sizeof(*items));
     if (note == NULL)
         return 0;
     batch->note_name = strdup(note->name);
@@ -105,7 +106,7 @@ int64_t mc_transfer_submit(struct mc_transfer_engine *engine, const char *target
 {
     struct mc_peer *peer;
     int64_t id = 0;
-    if (!mc_transfer_alive(engine) || mc_run_check(items, count) < 0)
+    if (!mc_transfer_alive(engine) || mc_run_check(items, count) < 0 || !mc_run_is_note(note))
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     uint64_t deadline_ns = mc_run_deadline(engine, items, count);
     int rc = mc_peer_get(engine, target, deadline_ns, &peer);
@@ -169,7 +170,7 @@ static int wait_for(struct mc_transfer_engine *engine, int64_t id)
 int mc_transfer_wait(struct mc_transfer_engine *engine, const int64_t *ids, size_t count)
 {
     int first = 0;
-    if (!mc_transfer_alive(engine))
+    if (!mc_transfer_alive(engine) || (ids == NULL && count > 0))
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     pthread_mutex_lock(&engine->lock);
     for (size_t i = 0; i < count; i++) {

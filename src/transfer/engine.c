@@ -223,6 +223,8 @@ int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, start_once);
+    if (config == NULL || out == NULL)
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     const char *protocol = text_of(config->protocol);
     if (protocol[0] != 0 && strcmp(protocol, "tcp") != 0 && strcmp(protocol, "rdma") != 0) {
         mc_log(ERROR, "protocol '%.40s': tcp or rdma is expected", protocol);
@@ -295,16 +297,27 @@ void mc_transfer_close(struct mc_transfer_engine *engine)
 
 uint16_t mc_transfer_rpc_port(const struct mc_transfer_engine *engine)
 {
-    return engine->rpc_port;
+    return engine == NULL ? 0 : engine->rpc_port;
 }
 
 const char *mc_transfer_name(const struct mc_transfer_engine *engine)
 {
-    return engine->name;
+    return engine == NULL ? "" : engine->name;
+}
+
+const char *mc_transfer_host(const struct mc_transfer_engine *engine)
+{
+    return engine == NULL ? "" : engine->host;
 }
 
 void mc_transfer_counters(struct mc_transfer_engine *engine, struct mc_transfer_counters *counters)
 {
+    if (counters == NULL)
+        return;
+    if (engine == NULL) {
+        *counters = (struct mc_transfer_counters){0};
+        return;
+    }
     *counters = (struct mc_transfer_counters){.failed = engine->count.failed,
                                               .timed_out = engine->count.timed_out,
                                               .fallbacks = engine->count.fallbacks,

@@ -50,6 +50,7 @@ struct mc_peer {
     uint32_t references;  /* engine->lock */
     uint32_t running;     /* batches in the background; engine->lock */
     uint64_t used_ms;
+    _Atomic int last_path; /* MC_TRANSFER_PATH_... of the last batch that was moved, + 1; 0: none yet */
     pthread_mutex_t lock;
     bool is_known;               /* document and address are filled in */
     struct mc_document document; /* without buffers */
@@ -177,6 +178,9 @@ int mc_ask_document(struct mc_transfer_engine *engine, const char *target, uint6
 /* The peer of that name, with a reference; its document is fetched unless it is known. */
 int mc_peer_get(struct mc_transfer_engine *engine, const char *name, uint64_t deadline_ns, struct mc_peer **peer);
 void mc_peer_release(struct mc_peer *peer);
+bool mc_peer_is_name(const char *name); /* NULL is none */
+/* Its lanes are closed and its document is asked for again when it is needed. */
+void mc_peer_forget(struct mc_transfer_engine *engine, const char *name);
 /* Fetches the document anew; a peer that is another process now loses its lanes. */
 int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns);
 /* An idle lane, or a new one. */
@@ -201,6 +205,7 @@ int mc_run_host(struct mc_peer *peer, enum mc_transfer_opcode opcode, const stru
 uint64_t mc_run_deadline(const struct mc_transfer_engine *engine, const struct mc_transfer_item *items, size_t count);
 /* 0, or INVALID_ARGUMENT: a range that no address space holds. */
 int mc_run_check(const struct mc_transfer_item *items, size_t count);
+bool mc_run_is_note(const struct mc_transfer_note *note); /* NULL is one */
 
 /* ---- host_open.c, host_serve.c: the path within one machine ---- */
 struct mc_host_path *mc_host_path_get(struct mc_peer *peer); /* with a reference; NULL: not now */

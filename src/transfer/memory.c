@@ -118,7 +118,7 @@ static int leave(struct mc_transfer_engine *engine, uint64_t address);
 
 int mc_transfer_register(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges, size_t count)
 {
-    if (!mc_transfer_alive(engine))
+    if (!mc_transfer_alive(engine) || (ranges == NULL && count > 0))
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     if (count == 0)
         return 0;
@@ -195,7 +195,7 @@ static int leave(struct mc_transfer_engine *engine, uint64_t address)
 int mc_transfer_unregister(struct mc_transfer_engine *engine, const uint64_t *addresses, size_t count)
 {
     int first = 0;
-    if (!mc_transfer_alive(engine))
+    if (!mc_transfer_alive(engine) || (addresses == NULL && count > 0))
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     for (size_t i = 0; i < count; i++) {
         int rc = leave(engine, addresses[i]);

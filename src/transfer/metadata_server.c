@@ -225,5 +225,5 @@ const struct mc_metadata_kind *mc_metadata_kind_of(const char *server, const cha
         }
     }
     *rest = server;
-    return strstr(server, "://") == NULL ? &kinds[KIND_WITHOUT_SCHEME] : NULL;
+    return server[0] != 0 && strstr(server, "://") == NULL ? &kinds[KIND_WITHOUT_SCHEME] : NULL;
 }

@@ -199,13 +199,25 @@ static void free_list(struct mc_peer *gone)
     }
 }
 
+bool mc_peer_is_name(const char *name)
+{
+    return name != NULL && name[0] != 0 && strlen(name) < MC_DOCUMENT_NAME_MAX;
+}
+
+/* engine->lock is held. */
+static struct mc_peer *find(struct mc_transfer_engine *engine, const char *name)
+{
+    struct mc_peer *peer = *bucket_of(engine, name);
+    while (peer != NULL && strcmp(peer->name, name) != 0)
+        peer = peer->next;
+    return peer;
+}
+
 static struct mc_peer *find_or_add(struct mc_transfer_engine *engine, const char *name)
 {
     struct mc_peer *gone = NULL;
     pthread_mutex_lock(&engine->lock);
-    struct mc_peer **bucket = bucket_of(engine, name), *peer = *bucket;
-    while (peer != NULL && strcmp(peer->name, name) != 0)
-        peer = peer->next;
+    struct mc_peer **bucket = bucket_of(engine, name), *peer = find(engine, name);
     if (peer == NULL && engine->peer_count >= MC_PEERS_MAX)
         for (uint32_t i = 0; i < MC_PEER_BUCKETS; i++)
             unlink_idle(engine, &engine->peers[i], 0, &gone);
@@ -226,7 +238,7 @@ static struct mc_peer *find_or_add(struct mc_transfer_engine *engine, const char
 
 int mc_peer_get(struct mc_transfer_engine *engine, const char *name, uint64_t deadline_ns, struct mc_peer **out)
 {
-    if (name[0] == 0 || strlen(name) >= MC_DOCUMENT_NAME_MAX)
+    if (!mc_peer_is_name(name))
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     struct mc_peer *peer = find_or_add(engine, name);
     if (peer == NULL)
@@ -241,6 +253,25 @@ int mc_peer_get(struct mc_transfer_engine *engine, const char *name, uint64_t de
     }
     *out = peer;
     return 0;
+}
+
+void mc_peer_forget(struct mc_transfer_engine *engine, const char *name)
+{
+    pthread_mutex_lock(&engine->lock);
+    struct mc_peer *peer = find(engine, name);
+    if (peer != NULL)
+        peer->references++;
+    pthread_mutex_unlock(&engine->lock);
+    if (peer == NULL)
+        return;
+    pthread_mutex_lock(&peer->lock);
+    struct mc_lane *lanes = take_idle(peer);
+    mc_host_path_drop(peer);
+    peer->host_retry_ms = 0;
+    peer->is_known = false;
+    pthread_mutex_unlock(&peer->lock);
+    close_lanes(lanes);
+    mc_peer_release(peer);
 }
 
 void mc_peer_release(struct mc_peer *peer)

@@ -13,7 +13,7 @@
 
 int mc_run_check(const struct mc_transfer_item *items, size_t count)
 {
-    if (count > MC_TRANSFER_ITEMS_MAX)
+    if (count > MC_TRANSFER_ITEMS_MAX || (items == NULL && count > 0))
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     for (size_t i = 0; i < count; i++) {
         const struct mc_transfer_item *item = &items[i];
@@ -25,6 +25,11 @@ int mc_run_check(const struct mc_transfer_item *items, size_t count)
             return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     }
     return 0;
+}
+
+bool mc_run_is_note(const struct mc_transfer_note *note)
+{
+    return note == NULL || (note->name != NULL && note->message != NULL);
 }
 
 uint64_t mc_run_deadline(const struct mc_transfer_engine *engine, const struct mc_transfer_item *items, size_t count)
@@ -127,6 +132,8 @@ int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc
     }
     if (count > 0)
         rc = run_paths(peer, opcode, items, count, deadline_ns, &path);
+    if (rc == 0 && count > 0)
+        peer->last_path = path + 1;
     count_result(peer->engine, rc, path, bytes, count);
     if (rc < 0)
         mc_log_limited(ERROR, "%s of %zu item(s), %llu bytes, %s %s failed: %s",
@@ -141,7 +148,7 @@ int mc_transfer_run(struct mc_transfer_engine *engine, const char *target, enum 
                     const struct mc_transfer_item *items, size_t count, const struct mc_transfer_note *note)
 {
     struct mc_peer *peer;
-    if (!mc_transfer_alive(engine) || mc_run_check(items, count) < 0)
+    if (!mc_transfer_alive(engine) || mc_run_check(items, count) < 0 || !mc_run_is_note(note))
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     uint64_t deadline_ns = mc_run_deadline(engine, items, count);
     int rc = mc_peer_get(engine, target, deadline_ns, &peer);

@@ -40,8 +40,15 @@ for extension in "$package"/*.so; do
 done
 library=$(find "$package" -name 'libmooncake.so*' | head -n 1)
 [ -n "$library" ] || fail "the wheel holds no libmooncake"
-exports=$(nm -D --defined-only "$library" | awk '{print $3}' | grep -v '^mc_' || true)
-[ -z "$exports" ] || fail "libmooncake exports what is not of its API: $exports"
+# Its own names, and the original's C interface: all that its header declares, and nothing else.
+original=$(sed -n 's/.*MC_ORIGINAL_API .*[ *]\([a-zA-Z]*\)(.*/\1/p' "$package/include/transfer_engine_c.h" | sort)
+[ "$(wc -l <<<"$original")" -gt 20 ] || fail "transfer_engine_c.h is not understood: $original"
+exports=$(nm -D --defined-only "$library" | awk '{print $3}' | grep -v '^mc_' | sort)
+[ "$exports" = "$original" ] || fail "libmooncake exports what is not of its API, or not all of it: $(diff <(echo "$exports") <(echo "$original"))"
+
+# A program in C that was written for the original, built against what the wheel holds.
+gcc -Wall -Wextra -Wpedantic -Werror -I "$package/include" -o "$venv/user" "$here/user.c" -L "$package" -lmooncake -Wl,-rpath,"$package"
+MC_TCP_BIND_ADDRESS=127.0.0.1 "$venv/user"
 
 # Far from the checkout, so that nothing of it can be imported by chance.
 cd /
