@@ -1,7 +1,8 @@
 /* What the transfer engine reads from peers and metadata servers. The first byte says what the rest is: a document, a
  * handshake's bytes, a note, an rpc_meta document, the bytes of a data connection (in pieces whose sizes they say
- * themselves), or the answers to requests of ours. */
+ * themselves), the answers to requests of ours, or what etcd's gateway says of a key. */
 #include "base/error.h"
+#include "env/etcd.h"
 #include "transfer/document.h"
 #include "transfer/handshake.h"
 #include "transfer/inbound.h"
@@ -51,6 +52,20 @@ static void run_rpc_meta(struct mc_span text)
     uint16_t port;
     if (mc_rpc_meta_read(text, host, sizeof(host), &port) == 0)
         mc_assert(host[0] != 0 && port != 0);
+}
+
+static void run_etcd(struct mc_span text)
+{
+    struct mc_buffer value = {0};
+    char line[64];
+    int rc = mc_etcd_bytes(text, "kvs.0.value", &value), short_rc = mc_etcd_text(text, "kvs.0.value", line, 64);
+    mc_assert(rc == 1 || rc == 0 || rc == MC_ERR_PROTOCOL);
+    mc_assert(short_rc == rc || (rc == 1 && short_rc == MC_ERR_PROTOCOL));
+    if (rc == 1) {
+        run_document(mc_span(value.data, value.length));
+        run_rpc_meta(mc_span(value.data, value.length));
+    }
+    mc_buffer_free(&value);
 }
 
 static void run_handshake(struct mc_span bytes)
@@ -191,7 +206,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size == 0)
         return 0;
     struct mc_span rest = mc_span(data + 1, size - 1);
-    switch (data[0] % 6) {
+    switch (data[0] % 7) {
     case 0:
         run_document(rest);
         break;
@@ -206,6 +221,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         break;
     case 4:
         run_data(data + 1, size - 1);
+        break;
+    case 6:
+        run_etcd(rest);
         break;
     default:
         run_answers(data + 1, size - 1);

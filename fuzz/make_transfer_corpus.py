@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Writes the seed inputs of fuzz_transfer. Usage: python3 fuzz/make_transfer_corpus.py (from anywhere). Deterministic."""
+import base64
 import json
 import pathlib
 import struct
@@ -23,6 +24,10 @@ def header(length, offset, opcode):
     return b"\x18" + struct.pack("<QQB7x", length, BASE + offset, opcode)
 
 
+def etcd(value):
+    return json.dumps({"header": {"revision": "7"}, "kvs": [{"key": "YQ==", "value": base64.b64encode(value).decode()}], "count": "1"}).encode()
+
+
 def main():
     text = json.dumps(DOCUMENT).encode()
     note = json.dumps({"name": "a\"", "notify_msg": "\ud83d\ude00"}).encode()
@@ -39,6 +44,7 @@ def main():
         "data_refused": b"\4" + header(101, 900, 0x80), "data_overflow": b"\4" + header(2**64 - 1, 5, 0x81), "data_nonsense": b"\4" + header(1, 1, 0x42),
         "answers_read": b"\5" + OK + bytes(100) + OK + bytes(7) + OK + bytes(1000), "answers_write": b"\5" + OK * 3 + b"\0",
         "answers_refused": b"\5" + OK + bytes(100) + struct.pack("<Q", 0x4D435456 << 32 | 1), "answers_lie": b"\5" + bytes(30),
+        "etcd": b"\6" + etcd(text), "etcd_meta": b"\6" + etcd(b'{"ip_or_host_name":"10.0.0.1","rpc_port":15234}'), "etcd_nothing": b'\6{"header":{}}',
     }
     CORPUS.mkdir(parents=True, exist_ok=True)
     for name, data in seeds.items():

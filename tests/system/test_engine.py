@@ -27,8 +27,17 @@ import mooncake.engine as module  # noqa: E402
 SIZE = 48 << 20
 PEER = pathlib.Path(__file__).with_name("engine_peer.py")
 P2P = "P2PHANDSHAKE"
-# Where `./dev bench` puts the original's wheel; another environment can be named.
-ORIGINAL = pathlib.Path(os.environ.get("MC_ORIGINAL_PYTHON", pathlib.Path(os.environ.get("MC_SOURCE", ".")) / ".cache/bench-original/bin/python"))
+CACHE = pathlib.Path(os.environ.get("MC_SOURCE", ".")) / ".cache"
+
+
+def find_original():
+    """(python, folder to import from or "") of the original's wheel: named by hand, of the bench, or of the lane of clients. None: it is not here."""
+    python = pathlib.Path(os.environ.get("MC_ORIGINAL_PYTHON", CACHE / "bench-original/bin/python"))
+    folder = pathlib.Path(os.environ.get("MC_CLIENTS", CACHE / "clients")) / "original"
+    return (str(python), "") if python.exists() else (sys.executable, str(folder)) if (folder / "mooncake/engine.so").exists() else None
+
+
+ORIGINAL = find_original()
 SANITIZED = bool(os.environ.get("MC_SANITIZER"))
 SLOW = 5 if SANITIZED else 2  # how much longer things may take than on an idle machine
 
@@ -37,10 +46,10 @@ class Peer:
     def __init__(self, metadata=P2P, name="127.0.0.1", original=False, **environment):
         values = {**os.environ, "MC_TCP_BIND_ADDRESS": "127.0.0.1", "MC_LOG_LEVEL": "WARNING", **environment}
         if original:
-            values.update(MC_PYTHONPATH="", MC_FORCE_TCP="1")
+            values.update(MC_PYTHONPATH=ORIGINAL[1], MC_FORCE_TCP="1")
             values.pop("PYTHONPATH", None)
             values.pop("LD_PRELOAD", None)
-        program = str(ORIGINAL) if original else sys.executable
+        program = ORIGINAL[0] if original else sys.executable
         self.process = subprocess.Popen([program, str(PEER), name, metadata, str(SIZE)], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=values)
         code, port, self.address = map(int, self.process.stdout.readline().split())
@@ -478,8 +487,8 @@ def test_hostile_document(monkeypatch):
 
 # ---- the original ----
 
-with_original = pytest.mark.skipif(not ORIGINAL.exists() or SANITIZED,
-                                   reason=f"the original's wheel is not there ({ORIGINAL}); ./dev bench installs it, or set MC_ORIGINAL_PYTHON")
+with_original = pytest.mark.skipif(ORIGINAL is None or SANITIZED, reason="the original's wheel is not here; ./dev test clients and ./dev bench install it, "
+                                   "or set MC_ORIGINAL_PYTHON")
 
 
 @with_original

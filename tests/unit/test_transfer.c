@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "env/clock.h"
+#include "env/json.h"
 #include "env/socket.h"
 #include "transfer/service.h"
 #include "transfer/tcp_wire.h"
@@ -655,6 +656,100 @@ static void test_managed(void **state)
     mc_transfer_close(NULL);
 }
 
+/* Which path links say is used to a peer; "" when it is not known. */
+static void assert_path(struct mc_transfer_engine *engine, const char *expected)
+{
+    struct mc_span value;
+    char *text = mc_transfer_links(engine);
+    assert_non_null(text);
+    int rc = mc_json_find(mc_span_string(text), "peers.0.path", &value);
+    assert_true(rc == 1 && mc_span_equal(value, mc_span_string(expected)));
+    assert_int_equal(mc_json_find(mc_span_string(text), "name", &value), 1);
+    assert_true(mc_span_equal(value, mc_span_string(mc_transfer_name(engine))));
+    free(text);
+}
+
+static void test_segments(void **state)
+{
+    (void)state;
+    for (int path = 0; path < MC_TRANSFER_PATHS; path++) {
+        struct world world;
+        struct mc_transfer_range ranges[2] = {{7, 7}, {7, 7}};
+        world_open(&world, path);
+        const char *far = mc_transfer_name(world.far);
+        uint8_t *more = map(4096);
+        assert_int_equal(add(world.far, more, 4096), 0);
+        assert_int_equal(mc_transfer_open_segment(world.near, far), 0);
+        assert_path(world.near, "");
+        assert_int_equal(mc_transfer_segment_ranges(world.near, far, ranges, 1), 2);
+        assert_true(ranges[0].address == (uintptr_t)world.far_memory && ranges[0].length == MEMORY);
+        assert_true(ranges[1].address == 7);
+        assert_int_equal(mc_transfer_segment_ranges(world.near, far, ranges, 2), 2);
+        assert_true(ranges[1].address == (uintptr_t)more && ranges[1].length == 4096);
+        assert_int_equal(mc_transfer_segment_ranges(world.near, far, NULL, 0), 2);
+        for (int i = 0; i < 3; i++) { /* closed and used again */
+            assert_int_equal(move(&world, MC_TRANSFER_WRITE, world.near_memory, (uintptr_t)world.far_memory, 100), 0);
+            assert_path(world.near, path_names[path]);
+            assert_int_equal(mc_transfer_close_segment(world.near, far), 0);
+        }
+        assert_int_equal(mc_transfer_close_segment(world.near, "stranger"), 0);
+        assert_int_equal(mc_transfer_open_segment(world.near, "127.0.0.1:1"), MC_TRANSFER_ERR_SOCKET);
+        assert_int_equal(mc_transfer_segment_ranges(world.near, "127.0.0.1:1", ranges, 2), MC_TRANSFER_ERR_SOCKET);
+        assert_string_equal(mc_transfer_host(world.near), "127.0.0.1");
+        munmap(more, 4096);
+        world_close(&world);
+    }
+}
+
+static void test_null(void **state)
+{
+    (void)state;
+    enum { BAD = MC_TRANSFER_ERR_INVALID_ARGUMENT };
+    struct world world;
+    world_open(&world, MC_TRANSFER_PATH_LOCAL);
+    const char *far = mc_transfer_name(world.far);
+    struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, 1};
+    const struct mc_transfer_note bad_notes[] = {{NULL, "a"}, {"a", NULL}};
+    struct mc_transfer_engine *engines[] = {NULL, world.near};
+    struct mc_transfer_counters counters;
+    char *text;
+    assert_int_equal(mc_transfer_open(NULL, &engines[0]), BAD);
+    assert_int_equal(mc_transfer_open(&(struct mc_transfer_config){0}, NULL), BAD);
+    assert_int_equal(mc_transfer_rpc_port(NULL), 0);
+    assert_string_equal(mc_transfer_name(NULL), "");
+    assert_string_equal(mc_transfer_host(NULL), "");
+    assert_null(mc_transfer_links(NULL));
+    mc_transfer_counters(NULL, &counters);
+    mc_transfer_counters(world.near, NULL);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(mc_transfer_run(engines[i], i == 0 ? far : NULL, MC_TRANSFER_READ, &item, 1, NULL), BAD);
+        assert_int_equal(mc_transfer_submit(engines[i], i == 0 ? far : NULL, MC_TRANSFER_READ, &item, 1, NULL), BAD);
+        assert_int_equal(mc_transfer_run(engines[i], far, MC_TRANSFER_READ, NULL, 1, NULL), BAD);
+        assert_int_equal(mc_transfer_submit(engines[i], far, MC_TRANSFER_READ, NULL, 1, NULL), BAD);
+        assert_int_equal(mc_transfer_run(engines[i], far, MC_TRANSFER_READ, &item, 1, &bad_notes[i]), BAD);
+        assert_int_equal(mc_transfer_submit(engines[i], far, MC_TRANSFER_READ, &item, 1, &bad_notes[i]), BAD);
+        assert_int_equal(mc_transfer_notify(engines[i], far, &bad_notes[i]), BAD);
+        assert_int_equal(mc_transfer_notify(engines[i], far, NULL), BAD);
+        assert_int_equal(mc_transfer_notify(engines[i], NULL, &(struct mc_transfer_note){"a", "b"}), BAD);
+        assert_int_equal(mc_transfer_probe(engines[i], NULL), BAD);
+        assert_int_equal(mc_transfer_register(engines[i], NULL, 1), BAD);
+        assert_int_equal(mc_transfer_unregister(engines[i], NULL, 1), BAD);
+        assert_int_equal(mc_transfer_wait(engines[i], NULL, 1), BAD);
+        assert_int_equal(mc_transfer_status(engines[i], 0), BAD);
+        assert_int_equal(mc_transfer_take_note(engines[i], NULL, &text), BAD);
+        assert_int_equal(mc_transfer_take_note(engines[i], &text, NULL), BAD);
+        assert_int_equal(mc_transfer_open_segment(engines[i], NULL), BAD);
+        assert_int_equal(mc_transfer_close_segment(engines[i], NULL), BAD);
+        assert_int_equal(mc_transfer_segment_ranges(engines[i], NULL, NULL, 0), BAD);
+        assert_int_equal(mc_transfer_segment_ranges(engines[i], far, NULL, 1), BAD);
+        assert_true(mc_transfer_first_address(engines[i], NULL) == 0);
+        assert_false(mc_transfer_contains(engines[i], 0, 0));
+        assert_null(mc_transfer_allocate(engines[i], 0));
+        assert_true(mc_transfer_free(engines[i], NULL) < 0);
+    }
+    world_close(&world);
+}
+
 static void test_bad_config(void **state)
 {
     (void)state;
@@ -694,6 +789,8 @@ int main(void)
         cmocka_unit_test(test_memory_gone),
         cmocka_unit_test(test_fork),
         cmocka_unit_test(test_managed),
+        cmocka_unit_test(test_segments),
+        cmocka_unit_test(test_null),
         cmocka_unit_test(test_bad_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
