@@ -3,8 +3,11 @@ import base64
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -12,7 +15,7 @@ import pytest
 from cluster import BUILD, START_S, Master, request, wait_until
 from etcd import Etcd, free_ports
 from redis_server import Redis
-from test_engine import SLOW, Near, Peer, exchange, set_path, with_original
+from test_engine import P2P, SLOW, Near, Peer, exchange, frame, set_path, with_original
 from mooncake.engine import TransferEngine
 
 NAMES = ["mooncake/ram/far", "mooncake/ram/near", "mooncake/rpc_meta/far", "mooncake/rpc_meta/near"]
@@ -231,17 +234,20 @@ SCRIPT = """
 import os, sys
 sys.path.insert(0, os.environ["MC_PYTHONPATH"])
 from mooncake.engine import TransferEngine
+server, name, what, target, address = sys.argv[1:]
 engine = TransferEngine()
-assert engine.initialize("near", sys.argv[1], "tcp", "") == 0
+assert engine.initialize(name, server, "tcp", "") == 0
 memory = engine.allocate_managed_buffer(4096)
-print(engine.send_probe("bad") if sys.argv[2] == "probe" else engine.transfer_sync_write("bad", memory, memory, 8), flush=True)
-print(len(engine.get_notifies()), engine.transfer_sync_write("near", memory, memory, 8), flush=True)
+near = name if server != "P2PHANDSHAKE" else f"{name}:{engine.get_rpc_port()}"
+print(engine.send_probe(target) if what == "probe" else engine.transfer_sync_write(target, memory, int(address), 8), flush=True)
+print(len(engine.get_notifies()), engine.transfer_sync_write(near, memory, memory, 8), flush=True)
 """
 
 
-def one_question(server, what):
+def one_question(server, what, target="bad", name="near", address=4096):
     """(code, lines of the log about it) of a process of its own, which lives on and works."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT, server.url, what], capture_output=True, text=True, timeout=60,
+    done = subprocess.run([sys.executable, "-c", SCRIPT, server if server == P2P else server.url, name, what, target, str(address)],
+                          capture_output=True, text=True, timeout=60,
                           env={**os.environ, "MC_TCP_BIND_ADDRESS": "127.0.0.1", "MC_LOG_LEVEL": "WARNING"})
     lines = done.stdout.split("\n")
     assert done.returncode == 0 and lines[1] == "0 0", done.stdout + done.stderr
@@ -282,6 +288,52 @@ def test_key_of_another_type(monkeypatch, servers):
     assert near.engine.send_probe("bad") == 0
     del near
     assert server.get("mooncake/rpc_meta/bad") is None
+
+
+GOOD = b'{"name":"a","protocol":"tcp","tcp_data_host":"127.0.0.1","tcp_data_port":%d,"buffers":[]}'
+ANSWERS = [b"", b"\0" * 8, b"\0", frame(1, b""), frame(1, b"{}"), frame(1, b"{}")[:-1], frame(1, b"[]"), frame(9, GOOD % 1), struct.pack("<Q", 2**63) + b"\1{",
+           b"HTTP/1.1 400 Bad Request\r\n\r\n", frame(1, b'{"name":"a","protocol":"rdma","tcp_data_port":1}'), frame(1, GOOD % 0), frame(1, GOOD % 1),
+           frame(1, b'{"name":"a","protocol":"tcp","tcp_data_port":1,"tcp_data_host":"no such host"}')]
+
+
+@pytest.mark.parametrize("what", ["probe", "write"])
+def test_hostile_peer(what):
+    """A peer whose handshake answers with nonsense, or leads nowhere: the code, one line, and nothing else happens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        target = f"127.0.0.1:{server.getsockname()[1]}"
+        stop, answer = threading.Event(), [b""]
+
+        def serve():
+            while not stop.is_set():
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(answer[0])
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        for answer[0] in ANSWERS:
+            found, lines = one_question(P2P, what, target, "127.0.0.1")
+            if what == "write":
+                assert (found, len(lines)) == (-1, 1), (answer, found, lines)
+            elif len(answer[0]) > 8 and answer[0][8:9] == b"\1" and not answer[0].endswith(b"\1{") and answer[0] != frame(1, b"{}")[:-1]:
+                assert found == 0 and lines == [], (answer, found, lines)  # somebody is there
+            else:
+                assert found in (-102, -104) and len(lines) == 1, (answer, found, lines)
+        stop.set()
+        socket.create_connection(server.getsockname()).close()
+        thread.join()
+
+
+@pytest.mark.parametrize("path", ["tcp", "host"])
+def test_address_that_is_not_registered(monkeypatch, path):
+    set_path(monkeypatch, path)
+    with Peer() as peer:
+        for address in (4096, peer.address - 1, peer.address + (48 << 20) - 7, 2**64 - 8):
+            found, lines = one_question(P2P, "write", peer.target, "127.0.0.1", address)
+            assert (found, len(lines)) == (-1, 1), (address, found, lines)
+        found, lines = one_question(P2P, "write", peer.target, "127.0.0.1", peer.address)
+        assert (found, lines) == (0, [])
 
 
 # ---- Redis's login ----
