@@ -2,15 +2,22 @@
  * HTTP thread touches it. */
 #include "base/checksum.h"
 #include "base/error.h"
+#include "env/clock.h"
+#include "env/json.h"
+#include "env/log.h"
+#include "env/socket.h"
 #include "master/http.h"
 
+#include <arpa/inet.h>
 #include <event2/buffer.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define METADATA_KEY_MAX 4096u
 #define METADATA_VALUE_MAX (1u << 20)
 #define METADATA_TOTAL_MAX (64u << 20) /* bytes of all entries with their overhead */
 #define BUCKETS_MIN 256u
+#define LOOK_MS 200u /* the thread's other requests wait for so long; only when two engines want one name */
 
 struct entry {
     struct entry *next;
@@ -151,6 +158,45 @@ static bool is_protected(const struct mc_buffer *key)
     return memmem(key->data, key->length, "rpc_meta", 8) != NULL;
 }
 
+/* Does nobody take connections at the address that stands there? Names would have to be looked up, so they are
+ * believed. A process that is stopped still takes them. */
+static bool is_gone(const struct entry *entry)
+{
+    char host[INET6_ADDRSTRLEN], address[MC_ADDRESS_MAX];
+    struct mc_span text = mc_span(entry->bytes + entry->key_length, entry->value_length), value;
+    struct in6_addr number;
+    uint64_t port = 0;
+    if (mc_json_find(text, "ip_or_host_name", &value) != 1 || value.length >= sizeof(host) ||
+        mc_json_find_number(text, "rpc_port", &port) != 1 || port == 0 || port > UINT16_MAX)
+        return false;
+    memcpy(host, value.data, value.length);
+    host[value.length] = 0;
+    if (inet_pton(AF_INET, host, &number) != 1 && inet_pton(AF_INET6, host, &number) != 1)
+        return false;
+    mc_address_join(address, sizeof(address), host, (uint16_t)port);
+    int fd = mc_tcp_connect(address, mc_clock_ns() + LOOK_MS * 1000000u);
+    if (fd >= 0)
+        close(fd);
+    else
+        mc_log(INFO, "the metadata of an engine at %s is replaced: nobody is there", address);
+    return fd < 0;
+}
+
+/* After a replacement that is refused, or has no effect: the request is answered. */
+static bool is_refused(struct evhttp_request *request, const struct mc_buffer *key, const struct entry *old,
+                       const struct entry *entry)
+{
+    if (!is_protected(key))
+        return false;
+    bool is_same = old->value_length == entry->value_length &&
+                   memcmp(old->bytes + old->key_length, entry->bytes + entry->key_length, entry->value_length) == 0;
+    if (!is_same && is_gone(old))
+        return false;
+    mc_http_reply_text(request, is_same ? 200 : 400, MC_HTTP_TEXT,
+                       is_same ? "metadata unchanged" : "Duplicate rpc_meta key not allowed");
+    return true;
+}
+
 static void store(struct mc_metadata *metadata, struct evhttp_request *request, const struct mc_buffer *key,
                   struct evbuffer *body)
 {
@@ -169,12 +215,8 @@ static void store(struct mc_metadata *metadata, struct evhttp_request *request, 
     entry->value_length = length;
     memcpy(entry->bytes, key->data, key->length);
     mc_assert(evbuffer_copyout(body, entry->bytes + key->length, length) == (ev_ssize_t)length);
-    if (old != NULL && is_protected(key)) {
-        bool is_same = old->value_length == length &&
-                       memcmp(old->bytes + old->key_length, entry->bytes + key->length, length) == 0;
+    if (old != NULL && is_refused(request, key, old, entry)) {
         free(entry);
-        mc_http_reply_text(request, is_same ? 200 : 400, MC_HTTP_TEXT,
-                           is_same ? "metadata unchanged" : "Duplicate rpc_meta key not allowed");
         return;
     }
     if (old != NULL)

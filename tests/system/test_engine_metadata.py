@@ -407,6 +407,20 @@ def test_original_and_ours(monkeypatch, servers, kind):
 
 
 @with_original
+def test_the_original_comes_back_at_our_server(monkeypatch, servers):
+    """Killed and started again under its name, it is found again; its own server would not let it."""
+    server = servers("http")
+    set_path(monkeypatch, "tcp")
+    near = Near(server.url, "near")
+    first = Peer(server.url, "far", original=True)
+    assert near.engine.transfer_sync_write("far", near.address, first.address, 100) == 0
+    first.kill()
+    with Peer(server.url, "far", original=True) as second:
+        assert near.engine.transfer_sync_write("far", near.address, second.address, 100) == 0
+        assert near.engine.send_probe("far") == 0
+
+
+@with_original
 def test_original_and_ours_at_a_master(monkeypatch):
     """The metadata service of mooncake_master."""
     set_path(monkeypatch, "tcp")

@@ -1,7 +1,9 @@
 """mooncake_http_metadata_server and python -m mooncake.http_metadata_server: the master's metadata service alone."""
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -58,6 +60,29 @@ def test_addresses_are_not_taken_over(server):
     assert server.call("PUT", "/metadata?key=mooncake/rpc_meta/host", b"one") == (200, b"metadata unchanged")
     assert server.call("PUT", "/metadata?key=mooncake/rpc_meta/host", b"two") == (400, b"Duplicate rpc_meta key not allowed")
     assert server.call("GET", "/metadata?key=mooncake/rpc_meta/host") == (200, b"one")
+
+
+def meta(host, port):
+    return json.dumps({"ip_or_host_name": host, "rpc_port": port}).encode()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_address_of_one_that_is_gone(server, host):
+    """An engine that was killed does not keep its name from the next; one that is there, or stopped, does."""
+    path = f"/metadata?key=mooncake/rpc_meta/again{host}"
+    listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    first = meta(host, listener.getsockname()[1])
+    assert server.call("PUT", path, first) == (200, b"metadata updated")
+    assert server.call("PUT", path, meta(host, 1)) == (400, b"Duplicate rpc_meta key not allowed")  # nobody takes it out of its queue: stopped
+    assert server.call("PUT", path, first) == (200, b"metadata unchanged")
+    listener.close()
+    assert server.call("PUT", path, meta(host, 1)) == (200, b"metadata updated")
+    assert server.call("GET", path) == (200, meta(host, 1))
+    for odd in (meta("localhost", 1), meta(host, 0), meta(host, 70000), meta("1.2.3.4.5", 1), meta("", 1), b"{}", b'{"ip_or_host_name":5,"rpc_port":1}',
+                meta("a" * 5000, 1), b'{"ip_or_host_name":"127.0.0.1"}', b"", meta(host, 1)[:-1]):
+        server.call("DELETE", path)
+        assert server.call("PUT", path, odd)[0] == 200
+        assert server.call("PUT", path, b"two")[0] == 400, odd
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
