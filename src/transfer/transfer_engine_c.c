@@ -43,7 +43,8 @@ struct original {
     char **segments; /* names; ids are their places + 1 */
     size_t segment_count, segment_capacity;
     struct batch **batches;
-    uint32_t batch_count, batch_capacity; /* places in use and given back; in all */
+    uint32_t *free_places;
+    uint32_t batch_count, batch_capacity, free_count; /* places in use or free; in all; free */
     uint64_t generation;
     struct mc_region_table hidden; /* registered, but not for peers */
 };
@@ -128,6 +129,7 @@ static void original_free(struct original *original)
             batch_free(original->batches[i]);
     for (size_t i = 0; i < original->segment_count; i++)
         free(original->segments[i]);
+    free(original->free_places);
     free(original->batches);
     free(original->segments);
     mc_region_table_free(&original->hidden);
@@ -414,24 +416,23 @@ static struct batch *find_batch(const struct original *original, uint64_t id)
     return batch != NULL && batch->id == id ? batch : NULL;
 }
 
-/* The lock is held. A place that is free; batch_count grows when there is none. -1: too many. */
-static int64_t free_place(struct original *original)
+/* The lock is held. -1: there are too many, or no memory. */
+static int64_t take_place(struct original *original)
 {
-    for (uint32_t i = 0; i < original->batch_count; i++) {
-        uint32_t place = (uint32_t)((original->generation + i) % original->batch_count); /* rarely the first is taken */
-        if (original->batches[place] == NULL)
-            return place;
-    }
+    if (original->free_count > 0)
+        return original->free_places[--original->free_count];
     if (original->batch_count == original->batch_capacity) {
         uint32_t capacity = original->batch_capacity == 0 ? 64 : original->batch_capacity * 2;
-        struct batch **more =
-            capacity > BATCHES_MAX ? NULL : realloc(original->batches, capacity * sizeof(struct batch *));
-        if (more == NULL)
+        if (capacity > BATCHES_MAX)
             return -1;
-        original->batches = more;
+        struct batch **batches = realloc(original->batches, capacity * sizeof(struct batch *));
+        original->batches = batches == NULL ? original->batches : batches;
+        uint32_t *places = realloc(original->free_places, capacity * sizeof(uint32_t));
+        original->free_places = places == NULL ? original->free_places : places;
+        if (batches == NULL || places == NULL)
+            return -1;
         original->batch_capacity = capacity;
     }
-    original->batches[original->batch_count] = NULL;
     return original->batch_count++;
 }
 
@@ -444,7 +445,7 @@ batch_id_t allocateBatchID(transfer_engine_t engine, size_t batch_size)
     struct batch *batch = batch_size > MC_TRANSFER_ITEMS_MAX ? NULL : calloc(1, sizeof(*batch));
     struct task *tasks = batch == NULL ? NULL : calloc(batch_size + 1, sizeof(*tasks));
     pthread_mutex_lock(&original->lock);
-    int64_t place = tasks == NULL ? -1 : free_place(original);
+    int64_t place = tasks == NULL ? -1 : take_place(original);
     if (place >= 0) {
         /* 47 bits of generation: never given twice in a process's life, and never INVALID_BATCH. */
         id = (++original->generation & (UINT64_MAX >> (PLACE_BITS + 1))) << PLACE_BITS | (uint64_t)place;
@@ -696,8 +697,11 @@ int freeBatchID(transfer_engine_t engine, batch_id_t batch_id)
     int rc = batch == NULL                                    ? TRANSFER_STATUS_CODE_INVALID_ARGUMENT
              : look_at_all(original, batch) == STATUS_WAITING ? TRANSFER_STATUS_CODE_BATCH_BUSY
                                                               : 0;
-    if (rc == 0)
-        original->batches[batch_id & (BATCHES_MAX - 1)] = NULL;
+    if (rc == 0) {
+        uint32_t place = batch_id & (BATCHES_MAX - 1);
+        original->batches[place] = NULL;
+        original->free_places[original->free_count++] = place;
+    }
     pthread_mutex_unlock(&original->lock);
     if (rc == 0)
         batch_free(batch);

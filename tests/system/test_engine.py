@@ -257,6 +257,27 @@ def test_stopped_peer_of_this_machine_is_no_matter(monkeypatch):
         assert near.engine.transfer_sync_write(peer.target, near.address, peer.address, SIZE) == 0
 
 
+@pytest.mark.parametrize("path", ["host", "tcp"])
+def test_status_is_of_the_whole_batch(monkeypatch, path):
+    """1 only when the last byte of the last item is there, and never when one of them failed."""
+    set_path(monkeypatch, path)
+    near, half = Near(), SIZE // 2
+    with Peer() as peer:
+        assert peer.ask("fill", 0, half, 9) == "ok"
+        wanted = bytes([9]) * half
+        for _ in range(5):
+            near.memory[:half] = bytes(half)
+            batch = near.engine.batch_transfer_async_read(peer.target, [near.address, near.address + 64], [peer.address, peer.address + 64], [64, half - 64])
+            assert finish(near.engine, batch) == 1 and near.memory[:half] == wanted
+        for bad in range(3):
+            addresses = [peer.address, peer.address + 64, peer.address + 128]
+            addresses[bad] = 4096
+            batch = near.engine.batch_transfer_async_read(peer.target, [near.address] * 3, addresses, [64] * 3)
+            assert finish(near.engine, batch) == -1
+            assert near.engine.transfer_check_status(batch) == -1  # stale
+            assert near.engine.get_batch_transfer_status([batch]) == -1
+
+
 # ---- metadata servers ----
 
 

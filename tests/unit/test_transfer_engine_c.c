@@ -337,14 +337,12 @@ static void bad_engines(void **state)
     world_close(&world);
 }
 
-static void bad_arguments(void **state)
+static void bad_names(void **state)
 {
     (void)state;
     struct world world;
     world_open(&world);
     transfer_engine_t near = world.near;
-    struct transfer_request good = request(&world, OPCODE_WRITE, 0, 0, 1), bad;
-    struct transfer_status status;
     char text[64], long_name[2000];
     memset(long_name, 'a', sizeof(long_name) - 1);
     long_name[sizeof(long_name) - 1] = 0;
@@ -370,6 +368,17 @@ static void bad_arguments(void **state)
     assert_int_equal(removeLocalSegment(near, "stranger"), 0);
     assert_int_equal(closeSegment(near, world.far_id), 0); /* and it goes on */
     assert_int_equal(syncSegmentCache(near), 0);
+    world_close(&world);
+}
+
+static void bad_arguments(void **state)
+{
+    (void)state;
+    struct world world;
+    world_open(&world);
+    transfer_engine_t near = world.near;
+    struct transfer_request good = request(&world, OPCODE_WRITE, 0, 0, 1), bad;
+    struct transfer_status status;
     assert_true(allocateBatchID(near, SIZE_MAX) == INVALID_BATCH);
     batch_id_t batch = allocateBatchID(near, 4);
     assert_int_equal(getTransferStatus(near, batch, 0, &status), 1); /* no task yet */
@@ -404,6 +413,30 @@ static void bad_arguments(void **state)
     assert_null(getNotifsFromEngine(near, NULL));
     assert_int_equal(freeNotifsMsgBuf(NULL, 5), 0);
     world_close(&world);
+}
+
+/* Ids are never given twice, and there may be many; each engine has its own. */
+static void many_batches(void **state)
+{
+    (void)state;
+    enum { COUNT = 65536 };
+    struct world world;
+    world_open(&world);
+    batch_id_t *ids = calloc(COUNT, sizeof(*ids));
+    assert_non_null(ids);
+    for (size_t i = 0; i < COUNT; i++)
+        assert_true((ids[i] = allocateBatchID(world.near, i % 3)) != INVALID_BATCH);
+    assert_true(allocateBatchID(world.near, 1) == INVALID_BATCH);
+    assert_int_equal(freeBatchID(world.far, ids[5]), 1);
+    for (size_t i = 0; i < COUNT; i += 2)
+        assert_int_equal(freeBatchID(world.near, ids[i]), 0);
+    for (size_t i = 0; i < COUNT; i += 2) {
+        batch_id_t id = allocateBatchID(world.near, 1);
+        assert_true(id != INVALID_BATCH && id != ids[i]);
+        assert_int_equal(freeBatchID(world.near, ids[i]), 1);
+    }
+    free(ids);
+    world_close(&world); /* with all of them open */
 }
 
 /* A peer that ended: its tasks fail, and the batch can be freed; one whose segment is not there any more, too. */
@@ -572,8 +605,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(busy),          cmocka_unit_test(paths),     cmocka_unit_test(many),
         cmocka_unit_test(notes),         cmocka_unit_test(memory),    cmocka_unit_test(bad_engines),
-        cmocka_unit_test(bad_arguments), cmocka_unit_test(peer_gone), cmocka_unit_test(threads),
-        cmocka_unit_test(fork_child),
+        cmocka_unit_test(bad_arguments), cmocka_unit_test(bad_names), cmocka_unit_test(many_batches),
+        cmocka_unit_test(peer_gone),     cmocka_unit_test(threads),   cmocka_unit_test(fork_child),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
