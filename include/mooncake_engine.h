@@ -88,8 +88,8 @@ struct mc_transfer_range {
     uint64_t address, length;
 };
 /* Lets peers read and write these ranges: all or none. INVALID_ARGUMENT: a length of zero, or beyond the address space.
- * ADDRESS_OVERLAPPED: with each other or with what is registered; adjacent ones are fine. METADATA: registered, but the
- * metadata server did not take the new document (then nothing is registered). */
+ * ADDRESS_OVERLAPPED: with each other or with what is registered; adjacent ones are fine. METADATA: the metadata server
+ * did not take the new document, so nothing is registered. */
 MC_API int mc_transfer_register(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges,
                                 size_t count);
 /* Takes them back; addresses are where ranges begin. Goes on after an error and returns the first. Waits until no
