@@ -8,7 +8,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "system"
 
 import test_engine  # noqa: E402
 from test_engine import metadata, test_original_and_ours_on_one_metadata_server, test_the_original_calls_us, test_we_call_the_original  # noqa: E402,F401
-from test_engine_metadata import (servers, test_original_and_ours, test_original_and_ours_at_a_master,  # noqa: E402,F401
+from test_engine_metadata import (servers, test_at_the_server_of_the_original, test_original_and_ours, test_original_and_ours_at_a_master,  # noqa: E402,F401
                                   test_the_original_comes_back_at_our_server)
 
 

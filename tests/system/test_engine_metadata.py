@@ -2,6 +2,7 @@
 import base64
 import json
 import os
+import pathlib
 import signal
 import socket
 import struct
@@ -15,7 +16,7 @@ import pytest
 from cluster import BUILD, START_S, Master, request, wait_until
 from etcd import Etcd, free_ports
 from redis_server import Redis
-from test_engine import P2P, SLOW, Near, Peer, exchange, frame, set_path, with_original
+from test_engine import ORIGINAL, P2P, SLOW, Near, Peer, exchange, frame, set_path, with_original
 from mooncake.engine import TransferEngine
 
 NAMES = ["mooncake/ram/far", "mooncake/ram/near", "mooncake/rpc_meta/far", "mooncake/rpc_meta/near"]
@@ -418,6 +419,40 @@ def test_the_original_comes_back_at_our_server(monkeypatch, servers):
     with Peer(server.url, "far", original=True) as second:
         assert near.engine.transfer_sync_write("far", near.address, second.address, 100) == 0
         assert near.engine.send_probe("far") == 0
+
+
+class OriginalHttp(HttpServer):
+    """The HTTP metadata server in the original's mooncake_master."""
+
+    def start(self):
+        folder = pathlib.Path(ORIGINAL[1]) if ORIGINAL[1] else next(pathlib.Path(ORIGINAL[0]).parent.parent.glob("lib/python3*/site-packages"))
+        program = folder / "mooncake/mooncake_master"
+        program.chmod(0o755)
+        ports = free_ports(2)
+        self.process = subprocess.Popen([str(program), "--rpc_address=127.0.0.1", f"--rpc_port={ports[0]}", f"--metrics_port={ports[1]}",
+                                         "--enable_http_metadata_server=true", "--http_metadata_server_host=127.0.0.1", f"--http_metadata_server_port={self.port}"],
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(self._answers, START_S, "the original's metadata server")
+
+
+@with_original
+def test_at_the_server_of_the_original(monkeypatch):
+    """Which answers 400 to an address that differs: an engine of ours takes its name again all the same, at once."""
+    set_path(monkeypatch, "tcp")
+    with OriginalHttp() as server:
+        near = Near(server.url, "near")
+        with Peer(server.url, "far", original=True) as peer:
+            exchange(near, peer)
+            assert peer.ask("write", "near", near.address, 1 << 20) == "0"
+        for _ in range(3):
+            peer = Peer(server.url, "again")
+            assert near.engine.transfer_sync_write("again", near.address, peer.address, 100) == 0
+            peer.kill()
+        assert request(server.port, "PUT", "/metadata?key=mooncake%2Frpc_meta%2Fagain", body=b"{}")[0] == 400
+        server.kill()
+        server.start()
+        wait_until(lambda: near.engine.send_probe("near") == 0, 30, "our name at the server again")
+        del near
 
 
 @with_original
