@@ -488,7 +488,7 @@ static void busy(void **state)
         _exit(is_fine && read(go[0], &byte, 1) == 1 ? 0 : 1);
     }
     char name[64];
-    uintptr_t address;
+    uintptr_t address = 0;
     assert_true(read(pipes[0], name, sizeof(name)) == sizeof(name) &&
                 read(pipes[0], &address, sizeof(address)) == sizeof(address));
     struct world world;
