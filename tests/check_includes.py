@@ -15,14 +15,15 @@ ALLOWED = {
     "base": (),
     "env": ("base",),
     "wire": ("base", "env"),
-    "engine": ("base", "env", "wire"),
-    "transfer": ("base", "env"),
+    "rdma": ("base", "env"),
+    "engine": ("base", "env", "wire", "rdma"),
+    "transfer": ("base", "env", "rdma"),
     "master": ("base", "env", "wire", "engine", "web"),
-    "store": ("base", "env", "wire", "engine"),
+    "store": ("base", "env", "wire", "engine", "rdma"),
     "proxy": ("base", "env"),
     "web": (),
     "service": ("base", "env"),  # and the store by its public header alone
-    "cmd": ("base", "env", "wire", "engine", "master", "store", "service", "proxy", "transfer"),
+    "cmd": ("base", "env", "wire", "rdma", "engine", "master", "store", "service", "proxy", "transfer"),
     "python": ("base", "env", "store", "transfer"),
 }
 # The master's core is pure: no socket, clock, thread or file, so not all of the rooms below it.

@@ -1,0 +1,264 @@
+/* One-sided RDMA between registered memories of two processes: the room under the transfer engine and the store's
+ * engine. Nothing here knows what the bytes are, who vouches for a place, or how two processes talk otherwise: the
+ * faces carry the small texts by which two halves of a link find each other. No type of libibverbs appears here
+ * (verbs.h has them).
+ *
+ * Four objects, each owned by who opened it and closed in the reverse order:
+ *   mc_rdma         the devices of this machine that a filter lets in, opened once per engine. Any thread, at any time.
+ *   mc_rdma_memory  one range, registered at every device. Read-only once it is there; any thread may use it.
+ *   mc_rdma_link    queue pairs with one peer process. Its *asking* half moves bytes, in both directions; its *serving*
+ * half only holds queue pairs, costs no processor time, and is never told what is read or written through it. a run one
+ * batch on the calling thread: mc_rdma_link_run.
+ *
+ * Threads. A link is used by one run at a time (the caller borrows it, as a lane of a connection); who wants two runs
+ * at once opens two links. Set-up and repair (offer, answer, complete) of a link may go on in one other thread
+ * meanwhile: that is how set-up stays off the threads that move data. One thread of each mc_rdma, "mc-rdma", watches
+ * ports, GIDs and requests of rdma_cm; it never touches the caller's memory. No function takes a lock over a wait,
+ * except where it says that it blocks.
+ *
+ * Invariants.
+ * 1. After mc_rdma_link_run has returned, whatever it returned, nothing of it reads or writes local memory: a queue
+ * pair with work under way is brought to an error, drained and destroyed before that.
+ * 2. A byte is reported done only when its work, or later work of the same queue pair, completed without error.
+ * 3. WRITEs that were cut off may still arrive at the peer, for as long as the peer keeps its half of that pair.
+ *    mc_rdma_run.is_unsure says so. They have ended when the peer has answered an offer for that pair, or has closed
+ * the link (mc_rdma_link_close at the peer *is* the cut of this writer).
+ * 4. A serving half must not outlive what proves its peer alive: its owner closes it when the connection over which it
+ * was set up ends. Queue pairs do not notice that their peer has died.
+ *
+ * Errors are mc_error's. Absence of the library or of devices is no error of the product: mc_rdma_open says
+ * MC_ERR_UNAVAILABLE_IN_CURRENT_MODE, without a log line above INFO. After fork() a child must call nothing here;
+ * fd_opened and fd_closing let the face close the child's descriptors. */
+#ifndef MC_RDMA_RDMA_H
+#define MC_RDMA_RDMA_H
+
+#include "base/bytes.h"
+#include "base/error.h"
+#include "rdma/settings.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MC_RDMA_DEVICES_MAX 16u   /* of one process; the bits of the masks below */
+#define MC_RDMA_PAIRS_MAX 32u     /* queue pairs of one link */
+#define MC_RDMA_NAME_MAX 64u      /* bytes of a device's name with its zero */
+#define MC_RDMA_CHUNKS_MAX 65536u /* of one range: 128 TiB at 2 GiB each */
+#define MC_RDMA_SERVED_MAX 16384u /* serving halves of one mc_rdma */
+#define MC_RDMA_TEXT_MAX 65536u   /* bytes of an offer, an answer, a list of devices */
+#define MC_RDMA_REASON_MAX 160u
+
+struct mc_verbs;       /* verbs.h */
+struct mc_rdma;        /* device.c */
+struct mc_rdma_memory; /* memory.c */
+struct mc_rdma_link;   /* link.c */
+
+/* ---- devices ---- */
+
+struct mc_rdma_options {
+    const struct mc_verbs *verbs;            /* NULL: libibverbs.so.1 and librdmacm.so.1, looked for now */
+    const struct mc_rdma_settings *settings; /* NULL: mc_rdma_settings_read */
+    const char *filter;                      /* "mlx5_0,mlx5_1": only these; NULL or "": all */
+    /* Descriptors that a forked child must close. May be NULL. Called from the opening thread and from those that open,
+     * answer and close links. */
+    void (*fd_opened)(void *context, int fd);
+    void (*fd_closing)(void *context, int fd);
+    void *context;
+};
+
+enum mc_rdma_fabric { MC_RDMA_INFINIBAND, MC_RDMA_ROCE, MC_RDMA_IWARP };
+
+struct mc_rdma_device_info {
+    char name[MC_RDMA_NAME_MAX];
+    enum mc_rdma_fabric fabric;
+    uint8_t port;
+    bool is_up;                      /* now: its port is active, and it is not retired */
+    char reason[MC_RDMA_REASON_MAX]; /* "": usable; else why it is not used, and the setting that would help */
+    int numa_node;                   /* -1: unknown */
+    char pci[32];                    /* "0000:3b:00.0"; "" for a software device */
+    char netdev[32];                 /* of the chosen GID; "" : none */
+    uint32_t speed_mbps;             /* active width x speed; 0: unknown */
+    uint32_t mtu_bytes;              /* that links use: active, at most MC_MTU */
+    uint16_t lid;                    /* InfiniBand only */
+    int gid_index;                   /* the one that a peer is told first; -1: none */
+    uint8_t gid[16];
+    char gid_reason[MC_RDMA_REASON_MAX]; /* why that one */
+    uint64_t mr_size_max;
+    uint32_t wr_max, cqe_max, sge_max, inline_max;
+    bool has_dmabuf, has_relaxed_ordering;
+};
+
+/* 0. MC_ERR_UNAVAILABLE_IN_CURRENT_MODE: no library, no device, none that the filter lets in, none usable.
+ * MC_ERR_INVALID_PARAMS: the filter names a device that is not there (the others are not opened either).
+ * MC_ERR_NO_MEMORY. Blocks for as long as drivers take to open: milliseconds each. */
+int mc_rdma_open(const struct mc_rdma_options *options, struct mc_rdma **rdma);
+/* Everything opened on it is closed already. */
+void mc_rdma_close(struct mc_rdma *rdma);
+/* The devices in use are numbered 0 to count - 1, in an order that does not change while it is open; keys and masks go
+ * by these numbers. A device that fails keeps its number. */
+uint32_t mc_rdma_device_count(const struct mc_rdma *rdma);
+void mc_rdma_device_info(const struct mc_rdma *rdma, uint32_t device, struct mc_rdma_device_info *info);
+/* Every device of the machine, usable or not, whatever the filter: for mooncake_doctor. Opens and closes each. Count, 0
+ * without library. One that cannot be opened has a reason and no more. */
+int mc_rdma_scan(const struct mc_rdma_options *options, struct mc_rdma_device_info *infos, size_t capacity);
+/* Rows of the GID table of one device and port as text lines: index, type, GID, interface, verdict. Appended to out. 0
+ * or MC_ERR_INVALID_PARAMS: no such device. */
+int mc_rdma_describe_gids(const struct mc_rdma_options *options, const char *device, struct mc_buffer *out);
+
+/* Appends a JSON array of the devices in use, each with the original's "name", "lid", "gid" and what peers of ours need
+ * besides. A face puts it into its own document; it changes when a GID does (mc_rdma_version counts). */
+void mc_rdma_put_devices(const struct mc_rdma *rdma, struct mc_buffer *out);
+/* Changes whenever what mc_rdma_put_devices writes has changed. */
+uint64_t mc_rdma_version(const struct mc_rdma *rdma);
+
+/* A peer's device, from such an array. */
+struct mc_rdma_peer_device {
+    char name[MC_RDMA_NAME_MAX];
+    uint16_t lid;
+    uint8_t gid[16];
+    bool is_up; /* as the peer last told */
+    enum mc_rdma_fabric
+        fabric; /* without word of it (the original's document): InfiniBand if it has a lid, else RoCE */
+    uint32_t speed_mbps;
+};
+/* Count, or MC_ERR_PROTOCOL: not such an array, a name twice, more than capacity. */
+int mc_rdma_parse_devices(struct mc_span json, struct mc_rdma_peer_device *devices, size_t capacity);
+
+/* ---- memory ---- */
+
+/* One piece of a range with its keys, by device number: lkeys of our own memory for the local side of a request, rkeys
+ * of the peer's for the remote side (there the numbers are those of the peer's devices). Pieces of a range are adjacent
+ * and in ascending order; a request may cross from one to the next. */
+struct mc_rdma_chunk {
+    uint64_t address, length;
+    uint32_t valid;     /* a bit for each device at which it is registered */
+    uint32_t preferred; /* devices near this memory; others are taken only under load or on failure. 0: all alike */
+    uint32_t keys[MC_RDMA_DEVICES_MAX];
+};
+struct mc_rdma_chunks {
+    const struct mc_rdma_chunk *list;
+    uint32_t count;
+};
+
+enum mc_rdma_memory_kind {
+    MC_RDMA_MEMORY_HOST,
+    MC_RDMA_MEMORY_DMABUF,  /* of a GPU, exported as a descriptor */
+    MC_RDMA_MEMORY_PEERMEM, /* of a GPU, by its address: the kernel has a module for it */
+};
+
+struct mc_rdma_range {
+    void *address;
+    uint64_t length;        /* > 0 */
+    bool is_gpu;            /* never touched by the processor: DMABUF is tried if there is a descriptor, then PEERMEM */
+    int dmabuf_fd;          /* -1: none. Stays the caller's; may be closed after the call */
+    uint64_t dmabuf_offset; /* of address within it */
+    bool is_remote_readable, is_remote_writable; /* neither: only we use it, on the local side of requests */
+    int numa_node;                               /* where it lies; -1: unknown, all devices alike */
+    uint32_t preferred;                          /* devices, instead of those of numa_node; 0: by numa_node */
+};
+/* Registers the range at every device in use, in pieces of at most the smallest limit of all of them, all devices at
+ * once when it is large. Blocks: about a second for 4 GiB of untouched memory, page by page. 0: at one device at least;
+ * each other got one WARNING and has no bit in `valid`. MC_ERR_INVALID_PARAMS: length 0, a range beyond the address
+ * space. MC_ERR_NO_MEMORY: RLIMIT_MEMLOCK or our own memory; the log line names the limit. MC_ERR_NOT_SUPPORTED: GPU
+ * memory that no device takes: stage it through host memory. MC_ERR_TRANSFER_FAIL: anything else that all devices
+ * refused. */
+int mc_rdma_memory_register(struct mc_rdma *rdma, const struct mc_rdma_range *range, struct mc_rdma_memory **memory);
+/* Nobody uses it in a run any more. Peers that still have its rkeys are refused from now on: their requests fail and
+ * their queue pairs break; nothing of theirs touches the memory after the return. */
+void mc_rdma_memory_unregister(struct mc_rdma_memory *memory);
+struct mc_rdma_chunks mc_rdma_memory_local(const struct mc_rdma_memory *memory);  /* keys are lkeys */
+struct mc_rdma_chunks mc_rdma_memory_remote(const struct mc_rdma_memory *memory); /* keys are rkeys: for peers */
+enum mc_rdma_memory_kind mc_rdma_memory_kind_of(const struct mc_rdma_memory *memory);
+
+/* ---- links ----
+ *
+ *     asking process                              serving process
+ *     mc_rdma_link_open(peer's devices)
+ *     mc_rdma_link_offer      -- offer -->        mc_rdma_link_answer
+ *     mc_rdma_link_complete   <-- answer --       (holds its half until mc_rdma_link_close)
+ *     mc_rdma_link_run ...
+ *
+ * The two texts are JSON objects of at most MC_RDMA_TEXT_MAX bytes, carried by the face as it likes; both halves trust
+ * nothing in them. The same three steps repair a link: the offer then holds only the pairs that are down, and the
+ * answer replaces the peer's halves of these. With rdma_cm (iWARP, or MC_RDMA_SETUP=cm) the answer says where to
+ * connect, and mc_rdma_link_complete connects there. */
+
+struct mc_rdma_link_options {
+    const struct mc_rdma_peer_device *devices; /* the peer's; copied */
+    uint32_t device_count;
+    uint32_t local_mask;  /* local devices that may be used; 0: all */
+    uint32_t remote_mask; /* 0: all */
+};
+/* Chooses the pairs (each usable local device with the peer's device that fits it best: same fabric, family and subnet
+ * of the GIDs, then same place in the list) and takes their resources. Makes no connection. 0; MC_ERR_NOT_SUPPORTED: no
+ * two devices fit; MC_ERR_NO_MEMORY. Does not block on the network. */
+int mc_rdma_link_open(struct mc_rdma *rdma, const struct mc_rdma_link_options *options, struct mc_rdma_link **link);
+/* Text for the peer about the pairs that are down and may be tried again. 1: there is an offer. 0: none is due.
+ * Negative: no queue pair could be made (MC_ERR_NO_MEMORY, MC_ERR_TRANSFER_FAIL; pairs of a device that fails are
+ * skipped). Every 1 is followed by one mc_rdma_link_complete, with an empty answer if the peer did not give one. */
+int mc_rdma_link_offer(struct mc_rdma_link *link, struct mc_buffer *offer);
+/* At the peer. *link NULL: a new serving half, else the one of an earlier offer of the same asking half. 0; the answer
+ * then tells of each pair that it is ready, or why not. MC_ERR_PROTOCOL: not an offer. MC_ERR_BUSY: MC_RDMA_SERVED_MAX.
+ * MC_ERR_NOT_SUPPORTED: not one pair could be made ready; there is no new half then, and the answer still says why.
+ * Blocks only for drivers. */
+int mc_rdma_link_answer(struct mc_rdma *rdma, struct mc_rdma_link **link, struct mc_span offer,
+                        struct mc_buffer *answer);
+/* Count of pairs that are ready now, all in all. MC_ERR_PROTOCOL: not an answer to the last offer.
+ * MC_ERR_TRANSFER_FAIL: none; the reason is logged once, with the setting that may help. Blocks until deadline_ns with
+ * rdma_cm only. */
+int mc_rdma_link_complete(struct mc_rdma_link *link, struct mc_span answer, uint64_t deadline_ns);
+/* When the next offer is due (mc_clock_ns): 0 now, UINT64_MAX never (all pairs stand). Cheap; any thread. */
+uint64_t mc_rdma_link_due_ns(const struct mc_rdma_link *link);
+/* Pairs that a run would use. Cheap; any thread. 0: a run fails at once. */
+uint32_t mc_rdma_link_ready(const struct mc_rdma_link *link);
+/* Nobody runs on it, offers or completes. After the return nothing of the peer reaches memory through it. */
+void mc_rdma_link_close(struct mc_rdma_link *link);
+/* Appends a JSON array: of each pair the devices, GIDs, state, bytes in all, last error. For show_links and the doctor.
+ */
+void mc_rdma_link_describe(const struct mc_rdma_link *link, struct mc_buffer *out);
+
+/* ---- moving bytes ---- */
+
+enum mc_rdma_opcode { MC_RDMA_READ, MC_RDMA_WRITE }; /* remote to local, local to remote */
+
+struct mc_rdma_request {
+    enum mc_rdma_opcode opcode;
+    void *local;
+    uint64_t remote;                                   /* address in the peer's process */
+    uint64_t length;                                   /* 0: done at once */
+    struct mc_rdma_chunks local_chunks, remote_chunks; /* that hold the two ranges; borrowed until the run ends */
+    /* Out. 0: all bytes have arrived. MC_ERR_INVALID_PARAMS: outside the chunks, or the peer's device refused address
+     * or key. MC_ERR_RPC_TIMEOUT: not by the deadline. MC_ERR_TRANSFER_FAIL: no pair (left) that has keys for it, or
+     * retried too often. After an error a READ's target may hold anything. */
+    int result;
+    uint64_t cut, done; /* scratch of the run */
+};
+
+struct mc_rdma_run {
+    uint64_t deadline_ns;
+    uint64_t stall_ns;           /* a pair with work but no completion for so long has failed; 0: MC_RDMA_STALL_MS */
+    void (*tick)(void *context); /* every 100 ms while waiting; may be NULL; must not use the link */
+    void *context;
+    const _Atomic bool *stop; /* looked at with each tick; true: as if the deadline had come. May be NULL */
+    /* Out. */
+    bool is_unsure;        /* WRITEs were cut off: see invariant 3, also when all results are 0 */
+    uint32_t failed_pairs; /* that broke in this run */
+    uint64_t retried;      /* slices that were moved to another pair */
+};
+/* Moves the batch; sets every result. Returns 0 when all results are 0, else the first result that is not. Cuts
+ * requests into slices and spreads them over the pairs by bytes in flight; moves the slices of a pair that breaks or
+ * stalls to the others. Ends by the deadline, and at most 10 ms (and the time drivers take to destroy a queue pair)
+ * after it. */
+int mc_rdma_link_run(struct mc_rdma_link *link, struct mc_rdma_request *requests, size_t count,
+                     struct mc_rdma_run *run);
+
+/* ---- counters, of all links of one mc_rdma ---- */
+
+struct mc_rdma_counters {
+    uint64_t read_bytes, written_bytes, slices, retries;
+    uint64_t pairs_made, pairs_failed, pairs_served; /* served: made in answers */
+    uint64_t timeouts, stalls, refusals;             /* refusals: the peer's device said no */
+    uint64_t port_downs, port_ups, gid_changes, device_losses;
+};
+void mc_rdma_counters_get(const struct mc_rdma *rdma, struct mc_rdma_counters *counters);
+
+#endif
