@@ -1,0 +1,176 @@
+/* What the files of this room share. Others include rdma.h.
+ *
+ * Locks, never held over a wait or a call of a driver that sleeps on the network: rdma->lock (what is known of ports
+ * and GIDs, the list of serving halves), link->lock (pairs that are being set up). Order: link before rdma. */
+#ifndef MC_RDMA_INSIDE_H
+#define MC_RDMA_INSIDE_H
+
+#include "env/socket.h"
+#include "rdma/link_text.h"
+#include "rdma/slices.h"
+#include "rdma/verbs.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define MC_RDMA_MESSAGE_MAX ((uint64_t)1 << 30)
+#define MC_RDMA_READS_MAX 16u /* READs that the other side of a queue pair may have under way */
+#define MC_RDMA_BLAMES_MAX                                                                                             \
+    32u /* a device that failed so often in a row, where others reached the same peer, is retired */
+
+struct mc_rdma_device {
+    struct mc_rdma *rdma;
+    uint32_t number;
+    char name[MC_RDMA_NAME_MAX], reason[MC_RDMA_REASON_MAX];
+    enum mc_rdma_fabric fabric;
+    uint8_t port;
+    bool has_relaxed_ordering;
+    int numa_node;
+    char pci[32];
+    struct ibv_context *context;
+    struct ibv_pd *pd;
+    struct ibv_cq *serving_cq; /* of serving halves, which complete nothing */
+    struct ibv_device_attr attributes;
+    _Atomic bool is_lost;
+    _Atomic bool is_active; /* the port */
+    _Atomic uint32_t blames;
+    _Atomic uint64_t retired_until_ns;
+    /* rdma->lock, from here on. */
+    struct ibv_port_attr port_attributes;
+    struct mc_gid_row *rows;
+    uint32_t row_count;
+    int chosen; /* of rows; -1: none */
+    char gid_reason[MC_RDMA_REASON_MAX];
+};
+
+struct mc_rdma_cm { /* requests of rdma_cm come in here; on the watching thread only, after it started */
+    struct rdma_event_channel *channel;
+    struct rdma_cm_id *listener;
+    uint16_t port;
+};
+
+struct mc_rdma {
+    const struct mc_verbs *verbs;
+    struct mc_rdma_settings settings;
+    struct mc_rdma_options options; /* the hooks of it */
+    struct mc_rdma_device devices[MC_RDMA_DEVICES_MAX];
+    uint32_t device_count;
+    pthread_mutex_t lock;
+    _Atomic uint64_t version;
+    pthread_t watcher;
+    int stop_fd; /* eventfd: the watcher ends */
+    struct mc_rdma_cm cm;
+    struct mc_rdma_link *serving; /* rdma->lock */
+    uint32_t serving_count;
+    _Atomic uint32_t turn; /* of completion vectors */
+    struct {
+        _Atomic uint64_t read_bytes, written_bytes, slices, retries, pairs_made, pairs_failed, pairs_served, timeouts,
+            stalls, refusals, port_downs, port_ups, gid_changes, device_losses;
+    } count;
+};
+
+/* One queue pair and what it was set up with. qp NULL: none. */
+struct mc_rdma_half {
+    struct ibv_qp *qp;
+    struct rdma_cm_id *id;                 /* rdma_cm: NULL otherwise */
+    struct rdma_event_channel *cm_channel; /* of the asking half */
+    uint32_t psn, inline_max, remote;      /* remote: number of the peer's device */
+    int gid_index;                         /* -1: none is used */
+    uint8_t gid[MC_GID_BYTES];
+};
+
+enum mc_rdma_fresh { MC_RDMA_FRESH_NONE, MC_RDMA_FRESH_OFFERED, MC_RDMA_FRESH_READY };
+
+struct mc_rdma_pair {
+    struct mc_rdma_device *device;
+    uint32_t queue;              /* of the link; asking half only */
+    struct mc_rdma_half current; /* asking: of the thread that runs; serving: link->lock */
+    uint32_t generation;         /* of current; in the ids of its work requests */
+    _Atomic bool is_up;          /* current is there and works */
+    _Atomic uint64_t due_ns;     /* when it may be offered; UINT64_MAX: it stands, or is being set up */
+    _Atomic uint32_t failures;   /* in a row */
+    _Atomic uint64_t bytes;
+    /* link->lock, from here on. */
+    enum mc_rdma_fresh fresh_state;
+    struct mc_rdma_half fresh;
+    uint32_t setup_failures; /* in a row: the peer's device and the GID to try go by it */
+    uint64_t token;          /* serving, rdma_cm: whoever shows it may connect; 0: nobody */
+    char error[MC_RDMA_REASON_MAX];
+};
+
+struct mc_rdma_queue { /* completions of the pairs of one device in one link */
+    struct mc_rdma_device *device;
+    struct ibv_comp_channel *channel;
+    struct ibv_cq *cq;
+    unsigned unacknowledged;
+};
+
+struct mc_rdma_link {
+    struct mc_rdma *rdma;
+    struct mc_rdma_link *next; /* serving halves; rdma->lock */
+    uint64_t id;
+    bool is_serving, is_near; /* near: with a device of this very machine */
+    uint32_t pair_count, queue_count, depth;
+    struct mc_rdma_pair pairs[MC_RDMA_PAIRS_MAX];
+    struct mc_rdma_queue queues[MC_RDMA_DEVICES_MAX];
+    struct mc_rdma_peer_device *peer_devices;
+    uint32_t peer_count, local_mask, remote_mask;
+    struct mc_slices slices;
+    struct mc_spin spin;
+    _Atomic bool is_running;
+    _Atomic uint32_t fresh_mask; /* pairs whose fresh half is ready to be taken */
+    uint64_t checked_version;    /* of devices; of the thread that runs */
+    pthread_mutex_t lock;
+};
+
+/* ---- device.c ---- */
+bool mc_rdma_device_is_up(const struct mc_rdma_device *device);
+/* Asks the port and its GID table again. True: something that peers are told has changed. */
+bool mc_rdma_device_refresh(struct mc_rdma_device *device);
+/* Blames or clears a device for what became of its pairs in a run that reached the peer otherwise. */
+void mc_rdma_device_note(struct mc_rdma_device *device, bool is_good);
+uint32_t mc_rdma_mtu_bytes(enum ibv_mtu mtu);
+enum ibv_mtu mc_rdma_mtu_enum(uint32_t bytes);
+/* rdma->lock is held. Megabits per second; 0: unknown. */
+uint32_t mc_rdma_device_speed(const struct mc_rdma_device *device);
+bool mc_rdma_device_uses_cm(const struct mc_rdma_device *device);
+void mc_rdma_fd_opened(struct mc_rdma *rdma, int fd);
+void mc_rdma_fd_closing(struct mc_rdma *rdma, int fd);
+
+/* ---- watch.c ---- */
+int mc_rdma_watch_start(struct mc_rdma *rdma);
+void mc_rdma_watch_stop(struct mc_rdma *rdma);
+
+/* ---- link_pair.c: queue pairs ---- */
+/* A queue pair in state RESET. 0, MC_ERR_NO_MEMORY, MC_ERR_TRANSFER_FAIL with a reason. */
+int mc_rdma_half_create(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struct mc_rdma_half *half, char *reason,
+                        size_t size);
+/* The GID for that peer: gid_index and gid of half. gid NULL: nothing of the peer is known. */
+int mc_rdma_half_choose_gid(struct mc_rdma_pair *pair, struct mc_rdma_half *half, const uint8_t *peer_gid,
+                            unsigned rank, char *reason, size_t size);
+/* RESET to RTS, out of band. */
+int mc_rdma_half_connect(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struct mc_rdma_half *half,
+                         const struct mc_rdma_tell *peer, char *reason, size_t size);
+/* After the return nothing of it reads or writes memory. */
+void mc_rdma_half_destroy(struct mc_rdma *rdma, struct mc_rdma_half *half);
+/* What the peer is told of it. */
+void mc_rdma_half_tell(struct mc_rdma_pair *pair, const struct mc_rdma_half *half, struct mc_rdma_tell *tell);
+
+/* ---- link_cm.c: set-up by rdma_cm ---- */
+/* Starts to listen; *port is where. Called before the watcher starts. */
+int mc_rdma_cm_listen(struct mc_rdma *rdma);
+void mc_rdma_cm_close(struct mc_rdma *rdma);
+/* Events that have come; on the watching thread. */
+void mc_rdma_cm_events(struct mc_rdma *rdma);
+/* Connects the asking half of a pair to where the peer's answer says. */
+int mc_rdma_cm_connect(struct mc_rdma_link *link, uint32_t pair, struct mc_rdma_half *half,
+                       const struct mc_rdma_tell *peer, uint64_t deadline_ns, char *reason, size_t size);
+/* Address at which the listener is reached by way of that device, "10.0.0.1:18515". False: it has none. */
+bool mc_rdma_cm_address(struct mc_rdma_device *device, const uint8_t *peer_gid, char *text, size_t size);
+
+/* ---- link.c ---- */
+void mc_rdma_link_unlist(struct mc_rdma_link *link);
+/* The pair is down from now on, may be offered after a pause; blame: count it as failed. */
+void mc_rdma_pair_failed(struct mc_rdma_link *link, struct mc_rdma_pair *pair, const char *error);
+
+#endif

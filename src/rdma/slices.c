@@ -1,0 +1,417 @@
+/* Cutting, dealing and retrying: see slices.h. */
+#include "rdma/slices.h"
+
+#include <stdlib.h>
+
+#define PENDING 1                      /* result of a request that is under way; results are never positive */
+#define FAR_COST 4u                    /* a byte through a device that is not near the memory counts so much more */
+#define LENGTH_MAX ((uint64_t)1 << 30) /* of one slice; every device takes messages of 2 GiB */
+
+/* ---- set-up ---- */
+
+/* At most value: sequence numbers wrap, and a ring of another size would lose its place then. */
+static uint32_t power_of_two(uint32_t value)
+{
+    uint32_t power = 1;
+    while (power <= value / 2)
+        power *= 2;
+    return power;
+}
+
+int mc_slices_init(struct mc_slices *slices, const struct mc_slices_config *config)
+{
+    memset(slices, 0, sizeof(*slices));
+    slices->config = *config;
+    if (slices->config.slice_bytes > LENGTH_MAX / 2)
+        slices->config.slice_bytes = LENGTH_MAX / 2;
+    if (slices->config.fragment_bytes > slices->config.slice_bytes)
+        slices->config.fragment_bytes = slices->config.slice_bytes;
+    uint32_t depth = 0;
+    for (uint32_t i = 0; i < config->pair_count; i++) {
+        slices->config.pairs[i].depth = power_of_two(config->pairs[i].depth);
+        depth += slices->config.pairs[i].depth;
+    }
+    slices->waiting_capacity = depth;
+    /* Rings of all pairs, then the stack, in one piece. */
+    struct mc_slice *memory = calloc((size_t)depth * 2 + 1, sizeof(*memory));
+    if (memory == NULL)
+        return MC_ERR_NO_MEMORY;
+    slices->waiting = memory + depth;
+    for (uint32_t i = 0; i < config->pair_count; i++) {
+        slices->pairs[i].config = slices->config.pairs[i];
+        slices->pairs[i].ring = memory;
+        memory += slices->config.pairs[i].depth;
+    }
+    return 0;
+}
+
+void mc_slices_free(struct mc_slices *slices)
+{
+    free(slices->config.pair_count > 0 ? slices->pairs[0].ring : slices->waiting);
+    memset(slices, 0, sizeof(*slices));
+}
+
+static uint32_t under_way(const struct mc_slices_pair *pair)
+{
+    return pair->tail - pair->head;
+}
+
+void mc_slices_pair_up(struct mc_slices *slices, uint32_t pair)
+{
+    struct mc_slices_pair *one = &slices->pairs[pair];
+    mc_assert(under_way(one) == 0);
+    one->is_up = true;
+    one->bytes = 0;
+}
+
+/* ---- requests ---- */
+
+static void finish(struct mc_slices *slices, struct mc_rdma_request *request, int result)
+{
+    if (request->result != PENDING)
+        return;
+    request->result = result;
+    slices->pending--;
+}
+
+/* The chunk that holds address, or NULL. */
+static const struct mc_rdma_chunk *chunk_of(struct mc_rdma_chunks chunks, uint64_t address)
+{
+    uint32_t low = 0, high = chunks.count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (chunks.list[middle].address + (chunks.list[middle].length - 1) < address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < chunks.count && chunks.list[low].address <= address ? &chunks.list[low] : NULL;
+}
+
+/* Every byte of the range lies in a chunk. */
+static bool is_covered(struct mc_rdma_chunks chunks, uint64_t address, uint64_t length)
+{
+    if (length - 1 > UINT64_MAX - address)
+        return false;
+    const struct mc_rdma_chunk *chunk = chunk_of(chunks, address), *end = chunks.list + chunks.count;
+    while (chunk != NULL && chunk < end && chunk->address <= address && chunk->length > address - chunk->address) {
+        uint64_t here = chunk->length - (address - chunk->address);
+        if (here >= length)
+            return true;
+        length -= here;
+        address += here;
+        chunk++;
+    }
+    return false;
+}
+
+static int check(const struct mc_rdma_request *request)
+{
+    if (request->opcode != MC_RDMA_READ && request->opcode != MC_RDMA_WRITE)
+        return MC_ERR_INVALID_PARAMS;
+    if (request->length == 0)
+        return 0;
+    return is_covered(request->local_chunks, (uintptr_t)request->local, request->length) &&
+                   is_covered(request->remote_chunks, request->remote, request->length)
+               ? PENDING
+               : MC_ERR_INVALID_PARAMS;
+}
+
+int mc_slices_begin(struct mc_slices *slices, struct mc_rdma_request *requests, size_t count)
+{
+    if (count >= UINT32_MAX)
+        return MC_ERR_INVALID_PARAMS;
+    mc_assert(slices->in_flight == 0);
+    slices->waiting_count = 0; /* of requests that failed in the run before */
+    slices->requests = requests;
+    slices->request_count = (uint32_t)count;
+    slices->cursor = 0;
+    slices->pending = 0;
+    slices->uncut_bytes = 0;
+    slices->is_unsure = false;
+    slices->retried = 0;
+    for (size_t i = 0; i < count; i++) {
+        requests[i].cut = requests[i].done = 0;
+        requests[i].result = check(&requests[i]);
+        if (requests[i].result != PENDING)
+            continue;
+        slices->pending++;
+        slices->uncut_bytes += requests[i].length;
+    }
+    return 0;
+}
+
+/* ---- the next slice ---- */
+
+static uint64_t room(const struct mc_rdma_chunk *chunk, uint64_t address)
+{
+    return chunk->length - (address - chunk->address);
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The slice that is to be posted next, without taking it. False: there is none. */
+static bool peek(struct mc_slices *slices, struct mc_slice *slice)
+{
+    while (slices->waiting_count > 0) {
+        *slice = slices->waiting[slices->waiting_count - 1];
+        if (slices->requests[slice->request].result == PENDING)
+            return true;
+        slices->waiting_count--;
+    }
+    for (; slices->cursor < slices->request_count; slices->cursor++) {
+        const struct mc_rdma_request *request = &slices->requests[slices->cursor];
+        if (request->length == 0 || request->cut == request->length)
+            continue;
+        if (request->result != PENDING)
+            continue;
+        uint64_t left = request->length - request->cut, length = least(left, slices->config.slice_bytes);
+        if (left - length <= slices->config.fragment_bytes)
+            length = left;
+        uint64_t local = (uintptr_t)request->local + request->cut, remote = request->remote + request->cut;
+        length = least(length, room(chunk_of(request->local_chunks, local), local));
+        length = least(length, room(chunk_of(request->remote_chunks, remote), remote));
+        *slice = (struct mc_slice){slices->cursor, 0, request->cut, length};
+        return true;
+    }
+    return false;
+}
+
+static void take(struct mc_slices *slices, const struct mc_slice *slice)
+{
+    if (slices->waiting_count > 0) {
+        slices->waiting_count--;
+        return;
+    }
+    slices->requests[slice->request].cut += slice->length;
+    slices->uncut_bytes -= least(slices->uncut_bytes, slice->length);
+}
+
+struct route { /* where a slice may go */
+    const struct mc_rdma_chunk *local, *remote;
+};
+
+static struct route route_of(const struct mc_slices *slices, const struct mc_slice *slice)
+{
+    const struct mc_rdma_request *request = &slices->requests[slice->request];
+    return (struct route){chunk_of(request->local_chunks, (uintptr_t)request->local + slice->offset),
+                          chunk_of(request->remote_chunks, request->remote + slice->offset)};
+}
+
+static bool fits(const struct mc_slices_pair *pair, const struct route *route)
+{
+    return pair->is_up && (route->local->valid >> pair->config.local_device & 1) != 0 &&
+           (route->remote->valid >> pair->config.remote_device & 1) != 0;
+}
+
+static uint64_t price(const struct mc_slices_pair *pair, const struct route *route, uint64_t length)
+{
+    uint64_t cost = pair->config.cost;
+    if (route->local->preferred != 0 && (route->local->preferred >> pair->config.local_device & 1) == 0)
+        cost *= FAR_COST;
+    if (route->remote->preferred != 0 && (route->remote->preferred >> pair->config.remote_device & 1) == 0)
+        cost *= FAR_COST;
+    return (pair->bytes + length) * cost;
+}
+
+/* The cheapest pair with room. -1: all that fit are full. -2: none fits. */
+static int choose_pair(struct mc_slices *slices, const struct route *route, uint64_t length)
+{
+    int best = -2;
+    uint64_t best_price = UINT64_MAX;
+    uint32_t count = slices->config.pair_count;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = (slices->turn + i) % count;
+        const struct mc_slices_pair *pair = &slices->pairs[at];
+        if (!fits(pair, route))
+            continue;
+        if (best == -2)
+            best = -1;
+        if (under_way(pair) == pair->config.depth)
+            continue;
+        uint64_t its_price = price(pair, route, length);
+        if (its_price < best_price) {
+            best_price = its_price;
+            best = (int)at;
+        }
+    }
+    return best;
+}
+
+static void put_in_ring(struct mc_slices *slices, struct mc_slices_pair *pair, const struct mc_slice *slice,
+                        const struct route *route, struct mc_slice_post *post, uint64_t now_ns)
+{
+    const struct mc_rdma_request *request = &slices->requests[slice->request];
+    if (under_way(pair) == 0)
+        pair->progress_ns = now_ns;
+    *post = (struct mc_slice_post){
+        .opcode = request->opcode,
+        .local = (uintptr_t)request->local + slice->offset,
+        .remote = request->remote + slice->offset,
+        .length = (uint32_t)slice->length,
+        .local_key = route->local->keys[pair->config.local_device],
+        .remote_key = route->remote->keys[pair->config.remote_device],
+        .sequence = pair->tail,
+        .is_inline = request->opcode == MC_RDMA_WRITE && slice->length <= pair->config.inline_max,
+    };
+    pair->ring[pair->tail % pair->config.depth] = *slice;
+    pair->tail++;
+    pair->bytes += slice->length;
+    slices->in_flight++;
+    slices->posted++;
+}
+
+bool mc_slices_next(struct mc_slices *slices, uint64_t now_ns, uint32_t *pair, struct mc_slice_post *posts,
+                    uint32_t *count)
+{
+    struct mc_slice slice;
+    int chosen = -1;
+    uint64_t quota = 0;
+    *count = 0;
+    while (*count < MC_SLICES_BURST_MAX && peek(slices, &slice)) {
+        struct route route = route_of(slices, &slice);
+        if (*count == 0) {
+            chosen = choose_pair(slices, &route, slice.length);
+            if (chosen == -2) { /* nowhere, and nobody will bring a pair within this turn */
+                finish(slices, &slices->requests[slice.request], MC_ERR_TRANSFER_FAIL);
+                continue;
+            }
+            if (chosen == -1)
+                return false;
+            uint32_t up = 0;
+            for (uint32_t i = 0; i < slices->config.pair_count; i++)
+                up += slices->pairs[i].is_up;
+            quota = slices->uncut_bytes / up; /* so that a small batch is spread also */
+        } else if (!fits(&slices->pairs[chosen], &route) ||
+                   under_way(&slices->pairs[chosen]) == slices->pairs[chosen].config.depth || slice.length > quota) {
+            break;
+        }
+        put_in_ring(slices, &slices->pairs[chosen], &slice, &route, &posts[*count], now_ns);
+        take(slices, &slice);
+        quota -= least(quota, slice.length);
+        (*count)++;
+    }
+    if (*count == 0)
+        return false;
+    posts[*count - 1].is_signaled = true;
+    *pair = (uint32_t)chosen;
+    slices->turn = (*pair + 1) % slices->config.pair_count;
+    return true;
+}
+
+/* ---- what became of it ---- */
+
+static void wait_again(struct mc_slices *slices, const struct mc_slice *slice)
+{
+    mc_assert(slices->waiting_count < slices->waiting_capacity);
+    if (slices->requests[slice->request].result == PENDING)
+        slices->waiting[slices->waiting_count++] = *slice;
+}
+
+void mc_slices_unpost(struct mc_slices *slices, uint32_t pair, uint32_t count)
+{
+    struct mc_slices_pair *one = &slices->pairs[pair];
+    mc_assert(count <= under_way(one));
+    while (count-- > 0) {
+        const struct mc_slice *slice = &one->ring[--one->tail % one->config.depth];
+        one->bytes -= slice->length;
+        slices->in_flight--;
+        wait_again(slices, slice);
+    }
+}
+
+static struct mc_slice pop_oldest(struct mc_slices *slices, struct mc_slices_pair *pair)
+{
+    struct mc_slice slice = pair->ring[pair->head++ % pair->config.depth];
+    pair->bytes -= slice.length;
+    slices->in_flight--;
+    return slice;
+}
+
+static void arrive(struct mc_slices *slices, const struct mc_slice *slice)
+{
+    struct mc_rdma_request *request = &slices->requests[slice->request];
+    request->done += slice->length;
+    if (request->done == request->length)
+        finish(slices, request, 0);
+}
+
+bool mc_slices_end(struct mc_slices *slices, uint32_t pair, uint32_t sequence, enum mc_slice_end end, uint64_t now_ns)
+{
+    struct mc_slices_pair *one = &slices->pairs[pair];
+    if (sequence - one->head >= under_way(one))
+        return true;
+    if (end == MC_SLICE_FLUSHED)
+        return false;
+    one->progress_ns = now_ns;
+    while (one->head != sequence) {
+        struct mc_slice slice = pop_oldest(slices, one);
+        arrive(slices, &slice);
+    }
+    if (end == MC_SLICE_DONE) {
+        struct mc_slice slice = pop_oldest(slices, one);
+        arrive(slices, &slice);
+        return true;
+    }
+    /* It stays in the ring: its bytes may still be on their way. */
+    struct mc_slice *slice = &one->ring[one->head % one->config.depth];
+    if (end == MC_SLICE_REFUSED) {
+        slices->refused++;
+        finish(slices, &slices->requests[slice->request], MC_ERR_INVALID_PARAMS);
+    } else if (slice->tries++ >= slices->config.retry_max) {
+        finish(slices, &slices->requests[slice->request], MC_ERR_TRANSFER_FAIL);
+    }
+    return false;
+}
+
+void mc_slices_pair_down(struct mc_slices *slices, uint32_t pair)
+{
+    struct mc_slices_pair *one = &slices->pairs[pair];
+    one->is_up = false;
+    /* Newest first, so that the stack gives the oldest back first. */
+    while (under_way(one) > 0) {
+        struct mc_slice slice = one->ring[--one->tail % one->config.depth];
+        one->bytes -= slice.length;
+        slices->in_flight--;
+        slices->is_unsure |= slices->requests[slice.request].opcode == MC_RDMA_WRITE;
+        slices->retried += slices->requests[slice.request].result == PENDING;
+        wait_again(slices, &slice);
+    }
+}
+
+uint32_t mc_slices_stalled(const struct mc_slices *slices, uint64_t now_ns, uint64_t stall_ns)
+{
+    uint32_t mask = 0;
+    for (uint32_t i = 0; i < slices->config.pair_count; i++) {
+        const struct mc_slices_pair *pair = &slices->pairs[i];
+        if (under_way(pair) > 0 && now_ns > pair->progress_ns && now_ns - pair->progress_ns >= stall_ns)
+            mask |= 1u << i;
+    }
+    return mask;
+}
+
+uint32_t mc_slices_busy(const struct mc_slices *slices)
+{
+    uint32_t mask = 0;
+    for (uint32_t i = 0; i < slices->config.pair_count; i++)
+        if (under_way(&slices->pairs[i]) > 0)
+            mask |= 1u << i;
+    return mask;
+}
+
+void mc_slices_cancel(struct mc_slices *slices, int result)
+{
+    for (uint32_t i = 0; i < slices->request_count && slices->pending > 0; i++)
+        finish(slices, &slices->requests[i], result);
+    slices->waiting_count = 0;
+    slices->cursor = slices->request_count;
+    slices->uncut_bytes = 0;
+}
+
+bool mc_slices_is_over(const struct mc_slices *slices)
+{
+    return slices->pending == 0 && slices->in_flight == 0;
+}
