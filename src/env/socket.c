@@ -288,17 +288,24 @@ uint64_t mc_spin_ns(void)
     return atomic_load_explicit(&spin_ns, memory_order_relaxed);
 }
 
-static void spin_hit(struct mc_spin *spin)
+void mc_spin_hit(struct mc_spin *spin)
 {
     spin->hits = spin->hits < SPIN_HITS_MAX ? spin->hits + 1 : SPIN_HITS_MAX;
 }
-static void spin_miss(struct mc_spin *spin)
+void mc_spin_miss(struct mc_spin *spin)
 {
     spin->hits = spin->hits > 4 ? spin->hits - 4 : 0;
 }
-static bool spin_wanted(struct mc_spin *spin)
+bool mc_spin_wanted(struct mc_spin *spin)
 {
     return (spin->hits > 0 || ++spin->probe % SPIN_PROBE_EVERY == 0);
+}
+
+/* A blocked wait that would have been short, a wake-up included, says that spinning pays. */
+void mc_spin_slept(struct mc_spin *spin, uint64_t slept_ns)
+{
+    if (slept_ns < 3 * SPIN_NS)
+        spin->hits++;
 }
 
 /* recv() until it has something or the spin is over. Yields first: on one core the peer must run before there can be
@@ -310,29 +317,28 @@ static ssize_t spin_receive(int fd, void *data, size_t size, int flags, struct m
         sched_yield();
         ssize_t received = recv(fd, data, size, flags | MSG_DONTWAIT);
         if (received >= 0 || (errno != EAGAIN && errno != EINTR)) {
-            spin_hit(spin);
+            mc_spin_hit(spin);
             return received;
         }
     } while (mc_clock_ns() < end_ns);
-    spin_miss(spin);
+    mc_spin_miss(spin);
     errno = EAGAIN;
     return -1;
 }
 
-/* A blocked wait that would have been short, a wake-up included, says that spinning pays. */
 static int block_read(int fd, uint64_t deadline_ns, struct mc_spin *spin)
 {
     uint64_t start_ns = mc_clock_ns();
     int rc = poll_until(fd, POLLIN, deadline_ns);
-    if (spin != NULL && rc == 0 && mc_clock_ns() - start_ns < 3 * SPIN_NS)
-        spin->hits++;
+    if (spin != NULL && rc == 0)
+        mc_spin_slept(spin, mc_clock_ns() - start_ns);
     return rc;
 }
 
 int mc_socket_wait_read(int fd, uint64_t deadline_ns, struct mc_spin *spin)
 {
     char byte;
-    if (spin != NULL && spin_wanted(spin)) {
+    if (spin != NULL && mc_spin_wanted(spin)) {
         if (spin_receive(fd, &byte, 1, MSG_PEEK, spin) >= 0 || errno != EAGAIN)
             return 0;
         spin = NULL; /* judged already */
@@ -376,7 +382,7 @@ int mc_socket_send(int fd, struct iovec *parts, size_t part_count, uint64_t dead
 
 int64_t mc_socket_receive(int fd, void *data, size_t size, uint64_t deadline_ns, struct mc_spin *spin)
 {
-    bool spun = spin != NULL && spin_wanted(spin);
+    bool spun = spin != NULL && mc_spin_wanted(spin);
     for (;;) {
         ssize_t received =
             spun && spin != NULL ? spin_receive(fd, data, size, 0, spin) : recv(fd, data, size, MSG_DONTWAIT);

@@ -49,6 +49,13 @@ struct mc_spin {
     uint32_t probe;
 };
 
+/* For waiters on other things than sockets. Should this wait begin with a spin? If so, tell how it ended: hit or miss. If
+ * the waiter has slept instead, or after it: mc_spin_slept. */
+bool mc_spin_wanted(struct mc_spin *spin);
+void mc_spin_hit(struct mc_spin *spin);
+void mc_spin_miss(struct mc_spin *spin);
+void mc_spin_slept(struct mc_spin *spin, uint64_t slept_ns);
+
 /* Waits until fd is readable (or closed). 0 or negative. */
 int mc_socket_wait_read(int fd, uint64_t deadline_ns, struct mc_spin *spin);
 int mc_socket_wait_write(int fd, uint64_t deadline_ns);

@@ -56,6 +56,7 @@ struct mc_rdma {
     struct mc_rdma_device devices[MC_RDMA_DEVICES_MAX];
     uint32_t device_count;
     pthread_mutex_t lock;
+    pthread_cond_t unvisited; /* the watcher has left a serving half */
     _Atomic uint64_t version;
     pthread_t watcher;
     int stop_fd; /* eventfd: the watcher ends */
@@ -90,11 +91,11 @@ struct mc_rdma_pair {
     _Atomic uint64_t due_ns;     /* when it may be offered; UINT64_MAX: it stands, or is being set up */
     _Atomic uint32_t failures;   /* in a row */
     _Atomic uint64_t bytes;
+    _Atomic uint64_t token; /* serving, rdma_cm: whoever shows it may connect; 0: nobody */
     /* link->lock, from here on. */
     enum mc_rdma_fresh fresh_state;
     struct mc_rdma_half fresh;
     uint32_t setup_failures; /* in a row: the peer's device and the GID to try go by it */
-    uint64_t token;          /* serving, rdma_cm: whoever shows it may connect; 0: nobody */
     char error[MC_RDMA_REASON_MAX];
 };
 
@@ -109,7 +110,8 @@ struct mc_rdma_link {
     struct mc_rdma *rdma;
     struct mc_rdma_link *next; /* serving halves; rdma->lock */
     uint64_t id;
-    bool is_serving, is_near; /* near: with a device of this very machine */
+    bool is_serving;
+    bool is_visited; /* the watcher is at work on it; rdma->lock */
     uint32_t pair_count, queue_count, depth;
     struct mc_rdma_pair pairs[MC_RDMA_PAIRS_MAX];
     struct mc_rdma_queue queues[MC_RDMA_DEVICES_MAX];
@@ -157,7 +159,7 @@ void mc_rdma_half_destroy(struct mc_rdma *rdma, struct mc_rdma_half *half);
 void mc_rdma_half_tell(struct mc_rdma_pair *pair, const struct mc_rdma_half *half, struct mc_rdma_tell *tell);
 
 /* ---- link_cm.c: set-up by rdma_cm ---- */
-/* Starts to listen; *port is where. Called before the watcher starts. */
+/* Starts to listen. Called before the watcher starts. */
 int mc_rdma_cm_listen(struct mc_rdma *rdma);
 void mc_rdma_cm_close(struct mc_rdma *rdma);
 /* Events that have come; on the watching thread. */
@@ -169,8 +171,8 @@ int mc_rdma_cm_connect(struct mc_rdma_link *link, uint32_t pair, struct mc_rdma_
 bool mc_rdma_cm_address(struct mc_rdma_device *device, const uint8_t *peer_gid, char *text, size_t size);
 
 /* ---- link.c ---- */
-void mc_rdma_link_unlist(struct mc_rdma_link *link);
-/* The pair is down from now on, may be offered after a pause; blame: count it as failed. */
-void mc_rdma_pair_failed(struct mc_rdma_link *link, struct mc_rdma_pair *pair, const char *error);
+/* The pair may be offered again, after a pause that grows with every failure in a row. */
+void mc_rdma_pair_pause(struct mc_rdma_link *link, struct mc_rdma_pair *pair);
+void mc_rdma_pair_set_error(struct mc_rdma_link *link, struct mc_rdma_pair *pair, const char *error);
 
 #endif

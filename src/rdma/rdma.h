@@ -199,12 +199,12 @@ int mc_rdma_link_offer(struct mc_rdma_link *link, struct mc_buffer *offer);
 /* At the peer. *link NULL: a new serving half, else the one of an earlier offer of the same asking half. 0; the answer
  * then tells of each pair that it is ready, or why not. MC_ERR_PROTOCOL: not an offer. MC_ERR_BUSY: MC_RDMA_SERVED_MAX.
  * MC_ERR_NOT_SUPPORTED: not one pair could be made ready; there is no new half then, and the answer still says why.
- * Blocks only for drivers. */
+ * Blocks only for drivers: milliseconds, but about three seconds when the peer's address cannot be resolved. */
 int mc_rdma_link_answer(struct mc_rdma *rdma, struct mc_rdma_link **link, struct mc_span offer,
                         struct mc_buffer *answer);
 /* Count of pairs that are ready now, all in all. MC_ERR_PROTOCOL: not an answer to the last offer.
- * MC_ERR_TRANSFER_FAIL: none; the reason is logged once, with the setting that may help. Blocks until deadline_ns with
- * rdma_cm only. */
+ * MC_ERR_TRANSFER_FAIL: none; the reason is logged, with the setting that may help. Blocks as mc_rdma_link_answer does;
+ * with rdma_cm until deadline_ns. */
 int mc_rdma_link_complete(struct mc_rdma_link *link, struct mc_span answer, uint64_t deadline_ns);
 /* When the next offer is due (mc_clock_ns): 0 now, UINT64_MAX never (all pairs stand). Cheap; any thread. */
 uint64_t mc_rdma_link_due_ns(const struct mc_rdma_link *link);

@@ -3,6 +3,7 @@
 
 #include "env/log.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <ifaddrs.h>
@@ -81,6 +82,20 @@ static void real_locate(struct ibv_device *device, int *numa_node, char *pci, si
     const char *last = strrchr(target, '/');
     if (last != NULL && strchr(last, ':') != NULL)
         snprintf(pci, size, "%.31s", last + 1);
+}
+
+static void real_find_netdev(struct ibv_device *device, char *name, size_t size)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "/sys/class/infiniband/%s/device/net", device->name);
+    DIR *folder = opendir(path);
+    name[0] = 0;
+    if (folder == NULL)
+        return;
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL && name[0] == 0;)
+        if (entry->d_name[0] != '.')
+            snprintf(name, size, "%s", entry->d_name);
+    closedir(folder);
 }
 
 /* ---- GID table ---- */
@@ -248,6 +263,7 @@ static void open_libraries(void)
     the_verbs.reg_mr = real_reg_mr;
     the_verbs.read_gids = real_read_gids;
     the_verbs.locate = real_locate;
+    the_verbs.find_netdev = real_find_netdev;
     /* Kernels before 5.12 give a forking parent copies of its registered pages, while the device goes on with the old
      * ones: wrong bytes. This keeps registered pages out of children there, and does nothing on later ones. */
     if (the_verbs.fork_init != NULL && the_verbs.fork_init() != 0)

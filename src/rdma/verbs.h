@@ -82,6 +82,8 @@ struct mc_verbs {
                      size_t capacity);
     /* NUMA node (-1: unknown) and PCI address ("": none) of a device. */
     void (*locate)(struct ibv_device *device, int *numa_node, char *pci, size_t size);
+    /* The interface of a device whose GID table names none (iWARP); "" : unknown. */
+    void (*find_netdev)(struct ibv_device *device, char *name, size_t size);
 };
 
 /* The real one, opened at the first call, once per process and never closed: drivers do not survive that. NULL: no
