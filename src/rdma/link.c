@@ -392,7 +392,8 @@ static int serve_cm(struct mc_rdma_pair *pair, const struct mc_rdma_tell *asked,
         return MC_ERR_NOT_SUPPORTED;
     }
     tell->is_cm = true;
-    tell->token = pair->token = mc_random_u64() | 1;
+    tell->token = mc_random_u64() | 1;
+    pair->token = tell->token;
     return 0;
 }
 

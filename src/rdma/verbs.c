@@ -36,8 +36,9 @@ static int real_query_port(const struct mc_verbs *verbs, struct ibv_context *con
                            struct ibv_port_attr *attributes)
 {
     memset(attributes, 0, sizeof(*attributes));
-    struct verbs_context *extended = verbs_get_ctx_op(context, query_port);
-    if (extended != NULL)
+    const struct verbs_context *extended = verbs_get_ctx(context);
+    bool has_it = extended != NULL && extended->sz >= sizeof(*extended) - offsetof(struct verbs_context, query_port);
+    if (has_it && extended->query_port != NULL)
         return extended->query_port(context, port, attributes, sizeof(*attributes));
     return verbs->query_port_plain(context, port, (struct _compat_ibv_port_attr *)(void *)attributes);
 }
