@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define CQE_SERVING 16 /* entries of a completion queue that gets none */
+#define CQE_SERVING 1 /* entries of a completion queue that gets none */
 
 /* ---- small facts ---- */
 

@@ -23,8 +23,8 @@ void mc_rdma_pair_pause(struct mc_rdma_link *link, struct mc_rdma_pair *pair)
     uint64_t most_ns = (uint64_t)settings->pause_s * 1000000000u, pause_ns = 0;
     uint32_t failures = pair->failures++;
     /* The first ones at once: another GID, another device of the peer is tried each time. */
-    if (failures > (uint32_t)settings->gid_retry_max) {
-        uint32_t doublings = failures - (uint32_t)settings->gid_retry_max - 1;
+    if (failures >= (uint32_t)settings->gid_retry_max) {
+        uint32_t doublings = failures - (uint32_t)settings->gid_retry_max;
         pause_ns = PAUSE_FIRST_NS << (doublings < 20 ? doublings : 20);
     }
     pair->due_ns = mc_clock_ns() + (pause_ns < most_ns ? pause_ns : most_ns);

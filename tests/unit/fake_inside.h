@@ -40,6 +40,11 @@ struct fake_cq {
     bool is_armed;
 };
 
+struct fake_channel {
+    struct ibv_comp_channel channel; /* first */
+    struct fake_cq *cq;
+};
+
 struct fake_work {
     uint64_t id, local, remote;
     uint32_t length, lkey, rkey;
@@ -67,7 +72,6 @@ struct fake {
     struct fake_context *contexts[FAKE_CONTEXTS_MAX];
     struct fake_region regions[FAKE_REGIONS_MAX];
     struct fake_qp *qps;
-    struct ibv_cq *event_cq;
     bool is_cut[FAKE_DEVICES_MAX][FAKE_DEVICES_MAX];
     char *gpu;
     size_t gpu_length;

@@ -282,13 +282,13 @@ static struct fake_region *region_for(const struct ibv_pd *pd, uint32_t key, boo
 
 static struct ibv_comp_channel *create_comp_channel(struct ibv_context *context)
 {
-    struct ibv_comp_channel *channel = calloc(1, sizeof(*channel));
-    channel->context = context;
-    channel->fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+    struct fake_channel *channel = calloc(1, sizeof(*channel));
+    channel->channel.context = context;
+    channel->channel.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
     pthread_mutex_lock(&fake.lock);
     fake.counts.channels++;
     pthread_mutex_unlock(&fake.lock);
-    return channel;
+    return &channel->channel;
 }
 
 static int destroy_comp_channel(struct ibv_comp_channel *channel)
@@ -314,6 +314,8 @@ static struct ibv_cq *create_cq(struct ibv_context *context, int entries, void *
     cq->cq = (struct ibv_cq){.context = context, .channel = channel, .cq_context = cq_context, .cqe = entries};
     pthread_mutex_lock(&fake.lock);
     fake.counts.cqs++;
+    if (channel != NULL)
+        ((struct fake_channel *)channel)->cq = cq;
     pthread_mutex_unlock(&fake.lock);
     return &cq->cq;
 }
@@ -344,8 +346,6 @@ static void complete(struct fake_qp *qp, const struct fake_work *work, enum ibv_
     fake.counts.completions++;
     if (cq->is_armed && cq->cq.channel != NULL) {
         cq->is_armed = false;
-        cq->events++;
-        fake.event_cq = &cq->cq;
         fake_signal(cq->cq.channel->fd);
     }
 }
@@ -375,8 +375,12 @@ static int get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, vo
     uint64_t value;
     if (read(channel->fd, &value, sizeof(value)) != sizeof(value))
         return -1;
-    *cq = NULL; /* one queue for each channel here: the caller knows which */
-    *context = NULL;
+    pthread_mutex_lock(&fake.lock);
+    struct fake_cq *own = ((struct fake_channel *)channel)->cq; /* one queue for each channel here */
+    own->events++;
+    pthread_mutex_unlock(&fake.lock);
+    *cq = &own->cq;
+    *context = own->cq.cq_context;
     return 0;
 }
 
@@ -752,7 +756,9 @@ void fake_reset(const struct fake_device_config *devices, uint32_t count)
         device->config.max_mr_size = devices[i].max_mr_size != 0 ? devices[i].max_mr_size : (uint64_t)1 << 40;
         device->config.max_qp_wr = devices[i].max_qp_wr != 0 ? devices[i].max_qp_wr : 1024;
         device->config.max_cqe = devices[i].max_cqe != 0 ? devices[i].max_cqe : 65536;
-        device->config.max_inline = devices[i].max_inline != 0 ? devices[i].max_inline : 256;
+        device->config.max_inline = devices[i].max_inline > 0   ? devices[i].max_inline
+                                    : devices[i].max_inline < 0 ? 0
+                                                                : 256;
         device->config.mtu = devices[i].mtu != 0 ? devices[i].mtu : IBV_MTU_4096;
         device->is_port_up = true;
         snprintf(device->device.name, sizeof(device->device.name), "%s", devices[i].name);

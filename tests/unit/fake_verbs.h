@@ -15,7 +15,7 @@ struct fake_device_config {
     struct mc_gid_row rows[8];
     uint32_t row_count;
     uint64_t max_mr_size;               /* 0: 2^40 */
-    int max_qp_wr, max_cqe, max_inline; /* 0: 1024, 65536, 256 */
+    int max_qp_wr, max_cqe, max_inline; /* 0: 1024, 65536, 256; max_inline -1: none */
     uint32_t mtu;                       /* enum ibv_mtu; 0: 4096 */
     bool has_peermem, has_dmabuf;
 };

@@ -762,6 +762,7 @@ static void test_gpu_memory(void **state)
     (void)state;
     for (unsigned kind = 0; kind < 3; kind++) {
         struct fake_device_config configs[2] = {fake_roce(0), fake_roce(1)};
+        settings_default();
         configs[0].has_dmabuf = kind == 0;
         configs[0].has_peermem = kind == 1;
         start_with(configs, "fake0", "fake1", 2, 1 << 16);
