@@ -125,6 +125,7 @@ static int slices_open(struct mc_rdma_link *link)
     struct mc_slices_config config = {
         .slice_bytes = (uint64_t)settings->slice_bytes,
         .fragment_bytes = (uint64_t)(settings->slice_bytes / settings->fragment_ratio),
+        .window_bytes = (uint64_t)settings->window_bytes,
         .retry_max = (uint32_t)settings->retry_max,
         .pair_count = link->pair_count,
     };

@@ -88,11 +88,10 @@ static enum mc_slice_end end_of(enum ibv_wc_status status)
     case IBV_WC_WR_FLUSH_ERR:
         return MC_SLICE_FLUSHED;
     case IBV_WC_REM_ACCESS_ERR:
-    case IBV_WC_REM_INV_REQ_ERR:
     case IBV_WC_LOC_PROT_ERR:
     case IBV_WC_LOC_LEN_ERR:
         return MC_SLICE_REFUSED;
-    default:
+    default: /* REM_INV_REQ_ERR also: soft RoCE says it of good requests after packets were lost */
         return MC_SLICE_LOST;
     }
 }

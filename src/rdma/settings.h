@@ -21,6 +21,7 @@
     X(inline_max, "MC_MAX_INLINE", "", 64, 0, 4096, "WRITEs of at most so many bytes travel inside the work request")  \
     X(cqe_max, "MC_MAX_CQE_PER_CTX", "", 4096, 1, 4194304, "entries of one completion queue at most")                  \
     X(slice_bytes, "MC_SLICE_SIZE", "", 65536, 4096, 1073741824, "a request is cut into slices of so many bytes")      \
+    X(window_bytes, "MC_RDMA_WINDOW", "", 2097152, 65536, 1073741824, "bytes under way on one queue pair at most")     \
     X(fragment_ratio, "MC_FRAGMENT_RATIO", "", 4, 1, 1000,                                                             \
       "a rest of at most slice size / this stays with the slice before it")                                            \
     X(retry_max, "MC_RETRY_CNT", "", 9, 0, 128, "times a slice is tried again on another pair")                        \
@@ -31,7 +32,7 @@
     X(pause_s, "MC_RDMA_RAIL_PAUSE_SECONDS", "", 30, 0, 3600, "longest pause before a failed pair is tried again")     \
     X(ack_timeout, "MC_RDMA_ACK_TIMEOUT", "", 14, 1, 31, "4.096 us x 2^this until a packet is sent again")             \
     X(resend_max, "MC_RDMA_RESEND_MAX", "", 7, 0, 7, "times a packet is sent again")                                   \
-    X(stall_ms, "MC_RDMA_STALL_MS", "", 500, 10, 600000, "a pair with work but no completion for so long has failed")
+    X(stall_ms, "MC_RDMA_STALL_MS", "", 2000, 10, 600000, "a pair with work but no completion for so long has failed")
 
 struct mc_rdma_settings {
 #define MC_RDMA_SETTING_FIELD(field, variable, second, initial, least, most, text) int64_t field;

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#define BURSTS_IN_WINDOW 4u
 #define PENDING 1                      /* result of a request that is under way; results are never positive */
 #define FAR_COST 4u                    /* a byte through a device that is not near the memory counts so much more */
 #define LENGTH_MAX ((uint64_t)1 << 30) /* of one slice; every device takes messages of 2 GiB */
@@ -207,6 +208,14 @@ static bool fits(const struct mc_slices_pair *pair, const struct route *route)
            (route->remote->valid >> pair->config.remote_device & 1) != 0;
 }
 
+/* Packets that a receiver cannot take in time are lost and sent again, so more under way than keeps the wire busy does
+ * harm; and it is what an end by the deadline has to throw away. */
+static bool is_full(const struct mc_slices *slices, const struct mc_slices_pair *pair, uint64_t length)
+{
+    return under_way(pair) == pair->config.depth ||
+           (slices->config.window_bytes != 0 && pair->bytes > 0 && pair->bytes + length > slices->config.window_bytes);
+}
+
 static uint64_t price(const struct mc_slices_pair *pair, const struct route *route, uint64_t length)
 {
     uint64_t cost = pair->config.cost;
@@ -230,7 +239,7 @@ static int choose_pair(struct mc_slices *slices, const struct route *route, uint
             continue;
         if (best == -2)
             best = -1;
-        if (under_way(pair) == pair->config.depth)
+        if (is_full(slices, pair, length))
             continue;
         uint64_t its_price = price(pair, route, length);
         if (its_price < best_price) {
@@ -285,8 +294,11 @@ bool mc_slices_next(struct mc_slices *slices, uint64_t now_ns, uint32_t *pair, s
             for (uint32_t i = 0; i < slices->config.pair_count; i++)
                 up += slices->pairs[i].is_up;
             quota = slices->uncut_bytes / up; /* so that a small batch is spread also */
-        } else if (!fits(&slices->pairs[chosen], &route) ||
-                   under_way(&slices->pairs[chosen]) == slices->pairs[chosen].config.depth || slice.length > quota) {
+            /* Several bursts in a window: the next is posted while the one before is under way. */
+            if (slices->config.window_bytes != 0)
+                quota = least(quota, slices->config.window_bytes / BURSTS_IN_WINDOW);
+        } else if (!fits(&slices->pairs[chosen], &route) || is_full(slices, &slices->pairs[chosen], slice.length) ||
+                   slice.length > quota) {
             break;
         }
         put_in_ring(slices, &slices->pairs[chosen], &slice, &route, &posts[*count], now_ns);

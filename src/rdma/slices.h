@@ -21,6 +21,7 @@ struct mc_slices_pair_config {
 
 struct mc_slices_config {
     uint64_t slice_bytes, fragment_bytes; /* a rest of at most fragment_bytes stays with the slice before it */
+    uint64_t window_bytes; /* under way on one pair at most; one slice always fits. 0: as many as there are */
     uint32_t retry_max;
     uint32_t pair_count;
     struct mc_slices_pair_config pairs[MC_RDMA_PAIRS_MAX];
