@@ -114,6 +114,8 @@ static void open_devices(const char *filter, int64_t setup)
     struct mc_rdma_settings settings;
     mc_rdma_settings_read(&settings);
     settings.setup = setup;
+    if (getenv("MC_RDMA_ACK_TIMEOUT") == NULL)
+        settings.ack_timeout = 18; /* 1 s: the soft device of Linux 6.1 confuses itself when it sends again too early */
     struct mc_rdma_options options = {.filter = filter, .settings = &settings};
     int rc = mc_rdma_open(&options, &rdma);
     if (rc != 0)
