@@ -66,8 +66,8 @@ struct mc_transfer_config {
     /* "P2PHANDSHAKE", "http://host:port/metadata", "etcd://host:port;host:port" (also without its scheme),
      * "redis://host:port" (MC_REDIS_USERNAME, MC_REDIS_PASSWORD, MC_REDIS_DB_INDEX) */
     const char *metadata_server;
-    const char *protocol;    /* "tcp"; "rdma" falls to tcp with one warning, as there is no RDMA here yet */
-    const char *device_name; /* accepted; names RDMA devices */
+    const char *protocol;    /* "tcp", or "rdma": tcp too, and RDMA wherever both sides have it */
+    const char *device_name; /* RDMA devices to use, separated by commas; "": all */
 };
 
 /* Starts an engine: listens in MC_MIN_RPC_PORT..MC_MAX_RPC_PORT (15000..17000) and publishes its name. On success
@@ -153,9 +153,9 @@ MC_API char *mc_transfer_links(struct mc_transfer_engine *engine);
  * commas, NULL or "" for all. The text is the caller's to free(). */
 MC_API char *mc_transfer_topology(const char *filter);
 
-enum { MC_TRANSFER_PATH_LOCAL, MC_TRANSFER_PATH_HOST, MC_TRANSFER_PATH_TCP, MC_TRANSFER_PATHS };
+enum { MC_TRANSFER_PATH_LOCAL, MC_TRANSFER_PATH_HOST, MC_TRANSFER_PATH_TCP, MC_TRANSFER_PATH_RDMA, MC_TRANSFER_PATHS };
 struct mc_transfer_counters {          /* since the engine was opened */
-    uint64_t bytes[MC_TRANSFER_PATHS]; /* moved by this engine's calls, by path: same process, same host, tcp */
+    uint64_t bytes[MC_TRANSFER_PATHS]; /* moved by this engine's calls, by path: same process, same host, tcp, rdma */
     uint64_t items[MC_TRANSFER_PATHS];
     uint64_t failed, timed_out;     /* batches */
     uint64_t fallbacks;             /* peers of this host that could only be reached by tcp */

@@ -69,30 +69,34 @@ static int receive_frame(int fd, uint64_t deadline_ns, struct mc_buffer *in, str
     }
 }
 
-int mc_ask(struct mc_transfer_engine *engine, const char *address, enum mc_handshake_type type, struct mc_span json,
-           uint64_t deadline_ns, struct mc_buffer *reply)
+int mc_ask_on(int fd, enum mc_handshake_type type, struct mc_span json, uint64_t deadline_ns, struct mc_buffer *reply)
 {
     struct mc_buffer out = {0}, in = {0};
     struct mc_handshake frame;
+    mc_handshake_write(&out, type, false, json);
+    struct iovec part = {out.data, out.length};
+    int rc = mc_socket_send(fd, &part, 1, deadline_ns);
+    if (rc == 0)
+        rc = receive_frame(fd, deadline_ns, &in, &frame);
+    if (rc == 1)
+        mc_buffer_append(reply, frame.json.data, frame.json.length);
+    mc_buffer_free(&in);
+    mc_buffer_free(&out);
+    return rc == 1 ? 0 : rc == MC_ERR_PROTOCOL ? MC_TRANSFER_ERR_REJECT_HANDSHAKE : MC_TRANSFER_ERR_SOCKET;
+}
+
+int mc_ask(struct mc_transfer_engine *engine, const char *address, enum mc_handshake_type type, struct mc_span json,
+           uint64_t deadline_ns, struct mc_buffer *reply)
+{
     uint64_t now_ns = mc_clock_ns(), connect_ns = now_ns + engine->settings.handshake_connect_ms * 1000000ull;
     uint64_t answer_ns = connect_ns + ANSWER_MS * 1000000ull;
     int fd = mc_tcp_connect(address, connect_ns < deadline_ns ? connect_ns : deadline_ns);
     if (fd < 0)
         return MC_TRANSFER_ERR_SOCKET;
     mc_transfer_note_fd(fd);
-    mc_handshake_write(&out, type, false, json);
-    struct iovec part = {out.data, out.length};
-    if (answer_ns > deadline_ns)
-        answer_ns = deadline_ns;
-    int rc = mc_socket_send(fd, &part, 1, answer_ns);
-    if (rc == 0)
-        rc = receive_frame(fd, answer_ns, &in, &frame);
-    if (rc == 1)
-        mc_buffer_append(reply, frame.json.data, frame.json.length);
+    int rc = mc_ask_on(fd, type, json, answer_ns < deadline_ns ? answer_ns : deadline_ns, reply);
     mc_transfer_close_fd(fd);
-    mc_buffer_free(&in);
-    mc_buffer_free(&out);
-    return rc == 1 ? 0 : rc == MC_ERR_PROTOCOL ? MC_TRANSFER_ERR_REJECT_HANDSHAKE : MC_TRANSFER_ERR_SOCKET;
+    return rc;
 }
 
 int mc_ask_document(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns,

@@ -95,6 +95,8 @@ static int read_ours(struct mc_span text, struct mc_document *document)
             rc = mc_json_text(&member, hex, sizeof(hex)) == 0 && hex_id(hex, id) ? 0 : BAD;
         else if (mc_json_is(member.name, "unix"))
             rc = mc_json_text(&member, document->unix_name, sizeof(document->unix_name));
+        else if (mc_json_is(member.name, "rdma"))
+            rc = document->remote != NULL ? BAD : mc_rdma_remote_read(member.value, &document->remote);
     }
     return rc == 0 ? 0 : BAD;
 }
@@ -146,6 +148,8 @@ int mc_document_read(struct mc_span text, struct mc_document *document)
 void mc_document_free(struct mc_document *document)
 {
     free(document->buffers);
+    mc_rdma_remote_release(document->remote);
+    document->remote = NULL;
     document->buffers = NULL;
     document->buffer_count = 0;
 }
@@ -185,6 +189,10 @@ void mc_document_write(struct mc_buffer *out, const struct mc_document *document
                          "\",\"unix\":",
                          document->host.high, document->host.low, document->id.high, document->id.low);
         mc_json_put_text(out, document->unix_name);
+        if (document->rdma.length > 0) {
+            mc_buffer_printf(out, ",\"rdma\":");
+            mc_buffer_append(out, document->rdma.data, document->rdma.length);
+        }
         mc_buffer_printf(out, "},");
     }
     mc_buffer_printf(out, "\"name\":");

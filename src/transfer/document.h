@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "env/socket.h"
 #include "mooncake_engine.h"
+#include "transfer/rdma_remote.h"
 
 #define MC_DOCUMENT_NAME_MAX 512
 #define MC_DOCUMENT_BUFFERS_MAX MC_TRANSFER_ITEMS_MAX
@@ -24,6 +25,8 @@ struct mc_document {
     size_t buffer_count;
     struct mc_id host, id;            /* ours only: machine and boot, this engine; zero: not one of ours */
     char unix_name[MC_UNIX_PATH_MAX]; /* ours only: "@name" of the socket for peers of the same machine */
+    struct mc_rdma_remote *remote;    /* ours only: what can be reached by RDMA; NULL. The document's */
+    struct mc_span rdma;              /* for writing: the text of that */
 };
 
 /* 0, MC_TRANSFER_ERR_MALFORMED_JSON, MC_TRANSFER_ERR_MEMORY. Free in every case; the buffers are the document's. */

@@ -28,7 +28,7 @@ void mc_transfer_note_fd(int fd)
         atomic_fetch_or(&open_fds[fd / 64], 1ull << (fd % 64));
 }
 
-static void forget_fd(int fd)
+void mc_transfer_forget_fd(int fd)
 {
     if (fd >= 0 && (uint32_t)fd < FDS_MAX)
         atomic_fetch_and(&open_fds[fd / 64], ~(1ull << (fd % 64)));
@@ -36,7 +36,7 @@ static void forget_fd(int fd)
 
 void mc_transfer_close_fd(int fd)
 {
-    forget_fd(fd); /* first: the number may be somebody else's right after */
+    mc_transfer_forget_fd(fd); /* first: the number may be somebody else's right after */
     close(fd);
 }
 
@@ -191,9 +191,17 @@ static int open_sockets(struct mc_transfer_engine *engine, const char *local_nam
     return mc_service_start(engine, rpc, data, open_unix(engine));
 }
 
-static struct mc_transfer_engine *allocate(void)
+void mc_condition_init(pthread_cond_t *condition)
 {
     pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+static struct mc_transfer_engine *allocate(void)
+{
     struct mc_transfer_engine *engine = calloc(1, sizeof(*engine));
     if (engine == NULL)
         return NULL;
@@ -205,11 +213,8 @@ static struct mc_transfer_engine *allocate(void)
     engine->queue_end = &engine->queue;
     pthread_mutex_init(&engine->lock, NULL);
     pthread_mutex_init(&engine->publish_lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&engine->changed, &attributes);
-    pthread_cond_init(&engine->names_changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    mc_condition_init(&engine->changed);
+    mc_condition_init(&engine->names_changed);
     mc_settings_read(&engine->settings);
     return engine;
 }
@@ -233,6 +238,8 @@ int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer
     struct mc_transfer_engine *engine = allocate();
     if (engine == NULL)
         return MC_TRANSFER_ERR_MEMORY;
+    if (strcmp(protocol, "rdma") == 0 && getenv("MC_FORCE_TCP") == NULL)
+        engine->rdma = mc_rdma_start(text_of(config->device_name));
     int rc = mc_metadata_init(&engine->metadata, text_of(config->metadata_server));
     if (rc == 0)
         rc = open_sockets(engine, text_of(config->local_name));
@@ -248,8 +255,6 @@ int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer
         mc_transfer_close(engine);
         return rc;
     }
-    if (strcmp(protocol, "rdma") == 0 && getenv("MC_FORCE_TCP") == NULL)
-        mc_log(WARNING, "protocol rdma: there is no RDMA here yet, tcp is used");
     mc_log(INFO, "transfer engine %s: handshakes on port %u, data on port %u", engine->name, (unsigned)engine->rpc_port,
            (unsigned)engine->data_port);
     *out = engine;
@@ -284,6 +289,7 @@ void mc_transfer_close(struct mc_transfer_engine *engine)
     mc_peers_free(engine);
     mc_memory_free(engine);
     mc_host_table_destroy(engine);
+    mc_rdma_close(engine->rdma);
     free_notes(engine);
     mc_buffer_free(&engine->document);
     pthread_cond_destroy(&engine->names_changed);

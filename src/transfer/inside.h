@@ -10,6 +10,7 @@
 #include "transfer/handshake.h"
 #include "transfer/host_table.h"
 #include "transfer/metadata.h"
+#include "transfer/rdma_remote.h"
 #include "transfer/region.h"
 
 #include <pthread.h>
@@ -23,6 +24,7 @@
 #define MC_TRANSFER_LOOK_MS 100u     /* how often a wait looks whether the engine is being closed */
 #define MC_UNREGISTER_GRACE_MS 2000u /* peers' transfers may end by themselves for so long, then they are cut off */
 #define MC_UNREGISTER_WAIT_MS 10000u
+#define MC_PEER_RDMA_LANES_MAX 8u /* links to one peer; further calls wait for one of them */
 
 struct mc_lane {
     int fd;
@@ -43,6 +45,15 @@ struct mc_host_path { /* to a peer of this machine; reference counted */
     struct mc_host_view view;
 };
 
+/* A link, and the connection over which it was set up: the peer holds its half as long as that connection lives, and
+ * its end proves that nothing of the link arrives there any more. */
+struct mc_rdma_lane {
+    struct mc_rdma_link *link;
+    int fd;
+    uint64_t used_ms;
+    struct mc_rdma_lane *next;
+};
+
 struct mc_peer {
     struct mc_transfer_engine *engine;
     char name[MC_DOCUMENT_NAME_MAX];
@@ -61,6 +72,14 @@ struct mc_peer {
     uint32_t idle_count;
     struct mc_host_path *host;
     uint64_t host_retry_ms; /* not before */
+    struct mc_rdma_remote *remote;
+    uint64_t remote_ms; /* when it was fetched */
+    struct mc_rdma_lane *rdma_idle;
+    struct mc_rdma_lane *rdma_uncut; /* WRITEs of these may still arrive: nothing else goes to the peer before */
+    uint32_t rdma_lanes;             /* all, but for the uncut */
+    uint32_t rdma_pause_ms;          /* before the next try, once one has failed */
+    uint64_t rdma_retry_ms;          /* not before */
+    pthread_cond_t rdma_given;
 };
 
 struct mc_note {
@@ -118,6 +137,7 @@ struct mc_transfer_engine {
     struct mc_host_table *host_table; /* NULL: no path within the machine */
     int host_table_fd;
     struct mc_service *service;
+    struct mc_rdma *rdma; /* NULL: not wanted, or none here */
 
     struct {
         _Atomic uint64_t bytes[MC_TRANSFER_PATHS], items[MC_TRANSFER_PATHS];
@@ -126,11 +146,14 @@ struct mc_transfer_engine {
 };
 
 /* ---- engine.c ---- */
+/* One whose timed waits go by CLOCK_MONOTONIC. */
+void mc_condition_init(pthread_cond_t *condition);
 /* False after fork(): nothing of the engine may be touched. */
 bool mc_transfer_alive(const struct mc_transfer_engine *engine);
 /* Descriptors that a forked child closes. */
 void mc_transfer_note_fd(int fd);
 void mc_transfer_close_fd(int fd);
+void mc_transfer_forget_fd(int fd);
 /* Aborts the connection: what is still in the kernel's buffers is not delivered. */
 void mc_transfer_reset_fd(int fd);
 /* The engine of this process with that id, in use until mc_transfer_leave; NULL. */
@@ -170,6 +193,8 @@ int mc_ask_failed(const char *target, int rc);
 int mc_ask_address(struct mc_transfer_engine *engine, const char *target, char *address, size_t size);
 int mc_ask(struct mc_transfer_engine *engine, const char *address, enum mc_handshake_type type, struct mc_span json,
            uint64_t deadline_ns, struct mc_buffer *reply);
+/* The same question on a connection that stays. */
+int mc_ask_on(int fd, enum mc_handshake_type type, struct mc_span json, uint64_t deadline_ns, struct mc_buffer *reply);
 /* The target's document; *address is where it was asked ("" when it came from the metadata server). */
 int mc_ask_document(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns,
                     struct mc_document *document, char *address, size_t size);
@@ -193,7 +218,29 @@ void mc_peer_drop_lanes(struct mc_peer *peer);
 void mc_peers_tidy(struct mc_transfer_engine *engine);
 void mc_peers_free(struct mc_transfer_engine *engine);
 
-/* ---- run.c, run_tcp.c, run_host.c: codes are those of mc_transfer_run, and MC_TRANSFER_ERR_TIMEOUT ---- */
+/* ---- rdma_lane.c ---- */
+/* Opens the devices that the configuration names. NULL: there are none, and why has been logged. */
+struct mc_rdma *mc_rdma_start(const char *device_name);
+/* What peers may reach of a region by RDMA; blocks while pages are pinned. NULL: nothing. */
+struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, uint64_t length);
+/* 0 and a link that is ready; 1: not by this path now. */
+int mc_rdma_lane_take(struct mc_peer *peer, const struct mc_rdma_remote *remote, uint64_t deadline_ns,
+                      struct mc_rdma_lane **lane);
+void mc_rdma_lane_give(struct mc_peer *peer, struct mc_rdma_lane *lane);
+/* Ends it. is_unsure: WRITEs of it may be under way; it is cut before anything else goes to that peer. */
+void mc_rdma_lane_end(struct mc_peer *peer, struct mc_rdma_lane *lane, bool is_unsure);
+/* Has the peer, or its half of the link, ended? */
+bool mc_rdma_lane_has_ended(const struct mc_rdma_lane *lane);
+/* Waits until what was cut off can arrive no more. 0, or TIMEOUT. */
+int mc_rdma_settle(struct mc_peer *peer, uint64_t deadline_ns);
+/* RDMA to this peer has failed: not again for a while. */
+void mc_rdma_pause(struct mc_peer *peer, const char *why);
+/* With the peer's lock: those that are idle, to be freed without it. */
+struct mc_rdma_lane *mc_rdma_lanes_idle(struct mc_peer *peer, uint64_t idle_ms);
+void mc_rdma_lanes_free(struct mc_rdma_lane *lanes);
+
+/* ---- run.c, run_tcp.c, run_host.c, run_rdma.c: codes are those of mc_transfer_run, and MC_TRANSFER_ERR_TIMEOUT ----
+ */
 int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
            uint64_t deadline_ns);
 /* items: none of length zero. */
@@ -201,6 +248,9 @@ int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struc
                uint64_t deadline_ns);
 /* 1: this path cannot be used (any more); nothing is being copied. */
 int mc_run_host(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
+                size_t count, uint64_t deadline_ns);
+/* 1: this path cannot be used (any more), and nothing of it is under way. */
+int mc_run_rdma(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
                 size_t count, uint64_t deadline_ns);
 uint64_t mc_run_deadline(const struct mc_transfer_engine *engine, const struct mc_transfer_item *items, size_t count);
 /* 0, or INVALID_ARGUMENT: a range that no address space holds. */

@@ -44,8 +44,28 @@ bool mc_transfer_contains(struct mc_transfer_engine *engine, uint64_t address, u
 
 /* ---- the document ---- */
 
+static void render_rdma(const struct mc_transfer_engine *engine, struct mc_buffer *out)
+{
+    struct mc_buffer devices = {0};
+    mc_rdma_put_devices(engine->rdma, &devices);
+    mc_rdma_remote_begin(out, mc_span(devices.data, devices.length));
+    for (const struct mc_region *one = engine->regions.first; one != NULL; one = one->next)
+        if (one->rdma != NULL)
+            mc_rdma_remote_region(out, mc_rdma_memory_remote(one->rdma));
+    mc_rdma_remote_end(out);
+    mc_buffer_free(&devices);
+}
+
+/* Changes with the regions, and with the devices' addresses. */
+static uint64_t version_of(const struct mc_transfer_engine *engine)
+{
+    return engine->regions.version + 1 + (engine->rdma == NULL ? 0 : mc_rdma_version(engine->rdma));
+}
+
 static void render(struct mc_transfer_engine *engine)
 {
+    struct mc_buffer rdma = {0};
+    uint64_t version = version_of(engine); /* before what it is about: a change meanwhile renders again */
     struct mc_document document = {.is_tcp = true,
                                    .data_port = engine->data_port,
                                    .data_version = 2,
@@ -64,16 +84,20 @@ static void render(struct mc_transfer_engine *engine)
     clock_gettime(CLOCK_REALTIME, &now);
     if (localtime_r(&now.tv_sec, &parts) != NULL)
         (void)strftime(timestamp, sizeof(timestamp), "%Y-%m-%d %H:%M:%S", &parts);
+    if (engine->rdma != NULL)
+        render_rdma(engine, &rdma);
+    document.rdma = mc_span(rdma.data, rdma.length);
     engine->document.length = 0;
     mc_document_write(&engine->document, &document, timestamp);
-    engine->document_version = engine->regions.version + 1;
+    engine->document_version = version;
     mc_document_free(&document);
+    mc_buffer_free(&rdma);
 }
 
 void mc_transfer_document(struct mc_transfer_engine *engine, struct mc_buffer *out)
 {
     pthread_mutex_lock(&engine->lock);
-    if (engine->document_version != engine->regions.version + 1)
+    if (engine->document_version != version_of(engine))
         render(engine);
     mc_buffer_append(out, engine->document.data, engine->document.length);
     pthread_mutex_unlock(&engine->lock);
@@ -97,6 +121,22 @@ static const char *why(int rc)
                                                     : "a length of zero, or a range that no address space holds";
 }
 
+/* Pins the regions' pages, without the lock; then peers are told. A region that no device takes is reached by tcp. */
+static void pin(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct mc_region *region = mc_transfer_hold(engine, ranges[i].address, ranges[i].length);
+        if (region == NULL)
+            continue; /* unregistered meanwhile, by another thread */
+        struct mc_rdma_memory *memory = mc_rdma_take_in(engine->rdma, ranges[i].address, ranges[i].length);
+        pthread_mutex_lock(&engine->lock);
+        region->rdma = memory;
+        engine->regions.version++;
+        pthread_mutex_unlock(&engine->lock);
+        mc_transfer_release(engine, region);
+    }
+}
+
 static int add(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges, size_t count, bool is_managed)
 {
     struct mc_region *one, **regions = count == 1 ? &one : malloc((count + 1) * sizeof(struct mc_region *));
@@ -109,6 +149,8 @@ static int add(struct mc_transfer_engine *engine, const struct mc_transfer_range
     pthread_mutex_unlock(&engine->lock);
     if (regions != &one)
         free(regions);
+    if (rc == 0 && engine->rdma != NULL)
+        pin(engine, ranges, count);
     if (rc < 0)
         mc_log_limited(ERROR, "registering %zu range(s): %s", count, why(rc));
     return rc;
@@ -160,6 +202,15 @@ static int wait_and_remove(struct mc_transfer_engine *engine, uint64_t address)
         uint64_t waited_ms = mc_clock_ms() - start_ms;
         if (region == NULL || region->generation != generation)
             return MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED;
+        if (is_alone(engine, region) && region->rdma != NULL) {
+            struct mc_rdma_memory *memory = region->rdma;
+            region->rdma = NULL;
+            region->in_flight++; /* it stays until we are back */
+            pthread_mutex_unlock(&engine->lock);
+            mc_rdma_memory_unregister(memory); /* peers' requests fail from now on, those under way, too */
+            pthread_mutex_lock(&engine->lock);
+            region->in_flight--;
+        }
         if (is_alone(engine, region)) {
             mc_region_remove(&engine->regions, region);
             return 0;
@@ -274,8 +325,11 @@ void mc_memory_leave_all(struct mc_transfer_engine *engine)
 
 void mc_memory_free(struct mc_transfer_engine *engine)
 {
-    for (struct mc_region *one = engine->regions.first; one != NULL; one = one->next)
+    for (struct mc_region *one = engine->regions.first; one != NULL; one = one->next) {
+        if (one->rdma != NULL)
+            mc_rdma_memory_unregister(one->rdma);
         if (one->is_managed)
             (void)munmap((void *)(uintptr_t)one->address, (size_t)one->length);
+    }
     mc_region_table_free(&engine->regions);
 }

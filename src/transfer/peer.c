@@ -140,19 +140,26 @@ int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns)
     pthread_mutex_lock(&peer->lock);
     bool is_other =
         peer->is_known && (strcmp(address, peer->data_address) != 0 || !mc_id_equal(document.id, peer->document.id));
+    struct mc_rdma_remote *old = peer->remote;
+    struct mc_rdma_lane *links = is_other ? mc_rdma_lanes_idle(peer, 0) : NULL;
+    peer->remote = mc_rdma_remote_hold(document.remote);
+    peer->remote_ms = mc_clock_ms();
     if (is_other) {
+        peer->rdma_retry_ms = 0;
         dropped = take_idle(peer);
         mc_host_path_drop(peer);
         peer->host_retry_ms = 0;
     }
     peer->first_address = document.buffer_count > 0 ? document.buffers[0].address : 0;
-    mc_document_free(&document); /* its buffers; the rest is kept */
+    mc_document_free(&document); /* its buffers and what RDMA reaches; the rest is kept */
     peer->document = document;
     memcpy(peer->data_address, address, sizeof(address));
     peer->is_near = strncmp(address, "127.", 4) == 0 || strncmp(address, "[::1]", 5) == 0 ||
                     mc_id_equal(document.host, peer->engine->host_id);
     peer->is_known = true;
     pthread_mutex_unlock(&peer->lock);
+    mc_rdma_remote_release(old);
+    mc_rdma_lanes_free(links);
     close_lanes(dropped);
     return 0;
 }
@@ -168,6 +175,10 @@ static void peer_free(struct mc_peer *peer)
 {
     close_lanes(take_idle(peer));
     mc_host_path_drop(peer);
+    mc_rdma_lanes_free(mc_rdma_lanes_idle(peer, 0));
+    mc_rdma_lanes_free(peer->rdma_uncut);
+    mc_rdma_remote_release(peer->remote);
+    pthread_cond_destroy(&peer->rdma_given);
     pthread_mutex_destroy(&peer->lock);
     free(peer);
 }
@@ -225,6 +236,7 @@ static struct mc_peer *find_or_add(struct mc_transfer_engine *engine, const char
         peer->engine = engine;
         snprintf(peer->name, sizeof(peer->name), "%s", name);
         pthread_mutex_init(&peer->lock, NULL);
+        mc_condition_init(&peer->rdma_given);
         peer->next = *bucket;
         *bucket = peer;
         engine->peer_count++;
@@ -322,8 +334,10 @@ void mc_peers_tidy(struct mc_transfer_engine *engine)
             if (pthread_mutex_trylock(&peer->lock) != 0)
                 continue; /* busy, so not idle; and all other peers would wait with us */
             struct mc_lane *useless = take_useless(peer, now_ms);
+            struct mc_rdma_lane *links = mc_rdma_lanes_idle(peer, LANE_IDLE_MS);
             pthread_mutex_unlock(&peer->lock);
             close_lanes(useless);
+            mc_rdma_lanes_free(links);
         }
     }
     pthread_mutex_unlock(&engine->lock);

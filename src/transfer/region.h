@@ -12,6 +12,8 @@
 #define MC_REGION_SLOTS (1u << 17) /* regions that peers of this machine can see; further ones are reached over tcp */
 #define MC_REGION_NO_SLOT UINT32_MAX
 
+struct mc_rdma_memory;
+
 struct mc_region {
     uint64_t address, length;          /* first: a range can be compared with a region */
     uint64_t generation;               /* of this registration; never given twice */
@@ -19,6 +21,7 @@ struct mc_region {
     _Atomic uint32_t in_flight;        /* copies and connections that hold it; rises under the lock only */
     bool is_leaving;                   /* unregister has begun */
     bool is_managed;                   /* our own memory */
+    struct mc_rdma_memory *rdma;       /* NULL: not reached by RDMA. The engine's, not the table's */
     struct mc_region *previous, *next; /* in the order of registration */
 };
 

@@ -84,12 +84,20 @@ static int run_paths(struct mc_peer *peer, enum mc_transfer_opcode opcode, const
     pthread_mutex_lock(&peer->lock);
     struct mc_id id = peer->document.id;
     pthread_mutex_unlock(&peer->lock);
+    *path = MC_TRANSFER_PATH_RDMA;
+    int rc = peer->engine->rdma == NULL ? 0 : mc_rdma_settle(peer, deadline_ns);
+    if (rc < 0)
+        return rc;
     *path = MC_TRANSFER_PATH_LOCAL;
-    int rc = run_local(peer, id, opcode, items, count, deadline_ns);
+    rc = run_local(peer, id, opcode, items, count, deadline_ns);
     if (rc != 1)
         return rc;
     *path = MC_TRANSFER_PATH_HOST;
     rc = mc_run_host(peer, opcode, items, count, deadline_ns);
+    if (rc != 1)
+        return rc;
+    *path = MC_TRANSFER_PATH_RDMA;
+    rc = mc_run_rdma(peer, opcode, items, count, deadline_ns);
     if (rc != 1)
         return rc;
     *path = MC_TRANSFER_PATH_TCP;

@@ -62,6 +62,8 @@ static void drop(struct mc_connection *connection, bool is_abort)
         mc_host_serve_end(connection);
     /* Closing alone would leave it watched while a forked child still has its copy. */
     (void)epoll_ctl(service->epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
+    if (connection->served != NULL)
+        mc_rdma_link_close(connection->served); /* before the descriptor: its end tells the peer that nothing arrives */
     if (is_abort)
         mc_transfer_reset_fd(connection->fd);
     else
@@ -91,7 +93,7 @@ static void bury(struct mc_service *service)
     }
 }
 
-static void prepare_data(int fd)
+static void keep_alive(int fd)
 {
     int on = 1, idle = KEEPALIVE_IDLE_S;
     /* So that the place of a machine that vanished is free again some time. */
@@ -113,7 +115,6 @@ static bool add_connection(struct mc_service *service, int fd, enum mc_connectio
             return false;
         }
         mc_inbound_init(connection->data, &service->inbound_hooks);
-        prepare_data(fd);
     } else {
         connection->deadline_ms = mc_clock_ms() + MC_SERVICE_HANDSHAKE_MS;
     }
@@ -122,6 +123,8 @@ static bool add_connection(struct mc_service *service, int fd, enum mc_connectio
         free(connection);
         return false;
     }
+    if (kind != MC_CONNECTION_HOST)
+        keep_alive(fd);
     mc_transfer_note_fd(fd);
     connection->next = service->connections;
     if (service->connections != NULL)

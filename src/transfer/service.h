@@ -30,6 +30,7 @@ struct mc_connection {
     struct mc_connection *previous, *next;
     struct mc_buffer in, out;              /* RPC */
     struct mc_inbound *data;               /* DATA */
+    struct mc_rdma_link *served;           /* RPC: the serving half that was set up over it; NULL */
     const struct mc_host_intents *intents; /* HOST: mapped; NULL until it has said hello */
     struct mc_connection *next_initiator;
 };

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/json.h"
 #include "env/log.h"
 
 #include <errno.h>
@@ -43,6 +44,23 @@ static int take_note(struct mc_transfer_engine *engine, struct mc_span json)
     return MC_ERR_BUSY;
 }
 
+/* An offer of a link: appends our answer. Anything else, or no RDMA here: says so. */
+static void answer_offer(struct mc_connection *connection, struct mc_span json, struct mc_buffer *out)
+{
+    struct mc_transfer_engine *engine = connection->service->engine;
+    struct mc_buffer text = {0};
+    struct mc_span offer;
+    int rc = engine->rdma == NULL || mc_json_find(json, "mooncake_c.rdma", &offer) != 1
+                 ? MC_ERR_NOT_SUPPORTED
+                 : mc_rdma_link_answer(engine->rdma, &connection->served, offer, &text);
+    if (text.length == 0)
+        mc_buffer_printf(out, NO_RDMA);
+    else
+        mc_buffer_printf(out, "{\"mooncake_c\":{\"rdma\":%.*s},\"qp_num\":[],\"reply_msg\":\"%s\"}", (int)text.length,
+                         text.data, rc == 0 ? "" : mc_error_name(rc));
+    mc_buffer_free(&text);
+}
+
 static int answer(struct mc_connection *connection, const struct mc_handshake *frame)
 {
     struct mc_transfer_engine *engine = connection->service->engine;
@@ -63,7 +81,8 @@ static int answer(struct mc_connection *connection, const struct mc_handshake *f
         break;
     case MC_HANDSHAKE_CONNECTION:
     case MC_HANDSHAKE_TYPES:
-        text = mc_span_string(NO_RDMA);
+        answer_offer(connection, frame->json, &document);
+        text = mc_span(document.data, document.length);
         break;
     }
     if (rc == 0)
@@ -83,6 +102,10 @@ static void send_answer(struct mc_connection *connection)
     mc_buffer_consume(&connection->out, (size_t)sent);
     if (connection->out.length > 0)
         return;
+    if (connection->served != NULL) { /* lives as long as the link, and takes further offers */
+        connection->deadline_ms = 0;
+        return;
+    }
     /* The peer hangs up first, so that the port in TIME_WAIT is its own. */
     (void)shutdown(connection->fd, SHUT_WR);
     connection->is_draining = true;
@@ -120,6 +143,8 @@ void mc_rpc_serve(struct mc_connection *connection, uint32_t events)
     int rc = mc_handshake_read(mc_span(connection->in.data, connection->in.length), limit, &frame);
     if (rc == 1)
         rc = answer(connection, &frame) == 0 ? 1 : MC_ERR_PROTOCOL;
+    if (rc == 1)
+        mc_buffer_consume(&connection->in, (size_t)(frame.json.data + frame.json.length - connection->in.data));
     if (rc < 0) {
         mc_log_limited(WARNING, "a peer sent what is no handshake; its connection is closed");
         mc_connection_drop(connection);

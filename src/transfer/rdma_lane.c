@@ -1,0 +1,326 @@
+/* RDMA of one engine: its devices and its memory there, and the links to peers. A link is set up and repaired by the
+ * calling thread that wants it, within a bound; nobody else's transfer waits for that. */
+#include "transfer/inside.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/json.h"
+#include "env/log.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SETUP_MS 2000u /* for a link to be made */
+#define REPAIR_MS 200u /* for pairs of a link that works without them */
+#define PAUSE_MS 1000u /* after a failure; doubling */
+#define PAUSE_MAX_MS 30000u
+#define MPOL_F_NODE 1ul /* of get_mempolicy(2): the node where an address lies */
+#define MPOL_F_ADDR 2ul
+
+/* ---- devices and memory ---- */
+
+static void fd_opened(void *context, int fd)
+{
+    (void)context;
+    mc_transfer_note_fd(fd);
+}
+static void fd_closing(void *context, int fd)
+{
+    (void)context;
+    mc_transfer_forget_fd(fd);
+}
+
+struct mc_rdma *mc_rdma_start(const char *device_name)
+{
+    struct mc_rdma_options options = {.filter = device_name, .fd_opened = fd_opened, .fd_closing = fd_closing};
+    struct mc_rdma *rdma = NULL;
+    int rc = mc_rdma_open(&options, &rdma);
+    if (rc == 0)
+        return rdma;
+    mc_log(WARNING, "protocol rdma: %s; tcp is used",
+           rc == MC_ERR_UNAVAILABLE_IN_CURRENT_MODE ? "no usable RDMA device here (mooncake_doctor says why)"
+           : rc == MC_ERR_INVALID_PARAMS            ? "device_name names a device that is not there"
+                                                    : mc_error_name(rc));
+    return NULL;
+}
+
+/* The NUMA node of a page that is there; -1: unknown. */
+static int node_of(uint64_t address)
+{
+    int node = -1;
+    return syscall(SYS_get_mempolicy, &node, NULL, 0ul, (void *)(uintptr_t)address, MPOL_F_NODE | MPOL_F_ADDR) == 0
+               ? node
+               : -1;
+}
+
+struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, uint64_t length)
+{
+    struct mc_rdma_memory *memory = NULL;
+    struct mc_rdma_range range = {.address = (void *)(uintptr_t)address,
+                                  .length = length,
+                                  .dmabuf_fd = -1,
+                                  .is_remote_readable = true,
+                                  .is_remote_writable = true,
+                                  .numa_node = node_of(address)};
+    int rc = mc_rdma_memory_register(rdma, &range, &memory);
+    if (rc == 0)
+        return memory;
+    mc_log_limited(WARNING, "%llu bytes at 0x%llx cannot be registered for RDMA (%s): they are reached by tcp",
+                   (unsigned long long)length, (unsigned long long)address, mc_error_name(rc));
+    return NULL;
+}
+
+/* ---- making a link ---- */
+
+static void lane_free(struct mc_rdma_lane *lane)
+{
+    mc_rdma_link_close(lane->link);
+    mc_transfer_close_fd(lane->fd);
+    free(lane);
+}
+
+void mc_rdma_lanes_free(struct mc_rdma_lane *lanes)
+{
+    while (lanes != NULL) {
+        struct mc_rdma_lane *next = lanes->next;
+        lane_free(lanes);
+        lanes = next;
+    }
+}
+
+bool mc_rdma_lane_has_ended(const struct mc_rdma_lane *lane)
+{
+    struct pollfd looked = {.fd = lane->fd, .events = POLLIN};
+    return poll(&looked, 1, 0) != 0; /* nothing is said there unasked but the end */
+}
+
+/* One round of offer and answer. Pairs that are ready, or negative. */
+static int negotiate(const struct mc_rdma_lane *lane, uint64_t deadline_ns)
+{
+    struct mc_buffer offer = {0}, json = {0}, reply = {0};
+    struct mc_span answer = {NULL, 0};
+    int rc = mc_rdma_link_offer(lane->link, &offer);
+    if (rc == 1) {
+        mc_buffer_printf(&json, "{\"mooncake_c\":{\"rdma\":%.*s}}", (int)offer.length, offer.data);
+        rc = mc_ask_on(lane->fd, MC_HANDSHAKE_CONNECTION, mc_span(json.data, json.length), deadline_ns, &reply);
+        if (rc == 0 && mc_json_find(mc_span(reply.data, reply.length), "mooncake_c.rdma", &answer) != 1)
+            answer = mc_span(NULL, 0);
+        int ready = mc_rdma_link_complete(lane->link, answer, deadline_ns);
+        rc = rc < 0 ? rc : ready;
+    }
+    mc_buffer_free(&offer);
+    mc_buffer_free(&json);
+    mc_buffer_free(&reply);
+    return rc;
+}
+
+/* 0 or negative. */
+static int lane_open(struct mc_peer *peer, const struct mc_rdma_remote *remote, uint64_t deadline_ns,
+                     struct mc_rdma_lane **out)
+{
+    struct mc_rdma_link_options options = {.devices = remote->devices, .device_count = remote->device_count};
+    struct mc_rdma_lane *lane = calloc(1, sizeof(*lane));
+    char address[MC_ADDRESS_MAX];
+    if (lane == NULL)
+        return MC_ERR_NO_MEMORY;
+    int rc = mc_ask_address(peer->engine, peer->name, address, sizeof(address));
+    lane->fd = rc < 0 ? -1 : mc_tcp_connect(address, deadline_ns);
+    if (lane->fd < 0) {
+        free(lane);
+        return MC_TRANSFER_ERR_SOCKET;
+    }
+    mc_transfer_note_fd(lane->fd);
+    rc = mc_rdma_link_open(peer->engine->rdma, &options, &lane->link);
+    if (rc == 0) {
+        rc = negotiate(lane, deadline_ns);
+        if (rc > 0) {
+            *out = lane;
+            return 0;
+        }
+        mc_rdma_link_close(lane->link);
+    }
+    mc_transfer_close_fd(lane->fd);
+    free(lane);
+    return rc < 0 ? rc : MC_ERR_TRANSFER_FAIL;
+}
+
+/* Pairs that are down, while others stand, are tried again now and then. False: it is of no more use. */
+static bool lane_is_fit(const struct mc_rdma_lane *lane, uint64_t deadline_ns)
+{
+    uint64_t now_ns = mc_clock_ns(), until_ns = now_ns + REPAIR_MS * 1000000ull;
+    if (mc_rdma_lane_has_ended(lane))
+        return false;
+    if (mc_rdma_link_due_ns(lane->link) > now_ns)
+        return mc_rdma_link_ready(lane->link) > 0;
+    int rc = negotiate(lane, until_ns < deadline_ns ? until_ns : deadline_ns);
+    /* An answer that did not come may come yet, and would be taken for the next one's. */
+    return rc != MC_TRANSFER_ERR_SOCKET && rc != MC_TRANSFER_ERR_REJECT_HANDSHAKE && mc_rdma_link_ready(lane->link) > 0;
+}
+
+void mc_rdma_pause(struct mc_peer *peer, const char *why)
+{
+    pthread_mutex_lock(&peer->lock);
+    peer->rdma_pause_ms = peer->rdma_pause_ms == 0                 ? PAUSE_MS
+                          : peer->rdma_pause_ms * 2 > PAUSE_MAX_MS ? PAUSE_MAX_MS
+                                                                   : peer->rdma_pause_ms * 2;
+    uint32_t pause_ms = peer->rdma_pause_ms;
+    bool is_first = pause_ms == PAUSE_MS;
+    peer->rdma_retry_ms = mc_clock_ms() + pause_ms;
+    pthread_mutex_unlock(&peer->lock);
+    peer->engine->count.fallbacks++;
+    if (is_first)
+        mc_log(WARNING, "RDMA to %s: %s; tcp is used, and RDMA is tried again from time to time", peer->name, why);
+}
+
+/* ---- borrowing ---- */
+
+/* With the peer's lock, which is let go while waiting. NULL and *may_open: there may be one more. */
+static struct mc_rdma_lane *wait_for_one(struct mc_peer *peer, uint64_t deadline_ns, bool *may_open)
+{
+    struct timespec until = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
+    for (;;) {
+        struct mc_rdma_lane *lane = peer->rdma_idle;
+        *may_open = lane == NULL && peer->rdma_lanes < MC_PEER_RDMA_LANES_MAX;
+        if (lane != NULL) {
+            peer->rdma_idle = lane->next;
+            return lane;
+        }
+        if (*may_open || pthread_cond_timedwait(&peer->rdma_given, &peer->lock, &until) == ETIMEDOUT)
+            return NULL;
+    }
+}
+
+static void count_out(struct mc_peer *peer)
+{
+    pthread_mutex_lock(&peer->lock);
+    peer->rdma_lanes--;
+    pthread_cond_signal(&peer->rdma_given);
+    pthread_mutex_unlock(&peer->lock);
+}
+
+int mc_rdma_lane_take(struct mc_peer *peer, const struct mc_rdma_remote *remote, uint64_t deadline_ns,
+                      struct mc_rdma_lane **out)
+{
+    for (;;) {
+        bool may_open = false;
+        pthread_mutex_lock(&peer->lock);
+        bool is_paused = mc_clock_ms() < peer->rdma_retry_ms;
+        struct mc_rdma_lane *lane = is_paused ? NULL : wait_for_one(peer, deadline_ns, &may_open);
+        peer->rdma_lanes += lane == NULL && may_open;
+        pthread_mutex_unlock(&peer->lock);
+        if (lane == NULL && !may_open)
+            return 1;
+        if (lane != NULL) {
+            if (lane_is_fit(lane, deadline_ns)) {
+                *out = lane;
+                return 0;
+            }
+            mc_rdma_lane_end(peer, lane, false);
+            continue;
+        }
+        uint64_t until_ns = mc_clock_ns() + SETUP_MS * 1000000ull;
+        int rc = lane_open(peer, remote, until_ns < deadline_ns ? until_ns : deadline_ns, out);
+        if (rc == 0)
+            return 0;
+        count_out(peer);
+        mc_rdma_pause(peer, rc == MC_ERR_NOT_SUPPORTED ? "no device of ours fits one of the peer's"
+                                                       : "no queue pair could be set up");
+        return 1;
+    }
+}
+
+void mc_rdma_lane_give(struct mc_peer *peer, struct mc_rdma_lane *lane)
+{
+    lane->used_ms = mc_clock_ms();
+    pthread_mutex_lock(&peer->lock);
+    peer->rdma_pause_ms = 0;
+    lane->next = peer->rdma_idle;
+    peer->rdma_idle = lane;
+    pthread_cond_signal(&peer->rdma_given);
+    pthread_mutex_unlock(&peer->lock);
+}
+
+struct mc_rdma_lane *mc_rdma_lanes_idle(struct mc_peer *peer, uint64_t idle_ms)
+{
+    struct mc_rdma_lane *useless = NULL;
+    uint64_t now_ms = mc_clock_ms();
+    for (struct mc_rdma_lane **at = &peer->rdma_idle; *at != NULL;) {
+        struct mc_rdma_lane *lane = *at;
+        if (idle_ms > 0 && now_ms - lane->used_ms < idle_ms && !mc_rdma_lane_has_ended(lane)) {
+            at = &lane->next;
+            continue;
+        }
+        *at = lane->next;
+        peer->rdma_lanes--;
+        lane->next = useless;
+        useless = lane;
+    }
+    return useless;
+}
+
+/* ---- the end of a link ---- */
+
+void mc_rdma_lane_end(struct mc_peer *peer, struct mc_rdma_lane *lane, bool is_unsure)
+{
+    if (is_unsure) {
+        /* The peer closes its half when it reads our end, and only then its end of the connection. */
+        (void)shutdown(lane->fd, SHUT_WR);
+        pthread_mutex_lock(&peer->lock);
+        lane->next = peer->rdma_uncut;
+        peer->rdma_uncut = lane;
+        pthread_mutex_unlock(&peer->lock);
+    } else {
+        lane_free(lane);
+    }
+    count_out(peer);
+}
+
+/* Reads until the peer's end. A reset comes from a peer that has no such connection any more: its half is gone, too. A
+ * connection that our own kernel gave up proves nothing. */
+static bool is_cut(const struct mc_rdma_lane *lane, uint64_t deadline_ns)
+{
+    char thrown_away[256];
+    for (;;) {
+        ssize_t got = recv(lane->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && (errno == ECONNRESET || errno == EPIPE)))
+            return true;
+        if (got > 0 || errno == EINTR)
+            continue;
+        uint64_t now_ns = mc_clock_ns();
+        if (errno != EAGAIN || now_ns >= deadline_ns)
+            return false;
+        struct pollfd looked = {.fd = lane->fd, .events = POLLIN};
+        (void)poll(&looked, 1,
+                   (int)((deadline_ns - now_ns) / 1000000 < 100 ? (deadline_ns - now_ns) / 1000000 + 1 : 100));
+    }
+}
+
+int mc_rdma_settle(struct mc_peer *peer, uint64_t deadline_ns)
+{
+    for (;;) {
+        pthread_mutex_lock(&peer->lock);
+        struct mc_rdma_lane *lane = peer->rdma_uncut;
+        if (lane != NULL)
+            peer->rdma_uncut = lane->next;
+        pthread_mutex_unlock(&peer->lock);
+        if (lane == NULL)
+            return 0;
+        if (is_cut(lane, deadline_ns)) {
+            lane_free(lane);
+            continue;
+        }
+        pthread_mutex_lock(&peer->lock);
+        lane->next = peer->rdma_uncut;
+        peer->rdma_uncut = lane;
+        pthread_mutex_unlock(&peer->lock);
+        mc_log_limited(ERROR,
+                       "%s does not answer, and an earlier RDMA write to it may still arrive: nothing else is sent",
+                       peer->name);
+        return MC_TRANSFER_ERR_TIMEOUT;
+    }
+}
