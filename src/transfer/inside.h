@@ -219,6 +219,8 @@ void mc_peers_tidy(struct mc_transfer_engine *engine);
 void mc_peers_free(struct mc_transfer_engine *engine);
 
 /* ---- rdma_lane.c ---- */
+/* NULL: libibverbs. Tests put a table of their own here. */
+extern const struct mc_verbs *mc_transfer_verbs;
 /* Opens the devices that the configuration names. NULL: there are none, and why has been logged. */
 struct mc_rdma *mc_rdma_start(const char *device_name);
 /* What peers may reach of a region by RDMA; blocks while pages are pinned. NULL: nothing. */

@@ -35,9 +35,12 @@ static void fd_closing(void *context, int fd)
     mc_transfer_forget_fd(fd);
 }
 
+const struct mc_verbs *mc_transfer_verbs;
+
 struct mc_rdma *mc_rdma_start(const char *device_name)
 {
-    struct mc_rdma_options options = {.filter = device_name, .fd_opened = fd_opened, .fd_closing = fd_closing};
+    struct mc_rdma_options options = {
+        .verbs = mc_transfer_verbs, .filter = device_name, .fd_opened = fd_opened, .fd_closing = fd_closing};
     struct mc_rdma *rdma = NULL;
     int rc = mc_rdma_open(&options, &rdma);
     if (rc == 0)

@@ -144,7 +144,8 @@ void mc_rpc_serve(struct mc_connection *connection, uint32_t events)
     if (rc == 1)
         rc = answer(connection, &frame) == 0 ? 1 : MC_ERR_PROTOCOL;
     if (rc == 1)
-        mc_buffer_consume(&connection->in, (size_t)(frame.json.data + frame.json.length - connection->in.data));
+        mc_buffer_consume(&connection->in,
+                          (size_t)((const uint8_t *)frame.json.data + frame.json.length - connection->in.data));
     if (rc < 0) {
         mc_log_limited(WARNING, "a peer sent what is no handshake; its connection is closed");
         mc_connection_drop(connection);
