@@ -10,7 +10,7 @@
 #include "base/bytes.h"
 #include "env/socket.h"
 #include "mooncake_engine.h"
-#include "transfer/rdma_remote.h"
+#include "rdma/remote.h"
 
 #define MC_DOCUMENT_NAME_MAX 512
 #define MC_DOCUMENT_BUFFERS_MAX MC_TRANSFER_ITEMS_MAX

@@ -5,12 +5,12 @@
 #ifndef MC_TRANSFER_INSIDE_H
 #define MC_TRANSFER_INSIDE_H
 
+#include "rdma/remote.h"
 #include "transfer/batch.h"
 #include "transfer/document.h"
 #include "transfer/handshake.h"
 #include "transfer/host_table.h"
 #include "transfer/metadata.h"
-#include "transfer/rdma_remote.h"
 #include "transfer/region.h"
 
 #include <pthread.h>

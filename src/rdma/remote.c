@@ -1,15 +1,14 @@
 /* The RDMA part of a document: {"devices":[...],"memory":[[[address,length,valid,preferred,key,...],...],...]}: a list
  * for each region, in it one for each piece, with a key for each device up to the last that is valid. */
-#include "transfer/rdma_remote.h"
+#include "rdma/remote.h"
 
 #include "base/error.h"
 #include "env/json.h"
-#include "mooncake_engine.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define CHUNKS_MAX MC_TRANSFER_ITEMS_MAX
+#define CHUNKS_MAX (1u << 20)
 
 static int next_number(struct mc_json_cursor *element, uint64_t most, uint64_t *number)
 {

@@ -1,10 +1,10 @@
-/* What an engine's document says of its RDMA: its devices, and of every registered region the pieces with their keys.
- * The member "rdma" of "mooncake_c"; peers that do not know it skip it. Pure.
+/* What a process says of its RDMA to peers: its devices, and of every region that they may reach the pieces with their keys.
+ * The faces carry it in their own documents. Pure.
  *
  * Invariant: what mc_rdma_remote_read accepts has its pieces in ascending order without overlaps, each of at least one
  * byte, the pieces of a region adjacent. It does not change any more; who uses it holds a reference. */
-#ifndef MC_TRANSFER_RDMA_REMOTE_H
-#define MC_TRANSFER_RDMA_REMOTE_H
+#ifndef MC_RDMA_REMOTE_H
+#define MC_RDMA_REMOTE_H
 
 #include "base/bytes.h"
 #include "rdma/rdma.h"
