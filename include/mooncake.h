@@ -102,7 +102,7 @@ struct mc_store_config {
                                     service */
     const char *protocol; /* "tcp" or "rdma" ("rdma" falls back to tcp with one warning where there is no device); NULL
                              = "tcp" */
-    const char *rdma_devices; /* accepted for compatibility */
+    const char *rdma_devices; /* to be used, separated by commas; NULL or "": all */
     const char
         *master_server_addr; /* "host:port" or "etcd://host:port,..." (whoever leads); NULL = "127.0.0.1:50051" */
     const char *paths; /* which paths may be used, comma separated: "local,shm,tcp"; NULL = all; environment MC_PATHS

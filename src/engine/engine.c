@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "engine/memory.h"
 #include "engine/path.h"
+#include "engine/rdma_stage.h"
 #include "env/clock.h"
 #include "env/thread.h"
 
@@ -36,9 +37,16 @@ void mc_engine_destroy(struct mc_engine *engine)
     if (engine == NULL || mc_engine_is_forked(engine))
         return;
     mc_paths_clear(engine);
+    mc_rdma_stages_free(engine->stages);
     pthread_cond_destroy(&engine->opened);
     pthread_mutex_destroy(&engine->lock);
     free(engine);
+}
+
+void mc_engine_set_rdma(struct mc_engine *engine, struct mc_rdma *rdma)
+{
+    engine->stages = mc_rdma_stages_create(rdma);
+    engine->rdma = engine->stages == NULL ? NULL : rdma;
 }
 
 struct mc_id mc_engine_node(const struct mc_engine *engine)
@@ -107,6 +115,15 @@ int mc_engine_fd_add(struct mc_engine *engine, int fd)
         }
     }
     return MC_ERR_BUSY;
+}
+
+void mc_engine_fd_forget(struct mc_engine *engine, int fd)
+{
+    for (uint32_t i = 0; i < MC_ENGINE_FDS_MAX; i++) {
+        int wanted = fd + 1;
+        if (atomic_compare_exchange_strong(&engine->fds[i], &wanted, 0))
+            return;
+    }
 }
 
 void mc_engine_fd_close(struct mc_engine *engine, int place)

@@ -7,16 +7,23 @@
 
 struct mc_segment_memory; /* memory.h: an own segment */
 
-enum { MC_PATH_LOCAL = 1, MC_PATH_SHM = 2, MC_PATH_TCP = 4, MC_PATH_ALL = 7 };
+enum { MC_PATH_LOCAL = 1, MC_PATH_SHM = 2, MC_PATH_TCP = 4, MC_PATH_RDMA = 8, MC_PATH_ALL = 15 };
 
 struct mc_engine_counters {
     _Atomic uint64_t path_bytes[4];
     _Atomic uint64_t checksum_errors, fallbacks;
 };
 
+struct mc_rdma;
+
 struct mc_engine *mc_engine_create(struct mc_id node, uint64_t incarnation, unsigned allowed_paths);
 /* No path may be in use. */
 void mc_engine_destroy(struct mc_engine *engine);
+/* The devices that path rdma uses; before the first path. They outlive the engine. */
+void mc_engine_set_rdma(struct mc_engine *engine, struct mc_rdma *rdma);
+/* Descriptors of others that a forked child closes, too. add: its place, or MC_ERR_BUSY. */
+int mc_engine_fd_add(struct mc_engine *engine, int fd);
+void mc_engine_fd_forget(struct mc_engine *engine, int fd);
 struct mc_id mc_engine_node(const struct mc_engine *engine);
 uint64_t mc_engine_incarnation(const struct mc_engine *engine);
 struct mc_engine_counters *mc_engine_counters(struct mc_engine *engine);
@@ -27,8 +34,8 @@ void mc_engine_remove_segment(struct mc_engine *engine, struct mc_segment_memory
 /* With a reference (mc_segment_memory_release), or NULL. */
 struct mc_segment_memory *mc_engine_find_segment(struct mc_engine *engine, struct mc_id segment_id);
 
-/* The best working path to a segment: cached; opened on first use in the order local, shm, tcp as far as allowed; a
- * faster one that failed is tried again after 1 s, doubling to 60 s. Returns 0 and a reference in *path
+/* The best working path to a segment: cached; opened on first use in the order local, shm, rdma, tcp as far as allowed;
+ * a faster one that failed is tried again after 1 s, doubling to 60 s. Returns 0 and a reference in *path
  * (mc_path_release), or the last error. One thread opens, others that want the same segment wait. An owner that does
  * not answer has MC_CONNECT_NS; one of this machine that is seen to run, until the deadline. */
 int mc_path_get(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,

@@ -122,7 +122,7 @@ static inline uint32_t copy_crc(void *target, const void *source, size_t length,
 }
 
 struct reading {
-    const uint8_t *data; /* of the object, in the mapping */
+    const uint8_t *data, *table; /* of the object */
     const struct mc_transfer *transfer;
     struct mc_cursor cursor;
     struct mc_motion *motion;
@@ -166,7 +166,7 @@ static int blocks_read(struct reading *reading, const struct mc_slot *slot)
     if (scratch == NULL)
         return MC_ERR_NO_MEMORY;
     const uint8_t *table = scratch->first; /* a copy: what was checked cannot change any more */
-    if (mc_copy_crc32c(scratch->first, reading->data + mc_table_offset(length), table_length, 0) != slot->crc)
+    if (mc_copy_crc32c(scratch->first, reading->table, table_length, 0) != slot->crc)
         return MC_ERR_CHECKSUM_MISMATCH;
     for (uint64_t block = start >> slot->block_shift; block << slot->block_shift < end; block++) {
         uint64_t from = block << slot->block_shift, to = (block + 1) << slot->block_shift;
@@ -182,6 +182,13 @@ static int blocks_read(struct reading *reading, const struct mc_slot *slot)
     return 0;
 }
 
+int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_t *table,
+                   const struct mc_transfer *transfer, struct mc_motion *motion)
+{
+    struct reading reading = {data, table, transfer, mc_cursor(transfer->parts, transfer->part_count), motion};
+    return blocks_read(&reading, slot);
+}
+
 int mc_memory_read(const struct mc_slot *slots, const uint8_t *data, uint64_t data_size,
                    const struct mc_transfer *transfer, struct mc_motion *motion)
 {
@@ -194,8 +201,8 @@ int mc_memory_read(const struct mc_slot *slots, const uint8_t *data, uint64_t da
     uint64_t size = mc_extent_size(seen.length, seen.key_length);
     if (seen.block_shift != mc_block_shift(seen.length) || size > data_size || seen.offset > data_size - size)
         return MC_ERR_CHECKSUM_MISMATCH;
-    struct reading reading = {data + seen.offset, transfer, mc_cursor(transfer->parts, transfer->part_count), motion};
-    int rc = blocks_read(&reading, &seen);
+    const uint8_t *object = data + seen.offset;
+    int rc = mc_extent_read(&seen, object, object + mc_table_offset(seen.length), transfer, motion);
     if (rc == 0 || rc == MC_ERR_CHECKSUM_MISMATCH)
         return mc_slot_unchanged(slot, transfer->place.generation) ? rc : MC_ERR_REPLICA_IS_GONE;
     return rc;

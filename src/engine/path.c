@@ -12,11 +12,14 @@
 #define RETRY_FIRST_MS 1000u
 #define RETRY_LAST_MS 60000u
 
-/* Fastest first; the index is also that of mc_engine_counters.path_bytes. */
+/* Fastest first; counter: index of mc_engine_counters.path_bytes. */
 static const struct {
-    unsigned bit;
+    unsigned bit, counter;
     const struct mc_transport *transport;
-} kinds[] = {{MC_PATH_LOCAL, &mc_transport_local}, {MC_PATH_SHM, &mc_transport_shm}, {MC_PATH_TCP, &mc_transport_tcp}};
+} kinds[] = {{MC_PATH_LOCAL, 0, &mc_transport_local},
+             {MC_PATH_SHM, 1, &mc_transport_shm},
+             {MC_PATH_RDMA, 3, &mc_transport_rdma},
+             {MC_PATH_TCP, 2, &mc_transport_tcp}};
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
 /* ---- services for transports ---- */
@@ -47,7 +50,7 @@ void mc_path_account(struct mc_path *path, struct mc_transfer *const *transfers,
         bytes += transfers[i]->result == 0 ? transfers[i]->length : 0;
         mismatches += transfers[i]->result == MC_ERR_CHECKSUM_MISMATCH;
     }
-    atomic_fetch_add_explicit(&path->engine->counters.path_bytes[kind], bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&path->engine->counters.path_bytes[kinds[kind].counter], bytes, memory_order_relaxed);
     if (mismatches > 0)
         atomic_fetch_add_explicit(&path->engine->counters.checksum_errors, mismatches, memory_order_relaxed);
 }

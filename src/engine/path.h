@@ -39,6 +39,8 @@ struct mc_engine {
     bool verify;            /* compare checksums; MC_CHECKSUM=slot switches it off, never the look at the slot */
     _Atomic bool forked;
     struct mc_engine_counters counters;
+    struct mc_rdma *rdma; /* NULL: none */
+    struct mc_rdma_stages *stages;
 
     pthread_mutex_t lock;  /* guards what follows, up to the descriptors */
     pthread_cond_t opened; /* an attempt to open a path has ended */
@@ -50,8 +52,6 @@ struct mc_engine {
     _Atomic uint32_t fds_hint;
 };
 
-/* Remembers a descriptor for mc_engine_forked. Its place, or MC_ERR_BUSY when there are MC_ENGINE_FDS_MAX. */
-int mc_engine_fd_add(struct mc_engine *engine, int fd);
 /* Closes it and forgets it. */
 void mc_engine_fd_close(struct mc_engine *engine, int place);
 

@@ -166,9 +166,9 @@ static void connection_close(struct connection *connection)
     event_free(connection->writable);
     if (connection->hello_timer != NULL)
         event_free(connection->hello_timer);
+    mc_lane_free(&connection->lane); /* first: the end of the connection tells the peer that its link has ended */
     atomic_store(&serve->connection_fds[connection->place], -1);
     close(connection->fd);
-    mc_lane_free(&connection->lane);
     free(connection);
     if (was_attached && serve->cuts != NULL)
         cuts_finish(serve);
@@ -724,10 +724,91 @@ static void connections_close(struct mc_serve *serve)
     }
 }
 
+static void unpin(struct mc_serve *serve)
+{
+    if (serve->server.rdma_data != NULL)
+        mc_rdma_memory_unregister(serve->server.rdma_data);
+    if (serve->server.rdma_index != NULL)
+        mc_rdma_memory_unregister(serve->server.rdma_index);
+    serve->server.rdma_data = serve->server.rdma_index = NULL;
+}
+
+struct pinned { /* on its way to the serve thread */
+    struct mc_serve *serve;
+    struct mc_segment_memory *memory; /* with a reference */
+    struct mc_rdma_memory *data, *index;
+};
+
+static void on_pinned(void *argument)
+{
+    struct pinned *pinned = argument;
+    struct mc_lane_server *server = &pinned->serve->server;
+    if (server->memory == pinned->memory && server->rdma_data == NULL) {
+        server->rdma_data = pinned->data;
+        server->rdma_index = pinned->index;
+    } else { /* other memory is served meanwhile */
+        mc_rdma_memory_unregister(pinned->data);
+        mc_rdma_memory_unregister(pinned->index);
+    }
+    mc_segment_memory_release(pinned->memory);
+    free(pinned);
+}
+
+void mc_serve_set_rdma(struct mc_serve *serve, struct mc_rdma *rdma)
+{
+    mc_assert(!serve->started);
+    serve->server.rdma = rdma;
+}
+
+void mc_serve_pin(struct mc_serve *serve, struct mc_segment_memory *memory)
+{
+    struct mc_rdma_range data = {.address = mc_segment_memory_data(memory),
+                                 .length = mc_segment_memory_data_size(memory),
+                                 .dmabuf_fd = -1,
+                                 .is_remote_readable = true,
+                                 .is_remote_writable = true,
+                                 .numa_node = -1};
+    struct mc_rdma_range index = {.address = (void *)(uintptr_t)mc_segment_memory_slots(memory),
+                                  .length = mc_segment_memory_slot_count(memory) * sizeof(struct mc_slot),
+                                  .dmabuf_fd = -1,
+                                  .is_remote_readable = true,
+                                  .numa_node = -1};
+    struct pinned *pinned = calloc(1, sizeof(*pinned));
+    if (serve->server.rdma == NULL || pinned == NULL) {
+        free(pinned);
+        return;
+    }
+    int rc = mc_rdma_memory_register(serve->server.rdma, &data, &pinned->data);
+    if (rc == 0) {
+        rc = mc_rdma_memory_register(serve->server.rdma, &index, &pinned->index);
+        if (rc < 0)
+            mc_rdma_memory_unregister(pinned->data);
+    }
+    if (rc < 0) {
+        mc_log(WARNING, "the segment cannot be registered for RDMA (%s): peers reach it by tcp", mc_error_name(rc));
+        free(pinned);
+        return;
+    }
+    mc_segment_memory_retain(memory);
+    pinned->serve = serve;
+    pinned->memory = memory;
+    mc_serve_post(serve, on_pinned, pinned);
+}
+
+void mc_serve_cut_links(struct mc_serve *serve, struct mc_id writer)
+{
+    for (struct connection *one = serve->connections, *next; one != NULL; one = next) {
+        next = one->next;
+        if (one->lane.served != NULL && (mc_id_is_zero(writer) || mc_id_equal(one->lane.peer, writer)))
+            connection_close(one);
+    }
+}
+
 void mc_serve_set_memory(struct mc_serve *serve, struct mc_segment_memory *memory)
 {
     cuts_forget(serve);
     connections_close(serve);
+    unpin(serve);
     if (memory != NULL) {
         mc_segment_memory_retain(memory);
         mc_segment_memory_set_owner(memory, serve->server.node, serve->server.incarnation);
@@ -741,6 +822,7 @@ void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, st
 {
     if (serve->server.memory != NULL && mc_segment_memory_clear(serve->server.memory, slot, generation) < 0)
         mc_log_limited(ERROR, "the master cuts slot %" PRIu32 ", which the segment does not have", slot);
+    mc_serve_cut_links(serve, writer);
     for (struct connection *one = serve->connections, *next; one != NULL; one = next) {
         next = one->next; /* closing one may only finish cuts, which close none */
         if (!one->is_draining && mc_lane_is_writing(&one->lane, slot, generation))

@@ -12,6 +12,7 @@
 #define MC_SERVE_HELLO_MS 5000u        /* a connection without a HELLO after so long is closed */
 
 struct event_base;
+struct mc_rdma;
 struct mc_serve;
 
 struct mc_serve_hooks { /* all called on the serve thread */
@@ -37,9 +38,17 @@ void mc_serve_post(struct mc_serve *serve, void (*function)(void *argument), voi
  * before start. While a memory is served, its slots are cleared on the serve thread only: so nothing is cleared within
  * one system call that sends from it. */
 void mc_serve_set_memory(struct mc_serve *serve, struct mc_segment_memory *memory);
+/* The devices by which peers may read and write the memory; before start. They outlive the server. NULL: none. */
+void mc_serve_set_rdma(struct mc_serve *serve, struct mc_rdma *rdma);
+/* Registers the memory there, which blocks for as long as its pages are pinned, and then tells the serve thread. Any
+ * thread but that one; mc_serve_set_memory takes it back. */
+void mc_serve_pin(struct mc_serve *serve, struct mc_segment_memory *memory);
+/* Ends the links of that writer, or of all (zero): nothing of theirs arrives any more, which a generation could not
+ * refuse. Serve thread only. */
+void mc_serve_cut_links(struct mc_serve *serve, struct mc_id writer);
 /* CUT: from now on nothing of `generation` or older is accepted for `slot`; a write in progress for it is dropped with
- * its connection. done is called on the serve thread once no living process (this one included) has announced a copy to
- * there that it has not ended (at once when that is so). Serve thread only. */
+ * its connection, and so are all links of the writer. done is called on the serve thread once no living process (this
+ * one included) has announced a copy to there that it has not ended (at once when that is so). Serve thread only. */
 void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, struct mc_id writer,
                   void (*done)(void *context, uint32_t slot, uint64_t generation), void *context);
 /* Other limits than MC_SERVE_CONNECTIONS_MAX and MC_SERVE_HELLO_MS; before start. */

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "env/log.h"
+#include "rdma/remote.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -18,7 +19,10 @@ void mc_lane_free(struct mc_lane *lane)
 {
     if (lane->attached != NULL)
         mc_segment_memory_writer_remove(lane->attached, lane->writer);
+    if (lane->served != NULL)
+        mc_rdma_link_close(lane->served);
     lane->attached = NULL;
+    lane->served = NULL;
     mc_buffer_free(&lane->in);
     mc_buffer_free(&lane->out);
     free(lane->queue);
@@ -138,6 +142,43 @@ static int read_handle(struct mc_lane *lane, uint64_t request_id, struct mc_read
                                                      .table = head.table != 0});
 }
 
+static int rdma_answer(struct mc_lane *lane, struct mc_span offer, struct mc_buffer *text)
+{
+    struct mc_lane_server *server = lane->server;
+    if (server->rdma == NULL)
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    if (server->rdma_data == NULL)
+        return MC_ERR_BUSY; /* still being populated and registered */
+    if (offer.length > 0)
+        return mc_rdma_link_answer(server->rdma, &lane->served, offer, text);
+    struct mc_buffer devices = {0};
+    mc_rdma_put_devices(server->rdma, &devices);
+    mc_rdma_remote_begin(text, mc_span(devices.data, devices.length));
+    mc_rdma_remote_region(text, mc_rdma_memory_remote(server->rdma_data));
+    mc_rdma_remote_region(text, mc_rdma_memory_remote(server->rdma_index));
+    mc_rdma_remote_end(text);
+    mc_buffer_free(&devices);
+    return 0;
+}
+
+/* Answered at once: on such a connection nothing else is asked meanwhile. */
+static int rdma_handle(struct mc_lane *lane, uint64_t request_id, struct mc_reader *reader)
+{
+    struct mc_wire_rdma_text offer;
+    struct mc_buffer text = {0};
+    mc_wire_rdma_text_read(reader, &offer);
+    if (reader->bad || mc_reader_left(reader) != 0 || lane->is_unix || lane->queue_count > 0 || lane->read.active ||
+        lane->out.length >= MC_LANE_OUT_MAX)
+        return MC_ERR_PROTOCOL;
+    int code = rdma_answer(lane, offer.text, &text);
+    struct mc_wire_rdma_text answer = {.code = code, .text = mc_span(text.data, text.length)};
+    size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_RDMA_ANSWER, request_id);
+    mc_wire_rdma_text_write(&lane->out, &answer);
+    mc_frame_end(&lane->out, start);
+    mc_buffer_free(&text);
+    return 0;
+}
+
 static int frame_handle(struct mc_lane *lane, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
@@ -150,6 +191,8 @@ static int frame_handle(struct mc_lane *lane, const struct mc_frame *frame)
         return write_handle(lane, &reader);
     case MC_MESSAGE_READ:
         return read_handle(lane, frame->request_id, &reader);
+    case MC_MESSAGE_RDMA_OFFER:
+        return rdma_handle(lane, frame->request_id, &reader);
     case MC_MESSAGE_ATTACH:
         if (!lane->is_unix)
             return MC_ERR_PROTOCOL;

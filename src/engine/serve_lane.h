@@ -20,8 +20,10 @@
     (16u << 10) /* smaller payloads are copied behind their header, larger ones are sent from the segment */
 #define MC_LANE_PARTS_MAX 4
 
-struct mc_lane_server {               /* what all lanes of a server share */
-    struct mc_segment_memory *memory; /* NULL: nobody gets in */
+struct mc_lane_server {                            /* what all lanes of a server share */
+    struct mc_segment_memory *memory;              /* NULL: nobody gets in */
+    struct mc_rdma *rdma;                          /* NULL: no RDMA here */
+    struct mc_rdma_memory *rdma_data, *rdma_index; /* of `memory`; NULL: not registered (yet) */
     struct mc_id node;
     uint64_t incarnation;
     struct mc_serve_hooks hooks;
@@ -42,6 +44,7 @@ struct mc_lane {
     bool is_ending;                     /* hello was refused: close when the answer is sent */
     struct mc_segment_memory *attached; /* of which it has an entry in the table of writers; NULL = none */
     uint32_t writer;                    /* that entry */
+    struct mc_rdma_link *served;        /* what the peer reads and writes through; NULL: nothing. tcp only */
     struct mc_id peer;                  /* the node at the other end, once open */
     uint64_t peer_incarnation;
     struct mc_buffer in; /* start of a frame, or input that waits until the queue has room */
@@ -69,6 +72,7 @@ struct mc_lane {
 };
 
 void mc_lane_init(struct mc_lane *lane, struct mc_lane_server *server, bool is_unix, bool is_same_user);
+/* Also ends the link: nothing of the peer arrives through it any more. */
 void mc_lane_free(struct mc_lane *lane);
 
 /* Takes all bytes. 0 or negative. */

@@ -1,7 +1,8 @@
 /* How bytes move between this process and a segment. A transport is one file that ends in one const table of functions.
  *
- * A path is one way to one segment (local, shm or tcp). mc_path_run moves a batch in the calling thread. A path may be
- * used by many threads at once. Failing down (shm -> tcp) is the business of path.c, never of a transport.
+ * A path is one way to one segment (local, shm, rdma or tcp). mc_path_run moves a batch in the calling thread. A path
+ * may be used by many threads at once. Failing down (shm -> rdma -> tcp) is the business of path.c, never of a
+ * transport.
  */
 #ifndef MC_ENGINE_TRANSPORT_H
 #define MC_ENGINE_TRANSPORT_H
@@ -51,6 +52,9 @@ struct mc_transfer {
      * MC_ERR_TRANSFER_FAIL: path broken. MC_ERR_RPC_TIMEOUT: deadline or stall. After an error of a WRITE this process
      * will not write there any more, but bytes already sent may still arrive: the caller revokes, the owner refuses. */
     int result;
+    /* Out, of a WRITE over RDMA: bytes may still arrive, and the owner cannot refuse them. It must not be revoked: the
+     * end of the connection to the master has it cut. */
+    bool is_unsure;
 };
 
 struct mc_run { /* how a batch is run */
@@ -99,6 +103,6 @@ struct mc_path { /* first member of each transport's own struct */
     _Atomic bool broken; /* set by run: do not use again */
 };
 
-extern const struct mc_transport mc_transport_local, mc_transport_shm, mc_transport_tcp;
+extern const struct mc_transport mc_transport_local, mc_transport_shm, mc_transport_rdma, mc_transport_tcp;
 
 #endif

@@ -33,8 +33,10 @@ static int serve_make(struct mc_owner *owner, const struct mc_owner_config *conf
     for (unsigned tries = 0; tries < 3; tries++) {
         int rc =
             mc_serve_create(config->node, config->incarnation, host, port, config->unix_allowed, &hooks, &owner->serve);
-        if (rc == 0)
+        if (rc == 0) {
+            mc_serve_set_rdma(owner->serve, config->rdma);
             return 0;
+        }
         if (errno == EADDRINUSE && port != 0) {
             mc_log(WARNING, "port %u is in use; the kernel chooses another for this store node", (unsigned)port);
             port = 0;

@@ -10,6 +10,7 @@ struct mc_owner;
 
 struct mc_owner_config {
     struct mc_engine *engine;   /* borrowed; outlives the owner */
+    struct mc_rdma *rdma;       /* the same; NULL: none */
     const char *master_address; /* as mc_connector_start takes it */
     struct mc_id master_node;   /* of the master that the keeper has met: it is tried over its unix socket first */
     struct mc_id node;

@@ -186,7 +186,11 @@ void mc_owner_on_populated_timer(evutil_socket_t fd, short what, void *argument)
 void mc_owner_on_progress(void *context, uint64_t populated)
 {
     struct mc_owner *owner = context;
-    (void)populated;
+    pthread_mutex_lock(&owner->lock);
+    struct mc_segment_memory *memory = owner->memory; /* stays: who gives it up stops this thread before */
+    pthread_mutex_unlock(&owner->lock);
+    if (populated == mc_segment_memory_capacity(memory))
+        mc_serve_pin(owner->serve, memory);
     if (!atomic_exchange(&owner->populated_posted, true))
         mc_serve_post(owner->serve, on_populated, owner);
 }
@@ -364,6 +368,8 @@ static int mounted(struct mc_owner *owner, const struct mc_wire_mount_reply *rep
         mc_owner_news_drop(&owner->lost, owner->lost.count); /* what is cleared is not in the inventory */
         owner->lost_told = 0;
         mc_segment_memory_meet(owner->memory, reply->epoch);
+        mc_serve_cut_links(owner->serve,
+                           (struct mc_id){0}); /* their grants are of an earlier epoch; no floor stops them */
     }
     if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)
         mc_owner_epoch_set(owner, reply->epoch);

@@ -162,7 +162,7 @@ static void write_revokes(struct put_work *work, struct mc_buffer *out, bool all
         size_t list = mc_list_begin(out);
         for (; at < work->transfer_count && items < MC_BATCH_MAX; at++) {
             const struct mc_transfer *transfer = &work->transfers[at];
-            if (!all && transfer->result >= 0)
+            if ((!all && transfer->result >= 0) || transfer->is_unsure)
                 continue;
             struct mc_wire_grant grant = {.segment = transfer->place.segment,
                                           .slot = transfer->place.slot,
@@ -175,6 +175,14 @@ static void write_revokes(struct put_work *work, struct mc_buffer *out, bool all
         if (items == 0)
             out->length = frame;
     }
+}
+
+static bool is_any_unsure(const struct put_work *work)
+{
+    for (size_t i = 0; i < work->transfer_count; i++)
+        if (work->transfers[i].is_unsure)
+            return true;
+    return false;
 }
 
 /* Bytes arrived and still no replica became live: these owners do not answer. late: they had their time, and the master
@@ -275,6 +283,11 @@ static int put_round(struct put_work *work)
         goto done;
     struct mc_run run = {.deadline_ns = work->deadline_ns};
     mc_store_move(store, link, link->epoch, work->transfers, work->transfer_count, &run, work->scratch, &link->out);
+    if (is_any_unsure(work)) { /* the end of this link has their writers' links cut, which a revoke would not */
+        link->broken = true;
+        rc = MC_ERR_RPC_FAIL;
+        goto done;
+    }
     write_revokes(work, &link->out, false);
     rc = mc_link_send(link, work->deadline_ns);
     if (rc == 0)

@@ -416,7 +416,11 @@ static int parse_paths(const char *text, unsigned *allowed)
     static const struct {
         const char *name;
         unsigned path;
-    } names[] = {{"local", MC_PATH_LOCAL}, {"shm", MC_PATH_SHM}, {"tcp", MC_PATH_TCP}, {"all", MC_PATH_ALL}};
+    } names[] = {{"local", MC_PATH_LOCAL},
+                 {"shm", MC_PATH_SHM},
+                 {"rdma", MC_PATH_RDMA},
+                 {"tcp", MC_PATH_TCP},
+                 {"all", MC_PATH_ALL}};
     *allowed = 0;
     while (*text != 0) {
         size_t length = strcspn(text, ", "), i;
@@ -425,7 +429,8 @@ static int parse_paths(const char *text, unsigned *allowed)
                 break;
         }
         if (length > 0 && i == sizeof(names) / sizeof(names[0])) {
-            mc_log(ERROR, "unknown path \"%.*s\" in MC_PATHS or paths; known: local, shm, tcp", (int)length, text);
+            mc_log(ERROR, "unknown path \"%.*s\" in MC_PATHS or paths; known: local, shm, rdma, tcp", (int)length,
+                   text);
             return MC_ERR_INVALID_PARAMS;
         }
         *allowed |= length > 0 ? names[i].path : 0;
@@ -441,11 +446,10 @@ static int check_protocol(const char *protocol)
 {
     if (protocol == NULL || protocol[0] == 0 || strcasecmp(protocol, "tcp") == 0)
         return 0;
-    if (strcasecmp(protocol, "rdma") == 0) {
-        mc_log_limited(WARNING, "protocol rdma: this version has no rdma path yet; shared memory and tcp are used");
+    if (strcasecmp(protocol, "rdma") == 0)
         return 0;
-    }
-    mc_log(ERROR, "unknown protocol \"%s\"; use \"tcp\" (same-host peers use shared memory by themselves)", protocol);
+    mc_log(ERROR, "unknown protocol \"%s\"; use \"tcp\" or \"rdma\" (same-host peers use shared memory by themselves)",
+           protocol);
     return MC_ERR_INVALID_PARAMS;
 }
 
@@ -483,6 +487,37 @@ static int configure(struct mc_store *store, const struct mc_store_config *confi
     return rc;
 }
 
+const struct mc_verbs *mc_store_verbs;
+
+static void fd_opened(void *context, int fd)
+{
+    (void)mc_engine_fd_add(context, fd); /* none is left: a forked child keeps one open */
+}
+static void fd_closing(void *context, int fd)
+{
+    mc_engine_fd_forget(context, fd);
+}
+
+/* Where there is no device tcp does it. */
+static void start_rdma(struct mc_store *store, const struct mc_store_config *config)
+{
+    struct mc_rdma_options options = {.verbs = mc_store_verbs,
+                                      .filter = config->rdma_devices,
+                                      .fd_opened = fd_opened,
+                                      .fd_closing = fd_closing,
+                                      .context = store->engine};
+    if (config->protocol == NULL || strcasecmp(config->protocol, "rdma") != 0)
+        return;
+    int rc = mc_rdma_open(&options, &store->rdma);
+    if (rc == 0)
+        mc_engine_set_rdma(store->engine, store->rdma);
+    else
+        mc_log(WARNING, "protocol rdma: %s; shared memory and tcp are used",
+               rc == MC_ERR_UNAVAILABLE_IN_CURRENT_MODE ? "no usable RDMA device here (mooncake_doctor says why)"
+               : rc == MC_ERR_INVALID_PARAMS            ? "rdma_devices names a device that is not there"
+                                                        : mc_error_name(rc));
+}
+
 static bool is_loopback(const char *host)
 {
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcasecmp(host, "localhost") == 0;
@@ -513,6 +548,7 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
     if (capacity == 0)
         return MC_ERR_NO_MEMORY;
     struct mc_owner_config config = {.engine = store->engine,
+                                     .rdma = store->rdma,
                                      .master_address = store->master.configured,
                                      .master_node = store->master_node,
                                      .node = store->node,
@@ -585,6 +621,7 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
         rc = MC_ERR_NO_MEMORY;
         goto fail_free;
     }
+    start_rdma(store, config);
     rc = mc_keeper_start(store, deadline_ns, &store->keeper);
     if (rc < 0) {
         mc_log(ERROR,
@@ -612,6 +649,7 @@ fail_keeper:
     mc_keeper_stop(store->keeper);
 fail_engine:
     mc_engine_destroy(store->engine);
+    mc_rdma_close(store->rdma);
 fail_free:
     store_free(store);
     return rc == MC_ERR_RPC_TIMEOUT ? MC_ERR_RPC_FAIL : rc;
@@ -634,6 +672,7 @@ int mc_store_close(struct mc_store *store)
     if (owner != NULL)
         mc_owner_close(owner);
     mc_engine_destroy(store->engine);
+    mc_rdma_close(store->rdma);
     store_free(store);
     return 0;
 }

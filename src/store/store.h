@@ -38,6 +38,9 @@ struct mc_keeper;
 struct mc_mounts;
 struct mc_tasks;
 
+/* NULL: libibverbs. Tests put a table of their own here. */
+extern const struct mc_verbs *mc_store_verbs;
+
 struct mc_registered {
     void *base;
     size_t size;
@@ -62,6 +65,7 @@ struct mc_store {
     struct mc_id node, host;
     uint64_t incarnation;
     struct mc_engine *engine;
+    struct mc_rdma *rdma;             /* NULL: not wanted, or none here */
     _Atomic(struct mc_owner *) owner; /* NULL: pure client */
     struct mc_keeper *keeper;
 

@@ -1,0 +1,551 @@
+/* Transport `rdma`: one-sided reads and writes of an owner's segment. The owner's processor takes no part: a get reads
+ * the bytes and then the slot, which says whether they are still those of the wanted generation; a put writes the whole
+ * extent and says COMMIT on the connection over which the link was set up. The owner cannot refuse what a device
+ * writes; so it closes that connection, and the link with it, when a grant of this node is cut (serve_rdma.c).
+ *
+ * A link and its connection are used by one batch at a time. Objects pass through registered memory of our own, where
+ * their checksums are taken. */
+#include "engine/rdma_stage.h"
+#include "engine/tcp_lane.h"
+#include "rdma/remote.h"
+
+#include "env/clock.h"
+#include "wire/stream.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#define IDLE_MAX 8u
+#define GROUP_BYTES (4u << 20) /* of objects that are moved together */
+#define GROUP_MAX 128u
+#define REPAIR_NS 50000000ull /* for pairs of a link that works without them */
+#define CUT_NS 50000000ull    /* for the owner to say that nothing arrives any more */
+#define SLOT_BYTES sizeof(struct mc_slot)
+
+struct rdma_lane {
+    struct mc_tcp_lane *control;
+    struct mc_rdma_link *link;
+    struct rdma_lane *next;
+};
+
+struct rdma_path {
+    struct mc_path path;
+    struct mc_path *tcp; /* for what must be asked of the owner; NULL until then. Guarded by the lock */
+    struct mc_rdma_remote *remote;
+    uint64_t data, index; /* where these begin in the owner's memory */
+    pthread_mutex_t lock; /* guards the list */
+    struct rdma_lane *idle;
+    uint32_t idle_count;
+};
+
+enum { REGION_DATA, REGION_INDEX, REGIONS };
+
+/* ---- asking the owner ---- */
+
+/* 0 and what it says, or negative. */
+static int ask(const struct mc_tcp_lane *control, struct mc_span text, uint64_t deadline_ns, struct mc_buffer *answer)
+{
+    struct mc_buffer out = {0}, in = {0};
+    struct mc_frame frame;
+    struct mc_wire_rdma_text head = {.code = 0, .text = text};
+    size_t start = mc_frame_begin(&out, MC_MESSAGE_RDMA_OFFER, 1);
+    mc_wire_rdma_text_write(&out, &head);
+    mc_frame_end(&out, start);
+    struct iovec part = {out.data, out.length};
+    int rc = mc_socket_send(control->fd, &part, 1, deadline_ns);
+    if (rc == 0) {
+        int64_t used = mc_socket_receive_frame(control->fd, &in, &frame, deadline_ns, NULL);
+        rc = used < 0 ? (int)used : MC_ERR_PROTOCOL;
+        if (used > 0 && frame.type == MC_MESSAGE_RDMA_ANSWER && (size_t)used == in.length) {
+            struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+            mc_wire_rdma_text_read(&reader, &head);
+            rc = reader.bad || head.code > 0 ? MC_ERR_PROTOCOL : head.code;
+            if (rc == 0)
+                mc_buffer_append(answer, head.text.data, head.text.length);
+        }
+    }
+    mc_buffer_free(&out);
+    mc_buffer_free(&in);
+    return rc;
+}
+
+/* A round of offer and answer. Pairs that are ready, or negative. */
+static int negotiate(const struct rdma_lane *lane, uint64_t deadline_ns, int *asked)
+{
+    struct mc_buffer offer = {0}, answer = {0};
+    *asked = 0;
+    int rc = mc_rdma_link_offer(lane->link, &offer);
+    if (rc == 1) {
+        *asked = ask(lane->control, mc_span(offer.data, offer.length), deadline_ns, &answer);
+        rc = mc_rdma_link_complete(lane->link, mc_span(answer.data, answer.length), deadline_ns);
+        rc = *asked < 0 ? *asked : rc;
+    }
+    mc_buffer_free(&offer);
+    mc_buffer_free(&answer);
+    return rc;
+}
+
+/* Where a region begins; 0: it is not there, or not whole. */
+static uint64_t region_start(const struct mc_rdma_remote *remote, uint32_t region, uint64_t size)
+{
+    struct mc_rdma_chunks chunks;
+    for (uint32_t i = 0; i < remote->chunk_count; i++)
+        if (remote->regions[i] == region)
+            return mc_rdma_remote_find(remote, remote->chunks[i].address, size, &chunks) ? remote->chunks[i].address
+                                                                                         : 0;
+    return 0;
+}
+
+static int learn(struct rdma_path *rdma, const struct mc_tcp_lane *control, uint64_t deadline_ns)
+{
+    const struct mc_endpoint *endpoint = &rdma->path.endpoint;
+    struct mc_buffer text = {0};
+    int rc = ask(control, mc_span(NULL, 0), deadline_ns, &text);
+    if (rc == 0)
+        rc = mc_rdma_remote_read(mc_span(text.data, text.length), &rdma->remote);
+    mc_buffer_free(&text);
+    if (rc < 0)
+        return rc;
+    rdma->data = region_start(rdma->remote, REGION_DATA, endpoint->capacity + MC_EXTENT_SLACK);
+    rdma->index = region_start(rdma->remote, REGION_INDEX, endpoint->slot_count * SLOT_BYTES);
+    return rdma->data == 0 || rdma->index == 0 ? MC_ERR_PROTOCOL : 0;
+}
+
+/* ---- links ---- */
+
+static void lane_close(struct rdma_path *rdma, struct rdma_lane *lane)
+{
+    if (lane->link != NULL)
+        mc_rdma_link_close(lane->link);
+    if (lane->control != NULL)
+        mc_tcp_lane_close(rdma->path.engine, lane->control, false);
+    free(lane);
+}
+
+static int lane_open(struct rdma_path *rdma, uint64_t deadline_ns, struct rdma_lane **out)
+{
+    struct mc_engine *engine = rdma->path.engine;
+    struct rdma_lane *lane = calloc(1, sizeof(*lane));
+    int asked;
+    if (lane == NULL)
+        return MC_ERR_NO_MEMORY;
+    int rc = mc_tcp_lane_open(engine, &rdma->path.endpoint, deadline_ns, &lane->control);
+    if (rc == 0 && rdma->remote == NULL) /* while the path is being opened: nobody else has it yet */
+        rc = learn(rdma, lane->control, deadline_ns);
+    if (rc == 0) {
+        struct mc_rdma_link_options options = {.devices = rdma->remote->devices,
+                                               .device_count = rdma->remote->device_count};
+        rc = mc_rdma_link_open(engine->rdma, &options, &lane->link);
+    }
+    if (rc == 0) {
+        rc = negotiate(lane, deadline_ns, &asked);
+        rc = rc > 0 ? 0 : rc == 0 ? MC_ERR_TRANSFER_FAIL : rc;
+    }
+    if (rc == 0)
+        *out = lane;
+    else
+        lane_close(rdma, lane);
+    return rc == MC_ERR_NOT_SUPPORTED ? MC_ERR_UNAVAILABLE_IN_CURRENT_MODE : rc;
+}
+
+static bool has_ended(const struct rdma_lane *lane)
+{
+    struct pollfd looked = {.fd = lane->control->fd, .events = POLLIN};
+    return poll(&looked, 1, 0) != 0; /* the owner says nothing there unasked */
+}
+
+static bool is_fit(const struct rdma_lane *lane, uint64_t deadline_ns)
+{
+    uint64_t now_ns = mc_clock_ns();
+    int asked = 0;
+    if (has_ended(lane))
+        return false;
+    if (mc_rdma_link_due_ns(lane->link) <= now_ns)
+        (void)negotiate(lane, now_ns + REPAIR_NS < deadline_ns ? now_ns + REPAIR_NS : deadline_ns, &asked);
+    return asked == 0 && mc_rdma_link_ready(lane->link) > 0; /* a late answer would be taken for the next one's */
+}
+
+static int lane_take(struct rdma_path *rdma, uint64_t deadline_ns, struct rdma_lane **out)
+{
+    for (;;) {
+        pthread_mutex_lock(&rdma->lock);
+        struct rdma_lane *lane = rdma->idle;
+        if (lane != NULL) {
+            rdma->idle = lane->next;
+            rdma->idle_count--;
+        }
+        pthread_mutex_unlock(&rdma->lock);
+        if (lane == NULL)
+            return lane_open(rdma, deadline_ns, out);
+        if (is_fit(lane, deadline_ns)) {
+            *out = lane;
+            return 0;
+        }
+        lane_close(rdma, lane);
+    }
+}
+
+static void lane_give(struct rdma_path *rdma, struct rdma_lane *lane)
+{
+    pthread_mutex_lock(&rdma->lock);
+    bool is_kept = rdma->idle_count < IDLE_MAX;
+    if (is_kept) {
+        lane->next = rdma->idle;
+        rdma->idle = lane;
+        rdma->idle_count++;
+    }
+    pthread_mutex_unlock(&rdma->lock);
+    if (!is_kept)
+        lane_close(rdma, lane);
+}
+
+/* Waits for the owner's end of the connection: it closes its half of the link before that. */
+static bool is_cut(const struct rdma_lane *lane)
+{
+    char thrown_away[64];
+    uint64_t until_ns = mc_clock_ns() + CUT_NS;
+    (void)shutdown(lane->control->fd, SHUT_WR);
+    for (;;) {
+        ssize_t got = recv(lane->control->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && (errno == ECONNRESET || errno == EPIPE)))
+            return true;
+        if (got > 0 || errno == EINTR)
+            continue;
+        if (errno != EAGAIN || mc_clock_ns() >= until_ns)
+            return false;
+        struct pollfd looked = {.fd = lane->control->fd, .events = POLLIN};
+        (void)poll(&looked, 1, 5);
+    }
+}
+
+/* ---- a path ---- */
+
+static void rdma_close(struct mc_path *path)
+{
+    struct rdma_path *rdma = (struct rdma_path *)path;
+    for (struct rdma_lane *lane = rdma->idle, *next; lane != NULL; lane = next) {
+        next = lane->next;
+        lane_close(rdma, lane);
+    }
+    mc_path_release(rdma->tcp);
+    mc_rdma_remote_release(rdma->remote);
+    pthread_mutex_destroy(&rdma->lock);
+    free(rdma);
+}
+
+static int rdma_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+                     struct mc_path **path)
+{
+    if (engine->rdma == NULL || endpoint->tcp_address[0] == 0)
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    struct rdma_path *rdma = calloc(1, sizeof(*rdma));
+    struct rdma_lane *lane;
+    if (rdma == NULL)
+        return MC_ERR_NO_MEMORY;
+    mc_path_init(&rdma->path, &mc_transport_rdma, engine, endpoint);
+    pthread_mutex_init(&rdma->lock, NULL);
+    int rc = lane_open(rdma, deadline_ns, &lane);
+    if (rc < 0) {
+        rdma_close(&rdma->path);
+        return rc;
+    }
+    lane_give(rdma, lane);
+    *path = &rdma->path;
+    return 0;
+}
+
+/* ---- a group of transfers ---- */
+
+struct piece { /* one transfer on its way through the stage */
+    struct mc_transfer *transfer;
+    uint64_t from, to;        /* READ: whole blocks of the object; WRITE: of the extent */
+    uint64_t at, table, slot; /* in the stage */
+    bool is_split;            /* READ: the table does not lie right behind the blocks */
+};
+
+struct group {
+    struct rdma_path *rdma;
+    struct rdma_lane *lane;
+    struct mc_rdma_stage *stage;
+    struct mc_motion *motion;
+    struct piece pieces[GROUP_MAX];
+    size_t count;
+    uint64_t bytes;
+    struct mc_rdma_request requests[2 * GROUP_MAX];
+    size_t request_count;
+    bool is_unsure;
+};
+
+static uint64_t aligned(uint64_t bytes)
+{
+    return (bytes + 63) & ~63ull;
+}
+
+/* Adds it unless the group is full. A single one always fits: the stage is made as large as it needs. */
+static bool group_add(struct group *group, struct mc_transfer *transfer)
+{
+    struct piece piece = {.transfer = transfer, .at = group->bytes};
+    uint64_t length = transfer->object_length, need;
+    uint8_t shift = mc_block_shift(length);
+    uint32_t table = mc_table_length(length, shift);
+    if (transfer->kind == MC_TRANSFER_WRITE) {
+        piece.to = need = mc_extent_size(length, transfer->key.length);
+    } else {
+        uint64_t block = 1ull << shift, end = transfer->offset + transfer->length;
+        piece.from = group->motion->verify ? transfer->offset & ~(block - 1) : transfer->offset;
+        piece.to = group->motion->verify ? (end + block - 1) & ~(block - 1) : end;
+        piece.to = piece.to < length ? piece.to : length;
+        piece.is_split = piece.to != length;
+        /* The bytes up to the table are read along when the blocks end there. */
+        piece.table =
+            piece.at + (piece.is_split ? aligned(piece.to - piece.from) : mc_table_offset(length) - piece.from);
+        piece.slot = aligned(piece.table + table);
+        need = piece.slot + SLOT_BYTES - piece.at;
+    }
+    if (group->count > 0 && (group->count == GROUP_MAX || group->bytes + need > GROUP_BYTES))
+        return false;
+    group->pieces[group->count++] = piece;
+    group->bytes += aligned(need);
+    return true;
+}
+
+static bool ask_for(struct group *group, enum mc_rdma_opcode opcode, uint64_t at, uint64_t remote, uint64_t length)
+{
+    struct mc_rdma_request request = {.opcode = opcode,
+                                      .local = group->stage->bytes + at,
+                                      .remote = remote,
+                                      .length = length,
+                                      .local_chunks = mc_rdma_memory_local(group->stage->memory)};
+    if (length > 0 && !mc_rdma_remote_find(group->rdma->remote, remote, length, &request.remote_chunks))
+        return false;
+    group->requests[group->request_count++] = request;
+    return true;
+}
+
+/* Moves what was asked for. 0 or negative: then nothing is known of any of it. */
+static int group_move(struct group *group)
+{
+    const struct mc_run *run = group->motion->run;
+    struct mc_rdma_run move = {
+        .deadline_ns = run->deadline_ns, .stall_ns = MC_STALL_NS, .tick = run->tick, .context = run->context};
+    int rc = mc_rdma_link_run(group->lane->link, group->requests, group->request_count, &move);
+    group->is_unsure |= move.is_unsure;
+    group->request_count = 0;
+    if (rc == 0 || rc == MC_ERR_RPC_TIMEOUT)
+        return rc;
+    return MC_ERR_TRANSFER_FAIL;
+}
+
+static void group_fail(struct group *group, int code)
+{
+    for (size_t i = 0; i < group->count; i++)
+        group->pieces[i].transfer->result = code;
+}
+
+static int read_result(const struct group *group, const struct piece *piece)
+{
+    const struct mc_transfer *transfer = piece->transfer;
+    struct mc_slot slot;
+    memcpy(&slot, group->stage->bytes + piece->slot, SLOT_BYTES);
+    if (slot.state != MC_SLOT_LIVE || slot.generation != transfer->place.generation ||
+        slot.length != transfer->object_length || slot.hash_low != transfer->hash_low ||
+        slot.hash_high != transfer->hash_high)
+        return MC_ERR_REPLICA_IS_GONE;
+    if (slot.offset != transfer->place.offset || slot.block_shift != mc_block_shift(slot.length))
+        return MC_ERR_CHECKSUM_MISMATCH;
+    /* Only the blocks between from and to are looked at. */
+    const uint8_t *data = (const uint8_t *)((uintptr_t)group->stage->bytes + piece->at - piece->from);
+    return mc_extent_read(&slot, data, group->stage->bytes + piece->table, transfer, group->motion);
+}
+
+static bool ask_slot(struct group *group, const struct piece *piece)
+{
+    uint64_t slot = group->rdma->index + piece->transfer->place.slot * SLOT_BYTES;
+    return ask_for(group, MC_RDMA_READ, piece->slot, slot, SLOT_BYTES);
+}
+
+static bool slot_has_changed(struct group *group, const struct piece *piece)
+{
+    uint8_t seen[SLOT_BYTES];
+    memcpy(seen, group->stage->bytes + piece->slot, SLOT_BYTES);
+    return ask_slot(group, piece) && group_move(group) == 0 &&
+           memcmp(seen, group->stage->bytes + piece->slot, SLOT_BYTES) != 0;
+}
+
+/* The slot is read after the bytes: live with that generation, it was so all the time since the master named it. */
+static void group_read(struct group *group)
+{
+    int rc = 0;
+    for (size_t i = 0; i < group->count && rc == 0; i++) {
+        const struct piece *piece = &group->pieces[i];
+        uint64_t length = piece->transfer->object_length, object = group->rdma->data + piece->transfer->place.offset;
+        uint32_t table = group->motion->verify ? mc_table_length(length, mc_block_shift(length)) : 0;
+        uint64_t end = piece->is_split || table == 0 ? piece->to : mc_table_offset(length) + table;
+        if (!ask_for(group, MC_RDMA_READ, piece->at, object + piece->from, end - piece->from) ||
+            (piece->is_split && table > 0 &&
+             !ask_for(group, MC_RDMA_READ, piece->table, object + mc_table_offset(length), table)))
+            rc = MC_ERR_INVALID_PARAMS;
+    }
+    if (rc == 0)
+        rc = group_move(group);
+    for (size_t i = 0; i < group->count && rc == 0; i++) {
+        rc = ask_slot(group, &group->pieces[i]) ? 0 : MC_ERR_INVALID_PARAMS;
+    }
+    if (rc == 0)
+        rc = group_move(group);
+    if (rc < 0) {
+        group_fail(group, rc);
+        return;
+    }
+    for (size_t i = 0; i < group->count; i++) {
+        struct piece *piece = &group->pieces[i];
+        piece->transfer->result = read_result(group, piece);
+        /* The slot may have been read in two halves, while it was taken by another object. */
+        if (piece->transfer->result == MC_ERR_CHECKSUM_MISMATCH && slot_has_changed(group, piece))
+            piece->transfer->result = MC_ERR_REPLICA_IS_GONE;
+    }
+}
+
+static int commits_send(struct group *group, const struct mc_wire_commit_item *commits)
+{
+    struct mc_scratch *scratch = mc_scratch_get();
+    if (scratch == NULL)
+        return MC_ERR_NO_MEMORY;
+    scratch->out.length = 0;
+    size_t frame = mc_frame_begin(&scratch->out, MC_MESSAGE_COMMIT, 0);
+    mc_wire_none_write(&scratch->out, &(struct mc_wire_none){0});
+    size_t list = mc_list_begin(&scratch->out);
+    for (size_t i = 0; i < group->count; i++)
+        mc_wire_commit_item_write(&scratch->out, &commits[i]);
+    mc_list_end(&scratch->out, list, group->count);
+    mc_frame_end(&scratch->out, frame);
+    struct iovec part = {scratch->out.data, scratch->out.length};
+    return mc_socket_send(group->lane->control->fd, &part, 1, group->motion->run->deadline_ns);
+}
+
+static void group_write(struct group *group)
+{
+    struct mc_wire_commit_item commits[GROUP_MAX];
+    int rc = 0;
+    for (size_t i = 0; i < group->count && rc == 0; i++) {
+        const struct piece *piece = &group->pieces[i];
+        uint64_t offset = piece->transfer->place.offset;
+        rc = mc_memory_write((uint8_t *)((uintptr_t)group->stage->bytes + piece->at - offset), piece->transfer,
+                             group->motion, &commits[i]);
+        if (rc == 0 && !ask_for(group, MC_RDMA_WRITE, piece->at, group->rdma->data + offset, piece->to))
+            rc = MC_ERR_INVALID_PARAMS;
+    }
+    if (rc == 0)
+        rc = group_move(group);
+    /* What was cut off and came again by another pair may still arrive a first time: nothing may go live before. */
+    if (group->is_unsure && is_cut(group->lane)) {
+        group->is_unsure = false;
+        rc = rc == 0 ? MC_ERR_TRANSFER_FAIL : rc; /* the connection for the commit is gone with the link */
+    } else if (group->is_unsure) {
+        rc = rc == 0 ? MC_ERR_TRANSFER_FAIL : rc;
+    }
+    if (rc == 0)
+        rc = commits_send(group, commits) == 0 ? 0 : MC_ERR_TRANSFER_FAIL;
+    for (size_t i = 0; i < group->count; i++) {
+        group->pieces[i].transfer->result = rc;
+        group->pieces[i].transfer->is_unsure = group->is_unsure;
+    }
+}
+
+/* ---- a batch ---- */
+
+/* What a path needs the owner for: who has no master must not read what the owner would not vouch for. */
+static void run_by_tcp(struct rdma_path *rdma, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
+{
+    struct mc_path *made = NULL;
+    pthread_mutex_lock(&rdma->lock);
+    struct mc_path *tcp = rdma->tcp;
+    pthread_mutex_unlock(&rdma->lock);
+    if (tcp == NULL) {
+        int rc = mc_transport_tcp.open(rdma->path.engine, &rdma->path.endpoint, run->deadline_ns, &made);
+        if (rc < 0) {
+            mc_path_fail_all(transfers, count, rc == MC_ERR_RPC_TIMEOUT ? rc : MC_ERR_TRANSFER_FAIL);
+            return;
+        }
+        pthread_mutex_lock(&rdma->lock);
+        if (rdma->tcp == NULL) {
+            rdma->tcp = made;
+            made = NULL;
+        }
+        tcp = rdma->tcp;
+        pthread_mutex_unlock(&rdma->lock);
+        mc_path_release(made);
+    }
+    tcp->transport->run(tcp, transfers, count, run);
+}
+
+/* Takes the transfers one group after the other. False: the link cannot be used for the rest. */
+static bool run_groups(struct group *group, struct mc_transfer **transfers, size_t count)
+{
+    const struct mc_endpoint *endpoint = &group->rdma->path.endpoint;
+    for (size_t next = 0; next < count;) {
+        group->count = 0;
+        group->bytes = 0;
+        enum mc_transfer_kind kind = transfers[next]->kind;
+        for (; next < count && transfers[next]->kind == kind; next++) {
+            transfers[next]->result =
+                mc_transfer_check(transfers[next], endpoint->capacity + MC_EXTENT_SLACK, endpoint->slot_count);
+            if (transfers[next]->result == 0 && !group_add(group, transfers[next]))
+                break;
+        }
+        if (group->count == 0)
+            continue;
+        int code = mc_motion_look(group->motion);
+        group->stage = code < 0 ? NULL : mc_rdma_stage_take(group->rdma->path.engine->stages, group->bytes);
+        if (group->stage == NULL) {
+            group_fail(group, code < 0 ? code : MC_ERR_TRANSFER_FAIL);
+        } else {
+            if (kind == MC_TRANSFER_WRITE)
+                group_write(group);
+            else
+                group_read(group);
+            mc_rdma_stage_give(group->rdma->path.engine->stages, group->stage);
+        }
+        int result = group->pieces[0].transfer->result;
+        if (result == MC_ERR_TRANSFER_FAIL || result == MC_ERR_RPC_TIMEOUT || group->is_unsure) {
+            mc_path_fail_all(transfers + next, count - next, result < 0 ? result : MC_ERR_TRANSFER_FAIL);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
+{
+    struct rdma_path *rdma = (struct rdma_path *)path;
+    struct mc_motion motion;
+    struct rdma_lane *lane;
+    if (mc_engine_is_forked(path->engine)) {
+        mc_path_fail_all(transfers, count, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+        return;
+    }
+    if (run->contact_age_max_ms != 0) {
+        run_by_tcp(rdma, transfers, count, run);
+        return;
+    }
+    struct group *group = malloc(sizeof(*group));
+    int rc = group == NULL ? MC_ERR_NO_MEMORY : lane_take(rdma, run->deadline_ns, &lane);
+    if (rc < 0) {
+        atomic_store_explicit(&path->broken, true, memory_order_release);
+        mc_path_fail_all(transfers, count, rc == MC_ERR_RPC_TIMEOUT ? rc : MC_ERR_TRANSFER_FAIL);
+        free(group);
+        return;
+    }
+    mc_motion_start(&motion, run, path->engine->verify);
+    *group = (struct group){.rdma = rdma, .lane = lane, .motion = &motion};
+    if (run_groups(group, transfers, count))
+        lane_give(rdma, lane);
+    else
+        lane_close(rdma, lane);
+    free(group);
+    mc_path_account(path, transfers, count);
+}
+
+const struct mc_transport mc_transport_rdma = {"rdma", false, rdma_open, rdma_run, rdma_close};
