@@ -7,6 +7,7 @@
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/thread.h"
+#include "rdma/rdma.h"
 
 #include <errno.h>
 #include <event2/event.h>

@@ -6,6 +6,7 @@
 #include "env/clock.h"
 #include "env/log.h"
 #include "store/ahead.h"
+#include "rdma/rdma.h"
 #include "store/keeper.h"
 #include "store/owner.h"
 
