@@ -1,0 +1,78 @@
+/* The room rdma as a machine without devices has it: what the product calls of it, and never gets anywhere. */
+#include "base/error.h"
+#include "engine/path.h"
+#include "engine/rdma_stage.h"
+#include "rdma/remote.h"
+
+static int rdma_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+                     struct mc_path **path)
+{
+    (void)engine, (void)endpoint, (void)deadline_ns, (void)path;
+    return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+}
+const struct mc_transport mc_transport_rdma = {"rdma", false, rdma_open, NULL, NULL};
+
+int mc_rdma_open(const struct mc_rdma_options *options, struct mc_rdma **rdma)
+{
+    (void)options, (void)rdma;
+    return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+}
+void mc_rdma_close(struct mc_rdma *rdma)
+{
+    mc_assert(rdma == NULL);
+}
+struct mc_rdma_stages *mc_rdma_stages_create(struct mc_rdma *rdma)
+{
+    (void)rdma;
+    return NULL;
+}
+void mc_rdma_stages_free(struct mc_rdma_stages *stages)
+{
+    mc_assert(stages == NULL);
+}
+
+/* ---- of devices, which nobody has ---- */
+
+int mc_rdma_link_answer(struct mc_rdma *rdma, struct mc_rdma_link **link, struct mc_span offer,
+                        struct mc_buffer *answer)
+{
+    (void)rdma, (void)link, (void)offer, (void)answer;
+    mc_assert(false);
+    return 0;
+}
+void mc_rdma_link_close(struct mc_rdma_link *link)
+{
+    mc_assert(link == NULL);
+}
+int mc_rdma_memory_register(struct mc_rdma *rdma, const struct mc_rdma_range *range, struct mc_rdma_memory **memory)
+{
+    (void)rdma, (void)range, (void)memory;
+    mc_assert(false);
+    return 0;
+}
+void mc_rdma_memory_unregister(struct mc_rdma_memory *memory)
+{
+    mc_assert(memory == NULL);
+}
+struct mc_rdma_chunks mc_rdma_memory_remote(const struct mc_rdma_memory *memory)
+{
+    mc_assert(memory == NULL);
+    return (struct mc_rdma_chunks){0};
+}
+void mc_rdma_put_devices(const struct mc_rdma *rdma, struct mc_buffer *out)
+{
+    (void)out;
+    mc_assert(rdma == NULL);
+}
+void mc_rdma_remote_begin(struct mc_buffer *out, struct mc_span devices)
+{
+    (void)out, (void)devices;
+}
+void mc_rdma_remote_region(struct mc_buffer *out, struct mc_rdma_chunks chunks)
+{
+    (void)out, (void)chunks;
+}
+void mc_rdma_remote_end(struct mc_buffer *out)
+{
+    (void)out;
+}
