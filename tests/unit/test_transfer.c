@@ -10,6 +10,7 @@
 #include "env/clock.h"
 #include "env/json.h"
 #include "env/socket.h"
+#include "fake_verbs.h"
 #include "transfer/service.h"
 #include "transfer/tcp_wire.h"
 
@@ -28,7 +29,7 @@
 #define MEMORY ((size_t)24 << 20)
 
 enum { LANES = MC_TRANSFER_PATHS, VARIANTS }; /* tcp, over several lanes */
-static const char *const path_names[] = {"local", "host", "tcp", "tcp over lanes"};
+static const char *const path_names[] = {"local", "host", "tcp", "rdma", "tcp over lanes"};
 
 struct world { /* two engines, each with memory */
     int path;
@@ -39,22 +40,32 @@ struct world { /* two engines, each with memory */
     uint8_t *far_memory, *far_seen;
 };
 
+static const char *protocol = "tcp";
+
 static void allow(int path)
 {
     unsetenv("MC_FORCE_TCP");
     unsetenv("MC_SAME_PROCESS");
+    unsetenv("MC_SAME_HOST");
     unsetenv("MC_TCP_LANES_PER_PEER");
+    protocol = path == MC_TRANSFER_PATH_RDMA ? "rdma" : "tcp";
     if (path == LANES)
         setenv("MC_TCP_LANES_PER_PEER", "5", 1);
-    if (path == MC_TRANSFER_PATH_HOST)
+    if (path == MC_TRANSFER_PATH_HOST || path == MC_TRANSFER_PATH_RDMA)
         setenv("MC_SAME_PROCESS", "0", 1);
-    if (path >= MC_TRANSFER_PATH_TCP)
+    if (path == MC_TRANSFER_PATH_TCP || path == LANES)
         setenv("MC_FORCE_TCP", "1", 1);
+    if (path == MC_TRANSFER_PATH_RDMA) {
+        setenv("MC_SAME_HOST", "0", 1);
+        const struct fake_device_config devices[] = {fake_roce(0), fake_roce(1)};
+        fake_reset(devices, 2);
+        mc_transfer_verbs = fake_verbs();
+    }
 }
 
 static struct mc_transfer_engine *open_at(const char *host)
 {
-    struct mc_transfer_config config = {host, "P2PHANDSHAKE", "tcp", ""};
+    struct mc_transfer_config config = {host, "P2PHANDSHAKE", protocol, ""};
     struct mc_transfer_engine *engine = NULL;
     assert_int_equal(mc_transfer_open(&config, &engine), 0);
     return engine;
