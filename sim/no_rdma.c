@@ -4,10 +4,10 @@
 #include "engine/rdma_stage.h"
 #include "rdma/remote.h"
 
-static int rdma_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+static int rdma_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, const struct mc_patience *patience,
                      struct mc_path **path)
 {
-    (void)engine, (void)endpoint, (void)deadline_ns, (void)path;
+    (void)engine, (void)endpoint, (void)patience, (void)path;
     return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
 }
 const struct mc_transport mc_transport_rdma = {"rdma", false, rdma_open, NULL, NULL};

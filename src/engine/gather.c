@@ -122,24 +122,23 @@ static inline uint32_t copy_crc(void *target, const void *source, size_t length,
 }
 
 struct reading {
-    const uint8_t *data, *table; /* of the object */
-    const struct mc_transfer *transfer;
-    struct mc_cursor cursor;
+    const uint8_t *data; /* of the object */
+    struct mc_cursor *cursor;
     struct mc_motion *motion;
+    bool stream;
 };
 
 /* [start, end) of the object is copied; the CRC covers [from, to) around it, so that a block of which only a part is
  * wanted proves that part: what was copied goes into the sum as it is in the copy. */
 static int piece_read(struct reading *reading, uint64_t from, uint64_t to, uint64_t start, uint64_t end, uint32_t *crc)
 {
-    bool stream = reading->transfer->length >= MC_STREAM_BYTES;
     *crc = mc_crc32c(0, reading->data + from, (size_t)(start - from));
     while (start < end) {
         size_t length;
         uint8_t *target =
-            mc_cursor_take(&reading->cursor, end - start < MC_LOOK_BYTES ? end - start : MC_LOOK_BYTES, &length);
+            mc_cursor_take(reading->cursor, end - start < MC_LOOK_BYTES ? end - start : MC_LOOK_BYTES, &length);
         if (reading->motion->verify)
-            *crc = copy_crc(target, reading->data + start, length, *crc, stream);
+            *crc = copy_crc(target, reading->data + start, length, *crc, reading->stream);
         else
             memcpy(target, reading->data + start, length);
         start += length;
@@ -151,42 +150,36 @@ static int piece_read(struct reading *reading, uint64_t from, uint64_t to, uint6
     return 0;
 }
 
-static int blocks_read(struct reading *reading, const struct mc_slot *slot)
+int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_t *table, uint64_t start, uint64_t end,
+                   struct mc_cursor *cursor, struct mc_motion *motion)
 {
-    const struct mc_transfer *transfer = reading->transfer;
-    uint64_t start = transfer->offset, end = start + transfer->length, length = slot->length;
+    struct reading reading = {data, cursor, motion, end - start >= MC_STREAM_BYTES};
+    uint64_t length = slot->length;
     uint32_t table_length = mc_table_length(length, slot->block_shift), crc;
-    if (!reading->motion->verify)
-        return piece_read(reading, start, end, start, end, &crc);
+    if (!motion->verify)
+        return piece_read(&reading, start, end, start, end, &crc);
     if (table_length == 0) {
-        int rc = piece_read(reading, 0, length, start, end, &crc);
+        int rc = piece_read(&reading, 0, length, start, end, &crc);
         return rc < 0 ? rc : crc == slot->crc ? 0 : MC_ERR_CHECKSUM_MISMATCH;
     }
     struct mc_scratch *scratch = mc_scratch_get();
     if (scratch == NULL)
         return MC_ERR_NO_MEMORY;
-    const uint8_t *table = scratch->first; /* a copy: what was checked cannot change any more */
-    if (mc_copy_crc32c(scratch->first, reading->table, table_length, 0) != slot->crc)
+    const uint8_t *sums = scratch->first; /* a copy: what was checked cannot change any more */
+    if (mc_copy_crc32c(scratch->first, table, table_length, 0) != slot->crc)
         return MC_ERR_CHECKSUM_MISMATCH;
     for (uint64_t block = start >> slot->block_shift; block << slot->block_shift < end; block++) {
         uint64_t from = block << slot->block_shift, to = (block + 1) << slot->block_shift;
         uint32_t expected;
         to = to < length ? to : length;
-        int rc = piece_read(reading, from, to, from > start ? from : start, to < end ? to : end, &crc);
+        int rc = piece_read(&reading, from, to, from > start ? from : start, to < end ? to : end, &crc);
         if (rc < 0)
             return rc;
-        memcpy(&expected, table + block * 4, 4);
+        memcpy(&expected, sums + block * 4, 4);
         if (crc != expected)
             return MC_ERR_CHECKSUM_MISMATCH;
     }
     return 0;
-}
-
-int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_t *table,
-                   const struct mc_transfer *transfer, struct mc_motion *motion)
-{
-    struct reading reading = {data, table, transfer, mc_cursor(transfer->parts, transfer->part_count), motion};
-    return blocks_read(&reading, slot);
 }
 
 int mc_memory_read(const struct mc_slot *slots, const uint8_t *data, uint64_t data_size,
@@ -202,7 +195,9 @@ int mc_memory_read(const struct mc_slot *slots, const uint8_t *data, uint64_t da
     if (seen.block_shift != mc_block_shift(seen.length) || size > data_size || seen.offset > data_size - size)
         return MC_ERR_CHECKSUM_MISMATCH;
     const uint8_t *object = data + seen.offset;
-    int rc = mc_extent_read(&seen, object, object + mc_table_offset(seen.length), transfer, motion);
+    struct mc_cursor cursor = mc_cursor(transfer->parts, transfer->part_count);
+    int rc = mc_extent_read(&seen, object, object + mc_table_offset(seen.length), transfer->offset,
+                            transfer->offset + transfer->length, &cursor, motion);
     if (rc == 0 || rc == MC_ERR_CHECKSUM_MISMATCH)
         return mc_slot_unchanged(slot, transfer->place.generation) ? rc : MC_ERR_REPLICA_IS_GONE;
     return rc;

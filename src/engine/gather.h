@@ -55,10 +55,10 @@ static inline int mc_motion_moved(struct mc_motion *motion, uint64_t bytes)
 /* Copies an object (or a range) out of mapped memory. The result for transfer->result. */
 int mc_memory_read(const struct mc_slot *slots, const uint8_t *data, uint64_t data_size,
                    const struct mc_transfer *transfer, struct mc_motion *motion);
-/* The same from an extent whose parts lie apart: the slot as it was read after the bytes; data: where the object's
- * first byte would lie (only the blocks that the transfer touches are read); table: its block table, if it has one. */
-int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_t *table,
-                   const struct mc_transfer *transfer, struct mc_motion *motion);
+/* Copies [start, end) of an object to the cursor from an extent whose parts lie apart: data: where the object's first
+ * byte would lie (only the blocks that are touched are read); table: its block table, if it has one. */
+int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_t *table, uint64_t start, uint64_t end,
+                   struct mc_cursor *cursor, struct mc_motion *motion);
 /* Copies an object with block table and key into its extent and fills *commit. 0 or MC_ERR_RPC_TIMEOUT. */
 int mc_memory_write(uint8_t *data, const struct mc_transfer *transfer, struct mc_motion *motion,
                     struct mc_wire_commit_item *commit);

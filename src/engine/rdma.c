@@ -124,14 +124,15 @@ static void lane_close(struct rdma_path *rdma, struct rdma_lane *lane)
     free(lane);
 }
 
-static int lane_open(struct rdma_path *rdma, uint64_t deadline_ns, struct rdma_lane **out)
+static int lane_open(struct rdma_path *rdma, const struct mc_patience *patience, struct rdma_lane **out)
 {
+    uint64_t deadline_ns = patience->deadline_ns;
     struct mc_engine *engine = rdma->path.engine;
     struct rdma_lane *lane = calloc(1, sizeof(*lane));
     int asked;
     if (lane == NULL)
         return MC_ERR_NO_MEMORY;
-    int rc = mc_tcp_lane_open(engine, &rdma->path.endpoint, deadline_ns, &lane->control);
+    int rc = mc_tcp_lane_open(engine, &rdma->path.endpoint, patience, &lane->control);
     if (rc == 0 && rdma->remote == NULL) /* while the path is being opened: nobody else has it yet */
         rc = learn(rdma, lane->control, deadline_ns);
     if (rc == 0) {
@@ -177,8 +178,10 @@ static int lane_take(struct rdma_path *rdma, uint64_t deadline_ns, struct rdma_l
             rdma->idle_count--;
         }
         pthread_mutex_unlock(&rdma->lock);
-        if (lane == NULL)
-            return lane_open(rdma, deadline_ns, out);
+        if (lane == NULL) {
+            struct mc_patience patience = mc_patience_until(deadline_ns);
+            return lane_open(rdma, &patience, out);
+        }
         if (is_fit(lane, deadline_ns)) {
             *out = lane;
             return 0;
@@ -235,7 +238,7 @@ static void rdma_close(struct mc_path *path)
     free(rdma);
 }
 
-static int rdma_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
+static int rdma_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, const struct mc_patience *patience,
                      struct mc_path **path)
 {
     if (engine->rdma == NULL || endpoint->tcp_address[0] == 0)
@@ -246,7 +249,7 @@ static int rdma_open(struct mc_engine *engine, const struct mc_endpoint *endpoin
         return MC_ERR_NO_MEMORY;
     mc_path_init(&rdma->path, &mc_transport_rdma, engine, endpoint);
     pthread_mutex_init(&rdma->lock, NULL);
-    int rc = lane_open(rdma, deadline_ns, &lane);
+    int rc = lane_open(rdma, patience, &lane);
     if (rc < 0) {
         rdma_close(&rdma->path);
         return rc;
@@ -258,10 +261,13 @@ static int rdma_open(struct mc_engine *engine, const struct mc_endpoint *endpoin
 
 /* ---- a group of transfers ---- */
 
-struct piece { /* one transfer on its way through the stage */
+struct piece { /* of one transfer, on its way through the stage */
     struct mc_transfer *transfer;
-    uint64_t from, to;        /* READ: whole blocks of the object; WRITE: of the extent */
+    uint64_t offset;          /* of the extent in the segment */
+    uint64_t start, end;      /* READ: of the object, wanted */
+    uint64_t from, to;        /* READ: whole blocks around that; WRITE: the extent */
     uint64_t at, table, slot; /* in the stage */
+    struct mc_cursor cursor;  /* READ: where it goes */
     bool is_split;            /* READ: the table does not lie right behind the blocks */
 };
 
@@ -283,29 +289,42 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + 63) & ~63ull;
 }
 
-/* Adds it unless the group is full. A single one always fits: the stage is made as large as it needs. */
-static bool group_add(struct group *group, struct mc_transfer *transfer)
+/* Places it in the stage. Returns how much it takes there. */
+static uint64_t place_read(struct piece *piece, bool verify)
 {
-    struct piece piece = {.transfer = transfer, .at = group->bytes};
-    uint64_t length = transfer->object_length, need;
-    uint8_t shift = mc_block_shift(length);
-    uint32_t table = mc_table_length(length, shift);
+    uint64_t length = piece->transfer->object_length, block = 1ull << mc_block_shift(length);
+    piece->from = verify ? piece->start & ~(block - 1) : piece->start;
+    piece->to = verify ? (piece->end + block - 1) & ~(block - 1) : piece->end;
+    piece->to = piece->to < length ? piece->to : length;
+    piece->is_split = piece->to != length;
+    /* The bytes up to the table are read along when the blocks end there. */
+    piece->table =
+        piece->at + (piece->is_split ? aligned(piece->to - piece->from) : mc_table_offset(length) - piece->from);
+    piece->slot = aligned(piece->table + mc_table_length(length, mc_block_shift(length)));
+    return piece->slot + SLOT_BYTES - piece->at;
+}
+
+/* Adds what comes next of the transfer: of a large READ at most about GROUP_BYTES, from *start on. False: the group is
+ * full. */
+static bool group_add(struct group *group, struct mc_transfer *transfer, struct mc_cursor *cursor, uint64_t *start)
+{
+    struct piece piece = {.transfer = transfer, .at = group->bytes, .offset = transfer->place.offset};
+    uint64_t need, end = transfer->offset + transfer->length;
     if (transfer->kind == MC_TRANSFER_WRITE) {
-        piece.to = need = mc_extent_size(length, transfer->key.length);
+        piece.to = need = mc_extent_size(transfer->object_length, transfer->key.length);
+        piece.end = end;
     } else {
-        uint64_t block = 1ull << shift, end = transfer->offset + transfer->length;
-        piece.from = group->motion->verify ? transfer->offset & ~(block - 1) : transfer->offset;
-        piece.to = group->motion->verify ? (end + block - 1) & ~(block - 1) : end;
-        piece.to = piece.to < length ? piece.to : length;
-        piece.is_split = piece.to != length;
-        /* The bytes up to the table are read along when the blocks end there. */
-        piece.table =
-            piece.at + (piece.is_split ? aligned(piece.to - piece.from) : mc_table_offset(length) - piece.from);
-        piece.slot = aligned(piece.table + table);
-        need = piece.slot + SLOT_BYTES - piece.at;
+        uint64_t window_end = (*start + GROUP_BYTES) & ~((1ull << mc_block_shift(transfer->object_length)) - 1);
+        piece.start = *start;
+        piece.end = window_end > *start && window_end < end ? window_end : end;
+        piece.cursor = *cursor;
+        need = place_read(&piece, group->motion->verify);
     }
-    if (group->count > 0 && (group->count == GROUP_MAX || group->bytes + need > GROUP_BYTES))
+    if (group->count > 0 && (group->count == GROUP_MAX || group->bytes + need > 2 * GROUP_BYTES))
         return false;
+    if (transfer->kind == MC_TRANSFER_READ)
+        mc_cursor_skip(cursor, piece.end - piece.start);
+    *start = piece.end;
     group->pieces[group->count++] = piece;
     group->bytes += aligned(need);
     return true;
@@ -338,32 +357,85 @@ static int group_move(struct group *group)
     return MC_ERR_TRANSFER_FAIL;
 }
 
+static void piece_end(struct piece *piece, int code)
+{
+    if (piece->transfer->result == 0)
+        piece->transfer->result = code;
+}
+
 static void group_fail(struct group *group, int code)
 {
     for (size_t i = 0; i < group->count; i++)
-        group->pieces[i].transfer->result = code;
+        piece_end(&group->pieces[i], code);
 }
 
-static int read_result(const struct group *group, const struct piece *piece)
+static bool ask_bytes(struct group *group, const struct piece *piece)
 {
-    const struct mc_transfer *transfer = piece->transfer;
-    struct mc_slot slot;
-    memcpy(&slot, group->stage->bytes + piece->slot, SLOT_BYTES);
-    if (slot.state != MC_SLOT_LIVE || slot.generation != transfer->place.generation ||
-        slot.length != transfer->object_length || slot.hash_low != transfer->hash_low ||
-        slot.hash_high != transfer->hash_high)
-        return MC_ERR_REPLICA_IS_GONE;
-    if (slot.offset != transfer->place.offset || slot.block_shift != mc_block_shift(slot.length))
-        return MC_ERR_CHECKSUM_MISMATCH;
-    /* Only the blocks between from and to are looked at. */
-    const uint8_t *data = (const uint8_t *)((uintptr_t)group->stage->bytes + piece->at - piece->from);
-    return mc_extent_read(&slot, data, group->stage->bytes + piece->table, transfer, group->motion);
+    uint64_t length = piece->transfer->object_length, object = group->rdma->data + piece->offset;
+    uint32_t table = group->motion->verify ? mc_table_length(length, mc_block_shift(length)) : 0;
+    uint64_t end = piece->is_split || table == 0 ? piece->to : mc_table_offset(length) + table;
+    return ask_for(group, MC_RDMA_READ, piece->at, object + piece->from, end - piece->from) &&
+           (!piece->is_split || table == 0 ||
+            ask_for(group, MC_RDMA_READ, piece->table, object + mc_table_offset(length), table));
 }
 
 static bool ask_slot(struct group *group, const struct piece *piece)
 {
     uint64_t slot = group->rdma->index + piece->transfer->place.slot * SLOT_BYTES;
     return ask_for(group, MC_RDMA_READ, piece->slot, slot, SLOT_BYTES);
+}
+
+/* The bytes of all, then the slots of all. */
+static int group_fetch(struct group *group)
+{
+    int rc = 0;
+    for (size_t i = 0; i < group->count && rc == 0; i++)
+        rc = ask_bytes(group, &group->pieces[i]) ? 0 : MC_ERR_INVALID_PARAMS;
+    if (rc == 0)
+        rc = group_move(group);
+    for (size_t i = 0; i < group->count && rc == 0; i++)
+        rc = ask_slot(group, &group->pieces[i]) ? 0 : MC_ERR_INVALID_PARAMS;
+    return rc == 0 ? group_move(group) : rc;
+}
+
+/* Is the slot that was read that of the wanted replica? */
+static int slot_code(const struct piece *piece, const struct mc_slot *slot)
+{
+    const struct mc_transfer *transfer = piece->transfer;
+    if (slot->state != MC_SLOT_LIVE || slot->generation != transfer->place.generation ||
+        slot->length != transfer->object_length || slot->hash_low != transfer->hash_low ||
+        slot->hash_high != transfer->hash_high)
+        return MC_ERR_REPLICA_IS_GONE;
+    return slot->block_shift != mc_block_shift(slot->length) ? MC_ERR_CHECKSUM_MISMATCH : 0;
+}
+
+static int piece_read(struct group *group, struct piece *piece)
+{
+    struct mc_slot slot;
+    memcpy(&slot, group->stage->bytes + piece->slot, SLOT_BYTES);
+    int rc = slot_code(piece, &slot);
+    if (rc < 0)
+        return rc;
+    /* Only the blocks between from and to are looked at. */
+    const uint8_t *data = (const uint8_t *)((uintptr_t)group->stage->bytes + piece->at - piece->from);
+    return mc_extent_read(&slot, data, group->stage->bytes + piece->table, piece->start, piece->end, &piece->cursor,
+                          group->motion);
+}
+
+/* The slot says that the extent lies elsewhere than the reader was told: read again there, once. */
+static int group_correct(struct group *group)
+{
+    struct mc_slot slot;
+    bool is_any = false;
+    for (size_t i = 0; i < group->count; i++) {
+        struct piece *piece = &group->pieces[i];
+        memcpy(&slot, group->stage->bytes + piece->slot, SLOT_BYTES);
+        if (slot_code(piece, &slot) != 0 || slot.offset == piece->offset)
+            continue;
+        piece->offset = slot.offset;
+        is_any = true;
+    }
+    return is_any ? group_fetch(group) : 0;
 }
 
 static bool slot_has_changed(struct group *group, const struct piece *piece)
@@ -377,34 +449,20 @@ static bool slot_has_changed(struct group *group, const struct piece *piece)
 /* The slot is read after the bytes: live with that generation, it was so all the time since the master named it. */
 static void group_read(struct group *group)
 {
-    int rc = 0;
-    for (size_t i = 0; i < group->count && rc == 0; i++) {
-        const struct piece *piece = &group->pieces[i];
-        uint64_t length = piece->transfer->object_length, object = group->rdma->data + piece->transfer->place.offset;
-        uint32_t table = group->motion->verify ? mc_table_length(length, mc_block_shift(length)) : 0;
-        uint64_t end = piece->is_split || table == 0 ? piece->to : mc_table_offset(length) + table;
-        if (!ask_for(group, MC_RDMA_READ, piece->at, object + piece->from, end - piece->from) ||
-            (piece->is_split && table > 0 &&
-             !ask_for(group, MC_RDMA_READ, piece->table, object + mc_table_offset(length), table)))
-            rc = MC_ERR_INVALID_PARAMS;
-    }
+    int rc = group_fetch(group);
     if (rc == 0)
-        rc = group_move(group);
-    for (size_t i = 0; i < group->count && rc == 0; i++) {
-        rc = ask_slot(group, &group->pieces[i]) ? 0 : MC_ERR_INVALID_PARAMS;
-    }
-    if (rc == 0)
-        rc = group_move(group);
+        rc = group_correct(group);
     if (rc < 0) {
         group_fail(group, rc);
         return;
     }
     for (size_t i = 0; i < group->count; i++) {
         struct piece *piece = &group->pieces[i];
-        piece->transfer->result = read_result(group, piece);
+        int code = piece_read(group, piece);
         /* The slot may have been read in two halves, while it was taken by another object. */
-        if (piece->transfer->result == MC_ERR_CHECKSUM_MISMATCH && slot_has_changed(group, piece))
-            piece->transfer->result = MC_ERR_REPLICA_IS_GONE;
+        if (code == MC_ERR_CHECKSUM_MISMATCH && slot_has_changed(group, piece))
+            code = MC_ERR_REPLICA_IS_GONE;
+        piece_end(piece, code);
     }
 }
 
@@ -431,7 +489,7 @@ static void group_write(struct group *group)
     int rc = 0;
     for (size_t i = 0; i < group->count && rc == 0; i++) {
         const struct piece *piece = &group->pieces[i];
-        uint64_t offset = piece->transfer->place.offset;
+        uint64_t offset = piece->offset;
         rc = mc_memory_write((uint8_t *)((uintptr_t)group->stage->bytes + piece->at - offset), piece->transfer,
                              group->motion, &commits[i]);
         if (rc == 0 && !ask_for(group, MC_RDMA_WRITE, piece->at, group->rdma->data + offset, piece->to))
@@ -449,7 +507,7 @@ static void group_write(struct group *group)
     if (rc == 0)
         rc = commits_send(group, commits) == 0 ? 0 : MC_ERR_TRANSFER_FAIL;
     for (size_t i = 0; i < group->count; i++) {
-        group->pieces[i].transfer->result = rc;
+        piece_end(&group->pieces[i], rc);
         group->pieces[i].transfer->is_unsure = group->is_unsure;
     }
 }
@@ -464,7 +522,8 @@ static void run_by_tcp(struct rdma_path *rdma, struct mc_transfer **transfers, s
     struct mc_path *tcp = rdma->tcp;
     pthread_mutex_unlock(&rdma->lock);
     if (tcp == NULL) {
-        int rc = mc_transport_tcp.open(rdma->path.engine, &rdma->path.endpoint, run->deadline_ns, &made);
+        struct mc_patience patience = mc_patience_until(run->deadline_ns);
+        int rc = mc_transport_tcp.open(rdma->path.engine, &rdma->path.endpoint, &patience, &made);
         if (rc < 0) {
             mc_path_fail_all(transfers, count, rc == MC_ERR_RPC_TIMEOUT ? rc : MC_ERR_TRANSFER_FAIL);
             return;
@@ -481,38 +540,85 @@ static void run_by_tcp(struct rdma_path *rdma, struct mc_transfer **transfers, s
     tcp->transport->run(tcp, transfers, count, run);
 }
 
-/* Takes the transfers one group after the other. False: the link cannot be used for the rest. */
+static void group_run(struct group *group, enum mc_transfer_kind kind)
+{
+    struct mc_rdma_stages *stages = group->rdma->path.engine->stages;
+    int code = mc_motion_look(group->motion);
+    group->stage = code < 0 ? NULL : mc_rdma_stage_take(stages, group->bytes);
+    if (group->stage == NULL) {
+        group_fail(group, code < 0 ? code : MC_ERR_TRANSFER_FAIL);
+    } else {
+        if (kind == MC_TRANSFER_WRITE)
+            group_write(group);
+        else
+            group_read(group);
+        mc_rdma_stage_give(stages, group->stage);
+    }
+}
+
+static bool is_path_failure(const struct group *group)
+{
+    for (size_t i = 0; i < group->count; i++) {
+        int result = group->pieces[i].transfer->result;
+        if (result == MC_ERR_TRANSFER_FAIL || result == MC_ERR_RPC_TIMEOUT)
+            return true;
+    }
+    return group->is_unsure;
+}
+
+struct walk { /* through the transfers of a batch */
+    struct mc_transfer **transfers;
+    size_t count, next;
+    struct mc_cursor cursor; /* in the parts of the next one */
+    uint64_t start;          /* of it */
+};
+
+static void walk_to(struct walk *walk, size_t next)
+{
+    walk->next = next;
+    if (next == walk->count)
+        return;
+    const struct mc_transfer *transfer = walk->transfers[next];
+    walk->cursor = mc_cursor(transfer->parts, transfer->part_count);
+    walk->start = transfer->offset;
+}
+
+/* Fills a group with transfers of one kind; what of a large READ does not fit goes on in the next one. */
+static void group_fill(struct group *group, struct walk *walk, enum mc_transfer_kind kind)
+{
+    group->count = 0;
+    group->bytes = 0;
+    while (walk->next < walk->count && walk->transfers[walk->next]->kind == kind) {
+        struct mc_transfer *transfer = walk->transfers[walk->next];
+        if (transfer->result < 0 || walk->start == transfer->offset + transfer->length)
+            walk_to(walk, walk->next + 1);
+        else if (!group_add(group, transfer, &walk->cursor, &walk->start))
+            return;
+    }
+}
+
+/* False: the link cannot be used for more. */
 static bool run_groups(struct group *group, struct mc_transfer **transfers, size_t count)
 {
     const struct mc_endpoint *endpoint = &group->rdma->path.endpoint;
-    for (size_t next = 0; next < count;) {
-        group->count = 0;
-        group->bytes = 0;
-        enum mc_transfer_kind kind = transfers[next]->kind;
-        for (; next < count && transfers[next]->kind == kind; next++) {
-            transfers[next]->result =
-                mc_transfer_check(transfers[next], endpoint->capacity + MC_EXTENT_SLACK, endpoint->slot_count);
-            if (transfers[next]->result == 0 && !group_add(group, transfers[next]))
-                break;
-        }
+    struct walk walk = {.transfers = transfers, .count = count};
+    for (size_t i = 0; i < count; i++)
+        transfers[i]->result =
+            mc_transfer_check(transfers[i], endpoint->capacity + MC_EXTENT_SLACK, endpoint->slot_count);
+    walk_to(&walk, 0);
+    while (walk.next < count) {
+        enum mc_transfer_kind kind = transfers[walk.next]->kind;
+        group_fill(group, &walk, kind);
         if (group->count == 0)
             continue;
-        int code = mc_motion_look(group->motion);
-        group->stage = code < 0 ? NULL : mc_rdma_stage_take(group->rdma->path.engine->stages, group->bytes);
-        if (group->stage == NULL) {
-            group_fail(group, code < 0 ? code : MC_ERR_TRANSFER_FAIL);
-        } else {
-            if (kind == MC_TRANSFER_WRITE)
-                group_write(group);
-            else
-                group_read(group);
-            mc_rdma_stage_give(group->rdma->path.engine->stages, group->stage);
-        }
-        int result = group->pieces[0].transfer->result;
-        if (result == MC_ERR_TRANSFER_FAIL || result == MC_ERR_RPC_TIMEOUT || group->is_unsure) {
-            mc_path_fail_all(transfers + next, count - next, result < 0 ? result : MC_ERR_TRANSFER_FAIL);
-            return false;
-        }
+        group_run(group, kind);
+        if (!is_path_failure(group))
+            continue;
+        int code = transfers[walk.next < count ? walk.next : count - 1]->result;
+        for (size_t i = walk.next; i < count; i++)
+            if (transfers[i]->result == 0)
+                transfers[i]->result = code == MC_ERR_RPC_TIMEOUT ? code : group->pieces[0].transfer->result;
+        return false;
     }
     return true;
 }

@@ -46,8 +46,7 @@ static struct mc_rdma_stage *stage_make(struct mc_rdma *rdma, uint64_t size)
     struct mc_rdma_stage *stage = calloc(1, sizeof(*stage));
     if (stage == NULL)
         return NULL;
-    for (stage->size = MC_RDMA_STAGE_BYTES; stage->size < size;)
-        stage->size *= 2;
+    stage->size = (size + MC_RDMA_STAGE_BYTES - 1) / MC_RDMA_STAGE_BYTES * MC_RDMA_STAGE_BYTES;
     void *bytes = mmap(NULL, stage->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (bytes == MAP_FAILED)
         goto fail_free;

@@ -6,8 +6,8 @@
 #include "rdma/rdma.h"
 
 #define MC_RDMA_STAGES_MAX 16u             /* kept idle */
-#define MC_RDMA_STAGE_BYTES (4u << 20)     /* of the smallest; larger objects have larger ones */
-#define MC_RDMA_STAGE_KEPT_MAX (64u << 20) /* larger ones are given back after use */
+#define MC_RDMA_STAGE_BYTES (9u << 20)     /* of the smallest; all sizes are multiples of it */
+#define MC_RDMA_STAGE_KEPT_MAX (72u << 20) /* larger ones are given back after use */
 
 struct mc_rdma_stages;
 

@@ -339,6 +339,8 @@ int mc_rdma_open(const struct mc_rdma_options *options, struct mc_rdma **rdma)
 
 void mc_rdma_close(struct mc_rdma *rdma)
 {
+    if (rdma == NULL)
+        return;
     mc_assert(rdma->serving_count == 0);
     mc_rdma_watch_stop(rdma);
     close_devices(rdma);

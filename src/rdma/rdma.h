@@ -91,7 +91,7 @@ struct mc_rdma_device_info {
  * MC_ERR_INVALID_PARAMS: the filter names a device that is not there (the others are not opened either).
  * MC_ERR_NO_MEMORY. Blocks for as long as drivers take to open: milliseconds each. */
 int mc_rdma_open(const struct mc_rdma_options *options, struct mc_rdma **rdma);
-/* Everything opened on it is closed already. */
+/* Everything opened on it is closed already. NULL is allowed. */
 void mc_rdma_close(struct mc_rdma *rdma);
 /* The devices in use are numbered 0 to count - 1, in an order that does not change while it is open; keys and masks go
  * by these numbers. A device that fails keeps its number. */

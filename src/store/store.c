@@ -5,8 +5,8 @@
 #include "engine/memory.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "store/ahead.h"
 #include "rdma/rdma.h"
+#include "store/ahead.h"
 #include "store/keeper.h"
 #include "store/owner.h"
 

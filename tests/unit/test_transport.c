@@ -1,8 +1,10 @@
-/* One suite for all transports: local, shm, tcp against a real owner; then what only one of them can do wrong. */
+/* One suite for all transports: local, shm, rdma (over a fake device), tcp against a real owner; then what only one of
+ * them can do wrong. */
 #include "transport_rig.h"
 
 #include "base/error.h"
 #include "engine/path.h"
+#include "fake_verbs.h"
 #include "random.h"
 
 #include <fcntl.h>
@@ -47,6 +49,18 @@ static int setup_shm(void **state)
 static int setup_tcp(void **state)
 {
     return setup(state, MC_PATH_TCP);
+}
+static int setup_rdma(void **state)
+{
+    const struct fake_device_config devices[] = {fake_roce(0), fake_roce(1)};
+    struct mc_rdma_options options = {0};
+    static struct rig rig;
+    fake_reset(devices, 2);
+    options.verbs = fake_verbs();
+    if (mc_rdma_open(&options, &rig.rdma) != 0 || rig_start(&rig, MC_PATH_RDMA, CAPACITY, false, false) != 0)
+        return -1;
+    *state = &rig;
+    return 0;
 }
 static int teardown(void **state)
 {
@@ -140,11 +154,13 @@ static void sizes(void **state)
                                        BIG,
                                        BIG + 3};
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
-        uint64_t before = atomic_load(&mc_engine_counters(rig->engine)->path_bytes[rig->kind / 2]);
+        uint64_t before =
+            atomic_load(&mc_engine_counters(rig->engine)->path_bytes[rig->kind == MC_PATH_RDMA ? 3 : rig->kind / 2]);
         put(rig, (uint32_t)i, i % 2 == 0 ? 0 : 64 * 1001, lengths[i], "sizes");
         assert_int_equal(get(rig, (uint32_t)i, lengths[i], "sizes"), 0);
-        assert_int_equal(atomic_load(&mc_engine_counters(rig->engine)->path_bytes[rig->kind / 2]),
-                         before + 2 * lengths[i]);
+        assert_int_equal(
+            atomic_load(&mc_engine_counters(rig->engine)->path_bytes[rig->kind == MC_PATH_RDMA ? 3 : rig->kind / 2]),
+            before + 2 * lengths[i]);
     }
 }
 
@@ -617,6 +633,8 @@ static void slot_only(void **state)
     struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, rig->kind);
     unsetenv("MC_CHECKSUM");
     mc_engine_add_segment(engine, rig->memory);
+    if (rig->rdma != NULL)
+        mc_engine_set_rdma(engine, rig->rdma);
     struct mc_path *path;
     assert_int_equal(mc_path_get(engine, &rig->endpoint, rig_deadline(5000), &path), 0);
     struct mc_transfer read = rig_transfer(MC_TRANSFER_READ, 0, rig->generation, 0, length, "slot", &part, 1),
@@ -781,6 +799,7 @@ static void shm_peer_stopped(void **state)
 
 #define EACH(test)                                                                                                     \
     {"local " #test, test, setup_local, teardown, NULL}, {"shm " #test, test, setup_shm, teardown, NULL},              \
+        {"rdma " #test, test, setup_rdma, teardown, NULL},                                                             \
     {                                                                                                                  \
         "tcp " #test, test, setup_tcp, teardown, NULL                                                                  \
     }

@@ -10,6 +10,7 @@
 #include "engine/serve.h"
 #include "env/clock.h"
 #include "mooncake.h"
+#include "rdma/rdma.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -27,6 +28,7 @@ struct rig {
     pid_t peer;    /* 0 = none */
     int peer_life; /* closing it ends the peer */
     struct mc_endpoint endpoint;
+    struct mc_rdma *rdma; /* kind MC_PATH_RDMA: of the test; both halves use it */
     struct mc_engine *engine;
     struct mc_path *path;
     uint64_t generation;
@@ -66,7 +68,11 @@ static inline int rig_owner_start(struct rig *rig, uint64_t capacity, bool popul
     mc_address_join(rig->endpoint.tcp_address, sizeof(rig->endpoint.tcp_address), "127.0.0.1",
                     mc_serve_tcp_port(rig->serve));
     snprintf(rig->endpoint.unix_path, sizeof(rig->endpoint.unix_path), "%s", mc_serve_unix_path(rig->serve));
-    return mc_serve_start(rig->serve);
+    mc_serve_set_rdma(rig->serve, rig->rdma);
+    rc = mc_serve_start(rig->serve);
+    if (rc == 0)
+        mc_serve_pin(rig->serve, rig->memory);
+    return rc;
 }
 
 /* main() of the peer process: "rig-owner CAPACITY POPULATE"; tells its endpoint on descriptor 1 and ends when
@@ -113,7 +119,7 @@ static inline int rig_peer_start(struct rig *rig, uint64_t capacity, bool popula
 /* kind: how the engine may reach the owner. other: the owner is another process. */
 static inline int rig_start(struct rig *rig, unsigned kind, uint64_t capacity, bool other, bool populate)
 {
-    *rig = (struct rig){.kind = kind, .generation = 1ull << MC_EPOCH_SHIFT, .peer_life = -1};
+    *rig = (struct rig){.kind = kind, .generation = 1ull << MC_EPOCH_SHIFT, .peer_life = -1, .rdma = rig->rdma};
     int rc = other ? rig_peer_start(rig, capacity, populate) : rig_owner_start(rig, capacity, populate);
     if (rc < 0)
         return rc;
@@ -122,6 +128,13 @@ static inline int rig_start(struct rig *rig, unsigned kind, uint64_t capacity, b
         return MC_ERR_NO_MEMORY;
     if (!other)
         mc_engine_add_segment(rig->engine, rig->memory);
+    if (rig->rdma != NULL)
+        mc_engine_set_rdma(rig->engine, rig->rdma);
+    for (int i = 0; i < 500 && rig->rdma != NULL; i++) { /* until the memory is registered */
+        if (mc_path_get(rig->engine, &rig->endpoint, rig_deadline(5000), &rig->path) == 0)
+            return 0;
+        usleep(10000);
+    }
     return mc_path_get(rig->engine, &rig->endpoint, rig_deadline(5000), &rig->path);
 }
 
@@ -146,6 +159,8 @@ static inline void rig_stop(struct rig *rig)
     if (rig->memory != NULL)
         mc_segment_memory_release(rig->memory);
     rig_peer_stop(rig);
+    mc_rdma_close(rig->rdma);
+    rig->rdma = NULL;
 }
 
 /* Bytes of an object: cheap to make at any offset. */

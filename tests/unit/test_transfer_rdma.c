@@ -1,0 +1,299 @@
+/* Two engines with RDMA over a fake device, and what goes wrong with that: every byte arrives all the same, once. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "env/clock.h"
+#include "fake_verbs.h"
+#include "transfer/inside.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define MEMORY ((size_t)8 << 20)
+
+struct world { /* near asks; near uses fake0 (and fake2), far fake1 (and fake3) */
+    struct mc_transfer_engine *near, *far;
+    uint8_t *near_memory, *far_memory;
+};
+
+static uint8_t *map(void)
+{
+    void *memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(memory != MAP_FAILED);
+    return memory;
+}
+
+static int add(struct mc_transfer_engine *engine, const void *memory, uint64_t size)
+{
+    return mc_transfer_register(engine, &(struct mc_transfer_range){(uintptr_t)memory, size}, 1);
+}
+
+static struct mc_transfer_engine *engine_open(const char *devices)
+{
+    struct mc_transfer_config config = {"127.0.0.1", "P2PHANDSHAKE", "rdma", devices};
+    struct mc_transfer_engine *engine = NULL;
+    assert_int_equal(mc_transfer_open(&config, &engine), 0);
+    return engine;
+}
+
+static void world_open(struct world *world, uint32_t devices_each)
+{
+    struct fake_device_config devices[4];
+    for (uint32_t i = 0; i < 4; i++)
+        devices[i] = fake_roce(i);
+    fake_reset(devices, 2 * devices_each);
+    mc_transfer_verbs = fake_verbs();
+    setenv("MC_SAME_PROCESS", "0", 1);
+    setenv("MC_SAME_HOST", "0", 1);
+    setenv("MC_RDMA_STALL_MS", "100", 1);
+    world->near = engine_open(devices_each == 1 ? "fake0" : "fake0,fake2");
+    world->far = engine_open(devices_each == 1 ? "fake1" : "fake1,fake3");
+    world->near_memory = map();
+    world->far_memory = map();
+    assert_int_equal(add(world->near, world->near_memory, MEMORY), 0);
+    assert_int_equal(add(world->far, world->far_memory, MEMORY), 0);
+}
+
+static void world_close(struct world *world)
+{
+    mc_transfer_close(world->near);
+    mc_transfer_close(world->far);
+    munmap(world->near_memory, MEMORY);
+    munmap(world->far_memory, MEMORY);
+    struct fake_counts counts = fake_counts();
+    assert_int_equal(counts.qps, 0);
+    assert_int_equal(counts.mrs, 0);
+    assert_int_equal(counts.contexts, 0);
+    assert_int_equal(counts.send_overflows, 0);
+    assert_int_equal(counts.cq_overflows, 0);
+    assert_int_equal(counts.bad_posts, 0);
+    assert_int_equal(counts.late_events, 0);
+}
+
+static int move(struct world *world, enum mc_transfer_opcode opcode, uint64_t offset, uint64_t length)
+{
+    struct mc_transfer_item item = {world->near_memory + offset, (uintptr_t)world->far_memory + offset, length};
+    return mc_transfer_run(world->near, mc_transfer_name(world->far), opcode, &item, 1, NULL);
+}
+
+static void fill(uint8_t *memory, uint64_t length, unsigned seed)
+{
+    for (uint64_t i = 0; i < length; i++)
+        memory[i] = (uint8_t)(i * 11 + i / 253 + seed);
+}
+
+static uint64_t moved_by(const struct world *world, int path)
+{
+    struct mc_transfer_counters counters;
+    mc_transfer_counters(world->near, &counters);
+    return counters.bytes[path];
+}
+
+/* A write of fresh bytes, which arrive, and by that path. */
+static void expect(struct world *world, int path, uint64_t length, unsigned seed)
+{
+    uint64_t before = moved_by(world, path);
+    fill(world->near_memory, length, seed);
+    assert_int_equal(move(world, MC_TRANSFER_WRITE, 0, length), 0);
+    assert_memory_equal(world->far_memory, world->near_memory, length);
+    assert_int_equal(moved_by(world, path), before + length);
+}
+
+static void test_both_devices(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world, 2);
+    expect(&world, MC_TRANSFER_PATH_RDMA, MEMORY, 1);
+    struct fake_counts counts = fake_counts();
+    assert_true(counts.bytes[0] > 0 && counts.bytes[2] > 0);
+    assert_int_equal(counts.bytes[0] + counts.bytes[2], MEMORY);
+    world_close(&world);
+}
+
+/* A cable is pulled: the other device does it. Both: tcp does, and RDMA again once they are back. */
+static void test_cables(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world, 2);
+    expect(&world, MC_TRANSFER_PATH_RDMA, 1 << 20, 1);
+    fake_cut(0, 1, true);
+    fake_cut(0, 3, true);
+    expect(&world, MC_TRANSFER_PATH_RDMA, MEMORY, 2);
+    fake_cut(2, 1, true);
+    fake_cut(2, 3, true);
+    expect(&world, MC_TRANSFER_PATH_TCP, MEMORY, 3);
+    for (uint32_t near = 0; near < 4; near += 2)
+        for (uint32_t far = 1; far < 4; far += 2)
+            fake_cut(near, far, false);
+    uint64_t until_ms = mc_clock_ms() + 20000, by_rdma = moved_by(&world, MC_TRANSFER_PATH_RDMA);
+    for (unsigned seed = 4; moved_by(&world, MC_TRANSFER_PATH_RDMA) == by_rdma; seed++) {
+        assert_true(mc_clock_ms() < until_ms);
+        fill(world.near_memory, 4096, seed);
+        assert_int_equal(move(&world, MC_TRANSFER_WRITE, 0, 4096), 0);
+        assert_memory_equal(world.far_memory, world.near_memory, 4096);
+    }
+    world_close(&world);
+}
+
+/* Work that neither ends nor fails: it is cut, and cannot arrive over what came after it. */
+static void test_stalled_writes_are_cut(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world, 1);
+    expect(&world, MC_TRANSFER_PATH_RDMA, 1 << 20, 1);
+    fake_hold(0);
+    expect(&world, MC_TRANSFER_PATH_TCP, 1 << 20, 2);
+    fill(world.near_memory, 1 << 20, 3);
+    fake_release(0);
+    usleep(50000);
+    fill(world.near_memory, 1 << 20, 2);
+    assert_memory_equal(world.far_memory, world.near_memory, 1 << 20); /* nothing came late */
+    world_close(&world);
+}
+
+/* Memory that is not registered here goes by tcp. */
+static void test_unregistered_memory(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world, 1);
+    uint8_t *memory = map();
+    fill(memory, 100000, 5);
+    struct mc_transfer_item item = {memory, (uintptr_t)world.far_memory, 100000};
+    assert_int_equal(mc_transfer_run(world.near, mc_transfer_name(world.far), MC_TRANSFER_WRITE, &item, 1, NULL), 0);
+    assert_memory_equal(world.far_memory, memory, 100000);
+    assert_int_equal(moved_by(&world, MC_TRANSFER_PATH_TCP), 100000);
+    munmap(memory, MEMORY);
+    world_close(&world);
+}
+
+/* Taken back and registered again, the peer's memory has other keys: they are asked for. */
+static void test_registered_again(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world, 1);
+    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    uint64_t address = (uintptr_t)world.far_memory;
+    assert_int_equal(mc_transfer_unregister(world.far, &address, 1), 0);
+    assert_true(move(&world, MC_TRANSFER_WRITE, 0, 4096) < 0);
+    assert_int_equal(add(world.far, world.far_memory, MEMORY), 0);
+    fill(world.near_memory, 4096, 2);
+    assert_int_equal(move(&world, MC_TRANSFER_WRITE, 0, 4096), 0);
+    assert_memory_equal(world.far_memory, world.near_memory, 4096);
+    world_close(&world);
+}
+
+/* The peer restarts under another name; the old one's links end with it. */
+static void test_peer_ends(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world, 1);
+    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    char name[MC_DOCUMENT_NAME_MAX];
+    snprintf(name, sizeof(name), "%s", mc_transfer_name(world.far));
+    mc_transfer_close(world.far);
+    struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, 4096};
+    uint64_t start_ms = mc_clock_ms();
+    assert_true(mc_transfer_run(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL) < 0);
+    assert_true(mc_clock_ms() - start_ms < 4000);
+    world.far = engine_open("fake1");
+    assert_int_equal(add(world.far, world.far_memory, MEMORY), 0);
+    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 2);
+    world_close(&world);
+}
+
+/* Without a device, or none of that name, an engine is one of tcp. */
+static void test_no_device(void **state)
+{
+    struct world world;
+    (void)state;
+    fake_reset(NULL, 0);
+    mc_transfer_verbs = fake_verbs();
+    world.near = engine_open("");
+    world.far = engine_open("mlx5_0");
+    world.near_memory = map();
+    world.far_memory = map();
+    assert_int_equal(add(world.far, world.far_memory, MEMORY), 0);
+    expect(&world, MC_TRANSFER_PATH_TCP, 4096, 1);
+    world_close(&world);
+}
+
+static void test_remote_text(void **state)
+{
+    static const char *const bad[] = {
+        "",
+        "[]",
+        "{\"memory\":1}",
+        "{\"memory\":[1]}",
+        "{\"memory\":[[[]]]}",
+        "{\"memory\":[[[0,1,1,0,5]]]}",          /* at 0 */
+        "{\"memory\":[[[1,0,1,0,5]]]}",          /* no bytes */
+        "{\"memory\":[[[1,1,0,0]]]}",            /* at no device */
+        "{\"memory\":[[[1,1,1,0]]]}",            /* no key */
+        "{\"memory\":[[[1,1,1,0,5,6]]]}",        /* one too many */
+        "{\"memory\":[[[1,1,65536,0,5]]]}",      /* a 17th device */
+        "{\"memory\":[[[1,1,1,0,4294967296]]]}", /* no key */
+        "{\"memory\":[[[1,18446744073709551615,1,0,5],[1,1,1,0,5]]]}",
+        "{\"memory\":[[[10,10,1,0,5],[21,1,1,0,5]]]}",   /* a hole within a region */
+        "{\"memory\":[[[10,10,1,0,5]],[[19,5,1,0,5]]]}", /* two regions overlap */
+        "{\"memory\":[[[10,10,1,0,5]]],\"memory\":[[[30,1,1,0,5]]]}",
+        "{\"memory\":[[[10,10,1,0,5]]",
+    };
+    struct mc_rdma_remote *remote;
+    struct mc_rdma_chunks chunks;
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_true(mc_rdma_remote_read(mc_span_string(bad[i]), &remote) < 0);
+    const char *text = "{\"new\":{},\"memory\":[[[100,10,3,1,5,6],[110,10,1,0,7]],[[120,5,1,0,8]],[],[[50,5,1,0,9]]]}";
+    assert_int_equal(mc_rdma_remote_read(mc_span_string(text), &remote), 0);
+    assert_true(mc_rdma_remote_find(remote, 105, 15, &chunks));
+    assert_int_equal(chunks.count, 2);
+    assert_int_equal(chunks.list[0].keys[1], 6);
+    assert_true(mc_rdma_remote_find(remote, 50, 5, &chunks));
+    assert_int_equal(chunks.count, 1);
+    assert_false(mc_rdma_remote_find(remote, 50, 6, &chunks));
+    assert_false(mc_rdma_remote_find(remote, 49, 1, &chunks));
+    assert_false(mc_rdma_remote_find(remote, 119, 2, &chunks)); /* over the border of two regions */
+    assert_false(mc_rdma_remote_find(remote, 125, 1, &chunks));
+    assert_false(mc_rdma_remote_find(remote, 100, 0, &chunks));
+    assert_false(mc_rdma_remote_find(remote, UINT64_MAX, 2, &chunks));
+    /* Written and read again it is the same. */
+    struct mc_buffer out = {0};
+    mc_rdma_remote_begin(&out, mc_span_string("[]"));
+    for (uint32_t i = 0; i < remote->chunk_count; i++)
+        mc_rdma_remote_region(&out, (struct mc_rdma_chunks){&remote->chunks[i], 1});
+    mc_rdma_remote_end(&out);
+    struct mc_rdma_remote *again;
+    assert_int_equal(mc_rdma_remote_read(mc_span(out.data, out.length), &again), 0);
+    assert_int_equal(again->chunk_count, remote->chunk_count);
+    assert_memory_equal(again->chunks, remote->chunks, remote->chunk_count * sizeof(*remote->chunks));
+    mc_rdma_remote_release(again);
+    mc_rdma_remote_release(remote);
+    mc_buffer_free(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_both_devices),
+        cmocka_unit_test(test_cables),
+        cmocka_unit_test(test_stalled_writes_are_cut),
+        cmocka_unit_test(test_unregistered_memory),
+        cmocka_unit_test(test_registered_again),
+        cmocka_unit_test(test_peer_ends),
+        cmocka_unit_test(test_no_device),
+        cmocka_unit_test(test_remote_text),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
