@@ -259,6 +259,19 @@ static int rdma_open(struct mc_engine *engine, const struct mc_endpoint *endpoin
     return 0;
 }
 
+/* The connections of its resting links have all been closed by the owner. One that runs has no part in it. */
+static bool rdma_is_ended(struct mc_path *path)
+{
+    struct rdma_path *rdma = (struct rdma_path *)path;
+    bool is_open = false;
+    pthread_mutex_lock(&rdma->lock);
+    for (const struct rdma_lane *lane = rdma->idle; lane != NULL && !is_open; lane = lane->next)
+        is_open = !has_ended(lane);
+    bool is_ended = rdma->idle != NULL && !is_open;
+    pthread_mutex_unlock(&rdma->lock);
+    return is_ended;
+}
+
 /* ---- a group of transfers ---- */
 
 struct piece { /* of one transfer, on its way through the stage */
@@ -654,4 +667,4 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
     mc_path_account(path, transfers, count);
 }
 
-const struct mc_transport mc_transport_rdma = {"rdma", false, rdma_open, rdma_run, rdma_close};
+const struct mc_transport mc_transport_rdma = {"rdma", false, rdma_open, rdma_run, rdma_close, rdma_is_ended};
