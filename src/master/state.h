@@ -261,11 +261,11 @@ enum mc_job_kind { MC_JOB_SWEEP, MC_JOB_REMOVE };
 struct mc_job {
     struct mc_link link;
     enum mc_job_kind kind;
-    struct mc_segment *segment; /* SWEEP */
-    struct mc_wait *wait;       /* REMOVE */
-    struct mc_regex *regex;     /* REMOVE; NULL = all */
+    struct mc_segment *segment;    /* SWEEP */
+    struct mc_wait *wait;          /* REMOVE */
+    struct mc_regex *regex;        /* REMOVE; NULL = all */
     bool force, too_costly, again; /* again: something could not go yet */
-    uint32_t index, slot; /* of the segment, where to go on */
+    uint32_t index, slot;          /* of the segment, where to go on */
 };
 
 struct mc_table { /* small numbers for things that nodes refer to */
@@ -520,7 +520,8 @@ void mc_key_release(struct mc_core *core, struct mc_node *node);
 /* The key is held after a value of it was seen by somebody: no put may take it. */
 bool mc_key_takes_no_value(const struct mc_object *object);
 /* The object has a value, and below it lies one whose owner cannot be told now to clear it. If the value went, and we
- * ended before all of that is done, the master after us would take the one below. Until the owner is back or departed. */
+ * ended before all of that is done, the master after us would take the one below. Until the owner is back or departed.
+ */
 bool mc_key_hides(const struct mc_core *core, const struct mc_object *object);
 /* Waits until nothing holds the key, which must be held by something. */
 void mc_key_wait(struct mc_core *core, struct mc_object *object, struct mc_wait *wait);
