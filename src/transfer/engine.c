@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "rdma/topology.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -333,6 +334,19 @@ void mc_transfer_counters(struct mc_transfer_engine *engine, struct mc_transfer_
         counters->bytes[path] = engine->count.bytes[path];
         counters->items[path] = engine->count.items[path];
     }
+}
+
+char *mc_transfer_topology(const char *filter)
+{
+    struct mc_topology *topology = malloc(sizeof(*topology));
+    struct mc_buffer out = {0};
+    if (topology == NULL)
+        return NULL;
+    mc_topology_local(topology, filter, NULL, 0);
+    mc_topology_write(topology, &out);
+    mc_buffer_append(&out, "", 1);
+    free(topology);
+    return (char *)out.data;
 }
 
 const char *mc_transfer_error_text(int code)

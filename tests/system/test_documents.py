@@ -112,6 +112,15 @@ def test_flags_of_the_bench(command):
     check_flags(section(document("docs/commands.md"), command), flags)
 
 
+def test_flags_of_the_topology_dump():
+    check_named_flags("transfer_engine_topology_dump")
+
+
+def check_named_flags(command):
+    flags = {name: value for name, value in flags_of_help(BUILD / command).items() if value[1] == ""}
+    check_flags(section(document("docs/commands.md"), command), flags)
+
+
 def test_commands_of_the_bench():
     text = subprocess.run([str(BUILD / "mooncake_bench"), "--help"], capture_output=True, text=True, timeout=30, check=True).stdout
     part = section(document("docs/commands.md"), "mooncake_bench")
@@ -177,7 +186,7 @@ def test_links():
 def test_commands_that_are_named():
     """A native command begins a line of a block, or what stands in backticks; each is built."""
     for path, text in pages().items():
-        spoken = re.findall(r"(?:^|`)(mooncake_(?:master|client|bench|proxy|http\w*|store_\w+)|mc_store\w*|transfer_engine_\w+)(?= -| --|`|$)", text, re.M)
+        spoken = re.findall(r"(?:^|`)(mooncake_(?:master|client|bench|doctor|proxy|http\w*|store_\w+)|mc_store\w*|transfer_engine_\w+)(?= -| --|`|$)", text, re.M)
         for name in spoken:
             assert (BUILD / name).exists(), f"{path}: {name}"
 

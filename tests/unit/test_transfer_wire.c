@@ -13,12 +13,10 @@
 #include "transfer/host_table.h"
 #include "transfer/inbound.h"
 #include "transfer/outbound.h"
-#include "transfer/topology.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* ---- documents ---- */
 
@@ -500,47 +498,6 @@ static void test_host_table(void **state)
     free(table);
 }
 
-/* ---- topology ---- */
-
-static void put(const char *root, const char *path, const char *text)
-{
-    char whole[512];
-    snprintf(whole, sizeof(whole), "%s/%s", root, path);
-    for (char *at = whole + 1; (at = strchr(at, '/')) != NULL; at++) {
-        *at = 0;
-        (void)mkdir(whole, 0700);
-        *at = '/';
-    }
-    FILE *file = fopen(whole, "w");
-    assert_non_null(file);
-    fputs(text, file);
-    fclose(file);
-}
-
-static void test_topology(void **state)
-{
-    (void)state;
-    char root[] = "/tmp/test_topology_XXXXXX", command[128];
-    assert_non_null(mkdtemp(root));
-    char *text = mc_topology_read(root, NULL);
-    assert_string_equal(text, "{}\n");
-    free(text);
-    put(root, "devices/system/node/node0/x", "");
-    put(root, "devices/system/node/node1/x", "");
-    put(root, "class/infiniband/mlx5_1/device/numa_node", "1\n");
-    put(root, "class/infiniband/mlx5_0/device/numa_node", "0\n");
-    put(root, "class/infiniband/rxe0/device/none", "");
-    text = mc_topology_read(root, "");
-    assert_string_equal(
-        text, "{\"cpu:0\":[[\"mlx5_0\"],[\"mlx5_1\",\"rxe0\"]],\"cpu:1\":[[\"mlx5_1\"],[\"mlx5_0\",\"rxe0\"]]}\n");
-    free(text);
-    text = mc_topology_read(root, "mlx5_1, none");
-    assert_string_equal(text, "{\"cpu:0\":[[],[\"mlx5_1\"]],\"cpu:1\":[[\"mlx5_1\"],[]]}\n");
-    free(text);
-    snprintf(command, sizeof(command), "rm -r %s", root);
-    assert_int_equal(system(command), 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -556,7 +513,6 @@ int main(void)
         cmocka_unit_test(test_outbound_lies),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_host_table),
-        cmocka_unit_test(test_topology),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

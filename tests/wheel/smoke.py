@@ -101,9 +101,10 @@ def main():
     command = find_master()
     said = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
     assert version.split("+")[0] in said, (version, said)
-    proxy = str(pathlib.Path(command).with_name("mooncake_proxy"))
-    said = subprocess.run([proxy, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
-    assert version.split("+")[0] in said, (version, said)
+    for name in ("mooncake_proxy", "transfer_engine_topology_dump"):
+        other = str(pathlib.Path(command).with_name(name))
+        said = subprocess.run([other, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
+        assert version.split("+")[0] in said, (version, said)
     process, port = start("master", [command, "--rpc_port=0", "--metrics_port=0"], r"Master service started on port (\d+)")
     try:
         put_and_get(port)
