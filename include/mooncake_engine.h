@@ -162,6 +162,9 @@ struct mc_transfer_counters {          /* since the engine was opened */
     uint64_t served_bytes, refused; /* for peers over tcp; addresses that were not registered */
 };
 MC_API void mc_transfer_counters(struct mc_transfer_engine *engine, struct mc_transfer_counters *counters);
+/* Bytes, items, errors and latencies by peer and path, as Prometheus text (docs/metrics.md); engine NULL: of all
+ * engines of this process. The text is the caller's to free(); NULL: the engine is not usable. */
+MC_API char *mc_transfer_metrics_text(struct mc_transfer_engine *engine);
 
 #ifdef __cplusplus
 }

@@ -3,6 +3,8 @@
  * The extension module mooncake.engine: its table of contents. */
 #include "python/engine_module.h"
 
+#include <stdlib.h>
+
 static int add(PyObject *module, const char *name, PyObject *value)
 {
     int rc = value == NULL ? -1 : PyObject_SetAttrString(module, name, value);
@@ -22,7 +24,17 @@ static PyObject *withdraw(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unuse
     Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
+static PyObject *metrics(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    char *text;
+    Py_BEGIN_ALLOW_THREADS text = mc_transfer_metrics_text(NULL);
+    Py_END_ALLOW_THREADS PyObject *answer = PyUnicode_FromString(text == NULL ? "" : text);
+    free(text);
+    return answer;
+}
+
 static PyMethodDef module_methods[] = {
+    {"metrics", metrics, METH_NOARGS, "Prometheus text of all engines of this process."},
     {"create_rpc_client", MC_PY_METHOD(rpc_later), METH_VARARGS | METH_KEYWORDS, "Not supported."},
     {"create_rpc_server", MC_PY_METHOD(rpc_later), METH_VARARGS | METH_KEYWORDS, "Not supported."},
     {"_withdraw", withdraw, METH_NOARGS, "At exit: takes the names of engines back from metadata servers."},

@@ -322,6 +322,19 @@ static PyObject *engine_get_local_topology(PyObject *Py_UNUSED(object), PyObject
     return answer;
 }
 
+static PyObject *engine_get_metrics(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    struct mc_transfer_engine *engine = engine_of(object);
+    char *text = NULL;
+    if (engine != NULL) {
+        Py_BEGIN_ALLOW_THREADS text = mc_transfer_metrics_text(engine);
+        Py_END_ALLOW_THREADS
+    }
+    PyObject *answer = PyUnicode_FromString(text == NULL ? "" : text);
+    free(text);
+    return answer;
+}
+
 static PyObject *engine_get_engine(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     return mc_py_inner_new(object);
@@ -374,6 +387,8 @@ static PyMethodDef engine_methods[] = {
     {"get_notifies", engine_get_notifies, METH_NOARGS, "Takes all notes that have come: a list of TransferNotify."},
     {"get_local_topology", FAST(get_local_topology),
      "get_local_topology(device_name=None)\n--\n\nRDMA devices as JSON."},
+    {"get_metrics", engine_get_metrics, METH_NOARGS,
+     "Bytes, items, errors and latencies by peer and path: Prometheus text; '' before initialize()."},
     {"get_engine", engine_get_engine, METH_NOARGS, "What MooncakeDistributedStore.setup(engine=...) takes."},
     {"get_engine_ptr", engine_get_engine_ptr, METH_NOARGS, "The address of the library's engine."},
     {"warmup_efa_segment", SLOW(warmup_efa_segment), "Not supported."},

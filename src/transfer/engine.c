@@ -120,6 +120,14 @@ static void list_remove(struct mc_transfer_engine *engine)
     pthread_mutex_unlock(&list_lock);
 }
 
+void mc_transfer_each(void (*function)(struct mc_transfer_engine *engine, void *context), void *context)
+{
+    pthread_mutex_lock(&list_lock);
+    for (struct mc_transfer_engine *one = list; one != NULL; one = one->next)
+        function(one, context);
+    pthread_mutex_unlock(&list_lock);
+}
+
 void mc_transfer_withdraw_all(void)
 {
     pthread_mutex_lock(&list_lock);
@@ -217,6 +225,7 @@ static struct mc_transfer_engine *allocate(void)
     mc_condition_init(&engine->changed);
     mc_condition_init(&engine->names_changed);
     mc_settings_read(&engine->settings);
+    mc_metrics_report_init(&engine->metrics);
     return engine;
 }
 
@@ -288,6 +297,7 @@ void mc_transfer_close(struct mc_transfer_engine *engine)
         mc_memory_leave_all(engine);
     mc_service_stop(engine);
     mc_peers_free(engine);
+    mc_metrics_free(&engine->metrics);
     mc_memory_free(engine);
     mc_host_table_destroy(engine);
     mc_rdma_close(engine->rdma);
@@ -330,9 +340,13 @@ void mc_transfer_counters(struct mc_transfer_engine *engine, struct mc_transfer_
                                               .fallbacks = engine->count.fallbacks,
                                               .served_bytes = engine->count.served_bytes,
                                               .refused = engine->count.refused};
+    struct mc_tally sum;
+    pthread_mutex_lock(&engine->lock);
+    mc_metrics_sum(&engine->metrics, &sum);
+    pthread_mutex_unlock(&engine->lock);
     for (int path = 0; path < MC_TRANSFER_PATHS; path++) {
-        counters->bytes[path] = engine->count.bytes[path];
-        counters->items[path] = engine->count.items[path];
+        counters->bytes[path] = sum.bytes[path][MC_TRANSFER_READ] + sum.bytes[path][MC_TRANSFER_WRITE];
+        counters->items[path] = sum.items[path][MC_TRANSFER_READ] + sum.items[path][MC_TRANSFER_WRITE];
     }
 }
 

@@ -11,6 +11,7 @@
 #include "transfer/handshake.h"
 #include "transfer/host_table.h"
 #include "transfer/metadata.h"
+#include "transfer/metrics.h"
 #include "transfer/region.h"
 
 #include <pthread.h>
@@ -59,7 +60,8 @@ struct mc_peer {
     char name[MC_DOCUMENT_NAME_MAX];
     struct mc_peer *next; /* in its bucket */
     uint32_t references;  /* engine->lock */
-    uint32_t running;     /* batches in the background; engine->lock */
+    struct mc_tally *tally;
+    uint32_t running; /* batches in the background; engine->lock */
     uint64_t used_ms;
     _Atomic int last_path; /* MC_TRANSFER_PATH_... of the last batch that was moved, + 1; 0: none yet */
     pthread_mutex_t lock;
@@ -140,9 +142,9 @@ struct mc_transfer_engine {
     struct mc_rdma *rdma; /* NULL: not wanted, or none here */
 
     struct {
-        _Atomic uint64_t bytes[MC_TRANSFER_PATHS], items[MC_TRANSFER_PATHS];
         _Atomic uint64_t failed, timed_out, fallbacks, served_bytes, refused;
     } count;
+    struct mc_metrics metrics; /* whose tallies they are: engine->lock */
 };
 
 /* ---- engine.c ---- */
@@ -159,6 +161,8 @@ void mc_transfer_reset_fd(int fd);
 /* The engine of this process with that id, in use until mc_transfer_leave; NULL. */
 struct mc_transfer_engine *mc_transfer_enter(struct mc_id id);
 void mc_transfer_leave(struct mc_transfer_engine *engine);
+/* For each engine of this process, under the list's lock. */
+void mc_transfer_each(void (*function)(struct mc_transfer_engine *engine, void *context), void *context);
 
 /* ---- memory.c ---- */
 struct mc_region *mc_transfer_hold(struct mc_transfer_engine *engine, uint64_t address, uint64_t length);
@@ -172,6 +176,8 @@ void mc_memory_free(struct mc_transfer_engine *engine);
 
 /* ---- settings.c ---- */
 void mc_settings_read(struct mc_settings *settings);
+/* A number from the environment within [least, most]; anything else is a warning and the default. */
+uint64_t mc_settings_number(const char *name, uint64_t initial, uint64_t least, uint64_t most);
 /* The address that other machines can reach: of the first interface that is up and not loopback. */
 void mc_network_address(bool use_ipv6, char *address, size_t size);
 /* Listens on a random free port of the range. host "": every address. Descriptor or negative. */

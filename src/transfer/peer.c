@@ -194,6 +194,7 @@ static void unlink_idle(struct mc_transfer_engine *engine, struct mc_peer **buck
             at = &peer->next;
             continue;
         }
+        mc_metrics_release(&engine->metrics, peer->tally);
         *at = peer->next;
         peer->next = *gone;
         *gone = peer;
@@ -237,6 +238,7 @@ static struct mc_peer *find_or_add(struct mc_transfer_engine *engine, const char
         snprintf(peer->name, sizeof(peer->name), "%s", name);
         pthread_mutex_init(&peer->lock, NULL);
         mc_condition_init(&peer->rdma_given);
+        peer->tally = mc_metrics_hold(&engine->metrics, name);
         peer->next = *bucket;
         *bucket = peer;
         engine->peer_count++;
@@ -260,6 +262,7 @@ int mc_peer_get(struct mc_transfer_engine *engine, const char *name, uint64_t de
     pthread_mutex_unlock(&peer->lock);
     int rc = is_known ? 0 : mc_peer_refresh(peer, deadline_ns);
     if (rc < 0) {
+        mc_tally_fail(peer->tally, MC_METRICS_PATH_NONE, rc);
         mc_peer_release(peer);
         return mc_ask_failed(name, rc);
     }

@@ -104,23 +104,20 @@ static int run_paths(struct mc_peer *peer, enum mc_transfer_opcode opcode, const
     return mc_run_tcp(peer, opcode, items, count, deadline_ns);
 }
 
-static void count_result(struct mc_transfer_engine *engine, int rc, int path, uint64_t bytes, size_t count)
+static void count_failure(struct mc_peer *peer, int rc, int path)
 {
-    if (rc == 0) {
-        engine->count.bytes[path] += bytes;
-        engine->count.items[path] += count;
-    } else if (rc == MC_TRANSFER_ERR_TIMEOUT) {
-        engine->count.timed_out++;
-    } else {
-        engine->count.failed++;
-    }
+    mc_tally_fail(peer->tally, path, rc);
+    if (rc == MC_TRANSFER_ERR_TIMEOUT)
+        peer->engine->count.timed_out++;
+    else
+        peer->engine->count.failed++;
 }
 
 int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
            uint64_t deadline_ns)
 {
     struct mc_transfer_item few[ITEMS_INLINE], *kept = NULL;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, start_ns = mc_clock_ns();
     size_t empty = 0;
     int rc = 0, path = MC_TRANSFER_PATH_LOCAL;
     for (size_t i = 0; i < count; i++) {
@@ -142,7 +139,10 @@ int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc
         rc = run_paths(peer, opcode, items, count, deadline_ns, &path);
     if (rc == 0 && count > 0)
         peer->last_path = path + 1;
-    count_result(peer->engine, rc, path, bytes, count);
+    if (rc == 0 && count > 0)
+        mc_tally_add(peer->tally, path, opcode, bytes, count, mc_clock_ns() - start_ns);
+    if (rc < 0)
+        count_failure(peer, rc, path);
     if (rc < 0)
         mc_log_limited(ERROR, "%s of %zu item(s), %llu bytes, %s %s failed: %s",
                        opcode == MC_TRANSFER_WRITE ? "write" : "read", count, (unsigned long long)bytes,

@@ -292,6 +292,7 @@ static void on_tick(struct mc_service *service)
             wants(&service->listeners[i], EPOLLIN);
     }
     mc_peers_tidy(service->engine);
+    mc_metrics_report(service->engine);
 }
 
 /* ---- the loop ---- */

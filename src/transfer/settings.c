@@ -18,8 +18,7 @@
 #define PORT_LAST 17000
 #define PORT_TRIES 500
 
-/* A number from the environment within [least, most]; anything else is a warning and the default. */
-static uint64_t number(const char *name, uint64_t initial, uint64_t least, uint64_t most)
+uint64_t mc_settings_number(const char *name, uint64_t initial, uint64_t least, uint64_t most)
 {
     const char *text = getenv(name);
     char *rest;
@@ -43,25 +42,25 @@ static bool is_off(const char *name)
 
 void mc_settings_read(struct mc_settings *settings)
 {
-    uint64_t seconds = number("MC_TRANSFER_TIMEOUT", 30, 0, 1000000);
+    uint64_t seconds = mc_settings_number("MC_TRANSFER_TIMEOUT", 30, 0, 1000000);
     const char *bind_address = getenv("MC_TCP_BIND_ADDRESS");
     *settings = (struct mc_settings){
         .timeout_ns = (seconds < 5 ? 5 : seconds) * 1000000000u,
-        .handshake_connect_ms = (uint32_t)number("MC_HANDSHAKE_CONNECT_TIMEOUT", 5, 1, 3600) * 1000u,
+        .handshake_connect_ms = (uint32_t)mc_settings_number("MC_HANDSHAKE_CONNECT_TIMEOUT", 5, 1, 3600) * 1000u,
         .handshake_length_max =
-            number("MC_HANDSHAKE_MAX_LENGTH", MC_HANDSHAKE_LENGTH_DEFAULT, 64, MC_HANDSHAKE_LENGTH_MAX),
-        .port_first =
-            (uint16_t)number("MC_MIN_RPC_PORT", number("MC_MIN_PRC_PORT", PORT_FIRST, 1024, 65535), 1024, 65535),
-        .port_last =
-            (uint16_t)number("MC_MAX_RPC_PORT", number("MC_MAX_PRC_PORT", PORT_LAST, 1024, 65535), 1024, 65535),
-        .tcp_version = number("MC_TCP_PROTO", 2, 1, 2) == 1 ? 1 : 2,
+            mc_settings_number("MC_HANDSHAKE_MAX_LENGTH", MC_HANDSHAKE_LENGTH_DEFAULT, 64, MC_HANDSHAKE_LENGTH_MAX),
+        .port_first = (uint16_t)mc_settings_number(
+            "MC_MIN_RPC_PORT", mc_settings_number("MC_MIN_PRC_PORT", PORT_FIRST, 1024, 65535), 1024, 65535),
+        .port_last = (uint16_t)mc_settings_number(
+            "MC_MAX_RPC_PORT", mc_settings_number("MC_MAX_PRC_PORT", PORT_LAST, 1024, 65535), 1024, 65535),
+        .tcp_version = mc_settings_number("MC_TCP_PROTO", 2, 1, 2) == 1 ? 1 : 2,
         .use_ipv6 = getenv("MC_USE_IPV6") != NULL, /* as in the original: there at all is on */
         .allow_local = getenv("MC_FORCE_TCP") == NULL && !is_off("MC_SAME_PROCESS"),
         .allow_host = getenv("MC_FORCE_TCP") == NULL && !is_off("MC_SAME_HOST"),
     };
     bool is_said = getenv("MC_TCP_LANES_PER_PEER") != NULL || getenv("MC_TCP_MAX_CONNECTIONS_PER_PEER") != NULL;
-    settings->lanes = (unsigned)number("MC_TCP_LANES_PER_PEER", number("MC_TCP_MAX_CONNECTIONS_PER_PEER", 4, 1, 16), 1,
-                                       MC_PEER_LANES_MAX);
+    settings->lanes = (unsigned)mc_settings_number(
+        "MC_TCP_LANES_PER_PEER", mc_settings_number("MC_TCP_MAX_CONNECTIONS_PER_PEER", 4, 1, 16), 1, MC_PEER_LANES_MAX);
     settings->lanes_near = is_said ? settings->lanes : 1;
     if (settings->port_first > settings->port_last) {
         mc_log(WARNING, "MC_MIN_RPC_PORT is above MC_MAX_RPC_PORT; %d to %d are used", PORT_FIRST, PORT_LAST);
