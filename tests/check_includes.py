@@ -23,7 +23,8 @@ ALLOWED = {
     "proxy": ("base", "env"),
     "web": (),
     "service": ("base", "env"),  # and the store by its public header alone
-    "cmd": ("base", "env", "wire", "rdma", "engine", "master", "store", "service", "proxy", "transfer"),
+    "doctor": ("base", "env", "wire", "rdma", "transfer"),
+    "cmd": ("base", "env", "wire", "engine", "master", "store", "service", "proxy", "rdma", "transfer", "doctor"),
     "python": ("base", "env", "store", "transfer"),
 }
 # The master's core is pure: no socket, clock, thread or file, so not all of the rooms below it.

@@ -29,9 +29,11 @@ struct mc_admin {
     struct mc_metrics_window window;
     struct mc_drain_jobs *drains;
     bool is_ha;
+    uint16_t metadata_port;
 };
 
-struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_master_config *config)
+struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_master_config *config,
+                                 uint16_t metadata_port)
 {
     struct mc_admin *admin = calloc(1, sizeof(*admin));
     if (admin == NULL)
@@ -44,6 +46,7 @@ struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_maste
     admin->server = server;
     admin->started_ms = mc_clock_ms();
     admin->is_ha = config->ha_enabled;
+    admin->metadata_port = metadata_port;
     return admin;
 }
 
@@ -253,8 +256,10 @@ static void get_health(void *context, struct evhttp_request *request)
     mc_server_describe(admin->server, &role);
     /* A standby is well when it can see who leads, or that nobody does. */
     bool is_ready = rc == 0, is_well = is_ready || (role.epoch == 0 && role.has_contact);
-    mc_buffer_printf(&text, "{\"status\":\"%s\",\"role\":\"%s\",\"ha_state\":\"%s\",\"service_ready\":%s",
-                     is_well ? "ok" : "busy", role_name(&role), state_of(&role), is_ready ? "true" : "false");
+    mc_buffer_printf(&text,
+                     "{\"status\":\"%s\",\"role\":\"%s\",\"ha_state\":\"%s\",\"service_ready\":%s,\"metadata_port\":%u",
+                     is_well ? "ok" : "busy", role_name(&role), state_of(&role), is_ready ? "true" : "false",
+                     (unsigned)admin->metadata_port);
     reply_leader(request, &role, &text);
 }
 

@@ -322,7 +322,7 @@ int mc_http_create(struct mc_server *server, const struct mc_master_config *conf
     snprintf(error, error_size, "the HTTP servers cannot be set up: %s", mc_error_text(rc));
     http->base = event_base_new();
     http->stop_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    http->admin = server == NULL ? NULL : mc_admin_create(server, config);
+    http->admin = server == NULL ? NULL : mc_admin_create(server, config, metadata_fd < 0 ? 0 : http->metadata_port);
     http->metadata = mc_metadata_create();
     if (http->base == NULL || http->stop_fd < 0 || (http->admin == NULL) != (server == NULL) || http->metadata == NULL)
         goto fail;

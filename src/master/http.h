@@ -57,7 +57,9 @@ void mc_http_json_string(struct mc_buffer *out, const void *text, size_t length)
 /* ---- the two servers ---- */
 
 struct mc_admin;
-struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_master_config *config);
+/* metadata_port: where this process serves metadata, 0 when it does not. */
+struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_master_config *config,
+                                 uint16_t metadata_port);
 void mc_admin_destroy(struct mc_admin *admin);
 void mc_admin_handle(struct evhttp_request *request, void *admin);
 

@@ -87,22 +87,33 @@ static bool map_table(struct mc_host_path *path, int fd)
     return path->table->magic == MC_HOST_MAGIC;
 }
 
+static bool is_troubled(struct mc_host_trouble *trouble, const char *step, int error)
+{
+    *trouble = (struct mc_host_trouble){step, error};
+    return false;
+}
+
 /* Is the process with the socket's credentials the one whose memory holds the proof? */
-static bool prove(struct mc_host_path *path, const struct mc_host_welcome *welcome)
+static bool prove(struct mc_host_path *path, const struct mc_host_welcome *welcome, struct mc_host_trouble *trouble)
 {
     struct ucred credentials;
     socklen_t length = sizeof(credentials);
     struct mc_id proof = {0};
-    if (getsockopt(path->fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 || credentials.pid <= 0 ||
-        credentials.uid != geteuid())
-        return false;
+    if (getsockopt(path->fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 || credentials.pid <= 0)
+        return is_troubled(trouble, "seeing its process", ESRCH);
+    if (credentials.uid != geteuid())
+        return is_troubled(trouble, "being its user", EACCES);
     path->pid = credentials.pid;
     struct iovec near = {&proof, sizeof(proof)}, far = {(void *)(uintptr_t)welcome->proof_address, sizeof(proof)};
-    return process_vm_readv(path->pid, &near, 1, &far, 1, 0) == (ssize_t)sizeof(proof) &&
-           mc_id_equal(proof, welcome->proof) && !mc_id_is_zero(proof);
+    ssize_t length_read = process_vm_readv(path->pid, &near, 1, &far, 1, 0);
+    if (length_read != (ssize_t)sizeof(proof))
+        return is_troubled(trouble, "reading its memory", length_read < 0 ? errno : EFAULT);
+    if (!mc_id_equal(proof, welcome->proof) || mc_id_is_zero(proof))
+        return is_troubled(trouble, "its proof", ESRCH); /* the number is another process's here */
+    return true;
 }
 
-static bool greet(struct mc_host_path *path, struct mc_id owner)
+static bool greet(struct mc_host_path *path, struct mc_id owner, struct mc_host_trouble *trouble)
 {
     struct mc_host_hello hello = {MC_HOST_MAGIC, owner};
     struct mc_host_welcome welcome;
@@ -110,30 +121,33 @@ static bool greet(struct mc_host_path *path, struct mc_id owner)
     int intents_fd = make_intents(path), table_fd = -1;
     size_t fd_count = 0;
     if (intents_fd < 0)
-        return false;
+        return is_troubled(trouble, "making the memory of intents", errno);
+    is_troubled(trouble, "its greeting", 0);
     bool is_fine = mc_unix_send_fds(path->fd, &hello, sizeof(hello), &intents_fd, 1, until_ns) == 0;
     close(intents_fd);
     if (is_fine) {
         int64_t received = mc_unix_receive_fds(path->fd, &welcome, sizeof(welcome), &table_fd, 1, &fd_count, until_ns);
         is_fine = received == (int64_t)sizeof(welcome) && fd_count == 1 && welcome.magic == MC_HOST_MAGIC &&
-                  mc_id_equal(welcome.owner, owner) && map_table(path, table_fd) && prove(path, &welcome);
+                  mc_id_equal(welcome.owner, owner) && map_table(path, table_fd) && prove(path, &welcome, trouble);
     }
     if (fd_count == 1)
         close(table_fd);
     return is_fine;
 }
 
-static struct mc_host_path *path_open(const char *unix_name, struct mc_id owner)
+struct mc_host_path *mc_host_path_open(const char *unix_name, struct mc_id owner, struct mc_host_trouble *trouble)
 {
     struct mc_host_path *path = calloc(1, sizeof(*path));
+    *trouble = (struct mc_host_trouble){"memory", ENOMEM};
     if (path == NULL)
         return NULL;
     pthread_mutex_init(&path->lock, NULL);
     path->references = 1;
     path->fd = mc_unix_connect(unix_name, mc_clock_ns() + HELLO_MS * 1000000ull);
+    *trouble = (struct mc_host_trouble){"connecting to its socket", errno};
     if (path->fd >= 0)
         mc_transfer_note_fd(path->fd);
-    if (path->fd >= 0 && greet(path, owner))
+    if (path->fd >= 0 && greet(path, owner, trouble))
         return path;
     path_free(path);
     return NULL;
@@ -142,6 +156,7 @@ static struct mc_host_path *path_open(const char *unix_name, struct mc_id owner)
 struct mc_host_path *mc_host_path_get(struct mc_peer *peer)
 {
     struct mc_transfer_engine *engine = peer->engine;
+    struct mc_host_trouble trouble;
     pthread_mutex_lock(&peer->lock);
     if (peer->host != NULL && peer->host->is_broken)
         mc_host_path_drop(peer);
@@ -150,11 +165,12 @@ struct mc_host_path *mc_host_path_get(struct mc_peer *peer)
                        mc_id_equal(peer->document.host, engine->host_id);
     /* Under the lock: another thread would only do the same, and it is bounded by HELLO_MS. */
     if (path == NULL && is_possible && mc_clock_ms() >= peer->host_retry_ms) {
-        path = peer->host = path_open(peer->document.unix_name, peer->document.id);
+        path = peer->host = mc_host_path_open(peer->document.unix_name, peer->document.id, &trouble);
         if (path == NULL) {
             peer->host_retry_ms = mc_clock_ms() + RETRY_MS;
             engine->count.fallbacks++;
-            mc_log(DEBUG, "%s is on this machine, but its memory cannot be reached from here; tcp is used", peer->name);
+            mc_log(DEBUG, "%s is on this machine, but its memory cannot be reached from here (%s: %s); tcp is used",
+                   peer->name, trouble.step, strerror(trouble.error));
         }
     }
     if (path != NULL)

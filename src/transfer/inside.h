@@ -266,6 +266,12 @@ int mc_run_check(const struct mc_transfer_item *items, size_t count);
 bool mc_run_is_note(const struct mc_transfer_note *note); /* NULL is one */
 
 /* ---- host_open.c, host_serve.c: the path within one machine ---- */
+struct mc_host_trouble { /* where opening failed, and errno; 0: the peer did not answer as it should */
+    const char *step;
+    int error;
+};
+/* With a reference; NULL: not possible. */
+struct mc_host_path *mc_host_path_open(const char *unix_name, struct mc_id owner, struct mc_host_trouble *trouble);
 struct mc_host_path *mc_host_path_get(struct mc_peer *peer); /* with a reference; NULL: not now */
 void mc_host_path_release(struct mc_host_path *path);
 /* The peer's lock is held. */

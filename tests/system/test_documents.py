@@ -117,6 +117,10 @@ def test_flags_of_the_topology_dump():
     check_named_flags("transfer_engine_topology_dump")
 
 
+def test_flags_of_the_doctor():
+    check_named_flags("mooncake_doctor")
+
+
 def check_named_flags(command):
     flags = {name: value for name, value in flags_of_help(BUILD / command).items() if value[1] == ""}
     check_flags(section(document("docs/commands.md"), command), flags)

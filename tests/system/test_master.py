@@ -221,7 +221,7 @@ def test_health(master):
     status, body = master.get("/health")
     health = json.loads(body)
     assert status == 200
-    assert health == {"status": "ok", "role": "leader", "ha_state": "serving", "service_ready": True,
+    assert health == {"status": "ok", "role": "leader", "ha_state": "serving", "service_ready": True, "metadata_port": master.metadata_port,
                       "leader_address": f"127.0.0.1:{master.port}", "view_version": health["view_version"]}
     assert health["view_version"] >= 1
     assert master.get("/role") == (200, b"leader")

@@ -1,0 +1,405 @@
+/* The master and the metadata server: do they answer, what do they hold, and do they belong together? */
+#include "doctor/doctor.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/http.h"
+#include "env/json.h"
+#include "env/leader.h"
+#include "transfer/inside.h"
+#include "wire/stream.h"
+#include "wire/wire.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define ADMIN_PORT 9003
+#define MASTER_PORT 50051
+
+static uint64_t deadline_of(void)
+{
+    return mc_clock_ns() + MC_DOCTOR_WAIT_MS * 1000000ull;
+}
+
+/* ---- the master's service ---- */
+
+struct said {
+    int code; /* how asking failed, or the master's own */
+    struct mc_wire_hello_reply reply;
+    char text[256], leader[MC_ADDRESS_MAX];
+};
+
+static void copy_text(char *to, size_t size, struct mc_span text)
+{
+    snprintf(to, size, "%.*s", (int)text.length, text.length == 0 ? "" : (const char *)text.data);
+}
+
+static void say_hello(int fd, struct said *said)
+{
+    struct mc_buffer out = {0}, in = {0};
+    struct mc_wire_hello hello = {.magic = MC_WIRE_MAGIC,
+                                  .version_min = MC_WIRE_VERSION_MIN,
+                                  .version_max = MC_WIRE_VERSION_MAX,
+                                  .role = MC_ROLE_CALL,
+                                  .node = mc_random_id(),
+                                  .incarnation = 1,
+                                  .name = mc_span_string("mooncake_doctor"),
+                                  .seen_age_ms = UINT32_MAX};
+    struct mc_frame frame;
+    size_t start = mc_frame_begin(&out, MC_MESSAGE_HELLO, 1);
+    mc_wire_hello_write(&out, &hello);
+    mc_frame_end(&out, start);
+    struct iovec part = {out.data, out.length};
+    said->code = mc_socket_send(fd, &part, 1, deadline_of());
+    int64_t used = said->code < 0 ? said->code : mc_socket_receive_frame(fd, &in, &frame, deadline_of(), NULL);
+    said->code = used < 0 ? (int)used : 0;
+    if (said->code == 0) {
+        struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+        mc_wire_hello_reply_read(&reader, &said->reply);
+        said->code = reader.bad || frame.type != MC_MESSAGE_HELLO_REPLY ? MC_ERR_PROTOCOL : said->reply.code;
+    }
+    if (said->code != MC_ERR_PROTOCOL && used >= 0) {
+        copy_text(said->text, sizeof(said->text), said->reply.text);
+        copy_text(said->leader, sizeof(said->leader), said->reply.leader);
+    }
+    mc_buffer_free(&out);
+    mc_buffer_free(&in);
+}
+
+static const char *fix_of_connect(int error)
+{
+    switch (error) {
+    case ECONNREFUSED:
+        return "nobody listens on that port: is the process running, and is this its port? (ss -ltn there)";
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+        return "a firewall, a route or a wrong address: try it with nc -vz from here";
+    default:
+        return "is the name right, and known here? (getent hosts NAME)";
+    }
+}
+
+/* The address of who should lead. False: a fact says why not. */
+static bool find_leader(struct mc_doctor *doctor, char address[MC_ADDRESS_MAX])
+{
+    char host[MC_ADDRESS_MAX - 8];
+    uint16_t port = MASTER_PORT;
+    const char *given = doctor->config.master;
+    if (mc_leader_is_election(given)) {
+        int rc = mc_leader_find(given, deadline_of(), address, MC_ADDRESS_MAX);
+        mc_doctor_say(doctor, rc < 0 ? MC_VERDICT_BROKEN : MC_VERDICT_FINE, "election", 0,
+                      rc == 0 ? NULL
+                      : rc == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS
+                          ? "nobody leads that cluster: start a master with --enable_ha, and compare "
+                            "its cluster_id with MC_STORE_CLUSTER_ID"
+                          : "is etcd running there? (etcdctl endpoint health)",
+                      "%s: %s", given, rc < 0 ? mc_error_name(rc) : address);
+        return rc == 0;
+    }
+    if (mc_address_split(given, host, sizeof(host), &port) < 0 || port == 0) {
+        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "master", 0, "--master host:port, or etcd://host:port",
+                      "'%s' is no address", given);
+        return false;
+    }
+    mc_address_join(address, MC_ADDRESS_MAX, host, port);
+    return true;
+}
+
+static void say_answer(struct mc_doctor *doctor, const char *address, const struct said *said)
+{
+    if (said->code == 0) {
+        doctor->master_epoch = said->reply.epoch;
+        mc_doctor_say(doctor, MC_VERDICT_FINE, "master", 0, NULL,
+                      "%s leads; protocol %u to %u, epoch %" PRIu64 ", lease %u ms, client ttl %u ms", address,
+                      said->reply.version_min, said->reply.version_max, said->reply.epoch, said->reply.lease_ttl_ms,
+                      said->reply.client_ttl_ms);
+        return;
+    }
+    bool is_standby = said->leader[0] != 0;
+    mc_doctor_say(doctor, is_standby ? MC_VERDICT_WARNING : MC_VERDICT_BROKEN, "master", 0,
+                  is_standby ? "a standby; clients should be given etcd://..., which finds who leads"
+                  : said->code == MC_ERR_PROTOCOL || said->code == MC_ERR_RPC_FAIL
+                      ? "what answers is no master of this build: is it the rpc_port (50051), not that of metrics or "
+                        "metadata? The original's "
+                        "master speaks another protocol"
+                  : said->code == MC_ERR_RPC_TIMEOUT
+                      ? "it is stopped (look at its process and log), or that port is another one than rpc_port (50051)"
+                      : "client and master are of versions that do not fit: upgrade the older one",
+                  "%s: %s %s%s", address, mc_error_name(said->code), said->text, is_standby ? said->leader : "");
+}
+
+void mc_check_master(struct mc_doctor *doctor)
+{
+    char address[MC_ADDRESS_MAX];
+    uint16_t port = 0;
+    struct said said = {0};
+    if (doctor->config.master[0] == 0) {
+        mc_doctor_say(doctor, MC_VERDICT_FINE, "master", 0, NULL, "not asked for (--master host:port)");
+        return;
+    }
+    if (!find_leader(doctor, address))
+        return;
+    (void)mc_address_split(address, doctor->master_host, sizeof(doctor->master_host), &port);
+    errno = 0;
+    uint64_t start_ns = mc_clock_ns();
+    int fd = mc_tcp_connect(address, deadline_of());
+    if (fd < 0) {
+        int error = fd == MC_ERR_RPC_TIMEOUT ? ETIMEDOUT : errno;
+        doctor->master_host[0] = 0;
+        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "master", error, fix_of_connect(error), "%s cannot be reached",
+                      address);
+        return;
+    }
+    say_hello(fd, &said);
+    close(fd);
+    say_answer(doctor, address, &said);
+    if (said.code == 0)
+        mc_doctor_say(doctor, MC_VERDICT_FINE, "its answer", 0, NULL, "after %.1f ms, with connecting",
+                      (double)(mc_clock_ns() - start_ns) / 1e6);
+}
+
+/* ---- its admin port ---- */
+
+static int ask_http(const char *address, const char *path, struct mc_buffer *reply, int *error)
+{
+    struct mc_http http = {.fd = -1};
+    snprintf(http.address, sizeof(http.address), "%s", address);
+    errno = 0;
+    int rc = mc_http_connect(&http, deadline_of());
+    *error = rc == MC_ERR_RPC_TIMEOUT ? ETIMEDOUT : rc < 0 ? errno : 0;
+    if (rc == 0)
+        rc = mc_http_exchange(&http, "GET", path, mc_span(NULL, 0), deadline_of(), reply);
+    mc_http_free(&http);
+    return rc;
+}
+
+/* The value of a metric without labels; -1: none. */
+static double metric(const struct mc_buffer *text, const char *name)
+{
+    size_t length = strlen(name);
+    const char *at = (const char *)text->data;
+    for (const char *end = at + text->length; at < end;) {
+        const char *line_end = memchr(at, '\n', (size_t)(end - at));
+        if (line_end == NULL)
+            break;
+        if ((size_t)(line_end - at) > length && strncmp(at, name, length) == 0 && at[length] == ' ')
+            return strtod(at + length, NULL); /* ends at the line's end at the latest */
+        at = line_end + 1;
+    }
+    return -1;
+}
+
+static void say_capacity(struct mc_doctor *doctor, const char *address)
+{
+    struct mc_buffer text = {0};
+    char total[32], used[32];
+    int error = 0, rc = ask_http(address, "/metrics", &text, &error);
+    double capacity = metric(&text, "master_total_capacity_bytes"), taken = metric(&text, "master_allocated_bytes");
+    if (rc == 200 && capacity >= 0 && taken >= 0) {
+        double clients = metric(&text, "master_active_clients");
+        mc_doctor_say(
+            doctor, capacity < 1 ? MC_VERDICT_WARNING : MC_VERDICT_FINE, "capacity", 0,
+            capacity < 1
+                ? "no store node has lent memory: puts fail; start one (mc_store_rest_server, mooncake_client, setup)"
+                : NULL,
+            "%s lent, %s used, %.0f objects", mc_doctor_size(total, (uint64_t)capacity),
+            mc_doctor_size(used, (uint64_t)taken), metric(&text, "master_key_count"));
+        mc_doctor_say(doctor, MC_VERDICT_FINE, "clients", 0, NULL, "%.0f", clients);
+    } else {
+        mc_doctor_say(doctor, MC_VERDICT_WARNING, "capacity", 0, NULL, "%s/metrics answers %d", address, rc);
+    }
+    mc_buffer_free(&text);
+}
+
+static void say_segment(struct mc_doctor *doctor, struct mc_span text)
+{
+    struct mc_json_cursor member;
+    char name[96] = "?", endpoint[MC_ADDRESS_MAX] = "?", size[32] = "?", status[32] = "?", title[128];
+    uint64_t objects = 0;
+    int rc = mc_json_open(text, '{', &member);
+    while (rc == 0 && mc_json_next(&member) == 1) {
+        /* What is not as expected stays unknown: this is a report. */
+        if (mc_json_is(member.name, "segment_name"))
+            (void)mc_json_text(&member, name, sizeof(name));
+        else if (mc_json_is(member.name, "te_endpoint"))
+            (void)mc_json_text(&member, endpoint, sizeof(endpoint));
+        else if (mc_json_is(member.name, "size_human"))
+            (void)mc_json_text(&member, size, sizeof(size));
+        else if (mc_json_is(member.name, "status"))
+            (void)mc_json_text(&member, status, sizeof(status));
+        else if (mc_json_is(member.name, "objects"))
+            (void)mc_json_number(&member, &objects);
+    }
+    bool is_well = strcmp(status, "OK") == 0;
+    snprintf(title, sizeof(title), "segment %s", name);
+    mc_doctor_say(doctor, is_well ? MC_VERDICT_FINE : MC_VERDICT_WARNING, title, 0,
+                  is_well ? NULL
+                          : "its node is silent or leaves: nothing is placed there; look whether its process runs",
+                  "%s, %s, at %s, %" PRIu64 " objects", status, size, endpoint, objects);
+}
+
+static void say_segments(struct mc_doctor *doctor, const char *address)
+{
+    struct mc_buffer text = {0};
+    struct mc_span list;
+    struct mc_json_cursor element;
+    int error = 0, rc = ask_http(address, "/get_segments_detail", &text, &error);
+    if (rc == 200 && mc_json_find(mc_span(text.data, text.length), "segments", &list) == 1 &&
+        mc_json_open(list, '[', &element) == 0)
+        while (mc_json_next(&element) == 1)
+            say_segment(doctor, element.value);
+    mc_buffer_free(&text);
+}
+
+void mc_check_admin(struct mc_doctor *doctor)
+{
+    char address[MC_ADDRESS_MAX];
+    struct mc_buffer text = {0};
+    uint64_t number = 0, epoch = 0;
+    int error = 0;
+    if (doctor->config.admin[0] == 0 && doctor->master_host[0] == 0)
+        return;
+    if (doctor->config.admin[0] != 0)
+        snprintf(address, sizeof(address), "%s", doctor->config.admin);
+    else
+        mc_address_join(address, sizeof(address), doctor->master_host, ADMIN_PORT);
+    int rc = ask_http(address, "/health", &text, &error);
+    if (rc != 200) {
+        mc_doctor_say(doctor, doctor->config.admin[0] != 0 ? MC_VERDICT_BROKEN : MC_VERDICT_WARNING, "admin port",
+                      error, "without it capacity, clients and metrics are not seen: --admin host:metrics_port",
+                      "%s does not answer", address);
+        mc_buffer_free(&text);
+        return;
+    }
+    struct mc_span json = mc_span(text.data, text.length);
+    bool has_epoch = mc_json_find_number(json, "view_version", &epoch) == 1;
+    bool is_other = has_epoch && doctor->master_epoch != 0 && epoch != doctor->master_epoch;
+    mc_doctor_say(
+        doctor, is_other ? MC_VERDICT_BROKEN : MC_VERDICT_FINE, "admin port", 0,
+        is_other ? "the master and the admin port are of different clusters: --admin host:metrics_port of that master"
+                 : NULL,
+        "%s, epoch %" PRIu64, address, epoch);
+    if (mc_json_find_number(json, "metadata_port", &number) == 1 && number <= UINT16_MAX)
+        doctor->metadata_port = (unsigned)number;
+    mc_buffer_free(&text);
+    say_capacity(doctor, address);
+    say_segments(doctor, address);
+}
+
+/* ---- the metadata server ---- */
+
+static void make_key(char *key, size_t size)
+{
+    snprintf(key, size, "mooncake/doctor/%016" PRIx64, mc_random_u64());
+}
+
+/* Writes a key, reads it, lets somebody else look for it, removes it. */
+static int write_and_read(struct mc_metadata *metadata, const char *key)
+{
+    struct mc_buffer value = {0};
+    struct mc_span text = mc_span_string("{\"name\":\"mooncake_doctor\"}");
+    int rc = mc_metadata_put(metadata, key, text);
+    if (rc == 0)
+        rc = mc_metadata_get(metadata, key, &value);
+    if (rc == 0 && !mc_span_equal(mc_span(value.data, value.length), text))
+        rc = MC_TRANSFER_ERR_MALFORMED_JSON;
+    mc_buffer_free(&value);
+    return rc;
+}
+
+/* errno of connecting to an http server; 0: it can be connected to, or its address is of another kind. */
+static int try_connecting(const char *server)
+{
+    static const char http[] = "http://";
+    char address[MC_ADDRESS_MAX], host[MC_ADDRESS_MAX - 8];
+    uint16_t port = 80;
+    if (strncmp(server, http, sizeof(http) - 1) != 0)
+        return 0;
+    const char *at = server + sizeof(http) - 1;
+    snprintf(address, sizeof(address), "%.*s", (int)strcspn(at, "/"), at);
+    if (mc_address_split(address, host, sizeof(host), &port) < 0)
+        return 0;
+    mc_address_join(address, sizeof(address), host, port);
+    errno = 0;
+    int fd = mc_tcp_connect(address, deadline_of());
+    if (fd < 0)
+        return fd == MC_ERR_RPC_TIMEOUT ? ETIMEDOUT : errno == 0 ? ENOENT : errno;
+    close(fd);
+    return 0;
+}
+
+void mc_check_metadata(struct mc_doctor *doctor)
+{
+    struct mc_metadata metadata;
+    const char *server = doctor->config.metadata;
+    char key[64];
+    if (server[0] == 0 || strcmp(server, "P2PHANDSHAKE") == 0) {
+        mc_doctor_say(doctor, MC_VERDICT_FINE, "metadata server", 0, NULL, "%s",
+                      server[0] == 0 ? "not asked for (--metadata URL); P2PHANDSHAKE needs none"
+                                     : "none: P2PHANDSHAKE");
+        return;
+    }
+    int rc = mc_metadata_init(&metadata, server);
+    if (rc < 0) {
+        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "metadata server", 0, "http://host:port/metadata, or P2PHANDSHAKE",
+                      "%s: %s", server, mc_transfer_error_text(rc));
+        return;
+    }
+    int error = try_connecting(server);
+    if (error != 0) {
+        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "metadata server", error, fix_of_connect(error),
+                      "%s cannot be reached", server);
+        return;
+    }
+    make_key(key, sizeof(key));
+    uint64_t start_ns = mc_clock_ns();
+    rc = write_and_read(&metadata, key);
+    double passed_ms = (double)(mc_clock_ns() - start_ns) / 1e6;
+    int removed = mc_metadata_remove(&metadata, key);
+    doctor->is_metadata_reached = rc == 0;
+    if (rc < 0)
+        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "metadata server", 0,
+                      "is it running there (mooncake_master --enable_http_metadata_server, "
+                      "mooncake_http_metadata_server), and does the path end in "
+                      "/metadata?",
+                      "%s: %s", server, mc_transfer_error_text(rc));
+    else
+        mc_doctor_say(doctor, removed < 0 ? MC_VERDICT_WARNING : MC_VERDICT_FINE, "metadata server", 0,
+                      removed < 0 ? "names of engines that ended will stay there" : NULL,
+                      "%s: a key written and read in %.1f ms%s", server, passed_ms,
+                      removed < 0 ? ", but not removed" : "");
+    mc_doctor_say(doctor, MC_VERDICT_FINE, "keys", 0, NULL, "begin with mooncake/%s%s", metadata.cluster_id,
+                  metadata.cluster_id[0] != 0 ? "/ (MC_METADATA_CLUSTER_ID); only engines with the same meet" : "");
+}
+
+/* A master that serves metadata itself should be where engines are told to look. */
+void mc_check_same_cluster(struct mc_doctor *doctor)
+{
+    struct mc_metadata given, own;
+    struct mc_buffer value = {0};
+    char key[64], url[MC_ADDRESS_MAX + 32], address[MC_ADDRESS_MAX];
+    if (doctor->metadata_port == 0 || !doctor->is_metadata_reached || doctor->master_host[0] == 0)
+        return;
+    mc_address_join(address, sizeof(address), doctor->master_host, (uint16_t)doctor->metadata_port);
+    snprintf(url, sizeof(url), "http://%s/metadata", address);
+    make_key(key, sizeof(key));
+    if (mc_metadata_init(&given, doctor->config.metadata) < 0 || mc_metadata_init(&own, url) < 0)
+        return;
+    int rc = write_and_read(&given, key);
+    bool is_same = rc == 0 && mc_metadata_get(&own, key, &value) == 0;
+    mc_buffer_free(&value);
+    (void)mc_metadata_remove(&given, key); /* the check before has said whether that works */
+    mc_doctor_say(doctor, is_same ? MC_VERDICT_FINE : MC_VERDICT_WARNING, "one cluster", 0,
+                  is_same ? NULL
+                          : "engines that are told one of the two do not find those that are told the other: use one "
+                            "URL everywhere, or give "
+                            "the master no --enable_http_metadata_server",
+                  is_same ? "the metadata server is the master's own (%s)"
+                          : "the master has a metadata service of its own (%s), which does not know "
+                            "what was written",
+                  url);
+}

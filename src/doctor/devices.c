@@ -1,0 +1,227 @@
+/* RDMA: libraries, device nodes, devices with their ports and GIDs, what is near what, and GPUs. From sysfs alone, so
+ * that nothing is opened that an engine holds. */
+#include "doctor/doctor.h"
+
+#include "rdma/topology.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define CLASS "/sys/class/infiniband"
+#define PORTS_MAX 8u
+
+void mc_check_libraries(struct mc_doctor *doctor)
+{
+    static const struct {
+        const char *name, *fix;
+        bool is_needed;
+    } rows[] = {{"libibverbs.so.1", "RDMA needs it: install rdma-core (Debian: libibverbs1 ibverbs-providers)", true},
+                {"librdmacm.so.1", "iWARP (eRDMA, siw) needs it: install librdmacm1", false}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        void *library = dlopen(rows[i].name, RTLD_NOW | RTLD_LOCAL);
+        bool is_there = library != NULL;
+        enum mc_verdict verdict = is_there            ? MC_VERDICT_FINE
+                                  : rows[i].is_needed ? mc_doctor_if_rdma(doctor, MC_VERDICT_NOTE)
+                                                      : MC_VERDICT_NOTE;
+        mc_doctor_say(doctor, verdict, rows[i].name, 0, is_there ? NULL : rows[i].fix,
+                      is_there ? "found" : "not found");
+        if (is_there)
+            dlclose(library);
+    }
+}
+
+/* ---- a port ---- */
+
+struct port {
+    const char *device;
+    unsigned number;
+    char title[96];
+};
+
+static bool port_line(const struct mc_doctor *doctor, const struct port *port, const char *file,
+                      char line[MC_DOCTOR_LINE_MAX])
+{
+    return mc_doctor_linef(doctor, line, CLASS "/%s/ports/%u/%s", port->device, port->number, file);
+}
+
+static bool is_null_gid(const char *gid)
+{
+    return strspn(gid, "0:") == strlen(gid) || strcmp(gid, "fe80:0000:0000:0000:0000:0000:0000:0000") == 0;
+}
+
+static size_t say_gids(struct mc_doctor *doctor, const struct port *port)
+{
+    char folder[256], **names, gid[MC_DOCTOR_LINE_MAX], type[MC_DOCTOR_LINE_MAX], netdev[MC_DOCTOR_LINE_MAX], name[128];
+    size_t used = 0;
+    snprintf(folder, sizeof(folder), CLASS "/%.63s/ports/%u/gids", port->device, port->number);
+    size_t count = mc_doctor_folder(doctor, folder, &names);
+    for (size_t i = 0; i < count; i++) {
+        if (!mc_doctor_linef(doctor, gid, "%s/%s", folder, names[i]) || is_null_gid(gid))
+            continue;
+        if (!mc_doctor_linef(doctor, type, CLASS "/%s/ports/%u/gid_attrs/types/%s", port->device, port->number,
+                             names[i]))
+            snprintf(type, sizeof(type), "type unknown");
+        if (!mc_doctor_linef(doctor, netdev, CLASS "/%s/ports/%u/gid_attrs/ndevs/%s", port->device, port->number,
+                             names[i]))
+            snprintf(netdev, sizeof(netdev), "no interface here");
+        snprintf(name, sizeof(name), "%.90s GID %.16s", port->title, names[i]);
+        mc_doctor_say(doctor, MC_VERDICT_FINE, name, 0, NULL, "%s, %s, %s", gid, type, netdev);
+        used++;
+    }
+    mc_doctor_free_names(names, count);
+    return used;
+}
+
+static bool say_port(struct mc_doctor *doctor, const struct port *port)
+{
+    char state[MC_DOCTOR_LINE_MAX], rate[MC_DOCTOR_LINE_MAX], layer[MC_DOCTOR_LINE_MAX], lid[MC_DOCTOR_LINE_MAX];
+    if (!port_line(doctor, port, "state", state))
+        snprintf(state, sizeof(state), "state unknown");
+    if (!port_line(doctor, port, "rate", rate))
+        snprintf(rate, sizeof(rate), "rate unknown");
+    if (!port_line(doctor, port, "link_layer", layer))
+        snprintf(layer, sizeof(layer), "link layer unknown");
+    if (!port_line(doctor, port, "lid", lid))
+        snprintf(lid, sizeof(lid), "?");
+    bool is_up = strtol(state, NULL, 10) == 4, is_infiniband = strcmp(layer, "InfiniBand") == 0;
+    mc_doctor_say(doctor, is_up ? MC_VERDICT_FINE : MC_VERDICT_WARNING, port->title, 0,
+                  is_up ? NULL
+                        : "the cable, the switch, or the interface: ip link set ... up; an InfiniBand port also needs "
+                          "a subnet manager",
+                  "%.64s, %.64s, %.32s, LID %.16s", state, rate, layer, lid);
+    if (is_up && is_infiniband && strtol(lid, NULL, 0) == 0)
+        mc_doctor_say(doctor, MC_VERDICT_WARNING, port->title, 0, "start a subnet manager (opensm) in this fabric",
+                      "no LID");
+    if (say_gids(doctor, port) == 0 && is_up)
+        mc_doctor_say(doctor, MC_VERDICT_WARNING, port->title, 0,
+                      "give its network interface an address (ip address add); in a container the interface must be in "
+                      "its network namespace",
+                      "no GID");
+    return is_up;
+}
+
+/* ---- a device ---- */
+
+/* The node by which programs open the device: some uverbsN says that it is this device's. */
+static void say_node(struct mc_doctor *doctor, const char *device)
+{
+    char **names, line[MC_DOCTOR_LINE_MAX], path[MC_DOCTOR_LINE_MAX], node[128];
+    size_t count = mc_doctor_folder(doctor, "/sys/class/infiniband_verbs", &names);
+    bool is_found = false;
+    for (size_t i = 0; i < count && !is_found; i++) {
+        if (!mc_doctor_linef(doctor, line, "/sys/class/infiniband_verbs/%s/ibdev", names[i]) ||
+            strcmp(line, device) != 0)
+            continue;
+        is_found = true;
+        snprintf(node, sizeof(node), "/dev/infiniband/%.100s", names[i]);
+        bool may_open = mc_doctor_path(doctor, path, node) && access(path, R_OK | W_OK) == 0;
+        if (!may_open)
+            mc_doctor_say(doctor, mc_doctor_if_rdma(doctor, MC_VERDICT_WARNING), device, errno,
+                          "docker --device /dev/infiniband; a device plugin in Kubernetes; or the rights of that file",
+                          "%s cannot be opened", node);
+    }
+    if (!is_found)
+        mc_doctor_say(doctor, mc_doctor_if_rdma(doctor, MC_VERDICT_WARNING), device, 0, "modprobe ib_uverbs",
+                      "has no /dev/infiniband/uverbs*");
+    mc_doctor_free_names(names, count);
+}
+
+static void say_device(struct mc_doctor *doctor, const char *name)
+{
+    char firmware[MC_DOCTOR_LINE_MAX], folder[256], **ports;
+    int64_t node = mc_doctor_number(doctor, CLASS "/%s/device/numa_node", name);
+    if (!mc_doctor_linef(doctor, firmware, CLASS "/%s/fw_ver", name))
+        snprintf(firmware, sizeof(firmware), "unknown");
+    bool is_wanted =
+        mc_topology_allows(doctor->config.device_name, name) && mc_topology_allows(getenv("MC_TE_FILTERS"), name);
+    mc_doctor_say(doctor, MC_VERDICT_FINE, name, 0, NULL, "firmware %.64s, NUMA node %" PRId64 "%s", firmware, node,
+                  is_wanted ? "" : ", left out by device_name or MC_TE_FILTERS");
+    say_node(doctor, name);
+    snprintf(folder, sizeof(folder), CLASS "/%.63s/ports", name);
+    size_t count = mc_doctor_folder(doctor, folder, &ports);
+    bool is_up = false;
+    for (size_t i = 0; i < count && i < PORTS_MAX; i++) {
+        struct port port = {.device = name, .number = (unsigned)strtoul(ports[i], NULL, 10)};
+        snprintf(port.title, sizeof(port.title), "%.63s port %u", name, port.number);
+        is_up |= say_port(doctor, &port);
+    }
+    mc_doctor_free_names(ports, count);
+    doctor->device_count += is_up && is_wanted;
+}
+
+void mc_check_devices(struct mc_doctor *doctor)
+{
+    char **names;
+    size_t count = mc_doctor_folder(doctor, CLASS, &names);
+    for (size_t i = 0; i < count; i++)
+        if (strlen(names[i]) < MC_TOPOLOGY_NAME_MAX)
+            say_device(doctor, names[i]);
+    mc_doctor_free_names(names, count);
+    if (count == 0)
+        mc_doctor_say(doctor, mc_doctor_if_rdma(doctor, MC_VERDICT_FINE), "devices", 0,
+                      mc_doctor_if_rdma(doctor, MC_VERDICT_FINE) == MC_VERDICT_FINE
+                          ? NULL
+                          : "is the driver loaded (rdma link, modprobe mlx5_ib, erdma, rdma_rxe), and is "
+                            "/sys/class/infiniband of the container's?",
+                      "none: " CLASS " is empty");
+    else if (doctor->device_count == 0)
+        mc_doctor_say(doctor, mc_doctor_if_rdma(doctor, MC_VERDICT_WARNING), "devices", 0, "the facts above say why",
+                      "%zu are there, none can be used", count);
+}
+
+void mc_check_topology(struct mc_doctor *doctor)
+{
+    char root[MC_DOCTOR_LINE_MAX], name[96], line[1024];
+    struct mc_topology *topology = calloc(1, sizeof(*topology));
+    const char *custom = getenv("MC_CUSTOM_TOPO_JSON");
+    if (topology == NULL)
+        return;
+    if (doctor->config.root[0] == 0)
+        mc_topology_local(topology, doctor->config.device_name, NULL, 0);
+    else if (mc_doctor_path(doctor, root, "/sys"))
+        mc_topology_discover(topology, root, doctor->config.device_name, getenv("MC_TE_FILTERS"), NULL, 0);
+    for (size_t i = 0; topology->device_count > 0 && i < topology->location_count; i++) {
+        const struct mc_topology_location *location = &topology->locations[i];
+        size_t used = 0;
+        line[0] = 0;
+        for (size_t k = 0; k < location->count && used < sizeof(line); k++)
+            used += (size_t)snprintf(line + used, sizeof(line) - used, "%s%s",
+                                     k == 0                     ? ""
+                                     : k == location->preferred ? " | "
+                                                                : " ",
+                                     topology->devices[location->order[k]].name);
+        snprintf(name, sizeof(name), "near %s", location->name);
+        mc_doctor_say(doctor, location->preferred == 0 ? MC_VERDICT_NOTE : MC_VERDICT_FINE, name, 0,
+                      location->preferred == 0
+                          ? "no device is near this memory: pin the process to a node that has one (numactl)"
+                          : NULL,
+                      "%s%s", location->preferred == 0 ? "none | " : "", line);
+    }
+    if (custom != NULL && custom[0] != 0)
+        mc_doctor_say(doctor, MC_VERDICT_NOTE, "priority matrix", 0, NULL, "from %s (MC_CUSTOM_TOPO_JSON)", custom);
+    free(topology);
+}
+
+void mc_check_gpus(struct mc_doctor *doctor)
+{
+    char **names, line[MC_DOCTOR_LINE_MAX];
+    size_t count = mc_doctor_folder(doctor, "/proc/driver/nvidia/gpus", &names);
+    mc_doctor_free_names(names, count);
+    if (count == 0) {
+        mc_doctor_say(doctor, MC_VERDICT_FINE, "GPUs", 0, NULL, "no NVIDIA GPU is seen");
+        return;
+    }
+    mc_doctor_say(doctor, MC_VERDICT_FINE, "GPUs", 0, NULL, "%zu", count);
+    bool has_module = mc_doctor_line(doctor, line, "/sys/module/nvidia_peermem/refcnt") ||
+                      mc_doctor_line(doctor, line, "/sys/module/nv_peer_mem/refcnt");
+    mc_doctor_say(doctor, has_module || doctor->device_count == 0 ? MC_VERDICT_FINE : MC_VERDICT_NOTE, "peer memory", 0,
+                  has_module || doctor->device_count == 0
+                      ? NULL
+                      : "devices that cannot take a GPU's memory as dma-buf need it: modprobe nvidia_peermem; else it "
+                        "is staged through host memory",
+                  has_module ? "nvidia_peermem is loaded" : "nvidia_peermem is not loaded");
+}

@@ -1,0 +1,271 @@
+/* The table of checks, and what is made of their facts. */
+#include "doctor/doctor.h"
+
+#include "base/error.h"
+#include "env/json.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define FOLDER_NAMES_MAX 4096u
+
+static const struct check {
+    const char *section;
+    void (*run)(struct mc_doctor *doctor);
+} checks[] = {
+#define ROW(section, name) {section, mc_check_##name},
+    MC_DOCTOR_CHECKS(ROW)
+#undef ROW
+};
+
+static const char *const verdict_names[] = {"fine", "note", "warning", "broken"};
+static const char *const verdict_marks[] = {"ok", "note", "WARN", "FAIL"};
+
+void mc_doctor_init(struct mc_doctor *doctor, const struct mc_doctor_config *config)
+{
+    *doctor = (struct mc_doctor){.config = *config};
+}
+
+void mc_doctor_free(struct mc_doctor *doctor)
+{
+    for (size_t i = 0; i < doctor->count; i++) {
+        free(doctor->facts[i].name);
+        free(doctor->facts[i].value);
+        free(doctor->facts[i].fix);
+    }
+    free(doctor->facts);
+    *doctor = (struct mc_doctor){0};
+}
+
+void mc_doctor_run(struct mc_doctor *doctor)
+{
+    for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
+        doctor->section = checks[i].section;
+        checks[i].run(doctor);
+    }
+}
+
+int mc_doctor_code(const struct mc_doctor *doctor)
+{
+    return doctor->verdicts[MC_VERDICT_BROKEN] > 0 ? 1 : 0;
+}
+
+/* ---- saying ---- */
+
+/* Never NULL: without memory the process ends, as with every buffer. */
+static char *copy_of(const char *text)
+{
+    struct mc_buffer copy = {0};
+    mc_buffer_append(&copy, text, strlen(text) + 1);
+    return (char *)copy.data;
+}
+
+void mc_doctor_say(struct mc_doctor *doctor, enum mc_verdict verdict, const char *name, int error, const char *fix,
+                   const char *format, ...)
+{
+    char value[MC_DOCTOR_LINE_MAX];
+    va_list arguments;
+    doctor->verdicts[verdict]++;
+    if (doctor->count == MC_DOCTOR_FACTS_MAX) {
+        doctor->left_out++;
+        return;
+    }
+    if (doctor->count % 64 == 0) {
+        struct mc_fact *more = realloc(doctor->facts, (doctor->count + 64) * sizeof(*more));
+        if (more == NULL) {
+            doctor->left_out++;
+            return;
+        }
+        doctor->facts = more;
+    }
+    va_start(arguments, format);
+    (void)vsnprintf(value, sizeof(value), format, arguments);
+    va_end(arguments);
+    doctor->facts[doctor->count++] = (struct mc_fact){
+        .section = doctor->section,
+        .verdict = verdict,
+        .name = copy_of(name),
+        .value = copy_of(value),
+        .fix = fix == NULL ? NULL : copy_of(fix),
+        .error = error,
+    };
+}
+
+enum mc_verdict mc_doctor_if_rdma(const struct mc_doctor *doctor, enum mc_verdict otherwise)
+{
+    return strcmp(doctor->config.protocol, "rdma") == 0 ? MC_VERDICT_BROKEN : otherwise;
+}
+
+/* ---- text ---- */
+
+static size_t name_width(const struct mc_doctor *doctor)
+{
+    size_t width = 0;
+    for (size_t i = 0; i < doctor->count; i++) {
+        size_t length = strlen(doctor->facts[i].name);
+        if (length > width && length <= 40)
+            width = length;
+    }
+    return width;
+}
+
+void mc_doctor_print(const struct mc_doctor *doctor, struct mc_buffer *out)
+{
+    int width = (int)name_width(doctor);
+    const char *section = "";
+    for (size_t i = 0; i < doctor->count; i++) {
+        const struct mc_fact *fact = &doctor->facts[i];
+        if (strcmp(section, fact->section) != 0)
+            mc_buffer_printf(out, "%s%s\n", i == 0 ? "" : "\n", fact->section);
+        section = fact->section;
+        mc_buffer_printf(out, "  %-4s  %-*s  %s", verdict_marks[fact->verdict], width, fact->name, fact->value);
+        if (fact->error != 0)
+            mc_buffer_printf(out, " (errno %d: %s)", fact->error, strerror(fact->error));
+        mc_buffer_append(out, "\n", 1);
+        if (fact->fix != NULL)
+            mc_buffer_printf(out, "        %*s  -> %s\n", width, "", fact->fix);
+    }
+    if (doctor->left_out > 0)
+        mc_buffer_printf(out, "\n%zu more facts are left out\n", doctor->left_out);
+    mc_buffer_printf(out, "\n%zu broken, %zu warnings\n", doctor->verdicts[MC_VERDICT_BROKEN],
+                     doctor->verdicts[MC_VERDICT_WARNING]);
+}
+
+static void put_member(struct mc_buffer *out, const char *name, const char *text)
+{
+    mc_buffer_printf(out, "\"%s\":", name);
+    mc_json_put_text(out, text);
+}
+
+void mc_doctor_print_json(const struct mc_doctor *doctor, struct mc_buffer *out)
+{
+    mc_buffer_printf(out, "{\"code\":%d,\"broken\":%zu,\"warnings\":%zu,\"facts\":[", mc_doctor_code(doctor),
+                     doctor->verdicts[MC_VERDICT_BROKEN], doctor->verdicts[MC_VERDICT_WARNING]);
+    for (size_t i = 0; i < doctor->count; i++) {
+        const struct mc_fact *fact = &doctor->facts[i];
+        mc_buffer_printf(out, "%s\n{", i == 0 ? "" : ",");
+        put_member(out, "section", fact->section);
+        mc_buffer_printf(out, ",\"verdict\":\"%s\",", verdict_names[fact->verdict]);
+        put_member(out, "name", fact->name);
+        mc_buffer_append(out, ",", 1);
+        put_member(out, "value", fact->value);
+        if (fact->error != 0) {
+            mc_buffer_printf(out, ",\"errno\":%d,", fact->error);
+            put_member(out, "error", strerror(fact->error));
+        }
+        if (fact->fix != NULL) {
+            mc_buffer_append(out, ",", 1);
+            put_member(out, "fix", fact->fix);
+        }
+        mc_buffer_append(out, "}", 1);
+    }
+    mc_buffer_printf(out, "]}\n");
+}
+
+/* ---- reading ---- */
+
+bool mc_doctor_path(const struct mc_doctor *doctor, char path[MC_DOCTOR_LINE_MAX], const char *name)
+{
+    int length = snprintf(path, MC_DOCTOR_LINE_MAX, "%s%s", doctor->config.root, name);
+    return length > 0 && (size_t)length < MC_DOCTOR_LINE_MAX;
+}
+
+bool mc_doctor_line(const struct mc_doctor *doctor, char line[MC_DOCTOR_LINE_MAX], const char *name)
+{
+    char path[MC_DOCTOR_LINE_MAX];
+    line[0] = 0;
+    FILE *file = mc_doctor_path(doctor, path, name) ? fopen(path, "re") : NULL;
+    bool is_there = file != NULL && fgets(line, (int)MC_DOCTOR_LINE_MAX, file) != NULL;
+    if (file != NULL)
+        fclose(file);
+    line[strcspn(line, "\n")] = 0;
+    return is_there;
+}
+
+bool mc_doctor_linef(const struct mc_doctor *doctor, char line[MC_DOCTOR_LINE_MAX], const char *format, ...)
+{
+    char name[MC_DOCTOR_LINE_MAX];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(name, sizeof(name), format, arguments);
+    va_end(arguments);
+    return mc_doctor_line(doctor, line, name);
+}
+
+int64_t mc_doctor_number(const struct mc_doctor *doctor, const char *format, ...)
+{
+    char name[MC_DOCTOR_LINE_MAX], line[MC_DOCTOR_LINE_MAX], *rest;
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(name, sizeof(name), format, arguments);
+    va_end(arguments);
+    if (!mc_doctor_line(doctor, line, name))
+        return -1;
+    if (strcmp(line, "max") == 0)
+        return INT64_MAX;
+    errno = 0;
+    long long number = strtoll(line, &rest, 10);
+    return rest == line || errno != 0 ? -1 : number;
+}
+
+int64_t mc_doctor_member(const struct mc_doctor *doctor, const char *name, const char *key, int base)
+{
+    char path[MC_DOCTOR_LINE_MAX], line[MC_DOCTOR_LINE_MAX];
+    size_t length = strlen(key);
+    int64_t number = -1;
+    FILE *file = mc_doctor_path(doctor, path, name) ? fopen(path, "re") : NULL;
+    while (file != NULL && number < 0 && fgets(line, sizeof(line), file) != NULL)
+        if (strncmp(line, key, length) == 0 && line[length] == ':')
+            number = (int64_t)strtoull(line + length + 1, NULL, base);
+    if (file != NULL)
+        fclose(file);
+    return number;
+}
+
+static int by_version(const void *left, const void *right)
+{
+    return strverscmp(*(char *const *)left, *(char *const *)right);
+}
+
+size_t mc_doctor_folder(const struct mc_doctor *doctor, const char *name, char ***names)
+{
+    char path[MC_DOCTOR_LINE_MAX];
+    size_t count = 0;
+    *names = NULL;
+    DIR *folder = mc_doctor_path(doctor, path, name) ? opendir(path) : NULL;
+    for (const struct dirent *entry; folder != NULL && count < FOLDER_NAMES_MAX && (entry = readdir(folder)) != NULL;) {
+        if (entry->d_name[0] == '.')
+            continue;
+        char **more = count % 64 == 0 ? realloc(*names, (count + 64) * sizeof(*more)) : *names;
+        if (more == NULL)
+            break;
+        *names = more;
+        more[count++] = copy_of(entry->d_name);
+    }
+    if (folder != NULL)
+        closedir(folder);
+    if (count > 0)
+        qsort(*names, count, sizeof(**names), by_version);
+    return count;
+}
+
+void mc_doctor_free_names(char **names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free(names[i]);
+    free(names);
+}
+
+const char *mc_doctor_size(char text[32], uint64_t bytes)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double number = (double)bytes;
+    size_t unit = 0;
+    for (; number >= 1024 && unit + 1 < sizeof(units) / sizeof(units[0]); unit++)
+        number /= 1024;
+    snprintf(text, 32, unit == 0 ? "%.0f %s" : "%.1f %s", number, units[unit]);
+    return text;
+}

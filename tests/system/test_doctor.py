@@ -1,0 +1,300 @@
+"""mooncake_doctor before real masters, metadata servers and engines: what it says, in text and JSON, and its exit code.
+
+What it makes of a machine's files is test_doctor.c's."""
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+
+import pytest
+
+from cluster import BUILD, Master, wait_until
+from test_engine import ORIGINAL, Peer
+
+COMMAND = BUILD / "mooncake_doctor"
+
+
+def run(*arguments, **environment):
+    values = {name: value for name, value in os.environ.items() if not name.startswith(("MC_", "MOONCAKE_"))}
+    return subprocess.run([str(COMMAND), *map(str, arguments)], capture_output=True, text=True, timeout=60, env={**values, **environment})
+
+
+class Report:
+    """The facts of one run, by section and name; the text of a second run must not tell otherwise."""
+
+    def __init__(self, *arguments, **environment):
+        answer = run(*arguments, "--json", **environment)
+        self.code, self.said = answer.returncode, json.loads(answer.stdout)
+        assert self.code == self.said["code"] == (1 if self.said["broken"] else 0), answer.stderr
+        assert self.said["broken"] == sum(fact["verdict"] == "broken" for fact in self.said["facts"])
+        assert self.said["warnings"] == sum(fact["verdict"] == "warning" for fact in self.said["facts"])
+        self.facts = {(fact["section"], fact["name"]): fact for fact in self.said["facts"]}
+
+    def __call__(self, name, section=None):
+        found = [fact for (where, one), fact in self.facts.items() if one == name and section in (None, where)]
+        assert len(found) == 1, (name, sorted(self.facts))
+        return found[0]
+
+    def verdict(self, name, section=None):
+        return self(name, section)["verdict"]
+
+
+@pytest.fixture
+def cluster():
+    with Master(metadata=True) as master:
+        master.flags_of_doctor = ["--master", master.address, "--admin", f"127.0.0.1:{master.metrics_port}",
+                                  "--metadata", f"http://127.0.0.1:{master.metadata_port}/metadata"]
+        yield master
+
+
+# ---- by itself ----
+
+def test_alone():
+    report = Report()
+    assert report.code == 0
+    assert {section for section, _ in report.facts} == {"machine", "limits", "network", "rdma", "cluster", "peer"}
+    assert str(len(os.sched_getaffinity(0))) in report("processors")["value"]
+    assert report("environment")["value"].startswith("no MC_")
+    for fact in report.said["facts"]:
+        assert fact["verdict"] in ("fine", "note", "warning") and fact["value"]
+        assert fact["verdict"] != "warning" or fact["fix"], fact
+
+
+def test_text():
+    text = run().stdout
+    lines = text.splitlines()
+    heads = [line for line in lines if line and not line.startswith(" ")]
+    assert heads[:-1] == ["machine", "limits", "network", "rdma", "cluster", "peer"] and heads[-1].startswith("0 broken, ")
+    facts = [line for line in lines if line[:8] in ("  ok    ", "  note  ", "  WARN  ", "  FAIL  ")]
+    assert len(facts) > 15
+    # One column in which every value begins, whatever the names' lengths.
+    assert any(all(line[column - 2:column] == "  " and line[column] != " " for line in facts) for column in range(12, 60)), text
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["--no-such"], "no-such"), (["--protocol=ib"], "protocol"), (["--master"], "master"), (["--json", "--port=1"], "port"), (["peer", "another"], "another"),
+])
+def test_usage(arguments, words):
+    answer = run(*arguments)
+    assert answer.returncode == 2 and words in answer.stderr and answer.stdout == ""
+
+
+def test_rdma_asked_for():
+    if os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"):
+        pytest.skip("this machine has RDMA devices")
+    report = Report("--protocol=rdma")
+    assert report.code == 1 and report.verdict("devices") == "broken" and "driver" in report("devices")["fix"]
+
+
+def test_environment():
+    report = Report(MC_FORCE_TCP="0", MOONCAKE_MASTER="m:1", MC_REDIS_PASSWORD="geheim")
+    assert report.verdict("MC_FORCE_TCP") == "warning" and "unset" in report("MC_FORCE_TCP")["fix"]
+    assert report("MOONCAKE_MASTER")["value"] == "m:1"
+    assert "geheim" not in json.dumps(report.said) and "MC_REDIS_PASSWORD" in json.dumps(report.said)
+
+
+# ---- master and metadata ----
+
+def test_cluster(cluster):
+    report = Report(*cluster.flags_of_doctor)
+    assert report.code == 0
+    assert report.verdict("master") == "fine" and "leads" in report("master")["value"]
+    assert report.verdict("admin port") == "fine"
+    assert report.verdict("capacity") == "warning" and report("clients")["value"] == "0"
+    assert report.verdict("metadata server") == "fine"
+    assert report.verdict("one cluster") == "fine"
+
+
+def test_nothing_is_left_behind(cluster):
+    """Neither a member at the master nor a key at the metadata server."""
+    before = cluster.metrics()
+    with Peer(f"http://127.0.0.1:{cluster.metadata_port}/metadata", "node-a") as peer:
+        assert Report("node-a", *cluster.flags_of_doctor).code == 0
+        assert peer.ask("crc", 0, 10)
+    assert cluster.metrics()["master_active_clients"] == before["master_active_clients"] == 0
+
+
+def test_another_metadata_server(cluster):
+    """The master serves metadata itself, and engines are told another server: they will not all meet."""
+    with Master(metadata=True) as other:
+        flags = [*cluster.flags_of_doctor[:-1], f"http://127.0.0.1:{other.metadata_port}/metadata"]
+        report = Report(*flags)
+        assert report.code == 0 and report.verdict("one cluster") == "warning" and "one URL" in report("one cluster")["fix"]
+        mixed = Report("--master", cluster.address, "--admin", f"127.0.0.1:{other.metrics_port}")
+        assert mixed.code == 1 and mixed.verdict("admin port") == "broken" and "different clusters" in mixed("admin port")["fix"]
+
+
+def test_nobody_there():
+    report = Report("127.0.0.1:1", "--master=127.0.0.1:1", "--metadata=http://127.0.0.1:1/metadata")
+    assert report.code == 1
+    for name in ("master", "metadata server"):
+        assert report.verdict(name) == "broken" and report(name)["error"] == "Connection refused" and "listens" in report(name)["fix"]
+    assert report.verdict("peer") == "broken"
+
+
+def test_a_wrong_port(cluster):
+    """The port of metrics in the place of the master's, the master's in the place of metadata."""
+    report = Report("--master", f"127.0.0.1:{cluster.metrics_port}", "--metadata", f"http://{cluster.address}/metadata")
+    assert report.code == 1
+    assert report.verdict("master") == "broken" and "rpc_port" in report("master")["fix"]
+    assert report.verdict("metadata server") == "broken"
+
+
+def test_a_wrong_path(cluster):
+    report = Report("--metadata", f"http://127.0.0.1:{cluster.metadata_port}/wrong")
+    assert report.verdict("metadata server") == "broken" and "/metadata" in report("metadata server")["fix"]
+
+
+@pytest.mark.parametrize("address", ["", ":", "host:port:more", "127.0.0.1:0", "127.0.0.1:99999", "[::1", "etcd://", "x" * 5000])
+def test_hostile_addresses(address):
+    answer = run("--master", address or "-", "--metadata", f"http://{address}/metadata", "--json")
+    assert answer.returncode in (1, 2), answer.stderr
+    if answer.returncode == 1:
+        json.loads(answer.stdout)
+
+
+def test_a_stopped_master(cluster):
+    cluster.process.send_signal(signal.SIGSTOP)
+    try:
+        report = Report("--master", cluster.address)
+    finally:
+        cluster.process.send_signal(signal.SIGCONT)
+    assert report.code == 1 and report.verdict("master") == "broken" and "stopped" in report("master")["fix"]
+
+
+@contextlib.contextmanager
+def answering(data):
+    """A server that answers whatever is said with these bytes, and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        child = os.fork()
+        if child == 0:
+            while True:
+                connection, _ = server.accept()
+                connection.recv(65536)
+                connection.sendall(data)
+                connection.close()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff" * 64, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{]}}}", b"\x10\0\0\0\2\0\0\0" + bytes(24), b"A" * 100000])
+def test_hostile_answers(data):
+    with answering(data) as address:
+        answer = run(address, "--master", address, "--admin", address, "--metadata", f"http://{address}/metadata", "--json")
+        assert answer.returncode == 1, answer.stderr
+        json.loads(answer.stdout)
+
+
+# ---- a peer ----
+
+def test_peer():
+    with Peer() as peer:
+        report = Report(peer.target)
+        assert report.code == 0
+        assert report("engine")["value"] == "of this build, on this machine" and report("registered memory")["value"] == "1 ranges"
+        for path in ("path host", "path tcp"):
+            assert report.verdict(path) == "fine" and "GB/s" in report(path)["value"], report(path)
+        assert report("path in use")["value"].startswith("host")
+        assert Report("--peer", peer.target).code == 0
+
+
+def test_peer_is_not_written_to():
+    with Peer() as peer:
+        peer.ask("fill", 0, 1 << 20, 77)
+        before = peer.ask("crc", 0, 48 << 20)
+        assert Report(peer.target).code == 0
+        assert peer.ask("crc", 0, 48 << 20) == before
+
+
+def test_peer_by_name(cluster):
+    url = f"http://127.0.0.1:{cluster.metadata_port}/metadata"
+    with Peer(url, "node-a") as peer:
+        assert Report("node-a", *cluster.flags_of_doctor)("path in use")["value"].startswith("host")
+        absent = Report("node-b", "--metadata", url)
+        assert absent.code == 1 and "MC_METADATA_CLUSTER_ID" in absent("peer")["fix"]
+        other = Report("node-a", "--metadata", url, MC_METADATA_CLUSTER_ID="another")
+        assert other.code == 1 and "another/" in other("keys")["value"]
+        peer.kill()
+        dead = Report("node-a", "--metadata", url)
+        assert dead.code == 1 and dead("peer")["error"] == "Connection refused" and "left its name" in dead("peer")["fix"]
+
+
+def test_peer_that_forbids_reaching_in():
+    with Peer(MC_SAME_HOST="0") as peer:
+        report = Report(peer.target)
+        assert report.code == 0 and report.verdict("path host") == "warning" and "MC_SAME_HOST" in report("path host")["fix"]
+        assert report.verdict("path tcp") == "fine" and report("path in use")["value"] == "tcp"
+
+
+def test_peer_of_another_user():
+    """Seen from a user who may not reach into it: why, and that tcp is used."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become another user")
+    with Peer() as peer:
+        answer = subprocess.run([str(COMMAND), peer.target, "--json"], capture_output=True, text=True, timeout=60, cwd="/", user=65534, group=65534,
+                                extra_groups=[])
+    if answer.returncode == 126 or not answer.stdout:
+        pytest.skip("the build folder cannot be read by others")
+    facts = {fact["name"]: fact for fact in json.loads(answer.stdout)["facts"]}
+    assert answer.returncode == 0 and facts["path host"]["verdict"] == "warning" and "user" in facts["path host"]["fix"]
+    assert facts["path in use"]["value"] == "tcp"
+
+
+def unshared(flags, *arguments):
+    """The command in namespaces of its own."""
+    return subprocess.run(["unshare", *flags, "--", str(COMMAND), *map(str, arguments), "--json"], capture_output=True, text=True, timeout=60)
+
+
+def test_peer_in_another_pid_namespace():
+    with Peer() as peer:
+        answer = unshared(["--pid", "--fork", "--mount-proc"], peer.target)
+    if not answer.stdout:
+        pytest.skip(f"no namespaces here: {answer.stderr}")
+    facts = {fact["name"]: fact for fact in json.loads(answer.stdout)["facts"]}
+    assert facts["path host"]["verdict"] == "warning" and "pid namespace" in facts["path host"]["fix"], facts["path host"]
+    assert facts["path tcp"]["verdict"] == "fine" and facts["path in use"]["value"] == "tcp"
+
+
+def test_peer_stopped():
+    with Peer() as peer:
+        peer.process.send_signal(signal.SIGSTOP)
+        report = Report(peer.target, MC_HANDSHAKE_CONNECT_TIMEOUT="1")
+        assert report.code == 1 and report.verdict("peer") == "broken" and "stopped" in report("peer")["fix"]
+
+
+def test_peer_without_memory():
+    with Peer() as peer:
+        peer.ask("unregister")
+        report = Report(peer.target)
+        assert report.code == 0 and report.verdict("registered memory") == "note"
+        assert "without registered memory" in report("path tcp")["value"] and report.verdict("path in use") == "note"
+
+
+def test_no_engine_there(cluster):
+    report = Report(f"127.0.0.1:{cluster.metrics_port}")
+    assert report.code == 1 and report.verdict("peer") == "broken" and "port of handshakes" in report("peer")["fix"]
+
+
+@pytest.mark.skipif(not pathlib.Path(ORIGINAL).exists(), reason="the original's wheel is not installed here")
+def test_the_original():
+    with Peer(original=True) as peer:
+        report = Report(peer.target)
+        assert report.code == 0 and "original" in report("engine")["value"]
+        assert "not an engine of this build" in report("path host")["value"] and report.verdict("path tcp") == "fine"
+        assert report("path in use")["value"] == "tcp"
+
+
+def test_peer_killed_in_between():
+    """It dies while it is looked at: the command ends and says something is broken, or was done before."""
+    with Peer() as peer:
+        process = subprocess.Popen([str(COMMAND), peer.target, "--json"], stdout=subprocess.PIPE, text=True)
+        wait_until(lambda: process.poll() is not None or os.path.exists(f"/proc/{process.pid}"))
+        peer.kill()
+        text, _ = process.communicate(timeout=60)
+        assert process.returncode in (0, 1) and json.loads(text)["code"] == process.returncode
