@@ -64,6 +64,28 @@ static int examine(const struct mc_options *options, const char *peer)
     return code;
 }
 
+/* The one word that is no flag: the first, or the last where it cannot be the value of the flag before it. */
+static void take_peer(int *argc, char ***argv, const char **peer)
+{
+    char **words = *argv;
+    int last = *argc - 1;
+    if (last < 1)
+        return;
+    if (words[1][0] != '-' && words[1][0] != 0) {
+        *peer = words[1];
+        words[1] = words[0];
+        (*argv)++;
+        (*argc)--;
+        return;
+    }
+    const char *before = words[last - 1];
+    bool is_free = before[0] != '-' || strchr(before, '=') != NULL || strcmp(before, "--json") == 0;
+    if (last < 2 || words[last][0] == '-' || words[last][0] == 0 || !is_free)
+        return;
+    *peer = words[last];
+    (*argc)--;
+}
+
 int main(int argc, char **argv)
 {
     struct mc_options options;
@@ -72,13 +94,8 @@ int main(int argc, char **argv)
     int code = 0;
     (void)signal(SIGPIPE, SIG_IGN);
     if (getenv("MC_LOG_LEVEL") == NULL)
-        mc_log_set_level(MC_LOG_WARNING);                   /* what goes well is in the report */
-    if (argc > 1 && argv[1][0] != '-' && argv[1][0] != 0) { /* the one word that is no flag comes first */
-        peer = argv[1];
-        argv[1] = argv[0];
-        argv++;
-        argc--;
-    }
+        mc_log_set_level(MC_LOG_WARNING); /* what goes well is in the report */
+    take_peer(&argc, &argv, &peer);
     mc_options_init(&options, table, sizeof(table) / sizeof(table[0]));
     if (mc_options_parse(&options, argc, argv, NULL, NULL, error, sizeof(error)) < 0) {
         fprintf(stderr, "mooncake_doctor: %s\n", error);

@@ -16,7 +16,7 @@
 
 #define MC_DOCTOR_FACTS_MAX 4096u
 #define MC_DOCTOR_LINE_MAX 4096u /* bytes of a line of a file */
-#define MC_DOCTOR_WAIT_MS 5000u  /* for each answer of another process */
+#define MC_DOCTOR_WAIT_MS 3000u  /* for each answer of another process */
 
 enum mc_verdict { MC_VERDICT_FINE, MC_VERDICT_NOTE, MC_VERDICT_WARNING, MC_VERDICT_BROKEN, MC_VERDICTS };
 

@@ -16,6 +16,7 @@
 #define LARGE_LEAST ((uint64_t)1 << 20) /* less tells nothing of a rate */
 #define LARGE_READS 4u
 #define TRIAL_MS 10000u
+#define PROBE_MS 3000u /* a probe is answered at once */
 
 struct mc_trial_session {
     struct mc_transfer_engine *engine;
@@ -89,7 +90,8 @@ static int look_at_door(struct mc_trial_session *session, struct mc_trial_peer *
         return failed(peer, "connecting to its handshake port", MC_TRANSFER_ERR_SOCKET,
                       fd == MC_ERR_RPC_TIMEOUT ? ETIMEDOUT : errno);
     close(fd);
-    rc = mc_ask(session->engine, peer->handshake_address, MC_HANDSHAKE_PROBE, mc_span("{}", 2), deadline_of(), &reply);
+    rc = mc_ask(session->engine, peer->handshake_address, MC_HANDSHAKE_PROBE, mc_span("{}", 2),
+                mc_clock_ns() + PROBE_MS * 1000000ull, &reply);
     mc_buffer_free(&reply);
     return rc < 0 ? failed(peer, "its answer to a probe", rc, 0) : 0;
 }

@@ -201,7 +201,8 @@ def test_peer():
         for path in ("path host", "path tcp"):
             assert report.verdict(path) == "fine" and "GB/s" in report(path)["value"], report(path)
         assert report("path in use")["value"].startswith("host")
-        assert Report("--peer", peer.target).code == 0
+        for words in (["--peer", peer.target, "--json"], ["--json", peer.target], [peer.target, "--json"], ["--json", "--protocol", "tcp", peer.target]):
+            assert "path in use" in run(*words).stdout, words
 
 
 def test_peer_is_not_written_to():
