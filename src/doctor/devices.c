@@ -1,12 +1,17 @@
-/* RDMA: libraries, device nodes, devices with their ports and GIDs, what is near what, and GPUs. From sysfs alone, so
- * that nothing is opened that an engine holds. */
+/* RDMA: libraries, device nodes, devices with their ports and GIDs, what is near what, and GPUs: from sysfs. Then each
+ * device as an engine would see it, opened and closed again. */
 #include "doctor/doctor.h"
 
+#include "rdma/gid.h"
+#include "rdma/rdma.h"
 #include "rdma/topology.h"
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <ifaddrs.h>
 #include <inttypes.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -39,6 +44,7 @@ void mc_check_libraries(struct mc_doctor *doctor)
 struct port {
     const char *device;
     unsigned number;
+    enum mc_rdma_fabric fabric;
     char title[96];
 };
 
@@ -48,35 +54,118 @@ static bool port_line(const struct mc_doctor *doctor, const struct port *port, c
     return mc_doctor_linef(doctor, line, CLASS "/%s/ports/%u/%s", port->device, port->number, file);
 }
 
-static bool is_null_gid(const char *gid)
+/* "fe80:0000:...": as sysfs writes a GID. */
+static bool parse_gid(const char *text, uint8_t gid[MC_GID_BYTES])
 {
-    return strspn(gid, "0:") == strlen(gid) || strcmp(gid, "fe80:0000:0000:0000:0000:0000:0000:0000") == 0;
+    if (strlen(text) != 39)
+        return false;
+    for (size_t i = 0; i < MC_GID_BYTES; i++) {
+        char digits[3] = {text[i / 2 * 5 + i % 2 * 2], text[i / 2 * 5 + i % 2 * 2 + 1], 0};
+        gid[i] = (uint8_t)strtoul(digits, NULL, 16);
+    }
+    return true;
 }
 
-static size_t say_gids(struct mc_doctor *doctor, const struct port *port)
+/* Has an interface here this address, and is it up? */
+static void find_interface(const struct ifaddrs *all, struct mc_gid_row *row)
 {
-    char folder[256], **names, gid[MC_DOCTOR_LINE_MAX], type[MC_DOCTOR_LINE_MAX], netdev[MC_DOCTOR_LINE_MAX], name[128];
+    bool is_v4 = mc_gid_is_v4(row->gid);
+    for (const struct ifaddrs *one = all; one != NULL; one = one->ifa_next) {
+        const struct sockaddr *address = one->ifa_addr;
+        if (address == NULL || address->sa_family != (is_v4 ? AF_INET : AF_INET6))
+            continue;
+        const void *bytes = is_v4 ? (const void *)&((const struct sockaddr_in *)(const void *)address)->sin_addr
+                                  : (const void *)&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
+        if (memcmp(bytes, row->gid + (is_v4 ? 12 : 0), is_v4 ? 4 : 16) != 0)
+            continue;
+        row->is_here = true;
+        row->is_netdev_down = (one->ifa_flags & IFF_UP) == 0;
+        return;
+    }
+}
+
+static bool read_row(const struct mc_doctor *doctor, const struct port *port, const char *index, struct mc_gid_row *row)
+{
+    char line[MC_DOCTOR_LINE_MAX];
+    *row = (struct mc_gid_row){.index = (uint32_t)strtoul(index, NULL, 10)};
+    if (!mc_doctor_linef(doctor, line, CLASS "/%s/ports/%u/gids/%s", port->device, port->number, index) ||
+        !parse_gid(line, row->gid) || mc_gid_is_null(row->gid))
+        return false;
+    row->type = port->fabric == MC_RDMA_INFINIBAND ? MC_GID_INFINIBAND : MC_GID_ROCE_V1;
+    if (row->type != MC_GID_INFINIBAND &&
+        mc_doctor_linef(doctor, line, CLASS "/%s/ports/%u/gid_attrs/types/%s", port->device, port->number, index) &&
+        strstr(line, "v2") != NULL)
+        row->type = MC_GID_ROCE_V2;
+    if (mc_doctor_linef(doctor, line, CLASS "/%s/ports/%u/gid_attrs/ndevs/%s", port->device, port->number, index))
+        snprintf(row->netdev, sizeof(row->netdev), "%.31s", line);
+    return true;
+}
+
+static size_t read_rows(const struct mc_doctor *doctor, const struct port *port, struct mc_gid_row *rows)
+{
+    char folder[256], **names;
+    struct ifaddrs *all = NULL;
     size_t used = 0;
     snprintf(folder, sizeof(folder), CLASS "/%.63s/ports/%u/gids", port->device, port->number);
     size_t count = mc_doctor_folder(doctor, folder, &names);
-    for (size_t i = 0; i < count; i++) {
-        if (!mc_doctor_linef(doctor, gid, "%s/%s", folder, names[i]) || is_null_gid(gid))
+    if (getifaddrs(&all) != 0)
+        all = NULL;
+    for (size_t i = 0; i < count && used < MC_GID_ROWS_MAX; i++) {
+        if (!read_row(doctor, port, names[i], &rows[used]))
             continue;
-        if (!mc_doctor_linef(doctor, type, CLASS "/%s/ports/%u/gid_attrs/types/%s", port->device, port->number,
-                             names[i]))
-            snprintf(type, sizeof(type), "type unknown");
-        if (!mc_doctor_linef(doctor, netdev, CLASS "/%s/ports/%u/gid_attrs/ndevs/%s", port->device, port->number,
-                             names[i]))
-            snprintf(netdev, sizeof(netdev), "no interface here");
-        snprintf(name, sizeof(name), "%.90s GID %.16s", port->title, names[i]);
-        mc_doctor_say(doctor, MC_VERDICT_FINE, name, 0, NULL, "%s, %s, %s", gid, type, netdev);
+        find_interface(all, &rows[used]);
         used++;
     }
+    if (all != NULL)
+        freeifaddrs(all);
     mc_doctor_free_names(names, count);
     return used;
 }
 
-static bool say_port(struct mc_doctor *doctor, const struct port *port)
+static void say_choice(struct mc_doctor *doctor, const struct port *port, const struct mc_gid_row *rows, size_t count)
+{
+    char reason[MC_RDMA_REASON_MAX], name[128];
+    struct mc_rdma_settings settings;
+    mc_rdma_settings_read(&settings);
+    int chosen = mc_gid_choose(rows, count, port->fabric, settings.gid_index, NULL, 0, reason, sizeof(reason));
+    bool is_link_local = chosen >= 0 && port->fabric == MC_RDMA_ROCE && mc_gid_is_link_local(rows[chosen].gid);
+    bool is_hidden = chosen >= 0 && port->fabric == MC_RDMA_ROCE && rows[chosen].netdev[0] == 0;
+    snprintf(name, sizeof(name), "%s GID chosen", port->title);
+    mc_doctor_say(
+        doctor,
+        chosen < 0 || is_hidden ? mc_doctor_if_rdma(doctor, MC_VERDICT_WARNING)
+        : is_link_local         ? MC_VERDICT_WARNING
+                                : MC_VERDICT_FINE,
+        name, 0,
+        chosen < 0
+            ? "give its network interface an address (ip address add); MC_GID_INDEX must name a row that is not empty"
+        : is_hidden ? "the interface of that GID is not in this network namespace: docker --network host, hostNetwork, "
+                      "or give the "
+                      "container that interface"
+        : is_link_local ? "reaches one layer-2 network only: give the interface a routable address; MC_GID_INDEX "
+                          "chooses a row by hand"
+                        : NULL,
+        "%s; with a peer, one of its address family", reason);
+}
+
+static void say_gids(struct mc_doctor *doctor, const struct port *port, bool is_up)
+{
+    char gid[MC_GID_TEXT_MAX], name[128];
+    struct mc_gid_row *rows = calloc(MC_GID_ROWS_MAX, sizeof(*rows));
+    size_t count = rows == NULL ? 0 : read_rows(doctor, port, rows);
+    for (size_t i = 0; i < count; i++) {
+        mc_gid_address(rows[i].gid, gid, sizeof(gid));
+        snprintf(name, sizeof(name), "%s GID %u", port->title, (unsigned)rows[i].index);
+        mc_doctor_say(doctor, MC_VERDICT_FINE, name, 0, NULL, "%s, %s, %s%s%s", gid, mc_gid_type_text(rows[i].type),
+                      rows[i].netdev[0] == 0 ? "no interface here" : rows[i].netdev,
+                      rows[i].is_here ? ", has this address" : "", rows[i].is_netdev_down ? ", down" : "");
+    }
+    if (is_up && port->fabric != MC_RDMA_IWARP)
+        say_choice(doctor, port, rows, count);
+    free(rows);
+}
+
+static bool say_port(struct mc_doctor *doctor, struct port *port)
 {
     char state[MC_DOCTOR_LINE_MAX], rate[MC_DOCTOR_LINE_MAX], layer[MC_DOCTOR_LINE_MAX], lid[MC_DOCTOR_LINE_MAX];
     if (!port_line(doctor, port, "state", state))
@@ -88,6 +177,9 @@ static bool say_port(struct mc_doctor *doctor, const struct port *port)
     if (!port_line(doctor, port, "lid", lid))
         snprintf(lid, sizeof(lid), "?");
     bool is_up = strtol(state, NULL, 10) == 4, is_infiniband = strcmp(layer, "InfiniBand") == 0;
+    port->fabric = mc_doctor_number(doctor, CLASS "/%s/node_type", port->device) == 4 ? MC_RDMA_IWARP /* "4: RNIC" */
+                   : is_infiniband                                                    ? MC_RDMA_INFINIBAND
+                                                                                      : MC_RDMA_ROCE;
     mc_doctor_say(doctor, is_up ? MC_VERDICT_FINE : MC_VERDICT_WARNING, port->title, 0,
                   is_up ? NULL
                         : "the cable, the switch, or the interface: ip link set ... up; an InfiniBand port also needs "
@@ -96,11 +188,7 @@ static bool say_port(struct mc_doctor *doctor, const struct port *port)
     if (is_up && is_infiniband && strtol(lid, NULL, 0) == 0)
         mc_doctor_say(doctor, MC_VERDICT_WARNING, port->title, 0, "start a subnet manager (opensm) in this fabric",
                       "no LID");
-    if (say_gids(doctor, port) == 0 && is_up)
-        mc_doctor_say(doctor, MC_VERDICT_WARNING, port->title, 0,
-                      "give its network interface an address (ip address add); in a container the interface must be in "
-                      "its network namespace",
-                      "no GID");
+    say_gids(doctor, port, is_up);
     return is_up;
 }
 
@@ -171,6 +259,34 @@ void mc_check_devices(struct mc_doctor *doctor)
     else if (doctor->device_count == 0)
         mc_doctor_say(doctor, mc_doctor_if_rdma(doctor, MC_VERDICT_WARNING), "devices", 0, "the facts above say why",
                       "%zu are there, none can be used", count);
+}
+
+static void say_usable(struct mc_doctor *doctor, const struct mc_rdma_device_info *info)
+{
+    static const char *const fabrics[] = {"InfiniBand", "RoCE", "iWARP"};
+    char name[96], most[32];
+    snprintf(name, sizeof(name), "%s opened", info->name);
+    if (info->reason[0] != 0)
+        mc_doctor_say(doctor, mc_doctor_if_rdma(doctor, MC_VERDICT_WARNING), name, 0, "what the line says",
+                      "cannot be used: %s", info->reason);
+    else
+        mc_doctor_say(doctor, MC_VERDICT_FINE, name, 0, NULL,
+                      "%s, port %u, MTU %u, registrations of at most %s, %u work requests, inline %u, dma-buf %s, "
+                      "relaxed ordering %s",
+                      fabrics[info->fabric], (unsigned)info->port, info->mtu_bytes,
+                      mc_doctor_size(most, info->mr_size_max), info->wr_max, info->inline_max,
+                      info->has_dmabuf ? "yes" : "no", info->has_relaxed_ordering ? "yes" : "no");
+}
+
+void mc_check_opened(struct mc_doctor *doctor)
+{
+    struct mc_rdma_options options = {.filter = NULL};
+    struct mc_rdma_device_info *infos =
+        doctor->config.root[0] != 0 ? NULL : calloc(MC_TOPOLOGY_DEVICES_MAX, sizeof(*infos));
+    int count = infos == NULL ? 0 : mc_rdma_scan(&options, infos, MC_TOPOLOGY_DEVICES_MAX);
+    for (int i = 0; i < count; i++)
+        say_usable(doctor, &infos[i]);
+    free(infos);
 }
 
 void mc_check_topology(struct mc_doctor *doctor)

@@ -102,6 +102,7 @@ bool mc_doctor_path(const struct mc_doctor *doctor, char path[MC_DOCTOR_LINE_MAX
     X("network", buffers)                                                                                              \
     X("rdma", libraries)                                                                                               \
     X("rdma", devices)                                                                                                 \
+    X("rdma", opened)                                                                                                  \
     X("rdma", topology)                                                                                                \
     X("rdma", gpus)                                                                                                    \
     X("cluster", master)                                                                                               \

@@ -99,7 +99,8 @@ static void test_saying(void **state)
     struct mc_buffer out = {0};
     mc_doctor_say(&ward->doctor, MC_VERDICT_FINE, "a", 0, NULL, "fine %d", 1);
     assert_int_equal(mc_doctor_code(&ward->doctor), 0);
-    mc_doctor_say(&ward->doctor, MC_VERDICT_BROKEN, "b\"", EPERM, "set \\it", "two\nlines");
+    mc_doctor_say(&ward->doctor, MC_VERDICT_BROKEN, "b\"", EPERM, "set \\it",
+                  "two\nlines\x1b \xff\xc3\xa4\xc2\x9b\xe0\x80\x80\xed\xa0\x80\xf4\x90\x80\x80\xc3");
     assert_int_equal(mc_doctor_code(&ward->doctor), 1);
     mc_doctor_print_json(&ward->doctor, &out);
     struct mc_span json = mc_span(out.data, out.length), value;
@@ -114,7 +115,8 @@ static void test_saying(void **state)
     out.length = 0;
     mc_doctor_print(&ward->doctor, &out);
     mc_buffer_append(&out, "", 1);
-    assert_non_null(strstr((char *)out.data, "test\n  ok    a   fine 1\n  FAIL  b\"  two\nlines (errno 1: "));
+    assert_non_null(
+        strstr((char *)out.data, "test\n  ok    a   fine 1\n  FAIL  b\"  two?lines? ?\xc3\xa4????????????? (errno 1: "));
     assert_non_null(strstr((char *)out.data, "-> set \\it\n"));
     mc_buffer_free(&out);
 }
@@ -409,12 +411,55 @@ static void test_devices(void **state)
     assert_int_equal(ward->doctor.device_count, 1);
     assert_fact(ward, "mlx5_0", MC_VERDICT_FINE, "NUMA node 1");
     assert_fact(ward, "mlx5_0 port 1", MC_VERDICT_FINE, "ACTIVE, 100 Gb/sec");
-    assert_fact(ward, "mlx5_0 port 1 GID 3", MC_VERDICT_FINE, "ffff:0a00:0001, RoCE v2, eth2");
+    assert_fact(ward, "mlx5_0 port 1 GID 3", MC_VERDICT_FINE, "10.0.0.1, RoCE v2, eth2");
     assert_null(fact(ward, "mlx5_0 port 1 GID 0"));
+    assert_fact(ward, "mlx5_0 port 1 GID chosen", MC_VERDICT_FINE, "row 3, RoCE v2, 10.0.0.1 on eth2");
     assert_fact(ward, "mlx5_1 port 1", MC_VERDICT_WARNING, "DOWN");
     assert_fact(ward, "mlx5_2", MC_VERDICT_FINE, "left out");
     assert_fact(ward, "near cpu:0", MC_VERDICT_NOTE, "none | mlx5_0");
     assert_int_equal(mc_doctor_code(&ward->doctor), 0);
+}
+
+static void test_gids(void **state)
+{
+    struct ward *ward = *state;
+    put_device(ward, "a", "4: ACTIVE\n", "Ethernet\n", "fe80:0000:0000:0000:0c42:a1ff:fe00:0001\n");
+    mc_check_devices(&ward->doctor);
+    assert_fact(ward, "a port 1 GID chosen", MC_VERDICT_WARNING, "link-local");
+    again(ward);
+    /* A routable one beats it, whatever its row. */
+    put(ward, "/sys/class/infiniband/a/ports/1/gids/9", "fd00:0000:0000:0000:0000:0000:0000:0007\n");
+    put(ward, "/sys/class/infiniband/a/ports/1/gid_attrs/types/9", "RoCE v2\n");
+    put(ward, "/sys/class/infiniband/a/ports/1/gid_attrs/ndevs/9", "eth3\n");
+    mc_check_devices(&ward->doctor);
+    assert_fact(ward, "a port 1 GID chosen", MC_VERDICT_FINE, "row 9");
+    again(ward);
+    setenv("MC_GID_INDEX", "5", 1);
+    ward->doctor.config.protocol = "rdma";
+    mc_check_devices(&ward->doctor);
+    assert_fact(ward, "a port 1 GID chosen", MC_VERDICT_BROKEN, "row 5");
+    again(ward);
+    unsetenv("MC_GID_INDEX");
+    /* In a container the GID is seen, its interface is not. */
+    char path[128];
+    for (unsigned row = 3; row <= 9; row += 6) {
+        snprintf(path, sizeof(path), "%s/sys/class/infiniband/a/ports/1/gid_attrs/ndevs/%u", ward->root, row);
+        assert_int_equal(unlink(path), 0);
+    }
+    mc_check_devices(&ward->doctor);
+    const struct mc_fact *chosen = fact(ward, "a port 1 GID chosen");
+    assert_true(chosen != NULL && chosen->verdict == MC_VERDICT_BROKEN &&
+                strstr(chosen->fix, "network namespace") != NULL);
+    again(ward);
+    ward->doctor.config.protocol = "tcp";
+    put(ward, "/sys/class/infiniband/a/ports/1/gids/3", "not a gid\n");
+    put(ward, "/sys/class/infiniband/a/ports/1/gids/9", "0000:0000:0000:0000:0000:0000:0000:0000\n");
+    mc_check_devices(&ward->doctor);
+    assert_fact(ward, "a port 1 GID chosen", MC_VERDICT_WARNING, "no row of the GID table has an address");
+    again(ward);
+    put(ward, "/sys/class/infiniband/a/node_type", "4: RNIC\n");
+    mc_check_devices(&ward->doctor);
+    assert_null(fact(ward, "a port 1 GID chosen"));
 }
 
 /* The same, when RDMA is asked for and no device can be used. */
@@ -462,7 +507,7 @@ int main(void)
         TEST(test_cgroup),          TEST(test_old_cgroup),     TEST(test_pages_and_nodes),
         TEST(test_ptrace),          TEST(test_locked_memory),  TEST(test_environment),
         TEST(test_ports),           TEST(test_address),        TEST(test_devices),
-        TEST(test_devices_missing), TEST(test_gpus),
+        TEST(test_devices_missing), TEST(test_gpus),           TEST(test_gids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
