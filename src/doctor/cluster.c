@@ -334,7 +334,7 @@ static int try_connecting(const char *server)
 
 void mc_check_metadata(struct mc_doctor *doctor)
 {
-    struct mc_metadata metadata;
+    struct mc_metadata metadata = {0};
     const char *server = doctor->config.metadata;
     char key[64];
     if (server[0] == 0 || strcmp(server, "P2PHANDSHAKE") == 0) {
@@ -345,8 +345,9 @@ void mc_check_metadata(struct mc_doctor *doctor)
     }
     int rc = mc_metadata_init(&metadata, server);
     if (rc < 0) {
-        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "metadata server", 0, "http://host:port/metadata, or P2PHANDSHAKE",
-                      "%s: %s", server, mc_transfer_error_text(rc));
+        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "metadata server", 0,
+                      "an address as engines are given it, such as http://host:port/metadata", "%s: %s", server,
+                      mc_transfer_error_text(rc));
         return;
     }
     int error = try_connecting(server);
@@ -379,7 +380,7 @@ void mc_check_metadata(struct mc_doctor *doctor)
 /* A master that serves metadata itself should be where engines are told to look. */
 void mc_check_same_cluster(struct mc_doctor *doctor)
 {
-    struct mc_metadata given, own;
+    struct mc_metadata given = {0}, own = {0};
     struct mc_buffer value = {0};
     char key[64], url[MC_ADDRESS_MAX + 32], address[MC_ADDRESS_MAX];
     if (doctor->metadata_port == 0 || !doctor->is_metadata_reached || doctor->master_host[0] == 0)

@@ -2,6 +2,7 @@
  * device as an engine would see it, opened and closed again. */
 #include "doctor/doctor.h"
 
+#include "env/json.h"
 #include "rdma/gid.h"
 #include "rdma/rdma.h"
 #include "rdma/topology.h"
@@ -165,6 +166,12 @@ static void say_gids(struct mc_doctor *doctor, const struct port *port, bool is_
     free(rows);
 }
 
+static enum mc_rdma_fabric fabric_of(const struct mc_doctor *doctor, const struct port *port, bool is_infiniband)
+{
+    bool is_iwarp = mc_doctor_number(doctor, CLASS "/%s/node_type", port->device) == 4; /* "4: RNIC" */
+    return is_iwarp ? MC_RDMA_IWARP : is_infiniband ? MC_RDMA_INFINIBAND : MC_RDMA_ROCE;
+}
+
 static bool say_port(struct mc_doctor *doctor, struct port *port)
 {
     char state[MC_DOCTOR_LINE_MAX], rate[MC_DOCTOR_LINE_MAX], layer[MC_DOCTOR_LINE_MAX], lid[MC_DOCTOR_LINE_MAX];
@@ -177,9 +184,7 @@ static bool say_port(struct mc_doctor *doctor, struct port *port)
     if (!port_line(doctor, port, "lid", lid))
         snprintf(lid, sizeof(lid), "?");
     bool is_up = strtol(state, NULL, 10) == 4, is_infiniband = strcmp(layer, "InfiniBand") == 0;
-    port->fabric = mc_doctor_number(doctor, CLASS "/%s/node_type", port->device) == 4 ? MC_RDMA_IWARP /* "4: RNIC" */
-                   : is_infiniband                                                    ? MC_RDMA_INFINIBAND
-                                                                                      : MC_RDMA_ROCE;
+    port->fabric = fabric_of(doctor, port, is_infiniband);
     mc_doctor_say(doctor, is_up ? MC_VERDICT_FINE : MC_VERDICT_WARNING, port->title, 0,
                   is_up ? NULL
                         : "the cable, the switch, or the interface: ip link set ... up; an InfiniBand port also needs "
@@ -259,6 +264,76 @@ void mc_check_devices(struct mc_doctor *doctor)
     else if (doctor->device_count == 0)
         mc_doctor_say(doctor, mc_doctor_if_rdma(doctor, MC_VERDICT_WARNING), "devices", 0, "the facts above say why",
                       "%zu are there, none can be used", count);
+}
+
+/* ---- with a peer ---- */
+
+static void say_pair(struct mc_doctor *doctor, const struct port *port, const struct mc_gid_row *rows, size_t count,
+                     const struct mc_rdma_peer_device *device)
+{
+    char reason[MC_RDMA_REASON_MAX] = "", address[MC_GID_TEXT_MAX], name[256];
+    struct mc_rdma_settings settings;
+    mc_rdma_settings_read(&settings);
+    mc_gid_address(device->gid, address, sizeof(address));
+    snprintf(name, sizeof(name), "%s to %s", port->title, device->name);
+    if (port->fabric != device->fabric) {
+        mc_doctor_say(doctor, MC_VERDICT_NOTE, name, 0, NULL,
+                      "do not fit: one is InfiniBand, RoCE or iWARP, the other is not");
+        return;
+    }
+    int chosen = port->fabric == MC_RDMA_IWARP ? 0
+                                               : mc_gid_choose(rows, count, port->fabric, settings.gid_index,
+                                                               device->gid, 0, reason, sizeof(reason));
+    mc_doctor_say(doctor, chosen < 0 ? MC_VERDICT_WARNING : MC_VERDICT_FINE, name, 0,
+                  chosen < 0 ? "give both interfaces addresses of one family, or MC_GID_INDEX a row that has one"
+                             : NULL,
+                  "%s%s%s", address, reason[0] == 0 ? "" : ", from here ", reason);
+}
+
+static void say_pairs_of(struct mc_doctor *doctor, struct port *port, const struct mc_rdma_peer_device *devices,
+                         int count)
+{
+    char line[MC_DOCTOR_LINE_MAX];
+    struct mc_gid_row *rows = calloc(MC_GID_ROWS_MAX, sizeof(*rows));
+    bool is_infiniband = port_line(doctor, port, "link_layer", line) && strcmp(line, "InfiniBand") == 0;
+    bool is_up = port_line(doctor, port, "state", line) && strtol(line, NULL, 10) == 4;
+    port->fabric = fabric_of(doctor, port, is_infiniband);
+    size_t row_count = rows == NULL || !is_up ? 0 : read_rows(doctor, port, rows);
+    for (int i = 0; i < count && is_up; i++)
+        say_pair(doctor, port, rows, row_count, &devices[i]);
+    free(rows);
+}
+
+void mc_doctor_pairs(struct mc_doctor *doctor, struct mc_span document)
+{
+    struct mc_rdma_peer_device devices[MC_RDMA_DEVICES_MAX];
+    struct mc_span list;
+    struct mc_rdma_settings settings;
+    char **names;
+    int count =
+        mc_json_find(document, "devices", &list) == 1 ? mc_rdma_parse_devices(list, devices, MC_RDMA_DEVICES_MAX) : 0;
+    if (count <= 0) {
+        mc_doctor_say(doctor, count < 0 ? MC_VERDICT_WARNING : mc_doctor_if_rdma(doctor, MC_VERDICT_FINE),
+                      "devices there", 0,
+                      count < 0 ? "its engine is of a version that does not fit"
+                      : mc_doctor_if_rdma(doctor, MC_VERDICT_FINE) == MC_VERDICT_FINE
+                          ? NULL
+                          : "run mooncake_doctor --protocol=rdma there",
+                      count < 0 ? "its list of RDMA devices makes no sense" : "it tells of no RDMA device");
+        return;
+    }
+    mc_rdma_settings_read(&settings);
+    size_t here = mc_doctor_folder(doctor, CLASS, &names);
+    for (size_t i = 0; i < here; i++) {
+        struct port port = {.device = names[i], .number = (unsigned)settings.ib_port};
+        snprintf(port.title, sizeof(port.title), "%.63s port %u", names[i], port.number);
+        if (strlen(names[i]) < MC_TOPOLOGY_NAME_MAX && mc_topology_allows(doctor->config.device_name, names[i]))
+            say_pairs_of(doctor, &port, devices, count);
+    }
+    mc_doctor_free_names(names, here);
+    if (here == 0)
+        mc_doctor_say(doctor, mc_doctor_if_rdma(doctor, MC_VERDICT_NOTE), "devices there", 0,
+                      "the part on RDMA says why there is none here", "%d, but none here", count);
 }
 
 static void say_usable(struct mc_doctor *doctor, const struct mc_rdma_device_info *info)

@@ -79,6 +79,9 @@ void mc_doctor_free_names(char **names, size_t count);
 const char *mc_doctor_size(char text[32], uint64_t bytes);
 bool mc_doctor_path(const struct mc_doctor *doctor, char path[MC_DOCTOR_LINE_MAX], const char *name);
 
+/* Which of this machine's ports fit the devices that the peer's document names, and with which GIDs. */
+void mc_doctor_pairs(struct mc_doctor *doctor, struct mc_span document);
+
 /* ---- the checks, by file ---- */
 
 #define MC_DOCTOR_CHECKS(X)                                                                                            \

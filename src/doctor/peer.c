@@ -139,7 +139,9 @@ static void try_paths(struct mc_doctor *doctor, struct mc_trial_session *session
     mc_doctor_say(doctor, mc_doctor_if_rdma(doctor, MC_VERDICT_FINE), "path rdma", 0, NULL,
                   "not possible: the transfer engine has no RDMA yet");
     int used = mc_trial_used(session);
-    if (used >= 0)
+    if (!works)
+        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "path in use", 0, "the lines above say what stops each", "none");
+    else if (used >= 0)
         mc_doctor_say(doctor, MC_VERDICT_FINE, "path in use", 0, NULL, "%s", used_names[used]);
     else
         mc_doctor_say(doctor, MC_VERDICT_NOTE, "path in use", 0, NULL, "not known: nothing could be read");
@@ -172,6 +174,7 @@ void mc_check_peer(struct mc_doctor *doctor)
                       mc_transfer_error_text(rc));
     } else {
         say_peer(doctor, &peer);
+        mc_doctor_pairs(doctor, mc_trial_document(session));
         try_paths(doctor, session);
     }
     mc_trial_close(session);

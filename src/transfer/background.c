@@ -32,8 +32,6 @@ static int run_batch(struct mc_batch *batch)
     struct mc_transfer_engine *engine = batch->peer->engine;
     if (engine->is_closing)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
-    if (mc_clock_ns() >= batch->deadline_ns)
-        return MC_TRANSFER_ERR_TIMEOUT;
     int rc = mc_run(batch->peer, batch->opcode, batch->items, batch->count, batch->deadline_ns);
     struct mc_transfer_note note = {batch->note_name, batch->note_message};
     if (rc == 0 && note.name != NULL && mc_transfer_notify(engine, batch->peer->name, &note) < 0)
@@ -130,6 +128,7 @@ int64_t mc_transfer_submit(struct mc_transfer_engine *engine, const char *target
     pthread_mutex_unlock(&engine->lock);
     if (rc == 0)
         return id;
+    mc_tally_fail(peer->tally, MC_METRICS_PATH_NONE, rc);
     mc_peer_release(peer);
     mc_log_limited(ERROR, "a batch cannot be begun: %s", mc_transfer_error_text(rc));
     return rc;

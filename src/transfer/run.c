@@ -119,7 +119,7 @@ int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc
     struct mc_transfer_item few[ITEMS_INLINE], *kept = NULL;
     uint64_t bytes = 0, start_ns = mc_clock_ns();
     size_t empty = 0;
-    int rc = 0, path = MC_TRANSFER_PATH_LOCAL;
+    int rc = 0, path = MC_METRICS_PATH_NONE;
     for (size_t i = 0; i < count; i++) {
         bytes += items[i].length;
         empty += items[i].length == 0;
@@ -127,26 +127,30 @@ int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc
     if (empty > 0) { /* nothing to do for these; the paths want none of them */
         size_t used = 0;
         kept = count - empty <= ITEMS_INLINE ? few : malloc((count - empty) * sizeof(*kept));
-        if (kept == NULL)
+        if (kept == NULL) {
+            count_failure(peer, MC_TRANSFER_ERR_MEMORY, path);
             return MC_TRANSFER_ERR_MEMORY;
+        }
         for (size_t i = 0; i < count; i++)
             if (items[i].length > 0)
                 kept[used++] = items[i];
         items = kept;
         count = used;
     }
-    if (count > 0)
+    if (start_ns >= deadline_ns) /* it has waited for its thread too long */
+        rc = MC_TRANSFER_ERR_TIMEOUT;
+    else if (count > 0)
         rc = run_paths(peer, opcode, items, count, deadline_ns, &path);
     if (rc == 0 && count > 0)
         peer->last_path = path + 1;
     if (rc == 0 && count > 0)
         mc_tally_add(peer->tally, path, opcode, bytes, count, mc_clock_ns() - start_ns);
-    if (rc < 0)
+    if (rc < 0) {
         count_failure(peer, rc, path);
-    if (rc < 0)
         mc_log_limited(ERROR, "%s of %zu item(s), %llu bytes, %s %s failed: %s",
                        opcode == MC_TRANSFER_WRITE ? "write" : "read", count, (unsigned long long)bytes,
                        opcode == MC_TRANSFER_WRITE ? "to" : "from", peer->name, mc_transfer_error_text(rc));
+    }
     if (kept != few)
         free(kept);
     return rc;

@@ -22,7 +22,8 @@ struct mc_trial_session {
     struct mc_transfer_engine *engine;
     char target[MC_DOCUMENT_NAME_MAX];
     struct mc_peer *peer;
-    struct mc_document document;
+    struct mc_buffer text;
+    struct mc_document document; /* the same, read */
 };
 
 static uint64_t deadline_of(void)
@@ -58,6 +59,7 @@ void mc_trial_close(struct mc_trial_session *session)
     if (session->peer != NULL)
         mc_peer_release(session->peer);
     mc_document_free(&session->document);
+    mc_buffer_free(&session->text);
     mc_transfer_close(session->engine);
     free(session);
 }
@@ -96,15 +98,34 @@ static int look_at_door(struct mc_trial_session *session, struct mc_trial_peer *
     return rc < 0 ? failed(peer, "its answer to a probe", rc, 0) : 0;
 }
 
+struct mc_span mc_trial_document(const struct mc_trial_session *session)
+{
+    return mc_span(session->text.data, session->text.length);
+}
+
+static int fetch(struct mc_trial_session *session, const struct mc_trial_peer *peer)
+{
+    struct mc_transfer_engine *engine = session->engine;
+    char key[MC_TRANSFER_KEY_MAX];
+    int rc;
+    if (engine->metadata.is_p2p) {
+        rc = mc_ask(engine, peer->handshake_address, MC_HANDSHAKE_METADATA, mc_span("{}", 2), deadline_of(),
+                    &session->text);
+    } else {
+        mc_segment_key(key, sizeof(key), engine->metadata.cluster_id, session->target + (session->target[0] == '/'));
+        rc = mc_metadata_get(&engine->metadata, key, &session->text);
+    }
+    return rc < 0 ? rc : mc_document_read(mc_trial_document(session), &session->document);
+}
+
 int mc_trial_look(struct mc_trial_session *session, const char *target, struct mc_trial_peer *peer)
 {
-    char asked[MC_ADDRESS_MAX];
     *peer = (struct mc_trial_peer){0};
     snprintf(session->target, sizeof(session->target), "%s", target);
     int rc = look_at_door(session, peer);
     if (rc < 0)
         return rc;
-    rc = mc_ask_document(session->engine, target, deadline_of(), &session->document, asked, sizeof(asked));
+    rc = fetch(session, peer);
     if (rc < 0)
         return failed(peer, "its document", rc, 0);
     const struct mc_document *document = &session->document;
@@ -114,6 +135,8 @@ int mc_trial_look(struct mc_trial_session *session, const char *target, struct m
     peer->buffer_count = document->buffer_count;
     snprintf(peer->data_host, sizeof(peer->data_host), "%s", document->data_host);
     peer->is_loopback = is_loopback(document->data_host);
+    if (!peer->is_tcp)
+        return 0; /* nothing of ours reaches it */
     rc = mc_peer_get(session->engine, target, deadline_of(), &session->peer);
     if (rc < 0)
         return failed(peer, "where its data goes", rc, 0);
@@ -207,7 +230,7 @@ static void try_host(struct mc_trial_session *session, struct mc_trial *trial)
 {
     struct mc_peer *peer = session->peer;
     struct mc_host_trouble trouble;
-    if (mc_id_is_zero(peer->document.id)) {
+    if (peer == NULL || mc_id_is_zero(peer->document.id)) {
         set(trial, MC_TRIAL_NOT_HERE, "not an engine of this build", 0);
         return;
     }
@@ -233,6 +256,10 @@ static void try_host(struct mc_trial_session *session, struct mc_trial *trial)
 
 static void try_tcp(struct mc_trial_session *session, struct mc_trial *trial)
 {
+    if (session->peer == NULL) {
+        set(trial, MC_TRIAL_NOT_HERE, "it speaks no tcp", 0);
+        return;
+    }
     uint64_t connect_ns = mc_clock_ns() + session->engine->settings.handshake_connect_ms * 1000000ull;
     errno = 0;
     int fd = mc_tcp_connect(session->peer->data_address, connect_ns);
@@ -261,7 +288,7 @@ int mc_trial_used(struct mc_trial_session *session)
     struct mc_tally before, after;
     char byte;
     struct mc_transfer_item item = {&byte, range.address, 1};
-    if (range.length == 0)
+    if (range.length == 0 || session->peer == NULL)
         return -1;
     mc_metrics_sum(&session->engine->metrics, &before);
     int rc = mc_transfer_run(session->engine, session->target, MC_TRANSFER_READ, &item, 1, NULL);

@@ -43,6 +43,8 @@ int mc_trial_open(const char *metadata_server, struct mc_trial_session **session
 void mc_trial_close(struct mc_trial_session *session);
 /* Looks the peer up and asks it for its document. 0, or negative and peer->step says where it ended. */
 int mc_trial_look(struct mc_trial_session *session, const char *target, struct mc_trial_peer *peer);
+/* The peer's document as it came; empty before a look that went well. Lives until the session is closed. */
+struct mc_span mc_trial_document(const struct mc_trial_session *session);
 /* After a look that went well. path: MC_TRANSFER_PATH_...  */
 void mc_trial_path(struct mc_trial_session *session, int path, struct mc_trial *trial);
 /* The path that a transfer takes by itself: 0 or more, or negative. */

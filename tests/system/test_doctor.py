@@ -7,7 +7,9 @@ import os
 import pathlib
 import signal
 import socket
+import struct
 import subprocess
+import threading
 
 import pytest
 
@@ -189,6 +191,44 @@ def test_hostile_answers(data):
         answer = run(address, "--master", address, "--admin", address, "--metadata", f"http://{address}/metadata", "--json")
         assert answer.returncode == 1, answer.stderr
         json.loads(answer.stdout)
+
+
+class Pretender:
+    """Answers handshakes as an engine would that has this document."""
+
+    def __init__(self, text):
+        self.text, self.server = text, socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.server.getsockname()[1]}"
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                connection, _ = self.server.accept()
+            except OSError:
+                return
+            with connection:
+                head = connection.recv(9, socket.MSG_WAITALL)
+                if len(head) == 9:
+                    connection.recv(struct.unpack("<Q", head[:8])[0] - 1, socket.MSG_WAITALL)
+                    answer = b'{"status":"success"}' if head[8] == 3 else self.text.encode()
+                    connection.sendall(struct.pack("<QB", len(answer) + 1, head[8]) + answer)
+
+
+def test_a_peer_of_rdma_alone():
+    """The original with RDMA tells its devices and no port of tcp: nothing reaches it from here, and that is said."""
+    pretender = Pretender(json.dumps({"name": "n", "protocol": "rdma", "devices": [{"name": "mlx5_0", "lid": 0, "gid": "00:" * 10 + "ff:ff:0a:00:00:09"}],
+                                      "buffers": [{"name": "cpu:0", "addr": 4096, "length": 4096, "rkey": [1], "lkey": [1]}], "priority_matrix": {}}))
+    report = Report(pretender.address)
+    assert report.code == 1 and report("path in use")["value"] == "none" and "no tcp" in report("path tcp")["value"]
+    assert "1, but none here" in report("devices there")["value"] or report.facts[("peer", "mlx5_0")]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "{", '{"name": 7}', '{"name":"n","protocol":"tcp","tcp_data_port":1,"buffers":[{}]}', '{"name":"n","protocol":"tcp"}',
+                                  '{"name":"n","protocol":"tcp","tcp_data_port":1,"tcp_data_host":"0.0.0.0","devices":{}}'])
+def test_hostile_documents(text):
+    report = Report(Pretender(text).address)
+    assert report.code == 1
 
 
 # ---- a peer ----

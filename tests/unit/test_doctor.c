@@ -115,8 +115,8 @@ static void test_saying(void **state)
     out.length = 0;
     mc_doctor_print(&ward->doctor, &out);
     mc_buffer_append(&out, "", 1);
-    assert_non_null(
-        strstr((char *)out.data, "test\n  ok    a   fine 1\n  FAIL  b\"  two?lines? ?\xc3\xa4????????????? (errno 1: "));
+    assert_non_null(strstr((char *)out.data,
+                           "test\n  ok    a   fine 1\n  FAIL  b\"  two?lines? ?\xc3\xa4????????????? (errno 1: "));
     assert_non_null(strstr((char *)out.data, "-> set \\it\n"));
     mc_buffer_free(&out);
 }
@@ -462,6 +462,33 @@ static void test_gids(void **state)
     assert_null(fact(ward, "a port 1 GID chosen"));
 }
 
+/* As an engine's document tells of them; the last of the other family. */
+static void test_pairs(void **state)
+{
+    struct ward *ward = *state;
+    static const char document[] =
+        "{\"devices\":[{\"name\":\"erdma_0\",\"lid\":0,\"gid\":\"00:00:00:00:00:00:00:00:00:00:ff:ff:0a:00:00:09\"},"
+        "{\"name\":\"six\",\"lid\":0,\"gid\":\"fd:00:00:00:00:00:00:00:00:00:00:00:00:00:00:01\"}]}";
+    mc_doctor_pairs(&ward->doctor, mc_span_string(document));
+    assert_fact(ward, "devices there", MC_VERDICT_NOTE, "2, but none here");
+    again(ward);
+    put_device(ward, "a", "4: ACTIVE\n", "Ethernet\n", "0000:0000:0000:0000:0000:ffff:0a00:0001\n");
+    put_device(ward, "b", "1: DOWN\n", "Ethernet\n", "0000:0000:0000:0000:0000:ffff:0a00:0002\n");
+    put_device(ward, "c", "4: ACTIVE\n", "InfiniBand\n", "fe80:0000:0000:0000:0000:0000:0000:0002\n");
+    mc_doctor_pairs(&ward->doctor, mc_span_string(document));
+    assert_fact(ward, "a port 1 to erdma_0", MC_VERDICT_FINE, "10.0.0.9, from here best of the table: row 3");
+    assert_fact(ward, "a port 1 to six", MC_VERDICT_WARNING, "no row of the address family");
+    assert_fact(ward, "c port 1 to erdma_0", MC_VERDICT_NOTE, "do not fit");
+    assert_int_equal(ward->doctor.count, 4);
+    static const char *const others[] = {"{}", "{\"devices\":[]}", "{\"devices\":7}", "{\"devices\":[{}]}", "not JSON",
+                                         ""};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        again(ward);
+        mc_doctor_pairs(&ward->doctor, mc_span_string(others[i]));
+        assert_fact(ward, "devices there", i == 2 || i == 3 ? MC_VERDICT_WARNING : MC_VERDICT_FINE, "");
+    }
+}
+
 /* The same, when RDMA is asked for and no device can be used. */
 static void test_devices_missing(void **state)
 {
@@ -508,6 +535,7 @@ int main(void)
         TEST(test_ptrace),          TEST(test_locked_memory),  TEST(test_environment),
         TEST(test_ports),           TEST(test_address),        TEST(test_devices),
         TEST(test_devices_missing), TEST(test_gpus),           TEST(test_gids),
+        TEST(test_pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

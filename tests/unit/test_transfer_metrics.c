@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "transfer/inside.h"
 #include "transfer/metrics.h"
 
 #include <math.h>
@@ -137,11 +138,42 @@ static void test_text(void **state)
     free(text);
 }
 
+/* A batch whose deadline has passed before anything was tried, at once and in the background: counted once each. */
+static void test_late(void **state)
+{
+    (void)state;
+    struct mc_transfer_config config = {"127.0.0.1", "P2PHANDSHAKE", "tcp", ""};
+    struct mc_transfer_engine *near = NULL, *far = NULL;
+    struct mc_transfer_counters counters;
+    static char memory[4096], other[1];
+    struct mc_transfer_range range = {(uintptr_t)memory, sizeof(memory)};
+    struct mc_transfer_item item = {other, (uintptr_t)memory, 1};
+    assert_int_equal(mc_transfer_open(&config, &near), 0);
+    assert_int_equal(mc_transfer_open(&config, &far), 0);
+    assert_int_equal(mc_transfer_register(far, &range, 1), 0);
+    const char *target = mc_transfer_name(far);
+    assert_int_equal(mc_transfer_run(near, target, MC_TRANSFER_READ, &item, 1, NULL), 0);
+    uint64_t usual_ns = near->settings.timeout_ns;
+    near->settings.timeout_ns = 0; /* and 1 ns for the byte */
+    assert_int_equal(mc_transfer_run(near, target, MC_TRANSFER_READ, &item, 1, NULL), MC_TRANSFER_ERR_TIMEOUT);
+    int64_t id = mc_transfer_submit(near, target, MC_TRANSFER_READ, &item, 1, NULL);
+    assert_true(id > 0);
+    assert_int_equal(mc_transfer_wait(near, &id, 1), MC_TRANSFER_ERR_TIMEOUT);
+    near->settings.timeout_ns = usual_ns;
+    mc_transfer_counters(near, &counters);
+    assert_true(counters.timed_out == 2 && counters.failed == 0 && counters.items[MC_TRANSFER_PATH_LOCAL] == 1);
+    char *text = mc_transfer_metrics_text(near);
+    assert_non_null(strstr(text, "path=\"none\",error=\"TIMEOUT\"} 2\n"));
+    free(text);
+    mc_transfer_close(near);
+    mc_transfer_close(far);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums),           cmocka_unit_test(test_latency), cmocka_unit_test(test_a_peer_returns),
-        cmocka_unit_test(test_too_many_peers), cmocka_unit_test(test_text),
+        cmocka_unit_test(test_too_many_peers), cmocka_unit_test(test_text),    cmocka_unit_test(test_late),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
