@@ -1,4 +1,4 @@
-/* mooncake_bench: replays traces, measures the machine and the store. */
+/* mooncake_bench: replays traces, measures the machine, the store and the transfer engine. */
 #include "cmd/bench.h"
 
 #include "mooncake.h"
@@ -14,6 +14,7 @@ static const struct {
     {"replay", mc_bench_replay, "replays a trace of inference requests on a cluster and checks every byte"},
     {"node", mc_bench_node, "lends memory to a cluster"},
     {"work", mc_bench_work, "times single operations of the store"},
+    {"engine", mc_bench_engine, "measures the transfer engine between two processes"},
     {"raw", mc_bench_raw, "measures what this machine can do at all: copies, loopback TCP"},
     {"worker", mc_bench_worker, NULL},
 };

@@ -106,7 +106,7 @@ def test_flags_of_the_master():
     same(names(later), [name for name, (_, mark) in flags.items() if mark == "later"], "flags of what is not done")
 
 
-@pytest.mark.parametrize("command", ["replay", "node", "work", "raw"])
+@pytest.mark.parametrize("command", ["replay", "engine", "node", "work", "raw"])
 def test_flags_of_the_bench(command):
     flags = flags_of_help(BUILD / "mooncake_bench", command)
     assert flags.pop("help")[1] == ""
@@ -124,6 +124,12 @@ def test_flags_of_the_doctor():
 def check_named_flags(command):
     flags = {name: value for name, value in flags_of_help(BUILD / command).items() if value[1] == ""}
     check_flags(section(document("docs/commands.md"), command), flags)
+
+
+def test_flags_of_the_engines_bench():
+    flags = flags_of_help(BUILD / "transfer_engine_bench")
+    assert flags.pop("help")[1] == ""
+    check_flags(section(document("docs/commands.md"), "transfer_engine_bench"), flags)
 
 
 def test_commands_of_the_bench():
