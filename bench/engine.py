@@ -1,0 +1,390 @@
+#!/usr/bin/env python3
+"""The comparison of transfer engines: ours, the original, and NIXL, in turn, in one run, beside bare loops over the same buffers.
+
+    ./dev bench engine [--quick] [--only same-host,tcp,register,netem] [--huge]        (= python3 bench/engine.py)
+
+Every contestant is two processes, a target and an initiator; all are there from the start, and those whose turn it is not are stopped
+(SIGSTOP). Each row runs every contestant in an order that rotates, all processes on one core ("pinned") and over two ("spread"). The table
+shows medians with min and max over the rounds, ratios per round, and for each bar met or missed. JSON and the table as text:
+.cache/bench/engine-<date>.{json,txt}. Exit code 0 when all was measured and no byte was wrong, also with bars missed; 1 otherwise.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from contestants.base import ROOT, Process, affinity, apt_install, cpu_seconds, make_venv  # noqa: E402
+from contestants.original import Original  # noqa: E402
+
+HERE = pathlib.Path(__file__).resolve().parent
+KIB, MIB = 1 << 10, 1 << 20
+BUFFER = 256 * MIB  # on each side
+NIXL_VERSION = "1.5.1"
+MODES = ("pinned", "spread")
+BATCH, SMALL = 128, 4 * KIB
+REGISTERED, REGISTERED_SIZE = 10_000, 16 * KIB
+QUIET = {"MC_LOG_LEVEL": "ERROR", "GLOG_minloglevel": "2", "MC_TCP_BIND_ADDRESS": "127.0.0.1", "NIXL_LOG_LEVEL": "ERROR", "UCX_LOG_LEVEL": "error"}
+
+
+@dataclasses.dataclass
+class Row:
+    path: str  # same-host or tcp
+    write: bool
+    size: int  # of one call
+    batch: int = 1
+    figure: str = "gbps"  # p50_us, cpu_s_per_gb: less is better
+    factor: float = 0.0  # at least so many times as good as the original
+    nixl: bool = False  # at least as good as NIXL's best
+    bare_part: float = 0.0  # the C API: at least this part of the bare loop
+    limit: float = None  # at most this
+
+    @property
+    def lower(self):
+        return self.figure != "gbps"
+
+    @property
+    def unit(self):
+        return {"gbps": "GB/s", "p50_us": "us", "cpu_s_per_gb": "s/GB"}[self.figure]
+
+    @property
+    def title(self):
+        size = f"{self.batch} x {size_text(self.size // self.batch)}" if self.batch > 1 else size_text(self.size)
+        what = {"gbps": "", "p50_us": " p50", "cpu_s_per_gb": " CPU of the initiator"}[self.figure]
+        return f"{'write' if self.write else 'read'} {size}{what}"
+
+    @property
+    def work(self):
+        return self.path, self.write, self.size, self.batch
+
+
+def size_text(size):
+    return f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
+
+
+def make_rows(quick):
+    rows = []
+    sizes = [64 * KIB, MIB, 16 * MIB, 256 * MIB] if quick else [64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB]
+    for write in (True, False):
+        rows += [Row("same-host", write, size, factor=5, nixl=True, bare_part=0.8) for size in sizes]
+        rows.append(Row("same-host", write, SMALL, figure="p50_us", limit=3))
+        rows.append(Row("same-host", write, BATCH * SMALL, BATCH, factor=20))
+    for write in (True, False):
+        rows.append(Row("tcp", write, SMALL, figure="p50_us", factor=2))
+        rows.append(Row("tcp", write, 64 * KIB, factor=2))
+        rows += [Row("tcp", write, size, factor=1.4, bare_part=0.9) for size in sizes if size >= 4 * MIB]
+        rows.append(Row("tcp", write, BATCH * SMALL, BATCH, factor=8))
+        rows.append(Row("tcp", write, 16 * MIB, figure="cpu_s_per_gb", factor=2))
+    return rows
+
+
+def threads_to(pid, cores):
+    for task in os.listdir(f"/proc/{pid}/task"):
+        try:
+            os.sched_setaffinity(int(task), cores)
+        except ProcessLookupError:
+            continue
+
+
+class Pair:
+    """A contestant: its two processes, stopped while it is not their turn."""
+
+    def __init__(self, name, python, logs, api="mooncake", env=None, bare=None, library=None, huge=False):
+        self.name = name
+        words = [python, HERE / "engine_worker.py"]
+        more = ["--api", api, "--size", BUFFER, *(["--bare", bare] if bare else []), *(["--huge"] if huge else [])]
+        env = {**QUIET, **(env or {})}
+        cores = affinity("spread")
+        self.target = Process([*words, "target", *more], logs / f"{name}-target.log", cores, env, talk=True)
+        self.initiator = None
+        try:
+            hello = self.target.read(120)
+            more += ["--library", library] if library else []
+            self.initiator = Process([*words, "initiator", *more], logs / f"{name}-initiator.log", cores, env, talk=True)
+            self.initiator.read(120)
+            self.initiator.ask(step="meet", other=hello)
+        except BaseException:
+            self.stop()
+            raise
+
+    def processes(self):
+        return [process for process in (self.target, self.initiator) if process is not None]
+
+    def signal(self, number):
+        for process in self.processes():
+            process.child.send_signal(number)
+
+    def turn(self, cores):
+        for process in self.processes():
+            threads_to(process.pid, cores)
+        self.signal(signal.SIGCONT)
+
+    def stop(self):
+        self.signal(signal.SIGCONT)
+        for process in self.processes():
+            process.stop()
+
+
+class Run:
+    def __init__(self, arguments, cache):
+        self.quick = arguments.quick
+        self.rounds = arguments.rounds or (1 if self.quick else 3)
+        self.seconds = 0.06 if self.quick else 0.15  # of one slice
+        self.slices = 2 if self.quick else 3
+        self.figures = {}  # (contestant, how, mode, work) -> [result of each round]
+        self.other = {}  # title -> [(contestant, text)]
+        self.problems = []
+        self.logs = cache / "bench" / "logs"
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.started = time.monotonic()
+
+    def say(self, text):
+        print(f"[{time.monotonic() - self.started:5.0f} s] {text}", flush=True)
+
+    def problem(self, text):
+        self.problems.append(text)
+        self.say("PROBLEM: " + text)
+
+    def attempt(self, what, call, *words):
+        try:
+            call(*words)
+            return True
+        except (RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:
+            self.problem(f"{what}: {error}")
+            return False
+
+    # --- bytes ---
+
+    def compare(self, pair):
+        """Before anything is timed: whole buffers, and some of each size, there and back; the target's bytes, not what we are told."""
+        pair.turn(affinity("spread"))
+        ask, far = pair.initiator.ask, pair.target.ask
+        for salt, (size, batch, count) in enumerate([(16 * MIB, 1, 16), (SMALL, 1, 64), (64 * KIB, 1, 16), (BATCH * SMALL, BATCH, 4), (BUFFER, 1, 1)]):
+            length = size * count
+            written = ask(step="fill", size=length, salt=salt)["crc"]
+            ask(step="once", write=True, size=size, batch=batch, count=count)
+            if far(step="crc", size=length)["crc"] != written:
+                self.problem(f"{pair.name}: {count} writes of {size} bytes left other bytes at the target")
+            ask(step="clear", size=length)
+            ask(step="once", write=False, size=size, batch=batch, count=count)
+            if ask(step="crc", size=length)["crc"] != written:
+                self.problem(f"{pair.name}: {count} reads of {size} bytes brought other bytes")
+        pair.signal(signal.SIGSTOP)
+
+    # --- rates ---
+
+    def measure(self, pair, hows, mode, work):
+        path, write, size, batch = work
+        pair.turn(affinity(mode))
+        try:
+            target = cpu_seconds(pair.target.pid)
+            result = pair.initiator.ask(step="move", write=write, size=size, batch=batch, hows=hows, seconds=self.seconds, slices=self.slices)
+            target = cpu_seconds(pair.target.pid) - target
+        finally:
+            pair.signal(signal.SIGSTOP)
+        for how, figures in result.items():
+            name = pair.name if how == "python" else f"{pair.name} {how}"
+            self.figures.setdefault((name, mode, work), []).append({**figures, "target_cpu_s": target})
+
+    def everything(self, pairs, works):
+        for number in range(self.rounds):
+            for mode in MODES:
+                for work in works:
+                    turn = [pair for pair in pairs if takes_part(pair.name, work[0])]
+                    turn = turn[number % len(turn) :] + turn[: number % len(turn)]
+                    for pair in turn:
+                        self.attempt(f"{pair.name}, {mode}, {work}", self.measure, pair, ways(pair.name, work), mode, work)
+                self.say(f"round {number + 1} of {self.rounds}, {mode}")
+
+    def register(self, pairs):
+        for pair in pairs:
+            if pair.name in ("ours", "original", "nixl"):
+                pair.turn(affinity("spread"))
+                result = pair.initiator.ask(step="register", count=REGISTERED, size=REGISTERED_SIZE)
+                pair.signal(signal.SIGSTOP)
+                self.other.setdefault("registered", []).append({"contestant": pair.name, **result})
+                if result["errors"]:
+                    self.problem(f"{pair.name}: {result['errors']} of {REGISTERED} buffers were not registered")
+
+
+def takes_part(name, path):
+    return name in {"same-host": ("ours", "original", "nixl", "nixl-tcp"), "tcp": ("ours-tcp", "original", "nixl-tcp")}[path]
+
+
+def ways(name, work):
+    """What a session of ours runs beside Python, in turn with it: the C API, and the loop that bounds it."""
+    path, _, _, batch = work
+    if not name.startswith("ours"):
+        return ["python"]
+    bare = [] if batch > 1 else ["vm", "copy"] if path == "same-host" else ["tcp"]
+    return ["python", "c", *bare]
+
+
+# --- report ---
+
+
+def text_of(values, form="{:.3g}"):
+    if not values:
+        return "-"
+    middle = statistics.median(values)
+    return form.format(middle) if len(values) == 1 else f"{form.format(middle)} ({form.format(min(values))}-{form.format(max(values))})"
+
+
+def better(row, mine, others):
+    """How many times as good, round by round."""
+    return [(other / me if me else float("inf")) if row.lower else (me / other if other else float("inf")) for me, other in zip(mine, others)]
+
+
+def collect(run, row, mode):
+    def values(name):
+        return [result[row.figure] for result in run.figures.get((name, mode, row.work), [])]
+
+    ours = "ours" if row.path == "same-host" else "ours-tcp"
+    nixl = [values("nixl"), values("nixl-tcp")] if row.path == "same-host" else [values("nixl-tcp")]
+    nixl = [item for item in nixl if item]
+    best = [(min if row.lower else max)(items) for items in zip(*nixl)] if nixl else []
+    bare = values(f"{ours} vm") if row.path == "same-host" else values(f"{ours} tcp")
+    return {"ours": values(ours), "c": values(f"{ours} c"), "original": values("original"), "nixl": best, "bare": bare, "memcpy": values(f"{ours} copy")}
+
+
+def judge(row, found):
+    checks = []
+    if row.limit is not None and found["ours"]:
+        checks.append((f"<= {row.limit:g} {row.unit}", statistics.median(found["ours"]) <= row.limit))
+    for name, least, words in (("original", row.factor, f"{row.factor:g}x original"), ("nixl", 1.0 if row.nixl else 0, "NIXL")):
+        if least and found["ours"] and found[name]:
+            checks.append((words, statistics.median(better(row, found["ours"], found[name])) >= least))
+    if row.bare_part and found["c"] and found["bare"]:
+        checks.append((f"{row.bare_part * 100:.0f} % bare", statistics.median(better(row, found["c"], found["bare"])) >= row.bare_part))
+    return ", ".join(f"{words} {'met' if good else 'MISSED'}" for words, good in checks), [good for _, good in checks]
+
+
+def report(run, rows):
+    form = "{:<34} {:<5} {:<18} {:<18} {:<9} {:<18} {:<9} {:<18} {:<18} {:<8} {:<18} {}"
+    lines, table, met, missed = [], [], 0, []
+    for mode in MODES:
+        for path in ("same-host", "tcp"):
+            some = [row for row in rows if row.path == path]
+            if not any(run.figures.get((name, mode, row.work)) for row in some for name in ("ours", "ours-tcp")):
+                continue
+            where = "all processes of a contestant on one core" if mode == "pinned" else "over two cores"
+            lines += ["", f"{path}, {mode}: {where}; median (min-max) of {run.rounds} round(s)"]
+            bare = "process_vm" if path == "same-host" else "bare TCP"
+            lines.append(form.format("work", "unit", "ours", "original", "ratio", "NIXL's best", "ratio", "ours from C", bare, "C/bare", "memcpy", "bars").rstrip())
+            for row in some:
+                found = collect(run, row, mode)
+                bar, verdicts = judge(row, found)
+                met += sum(verdicts)
+                missed += [f"{mode}: {row.path} {row.title}: {bar}"] if not all(verdicts) else []
+                ratio = {name: better(row, found["c" if name == "bare" else "ours"], found[name]) for name in ("original", "nixl", "bare")}
+                cells = [found["ours"], found["original"], None, found["nixl"], None, found["c"], found["bare"], None, found["memcpy"]]
+                cells = [cell if cell is None else text_of(cell) for cell in cells]
+                cells[2] = text_of(ratio["original"][:], "{:.2f}").split(" ")[0] + ("x" if ratio["original"] else "")
+                cells[4] = text_of(ratio["nixl"], "{:.2f}").split(" ")[0] + ("x" if ratio["nixl"] else "")
+                cells[7] = text_of([value * 100 for value in ratio["bare"]], "{:.0f}").split(" ")[0] + (" %" if ratio["bare"] else "")
+                lines.append(form.format(row.title, row.unit, *cells, bar).rstrip())
+                table.append({"mode": mode, "path": path, "work": row.title, "unit": row.unit, **found, "ratios": ratio, "bars": bar})
+    for item in run.other.get("registered", []):
+        bar = ""
+        if item["contestant"] == "ours":
+            good = max(item["single_ms"], item["batch_ms"]) <= 50
+            bar = f"   <= 50 ms {'met' if good else 'MISSED'}"
+            met += good
+            missed += [] if good else ["10,000 buffers registered"]
+        lines.append(f"{REGISTERED} buffers registered, {item['contestant']}: one by one {item['single_ms']:.1f} ms, in one call {item['batch_ms']:.1f} ms{bar}")
+    for item in run.other.get("netem", []):
+        good = item["ratio"] >= 0.7
+        met += good
+        missed += [] if good else [f"netem {item['work']}"]
+        lines.append(
+            f"{item['link']}, {item['work']}: ours {item['ours_mbps']:.1f} MB/s on {item['lanes']} lanes, iperf3 {item['iperf_mbps']:.1f} MB/s on as many streams,"
+            f" {item['ratio'] * 100:.0f} %   >= 70 % {'met' if good else 'MISSED'}"
+        )
+    lines += ["", f"{met} bars met, in {len(missed)} rows some missed" + (":" if missed else "")]
+    lines += [f"  {text}" for text in missed] + [f"  PROBLEM: {text.splitlines()[0]}" for text in run.problems]
+    return lines, table
+
+
+def write_results(run, rows, arguments, cache):
+    lines, table = report(run, rows)
+    print("\n".join(lines))
+    stem = cache / "bench" / time.strftime("engine-%Y%m%d-%H%M%S")
+    figures = [{"contestant": name, "mode": mode, "work": work, "rounds": values} for (name, mode, work), values in run.figures.items()]
+    document = {
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "seconds": time.monotonic() - run.started, "kernel": os.uname().release, "rounds": run.rounds,
+        "quick": run.quick, "huge": arguments.huge, "rows": table, "other": run.other, "figures": figures, "problems": run.problems,
+    }  # fmt: skip
+    stem.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+    stem.with_suffix(".txt").write_text("\n".join(lines).strip() + "\n")
+    print(f"written: {stem}.txt, {stem}.json")
+
+
+# --- all of it ---
+
+
+def start_pairs(run, arguments, cache, build):
+    """Those that take part in what was asked for; what cannot start is a problem, not the end."""
+    wanted = set(arguments.contestants.split(",")) if arguments.contestants else {"ours", "ours-tcp", "original", "nixl", "nixl-tcp"}
+    original = Original()
+    if "original" in wanted:
+        original.prepare(cache)
+    nixl = cache / "bench-nixl"
+    if wanted & {"nixl", "nixl-tcp"}:  # without what it depends on: 5 GB of torch, which its API does not load
+        make_venv(nixl, ["--no-deps", f"nixl-cu12=={NIXL_VERSION}", "numpy"], NIXL_VERSION)
+    mine = {"PYTHONPATH": os.environ["MC_PYTHONPATH"]}
+    loops = {"bare": build / "bench/libengine_bare.so", "library": build / "libmooncake.so"}
+    plans = [
+        ("ours", sys.executable, {"env": mine, **loops}),
+        ("ours-tcp", sys.executable, {"env": {**mine, "MC_FORCE_TCP": "1"}, **loops}),
+        ("original", original.python, {"env": {"MC_FORCE_TCP": "1"}}),
+        ("nixl", nixl / "bin/python", {"api": "nixl"}),
+        ("nixl-tcp", nixl / "bin/python", {"api": "nixl", "env": {"UCX_TLS": "tcp"}}),
+    ]
+    pairs = []
+    for name, python, words in plans:
+        if name in wanted:
+            run.attempt(name, lambda: pairs.append(Pair(name, python, run.logs, huge=arguments.huge, **words)))
+            if pairs and pairs[-1].name == name:
+                run.attempt(f"{name}, bytes", run.compare, pairs[-1])
+    run.say("processes are ready: " + ", ".join(pair.name for pair in pairs))
+    return pairs
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one round, fewer sizes, less of everything: about two minutes")
+    parser.add_argument("--rounds", type=int, help="3, with --quick 1")
+    parser.add_argument("--only", default="same-host,tcp,register,netem", help="parts, comma separated")
+    parser.add_argument("--contestants", help="comma separated: ours,ours-tcp,original,nixl,nixl-tcp")
+    parser.add_argument("--huge", action="store_true", help="buffers of huge pages, for every contestant")
+    arguments = parser.parse_args()
+    parts = arguments.only.split(",")
+    if set(parts) - {"same-host", "tcp", "register", "netem"}:
+        parser.error(f"--only {arguments.only}: parts are same-host, tcp, register, netem")
+    cache, build = ROOT / ".cache", pathlib.Path(os.environ["MC_BUILD"])
+    run = Run(arguments, cache)
+    rows = [row for row in make_rows(arguments.quick) if row.path in parts]
+    pairs = []
+    try:
+        if rows or "register" in parts:
+            pairs = start_pairs(run, arguments, cache, build)
+            run.everything(pairs, list(dict.fromkeys(row.work for row in rows)))
+            if "register" in parts:
+                run.attempt("register", run.register, pairs)
+    finally:
+        for pair in pairs:
+            pair.stop()
+    write_results(run, rows, arguments, cache)
+    return 1 if run.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,291 @@
+"""One process of `./dev bench engine`: a target, which has memory that others write and read, or an initiator. The same code for every contestant.
+
+    engine_worker.py target    --api mooncake|nixl --size BYTES [--bare LIBRARY] [--huge]
+    engine_worker.py initiator --api mooncake|nixl --size BYTES [--bare LIBRARY] [--library libmooncake.so] [--huge]
+
+First line out: what the other side needs to know. Then one step (JSON) per line in, one result (JSON) per line out, until stdin ends.
+Calls rotate over the whole buffer; a rate is all bytes over the time of all calls, a latency the median call.
+"""
+
+import argparse
+import base64
+import ctypes
+import json
+import mmap
+import os
+import pathlib
+import statistics
+import sys
+import time
+import zlib
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+
+from worker import LIBC, Memory, log  # noqa: E402
+
+CALLS_MAX = 1 << 20
+HANDLES_MAX = 2048  # of NIXL, made before the clock starts
+
+
+class Loop(ctypes.Structure):
+    """engine_bare.c's struct loop."""
+
+    _fields_ = [(name, ctypes.c_uint64) for name in ("near", "far", "size", "slots", "length_ns", "ns", "ns_max")] + [("is_write", ctypes.c_int32)]
+
+
+def make_memory(arguments):
+    memory = Memory(arguments.size, False)
+    if arguments.huge:  # after the first touch, so once more
+        memory.map.madvise(mmap.MADV_DONTNEED)
+        memory.map.madvise(mmap.MADV_HUGEPAGE)
+        ctypes.memset(memory.address, 0xEE, arguments.size)
+    return memory
+
+
+def fill(memory, size, salt):
+    """A pattern that differs at every 64 bytes, and with the salt."""
+    block = b"".join(b"%016x" % ((number + salt) * 0x9E3779B97F4A7C15 % (1 << 64)) for number in range(1 << 12))
+    for at in range(0, size, len(block)):
+        part = min(len(block), size - at)
+        memory.map[at : at + part] = block[:part]
+        memory.map[at : at + 8] = (at + salt).to_bytes(8, "little")
+
+
+class Mooncake:
+    """`mooncake.engine`, ours or the original's."""
+
+    def __init__(self, memory):
+        from mooncake.engine import TransferEngine
+
+        self.engine = TransferEngine()
+        if self.engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") != 0 or self.engine.register_memory(memory.address, memory.size) != 0:
+            raise SystemExit("the engine does not start")
+        self.memory = memory
+        self.me = {"name": f"127.0.0.1:{self.engine.get_rpc_port()}", "address": memory.address}
+
+    def meet(self, other):
+        self.other = other
+
+    def prepare(self, write, size, batch, offsets):
+        """What one call needs, for each offset."""
+        near, far, part = self.memory.address, self.other["address"], size // batch
+        if batch == 1:
+            return [(near + at, far + at, size) for at in offsets]
+        return [([near + at + i * part for i in range(batch)], [far + at + i * part for i in range(batch)], [part] * batch) for at in offsets]
+
+    def call(self, write, batch):
+        engine, target = self.engine, self.other["name"]
+        kind = "write" if write else "read"
+        function = getattr(engine, f"transfer_sync_{kind}" if batch == 1 else f"batch_transfer_sync_{kind}")
+
+        def one(near, far, length):
+            return function(target, near, far, length)
+
+        return one
+
+    def register(self, addresses, lengths):
+        engine = self.engine
+        started = time.perf_counter()
+        errors = sum(engine.register_memory(address, length) != 0 for address, length in zip(addresses, lengths))
+        single = time.perf_counter() - started
+        errors += sum(engine.unregister_memory(address) != 0 for address in addresses)
+        started = time.perf_counter()
+        errors += engine.batch_register_memory(addresses, lengths) != 0
+        return {"single_ms": single * 1e3, "batch_ms": (time.perf_counter() - started) * 1e3, "errors": errors}
+
+
+class Nixl:
+    """NIXL's Python API on its UCX backend. Requests are prepared before the clock starts, as its users do."""
+
+    def __init__(self, memory):
+        from nixl_cu12._api import nixl_agent, nixl_agent_config
+
+        self.agent = nixl_agent(f"bench-{os.getpid()}", nixl_agent_config(backends=["UCX"]))
+        self.memory = memory
+        self.kept = self.agent.register_memory([(memory.address, memory.size, 0, "")], "DRAM")
+        self.me = {"metadata": base64.b64encode(self.agent.get_agent_metadata()).decode(), "address": memory.address}
+
+    def meet(self, other):
+        self.other = other
+        self.peer = self.agent.add_remote_agent(base64.b64decode(other["metadata"]))
+        self.peer = self.peer.decode() if isinstance(self.peer, bytes) else self.peer
+
+    def prepare(self, write, size, batch, offsets):
+        part, handles = size // batch, []
+        for at in offsets[:HANDLES_MAX]:
+            near = self.agent.get_xfer_descs([(self.memory.address + at + i * part, part, 0) for i in range(batch)], "DRAM")
+            far = self.agent.get_xfer_descs([(self.other["address"] + at + i * part, part, 0) for i in range(batch)], "DRAM")
+            handles.append((self.agent.initialize_xfer("WRITE" if write else "READ", near, far, self.peer),))
+        return handles
+
+    def call(self, write, batch):
+        transfer, check = self.agent.transfer, self.agent.check_xfer_state
+
+        def one(handle):
+            state = transfer(handle)
+            while state == "PROC":
+                state = check(handle)
+            return 0 if state == "DONE" else state
+
+        return one
+
+    def register(self, addresses, lengths):
+        started = time.perf_counter()
+        kept = self.agent.register_memory([(address, length, 0, "") for address, length in zip(addresses, lengths)], "DRAM")
+        took = time.perf_counter() - started
+        self.agent.deregister_memory(kept)
+        return {"single_ms": took * 1e3, "batch_ms": took * 1e3, "errors": 0}
+
+
+class Bare:
+    """Loops in C: the machine's limits, and our engine by its C API."""
+
+    def __init__(self, arguments, memory):
+        self.memory = memory
+        self.lib = ctypes.CDLL(arguments.bare)
+        for name in ("bare_copy", "bare_vm", "bare_tcp", "bare_engine"):
+            getattr(self.lib, name).restype = ctypes.c_int64
+        self.ns = (ctypes.c_uint64 * CALLS_MAX)()
+        self.library = ctypes.CDLL(arguments.library) if arguments.library else None
+        self.engine = ctypes.c_void_p()
+        self.fd = -1
+
+    def serve(self):
+        return self.lib.bare_tcp_serve(ctypes.c_uint64(self.memory.address), ctypes.c_uint64(self.memory.size))
+
+    def meet(self, other):
+        self.other = other
+        self.fd = self.lib.bare_tcp_connect(ctypes.c_uint16(other["bare_port"]))
+        config = (ctypes.c_char_p * 4)(b"127.0.0.1", b"P2PHANDSHAKE", b"tcp", b"")
+        if self.fd < 0 or self.library.mc_transfer_open(config, ctypes.byref(self.engine)) != 0:
+            raise SystemExit("the bare loops do not start")
+        self.second = Memory(min(self.memory.size, 256 << 20), False)  # what memcpy copies to and from
+
+    def run(self, how, write, size, batch, slots, seconds):
+        loop = Loop(self.memory.address, self.other["address"], size, slots, int(seconds * 1e9), ctypes.addressof(self.ns), CALLS_MAX, write)
+        if how == "copy":
+            loop.far = self.second.address
+            count = self.lib.bare_copy(ctypes.byref(loop))
+        elif how == "vm":
+            count = self.lib.bare_vm(ctypes.byref(loop), ctypes.c_int32(self.other["pid"]))
+        elif how == "tcp":
+            count = self.lib.bare_tcp(ctypes.byref(loop), ctypes.c_int32(self.fd))
+        else:
+            name = self.other["name"].encode()
+            count = self.lib.bare_engine(ctypes.byref(loop), self.library.mc_transfer_run, self.engine, name, ctypes.c_uint32(batch))
+        if count < 0:
+            raise RuntimeError(f"{how} failed")
+        return [value / 1e9 for value in self.ns[:count]]
+
+
+class Initiator:
+    def __init__(self, arguments):
+        self.memory = make_memory(arguments)
+        self.api = (Nixl if arguments.api == "nixl" else Mooncake)(self.memory)
+        self.bare = Bare(arguments, self.memory) if arguments.bare else None
+
+    def step_meet(self, other):
+        self.api.meet(other)
+        if self.bare:
+            self.bare.meet(other)
+        return {}
+
+    def step_fill(self, size, salt):
+        fill(self.memory, size, salt)
+        return {"crc": zlib.crc32(self.memory.view(0, size))}
+
+    def step_clear(self, size):
+        ctypes.memset(self.memory.address, 0xEE, size)
+        return {}
+
+    def step_crc(self, size):
+        return {"crc": zlib.crc32(self.memory.view(0, size))}
+
+    def _python(self, write, size, batch, offsets, seconds, calls=0):
+        """calls: exactly so many; else for so long, at least two."""
+        prepared = self.api.prepare(write, size, batch, offsets)
+        one, clock, took, number = self.api.call(write, batch), time.perf_counter, [], 0
+        end = clock() + seconds
+        while number < calls if calls else number < 2 or clock() < end:
+            words = prepared[number % len(prepared)]
+            started = clock()
+            rc = one(*words)
+            took.append(clock() - started)
+            if rc != 0:
+                raise RuntimeError(f"call {number} of {size} bytes: {rc}")
+            number += 1
+        return took
+
+    def step_once(self, write, size, batch, count):
+        """Each of the first blocks once, for a comparison afterwards."""
+        self._python(write, size, batch, [item * size for item in range(count)], 0, count)
+        return {}
+
+    def step_move(self, write, size, batch, hows, seconds, slices):
+        """size is of the whole batch. Ways are taken in turn, slice by slice."""
+        slots = self.memory.size // size
+        offsets = [item * size for item in range(min(slots, 8192))]
+        rates, times, cpu = {how: [] for how in hows}, {how: [] for how in hows}, {how: [] for how in hows}
+        for number in range(slices + 1):
+            for how in hows:
+                used = time.process_time()
+                if how == "python":
+                    took = self._python(write, size, batch, offsets, seconds)
+                else:
+                    took = self.bare.run(how, write, size, batch, slots, seconds)
+                used = time.process_time() - used
+                if number > 0:  # the first warms up
+                    rates[how].append(size * len(took) / sum(took) / 1e9)
+                    times[how].extend(took)
+                    cpu[how].append(used / (size * len(took) / 1e9))
+        return {
+            how: {"gbps": statistics.median(rates[how]), "p50_us": statistics.median(times[how]) * 1e6, "cpu_s_per_gb": statistics.median(cpu[how])}
+            for how in hows
+        }
+
+    def step_register(self, count, size):
+        memory = mmap.mmap(-1, count * size * 2, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self.registered = memory  # stays: it is registered
+        ctypes.memset(base, 1, count * size * 2)
+        return self.api.register([base + item * size * 2 for item in range(count)], [size] * count)
+
+
+class Target:
+    def __init__(self, arguments):
+        self.memory = make_memory(arguments)
+        self.api = (Nixl if arguments.api == "nixl" else Mooncake)(self.memory)
+        self.bare = Bare(arguments, self.memory) if arguments.bare else None
+
+    step_clear, step_crc, step_fill = Initiator.step_clear, Initiator.step_crc, Initiator.step_fill
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("role", choices=("target", "initiator"))
+    parser.add_argument("--api", default="mooncake", choices=("mooncake", "nixl"))
+    parser.add_argument("--size", type=int, required=True)
+    parser.add_argument("--bare")
+    parser.add_argument("--library")
+    parser.add_argument("--huge", action="store_true")
+    arguments = parser.parse_args()
+    LIBC.prctl(0x59616D61, ctypes.c_ulong(-1 % (1 << 64)), 0, 0, 0)  # PR_SET_PTRACER, any: UCX and the bare loop reach in where Yama is on
+    worker = (Target if arguments.role == "target" else Initiator)(arguments)
+    hello = {"ready": True, "pid": os.getpid(), **worker.api.me}
+    if arguments.role == "target" and worker.bare:
+        hello["bare_port"] = worker.bare.serve()
+    print(json.dumps(hello), flush=True)
+    for line in sys.stdin:
+        step = json.loads(line)
+        name = step.pop("step")
+        try:
+            result = getattr(worker, "step_" + name)(**step)
+        except Exception as error:  # the driver must hear of it, whatever it is
+            log(f"step {name}: {error!r}")
+            result = {"failed_step": f"{name}: {error!r}"}
+        print(json.dumps(result), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
