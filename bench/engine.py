@@ -216,7 +216,7 @@ class Run:
 
 
 def takes_part(name, path):
-    return name in {"same-host": ("ours", "original", "nixl", "nixl-tcp"), "tcp": ("ours-tcp", "original", "nixl-tcp")}[path]
+    return name in {"same-host": ("ours", "original", "nixl", "nixl-bold", "nixl-tcp"), "tcp": ("ours-tcp", "original", "nixl-tcp")}[path]
 
 
 def ways(name, work):
@@ -248,7 +248,7 @@ def collect(run, row, mode):
         return [result[row.figure] for result in run.figures.get((name, mode, row.work), [])]
 
     ours = "ours" if row.path == "same-host" else "ours-tcp"
-    nixl = [values("nixl"), values("nixl-tcp")] if row.path == "same-host" else [values("nixl-tcp")]
+    nixl = [values("nixl"), values("nixl-bold"), values("nixl-tcp")] if row.path == "same-host" else [values("nixl-tcp")]
     nixl = [item for item in nixl if item]
     best = [(min if row.lower else max)(items) for items in zip(*nixl)] if nixl else []
     bare = values(f"{ours} vm") if row.path == "same-host" else values(f"{ours} tcp")
@@ -332,12 +332,12 @@ def write_results(run, rows, arguments, cache):
 
 def start_pairs(run, arguments, cache, build):
     """Those that take part in what was asked for; what cannot start is a problem, not the end."""
-    wanted = set(arguments.contestants.split(",")) if arguments.contestants else {"ours", "ours-tcp", "original", "nixl", "nixl-tcp"}
+    wanted = set(arguments.contestants.split(",")) if arguments.contestants else {"ours", "ours-tcp", "original", "nixl", "nixl-bold", "nixl-tcp"}
     original = Original()
     if "original" in wanted:
         original.prepare(cache)
     nixl = cache / "bench-nixl"
-    if wanted & {"nixl", "nixl-tcp"}:  # without what it depends on: 5 GB of torch, which its API does not load
+    if wanted & {"nixl", "nixl-bold", "nixl-tcp"}:  # without what it depends on: 5 GB of torch, which its API does not load
         make_venv(nixl, ["--no-deps", f"nixl-cu12=={NIXL_VERSION}", "numpy"], NIXL_VERSION)
     mine = {"PYTHONPATH": os.environ["MC_PYTHONPATH"]}
     loops = {"bare": build / "bench/libengine_bare.so", "library": build / "libmooncake.so"}
@@ -346,6 +346,7 @@ def start_pairs(run, arguments, cache, build):
         ("ours-tcp", sys.executable, {"env": {**mine, "MC_FORCE_TCP": "1"}, **loops}),
         ("original", original.python, {"env": {"MC_FORCE_TCP": "1"}}),
         ("nixl", nixl / "bin/python", {"api": "nixl"}),
+        ("nixl-bold", nixl / "bin/python", {"api": "nixl-bold"}),
         ("nixl-tcp", nixl / "bin/python", {"api": "nixl", "env": {"UCX_TLS": "tcp"}}),
     ]
     pairs = []
@@ -363,7 +364,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="one round, fewer sizes, less of everything: about two minutes")
     parser.add_argument("--rounds", type=int, help="3, with --quick 1")
     parser.add_argument("--only", default="same-host,tcp,register,netem", help="parts, comma separated")
-    parser.add_argument("--contestants", help="comma separated: ours,ours-tcp,original,nixl,nixl-tcp")
+    parser.add_argument("--contestants", help="comma separated: ours,ours-tcp,original,nixl,nixl-bold,nixl-tcp")
     parser.add_argument("--huge", action="store_true", help="buffers of huge pages, for every contestant")
     arguments = parser.parse_args()
     parts = arguments.only.split(",")

@@ -1,7 +1,7 @@
 """One process of `./dev bench engine`: a target, which has memory that others write and read, or an initiator. The same code for every contestant.
 
-    engine_worker.py target    --api mooncake|nixl --size BYTES [--bare LIBRARY] [--huge]
-    engine_worker.py initiator --api mooncake|nixl --size BYTES [--bare LIBRARY] [--library libmooncake.so] [--huge]
+    engine_worker.py target    --api mooncake|nixl|nixl-bold --size BYTES [--bare LIBRARY] [--huge]
+    engine_worker.py initiator --api mooncake|nixl|nixl-bold --size BYTES [--bare LIBRARY] [--library libmooncake.so] [--huge]
 
 First line out: what the other side needs to know. Then one step (JSON) per line in, one result (JSON) per line out, until stdin ends.
 Calls rotate over the whole buffer; a rate is all bytes over the time of all calls, a latency the median call.
@@ -95,12 +95,14 @@ class Mooncake:
 
 
 class Nixl:
-    """NIXL's Python API on its UCX backend. Requests are prepared before the clock starts, as its users do."""
+    """NIXL's Python API on its UCX backend. Requests are prepared before the clock starts, as its users do. `is_bold`: its best
+    here, without the check for a peer's end (so that UCX takes process_vm), and at the initiator without the progress thread."""
 
-    def __init__(self, memory):
+    def __init__(self, memory, is_bold, is_target):
         from nixl_cu12._api import nixl_agent, nixl_agent_config
 
-        self.agent = nixl_agent(f"bench-{os.getpid()}", nixl_agent_config(backends=["UCX"]))
+        self.agent = nixl_agent(f"bench-{os.getpid()}", nixl_agent_config(enable_prog_thread=is_target or not is_bold, backends=[]))
+        self.agent.create_backend("UCX", {"ucx_error_handling_mode": "none"} if is_bold else {})
         self.memory = memory
         self.kept = self.agent.register_memory([(memory.address, memory.size, 0, "")], "DRAM")
         self.me = {"metadata": base64.b64encode(self.agent.get_agent_metadata()).decode(), "address": memory.address}
@@ -178,10 +180,14 @@ class Bare:
         return [value / 1e9 for value in self.ns[:count]]
 
 
+def make_api(arguments, memory):
+    return Mooncake(memory) if arguments.api == "mooncake" else Nixl(memory, arguments.api == "nixl-bold", arguments.role == "target")
+
+
 class Initiator:
     def __init__(self, arguments):
         self.memory = make_memory(arguments)
-        self.api = (Nixl if arguments.api == "nixl" else Mooncake)(self.memory)
+        self.api = make_api(arguments, self.memory)
         self.bare = Bare(arguments, self.memory) if arguments.bare else None
 
     def step_meet(self, other):
@@ -254,7 +260,7 @@ class Initiator:
 class Target:
     def __init__(self, arguments):
         self.memory = make_memory(arguments)
-        self.api = (Nixl if arguments.api == "nixl" else Mooncake)(self.memory)
+        self.api = make_api(arguments, self.memory)
         self.bare = Bare(arguments, self.memory) if arguments.bare else None
 
     step_clear, step_crc, step_fill = Initiator.step_clear, Initiator.step_crc, Initiator.step_fill
@@ -263,7 +269,7 @@ class Target:
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("role", choices=("target", "initiator"))
-    parser.add_argument("--api", default="mooncake", choices=("mooncake", "nixl"))
+    parser.add_argument("--api", default="mooncake", choices=("mooncake", "nixl", "nixl-bold"))
     parser.add_argument("--size", type=int, required=True)
     parser.add_argument("--bare")
     parser.add_argument("--library")
