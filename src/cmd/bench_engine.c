@@ -3,6 +3,7 @@
 
 #include "cmd/bench.h"
 #include "env/clock.h"
+#include "env/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -380,7 +381,8 @@ int mc_bench_engine(int argc, char **argv)
         if (take_options(bench)) {
             struct mc_transfer_config config = config_of(&bench->options);
             set_path(bench->path);
-            (void)setenv("MC_LOG_LEVEL", "WARNING", 0);
+            if (getenv("MC_LOG_LEVEL") == NULL)
+                mc_log_set_level(MC_LOG_WARNING);
             rc = strcmp(mc_options_text(&bench->options, "mode"), "target") == 0
                      ? mc_engine_serve(&config, bench->total, bench->memory)
                      : measure(bench);

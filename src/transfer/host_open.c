@@ -20,7 +20,7 @@
 
 #define HELLO_MS 1000u
 #define RETRY_MS 30000u
-#define COPY_BYTES ((uint64_t)1 << 20) /* of one system call: between two looks at the clock and the region */
+#define COPY_BYTES ((uint64_t)4 << 20) /* of one system call: between two looks at the clock and the region */
 #define COPY_PARTS 256u
 
 /* ---- opening ---- */
@@ -208,6 +208,22 @@ static bool add_region(struct copy *copy, const struct mc_host_known *known)
     return true;
 }
 
+/* A part that goes on where the last one ends, on both sides, is one with it: the kernel looks up every part anew. */
+static void add_part(struct copy *copy, char *near, uint64_t far, size_t size)
+{
+    if (copy->parts > 0) {
+        struct iovec *last_near = &copy->near[copy->parts - 1], *last_far = &copy->far[copy->parts - 1];
+        if ((char *)last_near->iov_base + last_near->iov_len == near &&
+            (uintptr_t)last_far->iov_base + last_far->iov_len == far) {
+            last_near->iov_len += size;
+            last_far->iov_len += size;
+            return;
+        }
+    }
+    copy->near[copy->parts] = (struct iovec){near, size};
+    copy->far[copy->parts++] = (struct iovec){(void *)(uintptr_t)far, size};
+}
+
 /* As much as one call takes, from `at` on. False: some address is in no region that we know of. */
 static bool plan(struct mc_host_path *path, const struct mc_transfer_item *items, size_t count, struct progress *at,
                  struct copy *copy)
@@ -223,8 +239,7 @@ static bool plan(struct mc_host_path *path, const struct mc_transfer_item *items
         if (!is_known || !add_region(copy, known))
             break;
         uint64_t left = item->length - at->offset, room = COPY_BYTES - copy->bytes, size = left < room ? left : room;
-        copy->near[copy->parts] = (struct iovec){(char *)item->local + at->offset, (size_t)size};
-        copy->far[copy->parts++] = (struct iovec){(void *)(uintptr_t)(item->remote + at->offset), (size_t)size};
+        add_part(copy, (char *)item->local + at->offset, item->remote + at->offset, (size_t)size);
         copy->bytes += size;
         at->offset += size;
         if (at->offset == item->length)
