@@ -98,7 +98,7 @@ static bool take_options(struct bench *bench)
         return false;
     }
     return mc_bench_size(options, "total", 4096, &bench->total) &&
-           take_list(options, "sizes", mc_size_parse, 1, bench->total, bench->sizes, &bench->size_count) &&
+           take_list(options, "sizes", mc_size_parse, 1, UINT64_C(1) << 50, bench->sizes, &bench->size_count) &&
            take_list(options, "batches", mc_size_parse, 1, MC_ENGINE_BATCH_MAX, bench->batches, &bench->batch_count) &&
            take_list(options, "threads", mc_size_parse, 1, MC_ENGINE_THREADS_MAX, bench->threads,
                      &bench->thread_count) &&

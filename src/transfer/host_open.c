@@ -54,6 +54,18 @@ void mc_host_path_drop(struct mc_peer *peer)
     peer->host = NULL;
 }
 
+static bool has_ended(const struct mc_host_path *path)
+{
+    struct pollfd looked = {.fd = path->fd, .events = POLLIN};
+    return poll(&looked, 1, 0) != 0; /* nothing is ever said there but the end */
+}
+
+void mc_host_path_tidy(struct mc_peer *peer)
+{
+    if (peer->host != NULL && (peer->host->is_broken || has_ended(peer->host)))
+        mc_host_path_drop(peer);
+}
+
 static int make_intents(struct mc_host_path *path)
 {
     int fd = memfd_create("mooncake-transfer-intents", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -266,12 +278,6 @@ static int take_intent(struct mc_host_path *path, uint64_t deadline_ns)
     }
 }
 _Static_assert(MC_HOST_INTENTS == 64, "a bit each");
-
-static bool has_ended(const struct mc_host_path *path)
-{
-    struct pollfd looked = {.fd = path->fd, .events = POLLIN};
-    return poll(&looked, 1, 0) != 0; /* nothing is ever said there but the end */
-}
 
 /* 0, or 1: not by this path. A call may move less than was asked for when the far memory has a hole. */
 static int copy_once(const struct mc_host_path *path, enum mc_transfer_opcode opcode, const struct copy *copy)

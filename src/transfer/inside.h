@@ -276,6 +276,8 @@ struct mc_host_path *mc_host_path_get(struct mc_peer *peer); /* with a reference
 void mc_host_path_release(struct mc_host_path *path);
 /* The peer's lock is held. */
 void mc_host_path_drop(struct mc_peer *peer);
+/* Drops it if the peer's process has ended. The peer's lock is held. */
+void mc_host_path_tidy(struct mc_peer *peer);
 
 int mc_host_table_create(struct mc_transfer_engine *engine);
 void mc_host_table_destroy(struct mc_transfer_engine *engine);

@@ -13,7 +13,8 @@
 
 #define LANE_IDLE_MS 120000u
 #define PEER_IDLE_MS 600000u
-#define TIDY_BUCKETS 64u /* of a turn */
+#define PEER_BARE_MS 5000u /* without lanes and path: its document is soon fetched again */
+#define TIDY_BUCKETS 64u   /* of a turn */
 
 /* ---- lanes ---- */
 
@@ -183,14 +184,22 @@ static void peer_free(struct mc_peer *peer)
     free(peer);
 }
 
-/* Unlinks those of one bucket that nobody uses and that have not been used for so long. engine->lock is held. */
+/* Nobody uses it, and it has not been used for so long. engine->lock is held, so nobody begins to. */
+static bool is_idle(const struct mc_peer *peer, uint64_t idle_ms, uint64_t now_ms)
+{
+    bool is_bare = peer->idle == NULL && peer->host == NULL;
+    return peer->references == 0 &&
+           now_ms - peer->used_ms >= (is_bare && idle_ms > PEER_BARE_MS ? PEER_BARE_MS : idle_ms);
+}
+
+/* Unlinks the idle ones of a bucket. engine->lock is held. */
 static void unlink_idle(struct mc_transfer_engine *engine, struct mc_peer **bucket, uint64_t idle_ms,
                         struct mc_peer **gone)
 {
     uint64_t now_ms = mc_clock_ms();
     for (struct mc_peer **at = bucket; *at != NULL;) {
         struct mc_peer *peer = *at;
-        if (peer->references > 0 || now_ms - peer->used_ms < idle_ms) {
+        if (!is_idle(peer, idle_ms, now_ms)) {
             at = &peer->next;
             continue;
         }
@@ -338,6 +347,7 @@ void mc_peers_tidy(struct mc_transfer_engine *engine)
                 continue; /* busy, so not idle; and all other peers would wait with us */
             struct mc_lane *useless = take_useless(peer, now_ms);
             struct mc_rdma_lane *links = mc_rdma_lanes_idle(peer, LANE_IDLE_MS);
+            mc_host_path_tidy(peer);
             pthread_mutex_unlock(&peer->lock);
             close_lanes(useless);
             mc_rdma_lanes_free(links);
