@@ -1,0 +1,259 @@
+"""One engine against many peers that come, are killed and come back; peers that are stopped; a link that loses packets; the commands that measure."""
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from test_engine import SIZE, SLOW, Near, Peer, finish, set_path
+
+BUILD = pathlib.Path(os.environ["MC_BUILD"])
+BENCH = BUILD / "mooncake_bench"
+sys.path.insert(0, str(pathlib.Path(os.environ["MC_SOURCE"]) / "bench"))
+PEERS = int(os.environ.get("MC_ENGINE_PEERS", 10_000 if os.environ.get("MC_TEST_ALL") else 400))
+SETTLED_S = 60  # what is kept for a peer that has ended is given back by then
+
+
+class Target:
+    """A peer in C, which starts in a few milliseconds."""
+
+    def __init__(self, path="auto", total=4096, **environment):
+        self.process = subprocess.Popen([str(BENCH), "engine", "--mode=target", f"--total={total}", f"--path={path}"], stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL, text=True, env={**os.environ, "MC_TCP_BIND_ADDRESS": "127.0.0.1", **environment})
+
+    def ready(self):
+        self.name = self.process.stdout.readline().split()[-1]
+        return self.name
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def resources(pid):
+    """(descriptors, bytes of memory of its own, mappings)"""
+    rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
+    own = sum(int(line.split()[1]) << 10 for line in rollup.splitlines() if line.startswith("Private_"))
+    return len(os.listdir(f"/proc/{pid}/fd")), own, len(pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines())
+
+
+def settle(pid, fds, maps):
+    """Until descriptors and mappings are no more than that."""
+    end = time.monotonic() + SETTLED_S
+    while True:
+        now = resources(pid)
+        if (now[0] <= fds and now[2] <= maps) or time.monotonic() > end:
+            return now
+        time.sleep(0.2)
+
+
+def one_turn(engine, path, draw, count):
+    """So many targets are written and read, and killed, some while a transfer to them runs; as many initiators are killed at any moment."""
+    targets = [Target(path) for _ in range(count)]
+    initiators = [subprocess.Popen([str(BENCH), "engine", f"--target={engine.target}", f"--path={path}", "--total=4096", "--sizes=64", "--seconds=60"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(count)]
+    for number, target in enumerate(targets):
+        name = target.ready()
+        address = engine.ask("first", name)
+        assert address != "0"
+        if number % 4 == 3:
+            killer = threading.Timer(draw.random() / 1000, target.process.kill)
+            killer.start()
+            assert engine.ask("write", name, address, 4096) in ("0", "-1")
+            killer.join()
+        else:
+            assert engine.ask("write", name, address, 4096) == "0"
+            assert engine.ask("read", name, address, 4096) == "0"
+        target.kill()
+        if number % 4 == 0:
+            assert engine.ask("read", name, address, 4096) == "-1"
+    for initiator in initiators:
+        time.sleep(draw.random() / 200)
+        initiator.kill()
+        initiator.wait()
+
+
+@pytest.mark.timeout(max(180, PEERS))
+@pytest.mark.parametrize("path", ["auto", "tcp"])
+def test_many_peers_leave_nothing(monkeypatch, path):
+    set_path(monkeypatch, path)
+    draw, each = random.Random(3), 8
+    with Peer(MC_HANDSHAKE_CONNECT_TIMEOUT="2") as engine:
+        pid = engine.process.pid
+        alone = resources(pid)
+        for _ in range(4):
+            one_turn(engine, path, draw, each)
+        first = settle(pid, alone[0], alone[2] + 16)  # threads and arenas have their maps
+        for _ in range(PEERS // 2 // each):
+            one_turn(engine, path, draw, each)
+        last = settle(pid, first[0], first[2])
+        assert first[0] <= alone[0] and last[0] <= first[0], (alone, first, last)
+        assert last[2] <= first[2] + 2, (alone, first, last)
+        assert last[1] <= first[1] + (2 << 20), (alone, first, last)  # ten thousand peers: 200 bytes for each
+        with Peer() as other:
+            assert engine.ask("write", other.target, other.address, SIZE) == "0"
+
+
+@pytest.mark.parametrize("kind", ["read", "write"])
+def test_stopped_peers_end_by_their_deadline(monkeypatch, kind):
+    """Calls that wait and calls in the background, to three peers that do not move; a fourth is served all the while."""
+    set_path(monkeypatch, "tcp")
+    monkeypatch.setenv("MC_TRANSFER_TIMEOUT", "5")
+    near, stopped, ended = Near(), [Peer() for _ in range(3)], []
+    engine = near.engine
+    wait_for = getattr(engine, f"transfer_sync_{kind}")
+    try:
+        with Peer() as other:
+            for peer in stopped:
+                assert wait_for(peer.target, near.address, peer.address, 4096) == 0
+                peer.process.send_signal(signal.SIGSTOP)
+
+            def call(peer):
+                start = time.monotonic()
+                ended.append((wait_for(peer.target, near.address, peer.address, SIZE // 2), time.monotonic() - start))
+
+            callers = [threading.Thread(target=call, args=[peer]) for peer in stopped]
+            submit = getattr(engine, f"batch_transfer_async_{kind}")
+            batches = [submit(peer.target, [near.address], [peer.address], [SIZE // 2]) for peer in stopped]
+            for caller in callers:
+                caller.start()
+            served, start = 0, time.monotonic()
+            while any(caller.is_alive() for caller in callers) and time.monotonic() - start < 30 * SLOW:
+                assert engine.transfer_sync_write(other.target, near.address + SIZE // 2, other.address, 65536) == 0
+                served += 1
+            assert served > 100
+            assert all(code < 0 for code, _ in ended), ended
+            assert len(ended) == 3 and all(4.5 < seconds < 5 + 2 * SLOW for _, seconds in ended), ended
+            assert [finish(engine, batch, 20) for batch in batches] == [-2] * 3
+    finally:
+        for peer in stopped:
+            peer.process.send_signal(signal.SIGCONT)
+            peer.kill()
+
+
+# ---- a link that loses packets ----
+
+
+def test_lossy_link():
+    from engine_link import Link
+
+    if Link.why_not():
+        pytest.skip(Link.why_not())
+    with Link(BUILD) as link:
+        words = ["engine", "--total=16M"]
+        target = subprocess.Popen([*link.far, str(BENCH), *words, "--mode=target", f"--local_name={link.far_address}"], stdout=subprocess.PIPE, text=True)
+        try:
+            name = target.stdout.readline().split()[-1]
+            done = subprocess.run([*link.near, str(BENCH), *words, f"--target={name}", f"--local_name={link.near_address}", "--sizes=1,4097,3M",
+                                   "--batches=1,5", "--threads=1,2", "--operation=mix", "--seconds=0.3", "--verify", "--json=-"],
+                                  capture_output=True, text=True, timeout=120)
+        finally:
+            target.kill()
+            target.wait()
+            target.stdout.close()
+    assert done.returncode == 0, done.stderr
+    steps = json.loads(done.stdout)["steps"]
+    assert len(steps) >= 11 and all(step["batches"] > 0 and step["failed"] == 0 and step["wrong"] == 0 for step in steps)
+
+
+# ---- mooncake_bench engine ----
+
+
+def bench(*words, **environment):
+    return subprocess.run([str(BENCH), "engine", *words], capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
+
+
+@pytest.mark.parametrize("memory", ["pages", "huge", "engine"])
+@pytest.mark.parametrize("path", ["local", "host", "tcp"])
+def test_bench_moves_and_verifies(path, memory):
+    done = bench(f"--path={path}", f"--memory={memory}", "--verify", "--operation=write,read,mix", "--sizes=1,4K,65537,1M", "--batches=1,3",
+                 "--threads=1,3", "--total=9M", "--seconds=0.02", "--warmup=0", "--json=-")
+    assert done.returncode == 0, done.stderr
+    steps = json.loads(done.stdout)["steps"]
+    assert [(step["operation"], step["block_bytes"], step["batch"], step["threads"]) for step in steps] == [
+        (operation, size, batch, threads) for operation in ("write", "read", "mix") for threads in (1, 3) for batch in (1, 3)
+        for size in (1, 4096, 65537, 1 << 20)]
+    for step in steps:
+        assert step["wrong"] == step["failed"] == 0 and step["path"] == path and step["bytes"] > 0
+        assert step["bytes"] == step["batches"] * step["block_bytes"] * step["batch"] == step["transfer"]["count"] * step["block_bytes"] * step["batch"]
+
+
+def test_bench_sees_wrong_bytes():
+    """Another initiator writes over the target's memory meanwhile."""
+    target = Target(total=1 << 20)
+    name = target.ready()
+    near = Near()
+    stop = threading.Event()
+
+    def spoil():
+        near.memory[:1 << 20] = b"\x5a" * (1 << 20)
+        address = near.engine.get_first_buffer_address(name)
+        while not stop.is_set():
+            near.engine.transfer_sync_write(name, near.address, address, 1 << 20)
+
+    thread = threading.Thread(target=spoil)
+    thread.start()
+    try:
+        for operation in ("read", "write"):
+            done = bench(f"--target={name}", "--verify", f"--operation={operation}", "--sizes=64K", "--total=1M", "--seconds=0.5")
+            assert done.returncode == 1 and "wrong bytes" in done.stderr, (done.stdout, done.stderr)
+    finally:
+        stop.set()
+        thread.join()
+        target.kill()
+
+
+def test_bench_says_what_is_wrong():
+    assert bench("--target=127.0.0.1:1", "--sizes=4K", "--total=1M").returncode == 3
+    for words in (["--sizes=0"], ["--sizes=4K,x"], ["--sizes="], ["--batches=65537"], ["--threads=257"], ["--operation=reed"], ["--total=1"],
+                  ["--path=rope"], ["--path=local", "--target=127.0.0.1:1"], ["--memory=gold"]):
+        done = bench(*words)
+        assert done.returncode == 2 and done.stderr, words
+    done = bench("--sizes=4K,2M", "--total=1M", "--seconds=0.05")
+    assert done.returncode == 0 and done.stdout.count("skipped") == 2
+    done = bench("--path=host", "--sizes=4K", "--total=1M", "--seconds=0.05", MC_SAME_HOST="0")
+    assert done.returncode == 1 and "path host was asked for, tcp was used" in done.stderr
+    target = Target(total=4096)
+    done = bench(f"--target={target.ready()}", "--sizes=4K", "--total=1M", "--seconds=5")  # reaches beyond its memory
+    target.kill()
+    assert done.returncode == 1 and "a transfer failed" in done.stderr
+
+
+def test_bench_target_dies():
+    target = Target(total=1 << 20)
+    name = target.ready()
+    timer = threading.Timer(1, target.process.kill)
+    timer.start()
+    start = time.monotonic()
+    done = bench(f"--target={name}", "--sizes=4K", "--total=1M", "--seconds=60")
+    assert done.returncode == 1 and time.monotonic() - start < 30
+    timer.join()
+    target.kill()
+
+
+def test_the_originals_command():
+    command = [str(BUILD / "transfer_engine_bench"), "--metadata_server=P2PHANDSHAKE", "--local_server_name=127.0.0.1", "--protocol=tcp", "--buffer_size=16777216"]
+    target = subprocess.Popen([*command, "--mode=target"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        name = target.stdout.readline().split()[-1]
+        for operation, unit in (("read", "GB"), ("write", "Mib")):
+            done = subprocess.run([*command, "--mode", "initiator", f"--segment_id={name}", f"--operation={operation}", "--threads=2", "--duration=1",
+                                   f"--report_unit={unit}", "--backend=classic", "--json=-"], capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+            found = json.loads(done.stdout)
+            assert found["batches"] > 0 and found["bytes"] == found["batches"] * 128 * 65536
+            line = next(line for line in done.stderr.splitlines() if line.startswith("Test completed: "))
+            assert f"batch count {found['batches']}, throughput " in line and line.endswith(f" {unit}/s")
+        assert subprocess.run([*command, f"--segment_id={name}", "--threads=12"], capture_output=True, timeout=60).returncode == 2  # more than the buffer
+        assert subprocess.run([*command, f"--segment_id={name}", "--protocol=nvlink", "--threads=1"], capture_output=True, timeout=60).returncode == 3
+    finally:
+        target.terminate()
+        assert target.wait(10) == 0
+        target.stdout.close()
