@@ -60,10 +60,12 @@ static bool has_ended(const struct mc_host_path *path)
     return poll(&looked, 1, 0) != 0; /* nothing is ever said there but the end */
 }
 
-void mc_host_path_tidy(struct mc_peer *peer)
+bool mc_host_path_tidy(struct mc_peer *peer)
 {
-    if (peer->host != NULL && (peer->host->is_broken || has_ended(peer->host)))
-        mc_host_path_drop(peer);
+    if (peer->host == NULL || !(peer->host->is_broken || has_ended(peer->host)))
+        return false;
+    mc_host_path_drop(peer);
+    return true;
 }
 
 static int make_intents(struct mc_host_path *path)
@@ -353,8 +355,10 @@ int mc_run_host(struct mc_peer *peer, enum mc_transfer_opcode opcode, const stru
     if (path == NULL)
         return 1;
     int rc = copy_all(path, peer->engine, opcode, items, count, deadline_ns);
-    if (rc == 1 && has_ended(path))
+    if (rc == 1 && has_ended(path)) {
         atomic_store(&path->is_broken, true);
+        rc = 2;
+    }
     mc_host_path_release(path);
     return rc;
 }

@@ -66,6 +66,7 @@ struct mc_peer {
     _Atomic int last_path; /* MC_TRANSFER_PATH_... of the last batch that was moved, + 1; 0: none yet */
     pthread_mutex_t lock;
     bool is_known;               /* document and address are filled in */
+    bool is_doubtful;            /* its process has ended: to be asked for again before it is used */
     struct mc_document document; /* without buffers */
     uint64_t first_address;
     char data_address[MC_ADDRESS_MAX + 8];
@@ -212,7 +213,7 @@ void mc_peer_release(struct mc_peer *peer);
 bool mc_peer_is_name(const char *name); /* NULL is none */
 /* Its lanes are closed and its document is asked for again when it is needed. */
 void mc_peer_forget(struct mc_transfer_engine *engine, const char *name);
-/* Fetches the document anew; a peer that is another process now loses its lanes. */
+/* Fetches the document anew; a peer that is another process now loses its lanes. 1: it is. */
 int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns);
 /* An idle lane, or a new one. */
 int mc_peer_take_lane(struct mc_peer *peer, uint64_t deadline_ns, struct mc_lane **lane);
@@ -254,7 +255,7 @@ int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc
 /* items: none of length zero. */
 int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
                uint64_t deadline_ns);
-/* 1: this path cannot be used (any more); nothing is being copied. */
+/* 1: this path cannot be used; nothing is being copied. 2: the same, because the peer's process has ended. */
 int mc_run_host(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
                 size_t count, uint64_t deadline_ns);
 /* 1: this path cannot be used (any more), and nothing of it is under way. */
@@ -276,8 +277,8 @@ struct mc_host_path *mc_host_path_get(struct mc_peer *peer); /* with a reference
 void mc_host_path_release(struct mc_host_path *path);
 /* The peer's lock is held. */
 void mc_host_path_drop(struct mc_peer *peer);
-/* Drops it if the peer's process has ended. The peer's lock is held. */
-void mc_host_path_tidy(struct mc_peer *peer);
+/* Drops it if the peer's process has ended; true: it has. The peer's lock is held. */
+bool mc_host_path_tidy(struct mc_peer *peer);
 
 int mc_host_table_create(struct mc_transfer_engine *engine);
 void mc_host_table_destroy(struct mc_transfer_engine *engine);

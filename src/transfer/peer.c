@@ -158,11 +158,12 @@ int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns)
     peer->is_near = strncmp(address, "127.", 4) == 0 || strncmp(address, "[::1]", 5) == 0 ||
                     mc_id_equal(document.host, peer->engine->host_id);
     peer->is_known = true;
+    peer->is_doubtful = false;
     pthread_mutex_unlock(&peer->lock);
     mc_rdma_remote_release(old);
     mc_rdma_lanes_free(links);
     close_lanes(dropped);
-    return 0;
+    return is_other;
 }
 
 /* ---- the table ---- */
@@ -267,7 +268,7 @@ int mc_peer_get(struct mc_transfer_engine *engine, const char *name, uint64_t de
     if (peer == NULL)
         return MC_TRANSFER_ERR_MEMORY;
     pthread_mutex_lock(&peer->lock);
-    bool is_known = peer->is_known;
+    bool is_known = peer->is_known && !peer->is_doubtful;
     pthread_mutex_unlock(&peer->lock);
     int rc = is_known ? 0 : mc_peer_refresh(peer, deadline_ns);
     if (rc < 0) {
@@ -314,17 +315,19 @@ void mc_peer_release(struct mc_peer *peer)
 
 /* ---- tidying ---- */
 
-/* Idle lanes that are old, or whose peer has hung up. */
+/* Idle lanes that are old, or whose peer has hung up: then it may be another process that has its ports. */
 static struct mc_lane *take_useless(struct mc_peer *peer, uint64_t now_ms)
 {
     struct mc_lane *useless = NULL;
     for (struct mc_lane **at = &peer->idle; *at != NULL;) {
         struct mc_lane *lane = *at;
         struct pollfd looked = {.fd = lane->fd, .events = POLLIN};
-        if (now_ms - lane->used_ms < LANE_IDLE_MS && poll(&looked, 1, 0) == 0) {
+        bool has_ended = poll(&looked, 1, 0) != 0;
+        if (now_ms - lane->used_ms < LANE_IDLE_MS && !has_ended) {
             at = &lane->next;
             continue;
         }
+        peer->is_doubtful |= has_ended;
         *at = lane->next;
         peer->idle_count--;
         lane->next = useless;
@@ -347,7 +350,7 @@ void mc_peers_tidy(struct mc_transfer_engine *engine)
                 continue; /* busy, so not idle; and all other peers would wait with us */
             struct mc_lane *useless = take_useless(peer, now_ms);
             struct mc_rdma_lane *links = mc_rdma_lanes_idle(peer, LANE_IDLE_MS);
-            mc_host_path_tidy(peer);
+            peer->is_doubtful |= mc_host_path_tidy(peer);
             pthread_mutex_unlock(&peer->lock);
             close_lanes(useless);
             mc_rdma_lanes_free(links);

@@ -94,7 +94,12 @@ static int run_paths(struct mc_peer *peer, enum mc_transfer_opcode opcode, const
         return rc;
     *path = MC_TRANSFER_PATH_HOST;
     rc = mc_run_host(peer, opcode, items, count, deadline_ns);
-    if (rc != 1)
+    if (rc == 2) { /* who had that name is gone, and its ports may be somebody else's: ask who has the name now */
+        rc = mc_peer_refresh(peer, deadline_ns);
+        if (rc >= 0)
+            rc = mc_run_host(peer, opcode, items, count, deadline_ns);
+    }
+    if (rc <= 0)
         return rc;
     *path = MC_TRANSFER_PATH_RDMA;
     rc = mc_run_rdma(peer, opcode, items, count, deadline_ns);

@@ -243,9 +243,12 @@ int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struc
         mc_log(DEBUG, "a connection to %s broke; asking where it is now", peer->name);
         mc_peer_drop_lanes(peer);
         rc = mc_clock_ns() < deadline_ns ? mc_peer_refresh(peer, deadline_ns) : MC_TRANSFER_ERR_TIMEOUT;
-        if (rc == 0)
+        if (rc >= 0)
             rc = attempt(&run);
     }
+    /* Refused, but by whom? A connection does not say who answers, and the port may be another process's by now. */
+    if (rc == MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED && mc_peer_refresh(peer, deadline_ns) == 1)
+        rc = attempt(&run);
     free(run.cut);
     return rc;
 }

@@ -57,27 +57,34 @@ def settle(pid, fds, maps):
 def one_turn(engine, path, draw, count):
     """So many targets are written and read, and killed, some while a transfer to them runs; as many initiators are killed at any moment."""
     targets = [Target(path) for _ in range(count)]
-    initiators = [subprocess.Popen([str(BENCH), "engine", f"--target={engine.target}", f"--path={path}", "--total=4096", "--sizes=64", "--seconds=60"],
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(count)]
-    for number, target in enumerate(targets):
-        name = target.ready()
-        address = engine.ask("first", name)
-        assert address != "0"
-        if number % 4 == 3:
-            killer = threading.Timer(draw.random() / 1000, target.process.kill)
-            killer.start()
-            assert engine.ask("write", name, address, 4096) in ("0", "-1")
-            killer.join()
-        else:
-            assert engine.ask("write", name, address, 4096) == "0"
-            assert engine.ask("read", name, address, 4096) == "0"
-        target.kill()
-        if number % 4 == 0:
-            assert engine.ask("read", name, address, 4096) == "-1"
-    for initiator in initiators:
-        time.sleep(draw.random() / 200)
-        initiator.kill()
-        initiator.wait()
+    command = [str(BENCH), "engine", f"--target={engine.target}", f"--path={path}", "--total=4096", "--sizes=64", "--seconds=60"]
+    initiators = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(count)]
+    try:
+        for number, target in enumerate(targets):
+            use_and_kill(engine, target, draw, number)
+        for initiator in initiators:
+            time.sleep(draw.random() / 200)
+    finally:
+        for process in [target.process for target in targets] + initiators:
+            process.kill()
+            process.wait()
+
+
+def use_and_kill(engine, target, draw, number):
+    name = target.ready()
+    address = engine.ask("first", name)
+    assert address != "0"
+    if number % 4 == 3:
+        killer = threading.Timer(draw.random() / 1000, target.process.kill)
+        killer.start()
+        assert engine.ask("write", name, address, 4096) in ("0", "-1")
+        killer.join()
+    else:
+        assert engine.ask("write", name, address, 4096) == "0"
+        assert engine.ask("read", name, address, 4096) == "0"
+    target.kill()
+    if number % 4 == 0:
+        assert engine.ask("read", name, address, 4096) == "-1"
 
 
 @pytest.mark.timeout(max(180, PEERS))
