@@ -1,6 +1,6 @@
-/* What the machine can do at all, over the very buffers of a measurement: plain loops over process_vm_*, TCP and memcpy;
- * and the same loop around the C API of the transfer engine, so that both are called in the same way. A shared object
- * for bench/engine_worker.py. Every loop runs for so long, at least twice, and notes the time of each call. */
+/* What the machine can do at all, over the very buffers of a measurement: plain loops over process_vm_*, TCP and
+ * memcpy; and the same loop around the C API of the transfer engine, so that both are called in the same way. A shared
+ * object for bench/engine_worker.py. Every loop runs for so long, at least twice, and notes the time of each call. */
 #include "mooncake_engine.h"
 
 #include <errno.h>
@@ -74,8 +74,8 @@ static int vm_one(void *context, const struct loop *loop, uint64_t offset)
         uint64_t part = loop->size - at < VM_CALL_MAX ? loop->size - at : VM_CALL_MAX;
         struct iovec near = {(void *)(uintptr_t)(loop->near + offset + at), part};
         struct iovec far = {(void *)(uintptr_t)(loop->far + offset + at), part};
-        ssize_t moved = loop->is_write ? process_vm_writev(pid, &near, 1, &far, 1, 0)
-                                       : process_vm_readv(pid, &near, 1, &far, 1, 0);
+        ssize_t moved =
+            loop->is_write ? process_vm_writev(pid, &near, 1, &far, 1, 0) : process_vm_readv(pid, &near, 1, &far, 1, 0);
         if (moved <= 0)
             return -1;
         at += (uint64_t)moved;
@@ -164,8 +164,7 @@ BARE int32_t bare_tcp_serve(uint64_t memory, uint64_t size)
 
 BARE int32_t bare_tcp_connect(uint16_t port)
 {
-    struct sockaddr_in address = {
-        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
     int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0 ||
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) != 0)

@@ -97,7 +97,8 @@ MC_API int mc_transfer_register(struct mc_transfer_engine *engine, const struct 
  * can cause; that memory must not be freed, no new transfer reaches it, and asking again waits again. */
 MC_API int mc_transfer_unregister(struct mc_transfer_engine *engine, const uint64_t *addresses, size_t count);
 
-/* Memory that the library allocates and registers. NULL: out of memory. */
+/* Memory that the library allocates and registers. Peers of this machine map it: their copies need no system call, and
+ * half the time. A forked child shares it. NULL: out of memory. */
 MC_API void *mc_transfer_allocate(struct mc_transfer_engine *engine, size_t length);
 MC_API int mc_transfer_free(struct mc_transfer_engine *engine, void *memory);
 /* Does the range lie in one registered piece of memory of this engine? */

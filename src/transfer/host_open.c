@@ -27,6 +27,7 @@
 
 static void path_free(struct mc_host_path *path)
 {
+    mc_host_maps_free(path);
     if (path->table != NULL)
         (void)munmap((void *)(uintptr_t)path->table, sizeof(*path->table));
     if (path->intents != NULL)
@@ -54,7 +55,7 @@ void mc_host_path_drop(struct mc_peer *peer)
     peer->host = NULL;
 }
 
-static bool has_ended(const struct mc_host_path *path)
+bool mc_host_has_ended(const struct mc_host_path *path)
 {
     struct pollfd looked = {.fd = path->fd, .events = POLLIN};
     return poll(&looked, 1, 0) != 0; /* nothing is ever said there but the end */
@@ -62,7 +63,7 @@ static bool has_ended(const struct mc_host_path *path)
 
 bool mc_host_path_tidy(struct mc_peer *peer)
 {
-    if (peer->host == NULL || !(peer->host->is_broken || has_ended(peer->host)))
+    if (peer->host == NULL || !(peer->host->is_broken || mc_host_has_ended(peer->host)))
         return false;
     mc_host_path_drop(peer);
     return true;
@@ -195,11 +196,14 @@ struct mc_host_path *mc_host_path_get(struct mc_peer *peer)
 
 /* ---- copying ---- */
 
-struct copy { /* one system call */
+struct copy { /* one system call; or, into and out of memory that is mapped here, none */
     struct iovec near[COPY_PARTS], far[COPY_PARTS];
     size_t parts;
     uint64_t bytes;
+    bool is_mapped; /* far is in our address space */
     const struct mc_host_known *regions[MC_HOST_INTENT_REGIONS];
+    struct mc_host_map *maps[MC_HOST_INTENT_REGIONS]; /* NULL: by system call */
+    uint8_t *bytes_of[MC_HOST_INTENT_REGIONS];
     size_t region_count;
     struct mc_host_known known[MC_HOST_INTENT_REGIONS];
 };
@@ -209,21 +213,41 @@ struct progress {
     uint64_t offset; /* in that item */
 };
 
-static bool add_region(struct copy *copy, const struct mc_host_known *known)
+/* Its number in the copy; -1: that one is full, or is of the other kind. */
+static int add_region(struct mc_host_path *path, struct copy *copy, const struct mc_host_known *known)
 {
     for (size_t i = 0; i < copy->region_count; i++)
         if (copy->known[i].slot == known->slot)
-            return true;
+            return (int)i;
     if (copy->region_count == MC_HOST_INTENT_REGIONS)
-        return false;
-    copy->known[copy->region_count] = *known;
-    copy->regions[copy->region_count] = &copy->known[copy->region_count];
+        return -1;
+    size_t number = copy->region_count;
+    struct mc_host_map *map = mc_host_map_hold(path, known, &copy->bytes_of[number]);
+    if (number > 0 && copy->is_mapped != (map != NULL)) {
+        if (map != NULL)
+            mc_host_map_release(map);
+        return -1;
+    }
+    copy->is_mapped = map != NULL;
+    copy->maps[number] = map;
+    copy->known[number] = *known;
+    copy->regions[number] = &copy->known[number];
     copy->region_count++;
-    return true;
+    return (int)number;
+}
+
+static void release_maps(struct mc_host_path *path, const struct copy *copy)
+{
+    if (!copy->is_mapped)
+        return;
+    pthread_mutex_lock(&path->lock);
+    for (size_t i = 0; i < copy->region_count; i++)
+        mc_host_map_release(copy->maps[i]);
+    pthread_mutex_unlock(&path->lock);
 }
 
 /* A part that goes on where the last one ends, on both sides, is one with it: the kernel looks up every part anew. */
-static void add_part(struct copy *copy, char *near, uint64_t far, size_t size)
+static void add_part(struct copy *copy, char *near, uintptr_t far, size_t size)
 {
     if (copy->parts > 0) {
         struct iovec *last_near = &copy->near[copy->parts - 1], *last_far = &copy->far[copy->parts - 1];
@@ -235,7 +259,7 @@ static void add_part(struct copy *copy, char *near, uint64_t far, size_t size)
         }
     }
     copy->near[copy->parts] = (struct iovec){near, size};
-    copy->far[copy->parts++] = (struct iovec){(void *)(uintptr_t)far, size};
+    copy->far[copy->parts++] = (struct iovec){(void *)far, size};
 }
 
 /* As much as one call takes, from `at` on. False: some address is in no region that we know of. */
@@ -245,15 +269,20 @@ static bool plan(struct mc_host_path *path, const struct mc_transfer_item *items
     bool is_known = true;
     copy->parts = copy->region_count = 0;
     copy->bytes = 0;
+    copy->is_mapped = false;
     pthread_mutex_lock(&path->lock);
     while (at->item < count && copy->parts < COPY_PARTS && copy->bytes < COPY_BYTES) {
         const struct mc_transfer_item *item = &items[at->item];
         const struct mc_host_known *known = mc_host_view_find(&path->view, item->remote, item->length);
         is_known = known != NULL;
-        if (!is_known || !add_region(copy, known))
+        int region = is_known ? add_region(path, copy, known) : -1;
+        if (region < 0)
             break;
         uint64_t left = item->length - at->offset, room = COPY_BYTES - copy->bytes, size = left < room ? left : room;
-        add_part(copy, (char *)item->local + at->offset, item->remote + at->offset, (size_t)size);
+        uintptr_t far = item->remote + at->offset;
+        if (copy->is_mapped)
+            far = (uintptr_t)copy->bytes_of[region] + (far - known->address);
+        add_part(copy, (char *)item->local + at->offset, far, (size_t)size);
         copy->bytes += size;
         at->offset += size;
         if (at->offset == item->length)
@@ -284,6 +313,12 @@ _Static_assert(MC_HOST_INTENTS == 64, "a bit each");
 /* 0, or 1: not by this path. A call may move less than was asked for when the far memory has a hole. */
 static int copy_once(const struct mc_host_path *path, enum mc_transfer_opcode opcode, const struct copy *copy)
 {
+    for (size_t i = 0; copy->is_mapped && i < copy->parts; i++)
+        memmove(opcode == MC_TRANSFER_WRITE ? copy->far[i].iov_base
+                                            : copy->near[i].iov_base, /* may be the same memory */
+                opcode == MC_TRANSFER_WRITE ? copy->near[i].iov_base : copy->far[i].iov_base, copy->near[i].iov_len);
+    if (copy->is_mapped)
+        return 0;
     ssize_t moved = opcode == MC_TRANSFER_WRITE
                         ? process_vm_writev(path->pid, copy->near, copy->parts, copy->far, copy->parts, 0)
                         : process_vm_readv(path->pid, copy->near, copy->parts, copy->far, copy->parts, 0);
@@ -300,7 +335,7 @@ static int copy_announced(struct mc_host_path *path, enum mc_transfer_opcode opc
     struct mc_host_intent *intent = &path->intents->intents[place];
     int rc = 2;
     /* Looked at before every call: a process number means nothing once the process that had it is gone. */
-    if (has_ended(path))
+    if (mc_host_has_ended(path))
         rc = 1;
     else if (mc_host_announce(intent, path->table, copy->regions, copy->region_count))
         rc = copy_once(path, opcode, copy);
@@ -313,6 +348,7 @@ static bool refresh(struct mc_host_path *path)
 {
     pthread_mutex_lock(&path->lock);
     int rc = mc_host_view_refresh(&path->view, path->table);
+    mc_host_maps_tidy(path);
     pthread_mutex_unlock(&path->lock);
     return rc == 0;
 }
@@ -326,8 +362,10 @@ static int copy_all(struct mc_host_path *path, struct mc_transfer_engine *engine
     while (at.item < count) {
         struct progress before = at;
         int rc = plan(path, items, count, &at, &copy) ? 0 : 2;
-        if (rc == 0)
+        if (rc == 0) {
             rc = copy_announced(path, opcode, &copy, deadline_ns);
+            release_maps(path, &copy);
+        }
         if (rc == 2) { /* what we knew was old: once more, then it is tcp's to say what is wrong */
             if (is_fresh || !refresh(path))
                 return 1;
@@ -355,7 +393,7 @@ int mc_run_host(struct mc_peer *peer, enum mc_transfer_opcode opcode, const stru
     if (path == NULL)
         return 1;
     int rc = copy_all(path, peer->engine, opcode, items, count, deadline_ns);
-    if (rc == 1 && has_ended(path)) {
+    if (rc == 1 && mc_host_has_ended(path)) {
         atomic_store(&path->is_broken, true);
         rc = 2;
     }

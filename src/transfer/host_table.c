@@ -10,6 +10,7 @@ void mc_host_entry_set(struct mc_host_table *table, const struct mc_region *regi
     struct mc_host_entry *entry = &table->entries[region->slot];
     atomic_store_explicit(&entry->address, region->address, memory_order_relaxed);
     atomic_store_explicit(&entry->length, region->length, memory_order_relaxed);
+    atomic_store_explicit(&entry->memory, (uint64_t)(region->memory_fd + 1), memory_order_relaxed);
     atomic_store(&entry->generation, region->generation);
     if (atomic_load_explicit(&table->used, memory_order_relaxed) <= region->slot)
         atomic_store(&table->used, region->slot + 1);
@@ -55,7 +56,8 @@ int mc_host_view_refresh(struct mc_host_view *view, const struct mc_host_table *
         const struct mc_host_entry *entry = &table->entries[slot];
         uint64_t generation = atomic_load(&entry->generation);
         struct mc_host_known known = {atomic_load_explicit(&entry->address, memory_order_acquire),
-                                      atomic_load_explicit(&entry->length, memory_order_acquire), generation, slot};
+                                      atomic_load_explicit(&entry->length, memory_order_acquire), generation,
+                                      atomic_load_explicit(&entry->memory, memory_order_acquire), slot};
         /* Generations are never given twice: unchanged means that the fields in between belong to it. */
         if (generation != 0 && atomic_load(&entry->generation) == generation)
             view->known[view->count++] = known;

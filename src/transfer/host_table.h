@@ -19,9 +19,9 @@
 #define MC_HOST_INTENTS 64u                 /* copies of one initiator at the same time */
 #define MC_HOST_INTENT_REGIONS 7u           /* regions that one copy may touch */
 
-struct mc_host_entry { /* generation 0: dead; address and length are written while it is */
+struct mc_host_entry { /* generation 0: dead; the others are written while it is */
     _Atomic uint64_t generation, address, length;
-    uint64_t reserved;
+    _Atomic uint64_t memory; /* the owner's descriptor that peers may map, + 1; 0: private memory */
 };
 struct mc_host_table {
     uint64_t magic;
@@ -44,7 +44,7 @@ bool mc_host_is_intended(const struct mc_host_intents *intents, uint32_t slot);
 
 /* Initiator: what it knows of the table, ordered by address. */
 struct mc_host_known {
-    uint64_t address, length, generation;
+    uint64_t address, length, generation, memory;
     uint32_t slot;
 };
 struct mc_host_view { /* zeroed = empty */

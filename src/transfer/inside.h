@@ -17,6 +17,7 @@
 #include <pthread.h>
 
 #define MC_PEER_BUCKETS 1024u
+#define MC_HOST_MAP_BUCKETS 64u
 #define MC_PEERS_MAX 65536u
 #define MC_PEER_LANES_MAX 16u        /* of one call to one peer, and kept open idle */
 #define MC_TRANSFER_WORKERS_MAX 32u  /* threads for batches in the background */
@@ -34,6 +35,8 @@ struct mc_lane {
     struct mc_lane *next;
 };
 
+struct mc_host_map;
+
 struct mc_host_path { /* to a peer of this machine; reference counted */
     _Atomic uint32_t references;
     _Atomic bool is_broken;
@@ -44,6 +47,7 @@ struct mc_host_path { /* to a peer of this machine; reference counted */
     _Atomic uint64_t taken; /* intents in use, a bit each */
     pthread_mutex_t lock;   /* of the view */
     struct mc_host_view view;
+    struct mc_host_map *maps[MC_HOST_MAP_BUCKETS]; /* of the peer's memory, by slot; the lock */
 };
 
 /* A link, and the connection over which it was set up: the peer holds its half as long as that connection lives, and
@@ -279,6 +283,19 @@ void mc_host_path_release(struct mc_host_path *path);
 void mc_host_path_drop(struct mc_peer *peer);
 /* Drops it if the peer's process has ended; true: it has. The peer's lock is held. */
 bool mc_host_path_tidy(struct mc_peer *peer);
+
+/* Has the peer's process ended, or hung up? */
+bool mc_host_has_ended(const struct mc_host_path *path);
+
+/* ---- host_map.c: maps of memory that peers of this machine have allocated with their engine. path->lock is
+ * held ---- */
+/* The bytes of a region's memory, in use until released. NULL: it cannot be mapped. */
+struct mc_host_map *mc_host_map_hold(struct mc_host_path *path, const struct mc_host_known *known, uint8_t **bytes);
+void mc_host_map_release(struct mc_host_map *map);
+/* Lets go of those whose region is gone. */
+void mc_host_maps_tidy(struct mc_host_path *path);
+/* Nobody uses the path any more. */
+void mc_host_maps_free(struct mc_host_path *path);
 
 int mc_host_table_create(struct mc_transfer_engine *engine);
 void mc_host_table_destroy(struct mc_transfer_engine *engine);

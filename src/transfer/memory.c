@@ -5,10 +5,13 @@
 #include "env/clock.h"
 #include "env/log.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #define PAGE 4096u
 
@@ -105,10 +108,12 @@ void mc_transfer_document(struct mc_transfer_engine *engine, struct mc_buffer *o
 
 /* ---- registering ---- */
 
-static void show(struct mc_transfer_engine *engine, struct mc_region *const *regions, size_t count, bool is_managed)
+static void show(struct mc_transfer_engine *engine, struct mc_region *const *regions, size_t count, bool is_managed,
+                 int memory_fd)
 {
     for (size_t i = 0; i < count; i++) {
         regions[i]->is_managed = is_managed;
+        regions[i]->memory_fd = memory_fd;
         if (engine->host_table != NULL && regions[i]->slot != MC_REGION_NO_SLOT)
             mc_host_entry_set(engine->host_table, regions[i]);
     }
@@ -137,7 +142,9 @@ static void pin(struct mc_transfer_engine *engine, const struct mc_transfer_rang
     }
 }
 
-static int add(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges, size_t count, bool is_managed)
+/* memory_fd: the engine's from now on when all went well. */
+static int add(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges, size_t count, bool is_managed,
+               int memory_fd)
 {
     struct mc_region *one, **regions = count == 1 ? &one : malloc((count + 1) * sizeof(struct mc_region *));
     if (regions == NULL)
@@ -145,7 +152,7 @@ static int add(struct mc_transfer_engine *engine, const struct mc_transfer_range
     pthread_mutex_lock(&engine->lock);
     int rc = mc_region_add(&engine->regions, ranges, count, regions);
     if (rc == 0)
-        show(engine, regions, count, is_managed);
+        show(engine, regions, count, is_managed, memory_fd);
     pthread_mutex_unlock(&engine->lock);
     if (regions != &one)
         free(regions);
@@ -164,7 +171,7 @@ int mc_transfer_register(struct mc_transfer_engine *engine, const struct mc_tran
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     if (count == 0)
         return 0;
-    int rc = add(engine, ranges, count, false);
+    int rc = add(engine, ranges, count, false, -1);
     if (rc < 0)
         return rc;
     rc = mc_transfer_publish_document(engine);
@@ -212,6 +219,8 @@ static int wait_and_remove(struct mc_transfer_engine *engine, uint64_t address)
             region->in_flight--;
         }
         if (is_alone(engine, region)) {
+            if (region->memory_fd >= 0)
+                mc_transfer_close_fd(region->memory_fd); /* who maps it still does */
             mc_region_remove(&engine->regions, region);
             return 0;
         }
@@ -261,15 +270,46 @@ int mc_transfer_unregister(struct mc_transfer_engine *engine, const uint64_t *ad
 
 /* ---- memory of our own ---- */
 
+/* Memory that peers of this machine can map, so that their copies need no system call; or, with *fd -1, private. */
+static void *map_memory(const struct mc_transfer_engine *engine, size_t size, int *fd)
+{
+    void *memory = MAP_FAILED;
+    *fd = engine->host_table == NULL ? -1 : memfd_create("mooncake-transfer-memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (*fd >= 0) {
+        /* It never shrinks: whoever maps it can touch all of it for as long as he likes. */
+        if (fchmod(*fd, 0600) == 0 && ftruncate(*fd, (off_t)size) == 0 &&
+            fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+            memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+        if (memory != MAP_FAILED)
+            return memory;
+        close(*fd);
+        *fd = -1;
+    }
+    return mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
+/* Gives the pages back also where a peer has not let go of its map yet. */
+static int unmap_memory(void *memory, size_t size, bool is_shared)
+{
+    if (is_shared)
+        (void)madvise(memory, size, MADV_REMOVE);
+    return munmap(memory, size);
+}
+
 void *mc_transfer_allocate(struct mc_transfer_engine *engine, size_t length)
 {
+    int fd;
     if (!mc_transfer_alive(engine) || length == 0 || length > SIZE_MAX / 2)
         return NULL;
     size_t size = (length + PAGE - 1) & ~(size_t)(PAGE - 1);
-    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *memory = map_memory(engine, size, &fd);
     if (memory == MAP_FAILED)
         return NULL;
-    int rc = add(engine, &(struct mc_transfer_range){(uintptr_t)memory, size}, 1, true);
+    bool is_shared = fd >= 0;
+    mc_transfer_note_fd(fd);
+    int rc = add(engine, &(struct mc_transfer_range){(uintptr_t)memory, size}, 1, true, fd);
+    if (rc < 0 && fd >= 0)
+        mc_transfer_close_fd(fd);
     if (rc == 0) {
         rc = mc_transfer_publish_document(engine);
         if (rc < 0)
@@ -277,7 +317,7 @@ void *mc_transfer_allocate(struct mc_transfer_engine *engine, size_t length)
     }
     if (rc == 0)
         return memory;
-    (void)munmap(memory, size);
+    (void)unmap_memory(memory, size, is_shared);
     return NULL;
 }
 
@@ -288,7 +328,7 @@ int mc_transfer_free(struct mc_transfer_engine *engine, void *memory)
     uint64_t address = (uintptr_t)memory, length = 0;
     pthread_mutex_lock(&engine->lock);
     struct mc_region *region = mc_region_at(&engine->regions, address);
-    bool is_managed = region != NULL && region->is_managed;
+    bool is_managed = region != NULL && region->is_managed, is_shared = is_managed && region->memory_fd >= 0;
     if (is_managed)
         length = region->length;
     pthread_mutex_unlock(&engine->lock);
@@ -296,7 +336,7 @@ int mc_transfer_free(struct mc_transfer_engine *engine, void *memory)
         return MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED;
     int rc = mc_transfer_unregister(engine, &address, 1);
     /* METADATA: it is unregistered all the same. */
-    return (rc == 0 || rc == MC_TRANSFER_ERR_METADATA) && munmap(memory, (size_t)length) == 0
+    return (rc == 0 || rc == MC_TRANSFER_ERR_METADATA) && unmap_memory(memory, (size_t)length, is_shared) == 0
                ? 0
                : MC_TRANSFER_ERR_BATCH_BUSY;
 }
@@ -328,8 +368,11 @@ void mc_memory_free(struct mc_transfer_engine *engine)
     for (struct mc_region *one = engine->regions.first; one != NULL; one = one->next) {
         if (one->rdma != NULL)
             mc_rdma_memory_unregister(one->rdma);
-        if (one->is_managed)
-            (void)munmap((void *)(uintptr_t)one->address, (size_t)one->length);
+        if (!one->is_managed)
+            continue;
+        (void)unmap_memory((void *)(uintptr_t)one->address, (size_t)one->length, one->memory_fd >= 0);
+        if (one->memory_fd >= 0)
+            mc_transfer_close_fd(one->memory_fd);
     }
     mc_region_table_free(&engine->regions);
 }

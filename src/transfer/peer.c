@@ -134,11 +134,13 @@ int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns)
     int rc = mc_ask_document(peer->engine, peer->name, deadline_ns, &document, asked, sizeof(asked));
     if (rc == 0)
         rc = data_address(peer, &document, asked, address, sizeof(address));
+    pthread_mutex_lock(&peer->lock);
+    peer->is_doubtful = rc < 0;
     if (rc < 0) {
+        pthread_mutex_unlock(&peer->lock);
         mc_document_free(&document);
         return rc;
     }
-    pthread_mutex_lock(&peer->lock);
     bool is_other =
         peer->is_known && (strcmp(address, peer->data_address) != 0 || !mc_id_equal(document.id, peer->document.id));
     struct mc_rdma_remote *old = peer->remote;
@@ -158,7 +160,6 @@ int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns)
     peer->is_near = strncmp(address, "127.", 4) == 0 || strncmp(address, "[::1]", 5) == 0 ||
                     mc_id_equal(document.host, peer->engine->host_id);
     peer->is_known = true;
-    peer->is_doubtful = false;
     pthread_mutex_unlock(&peer->lock);
     mc_rdma_remote_release(old);
     mc_rdma_lanes_free(links);
@@ -188,9 +189,11 @@ static void peer_free(struct mc_peer *peer)
 /* Nobody uses it, and it has not been used for so long. engine->lock is held, so nobody begins to. */
 static bool is_idle(const struct mc_peer *peer, uint64_t idle_ms, uint64_t now_ms)
 {
-    bool is_bare = peer->idle == NULL && peer->host == NULL;
-    return peer->references == 0 &&
-           now_ms - peer->used_ms >= (is_bare && idle_ms > PEER_BARE_MS ? PEER_BARE_MS : idle_ms);
+    if (peer->references > 0) /* then the rest is not ours to read */
+        return false;
+    if (peer->idle == NULL && peer->host == NULL && idle_ms > PEER_BARE_MS)
+        idle_ms = PEER_BARE_MS;
+    return now_ms - peer->used_ms >= idle_ms;
 }
 
 /* Unlinks the idle ones of a bucket. engine->lock is held. */

@@ -47,6 +47,7 @@ static int add_one(struct mc_region_table *table, struct mc_transfer_range range
         return MC_TRANSFER_ERR_MEMORY;
     region->address = range.address;
     region->length = range.length;
+    region->memory_fd = -1;
     struct mc_region **node = tsearch(region, &table->tree, compare);
     if (node == NULL || *node != region) {
         free(region);

@@ -22,6 +22,7 @@ struct mc_region {
     bool is_leaving;                   /* unregister has begun */
     bool is_managed;                   /* our own memory */
     struct mc_rdma_memory *rdma;       /* NULL: not reached by RDMA. The engine's, not the table's */
+    int memory_fd;                     /* of which it consists, and that peers may map; -1: private memory */
     struct mc_region *previous, *next; /* in the order of registration */
 };
 

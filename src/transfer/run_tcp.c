@@ -246,8 +246,10 @@ int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struc
         if (rc >= 0)
             rc = attempt(&run);
     }
-    /* Refused, but by whom? A connection does not say who answers, and the port may be another process's by now. */
-    if (rc == MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED && mc_peer_refresh(peer, deadline_ns) == 1)
+    /* Refused, but by whom? A connection does not say who answers, and the port may be another process's by now, even
+     * the one of its handshakes. */
+    bool is_refused = rc == MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED || rc == MC_TRANSFER_ERR_REJECT_HANDSHAKE;
+    if (is_refused && mc_peer_refresh(peer, deadline_ns) == 1)
         rc = attempt(&run);
     free(run.cut);
     return rc;

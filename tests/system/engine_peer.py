@@ -1,7 +1,8 @@
 """An engine that is a process of its own: it registers memory and does what its standard input says, one word a line.
 
     engine_peer.py HOST METADATA SIZE [NAME]
-says "CODE PORT ADDRESS", then answers: crc OFFSET SIZE; fill OFFSET SIZE BYTE; read|write TARGET ADDRESS SIZE; first TARGET; notes; unregister.
+says "CODE PORT ADDRESS", then answers: crc OFFSET SIZE; fill OFFSET SIZE BYTE; read|write TARGET ADDRESS SIZE; first TARGET; allocate SIZE; free ADDRESS SIZE; zero ADDRESS SIZE; crc_at ADDRESS SIZE;
+notes; unregister.
 MC_PYTHONPATH is where the package lies; without it the one that is installed is taken (the original, in its environment).
 """
 import ctypes
@@ -33,6 +34,15 @@ for line in sys.stdin:
     elif words[0] in ("read", "write"):
         call = engine.transfer_sync_read if words[0] == "read" else engine.transfer_sync_write
         print(call(words[1], address, int(words[2]), int(words[3])), flush=True)
+    elif words[0] == "allocate":
+        print(engine.allocate_managed_buffer(int(words[1])), flush=True)
+    elif words[0] == "free":
+        print(engine.free_managed_buffer(int(words[1]), int(words[2])), flush=True)
+    elif words[0] == "zero":
+        ctypes.memset(int(words[1]), 0, int(words[2]))
+        print("ok", flush=True)
+    elif words[0] == "crc_at":
+        print(zlib.crc32(ctypes.string_at(int(words[1]), int(words[2]))), flush=True)
     elif words[0] == "first":
         print(engine.get_first_buffer_address(words[1]), flush=True)
     elif words[0] == "loop":  # writes until it is killed

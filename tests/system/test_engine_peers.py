@@ -3,11 +3,14 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import zlib
 
 import pytest
 
@@ -108,6 +111,56 @@ def test_many_peers_leave_nothing(monkeypatch, path):
             assert engine.ask("write", other.target, other.address, SIZE) == "0"
 
 
+class Placed(Target):
+    """A target on ports of a small range, which it names."""
+
+    def __init__(self, first, last):
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([str(BENCH), "engine", "--mode=target", "--total=4096", "--path=tcp"], stdout=subprocess.PIPE, stderr=self.log, text=True,
+                                        env={**os.environ, "MC_LOG_LEVEL": "INFO", "MC_MIN_RPC_PORT": str(first), "MC_MAX_RPC_PORT": str(last)})
+        line = self.process.stdout.readline()
+        self.log.seek(0)
+        ports = re.search(r"handshakes on port (\d+), data on port (\d+)", self.log.read())
+        self.ports = tuple(map(int, ports.groups())) if line and ports else (0, 0)
+
+    @classmethod
+    def where(cls, first, last, fits):
+        for _ in range(200):
+            target = cls(first, last)
+            if fits(*target.ports):
+                return target
+            target.kill()
+        pytest.skip(f"ports {first} to {last} are somebody else's")
+
+    def kill(self):
+        super().kill()
+        self.log.close()
+
+
+@pytest.mark.parametrize("taken_as", ["data", "handshakes"])
+def test_ports_of_a_peer_that_is_gone(monkeypatch, taken_as):
+    """It comes back under its name with another port for data; the old one is another engine's, which is not to be written."""
+    set_path(monkeypatch, "tcp")
+    with Peer() as engine:
+        first = Placed(15000 + os.getpid() % 1000, 15006 + os.getpid() % 1000)
+        rpc, data = first.ports
+        low, high = min(rpc, data) - 2, max(rpc, data) + 2
+        name = f"127.0.0.1:{rpc}"
+        assert engine.ask("write", name, engine.ask("first", name), 4096) == "0"
+        address = engine.ask("first", name)
+        first.kill()
+        assert engine.ask("write", name, address, 4096) == "-1"
+        again = Placed.where(low, high, lambda handshakes, its_data: handshakes == rpc and its_data != data)
+        other = Placed.where(low, high, lambda handshakes, its_data: data == (its_data if taken_as == "data" else handshakes))
+        try:
+            for _ in range(3):
+                assert engine.ask("write", name, engine.ask("first", name), 4096) == "0"
+                assert engine.ask("read", name, engine.ask("first", name), 4096) == "0"
+        finally:
+            again.kill()
+            other.kill()
+
+
 @pytest.mark.parametrize("kind", ["read", "write"])
 def test_stopped_peers_end_by_their_deadline(monkeypatch, kind):
     """Calls that wait and calls in the background, to three peers that do not move; a fourth is served all the while."""
@@ -143,6 +196,119 @@ def test_stopped_peers_end_by_their_deadline(monkeypatch, kind):
         for peer in stopped:
             peer.process.send_signal(signal.SIGCONT)
             peer.kill()
+
+
+# ---- memory that the engine allocates: peers of the machine map it ----
+
+MIB = 1 << 20
+
+
+def maps_of(pid="self"):
+    """(bytes, resident bytes) of each map of a peer's allocated memory."""
+    found, lines = [], pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines()
+    for number, line in enumerate(lines):
+        if "mooncake-transfer-memory" in line:
+            figures = dict(part.split(":") for part in lines[number + 1:number + 8])
+            found.append(tuple(int(figures[name].split()[0]) << 10 for name in ("Size", "Rss")))
+    return found
+
+
+def wait_until(holds, seconds=SETTLED_S):
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert holds()
+
+
+def test_allocated_memory(monkeypatch):
+    set_path(monkeypatch, "host")
+    near = Near()
+    with Peer() as peer:
+        size = 8 * MIB + 4096
+        far = int(peer.ask("allocate", size))
+        data = random.Random(4).randbytes(size)
+        near.memory[:size] = data
+        for offset, length in ((0, size), (5, 1), (4095, 2), (3, 5 * MIB + 1)):
+            peer.ask("zero", far, size)
+            assert near.engine.transfer_sync_write(peer.target, near.address + offset, far + offset, length) == 0
+            assert int(peer.ask("crc_at", far + offset, length)) == zlib.crc32(data[offset:offset + length])
+            near.memory[offset:offset + length] = bytes(length)
+            assert near.engine.transfer_sync_read(peer.target, near.address + offset, far + offset, length) == 0
+            assert near.memory[:size] == data
+        assert maps_of() == [(size, size)]  # so it was no system call that moved them
+        # Both kinds of memory in one batch, in turn, and more regions than one copy can announce.
+        others = [int(peer.ask("allocate", 4096)) for _ in range(9)]
+        far_at = [place for other in others for place in (other, peer.address + 4096 * others.index(other))]
+        near_at = [near.address + 4096 * item for item in range(len(far_at))]
+        assert near.engine.batch_transfer_sync_write(peer.target, near_at, far_at, [4096] * len(far_at)) == 0
+        for item, place in enumerate(far_at):
+            assert int(peer.ask("crc_at", place, 4096)) == zlib.crc32(data[4096 * item:4096 * (item + 1)])
+        for bad in (far - 1, far + size - 3):  # across a border, whatever lies behind it
+            assert near.engine.transfer_sync_write(peer.target, near.address, bad, 4) == -1
+        # Freed: nobody reaches it, and its pages are gone although we still have the map.
+        assert peer.ask("free", far, size) == "0"
+        assert (size, 0) in maps_of()
+        assert near.engine.transfer_sync_write(peer.target, near.address, far, 4) == -1
+        assert size not in [length for length, _ in maps_of()]
+    wait_until(lambda: maps_of() == [])  # those of a peer that has ended
+
+
+@pytest.mark.parametrize("path", ["host", "tcp"])
+def test_allocated_memory_freed_under_way(monkeypatch, path):
+    """Another process writes on and on; what gets the address next is not touched."""
+    set_path(monkeypatch, path)
+    with Peer() as owner, Peer() as writer:
+        for _ in range(5):
+            far = int(owner.ask("allocate", 16 * MIB))
+            assert writer.ask("write", owner.target, far, 16 * MIB) == "0"
+            loop = Peer()
+            assert loop.ask("loop", owner.target, far, 16 * MIB) == "ok"
+            time.sleep(0.1)
+            start = time.monotonic()
+            assert owner.ask("free", far, 16 * MIB) == "0"
+            assert time.monotonic() - start < 5 * SLOW
+            loop.kill()
+            again = int(owner.ask("allocate", 16 * MIB))
+            assert writer.ask("fill", 0, SIZE, 7) == "ok"
+            assert writer.ask("write", owner.target, again, MIB) == "0"
+            assert int(owner.ask("crc_at", again, MIB)) == zlib.crc32(b"\x07" * MIB)
+            assert int(owner.ask("crc_at", again + MIB, 15 * MIB)) == zlib.crc32(bytes(15 * MIB))
+            assert owner.ask("free", again, 16 * MIB) == "0"
+
+
+def test_allocated_memory_and_a_stopped_initiator(monkeypatch):
+    set_path(monkeypatch, "host")
+    with Peer() as owner:
+        far = int(owner.ask("allocate", 32 * MIB))
+        loop = Peer()
+        assert loop.ask("loop", owner.target, far, 32 * MIB) == "ok"
+        time.sleep(0.3)
+        loop.process.send_signal(signal.SIGSTOP)
+        time.sleep(0.1)
+        code = owner.ask("free", far, 32 * MIB)
+        assert code in ("0", "-4")  # stopped between two copies, or in one
+        if code == "-4":
+            assert owner.ask("crc_at", far, 4096)  # it is still there
+            loop.kill()
+            assert owner.ask("free", far, 32 * MIB) == "0"
+        else:
+            loop.kill()
+
+
+def test_allocated_memory_in_a_forked_child(monkeypatch):
+    """It is shared with a child; what the parent has mapped of others is not there."""
+    set_path(monkeypatch, "host")
+    near = Near()
+    own = near.engine.allocate_managed_buffer(4096)
+    with Peer() as peer:
+        far = int(peer.ask("allocate", MIB))
+        assert near.engine.transfer_sync_write(peer.target, near.address, far, MIB) == 0
+        assert sorted(length for length, _ in maps_of()) == [4096, MIB]
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if [length for length, _ in maps_of()] == [4096] else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert near.engine.free_managed_buffer(own, 4096) == 0
 
 
 # ---- a link that loses packets ----

@@ -465,13 +465,15 @@ static void test_host_table(void **state)
     struct mc_host_view view = {0};
     assert_non_null(table);
     for (uint32_t i = 0; i < 10; i++) {
-        struct mc_region region = {.address = 1000 - i * 100, .length = 50, .generation = i + 1, .slot = i};
+        struct mc_region region = {
+            .address = 1000 - i * 100, .length = 50, .generation = i + 1, .slot = i, .memory_fd = (int)i - 1};
         mc_host_entry_set(table, &region);
     }
     assert_int_equal(mc_host_view_refresh(&view, table), 0);
     assert_int_equal(view.count, 10);
     const struct mc_host_known *known = mc_host_view_find(&view, 1010, 40);
-    assert_true(known != NULL && known->slot == 0 && known->generation == 1);
+    assert_true(known != NULL && known->slot == 0 && known->generation == 1 && known->memory == 0);
+    assert_int_equal(mc_host_view_find(&view, 700, 50)->memory, 3); /* descriptor 2 */
     assert_null(mc_host_view_find(&view, 1010, 41));
     assert_null(mc_host_view_find(&view, 1050, 1));
     assert_null(mc_host_view_find(&view, 99, 1));
@@ -485,7 +487,7 @@ static void test_host_table(void **state)
     assert_false(mc_host_is_intended(&intents, 0));
     assert_false(mc_host_announce(&intents.intents[0], table, &known, 1)); /* gone */
     mc_host_retreat(&intents.intents[0]);
-    struct mc_region again = {.address = 1000, .length = 50, .generation = 99, .slot = 0};
+    struct mc_region again = {.address = 1000, .length = 50, .generation = 99, .slot = 0, .memory_fd = -1};
     mc_host_entry_set(table, &again);
     assert_false(mc_host_announce(&intents.intents[0], table, &known, 1)); /* another one, in its place */
     mc_host_retreat(&intents.intents[0]);
