@@ -119,10 +119,15 @@ static void say_trial(struct mc_doctor *doctor, const char *name, const struct m
                       (unsigned long long)(trial->large_bytes >> 20));
 }
 
+#define FIX_OF_RDMA                                                                                                    \
+    "the section rdma says which devices and GIDs fit; MC_GID_INDEX chooses another row, and the network must carry "  \
+    "RoCE between the two"
+
 static void try_paths(struct mc_doctor *doctor, struct mc_trial_session *session)
 {
-    static const char *const names[] = {"path local", "path host", "path tcp"};
-    static const char *const used_names[] = {"local: a copy", "host: process_vm_readv and writev", "tcp"};
+    static const char *const names[] = {"path local", "path host", "path tcp", "path rdma"};
+    static const char *const used_names[] = {"local: a copy", "host: process_vm_readv and writev, or a map", "tcp",
+                                             "rdma"};
     _Static_assert(sizeof(names) / sizeof(names[0]) == MC_TRANSFER_PATHS, "a name each");
     struct mc_trial trial;
     bool works = false;
@@ -130,14 +135,16 @@ static void try_paths(struct mc_doctor *doctor, struct mc_trial_session *session
         mc_trial_path(session, path, &trial);
         works |= trial.result == MC_TRIAL_WORKS;
         bool is_last = path == MC_TRANSFER_PATH_TCP;
+        if (path == MC_TRANSFER_PATH_RDMA) {
+            say_trial(doctor, names[path], &trial, mc_doctor_if_rdma(doctor, MC_VERDICT_WARNING), FIX_OF_RDMA);
+            continue;
+        }
         say_trial(doctor, names[path], &trial,
                   !is_last ? MC_VERDICT_WARNING
                   : works  ? MC_VERDICT_WARNING
                            : MC_VERDICT_BROKEN,
                   path == MC_TRANSFER_PATH_HOST ? fix_of_host(&trial) : fix_of_tcp(&trial));
     }
-    mc_doctor_say(doctor, mc_doctor_if_rdma(doctor, MC_VERDICT_FINE), "path rdma", 0, NULL,
-                  "not possible: the transfer engine has no RDMA yet");
     int used = mc_trial_used(session);
     if (!works)
         mc_doctor_say(doctor, MC_VERDICT_BROKEN, "path in use", 0, "the lines above say what stops each", "none");
@@ -161,7 +168,7 @@ void mc_check_peer(struct mc_doctor *doctor)
                       target);
         return;
     }
-    int rc = mc_trial_open(server[0] == 0 ? "P2PHANDSHAKE" : server, &session);
+    int rc = mc_trial_open(server[0] == 0 ? "P2PHANDSHAKE" : server, doctor->config.device_name, &session);
     if (rc < 0) {
         mc_doctor_say(doctor, MC_VERDICT_BROKEN, "peer", 0, "the facts above say why",
                       "no engine can be opened here: %s", mc_transfer_error_text(rc));

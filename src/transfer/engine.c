@@ -234,6 +234,17 @@ static const char *text_of(const char *text)
     return text == NULL ? "" : text;
 }
 
+/* Where there is no device tcp does it. */
+static void start_rdma(struct mc_transfer_engine *engine, const char *device_name)
+{
+    int rc = mc_rdma_start(device_name, &engine->rdma);
+    if (rc < 0)
+        mc_log(WARNING, "protocol rdma: %s; tcp is used",
+               rc == MC_ERR_UNAVAILABLE_IN_CURRENT_MODE ? "no usable RDMA device here (mooncake_doctor says why)"
+               : rc == MC_ERR_INVALID_PARAMS            ? "device_name names a device that is not there"
+                                                        : mc_error_name(rc));
+}
+
 int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer_engine **out)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -249,7 +260,7 @@ int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer
     if (engine == NULL)
         return MC_TRANSFER_ERR_MEMORY;
     if (strcmp(protocol, "rdma") == 0 && getenv("MC_FORCE_TCP") == NULL)
-        engine->rdma = mc_rdma_start(text_of(config->device_name));
+        start_rdma(engine, text_of(config->device_name));
     int rc = mc_metadata_init(&engine->metadata, text_of(config->metadata_server));
     if (rc == 0)
         rc = open_sockets(engine, text_of(config->local_name));

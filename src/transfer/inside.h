@@ -232,8 +232,8 @@ void mc_peers_free(struct mc_transfer_engine *engine);
 /* ---- rdma_lane.c ---- */
 /* NULL: libibverbs. Tests put a table of their own here. */
 extern const struct mc_verbs *mc_transfer_verbs;
-/* Opens the devices that the configuration names. NULL: there are none, and why has been logged. */
-struct mc_rdma *mc_rdma_start(const char *device_name);
+/* Opens the devices that the configuration names; as mc_rdma_open. */
+int mc_rdma_start(const char *device_name, struct mc_rdma **rdma);
 /* What peers may reach of a region by RDMA; blocks while pages are pinned. NULL: nothing. */
 struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, uint64_t length);
 /* 0 and a link that is ready; 1: not by this path now. */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
-static const char *const path_names[] = {"local", "host", "tcp", "none"};
+static const char *const path_names[] = {"local", "host", "tcp", "rdma", "none"};
 _Static_assert(sizeof(path_names) / sizeof(path_names[0]) == MC_TRANSFER_PATHS + 1, "a name each");
 static const char *const ways[] = {"read", "write"};
 static const char *const error_names[] = {

@@ -37,19 +37,11 @@ static void fd_closing(void *context, int fd)
 
 const struct mc_verbs *mc_transfer_verbs;
 
-struct mc_rdma *mc_rdma_start(const char *device_name)
+int mc_rdma_start(const char *device_name, struct mc_rdma **rdma)
 {
     struct mc_rdma_options options = {
         .verbs = mc_transfer_verbs, .filter = device_name, .fd_opened = fd_opened, .fd_closing = fd_closing};
-    struct mc_rdma *rdma = NULL;
-    int rc = mc_rdma_open(&options, &rdma);
-    if (rc == 0)
-        return rdma;
-    mc_log(WARNING, "protocol rdma: %s; tcp is used",
-           rc == MC_ERR_UNAVAILABLE_IN_CURRENT_MODE ? "no usable RDMA device here (mooncake_doctor says why)"
-           : rc == MC_ERR_INVALID_PARAMS            ? "device_name names a device that is not there"
-                                                    : mc_error_name(rc));
-    return NULL;
+    return mc_rdma_open(&options, rdma);
 }
 
 /* The NUMA node of a page that is there; -1: unknown. */

@@ -22,6 +22,7 @@ struct mc_trial_session {
     struct mc_transfer_engine *engine;
     char target[MC_DOCUMENT_NAME_MAX];
     struct mc_peer *peer;
+    void *memory; /* registered; NULL: no RDMA here */
     struct mc_buffer text;
     struct mc_document document; /* the same, read */
 };
@@ -31,7 +32,7 @@ static uint64_t deadline_of(void)
     return mc_clock_ns() + TRIAL_MS * 1000000ull;
 }
 
-int mc_trial_open(const char *metadata_server, struct mc_trial_session **out)
+int mc_trial_open(const char *metadata_server, const char *device_name, struct mc_trial_session **out)
 {
     struct mc_transfer_config config = {"127.0.0.1", "P2PHANDSHAKE", "tcp", ""};
     struct mc_trial_session *session = calloc(1, sizeof(*session));
@@ -41,6 +42,8 @@ int mc_trial_open(const char *metadata_server, struct mc_trial_session **out)
     if (rc == 0) {
         /* Peers are looked up there, but we are not to be found. */
         session->engine->is_published = false;
+        if (mc_rdma_start(device_name, &session->engine->rdma) == 0)
+            session->memory = mc_transfer_allocate(session->engine, LARGE_BYTES);
         rc = mc_metadata_init(&session->engine->metadata, metadata_server);
     }
     if (rc < 0) {
@@ -160,6 +163,8 @@ static int read_once(struct mc_trial_session *session, int path, const struct mc
 {
     if (path == MC_TRANSFER_PATH_HOST)
         return mc_run_host(session->peer, MC_TRANSFER_READ, item, 1, deadline_of());
+    if (path == MC_TRANSFER_PATH_RDMA)
+        return mc_run_rdma(session->peer, MC_TRANSFER_READ, item, 1, deadline_of());
     return mc_run_tcp(session->peer, MC_TRANSFER_READ, item, 1, deadline_of());
 }
 
@@ -211,14 +216,16 @@ static void try_reading(struct mc_trial_session *session, int path, struct mc_tr
     struct mc_transfer_range range = longest(&session->document);
     if (range.length == 0)
         return;
-    uint64_t size = range.length < LARGE_BYTES ? range.length : LARGE_BYTES;
-    void *memory = malloc((size_t)size);
+    bool is_rdma = path == MC_TRANSFER_PATH_RDMA;
+    void *memory =
+        is_rdma ? session->memory : malloc((size_t)(range.length < LARGE_BYTES ? range.length : LARGE_BYTES));
     if (memory == NULL) {
         set(trial, MC_TRIAL_FAILS, "memory", ENOMEM);
         return;
     }
     int rc = read_some(session, path, range, memory, trial);
-    free(memory);
+    if (!is_rdma)
+        free(memory);
     trial->has_read = rc == 0;
     if (rc != 0)
         set(trial, MC_TRIAL_FAILS, rc == 1 ? "reading its memory" : mc_transfer_error_text(rc), rc == 1 ? EFAULT : 0);
@@ -271,6 +278,17 @@ static void try_tcp(struct mc_trial_session *session, struct mc_trial *trial)
     try_reading(session, MC_TRANSFER_PATH_TCP, trial);
 }
 
+static void try_rdma(struct mc_trial_session *session, struct mc_trial *trial)
+{
+    const struct mc_rdma_remote *remote = session->peer == NULL ? NULL : session->peer->remote;
+    if (session->memory == NULL)
+        set(trial, MC_TRIAL_NOT_HERE, "no usable RDMA device here", 0);
+    else if (remote == NULL || remote->device_count == 0)
+        set(trial, MC_TRIAL_NOT_HERE, "the peer has no RDMA", 0);
+    else
+        try_reading(session, MC_TRANSFER_PATH_RDMA, trial);
+}
+
 void mc_trial_path(struct mc_trial_session *session, int path, struct mc_trial *trial)
 {
     *trial = (struct mc_trial){.result = MC_TRIAL_WORKS};
@@ -278,6 +296,8 @@ void mc_trial_path(struct mc_trial_session *session, int path, struct mc_trial *
         set(trial, MC_TRIAL_NOT_HERE, "another process", 0);
     else if (path == MC_TRANSFER_PATH_HOST)
         try_host(session, trial);
+    else if (path == MC_TRANSFER_PATH_RDMA)
+        try_rdma(session, trial);
     else
         try_tcp(session, trial);
 }

@@ -38,8 +38,9 @@ struct mc_trial_peer { /* what is known of it before any path is tried */
 
 struct mc_trial_session;
 
-/* metadata_server: as for mc_transfer_open; nothing is published there. 0 or a negative enum mc_transfer_error. */
-int mc_trial_open(const char *metadata_server, struct mc_trial_session **session);
+/* metadata_server, device_name: as for mc_transfer_open; nothing is published there. 0 or a negative enum
+ * mc_transfer_error. */
+int mc_trial_open(const char *metadata_server, const char *device_name, struct mc_trial_session **session);
 void mc_trial_close(struct mc_trial_session *session);
 /* Looks the peer up and asks it for its document. 0, or negative and peer->step says where it ended. */
 int mc_trial_look(struct mc_trial_session *session, const char *target, struct mc_trial_peer *peer);
