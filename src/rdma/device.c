@@ -237,15 +237,17 @@ static void device_info(struct mc_rdma_device *device, struct mc_rdma_device_inf
 
 /* ---- all devices ---- */
 
+#define SEPARATORS ", " /* users write "a, b" also */
+
 /* Is the name in the list "a,b"? */
 static bool is_listed(const char *list, const char *name)
 {
     size_t length = strlen(name);
     for (const char *at = list; *at != 0;) {
-        size_t word = strcspn(at, ",");
+        size_t word = strcspn(at, SEPARATORS);
         if (word == length && strncmp(at, name, word) == 0)
             return true;
-        at += word + (at[word] == ',');
+        at += word + (at[word] != 0);
     }
     return false;
 }
@@ -254,7 +256,7 @@ static bool is_listed(const char *list, const char *name)
 static bool is_filter_met(const char *filter, const struct mc_verbs *verbs, struct ibv_device **list, int count)
 {
     for (const char *at = filter; *at != 0;) {
-        size_t word = strcspn(at, ",");
+        size_t word = strcspn(at, SEPARATORS);
         bool is_found = word == 0;
         for (int i = 0; i < count && !is_found; i++) {
             const char *name = verbs->get_device_name(list[i]);
@@ -264,7 +266,7 @@ static bool is_filter_met(const char *filter, const struct mc_verbs *verbs, stru
             mc_log(ERROR, "no RDMA device is called %.*s; ibv_devices lists them", (int)word, at);
             return false;
         }
-        at += word + (at[word] == ',');
+        at += word + (at[word] != 0);
     }
     return true;
 }
@@ -289,7 +291,7 @@ static int open_devices(struct mc_rdma *rdma, const char *filter)
     struct ibv_device **list = rdma->verbs->get_device_list(&count);
     if (list == NULL)
         return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
-    if (!is_filter_met(filter, rdma->verbs, list, count))
+    if (count > 0 && !is_filter_met(filter, rdma->verbs, list, count))
         rc = MC_ERR_INVALID_PARAMS;
     bool is_any_up = false;
     for (int i = 0; rc == 0 && i < count && rdma->device_count < MC_RDMA_DEVICES_MAX; i++) {

@@ -173,6 +173,5 @@ bool mc_rdma_cm_address(struct mc_rdma_device *device, const uint8_t *peer_gid, 
 /* ---- link.c ---- */
 /* The pair may be offered again, after a pause that grows with every failure in a row. */
 void mc_rdma_pair_pause(struct mc_rdma_link *link, struct mc_rdma_pair *pair);
-void mc_rdma_pair_set_error(struct mc_rdma_link *link, struct mc_rdma_pair *pair, const char *error);
 
 #endif

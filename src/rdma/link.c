@@ -15,7 +15,7 @@
 #define PAUSE_FIRST_NS 100000000ull
 #define ANSWER_NS 1500000000ull /* a driver that resolves addresses may take a second for each that is not there */
 
-/* ---- pauses and errors ---- */
+/* ---- pauses ---- */
 
 void mc_rdma_pair_pause(struct mc_rdma_link *link, struct mc_rdma_pair *pair)
 {
@@ -28,13 +28,6 @@ void mc_rdma_pair_pause(struct mc_rdma_link *link, struct mc_rdma_pair *pair)
         pause_ns = PAUSE_FIRST_NS << (doublings < 20 ? doublings : 20);
     }
     pair->due_ns = mc_clock_ns() + (pause_ns < most_ns ? pause_ns : most_ns);
-}
-
-void mc_rdma_pair_set_error(struct mc_rdma_link *link, struct mc_rdma_pair *pair, const char *error)
-{
-    pthread_mutex_lock(&link->lock);
-    snprintf(pair->error, sizeof(pair->error), "%s", error);
-    pthread_mutex_unlock(&link->lock);
 }
 
 /* ---- opening ---- */
@@ -315,8 +308,13 @@ int mc_rdma_link_complete(struct mc_rdma_link *link, struct mc_span answer, uint
         rc = MC_ERR_PROTOCOL;
     if (rc < 0)
         message->count = 0;
+    uint32_t offered = 0;
+    pthread_mutex_lock(&link->lock);
     for (uint32_t i = 0; i < link->pair_count; i++)
-        if (link->pairs[i].fresh_state == MC_RDMA_FRESH_OFFERED)
+        offered |= link->pairs[i].fresh_state == MC_RDMA_FRESH_OFFERED ? 1u << i : 0;
+    pthread_mutex_unlock(&link->lock);
+    for (uint32_t i = 0; i < link->pair_count; i++)
+        if ((offered >> i & 1) != 0)
             complete_pair(link, i, find_tell(message, i), deadline_ns);
     free(message);
     if (rc < 0)
@@ -324,11 +322,12 @@ int mc_rdma_link_complete(struct mc_rdma_link *link, struct mc_span answer, uint
     uint32_t ready = mc_rdma_link_ready(link);
     if (ready > 0)
         return (int)ready;
-    for (uint32_t i = 0; i < link->pair_count; i++)
-        if (link->pairs[i].error[0] != 0) {
-            mc_log_limited(WARNING, "no RDMA to this peer: %s", link->pairs[i].error);
-            break;
-        }
+    char reason[MC_RDMA_REASON_MAX] = "";
+    pthread_mutex_lock(&link->lock);
+    for (uint32_t i = 0; i < link->pair_count && reason[0] == 0; i++)
+        snprintf(reason, sizeof(reason), "%s", link->pairs[i].error);
+    pthread_mutex_unlock(&link->lock);
+    mc_log_limited(WARNING, "no RDMA to this peer: %s", reason);
     return MC_ERR_TRANSFER_FAIL;
 }
 

@@ -179,9 +179,13 @@ static void bury(struct job *job)
         struct mc_rdma_pair *pair = &link->pairs[i];
         if ((job->broken >> i & 1) == 0)
             continue;
-        mc_rdma_half_destroy(link->rdma, &pair->current);
+        pthread_mutex_lock(&link->lock); /* for those who describe the link */
+        struct mc_rdma_half half = pair->current;
+        pair->current = (struct mc_rdma_half){.gid_index = -1, .remote = half.remote};
+        snprintf(pair->error, sizeof(pair->error), "%s", job->errors[i]);
+        pthread_mutex_unlock(&link->lock);
+        mc_rdma_half_destroy(link->rdma, &half);
         mc_slices_pair_down(&link->slices, i);
-        mc_rdma_pair_set_error(link, pair, job->errors[i]);
         mc_rdma_pair_pause(link, pair);
         link->rdma->count.pairs_failed++;
         job->run->failed_pairs++;

@@ -148,7 +148,7 @@ def test_routes():
 def test_environment():
     used = set()
     for path in (SOURCE / "src").rglob("*.[ch]"):
-        used.update(re.findall(r'\bgetenv\("(\w+)"\)|"(MC_[A-Z0-9_]+)"', path.read_text()))
+        used.update(re.findall(r'\bgetenv\("(\w+)"\)|"((?:MC|NCCL)_[A-Z0-9_]+)"', path.read_text()))
     assert len(used) > 5
     text = document("docs/commands.md")
     used = {one or other for one, other in used}

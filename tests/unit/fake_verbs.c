@@ -800,6 +800,7 @@ const struct mc_verbs *fake_verbs(void)
         .locate = locate,
         .find_netdev = find_netdev,
     };
-    fake_cm_fill(&verbs);
+    if (!verbs.has_cm) /* at the first call, before there is another thread */
+        fake_cm_fill(&verbs);
     return &verbs;
 }

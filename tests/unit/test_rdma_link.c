@@ -842,6 +842,94 @@ static void test_opening(void **state)
     assert_int_equal(fake_counts().contexts, 0);
 }
 
+static int open_fds;
+
+static void note_fd(void *context, int fd)
+{
+    (void)fd;
+    *(int *)context += 1;
+}
+
+static void forget_fd(void *context, int fd)
+{
+    (void)fd;
+    *(int *)context -= 1;
+}
+
+/* Every descriptor is told of when it comes, and before it goes. */
+static void test_descriptors(void **state)
+{
+    (void)state;
+    struct fake_device_config configs[2] = {fake_roce(0), fake_roce(1)};
+    configs[0].is_iwarp = configs[1].is_iwarp = true;
+    fake_reset(configs, 2);
+    side_open(&serving, "fake1", 4096);
+    struct mc_rdma_options options = {.verbs = fake_verbs(),
+                                      .settings = &asking.settings,
+                                      .filter = " fake0 ,",
+                                      .fd_opened = note_fd,
+                                      .fd_closing = forget_fd,
+                                      .context = &open_fds};
+    open_fds = 0;
+    assert_int_equal(mc_rdma_open(&options, &asking.rdma), 0);
+    assert_int_equal(open_fds, 4); /* the device's two, the watcher's, the manager's */
+    open_link();
+    assert_int_equal(open_fds, 5);
+    assert_int_equal(exchange(), 2);
+    assert_int_equal(open_fds, 7);
+    mc_rdma_link_close(link_a);
+    assert_int_equal(open_fds, 4);
+    mc_rdma_link_close(link_b);
+    mc_rdma_close(asking.rdma);
+    assert_int_equal(open_fds, 0);
+    side_close(&serving);
+}
+
+static _Atomic bool is_repairing;
+
+static void *repair(void *argument)
+{
+    (void)argument;
+    while (is_repairing) {
+        struct mc_buffer text = {0};
+        (void)exchange();
+        mc_rdma_link_describe(link_a, &text);
+        mc_buffer_free(&text);
+        (void)mc_rdma_link_ready(link_a);
+        usleep(100);
+    }
+    return NULL;
+}
+
+/* Pairs break all the time, and another thread brings them back while runs go on. */
+static void test_repair_meanwhile(void **state)
+{
+    (void)state;
+    struct mc_rdma_run run;
+    pthread_t thread;
+    uint64_t failed = 0;
+    asking.settings.pause_s = 0;
+    start(1 << 20);
+    is_repairing = true;
+    pthread_create(&thread, NULL, repair, NULL);
+    for (unsigned i = 0; i < 400; i++) {
+        memset(asking.bytes, (int)i, 1 << 20);
+        fake_fail_work(i % 2, i % 13, i % 3 == 0 ? IBV_WC_RETRY_EXC_ERR : IBV_WC_GENERAL_ERR);
+        struct mc_rdma_request one = request(MC_RDMA_WRITE, 0, 0, 1 << 20);
+        int rc = run_for(&one, 1, 5000, &run);
+        failed += run.failed_pairs;
+        assert_true(rc == 0 || rc == MC_ERR_TRANSFER_FAIL);
+        if (rc == 0)
+            assert_memory_equal(serving.bytes, asking.bytes, 1 << 20);
+        for (unsigned j = 0; j < 1000 && mc_rdma_link_ready(link_a) < 2; j++)
+            usleep(100);
+    }
+    is_repairing = false;
+    pthread_join(thread, NULL);
+    assert_true(failed > 100);
+    finish();
+}
+
 /* A hundred peers that come, break and go leave nothing behind. */
 static void test_many_links(void **state)
 {
@@ -883,6 +971,7 @@ int main(void)
         cmocka_unit_test_setup(test_hostile_texts, before), cmocka_unit_test_setup(test_registration_fails, before),
         cmocka_unit_test_setup(test_gpu_memory, before),    cmocka_unit_test_setup(test_near_memory, before),
         cmocka_unit_test_setup(test_opening, before),       cmocka_unit_test_setup(test_many_links, before),
+        cmocka_unit_test_setup(test_descriptors, before),   cmocka_unit_test_setup(test_repair_meanwhile, before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
