@@ -89,6 +89,15 @@ static bool read_gid(const struct mc_json_cursor *cursor, uint8_t *gid)
     return mc_json_text(cursor, text, sizeof(text)) == 0 && mc_gid_parse(text, gid) == 0;
 }
 
+/* A long reason is still a reason. */
+static bool read_error(const struct mc_json_cursor *cursor, char *error, size_t size)
+{
+    int rc = mc_json_text(cursor, error, size);
+    if (rc == MC_ERR_BUFFER_OVERFLOW || (rc == 0 && error[0] == 0))
+        snprintf(error, size, "the peer's reason cannot be told");
+    return rc == 0 || rc == MC_ERR_BUFFER_OVERFLOW;
+}
+
 static int parse_tell(struct mc_span text, struct mc_rdma_tell *tell)
 {
     struct mc_json_cursor cursor;
@@ -105,7 +114,7 @@ static int parse_tell(struct mc_span text, struct mc_rdma_tell *tell)
         else if (mc_json_is(cursor.name, "peer"))
             is_good = mc_json_text(&cursor, tell->peer, sizeof(tell->peer)) == 0;
         else if (mc_json_is(cursor.name, "error"))
-            is_good = mc_json_text(&cursor, tell->error, sizeof(tell->error)) == 0;
+            is_good = read_error(&cursor, tell->error, sizeof(tell->error));
         else if (mc_json_is(cursor.name, "cm"))
             is_good = tell->is_cm = mc_json_text(&cursor, tell->cm_address, sizeof(tell->cm_address)) == 0;
         else if (mc_json_is(cursor.name, "token"))
