@@ -23,6 +23,13 @@ struct hello { /* what the asking side shows to the listener */
     uint64_t magic, token;
 };
 
+/* Of a call that failed: never 0. */
+static int last_error(void)
+{
+    int error = errno;
+    return error != 0 ? error : EIO;
+}
+
 /* ---- addresses ---- */
 
 static bool address_of_interface(const char *name, char *text, size_t size)
@@ -114,7 +121,7 @@ static int adopt(const struct mc_verbs *verbs, struct rdma_cm_id *id, struct mc_
     int mask = 0;
     id->qp = half->qp;
     if (verbs->cm_init_qp_attr(id, &attributes, &mask) != 0)
-        return errno;
+        return last_error();
     return verbs->modify_qp(half->qp, &attributes, mask);
 }
 
@@ -130,7 +137,7 @@ static int expect(const struct mc_verbs *verbs, struct rdma_event_channel *chann
             break;
         uint64_t now_ns = mc_clock_ns();
         if (errno != EAGAIN && errno != EINTR)
-            return errno;
+            return last_error();
         if (now_ns >= deadline_ns)
             return ETIMEDOUT;
         struct pollfd fd = {.fd = channel->fd, .events = POLLIN};
@@ -147,13 +154,13 @@ static int open_id(struct mc_rdma *rdma, struct mc_rdma_half *half)
     const struct mc_verbs *verbs = rdma->verbs;
     half->cm_channel = verbs->cm_create_channel();
     if (half->cm_channel == NULL)
-        return errno;
+        return last_error();
     mc_rdma_fd_opened(rdma, half->cm_channel->fd);
     (void)fcntl(half->cm_channel->fd, F_SETFL, fcntl(half->cm_channel->fd, F_GETFL) | O_NONBLOCK);
-    if (verbs->cm_create_id(half->cm_channel, &half->id, NULL, RDMA_PS_TCP) == 0)
+    if (verbs->cm_create_id(half->cm_channel, &half->id, NULL, RDMA_PS_TCP) == 0 && half->id != NULL)
         return 0;
     half->id = NULL;
-    return errno;
+    return last_error();
 }
 
 static int resolve(struct mc_rdma_device *device, struct mc_rdma_half *half, const struct mc_rdma_tell *peer,
@@ -172,7 +179,7 @@ static int resolve(struct mc_rdma_device *device, struct mc_rdma_half *half, con
         return EADDRNOTAVAIL;
     *step = "resolving the address";
     if (verbs->cm_resolve_addr(half->id, (struct sockaddr *)&source, (struct sockaddr *)&target, STEP_MS) != 0)
-        return errno;
+        return last_error();
     int error = expect(verbs, half->cm_channel, RDMA_CM_EVENT_ADDR_RESOLVED, deadline_ns);
     if (error != 0)
         return error;
@@ -181,7 +188,7 @@ static int resolve(struct mc_rdma_device *device, struct mc_rdma_half *half, con
         return ENODEV;
     *step = "resolving the route";
     if (verbs->cm_resolve_route(half->id, STEP_MS) != 0)
-        return errno;
+        return last_error();
     return expect(verbs, half->cm_channel, RDMA_CM_EVENT_ROUTE_RESOLVED, deadline_ns);
 }
 
@@ -205,7 +212,7 @@ int mc_rdma_cm_connect(struct mc_rdma_link *link, uint32_t pair, struct mc_rdma_
         parameter.private_data_len = sizeof(hello);
         step = "connecting";
         error = verbs->cm_connect(half->id, &parameter) != 0
-                    ? errno
+                    ? last_error()
                     : expect(verbs, half->cm_channel, RDMA_CM_EVENT_ESTABLISHED, deadline_ns);
     }
     if (error == 0)
@@ -223,13 +230,13 @@ static int listen_at(struct mc_rdma *rdma, const char *host)
     if (!to_sockaddr(host, 0, &address))
         return EINVAL;
     if (verbs->cm_create_id(rdma->cm.channel, &rdma->cm.listener, NULL, RDMA_PS_TCP) != 0)
-        return errno;
+        return last_error();
     if (verbs->cm_bind_addr(rdma->cm.listener, (struct sockaddr *)&address) == 0 &&
         verbs->cm_listen(rdma->cm.listener, BACKLOG) == 0) {
         rdma->cm.port = ntohs(verbs->cm_get_src_port(rdma->cm.listener));
         return 0;
     }
-    int error = errno;
+    int error = last_error();
     (void)verbs->cm_destroy_id(rdma->cm.listener);
     rdma->cm.listener = NULL;
     return error;
@@ -304,7 +311,7 @@ static int accept_pair(struct mc_rdma_link *link, struct mc_rdma_pair *pair, str
     int error = adopt(verbs, id, &half);
     if (error == 0) {
         struct rdma_conn_param parameter = parameters(pair->device, &half);
-        error = verbs->cm_accept(id, &parameter) != 0 ? errno : 0;
+        error = verbs->cm_accept(id, &parameter) != 0 ? last_error() : 0;
     }
     if (error != 0) {
         id->qp = NULL;

@@ -198,8 +198,10 @@ struct route { /* where a slice may go */
 static struct route route_of(const struct mc_slices *slices, const struct mc_slice *slice)
 {
     const struct mc_rdma_request *request = &slices->requests[slice->request];
-    return (struct route){chunk_of(request->local_chunks, (uintptr_t)request->local + slice->offset),
+    struct route route = {chunk_of(request->local_chunks, (uintptr_t)request->local + slice->offset),
                           chunk_of(request->remote_chunks, request->remote + slice->offset)};
+    mc_assert(route.local != NULL && route.remote != NULL); /* the request was checked when the run began */
+    return route;
 }
 
 static bool fits(const struct mc_slices_pair *pair, const struct route *route)
@@ -293,6 +295,7 @@ bool mc_slices_next(struct mc_slices *slices, uint64_t now_ns, uint32_t *pair, s
             uint32_t up = 0;
             for (uint32_t i = 0; i < slices->config.pair_count; i++)
                 up += slices->pairs[i].is_up;
+            mc_assert(up > 0);
             quota = slices->uncut_bytes / up; /* so that a small batch is spread also */
             /* Several bursts in a window: the next is posted while the one before is under way. */
             if (slices->config.window_bytes != 0)
