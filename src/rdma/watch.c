@@ -105,17 +105,20 @@ static int set_nonblocking(int fd)
 
 int mc_rdma_watch_start(struct mc_rdma *rdma)
 {
-    bool wants_cm = false;
+    bool wants_cm = false, is_any_without = false;
     for (uint32_t i = 0; i < rdma->device_count; i++) {
         if (set_nonblocking(rdma->devices[i].context->async_fd) != 0)
             return MC_ERR_TRANSFER_FAIL;
         wants_cm |= mc_rdma_device_uses_cm(&rdma->devices[i]);
+        is_any_without |= !mc_rdma_device_uses_cm(&rdma->devices[i]);
     }
     rdma->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (rdma->stop_fd < 0)
         return MC_ERR_NO_MEMORY;
     mc_rdma_fd_opened(rdma, rdma->stop_fd);
     int rc = wants_cm ? mc_rdma_cm_listen(rdma) : 0;
+    if (is_any_without) /* the others do without; pairs of those that need it say what is missing */
+        rc = 0;
     if (rc == 0 && mc_thread_start(&rdma->watcher, "mc-rdma", watch, rdma) != 0)
         rc = MC_ERR_NO_MEMORY;
     if (rc == 0)

@@ -7,11 +7,13 @@
 /* cmocka wants the ones above first */
 #include <cmocka.h>
 
+#include "env/log.h"
 #include "rdma/gid.h"
 #include "rdma/link_text.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #define ROWS 8
 
@@ -332,13 +334,64 @@ static void test_rails(void **state)
     }
 }
 
+/* ---- settings ---- */
+
+static void test_settings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *variable, *value;
+        size_t offset;
+        int64_t expected;
+    } cases[] = {
+#define AT(field) offsetof(struct mc_rdma_settings, field)
+        {"MC_IB_PORT", "2", AT(ib_port), 2},
+        {"MC_IB_PORT", "0", AT(ib_port), 1},
+        {"MC_IB_PORT", "256", AT(ib_port), 1},
+        {"MC_GID_INDEX", "3", AT(gid_index), 3},
+        {"MC_GID_INDEX", "", AT(gid_index), -1},
+        {"MC_GID_INDEX", "three", AT(gid_index), -1},
+        {"MC_GID_INDEX", "3x", AT(gid_index), -1},
+        {"MC_GID_INDEX", " 3", AT(gid_index), -1},
+        {"MC_GID_INDEX", "-2", AT(gid_index), -1},
+        {"NCCL_IB_GID_INDEX", "5", AT(gid_index), 5},
+        {"MC_MTU", "1024", AT(mtu_bytes), 1024},
+        {"MC_MTU", "1500", AT(mtu_bytes), 4096},
+        {"MC_MTU", "8192", AT(mtu_bytes), 4096},
+        {"MC_IB_TC", "106", AT(traffic_class), 106},
+        {"MC_SLICE_SIZE", "99999999999999999999", AT(slice_bytes), 65536},
+        {"MC_MAX_INLINE", "0", AT(inline_max), 0},
+        {"MC_RDMA_SETUP", "cm", AT(setup), MC_RDMA_SETUP_CM},
+        {"MC_RDMA_SETUP", "OOB", AT(setup), MC_RDMA_SETUP_OOB},
+        {"MC_RDMA_SETUP", "magic", AT(setup), MC_RDMA_SETUP_AUTO},
+#undef AT
+    };
+    struct mc_rdma_settings settings;
+    mc_log_set_level(MC_LOG_ERROR);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int64_t value;
+        assert_int_equal(setenv(cases[i].variable, cases[i].value, 1), 0);
+        mc_rdma_settings_read(&settings);
+        memcpy(&value, (const char *)&settings + cases[i].offset, sizeof(value));
+        if (value != cases[i].expected)
+            fail_msg("%s=%s is %lld", cases[i].variable, cases[i].value, (long long)value);
+        assert_int_equal(unsetenv(cases[i].variable), 0);
+    }
+    (void)setenv("MC_GID_INDEX", "1", 1); /* ours first */
+    (void)setenv("NCCL_IB_GID_INDEX", "2", 1);
+    mc_rdma_settings_read(&settings);
+    assert_int_equal(settings.gid_index, 1);
+    (void)unsetenv("MC_GID_INDEX");
+    (void)unsetenv("NCCL_IB_GID_INDEX");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reports), cmocka_unit_test(test_link_local_never_wins),
         cmocka_unit_test(test_ranks),   cmocka_unit_test(test_infiniband),
         cmocka_unit_test(test_text),    cmocka_unit_test(test_subnets),
-        cmocka_unit_test(test_rails),
+        cmocka_unit_test(test_rails),   cmocka_unit_test(test_settings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

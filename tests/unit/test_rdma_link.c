@@ -8,6 +8,7 @@
 #include "env/clock.h"
 #include "env/log.h"
 #include "fake_verbs.h"
+#include "rdma/inside.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -842,6 +843,49 @@ static void test_opening(void **state)
     assert_int_equal(fake_counts().contexts, 0);
 }
 
+/* Only what others did not suffer from retires a device, and not for ever. */
+static void test_retired(void **state)
+{
+    (void)state;
+    asking.settings.pause_s = 1;
+    start(1 << 16);
+    struct mc_rdma_device *device = &asking.rdma->devices[0];
+    for (unsigned i = 0; i < 2 * MC_RDMA_BLAMES_MAX; i++)
+        mc_rdma_device_note(device, i % MC_RDMA_BLAMES_MAX == 5); /* never enough in a row */
+    assert_true(mc_rdma_device_is_up(device));
+    for (unsigned i = 0; i < MC_RDMA_BLAMES_MAX; i++)
+        mc_rdma_device_note(device, false);
+    assert_false(mc_rdma_device_is_up(device));
+    assert_int_equal(mc_rdma_link_ready(link_a), 2);
+    move_all(); /* what stands is still used */
+    for (unsigned i = 0; i < 3000 && !mc_rdma_device_is_up(device); i++)
+        usleep(1000);
+    assert_int_equal(mc_rdma_link_ready(link_a), 4);
+    finish();
+}
+
+/* A dead peer blames nobody. */
+static void test_dead_peer_blames_nobody(void **state)
+{
+    (void)state;
+    struct mc_rdma_run run;
+    start(1 << 16);
+    fake_cut(0, 2, true);
+    fake_cut(1, 3, true);
+    struct mc_rdma_request one = request(MC_RDMA_READ, 0, 0, 1 << 16);
+    assert_int_equal(run_for(&one, 1, 1000, &run), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(asking.rdma->devices[0].blames + asking.rdma->devices[1].blames, 0);
+    fake_cut(1, 3, false);
+    assert_int_equal(exchange(), 4);
+    struct mc_rdma_request many[8];
+    for (size_t i = 0; i < 8; i++)
+        many[i] = request(MC_RDMA_READ, i * 4096, i * 4096, 4096);
+    assert_int_equal(run_for(many, 8, 1000, &run), 0);
+    assert_int_equal(asking.rdma->devices[0].blames, 1);
+    assert_int_equal(asking.rdma->devices[1].blames, 0);
+    finish();
+}
+
 static int open_fds;
 
 static void note_fd(void *context, int fd)
@@ -956,22 +1000,40 @@ int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_sizes, before),         cmocka_unit_test_setup(test_spread_and_sparse, before),
-        cmocka_unit_test_setup(test_batch_of_both, before), cmocka_unit_test_setup(test_limits, before),
-        cmocka_unit_test_setup(test_bad_requests, before),  cmocka_unit_test_setup(test_refused, before),
-        cmocka_unit_test_setup(test_not_writable, before),  cmocka_unit_test_setup(test_completion_error, before),
-        cmocka_unit_test_setup(test_post_fails, before),    cmocka_unit_test_setup(test_lost_peer, before),
-        cmocka_unit_test_setup(test_stall, before),         cmocka_unit_test_setup(test_deadline, before),
-        cmocka_unit_test_setup(test_woken, before),         cmocka_unit_test_setup(test_port_down, before),
-        cmocka_unit_test_setup(test_device_lost, before),   cmocka_unit_test_setup(test_gid_change, before),
-        cmocka_unit_test_setup(test_peer_closes, before),   cmocka_unit_test_setup(test_infiniband, before),
-        cmocka_unit_test_setup(test_iwarp, before),         cmocka_unit_test_setup(test_cm_on_roce, before),
-        cmocka_unit_test_setup(test_setup_differs, before), cmocka_unit_test_setup(test_no_common_fabric, before),
-        cmocka_unit_test_setup(test_other_gid, before),     cmocka_unit_test_setup(test_pauses, before),
-        cmocka_unit_test_setup(test_hostile_texts, before), cmocka_unit_test_setup(test_registration_fails, before),
-        cmocka_unit_test_setup(test_gpu_memory, before),    cmocka_unit_test_setup(test_near_memory, before),
-        cmocka_unit_test_setup(test_opening, before),       cmocka_unit_test_setup(test_many_links, before),
-        cmocka_unit_test_setup(test_descriptors, before),   cmocka_unit_test_setup(test_repair_meanwhile, before),
+        cmocka_unit_test_setup(test_sizes, before),
+        cmocka_unit_test_setup(test_spread_and_sparse, before),
+        cmocka_unit_test_setup(test_batch_of_both, before),
+        cmocka_unit_test_setup(test_limits, before),
+        cmocka_unit_test_setup(test_bad_requests, before),
+        cmocka_unit_test_setup(test_refused, before),
+        cmocka_unit_test_setup(test_not_writable, before),
+        cmocka_unit_test_setup(test_completion_error, before),
+        cmocka_unit_test_setup(test_post_fails, before),
+        cmocka_unit_test_setup(test_lost_peer, before),
+        cmocka_unit_test_setup(test_stall, before),
+        cmocka_unit_test_setup(test_deadline, before),
+        cmocka_unit_test_setup(test_woken, before),
+        cmocka_unit_test_setup(test_port_down, before),
+        cmocka_unit_test_setup(test_device_lost, before),
+        cmocka_unit_test_setup(test_gid_change, before),
+        cmocka_unit_test_setup(test_peer_closes, before),
+        cmocka_unit_test_setup(test_infiniband, before),
+        cmocka_unit_test_setup(test_iwarp, before),
+        cmocka_unit_test_setup(test_cm_on_roce, before),
+        cmocka_unit_test_setup(test_setup_differs, before),
+        cmocka_unit_test_setup(test_no_common_fabric, before),
+        cmocka_unit_test_setup(test_other_gid, before),
+        cmocka_unit_test_setup(test_pauses, before),
+        cmocka_unit_test_setup(test_hostile_texts, before),
+        cmocka_unit_test_setup(test_registration_fails, before),
+        cmocka_unit_test_setup(test_gpu_memory, before),
+        cmocka_unit_test_setup(test_near_memory, before),
+        cmocka_unit_test_setup(test_opening, before),
+        cmocka_unit_test_setup(test_many_links, before),
+        cmocka_unit_test_setup(test_descriptors, before),
+        cmocka_unit_test_setup(test_retired, before),
+        cmocka_unit_test_setup(test_dead_peer_blames_nobody, before),
+        cmocka_unit_test_setup(test_repair_meanwhile, before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
