@@ -3,7 +3,7 @@
     engine_peer.py HOST METADATA SIZE [NAME]
 says "CODE PORT ADDRESS", then answers: crc OFFSET SIZE; fill OFFSET SIZE BYTE; read|write TARGET ADDRESS SIZE; first TARGET; allocate SIZE; free ADDRESS SIZE; zero ADDRESS SIZE; crc_at ADDRESS SIZE;
 notes; unregister.
-MC_PYTHONPATH is where the package lies; without it the one that is installed is taken (the original, in its environment).
+ENGINE_PROTOCOL and ENGINE_DEVICES: instead of tcp. MC_PYTHONPATH is where the package lies; without it the one that is installed is taken (the original, in its environment).
 """
 import ctypes
 import mmap
@@ -18,7 +18,7 @@ from mooncake.engine import TransferEngine  # noqa: E402
 
 engine = TransferEngine()
 host, metadata, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
-code = engine.initialize(host, metadata, "tcp", "")
+code = engine.initialize(host, metadata, os.environ.get("ENGINE_PROTOCOL", "tcp"), os.environ.get("ENGINE_DEVICES", ""))
 memory = mmap.mmap(-1, size)
 address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 if code == 0:

@@ -13,9 +13,9 @@ PROGRAM = """
 import os, sys
 sys.path.insert(0, os.environ["MC_PYTHONPATH"])
 from mooncake.store import MooncakeDistributedStore
-host, size, address, folder = sys.argv[1:]
+host, size, address, folder, protocol, devices = sys.argv[1:]
 store = MooncakeDistributedStore()
-code = store.setup(host, "P2PHANDSHAKE", int(size), 1 << 20, "tcp", "", address, data_dir=folder)
+code = store.setup(host, "P2PHANDSHAKE", int(size), 1 << 20, protocol, devices, address, data_dir=folder)
 print(code, flush=True)
 sys.stdin.read()
 sys.exit(store.close() if code == 0 else 1)
@@ -23,8 +23,8 @@ sys.exit(store.close() if code == 0 else 1)
 
 
 class StoreProcess:
-    def __init__(self, address, size=32 << 20, data_dir="", host="127.0.0.1", **environment):
-        self.arguments = [host, str(size), address, str(data_dir)]
+    def __init__(self, address, size=32 << 20, data_dir="", host="127.0.0.1", protocol="tcp", devices="", **environment):
+        self.arguments = [host, str(size), address, str(data_dir), protocol, devices]
         self.environment = {**os.environ, **environment}
         self.process = None
         self.log_file = tempfile.NamedTemporaryFile(prefix="mc-store-", suffix=".log")

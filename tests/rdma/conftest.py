@@ -1,0 +1,30 @@
+"""These tests run in the virtual machine of vm.py (`./dev test rdma`), where MC_DESK is set; elsewhere they fail at once."""
+import os
+import pathlib
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+os.environ.setdefault("MC_BUILD", str(ROOT / ".cache" / "build-release"))
+os.environ.setdefault("MC_PYTHONPATH", str(ROOT / ".cache" / "pypath-release"))
+for folder in (HERE, HERE.parent / "system"):
+    sys.path.insert(0, str(folder))
+
+import cables  # noqa: E402
+
+
+def pytest_sessionstart():
+    if "MC_DESK" not in os.environ or not cables.DEVICES:
+        pytest.exit("this is not the virtual machine: run ./dev test rdma", returncode=1)
+
+
+@pytest.fixture(autouse=True)
+def all_plugged():
+    """Every test begins and ends with all cables in."""
+    yield
+    for number in range(cables.COUNT):
+        if not cables.is_active(number):
+            cables.plug(number)
+    cables.wait_active(*range(cables.COUNT))
