@@ -37,10 +37,20 @@ def owner(master, settings):
 def store(master, owner):
     client = python_cluster.MooncakeDistributedStore()
     assert client.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "rdma", MINE, master.address) == 0
-    wait_until(lambda: client.put("warm up", b"1") == 0)
+    wait_for_rdma(client)
     yield client
     client.remove_all(True)
     assert client.close() == 0
+
+
+def wait_for_rdma(client):
+    """Until its segment is populated and registered an owner is reached by tcp."""
+    def look():
+        before = cables.carried(0) + cables.carried(1)
+        if client.put("warm up", pattern(65536)) != 0 or client.remove("warm up", True) != 0:
+            return False
+        return cables.carried(0) + cables.carried(1) - before > 65536
+    wait_until(look, 30)
 
 
 def moved(before):
@@ -122,7 +132,8 @@ def test_owner_killed(master, settings):
     assert client.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "rdma", MINE, master.address) == 0
     with StoreProcess(master.address, size=64 << 20, protocol="rdma", devices=THEIRS) as node:
         data = pattern(LARGE, 5)
-        wait_until(lambda: client.put("killed", data) == 0)
+        wait_for_rdma(client)
+        assert client.put("killed", data) == 0
         killer = threading.Timer(0.05, node.kill)
         killer.start()
         answers = {client.get("killed") for _ in range(3)}
