@@ -49,8 +49,8 @@ struct mc_spin {
     uint32_t probe;
 };
 
-/* For waiters on other things than sockets. Should this wait begin with a spin? If so, tell how it ended: hit or miss. If
- * the waiter has slept instead, or after it: mc_spin_slept. */
+/* For waiters on other things than sockets. Should this wait begin with a spin? If so, tell how it ended: hit or miss.
+ * If the waiter has slept instead, or after it: mc_spin_slept. */
 bool mc_spin_wanted(struct mc_spin *spin);
 void mc_spin_hit(struct mc_spin *spin);
 void mc_spin_miss(struct mc_spin *spin);
