@@ -51,8 +51,10 @@ uint64_t mc_transfer_first_address(struct mc_transfer_engine *engine, const char
 
 /* ---- links ---- */
 
-static const char *const path_names[MC_TRANSFER_PATHS] = {
-    [MC_TRANSFER_PATH_LOCAL] = "local", [MC_TRANSFER_PATH_HOST] = "host", [MC_TRANSFER_PATH_TCP] = "tcp"};
+static const char *const path_names[MC_TRANSFER_PATHS] = {[MC_TRANSFER_PATH_LOCAL] = "local",
+                                                          [MC_TRANSFER_PATH_HOST] = "host",
+                                                          [MC_TRANSFER_PATH_TCP] = "tcp",
+                                                          [MC_TRANSFER_PATH_RDMA] = "rdma"};
 
 static void put_paths(struct mc_buffer *out, const struct mc_transfer_counters *counters)
 {

@@ -57,7 +57,7 @@ static int setup_rdma(void **state)
     static struct rig rig;
     fake_reset(devices, 2);
     options.verbs = fake_verbs();
-    if (mc_rdma_open(&options, &rig.rdma) != 0 || rig_start(&rig, MC_PATH_RDMA, CAPACITY, false, false) != 0)
+    if (mc_rdma_open(&options, &rig_rdma) != 0 || rig_start(&rig, MC_PATH_RDMA, CAPACITY, false, false) != 0)
         return -1;
     *state = &rig;
     return 0;
@@ -633,8 +633,8 @@ static void slot_only(void **state)
     struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, rig->kind);
     unsetenv("MC_CHECKSUM");
     mc_engine_add_segment(engine, rig->memory);
-    if (rig->rdma != NULL)
-        mc_engine_set_rdma(engine, rig->rdma);
+    if (rig_rdma != NULL)
+        mc_engine_set_rdma(engine, rig_rdma);
     struct mc_path *path;
     assert_int_equal(mc_path_get(engine, &rig->endpoint, rig_deadline(5000), &path), 0);
     struct mc_transfer read = rig_transfer(MC_TRANSFER_READ, 0, rig->generation, 0, length, "slot", &part, 1),

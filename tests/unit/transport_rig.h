@@ -21,6 +21,8 @@
 
 #define RIG_SEGMENT 7u
 
+static struct mc_rdma *rig_rdma; /* kind MC_PATH_RDMA: of the test; both halves use it, and rig_stop closes it */
+
 struct rig {
     unsigned kind;                    /* MC_PATH_* */
     struct mc_segment_memory *memory; /* NULL when the owner is another process */
@@ -28,7 +30,6 @@ struct rig {
     pid_t peer;    /* 0 = none */
     int peer_life; /* closing it ends the peer */
     struct mc_endpoint endpoint;
-    struct mc_rdma *rdma; /* kind MC_PATH_RDMA: of the test; both halves use it */
     struct mc_engine *engine;
     struct mc_path *path;
     uint64_t generation;
@@ -68,7 +69,7 @@ static inline int rig_owner_start(struct rig *rig, uint64_t capacity, bool popul
     mc_address_join(rig->endpoint.tcp_address, sizeof(rig->endpoint.tcp_address), "127.0.0.1",
                     mc_serve_tcp_port(rig->serve));
     snprintf(rig->endpoint.unix_path, sizeof(rig->endpoint.unix_path), "%s", mc_serve_unix_path(rig->serve));
-    mc_serve_set_rdma(rig->serve, rig->rdma);
+    mc_serve_set_rdma(rig->serve, rig_rdma);
     rc = mc_serve_start(rig->serve);
     if (rc == 0)
         mc_serve_pin(rig->serve, rig->memory);
@@ -119,7 +120,7 @@ static inline int rig_peer_start(struct rig *rig, uint64_t capacity, bool popula
 /* kind: how the engine may reach the owner. other: the owner is another process. */
 static inline int rig_start(struct rig *rig, unsigned kind, uint64_t capacity, bool other, bool populate)
 {
-    *rig = (struct rig){.kind = kind, .generation = 1ull << MC_EPOCH_SHIFT, .peer_life = -1, .rdma = rig->rdma};
+    *rig = (struct rig){.kind = kind, .generation = 1ull << MC_EPOCH_SHIFT, .peer_life = -1};
     int rc = other ? rig_peer_start(rig, capacity, populate) : rig_owner_start(rig, capacity, populate);
     if (rc < 0)
         return rc;
@@ -128,9 +129,9 @@ static inline int rig_start(struct rig *rig, unsigned kind, uint64_t capacity, b
         return MC_ERR_NO_MEMORY;
     if (!other)
         mc_engine_add_segment(rig->engine, rig->memory);
-    if (rig->rdma != NULL)
-        mc_engine_set_rdma(rig->engine, rig->rdma);
-    for (int i = 0; i < 500 && rig->rdma != NULL; i++) { /* until the memory is registered */
+    if (rig_rdma != NULL)
+        mc_engine_set_rdma(rig->engine, rig_rdma);
+    for (int i = 0; i < 500 && rig_rdma != NULL; i++) { /* until the memory is registered */
         if (mc_path_get(rig->engine, &rig->endpoint, rig_deadline(5000), &rig->path) == 0)
             return 0;
         usleep(10000);
@@ -159,8 +160,8 @@ static inline void rig_stop(struct rig *rig)
     if (rig->memory != NULL)
         mc_segment_memory_release(rig->memory);
     rig_peer_stop(rig);
-    mc_rdma_close(rig->rdma);
-    rig->rdma = NULL;
+    mc_rdma_close(rig_rdma);
+    rig_rdma = NULL;
 }
 
 /* Bytes of an object: cheap to make at any offset. */
