@@ -652,8 +652,11 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
     struct group *group = malloc(sizeof(*group));
     int rc = group == NULL ? MC_ERR_NO_MEMORY : lane_take(rdma, run->deadline_ns, &lane);
     if (rc < 0) {
-        atomic_store_explicit(&path->broken, true, memory_order_release);
-        mc_path_fail_all(transfers, count, rc == MC_ERR_RPC_TIMEOUT ? rc : MC_ERR_TRANSFER_FAIL);
+        bool is_late = mc_clock_ns() >= run->deadline_ns; /* which says nothing of the path */
+        if (!is_late)
+            atomic_store_explicit(&path->broken, true, memory_order_release);
+        mc_path_fail_all(transfers, count,
+                         is_late || rc == MC_ERR_RPC_TIMEOUT ? MC_ERR_RPC_TIMEOUT : MC_ERR_TRANSFER_FAIL);
         free(group);
         return;
     }
