@@ -203,6 +203,7 @@ static bool remove_slice(struct mc_core *core, struct mc_job *job)
         if (job->index >= core->segment_top && job->again) {
             job->index = job->slot = 0;
             job->again = false;
+            job->rest_until_ms = core->now_ms + MC_JOB_REST_MS;
             return false;
         }
         if (job->index >= core->segment_top) {
@@ -263,11 +264,22 @@ static bool sweep_slice(struct mc_core *core, struct mc_job *job)
     return false;
 }
 
+/* The first that does not rest; NULL. */
+static struct mc_job *next_job(const struct mc_core *core)
+{
+    for (struct mc_link *link = core->jobs.next; link != &core->jobs; link = link->next) {
+        struct mc_job *job = mc_link_of(link, struct mc_job, link);
+        if (core->now_ms >= job->rest_until_ms)
+            return job;
+    }
+    return NULL;
+}
+
 bool mc_jobs_tick(struct mc_core *core)
 {
-    if (mc_link_alone(&core->jobs))
+    struct mc_job *job = next_job(core);
+    if (job == NULL)
         return false;
-    struct mc_job *job = mc_link_of(core->jobs.next, struct mc_job, link);
     bool done = job->kind == MC_JOB_SWEEP ? sweep_slice(core, job) : remove_slice(core, job);
     if (done) {
         mc_job_destroy(core, job);
@@ -275,5 +287,5 @@ bool mc_jobs_tick(struct mc_core *core)
         mc_link_remove(&job->link);
         mc_link_append(&core->jobs, &job->link);
     }
-    return !mc_link_alone(&core->jobs);
+    return next_job(core) != NULL;
 }

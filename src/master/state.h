@@ -50,7 +50,8 @@
 
 #define MC_TICK_IDLE_MS 1000u
 #define MC_TICK_BUSY_MS 100u
-#define MC_GAP_MS 1000u /* a call later than expected by more than this is a gap of our own process */
+#define MC_JOB_REST_MS 50u /* of a removal over all, before it looks again at what could not go */
+#define MC_GAP_MS 1000u    /* a call later than expected by more than this is a gap of our own process */
 #define MC_POPULATING_MS                                                                                               \
     3000u /* a segment that grew within this time is waited for instead of evicted from; a few heartbeats */
 #define MC_REPORT_WINDOW_MS 10000u
@@ -266,6 +267,7 @@ struct mc_job {
     struct mc_regex *regex;        /* REMOVE; NULL = all */
     bool force, too_costly, again; /* again: something could not go yet */
     uint32_t index, slot;          /* of the segment, where to go on */
+    uint64_t rest_until_ms;        /* before it looks again at what could not go */
 };
 
 struct mc_table { /* small numbers for things that nodes refer to */
