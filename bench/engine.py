@@ -5,7 +5,8 @@
 
 Every contestant is two processes, a target and an initiator; all are there from the start, and those whose turn it is not are stopped
 (SIGSTOP). Each row runs every contestant in an order that rotates, all processes on one core ("pinned") and over two ("spread"). The table
-shows medians with min and max over the rounds, ratios per round, and for each bar met or missed. JSON and the table as text:
+shows medians with min and max over the rounds, ratios per round, and for each bar met or missed.
+"Ours, allocated" is the same call on memory that the target's engine has allocated itself (a memfd), and its ratio to the original. JSON and the table as text:
 .cache/bench/engine-<date>.{json,txt}. Exit code 0 when all was measured and no byte was wrong, also with bars missed; 1 otherwise.
 """
 
@@ -98,13 +99,13 @@ def threads_to(pid, cores):
 class Pair:
     """A contestant: its two processes, stopped while it is not their turn."""
 
-    def __init__(self, name, python, logs, api="mooncake", env=None, bare=None, library=None, huge=False):
+    def __init__(self, name, python, logs, api="mooncake", env=None, bare=None, library=None, huge=False, allocated=False):
         self.name = name
         words = [python, HERE / "engine_worker.py"]
         more = ["--api", api, "--size", BUFFER, *(["--bare", bare] if bare else []), *(["--huge"] if huge else [])]
         env = {**QUIET, **(env or {})}
         cores = affinity("spread")
-        self.target = Process([*words, "target", *more], logs / f"{name}-target.log", cores, env, talk=True)
+        self.target = Process([*words, "target", *more, *(["--allocated"] if allocated else [])], logs / f"{name}-target.log", cores, env, talk=True)
         self.initiator = None
         try:
             hello = self.target.read(120)
@@ -264,13 +265,13 @@ class Run:
 
 
 def takes_part(name, path):
-    return name in {"same-host": ("ours", "original", "nixl", "nixl-bold", "nixl-tcp"), "tcp": ("ours-tcp", "original", "nixl-tcp")}[path]
+    return name in {"same-host": ("ours", "ours-allocated", "original", "nixl", "nixl-bold", "nixl-tcp"), "tcp": ("ours-tcp", "original", "nixl-tcp")}[path]
 
 
 def ways(name, work):
     """What a session of ours runs beside Python, in turn with it: the C API, and the loop that bounds it."""
     path, _, _, batch = work
-    if not name.startswith("ours"):
+    if not name.startswith("ours") or name == "ours-allocated":
         return ["python"]
     bare = [] if batch > 1 else ["vm", "copy"] if path == "same-host" else ["tcp"]
     return ["python", "c", *bare]
@@ -300,7 +301,7 @@ def collect(run, row, mode):
     nixl = [item for item in nixl if item]
     best = [(min if row.lower else max)(items) for items in zip(*nixl)] if nixl else []
     bare = values(f"{ours} vm") if row.path == "same-host" else values(f"{ours} tcp")
-    return {"ours": values(ours), "c": values(f"{ours} c"), "original": values("original"), "nixl": best, "bare": bare, "memcpy": values(f"{ours} copy")}
+    return {"ours": values(ours), "c": values(f"{ours} c"), "original": values("original"), "nixl": best, "bare": bare, "memcpy": values(f"{ours} copy"), "allocated": values("ours-allocated") if row.path == "same-host" else []}
 
 
 def judge(row, found):
@@ -316,7 +317,7 @@ def judge(row, found):
 
 
 def report(run, rows):
-    form = "{:<34} {:<5} {:<18} {:<18} {:<9} {:<18} {:<9} {:<18} {:<18} {:<8} {:<18} {}"
+    form = "{:<34} {:<5} {:<18} {:<18} {:<7} {:<18} {:<7} {:<18} {:<18} {:<7} {:<18} {:<7} {:<18} {}"
     lines, table, met, missed = [], [], 0, []
     for mode in MODES:
         for path in ("same-host", "tcp"):
@@ -326,17 +327,19 @@ def report(run, rows):
             where = "all processes of a contestant on one core" if mode == "pinned" else "over two cores"
             lines += ["", f"{path}, {mode}: {where}; median (min-max) of {run.rounds} round(s)"]
             bare = "process_vm" if path == "same-host" else "bare TCP"
-            lines.append(form.format("work", "unit", "ours", "original", "ratio", "NIXL's best", "ratio", "ours from C", bare, "C/bare", "memcpy", "bars").rstrip())
+            lines.append(form.format("work", "unit", "ours", "original", "ratio", "NIXL's best", "ratio", "ours from C", bare, "C/bare", "ours, allocated" if path == "same-host" else "", "ratio" if path == "same-host" else "", "memcpy", "bars").rstrip())
             for row in some:
                 found = collect(run, row, mode)
                 bar, verdicts = judge(row, found)
                 met += sum(verdicts)
                 missed += [f"{mode}: {row.path} {row.title}: {bar}"] if not all(verdicts) else []
                 ratio = {name: better(row, found["c" if name == "bare" else "ours"], found[name]) for name in ("original", "nixl", "bare")}
-                cells = [found["ours"], found["original"], None, found["nixl"], None, found["c"], found["bare"], None, found["memcpy"]]
+                ratio["allocated"] = better(row, found["allocated"], found["original"])
+                cells = [found["ours"], found["original"], None, found["nixl"], None, found["c"], found["bare"], None, found["allocated"], None, found["memcpy"]]
                 cells = [cell if cell is None else text_of(cell) for cell in cells]
-                cells[2] = text_of(ratio["original"][:], "{:.2f}").split(" ")[0] + ("x" if ratio["original"] else "")
+                cells[2] = text_of(ratio["original"], "{:.2f}").split(" ")[0] + ("x" if ratio["original"] else "")
                 cells[4] = text_of(ratio["nixl"], "{:.2f}").split(" ")[0] + ("x" if ratio["nixl"] else "")
+                cells[9] = text_of(ratio["allocated"], "{:.2f}").split(" ")[0] + ("x" if ratio["allocated"] else "")
                 cells[7] = text_of([value * 100 for value in ratio["bare"]], "{:.0f}").split(" ")[0] + (" %" if ratio["bare"] else "")
                 lines.append(form.format(row.title, row.unit, *cells, bar).rstrip())
                 table.append({"mode": mode, "path": path, "work": row.title, "unit": row.unit, **found, "ratios": ratio, "bars": bar})
@@ -381,7 +384,7 @@ def write_results(run, rows, arguments, cache):
 
 def start_pairs(run, arguments, cache, build):
     """Those that take part in what was asked for; what cannot start is a problem, not the end."""
-    wanted = set(arguments.contestants.split(",")) if arguments.contestants else {"ours", "ours-tcp", "original", "nixl", "nixl-bold", "nixl-tcp"}
+    wanted = set(arguments.contestants.split(",")) if arguments.contestants else {"ours", "ours-allocated", "ours-tcp", "original", "nixl", "nixl-bold", "nixl-tcp"}
     original = Original()
     if "original" in wanted:
         original.prepare(cache)
@@ -392,6 +395,7 @@ def start_pairs(run, arguments, cache, build):
     loops = {"bare": build / "bench/libengine_bare.so", "library": build / "libmooncake.so"}
     plans = [
         ("ours", sys.executable, {"env": mine, **loops}),
+        ("ours-allocated", sys.executable, {"env": mine, "allocated": True, **loops}),
         ("ours-tcp", sys.executable, {"env": {**mine, "MC_FORCE_TCP": "1"}, **loops}),
         ("original", original.python, {"env": {"MC_FORCE_TCP": "1"}}),
         ("nixl", nixl / "bin/python", {"api": "nixl"}),
@@ -413,12 +417,13 @@ def main():
     parser.add_argument("--quick", action="store_true", help="one round, fewer sizes, less of everything: about two minutes")
     parser.add_argument("--rounds", type=int, help="3, with --quick 1")
     parser.add_argument("--only", default="same-host,tcp,register,netem", help="parts, comma separated")
-    parser.add_argument("--contestants", help="comma separated: ours,ours-tcp,original,nixl,nixl-bold,nixl-tcp")
+    parser.add_argument("--contestants", help="comma separated: ours,ours-allocated,ours-tcp,original,nixl,nixl-bold,nixl-tcp")
     parser.add_argument("--huge", action="store_true", help="buffers of huge pages, for every contestant")
     arguments = parser.parse_args()
     parts = arguments.only.split(",")
     if set(parts) - {"same-host", "tcp", "register", "netem"}:
         parser.error(f"--only {arguments.only}: parts are same-host, tcp, register, netem")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     cache, build = ROOT / ".cache", pathlib.Path(os.environ["MC_BUILD"])
     run = Run(arguments, cache)
     rows = [row for row in make_rows(arguments.quick) if row.path in parts]

@@ -1,6 +1,6 @@
 """One process of `./dev bench engine`: a target, which has memory that others write and read, or an initiator. The same code for every contestant.
 
-    engine_worker.py target    --api mooncake|nixl|nixl-bold --size BYTES [--bare LIBRARY] [--huge]
+    engine_worker.py target    --api mooncake|nixl|nixl-bold --size BYTES [--bare LIBRARY] [--huge] [--allocated]
     engine_worker.py initiator --api mooncake|nixl|nixl-bold --size BYTES [--bare LIBRARY] [--library libmooncake.so] [--huge]
 
 First line out: what the other side needs to know. Then one step (JSON) per line in, one result (JSON) per line out, until stdin ends.
@@ -51,16 +51,28 @@ def fill(memory, size, salt):
         memory.map[at : at + 8] = (at + salt).to_bytes(8, "little")
 
 
-class Mooncake:
-    """`mooncake.engine`, ours or the original's."""
+class Allocated:
+    """Memory that the engine allocated; as worker.Memory."""
 
-    def __init__(self, memory):
+    def __init__(self, address, size):
+        self.address, self.size = address, size
+        self.map = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+        ctypes.memset(address, 0xEE, size)
+
+    def view(self, offset, size):
+        return self.map[offset : offset + size]
+
+
+class Mooncake:
+    """`mooncake.engine`, ours or the original's. Without memory it allocates `size` bytes itself."""
+
+    def __init__(self, memory, size):
         from mooncake.engine import TransferEngine
 
         self.engine = TransferEngine()
-        if self.engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") != 0 or self.engine.register_memory(memory.address, memory.size) != 0:
+        if self.engine.initialize("127.0.0.1", "P2PHANDSHAKE", "tcp", "") != 0 or memory and self.engine.register_memory(memory.address, memory.size) != 0:
             raise SystemExit("the engine does not start")
-        self.memory = memory
+        self.memory = memory = memory or Allocated(self.engine.allocate_managed_buffer(size), size)
         self.me = {"name": f"127.0.0.1:{self.engine.get_rpc_port()}", "address": memory.address}
 
     def meet(self, other):
@@ -181,7 +193,7 @@ class Bare:
 
 
 def make_api(arguments, memory):
-    return Mooncake(memory) if arguments.api == "mooncake" else Nixl(memory, arguments.api == "nixl-bold", arguments.role == "target")
+    return Mooncake(memory, arguments.size) if arguments.api == "mooncake" else Nixl(memory, arguments.api == "nixl-bold", arguments.role == "target")
 
 
 class Initiator:
@@ -259,8 +271,8 @@ class Initiator:
 
 class Target:
     def __init__(self, arguments):
-        self.memory = make_memory(arguments)
-        self.api = make_api(arguments, self.memory)
+        self.api = make_api(arguments, None if arguments.allocated else make_memory(arguments))
+        self.memory = self.api.memory
         self.bare = Bare(arguments, self.memory) if arguments.bare else None
 
     step_clear, step_crc, step_fill = Initiator.step_clear, Initiator.step_crc, Initiator.step_fill
@@ -274,6 +286,7 @@ def main():
     parser.add_argument("--bare")
     parser.add_argument("--library")
     parser.add_argument("--huge", action="store_true")
+    parser.add_argument("--allocated", action="store_true", help="target: memory of the engine's own")
     arguments = parser.parse_args()
     LIBC.prctl(0x59616D61, ctypes.c_ulong(-1 % (1 << 64)), 0, 0, 0)  # PR_SET_PTRACER, any: UCX and the bare loop reach in where Yama is on
     worker = (Target if arguments.role == "target" else Initiator)(arguments)
