@@ -149,8 +149,9 @@ static void *work(void *context)
         worker->result.error = one_batch(worker, false);
     while (goes_on(worker) && mc_clock_ns() < until_ns);
     wait_for_start(worker->run);
-    while (goes_on(worker))
-        worker->result.error = one_batch(worker, true);
+    do /* each at least one, however short the step and busy the machine */
+        worker->result.error = worker->result.error != 0 ? worker->result.error : one_batch(worker, true);
+    while (goes_on(worker));
     worker->result.failed = worker->result.error != 0;
     if (worker->result.failed > 0)
         worker->run->stop = true;
