@@ -9,7 +9,7 @@ import python_cluster
 from store_process import StoreProcess
 
 
-@pytest.mark.parametrize("command", ["test_region", "test_transfer_wire", "test_transfer", "test_transport tcp ra*", "test_transport tcp_peer_*"])
+@pytest.mark.parametrize("command", ["test_region", "test_transfer_wire", "test_transport tcp ra*", "test_transport tcp_peer_*"])
 def test_unit(command):
     name, *pattern = command.split(" ", 1)
     done = subprocess.run([pathlib.Path(os.environ["MC_BUILD"]) / "tests" / name, *pattern], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
