@@ -208,7 +208,7 @@ def copy_output(source, desk, options, boot_s):
 
 def boot(options, folder, desk, kvm):
     """One machine from power on to its end: the command's status, or None if it did not get that far."""
-    with tempfile.TemporaryDirectory(prefix="mc-rdma-vm-") as own:
+    with tempfile.TemporaryDirectory(prefix="run-", dir=CACHE) as own:
         console = pathlib.Path(own) / "console"
         parent = os.getpid()
         qemu = subprocess.Popen(qemu_command(options, folder, desk, console, kvm), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -276,7 +276,8 @@ def main():
         if options.desk is not None:
             options.desk.mkdir(parents=True, exist_ok=True)
             return run_in(options, options.desk.resolve())
-        with tempfile.TemporaryDirectory(prefix="mc-rdma-desk-") as desk:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="desk-", dir=CACHE) as desk:
             return run_in(options, pathlib.Path(desk))
     except (Failed, OSError, subprocess.SubprocessError) as error:
         say(error)
