@@ -24,7 +24,8 @@ def pytest_sessionstart():
 def all_plugged():
     """Every test begins and ends with all cables in."""
     yield
-    for number in range(cables.COUNT):
+    there = [number for number in range(cables.COUNT) if (cables.CLASS / f"rxe{number}").is_dir()]
+    for number in there:
         if not cables.is_active(number):
             cables.plug(number)
-    cables.wait_active(*range(cables.COUNT))
+    cables.wait_active(*there)

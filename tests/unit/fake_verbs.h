@@ -22,6 +22,7 @@ struct fake_device_config {
 
 /* Forgets everything of the test before; devices are given in order. */
 void fake_reset(const struct fake_device_config *devices, uint32_t count);
+/* NULL, which is the libraries that are there, when the environment has MC_TEST_REAL_VERBS. */
 const struct mc_verbs *fake_verbs(void);
 /* A RoCE v2 device with the address 10.0.0.(number + 1). */
 struct fake_device_config fake_roce(uint32_t number);
