@@ -134,7 +134,7 @@ static void settle(struct rig *rig, uint8_t *mine, uint64_t size, uint64_t gener
 static void bench_path(unsigned kind, const uint64_t *sizes, size_t count,
                        double (*limit)(uint64_t size, uint8_t *mine, bool out))
 {
-    struct rig rig;
+    struct rig rig = {0};
     if (rig_start(&rig, kind, TOTAL + (64u << 20), true, true) != 0)
         abort();
     uint8_t *mine = private_memory(TOTAL);

@@ -725,7 +725,7 @@ static void peer_start(struct rig *rig, unsigned kind, uint64_t length)
 static uint64_t disturb(unsigned kind, enum mc_transfer_kind direction, uint64_t length, int signal,
                         struct mover *mover)
 {
-    struct rig rig;
+    struct rig rig = {0};
     pthread_t thread;
     peer_start(&rig, kind, length);
     *mover = (struct mover){.rig = &rig, .kind = direction, .length = length};
