@@ -1,5 +1,5 @@
-/* What a process says of its RDMA to peers: its devices, and of every region that they may reach the pieces with their keys.
- * The faces carry it in their own documents. Pure.
+/* What a process says of its RDMA to peers: its devices, and of every region that they may reach the pieces with their
+ * keys. The faces carry it in their own documents. Pure.
  *
  * Invariant: what mc_rdma_remote_read accepts has its pieces in ascending order without overlaps, each of at least one
  * byte, the pieces of a region adjacent. It does not change any more; who uses it holds a reference. */
