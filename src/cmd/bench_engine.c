@@ -30,8 +30,8 @@ static const struct mc_option option_table[] = {
     ROW("memory", TEXT, "pages", "of the buffers: small pages, huge ones, or the engine's own",
         .choices = "pages|huge|engine"),
     ROW("verify", BOOL, "false", "compares every byte; times then hold less"),
-    ROW("path", TEXT, "auto", "local: one process; host, tcp: an error if another is used",
-        .choices = "auto|local|host|tcp"),
+    ROW("path", TEXT, "auto", "local: one process; host, tcp, rdma: an error if another is used",
+        .choices = "auto|local|host|tcp|rdma"),
     ROW("target", TEXT, "", "name of an engine that was started with --mode=target; empty: starts one here",
         .section = "Processes"),
     ROW("mode", TEXT, "initiator", "target: says its name and serves until it is ended", .choices = "initiator|target"),
@@ -113,13 +113,19 @@ static void set_path(const char *path)
         (void)setenv("MC_FORCE_TCP", "1", 1);
     else if (strcmp(path, "auto") != 0)
         (void)unsetenv("MC_FORCE_TCP");
+    if (strcmp(path, "rdma") == 0) {
+        (void)setenv("MC_SAME_PROCESS", "0", 1);
+        (void)setenv("MC_SAME_HOST", "0", 1);
+    }
 }
 
 static struct mc_transfer_config config_of(const struct mc_options *options)
 {
     return (struct mc_transfer_config){.local_name = mc_options_text(options, "local_name"),
                                        .metadata_server = mc_options_text(options, "metadata"),
-                                       .protocol = mc_options_text(options, "protocol"),
+                                       .protocol = strcmp(mc_options_text(options, "path"), "rdma") == 0
+                                                       ? "rdma"
+                                                       : mc_options_text(options, "protocol"),
                                        .device_name = mc_options_text(options, "device_name")};
 }
 

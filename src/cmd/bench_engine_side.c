@@ -120,8 +120,10 @@ bool mc_engine_operation_parse(const char *text, enum mc_engine_operation *opera
 
 const char *mc_engine_path_name(int path)
 {
-    static const char *const names[MC_TRANSFER_PATHS] = {
-        [MC_TRANSFER_PATH_LOCAL] = "local", [MC_TRANSFER_PATH_HOST] = "host", [MC_TRANSFER_PATH_TCP] = "tcp"};
+    static const char *const names[MC_TRANSFER_PATHS] = {[MC_TRANSFER_PATH_LOCAL] = "local",
+                                                         [MC_TRANSFER_PATH_HOST] = "host",
+                                                         [MC_TRANSFER_PATH_TCP] = "tcp",
+                                                         [MC_TRANSFER_PATH_RDMA] = "rdma"};
     return path >= 0 && path < MC_TRANSFER_PATHS && names[path] != NULL ? names[path] : "-";
 }
 

@@ -306,7 +306,7 @@ const char mc_py_doc_setup[] =
     "global_segment_size  bytes lent to the cluster; 0: none, a pure client.\n"
     "local_buffer_size    bytes; 0: a pure server, whose puts and gets return -600.\n"
     "protocol             \"tcp\" or \"rdma\".\n"
-    "rdma_devices         accepted; \"\" by default. Other spelling: device_name.\n"
+    "rdma_devices         to use, separated by commas; \"\" (all) by default. Other spelling: device_name.\n"
     "master_server_addr   \"host:port\" of mooncake_master. Other spelling: master_server_address.\n"
     "engine               accepted; the store has its own transport.\n"
     "data_dir             the segment lies in files there, best under /dev/shm, and outlives the process: the next "
