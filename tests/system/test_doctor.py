@@ -14,7 +14,7 @@ import threading
 import pytest
 
 from cluster import BUILD, Master, wait_until
-from test_engine import ORIGINAL, Peer
+from test_engine import Peer, with_original
 
 COMMAND = BUILD / "mooncake_doctor"
 
@@ -322,7 +322,7 @@ def test_no_engine_there(cluster):
     assert report.code == 1 and report.verdict("peer") == "broken" and "port of handshakes" in report("peer")["fix"]
 
 
-@pytest.mark.skipif(not pathlib.Path(ORIGINAL).exists(), reason="the original's wheel is not installed here")
+@with_original
 def test_the_original():
     with Peer(original=True) as peer:
         report = Report(peer.target)
