@@ -72,6 +72,18 @@ def http_get(address, port, path, seconds=2.0):
         connection.close()
 
 
+def waited_s(process):
+    """How long the thread of that process that waited longest has waited for a processor; 0 when it has ended."""
+    worst = 0
+    try:
+        for task in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{task}/schedstat", encoding="ascii") as stat:
+                worst = max(worst, int(stat.read().split()[1]))
+    except OSError:
+        pass
+    return worst / 1e9
+
+
 def data_option():
     """The flag that gives a node a data directory, or None where there is none yet."""
     text = subprocess.run([BUILD / "mooncake_bench", "node", "--help"], capture_output=True, text=True).stdout
@@ -219,6 +231,7 @@ class Node(Process):
             found = re.search(r"node ready (\S+)", self.log.read_bytes()[self.mark:].decode(errors="replace"))
             return found and found.group(1)
         self.segment = wait_for(ready, START_S, f"'node ready' of {self.name}")
+        self.starved_s = waited_s(self.child.pid)
 
 
 def instrumented():
@@ -413,15 +426,21 @@ class Cluster:
 
 
 class Fault:
-    """One fault: what, on whom, for how long, and what it may cost."""
+    """One fault: what, on whom, for how long, and what it may cost.
+
+    On a busy machine it lasts longer than was drawn: a killed process needs a processor to die on, a new one to start on.
+    """
 
     def __init__(self, what, target, seconds, detail=""):
         self.what, self.target, self.seconds, self.detail = what, target, seconds, detail
+        self.lasted = 0.0  # from before the first until after the last of what was done to the target
 
     def __str__(self):
-        return f"{self.what} {self.target.name}{self.detail} for {self.seconds:.1f} s"
+        longer = f" (in fact {self.lasted:.1f} s)" if self.lasted > self.seconds + 0.5 else ""
+        return f"{self.what} {self.target.name}{self.detail} for {self.seconds:.1f} s{longer}"
 
     def begin(self, network):
+        self.begun = now()
         target = self.target
         if self.what == "kill":
             target.kill()
@@ -448,15 +467,18 @@ class Fault:
             target.go_on()
         else:
             target.host.heal()
+        self.lasted = now() - self.begun
 
     def settle(self):
+        """What the new process itself needed counts against it, except what it waited for a processor."""
         if self.what in ("kill", "restart"):
             self.target.wait_ready()
+            self.lasted += getattr(self.target, "starved_s", 0.0)
 
     def silences(self):
         """Long enough for the master to give the target's memory up."""
         limit = CLIENT_TTL_S * 0.8 if self.what == "kill" else CLIENT_TTL_S / 2
-        return self.what in ("kill", "stop", "partition", "slow", "deaf") and self.seconds > limit
+        return self.what in ("kill", "stop", "partition", "slow", "deaf") and max(self.seconds, self.lasted) > limit
 
 
 class Nemesis:
@@ -553,7 +575,8 @@ class Keep:
         took = now() - start
         if missing:
             self.lost["unlawful"] += len(missing)
-            self.wrong.append(f"lost {len(missing)} kept keys after {', '.join(map(str, faults))}: {missing[:10]}")
+            places = "; ".join(f"{key} at {' '.join(self.where[key])}" for key in missing[:10])
+            self.wrong.append(f"lost {len(missing)} kept keys after {', '.join(map(str, faults))}: {places}")
         time.sleep(0.5 if may else 0)
         found = self.cluster.keeper.ask("look", may)["found"]
         self.judge(may, found)

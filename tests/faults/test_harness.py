@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -112,6 +113,74 @@ def test_what_a_fault_may_cost():
     assert keep(True, one).may_lose(1, [fault("leave", "node", segment="a:1")])
     assert keep(True, ["10.77.0.9:5"]).may_lose(1, [fault("kill", "client")])
     assert not keep(True, one).may_lose(1, [fault("kill", "client")])
+
+
+def test_a_fault_costs_what_it_lasted():
+    """Not what was drawn: a busy machine may keep a killed process from dying, and the new one from starting."""
+    one, two = ["a:1"], ["a:1", "b:1"]
+    for what, kind, seconds, longest, limit in (("kill", "node", 2.0, 2.1, 2.4), ("stop", "node", 1.0, 1.2, 1.5), ("deaf", "node", 1.0, 1.3, 1.5),
+                                                ("restart", "node", 0.2, 30.0, None), ("kill", "master", 2.0, 2.2, 2.4)):
+        drawn = fault(what, kind, seconds, segment="a:1")
+        assert not keep(True, one).may_lose(1, [drawn])
+        drawn.lasted = longest
+        assert not keep(True, one).may_lose(1, [drawn]), what
+        if limit:
+            drawn.lasted = limit + 0.01
+            assert keep(True, one).may_lose(1, [drawn]), what
+            assert keep(True, two).may_lose(1, [drawn]) == (kind == "master"), what
+
+
+class Target:
+    """Needs 0.3 s to die and 0.2 s to start, and its new process waits 0.7 s for a processor."""
+    kind, name, warm, starved_s = "node", "node7", True, 0.7
+
+    def kill(self):
+        time.sleep(0.3)
+
+    def start(self):
+        time.sleep(0.2)
+
+    def wait_ready(self):
+        time.sleep(0.4)
+
+
+def test_how_long_a_fault_lasts():
+    lasts = harness.Fault("kill", Target(), 0.3)
+    lasts.begin(None)
+    assert str(lasts) == "kill node7 for 0.3 s"
+    lasts.undo()
+    assert 0.5 <= lasts.lasted < 2
+    before = lasts.lasted
+    lasts.settle()
+    assert abs(lasts.lasted - before - Target.starved_s) < 0.01  # what the new process itself takes is its own
+    assert str(lasts) == f"kill node7 for 0.3 s (in fact {lasts.lasted:.1f} s)"
+    stop = harness.Fault("restart", Target(), 0.1)
+    assert not stop.silences()
+
+
+def test_waiting_for_a_processor():
+    assert harness.waited_s("self") >= 0
+    assert harness.waited_s(1 << 30) == 0
+    # Two that want the same processor: one of them waits.
+    spin = "import os,time\nos.sched_setaffinity(0,{min(os.sched_getaffinity(0))})\nend=time.monotonic()+20\nwhile time.monotonic()<end: pass"
+    children = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(2)]
+    try:
+        harness.wait_for(lambda: all(harness.waited_s(child.pid) > 0.02 for child in children), 15, "waiting")
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def test_a_lost_key_is_told_with_its_place(monkeypatch):
+    monkeypatch.setattr(harness, "RECOVER_S", 0.05)
+    kept = keep(True, ["a:1"])
+    kept.values, kept.lost, kept.wrong = {1: 5}, harness.Counter(), []
+    kept.cluster = SimpleNamespace(keeper=SimpleNamespace(ask=lambda what, keys: {"found": [0] * len(keys)}))
+    kept.put_missing = lambda: None
+    kept.check([fault("kill", "node", segment="a:1")])
+    assert kept.wrong == ["lost 1 kept keys after kill node for 0.1 s: 1 at a:1"]
+    assert kept.lost["unlawful"] == 1 and kept.values == {}
 
 
 def test_keys_are_judged_a_few_at_a_time(tmp_path):
