@@ -26,5 +26,7 @@ void sim_place_start(uint32_t place);
 /* The master hears a heartbeat. */
 void sim_heartbeat_heard(void);
 void sim_faults_start(void);
+/* That process' value has just become live; its put is not answered yet. */
+void sim_value_is_live(const struct sim_process *process);
 
 #endif

@@ -136,6 +136,19 @@ static void in_copy(struct sim_process *process)
         sim_at(sim_now_ns, on_kill, (void *)(uintptr_t)process->place);
 }
 
+void sim_value_is_live(const struct sim_process *process)
+{
+    if (!sim_plan->loses_answers || sim_cluster.is_calm || sim_now_ns < sim_cluster.absent_until_ns ||
+        process->place < SIM_PLACE_CLIENT || !sim_is_member(process->place) || !sim_once_in(SIM_ANSWER, 3))
+        return;
+    uint64_t end_ns = sim_now_ns + (50 + sim_below(SIM_ANSWER, 800)) * SIM_MS;
+    sim_cluster.absent_until_ns = end_ns + 200 * SIM_MS;
+    oracle_fault(false);
+    sim_say("place %u and the master are cut off from each other", process->place);
+    sim_partition(process->place, SIM_PLACE_MASTER, true);
+    sim_at(end_ns, on_heal, (void *)(uintptr_t)(process->place << 8 | SIM_PLACE_MASTER));
+}
+
 static void fault_partition(void)
 {
     uint32_t a = sim_below(SIM_FAULTS, SIM_PLACE_CLIENT + sim_plan->clients),

@@ -122,8 +122,9 @@ MUTATIONS = [
     ("stale_owner_keeps_its_memory", STORE + "owner_master.c", "    int rc = memory_renew(owner);\n    if (rc == 0 && !was_mounted)", "    int rc = 0;\n    if (rc == 0 && !was_mounted)"),
     ("cleared_is_said_before_it_is_done", STORE + "owner_master.c", "        if (mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {", "        if (slot.slot == UINT32_MAX) {"),
     ("a_directory_is_waited_for_beyond_the_deadline", STORE + "store.c", "wait_ns < DATA_DIR_WAIT_NS ? wait_ns : DATA_DIR_WAIT_NS", "DATA_DIR_WAIT_NS"),
+    ("a_put_whose_answer_was_lost_happens_twice", MASTER + "put.c", "int32_t code = item->unsure == 0 ? 0 : unsure_code(core, object, item->unsure);", "int32_t code = 0;\n    (void)unsure_code;"),
     # A grant that failed is ended by the writer at once, by the writer after its patience, by the end of its link, and by put_discard.
-    ("nobody_ends_grants_that_failed", STORE + "put.c", "            if (!all && transfer->result >= 0)", "            if (true)",
+    ("nobody_ends_grants_that_failed", STORE + "put.c", "            if ((!all && transfer->result >= 0) || transfer->is_unsure)", "            if (true)",
      STORE + "put.c", "        link->broken = true; /* a late PUT_DONE", "        rc = rc; /* a late PUT_DONE", *PUTS_NEVER_DIE),
     ("the_dead_keep_their_grants", *PUTS_NEVER_DIE),
     ("put_waits_without_end", STORE + "put.c", "until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &reader);", "work->deadline_ns + 60000000000ull, &reader);"),

@@ -1,6 +1,8 @@
 /* The oracle. */
 #include "oracle.h"
 
+#include "cluster.h"
+
 #include "base/checksum.h"
 #include "engine/layout.h"
 #include "master/core.h"
@@ -139,6 +141,7 @@ void oracle_put_live(uint32_t number)
     if (is_strict && !put->is_upsert && put->length >= AMBIGUOUS_BYTES && oracle_is_sure(put->key) &&
         keys[put->key].sure_ns < put->start_ns)
         sim_fail("replaced: put %u of key %u was stored, and the key was there before it began", number, put->key);
+    sim_value_is_live(put->process);
 }
 
 void oracle_process_killed(const struct sim_process *process)

@@ -133,6 +133,26 @@ static void heard_alone_prepare(struct sim_plan *made)
     made->owners = 2;
 }
 
+/* A writer is cut off from the master when its value becomes live: the answer is lost, others read the value and remove
+ * or replace it, and then the writer asks again. */
+static void lost_answers_prepare(struct sim_plan *made)
+{
+    made->loses_answers = made->is_durable = true;
+    made->faults = 1u << SIM_FAULT_broken;
+    made->depart_ms = 3000;
+    made->window_ms = 60000;
+    made->owners = 1 + sim_below(SIM_ANSWER, 2);
+    made->clients = SIM_CLIENTS_MAX;
+    made->machines = 3;
+    made->keys = 1 + sim_below(SIM_ANSWER, 2);
+    made->replicas_max = made->batch_max = 1;
+    made->value_max = 2000;
+    made->capacity = 256u << 10;
+    made->timeout_ms = 2000 + sim_below(SIM_ANSWER, 2000);
+    made->think_us_max = 20000u << sim_below(SIM_ANSWER, 3);
+    made->fault_gap_ms = 400;
+}
+
 static void stories_draw(struct sim_plan *made)
 {
     static const enum sim_fault stories[] = {SIM_FAULT_past_writer, SIM_FAULT_absent_owner, SIM_FAULT_absent_owner,
@@ -149,6 +169,8 @@ static void stories_draw(struct sim_plan *made)
         returning_owner_prepare(made);
     } else if (sim_once_in(SIM_RETURN, 14)) {
         heard_alone_prepare(made);
+    } else if (sim_once_in(SIM_ANSWER, 14)) {
+        lost_answers_prepare(made);
     }
 }
 

@@ -31,6 +31,7 @@ enum sim_stream {
     SIM_UPSERT,
     SIM_VARIANT,
     SIM_RETURN,
+    SIM_ANSWER,
     SIM_STREAMS
 };
 
