@@ -143,7 +143,7 @@ void sim_value_is_live(const struct sim_process *process)
         return;
     uint64_t end_ns = sim_now_ns + (50 + sim_below(SIM_ANSWER, 800)) * SIM_MS;
     sim_cluster.absent_until_ns = end_ns + 200 * SIM_MS;
-    oracle_fault(false);
+    oracle_fault(true); /* a removal that was given up may still arrive */
     sim_say("place %u and the master are cut off from each other", process->place);
     sim_partition(process->place, SIM_PLACE_MASTER, true);
     sim_at(end_ns, on_heal, (void *)(uintptr_t)(process->place << 8 | SIM_PLACE_MASTER));
