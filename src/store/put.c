@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define PENDING 1          /* code of an item that is not decided */
+#define PENDING 1 /* code of an item that is not decided */
+#define TWIN 2    /* of one whose key stands earlier in the batch: what becomes of that one is its result */
+#define TWIN_TABLE (4u * MC_BATCH_MAX)
 #define PLACE_AGAIN_MAX 4  /* times an item is placed elsewhere after its transfer failed */
 #define WAIT_FIRST_US 100u /* between rounds in which nothing was granted; doubling */
 #define WAIT_MAX_US 10000u
@@ -21,6 +23,7 @@
 struct put_one {
     struct mc_put_item *item;
     struct mc_hash hash;
+    const struct put_one *twin;
     uint64_t length;
     int code;        /* PENDING, or what the item's result will be */
     int last;        /* why it was not placed in the last round */
@@ -357,6 +360,26 @@ static void put_rounds(struct put_work *work)
     }
 }
 
+/* The master would say of the second of two equal keys that it exists, though the first may yet fail. */
+static void find_twins(struct put_one *ones, size_t count)
+{
+    if (count < 2)
+        return;
+    uint16_t table[TWIN_TABLE] = {0}; /* index + 1 */
+    for (size_t i = 0; i < count; i++) {
+        size_t at = ones[i].hash.low % TWIN_TABLE;
+        while (table[at] != 0 &&
+               (ones[table[at] - 1].hash.low != ones[i].hash.low || ones[table[at] - 1].hash.high != ones[i].hash.high))
+            at = (at + 1) % TWIN_TABLE;
+        if (table[at] == 0) {
+            table[at] = (uint16_t)(i + 1);
+        } else {
+            ones[i].twin = &ones[table[at] - 1];
+            ones[i].code = TWIN;
+        }
+    }
+}
+
 /* Up to MC_BATCH_MAX items that have a good key and a length. */
 static void put_slice(struct mc_store *store, struct mc_put_item **items, size_t count, uint64_t bytes,
                       const struct mc_replicate_config *config, bool replace, uint64_t expected)
@@ -382,10 +405,12 @@ static void put_slice(struct mc_store *store, struct mc_put_item **items, size_t
                                             .hash = mc_hash(items[i]->key.data, items[i]->key.length),
                                             .length = mc_parts_length(items[i]->parts, items[i]->part_count),
                                             .code = PENDING};
+        find_twins(work.ones, count);
         put_rounds(&work);
     }
     for (size_t i = 0; i < count; i++) {
-        items[i]->result = whole ? work.ones[i].code : MC_ERR_NO_MEMORY;
+        const struct put_one *one = whole && work.ones[i].twin != NULL ? work.ones[i].twin : &work.ones[i];
+        items[i]->result = whole ? one->code : MC_ERR_NO_MEMORY;
         if (replace)
             mc_places_drop(&store->places, mc_hash(items[i]->key.data, items[i]->key.length));
         if (items[i]->result == 0) {
