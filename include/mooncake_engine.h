@@ -87,9 +87,9 @@ MC_API const char *mc_transfer_host(const struct mc_transfer_engine *engine);
 struct mc_transfer_range {
     uint64_t address, length;
 };
-/* Lets peers read and write these ranges: all or none. INVALID_ARGUMENT: a length of zero, or beyond the address space.
- * ADDRESS_OVERLAPPED: with each other or with what is registered; adjacent ones are fine. METADATA: the metadata server
- * did not take the new document, so nothing is registered. */
+/* Lets peers read and write these ranges, of the host's or a GPU's memory: all or none. INVALID_ARGUMENT: a length of
+ * zero, or beyond the address space. ADDRESS_OVERLAPPED: with each other or with what is registered; adjacent ones are
+ * fine. METADATA: the metadata server did not take the new document, so nothing is registered. */
 MC_API int mc_transfer_register(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges,
                                 size_t count);
 /* Takes them back; addresses are where ranges begin. Goes on after an error and returns the first. Waits until no
@@ -105,8 +105,8 @@ MC_API int mc_transfer_free(struct mc_transfer_engine *engine, void *memory);
 MC_API bool mc_transfer_contains(struct mc_transfer_engine *engine, uint64_t address, uint64_t length);
 
 struct mc_transfer_item {
-    void *local;     /* need not be registered; must live until the transfer has ended */
-    uint64_t remote; /* in the peer's address space, inside one registered range */
+    void *local;     /* need not be registered; must live until the transfer has ended; may be a GPU's memory (CUDA) */
+    uint64_t remote; /* in the peer's address space, inside one registered range; may be the peer's GPU's memory */
     uint64_t length; /* zero: nothing to do */
 };
 struct mc_transfer_note { /* texts end with a zero */

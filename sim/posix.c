@@ -541,7 +541,24 @@ int sim_setrlimit64(int what, const void *limit)
     return -1;
 }
 
+/* There are no devices; what works on them is never called. */
+extern int sim_device_state;
+int sim_device_state;
+void sim_device_look(void);
+void sim_device_look(void) {}
+
 _Noreturn void sim_abort(void);
+#define WITHOUT_DEVICES(name)                                                                                          \
+    _Noreturn void name(void);                                                                                         \
+    void name(void)                                                                                                    \
+    {                                                                                                                  \
+        sim_abort();                                                                                                   \
+    }
+WITHOUT_DEVICES(sim_device_note)
+WITHOUT_DEVICES(sim_device_forget)
+WITHOUT_DEVICES(sim_device_copy)
+WITHOUT_DEVICES(sim_staged_run)
+
 _Noreturn void sim_abort(void)
 {
     sim_fail("abort()");

@@ -15,17 +15,18 @@ ALLOWED = {
     "base": (),
     "env": ("base",),
     "wire": ("base", "env"),
+    "device": ("base", "env"),
     "rdma": ("base", "env"),
-    "engine": ("base", "env", "wire", "rdma"),
-    "transfer": ("base", "env", "rdma"),
+    "engine": ("base", "env", "wire", "device", "rdma"),
+    "transfer": ("base", "env", "device", "rdma"),
     "master": ("base", "env", "wire", "engine", "web"),
-    "store": ("base", "env", "wire", "engine", "rdma"),
+    "store": ("base", "env", "wire", "device", "engine", "rdma"),
     "proxy": ("base", "env"),
     "web": (),
     "service": ("base", "env"),  # and the store by its public header alone
     "doctor": ("base", "env", "wire", "rdma", "transfer"),
     "cmd": ("base", "env", "wire", "engine", "master", "store", "service", "proxy", "rdma", "transfer", "doctor"),
-    "python": ("base", "env", "store", "transfer"),
+    "python": ("base", "env", "device", "store", "transfer"),
 }
 # The master's core is pure: no socket, clock, thread or file, so not all of the rooms below it.
 CORE_ALLOWED = re.compile(r"(base|wire|master)/|engine/layout\.h$|mooncake\.h$")

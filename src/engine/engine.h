@@ -3,6 +3,7 @@
 #ifndef MC_ENGINE_ENGINE_H
 #define MC_ENGINE_ENGINE_H
 
+#include "device/device.h"
 #include "engine/transport.h"
 
 struct mc_segment_memory; /* memory.h: an own segment */
@@ -46,6 +47,17 @@ int mc_path_prepare(struct mc_engine *engine, const struct mc_endpoint *endpoint
 /* Lets go of paths whose owner's process has ended: they hold its memory. */
 void mc_engine_sweep(struct mc_engine *engine);
 void mc_path_release(struct mc_path *path);
+/* The same for parts of which some lie in a device's memory; any others are moved as they are. */
+void mc_staged_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run);
+/* Moves the batch over the path, in this thread. */
+static inline void mc_path_run(struct mc_path *path, struct mc_transfer **transfers, size_t count,
+                               const struct mc_run *run)
+{
+    if (mc_device_is_there())
+        mc_staged_run(path, transfers, count, run);
+    else
+        path->transport->run(path, transfers, count, run);
+}
 /* Marks it broken and forgets it in the cache; open runs go on to their end. */
 void mc_path_drop(struct mc_path *path);
 /* Forgets every path to that segment (it was unmounted). */

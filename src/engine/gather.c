@@ -232,7 +232,7 @@ int mc_memory_write(uint8_t *data, const struct mc_transfer *transfer, struct mc
         for (crc = 0; at < end;) {
             size_t taken;
             const uint8_t *source =
-                mc_cursor_take(&cursor, end - at < MC_LOOK_BYTES ? end - at : MC_LOOK_BYTES, &taken);
+                mc_cursor_read(&cursor, transfer, end - at < MC_LOOK_BYTES ? end - at : MC_LOOK_BYTES, &taken);
             crc = copy_crc(target + at, source, taken, crc, stream);
             at += taken;
             int rc = mc_motion_moved(motion, taken);
@@ -247,5 +247,5 @@ int mc_memory_write(uint8_t *data, const struct mc_transfer *transfer, struct mc
     memset(target + length, 0, (size_t)(table_offset - length));
     memcpy(target + mc_key_offset(length), transfer->key.data, transfer->key.length);
     mc_commit_fill(commit, transfer, blocks > 1 ? table_crc : crc);
-    return 0;
+    return mc_source_result(transfer);
 }

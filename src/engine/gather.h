@@ -25,6 +25,18 @@ static inline struct mc_cursor mc_cursor(const struct iovec *parts, size_t count
 /* The bytes at the cursor that lie together, at most `want`, and moves over them. *length is 0 only at the end. */
 uint8_t *mc_cursor_take(struct mc_cursor *cursor, uint64_t want, size_t *length);
 void mc_cursor_skip(struct mc_cursor *cursor, uint64_t length);
+/* The next bytes of a WRITE, wherever they come from. */
+static inline const uint8_t *mc_cursor_read(struct mc_cursor *cursor, const struct mc_transfer *transfer, uint64_t want,
+                                            size_t *length)
+{
+    return transfer->source == NULL ? mc_cursor_take(cursor, want, length)
+                                    : transfer->source->take(transfer->source, want, length);
+}
+/* Did its source fail? Then nothing of it may be committed. */
+static inline int mc_source_result(const struct mc_transfer *transfer)
+{
+    return transfer->source == NULL ? 0 : transfer->source->result;
+}
 
 /* Two areas of MC_SCRATCH_BYTES and a buffer for frames, of the calling thread. NULL: out of memory. */
 struct mc_scratch {
@@ -59,7 +71,8 @@ int mc_memory_read(const struct mc_slot *slots, const uint8_t *data, uint64_t da
  * byte would lie (only the blocks that are touched are read); table: its block table, if it has one. */
 int mc_extent_read(const struct mc_slot *slot, const uint8_t *data, const uint8_t *table, uint64_t start, uint64_t end,
                    struct mc_cursor *cursor, struct mc_motion *motion);
-/* Copies an object with block table and key into its extent and fills *commit. 0 or MC_ERR_RPC_TIMEOUT. */
+/* Copies an object with block table and key into its extent and fills *commit. 0, MC_ERR_RPC_TIMEOUT,
+ * or what its source says. */
 int mc_memory_write(uint8_t *data, const struct mc_transfer *transfer, struct mc_motion *motion,
                     struct mc_wire_commit_item *commit);
 void mc_commit_fill(struct mc_wire_commit_item *commit, const struct mc_transfer *transfer, uint32_t crc);

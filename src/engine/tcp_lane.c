@@ -13,6 +13,9 @@
 #define HEAD_ROOM 256u /* bytes of heads that the frames of one step need at most */
 #define PART_ROOM 6u   /* parts that one step needs at most */
 
+/* parts_fill ends a call's parts with the step that reaches a chunk, and a step queues at most a chunk of data. */
+_Static_assert(2 * MC_TCP_CHUNK_BYTES <= MC_SOURCE_HELD_BYTES, "a source would overwrite what is not sent yet");
+
 /* ---- life ---- */
 
 int mc_tcp_lane_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, const struct mc_patience *patience,
@@ -132,6 +135,11 @@ static void write_end(struct mc_tcp_lane *lane, struct mc_tcp_job *job)
     part_queue(lane, zeros, (size_t)(mc_table_offset(transfer->object_length) - transfer->object_length));
     part_queue(lane, job->table, mc_table_length(transfer->object_length, job->shift));
     part_queue(lane, transfer->key.data, transfer->key.length);
+    lane->writing = NULL;
+    job->next_queued = lane->queued;
+    lane->queued = job;
+    if (mc_source_result(transfer) < 0) /* what was announced has been sent, and stays without a commit */
+        return;
     struct mc_buffer out = head_begin(lane);
     size_t start = mc_frame_begin(&out, MC_MESSAGE_COMMIT, ++lane->request_id);
     mc_wire_none_write(&out, &none);
@@ -140,9 +148,6 @@ static void write_end(struct mc_tcp_lane *lane, struct mc_tcp_job *job)
     mc_list_end(&out, list, 1);
     mc_frame_end(&out, start);
     head_end(lane, &out);
-    lane->writing = NULL;
-    job->next_queued = lane->queued;
-    lane->queued = job;
 }
 
 /* Queues the next bytes of the write under way, at most to the end of a block. */
@@ -157,7 +162,7 @@ static void write_step(struct mc_tcp_lane *lane)
     uint64_t want = job->end - job->next < block_left ? job->end - job->next : block_left;
     size_t length;
     want = want < MC_TCP_CHUNK_BYTES ? want : MC_TCP_CHUNK_BYTES;
-    const uint8_t *data = mc_cursor_take(&job->cursor, want, &length);
+    const uint8_t *data = mc_cursor_read(&job->cursor, job->transfer, want, &length);
     job->crc = mc_crc32c(job->crc, data, length);
     part_queue(lane, data, length);
     job->next += length;
@@ -272,7 +277,7 @@ int mc_tcp_lane_send(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
             continue;
         lane->part_first = lane->part_count = 0;
         for (; lane->queued != NULL; lane->queued = lane->queued->next_queued)
-            mc_tcp_job_end(run, lane->queued, 0);
+            mc_tcp_job_end(run, lane->queued, mc_source_result(lane->queued->transfer));
     }
     return 1;
 }

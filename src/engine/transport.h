@@ -34,6 +34,15 @@ struct mc_place { /* one replica, from the master */
     uint64_t generation, offset;
 };
 
+/* Where a WRITE's bytes come from when they do not lie in memory that can be read (a device's): a stream. It never ends
+ * early: after a failure come zeros, `result` says so, and such an object must not be committed. */
+struct mc_source {
+    /* The next bytes, at most `want`, in their order. They stay until MC_SOURCE_HELD_BYTES more were taken. */
+    const uint8_t *(*take)(struct mc_source *source, uint64_t want, size_t *length);
+    int result;
+};
+#define MC_SOURCE_HELD_BYTES (256u << 10)
+
 enum mc_transfer_kind { MC_TRANSFER_READ, MC_TRANSFER_WRITE };
 
 struct mc_transfer {
@@ -47,6 +56,7 @@ struct mc_transfer {
         length; /* READ: the range of the object that is wanted (0, object_length = all). WRITE: always all */
     const struct iovec *parts; /* scattered to or gathered from; together at least `length` bytes */
     size_t part_count;
+    struct mc_source *source; /* WRITE only: instead of what lies in the parts; NULL: they can be read */
     /* Out. 0: READ: bytes are in parts and verified (slot, hash, checksum). WRITE: written and the commit is on its way
      * (or done: local). MC_ERR_REPLICA_IS_GONE: the slot holds something else (a miss). MC_ERR_CHECKSUM_MISMATCH.
      * MC_ERR_TRANSFER_FAIL: path broken. MC_ERR_RPC_TIMEOUT: deadline or stall. After an error of a WRITE this process

@@ -4,6 +4,7 @@
  * cannot go away, as the call holds it. */
 #include "python/engine_module.h"
 
+#include "device/device.h"
 #include "env/log.h"
 
 #include <stddef.h>
@@ -236,12 +237,13 @@ static PyObject *engine_write_bytes_to_buffer(PyObject *object, PyObject *const 
     bool is_fine = length <= (is_text ? text.length : bytes.length) &&
                    (length == 0 || mc_transfer_contains(engine_of(object), address, length));
     if (is_fine && length > 0)
-        memcpy((void *)(uintptr_t)address, data, (size_t)length);
+        is_fine = mc_device_copy((void *)(uintptr_t)address, data, (size_t)length) == 0;
     if (!is_text)
         mc_py_bytes_release(&bytes);
     if (!is_fine)
-        mc_log_limited(ERROR,
-                       "write_bytes_to_buffer: the source is shorter than length, or the target is not registered");
+        mc_log_limited(
+            ERROR, "write_bytes_to_buffer: the source is shorter than length, or the target is not registered, or a "
+                   "device refused");
     return PyLong_FromLong(is_fine ? 0 : -1);
 }
 
@@ -258,7 +260,14 @@ static PyObject *engine_read_bytes_from_buffer(PyObject *object, PyObject *const
         PyErr_SetString(PyExc_ValueError, "read_bytes_from_buffer: the range lies in no registered memory");
         return NULL;
     }
-    return PyBytes_FromStringAndSize((const char *)(uintptr_t)(length > 0 ? address : 0), (Py_ssize_t)length);
+    PyObject *bytes = length > PY_SSIZE_T_MAX ? PyErr_NoMemory() : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)length);
+    if (bytes != NULL && length > 0 &&
+        mc_device_copy(PyBytes_AsString(bytes), (const void *)(uintptr_t)address, (size_t)length) < 0) {
+        Py_DECREF(bytes);
+        PyErr_SetString(PyExc_RuntimeError, "read_bytes_from_buffer: the device cannot read there");
+        return NULL;
+    }
+    return bytes;
 }
 
 /* ---- asking peers ---- */

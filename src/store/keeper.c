@@ -190,6 +190,7 @@ static void *keeper_main(void *argument)
             mc_log(INFO, "the master at %s answers again", keeper->store->master.configured);
         }
         retry_ms = rc == 0 ? RETRY_FIRST_MS : retry_ms * 2 > RETRY_LAST_MS ? RETRY_LAST_MS : retry_ms * 2;
+        mc_device_look();
         uint64_t sessions_ms = mc_sessions_tick(keeper->store);
         uint64_t rest_ms = beat_ms(keeper);
         rest_ms = sessions_ms < rest_ms ? sessions_ms : rest_ms;

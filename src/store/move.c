@@ -77,7 +77,7 @@ static void move_group(struct mc_store *store, struct mc_link *link, uint64_t ep
         own.doubt = doubt;
         own.doubt_context = &doubted;
     }
-    path->transport->run(path, group, count, &own);
+    mc_path_run(path, group, count, &own);
     rc = path_failure(group, count);
     if (rc < 0)
         mc_store_report(store, link, epoch, segment, path, rc);

@@ -176,6 +176,15 @@ int mc_store_put_session_start(struct mc_store *store, const struct mc_bytes *ke
     return first;
 }
 
+/* False: a device's memory that cannot be read. */
+static bool copy_in(uint8_t *to, const void *from, size_t size)
+{
+    if (mc_device_is_there())
+        return mc_device_copy(to, from, size) == 0;
+    memcpy(to, from, size);
+    return true;
+}
+
 static int64_t copy_range(struct mc_sessions *sessions, const struct mc_put_range_item *item)
 {
     if (mc_key_check(item->key) < 0 || (item->source == NULL && item->size > 0))
@@ -191,12 +200,12 @@ static int64_t copy_range(struct mc_sessions *sessions, const struct mc_put_rang
     pthread_mutex_unlock(&sessions->lock);
     if (!fits)
         return MC_ERR_INVALID_PARAMS;
-    memcpy(session->data + item->target_offset, item->source, item->size);
+    bool is_copied = copy_in(session->data + item->target_offset, item->source, (size_t)item->size);
     pthread_mutex_lock(&sessions->lock);
     if (--session->users == 0)
         pthread_cond_broadcast(&sessions->quiet);
     pthread_mutex_unlock(&sessions->lock);
-    return (int64_t)item->size;
+    return is_copied ? (int64_t)item->size : MC_ERR_INVALID_PARAMS;
 }
 
 int mc_store_put_session_ranges(struct mc_store *store, struct mc_put_range_item *items, size_t count)

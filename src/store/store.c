@@ -387,6 +387,8 @@ int mc_store_register_buffer(struct mc_store *store, void *base, size_t size)
     if (rc == 0)
         store->registered[store->registered_count++] = (struct mc_registered){base, size};
     pthread_mutex_unlock(&store->lock);
+    if (rc == 0)
+        (void)mc_device_note(base, size);
     mc_store_leave(store);
     return rc;
 }
@@ -406,6 +408,8 @@ int mc_store_unregister_buffer(struct mc_store *store, void *base)
         }
     }
     pthread_mutex_unlock(&store->lock);
+    if (rc == 0)
+        mc_device_forget(base);
     mc_store_leave(store);
     return rc;
 }
@@ -590,6 +594,8 @@ static void store_free(struct mc_store *store)
     mc_store_endpoints_clear(store);
     mc_places_free(&store->places);
     mc_master_address_free(&store->master);
+    for (size_t i = 0; i < store->registered_count; i++)
+        mc_device_forget(store->registered[i].base);
     free(store->registered);
     pthread_mutex_destroy(&store->lock);
     free(store);
@@ -607,6 +613,7 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
         return MC_ERR_NO_MEMORY;
     pthread_mutex_init(&store->lock, NULL);
     mc_sessions_init(&store->sessions);
+    mc_device_look();
     int rc = mc_master_address_init(&store->master, config->master_server_addr);
     if (rc == 0)
         rc = configure(store, config, host, sizeof(host), &port, &allowed);

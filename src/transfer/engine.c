@@ -226,6 +226,7 @@ static struct mc_transfer_engine *allocate(void)
     mc_condition_init(&engine->names_changed);
     mc_settings_read(&engine->settings);
     mc_metrics_report_init(&engine->metrics);
+    mc_device_look();
     return engine;
 }
 

@@ -126,10 +126,15 @@ size_t mc_inbound_window(struct mc_inbound *inbound, struct iovec parts[2])
     size_t count = 0;
     if (inbound->is_over || inbound->stash_end > 0 || inbound->count == MC_INBOUND_REPLIES)
         return 0;
-    if (inbound->region != NULL)
-        parts[count++] = (struct iovec){(void *)(uintptr_t)inbound->address,
-                                        inbound->left < PART_MAX ? (size_t)inbound->left : PART_MAX};
-    if (inbound->region == NULL || inbound->left <= PART_MAX)
+    size_t direct = inbound->region == NULL ? 0 : inbound->left < PART_MAX ? (size_t)inbound->left : PART_MAX;
+    void *at = (void *)(uintptr_t)inbound->address;
+    if (direct > 0 && inbound->region->place.kind != MC_DEVICE_HOST) {
+        at = inbound->bounce = inbound->hooks->receive_at(inbound->hooks->context, inbound->region, &direct);
+        direct = inbound->bounce_size = at == NULL ? 0 : direct;
+    }
+    if (direct > 0)
+        parts[count++] = (struct iovec){at, direct};
+    if (direct == 0 || direct == inbound->left)
         parts[count++] = (struct iovec){inbound->stash, sizeof(inbound->stash)};
     return count;
 }
@@ -137,7 +142,15 @@ size_t mc_inbound_window(struct mc_inbound *inbound, struct iovec parts[2])
 void mc_inbound_received(struct mc_inbound *inbound, size_t count)
 {
     size_t direct = 0;
-    if (inbound->region != NULL) {
+    if (inbound->region != NULL && inbound->region->place.kind != MC_DEVICE_HOST) {
+        direct = count < inbound->bounce_size ? count : inbound->bounce_size;
+        if (direct > 0 && !inbound->hooks->copy(inbound->hooks->context, inbound->address, inbound->bounce, direct)) {
+            inbound->is_over = true; /* as in parse */
+            return;
+        }
+        if (direct > 0)
+            payload_came(inbound, direct);
+    } else if (inbound->region != NULL) {
         direct = count < inbound->left ? count : (size_t)inbound->left;
         payload_came(inbound, direct);
     }
@@ -154,10 +167,15 @@ size_t mc_inbound_replies(const struct mc_inbound *inbound, struct iovec *parts,
         if (reply->status_left > 0)
             parts[used++] = (struct iovec){
                 (char *)(uintptr_t)&reply->status + sizeof(reply->status) - reply->status_left, reply->status_left};
-        if (reply->left > 0)
-            parts[used++] = (struct iovec){(void *)(uintptr_t)reply->address,
-                                           reply->left < PART_MAX ? (size_t)reply->left : PART_MAX};
-        if (reply->left > PART_MAX)
+        size_t size = reply->left < PART_MAX ? (size_t)reply->left : PART_MAX;
+        const void *at = (const void *)(uintptr_t)reply->address;
+        if (size > 0 && reply->region->place.kind != MC_DEVICE_HOST) {
+            at = inbound->hooks->send_from(inbound->hooks->context, reply->region, reply->address, &size);
+            size = at == NULL ? 0 : size;
+        }
+        if (size > 0)
+            parts[used++] = (struct iovec){(void *)(uintptr_t)at, size};
+        if (size < reply->left)
             break; /* the rest of it comes before the next */
     }
     return used;

@@ -1,7 +1,8 @@
 /* The serving half of one data connection: a parser without I/O. The shell asks where to receive (window), says how
  * much came (received), asks what to send (replies), says how much went (sent).
  *
- * Invariant: every byte is received into, or sent from, a region that this connection holds; a region is held from the
+ * Invariant: every byte is received into, or sent from, a region that this connection holds (through other memory, if
+ * the region is a device's: then it is copied before an answer goes out); a region is held from the
  * moment its header was accepted until the last byte is in place or has been sent. So mc_inbound_holds tells whom to
  * hang up on before memory is given back. */
 #ifndef MC_TRANSFER_INBOUND_H
@@ -21,6 +22,11 @@ struct mc_inbound_hooks {
     /* Copies into registered memory. False: the memory is not there, which is for the user to answer, not for this
      * process to die of. */
     bool (*copy)(void *context, uint64_t address, const void *from, size_t size);
+    /* Memory of a device, which the kernel must not be given. Where its payload is received, at most *size bytes, until
+     * the next `copy`; NULL: nowhere but in the stash. */
+    uint8_t *(*receive_at)(void *context, const struct mc_region *region, size_t *size);
+    /* Where its bytes can be sent from until the next mc_inbound_replies, at most *size of them; NULL: not now. */
+    const uint8_t *(*send_from)(void *context, const struct mc_region *region, uint64_t address, size_t *size);
 };
 
 struct mc_inbound_reply {
@@ -36,6 +42,8 @@ struct mc_inbound {
     size_t header_used;
     struct mc_region *region; /* of the WRITE whose payload comes now; NULL: a header comes */
     uint64_t address, left;
+    uint8_t *bounce;    /* a device's payload is received there; NULL: in the stash */
+    size_t bounce_size; /* of the last window */
     bool wants_status;
     bool is_over; /* refused or nonsense: nothing more is taken; the replies there are go out, then the end */
     struct mc_inbound_reply replies[MC_INBOUND_REPLIES];

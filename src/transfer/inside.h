@@ -235,7 +235,8 @@ extern const struct mc_verbs *mc_transfer_verbs;
 /* Opens the devices that the configuration names; as mc_rdma_open. */
 int mc_rdma_start(const char *device_name, struct mc_rdma **rdma);
 /* What peers may reach of a region by RDMA; blocks while pages are pinned. NULL: nothing. */
-struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, uint64_t length);
+struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, uint64_t length,
+                                       struct mc_device_place place);
 /* 0 and a link that is ready; 1: not by this path now. */
 int mc_rdma_lane_take(struct mc_peer *peer, const struct mc_rdma_remote *remote, uint64_t deadline_ns,
                       struct mc_rdma_lane **lane);
@@ -252,7 +253,7 @@ void mc_rdma_pause(struct mc_peer *peer, const char *why);
 struct mc_rdma_lane *mc_rdma_lanes_idle(struct mc_peer *peer, uint64_t idle_ms);
 void mc_rdma_lanes_free(struct mc_rdma_lane *lanes);
 
-/* ---- run.c, run_tcp.c, run_host.c, run_rdma.c: codes are those of mc_transfer_run, and MC_TRANSFER_ERR_TIMEOUT ----
+/* ---- run.c, run_tcp.c, run_host.c, run_rdma.c, run_staged.c: codes are those of mc_transfer_run, and MC_TRANSFER_ERR_TIMEOUT ----
  */
 int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
            uint64_t deadline_ns);
@@ -265,6 +266,18 @@ int mc_run_host(struct mc_peer *peer, enum mc_transfer_opcode opcode, const stru
 /* 1: this path cannot be used (any more), and nothing of it is under way. */
 int mc_run_rdma(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
                 size_t count, uint64_t deadline_ns);
+/* Over host, rdma or tcp, whichever works first; *path says which. is_staged: the local memory is ours, which no RDMA
+ * device knows. */
+int mc_run_far(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
+               bool is_staged, uint64_t deadline_ns, int *path);
+/* run_staged.c. Does any item's local memory belong to a device? *device: to which. */
+bool mc_run_has_devices(const struct mc_transfer_item *items, size_t count, int *device);
+/* By RDMA straight from and to the device where that is possible, else as mc_run_far, through memory of ours. */
+int mc_run_staged(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
+                  size_t count, int device, uint64_t deadline_ns, int *path);
+/* Within the process, between memory of any kind. */
+int mc_run_local_devices(struct mc_transfer_engine *owner, enum mc_transfer_opcode opcode,
+                         const struct mc_transfer_item *items, size_t count, uint64_t deadline_ns);
 uint64_t mc_run_deadline(const struct mc_transfer_engine *engine, const struct mc_transfer_item *items, size_t count);
 /* 0, or INVALID_ARGUMENT: a range that no address space holds. */
 int mc_run_check(const struct mc_transfer_item *items, size_t count);

@@ -82,8 +82,14 @@ static void render(struct mc_transfer_engine *engine)
     snprintf(document.data_host, sizeof(document.data_host), "%s", engine->host);
     snprintf(document.unix_name, sizeof(document.unix_name), "%s", engine->unix_name);
     document.buffers = calloc(engine->regions.count + 1, sizeof(*document.buffers));
-    for (const struct mc_region *one = engine->regions.first; one != NULL && document.buffers != NULL; one = one->next)
+    struct mc_device_place *places = calloc(engine->regions.count + 1, sizeof(*places));
+    document.places = places;
+    for (const struct mc_region *one = engine->regions.first; one != NULL && document.buffers != NULL;
+         one = one->next) {
+        if (places != NULL)
+            places[document.buffer_count] = one->place;
         document.buffers[document.buffer_count++] = (struct mc_transfer_range){one->address, one->length};
+    }
     clock_gettime(CLOCK_REALTIME, &now);
     if (localtime_r(&now.tv_sec, &parts) != NULL)
         (void)strftime(timestamp, sizeof(timestamp), "%Y-%m-%d %H:%M:%S", &parts);
@@ -95,6 +101,7 @@ static void render(struct mc_transfer_engine *engine)
     engine->document_version = version;
     mc_document_free(&document);
     mc_buffer_free(&rdma);
+    free(places);
 }
 
 void mc_transfer_document(struct mc_transfer_engine *engine, struct mc_buffer *out)
@@ -108,12 +115,17 @@ void mc_transfer_document(struct mc_transfer_engine *engine, struct mc_buffer *o
 
 /* ---- registering ---- */
 
-static void show(struct mc_transfer_engine *engine, struct mc_region *const *regions, size_t count, bool is_managed,
-                 int memory_fd)
+static void show(struct mc_transfer_engine *engine, struct mc_region *const *regions,
+                 const struct mc_device_place *places, size_t count, bool is_managed, int memory_fd)
 {
     for (size_t i = 0; i < count; i++) {
         regions[i]->is_managed = is_managed;
         regions[i]->memory_fd = memory_fd;
+        if (places != NULL)
+            regions[i]->place = places[i];
+        /* The kernel cannot copy a device's memory for another process: peers use rdma, or ask us over tcp. */
+        if (regions[i]->place.kind != MC_DEVICE_HOST)
+            mc_region_hide(&engine->regions, regions[i]);
         if (engine->host_table != NULL && regions[i]->slot != MC_REGION_NO_SLOT)
             mc_host_entry_set(engine->host_table, regions[i]);
     }
@@ -133,7 +145,8 @@ static void pin(struct mc_transfer_engine *engine, const struct mc_transfer_rang
         struct mc_region *region = mc_transfer_hold(engine, ranges[i].address, ranges[i].length);
         if (region == NULL)
             continue; /* unregistered meanwhile, by another thread */
-        struct mc_rdma_memory *memory = mc_rdma_take_in(engine->rdma, ranges[i].address, ranges[i].length);
+        struct mc_rdma_memory *memory =
+            mc_rdma_take_in(engine->rdma, ranges[i].address, ranges[i].length, region->place);
         pthread_mutex_lock(&engine->lock);
         region->rdma = memory;
         engine->regions.version++;
@@ -142,18 +155,39 @@ static void pin(struct mc_transfer_engine *engine, const struct mc_transfer_rang
     }
 }
 
+/* Whose memory the ranges are; NULL: the host's, as there is no device (or no memory to say so: *rc). */
+static struct mc_device_place *find_places(const struct mc_transfer_range *ranges, size_t count, int *rc)
+{
+    mc_device_look();
+    if (!mc_device_is_there())
+        return NULL;
+    struct mc_device_place *places = malloc((count + 1) * sizeof(*places));
+    *rc = places == NULL ? MC_TRANSFER_ERR_MEMORY : 0;
+    for (size_t i = 0; places != NULL && i < count; i++)
+        places[i] = mc_device_note((const void *)(uintptr_t)ranges[i].address, (size_t)ranges[i].length);
+    return places;
+}
+
 /* memory_fd: the engine's from now on when all went well. */
 static int add(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges, size_t count, bool is_managed,
                int memory_fd)
 {
+    int rc = 0;
+    struct mc_device_place *places = find_places(ranges, count, &rc);
     struct mc_region *one, **regions = count == 1 ? &one : malloc((count + 1) * sizeof(struct mc_region *));
-    if (regions == NULL)
-        return MC_TRANSFER_ERR_MEMORY;
+    if (regions == NULL || rc < 0) {
+        rc = MC_TRANSFER_ERR_MEMORY;
+        goto done;
+    }
     pthread_mutex_lock(&engine->lock);
-    int rc = mc_region_add(&engine->regions, ranges, count, regions);
+    rc = mc_region_add(&engine->regions, ranges, count, regions);
     if (rc == 0)
-        show(engine, regions, count, is_managed, memory_fd);
+        show(engine, regions, places, count, is_managed, memory_fd);
     pthread_mutex_unlock(&engine->lock);
+done:
+    for (size_t i = 0; rc < 0 && places != NULL && i < count; i++)
+        mc_device_forget((const void *)(uintptr_t)ranges[i].address);
+    free(places);
     if (regions != &one)
         free(regions);
     if (rc == 0 && engine->rdma != NULL)
@@ -244,6 +278,8 @@ static int leave(struct mc_transfer_engine *engine, uint64_t address)
         rc = wait_and_remove(engine, address);
     }
     pthread_mutex_unlock(&engine->lock);
+    if (rc == 0)
+        mc_device_forget((const void *)(uintptr_t)address);
     if (rc == MC_TRANSFER_ERR_BATCH_BUSY)
         mc_log(ERROR,
                "memory at 0x%llx cannot be unregistered: a stopped process of this machine was copying there; it must "
@@ -366,6 +402,7 @@ void mc_memory_leave_all(struct mc_transfer_engine *engine)
 void mc_memory_free(struct mc_transfer_engine *engine)
 {
     for (struct mc_region *one = engine->regions.first; one != NULL; one = one->next) {
+        mc_device_forget((const void *)(uintptr_t)one->address);
         if (one->rdma != NULL)
             mc_rdma_memory_unregister(one->rdma);
         if (!one->is_managed)

@@ -53,9 +53,12 @@ static int node_of(uint64_t address)
                : -1;
 }
 
-struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, uint64_t length)
+struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, uint64_t length,
+                                       struct mc_device_place place)
 {
     struct mc_rdma_memory *memory = NULL;
+    if (place.kind != MC_DEVICE_HOST)
+        return NULL; /* of a GPU: staged */
     struct mc_rdma_range range = {.address = (void *)(uintptr_t)address,
                                   .length = length,
                                   .dmabuf_fd = -1,

@@ -97,6 +97,12 @@ struct mc_region *mc_region_find(const struct mc_region_table *table, uint64_t a
     return *node;
 }
 
+void mc_region_hide(struct mc_region_table *table, struct mc_region *region)
+{
+    give_slot(table, region->slot);
+    region->slot = MC_REGION_NO_SLOT;
+}
+
 void mc_region_remove(struct mc_region_table *table, struct mc_region *region)
 {
     mc_assert(region->in_flight == 0);

@@ -5,6 +5,7 @@
 #ifndef MC_TRANSFER_REGION_H
 #define MC_TRANSFER_REGION_H
 
+#include "device/device.h"
 #include "mooncake_engine.h"
 
 #include <stdatomic.h>
@@ -23,6 +24,7 @@ struct mc_region {
     bool is_managed;                   /* our own memory */
     struct mc_rdma_memory *rdma;       /* NULL: not reached by RDMA. The engine's, not the table's */
     int memory_fd;                     /* of which it consists, and that peers may map; -1: private memory */
+    struct mc_device_place place;      /* whose memory it is */
     struct mc_region *previous, *next; /* in the order of registration */
 };
 
@@ -43,6 +45,8 @@ int mc_region_add(struct mc_region_table *table, const struct mc_transfer_range 
 struct mc_region *mc_region_at(const struct mc_region_table *table, uint64_t address);
 /* The region that holds the whole range and is not leaving; NULL. A range of zero bytes lies nowhere. */
 struct mc_region *mc_region_find(const struct mc_region_table *table, uint64_t address, uint64_t length);
+/* Takes its slot back: peers of this machine do not see it, and reach it over tcp. Right after it was added. */
+void mc_region_hide(struct mc_region_table *table, struct mc_region *region);
 /* Frees it. Nothing may hold it. */
 void mc_region_remove(struct mc_region_table *table, struct mc_region *region);
 void mc_region_table_free(struct mc_region_table *table);

@@ -70,6 +70,10 @@ static int run_local(struct mc_peer *peer, struct mc_id id, enum mc_transfer_opc
     if (owner == NULL)
         return 1;
     int rc = 0;
+    if (mc_device_is_there()) {
+        rc = mc_run_local_devices(owner, opcode, items, count, deadline_ns);
+        count = 0;
+    }
     for (size_t i = 0; rc == 0 && i < count; i++)
         rc = copy_local(owner, opcode, &items[i], deadline_ns);
     mc_transfer_leave(owner);
@@ -77,6 +81,26 @@ static int run_local(struct mc_peer *peer, struct mc_id id, enum mc_transfer_opc
 }
 
 /* ---- all paths ---- */
+
+int mc_run_far(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
+               bool is_staged, uint64_t deadline_ns, int *path)
+{
+    *path = MC_TRANSFER_PATH_HOST;
+    int rc = mc_run_host(peer, opcode, items, count, deadline_ns);
+    if (rc == 2) { /* who had that name is gone, and its ports may be somebody else's: ask who has the name now */
+        rc = mc_peer_refresh(peer, deadline_ns);
+        if (rc >= 0)
+            rc = mc_run_host(peer, opcode, items, count, deadline_ns);
+    }
+    if (rc <= 0)
+        return rc;
+    *path = MC_TRANSFER_PATH_RDMA;
+    rc = is_staged ? 1 : mc_run_rdma(peer, opcode, items, count, deadline_ns);
+    if (rc != 1)
+        return rc;
+    *path = MC_TRANSFER_PATH_TCP;
+    return mc_run_tcp(peer, opcode, items, count, deadline_ns);
+}
 
 static int run_paths(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
                      size_t count, uint64_t deadline_ns, int *path)
@@ -92,21 +116,10 @@ static int run_paths(struct mc_peer *peer, enum mc_transfer_opcode opcode, const
     rc = run_local(peer, id, opcode, items, count, deadline_ns);
     if (rc != 1)
         return rc;
-    *path = MC_TRANSFER_PATH_HOST;
-    rc = mc_run_host(peer, opcode, items, count, deadline_ns);
-    if (rc == 2) { /* who had that name is gone, and its ports may be somebody else's: ask who has the name now */
-        rc = mc_peer_refresh(peer, deadline_ns);
-        if (rc >= 0)
-            rc = mc_run_host(peer, opcode, items, count, deadline_ns);
-    }
-    if (rc <= 0)
-        return rc;
-    *path = MC_TRANSFER_PATH_RDMA;
-    rc = mc_run_rdma(peer, opcode, items, count, deadline_ns);
-    if (rc != 1)
-        return rc;
-    *path = MC_TRANSFER_PATH_TCP;
-    return mc_run_tcp(peer, opcode, items, count, deadline_ns);
+    int device;
+    if (mc_device_is_there() && mc_run_has_devices(items, count, &device))
+        return mc_run_staged(peer, opcode, items, count, device, deadline_ns, path);
+    return mc_run_far(peer, opcode, items, count, false, deadline_ns, path);
 }
 
 static void count_failure(struct mc_peer *peer, int rc, int path)

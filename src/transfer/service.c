@@ -26,6 +26,7 @@
 #define SPIN_PROBE_EVERY 64u
 #define KEEPALIVE_IDLE_S 60
 #define DATA_STALL_MS 60000u
+#define STAGED_BYTES ((size_t)512 << 10) /* of devices' memory, sent in one turn */
 
 /* ---- connections ---- */
 
@@ -156,13 +157,67 @@ static void on_listener(struct mc_connection *listener)
     }
 }
 
+/* ---- memory of devices ---- */
+
+static struct mc_device_lane *lane_of(struct mc_service *service, int device)
+{
+    if (service->lanes[device] == NULL)
+        service->lanes[device] = mc_device_take(device);
+    return service->lanes[device];
+}
+
+static uint8_t *receive_at(void *context, const struct mc_region *region, size_t *size)
+{
+    struct mc_service *service = ((struct mc_transfer_engine *)context)->service;
+    struct mc_device_lane *lane = lane_of(service, region->place.number);
+    if (lane == NULL)
+        return NULL;
+    *size = *size < lane->unit_bytes ? *size : lane->unit_bytes;
+    return lane->units[0];
+}
+
+/* What the socket does not take is copied again in the next turn, so a turn stages little. */
+static const uint8_t *send_from(void *context, const struct mc_region *region, uint64_t address, size_t *size)
+{
+    struct mc_service *service = ((struct mc_transfer_engine *)context)->service;
+    struct mc_device_lane *lane = lane_of(service, region->place.number);
+    size_t room = STAGED_BYTES - service->staged;
+    *size = *size < room ? *size : room;
+    if (*size == 0)
+        return NULL;
+    uint8_t *staged = lane == NULL ? NULL : lane->units[1] + service->staged;
+    if (staged == NULL || mc_device_start(lane, staged, (const void *)(uintptr_t)address, *size) < 0)
+        service->has_staging_failed = true;
+    service->staged += *size;
+    if (staged != NULL)
+        service->copying |= 1ull << region->place.number;
+    return service->has_staging_failed ? NULL : staged;
+}
+
+/* Waits for what send_from has started. False: some of it is not there. */
+static bool staging_end(struct mc_service *service)
+{
+    bool is_fine = !service->has_staging_failed;
+    for (int device = 0; service->copying != 0; device++, service->copying >>= 1)
+        if ((service->copying & 1) != 0 && mc_device_finish(service->lanes[device]) < 0)
+            is_fine = false;
+    service->has_staging_failed = false;
+    return is_fine;
+}
+
 /* ---- data ---- */
 
 /* False: the connection has ended. */
 static bool data_send(struct mc_connection *connection)
 {
     struct iovec parts[SEND_PARTS];
+    struct mc_service *service = connection->service;
+    service->staged = 0;
     size_t count = mc_inbound_replies(connection->data, parts, SEND_PARTS);
+    if (service->staged > 0 && !staging_end(service)) {
+        drop(connection, false);
+        return false;
+    }
     if (count > 0) {
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
         ssize_t sent = sendmsg(connection->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -293,6 +348,7 @@ static void on_tick(struct mc_service *service)
     }
     mc_peers_tidy(service->engine);
     mc_metrics_report(service->engine);
+    mc_device_look();
 }
 
 /* ---- the loop ---- */
@@ -370,11 +426,28 @@ static void release(void *context, struct mc_region *region)
     mc_transfer_release(context, region);
 }
 
+/* False when it is not a device's, or (*is_copied) when the device has refused. */
+static bool copy_to_device(struct mc_service *service, uint64_t address, const void *from, size_t size, bool *is_copied)
+{
+    struct mc_device_finder finder = {0};
+    struct mc_device_place place = mc_device_find(&finder, (const void *)(uintptr_t)address);
+    if (place.kind == MC_DEVICE_HOST)
+        return false;
+    struct mc_device_lane *lane = lane_of(service, place.number);
+    *is_copied = lane != NULL && mc_device_start(lane, (void *)(uintptr_t)address, from, size) == 0;
+    /* Also after a refusal: the bytes must stay until then. */
+    *is_copied &= lane != NULL && mc_device_finish(lane) == 0;
+    return true;
+}
+
 /* By the kernel, which answers with an error where a copy of ours would be a fault: users free memory that is still
  * registered. */
 static bool copy(void *context, uint64_t address, const void *from, size_t size)
 {
     struct mc_transfer_engine *engine = context;
+    bool is_copied = false;
+    if (mc_device_is_there() && copy_to_device(engine->service, address, from, size, &is_copied))
+        return is_copied;
     struct iovec near = {(void *)(uintptr_t)from, size}, far = {(void *)(uintptr_t)address, size};
     ssize_t moved = process_vm_writev(engine->service->process, &near, 1, &far, 1, 0);
     if (moved == (ssize_t)size)
@@ -405,7 +478,7 @@ int mc_service_start(struct mc_transfer_engine *engine, int rpc_listener, int da
         return MC_TRANSFER_ERR_MEMORY;
     engine->service = service;
     service->engine = engine;
-    service->inbound_hooks = (struct mc_inbound_hooks){engine, hold, release, copy};
+    service->inbound_hooks = (struct mc_inbound_hooks){engine, hold, release, copy, receive_at, send_from};
     service->process = getpid();
     pthread_mutex_init(&service->initiators_lock, NULL);
     service->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -441,6 +514,8 @@ void mc_service_stop(struct mc_transfer_engine *engine)
         mc_transfer_close_fd(service->listeners[i].fd);
     if (service->epoll_fd >= 0)
         mc_transfer_close_fd(service->epoll_fd);
+    for (int i = 0; i < MC_DEVICES_MAX; i++)
+        mc_device_give(service->lanes[i]);
     pthread_mutex_destroy(&service->initiators_lock);
     free(service);
     engine->service = NULL;

@@ -51,6 +51,10 @@ struct mc_service {
     _Atomic bool is_stopping, cut_wanted;
     pthread_mutex_t initiators_lock; /* of the list, and of the maps in it */
     struct mc_connection *initiators;
+    struct mc_device_lane *lanes[MC_DEVICES_MAX]; /* for regions of devices: unit 0 to receive, unit 1 to send */
+    size_t staged;                                /* bytes of unit 1 that this turn's sending uses */
+    uint64_t copying;                             /* devices whose copies into it have not been waited for */
+    bool has_staging_failed;
 };
 
 /* Hangs up; may be called at any time on the service thread. */

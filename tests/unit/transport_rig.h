@@ -204,14 +204,14 @@ static inline void rig_run(struct rig *rig, struct mc_transfer *transfers, size_
     struct mc_transfer **list = malloc(count * sizeof(*list));
     for (size_t i = 0; i < count; i++)
         list[i] = &transfers[i];
-    rig->path->transport->run(rig->path, list, count, &run);
+    mc_path_run(rig->path, list, count, &run);
     free(list);
 }
 
 static inline int rig_run_one(struct rig *rig, struct mc_transfer *transfer, uint64_t timeout_ms)
 {
     struct mc_run run = {.deadline_ns = rig_deadline(timeout_ms)};
-    rig->path->transport->run(rig->path, &transfer, 1, &run);
+    mc_path_run(rig->path, &transfer, 1, &run);
     return transfer->result;
 }
 

@@ -1,0 +1,87 @@
+/* Memory of accelerators: which addresses are theirs, and copies to and from them. The processor never touches such an
+ * address (nor hands it to the kernel): bytes go through pinned host memory of ours.
+ *
+ * A process in which nobody has loaded the CUDA driver has no such memory, and pays one relaxed load for each question.
+ * That the driver was loaded is noticed when memory is registered, when a store or an engine is opened, and by their
+ * threads within a second.
+ *
+ * Copies are ordered after what the process has queued on its default stream, as the original's are. Invariants: after
+ * mc_device_finish, and after mc_device_copy, no copy is under way; a copy counts as done only after mc_device_wait or
+ * mc_device_finish of its lane has returned 0. */
+#ifndef MC_DEVICE_DEVICE_H
+#define MC_DEVICE_DEVICE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MC_DEVICES_MAX 64                      /* devices of one process */
+#define MC_DEVICE_UNIT_BYTES ((size_t)4 << 20) /* of pinned memory; a lane has two */
+#define MC_DEVICE_LANES_MAX 32u                /* with pinned memory, so 256 MiB; one more gets pageable memory */
+#define MC_DEVICE_UNIT_SMALL ((size_t)512 << 10)
+#define MC_DEVICE_CHUNK_BYTES ((size_t)64 << 20) /* mc_device_copy: between two looks at the clock */
+
+enum mc_device_kind { MC_DEVICE_HOST, MC_DEVICE_MEMORY, MC_DEVICE_MANAGED }; /* managed: the driver moves it about */
+
+struct mc_device_place {
+    enum mc_device_kind kind;
+    int number; /* of the device; 0 for host memory */
+};
+
+extern _Atomic int mc_device_state; /* 1: there is a driver that can be used */
+static inline bool mc_device_is_there(void)
+{
+    return atomic_load_explicit(&mc_device_state, memory_order_relaxed) > 0;
+}
+/* Looks whether the driver has been loaded meanwhile. Costs nothing while no library at all was. */
+void mc_device_look(void);
+
+/* Addresses that are looked up one after the other often lie in one range. Zeroed = ready; of one call: what it
+ * remembers may be wrong later. */
+struct mc_device_finder {
+    uint64_t from, to;
+    struct mc_device_place place;
+};
+/* What lies there. */
+struct mc_device_place mc_device_find(struct mc_device_finder *finder, const void *address);
+/* Does it have to be copied by the driver? */
+static inline bool mc_device_holds(struct mc_device_finder *finder, const void *address)
+{
+    return mc_device_is_there() && mc_device_find(finder, address).kind != MC_DEVICE_HOST;
+}
+/* Remembers registered memory, so that the driver is not asked for every address in it. */
+struct mc_device_place mc_device_note(const void *base, size_t length);
+void mc_device_forget(const void *base);
+
+/* One stream of one device and two units of host memory, of one caller at a time. Of any thread. */
+struct mc_device_lane {
+    int device;
+    size_t unit_bytes;
+    uint8_t *units[2];
+    void *context, *stream, *events[2];
+    bool is_pinned;
+    struct mc_device_lane *next;
+};
+/* NULL: no memory, or a device that cannot be used. */
+struct mc_device_lane *mc_device_take(int device);
+/* Nothing may be under way on it. NULL is allowed. */
+void mc_device_give(struct mc_device_lane *lane);
+
+/* All: 0, or a negative number when the driver refused; the log says why. Copies run in their order. */
+int mc_device_start(struct mc_device_lane *lane, void *to, const void *from, size_t length);
+/* What was started until now is of that unit (0 or 1); mc_device_wait waits for it. */
+int mc_device_mark(struct mc_device_lane *lane, unsigned unit);
+int mc_device_wait(struct mc_device_lane *lane, unsigned unit);
+int mc_device_finish(struct mc_device_lane *lane);
+
+/* Copies now; either side may be of any kind. */
+int mc_device_copy(void *to, const void *from, size_t length);
+
+/* For network cards. The device's "domain:bus:device.function". 0 or negative. */
+int mc_device_pci_address(int device, char *text, size_t size);
+/* A descriptor by which a kernel driver reaches that memory (dma-buf), the caller's; negative: not to be had. The
+ * range begins and ends at a page. */
+int mc_device_dmabuf(const void *address, size_t length);
+
+#endif

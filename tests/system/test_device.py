@@ -1,0 +1,54 @@
+"""Memory of GPUs, as programs pass it: put_from, get_into and their kin, and transfers between two processes. There is no GPU here:
+the driver is a stand-in, whose memory no processor can touch, so a wrong access ends the process."""
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import zlib
+
+import pytest
+
+import cluster
+from python_cluster import joined, master, wait_until  # noqa: F401
+from test_engine import Peer
+
+HERE = pathlib.Path(__file__).parent
+LIBRARY = str(cluster.BUILD / "tests/libfake_cuda.so")
+SEGMENT = 160 << 20
+
+
+@pytest.mark.parametrize("path", ["local", "shm", "tcp"])
+def test_store(master, path):  # noqa: F811
+    store = None
+    if path != "local":
+        store = joined(master, SEGMENT)
+        wait_until(lambda: store.put("warm up " + path, bytes(SEGMENT // 2)) == 0)
+        assert store.remove_all(True) >= 0
+    worker = subprocess.run([sys.executable, str(HERE / "device_worker.py"), master.address, str(SEGMENT if path == "local" else 0)],
+                            env={**os.environ, "MC_CUDA_LIBRARY": LIBRARY, "MC_PATHS": path}, stdout=subprocess.PIPE, text=True, timeout=100)
+    if store is not None:
+        assert store.close() == 0
+    assert (worker.returncode, worker.stdout.strip()) == (0, "ok")
+
+
+@pytest.mark.parametrize("near,far", [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("forced", [False, True])
+def test_engine(near, far, forced):
+    draw = random.Random(5)
+    common = {"MC_FORCE_TCP": "1"} if forced else {}
+    with Peer(**common, **({"MC_CUDA_LIBRARY": LIBRARY} if near else {})) as here, \
+            Peer(**common, **({"MC_CUDA_LIBRARY": LIBRARY} if far else {})) as there:
+        for size in (1, 65537, (17 << 20) + 3):
+            byte = draw.randrange(1, 256)
+            data = zlib.crc32(bytes([byte]) * size)
+            assert here.ask("fill", 0, size, byte) == "ok"
+            assert here.ask("write", there.target, there.address + 9, size) == "0"
+            assert int(there.ask("crc", 9, size)) == data
+            assert here.ask("fill", 0, size, 0) == "ok"
+            assert here.ask("read", there.target, there.address + 9, size) == "0"
+            assert int(here.ask("crc", 0, size)) == data
+        # What is given back cannot be reached any more, whoever's memory it was.
+        assert there.ask("unregister") == "0"
+        assert here.ask("write", there.target, there.address, 4096) != "0"
+        assert here.process.poll() is None and there.process.poll() is None
