@@ -290,8 +290,8 @@ MC_API int mc_store_describe(struct mc_store *store, struct mc_bytes key, struct
                              size_t capacity);
 
 /* Registered memory: kept for API compatibility and checks (tcp and shared memory need none). Parts, here and in all
- * calls, may lie in a GPU's memory (CUDA), if the process has loaded the driver: register such memory first, or a second
- * after the driver was loaded. What the driver refuses is MC_ERR_INVALID_PARAMS, of a put MC_ERR_TRANSFER_FAIL.
+ * calls, may lie in a GPU's memory (CUDA), if the process has loaded the driver: register such memory first, or a
+ * second after the driver was loaded. What the driver refuses is MC_ERR_INVALID_PARAMS, of a put MC_ERR_TRANSFER_FAIL.
  * The same base twice, a base that is not registered, NULL or size 0: MC_ERR_INVALID_PARAMS. */
 MC_API int mc_store_register_buffer(struct mc_store *store, void *base, size_t size);
 MC_API int mc_store_unregister_buffer(struct mc_store *store, void *base);

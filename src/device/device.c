@@ -113,7 +113,7 @@ static struct mc_device_place ask_driver(uint64_t address, uint64_t *from, uint6
 struct mc_device_place mc_device_find(struct mc_device_finder *finder, const void *address)
 {
     uint64_t at = (uintptr_t)address, from = 0, length = 0;
-    if (!mc_device_is_there() || address == NULL)
+    if (!mc_device_is_ready() || address == NULL)
         return (struct mc_device_place){.kind = MC_DEVICE_HOST};
     if (at >= finder->from && at < finder->to)
         return finder->place;
@@ -136,7 +136,7 @@ struct mc_device_place mc_device_note(const void *base, size_t length)
 {
     struct mc_device_place place = {.kind = MC_DEVICE_HOST};
     mc_device_look();
-    if (!mc_device_is_there() || base == NULL || length == 0 || length - 1 >= UINTPTR_MAX - (uintptr_t)base)
+    if (!mc_device_is_ready() || base == NULL || length == 0 || length - 1 >= UINTPTR_MAX - (uintptr_t)base)
         return place;
     uint64_t from, size;
     place = ask_driver((uintptr_t)base, &from, &size);
@@ -158,7 +158,7 @@ struct mc_device_place mc_device_note(const void *base, size_t length)
 void mc_device_forget(const void *base)
 {
     struct range key = {.from = (uintptr_t)base, .length = 1}, *gone = NULL;
-    if (!mc_device_is_there())
+    if (!mc_device_is_ready())
         return;
     pthread_rwlock_wrlock(&ranges_lock);
     struct range **node = tfind(&key, &ranges, compare);

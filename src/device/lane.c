@@ -149,7 +149,7 @@ static struct mc_device_lane *take_idle(int device)
 struct mc_device_lane *mc_device_take(int device)
 {
     struct mc_device_lane *other = NULL;
-    if (device < 0 || device >= MC_DEVICES_MAX || !mc_device_is_there())
+    if (device < 0 || device >= MC_DEVICES_MAX || !mc_device_is_ready())
         return NULL;
     pthread_mutex_lock(&lock);
     struct mc_device_lane *lane = take_idle(device);
@@ -253,7 +253,7 @@ int mc_device_copy(void *to, const void *from, size_t length)
 int mc_device_pci_address(int device, char *text, size_t size)
 {
     int handle;
-    if (!mc_device_is_there() || mc_driver.pci_bus_id == NULL || size > INT32_MAX ||
+    if (!mc_device_is_ready() || mc_driver.pci_bus_id == NULL || size > INT32_MAX ||
         mc_driver.device_get(&handle, device) != MC_CU_SUCCESS)
         return -1;
     return check(mc_driver.pci_bus_id(text, (int)size, handle), "say where a device is");
@@ -263,7 +263,7 @@ int mc_device_dmabuf(const void *address, size_t length)
 {
     struct mc_device_finder finder = {0};
     int fd = -1;
-    if (!mc_device_is_there() || mc_driver.range_handle == NULL || (uintptr_t)address % PAGE != 0 ||
+    if (!mc_device_is_ready() || mc_driver.range_handle == NULL || (uintptr_t)address % PAGE != 0 ||
         length % PAGE != 0 || length == 0)
         return -1;
     struct mc_device_place place = mc_device_find(&finder, address);

@@ -62,7 +62,8 @@ int mc_host_view_refresh(struct mc_host_view *view, const struct mc_host_table *
         if (generation != 0 && atomic_load(&entry->generation) == generation)
             view->known[view->count++] = known;
     }
-    qsort(view->known, view->count, sizeof(*view->known), by_address);
+    if (view->count > 1) /* none: there may be no array */
+        qsort(view->known, view->count, sizeof(*view->known), by_address);
     view->version = version;
     return 0;
 }

@@ -48,6 +48,7 @@ def test_engine(near, far, forced):
             assert here.ask("fill", 0, size, 0) == "ok"
             assert here.ask("read", there.target, there.address + 9, size) == "0"
             assert int(here.ask("crc", 0, size)) == data
+        assert there.ask("bytes", "hello") == "0 hello hello"
         # What is given back cannot be reached any more, whoever's memory it was.
         assert there.ask("unregister") == "0"
         assert here.ask("write", there.target, there.address, 4096) != "0"

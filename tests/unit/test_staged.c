@@ -122,7 +122,9 @@ static void there_and_back(uint64_t offset, uint64_t length, unsigned stride)
         rig_transfer(MC_TRANSFER_WRITE, slot, ++rig.generation, offset, length, "key", from.parts, from.count);
     assert_int_equal(rig_run_one(&rig, &write, 20000), 0);
     assert_int_equal(fake.fake_cuda_number(FAKE_CUDA_PENDING), 0);
-    scatter(&from, memset(malloc(length), 0x11, length)); /* nothing looks at it any more */
+    uint8_t *other = memset(malloc(length), 0x11, length);
+    scatter(&from, other); /* nothing looks at it any more */
+    free(other);
     assert_true(rig_wait_live(&rig, slot, rig.generation));
     target_make(&to, 24u << 20, length, stride == 0 ? 0 : stride + 1, length + 1);
     struct mc_transfer read =

@@ -353,8 +353,8 @@ static void given_back_under_load(void **state)
         pthread_t thread;
         world_open(&world, path, FAR_DEVICE);
         struct traffic traffic = {.world = &world};
-        assert_int_equal(pthread_create(&thread, NULL, write_for_long, &traffic), 0);
         fill(host_near, MEMORY, 3);
+        assert_int_equal(pthread_create(&thread, NULL, write_for_long, &traffic), 0);
         usleep(50000);
         assert_int_equal(mc_transfer_unregister(world.far, &world.far_address, 1), 0);
         memset(world.far_seen, 0x77, MEMORY);
