@@ -19,6 +19,11 @@
 
 #define MEMORY ((size_t)20 << 20)
 #define UNIT MC_DEVICE_UNIT_BYTES
+#ifdef __SANITIZE_THREAD__ /* some thirty times slower */
+#define REFUSALS 6u
+#else
+#define REFUSALS 24u
+#endif
 
 enum { LANES = MC_TRANSFER_PATHS, VARIANTS };
 enum { NEAR_DEVICE = 1, FAR_DEVICE = 2 };
@@ -274,7 +279,7 @@ static void refusals(void **state)
             unsigned failed = 0;
             world_open(&world, path, devices);
             move(&world, 2 * UNIT + 1, 0, 1);
-            for (unsigned after = 0; after < 24; after++) {
+            for (unsigned after = 0; after < REFUSALS; after++) {
                 for (int call = FAKE_CUDA_COPY; call <= FAKE_CUDA_WAIT; call++) {
                     struct mc_transfer_item item = {world.near_memory, world.far_address, 2 * UNIT + 1};
                     fake.fake_cuda_fail(call, after / 2, 1, 700);
