@@ -80,7 +80,8 @@ static struct mc_rdma_memory *memory_make(struct mc_rdma *rdma, const struct mc_
         uint64_t offset = i * piece, left = range->length - offset;
         chunks[i] = (struct mc_rdma_chunk){.address = (uintptr_t)range->address + offset,
                                            .length = left < piece ? left : piece,
-                                           .preferred = preferred};
+                                           .preferred = preferred,
+                                           .is_gpu = range->is_gpu};
         chunks[count + i] = chunks[i];
     }
     return memory;

@@ -133,6 +133,7 @@ struct mc_rdma_chunk {
     uint32_t valid;     /* a bit for each device at which it is registered */
     uint32_t preferred; /* devices near this memory; others are taken only under load or on failure. 0: all alike */
     uint32_t keys[MC_RDMA_DEVICES_MAX];
+    bool is_gpu; /* of our own: the processor cannot touch it, so nothing of it is posted inline */
 };
 struct mc_rdma_chunks {
     const struct mc_rdma_chunk *list;

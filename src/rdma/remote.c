@@ -24,7 +24,8 @@ static int read_chunk(struct mc_span text, struct mc_rdma_chunk *chunk)
         rc = next_number(&element, i < 2 ? UINT64_MAX : (1u << MC_RDMA_DEVICES_MAX) - 1, &number[i]);
     if (rc < 0)
         return rc;
-    *chunk = (struct mc_rdma_chunk){number[0], number[1], (uint32_t)number[2], (uint32_t)number[3], {0}};
+    *chunk = (struct mc_rdma_chunk){
+        .address = number[0], .length = number[1], .valid = (uint32_t)number[2], .preferred = (uint32_t)number[3]};
     for (unsigned i = 0; rc == 0 && chunk->valid >> i != 0; i++) {
         rc = next_number(&element, UINT32_MAX, &key);
         chunk->keys[i] = (uint32_t)key;

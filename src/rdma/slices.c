@@ -266,7 +266,8 @@ static void put_in_ring(struct mc_slices *slices, struct mc_slices_pair *pair, c
         .local_key = route->local->keys[pair->config.local_device],
         .remote_key = route->remote->keys[pair->config.remote_device],
         .sequence = pair->tail,
-        .is_inline = request->opcode == MC_RDMA_WRITE && slice->length <= pair->config.inline_max,
+        .is_inline =
+            request->opcode == MC_RDMA_WRITE && slice->length <= pair->config.inline_max && !route->local->is_gpu,
     };
     pair->ring[pair->tail % pair->config.depth] = *slice;
     pair->tail++;

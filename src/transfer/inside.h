@@ -253,7 +253,8 @@ void mc_rdma_pause(struct mc_peer *peer, const char *why);
 struct mc_rdma_lane *mc_rdma_lanes_idle(struct mc_peer *peer, uint64_t idle_ms);
 void mc_rdma_lanes_free(struct mc_rdma_lane *lanes);
 
-/* ---- run.c, run_tcp.c, run_host.c, run_rdma.c, run_staged.c: codes are those of mc_transfer_run, and MC_TRANSFER_ERR_TIMEOUT ----
+/* ---- run.c, run_tcp.c, run_host.c, run_rdma.c, run_staged.c: codes are those of mc_transfer_run, and
+ * MC_TRANSFER_ERR_TIMEOUT ----
  */
 int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
            uint64_t deadline_ns);
@@ -266,6 +267,8 @@ int mc_run_host(struct mc_peer *peer, enum mc_transfer_opcode opcode, const stru
 /* 1: this path cannot be used (any more), and nothing of it is under way. */
 int mc_run_rdma(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
                 size_t count, uint64_t deadline_ns);
+/* Is all local memory registered at RDMA devices? */
+bool mc_run_is_registered(struct mc_transfer_engine *engine, const struct mc_transfer_item *items, size_t count);
 /* Over host, rdma or tcp, whichever works first; *path says which. is_staged: the local memory is ours, which no RDMA
  * device knows. */
 int mc_run_far(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,

@@ -138,7 +138,8 @@ static const char *why(int rc)
                                                     : "a length of zero, or a range that no address space holds";
 }
 
-/* Pins the regions' pages, without the lock; then peers are told. A region that no device takes is reached by tcp. */
+/* Pins the regions' pages, without the lock; then peers are told. A region that no RDMA device takes, as a GPU's may
+ * be, is reached by tcp. */
 static void pin(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges, size_t count)
 {
     for (size_t i = 0; i < count; i++) {

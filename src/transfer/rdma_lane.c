@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define PAGE 4096u
 #define SETUP_MS 2000u /* for a link to be made */
 #define REPAIR_MS 200u /* for pairs of a link that works without them */
 #define PAUSE_MS 1000u /* after a failure; doubling */
@@ -53,19 +54,36 @@ static int node_of(uint64_t address)
                : -1;
 }
 
+/* The whole pages around a range, as the driver exports them; -1: it does not. */
+static int dmabuf_of(uint64_t from, uint64_t end)
+{
+    uint64_t rest = end % PAGE == 0 ? 0 : PAGE - end % PAGE;
+    int fd =
+        end > UINT64_MAX - rest ? -1 : mc_device_dmabuf((const void *)(uintptr_t)from, (size_t)(end + rest - from));
+    if (fd >= 0)
+        mc_transfer_note_fd(fd);
+    return fd;
+}
+
 struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, uint64_t length,
                                        struct mc_device_place place)
 {
     struct mc_rdma_memory *memory = NULL;
-    if (place.kind != MC_DEVICE_HOST)
-        return NULL; /* of a GPU: staged */
+    bool is_gpu = place.kind == MC_DEVICE_MEMORY;
+    if (place.kind == MC_DEVICE_MANAGED)
+        return NULL; /* it has no place of its own: the driver moves it about */
+    uint64_t from = address & ~(uint64_t)(PAGE - 1);
     struct mc_rdma_range range = {.address = (void *)(uintptr_t)address,
                                   .length = length,
-                                  .dmabuf_fd = -1,
+                                  .is_gpu = is_gpu,
+                                  .dmabuf_fd = is_gpu ? dmabuf_of(from, address + length) : -1,
+                                  .dmabuf_offset = address - from,
                                   .is_remote_readable = true,
                                   .is_remote_writable = true,
-                                  .numa_node = node_of(address)};
+                                  .numa_node = is_gpu ? -1 : node_of(address)};
     int rc = mc_rdma_memory_register(rdma, &range, &memory);
+    if (range.dmabuf_fd >= 0)
+        mc_transfer_close_fd(range.dmabuf_fd);
     if (rc == 0)
         return memory;
     mc_log_limited(WARNING, "%llu bytes at 0x%llx cannot be registered for RDMA (%s): they are reached by tcp",

@@ -54,6 +54,18 @@ static bool hold_ours(struct work *work, const struct mc_transfer_item *items)
     return is_fine;
 }
 
+bool mc_run_is_registered(struct mc_transfer_engine *engine, const struct mc_transfer_item *items, size_t count)
+{
+    bool is_fine = engine->rdma != NULL;
+    pthread_mutex_lock(&engine->lock);
+    for (size_t i = 0; is_fine && i < count; i++) {
+        const struct mc_region *region = mc_region_find(&engine->regions, (uintptr_t)items[i].local, items[i].length);
+        is_fine = region != NULL && region->rdma != NULL;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return is_fine;
+}
+
 static bool find_theirs(struct work *work, const struct mc_transfer_item *items)
 {
     for (size_t i = 0; i < work->count; i++)

@@ -1,6 +1,6 @@
-/* Items whose local memory is a device's. Within the process the driver copies between any two kinds of memory; on
- * every other path bytes go through pinned memory of ours, in waves: while one is on its way, the device copies the
- * next one out, or the one before in.
+/* Items whose local memory is a device's. Within the process the driver copies between any two kinds of memory. Where
+ * both sides' memory is registered at RDMA devices, these reach it. On every other path bytes go through pinned memory
+ * of ours, in waves: while one is on its way, the device copies the next one out, or the one before in.
  *
  * Invariant: when these functions return, no copy of the device is under way, also when they return at the deadline. */
 #include "transfer/inside.h"
@@ -207,6 +207,19 @@ static int read_all(struct staging *staging, struct wave *wave)
     return rc;
 }
 
+/* GPUDirect: RDMA devices read and write the device's memory themselves, after what its default stream has been given,
+ * as a copy would. 1: not this way, and nothing of it is under way. */
+static int run_direct(struct staging *staging)
+{
+    struct mc_peer *peer = staging->peer;
+    if (!mc_run_is_registered(peer->engine, staging->items, staging->count))
+        return 1;
+    if (mc_device_mark(staging->lane, 0) < 0 || wait_unit(staging, 0) < 0)
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    *staging->path = MC_TRANSFER_PATH_RDMA;
+    return mc_run_rdma(peer, staging->opcode, staging->items, staging->count, staging->deadline_ns);
+}
+
 int mc_run_staged(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
                   size_t count, int device, uint64_t deadline_ns, int *path)
 {
@@ -216,7 +229,9 @@ int mc_run_staged(struct mc_peer *peer, enum mc_transfer_opcode opcode, const st
     staging.lane = waves == NULL ? NULL : mc_device_take(device);
     int rc = MC_TRANSFER_ERR_MEMORY;
     if (staging.lane != NULL) {
-        rc = opcode == MC_TRANSFER_WRITE ? write_all(&staging, waves) : read_all(&staging, waves);
+        rc = run_direct(&staging);
+        if (rc == 1)
+            rc = opcode == MC_TRANSFER_WRITE ? write_all(&staging, waves) : read_all(&staging, waves);
         if (mc_device_finish(staging.lane) < 0 && rc == 0)
             rc = MC_TRANSFER_ERR_INVALID_ARGUMENT;
     }

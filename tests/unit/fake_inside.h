@@ -75,6 +75,7 @@ struct fake {
     bool is_cut[FAKE_DEVICES_MAX][FAKE_DEVICES_MAX];
     char *gpu;
     size_t gpu_length;
+    void *(*gpu_reach)(uint64_t address);
     struct fake_counts counts;
 };
 extern struct fake fake;

@@ -237,11 +237,22 @@ static struct ibv_mr *region_add(struct ibv_pd *pd, void *address, size_t length
     return region != NULL ? &region->mr : NULL;
 }
 
+static bool is_of_gpu(const void *address)
+{
+    return (const char *)address >= fake.gpu && (const char *)address < fake.gpu + fake.gpu_length;
+}
+
+static void *reached(uint64_t address)
+{
+    void *there = (void *)(uintptr_t)address;
+    return fake.gpu_reach != NULL && is_of_gpu(there) ? fake.gpu_reach(address) : there;
+}
+
 static struct ibv_mr *reg_mr(const struct mc_verbs *verbs, struct ibv_pd *pd, void *address, size_t length,
                              unsigned access)
 {
     (void)verbs;
-    bool is_gpu = (char *)address >= fake.gpu && (char *)address < fake.gpu + fake.gpu_length;
+    bool is_gpu = is_of_gpu(address);
     return region_add(pd, address, length, access, is_gpu && !device_of(pd->context)->config.has_peermem ? EFAULT : 0);
 }
 
@@ -559,8 +570,8 @@ static enum ibv_wc_status execute(struct fake_qp *qp, const struct fake_work *wo
         flush(peer);
         return IBV_WC_REM_ACCESS_ERR;
     }
-    void *local = work->is_inline ? (void *)(uintptr_t)work->inlined : (void *)(uintptr_t)work->local;
-    void *remote = (void *)(uintptr_t)work->remote;
+    void *local = work->is_inline ? (void *)(uintptr_t)work->inlined : reached(work->local);
+    void *remote = reached(work->remote);
     memmove(is_read ? local : remote, is_read ? remote : local, work->length);
     fake.counts.bytes[fake_device_of(qp->qp.context)] += work->length;
     return IBV_WC_SUCCESS;
@@ -720,6 +731,11 @@ void fake_gpu_memory(void *address, size_t length)
     fake.gpu_length = length;
 }
 
+void fake_gpu_reach(void *(*reach)(uint64_t address))
+{
+    fake.gpu_reach = reach;
+}
+
 struct fake_counts fake_counts(void)
 {
     pthread_mutex_lock(&fake.lock);
@@ -749,6 +765,7 @@ void fake_reset(const struct fake_device_config *devices, uint32_t count)
     memset(fake.is_cut, 0, sizeof(fake.is_cut));
     fake.gpu = NULL;
     fake.gpu_length = 0;
+    fake.gpu_reach = NULL;
     fake.device_count = count;
     for (uint32_t i = 0; i < count; i++) {
         struct fake_device *device = &fake.devices[i];

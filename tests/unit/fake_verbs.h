@@ -43,6 +43,7 @@ void fake_fail_rtr(uint32_t device, int gid_index, int error); /* 0: no more */
 void fake_fail_post(uint32_t device, uint32_t after);          /* ENOMEM, once */
 /* Addresses in this range are a GPU's: only dma-buf, or a device with peermem, registers them. */
 void fake_gpu_memory(void *address, size_t length);
+void fake_gpu_reach(void *(*reach)(uint64_t address)); /* where its bytes really are; after fake_gpu_memory */
 
 /* ---- what was seen ---- */
 struct fake_counts {

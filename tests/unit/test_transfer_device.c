@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "env/clock.h"
 #include "fake_cuda_load.h"
+#include "fake_verbs.h"
 #include "transfer/inside.h"
 
 #include <pthread.h>
@@ -25,7 +26,7 @@
 #define REFUSALS 24u
 #endif
 
-enum { LANES = MC_TRANSFER_PATHS, VARIANTS };
+enum { LANES = MC_TRANSFER_PATHS, WITHOUT_DMABUF, VARIANTS };
 enum { NEAR_DEVICE = 1, FAR_DEVICE = 2 };
 static struct fake_cuda fake;
 static uint64_t device_near, device_far, managed;
@@ -38,6 +39,11 @@ struct world {
     uint64_t far_address;
     uint8_t *far_seen;
 };
+
+static void *fake_seen(uint64_t address)
+{
+    return fake.fake_cuda_seen(address);
+}
 
 static uint8_t *map(void)
 {
@@ -59,9 +65,9 @@ static int setup(void **state)
     return device_near != 0 && device_far != 0 && managed != 0 ? 0 : -1;
 }
 
-static struct mc_transfer_engine *open_here(void)
+static struct mc_transfer_engine *open_here(const char *device)
 {
-    struct mc_transfer_config config = {"127.0.0.1", "P2PHANDSHAKE", "tcp", ""};
+    struct mc_transfer_config config = {"127.0.0.1", "P2PHANDSHAKE", device == NULL ? "tcp" : "rdma", device};
     struct mc_transfer_engine *engine = NULL;
     assert_int_equal(mc_transfer_open(&config, &engine), 0);
     return engine;
@@ -72,26 +78,46 @@ static int add(struct mc_transfer_engine *engine, uint64_t address, uint64_t siz
     return mc_transfer_register(engine, &(struct mc_transfer_range){address, size}, 1);
 }
 
+/* Two RDMA devices, near's and far's; has_dmabuf: that reach memory of GPUs. */
+static void verbs_open(bool has_dmabuf)
+{
+    struct fake_device_config devices[] = {fake_roce(0), fake_roce(1)};
+    uint64_t first = device_near < device_far ? device_near : device_far;
+    devices[0].has_dmabuf = devices[1].has_dmabuf = has_dmabuf;
+    fake_reset(devices, 2);
+    fake_gpu_memory((void *)(uintptr_t)first, (size_t)(device_near + device_far - 2 * first + FAKE_CUDA_ARENA));
+    fake_gpu_reach(fake_seen);
+    mc_transfer_verbs = fake_verbs();
+    setenv("MC_SAME_PROCESS", "0", 1);
+    setenv("MC_SAME_HOST", "0", 1);
+}
+
 static void world_open(struct world *world, int path, int devices)
 {
+    bool is_rdma = path == MC_TRANSFER_PATH_RDMA || path == WITHOUT_DMABUF;
     unsetenv("MC_FORCE_TCP");
     unsetenv("MC_SAME_PROCESS");
+    unsetenv("MC_SAME_HOST");
     unsetenv("MC_TCP_LANES_PER_PEER");
     if (path == LANES)
         setenv("MC_TCP_LANES_PER_PEER", "5", 1);
     if (path == MC_TRANSFER_PATH_HOST)
         setenv("MC_SAME_PROCESS", "0", 1);
-    if (path >= MC_TRANSFER_PATH_TCP)
+    if (path == MC_TRANSFER_PATH_TCP || path == LANES)
         setenv("MC_FORCE_TCP", "1", 1);
+    if (is_rdma)
+        verbs_open(path == MC_TRANSFER_PATH_RDMA);
     world->path = path < MC_TRANSFER_PATHS ? path : MC_TRANSFER_PATH_TCP;
-    world->near = open_here();
-    world->far = open_here();
+    world->near = open_here(is_rdma ? "fake0" : NULL);
+    world->far = open_here(is_rdma ? "fake1" : NULL);
     uint64_t near = (devices & NEAR_DEVICE) != 0 ? device_near : (uintptr_t)host_near;
     world->far_address = (devices & FAR_DEVICE) != 0 ? device_far : (uintptr_t)host_far;
     world->near_memory = (uint8_t *)(uintptr_t)near;
     world->near_seen = fake.fake_cuda_seen(near);
     world->far_seen = fake.fake_cuda_seen(world->far_address);
     assert_int_equal(add(world->far, world->far_address, MEMORY), 0);
+    if (is_rdma)
+        assert_int_equal(add(world->near, near, MEMORY), 0);
     assert_true(mc_device_is_there());
 }
 
@@ -178,6 +204,8 @@ static void batches(void **state)
         struct world world;
         uint64_t at = 0;
         world_open(&world, path, NEAR_DEVICE | FAR_DEVICE);
+        if (path == MC_TRANSFER_PATH_RDMA)
+            assert_int_equal(add(world.near, (uintptr_t)host_near, MEMORY), 0);
         fill(world.near_seen, MEMORY, 1);
         fill(host_near, MEMORY, 2);
         memset(world.far_seen, 0, MEMORY);
@@ -202,8 +230,45 @@ static void batches(void **state)
             assert_memory_equal(world.far_seen + at, (i % 5 == 4 ? host_near : world.near_seen) + at, items[i].length);
             at += items[i].length;
         }
+        if (path == MC_TRANSFER_PATH_RDMA)
+            assert_int_equal(moved_by(&world, path), 2 * at);
         world_close(&world);
     }
+}
+
+/* ---- GPUDirect ---- */
+
+/* Regions that begin and end within a page; what of a batch is not registered, or managed, is staged, and goes by tcp.
+ */
+static void direct(void **state)
+{
+    (void)state;
+    struct world world;
+    uint8_t *seen = fake.fake_cuda_seen(device_near + 100);
+    world_open(&world, MC_TRANSFER_PATH_RDMA, FAR_DEVICE);
+    assert_int_equal(add(world.near, device_near + 100, UNIT + 7), 0);
+    assert_int_equal(add(world.near, managed, MEMORY), 0);
+    assert_null(mc_region_at(&world.near->regions, managed)->rdma);
+    uint64_t copies = fake.fake_cuda_number(FAKE_CUDA_COPIES);
+    struct mc_transfer_item items[] = {{(void *)(uintptr_t)(device_near + 100), world.far_address + 5, UNIT + 7},
+                                       {(void *)(uintptr_t)(managed + 9), world.far_address + 2 * UNIT, 1000}};
+    fill(seen, UNIT + 7, 3);
+    assert_int_equal(run(&world, MC_TRANSFER_WRITE, items, 1), 0);
+    assert_memory_equal(world.far_seen + 5, seen, UNIT + 7);
+    assert_int_equal(moved_by(&world, MC_TRANSFER_PATH_RDMA), UNIT + 7);
+    assert_int_equal(fake.fake_cuda_number(FAKE_CUDA_COPIES), copies);
+    fill(fake.fake_cuda_seen(managed + 9), 1000, 4);
+    memset(world.far_seen, 0, MEMORY);
+    assert_int_equal(run(&world, MC_TRANSFER_WRITE, items, 2), 0);
+    assert_memory_equal(world.far_seen + 5, seen, UNIT + 7);
+    assert_memory_equal(world.far_seen + 2 * UNIT, fake.fake_cuda_seen(managed + 9), 1000);
+    assert_int_equal(moved_by(&world, MC_TRANSFER_PATH_TCP), UNIT + 7 + 1000);
+    struct mc_transfer_counters counters;
+    mc_transfer_counters(world.near, &counters);
+    assert_int_equal(counters.fallbacks, 0);
+    world_close(&world);
+    assert_int_equal(fake_counts().mrs, 0);
+    assert_int_equal(fake_counts().bad_posts, 0);
 }
 
 static void managed_memory(void **state)
@@ -298,10 +363,11 @@ static void refusals(void **state)
     unsetenv("MC_TRANSFER_TIMEOUT");
 }
 
+/* Not by RDMA: there the driver keeps what is exported until the descriptor and its regions are gone. */
 static void freed_while_registered(void **state)
 {
     (void)state;
-    for (int path = 0; path < MC_TRANSFER_PATHS; path++) {
+    for (int path = 0; path < MC_TRANSFER_PATH_RDMA; path++) {
         struct world world;
         world_open(&world, path, 0);
         uint64_t gone = fake.fake_cuda_allocate(8192, 0, 0);
@@ -377,6 +443,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(there_and_back),
         cmocka_unit_test(batches),
+        cmocka_unit_test(direct),
         cmocka_unit_test(managed_memory),
         cmocka_unit_test(in_the_background),
         cmocka_unit_test(documents),
