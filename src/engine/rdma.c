@@ -479,7 +479,7 @@ static void group_read(struct group *group)
     }
 }
 
-static int commits_send(struct group *group, const struct mc_wire_commit_item *commits)
+static int commits_send(struct group *group, const struct mc_wire_commit_item *commits, size_t count)
 {
     struct mc_scratch *scratch = mc_scratch_get();
     if (scratch == NULL)
@@ -488,27 +488,40 @@ static int commits_send(struct group *group, const struct mc_wire_commit_item *c
     size_t frame = mc_frame_begin(&scratch->out, MC_MESSAGE_COMMIT, 0);
     mc_wire_none_write(&scratch->out, &(struct mc_wire_none){0});
     size_t list = mc_list_begin(&scratch->out);
-    for (size_t i = 0; i < group->count; i++)
+    for (size_t i = 0; i < count; i++)
         mc_wire_commit_item_write(&scratch->out, &commits[i]);
-    mc_list_end(&scratch->out, list, group->count);
+    mc_list_end(&scratch->out, list, count);
     mc_frame_end(&scratch->out, frame);
     struct iovec part = {scratch->out.data, scratch->out.length};
     return mc_socket_send(group->lane->control->fd, &part, 1, group->motion->run->deadline_ns);
 }
 
+/* Copies the objects into the stage. What a source refuses fails alone: nothing of it is sent. Negative: all fail. */
+static int group_gather(struct group *group, struct mc_wire_commit_item *commits, size_t *count)
+{
+    for (size_t i = 0; i < group->count; i++) {
+        struct piece *piece = &group->pieces[i];
+        uint64_t offset = piece->offset;
+        int rc = mc_memory_write((uint8_t *)((uintptr_t)group->stage->bytes + piece->at - offset), piece->transfer,
+                                 group->motion, &commits[*count]);
+        if (rc == MC_ERR_RPC_TIMEOUT)
+            return rc;
+        if (rc < 0)
+            piece_end(piece, rc);
+        else if (!ask_for(group, MC_RDMA_WRITE, piece->at, group->rdma->data + offset, piece->to))
+            return MC_ERR_INVALID_PARAMS;
+        else
+            (*count)++;
+    }
+    return 0;
+}
+
 static void group_write(struct group *group)
 {
     struct mc_wire_commit_item commits[GROUP_MAX];
-    int rc = 0;
-    for (size_t i = 0; i < group->count && rc == 0; i++) {
-        const struct piece *piece = &group->pieces[i];
-        uint64_t offset = piece->offset;
-        rc = mc_memory_write((uint8_t *)((uintptr_t)group->stage->bytes + piece->at - offset), piece->transfer,
-                             group->motion, &commits[i]);
-        if (rc == 0 && !ask_for(group, MC_RDMA_WRITE, piece->at, group->rdma->data + offset, piece->to))
-            rc = MC_ERR_INVALID_PARAMS;
-    }
-    if (rc == 0)
+    size_t count = 0;
+    int rc = group_gather(group, commits, &count);
+    if (rc == 0 && count > 0)
         rc = group_move(group);
     /* What was cut off and came again by another pair may still arrive a first time: nothing may go live before. */
     if (group->is_unsure && is_cut(group->lane)) {
@@ -517,8 +530,8 @@ static void group_write(struct group *group)
     } else if (group->is_unsure) {
         rc = rc == 0 ? MC_ERR_TRANSFER_FAIL : rc;
     }
-    if (rc == 0)
-        rc = commits_send(group, commits) == 0 ? 0 : MC_ERR_TRANSFER_FAIL;
+    if (rc == 0 && count > 0)
+        rc = commits_send(group, commits, count) == 0 ? 0 : MC_ERR_TRANSFER_FAIL;
     for (size_t i = 0; i < group->count; i++) {
         piece_end(&group->pieces[i], rc);
         group->pieces[i].transfer->is_unsure = group->is_unsure;
@@ -569,14 +582,15 @@ static void group_run(struct group *group, enum mc_transfer_kind kind)
     }
 }
 
-static bool is_path_failure(const struct group *group)
+/* TRANSFER_FAIL, RPC_TIMEOUT; 0: the link can be used for more. */
+static int path_failure(const struct group *group)
 {
     for (size_t i = 0; i < group->count; i++) {
         int result = group->pieces[i].transfer->result;
         if (result == MC_ERR_TRANSFER_FAIL || result == MC_ERR_RPC_TIMEOUT)
-            return true;
+            return result;
     }
-    return group->is_unsure;
+    return group->is_unsure ? MC_ERR_TRANSFER_FAIL : 0;
 }
 
 struct walk { /* through the transfers of a batch */
@@ -599,7 +613,7 @@ static void walk_to(struct walk *walk, size_t next)
 /* Fills a group with transfers of one kind; what of a large READ does not fit goes on in the next one. */
 static void group_fill(struct group *group, struct walk *walk, enum mc_transfer_kind kind)
 {
-    group->count = 0;
+    group->count = group->request_count = 0;
     group->bytes = 0;
     while (walk->next < walk->count && walk->transfers[walk->next]->kind == kind) {
         struct mc_transfer *transfer = walk->transfers[walk->next];
@@ -625,12 +639,12 @@ static bool run_groups(struct group *group, struct mc_transfer **transfers, size
         if (group->count == 0)
             continue;
         group_run(group, kind);
-        if (!is_path_failure(group))
+        int code = path_failure(group);
+        if (code == 0)
             continue;
-        int code = transfers[walk.next < count ? walk.next : count - 1]->result;
         for (size_t i = walk.next; i < count; i++)
             if (transfers[i]->result == 0)
-                transfers[i]->result = code == MC_ERR_RPC_TIMEOUT ? code : group->pieces[0].transfer->result;
+                transfers[i]->result = code;
         return false;
     }
     return true;

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "engine/path.h"
 #include "fake_cuda_load.h"
+#include "fake_verbs.h"
 #include "random.h"
 
 #include <setjmp.h>
@@ -48,6 +49,14 @@ static int setup_shm(void **state)
 static int setup_tcp(void **state)
 {
     return setup_kind(state, MC_PATH_TCP);
+}
+static int setup_rdma(void **state)
+{
+    const struct fake_device_config devices[] = {fake_roce(0), fake_roce(1)};
+    struct mc_rdma_options options = {0};
+    fake_reset(devices, 2);
+    options.verbs = fake_verbs();
+    return mc_rdma_open(&options, &rig_rdma) == 0 ? setup_kind(state, MC_PATH_RDMA) : -1;
 }
 
 static int teardown(void **state)
@@ -322,6 +331,52 @@ static void refusals(void **state)
     there_and_back(0, UNIT + 1, 0); /* the path is as good as before */
 }
 
+/* Of puts that are moved together the one whose memory cannot be read fails, and no other. */
+static void one_of_many_refused(void **state)
+{
+    (void)state;
+    static const uint64_t lengths[] = {3000, UNIT + 5, MC_DEVICE_UNIT_SMALL + 5};
+    struct mc_device_lane *held[MC_DEVICE_LANES_MAX];
+    for (size_t l = 0; l < 3; l++) {
+        for (size_t i = 0; l == 2 && i < MC_DEVICE_LANES_MAX; i++) /* units are small */
+            held[i] = mc_device_take(1);
+        uint64_t length = lengths[l], gone = fake.fake_cuda_allocate(length, 1, 0);
+        struct mc_transfer writes[4];
+        struct iovec parts[4], read_part;
+        uint8_t *data = malloc(length), *got = malloc(length);
+        rig_fill(data, length, l);
+        assert_int_equal(mc_device_note((void *)(uintptr_t)gone, length).kind, MC_DEVICE_MEMORY);
+        fake.fake_cuda_free(gone);
+        for (uint32_t i = 0; i < 4; i++) {
+            parts[i] = (struct iovec){(void *)(uintptr_t)(i == 1 ? gone : device_memory + i * (8u << 20)), length};
+            if (i != 1)
+                memcpy(seen(i * (8u << 20)), data, length);
+            writes[i] = rig_transfer(MC_TRANSFER_WRITE, 3600 + i, ++rig.generation, i * (8u << 20), length, "many",
+                                     &parts[i], 1);
+        }
+        rig_run(&rig, writes, 4, 20000);
+        for (uint32_t i = 0; i < 4; i++) {
+            assert_int_equal(writes[i].result, i == 1 ? MC_ERR_INVALID_PARAMS : 0);
+            assert_false(writes[i].is_unsure);
+            if (i == 1)
+                continue;
+            assert_true(rig_wait_live(&rig, 3600 + i, writes[i].place.generation));
+            read_part = (struct iovec){got, length};
+            struct mc_transfer read = rig_transfer(MC_TRANSFER_READ, 3600 + i, writes[i].place.generation,
+                                                   i * (8u << 20), length, "many", &read_part, 1);
+            assert_int_equal(rig_run_one(&rig, &read, 20000), 0);
+            assert_memory_equal(got, data, length);
+        }
+        struct mc_slot found;
+        assert_false(mc_slot_read(&mc_segment_memory_slots(rig.memory)[3601], writes[1].place.generation, &found));
+        mc_device_forget((void *)(uintptr_t)gone);
+        free(data);
+        free(got);
+    }
+    for (size_t i = 0; i < MC_DEVICE_LANES_MAX; i++)
+        mc_device_give(held[i]);
+}
+
 static void memory_that_was_freed(void **state)
 {
     (void)state;
@@ -370,13 +425,20 @@ static void bad_arguments(void **state)
 #define EVERY(test)                                                                                                    \
     cmocka_unit_test_setup_teardown(test, setup_local, teardown),                                                      \
         cmocka_unit_test_setup_teardown(test, setup_shm, teardown),                                                    \
-        cmocka_unit_test_setup_teardown(test, setup_tcp, teardown)
+        cmocka_unit_test_setup_teardown(test, setup_tcp, teardown),                                                    \
+        cmocka_unit_test_setup_teardown(test, setup_rdma, teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        EVERY(sizes),    EVERY(without_pinned_memory), EVERY(batches),       EVERY(rotten_bytes_never_reach_the_device),
-        EVERY(refusals), EVERY(memory_that_was_freed), EVERY(bad_arguments),
+        EVERY(sizes),
+        EVERY(without_pinned_memory),
+        EVERY(batches),
+        EVERY(rotten_bytes_never_reach_the_device),
+        EVERY(refusals),
+        EVERY(memory_that_was_freed),
+        EVERY(one_of_many_refused),
+        EVERY(bad_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
