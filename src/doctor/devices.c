@@ -275,7 +275,7 @@ static void say_pair(struct mc_doctor *doctor, const struct port *port, const st
     struct mc_rdma_settings settings;
     mc_rdma_settings_read(&settings);
     mc_gid_address(device->gid, address, sizeof(address));
-    snprintf(name, sizeof(name), "%s to %s", port->title, device->name);
+    snprintf(name, sizeof(name), "%.120s to %.100s", port->title, device->name);
     if (port->fabric != device->fabric) {
         mc_doctor_say(doctor, MC_VERDICT_NOTE, name, 0, NULL,
                       "do not fit: one is InfiniBand, RoCE or iWARP, the other is not");
