@@ -153,7 +153,7 @@ static void test_of_a_master_before(void **state)
             assert_int_equal(grant(&world, writer, version, 0, &place), MC_ERR_RPC_FAIL);
             assert_int_equal(grant(&world, writer, 0, 0, &place), 0);
         }
-        master_stop(&world);
+        finish(&world, a, NULL);
     }
 }
 
@@ -192,7 +192,7 @@ static void test_forgotten(void **state)
     assert_int_not_equal(world_put_done(&world, writer, 1), 0);
     (void)fake_obey(&world, a);
     assert_int_equal(grant(&world, writer, version + MC_ENDED_WELL_MAX, 0, &place), 0);
-    master_stop(&world);
+    finish(&world, a, NULL);
 }
 
 int main(void)
