@@ -100,7 +100,11 @@ def test_concurrent_prefill_that_refuses_ends_decode(engines):
     with Proxy("--prefill", prefill.url, prefill.port, "--decode", decode.url) as proxy:
         status, _, body = proxy.complete()
         assert status == 400 and json.loads(body)["error"]["message"] == "too long"
-        wait_until(lambda: decode.requests[0].get("left"), what="decode's cancellation")
+        # It may have been refused before decode was asked at all.
+        until = time.monotonic() + 2
+        while not decode.requests and time.monotonic() < until:
+            time.sleep(0.01)
+        wait_until(lambda: all(request.get("left") for request in decode.requests), what="decode's cancellation")
 
 
 def test_sequential_mode_passes_the_params_on(engines):
