@@ -29,6 +29,7 @@ from contestants.base import HERE, ROOT, START_SECONDS_MAX, Process, accepts, an
 
 NODES = 4
 SIZE = 512
+SLOT_BYTES = 2048
 KEYS = {"ours": 1_000_000, "original": 100_000}
 STOPPED_S = 5.0
 SETTLE_S = 1.0
@@ -47,8 +48,8 @@ class Deployment:
         self.cores = os.sched_getaffinity(0)
         self.port, self.metrics_port = free_port(), free_port()
         self.address = f"127.0.0.1:{self.port}"
-        # Twice what is needed, so that nothing is evicted; a slot and an alignment unit for every key.
-        self.segment = max(256 << 20, (keys * (SIZE + 512) * 2 // NODES + (1 << 20) - 1 >> 20) << 20)
+        # Half as much again as is needed, so that nothing is evicted: ours has a slot for each SLOT_BYTES of capacity.
+        self.segment = max(256 << 20, (keys * max(SIZE + 512, SLOT_BYTES) * 3 // 2 // NODES + (1 << 20) - 1 >> 20) << 20)
         self.data = pathlib.Path(tempfile.mkdtemp(prefix="mc-bench-faults-", dir="/dev/shm"))
         self.master, self.nodes, self.client = None, [], None
 

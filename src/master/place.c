@@ -64,12 +64,27 @@ static bool eligible(struct mc_core *core, const struct wish *wish, struct mc_se
            (!wish->fair || within_share(core, wish, segment));
 }
 
+/* Evictions from a segment that is half empty surprise: its objects are smaller than the index was made for. */
+static void say_index_full(struct mc_core *core, struct mc_segment *segment)
+{
+    const struct mc_space *space = &segment->space;
+    if (segment->said_index_full || space->node_count < space->node_limit || space->free < space->end / 2)
+        return;
+    segment->said_index_full = true;
+    mc_core_log(core, MC_CORE_LOG_WARNING,
+                "segment %u (%s) holds as many objects as it can, %u, in less than half of its memory; old objects "
+                "make room. Objects this small need a larger segment, or to be put together",
+                segment->number, segment->name, segment->slot_count);
+}
+
 /* The slot, or MC_NODE_NONE. */
 static uint32_t take(struct mc_core *core, const struct wish *wish, struct mc_segment *segment)
 {
     uint32_t slot = mc_space_allocate(&segment->space, wish->units);
-    if (slot == MC_NODE_NONE)
+    if (slot == MC_NODE_NONE) {
+        say_index_full(core, segment);
         return slot;
+    }
     segment->pick_stamp = wish->pick_stamp;
     segment->used += mc_segment_node(segment, slot)->size;
     segment->granted++;

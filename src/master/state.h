@@ -226,6 +226,7 @@ struct mc_segment {
     uint64_t recent, recent_s; /* units placed, halved every second; second in which that was last done */
 
     uint32_t avoid_stamp, pick_stamp; /* of the put start, of the item that is being placed */
+    bool said_index_full;
 };
 
 struct mc_grant {

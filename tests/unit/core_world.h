@@ -23,6 +23,7 @@ struct world {
     } connections[WORLD_CONNECTIONS];
     struct mc_buffer frame; /* the one being sent */
     struct mc_buffer last;  /* body of the one received last */
+    unsigned full_indexes;  /* that the core has warned of */
 };
 
 static struct mc_buffer *world_buffer(void *context, uint64_t connection)
@@ -39,7 +40,8 @@ static void world_close(void *context, uint64_t connection)
 }
 static void world_log(void *context, int level, const char *text)
 {
-    (void)context;
+    struct world *world = context;
+    world->full_indexes += level == MC_CORE_LOG_WARNING && strstr(text, "in less than half of its memory") != NULL;
     if (getenv("MC_TEST_LOG") != NULL)
         printf("core %d: %s\n", level, text);
 }

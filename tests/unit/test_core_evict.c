@@ -55,6 +55,7 @@ static void test_full_store_takes_everything(void **state)
     assert_int_equal(statistics.put_start_failures, 0); /* a little ahead: nobody had to come again */
     assert_true(statistics.evicted_objects > 4500);
     assert_true(statistics.objects > 800); /* and not more than needed: 85 % of 1040 */
+    assert_int_equal(world.full_indexes, 0);
     assert_int_equal(world_exist(&world, store.call, "k5999"), 1);
     assert_int_equal(world_exist(&world, store.call, "k0"), 0);
     world_close_all(&world);
@@ -259,6 +260,7 @@ static void test_nodes_run_out(void **state)
         assert_int_equal(world_put_done(&world, store.call, 1), 0);
     }
     assert_true(highest < mc_slot_count(4 * MIB));
+    assert_int_equal(world.full_indexes, 1); /* that its index is full, and its memory is not: said once */
     world_close_all(&world);
 }
 
