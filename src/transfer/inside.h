@@ -83,10 +83,11 @@ struct mc_peer {
     uint64_t remote_ms; /* when it was fetched */
     struct mc_rdma_lane *rdma_idle;
     struct mc_rdma_lane *rdma_uncut; /* WRITEs of these may still arrive: nothing else goes to the peer before */
+    uint32_t rdma_settling;          /* more of these, that threads are waiting for */
     uint32_t rdma_lanes;             /* all, but for the uncut */
     uint32_t rdma_pause_ms;          /* before the next try, once one has failed */
     uint64_t rdma_retry_ms;          /* not before */
-    pthread_cond_t rdma_given;
+    pthread_cond_t rdma_given, rdma_settled;
 };
 
 struct mc_note {
@@ -249,8 +250,8 @@ bool mc_rdma_lane_has_ended(const struct mc_rdma_lane *lane);
 int mc_rdma_settle(struct mc_peer *peer, uint64_t deadline_ns);
 /* RDMA to this peer has failed: not again for a while. */
 void mc_rdma_pause(struct mc_peer *peer, const char *why);
-/* With the peer's lock: those that are idle, to be freed without it. */
-struct mc_rdma_lane *mc_rdma_lanes_idle(struct mc_peer *peer, uint64_t idle_ms);
+/* With the peer's lock: puts those that are idle before *useless, to be freed without it. */
+void mc_rdma_lanes_idle(struct mc_peer *peer, uint64_t idle_ms, struct mc_rdma_lane **useless);
 void mc_rdma_lanes_free(struct mc_rdma_lane *lanes);
 
 /* ---- run.c, run_tcp.c, run_host.c, run_rdma.c, run_staged.c: codes are those of mc_transfer_run, and

@@ -144,10 +144,11 @@ int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns)
     bool is_other =
         peer->is_known && (strcmp(address, peer->data_address) != 0 || !mc_id_equal(document.id, peer->document.id));
     struct mc_rdma_remote *old = peer->remote;
-    struct mc_rdma_lane *links = is_other ? mc_rdma_lanes_idle(peer, 0) : NULL;
+    struct mc_rdma_lane *links = NULL;
     peer->remote = mc_rdma_remote_hold(document.remote);
     peer->remote_ms = mc_clock_ms();
     if (is_other) {
+        mc_rdma_lanes_idle(peer, 0, &links);
         peer->rdma_retry_ms = 0;
         dropped = take_idle(peer);
         mc_host_path_drop(peer);
@@ -176,11 +177,14 @@ static struct mc_peer **bucket_of(struct mc_transfer_engine *engine, const char 
 
 static void peer_free(struct mc_peer *peer)
 {
+    struct mc_rdma_lane *links = NULL;
+    mc_rdma_lanes_idle(peer, 0, &links);
     close_lanes(take_idle(peer));
     mc_host_path_drop(peer);
-    mc_rdma_lanes_free(mc_rdma_lanes_idle(peer, 0));
+    mc_rdma_lanes_free(links);
     mc_rdma_lanes_free(peer->rdma_uncut);
     mc_rdma_remote_release(peer->remote);
+    pthread_cond_destroy(&peer->rdma_settled);
     pthread_cond_destroy(&peer->rdma_given);
     pthread_mutex_destroy(&peer->lock);
     free(peer);
@@ -191,7 +195,8 @@ static bool is_idle(const struct mc_peer *peer, uint64_t idle_ms, uint64_t now_m
 {
     if (peer->references > 0) /* then the rest is not ours to read */
         return false;
-    if (peer->idle == NULL && peer->host == NULL && idle_ms > PEER_BARE_MS)
+    bool is_bare = peer->idle == NULL && peer->host == NULL && peer->rdma_idle == NULL && peer->rdma_uncut == NULL;
+    if (is_bare && idle_ms > PEER_BARE_MS)
         idle_ms = PEER_BARE_MS;
     return now_ms - peer->used_ms >= idle_ms;
 }
@@ -251,6 +256,7 @@ static struct mc_peer *find_or_add(struct mc_transfer_engine *engine, const char
         snprintf(peer->name, sizeof(peer->name), "%s", name);
         pthread_mutex_init(&peer->lock, NULL);
         mc_condition_init(&peer->rdma_given);
+        mc_condition_init(&peer->rdma_settled);
         peer->tally = mc_metrics_hold(&engine->metrics, name);
         peer->next = *bucket;
         *bucket = peer;
@@ -318,10 +324,10 @@ void mc_peer_release(struct mc_peer *peer)
 
 /* ---- tidying ---- */
 
-/* Idle lanes that are old, or whose peer has hung up: then it may be another process that has its ports. */
-static struct mc_lane *take_useless(struct mc_peer *peer, uint64_t now_ms)
+/* Puts idle lanes that are old, or whose peer has hung up, before *useless: in the latter case it may be another
+ * process that has its ports. */
+static void take_useless(struct mc_peer *peer, uint64_t now_ms, struct mc_lane **useless)
 {
-    struct mc_lane *useless = NULL;
     for (struct mc_lane **at = &peer->idle; *at != NULL;) {
         struct mc_lane *lane = *at;
         struct pollfd looked = {.fd = lane->fd, .events = POLLIN};
@@ -333,16 +339,17 @@ static struct mc_lane *take_useless(struct mc_peer *peer, uint64_t now_ms)
         peer->is_doubtful |= has_ended;
         *at = lane->next;
         peer->idle_count--;
-        lane->next = useless;
-        useless = lane;
+        lane->next = *useless;
+        *useless = lane;
     }
-    return useless;
 }
 
 void mc_peers_tidy(struct mc_transfer_engine *engine)
 {
     static _Atomic uint32_t turn;
     struct mc_peer *gone = NULL;
+    struct mc_lane *lanes = NULL;
+    struct mc_rdma_lane *links = NULL; /* freed without the lock: a driver takes its time to end queue pairs */
     uint64_t now_ms = mc_clock_ms();
     pthread_mutex_lock(&engine->lock);
     for (uint32_t i = 0; i < TIDY_BUCKETS; i++) {
@@ -351,15 +358,15 @@ void mc_peers_tidy(struct mc_transfer_engine *engine)
         for (struct mc_peer *peer = *bucket; peer != NULL; peer = peer->next) {
             if (pthread_mutex_trylock(&peer->lock) != 0)
                 continue; /* busy, so not idle; and all other peers would wait with us */
-            struct mc_lane *useless = take_useless(peer, now_ms);
-            struct mc_rdma_lane *links = mc_rdma_lanes_idle(peer, LANE_IDLE_MS);
+            take_useless(peer, now_ms, &lanes);
+            mc_rdma_lanes_idle(peer, LANE_IDLE_MS, &links);
             peer->is_doubtful |= mc_host_path_tidy(peer);
             pthread_mutex_unlock(&peer->lock);
-            close_lanes(useless);
-            mc_rdma_lanes_free(links);
         }
     }
     pthread_mutex_unlock(&engine->lock);
+    close_lanes(lanes);
+    mc_rdma_lanes_free(links);
     free_list(gone);
 }
 

@@ -261,9 +261,8 @@ void mc_rdma_lane_give(struct mc_peer *peer, struct mc_rdma_lane *lane)
     pthread_mutex_unlock(&peer->lock);
 }
 
-struct mc_rdma_lane *mc_rdma_lanes_idle(struct mc_peer *peer, uint64_t idle_ms)
+void mc_rdma_lanes_idle(struct mc_peer *peer, uint64_t idle_ms, struct mc_rdma_lane **useless)
 {
-    struct mc_rdma_lane *useless = NULL;
     uint64_t now_ms = mc_clock_ms();
     for (struct mc_rdma_lane **at = &peer->rdma_idle; *at != NULL;) {
         struct mc_rdma_lane *lane = *at;
@@ -273,10 +272,9 @@ struct mc_rdma_lane *mc_rdma_lanes_idle(struct mc_peer *peer, uint64_t idle_ms)
         }
         *at = lane->next;
         peer->rdma_lanes--;
-        lane->next = useless;
-        useless = lane;
+        lane->next = *useless;
+        *useless = lane;
     }
-    return useless;
 }
 
 /* ---- the end of a link ---- */
@@ -298,7 +296,7 @@ void mc_rdma_lane_end(struct mc_peer *peer, struct mc_rdma_lane *lane, bool is_u
 
 /* Reads until the peer's end. A reset comes from a peer that has no such connection any more: its half is gone, too. A
  * connection that our own kernel gave up proves nothing. */
-static bool is_cut(const struct mc_rdma_lane *lane, uint64_t deadline_ns)
+static bool is_cut(const struct mc_rdma_lane *lane, uint64_t deadline_ns, const _Atomic bool *stop)
 {
     char thrown_away[256];
     for (;;) {
@@ -308,7 +306,7 @@ static bool is_cut(const struct mc_rdma_lane *lane, uint64_t deadline_ns)
         if (got > 0 || errno == EINTR)
             continue;
         uint64_t now_ns = mc_clock_ns();
-        if (errno != EAGAIN || now_ns >= deadline_ns)
+        if (errno != EAGAIN || now_ns >= deadline_ns || *stop)
             return false;
         struct pollfd looked = {.fd = lane->fd, .events = POLLIN};
         (void)poll(&looked, 1,
@@ -318,25 +316,35 @@ static bool is_cut(const struct mc_rdma_lane *lane, uint64_t deadline_ns)
 
 int mc_rdma_settle(struct mc_peer *peer, uint64_t deadline_ns)
 {
-    for (;;) {
-        pthread_mutex_lock(&peer->lock);
+    struct timespec until = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
+    int rc = 0;
+    pthread_mutex_lock(&peer->lock);
+    while (rc == 0 && (peer->rdma_uncut != NULL || peer->rdma_settling > 0)) {
         struct mc_rdma_lane *lane = peer->rdma_uncut;
-        if (lane != NULL)
-            peer->rdma_uncut = lane->next;
-        pthread_mutex_unlock(&peer->lock);
-        if (lane == NULL)
-            return 0;
-        if (is_cut(lane, deadline_ns)) {
-            lane_free(lane);
+        if (lane == NULL) { /* others wait for the last of them */
+            if (pthread_cond_timedwait(&peer->rdma_settled, &peer->lock, &until) == ETIMEDOUT)
+                rc = MC_TRANSFER_ERR_TIMEOUT;
             continue;
         }
-        pthread_mutex_lock(&peer->lock);
-        lane->next = peer->rdma_uncut;
-        peer->rdma_uncut = lane;
+        peer->rdma_uncut = lane->next;
+        peer->rdma_settling++;
         pthread_mutex_unlock(&peer->lock);
+        bool is_over = is_cut(lane, deadline_ns, &peer->engine->is_closing);
+        if (is_over)
+            lane_free(lane);
+        pthread_mutex_lock(&peer->lock);
+        peer->rdma_settling--;
+        if (!is_over) {
+            lane->next = peer->rdma_uncut;
+            peer->rdma_uncut = lane;
+            rc = MC_TRANSFER_ERR_TIMEOUT;
+        }
+        pthread_cond_broadcast(&peer->rdma_settled);
+    }
+    pthread_mutex_unlock(&peer->lock);
+    if (rc < 0)
         mc_log_limited(ERROR,
                        "%s does not answer, and an earlier RDMA write to it may still arrive: nothing else is sent",
                        peer->name);
-        return MC_TRANSFER_ERR_TIMEOUT;
-    }
+    return rc;
 }

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define MEMORY ((size_t)8 << 20)
@@ -160,6 +161,126 @@ static void test_stalled_writes_are_cut(void **state)
     world_close(&world);
 }
 
+/* A link of the peer that was given up in the middle of a write, over a connection whose other end is *end. */
+static void give_up_link(struct mc_peer *peer, int *end)
+{
+    struct mc_rdma_lane *lane = calloc(1, sizeof(*lane));
+    int ends[2];
+    assert_non_null(lane);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    struct mc_rdma_link_options options = {.devices = peer->remote->devices,
+                                           .device_count = peer->remote->device_count};
+    assert_int_equal(mc_rdma_link_open(peer->engine->rdma, &options, &lane->link), 0);
+    lane->fd = ends[0];
+    *end = ends[1];
+    pthread_mutex_lock(&peer->lock);
+    peer->rdma_lanes++;
+    pthread_mutex_unlock(&peer->lock);
+    mc_rdma_lane_end(peer, lane, true);
+}
+
+static void *settle(void *peer)
+{
+    return (void *)(intptr_t)mc_rdma_settle(peer, mc_clock_ns() + 20000000000ull);
+}
+
+/* While one thread waits until a write that was cut off can arrive no more, no other goes on to that peer. */
+static void test_all_wait_for_the_cut(void **state)
+{
+    struct world world;
+    struct mc_peer *peer;
+    pthread_t waiting;
+    void *result = (void *)1;
+    int end;
+    uint64_t now_ns = mc_clock_ns();
+    (void)state;
+    world_open(&world, 1);
+    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), now_ns + 5000000000ull, &peer), 0);
+    give_up_link(peer, &end);
+    assert_int_equal(pthread_create(&waiting, NULL, settle, peer), 0);
+    for (bool is_waiting = false; !is_waiting; usleep(1000)) {
+        pthread_mutex_lock(&peer->lock);
+        is_waiting = peer->rdma_uncut == NULL;
+        pthread_mutex_unlock(&peer->lock);
+        assert_true(mc_clock_ns() - now_ns < 10000000000ull);
+    }
+    assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 50000000), MC_TRANSFER_ERR_TIMEOUT);
+    assert_int_equal(mc_rdma_settle(peer, mc_clock_ns()), MC_TRANSFER_ERR_TIMEOUT);
+    close(end);
+    assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 10000000000ull), 0);
+    assert_int_equal(pthread_join(waiting, &result), 0);
+    assert_int_equal((intptr_t)result, 0);
+    mc_peer_release(peer);
+    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 2);
+    world_close(&world);
+}
+
+/* Nor does who closes the engine wait for that. */
+static void test_closed_before_the_cut(void **state)
+{
+    struct world world;
+    struct mc_peer *peer;
+    int end;
+    (void)state;
+    world_open(&world, 1);
+    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    give_up_link(peer, &end);
+    mc_peer_release(peer);
+    struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, 4096};
+    assert_true(mc_transfer_submit(world.near, mc_transfer_name(world.far), MC_TRANSFER_WRITE, &item, 1, NULL) > 0);
+    assert_true(mc_transfer_submit(world.near, mc_transfer_name(world.far), MC_TRANSFER_WRITE, &item, 1, NULL) > 0);
+    usleep(20000);
+    uint64_t start_ms = mc_clock_ms();
+    world_close(&world);
+    assert_true(mc_clock_ms() - start_ms < 5000);
+    close(end);
+}
+
+/* Makes the engine's tidying thread see a peer that was used so long ago. True: it is still known. */
+static bool is_kept(struct mc_transfer_engine *engine, uint64_t unused_ms)
+{
+    pthread_mutex_lock(&engine->lock);
+    for (uint32_t i = 0; i < MC_PEER_BUCKETS; i++)
+        for (struct mc_peer *peer = engine->peers[i]; peer != NULL; peer = peer->next)
+            peer->used_ms = mc_clock_ms() - unused_ms;
+    pthread_mutex_unlock(&engine->lock);
+    for (uint32_t i = 0; i < 2 * MC_PEER_BUCKETS / 64; i++)
+        mc_peers_tidy(engine);
+    pthread_mutex_lock(&engine->lock);
+    bool is_known = engine->peer_count > 0;
+    pthread_mutex_unlock(&engine->lock);
+    return is_known;
+}
+
+/* A peer that is reached by RDMA alone keeps its links over a pause; so does one of which a write may still arrive. */
+static void test_links_outlive_a_pause(void **state)
+{
+    struct world world;
+    struct mc_peer *peer;
+    int end;
+    (void)state;
+    world_open(&world, 1);
+    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    uint32_t links = fake_counts().qps;
+    assert_true(is_kept(world.near, 100000));
+    assert_int_equal(fake_counts().qps, links);
+    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 2);
+    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    give_up_link(peer, &end);
+    struct mc_rdma_lane *idle = NULL;
+    pthread_mutex_lock(&peer->lock);
+    mc_rdma_lanes_idle(peer, 0, &idle);
+    pthread_mutex_unlock(&peer->lock);
+    mc_rdma_lanes_free(idle);
+    mc_peer_release(peer);
+    assert_true(is_kept(world.near, 100000));
+    close(end);
+    assert_false(is_kept(world.near, 10000000));
+    world_close(&world);
+}
+
 /* Memory that is not registered here goes by tcp. */
 static void test_unregistered_memory(void **state)
 {
@@ -289,6 +410,9 @@ int main(void)
         cmocka_unit_test(test_both_devices),
         cmocka_unit_test(test_cables),
         cmocka_unit_test(test_stalled_writes_are_cut),
+        cmocka_unit_test(test_all_wait_for_the_cut),
+        cmocka_unit_test(test_closed_before_the_cut),
+        cmocka_unit_test(test_links_outlive_a_pause),
         cmocka_unit_test(test_unregistered_memory),
         cmocka_unit_test(test_registered_again),
         cmocka_unit_test(test_peer_ends),
