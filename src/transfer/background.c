@@ -11,20 +11,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first in the queue whose peer may have one more thread; NULL. */
+/* Where the first in the queue stands whose peer may have one more thread; NULL: none. */
+static struct mc_batch **find_next(struct mc_transfer_engine *engine)
+{
+    struct mc_batch **at = &engine->queue;
+    while (*at != NULL && (*at)->peer->running >= MC_PEER_WORKERS_MAX)
+        at = &(*at)->next;
+    return *at == NULL ? NULL : at;
+}
+
 static struct mc_batch *take_next(struct mc_transfer_engine *engine)
 {
-    for (struct mc_batch **at = &engine->queue; *at != NULL; at = &(*at)->next) {
-        struct mc_batch *batch = *at;
-        if (batch->peer->running >= MC_PEER_WORKERS_MAX)
-            continue;
-        *at = batch->next;
-        if (batch->next == NULL)
-            engine->queue_end = at;
-        batch->next = NULL;
-        return batch;
-    }
-    return NULL;
+    struct mc_batch **at = find_next(engine), *batch = at == NULL ? NULL : *at;
+    if (batch == NULL)
+        return NULL;
+    *at = batch->next;
+    if (batch->next == NULL)
+        engine->queue_end = at;
+    batch->next = NULL;
+    return batch;
 }
 
 static int run_batch(struct mc_batch *batch)
@@ -38,6 +43,8 @@ static int run_batch(struct mc_batch *batch)
         mc_log_limited(WARNING, "a note to %s was not taken; the bytes have been moved", batch->peer->name);
     return rc;
 }
+
+static int enough_workers(struct mc_transfer_engine *engine);
 
 static void *worker_main(void *argument)
 {
@@ -56,6 +63,9 @@ static void *worker_main(void *argument)
         struct mc_peer *peer = batch->peer;
         peer->running++;
         batch->state = MC_BATCH_RUNNING;
+        /* Who came before this thread woke up has relied on it, too. */
+        if (!engine->is_closing && find_next(engine) != NULL)
+            (void)enough_workers(engine); /* else they wait for one that is at work */
         pthread_mutex_unlock(&engine->lock);
         int rc = run_batch(batch);
         pthread_mutex_lock(&engine->lock);

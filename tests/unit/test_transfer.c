@@ -505,19 +505,33 @@ static void *silent_main(void *argument)
     return NULL;
 }
 
+static void silent_open(struct silent *silent, char *name, size_t size)
+{
+    *silent = (struct silent){.stop = false};
+    silent->rpc = mc_tcp_listen("127.0.0.1", &silent->rpc_port);
+    silent->data = mc_tcp_listen("127.0.0.1", &silent->data_port);
+    assert_true(silent->rpc >= 0 && silent->data >= 0);
+    assert_int_equal(pthread_create(&silent->thread, NULL, silent_main, silent), 0);
+    mc_address_join(name, size, "127.0.0.1", silent->rpc_port);
+}
+
+static void silent_close(struct silent *silent)
+{
+    atomic_store(&silent->stop, true);
+    pthread_join(silent->thread, NULL);
+    close(silent->rpc);
+    close(silent->data);
+}
+
 static void test_deadline(void **state)
 {
     (void)state;
-    struct silent silent = {.stop = false};
+    struct silent silent;
     struct world world;
     char name[64];
     world_open(&world, MC_TRANSFER_PATH_TCP);
     world.near->settings.timeout_ns = 500000000;
-    silent.rpc = mc_tcp_listen("127.0.0.1", &silent.rpc_port);
-    silent.data = mc_tcp_listen("127.0.0.1", &silent.data_port);
-    assert_true(silent.rpc >= 0 && silent.data >= 0);
-    assert_int_equal(pthread_create(&silent.thread, NULL, silent_main, &silent), 0);
-    mc_address_join(name, sizeof(name), "127.0.0.1", silent.rpc_port);
+    silent_open(&silent, name, sizeof(name));
     struct mc_transfer_item item = {world.near_memory, 4096, 16 << 20};
     for (int opcode = 0; opcode < 2; opcode++) {
         uint64_t start_ms = mc_clock_ms();
@@ -539,10 +553,43 @@ static void test_deadline(void **state)
     assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
     assert_true(mc_clock_ms() - start_ms < 1000);
     assert_int_equal(mc_transfer_wait(world.near, stuck, MC_PEER_WORKERS_MAX + 2), MC_TRANSFER_ERR_TIMEOUT);
-    atomic_store(&silent.stop, true);
-    pthread_join(silent.thread, NULL);
-    close(silent.rpc);
-    close(silent.data);
+    silent_close(&silent);
+    world_close(&world);
+}
+
+static bool all_workers_are_idle(struct mc_transfer_engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool are_idle = engine->idle_workers == engine->worker_count;
+    pthread_mutex_unlock(&engine->lock);
+    return are_idle;
+}
+
+/* Two batches that come before the one idle thread has woken up: the second does not wait for the first. */
+static void test_burst(void **state)
+{
+    (void)state;
+    struct silent silent;
+    struct world world;
+    char name[64];
+    world_open(&world, MC_TRANSFER_PATH_TCP);
+    silent_open(&silent, name, sizeof(name));
+    struct mc_transfer_item fine = {world.near_memory, (uintptr_t)world.far_memory, 65536};
+    struct mc_transfer_item item = {world.near_memory, 4096, 16 << 20};
+    world.near->settings.timeout_ns = 100000000; /* to meet the silent peer */
+    assert_true(mc_transfer_run(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL) < 0);
+    world.near->settings.timeout_ns = 2000000000;
+    int64_t id = mc_transfer_submit(world.near, mc_transfer_name(world.far), MC_TRANSFER_WRITE, &fine, 1, NULL);
+    assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
+    while (!all_workers_are_idle(world.near))
+        usleep(1000);
+    int64_t stuck = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
+    id = mc_transfer_submit(world.near, mc_transfer_name(world.far), MC_TRANSFER_WRITE, &fine, 1, NULL);
+    assert_true(stuck > 0 && id > 0);
+    assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
+    assert_int_equal(mc_transfer_status(world.near, stuck), 0);
+    assert_int_equal(mc_transfer_wait(world.near, &stuck, 1), MC_TRANSFER_ERR_TIMEOUT);
+    silent_close(&silent);
     world_close(&world);
 }
 
@@ -798,6 +845,7 @@ int main(void)
         cmocka_unit_test(test_hostile_bytes),
         cmocka_unit_test(test_half_open),
         cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_burst),
         cmocka_unit_test(test_peer_again),
         cmocka_unit_test(test_close_under_way),
         cmocka_unit_test(test_memory_gone),
