@@ -321,6 +321,7 @@ void mc_host_table_destroy(struct mc_transfer_engine *engine);
 void mc_background_stop(struct mc_transfer_engine *engine);
 
 /* ---- service.c: the thread that serves peers ---- */
+/* The listeners are the service's from then on, also when it fails. unix_listener -1: none. */
 int mc_service_start(struct mc_transfer_engine *engine, int rpc_listener, int data_listener, int unix_listener);
 void mc_service_stop(struct mc_transfer_engine *engine);
 /* Hangs up on everybody who holds a region that is leaving. */

@@ -474,8 +474,13 @@ static int add_listener(struct mc_service *service, int fd, enum mc_connection_k
 int mc_service_start(struct mc_transfer_engine *engine, int rpc_listener, int data_listener, int unix_listener)
 {
     struct mc_service *service = calloc(1, sizeof(*service));
-    if (service == NULL)
+    if (service == NULL) {
+        close(rpc_listener);
+        close(data_listener);
+        if (unix_listener >= 0)
+            close(unix_listener);
         return MC_TRANSFER_ERR_MEMORY;
+    }
     engine->service = service;
     service->engine = engine;
     service->inbound_hooks = (struct mc_inbound_hooks){engine, hold, release, copy, receive_at, send_from};
@@ -484,19 +489,19 @@ int mc_service_start(struct mc_transfer_engine *engine, int rpc_listener, int da
     service->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     service->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     bool is_fine = service->epoll_fd >= 0 && service->wake_fd >= 0;
-    if (is_fine) {
-        mc_transfer_note_fd(service->epoll_fd);
-        is_fine = add_listener(service, service->wake_fd, MC_CONNECTION_WAKE) == 0 &&
-                  add_listener(service, rpc_listener, MC_LISTENER_RPC) == 0 &&
-                  add_listener(service, data_listener, MC_LISTENER_DATA) == 0 &&
-                  add_listener(service, unix_listener, MC_LISTENER_HOST) == 0 &&
-                  mc_thread_start(&service->thread, "mc-transfer", service_main, service) == 0;
-    }
-    if (is_fine) {
-        service->is_started = true;
+    int error = errno;
+    mc_transfer_note_fd(service->epoll_fd);
+    /* All of them, also after a failure: mc_service_stop closes what was added. */
+    is_fine &= add_listener(service, service->wake_fd, MC_CONNECTION_WAKE) == 0;
+    is_fine &= add_listener(service, rpc_listener, MC_LISTENER_RPC) == 0;
+    is_fine &= add_listener(service, data_listener, MC_LISTENER_DATA) == 0;
+    is_fine &= add_listener(service, unix_listener, MC_LISTENER_HOST) == 0;
+    if (is_fine)
+        error = mc_thread_start(&service->thread, "mc-transfer", service_main, service);
+    service->is_started = is_fine && error == 0;
+    if (service->is_started)
         return 0;
-    }
-    mc_log(ERROR, "the transfer engine cannot start its thread: %s", strerror(errno));
+    mc_log(ERROR, "the transfer engine cannot start its thread: %s", strerror(error));
     return MC_TRANSFER_ERR_MEMORY;
 }
 
