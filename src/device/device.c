@@ -13,7 +13,7 @@ _Atomic int mc_device_state;
 struct mc_device_table mc_driver;
 
 static pthread_mutex_t look_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic uint64_t libraries_seen; /* libraries that were loaded by the last look, ever */
+static _Atomic uint64_t libraries_seen; /* libraries that were loaded by the last look that has ended, ever */
 
 /* ---- the driver ---- */
 
@@ -33,9 +33,9 @@ void mc_device_look(void)
     if (mc_device_is_there())
         return;
     (void)dl_iterate_phdr(count_libraries, &count);
-    if (atomic_exchange_explicit(&libraries_seen, count, memory_order_relaxed) == count)
+    if (atomic_load_explicit(&libraries_seen, memory_order_acquire) == count)
         return;
-    pthread_mutex_lock(&look_lock);
+    pthread_mutex_lock(&look_lock); /* who comes while another looks waits, and then sees what it has found */
     int rc = atomic_load(&mc_device_state) != 0 ? 0 : mc_driver_find(&mc_driver, &missing);
     if (rc > 0 && pthread_atfork(NULL, NULL, on_fork_in_child) == 0)
         atomic_store_explicit(&mc_device_state, 1, memory_order_release);
@@ -43,6 +43,7 @@ void mc_device_look(void)
         atomic_store(&mc_device_state, -1);
         mc_log(WARNING, "the CUDA driver is too old (it has no %s): memory of GPUs must not be passed", missing);
     }
+    atomic_store_explicit(&libraries_seen, count, memory_order_release);
     pthread_mutex_unlock(&look_lock);
 }
 
