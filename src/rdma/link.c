@@ -74,8 +74,9 @@ static int queue_open(struct mc_rdma_link *link, struct mc_rdma_device *device, 
     queue->cq = verbs->create_cq(device->context, (int)entries, NULL, queue->channel,
                                  vectors > 1 ? (int)(link->rdma->turn++ % (uint32_t)vectors) : 0);
     if (queue->cq == NULL) {
+        int rc = errno == ENOMEM ? MC_ERR_NO_MEMORY : MC_ERR_TRANSFER_FAIL;
         (void)verbs->destroy_comp_channel(queue->channel);
-        return errno == ENOMEM ? MC_ERR_NO_MEMORY : MC_ERR_TRANSFER_FAIL;
+        return rc;
     }
     mc_rdma_fd_opened(link->rdma, queue->channel->fd);
     link->queue_count++;
@@ -283,19 +284,24 @@ static void complete_pair(struct mc_rdma_link *link, uint32_t number, const stru
         rc = mc_rdma_cm_connect(link, number, &pair->fresh, tell, deadline_ns, reason, sizeof(reason));
     else if (tell != NULL)
         rc = mc_rdma_half_connect(link, pair, &pair->fresh, tell, reason, sizeof(reason));
-    if (rc != 0)
-        mc_rdma_half_destroy(link->rdma, &pair->fresh);
+    struct mc_rdma_half failed = {.gid_index = -1};
     pthread_mutex_lock(&link->lock);
+    if (rc != 0) {
+        failed = pair->fresh;
+        pair->fresh = (struct mc_rdma_half){.gid_index = -1};
+    }
     pair->fresh_state = rc == 0 ? MC_RDMA_FRESH_READY : MC_RDMA_FRESH_NONE;
     pair->setup_failures = rc == 0 ? 0 : pair->setup_failures + 1;
     snprintf(pair->error, sizeof(pair->error), "%s", rc == 0 ? "" : reason);
-    pthread_mutex_unlock(&link->lock);
-    if (rc == 0) {
-        link->rdma->count.pairs_made++;
+    /* With the state: a run that takes the pair clears its bit, which must not come after that. */
+    if (rc == 0)
         atomic_fetch_or(&link->fresh_mask, 1u << number);
-    } else {
+    pthread_mutex_unlock(&link->lock);
+    mc_rdma_half_destroy(link->rdma, &failed);
+    if (rc == 0)
+        link->rdma->count.pairs_made++;
+    else
         mc_rdma_pair_pause(link, pair);
-    }
 }
 
 int mc_rdma_link_complete(struct mc_rdma_link *link, struct mc_span answer, uint64_t deadline_ns)

@@ -31,14 +31,21 @@ static void port_changed(struct mc_rdma_device *device, enum ibv_event_type even
     rdma->version++;
 }
 
+static void device_lost(struct mc_rdma_device *device)
+{
+    if (device->is_lost)
+        return;
+    device->is_lost = true;
+    device->rdma->version++; /* runs look when it changes */
+    device->rdma->count.device_losses++;
+    mc_log(ERROR, "RDMA device %s is lost; this process does not use it again", device->name);
+}
+
 static void device_event(struct mc_rdma_device *device, const struct ibv_async_event *event)
 {
     switch (event->event_type) {
     case IBV_EVENT_DEVICE_FATAL:
-        device->is_lost = true;
-        device->rdma->version++;
-        device->rdma->count.device_losses++;
-        mc_log(ERROR, "RDMA device %s is lost; this process does not use it again", device->name);
+        device_lost(device);
         break;
     case IBV_EVENT_PORT_ACTIVE:
     case IBV_EVENT_PORT_ERR:
@@ -85,11 +92,11 @@ static void *watch(void *argument)
             return NULL;
         for (uint32_t i = 0; i < rdma->device_count; i++) {
             struct mc_rdma_device *device = &rdma->devices[i];
-            if (ready > 0 && (fds[i + 1].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0)
-                device->is_lost = true;
             if (ready > 0 && fds[i + 1].revents != 0)
                 device_events(device);
-            else if (ready == 0 && !device->is_lost && !device->is_active)
+            if (ready > 0 && (fds[i + 1].revents & (POLLERR | POLLHUP | POLLNVAL)) != 0)
+                device_lost(device);
+            if (ready == 0 && !device->is_lost && !device->is_active)
                 port_changed(device, IBV_EVENT_PORT_ACTIVE);
         }
         if (ready > 0 && fds[rdma->device_count + 1].revents != 0)
