@@ -173,11 +173,14 @@ def answering(data):
     with socket.create_server(("127.0.0.1", 0)) as server:
         child = os.fork()
         if child == 0:
-            while True:
-                connection, _ = server.accept()
-                connection.recv(65536)
-                connection.sendall(data)
-                connection.close()
+            try:
+                while True:
+                    connection, _ = server.accept()
+                    with connection, contextlib.suppress(OSError):  # who asked may have hung up
+                        connection.recv(65536)
+                        connection.sendall(data)
+            finally:
+                os._exit(1)  # else this copy of pytest would go on with the tests
         try:
             yield f"127.0.0.1:{server.getsockname()[1]}"
         finally:
