@@ -132,6 +132,8 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
     mc_master_age_told(keeper->store, keeper->epoch, reply.age_ms, asked_ns);
     mc_master_heard(keeper->store, keeper->epoch, reply.quiet == 0, frame.time);
     mc_ahead_told(atomic_load(&keeper->store->ahead), keeper->epoch, reply.changes);
+    if (owner != NULL)
+        mc_owner_follow(owner, keeper->epoch);
     bool is_held = false; /* a master that has given the segment up says nothing of what it did meanwhile */
     for (uint32_t count = mc_list_read(&reader); count > 0 && !reader.bad; count--) {
         mc_wire_segment_code_read(&reader, &code);

@@ -260,6 +260,19 @@ void mc_owner_remount(struct mc_owner *owner)
     mc_serve_post(owner->serve, on_remount, owner);
 }
 
+static void on_follow(void *argument)
+{
+    mc_owner_link_follow(argument);
+}
+
+void mc_owner_follow(struct mc_owner *owner, uint64_t epoch)
+{
+    if (epoch <= atomic_load_explicit(&owner->led_epoch, memory_order_relaxed))
+        return;
+    atomic_store(&owner->led_epoch, epoch);
+    mc_serve_post(owner->serve, on_follow, owner);
+}
+
 static void on_close(void *argument)
 {
     struct mc_owner *owner = argument;

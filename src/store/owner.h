@@ -37,6 +37,9 @@ uint64_t mc_owner_populated(const struct mc_owner *owner);
 bool mc_owner_segment(const struct mc_owner *owner, uint32_t *segment);
 /* The master does not know the segment (its word to a heartbeat): mount again. */
 void mc_owner_remount(struct mc_owner *owner);
+/* The keeper has met the master of that epoch: the owner leaves an earlier one, which may be stopped or cut off and
+ * then breaks no link. Keeper's thread only. */
+void mc_owner_follow(struct mc_owner *owner, uint64_t epoch);
 /* The master of that epoch has answered a heartbeat that was sent at sent_ms (mc_clock_boot_ms), and holds our segment.
  * sent_ms 0: it has answered, but holds nothing of ours, or has acted on our absence: that is no contact. */
 void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t sent_ms, uint16_t frame_time);

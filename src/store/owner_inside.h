@@ -76,6 +76,7 @@ struct mc_owner {
      * was sent. CLOCK_BOOTTIME. */
     uint64_t seen_epoch, acting_epoch, seen_ms, answered_epoch, answered_ms;
     struct mc_master_time master_time;
+    _Atomic uint64_t led_epoch; /* whose leadership the keeper has met; written by its thread only */
     _Atomic bool is_mounted;
     _Atomic uint32_t segment;
 
@@ -110,6 +111,8 @@ void mc_owner_link_start(struct mc_owner *owner);
 void mc_owner_link_send(struct mc_owner *owner);
 /* Ends the connection and all that belonged to it. */
 void mc_owner_link_close(struct mc_owner *owner);
+/* Leaves a master of an earlier epoch, or one that has not answered yet, and looks for the leader of now. */
+void mc_owner_link_follow(struct mc_owner *owner);
 void mc_owner_on_timer(evutil_socket_t fd, short what, void *argument);
 void mc_owner_timer_set(struct event *timer, uint64_t ms);
 

@@ -191,6 +191,19 @@ static void link_break(struct mc_owner *owner, const char *why)
     }
 }
 
+void mc_owner_link_follow(struct mc_owner *owner)
+{
+    bool is_ending = owner->is_closing || owner->state == LINK_UNMOUNTING || owner->state == LINK_CLOSED;
+    if (is_ending || owner->master_epoch >= atomic_load(&owner->led_epoch))
+        return;
+    if (owner->state == LINK_MOUNTED)
+        mc_log(INFO, "another master leads: segment %s leaves the one at which it is mounted", owner->name);
+    mc_owner_link_close(owner);
+    owner->master_node = (struct mc_id){0, 0}; /* not back to it by the short way */
+    owner->backoff_ms = BACKOFF_MIN_MS;
+    mc_owner_link_start(owner);
+}
+
 void mc_owner_on_timer(evutil_socket_t fd, short what, void *argument)
 {
     struct mc_owner *owner = argument;

@@ -286,6 +286,38 @@ static void test_reconnect(void **state)
     rig_stop(&rig);
 }
 
+/* A leader that is stopped or cut off breaks no link. The keeper notices it, and the owner goes to the next one at
+ * once: until it comes, what it holds cannot be read there, and if that one ends before, it may be lost. */
+static void test_another_leads(void **state)
+{
+    (void)state;
+    struct rig rig;
+    uint32_t segment;
+    rig_mount(&rig);
+    mc_owner_follow(rig.owner, 3); /* that is whom it has */
+    assert_int_equal(mc_socket_wait_read(rig.listener, mc_clock_ns() + 100000000, NULL), MC_ERR_RPC_TIMEOUT);
+    assert_true(mc_owner_segment(rig.owner, &segment));
+    mc_owner_follow(rig.owner, 4);
+    assert_int_equal(mc_socket_wait_read(rig.listener, soon(), NULL), 0); /* while the old link is open */
+    assert_true(peer_is_closed(&rig.link));
+    rig_accept(&rig);
+    mc_owner_follow(rig.owner, 5); /* whoever that is, it has not answered yet */
+    assert_int_equal(mc_socket_wait_read(rig.listener, soon(), NULL), 0);
+    rig_accept(&rig);
+    mc_owner_follow(rig.owner, 5);
+    mc_owner_follow(rig.owner, 4);
+    rig.epoch = 5;
+    answer_hello(&rig, 0);
+    answer_mount(&rig, rig_expect_mount(&rig), 0);
+    assert_int_equal(rig.mount.epoch, 3);
+    uint64_t end_ns = soon();
+    while (!mc_owner_segment(rig.owner, &segment) && mc_clock_ns() < end_ns)
+        usleep(500);
+    assert_true(mc_owner_segment(rig.owner, &segment));
+    assert_int_equal(mc_socket_wait_read(rig.listener, mc_clock_ns() + 100000000, NULL), MC_ERR_RPC_TIMEOUT);
+    rig_stop(&rig);
+}
+
 static void test_stale(void **state)
 {
     (void)state;
@@ -463,6 +495,7 @@ int main(void)
         cmocka_unit_test(test_clear),
         cmocka_unit_test(test_cut),
         cmocka_unit_test(test_reconnect),
+        cmocka_unit_test(test_another_leads),
         cmocka_unit_test(test_stale),
         cmocka_unit_test(test_garbage),
         cmocka_unit_test(test_create),
