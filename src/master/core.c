@@ -193,6 +193,7 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
     core->base_ms = now_ms;
     core->wake_ms = MC_TICK_IDLE_MS;
     core->random = seed;
+    core->may_depart = !config->asks_to_depart;
     core->segment_cursor = 1;
     core->puts.limit = MC_PUTS_MAX;
     core->waits.limit = MC_WAITS_MAX;
@@ -287,6 +288,23 @@ static bool flush(struct mc_core *core)
             mc_link_remove(&segment->dirty);
     }
     return more || !mc_link_alone(&core->dirty);
+}
+
+/* ---- departures ---- */
+
+bool mc_core_asks_to_depart(const struct mc_core *core)
+{
+    return mc_core_is_departing(core);
+}
+
+void mc_core_let_depart(struct mc_core *core, uint64_t now_ms)
+{
+    enter(core, now_ms);
+    if (!core->may_depart) {
+        core->may_depart = true;
+        mc_members_depart(core);
+    }
+    (void)flush(core);
 }
 
 /* ---- connections ---- */

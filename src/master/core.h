@@ -32,6 +32,9 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     uint64_t recovery_window_ms; /* 60000: contents of an earlier epoch are taken so long after the start */
     uint64_t
         predecessor_end_ms; /* the time (as now_ms) after which the master before us cannot have acted; 0 = unknown */
+    uint64_t whole_epoch; /* of the master before us, if it is known to have acted on no departure: what it has offered
+                             is whole, however long the owner was silent; 0 = that is not known */
+    bool asks_to_depart;  /* departures are acted upon only after mc_core_let_depart */
 };
 struct mc_core_config mc_core_config_default(void);
 
@@ -54,6 +57,12 @@ void mc_core_destroy(struct mc_core *core);
 /* 0, or the least epoch that would not be refused: an owner or client has seen a higher one than ours. The shell then
  * starts a new core with at least that. */
 uint64_t mc_core_wanted_epoch(const struct mc_core *core);
+
+/* The core would act on the departure of a segment, and waits for mc_core_let_depart: once in its life, and only when
+ * it was made to ask. */
+bool mc_core_asks_to_depart(const struct mc_core *core);
+/* A later master will know that we may have acted on departures. */
+void mc_core_let_depart(struct mc_core *core, uint64_t now_ms);
 
 /* A connection was accepted / has ended. Numbers are chosen by the shell, never reused. */
 void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t connection);

@@ -14,6 +14,8 @@
 #include <unistd.h>
 
 #define WAIT_MAX_MS 200u /* the wait's clock stands still while the machine sleeps */
+#define NOTE_RETRY_MS 50u
+#define NOTE_PART 4u /* of the time to live: a note that takes longer must not hold up the renewal */
 
 struct mc_election {
     struct mc_election_backend backend;
@@ -25,11 +27,15 @@ struct mc_election {
     /* Read without the mutex by may_serve. until_ms is written after the epoch that it belongs to, and is 0 before that
      * one changes: who reads until_ms first and then its own epoch has not mixed two leaderships. */
     _Atomic uint64_t until_ms, epoch;
-    pthread_mutex_t mutex; /* everything below */
+    _Atomic uint64_t departing_epoch; /* under which departures are noted */
+    pthread_mutex_t mutex;            /* everything below */
     pthread_cond_t changed;
     struct mc_leadership leadership;
     struct mc_election_view view;
     char claim[MC_ELECTION_CLAIM_MAX]; /* our last */
+    uint64_t departed_epoch; /* of the last leader before us that may have acted on a departure; 0: none did */
+    uint64_t asked_epoch;    /* of ours, which would act on one */
+    uint64_t note_due_ms;    /* when that is to be noted, again perhaps */
     bool has_contact;
 };
 
@@ -42,7 +48,7 @@ uint64_t mc_election_epoch_now(void)
     return 1 + (uint64_t)since_s * 100 + (uint64_t)now.tv_nsec / 10000000;
 }
 
-/* ---- claims: "epoch ttl nonce" ---- */
+/* ---- claims: "epoch ttl nonce notes" ---- */
 
 static bool parse_claim(const char *claim, uint64_t *epoch, uint64_t *ttl_ms)
 {
@@ -52,6 +58,19 @@ static bool parse_claim(const char *claim, uint64_t *epoch, uint64_t *ttl_ms)
     *epoch = is_claim ? first : 0;
     *ttl_ms = is_claim ? second : 0;
     return is_claim;
+}
+
+/* The note is the epoch of the last leader that may have acted on a departure. Each claim brings it along, and a leader
+ * writes its own epoch there before it acts on the first one. A claim that does not say that its leader keeps notes is
+ * of a release before they came. */
+static uint64_t departed_epoch(const struct mc_election_view *view, uint64_t epoch)
+{
+    char word[8] = "";
+    unsigned long long noted;
+    bool has_notes = sscanf(view->claim, "%*s %*s %*s %7s", word) == 1 && strcmp(word, "notes") == 0;
+    if (!has_notes || sscanf(view->note, "%19llu", &noted) != 1 || noted > epoch)
+        return epoch;
+    return noted;
 }
 
 /* ---- what others see; the mutex is held ---- */
@@ -115,8 +134,10 @@ static void observe(struct mc_election *election, uint64_t deadline_ns)
     }
     seen.is_ours = election->claim[0] != 0 && strcmp(view.claim, election->claim) == 0;
     note_contact(election, rc);
-    if (rc == 0)
+    if (rc == 0) {
         election->view = view;
+        election->departed_epoch = departed_epoch(&view, seen.epoch);
+    }
     mc_leadership_observed(&election->leadership, now_ms, rc == 0 ? &seen : NULL, mc_election_epoch_now());
     pthread_mutex_unlock(&election->mutex);
 }
@@ -124,15 +145,16 @@ static void observe(struct mc_election *election, uint64_t deadline_ns)
 static void claim(struct mc_election *election, uint64_t epoch, uint64_t deadline_ns)
 {
     struct mc_election_view seen;
-    char text[MC_ELECTION_CLAIM_MAX];
+    char text[MC_ELECTION_CLAIM_MAX], note[MC_ELECTION_NOTE_MAX];
     pthread_mutex_lock(&election->mutex);
     seen = election->view;
-    snprintf(text, sizeof(text), "%llu %llu %016llx", (unsigned long long)epoch, (unsigned long long)election->ttl_ms,
-             (unsigned long long)election->nonce);
+    snprintf(text, sizeof(text), "%llu %llu %016llx notes", (unsigned long long)epoch,
+             (unsigned long long)election->ttl_ms, (unsigned long long)election->nonce);
+    snprintf(note, sizeof(note), "%llu", (unsigned long long)election->departed_epoch);
     memcpy(election->claim, text, sizeof(text));
     pthread_mutex_unlock(&election->mutex);
     uint64_t sent_ms = mc_clock_boot_ms();
-    int rc = election->backend.claim(election->backend.context, deadline_ns, &seen, text, election->address);
+    int rc = election->backend.claim(election->backend.context, deadline_ns, &seen, text, election->address, note);
     pthread_mutex_lock(&election->mutex);
     note_contact(election, rc);
     mc_leadership_claimed(&election->leadership, sent_ms, mc_clock_boot_ms(), outcome_of(rc));
@@ -156,6 +178,23 @@ static void renew(struct mc_election *election, uint64_t deadline_ns)
     pthread_mutex_unlock(&election->mutex);
 }
 
+static void write_note(struct mc_election *election, uint64_t epoch)
+{
+    char note[MC_ELECTION_NOTE_MAX];
+    uint64_t deadline_ns = mc_clock_ns() + election->ttl_ms / NOTE_PART * 1000000;
+    snprintf(note, sizeof(note), "%llu", (unsigned long long)epoch);
+    int rc = election->backend.write_note(election->backend.context, deadline_ns, election->claim, note);
+    pthread_mutex_lock(&election->mutex);
+    note_contact(election, rc);
+    election->note_due_ms = mc_clock_boot_ms() + NOTE_RETRY_MS;
+    if (rc == 0) {
+        uint64_t one = 1;
+        atomic_store(&election->departing_epoch, epoch);
+        mc_assert(write(election->fd, &one, sizeof(one)) == (ssize_t)sizeof(one)); /* as in publish */
+    }
+    pthread_mutex_unlock(&election->mutex);
+}
+
 static void resign(struct mc_election *election, uint64_t deadline_ns)
 {
     int rc = election->backend.resign(election->backend.context, deadline_ns, election->claim);
@@ -175,6 +214,19 @@ static void wait_until(struct mc_election *election, uint64_t now_ms, uint64_t a
     (void)pthread_cond_timedwait(&election->changed, &election->mutex, &end); /* either way the state is looked at */
 }
 
+/* The epoch that is to be noted now, or at *at_ms if that is sooner; 0: none. The mutex is held. */
+static uint64_t note_due(const struct mc_election *election, uint64_t now_ms, uint64_t *at_ms)
+{
+    const struct mc_leadership *leadership = &election->leadership;
+    if (leadership->phase != MC_LEADERSHIP_LEADER || election->asked_epoch != leadership->epoch ||
+        atomic_load(&election->departing_epoch) == leadership->epoch)
+        return 0;
+    if (now_ms >= election->note_due_ms)
+        return leadership->epoch;
+    *at_ms = election->note_due_ms < *at_ms ? election->note_due_ms : *at_ms;
+    return 0;
+}
+
 static void *run(void *argument)
 {
     struct mc_election *election = argument;
@@ -184,11 +236,14 @@ static void *run(void *argument)
         struct mc_leadership_step step = mc_leadership_next(&election->leadership, now_ms);
         publish(election);
         bool is_due = step.at_ms <= now_ms;
-        if (!is_due && step.action != MC_LEADERSHIP_END)
+        uint64_t noted = is_due ? 0 : note_due(election, now_ms, &step.at_ms);
+        if (!is_due && noted == 0 && step.action != MC_LEADERSHIP_END)
             wait_until(election, now_ms, step.at_ms);
         pthread_mutex_unlock(&election->mutex);
         if (step.action == MC_LEADERSHIP_END)
             return NULL;
+        if (noted != 0)
+            write_note(election, noted);
         if (!is_due)
             continue;
         uint64_t deadline_ns = mc_clock_ns() + (step.deadline_ms - now_ms) * 1000000;
@@ -271,6 +326,8 @@ void mc_election_describe(struct mc_election *election, struct mc_election_role 
     role->epoch = is_leader ? leadership->epoch : 0;
     if (end_ms != 0 && end_ms <= boot_ms && boot_ms - end_ms < now_ms)
         role->predecessor_end_ms = now_ms - (boot_ms - end_ms);
+    if (election->departed_epoch < leadership->predecessor_epoch)
+        role->whole_epoch = leadership->predecessor_epoch;
     if (is_leader || election->view.is_present)
         memcpy(role->leader, election->view.leader, sizeof(role->leader));
     (void)parse_claim(election->view.claim, &role->leader_epoch, &ttl_ms); /* 0 when it is none */
@@ -290,6 +347,20 @@ bool mc_election_may_serve(const struct mc_election *election, uint64_t epoch)
 {
     uint64_t until_ms = atomic_load(&election->until_ms);
     return epoch != 0 && atomic_load(&election->epoch) == epoch && mc_clock_boot_ms() < until_ms;
+}
+
+void mc_election_ask_to_depart(struct mc_election *election, uint64_t epoch)
+{
+    pthread_mutex_lock(&election->mutex);
+    election->asked_epoch = epoch;
+    election->note_due_ms = 0;
+    pthread_cond_signal(&election->changed);
+    pthread_mutex_unlock(&election->mutex);
+}
+
+bool mc_election_may_depart(const struct mc_election *election, uint64_t epoch)
+{
+    return epoch != 0 && atomic_load(&election->departing_epoch) == epoch;
 }
 
 void mc_election_yield(struct mc_election *election, uint64_t epoch, uint64_t wanted)

@@ -11,6 +11,7 @@
 #include <stddef.h>
 
 #define MC_ELECTION_CLAIM_MAX 128 /* bytes of a claim's text with its zero */
+#define MC_ELECTION_NOTE_MAX 32
 
 /* What stands in the place of the election. */
 struct mc_election_view {
@@ -18,6 +19,7 @@ struct mc_election_view {
     char leader[MC_ADDRESS_MAX];       /* its address */
     uint64_t revision;                 /* of the place; changes with every renewal */
     char claim[MC_ELECTION_CLAIM_MAX]; /* of the last leadership, also when nobody leads; "" = there was none */
+    char note[MC_ELECTION_NOTE_MAX];   /* that stands beside it; "" = there is none */
 };
 
 /* A place where elections are held. Calls are blocking, end by their deadline (mc_clock_ns), and come from one thread.
@@ -28,12 +30,14 @@ struct mc_election_backend {
     void *context;
     /* 0 or negative. */
     int (*observe)(void *context, uint64_t deadline_ns, struct mc_election_view *view);
-    /* Becomes leader under `claim`, if the place is as it was seen. 0; MC_ERR_ETCD_TRANSACTION_FAIL: it is not; other:
-     * unknown. */
+    /* Becomes leader under `claim`, with that note, if the place is as it was seen. 0; MC_ERR_ETCD_TRANSACTION_FAIL: it
+     * is not; other: unknown. */
     int (*claim)(void *context, uint64_t deadline_ns, const struct mc_election_view *seen, const char *claim,
-                 const char *leader);
+                 const char *leader, const char *note);
     /* Changes the revision, if the claim still stands. As above. */
     int (*renew)(void *context, uint64_t deadline_ns, const char *claim, const char *leader);
+    /* Replaces the note, if the claim still stands. As above. */
+    int (*write_note)(void *context, uint64_t deadline_ns, const char *claim, const char *note);
     /* Nobody leads any more, if the claim still stands. */
     int (*resign)(void *context, uint64_t deadline_ns, const char *claim);
     void (*destroy)(void *context);
@@ -60,6 +64,7 @@ struct mc_election_role {
     enum mc_leadership_phase phase;
     uint64_t epoch;              /* ours; 0 unless we lead */
     uint64_t predecessor_end_ms; /* as mc_clock_ms(); 0: unknown */
+    uint64_t whole_epoch;        /* of the leader before us, if it has acted on no departure; 0: it may have */
     char leader[MC_ADDRESS_MAX]; /* "" unknown */
     uint64_t leader_epoch;
     bool has_contact; /* the last look at the place, or renewal, succeeded */
@@ -69,6 +74,10 @@ void mc_election_role(struct mc_election *election, struct mc_election_role *rol
 void mc_election_describe(struct mc_election *election, struct mc_election_role *role);
 /* Cheap: to be asked before every turn's input and output. */
 bool mc_election_may_serve(const struct mc_election *election, uint64_t epoch);
+/* The leader under that epoch would act on the departure of an owner: that is noted first, for the leaders after it.
+ * Then mc_election_fd is readable and mc_election_may_depart true. */
+void mc_election_ask_to_depart(struct mc_election *election, uint64_t epoch);
+bool mc_election_may_depart(const struct mc_election *election, uint64_t epoch);
 /* The server has stopped to serve under that epoch; wanted: the least epoch that would do, 0: any. */
 void mc_election_yield(struct mc_election *election, uint64_t epoch, uint64_t wanted);
 

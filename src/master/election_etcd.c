@@ -1,5 +1,6 @@
-/* Elections by etcd. Two keys: mooncake-store/<cluster>/master_view holds the leader's address and is attached to a
- * lease of etcd, so that it goes when all masters are gone; .../epoch holds the last claim for ever.
+/* Elections by etcd. Three keys: mooncake-store/<cluster>/master_view holds the leader's address and is attached to a
+ * lease of etcd, so that it goes when all masters are gone; .../epoch holds the last claim for ever, .../departed the
+ * note beside it.
  *
  * The view is written anew by every renewal: its revision is the heartbeat that standbys watch, and they judge by their
  * own clock. So neither etcd's least lease (two seconds) nor what it adds to leases when its own leader changes makes a
@@ -22,7 +23,7 @@
 
 struct place {
     struct mc_etcd *etcd;
-    char view_key[MC_ETCD_KEY_MAX], epoch_key[MC_ETCD_KEY_MAX];
+    char view_key[MC_ETCD_KEY_MAX], epoch_key[MC_ETCD_KEY_MAX], note_key[MC_ETCD_KEY_MAX];
     uint64_t lease_s;
     uint64_t lease; /* etcd's number for it, 0: none */
     struct mc_buffer body, reply;
@@ -116,6 +117,15 @@ static void compare_revision(struct place *place, const char *key, uint64_t revi
     mc_buffer_printf(&place->body, "}");
 }
 
+/* text "": the key is not there. */
+static void compare_text(struct place *place, const char *key, const char *text)
+{
+    if (text[0] == 0)
+        compare_revision(place, key, 0);
+    else
+        compare_value(place, key, text);
+}
+
 static void request_put(struct place *place, const char *key, const char *value, uint64_t lease)
 {
     mc_buffer_printf(&place->body, "{\"request_put\":{");
@@ -145,17 +155,20 @@ static void begin_while_claimed(struct place *place, const char *text)
 
 /* ---- the table of functions ---- */
 
-/* Both keys at one moment: a transaction without a guard. */
+/* All keys at one moment: a transaction without a guard. */
 static int observe(void *context, uint64_t deadline_ns, struct mc_election_view *view)
 {
     struct place *place = context;
-    static const char view_at[] = "responses.0.response_range.kvs.0.", epoch_at[] = "responses.1.response_range.kvs.0.";
+    static const char view_at[] = "responses.0.response_range.kvs.0.", epoch_at[] = "responses.1.response_range.kvs.0.",
+                      note_at[] = "responses.2.response_range.kvs.0.";
     char path[64];
     place->body.length = 0;
     mc_buffer_printf(&place->body, "{\"success\":[");
     request_key(place, "request_range", place->view_key);
     mc_buffer_printf(&place->body, ",");
     request_key(place, "request_range", place->epoch_key);
+    mc_buffer_printf(&place->body, ",");
+    request_key(place, "request_range", place->note_key);
     int rc = call_transaction(place, deadline_ns);
     if (rc < 0)
         return rc == MC_ERR_ETCD_TRANSACTION_FAIL ? MC_ERR_PROTOCOL : rc;
@@ -170,11 +183,15 @@ static int observe(void *context, uint64_t deadline_ns, struct mc_election_view 
         view->leader[0] = 0; /* somebody else's idea of an address; it leads none the less */
     snprintf(path, sizeof(path), "%svalue", epoch_at);
     rc = mc_etcd_text(reply_of(place), path, view->claim, sizeof(view->claim));
+    if (rc < 0)
+        return rc;
+    snprintf(path, sizeof(path), "%svalue", note_at);
+    rc = mc_etcd_text(reply_of(place), path, view->note, sizeof(view->note));
     return rc < 0 ? rc : 0;
 }
 
 static int claim(void *context, uint64_t deadline_ns, const struct mc_election_view *seen, const char *text,
-                 const char *leader)
+                 const char *leader, const char *note)
 {
     struct place *place = context;
     int rc = keep_lease(place, deadline_ns);
@@ -184,14 +201,15 @@ static int claim(void *context, uint64_t deadline_ns, const struct mc_election_v
     mc_buffer_printf(&place->body, "{\"compare\":[");
     compare_revision(place, place->view_key, seen->is_present ? seen->revision : 0);
     mc_buffer_printf(&place->body, ",");
-    if (seen->claim[0] == 0)
-        compare_revision(place, place->epoch_key, 0);
-    else
-        compare_value(place, place->epoch_key, seen->claim);
+    compare_text(place, place->epoch_key, seen->claim);
+    mc_buffer_printf(&place->body, ",");
+    compare_text(place, place->note_key, seen->note);
     mc_buffer_printf(&place->body, "],\"success\":[");
     request_put(place, place->view_key, leader, place->lease);
     mc_buffer_printf(&place->body, ",");
     request_put(place, place->epoch_key, text, 0);
+    mc_buffer_printf(&place->body, ",");
+    request_put(place, place->note_key, note, 0);
     return call_transaction(place, deadline_ns);
 }
 
@@ -204,6 +222,14 @@ static int renew(void *context, uint64_t deadline_ns, const char *text, const ch
     /* A view that is gone may be written again: as long as the claim stands nobody has followed us. */
     begin_while_claimed(place, text);
     request_put(place, place->view_key, leader, place->lease);
+    return call_transaction(place, deadline_ns);
+}
+
+static int write_note(void *context, uint64_t deadline_ns, const char *text, const char *note)
+{
+    struct place *place = context;
+    begin_while_claimed(place, text);
+    request_put(place, place->note_key, note, 0);
     return call_transaction(place, deadline_ns);
 }
 
@@ -239,9 +265,10 @@ int mc_election_etcd_create(const char *endpoints, const char *cluster_id, uint6
     }
     mc_etcd_view_key(place->view_key, sizeof(place->view_key), cluster_id, "master_view");
     mc_etcd_view_key(place->epoch_key, sizeof(place->epoch_key), cluster_id, "epoch");
+    mc_etcd_view_key(place->note_key, sizeof(place->note_key), cluster_id, "departed");
     place->lease_s = (LEASE_TTLS * ttl_ms + 999) / 1000;
     if (place->lease_s < LEASE_LEAST_S)
         place->lease_s = LEASE_LEAST_S;
-    *backend = (struct mc_election_backend){"etcd", place, observe, claim, renew, resign, destroy};
+    *backend = (struct mc_election_backend){"etcd", place, observe, claim, renew, write_note, resign, destroy};
     return 0;
 }

@@ -277,7 +277,8 @@ static struct mc_job *next_job(const struct mc_core *core)
 
 bool mc_jobs_tick(struct mc_core *core)
 {
-    struct mc_job *job = next_job(core);
+    /* The sweep of what is gone lets its keys go, a removal passes over it: both act on the departure. */
+    struct mc_job *job = mc_core_is_departing(core) ? NULL : next_job(core);
     if (job == NULL)
         return false;
     bool done = job->kind == MC_JOB_SWEEP ? sweep_slice(core, job) : remove_slice(core, job);

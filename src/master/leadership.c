@@ -101,6 +101,8 @@ void mc_leadership_observed(struct mc_leadership *leadership, uint64_t now_ms, c
         return;
     }
     leadership->predecessor_end_ms = predecessor_end(leadership, view, now_ms);
+    if (!view->is_ours || leadership->own_end_ms != 0)
+        leadership->predecessor_epoch = view->epoch;
     leadership->epoch = most(most(view->epoch + 1, least_epoch), leadership->least_epoch);
     leadership->own_end_ms = 0;
     leadership->phase = MC_LEADERSHIP_CANDIDATE;

@@ -62,6 +62,7 @@ struct mc_leadership {
     uint64_t epoch;          /* that we hold or have last tried */
     uint64_t least_epoch;    /* somebody has seen one as high as the one below it */
     uint64_t predecessor_end_ms;
+    uint64_t predecessor_epoch; /* of the last leadership that may have served; 0: there was none */
     struct mc_leadership_view seen;
     uint64_t seen_ms;     /* when its revision was seen first */
     bool has_seen;        /* any view */

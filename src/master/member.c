@@ -62,6 +62,7 @@ void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *
 {
     mc_core_log(core, MC_CORE_LOG_INFO, "member %016llx/%llu leaves: %s", (unsigned long long)member->id.low,
                 (unsigned long long)member->incarnation, why);
+    core->wants_to_depart |= !mc_link_alone(&member->segments);
     while (!mc_link_alone(&member->connections)) {
         struct mc_connection *connection = mc_link_of(member->connections.next, struct mc_connection, of_member);
         mc_reading_end(core, connection);
@@ -278,12 +279,27 @@ static bool mortal(const struct mc_member *member)
     return member->had_keeper || !mc_link_alone(&member->segments);
 }
 
+static void release_segments(struct mc_core *core, struct mc_member *member)
+{
+    for (struct mc_link *link = member->segments.next; link != &member->segments; link = link->next)
+        mc_segment_release(core, mc_link_of(link, struct mc_segment, of_member));
+}
+
 /* From now on what its segments hold may be acted upon. */
 static void depart(struct mc_core *core, struct mc_member *member)
 {
     member->departed = true;
-    for (struct mc_link *link = member->segments.next; link != &member->segments; link = link->next)
-        mc_segment_release(core, mc_link_of(link, struct mc_segment, of_member));
+    core->wants_to_depart |= !mc_link_alone(&member->segments);
+    release_segments(core, member);
+}
+
+void mc_members_depart(struct mc_core *core)
+{
+    for (struct mc_link *link = core->members.next; link != &core->members; link = link->next) {
+        struct mc_member *member = mc_link_of(link, struct mc_member, by_seen);
+        if (member->departed)
+            release_segments(core, member);
+    }
 }
 
 void mc_members_tick(struct mc_core *core)

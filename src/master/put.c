@@ -166,7 +166,7 @@ static bool given_up(const struct mc_core *core, const struct mc_object *object)
     if (!object->visible || mc_object_readable(core, object, &replica, 1) > 0)
         return false;
     for (replica = mc_replica_first(core, object); replica.segment != NULL; replica = mc_replica_next(core, replica))
-        if (!mc_segment_departed(replica.segment))
+        if (!mc_segment_departed(core, replica.segment))
             return false;
     return true;
 }

@@ -6,7 +6,8 @@
  * which says what version of an earlier epoch may still take the key; once something was removed that has no name, or
  * there are too many tombstones, no further entry is taken. What the master before us did about a segment that it
  * missed is judged by evidence: it acted only after depart_ms of silence, so a segment is stale if that master is known
- * to have lived so long after the segment's last contact with it. */
+ * to have lived so long after the segment's last contact with it. Unless it is known to have acted on nobody's absence.
+ */
 #include "master/state.h"
 
 #include <stdlib.h>
@@ -120,6 +121,10 @@ bool mc_recover_seen_epoch(struct mc_core *core, uint64_t epoch, uint32_t age_ms
 static bool stale(const struct mc_core *core, uint64_t epoch, int64_t contact_ms)
 {
     int64_t alive_ms = INT64_MIN;
+    /* Nobody came between the master before us and us, and that one kept what it had offered: whatever was said about
+     * it waited for the owner. That it lived long proves nothing, and for how long we know by late looks only. */
+    if (epoch != 0 && epoch == core->config.whole_epoch)
+        return false;
     for (uint32_t i = 0; i < core->evidence_count; i++)
         if (core->evidence[i].epoch >= epoch && core->evidence[i].alive_ms > alive_ms)
             alive_ms = core->evidence[i].alive_ms;
@@ -166,6 +171,7 @@ static void give_up(struct mc_core *core, struct mc_segment *segment, const char
 {
     mc_core_log(core, MC_CORE_LOG_WARNING, "the contents of segment %u (%s) are not taken: %s", segment->number,
                 segment->name, why);
+    core->wants_to_depart = true; /* its owner may not hear of it, and count them as ours */
     acknowledge(core, segment->owner, segment->number, segment->sequence, MC_ERR_STALE);
     mc_segment_gone(core, segment);
 }
@@ -184,13 +190,13 @@ static bool is_young(const struct mc_core *core)
 
 bool mc_recover_unsettled(const struct mc_core *core)
 {
-    return !mc_link_alone(&core->recovering) || is_young(core);
+    return !mc_link_alone(&core->recovering) || is_young(core) || mc_core_is_departing(core);
 }
 
 bool mc_recover_hides(const struct mc_core *core)
 {
     bool followed = core->evidence_count > 0 || core->config.predecessor_end_ms != 0;
-    return followed && is_young(core);
+    return (followed && is_young(core)) || mc_core_is_departing(core);
 }
 
 bool mc_recover_acts(const struct mc_core *core)

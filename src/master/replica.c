@@ -63,14 +63,14 @@ void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t sl
     }
     node->state = MC_NODE_CLEARING;
     node->pointer = 0;
-    node->seen = mc_segment_departed(segment);
+    node->seen = mc_segment_departed(core, segment);
     segment->late += node->seen;
     segment->clearing += node->size;
     mc_list_append(segment, &segment->clears, slot);
     if (segment->clear_unsent == MC_NODE_NONE)
         segment->clear_unsent = slot;
     node->replica_next_slot = MC_NODE_NONE;
-    if (object != NULL && !mc_segment_departed(segment)) {
+    if (object != NULL && !mc_segment_departed(core, segment)) {
         if (object->successor)
             mc_key_hold_entry(core, node, mc_object_key(object));
         else
@@ -200,7 +200,7 @@ bool mc_segment_flush(struct mc_core *core, struct mc_segment *segment)
 
 bool mc_segment_release_keys(struct mc_core *core, struct mc_segment *segment)
 {
-    if (!mc_segment_departed(segment))
+    if (!mc_segment_departed(core, segment))
         segment->release = MC_NODE_NONE; /* it is back, and clears what it is told */
     for (uint32_t budget = MC_SLICE_SLOTS; segment->release != MC_NODE_NONE && budget > 0; budget--) {
         struct mc_node *node = mc_segment_node(segment, segment->release);

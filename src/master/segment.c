@@ -66,16 +66,16 @@ void mc_segment_update_room(struct mc_core *core, struct mc_segment *segment)
 
 /* ---- trust ---- */
 
-bool mc_segment_departed(const struct mc_segment *segment)
+bool mc_segment_departed(const struct mc_core *core, const struct mc_segment *segment)
 {
-    if (segment->state == MC_SEGMENT_OK)
+    if (segment->state == MC_SEGMENT_OK || !core->may_depart)
         return false;
     return segment->state == MC_SEGMENT_GONE || segment->member->departed;
 }
 
 void mc_segment_release(struct mc_core *core, struct mc_segment *segment)
 {
-    if (!mc_segment_departed(segment) || segment->state == MC_SEGMENT_GONE)
+    if (!mc_segment_departed(core, segment) || segment->state == MC_SEGMENT_GONE)
         return;
     segment->release = segment->clears.head;
     if (segment->release != MC_NODE_NONE && mc_link_alone(&segment->busy))

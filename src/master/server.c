@@ -77,6 +77,7 @@ struct mc_server {
     char address[MC_ADDRESS_MAX]; /* under which we are found */
     uint16_t port;
     bool is_stopping, report_metrics, is_role_due;
+    bool is_departing;      /* the election was asked to note that the core acts on departures */
     bool has_activity;      /* a callback has run in this turn, and not only for what nobody waits for */
     _Atomic uint64_t epoch; /* of the core, or of the last one; written by the server's thread only */
     uint64_t now_ms, tick_due_ms, active_ms;
@@ -606,6 +607,10 @@ static bool tick(struct mc_server *server)
     if (server->core == NULL)
         return false;
     uint64_t due_ms = mc_core_tick(server->core, server->now_ms);
+    if (!server->is_departing && mc_core_asks_to_depart(server->core)) {
+        server->is_departing = true;
+        mc_election_ask_to_depart(server->election, atomic_load(&server->epoch));
+    }
     if (due_ms <= server->now_ms)
         return true;
     uint64_t wait_ms = due_ms - server->now_ms;
@@ -635,13 +640,18 @@ static void drop_connections(struct mc_server *server)
     server->ready = (struct connection_list){NULL, &server->ready.first};
 }
 
-static int core_begin(struct mc_server *server, uint64_t epoch, uint64_t predecessor_end_ms)
+static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_election_role *role)
 {
     struct mc_core_config config = server->core_config;
-    config.predecessor_end_ms = predecessor_end_ms;
+    if (role != NULL) {
+        config.predecessor_end_ms = role->predecessor_end_ms;
+        config.whole_epoch = role->whole_epoch;
+        config.asks_to_depart = true;
+    }
     drop_connections(server); /* the core was not told of them; they come again */
     server->core = mc_core_create(&config, &server->output, server->node, epoch, mc_random_u64(), server->now_ms);
     server->tick_due_ms = 0;
+    server->is_departing = false;
     atomic_store(&server->epoch, epoch);
     return server->core == NULL ? MC_ERR_NO_MEMORY : 0;
 }
@@ -674,17 +684,20 @@ static int keep_role(struct mc_server *server)
         core_end(server, wanted);
         uint64_t epoch = mc_election_epoch_now();
         if (server->election == NULL)
-            return core_begin(server, epoch > wanted ? epoch : wanted, 0);
+            return core_begin(server, epoch > wanted ? epoch : wanted, NULL);
     }
     if (!server->is_role_due)
         return 0;
     server->is_role_due = false;
+    if (server->core != NULL && server->is_departing &&
+        mc_election_may_depart(server->election, atomic_load(&server->epoch)))
+        mc_core_let_depart(server->core, server->now_ms);
     if (server->core != NULL || server->election == NULL)
         return 0;
     mc_election_role(server->election, &role);
     if (role.epoch == 0 || role.epoch == atomic_load(&server->epoch))
         return 0;
-    return core_begin(server, role.epoch, role.predecessor_end_ms);
+    return core_begin(server, role.epoch, &role);
 }
 
 void mc_server_describe(struct mc_server *server, struct mc_election_role *role)
@@ -845,7 +858,7 @@ static int prepare(struct mc_server *server, const struct mc_master_config *conf
         server->mailbox == NULL)
         return MC_ERR_NO_MEMORY;
     if (server->election == NULL)
-        rc = core_begin(server, mc_election_epoch_now(), 0);
+        rc = core_begin(server, mc_election_epoch_now(), NULL);
     if (rc < 0)
         return rc;
     char name[MC_MASTER_UNIX_MAX];

@@ -129,7 +129,7 @@ struct mc_member {
     uint64_t seen_ms;       /* life time (core->life_ms) of its last sign of life */
     bool had_keeper;        /* from then on it is mortal */
     bool keeper_lost, silent;
-    bool departed; /* silent for depart_ms: its segments may be acted upon */
+    bool departed; /* silent for depart_ms: its segments may be acted upon, if the core may do so at all */
 };
 
 struct mc_reading {
@@ -306,6 +306,7 @@ struct mc_core {
     struct mc_segment **segments;                        /* by index */
     uint16_t *segment_uses;                              /* by index: how often it was given out */
     uint64_t segment_changes;                            /* segments mounted, taken over and gone, counted */
+    bool may_depart, wants_to_depart;                    /* departures may be acted upon; one would be */
     uint32_t segment_cursor, segment_count, segment_top; /* top: one more than the highest index ever used */
     struct mc_segment **ok, **roomy;
     uint32_t ok_count, roomy_count;
@@ -399,6 +400,12 @@ static inline struct mc_replica mc_replica_next(const struct mc_core *core, stru
     return mc_replica_at(core, node->replica_next_segment, node->replica_next_slot);
 }
 
+/* A segment has departed or is gone, and nothing may be concluded from that yet. */
+static inline bool mc_core_is_departing(const struct mc_core *core)
+{
+    return core->wants_to_depart && !core->may_depart;
+}
+
 /* core.c: helpers of all */
 void mc_core_log(struct mc_core *core, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 struct mc_buffer *mc_core_buffer(struct mc_core *core, uint64_t connection);
@@ -430,6 +437,8 @@ void mc_member_connection_ended(struct mc_core *core, struct mc_connection *conn
 void mc_members_tick(struct mc_core *core);
 void mc_member_destroy(struct mc_core *core, struct mc_member *member);
 void mc_writer_release(struct mc_writer *writer);
+/* Departures may be acted upon from now on. */
+void mc_members_depart(struct mc_core *core);
 /* A sign of life: its silence is counted from now on. */
 void mc_member_seen(struct mc_core *core, struct mc_member *member);
 /* Of this core, for a member that ended: its connections are closed, its grants cut, its segments gone. */
@@ -446,8 +455,8 @@ void mc_segment_report(struct mc_core *core, struct mc_connection *connection, c
 /* By number; NULL when unknown or gone. */
 struct mc_segment *mc_segment_find(const struct mc_core *core, uint32_t number);
 /* Nothing can bring its contents back before what we do now is known to all: it is gone, or not OK and its owner was
- * silent for depart_ms. */
-bool mc_segment_departed(const struct mc_segment *segment);
+ * silent for depart_ms; and with an election it is noted there that we act on that. */
+bool mc_segment_departed(const struct mc_core *core, const struct mc_segment *segment);
 /* What is held until CLEARED of a segment that is departed need not be. */
 void mc_segment_release(struct mc_core *core, struct mc_segment *segment);
 /* A segment of its id: made, or NULL when something is full. */

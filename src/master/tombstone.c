@@ -189,7 +189,7 @@ bool mc_key_hides(const struct mc_core *core, const struct mc_object *object)
     for (uint32_t i = 0; i < core->segment_top; i++) {
         const struct mc_segment *segment = core->segments[i];
         if (segment != NULL && segment->state == MC_SEGMENT_SUSPECT && segment->clears.count > 0 &&
-            !mc_segment_departed(segment))
+            !mc_segment_departed(core, segment))
             return true;
     }
     return false; /* their CLEARs went out before any of this value's can */

@@ -550,7 +550,8 @@ class Keep:
         gone = set()
         for fault in faults:
             kind = fault.target.kind
-            if kind in ("master", "etcd") and (not self.survives or fault.silences() and kind == "master"):
+            # A leader that is silent is followed by one that takes up everything. One without an election goes on, and may have given up all of them.
+            if kind in ("master", "etcd") and (not self.survives or fault.silences() and kind == "master" and not self.cluster.etcd):
                 return True
             if kind == "node" and (fault.what == "leave" or fault.what in ("kill", "restart") and not (self.survives and fault.target.warm) or fault.silences()):
                 gone.add(fault.segment)
@@ -579,6 +580,10 @@ class Keep:
             self.wrong.append(f"lost {len(missing)} kept keys after {', '.join(map(str, faults))}: {places}")
         time.sleep(0.5 if may else 0)
         found = self.cluster.keeper.ask("look", may)["found"]
+        end = now() + RECOVER_S
+        while any(value < 0 and value != history.WRONG_BYTES for value in found) and now() < end:  # no answer is no loss
+            time.sleep(0.05)
+            found = self.cluster.keeper.ask("look", may)["found"]
         self.judge(may, found)
         gone = [key for key, value in zip(may, found) if value != self.values[key]]
         self.lost["lawful"] += len(gone)

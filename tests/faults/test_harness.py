@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -87,9 +88,9 @@ def test_a_call_past_its_deadline_is_late():
     assert late(call(10)._replace(returned=None)) == 0
 
 
-def keep(survives, where):
+def keep(survives, where, etcd=()):
     result = harness.Keep.__new__(harness.Keep)
-    result.survives, result.where = survives, {1: where}
+    result.survives, result.where, result.cluster = survives, {1: where}, SimpleNamespace(etcd=etcd)
     return result
 
 
@@ -113,6 +114,39 @@ def test_what_a_fault_may_cost():
     assert keep(True, one).may_lose(1, [fault("leave", "node", segment="a:1")])
     assert keep(True, ["10.77.0.9:5"]).may_lose(1, [fault("kill", "client")])
     assert not keep(True, one).may_lose(1, [fault("kill", "client")])
+
+
+def test_a_silent_leader_costs_nothing_where_another_may_lead():
+    """What all of them have lost at the same time was once excused by this."""
+    one, etcd = ["a:1"], ["etcd0", "etcd1", "etcd2"]
+    for what in ("kill", "stop", "partition", "slow", "deaf"):
+        silent = fault(what, "master", 5.0)
+        assert keep(True, one).may_lose(1, [silent])
+        assert not keep(True, one, etcd).may_lose(1, [silent])
+        assert not keep(True, one, etcd).may_lose(1, [silent, fault("stop", "node", 5.0, segment="b:1")])
+        assert keep(True, one, etcd).may_lose(1, [silent, fault("stop", "node", 5.0, segment="a:1")])
+        assert keep(False, one, etcd).may_lose(1, [silent])
+
+
+class Answers:
+    """A keeper that gives these answers to `look`, the last one again and again."""
+
+    def __init__(self, *found):
+        self.found = list(found)
+
+    def ask(self, command, argument):
+        if command != "look":
+            return {"codes": [0] * len(argument), "where": [["a:1"]] * len(argument)}
+        return {"found": [(self.found.pop(0) if len(self.found) > 1 else self.found[0])] if argument else []}
+
+
+def test_what_has_no_answer_is_not_lost():
+    for found, lost in (((7,), 0), ((-900, -901, 7), 0), ((-900, 0), 1), ((0, 7), 1)):
+        watched = keep(True, ["a:1"])
+        watched.cluster.keeper, watched.values, watched.next_value = Answers(*found), {1: 7}, 9
+        watched.COUNT, watched.lost, watched.wrong = 0, Counter(), []
+        assert watched.check([fault("stop", "node", 5.0, segment="a:1")])[1] == lost, found
+        assert watched.lost["lawful"] == lost and not watched.wrong
 
 
 def test_a_fault_costs_what_it_lasted():

@@ -12,11 +12,13 @@ import pytest
 
 from cluster import MASTER, SANITIZED, Master, wait_until
 from etcd import Etcd
+from store_process import StoreProcess
 from wire import EXIST, EXIST_REPLY, HELLO, HELLO_REPLY, ROLE_CALL, Connection, Reader, data, frame, record, records
 
 UNAVAILABLE = -1010
 CLUSTER = "test"
 VIEW = f"mooncake-store/{CLUSTER}/master_view"
+DEPARTED = f"mooncake-store/{CLUSTER}/departed"
 SLOW = 4 if SANITIZED else 1
 
 
@@ -240,6 +242,48 @@ def test_a_short_stop_changes_nothing(etcd):
         leader.process.send_signal(signal.SIGCONT)
         exists(client)
         assert epoch_of(leader) == epoch
+
+
+def segments(master):
+    status, body = master.get("/get_all_segments")
+    return body.decode().split() if status == 200 else []
+
+
+def test_owners_leave_a_stopped_leader(etcd):
+    """Which breaks no connection. Nobody was given up, so the note stays as it is, and the next leader takes up all."""
+    with Masters(etcd, 2) as masters, StoreProcess(f"etcd://{etcd.endpoints}/{CLUSTER}") as node:
+        leader = masters.leader()
+        wait_until(lambda: segments(leader), 10)
+        note = etcd.text(DEPARTED)
+        def stop(one):
+            one.process.send_signal(signal.SIGSTOP)
+        _leader, successor = fail_over(masters, stop, 3)
+        start = time.monotonic()
+        wait_until(lambda: segments(successor), 10)
+        assert time.monotonic() - start < 3 * SLOW
+        assert "does not want the contents" not in node.log()
+        assert etcd.text(DEPARTED) == note
+
+
+def test_a_departure_is_noted(etcd):
+    with Masters(etcd, 2) as masters, StoreProcess(f"etcd://{etcd.endpoints}/{CLUSTER}") as node:
+        leader = masters.leader()
+        epoch = epoch_of(leader)
+        wait_until(lambda: segments(leader), 10)
+        assert int(etcd.text(DEPARTED)) < epoch
+        node.process.send_signal(signal.SIGSTOP)
+        try:
+            time.sleep(2)
+            assert int(etcd.text(DEPARTED)) < epoch
+            wait_until(lambda: etcd.text(DEPARTED) == str(epoch), 10, "the note")
+        finally:
+            node.process.send_signal(signal.SIGCONT)
+        def terminate(one):
+            assert one.stop() == 0
+        leader, successor = fail_over(masters, terminate, 1)
+        leader.start()
+        assert etcd.text(DEPARTED) == str(epoch)  # the next claim has brought it along
+        wait_until(lambda: segments(successor), 10)
 
 
 def test_etcds_leader_dies_alone(etcd):

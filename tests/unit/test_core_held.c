@@ -86,6 +86,54 @@ static void test_released_by_departure(void **state)
     }
 }
 
+/* With an election a departure is noted there before anything is said that follows from it: a master that knows of no
+ * note takes all that this one has offered, however long its owner was silent. */
+static void test_departure_is_noted_first(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    const char *key = "k";
+    (void)state;
+    for (unsigned how = 0; how < 3; how++) { /* it departs; is gone; is gone when the note has been made */
+        struct mc_core_config config = mc_core_config_default();
+        config.asks_to_depart = true;
+        world_open_with(&world, &config);
+        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+        uint64_t late = world_join(&world, MC_ROLE_CALL, 50, 1);
+        struct world_wish wish = {.preferred = {"a"}};
+        assert_int_equal(world_grant(&world, b.call, 1, "k", SMALL, &wish, &place), 0);
+        world_live(&world, a.owner, &place);
+        assert_int_equal(world_put_done(&world, b.call, 1), 0);
+        assert_int_equal(world_grant(&world, b.call, 2, "other", SMALL, &wish, &place), 0);
+        world_live(&world, a.owner, &place);
+        assert_int_equal(world_put_done(&world, b.call, 2), 0);
+        world_disconnect(&world, a.owner);
+        remove_send(&world, b.call, "k");
+        pass(&world, 2900, b.keeper);
+        assert_false(mc_core_asks_to_depart(world.core));
+        pass(&world, how == 0 ? 2000 : 20000, b.keeper);
+        assert_true(mc_core_asks_to_depart(world.core));
+        assert_int_equal(remove_answer(&world, b.call), 1);
+        assert_int_equal(world_put(&world, b.call, b.owner, "other", SMALL), MC_ERR_PUT_IN_PROGRESS);
+        world_remove_send(&world, late, &key, 1, true);
+        assert_int_equal(remove_answer(&world, late), MC_ERR_BUSY);
+        world_remove_all_send(&world, late, NULL, true);
+        assert_int_equal(world_receive(&world, late).type, MC_MESSAGE_FAILED);
+        world_check(&world);
+        mc_core_let_depart(world.core, world.now);
+        assert_false(mc_core_asks_to_depart(world.core));
+        mc_core_let_depart(world.core, world.now);
+        pass(&world, how == 2 ? 20000 : 100, b.keeper);
+        assert_int_equal(remove_answer(&world, b.call), 0);
+        assert_int_equal(world_put(&world, b.call, b.owner, "k", SMALL), 0);
+        assert_int_equal(world_put(&world, b.call, b.owner, "other", SMALL), 0);
+        remove_send(&world, late, "k");
+        assert_int_equal(world_owner_obeys(&world, b.owner), 1);
+        assert_int_equal(remove_answer(&world, late), 0);
+        world_close_all(&world);
+    }
+}
+
 static void k_at(struct world *world, const struct world_store *store, const char *segment, uint32_t flags)
 {
     struct mc_wire_place place;
@@ -332,6 +380,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_wait),
         cmocka_unit_test(test_released_by_departure),
+        cmocka_unit_test(test_departure_is_noted_first),
         cmocka_unit_test(test_what_hides_another_stays),
         cmocka_unit_test(test_behind_is_no_contact),
         cmocka_unit_test(test_failed_put_is_no_hindrance),

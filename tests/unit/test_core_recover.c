@@ -216,6 +216,46 @@ static void test_predecessor_that_is_known_to_have_ended(void **state)
     }
 }
 
+/* The election says that the master before us gave nobody up. Then what it had offered is whole, whatever is believed
+ * of its end and of contacts; what is of any other master is judged as ever. */
+static void test_predecessor_that_gave_nobody_up(void **state)
+{
+    static const struct {
+        uint64_t whole_epoch;
+        bool returns;
+    } rows[] = {{0, false}, {2, false}, {3, true}, {4, false}};
+    struct world world;
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_core_config config = mc_core_config_default();
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5), *b = fake(6);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        world.now += 20000;
+        config.predecessor_end_ms = world.now;
+        config.whole_epoch = rows[i].whole_epoch;
+        config.asks_to_depart = true;
+        master_stop(&world);
+        world.now += 2000;
+        master_start(&world, 9, &config);
+        join_seen(&world, MC_ROLE_CALL, 50, 1, 3, 2000); /* others were in touch with it to the end */
+        assert_int_equal(fake_return(&world, a), rows[i].returns);
+        assert_int_equal(found(&world, a, "k"), rows[i].returns ? SMALL : 0);
+        /* That somebody was given up is for the next to know. */
+        b->epoch = 1;
+        b->contact_ms = world.now;
+        assert_int_equal(fake_join(&world, b).inventory, 1);
+        assert_false(mc_core_asks_to_depart(world.core));
+        join_seen(&world, MC_ROLE_CALL, 51, 1, 8, 0);
+        world.now += 5000;
+        join_seen(&world, MC_ROLE_CALL, 52, 1, 8, 0);
+        world_pass(&world, 100);
+        assert_true(mc_core_asks_to_depart(world.core));
+        finish(&world, a, b);
+    }
+}
+
 static void test_empty_inventory(void **state)
 {
     struct world world;
@@ -820,6 +860,7 @@ int main(void)
         cmocka_unit_test(test_offered),
         cmocka_unit_test(test_young_master_evicts_nothing_new),
         cmocka_unit_test(test_predecessor_that_is_known_to_have_ended),
+        cmocka_unit_test(test_predecessor_that_gave_nobody_up),
         cmocka_unit_test(test_empty_inventory),
         cmocka_unit_test(test_versions),
         cmocka_unit_test(test_removed_while_away),

@@ -103,6 +103,31 @@ static void standby(void **state)
     }
 }
 
+/* Whose contents come to us: those of the last that may have served, which is not a claim of ours that came to nothing.
+ */
+static void predecessors(void **state)
+{
+    (void)state;
+    struct mc_leadership leadership = begin(1000);
+    struct mc_leadership_view view = {.epoch = 7};
+    mc_leadership_observed(&leadership, 1000, &view, 5);
+    assert_int_equal(leadership.predecessor_epoch, 7);
+    mc_leadership_claimed(&leadership, 1000, 1010, MC_LEADERSHIP_UNKNOWN);
+    view = (struct mc_leadership_view){.is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = 8};
+    mc_leadership_observed(&leadership, 1060, &view, 5);
+    assert_int_equal(leadership.predecessor_epoch, 7);
+    mc_leadership_claimed(&leadership, 1060, 1070, MC_LEADERSHIP_DONE);
+    mc_leadership_yield(&leadership, 1100, 9, 0);
+    view.epoch = 9;
+    mc_leadership_observed(&leadership, 1110, &view, 5);
+    assert_int_equal(leadership.predecessor_epoch, 9);
+    assert_int_equal(leadership.predecessor_end_ms, 1100);
+    mc_leadership_claimed(&leadership, 1110, 1120, MC_LEADERSHIP_REFUSED);
+    view = (struct mc_leadership_view){.epoch = 12};
+    mc_leadership_observed(&leadership, 1200, &view, 5);
+    assert_int_equal(leadership.predecessor_epoch, 12);
+}
+
 static void standby_waits_by_the_leaders_ttl(void **state)
 {
     (void)state;
@@ -402,6 +427,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(epochs),
         cmocka_unit_test(standby),
+        cmocka_unit_test(predecessors),
         cmocka_unit_test(standby_waits_by_the_leaders_ttl),
         cmocka_unit_test(blind_standby_claims_nothing),
         cmocka_unit_test(refused_or_unheard_claims),
