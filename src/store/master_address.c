@@ -224,8 +224,9 @@ int mc_master_open(struct mc_master_address *master, uint64_t deadline_ns, char 
     used[0] = 0;
     if (!master->is_election) {
         snprintf(used, MC_ADDRESS_MAX, "%.*s", MC_ADDRESS_MAX - 1, master->configured);
+        errno = 0; /* a name that is not found in time leaves it as it was */
         int fd = mc_master_open_hint(used, deadline_ns);
-        if (fd < 0 && errno == ECONNREFUSED)
+        if (fd == MC_ERR_RPC_FAIL && errno == ECONNREFUSED)
             refused(master);
         return fd;
     }

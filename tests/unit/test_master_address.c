@@ -4,6 +4,7 @@
 
 #include "fake_master.h"
 
+#include <errno.h>
 #include <signal.h>
 
 #define ELECTION "etcd://127.0.0.1:1,127.0.0.1:2"
@@ -229,6 +230,30 @@ static void no_leader_at_the_start_is_an_error_in_time(void **state)
     assert_int_equal(mc_store_open(&config, &none), MC_ERR_INVALID_PARAMS);
 }
 
+/* Who is refused may believe that no master runs; who has waited in vain may not, whatever failed before. */
+static void no_answer_in_time_is_no_refusal(void **state)
+{
+    (void)state;
+    struct mc_master_address master;
+    char used[MC_ADDRESS_MAX], address[MC_ADDRESS_MAX];
+    uint16_t port = 0;
+    int listener = mc_tcp_listen("127.0.0.1", &port);
+    assert_true(listener >= 0);
+    mc_address_join(address, sizeof(address), "localhost", port);
+    assert_int_equal(mc_master_address_init(&master, address), 0);
+    for (unsigned i = 0; i < 20; i++) {
+        errno = ECONNREFUSED;
+        int fd = mc_master_open(&master, mc_clock_ns() - 1, used);
+        if (fd >= 0)
+            close(fd);
+        assert_int_equal(atomic_load(&master.refused_ns), 0);
+    }
+    close(listener);
+    errno = 0;
+    assert_int_equal(mc_master_open(&master, mc_clock_ns() + 5 * SECOND_NS, used), MC_ERR_RPC_FAIL);
+    assert_true(atomic_load(&master.refused_ns) > 0);
+}
+
 static void a_thread_that_may_wait_finds_it_too(void **state)
 {
     char used[MC_ADDRESS_MAX];
@@ -261,6 +286,7 @@ int main(void)
         cmocka_unit_test(without_a_leader_calls_end_and_the_election_is_spared),
         cmocka_unit_test(a_slow_election_holds_nobody_beyond_the_deadline),
         cmocka_unit_test(no_leader_at_the_start_is_an_error_in_time),
+        cmocka_unit_test(no_answer_in_time_is_no_refusal),
         cmocka_unit_test(a_thread_that_may_wait_finds_it_too),
     };
     signal(SIGPIPE, SIG_IGN);
