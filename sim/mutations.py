@@ -83,6 +83,9 @@ MUTATIONS = [
     ("upsert_leaves_the_value_before", MASTER + "replica.c", "        while (object->live > 0)\n            part_replica(core, object, core->segments[object->first_segment], object->first_slot);\n        core->visible_count--;", "        object->live = 0;\n        core->visible_count--;"),
     ("upsert_drops_the_value_before_at_once", MASTER + "put.c", "    object = object != NULL && object->visible ? mc_object_succeed(core, object, item->length, start->flags)\n                                               : mc_object_begin",
      "    if (object != NULL && object->visible) {\n        mc_object_drop(core, object, NULL);\n        object = mc_objects_find(&core->objects, item->key);\n    }\n    object = mc_object_begin"),
+    ("upsert_is_answered_before_the_value_before_is_cleared", MASTER + "replica.c", "how = object->remains > 0 ? MC_REPLACE_WAITS : MC_REPLACE_DONE;", "how = MC_REPLACE_DONE;"),
+    ("upsert_is_read_before_the_value_before_is_cleared", MASTER + "request.c", "    if (mc_object_waits(object) && leased)\n        return (struct mc_wire_found){.code = waits_code(core, object)};", "    (void)waits_code;\n    (void)leased;"),
+    ("reader_of_a_key_that_waits_asks_once", STORE + "get.c", "           one->code != MC_ERR_PUT_IN_PROGRESS;", "           true;"),
     # Young masters
     ("young_masters_remove", MASTER + "recover.c", "    return !mc_link_alone(&core->recovering) || is_young(core);", "    return !mc_link_alone(&core->recovering);"),
     ("quiet_masters_are_evidence", MASTER + "recover.c", "    return core->has_offered || !is_young(core);", "    return core != NULL;"),

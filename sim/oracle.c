@@ -27,7 +27,6 @@ struct put {
     uint64_t seen_ns;                 /* end of the first get that returned it; SIM_NEVER */
     uint64_t gone_ns;                 /* from then on it is known to be gone; SIM_NEVER */
     uint64_t absent_ns, absent_epoch; /* a removal did not find it; under that master it must not appear any more */
-    uint32_t gone_by;                 /* the value whose reading said so; UINT32_MAX: none was */
     const struct sim_process *process;
     bool succeeded, decided, is_upsert;
 };
@@ -67,17 +66,10 @@ void oracle_reset(const struct sim_plan *plan)
     }
 }
 
-static bool is_without_master(const struct sim_process *process)
-{
-    const struct sim_process *master = &sim_processes[SIM_PLACE_MASTER];
-    return oracle_epoch() == 0 || master->stopped || sim_is_partitioned(process->place, SIM_PLACE_MASTER);
-}
-
 struct oracle_call oracle_begin(void)
 {
     struct sim_process *process = sim_process();
-    return (struct oracle_call){sim_now_ns, sim_process_stopped_ns(process), oracle_epoch(), is_without_master(process),
-                                process};
+    return (struct oracle_call){sim_now_ns, sim_process_stopped_ns(process), oracle_epoch(), process};
 }
 
 void oracle_end(const struct oracle_call *call, uint64_t limit_ms, const char *what)
@@ -157,13 +149,9 @@ void oracle_process_killed(const struct sim_process *process)
 }
 
 /* The call has read that value. Is the other one gone? Not while a young master has put the newer of them over an older
- * one in a segment that it has not met. And not when the other one is an upsert that nobody has seen yet: it is
- * answered before the value before is cleared, which may be read until then where a client remembers it. */
+ * one in a segment that it has not met. */
 static bool is_open(const struct oracle_call *call, uint32_t read, uint32_t other)
 {
-    if (read != UINT32_MAX && all_puts[other].is_upsert && all_puts[other].seen_ns == SIM_NEVER &&
-        oracle_lies_under(read, other, call->start_ns))
-        return true;
     return read != UINT32_MAX && (oracle_both_live(read, other, call->start_ns, true) ||
                                   oracle_both_live(other, read, call->start_ns, false));
 }
@@ -175,19 +163,8 @@ static void mark_gone(const struct oracle_call *call, uint32_t key, uint32_t exc
         struct put *put = &all_puts[i];
         bool had_its_time = put->seen_ns < call->start_ns || (put->end_ns < call->start_ns && put->succeeded);
         if (put->key == key && i != except && had_its_time && put->gone_ns > sim_now_ns && !is_open(call, except, i))
-            put->gone_ns = sim_now_ns, put->gone_by = except;
-        else if (put->key == key && i != except && had_its_time && except == UINT32_MAX)
-            put->gone_by = except; /* also removed */
+            put->gone_ns = sim_now_ns;
     }
-}
-
-/* An upsert is answered, and read, before the value before it is cleared. Until then a client that cannot reach the
- * master may read that where it remembers it. */
-static bool is_remembered(const struct oracle_call *call, uint32_t found)
-{
-    uint32_t by = all_puts[found].gone_by;
-    return by != UINT32_MAX && all_puts[by].is_upsert && oracle_lies_under(found, by, call->start_ns) &&
-           (call->without_master || is_without_master(call->process));
 }
 
 void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *bytes, int64_t rc)
@@ -218,8 +195,6 @@ void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *byt
         return;
     struct put *put = &all_puts[found];
     sim_say("  key %u holds put %u", key, found);
-    if (call->start_ns > put->gone_ns && is_remembered(call, found))
-        return;
     if (call->start_ns > put->gone_ns)
         sim_fail("resurrection: key %u returned put %u, known to be gone since %.6f", key, found,
                  (double)(put->gone_ns - 10000 * SIM_MS) / 1e9);

@@ -9,7 +9,6 @@
 
 struct oracle_call { /* one call in progress */
     uint64_t start_ns, stopped_ns, epoch;
-    bool without_master; /* it could not be reached when the call began */
     struct sim_process *process;
 };
 
@@ -57,8 +56,6 @@ void oracle_master_ends(void);
 /* By that time, was it open which of the two values the key has? newer_was_read: and the newer one has just been read,
  * so that a later master, too, may have ended it by living long enough. */
 bool oracle_both_live(uint32_t newer, uint32_t older, uint64_t by_ns, bool newer_was_read);
-/* Has the newer one been placed after the older one, which had not been cleared by then? */
-bool oracle_lies_under(uint32_t older, uint32_t newer, uint64_t by_ns);
 /* The put that has these bytes; UINT32_MAX: none. */
 uint32_t oracle_put_of(uint64_t hash_low, uint64_t hash_high, uint64_t length, uint32_t crc);
 

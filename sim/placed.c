@@ -109,15 +109,3 @@ bool oracle_both_live(uint32_t newer, uint32_t older, uint64_t by_ns, bool newer
     }
     return false;
 }
-
-bool oracle_lies_under(uint32_t older, uint32_t newer, uint64_t by_ns)
-{
-    for (uint32_t i = 0; i < placement_count; i++) {
-        for (uint32_t k = 0; placements[i].put == newer && k < placement_count; k++) {
-            const struct placement *other = &placements[k];
-            if (other->put == older && other->generation < placements[i].generation && other->cleared_ns >= by_ns)
-                return true;
-        }
-    }
-    return false;
-}

@@ -6,6 +6,25 @@ struct sums {
     uint32_t granted, live, aged, clears, cuts, late;
 };
 
+/* All of its nodes name the same item, which waits; or none. */
+static const char *check_waiting(const struct mc_core *core, const struct mc_object *object)
+{
+    const struct mc_node *first = mc_segment_node(core->segments[object->first_segment], object->first_slot);
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
+        const struct mc_node *node = mc_segment_node(at.segment, at.slot);
+        const struct mc_put *put =
+            node->list_previous < core->puts.count ? mc_table_get(&core->puts, node->list_previous) : NULL;
+        if (node->list_previous != first->list_previous)
+            return "the put of an object that waits";
+        if (node->list_previous == MC_NODE_NONE)
+            continue;
+        if (put == NULL || node->list_next >= put->grant_count ||
+            put->codes[put->grants[node->list_next].item] != MC_PUT_WAITS)
+            return "an object that waits without a put";
+    }
+    return NULL;
+}
+
 static const char *check_object(const struct mc_core *core, const struct mc_object *object,
                                 const struct mc_segment *segment, uint32_t slot)
 {
@@ -29,6 +48,8 @@ static const char *check_object(const struct mc_core *core, const struct mc_obje
     }
     if (!met || live != object->live || granted != object->granted)
         return "the replicas of an object";
+    if (mc_object_waits(object))
+        return object->remains == 0 ? "an object that waits for nothing" : check_waiting(core, object);
     return object->visible == (granted == 0 && live > 0 && !object->successor) ? NULL : "visible";
 }
 
@@ -150,9 +171,13 @@ static const char *check_puts(const struct mc_core *core)
 {
     for (uint32_t i = 0; i < core->puts.count; i++) {
         const struct mc_put *put = mc_table_get(&core->puts, i);
-        uint32_t open = 0;
+        uint32_t open = 0, waiting = 0;
         if (put == NULL)
             continue;
+        for (uint32_t item = 0; item < put->item_count; item++)
+            waiting += put->codes[item] == MC_PUT_WAITS;
+        if (waiting != put->waiting)
+            return "the items of a put that wait";
         for (uint32_t g = 0; g < put->grant_count; g++) {
             const struct mc_grant *grant = &put->grants[g];
             if (grant->slot == MC_NODE_NONE)
@@ -162,7 +187,7 @@ static const char *check_puts(const struct mc_core *core)
                 return "an open grant";
             open++;
         }
-        if (open != put->open || open == 0)
+        if (open != put->open || open + waiting == 0)
             return "the open grants of a put";
     }
     return NULL;
@@ -184,7 +209,7 @@ static const char *check_tombstones(const struct mc_core *core)
 
 struct holding { /* found in the table */
     const struct mc_core *core;
-    uint64_t clearing, held;
+    uint64_t clearing, remains, held;
     bool lost; /* a waiter is no more */
 };
 
@@ -192,6 +217,7 @@ static void count_held(const struct mc_object *object, void *context)
 {
     struct holding *holding = context;
     holding->clearing += object->clearing;
+    holding->remains += object->remains;
     if (object->tombstone == 0 || object->clearing == 0)
         return;
     holding->held++;
@@ -203,7 +229,7 @@ static void count_held(const struct mc_object *object, void *context)
 /* What only sums over all segments can tell. */
 static const char *check_sums(const struct mc_core *core)
 {
-    uint64_t capacity = 0, objects = 0, clearing = 0;
+    uint64_t capacity = 0, objects = 0, clearing = 0, remains = 0, waiting = 0;
     struct holding holding = {.core = core};
     mc_objects_visit(&core->objects, count_held, &holding);
     if (holding.lost)
@@ -217,13 +243,20 @@ static const char *check_sums(const struct mc_core *core)
         for (uint32_t slot = 0; segment != NULL && slot < segment->space.node_fresh; slot++) {
             const struct mc_node *node = mc_segment_node(segment, slot);
             clearing += node->state == MC_NODE_CLEARING && mc_node_held(node) != NULL;
+            remains += node->state == MC_NODE_CLEARING && node->replica_next_segment != 0;
             if (node->state != MC_NODE_LIVE && node->state != MC_NODE_GRANTED)
                 continue;
             const struct mc_object *object = mc_node_object(node);
-            objects += !object->successor && object->first_segment == index && object->first_slot == slot;
+            bool is_first = !object->successor && object->first_segment == index && object->first_slot == slot;
+            objects += is_first;
+            waiting += is_first && mc_object_waits(object) && node->list_previous != MC_NODE_NONE;
         }
     }
-    if (clearing != holding.clearing || core->held_count != holding.held)
+    for (uint32_t i = 0; i < core->puts.count; i++)
+        waiting -= mc_table_get(&core->puts, i) != NULL ? ((struct mc_put *)mc_table_get(&core->puts, i))->waiting : 0;
+    if (waiting != 0)
+        return "the objects that wait";
+    if (clearing != holding.clearing || remains != holding.remains || core->held_count != holding.held)
         return "the keys that are held";
     return objects + core->tombstone_count + holding.held == core->objects.count ? NULL : "an object without a replica";
 }

@@ -166,7 +166,9 @@ static bool matches(struct mc_core *core, struct mc_job *job, const struct mc_ob
 static uint64_t remove_visit(struct mc_core *core, struct mc_job *job, struct mc_object *object)
 {
     uint64_t steps = MC_STEPS_VISIT;
-    if (!object->visible || (!job->force && core->now_ms < object->lease_until_ms))
+    if (!object->visible && !mc_object_waits(object))
+        return steps;
+    if (!job->force && core->now_ms < object->lease_until_ms)
         return steps;
     if (!matches(core, job, object, &steps))
         return steps;

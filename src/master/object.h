@@ -32,11 +32,12 @@ struct mc_object {
     uint64_t visible : 1; /* readers may find it: nothing granted is left, at least one is live */
     uint32_t first_slot;  /* the first replica; the chain goes on in the nodes; MC_NODE_NONE = none */
     uint16_t first_segment;
-    uint16_t tombstone;    /* 0 = none, see tombstone.c, which uses length, lease, hard and first_* in its own way */
+    uint8_t tombstone;     /* 0 = none, see tombstone.c, which uses length, lease, hard and first_* in its own way */
+    uint8_t remains;       /* of `clearing`, those whose value somebody may have read */
     uint32_t serial;       /* of this life of the memory */
     uint32_t soft_until_s; /* until then it is evicted only when nothing else can be; of a successor: serial of the
                               object that it is to replace; of one that is being put: not 0 when the key may not get an
-                              earlier value if this one fails */
+                              earlier value if this one fails; of one that waits: since when, ms */
     uint8_t key[];
 };
 _Static_assert(sizeof(struct mc_object) == 32, "counted in the bytes per object");

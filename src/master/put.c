@@ -1,11 +1,9 @@
 /* Puts: P1 to P6 of the ordering page. A PUT_START is answered at once; what it granted is remembered until the last
  * grant has ended, one way or the other: live, cleared (the writer or the owner said that it failed) or cut (nobody can
- * say where the writer is). */
+ * say where the writer is); and of an upsert, until the value before is cleared. */
 #include "master/state.h"
 
 #include <stdlib.h>
-
-#define PUT_OPEN 1 /* code of an item while a grant of it is open; no code on the wire is above 0 here */
 
 static struct mc_put *put_create(struct mc_core *core, struct mc_connection *connection, uint64_t request_id,
                                  uint32_t item_count, uint32_t grant_capacity)
@@ -89,6 +87,82 @@ static int32_t unsure_code(const struct mc_core *core, const struct mc_object *o
     return mc_recover_unsettled(core) ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_RPC_FAIL;
 }
 
+/* ---- the end of an item ---- */
+
+/* Nothing of the put is open any more: it is answered, or waits where no grant is left that could be cut. */
+static void put_settle(struct mc_core *core, struct mc_put *put)
+{
+    if (put->open > 0)
+        return;
+    if (put->waiting == 0)
+        put_finish(core, put);
+    else
+        mc_link_remove(&put->by_age);
+}
+
+/* The object is offered: whoever asks whether that put has happened is told so. */
+static void count_end(struct mc_core *core, uint64_t counter)
+{
+    core->statistics.put_end_items++;
+    *ended_well_word(core, counter) |= 1ull << counter % 64;
+}
+
+struct mc_put *mc_put_waiting(const struct mc_core *core, const struct mc_object *object, uint32_t *item)
+{
+    struct mc_replica first = mc_replica_first(core, object);
+    const struct mc_node *node = mc_segment_node(first.segment, first.slot);
+    if (node->list_previous == MC_NODE_NONE)
+        return NULL;
+    struct mc_put *put = mc_table_get(&core->puts, node->list_previous);
+    *item = put->grants[node->list_next].item;
+    mc_assert(put->waiting > 0 && put->codes[*item] == MC_PUT_WAITS);
+    return put;
+}
+
+void mc_put_waited(struct mc_core *core, struct mc_put *put, uint32_t item, int32_t code)
+{
+    put->codes[item] = code;
+    put->waiting--;
+    put_settle(core, put);
+}
+
+void mc_put_replaced(struct mc_core *core, struct mc_object *object)
+{
+    uint32_t item = 0;
+    struct mc_put *put = mc_put_waiting(core, object, &item);
+    struct mc_replica first = mc_replica_first(core, object);
+    count_end(core, mc_node_version(core, mc_segment_node(first.segment, first.slot)) - mc_base(core, 0));
+    mc_object_appear(core, object); /* from here on its nodes name their neighbours, not their put */
+    if (put != NULL)
+        mc_put_waited(core, put, item, 0);
+}
+
+/* The writer of what waits has had enough: it will ask how that ended. */
+static void put_leave(struct mc_core *core, struct mc_object *object, const struct mc_writer *writer)
+{
+    uint32_t item = 0;
+    struct mc_put *put = mc_put_waiting(core, object, &item);
+    if (put == NULL || put->writer != writer)
+        return;
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        mc_segment_node(at.segment, at.slot)->list_previous = MC_NODE_NONE;
+    mc_put_waited(core, put, item, MC_ERR_PUT_IN_PROGRESS);
+}
+
+/* Every grant of the item has ended, and some of its replicas are live. */
+static void item_whole(struct mc_core *core, struct mc_put *put, uint32_t item, struct mc_object *object,
+                       uint64_t counter)
+{
+    bool successor = object->successor; /* then it is freed here */
+    enum mc_replace how = successor ? mc_object_replace(core, object, put->expected) : MC_REPLACE_DONE;
+    put->codes[item] = how == MC_REPLACE_DONE ? 0 : how == MC_REPLACE_WAITS ? MC_PUT_WAITS : MC_ERR_STALE;
+    put->waiting += how == MC_REPLACE_WAITS;
+    if (how == MC_REPLACE_DONE)
+        count_end(core, counter);
+    if (how == MC_REPLACE_DONE && !successor)
+        mc_object_appear(core, object);
+}
+
 /* ---- the end of a grant ---- */
 
 enum grant_end { GRANT_LIVE, GRANT_CLEAR, GRANT_CUT };
@@ -101,8 +175,7 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
     struct mc_put *put = mc_table_get(&core->puts, node->list_previous);
     struct mc_grant *grant = &put->grants[node->list_next];
     mc_assert(node->state == MC_NODE_GRANTED && grant->slot == slot && grant->segment == segment->index);
-    bool successor = object->successor;
-    uint64_t version = ((uint64_t)node->generation_high << 32 | node->generation_low) - node->replica;
+    uint64_t counter = ((uint64_t)node->generation_high << 32 | node->generation_low) - node->replica;
     segment->granted--;
     object->granted--;
     if (how == GRANT_LIVE) {
@@ -122,20 +195,13 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
     if (put->connection != NULL)
         put->connection->grants--;
     if (object->granted == 0 && object->live > 0) {
-        bool whole = !object->successor || mc_object_replace(core, object, put->expected);
-        put->codes[grant->item] = whole ? 0 : MC_ERR_STALE;
-        core->statistics.put_end_items += whole;
-        if (whole)
-            *ended_well_word(core, version) |= 1ull << version % 64;
-        if (whole && !successor)
-            mc_object_appear(core, object);
+        item_whole(core, put, grant->item, object, counter);
     } else if (object->granted == 0) {
         put->codes[grant->item] = MC_ERR_TRANSFER_FAIL;
         /* Nothing was ever there: what may not come back is what might not before, too. */
         mc_object_vanish(core, object, object->soft_until_s != 0 ? UINT64_MAX : 0, NULL);
     }
-    if (put->open == 0)
-        put_finish(core, put);
+    put_settle(core, put);
 }
 
 void mc_grant_fail(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
@@ -305,7 +371,7 @@ static void start_items(struct mc_core *core, struct start *start, struct mc_buf
         if (granted.code != 0)
             granted.replica_count = 0;
         core->statistics.put_start_failures += granted.code != 0 && granted.code != MC_ERR_OBJECT_ALREADY_EXISTS;
-        start->put->codes[i] = granted.code == 0 ? PUT_OPEN : granted.code;
+        start->put->codes[i] = granted.code == 0 ? MC_PUT_OPEN : granted.code;
         mc_wire_granted_write(out, &granted);
     }
     mc_list_end(out, list, count);
@@ -410,7 +476,11 @@ void mc_put_revoke(struct mc_core *core, struct mc_connection *connection, const
         mc_wire_grant_read(&reader, &item);
         struct mc_segment *segment = mc_segment_find(core, item.segment);
         const struct mc_node *node = segment == NULL ? NULL : mc_space_node_checked(&segment->space, item.slot);
-        if (node == NULL || node->state != MC_NODE_GRANTED || mc_node_generation(core, node) != item.generation)
+        if (node == NULL || mc_node_generation(core, node) != item.generation)
+            continue;
+        if (node->state == MC_NODE_LIVE && mc_object_waits(mc_node_object(node)))
+            put_leave(core, mc_node_object(node), connection->member->writer);
+        if (node->state != MC_NODE_GRANTED)
             continue; /* it has ended otherwise meanwhile */
         const struct mc_put *put = mc_table_get(&core->puts, node->list_previous);
         if (put->writer != connection->member->writer)
@@ -424,7 +494,7 @@ void mc_put_revoke(struct mc_core *core, struct mc_connection *connection, const
 
 static void put_dies(struct mc_core *core, struct mc_put *put)
 {
-    if (put->dying)
+    if (put->dying || put->open == 0)
         return;
     put->dying = true;
     mc_link_remove(&put->by_age);

@@ -525,7 +525,7 @@ void mc_recover_lost(struct mc_core *core, struct mc_connection *connection, con
                 segment->checks[i].open = false;
         const struct mc_node *node = mc_space_node_checked(&segment->space, item.slot);
         if (node == NULL || node->state != MC_NODE_LIVE || mc_node_generation(core, node) != item.generation ||
-            !mc_node_object(node)->visible)
+            (!mc_node_object(node)->visible && !mc_object_waits(mc_node_object(node))))
             continue;
         core->statistics.rotten_replicas++;
         mc_core_log(core, MC_CORE_LOG_WARNING, "a replica in segment %u (%s) is rotten and dropped", segment->number,

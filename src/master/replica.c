@@ -70,11 +70,16 @@ void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t sl
     if (segment->clear_unsent == MC_NODE_NONE)
         segment->clear_unsent = slot;
     node->replica_next_slot = MC_NODE_NONE;
+    node->replica_next_segment = 0;
     if (object != NULL && !mc_segment_departed(core, segment)) {
         if (object->successor)
             mc_key_hold_entry(core, node, mc_object_key(object));
         else
             mc_key_hold(core, node, object);
+        if (object->visible && mc_node_held(node) == object) {
+            node->replica_next_segment = 1;
+            object->remains++;
+        }
     }
     core->statistics.clears++;
     mark_dirty(core, segment);
@@ -339,9 +344,14 @@ static void part_replica(struct mc_core *core, struct mc_object *object, struct 
 static void drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
                          struct mc_wait *wait, uint64_t bound)
 {
+    uint32_t item = 0;
+    bool is_last = object->live == 1 && object->granted == 0;
+    struct mc_put *put = is_last && mc_object_waits(object) ? mc_put_waiting(core, object, &item) : NULL;
     part_replica(core, object, segment, slot);
-    if (object->live == 0 && object->granted == 0)
+    if (is_last)
         mc_object_vanish(core, object, bound, wait);
+    if (put != NULL)
+        mc_put_waited(core, put, item, MC_ERR_TRANSFER_FAIL);
 }
 
 void mc_object_drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
@@ -400,8 +410,9 @@ static void take_replicas(struct mc_core *core, struct mc_object *object, const 
         mc_segment_node(at.segment, at.slot)->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
 }
 
-bool mc_object_replace(struct mc_core *core, struct mc_object *successor, uint64_t expected)
+enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *successor, uint64_t expected)
 {
+    enum mc_replace how = MC_REPLACE_STALE;
     struct mc_object *object = mc_objects_find(&core->objects, mc_object_key(successor));
     /* The serial alone proves nothing: the key may have got another object since. Its version is above ours then. */
     bool same = object != NULL && object->visible && object->serial == successor->soft_until_s &&
@@ -416,13 +427,18 @@ bool mc_object_replace(struct mc_core *core, struct mc_object *successor, uint64
         object->readers = 0;
         object->serial++; /* who reads the value before compares in vain */
         take_replicas(core, object, successor);
-        mc_object_appear(core, object);
+        /* Who has read the new value must not meet the one before again, be it where a client remembers it or under the
+         * master after us: so nobody reads it as long as an owner may have that one. */
+        how = object->remains > 0 ? MC_REPLACE_WAITS : MC_REPLACE_DONE;
+        object->soft_until_s = (uint32_t)core->now_ms;
+        if (how == MC_REPLACE_DONE)
+            mc_object_appear(core, object);
     } else {
         while (successor->live > 0)
             part_replica(core, successor, core->segments[successor->first_segment], successor->first_slot);
     }
     mc_object_free(&core->objects, successor);
-    return same;
+    return how;
 }
 
 void mc_object_touch(struct mc_core *core, struct mc_object *object)
@@ -438,15 +454,25 @@ void mc_object_touch(struct mc_core *core, struct mc_object *object)
     }
 }
 
-uint32_t mc_object_readable(const struct mc_core *core, const struct mc_object *object, struct mc_replica *replicas,
-                            uint32_t capacity)
+static uint32_t live_replicas(const struct mc_core *core, const struct mc_object *object, struct mc_replica *replicas,
+                              uint32_t capacity)
 {
     uint32_t count = 0;
-    if (!object->visible)
-        return 0;
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         if (at.segment->state == MC_SEGMENT_OK && mc_segment_node(at.segment, at.slot)->state == MC_NODE_LIVE &&
             count < capacity)
             replicas[count++] = at;
     return count;
+}
+
+uint32_t mc_object_readable(const struct mc_core *core, const struct mc_object *object, struct mc_replica *replicas,
+                            uint32_t capacity)
+{
+    return object->visible ? live_replicas(core, object, replicas, capacity) : 0;
+}
+
+uint32_t mc_object_coming(const struct mc_core *core, const struct mc_object *object, struct mc_replica *replicas,
+                          uint32_t capacity)
+{
+    return mc_object_waits(object) ? live_replicas(core, object, replicas, capacity) : 0;
 }

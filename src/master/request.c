@@ -94,18 +94,33 @@ static void write_places(struct mc_core *core, const struct mc_replica *replicas
     }
 }
 
-/* What is said of one key; at most `places_left` of its replicas. */
+/* The value before is nearly always cleared within a turn of its owner's loop: the reader asks again. Not for long:
+ * that owner may be cut off. */
+static int32_t waits_code(const struct mc_core *core, const struct mc_object *object)
+{
+    uint32_t since_ms = (uint32_t)core->now_ms - object->soft_until_s;
+    return since_ms < MC_REPLACE_HOPE_MS ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_REPLICA_IS_NOT_READY;
+}
+
+/* What is said of one key; at most `places_left` of its replicas. leased: it will be read. */
 static struct mc_wire_found find_one(struct mc_core *core, struct mc_span key, const struct mc_object *object,
-                                     uint32_t places_left)
+                                     bool leased, uint32_t places_left)
 {
     struct mc_replica replicas[MC_REPLICA_COUNT_MAX];
+    uint32_t count;
     if (key.length == 0 || key.length > MC_KEY_LENGTH_MAX)
         return (struct mc_wire_found){.code = MC_ERR_INVALID_KEY};
     if (object == NULL)
         return (struct mc_wire_found){.code = MC_ERR_OBJECT_NOT_FOUND};
-    if (!object->visible)
+    if (mc_object_waits(object) && leased)
+        return (struct mc_wire_found){.code = waits_code(core, object)};
+    if (!object->visible && !mc_object_waits(object))
         return (struct mc_wire_found){.code = MC_ERR_REPLICA_IS_NOT_READY};
-    uint32_t count = mc_object_readable(core, object, replicas, MC_REPLICA_COUNT_MAX);
+    /* Who only asks what there is (size, description) is told of the value that comes. */
+    if (object->visible)
+        count = mc_object_readable(core, object, replicas, MC_REPLICA_COUNT_MAX);
+    else
+        count = mc_object_coming(core, object, replicas, MC_REPLICA_COUNT_MAX);
     if (count == 0)
         return (struct mc_wire_found){.code = MC_ERR_OBJECT_NOT_FOUND};
     uint32_t taken = count < places_left ? count : places_left;
@@ -138,7 +153,8 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
     core->scratch.length = 0;
     for (uint32_t i = 0; i < count; i++) {
         /* The list of places is as long as any list may be: every key gets one, more while some are left. */
-        struct mc_wire_found found = find_one(core, keys[i], objects[i], MC_BATCH_MAX - places - (count - i - 1));
+        struct mc_wire_found found =
+            find_one(core, keys[i], objects[i], leased, MC_BATCH_MAX - places - (count - i - 1));
         places += found.replica_count;
         if (found.code == 0 && leased)
             reading_add(core, connection, objects[i]);
@@ -184,8 +200,9 @@ static void exist_group(struct mc_core *core, struct mc_object *const *objects, 
     for (uint32_t i = 0; i < count; i++)
         prefetch_neighbours(core, objects[i]);
     for (uint32_t i = 0; i < count; i++) {
-        results[i] = objects[i] != NULL && mc_object_readable(core, objects[i], &replica, 1) > 0;
-        if (results[i])
+        results[i] = objects[i] != NULL && (mc_object_readable(core, objects[i], &replica, 1) > 0 ||
+                                            mc_object_coming(core, objects[i], &replica, 1) > 0);
+        if (results[i] && objects[i]->visible)
             mc_object_touch(core, objects[i]);
     }
 }
@@ -238,7 +255,7 @@ static int32_t remove_one(struct mc_core *core, struct mc_span key, bool force, 
     return 0;
 }
 
-/* Something that would be removed lies over what cannot be cleared. */
+/* Something that would be removed lies over what cannot be cleared, or is not cleared yet. */
 static bool any_hides(const struct mc_core *core, const struct mc_span *keys, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -254,7 +271,8 @@ static bool all_stay(const struct mc_core *core, const struct mc_span *keys, uin
 {
     for (uint32_t i = 0; i < count; i++) {
         const struct mc_object *object = mc_object_find(core, keys[i]);
-        if (object == NULL || (object->visible && (force || core->now_ms >= object->lease_until_ms)))
+        if (object == NULL || mc_object_waits(object) ||
+            (object->visible && (force || core->now_ms >= object->lease_until_ms)))
             return false;
     }
     return true;

@@ -42,7 +42,7 @@ struct mc_node {
     uint64_t seen : 16;   /* of the core: the inventory that this node was last met in */
     /* of the core: object of GRANTED and LIVE, object whose key a CLEARING holds, writer of QUARANTINE */
     uint64_t pointer : 48;
-    uint64_t replica_next_segment : 16;
+    uint64_t replica_next_segment : 16; /* of the core; of CLEARING: 1 = it counts among what remains of its key */
     uint32_t physical_previous, physical_next; /* of the space */
     uint32_t list_previous, list_next;         /* of the space while FREE or UNUSED, else of the core */
     uint32_t replica_next_slot;                /* MC_NODE_NONE ends the chain */

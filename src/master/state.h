@@ -6,11 +6,12 @@
  * longer than a call keeps (pointer, serial).
  *
  * Invariants (proved by mc_core_check): an object is in the table from its first grant until its last replica leaves;
- * `visible` exactly when nothing granted is left and something is live; a live node is in its segment's `normal` or
- * `soft` list exactly when its object is visible and not pinned hard; used, clearing and quarantine of a segment are
- * the sums over its nodes; the live replicas of an object have one version; a segment that is recovering is not OK; a
- * tombstone has no replica; `clearing` of an object counts the CLEARING nodes that hold its key; a successor is not in
- * the table and never visible. */
+ * `visible` exactly when nothing granted is left, something is live and it does not wait; a live node is in its
+ * segment's `normal` or `soft` list exactly when its object is visible and not pinned hard; used, clearing and
+ * quarantine of a segment are the sums over its nodes; the live replicas of an object have one version; a segment that
+ * is recovering is not OK; a tombstone has no replica; `clearing` of an object counts the CLEARING nodes that hold its
+ * key; a successor is not in the table and never visible; an object waits (whole, not visible) exactly while something
+ * of the value before it remains. */
 #ifndef MC_MASTER_STATE_H
 #define MC_MASTER_STATE_H
 
@@ -31,9 +32,10 @@
 #define MC_PUTS_MAX (1u << 20)         /* put starts with an open grant */
 #define MC_GRANTS_PER_CONNECTION 8192u /* open ones; so the end of a connection is a bounded amount of work */
 #define MC_WAITS_MAX (1u << 20)        /* removals that wait for their CLEARED */
-#define MC_JOBS_MAX 64u                /* removals of all or by pattern at the same time */
-#define MC_WALK_MAX 100u               /* segments looked at for one replica */
-#define MC_PREFERRED_MAX 64u           /* segments that preferred names stand for */
+#define MC_REPLACE_HOPE_MS 100u /* readers of a key that waits are told for so long to ask again, then: not ready */
+#define MC_JOBS_MAX 64u         /* removals of all or by pattern at the same time */
+#define MC_WALK_MAX 100u        /* segments looked at for one replica */
+#define MC_PREFERRED_MAX 64u    /* segments that preferred names stand for */
 
 /* What one slice may cost: all well under 1 ms together. */
 #define MC_SLICE_SLOTS 2048u
@@ -233,7 +235,8 @@ struct mc_grant {
     uint32_t slot; /* MC_NODE_NONE = no longer open */
     uint16_t segment, item;
 };
-struct mc_put { /* one PUT_START with at least one grant */
+enum { MC_PUT_OPEN = 1, MC_PUT_WAITS = 2 }; /* codes of items that are not decided; those on the wire are not above 0 */
+struct mc_put {                             /* one PUT_START with at least one grant */
     uint32_t index;
     struct mc_connection *connection; /* NULL: nobody wants to hear the end */
     struct mc_writer *writer;
@@ -241,9 +244,10 @@ struct mc_put { /* one PUT_START with at least one grant */
     struct mc_link of_connection, by_age;      /* by_age: in core->puts_by_age or core->puts_dying */
     bool dying;
     uint32_t open, grant_count, item_count;
-    uint32_t cursor; /* of the dying: grants before this one are closed */
+    uint32_t waiting; /* items that are whole and wait for the value before them to be cleared */
+    uint32_t cursor;  /* of the dying: grants before this one are closed */
     struct mc_grant *grants;
-    int32_t codes[]; /* of the items; above 0 while a grant of it is open */
+    int32_t codes[]; /* of the items */
 };
 
 enum mc_wait_kind { MC_WAIT_REMOVE, MC_WAIT_COUNT, MC_WAIT_BOTH };
@@ -365,6 +369,12 @@ static inline uint64_t mc_node_generation(const struct mc_core *core, const stru
 {
     uint64_t counter = (uint64_t)node->generation_high << 32 | node->generation_low;
     return node->base == MC_BASE_RAW ? (uint64_t)node->pointer << 40 | counter : mc_base(core, node->base) + counter;
+}
+/* It has replaced a value that some owner may still have: readers get neither. Its nodes are in no list and name put
+ * and grant, as they did when they were granted; put MC_NODE_NONE: nobody wants to hear the end. */
+static inline bool mc_object_waits(const struct mc_object *object)
+{
+    return object->tombstone == 0 && !object->successor && !object->visible && object->granted == 0 && object->live > 0;
 }
 /* What all replicas of one put share, and what grows with every put of a key. */
 static inline uint64_t mc_node_version(const struct mc_core *core, const struct mc_node *node)
@@ -531,9 +541,9 @@ void mc_key_hold_entry(struct mc_core *core, struct mc_node *node, struct mc_spa
 void mc_key_release(struct mc_core *core, struct mc_node *node);
 /* The key is held after a value of it was seen by somebody: no put may take it. */
 bool mc_key_takes_no_value(const struct mc_object *object);
-/* The object has a value, and below it lies one whose owner cannot be told now to clear it. If the value went, and we
- * ended before all of that is done, the master after us would take the one below. Until the owner is back or departed.
- */
+/* The object has a value, and below it lies one whose owner cannot be told now to clear it, or has not done so yet. If
+ * the value went, and we ended before all of that is done, the master after us would take the one below. Until the
+ * owner has cleared it, is back or departed. */
 bool mc_key_hides(const struct mc_core *core, const struct mc_object *object);
 /* Waits until nothing holds the key, which must be held by something. */
 void mc_key_wait(struct mc_core *core, struct mc_object *object, struct mc_wait *wait);
@@ -588,9 +598,11 @@ struct mc_object *mc_object_begin(struct mc_core *core, struct mc_object *cell, 
 /* An object that will replace this visible one: not in the table. NULL when memory is out. */
 struct mc_object *mc_object_succeed(struct mc_core *core, const struct mc_object *object, uint64_t length,
                                     uint32_t flags);
-/* A successor is whole: its replicas become those of the key, the ones before are cleared. False when the object it was
- * to replace is no longer what it was; then the successor's replicas are cleared. It is freed either way. */
-bool mc_object_replace(struct mc_core *core, struct mc_object *successor, uint64_t expected);
+/* A successor is whole: its replicas become those of the key, the ones before are cleared; until that is done the key
+ * waits. STALE: the object it was to replace is no longer what it was; then the successor's replicas are cleared. It is
+ * freed either way. */
+enum mc_replace { MC_REPLACE_STALE, MC_REPLACE_WAITS, MC_REPLACE_DONE };
+enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *successor, uint64_t expected);
 /* Of a visible object's value; 0 = it has none, or object is NULL. */
 uint64_t mc_object_version(const struct mc_core *core, const struct mc_object *object);
 /* Nothing is granted any more, something is live. */
@@ -611,6 +623,9 @@ void mc_object_touch(struct mc_core *core, struct mc_object *object);
 /* Replicas in segments that are OK, at most capacity of them. */
 uint32_t mc_object_readable(const struct mc_core *core, const struct mc_object *object, struct mc_replica *replicas,
                             uint32_t capacity);
+/* The same of a value that waits: it will be readable. */
+uint32_t mc_object_coming(const struct mc_core *core, const struct mc_object *object, struct mc_replica *replicas,
+                          uint32_t capacity);
 
 /* put.c */
 void mc_put_start(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
@@ -624,6 +639,12 @@ void mc_grant_fail(struct mc_core *core, struct mc_segment *segment, uint32_t sl
 /* Cuts old grants and those of the dead, a slice; true when more is left. */
 bool mc_puts_tick(struct mc_core *core);
 void mc_put_destroy(struct mc_core *core, struct mc_put *put);
+/* Nothing remains of the value before that of the object, which waits: it is offered and its writer answered. */
+void mc_put_replaced(struct mc_core *core, struct mc_object *object);
+/* The put that an object which waits belongs to, and its item; NULL: nobody wants to hear the end. */
+struct mc_put *mc_put_waiting(const struct mc_core *core, const struct mc_object *object, uint32_t *item);
+/* An item that has waited ends with that code. */
+void mc_put_waited(struct mc_core *core, struct mc_put *put, uint32_t item, int32_t code);
 /* The owner has the slot live: its LIVE was lost. */
 void mc_put_found_live(struct mc_core *core, struct mc_segment *segment, uint32_t slot);
 

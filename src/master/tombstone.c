@@ -6,6 +6,7 @@
 #include "master/state.h"
 
 #define FINAL 1u /* no entry may bring the key back; above: 1 + number of the base of the least version that may */
+_Static_assert(MC_BASES_MAX + 1 <= UINT8_MAX, "tombstone of an object has 8 bits");
 
 struct mc_object *mc_tombstone_next(const struct mc_object *object)
 {
@@ -55,7 +56,7 @@ static void list_remove(struct mc_core *core, struct mc_object *object)
 static void vacate(struct mc_core *core, struct mc_object *object, uint64_t bound)
 {
     unsigned base = bound == UINT64_MAX || !mc_is_earlier(core, bound) ? 0 : mc_base_of(core, bound);
-    object->tombstone = (uint16_t)(base == 0 ? FINAL : 1 + base);
+    object->tombstone = (uint8_t)(base == 0 ? FINAL : 1 + base);
     object->lease_until_ms = base == 0 ? 0 : (bound - core->bases[base - 1]) & (MC_COUNTER_END - 1);
     object->visible = object->soft = object->hard = 0;
     object->readers = 0;
@@ -95,8 +96,8 @@ void mc_object_vanish(struct mc_core *core, struct mc_object *object, uint64_t b
         mc_object_free(&core->objects, object);
         return;
     }
-    bool had_value = object->visible;
-    if (had_value) {
+    bool had_value = object->visible || object->remains > 0;
+    if (object->visible) {
         core->visible_count--;
         core->soft_count -= object->soft;
     }
@@ -184,6 +185,8 @@ bool mc_key_takes_no_value(const struct mc_object *object)
 
 bool mc_key_hides(const struct mc_core *core, const struct mc_object *object)
 {
+    if (mc_object_waits(object))
+        return true;
     if (!object->visible || object->clearing == 0)
         return false;
     for (uint32_t i = 0; i < core->segment_top; i++) {
@@ -229,7 +232,15 @@ void mc_key_release(struct mc_core *core, struct mc_node *node)
     if (object == NULL)
         return;
     mc_assert(object->clearing > 0);
-    if (--object->clearing > 0 || object->tombstone == 0)
+    object->clearing--;
+    if (node->replica_next_segment != 0) {
+        mc_assert(object->remains > 0);
+        node->replica_next_segment = 0;
+        object->remains--;
+        if (object->remains == 0 && mc_object_waits(object))
+            mc_put_replaced(core, object);
+    }
+    if (object->clearing > 0 || object->tombstone == 0)
         return;
     uint32_t wait = object->first_slot;
     core->held_count--;

@@ -6,11 +6,14 @@
 #include "store/session.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
-#define PENDING INT64_MAX /* not a length: an object of one byte is a result like any other */
-#define LEARN_MS 50u      /* to learn the way to replicas that were not needed now */
-#define LEARN_SEGMENTS 8u /* of a batch that are looked up only once */
-#define ASK_AGAIN_MAX 2u  /* times a batch is asked for again because the master changed while it was read */
+#define PENDING INT64_MAX     /* not a length: an object of one byte is a result like any other */
+#define LEARN_MS 50u          /* to learn the way to replicas that were not needed now */
+#define LEARN_SEGMENTS 8u     /* of a batch that are looked up only once */
+#define ASK_AGAIN_MAX 2u      /* times a batch is asked for again because the master changed while it was read */
+#define REPLACED_FIRST_US 50u /* to wait for a value whose predecessor is being cleared; doubling */
+#define REPLACED_MAX_US 5000u
 
 struct get_one {
     struct mc_bytes key;
@@ -371,16 +374,27 @@ static void read_known(struct get_work *work)
 static bool is_final(const struct get_work *work, const struct get_one *one)
 {
     (void)work;
-    return one->code != MC_ERR_REPLICA_IS_GONE && one->code != MC_ERR_TRANSFER_FAIL;
+    return one->code != MC_ERR_REPLICA_IS_GONE && one->code != MC_ERR_TRANSFER_FAIL &&
+           one->code != MC_ERR_PUT_IN_PROGRESS;
 }
 
-/* Its slot is in other use: the key has left, or has another value. */
-static bool any_is_gone(const struct get_work *work)
+static bool any_is(const struct get_work *work, int64_t code)
 {
     for (size_t i = 0; i < work->count; i++)
-        if (work->ones[i].code == MC_ERR_REPLICA_IS_GONE)
+        if (work->ones[i].code == code)
             return true;
     return false;
+}
+
+/* Between two questions for a key whose value is being replaced: the master says PUT_IN_PROGRESS only as long as that
+ * will soon be over. False when the deadline comes first. */
+static bool wait_replaced(uint64_t *wait_us, uint64_t deadline_ns)
+{
+    *wait_us = *wait_us == 0 ? REPLACED_FIRST_US : *wait_us * 2 > REPLACED_MAX_US ? REPLACED_MAX_US : *wait_us * 2;
+    if (mc_clock_ns() + *wait_us * 1000 >= deadline_ns)
+        return false;
+    usleep((useconds_t)*wait_us);
+    return true;
 }
 
 /* The places just learnt are of use without a master only if the way to their segments is known too. Segments are few:
@@ -413,6 +427,7 @@ static int get_known_or_asked(struct get_work *work)
 {
     struct mc_reader reader;
     struct mc_store *store = work->store;
+    uint64_t wait_us = 0;
     if (work->session)
         read_known(work);
     for (unsigned asked = 0; work->count > 0; asked++) {
@@ -442,7 +457,11 @@ static int get_known_or_asked(struct get_work *work)
             learn_endpoints(work);
         work->learnt = false;
         bool changed = atomic_load(&store->epoch) != work->epoch && asked < ASK_AGAIN_MAX;
-        if ((!changed && !any_is_gone(work)) || mc_clock_ns() >= work->deadline_ns)
+        bool is_late = mc_clock_ns() >= work->deadline_ns, is_replaced = any_is(work, MC_ERR_PUT_IN_PROGRESS);
+        /* Its slot is in other use: the key has left, or has another value. */
+        bool is_gone_there = any_is(work, MC_ERR_REPLICA_IS_GONE);
+        if (is_late || (!changed && !is_gone_there && !is_replaced) ||
+            (is_replaced && !wait_replaced(&wait_us, work->deadline_ns)))
             return 0;
         drop_settled(work, is_final);
     }
@@ -452,7 +471,9 @@ static int get_known_or_asked(struct get_work *work)
 /* What the caller is told: a cache that cannot reach an object has missed it. */
 static int64_t final_code(int64_t code)
 {
-    return code == MC_ERR_REPLICA_IS_GONE || code == MC_ERR_TRANSFER_FAIL ? MC_ERR_OBJECT_NOT_FOUND : code;
+    return code == MC_ERR_REPLICA_IS_GONE || code == MC_ERR_TRANSFER_FAIL ? MC_ERR_OBJECT_NOT_FOUND
+           : code == MC_ERR_PUT_IN_PROGRESS                               ? MC_ERR_REPLICA_IS_NOT_READY
+                                                                          : code;
 }
 
 /* Up to MC_BATCH_MAX objects with good keys. Their order may change. */
@@ -594,26 +615,28 @@ int mc_get_hold(struct mc_store *store, const struct mc_bytes *keys, const struc
 {
     struct mc_reader reader;
     struct get_work work = {.store = store, .count = count, .deadline_ns = deadline_ns};
+    uint64_t wait_us = 0;
     work.ones = calloc(count, sizeof(*work.ones));
     int rc = work.ones == NULL ? MC_ERR_NO_MEMORY : 0;
     for (size_t i = 0; rc == 0 && i < count; i++) {
         work.ones[i].key = keys[i];
         work.ones[i].hash = hashes[i];
     }
-    if (rc == 0)
+    for (bool again = true; rc == 0 && again;) {
         rc = mc_link_call(store, deadline_ns, build_get, &work, MC_MESSAGE_GET_FOUND, link, &reader);
-    if (rc == 0) {
+        if (rc < 0)
+            break;
         work.epoch = (*link)->epoch;
         rc = read_found(&work, &reader);
-        if (rc < 0) {
-            (*link)->broken = true;
+        (*link)->broken = (*link)->broken || rc < 0;
+        again = rc == 0 && any_is(&work, MC_ERR_PUT_IN_PROGRESS) && wait_replaced(&wait_us, deadline_ns);
+        if (rc < 0 || again)
             mc_link_return(store, *link);
-        } else if (work.learnt) {
-            learn_endpoints(&work);
-        }
     }
+    if (rc == 0 && work.learnt)
+        learn_endpoints(&work);
     for (size_t i = 0; i < count; i++)
-        results[i] = rc < 0 ? rc : work.ones[i].code == PENDING ? 0 : (int)work.ones[i].code;
+        results[i] = rc < 0 ? rc : work.ones[i].code == PENDING ? 0 : (int)final_code(work.ones[i].code);
     free(work.places);
     free(work.ones);
     return rc;

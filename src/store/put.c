@@ -213,6 +213,10 @@ static int read_done(struct put_work *work, struct mc_reader *reader, struct mc_
     for (size_t i = 0; i < work->open_count; i++) {
         struct put_one *one = work->open[i];
         mc_wire_code_read(reader, &code);
+        if (code.code == MC_ERR_PUT_IN_PROGRESS && one->code == PENDING) {
+            one->last = code.code; /* whole, but the value before it is not cleared yet: asking again finds out */
+            continue;
+        }
         if (one->transfer_count > 0)
             one->unsure = 0;
         if (one->code == PENDING && code.code == MC_ERR_STALE && work->expected != 0)

@@ -278,6 +278,8 @@ static int32_t fake_put(struct world *world, struct fake_owner *owner, const cha
     assert_int_equal(place.segment, owner->segment);
     fake_write(owner, &place, key, length, (uint8_t)flags, 1);
     world_live(world, owner->owner, &place);
+    if ((flags & MC_PUT_REPLACE) != 0)
+        (void)fake_obey(world, owner); /* it clears the value before */
     return world_put_done(world, owner->call, 100);
 }
 

@@ -134,17 +134,21 @@ static void test_departure_is_noted_first(void **state)
     }
 }
 
-static void k_at(struct world *world, const struct world_store *store, const char *segment, uint32_t flags)
+static void k_at(struct world *world, const struct world_store *store, const char *segment, bool fails)
 {
     struct mc_wire_place place;
-    struct world_wish wish = {.preferred = {segment}, .flags = flags};
-    assert_int_equal(world_grant(world, store->call, 30 + flags, "k", SMALL, &wish, &place), 0);
+    struct world_wish wish = {.preferred = {segment}};
+    assert_int_equal(world_grant(world, store->call, 30, "k", SMALL, &wish, &place), 0);
     assert_int_equal(place.segment, store->segment);
-    world_live(world, store->owner, &place);
-    assert_int_equal(world_put_done(world, store->call, 30 + flags), 0);
+    if (fails)
+        world_revoke(world, store->call, &place);
+    else
+        world_live(world, store->owner, &place);
+    assert_int_equal(world_put_done(world, store->call, 30), fails ? MC_ERR_TRANSFER_FAIL : 0);
 }
 
-/* An upsert lies over a value whose owner has gone silent: it stays as long as that one could come back. */
+/* A value lies over what a put that failed may have left, whose owner has gone silent: it stays as long as that could
+ * come back. */
 static void test_what_hides_another_stays(void **state)
 {
     struct world world;
@@ -154,8 +158,8 @@ static void test_what_hides_another_stays(void **state)
         struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
         pass(&world, 3000, b.keeper);
         (void)world_heartbeat(&world, a.keeper, 0, 0);
-        k_at(&world, &a, "a", 0);
-        k_at(&world, &b, "b", MC_PUT_REPLACE);
+        k_at(&world, &a, "a", true);
+        k_at(&world, &b, "b", false);
         if (how < 2) {
             world_disconnect(&world, a.owner);
             remove_send(&world, b.call, "k");

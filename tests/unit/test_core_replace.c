@@ -1,5 +1,5 @@
-/* Upsert: the value before stays readable until the new one is whole; then the new one is the value, and no crash
- * brings the one before back behind a removal. */
+/* Upsert: the value before stays readable until the new one is whole; the new one is the value as soon as the one
+ * before is cleared, and no crash brings that back. */
 #include "core_owner.h"
 
 static const struct world_wish replace = {.flags = MC_PUT_REPLACE};
@@ -15,11 +15,46 @@ static void remove_send(struct world *world, uint64_t connection, const char *ke
     world_remove_send(world, connection, &key, 1, true);
 }
 
+static bool is_answered(struct world *world, uint64_t connection)
+{
+    return world_receive(world, connection).type != 0;
+}
+
+static int32_t get_code(struct world *world, uint64_t connection, const char *key)
+{
+    return world_get(world, connection, key, 0, NULL, NULL);
+}
+
+/* Time passes, and only this one gives signs of life. */
+static void pass(struct world *world, uint64_t ms, uint64_t keeper)
+{
+    for (uint64_t left = ms; left > 0; left -= left < 1000 ? left : 1000) {
+        world_pass(world, left < 1000 ? left : 1000);
+        (void)world_heartbeat(world, keeper, 0, 0);
+    }
+}
+
+/* "k" lies at the first segment, and an upsert of it, of the second's call connection, is whole at the second. */
+static void upsert_over(struct world *world, const struct world_store *a, const struct world_store *b,
+                        struct mc_wire_place *place)
+{
+    struct world_wish at_a = {.preferred = {"a"}}, at_b = {.flags = MC_PUT_REPLACE, .preferred = {"b"}};
+    assert_int_equal(world_grant(world, a->call, 1, "k", SMALL, &at_a, place), 0);
+    assert_int_equal(place->segment, a->segment);
+    world_live(world, a->owner, place);
+    assert_int_equal(world_put_done(world, a->call, 1), 0);
+    assert_int_equal(world_grant(world, b->call, 2, "k", SMALL * 2, &at_b, place), 0);
+    assert_int_equal(place->segment, b->segment);
+    world_live(world, b->owner, place);
+    world_check(world);
+}
+
 static void test_old_value_until_the_new_one_is_whole(void **state)
 {
     struct world world;
     struct mc_wire_place place;
     static struct world_told told;
+    struct mc_wire_found size;
     int32_t code = 1;
     (void)state;
     world_open(&world);
@@ -30,23 +65,169 @@ static void test_old_value_until_the_new_one_is_whole(void **state)
     assert_int_equal(world_grant(&world, other, 2, "k", SMALL * 2, &replace, &place), 0);
     assert_int_equal(length_of(&world, other, "k"), SMALL);
     world_live(&world, store.owner, &place);
-    assert_int_equal(world_put_done(&world, other, 2), 0);
-    assert_int_equal(length_of(&world, other, "k"), SMALL * 2);
+    /* The owner still has the one before: nobody reads either, or takes the key, but it is said to be there. */
+    world_check(&world);
+    assert_false(is_answered(&world, other));
+    assert_int_equal(get_code(&world, store.call, "k"), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_exist(&world, store.call, "k"), 1);
+    assert_int_equal(world_get(&world, store.call, "k", MC_GET_NO_LEASE, &size, NULL), 0);
+    assert_int_equal(size.length, SMALL * 2);
+    assert_int_equal(world_grant(&world, store.call, 3, "k", SMALL, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_grant(&world, store.call, 4, "k", SMALL, &replace, NULL), MC_ERR_PUT_IN_PROGRESS);
+    remove_send(&world, store.call, "k");
+    assert_true(world_remove_answer(&world, store.call, &code, 1));
+    assert_int_equal(code, MC_ERR_BUSY);
     world_owner_told(&world, store.owner, &told);
     assert_int_equal(told.type, MC_MESSAGE_CLEAR);
     assert_int_equal(told.count, 1);
     assert_int_not_equal(told.slots[0].slot, place.slot);
-    /* A removal waits for both. */
-    remove_send(&world, store.call, "k");
-    static struct world_told second;
-    world_owner_told(&world, store.owner, &second);
-    assert_int_equal(second.slots[0].slot, place.slot);
-    world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &second);
-    assert_false(world_remove_answer(&world, store.call, &code, 1));
     world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
+    assert_int_equal(world_put_done(&world, other, 2), 0);
+    assert_int_equal(length_of(&world, other, "k"), SMALL * 2);
+    world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told); /* said twice */
+    assert_false(is_answered(&world, other));
+    remove_send(&world, store.call, "k");
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1);
     assert_true(world_remove_answer(&world, store.call, &code, 1));
     assert_int_equal(code, 0);
     world_close_all(&world);
+}
+
+/* The owner of the value before is cut off: the upsert is answered, and read, when it is back and has cleared that, or
+ * has departed. A writer that has no patience asks again, and learns the same. */
+static void test_waits_for_an_owner_that_is_cut_off(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    int32_t code = 1;
+    (void)state;
+    for (unsigned how = 0; how < 4; how++) {
+        bool returns = how % 2 == 1, leaves = how / 2 == 1;
+        world_open(&world);
+        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+        upsert_over(&world, &a, &b, &place);
+        struct world_wish again = {.flags = MC_PUT_REPLACE, .unsure = place.generation};
+        world_disconnect(&world, a.owner);
+        if (leaves) {
+            world_revoke(&world, b.call, &place);
+            assert_int_equal(world_put_done(&world, b.call, 2), MC_ERR_PUT_IN_PROGRESS);
+            world_revoke(&world, b.call, &place); /* said twice */
+        }
+        pass(&world, 90, b.keeper);
+        assert_int_equal(get_code(&world, b.call, "k"), MC_ERR_PUT_IN_PROGRESS);
+        pass(&world, 20, b.keeper);
+        assert_int_equal(get_code(&world, b.call, "k"), MC_ERR_REPLICA_IS_NOT_READY); /* no hope for now */
+        uint64_t other = world_join(&world, MC_ROLE_CALL, 7, 1);
+        assert_int_equal(world_grant(&world, other, 3, "k", SMALL, &again, NULL), MC_ERR_PUT_IN_PROGRESS);
+        remove_send(&world, other, "k");
+        assert_true(world_remove_answer(&world, other, &code, 1));
+        assert_int_equal(code, MC_ERR_BUSY);
+        world_remove_all_send(&world, a.call, NULL, false);
+        world_check(&world);
+        pass(&world, 2000, b.keeper);
+        assert_false(is_answered(&world, b.call));
+        assert_int_equal(world_count_answer(&world, a.call), INT64_MIN);
+        if (returns) {
+            a.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
+            struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
+            mount.epoch = 3;
+            assert_int_equal(world_mount(&world, a.owner, &mount).code, 0);
+            assert_int_equal(world_owner_obeys(&world, a.owner), 1);
+        } else {
+            pass(&world, 1500, b.keeper);
+        }
+        if (!leaves)
+            assert_int_equal(world_put_done(&world, b.call, 2), 0);
+        assert_int_equal(world_grant(&world, other, 4, "k", SMALL, &again, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
+        pass(&world, 100, b.keeper); /* the removal of all comes back to what it could not remove */
+        (void)world_owner_obeys(&world, b.owner);
+        assert_int_equal(world_count_answer(&world, a.call), 1);
+        world_close_all(&world);
+    }
+}
+
+/* The new value goes with its segment while it waits: the put has failed, and the key takes no other value before the
+ * one before is cleared. */
+static void test_new_value_goes_while_it_waits(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    world_open(&world);
+    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+    upsert_over(&world, &a, &b, &place);
+    size_t frame = world_begin(&world, MC_MESSAGE_UNMOUNT, 4);
+    mc_wire_unmount_write(&world.frame, &(struct mc_wire_unmount){.segment = b.segment});
+    world_send(&world, b.owner, frame);
+    world_settle(&world, 100);
+    world_check(&world);
+    assert_int_equal(world_put_done(&world, b.call, 2), MC_ERR_TRANSFER_FAIL);
+    struct world_wish again = {.flags = MC_PUT_REPLACE, .unsure = place.generation};
+    assert_int_equal(get_code(&world, a.call, "k"), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(world_grant(&world, b.call, 3, "k", SMALL, &again, &place), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_owner_obeys(&world, a.owner), 1);
+    assert_int_equal(world_grant(&world, b.call, 4, "k", SMALL, &again, &place), 0);
+    world_live(&world, a.owner, &place);
+    assert_int_equal(world_put_done(&world, b.call, 4), 0);
+    world_close_all(&world);
+}
+
+/* Its writer dies, or takes longer than any put may: it waits all the same, and happens. */
+static void test_writer_goes_while_it_waits(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    struct mc_core_config config = mc_core_config_default();
+    (void)state;
+    config.put_discard_ms = 500;
+    for (unsigned dies = 0; dies < 2; dies++) {
+        world_open_with(&world, &config);
+        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+        upsert_over(&world, &a, &b, &place);
+        if (dies)
+            world_disconnect(&world, b.call);
+        pass(&world, 700, b.keeper);
+        world_check(&world);
+        assert_int_equal(world_owner_obeys(&world, a.owner), 1);
+        if (!dies)
+            assert_int_equal(world_put_done(&world, b.call, 2), 0);
+        assert_int_equal(length_of(&world, a.call, "k"), SMALL * 2);
+        struct world_wish again = {.unsure = place.generation};
+        assert_int_equal(world_grant(&world, a.call, 3, "k", SMALL, &again, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
+        world_close_all(&world);
+    }
+}
+
+/* Of a batch: one that waits keeps the answer back, until its writer has had enough. */
+static void test_one_of_a_batch_waits(void **state)
+{
+    struct world world;
+    static struct world_grants grants;
+    struct world_item items[2] = {{mc_span_string("k"), SMALL}, {mc_span_string("l"), SMALL}};
+    (void)state;
+    for (unsigned leaves = 0; leaves < 2; leaves++) {
+        world_open(&world);
+        struct world_store store = world_store(&world, 5, MIB, "a");
+        assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+        world_put_start(&world, store.call, 5, items, 2, &replace, &grants);
+        assert_int_equal(grants.place_count, 2);
+        world_live(&world, store.owner, &grants.places[0]);
+        if (leaves)
+            world_revoke(&world, store.call, &grants.places[0]); /* the other one is open: no answer yet */
+        assert_false(is_answered(&world, store.call));
+        world_live(&world, store.owner, &grants.places[1]);
+        world_check(&world);
+        if (!leaves) {
+            assert_false(is_answered(&world, store.call));
+            assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+        }
+        assert_int_equal(world_put_done(&world, store.call, 5), leaves ? MC_ERR_PUT_IN_PROGRESS : 0);
+        if (leaves)
+            assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+        assert_int_equal(length_of(&world, store.call, "k"), SMALL);
+        assert_int_equal(length_of(&world, store.call, "l"), SMALL);
+        world_close_all(&world);
+    }
 }
 
 static void test_absent_key(void **state)
@@ -116,11 +297,11 @@ static void test_two_at_a_time(void **state)
     assert_int_equal(world_grant(&world, store.call, 1, "k", SMALL * 2, &replace, &first), 0);
     assert_int_equal(world_grant(&world, other, 2, "k", SMALL * 3, &replace, &second), 0);
     world_live(&world, store.owner, &second);
-    assert_int_equal(world_put_done(&world, other, 2), 0);
-    world_live(&world, store.owner, &first);
+    world_live(&world, store.owner, &first); /* the second waits */
     assert_int_equal(world_put_done(&world, store.call, 1), MC_ERR_STALE);
-    assert_int_equal(length_of(&world, other, "k"), SMALL * 3);
     assert_int_equal(world_owner_obeys(&world, store.owner), 2);
+    assert_int_equal(world_put_done(&world, other, 2), 0);
+    assert_int_equal(length_of(&world, other, "k"), SMALL * 3);
     /* Removed meanwhile. */
     assert_int_equal(world_grant(&world, other, 3, "k", SMALL * 4, &replace, &second), 0);
     remove_send(&world, store.call, "k");
@@ -179,6 +360,7 @@ static void test_expected_version(void **state)
     assert_int_equal(world_grant(&world, store.call, 3, "absent", SMALL, &right, &other_place), MC_ERR_STALE);
     assert_int_equal(world_grant(&world, store.call, 4, "k", SMALL, &right, &other_place), 0);
     world_live(&world, store.owner, &other_place);
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1);
     assert_int_equal(world_put_done(&world, store.call, 4), 0);
     assert_int_equal(world_grant(&world, store.call, 5, "k", SMALL, &right, &place), MC_ERR_STALE);
     world_close_all(&world);
@@ -201,9 +383,12 @@ static void test_replicas(void **state)
         assert_int_equal(grants.place_count, 2);
         for (unsigned i = 0; i < 2; i++)
             world_live(&world, grants.places[i].segment == a.segment ? a.owner : b.owner, &grants.places[i]);
+        assert_int_equal(world_owner_obeys(&world, a.owner), round == 0 ? 0 : 1);
+        assert_int_equal(is_answered(&world, b.call), false);
+        assert_int_equal(length_of(&world, b.call, "k"), round == 0 ? SMALL : 0); /* of the other, something remains */
+        assert_int_equal(world_owner_obeys(&world, b.owner), round == 0 ? 0 : 1);
         assert_int_equal(world_put_done(&world, a.call, 10 + round), 0);
         assert_int_equal(length_of(&world, b.call, "k"), SMALL + round);
-        assert_int_equal(world_owner_obeys(&world, a.owner) + world_owner_obeys(&world, b.owner), round == 0 ? 0 : 2);
     }
     struct mc_core_statistics statistics;
     mc_core_statistics(world.core, &statistics);
@@ -225,7 +410,6 @@ static void test_both_are_found_again(void **state)
     assert_int_equal(world_grant(&world, a->call, 50, "k", SMALL * 2, &replace, &place), 0);
     fake_write(a, &place, "k", SMALL * 2, 0, 1);
     world_live(&world, a->owner, &place); /* and the CLEAR of the other is never heard */
-    assert_int_equal(world_put_done(&world, a->call, 50), 0);
     crash(&world, 9, 10);
     assert_true(fake_return(&world, a));
     world_pass(&world, 1100);
@@ -237,6 +421,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_old_value_until_the_new_one_is_whole),
+        cmocka_unit_test(test_waits_for_an_owner_that_is_cut_off),
+        cmocka_unit_test(test_new_value_goes_while_it_waits),
+        cmocka_unit_test(test_writer_goes_while_it_waits),
+        cmocka_unit_test(test_one_of_a_batch_waits),
         cmocka_unit_test(test_absent_key),
         cmocka_unit_test(test_failures),
         cmocka_unit_test(test_two_at_a_time),

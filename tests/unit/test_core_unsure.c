@@ -32,8 +32,8 @@ static void test_happened(void **state)
         if (replaced) {
             assert_int_equal(grant(&world, store.call, 0, MC_PUT_REPLACE, &place), 0);
             world_live(&world, store.owner, &place);
-            assert_int_equal(world_put_done(&world, store.call, 1), 0);
             assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+            assert_int_equal(world_put_done(&world, store.call, 1), 0);
         } else {
             const char *key = "k";
             int32_t code = 1;
