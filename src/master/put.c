@@ -237,15 +237,19 @@ static bool given_up(const struct mc_core *core, const struct mc_object *object)
     return true;
 }
 
-/* What is said of a key that the table knows; 0 = it may be put. */
-static int32_t known_code(struct mc_core *core, const struct start *start, struct mc_object *object)
+/* What is said of a key that the table knows; 0 = it may be put. again: the writer may have been granted it before. */
+static int32_t known_code(struct mc_core *core, const struct start *start, struct mc_object *object, bool again)
 {
     struct mc_replica replica;
     if (object->tombstone != 0)
         return mc_key_takes_no_value(object) ? MC_ERR_PUT_IN_PROGRESS : 0;
     if (object->visible) {
+        /* The writer's own value may lie where it was granted first, with an owner that has not cleared it yet. If it
+         * heard "exists" now, that value could still come back after this one. */
         if (mc_object_readable(core, object, &replica, 1) > 0)
-            return (start->flags & MC_PUT_REPLACE) != 0 ? 0 : MC_ERR_OBJECT_ALREADY_EXISTS;
+            return (start->flags & MC_PUT_REPLACE) != 0 ? 0
+                   : again && object->clearing > 0      ? MC_ERR_PUT_IN_PROGRESS
+                                                        : MC_ERR_OBJECT_ALREADY_EXISTS;
         /* Only segments that may be lost hold it: to say "exists" would be a promise that no reader finds kept. One
          * that may be back any moment is waited for. */
         return MC_ERR_PUT_IN_PROGRESS;
@@ -309,7 +313,7 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     }
     int32_t code = item->unsure == 0 ? 0 : unsure_code(core, object, item->unsure);
     if (code == 0 && object != NULL)
-        code = known_code(core, start, object);
+        code = known_code(core, start, object, item->unsure != 0 || (start->flags & MC_PUT_AGAIN) != 0);
     if (code != 0)
         return code;
     if (start->expected != 0 && mc_object_version(core, object) != start->expected)

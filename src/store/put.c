@@ -62,8 +62,12 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
 {
     const struct put_work *work = context;
     const struct mc_replicate_config *config = work->config;
+    bool again = false;
+    for (size_t i = 0; i < work->open_count; i++)
+        again = again || work->open[i]->again > 0;
     struct mc_wire_put_start head = {.replica_count = work->replica_count,
-                                     .flags = pins(config) | (work->replace ? MC_PUT_REPLACE : 0u),
+                                     .flags = pins(config) | (work->replace ? MC_PUT_REPLACE : 0u) |
+                                              (again ? MC_PUT_AGAIN : 0u),
                                      .expected = work->expected};
     size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_START, request_id);
     mc_wire_put_start_write(out, &head);

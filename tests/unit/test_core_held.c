@@ -193,6 +193,45 @@ static void test_what_hides_another_stays(void **state)
     }
 }
 
+/* A put fails at an owner that is cut off, and meets another writer's value when it asks again: it is not told "exists"
+ * as long as its own value may lie there. Others are. */
+static void test_exists_waits_for_what_may_come_back(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    for (unsigned how = 0; how < 4; how++) {
+        bool returns = how % 2 == 1, is_unsure = how / 2 == 1;
+        world_open(&world);
+        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+        struct world_wish at_a = {.preferred = {"a"}}, at_b = {.preferred = {"b"}};
+        uint64_t writer = world_join(&world, MC_ROLE_CALL, 7, 1);
+        assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, &at_a, &place), 0);
+        assert_int_equal(place.segment, a.segment);
+        struct world_wish again = {.flags = is_unsure ? 0 : MC_PUT_AGAIN, .unsure = is_unsure ? place.generation : 0};
+        world_disconnect(&world, a.owner); /* the value is live there, but that is never heard */
+        world_revoke(&world, writer, &place);
+        assert_int_equal(world_put_done(&world, writer, 1), MC_ERR_TRANSFER_FAIL);
+        assert_int_equal(world_grant(&world, b.call, 2, "k", SMALL * 2, &at_b, &place), 0);
+        world_live(&world, b.owner, &place);
+        assert_int_equal(world_put_done(&world, b.call, 2), 0);
+        assert_int_equal(world_grant(&world, writer, 3, "k", SMALL, &again, NULL), MC_ERR_PUT_IN_PROGRESS);
+        assert_int_equal(world_grant(&world, a.call, 4, "k", SMALL, NULL, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
+        if (returns) {
+            a.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
+            struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
+            mount.epoch = 3;
+            assert_int_equal(world_mount(&world, a.owner, &mount).code, 0);
+            assert_int_equal(world_grant(&world, writer, 5, "k", SMALL, &again, NULL), MC_ERR_PUT_IN_PROGRESS);
+            assert_int_equal(world_owner_obeys(&world, a.owner), 1);
+        } else {
+            pass(&world, 3500, b.keeper);
+        }
+        assert_int_equal(world_grant(&world, writer, 6, "k", SMALL, &again, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
+        world_close_all(&world);
+    }
+}
+
 /* What was acknowledged over an owner's absence is undone if the next master takes its contents. So its sign of life is
  * no contact before it has done what it was told meanwhile; nor is one to a master that has given the segment up. */
 static void test_behind_is_no_contact(void **state)
@@ -386,6 +425,7 @@ int main(void)
         cmocka_unit_test(test_released_by_departure),
         cmocka_unit_test(test_departure_is_noted_first),
         cmocka_unit_test(test_what_hides_another_stays),
+        cmocka_unit_test(test_exists_waits_for_what_may_come_back),
         cmocka_unit_test(test_behind_is_no_contact),
         cmocka_unit_test(test_failed_put_is_no_hindrance),
         cmocka_unit_test(test_removed_after_a_failed_put),
