@@ -131,7 +131,7 @@ int mc_rdma_parse_devices(struct mc_span json, struct mc_rdma_peer_device *devic
 struct mc_rdma_chunk {
     uint64_t address, length;
     uint32_t valid;     /* a bit for each device at which it is registered */
-    uint32_t preferred; /* devices near this memory; others are taken only under load or on failure. 0: all alike */
+    uint32_t preferred; /* devices near this memory; others are taken only when none of these works. 0: all alike */
     uint32_t keys[MC_RDMA_DEVICES_MAX];
     bool is_gpu; /* of our own: the processor cannot touch it, so nothing of it is posted inline */
 };

@@ -5,7 +5,7 @@
 
 #define BURSTS_IN_WINDOW 4u
 #define PENDING 1                      /* result of a request that is under way; results are never positive */
-#define FAR_COST 4u                    /* a byte through a device that is not near the memory counts so much more */
+#define FAR_MAX 2u                     /* sides of a pair whose device is not near the memory there */
 #define LENGTH_MAX ((uint64_t)1 << 30) /* of one slice; every device takes messages of 2 GiB */
 
 /* ---- set-up ---- */
@@ -218,38 +218,65 @@ static bool is_full(const struct mc_slices *slices, const struct mc_slices_pair 
            (slices->config.window_bytes != 0 && pair->bytes > 0 && pair->bytes + length > slices->config.window_bytes);
 }
 
-static uint64_t price(const struct mc_slices_pair *pair, const struct route *route, uint64_t length)
+static uint32_t is_far(const struct mc_rdma_chunk *chunk, uint32_t device)
 {
-    uint64_t cost = pair->config.cost;
-    if (route->local->preferred != 0 && (route->local->preferred >> pair->config.local_device & 1) == 0)
-        cost *= FAR_COST;
-    if (route->remote->preferred != 0 && (route->remote->preferred >> pair->config.remote_device & 1) == 0)
-        cost *= FAR_COST;
-    return (pair->bytes + length) * cost;
+    return chunk->preferred != 0 && (chunk->preferred >> device & 1) == 0 ? 1 : 0;
 }
 
-/* The cheapest pair with room. -1: all that fit are full. -2: none fits. */
-static int choose_pair(struct mc_slices *slices, const struct route *route, uint64_t length)
+/* On how many sides the pair's device is not near the memory. */
+static uint32_t farness(const struct mc_slices_pair *pair, const struct route *route)
 {
-    int best = -2;
+    return is_far(route->local, pair->config.local_device) + is_far(route->remote, pair->config.remote_device);
+}
+
+/* The nearest kind of pair that a slice can have now; FAR_MAX + 1: none. One that has failed may take any: what is near
+ * may be what fails. */
+static uint32_t nearest(const struct mc_slices *slices, const struct route *route, const struct mc_slice *slice)
+{
+    uint32_t least_far = FAR_MAX + 1, most_far = 0;
+    for (uint32_t i = 0; i < slices->config.pair_count; i++) {
+        if (!fits(&slices->pairs[i], route))
+            continue;
+        uint32_t far = farness(&slices->pairs[i], route);
+        least_far = far < least_far ? far : least_far;
+        most_far = far > most_far ? far : most_far;
+    }
+    return least_far <= FAR_MAX && slice->tries > 0 ? most_far : least_far;
+}
+
+/* The pair with the least under way, by the time that it takes, among those that are near enough and have room; *alike:
+ * how many are near enough. -1: all of them are full. -2: none fits. */
+static int choose_pair(const struct mc_slices *slices, const struct route *route, const struct mc_slice *slice,
+                       uint32_t *alike)
+{
+    int best = -1;
     uint64_t best_price = UINT64_MAX;
-    uint32_t count = slices->config.pair_count;
+    uint32_t count = slices->config.pair_count, far = nearest(slices, route, slice);
+    *alike = 0;
+    if (far > FAR_MAX)
+        return -2;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t at = (slices->turn + i) % count;
         const struct mc_slices_pair *pair = &slices->pairs[at];
-        if (!fits(pair, route))
+        if (!fits(pair, route) || farness(pair, route) > far)
             continue;
-        if (best == -2)
-            best = -1;
-        if (is_full(slices, pair, length))
-            continue;
-        uint64_t its_price = price(pair, route, length);
-        if (its_price < best_price) {
-            best_price = its_price;
+        (*alike)++;
+        uint64_t price = (pair->bytes + slice->length) * pair->config.cost;
+        if (!is_full(slices, pair, slice->length) && price < best_price) {
+            best_price = price;
             best = (int)at;
         }
     }
     return best;
+}
+
+/* May the slice follow others in a burst of that pair? */
+static bool follows(const struct mc_slices *slices, int pair, const struct route *route, const struct mc_slice *slice)
+{
+    const struct mc_slices_pair *one = &slices->pairs[pair];
+    uint32_t far = farness(one, route);
+    return fits(one, route) && !is_full(slices, one, slice->length) &&
+           (far == 0 || far <= nearest(slices, route, slice));
 }
 
 static void put_in_ring(struct mc_slices *slices, struct mc_slices_pair *pair, const struct mc_slice *slice,
@@ -286,23 +313,19 @@ bool mc_slices_next(struct mc_slices *slices, uint64_t now_ns, uint32_t *pair, s
     while (*count < MC_SLICES_BURST_MAX && peek(slices, &slice)) {
         struct route route = route_of(slices, &slice);
         if (*count == 0) {
-            chosen = choose_pair(slices, &route, slice.length);
+            uint32_t alike;
+            chosen = choose_pair(slices, &route, &slice, &alike);
             if (chosen == -2) { /* nowhere, and nobody will bring a pair within this turn */
                 finish(slices, &slices->requests[slice.request], MC_ERR_TRANSFER_FAIL);
                 continue;
             }
             if (chosen == -1)
                 return false;
-            uint32_t up = 0;
-            for (uint32_t i = 0; i < slices->config.pair_count; i++)
-                up += slices->pairs[i].is_up;
-            mc_assert(up > 0);
-            quota = slices->uncut_bytes / up; /* so that a small batch is spread also */
+            quota = slices->uncut_bytes / alike; /* so that a small batch is spread also */
             /* Several bursts in a window: the next is posted while the one before is under way. */
             if (slices->config.window_bytes != 0)
                 quota = least(quota, slices->config.window_bytes / BURSTS_IN_WINDOW);
-        } else if (!fits(&slices->pairs[chosen], &route) || is_full(slices, &slices->pairs[chosen], slice.length) ||
-                   slice.length > quota) {
+        } else if (slice.length > quota || !follows(slices, chosen, &route, &slice)) {
             break;
         }
         put_in_ring(slices, &slices->pairs[chosen], &slice, &route, &posts[*count], now_ns);

@@ -209,6 +209,86 @@ static void test_preferred_and_keys(void **state)
     mc_slices_free(&slices);
 }
 
+/* Posts all that can be; a bit for each pair that got something. */
+static uint32_t post_all(void)
+{
+    struct mc_slice_post posts[MC_SLICES_BURST_MAX];
+    uint32_t pair, count, mask = 0;
+    while (mc_slices_next(&slices, 1, &pair, posts, &count))
+        mask |= 1u << pair;
+    return mask;
+}
+
+static void end_all(void)
+{
+    for (uint32_t i = 0; i < slices.config.pair_count; i++)
+        while (slices.pairs[i].tail != slices.pairs[i].head)
+            assert_true(mc_slices_end(&slices, i, slices.pairs[i].tail - 1, MC_SLICE_DONE, 1));
+}
+
+/* Devices that are near the memory on one side or the other; bits as of the local and the remote device, which have
+ * the same number here. What is not near is used when nothing nearer works, and not when that is only full. */
+static void test_near(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t local, remote, up, valid, used;
+    } rows[] = {
+        {0, 0, 15, 15, 15},  {3, 0, 15, 15, 3},    {0, 3, 15, 15, 3},  {3, 3, 15, 15, 3},   {3, 1, 15, 15, 1},
+        {3, 12, 15, 15, 15}, {2, 4, 15, 15, 6},    {2, 4, 9, 15, 9},   {2, 4, 13, 15, 4},   {3, 3, 13, 15, 1},
+        {3, 3, 12, 15, 12},  {3, 3, 15, 14, 2},    {3, 3, 15, 12, 12}, {16, 0, 15, 15, 15}, {16, 2, 15, 15, 2},
+        {3, 0, 0, 15, 0},    {15, 15, 15, 15, 15}, {8, 8, 8, 8, 8},    {8, 8, 7, 15, 7},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        start(4, 4);
+        for (uint32_t pair = 0; pair < 4; pair++)
+            slices.pairs[pair].is_up = (rows[i].up >> pair & 1) != 0;
+        local_chunk.preferred = rows[i].local;
+        remote_chunk.preferred = rows[i].remote;
+        local_chunk.valid = rows[i].valid;
+        struct mc_rdma_request one = request(0, 100 * SLICE);
+        assert_int_equal(mc_slices_begin(&slices, &one, 1), 0);
+        for (unsigned turn = 0; turn < 40 && !mc_slices_is_over(&slices); turn++) {
+            uint32_t used = post_all();
+            assert_true((used & ~rows[i].used) == 0);
+            assert_true(turn > 0 || used == rows[i].used);
+            end_all();
+        }
+        assert_true(mc_slices_is_over(&slices));
+        assert_int_equal(one.result, rows[i].used == 0 ? MC_ERR_TRANSFER_FAIL : 0);
+        mc_slices_free(&slices);
+    }
+}
+
+/* The near one fails, and is there again: what has failed once may take another, what has not takes the near one. */
+static void test_near_fails(void **state)
+{
+    (void)state;
+    struct mc_slice_post posts[MC_SLICES_BURST_MAX];
+    uint32_t pair, count;
+    start(2, 16);
+    local_chunk.preferred = remote_chunk.preferred = 1;
+    struct mc_rdma_request two[2] = {request(0, 4096), request(1 << 20, 4096)};
+    assert_int_equal(mc_slices_begin(&slices, two, 2), 0);
+    slices.turn = 1;
+    assert_true(mc_slices_next(&slices, 1, &pair, posts, &count));
+    assert_true(pair == 0 && count == 2);
+    assert_false(mc_slices_end(&slices, 0, posts[0].sequence, MC_SLICE_LOST, 1));
+    mc_slices_pair_down(&slices, 0);
+    mc_slices_pair_up(&slices, 0);
+    slices.turn = 1;
+    assert_true(mc_slices_next(&slices, 1, &pair, posts, &count));
+    assert_true(pair == 1 && posts[0].local == LOCAL_BASE); /* the oldest comes first */
+    assert_true(mc_slices_end(&slices, 1, posts[count - 1].sequence, MC_SLICE_DONE, 1));
+    if (count == 1) {
+        assert_true(mc_slices_next(&slices, 1, &pair, posts, &count));
+        assert_int_equal(pair, 0);
+        assert_true(mc_slices_end(&slices, 0, posts[0].sequence, MC_SLICE_DONE, 1));
+    }
+    assert_true(mc_slices_is_over(&slices));
+    mc_slices_free(&slices);
+}
+
 static void test_full(void **state)
 {
     (void)state;
@@ -487,7 +567,8 @@ int main(void)
         cmocka_unit_test(test_full),        cmocka_unit_test(test_window),
         cmocka_unit_test(test_retries_end), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_stalls),      cmocka_unit_test(test_model),
-        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_limits),      cmocka_unit_test(test_near),
+        cmocka_unit_test(test_near_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
