@@ -18,6 +18,11 @@
 #define MC_RDMA_BLAMES_MAX                                                                                             \
     32u /* a device that failed so often in a row, where others reached the same peer, is retired */
 
+/* Queue pairs of an asking half. Each has two numbers in offers, the second higher by this: a pair that works is moved
+ * to another device of the peer under the number that it does not use, so the one that works stays until the other is
+ * ready. */
+#define MC_RDMA_ASKING_MAX (MC_RDMA_PAIRS_MAX / 2)
+
 struct mc_rdma_device {
     struct mc_rdma *rdma;
     uint32_t number;
@@ -76,6 +81,7 @@ struct mc_rdma_half {
     struct rdma_cm_id *id;                 /* rdma_cm: NULL otherwise */
     struct rdma_event_channel *cm_channel; /* of the asking half */
     uint32_t psn, inline_max, remote;      /* remote: number of the peer's device */
+    uint32_t wire;                         /* asking: the pair's number in offers and answers */
     int gid_index;                         /* -1: none is used */
     uint8_t gid[MC_GID_BYTES];
 };
@@ -87,14 +93,20 @@ struct mc_rdma_pair {
     uint32_t queue;              /* of the link; asking half only */
     struct mc_rdma_half current; /* asking: of the thread that runs; serving: link->lock */
     uint32_t generation;         /* of current; in the ids of its work requests */
+    bool has_worked, is_moved;   /* current has moved something; took the place of one that worked */
     _Atomic bool is_up;          /* current is there and works */
     _Atomic uint64_t due_ns;     /* when it may be offered; UINT64_MAX: it stands, or is being set up */
+    _Atomic uint64_t move_ns;    /* when it may be moved to the peer's device that fits best; UINT64_MAX: it is there */
     _Atomic uint32_t failures;   /* in a row */
+    _Atomic uint32_t fruitless;  /* set-ups in a row after which nothing arrived */
+    _Atomic uint32_t moves;      /* in a row that came to nothing */
     _Atomic uint64_t bytes;
     _Atomic uint64_t token; /* serving, rdma_cm: whoever shows it may connect; 0: nobody */
     /* link->lock, from here on. */
     enum mc_rdma_fresh fresh_state;
     struct mc_rdma_half fresh;
+    bool is_move;            /* the fresh half takes the place of one that works */
+    uint32_t wire;           /* the pair's number in offers; see MC_RDMA_ASKING_MAX */
     uint32_t setup_failures; /* in a row: the peer's device and the GID to try go by it */
     char error[MC_RDMA_REASON_MAX];
 };
@@ -173,5 +185,7 @@ bool mc_rdma_cm_address(struct mc_rdma_device *device, const uint8_t *peer_gid, 
 /* ---- link.c ---- */
 /* The pair may be offered again, after a pause that grows with every failure in a row. */
 void mc_rdma_pair_pause(struct mc_rdma_link *link, struct mc_rdma_pair *pair);
+/* It broke, and nothing had arrived since it was set up. */
+void mc_rdma_pair_was_fruitless(struct mc_rdma_pair *pair);
 
 #endif

@@ -13,21 +13,31 @@
 
 #define NEVER UINT64_MAX
 #define PAUSE_FIRST_NS 100000000ull
+#define FRUITLESS_MAX 2u        /* set-ups after which nothing arrived, until another device of the peer is tried */
 #define ANSWER_NS 1500000000ull /* a driver that resolves addresses may take a second for each that is not there */
 
 /* ---- pauses ---- */
 
+/* When a pause ends that begins now, doubled so often. */
+static uint64_t after(const struct mc_rdma_link *link, uint32_t doublings)
+{
+    uint64_t most_ns = (uint64_t)link->rdma->settings.pause_s * 1000000000u;
+    uint64_t pause_ns = PAUSE_FIRST_NS << (doublings < 20 ? doublings : 20);
+    return mc_clock_ns() + (pause_ns < most_ns ? pause_ns : most_ns);
+}
+
 void mc_rdma_pair_pause(struct mc_rdma_link *link, struct mc_rdma_pair *pair)
 {
-    const struct mc_rdma_settings *settings = &link->rdma->settings;
-    uint64_t most_ns = (uint64_t)settings->pause_s * 1000000000u, pause_ns = 0;
-    uint32_t failures = pair->failures++;
+    uint32_t failures = pair->failures++, at_once = (uint32_t)link->rdma->settings.gid_retry_max;
     /* The first ones at once: another GID, another device of the peer is tried each time. */
-    if (failures >= (uint32_t)settings->gid_retry_max) {
-        uint32_t doublings = failures - (uint32_t)settings->gid_retry_max;
-        pause_ns = PAUSE_FIRST_NS << (doublings < 20 ? doublings : 20);
-    }
-    pair->due_ns = mc_clock_ns() + (pause_ns < most_ns ? pause_ns : most_ns);
+    pair->due_ns = failures >= at_once ? after(link, failures - at_once) : mc_clock_ns();
+}
+
+void mc_rdma_pair_was_fruitless(struct mc_rdma_pair *pair)
+{
+    /* Where it was moved from worked: back to that. */
+    pair->fruitless += pair->is_moved ? FRUITLESS_MAX : 1;
+    pair->moves += pair->is_moved;
 }
 
 /* ---- opening ---- */
@@ -43,21 +53,39 @@ static struct mc_rdma_link *link_make(struct mc_rdma *rdma, bool is_serving)
     for (uint32_t i = 0; i < MC_RDMA_PAIRS_MAX; i++) {
         struct mc_rdma_half none = {.gid_index = -1};
         link->pairs[i].current = link->pairs[i].fresh = none;
-        link->pairs[i].due_ns = NEVER;
+        link->pairs[i].due_ns = link->pairs[i].move_ns = NEVER;
+        link->pairs[i].wire = i;
     }
     return link;
 }
 
-/* The device of the peer that the pair tries in its next set-up. -1: none fits. */
-static int choose_remote(struct mc_rdma_link *link, struct mc_rdma_device *device, uint32_t rank)
+static int choose_among(struct mc_rdma_link *link, struct mc_rdma_device *device,
+                        const struct mc_rdma_peer_device *peers, uint32_t rank)
 {
     struct mc_rdma *rdma = link->rdma;
     pthread_mutex_lock(&rdma->lock);
     struct mc_rdma_local_device local = {device->name, device->number,    device->fabric,
                                          device->rows, device->row_count, rdma->settings.gid_index};
-    int chosen = mc_rdma_choose_peer(&local, link->peer_devices, link->peer_count, link->remote_mask, rank);
+    int chosen = mc_rdma_choose_peer(&local, peers, link->peer_count, link->remote_mask, rank);
     pthread_mutex_unlock(&rdma->lock);
     return chosen;
+}
+
+/* The device of the peer that the pair tries in its next set-up. -1: none fits. */
+static int choose_remote(struct mc_rdma_link *link, struct mc_rdma_device *device, uint32_t rank)
+{
+    return choose_among(link, device, link->peer_devices, rank);
+}
+
+/* The one that fits best of all that the peer has, whether it was up when the peer told of it or not. */
+static int choose_home(struct mc_rdma_link *link, struct mc_rdma_device *device)
+{
+    struct mc_rdma_peer_device peers[MC_RDMA_DEVICES_MAX];
+    for (uint32_t i = 0; i < link->peer_count; i++) {
+        peers[i] = link->peer_devices[i];
+        peers[i].is_up = true;
+    }
+    return choose_among(link, device, peers, 0);
 }
 
 static int queue_open(struct mc_rdma_link *link, struct mc_rdma_device *device, uint32_t entries)
@@ -150,8 +178,8 @@ static int pairs_open(struct mc_rdma_link *link)
     if (count == 0)
         return MC_ERR_NOT_SUPPORTED;
     uint32_t rounds = (uint32_t)rdma->settings.pairs_per_device;
-    if (rounds > MC_RDMA_PAIRS_MAX / count)
-        rounds = MC_RDMA_PAIRS_MAX / count;
+    if (rounds > MC_RDMA_ASKING_MAX / count)
+        rounds = MC_RDMA_ASKING_MAX / count;
     link->depth = depth_of(rdma, rounds);
     for (uint32_t i = 0; i < count; i++) {
         int rc = queue_open(link, &rdma->devices[fitting[i]], link->depth * rounds);
@@ -196,34 +224,76 @@ int mc_rdma_link_open(struct mc_rdma *rdma, const struct mc_rdma_link_options *o
 
 /* ---- the asking half ---- */
 
-/* Makes the fresh half of one pair and says what it is. */
-static int offer_pair(struct mc_rdma_link *link, uint32_t number, struct mc_rdma_tell *tell)
+/* The peer's device and the rank of our GID for the next set-up of a pair. -1: none fits. */
+static int choose_next(struct mc_rdma_link *link, const struct mc_rdma_pair *pair, uint32_t *gid_rank)
 {
-    struct mc_rdma_pair *pair = &link->pairs[number];
-    char reason[MC_RDMA_REASON_MAX] = "";
     uint32_t gids = (uint32_t)link->rdma->settings.gid_retry_max + 1, failures = pair->setup_failures;
-    /* The peer's next device when all GIDs of ours were tried with this one. */
-    int remote = choose_remote(link, pair->device, failures / gids);
+    *gid_rank = (pair->is_move ? pair->moves : failures) % gids;
+    /* The peer's next device when all GIDs of ours were tried with this one, or it does not work. */
+    return pair->is_move ? choose_home(link, pair->device)
+                         : choose_remote(link, pair->device, failures / gids + pair->fruitless / FRUITLESS_MAX);
+}
+
+/* Makes the fresh half of one pair and says what it is. */
+static int offer_pair(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struct mc_rdma_tell *tell)
+{
+    char reason[MC_RDMA_REASON_MAX] = "";
+    uint32_t gid_rank;
+    int remote = choose_next(link, pair, &gid_rank);
     int rc = remote < 0 ? MC_ERR_NOT_SUPPORTED : 0;
     if (rc == 0)
         rc = mc_rdma_half_create(link, pair, &pair->fresh, reason, sizeof(reason));
     if (rc == 0)
-        rc = mc_rdma_half_choose_gid(pair, &pair->fresh, link->peer_devices[remote].gid, failures % gids, reason,
+        rc = mc_rdma_half_choose_gid(pair, &pair->fresh, link->peer_devices[remote].gid, gid_rank, reason,
                                      sizeof(reason));
     if (rc < 0) {
         snprintf(pair->error, sizeof(pair->error), "%s", remote < 0 ? "no device of the peer fits" : reason);
         mc_rdma_half_destroy(link->rdma, &pair->fresh);
-        pair->setup_failures++;
         return rc;
     }
     memset(tell, 0, sizeof(*tell));
     pair->fresh.remote = (uint32_t)remote;
+    pair->fresh.wire = pair->is_move ? (pair->wire + MC_RDMA_ASKING_MAX) % MC_RDMA_PAIRS_MAX : pair->wire;
     mc_rdma_half_tell(pair, &pair->fresh, tell);
-    tell->pair = number;
+    tell->pair = pair->fresh.wire;
     tell->is_cm = mc_rdma_device_uses_cm(pair->device);
     snprintf(tell->peer, sizeof(tell->peer), "%s", link->peer_devices[remote].name);
     pair->fresh_state = MC_RDMA_FRESH_OFFERED;
     return 0;
+}
+
+/* A set-up has failed. link->lock is held. */
+static void setup_failed(struct mc_rdma_link *link, struct mc_rdma_pair *pair)
+{
+    pair->fresh_state = MC_RDMA_FRESH_NONE;
+    if (pair->is_move) {
+        pair->move_ns = after(link, ++pair->moves);
+        return;
+    }
+    pair->setup_failures++;
+    mc_rdma_pair_pause(link, pair);
+}
+
+/* 1: the pair is offered. 0: it is not due. Negative: it is, but cannot be. */
+static int offer_if_due(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struct mc_rdma_tell *tell)
+{
+    uint64_t now_ns = mc_clock_ns();
+    if ((pair->due_ns > now_ns && pair->move_ns > now_ns) || !mc_rdma_device_is_up(pair->device))
+        return 0;
+    int rc = 0;
+    pthread_mutex_lock(&link->lock);
+    /* A half that is ready is taken first. One that is broken and not yet destroyed counts as there. */
+    bool is_move = pair->current.qp != NULL;
+    if (pair->fresh_state == MC_RDMA_FRESH_NONE && (is_move ? pair->move_ns : pair->due_ns) <= now_ns) {
+        pair->is_move = is_move;
+        pair->due_ns = pair->move_ns = NEVER;
+        rc = offer_pair(link, pair, tell);
+        if (rc < 0)
+            setup_failed(link, pair);
+        rc = rc == 0 ? 1 : is_move ? 0 : rc;
+    }
+    pthread_mutex_unlock(&link->lock);
+    return rc;
 }
 
 int mc_rdma_link_offer(struct mc_rdma_link *link, struct mc_buffer *offer)
@@ -233,23 +303,11 @@ int mc_rdma_link_offer(struct mc_rdma_link *link, struct mc_buffer *offer)
     if (message == NULL)
         return MC_ERR_NO_MEMORY;
     message->link = link->id;
-    uint64_t now_ns = mc_clock_ns();
     int rc = 0;
     for (uint32_t i = 0; i < link->pair_count; i++) {
-        struct mc_rdma_pair *pair = &link->pairs[i];
-        if (pair->due_ns > now_ns || !mc_rdma_device_is_up(pair->device))
-            continue;
-        pair->due_ns = NEVER;
-        pthread_mutex_lock(&link->lock);
-        mc_assert(pair->fresh_state == MC_RDMA_FRESH_NONE);
-        int made = offer_pair(link, i, &message->pairs[message->count]);
-        pthread_mutex_unlock(&link->lock);
-        if (made == 0) {
-            message->count++;
-        } else {
-            mc_rdma_pair_pause(link, pair);
-            rc = made;
-        }
+        int made = offer_if_due(link, &link->pairs[i], &message->pairs[message->count]);
+        message->count += made == 1;
+        rc = made < 0 ? made : rc;
     }
     if (message->count > 0) {
         mc_rdma_message_put(message, offer);
@@ -284,24 +342,25 @@ static void complete_pair(struct mc_rdma_link *link, uint32_t number, const stru
         rc = mc_rdma_cm_connect(link, number, &pair->fresh, tell, deadline_ns, reason, sizeof(reason));
     else if (tell != NULL)
         rc = mc_rdma_half_connect(link, pair, &pair->fresh, tell, reason, sizeof(reason));
+    int home = rc == 0 ? choose_home(link, pair->device) : -1;
     struct mc_rdma_half failed = {.gid_index = -1};
     pthread_mutex_lock(&link->lock);
-    if (rc != 0) {
+    snprintf(pair->error, sizeof(pair->error), "%s", rc == 0 ? "" : reason);
+    if (rc == 0) {
+        pair->fresh_state = MC_RDMA_FRESH_READY;
+        pair->setup_failures = 0;
+        if (home >= 0 && (uint32_t)home != pair->fresh.remote)
+            pair->move_ns = after(link, pair->moves);
+        link->rdma->count.pairs_made++;
+        /* With the state: a run that takes the pair clears its bit, which must not come after that. */
+        atomic_fetch_or(&link->fresh_mask, 1u << number);
+    } else {
         failed = pair->fresh;
         pair->fresh = (struct mc_rdma_half){.gid_index = -1};
+        setup_failed(link, pair);
     }
-    pair->fresh_state = rc == 0 ? MC_RDMA_FRESH_READY : MC_RDMA_FRESH_NONE;
-    pair->setup_failures = rc == 0 ? 0 : pair->setup_failures + 1;
-    snprintf(pair->error, sizeof(pair->error), "%s", rc == 0 ? "" : reason);
-    /* With the state: a run that takes the pair clears its bit, which must not come after that. */
-    if (rc == 0)
-        atomic_fetch_or(&link->fresh_mask, 1u << number);
     pthread_mutex_unlock(&link->lock);
     mc_rdma_half_destroy(link->rdma, &failed);
-    if (rc == 0)
-        link->rdma->count.pairs_made++;
-    else
-        mc_rdma_pair_pause(link, pair);
 }
 
 int mc_rdma_link_complete(struct mc_rdma_link *link, struct mc_span answer, uint64_t deadline_ns)
@@ -321,7 +380,7 @@ int mc_rdma_link_complete(struct mc_rdma_link *link, struct mc_span answer, uint
     pthread_mutex_unlock(&link->lock);
     for (uint32_t i = 0; i < link->pair_count; i++)
         if ((offered >> i & 1) != 0)
-            complete_pair(link, i, find_tell(message, i), deadline_ns);
+            complete_pair(link, i, find_tell(message, link->pairs[i].fresh.wire), deadline_ns);
     free(message);
     if (rc < 0)
         return rc;
@@ -341,7 +400,8 @@ uint64_t mc_rdma_link_due_ns(const struct mc_rdma_link *link)
 {
     uint64_t due_ns = NEVER;
     for (uint32_t i = 0; i < link->pair_count; i++) {
-        uint64_t its_ns = link->pairs[i].due_ns;
+        uint64_t its_ns = link->pairs[i].due_ns, move_ns = link->pairs[i].move_ns;
+        its_ns = move_ns < its_ns ? move_ns : its_ns;
         if (its_ns < due_ns && mc_rdma_device_is_up(link->pairs[i].device))
             due_ns = its_ns;
     }
@@ -548,7 +608,8 @@ void mc_rdma_link_describe(const struct mc_rdma_link *link, struct mc_buffer *ou
             continue;
         char gid[MC_GID_TEXT_MAX], error[MC_RDMA_REASON_MAX];
         pthread_mutex_lock((pthread_mutex_t *)&link->lock);
-        const struct mc_rdma_half *half = pair->fresh_state != MC_RDMA_FRESH_NONE ? &pair->fresh : &pair->current;
+        bool is_fresh = pair->current.qp == NULL && pair->fresh_state != MC_RDMA_FRESH_NONE;
+        const struct mc_rdma_half *half = is_fresh ? &pair->fresh : &pair->current;
         mc_gid_format(half->gid, gid, sizeof(gid));
         uint32_t remote = half->remote;
         snprintf(error, sizeof(error), "%s", pair->error);

@@ -32,12 +32,38 @@ static uint64_t work_id(uint32_t pair, uint32_t generation, uint32_t sequence)
 
 /* ---- pairs that come and go ---- */
 
+/* link->lock is held. What the fresh half takes the place of, to be destroyed without the lock. */
+static struct mc_rdma_half take_one(struct mc_rdma_link *link, uint32_t number)
+{
+    struct mc_rdma_pair *pair = &link->pairs[number];
+    struct mc_rdma_half before = pair->current;
+    if (before.qp != NULL)
+        mc_slices_pair_down(&link->slices, number); /* it rests: nothing is under way */
+    pair->current = pair->fresh;
+    pair->fresh = (struct mc_rdma_half){.gid_index = -1};
+    pair->fresh_state = MC_RDMA_FRESH_NONE;
+    pair->wire = pair->current.wire;
+    pair->due_ns = UINT64_MAX;
+    pair->is_moved = pair->is_move;
+    pair->has_worked = false;
+    pair->generation++;
+    link->slices.pairs[number].config.inline_max = pair->current.inline_max;
+    link->slices.pairs[number].config.remote_device = pair->current.remote;
+    mc_slices_pair_up(&link->slices, number);
+    pair->is_up = true;
+    atomic_fetch_and(&link->fresh_mask, ~(1u << number));
+    return before;
+}
+
 /* Takes what a set-up has made ready meanwhile. */
 static void take_fresh(struct job *job)
 {
     struct mc_rdma_link *link = job->link;
+    struct mc_rdma_half before[MC_RDMA_ASKING_MAX];
+    uint32_t count = 0;
     if (atomic_load_explicit(&link->fresh_mask, memory_order_acquire) == 0)
         return;
+    uint32_t busy = mc_slices_busy(&link->slices) | job->broken;
     bool is_any_up = false;
     for (uint32_t i = 0; i < link->pair_count; i++)
         is_any_up |= link->pairs[i].is_up;
@@ -45,22 +71,12 @@ static void take_fresh(struct job *job)
         pthread_mutex_lock(&link->lock);
     else if (pthread_mutex_trylock(&link->lock) != 0)
         return; /* a set-up is at work; the next look finds it */
-    for (uint32_t i = 0; i < link->pair_count; i++) {
-        struct mc_rdma_pair *pair = &link->pairs[i];
-        if (pair->fresh_state != MC_RDMA_FRESH_READY || (job->broken >> i & 1) != 0)
-            continue;
-        mc_assert(pair->current.qp == NULL);
-        pair->current = pair->fresh;
-        pair->fresh = (struct mc_rdma_half){.gid_index = -1};
-        pair->fresh_state = MC_RDMA_FRESH_NONE;
-        pair->generation++;
-        link->slices.pairs[i].config.inline_max = pair->current.inline_max;
-        link->slices.pairs[i].config.remote_device = pair->current.remote;
-        mc_slices_pair_up(&link->slices, i);
-        pair->is_up = true;
-        atomic_fetch_and(&link->fresh_mask, ~(1u << i));
-    }
+    for (uint32_t i = 0; i < link->pair_count; i++)
+        if (link->pairs[i].fresh_state == MC_RDMA_FRESH_READY && (busy >> i & 1) == 0)
+            before[count++] = take_one(link, i);
     pthread_mutex_unlock(&link->lock);
+    while (count > 0)
+        mc_rdma_half_destroy(link->rdma, &before[--count]);
 }
 
 /* The pair takes no more work; what it has comes back in error. It is destroyed by bury. */
@@ -116,6 +132,16 @@ static const char *error_of(enum ibv_wc_status status)
     }
 }
 
+/* For the first time since it was set up. */
+static void note_worked(struct mc_rdma_pair *pair)
+{
+    pair->has_worked = true;
+    pair->failures = 0;
+    pair->fruitless = 0;
+    if (pair->move_ns == UINT64_MAX) /* elsewhere it says nothing of where it should be */
+        pair->moves = 0;
+}
+
 static void complete(struct job *job, const struct ibv_wc *completion, uint64_t now_ns)
 {
     struct mc_rdma_link *link = job->link;
@@ -129,8 +155,8 @@ static void complete(struct job *job, const struct ibv_wc *completion, uint64_t 
     pair->bytes += bytes - link->slices.pairs[number].bytes;
     if (end == MC_SLICE_DONE) {
         job->good_devices |= 1u << pair->device->number;
-        if (pair->failures != 0)
-            pair->failures = 0;
+        if (!pair->has_worked)
+            note_worked(pair);
     }
     if (is_good)
         return;
@@ -186,6 +212,8 @@ static void bury(struct job *job)
         pthread_mutex_unlock(&link->lock);
         mc_rdma_half_destroy(link->rdma, &half);
         mc_slices_pair_down(&link->slices, i);
+        if (!pair->has_worked)
+            mc_rdma_pair_was_fruitless(pair);
         mc_rdma_pair_pause(link, pair);
         link->rdma->count.pairs_failed++;
         job->run->failed_pairs++;

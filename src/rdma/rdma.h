@@ -21,8 +21,8 @@
  * pair with work under way is brought to an error, drained and destroyed before that.
  * 2. A byte is reported done only when its work, or later work of the same queue pair, completed without error.
  * 3. WRITEs that were cut off may still arrive at the peer, for as long as the peer keeps its half of that pair.
- *    mc_rdma_run.is_unsure says so. They have ended when the peer has answered an offer for that pair, or has closed
- * the link (mc_rdma_link_close at the peer *is* the cut of this writer).
+ *    mc_rdma_run.is_unsure says so. They have ended when the peer has closed the link (mc_rdma_link_close at the peer
+ * *is* the cut of this writer).
  * 4. A serving half must not outlive what proves its peer alive: its owner closes it when the connection over which it
  * was set up ends. Queue pairs do not notice that their peer has died.
  *
@@ -180,8 +180,9 @@ enum mc_rdma_memory_kind mc_rdma_memory_kind_of(const struct mc_rdma_memory *mem
  *
  * The two texts are JSON objects of at most MC_RDMA_TEXT_MAX bytes, carried by the face as it likes; both halves trust
  * nothing in them. The same three steps repair a link: the offer then holds only the pairs that are down, and the
- * answer replaces the peer's halves of these. With rdma_cm (iWARP, or MC_RDMA_SETUP=cm) the answer says where to
- * connect, and mc_rdma_link_complete connects there. */
+ * answer replaces the peer's halves of these; and pairs that work, but not with the device of the peer that fits best,
+ * as that was down: they go there when it takes them, and stand until then. With rdma_cm (iWARP, or MC_RDMA_SETUP=cm)
+ * the answer says where to connect, and mc_rdma_link_complete connects there. */
 
 struct mc_rdma_link_options {
     const struct mc_rdma_peer_device *devices; /* the peer's; copied */
@@ -193,8 +194,8 @@ struct mc_rdma_link_options {
  * of the GIDs, then same place in the list) and takes their resources. Makes no connection. 0; MC_ERR_NOT_SUPPORTED: no
  * two devices fit; MC_ERR_NO_MEMORY. Does not block on the network. */
 int mc_rdma_link_open(struct mc_rdma *rdma, const struct mc_rdma_link_options *options, struct mc_rdma_link **link);
-/* Text for the peer about the pairs that are down and may be tried again. 1: there is an offer. 0: none is due.
- * Negative: no queue pair could be made (MC_ERR_NO_MEMORY, MC_ERR_TRANSFER_FAIL; pairs of a device that fails are
+/* Text for the peer about the pairs that are down and may be tried again, or moved. 1: there is an offer. 0: none is
+ * due. Negative: no queue pair could be made (MC_ERR_NO_MEMORY, MC_ERR_TRANSFER_FAIL; pairs of a device that fails are
  * skipped). Every 1 is followed by one mc_rdma_link_complete, with an empty answer if the peer did not give one. */
 int mc_rdma_link_offer(struct mc_rdma_link *link, struct mc_buffer *offer);
 /* At the peer. *link NULL: a new serving half, else the one of an earlier offer of the same asking half. 0; the answer
@@ -207,7 +208,8 @@ int mc_rdma_link_answer(struct mc_rdma *rdma, struct mc_rdma_link **link, struct
  * MC_ERR_TRANSFER_FAIL: none; the reason is logged, with the setting that may help. Blocks as mc_rdma_link_answer does;
  * with rdma_cm until deadline_ns. */
 int mc_rdma_link_complete(struct mc_rdma_link *link, struct mc_span answer, uint64_t deadline_ns);
-/* When the next offer is due (mc_clock_ns): 0 now, UINT64_MAX never (all pairs stand). Cheap; any thread. */
+/* When the next offer is due (mc_clock_ns): 0 now, UINT64_MAX never (all pairs stand where they should). Cheap; any
+ * thread. */
 uint64_t mc_rdma_link_due_ns(const struct mc_rdma_link *link);
 /* Pairs that a run would use. Cheap; any thread. 0: a run fails at once. */
 uint32_t mc_rdma_link_ready(const struct mc_rdma_link *link);
