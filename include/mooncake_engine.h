@@ -66,8 +66,9 @@ struct mc_transfer_config {
     /* "P2PHANDSHAKE", "http://host:port/metadata", "etcd://host:port;host:port" (also without its scheme),
      * "redis://host:port" (MC_REDIS_USERNAME, MC_REDIS_PASSWORD, MC_REDIS_DB_INDEX) */
     const char *metadata_server;
-    const char *protocol;    /* "tcp", or "rdma": tcp too, and RDMA wherever both sides have it */
-    const char *device_name; /* RDMA devices to use, separated by commas; "": all */
+    const char *protocol; /* "tcp", or "rdma": tcp too, and RDMA wherever both sides have it */
+    /* RDMA devices to use, separated by commas; "": all. MC_TE_FILTERS and MC_CUSTOM_TOPO_JSON, too, say which */
+    const char *device_name;
 };
 
 /* Starts an engine: listens in MC_MIN_RPC_PORT..MC_MAX_RPC_PORT (15000..17000) and publishes its name. On success
@@ -92,6 +93,10 @@ struct mc_transfer_range {
  * fine. METADATA: the metadata server did not take the new document, so nothing is registered. */
 MC_API int mc_transfer_register(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges,
                                 size_t count);
+/* The same of memory that lies at a location of the original's form, "cpu:0" or "cuda:1": RDMA devices near it are used
+ * before others. NULL, "" or "*": it is found out, by the first page of each. One that nobody knows: all are alike. */
+MC_API int mc_transfer_register_at(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges,
+                                   size_t count, const char *location);
 /* Takes them back; addresses are where ranges begin. Goes on after an error and returns the first. Waits until no
  * transfer touches the memory: BATCH_BUSY after 10 s, which only a peer on this machine that was stopped in mid-copy
  * can cause; that memory must not be freed, no new transfer reaches it, and asking again waits again. */

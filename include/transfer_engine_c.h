@@ -94,8 +94,8 @@ typedef void *transport_t;
 #define TRANSFER_STATUS_CODE_BATCH_BUSY 4
 #define TRANSFER_STATUS_CODE_MEMORY 302
 
-/* An engine, or NULL. ip_or_host_name and rpc_port have no effect, and auto_discover none yet: paths are found by the
- * engine itself. */
+/* An engine, or NULL. ip_or_host_name and rpc_port have no effect. auto_discover: as installTransport("rdma"), where
+ * there are devices; the paths within a machine and tcp are found in every case. */
 MC_ORIGINAL_API transfer_engine_t createTransferEngine(const char *metadata_conn_string, const char *local_server_name,
                                                        const char *ip_or_host_name, uint64_t rpc_port,
                                                        int auto_discover);
@@ -105,7 +105,9 @@ MC_ORIGINAL_API int discoverTopology(transfer_engine_t engine);
 /* Writes "host:port", by which P2PHANDSHAKE peers open this engine's segment. -1: it does not fit. */
 MC_ORIGINAL_API int getLocalIpAndPort(transfer_engine_t engine, char *buf_out, size_t buf_len);
 
-/* "tcp" is always there, and so are the paths within a machine: a value that is not NULL. Others: NULL. */
+/* "tcp" is always there, and so are the paths within a machine: a value that is not NULL. "rdma": opens the devices,
+ * those that args[0] names if it is a priority matrix, {"cpu:0": [["mlx5_0"], ["mlx5_1"]]} (args, args[0] NULL: all),
+ * and registers there what is registered; NULL when there is none. What is installed stays as it is. Others: NULL. */
 MC_ORIGINAL_API transport_t installTransport(transfer_engine_t engine, const char *proto, void **args);
 MC_ORIGINAL_API int uninstallTransport(transfer_engine_t engine, const char *proto); /* no effect; 0 */
 

@@ -20,7 +20,7 @@ static const struct mc_option option_table[] = {
     ROW("protocol", TEXT, "rdma", "rdma or tcp; rdma falls to tcp where there is none"),
     ROW("device_name", TEXT, "mlx5_2", "RDMA devices, comma separated"),
     ROW("auto_discovery", BOOL, "false", "takes all RDMA devices instead of device_name"),
-    ROW("nic_priority_matrix", TEXT, "", "file with the topology of RDMA devices", .status = MC_OPTION_LATER),
+    ROW("nic_priority_matrix", TEXT, "", "file with the priority matrix of RDMA devices, as MC_CUSTOM_TOPO_JSON"),
     ROW("operation", TEXT, "read", "read or write", .choices = "read|write"),
     ROW("buffer_size", INT, "1073741824", "bytes of the buffer; the same on both sides", .minimum = 4096,
         .maximum = INT64_C(1) << 50),
@@ -117,6 +117,9 @@ static int run(const struct mc_options *options)
         name = host;
     bool is_bare = strcmp(server, "P2PHANDSHAKE") != 0 && strstr(server, "://") == NULL;
     snprintf(metadata, sizeof(metadata), "%s%s", is_bare ? "etcd://" : "", server);
+    const char *matrix = mc_options_text(options, "nic_priority_matrix");
+    if (matrix[0] != 0 && setenv("MC_CUSTOM_TOPO_JSON", matrix, 1) != 0)
+        return MC_BENCH_USAGE;
     struct mc_transfer_config config = {
         .local_name = name,
         .metadata_server = metadata,

@@ -87,11 +87,16 @@ static PyObject *engine_initialize_ext(PyObject *object, PyObject *const *args, 
 
 /* ---- registering ---- */
 
-static PyObject *register_ranges(PyObject *object, const struct mc_transfer_range *ranges, size_t count)
+/* location: NULL or None: "*". */
+static PyObject *register_ranges(PyObject *object, const struct mc_transfer_range *ranges, size_t count,
+                                 PyObject *location)
 {
     struct mc_transfer_engine *engine = engine_of(object);
+    const char *text = "*";
+    if (location != NULL && location != Py_None && (text = mc_py_text(location, "location")) == NULL)
+        return NULL;
     int rc;
-    Py_BEGIN_ALLOW_THREADS rc = mc_transfer_register(engine, ranges, count);
+    Py_BEGIN_ALLOW_THREADS rc = mc_transfer_register_at(engine, ranges, count, text);
     Py_END_ALLOW_THREADS return PyLong_FromLong(rc);
 }
 
@@ -104,7 +109,7 @@ static PyObject *engine_register_memory(PyObject *object, PyObject *const *args,
         mc_py_number(values[0], "buffer_addr", &range.address) < 0 ||
         mc_py_number(values[1], "capacity", &range.length) < 0)
         return NULL;
-    return register_ranges(object, &range, 1);
+    return register_ranges(object, &range, 1, values[2]);
 }
 
 /* A list of numbers into numbers[i * stride]. */
@@ -116,7 +121,7 @@ static int read_numbers(PyObject *tuple, const char *name, uint64_t *numbers, si
     return 0;
 }
 
-static PyObject *register_tuples(PyObject *object, PyObject *addresses, PyObject *capacities)
+static PyObject *register_tuples(PyObject *object, PyObject *addresses, PyObject *capacities, PyObject *location)
 {
     struct mc_py_scratch scratch;
     PyObject *answer = NULL;
@@ -130,7 +135,7 @@ static PyObject *register_tuples(PyObject *object, PyObject *addresses, PyObject
     struct mc_transfer_range *ranges = mc_py_scratch_take(&scratch, count + 1, sizeof(*ranges));
     if (ranges != NULL && read_numbers(addresses, "buffer_addresses", &ranges[0].address, 2) == 0 &&
         read_numbers(capacities, "capacities", &ranges[0].length, 2) == 0)
-        answer = register_ranges(object, ranges, count);
+        answer = register_ranges(object, ranges, count, location);
     mc_py_scratch_free(&scratch);
     return answer;
 }
@@ -145,7 +150,7 @@ static PyObject *engine_batch_register_memory(PyObject *object, PyObject *const 
         return NULL;
     PyObject *addresses = mc_py_snapshot(values[0], "buffer_addresses");
     PyObject *capacities = addresses == NULL ? NULL : mc_py_snapshot(values[1], "capacities");
-    PyObject *answer = capacities == NULL ? NULL : register_tuples(object, addresses, capacities);
+    PyObject *answer = capacities == NULL ? NULL : register_tuples(object, addresses, capacities, values[2]);
     Py_XDECREF(addresses);
     Py_XDECREF(capacities);
     return answer;

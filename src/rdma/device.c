@@ -296,8 +296,9 @@ static int open_devices(struct mc_rdma *rdma, const char *filter)
     bool is_any_up = false;
     for (int i = 0; rc == 0 && i < count && rdma->device_count < MC_RDMA_DEVICES_MAX; i++) {
         struct mc_rdma_device *device = &rdma->devices[rdma->device_count];
-        bool is_asked_for = is_listed(filter, rdma->verbs->get_device_name(list[i]));
-        if (filter[0] != 0 && !is_asked_for)
+        const char *name = rdma->verbs->get_device_name(list[i]);
+        bool is_asked_for = is_listed(filter, name) || rdma->has_matrix;
+        if ((filter[0] != 0 && !is_listed(filter, name)) || !mc_rdma_near_allows(rdma, name))
             continue;
         if (device_open(rdma, device, list[i], is_asked_for) != 0) {
             mc_log(INFO, "RDMA device %s is not used: %s", device->name, device->reason);
@@ -314,6 +315,7 @@ static int open_devices(struct mc_rdma *rdma, const char *filter)
 
 static void close_devices(struct mc_rdma *rdma)
 {
+    free(rdma->topology);
     while (rdma->device_count > 0)
         device_close(&rdma->devices[--rdma->device_count]);
     pthread_cond_destroy(&rdma->unvisited);
@@ -325,9 +327,14 @@ int mc_rdma_open(const struct mc_rdma_options *options, struct mc_rdma **rdma)
     struct mc_rdma *made = malloc(sizeof(*made));
     if (made == NULL)
         return MC_ERR_NO_MEMORY;
+    const char *filter = options->filter == NULL ? "" : options->filter;
     int rc = rdma_init(made, options);
     if (rc == 0)
-        rc = open_devices(made, options->filter == NULL ? "" : options->filter);
+        rc = mc_rdma_near_open(made, filter, options->matrix);
+    if (rc == 0)
+        rc = open_devices(made, filter);
+    if (rc == 0)
+        mc_rdma_near_find(made);
     if (rc == 0)
         rc = mc_rdma_watch_start(made);
     if (rc == 0) {

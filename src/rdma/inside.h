@@ -66,6 +66,8 @@ struct mc_rdma {
     pthread_t watcher;
     int stop_fd; /* eventfd: the watcher ends */
     struct mc_rdma_cm cm;
+    struct mc_topology *topology; /* which device is near what; rdma->lock. NULL: of a scan */
+    bool has_matrix;              /* it was given; it does not change then */
     struct mc_rdma_link *serving; /* rdma->lock */
     uint32_t serving_count;
     _Atomic uint32_t turn; /* of completion vectors */
@@ -150,6 +152,17 @@ uint32_t mc_rdma_device_speed(const struct mc_rdma_device *device);
 bool mc_rdma_device_uses_cm(const struct mc_rdma_device *device);
 void mc_rdma_fd_opened(struct mc_rdma *rdma, int fd);
 void mc_rdma_fd_closing(struct mc_rdma *rdma, int fd);
+
+/* ---- near.c ---- */
+/* Before devices are opened: reads the priority matrix, if there is one. 0, MC_ERR_INVALID_PARAMS: it is none;
+ * MC_ERR_NO_MEMORY. rdma->topology is to be freed in every case. */
+int mc_rdma_near_open(struct mc_rdma *rdma, const char *filter, const char *matrix);
+/* May the device be used, by the matrix and MC_TE_FILTERS? */
+bool mc_rdma_near_allows(const struct mc_rdma *rdma, const char *name);
+/* Once devices are open: without a matrix, what sysfs says of them. */
+void mc_rdma_near_find(struct mc_rdma *rdma);
+/* The devices that are preferred for a range; 0: all alike. */
+uint32_t mc_rdma_near(struct mc_rdma *rdma, const struct mc_rdma_range *range);
 
 /* ---- watch.c ---- */
 int mc_rdma_watch_start(struct mc_rdma *rdma);

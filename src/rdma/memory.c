@@ -44,17 +44,6 @@ static uint64_t piece_bytes(const struct mc_rdma *rdma)
     return most > PIECE_UNIT ? most - most % PIECE_UNIT : most;
 }
 
-static uint32_t preferred_devices(const struct mc_rdma *rdma, const struct mc_rdma_range *range)
-{
-    uint32_t all = 0, near = range->preferred;
-    for (uint32_t i = 0; i < rdma->device_count; i++) {
-        all |= 1u << i;
-        if (range->preferred == 0 && range->numa_node >= 0 && rdma->devices[i].numa_node == range->numa_node)
-            near |= 1u << i;
-    }
-    return near == all ? 0 : near;
-}
-
 static struct mc_rdma_memory *memory_make(struct mc_rdma *rdma, const struct mc_rdma_range *range)
 {
     uint64_t piece = piece_bytes(rdma), count = range->length / piece + (range->length % piece != 0);
@@ -75,7 +64,8 @@ static struct mc_rdma_memory *memory_make(struct mc_rdma *rdma, const struct mc_
                                       .local = chunks,
                                       .remote = chunks + count,
                                       .regions = regions};
-    uint32_t preferred = preferred_devices(rdma, range);
+    memory->range.location = memory->range.bus_id = NULL; /* the caller's */
+    uint32_t preferred = mc_rdma_near(rdma, range);
     for (uint64_t i = 0; i < count; i++) {
         uint64_t offset = i * piece, left = range->length - offset;
         chunks[i] = (struct mc_rdma_chunk){.address = (uintptr_t)range->address + offset,

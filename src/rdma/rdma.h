@@ -57,7 +57,11 @@ struct mc_rdma_link;   /* link.c */
 struct mc_rdma_options {
     const struct mc_verbs *verbs;            /* NULL: libibverbs.so.1 and librdmacm.so.1, looked for now */
     const struct mc_rdma_settings *settings; /* NULL: mc_rdma_settings_read */
-    const char *filter;                      /* "mlx5_0,mlx5_1": only these; NULL or "": all */
+    const char *filter;                      /* "mlx5_0,mlx5_1": only these; NULL or "": all. MC_TE_FILTERS, too */
+    /* The original's priority matrix as text, {"cpu:0": [[preferred], [others]]}: only devices that it names are used.
+     * NULL: the file that MC_CUSTOM_TOPO_JSON names; where that is not set, sysfs says which is near what. */
+    const char *matrix;
+    const char *sysfs; /* NULL: "/sys"; lives as long as it is open */
     /* Descriptors that a forked child must close. May be NULL. Called from the opening thread and from those that open,
      * answer and close links. */
     void (*fd_opened)(void *context, int fd);
@@ -88,7 +92,8 @@ struct mc_rdma_device_info {
 };
 
 /* 0. MC_ERR_UNAVAILABLE_IN_CURRENT_MODE: no library, no device, none that the filter lets in, none usable.
- * MC_ERR_INVALID_PARAMS: the filter names a device that is not there (the others are not opened either).
+ * MC_ERR_INVALID_PARAMS: the filter names a device that is not there (the others are not opened either), or matrix is
+ * none.
  * MC_ERR_NO_MEMORY. Blocks for as long as drivers take to open: milliseconds each. */
 int mc_rdma_open(const struct mc_rdma_options *options, struct mc_rdma **rdma);
 /* Everything opened on it is closed already. NULL is allowed. */
@@ -154,7 +159,8 @@ struct mc_rdma_range {
     uint64_t dmabuf_offset; /* of address within it */
     bool is_remote_readable, is_remote_writable; /* neither: only we use it, on the local side of requests */
     int numa_node;                               /* where it lies; -1: unknown, all devices alike */
-    uint32_t preferred;                          /* devices, instead of those of numa_node; 0: by numa_node */
+    const char *location; /* "cpu:0", "cuda:1" as the topology names it; NULL, "" or "*": "cpu:<numa_node>" */
+    const char *bus_id;   /* of the GPU at that location; NULL: not known */
 };
 /* Registers the range at every device in use, in pieces of at most the smallest limit of all of them, all devices at
  * once when it is large. Blocks: about a second for 4 GiB of untouched memory, page by page. 0: at one device at least;

@@ -92,9 +92,19 @@ static int by_name(const void *left, const void *right)
     return strverscmp(a, b); /* mlx5_2 before mlx5_10 */
 }
 
+static void add_device(struct mc_topology *topology, const char *root, const char *name)
+{
+    char link[MC_TOPOLOGY_PATH_MAX];
+    struct mc_topology_device *device = &topology->devices[topology->device_count++];
+    snprintf(device->name, sizeof(device->name), "%.63s", name);
+    snprintf(link, sizeof(link), "/class/infiniband/%.63s/device", name);
+    resolve(root, link, device->path, sizeof(device->path));
+    device->node = read_node(root, link);
+}
+
 static void find_devices(struct mc_topology *topology, const char *root, const char *filter, const char *other_filter)
 {
-    char path[ROOTED_PATH_MAX], link[MC_TOPOLOGY_PATH_MAX];
+    char path[ROOTED_PATH_MAX];
     snprintf(path, sizeof(path), "%s/class/infiniband", root);
     DIR *folder = opendir(path);
     if (folder == NULL)
@@ -108,11 +118,7 @@ static void find_devices(struct mc_topology *topology, const char *root, const c
             mc_log(WARNING, "more than %u RDMA devices: the rest is not used", MC_TOPOLOGY_DEVICES_MAX);
             break;
         }
-        struct mc_topology_device *device = &topology->devices[topology->device_count++];
-        snprintf(device->name, sizeof(device->name), "%.63s", name);
-        snprintf(link, sizeof(link), "/class/infiniband/%.63s/device", name);
-        resolve(root, link, device->path, sizeof(device->path));
-        device->node = read_node(root, link);
+        add_device(topology, root, name);
     }
     closedir(folder);
     qsort(topology->devices, topology->device_count, sizeof(topology->devices[0]), by_name);
@@ -184,7 +190,7 @@ static void bus_id_of(const char *given, char *name, size_t size)
         *at = (char)tolower((unsigned char)*at);
 }
 
-static void add_gpu(struct mc_topology *topology, const char *root, const struct mc_topology_gpu *gpu)
+static void place_gpu(struct mc_topology *topology, const char *root, const struct mc_topology_gpu *gpu)
 {
     char bus_id[sizeof(gpu->pci_bus_id)], link[64], path[MC_TOPOLOGY_PATH_MAX];
     unsigned steps[MC_TOPOLOGY_DEVICES_MAX], least = FAR;
@@ -218,19 +224,51 @@ static void fill_any(struct mc_topology *topology)
     fill_location(topology, &topology->any, near);
 }
 
-void mc_topology_discover(struct mc_topology *topology, const char *root, const char *filter, const char *other_filter,
-                          const struct mc_topology_gpu *gpus, size_t gpu_count)
+static void add_nodes(struct mc_topology *topology, const char *root)
 {
     char path[ROOTED_PATH_MAX];
-    memset(topology, 0, sizeof(*topology));
-    find_devices(topology, root, filter, other_filter);
     for (int node = 0; node < MC_TOPOLOGY_NODES_MAX; node++) {
         snprintf(path, sizeof(path), "%s/devices/system/node/node%d", root, node);
         if (node == 0 || access(path, F_OK) == 0)
             add_node(topology, node);
     }
+}
+
+void mc_topology_discover(struct mc_topology *topology, const char *root, const char *filter, const char *other_filter,
+                          const struct mc_topology_gpu *gpus, size_t gpu_count)
+{
+    memset(topology, 0, sizeof(*topology));
+    find_devices(topology, root, filter, other_filter);
+    add_nodes(topology, root);
     for (size_t i = 0; i < gpu_count; i++)
-        add_gpu(topology, root, &gpus[i]);
+        place_gpu(topology, root, &gpus[i]);
+    fill_any(topology);
+}
+
+void mc_topology_of(struct mc_topology *topology, const char *root, const struct mc_topology_known *known, size_t count)
+{
+    memset(topology, 0, sizeof(*topology));
+    for (size_t i = 0; i < count && i < MC_TOPOLOGY_DEVICES_MAX; i++) {
+        add_device(topology, root, known[i].name);
+        if (topology->devices[i].node < 0)
+            topology->devices[i].node = known[i].node;
+    }
+    add_nodes(topology, root);
+    for (size_t i = 0; i < topology->device_count; i++) { /* a node that sysfs does not show */
+        char name[16];
+        snprintf(name, sizeof(name), "cpu:%d", topology->devices[i].node);
+        if (topology->devices[i].node >= 0 && mc_topology_choose(topology, name) == &topology->any)
+            add_node(topology, topology->devices[i].node);
+    }
+    fill_any(topology);
+}
+
+void mc_topology_add_gpu(struct mc_topology *topology, const char *root, const struct mc_topology_gpu *gpu)
+{
+    for (size_t i = 0; i < topology->location_count; i++)
+        if (strcmp(topology->locations[i].name, gpu->location) == 0)
+            return;
+    place_gpu(topology, root, gpu);
     fill_any(topology);
 }
 
@@ -337,18 +375,23 @@ static int parse_file(struct mc_topology *topology, const char *path, const char
     return rc;
 }
 
+bool mc_topology_given(struct mc_topology *topology, const char *filter)
+{
+    const char *path = getenv("MC_CUSTOM_TOPO_JSON");
+    if (path == NULL || path[0] == 0)
+        return false;
+    int rc = parse_file(topology, path, filter, getenv("MC_TE_FILTERS"));
+    if (rc < 0)
+        mc_log(WARNING, "MC_CUSTOM_TOPO_JSON=%.200s: %s; devices are looked up in /sys", path,
+               rc == MC_ERR_PROTOCOL ? "this is no priority matrix" : "it cannot be read");
+    return rc == 0;
+}
+
 void mc_topology_local(struct mc_topology *topology, const char *filter, const struct mc_topology_gpu *gpus,
                        size_t gpu_count)
 {
-    const char *path = getenv("MC_CUSTOM_TOPO_JSON"), *other_filter = getenv("MC_TE_FILTERS");
-    if (path != NULL && path[0] != 0) {
-        int rc = parse_file(topology, path, filter, other_filter);
-        if (rc == 0)
-            return;
-        mc_log(WARNING, "MC_CUSTOM_TOPO_JSON=%.200s: %s; devices are looked up in /sys", path,
-               rc == MC_ERR_PROTOCOL ? "this is no priority matrix" : "it cannot be read");
-    }
-    mc_topology_discover(topology, "/sys", filter, other_filter, gpus, gpu_count);
+    if (!mc_topology_given(topology, filter))
+        mc_topology_discover(topology, "/sys", filter, getenv("MC_TE_FILTERS"), gpus, gpu_count);
 }
 
 static void write_list(const struct mc_topology *topology, const uint8_t *order, size_t count, struct mc_buffer *out)
@@ -380,8 +423,12 @@ void mc_topology_write(const struct mc_topology *topology, struct mc_buffer *out
 
 const struct mc_topology_location *mc_topology_choose(const struct mc_topology *topology, const char *location)
 {
-    for (size_t i = 0; i < topology->location_count; i++)
+    const struct mc_topology_location *chosen = &topology->any;
+    for (size_t i = 0; i < topology->location_count; i++) {
         if (strcmp(topology->locations[i].name, location) == 0)
             return &topology->locations[i];
-    return &topology->any;
+        if (strcmp(topology->locations[i].name, "*") == 0)
+            chosen = &topology->locations[i];
+    }
+    return chosen;
 }

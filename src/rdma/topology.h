@@ -43,22 +43,34 @@ struct mc_topology_gpu {                 /* as the driver tells it */
     char pci_bus_id[32];                 /* "0000:3b:00.0" in any case; a domain of eight digits is fine too */
 };
 
+struct mc_topology_known { /* a device that is in use */
+    const char *name;
+    int node; /* as its driver says; -1: not known */
+};
+
 /* Does a list of names separated by commas ("" or NULL: all) hold this one? */
 bool mc_topology_allows(const char *filter, const char *name);
 
 /* Fills it from sysfs at root ("/sys"). Names that both filters allow are taken. */
 void mc_topology_discover(struct mc_topology *topology, const char *root, const char *filter, const char *other_filter,
                           const struct mc_topology_gpu *gpus, size_t gpu_count);
+/* The same of the devices that are given, whatever their ports do now. */
+void mc_topology_of(struct mc_topology *topology, const char *root, const struct mc_topology_known *known,
+                    size_t count);
+/* A GPU that was met later; one whose location is there already changes nothing. */
+void mc_topology_add_gpu(struct mc_topology *topology, const char *root, const struct mc_topology_gpu *gpu);
 /* Fills it from a priority matrix. 0; MC_ERR_PROTOCOL: not one, or more than fits: then it is empty. */
 int mc_topology_parse(struct mc_topology *topology, struct mc_span json, const char *filter, const char *other_filter);
-/* This machine's: MC_CUSTOM_TOPO_JSON if it names a file that can be read (else a warning and what sysfs says);
- * MC_TE_FILTERS as the other filter. */
+/* Fills it from the file that MC_CUSTOM_TOPO_JSON names, with MC_TE_FILTERS as the other filter. False: there is none;
+ * one of no use gets a warning. */
+bool mc_topology_given(struct mc_topology *topology, const char *filter);
+/* This machine's: the one given, else what sysfs says. */
 void mc_topology_local(struct mc_topology *topology, const char *filter, const struct mc_topology_gpu *gpus,
                        size_t gpu_count);
 /* Appends the priority matrix. */
 void mc_topology_write(const struct mc_topology *topology, struct mc_buffer *out);
-/* The devices for memory at that location ("cpu:0", "cuda:1"), preferred ones first. What is not known, and "*", is
- * answered with all of them. Lives as long as the topology. */
+/* The devices for memory at that location ("cpu:0", "cuda:1"), preferred ones first. What is not known is answered with
+ * what a matrix says of "*", else with all of them (&topology->any). Lives as long as the topology. */
 const struct mc_topology_location *mc_topology_choose(const struct mc_topology *topology, const char *location);
 
 #endif

@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define GPUS_MAX 32
+
 /* ---- all engines of this process ---- */
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -235,10 +237,25 @@ static const char *text_of(const char *text)
     return text == NULL ? "" : text;
 }
 
+int mc_transfer_start_rdma(struct mc_transfer_engine *engine, const char *device_name, const char *matrix)
+{
+    struct mc_rdma *rdma = NULL, *none = NULL;
+    if (engine->rdma != NULL)
+        return 0;
+    int rc = mc_rdma_start(device_name, matrix, &rdma);
+    if (rc < 0)
+        return rc;
+    if (!atomic_compare_exchange_strong(&engine->rdma, &none, rdma)) {
+        mc_rdma_close(rdma); /* another call was faster */
+        return 0;
+    }
+    return mc_memory_pin_all(engine) == 0 ? 0 : MC_ERR_NO_MEMORY;
+}
+
 /* Where there is no device tcp does it. */
 static void start_rdma(struct mc_transfer_engine *engine, const char *device_name)
 {
-    int rc = mc_rdma_start(device_name, &engine->rdma);
+    int rc = mc_transfer_start_rdma(engine, device_name, NULL);
     if (rc < 0)
         mc_log(WARNING, "protocol rdma: %s; tcp is used",
                rc == MC_ERR_UNAVAILABLE_IN_CURRENT_MODE ? "no usable RDMA device here (mooncake_doctor says why)"
@@ -364,11 +381,19 @@ void mc_transfer_counters(struct mc_transfer_engine *engine, struct mc_transfer_
 
 char *mc_transfer_topology(const char *filter)
 {
+    struct mc_topology_gpu gpus[GPUS_MAX];
+    int count = 0;
     struct mc_topology *topology = malloc(sizeof(*topology));
     struct mc_buffer out = {0};
     if (topology == NULL)
         return NULL;
-    mc_topology_local(topology, filter, NULL, 0);
+    mc_device_look();
+    while (count < GPUS_MAX &&
+           mc_device_pci_address(count, gpus[count].pci_bus_id, sizeof(gpus[count].pci_bus_id)) == 0) {
+        snprintf(gpus[count].location, sizeof(gpus[count].location), "cuda:%d", count);
+        count++;
+    }
+    mc_topology_local(topology, filter, gpus, (size_t)count);
     mc_topology_write(topology, &out);
     mc_buffer_append(&out, "", 1);
     free(topology);

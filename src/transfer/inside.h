@@ -145,7 +145,7 @@ struct mc_transfer_engine {
     struct mc_host_table *host_table; /* NULL: no path within the machine */
     int host_table_fd;
     struct mc_service *service;
-    struct mc_rdma *rdma; /* NULL: not wanted, or none here */
+    struct mc_rdma *_Atomic rdma; /* NULL: not wanted, or none here; does not change once it is there */
 
     struct {
         _Atomic uint64_t failed, timed_out, fallbacks, served_bytes, refused;
@@ -170,9 +170,16 @@ void mc_transfer_leave(struct mc_transfer_engine *engine);
 /* For each engine of this process, under the list's lock. */
 void mc_transfer_each(void (*function)(struct mc_transfer_engine *engine, void *context), void *context);
 
+/* Opens the RDMA devices that device_name ("": all) and the priority matrix (NULL: none is given) name, registers there
+ * what is registered already, and tells peers. An engine that has them keeps those it has. 0, or a negative enum
+ * mc_error of mc_rdma_open. */
+int mc_transfer_start_rdma(struct mc_transfer_engine *engine, const char *device_name, const char *matrix);
+
 /* ---- memory.c ---- */
 struct mc_region *mc_transfer_hold(struct mc_transfer_engine *engine, uint64_t address, uint64_t length);
 void mc_transfer_release(struct mc_transfer_engine *engine, struct mc_region *region);
+/* Registers at the RDMA devices, which have just come, what is registered. 0 or MEMORY. */
+int mc_memory_pin_all(struct mc_transfer_engine *engine);
 /* Appends the engine's document. */
 void mc_transfer_document(struct mc_transfer_engine *engine, struct mc_buffer *out);
 
@@ -234,10 +241,11 @@ void mc_peers_free(struct mc_transfer_engine *engine);
 /* NULL: libibverbs. Tests put a table of their own here. */
 extern const struct mc_verbs *mc_transfer_verbs;
 /* Opens the devices that the configuration names; as mc_rdma_open. */
-int mc_rdma_start(const char *device_name, struct mc_rdma **rdma);
-/* What peers may reach of a region by RDMA; blocks while pages are pinned. NULL: nothing. */
+int mc_rdma_start(const char *device_name, const char *matrix, struct mc_rdma **rdma);
+/* What peers may reach of a region by RDMA; blocks while pages are pinned. location "" or "*": found out. NULL:
+ * nothing. */
 struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, uint64_t length,
-                                       struct mc_device_place place);
+                                       struct mc_device_place place, const char *location);
 /* 0 and a link that is ready; 1: not by this path now. */
 int mc_rdma_lane_take(struct mc_peer *peer, const struct mc_rdma_remote *remote, uint64_t deadline_ns,
                       struct mc_rdma_lane **lane);

@@ -115,12 +115,22 @@ void mc_transfer_document(struct mc_transfer_engine *engine, struct mc_buffer *o
 
 /* ---- registering ---- */
 
+struct fresh { /* what is being registered */
+    const struct mc_transfer_range *ranges;
+    size_t count;
+    const char *location; /* "": to be found out */
+    bool is_managed;
+    int memory_fd; /* the engine's from now on when all went well; -1: none */
+};
+
 static void show(struct mc_transfer_engine *engine, struct mc_region *const *regions,
-                 const struct mc_device_place *places, size_t count, bool is_managed, int memory_fd)
+                 const struct mc_device_place *places, const struct fresh *fresh)
 {
-    for (size_t i = 0; i < count; i++) {
-        regions[i]->is_managed = is_managed;
-        regions[i]->memory_fd = memory_fd;
+    for (size_t i = 0; i < fresh->count; i++) {
+        regions[i]->is_managed = fresh->is_managed;
+        regions[i]->memory_fd = fresh->memory_fd;
+        if (strlen(fresh->location) < sizeof(regions[i]->location)) /* no longer one is known */
+            snprintf(regions[i]->location, sizeof(regions[i]->location), "%s", fresh->location);
         if (places != NULL)
             regions[i]->place = places[i];
         /* The kernel cannot copy a device's memory for another process: peers use rdma, or ask us over tcp. */
@@ -147,13 +157,34 @@ static void pin(struct mc_transfer_engine *engine, const struct mc_transfer_rang
         if (region == NULL)
             continue; /* unregistered meanwhile, by another thread */
         struct mc_rdma_memory *memory =
-            mc_rdma_take_in(engine->rdma, ranges[i].address, ranges[i].length, region->place);
+            mc_rdma_take_in(engine->rdma, ranges[i].address, ranges[i].length, region->place, region->location);
         pthread_mutex_lock(&engine->lock);
-        region->rdma = memory;
+        bool is_first = region->rdma == NULL;
+        if (is_first)
+            region->rdma = memory;
         engine->regions.version++;
         pthread_mutex_unlock(&engine->lock);
+        if (!is_first && memory != NULL)
+            mc_rdma_memory_unregister(memory); /* another thread's registering met the coming of the devices */
         mc_transfer_release(engine, region);
     }
+}
+
+int mc_memory_pin_all(struct mc_transfer_engine *engine)
+{
+    size_t count = 0;
+    pthread_mutex_lock(&engine->lock);
+    struct mc_transfer_range *ranges = malloc((engine->regions.count + 1) * sizeof(*ranges));
+    for (const struct mc_region *one = engine->regions.first; ranges != NULL && one != NULL; one = one->next)
+        if (one->rdma == NULL)
+            ranges[count++] = (struct mc_transfer_range){one->address, one->length};
+    engine->regions.version++; /* with no region, too: peers are told of the devices */
+    pthread_mutex_unlock(&engine->lock);
+    if (ranges == NULL)
+        return MC_TRANSFER_ERR_MEMORY;
+    pin(engine, ranges, count);
+    free(ranges);
+    return 0;
 }
 
 /* Whose memory the ranges are; NULL: the host's, as there is no device (or no memory to say so: *rc). */
@@ -169,10 +200,10 @@ static struct mc_device_place *find_places(const struct mc_transfer_range *range
     return places;
 }
 
-/* memory_fd: the engine's from now on when all went well. */
-static int add(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges, size_t count, bool is_managed,
-               int memory_fd)
+static int add(struct mc_transfer_engine *engine, const struct fresh *fresh)
 {
+    const struct mc_transfer_range *ranges = fresh->ranges;
+    size_t count = fresh->count;
     int rc = 0;
     struct mc_device_place *places = find_places(ranges, count, &rc);
     struct mc_region *one, **regions = count == 1 ? &one : malloc((count + 1) * sizeof(struct mc_region *));
@@ -183,7 +214,7 @@ static int add(struct mc_transfer_engine *engine, const struct mc_transfer_range
     pthread_mutex_lock(&engine->lock);
     rc = mc_region_add(&engine->regions, ranges, count, regions);
     if (rc == 0)
-        show(engine, regions, places, count, is_managed, memory_fd);
+        show(engine, regions, places, fresh);
     pthread_mutex_unlock(&engine->lock);
 done:
     for (size_t i = 0; rc < 0 && places != NULL && i < count; i++)
@@ -200,19 +231,26 @@ done:
 
 static int leave(struct mc_transfer_engine *engine, uint64_t address);
 
-int mc_transfer_register(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges, size_t count)
+int mc_transfer_register_at(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges, size_t count,
+                            const char *location)
 {
     if (!mc_transfer_alive(engine) || (ranges == NULL && count > 0))
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     if (count == 0)
         return 0;
-    int rc = add(engine, ranges, count, false, -1);
+    struct fresh fresh = {ranges, count, location == NULL ? "" : location, false, -1};
+    int rc = add(engine, &fresh);
     if (rc < 0)
         return rc;
     rc = mc_transfer_publish_document(engine);
     for (size_t i = 0; rc < 0 && i < count; i++)
         (void)leave(engine, ranges[i].address); /* nobody knows of it, so nobody holds it for long */
     return rc;
+}
+
+int mc_transfer_register(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges, size_t count)
+{
+    return mc_transfer_register_at(engine, ranges, count, NULL);
 }
 
 /* ---- taking back ---- */
@@ -344,7 +382,8 @@ void *mc_transfer_allocate(struct mc_transfer_engine *engine, size_t length)
         return NULL;
     bool is_shared = fd >= 0;
     mc_transfer_note_fd(fd);
-    int rc = add(engine, &(struct mc_transfer_range){(uintptr_t)memory, size}, 1, true, fd);
+    struct mc_transfer_range range = {(uintptr_t)memory, size};
+    int rc = add(engine, &(struct fresh){&range, 1, "", true, fd});
     if (rc < 0 && fd >= 0)
         mc_transfer_close_fd(fd);
     if (rc == 0) {

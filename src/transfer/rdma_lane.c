@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -38,10 +39,13 @@ static void fd_closing(void *context, int fd)
 
 const struct mc_verbs *mc_transfer_verbs;
 
-int mc_rdma_start(const char *device_name, struct mc_rdma **rdma)
+int mc_rdma_start(const char *device_name, const char *matrix, struct mc_rdma **rdma)
 {
-    struct mc_rdma_options options = {
-        .verbs = mc_transfer_verbs, .filter = device_name, .fd_opened = fd_opened, .fd_closing = fd_closing};
+    struct mc_rdma_options options = {.verbs = mc_transfer_verbs,
+                                      .filter = device_name,
+                                      .matrix = matrix,
+                                      .fd_opened = fd_opened,
+                                      .fd_closing = fd_closing};
     return mc_rdma_open(&options, rdma);
 }
 
@@ -65,10 +69,31 @@ static int dmabuf_of(uint64_t from, uint64_t end)
     return fd;
 }
 
+/* Where the memory lies, for the topology: what is said, else the GPU, else the NUMA node of its first page. */
+static void locate(struct mc_rdma_range *range, struct mc_device_place place, const char *location, char *gpu,
+                   size_t gpu_size, char *bus_id, size_t bus_id_size)
+{
+    bool is_said = location[0] != 0 && strcmp(location, "*") != 0;
+    range->numa_node = -1;
+    range->location = is_said ? location : NULL;
+    if (!range->is_gpu) {
+        if (!is_said)
+            range->numa_node = node_of((uintptr_t)range->address);
+        return;
+    }
+    snprintf(gpu, gpu_size, "cuda:%d", place.number);
+    if (is_said && strcmp(location, gpu) != 0)
+        return;
+    range->location = gpu;
+    if (mc_device_pci_address(place.number, bus_id, bus_id_size) == 0)
+        range->bus_id = bus_id;
+}
+
 struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, uint64_t length,
-                                       struct mc_device_place place)
+                                       struct mc_device_place place, const char *location)
 {
     struct mc_rdma_memory *memory = NULL;
+    char gpu[MC_REGION_LOCATION_MAX], bus_id[32];
     bool is_gpu = place.kind == MC_DEVICE_MEMORY;
     if (place.kind == MC_DEVICE_MANAGED)
         return NULL; /* it has no place of its own: the driver moves it about */
@@ -79,8 +104,8 @@ struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, u
                                   .dmabuf_fd = is_gpu ? dmabuf_of(from, address + length) : -1,
                                   .dmabuf_offset = address - from,
                                   .is_remote_readable = true,
-                                  .is_remote_writable = true,
-                                  .numa_node = is_gpu ? -1 : node_of(address)};
+                                  .is_remote_writable = true};
+    locate(&range, place, location, gpu, sizeof(gpu), bus_id, sizeof(bus_id));
     int rc = mc_rdma_memory_register(rdma, &range, &memory);
     if (range.dmabuf_fd >= 0)
         mc_transfer_close_fd(range.dmabuf_fd);

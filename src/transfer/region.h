@@ -12,20 +12,22 @@
 
 #define MC_REGION_SLOTS (1u << 17) /* regions that peers of this machine can see; further ones are reached over tcp */
 #define MC_REGION_NO_SLOT UINT32_MAX
+#define MC_REGION_LOCATION_MAX 32u
 
 struct mc_rdma_memory;
 
 struct mc_region {
-    uint64_t address, length;          /* first: a range can be compared with a region */
-    uint64_t generation;               /* of this registration; never given twice */
-    uint32_t slot;                     /* in the shared table, or MC_REGION_NO_SLOT */
-    _Atomic uint32_t in_flight;        /* copies and connections that hold it; rises under the lock only */
-    bool is_leaving;                   /* unregister has begun */
-    bool is_managed;                   /* our own memory */
-    struct mc_rdma_memory *rdma;       /* NULL: not reached by RDMA. The engine's, not the table's */
-    int memory_fd;                     /* of which it consists, and that peers may map; -1: private memory */
-    struct mc_device_place place;      /* whose memory it is */
-    struct mc_region *previous, *next; /* in the order of registration */
+    uint64_t address, length;              /* first: a range can be compared with a region */
+    uint64_t generation;                   /* of this registration; never given twice */
+    uint32_t slot;                         /* in the shared table, or MC_REGION_NO_SLOT */
+    _Atomic uint32_t in_flight;            /* copies and connections that hold it; rises under the lock only */
+    bool is_leaving;                       /* unregister has begun */
+    bool is_managed;                       /* our own memory */
+    struct mc_rdma_memory *rdma;           /* NULL: not reached by RDMA. The engine's, not the table's */
+    int memory_fd;                         /* of which it consists, and that peers may map; -1: private memory */
+    struct mc_device_place place;          /* whose memory it is */
+    char location[MC_REGION_LOCATION_MAX]; /* as who registered it said, "cpu:0"; "": not said */
+    struct mc_region *previous, *next;     /* in the order of registration */
 };
 
 struct mc_region_table { /* zeroed = empty */

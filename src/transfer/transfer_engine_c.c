@@ -137,20 +137,33 @@ static void original_free(struct original *original)
     free(original);
 }
 
+/* 0: there are RDMA devices, and peers know of them. */
+static int install_rdma(struct mc_transfer_engine *engine, const char *matrix)
+{
+    if (getenv("MC_FORCE_TCP") != NULL)
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    int rc = mc_transfer_start_rdma(engine, "", matrix);
+    if (rc == 0 && mc_transfer_publish_document(engine) < 0)
+        mc_log(WARNING, "the metadata server was not told of the RDMA devices: peers do not use them yet");
+    return rc;
+}
+
 transfer_engine_t createTransferEngine(const char *metadata_conn_string, const char *local_server_name,
                                        const char *ip_or_host_name, uint64_t rpc_port, int auto_discover)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     (void)ip_or_host_name;
     (void)rpc_port;
-    (void)auto_discover;
     struct mc_transfer_config config = {.local_name = local_server_name, .metadata_server = metadata_conn_string};
     pthread_once(&once, start_once);
     struct original *original = calloc(1, sizeof(*original));
     if (original == NULL)
         return NULL;
     pthread_mutex_init(&original->lock, NULL);
-    transfer_engine_t handle = mc_transfer_open(&config, &original->engine) < 0 ? NULL : give_handle(original);
+    int rc = mc_transfer_open(&config, &original->engine);
+    if (rc == 0 && auto_discover != 0 && install_rdma(original->engine, NULL) < 0)
+        mc_log(INFO, "no RDMA device is found: tcp and the paths within the machine are used");
+    transfer_engine_t handle = rc < 0 ? NULL : give_handle(original);
     if (handle == NULL)
         original_free(original);
     return handle;
@@ -201,12 +214,19 @@ int getLocalIpAndPort(transfer_engine_t engine, char *buf_out, size_t buf_len)
 
 transport_t installTransport(transfer_engine_t engine, const char *proto, void **args)
 {
-    static char tcp[] = "tcp";
-    (void)args;
+    static char tcp[] = "tcp", rdma[] = "rdma";
     struct original *original = enter(engine);
     if (original == NULL)
         return NULL;
+    bool is_rdma = proto != NULL && strcmp(proto, rdma) == 0;
+    int rc = is_rdma ? install_rdma(original->engine, args == NULL ? NULL : args[0]) : 0;
     leave(original);
+    if (is_rdma && rc < 0)
+        mc_log(WARNING, "installTransport: no RDMA: %s",
+               rc == MC_ERR_UNAVAILABLE_IN_CURRENT_MODE ? "no usable device here (mooncake_doctor says why)"
+                                                        : mc_error_name(rc));
+    if (is_rdma)
+        return rc < 0 ? NULL : rdma;
     if (proto != NULL && strcmp(proto, tcp) == 0)
         return tcp;
     mc_log(WARNING, "installTransport: there is no '%.40s' here; tcp and the paths within the machine are always there",
@@ -333,13 +353,12 @@ int registerLocalMemory(transfer_engine_t engine, void *addr, size_t length, con
                         int remote_accessible)
 {
     struct mc_transfer_range range = {(uintptr_t)addr, length};
-    (void)location;
     struct original *original = enter(engine);
     if (original == NULL)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     int rc;
     if (remote_accessible != 0) {
-        rc = mc_transfer_register(original->engine, &range, 1);
+        rc = mc_transfer_register_at(original->engine, &range, 1, location);
     } else {
         pthread_mutex_lock(&original->lock);
         rc = mc_region_add(&original->hidden, &range, 1, NULL);
@@ -352,7 +371,6 @@ int registerLocalMemory(transfer_engine_t engine, void *addr, size_t length, con
 int registerLocalMemoryBatch(transfer_engine_t engine, buffer_entry_t *buffer_list, size_t buffer_len,
                              const char *location)
 {
-    (void)location;
     struct original *original = enter(engine);
     if (original == NULL)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
@@ -365,7 +383,7 @@ int registerLocalMemoryBatch(transfer_engine_t engine, buffer_entry_t *buffer_li
     for (size_t i = 0; rc == 0 && i < buffer_len; i++)
         ranges[i] = (struct mc_transfer_range){(uintptr_t)buffer_list[i].addr, buffer_list[i].length};
     if (rc == 0)
-        rc = mc_transfer_register(original->engine, ranges, buffer_len);
+        rc = mc_transfer_register_at(original->engine, ranges, buffer_len, location);
     free(ranges);
     leave(original);
     return rc;

@@ -42,7 +42,7 @@ int mc_trial_open(const char *metadata_server, const char *device_name, struct m
     if (rc == 0) {
         /* Peers are looked up there, but we are not to be found. */
         session->engine->is_published = false;
-        if (mc_rdma_start(device_name, &session->engine->rdma) == 0)
+        if (mc_transfer_start_rdma(session->engine, device_name, NULL) == 0)
             session->memory = mc_transfer_allocate(session->engine, LARGE_BYTES);
         rc = mc_metadata_init(&session->engine->metadata, metadata_server);
     }

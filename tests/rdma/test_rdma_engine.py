@@ -3,6 +3,7 @@
 Every byte is compared. Which device moved them is said by the cables, not by the engine.
 """
 import ctypes
+import json
 import mmap
 import random
 import threading
@@ -30,12 +31,12 @@ def named(numbers):
 class Near:
     """The engine of this process, with memory."""
 
-    def __init__(self, devices=MINE):
+    def __init__(self, devices=MINE, location="*"):
         self.engine = TransferEngine()
         assert self.engine.initialize("127.0.0.1", P2P, "rdma", named(devices)) == 0
         self.memory = mmap.mmap(-1, SIZE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        assert self.engine.register_memory(self.address, SIZE) == 0
+        assert self.engine.register_memory(self.address, SIZE, location) == 0
 
 
 def far(devices=THEIRS, **more):
@@ -155,10 +156,8 @@ class Rounds:
 
 @pytest.mark.parametrize("pulled", [MINE[1], THEIRS[0]])
 def test_cable_pulled(setup, pulled):
-    """Pulled while its bytes are under way: no transfer fails, the other device carries all. Plugged: both of ours carry again. (Not always the
-    peer's: ours may have been paired anew, with the one that was left, and stays with that.)"""
+    """Pulled while its bytes are under way: no transfer fails, the other device carries all. Plugged: every device of both sides carries again."""
     other = {0: 1, 1: 0, 2: 3, 3: 2}[pulled]
-    ours = {1: 1, 2: 0}[pulled]
     with far() as peer, Rounds(Near(), peer, LARGE // 2) as rounds:
         rounds.wait(lambda: rounds.done >= 1, 60)
         carried = Carried()
@@ -171,9 +170,38 @@ def test_cable_pulled(setup, pulled):
         assert without.by(pulled) < 65536
         cables.plug(pulled)
         again = Carried()
-        rounds.wait(lambda: again.by(ours) > 1 << 20 and again.by(1 - ours) > 1 << 20, 60)
+        rounds.wait(lambda: all(again.by(number) > 1 << 20 for number in (*MINE, *THEIRS)), 60)
         done = rounds.done
         rounds.wait(lambda: rounds.done >= done + 1, 60)
+
+
+def test_near_device(out_of_band, tmp_path, monkeypatch):
+    """A priority matrix and a location: what is near carries all; the other when that is pulled; what is near again when it is plugged."""
+    file = tmp_path / "matrix.json"
+    file.write_text(json.dumps({"cpu:0": [["rxe1"], ["rxe0"]], "cuda:1": [["rxe0"], ["rxe1"]]}))
+    monkeypatch.setenv("MC_CUSTOM_TOPO_JSON", str(file))
+    for location, close, distant in (("cpu:0", 1, 0), ("cuda:1", 0, 1)):
+        with far(MC_CUSTOM_TOPO_JSON="") as peer:
+            near = Near(location=location)
+            there_and_back(near, peer, 4096, 9)
+            carried = Carried()
+            there_and_back(near, peer, LARGE // 2, 10)
+            assert carried.by(close) > LARGE and carried.by(distant) < 65536
+            cables.pull(close)
+            there_and_back(near, peer, 1 << 20, 11)
+            carried = Carried()
+            there_and_back(near, peer, LARGE // 2, 12)
+            assert carried.by(distant) > LARGE and carried.by(close) < 65536
+            cables.plug(close)
+            cables.wait_active(close)
+            until = time.monotonic() + 60
+            while True:
+                carried = Carried()
+                there_and_back(near, peer, 1 << 20, 13)
+                if carried.by(close) > 2 << 20 and carried.by(distant) < 65536:
+                    break
+                assert time.monotonic() < until, [carried.by(number) for number in range(cables.COUNT)]
+                time.sleep(0.05)
 
 
 def test_all_cables_pulled(out_of_band):

@@ -1,95 +1,7 @@
 /* Which device for which memory: made-up trees of sysfs, and priority matrices of users. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "sysfs_tree.h"
 
 #include "base/error.h"
-#include "rdma/topology.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-struct tree {
-    char root[64];
-    struct mc_topology topology;
-};
-
-static void make_folders(const char *path)
-{
-    char part[512];
-    snprintf(part, sizeof(part), "%s", path);
-    for (char *at = part + 1; (at = strchr(at, '/')) != NULL; at++) {
-        *at = 0;
-        (void)mkdir(part, 0700);
-        *at = '/';
-    }
-}
-
-static void put(const struct tree *tree, const char *path, const char *text)
-{
-    char whole[512];
-    snprintf(whole, sizeof(whole), "%s/%s", tree->root, path);
-    make_folders(whole);
-    FILE *file = fopen(whole, "w");
-    assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
-    assert_int_equal(fclose(file), 0);
-}
-
-static void join(const struct tree *tree, const char *path, const char *target)
-{
-    char whole[512], full[512];
-    snprintf(whole, sizeof(whole), "%s/%s", tree->root, path);
-    snprintf(full, sizeof(full), "%s/%s", tree->root, target);
-    make_folders(whole);
-    assert_int_equal(symlink(full, whole), 0);
-}
-
-/* A PCI device at that place below devices/, known under its last name. */
-static void put_pci(const struct tree *tree, const char *place, const char *node)
-{
-    char path[256], target[256];
-    snprintf(path, sizeof(path), "devices/%s/numa_node", place);
-    put(tree, path, node);
-    snprintf(path, sizeof(path), "bus/pci/devices/%s", strrchr(place, '/') + 1);
-    snprintf(target, sizeof(target), "devices/%s", place);
-    join(tree, path, target);
-}
-
-static void put_nic(const struct tree *tree, const char *name, const char *place, const char *node, const char *state)
-{
-    char path[256], target[256];
-    put_pci(tree, place, node);
-    snprintf(path, sizeof(path), "class/infiniband/%s/device", name);
-    snprintf(target, sizeof(target), "devices/%s", place);
-    join(tree, path, target);
-    snprintf(path, sizeof(path), "class/infiniband/%s/ports/1/state", name);
-    put(tree, path, state);
-}
-
-static int set_up(void **state)
-{
-    struct tree *tree = calloc(1, sizeof(*tree));
-    assert_non_null(tree);
-    snprintf(tree->root, sizeof(tree->root), "/tmp/test_topology_XXXXXX");
-    assert_non_null(mkdtemp(tree->root));
-    *state = tree;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    struct tree *tree = *state;
-    char command[128];
-    snprintf(command, sizeof(command), "rm -r %s", tree->root);
-    int rc = system(command);
-    free(tree);
-    return rc;
-}
 
 /* Two sockets; on each four switches with a NIC and a GPU; NICs of one switch are the nearest to its GPU. */
 static void put_large_machine(const struct tree *tree)
@@ -230,6 +142,48 @@ static void test_many(void **state)
     assert_int_equal(mc_topology_choose(&tree->topology, "cpu:0")->count, MC_TOPOLOGY_DEVICES_MAX);
 }
 
+/* Devices that are in use count whatever their ports do, and where sysfs does not know their node, a driver may. */
+static void test_known(void **state)
+{
+    struct tree *tree = *state;
+    struct mc_topology_known known[3] = {{"a", 1}, {"b", -1}, {"c", 5}};
+    put_nic(tree, "a", "pci0000:00/0000:01:00.0", "0\n", "1: DOWN\n");
+    put_nic(tree, "other", "pci0000:00/0000:02:00.0", "0\n", "4: ACTIVE\n");
+    mc_topology_of(&tree->topology, tree->root, known, 3);
+    assert_int_equal(tree->topology.device_count, 3);
+    assert_string_equal(names_of(&tree->topology, "cpu:0"), "a|b c");
+    assert_string_equal(names_of(&tree->topology, "cpu:5"), "c|a b");
+    assert_ptr_equal(mc_topology_choose(&tree->topology, "cpu:1"), &tree->topology.any);
+    mc_topology_of(&tree->topology, tree->root, known, 0);
+    assert_int_equal(tree->topology.device_count, 0);
+    assert_int_equal(tree->topology.location_count, 1);
+}
+
+/* GPUs that are met one after the other, some of them twice. */
+static void test_gpus_met_later(void **state)
+{
+    struct tree *tree = *state;
+    struct mc_topology_known known[2] = {{"mlx5_0", -1}, {"mlx5_5", -1}};
+    struct mc_topology_gpu near_first = {"cuda:0", "00000000:03:00.0"}, near_second = {"cuda:1", "0000:53:00.0"},
+                           nowhere = {"cuda:2", "0000:ee:00.0"}, moved = {"cuda:0", "0000:53:00.0"};
+    put_large_machine(tree);
+    mc_topology_of(&tree->topology, tree->root, known, 2);
+    mc_topology_add_gpu(&tree->topology, tree->root, &near_first);
+    mc_topology_add_gpu(&tree->topology, tree->root, &near_second);
+    mc_topology_add_gpu(&tree->topology, tree->root, &nowhere);
+    mc_topology_add_gpu(&tree->topology, tree->root, &moved);
+    assert_int_equal(tree->topology.location_count, 5);
+    assert_string_equal(names_of(&tree->topology, "cuda:0"), "mlx5_0|mlx5_5");
+    assert_string_equal(names_of(&tree->topology, "cuda:1"), "mlx5_5|mlx5_0");
+    assert_int_equal(mc_topology_choose(&tree->topology, "cuda:2")->preferred, 0);
+    for (unsigned i = 0; i < 2 * MC_TOPOLOGY_LOCATIONS_MAX; i++) {
+        struct mc_topology_gpu many = {"", "0000:53:00.0"};
+        snprintf(many.location, sizeof(many.location), "cuda:%u", i + 100);
+        mc_topology_add_gpu(&tree->topology, tree->root, &many);
+    }
+    assert_int_equal(tree->topology.location_count, MC_TOPOLOGY_LOCATIONS_MAX);
+}
+
 static int parse(struct tree *tree, const char *text, const char *filter)
 {
     return mc_topology_parse(&tree->topology, mc_span_string(text), filter, NULL);
@@ -254,6 +208,9 @@ static void test_matrix(void **state)
     assert_int_equal(parse(tree, text, "erdma_1"), 0);
     assert_string_equal(names_of(&tree->topology, "cpu:0"), "erdma_1");
     assert_int_equal(mc_topology_choose(&tree->topology, "cpu:0")->preferred, 0);
+    assert_int_equal(parse(tree, "{\"*\": [[\"a\"], [\"b\"]], \"cpu:0\": [[\"b\"], []]}", NULL), 0);
+    assert_string_equal(names_of(&tree->topology, "cuda:9"), "a|b"); /* for all that is not named */
+    assert_string_equal(names_of(&tree->topology, "cpu:0"), "b");
     assert_int_equal(parse(tree, "{}", NULL), 0);
     assert_int_equal(tree->topology.location_count, 0);
 }
@@ -325,9 +282,13 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(test_empty),      TEST(test_large_machine),    TEST(test_equal_distance), TEST(test_prefix_is_no_bridge),
-        TEST(test_ports),      TEST(test_filters),          TEST(test_many),           TEST(test_matrix),
-        TEST(test_matrix_bad), TEST(test_matrix_too_large), TEST(test_local),
+        TEST(test_empty),          TEST(test_large_machine),
+        TEST(test_equal_distance), TEST(test_prefix_is_no_bridge),
+        TEST(test_ports),          TEST(test_filters),
+        TEST(test_many),           TEST(test_matrix),
+        TEST(test_matrix_bad),     TEST(test_matrix_too_large),
+        TEST(test_local),          TEST(test_known),
+        TEST(test_gpus_met_later),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 #include "env/clock.h"
 #include "fake_verbs.h"
 #include "transfer/inside.h"
+#include "transfer_engine_c.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -350,6 +351,162 @@ static void test_no_device(void **state)
     world_close(&world);
 }
 
+/* Writes small ones until that device moves them, and it alone. */
+static void expect_device(struct world *world, uint32_t device)
+{
+    uint64_t until_ms = mc_clock_ms() + 20000;
+    for (unsigned seed = 0;; seed++) {
+        struct fake_counts before = fake_counts();
+        expect(world, MC_TRANSFER_PATH_RDMA, 1 << 20, seed);
+        struct fake_counts after = fake_counts();
+        if (after.bytes[device] - before.bytes[device] == 1 << 20)
+            return;
+        assert_true(mc_clock_ms() < until_ms);
+        usleep(1000);
+    }
+}
+
+/* The engines' devices by a matrix: what is near the memory moves all of it, the other when that does not work, the
+ * near one again when it does. The first without a location: nothing says where it lies but the kernel. */
+static void test_near_device(void **state)
+{
+    static const char *const locations[] = {"cuda:1", "cpu:0", "cuda:1"};
+    static const uint32_t near[] = {2, 0, 2}, other[] = {0, 2, 0};
+    (void)state;
+    char path[] = "/tmp/test_transfer_rdma_XXXXXX";
+    int fd = mkstemp(path);
+    const char *text = "{\"cpu:0\": [[\"fake0\"], [\"fake2\"]], \"cuda:1\": [[\"fake2\"], [\"fake0\"]],"
+                       "\"cuda:2\": [[\"fake1\", \"fake3\"], []]}";
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+    setenv("MC_CUSTOM_TOPO_JSON", path, 1);
+    setenv("MC_RDMA_RAIL_PAUSE_SECONDS", "1", 1);
+    for (size_t i = 0; i < 3; i++) {
+        struct world world;
+        world_open(&world, 2);
+        uint64_t address = (uintptr_t)world.near_memory;
+        struct mc_transfer_range range = {address, MEMORY};
+        assert_int_equal(mc_transfer_unregister(world.near, &address, 1), 0);
+        assert_int_equal(mc_transfer_register_at(world.near, &range, 1, locations[i]), 0);
+        expect(&world, MC_TRANSFER_PATH_RDMA, MEMORY, 1);
+        assert_int_equal(fake_counts().bytes[near[i]], MEMORY);
+        fake_port(near[i], false);
+        expect_device(&world, other[i]);
+        fake_port(near[i], true);
+        expect_device(&world, near[i]);
+        world_close(&world);
+    }
+    unsetenv("MC_RDMA_RAIL_PAUSE_SECONDS");
+    unsetenv("MC_CUSTOM_TOPO_JSON");
+    unlink(path);
+}
+
+/* What is near the peer's memory counts, too. */
+static void test_near_the_peer(void **state)
+{
+    struct world world;
+    (void)state;
+    char path[] = "/tmp/test_transfer_rdma_XXXXXX";
+    int fd = mkstemp(path);
+    const char *text = "{\"cpu:0\": [[\"fake0\", \"fake2\", \"fake3\"], [\"fake1\"]]}";
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+    setenv("MC_CUSTOM_TOPO_JSON", path, 1);
+    world_open(&world, 2);
+    uint64_t address = (uintptr_t)world.far_memory;
+    struct mc_transfer_range range = {address, MEMORY};
+    assert_int_equal(mc_transfer_unregister(world.far, &address, 1), 0);
+    assert_int_equal(mc_transfer_register_at(world.far, &range, 1, "cpu:0"), 0);
+    expect(&world, MC_TRANSFER_PATH_RDMA, MEMORY, 1);
+    assert_int_equal(fake_counts().bytes[2], MEMORY); /* fake2 is with fake3 */
+    unsetenv("MC_CUSTOM_TOPO_JSON");
+    unlink(path);
+    world_close(&world);
+}
+
+static void *write_rounds(void *argument)
+{
+    struct world *world = argument;
+    for (unsigned i = 0; i < 200; i++)
+        assert_int_equal(move(world, MC_TRANSFER_WRITE, (uint64_t)i * 4096, 4096), 0);
+    return NULL;
+}
+
+/* The original's way: an engine of tcp gets RDMA while it works, with a matrix, for what is registered already. */
+static void test_install(void **state)
+{
+    char matrix[] = "{\"cpu:0\": [[\"fake2\"], [\"fake0\"]], \"cpu:7\": [[\"fake1\", \"fake3\"], []]}",
+         bad[] = "{\"cpu:0\": [[\"fake2\"]]}", none[] = "{\"cpu:0\": [[\"mlx5_0\"], []]}";
+    void *given[2] = {matrix, NULL}, *no_matrix[2] = {bad, NULL}, *no_device[2] = {none, NULL}, *empty[1] = {NULL};
+    (void)state;
+    struct world world;
+    world_open(&world, 2);
+    transfer_engine_t engine = createTransferEngine("P2PHANDSHAKE", "127.0.0.1", "127.0.0.1", 0, 0);
+    assert_non_null(engine);
+    uint8_t *memory = map();
+    assert_int_equal(registerLocalMemory(engine, memory, MEMORY / 2, "cpu:0", 1), 0);
+    assert_null(installTransport(engine, "rdma", no_matrix));
+    assert_null(installTransport(engine, "rdma", no_device));
+    setenv("MC_FORCE_TCP", "1", 1);
+    assert_null(installTransport(engine, "rdma", given));
+    unsetenv("MC_FORCE_TCP");
+    transport_t installed = installTransport(engine, "rdma", given);
+    assert_non_null(installed);
+    assert_ptr_equal(installTransport(engine, "rdma", empty), installed);
+    assert_ptr_equal(installTransport(engine, "rdma", NULL), installed);
+    assert_int_equal(registerLocalMemory(engine, memory + MEMORY / 2, MEMORY / 2, "cpu:0", 1), 0);
+    segment_id_t segment = openSegment(engine, mc_transfer_name(world.far));
+    assert_true(segment >= 1);
+    struct transfer_request requests[2] = {
+        {OPCODE_WRITE, memory, segment, (uintptr_t)world.far_memory, 1 << 20},
+        {OPCODE_WRITE, memory + MEMORY / 2, segment, (uintptr_t)world.far_memory + (1 << 20), 1 << 20}};
+    fill(memory, MEMORY, 9);
+    batch_id_t batch = allocateBatchID(engine, 2);
+    assert_int_equal(submitTransfer(engine, batch, requests, 2), 0);
+    struct transfer_status status = {STATUS_WAITING, 0};
+    for (size_t task = 0; task < 2; task++)
+        do {
+            assert_int_equal(getTransferStatus(engine, batch, task, &status), 0);
+            usleep(100);
+        } while (status.status == STATUS_WAITING);
+    assert_int_equal(status.status, STATUS_COMPLETED);
+    assert_memory_equal(world.far_memory, memory, 1 << 20);
+    assert_memory_equal(world.far_memory + (1 << 20), memory + MEMORY / 2, 1 << 20);
+    assert_int_equal(fake_counts().bytes[2], 2 << 20);
+    assert_int_equal(freeBatchID(engine, batch), 0);
+    destroyTransferEngine(engine);
+    munmap(memory, MEMORY);
+    world_close(&world);
+}
+
+/* While transfers go on and memory is registered and taken back. */
+static void test_installed_meanwhile(void **state)
+{
+    struct world world;
+    pthread_t thread;
+    (void)state;
+    world_open(&world, 2);
+    mc_transfer_close(world.near);
+    struct mc_transfer_config config = {.local_name = "127.0.0.1", .metadata_server = "P2PHANDSHAKE"};
+    assert_int_equal(mc_transfer_open(&config, &world.near), 0);
+    assert_int_equal(add(world.near, world.near_memory, MEMORY), 0);
+    fill(world.near_memory, MEMORY, 4);
+    pthread_create(&thread, NULL, write_rounds, &world);
+    uint8_t *more = map();
+    for (unsigned i = 0; i < 20; i++) {
+        uint64_t address = (uintptr_t)more;
+        assert_int_equal(add(world.near, more, MEMORY), 0);
+        if (i == 10)
+            assert_int_equal(mc_transfer_start_rdma(world.near, "fake0,fake2", NULL), 0);
+        assert_int_equal(mc_transfer_unregister(world.near, &address, 1), 0);
+    }
+    pthread_join(thread, NULL);
+    assert_memory_equal(world.far_memory, world.near_memory, 200 * 4096);
+    expect(&world, MC_TRANSFER_PATH_RDMA, MEMORY, 5);
+    munmap(more, MEMORY);
+    world_close(&world);
+}
+
 static void test_remote_text(void **state)
 {
     static const char *const bad[] = {
@@ -417,6 +574,10 @@ int main(void)
         cmocka_unit_test(test_registered_again),
         cmocka_unit_test(test_peer_ends),
         cmocka_unit_test(test_no_device),
+        cmocka_unit_test(test_near_device),
+        cmocka_unit_test(test_near_the_peer),
+        cmocka_unit_test(test_install),
+        cmocka_unit_test(test_installed_meanwhile),
         cmocka_unit_test(test_remote_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,83 @@
+/* Which of the devices in use are near a piece of memory: by the priority matrix that was given, else by sysfs. */
+#include "rdma/inside.h"
+
+#include "env/log.h"
+#include "rdma/topology.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char *root_of(const struct mc_rdma *rdma)
+{
+    return rdma->options.sysfs != NULL ? rdma->options.sysfs : "/sys";
+}
+
+int mc_rdma_near_open(struct mc_rdma *rdma, const char *filter, const char *matrix)
+{
+    rdma->topology = malloc(sizeof(*rdma->topology));
+    if (rdma->topology == NULL)
+        return MC_ERR_NO_MEMORY;
+    if (matrix == NULL) {
+        rdma->has_matrix = mc_topology_given(rdma->topology, filter);
+        return 0;
+    }
+    rdma->has_matrix = true;
+    if (mc_topology_parse(rdma->topology, mc_span_string(matrix), filter, getenv("MC_TE_FILTERS")) == 0)
+        return 0;
+    mc_log(ERROR, "a priority matrix of RDMA devices is expected, {\"cpu:0\": [[preferred], [others]]}, not %.80s",
+           matrix);
+    return MC_ERR_INVALID_PARAMS;
+}
+
+bool mc_rdma_near_allows(const struct mc_rdma *rdma, const char *name)
+{
+    bool is_named = !rdma->has_matrix;
+    for (size_t i = 0; !is_named && i < rdma->topology->device_count; i++)
+        is_named = strcmp(rdma->topology->devices[i].name, name) == 0;
+    return is_named && mc_topology_allows(getenv("MC_TE_FILTERS"), name);
+}
+
+void mc_rdma_near_find(struct mc_rdma *rdma)
+{
+    struct mc_topology_known known[MC_RDMA_DEVICES_MAX];
+    if (rdma->has_matrix)
+        return;
+    for (uint32_t i = 0; i < rdma->device_count; i++)
+        known[i] = (struct mc_topology_known){rdma->devices[i].name, rdma->devices[i].numa_node};
+    mc_topology_of(rdma->topology, root_of(rdma), known, rdma->device_count);
+}
+
+/* The devices that are preferred there, by our numbers. */
+static uint32_t preferred_at(const struct mc_rdma *rdma, const char *location)
+{
+    const struct mc_topology *topology = rdma->topology;
+    const struct mc_topology_location *chosen = mc_topology_choose(topology, location);
+    uint32_t near = 0;
+    if (chosen == &topology->any)
+        return 0; /* nothing is known of it */
+    for (size_t i = 0; i < chosen->preferred; i++)
+        for (uint32_t device = 0; device < rdma->device_count; device++)
+            if (strcmp(rdma->devices[device].name, topology->devices[chosen->order[i]].name) == 0)
+                near |= 1u << device;
+    return near;
+}
+
+uint32_t mc_rdma_near(struct mc_rdma *rdma, const struct mc_rdma_range *range)
+{
+    char node[16] = "*";
+    const char *location = range->location;
+    if (range->numa_node >= 0)
+        snprintf(node, sizeof(node), "cpu:%d", range->numa_node);
+    if (location == NULL || location[0] == 0 || strcmp(location, "*") == 0)
+        location = node;
+    pthread_mutex_lock(&rdma->lock);
+    if (range->bus_id != NULL && !rdma->has_matrix) {
+        struct mc_topology_gpu gpu;
+        snprintf(gpu.location, sizeof(gpu.location), "%s", location);
+        snprintf(gpu.pci_bus_id, sizeof(gpu.pci_bus_id), "%s", range->bus_id);
+        mc_topology_add_gpu(rdma->topology, root_of(rdma), &gpu);
+    }
+    uint32_t near = preferred_at(rdma, location);
+    pthread_mutex_unlock(&rdma->lock);
+    return near == (1u << rdma->device_count) - 1 ? 0 : near;
+}
