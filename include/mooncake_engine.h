@@ -90,7 +90,10 @@ struct mc_transfer_range {
 };
 /* Lets peers read and write these ranges, of the host's or a GPU's memory: all or none. INVALID_ARGUMENT: a length of
  * zero, or beyond the address space. ADDRESS_OVERLAPPED: with each other or with what is registered; adjacent ones are
- * fine. METADATA: the metadata server did not take the new document, so nothing is registered. */
+ * fine. METADATA: the metadata server did not take the new document, so nothing is registered. While registrations
+ * follow each other closely only the first ones wait for that server; it is told of the others together, within about
+ * 0.2 s, and again until it takes it. Peers need not wait for that: they can use the memory at once; only
+ * mc_transfer_segment_ranges shows it so much later. */
 MC_API int mc_transfer_register(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges,
                                 size_t count);
 /* The same of memory that lies at a location of the original's form, "cpu:0" or "cuda:1": RDMA devices near it are used

@@ -283,10 +283,7 @@ int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer
     if (rc == 0)
         rc = open_sockets(engine, text_of(config->local_name));
     if (rc == 0)
-        rc = mc_transfer_publish_document(engine);
-    if (rc == 0)
-        rc = mc_transfer_publish_name(engine);
-    engine->is_published = rc == 0;
+        rc = mc_transfer_publish(engine);
     if (rc == 0)
         rc = mc_transfer_names_start(engine);
     list_add(engine);

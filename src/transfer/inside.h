@@ -129,6 +129,9 @@ struct mc_transfer_engine {
     bool is_published;
     pthread_t names_thread;
     bool has_names_thread;
+    uint64_t published_version;  /* of the document there */
+    bool is_publishing_due;      /* the names thread is to publish; from here on: engine->lock */
+    uint64_t publishing_calm_ns; /* until then a change may be left to it; 0: the server has not taken the last one */
     pthread_cond_t names_changed;
     struct mc_buffer document; /* as text, of document_version */
     uint64_t document_version;
@@ -180,9 +183,10 @@ struct mc_region *mc_transfer_hold(struct mc_transfer_engine *engine, uint64_t a
 void mc_transfer_release(struct mc_transfer_engine *engine, struct mc_region *region);
 /* Registers at the RDMA devices, which have just come, what is registered. 0 or MEMORY. */
 int mc_memory_pin_all(struct mc_transfer_engine *engine);
-/* Appends the engine's document. */
-void mc_transfer_document(struct mc_transfer_engine *engine, struct mc_buffer *out);
-
+/* Appends the engine's document. Its version. */
+uint64_t mc_transfer_document(struct mc_transfer_engine *engine, struct mc_buffer *out);
+/* What it would be now. */
+uint64_t mc_transfer_document_version(struct mc_transfer_engine *engine);
 /* For close: nobody reaches any of it any more. Waits like unregister. */
 void mc_memory_leave_all(struct mc_transfer_engine *engine);
 void mc_memory_free(struct mc_transfer_engine *engine);
@@ -197,8 +201,11 @@ void mc_network_address(bool use_ipv6, char *address, size_t size);
 int mc_network_listen(const struct mc_settings *settings, const char *host, uint16_t *port);
 
 /* ---- metadata.c ---- */
-int mc_transfer_publish_name(struct mc_transfer_engine *engine);
-int mc_transfer_publish_document(struct mc_transfer_engine *engine);
+/* Document and name of an engine that opens. */
+int mc_transfer_publish(struct mc_transfer_engine *engine);
+/* Tells the metadata server what has changed. may_wait: changes in quick succession are told together, by the names
+ * thread, a little later; then the answer is 0. */
+int mc_transfer_publish_document(struct mc_transfer_engine *engine, bool may_wait);
 void mc_transfer_withdraw(struct mc_transfer_engine *engine);
 /* The thread that looks whether a metadata server has lost us. */
 int mc_transfer_names_start(struct mc_transfer_engine *engine);

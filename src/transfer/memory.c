@@ -104,13 +104,23 @@ static void render(struct mc_transfer_engine *engine)
     free(places);
 }
 
-void mc_transfer_document(struct mc_transfer_engine *engine, struct mc_buffer *out)
+uint64_t mc_transfer_document(struct mc_transfer_engine *engine, struct mc_buffer *out)
 {
     pthread_mutex_lock(&engine->lock);
     if (engine->document_version != version_of(engine))
         render(engine);
     mc_buffer_append(out, engine->document.data, engine->document.length);
+    uint64_t version = engine->document_version;
     pthread_mutex_unlock(&engine->lock);
+    return version;
+}
+
+uint64_t mc_transfer_document_version(struct mc_transfer_engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    uint64_t version = version_of(engine);
+    pthread_mutex_unlock(&engine->lock);
+    return version;
 }
 
 /* ---- registering ---- */
@@ -231,6 +241,16 @@ done:
 
 static int leave(struct mc_transfer_engine *engine, uint64_t address);
 
+/* The first address is all that engines of the original ask of a document whose bytes go by tcp, and they ask once: it
+ * must stand there before anybody can have heard of it. */
+static int publish_added(struct mc_transfer_engine *engine, uint64_t address)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool is_first = engine->regions.first == NULL || engine->regions.first->address == address;
+    pthread_mutex_unlock(&engine->lock);
+    return mc_transfer_publish_document(engine, !is_first);
+}
+
 int mc_transfer_register_at(struct mc_transfer_engine *engine, const struct mc_transfer_range *ranges, size_t count,
                             const char *location)
 {
@@ -242,7 +262,7 @@ int mc_transfer_register_at(struct mc_transfer_engine *engine, const struct mc_t
     int rc = add(engine, &fresh);
     if (rc < 0)
         return rc;
-    rc = mc_transfer_publish_document(engine);
+    rc = publish_added(engine, ranges[0].address);
     for (size_t i = 0; rc < 0 && i < count; i++)
         (void)leave(engine, ranges[i].address); /* nobody knows of it, so nobody holds it for long */
     return rc;
@@ -338,7 +358,7 @@ int mc_transfer_unregister(struct mc_transfer_engine *engine, const uint64_t *ad
             mc_log_limited(ERROR, "no registered memory begins at 0x%llx", (unsigned long long)addresses[i]);
         first = first == 0 ? rc : first;
     }
-    if (count > 0 && mc_transfer_publish_document(engine) < 0 && first == 0)
+    if (count > 0 && mc_transfer_publish_document(engine, true) < 0 && first == 0)
         first = MC_TRANSFER_ERR_METADATA;
     return first;
 }
@@ -387,7 +407,7 @@ void *mc_transfer_allocate(struct mc_transfer_engine *engine, size_t length)
     if (rc < 0 && fd >= 0)
         mc_transfer_close_fd(fd);
     if (rc == 0) {
-        rc = mc_transfer_publish_document(engine);
+        rc = publish_added(engine, (uintptr_t)memory);
         if (rc < 0)
             (void)leave(engine, (uintptr_t)memory);
     }

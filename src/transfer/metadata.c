@@ -6,11 +6,14 @@
 #include "env/log.h"
 #include "env/thread.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
 #include <time.h>
+
+#define PUBLISH_SHARE 10u /* so many times what the last document took is left before the next, within ... */
+#define PUBLISH_PAUSE_MIN_MS 20u
+#define PUBLISH_PAUSE_MAX_MS 200u
 
 int mc_metadata_init(struct mc_metadata *metadata, const char *server)
 {
@@ -87,12 +90,10 @@ static int taken(struct mc_transfer_engine *engine, const char *key, int rc)
     return rc < 0 ? MC_TRANSFER_ERR_METADATA : 0;
 }
 
-int mc_transfer_publish_name(struct mc_transfer_engine *engine)
+static int publish_name(struct mc_transfer_engine *engine)
 {
     char key[MC_TRANSFER_KEY_MAX];
     struct mc_buffer value = {0};
-    if (engine->metadata.is_p2p)
-        return 0;
     mc_rpc_meta_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
     mc_rpc_meta_write(&value, engine->host, engine->rpc_port);
     struct mc_span text = mc_span(value.data, value.length);
@@ -108,26 +109,78 @@ int mc_transfer_publish_name(struct mc_transfer_engine *engine)
     return taken(engine, key, rc);
 }
 
+static uint64_t pause_of(uint64_t took_ns)
+{
+    uint64_t pause_ns = took_ns * PUBLISH_SHARE;
+    pause_ns = pause_ns < PUBLISH_PAUSE_MIN_MS * 1000000ull ? PUBLISH_PAUSE_MIN_MS * 1000000ull : pause_ns;
+    return pause_ns > PUBLISH_PAUSE_MAX_MS * 1000000ull ? PUBLISH_PAUSE_MAX_MS * 1000000ull : pause_ns;
+}
+
 /* The publish lock is held, so that an older document cannot overtake a newer one. */
 static int publish_document(struct mc_transfer_engine *engine)
 {
     char key[MC_TRANSFER_KEY_MAX];
     struct mc_buffer value = {0};
+    uint64_t start_ns = mc_clock_ns();
     mc_segment_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
-    mc_transfer_document(engine, &value);
+    pthread_mutex_lock(&engine->lock);
+    engine->is_publishing_due = false; /* before the text is made: what changes from here on is due again */
+    pthread_mutex_unlock(&engine->lock);
+    uint64_t version = mc_transfer_document(engine, &value);
     int rc = mc_metadata_put(&engine->metadata, key, mc_span(value.data, value.length));
     mc_buffer_free(&value);
+    if (rc == 0)
+        engine->published_version = version;
+    uint64_t end_ns = mc_clock_ns();
+    pthread_mutex_lock(&engine->lock);
+    engine->publishing_calm_ns = rc < 0 ? 0 : end_ns + pause_of(end_ns - start_ns);
+    pthread_mutex_unlock(&engine->lock);
     return taken(engine, key, rc);
 }
 
-int mc_transfer_publish_document(struct mc_transfer_engine *engine)
+int mc_transfer_publish(struct mc_transfer_engine *engine)
 {
     if (engine->metadata.is_p2p)
         return 0;
     pthread_mutex_lock(&engine->publish_lock);
     int rc = publish_document(engine);
+    if (rc == 0)
+        rc = publish_name(engine);
+    engine->is_published = rc == 0;
     pthread_mutex_unlock(&engine->publish_lock);
     return rc;
+}
+
+/* The server has taken a document just now, or the names thread has one to bring: then it brings this change, too. */
+static bool is_left_to_names(struct mc_transfer_engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool is_left =
+        engine->publishing_calm_ns != 0 && (engine->is_publishing_due || mc_clock_ns() < engine->publishing_calm_ns);
+    if (is_left && !engine->is_publishing_due) {
+        engine->is_publishing_due = true;
+        pthread_cond_signal(&engine->names_changed);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return is_left;
+}
+
+/* Unless another thread has told of this change along with its own, or the name is somebody else's by now. */
+static int publish_changes(struct mc_transfer_engine *engine)
+{
+    int rc = 0;
+    pthread_mutex_lock(&engine->publish_lock);
+    if (engine->is_published && mc_transfer_document_version(engine) != engine->published_version)
+        rc = publish_document(engine);
+    pthread_mutex_unlock(&engine->publish_lock);
+    return rc;
+}
+
+int mc_transfer_publish_document(struct mc_transfer_engine *engine, bool may_wait)
+{
+    if (engine->metadata.is_p2p || (may_wait && is_left_to_names(engine)))
+        return 0;
+    return publish_changes(engine);
 }
 
 enum holder { NOBODY, US, ANOTHER, UNKNOWN };
@@ -175,30 +228,45 @@ static void look(struct mc_transfer_engine *engine)
     mc_rpc_meta_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
     pthread_mutex_lock(&engine->publish_lock);
     enum holder holder = engine->is_published ? holder_of_name(engine, key) : US;
-    if (holder == NOBODY && publish_document(engine) == 0 && mc_transfer_publish_name(engine) == 0)
+    if (holder == NOBODY && publish_document(engine) == 0 && publish_name(engine) == 0)
         mc_log(WARNING, "the metadata server had lost the name %s; it has it again", engine->name);
     if (holder == ANOTHER) {
         mc_log(WARNING, "another engine has taken the name %s over; peers will not find this one", engine->name);
         engine->is_published = false;
     }
     pthread_mutex_unlock(&engine->publish_lock);
+    if (holder == US)
+        (void)publish_changes(engine); /* what it did not take before; a line of the log says so, if it does not now */
+}
+
+/* Brings what is due; with engine->lock held, which is let go meanwhile. */
+static void bring(struct mc_transfer_engine *engine)
+{
+    engine->is_publishing_due = false; /* also when there is nothing to bring any more */
+    pthread_mutex_unlock(&engine->lock);
+    (void)publish_changes(engine); /* tried again by the next look */
+    pthread_mutex_lock(&engine->lock);
 }
 
 static void *names_main(void *argument)
 {
     struct mc_transfer_engine *engine = argument;
-    struct timespec until;
+    uint64_t look_ns = mc_clock_ns() + MC_METADATA_LOOK_S * 1000000000ull;
     pthread_mutex_lock(&engine->lock);
     while (!engine->is_closing) {
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += MC_METADATA_LOOK_S;
-        while (!engine->is_closing &&
-               pthread_cond_timedwait(&engine->names_changed, &engine->lock, &until) != ETIMEDOUT)
-            continue;
-        pthread_mutex_unlock(&engine->lock);
-        if (!engine->is_closing)
+        bool is_due = engine->is_publishing_due && engine->publishing_calm_ns < look_ns;
+        uint64_t until_ns = is_due ? engine->publishing_calm_ns : look_ns;
+        if (mc_clock_ns() < until_ns) {
+            struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+            (void)pthread_cond_timedwait(&engine->names_changed, &engine->lock, &until);
+        } else if (is_due) {
+            bring(engine);
+        } else {
+            pthread_mutex_unlock(&engine->lock);
             look(engine);
-        pthread_mutex_lock(&engine->lock);
+            look_ns = mc_clock_ns() + MC_METADATA_LOOK_S * 1000000000ull;
+            pthread_mutex_lock(&engine->lock);
+        }
     }
     pthread_mutex_unlock(&engine->lock);
     return NULL;

@@ -143,7 +143,7 @@ static int install_rdma(struct mc_transfer_engine *engine, const char *matrix)
     if (getenv("MC_FORCE_TCP") != NULL)
         return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
     int rc = mc_transfer_start_rdma(engine, "", matrix);
-    if (rc == 0 && mc_transfer_publish_document(engine) < 0)
+    if (rc == 0 && mc_transfer_publish_document(engine, false) < 0)
         mc_log(WARNING, "the metadata server was not told of the RDMA devices: peers do not use them yet");
     return rc;
 }

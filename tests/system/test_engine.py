@@ -1,5 +1,6 @@
 """mooncake.engine between processes: over each path, against peers that die, stop or come back, and against the original."""
 import ctypes
+import json
 import mmap
 import os
 import pathlib
@@ -285,7 +286,7 @@ class Metadata(BaseHTTPRequestHandler):
     """As the original's: a differing PUT of an rpc_meta key is refused."""
 
     protocol_version = "HTTP/1.1"
-    table = {}
+    table, puts = {}, []
 
     def key(self):
         return parse_qs(urlparse(self.path).query)["key"][0]
@@ -305,6 +306,7 @@ class Metadata(BaseHTTPRequestHandler):
         if "rpc_meta" in self.key() and self.key() in self.table:
             return self.answer(400, b"Duplicate rpc_meta key not allowed")
         self.table[self.key()] = value
+        self.puts.append(self.key())
         return self.answer(200, b"metadata updated")
 
     def do_DELETE(self):
@@ -317,7 +319,7 @@ class Metadata(BaseHTTPRequestHandler):
 @pytest.fixture
 def metadata():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
-    Metadata.table = {}
+    Metadata.table, Metadata.puts = {}, []
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}/metadata"
     server.shutdown()
@@ -337,6 +339,37 @@ def test_metadata_server(monkeypatch, metadata, path):
     assert near.engine.transfer_sync_write("nobody", near.address, 4096, 1) == -1
     assert near.engine.batch_transfer_async_write("nobody", [near.address], [4096], [1]) == 0
     assert near.engine.get_first_buffer_address("nobody") == 0
+
+
+def test_registrations_share_a_document(monkeypatch, metadata):
+    """The first one waits for the server, as peers of the original ask for its address and keep the answer; of the others it is told at most every 20 ms."""
+    set_path(monkeypatch, "tcp")
+    engine = TransferEngine()
+    assert engine.initialize("near", metadata, "tcp", "") == 0
+
+    def listed():
+        return [buffer["addr"] for buffer in json.loads(Metadata.table["mooncake/ram/near"])["buffers"]]
+
+    def wait_for(addresses):
+        end = time.monotonic() + 20
+        while listed() != addresses and time.monotonic() < end:
+            time.sleep(0.01)
+        assert listed() == addresses
+
+    addresses = [(1 << 40) + 8192 * item for item in range(1000)]
+    assert engine.register_memory(addresses[0], 4096) == 0
+    assert listed() == addresses[:1]
+    for change in (engine.register_memory, engine.unregister_memory):
+        before, start = Metadata.puts.count("mooncake/ram/near"), time.monotonic()
+        for address in addresses[1:]:
+            assert (change(address, 4096) if change == engine.register_memory else change(address)) == 0
+        puts = Metadata.puts.count("mooncake/ram/near") - before
+        assert puts <= 3 + (time.monotonic() - start) / 0.02
+        wait_for(addresses if change == engine.register_memory else addresses[:1])
+    assert engine.batch_register_memory(addresses[1:], [4096] * 999) == 0
+    wait_for(addresses)
+    assert engine.unregister_memory(addresses[0]) == 0
+    wait_for(addresses[1:])
 
 
 def test_same_name_again(monkeypatch, metadata):

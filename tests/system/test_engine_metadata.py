@@ -1,6 +1,8 @@
 """mooncake.engine with real metadata servers: ours over HTTP, etcd and Redis of Debian; killed, restarted, filled with nonsense; and beside the original."""
 import base64
+import ctypes
 import json
+import mmap
 import os
 import pathlib
 import signal
@@ -169,12 +171,33 @@ def test_the_second_of_a_name_keeps_it(monkeypatch, server):
         assert near.engine.transfer_sync_write("far", near.address, second.address, 100) == 0
 
 
+def test_registered_one_by_one(monkeypatch, server):
+    """Each is of use at once; the server is told of many together."""
+    set_path(monkeypatch, "tcp")
+    near, count = Near(server.url, "near"), 2000
+    memory = mmap.mmap(-1, count * 8192)
+    addresses = [ctypes.addressof(ctypes.c_char.from_buffer(memory)) + 8192 * item for item in range(count)]
+
+    def listed():
+        return [buffer["addr"] for buffer in json.loads(server.get("mooncake/ram/near"))["buffers"]]
+
+    with Peer(server.url, "far") as peer:
+        assert peer.ask("first", "near") == str(near.address)
+        assert all(near.engine.register_memory(address, 4096) == 0 for address in addresses)
+        assert peer.ask("write", "near", addresses[-1], 4096) == "0"
+        wait_until(lambda: listed() == [near.address, *addresses], 20, "all of them at the server")
+        assert all(near.engine.unregister_memory(address) == 0 for address in addresses)
+        assert peer.ask("write", "near", addresses[-1], 4096) == "-1"
+        wait_until(lambda: listed() == [near.address], 20, "none of them at the server")
+
+
 def test_server_killed_and_started_again(monkeypatch, server):
     """Engines that know each other go on without it; what needs it fails in time, and works again as soon as it is back."""
     set_path(monkeypatch, "tcp")
     near = Near(server.url, "near")
     with Peer(server.url, "far") as peer:
         assert near.engine.transfer_sync_write("far", near.address, peer.address, 100) == 0
+        time.sleep(0.3)  # a registration right after another would not wait for the server
         server.kill()
         assert near.engine.transfer_sync_write("far", near.address, peer.address, 100) == 0
         start = time.monotonic()
