@@ -27,6 +27,7 @@ extern "C" {
 
 #define MC_TRANSFER_ITEMS_MAX (1u << 20)   /* items of one batch, ranges of one registration */
 #define MC_TRANSFER_BATCHES_MAX (1u << 16) /* batches that were submitted and not yet asked to their end */
+#define MC_TRANSFER_DRAIN_MS 5000u         /* what is under way has so long to end, once a signal has come */
 #define MC_TRANSFER_NOTES_MAX (1u << 16)   /* notes that wait for mc_transfer_take_note; further ones are refused */
 
 /* Name, value, meaning. The values are those of the original's engine. */
@@ -78,6 +79,14 @@ MC_API int mc_transfer_open(const struct mc_transfer_config *config, struct mc_t
 MC_API void mc_transfer_close(struct mc_transfer_engine *engine);
 /* For the end of a process that does not close: takes the names of all its engines back from their metadata servers. */
 MC_API void mc_transfer_withdraw_all(void);
+/* From now on SIGTERM and SIGINT drain this engine: its name is taken back from the metadata server, peers can begin
+ * nothing any more, and what is under way, its own transfers and theirs, has MC_TRANSFER_DRAIN_MS to end. Then the
+ * process exits with 128 plus the signal's number; or, if the program had a handler when this was first called, that
+ * handler gets the signal, and the engine stays as it is: to be closed. The program's threads go on meanwhile, and
+ * interrupted calls as after any handler. A second signal ends the process at once. A signal that was ignored stays so,
+ * and a handler that is installed later takes the place of this. Closed engines are left out. A forked child gets the
+ * signal as before. Names are taken back by exit(), too. 0; INVALID_ARGUMENT, MEMORY. */
+MC_API int mc_transfer_drain_on_signals(struct mc_transfer_engine *engine);
 
 /* The port of handshakes; with P2PHANDSHAKE "host:port" is what peers call this engine. */
 MC_API uint16_t mc_transfer_rpc_port(const struct mc_transfer_engine *engine);
@@ -154,9 +163,11 @@ MC_API int64_t mc_transfer_segment_ranges(struct mc_transfer_engine *engine, con
                                           struct mc_transfer_range *ranges, size_t capacity);
 /* Where the first range that the peer has registered begins; 0 when it has none or cannot be reached. */
 MC_API uint64_t mc_transfer_first_address(struct mc_transfer_engine *engine, const char *target);
-/* The engine, what it has moved by each path, and the peers it knows with the path that is used to each ("local",
- * "host", "tcp"; "" before the first transfer), as JSON. The text is the caller's to free(). */
+/* The engine, what it has moved by each path, its RDMA devices ("local_nics" and "topology", as the original lists
+ * them) and the peers it knows with the path that is used to each ("local", "host", "rdma", "tcp"; "" before the first
+ * transfer), as JSON; or as lines to be read. The text is the caller's to free(); NULL: the engine is not usable. */
 MC_API char *mc_transfer_links(struct mc_transfer_engine *engine);
+MC_API char *mc_transfer_links_text(struct mc_transfer_engine *engine);
 
 /* Which RDMA devices are near which memory, as JSON of the original's form; filter: names of devices separated by
  * commas, NULL or "" for all. The text is the caller's to free(). */

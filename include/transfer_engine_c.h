@@ -149,7 +149,13 @@ MC_ORIGINAL_API notify_msg_t *getNotifsFromEngine(transfer_engine_t engine, int 
 MC_ORIGINAL_API int freeNotifsMsgBuf(notify_msg_t *msg, int size);
 MC_ORIGINAL_API int genNotifyInEngine(transfer_engine_t engine, uint64_t target_id, notify_msg_t notify_msg);
 
-MC_ORIGINAL_API int warmupEfaSegment(transfer_engine_t engine, const char *segment_name); /* no EFA here: -303 */
+MC_ORIGINAL_API int warmupEfaSegment(transfer_engine_t engine, const char *segment_name); /* no EFA here: nothing, 0 */
+
+/* As mc_transfer_drain_on_signals. */
+MC_ORIGINAL_API void enableGracefulShutdown(transfer_engine_t engine);
+/* RDMA devices, ports, peers and the path to each: lines to be read, cut where they do not fit, or JSON
+ * (mc_transfer_links), which is never cut: -1 when it does not fit. */
+MC_ORIGINAL_API int showLinks(transfer_engine_t engine, char *buf_out, size_t buf_len, int json);
 
 #ifdef __cplusplus
 }

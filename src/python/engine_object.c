@@ -349,6 +349,43 @@ static PyObject *engine_get_metrics(PyObject *object, PyObject *Py_UNUSED(unused
     return answer;
 }
 
+MC_PY_SIGNATURE(show_links, 0, "json");
+static PyObject *engine_show_links(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+{
+    struct mc_transfer_engine *engine = engine_of(object);
+    PyObject *values[1];
+    char *text = NULL;
+    if (mc_py_arguments(&show_links_signature, args, count, keywords, values) < 0)
+        return NULL;
+    int is_json = values[0] == NULL ? 0 : PyObject_IsTrue(values[0]);
+    if (is_json < 0)
+        return NULL;
+    if (engine != NULL) {
+        Py_BEGIN_ALLOW_THREADS text = is_json != 0 ? mc_transfer_links(engine) : mc_transfer_links_text(engine);
+        Py_END_ALLOW_THREADS
+    }
+    PyObject *answer = PyUnicode_FromString(text == NULL ? "" : text);
+    free(text);
+    return answer;
+}
+
+static PyObject *engine_enable_graceful_shutdown(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    return PyLong_FromLong(mc_transfer_drain_on_signals(engine_of(object)));
+}
+
+/* Nothing is to be warmed up: there is no EFA. */
+MC_PY_SIGNATURE(warmup_efa_segment, 1, "segment_name");
+static PyObject *engine_warmup_efa_segment(PyObject *Py_UNUSED(object), PyObject *const *args, Py_ssize_t count,
+                                           PyObject *keywords)
+{
+    PyObject *values[1];
+    if (mc_py_arguments(&warmup_efa_segment_signature, args, count, keywords, values) < 0 ||
+        mc_py_text(values[0], "segment_name") == NULL)
+        return NULL;
+    return PyLong_FromLong(0);
+}
+
 static PyObject *engine_get_engine(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     return mc_py_inner_new(object);
@@ -366,8 +403,10 @@ static PyObject *engine_get_engine_ptr(PyObject *object, PyObject *Py_UNUSED(unu
         PyErr_SetString(PyExc_NotImplementedError, #name ": " what);                                                   \
         return NULL;                                                                                                   \
     }
-#define NO_CUDA "GPU memory is not supported by this build; stage it through host memory"
-LATER(warmup_efa_segment, "there is no EFA transport in this build")
+#define NO_CUDA                                                                                                        \
+    "transfers in the order of a CUDA stream are not built; synchronise the stream, then transfer_sync_write and "     \
+    "_read "                                                                                                           \
+    "take addresses of a GPU's memory"
 LATER(transfer_write_on_cuda, NO_CUDA)
 LATER(transfer_read_on_cuda, NO_CUDA)
 LATER(batch_transfer_write_on_cuda, NO_CUDA)
@@ -405,7 +444,12 @@ static PyMethodDef engine_methods[] = {
      "Bytes, items, errors and latencies by peer and path: Prometheus text; '' before initialize()."},
     {"get_engine", engine_get_engine, METH_NOARGS, "What MooncakeDistributedStore.setup(engine=...) takes."},
     {"get_engine_ptr", engine_get_engine_ptr, METH_NOARGS, "The address of the library's engine."},
-    {"warmup_efa_segment", SLOW(warmup_efa_segment), "Not supported."},
+    {"show_links", FAST(show_links),
+     "show_links(json=False)\n--\n\nPorts, RDMA devices, peers and the path to each, to be read or as JSON; '' before "
+     "initialize()."},
+    {"enable_graceful_shutdown", engine_enable_graceful_shutdown, METH_NOARGS,
+     "From now on SIGTERM and SIGINT take the name back and let transfers end before the process does. 0 or negative."},
+    {"warmup_efa_segment", FAST(warmup_efa_segment), "0: there is no EFA, so nothing is to be warmed up."},
     {"transfer_write_on_cuda", SLOW(transfer_write_on_cuda), "Not supported."},
     {"transfer_read_on_cuda", SLOW(transfer_read_on_cuda), "Not supported."},
     {"batch_transfer_write_on_cuda", SLOW(batch_transfer_write_on_cuda), "Not supported."},

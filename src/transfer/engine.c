@@ -100,6 +100,21 @@ void mc_transfer_leave(struct mc_transfer_engine *engine)
     pthread_mutex_unlock(&list_lock);
 }
 
+struct mc_transfer_engine *mc_transfer_enter_drained(void)
+{
+    struct mc_transfer_engine *drained = NULL;
+    pthread_mutex_lock(&list_lock);
+    for (struct mc_transfer_engine *one = list; one != NULL; one = one->next) {
+        if (!one->drains_on_signals)
+            continue;
+        one->users++;
+        one->next_drained = drained;
+        drained = one;
+    }
+    pthread_mutex_unlock(&list_lock);
+    return drained;
+}
+
 static void list_add(struct mc_transfer_engine *engine)
 {
     pthread_mutex_lock(&list_lock);

@@ -120,6 +120,8 @@ struct mc_transfer_engine {
     uint32_t users;                   /* calls of other engines of this process; the list's lock */
     struct mc_transfer_engine *next;  /* engines of this process */
     _Atomic bool is_closing;
+    _Atomic bool drains_on_signals;
+    struct mc_transfer_engine *next_drained; /* of shutdown.c */
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a region was released, a batch has ended or came, a peer is free */
@@ -127,11 +129,11 @@ struct mc_transfer_engine {
     pthread_mutex_t
         publish_lock; /* of what stands at the metadata server; held over questions to it; before the others */
     bool is_published;
-    pthread_t names_thread;
-    bool has_names_thread;
     uint64_t published_version;  /* of the document there */
     bool is_publishing_due;      /* the names thread is to publish; from here on: engine->lock */
     uint64_t publishing_calm_ns; /* until then a change may be left to it; 0: the server has not taken the last one */
+    pthread_t names_thread;
+    bool has_names_thread;
     pthread_cond_t names_changed;
     struct mc_buffer document; /* as text, of document_version */
     uint64_t document_version;
@@ -170,6 +172,8 @@ void mc_transfer_reset_fd(int fd);
 /* The engine of this process with that id, in use until mc_transfer_leave; NULL. */
 struct mc_transfer_engine *mc_transfer_enter(struct mc_id id);
 void mc_transfer_leave(struct mc_transfer_engine *engine);
+/* Those that drain on signals, each in use until mc_transfer_leave; a list by next_drained. Called once. */
+struct mc_transfer_engine *mc_transfer_enter_drained(void);
 /* For each engine of this process, under the list's lock. */
 void mc_transfer_each(void (*function)(struct mc_transfer_engine *engine, void *context), void *context);
 
@@ -187,6 +191,11 @@ int mc_memory_pin_all(struct mc_transfer_engine *engine);
 uint64_t mc_transfer_document(struct mc_transfer_engine *engine, struct mc_buffer *out);
 /* What it would be now. */
 uint64_t mc_transfer_document_version(struct mc_transfer_engine *engine);
+
+/* Peers can begin nothing any more with what is registered now. engine->lock is held. */
+void mc_memory_refuse(struct mc_transfer_engine *engine);
+/* Does nobody touch any of it? engine->lock is held. */
+bool mc_memory_is_quiet(struct mc_transfer_engine *engine);
 /* For close: nobody reaches any of it any more. Waits like unregister. */
 void mc_memory_leave_all(struct mc_transfer_engine *engine);
 void mc_memory_free(struct mc_transfer_engine *engine);
@@ -242,6 +251,8 @@ void mc_lane_abort(struct mc_lane *lane);
 void mc_peer_drop_lanes(struct mc_peer *peer);
 /* Closes what has not been used for long. Called now and then on the service thread. */
 void mc_peers_tidy(struct mc_transfer_engine *engine);
+/* Is no call and no batch of ours under way? engine->lock is held. */
+bool mc_peers_are_idle(const struct mc_transfer_engine *engine);
 void mc_peers_free(struct mc_transfer_engine *engine);
 
 /* ---- rdma_lane.c ---- */

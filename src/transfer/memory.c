@@ -439,15 +439,28 @@ int mc_transfer_free(struct mc_transfer_engine *engine, void *memory)
 
 /* ---- the end ---- */
 
-void mc_memory_leave_all(struct mc_transfer_engine *engine)
+void mc_memory_refuse(struct mc_transfer_engine *engine)
 {
-    uint64_t until_ms = mc_clock_ms() + MC_UNREGISTER_WAIT_MS;
-    pthread_mutex_lock(&engine->lock);
     for (struct mc_region *one = engine->regions.first; one != NULL; one = one->next) {
         one->is_leaving = true;
         if (engine->host_table != NULL && one->slot != MC_REGION_NO_SLOT)
             mc_host_entry_clear(engine->host_table, one->slot);
     }
+}
+
+bool mc_memory_is_quiet(struct mc_transfer_engine *engine)
+{
+    const struct mc_region *one = engine->regions.first;
+    while (one != NULL && is_alone(engine, one))
+        one = one->next;
+    return one == NULL;
+}
+
+void mc_memory_leave_all(struct mc_transfer_engine *engine)
+{
+    uint64_t until_ms = mc_clock_ms() + MC_UNREGISTER_WAIT_MS;
+    pthread_mutex_lock(&engine->lock);
+    mc_memory_refuse(engine);
     for (struct mc_region *one = engine->regions.first; one != NULL && mc_clock_ms() < until_ms;) {
         if (is_alone(engine, one)) {
             one = one->next;

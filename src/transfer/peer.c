@@ -370,6 +370,15 @@ void mc_peers_tidy(struct mc_transfer_engine *engine)
     free_list(gone);
 }
 
+bool mc_peers_are_idle(const struct mc_transfer_engine *engine)
+{
+    for (uint32_t i = 0; i < MC_PEER_BUCKETS; i++)
+        for (const struct mc_peer *peer = engine->peers[i]; peer != NULL; peer = peer->next)
+            if (peer->references > 0)
+                return false;
+    return true;
+}
+
 void mc_peers_free(struct mc_transfer_engine *engine)
 {
     for (uint32_t i = 0; i < MC_PEER_BUCKETS; i++) {

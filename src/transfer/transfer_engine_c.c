@@ -241,9 +241,34 @@ int uninstallTransport(transfer_engine_t engine, const char *proto)
 
 int warmupEfaSegment(transfer_engine_t engine, const char *segment_name)
 {
-    (void)engine;
     (void)segment_name;
-    return MC_TRANSFER_ERR_NOT_IMPLEMENTED;
+    return discoverTopology(engine);
+}
+
+void enableGracefulShutdown(transfer_engine_t engine)
+{
+    struct original *original = enter(engine);
+    if (original == NULL)
+        return;
+    if (mc_transfer_drain_on_signals(original->engine) < 0)
+        mc_log(ERROR, "enableGracefulShutdown: no thread or descriptor is left for it; signals do what they did");
+    leave(original);
+}
+
+int showLinks(transfer_engine_t engine, char *buf_out, size_t buf_len, int json)
+{
+    struct original *original = buf_out == NULL || buf_len == 0 ? NULL : enter(engine);
+    if (original == NULL)
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    char *text = json != 0 ? mc_transfer_links(original->engine) : mc_transfer_links_text(original->engine);
+    leave(original);
+    size_t length = text == NULL ? 0 : strlen(text);
+    bool is_shown = text != NULL && (json == 0 || length < buf_len);
+    buf_out[0] = 0;
+    if (is_shown)
+        snprintf(buf_out, buf_len, "%s", text);
+    free(text);
+    return is_shown ? 0 : MC_TRANSFER_ERR_INVALID_ARGUMENT;
 }
 
 /* ---- segments ---- */

@@ -2,7 +2,7 @@
 
     engine_peer.py HOST METADATA SIZE [NAME]
 says "CODE PORT ADDRESS", then answers: crc OFFSET SIZE; fill OFFSET SIZE BYTE; read|write TARGET ADDRESS SIZE; first TARGET; allocate SIZE; free ADDRESS SIZE; zero ADDRESS SIZE; crc_at ADDRESS SIZE;
-bytes TEXT; notes; unregister.
+bytes TEXT; notes; graceful; unregister.
 ENGINE_PROTOCOL and ENGINE_DEVICES: instead of tcp. MC_PYTHONPATH is where the package lies; without it the one that is installed is taken (the original, in its environment).
 """
 import ctypes
@@ -55,6 +55,8 @@ for line in sys.stdin:
             engine.transfer_sync_write(words[1], address, int(words[2]), int(words[3]))
     elif words[0] == "notes":
         print([(note.name, note.msg) for note in engine.get_notifies()], flush=True)
+    elif words[0] == "graceful":
+        print(engine.enable_graceful_shutdown(), flush=True)
     elif words[0] == "bytes":
         code = engine.write_bytes_to_buffer(address, words[1].encode(), len(words[1]))
         print(code, engine.read_bytes_from_buffer(address, len(words[1])).decode(), bytes(memory[:len(words[1])]).decode(), flush=True)

@@ -452,13 +452,29 @@ def test_bytes_in_and_out(monkeypatch):
         engine.read_bytes_from_buffer(buffer, 1)
 
 
+def test_show_links(monkeypatch):
+    set_path(monkeypatch, "host")
+    near = Near()
+    name = f"127.0.0.1:{near.engine.get_rpc_port()}"
+    assert "RDMA devices:" in near.engine.show_links() and "peers:\n  none" in near.engine.show_links()
+    with Peer() as peer:
+        assert near.engine.transfer_sync_write(peer.target, near.address, peer.address, 10) == 0
+        found = json.loads(near.engine.show_links(json=True))
+        assert found["name"] == name and found["rpc_port"] == near.engine.get_rpc_port() and found["paths"]["host"] == {"bytes": 10, "items": 1}
+        assert [(one["name"], one["path"]) for one in found["peers"]] == [(peer.target, "host")]
+        assert found["topology"] == json.loads(near.engine.get_local_topology())
+        assert all({"device", "numa", "gid", "gid_index", "port", "speed_gbps", "source"} <= nic.keys() for nic in found["local_nics"])
+        assert f"  {peer.target} at 127.0.0.1:" in near.engine.show_links(False) and "path host" in near.engine.show_links(False)
+
+
 def test_what_is_not_there():
     for flag in ("CUDA", "EFA", "HIP", "INTRA_NVLINK", "MNNVL", "MUSA"):
         assert getattr(module, f"SUPPORT_{flag}") is False
     assert (TransferOpcode.Read, TransferOpcode.WRITE) == (0, 1) and module.Read is TransferOpcode.Read
     assert TransferEngine.TransferOpcode is TransferOpcode
     engine = TransferEngine()
-    for call in (engine.warmup_efa_segment, engine.transfer_write_on_cuda, module.create_rpc_client, module.create_rpc_server):
+    assert engine.warmup_efa_segment("x") == 0
+    for call in (engine.transfer_write_on_cuda, module.create_rpc_client, module.create_rpc_server):
         with pytest.raises(NotImplementedError):
             call("x")
     # Not initialised: the codes, no crash.
@@ -467,6 +483,8 @@ def test_what_is_not_there():
     assert engine.transfer_sync_write("127.0.0.1:1", 4096, 4096, 1) == -1
     assert engine.transfer_check_status(1) == -1
     assert engine.get_notifies() == []
+    assert engine.show_links() == engine.show_links(json=True) == ""
+    assert engine.enable_graceful_shutdown() == -1
     assert engine.allocate_managed_buffer(10) == 0
     assert engine.get_local_topology().startswith("{")
 

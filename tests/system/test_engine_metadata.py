@@ -171,6 +171,19 @@ def test_the_second_of_a_name_keeps_it(monkeypatch, server):
         assert near.engine.transfer_sync_write("far", near.address, second.address, 100) == 0
 
 
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)])
+def test_signals_take_the_name_back(monkeypatch, server, number, code):
+    """SIGINT becomes Python's KeyboardInterrupt afterwards, as Python has a handler for it."""
+    set_path(monkeypatch, "tcp")
+    near = Near(server.url, "near")
+    with Peer(server.url, "far") as peer:
+        assert peer.ask("graceful") == "0" and names(server) == NAMES
+        assert near.engine.transfer_sync_write("far", near.address, peer.address, 1 << 20) == 0
+        peer.process.send_signal(number)
+        assert peer.process.wait(20 * SLOW) == code
+        assert names(server) == ["mooncake/ram/near", "mooncake/rpc_meta/near"]
+
+
 def test_registered_one_by_one(monkeypatch, server):
     """Each is of use at once; the server is told of many together."""
     set_path(monkeypatch, "tcp")

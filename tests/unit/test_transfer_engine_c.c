@@ -311,6 +311,9 @@ static void every_call(transfer_engine_t engine, struct world *world)
     assert_int_equal(size, 0);
     assert_int_equal(genNotifyInEngine(engine, 1, note), -1);
     assert_true(warmupEfaSegment(engine, "a") < 0);
+    text[0] = 'x';
+    assert_int_equal(showLinks(engine, text, sizeof(text), 0), -1);
+    enableGracefulShutdown(engine);
     destroyTransferEngine(engine);
 }
 
@@ -518,6 +521,41 @@ static void busy(void **state)
     world_close(&world);
 }
 
+/* Text is cut where it does not fit, JSON never. */
+static void links(void **state)
+{
+    (void)state;
+    static char text[65536], whole[65536];
+    struct world world;
+    world_open(&world);
+    struct transfer_request entry = request(&world, OPCODE_WRITE, 0, 0, 9);
+    batch_id_t batch = allocateBatchID(world.near, 1);
+    assert_int_equal(submitTransfer(world.near, batch, &entry, 1), 0);
+    assert_int_equal(finish(world.near, batch, 0), STATUS_COMPLETED);
+    assert_int_equal(freeBatchID(world.near, batch), 0);
+    assert_int_equal(showLinks(world.near, whole, sizeof(whole), 0), 0);
+    assert_non_null(strstr(whole, "RDMA devices:\n"));
+    assert_non_null(strstr(whole, world.far_name));
+    assert_non_null(strstr(whole, "path local"));
+    for (size_t size = 1; size < 60; size += 29) {
+        memset(text, 'x', size + 1);
+        assert_int_equal(showLinks(world.near, text, size, 0), 0);
+        assert_true(strlen(text) == size - 1 && memcmp(text, whole, size - 1) == 0 && text[size] == 'x');
+    }
+    assert_int_equal(showLinks(world.near, whole, sizeof(whole), 1), 0);
+    assert_non_null(strstr(whole, "\"local_nics\":["));
+    assert_non_null(strstr(whole, "\"topology\":{"));
+    assert_non_null(strstr(whole, "\"path\":\"local\""));
+    assert_int_equal(showLinks(world.near, text, strlen(whole), 1), -1); /* no room for its zero */
+    assert_string_equal(text, "");
+    assert_int_equal(showLinks(world.near, text, strlen(whole) + 1, 7), 0);
+    assert_string_equal(text, whole);
+    assert_int_equal(showLinks(world.near, NULL, 10, 0), -1);
+    assert_int_equal(showLinks(world.near, text, 0, 0), -1);
+    assert_int_equal(warmupEfaSegment(world.near, world.far_name), 0);
+    world_close(&world);
+}
+
 /* ---- threads, and the end of an engine under them ---- */
 
 struct mover {
@@ -607,6 +645,7 @@ int main(void)
         cmocka_unit_test(notes),         cmocka_unit_test(memory),    cmocka_unit_test(bad_engines),
         cmocka_unit_test(bad_arguments), cmocka_unit_test(bad_names), cmocka_unit_test(many_batches),
         cmocka_unit_test(peer_gone),     cmocka_unit_test(threads),   cmocka_unit_test(fork_child),
+        cmocka_unit_test(links),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
