@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The comparison of transfer engines: ours, the original, and NIXL, in turn, in one run, beside bare loops over the same buffers.
 
-    ./dev bench engine [--quick] [--only same-host,tcp,register,netem] [--huge]        (= python3 bench/engine.py)
+    ./dev bench engine [--quick] [--only same-host,tcp,register,stopped,netem] [--huge]        (= python3 bench/engine.py)
 
 Every contestant is two processes, a target and an initiator; all are there from the start, and those whose turn it is not are stopped
 (SIGSTOP). Each row runs every contestant in an order that rotates, all processes on one core ("pinned") and over two ("spread"). The table
@@ -34,6 +34,7 @@ NIXL_VERSION = "1.5.1"
 MODES = ("pinned", "spread")
 BATCH, SMALL = 128, 4 * KIB
 REGISTERED, REGISTERED_SIZE = 10_000, 16 * KIB
+STOPPED_CALLERS, STOPPED_SIZE, STOPPED_LIMIT_S = 4, 8 * MIB, 5  # MC_TRANSFER_TIMEOUT: 5 is its least
 QUIET = {"MC_LOG_LEVEL": "ERROR", "GLOG_minloglevel": "2", "MC_TCP_BIND_ADDRESS": "127.0.0.1", "NIXL_LOG_LEVEL": "ERROR", "UCX_LOG_LEVEL": "error"}
 
 
@@ -216,6 +217,33 @@ class Run:
                 if result["errors"]:
                     self.problem(f"{pair.name}: {result['errors']} of {REGISTERED} buffers were not registered")
 
+    # --- a peer that is stopped ---
+
+    def stopped(self, words, name, python):
+        """Small writes to one peer over tcp, alone, and while calls to another that was stopped run into their deadlines."""
+        more = {"MC_FORCE_TCP": "1", "MC_TRANSFER_TIMEOUT": str(STOPPED_LIMIT_S)}
+        pair = Pair(f"{name}-stopped", python, self.logs, **{**words, "env": {**words.get("env", {}), **more}})
+        env = {**QUIET, **words.get("env", {}), **more}
+        other = Process([python, HERE / "engine_worker.py", "target", "--api", "mooncake", "--size", BUFFER], self.logs / f"{name}-other.log", affinity("spread"), env, talk=True)
+        try:
+            hello = other.read(120)
+            pair.turn(affinity("spread"))
+            ask = pair.initiator.ask
+            for _ in range(self.rounds):
+                ask(step="reach", other=hello)
+                before = ask(step="calls", seconds=2)
+                other.child.send_signal(signal.SIGSTOP)
+                beside = ask(step="beside", stopped=hello, seconds=STOPPED_LIMIT_S + 1, callers=STOPPED_CALLERS, size=STOPPED_SIZE)
+                other.child.send_signal(signal.SIGCONT)
+                after = ask(step="calls", seconds=2)
+                self.other.setdefault("stopped", []).append({"contestant": name, "before": before, "beside": beside, "after": after})
+                self.say(f"{name}: p99 beside a stopped peer {beside['p99_us']:.0f} us, alone {before['p99_us']:.0f} and {after['p99_us']:.0f} us")
+                if beside["stopped_moved"]:
+                    self.problem(f"{name}: {beside['stopped_moved']} transfers to a stopped peer say that they are done")
+        finally:
+            other.child.send_signal(signal.SIGCONT)
+            other.stop()
+            pair.stop()
 
     # --- a link that loses packets ---
 
@@ -351,6 +379,13 @@ def report(run, rows):
             met += good
             missed += [] if good else ["10,000 buffers registered"]
         lines.append(f"{REGISTERED} buffers registered, {item['contestant']}: one by one {item['single_ms']:.1f} ms, in one call {item['batch_ms']:.1f} ms{bar}")
+    for name in dict.fromkeys(item["contestant"] for item in run.other.get("stopped", [])):
+        line, checks = stopped_line(name, [item for item in run.other["stopped"] if item["contestant"] == name])
+        if name != "ours":
+            checks = []
+        met += sum(good for _, good in checks)
+        missed += ["beside a stopped peer"] if not all(good for _, good in checks) else []
+        lines.append((line + "   " + ", ".join(f"{words} {'met' if good else 'MISSED'}" for words, good in checks)).rstrip())
     for item in run.other.get("netem", []):
         good = statistics.median(mine / other for mine, other in zip(item["ours"], item["iperf"])) >= 0.7
         met += good
@@ -363,6 +398,18 @@ def report(run, rows):
     lines += ["", f"{met} bars met, in {len(missed)} rows some missed" + (":" if missed else "")]
     lines += [f"  {text}" for text in missed] + [f"  PROBLEM: {text.splitlines()[0]}" for text in run.problems]
     return lines, table
+
+
+def stopped_line(name, rounds):
+    """What small writes to one peer took while another was stopped, and whether they suffered: round by round, against the slower of before and after."""
+    p99 = {phase: [item[phase]["p99_us"] for item in rounds] for phase in ("before", "beside", "after")}
+    part = statistics.median(beside / max(before, after) for before, beside, after in zip(p99["before"], p99["beside"], p99["after"]))
+    slowest = max(item["beside"]["stopped_slowest_s"] for item in rounds)
+    line = (
+        f"4 KiB writes over tcp, {name}: p99 {text_of(p99['before'])} us; while {STOPPED_CALLERS} threads and {STOPPED_CALLERS} batches wait for a stopped peer {text_of(p99['beside'])} us; afterwards"
+        f" {text_of(p99['after'])} us; slowest of {sum(item['beside']['stopped_calls'] for item in rounds)} calls to it {slowest:.2f} s, deadline {STOPPED_LIMIT_S} s"
+    )
+    return line, [("p99 <= 1.5x", part <= 1.5), ("ends by the deadline", slowest <= STOPPED_LIMIT_S + 0.1)]
 
 
 def write_results(run, rows, arguments, cache):
@@ -412,17 +459,27 @@ def start_pairs(run, arguments, cache, build):
     return pairs
 
 
+def stand_still(run, arguments, cache, build):
+    wanted = arguments.contestants.split(",") if arguments.contestants else ["ours", "original"]
+    if "ours" in wanted:
+        run.attempt("ours, stopped", run.stopped, {"env": {"PYTHONPATH": os.environ["MC_PYTHONPATH"]}, "library": build / "libmooncake.so"}, "ours", sys.executable)
+    if "original" in wanted:
+        original = Original()
+        if run.attempt("original", original.prepare, cache):
+            run.attempt("original, stopped", run.stopped, {}, "original", original.python)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round, fewer sizes, less of everything: about two minutes")
     parser.add_argument("--rounds", type=int, help="3, with --quick 1")
-    parser.add_argument("--only", default="same-host,tcp,register,netem", help="parts, comma separated")
+    parser.add_argument("--only", default="same-host,tcp,register,stopped,netem", help="parts, comma separated")
     parser.add_argument("--contestants", help="comma separated: ours,ours-allocated,ours-tcp,original,nixl,nixl-bold,nixl-tcp")
     parser.add_argument("--huge", action="store_true", help="buffers of huge pages, for every contestant")
     arguments = parser.parse_args()
     parts = arguments.only.split(",")
-    if set(parts) - {"same-host", "tcp", "register", "netem"}:
-        parser.error(f"--only {arguments.only}: parts are same-host, tcp, register, netem")
+    if set(parts) - {"same-host", "tcp", "register", "stopped", "netem"}:
+        parser.error(f"--only {arguments.only}: parts are same-host, tcp, register, stopped, netem")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     cache, build = ROOT / ".cache", pathlib.Path(os.environ["MC_BUILD"])
     run = Run(arguments, cache)
@@ -437,6 +494,8 @@ def main():
     finally:
         for pair in pairs:
             pair.stop()
+    if "stopped" in parts:
+        stand_still(run, arguments, cache, build)
     if "netem" in parts:
         run.attempt("netem", run.netem, build)
     write_results(run, rows, arguments, cache)

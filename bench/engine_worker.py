@@ -16,6 +16,7 @@ import os
 import pathlib
 import statistics
 import sys
+import threading
 import time
 import zlib
 
@@ -260,6 +261,40 @@ class Initiator:
             how: {"gbps": statistics.median(rates[how]), "p50_us": statistics.median(times[how]) * 1e6, "cpu_s_per_gb": statistics.median(cpu[how])}
             for how in hows
         }
+
+    def step_calls(self, seconds):
+        """Small writes, one after the other: how long they took."""
+        took = sorted(self._python(True, 4096, 1, [item * 4096 for item in range(256)], seconds))
+        return {"calls": len(took), "p50_us": took[len(took) // 2] * 1e6, "p99_us": took[len(took) * 99 // 100] * 1e6, "slowest_us": took[-1] * 1e6}
+
+    def step_reach(self, other):
+        if self.api.engine.transfer_sync_write(other["name"], self.memory.address, other["address"], 8) != 0:
+            raise RuntimeError("the other target cannot be reached")
+        return {}
+
+    def step_beside(self, stopped, seconds, callers, size):
+        """The same while so many threads of this process, and as many batches in the background, wait for a peer that is stopped. Its calls are
+        those of `stopped`; each ends by its deadline, and is followed by the next."""
+        engine, ended, stop = self.api.engine, [], threading.Event()
+        target, near, far = stopped["name"], self.memory.address, stopped["address"]
+
+        def call():
+            while not stop.is_set():
+                started = time.perf_counter()
+                code = engine.transfer_sync_write(target, near, far, size)
+                ended.append((time.perf_counter() - started, code))
+
+        threads = [threading.Thread(target=call) for _ in range(callers)]
+        batches = [engine.batch_transfer_async_write(target, [near], [far], [size]) for _ in range(callers)]
+        for thread in threads:
+            thread.start()
+        result = self.step_calls(seconds)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        codes = [engine.get_batch_transfer_status([batch]) for batch in batches]
+        moved = sum(code == 0 for _, code in ended) + sum(code == 0 for code in codes)
+        return {**result, "stopped_calls": len(ended), "stopped_s": [round(took, 3) for took, _ in ended], "stopped_slowest_s": max(took for took, _ in ended), "stopped_moved": moved}
 
     def step_register(self, count, size):
         memory = mmap.mmap(-1, count * size * 2, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
