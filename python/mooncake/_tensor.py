@@ -304,8 +304,14 @@ def refused(keys):
     return [INVALID_PARAMS] * len(keys)
 
 
+def check_config(config):
+    if config is not None and not isinstance(config, ReplicateConfig):
+        raise TypeError(f"config must be ReplicateConfig, not {type(config).__name__}")
+
+
 def publishable(config):
     """Named segments must be one for each copy."""
+    check_config(config)
     if config is None or not config.preferred_segments or len(config.preferred_segments) == config.replica_num:
         return True
     log.error("%d preferred segments for %d replicas", len(config.preferred_segments), config.replica_num)
@@ -329,6 +335,7 @@ def write(store, groups, config, upsert):
     """One code for each group. A group is a list of (key, Packed or Raw), written in one batch with the others; None is refused.
 
     The code of a group is that of its first item that failed."""
+    check_config(config)
     results = [INVALID_PARAMS if group is None else 0 for group in groups]
     if config is not None and config.group_ids and len(config.group_ids) != len(groups):
         return [INVALID_PARAMS] * len(groups)

@@ -137,12 +137,10 @@ static PyObject *checked_texts(const struct field_row *row, PyObject *value)
 
 static PyObject *checked_enum(const struct field_row *row, PyObject *value, PyObject *type, const char *wanted)
 {
-    int is = PyObject_IsInstance(value, type);
-    if (is < 0)
-        return NULL;
-    if (is == 0 && PyLong_Check(value))
+    bool is = PyObject_TypeCheck(value, (PyTypeObject *)type);
+    if (!is && PyLong_Check(value))
         return PyObject_CallFunctionObjArgs(type, value, NULL);
-    if (is == 0)
+    if (!is)
         return wrong_type(row, wanted, value);
     Py_INCREF(value);
     return value;
@@ -349,10 +347,10 @@ int mc_py_replicate_acquire(PyObject *object, Py_ssize_t key_count, enum mc_py_p
     replicate->config.replica_count = 1;
     if (object == NULL || object == Py_None)
         return 0;
-    int is = PyObject_IsInstance(object, replicate_type);
-    if (is <= 0) {
-        if (is == 0)
-            PyErr_Format(PyExc_TypeError, "config must be ReplicateConfig, not %R", (PyObject *)Py_TYPE(object));
+    /* By its type, not by isinstance(), which believes what an object says of itself: a mock of ReplicateConfig has not
+     * its memory. */
+    if (!PyObject_TypeCheck(object, (PyTypeObject *)replicate_type)) {
+        PyErr_Format(PyExc_TypeError, "config must be ReplicateConfig, not %R", (PyObject *)Py_TYPE(object));
         return 1;
     }
     PyObject **values = ((struct replicate_object *)object)->values;
