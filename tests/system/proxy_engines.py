@@ -209,7 +209,8 @@ class RawServer:
 
 
 class Proxy:
-    def __init__(self, *arguments, environment=None):
+    def __init__(self, *arguments, environment=None, program=(str(PROXY),)):
+        self.program = list(program)
         self.arguments = [str(one) for one in arguments]
         self.environment = {**{k: v for k, v in os.environ.items() if k not in ("ADMIN_API_KEY", "OPENAI_API_KEY")}, **(environment or {})}
         self.log_file = tempfile.NamedTemporaryFile(prefix="mc-proxy-", suffix=".log")
@@ -217,7 +218,7 @@ class Proxy:
 
     def start(self):
         with open(self.log_file.name, "ab") as log:
-            self.process = subprocess.Popen([str(PROXY), "--port=0", "--host=127.0.0.1", "--health_interval=100ms"] + self.arguments,
+            self.process = subprocess.Popen([*self.program, "--port=0", "--host=127.0.0.1", "--health_interval=100ms"] + self.arguments,
                                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env=self.environment)
 
         def look():

@@ -1,10 +1,12 @@
 """mooncake_proxy before real HTTP servers that answer as engines do, with real clients, kind and unkind."""
 import http.client
 import json
+import os
 import random
 import re
 import socket
 import subprocess
+import sys
 import threading
 import time
 
@@ -125,6 +127,22 @@ def test_toy_proxy_flags_mean_sequential(engines):
     with Proxy("--prefiller-host", "127.0.0.1", "--prefiller-port", prefill.port, "--decoder-hosts", "127.0.0.1", "--decoder-ports", decode.port) as proxy:
         assert proxy.complete()[0] == 200
         assert decode.bodies()[0]["kv_transfer_params"] == {"a": 1}
+
+
+def test_the_originals_module_is_this_proxy(engines):
+    """python -m mooncake.vllm_v1_proxy_server, with its flags; what is not given is what the original takes."""
+    module = (sys.executable, "-m", "mooncake.vllm_v1_proxy_server")
+    environment = {"PYTHONPATH": os.environ["MC_PYTHONPATH"], "PATH": f"{PROXY.parent}:{os.environ['PATH']}"}
+    prefill, decode = engines("prefill"), engines("decode")
+    prefill.kv_params = {"a": 1}
+    with Proxy("--prefiller-host", "127.0.0.1", "--prefiller-port", prefill.port, "--decoder-hosts", "127.0.0.1", "--decoder_ports", decode.port,
+               program=module, environment=environment) as proxy:
+        assert proxy.complete()[0] == 200
+        assert decode.bodies()[0]["kv_transfer_params"] == {"a": 1}
+    alone = Proxy(program=module, environment=environment).start()
+    status = json.loads(alone.get("/status")[-1])
+    assert (status["prefill_nodes"], status["decode_nodes"]) == (["localhost:8100"], ["localhost:8200"])
+    assert alone.stop() == 0
 
 
 def test_stream_arrives_piece_by_piece(engines):
