@@ -34,9 +34,11 @@ static PyObject *metrics(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused
 }
 
 static PyMethodDef module_methods[] = {
-    {"metrics", metrics, METH_NOARGS, "Prometheus text of all engines of this process."},
-    {"create_rpc_client", MC_PY_METHOD(rpc_later), METH_VARARGS | METH_KEYWORDS, "Not supported."},
-    {"create_rpc_server", MC_PY_METHOD(rpc_later), METH_VARARGS | METH_KEYWORDS, "Not supported."},
+    {"metrics", metrics, METH_NOARGS, "metrics()\n--\n\nPrometheus text of all engines of this process."},
+    {"create_rpc_client", MC_PY_METHOD(rpc_later), METH_VARARGS | METH_KEYWORDS,
+     "create_rpc_client(local_rank=0, world_size=1)\n--\n\nRaises NotImplementedError."},
+    {"create_rpc_server", MC_PY_METHOD(rpc_later), METH_VARARGS | METH_KEYWORDS,
+     "create_rpc_server(local_rank=0, world_size=1)\n--\n\nRaises NotImplementedError."},
     {"_withdraw", withdraw, METH_NOARGS, "At exit: takes the names of engines back from metadata servers."},
     {NULL, NULL, 0, NULL},
 };
@@ -86,7 +88,8 @@ static int module_fill(PyObject *module)
     mc_py_inner_type = PyType_FromSpec(&mc_py_inner_spec);
     if (mc_py_note_type == NULL || mc_py_inner_type == NULL || add(module, "TransferEngine", engine_type) < 0 ||
         PyObject_SetAttrString(module, "TransferNotify", mc_py_note_type) < 0 ||
-        PyObject_SetAttrString(module, "InnerTransferEngine", mc_py_inner_type) < 0)
+        PyObject_SetAttrString(module, "InnerTransferEngine", mc_py_inner_type) < 0 ||
+        mc_py_engine_types_add(module) < 0)
         return -1;
     for (size_t i = 0; flags[i] != NULL; i++)
         if (PyObject_SetAttrString(module, flags[i], Py_False) < 0)

@@ -28,19 +28,35 @@ int mc_py_note_read(PyObject *object, struct mc_transfer_note *space, const stru
 PyObject *mc_py_inner_new(PyObject *engine);
 /* enum.IntEnum TransferOpcode. */
 PyObject *mc_py_opcode_new(void);
+/* engine_types.c: the types of the original that are not there. Adds them to the module. */
+int mc_py_engine_types_add(PyObject *module);
 
 /* Numbers and texts of arguments: TypeError names the argument. */
 int mc_py_number(PyObject *object, const char *name, uint64_t *value);
 const char *mc_py_text(PyObject *object, const char *name);
 
-/* engine_transfer.c */
+/* engine_transfer.c: name, arguments as inspect.signature shows them, result. */
 /* clang-format off */
+#define MC_PY_ENGINE_ONE   "target_hostname, buffer, peer_buffer_address, length, "
+#define MC_PY_ENGINE_MANY  "target_hostname, buffers, peer_buffer_addresses, lengths, "
+#define MC_PY_ENGINE_HINT  "transport_hint=''"
+#define MC_PY_ENGINE_DONE  "0: all bytes have been moved; -1."
+#define MC_PY_ENGINE_BATCH "The id of a batch for transfer_check_status; 0: it was not begun."
 #define MC_PY_ENGINE_TRANSFERS(X) \
-    X(transfer_sync) X(transfer_sync_write) X(transfer_sync_read) X(batch_transfer_sync) X(batch_transfer_sync_write) \
-    X(batch_transfer_sync_read) X(batch_transfer_async) X(batch_transfer_async_write) X(batch_transfer_async_read) \
-    X(transfer_submit_write) X(transfer_check_status) X(get_batch_transfer_status)
+    X(transfer_sync, MC_PY_ENGINE_ONE "opcode, notify=None, " MC_PY_ENGINE_HINT, MC_PY_ENGINE_DONE) \
+    X(transfer_sync_write, MC_PY_ENGINE_ONE MC_PY_ENGINE_HINT, MC_PY_ENGINE_DONE) \
+    X(transfer_sync_read, MC_PY_ENGINE_ONE MC_PY_ENGINE_HINT, MC_PY_ENGINE_DONE) \
+    X(batch_transfer_sync, MC_PY_ENGINE_MANY "opcode, notify=None, " MC_PY_ENGINE_HINT, MC_PY_ENGINE_DONE) \
+    X(batch_transfer_sync_write, MC_PY_ENGINE_MANY MC_PY_ENGINE_HINT, MC_PY_ENGINE_DONE) \
+    X(batch_transfer_sync_read, MC_PY_ENGINE_MANY MC_PY_ENGINE_HINT, MC_PY_ENGINE_DONE) \
+    X(batch_transfer_async, MC_PY_ENGINE_MANY "opcode, " MC_PY_ENGINE_HINT, MC_PY_ENGINE_BATCH) \
+    X(batch_transfer_async_write, MC_PY_ENGINE_MANY MC_PY_ENGINE_HINT, MC_PY_ENGINE_BATCH) \
+    X(batch_transfer_async_read, MC_PY_ENGINE_MANY MC_PY_ENGINE_HINT, MC_PY_ENGINE_BATCH) \
+    X(transfer_submit_write, MC_PY_ENGINE_ONE MC_PY_ENGINE_HINT, MC_PY_ENGINE_BATCH) \
+    X(transfer_check_status, "batch_id", "0: under way; 1: all of it is done; -1: failed; -2: timed out.") \
+    X(get_batch_transfer_status, "batch_ids", "Waits for all of them: 0, or -1 when one failed.")
 /* clang-format on */
-#define MC_PY_ENGINE_DECLARE(name)                                                                                     \
+#define MC_PY_ENGINE_DECLARE(name, arguments, answer)                                                                  \
     PyObject *mc_py_engine_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
 MC_PY_ENGINE_TRANSFERS(MC_PY_ENGINE_DECLARE)
 #undef MC_PY_ENGINE_DECLARE

@@ -277,12 +277,15 @@ static PyObject *engine_read_bytes_from_buffer(PyObject *object, PyObject *const
 
 /* ---- asking peers ---- */
 
-static PyObject *engine_send_probe(PyObject *object, PyObject *peer)
+MC_PY_SIGNATURE(send_probe, 1, "peer_server_name");
+static PyObject *engine_send_probe(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     struct mc_transfer_engine *engine = engine_of(object);
-    const char *target = mc_py_text(peer, "peer_server_name");
+    PyObject *values[1];
+    const char *target;
     int rc;
-    if (target == NULL)
+    if (mc_py_arguments(&send_probe_signature, args, count, keywords, values) < 0 ||
+        (target = mc_py_text(values[0], "peer_server_name")) == NULL)
         return NULL;
     Py_BEGIN_ALLOW_THREADS rc = mc_transfer_probe(engine, target);
     Py_END_ALLOW_THREADS return PyLong_FromLong(rc);
@@ -403,10 +406,7 @@ static PyObject *engine_get_engine_ptr(PyObject *object, PyObject *Py_UNUSED(unu
         PyErr_SetString(PyExc_NotImplementedError, #name ": " what);                                                   \
         return NULL;                                                                                                   \
     }
-#define NO_CUDA                                                                                                        \
-    "transfers in the order of a CUDA stream are not built; synchronise the stream, then transfer_sync_write and "     \
-    "_read "                                                                                                           \
-    "take addresses of a GPU's memory"
+#define NO_CUDA "there are no transfers on a stream; the other transfers take addresses of GPU memory, too"
 LATER(transfer_write_on_cuda, NO_CUDA)
 LATER(transfer_read_on_cuda, NO_CUDA)
 LATER(batch_transfer_write_on_cuda, NO_CUDA)
@@ -420,41 +420,56 @@ static PyMethodDef engine_methods[] = {
      "initialize(local_hostname, metadata_server, protocol, device_name)\n--\n\n0 or -1. metadata_server: "
      "'P2PHANDSHAKE', 'http://host:port/metadata', 'etcd://host:port;host:port' or 'redis://host:port'."},
     {"initialize_ext", FAST(initialize_ext),
+     "initialize_ext(local_hostname, metadata_server, protocol, device_name, metadata_type)\n--\n\n"
      "As initialize; metadata_type is put before a metadata_server without one."},
-    {"get_rpc_port", engine_get_rpc_port, METH_NOARGS, "The port of handshakes: peers call this engine host:port."},
+    {"get_rpc_port", engine_get_rpc_port, METH_NOARGS,
+     "get_rpc_port()\n--\n\nThe port of handshakes: peers call this engine host:port."},
     {"register_memory", FAST(register_memory),
      "register_memory(buffer_addr, capacity, location='*')\n--\n\n0; -7 overlap; -1 a length of zero."},
-    {"unregister_memory", FAST(unregister_memory), "0; -3 nothing registered begins there; -4 still in use."},
+    {"unregister_memory", FAST(unregister_memory),
+     "unregister_memory(buffer_addr)\n--\n\n0; -3 nothing registered begins there; -4 still in use."},
     {"batch_register_memory", FAST(batch_register_memory),
      "batch_register_memory(buffer_addresses, capacities, location='*')\n--\n\nAll or none."},
-    {"batch_unregister_memory", FAST(batch_unregister_memory), "Goes on after an error and returns the first."},
-    {"allocate_managed_buffer", engine_allocate_managed_buffer, METH_O, "An address of registered memory, or 0."},
+    {"batch_unregister_memory", FAST(batch_unregister_memory),
+     "batch_unregister_memory(buffer_addresses)\n--\n\nGoes on after an error and returns the first."},
+    {"allocate_managed_buffer", engine_allocate_managed_buffer, METH_O,
+     "allocate_managed_buffer(length, /)\n--\n\nAn address of registered memory, or 0."},
     {"free_managed_buffer", FAST(free_managed_buffer),
      "free_managed_buffer(buffer_addr, length)\n--\n\n0 or negative."},
     {"write_bytes_to_buffer", FAST(write_bytes_to_buffer),
-     "write_bytes_to_buffer(dest_address, src, length)\n--\n\n0; -1: src is shorter, or the target is not registered."},
+     "write_bytes_to_buffer(dest_address, src_ptr, length)\n--\n\n0; -1: src_ptr is shorter, or the target is not "
+     "registered."},
     {"read_bytes_from_buffer", FAST(read_bytes_from_buffer),
      "read_bytes_from_buffer(source_address, length)\n--\n\nbytes; ValueError outside of registered memory."},
-    {"send_probe", engine_send_probe, METH_O, "0: the peer answers; -102: it cannot be reached."},
-    {"get_first_buffer_address", engine_get_first_buffer_address, METH_O, "Of the peer's registered memory; 0: none."},
-    {"get_notifies", engine_get_notifies, METH_NOARGS, "Takes all notes that have come: a list of TransferNotify."},
+    {"send_probe", FAST(send_probe),
+     "send_probe(peer_server_name)\n--\n\n0: the peer answers; -102: it cannot be reached."},
+    {"get_first_buffer_address", engine_get_first_buffer_address, METH_O,
+     "get_first_buffer_address(segment_name, /)\n--\n\nOf the peer's registered memory; 0: none."},
+    {"get_notifies", engine_get_notifies, METH_NOARGS,
+     "get_notifies()\n--\n\nTakes all notes that have come: a list of TransferNotify."},
     {"get_local_topology", FAST(get_local_topology),
      "get_local_topology(device_name=None)\n--\n\nRDMA devices as JSON."},
     {"get_metrics", engine_get_metrics, METH_NOARGS,
-     "Bytes, items, errors and latencies by peer and path: Prometheus text; '' before initialize()."},
-    {"get_engine", engine_get_engine, METH_NOARGS, "What MooncakeDistributedStore.setup(engine=...) takes."},
-    {"get_engine_ptr", engine_get_engine_ptr, METH_NOARGS, "The address of the library's engine."},
+     "get_metrics()\n--\n\nBytes, items, errors and latencies by peer and path: Prometheus text; '' before "
+     "initialize()."},
+    {"get_engine", engine_get_engine, METH_NOARGS,
+     "get_engine()\n--\n\nWhat MooncakeDistributedStore.setup(engine=...) takes."},
+    {"get_engine_ptr", engine_get_engine_ptr, METH_NOARGS,
+     "get_engine_ptr()\n--\n\nThe address of the library's engine."},
     {"show_links", FAST(show_links),
      "show_links(json=False)\n--\n\nPorts, RDMA devices, peers and the path to each, to be read or as JSON; '' before "
      "initialize()."},
     {"enable_graceful_shutdown", engine_enable_graceful_shutdown, METH_NOARGS,
-     "From now on SIGTERM and SIGINT take the name back and let transfers end before the process does. 0 or negative."},
-    {"warmup_efa_segment", FAST(warmup_efa_segment), "0: there is no EFA, so nothing is to be warmed up."},
-    {"transfer_write_on_cuda", SLOW(transfer_write_on_cuda), "Not supported."},
-    {"transfer_read_on_cuda", SLOW(transfer_read_on_cuda), "Not supported."},
-    {"batch_transfer_write_on_cuda", SLOW(batch_transfer_write_on_cuda), "Not supported."},
-    {"batch_transfer_read_on_cuda", SLOW(batch_transfer_read_on_cuda), "Not supported."},
-#define ROW(name) {#name, MC_PY_METHOD(mc_py_engine_##name), MC_PY_KEYWORDS, NULL},
+     "enable_graceful_shutdown()\n--\n\nFrom now on SIGTERM and SIGINT take the name back and let transfers end before "
+     "the process does. 0 or negative."},
+    {"warmup_efa_segment", FAST(warmup_efa_segment),
+     "warmup_efa_segment(segment_name)\n--\n\n0: there is no EFA, so nothing is to be warmed up."},
+    {"transfer_write_on_cuda", SLOW(transfer_write_on_cuda), "Raises NotImplementedError."},
+    {"transfer_read_on_cuda", SLOW(transfer_read_on_cuda), "Raises NotImplementedError."},
+    {"batch_transfer_write_on_cuda", SLOW(batch_transfer_write_on_cuda), "Raises NotImplementedError."},
+    {"batch_transfer_read_on_cuda", SLOW(batch_transfer_read_on_cuda), "Raises NotImplementedError."},
+#define ROW(name, arguments, answer)                                                                                   \
+    {#name, MC_PY_METHOD(mc_py_engine_##name), MC_PY_KEYWORDS, #name "(" arguments ")\n--\n\n" answer},
     MC_PY_ENGINE_TRANSFERS(ROW)
 #undef ROW
         {NULL, NULL, 0, NULL},

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The small types of mooncake.engine: TransferNotify, TransferOpcode, InnerTransferEngine. */
+ * The small types of mooncake.engine: TransferNotify, TransferOpcode, InnerTransferEngine, and those that are not
+ * there. */
 #include "python/engine_module.h"
 
 #include <stddef.h>
@@ -187,4 +188,59 @@ PyObject *mc_py_opcode_new(void)
     Py_XDECREF(base);
     Py_XDECREF(module);
     return made;
+}
+
+/* ---- what there is not ---- */
+
+static PyObject *not_there(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords))
+{
+    PyErr_Format(PyExc_NotImplementedError, "%S is not in this build", (PyObject *)type);
+    return NULL;
+}
+
+static PyObject *no_shared_segment(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords))
+{
+    PyErr_SetString(PyExc_NotImplementedError,
+                    "SharedSegment.create is not in this build; memory that several processes "
+                    "share is TransferEngine.allocate_managed_buffer's");
+    return NULL;
+}
+
+/* Programs ask before they use it. */
+static PyObject *is_supported(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords))
+{
+    Py_RETURN_FALSE;
+}
+
+static PyMethodDef shared_segment_methods[] = {
+    {"create", MC_PY_METHOD(no_shared_segment), METH_VARARGS | METH_KEYWORDS | METH_STATIC,
+     "Raises NotImplementedError."},
+    {"supported", MC_PY_METHOD(is_supported), METH_VARARGS | METH_KEYWORDS | METH_STATIC, "False."},
+    {NULL, NULL, 0, NULL},
+};
+static PyMethodDef no_methods[] = {{NULL, NULL, 0, NULL}};
+
+static int add_absent(PyObject *module, const char *full_name, PyMethodDef *methods)
+{
+    PyType_Slot slots[] = {
+        {Py_tp_doc, (void *)"Not in this build: raises NotImplementedError."},
+        {Py_tp_new, MC_PY_POINTER(not_there)},
+        {Py_tp_methods, methods},
+        {0, NULL},
+    };
+    PyType_Spec spec = {full_name, sizeof(PyObject), 0, Py_TPFLAGS_DEFAULT, slots};
+    PyObject *type = PyType_FromSpec(&spec);
+    int rc = type == NULL ? -1 : PyObject_SetAttrString(module, strrchr(full_name, '.') + 1, type);
+    Py_XDECREF(type);
+    return rc;
+}
+
+int mc_py_engine_types_add(PyObject *module)
+{
+    static const char *const names[] = {"mooncake.engine.CoroRPCInterface", "mooncake.engine.ReceivedData",
+                                        "mooncake.engine.ReceivedTensor", "mooncake.engine.RpcInterface"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (add_absent(module, names[i], no_methods) < 0)
+            return -1;
+    return add_absent(module, "mooncake.engine.SharedSegment", shared_segment_methods);
 }

@@ -1,6 +1,8 @@
 """mooncake.engine between processes: over each path, against peers that die, stop or come back, and against the original."""
+import ast
 import ctypes
 import json
+import inspect
 import mmap
 import os
 import pathlib
@@ -16,6 +18,7 @@ import urllib.error
 import urllib.request
 import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from unittest import mock
 from urllib.parse import parse_qs, urlparse
 
 import pytest
@@ -422,13 +425,32 @@ def test_arguments(monkeypatch):
                  lambda: engine.register_memory(2**64, 1), lambda: engine.batch_transfer_sync_write(me, 5, [], []),
                  lambda: engine.batch_transfer_sync_write(me, ["a"], [1], [1]), lambda: engine.transfer_sync_write(5, 1, 1, 1),
                  lambda: engine.transfer_sync(me, 1, 1, 1, 7), lambda: engine.transfer_sync(me, 1, 1, 1, TransferOpcode.Read, "note"),
+                 lambda: engine.transfer_sync(me, 1, 1, 1, TransferOpcode.Read, mock.MagicMock(spec=TransferNotify)), engine.send_probe, lambda: engine.send_probe(1),
                  lambda: engine.initialize("a"), lambda: engine.transfer_sync_write(me, 1, 1, 1, nonsense=1)):
         with pytest.raises(TypeError):
             call()
     with pytest.raises(TypeError, match="buffers"):
         engine.batch_transfer_sync_read(me, [None], [1], [1])
     assert engine.initialize("127.0.0.1", P2P, "tcp", "") == -1  # twice
-    assert near.engine.send_probe("127.0.0.1:1") == -102
+    assert near.engine.send_probe("127.0.0.1:1") == -102 and near.engine.send_probe(peer_server_name=me) == 0
+
+
+def test_every_method_is_documented_and_stubbed():
+    stub = ast.parse((pathlib.Path(os.environ["MC_PYTHONPATH"]) / "mooncake" / "engine.pyi").read_text()).body
+    classes = {node.name: node for node in stub if isinstance(node, ast.ClassDef)}
+    for name, stubbed in classes.items():
+        real = getattr(module, name)
+        if not issubclass(real, int):
+            names = {node.name for node in stubbed.body if isinstance(node, ast.FunctionDef)} | {node.target.id for node in stubbed.body if isinstance(node, ast.AnnAssign)}
+            public = {each for each in dir(real) if not each.startswith("_")}
+            assert public == {each for each in names if not each.startswith("_")}, name
+            assert all(getattr(real, each).__doc__ for each in public - {"TransferOpcode"}), name
+    for node in classes["TransferEngine"].body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.args.vararg is None:
+            said = [one.arg for one in (*node.args.posonlyargs, *node.args.args)][1:]
+            assert [name for name in inspect.signature(getattr(TransferEngine, node.name)).parameters if name != "self"] == said, node.name
+    others = {node.name for node in stub if isinstance(node, ast.FunctionDef)} | {node.target.id for node in stub if isinstance(node, ast.AnnAssign)}
+    assert {each for each in others if not each.startswith("_")} | set(classes) == {each for each in dir(module) if not each.startswith("_")}
 
 
 def test_bytes_in_and_out(monkeypatch):
@@ -474,7 +496,9 @@ def test_what_is_not_there():
     assert TransferEngine.TransferOpcode is TransferOpcode
     engine = TransferEngine()
     assert engine.warmup_efa_segment("x") == 0
-    for call in (engine.transfer_write_on_cuda, module.create_rpc_client, module.create_rpc_server):
+    assert module.SharedSegment.supported() is False and module.SharedSegment.supported(mmap=True, host_register=False) is False
+    for call in (engine.transfer_write_on_cuda, module.create_rpc_client, module.create_rpc_server, module.RpcInterface,
+                 module.CoroRPCInterface, module.ReceivedData, module.ReceivedTensor, module.SharedSegment, module.SharedSegment.create):
         with pytest.raises(NotImplementedError):
             call("x")
     # Not initialised: the codes, no crash.
