@@ -88,6 +88,14 @@ static PyObject *put_answer_list(struct put_call *call, int rc)
     return answer;
 }
 
+/* Nothing to store is nothing that can be found. Its code is the original's: 0 for an object alone, -600 in a batch. */
+static void put_nothing(struct put_call *call, Py_ssize_t key_at, bool is_batch)
+{
+    int rc = is_batch ? MC_ERR_INVALID_PARAMS : 0;
+    mc_log_limited(WARNING, "a put of 0 bytes stores nothing (and returns %d)", rc);
+    call->results[key_at] = rc;
+}
+
 /* ---- from buffer objects ---- */
 
 const char mc_py_doc_put[] =
@@ -173,7 +181,7 @@ static int parts_config(const char *method, PyObject *const *args, Py_ssize_t co
 const char mc_py_doc_put_parts[] = "put_parts(key, *parts, config=None)\n--\n\n"
                                    "Stores the parts, one after the other, as one object. Each part is a 1-D buffer of "
                                    "one-byte items, else RuntimeError.\n\n"
-                                   "Returns as put does.";
+                                   "Returns as put does; no byte at all: 0, and nothing is stored.";
 const char mc_py_doc_upsert_parts[] = "upsert_parts(key, *parts, config=None)\n--\n\n"
                                       "put_parts that replaces the value which the key may have.\n\n"
                                       "Returns as put does.";
@@ -194,8 +202,14 @@ static PyObject *put_joined(PyObject *object, PyObject *const *args, Py_ssize_t 
     if (parts == NULL)
         return put_answer_one(&call, 1);
     Py_ssize_t acquired = acquire_all(args + 1, part_count, true, bytes, parts);
+    size_t length = 0;
+    for (Py_ssize_t i = 0; i < acquired; i++)
+        length += parts[i].iov_len;
     if (acquired == part_count) {
-        put_add(&call, 0, key, parts, (size_t)part_count);
+        if (length == 0)
+            put_nothing(&call, 0, false);
+        else
+            put_add(&call, 0, key, parts, (size_t)part_count);
         put_run((struct mc_py_store *)object, &call);
     }
     release_all(bytes, acquired);
@@ -293,18 +307,11 @@ PyObject *mc_py_store_upsert_batch(PyObject *object, PyObject *const *args, Py_s
 
 /* ---- from addresses ---- */
 
-/* Nothing to store counts as stored, as in the original. */
-static void put_nothing(struct put_call *call, Py_ssize_t key_at)
-{
-    mc_log_limited(WARNING, "a put of 0 bytes stores nothing (and returns 0)");
-    call->results[key_at] = 0;
-}
-
 static void put_add_address(struct put_call *call, Py_ssize_t key_at, struct mc_bytes key, uint64_t address,
-                            uint64_t size, struct iovec *part)
+                            uint64_t size, struct iovec *part, bool is_batch)
 {
     if (size == 0) {
-        put_nothing(call, key_at);
+        put_nothing(call, key_at, is_batch);
     } else if (mc_py_part(address, size, part) < 0) {
         mc_log_limited(ERROR, "a put from address 0x%llx of %llu bytes: no such memory", (unsigned long long)address,
                        (unsigned long long)size);
@@ -336,7 +343,7 @@ static PyObject *put_address(PyObject *object, PyObject *const *args, Py_ssize_t
         return NULL;
     int rc = put_init(&call, values[3], 1, MC_PY_PUT_ONE, replace);
     if (rc == 0) {
-        put_add_address(&call, 0, key, address, size, &part);
+        put_add_address(&call, 0, key, address, size, &part, false);
         put_run((struct mc_py_store *)object, &call);
     }
     return put_answer_one(&call, rc);
@@ -358,7 +365,7 @@ static int put_framed(struct mc_py_store *self, struct put_call *call, struct mc
     struct iovec parts[2];
     uint64_t size = numbers[2], metadata_size = numbers[3];
     if (size == 0) {
-        put_nothing(call, 0);
+        put_nothing(call, 0, false);
         return 0;
     }
     bool has_metadata = metadata_size > 0;
@@ -407,7 +414,7 @@ static int put_addresses(struct mc_py_store *self, struct put_call *call, PyObje
         if (mc_py_u64(PyTuple_GetItem(tuples[1], i), &address) < 0 ||
             mc_py_u64(PyTuple_GetItem(tuples[2], i), &size) < 0)
             return 1;
-        put_add_address(call, i, keys[i], address, size, &parts[i]);
+        put_add_address(call, i, keys[i], address, size, &parts[i], true);
     }
     put_run(self, call);
     return 0;
@@ -431,7 +438,7 @@ static int put_multi(struct mc_py_store *self, struct put_call *call, PyObject *
                 ERROR, "batch_put_from_multi_buffers: key %zd has a bad address, or not as many sizes as addresses", i);
             call->results[i] = rc;
         } else if (part_count == first) {
-            put_nothing(call, i);
+            put_nothing(call, i, true);
         } else {
             put_add(call, i, keys[i], parts + first, part_count - first);
         }
@@ -479,7 +486,8 @@ static PyObject *put_lists(PyObject *object, const char *method, PyObject **valu
 const char mc_py_doc_batch_put_from[] =
     "batch_put_from(keys, buffer_ptrs, sizes, config=None)\n--\n\n"
     "put_from of many keys in one call: three lists of one length.\n\n"
-    "Returns a list of int as long as keys: 0 or a negative code each; -600 for all when lengths differ.";
+    "Returns a list of int as long as keys: 0 or a negative code each, -600 for a size of 0; -600 for all when lengths "
+    "differ.";
 MC_PY_SIGNATURE(batch_put_from, 3, "keys", "buffer_ptrs", "sizes", "config");
 PyObject *mc_py_store_batch_put_from(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
@@ -504,7 +512,7 @@ PyObject *mc_py_store_batch_upsert_from(PyObject *object, PyObject *const *args,
 const char mc_py_doc_batch_put_from_multi_buffers[] =
     "batch_put_from_multi_buffers(keys, all_buffer_ptrs, all_sizes, config=None)\n--\n\n"
     "Gathers object i from the pieces (all_buffer_ptrs[i][j], all_sizes[i][j]), in order.\n\n"
-    "Returns a list of int as long as keys: 0 or a negative code each; -200: no room.";
+    "Returns a list of int as long as keys: 0 or a negative code each; -200: no room; -600: no bytes.";
 MC_PY_SIGNATURE(batch_put_from_multi_buffers, 3, "keys", "all_buffer_ptrs", "all_sizes", "config");
 PyObject *mc_py_store_batch_put_from_multi_buffers(PyObject *object, PyObject *const *args, Py_ssize_t count,
                                                    PyObject *keywords)

@@ -9,6 +9,7 @@ def steps(compare):
         "01 dict setup": "the original's dict knows only its own names, and a second segment of one process has no local descriptor",
         "02 keyword names": "sometimes: of several stores in one process the original's later ones have no segment descriptor, and code -600",
         "03 eighth argument": "sometimes: as above",
+        "08 interpreter goes on": "sometimes: on a busy machine the original's calls have not begun to wait",
         "11 rdma by tcp": "sometimes: as above",
         "12 never closed": "sometimes: in the original's time",
         "13 never set up": "the original ends by SIGSEGV in batch_get_into of a store that was never set up",
@@ -39,6 +40,11 @@ def test_sglang_gives_an_eighth_argument_and_reads_type_errors(steps):
 def test_results_are_lists_of_ints(steps):
     size = 1 << 16
     assert steps["04 result types"] == [[True, True, codes] for codes in ([0, 0], [size, -704], [1, 0], [0], [30, -704], [], [], [])]
+
+
+def test_an_object_of_no_bytes_is_never_there(steps):
+    put, exist, got = steps["04 zero length"]
+    assert put == [-600, 0, 0, 0, -600, -600, -600] and exist == [0, 0, 0] and got == [-704] * 3
 
 
 def test_put_of_an_existing_key_and_other_codes(steps):
@@ -91,6 +97,11 @@ def test_a_store_that_was_never_set_up_has_misses(steps):
     found = steps["13 never set up"]
     assert found["exists"] != 1 and found["batch exists"] == [True] and found["get"] == "b''" and found["buffers"] == [None]
     assert found["get into"] == [True] and found["put"] is True and found["close"] == [0, 0]
+
+
+def test_a_failed_existence_check_is_negative_and_thereby_true(steps):
+    """LMCache takes the code as a truth value: only a failure may be negative, a miss is 0."""
+    assert steps["13 lost master"] == ["ready 0", ["[True, True, True]"]]
 
 
 def test_keys_with_signs(steps):

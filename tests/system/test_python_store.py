@@ -286,8 +286,7 @@ def test_put_of_an_existing_key_keeps_the_old_value(store):
 
 def test_codes_of_put(store):
     assert store.put("k", b"") == -600
-    assert store.put_parts("k") == -600
-    assert store.put_parts("k", b"", bytearray()) == -600
+    assert store.put_parts("k") == 0 == store.put_parts("k", b"", bytearray()) == store.upsert_parts("k", b"")
     assert store.put("", b"v") == -400
     assert store.put("k" * 1024, b"v") == 0
     assert store.put("k" * 1025, b"v") == -400
@@ -369,6 +368,7 @@ def test_addresses_that_cannot_be(store):
     assert store.put_from("n", 4096, 2**63) == -600 and store.get_into("k", 4096, top) == -600
     assert store.put_from("n", address(good), 0) == 0 and store.put_from("n", 0, 0) == 0
     assert store.is_exist("n") == 0
+    assert store.batch_put_from(["n", "m2"], [address(good)] * 2, [0, 8]) == [-600, 0] == store.batch_upsert_from(["n", "m2"], [address(good)] * 2, [0, 8])
     assert store.batch_put_from(["n", "m", "o"], [0, address(good), top], [8, 8, 8]) == [-600, 0, -600]
     assert store.batch_get_into(["m", "m"], [address(good), 0], [8, 8]) == [8, -600]
     for bad in (-1, 2**64, -(2**70)):
@@ -403,7 +403,7 @@ def test_multi_buffers(store):
     assert target[800:] == source[500:700] and target[200:500] == source[700:]
     results = store.batch_get_into_multi_buffers(["a", "none", "b"], [[to], [to], [to, to + 1]], [[499], [1], [1]], prefer_alloc_in_same_node=True)
     assert exact_ints(results, [-600, MISSING, -600])
-    assert exact_ints(store.batch_put_from_multi_buffers(["c", "d"], [[base], []], [[1, 2], []]), [-600, 0])
+    assert exact_ints(store.batch_put_from_multi_buffers(["c", "d"], [[base], []], [[1, 2], []]), [-600, -600])
     assert store.batch_is_exist(["c", "d"]) == [0, 0]
     wide = [[base + i for i in range(1000)]]
     assert store.batch_put_from_multi_buffers(["wide"], wide, [[1] * 1000]) == [0]

@@ -236,6 +236,42 @@ def no_master():
             "put": store.put("k", b"1") < 0, "close": [store.close(), store.close()]}
 
 
+LOST_MASTER = """
+import sys
+from mooncake.store import MooncakeDistributedStore
+store = MooncakeDistributedStore()
+assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", sys.argv[1]) == 0
+print("ready", store.is_exist("nobody's"), flush=True)
+sys.stdin.readline()
+codes = [store.is_exist("nobody's"), *store.batch_is_exist(["nobody's", "ready"])]
+print([type(code) is int and code < 0 and bool(code) for code in codes], flush=True)
+"""
+
+
+def lost_master():
+    """A failure is negative, and so true for who takes it as an answer to "is it there?": it must not come where a miss is known."""
+    child = subprocess.Popen([sys.executable, "-c", LOST_MASTER, MASTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                             env={**os.environ, "MC_RPC_TIMEOUT_MS": "1500"})
+    ready = child.stdout.readline().strip()
+    master = int(os.environ["MC_MASTER_PID"])
+    os.kill(master, signal.SIGSTOP)
+    try:
+        answer = child.communicate("go\n", timeout=60)[0].strip().splitlines()[-1:]
+    finally:
+        os.kill(master, signal.SIGCONT)
+        child.kill()
+        child.wait()
+    return [ready, answer]
+
+
+def zero_length(store):
+    """What a get of nothing returns is no success for who wants more than 0: such an object must not be there."""
+    at = ctypes.addressof(ctypes.create_string_buffer(16))
+    put = [store.put("z1", b""), store.put_parts("z1", b"", b""), store.put_from("z1", at, 0), store.upsert_from("z1", at, 0), *store.batch_put_from(["z2"], [at], [0]), *store.batch_put_from_multi_buffers(["z3"], [[at]], [[0]])]
+    put += store.batch_upsert_from(["z2"], [at], [0])
+    return [put, store.batch_is_exist(["z1", "z2", "z3"]), store.batch_get_into(["z1", "z2", "z3"], [at] * 3, [16] * 3)]
+
+
 KEYS = ["test-model@tp_rank:0@pcp0@dcp0@pp_rank:0@group:0@deadbeef", "sglang_0123456789abcdef_0_k", "vllm@lane/model@1@0@abc123@bfloat16",
         "org/model name with spaces@1", "k/../../etc", "schlüssel-鍵", "%41%00", "a" * 200, "-", "key\nwith a line"]
 
@@ -262,6 +298,7 @@ def main():
     store = made(64 << 20)
     first_put(store, "ready", bytes(1 << 20))
     step("04 result types")(lambda: result_types(store))
+    step("04 zero length")(lambda: zero_length(store))
     step("05 codes")(lambda: codes(store))
     step("06 get of nothing")(lambda: [repr(store.get("none")), repr(MooncakeDistributedStore().get("none"))])
     step("08 threads")(lambda: many_threads(store))
@@ -274,6 +311,7 @@ def main():
     step("12 never closed")(never_closed)
     step("14 keys")(lambda: odd_keys(store))
     step("15 buffers")(lambda: buffers(store))
+    step("13 lost master")(lost_master)
     step("13 never set up")(no_master)  # last: the original ends by SIGSEGV there
 
 
