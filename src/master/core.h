@@ -18,7 +18,7 @@ struct mc_core;
 struct mc_core_config {             /* a zeroed field is not a default: use mc_core_config_default */
     uint64_t lease_ttl_ms;          /* 10000: remove without force answers -706 so long after a get; bound on a reader's
                                        protection from eviction */
-    uint64_t client_ttl_ms;         /* 10000 */
+    uint64_t client_ttl_ms;         /* 10000; a member is gone after it, but not before depart_ms */
     uint64_t soft_pin_ttl_ms;       /* 1800000 */
     double eviction_high_watermark; /* 0.90 of a segment's capacity (used + being cleared) */
     double eviction_ratio; /* 0.05: once above the watermark, evict down to watermark - ratio, in steps bounded by what

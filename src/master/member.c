@@ -306,6 +306,7 @@ void mc_members_tick(struct mc_core *core)
 {
     uint64_t now = mc_core_life_ms(core), ttl = core->config.client_ttl_ms, depart_ms = core->config.depart_ms;
     uint64_t least = depart_ms < ttl / 2 ? depart_ms : ttl / 2;
+    uint64_t gone_ms = ttl > depart_ms ? ttl : depart_ms; /* to be gone is to have departed */
     struct mc_link *link = core->members.next;
     while (link != &core->members) {
         struct mc_member *member = mc_link_of(link, struct mc_member, by_seen);
@@ -316,7 +317,7 @@ void mc_members_tick(struct mc_core *core)
             mc_member_seen(core, member);
             continue;
         }
-        if (now - member->seen_ms >= ttl) {
+        if (now - member->seen_ms >= gone_ms) {
             core->statistics.members_lost++;
             mc_member_drop(core, member, "no sign of life within client_ttl");
             continue;

@@ -157,6 +157,26 @@ static void ordering_owner_silence(void **state)
     world_close_all(&world);
 }
 
+/* Who is gone is acted upon; a master after us that hears of a silence shorter than depart_ms knows that nobody was. */
+static void test_nobody_is_gone_before_he_has_departed(void **state)
+{
+    struct world world;
+    struct mc_core_segment segment;
+    struct mc_core_config config = mc_core_config_default();
+    (void)state;
+    config.client_ttl_ms = 1000;
+    world_open_with(&world, &config);
+    struct world_store a = world_store(&world, 5, MIB, "a");
+    assert_int_equal(world_put(&world, a.call, a.owner, "k", SMALL), 0);
+    world_pass(&world, 2999);
+    assert_true(mc_core_segment(world.core, a.segment, &segment));
+    assert_int_equal(segment.state, 1);
+    assert_int_equal(segment.objects, 1);
+    world_pass(&world, 101);
+    assert_false(mc_core_segment(world.core, a.segment, &segment));
+    world_close_all(&world);
+}
+
 static void ordering_owner_keeper_dies(void **state)
 {
     struct world world;
@@ -693,6 +713,7 @@ int main(void)
         cmocka_unit_test(test_put_replaces_what_only_the_departed_holds),
         cmocka_unit_test(ordering_owner_cut_sent_again),
         cmocka_unit_test(ordering_owner_silence),
+        cmocka_unit_test(test_nobody_is_gone_before_he_has_departed),
         cmocka_unit_test(ordering_owner_keeper_dies),
         cmocka_unit_test(ordering_owner_gap),
         cmocka_unit_test(ordering_gone_is_swept_in_slices),
