@@ -26,16 +26,56 @@ const struct sim_plan *sim_plan;
 struct sim_cluster sim_cluster;
 uint32_t sim_depart_ms;
 static uint32_t operations_left, operations_done;
+/* What an election holds beside the claim (master/election.c): the epoch of the last master, and of the last one that
+ * may have acted on a departure. */
+static struct {
+    uint64_t last_epoch, departed_epoch, asked_epoch, due_ns;
+} notes;
 
 /* ---- the master ---- */
 
 struct mc_core *sim_core_create(const struct mc_core_config *config, const struct mc_core_output *output,
                                 struct mc_id node, uint64_t epoch, uint64_t seed, uint64_t now_ms)
 {
-    struct mc_core *core = mc_core_create(config, output, node, epoch, seed, now_ms);
+    struct mc_core_config noted = *config;
+    if (sim_plan->has_notes) {
+        noted.asks_to_depart = true;
+        noted.whole_epoch = notes.departed_epoch < notes.last_epoch && epoch > notes.last_epoch ? notes.last_epoch : 0;
+        notes.last_epoch = epoch;
+    }
+    struct mc_core *core = mc_core_create(&noted, output, node, epoch, seed, now_ms);
     oracle_master_begins(epoch);
     sim_process()->core = core;
     return core;
+}
+
+/* Writing the note takes its time, and so does the answer: the master may end before either. */
+uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms);
+uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms)
+{
+    uint64_t due_ms = mc_core_tick(core, now_ms);
+    if (!mc_core_asks_to_depart(core))
+        return due_ms;
+    if (notes.asked_epoch != notes.last_epoch) {
+        notes.asked_epoch = notes.last_epoch;
+        notes.due_ns = sim_now_ns + sim_below(SIM_NOTE, sim_once_in(SIM_NOTE, 3) ? 9000 : 400) * SIM_MS;
+    } else if (sim_now_ns >= notes.due_ns && notes.departed_epoch != notes.last_epoch) {
+        sim_say("it is noted that masters up to epoch %llu may have acted on departures",
+                (unsigned long long)notes.last_epoch);
+        notes.departed_epoch = notes.last_epoch;
+        notes.due_ns = sim_now_ns + sim_below(SIM_NOTE, 100) * SIM_MS;
+    } else if (sim_now_ns >= notes.due_ns) {
+        mc_core_let_depart(core, now_ms);
+    }
+    return due_ms < now_ms + 5 ? due_ms : now_ms + 5;
+}
+
+/* To the shell, which would ask an election. */
+bool sim_core_asks_to_depart(const struct mc_core *core);
+bool sim_core_asks_to_depart(const struct mc_core *core)
+{
+    (void)core;
+    return false;
 }
 
 void sim_core_destroy(struct mc_core *core);
@@ -484,6 +524,7 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
     sim_preempt_in = 2u << sim_below(SIM_SCHEDULE, 6);
     operations_left = sim_plan->operations;
     operations_done = 0;
+    memset(&notes, 0, sizeof(notes));
     sim_cluster = (struct sim_cluster){0};
     sim_cluster.absent_until_ns = sim_cluster.first_story_ns =
         sim_plan->quiet_masters || sim_plan->unmet_keys || sim_plan->returning_owner || sim_plan->heard_alone

@@ -74,7 +74,7 @@ MUTATIONS = [
     ("remove_waits_for_nobody", MASTER + "tombstone.c", "    if (wait != NULL)\n        mc_key_wait(core, object, wait);", "    (void)wait;"),
     # Keys that are held until what was theirs is cleared.
     ("cleared_keys_are_free_at_once", MASTER + "tombstone.c", "return object->tombstone != 0 && object->clearing > 0 && object->hard;", "return object == NULL;"),
-    ("nothing_holds_a_key", MASTER + "replica.c", "    if (object != NULL && !mc_segment_departed(segment)) {", "    if (0) {"),
+    ("nothing_holds_a_key", MASTER + "replica.c", "    if (object != NULL && !mc_segment_departed(core, segment)) {", "    if (0) {"),
     ("late_removals_wait_for_nobody", MASTER + "request.c", "        if (object != NULL && object->clearing > 0)", "        if (0)"),
     ("remove_all_passes_over_held_keys", MASTER + "job.c", "    if (object != NULL && object->tombstone != 0 && matches(core, job, object, &steps))", "    if (0)"),
     ("what_hides_another_goes", MASTER + "tombstone.c", "    if (!object->visible || object->clearing == 0)\n        return false;\n    for", "    if (true)\n        return false;\n    for"),
@@ -87,10 +87,17 @@ MUTATIONS = [
     ("upsert_is_read_before_the_value_before_is_cleared", MASTER + "request.c", "    if (mc_object_waits(object) && leased)\n        return (struct mc_wire_found){.code = waits_code(core, object)};", "    (void)waits_code;\n    (void)leased;"),
     ("reader_of_a_key_that_waits_asks_once", STORE + "get.c", "           one->code != MC_ERR_PUT_IN_PROGRESS;", "           true;"),
     # Young masters
-    ("young_masters_remove", MASTER + "recover.c", "    return !mc_link_alone(&core->recovering) || is_young(core);", "    return !mc_link_alone(&core->recovering);"),
+    ("young_masters_remove", MASTER + "recover.c", "    return !mc_link_alone(&core->recovering) || is_young(core) || mc_core_is_departing(core);", "    return !mc_link_alone(&core->recovering) || mc_core_is_departing(core);"),
     ("quiet_masters_are_evidence", MASTER + "recover.c", "    return core->has_offered || !is_young(core);", "    return core != NULL;"),
     ("a_mount_is_an_act", STORE + "owner_master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind", "mc_owner_contact(owner, reply->epoch, true, reply->behind"),
     ("contents_are_ours_before_they_are_offered", STORE + "owner_master.c", "    if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)", "    if (mc_segment_memory_epoch(owner->memory) != reply->epoch)"),
+    # The note of departures
+    ("departures_are_not_noted", MASTER + "core.c", "    core->may_depart = !config->asks_to_depart;", "    core->may_depart = true;"),
+    ("what_the_last_master_never_met_is_whole", MASTER + "recover.c", "    if (epoch != 0 && epoch == core->config.whole_epoch)", "    if (epoch != 0 && epoch <= core->config.whole_epoch)"),
+    # A removal that comes before the note is BUSY, one that waits already goes on when the segment is let go or swept: each is one way of three.
+    ("nothing_waits_for_the_note", MASTER + "recover.c", "is_young(core) || mc_core_is_departing(core);", "is_young(core);",
+     MASTER + "job.c", "    struct mc_job *job = mc_core_is_departing(core) ? NULL : next_job(core);", "    struct mc_job *job = next_job(core);",
+     MASTER + "segment.c", "    if (segment->state == MC_SEGMENT_OK || !core->may_depart)", "    if (segment->state == MC_SEGMENT_OK)"),
     # Contacts
     ("who_has_given_up_is_a_contact", STORE + "keeper.c", "reply.quiet == 0, is_held ? sent_ms : 0, frame.time);", "reply.quiet == 0, sent_ms, frame.time);"),
     ("who_is_behind_has_contact", MASTER + "member.c", ".code = own ? segment->late > 0 :", ".code = own ? 0 :"),

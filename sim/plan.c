@@ -214,6 +214,8 @@ void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bo
     if (!is_plain) {
         stories_draw(made);
         made->has_upserts = sim_once_in(SIM_UPSERT, 2);
+        /* The epochs of an election rise, whatever the clock says. */
+        made->has_notes = (made->faults & 1u << SIM_FAULT_clock) == 0 && sim_once_in(SIM_NOTE, 4);
         if (made->faults == 1u << SIM_FAULT_late_owner && sim_once_in(SIM_UPSERT, 2))
             held_keys_prepare(made);
         bool is_absent = made->faults == 1u << SIM_FAULT_absent_owner && !made->returning_owner && !made->heard_alone;

@@ -53,6 +53,7 @@ struct sim_plan {
     bool is_roomy, is_durable, is_named, has_upserts; /* named: segments lie in files that outlive their process */
     bool holds_keys, quiet_masters, unmet_keys, restarts_owner; /* variants of stories */
     bool early_mounts, heard_alone, returning_owner, is_given_up, loses_answers;
+    bool has_notes; /* departures are noted in a place that outlives masters, as with an election */
 };
 
 struct sim_result {

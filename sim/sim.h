@@ -32,6 +32,7 @@ enum sim_stream {
     SIM_VARIANT,
     SIM_RETURN,
     SIM_ANSWER,
+    SIM_NOTE,
     SIM_STREAMS
 };
 
