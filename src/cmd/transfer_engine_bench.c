@@ -20,7 +20,7 @@ static const struct mc_option option_table[] = {
     ROW("protocol", TEXT, "rdma", "rdma or tcp; rdma falls to tcp where there is none"),
     ROW("device_name", TEXT, "mlx5_2", "RDMA devices, comma separated"),
     ROW("auto_discovery", BOOL, "false", "takes all RDMA devices instead of device_name"),
-    ROW("nic_priority_matrix", TEXT, "", "file with the priority matrix of RDMA devices, as MC_CUSTOM_TOPO_JSON"),
+    ROW("nic_priority_matrix", TEXT, "", "file with a priority matrix of RDMA devices, instead of device_name"),
     ROW("operation", TEXT, "read", "read or write", .choices = "read|write"),
     ROW("buffer_size", INT, "1073741824", "bytes of the buffer; the same on both sides", .minimum = 4096,
         .maximum = INT64_C(1) << 50),
@@ -120,11 +120,11 @@ static int run(const struct mc_options *options)
     const char *matrix = mc_options_text(options, "nic_priority_matrix");
     if (matrix[0] != 0 && setenv("MC_CUSTOM_TOPO_JSON", matrix, 1) != 0)
         return MC_BENCH_USAGE;
-    struct mc_transfer_config config = {
-        .local_name = name,
-        .metadata_server = metadata,
-        .protocol = mc_options_text(options, "protocol"),
-        .device_name = mc_options_bool(options, "auto_discovery") ? "" : mc_options_text(options, "device_name")};
+    bool is_named = matrix[0] == 0 && !mc_options_bool(options, "auto_discovery"); /* a matrix names them itself */
+    struct mc_transfer_config config = {.local_name = name,
+                                        .metadata_server = metadata,
+                                        .protocol = mc_options_text(options, "protocol"),
+                                        .device_name = is_named ? mc_options_text(options, "device_name") : ""};
     return strcmp(mc_options_text(options, "mode"), "target") == 0
                ? mc_engine_serve(&config, (uint64_t)mc_options_int(options, "buffer_size"), MC_ENGINE_PAGES)
                : initiate(options, &config);

@@ -342,6 +342,11 @@ static void test_no_device(void **state)
     (void)state;
     fake_reset(NULL, 0);
     mc_transfer_verbs = fake_verbs();
+    transfer_engine_t engine = createTransferEngine("P2PHANDSHAKE", "127.0.0.1", "127.0.0.1", 0, 1);
+    assert_non_null(engine); /* nothing is discovered */
+    assert_null(installTransport(engine, "rdma", NULL));
+    assert_non_null(installTransport(engine, "tcp", NULL));
+    destroyTransferEngine(engine);
     world.near = engine_open("");
     world.far = engine_open("mlx5_0");
     world.near_memory = map();
@@ -476,6 +481,10 @@ static void test_install(void **state)
     assert_int_equal(freeBatchID(engine, batch), 0);
     destroyTransferEngine(engine);
     munmap(memory, MEMORY);
+    uint32_t contexts = fake_counts().contexts;
+    engine = createTransferEngine("P2PHANDSHAKE", "127.0.0.1", "127.0.0.1", 0, 1); /* discovers all four */
+    assert_int_equal(fake_counts().contexts, contexts + 4);
+    destroyTransferEngine(engine);
     world_close(&world);
 }
 
