@@ -438,6 +438,46 @@ static void given_back_under_load(void **state)
     }
 }
 
+static uint32_t preferred(struct mc_transfer_engine *engine, uint64_t address, const char *location)
+{
+    struct mc_transfer_range range = {address, MEMORY};
+    assert_int_equal(mc_transfer_register_at(engine, &range, 1, location), 0);
+    const struct mc_region *region = mc_region_at(&engine->regions, address);
+    assert_non_null(region->rdma);
+    uint32_t mask = mc_rdma_memory_local(region->rdma).list[0].preferred;
+    assert_int_equal(mc_transfer_unregister(engine, &address, 1), 0);
+    return mask;
+}
+
+/* A matrix names the GPUs by the driver's numbers: memory finds its own, unless it is said to lie elsewhere. */
+static void near_devices(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/test_transfer_device_XXXXXX";
+    const char *text = "{\"cuda:0\": [[\"fake0\"], [\"fake1\"]], \"cuda:1\": [[\"fake1\"], [\"fake0\"]]}";
+    int fd = mkstemp(path);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+    setenv("MC_CUSTOM_TOPO_JSON", path, 1);
+    verbs_open(true);
+    struct mc_transfer_engine *engine = open_here("");
+    assert_int_equal(preferred(engine, device_near, NULL), 1);
+    assert_int_equal(preferred(engine, device_near, "*"), 1);
+    assert_int_equal(preferred(engine, device_near, "cuda:0"), 1);
+    assert_int_equal(preferred(engine, device_near, "cuda:1"), 2);
+    assert_int_equal(preferred(engine, device_far, ""), 2);
+    assert_int_equal(preferred(engine, device_far, "cuda:7"), 0);
+    assert_int_equal(preferred(engine, (uintptr_t)host_near, NULL), 0);
+    assert_int_equal(preferred(engine, (uintptr_t)host_near, "cuda:1"), 2);
+    mc_transfer_close(engine);
+    unsetenv("MC_CUSTOM_TOPO_JSON");
+    engine = open_here(""); /* no GPU and no device of these is in sysfs: all are alike */
+    assert_int_equal(preferred(engine, device_near, NULL), 0);
+    assert_int_equal(preferred(engine, device_near, NULL), 0);
+    mc_transfer_close(engine);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -451,6 +491,7 @@ int main(void)
         cmocka_unit_test(not_registered),
         cmocka_unit_test(freed_while_registered),
         cmocka_unit_test(given_back_under_load),
+        cmocka_unit_test(near_devices),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }
