@@ -173,6 +173,16 @@ MC_API char *mc_transfer_links_text(struct mc_transfer_engine *engine);
  * commas, NULL or "" for all. The text is the caller's to free(). */
 MC_API char *mc_transfer_topology(const char *filter);
 
+#define MC_TRANSFER_NICS_MAX 16u
+struct mc_transfer_nic_load { /* of one RDMA device of this engine, by its own transfers */
+    char device[64];
+    uint64_t inflight_bytes; /* under way now */
+    uint64_t moved_bytes;    /* since it was opened */
+};
+/* How many devices this engine uses, of which the first `capacity` are written; or negative. */
+MC_API int mc_transfer_nic_loads(struct mc_transfer_engine *engine, struct mc_transfer_nic_load *loads,
+                                 size_t capacity);
+
 enum { MC_TRANSFER_PATH_LOCAL, MC_TRANSFER_PATH_HOST, MC_TRANSFER_PATH_TCP, MC_TRANSFER_PATH_RDMA, MC_TRANSFER_PATHS };
 struct mc_transfer_counters {          /* since the engine was opened */
     uint64_t bytes[MC_TRANSFER_PATHS]; /* moved by this engine's calls, by path: same process, same host, tcp, rdma */

@@ -372,6 +372,23 @@ static PyObject *engine_show_links(PyObject *object, PyObject *const *args, Py_s
     return answer;
 }
 
+static PyObject *engine_get_nic_load_stats(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    struct mc_transfer_engine *engine = engine_of(object);
+    struct mc_transfer_nic_load loads[MC_TRANSFER_NICS_MAX];
+    int count = engine == NULL ? 0 : mc_transfer_nic_loads(engine, loads, MC_TRANSFER_NICS_MAX);
+    PyObject *list = PyList_New(0);
+    for (int i = 0; i < count && list != NULL; i++) {
+        PyObject *one = Py_BuildValue("{sssKsK}", "device_name", loads[i].device, "inflight_bytes",
+                                      (unsigned long long)loads[i].inflight_bytes, "moved_bytes",
+                                      (unsigned long long)loads[i].moved_bytes);
+        if (one == NULL || PyList_Append(list, one) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(one);
+    }
+    return list;
+}
+
 static PyObject *engine_enable_graceful_shutdown(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     return PyLong_FromLong(mc_transfer_drain_on_signals(engine_of(object)));
@@ -459,6 +476,8 @@ static PyMethodDef engine_methods[] = {
     {"show_links", FAST(show_links),
      "show_links(json=False)\n--\n\nPorts, RDMA devices, peers and the path to each, to be read or as JSON; '' before "
      "initialize()."},
+    {"get_nic_load_stats", engine_get_nic_load_stats, METH_NOARGS,
+     "Of each RDMA device: a dict of device_name, inflight_bytes and moved_bytes, by this engine's own transfers."},
     {"enable_graceful_shutdown", engine_enable_graceful_shutdown, METH_NOARGS,
      "enable_graceful_shutdown()\n--\n\nFrom now on SIGTERM and SIGINT take the name back and let transfers end before "
      "the process does. 0 or negative."},

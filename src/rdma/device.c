@@ -421,6 +421,13 @@ int mc_rdma_describe_gids(const struct mc_rdma_options *options, const char *dev
     return rc;
 }
 
+void mc_rdma_device_load(const struct mc_rdma *rdma, uint32_t device, uint64_t *under_way_bytes, uint64_t *moved_bytes)
+{
+    mc_assert(device < rdma->device_count);
+    *under_way_bytes = rdma->devices[device].under_way_bytes;
+    *moved_bytes = rdma->devices[device].moved_bytes;
+}
+
 void mc_rdma_put_devices(const struct mc_rdma *rdma, struct mc_buffer *out)
 {
     mc_buffer_printf(out, "[");

@@ -40,6 +40,7 @@ struct mc_rdma_device {
     _Atomic bool is_active; /* the port */
     _Atomic uint32_t blames;
     _Atomic uint64_t retired_until_ns;
+    _Atomic uint64_t under_way_bytes, moved_bytes; /* of all links that ask */
     /* rdma->lock, from here on. */
     struct ibv_port_attr port_attributes;
     struct mc_gid_row *rows;

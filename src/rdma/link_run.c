@@ -152,7 +152,10 @@ static void complete(struct job *job, const struct ibv_wc *completion, uint64_t 
     uint64_t bytes = link->slices.pairs[number].bytes;
     enum mc_slice_end end = end_of(completion->status);
     bool is_good = mc_slices_end(&link->slices, number, (uint32_t)completion->wr_id, end, now_ns);
-    pair->bytes += bytes - link->slices.pairs[number].bytes;
+    bytes -= link->slices.pairs[number].bytes;
+    pair->bytes += bytes;
+    pair->device->under_way_bytes -= bytes;
+    pair->device->moved_bytes += bytes;
     if (end == MC_SLICE_DONE) {
         job->good_devices |= 1u << pair->device->number;
         if (!pair->has_worked)
@@ -211,6 +214,7 @@ static void bury(struct job *job)
         snprintf(pair->error, sizeof(pair->error), "%s", job->errors[i]);
         pthread_mutex_unlock(&link->lock);
         mc_rdma_half_destroy(link->rdma, &half);
+        pair->device->under_way_bytes -= link->slices.pairs[i].bytes;
         mc_slices_pair_down(&link->slices, i);
         if (!pair->has_worked)
             mc_rdma_pair_was_fruitless(pair);
@@ -229,8 +233,10 @@ static int post_burst(struct job *job, uint32_t number, const struct mc_slice_po
     struct mc_rdma_pair *pair = &job->link->pairs[number];
     struct ibv_send_wr work[MC_SLICES_BURST_MAX], *bad = NULL;
     struct ibv_sge parts[MC_SLICES_BURST_MAX];
+    uint64_t bytes = 0;
     for (uint32_t i = 0; i < count; i++) {
         const struct mc_slice_post *post = &posts[i];
+        bytes += post->length;
         parts[i] = (struct ibv_sge){.addr = post->local, .length = post->length, .lkey = post->local_key};
         work[i] = (struct ibv_send_wr){
             .wr_id = work_id(number, pair->generation, post->sequence),
@@ -243,10 +249,13 @@ static int post_burst(struct job *job, uint32_t number, const struct mc_slice_po
             .wr.rdma = {.remote_addr = post->remote, .rkey = post->remote_key},
         };
     }
+    pair->device->under_way_bytes += bytes;
     int rc = job->link->rdma->verbs->post_send(pair->current.qp, work, &bad);
     if (rc == 0)
         return 0;
     uint32_t posted = bad != NULL ? (uint32_t)(bad - work) : 0;
+    for (uint32_t i = posted; i < count; i++)
+        pair->device->under_way_bytes -= posts[i].length;
     mc_slices_unpost(&job->link->slices, number, count - posted);
     pair_break(job, number, "the device takes no request");
     return MC_ERR_TRANSFER_FAIL;

@@ -64,6 +64,24 @@ static int picture_take(struct mc_transfer_engine *engine, struct picture *pictu
     return picture->peers == NULL ? MC_TRANSFER_ERR_MEMORY : 0;
 }
 
+_Static_assert(sizeof(((struct mc_transfer_nic_load *)NULL)->device) == MC_RDMA_NAME_MAX &&
+                   MC_TRANSFER_NICS_MAX == MC_RDMA_DEVICES_MAX,
+               "as mooncake_engine.h says");
+
+int mc_transfer_nic_loads(struct mc_transfer_engine *engine, struct mc_transfer_nic_load *loads, size_t capacity)
+{
+    if (!mc_transfer_alive(engine) || (loads == NULL && capacity > 0))
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    uint32_t count = engine->rdma == NULL ? 0 : mc_rdma_device_count(engine->rdma);
+    for (uint32_t i = 0; i < count && i < capacity; i++) {
+        struct mc_rdma_device_info info;
+        mc_rdma_device_info(engine->rdma, i, &info);
+        memcpy(loads[i].device, info.name, sizeof(loads[i].device));
+        mc_rdma_device_load(engine->rdma, i, &loads[i].inflight_bytes, &loads[i].moved_bytes);
+    }
+    return (int)count;
+}
+
 /* ---- JSON ---- */
 
 static void put_paths(struct mc_buffer *out, const struct mc_transfer_counters *counters)

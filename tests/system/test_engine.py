@@ -508,6 +508,7 @@ def test_what_is_not_there():
     assert engine.transfer_check_status(1) == -1
     assert engine.get_notifies() == []
     assert engine.show_links() == engine.show_links(json=True) == ""
+    assert engine.get_nic_load_stats() == []
     assert engine.enable_graceful_shutdown() == -1
     assert engine.allocate_managed_buffer(10) == 0
     assert engine.get_local_topology().startswith("{")

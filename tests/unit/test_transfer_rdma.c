@@ -282,6 +282,47 @@ static void test_links_outlive_a_pause(void **state)
     world_close(&world);
 }
 
+/* What is under way at a device, and what it has moved. */
+static void test_nic_loads(void **state)
+{
+    (void)state;
+    struct world world;
+    struct mc_transfer_nic_load loads[MC_TRANSFER_NICS_MAX];
+    uint64_t seen = 0;
+    world_open(&world, 2);
+    const char *far = mc_transfer_name(world.far);
+    struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, MEMORY};
+    assert_int_equal(mc_transfer_nic_loads(NULL, loads, 1), MC_TRANSFER_ERR_INVALID_ARGUMENT);
+    assert_int_equal(mc_transfer_nic_loads(world.near, NULL, 1), MC_TRANSFER_ERR_INVALID_ARGUMENT);
+    assert_int_equal(mc_transfer_nic_loads(world.near, NULL, 0), 2);
+    expect(&world, MC_TRANSFER_PATH_RDMA, MEMORY, 1);
+    assert_int_equal(mc_transfer_nic_loads(world.near, loads, MC_TRANSFER_NICS_MAX), 2);
+    assert_string_equal(loads[0].device, "fake0");
+    assert_string_equal(loads[1].device, "fake2");
+    assert_true(loads[0].inflight_bytes == 0 && loads[1].inflight_bytes == 0);
+    assert_true(loads[0].moved_bytes + loads[1].moved_bytes == MEMORY);
+    for (int round = 0; round < 20 && seen == 0; round++) {
+        fake_hold(0);
+        fake_hold(2);
+        int64_t id = mc_transfer_submit(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL);
+        assert_true(id > 0);
+        for (int i = 0; i < 200 && seen == 0; i++) {
+            assert_int_equal(mc_transfer_nic_loads(world.near, loads, 2), 2);
+            seen = loads[0].inflight_bytes + loads[1].inflight_bytes;
+            usleep(500);
+        }
+        fake_release(0);
+        fake_release(2);
+        assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
+    }
+    assert_true(seen > 0 && seen <= MEMORY);
+    assert_int_equal(mc_transfer_nic_loads(world.near, loads, 2), 2); /* also after pairs that broke */
+    assert_true(loads[0].inflight_bytes == 0 && loads[1].inflight_bytes == 0);
+    assert_int_equal(mc_transfer_nic_loads(world.far, loads, 1), 2); /* it has only served */
+    assert_true(loads[0].moved_bytes == 0);
+    world_close(&world);
+}
+
 /* Memory that is not registered here goes by tcp. */
 static void test_unregistered_memory(void **state)
 {
@@ -580,6 +621,7 @@ int main(void)
         cmocka_unit_test(test_closed_before_the_cut),
         cmocka_unit_test(test_links_outlive_a_pause),
         cmocka_unit_test(test_unregistered_memory),
+        cmocka_unit_test(test_nic_loads),
         cmocka_unit_test(test_registered_again),
         cmocka_unit_test(test_peer_ends),
         cmocka_unit_test(test_no_device),
