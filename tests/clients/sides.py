@@ -164,7 +164,7 @@ class Side:
     @contextlib.contextmanager
     def cluster(self, *flags, node_bytes=256 << 20):
         with self.master(*flags) as master:
-            running = Cluster(self, master)
+            running = Cluster(self, master, metadata_of(flags))
             try:
                 if node_bytes:
                     running.start_node(node_bytes)
@@ -173,17 +173,25 @@ class Side:
                 running.stop()
 
 
+def metadata_of(flags):
+    """What clients of a master with these flags are told as their metadata server."""
+    port = next((flag.split("=")[1] for flag in flags if flag.startswith("--http_metadata_server_port=")), None)
+    return "P2PHANDSHAKE" if port is None else f"http://127.0.0.1:{port}/metadata"
+
+
 class Cluster:
     """A master, its store nodes, and the processes of scenarios that were started beside it."""
 
-    def __init__(self, side, master):
+    def __init__(self, side, master, metadata):
         self.side = side
         self.master = master
+        self.metadata = metadata
         self.children = []
 
     def start(self, script, environment, *words, **env):
         """A scenario in its environment, not waited for."""
         env.setdefault("MC_MASTER", self.master.address)
+        env.setdefault("LANE_METADATA", self.metadata)
         env.setdefault("MC_METRICS_PORT", str(self.master.metrics_port))
         env.setdefault("MC_MASTER_PID", str(self.master.process.pid))
         if "LANE_PATH" in env:

@@ -25,9 +25,12 @@ def write_and_read(script, mode, prefix, **env):
     return play
 
 
-@pytest.mark.parametrize("mode", ["0", "1"], ids=["chunk metadata here", "chunk metadata in the store"])
-def test_connector(compare, mode):
-    steps = compare(f"LMCache 0.5.6 connector, save_chunk_meta={mode}", write_and_read("lmcache_connector.py", mode, 11))
+@pytest.mark.parametrize("mode, server", [("0", "P2PHANDSHAKE"), ("1", "P2PHANDSHAKE"), ("1", "http")],
+                         ids=["chunk metadata here", "chunk metadata in the store", "HTTP metadata server"])
+def test_connector(compare, mode, server):
+    """Everybody, the store node too, with one metadata server: none, or the master's."""
+    flags = ("--enable_http_metadata_server=true", "--http_metadata_server_host=127.0.0.1", f"--http_metadata_server_port={free_port()}") if server == "http" else ()
+    steps = compare(f"LMCache 0.5.6 connector, {server}, save_chunk_meta={mode}", write_and_read("lmcache_connector.py", mode, 11), flags=flags)
     put = steps["writer: bytes put"]
     for who in "writer", "reader":
         assert [piece[1] for piece in steps[f"{who}: get batch"]] == put

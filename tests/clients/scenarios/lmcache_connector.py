@@ -13,7 +13,7 @@ from lmcache.v1.memory_management import MemoryFormat
 from lmcache.v1.metadata import LMCacheMetadata
 from lmcache.v1.storage_backend.connector import CreateConnector
 from lmcache.v1.storage_backend.local_cpu_backend import LocalCPUBackend
-from steps import MASTER, digest, fill, scenario, step
+from steps import MASTER, METADATA, digest, fill, scenario, step
 
 CHUNK = 64
 SHAPE = (4, 2, CHUNK, 2, 32)  # layers, K and V, tokens, heads, head size
@@ -36,7 +36,7 @@ def main():
         remote_url=f"mooncakestore://{MASTER}/",
         extra_config={
             "local_hostname": "127.0.0.1",
-            "metadata_server": "P2PHANDSHAKE",
+            "metadata_server": METADATA,
             "mooncake_master_server_addr": MASTER,
             "global_segment_size": 32 << 20,
             "local_buffer_size": 16 << 20,

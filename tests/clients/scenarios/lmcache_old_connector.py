@@ -10,7 +10,7 @@ from lmcache.v1.config import LMCacheEngineConfig
 from lmcache.v1.memory_management import MemoryFormat
 from lmcache.v1.storage_backend.connector.mooncakestore_connector import MooncakestoreConnector
 from lmcache.v1.storage_backend.local_cpu_backend import LocalCPUBackend
-from steps import MASTER, digest, fill, scenario, step
+from steps import MASTER, METADATA, digest, fill, scenario, step
 
 CHUNK = 64
 SHAPE = (4, 2, CHUNK, 2, 32)
@@ -27,7 +27,7 @@ def main():
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result(WAIT_S)
 
     host, port = MASTER.split(":")
-    extra = {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "master_server_address": "set by the URL",
+    extra = {"local_hostname": "127.0.0.1", "metadata_server": METADATA, "master_server_address": "set by the URL",
              "global_segment_size": 32 << 20, "local_buffer_size": 16 << 20, "transfer_timeout": 20, "save_chunk_meta": with_meta}
     config = LMCacheEngineConfig.from_defaults(chunk_size=CHUNK, local_cpu=False, max_local_cpu_size=0.05, extra_config=extra)
     metadata = LMCacheEngineMetadata("lane/old", 1, 0, "vllm", torch.bfloat16, SHAPE)

@@ -4,11 +4,11 @@ import sys
 import time
 
 from mooncake.store import MooncakeDistributedStore
-from steps import MASTER, say
+from steps import MASTER, METADATA, say
 
 size = int(sys.argv[1])
 store = MooncakeDistributedStore()
-code = store.setup("127.0.0.1", "P2PHANDSHAKE", size, 16 << 20, "tcp", "", MASTER)
+code = store.setup("127.0.0.1", METADATA, size, 16 << 20, "tcp", "", MASTER)
 if code != 0:
     raise SystemExit(f"setup: {code}")
 end = time.monotonic() + 50

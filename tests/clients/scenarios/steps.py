@@ -14,6 +14,7 @@ import sys
 import time
 
 MASTER = os.environ.get("MC_MASTER", "")
+METADATA = os.environ.get("LANE_METADATA", "P2PHANDSHAKE")
 SIDE = os.environ.get("MC_SIDE", "")
 # Clients print to stdout too; the steps go to a descriptor of their own that nobody else writes.
 OUTPUT = os.fdopen(os.dup(1), "w", buffering=1)
