@@ -209,6 +209,26 @@ class Cluster:
             return child
         raise AssertionError(f"the node ended: {child.stderr()[-4000:]}")
 
+    def start_daemon(self, size):
+        """A mooncake_client that lends `size` bytes, with the flags that SGLang's own fixture gives it; the address for setup_dummy."""
+        program = ours_cluster.BUILD / "mooncake_client" if self.side.name == "ours" else self.side.path / "mooncake/mooncake_client"
+        program.chmod(0o755)
+        port, http_port = free_port(), free_port()
+        command = [str(program), "--host=127.0.0.1", f"--port={port}", f"--master_server_address={self.master.address}", f"--metadata_server={self.metadata}",
+                   "--protocol=tcp", "--device_names=", f"--global_segment_size={size}", "--enable_http_server=true", f"--http_port={http_port}"]
+        child = Child(command, {**self.side.env(), "MC_MS_AUTO_DISC": "0", "MC_LOG_LEVEL": "INFO"})
+        self.children.append(child)
+
+        def serves():
+            assert child.process.poll() is None, f"mooncake_client ended: {child.stderr()[-4000:]}"
+            try:
+                return ours_cluster.request(http_port, "GET", "/health", timeout_s=2)[0] == 200
+            except OSError:
+                return False
+
+        ours_cluster.wait_until(serves, NODE_SECONDS_MAX, "mooncake_client")
+        return f"127.0.0.1:{port}"
+
     def run(self, script, environment, *words, seconds=SCENARIO_SECONDS_MAX, **env):
         """Runs a scenario to its end; its steps by name. A scenario that ends badly has a step "end" with an error."""
         child = self.start(script, environment, *words, **env)

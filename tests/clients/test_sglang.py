@@ -43,6 +43,19 @@ def test_hicache_store(compare):
     assert steps["write: hybrid: exist before"][0] == "0", "pages without their side pools are no prefix"
 
 
+def test_standalone_storage(compare):
+    """An engine without a pool of its own: setup_dummy at a mooncake_client, whose memory takes its pages."""
+
+    def play(cluster):
+        daemon = cluster.start_daemon(64 << 20)
+        return until(cluster.start("sglang_hicache.py", LANE, "standalone", LANE_DAEMON=daemon), "end")
+
+    steps = compare("SGLang HiCache, standalone storage", play, node_bytes=0)
+    assert steps["standalone: exist before"] == 0 and steps["standalone: exist half"] == 3 and steps["standalone: exist"] == PAGES
+    assert steps["standalone: get"] == [True] * PAGES and steps["standalone: bytes are those set"] is True
+    assert steps["standalone: get with a miss"] == [True, False]
+
+
 def test_transfer_engine(compare):
     def play(cluster):
         decode = cluster.start("sglang_engine.py", LANE, "decode")

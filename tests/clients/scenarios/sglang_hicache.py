@@ -1,9 +1,11 @@
-"""SGLang 0.5.23, HiCache's MooncakeStore: single objects, batches, multi-buffer pages, hybrid pools. argv: "write" or "read".
+"""SGLang 0.5.23, HiCache's MooncakeStore: single objects, batches, multi-buffer pages, hybrid pools. argv: "write" or "read"; "standalone"
+for a store without a pool of its own, beside the daemon at LANE_DAEMON.
 
 The host pools are CPU tensors with the accessors that MooncakeStore calls, as in SGLang's own test of it.
 """
 import os
 import sys
+import types
 
 from steps import MASTER, digest, fill, say, scenario, step
 
@@ -14,7 +16,7 @@ os.environ.update(MOONCAKE_MASTER=MASTER, MOONCAKE_PROTOCOL="tcp", MOONCAKE_LOCA
 import cpu_torchvision  # noqa: E402, F401
 import torch  # noqa: E402
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, PoolHitPolicy, PoolName, PoolTransfer  # noqa: E402
-from sglang.srt.mem_cache.storage.mooncake_store.mooncake_store import MooncakeStore  # noqa: E402
+from sglang.srt.mem_cache.storage.mooncake_store.mooncake_store import MooncakeHostTensorAllocator, MooncakeStore  # noqa: E402
 
 PAGES = 6
 ELEMENTS = 512
@@ -78,10 +80,24 @@ class SwaPool(Pool):
     v_buffer = True
 
 
-def made(**more):
+class SharedPool(Pool):
+    """Its memory is the daemon's too: standalone storage asks for SGLang's allocator of such memory."""
+
+    def __init__(self):
+        super().__init__(entries=2)
+        self.allocator = MooncakeHostTensorAllocator()
+        self.kv_buffer = self.allocator.allocate(tuple(self.kv_buffer.shape), torch.float32)
+        self.kv_buffer.zero_()
+
+    def as_seen(self):
+        """What MooncakeStore looks at when it sums up what the daemon must be able to see."""
+        return types.SimpleNamespace(allocator=self.allocator, kv_buffer=self.kv_buffer)
+
+
+def made(mem_pool=None, **more):
     given = dict(tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, is_mla_model=False, enable_storage_metrics=False,
                  is_page_first_layout=True, model_name="lane/sglang")
-    return MooncakeStore(HiCacheStorageConfig(**{**given, **more}))
+    return MooncakeStore(HiCacheStorageConfig(**{**given, **more}), mem_pool)
 
 
 def single(writing):
@@ -185,7 +201,17 @@ def in_a_child(part, *words, **more):
     return leave
 
 
+def standalone():
+    os.environ.update(MOONCAKE_STANDALONE_STORAGE="true", MOONCAKE_CLIENT=os.environ["LANE_DAEMON"])
+    pool = SharedPool()
+    store = batch("standalone", True, pool, mem_pool=pool.as_seen())
+    step("end")(lambda: store is not None)
+    sys.stdin.readline()
+
+
 def main():
+    if sys.argv[1] == "standalone":
+        return standalone()
     writing = sys.argv[1] == "write"
     by_config = {"master_server_address": MASTER, "local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "protocol": "tcp",
                  "global_segment_size": 64 << 20, "enable_group_semantics": True}
