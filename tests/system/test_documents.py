@@ -220,3 +220,23 @@ def test_commands_of_dev():
                 assert not pattern or pattern in lanes or pattern in tests[word], f"{path}: ./dev test {word} {pattern}"
             if command == "bench" and word:
                 assert word in works, f"{path}: ./dev bench {word}"
+
+
+# Sources that name a client, and why.
+OF_CLIENTS = {
+    "python/mooncake/mooncake_connector_v1.py": "a connector is a class of vLLM's",
+    "python/mooncake/vllm_v1_proxy_server.py": "the original's name of the proxy",
+    "python/mooncake/mooncake_config.py": "keys that are other clients' are passed over",
+    "src/service/config.c": "the same",
+}
+
+
+def test_no_source_is_specific_to_one_client():
+    """What all clients call is the same for all. Only connectors to one, and the list of everybody's keys, name any."""
+    found = {}
+    for path in (*(SOURCE / "src").rglob("*.[ch]"), *(SOURCE / "include").rglob("*.h"), *(SOURCE / "python").rglob("*.py*")):
+        clients = {name.lower() for name in re.findall(r"vllm|sglang|lmcache|fastdeploy", path.name + path.read_text(errors="replace"), re.I)}
+        if clients and "__pycache__" not in path.parts:
+            found[str(path.relative_to(SOURCE))] = clients
+    assert set(found) == set(OF_CLIENTS)
+    assert all(len(found[name]) > 2 for name, why in OF_CLIENTS.items() if why in ("the same", OF_CLIENTS["python/mooncake/mooncake_config.py"]))

@@ -531,7 +531,8 @@ def test_the_original_reads_and_writes_the_same_bytes():
 
 
 def test_any_order_of_imports():
-    for order in ("import torch, mooncake.store", "import mooncake.store, torch"):
+    for order in ("import torch, mooncake.store", "import mooncake.store, torch", "import mooncake.engine, torch, mooncake.store", "import torch, mooncake.engine, mooncake.store",
+                  "import mooncake.store, mooncake.engine, torch"):
         code = order + "; print(mooncake.store._serialize_tensor(torch.zeros(2))[2])"
         done = subprocess.run([sys.executable, "-B", "-c", code], env=dict(os.environ, PYTHONPATH=os.environ["MC_PYTHONPATH"]),
                               capture_output=True, text=True, timeout=100)
