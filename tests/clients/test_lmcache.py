@@ -42,12 +42,13 @@ def test_connector(compare, mode, server):
 
 @pytest.mark.parametrize("mode", ["0", "1"], ids=["chunk metadata here", "chunk metadata in the store"])
 def test_old_connector(compare, mode):
-    steps = compare(f"LMCache 0.3.9 connector, save_chunk_meta={mode}",
-                    write_and_read("lmcache_old_connector.py", mode, 5, LANE_PATH=str(CLIENTS / "lmcache_old")))
+    steps = compare(f"LMCache 0.3.9 connector and lookup client, save_chunk_meta={mode}",
+                    write_and_read("lmcache_old_connector.py", mode, 9, LANE_PATH=str(CLIENTS / "lmcache_old")))
     put = steps["writer: bytes put"]
     for who in "writer", "reader":
         assert [piece[1] for piece in steps[f"{who}: get batch"]] == put
         assert [piece and piece[1] for piece in steps[f"{who}: get with misses"]] == [None, put[2]]
+    assert steps["writer: lookup all"] == 3 * 64 and steps["writer: lookup a beginning"] == 2 * 64 and steps["writer: lookup nothing"] == 0
 
 
 def test_engine_and_lookup(compare):

@@ -1,7 +1,8 @@
-"""LMCache 0.3.9, mooncakestore:// connector: setup with seven positional arguments. argv as for lmcache_connector.py."""
+"""LMCache 0.3.9, mooncakestore:// connector and lookup client: setup with seven positional arguments. argv as for lmcache_connector.py."""
 import asyncio
 import sys
 import threading
+import types
 
 import torch
 from lmcache.config import LMCacheEngineMetadata
@@ -10,12 +11,24 @@ from lmcache.v1.config import LMCacheEngineConfig
 from lmcache.v1.memory_management import MemoryFormat
 from lmcache.v1.storage_backend.connector.mooncakestore_connector import MooncakestoreConnector
 from lmcache.v1.storage_backend.local_cpu_backend import LocalCPUBackend
+from lmcache.v1.token_database import ChunkedTokenDatabase
 from steps import MASTER, METADATA, digest, fill, scenario, step
 
 CHUNK = 64
+TOKENS = list(range(500, 500 + 3 * CHUNK))
 SHAPE = (4, 2, CHUNK, 2, 32)
 COUNT = 5
 WAIT_S = 60
+
+
+def lookup_client(config, metadata):
+    """Its configuration comes from a vLLM that is not here."""
+    vllm = types.ModuleType("lmcache.integration.vllm.utils")
+    vllm.create_lmcache_metadata, vllm.ENGINE_NAME = lambda unused: (metadata, config), "lane"
+    sys.modules[vllm.__name__] = vllm
+    from lmcache.v1.lookup_client.mooncake_lookup_client import MooncakeLookupClient
+
+    return MooncakeLookupClient(None, MASTER)
 
 
 def main():
@@ -47,7 +60,9 @@ def main():
     def got(objects):
         return [None if item is None else [list(item.tensor.shape), digest(item.tensor)] for item in objects]
 
+    token_keys = [key for _, _, key in ChunkedTokenDatabase(config, metadata).process_tokens(TOKENS)]
     if what == "write":
+        step("put by tokens")(lambda: [wait(connector.put(key, chunk(i))) for i, key in enumerate(token_keys)])
         step("put")(lambda: [wait(connector.put(key(i), chunk(i))) for i in range(COUNT)])
         step("bytes put")(lambda: [digest(chunk(i).tensor) for i in range(COUNT)])
     step("exists")(lambda: [bool(wait(connector.exists(key(i)))) for i in range(COUNT + 2)])
@@ -56,6 +71,11 @@ def main():
     if what == "read":
         step("close")(lambda: wait(connector.close()))
     else:
+        # In this process: without vLLM the hash of tokens is Python's own, and before 3.12 that of None is another in each.
+        client = lookup_client(config, metadata)
+        step("lookup all")(lambda: client.lookup(TOKENS))
+        step("lookup a beginning")(lambda: client.lookup(TOKENS[: 2 * CHUNK] + [9] * CHUNK))
+        step("lookup nothing")(lambda: client.lookup([7] * CHUNK))
         sys.stdin.readline()
 
 
