@@ -266,12 +266,12 @@ static bool sweep_slice(struct mc_core *core, struct mc_job *job)
     return false;
 }
 
-/* The first that does not rest; NULL. */
-static struct mc_job *next_job(const struct mc_core *core)
+/* The first that does not rest, and is not that one; NULL. */
+static struct mc_job *next_job(const struct mc_core *core, const struct mc_job *but)
 {
     for (struct mc_link *link = core->jobs.next; link != &core->jobs; link = link->next) {
         struct mc_job *job = mc_link_of(link, struct mc_job, link);
-        if (core->now_ms >= job->rest_until_ms)
+        if (job != but && core->now_ms >= job->rest_until_ms)
             return job;
     }
     return NULL;
@@ -280,15 +280,16 @@ static struct mc_job *next_job(const struct mc_core *core)
 bool mc_jobs_tick(struct mc_core *core)
 {
     /* The sweep of what is gone lets its keys go, a removal passes over it: both act on the departure. */
-    struct mc_job *job = mc_core_is_departing(core) ? NULL : next_job(core);
+    struct mc_job *job = mc_core_is_departing(core) ? NULL : next_job(core, NULL);
     if (job == NULL)
         return false;
     bool done = job->kind == MC_JOB_SWEEP ? sweep_slice(core, job) : remove_slice(core, job);
+    bool is_more = next_job(core, done ? job : NULL) != NULL;
     if (done) {
         mc_job_destroy(core, job);
     } else {
         mc_link_remove(&job->link);
         mc_link_append(&core->jobs, &job->link);
     }
-    return next_job(core) != NULL;
+    return is_more;
 }

@@ -377,6 +377,7 @@ void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wa
 static uint64_t first_version(const struct mc_core *core, const struct mc_object *object)
 {
     struct mc_replica first = mc_replica_first(core, object);
+    mc_assert(first.segment != NULL); /* asked only of what has live replicas */
     return mc_node_version(core, mc_segment_node(first.segment, first.slot));
 }
 
