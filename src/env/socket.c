@@ -191,14 +191,8 @@ int mc_tcp_listen(const char *host, uint16_t *port)
         errno = error;
         return MC_ERR_RPC_FAIL;
     }
-    union {
-        struct sockaddr any;
-        struct sockaddr_in v4;
-        struct sockaddr_in6 v6;
-    } bound = {.v6 = {0}};
-    socklen_t length = sizeof(bound);
-    if (getsockname(fd, &bound.any, &length) == 0)
-        *port = ntohs(bound.any.sa_family == AF_INET6 ? bound.v6.sin6_port : bound.v4.sin_port);
+    char name[INET6_ADDRSTRLEN];
+    (void)mc_socket_name(fd, MC_SOCKET_OURS, name, sizeof(name), port); /* a bound socket has a name */
     return fd;
 }
 
