@@ -229,7 +229,7 @@ void mc_drain_job_create(struct mc_drain_jobs *jobs, struct evhttp_request *requ
         rc = mc_server_ask(jobs->server, ask_drain, &back, MC_HTTP_ASK_MS);
         rc = rc < 0 ? rc : MC_ERR_SEGMENT_NOT_FOUND;
     }
-    if (rc < 0) {
+    if (rc != 0) {
         free(job);
         mc_http_reply_error(request, rc);
         return;
