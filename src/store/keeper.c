@@ -237,9 +237,7 @@ int mc_keeper_start(struct mc_store *store, uint64_t deadline_ns, struct mc_keep
 
 fail:
     keeper_disconnect(keeper);
-    pthread_cond_destroy(&keeper->changed);
-    pthread_mutex_destroy(&keeper->lock);
-    free(keeper);
+    mc_keeper_free(keeper);
     return rc;
 }
 
@@ -282,6 +280,10 @@ void mc_keeper_stop(struct mc_keeper *keeper)
     pthread_mutex_unlock(&keeper->lock);
     pthread_join(keeper->thread, NULL);
     keeper_disconnect(keeper);
+}
+
+void mc_keeper_free(struct mc_keeper *keeper)
+{
     pthread_cond_destroy(&keeper->changed);
     pthread_mutex_destroy(&keeper->lock);
     free(keeper);

@@ -16,11 +16,12 @@ const char *mc_keeper_local_host(const struct mc_keeper *keeper);
 uint16_t mc_keeper_local_port(const struct mc_keeper *keeper);
 /* Was the last heartbeat answered, and in time? */
 bool mc_keeper_healthy(const struct mc_keeper *keeper);
-/* From now on the owner's segment is part of the heartbeat (store->owner is set). */
 /* The open that it was started for has succeeded: from now on it tries for ever. */
 void mc_keeper_settle(struct mc_keeper *keeper);
 void mc_keeper_wake(struct mc_keeper *keeper);
+/* Ends the thread. Other threads of the store may still ask how it was, until it is freed. */
 void mc_keeper_stop(struct mc_keeper *keeper);
+void mc_keeper_free(struct mc_keeper *keeper);
 void mc_keeper_forked(struct mc_keeper *keeper);
 
 #endif

@@ -655,6 +655,7 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
 
 fail_keeper:
     mc_keeper_stop(store->keeper);
+    mc_keeper_free(store->keeper);
 fail_engine:
     mc_engine_destroy(store->engine);
     mc_rdma_close(store->rdma);
@@ -673,12 +674,13 @@ int mc_store_close(struct mc_store *store)
     mc_tasks_end(store); /* from now on its thread's calls are refused */
     mc_mounts_end(store);
     registry_remove(store);
-    mc_keeper_stop(store->keeper);
+    mc_keeper_stop(store->keeper); /* it tells the threads that end below, and these ask it: freed after them */
     mc_ahead_end(atomic_load(&store->ahead));
     mc_drain_end(store);
     struct mc_owner *owner = atomic_exchange(&store->owner, NULL);
     if (owner != NULL)
         mc_owner_close(owner);
+    mc_keeper_free(store->keeper);
     mc_engine_destroy(store->engine);
     mc_rdma_close(store->rdma);
     store_free(store);

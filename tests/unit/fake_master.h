@@ -157,6 +157,17 @@ static inline void fake_segment(struct fake_master *fake, struct mc_buffer *out,
     mc_frame_end(out, frame);
 }
 
+/* No segments. */
+static inline void fake_segments(struct mc_buffer *out, struct mc_reader *reader, uint64_t id)
+{
+    struct mc_wire_segments request;
+    mc_wire_segments_read(reader, &request);
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_SEGMENTS_REPLY, id);
+    mc_wire_segments_reply_write(out, &(struct mc_wire_segments_reply){.changes = request.changes});
+    mc_list_empty(out);
+    mc_frame_end(out, frame);
+}
+
 static inline void fake_one_way(struct fake_master *fake, struct mc_buffer *out, unsigned type,
                                 struct mc_reader *reader)
 {
@@ -212,6 +223,8 @@ static inline void fake_call(struct fake_master *fake, struct mc_buffer *out, co
         fake_put(fake, out, id);
     } else if (frame->type == MC_MESSAGE_SEGMENT) {
         fake_segment(fake, out, reader, id);
+    } else if (frame->type == MC_MESSAGE_SEGMENTS) {
+        fake_segments(out, reader, id);
     } else {
         mc_assert_failed(__FILE__, __LINE__, "a request of that kind");
     }

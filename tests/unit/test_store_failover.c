@@ -2,6 +2,8 @@
  * does as it is told, with objects in memory of this process. */
 #include "base/checksum.h"
 #include "engine/memory.h"
+#include "engine/path.h"
+#include "store/ahead.h"
 #include "store/store.h"
 
 #include "fake_master.h"
@@ -630,6 +632,31 @@ static void a_name_is_resolved_and_an_unknown_one_ends_in_time(void **state)
     mc_master_address_free(&address);
 }
 
+static void *call_close(void *unused)
+{
+    return mc_store_close(store) == 0 ? unused : NULL;
+}
+
+/* A thread of the store that is about to ask the master asks first whether it is away: of the keeper, which must be
+ * there as long as any of them is. */
+static void a_close_meets_a_thread_that_asks(void **state)
+{
+    pthread_t closing;
+    void *result = NULL;
+    start(2000);
+    pthread_mutex_t *lock = &store->engine->lock;
+    pthread_mutex_lock(lock); /* which holds it up before it asks */
+    mc_ahead_told(atomic_load(&store->ahead), EPOCH, 1000);
+    usleep(20000);
+    assert_int_equal(pthread_create(&closing, NULL, call_close, state), 0);
+    usleep(100000);
+    pthread_mutex_unlock(lock);
+    assert_int_equal(pthread_join(closing, &result), 0);
+    assert_ptr_equal(result, state);
+    store = NULL;
+    fake_stop(&master);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -652,6 +679,7 @@ int main(void)
         cmocka_unit_test(rotten_bytes_are_read_twice_and_told),
         cmocka_unit_test(addresses_are_checked),
         cmocka_unit_test(a_name_is_resolved_and_an_unknown_one_ends_in_time),
+        cmocka_unit_test(a_close_meets_a_thread_that_asks),
     };
     signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);
