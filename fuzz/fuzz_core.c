@@ -137,6 +137,7 @@ static void step_mount(struct game *game, unsigned at)
     mount.slot_count = mc_reader_u16(&game->in);
     mount.slot_top = which & 0x10 ? mount.slot_count / 2 : mount.slot_count;
     mount.contact_age_ms = which * 16u;
+    mount.host.low = which & 1;
     mc_wire_mount_write(&game->body, &mount);
     put_frame(game, at, MC_MESSAGE_MOUNT);
 }
@@ -145,6 +146,7 @@ static void step_put_start(struct game *game, unsigned at)
 {
     uint8_t shape = byte(game);
     struct mc_wire_put_start head = {.replica_count = shape & 3, .flags = shape >> 2 & 3};
+    head.host.low = shape >> 5 & 1; /* as some mounts have it */
     struct mc_wire_name name = {.name = mc_span("segment", 1 + (shape >> 6))};
     struct mc_wire_segment avoided = {.segment = some_segment(game)};
     mc_wire_put_start_write(&game->body, &head);

@@ -140,6 +140,8 @@ struct mc_replicate_config {
     const char *const *preferred_segments; /* names (mc_store_hostname of their owner), tried first in this order */
     bool with_hard_pin;                    /* never evicted */
     bool with_soft_pin;                    /* evicted only when nothing else can be */
+    bool prefer_same_node; /* after the preferred segments: all of the call in one segment, of the caller's machine if
+                              there is room */
 };
 
 /* One object to put: key and its bytes, gathered from parts in order. result: 0 = stored or key existed already, else

@@ -246,7 +246,8 @@ void mc_core_destroy(struct mc_core *core)
     mc_map_destroy(&core->connections);
     mc_map_destroy(&core->members_by_id);
     mc_map_destroy(&core->segments_by_id);
-    mc_map_destroy(&core->segments_by_name);
+    for (unsigned i = 0; i < MC_ALIASES; i++)
+        mc_map_destroy(&core->segments_by_alias[i]);
     free(core->puts.items);
     free(core->puts.free);
     free(core->waits.items);

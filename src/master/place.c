@@ -1,19 +1,27 @@
-/* Where a replica goes: to a preferred segment, else to the freer of two drawn at random, else to whatever of the next
+/* Where a replica goes: to a preferred segment, else (if the writer wants that) to one of its own machine, else to the
+ * freer of two drawn at random, else to whatever of the next
  * hundred has a hole. A segment above its watermark is used only when none below it will do, and one that got more than
  * twice its share of what was placed lately only when nobody else has or can make room: a node that comes empty is not
  * to be where everything new is. */
 #include "master/state.h"
 
-#include <xxhash.h>
-
 #define EVICT_TRIES 2u /* full segments that are evicted from for one replica */
 
 void mc_placement_prefer(struct mc_core *core, struct mc_placement *placement, struct mc_span name)
 {
-    uint64_t hash = XXH3_64bits_withSeed(name.data, name.length, core->objects.seed);
-    struct mc_segment *segment = mc_map_get(&core->segments_by_name, hash);
-    for (; segment != NULL && placement->preferred_count < MC_PREFERRED_MAX; segment = segment->name_next)
+    struct mc_segment *segment = mc_segment_by_name(core, name);
+    for (; segment != NULL && placement->preferred_count < MC_PREFERRED_MAX;
+         segment = segment->aliases[MC_ALIAS_NAME].next)
         placement->preferred[placement->preferred_count++] = segment;
+}
+
+void mc_placement_keep_near(struct mc_core *core, struct mc_placement *placement, struct mc_id host)
+{
+    struct mc_segment *segment = mc_segment_by_host(core, host);
+    placement->together = true;
+    for (; segment != NULL && placement->near_count < MC_PREFERRED_MAX; segment = segment->aliases[MC_ALIAS_HOST].next)
+        if (mc_id_equal(segment->host, host))
+            placement->near[placement->near_count++] = segment;
 }
 
 struct wish {
@@ -137,18 +145,42 @@ static struct mc_segment *draw(struct mc_core *core, struct wish *wish, struct m
     return NULL;
 }
 
+/* The first of them that has a hole, from `start` on; roomy: and stays below its watermark. */
+static struct mc_segment *take_first(struct mc_core *core, const struct wish *wish, struct mc_segment *const *array,
+                                     uint32_t count, uint32_t start, bool roomy, uint32_t *slot)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct mc_segment *segment = array[(start + i) % count];
+        if (!eligible(core, wish, segment) || (roomy && !has_room(core, wish, segment)))
+            continue;
+        *slot = take(core, wish, segment);
+        if (*slot != MC_NODE_NONE)
+            return segment;
+    }
+    return NULL;
+}
+
+/* Where the writer wants it; a wish of the user's is beyond shares. */
+static struct mc_segment *take_wished(struct mc_core *core, const struct wish *wish, uint32_t *slot)
+{
+    struct mc_placement *placement = wish->placement;
+    struct mc_segment *segment = take_first(core, wish, &placement->first, placement->first != NULL, 0, false, slot);
+    if (segment == NULL)
+        segment = take_first(core, wish, placement->preferred, placement->preferred_count, 0, false, slot);
+    uint32_t near = placement->near_count;
+    uint32_t start = segment == NULL && near > 1 ? (uint32_t)(mc_core_random(core) % near) : 0;
+    if (segment == NULL)
+        segment = take_first(core, wish, placement->near, near, start, true, slot);
+    if (segment == NULL)
+        segment = take_first(core, wish, placement->near, near, start, false, slot);
+    return segment;
+}
+
 struct mc_segment *mc_place(struct mc_core *core, struct mc_placement *placement, uint32_t pick_stamp, uint64_t units,
                             uint32_t *slot)
 {
     struct wish wish = {placement, pick_stamp, units, EVICT_TRIES, false};
-    struct mc_segment *segment = NULL;
-    for (uint32_t i = 0; i < placement->preferred_count && segment == NULL; i++) {
-        struct mc_segment *preferred = placement->preferred[i];
-        if (!eligible(core, &wish, preferred)) /* a wish of the user's is beyond shares */
-            continue;
-        *slot = take(core, &wish, preferred);
-        segment = *slot == MC_NODE_NONE ? NULL : preferred;
-    }
+    struct mc_segment *segment = take_wished(core, &wish, slot);
     bool hopeful = placement->hopeful;
     wish.fair = true;
     if (segment == NULL)
@@ -165,5 +197,7 @@ struct mc_segment *mc_place(struct mc_core *core, struct mc_placement *placement
     placement->hopeful |= hopeful;
     if (segment != NULL)
         mc_evict_ahead(core, segment, mc_segment_node(segment, *slot)->size);
+    if (placement->together && placement->first == NULL)
+        placement->first = segment;
     return segment;
 }

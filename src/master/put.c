@@ -400,6 +400,8 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
         mc_wire_name_read(&reader, &name);
         mc_placement_prefer(core, &start.placement, name.name);
     }
+    if (!mc_id_is_zero(head.host))
+        mc_placement_keep_near(core, &start.placement, head.host);
     start.placement.avoid_stamp = ++core->stamp;
     for (uint32_t avoided = mc_list_read(&reader); avoided > 0; avoided--) {
         struct mc_wire_segment number;

@@ -181,38 +181,64 @@ static uint64_t hash_name(const struct mc_core *core, struct mc_span name)
     return XXH3_64bits_withSeed(name.data, name.length, core->objects.seed);
 }
 
-/* Names need not be unique: the map knows the first, the rest is a chain. */
-static bool name_add(struct mc_core *core, struct mc_segment *segment)
+struct mc_segment *mc_segment_by_name(const struct mc_core *core, struct mc_span name)
 {
-    struct mc_segment *first = mc_map_get(&core->segments_by_name, segment->name_hash);
-    segment->named = true;
+    return mc_map_get(&core->segments_by_alias[MC_ALIAS_NAME], hash_name(core, name));
+}
+
+struct mc_segment *mc_segment_by_host(const struct mc_core *core, struct mc_id host)
+{
+    return mc_map_get(&core->segments_by_alias[MC_ALIAS_HOST], mc_core_hash_id(core, host));
+}
+
+/* Neither need be unique: the map knows the first, the rest is a chain. */
+static bool alias_add(struct mc_core *core, struct mc_segment *segment, unsigned which, uint64_t hash)
+{
+    struct mc_alias *alias = &segment->aliases[which];
+    struct mc_segment *first = mc_map_get(&core->segments_by_alias[which], hash);
+    alias->hash = hash;
+    alias->known = true;
     if (first == NULL) {
-        segment->named = mc_map_put(&core->segments_by_name, segment->name_hash, segment);
-        return segment->named;
+        alias->known = mc_map_put(&core->segments_by_alias[which], hash, segment);
+        return alias->known;
     }
-    segment->name_next = first->name_next;
-    first->name_next = segment;
+    alias->next = first->aliases[which].next;
+    first->aliases[which].next = segment;
     return true;
 }
 
-static void name_remove(struct mc_core *core, struct mc_segment *segment)
+static void alias_remove(struct mc_core *core, struct mc_segment *segment, unsigned which)
 {
-    if (!segment->named)
+    struct mc_map *map = &core->segments_by_alias[which];
+    struct mc_alias *alias = &segment->aliases[which];
+    if (!alias->known)
         return;
-    segment->named = false;
-    struct mc_segment *at = mc_map_get(&core->segments_by_name, segment->name_hash);
+    alias->known = false;
+    struct mc_segment *at = mc_map_get(map, alias->hash);
     if (at == segment) {
-        (void)mc_map_remove(&core->segments_by_name, segment->name_hash);
-        if (segment->name_next != NULL) {
-            bool done = mc_map_put(&core->segments_by_name, segment->name_hash, segment->name_next);
+        (void)mc_map_remove(map, alias->hash);
+        if (alias->next != NULL) {
+            bool done = mc_map_put(map, alias->hash, alias->next);
             mc_assert(done); /* its place has just become free */
         }
     } else {
-        while (at->name_next != segment)
-            at = at->name_next;
-        at->name_next = segment->name_next;
+        while (at->aliases[which].next != segment)
+            at = at->aliases[which].next;
+        at->aliases[which].next = alias->next;
     }
-    segment->name_next = NULL;
+    alias->next = NULL;
+}
+
+static bool aliases_add(struct mc_core *core, struct mc_segment *segment)
+{
+    return alias_add(core, segment, MC_ALIAS_NAME, hash_name(core, mc_span_string(segment->name))) &&
+           alias_add(core, segment, MC_ALIAS_HOST, mc_core_hash_id(core, segment->host));
+}
+
+static void aliases_remove(struct mc_core *core, struct mc_segment *segment)
+{
+    for (unsigned which = 0; which < MC_ALIASES; which++)
+        alias_remove(core, segment, which);
 }
 
 static struct mc_segment *segment_create(struct mc_core *core, const struct mc_wire_mount *mount, uint32_t index)
@@ -232,7 +258,6 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     copy_text(segment->name, mount->name);
     copy_text(segment->tcp_address, mount->tcp_address);
     copy_text(segment->unix_path, mount->unix_path);
-    segment->name_hash = hash_name(core, mount->name);
     segment->ok_index = segment->roomy_index = NOT_LISTED;
     segment->normal = segment->soft = segment->clears = segment->cuts =
         (struct mc_node_list){MC_NODE_NONE, MC_NODE_NONE, 0};
@@ -258,8 +283,8 @@ struct mc_segment *mc_segment_add(struct mc_core *core, struct mc_member *member
         return NULL;
     if (!mc_map_put(&core->segments_by_id, segment->id_hash, segment))
         goto fail_id;
-    if (!name_add(core, segment))
-        goto fail_name;
+    if (!aliases_add(core, segment))
+        goto fail_alias;
     segment->member = member;
     segment->owner_id = member->id;
     segment->incarnation = member->incarnation;
@@ -271,7 +296,8 @@ struct mc_segment *mc_segment_add(struct mc_core *core, struct mc_member *member
     if (index >= core->segment_top)
         core->segment_top = index + 1;
     return segment;
-fail_name:
+fail_alias:
+    aliases_remove(core, segment);
     (void)mc_map_remove(&core->segments_by_id, segment->id_hash);
 fail_id:
     mc_space_destroy(&segment->space);
@@ -289,16 +315,15 @@ bool mc_segment_take_over(struct mc_core *core, struct mc_segment *segment, stru
     segment->owner_id = member->id;
     segment->incarnation = member->incarnation;
     segment->change = ++core->segment_changes;
-    segment->host = mount->host;
     segment->reporter = NULL;
     copy_text(segment->tcp_address, mount->tcp_address);
     copy_text(segment->unix_path, mount->unix_path);
-    name_remove(core, segment);
+    aliases_remove(core, segment);
     copy_text(segment->name, mount->name);
-    segment->name_hash = hash_name(core, mount->name);
+    segment->host = mount->host;
     if (mc_link_alone(&before->connections) && mc_link_alone(&before->segments))
         mc_member_destroy(core, before);
-    return name_add(core, segment);
+    return aliases_add(core, segment);
 }
 
 static void attach(struct mc_core *core, struct mc_segment *segment, struct mc_connection *connection,
@@ -440,7 +465,7 @@ void mc_segment_gone(struct mc_core *core, struct mc_segment *segment)
                 segment->name, segment->live);
     ok_remove(core, segment);
     roomy_remove(core, segment);
-    name_remove(core, segment);
+    aliases_remove(core, segment);
     (void)mc_map_remove(&core->segments_by_id, segment->id_hash);
     mc_link_remove(&segment->of_member);
     mc_link_remove(&segment->dirty);

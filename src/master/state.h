@@ -157,6 +157,14 @@ enum mc_inventory {
     MC_INVENTORY_TAKEOVER /* of memory of this epoch that another process has taken up: it is compared */
 };
 
+/* What segments are found by, beside their id and number; those of the same name or machine are a chain. */
+enum { MC_ALIAS_NAME, MC_ALIAS_HOST, MC_ALIASES };
+struct mc_alias {
+    struct mc_segment *next;
+    uint64_t hash;
+    bool known;
+};
+
 struct mc_check {
     uint64_t generation, sent_ms;
     uint32_t slot;
@@ -176,9 +184,7 @@ struct mc_segment {
     struct mc_member *member;    /* NULL when GONE */
     struct mc_connection *owner; /* NULL: CLEAR and CUT are held back */
     struct mc_link of_member;
-    struct mc_segment *name_next; /* same name */
-    bool named;                   /* found by its name */
-    uint64_t name_hash;
+    struct mc_alias aliases[MC_ALIASES];
     char name[MC_SEGMENT_TEXT_MAX + 1], tcp_address[MC_SEGMENT_TEXT_MAX + 1], unix_path[MC_SEGMENT_TEXT_MAX + 1];
     uint64_t capacity, populated; /* bytes */
     uint64_t populated_ms;        /* when it last grew */
@@ -301,7 +307,7 @@ struct mc_core {
     uint64_t gap_ms;  /* sum of our own gaps */
     uint64_t random;
 
-    struct mc_map connections, members_by_id, segments_by_id, segments_by_name;
+    struct mc_map connections, members_by_id, segments_by_id, segments_by_alias[MC_ALIASES];
     struct mc_link members; /* by seen_ms, oldest first */
     struct mc_link puts_by_age, puts_dying, jobs, dirty, busy, watched, recovering;
     uint32_t job_count; /* REMOVE jobs */
@@ -462,6 +468,9 @@ void mc_segments_tell(struct mc_core *core, struct mc_connection *connection, co
 void mc_segment_describe(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_describe_named(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_report(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+/* The first of those whose name or machine has that hash; the others follow in their alias. */
+struct mc_segment *mc_segment_by_name(const struct mc_core *core, struct mc_span name);
+struct mc_segment *mc_segment_by_host(const struct mc_core *core, struct mc_id host);
 /* By number; NULL when unknown or gone. */
 struct mc_segment *mc_segment_find(const struct mc_core *core, uint32_t number);
 /* Nothing can bring its contents back before what we do now is known to all: it is gone, or not OK and its owner was
@@ -552,10 +561,16 @@ void mc_key_wait(struct mc_core *core, struct mc_object *object, struct mc_wait 
 struct mc_placement {
     struct mc_segment *preferred[MC_PREFERRED_MAX];
     uint32_t preferred_count;
+    struct mc_segment *near[MC_PREFERRED_MAX]; /* of the writer's machine, when it wants one of these */
+    uint32_t near_count;
+    bool together;            /* the whole batch goes where its first object is */
+    struct mc_segment *first; /* which is here; NULL: not placed yet */
     uint32_t avoid_stamp;
     bool hopeful; /* some segment will have room later */
 };
 void mc_placement_prefer(struct mc_core *core, struct mc_placement *placement, struct mc_span name);
+/* Wants a segment of that machine, after those that are preferred, and one for the whole batch. */
+void mc_placement_keep_near(struct mc_core *core, struct mc_placement *placement, struct mc_id host);
 /* A granted node in a segment that does not carry pick_stamp; NULL when there is none. */
 struct mc_segment *mc_place(struct mc_core *core, struct mc_placement *placement, uint32_t pick_stamp, uint64_t units,
                             uint32_t *slot);

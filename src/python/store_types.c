@@ -59,7 +59,8 @@ enum field_kind {
     X(preferred_segments, FIELD_TEXTS, "names (get_hostname() of their owners) that are tried first, in this order")   \
     X(preferred_segment, FIELD_TEXT, "older spelling of one preferred segment")                                        \
     X(preferred_nof_segments, FIELD_TEXTS, "accepted and not used")                                                    \
-    X(prefer_alloc_in_same_node, FIELD_FLAG, "for batch_put_from_multi_buffers with one replica")                      \
+    X(prefer_alloc_in_same_node, FIELD_FLAG,                                                                           \
+      "all of a batch_put_from_multi_buffers in one segment, of this machine if there is room; one replica")           \
     X(data_type, FIELD_DATA_TYPE, "ObjectDataType; a tag without effect")                                              \
     X(group_ids, FIELD_OPTIONAL_TEXTS, "one group name per key of the call, or None; accepted, checked, not used yet")
 
@@ -374,6 +375,7 @@ int mc_py_replicate_acquire(PyObject *object, Py_ssize_t key_count, enum mc_py_p
     /* A pin of 0 ms is none. */
     replicate->config.with_soft_pin =
         pin == 1 && (values[AT_soft_pin_ttl_ms] == Py_None || count_of(values[AT_soft_pin_ttl_ms]) > 0);
+    replicate->config.prefer_same_node = is_true(values[AT_prefer_alloc_in_same_node]);
     return replicate_names(values, replicate);
 }
 

@@ -69,6 +69,8 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
                                      .flags = pins(config) | (work->replace ? MC_PUT_REPLACE : 0u) |
                                               (again ? MC_PUT_AGAIN : 0u),
                                      .expected = work->expected};
+    if (config != NULL && config->prefer_same_node)
+        head.host = work->store->host;
     size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_START, request_id);
     mc_wire_put_start_write(out, &head);
     size_t list = mc_list_begin(out);

@@ -22,8 +22,20 @@ sys.exit(store.close() if code == 0 else 1)
 """
 
 
+# Another boot id: to us and to the others it is a process of another machine.
+ELSEWHERE = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
+
+
+def elsewhere(folder):
+    """How to start a command as if on another machine; needs a mount namespace of its own."""
+    (folder / "boot_id").write_text("11111111-2222-3333-4444-555555555555\n")
+    user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    return ["unshare", "--mount", *user, "--", "sh", "-c", ELSEWHERE, str(folder / "boot_id")]
+
+
 class StoreProcess:
-    def __init__(self, address, size=32 << 20, data_dir="", host="127.0.0.1", protocol="tcp", devices="", **environment):
+    def __init__(self, address, size=32 << 20, data_dir="", host="127.0.0.1", protocol="tcp", devices="", before=(), **environment):
+        self.before = list(before)
         self.arguments = [host, str(size), address, str(data_dir), protocol, devices]
         self.environment = {**os.environ, **environment}
         self.process = None
@@ -32,7 +44,7 @@ class StoreProcess:
     def start(self):
         assert self.process is None, "it runs already"
         with open(self.log_file.name, "ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, *self.arguments], stdin=subprocess.PIPE,
+            self.process = subprocess.Popen([*self.before, sys.executable, "-c", PROGRAM, *self.arguments], stdin=subprocess.PIPE,
                                             stdout=subprocess.PIPE, stderr=log, env=self.environment)
         said = self.process.stdout.readline()
         assert said.strip() == b"0", f"setup: {said}: {self.log()}"

@@ -262,6 +262,7 @@ struct world_wish { /* of a PUT_START; zeroed = one replica anywhere */
     const char *preferred[4];
     uint32_t avoided[4];
     uint64_t expected, unsure;
+    struct mc_id host;
 };
 struct world_grants {
     uint32_t count, place_count;
@@ -278,7 +279,7 @@ static void world_put_start(struct world *world, uint64_t connection, uint64_t i
                             uint32_t count, const struct world_wish *wish, struct world_grants *grants)
 {
     struct mc_wire_put_start head = {
-        .replica_count = wish->replica_count, .flags = wish->flags, .expected = wish->expected};
+        .replica_count = wish->replica_count, .flags = wish->flags, .expected = wish->expected, .host = wish->host};
     size_t frame = world_begin(world, MC_MESSAGE_PUT_START, id), list, names = 0, avoided = 0;
     mc_wire_put_start_write(&world->frame, &head);
     list = mc_list_begin(&world->frame);

@@ -515,6 +515,71 @@ static void test_preferred_and_avoided(void **state)
     world_close_all(&world);
 }
 
+/* A store whose owner says that it runs on another machine than the tester's others. */
+static struct world_store store_on(struct world *world, uint64_t node, uint64_t capacity, const char *name,
+                                   struct mc_id host)
+{
+    struct world_store store = {.keeper = world_join(world, MC_ROLE_KEEPER, node, 1),
+                                .owner = world_join(world, MC_ROLE_OWNER, node, 1),
+                                .call = world_join(world, MC_ROLE_CALL, node, 1)};
+    struct mc_wire_mount mount = world_mount_of(node, capacity, name);
+    mount.host = host;
+    struct mc_wire_mount_reply reply = world_mount(world, store.owner, &mount);
+    assert_int_equal(reply.code, 0);
+    store.segment = reply.segment;
+    return store;
+}
+
+/* The writer's machine first, one segment for the whole batch, others when there is no room; names count more. */
+static void test_near_the_writer(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    static struct world_grants grants;
+    struct mc_id here = {1, 2}, there = {3, 4};
+    char keys[8][16];
+    struct world_item items[8];
+    (void)state;
+    world_open(&world);
+    uint64_t writer = world_join(&world, MC_ROLE_CALL, 9, 1);
+    struct world_store big = store_on(&world, 10, 64 * MIB, "big", there);
+    struct world_store near[2] = {store_on(&world, 11, MIB, "a", here), store_on(&world, 12, MIB, "b", here)};
+    struct world_wish wish = {.host = here};
+    unsigned at[2] = {0, 0};
+    for (unsigned batch = 0; batch < 12; batch++) {
+        for (unsigned i = 0; i < 8; i++) {
+            (void)snprintf(keys[i], sizeof(keys[i]), "n%u-%u", batch, i);
+            items[i] = (struct world_item){mc_span_string(keys[i]), SMALL};
+        }
+        world_put_start(&world, writer, 1, items, 8, &wish, &grants);
+        assert_int_equal(grants.place_count, 8);
+        for (unsigned i = 0; i < 8; i++)
+            assert_int_equal(grants.places[i].segment, grants.places[0].segment);
+        for (unsigned i = 0; i < 2; i++)
+            at[i] += grants.places[0].segment == near[i].segment;
+    }
+    assert_true(at[0] + at[1] == 12 && at[0] > 0 && at[1] > 0); /* neither is forgotten */
+    wish.preferred[0] = "big";
+    assert_int_equal(world_grant(&world, writer, 2, "named", SMALL, &wish, &place), 0);
+    assert_int_equal(place.segment, big.segment);
+    wish.preferred[0] = NULL;
+    assert_int_equal(world_grant(&world, writer, 3, "large", 4 * MIB, &wish, &place), 0);
+    assert_int_equal(place.segment, big.segment);
+    wish.host = (struct mc_id){5, 6}; /* a machine that lends nothing */
+    assert_int_equal(world_grant(&world, writer, 4, "nowhere", SMALL, &wish, &place), 0);
+    wish.host = here;
+    wish.avoided[0] = near[0].segment;
+    for (unsigned i = 0; i < 8; i++) {
+        (void)snprintf(keys[0], sizeof(keys[0]), "avoid%u", i);
+        assert_int_equal(world_grant(&world, writer, 5, keys[0], SMALL, &wish, &place), 0);
+        assert_int_equal(place.segment, near[1].segment);
+    }
+    world_disconnect(&world, near[1].owner); /* suspect: what is left of the machine is to be avoided */
+    assert_int_equal(world_grant(&world, writer, 6, "left", SMALL, &wish, &place), 0);
+    assert_int_equal(place.segment, big.segment);
+    world_close_all(&world);
+}
+
 /* ---- get ---- */
 
 static void ordering_G1_G3(void **state)
@@ -866,6 +931,7 @@ int main(void)
         cmocka_unit_test(test_put_batch_codes),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_preferred_and_avoided),
+        cmocka_unit_test(test_near_the_writer),
         cmocka_unit_test(ordering_G1_G3),
         cmocka_unit_test(ordering_G1_reader_dies),
         cmocka_unit_test(test_get_batch_is_bounded_in_places),
