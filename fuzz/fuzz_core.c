@@ -154,7 +154,9 @@ static void step_put_start(struct game *game, unsigned at)
     size_t list = mc_list_begin(&game->body);
     for (uint32_t i = 0; i < count; i++) {
         struct mc_wire_put_start_item item = {.length = some_size(game)};
-        item.unsure = (uint64_t)(byte(game) >> 6) << MC_EPOCH_SHIFT;
+        uint8_t wishes = byte(game);
+        item.unsure = (uint64_t)(wishes >> 6) << MC_EPOCH_SHIFT;
+        item.group = wishes & 3;
         item.unsure += item.unsure == 0 ? 0 : byte(game);
         item.key = some_key(game); /* apart: initializers have no order */
         mc_wire_put_start_item_write(&game->body, &item);
@@ -296,7 +298,8 @@ static void step_inventory(struct game *game, unsigned at)
                                               .flags = kind & 3,
                                               .replica = kind >> 2 & 3,
                                               .generation = ((uint64_t)1 + (kind >> 4 & 1)) << MC_EPOCH_SHIFT,
-                                              .writer = {kind, 1}};
+                                              .writer = {kind, 1},
+                                              .group = kind >> 5 & 3};
         item.generation += byte(game) + (lie == 253 ? 5ull << MC_EPOCH_SHIFT : 4);
         item.length = 1u + byte(game) * (lie == 252 ? 1ull << 40 : 4);
         item.key = some_key(game);

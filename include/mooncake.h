@@ -140,9 +140,14 @@ struct mc_replicate_config {
     const char *const *preferred_segments; /* names (mc_store_hostname of their owner), tried first in this order */
     bool with_hard_pin;                    /* never evicted */
     bool with_soft_pin;                    /* evicted only when nothing else can be */
-    bool prefer_same_node; /* after the preferred segments: all of the call in one segment, of the caller's machine if
-                              there is room */
+    bool prefer_same_node;  /* after the preferred segments: all of the call in one segment, of the caller's machine if
+                               there is room */
+    const uint64_t *groups; /* mc_group() for each key of the call, NULL = none. A read of one object protects its
+                               group, and a group is evicted together. A key stays in its group: an upsert that names
+                               another one is MC_ERR_INVALID_PARAMS, one that names none keeps it. */
 };
+/* The number of a group's name; 0 for length 0, which is no group. */
+MC_API uint64_t mc_group(const char *name, size_t length);
 
 /* One object to put: key and its bytes, gathered from parts in order. result: 0 = stored or key existed already, else
  * negative. */

@@ -215,7 +215,8 @@ void mc_commit_fill(struct mc_wire_commit_item *commit, const struct mc_transfer
                                            .key_length = (uint16_t)transfer->key.length,
                                            .block_shift = mc_block_shift(transfer->object_length),
                                            .flags = transfer->flags,
-                                           .replica = transfer->replica};
+                                           .replica = transfer->replica,
+                                           .group = transfer->group};
 }
 
 int mc_memory_write(uint8_t *data, const struct mc_transfer *transfer, struct mc_motion *motion,

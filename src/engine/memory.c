@@ -251,6 +251,7 @@ int mc_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_w
         __atomic_store_n(&slot->block_shift, commit->block_shift, __ATOMIC_RELEASE);
         __atomic_store_n(&slot->flags, commit->flags, __ATOMIC_RELEASE);
         __atomic_store_n(&slot->replica, commit->replica, __ATOMIC_RELEASE);
+        __atomic_store_n(&slot->group, commit->group, __ATOMIC_RELEASE);
         atomic_store_explicit(&slot->state, (uint32_t)MC_SLOT_LIVE, memory_order_release);
     }
     pthread_mutex_unlock(&memory->lock);
@@ -329,7 +330,8 @@ bool mc_slot_read(const struct mc_slot *slot, uint64_t generation, struct mc_slo
                              .key_length = __atomic_load_n(&slot->key_length, __ATOMIC_ACQUIRE),
                              .block_shift = __atomic_load_n(&slot->block_shift, __ATOMIC_ACQUIRE),
                              .flags = __atomic_load_n(&slot->flags, __ATOMIC_ACQUIRE),
-                             .replica = __atomic_load_n(&slot->replica, __ATOMIC_ACQUIRE)};
+                             .replica = __atomic_load_n(&slot->replica, __ATOMIC_ACQUIRE),
+                             .group = __atomic_load_n(&slot->group, __ATOMIC_ACQUIRE)};
     atomic_init(&copy->generation, generation);
     atomic_init(&copy->state, (uint32_t)MC_SLOT_LIVE);
     return state_read(slot) == MC_SLOT_LIVE && generation_read(slot) == generation;

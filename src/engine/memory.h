@@ -119,7 +119,8 @@ void mc_segment_memory_set_contact_ms(struct mc_segment_memory *memory, uint64_t
 
 struct mc_content { /* one thing that lies in the data */
     uint64_t generation, offset;
-    uint64_t length;     /* live: of the object; being written: of the whole extent */
+    uint64_t length; /* live: of the object; being written: of the whole extent */
+    uint64_t group;
     struct mc_id writer; /* of WRITING */
     uint32_t slot;
     uint8_t state; /* 1 live, 2 somebody may still be writing there */

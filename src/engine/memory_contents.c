@@ -68,6 +68,7 @@ static uint32_t live_collect(struct mc_segment_memory *memory, struct listing *l
                                                   .state = CONTENT_LIVE,
                                                   .flags = seen.flags,
                                                   .replica = seen.replica,
+                                                  .group = seen.group,
                                                   .key_length = seen.key_length,
                                                   .key = key});
     }

@@ -273,6 +273,7 @@ const char *mc_core_check(const struct mc_core *core)
     }
     if (wrong == NULL && segments != core->segment_count)
         wrong = "the count of segments";
+    wrong = wrong != NULL ? wrong : mc_groups_check(&core->groups, &core->objects);
     wrong = wrong != NULL ? wrong : check_puts(core);
     wrong = wrong != NULL ? wrong : check_tombstones(core);
     return wrong != NULL ? wrong : check_sums(core);

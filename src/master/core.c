@@ -165,6 +165,7 @@ static void free_tables(struct mc_core *core)
     free(core->ok);
     free(core->roomy);
     free(core->ended_well);
+    mc_groups_destroy(&core->groups);
 }
 
 static bool create_tables(struct mc_core *core, uint64_t seed)
@@ -175,7 +176,7 @@ static bool create_tables(struct mc_core *core, uint64_t seed)
     core->roomy = calloc(MC_SEGMENTS_MAX, sizeof(*core->roomy));
     core->ended_well = calloc(MC_ENDED_WELL_MAX / 64, sizeof(*core->ended_well)); /* touched as it is used */
     return core->segments != NULL && core->segment_uses != NULL && core->ok != NULL && core->roomy != NULL &&
-           core->ended_well != NULL && mc_objects_init(&core->objects, seed);
+           core->ended_well != NULL && mc_groups_init(&core->groups, seed) && mc_objects_init(&core->objects, seed);
 }
 
 struct mc_core *mc_core_create(const struct mc_core_config *config, const struct mc_core_output *output,
@@ -273,6 +274,7 @@ static void enter(struct mc_core *core, uint64_t now_ms)
         core->wake_ms = core->now_ms;
     }
     core->evictions_left = MC_EVICT_INPUT_MAX;
+    core->turns_left = MC_EVICT_TURNS_MAX;
 }
 
 /* Every call that may have made news for owners ends with this. */
@@ -444,6 +446,7 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms)
     bool more = mc_puts_tick(core);
     more |= mc_jobs_tick(core);
     more |= work_busy_segment(core);
+    more |= mc_evict_groups(core);
     more |= mc_recover_tick(core);
     more |= flush(core);
     if (more)

@@ -3,7 +3,10 @@
  * Ahead: once a segment is above its high watermark, every allocation evicts twice what it takes, until the lower mark
  * is reached; so space is free again (its slots cleared by the owner) before it is needed. For: an allocation that
  * found no hole evicts what it misses, twice as much each time it fails again, so a large object finds its hole after
- * few rounds. Both cost O(evicted) and are bounded for one item and for one message. */
+ * few rounds. Both cost O(evicted) and are bounded for one item and for one message.
+ *
+ * The members of a group have one age, that of the youngest, and go together. A use moves only the member that was
+ * used: the others are passed over when they come to the old end, so a group costs its users nothing. */
 #include "master/state.h"
 
 /* The owner is still taking memory for it: space comes without eviction. A segment that stays smaller than it wants to
@@ -20,12 +23,20 @@ uint64_t mc_segment_budget(const struct mc_core *core, const struct mc_segment *
     return units > segment->quarantine ? units - segment->quarantine : 0;
 }
 
-/* Is a reader at it? Or may the value hide an older one that would be seen again if it went? */
+/* Is a reader at it, or at one of its group? */
+static bool is_read(const struct mc_core *core, const struct mc_object *object)
+{
+    const struct mc_group *group = mc_object_group(object);
+    if (group != NULL)
+        return group->readers > 0 && core->now_ms < group->lease_until_ms;
+    return object->readers > 0 && core->now_ms < object->lease_until_ms;
+}
+
+/* Is it being read? Or may the value hide an older one that would be seen again if it went? */
 static bool is_kept(const struct mc_core *core, const struct mc_node *node)
 {
     const struct mc_object *object = mc_node_object(node);
-    bool in_use = object->readers > 0 && core->now_ms < object->lease_until_ms;
-    return in_use || (node->base == 0 && mc_recover_hides(core)) || mc_key_hides(core, object);
+    return is_read(core, object) || (node->base == 0 && mc_recover_hides(core)) || mc_key_hides(core, object);
 }
 
 static void rotate(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot)
@@ -34,16 +45,32 @@ static void rotate(struct mc_segment *segment, struct mc_node_list *list, uint32
     mc_list_append(segment, list, slot);
 }
 
+/* A member whose group was used since goes to the young end. Beyond what one message may cost it is as old as it looks,
+ * so that there is always something that can go. */
+static bool is_turned(struct mc_core *core, struct mc_object *object)
+{
+    if (!mc_group_is_younger(object) || core->turns_left == 0)
+        return false;
+    core->turns_left--;
+    mc_object_rejuvenate(core, object);
+    return true;
+}
+
 /* The first of the list that is not kept; those it passes go to the young end. Each costs one of *skips. */
 static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, struct mc_node_list *list, unsigned *skips)
 {
-    for (uint32_t left = list->count; left > 0; left--) {
+    for (uint32_t left = list->count; left > 0;) {
         uint32_t slot = list->head;
-        if (!is_kept(core, mc_segment_node(segment, slot)))
-            return slot;
+        const struct mc_node *node = mc_segment_node(segment, slot);
+        if (!is_kept(core, node)) {
+            if (!is_turned(core, mc_node_object(node)))
+                return slot;
+            continue;
+        }
         if (*skips == 0)
             return MC_NODE_NONE;
         --*skips;
+        left--;
         rotate(segment, list, slot);
     }
     return MC_NODE_NONE;
@@ -52,12 +79,13 @@ static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, struct 
 /* The slot to evict next, or MC_NODE_NONE. */
 static uint32_t candidate(struct mc_core *core, struct mc_segment *segment, unsigned *skips)
 {
-    uint32_t soft = segment->soft.head;
-    if (soft != MC_NODE_NONE) {
+    for (uint32_t soft = segment->soft.head; soft != MC_NODE_NONE; soft = segment->soft.head) {
         /* A soft pin that has run out was not used for all its time: it is older than anything unpinned is likely to
          * be. */
         const struct mc_node *node = mc_segment_node(segment, soft);
-        if (core->now_ms / 1000 >= mc_node_object(node)->soft_until_s && !is_kept(core, node))
+        if (core->now_ms / 1000 < mc_node_object(node)->soft_until_s || is_kept(core, node))
+            break;
+        if (!is_turned(core, mc_node_object(node)))
             return soft;
     }
     uint32_t slot = oldest(core, segment, &segment->normal, skips);
@@ -77,6 +105,93 @@ static void prefetch_next(const struct mc_core *core, const struct mc_segment *s
         __builtin_prefetch(mc_node_object(mc_segment_node(segment, node->list_next)));
 }
 
+/* ---- groups ---- */
+
+/* May the member go with the others? */
+static bool may_go(const struct mc_core *core, const struct mc_group *group, const struct mc_object *object)
+{
+    if (!object->visible || object->hard)
+        return false;
+    if (object->soft && core->now_ms / 1000 < object->soft_until_s &&
+        !(group->going_soft && core->config.allow_evict_soft_pinned))
+        return false;
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        if (at.segment->state != MC_SEGMENT_OK || is_kept(core, mc_segment_node(at.segment, at.slot)))
+            return false; /* what its owner cannot be told to clear would hold the key */
+    return true;
+}
+
+/* Evicts it from everywhere; the units that this frees in that segment. */
+static uint64_t drop_whole(struct mc_core *core, struct mc_object *object, const struct mc_segment *segment)
+{
+    uint64_t units = 0;
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        units += at.segment == segment ? mc_segment_node(at.segment, at.slot)->size : 0;
+    core->statistics.evicted_bytes += object->length * object->live;
+    core->statistics.evicted_objects++;
+    mc_object_drop(core, object, NULL);
+    return units;
+}
+
+/* Looks at members of a group that is going, at most *count. */
+static uint64_t evict_members(struct mc_core *core, struct mc_group *group, const struct mc_segment *segment,
+                              uint32_t *count)
+{
+    uint64_t units = 0;
+    for (; group->going_left > 0 && group->first != NULL && *count > 0; group->going_left--, --*count) {
+        struct mc_object *object = group->first;
+        mc_group_turn(group); /* who stays is not met again */
+        if (may_go(core, group, object))
+            units += drop_whole(core, object, segment);
+    }
+    if (group->first == NULL)
+        group->going_left = 0;
+    return units;
+}
+
+/* Evicts one replica; what that frees in the segment. */
+static uint64_t drop_here(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    const struct mc_node *node = mc_segment_node(segment, slot);
+    struct mc_object *object = mc_node_object(node);
+    uint64_t units = node->size;
+    core->statistics.evicted_bytes += object->length;
+    core->statistics.evicted_objects += object->live == 1;
+    mc_object_drop_replica(core, object, segment, slot, NULL);
+    return units;
+}
+
+/* The member goes, and all of its group that may; what is more than *count is left to ticks. */
+static uint64_t evict_group(struct mc_core *core, struct mc_group *group, struct mc_segment *segment, uint32_t slot,
+                            uint32_t *count)
+{
+    struct mc_object *object = mc_node_object(mc_segment_node(segment, slot));
+    group->going_soft = object->soft;
+    mc_group_go(&core->groups, group);
+    uint64_t units = may_go(core, group, object) ? drop_whole(core, object, segment) : drop_here(core, segment, slot);
+    --*count;
+    units += evict_members(core, group, segment, count);
+    if (group->going_left == 0 && core->groups.going == group)
+        mc_groups_gone(&core->groups);
+    return units;
+}
+
+bool mc_evict_groups(struct mc_core *core)
+{
+    uint32_t count = MC_SLICE_EVICTIONS;
+    while (core->groups.going != NULL && count > 0) {
+        struct mc_group *group = core->groups.going;
+        if (group->first != NULL && is_read(core, group->first))
+            group->going_left = 0; /* the rest is used again */
+        (void)evict_members(core, group, NULL, &count);
+        if (group->going_left == 0)
+            mc_groups_gone(&core->groups);
+    }
+    return core->groups.going != NULL;
+}
+
+/* ---- making room ---- */
+
 /* Evicts at least `units` if it can with `*count` evictions; what it evicted, *count lowered. */
 static uint64_t evict(struct mc_core *core, struct mc_segment *segment, uint64_t units, uint32_t *count)
 {
@@ -87,13 +202,14 @@ static uint64_t evict(struct mc_core *core, struct mc_segment *segment, uint64_t
         if (slot == MC_NODE_NONE)
             break;
         const struct mc_node *node = mc_segment_node(segment, slot);
-        struct mc_object *object = mc_node_object(node);
+        struct mc_group *group = mc_object_group(mc_node_object(node));
         prefetch_next(core, segment, node->list_next);
-        evicted += node->size;
-        core->statistics.evicted_bytes += object->length;
-        core->statistics.evicted_objects += object->live == 1;
-        mc_object_drop_replica(core, object, segment, slot, NULL);
-        --*count;
+        if (group != NULL) {
+            evicted += evict_group(core, group, segment, slot, count);
+        } else {
+            evicted += drop_here(core, segment, slot);
+            --*count;
+        }
     }
     return evicted;
 }

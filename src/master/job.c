@@ -168,7 +168,7 @@ static uint64_t remove_visit(struct mc_core *core, struct mc_job *job, struct mc
     uint64_t steps = MC_STEPS_VISIT;
     if (!object->visible && !mc_object_waits(object))
         return steps;
-    if (!job->force && core->now_ms < object->lease_until_ms)
+    if (!job->force && mc_object_is_leased(core, object))
         return steps;
     if (!matches(core, job, object, &steps))
         return steps;

@@ -40,14 +40,15 @@ static struct mc_bucket *bucket_of(const struct mc_objects *objects, uint64_t ha
     return bucket_at(objects, index);
 }
 
-static uint32_t cell_size(size_t key_length)
+static size_t cell_size(size_t key_length, bool roomy)
 {
-    return ((uint32_t)sizeof(struct mc_object) + (uint32_t)key_length + 7) / 8 * 8;
+    size_t size = (sizeof(struct mc_object) + key_length + 7) / 8 * 8;
+    return roomy ? size + sizeof(struct mc_membership) : size;
 }
 
-static struct mc_slab *slab_of(struct mc_objects *objects, size_t key_length)
+static struct mc_slab *slab_of(struct mc_objects *objects, size_t key_length, bool roomy)
 {
-    return &objects->sizes[cell_size(key_length) / 8 - sizeof(struct mc_object) / 8];
+    return &objects->sizes[(cell_size(key_length, roomy) - sizeof(struct mc_object)) / 8];
 }
 
 /* The chunk that holds bucket `index`, with every bucket of it empty. */
@@ -88,23 +89,36 @@ void mc_objects_destroy(struct mc_objects *objects)
         mc_slab_destroy(&objects->sizes[i]);
 }
 
-struct mc_object *mc_object_create(struct mc_objects *objects, struct mc_span key)
+static struct mc_object *create(struct mc_objects *objects, struct mc_span key, bool roomy)
 {
     mc_assert(key.length > 0 && key.length <= MC_KEY_LENGTH_MAX);
-    struct mc_object *object = mc_slab_allocate(slab_of(objects, key.length));
+    struct mc_object *object = mc_slab_allocate(slab_of(objects, key.length, roomy));
     if (object == NULL)
         return NULL;
     mc_assert(((uintptr_t)object & ~POINTER_MASK) == 0);
     uint32_t serial = object->serial;
-    *object = (struct mc_object){.key_length = key.length & 0x7ff, .first_slot = UINT32_MAX, .serial = serial};
+    *object = (struct mc_object){
+        .key_length = key.length & 0x7ff, .first_slot = UINT32_MAX, .serial = serial, .roomy = roomy};
     memcpy(object->key, key.data, key.length);
+    if (roomy)
+        *mc_object_membership(object) = (struct mc_membership){.group = 0};
     return object;
+}
+
+struct mc_object *mc_object_create(struct mc_objects *objects, struct mc_span key)
+{
+    return create(objects, key, false);
+}
+
+struct mc_object *mc_object_create_roomy(struct mc_objects *objects, struct mc_span key)
+{
+    return create(objects, key, true);
 }
 
 void mc_object_free(struct mc_objects *objects, struct mc_object *object)
 {
     object->serial++;
-    mc_slab_release(slab_of(objects, object->key_length), object);
+    mc_slab_release(slab_of(objects, object->key_length, object->roomy), object);
 }
 
 static bool is_key(const struct mc_object *object, struct mc_span key)

@@ -17,7 +17,19 @@
 #define MC_OBJECT_LENGTH_MAX (1ull << 45) /* bytes */
 #define MC_OBJECT_READERS_MAX 1023u
 #define MC_OBJECT_CLEARING_MAX 31u
-#define MC_OBJECT_SIZES ((32 + MC_KEY_LENGTH_MAX) / 8 + 1) /* slabs, one for every 8 bytes */
+
+struct mc_group;
+struct mc_object;
+
+struct mc_membership {                 /* behind the key of an object that is `roomy` */
+    uint64_t group : 48;               /* the struct mc_group; 0 = none */
+    uint64_t touched : 16;             /* see group.h */
+    struct mc_object *previous, *next; /* in the group; NULL ends the list */
+};
+_Static_assert(sizeof(struct mc_membership) == 24, "what a group costs each of its objects");
+
+/* Slabs, one for every 8 bytes. */
+#define MC_OBJECT_SIZES ((32 + MC_KEY_LENGTH_MAX + sizeof(struct mc_membership)) / 8 + 1)
 
 struct mc_object {
     uint64_t length : 48;
@@ -33,7 +45,8 @@ struct mc_object {
     uint32_t first_slot;  /* the first replica; the chain goes on in the nodes; MC_NODE_NONE = none */
     uint16_t first_segment;
     uint8_t tombstone;     /* 0 = none, see tombstone.c, which uses length, lease, hard and first_* in its own way */
-    uint8_t remains;       /* of `clearing`, those whose value somebody may have read */
+    uint8_t remains : 5;   /* of `clearing`, those whose value somebody may have read */
+    uint8_t roomy : 1;     /* of this memory, not of the value: it has a membership */
     uint32_t serial;       /* of this life of the memory */
     uint32_t soft_until_s; /* until then it is evicted only when nothing else can be; of a successor: serial of the
                               object that it is to replace; of one that is being put: not 0 when the key may not get an
@@ -69,6 +82,8 @@ void mc_objects_destroy(struct mc_objects *objects);
 
 /* An object of that key, not in the table, all other fields zero but the serial. NULL when memory is out. */
 struct mc_object *mc_object_create(struct mc_objects *objects, struct mc_span key);
+/* The same with a membership, in no group. */
+struct mc_object *mc_object_create_roomy(struct mc_objects *objects, struct mc_span key);
 /* It must not be in the table. */
 void mc_object_free(struct mc_objects *objects, struct mc_object *object);
 
@@ -87,6 +102,19 @@ void mc_object_prefetch(const struct mc_objects *objects, const struct mc_object
 static inline struct mc_span mc_object_key(const struct mc_object *object)
 {
     return mc_span(object->key, object->key_length);
+}
+
+/* NULL when it has none. */
+static inline struct mc_membership *mc_object_membership(const struct mc_object *object)
+{
+    uintptr_t key = (uintptr_t)object->key; /* a multiple of 8 */
+    return object->roomy ? (struct mc_membership *)(key + ((object->key_length + 7u) & ~7u)) : NULL;
+}
+/* The group it belongs to, or NULL. */
+static inline struct mc_group *mc_object_group(const struct mc_object *object)
+{
+    const struct mc_membership *membership = mc_object_membership(object);
+    return membership == NULL ? NULL : (struct mc_group *)(uintptr_t)membership->group;
 }
 
 /* Calls it for every object; the table must not change meanwhile. */

@@ -294,9 +294,19 @@ static void grant_add(struct mc_core *core, struct start *start, struct mc_objec
     start->places++;
 }
 
-/* 0 and how many replicas were granted, or the item's code. */
+/* What the wish for a group has to say about a key that may be put otherwise; 0 or the item's code. */
+static int32_t group_code(const struct mc_object *object, uint64_t group)
+{
+    if (group == 0 || object == NULL)
+        return 0;
+    if (object->tombstone != 0) /* a cell without room for it stays what it is as long as it is held */
+        return object->clearing > 0 && !object->roomy ? MC_ERR_PUT_IN_PROGRESS : 0;
+    return group == mc_object_group_id(object) ? 0 : MC_ERR_INVALID_PARAMS; /* a key stays in its group */
+}
+
+/* 0 and what was granted, or the item's code. */
 static int32_t put_item(struct mc_core *core, struct start *start, const struct mc_wire_put_start_item *item,
-                        uint32_t index, uint8_t *granted)
+                        uint32_t index, struct mc_wire_granted *granted)
 {
     struct mc_replica replicas[MC_REPLICA_COUNT_MAX];
     uint32_t count = 0;
@@ -314,6 +324,8 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     int32_t code = item->unsure == 0 ? 0 : unsure_code(core, object, item->unsure);
     if (code == 0 && object != NULL)
         code = known_code(core, start, object, item->unsure != 0 || (start->flags & MC_PUT_AGAIN) != 0);
+    if (code == 0)
+        code = group_code(object, item->group);
     if (code != 0)
         return code;
     if (start->expected != 0 && mc_object_version(core, object) != start->expected)
@@ -332,8 +344,12 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     }
     if (count == 0)
         return start->placement.hopeful || mc_recover_unsettled(core) ? MC_ERR_SPACE_SOON : MC_ERR_NO_AVAILABLE_HANDLE;
-    object = object != NULL && object->visible ? mc_object_succeed(core, object, item->length, start->flags)
-                                               : mc_object_begin(core, object, item->key, item->length, start->flags);
+    bool replaces = object != NULL && object->visible;
+    granted->group = replaces ? mc_object_group_id(object) : 0;
+    object = replaces ? mc_object_succeed(core, object, item->length, start->flags)
+                      : mc_object_begin(core, object, item->key, item->length, start->flags, item->group);
+    if (object != NULL && !replaces)
+        granted->group = mc_object_group_id(object);
     for (uint32_t i = 0; i < count; i++) {
         struct mc_segment *segment = replicas[i].segment;
         if (object != NULL) {
@@ -345,7 +361,7 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
         }
     }
     core->statistics.put_start_partial += count < start->replica_count;
-    *granted = (uint8_t)count;
+    granted->replica_count = (uint8_t)count;
     return object == NULL ? MC_ERR_NO_MEMORY : 0;
 }
 
@@ -371,7 +387,7 @@ static void start_items(struct mc_core *core, struct start *start, struct mc_buf
     warm(core, items, count);
     for (uint32_t i = 0; i < count; i++) {
         struct mc_wire_granted granted = {0};
-        granted.code = put_item(core, start, &items[i], i, &granted.replica_count);
+        granted.code = put_item(core, start, &items[i], i, &granted);
         if (granted.code != 0)
             granted.replica_count = 0;
         core->statistics.put_start_failures += granted.code != 0 && granted.code != MC_ERR_OBJECT_ALREADY_EXISTS;

@@ -316,7 +316,7 @@ static struct mc_object *claim(struct mc_core *core, const struct mc_wire_invent
     }
     if (object != NULL && !mc_tombstone_lets(core, object, version))
         return NULL;
-    return mc_object_begin(core, object, item->key, item->length, item->flags);
+    return mc_object_begin(core, object, item->key, item->length, item->flags, item->group);
 }
 
 static void merge_live(struct mc_core *core, struct mc_segment *segment, const struct mc_wire_inventory_item *item)

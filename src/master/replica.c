@@ -257,23 +257,43 @@ static void set_wishes(struct mc_object *object, uint64_t length, uint32_t flags
     object->soft = !object->hard && (flags & MC_PUT_SOFT_PIN) != 0;
 }
 
-struct mc_object *mc_object_begin(struct mc_core *core, struct mc_object *cell, struct mc_span key, uint64_t length,
-                                  uint32_t flags)
+/* A new object of that key in the table; NULL when memory is out. */
+static struct mc_object *begin_new(struct mc_core *core, struct mc_span key, uint64_t group)
 {
-    struct mc_object *object = cell;
-    if (object != NULL) {
-        mc_tombstone_revive(core, object);
-        object->soft_until_s = 1;
-    } else {
-        object = mc_object_create(&core->objects, key);
-        if (object == NULL)
-            return NULL;
-        if (!mc_objects_insert(&core->objects, object)) {
-            mc_object_free(&core->objects, object);
-            return NULL;
-        }
-    }
-    set_wishes(object, length, flags);
+    struct mc_object *object =
+        group == 0 ? mc_object_create(&core->objects, key) : mc_object_create_roomy(&core->objects, key);
+    if (object == NULL)
+        return NULL;
+    if (group != 0 && !mc_group_join(&core->groups, object, group))
+        goto fail_group;
+    if (!mc_objects_insert(&core->objects, object))
+        goto fail_insert;
+    return object;
+fail_insert:
+    mc_group_leave(&core->groups, object);
+fail_group:
+    mc_object_free(&core->objects, object);
+    return NULL;
+}
+
+/* The cell of a key is an object again; NULL when memory is out. */
+static struct mc_object *begin_again(struct mc_core *core, struct mc_object *cell, uint64_t group)
+{
+    struct mc_object *object =
+        group != 0 && !cell->roomy && cell->clearing == 0 ? mc_tombstone_enlarge(core, cell) : cell;
+    if (object == NULL || (group != 0 && object->roomy && !mc_group_join(&core->groups, object, group)))
+        return NULL;
+    mc_tombstone_revive(core, object);
+    object->soft_until_s = 1;
+    return object;
+}
+
+struct mc_object *mc_object_begin(struct mc_core *core, struct mc_object *cell, struct mc_span key, uint64_t length,
+                                  uint32_t flags, uint64_t group)
+{
+    struct mc_object *object = cell == NULL ? begin_new(core, key, group) : begin_again(core, cell, group);
+    if (object != NULL)
+        set_wishes(object, length, flags);
     return object;
 }
 
@@ -304,6 +324,16 @@ static void enter_age_list(struct mc_segment *segment, const struct mc_object *o
         segment->hard += mc_segment_node(segment, slot)->size;
 }
 
+/* The group is as young as the youngest of its members. */
+static void group_use(const struct mc_core *core, struct mc_object *object)
+{
+    struct mc_group *group = mc_object_group(object);
+    if (group == NULL)
+        return;
+    group->touched = (uint16_t)(core->now_ms >> MC_GROUP_AGE_SHIFT);
+    mc_object_membership(object)->touched = group->touched;
+}
+
 void mc_object_show(struct mc_core *core, struct mc_object *object)
 {
     mc_assert(!object->visible && object->granted == 0 && object->live > 0);
@@ -311,6 +341,7 @@ void mc_object_show(struct mc_core *core, struct mc_object *object)
     core->visible_count++;
     core->soft_count += object->soft;
     object->soft_until_s = object->soft ? (uint32_t)((core->now_ms + core->config.soft_pin_ttl_ms) / 1000) : 0;
+    group_use(core, object);
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         enter_age_list(at.segment, object, at.slot);
 }
@@ -425,7 +456,7 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
         core->visible_count--;
         core->soft_count -= object->soft;
         object->visible = 0;
-        object->readers = 0;
+        mc_group_end_reads(object);
         object->serial++; /* who reads the value before compares in vain */
         take_replicas(core, object, successor);
         /* Who has read the new value must not meet the one before again, be it where a client remembers it or under the
@@ -444,6 +475,15 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
 
 void mc_object_touch(struct mc_core *core, struct mc_object *object)
 {
+    group_use(core, object);
+    mc_object_rejuvenate(core, object);
+}
+
+void mc_object_rejuvenate(struct mc_core *core, struct mc_object *object)
+{
+    const struct mc_group *group = mc_object_group(object);
+    if (group != NULL)
+        mc_object_membership(object)->touched = group->touched;
     if (object->soft)
         object->soft_until_s = (uint32_t)((core->now_ms + core->config.soft_pin_ttl_ms) / 1000);
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {

@@ -34,7 +34,10 @@ void mc_reading_end(struct mc_core *core, struct mc_connection *connection)
         struct mc_object *object = connection->reading[i].object;
         if (object->serial != connection->reading[i].serial)
             continue; /* it died; its memory is still that of some object, or free */
+        struct mc_group *group = mc_object_group(object);
         object->readers--;
+        if (group != NULL)
+            group->readers--;
         mc_object_touch(core, object);
     }
     connection->reading_count = 0;
@@ -43,7 +46,10 @@ void mc_reading_end(struct mc_core *core, struct mc_connection *connection)
 static void lease(const struct mc_core *core, struct mc_object *object)
 {
     uint64_t until = core->now_ms + core->config.lease_ttl_ms;
+    struct mc_group *group = mc_object_group(object);
     object->lease_until_ms = until & ((1ull << 40) - 1); /* 34 years of milliseconds */
+    if (group != NULL)
+        group->lease_until_ms = object->lease_until_ms;
 }
 
 static void reading_add(struct mc_core *core, struct mc_connection *connection, struct mc_object *object)
@@ -52,7 +58,10 @@ static void reading_add(struct mc_core *core, struct mc_connection *connection, 
     mc_object_touch(core, object);
     if (connection->reading_count == connection->reading_capacity || object->readers == MC_OBJECT_READERS_MAX)
         return; /* read without protection: the slot check still stands */
+    struct mc_group *group = mc_object_group(object);
     object->readers++;
+    if (group != NULL)
+        group->readers++;
     connection->reading[connection->reading_count++] = (struct mc_reading){object, object->serial};
 }
 
@@ -249,7 +258,7 @@ static int32_t remove_one(struct mc_core *core, struct mc_span key, bool force, 
     }
     if (!object->visible)
         return MC_ERR_REPLICA_IS_NOT_READY;
-    if (!force && core->now_ms < object->lease_until_ms)
+    if (!force && mc_object_is_leased(core, object))
         return MC_ERR_OBJECT_HAS_LEASE;
     mc_object_drop(core, object, wait);
     return 0;
@@ -272,7 +281,7 @@ static bool all_stay(const struct mc_core *core, const struct mc_span *keys, uin
     for (uint32_t i = 0; i < count; i++) {
         const struct mc_object *object = mc_object_find(core, keys[i]);
         if (object == NULL || mc_object_waits(object) ||
-            (object->visible && (force || core->now_ms >= object->lease_until_ms)))
+            (object->visible && (force || !mc_object_is_leased(core, object))))
             return false;
     }
     return true;

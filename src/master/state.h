@@ -9,9 +9,9 @@
  * `visible` exactly when nothing granted is left, something is live and it does not wait; a live node is in its
  * segment's `normal` or `soft` list exactly when its object is visible and not pinned hard; used, clearing and
  * quarantine of a segment are the sums over its nodes; the live replicas of an object have one version; a segment that
- * is recovering is not OK; a tombstone has no replica; `clearing` of an object counts the CLEARING nodes that hold its
- * key; a successor is not in the table and never visible; an object waits (whole, not visible) exactly while something
- * of the value before it remains. */
+ * is recovering is not OK; a tombstone has no replica and no group; `clearing` of an object counts the CLEARING nodes
+ * that hold its key; a successor is not in the table and never visible; an object waits (whole, not visible) exactly
+ * while something of the value before it remains. */
 #ifndef MC_MASTER_STATE_H
 #define MC_MASTER_STATE_H
 
@@ -19,6 +19,7 @@
 #include "base/regex.h"
 #include "engine/layout.h"
 #include "master/core.h"
+#include "master/group.h"
 #include "master/map.h"
 #include "master/object.h"
 #include "master/space.h"
@@ -49,6 +50,7 @@
 #define MC_EVICT_ITEM_MAX 256u   /* evictions that one item of a put may cause */
 #define MC_EVICT_INPUT_MAX 2048u /* that one message may cause; the rest is done by ticks */
 #define MC_EVICT_SKIPS_MAX 64u   /* objects in use that one eviction step passes over */
+#define MC_EVICT_TURNS_MAX 2048u /* members of groups that were used since, passed over for one message */
 
 #define MC_TICK_IDLE_MS 1000u
 #define MC_TICK_BUSY_MS 100u
@@ -323,11 +325,12 @@ struct mc_core {
     uint64_t ok_capacity;      /* sum over `ok` */
     uint64_t recent, recent_s; /* units placed anywhere, as in a segment */
     uint32_t stamp;
-    uint32_t rotation;       /* of replicas over gets */
-    uint32_t evictions_left; /* of this input */
+    uint32_t rotation;                   /* of replicas over gets */
+    uint32_t evictions_left, turns_left; /* of this input */
 
     struct mc_objects objects;
     uint64_t visible_count, soft_count;
+    struct mc_groups groups;
 
     /* Recovery: see recover.c. */
     uint64_t wanted_epoch;
@@ -536,6 +539,8 @@ unsigned mc_base_of(struct mc_core *core, uint64_t generation);
 void mc_object_vanish(struct mc_core *core, struct mc_object *object, uint64_t bound, struct mc_wait *wait);
 /* A key that has no value was removed. cell: its tombstone, or NULL. */
 void mc_tombstone_add(struct mc_core *core, struct mc_span key, struct mc_object *cell);
+/* The same tombstone, which nothing holds, with room for a group; NULL when memory is out. */
+struct mc_object *mc_tombstone_enlarge(struct mc_core *core, struct mc_object *object);
 /* It is an object again, without a replica, not visible. */
 void mc_tombstone_revive(struct mc_core *core, struct mc_object *object);
 /* May an entry of that version take the key of this tombstone? */
@@ -584,6 +589,8 @@ void mc_evict_ahead(struct mc_core *core, struct mc_segment *segment, uint64_t u
 bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t units);
 /* Works off the debt; true when some is left. */
 bool mc_evict_debt(struct mc_core *core, struct mc_segment *segment);
+/* Goes on with groups that were too large for one message; true when some are left. */
+bool mc_evict_groups(struct mc_core *core);
 
 /* replica.c: nodes, lists and objects */
 void mc_list_append(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot);
@@ -607,9 +614,10 @@ void mc_object_unlink(struct mc_core *core, struct mc_object *object, struct mc_
 /* The object of that key, or NULL; tombstones do not count. */
 struct mc_object *mc_object_find(const struct mc_core *core, struct mc_span key);
 /* An object in the table, without a replica: a new one, or the key's cell (what mc_objects_find says of it, NULL or a
- * tombstone). flags: enum mc_put_flags. NULL when memory is out. */
+ * tombstone). flags: enum mc_put_flags. group: 0 = none; it stays without one when its cell has no room for that and
+ * is held. NULL when memory is out. */
 struct mc_object *mc_object_begin(struct mc_core *core, struct mc_object *cell, struct mc_span key, uint64_t length,
-                                  uint32_t flags);
+                                  uint32_t flags, uint64_t group);
 /* An object that will replace this visible one: not in the table. NULL when memory is out. */
 struct mc_object *mc_object_succeed(struct mc_core *core, const struct mc_object *object, uint64_t length,
                                     uint32_t flags);
@@ -633,8 +641,16 @@ void mc_object_drop_replica(struct mc_core *core, struct mc_object *object, stru
 void mc_object_lose_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
 /* All of a visible object goes. */
 void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait);
-/* To the young end, and on with the soft pin. */
+/* It is used: to the young end, on with the soft pin, and its group is as young. */
 void mc_object_touch(struct mc_core *core, struct mc_object *object);
+/* The same for a member whose group was used. */
+void mc_object_rejuvenate(struct mc_core *core, struct mc_object *object);
+/* Protected from removal without force: it, or a member of its group, is or was read a moment ago. */
+static inline bool mc_object_is_leased(const struct mc_core *core, const struct mc_object *object)
+{
+    const struct mc_group *group = mc_object_group(object);
+    return core->now_ms < object->lease_until_ms || (group != NULL && core->now_ms < group->lease_until_ms);
+}
 /* Replicas in segments that are OK, at most capacity of them. */
 uint32_t mc_object_readable(const struct mc_core *core, const struct mc_object *object, struct mc_replica *replicas,
                             uint32_t capacity);

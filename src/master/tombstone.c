@@ -6,7 +6,7 @@
 #include "master/state.h"
 
 #define FINAL 1u /* no entry may bring the key back; above: 1 + number of the base of the least version that may */
-_Static_assert(MC_BASES_MAX + 1 <= UINT8_MAX, "tombstone of an object has 8 bits");
+_Static_assert(MC_BASES_MAX + 1 <= UINT8_MAX, "a tombstone names its base");
 
 struct mc_object *mc_tombstone_next(const struct mc_object *object)
 {
@@ -59,6 +59,7 @@ static void vacate(struct mc_core *core, struct mc_object *object, uint64_t boun
     object->tombstone = (uint8_t)(base == 0 ? FINAL : 1 + base);
     object->lease_until_ms = base == 0 ? 0 : (bound - core->bases[base - 1]) & (MC_COUNTER_END - 1);
     object->visible = object->soft = object->hard = 0;
+    mc_group_leave(&core->groups, object);
     object->readers = 0;
     object->serial++; /* who reads the object that was here compares in vain */
 }
@@ -138,6 +139,21 @@ void mc_tombstone_add(struct mc_core *core, struct mc_span key, struct mc_object
         mc_recover_refuse(core);
     else
         list_add(core, cell);
+}
+
+struct mc_object *mc_tombstone_enlarge(struct mc_core *core, struct mc_object *object)
+{
+    struct mc_object *roomy = mc_object_create_roomy(&core->objects, mc_object_key(object));
+    if (roomy == NULL)
+        return NULL;
+    roomy->tombstone = object->tombstone;
+    roomy->lease_until_ms = object->lease_until_ms;
+    list_remove(core, object);
+    forget(core, object);
+    bool inserted = mc_objects_insert(&core->objects, roomy);
+    mc_assert(inserted); /* into the place of its chain that has just become free */
+    list_add(core, roomy);
+    return roomy;
 }
 
 void mc_tombstone_revive(struct mc_core *core, struct mc_object *object)

@@ -172,6 +172,7 @@ MC_PY_METHODS(MC_PY_METHOD_DECLARE)
 struct mc_py_replicate {
     struct mc_replicate_config config;
     const char *names[STORE_PREFERRED_MAX];
+    uint64_t *groups; /* config.groups: for each key; NULL = none */
     PyObject *held;
 };
 enum mc_py_put_kind { MC_PY_PUT_ONE, MC_PY_PUT_BATCH, MC_PY_PUT_MULTI };

@@ -44,6 +44,8 @@ static void put_free(struct put_call *call)
 static void put_add(struct put_call *call, Py_ssize_t key_at, struct mc_bytes key, const struct iovec *parts,
                     size_t part_count)
 {
+    if (call->replicate.groups != NULL) /* as the items: without the keys that are left out */
+        call->replicate.groups[call->item_count] = call->replicate.groups[key_at];
     call->key_of[call->item_count] = key_at;
     call->items[call->item_count++] = (struct mc_put_item){key, parts, part_count, STORE_UNSET};
 }

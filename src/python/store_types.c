@@ -62,7 +62,9 @@ enum field_kind {
     X(prefer_alloc_in_same_node, FIELD_FLAG,                                                                           \
       "all of a batch_put_from_multi_buffers in one segment, of this machine if there is room; one replica")           \
     X(data_type, FIELD_DATA_TYPE, "ObjectDataType; a tag without effect")                                              \
-    X(group_ids, FIELD_OPTIONAL_TEXTS, "one group name per key of the call, or None; accepted, checked, not used yet")
+    X(group_ids, FIELD_OPTIONAL_TEXTS,                                                                                 \
+      "a group's name for each key of the call (\"\": none), or None: a read protects "                                \
+      "the whole group, which is evicted together")
 
 enum field {
 #define FIELD_ENUM(name, kind, doc) AT_##name,
@@ -309,6 +311,28 @@ static const char *replicate_fault(PyObject **values, Py_ssize_t key_count, enum
     return NULL;
 }
 
+/* The groups of the keys. 0; 1 with an exception. */
+static int replicate_groups(PyObject *names, struct mc_py_replicate *replicate)
+{
+    Py_ssize_t count = names == Py_None ? 0 : PyTuple_Size(names);
+    if (count == 0)
+        return 0;
+    replicate->groups = malloc((size_t)count * sizeof(*replicate->groups));
+    if (replicate->groups == NULL) {
+        PyErr_NoMemory();
+        return 1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_ssize_t length = 0;
+        const char *name = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(names, i), &length);
+        if (name == NULL)
+            return 1;
+        replicate->groups[i] = mc_group(name, (size_t)length);
+    }
+    replicate->config.groups = replicate->groups;
+    return 0;
+}
+
 /* The names of the preferred segments. 0, or an enum mc_error; 1 with an exception. */
 static int replicate_names(PyObject **values, struct mc_py_replicate *replicate)
 {
@@ -344,6 +368,7 @@ int mc_py_replicate_acquire(PyObject *object, Py_ssize_t key_count, enum mc_py_p
                             struct mc_py_replicate *replicate)
 {
     replicate->held = NULL;
+    replicate->groups = NULL;
     memset(&replicate->config, 0, sizeof(replicate->config));
     replicate->config.replica_count = 1;
     if (object == NULL || object == Py_None)
@@ -376,12 +401,15 @@ int mc_py_replicate_acquire(PyObject *object, Py_ssize_t key_count, enum mc_py_p
     replicate->config.with_soft_pin =
         pin == 1 && (values[AT_soft_pin_ttl_ms] == Py_None || count_of(values[AT_soft_pin_ttl_ms]) > 0);
     replicate->config.prefer_same_node = is_true(values[AT_prefer_alloc_in_same_node]);
-    return replicate_names(values, replicate);
+    int rc = replicate_groups(values[AT_group_ids], replicate);
+    return rc == 0 ? replicate_names(values, replicate) : rc;
 }
 
 void mc_py_replicate_release(struct mc_py_replicate *replicate)
 {
     Py_CLEAR(replicate->held);
+    free(replicate->groups);
+    replicate->groups = NULL;
 }
 
 /* ---- BufferHandle ---- */

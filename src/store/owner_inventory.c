@@ -62,6 +62,7 @@ static void frame_write(struct mc_owner *owner)
                                                 .offset = item->offset,
                                                 .length = item->length,
                                                 .writer = item->writer,
+                                                .group = item->group,
                                                 .key = mc_span(item->key, item->state == 1 ? item->key_length : 0)};
         mc_wire_inventory_item_write(&owner->out, &record);
         written++;

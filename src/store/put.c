@@ -25,6 +25,7 @@ struct put_one {
     struct mc_hash hash;
     const struct put_one *twin;
     uint64_t length;
+    uint64_t group;  /* wished for */
     int code;        /* PENDING, or what the item's result will be */
     int last;        /* why it was not placed in the last round */
     uint32_t again;  /* failed transfers so far */
@@ -76,8 +77,10 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
     size_t list = mc_list_begin(out);
     for (size_t i = 0; i < work->open_count; i++) {
         const struct mc_bytes *key = &work->open[i]->item->key;
-        struct mc_wire_put_start_item item = {
-            .length = work->open[i]->length, .unsure = work->open[i]->unsure, .key = mc_span(key->data, key->length)};
+        struct mc_wire_put_start_item item = {.length = work->open[i]->length,
+                                              .unsure = work->open[i]->unsure,
+                                              .key = mc_span(key->data, key->length),
+                                              .group = work->open[i]->group};
         mc_wire_put_start_item_write(out, &item);
     }
     mc_list_end(out, list, work->open_count);
@@ -95,7 +98,8 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
     mc_frame_end(out, frame);
 }
 
-static void add_transfer(struct put_work *work, const struct put_one *one, const struct mc_wire_place *place)
+static void add_transfer(struct put_work *work, const struct put_one *one, const struct mc_wire_place *place,
+                         uint64_t group)
 {
     const struct mc_put_item *item = one->item;
     work->transfers[work->transfer_count++] =
@@ -106,6 +110,7 @@ static void add_transfer(struct put_work *work, const struct put_one *one, const
                              .hash_high = one->hash.high,
                              .key = mc_span(item->key.data, item->key.length),
                              .flags = pins(work->config),
+                             .group = group,
                              .replica = place->replica,
                              .length = one->length,
                              .parts = item->parts,
@@ -133,6 +138,7 @@ static int read_granted(struct put_work *work, struct mc_reader *reader)
     struct mc_wire_granted granted;
     struct mc_wire_place place;
     uint8_t replicas[MC_BATCH_MAX];
+    uint64_t groups[MC_BATCH_MAX];
     mc_wire_none_read(reader, &head);
     if (mc_list_read(reader) != work->open_count)
         return MC_ERR_PROTOCOL;
@@ -143,6 +149,7 @@ static int read_granted(struct put_work *work, struct mc_reader *reader)
             (granted.code == 0 && (granted.replica_count == 0 || granted.replica_count > work->replica_count)))
             return MC_ERR_PROTOCOL;
         replicas[i] = granted.code == 0 ? granted.replica_count : 0;
+        groups[i] = granted.group;
         places += replicas[i];
         if (granted.code < 0)
             not_granted(work, work->open[i], granted.code);
@@ -155,7 +162,7 @@ static int read_granted(struct put_work *work, struct mc_reader *reader)
         work->open[i]->transfer_count = replicas[i];
         for (; replicas[i] > 0; replicas[i]--) {
             mc_wire_place_read(reader, &place);
-            add_transfer(work, work->open[i], &place);
+            add_transfer(work, work->open[i], &place, groups[i]);
             work->open[i]->unsure = place.generation - place.replica;
         }
     }
@@ -391,8 +398,8 @@ static void find_twins(struct put_one *ones, size_t count)
 }
 
 /* Up to MC_BATCH_MAX items that have a good key and a length. */
-static void put_slice(struct mc_store *store, struct mc_put_item **items, size_t count, uint64_t bytes,
-                      const struct mc_replicate_config *config, bool replace, uint64_t expected)
+static void put_slice(struct mc_store *store, struct mc_put_item **items, const uint64_t *groups, size_t count,
+                      uint64_t bytes, const struct mc_replicate_config *config, bool replace, uint64_t expected)
 {
     uint32_t replicas = config == NULL || config->replica_count == 0 ? 1 : config->replica_count;
     struct put_work work = {.store = store,
@@ -414,6 +421,7 @@ static void put_slice(struct mc_store *store, struct mc_put_item **items, size_t
             work.ones[i] = (struct put_one){.item = items[i],
                                             .hash = mc_hash(items[i]->key.data, items[i]->key.length),
                                             .length = mc_parts_length(items[i]->parts, items[i]->part_count),
+                                            .group = groups[i],
                                             .code = PENDING};
         find_twins(work.ones, count);
         put_rounds(&work);
@@ -456,17 +464,19 @@ static int put_all(struct mc_store *store, struct mc_put_item *items, size_t cou
         return rc;
     }
     struct mc_put_item *slice[MC_BATCH_MAX];
+    uint64_t groups[MC_BATCH_MAX];
     size_t slice_count = 0;
     uint64_t bytes = 0;
     for (size_t i = 0; i < count; i++) {
         uint64_t length;
         items[i].result = check_item(store, &items[i], &length);
         if (items[i].result == 0) {
+            groups[slice_count] = config == NULL || config->groups == NULL ? 0 : config->groups[i];
             slice[slice_count++] = &items[i];
             bytes += length;
         }
         if (slice_count == MC_BATCH_MAX || (i + 1 == count && slice_count > 0)) {
-            put_slice(store, slice, slice_count, bytes, config, replace, expected);
+            put_slice(store, slice, groups, slice_count, bytes, config, replace, expected);
             slice_count = 0;
             bytes = 0;
         }
@@ -475,6 +485,14 @@ static int put_all(struct mc_store *store, struct mc_put_item *items, size_t cou
         rc = items[i].result;
     mc_store_leave(store);
     return rc;
+}
+
+uint64_t mc_group(const char *name, size_t length)
+{
+    if (length == 0)
+        return 0;
+    uint64_t number = mc_hash(name, length).low;
+    return number == 0 ? 1 : number;
 }
 
 int mc_store_put(struct mc_store *store, struct mc_put_item *items, size_t count,

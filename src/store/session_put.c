@@ -18,7 +18,7 @@ struct mc_put_session {
     struct mc_hash hash;
     struct options *options;
     uint8_t *data; /* zeroed at first: what no range covers is zero */
-    uint64_t size, used_ms;
+    uint64_t size, group, used_ms;
     unsigned users; /* copies into it under way */
     size_t key_length;
     char key[];
@@ -42,6 +42,7 @@ static struct options *options_make(const struct mc_replicate_config *config)
     if (config == NULL)
         return options;
     options->config = *config;
+    options->config.groups = NULL; /* each session has its own */
     uint32_t count =
         config->preferred_segment_count < MC_REPLICA_COUNT_MAX ? config->preferred_segment_count : MC_REPLICA_COUNT_MAX;
     for (uint32_t i = 0; i < count; i++)
@@ -102,7 +103,8 @@ static void drop_idle(struct mc_sessions *sessions)
 }
 
 /* Lock held. */
-static int start_one(struct mc_sessions *sessions, struct mc_bytes key, uint64_t size, struct options *options)
+static int start_one(struct mc_sessions *sessions, struct mc_bytes key, uint64_t size, uint64_t group,
+                     struct options *options)
 {
     if (*find(sessions, key) != NULL)
         return MC_ERR_INVALID_PARAMS;
@@ -124,6 +126,7 @@ static int start_one(struct mc_sessions *sessions, struct mc_bytes key, uint64_t
                                        .options = options,
                                        .data = data,
                                        .size = size,
+                                       .group = group,
                                        .used_ms = mc_clock_ms(),
                                        .key_length = key.length};
     memcpy(session->key, key.data, key.length);
@@ -165,8 +168,10 @@ int mc_store_put_session_start(struct mc_store *store, const struct mc_bytes *ke
         else if (results[i] > 0)
             results[i] = MC_ERR_OBJECT_ALREADY_EXISTS;
         else if (results[i] == 0)
-            results[i] = sessions->puts == NULL || options == NULL ? MC_ERR_NO_MEMORY
-                                                                   : start_one(sessions, keys[i], sizes[i], options);
+            results[i] = sessions->puts == NULL || options == NULL
+                             ? MC_ERR_NO_MEMORY
+                             : start_one(sessions, keys[i], sizes[i],
+                                         config == NULL || config->groups == NULL ? 0 : config->groups[i], options);
         first = first < 0 ? first : results[i];
     }
     if (options != NULL)
@@ -238,7 +243,7 @@ static struct mc_put_session *claim(struct mc_sessions *sessions, struct mc_byte
 
 /* Puts those that were started together in one call. */
 static void put_claimed(struct mc_store *store, struct mc_put_session **claimed, size_t count,
-                        struct mc_put_item *items, struct iovec *parts, int *results)
+                        struct mc_put_item *items, struct iovec *parts, uint64_t *groups, int *results)
 {
     for (size_t at = 0, next; at < count; at = next) {
         next = at + 1;
@@ -251,11 +256,14 @@ static void put_claimed(struct mc_store *store, struct mc_put_session **claimed,
              next++) {
             const struct mc_put_session *session = claimed[next];
             parts[item_count] = (struct iovec){session->data, session->size};
+            groups[item_count] = session->group;
             items[item_count] = (struct mc_put_item){
                 .key = {session->key, session->key_length}, .parts = &parts[item_count], .part_count = 1};
             item_count++;
         }
-        (void)mc_store_put(store, items, item_count, &claimed[at]->options->config); /* each item has its result */
+        struct mc_replicate_config config = claimed[at]->options->config;
+        config.groups = groups;
+        (void)mc_store_put(store, items, item_count, &config); /* each item has its result */
         for (size_t i = 0; i < item_count; i++)
             results[at + i] = items[i].result;
     }
@@ -269,14 +277,15 @@ static int end_all(struct mc_store *store, const struct mc_bytes *keys, size_t c
     struct mc_put_session **claimed = calloc(count + 1, sizeof(struct mc_put_session *));
     struct mc_put_item *items = calloc(count + 1, sizeof(*items));
     struct iovec *parts = calloc(count + 1, sizeof(*parts));
-    bool whole = claimed != NULL && items != NULL && parts != NULL;
+    uint64_t *groups = calloc(count + 1, sizeof(*groups));
+    bool whole = claimed != NULL && items != NULL && parts != NULL && groups != NULL;
     for (size_t i = 0; i < count; i++) {
         if (whole)
             claimed[i] = claim(&store->sessions, keys[i]);
         results[i] = !whole ? MC_ERR_NO_MEMORY : claimed[i] == NULL ? MC_ERR_INVALID_PARAMS : 0;
     }
     if (whole && put)
-        put_claimed(store, claimed, count, items, parts, results);
+        put_claimed(store, claimed, count, items, parts, groups, results);
     pthread_mutex_lock(&store->sessions.lock); /* options are shared with sessions that go on */
     for (size_t i = 0; whole && i < count; i++)
         if (claimed[i] != NULL)
@@ -284,6 +293,7 @@ static int end_all(struct mc_store *store, const struct mc_bytes *keys, size_t c
     pthread_mutex_unlock(&store->sessions.lock);
     for (size_t i = 0; i < count; i++)
         first = first < 0 ? first : results[i];
+    free(groups);
     free(parts);
     free(items);
     free(claimed);

@@ -231,8 +231,9 @@ def test_upserts(store):
     assert store.upsert_tensor("key", WHOLE[:3] + 1) == 0 and torch.equal(store.get_tensor("key"), WHOLE[:3] + 1)
     assert store.upsert_pub_tensor("key", torch.zeros(0), with_fields()) == 0 and store.get_tensor("key").shape == (0,)
     assert store.batch_upsert_tensor(["key", "new"], [WHOLE, WHOLE + 1]) == [0, 0]
-    assert store.batch_upsert_pub_tensor(["key", "new"], [WHOLE + 2, None], with_fields(group_ids=["a", "b"])) == [0, -600]
-    assert torch.equal(store.get_tensor("key"), WHOLE + 2) and torch.equal(store.get_tensor("new"), WHOLE + 1)
+    assert store.batch_upsert_pub_tensor(["grouped", "new"], [WHOLE + 2, None], with_fields(group_ids=["a", "b"])) == [0, -600]
+    assert torch.equal(store.get_tensor("grouped"), WHOLE + 2) and torch.equal(store.get_tensor("new"), WHOLE + 1)
+    assert store.batch_upsert_pub_tensor(["grouped", "key"], [WHOLE, WHOLE], with_fields(group_ids=["a", "a"])) == [0, -600]
     memory, start = room()
     size = HEADER + store.get_tensor_into("new", start, len(memory)).nbytes
     assert store.upsert_tensor_from("key", start, size) == 0 and torch.equal(store.get_tensor("key"), WHOLE + 1)

@@ -14,6 +14,7 @@
 #define SLOTS 4096u
 
 struct fake_slot {
+    uint64_t group;
     uint64_t generation, offset, length; /* generation: of the live replica, or everything up to it is refused */
     char key[24];
     uint8_t flags, replica, state; /* 0 empty, 1 live, 2 somebody writes */
@@ -153,7 +154,8 @@ static struct mc_wire_inventory_item item_of(const struct fake_owner *owner, con
                                           .replica = slot->replica,
                                           .generation = slot->generation,
                                           .offset = slot->offset,
-                                          .length = slot->length};
+                                          .length = slot->length,
+                                          .group = slot->group};
     if (slot->state == 1)
         item.key = mc_span_string(slot->key);
     else
@@ -268,19 +270,25 @@ static void fake_write(struct fake_owner *owner, const struct mc_wire_place *pla
 }
 
 /* A put of one replica to that owner; the code. */
-static int32_t fake_put(struct world *world, struct fake_owner *owner, const char *key, uint64_t length, uint32_t flags)
+static int32_t fake_put_in(struct world *world, struct fake_owner *owner, const char *key, uint64_t length,
+                           uint32_t flags, uint64_t group)
 {
-    const struct world_wish wish = {.flags = flags, .preferred = {owner->name}};
+    const struct world_wish wish = {.flags = flags, .preferred = {owner->name}, .group = group};
     struct mc_wire_place place;
     int32_t code = world_grant(world, owner->call, 100, key, length, &wish, &place);
     if (code != 0)
         return code;
     assert_int_equal(place.segment, owner->segment);
     fake_write(owner, &place, key, length, (uint8_t)flags, 1);
+    owner->slots[place.slot].group = world->group;
     world_live(world, owner->owner, &place);
     if ((flags & MC_PUT_REPLACE) != 0)
         (void)fake_obey(world, owner); /* it clears the value before */
     return world_put_done(world, owner->call, 100);
+}
+static int32_t fake_put(struct world *world, struct fake_owner *owner, const char *key, uint64_t length, uint32_t flags)
+{
+    return fake_put_in(world, owner, key, length, flags, 0);
 }
 
 static int32_t fake_remove(struct world *world, struct fake_owner *through, struct fake_owner *holder, const char *key)

@@ -24,6 +24,7 @@ struct world {
     struct mc_buffer frame; /* the one being sent */
     struct mc_buffer last;  /* body of the one received last */
     unsigned full_indexes;  /* that the core has warned of */
+    uint64_t group;         /* of the first item that was granted last */
 };
 
 static struct mc_buffer *world_buffer(void *context, uint64_t connection)
@@ -261,7 +262,7 @@ struct world_wish { /* of a PUT_START; zeroed = one replica anywhere */
     uint32_t flags;
     const char *preferred[4];
     uint32_t avoided[4];
-    uint64_t expected, unsure;
+    uint64_t expected, unsure, group;
     struct mc_id host;
 };
 struct world_grants {
@@ -284,7 +285,8 @@ static void world_put_start(struct world *world, uint64_t connection, uint64_t i
     mc_wire_put_start_write(&world->frame, &head);
     list = mc_list_begin(&world->frame);
     for (uint32_t i = 0; i < count; i++) {
-        struct mc_wire_put_start_item item = {.length = items[i].length, .unsure = wish->unsure, .key = items[i].key};
+        struct mc_wire_put_start_item item = {
+            .length = items[i].length, .unsure = wish->unsure, .key = items[i].key, .group = wish->group};
         mc_wire_put_start_item_write(&world->frame, &item);
     }
     mc_list_end(&world->frame, list, count);
@@ -313,6 +315,7 @@ static void world_put_start(struct world *world, uint64_t connection, uint64_t i
     for (uint32_t i = 0; i < grants->place_count; i++)
         mc_wire_place_read(&reader, &grants->places[i]);
     mc_assert(!reader.bad && grants->count == count);
+    world->group = count > 0 ? grants->items[0].group : 0;
 }
 static void world_live_code(struct world *world, uint64_t owner, const struct mc_wire_place *place, int32_t code)
 {

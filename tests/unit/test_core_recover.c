@@ -801,7 +801,8 @@ static void model_round(uint64_t seed)
                 world_pass(&world, 1000);
             } else if (kind < 5 && owner->mounted && step > 70) {
                 uint64_t length = 1 + random_below(&dice, 2000);
-                if (fake_put(&world, owner, key, length, (uint32_t)random_below(&dice, 3)) == 0)
+                if (fake_put_in(&world, owner, key, length, (uint32_t)random_below(&dice, 3), random_below(&dice, 4)) ==
+                    0)
                     lengths[which] = length;
             } else if (kind < 8) {
                 int32_t code = 1;
