@@ -161,7 +161,7 @@ static void say_gids(struct mc_doctor *doctor, const struct port *port, bool is_
                       rows[i].netdev[0] == 0 ? "no interface here" : rows[i].netdev,
                       rows[i].is_here ? ", has this address" : "", rows[i].is_netdev_down ? ", down" : "");
     }
-    if (is_up && port->fabric != MC_RDMA_IWARP)
+    if (rows != NULL && is_up && port->fabric != MC_RDMA_IWARP)
         say_choice(doctor, port, rows, count);
     free(rows);
 }

@@ -106,7 +106,7 @@ static int learn(struct rdma_path *rdma, const struct mc_tcp_lane *control, uint
     if (rc == 0)
         rc = mc_rdma_remote_read(mc_span(text.data, text.length), &rdma->remote);
     mc_buffer_free(&text);
-    if (rc < 0)
+    if (rc != 0)
         return rc;
     rdma->data = region_start(rdma->remote, REGION_DATA, endpoint->capacity + MC_EXTENT_SLACK);
     rdma->index = region_start(rdma->remote, REGION_INDEX, endpoint->slot_count * SLOT_BYTES);
@@ -250,7 +250,7 @@ static int rdma_open(struct mc_engine *engine, const struct mc_endpoint *endpoin
     mc_path_init(&rdma->path, &mc_transport_rdma, engine, endpoint);
     pthread_mutex_init(&rdma->lock, NULL);
     int rc = lane_open(rdma, patience, &lane);
-    if (rc < 0) {
+    if (rc != 0) {
         rdma_close(&rdma->path);
         return rc;
     }
@@ -665,7 +665,7 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
     }
     struct group *group = malloc(sizeof(*group));
     int rc = group == NULL ? MC_ERR_NO_MEMORY : lane_take(rdma, run->deadline_ns, &lane);
-    if (rc < 0) {
+    if (rc != 0) {
         bool is_late = mc_clock_ns() >= run->deadline_ns; /* which says nothing of the path */
         if (!is_late)
             atomic_store_explicit(&path->broken, true, memory_order_release);

@@ -796,11 +796,16 @@ void mc_serve_pin(struct mc_serve *serve, struct mc_segment_memory *memory)
     mc_serve_post(serve, on_pinned, pinned);
 }
 
+static bool has_links_of(const struct connection *connection, struct mc_id writer)
+{
+    return connection->lane.served != NULL && (mc_id_is_zero(writer) || mc_id_equal(connection->lane.peer, writer));
+}
+
 void mc_serve_cut_links(struct mc_serve *serve, struct mc_id writer)
 {
     for (struct connection *one = serve->connections, *next; one != NULL; one = next) {
         next = one->next;
-        if (one->lane.served != NULL && (mc_id_is_zero(writer) || mc_id_equal(one->lane.peer, writer)))
+        if (has_links_of(one, writer))
             connection_close(one);
     }
 }
@@ -823,10 +828,11 @@ void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, st
 {
     if (serve->server.memory != NULL && mc_segment_memory_clear(serve->server.memory, slot, generation) < 0)
         mc_log_limited(ERROR, "the master cuts slot %" PRIu32 ", which the segment does not have", slot);
-    mc_serve_cut_links(serve, writer);
     for (struct connection *one = serve->connections, *next; one != NULL; one = next) {
         next = one->next; /* closing one may only finish cuts, which close none */
-        if (!one->is_draining && mc_lane_is_writing(&one->lane, slot, generation))
+        if (has_links_of(one, writer))
+            connection_close(one);
+        else if (!one->is_draining && mc_lane_is_writing(&one->lane, slot, generation))
             connection_fail(one, MC_ERR_STALE);
     }
     struct cut new_cut = {.slot = slot, .generation = generation, .writer = writer, .done = done, .context = context};
