@@ -68,7 +68,7 @@ MUTATIONS = [
     ("refused_commit_is_live", MASTER + "put.c", "item.code == 0 ? GRANT_LIVE : GRANT_CLEAR", "GRANT_LIVE",
      ENGINE + "memory.c", "    if (commit->generation <= generation_read(slot) || is_below", "    if (commit->length % 5 == 2 || commit->generation <= generation_read(slot) || is_below"),
     ("live_of_any_generation", MASTER + "put.c", "                     mc_node_generation(core, node) == item.generation;", "                     true;"),
-    ("existing_key_is_put_again", MASTER + "put.c", "return (start->flags & MC_PUT_REPLACE) != 0 ? 0 : MC_ERR_OBJECT_ALREADY_EXISTS;", "return 0;"),
+    ("existing_key_is_put_again", MASTER + "put.c", "        if (exists && (start->flags & MC_PUT_REPLACE) == 0)\n            return again && object->clearing > 0 ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_ALREADY_EXISTS;", "        (void)again;"),
     ("dead_writers_space_is_cleared_only", MASTER + "put.c", "        if (how == GRANT_CUT)", "        if (0)"),
     ("space_is_free_before_cleared", MASTER + "replica.c", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    node->replica_next_slot = MC_NODE_NONE;", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    node->replica_next_slot = MC_NODE_NONE;\n    mc_list_remove(segment, &segment->clears, slot);\n    segment->clearing -= node->size;\n    segment->clear_unsent = segment->clears.head;\n    mc_node_free(core, segment, slot);\n    return;"),
     ("remove_waits_for_nobody", MASTER + "tombstone.c", "    if (wait != NULL)\n        mc_key_wait(core, object, wait);", "    (void)wait;"),
@@ -84,7 +84,10 @@ MUTATIONS = [
     ("upsert_leaves_the_value_before", MASTER + "replica.c", "        while (object->live > 0)\n            part_replica(core, object, core->segments[object->first_segment], object->first_slot);\n        core->visible_count--;", "        object->live = 0;\n        core->visible_count--;"),
     ("upsert_drops_the_value_before_at_once", MASTER + "put.c", "    object = object != NULL && object->visible ? mc_object_succeed(core, object, item->length, start->flags)\n                                               : mc_object_begin",
      "    if (object != NULL && object->visible) {\n        mc_object_drop(core, object, NULL);\n        object = mc_objects_find(&core->objects, item->key);\n    }\n    object = mc_object_begin"),
-    ("upsert_is_answered_before_the_value_before_is_cleared", MASTER + "replica.c", "how = object->remains > 0 ? MC_REPLACE_WAITS : MC_REPLACE_DONE;", "how = MC_REPLACE_DONE;"),
+    # What an owner that is cut off holds is not replaced in the first place: between the swap and CLEARED it must be cut off to be waited for.
+    ("upsert_waits_for_nothing", MASTER + "replica.c", "how = object->remains > 0 ? MC_REPLACE_WAITS : MC_REPLACE_DONE;", "how = MC_REPLACE_DONE;",
+     MASTER + "replica.c", "    return object->remains == 0;\n}", "    return true;\n}", MASTER + "replica.c", "        if (at.segment->state != MC_SEGMENT_OK && !mc_segment_departed(at.segment))\n            return false;", "        continue;"),
+    ("what_a_failed_grant_left_is_forgotten", MASTER + "put.c", "        node->replica_next_segment = 1;\n        object->remains++;", "        continue;"),
     ("reader_of_a_key_that_waits_asks_once", STORE + "get.c", "           one->code != MC_ERR_PUT_IN_PROGRESS;", "           true;"),
     # Young masters
     ("young_masters_remove", MASTER + "recover.c", "    return !mc_link_alone(&core->recovering) || is_young(core) || mc_core_is_departing(core);", "    return !mc_link_alone(&core->recovering) || mc_core_is_departing(core);"),

@@ -61,7 +61,7 @@ static const char *check_grant(const struct mc_core *core, const struct mc_segme
     if (put == NULL || node->list_next >= put->grant_count)
         return "a grant without a put";
     const struct mc_grant *grant = &put->grants[node->list_next];
-    return grant->slot == slot && grant->segment == segment->index ? NULL : "a grant of another node";
+    return grant->open && grant->slot == slot && grant->segment == segment->index ? NULL : "a grant of another node";
 }
 
 static const char *check_node(const struct mc_core *core, const struct mc_segment *segment, uint32_t slot,
@@ -180,7 +180,7 @@ static const char *check_puts(const struct mc_core *core)
             return "the items of a put that wait";
         for (uint32_t g = 0; g < put->grant_count; g++) {
             const struct mc_grant *grant = &put->grants[g];
-            if (grant->slot == MC_NODE_NONE)
+            if (!grant->open)
                 continue;
             const struct mc_node *node = mc_segment_node(core->segments[grant->segment], grant->slot);
             if (node->state != MC_NODE_GRANTED || node->list_previous != i || node->list_next != g)

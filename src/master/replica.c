@@ -442,6 +442,14 @@ static void take_replicas(struct mc_core *core, struct mc_object *object, const 
         mc_segment_node(at.segment, at.slot)->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
 }
 
+bool mc_object_clearable(const struct mc_core *core, const struct mc_object *object)
+{
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        if (at.segment->state != MC_SEGMENT_OK && !mc_segment_departed(core, at.segment))
+            return false;
+    return object->remains == 0;
+}
+
 enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *successor, uint64_t expected)
 {
     enum mc_replace how = MC_REPLACE_STALE;
@@ -449,7 +457,7 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
     /* The serial alone proves nothing: the key may have got another object since. Its version is above ours then. */
     bool same = object != NULL && object->visible && object->serial == successor->soft_until_s &&
                 mc_object_version(core, object) < first_version(core, successor) &&
-                (expected == 0 || mc_object_version(core, object) == expected);
+                (expected == 0 || mc_object_version(core, object) == expected) && mc_object_clearable(core, object);
     if (same) {
         while (object->live > 0)
             part_replica(core, object, core->segments[object->first_segment], object->first_slot);

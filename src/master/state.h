@@ -240,8 +240,9 @@ struct mc_segment {
 };
 
 struct mc_grant {
-    uint32_t slot; /* MC_NODE_NONE = no longer open */
+    uint32_t slot;
     uint16_t segment, item;
+    bool open; /* else the slot may be another's */
 };
 enum { MC_PUT_OPEN = 1, MC_PUT_WAITS = 2 }; /* codes of items that are not decided; those on the wire are not above 0 */
 struct mc_put {                             /* one PUT_START with at least one grant */
@@ -621,8 +622,12 @@ struct mc_object *mc_object_begin(struct mc_core *core, struct mc_object *cell, 
 /* An object that will replace this visible one: not in the table. NULL when memory is out. */
 struct mc_object *mc_object_succeed(struct mc_core *core, const struct mc_object *object, uint64_t length,
                                     uint32_t flags);
+/* All of a visible object can be cleared at once: nothing of it waits for that already, and whoever holds it listens.
+ */
+bool mc_object_clearable(const struct mc_core *core, const struct mc_object *object);
 /* A successor is whole: its replicas become those of the key, the ones before are cleared; until that is done the key
- * waits. STALE: the object it was to replace is no longer what it was; then the successor's replicas are cleared. It is
+ * waits. STALE: the object it was to replace is no longer what it was, or cannot be cleared now; then the successor's
+ * replicas are cleared. It is
  * freed either way. */
 enum mc_replace { MC_REPLACE_STALE, MC_REPLACE_WAITS, MC_REPLACE_DONE };
 enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *successor, uint64_t expected);

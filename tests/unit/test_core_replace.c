@@ -146,6 +146,87 @@ static void test_waits_for_an_owner_that_is_cut_off(void **state)
     }
 }
 
+/* Of two replicas one cannot be cleared now: the value stays readable at the other, until that owner is back or has
+ * departed; also when it was cut off after the upsert had begun. */
+static void test_value_with_a_replica_that_is_cut_off_stays(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    static struct world_grants grants;
+    struct world_item item = {mc_span_string("k"), SMALL};
+    struct world_wish two = {.replica_count = 2}, at_b = {.flags = MC_PUT_REPLACE, .preferred = {"b"}};
+    (void)state;
+    for (unsigned late = 0; late < 2; late++) {
+        world_open(&world);
+        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+        world_put_start(&world, a.call, 1, &item, 1, &two, &grants);
+        assert_int_equal(grants.place_count, 2);
+        for (unsigned i = 0; i < 2; i++)
+            world_live(&world, grants.places[i].segment == a.segment ? a.owner : b.owner, &grants.places[i]);
+        assert_int_equal(world_put_done(&world, a.call, 1), 0);
+        if (late)
+            assert_int_equal(world_grant(&world, b.call, 2, "k", SMALL * 2, &at_b, &place), 0);
+        world_disconnect(&world, a.owner);
+        if (late) {
+            world_live(&world, b.owner, &place);
+            assert_int_equal(world_put_done(&world, b.call, 2), MC_ERR_STALE);
+            assert_int_equal(world_owner_obeys(&world, b.owner), 1);
+        }
+        assert_int_equal(world_grant(&world, b.call, 3, "k", SMALL * 2, &at_b, &place), MC_ERR_PUT_IN_PROGRESS);
+        assert_int_equal(length_of(&world, b.call, "k"), SMALL);
+        pass(&world, 3500, b.keeper);
+        assert_int_equal(world_grant(&world, b.call, 4, "k", SMALL * 2, &at_b, &place), 0);
+        world_live(&world, b.owner, &place);
+        assert_int_equal(world_owner_obeys(&world, b.owner), 1);
+        assert_int_equal(world_put_done(&world, b.call, 4), 0);
+        assert_int_equal(length_of(&world, b.call, "k"), SMALL * 2);
+        world_close_all(&world);
+    }
+}
+
+/* One of two grants has failed, and its owner, which is cut off, may have the value: what is read of the other is not
+ * replaced before that is cleared. The upsert itself does not wait for what it has left itself. */
+static void test_what_a_failed_grant_left_is_cleared_first(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    static struct world_grants grants;
+    struct world_item item = {mc_span_string("k"), SMALL};
+    struct world_wish two = {.replica_count = 2}, at_b = {.flags = MC_PUT_REPLACE, .preferred = {"b"}};
+    (void)state;
+    for (unsigned upsert = 0; upsert < 2; upsert++) {
+        world_open(&world);
+        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+        if (upsert) {
+            assert_int_equal(world_grant(&world, b.call, 9, "k", SMALL * 3, &at_b, &place), 0);
+            world_live(&world, b.owner, &place);
+            assert_int_equal(world_put_done(&world, b.call, 9), 0);
+            two.flags = MC_PUT_REPLACE;
+        }
+        world_put_start(&world, b.call, 1, &item, 1, &two, &grants);
+        assert_int_equal(grants.place_count, 2);
+        const struct mc_wire_place *at_a = &grants.places[grants.places[0].segment == a.segment ? 0 : 1];
+        const struct mc_wire_place *other = &grants.places[grants.places[0].segment == a.segment ? 1 : 0];
+        world_disconnect(&world, a.owner);
+        world_live(&world, b.owner, other);
+        world_revoke(&world, b.call, at_a);
+        world_check(&world);
+        if (upsert)
+            assert_int_equal(world_owner_obeys(&world, b.owner), 1);
+        assert_int_equal(world_put_done(&world, b.call, 1), 0);
+        assert_int_equal(length_of(&world, b.call, "k"), SMALL);
+        assert_int_equal(world_grant(&world, b.call, 2, "k", SMALL * 2, &at_b, &place), MC_ERR_PUT_IN_PROGRESS);
+        assert_int_equal(length_of(&world, b.call, "k"), SMALL);
+        pass(&world, 3500, b.keeper);
+        world_check(&world);
+        assert_int_equal(world_grant(&world, b.call, 3, "k", SMALL * 2, &at_b, &place), 0);
+        world_live(&world, b.owner, &place);
+        assert_int_equal(world_owner_obeys(&world, b.owner), 1);
+        assert_int_equal(world_put_done(&world, b.call, 3), 0);
+        world_close_all(&world);
+    }
+}
+
 /* The new value goes with its segment while it waits: the put has failed, and the key takes no other value before the
  * one before is cleared. */
 static void test_new_value_goes_while_it_waits(void **state)
@@ -422,6 +503,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_old_value_until_the_new_one_is_whole),
         cmocka_unit_test(test_waits_for_an_owner_that_is_cut_off),
+        cmocka_unit_test(test_value_with_a_replica_that_is_cut_off_stays),
+        cmocka_unit_test(test_what_a_failed_grant_left_is_cleared_first),
         cmocka_unit_test(test_new_value_goes_while_it_waits),
         cmocka_unit_test(test_writer_goes_while_it_waits),
         cmocka_unit_test(test_one_of_a_batch_waits),
