@@ -562,7 +562,7 @@ struct mover {
     struct world *world;
     size_t number;
     _Atomic bool *stop;
-    unsigned done;
+    _Atomic unsigned done;
 };
 
 static void *move(void *argument)
@@ -597,6 +597,9 @@ static void threads(void **state)
             movers[i] = (struct mover){&world, i, &stop, 0};
             assert_int_equal(pthread_create(&ids[i], NULL, move, &movers[i]), 0);
         }
+        for (size_t i = 0; i < 6; i++) /* each has its turn, however busy the machine is */
+            for (unsigned waited_ms = 0; movers[i].done == 0 && waited_ms < 60000; waited_ms += 10)
+                pause_ms(10);
         pause_ms(200);
         if (round == 0)
             stop = true;
