@@ -31,6 +31,7 @@ BYTES_MS = 20  # what the deadline of the largest batch has above that for its b
 TOLERANCE_MS = 10
 RECOVER_S = 20.0  # everything must work again so long after the last fault, whatever it was
 LATE_S = 60.0     # a failed or killed put takes effect not later than this
+YOUNG_S = 4.0     # so long after a failover removals wait, and with one of them a client
 START_S = 30.0
 JUDGED_AT_ONCE = 4  # keys
 READY_LINE_MAX = 1 << 16
@@ -709,6 +710,7 @@ class Trial:
         """No faults any more: everything must work, for everybody, and all space that waits must come back."""
         self.cluster.network.heal()
         keep.check([])
+        time.sleep(YOUNG_S if self.cluster.etcd else 0)
         marks = [(client, len(history.read(client.incarnations[-1][1]))) for client in self.cluster.clients]
         time.sleep(3)
         for client, mark in marks:
