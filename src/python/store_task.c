@@ -280,9 +280,12 @@ out:
 
 /* ---- mounts ---- */
 
+#define MOUNT_STEP ((uint64_t)16 << 20) /* as the original: sizes are rounded up to multiples of it */
+
 const char mc_py_doc_allocate_and_mount_segment[] =
     "allocate_and_mount_segment(size, protocol='tcp', location='')\n--\n\n"
-    "Lends size bytes more, as a segment of its own. protocol and location are accepted.\n\n"
+    "Lends size bytes more, rounded up to multiples of 16 MiB, as a segment of its own. protocol and location are\n"
+    "accepted.\n\n"
     "Returns {'ret': 0 or a negative code, 'segment_ids': [str], 'allocated_size': int}.";
 MC_PY_SIGNATURE(allocate_and_mount_segment, 1, "size", "protocol", "location");
 PyObject *mc_py_store_allocate_and_mount_segment(PyObject *object, PyObject *const *args, Py_ssize_t count,
@@ -296,6 +299,8 @@ PyObject *mc_py_store_allocate_and_mount_segment(PyObject *object, PyObject *con
     if (mc_py_arguments(&allocate_and_mount_segment_signature, args, count, keywords, values) < 0 ||
         mc_py_u64(values[0], &size) < 0)
         return NULL;
+    if (size <= UINT64_MAX - MOUNT_STEP)
+        size = (size + MOUNT_STEP - 1) / MOUNT_STEP * MOUNT_STEP;
     int rc = mc_py_store_enter(self, &store);
     if (rc == 0) {
         Py_BEGIN_ALLOW_THREADS rc = mc_store_mount(store, size, id, &bytes);

@@ -185,6 +185,10 @@ def test_grace_is_read_from_and_not_written_to():
 
 
 def test_codes_of_mounts(store, tmp_path):
+    for size in (1, 16 << 20, (16 << 20) + 1):
+        made = store.allocate_and_mount_segment(size)
+        assert (made["ret"], made["allocated_size"]) == (0, (size + (16 << 20) - 1) >> 24 << 24), "in steps of 16 MiB, up"
+        assert store.unmount_segment(made["segment_ids"]) == 0
     assert store.allocate_and_mount_segment(0) == {"ret": -600, "segment_ids": [], "allocated_size": 0}
     path = tmp_path / "memory"
     assert store.mount_segment(str(path), 1 << 20) == {"ret": -1100, "segment_ids": []}
