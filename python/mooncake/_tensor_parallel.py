@@ -71,7 +71,7 @@ def _int_field(name, doc, optional=False):
         if value is None:
             raise TypeError(f"{name} is an int" + (" or None" if optional else ""))
         if not -_INT_MAX <= value <= _INT_MAX:
-            raise OverflowError(f"{name} does not fit into 32 bits")
+            raise TypeError(f"{name} does not fit into 32 bits")
         self.__dict__[name] = value
 
     return property(get, set, doc=doc)

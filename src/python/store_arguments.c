@@ -189,7 +189,13 @@ int mc_py_u64(PyObject *object, uint64_t *value)
         *value = PyLong_AsUnsignedLongLong(number);
         Py_DECREF(number);
     }
-    return *value == UINT64_MAX && PyErr_Occurred() != NULL ? -1 : 0;
+    if (*value != UINT64_MAX || PyErr_Occurred() == NULL)
+        return 0;
+    if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_TypeError, "an int from 0 to 2^64 - 1 is expected, not %R", object);
+    }
+    return -1;
 }
 
 int mc_py_flag(PyObject *object, bool *value)
@@ -197,6 +203,10 @@ int mc_py_flag(PyObject *object, bool *value)
     *value = false;
     if (object == NULL)
         return 0;
+    if (PyUnicode_Check(object) || PyBytes_Check(object)) { /* "false" would be true */
+        PyErr_Format(PyExc_TypeError, "True or False is expected, not %R", object);
+        return -1;
+    }
     int truth = PyObject_IsTrue(object);
     *value = truth > 0;
     return truth < 0 ? -1 : 0;

@@ -87,7 +87,7 @@ size_t mc_py_count_inner(PyObject *nested);
 int mc_py_key(PyObject *object, struct mc_bytes *key);
 /* Every item of a snapshot as a key. NULL with an exception. */
 struct mc_bytes *mc_py_keys(PyObject *snapshot, Py_ssize_t count, struct mc_py_scratch *scratch);
-/* Any object with __index__ as an unsigned number: OverflowError when negative or above 2^64 - 1. */
+/* Any object with __index__ as an unsigned number: TypeError, as in the original, when negative or above 2^64 - 1. */
 int mc_py_u64(PyObject *object, uint64_t *value);
 /* Truth of an optional argument; -1 with an exception. */
 int mc_py_flag(PyObject *object, bool *value);

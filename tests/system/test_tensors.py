@@ -142,7 +142,7 @@ def test_fields_take_what_they_mean():
         for wrong in (1.5, "1", [1]):
             with pytest.raises(TypeError):
                 setattr(made, name, wrong)
-        with pytest.raises(OverflowError):
+        with pytest.raises(TypeError):
             setattr(made, name, 1 << 31)
     for name in ("rank", "size"):
         with pytest.raises(TypeError):
