@@ -181,8 +181,6 @@ bool mc_evict_groups(struct mc_core *core)
     uint32_t count = MC_SLICE_EVICTIONS;
     while (core->groups.going != NULL && count > 0) {
         struct mc_group *group = core->groups.going;
-        if (group->first != NULL && is_read(core, group->first))
-            group->going_left = 0; /* the rest is used again */
         (void)evict_members(core, group, NULL, &count);
         if (group->going_left == 0)
             mc_groups_gone(&core->groups);

@@ -331,6 +331,34 @@ static void test_large_group(void **state)
     }
 }
 
+/* A large group that was used a moment ago comes to the old end: one message passes over so many members and no more.
+ */
+static void test_passing_over_is_bounded(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    const struct world_wish wish = {.group = 7};
+    char key[32];
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, 16 * MIB, "a");
+    for (unsigned i = 0; i < 3 * MC_EVICT_TURNS_MAX; i++)
+        assert_int_equal(put_wish(&world, &store, name(key, "g", i), 100, &wish), 0);
+    for (unsigned i = 0; i < 12; i++)
+        assert_int_equal(put_wish(&world, &store, name(key, "k", i), MIB, NULL), 0);
+    world_pass(&world, 1100);
+    world_heartbeat(&world, store.keeper, 0, 0);
+    assert_int_equal(world_exist(&world, store.call, "g0"), 1);
+    assert_int_equal(world.core->turns_left, MC_EVICT_TURNS_MAX);
+    assert_int_equal(world_grant(&world, store.call, 1, "more", 4 * MIB, NULL, &place), MC_ERR_SPACE_SOON);
+    assert_int_equal(world.core->turns_left, 0);
+    world_check(&world);
+    world_owner_obeys(&world, store.owner);
+    world_settle(&world, 1000);
+    assert_int_equal(put_wish(&world, &store, "more", 4 * MIB, NULL), 0);
+    world_close_all(&world);
+}
+
 /* Everything is of groups that are used again and again: puts go on all the same. */
 static void test_nothing_but_hot_groups(void **state)
 {
@@ -480,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_pinned_members),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_large_group),
+        cmocka_unit_test(test_passing_over_is_bounded),
         cmocka_unit_test(test_nothing_but_hot_groups),
         cmocka_unit_test(test_groups_survive_the_master),
         cmocka_unit_test(test_random_life),
