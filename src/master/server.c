@@ -689,12 +689,15 @@ static int keep_role(struct mc_server *server)
     if (!server->is_role_due)
         return 0;
     server->is_role_due = false;
-    if (server->core != NULL && server->is_departing &&
-        mc_election_may_depart(server->election, atomic_load(&server->epoch)))
-        mc_core_let_depart(server->core, server->now_ms);
-    if (server->core != NULL || server->election == NULL)
+    if (server->election == NULL)
         return 0;
-    mc_election_role(server->election, &role);
+    mc_election_role(server->election, &role); /* whatever it was, the descriptor is read */
+    if (server->core != NULL) {
+        if (mc_election_may_depart(server->election, atomic_load(&server->epoch)))
+            mc_core_let_depart(server->core, server->now_ms);
+        server->is_role_due = !may_serve(server);
+        return 0;
+    }
     if (role.epoch == 0 || role.epoch == atomic_load(&server->epoch))
         return 0;
     return core_begin(server, role.epoch, &role);

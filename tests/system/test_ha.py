@@ -276,6 +276,9 @@ def test_a_departure_is_noted(etcd):
             time.sleep(2)
             assert int(etcd.text(DEPARTED)) < epoch
             wait_until(lambda: etcd.text(DEPARTED) == str(epoch), 10, "the note")
+            used = leader.cpu_seconds()
+            time.sleep(1)
+            assert leader.cpu_seconds() - used < 0.5  # it has heard of that, and rests
         finally:
             node.process.send_signal(signal.SIGCONT)
         def terminate(one):
