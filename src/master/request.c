@@ -103,12 +103,18 @@ static void write_places(struct mc_core *core, const struct mc_replica *replicas
     }
 }
 
-/* The value before is nearly always cleared within a turn of its owner's loop: the reader asks again. Not for long:
- * that owner may be cut off. */
+/* The value before is nearly always cleared within a turn of its owner's loop: the reader asks again. Not if an owner
+ * that is to clear something is cut off, nor for long: it may be stopped. */
 static int32_t waits_code(const struct mc_core *core, const struct mc_object *object)
 {
-    uint32_t since_ms = (uint32_t)core->now_ms - object->soft_until_s;
-    return since_ms < MC_REPLACE_HOPE_MS ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_REPLICA_IS_NOT_READY;
+    if ((uint32_t)core->now_ms - object->soft_until_s >= MC_REPLACE_HOPE_MS)
+        return MC_ERR_REPLICA_IS_NOT_READY;
+    for (uint32_t i = 0; i < core->segment_top; i++) {
+        const struct mc_segment *segment = core->segments[i];
+        if (segment != NULL && segment->state == MC_SEGMENT_SUSPECT && segment->clears.count > 0)
+            return MC_ERR_REPLICA_IS_NOT_READY;
+    }
+    return MC_ERR_PUT_IN_PROGRESS;
 }
 
 /* What is said of one key; at most `places_left` of its replicas. leased: it will be read. */

@@ -33,10 +33,10 @@
 #define MC_PUTS_MAX (1u << 20)         /* put starts with an open grant */
 #define MC_GRANTS_PER_CONNECTION 8192u /* open ones; so the end of a connection is a bounded amount of work */
 #define MC_WAITS_MAX (1u << 20)        /* removals that wait for their CLEARED */
-#define MC_REPLACE_HOPE_MS 100u /* readers of a key that waits are told for so long to ask again, then: not ready */
-#define MC_JOBS_MAX 64u         /* removals of all or by pattern at the same time */
-#define MC_WALK_MAX 100u        /* segments looked at for one replica */
-#define MC_PREFERRED_MAX 64u    /* segments that preferred names stand for */
+#define MC_REPLACE_HOPE_MS 1000u /* readers of a key that waits are told for so long to ask again, then: not ready */
+#define MC_JOBS_MAX 64u          /* removals of all or by pattern at the same time */
+#define MC_WALK_MAX 100u         /* segments looked at for one replica */
+#define MC_PREFERRED_MAX 64u     /* segments that preferred names stand for */
 
 /* What one slice may cost: all well under 1 ms together. */
 #define MC_SLICE_SLOTS 2048u
