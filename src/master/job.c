@@ -266,12 +266,12 @@ static bool sweep_slice(struct mc_core *core, struct mc_job *job)
     return false;
 }
 
-/* The first that does not rest, and is not that one; NULL. */
-static struct mc_job *next_job(const struct mc_core *core, const struct mc_job *but)
+/* The first that does not rest, and is not that one (the list: any); NULL. */
+static struct mc_job *next_job(const struct mc_core *core, const struct mc_link *but)
 {
     for (struct mc_link *link = core->jobs.next; link != &core->jobs; link = link->next) {
         struct mc_job *job = mc_link_of(link, struct mc_job, link);
-        if (job != but && core->now_ms >= job->rest_until_ms)
+        if (link != but && core->now_ms >= job->rest_until_ms)
             return job;
     }
     return NULL;
@@ -280,11 +280,11 @@ static struct mc_job *next_job(const struct mc_core *core, const struct mc_job *
 bool mc_jobs_tick(struct mc_core *core)
 {
     /* The sweep of what is gone lets its keys go, a removal passes over it: both act on the departure. */
-    struct mc_job *job = mc_core_is_departing(core) ? NULL : next_job(core, NULL);
+    struct mc_job *job = mc_core_is_departing(core) ? NULL : next_job(core, &core->jobs);
     if (job == NULL)
         return false;
     bool done = job->kind == MC_JOB_SWEEP ? sweep_slice(core, job) : remove_slice(core, job);
-    bool is_more = next_job(core, done ? job : NULL) != NULL;
+    bool is_more = next_job(core, done ? &job->link : &core->jobs) != NULL;
     if (done) {
         mc_job_destroy(core, job);
     } else {
