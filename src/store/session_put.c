@@ -184,6 +184,8 @@ int mc_store_put_session_start(struct mc_store *store, const struct mc_bytes *ke
 /* False: a device's memory that cannot be read. */
 static bool copy_in(uint8_t *to, const void *from, size_t size)
 {
+    if (size == 0) /* then it may be nowhere */
+        return true;
     if (mc_device_is_there())
         return mc_device_copy(to, from, size) == 0;
     memcpy(to, from, size);
