@@ -351,6 +351,9 @@ static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
 {
     if (mounting->earlier_epoch != 0 && !mc_recover_wanted(core, mounting->earlier_epoch, mounting->contact_ms))
         return MC_ERR_STALE;
+    /* Peers heard of its mount before its owner did, and that master has ended: nobody knows what became of this. */
+    if (mounting->earlier_epoch == 0 && mounting->wire.slot_top > 0)
+        return MC_ERR_STALE;
     mounting->segment = mc_segment_add(core, mounting->connection->member, &mounting->wire);
     if (mounting->segment == NULL)
         return MC_ERR_BUSY;

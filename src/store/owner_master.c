@@ -126,7 +126,7 @@ void mc_owner_mount_send(struct mc_owner *owner)
     struct mc_segment_memory *memory = owner->memory;
     uint64_t epoch = mc_segment_memory_epoch(memory);
     if (owner->state != LINK_MOUNTED)
-        owner->slot_top = epoch == 0 ? 0 : mc_segment_memory_slot_top(memory);
+        owner->slot_top = mc_segment_memory_slot_top(memory);
     struct mc_wire_mount mount = {.segment_id = mc_segment_memory_id(memory),
                                   .capacity = mc_segment_memory_capacity(memory),
                                   .populated = mc_segment_memory_populated(memory),

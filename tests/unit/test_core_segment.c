@@ -453,14 +453,18 @@ static void test_mount_codes(void **state)
     mount.epoch = 3;
     assert_int_equal(world_mount(&world, owner, &mount).code, MC_ERR_STALE); /* not one of ours */
     mount.epoch = 0;
+    mount.slot_top = 1;
+    assert_int_equal(world_mount(&world, owner, &mount).code, MC_ERR_STALE); /* used, and nobody knows under whom */
+    mount.slot_top = 0;
     struct mc_wire_mount_reply reply = world_mount(&world, owner, &mount);
     assert_int_equal(reply.code, 0);
     assert_int_equal(reply.epoch, 3);
+    mount.slot_top = 1;                                                          /* under us */
     assert_int_equal(world_mount(&world, owner, &mount).segment, reply.segment); /* again, its answer lost */
     assert_int_equal(world_mount(&world, other, &mount).code, MC_ERR_SEGMENT_ALREADY_EXISTS);
     mc_core_statistics(world.core, &statistics);
     assert_int_equal(statistics.segments, 1);
-    assert_int_equal(statistics.mount_failures, 10);
+    assert_int_equal(statistics.mount_failures, 11);
     for (unsigned round = 0; round < 3; round++) { /* not its own, its own, no longer there */
         struct mc_wire_unmount head = {.segment = reply.segment};
         struct mc_wire_code code;

@@ -142,6 +142,37 @@ static void test_refusals(void **state)
     rig_stop(&rig);
 }
 
+/* Peers may hear of the mount before we do. When we never do, the next master must not take the segment for empty. */
+static void test_mount_that_was_not_heard_of(void **state)
+{
+    (void)state;
+    struct rig rig;
+    rig_create(&rig);
+    rig_accept(&rig);
+    answer_hello(&rig, 0);
+    (void)rig_expect_mount(&rig);
+    struct mc_id first = rig.mount.segment_id;
+    assert_int_equal(rig.mount.slot_top, 0);
+    struct peer writer = writer_connect(&rig, false, mc_random_id(), 0);
+    writer_commit(&writer, 3, 1, 5);
+    for (int i = 0; i < 2000 && mc_segment_memory_live(rig_memory(&rig)) == 0; i++)
+        usleep(1000);
+    peer_close(&rig.link);
+    rig_accept(&rig);
+    answer_hello(&rig, 0);
+    uint64_t request_id = rig_expect_mount(&rig);
+    assert_int_equal(rig.mount.epoch, 0);
+    assert_int_equal(rig.mount.slot_top, 4);
+    answer_mount(&rig, request_id, MC_ERR_STALE);
+    rig_accept(&rig);
+    answer_hello(&rig, 0);
+    answer_mount(&rig, rig_expect_mount(&rig), 0);
+    assert_int_equal(rig.mount.slot_top, 0);
+    assert_false(mc_id_equal(rig.mount.segment_id, first));
+    peer_close(&writer);
+    rig_stop(&rig);
+}
+
 static void test_live(void **state)
 {
     (void)state;
@@ -491,6 +522,7 @@ int main(void)
         cmocka_unit_test(test_silent_master),
         cmocka_unit_test(test_no_master),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_mount_that_was_not_heard_of),
         cmocka_unit_test(test_live),
         cmocka_unit_test(test_clear),
         cmocka_unit_test(test_cut),
