@@ -355,7 +355,7 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     }
     int32_t code = item->unsure == 0 ? 0 : unsure_code(core, object, item->unsure);
     if (code == 0 && object != NULL)
-        code = known_code(core, start, object, item->unsure != 0 || (start->flags & MC_PUT_AGAIN) != 0);
+        code = known_code(core, start, object, item->unsure != 0);
     if (code == 0)
         code = group_code(object, item->group);
     if (code != 0)

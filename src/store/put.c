@@ -29,7 +29,7 @@ struct put_one {
     int code;        /* PENDING, or what the item's result will be */
     int last;        /* why it was not placed in the last round */
     uint32_t again;  /* failed transfers so far */
-    uint64_t unsure; /* version of its last grant while it is not known how that ended; 0 = none */
+    uint64_t unsure; /* version of its last grant: it may have happened, or be found by a later master; 0 = none */
     size_t first_transfer, transfer_count; /* of this round */
 };
 
@@ -63,12 +63,8 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
 {
     const struct put_work *work = context;
     const struct mc_replicate_config *config = work->config;
-    bool again = false;
-    for (size_t i = 0; i < work->open_count; i++)
-        again = again || work->open[i]->again > 0;
     struct mc_wire_put_start head = {.replica_count = work->replica_count,
-                                     .flags = pins(config) | (work->replace ? MC_PUT_REPLACE : 0u) |
-                                              (again ? MC_PUT_AGAIN : 0u),
+                                     .flags = pins(config) | (work->replace ? MC_PUT_REPLACE : 0u),
                                      .expected = work->expected};
     if (config != NULL && config->prefer_same_node)
         head.host = work->store->host;
@@ -230,8 +226,8 @@ static int read_done(struct put_work *work, struct mc_reader *reader, struct mc_
             one->last = code.code; /* whole, but the value before it is not cleared yet: asking again finds out */
             continue;
         }
-        if (one->transfer_count > 0)
-            one->unsure = 0;
+        /* What failed may be live with an owner that the master could not reach, and a master after it may find it: the
+         * version is named as long as we ask. */
         if (one->code == PENDING && code.code == MC_ERR_STALE && work->expected != 0)
             one->code = code.code;
         if (one->code != PENDING || (code.code != 0 && code.code != MC_ERR_TRANSFER_FAIL))

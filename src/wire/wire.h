@@ -40,12 +40,7 @@ enum mc_role { MC_ROLE_CALL = 0, MC_ROLE_KEEPER = 1, MC_ROLE_OWNER = 2, MC_ROLE_
 
 /* REPLACE: of PUT_START only: a value that is there stays readable until the new one is whole, then the new one takes
  * its place. With `expected` only the value of that version is replaced, else the item's code is STALE. */
-enum mc_put_flags {
-    MC_PUT_HARD_PIN = 1,
-    MC_PUT_SOFT_PIN = 2,
-    MC_PUT_REPLACE = 4,
-    MC_PUT_AGAIN = 8 /* some items were granted before to this call, and that failed */
-};
+enum mc_put_flags { MC_PUT_HARD_PIN = 1, MC_PUT_SOFT_PIN = 2, MC_PUT_REPLACE = 4 };
 enum mc_get_flags { MC_GET_NO_LEASE = 1 };
 
 enum mc_message {

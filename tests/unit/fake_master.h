@@ -48,6 +48,7 @@ struct fake_master {
     uint64_t seen_epoch; /* in the last hello */
     uint32_t seen_age_ms;
     uint64_t put_request;
+    uint64_t unsure; /* in the last PUT_START */
     struct fake_connection connections[FAKE_CONNECTIONS];
 };
 
@@ -131,8 +132,14 @@ static inline void fake_get(struct fake_master *fake, struct mc_buffer *out, uin
 }
 
 /* Grants one item all places; what comes next says whether they were written. */
-static inline void fake_put(struct fake_master *fake, struct mc_buffer *out, uint64_t id)
+static inline void fake_put(struct fake_master *fake, struct mc_buffer *out, struct mc_reader *reader, uint64_t id)
 {
+    struct mc_wire_put_start head;
+    struct mc_wire_put_start_item item;
+    mc_wire_put_start_read(reader, &head);
+    mc_assert(mc_list_read(reader) == 1);
+    mc_wire_put_start_item_read(reader, &item);
+    fake->unsure = item.unsure;
     fake->puts++;
     fake->put_request = id;
     size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_GRANTED, id);
@@ -220,7 +227,7 @@ static inline void fake_call(struct fake_master *fake, struct mc_buffer *out, co
     } else if (frame->type == MC_MESSAGE_GET) {
         fake_get(fake, out, id);
     } else if (frame->type == MC_MESSAGE_PUT_START) {
-        fake_put(fake, out, id);
+        fake_put(fake, out, reader, id);
     } else if (frame->type == MC_MESSAGE_SEGMENT) {
         fake_segment(fake, out, reader, id);
     } else if (frame->type == MC_MESSAGE_SEGMENTS) {

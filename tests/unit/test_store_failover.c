@@ -429,6 +429,8 @@ static void a_put_that_is_not_confirmed_makes_a_suspect(void **state)
     assert_int_equal(FAKE_GET(&master, suspects) > 0, true);
     assert_int_equal(FAKE_GET(&master, suspect).segment, 0);
     assert_true(FAKE_GET(&master, puts) > 1);
+    /* A master after this one may find the value that failed. */
+    assert_int_equal(FAKE_GET(&master, unsure), master.places[0].generation - master.places[0].replica);
     finish();
 }
 
