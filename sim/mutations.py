@@ -124,6 +124,7 @@ MUTATIONS = [
     ("nothing_waits_for_writers_of_the_past", MASTER + "recover.c", "    mc_node_cut(core, segment, item->slot, writer);", "    segment->used -= node->size;\n    mc_node_free(core, segment, item->slot);"),
     ("a_late_master_is_followed", MASTER + "recover.c", "    if (epoch > core->epoch) {\n        mc_recover_wish_epoch", "    if (0) {\n        mc_recover_wish_epoch"),
     ("remove_in_the_window_leaves_no_tombstone", MASTER + "tombstone.c", "    if (!mc_recover_open(core) || core->refuse_earlier) {\n        forget(core, object);\n    } else if", "    if (true) {\n        forget(core, object);\n    } else if"),
+    ("masters_told_the_same_take_the_same_epoch", MASTER + "server.c", "leapt = wanted + mc_random_u64() % EPOCH_LEAP", "leapt = wanted"),
     # The owner and the client
     ("owner_forgets_early_commits", STORE + "owner_master.c", "        if (met != 0) {\n            mc_owner_news_drop", "        if (true) {\n            mc_owner_news_drop"),
     # Behind the mount stands the contact with the master before, which is kept until a heartbeat is answered: it is too old only when
@@ -136,6 +137,8 @@ MUTATIONS = [
     ("cleared_is_said_before_it_is_done", STORE + "owner_master.c", "        if (mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {", "        if (slot.slot == UINT32_MAX) {"),
     ("a_directory_is_waited_for_beyond_the_deadline", STORE + "store.c", "wait_ns < DATA_DIR_WAIT_NS ? wait_ns : DATA_DIR_WAIT_NS", "DATA_DIR_WAIT_NS"),
     ("a_put_whose_answer_was_lost_happens_twice", MASTER + "put.c", "int32_t code = item->unsure == 0 ? 0 : unsure_code(core, object, item->unsure);", "int32_t code = 0;\n    (void)unsure_code;"),
+    ("a_put_that_failed_is_forgotten_under_the_next_master", STORE + "put.c", "        if (one->code == PENDING && code.code == MC_ERR_STALE && work", "        if (one->transfer_count > 0)\n            one->unsure = 0;\n        if (one->code == PENDING && code.code == MC_ERR_STALE && work"),
+    ("memory_of_no_epoch_is_taken_for_empty", MASTER + "segment.c", "    if (mounting->earlier_epoch == 0 && mounting->wire.slot_top > 0)", "    if (false)"),
     # A grant that failed is ended by the writer at once, by the writer after its patience, by the end of its link, and by put_discard.
     ("nobody_ends_grants_that_failed", STORE + "put.c", "            if ((!all && transfer->result >= 0) || transfer->is_unsure)", "            if (true)",
      STORE + "put.c", "        link->broken = true; /* a late PUT_DONE", "        rc = rc; /* a late PUT_DONE", *PUTS_NEVER_DIE),

@@ -36,6 +36,7 @@
 #define IDLE_TICK_MS 200u
 #define TICK_MAX_MS 60000u
 #define CORE_LINES_PER_SECOND 50u
+#define EPOCH_LEAP 65536u /* hundredths of a second: eleven minutes */
 
 _Static_assert(MC_SERVER_CONNECTIONS_MAX == 1u << INDEX_BITS, "a connection's number holds its index");
 
@@ -669,6 +670,14 @@ static void core_end(struct mc_server *server, uint64_t wanted)
     server->is_role_due = true;
 }
 
+/* At least the wanted epoch, which is one above what a node has met. Another master may have begun after the same word,
+ * and have ended, unknown to whoever tells us now: its epoch is not to be ours too. */
+static uint64_t epoch_above(uint64_t wanted)
+{
+    uint64_t now = mc_election_epoch_now(), leapt = wanted + mc_random_u64() % EPOCH_LEAP;
+    return now > leapt ? now : leapt;
+}
+
 /* Becomes what the election says. Called where nothing points to a connection. 0 or negative. */
 static int keep_role(struct mc_server *server)
 {
@@ -677,14 +686,13 @@ static int keep_role(struct mc_server *server)
     if (server->core != NULL && !may_serve(server)) {
         mc_log(WARNING, "leadership is over: all connections are closed, this master is a standby");
         core_end(server, 0);
-    } else if (wanted >= MC_EPOCH_LIMIT) {
+    } else if (wanted >= MC_EPOCH_LIMIT - EPOCH_LEAP) {
         mc_log_limited(WARNING, "a node says that it has met epoch %llu, which cannot be", (unsigned long long)wanted);
     } else if (wanted > 0) {
         mc_log(WARNING, "a node has met a later master: epoch %llu at least is needed", (unsigned long long)wanted);
         core_end(server, wanted);
-        uint64_t epoch = mc_election_epoch_now();
         if (server->election == NULL)
-            return core_begin(server, epoch > wanted ? epoch : wanted, NULL);
+            return core_begin(server, epoch_above(wanted), NULL);
     }
     if (!server->is_role_due)
         return 0;

@@ -13,7 +13,7 @@ import pytest
 from cluster import MASTER, SANITIZED, Master, wait_until
 from etcd import Etcd
 from store_process import StoreProcess
-from wire import EXIST, EXIST_REPLY, HELLO, HELLO_REPLY, ROLE_CALL, Connection, Reader, data, frame, record, records
+from wire import EXIST, EXIST_REPLY, HELLO, ROLE_CALL, Connection, Reader, data, frame, hello, record, records
 
 UNAVAILABLE = -1010
 CLUSTER = "test"
@@ -57,33 +57,6 @@ class Masters:
 
     def others(self, one):
         return [master for master in self.all if master is not one]
-
-
-def hello(port, timeout_s=1.0):
-    """(code, epoch, leader) of a first hello; None when nobody answers."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
-            connection.sendall(frame(HELLO, 7, record(struct.pack("<IHHBQ16sQQ", 0x4E4F4F4D, 1, 1, ROLE_CALL, 0, os.urandom(16), 1, 0) + data(b"t") + data(b""))))
-            body = b""
-            while len(body) < 16 or len(body) < 16 + struct.unpack_from("<I", body)[0]:
-                part = connection.recv(65536)
-                if not part:
-                    return None
-                body += part
-    except OSError:
-        return None
-    length, kind, _flags, request_id = struct.unpack_from("<IHHQ", body)
-    assert kind == HELLO_REPLY and request_id == 7
-    reply = Reader(body[16:16 + length]).record()
-    code, _low, _high, _features, _node, _incarnation, epoch = struct.unpack_from("<iHHQ16sQQ", reply)
-    at = struct.calcsize("<iHHQ16sQQII")
-    (size,) = struct.unpack_from("<H", reply, at)
-    at += 2 + size
-    leader = b""
-    if at < len(reply):
-        (size,) = struct.unpack_from("<H", reply, at)
-        leader = reply[at + 2:at + 2 + size]
-    return code, epoch, leader.decode()
 
 
 def serves(master):

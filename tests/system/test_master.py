@@ -13,7 +13,7 @@ import time
 import pytest
 
 from cluster import MASTER, SANITIZED, Master, request, wait_until
-from wire import EXIST, EXIST_REPLY, GET, GET_FOUND, ROLE_CALL, Connection, FakeOwner, data, record, records
+from wire import EXIST, EXIST_REPLY, GET, GET_FOUND, ROLE_CALL, Connection, FakeOwner, data, hello, record, records
 
 
 def run(*flags, timeout_s=30):
@@ -583,6 +583,22 @@ def test_silent_connection_is_closed():
             start = time.monotonic()
             assert silent.recv(1) == b""
             assert 9 < time.monotonic() - start < 25
+
+
+def test_masters_that_are_told_of_the_same_epoch_take_different_ones():
+    """The clock is behind what a node has met. A master before may have been told of the same, and have ended."""
+    seen = 1 << 35
+    epochs = set()
+    for _ in range(3):
+        with Master() as running:
+            own = hello(running.port)[1]
+            assert 0 < own < seen
+            assert hello(running.port, seen_epoch=seen) is None  # it is the master that is late
+            code, epoch, _leader = wait_until(lambda: hello(running.port, seen_epoch=seen), 5)
+            assert code == 0 and seen < epoch < 1 << 36
+            assert hello(running.port)[1] == epoch
+            epochs.add(epoch)
+    assert len(epochs) > 1  # all the same: once in 4 billion times
 
 
 # ---- what it costs ----
