@@ -477,7 +477,8 @@ static PyMethodDef engine_methods[] = {
      "show_links(json=False)\n--\n\nPorts, RDMA devices, peers and the path to each, to be read or as JSON; '' before "
      "initialize()."},
     {"get_nic_load_stats", engine_get_nic_load_stats, METH_NOARGS,
-     "Of each RDMA device: a dict of device_name, inflight_bytes and moved_bytes, by this engine's own transfers."},
+     "get_nic_load_stats()\n--\n\nOf each RDMA device: a dict of device_name, inflight_bytes and moved_bytes, by this "
+     "engine's own transfers."},
     {"enable_graceful_shutdown", engine_enable_graceful_shutdown, METH_NOARGS,
      "enable_graceful_shutdown()\n--\n\nFrom now on SIGTERM and SIGINT take the name back and let transfers end before "
      "the process does. 0 or negative."},

@@ -97,7 +97,7 @@ def test_every_way_to_put(small):
     assert store.put_from("from", at, 100, with_fields(group_ids=["a"])) == 0
     assert store.batch_put_from(["from1", "from2"], [at, at], [100, 100], two) == [0, 0]
     # What is left out of a call does not shift the groups of the others.
-    assert store.batch_put_from(["none", "late"], [at, at], [0, 100], two) == [0, 0]
+    assert store.batch_put_from(["none", "late"], [at, at], [0, 100], two) == [-600, 0]
     assert store.batch_put_from(["bad", "later"], [0, at], [100, 100], two) == [-600, 0]
     assert store.batch_put_from_multi_buffers(["multi1", "multi2"], [[at, at + 50], [at]], [[50, 50], [100]], two) == [0, 0]
     assert store.batch_put_session_start(["session1", "session2"], [100, 100], two) == [0, 0]
