@@ -625,10 +625,9 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
     store->incarnation = mc_random_u64() >> 1;
     mc_address_join(store->hostname, sizeof(store->hostname), host, port);
     store->engine = mc_engine_create(store->node, store->incarnation, allowed);
-    if (store->engine == NULL) {
-        rc = MC_ERR_NO_MEMORY;
+    rc = store->engine == NULL ? MC_ERR_NO_MEMORY : 0;
+    if (rc < 0)
         goto fail_free;
-    }
     start_rdma(store, config);
     rc = mc_keeper_start(store, deadline_ns, &store->keeper);
     if (rc < 0) {
