@@ -106,7 +106,7 @@ def test_many_peers_leave_nothing(monkeypatch, path):
         last = settle(pid, first[0], first[2])
         assert first[0] <= alone[0] and last[0] <= first[0], (alone, first, last)
         assert last[2] <= first[2] + 2, (alone, first, last)
-        assert last[1] <= first[1] + (2 << 20), (alone, first, last)  # ten thousand peers: 200 bytes for each
+        assert SLOW > 1 or last[1] <= first[1] + (2 << 20), (alone, first, last)  # but for a sanitizer's own memory; ten thousand peers: 200 bytes for each
         with Peer() as other:
             assert engine.ask("write", other.target, other.address, SIZE) == "0"
 
