@@ -121,6 +121,9 @@ void oracle_put_end(uint32_t number, int rc)
     put->end_ns = sim_now_ns;
     put->succeeded = rc == 0;
     put->decided = true;
+    if (is_strict && rc != 0)
+        sim_fail("failed: put %u of key %u: %s, though nothing happened and there is room", number, put->key,
+                 mc_error_name(rc));
     if (rc == 0 && keys[put->key].removing == 0 && keys[put->key].removed_ns < put->start_ns &&
         keys[put->key].sure_ns == SIM_NEVER)
         keys[put->key].sure_ns = sim_now_ns;
