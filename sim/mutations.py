@@ -82,11 +82,11 @@ MUTATIONS = [
     # Upserts
     ("upsert_replaces_what_it_has_not_met", MASTER + "replica.c", "object->visible && object->serial == successor->soft_until_s &&\n                mc_object_version(core, object) < first_version(core, successor) &&", "object->visible &&"),
     ("upsert_leaves_the_value_before", MASTER + "replica.c", "        while (object->live > 0)\n            part_replica(core, object, core->segments[object->first_segment], object->first_slot);\n        core->visible_count--;", "        object->live = 0;\n        core->visible_count--;"),
-    ("upsert_drops_the_value_before_at_once", MASTER + "put.c", "    object = object != NULL && object->visible ? mc_object_succeed(core, object, item->length, start->flags)\n                                               : mc_object_begin",
-     "    if (object != NULL && object->visible) {\n        mc_object_drop(core, object, NULL);\n        object = mc_objects_find(&core->objects, item->key);\n    }\n    object = mc_object_begin"),
+    ("upsert_drops_the_value_before_at_once", MASTER + "put.c", "    bool replaces = object != NULL && object->visible;",
+     "    bool replaces = false;\n    if (object != NULL && object->visible) {\n        mc_object_drop(core, object, NULL);\n        object = mc_objects_find(&core->objects, item->key);\n    }"),
     # What an owner that is cut off holds is not replaced in the first place: between the swap and CLEARED it must be cut off to be waited for.
     ("upsert_waits_for_nothing", MASTER + "replica.c", "how = object->remains > 0 ? MC_REPLACE_WAITS : MC_REPLACE_DONE;", "how = MC_REPLACE_DONE;",
-     MASTER + "replica.c", "    return object->remains == 0;\n}", "    return true;\n}", MASTER + "replica.c", "        if (at.segment->state != MC_SEGMENT_OK && !mc_segment_departed(at.segment))\n            return false;", "        continue;"),
+     MASTER + "replica.c", "    return object->remains == 0;\n}", "    return true;\n}", MASTER + "replica.c", "        if (at.segment->state != MC_SEGMENT_OK && !mc_segment_departed(core, at.segment))\n            return false;", "        continue;"),
     ("what_a_failed_grant_left_is_forgotten", MASTER + "put.c", "        node->replica_next_segment = 1;\n        object->remains++;", "        continue;"),
     ("reader_of_a_key_that_waits_asks_once", STORE + "get.c", "           one->code != MC_ERR_PUT_IN_PROGRESS;", "           true;"),
     # Young masters
@@ -99,7 +99,7 @@ MUTATIONS = [
     ("what_the_last_master_never_met_is_whole", MASTER + "recover.c", "    if (epoch != 0 && epoch == core->config.whole_epoch)", "    if (epoch != 0 && epoch <= core->config.whole_epoch)"),
     # A removal that comes before the note is BUSY, one that waits already goes on when the segment is let go or swept: each is one way of three.
     ("nothing_waits_for_the_note", MASTER + "recover.c", "is_young(core) || mc_core_is_departing(core);", "is_young(core);",
-     MASTER + "job.c", "    struct mc_job *job = mc_core_is_departing(core) ? NULL : next_job(core);", "    struct mc_job *job = next_job(core);",
+     MASTER + "job.c", "mc_core_is_departing(core) ? NULL : next_job(core, &core->jobs);", "next_job(core, &core->jobs);",
      MASTER + "segment.c", "    if (segment->state == MC_SEGMENT_OK || !core->may_depart)", "    if (segment->state == MC_SEGMENT_OK)"),
     # Contacts
     ("who_has_given_up_is_a_contact", STORE + "keeper.c", "reply.quiet == 0, is_held ? sent_ms : 0, frame.time);", "reply.quiet == 0, sent_ms, frame.time);"),
