@@ -650,7 +650,7 @@ static void a_close_meets_a_thread_that_asks(void **state)
     pthread_mutex_lock(lock); /* which holds it up before it asks */
     uint64_t start_ns = mc_clock_ns();
     while (__atomic_load_n(&lock->__data.__lock, __ATOMIC_RELAXED) < 2) { /* 2: somebody waits for it */
-        mc_ahead_told(atomic_load(&store->ahead), EPOCH, 1000); /* a heartbeat's answer takes it back */
+        mc_ahead_told(atomic_load(&store->ahead), EPOCH, 1000);           /* a heartbeat's answer takes it back */
         assert_true(taken_ns(start_ns) < 60 * SECOND_NS);
         usleep(1000);
     }
