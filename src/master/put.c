@@ -279,8 +279,9 @@ static int32_t known_code(struct mc_core *core, const struct start *start, struc
         bool exists = mc_object_readable(core, object, &replica, 1) > 0;
         if (exists && (start->flags & MC_PUT_REPLACE) == 0)
             return again && object->clearing > 0 ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_ALREADY_EXISTS;
-        /* While one of its owners is cut off the value stays as it is: readable where it can be read. */
-        if (exists && mc_object_clearable(core, object))
+        /* While one of its owners is cut off the value stays as it is: readable where it can be read. That is true of
+         * an owner, too, where the same put failed before it succeeded elsewhere: the value may be live there. */
+        if (exists && object->clearing == 0 && mc_object_clearable(core, object))
             return 0;
         /* Only segments that may be lost hold it: to say "exists" would be a promise that no reader finds kept. One
          * that may be back any moment is waited for. */

@@ -232,6 +232,34 @@ static void test_exists_waits_for_what_may_come_back(void **state)
     }
 }
 
+/* A put fails at an owner that is cut off, and succeeds elsewhere: its value may lie in both places. An upsert of it is
+ * not begun before the first one is cleared or has departed. */
+static void test_upsert_waits_for_a_grant_that_failed(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    world_open(&world);
+    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+    struct world_wish at_a = {.preferred = {"a"}}, replace = {.flags = MC_PUT_REPLACE, .preferred = {"b"}};
+    uint64_t writer = world_join(&world, MC_ROLE_CALL, 7, 1);
+    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, &at_a, &place), 0);
+    assert_int_equal(place.segment, a.segment);
+    struct world_wish again = {.preferred = {"b"}, .unsure = place.generation};
+    world_disconnect(&world, a.owner);
+    world_revoke(&world, writer, &place);
+    assert_int_equal(world_put_done(&world, writer, 1), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(world_grant(&world, writer, 2, "k", SMALL, &again, &place), 0);
+    assert_int_equal(place.segment, b.segment);
+    world_live(&world, b.owner, &place);
+    assert_int_equal(world_put_done(&world, writer, 2), 0);
+    assert_int_equal(world_grant(&world, b.call, 3, "k", SMALL, &replace, NULL), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_exist(&world, b.call, "k"), 1);
+    pass(&world, 3500, b.keeper);
+    assert_int_equal(world_grant(&world, b.call, 4, "k", SMALL, &replace, NULL), 0);
+    world_close_all(&world);
+}
+
 /* What was acknowledged over an owner's absence is undone if the next master takes its contents. So its sign of life is
  * no contact before it has done what it was told meanwhile; nor is one to a master that has given the segment up. */
 static void test_behind_is_no_contact(void **state)
@@ -426,6 +454,7 @@ int main(void)
         cmocka_unit_test(test_departure_is_noted_first),
         cmocka_unit_test(test_what_hides_another_stays),
         cmocka_unit_test(test_exists_waits_for_what_may_come_back),
+        cmocka_unit_test(test_upsert_waits_for_a_grant_that_failed),
         cmocka_unit_test(test_behind_is_no_contact),
         cmocka_unit_test(test_failed_put_is_no_hindrance),
         cmocka_unit_test(test_removed_after_a_failed_put),
