@@ -1,8 +1,14 @@
-"""Two network namespaces of our own with a slow link between them that loses packets: `tc netem` where the kernel has it, else engine_link.c."""
+"""Two network namespaces of our own with a slow link between them that loses packets: `tc netem` where the kernel has it, else the switch of tests/lab."""
 
 import os
 import pathlib
 import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/lab"))
+
+from switch import Switch  # noqa: E402
 
 DELAY_US, LOSS_PER_MILLION = 1000, 10_000  # each way
 
@@ -17,7 +23,7 @@ class Link:
         self.force_own = force_own
         self.names = [f"mc-link-{os.getpid()}-{side}" for side in ("a", "b")]
         self.near, self.far = (["ip", "netns", "exec", name] for name in self.names)
-        self.relay = None
+        self.switch = None
         self.kind = ""
 
     @staticmethod
@@ -44,10 +50,11 @@ class Link:
         return False
 
     def _own(self):
-        command = [self.build / "bench/engine_link", *(f"/run/netns/{name}" for name in self.names), DELAY_US, LOSS_PER_MILLION]
-        self.relay = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
-        if self.relay.stdout.readline() != "ready\n":
-            raise RuntimeError("engine_link does not start")
+        self.folder = tempfile.TemporaryDirectory(prefix="mc-link-")
+        self.switch = Switch(self.folder.name, build=self.build)
+        for name, address in zip(self.names, (self.near_address, self.far_address)):
+            self.switch.add(int(address.rsplit(".", 1)[1]), f"/run/netns/{name}", "link0")
+        self.switch.rule("*", "*", delay_ms=DELAY_US / 1000, loss=LOSS_PER_MILLION / 1e6)
         self.kind = "own relay"
 
     def __enter__(self):
@@ -66,9 +73,8 @@ class Link:
         return self
 
     def __exit__(self, *_):
-        if self.relay is not None:
-            self.relay.kill()
-            self.relay.wait()
-            self.relay.stdout.close()
+        if self.switch is not None:
+            self.switch.end()
+            self.folder.cleanup()
         for name in self.names:
             self._do("ip", "netns", "del", name, check=False)

@@ -123,7 +123,7 @@ class Run:
     def session(self, contestant, mode):
         """The data and the control path."""
         name = contestant.name
-        sizes = {"ours": ("16M", "1M", "64K"), "redis": ("16M", "1M", "64K")}.get(name, ("16M", "1M", "64K", "4M", "64M"))
+        sizes = dict.fromkeys(("ours", "before", "redis"), ("16M", "1M", "64K")).get(name, ("16M", "1M", "64K", "4M", "64M"))
         with Cluster(contestant, mode, self.logs, SEGMENT) as cluster:
             cluster.start()
             client = cluster.client

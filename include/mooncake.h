@@ -196,7 +196,8 @@ struct mc_range_item {
     int64_t result;
 };
 /* Beyond the object's end: MC_ERR_INVALID_PARAMS for that item. Every byte returned was verified against its block's
- * checksum. */
+ * checksum. All ranges of a key in one call are of one version of it; where it is replaced faster than they can be
+ * read, all of them fail with MC_ERR_REPLICA_IS_NOT_READY. */
 MC_API int mc_store_get_ranges(struct mc_store *store, struct mc_range_item *items, size_t count);
 
 /* Reading objects piece by piece. While an object is in a session it is not evicted; the session ends by itself, with

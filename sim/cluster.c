@@ -3,7 +3,9 @@
 #include "oracle.h"
 
 #include "master/core.h"
+#include "master/election.h"
 #include "master/server.h"
+#include "master/state.h"
 #include "mooncake.h"
 
 #include <stdio.h>
@@ -12,6 +14,7 @@
 
 #define MASTER_PORT 50051
 #define VALUE_MAX (24u << 10)
+#define ELECTION_TTL_MS 2000u
 #define PUT_LATE_MS 100u /* a put waits so long for the fate of its grants, whatever its deadline is */
 #define CALM_MS 90000u   /* after the last fault everything must have settled by then */
 
@@ -26,6 +29,7 @@ const struct sim_plan *sim_plan;
 struct sim_cluster sim_cluster;
 uint32_t sim_depart_ms;
 static uint32_t operations_left, operations_done;
+static uint64_t latest_epoch; /* of the masters that have begun */
 /* What an election holds beside the claim (master/election.c): the epoch of the last master, and of the last one that
  * may have acted on a departure. */
 static struct {
@@ -44,9 +48,19 @@ struct mc_core *sim_core_create(const struct mc_core_config *config, const struc
         notes.last_epoch = epoch;
     }
     struct mc_core *core = mc_core_create(&noted, output, node, epoch, seed, now_ms);
+    latest_epoch = epoch > latest_epoch ? epoch : latest_epoch;
     oracle_master_begins(epoch);
     sim_process()->core = core;
+    oracle_changed();
     return core;
+}
+
+/* Where no master comes back within a hundredth of a second none waits for it to be over: seeds that were found before
+ * masters did stay what they were. */
+uint64_t sim_election_epoch_start(void);
+uint64_t sim_election_epoch_start(void)
+{
+    return sim_has_fault(SIM_FAULT_quick_master) ? mc_election_epoch_start() : mc_election_epoch_now();
 }
 
 /* Writing the note takes its time, and so does the answer: the master may end before either. */
@@ -54,7 +68,7 @@ uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms);
 uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms)
 {
     uint64_t due_ms = mc_core_tick(core, now_ms);
-    if (!mc_core_asks_to_depart(core))
+    if (sim_plan->standbys > 0 || !mc_core_asks_to_depart(core))
         return due_ms;
     if (notes.asked_epoch != notes.last_epoch) {
         notes.asked_epoch = notes.last_epoch;
@@ -74,15 +88,17 @@ uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms)
 bool sim_core_asks_to_depart(const struct mc_core *core);
 bool sim_core_asks_to_depart(const struct mc_core *core)
 {
-    (void)core;
-    return false;
+    return sim_plan->standbys > 0 && mc_core_asks_to_depart(core);
 }
 
 void sim_core_destroy(struct mc_core *core);
 void sim_core_destroy(struct mc_core *core)
 {
+    if (core != NULL)
+        oracle_master_ends(core->epoch);
     if (sim_process() != NULL && sim_process()->core == core)
         sim_process()->core = NULL;
+    oracle_changed();
     mc_core_destroy(core);
 }
 
@@ -91,6 +107,9 @@ void sim_core_input(struct mc_core *core, uint64_t now_ms, uint64_t connection, 
 {
     sim_say("from connection %llu: %s %llu, %zu bytes", (unsigned long long)(connection >> 16),
             mc_message_name(frame->type), (unsigned long long)frame->request_id, frame->body.length);
+    if (sim_plan->standbys > 0 && core->epoch < latest_epoch)
+        sim_fail("leadership: the master of epoch %llu serves after one of %llu has begun",
+                 (unsigned long long)core->epoch, (unsigned long long)latest_epoch);
     if (frame->type == MC_MESSAGE_HEARTBEAT)
         sim_heartbeat_heard();
     mc_core_input(core, now_ms, connection, frame);
@@ -100,14 +119,23 @@ static void master_main(struct sim_process *process)
 {
     struct mc_master_config config = {.rpc_address = "0.0.0.0", .rpc_port = MASTER_PORT, .log_level = -1};
     struct mc_server *server;
-    char error[256];
-    (void)process;
+    char error[256], host[32];
+    snprintf(host, sizeof(host), "10.0.0.%u", process->address);
+    if (sim_plan->standbys > 0) {
+        snprintf(config.rpc_address, sizeof(config.rpc_address), "%s", host);
+        config.ha_enabled = true;
+        snprintf(config.etcd_endpoints, sizeof(config.etcd_endpoints), "etcd:2379");
+        snprintf(config.cluster_id, sizeof(config.cluster_id), "mooncake_cluster");
+        config.ha_lease_ttl_ms = ELECTION_TTL_MS;
+    }
     config.core = mc_core_config_default();
     config.core.lease_ttl_ms = sim_plan->lease_ms;
     config.core.client_ttl_ms = sim_plan->client_ttl_ms;
     config.core.put_discard_ms = sim_plan->put_discard_ms;
     config.core.depart_ms = sim_plan->depart_ms;
     config.core.recovery_window_ms = sim_plan->window_ms;
+    if (!sim_plan->is_noteless)
+        snprintf(config.state_dir, sizeof(config.state_dir), "/shm");
     if (mc_server_create(&config, &server, error, sizeof(error)) < 0) {
         sim_fail("the master does not start: %s", error);
         return;
@@ -125,7 +153,7 @@ static struct mc_store *store_open(struct sim_process *process, uint64_t segment
     bool is_named = segment_size > 0 && sim_plan->is_named;
     snprintf(host, sizeof(host), is_named ? "10.0.0.%u:7000" : "10.0.0.%u", process->address);
     struct mc_store_config config = {.local_hostname = host,
-                                     .master_server_addr = "master:50051",
+                                     .master_server_addr = sim_plan->standbys > 0 ? "etcd://etcd:2379" : "master:50051",
                                      .protocol = "tcp",
                                      .paths = sim_plan->paths,
                                      .global_segment_size = segment_size,
@@ -152,6 +180,7 @@ static void owner_main(struct sim_process *process)
             sim_sleep_ns(5 * SIM_MS);
         sim_say("leaves");
         (void)mc_store_close(store);
+        oracle_owner_lost(process->place);
         sim_sleep_ns(sim_below(SIM_FAULTS, 1000) * SIM_MS);
         sim_cluster.leaving[process->place] = false; /* and comes back as another */
     }
@@ -192,7 +221,7 @@ static void do_put(struct worker *worker)
     uint32_t numbers[SIM_BATCH_MAX], keys[SIM_BATCH_MAX], count = 1 + sim_below(SIM_PLAN, sim_plan->batch_max);
     struct mc_replicate_config config = {.replica_count = 1 + sim_below(SIM_PLAN, sim_plan->replicas_max),
                                          .with_soft_pin = sim_below(SIM_PLAN, 16) == 0};
-    bool replaces = sim_plan->has_upserts && sim_once_in(SIM_UPSERT, 4);
+    bool replaces = sim_plan->has_upserts && (sim_plan->is_rewritten || sim_once_in(SIM_UPSERT, 4));
     for (uint32_t i = 0; i < count; i++) {
         const uint8_t *bytes;
         uint32_t length = length_draw(), cut = sim_below(SIM_PLAN, length);
@@ -258,6 +287,28 @@ static void do_range(struct worker *worker)
         oracle_got_range(key, worker->buffers[0], item.source_offset, item.size);
 }
 
+/* Several ranges of one key in one call: they are of one value, whoever replaces it meanwhile. */
+static void do_pieces(struct worker *worker)
+{
+    uint32_t key = key_draw(), count = 2 + sim_below(SIM_PIECES, SIM_BATCH_MAX - 1);
+    struct mc_range_item items[SIM_BATCH_MAX];
+    struct oracle_piece pieces[SIM_BATCH_MAX];
+    for (uint32_t i = 0; i < count; i++)
+        items[i] = (struct mc_range_item){.key = key_name(key),
+                                          .source_offset = sim_below(SIM_PIECES, sim_plan->value_max / 2),
+                                          .size = 1 + sim_below(SIM_PIECES, sim_plan->value_max / 4),
+                                          .target = worker->buffers[i]};
+    struct oracle_call call = oracle_begin();
+    (void)mc_store_get_ranges(worker->store, items, count);
+    oracle_end(&call, sim_plan->timeout_ms, "get_ranges");
+    for (uint32_t i = 0; i < count; i++) {
+        pieces[i] =
+            (struct oracle_piece){worker->buffers[i], items[i].source_offset, items[i].result > 0 ? items[i].size : 0};
+        sim_note((uint64_t)items[i].result << 8 | 8);
+    }
+    oracle_got_pieces(key, pieces, count);
+}
+
 static void do_exist(struct worker *worker)
 {
     uint32_t key = key_draw();
@@ -267,9 +318,12 @@ static void do_exist(struct worker *worker)
     struct oracle_call call = oracle_begin();
     if (sim_below(SIM_PLAN, 2) == 0) {
         (void)mc_store_exist(worker->store, &name, 1, &result);
+        sim_say("exist key %u: %s", key, result >= 0 ? result > 0 ? "yes" : "no" : mc_error_name(result));
+        oracle_exists(&call, key, result);
     } else {
         (void)mc_store_size(worker->store, &name, 1, &length);
-        oracle_length(key, length);
+        sim_say("size of key %u: %lld", key, (long long)length);
+        oracle_length(&call, key, length);
     }
     oracle_end(&call, sim_plan->timeout_ms, "exist");
 }
@@ -282,7 +336,7 @@ static void do_remove(struct worker *worker)
     for (uint32_t i = 0; i < count; i++) {
         keys[i] = key_draw();
         names[i] = key_name(keys[i]);
-        oracle_remove_begin(keys[i]);
+        oracle_remove_begin(keys[i], false);
     }
     bool force = sim_below(SIM_PLAN, 2) == 0;
     struct oracle_call call = oracle_begin();
@@ -290,7 +344,8 @@ static void do_remove(struct worker *worker)
     oracle_end(&call, sim_plan->timeout_ms, "remove");
     for (uint32_t i = 0; i < count; i++) {
         sim_say("remove key %u: %s", keys[i], mc_error_name(results[i]));
-        oracle_remove_end(&call, keys[i], results[i] == 0 || results[i] == MC_ERR_OBJECT_NOT_FOUND);
+        bool removed = results[i] == 0 || results[i] == MC_ERR_OBJECT_NOT_FOUND;
+        oracle_remove_end(&call, keys[i], removed, removed || results[i] == MC_ERR_OBJECT_HAS_LEASE, false);
         if (results[i] == MC_ERR_OBJECT_NOT_FOUND)
             oracle_not_there(&call, keys[i]);
         sim_note((uint64_t)(uint32_t)results[i] << 8 | 6);
@@ -300,14 +355,14 @@ static void do_remove(struct worker *worker)
 static int64_t remove_all(struct worker *worker, bool force, bool by_regex)
 {
     for (uint32_t i = 0; i < sim_plan->keys; i++)
-        oracle_remove_begin(i);
+        oracle_remove_begin(i, true);
     struct oracle_call call = oracle_begin();
     int64_t rc = by_regex ? mc_store_remove_by_regex(worker->store, (struct mc_bytes){"^key", 4}, force)
                           : mc_store_remove_all(worker->store, force);
     oracle_end(&call, sim_plan->timeout_ms + 60000, "remove_all");
     sim_say("remove_all: %lld", (long long)rc);
     for (uint32_t i = 0; i < sim_plan->keys; i++)
-        oracle_remove_end(&call, i, rc >= 0 && force);
+        oracle_remove_end(&call, i, rc >= 0 && force, rc >= 0, true);
     return rc;
 }
 
@@ -324,7 +379,11 @@ static void do_one(struct worker *worker)
         what = 98; /* a removal, while the owners are away */
     if (sim_now_ns < sim_cluster.removing_until_ns && (what < 38 || sim_once_in(SIM_RETURN, 3)))
         what = 98;
-    if (what < 38)
+    if (sim_plan->is_rewritten && what >= 38)
+        do_pieces(worker);
+    else if (sim_plan->has_pieces && what >= 38 && what < 82 && sim_once_in(SIM_PIECES, 3))
+        do_pieces(worker);
+    else if (what < 38)
         do_put(worker);
     else if (what < 76)
         do_get(worker);
@@ -376,7 +435,9 @@ static void client_main(struct sim_process *process)
 
 static const char *name_of(uint32_t place, char *name, size_t size)
 {
-    if (place == SIM_PLACE_MASTER)
+    if (place >= SIM_PLACE_STANDBY)
+        snprintf(name, size, "master-%u", place - SIM_PLACE_STANDBY + 2);
+    else if (place == SIM_PLACE_MASTER)
         snprintf(name, size, "master");
     else if (place < SIM_PLACE_CLIENT)
         snprintf(name, size, "owner-%u", place - SIM_PLACE_OWNER);
@@ -395,7 +456,7 @@ void sim_place_start(uint32_t place)
     char name[24];
     sim_cluster.leaving[place] = false;
     (void)sim_process_start(place, name_of(place, name, sizeof(name)), place % sim_plan->machines,
-                            place == SIM_PLACE_MASTER  ? master_main
+                            sim_is_master(place)       ? master_main
                             : place < SIM_PLACE_CLIENT ? owner_main
                                                        : client_main);
     if (place == SIM_PLACE_MASTER && sim_has_fault(SIM_FAULT_clock)) {
@@ -404,12 +465,33 @@ void sim_place_start(uint32_t place)
         sim_processes[place].wall_s = sim_once_in(SIM_EXTRA, 2) ? off_s : -(int64_t)off_s;
         /* One that begins with an epoch of the past is met by some before it knows better, and may forget. */
         oracle_fault(true);
+        for (uint32_t i = 0; i < sim_plan->owners; i++)
+            oracle_owner_lost(SIM_PLACE_OWNER + i);
     }
+}
+
+bool sim_is_master(uint32_t place)
+{
+    return place == SIM_PLACE_MASTER || (place >= SIM_PLACE_STANDBY && place < SIM_PLACE_STANDBY + sim_plan->standbys);
+}
+
+struct sim_process *sim_master(void)
+{
+    static struct sim_process nobody = {.place = SIM_PLACE_MASTER, .name = "no master"};
+    if (sim_plan->standbys == 0)
+        return &sim_processes[SIM_PLACE_MASTER];
+    for (uint32_t place = 0; place < SIM_PROCESSES_MAX; place++) {
+        struct sim_process *one = &sim_processes[place];
+        const struct mc_core *core = sim_is_master(place) && one->alive ? one->core : NULL;
+        if (core != NULL && core->epoch == latest_epoch)
+            return one;
+    }
+    return &nobody;
 }
 
 bool sim_is_member(uint32_t place)
 {
-    return place == SIM_PLACE_MASTER || (place >= SIM_PLACE_OWNER && place < SIM_PLACE_OWNER + sim_plan->owners) ||
+    return sim_is_master(place) || (place >= SIM_PLACE_OWNER && place < SIM_PLACE_OWNER + sim_plan->owners) ||
            (place >= SIM_PLACE_CLIENT && place < SIM_PLACE_CLIENT + sim_plan->clients);
 }
 
@@ -418,7 +500,7 @@ bool sim_is_member(uint32_t place)
 static bool is_settled(void)
 {
     struct mc_core_statistics statistics;
-    const struct sim_process *master = &sim_processes[SIM_PLACE_MASTER];
+    const struct sim_process *master = sim_master();
     if (!master->alive || master->core == NULL)
         return false;
     mc_core_statistics(master->core, &statistics);
@@ -458,9 +540,9 @@ static void last_main(struct sim_process *process)
     while (!is_settled() && !sim_failed) {
         if (sim_now_ns > limit_ns) {
             struct mc_core_statistics s;
-            if (sim_processes[SIM_PLACE_MASTER].core == NULL)
+            if (sim_master()->core == NULL)
                 sim_fail("rest: there is no master");
-            mc_core_statistics(sim_processes[SIM_PLACE_MASTER].core, &s);
+            mc_core_statistics(sim_master()->core, &s);
             sim_fail("rest: used %llu, clearing %llu, quarantine %llu, objects %llu, segments %llu of %u",
                      (unsigned long long)s.used, (unsigned long long)s.clearing_bytes,
                      (unsigned long long)s.quarantine_bytes, (unsigned long long)s.objects,
@@ -482,10 +564,15 @@ static void all_well(void)
     for (uint32_t a = 0; a < SIM_PROCESSES_MAX; a++) {
         for (uint32_t b = 0; b < SIM_PROCESSES_MAX; b++)
             sim_partition(a, b, false);
+        sim_threads_continue(&sim_processes[a]);
+        sim_machine_wake(a);
+        sim_process_wake(&sim_processes[a]);
         sim_process_continue(&sim_processes[a]);
     }
-    for (uint32_t place = 0; place < SIM_PLACE_CLIENT; place++) {
-        if (sim_is_member(place) && !sim_processes[place].alive)
+    sim_etcd_slow(0), sim_etcd_away(0), sim_etcd_full(0);
+    for (uint32_t place = 0; place < SIM_PROCESSES_MAX; place++) {
+        bool is_client = place >= SIM_PLACE_CLIENT && place < SIM_PLACE_STANDBY;
+        if (sim_is_member(place) && !is_client && !sim_processes[place].alive)
             sim_place_start(place);
     }
 }
@@ -517,6 +604,8 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
     sim_plan = wanted;
     sim_depart_ms = (uint32_t)sim_plan->depart_ms;
     sim_reset(sim_plan->seed);
+    sim_etcd_reset();
+    latest_epoch = 0;
     /* The drawing of the plan is behind us: what follows is its own. */
     for (unsigned i = 0; i < 64; i++)
         (void)sim_random(SIM_PLAN);
@@ -531,7 +620,10 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
             ? sim_now_ns + (1000 + sim_below(SIM_VARIANT, 7000)) * SIM_MS
             : 0;
     oracle_reset(sim_plan);
-    for (uint32_t place = 0; place < SIM_PLACE_CLIENT + SIM_CLIENTS_MAX; place++) {
+    sim_on_change = oracle_changed;
+    for (uint32_t machine = 0; sim_has_fault(SIM_FAULT_skew) && machine < sim_plan->machines; machine++)
+        sim_clock_draw(machine);
+    for (uint32_t place = 0; place < SIM_PROCESSES_MAX; place++) {
         if (sim_is_member(place))
             sim_place_start(place);
     }

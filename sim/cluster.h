@@ -18,11 +18,25 @@ extern struct sim_cluster {
 
 /* cluster.c */
 bool sim_has_fault(enum sim_fault fault);
+/* The master. With an election the one of the latest epoch; if it has ended, one that is not alive. */
+struct sim_process *sim_master(void);
+bool sim_is_master(uint32_t place);
 /* Is there such a process in this plan? */
 bool sim_is_member(uint32_t place);
 void sim_place_start(uint32_t place);
 
+/* etcd.c: states of the simulated etcd, until then */
+void sim_etcd_reset(void);
+void sim_etcd_slow(uint64_t until_ns);
+void sim_etcd_away(uint64_t until_ns); /* neither requests nor answers arrive */
+void sim_etcd_full(uint64_t until_ns); /* it takes no writes */
+
+/* hard.c: what happens to machines and threads */
+void sim_hard_start(void);
+
 /* faults.c */
+/* argument: the place. */
+void sim_place_restart(void *argument);
 /* The master hears a heartbeat. */
 void sim_heartbeat_heard(void);
 void sim_faults_start(void);

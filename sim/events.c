@@ -141,7 +141,7 @@ int sim_event_add(struct one_event *event, const struct timeval *after)
     struct event_base *base = event->base;
     if (after != NULL) {
         event->period_ns = (uint64_t)after->tv_sec * 1000000000u + (uint64_t)after->tv_usec * 1000u;
-        event->due_ns = sim_now_ns + event->period_ns;
+        event->due_ns = sim_monotonic_ns(sim_process()) + event->period_ns;
     }
     if (event->is_added)
         return 0;
@@ -187,14 +187,14 @@ int sim_event_pending(const struct one_event *event, short what, struct timeval 
 /* Puts what is ready into the active list; returns when the next timer is due. */
 static uint64_t collect(struct event_base *base)
 {
-    uint64_t next_ns = SIM_NEVER;
+    uint64_t next_ns = SIM_NEVER, now_ns = sim_monotonic_ns(sim_process());
     for (struct one_event *event = base->added.next; event != &base->added; event = event->next) {
         short result = 0;
         if (event->file != NULL && (event->what & EV_READ) != 0 && sim_file_readable(event->file))
             result |= EV_READ;
         if (event->file != NULL && (event->what & EV_WRITE) != 0 && sim_file_writable(event->file))
             result |= EV_WRITE;
-        if (event->due_ns <= sim_now_ns)
+        if (event->due_ns <= now_ns)
             result |= EV_TIMEOUT;
         else if (event->due_ns < next_ns)
             next_ns = event->due_ns;
@@ -219,7 +219,7 @@ int sim_event_base_loop(struct event_base *base, int flags)
         uint64_t next_ns = collect(base);
         while (base->active == NULL && (flags & EVLOOP_NONBLOCK) == 0) {
             base_watch(base, sim_fiber);
-            (void)sim_wait(next_ns);
+            (void)sim_wait(sim_world_ns(sim_process(), next_ns));
             base_watch(base, NULL);
             next_ns = collect(base);
         }
@@ -231,7 +231,7 @@ int sim_event_base_loop(struct event_base *base, int flags)
             if ((event->what & EV_PERSIST) == 0)
                 (void)sim_event_del(event);
             else if (event->due_ns != SIM_NEVER && (result & EV_TIMEOUT) != 0)
-                event->due_ns = sim_now_ns + event->period_ns;
+                event->due_ns = sim_monotonic_ns(sim_process()) + event->period_ns;
             for (int i = 3; event->file != NULL && i < sim_process()->fd_top && fd < 0; i++)
                 fd = sim_process()->fds[i] == event->file ? i : -1;
             event->callback(fd, result, event->argument);

@@ -2,10 +2,14 @@
 #include "cluster.h"
 #include "oracle.h"
 
-static void on_restart(void *argument)
+void sim_place_restart(void *argument)
 {
     uint32_t place = (uint32_t)(uintptr_t)argument;
-    if (!sim_cluster.is_ended && !sim_processes[place].alive)
+    if (sim_cluster.is_ended || sim_processes[place].alive)
+        return;
+    if (sim_machine_sleeps(place % sim_plan->machines))
+        sim_at(sim_now_ns + 50 * SIM_MS, sim_place_restart, argument);
+    else
         sim_place_start(place);
 }
 
@@ -28,12 +32,12 @@ static uint64_t pause_draw(void)
 
 static void place_kill(uint32_t place)
 {
-    if (!sim_processes[place].alive)
+    if (!sim_processes[place].alive || sim_processes[place].asleep)
         return;
     oracle_process_killed(&sim_processes[place]);
     sim_process_kill(&sim_processes[place]);
     /* No process is there again within a hundredth of a second, from which a master takes its epoch. */
-    sim_at(pause_draw() + 20 * SIM_MS, on_restart, (void *)(uintptr_t)place);
+    sim_at(pause_draw() + 20 * SIM_MS, sim_place_restart, (void *)(uintptr_t)place);
 }
 
 static void place_stop(uint32_t place)
@@ -51,7 +55,7 @@ static void on_kill(void *argument)
 static void on_end(void *argument)
 {
     struct sim_process *process = &sim_processes[(uintptr_t)argument];
-    if (sim_cluster.is_calm || !process->alive)
+    if (sim_cluster.is_calm || !process->alive || process->asleep)
         return;
     oracle_process_killed(process);
     sim_process_kill(process);
@@ -66,7 +70,7 @@ static void restarted_owner(struct sim_process *process)
     oracle_fault(true);
     sim_process_stop(process);
     sim_at(sim_now_ns + sim_below(SIM_VARIANT, 3) * SIM_MS, on_end, (void *)(uintptr_t)SIM_PLACE_OWNER);
-    sim_at(restart_ns, on_restart, (void *)(uintptr_t)SIM_PLACE_OWNER);
+    sim_at(restart_ns, sim_place_restart, (void *)(uintptr_t)SIM_PLACE_OWNER);
     sim_at(end_ns, on_continue, (void *)(uintptr_t)process->place);
 }
 
@@ -207,14 +211,34 @@ static void fault_quiet(void)
     }
     if (sim_plan->early_mounts) {
         sim_at(last_ns - 900 * SIM_MS, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
-        sim_at(last_ns - 880 * SIM_MS, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+        sim_at(last_ns - 880 * SIM_MS, sim_place_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
     }
     for (uint64_t at_ns = sim_now_ns; at_ns < last_ns; at_ns += (1000 + sim_below(SIM_VARIANT, 1500)) * SIM_MS) {
         sim_at(at_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
-        sim_at(at_ns + (20 + sim_below(SIM_VARIANT, 400)) * SIM_MS, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+        sim_at(at_ns + (20 + sim_below(SIM_VARIANT, 400)) * SIM_MS, sim_place_restart,
+               (void *)(uintptr_t)SIM_PLACE_MASTER);
     }
     sim_at(last_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
-    sim_at(last_ns + (20 + sim_below(SIM_VARIANT, 400)) * SIM_MS, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(last_ns + (20 + sim_below(SIM_VARIANT, 400)) * SIM_MS, sim_place_restart,
+           (void *)(uintptr_t)SIM_PLACE_MASTER);
+}
+
+/* Does the master that all forget have one owner, so that it may act from its first moment on? */
+static uint32_t has_one_owner(void)
+{
+    return sim_plan->all_forget && sim_plan->owners > 1 && sim_plan->seed % 2 == 0;
+}
+
+/* That master ends, and with it all clients, before another owner has heard of it. */
+static void all_forget(uint64_t end_ns)
+{
+    if (has_one_owner())
+        sim_at(end_ns - SIM_MS, on_kill, (void *)(uintptr_t)(SIM_PLACE_OWNER + sim_plan->owners - 1));
+    sim_at(end_ns - SIM_MS, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(end_ns + (20 + sim_below(SIM_VARIANT, 400)) * SIM_MS, sim_place_restart,
+           (void *)(uintptr_t)SIM_PLACE_MASTER);
+    for (uint32_t i = 0; i < sim_plan->clients; i++)
+        sim_at(end_ns - sim_below(SIM_VARIANT, 2) * SIM_MS, on_kill, (void *)(uintptr_t)(SIM_PLACE_CLIENT + i));
 }
 
 /* All owners are cut off from the machine of the master, which ends at once; the one after it is of age, and answers
@@ -227,14 +251,16 @@ static void fault_unmet(void)
     uint64_t end_ns = restart_ns + (sim_plan->depart_ms + 500 + sim_below(SIM_VARIANT, 3000)) * SIM_MS;
     sim_cluster.absent_until_ns = end_ns + 6000 * SIM_MS;
     oracle_fault(true);
-    for (uint32_t i = 0; i < sim_plan->owners; i++) {
+    for (uint32_t i = 0; i < sim_plan->owners - has_one_owner(); i++) {
         uint32_t owner = SIM_PLACE_OWNER + i;
         sim_partition(owner, SIM_PLACE_MASTER, true);
         sim_at(end_ns + sim_below(SIM_VARIANT, 1000) * SIM_MS, on_heal,
                (void *)(uintptr_t)(owner << 8 | SIM_PLACE_MASTER));
     }
     sim_at(sim_now_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
-    sim_at(restart_ns, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(restart_ns, sim_place_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    if (sim_plan->all_forget)
+        all_forget(end_ns);
 }
 
 static void on_others_cut(void *argument)
@@ -256,12 +282,14 @@ static void on_all_healed(void *argument)
 static void on_crash(void *argument)
 {
     (void)argument;
-    if (sim_cluster.is_calm || !sim_processes[SIM_PLACE_MASTER].alive)
+    if (sim_cluster.is_calm || !sim_processes[SIM_PLACE_MASTER].alive || sim_processes[SIM_PLACE_MASTER].asleep)
         return;
     for (uint32_t place = SIM_PLACE_OWNER; place < SIM_PROCESSES_MAX; place++)
         sim_cut_connections(SIM_PLACE_MASTER, place);
+    oracle_connections_break();
     on_end((void *)(uintptr_t)SIM_PLACE_MASTER);
-    sim_at(sim_now_ns + (20 + sim_below(SIM_RETURN, 400)) * SIM_MS, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(sim_now_ns + (20 + sim_below(SIM_RETURN, 400)) * SIM_MS, sim_place_restart,
+           (void *)(uintptr_t)SIM_PLACE_MASTER);
 }
 
 void sim_heartbeat_heard(void)
@@ -283,11 +311,15 @@ static void on_return(void *argument)
 {
     on_heal(argument);
     sim_cluster.ends_on_heartbeat = true;
-    if (sim_once_in(SIM_RETURN, 2))
-        sim_cut_connections((uint32_t)((uintptr_t)argument >> 8), SIM_PLACE_MASTER);
-    else
-        sim_stall_connections((uint32_t)((uintptr_t)argument >> 8), SIM_PLACE_MASTER,
-                              sim_now_ns + (500 + sim_below(SIM_RETURN, 3000)) * SIM_MS);
+    uint32_t place = (uint32_t)((uintptr_t)argument >> 8);
+    if (sim_once_in(SIM_RETURN, 2)) {
+        sim_cut_connections(place, SIM_PLACE_MASTER);
+        oracle_connections_break();
+    } else {
+        uint64_t until_ns = sim_now_ns + (500 + sim_below(SIM_RETURN, 3000)) * SIM_MS;
+        sim_stall_connections(place, SIM_PLACE_MASTER, until_ns);
+        oracle_stalled(place, until_ns);
+    }
 }
 
 /* An owner is away until the master has acted on that, or has given its segment up. Soon after it is back the master's
@@ -325,10 +357,10 @@ static void fault_heard_alone(uint32_t owner)
     sim_at(end_ns, on_heal, (void *)(uintptr_t)(owner << 8 | SIM_PLACE_MASTER));
     sim_at(end_ns, on_others_cut, (void *)(uintptr_t)owner);
     sim_at(end_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
-    sim_at(restart_ns, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(restart_ns, sim_place_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
     sim_at(again_ns, on_end, (void *)(uintptr_t)SIM_PLACE_MASTER);
     sim_at(again_ns + SIM_MS, on_all_healed, NULL);
-    sim_at(again_ns + 20 * SIM_MS, on_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
+    sim_at(again_ns + 20 * SIM_MS, sim_place_restart, (void *)(uintptr_t)SIM_PLACE_MASTER);
 }
 
 static void on_late(void *argument)
@@ -379,6 +411,7 @@ static void fault_do(enum sim_fault fault)
         break;
     case SIM_FAULT_leave_owner:
         sim_cluster.leaving[owner] = sim_processes[owner].alive;
+        oracle_owner_lost(owner);
         break;
     case SIM_FAULT_kill_client:
         place_kill(client);
@@ -391,6 +424,7 @@ static void fault_do(enum sim_fault fault)
         break;
     case SIM_FAULT_broken:
         (void)sim_break_connection();
+        oracle_connections_break();
         break;
     case SIM_FAULT_absent_owner:
         if (sim_plan->quiet_masters)
@@ -411,8 +445,12 @@ static void fault_do(enum sim_fault fault)
     case SIM_FAULT_slow_writer:
     case SIM_FAULT_clock: /* with each start of the master */
         break;
-    default:
+    case SIM_FAULT_flip:
         (void)sim_flip_bit();
+        for (uint32_t i = 0; i < sim_plan->owners; i++)
+            oracle_owner_lost(SIM_PLACE_OWNER + i);
+        break;
+    default: /* the hard ones come by themselves */
         break;
     }
 }
@@ -422,8 +460,9 @@ static void on_fault(void *argument)
     (void)argument;
     if (sim_cluster.is_calm)
         return;
-    enum sim_fault fault = (enum sim_fault)sim_below(
-        SIM_FAULTS, sim_plan->faults >> SIM_FAULTS_PLAIN != 0 ? SIM_FAULTS_COUNT : SIM_FAULTS_PLAIN);
+    uint32_t drawn = sim_plan->faults & ((1u << SIM_FAULTS_HARD) - 1);
+    enum sim_fault fault =
+        (enum sim_fault)sim_below(SIM_FAULTS, drawn >> SIM_FAULTS_PLAIN != 0 ? SIM_FAULTS_HARD : SIM_FAULTS_PLAIN);
     if (sim_has_fault(fault))
         fault_do(fault);
     sim_at(sim_now_ns + (1 + sim_below(SIM_FAULTS, sim_plan->fault_gap_ms)) * SIM_MS, on_fault, NULL);
@@ -433,6 +472,7 @@ void sim_faults_start(void)
 {
     sim_in_copy = in_copy;
     sim_in_unix_send = before_commit;
-    if (sim_plan->faults != 0)
+    if ((sim_plan->faults & ((1u << SIM_FAULTS_HARD) - 1)) != 0)
         sim_at(sim_now_ns + SIM_MS, on_fault, NULL);
+    sim_hard_start();
 }

@@ -310,6 +310,8 @@ void sim_preempt(void)
         sim_sleep_ns(500 + sim_below(SIM_SCHEDULE, sim_once_in(SIM_SCHEDULE, 16) ? 500000 : 5000));
 }
 
+void (*sim_on_change)(void);
+
 static void process_end(struct sim_process *process);
 
 void sim_run(uint64_t until_ns)
@@ -325,7 +327,7 @@ void sim_run(uint64_t until_ns)
             continue;
         }
         struct sim_fiber *fiber = entry.fiber;
-        if (fiber->process->stopped) {
+        if (fiber->process->stopped || fiber->process->asleep || fiber->is_halted) {
             fiber->next_parked = fiber->process->parked;
             fiber->process->parked = fiber;
             fiber->serial++;
@@ -367,6 +369,8 @@ static void process_end(struct sim_process *process)
     sim_arena_reset(process);
     if (image_of == process)
         image_of = NULL;
+    if (sim_on_change != NULL)
+        sim_on_change();
 }
 
 struct sim_process *sim_process_start(uint32_t place, const char *name, uint32_t machine,
@@ -380,6 +384,9 @@ struct sim_process *sim_process_start(uint32_t place, const char *name, uint32_t
     snprintf(process->name, sizeof(process->name), "%s", name);
     process->alive = true;
     process->stopped = process->closing = false;
+    process->halted = 0;
+    process->asleep = sim_machine_sleeps(machine);
+    process->stopped_at_ns = sim_now_ns;
     process->stopped_ns = 0;
     process->wall_s = 0;
     process->address = place + 1;
@@ -403,6 +410,8 @@ struct sim_process *sim_process_start(uint32_t place, const char *name, uint32_t
     sim_say("%s starts (life %u)", name, process->life);
     if (fiber_make(process, process_main, process) == NULL)
         abort();
+    if (sim_on_change != NULL)
+        sim_on_change();
     return process;
 }
 
@@ -415,13 +424,41 @@ void sim_process_kill(struct sim_process *process)
     process_end(process);
 }
 
+/* Before one more thing holds it up. */
+static void still_begin(struct sim_process *process)
+{
+    if (sim_is_running(process))
+        process->stopped_at_ns = sim_now_ns;
+}
+
+/* After one thing less does. What waited to run is looked at again. */
+static void still_end(struct sim_process *process)
+{
+    if (sim_is_running(process))
+        process->stopped_ns += sim_now_ns - process->stopped_at_ns;
+    struct sim_fiber *parked = process->stopped || process->asleep ? NULL : process->parked;
+    if (parked != NULL)
+        process->parked = NULL;
+    while (parked != NULL) {
+        struct sim_fiber *fiber = parked;
+        parked = fiber->next_parked;
+        fiber->serial++;
+        heap_push((struct entry){
+            .time_ns = sim_now_ns + sim_below(SIM_SCHEDULE, 50000), .fiber = fiber, .serial = fiber->serial});
+    }
+    if (sim_on_change != NULL)
+        sim_on_change();
+}
+
 void sim_process_stop(struct sim_process *process)
 {
     if (!process->alive || process->stopped)
         return;
     sim_say("%s is stopped", process->name);
+    still_begin(process);
     process->stopped = true;
-    process->stopped_at_ns = sim_now_ns;
+    if (sim_on_change != NULL)
+        sim_on_change();
 }
 
 void sim_process_continue(struct sim_process *process)
@@ -430,19 +467,57 @@ void sim_process_continue(struct sim_process *process)
         return;
     sim_say("%s goes on", process->name);
     process->stopped = false;
-    process->stopped_ns += sim_now_ns - process->stopped_at_ns;
-    while (process->parked != NULL) {
-        struct sim_fiber *fiber = process->parked;
-        process->parked = fiber->next_parked;
-        fiber->serial++;
-        heap_push((struct entry){
-            .time_ns = sim_now_ns + sim_below(SIM_SCHEDULE, 50000), .fiber = fiber, .serial = fiber->serial});
-    }
+    still_end(process);
+}
+
+void sim_process_sleep(struct sim_process *process)
+{
+    if (!process->alive || process->asleep)
+        return;
+    still_begin(process);
+    process->asleep = true;
+    if (sim_on_change != NULL)
+        sim_on_change();
+}
+
+void sim_process_wake(struct sim_process *process)
+{
+    if (!process->alive || !process->asleep)
+        return;
+    process->asleep = false;
+    still_end(process);
+}
+
+bool sim_thread_halt(struct sim_process *process, const char *name)
+{
+    struct sim_fiber *fiber = process->alive ? process->fibers : NULL;
+    while (fiber != NULL && (fiber->finished || fiber->is_halted || strcmp(fiber->name, name) != 0))
+        fiber = fiber->next;
+    if (fiber == NULL)
+        return false;
+    sim_say("thread %s of %s stands still", name, process->name);
+    still_begin(process);
+    process->halted++;
+    fiber->is_halted = true;
+    if (sim_on_change != NULL)
+        sim_on_change();
+    return true;
+}
+
+void sim_threads_continue(struct sim_process *process)
+{
+    if (!process->alive || process->halted == 0)
+        return;
+    sim_say("all threads of %s go on", process->name);
+    for (struct sim_fiber *fiber = process->fibers; fiber != NULL; fiber = fiber->next)
+        fiber->is_halted = false;
+    process->halted = 0;
+    still_end(process);
 }
 
 uint64_t sim_process_stopped_ns(const struct sim_process *process)
 {
-    return process->stopped_ns + (process->stopped ? sim_now_ns - process->stopped_at_ns : 0);
+    return process->stopped_ns + (sim_is_running(process) ? 0 : sim_now_ns - process->stopped_at_ns);
 }
 
 void sim_reset(uint64_t seed)
@@ -457,6 +532,7 @@ void sim_reset(uint64_t seed)
     }
     for (uint32_t i = 0; i < FIBERS_MAX; i++)
         fibers[i] = (struct sim_fiber){.stack = fibers[i].stack};
+    sim_on_change = NULL;
     image_of = NULL;
     heap_count = 0;
     order_next = 0;
@@ -468,6 +544,7 @@ void sim_reset(uint64_t seed)
     sim_random_start(seed);
     sim_net_reset();
     sim_files_reset();
+    sim_clocks_reset();
 }
 
 /* ---- verdicts ---- */

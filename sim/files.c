@@ -137,6 +137,14 @@ void sim_memory_released(struct sim_file *file)
     memory_settle(memory);
 }
 
+void sim_files_lose(uint32_t machine)
+{
+    for (struct sim_memory *memory = memories; memory != NULL; memory = memory->next) {
+        if (memory->is_named && memory->machine == machine)
+            memory->is_unlinked = true;
+    }
+}
+
 bool sim_flip_bit(void)
 {
     uint32_t count = 0;

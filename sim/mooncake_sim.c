@@ -19,7 +19,7 @@ struct options {
     const char *list;
     uint64_t skipped[256];
     size_t skipped_count;
-    bool plain, forgets, trace, keep_going, no_shrink, check_hash, is_single;
+    bool plain, mild, hard, noteless, forgets, trace, keep_going, no_shrink, check_hash, is_single;
     uint32_t only, has_only;
 };
 
@@ -54,7 +54,9 @@ static double cpu_seconds(void)
 
 static void plan_make(const struct options *options, uint64_t seed, struct sim_plan *plan)
 {
-    sim_plan_draw(plan, seed, options->operations, options->plain);
+    sim_plan_draw(plan, seed, options->operations, options->plain, options->mild ? 0 : options->hard ? 1 : 4);
+    plan->is_noteless = options->noteless;
+    plan->all_forget = plan->all_forget && !options->noteless; /* without a note nobody can know of that master */
     plan->is_durable = plan->is_durable && !options->forgets;
     plan->faults &= ~options->without;
     if (options->has_only != 0)
@@ -84,7 +86,8 @@ static void print_replay(const struct options *options, uint64_t seed)
         if ((options->without >> i & 1u) != 0)
             printf(" --without %s", sim_fault_names[i]);
     }
-    printf("%s --trace\n", options->plain ? " --plain" : "");
+    printf("%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
+           options->hard ? " --hard" : "", options->noteless ? " --noteless" : "");
 }
 
 /* Does it fail so? In a process of its own: a failure may be a crash. kind: the word before the colon. */
@@ -191,6 +194,12 @@ static bool parse(int argc, char **argv, struct options *options)
             options->forgets = true;
         } else if (strcmp(name, "--plain") == 0) { /* as seeds were drawn before there were stories */
             options->plain = true;
+        } else if (strcmp(name, "--mild") == 0) { /* as before there were hard faults */
+            options->mild = true;
+        } else if (strcmp(name, "--hard") == 0) { /* each seed has some */
+            options->hard = true;
+        } else if (strcmp(name, "--noteless") == 0) { /* masters have no directory for a note to the next one */
+            options->noteless = true;
         } else if (strcmp(name, "--check-hash") == 0) {
             options->check_hash = true;
         } else if (value == NULL) {
@@ -298,7 +307,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: mooncake_sim [--seed S | --from S --seeds N | --list FILE] [--skip FILE] [--operations "
                         "N] [--trace] "
                         "[--keep-going] "
-                        "[--no-shrink] [--check-hash] [--forgets] [--plain]\n"
+                        "[--no-shrink] [--check-hash] [--forgets] [--plain] [--mild] [--hard] [--noteless]\n"
                         "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
                         "--only FAULT|none]...\nfaults:");
         for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++)

@@ -87,7 +87,7 @@ MUTATIONS = [
     # What an owner that is cut off holds is not replaced in the first place: between the swap and CLEARED it must be cut off to be waited for.
     ("upsert_waits_for_nothing", MASTER + "replica.c", "how = object->remains > 0 ? MC_REPLACE_WAITS : MC_REPLACE_DONE;", "how = MC_REPLACE_DONE;",
      MASTER + "replica.c", "    return object->remains == 0;\n}", "    return true;\n}", MASTER + "replica.c", "        if (at.segment->state != MC_SEGMENT_OK && !mc_segment_departed(core, at.segment))\n            return false;", "        continue;"),
-    ("what_a_failed_grant_left_is_forgotten", MASTER + "put.c", "        node->replica_next_segment = 1;\n        object->remains++;", "        continue;"),
+    ("what_a_failed_grant_left_is_forgotten", MASTER + "put.c", "exists && object->clearing == 0 && mc_object", "exists && mc_object"),
     ("reader_of_a_key_that_waits_asks_once", STORE + "get.c", "           one->code != MC_ERR_PUT_IN_PROGRESS;", "           true;"),
     # Young masters
     ("young_masters_remove", MASTER + "recover.c", "    return !mc_link_alone(&core->recovering) || is_young(core) || mc_core_is_departing(core);", "    return !mc_link_alone(&core->recovering) || mc_core_is_departing(core);"),
@@ -96,11 +96,16 @@ MUTATIONS = [
     ("contents_are_ours_before_they_are_offered", STORE + "owner_master.c", "    if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)", "    if (mc_segment_memory_epoch(owner->memory) != reply->epoch)"),
     # The note of departures
     ("departures_are_not_noted", MASTER + "core.c", "    core->may_depart = !config->asks_to_depart;", "    core->may_depart = true;"),
-    ("what_the_last_master_never_met_is_whole", MASTER + "recover.c", "    if (epoch != 0 && epoch == core->config.whole_epoch)", "    if (epoch != 0 && epoch <= core->config.whole_epoch)"),
+    ("what_the_last_master_never_met_is_whole", MASTER + "evidence.c", "    if (epoch != 0 && epoch == core->config.whole_epoch)", "    if (epoch != 0 && epoch <= core->config.whole_epoch)"),
     # A removal that comes before the note is BUSY, one that waits already goes on when the segment is let go or swept: each is one way of three.
     ("nothing_waits_for_the_note", MASTER + "recover.c", "is_young(core) || mc_core_is_departing(core);", "is_young(core);",
      MASTER + "job.c", "mc_core_is_departing(core) ? NULL : next_job(core, &core->jobs);", "next_job(core, &core->jobs);",
      MASTER + "segment.c", "    if (segment->state == MC_SEGMENT_OK || !core->may_depart)", "    if (segment->state == MC_SEGMENT_OK)"),
+    # The note that a master leaves on its machine
+    ("the_note_is_not_read", MASTER + "evidence.c", "    if (epoch != 0 && epoch < core->epoch)\n        evidence_add(core, (struct mc_evidence){epoch,", "    if (false)\n        evidence_add(core, (struct mc_evidence){epoch,"),
+    ("the_note_is_written_once", MASTER + "note.c", "note->epoch == epoch && boot_ms + AHEAD_MS / 2 <= note->until_ms", "note->epoch == epoch"),
+    ("who_has_done_nothing_is_noted", MASTER + "server.c", "    if (server->note.fd >= 0 && server->core != NULL && mc_core_acts(server->core) &&", "    if (server->note.fd >= 0 && server->core != NULL &&"),
+    ("whoever_is_noted_lived_until_now", MASTER + "server.c", "(int64_t)age_ms < 0 ? 0 : age_ms;", "age_ms - age_ms;"),
     # Contacts
     ("who_has_given_up_is_a_contact", STORE + "keeper.c", "reply.quiet == 0, is_held ? sent_ms : 0, frame.time);", "reply.quiet == 0, sent_ms, frame.time);"),
     ("who_is_behind_has_contact", MASTER + "member.c", ".code = own ? segment->late > 0 :", ".code = own ? 0 :"),
@@ -112,17 +117,24 @@ MUTATIONS = [
     ("cleared_is_not_heard", MASTER + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state != MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
     ("clearing_forgets_its_sum", MASTER + "replica.c", "    segment->clearing -= node->size;\n    segment->late", "    segment->late"),
     # The master: recovery
-    ("stale_contents_are_taken", MASTER + "recover.c", "!core->refuse_earlier && !stale(core, epoch, contact_ms);", "!core->refuse_earlier;"),
-    ("no_contents_are_taken", MASTER + "recover.c", "    return mc_recover_open(core) && !core->refuse_earlier && !stale(core, epoch, contact_ms);", "    return false;"),
+    ("stale_contents_are_taken", MASTER + "recover.c", "!core->refuse_earlier && !mc_evidence_against(core, epoch, contact_ms);", "!core->refuse_earlier;",
+     # and again when they are offered
+     MASTER + "recover.c", "    return segment->is_earlier && mc_evidence_against(", "    return false && mc_evidence_against("),
+    ("contents_are_judged_once", MASTER + "recover.c", "    return segment->is_earlier && mc_evidence_against(", "    return false && mc_evidence_against("),
+    ("no_contents_are_taken", MASTER + "recover.c", "    return mc_recover_open(core) && !core->refuse_earlier && !mc_evidence_against(core, epoch, contact_ms);", "    return false;"),
+    # Lost, after a fault that loses others: certainty is each owner's own.
+    ("contents_are_stale_too_soon", MASTER + "evidence.c", "contact_ms + (int64_t)core->config.depart_ms;", "contact_ms + (int64_t)core->config.depart_ms / 8;"),
+    ("a_directory_is_not_taken_up", ENGINE + "segment_name.c", "        verdict = page.header.capacity == capacity || capacity == ANY_CAPACITY ? GOOD : OTHER_SIZE;", "        verdict = OTHER_SIZE;"),
+    ("a_takeover_drops_what_was_told", MASTER + "recover.c", "node->state != MC_NODE_LIVE || node->seen == segment->round)", "node->state != MC_NODE_LIVE || (node->seen == segment->round && slot % 3 != 1))"),
     ("tombstones_are_ignored", MASTER + "recover.c", "    if (object != NULL && !mc_tombstone_lets(core, object, version))", "    if (0)"),
     ("no_tombstone_for_the_unknown", MASTER + "tombstone.c", "    if (!mc_recover_open(core) || core->refuse_earlier)\n        return;\n    cell = core", "    if (true)\n        return;\n    cell = core"),
     ("an_older_version_wins", MASTER + "recover.c", "        if (known > version)\n            return NULL;", "        if (known < version)\n            return NULL;"),
     ("versions_are_mixed", MASTER + "recover.c", "        if (known == version)\n            return object->length == item->length && object->live", "        if (true)\n            return object->live"),
     ("generations_of_the_past_are_ours", MASTER + "recover.c", "    node->base = base & 0xff;", "    node->base = 0;"),
     ("refused_entries_lie_free", MASTER + "recover.c", "    mc_node_clear(core, segment, slot, NULL);\n    if (counted && key.length > 0)\n        mc_key_hold_entry(core, node, key);\n    if (!counted)", "    (void)key;\n    (void)counted;\n    segment->used -= node->size;\n    mc_node_free(core, segment, slot);\n    if (0)"),
-    ("offered_before_all_is_told", MASTER + "recover.c", "    if (!segment->recovering || segment->inventory != MC_INVENTORY_NONE || segment->dropping || grace)", "    if (!segment->recovering || grace)"),
+    ("offered_before_all_is_told", MASTER + "recover.c", "    if (!segment->recovering || segment->inventory != MC_INVENTORY_NONE || segment->dropping || grace ||", "    if (!segment->recovering || grace ||"),
     ("nothing_waits_for_writers_of_the_past", MASTER + "recover.c", "    mc_node_cut(core, segment, item->slot, writer);", "    segment->used -= node->size;\n    mc_node_free(core, segment, item->slot);"),
-    ("a_late_master_is_followed", MASTER + "recover.c", "    if (epoch > core->epoch) {\n        mc_recover_wish_epoch", "    if (0) {\n        mc_recover_wish_epoch"),
+    ("a_late_master_is_followed", MASTER + "member.c", "    if (hello.seen_epoch > core->epoch) {", "    if (0) {"),
     ("remove_in_the_window_leaves_no_tombstone", MASTER + "tombstone.c", "    if (!mc_recover_open(core) || core->refuse_earlier) {\n        forget(core, object);\n    } else if", "    if (true) {\n        forget(core, object);\n    } else if"),
     ("masters_told_the_same_take_the_same_epoch", MASTER + "server.c", "leapt = wanted + mc_random_u64() % EPOCH_LEAP", "leapt = wanted"),
     # The owner and the client
@@ -139,6 +151,52 @@ MUTATIONS = [
     ("a_put_whose_answer_was_lost_happens_twice", MASTER + "put.c", "int32_t code = item->unsure == 0 ? 0 : unsure_code(core, object, item->unsure);", "int32_t code = 0;\n    (void)unsure_code;"),
     ("a_put_that_failed_is_forgotten_under_the_next_master", STORE + "put.c", "        if (one->code == PENDING && code.code == MC_ERR_STALE && work", "        if (one->transfer_count > 0)\n            one->unsure = 0;\n        if (one->code == PENDING && code.code == MC_ERR_STALE && work"),
     ("memory_of_no_epoch_is_taken_for_empty", MASTER + "segment.c", "    if (mounting->earlier_epoch == 0 && mounting->wire.slot_top > 0)", "    if (false)"),
+    # Told what is not so
+    ("removed_keys_exist", MASTER + "request.c", "objects[i] != NULL && (mc_object_readable(core, objects[i], &replica, 1) > 0 ||\n                                            mc_object_coming(core, objects[i], &replica, 1) > 0);", "mc_objects_find(&core->objects, keys[i]) != NULL;\n        (void)replica;",
+     MASTER + "request.c", "static void exist_group(struct mc_core *core, struct mc_object *const *objects, uint32_t count, uint8_t *results)", "static void exist_group(struct mc_core *core, struct mc_object *const *objects, uint32_t count, uint8_t *results,\n                        const struct mc_span *keys)",
+     MASTER + "request.c", "results[i] && objects[i]->visible", "results[i] && objects[i] != NULL && objects[i]->visible", MASTER + "request.c", "count - i : PREFETCH_GROUP, &results[i]);", "count - i : PREFETCH_GROUP, &results[i], &keys[i]);"),
+    ("nothing_exists_under_half_of_the_names", MASTER + "request.c", "        results[i] = objects[i] != NULL && (mc", "        results[i] = objects[i] != NULL && objects[i]->length % 2 == 0 && (mc"),
+    ("every_put_hears_exists", MASTER + "put.c", "return put->connection == start->connection ? MC_ERR_OBJECT_ALREADY_EXISTS : MC_ERR_PUT_IN_PROGRESS;", "return put != NULL ? MC_ERR_OBJECT_ALREADY_EXISTS : MC_ERR_PUT_IN_PROGRESS;"),
+    ("writers_name_no_version", STORE + "put.c", "            work->open[i]->unsure = place.generation - place.replica;", ""),
+    ("the_value_itself_is_no_proof", MASTER + "put.c", "return mc_object_version(core, object) >= version ? MC_ERR_OBJECT_ALREADY_EXISTS : 0;", "return 0;"),
+    # Removals
+    ("remove_takes_one_replica", MASTER + "replica.c", "        last = object->live == 1;", "        last = true;"),
+    ("values_come_while_a_removal_waits", MASTER + "tombstone.c", "    object->hard = 1; /* a value that came now would begin before the removal is over */", ""),
+    # Owners that come and go
+    ("clears_are_said_once", MASTER + "segment.c", "    segment->clear_unsent = segment->clears.head;", ""),
+    ("nobody_is_ever_gone", MASTER + "member.c", "        if (now - member->seen_ms >= gone_ms) {", "        if (now - member->seen_ms >= gone_ms && gone_ms == 0) {"),
+    ("recovery_joins_what_is_being_put", MASTER + "recover.c", "            return NULL; /* it is being put */", "            return object; /* it is being put */"),
+    ("the_last_entry_is_not_told", STORE + "owner_inventory.c", "        if (!is_there(owner, item))", "        if (!is_there(owner, item) || (head.last != 0 && i + 1 == count && i > 0))"),
+    ("quiet_masters_are_heard", STORE + "owner_master.c", "mc_owner_heard(owner, reply.epoch, reply.quiet == 0, frame->time);", "mc_owner_heard(owner, reply.epoch, true, frame->time);"),
+    # Remembered places
+    ("owners_compare_no_contact", ENGINE + "serve_lane.c", "        !mc_segment_memory_contact_within(lane->server->memory, request->contact_age_max_ms))", "        false)"),
+    ("readers_of_maps_compare_no_contact", ENGINE + "shm.c", "        !mc_index_contact_within(shm->header, run->contact_age_max_ms, mc_clock_boot_ms())) {", "        false) {"),
+    ("memory_of_the_dead_is_read", ENGINE + "shm.c", "    if (run->contact_age_max_ms != 0 && !is_listening(shm->fd)) {", "    if (0) {"),
+    # Clocks, boots, starts
+    ("masters_of_one_hundredth_share_an_epoch", MASTER + "election.c", "    (void)nanosleep(&step, NULL); /*", "    (void)step; /*"),
+    # Elections
+    ("leaders_serve_beyond_their_time", MASTER + "leadership.c", "            most(leadership->serve_until_ms, sent_ms + leadership->config.ttl_ms - leadership->config.margin_ms);", "            most(leadership->serve_until_ms, sent_ms + 4 * leadership->config.ttl_ms);"),
+    ("standbys_claim_at_once", MASTER + "leadership.c", "now_ms >= leadership->seen_ms + view->ttl_ms;", "now_ms >= leadership->seen_ms + 150;"),
+    # The revision of the view, and the claim, change together with every claim.
+    ("claims_have_no_guard", MASTER + "election_etcd.c", "    compare_revision(place, place->view_key, seen->is_present ? seen->revision : 0);", "    compare_text(place, place->epoch_key, seen->claim);",
+     MASTER + "election_etcd.c", "    mc_buffer_printf(&place->body, \",\");\n    compare_text(place, place->epoch_key, seen->claim);\n", "    place->body.length = (size_t)((uint8_t *)strchr((char *)place->body.data, '[') - place->body.data) + 1;\n",
+     MASTER + "election_etcd.c", "    mc_buffer_printf(&place->body, \",\");\n    compare_text(place, place->note_key, seen->note);\n", ""),
+    # Plain mistakes of each party
+    ("ranges_begin_at_zero", STORE + "get.c", "                                                                 .offset = one->offset,", "                                                                 .offset = 0,"),
+    ("sizes_are_one_more", MASTER + "request.c", ".length = object->length, .pins = pins};", ".length = object->length + 1, .pins = pins};"),
+    ("remove_all_leaves_some", MASTER + "job.c", "    if (job->regex == NULL)\n        return true;", "    if (job->regex == NULL)\n        return object->length % 3 != 0;"),
+    ("patterns_leave_some", MASTER + "job.c", "    return rc > 0;\n}", "    return rc > 0 && object->length % 3 != 0;\n}"),
+    ("extents_are_one_unit_too_short", MASTER + "put.c", "    uint64_t units = mc_extent_units(item->length, item->key.length);", "    uint64_t units = mc_extent_units(item->length, item->key.length) - (item->length > 640);"),
+    ("contents_end_before_they_do", ENGINE + "memory.c", "    if (number >= memory->slot_top) { /*", "    if (number >= memory->slot_top && number < 2) { /*"),
+    ("commits_of_no_sum", ENGINE + "memory.c", "        __atomic_store_n(&slot->crc, commit->crc, __ATOMIC_RELEASE);", "        __atomic_store_n(&slot->crc, commit->crc ^ (commit->length == 2001), __ATOMIC_RELEASE);"),
+    ("hearts_beat_too_seldom", STORE + "keeper.c", "    return clamp_ms(keeper->client_ttl_ms / BEATS_PER_TTL, HEARTBEAT_LEAST_MS, most_ms);", "    return clamp_ms(keeper->client_ttl_ms * 2, HEARTBEAT_LEAST_MS, 10 * most_ms);"),
+    ("a_writer_of_the_past_has_the_floor", ENGINE + "writers.c", "    if (generation != 0 && atomic_load(&header->floor) <= generation &&", "    if (generation != 0 && "),
+    ("offered_before_its_second", MASTER + "recover.c", "core->config.predecessor_end_ms == 0 && core->now_ms < core->config.recovery_grace_ms;", "core->config.predecessor_end_ms == 0 && false;"),
+    ("masters_before_us_lived_after_our_start", MASTER + "evidence.c", "(struct mc_evidence){epoch, alive_ms < 0 ? alive_ms : 0};", "(struct mc_evidence){epoch, alive_ms + 4000};"),
+    ("nobody_tells_of_masters_before", MASTER + "evidence.c", "    if (connection->said.epoch != 0 && !core->recovery_over)", "    if (connection->said.epoch == UINT64_MAX)"),
+    ("pieces_of_two_versions_are_one", STORE + "get.c", "    pin->torn |= pin->version != 0 && pin", "    pin->torn |= pin->version == 1 && pin"),
+    ("reads_are_one_byte_short", STORE + "get.c", "                                                                 .length = one->length,", "                                                                 .length = one->length - (one->length == 1001),"),
+    ("owners_forget_what_they_were_told_to_clear", STORE + "owner_master.c", "        if (mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {", "        if (slot.slot % 5 != 3 && mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {"),
     # A grant that failed is ended by the writer at once, by the writer after its patience, by the end of its link, and by put_discard.
     ("nobody_ends_grants_that_failed", STORE + "put.c", "            if ((!all && transfer->result >= 0) || transfer->is_unsure)", "            if (true)",
      STORE + "put.c", "        link->broken = true; /* a late PUT_DONE", "        rc = rc; /* a late PUT_DONE", *PUTS_NEVER_DIE),
@@ -212,8 +270,11 @@ def judge(build, mutation, seeds):
     if program is None:
         return name, None, why
     try:
-        # With stories, then the same seeds without; what was found among hundred thousands shows what is rare.
-        for options in [], ["--plain"], ["--list", "sim/seeds/stories"]:
+        # What was found among hundred thousands shows what is rare, and is quick; then all that there is, and the same seeds without hard
+        # faults, and without stories. Without a note a master learns from those who are there alone, so what they say is tried without one, too.
+        lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard")}
+        for options in ([*lists["notes"], "--mild"], [*lists["stories"], "--mild", "--noteless"], lists["hard"],
+                        [], ["--noteless"], ["--mild", "--noteless"], ["--plain", "--noteless"]):
             count = [] if "--list" in options else ["--seeds", str(seeds), "--skip", "sim/seeds/open"]
             command = [program, *options, *count, "--no-shrink"]
             run = subprocess.run(command, cwd=build.source, capture_output=True, text=True, timeout=600)

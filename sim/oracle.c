@@ -6,6 +6,7 @@
 #include "base/checksum.h"
 #include "engine/layout.h"
 #include "master/core.h"
+#include "master/state.h"
 #include "mooncake.h"
 
 #include <stdio.h>
@@ -16,8 +17,9 @@
 #define POOL_BYTES (96u << 10)
 #define POOL_STEP 7u
 #define INDEX_SLOTS_AT 4096u
-#define SLACK_NS (20 * SIM_MS) /* for being preempted on the way out */
-#define AMBIGUOUS_BYTES 8u     /* shorter values may be equal by chance */
+#define SLACK_NS (20 * SIM_MS)    /* for being preempted on the way out */
+#define GIVEN_UP_NS (60 * SIM_MS) /* no request is given up sooner */
+#define AMBIGUOUS_BYTES 8u        /* shorter values may be equal by chance */
 
 const char *mc_core_check(const struct mc_core *core);
 
@@ -38,10 +40,15 @@ static struct key_state {
     struct mc_hash hash;
     uint64_t sure_ns; /* a put had succeeded by then, and nothing may have removed it since; SIM_NEVER */
     uint32_t removing;
+    uint8_t removing_by[SIM_PROCESSES_MAX], jobs_by[SIM_PROCESSES_MAX]; /* jobs: of all, or by pattern */
     uint64_t removed_ns; /* end of the last call that might have removed it */
+    uint64_t doubt_ns;   /* a removal ended then that may still arrive at the master of that life; 0: none */
+    uint32_t doubt_life;
+    bool is_job_in_doubt; /* it may have arrived, and wait there */
 } keys[SIM_KEY_NAMES_MAX];
 static uint32_t checks;          /* of indexes so far */
 static bool may_rot;             /* bits flip */
+static bool is_named;            /* memory outlives its process */
 static bool is_roomy, is_strict; /* strict: before the first fault nothing may be missing even for a moment */
 
 void oracle_reset(const struct sim_plan *plan)
@@ -57,8 +64,10 @@ void oracle_reset(const struct sim_plan *plan)
     checks = 0;
     oracle_watch_reset();
     is_roomy = is_strict = plan->is_roomy;
+    is_named = plan->is_named;
     may_rot = (plan->faults >> SIM_FAULT_flip & 1u) != 0;
     oracle_placed_reset(plan);
+    oracle_held_reset(plan);
     for (uint32_t i = 0; i < SIM_KEY_NAMES_MAX; i++) {
         char name[16];
         int length = snprintf(name, sizeof(name), SIM_KEY_FORMAT, i);
@@ -115,6 +124,30 @@ uint32_t oracle_put_of(uint64_t hash_low, uint64_t hash_high, uint64_t length, u
     return UINT32_MAX;
 }
 
+/* May a removal that nobody waits for any more still arrive? */
+static bool is_in_doubt(const struct key_state *key)
+{
+    return key->doubt_ns != 0 && key->doubt_life == oracle_life() &&
+           (key->is_job_in_doubt || !oracle_was_open_after(key->doubt_ns));
+}
+
+static void doubt(struct key_state *key, bool is_job)
+{
+    key->is_job_in_doubt = is_job || (is_in_doubt(key) && key->is_job_in_doubt);
+    key->doubt_ns = sim_now_ns;
+    key->doubt_life = oracle_life();
+}
+
+/* A call that began then has found the key, or put it: what the master offers now must be there from now on. */
+static void become_sure(uint32_t key, uint64_t start_ns)
+{
+    if (keys[key].removing > 0 || keys[key].removed_ns >= start_ns || is_in_doubt(&keys[key]))
+        return;
+    if (keys[key].sure_ns == SIM_NEVER)
+        keys[key].sure_ns = sim_now_ns;
+    oracle_placements_offer(key);
+}
+
 void oracle_put_end(uint32_t number, int rc)
 {
     struct put *put = &all_puts[number];
@@ -124,9 +157,22 @@ void oracle_put_end(uint32_t number, int rc)
     if (is_strict && rc != 0)
         sim_fail("failed: put %u of key %u: %s, though nothing happened and there is room", number, put->key,
                  mc_error_name(rc));
-    if (rc == 0 && keys[put->key].removing == 0 && keys[put->key].removed_ns < put->start_ns &&
-        keys[put->key].sure_ns == SIM_NEVER)
-        keys[put->key].sure_ns = sim_now_ns;
+    if (rc == 0)
+        become_sure(put->key, put->start_ns);
+}
+
+uint32_t oracle_put_key(uint32_t put)
+{
+    return all_puts[put].key;
+}
+
+bool oracle_is_being_put(uint32_t key, uint32_t other)
+{
+    for (uint32_t i = 0; i < put_count; i++) {
+        if (all_puts[i].key == key && i != other && !all_puts[i].decided)
+            return true;
+    }
+    return false;
 }
 
 /* A put of a key that is there succeeds and changes nothing. */
@@ -141,13 +187,23 @@ void oracle_put_live(uint32_t number)
 
 void oracle_process_killed(const struct sim_process *process)
 {
-    if (process->place == SIM_PLACE_MASTER)
-        oracle_master_ends();
+    if (sim_is_master(process->place))
+        oracle_master_ends(process->core == NULL ? 0 : ((const struct mc_core *)process->core)->epoch);
+    else if (process->place < SIM_PLACE_CLIENT && !is_named)
+        oracle_owner_lost(process->place);
     for (uint32_t i = 0; i < put_count; i++) {
         if (all_puts[i].process == process && !all_puts[i].decided) {
             all_puts[i].decided = true;
             all_puts[i].end_ns = sim_now_ns;
         }
+    }
+    for (uint32_t i = 0; i < SIM_KEY_NAMES_MAX; i++) {
+        if (keys[i].removing_by[process->place] == 0)
+            continue;
+        keys[i].removing -= keys[i].removing_by[process->place];
+        keys[i].removed_ns = sim_now_ns;
+        doubt(&keys[i], keys[i].jobs_by[process->place] > 0);
+        keys[i].removing_by[process->place] = keys[i].jobs_by[process->place] = 0;
     }
 }
 
@@ -170,6 +226,13 @@ static void mark_gone(const struct oracle_call *call, uint32_t key, uint32_t exc
     }
 }
 
+static void not_found(const struct oracle_call *call, uint32_t key)
+{
+    if ((is_strict || oracle_was_well(call->start_ns)) && oracle_is_sure(key) && keys[key].sure_ns < call->start_ns)
+        sim_fail("lost: key %u is not found, though %s", key,
+                 is_strict ? "nothing happened since it was put" : "all has been well for a while");
+}
+
 void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *bytes, int64_t rc)
 {
     uint32_t found = UINT32_MAX, matches = 0;
@@ -178,9 +241,8 @@ void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *byt
             sim_fail("content: a get of key %u returned 0", key);
         if (rc == MC_ERR_CHECKSUM_MISMATCH && !may_rot)
             sim_fail("changed: key %u is rotten, and no bit has flipped", key);
-        if ((rc == MC_ERR_OBJECT_NOT_FOUND || rc == MC_ERR_REPLICA_IS_NOT_READY) && is_strict && oracle_is_sure(key) &&
-            keys[key].sure_ns < call->start_ns)
-            sim_fail("lost: key %u is not found, though nothing happened since it was put", key);
+        if (rc == MC_ERR_OBJECT_NOT_FOUND || rc == MC_ERR_REPLICA_IS_NOT_READY)
+            not_found(call, key);
         return;
     }
     for (uint32_t i = 0; i < put_count; i++) {
@@ -208,6 +270,7 @@ void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *byt
     if (put->seen_ns == SIM_NEVER)
         put->seen_ns = sim_now_ns;
     mark_gone(call, key, found);
+    become_sure(key, call->start_ns);
 }
 
 void oracle_got_range(uint32_t key, const uint8_t *bytes, uint64_t offset, uint64_t size)
@@ -220,26 +283,76 @@ void oracle_got_range(uint32_t key, const uint8_t *bytes, uint64_t offset, uint6
     sim_fail("content: a range of key %u holds what nobody put", key);
 }
 
-void oracle_length(uint32_t key, int64_t length)
+static bool is_of(uint32_t put, const struct oracle_piece *pieces, uint32_t count)
 {
-    for (uint32_t i = 0; length > 0 && i < put_count; i++) {
-        if (all_puts[i].key == key && all_puts[i].length == (uint64_t)length)
+    for (uint32_t i = 0; i < count; i++) {
+        if (pieces[i].size > 0 && (pieces[i].offset + pieces[i].size > all_puts[put].length ||
+                                   memcmp(bytes_of(put) + pieces[i].offset, pieces[i].bytes, pieces[i].size) != 0))
+            return false;
+    }
+    return true;
+}
+
+void oracle_got_pieces(uint32_t key, const struct oracle_piece *pieces, uint32_t count)
+{
+    for (uint32_t i = 0; i < put_count; i++) {
+        if (all_puts[i].key == key && is_of(i, pieces, count))
             return;
     }
-    if (length >= 0)
-        sim_fail("content: key %u is said to have %lld bytes, which nobody put", key, (long long)length);
+    for (uint32_t i = 0; i < count; i++) {
+        if (pieces[i].size > 0)
+            sim_fail("mixed: %u ranges of key %u in one call are of no one value", count, key);
+    }
 }
 
-void oracle_remove_begin(uint32_t key)
+/* A value that is not gone may be said to exist. */
+static bool may_exist(const struct oracle_call *call, uint32_t key, int64_t length)
 {
+    for (uint32_t i = 0; i < put_count; i++) {
+        const struct put *put = &all_puts[i];
+        if (put->key == key && (length < 0 || put->length == (uint64_t)length) && put->gone_ns >= call->start_ns &&
+            (put->absent_epoch == 0 || put->absent_ns >= call->start_ns || call->epoch != put->absent_epoch ||
+             oracle_epoch() != put->absent_epoch))
+            return true;
+    }
+    return false;
+}
+
+void oracle_exists(const struct oracle_call *call, uint32_t key, int result)
+{
+    if (result > 1 || (result == 1 && !may_exist(call, key, -1)))
+        sim_fail("resurrection: key %u is said to exist, and all its values are known to be gone", key);
+    if (result == 0)
+        not_found(call, key);
+}
+
+void oracle_length(const struct oracle_call *call, uint32_t key, int64_t length)
+{
+    if (length >= 0 && !may_exist(call, key, length))
+        sim_fail("content: key %u is said to have %lld bytes, which nobody put, or which are known to be gone", key,
+                 (long long)length);
+    if (length == MC_ERR_OBJECT_NOT_FOUND)
+        not_found(call, key);
+}
+
+void oracle_remove_begin(uint32_t key, bool is_all)
+{
+    keys[key].jobs_by[sim_process()->place] += is_all;
     keys[key].removing++;
+    keys[key].removing_by[sim_process()->place]++;
     keys[key].sure_ns = SIM_NEVER;
+    oracle_placements_evict(key, 0);
 }
 
-void oracle_remove_end(const struct oracle_call *call, uint32_t key, bool removed)
+void oracle_remove_end(const struct oracle_call *call, uint32_t key, bool removed, bool is_certain, bool is_all)
 {
+    keys[key].jobs_by[sim_process()->place] -= is_all;
     keys[key].removing--;
+    keys[key].removing_by[sim_process()->place]--;
     keys[key].removed_ns = sim_now_ns;
+    /* A request that was given up on the way to the answer may still be under way. */
+    if (!is_certain || (sim_now_ns - call->start_ns > GIVEN_UP_NS && !oracle_is_well_since(call->start_ns)))
+        doubt(&keys[key], is_all);
     if (removed)
         mark_gone(call, key, UINT32_MAX);
 }
@@ -257,8 +370,6 @@ void oracle_not_there(const struct oracle_call *call, uint32_t key)
 
 void oracle_fault(bool loses_objects)
 {
-    for (uint32_t i = 0; loses_objects && i < SIM_KEY_NAMES_MAX; i++)
-        keys[i].sure_ns = SIM_NEVER;
     if (loses_objects)
         is_roomy = false;
     is_strict = false;
@@ -266,14 +377,14 @@ void oracle_fault(bool loses_objects)
 
 bool oracle_is_sure(uint32_t key)
 {
-    return is_roomy && keys[key].sure_ns != SIM_NEVER;
+    return keys[key].sure_ns != SIM_NEVER && (is_roomy || oracle_is_held(key));
 }
 
 /* ---- states ---- */
 
 void oracle_check_masters(void)
 {
-    const struct sim_process *master = &sim_processes[SIM_PLACE_MASTER];
+    const struct sim_process *master = sim_master();
     const char *wrong = master->alive && master->core != NULL ? mc_core_check(master->core) : NULL;
     if (wrong != NULL)
         sim_fail("core: %s", wrong);

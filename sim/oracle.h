@@ -26,10 +26,17 @@ void oracle_put_live(uint32_t put);
 void oracle_process_killed(const struct sim_process *process);
 void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *bytes, int64_t rc);
 void oracle_got_range(uint32_t key, const uint8_t *bytes, uint64_t offset, uint64_t size);
-void oracle_length(uint32_t key, int64_t length);
-void oracle_remove_begin(uint32_t key);
-/* removed: it was there and is not any more. */
-void oracle_remove_end(const struct oracle_call *call, uint32_t key, bool removed);
+/* Ranges of one key that one call has read; those of size 0 were not. Are they of one value? */
+struct oracle_piece {
+    const uint8_t *bytes;
+    uint64_t offset, size;
+};
+void oracle_got_pieces(uint32_t key, const struct oracle_piece *pieces, uint32_t count);
+void oracle_length(const struct oracle_call *call, uint32_t key, int64_t length);
+/* is_all: it is one of all keys, or by pattern, which the master works off by and by. */
+void oracle_remove_begin(uint32_t key, bool is_all);
+/* removed: it was there and is not any more. is_certain: so or so, it is over. */
+void oracle_remove_end(const struct oracle_call *call, uint32_t key, bool removed, bool is_certain, bool is_all);
 /* A removal has found nothing: as long as that master lives, what was there before must not appear. */
 void oracle_not_there(const struct oracle_call *call, uint32_t key);
 /* Epoch of the master that serves now, 0: none. */
@@ -38,6 +45,7 @@ uint64_t oracle_epoch(void);
 void oracle_fault(bool loses_objects);
 /* Must the key be readable now? */
 bool oracle_is_sure(uint32_t key);
+void oracle_exists(const struct oracle_call *call, uint32_t key, int result);
 
 /* The whole state of a master's core and of the owners' indexes. */
 void oracle_check_masters(void);
@@ -52,11 +60,42 @@ void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uin
 void oracle_cleared(struct mc_id segment, uint32_t slot, uint64_t generation);
 void oracle_met(struct mc_id segment, uint64_t epoch);
 void oracle_master_begins(uint64_t epoch);
-void oracle_master_ends(void);
+void oracle_master_ends(uint64_t epoch); /* 0: the last, if there is no election */
 /* By that time, was it open which of the two values the key has? newer_was_read: and the newer one has just been read,
  * so that a later master, too, may have ended it by living long enough. */
 bool oracle_both_live(uint32_t newer, uint32_t older, uint64_t by_ns, bool newer_was_read);
+uint32_t oracle_put_key(uint32_t put);
+/* Is a put of the key under way, other than that one? */
+bool oracle_is_being_put(uint32_t key, uint32_t other);
 /* The put that has these bytes; UINT32_MAX: none. */
 uint32_t oracle_put_of(uint64_t hash_low, uint64_t hash_high, uint64_t length, uint32_t crc);
+
+/* Did a master that may have acted live at any time between the two? */
+bool oracle_master_acts(uint64_t from_ns, uint64_t until_ns);
+uint32_t oracle_life(void); /* masters so far */
+/* Placements of an owner may be lost; how many of them were offered. */
+uint32_t oracle_placements_lose(uint32_t place);
+void oracle_placements_evict(uint32_t key, uint64_t generation); /* 0: all */
+/* What the master offers of the key, and nothing else, must be there from now on. */
+void oracle_placements_offer(uint32_t key);
+bool oracle_placements_hold(uint32_t key);
+
+/* held.c: what must be there after faults */
+void oracle_held_reset(const struct sim_plan *plan);
+/* A process began, ended, stopped or went on; two hear each other, or not any more. */
+void oracle_changed(void);
+void oracle_connections_break(void);
+void oracle_stalled(uint32_t place, uint64_t until_ns);
+/* What that owner holds may be lost. */
+void oracle_owner_lost(uint32_t place);
+void oracle_evictions_begin(void);
+uint32_t oracle_offered(uint32_t key, uint64_t *generations, uint32_t capacity);
+bool oracle_is_held(uint32_t key);
+/* Has all been well for so long before a call that began then that nothing may be missing? */
+bool oracle_was_well(uint64_t start_ns);
+/* Is nobody dead, stopped or cut off, and was nobody since then? */
+bool oracle_is_well_since(uint64_t start_ns);
+/* Has the master heard all clients for long enough since then that no request of before is still under way? */
+bool oracle_was_open_after(uint64_t since_ns);
 
 #endif

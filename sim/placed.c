@@ -2,10 +2,12 @@
  * read. A master that is young (has not lived depart_ms) lets a new value take a key whose old one lies in a segment
  * that it has not met. Until it has met that segment, or is young no more, either may be lost or found; then the old
  * one is gone for ever. A master that dies young has decided nothing. */
+#include "cluster.h"
 #include "oracle.h"
 
 #include "base/bytes.h"
 #include "engine/layout.h"
+#include "master/state.h"
 
 #include <string.h>
 
@@ -16,7 +18,9 @@
 static struct placement { /* of one replica */
     struct mc_id segment;
     uint64_t generation, cleared_ns; /* SIM_NEVER: it is there */
-    uint32_t put, slot;
+    uint32_t put, slot, place;       /* place: of its owner */
+    bool is_offered;                 /* by a master, and nobody has removed, evicted or replaced it since */
+    bool is_lost;                    /* something has happened to its owner that may cost it */
 } placements[PLACEMENTS_MAX];
 
 static struct met { /* the owner has heard that this master offers the segment */
@@ -26,6 +30,7 @@ static struct met { /* the owner has heard that this master offers the segment *
 
 static struct life {
     uint64_t epoch, start_ns, end_ns;
+    bool has_offered;
 } lives[LIVES_MAX];
 
 static uint32_t placement_count, met_count, life_count;
@@ -37,23 +42,113 @@ void oracle_placed_reset(const struct sim_plan *plan)
     depart_ns = plan->depart_ms * SIM_MS;
 }
 
-void oracle_master_ends(void)
+static void master_look(void)
 {
-    if (life_count > 0 && lives[life_count - 1].end_ns == SIM_NEVER)
-        lives[life_count - 1].end_ns = sim_now_ns;
+    const struct mc_core *core = sim_master()->core;
+    for (uint32_t i = 0; core != NULL && core->has_offered && i < life_count; i++) {
+        if (lives[i].end_ns == SIM_NEVER && lives[i].epoch == core->epoch)
+            lives[i].has_offered = true;
+    }
+}
+
+void oracle_master_ends(uint64_t epoch)
+{
+    master_look();
+    for (uint32_t i = 0; i < life_count; i++) {
+        bool is_meant = lives[i].epoch == epoch || (epoch == 0 && sim_plan->standbys == 0);
+        if (is_meant && lives[i].end_ns == SIM_NEVER)
+            lives[i].end_ns = sim_now_ns;
+    }
 }
 
 void oracle_master_begins(uint64_t epoch)
 {
-    oracle_master_ends();
+    if (sim_plan->standbys == 0)
+        oracle_master_ends(0);
     if (life_count < LIVES_MAX)
-        lives[life_count++] = (struct life){epoch, sim_now_ns, SIM_NEVER};
+        lives[life_count++] = (struct life){epoch, sim_now_ns, SIM_NEVER, false};
+    oracle_evictions_begin();
 }
 
 void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put)
 {
     if (placement_count < PLACEMENTS_MAX)
-        placements[placement_count++] = (struct placement){segment, generation, SIM_NEVER, put, slot};
+        placements[placement_count++] =
+            (struct placement){segment, generation, SIM_NEVER, put, slot, sim_process()->place, false, false};
+}
+
+/* ---- what must be there: held.c ---- */
+
+bool oracle_master_acts(uint64_t from_ns, uint64_t until_ns)
+{
+    master_look();
+    for (uint32_t i = 0; i < life_count; i++) {
+        uint64_t end_ns = lives[i].end_ns < until_ns ? lives[i].end_ns : until_ns;
+        if (lives[i].start_ns < until_ns && end_ns >= from_ns &&
+            (lives[i].has_offered || end_ns + 30 * SIM_MS >= lives[i].start_ns + depart_ns))
+            return true;
+    }
+    return false;
+}
+
+uint32_t oracle_life(void)
+{
+    return life_count;
+}
+
+uint32_t oracle_placements_lose(uint32_t place)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < placement_count; i++) {
+        struct placement *one = &placements[i];
+        if (one->place == place && !one->is_lost) {
+            one->is_lost = true;
+            count += one->is_offered;
+        }
+    }
+    return count;
+}
+
+void oracle_placements_evict(uint32_t key, uint64_t generation)
+{
+    for (uint32_t i = 0; i < placement_count; i++) {
+        if (oracle_put_key(placements[i].put) == key && (generation == 0 || placements[i].generation == generation))
+            placements[i].is_offered = false;
+    }
+}
+
+void oracle_placements_offer(uint32_t key)
+{
+    uint64_t generations[8];
+    uint32_t count = oracle_offered(key, generations, 8);
+    for (uint32_t i = 0; i < placement_count; i++) {
+        if (oracle_put_key(placements[i].put) != key)
+            continue;
+        placements[i].is_offered = false;
+        for (uint32_t k = 0; k < count; k++)
+            placements[i].is_offered |= placements[i].generation == generations[k];
+    }
+}
+
+bool oracle_placements_hold(uint32_t key)
+{
+    for (uint32_t i = 0; i < placement_count; i++) {
+        if (placements[i].is_offered && !placements[i].is_lost && oracle_put_key(placements[i].put) == key)
+            return true;
+    }
+    return false;
+}
+
+/* Has a later value taken the key, or is one about to? */
+static bool is_replaced(const struct placement *old)
+{
+    uint32_t key = oracle_put_key(old->put);
+    for (uint32_t i = 0; i < placement_count; i++) {
+        if (placements[i].generation > old->generation && placements[i].put != old->put &&
+            oracle_put_key(placements[i].put) == key)
+            return true;
+    }
+    return oracle_is_being_put(key, old->put);
 }
 
 void oracle_cleared(struct mc_id segment, uint32_t slot, uint64_t generation)
@@ -61,8 +156,11 @@ void oracle_cleared(struct mc_id segment, uint32_t slot, uint64_t generation)
     for (uint32_t i = placement_count; i > 0; i--) {
         struct placement *one = &placements[i - 1];
         if (one->slot == slot && one->generation <= generation && one->cleared_ns == SIM_NEVER &&
-            mc_id_equal(one->segment, segment))
+            mc_id_equal(one->segment, segment)) {
             one->cleared_ns = sim_now_ns;
+            if (one->is_offered && is_replaced(one))
+                oracle_placements_offer(oracle_put_key(one->put));
+        }
     }
 }
 

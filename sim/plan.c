@@ -102,6 +102,7 @@ static void unmet_keys_prepare(struct sim_plan *made)
     quiet_masters_prepare(made);
     made->quiet_masters = false;
     made->unmet_keys = true;
+    made->all_forget = sim_once_in(SIM_NOTE, 2);
 }
 
 /* An owner comes back after the master has acted on its absence, and has only begun to talk with it when the master's
@@ -163,7 +164,7 @@ static void stories_draw(struct sim_plan *made)
     if (story < count)
         story_prepare(made, stories[story]);
     else if (story == count) { /* on top of what was drawn */
-        for (uint32_t i = SIM_FAULTS_PLAIN; i < SIM_FAULTS_COUNT; i++)
+        for (uint32_t i = SIM_FAULTS_PLAIN; i < SIM_FAULTS_HARD; i++)
             made->faults |= sim_below(SIM_EXTRA, 2) << i;
     } else if (sim_once_in(SIM_RETURN, 14)) {
         returning_owner_prepare(made);
@@ -174,7 +175,54 @@ static void stories_draw(struct sim_plan *made)
     }
 }
 
-void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bool is_plain)
+/* One kind, or several, on top of what was drawn; in half of these seeds alone. There must be time for them. */
+static void hard_draw(struct sim_plan *made)
+{
+    uint32_t kinds = SIM_FAULTS_COUNT - SIM_FAULTS_HARD;
+    if (sim_once_in(SIM_HARD, 2))
+        made->faults = 0;
+    made->faults |= 1u << (SIM_FAULTS_HARD + sim_below(SIM_HARD, kinds));
+    if (sim_once_in(SIM_HARD, 2))
+        made->faults |= 1u << (SIM_FAULTS_HARD + sim_below(SIM_HARD, kinds));
+    if (sim_once_in(SIM_HARD, 4))
+        made->faults |= (1u << SIM_FAULT_skew) | (1u << SIM_FAULT_suspend) | (1u << SIM_FAULT_kill_master);
+    made->hard_gap_ms = 100u << sim_below(SIM_HARD, 6);
+    uint32_t think_us = 50000u << sim_below(SIM_HARD, 4);
+    made->think_us_max = made->think_us_max > think_us ? made->think_us_max : think_us;
+}
+
+/* Masters that are elected. What else happens to a single one does not happen to them. */
+static void election_draw(struct sim_plan *made)
+{
+    const uint32_t others = 1u << SIM_FAULT_kill_owner | 1u << SIM_FAULT_stop_owner | 1u << SIM_FAULT_kill_client |
+                            1u << SIM_FAULT_stop_client | 1u << SIM_FAULT_broken | 1u << SIM_FAULT_partition;
+    made->standbys = 1 + sim_below(SIM_ELECTION, SIM_STANDBYS_MAX);
+    made->election_gap_ms = 500u << sim_below(SIM_ELECTION, 5);
+    made->faults = sim_once_in(SIM_ELECTION, 2) ? 0 : made->faults & others;
+    made->has_notes = made->restarts_owner = made->holds_keys = made->quiet_masters = made->unmet_keys = false;
+    made->heard_alone = made->returning_owner = made->loses_answers = false;
+    made->hard_gap_ms = 0;
+    made->depart_ms = 3000;
+    made->timeout_ms = 2000 + sim_below(SIM_ELECTION, 5000);
+    uint32_t think_us = 100000u << sim_below(SIM_ELECTION, 3);
+    made->think_us_max = made->think_us_max > think_us ? made->think_us_max : think_us;
+}
+
+/* One key is replaced while its ranges are read: some of them meet the value before. */
+static void rewritten_prepare(struct sim_plan *made)
+{
+    made->is_rewritten = made->has_upserts = true;
+    made->faults = 0;
+    made->hard_gap_ms = made->standbys = 0;
+    made->owners = made->keys = made->replicas_max = made->batch_max = 1;
+    made->clients = SIM_CLIENTS_MAX;
+    made->threads = 2;
+    made->value_max = 20480;
+    made->capacity = 256u << 10;
+    made->think_us_max = 1000;
+}
+
+void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bool is_plain, uint32_t hard_in)
 {
     static const char *const paths[] = {NULL, NULL, "tcp", "local,tcp", "local,shm,tcp"};
     static const uint64_t capacities[] = {64u << 10, 96u << 10, 128u << 10, 256u << 10};
@@ -226,6 +274,13 @@ void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bo
         if (made->faults == 1u << SIM_FAULT_past_writer && sim_once_in(SIM_VARIANT, 2))
             restarted_owner_prepare(made);
     }
+    if (!is_plain && hard_in > 0 && sim_once_in(SIM_HARD, hard_in))
+        hard_draw(made);
+    if (!is_plain && hard_in > 0 && sim_once_in(SIM_ELECTION, 2 * hard_in))
+        election_draw(made);
+    made->has_pieces = !is_plain && hard_in > 0 && sim_once_in(SIM_PIECES, 2);
+    if (made->has_pieces && sim_once_in(SIM_PIECES, 16))
+        rewritten_prepare(made);
     /* All values of all keys together fit far below where eviction begins, with those that are to replace them. */
     uint64_t most = made->keys * 3ull + (made->has_upserts ? made->clients * made->threads * made->batch_max : 0);
     made->is_roomy = most * (made->value_max + 2048) * made->replicas_max < made->capacity * made->owners / 2 &&

@@ -10,6 +10,9 @@
 #define SIM_PLACE_MASTER 0u
 #define SIM_PLACE_OWNER 1u
 #define SIM_PLACE_CLIENT (SIM_PLACE_OWNER + SIM_OWNERS_MAX)
+#define SIM_PLACE_STANDBY (SIM_PLACE_CLIENT + SIM_CLIENTS_MAX) /* the masters beside the first */
+#define SIM_STANDBYS_MAX 2u
+#define SIM_PLACE_ETCD 14u /* no process of ours: only cut off from others */
 #define SIM_KEY_NAMES_MAX 16u
 #define SIM_KEY_FORMAT "key-%u"
 
@@ -28,7 +31,14 @@
     X(absent_owner)                                                                                                    \
     X(late_owner)                                                                                                      \
     X(slow_writer)                                                                                                     \
-    X(clock)
+    X(clock)                                                                                                           \
+    X(stop_thread)                                                                                                     \
+    X(one_way)                                                                                                         \
+    X(reboot)                                                                                                          \
+    X(quick_master)                                                                                                    \
+    X(suspend)                                                                                                         \
+    X(wall_step)                                                                                                       \
+    X(skew)
 
 enum sim_fault {
 #define SIM_FAULT_ENUM(name) SIM_FAULT_##name,
@@ -39,6 +49,8 @@ enum sim_fault {
 /* Those before are drawn one by one. The others are whole stories that meet only by rare chance otherwise; a third of
  * the seeds has some of them. */
 #define SIM_FAULTS_PLAIN SIM_FAULT_past_writer
+/* Hard faults: of machines and threads. A quarter of the seeds has some of them on top of what it draws else. */
+#define SIM_FAULTS_HARD SIM_FAULT_stop_thread
 extern const char *const sim_fault_names[SIM_FAULTS_COUNT];
 
 struct sim_plan {
@@ -53,6 +65,11 @@ struct sim_plan {
     bool is_roomy, is_durable, is_named, has_upserts; /* named: segments lie in files that outlive their process */
     bool holds_keys, quiet_masters, unmet_keys, restarts_owner; /* variants of stories */
     bool early_mounts, heard_alone, returning_owner, is_given_up, loses_answers;
+    bool all_forget;                                 /* of unmet_keys: all who heard of that master end with it */
+    bool is_noteless;                                /* masters have no directory to leave a note in */
+    bool is_rewritten;                               /* one key is replaced all the time, and read in pieces */
+    bool has_pieces;                                 /* several ranges of one key in one call */
+    uint32_t hard_gap_ms, standbys, election_gap_ms; /* standbys: masters beside the first, with an election */
     bool has_notes; /* departures are noted in a place that outlives masters, as with an election */
 };
 
@@ -62,8 +79,9 @@ struct sim_result {
     uint64_t hash, messages, events, operations, now_ns;
 };
 
-/* Draws everything from the seed. plain: without stories. */
-void sim_plan_draw(struct sim_plan *plan, uint64_t seed, uint32_t operations, bool is_plain);
+/* Draws everything from the seed. plain: without stories, and without hard faults. hard_in: once in so many seeds there
+ * are hard faults; 0: never. */
+void sim_plan_draw(struct sim_plan *plan, uint64_t seed, uint32_t operations, bool is_plain, uint32_t hard_in);
 void sim_plan_run(const struct sim_plan *plan, struct sim_result *result);
 
 #endif

@@ -332,7 +332,10 @@ int sim_pthread_cond_timedwait(struct condition *condition, struct lock *lock, c
 int sim_pthread_cond_timedwait(struct condition *condition, struct lock *lock, const struct timespec *until)
 {
     uint64_t until_ns = (uint64_t)until->tv_sec * 1000000000u + (uint64_t)until->tv_nsec;
-    return until_ns <= sim_now_ns ? ETIMEDOUT : condition_wait(condition, lock, until_ns);
+    int rc = ETIMEDOUT;
+    while (rc == ETIMEDOUT && sim_monotonic_ns(sim_process()) < until_ns) /* the machine may have slept */
+        rc = condition_wait(condition, lock, sim_world_ns(sim_process(), until_ns));
+    return rc;
 }
 
 int sim_pthread_cond_signal(struct condition *condition);
@@ -386,7 +389,8 @@ pthread_t sim_pthread_self(void)
 int sim_pthread_setname_np(pthread_t thread, const char *name);
 int sim_pthread_setname_np(pthread_t thread, const char *name)
 {
-    (void)thread, (void)name;
+    struct sim_fiber *fiber = (struct sim_fiber *)(uintptr_t)thread;
+    snprintf(fiber->name, sizeof(fiber->name), "%s", name);
     return 0;
 }
 
@@ -442,12 +446,12 @@ int sim_pthread_atfork(void (*before)(void), void (*parent)(void), void (*child)
 
 uint64_t mc_clock_ns(void)
 {
-    return sim_now_ns;
+    return sim_monotonic_ns(sim_process());
 }
 
-uint64_t mc_clock_boot_ms(void)
+uint64_t mc_clock_boot_ns(void)
 {
-    return sim_now_ns / SIM_MS;
+    return sim_boot_ns(sim_process());
 }
 
 uint64_t mc_random_u64(void)
@@ -463,24 +467,33 @@ struct mc_id mc_random_id(void)
 
 struct mc_id mc_host_id(void)
 {
-    return (struct mc_id){0x686f7374, sim_process()->machine + 1};
+    return (struct mc_id){0x686f7374 + ((uint64_t)sim_boots(sim_process()) << 32), sim_process()->machine + 1};
 }
 
 int sim_clock_gettime(int clock, struct timespec *now);
 int sim_clock_gettime(int clock, struct timespec *now)
 {
     const struct sim_process *process = sim_process();
-    int64_t wall_s = 1800000000 + (process == NULL ? 0 : process->wall_s);
-    uint64_t base_s = clock == CLOCK_REALTIME ? (uint64_t)wall_s : 0;
-    *now = (struct timespec){.tv_sec = (time_t)(base_s + sim_now_ns / 1000000000u),
-                             .tv_nsec = (long)(sim_now_ns % 1000000000u)};
+    uint64_t now_ns = clock == CLOCK_REALTIME   ? (uint64_t)sim_wall_ns(process)
+                      : clock == CLOCK_BOOTTIME ? sim_boot_ns(process)
+                                                : sim_monotonic_ns(process);
+    *now = (struct timespec){.tv_sec = (time_t)(now_ns / 1000000000u), .tv_nsec = (long)(now_ns % 1000000000u)};
     return 0;
+}
+
+/* By the clock of the machine, which stands still while it sleeps. */
+static void sleep_monotonic(uint64_t ns)
+{
+    uint64_t until_ns = sim_monotonic_ns(sim_process()) + ns;
+    do {
+        sim_sleep_ns(sim_world_ns(sim_process(), until_ns) - sim_now_ns);
+    } while (sim_monotonic_ns(sim_process()) < until_ns);
 }
 
 int sim_usleep(unsigned us);
 int sim_usleep(unsigned us)
 {
-    sim_sleep_ns(us * 1000ull + sim_below(SIM_SCHEDULE, 10000));
+    sleep_monotonic(us * 1000ull + sim_below(SIM_SCHEDULE, 10000));
     return 0;
 }
 
@@ -488,7 +501,7 @@ int sim_nanosleep(const struct timespec *wanted, struct timespec *left);
 int sim_nanosleep(const struct timespec *wanted, struct timespec *left)
 {
     (void)left;
-    sim_sleep_ns((uint64_t)wanted->tv_sec * 1000000000u + (uint64_t)wanted->tv_nsec + 1000);
+    sleep_monotonic((uint64_t)wanted->tv_sec * 1000000000u + (uint64_t)wanted->tv_nsec + 1000);
     return 0;
 }
 

@@ -33,6 +33,9 @@ enum sim_stream {
     SIM_RETURN,
     SIM_ANSWER,
     SIM_NOTE,
+    SIM_HARD,
+    SIM_ELECTION,
+    SIM_PIECES,
     SIM_STREAMS
 };
 
@@ -58,7 +61,8 @@ struct sim_fiber {
     void *argument, *result;
     int saved_errno;
     uint32_t serial; /* of the current wait: what was queued for an earlier one is void */
-    bool used, finished, detached, is_waiting, timed_out;
+    char name[16];
+    bool used, finished, detached, is_waiting, timed_out, is_halted;
     struct sim_fiber *next_waiter, *next_parked, *joiner, *next;
     void *keys[SIM_KEYS_MAX];
 };
@@ -67,6 +71,8 @@ struct sim_process {
     uint32_t place, life; /* life: counts the processes in that place */
     char name[24];
     bool alive, stopped, closing;
+    bool asleep;               /* its machine is */
+    uint32_t halted;           /* threads of it that stand still */
     uint32_t address, machine; /* 10.0.0.address; machine: shares memory and abstract names */
     uint16_t port_next;
     struct sim_fiber *fibers, *parked;
@@ -100,7 +106,18 @@ struct sim_process *sim_process_start(uint32_t place, const char *name, uint32_t
 void sim_process_kill(struct sim_process *process);
 void sim_process_stop(struct sim_process *process);
 void sim_process_continue(struct sim_process *process);
-/* How long it was stopped so far. */
+/* With its machine. */
+void sim_process_sleep(struct sim_process *process);
+void sim_process_wake(struct sim_process *process);
+/* One of its threads, by its name, stands still while the others go on; false when there is none. */
+bool sim_thread_halt(struct sim_process *process, const char *name);
+void sim_threads_continue(struct sim_process *process);
+/* Is all of it running? */
+static inline bool sim_is_running(const struct sim_process *process)
+{
+    return process->alive && !process->stopped && !process->asleep && process->halted == 0;
+}
+/* How long it was not so far. */
 uint64_t sim_process_stopped_ns(const struct sim_process *process);
 
 /* A fiber waits: until sim_wake or the deadline. True: woken. */
@@ -118,8 +135,27 @@ void sim_run(uint64_t until_ns);
 extern void (*sim_in_copy)(struct sim_process *process);
 /* The same before something is sent on a unix socket. */
 extern void (*sim_in_unix_send)(struct sim_process *process);
+/* A process began, ended, stopped or went on, or two are cut off from each other or not any more. */
+extern void (*sim_on_change)(void);
 /* Throws everything away; the next run starts at time 0. */
 void sim_reset(uint64_t seed);
+
+/* ---- clocks (clock.c); process: whose machine's; NULL: the world's ---- */
+
+void sim_clocks_reset(void);
+uint64_t sim_monotonic_ns(const struct sim_process *process);
+uint64_t sim_boot_ns(const struct sim_process *process);
+int64_t sim_wall_ns(const struct sim_process *process);
+uint32_t sim_boots(const struct sim_process *process);
+/* When will that machine's monotonic clock be there, if it does not sleep? */
+uint64_t sim_world_ns(const struct sim_process *process, uint64_t monotonic_ns);
+/* Draws since when it is up, and how fast its clock goes. */
+void sim_clock_draw(uint32_t machine);
+void sim_wall_step(uint32_t machine, int64_t step_ns);
+void sim_machine_sleep(uint32_t machine); /* its processes sleep, too */
+void sim_machine_wake(uint32_t machine);
+bool sim_machine_sleeps(uint32_t machine);
+void sim_machine_boot(uint32_t machine); /* its processes have ended */
 
 /* ---- verdicts ---- */
 
@@ -151,6 +187,10 @@ void sim_files_reset(void);
 void sim_process_close_files(struct sim_process *process);
 /* Messages between the two processes wait while it is set. */
 void sim_partition(uint32_t a, uint32_t b, bool is_cut);
+/* The same for those of one to the other. */
+void sim_way_cut(uint32_t from, uint32_t to, bool is_cut);
+bool sim_is_way_cut(uint32_t from, uint32_t to);
+/* Does one of the two not hear the other? */
 bool sim_is_partitioned(uint32_t a, uint32_t b);
 /* Until then messages from one to the other may take a few hundredths of a second. */
 void sim_slow_way(uint32_t from, uint32_t to, uint64_t until_ns);
@@ -161,6 +201,8 @@ void sim_cut_connections(uint32_t a, uint32_t b);
 void sim_stall_connections(uint32_t a, uint32_t b, uint64_t until_ns);
 /* Breaks one tcp connection; false when there is none. */
 bool sim_break_connection(void);
+/* The named files of the machine are gone. */
+void sim_files_lose(uint32_t machine);
 /* Flips a bit in the data of some memory file; false when there is none. */
 bool sim_flip_bit(void);
 /* Calls visit for each segment that a living process serves. */

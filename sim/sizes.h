@@ -4,11 +4,32 @@
 #define SIM_SIZES_H
 
 #include "engine/layout.h"
+#include "engine/path.h"
+#include "engine/serve.h"
+#include "engine/serve_shares.h"
 #include "store/master_address.h"
 #include "wire/wire.h"
 
 #undef MC_WRITERS_MAX
 #define MC_WRITERS_MAX 64u /* an entry is 4 KiB; a life of a client takes one */
+
+#undef MC_ENGINE_FDS_MAX
+#define MC_ENGINE_FDS_MAX 8192u
+
+/* Few places, and short patience with connections that rest: so they are taken, given up and opened anew in every run.
+ */
+#undef MC_SERVE_CONNECTIONS_MAX
+#define MC_SERVE_CONNECTIONS_MAX 16u
+#undef MC_SERVE_SETTLE_MS
+#define MC_SERVE_SETTLE_MS 50u
+#undef MC_SERVE_IDLE_MS
+#define MC_SERVE_IDLE_MS 400u
+#undef MC_SHARES_LEAST_MS
+#define MC_SHARES_LEAST_MS 20u
+#undef MC_SHARES_SPARE_MS
+#define MC_SHARES_SPARE_MS 100u
+#undef MC_LANE_IDLE_MS
+#define MC_LANE_IDLE_MS 3000u
 
 /* Clients know as a constant how long a master lets an owner be silent; here some masters are quicker. */
 extern uint32_t sim_depart_ms;

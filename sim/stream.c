@@ -39,6 +39,20 @@ void sim_partition(uint32_t a, uint32_t b, bool is_cut)
         partitions[a] &= ~(1u << b);
         partitions[b] &= ~(1u << a);
     }
+    if (sim_on_change != NULL)
+        sim_on_change();
+}
+
+void sim_way_cut(uint32_t from, uint32_t to, bool is_cut)
+{
+    partitions[from] = is_cut ? partitions[from] | 1u << to : partitions[from] & ~(1u << to);
+    if (sim_on_change != NULL)
+        sim_on_change();
+}
+
+bool sim_is_way_cut(uint32_t from, uint32_t to)
+{
+    return (partitions[from] >> to & 1u) != 0;
 }
 
 void sim_slow_way(uint32_t from, uint32_t to, uint64_t until_ns)
@@ -48,7 +62,7 @@ void sim_slow_way(uint32_t from, uint32_t to, uint64_t until_ns)
 
 bool sim_is_partitioned(uint32_t a, uint32_t b)
 {
-    return (partitions[a] >> b & 1u) != 0;
+    return sim_is_way_cut(a, b) || sim_is_way_cut(b, a);
 }
 
 /* ---- files ---- */
@@ -203,7 +217,7 @@ static void on_arrival(void *argument)
     struct sim_segment *segment = file->in.coming;
     if (segment == NULL)
         return; /* the connection was reset meanwhile */
-    if (!file->is_unix && sim_is_partitioned(file->process->place, file->peer->process->place)) {
+    if (!file->is_unix && sim_is_way_cut(file->peer->process->place, file->process->place)) {
         sim_at(sim_now_ns + SIM_RETRY_NS + sim_below(SIM_NET, 1000000), on_arrival, file);
         return;
     }

@@ -4,6 +4,7 @@
  * Calls between the product's files go through here (symbols.txt, kind w). A call takes its lock and gives it back with
  * other fibers running in between, so it is judged by what had ended before it began: generations and the floor only
  * rise, and who had to refuse then has to refuse later. */
+#include "cluster.h"
 #include "oracle.h"
 
 #include "engine/memory_inside.h"
@@ -190,7 +191,7 @@ static void check_offers(const char *owner, const uint8_t *index, uint64_t size,
 
 void oracle_check_offers(void)
 {
-    const struct sim_process *master = &sim_processes[SIM_PLACE_MASTER];
+    const struct sim_process *master = sim_master();
     offering = master->alive ? master->core : NULL;
     if (offering != NULL)
         sim_each_segment(check_offers);
@@ -198,7 +199,7 @@ void oracle_check_offers(void)
 
 uint64_t oracle_epoch(void)
 {
-    const struct sim_process *master = &sim_processes[SIM_PLACE_MASTER];
+    const struct sim_process *master = sim_master();
     const struct mc_core *core = master->alive ? master->core : NULL;
     return core == NULL ? 0 : core->epoch;
 }

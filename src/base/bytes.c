@@ -4,25 +4,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-void mc_buffer_reserve_slow(struct mc_buffer *buffer, size_t more)
+bool mc_buffer_reserve_slow(struct mc_buffer *buffer, size_t more)
 {
     size_t capacity = buffer->capacity < 256 ? 256 : buffer->capacity;
-    while (capacity - buffer->length < more) {
-        if (capacity > SIZE_MAX / 2)
-            abort();
+    while (capacity - buffer->length < more && capacity <= SIZE_MAX / 2)
         capacity *= 2;
+    uint8_t *data = buffer->failed || capacity - buffer->length < more ? NULL : realloc(buffer->data, capacity);
+    if (data == NULL) {
+        if (!buffer->may_fail)
+            abort();
+        buffer->failed = true;
+        return false;
     }
-    uint8_t *data = realloc(buffer->data, capacity);
-    if (data == NULL)
-        abort();
     buffer->data = data;
     buffer->capacity = capacity;
+    return true;
 }
 
 void mc_buffer_free(struct mc_buffer *buffer)
 {
     free(buffer->data);
-    *buffer = (struct mc_buffer){0};
+    *buffer = (struct mc_buffer){.may_fail = buffer->may_fail};
 }
 
 void mc_buffer_consume(struct mc_buffer *buffer, size_t count)
@@ -44,8 +46,9 @@ void mc_buffer_printf(struct mc_buffer *buffer, const char *format, ...)
     va_end(arguments);
     if (length < 0)
         abort();
-    mc_buffer_reserve(buffer, (size_t)length + 1);
-    vsnprintf((char *)buffer->data + buffer->length, (size_t)length + 1, format, again);
+    if (mc_buffer_reserve(buffer, (size_t)length + 1)) {
+        vsnprintf((char *)buffer->data + buffer->length, (size_t)length + 1, format, again);
+        buffer->length += (size_t)length;
+    }
     va_end(again);
-    buffer->length += (size_t)length;
 }

@@ -44,27 +44,29 @@ static inline bool mc_id_is_zero(struct mc_id a)
 struct mc_buffer { /* zeroed = empty and valid */
     uint8_t *data;
     size_t length, capacity;
+    /* What happens when memory is out. Not may_fail: the process is aborted; of buffers whose size no peer and no
+     * caller chooses. may_fail: the buffer is `failed` until it is freed, and what did not fit is not there. Whoever
+     * set it looks before it uses the content, and gives up the connection or the call that it was for. */
+    bool may_fail, failed;
 };
 
-/* Makes room for `more` bytes behind length. Aborts the process when memory is out (there is nothing sensible left to
- * do). */
-void mc_buffer_reserve_slow(struct mc_buffer *buffer, size_t more);
+/* Makes room for `more` bytes behind length; false when the buffer has failed. */
+bool mc_buffer_reserve_slow(struct mc_buffer *buffer, size_t more);
+/* Empty, valid and not failed any more; may_fail stays. */
 void mc_buffer_free(struct mc_buffer *buffer);
 /* Drops the first `count` bytes. */
 void mc_buffer_consume(struct mc_buffer *buffer, size_t count);
 /* Appends text; its terminator is not counted. */
 void mc_buffer_printf(struct mc_buffer *buffer, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-static inline void mc_buffer_reserve(struct mc_buffer *buffer, size_t more)
+static inline bool mc_buffer_reserve(struct mc_buffer *buffer, size_t more)
 {
-    if (buffer->capacity - buffer->length < more)
-        mc_buffer_reserve_slow(buffer, more);
+    return buffer->capacity - buffer->length >= more || mc_buffer_reserve_slow(buffer, more);
 }
 static inline void mc_buffer_append(struct mc_buffer *buffer, const void *data, size_t length)
 {
-    if (length == 0)
+    if (length == 0 || !mc_buffer_reserve(buffer, length))
         return;
-    mc_buffer_reserve(buffer, length);
     memcpy(buffer->data + buffer->length, data, length);
     buffer->length += length;
 }

@@ -95,10 +95,11 @@ int mc_cluster_start(struct mc_cluster *cluster, const struct mc_cluster_config 
     char text[64];
     if (start_master(cluster, config) != 0)
         return -1;
-    uint64_t segment = config->capacity / config->node_count;
-    for (unsigned i = 0; i < config->node_count; i++)
+    for (unsigned i = 0; i < config->node_count; i++) {
+        uint64_t segment = config->parts != NULL ? config->parts[i] : config->capacity / config->node_count;
         if (start_node(cluster, config, segment) != 0)
             return -1;
+    }
     uint64_t deadline = mc_clock_ms() + START_NODE_MS + (config->capacity >> 20) * POPULATE_MS_PER_MIB;
     for (unsigned i = 0; i < config->node_count; i++) {
         struct mc_process *node = &cluster->nodes[i];

@@ -49,6 +49,7 @@ struct mc_cluster_config {
     const char *lease_ttl;     /* NULL: the master's default */
     const char *paths;         /* NULL: all */
     uint64_t capacity;         /* of all nodes together */
+    const uint64_t *parts;     /* of the capacity, for each node; NULL: all the same */
     unsigned node_count;
 };
 

@@ -69,6 +69,9 @@ static const struct mc_option option_table[] = {
     ROW("capacity", TEXT, "",
         "memory of all store nodes together; empty: 3GiB, or a third of what is free where that is less"),
     ROW("store_nodes", INT, "3", "processes that lend it", .minimum = 1, .maximum = MC_CLUSTER_NODES_MAX),
+    ROW("node_weights", TEXT, "",
+        "how the capacity is shared out, comma separated: 7x2,1x14 is two nodes of 7 parts and 14 of one; sets "
+        "store_nodes; empty: all the same"),
     ROW("lease_ttl", TEXT, "", "default_kv_lease_ttl of the master"),
     ROW("master_binary", TEXT, "", "the mooncake_master to start; empty: the one beside this command, else on PATH"),
     ROW("logs", TEXT, "", "directory for the logs of all processes; empty: kept in memory, shown when something fails"),
@@ -86,6 +89,8 @@ struct replay {
     struct mc_process workers[MC_REPLAY_WORKERS_MAX];
     uint32_t worker_count;
     uint64_t block_bytes, capacity;
+    uint64_t parts[MC_CLUSTER_NODES_MAX]; /* of the capacity, for each node */
+    unsigned node_count;
     double speed, seconds;
     bool terminal, started, cut_short;
     FILE *out; /* for people: stdout, or stderr when stdout is for the JSON */
@@ -160,11 +165,58 @@ static uint64_t default_capacity(void)
     return third < DEFAULT_CAPACITY ? third >> 20 << 20 : DEFAULT_CAPACITY;
 }
 
+/* --node_weights, for now as the parts; without it all nodes weigh the same. */
+static bool choose_weights(struct replay *replay)
+{
+    const char *text = mc_options_text(&replay->options, "node_weights"), *at = text;
+    replay->node_count = 0;
+    if (*text == '\0') {
+        replay->node_count = (unsigned)mc_options_int(&replay->options, "store_nodes");
+        for (unsigned i = 0; i < replay->node_count; i++)
+            replay->parts[i] = 1;
+        return true;
+    }
+    for (bool more = true; more;) {
+        unsigned weight = 0, times = 1;
+        int used = 0, tail = 0;
+        if (sscanf(at, "%9u%n", &weight, &used) != 1 || weight == 0)
+            break;
+        if (sscanf(at + used, "x%9u%n", &times, &tail) == 1)
+            used += tail;
+        for (; times > 0 && replay->node_count < MC_CLUSTER_NODES_MAX; times--)
+            replay->parts[replay->node_count++] = weight;
+        more = at[used] == ',';
+        at += used + more;
+        if (times > 0 || (!more && *at != '\0'))
+            break;
+        if (!more)
+            return true;
+    }
+    fprintf(stderr, "--node_weights=%s: must be weights above 0 like 7x2,1x14, of at most %u nodes\n", text,
+            MC_CLUSTER_NODES_MAX);
+    return false;
+}
+
+/* The capacity by the weights; the least part. */
+static uint64_t share_out(struct replay *replay)
+{
+    uint64_t sum = 0, least = UINT64_MAX;
+    for (unsigned i = 0; i < replay->node_count; i++)
+        sum += replay->parts[i];
+    for (unsigned i = 0; i < replay->node_count; i++) {
+        replay->parts[i] = (uint64_t)((double)replay->capacity / (double)sum * (double)replay->parts[i]) & ~4095ull;
+        least = replay->parts[i] < least ? replay->parts[i] : least;
+    }
+    return least;
+}
+
 static bool check_settings(struct replay *replay)
 {
     if (!choose_block_bytes(replay) || !choose_speed(replay))
         return false;
-    uint64_t nodes = (uint64_t)mc_options_int(&replay->options, "store_nodes");
+    if (!choose_weights(replay))
+        return false;
+    uint64_t nodes = replay->node_count;
     if (text_or_null(replay, "capacity") == NULL)
         replay->capacity = default_capacity();
     else if (!mc_bench_size(&replay->options, "capacity", nodes << 20, &replay->capacity))
@@ -177,7 +229,7 @@ static bool check_settings(struct replay *replay)
                 batch, replay->block_bytes, MC_REPLAY_BUFFER_MAX);
         return false;
     }
-    if (text_or_null(replay, "master") == NULL && replay->capacity / nodes < replay->block_bytes) {
+    if (text_or_null(replay, "master") == NULL && share_out(replay) < replay->block_bytes) {
         fprintf(stderr,
                 "--capacity: %" PRIu64 " bytes on %" PRIu64 " store node(s) are less than a block of %" PRIu64
                 " bytes for each\n",
@@ -249,7 +301,8 @@ static bool start_cluster(struct replay *replay)
                                        .lease_ttl = text_or_null(replay, "lease_ttl"),
                                        .paths = text_or_null(replay, "paths"),
                                        .capacity = replay->capacity,
-                                       .node_count = (unsigned)mc_options_int(&replay->options, "store_nodes")};
+                                       .parts = replay->parts,
+                                       .node_count = replay->node_count};
     char text[32];
     fprintf(replay->out, "starting a master and %u store node(s) with %s together ...\n", config.node_count,
             mc_size_format(replay->capacity, text, sizeof(text)));

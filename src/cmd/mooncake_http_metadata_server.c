@@ -17,6 +17,7 @@ static const struct mc_option table[] = {
     {.name = "version", .type = MC_OPTION_BOOL, .initial = "false", .help = "shows the version"},
     {.name = "port", .type = MC_OPTION_INT, .initial = "8080", .help = "port to listen on; 0: the kernel chooses, the log names it", .maximum = 65535},
     {.name = "host", .type = MC_OPTION_TEXT, .initial = "0.0.0.0", .help = "address to listen on"},
+    {.name = "max_mib", .type = MC_OPTION_INT, .initial = "1024", .help = "keeps so much in memory (MiB)", .minimum = 1, .maximum = 1 << 20},
     {.name = "log_level", .type = MC_OPTION_TEXT, .initial = "INFO", .help = "least important lines that are written", .choices = "DEBUG|INFO|WARNING|ERROR|CRITICAL"},
 };
 /* clang-format on */
@@ -47,6 +48,7 @@ static int take_flags(int argc, char **argv, struct mc_master_config *config, ch
     } else if (rc == 0) {
         memset(config, 0, sizeof(*config));
         config->metadata_enabled = true;
+        config->metadata_max_bytes = (size_t)mc_options_int(&options, "max_mib") << 20;
         config->metadata_port = (uint16_t)mc_options_int(&options, "port");
         snprintf(config->metadata_host, sizeof(config->metadata_host), "%s", mc_options_text(&options, "host"));
         if (mc_options_source(&options, "log_level") != MC_OPTION_FROM_DEFAULT) {

@@ -70,6 +70,9 @@ void mc_device_give(struct mc_device_lane *lane);
 
 /* All: 0, or a negative number when the driver refused; the log says why. Copies run in their order. */
 int mc_device_start(struct mc_device_lane *lane, void *to, const void *from, size_t length);
+/* The same for memory of any device, which may be another than the lane's: then the copy is made before this returns,
+ * by a stream of that one, so that it waits for the work on that device's default stream. */
+int mc_device_start_any(struct mc_device_lane *lane, int device, void *to, const void *from, size_t length);
 /* What was started until now is of that unit (0 or 1); mc_device_wait waits for it. */
 int mc_device_mark(struct mc_device_lane *lane, unsigned unit);
 int mc_device_wait(struct mc_device_lane *lane, unsigned unit);

@@ -229,6 +229,22 @@ int mc_device_finish(struct mc_device_lane *lane)
     return rc;
 }
 
+static int copy_now(int device, void *to, const void *from, size_t length)
+{
+    struct mc_device_lane *lane = mc_device_take(device);
+    if (lane == NULL)
+        return -1;
+    int rc = mc_device_start(lane, to, from, length);
+    int finished = mc_device_finish(lane);
+    mc_device_give(lane);
+    return rc < 0 ? rc : finished;
+}
+
+int mc_device_start_any(struct mc_device_lane *lane, int device, void *to, const void *from, size_t length)
+{
+    return device == lane->device ? mc_device_start(lane, to, from, length) : copy_now(device, to, from, length);
+}
+
 int mc_device_copy(void *to, const void *from, size_t length)
 {
     struct mc_device_finder finder = {0};
@@ -239,13 +255,7 @@ int mc_device_copy(void *to, const void *from, size_t length)
         memmove(to, from, length);
         return 0;
     }
-    struct mc_device_lane *lane = mc_device_take(place.number);
-    if (lane == NULL)
-        return -1;
-    int rc = mc_device_start(lane, to, from, length);
-    int finished = mc_device_finish(lane);
-    mc_device_give(lane);
-    return rc < 0 ? rc : finished;
+    return copy_now(place.number, to, from, length);
 }
 
 /* ---- for network cards ---- */

@@ -8,7 +8,7 @@
 #include "env/leader.h"
 #include "transfer/inside.h"
 #include "wire/stream.h"
-#include "wire/wire.h"
+#include "wire/version.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -29,7 +29,7 @@ static uint64_t deadline_of(void)
 struct said {
     int code; /* how asking failed, or the master's own */
     struct mc_wire_hello_reply reply;
-    char text[256], leader[MC_ADDRESS_MAX];
+    char text[256], leader[MC_ADDRESS_MAX], build[MC_BUILD_TEXT_MAX];
 };
 
 static void copy_text(char *to, size_t size, struct mc_span text)
@@ -40,16 +40,14 @@ static void copy_text(char *to, size_t size, struct mc_span text)
 static void say_hello(int fd, struct said *said)
 {
     struct mc_buffer out = {0}, in = {0};
-    struct mc_wire_hello hello = {.magic = MC_WIRE_MAGIC,
-                                  .version_min = MC_WIRE_VERSION_MIN,
-                                  .version_max = MC_WIRE_VERSION_MAX,
-                                  .role = MC_ROLE_CALL,
+    struct mc_wire_hello hello = {.role = MC_ROLE_CALL,
                                   .node = mc_random_id(),
                                   .incarnation = 1,
                                   .name = mc_span_string("mooncake_doctor"),
                                   .seen_age_ms = UINT32_MAX};
     struct mc_frame frame;
     size_t start = mc_frame_begin(&out, MC_MESSAGE_HELLO, 1);
+    mc_wire_hello_sign(&hello);
     mc_wire_hello_write(&out, &hello);
     mc_frame_end(&out, start);
     struct iovec part = {out.data, out.length};
@@ -64,6 +62,7 @@ static void say_hello(int fd, struct said *said)
     if (said->code != MC_ERR_PROTOCOL && used >= 0) {
         copy_text(said->text, sizeof(said->text), said->reply.text);
         copy_text(said->leader, sizeof(said->leader), said->reply.leader);
+        (void)mc_wire_build(said->build, said->reply.build);
     }
     mc_buffer_free(&out);
     mc_buffer_free(&in);
@@ -114,9 +113,9 @@ static void say_answer(struct mc_doctor *doctor, const char *address, const stru
     if (said->code == 0) {
         doctor->master_epoch = said->reply.epoch;
         mc_doctor_say(doctor, MC_VERDICT_FINE, "master", 0, NULL,
-                      "%s leads; protocol %u to %u, epoch %" PRIu64 ", lease %u ms, client ttl %u ms", address,
-                      said->reply.version_min, said->reply.version_max, said->reply.epoch, said->reply.lease_ttl_ms,
-                      said->reply.client_ttl_ms);
+                      "%s leads; %s, protocol %u to %u, epoch %" PRIu64 ", lease %u ms, client ttl %u ms", address,
+                      said->build, said->reply.version_min, said->reply.version_max, said->reply.epoch,
+                      said->reply.lease_ttl_ms, said->reply.client_ttl_ms);
         return;
     }
     bool is_standby = said->leader[0] != 0;

@@ -1,6 +1,8 @@
 /* The machine: what its memory, processors and clock are like, as far as it matters for a pool of memory. */
 #include "doctor/doctor.h"
 
+#include "base/build.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
@@ -26,7 +28,7 @@ void mc_check_system(struct mc_doctor *doctor)
     if (uname(&names) == 0)
         mc_doctor_say(doctor, MC_VERDICT_FINE, "kernel", 0, NULL, "%s %s %s", names.sysname, names.release,
                       names.machine);
-    mc_doctor_say(doctor, MC_VERDICT_FINE, "version", 0, NULL, "mooncake %s", MC_VERSION);
+    mc_doctor_say(doctor, MC_VERDICT_FINE, "version", 0, NULL, "mooncake %s", mc_build());
     if (mc_doctor_line(doctor, line, "/proc/sys/kernel/random/boot_id"))
         mc_doctor_say(doctor, MC_VERDICT_FINE, "boot id", 0, NULL, "%s", line);
 }

@@ -1,6 +1,7 @@
 /* The network as peers will see this machine: interfaces, its own name, the address that is published, free ports. */
 #include "doctor/doctor.h"
 
+#include "base/address.h"
 #include "transfer/inside.h"
 
 #include <arpa/inet.h>
@@ -24,11 +25,6 @@ static bool to_text(const struct sockaddr *address, char text[INET6_ADDRSTRLEN])
     else if (address != NULL && address->sa_family == AF_INET6)
         raw = &((const struct sockaddr_in6 *)(const void *)address)->sin6_addr;
     return raw != NULL && inet_ntop(address->sa_family, raw, text, INET6_ADDRSTRLEN) != NULL;
-}
-
-static bool is_loopback(const char *address)
-{
-    return strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0;
 }
 
 static void say_interface(struct mc_doctor *doctor, const char *name, const char *addresses)
@@ -87,7 +83,7 @@ void mc_check_host_name(struct mc_doctor *doctor)
         mc_doctor_say(doctor, MC_VERDICT_NOTE, "host name", 0,
                       "give engines and store nodes an address instead of this name, or enter it in DNS or /etc/hosts",
                       "%s has no address here: %s", name, rc != 0 ? gai_strerror(rc) : "none of IP");
-    else if (is_loopback(text))
+    else if (mc_address_is_loopback(text))
         mc_doctor_say(
             doctor, MC_VERDICT_NOTE, "host name", 0,
             "a peer that is told this name may look for us on its own machine: give engines and store nodes an address "
@@ -131,8 +127,8 @@ void mc_check_address(struct mc_doctor *doctor)
         return;
     }
     mc_network_address(settings.use_ipv6, address, sizeof(address));
-    mc_doctor_say(doctor, is_loopback(address) ? MC_VERDICT_NOTE : MC_VERDICT_FINE, "address for peers", 0,
-                  is_loopback(address) ? "peers of other machines need another: MC_TCP_BIND_ADDRESS" : NULL,
+    mc_doctor_say(doctor, mc_address_is_loopback(address) ? MC_VERDICT_NOTE : MC_VERDICT_FINE, "address for peers", 0,
+                  mc_address_is_loopback(address) ? "peers of other machines need another: MC_TCP_BIND_ADDRESS" : NULL,
                   "%s, the first interface's; with P2PHANDSHAKE the host that is given to initialize", address);
 }
 

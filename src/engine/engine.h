@@ -13,6 +13,7 @@ enum { MC_PATH_LOCAL = 1, MC_PATH_SHM = 2, MC_PATH_TCP = 4, MC_PATH_RDMA = 8, MC
 struct mc_engine_counters {
     _Atomic uint64_t path_bytes[4];
     _Atomic uint64_t checksum_errors, fallbacks;
+    _Atomic uint64_t read_ns; /* when a read from an owner elsewhere last went well */
 };
 
 struct mc_rdma;
@@ -38,7 +39,8 @@ struct mc_segment_memory *mc_engine_find_segment(struct mc_engine *engine, struc
 /* The best working path to a segment: cached; opened on first use in the order local, shm, rdma, tcp as far as allowed;
  * a faster one that failed is tried again after 1 s, doubling to 60 s. Returns 0 and a reference in *path
  * (mc_path_release), or the last error. One thread opens, others that want the same segment wait. An owner that does
- * not answer has MC_CONNECT_NS; one of this machine that is seen to run, until the deadline. */
+ * not answer has MC_STALL_NS (by shm MC_CONNECT_NS; one that is seen to run, until the deadline). Our own trouble is
+ * told apart: mc_socket_is_own. */
 int mc_path_get(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
                 struct mc_path **path);
 /* Opens the path before it is needed, so that a first use need not wait for the owner. Holds up nobody: who needs it
@@ -46,6 +48,9 @@ int mc_path_get(struct mc_engine *engine, const struct mc_endpoint *endpoint, ui
 int mc_path_prepare(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns);
 /* Lets go of paths whose owner's process has ended: they hold its memory. */
 void mc_engine_sweep(struct mc_engine *engine);
+/* Lets go of what paths keep for a next use that has not come for long; called every second or so. Closes at most
+ * connections, and waits for nobody. */
+void mc_engine_rest(struct mc_engine *engine, uint64_t now_ns);
 void mc_path_release(struct mc_path *path);
 /* The same for parts of which some lie in a device's memory; any others are moved as they are. */
 void mc_staged_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run);

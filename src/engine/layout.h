@@ -8,6 +8,7 @@
 #include "mooncake.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define MC_EXTENT_UNIT 64u
@@ -21,8 +22,18 @@
 
 /* generation = (epoch << MC_EPOCH_SHIFT) + counter. Without an election the epoch is the time of the master's start in
  * hundredths of a second: nobody places 2^28 objects in that time, so the carry of a long life never reaches the epoch
- * of a later start. */
+ * of a later start. Who counts from an epoch and not from the clock (which may be late) leaves room for that carry. */
 #define MC_EPOCH_SHIFT 28
+#define MC_COUNTER_END                                                                                                 \
+    (1ull << 40) /* of the placements under one epoch: then its master begins again under a later one */
+#define MC_EPOCH_CARRY (MC_COUNTER_END >> MC_EPOCH_SHIFT) /* an epoch so much later has no generation in common */
+/* No generation can hold a later one. */
+#define MC_EPOCH_MAX ((1ull << (64 - MC_EPOCH_SHIFT)) - 2)
+/* What a master says of itself: its generations must fit, too. */
+static inline bool mc_epoch_can_be(uint64_t epoch)
+{
+    return epoch != 0 && epoch <= MC_EPOCH_MAX - MC_EPOCH_CARRY;
+}
 
 enum mc_slot_state { MC_SLOT_EMPTY = 0, MC_SLOT_LIVE = 1 };
 
@@ -45,7 +56,8 @@ _Static_assert(sizeof(struct mc_slot) == 64, "a slot is one cache line");
 /* The index memory: this page, then the slots. */
 #define MC_INDEX_SLOTS_AT 4096u
 #define MC_INDEX_MAGIC 0x58444e49454e4f4dull /* "MONEINDX" */
-#define MC_INDEX_VERSION 2u
+#define MC_INDEX_VERSION 2u /* of header, slots and the table of writers; another is neither mapped nor taken up */
+#define MC_INDEX_VERSION_UNSAID 2u /* of owners whose hello does not say it */
 
 struct mc_index_header {
     /* written once, before anybody else sees it; checksum over what is before it */

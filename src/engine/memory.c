@@ -119,6 +119,10 @@ uint32_t mc_segment_memory_slot_count(const struct mc_segment_memory *memory)
 {
     return memory->file.slot_count;
 }
+uint32_t mc_segment_memory_layout(const struct mc_segment_memory *memory)
+{
+    return memory->file.header->version;
+}
 uint64_t mc_segment_memory_nonce(const struct mc_segment_memory *memory)
 {
     return memory->file.header->nonce;

@@ -49,6 +49,8 @@ uint64_t
 mc_segment_memory_data_size(const struct mc_segment_memory *memory); /* capacity + MC_EXTENT_SLACK, page-rounded */
 uint64_t mc_segment_memory_populated(const struct mc_segment_memory *memory);
 uint32_t mc_segment_memory_slot_count(const struct mc_segment_memory *memory);
+/* MC_INDEX_VERSION, as its header says. */
+uint32_t mc_segment_memory_layout(const struct mc_segment_memory *memory);
 uint64_t mc_segment_memory_nonce(const struct mc_segment_memory *memory);
 int mc_segment_memory_data_fd(const struct mc_segment_memory *memory);
 int mc_segment_memory_index_fd(const struct mc_segment_memory *memory); /* read-only descriptor to hand out */

@@ -1,6 +1,7 @@
 /* Paths to segments: which is best, opened once, remembered, tried again. */
 #include "engine/path.h"
 
+#include "base/build.h"
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
@@ -11,6 +12,7 @@
 
 #define RETRY_FIRST_MS 1000u
 #define RETRY_LAST_MS 60000u
+#define REST_PATHS 64u
 
 /* Fastest first; counter: index of mc_engine_counters.path_bytes. */
 static const struct {
@@ -55,7 +57,26 @@ void mc_path_account(struct mc_path *path, struct mc_transfer *const *transfers,
         atomic_fetch_add_explicit(&path->engine->counters.checksum_errors, mismatches, memory_order_relaxed);
 }
 
-static int hello_check(const struct mc_endpoint *endpoint, const struct mc_frame *frame)
+void mc_path_hello_write(struct mc_engine *engine, const struct mc_endpoint *endpoint, struct mc_buffer *out)
+{
+    struct mc_wire_hello hello = {
+        .role = MC_ROLE_DATA, .node = engine->node, .incarnation = engine->incarnation, .nonce = endpoint->nonce};
+    size_t start = mc_frame_begin(out, MC_MESSAGE_HELLO, 0);
+    mc_wire_hello_sign(&hello);
+    mc_wire_hello_write(out, &hello);
+    mc_frame_end(out, start);
+}
+
+/* Each build that is met is told once in a while: a rolling upgrade shows in the logs of both sides. */
+static void build_note(const struct mc_endpoint *endpoint, const struct mc_wire_hello_reply *reply)
+{
+    char build[MC_BUILD_TEXT_MAX];
+    if (!mc_span_equal(reply->build, mc_span_string(mc_build())))
+        mc_log_limited(INFO, "store node %s is of another build: %s; this is %s", endpoint->name,
+                       mc_wire_build(build, reply->build), mc_build());
+}
+
+int mc_path_hello_check(const struct mc_endpoint *endpoint, const struct mc_frame *frame, struct mc_owner_said *said)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     struct mc_wire_hello_reply reply;
@@ -66,11 +87,15 @@ static int hello_check(const struct mc_endpoint *endpoint, const struct mc_frame
         return MC_ERR_PROTOCOL;
     if (!mc_id_equal(reply.node, endpoint->node) || reply.incarnation != endpoint->incarnation)
         return MC_ERR_STALE;
-    if (reply.code == MC_ERR_INVALID_VERSION)
+    build_note(endpoint, &reply);
+    int rc = reply.code == 0 ? mc_wire_agree(&said->agreed, reply.version_min, reply.version_max, reply.features)
+                             : reply.code;
+    if (rc == MC_ERR_INVALID_VERSION)
         mc_log_limited(ERROR, "store node %s speaks protocol versions %u to %u, we speak %u to %u", endpoint->name,
                        (unsigned)reply.version_min, (unsigned)reply.version_max, MC_WIRE_VERSION_MIN,
                        MC_WIRE_VERSION_MAX);
-    return reply.code <= 0 ? reply.code : MC_ERR_PROTOCOL;
+    said->layout = reply.layout == 0 ? MC_INDEX_VERSION_UNSAID : reply.layout;
+    return rc <= 0 ? rc : MC_ERR_PROTOCOL;
 }
 
 struct mc_patience mc_patience_until(uint64_t deadline_ns)
@@ -89,21 +114,22 @@ int mc_path_wait(int fd, const struct mc_patience *patience)
     }
 }
 
+bool mc_path_layout_known(const struct mc_endpoint *endpoint, uint32_t layout)
+{
+    if (layout != MC_INDEX_VERSION)
+        mc_log_limited(WARNING,
+                       "the index of store node %s has layout %" PRIu32
+                       ", this build reads %u: its memory is not mapped, bytes go by tcp",
+                       endpoint->name, layout, MC_INDEX_VERSION);
+    return layout == MC_INDEX_VERSION;
+}
+
 int mc_path_hello(struct mc_engine *engine, const struct mc_endpoint *endpoint, int fd,
-                  const struct mc_patience *patience)
+                  const struct mc_patience *patience, struct mc_owner_said *said)
 {
     struct mc_buffer out = {0}, in = {0};
     struct mc_frame frame;
-    struct mc_wire_hello hello = {.magic = MC_WIRE_MAGIC,
-                                  .version_min = MC_WIRE_VERSION_MIN,
-                                  .version_max = MC_WIRE_VERSION_MAX,
-                                  .role = MC_ROLE_DATA,
-                                  .node = engine->node,
-                                  .incarnation = engine->incarnation,
-                                  .nonce = endpoint->nonce};
-    size_t start = mc_frame_begin(&out, MC_MESSAGE_HELLO, 0);
-    mc_wire_hello_write(&out, &hello);
-    mc_frame_end(&out, start);
+    mc_path_hello_write(engine, endpoint, &out);
     struct iovec part = {out.data, out.length};
     int rc = mc_socket_send(fd, &part, 1, patience->soon_ns);
     if (rc == 0)
@@ -114,7 +140,7 @@ int mc_path_hello(struct mc_engine *engine, const struct mc_endpoint *endpoint, 
         if (used < 0)
             rc = (int)used;
         else /* the owner speaks only when asked: anything behind the answer is not our protocol */
-            rc = (size_t)used == in.length ? hello_check(endpoint, &frame) : MC_ERR_PROTOCOL;
+            rc = (size_t)used == in.length ? mc_path_hello_check(endpoint, &frame, said) : MC_ERR_PROTOCOL;
     }
     mc_buffer_free(&out);
     mc_buffer_free(&in);
@@ -387,6 +413,39 @@ void mc_engine_sweep(struct mc_engine *engine)
         if (ended == NULL)
             i++;
         mc_path_release(ended);
+    }
+}
+
+/* References of up to REST_PATHS paths, from the one at `skip` on. */
+static size_t paths_retain(struct mc_engine *engine, size_t skip, struct mc_path **paths)
+{
+    size_t count = 0;
+    pthread_mutex_lock(&engine->lock);
+    for (uint32_t i = 0; i < MC_PATH_BUCKETS && count < REST_PATHS; i++) {
+        for (struct mc_path_entry *entry = engine->buckets[i]; entry != NULL && count < REST_PATHS;
+             entry = entry->next) {
+            if (entry->path == NULL || entry->path->transport->rest == NULL)
+                continue;
+            if (skip > 0)
+                skip--;
+            else
+                paths[count++] = path_retain(entry->path);
+        }
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return count;
+}
+
+void mc_engine_rest(struct mc_engine *engine, uint64_t now_ns)
+{
+    struct mc_path *paths[REST_PATHS];
+    size_t count = REST_PATHS;
+    for (size_t skip = 0; count == REST_PATHS && !mc_engine_is_forked(engine); skip += count) {
+        count = paths_retain(engine, skip, paths); /* one that is missed has its turn the next time */
+        for (size_t i = 0; i < count; i++) {
+            paths[i]->transport->rest(paths[i], now_ns);
+            mc_path_release(paths[i]);
+        }
     }
 }
 

@@ -5,16 +5,25 @@
 #define MC_ENGINE_PATH_H
 
 #include "engine/engine.h"
+#include "wire/version.h"
 
 #include <pthread.h>
+
+struct mc_frame;
 
 #define MC_OWN_SEGMENTS_MAX 64u    /* segments of one process */
 #define MC_PATH_ENTRIES_MAX 16384u /* segments whose paths one process remembers */
 #define MC_PATH_BUCKETS 1024u
-#define MC_ENGINE_FDS_MAX 8192u    /* connections to peers */
-#define MC_DOUBT_NS 40000000ull    /* a connection that moves nothing for so long is doubted: the master may look */
-#define MC_STALL_NS 150000000ull   /* so long: it has failed. A get of what lies at a stopped node ends within 200 ms */
-#define MC_CONNECT_NS 150000000ull /* until a peer must have answered the hello, if nothing says that it runs */
+#define MC_ENGINE_FDS_MAX 65536u /* connections to peers */
+#define MC_CONNECT_NS                                                                                                  \
+    150000000ull                /* until a peer must have answered on a unix socket, if nothing says that it runs      \
+                                 */
+#define MC_DOUBT_NS 40000000ull /* a peer that moves nothing for so long is doubted: the master may look */
+/* So long: it has failed. A lost packet is sent again after 200 ms and more, and after as much again; by then several
+ * connections have been tried. A get of what lies at a stopped node ends within a second. */
+#define MC_STALL_NS 700000000ull
+#define MC_LANE_SETTLE_MS 1000u /* an idle connection gives its buffers back after so long, */
+#define MC_LANE_IDLE_MS 60000u  /* and is closed after so long. Before its owner does it (MC_SERVE_IDLE_MS) */
 
 struct mc_path_entry { /* a segment that was asked for; guarded by the engine's lock */
     struct mc_path_entry *next;
@@ -69,11 +78,20 @@ void mc_path_init(struct mc_path *path, const struct mc_transport *transport, st
 /* Hello on a fresh data connection. 0 when the owner that the endpoint names answered; MC_ERR_STALE when another one
  * did, or one that serves other memory now; MC_ERR_INVALID_VERSION, MC_ERR_PROTOCOL, MC_ERR_ILLEGAL_CLIENT,
  * MC_ERR_RPC_FAIL, MC_ERR_RPC_TIMEOUT. */
+struct mc_owner_said {          /* by an owner, of itself */
+    struct mc_wire_peer agreed; /* what may be said to it */
+    uint32_t layout;            /* of its segments' index */
+};
 int mc_path_hello(struct mc_engine *engine, const struct mc_endpoint *endpoint, int fd,
-                  const struct mc_patience *patience);
+                  const struct mc_patience *patience, struct mc_owner_said *said);
+/* The hello, and what its answer says, for who waits himself. */
+void mc_path_hello_write(struct mc_engine *engine, const struct mc_endpoint *endpoint, struct mc_buffer *out);
+int mc_path_hello_check(const struct mc_endpoint *endpoint, const struct mc_frame *frame, struct mc_owner_said *said);
+/* Can this build read an index of that layout? Else it says so in the log, and only tcp is left. */
+bool mc_path_layout_known(const struct mc_endpoint *endpoint, uint32_t layout);
 /* Waits for an answer on a data connection that is being opened. */
 int mc_path_wait(int fd, const struct mc_patience *patience);
-/* MC_CONNECT_NS from now, more when the peer is seen to run; never beyond the deadline. */
+/* MC_CONNECT_NS from now, more when the peer is seen to run; never beyond the deadline. For unix sockets. */
 struct mc_patience mc_patience_until(uint64_t deadline_ns);
 /* Counts what a run has moved. */
 void mc_path_account(struct mc_path *path, struct mc_transfer *const *transfers, size_t count);

@@ -133,6 +133,9 @@ static int lane_open(struct rdma_path *rdma, const struct mc_patience *patience,
     if (lane == NULL)
         return MC_ERR_NO_MEMORY;
     int rc = mc_tcp_lane_open(engine, &rdma->path.endpoint, patience, &lane->control);
+    if (rc == 0 &&
+        !mc_path_layout_known(&rdma->path.endpoint, lane->control->owner.layout)) /* slots are read as they lie */
+        rc = MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
     if (rc == 0 && rdma->remote == NULL) /* while the path is being opened: nobody else has it yet */
         rc = learn(rdma, lane->control, deadline_ns);
     if (rc == 0) {
@@ -684,4 +687,4 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
     mc_path_account(path, transfers, count);
 }
 
-const struct mc_transport mc_transport_rdma = {"rdma", false, rdma_open, rdma_run, rdma_close, rdma_is_ended};
+const struct mc_transport mc_transport_rdma = {"rdma", false, rdma_open, rdma_run, rdma_close, rdma_is_ended, NULL};

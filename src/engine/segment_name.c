@@ -83,7 +83,7 @@ static int directory_lock(const char *directory, uint64_t until_ns)
 
 /* ---- judging what is there ---- */
 
-enum verdict { IN_USE, USELESS, OTHER_SIZE, GOOD };
+enum verdict { IN_USE, USELESS, OTHER_LAYOUT, OTHER_SIZE, GOOD };
 
 /* A regular file of ours, not linked elsewhere, still there, at least (exact: exactly) so large. */
 static bool file_is_ours(int fd, uint64_t size, bool exact, uint64_t *allocated)
@@ -142,9 +142,12 @@ static enum verdict stem_judge(const char *stem, uint64_t capacity, int *lock_fd
         return IN_USE;
     }
     if (file_is_ours(fd, MC_INDEX_SLOTS_AT, false, &allocated) &&
-        pread(fd, page.bytes, sizeof(page.bytes), 0) == (ssize_t)sizeof(page.bytes) && header_is_good(&page.header) &&
-        !is_too_old(fd, &page.header))
-        verdict = page.header.capacity == capacity || capacity == ANY_CAPACITY ? GOOD : OTHER_SIZE;
+        pread(fd, page.bytes, sizeof(page.bytes), 0) == (ssize_t)sizeof(page.bytes)) {
+        if (page.header.magic == MC_INDEX_MAGIC && page.header.version != MC_INDEX_VERSION)
+            verdict = OTHER_LAYOUT;
+        else if (header_is_good(&page.header) && !is_too_old(fd, &page.header))
+            verdict = page.header.capacity == capacity || capacity == ANY_CAPACITY ? GOOD : OTHER_SIZE;
+    }
     if (verdict == GOOD)
         *lock_fd = fd;
     else
@@ -273,8 +276,13 @@ static bool directory_search(struct mc_segment_file *file, const char *directory
         if (!entry_stem(stem, directory, entry))
             continue;
         enum verdict verdict = stem_judge(stem, file->capacity, &lock_fd);
-        if (verdict == USELESS) {
-            mc_log(INFO, "removing the dead segment %s.*", stem);
+        if (verdict == USELESS || verdict == OTHER_LAYOUT) {
+            if (verdict == OTHER_LAYOUT)
+                mc_log(WARNING,
+                       "the segment left in %s.* is of a build with another layout (this one's is %u): removed", stem,
+                       MC_INDEX_VERSION);
+            else
+                mc_log(INFO, "removing the dead segment %s.*", stem);
             files_unlink(stem);
         } else if (verdict == GOOD && found) {
             lock_close(lock_fd);

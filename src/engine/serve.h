@@ -8,8 +8,13 @@
 #include "engine/memory.h"
 #include "env/socket.h"
 
-#define MC_SERVE_CONNECTIONS_MAX 4096u /* one more is closed at once */
-#define MC_SERVE_HELLO_MS 5000u        /* a connection without a HELLO after so long is closed */
+/* At most so many, and three quarters of the descriptors that the process may have. One more gets the place of one that
+ * rests (serve_shares.h), or MC_ERR_BUSY as the answer to its hello. */
+#define MC_SERVE_CONNECTIONS_MAX 65536u
+#define MC_SERVE_GREETERS_MAX 1024u /* beside them, that have not said hello or were refused; the oldest makes room */
+#define MC_SERVE_HELLO_MS 5000u     /* a connection without a HELLO after so long is closed */
+#define MC_SERVE_SETTLE_MS 1000u    /* one that rests for so long gives its buffers back */
+#define MC_SERVE_IDLE_MS 300000u    /* and so long: it is closed. Clients let go earlier (MC_LANE_IDLE_MS) */
 
 struct event_base;
 struct mc_rdma;
@@ -51,8 +56,8 @@ void mc_serve_cut_links(struct mc_serve *serve, struct mc_id writer);
  * one included) has announced a copy to there that it has not ended (at once when that is so). Serve thread only. */
 void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, struct mc_id writer,
                   void (*done)(void *context, uint32_t slot, uint64_t generation), void *context);
-/* Other limits than MC_SERVE_CONNECTIONS_MAX and MC_SERVE_HELLO_MS; before start. */
-void mc_serve_set_limits(struct mc_serve *serve, uint32_t connections, uint32_t hello_ms);
+/* Other limits than MC_SERVE_CONNECTIONS_MAX, MC_SERVE_HELLO_MS and MC_SERVE_IDLE_MS; before start. */
+void mc_serve_set_limits(struct mc_serve *serve, uint32_t connections, uint32_t hello_ms, uint32_t idle_ms);
 /* Open data connections. Serve thread only, or after a test has synchronised with it. */
 uint32_t mc_serve_connections(const struct mc_serve *serve);
 /* Stops the thread, closes everything, frees. */

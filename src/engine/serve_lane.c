@@ -9,10 +9,12 @@
 #include <stdlib.h>
 
 #define IN_KEEP_BYTES (64u << 10) /* a larger input buffer is given back when empty */
+#define QUEUE_FIRST 4u            /* requests that the queue begins with room for */
 
 void mc_lane_init(struct mc_lane *lane, struct mc_lane_server *server, bool is_unix, bool is_same_user)
 {
     *lane = (struct mc_lane){.server = server, .is_unix = is_unix, .is_same_user = is_same_user};
+    lane->in.may_fail = lane->out.may_fail = true;
 }
 
 void mc_lane_free(struct mc_lane *lane)
@@ -27,20 +29,26 @@ void mc_lane_free(struct mc_lane *lane)
     mc_buffer_free(&lane->out);
     free(lane->queue);
     lane->queue = NULL;
+    lane->queue_count = lane->queue_capacity = 0;
 }
 
 /* ---- hello ---- */
 
-static int hello_code(const struct mc_lane *lane, const struct mc_wire_hello *hello)
+static int hello_code(struct mc_lane *lane, const struct mc_wire_hello *hello)
 {
     const struct mc_lane_server *server = lane->server;
-    if (hello->version_min > MC_WIRE_VERSION_MAX || hello->version_max < MC_WIRE_VERSION_MIN)
+    if (mc_wire_agree(&lane->agreed, hello->version_min, hello->version_max, hello->features) < 0)
         return MC_ERR_INVALID_VERSION;
     if (hello->role != MC_ROLE_DATA || mc_id_is_zero(hello->node) || (lane->is_unix && !lane->is_same_user))
         return MC_ERR_ILLEGAL_CLIENT;
     if (server->memory == NULL || hello->nonce != mc_segment_memory_nonce(server->memory))
         return MC_ERR_STALE;
-    return 0;
+    return server->admit == NULL ? 0 : server->admit(lane, hello->node);
+}
+
+static uint32_t layout_of(const struct mc_lane_server *server)
+{
+    return server->memory == NULL ? MC_INDEX_VERSION : mc_segment_memory_layout(server->memory);
 }
 
 static int hello_handle(struct mc_lane *lane, const struct mc_frame *frame)
@@ -52,36 +60,50 @@ static int hello_handle(struct mc_lane *lane, const struct mc_frame *frame)
         return MC_ERR_PROTOCOL;
     int code = hello_code(lane, &hello);
     struct mc_wire_hello_reply reply = {.code = code,
-                                        .version_min = MC_WIRE_VERSION_MIN,
-                                        .version_max = MC_WIRE_VERSION_MAX,
                                         .node = lane->server->node,
                                         .incarnation = lane->server->incarnation,
+                                        .layout = layout_of(lane->server),
                                         .text = mc_span_string(code == 0 ? "" : mc_error_text(code))};
     size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_HELLO_REPLY, frame->request_id);
+    mc_wire_hello_reply_sign(&reply);
     mc_wire_hello_reply_write(&lane->out, &reply);
     mc_frame_end(&lane->out, start);
     lane->is_open = code == 0;
     lane->is_ending = code != 0;
     lane->peer = hello.node;
     lane->peer_incarnation = hello.incarnation;
-    if (code != 0)
-        mc_log_limited(WARNING, "a data connection was refused: %s (peer speaks versions %u to %u, we %u to %u)",
-                       mc_error_name(code), (unsigned)hello.version_min, (unsigned)hello.version_max,
-                       MC_WIRE_VERSION_MIN, MC_WIRE_VERSION_MAX);
+    char build[MC_BUILD_TEXT_MAX];
+    if (code != 0 && code != MC_ERR_BUSY) /* who has no place for it says that himself */
+        mc_log_limited(WARNING, "a data connection was refused: %s (peer, %s, speaks versions %u to %u, we %u to %u)",
+                       mc_error_name(code), mc_wire_build(build, hello.build), (unsigned)hello.version_min,
+                       (unsigned)hello.version_max, MC_WIRE_VERSION_MIN, MC_WIRE_VERSION_MAX);
     return 0;
 }
 
 /* ---- requests ---- */
 
+static int queue_grow(struct mc_lane *lane)
+{
+    uint32_t capacity = lane->queue_capacity == 0 ? QUEUE_FIRST : lane->queue_capacity * 2;
+    struct mc_lane_request *grown = malloc(capacity * sizeof(*grown));
+    if (grown == NULL)
+        return MC_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < lane->queue_count; i++)
+        grown[i] = lane->queue[(lane->queue_first + i) % lane->queue_capacity];
+    free(lane->queue);
+    lane->queue = grown;
+    lane->queue_first = 0;
+    lane->queue_capacity = capacity;
+    return 0;
+}
+
 static int queue_push(struct mc_lane *lane, struct mc_lane_request request)
 {
-    if (lane->queue == NULL) {
-        lane->queue = malloc(MC_LANE_QUEUE_MAX * sizeof(*lane->queue));
-        if (lane->queue == NULL)
-            return MC_ERR_NO_MEMORY;
-    }
     mc_assert(lane->queue_count < MC_LANE_QUEUE_MAX); /* the parser stops before */
-    lane->queue[(lane->queue_first + lane->queue_count) % MC_LANE_QUEUE_MAX] = request;
+    int rc = lane->queue_count == lane->queue_capacity ? queue_grow(lane) : 0;
+    if (rc < 0)
+        return rc;
+    lane->queue[(lane->queue_first + lane->queue_count) % lane->queue_capacity] = request;
     lane->queue_count++;
     return 0;
 }
@@ -293,13 +315,13 @@ int mc_lane_input(struct mc_lane *lane, const uint8_t *data, size_t length)
         return 0;
     if (lane->in.length > 0) {
         mc_buffer_append(&lane->in, data, length);
-        return input_resume(lane);
+        return lane->in.failed ? MC_ERR_NO_MEMORY : input_resume(lane);
     }
     int64_t used = input_parse(lane, data, length);
     if (used < 0)
         return (int)used;
     mc_buffer_append(&lane->in, data + used, length - (size_t)used);
-    return 0;
+    return lane->in.failed ? MC_ERR_NO_MEMORY : 0;
 }
 
 /* ---- output ---- */
@@ -417,7 +439,7 @@ static void output_fill(struct mc_lane *lane)
         } else {
             read_start(lane, request);
         }
-        lane->queue_first = (lane->queue_first + 1) % MC_LANE_QUEUE_MAX;
+        lane->queue_first = (lane->queue_first + 1) % lane->queue_capacity;
         lane->queue_count--;
     }
 }
@@ -442,6 +464,11 @@ size_t mc_lane_output(struct mc_lane *lane, struct iovec *parts, uint64_t budget
 {
     size_t count = 0;
     output_fill(lane);
+    if (lane->out.failed) { /* answers are missing: nothing more is sent */
+        lane->is_ending = true;
+        lane->read.active = false;
+        lane->out.length = lane->out_sent = 0;
+    }
     *with_fds = lane->out_has_fds;
     if (lane->out.length > 0)
         part_add(parts, &count, lane->out.data + lane->out_sent, lane->out.length - lane->out_sent);
@@ -492,6 +519,22 @@ int mc_lane_sent(struct mc_lane *lane, uint64_t length)
 bool mc_lane_has_ended(const struct mc_lane *lane)
 {
     return lane->is_ending && lane->out.length == 0;
+}
+
+bool mc_lane_is_resting(const struct mc_lane *lane)
+{
+    return lane->is_open && lane->attached == NULL && lane->served == NULL && lane->in.length == 0 &&
+           lane->write.left == 0 && lane->queue_count == 0 && !lane->read.active && lane->out.length == 0;
+}
+
+void mc_lane_settle(struct mc_lane *lane)
+{
+    mc_assert(mc_lane_is_resting(lane));
+    mc_buffer_free(&lane->in);
+    mc_buffer_free(&lane->out);
+    free(lane->queue);
+    lane->queue = NULL;
+    lane->queue_first = lane->queue_capacity = 0;
 }
 
 bool mc_lane_is_writing(const struct mc_lane *lane, uint32_t slot, uint64_t generation)

@@ -9,7 +9,7 @@
 #define MC_ENGINE_SERVE_LANE_H
 
 #include "engine/serve.h"
-#include "wire/wire.h"
+#include "wire/version.h"
 
 #include <sys/uio.h>
 
@@ -20,6 +20,8 @@
     (16u << 10) /* smaller payloads are copied behind their header, larger ones are sent from the segment */
 #define MC_LANE_PARTS_MAX 4
 
+struct mc_lane;
+
 struct mc_lane_server {                            /* what all lanes of a server share */
     struct mc_segment_memory *memory;              /* NULL: nobody gets in */
     struct mc_rdma *rdma;                          /* NULL: no RDMA here */
@@ -27,6 +29,8 @@ struct mc_lane_server {                            /* what all lanes of a server
     struct mc_id node;
     uint64_t incarnation;
     struct mc_serve_hooks hooks;
+    /* Whether that peer may have one more lane, this one: 0, or what it is told (MC_ERR_BUSY). NULL: any may. */
+    int (*admit)(struct mc_lane *lane, struct mc_id peer);
     bool committed; /* hooks.committed was called and hooks.flush not yet */
 };
 
@@ -47,7 +51,8 @@ struct mc_lane {
     struct mc_rdma_link *served;        /* what the peer reads and writes through; NULL: nothing. tcp only */
     struct mc_id peer;                  /* the node at the other end, once open */
     uint64_t peer_incarnation;
-    struct mc_buffer in; /* start of a frame, or input that waits until the queue has room */
+    struct mc_wire_peer agreed; /* with it: what may be said to it */
+    struct mc_buffer in;        /* start of a frame, or input that waits until the queue has room */
 
     struct { /* WRITE whose payload is arriving */
         uint64_t left, generation, offset;
@@ -55,8 +60,8 @@ struct mc_lane {
         bool refused; /* drained instead */
     } write;
 
-    struct mc_lane_request *queue; /* ring; made at the first request */
-    uint32_t queue_first, queue_count;
+    struct mc_lane_request *queue; /* ring of queue_capacity, which grows up to MC_LANE_QUEUE_MAX */
+    uint32_t queue_first, queue_count, queue_capacity;
 
     struct mc_buffer out;
     size_t out_sent;  /* of out */
@@ -92,6 +97,11 @@ size_t mc_lane_output(struct mc_lane *lane, struct iovec *parts, uint64_t budget
 int mc_lane_sent(struct mc_lane *lane, uint64_t length);
 /* Everything is sent and the connection is to be closed. */
 bool mc_lane_has_ended(const struct mc_lane *lane);
+/* Nothing is under way or held, and it is no more than a way to ask: neither an entry in the table of writers nor a
+ * link hangs on it. */
+bool mc_lane_is_resting(const struct mc_lane *lane);
+/* Gives its buffers back; they come again when they are needed. Only while it rests. */
+void mc_lane_settle(struct mc_lane *lane);
 /* Is payload of this generation or an older one for the slot still arriving? */
 bool mc_lane_is_writing(const struct mc_lane *lane, uint32_t slot, uint64_t generation);
 

@@ -27,6 +27,7 @@
 struct shm_path {
     struct mc_path path;
     int fd, fd_place;
+    struct mc_owner_said owner;
     uint8_t *data;
     uint64_t data_size;
     const struct mc_index_header *header; /* start of the index */
@@ -137,10 +138,11 @@ static int index_open(struct shm_path *shm, int fd)
         return MC_ERR_NO_MEMORY;
     shm->header = index;
     shm->slots = (const struct mc_slot *)(const void *)((const uint8_t *)index + MC_INDEX_SLOTS_AT);
-    return shm->header->magic == MC_INDEX_MAGIC && shm->header->version == MC_INDEX_VERSION &&
-                   shm->header->slot_count == shm->slot_count
-               ? 0
-               : MC_ERR_PROTOCOL;
+    if (shm->header->magic != MC_INDEX_MAGIC)
+        return MC_ERR_PROTOCOL;
+    if (!mc_path_layout_known(&shm->path.endpoint, shm->header->version))
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    return shm->header->slot_count == shm->slot_count ? 0 : MC_ERR_PROTOCOL;
 }
 
 static int shm_map(struct shm_path *shm, const struct attachment *attachment)
@@ -202,7 +204,10 @@ static int shm_connect(struct shm_path *shm, const struct mc_patience *patience)
     shm->fd = fd;
     if (mc_unix_peer_uid(fd) != (int64_t)geteuid())
         return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
-    return mc_path_hello(engine, endpoint, fd, patience);
+    int rc = mc_path_hello(engine, endpoint, fd, patience, &shm->owner);
+    if (rc == 0 && !mc_path_layout_known(endpoint, shm->owner.layout))
+        rc = MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    return rc;
 }
 
 static int shm_open_path(struct mc_engine *engine, const struct mc_endpoint *endpoint,
@@ -387,4 +392,4 @@ static void shm_close(struct mc_path *path)
     shm_free((struct shm_path *)path);
 }
 
-const struct mc_transport mc_transport_shm = {"shm", false, shm_open_path, shm_run, shm_close, shm_is_ended};
+const struct mc_transport mc_transport_shm = {"shm", false, shm_open_path, shm_run, shm_close, shm_is_ended, NULL};

@@ -41,19 +41,17 @@ struct wave {
     struct mc_cursor cursors[WAVE_PIECES]; /* of the owner's parts, where the piece begins */
 };
 
-static bool is_of_device(struct staging *staging, const struct mc_transfer *transfer)
+/* Whose memory the first part is in that no processor can touch; -1: all of it is the host's. */
+static int device_of(struct mc_device_finder *finder, const struct mc_transfer *transfer)
 {
     for (size_t i = 0; i < transfer->part_count; i++) {
         if (transfer->parts[i].iov_len == 0)
             continue;
-        struct mc_device_place place = mc_device_find(&staging->finder, transfer->parts[i].iov_base);
-        if (place.kind == MC_DEVICE_HOST)
-            continue;
-        if (staging->device < 0)
-            staging->device = place.number;
-        return true;
+        struct mc_device_place place = mc_device_find(finder, transfer->parts[i].iov_base);
+        if (place.kind != MC_DEVICE_HOST)
+            return place.number;
     }
-    return false;
+    return -1;
 }
 
 /* Between a stream of host memory and what lies at the cursor. 0 or REFUSED. */
@@ -67,14 +65,15 @@ static int copy_parts(struct mc_device_finder *finder, struct mc_device_lane *la
         if (taken == 0)
             return REFUSED; /* the parts are too short */
         uint8_t *to = to_parts ? part : host, *from = to_parts ? host : part;
-        if (!mc_device_holds(finder, part))
+        struct mc_device_place place = mc_device_find(finder, part);
+        if (place.kind == MC_DEVICE_HOST)
             memcpy(to, from, taken);
-        else if (mc_device_start(lane, to, from, taken) < 0)
-            rc = REFUSED;
+        else
+            rc = mc_device_start_any(lane, place.number, to, from, taken);
         host += taken;
         length -= taken;
     }
-    return rc;
+    return rc < 0 ? REFUSED : 0;
 }
 
 static void fail(struct mc_transfer *transfer, int code)
@@ -403,7 +402,7 @@ static void run_devices(struct staging *staging)
 
 void mc_staged_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
 {
-    struct staging staging = {.path = path, .run = run, .device = -1};
+    struct staging staging = {.path = path, .run = run};
     struct mc_transfer *few[FEW], **sorted = count <= FEW ? few : malloc(count * sizeof(*sorted));
     size_t hosts = 0, devices = 0;
     if (sorted == NULL) {
@@ -411,16 +410,25 @@ void mc_staged_run(struct mc_path *path, struct mc_transfer **transfers, size_t 
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        if (is_of_device(&staging, transfers[i]))
+        if (device_of(&staging.finder, transfers[i]) >= 0)
             sorted[count - ++devices] = transfers[i]; /* from the end, the other way round */
         else
             sorted[hosts++] = transfers[i];
     }
     if (hosts > 0)
         path->transport->run(path, sorted, hosts, run);
-    if (devices > 0) {
-        staging.transfers = sorted + hosts;
-        staging.count = devices;
+    /* Each device's by a stream of its own: that is what waits for the work on its default stream. */
+    for (size_t first = hosts; first < count; first += staging.count) {
+        staging.transfers = sorted + first;
+        staging.device = device_of(&staging.finder, sorted[first]);
+        staging.count = 0;
+        for (size_t i = first; i < count; i++) {
+            struct mc_transfer *transfer = sorted[i];
+            if (device_of(&staging.finder, transfer) != staging.device)
+                continue;
+            sorted[i] = staging.transfers[staging.count];
+            staging.transfers[staging.count++] = transfer;
+        }
         run_devices(&staging);
     }
     if (sorted != few)

@@ -18,46 +18,124 @@ _Static_assert(2 * MC_TCP_CHUNK_BYTES <= MC_SOURCE_HELD_BYTES, "a source would o
 
 /* ---- life ---- */
 
-int mc_tcp_lane_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, const struct mc_patience *patience,
-                     struct mc_tcp_lane **result)
+static struct mc_tcp_lane *lane_make(void)
 {
     struct mc_tcp_lane *lane = malloc(sizeof(*lane)); /* not zeroed: its buffers are large */
     if (lane == NULL)
-        return MC_ERR_NO_MEMORY;
+        return NULL;
     memset(lane, 0, offsetof(struct mc_tcp_lane, heads));
     lane->heads_length = lane->part_first = lane->part_count = lane->in_start = lane->in_length = 0;
     lane->queued_bytes = lane->piece_bytes = 0;
     lane->writing = lane->queued = NULL;
-    lane->piece_first = lane->piece_count = 0;
+    lane->piece_first = lane->piece_count = lane->orphan_count = 0;
     lane->expect = MC_TCP_EXPECT_REPLY;
-    int rc = mc_tcp_connect(endpoint->tcp_address, patience->soon_ns);
-    if (rc < 0)
-        goto fail;
-    lane->fd = rc;
-    lane->fd_place = mc_engine_fd_add(engine, lane->fd);
+    return lane;
+}
+
+struct mc_tcp_rest *mc_tcp_lane_settle(struct mc_tcp_lane *lane)
+{
+    mc_assert(mc_tcp_lane_is_idle(lane) && lane->state == MC_TCP_READY);
+    struct mc_tcp_rest *rest = malloc(sizeof(*rest));
+    if (rest == NULL)
+        return NULL;
+    *rest = (struct mc_tcp_rest){.fd = lane->fd,
+                                 .fd_place = lane->fd_place,
+                                 .idle_since_ns = lane->idle_since_ns,
+                                 .request_id = lane->request_id};
+    free(lane);
+    return rest;
+}
+
+struct mc_tcp_lane *mc_tcp_lane_wake(struct mc_tcp_rest *rest)
+{
+    struct mc_tcp_lane *lane = lane_make();
+    if (lane == NULL)
+        return NULL;
+    lane->fd = rest->fd;
+    lane->fd_place = rest->fd_place;
+    lane->idle_since_ns = rest->idle_since_ns;
+    lane->request_id = rest->request_id;
+    lane->state = MC_TCP_READY;
+    free(rest);
+    return lane;
+}
+
+int mc_tcp_lane_begin(struct mc_engine *engine, const struct mc_tcp_address *peer, struct mc_tcp_lane **result)
+{
+    struct mc_tcp_lane *lane = lane_make();
+    if (lane == NULL)
+        return MC_ERR_NO_MEMORY;
+    lane->fd = mc_tcp_begin(peer);
+    lane->fd_place = lane->fd < 0 ? lane->fd : mc_engine_fd_add(engine, lane->fd);
     if (lane->fd_place < 0) {
-        close(lane->fd);
-        rc = MC_ERR_BUSY;
-        goto fail;
-    }
-    rc = mc_path_hello(engine, endpoint, lane->fd, patience);
-    if (rc < 0) {
-        mc_tcp_lane_close(engine, lane, false);
+        int rc = lane->fd_place;
+        if (lane->fd >= 0)
+            close(lane->fd);
+        free(lane);
         return rc;
     }
+    lane->state = MC_TCP_CONNECTING;
+    lane->progress_ns = mc_clock_ns();
     *result = lane;
     return 0;
-fail:
-    free(lane);
-    return rc;
+}
+
+/* Connected: says hello, as far as the socket takes it. */
+static int greet(struct mc_engine *engine, const struct mc_endpoint *endpoint, struct mc_tcp_lane *lane)
+{
+    if (lane->part_count == 0) {
+        struct mc_buffer out = {.data = lane->heads, .length = 0, .capacity = sizeof(lane->heads)};
+        int rc = mc_tcp_begun(lane->fd);
+        if (rc < 0)
+            return rc;
+        mc_path_hello_write(engine, endpoint, &out);
+        lane->parts[lane->part_count++] = (struct iovec){lane->heads, out.length};
+    }
+    struct iovec *part = &lane->parts[0];
+    ssize_t sent = send(lane->fd, part->iov_base, part->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0)
+        return errno == EAGAIN || errno == EINTR ? 0 : mc_socket_code(errno);
+    part->iov_base = (uint8_t *)part->iov_base + sent;
+    part->iov_len -= (size_t)sent;
+    if (part->iov_len > 0)
+        return 0;
+    lane->part_count = 0;
+    lane->state = MC_TCP_GREETING;
+    return 0;
+}
+
+int mc_tcp_lane_step(struct mc_engine *engine, const struct mc_endpoint *endpoint, struct mc_tcp_lane *lane)
+{
+    struct mc_frame frame;
+    size_t used;
+    if (lane->state == MC_TCP_CONNECTING)
+        return greet(engine, endpoint, lane);
+    ssize_t received = recv(lane->fd, lane->in + lane->in_length, sizeof(lane->in) - lane->in_length, MSG_DONTWAIT);
+    if (received <= 0)
+        return received < 0 && (errno == EAGAIN || errno == EINTR) ? 0
+               : received < 0                                      ? mc_socket_code(errno)
+                                                                   : MC_ERR_RPC_FAIL;
+    lane->in_length += (size_t)received;
+    int found = mc_frame_parse(lane->in, lane->in_length, &frame, &used);
+    if (found == 0 && lane->in_length < sizeof(lane->in))
+        return 0;
+    if (found <= 0 || used != lane->in_length) /* the owner speaks only when asked */
+        return MC_ERR_PROTOCOL;
+    int rc = mc_path_hello_check(endpoint, &frame, &lane->owner);
+    if (rc < 0)
+        return rc;
+    lane->in_length = 0;
+    lane->state = MC_TCP_READY;
+    return 1;
 }
 
 void mc_tcp_lane_close(struct mc_engine *engine, struct mc_tcp_lane *lane, bool abort)
 {
     struct linger none = {.l_onoff = 1, .l_linger = 0};
-    if (abort) /* best effort: else bytes follow that the owner will refuse */
+    if (abort && lane->state != MC_TCP_DEAD) /* best effort: else bytes follow that the owner will refuse */
         (void)setsockopt(lane->fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
-    mc_engine_fd_close(engine, lane->fd_place);
+    if (lane->state != MC_TCP_DEAD)
+        mc_engine_fd_close(engine, lane->fd_place);
     free(lane);
 }
 
@@ -170,6 +248,24 @@ static void write_step(struct mc_tcp_lane *lane)
         block_end(job);
 }
 
+static void read_ask(struct mc_tcp_run *run, struct mc_tcp_lane *lane, const struct mc_tcp_piece *piece)
+{
+    const struct mc_place *place = &piece->job->transfer->place;
+    struct mc_wire_read head = {.slot = place->slot,
+                                .table = piece->with_table,
+                                .generation = place->generation,
+                                .offset = piece->start,
+                                .length = piece->end - piece->start,
+                                .contact_age_max_ms = run->motion->run->contact_age_max_ms};
+    struct mc_buffer out = head_begin(lane);
+    size_t frame = mc_frame_begin(&out, MC_MESSAGE_READ, piece->request_id);
+    mc_wire_read_write(&out, &head);
+    mc_frame_end(&out, frame);
+    head_end(lane, &out);
+    lane->piece_bytes += piece->end - piece->start;
+    lane->is_asking = lane->is_asking || lane->piece_count == 1;
+}
+
 /* Asks for the next piece of the read under way. False when the window is full. */
 static bool read_step(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
 {
@@ -189,21 +285,11 @@ static bool read_step(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
                                    .want_end = end < want_end ? end : want_end,
                                    .request_id = ++lane->request_id,
                                    .cursor = job->cursor,
+                                   .cursor_start = job->cursor,
                                    .with_table =
                                        job->table != NULL && job->sums != NULL && !job->has_reply && job->pieces == 0};
-    struct mc_wire_read head = {.slot = transfer->place.slot,
-                                .table = piece->with_table,
-                                .generation = transfer->place.generation,
-                                .offset = start,
-                                .length = end - start,
-                                .contact_age_max_ms = run->motion->run->contact_age_max_ms};
-    struct mc_buffer out = head_begin(lane);
-    size_t frame = mc_frame_begin(&out, MC_MESSAGE_READ, piece->request_id);
-    mc_wire_read_write(&out, &head);
-    mc_frame_end(&out, frame);
-    head_end(lane, &out);
+    read_ask(run, lane, piece);
     mc_cursor_skip(&job->cursor, piece->want_end - piece->want_start);
-    lane->piece_bytes += end - start;
     job->pieces++;
     job->next = end;
     if (end == job->end)
@@ -221,6 +307,8 @@ static void parts_fill(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
            lane->heads_length + HEAD_ROOM <= sizeof(lane->heads)) {
         if (lane->writing != NULL) {
             write_step(lane);
+        } else if (lane->is_passed) {
+            return; /* it is stuck, as far as we know */
         } else if (run->reading != NULL) {
             if (!read_step(run, lane))
                 return;
@@ -255,6 +343,13 @@ static void parts_sent(struct mc_tcp_lane *lane, size_t sent)
     }
 }
 
+/* Of a call on a lane: MC_ERR_TRANSFER_FAIL, or our own trouble. */
+static int failure(int error)
+{
+    int code = mc_socket_code(error);
+    return mc_socket_is_own(code) ? code : MC_ERR_TRANSFER_FAIL;
+}
+
 int mc_tcp_lane_send(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
 {
     for (uint64_t moved = 0; moved < MC_TCP_TURN_BYTES;) {
@@ -268,10 +363,15 @@ int mc_tcp_lane_send(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
         if (sent < 0) {
             if (errno == EINTR)
                 continue;
-            return errno == EAGAIN ? 0 : MC_ERR_TRANSFER_FAIL;
+            return errno == EAGAIN ? 0 : failure(errno);
         }
         moved += (uint64_t)sent;
         lane->progress_ns = mc_clock_ns();
+        if (lane->writing != NULL || lane->queued != NULL) /* the owner makes room */
+            run->heard_ns = lane->progress_ns;
+        if (lane->is_asking)
+            lane->asked_ns = lane->progress_ns;
+        lane->is_asking = false;
         parts_sent(lane, (size_t)sent);
         if (lane->part_first < lane->part_count)
             continue;
@@ -321,16 +421,145 @@ static void piece_pop(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
     lane->piece_first = (lane->piece_first + 1) % MC_TCP_PIECES_MAX;
     lane->piece_count--;
     lane->expect = MC_TCP_EXPECT_REPLY;
+    if (job == NULL) {
+        lane->orphan_count--;
+        return;
+    }
     job->pieces--;
     if (job->pieces == 0 && job->next == job->end)
         mc_tcp_job_end(run, job, run->motion->verify || job->code < 0 ? job_verdict(job) : 0);
+}
+
+static struct mc_tcp_piece *nth_piece(struct mc_tcp_lane *lane, uint32_t n)
+{
+    return &lane->pieces[(lane->piece_first + n) % MC_TCP_PIECES_MAX];
+}
+
+/* Nobody wants the piece from this lane any more; what comes of it goes to the scratch. */
+static void piece_orphan(struct mc_tcp_lane *lane, struct mc_tcp_piece *piece)
+{
+    piece->job = NULL;
+    piece->want_start = piece->want_end = piece->end;
+    lane->orphan_count++;
+    if (piece == first_piece(lane))
+        lane->table_kept = false;
+}
+
+/* A piece of that job will not come any more, or has come. */
+static void piece_settle(struct mc_tcp_run *run, struct mc_tcp_job *job)
+{
+    job->pieces--;
+    if (job->pieces == 0 && job->next == job->end)
+        mc_tcp_job_end(run, job, run->motion->verify || job->code < 0 ? job_verdict(job) : 0);
+}
+
+/* Another lane that was asked for the same piece and may still answer. */
+static struct mc_tcp_piece *copy_find(struct mc_tcp_run *run, const struct mc_tcp_lane *lane,
+                                      const struct mc_tcp_piece *piece, struct mc_tcp_lane **on)
+{
+    for (size_t i = 0; i < run->lane_count && run->copied; i++) {
+        *on = run->lanes[i];
+        for (uint32_t n = 0; n < (*on)->piece_count && *on != lane; n++) {
+            struct mc_tcp_piece *copy = nth_piece(*on, n);
+            if (copy->job == piece->job && copy->start == piece->start)
+                return copy;
+        }
+    }
+    return NULL;
+}
+
+/* The answer has come here: no other lane's will be taken. */
+static void piece_claim(struct mc_tcp_run *run, struct mc_tcp_lane *lane, const struct mc_tcp_piece *piece)
+{
+    struct mc_tcp_lane *on;
+    struct mc_tcp_piece *copy;
+    while ((copy = copy_find(run, lane, piece, &on)) != NULL)
+        piece_orphan(on, copy);
+}
+
+void mc_tcp_lane_copy(struct mc_tcp_run *run, struct mc_tcp_lane *from, struct mc_tcp_lane *to)
+{
+    to->part_first = to->part_count = 0;
+    to->heads_length = 0;
+    to->queued_bytes = 0;
+    run->copied = true;
+    for (uint32_t n = 0;
+         n < from->piece_count && to->piece_count < MC_TCP_PIECES_MAX &&
+         to->part_count + PART_ROOM <= MC_TCP_PARTS_MAX && to->heads_length + HEAD_ROOM <= sizeof(to->heads);
+         n++) {
+        struct mc_tcp_piece *piece = nth_piece(from, n), *copy = nth_piece(to, to->piece_count);
+        if (piece->job == NULL)
+            continue;
+        if (piece->job->code < 0) { /* nothing depends on it any more */
+            struct mc_tcp_job *job = piece->job;
+            piece_claim(run, from, piece);
+            piece_orphan(from, piece);
+            piece_settle(run, job);
+            continue;
+        }
+        *copy = *piece;
+        copy->cursor = copy->cursor_start;
+        copy->request_id = ++to->request_id;
+        to->piece_count++;
+        read_ask(run, to, copy);
+        if (n == 0 && from->expect != MC_TCP_EXPECT_REPLY) /* it stopped within its answer */
+            piece_orphan(from, piece);
+    }
+    from->is_passed = true;
+    from->is_due = false;
+    to->turn = from->turn + 1;
+    to->progress_ns = mc_clock_ns();
+}
+
+/* What the slot says of the object. */
+static void job_answered(struct mc_tcp_run *run, struct mc_tcp_lane *lane, const struct mc_tcp_piece *piece,
+                         const struct mc_wire_read_reply *reply)
+{
+    struct mc_tcp_job *job = piece->job;
+    const struct mc_transfer *transfer = job->transfer;
+    if (reply->length != transfer->object_length || reply->hash_low != transfer->hash_low ||
+        reply->hash_high != transfer->hash_high)
+        job_fail(run, job, MC_ERR_REPLICA_IS_GONE);
+    else if (reply->block_shift != job->shift || (job->has_reply && reply->crc != job->crc))
+        job_fail(run, job, MC_ERR_CHECKSUM_MISMATCH);
+    job->crc = reply->crc;
+    job->has_reply = true;
+    lane->table_kept = piece->with_table && reply->table_length == mc_table_length(transfer->object_length, job->shift);
+    if (piece->with_table && !lane->table_kept)
+        job_fail(run, job, MC_ERR_CHECKSUM_MISMATCH);
+}
+
+bool mc_tcp_lane_bury(struct mc_tcp_run *run, struct mc_tcp_lane *lane, struct mc_engine *engine)
+{
+    struct linger none = {.l_onoff = 1, .l_linger = 0};
+    struct mc_tcp_lane *on;
+    for (uint32_t n = 0; n < lane->piece_count; n++) {
+        struct mc_tcp_piece *piece = nth_piece(lane, n);
+        struct mc_tcp_job *job = piece->job;
+        bool has_copy = job != NULL && copy_find(run, lane, piece, &on) != NULL;
+        if (job == NULL || (!has_copy && job->code == 0))
+            continue;
+        piece_orphan(lane, piece);
+        if (!has_copy)
+            piece_settle(run, job);
+    }
+    if (mc_tcp_lane_wanted(lane) == 0)
+        return false;
+    for (; lane->queued != NULL; lane->queued = lane->queued->next_queued)
+        mc_tcp_job_end(run, lane->queued, MC_ERR_TRANSFER_FAIL);
+    if (lane->writing != NULL)
+        mc_tcp_job_end(run, lane->writing, MC_ERR_TRANSFER_FAIL);
+    lane->writing = NULL;
+    (void)setsockopt(lane->fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+    mc_engine_fd_close(engine, lane->fd_place);
+    lane->state = MC_TCP_DEAD;
+    return true;
 }
 
 static int reply_handle(struct mc_tcp_run *run, struct mc_tcp_lane *lane, const struct mc_frame *frame)
 {
     struct mc_tcp_piece *piece = first_piece(lane);
     struct mc_tcp_job *job = piece->job;
-    const struct mc_transfer *transfer = job->transfer;
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     struct mc_wire_read_reply reply = {0};
     if (frame->type == MC_MESSAGE_FAILED) {
@@ -342,30 +571,26 @@ static int reply_handle(struct mc_tcp_run *run, struct mc_tcp_lane *lane, const 
     }
     if (reader.bad || frame->request_id != piece->request_id || (frame->type == MC_MESSAGE_FAILED && reply.code >= 0))
         return MC_ERR_PROTOCOL;
+    if (job != NULL)
+        piece_claim(run, lane, piece);
     if (reply.code < 0) { /* out of its bounds: the slot holds something else too */
         bool is_gone =
             reply.code == MC_ERR_REPLICA_IS_GONE || reply.code == MC_ERR_STALE || reply.code == MC_ERR_INVALID_PARAMS;
-        job_fail(run, job, is_gone ? MC_ERR_REPLICA_IS_GONE : MC_ERR_TRANSFER_FAIL);
+        if (job != NULL)
+            job_fail(run, job, is_gone ? MC_ERR_REPLICA_IS_GONE : MC_ERR_TRANSFER_FAIL);
         piece_pop(run, lane);
         return 0;
     }
     if (frame->type != MC_MESSAGE_READ_REPLY || reply.payload_length != piece->end - piece->start)
         return MC_ERR_PROTOCOL;
-    if (reply.length != transfer->object_length || reply.hash_low != transfer->hash_low ||
-        reply.hash_high != transfer->hash_high)
-        job_fail(run, job, MC_ERR_REPLICA_IS_GONE);
-    else if (reply.block_shift != job->shift || (job->has_reply && reply.crc != job->crc))
-        job_fail(run, job, MC_ERR_CHECKSUM_MISMATCH);
-    job->crc = reply.crc;
-    job->has_reply = true;
     lane->at = piece->start;
     lane->crc = 0;
     lane->table_at = 0;
     lane->table_length = reply.table_length;
-    lane->table_kept = piece->with_table && reply.table_length == mc_table_length(transfer->object_length, job->shift);
-    if (piece->with_table && !lane->table_kept)
-        job_fail(run, job, MC_ERR_CHECKSUM_MISMATCH);
+    lane->table_kept = false;
     lane->expect = lane->table_length > 0 ? MC_TCP_EXPECT_TABLE : MC_TCP_EXPECT_PAYLOAD;
+    if (job != NULL)
+        job_answered(run, lane, piece, &reply);
     return lane->table_length <= MC_SCRATCH_BYTES ? 0 : MC_ERR_PROTOCOL;
 }
 
@@ -376,7 +601,7 @@ static int end_handle(struct mc_tcp_run *run, struct mc_tcp_lane *lane, const st
     mc_wire_code_read(&reader, &head);
     if (frame->type != MC_MESSAGE_READ_END || reader.bad || frame->request_id != first_piece(lane)->request_id)
         return MC_ERR_PROTOCOL;
-    if (head.code < 0) {
+    if (head.code < 0 && first_piece(lane)->job != NULL) {
         first_piece(lane)->job->code = 0; /* whatever was found wrong before may come of this */
         job_fail(run, first_piece(lane)->job, MC_ERR_REPLICA_IS_GONE);
     }
@@ -389,11 +614,11 @@ static void payload_sum(struct mc_tcp_run *run, struct mc_tcp_lane *lane, const 
 {
     struct mc_tcp_piece *piece = first_piece(lane);
     struct mc_tcp_job *job = piece->job;
-    uint64_t block = 1ull << job->shift;
-    if (!run->motion->verify) {
+    if (!run->motion->verify || job == NULL) {
         lane->at += length;
         return;
     }
+    uint64_t block = 1ull << job->shift;
     while (length > 0) {
         uint64_t left = block - (lane->at & (block - 1));
         size_t step = length < left ? length : (size_t)left;
@@ -535,8 +760,8 @@ static size_t in_wanted(struct mc_tcp_lane *lane, uint32_t ahead)
 {
     if (ahead >= lane->piece_count)
         return 0;
-    const struct mc_tcp_piece *piece = &lane->pieces[(lane->piece_first + ahead) % MC_TCP_PIECES_MAX];
-    if (piece->end - piece->start < MC_TCP_DIRECT_BYTES)
+    const struct mc_tcp_piece *piece = nth_piece(lane, ahead);
+    if (piece->end - piece->start < MC_TCP_DIRECT_BYTES || piece->job == NULL)
         return sizeof(lane->in);
     return REPLY_BYTES +
            (piece->with_table ? mc_table_length(piece->job->transfer->object_length, piece->job->shift) : 0);
@@ -582,6 +807,18 @@ static size_t payload_arrived(struct mc_tcp_run *run, struct mc_tcp_lane *lane, 
     return length;
 }
 
+/* Bytes have come. Those of orphans say that the owner lives, and nothing of how long it takes. */
+static void lane_heard(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
+{
+    uint64_t now_ns = mc_clock_ns();
+    if (run->pace != NULL && lane->asked_ns != 0 && lane->piece_count > 0 && first_piece(lane)->job != NULL)
+        mc_pace_sample(run->pace, now_ns - lane->asked_ns);
+    lane->asked_ns = 0;
+    lane->progress_ns = run->heard_ns = now_ns;
+    lane->turn = 0;
+    lane->is_passed = lane->is_due = false;
+}
+
 int mc_tcp_lane_receive(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
 {
     struct iovec parts[MC_TCP_PARTS_MAX];
@@ -598,9 +835,11 @@ int mc_tcp_lane_receive(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
             continue;
         if (received < 0 && errno == EAGAIN)
             return 0;
+        if (received < 0 && errno == EFAULT && lane->piece_count > 0 && first_piece(lane)->job != NULL)
+            first_piece(lane)->job->code = MC_ERR_INVALID_PARAMS; /* the caller's memory is none: this job's alone */
         if (received <= 0)
-            return MC_ERR_TRANSFER_FAIL;
-        lane->progress_ns = mc_clock_ns();
+            return received < 0 && errno != EFAULT ? failure(errno) : MC_ERR_TRANSFER_FAIL;
+        lane_heard(run, lane);
         moved += (uint64_t)received;
         lane->in_length += (size_t)received - payload_arrived(run, lane, parts, payload, (size_t)received);
         int rc = 1;
@@ -616,12 +855,28 @@ int mc_tcp_lane_receive(struct mc_tcp_run *run, struct mc_tcp_lane *lane)
     return 1;
 }
 
+int mc_tcp_lane_drain(struct mc_tcp_lane *lane)
+{
+    struct mc_run nothing = {0};
+    struct mc_motion motion = {.run = &nothing};
+    struct mc_tcp_run run = {.motion = &motion, .scratch = mc_scratch_get()};
+    if (run.scratch == NULL)
+        return MC_ERR_NO_MEMORY;
+    int rc = mc_tcp_lane_receive(&run, lane);
+    return rc < 0 ? rc : mc_tcp_lane_is_idle(lane);
+}
+
 void mc_tcp_lane_fail(struct mc_tcp_run *run, struct mc_tcp_lane *lane, int code)
 {
-    if (code != MC_ERR_RPC_TIMEOUT)
+    struct mc_tcp_lane *on;
+    if (code != MC_ERR_RPC_TIMEOUT && !mc_socket_is_own(code))
         code = MC_ERR_TRANSFER_FAIL;
     while (lane->piece_count > 0) {
-        job_fail(run, first_piece(lane)->job, code);
+        struct mc_tcp_piece *piece = first_piece(lane);
+        if (piece->job != NULL && copy_find(run, lane, piece, &on) != NULL)
+            piece_orphan(lane, piece);
+        else if (piece->job != NULL)
+            job_fail(run, piece->job, code);
         piece_pop(run, lane);
     }
     for (; lane->queued != NULL; lane->queued = lane->queued->next_queued)

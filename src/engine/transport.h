@@ -32,7 +32,13 @@ struct mc_endpoint {
 struct mc_place { /* one replica, from the master */
     uint32_t segment, slot;
     uint64_t generation, offset;
+    uint8_t replica;
 };
+/* The same for all replicas of a value, and of no other value. */
+static inline uint64_t mc_place_version(const struct mc_place *place)
+{
+    return place->generation - place->replica;
+}
 
 /* Where a WRITE's bytes come from when they do not lie in memory that can be read (a device's): a stream. It never ends
  * early: after a failure come zeros, `result` says so, and such an object must not be committed. */
@@ -60,8 +66,12 @@ struct mc_transfer {
     struct mc_source *source; /* WRITE only: instead of what lies in the parts; NULL: they can be read */
     /* Out. 0: READ: bytes are in parts and verified (slot, hash, checksum). WRITE: written and the commit is on its way
      * (or done: local). MC_ERR_REPLICA_IS_GONE: the slot holds something else (a miss). MC_ERR_CHECKSUM_MISMATCH.
-     * MC_ERR_TRANSFER_FAIL: path broken. MC_ERR_RPC_TIMEOUT: deadline or stall. After an error of a WRITE this process
-     * will not write there any more, but bytes already sent may still arrive: the caller revokes, the owner refuses. */
+     * MC_ERR_TRANSFER_FAIL: path broken, or its owner silent for MC_STALL_NS. MC_ERR_RPC_TIMEOUT: deadline, patience,
+     * or (shm, rdma) a stall. MC_ERR_BUSY, MC_ERR_NO_MEMORY, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS,
+     * MC_ERR_INVALID_PARAMS: our own trouble (mc_socket_is_own), or BUSY: no place for one more
+     * connection at the owner; either says nothing against it. After an error of a
+     * WRITE this process will not write there any more, but bytes already sent may still arrive: the caller revokes,
+     * the owner refuses. */
     int result;
     /* Out, of a WRITE over RDMA: bytes may still arrive, and the owner cannot refuse them. It must not be revoked: the
      * end of the connection to the master has it cut. */
@@ -74,6 +84,9 @@ struct mc_run { /* how a batch is run */
     void *context;
     void (*doubt)(void *context); /* the owner has moved nothing for MC_DOUBT_NS; once a batch; may be NULL */
     void *doubt_context;
+    /* An owner that is silent for so long is left, and nothing is said of it: there are other replicas. 0: it has
+     * MC_STALL_NS. */
+    uint64_t patience_ns;
     /* No master vouches for the places, 0 = one does. An owner that has ended must not be read from, nor one whose last
      * contact with a master is longer ago: its departure may have been acted upon. */
     uint32_t contact_age_max_ms;
@@ -104,6 +117,8 @@ struct mc_transport {
     /* Has the owner's process ended, as far as can be seen without asking it? Then what the path holds of it is of no
      * use. */
     bool (*is_ended)(struct mc_path *path);
+    /* Lets go of what was not used for long (NULL: holds nothing). While others may run on it. */
+    void (*rest)(struct mc_path *path, uint64_t now_ns);
 };
 
 struct mc_path { /* first member of each transport's own struct */

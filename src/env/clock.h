@@ -6,13 +6,19 @@
 
 #include <stdint.h>
 
+/* Two clocks. CLOCK_MONOTONIC stands still while the machine sleeps: for deadlines and waits, which a sleep is not to
+ * use up. CLOCK_BOOTTIME goes on, and is the same in all processes of the machine: for how long ago something was that
+ * others are told of, or that others may have acted upon. */
 uint64_t mc_clock_ns(void); /* CLOCK_MONOTONIC */
 static inline uint64_t mc_clock_ms(void)
 {
     return mc_clock_ns() / 1000000;
 }
-uint64_t
-mc_clock_boot_ms(void); /* CLOCK_BOOTTIME: the same in all processes of the machine, and goes on while it sleeps */
+uint64_t mc_clock_boot_ns(void); /* CLOCK_BOOTTIME */
+static inline uint64_t mc_clock_boot_ms(void)
+{
+    return mc_clock_boot_ns() / 1000000;
+}
 uint64_t mc_random_u64(void); /* getrandom */
 struct mc_id mc_random_id(void);
 /* Equal for all processes of one running kernel (boot id), also across containers. */

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/resolve.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -103,34 +104,126 @@ static void set_no_delay(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-int mc_tcp_connect(const char *address, uint64_t deadline_ns)
+/* To the first of them that answers; each has its part of the time that is left. */
+static int connect_any(const struct mc_resolved *resolved, uint64_t deadline_ns)
 {
-    char host[MC_ADDRESS_MAX], port_text[8];
-    uint16_t port = 0;
-    int rc = mc_address_split(address, host, sizeof(host), &port);
-    if (rc < 0 || port == 0)
-        return MC_ERR_INVALID_PARAMS;
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found = NULL;
-    snprintf(port_text, sizeof(port_text), "%u", (unsigned)port);
-    if (getaddrinfo(host, port_text, &hints, &found) != 0)
-        return MC_ERR_RPC_FAIL;
-    rc = MC_ERR_RPC_FAIL;
-    for (struct addrinfo *one = found; one != NULL; one = one->ai_next) {
-        int fd = socket(one->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int rc = MC_ERR_RPC_FAIL;
+    for (uint32_t i = 0; i < resolved->count; i++) {
+        const struct mc_tcp_address *one = &resolved->addresses[i];
+        int fd = socket(one->address.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
         if (fd < 0)
             continue;
-        rc = connect_until(fd, one->ai_addr, one->ai_addrlen, deadline_ns);
+        uint64_t now_ns = mc_clock_ns(), left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+        rc = connect_until(fd, &one->address.any, one->length, now_ns + left_ns / (resolved->count - i));
         if (rc == 0) {
             set_no_delay(fd);
-            rc = fd;
-            break;
+            return fd;
         }
         int error = errno;
         close(fd);
         errno = error;
     }
-    freeaddrinfo(found);
     return rc;
+}
+
+int mc_tcp_connect(const char *address, uint64_t deadline_ns)
+{
+    char host[MC_ADDRESS_MAX];
+    uint16_t port = 0;
+    struct mc_resolved resolved;
+    int rc = mc_address_split(address, host, sizeof(host), &port);
+    if (rc < 0 || port == 0)
+        return MC_ERR_INVALID_PARAMS;
+    rc = mc_resolve(host, port, deadline_ns, &resolved);
+    if (rc < 0)
+        return rc;
+    int fd = connect_any(&resolved, deadline_ns), error = errno;
+    if (fd < 0)
+        mc_resolve_doubt(host);
+    errno = error == ECONNREFUSED && resolved.is_old ? EHOSTDOWN : error;
+    return fd;
+}
+
+int mc_socket_code(int error)
+{
+    switch (error) {
+    case EMFILE:
+    case ENFILE:
+    case EADDRNOTAVAIL: /* all ports are in use */
+        return MC_ERR_BUSY;
+    case ENOMEM:
+    case ENOBUFS:
+        return MC_ERR_NO_MEMORY;
+    case EFAULT:
+        return MC_ERR_INVALID_PARAMS;
+    case ENETUNREACH:
+    case ENETDOWN:
+    case EHOSTUNREACH:
+    case EACCES:
+    case EPERM: /* a filter of this host */
+    case EAFNOSUPPORT:
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
+    default:
+        return MC_ERR_RPC_FAIL;
+    }
+}
+
+bool mc_socket_is_own(int code)
+{
+    return code == MC_ERR_BUSY || code == MC_ERR_NO_MEMORY || code == MC_ERR_INVALID_PARAMS ||
+           code == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
+}
+
+int mc_tcp_resolve(const char *address, uint64_t deadline_ns, struct mc_tcp_address *peers, size_t capacity)
+{
+    char host[MC_ADDRESS_MAX];
+    uint16_t port = 0;
+    struct mc_resolved resolved;
+    if (mc_address_split(address, host, sizeof(host), &port) < 0 || port == 0)
+        return MC_ERR_INVALID_PARAMS;
+    int rc = mc_resolve(host, port, deadline_ns, &resolved);
+    if (rc < 0) /* ours, or our name server's trouble */
+        return rc == MC_ERR_NO_MEMORY ? rc : MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
+    size_t count = resolved.count < capacity ? resolved.count : capacity;
+    memcpy(peers, resolved.addresses, count * sizeof(*peers));
+    return (int)count;
+}
+
+void mc_tcp_doubt(const char *address)
+{
+    char host[MC_ADDRESS_MAX];
+    uint16_t port = 0;
+    if (mc_address_split(address, host, sizeof(host), &port) == 0)
+        mc_resolve_doubt(host);
+}
+
+int mc_tcp_begin(const struct mc_tcp_address *peer)
+{
+    int fd = socket(peer->address.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return mc_socket_code(errno);
+    set_no_delay(fd);
+    if (connect(fd, &peer->address.any, peer->length) == 0 || errno == EINPROGRESS)
+        return fd;
+    int code = mc_socket_code(errno);
+    close(fd);
+    return code;
+}
+
+int mc_tcp_begun(int fd)
+{
+    int error = 0;
+    socklen_t size = sizeof(error);
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+        return MC_ERR_RPC_FAIL;
+    return error == 0 ? 0 : mc_socket_code(error);
+}
+
+bool mc_tcp_peer(int fd, struct mc_tcp_address *peer)
+{
+    peer->length = sizeof(peer->address);
+    return getpeername(fd, &peer->address.any, &peer->length) == 0 && peer->length <= sizeof(peer->address) &&
+           (peer->address.any.sa_family == AF_INET || peer->address.any.sa_family == AF_INET6);
 }
 
 /* A socket for that path, and the path as an address. */

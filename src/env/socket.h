@@ -7,8 +7,10 @@
 
 #include "base/bytes.h"
 
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 #define MC_ADDRESS_MAX 256 /* bytes of "host:port" with its zero */
@@ -20,8 +22,36 @@ int mc_address_split(const char *address, char *host, size_t host_size, uint16_t
 /* Writes "host:port" or "[v6]:port". */
 void mc_address_join(char *address, size_t size, const char *host, uint16_t port);
 
-/* tcp: "host:port", resolved at every call. unix: path, or "@name" for the abstract namespace. Returns a descriptor or
- * negative. */
+/* Where a tcp connection goes. */
+struct mc_tcp_address {
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } address;
+    socklen_t length;
+};
+/* What failed with that errno, by whose trouble it is. Ours: MC_ERR_BUSY (no descriptor or port is left),
+ * MC_ERR_NO_MEMORY, MC_ERR_INVALID_PARAMS (memory that is none), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS (no way leads
+ * there from this host). The peer's, as far as can be seen: MC_ERR_RPC_FAIL. */
+int mc_socket_code(int error);
+/* Does a code of these functions say nothing of the peer? */
+bool mc_socket_is_own(int code);
+/* The addresses of "host:port", at most `capacity` of them; a name is looked up by the deadline (resolve.h). Their
+ * number, or negative: our own trouble. */
+int mc_tcp_resolve(const char *address, uint64_t deadline_ns, struct mc_tcp_address *peers, size_t capacity);
+/* Nobody answers there: the name may have moved. */
+void mc_tcp_doubt(const char *address);
+/* Begins a connection. A descriptor, or a code of mc_socket_code. Once it is writable mc_tcp_begun says whether it is
+ * connected: 0, or a code of mc_socket_code. */
+int mc_tcp_begin(const struct mc_tcp_address *peer);
+int mc_tcp_begun(int fd);
+/* The other end of a tcp connection. */
+bool mc_tcp_peer(int fd, struct mc_tcp_address *peer);
+
+/* tcp: "host:port"; a name is looked up by the deadline, too (resolve.h). errno after MC_ERR_RPC_FAIL: ECONNREFUSED
+ * only if it is the host of that name that refuses, as far as was said within the last second. unix: path, or "@name"
+ * for the abstract namespace. Returns a descriptor or negative. */
 int mc_tcp_connect(const char *address, uint64_t deadline_ns);
 int mc_unix_connect(const char *path, uint64_t deadline_ns);
 /* port 0: the kernel chooses; *port is the one bound. SO_REUSEADDR is set. Error -EADDRINUSE etc. as MC_ERR_RPC_FAIL

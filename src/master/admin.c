@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define KEYS_PER_SLICE 1024u /* slots that the core looks at for one question */
-#define SEGMENTS_PER_SLICE 16u
+#define SEGMENTS_PER_SLICE 256u
 #define QUERIES_PER_SLICE 64u
 #define QUERY_KEYS_MAX 1024u    /* keys of one /batch_query_keys */
 #define CHUNK_BYTES (64u << 10) /* of a long listing on its way */
@@ -67,6 +67,18 @@ static int ask(const struct mc_admin *admin, mc_question *function, void *argume
 static void ask_statistics(struct mc_core *core, void *argument)
 {
     mc_core_statistics(core, argument);
+}
+
+#define ACCUSERS_MAX 64u
+struct accusers {
+    struct mc_core_accuser list[ACCUSERS_MAX];
+    size_t count;
+};
+
+static void ask_accusers(struct mc_core *core, void *argument)
+{
+    struct accusers *accusers = argument;
+    accusers->count = mc_core_accusers(core, accusers->list, ACCUSERS_MAX);
 }
 
 struct segment_slice {
@@ -188,12 +200,19 @@ static void get_metrics(void *context, struct evhttp_request *request)
     struct mc_buffer text = {0};
     int rc = ask(admin, ask_statistics, &statistics);
     int64_t count = rc < 0 ? rc : collect_segments(admin, &segments);
+    struct accusers accusers = {.count = 0};
+    if (count >= 0 && ask(admin, ask_accusers, &accusers) < 0)
+        accusers.count = 0; /* the page is worth more than that line */
     if (count < 0) {
         mc_http_reply_error(request, (int)count);
         return;
     }
-    struct mc_metrics_extra extra = {resident_bytes(), (mc_clock_ms() - admin->started_ms) / 1000,
-                                     mc_server_epoch(admin->server)};
+    struct mc_metrics_extra extra = {resident_bytes(),
+                                     (mc_clock_ms() - admin->started_ms) / 1000,
+                                     mc_server_epoch(admin->server),
+                                     mc_server_longest_turn_ns(admin->server),
+                                     accusers.list,
+                                     accusers.count};
     mc_metrics_text(&text, &statistics, segments, (size_t)count, &extra);
     free(segments);
     mc_http_reply(request, 200, "text/plain; version=0.0.4; charset=utf-8", &text);
@@ -571,9 +590,9 @@ static void write_segment(struct mc_buffer *text, const struct mc_core_segment *
     mc_buffer_printf(
         text,
         ",\"protocol\":\"tcp\",\"status\":\"%s\",\"allocator_used_bytes\":%llu,\"allocator_capacity_bytes\":%llu,"
-        "\"allocator_usage_percent\":%.2f,\"populated_bytes\":%llu,\"objects\":%u,\"slots\":%u}",
+        "\"allocator_usage_percent\":%.2f,\"populated_bytes\":%llu,\"objects\":%u,\"slots\":%u,\"build\":\"%s\"}",
         state_name(segment->state), (unsigned long long)segment->used, (unsigned long long)segment->capacity, percent,
-        (unsigned long long)segment->populated, segment->objects, segment->slot_count);
+        (unsigned long long)segment->populated, segment->objects, segment->slot_count, segment->build);
 }
 
 static void get_segments_detail(void *context, struct evhttp_request *request)

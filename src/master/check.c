@@ -61,7 +61,7 @@ static const char *check_grant(const struct mc_core *core, const struct mc_segme
     if (put == NULL || node->list_next >= put->grant_count)
         return "a grant without a put";
     const struct mc_grant *grant = &put->grants[node->list_next];
-    return grant->open && grant->slot == slot && grant->segment == segment->index ? NULL : "a grant of another node";
+    return grant->slot == slot && grant->segment == segment->index ? NULL : "a grant of another node";
 }
 
 static const char *check_node(const struct mc_core *core, const struct mc_segment *segment, uint32_t slot,
@@ -125,6 +125,11 @@ static const char *check_list(const struct mc_segment *segment, const struct mc_
     return list->tail == previous && count == list->count ? NULL : "the ends of a list";
 }
 
+static bool check_place(const struct mc_segment_set *set, const struct mc_segment *segment)
+{
+    return !mc_set_has(set, segment) || set->items[segment->places[set->which]] == segment;
+}
+
 static const char *check_segment(const struct mc_core *core, const struct mc_segment *segment)
 {
     struct sums sums = {0};
@@ -150,8 +155,7 @@ static const char *check_segment(const struct mc_core *core, const struct mc_seg
     wrong = check_list(segment, &segment->normal, MC_NODE_LIVE);
     wrong = wrong != NULL ? wrong : check_list(segment, &segment->soft, MC_NODE_LIVE);
     wrong = wrong != NULL ? wrong : mc_space_check(&segment->space);
-    if ((segment->ok_index != UINT32_MAX) != (segment->state == MC_SEGMENT_OK) ||
-        (segment->ok_index != UINT32_MAX && core->ok[segment->ok_index] != segment))
+    if (mc_set_has(&core->ok, segment) != (segment->state == MC_SEGMENT_OK) || !check_place(&core->ok, segment))
         return "the array of segments that are trusted";
     if (segment->recovering == mc_link_alone(&segment->recovery))
         return "the list of segments that recover";
@@ -161,8 +165,8 @@ static const char *check_segment(const struct mc_core *core, const struct mc_seg
         return "an inventory of a segment that does not recover";
     if ((segment->probing || segment->distrusted) == mc_link_alone(&segment->watched))
         return "the list of segments that are watched";
-    if (segment->roomy_index != UINT32_MAX &&
-        (core->roomy[segment->roomy_index] != segment || segment->state != MC_SEGMENT_OK || segment->leaving))
+    if (!check_place(&core->roomy, segment) ||
+        (mc_set_has(&core->roomy, segment) && (segment->state != MC_SEGMENT_OK || segment->leaving)))
         return "the array of segments with room";
     return wrong;
 }
@@ -180,7 +184,7 @@ static const char *check_puts(const struct mc_core *core)
             return "the items of a put that wait";
         for (uint32_t g = 0; g < put->grant_count; g++) {
             const struct mc_grant *grant = &put->grants[g];
-            if (!grant->open)
+            if (grant->slot == MC_NODE_NONE)
                 continue;
             const struct mc_node *node = mc_segment_node(core->segments[grant->segment], grant->slot);
             if (node->state != MC_NODE_GRANTED || node->list_previous != i || node->list_next != g)
@@ -216,7 +220,7 @@ struct holding { /* found in the table */
 static void count_held(const struct mc_object *object, void *context)
 {
     struct holding *holding = context;
-    holding->clearing += object->clearing;
+    holding->clearing += mc_key_holders(holding->core, object);
     holding->remains += object->remains;
     if (object->tombstone == 0 || object->clearing == 0)
         return;
@@ -226,18 +230,29 @@ static void count_held(const struct mc_object *object, void *context)
                                                mc_table_get(&holding->core->waits, object->first_slot) == NULL);
 }
 
+/* Each is drawn by exactly the numbers that its capacity gives it. */
+static const char *check_set(const struct mc_segment_set *set)
+{
+    uint64_t capacity = 0;
+    for (uint32_t i = 0; i < set->count; i++) {
+        uint64_t end = capacity + set->items[i]->capacity;
+        if (end > set->capacity || mc_set_draw(set, capacity) != i || mc_set_draw(set, end - 1) != i)
+            return "a place that is not drawn";
+        capacity = end;
+    }
+    return capacity == set->capacity ? NULL : "a sum";
+}
+
 /* What only sums over all segments can tell. */
 static const char *check_sums(const struct mc_core *core)
 {
-    uint64_t capacity = 0, objects = 0, clearing = 0, remains = 0, waiting = 0;
+    uint64_t objects = 0, clearing = 0, remains = 0, waiting = 0;
     struct holding holding = {.core = core};
     mc_objects_visit(&core->objects, count_held, &holding);
     if (holding.lost)
         return "a waiter that is no more";
-    for (uint32_t i = 0; i < core->ok_count; i++)
-        capacity += core->ok[i]->capacity;
-    if (capacity != core->ok_capacity)
-        return "the capacity of the trusted";
+    if (check_set(&core->ok) != NULL || check_set(&core->roomy) != NULL)
+        return "the capacity of a set";
     for (uint32_t index = 0; index < core->segment_top; index++) {
         const struct mc_segment *segment = core->segments[index];
         for (uint32_t slot = 0; segment != NULL && slot < segment->space.node_fresh; slot++) {
@@ -252,8 +267,10 @@ static const char *check_sums(const struct mc_core *core)
             waiting += is_first && mc_object_waits(object) && node->list_previous != MC_NODE_NONE;
         }
     }
-    for (uint32_t i = 0; i < core->puts.count; i++)
-        waiting -= mc_table_get(&core->puts, i) != NULL ? ((struct mc_put *)mc_table_get(&core->puts, i))->waiting : 0;
+    for (uint32_t i = 0; i < core->puts.count; i++) {
+        const struct mc_put *put = mc_table_get(&core->puts, i);
+        waiting -= put == NULL ? 0 : put->waiting;
+    }
     if (waiting != 0)
         return "the objects that wait";
     if (clearing != holding.clearing || remains != holding.remains || core->held_count != holding.held)

@@ -162,9 +162,10 @@ static void free_tables(struct mc_core *core)
 {
     free(core->segments);
     free(core->segment_uses);
-    free(core->ok);
-    free(core->roomy);
+    mc_set_destroy(&core->ok);
+    mc_set_destroy(&core->roomy);
     free(core->ended_well);
+    free(core->gone_bits);
     mc_groups_destroy(&core->groups);
 }
 
@@ -172,11 +173,10 @@ static bool create_tables(struct mc_core *core, uint64_t seed)
 {
     core->segments = calloc(MC_SEGMENTS_MAX, sizeof(*core->segments));
     core->segment_uses = calloc(MC_SEGMENTS_MAX, sizeof(*core->segment_uses));
-    core->ok = calloc(MC_SEGMENTS_MAX, sizeof(*core->ok));
-    core->roomy = calloc(MC_SEGMENTS_MAX, sizeof(*core->roomy));
     core->ended_well = calloc(MC_ENDED_WELL_MAX / 64, sizeof(*core->ended_well)); /* touched as it is used */
-    return core->segments != NULL && core->segment_uses != NULL && core->ok != NULL && core->roomy != NULL &&
-           core->ended_well != NULL && mc_groups_init(&core->groups, seed) && mc_objects_init(&core->objects, seed);
+    return core->segments != NULL && core->segment_uses != NULL && mc_set_init(&core->ok, MC_SET_OK) &&
+           mc_set_init(&core->roomy, MC_SET_ROOMY) && core->ended_well != NULL && mc_groups_init(&core->groups, seed) &&
+           mc_objects_init(&core->objects, seed);
 }
 
 struct mc_core *mc_core_create(const struct mc_core_config *config, const struct mc_core_output *output,
@@ -195,8 +195,11 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
     core->wake_ms = MC_TICK_IDLE_MS;
     core->random = seed;
     core->may_depart = !config->asks_to_depart;
+    core->recovery_over = config->recovery_window_ms == 0;
     core->segment_cursor = 1;
     core->puts.limit = MC_PUTS_MAX;
+    core->tombstone_limit = MC_TOMBSTONES_MAX;
+    core->counter_end = MC_COUNTER_END;
     core->waits.limit = MC_WAITS_MAX;
     mc_link_init(&core->members);
     mc_link_init(&core->puts_by_age);
@@ -211,6 +214,7 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
         free(core);
         return NULL;
     }
+    mc_evidence_noted(core, config->known_epoch, config->known_age_ms);
     return core;
 }
 
@@ -247,6 +251,7 @@ void mc_core_destroy(struct mc_core *core)
     mc_map_destroy(&core->connections);
     mc_map_destroy(&core->members_by_id);
     mc_map_destroy(&core->segments_by_id);
+    mc_map_destroy(&core->held_more);
     for (unsigned i = 0; i < MC_ALIASES; i++)
         mc_map_destroy(&core->segments_by_alias[i]);
     free(core->puts.items);
@@ -275,6 +280,7 @@ static void enter(struct mc_core *core, uint64_t now_ms)
     }
     core->evictions_left = MC_EVICT_INPUT_MAX;
     core->turns_left = MC_EVICT_TURNS_MAX;
+    core->waits_left = MC_SLICE_WAITS;
 }
 
 /* Every call that may have made news for owners ends with this. */
@@ -294,6 +300,11 @@ static bool flush(struct mc_core *core)
 }
 
 /* ---- departures ---- */
+
+bool mc_core_acts(const struct mc_core *core)
+{
+    return mc_recover_acts(core);
+}
 
 bool mc_core_asks_to_depart(const struct mc_core *core)
 {
@@ -326,6 +337,7 @@ void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t number)
     connection->number = number;
     mc_link_init(&connection->of_member);
     mc_link_init(&connection->puts);
+    mc_link_init(&connection->waits);
 }
 
 void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t number)
@@ -335,6 +347,7 @@ void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t number
     if (connection == NULL)
         return;
     mc_reading_end(core, connection);
+    mc_waits_abandon(connection);
     mc_puts_abandon(core, connection, false);
     mc_member_connection_ended(core, connection);
     destroy_connection(connection);
@@ -407,6 +420,8 @@ static void dispatch(struct mc_core *core, struct mc_connection *connection, con
         mc_core_malformed(core, connection, "a malformed message");
         return;
     }
+    if (connection->said.epoch != 0)
+        mc_evidence_confirm(core, connection);
     if (!handler->beside)
         mc_reading_end(core, connection);
     handler->run(core, connection, frame);
@@ -418,6 +433,7 @@ void mc_core_input(struct mc_core *core, uint64_t now_ms, uint64_t number, const
     struct mc_connection *connection = mc_map_get(&core->connections, number);
     if (connection == NULL || connection->closing)
         return;
+    connection->heard_ms = mc_core_life_ms(core);
     dispatch(core, connection, frame);
     (void)flush(core);
 }
@@ -445,6 +461,7 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms)
     mc_segments_tick(core);
     bool more = mc_puts_tick(core);
     more |= mc_jobs_tick(core);
+    more |= mc_waits_tick(core);
     more |= work_busy_segment(core);
     more |= mc_evict_groups(core);
     more |= mc_recover_tick(core);

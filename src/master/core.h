@@ -8,7 +8,7 @@
 #define MC_MASTER_CORE_H
 
 #include "base/bytes.h"
-#include "wire/wire.h"
+#include "wire/version.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,12 +29,15 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
                            there waits, and no new value takes the key */
     uint64_t recovery_grace_ms;  /* 1000: contents of an earlier epoch are offered only so long after the start, unless
                                     predecessor_end_ms is known */
-    uint64_t recovery_window_ms; /* 60000: contents of an earlier epoch are taken so long after the start */
+    uint64_t recovery_window_ms; /* 60000: whoever comes with contents of an earlier epoch so long after the start, or
+                                    while such contents are being told, may tell them, however long that takes */
     uint64_t
         predecessor_end_ms; /* the time (as now_ms) after which the master before us cannot have acted; 0 = unknown */
-    uint64_t whole_epoch; /* of the master before us, if it is known to have acted on no departure: what it has offered
-                             is whole, however long the owner was silent; 0 = that is not known */
-    bool asks_to_depart;  /* departures are acted upon only after mc_core_let_depart */
+    uint64_t whole_epoch;  /* of the master before us, if it is known to have acted on no departure: what it has offered
+                              is whole, however long the owner was silent; 0 = that is not known */
+    uint64_t known_epoch;  /* of the last master that may have acted, as a note of its own says; 0 = there is none */
+    uint64_t known_age_ms; /* since it can last have acted */
+    bool asks_to_depart;   /* departures are acted upon only after mc_core_let_depart */
 };
 struct mc_core_config mc_core_config_default(void);
 
@@ -64,6 +67,9 @@ bool mc_core_asks_to_depart(const struct mc_core *core);
 /* A later master will know that we may have acted on departures. */
 void mc_core_let_depart(struct mc_core *core, uint64_t now_ms);
 
+/* May it have done anything that a later master must know of? Before it may, nothing that it says depends on that. */
+bool mc_core_acts(const struct mc_core *core);
+
 /* A connection was accepted / has ended. Numbers are chosen by the shell, never reused. */
 void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
 void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
@@ -86,8 +92,8 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
     X(mount_requests) X(mount_failures) X(unmount_requests) X(heartbeats) X(evicted_objects) X(evicted_bytes)          \
     X(eviction_attempts) X(eviction_successes) X(allocation_failures) X(cuts) X(clears) X(suspects) X(members_lost)    \
     X(protocol_errors) X(foreign_connections) X(put_bytes) X(stale_refused) X(recovered_objects) X(recovered_replicas)                         \
-    X(recovery_refused) X(recovery_dropped) X(segments_recovered) X(tombstones_made) X(probes) X(probes_failed)        \
-    X(rotten_reports) X(rotten_replicas)
+    X(recovery_refused) X(recovery_in_doubt) X(recovery_dropped) X(segments_recovered) X(tombstones_made) X(probes) X(probes_failed)        \
+    X(rotten_reports) X(rotten_replicas) X(epochs_doubted) X(owners_stuck) X(reports_refuted)
 /* clang-format on */
 struct mc_core_statistics {
 #define MC_CORE_COUNTER(name) uint64_t name;
@@ -101,10 +107,18 @@ struct mc_core_statistics {
 };
 void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *statistics);
 
+struct mc_core_accuser {
+    char name[64];  /* of a member of that machine */
+    uint32_t nodes; /* segments that it has reported lately although they answer */
+};
+/* Machines that are wrong about so many nodes that the trouble is their own; at most `capacity`. */
+size_t mc_core_accusers(const struct mc_core *core, struct mc_core_accuser *list, size_t capacity);
+
 struct mc_core_segment {
     uint32_t number;
     struct mc_id segment_id, owner;
     char name[256], tcp_address[256];
+    char build[MC_BUILD_TEXT_MAX]; /* of its owner; empty when that is gone */
     uint64_t capacity, populated, used;
     uint32_t objects, slot_count;
     int state;       /* 0 ok, 1 suspect, 2 gone (being swept) */

@@ -2,6 +2,7 @@
 #include "master/election.h"
 
 #include "base/error.h"
+#include "engine/layout.h"
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/thread.h"
@@ -39,13 +40,39 @@ struct mc_election {
     bool has_contact;
 };
 
+uint64_t mc_election_epoch_of(const struct timespec *now)
+{
+    const int64_t least_s = 1577836800 /* 2020-01-01 */, start_s = 1735689600 /* 2025 */, end_s = 2208988800 /* 2040 */;
+    if (now->tv_sec < least_s || now->tv_sec >= end_s)
+        return 0;
+    int64_t since_s = now->tv_sec > start_s ? now->tv_sec - start_s : 0;
+    return 1 + (uint64_t)since_s * 100 + (uint64_t)now->tv_nsec / 10000000;
+}
+
 uint64_t mc_election_epoch_now(void)
 {
-    const int64_t start_s = 1735689600; /* 2025-01-01 */
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    int64_t since_s = now.tv_sec > start_s ? now.tv_sec - start_s : 0;
-    return 1 + (uint64_t)since_s * 100 + (uint64_t)now.tv_nsec / 10000000;
+    return mc_election_epoch_of(&now);
+}
+
+void mc_election_clock_words(char *text, size_t size)
+{
+    char date[32] = "?";
+    struct timespec now;
+    struct tm parts;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (gmtime_r(&now.tv_sec, &parts) == NULL || strftime(date, sizeof(date), "%Y-%m-%d", &parts) == 0)
+        snprintf(date, sizeof(date), "a time that is no date");
+    snprintf(text, size, "the clock of this machine says %s, which is wrong; set it, then this master may lead", date);
+}
+
+uint64_t mc_election_epoch_start(void)
+{
+    const struct timespec step = {0, 10000000};
+    uint64_t epoch = mc_election_epoch_now();
+    (void)nanosleep(&step, NULL); /* cut short by a signal: that ends us anyway */
+    return epoch;
 }
 
 /* ---- claims: "epoch ttl nonce notes" ---- */
@@ -127,9 +154,11 @@ static void observe(struct mc_election *election, uint64_t deadline_ns)
     /* One whose promise we cannot read has promised what we would. */
     if (!is_claim || seen.ttl_ms == 0)
         seen.ttl_ms = election->ttl_ms;
-    if (rc == 0 && seen.epoch >= MC_EPOCH_LIMIT - 1) {
-        mc_log_limited(ERROR, "the epoch '%s' that stands in %s cannot be followed; nobody leads", view.claim,
-                       election->backend.name);
+    if (rc == 0 && seen.epoch > MC_EPOCH_MAX - 2 * MC_EPOCH_CARRY) {
+        mc_log_limited(ERROR,
+                       "the epoch of the claim '%s' that stands in %s cannot be followed; nobody leads until that "
+                       "claim is deleted there, and the nodes that have met its leader are restarted",
+                       view.claim, election->backend.name);
         rc = MC_ERR_PROTOCOL;
     }
     seen.is_ours = election->claim[0] != 0 && strcmp(view.claim, election->claim) == 0;
@@ -138,7 +167,13 @@ static void observe(struct mc_election *election, uint64_t deadline_ns)
         election->view = view;
         election->departed_epoch = departed_epoch(&view, seen.epoch);
     }
-    mc_leadership_observed(&election->leadership, now_ms, rc == 0 ? &seen : NULL, mc_election_epoch_now());
+    uint64_t epoch_now = mc_election_epoch_now();
+    if (epoch_now == 0) { /* others may lead */
+        char words[128];
+        mc_election_clock_words(words, sizeof(words));
+        mc_log_limited(ERROR, "%s", words);
+    }
+    mc_leadership_observed(&election->leadership, now_ms, rc == 0 && epoch_now != 0 ? &seen : NULL, epoch_now);
     pthread_mutex_unlock(&election->mutex);
 }
 
@@ -321,11 +356,10 @@ void mc_election_describe(struct mc_election *election, struct mc_election_role 
     pthread_mutex_lock(&election->mutex);
     const struct mc_leadership *leadership = &election->leadership;
     bool is_leader = leadership->phase == MC_LEADERSHIP_LEADER;
-    uint64_t boot_ms = mc_clock_boot_ms(), now_ms = mc_clock_ms(), end_ms = leadership->predecessor_end_ms;
+    uint64_t end_ms = leadership->predecessor_end_ms;
     *role = (struct mc_election_role){.phase = leadership->phase, .has_contact = election->has_contact};
     role->epoch = is_leader ? leadership->epoch : 0;
-    if (end_ms != 0 && end_ms <= boot_ms && boot_ms - end_ms < now_ms)
-        role->predecessor_end_ms = now_ms - (boot_ms - end_ms);
+    role->predecessor_end_ms = end_ms <= mc_clock_boot_ms() ? end_ms : 0;
     if (election->departed_epoch < leadership->predecessor_epoch)
         role->whole_epoch = leadership->predecessor_epoch;
     if (is_leader || election->view.is_present)

@@ -9,6 +9,7 @@
 #include "master/leadership.h"
 
 #include <stddef.h>
+#include <time.h>
 
 #define MC_ELECTION_CLAIM_MAX 128 /* bytes of a claim's text with its zero */
 #define MC_ELECTION_NOTE_MAX 32
@@ -63,7 +64,7 @@ int mc_election_fd(const struct mc_election *election);
 struct mc_election_role {
     enum mc_leadership_phase phase;
     uint64_t epoch;              /* ours; 0 unless we lead */
-    uint64_t predecessor_end_ms; /* as mc_clock_ms(); 0: unknown */
+    uint64_t predecessor_end_ms; /* as mc_clock_boot_ms(); 0: unknown */
     uint64_t whole_epoch;        /* of the leader before us, if it has acted on no departure; 0: it may have */
     char leader[MC_ADDRESS_MAX]; /* "" unknown */
     uint64_t leader_epoch;
@@ -81,10 +82,15 @@ bool mc_election_may_depart(const struct mc_election *election, uint64_t epoch);
 /* The server has stopped to serve under that epoch; wanted: the least epoch that would do, 0: any. */
 void mc_election_yield(struct mc_election *election, uint64_t epoch, uint64_t wanted);
 
-/* Generations have room for epochs below it (engine/layout.h, MC_EPOCH_SHIFT); one as high is a fault, or malice. */
-#define MC_EPOCH_LIMIT (UINT64_C(1) << 36)
-
-/* Greater at every start, without a file: hundredths of a second since 2025. */
+/* Greater at every start, without a file: hundredths of a second since 2025. 0: a clock before 2020 or after 2040 is
+ * wrong, and no master begins by it. What it says stays in the memory of nodes, and there is no way back from there. */
 uint64_t mc_election_epoch_now(void);
+/* The same of that time (CLOCK_REALTIME). */
+uint64_t mc_election_epoch_of(const struct timespec *now);
+/* A line about a clock that is wrong. */
+void mc_election_clock_words(char *text, size_t size);
+/* The same for a master that begins, without an election. Returns when that hundredth of a second is over: a master
+ * that is started as soon as this one has ended takes a later one. */
+uint64_t mc_election_epoch_start(void);
 
 #endif

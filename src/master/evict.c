@@ -1,7 +1,8 @@
 /* Making room: replicas leave from the old end of their segment, one by one, only as many as allocations need.
  *
- * Ahead: once a segment is above its high watermark, every allocation evicts twice what it takes, until the lower mark
- * is reached; so space is free again (its slots cleared by the owner) before it is needed. For: an allocation that
+ * Ahead: once a segment was above its high watermark it is full, and every allocation evicts twice what it takes, until
+ * the lower mark is reached, then as much as it takes; so space is free again (its slots cleared by the owner) before
+ * it is needed. For: an allocation that
  * found no hole evicts what it misses, twice as much each time it fails again, so a large object finds its hole after
  * few rounds. Both cost O(evicted) and are bounded for one item and for one message.
  *
@@ -232,18 +233,18 @@ void mc_evict_ahead(struct mc_core *core, struct mc_segment *segment, uint64_t u
 {
     double budget = (double)mc_segment_budget(core, segment);
     double high = core->config.eviction_high_watermark * budget;
-    if ((double)(segment->used + segment->clearing) > high)
-        segment->evicting = true;
-    if (!segment->evicting)
+    if ((double)(segment->used + segment->clearing) > high && !segment->full) {
+        segment->full = true;
+        mc_segment_update_room(core, segment);
+    }
+    if (!segment->full)
         return;
     /* What is being cleared already is as good as free: only `used` counts against the lower mark, so nothing is
      * evicted twice for one need. */
     double low = high - core->config.eviction_ratio * budget;
     double excess = (double)segment->used - (low > 0 ? low : 0);
-    if (excess <= 0) {
-        segment->evicting = false;
+    if (excess <= 0)
         return;
-    }
     evict_now(core, segment, (double)units * 2 < excess ? units * 2 : (uint64_t)excess);
 }
 

@@ -323,7 +323,7 @@ int mc_http_create(struct mc_server *server, const struct mc_master_config *conf
     http->base = event_base_new();
     http->stop_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     http->admin = server == NULL ? NULL : mc_admin_create(server, config, metadata_fd < 0 ? 0 : http->metadata_port);
-    http->metadata = mc_metadata_create();
+    http->metadata = http->base == NULL ? NULL : mc_metadata_create(http->base, config->metadata_max_bytes);
     if (http->base == NULL || http->stop_fd < 0 || (http->admin == NULL) != (server == NULL) || http->metadata == NULL)
         goto fail;
     http->stop_event = event_new(http->base, http->stop_fd, EV_READ, on_stop, http);
@@ -376,10 +376,10 @@ void mc_http_destroy(struct mc_http *http)
         evhttp_free(http->metadata_http);
     if (http->stop_event != NULL)
         event_free(http->stop_event);
+    mc_metadata_destroy(http->metadata); /* has events of the base */
     if (http->base != NULL)
         event_base_free(http->base);
     mc_admin_destroy(http->admin);
-    mc_metadata_destroy(http->metadata);
     if (http->stop_fd >= 0)
         close(http->stop_fd);
     free(http);

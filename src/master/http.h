@@ -73,7 +73,8 @@ void mc_drain_job_cancel(struct mc_drain_jobs *jobs, struct evhttp_request *requ
 void mc_drain_segment_status(struct mc_drain_jobs *jobs, struct evhttp_request *request);
 
 struct mc_metadata;
-struct mc_metadata *mc_metadata_create(void);
+/* most: bytes of all entries. base outlives it. */
+struct mc_metadata *mc_metadata_create(struct event_base *base, size_t most);
 void mc_metadata_destroy(struct mc_metadata *metadata);
 void mc_metadata_handle(struct evhttp_request *request, void *metadata);
 

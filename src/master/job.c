@@ -6,9 +6,11 @@
 
 /* ---- answers that wait ---- */
 
-struct mc_wait *mc_wait_create(struct mc_core *core, enum mc_wait_kind kind, uint64_t connection, uint64_t request_id,
-                               uint32_t code_count)
+struct mc_wait *mc_wait_create(struct mc_core *core, enum mc_wait_kind kind, struct mc_connection *connection,
+                               uint64_t request_id, uint32_t code_count)
 {
+    if (connection != NULL && connection->wait_count >= MC_WAITS_PER_CONNECTION)
+        return NULL;
     struct mc_wait *wait = calloc(1, sizeof(*wait) + code_count * sizeof(wait->codes[0]));
     if (wait == NULL)
         return NULL;
@@ -22,7 +24,31 @@ struct mc_wait *mc_wait_create(struct mc_core *core, enum mc_wait_kind kind, uin
         free(wait);
         return NULL;
     }
+    mc_link_init(&wait->of_connection);
+    if (connection != NULL) {
+        mc_link_append(&connection->waits, &wait->of_connection);
+        connection->wait_count++;
+    }
     return wait;
+}
+
+static void wait_destroy(struct mc_core *core, struct mc_wait *wait)
+{
+    if (wait->connection != NULL)
+        wait->connection->wait_count--;
+    mc_link_remove(&wait->of_connection);
+    mc_table_remove(&core->waits, wait->index);
+    free(wait);
+}
+
+void mc_waits_abandon(struct mc_connection *connection)
+{
+    while (!mc_link_alone(&connection->waits)) {
+        struct mc_wait *wait = mc_link_of(connection->waits.next, struct mc_wait, of_connection);
+        mc_link_remove(&wait->of_connection);
+        wait->connection = NULL;
+        connection->wait_count--;
+    }
 }
 
 static void count_reply(struct mc_core *core, uint64_t connection, uint64_t request_id, int32_t code, uint64_t count)
@@ -38,7 +64,7 @@ static void count_reply(struct mc_core *core, uint64_t connection, uint64_t requ
 
 static void remove_reply(struct mc_core *core, const struct mc_wait *wait)
 {
-    struct mc_buffer *out = mc_core_buffer(core, wait->connection);
+    struct mc_buffer *out = mc_core_buffer(core, wait->connection->number);
     if (out == NULL)
         return;
     struct mc_wire_none none = {0};
@@ -53,20 +79,58 @@ static void remove_reply(struct mc_core *core, const struct mc_wait *wait)
     mc_frame_end(out, frame);
 }
 
-void mc_wait_done(struct mc_core *core, struct mc_wait *wait)
+static void answer(struct mc_core *core, const struct mc_wait *wait)
 {
-    if (--wait->outstanding > 0)
+    if (wait->connection == NULL)
         return;
     if (wait->kind == MC_WAIT_REMOVE && wait->code != 0)
-        mc_core_reply_failed(core, wait->connection, wait->request_id, wait->code);
+        mc_core_reply_failed(core, wait->connection->number, wait->request_id, wait->code);
     else if (wait->kind == MC_WAIT_REMOVE)
         remove_reply(core, wait);
     else if (wait->kind == MC_WAIT_COUNT)
-        count_reply(core, wait->connection, wait->request_id, wait->code, wait->removed);
-    for (unsigned i = 0; i < 2 && wait->kind == MC_WAIT_BOTH; i++)
-        mc_wait_done(core, wait->of[i]);
-    mc_table_remove(&core->waits, wait->index);
-    free(wait);
+        count_reply(core, wait->connection->number, wait->request_id, wait->code, wait->removed);
+}
+
+/* Of one that is no BOTH. */
+static void single_done(struct mc_core *core, struct mc_wait *wait)
+{
+    if (--wait->outstanding > 0)
+        return;
+    answer(core, wait);
+    wait_destroy(core, wait);
+}
+
+struct mc_wait *mc_wait_part(struct mc_core *core, struct mc_wait *both)
+{
+    struct mc_wait *before = both->before;
+    single_done(core, both->own);
+    wait_destroy(core, both);
+    return before;
+}
+
+/* As many may wait for the same as there are connections, and more: they are a chain, which is gone through in slices.
+ */
+void mc_wait_done(struct mc_core *core, struct mc_wait *wait)
+{
+    for (; wait->kind == MC_WAIT_BOTH; wait = mc_wait_part(core, wait)) {
+        if (core->waits_left == 0) {
+            wait->next_due = core->waits_due;
+            core->waits_due = wait;
+            return;
+        }
+        core->waits_left--;
+    }
+    single_done(core, wait);
+}
+
+bool mc_waits_tick(struct mc_core *core)
+{
+    while (core->waits_due != NULL && core->waits_left > 0) {
+        struct mc_wait *wait = core->waits_due;
+        core->waits_due = wait->next_due;
+        mc_wait_done(core, wait);
+    }
+    return core->waits_due != NULL;
 }
 
 /* ---- jobs ---- */
@@ -106,7 +170,7 @@ static void remove_start(struct mc_core *core, struct mc_connection *connection,
     job = calloc(1, sizeof(*job));
     if (job == NULL)
         goto busy;
-    wait = mc_wait_create(core, MC_WAIT_COUNT, connection->number, request_id, 0);
+    wait = mc_wait_create(core, MC_WAIT_COUNT, connection, request_id, 0);
     if (wait == NULL)
         goto busy;
     mc_recover_refuse(core); /* what it would have matched among keys that are yet to come, nobody could say */
@@ -195,6 +259,10 @@ static uint64_t remove_visit_held(struct mc_core *core, struct mc_job *job, stru
 static bool remove_slice(struct mc_core *core, struct mc_job *job)
 {
     uint64_t steps = 0;
+    if (job->wait->connection == NULL) { /* who asked has left: the rest stays */
+        mc_wait_done(core, job->wait);
+        return true;
+    }
     for (uint32_t looked = 0; looked < MC_SLICE_SLOTS && steps < MC_SLICE_STEPS; looked++) {
         while (job->index < core->segment_top &&
                (core->segments[job->index] == NULL || core->segments[job->index]->state == MC_SEGMENT_GONE ||

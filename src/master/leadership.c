@@ -1,6 +1,8 @@
 /* Leadership as a state machine. */
 #include "master/leadership.h"
 
+#include "engine/layout.h"
+
 #include <stddef.h>
 
 #define POLL_MS 100u
@@ -103,7 +105,9 @@ void mc_leadership_observed(struct mc_leadership *leadership, uint64_t now_ms, c
     leadership->predecessor_end_ms = predecessor_end(leadership, view, now_ms);
     if (!view->is_ours || leadership->own_end_ms != 0)
         leadership->predecessor_epoch = view->epoch;
-    leadership->epoch = most(most(view->epoch + 1, least_epoch), leadership->least_epoch);
+    /* Our clock may be late: the one before us may have placed so much that its generations reach into later epochs. */
+    uint64_t above = view->epoch == 0 ? 1 : view->epoch + MC_EPOCH_CARRY;
+    leadership->epoch = most(most(above, least_epoch), leadership->least_epoch);
     leadership->own_end_ms = 0;
     leadership->phase = MC_LEADERSHIP_CANDIDATE;
     leadership->due_ms = now_ms;

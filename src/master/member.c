@@ -1,6 +1,10 @@
 /* Members: who they are, and whether they live. A member is (node id, incarnation); its first connection makes it. A
  * keeper connection makes it mortal: from then on it must send heartbeats, and the end of the keeper is taken for the
- * end of its process until another keeper comes. */
+ * end of its process until another keeper comes. A heartbeat says that the process lives. Whoever lends memory must
+ * also have said something over its owner's connection since the heartbeat before: that is the thread which serves the
+ * data.
+ */
+#include "base/build.h"
 #include "master/state.h"
 
 #include <stdio.h>
@@ -26,7 +30,7 @@ static void refresh_segments(struct mc_core *core, struct mc_member *member)
         mc_segment_refresh(core, mc_link_of(link, struct mc_segment, of_member));
 }
 
-static struct mc_member *member_create(struct mc_core *core, struct mc_id id, uint64_t incarnation, uint64_t hash)
+static struct mc_member *member_create(struct mc_core *core, const struct mc_wire_hello *hello, uint64_t hash)
 {
     struct mc_member *member = NULL;
     struct mc_writer *writer = NULL;
@@ -36,8 +40,12 @@ static struct mc_member *member_create(struct mc_core *core, struct mc_id id, ui
     writer = calloc(1, sizeof(*writer));
     if (member == NULL || writer == NULL || !mc_map_put(&core->members_by_id, hash, member))
         goto fail;
-    *writer = (struct mc_writer){id, 1};
-    *member = (struct mc_member){.id = id, .incarnation = incarnation, .hash = hash, .writer = writer};
+    *writer = (struct mc_writer){hello->node, 1};
+    *member = (struct mc_member){
+        .id = hello->node, .host = hello->host, .incarnation = hello->incarnation, .hash = hash, .writer = writer};
+    if (hello->name.length > 0)
+        (void)snprintf(member->name, sizeof(member->name), "%.*s", (int)(hello->name.length & UINT16_MAX),
+                       (const char *)hello->name.data);
     mc_link_init(&member->connections);
     mc_link_init(&member->segments);
     mc_link_init(&member->by_seen);
@@ -114,8 +122,6 @@ static void hello_reply(struct mc_core *core, struct mc_connection *connection, 
         return;
     struct mc_wire_hello_reply head = {
         .code = code,
-        .version_min = MC_WIRE_VERSION_MIN,
-        .version_max = MC_WIRE_VERSION_MAX,
         .node = core->node,
         .epoch = core->epoch,
         .lease_ttl_ms = (uint32_t)(core->config.lease_ttl_ms < UINT32_MAX ? core->config.lease_ttl_ms : UINT32_MAX),
@@ -124,6 +130,7 @@ static void hello_reply(struct mc_core *core, struct mc_connection *connection, 
         .quiet = !mc_recover_acts(core),
         .age_ms = core->now_ms + 1,
     };
+    mc_wire_hello_reply_sign(&head);
     size_t frame = mc_core_frame(core, out, MC_MESSAGE_HELLO_REPLY, request_id);
     mc_wire_hello_reply_write(out, &head);
     mc_frame_end(out, frame);
@@ -149,11 +156,13 @@ static struct mc_member *member_of(struct mc_core *core, const struct mc_wire_he
     }
     if (member != NULL)
         return member;
-    member = member_create(core, hello->node, hello->incarnation, hash);
-    if (member != NULL)
-        mc_core_log(core, MC_CORE_LOG_INFO, "member %016llx/%llu (%.*s) joins", (unsigned long long)hello->node.low,
-                    (unsigned long long)hello->incarnation, (int)(hello->name.length < 256 ? hello->name.length : 256),
-                    hello->name.length == 0 ? "" : (const char *)hello->name.data);
+    member = member_create(core, hello, hash);
+    if (member == NULL)
+        return NULL;
+    mc_core_log(core, MC_CORE_LOG_INFO, "member %016llx/%llu (%.*s) joins: %s", (unsigned long long)hello->node.low,
+                (unsigned long long)hello->incarnation, (int)(hello->name.length < 256 ? hello->name.length : 256),
+                hello->name.length == 0 ? "" : (const char *)hello->name.data,
+                mc_wire_build(member->build, hello->build));
     return member;
 }
 
@@ -184,17 +193,19 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     struct mc_wire_hello hello;
-    char text[200];
+    char text[320];
     mc_wire_hello_read(&reader, &hello);
     if (hello.magic != MC_WIRE_MAGIC) {
         mc_core_malformed(core, connection, "its hello is not of our protocol");
         return;
     }
-    if (hello.version_min > MC_WIRE_VERSION_MAX || hello.version_max < MC_WIRE_VERSION_MIN) {
-        (void)snprintf(
-            text, sizeof(text),
-            "the client speaks protocol version %u to %u, this master %u to %u; use the same release on both",
-            hello.version_min, hello.version_max, MC_WIRE_VERSION_MIN, MC_WIRE_VERSION_MAX);
+    if (mc_wire_agree(&connection->peer, hello.version_min, hello.version_max, hello.features) < 0) {
+        char build[MC_BUILD_TEXT_MAX];
+        (void)snprintf(text, sizeof(text),
+                       "the client (%s) speaks protocol version %u to %u, this master (%s) %u to %u; releases next to "
+                       "each other understand each other",
+                       mc_wire_build(build, hello.build), hello.version_min, hello.version_max, mc_build(),
+                       MC_WIRE_VERSION_MIN, MC_WIRE_VERSION_MAX);
         hello_refuse(core, connection, frame->request_id, MC_ERR_INVALID_VERSION, text);
         return;
     }
@@ -210,10 +221,12 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
         mc_core_malformed(core, connection, "it has met an epoch that cannot be");
         return;
     }
-    if (!mc_recover_seen_epoch(core, hello.seen_epoch, hello.seen_age_ms)) {
-        mc_core_close(core, connection); /* it is we who are late */
+    if (hello.seen_epoch > core->epoch) { /* no answer: it would be that of a master of the past */
+        mc_evidence_contradicts(core, hello.node, hello.role == MC_ROLE_OWNER, hello.seen_epoch);
+        mc_core_close(core, connection);
         return;
     }
+    mc_evidence_said(core, connection, hello.seen_epoch, hello.seen_age_ms);
     struct mc_member *member = member_of(core, &hello);
     if (member == NULL) {
         hello_refuse(core, connection, frame->request_id, MC_ERR_BUSY, "this master has too many members");
@@ -226,6 +239,30 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
     take_role(core, member, connection);
 }
 
+/* Whoever lends memory is asked over its owner's connection at every heartbeat, and must have spoken there when the
+ * next one comes: else the heartbeat is no contact. The reply says so, and the owner counts none, so that a master
+ * after us does not think that nothing was missed. */
+static bool has_contact(struct mc_core *core, struct mc_member *member)
+{
+    uint64_t before_ms = member->beat_ms;
+    member->beat_ms = mc_core_life_ms(core);
+    if (mc_link_alone(&member->segments))
+        return true;
+    struct mc_connection *owner = member->owner;
+    struct mc_buffer *out = owner == NULL ? NULL : mc_core_buffer(core, owner->number);
+    if (out != NULL) {
+        mc_core_frame_bare(core, out, MC_MESSAGE_PING, 0);
+        owner->asked_ms = owner->asked_ms != 0 ? owner->asked_ms : core->now_ms;
+    }
+    if (owner != NULL && owner->heard_ms >= before_ms)
+        return true;
+    if (owner == NULL)
+        return false;
+    for (struct mc_link *link = member->segments.next; link != &member->segments; link = link->next)
+        mc_segment_doubt(core, mc_link_of(link, struct mc_segment, of_member));
+    return false;
+}
+
 void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
     struct mc_member *member = connection->member;
@@ -233,8 +270,10 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
     struct mc_wire_heartbeat head;
     mc_wire_heartbeat_read(&reader, &head);
     core->statistics.heartbeats++;
-    mc_member_seen(core, member);
-    if (member->silent) {
+    bool contact = has_contact(core, member);
+    if (contact)
+        mc_member_seen(core, member);
+    if (contact && member->silent) {
         member->silent = false;
         refresh_segments(core, member);
     }
@@ -262,8 +301,9 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
             mc_segment_update_room(core, segment);
         }
         struct mc_wire_segment_code code = {.segment = item.segment,
-                                            .code = own ? segment->late > 0 : MC_ERR_SEGMENT_NOT_FOUND,
-                                            .drain = own && segment->drain};
+                                            .code = own ? segment->late > 0 || !contact : MC_ERR_SEGMENT_NOT_FOUND,
+                                            .drain = own && segment->drain,
+                                            .unreachable = own && segment->unreachable};
         if (out != NULL)
             mc_wire_segment_code_write(out, &code);
     }
@@ -283,6 +323,24 @@ static void release_segments(struct mc_core *core, struct mc_member *member)
 {
     for (struct mc_link *link = member->segments.next; link != &member->segments; link = link->next)
         mc_segment_release(core, mc_link_of(link, struct mc_segment, of_member));
+}
+
+/* Its process lives, but not what serves its segments: they go, and it stays as a client. */
+static void give_up_segments(struct mc_core *core, struct mc_member *member)
+{
+    core->statistics.owners_stuck++;
+    core->wants_to_depart = true;
+    while (!mc_link_alone(&member->segments)) { /* takes it off the list */
+        struct mc_segment *segment = mc_link_of(member->segments.next, struct mc_segment, of_member);
+        mc_core_log(core, MC_CORE_LOG_WARNING,
+                    "segment %u (%s) is given up: its node sends heartbeats, but what serves its data has not answered "
+                    "for %llu ms",
+                    segment->number, segment->name, (unsigned long long)(mc_core_life_ms(core) - member->seen_ms));
+        mc_segment_gone(core, segment);
+    }
+    if (member->owner != NULL) /* should it run again, it begins anew */
+        mc_core_close(core, member->owner);
+    mc_member_seen(core, member);
 }
 
 /* From now on what its segments hold may be acted upon. */
@@ -315,6 +373,10 @@ void mc_members_tick(struct mc_core *core)
             break; /* those behind it were seen later */
         if (!mortal(member)) {
             mc_member_seen(core, member);
+            continue;
+        }
+        if (now - member->seen_ms >= gone_ms && member->keeper != NULL && now - member->beat_ms < gone_ms) {
+            give_up_segments(core, member);
             continue;
         }
         if (now - member->seen_ms >= gone_ms) {

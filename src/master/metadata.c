@@ -9,15 +9,17 @@
 #include "master/http.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #define METADATA_KEY_MAX 4096u
 #define METADATA_VALUE_MAX (1u << 20)
-#define METADATA_TOTAL_MAX (64u << 20) /* bytes of all entries with their overhead */
 #define BUCKETS_MIN 256u
-#define LOOK_MS 200u /* the thread's other requests wait for so long; only when two engines want one name */
+#define LOOK_MS 2500u /* one lost packet of a connection's beginning costs a second; askers have 3 s */
+#define LOOKS_MAX 64u /* under way at once */
 
 struct entry {
     struct entry *next;
@@ -26,17 +28,32 @@ struct entry {
     char bytes[]; /* key, value */
 };
 
-struct mc_metadata {
-    struct entry **buckets;
-    size_t bucket_count; /* a power of two */
-    size_t count, total;
+struct look { /* whether anybody is at the address of an entry that shall be replaced; the request waits for it */
+    struct mc_metadata *metadata;
+    struct look *next, **at;
+    struct evhttp_request *request;
+    struct bufferevent *socket;
+    struct entry *entry; /* what shall stand there */
+    size_t old_length;   /* of the value that stood there; it lies behind the entry's own */
+    char address[MC_ADDRESS_MAX];
 };
 
-struct mc_metadata *mc_metadata_create(void)
+struct mc_metadata {
+    struct event_base *base;
+    struct entry **buckets;
+    size_t bucket_count;       /* a power of two */
+    size_t count, total, most; /* total: bytes of all entries with their overhead; most: so many may be there */
+    struct look *looks;
+    unsigned look_count;
+};
+
+struct mc_metadata *mc_metadata_create(struct event_base *base, size_t most)
 {
     struct mc_metadata *metadata = calloc(1, sizeof(*metadata));
     if (metadata == NULL)
         return NULL;
+    metadata->base = base;
+    metadata->most = most;
     metadata->bucket_count = BUCKETS_MIN;
     metadata->buckets = calloc(BUCKETS_MIN, sizeof(metadata->buckets[0]));
     if (metadata->buckets == NULL) {
@@ -46,10 +63,23 @@ struct mc_metadata *mc_metadata_create(void)
     return metadata;
 }
 
+static void look_end(struct look *look)
+{
+    *look->at = look->next;
+    if (look->next != NULL)
+        look->next->at = look->at;
+    look->metadata->look_count--;
+    bufferevent_free(look->socket);
+    free(look->entry);
+    free(look);
+}
+
 void mc_metadata_destroy(struct mc_metadata *metadata)
 {
     if (metadata == NULL)
         return;
+    while (metadata->looks != NULL)
+        look_end(metadata->looks);
     for (size_t i = 0; i < metadata->bucket_count; i++) {
         for (struct entry *entry = metadata->buckets[i], *next; entry != NULL; entry = next) {
             next = entry->next;
@@ -158,43 +188,112 @@ static bool is_protected(const struct mc_buffer *key)
     return memmem(key->data, key->length, "rpc_meta", 8) != NULL;
 }
 
-/* Does nobody take connections at the address that stands there? Names would have to be looked up, so they are
- * believed. A process that is stopped still takes them. */
-static bool is_gone(const struct entry *entry)
+/* The address that stands in an entry, when it is a number: names would have to be looked up, so they are believed.
+ * False: there is none. */
+static bool read_address(const struct entry *entry, struct sockaddr_storage *to, int *to_length, char *text,
+                         size_t size)
 {
-    char host[INET6_ADDRSTRLEN], address[MC_ADDRESS_MAX];
-    struct mc_span text = mc_span(entry->bytes + entry->key_length, entry->value_length), value;
-    struct in6_addr number;
+    char host[INET6_ADDRSTRLEN];
+    struct mc_span value, document = mc_span(entry->bytes + entry->key_length, entry->value_length);
     uint64_t port = 0;
-    if (mc_json_find(text, "ip_or_host_name", &value) != 1 || value.length >= sizeof(host) ||
-        mc_json_find_number(text, "rpc_port", &port) != 1 || port == 0 || port > UINT16_MAX)
+    if (mc_json_find(document, "ip_or_host_name", &value) != 1 || value.length >= sizeof(host) ||
+        mc_json_find_number(document, "rpc_port", &port) != 1 || port == 0 || port > UINT16_MAX)
         return false;
     memcpy(host, value.data, value.length);
     host[value.length] = 0;
-    if (inet_pton(AF_INET, host, &number) != 1 && inet_pton(AF_INET6, host, &number) != 1)
-        return false;
-    mc_address_join(address, sizeof(address), host, (uint16_t)port);
-    int fd = mc_tcp_connect(address, mc_clock_ns() + LOOK_MS * 1000000u);
-    if (fd >= 0)
-        close(fd);
-    else
-        mc_log(INFO, "the metadata of an engine at %s is replaced: nobody is there", address);
-    return fd < 0;
+    mc_address_join(text, size, host, (uint16_t)port);
+    *to_length = sizeof(*to);
+    return evutil_parse_sockaddr_port(text, (struct sockaddr *)to, to_length) == 0;
 }
 
-/* After a replacement that is refused, or has no effect: the request is answered. */
-static bool is_refused(struct evhttp_request *request, const struct mc_buffer *key, const struct entry *old,
-                       const struct entry *entry)
+/* Puts it in place of what has its key. The metadata owns it then. */
+static void put_entry(struct mc_metadata *metadata, struct evhttp_request *request, struct entry *entry)
 {
-    if (!is_protected(key))
+    struct mc_buffer key = {.data = (uint8_t *)entry->bytes, .length = entry->key_length};
+    struct entry **link = find(metadata, &key, entry->hash);
+    size_t freed = *link == NULL ? 0 : cost((*link)->key_length, (*link)->value_length);
+    size_t needed = cost(entry->key_length, entry->value_length);
+    if (metadata->total - freed + needed > metadata->most) {
+        free(entry);
+        mc_http_reply_text(request, 507, MC_HTTP_TEXT,
+                           "The metadata server is full; delete keys that are not needed, or let it have more memory "
+                           "(http_metadata_server_max_mib).");
+        return;
+    }
+    if (*link != NULL)
+        drop(metadata, link);
+    link = find(metadata, &key, entry->hash);
+    entry->next = NULL;
+    *link = entry;
+    metadata->count++;
+    metadata->total += needed;
+    grow(metadata);
+    mc_http_reply_text(request, 200, MC_HTTP_TEXT, "metadata updated");
+}
+
+static bool has_value(const struct entry *entry, const char *value, size_t length)
+{
+    return entry->value_length == length && memcmp(entry->bytes + entry->key_length, value, length) == 0;
+}
+
+static void on_looked(struct bufferevent *socket, short events, void *argument)
+{
+    struct look *look = argument;
+    struct mc_metadata *metadata = look->metadata;
+    struct entry *entry = look->entry;
+    struct mc_buffer key = {.data = (uint8_t *)entry->bytes, .length = entry->key_length};
+    const struct entry *old = *find(metadata, &key, entry->hash);
+    const char *old_value = entry->bytes + entry->key_length + entry->value_length;
+    (void)socket;
+    bool is_our_trouble = (events & BEV_EVENT_ERROR) != 0 && errno != ECONNREFUSED && errno != EHOSTUNREACH;
+    /* Whoever has written it meanwhile is there. */
+    bool is_changed = old != NULL && !has_value(old, old_value, look->old_length);
+    if ((events & BEV_EVENT_CONNECTED) != 0 || is_our_trouble || is_changed) {
+        mc_http_reply_text(look->request, 400, MC_HTTP_TEXT, "Duplicate rpc_meta key not allowed");
+    } else {
+        mc_log(INFO, "the metadata of an engine at %s is replaced: nobody is there", look->address);
+        put_entry(metadata, look->request, entry);
+        look->entry = NULL;
+    }
+    look_end(look);
+}
+
+/* The request is answered once it is known whether anybody takes connections at the old entry's address; a process that
+ * is stopped still does. False: that cannot be found out, so the old entry stays. entry has room for the old value. */
+static bool look_begin(struct mc_metadata *metadata, struct evhttp_request *request, const struct entry *old,
+                       struct entry *entry)
+{
+    static const struct timeval patience = {LOOK_MS / 1000, LOOK_MS % 1000 * 1000};
+    struct sockaddr_storage to;
+    int to_length;
+    struct look *look = metadata->look_count < LOOKS_MAX ? calloc(1, sizeof(*look)) : NULL;
+    if (look == NULL)
         return false;
-    bool is_same = old->value_length == entry->value_length &&
-                   memcmp(old->bytes + old->key_length, entry->bytes + entry->key_length, entry->value_length) == 0;
-    if (!is_same && is_gone(old))
+    look->socket = read_address(old, &to, &to_length, look->address, sizeof(look->address))
+                       ? bufferevent_socket_new(metadata->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS)
+                       : NULL;
+    if (look->socket == NULL) {
+        free(look);
         return false;
-    mc_http_reply_text(request, is_same ? 200 : 400, MC_HTTP_TEXT,
-                       is_same ? "metadata unchanged" : "Duplicate rpc_meta key not allowed");
-    return true;
+    }
+    memcpy(entry->bytes + entry->key_length + entry->value_length, old->bytes + old->key_length, old->value_length);
+    look->metadata = metadata;
+    look->request = request;
+    look->entry = entry;
+    look->old_length = old->value_length;
+    look->next = metadata->looks;
+    look->at = &metadata->looks;
+    if (look->next != NULL)
+        look->next->at = &look->next;
+    metadata->looks = look;
+    metadata->look_count++;
+    bufferevent_setcb(look->socket, NULL, NULL, on_looked, look);
+    bufferevent_set_timeouts(look->socket, NULL, &patience); /* of the connection's beginning, too */
+    if (bufferevent_socket_connect(look->socket, (struct sockaddr *)&to, to_length) == 0)
+        return true; /* whoever refuses is told to on_looked as well */
+    look->entry = NULL;
+    look_end(look);
+    return false;
 }
 
 static void store(struct mc_metadata *metadata, struct evhttp_request *request, const struct mc_buffer *key,
@@ -202,12 +301,11 @@ static void store(struct mc_metadata *metadata, struct evhttp_request *request, 
 {
     size_t length = evbuffer_get_length(body);
     uint64_t hash = mc_hash(key->data, key->length).low;
-    struct entry **link = find(metadata, key, hash), *old = *link;
-    size_t freed = old == NULL ? 0 : cost(old->key_length, old->value_length);
-    struct entry *entry = malloc(sizeof(*entry) + key->length + length);
-    if (entry == NULL || metadata->total - freed + cost(key->length, length) > METADATA_TOTAL_MAX) {
-        free(entry);
-        mc_http_reply_text(request, 507, MC_HTTP_TEXT, "The metadata server is full; delete keys that are not needed.");
+    const struct entry *old = *find(metadata, key, hash);
+    size_t room = old != NULL && is_protected(key) ? old->value_length : 0;
+    struct entry *entry = malloc(sizeof(*entry) + key->length + length + room);
+    if (entry == NULL) {
+        mc_http_reply_text(request, 507, MC_HTTP_TEXT, "The metadata server is out of memory.");
         return;
     }
     entry->hash = hash;
@@ -215,19 +313,16 @@ static void store(struct mc_metadata *metadata, struct evhttp_request *request, 
     entry->value_length = length;
     memcpy(entry->bytes, key->data, key->length);
     mc_assert(evbuffer_copyout(body, entry->bytes + key->length, length) == (ev_ssize_t)length);
-    if (old != NULL && is_refused(request, key, old, entry)) {
-        free(entry);
+    if (old == NULL || !is_protected(key)) {
+        put_entry(metadata, request, entry);
         return;
     }
-    if (old != NULL)
-        drop(metadata, link);
-    link = find(metadata, key, hash);
-    entry->next = NULL;
-    *link = entry;
-    metadata->count++;
-    metadata->total += cost(key->length, length);
-    grow(metadata);
-    mc_http_reply_text(request, 200, MC_HTTP_TEXT, "metadata updated");
+    bool is_same = has_value(old, entry->bytes + key->length, length);
+    if (!is_same && look_begin(metadata, request, old, entry))
+        return;
+    free(entry);
+    mc_http_reply_text(request, is_same ? 200 : 400, MC_HTTP_TEXT,
+                       is_same ? "metadata unchanged" : "Duplicate rpc_meta key not allowed");
 }
 
 static void put_metadata(void *context, struct evhttp_request *request)

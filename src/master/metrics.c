@@ -177,7 +177,10 @@ static const struct metric metrics[] = {
     {COUNTER, "mooncake_cuts_total", FROM(cuts), "Grants whose writer was cut."},
     {COUNTER, "mooncake_clears_total", FROM(clears), "Slots that owners were told to clear."},
     {COUNTER, "mooncake_suspects_total", FROM(suspects), "Reports of failed transfers."},
+    {COUNTER, "mooncake_reports_refuted_total", FROM(reports_refuted), "Reports of nodes that answered the master."},
     {COUNTER, "mooncake_members_lost_total", FROM(members_lost), "Members that were silent too long."},
+    {COUNTER, "mooncake_owners_stuck_total", FROM(owners_stuck),
+     "Nodes given up because what serves their data was silent too long, though their heartbeats came."},
     {COUNTER, "mooncake_foreign_connections_total", FROM(foreign_connections),
      "Connections closed because they spoke another protocol."},
     {COUNTER, "mooncake_protocol_errors_total", FROM(protocol_errors), "Connections closed for what they sent."},
@@ -189,12 +192,14 @@ static const struct metric metrics[] = {
     {COUNTER, "mooncake_recovered_objects_total", FROM(recovered_objects), "Objects taken in from the contents of segments."},
     {COUNTER, "mooncake_recovered_replicas_total", FROM(recovered_replicas), "Replicas taken in from the contents of segments."},
     {COUNTER, "mooncake_recovery_refused_total", FROM(recovery_refused), "Replicas of contents that were not taken in: of an older value, of a removed key, or not known after a takeover."},
+    {COUNTER, "mooncake_recovery_in_doubt_total", FROM(recovery_in_doubt), "Segments whose contents were taken in though their owner was without a master so long that one that nobody remembers may have removed some of them; see --state_dir."},
     {COUNTER, "mooncake_recovery_dropped_total", FROM(recovery_dropped), "Replicas that the contents told after a takeover did not confirm; they are dropped."},
     {GAUGE, "mooncake_tombstones", FROM(tombstones), "Keys that must not come back from an earlier epoch."},
     {COUNTER, "mooncake_tombstones_made_total", FROM(tombstones_made), "Tombstones made."},
     {COUNTER, "mooncake_probes_total", FROM(probes), "Owners that were pinged after a report."},
     {COUNTER, "mooncake_probes_failed_total", FROM(probes_failed), "Pings without an answer in time."},
     {COUNTER, "mooncake_rotten_reports_total", FROM(rotten_reports), "Replicas that readers called rotten."},
+    {COUNTER, "mooncake_epochs_doubted_total", FROM(epochs_doubted), "Hellos and mounts that named a later epoch than the master's."},
     {COUNTER, "mooncake_rotten_replicas_total", FROM(rotten_replicas), "Replicas that their owner found rotten; they are dropped."},
 };
 /* clang-format on */
@@ -353,6 +358,22 @@ static void put_segments(struct mc_buffer *out, const struct mc_core_segment *se
     }
 }
 
+static void put_accusers(struct mc_buffer *out, const struct mc_core_accuser *accusers, size_t count)
+{
+    put_head(out, "mooncake_accusing_host", "gauge",
+             "Nodes that a host has reported in the last minute although they answer: look at that host's link.");
+    for (size_t i = 0; i < count; i++) {
+        size_t same = 0; /* a sample may be there once only */
+        while (strcmp(accusers[same].name, accusers[i].name) != 0)
+            same++;
+        if (same < i)
+            continue;
+        mc_buffer_printf(out, "mooncake_accusing_host{host=\"");
+        put_label(out, accusers[i].name);
+        mc_buffer_printf(out, "\"} %u\n", accusers[i].nodes);
+    }
+}
+
 void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *statistics,
                      struct mc_core_segment *segments, size_t count, const struct mc_metrics_extra *extra)
 {
@@ -363,9 +384,13 @@ void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *sta
     put_histogram(out, "master_snapshot_duration_ms", ABSENT, snapshot_bounds, LENGTH(snapshot_bounds), NULL, 0);
     put_histogram(out, "master_nof_heartbeat_probe_latency_ms", ABSENT, probe_bounds, LENGTH(probe_bounds), NULL, 0);
     put_segments(out, segments, merge_segments(segments, count));
+    put_accusers(out, extra->accusers, extra->accuser_count);
     put_one(out, "mooncake_resident_bytes", GAUGE, "Resident memory of the master.", extra->resident_bytes);
     put_one(out, "mooncake_uptime_seconds", GAUGE, "Seconds since the master started.", extra->uptime_seconds);
     put_one(out, "mooncake_epoch", GAUGE, "Epoch of this leadership.", extra->epoch);
+    put_one(out, "mooncake_loop_longest_turn_us", GAUGE,
+            "For how long the master's loop answered nobody, at most, in the last 10 to 20 seconds.",
+            extra->longest_turn_ns / 1000);
     put_head(out, "mooncake_build_info", "gauge", "Version of the master.");
     mc_buffer_printf(out, "mooncake_build_info{version=\"%s\"} 1\n", MC_VERSION);
 }

@@ -25,7 +25,9 @@ void mc_metrics_summary(struct mc_buffer *out, const struct mc_core_statistics *
                         const struct mc_metrics_window *window);
 
 struct mc_metrics_extra { /* what the core does not know */
-    uint64_t resident_bytes, uptime_seconds, epoch;
+    uint64_t resident_bytes, uptime_seconds, epoch, longest_turn_ns;
+    const struct mc_core_accuser *accusers;
+    size_t accuser_count;
 };
 /* The exposition format, version 0.0.4. Sorts `segments`; those of one name become one sample. */
 void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *statistics,

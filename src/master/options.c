@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include <yaml.h>
 
 #define SECOND ((int64_t)1000)
@@ -70,6 +71,7 @@ static const struct mc_option table[] = {
     WORKS("enable_http_metadata_server", BOOL, "false", "serves /metadata; on by itself when its host or port is given", SECTION("HTTP metadata server")),
     WORKS("http_metadata_server_port", INT, "8080", "its port", PORT),
     WORKS("http_metadata_server_host", TEXT, "0.0.0.0", "its address"),
+    WORKS("http_metadata_server_max_mib", INT, "1024", "it keeps so much in memory (MiB)", LIMITS(1, 1 << 20)),
     LATER("enable_metadata_cleanup_on_timeout", BOOL, "false", "removes the metadata of clients that are gone"),
 
     WORKS("default_kv_lease_ttl", MS, "10000", "a get protects an object from remove and eviction for so long", SECTION("Objects"), LIMITS(0, DAY)),
@@ -83,6 +85,7 @@ static const struct mc_option table[] = {
     WORKS("client_ttl", S, "10", "a member that was silent for so long is gone", LIMITS(100, DAY), .file_name = "client_live_ttl_sec"),
     NO_EFFECT("memory_allocator", TEXT, "offset", "there is one allocator, the offset kind", CHOICES("offset|cachelib")),
     LATER("allocation_strategy", TEXT, "random", "how segments are chosen; now: by free space, at random among equals", CHOICES("random|free_ratio_first|ssd_free_ratio_first|local_first|cxl")),
+    WORKS("state_dir", TEXT, "", "directory that outlives the process, where the master leaves a note for the next one of its port: who acted last, and until when; empty: $STATE_DIRECTORY, else /tmp/mooncake-UID; none: no note; not used with enable_ha"),
     WORKS("cluster_id", TEXT, "mooncake_cluster", "name of the cluster in the place of the election; equal for all its masters"),
 
     LATER("root_fs_dir", TEXT, "", "directory of the shared file tier", SECTION("Disk tier")),
@@ -476,6 +479,7 @@ static int choose_addresses(const struct mc_options *options, struct mc_master_c
     config->rpc_port = (uint16_t)mc_options_int(options, "rpc_port");
     config->metrics_port = (uint16_t)mc_options_int(options, "metrics_port");
     config->metadata_port = (uint16_t)mc_options_int(options, "http_metadata_server_port");
+    config->metadata_max_bytes = (size_t)mc_options_int(options, "http_metadata_server_max_mib") << 20;
     config->metadata_enabled = mc_options_bool(options, "enable_http_metadata_server");
     int rc = copy_host(options, "rpc_address", config->rpc_address, sizeof(config->rpc_address), error, error_size);
     if (rc == 0)
@@ -525,6 +529,26 @@ static int choose_election(const struct mc_options *options, struct mc_master_co
     return copy_host(options, "cluster_id", config->cluster_id, sizeof(config->cluster_id), error, error_size);
 }
 
+static int choose_state_dir(const struct mc_options *options, struct mc_master_config *config, char *error,
+                            size_t error_size)
+{
+    const char *wanted = mc_options_text(options, "state_dir"), *given = getenv("STATE_DIRECTORY");
+    size_t size = sizeof(config->state_dir);
+    int length = 0;
+    if (config->ha_enabled || strcmp(wanted, "none") == 0)
+        config->state_dir[0] = 0;
+    else if (wanted[0] != 0 || (given != NULL && given[0] != 0)) /* systemd may name several, the first is meant */
+        length =
+            snprintf(config->state_dir, size, "%.*s", wanted[0] != 0 ? (int)strlen(wanted) : (int)strcspn(given, ":"),
+                     wanted[0] != 0 ? wanted : given);
+    else
+        length = snprintf(config->state_dir, size, "/tmp/mooncake-%u", (unsigned)geteuid());
+    if (length < (int)size)
+        return 0;
+    snprintf(error, error_size, "--state_dir is too long");
+    return MC_ERR_INVALID_PARAMS;
+}
+
 static void warn_unfinished(const struct mc_options *options)
 {
     for (size_t i = 0; i < options->count; i++) {
@@ -566,7 +590,8 @@ static int resolve(struct mc_options *options, struct mc_master_config *config, 
                  "--put_start_discard_timeout_sec must be less than --put_start_release_timeout_sec");
         return MC_ERR_INVALID_PARAMS;
     }
-    return choose_election(options, config, error, error_size);
+    rc = choose_election(options, config, error, error_size);
+    return rc == 0 ? choose_state_dir(options, config, error, error_size) : rc;
 }
 
 static void write_help(const struct mc_options *options, struct mc_buffer *text)

@@ -13,11 +13,13 @@ struct mc_master_config {
     char rpc_address[256], metrics_host[256], metadata_host[256];
     uint16_t rpc_port, metrics_port, metadata_port; /* 0: the kernel chooses */
     bool metadata_enabled;
+    size_t metadata_max_bytes;
     bool report_metrics; /* the line every ten seconds */
     int log_level;       /* enum mc_log_level, or -1: as the environment says; already in effect */
     struct mc_core_config core;
     bool ha_enabled;
     char etcd_endpoints[4096], cluster_id[256];
+    char state_dir[512]; /* without HA: of the note for the next master; empty: none is kept */
     uint64_t ha_lease_ttl_ms;
 };
 

@@ -1,8 +1,10 @@
 /* Where a replica goes: to a preferred segment, else (if the writer wants that) to one of its own machine, else to the
- * freer of two drawn at random, else to whatever of the next
- * hundred has a hole. A segment above its watermark is used only when none below it will do, and one that got more than
- * twice its share of what was placed lately only when nobody else has or can make room: a node that comes empty is not
- * to be where everything new is. */
+ * freer of two drawn at random, else to whatever of the next hundred has a hole. A segment is drawn as often as its
+ * capacity is of all, and the freer is the one of which the larger part is free: so new objects come to each by its
+ * size, and what it holds grows as old as elsewhere before it is evicted. A full segment (evict.c) is used only
+ * when no other one will do, and one that got more than twice its share of what was placed lately only when nobody
+ * else has or can make room: a node that comes empty is not to be where everything new is. The machine of another
+ * replica of the object is used only when no other one has or can make room. */
 #include "master/state.h"
 
 #define EVICT_TRIES 2u /* full segments that are evicted from for one replica */
@@ -29,8 +31,26 @@ struct wish {
     uint32_t pick_stamp;
     uint64_t units;
     unsigned evictions_left;
-    bool fair; /* only segments that keep within their share */
+    bool fair;  /* only segments that keep within their share */
+    bool apart; /* only those of machines that have no other replica of the object */
 };
+
+/* ---- machines ---- */
+
+static bool is_apart(const struct mc_placement *placement, const struct mc_segment *segment)
+{
+    for (uint32_t i = 0; i < placement->host_count; i++)
+        if (mc_id_equal(placement->hosts[i], segment->host))
+            return false;
+    return true;
+}
+
+static void note_host(struct mc_placement *placement, const struct mc_segment *segment)
+{
+    bool is_known = !mc_id_is_zero(segment->host);
+    if (is_known && is_apart(placement, segment) && placement->host_count < MC_REPLICA_COUNT_MAX)
+        placement->hosts[placement->host_count++] = segment->host;
+}
 
 /* ---- shares ---- */
 
@@ -48,7 +68,7 @@ static bool within_share(struct mc_core *core, const struct wish *wish, struct m
     decay(&segment->recent, &segment->recent_s, core->now_ms / 1000);
     decay(&core->recent, &core->recent_s, core->now_ms / 1000);
     slack = slack > MC_SHARE_SLACK ? slack : MC_SHARE_SLACK;
-    double share = (double)segment->capacity / (double)core->ok_capacity;
+    double share = (double)segment->capacity / (double)core->ok.capacity;
     uint64_t slack_units = slack / MC_EXTENT_UNIT;
     double most = 2 * share * (double)(core->recent + wish->units) + (double)slack_units;
     return (double)(segment->recent + wish->units) <= most;
@@ -69,7 +89,7 @@ static bool eligible(struct mc_core *core, const struct wish *wish, struct mc_se
     return segment->state == MC_SEGMENT_OK && !segment->leaving &&
            segment->avoid_stamp != wish->placement->avoid_stamp && segment->pick_stamp != wish->pick_stamp &&
            wish->units <= (segment->capacity + MC_EXTENT_SLACK) / MC_EXTENT_UNIT &&
-           (!wish->fair || within_share(core, wish, segment));
+           (!wish->apart || is_apart(wish->placement, segment)) && (!wish->fair || within_share(core, wish, segment));
 }
 
 /* Evictions from a segment that is half empty surprise: its objects are smaller than the index was made for. */
@@ -97,15 +117,19 @@ static uint32_t take(struct mc_core *core, const struct wish *wish, struct mc_se
     segment->used += mc_segment_node(segment, slot)->size;
     segment->granted++;
     count_placed(core, segment, wish->units);
+    note_host(wish->placement, segment);
     if (wish->units >= segment->want_size)
         segment->want = segment->want_size = 0;
     mc_segment_update_room(core, segment);
     return slot;
 }
 
+/* The free part of its capacity, in 2^-20. Those that are full evict for what they take: they are all the same. */
 static uint64_t room(const struct mc_segment *segment)
 {
-    return segment->space.free;
+    if (segment->full)
+        return 0;
+    return (segment->space.free << 20) / (segment->capacity / MC_EXTENT_UNIT);
 }
 
 /* It stays below its watermark with this on it. */
@@ -117,12 +141,14 @@ static bool has_room(const struct mc_core *core, const struct wish *wish, const 
 
 /* Tries the freer of two at random, then a walk. With `evict`, segments above their watermark are taken too, and those
  * that have no hole are made to have one later. */
-static struct mc_segment *draw(struct mc_core *core, struct wish *wish, struct mc_segment **array, uint32_t count,
-                               bool evict, uint32_t *slot)
+static struct mc_segment *draw(struct mc_core *core, struct wish *wish, const struct mc_segment_set *set, bool evict,
+                               uint32_t *slot)
 {
+    struct mc_segment **array = set->items;
+    uint32_t count = set->count;
     if (count == 0)
         return NULL;
-    uint32_t start = (uint32_t)(mc_core_random(core) % count), second = (uint32_t)(mc_core_random(core) % count);
+    uint32_t start = mc_set_draw(set, mc_core_random(core)), second = mc_set_draw(set, mc_core_random(core));
     if (eligible(core, wish, array[second]) &&
         (!eligible(core, wish, array[start]) || room(array[second]) > room(array[start])))
         start = second;
@@ -176,23 +202,40 @@ static struct mc_segment *take_wished(struct mc_core *core, const struct wish *w
     return segment;
 }
 
+/* Anywhere: below the watermarks, else with eviction. */
+static struct mc_segment *take_any(struct mc_core *core, struct wish *wish, uint32_t *slot)
+{
+    struct mc_segment *segment = draw(core, wish, &core->roomy, false, slot);
+    wish->placement->hopeful = false; /* what only lacks a hole below its watermark is no hope */
+    return segment != NULL ? segment : draw(core, wish, &core->ok, true, slot);
+}
+
+/* Among those that keep within their share, else among all. */
+static struct mc_segment *take_fair(struct mc_core *core, struct wish *wish, uint32_t *slot)
+{
+    wish->fair = true;
+    struct mc_segment *segment = take_any(core, wish, slot);
+    wish->fair = false;
+    return segment != NULL || wish->placement->hopeful ? segment : take_any(core, wish, slot);
+}
+
 struct mc_segment *mc_place(struct mc_core *core, struct mc_placement *placement, uint32_t pick_stamp, uint64_t units,
                             uint32_t *slot)
 {
-    struct wish wish = {placement, pick_stamp, units, EVICT_TRIES, false};
+    struct wish wish = {
+        .placement = placement, .pick_stamp = pick_stamp, .units = units, .evictions_left = EVICT_TRIES};
+    if (placement->hosts_stamp != pick_stamp)
+        placement->host_count = 0;
+    placement->hosts_stamp = pick_stamp;
     struct mc_segment *segment = take_wished(core, &wish, slot);
     bool hopeful = placement->hopeful;
-    wish.fair = true;
-    if (segment == NULL)
-        segment = draw(core, &wish, core->roomy, core->roomy_count, false, slot);
     placement->hopeful = false;
+    wish.apart = placement->host_count > 0 && placement->host_count < core->segments_by_alias[MC_ALIAS_HOST].count;
     if (segment == NULL)
-        segment = draw(core, &wish, core->ok, core->ok_count, true, slot);
-    wish.fair = false;
-    if (segment == NULL && !placement->hopeful) {
-        segment = draw(core, &wish, core->roomy, core->roomy_count, false, slot);
-        if (segment == NULL)
-            segment = draw(core, &wish, core->ok, core->ok_count, true, slot);
+        segment = take_fair(core, &wish, slot);
+    if (segment == NULL && wish.apart && !placement->hopeful) {
+        wish.apart = false;
+        segment = take_fair(core, &wish, slot);
     }
     placement->hopeful |= hopeful;
     if (segment != NULL)

@@ -1,33 +1,158 @@
-/* Probes: whether a segment that somebody complained about is to be offered. The first report of a failed transfer has
- * its owner pinged: without an answer in time the segment is suspect. A doubt (code 0) has it pinged and says no more.
- * A second reporter is believed at once, and the segment rests for a while whatever the owner answers. A suspect is
- * pinged again and again; a PONG brings it back. */
+/* Probes: whether a segment that somebody complained about is to be offered. Its owner is asked by PINGs over the
+ * connection that the thread which serves its data reads: what is not answered there is answered nowhere. Nobody's
+ * report hides a node that answers: who reports may have a bad cable, no descriptors, or a wrong address himself.
+ *
+ * The first PING may be lost. So several are sent, each of which makes the kernel find out sooner that the one before
+ * is missing, and what the owner says meanwhile counts as an answer; and who is known to answer late, over a slow or
+ * lossy link, is given longer. A segment whose owner was silent for all of that is suspect, and is asked again and
+ * again; a PONG brings it back.
+ *
+ * Reports that were refuted are counted by the machine that they came from: one that reports many nodes which answer is
+ * itself in trouble, and is named. */
 #include "master/state.h"
 
-static void unwatch(struct mc_segment *segment)
+#include <stdio.h>
+#include <string.h>
+
+/* ---- how an owner answers ---- */
+
+static void learn_round_trip(struct mc_connection *owner, uint64_t ms)
 {
-    segment->probing = segment->distrusted = false;
-    mc_link_remove(&segment->watched);
+    struct mc_answering *known = &owner->answering;
+    if (ms > MC_ROUND_TRIP_MAX_MS)
+        return; /* it was stopped: that says nothing of the way */
+    uint32_t sample = (uint32_t)ms;
+    known->smoothed8_ms += sample - known->smoothed8_ms / 8;
+    known->slow_ms -= (known->slow_ms + MC_SLOW_DECAY - 1) / MC_SLOW_DECAY;
+    known->slow_ms = sample > known->slow_ms ? sample : known->slow_ms;
 }
 
-static void probe(struct mc_core *core, struct mc_segment *segment)
+/* How long all PINGs of a probe may stay unanswered. Never below what the way needs to make up for a lost packet: the
+ * next PING shows the loss, and then it takes two round trips. */
+static uint64_t patience_ms(const struct mc_segment *segment)
 {
-    if (mc_link_alone(&segment->watched))
-        mc_link_append(&core->watched, &segment->watched);
-    segment->probe_ms = core->now_ms;
-    segment->probing = true;
-    segment->probe++;
+    if (segment->owner == NULL)
+        return MC_PROBE_LEAST_MS;
+    const struct mc_answering *known = &segment->owner->answering;
+    uint64_t ms = MC_PROBE_LEAST_MS / 2 + known->smoothed8_ms / 2;
+    uint64_t slow_ms = known->slow_ms + known->slow_ms / 2;
+    ms = ms > slow_ms ? ms : slow_ms;
+    return ms < MC_PROBE_LEAST_MS ? MC_PROBE_LEAST_MS : ms > MC_PROBE_MOST_MS ? MC_PROBE_MOST_MS : ms;
+}
+
+/* ---- machines that are wrong about others ---- */
+
+/* The entry of that machine: a new one takes the place of the one that was wrong longest ago. */
+static struct mc_accuser *accuser_of(struct mc_core *core, const struct mc_reporter *reporter)
+{
+    struct mc_accuser *oldest = &core->accusers[0];
+    for (struct mc_accuser *at = core->accusers; at < core->accusers + MC_ACCUSERS_MAX; at++) {
+        if (mc_id_equal(at->host, reporter->host))
+            return at;
+        oldest = at->last_ms < oldest->last_ms ? at : oldest;
+    }
+    *oldest = (struct mc_accuser){.host = reporter->host, .first_ms = core->now_ms};
+    return oldest;
+}
+
+/* It was wrong about so many that the trouble is its own. */
+static bool is_in_trouble(const struct mc_core *core, const struct mc_accuser *accuser)
+{
+    bool is_of_late = core->now_ms - accuser->first_ms <= MC_ACCUSED_WINDOW_MS;
+    bool is_all = accuser->count > 1 && accuser->count >= core->segment_count;
+    return is_of_late && (accuser->count >= MC_ACCUSED_MANY || is_all);
+}
+
+static void refute(struct mc_core *core, const struct mc_reporter *reporter, const struct mc_segment *segment)
+{
+    struct mc_accuser *accuser = accuser_of(core, reporter);
+    core->statistics.reports_refuted++;
+    if (core->now_ms - accuser->first_ms > MC_ACCUSED_WINDOW_MS) {
+        accuser->first_ms = core->now_ms;
+        accuser->count = 0;
+        accuser->said = false;
+    }
+    memcpy(accuser->name, reporter->name, sizeof(accuser->name));
+    accuser->last_ms = core->now_ms;
+    for (uint32_t i = 0; i < accuser->count; i++)
+        if (accuser->segments[i] == segment->number)
+            return;
+    if (accuser->count < MC_ACCUSED_MAX)
+        accuser->segments[accuser->count++] = segment->number;
+    if (accuser->said || !is_in_trouble(core, accuser))
+        return;
+    accuser->said = true;
+    mc_core_log(core, MC_CORE_LOG_WARNING,
+                "the host of %s reports %u nodes that answer: look at its link, and at its limits of descriptors and "
+                "memory",
+                accuser->name, accuser->count);
+}
+
+size_t mc_core_accusers(const struct mc_core *core, struct mc_core_accuser *list, size_t capacity)
+{
+    size_t count = 0;
+    for (const struct mc_accuser *at = core->accusers; at < core->accusers + MC_ACCUSERS_MAX && count < capacity;
+         at++) {
+        if (!is_in_trouble(core, at))
+            continue;
+        list[count].nodes = at->count;
+        memcpy(list[count++].name, at->name, sizeof(at->name));
+    }
+    return count;
+}
+
+/* It asks to be heard when the probe is over. A machine is heard once. */
+static void note_reporter(struct mc_segment *segment, const struct mc_member *member)
+{
+    struct mc_id host = mc_id_is_zero(member->host) ? member->id : member->host;
+    for (uint32_t i = 0; i < segment->reporter_count; i++)
+        if (mc_id_equal(segment->reporters[i].host, host))
+            return;
+    if (segment->reporter_count == MC_REPORTERS_MAX)
+        return;
+    struct mc_reporter *reporter = &segment->reporters[segment->reporter_count++];
+    reporter->host = host;
+    memcpy(reporter->name, member->name, sizeof(reporter->name));
+}
+
+/* ---- probing ---- */
+
+static void ping(struct mc_core *core, struct mc_segment *segment)
+{
+    segment->pinged_ms = core->now_ms;
+    segment->ping++;
     core->statistics.probes++;
     /* Without a connection nothing answers: the probe fails in time, and the segment is suspect anyway. */
     struct mc_buffer *out = segment->owner == NULL ? NULL : mc_core_buffer(core, segment->owner->number);
     if (out != NULL)
-        mc_core_frame_bare(core, out, MC_MESSAGE_PING, (uint64_t)segment->number << 32 | segment->probe);
+        mc_core_frame_bare(core, out, MC_MESSAGE_PING, (uint64_t)segment->number << 32 | segment->ping);
 }
 
-static void distrust(struct mc_core *core, struct mc_segment *segment)
+static void probe_begin(struct mc_core *core, struct mc_segment *segment)
 {
-    segment->distrusted = true;
+    if (mc_link_alone(&segment->watched))
+        mc_link_append(&core->watched, &segment->watched);
+    segment->probing = true;
+    segment->probe_ms = core->now_ms;
+    segment->first_ping = segment->ping + 1;
+    ping(core, segment);
+}
+
+/* Its owner lives: whoever reported it was wrong. */
+static void probe_end(struct mc_core *core, struct mc_segment *segment)
+{
+    for (uint32_t i = 0; i < segment->reporter_count; i++)
+        refute(core, &segment->reporters[i], segment);
+    segment->reporter_count = 0;
+    segment->probing = segment->distrusted = false;
+    mc_link_remove(&segment->watched);
     mc_segment_refresh(core, segment);
+}
+
+void mc_segment_doubt(struct mc_core *core, struct mc_segment *segment)
+{
+    if (!segment->probing && !segment->distrusted)
+        probe_begin(core, segment);
 }
 
 void mc_segment_report(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
@@ -39,45 +164,64 @@ void mc_segment_report(struct mc_core *core, struct mc_connection *connection, c
     core->statistics.suspects += head.code != 0;
     if (segment == NULL)
         return;
-    if (head.code == 0) {
-        if (!segment->probing)
-            probe(core, segment);
-        return;
-    }
-    bool fresh = segment->reporter != NULL && core->now_ms - segment->reported_ms < MC_REPORT_WINDOW_MS;
-    if (fresh && segment->reporter == connection->member && segment->probing)
-        return;
-    if (!segment->probing)
-        probe(core, segment);
-    /* After a takeover clients still try the address of the process before; the probe tells. */
-    bool is_back = core->now_ms < segment->back_until_ms;
-    if (fresh && segment->reporter != connection->member && !is_back) {
-        segment->reporter = NULL;
-        segment->distrust_until_ms = core->now_ms + MC_DISTRUST_MS;
-        distrust(core, segment);
-        return;
-    }
-    segment->reporter = connection->member;
-    segment->reported_ms = core->now_ms;
+    mc_segment_doubt(core, segment);
+    if (head.code != 0 && !segment->distrusted)
+        note_reporter(segment, connection->member);
 }
 
 void mc_segment_pong(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
+    uint32_t number = (uint32_t)frame->request_id;
+    if (frame->request_id == 0) { /* to the PING of a heartbeat */
+        if (connection->asked_ms != 0)
+            learn_round_trip(connection, core->now_ms - connection->asked_ms);
+        connection->asked_ms = 0;
+        return;
+    }
     struct mc_segment *segment = mc_segment_find(core, (uint32_t)(frame->request_id >> 32));
     if (segment == NULL || segment->owner != connection || !segment->probing ||
-        segment->probe != (uint32_t)frame->request_id)
+        number - segment->first_ping > segment->ping - segment->first_ping)
         return; /* of a probe that has ended */
-    segment->probing = false;
-    if (segment->distrusted && core->now_ms < segment->distrust_until_ms)
-        return;
-    unwatch(segment);
-    mc_segment_refresh(core, segment);
+    if (!segment->distrusted)
+        learn_round_trip(connection, core->now_ms - segment->probe_ms);
+    probe_end(core, segment);
 }
 
 /* When something is to happen with the segment. */
 static uint64_t due(const struct mc_segment *segment)
 {
-    return segment->probe_ms + (segment->distrusted ? MC_PROBE_EVERY_MS : MC_PROBE_ANSWER_MS);
+    if (segment->distrusted)
+        return segment->pinged_ms + MC_PROBE_EVERY_MS;
+    return segment->pinged_ms + patience_ms(segment) / MC_PROBE_PINGS;
+}
+
+/* It has said something else while it owed us an answer: it has much to say, or to hear. */
+static bool speaks(const struct mc_core *core, const struct mc_segment *segment)
+{
+    uint64_t ms = patience_ms(segment) / MC_PROBE_PINGS * 2;
+    return segment->owner != NULL && mc_core_life_ms(core) - segment->owner->heard_ms < ms &&
+           core->now_ms - segment->probe_ms > ms;
+}
+
+/* No PONG when it was due. */
+static void probe_unanswered(struct mc_core *core, struct mc_segment *segment)
+{
+    if (!segment->distrusted && segment->ping - segment->first_ping + 1 < MC_PROBE_PINGS) {
+        ping(core, segment);
+        return;
+    }
+    if (!segment->distrusted && speaks(core, segment)) {
+        probe_end(core, segment);
+        return;
+    }
+    core->statistics.probes_failed++;
+    segment->reporter_count = 0; /* they were right */
+    segment->first_ping = segment->ping + 1;
+    ping(core, segment);
+    if (!segment->distrusted) {
+        segment->distrusted = true;
+        mc_segment_refresh(core, segment);
+    }
 }
 
 void mc_segments_tick(struct mc_core *core)
@@ -85,14 +229,8 @@ void mc_segments_tick(struct mc_core *core)
     for (struct mc_link *link = core->watched.next; link != &core->watched;) {
         struct mc_segment *segment = mc_link_of(link, struct mc_segment, watched);
         link = link->next;
-        if (core->now_ms < due(segment))
-            continue;
-        if (segment->probing)
-            core->statistics.probes_failed++;
-        if (segment->distrusted)
-            probe(core, segment);
-        else
-            distrust(core, segment);
+        if (core->now_ms >= due(segment))
+            probe_unanswered(core, segment);
     }
 }
 

@@ -126,36 +126,13 @@ void mc_put_waited(struct mc_core *core, struct mc_put *put, uint32_t item, int3
     put_settle(core, put);
 }
 
-/* The value of the item may be read from now on. Where another of its grants has failed, an owner may have it, too:
- * that counts among what remains of the key. grant: one of the item's. */
-static void count_failed(struct mc_core *core, const struct mc_put *put, uint32_t grant, struct mc_object *object,
-                         uint64_t version)
-{
-    const struct mc_grant *grants = put->grants;
-    uint32_t item = grants[grant].item, first = grant;
-    while (first > 0 && grants[first - 1].item == item)
-        first--;
-    for (uint32_t i = first; i < put->grant_count && grants[i].item == item; i++) {
-        const struct mc_segment *segment = core->segments[grants[i].segment];
-        struct mc_node *node = segment == NULL ? NULL : mc_space_node_checked(&segment->space, grants[i].slot);
-        if (node == NULL || node->state != MC_NODE_CLEARING || mc_node_held(node) != object ||
-            mc_node_version(core, node) != version || node->replica_next_segment != 0)
-            continue;
-        node->replica_next_segment = 1;
-        object->remains++;
-    }
-}
-
 void mc_put_replaced(struct mc_core *core, struct mc_object *object)
 {
     uint32_t item = 0;
     struct mc_put *put = mc_put_waiting(core, object, &item);
     struct mc_replica first = mc_replica_first(core, object);
     const struct mc_node *node = mc_segment_node(first.segment, first.slot);
-    uint64_t version = mc_node_version(core, node);
-    count_end(core, version - mc_base(core, 0));
-    if (put != NULL)
-        count_failed(core, put, node->list_next, object, version);
+    count_end(core, mc_node_version(core, node) - mc_base(core, 0));
     mc_object_appear(core, object); /* from here on its nodes name their neighbours, not their put */
     if (put != NULL)
         mc_put_waited(core, put, item, 0);
@@ -168,27 +145,21 @@ static void put_leave(struct mc_core *core, struct mc_object *object, const stru
     struct mc_put *put = mc_put_waiting(core, object, &item);
     if (put == NULL || put->writer != writer)
         return;
-    const struct mc_node *node = mc_segment_node(core->segments[object->first_segment], object->first_slot);
-    count_failed(core, put, node->list_next, object, mc_node_version(core, node));
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         mc_segment_node(at.segment, at.slot)->list_previous = MC_NODE_NONE;
     mc_put_waited(core, put, item, MC_ERR_PUT_IN_PROGRESS);
 }
 
 /* Every grant of the item has ended, and some of its replicas are live. */
-static void item_whole(struct mc_core *core, struct mc_put *put, uint32_t grant, struct mc_object *object,
+static void item_whole(struct mc_core *core, struct mc_put *put, uint32_t item, struct mc_object *object,
                        uint64_t counter)
 {
-    uint32_t item = put->grants[grant].item;
-    struct mc_object *known = object->successor ? mc_objects_find(&core->objects, mc_object_key(object)) : object;
     bool successor = object->successor; /* then it is freed here */
     enum mc_replace how = successor ? mc_object_replace(core, object, put->expected) : MC_REPLACE_DONE;
     put->codes[item] = how == MC_REPLACE_DONE ? 0 : how == MC_REPLACE_WAITS ? MC_PUT_WAITS : MC_ERR_STALE;
     put->waiting += how == MC_REPLACE_WAITS;
-    if (how == MC_REPLACE_DONE) {
+    if (how == MC_REPLACE_DONE)
         count_end(core, counter);
-        count_failed(core, put, grant, known, mc_base(core, 0) + counter);
-    }
     if (how == MC_REPLACE_DONE && !successor)
         mc_object_appear(core, object);
 }
@@ -204,7 +175,7 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
     struct mc_object *object = mc_node_object(node);
     struct mc_put *put = mc_table_get(&core->puts, node->list_previous);
     struct mc_grant *grant = &put->grants[node->list_next];
-    mc_assert(node->state == MC_NODE_GRANTED && grant->open && grant->slot == slot && grant->segment == segment->index);
+    mc_assert(node->state == MC_NODE_GRANTED && grant->slot == slot && grant->segment == segment->index);
     uint64_t counter = ((uint64_t)node->generation_high << 32 | node->generation_low) - node->replica;
     segment->granted--;
     object->granted--;
@@ -220,12 +191,12 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
         else
             mc_node_clear(core, segment, slot, object);
     }
-    grant->open = false;
+    grant->slot = MC_NODE_NONE;
     put->open--;
     if (put->connection != NULL)
         put->connection->grants--;
     if (object->granted == 0 && object->live > 0) {
-        item_whole(core, put, (uint32_t)(grant - put->grants), object, counter);
+        item_whole(core, put, grant->item, object, counter);
     } else if (object->granted == 0) {
         put->codes[grant->item] = MC_ERR_TRANSFER_FAIL;
         /* Nothing was ever there: what may not come back is what might not before, too. */
@@ -279,8 +250,8 @@ static int32_t known_code(struct mc_core *core, const struct start *start, struc
         bool exists = mc_object_readable(core, object, &replica, 1) > 0;
         if (exists && (start->flags & MC_PUT_REPLACE) == 0)
             return again && object->clearing > 0 ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_ALREADY_EXISTS;
-        /* While one of its owners is cut off the value stays as it is: readable where it can be read. That is true of
-         * an owner, too, where the same put failed before it succeeded elsewhere: the value may be live there. */
+        /* While one of its owners is cut off the value stays as it is: readable where it can be read. An owner is also
+         * where a grant of the key has failed and is not cleared yet: the value may be live there. */
         if (exists && object->clearing == 0 && mc_object_clearable(core, object))
             return 0;
         /* Only segments that may be lost hold it: to say "exists" would be a promise that no reader finds kept. One
@@ -313,7 +284,7 @@ static void grant_add(struct mc_core *core, struct start *start, struct mc_objec
     node->list_next = put->grant_count;
     mc_object_link(object, segment, slot);
     object->granted++;
-    put->grants[put->grant_count++] = (struct mc_grant){slot, segment->index, (uint16_t)item, true};
+    put->grants[put->grant_count++] = (struct mc_grant){slot, segment->index, (uint16_t)item};
     put->open++;
     start->connection->grants++;
     struct mc_wire_place place = {
@@ -434,6 +405,16 @@ static void start_items(struct mc_core *core, struct start *start, struct mc_buf
     mc_frame_end(out, frame);
 }
 
+/* No generation of this epoch is left: its master begins again under a later one, as if it had been restarted. */
+static void epoch_is_full(struct mc_core *core)
+{
+    if (core->wanted_epoch == 0)
+        mc_core_log(core, MC_CORE_LOG_WARNING, "%llu replicas were placed under this epoch: a later one begins",
+                    (unsigned long long)core->counter);
+    if (core->wanted_epoch < core->epoch + MC_EPOCH_CARRY)
+        core->wanted_epoch = core->epoch + MC_EPOCH_CARRY;
+}
+
 void mc_put_start(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
@@ -472,6 +453,11 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
         return;
     }
     uint32_t capacity = count * start.replica_count < MC_BATCH_MAX ? count * start.replica_count : MC_BATCH_MAX;
+    if (core->counter_end - core->counter <= capacity) {
+        epoch_is_full(core);
+        mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
+        return;
+    }
     start.put = put_create(core, connection, frame->request_id, count, capacity);
     if (start.put == NULL) {
         mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
@@ -584,7 +570,7 @@ bool mc_puts_tick(struct mc_core *core)
         struct mc_put *put = mc_link_of(core->puts_dying.next, struct mc_put, by_age);
         mc_assert(put->cursor < put->grant_count); /* an open grant lies ahead, or it would have been freed */
         const struct mc_grant *grant = &put->grants[put->cursor++];
-        if (grant->open)
+        if (grant->slot != MC_NODE_NONE)
             grant_end(core, core->segments[grant->segment], grant->slot, GRANT_CUT);
     }
     return !mc_link_alone(&core->puts_dying);

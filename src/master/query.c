@@ -45,6 +45,8 @@ static void describe(const struct mc_segment *from, struct mc_core_segment *to)
     };
     memcpy(to->name, from->name, sizeof(to->name));
     memcpy(to->tcp_address, from->tcp_address, sizeof(to->tcp_address));
+    if (from->member != NULL)
+        memcpy(to->build, from->member->build, sizeof(to->build));
 }
 
 size_t mc_core_segments(const struct mc_core *core, uint64_t *cursor, struct mc_core_segment *segments, size_t capacity)

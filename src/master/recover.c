@@ -12,11 +12,20 @@
 
 #include <stdlib.h>
 
-#define EVIDENCE_SLICE 4096u
-
 bool mc_recover_open(const struct mc_core *core)
 {
-    return core->now_ms < core->config.recovery_window_ms;
+    return !core->recovery_over;
+}
+
+/* The window is over, and so is the recovery of whatever began within it, however long that took. */
+static void end_when_over(struct mc_core *core)
+{
+    if (core->recovery_over || core->earlier_count > 0 || core->now_ms < core->config.recovery_window_ms)
+        return;
+    core->recovery_over = true;
+    core->evidence_count = 0;
+    free(core->gone_bits);
+    core->gone_bits = NULL;
 }
 
 void mc_recover_refuse(struct mc_core *core)
@@ -63,81 +72,33 @@ static bool set_generation(struct mc_core *core, struct mc_node *node, uint64_t 
     return true;
 }
 
-/* ---- evidence ---- */
-
-void mc_recover_wish_epoch(struct mc_core *core, uint64_t epoch)
-{
-    if (epoch < core->wanted_epoch)
-        return;
-    core->wanted_epoch = epoch + 1;
-    mc_core_log(core, MC_CORE_LOG_WARNING, "a peer has met a master of epoch %llu, ours is %llu",
-                (unsigned long long)epoch, (unsigned long long)core->epoch);
-}
-
-uint64_t mc_core_wanted_epoch(const struct mc_core *core)
-{
-    return core->wanted_epoch;
-}
-
-/* Keeps only what says more than any other: a later epoch or a later time. */
-static void evidence_add(struct mc_core *core, uint64_t epoch, int64_t alive_ms)
-{
-    struct mc_evidence *list = core->evidence;
-    uint32_t kept = 0, at = 0;
-    for (uint32_t i = 0; i < core->evidence_count; i++)
-        if (list[i].epoch >= epoch && list[i].alive_ms >= alive_ms)
-            return;
-    for (uint32_t i = 0; i < core->evidence_count; i++)
-        if (list[i].epoch > epoch || list[i].alive_ms > alive_ms)
-            list[kept++] = list[i];
-    if (kept == MC_EVIDENCE_MAX) { /* the first two become one that says at least as much */
-        list[1].alive_ms = list[0].alive_ms;
-        for (uint32_t i = 1; i < kept; i++)
-            list[i - 1] = list[i];
-        kept--;
-    }
-    while (at < kept && list[at].epoch < epoch)
-        at++;
-    for (uint32_t i = kept; i > at; i--)
-        list[i] = list[i - 1];
-    list[at] = (struct mc_evidence){epoch, alive_ms};
-    core->evidence_count = kept + 1;
-    core->evidence_left = core->segment_top;
-}
-
-bool mc_recover_seen_epoch(struct mc_core *core, uint64_t epoch, uint32_t age_ms)
-{
-    if (epoch > core->epoch) {
-        mc_recover_wish_epoch(core, epoch);
-        return false;
-    }
-    if (epoch != 0 && epoch < core->epoch)
-        evidence_add(core, epoch, (int64_t)core->now_ms - (int64_t)age_ms);
-    return true;
-}
-
-/* A master between that contact and us may have acted on the absence of whoever had the contact. A master of a later
- * epoch, which never knew these contents, counts as much as the one that did. */
-static bool stale(const struct mc_core *core, uint64_t epoch, int64_t contact_ms)
-{
-    int64_t alive_ms = INT64_MIN;
-    /* Nobody came between the master before us and us, and that one kept what it had offered: whatever was said about
-     * it waited for the owner. That it lived long proves nothing, and for how long we know by late looks only. */
-    if (epoch != 0 && epoch == core->config.whole_epoch)
-        return false;
-    for (uint32_t i = 0; i < core->evidence_count; i++)
-        if (core->evidence[i].epoch >= epoch && core->evidence[i].alive_ms > alive_ms)
-            alive_ms = core->evidence[i].alive_ms;
-    if (core->config.predecessor_end_ms != 0) {
-        int64_t end_ms = (int64_t)(core->config.predecessor_end_ms - core->base_ms); /* may lie before our start */
-        alive_ms = end_ms > alive_ms ? end_ms : alive_ms;
-    }
-    return alive_ms != INT64_MIN && alive_ms >= contact_ms + (int64_t)core->config.depart_ms;
-}
+/* ---- is it wanted ---- */
 
 bool mc_recover_wanted(struct mc_core *core, uint64_t epoch, int64_t contact_ms)
 {
-    return mc_recover_open(core) && !core->refuse_earlier && !stale(core, epoch, contact_ms);
+    return mc_recover_open(core) && !core->refuse_earlier && !mc_evidence_against(core, epoch, contact_ms);
+}
+
+/* Nothing is known against these contents; but if a master has acted on them since that contact, and all who heard of
+ * it are gone as well, nobody could have told. */
+static bool doubtful(const struct mc_core *core, uint64_t epoch, int64_t contact_ms)
+{
+    return core->config.predecessor_end_ms == 0 && epoch > core->config.known_epoch &&
+           (int64_t)core->now_ms >= contact_ms + (int64_t)core->config.depart_ms;
+}
+
+void mc_recover_taken(struct mc_core *core, const struct mc_segment *segment)
+{
+    if (!doubtful(core, segment->earlier_epoch, segment->contact_ms))
+        return;
+    core->statistics.recovery_in_doubt++;
+    if (core->statistics.recovery_in_doubt == 1)
+        mc_core_log(
+            core, MC_CORE_LOG_WARNING,
+            "the contents of segment %u (%s), and perhaps of others, are taken on the word of who is here: their "
+            "owner was without a master for %lld ms, and no note of the masters before this one covers that "
+            "time. If one of them removed something meanwhile, it may be back. --state_dir keeps a note",
+            segment->number, segment->name, (long long)((int64_t)core->now_ms - segment->contact_ms));
 }
 
 /* ---- the segment ---- */
@@ -146,6 +107,11 @@ bool mc_recover_begin(struct mc_core *core, struct mc_segment *segment, enum mc_
 {
     segment->inventory = (uint8_t)inventory;
     segment->recovering = true;
+    segment->told_ms = mc_core_life_ms(core);
+    if (inventory == MC_INVENTORY_EARLIER) {
+        segment->is_earlier = true;
+        core->earlier_count++;
+    }
     segment->sequence_known = segment->dropping = false;
     segment->round++;
     if (mc_link_alone(&segment->recovery))
@@ -217,13 +183,27 @@ static void tell_offered(struct mc_core *core, const struct mc_segment *segment)
     mc_frame_end(out, frame);
 }
 
+void mc_recover_judged(struct mc_core *core, struct mc_segment *segment)
+{
+    core->earlier_count -= segment->is_earlier;
+    segment->is_earlier = false;
+}
+
+/* For what is said until now: from then on its contents are ours. */
+static bool is_stale(const struct mc_core *core, const struct mc_segment *segment)
+{
+    return segment->is_earlier && mc_evidence_against(core, segment->earlier_epoch, segment->contact_ms);
+}
+
 /* Offers the segment if nothing is left to wait for. */
 static void offer(struct mc_core *core, struct mc_segment *segment)
 {
-    bool grace = segment->earlier_epoch != 0 && core->config.predecessor_end_ms == 0 &&
-                 core->now_ms < core->config.recovery_grace_ms;
-    if (!segment->recovering || segment->inventory != MC_INVENTORY_NONE || segment->dropping || grace)
+    bool grace =
+        segment->is_earlier && core->config.predecessor_end_ms == 0 && core->now_ms < core->config.recovery_grace_ms;
+    if (!segment->recovering || segment->inventory != MC_INVENTORY_NONE || segment->dropping || grace ||
+        is_stale(core, segment)) /* given up in the next tick */
         return;
+    mc_recover_judged(core, segment);
     segment->recovering = false;
     mc_link_remove(&segment->recovery);
     core->statistics.segments_recovered++;
@@ -239,7 +219,6 @@ static void finish(struct mc_core *core, struct mc_segment *segment)
     segment->inventory = MC_INVENTORY_NONE;
     segment->dropping = takeover;
     segment->drop_cursor = 0;
-    segment->back_until_ms = takeover ? core->now_ms + MC_BACK_MS : 0;
     if (!takeover) {
         mc_space_rebuild_end(&segment->space);
         mc_segment_set_populated(core, segment, segment->populated);
@@ -296,10 +275,10 @@ static void refuse(struct mc_core *core, struct mc_segment *segment, uint32_t sl
 /* The object that the entry may become a replica of, made or emptied if need be; NULL: the entry is refused. */
 static struct mc_object *claim(struct mc_core *core, const struct mc_wire_inventory_item *item)
 {
-    if (!mc_recover_open(core) || core->refuse_earlier)
-        return NULL;
     uint64_t version = item->generation - item->replica;
     struct mc_object *object = mc_objects_find(&core->objects, item->key);
+    if (core->refuse_earlier || (object == NULL && mc_tombstone_may_be(core, item->key)))
+        return NULL;
     if (object != NULL && object->tombstone == 0) {
         if (!object->visible)
             return NULL; /* it is being put */
@@ -483,6 +462,7 @@ void mc_recover_inventory(struct mc_core *core, struct mc_connection *connection
         return;
     }
     acknowledge(core, connection, segment->number, head.sequence, 0);
+    segment->told_ms = mc_core_life_ms(core);
     segment->sequence++;
     if (head.last)
         finish(core, segment);
@@ -490,21 +470,26 @@ void mc_recover_inventory(struct mc_core *core, struct mc_connection *connection
 
 bool mc_recover_tick(struct mc_core *core)
 {
-    for (struct mc_link *link = core->recovering.next; link != &core->recovering;) {
+    const struct mc_link *first = NULL;
+    uint32_t budget = MC_RECOVERING_SLICE;
+    for (struct mc_link *link = core->recovering.next; link != &core->recovering && link != first && budget > 0;
+         budget--) {
         struct mc_segment *segment = mc_link_of(link, struct mc_segment, recovery);
         link = link->next;
-        offer(core, segment);
-    }
-    for (uint32_t budget = EVIDENCE_SLICE; core->evidence_left > 0 && budget > 0; budget--) {
-        core->evidence_left--;
-        core->evidence_cursor = core->evidence_cursor + 1 < core->segment_top ? core->evidence_cursor + 1 : 0;
-        struct mc_segment *segment = core->segments[core->evidence_cursor];
-        if (segment != NULL && segment->state != MC_SEGMENT_GONE && segment->earlier_epoch != 0 &&
-            stale(core, segment->earlier_epoch, segment->contact_ms))
+        mc_link_remove(&segment->recovery); /* the others have their turn before it comes again */
+        mc_link_append(&core->recovering, &segment->recovery);
+        if (is_stale(core, segment))
             give_up(core, segment, "the master before us may have acted on its absence");
+        else if (segment->inventory != MC_INVENTORY_NONE &&
+                 mc_core_life_ms(core) - segment->told_ms >= MC_INVENTORY_PATIENCE_MS)
+            give_up(core, segment, "its owner does not go on to tell them");
+        else
+            offer(core, segment);
+        if (first == NULL && !mc_link_alone(&segment->recovery))
+            first = &segment->recovery;
     }
-    bool more = mc_tombstones_tick(core);
-    return more || core->evidence_left > 0;
+    end_when_over(core);
+    return mc_tombstones_tick(core);
 }
 
 /* ---- rotten replicas ---- */

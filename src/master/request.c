@@ -307,7 +307,7 @@ void mc_request_remove(struct mc_core *core, struct mc_connection *connection, c
     }
     core->statistics.remove_requests++;
     core->statistics.remove_items += count;
-    struct mc_wait *wait = mc_wait_create(core, MC_WAIT_REMOVE, connection->number, frame->request_id, count);
+    struct mc_wait *wait = mc_wait_create(core, MC_WAIT_REMOVE, connection, frame->request_id, count);
     if (wait == NULL) {
         core->statistics.remove_failures += count;
         mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);

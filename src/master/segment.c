@@ -6,62 +6,25 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define NOT_LISTED UINT32_MAX
-
 struct mc_segment *mc_segment_find(const struct mc_core *core, uint32_t number)
 {
     struct mc_segment *segment = core->segments[number % MC_SEGMENTS_MAX];
     return segment != NULL && segment->number == number && segment->state != MC_SEGMENT_GONE ? segment : NULL;
 }
 
-/* ---- the dense arrays that placement draws from ---- */
-
-static void array_add(struct mc_segment **array, uint32_t *count, struct mc_segment *segment, uint32_t *index)
-{
-    if (*index != NOT_LISTED)
-        return;
-    *index = *count;
-    array[(*count)++] = segment;
-}
-
-static void ok_add(struct mc_core *core, struct mc_segment *segment)
-{
-    if (segment->ok_index == NOT_LISTED)
-        core->ok_capacity += segment->capacity;
-    array_add(core->ok, &core->ok_count, segment, &segment->ok_index);
-}
-
-static void ok_remove(struct mc_core *core, struct mc_segment *segment)
-{
-    if (segment->ok_index == NOT_LISTED)
-        return;
-    core->ok_capacity -= segment->capacity;
-    struct mc_segment *last = core->ok[--core->ok_count];
-    core->ok[segment->ok_index] = last;
-    last->ok_index = segment->ok_index;
-    segment->ok_index = NOT_LISTED;
-}
-
-static void roomy_remove(struct mc_core *core, struct mc_segment *segment)
-{
-    if (segment->roomy_index == NOT_LISTED)
-        return;
-    struct mc_segment *last = core->roomy[--core->roomy_count];
-    core->roomy[segment->roomy_index] = last;
-    last->roomy_index = segment->roomy_index;
-    segment->roomy_index = NOT_LISTED;
-}
-
 void mc_segment_update_room(struct mc_core *core, struct mc_segment *segment)
 {
-    uint64_t budget = mc_segment_budget(core, segment);
-    uint64_t taken = segment->used + segment->clearing; /* quarantine is off the budget */
+    double budget = (double)mc_segment_budget(core, segment), band = core->config.eviction_ratio * budget;
+    double high = core->config.eviction_high_watermark * budget;
+    double taken = (double)(segment->used + segment->clearing); /* quarantine is off the budget */
     bool nodes = segment->space.node_count + 2 <= segment->space.node_limit;
-    if (segment->state == MC_SEGMENT_OK && !segment->leaving && nodes &&
-        (double)taken <= core->config.eviction_high_watermark * (double)budget)
-        array_add(core->roomy, &core->roomy_count, segment, &segment->roomy_index);
+    /* What evictions keep at its lower mark stays full: else those that evict just now would be taken for the emptiest,
+     * and what the others hold would never grow old. */
+    segment->full &= taken > high - 2 * band;
+    if (segment->state == MC_SEGMENT_OK && !segment->leaving && nodes && !segment->full && taken <= high)
+        mc_set_add(&core->roomy, segment);
     else
-        roomy_remove(core, segment);
+        mc_set_remove(&core->roomy, segment);
 }
 
 /* ---- trust ---- */
@@ -97,9 +60,9 @@ void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment)
                 ok ? "trusted" : "suspect");
     if (ok) {
         core->has_offered = true;
-        ok_add(core, segment);
+        mc_set_add(&core->ok, segment);
     } else {
-        ok_remove(core, segment);
+        mc_set_remove(&core->ok, segment);
         mc_segment_release(core, segment);
     }
     mc_segment_update_room(core, segment);
@@ -258,7 +221,8 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     copy_text(segment->name, mount->name);
     copy_text(segment->tcp_address, mount->tcp_address);
     copy_text(segment->unix_path, mount->unix_path);
-    segment->ok_index = segment->roomy_index = NOT_LISTED;
+    for (unsigned i = 0; i < MC_SETS; i++)
+        segment->places[i] = MC_SET_NOWHERE;
     segment->normal = segment->soft = segment->clears = segment->cuts =
         (struct mc_node_list){MC_NODE_NONE, MC_NODE_NONE, 0};
     segment->clear_unsent = segment->cut_unsent = segment->release = MC_NODE_NONE;
@@ -315,7 +279,7 @@ bool mc_segment_take_over(struct mc_core *core, struct mc_segment *segment, stru
     segment->owner_id = member->id;
     segment->incarnation = member->incarnation;
     segment->change = ++core->segment_changes;
-    segment->reporter = NULL;
+    segment->reporter_count = 0;
     copy_text(segment->tcp_address, mount->tcp_address);
     copy_text(segment->unix_path, mount->unix_path);
     aliases_remove(core, segment);
@@ -362,6 +326,8 @@ static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
     mounting->inventory = MC_INVENTORY_EARLIER;
     mounting->segment->earlier_epoch = mounting->earlier_epoch;
     mounting->segment->contact_ms = mounting->contact_ms;
+    if (mounting->wire.slot_top > 0)
+        mc_recover_taken(core, mounting->segment);
     if (mc_recover_begin(core, mounting->segment, MC_INVENTORY_EARLIER, mounting->wire.slot_top))
         return 0;
     mc_segment_gone(core, mounting->segment);
@@ -411,8 +377,8 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
         mount_reply(core, connection, frame->request_id, MC_ERR_INVALID_PARAMS, 0, 0, false);
         return;
     }
-    if (mount->epoch > core->epoch) { /* it is we who are late: no answer that could cost the owner its contents */
-        mc_recover_wish_epoch(core, mount->epoch);
+    if (mount->epoch > core->epoch) { /* we may be late: no answer that could cost the owner its contents */
+        mc_evidence_contradicts(core, connection->member->id, true, mount->epoch);
         mc_core_close(core, connection);
         return;
     }
@@ -442,6 +408,8 @@ void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, co
         mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s, %llu bytes) is %s%s", segment->number, segment->name,
                     (unsigned long long)segment->capacity, again ? "mounted again" : "mounted",
                     mounting.inventory == MC_INVENTORY_NONE ? "" : ", its inventory is wanted");
+    if (!progress)
+        mc_reach_mounted(core, segment);
     uint8_t inventory = mounting.inventory != MC_INVENTORY_NONE ? 1 : segment->recovering ? 2 : 0;
     mount_reply(core, connection, frame->request_id, 0, segment->number, inventory, segment->late > 0);
     attach(core, segment, connection, mount->populated);
@@ -466,8 +434,8 @@ void mc_segment_gone(struct mc_core *core, struct mc_segment *segment)
 {
     mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s) is gone, with replicas of %u objects", segment->number,
                 segment->name, segment->live);
-    ok_remove(core, segment);
-    roomy_remove(core, segment);
+    mc_set_remove(&core->ok, segment);
+    mc_set_remove(&core->roomy, segment);
     aliases_remove(core, segment);
     (void)mc_map_remove(&core->segments_by_id, segment->id_hash);
     mc_link_remove(&segment->of_member);
@@ -475,7 +443,9 @@ void mc_segment_gone(struct mc_core *core, struct mc_segment *segment)
     mc_link_remove(&segment->busy);
     mc_link_remove(&segment->watched);
     mc_link_remove(&segment->recovery);
+    mc_recover_judged(core, segment);
     segment->recovering = segment->dropping = segment->probing = segment->distrusted = false;
+    segment->reporter_count = 0;
     segment->inventory = MC_INVENTORY_NONE;
     segment->member = NULL;
     segment->owner = NULL;
@@ -544,37 +514,74 @@ void mc_segment_describe_named(struct mc_core *core, struct mc_connection *conne
     segment_reply(core, connection, frame->request_id, 0, found.preferred_count > 0 ? found.preferred[0] : NULL);
 }
 
-/* What has been mounted since the client last asked. One pass, and an answer of bounded length: clients open ways ahead
- * with it, the rest they ask for when they need it. */
+/* The segments that lie nearest to a client in an order of its own, at most `capacity` of them. */
+struct nearest {
+    const struct mc_segment *segments[MC_SEGMENTS_TOLD_NEAR];
+    uint64_t distances[MC_SEGMENTS_TOLD_NEAR]; /* rising */
+    size_t count, capacity;
+};
+
+/* Another one for each pair, and always the same: so clients spread evenly over segments, each is told of a few, and a
+ * segment that is new is news to a few. */
+static uint64_t distance(struct mc_id client, const struct mc_segment *segment)
+{
+    uint64_t mixed = client.low ^ segment->id.low * 0x9e3779b97f4a7c15u;
+    mixed = (mixed ^ mixed >> 32) * 0xd6e8feb86659fd93u;
+    mixed = (mixed ^ mixed >> 32 ^ client.high ^ segment->id.high) * 0xd6e8feb86659fd93u;
+    return mixed ^ mixed >> 32;
+}
+
+static void nearest_add(struct nearest *nearest, const struct mc_segment *segment, uint64_t distance)
+{
+    size_t at = nearest->count;
+    if (at == nearest->capacity && distance >= nearest->distances[at - 1])
+        return;
+    at -= at == nearest->capacity;
+    for (; at > 0 && nearest->distances[at - 1] > distance; at--) {
+        nearest->segments[at] = nearest->segments[at - 1];
+        nearest->distances[at] = nearest->distances[at - 1];
+    }
+    nearest->segments[at] = segment;
+    nearest->distances[at] = distance;
+    nearest->count += nearest->count < nearest->capacity;
+}
+
+static size_t nearest_write(const struct nearest *nearest, uint64_t changes, struct mc_buffer *out)
+{
+    size_t told = 0;
+    for (size_t i = 0; i < nearest->count; i++) {
+        if (nearest->segments[i]->change <= changes)
+            continue;
+        struct mc_wire_segment_reply one = described(nearest->segments[i]);
+        mc_wire_segment_reply_write(out, &one);
+        told++;
+    }
+    return told;
+}
+
+/* What has been mounted since the client last asked, of the few segments that it is told of: it opens ways to them
+ * ahead. The rest it asks for when it needs them, so that not everybody is connected with everybody. One pass. */
 void mc_segments_tell(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
 {
-    const struct mc_segment *others[MC_SEGMENTS_TOLD_MAX];
-    size_t other_count = 0, told = 0;
+    struct nearest near = {.capacity = MC_SEGMENTS_TOLD_NEAR}, far = {.capacity = MC_SEGMENTS_TOLD_FAR};
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     struct mc_wire_segments head;
     mc_wire_segments_read(&reader, &head);
+    mc_reach_asked(core, head.host);
     struct mc_buffer *out = mc_core_buffer(core, connection->number);
     if (out == NULL)
         return;
+    for (uint32_t index = 1; index < core->segment_top; index++) {
+        const struct mc_segment *segment = core->segments[index];
+        if (segment != NULL && segment->state != MC_SEGMENT_GONE)
+            nearest_add(mc_id_equal(segment->host, head.host) ? &near : &far, segment,
+                        distance(connection->member->id, segment));
+    }
     size_t at = mc_core_frame(core, out, MC_MESSAGE_SEGMENTS_REPLY, frame->request_id);
     mc_wire_segments_reply_write(out, &(struct mc_wire_segments_reply){.changes = core->segment_changes});
     size_t list = mc_list_begin(out);
-    for (uint32_t index = 1; index < core->segment_top && told < MC_SEGMENTS_TOLD_MAX; index++) {
-        const struct mc_segment *segment = core->segments[index];
-        if (segment == NULL || segment->state == MC_SEGMENT_GONE || segment->change <= head.changes)
-            continue;
-        if (mc_id_equal(segment->host, head.host)) {
-            struct mc_wire_segment_reply one = described(segment);
-            mc_wire_segment_reply_write(out, &one);
-            told++;
-        } else if (other_count < MC_SEGMENTS_TOLD_MAX) {
-            others[other_count++] = segment;
-        }
-    }
-    for (size_t i = 0; i < other_count && told < MC_SEGMENTS_TOLD_MAX; i++, told++) {
-        struct mc_wire_segment_reply one = described(others[i]);
-        mc_wire_segment_reply_write(out, &one);
-    }
+    size_t told = nearest_write(&near, head.changes, out);
+    told += nearest_write(&far, head.changes, out);
     mc_list_end(out, list, told);
     mc_frame_end(out, at);
 }

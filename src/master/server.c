@@ -1,34 +1,22 @@
 /* The RPC shell of the master: sockets, clock and log around the core. */
-#include "master/server.h"
+#include "master/connections.h"
 
 #include "base/error.h"
+#include "engine/layout.h"
 #include "env/clock.h"
+#include "env/limits.h"
 #include "env/log.h"
-#include "env/socket.h"
 #include "master/mailbox.h"
-#include "master/metrics.h"
 
 #include <errno.h>
-#include <event2/event.h>
-#include <event2/event_struct.h>
-#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define RECEIVE_BYTES (64u << 10)
-#define RECEIVE_MORE_BYTES                                                                                             \
-    (256u << 10)               /* of a long frame at once: memory follows what has arrived, not what was announced */
-#define KEEP_BYTES (64u << 10) /* an empty buffer larger than this is given back */
-#define ACCEPTS_PER_TURN 64
-#define ACCEPT_PAUSE_MS 100 /* when descriptors are out */
-#define INDEX_BITS 16
 #define SPIN_HITS_MAX 16u
 #define SPIN_PROBE_EVERY 16u
 #define SPIN_BUSY_NS 1000000u /* a wait longer than this ends all probing: nobody is in a hurry */
@@ -37,134 +25,6 @@
 #define TICK_MAX_MS 60000u
 #define CORE_LINES_PER_SECOND 50u
 #define EPOCH_LEAP 65536u /* hundredths of a second: eleven minutes */
-
-_Static_assert(MC_SERVER_CONNECTIONS_MAX == 1u << INDEX_BITS, "a connection's number holds its index");
-
-struct connection {
-    uint64_t number;
-    struct mc_server *server;
-    int fd;
-    struct event read_event, write_event;
-    struct mc_buffer in;  /* what was received and is not a whole frame, or had no turn yet */
-    struct mc_buffer out; /* from out_sent on: not sent */
-    size_t out_sent;
-    uint64_t since_ms; /* accepted, then: when the pending frame began, or closing began */
-    struct connection *next_dirty, *next_ready;
-    bool is_dirty;   /* on the dirty list: has output, or shall be closed */
-    bool is_ready;   /* on the ready list: a whole frame waits in `in` */
-    bool is_paused;  /* not read: too much is not sent */
-    bool is_closing; /* nothing more is read; closed once sent */
-    bool is_dead;    /* closed at the end of this turn */
-    bool is_waiting; /* write_event is set */
-    bool has_spoken; /* a whole frame came */
-    bool has_frames; /* whole frames wait in `in` until enough output is sent */
-};
-
-struct connection_list {
-    struct connection *first, **last;
-};
-
-struct mc_server {
-    struct event_base *base;
-    struct mc_core *core; /* NULL: a standby */
-    struct mc_core_config core_config;
-    struct mc_core_output output;
-    struct mc_election *election; /* NULL without HA */
-    struct mc_mailbox *mailbox;
-    struct event listen_event, unix_event, resume_event, tick_event, report_event, signal_event, mail_event,
-        election_event;
-    int listener, unix_listener, signal_fd; /* unix_listener: -1 when there is none */
-    struct mc_id node;
-    char address[MC_ADDRESS_MAX]; /* under which we are found */
-    uint16_t port;
-    bool is_stopping, report_metrics, is_role_due;
-    bool is_departing;      /* the election was asked to note that the core acts on departures */
-    bool has_activity;      /* a callback has run in this turn, and not only for what nobody waits for */
-    _Atomic uint64_t epoch; /* of the core, or of the last one; written by the server's thread only */
-    uint64_t now_ms, tick_due_ms, active_ms;
-    uint64_t serial;                 /* last number given, without its index */
-    struct connection **connections; /* by index; NULL = free */
-    uint16_t *free_indices;
-    size_t free_count, indices_used;
-    struct connection_list dirty, ready;
-    uint32_t spin_hits, spin_probe;
-    uint64_t wait_ns; /* length of the last blocking wait */
-    struct mc_metrics_window window;
-    uint64_t log_second_ms;
-    uint32_t log_lines, log_held;
-    uint8_t received[RECEIVE_BYTES];
-};
-
-/* To be asked before every turn's input and before every flush: a leader whose time is over takes and says nothing. */
-static bool may_serve(const struct mc_server *server)
-{
-    return server->core != NULL &&
-           (server->election == NULL ||
-            mc_election_may_serve(server->election, atomic_load_explicit(&server->epoch, memory_order_relaxed)));
-}
-
-/* ---- connections ---- */
-
-static struct connection *find(const struct mc_server *server, uint64_t number)
-{
-    struct connection *connection = server->connections[number & (MC_SERVER_CONNECTIONS_MAX - 1)];
-    return connection != NULL && connection->number == number && !connection->is_dead ? connection : NULL;
-}
-
-static void mark_dirty(struct connection *connection)
-{
-    struct connection_list *list = &connection->server->dirty;
-    if (connection->is_dirty)
-        return;
-    connection->is_dirty = true;
-    connection->next_dirty = NULL;
-    *list->last = connection;
-    list->last = &connection->next_dirty;
-}
-
-static void mark_ready(struct connection *connection)
-{
-    struct connection_list *list = &connection->server->ready;
-    if (connection->is_ready)
-        return;
-    connection->is_ready = true;
-    connection->next_ready = NULL;
-    *list->last = connection;
-    list->last = &connection->next_ready;
-}
-
-static void die(struct connection *connection)
-{
-    connection->is_dead = true;
-    mark_dirty(connection);
-}
-
-static struct mc_buffer *core_buffer(void *context, uint64_t number)
-{
-    struct connection *connection = find(context, number);
-    if (connection == NULL || connection->is_closing)
-        return NULL;
-    if (connection->out.length - connection->out_sent > MC_SERVER_BACKLOG_MAX) {
-        mc_log_limited(WARNING, "a peer takes no answers: %u MiB wait for it, it is closed",
-                       MC_SERVER_BACKLOG_MAX >> 20);
-        die(connection);
-        return NULL;
-    }
-    mark_dirty(connection);
-    return &connection->out;
-}
-
-static void core_close(void *context, uint64_t number)
-{
-    struct mc_server *server = context;
-    struct connection *connection = find(server, number);
-    if (connection == NULL || connection->is_closing)
-        return;
-    connection->is_closing = true;
-    connection->since_ms = server->now_ms;
-    (void)event_del(&connection->read_event); /* cannot fail for a set event */
-    mark_dirty(connection);
-}
 
 static void core_log(void *context, int level, const char *text)
 {
@@ -184,378 +44,17 @@ static void core_log(void *context, int level, const char *text)
         mc_log_write((enum mc_log_level)level, "core", 0, "%s", text);
 }
 
-/* Ends a connection that nothing points to any more but its slot in the table. */
-static void destroy(struct connection *connection)
-{
-    struct mc_server *server = connection->server;
-    uint16_t index = (uint16_t)(connection->number & (MC_SERVER_CONNECTIONS_MAX - 1));
-    (void)event_del(&connection->read_event);
-    (void)event_del(&connection->write_event);
-    close(connection->fd);
-    server->connections[index] = NULL;
-    server->free_indices[server->free_count++] = index;
-    mc_buffer_free(&connection->in);
-    mc_buffer_free(&connection->out);
-    free(connection);
-}
-
-/* ---- output ---- */
-
-/* Sends what can be sent. False when the connection is broken. */
-static bool send_pending(struct connection *connection)
-{
-    struct mc_buffer *out = &connection->out;
-    while (connection->out_sent < out->length) {
-        ssize_t sent =
-            send(connection->fd, out->data + connection->out_sent, out->length - connection->out_sent, MSG_NOSIGNAL);
-        if (sent > 0)
-            connection->out_sent += (size_t)sent;
-        else if (sent < 0 && errno == EINTR)
-            continue;
-        else
-            return sent < 0 && errno == EAGAIN;
-    }
-    out->length = connection->out_sent = 0;
-    if (out->capacity > KEEP_BYTES)
-        mc_buffer_free(out);
-    return true;
-}
-
-/* Sets the events that fit what is not sent. */
-static void settle(struct connection *connection)
-{
-    struct mc_buffer *out = &connection->out;
-    size_t backlog = out->length - connection->out_sent;
-    bool is_wait = backlog > 0,
-         is_pause = backlog > (connection->is_paused ? MC_SERVER_BACKLOG_PAUSE / 2 : MC_SERVER_BACKLOG_PAUSE);
-    /* Moves at most as much as was sent since the last time. */
-    if (connection->out_sent > out->length / 2) {
-        mc_buffer_consume(out, connection->out_sent);
-        connection->out_sent = 0;
-    }
-    int rc = 0;
-    if (is_wait && !connection->is_waiting)
-        rc |= event_add(&connection->write_event, NULL);
-    else if (!is_wait && connection->is_waiting)
-        rc |= event_del(&connection->write_event);
-    connection->is_waiting = is_wait;
-    if (!connection->is_closing && is_pause && !connection->is_paused)
-        rc |= event_del(&connection->read_event);
-    if (!connection->is_closing && !is_pause && connection->is_paused)
-        rc |= event_add(&connection->read_event, NULL);
-    connection->is_paused = is_pause;
-    if (connection->has_frames && !is_pause) {
-        connection->has_frames = false;
-        mark_ready(connection);
-    }
-    if (rc != 0 || (connection->is_closing && !is_wait))
-        connection->is_dead = true;
-}
-
-/* Sends everything that the turn has made, and ends what shall end. The end of one may make output for others: the list
- * is taken until empty. */
-static void flush(struct mc_server *server)
-{
-    struct connection *connection;
-    while ((connection = server->dirty.first) != NULL) {
-        server->dirty.first = connection->next_dirty;
-        if (server->dirty.first == NULL)
-            server->dirty.last = &server->dirty.first;
-        connection->is_dirty = false;
-        if (!connection->is_dead && !send_pending(connection))
-            connection->is_dead = true;
-        if (!connection->is_dead)
-            settle(connection);
-        if (!connection->is_dead)
-            continue;
-        if (connection->is_ready)
-            continue; /* the ready list still points to it; run_ready sends it here again */
-        if (server->core != NULL)
-            mc_core_disconnected(server->core, server->now_ms, connection->number);
-        mc_assert(!connection->is_dirty);
-        destroy(connection);
-    }
-}
-
-static void on_writable(evutil_socket_t fd, short events, void *argument)
-{
-    struct connection *connection = argument;
-    (void)fd, (void)events;
-    connection->server->has_activity = true;
-    mark_dirty(connection);
-}
-
-/* ---- input ---- */
-
-/* A standby tells who leads, as far as it knows, and hangs up. */
-static void standby_input(struct connection *connection, const struct mc_frame *frame)
-{
-    struct mc_server *server = connection->server;
-    struct mc_election_role role;
-    if (frame->type != MC_MESSAGE_HELLO) {
-        die(connection);
-        return;
-    }
-    mc_server_describe(server, &role);
-    struct mc_wire_hello_reply head = {
-        .code = MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS,
-        .version_min = MC_WIRE_VERSION_MIN,
-        .version_max = MC_WIRE_VERSION_MAX,
-        .node = server->node,
-        .text = mc_span_string("this master is a standby"),
-        .leader = mc_span_string(role.epoch == 0 ? role.leader : ""), /* ours soon: no answer, they come again */
-    };
-    size_t at = mc_frame_begin(&connection->out, MC_MESSAGE_HELLO_REPLY, frame->request_id);
-    mc_wire_hello_reply_write(&connection->out, &head);
-    mc_frame_end(&connection->out, at);
-    core_close(server, connection->number);
-}
-
-/* The head of a frame of another protocol may look like one of ours. */
-static bool is_hello(const struct mc_frame *frame)
-{
-    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
-    struct mc_wire_hello hello;
-    mc_wire_hello_read(&reader, &hello);
-    return frame->type == MC_MESSAGE_HELLO && !reader.bad && hello.magic == MC_WIRE_MAGIC;
-}
-
-/* Something else than a node of ours. Clients of the original come this way: their protocol has the same port. */
-static void die_foreign(struct connection *connection)
-{
-    char host[INET6_ADDRSTRLEN], address[MC_ADDRESS_MAX] = "a process of this machine";
-    uint16_t port;
-    if (mc_socket_name(connection->fd, MC_SOCKET_PEERS, host, sizeof(host), &port))
-        mc_address_join(address, sizeof(address), host, port);
-    mc_log_limited(WARNING,
-                   "%s speaks another protocol; its connection is closed. Clients of the original Mooncake "
-                   "cannot use this master: install this package there",
-                   address);
-    if (connection->server->core != NULL)
-        mc_core_note_foreign(connection->server->core);
-    die(connection);
-}
-
-/* Gives whole frames to the core, a turn's worth. Returns bytes used. *is_more: a whole frame is left. */
-static size_t take_frames(struct connection *connection, const uint8_t *data, size_t length, bool *is_more)
-{
-    struct mc_server *server = connection->server;
-    size_t at = 0, used = 0;
-    struct mc_frame frame;
-    bool had_inventory = false;
-    *is_more = false;
-    for (unsigned count = 0;; count++) {
-        if (connection->is_dead || connection->is_closing)
-            return length; /* what comes after the end is of no interest */
-        int rc = mc_frame_parse(data + at, length - at, &frame, &used);
-        if (rc == 0)
-            return at;
-        if (rc < 0 || (!connection->has_spoken && !is_hello(&frame))) {
-            die_foreign(connection);
-            return length;
-        }
-        /* One of them is as much work as a whole turn of others. */
-        bool is_inventory = frame.type == MC_MESSAGE_INVENTORY;
-        if (count == MC_SERVER_FRAMES_PER_TURN || had_inventory || (is_inventory && count > 0) ||
-            connection->out.length - connection->out_sent > MC_SERVER_BACKLOG_PAUSE) {
-            *is_more = true;
-            return at;
-        }
-        had_inventory = is_inventory;
-        connection->has_spoken = true;
-        at += used;
-        if (server->core == NULL) {
-            standby_input(connection, &frame);
-            continue;
-        }
-        /* An owner that has cleared keeps nobody waiting: to spin after it would take the processor from those who
-         * work. */
-        if (frame.type != MC_MESSAGE_CLEARED)
-            server->has_activity = true;
-        mc_core_input(server->core, server->now_ms, connection->number, &frame);
-    }
-}
-
-/* Whole frames are left: they have their turn after the others, or once settle() finds enough output sent. */
-static void keep_for_later(struct connection *connection)
-{
-    if (connection->out.length - connection->out_sent > MC_SERVER_BACKLOG_PAUSE)
-        connection->has_frames = true;
-    else
-        mark_ready(connection);
-}
-
-/* Frames out of `in`. */
-static void take_stored(struct connection *connection)
-{
-    bool is_more;
-    struct mc_buffer *in = &connection->in;
-    size_t used = take_frames(connection, in->data, in->length, &is_more);
-    mc_buffer_consume(in, used);
-    if (used > 0)
-        connection->since_ms = connection->is_closing ? connection->since_ms : connection->server->now_ms;
-    if (in->length == 0 && in->capacity > KEEP_BYTES)
-        mc_buffer_free(in);
-    if (is_more)
-        keep_for_later(connection);
-}
-
-/* Frames straight out of the receive buffer; what is left over is stored. */
-static void take_received(struct connection *connection, size_t length)
-{
-    bool is_more;
-    struct mc_server *server = connection->server;
-    size_t used = take_frames(connection, server->received, length, &is_more);
-    if (used == length)
-        return;
-    connection->since_ms = server->now_ms;
-    mc_buffer_append(&connection->in, server->received + used, length - used);
-    if (is_more)
-        keep_for_later(connection);
-}
-
-/* How much to receive behind what is stored: the rest of the frame, within reason. */
-static size_t missing(const struct mc_buffer *in)
-{
-    struct mc_frame frame;
-    size_t whole;
-    int rc = mc_frame_parse(in->data, in->length, &frame, &whole);
-    size_t more = rc == 0 && whole > in->length ? whole - in->length : RECEIVE_BYTES;
-    return more < RECEIVE_BYTES ? RECEIVE_BYTES : more > RECEIVE_MORE_BYTES ? RECEIVE_MORE_BYTES : more;
-}
-
-static void on_readable(evutil_socket_t fd, short events, void *argument)
-{
-    struct connection *connection = argument;
-    struct mc_server *server = connection->server;
-    struct mc_buffer *in = &connection->in;
-    ssize_t length;
-    (void)events;
-    if (connection->is_ready || connection->has_frames || connection->is_dead || connection->is_closing)
-        return; /* first what is there */
-    if (server->core != NULL && !may_serve(server))
-        return; /* the turn's end closes it */
-    server->now_ms = mc_clock_ms();
-    if (in->length == 0) {
-        length = recv(fd, server->received, sizeof(server->received), 0);
-    } else {
-        size_t more = missing(in);
-        mc_buffer_reserve(in, more);
-        length = recv(fd, in->data + in->length, more, 0);
-    }
-    if (length <= 0) {
-        if (length == 0 || (errno != EAGAIN && errno != EINTR))
-            die(connection);
-    } else if (in->length == 0) {
-        take_received(connection, (size_t)length);
-    } else {
-        in->length += (size_t)length;
-        take_stored(connection);
-    }
-}
-
-/* One turn for each connection that has whole frames waiting. */
-static void run_ready(struct mc_server *server)
-{
-    struct connection *connection = server->ready.first;
-    server->ready = (struct connection_list){NULL, &server->ready.first};
-    while (connection != NULL) {
-        struct connection *next = connection->next_ready;
-        connection->is_ready = false;
-        if (connection->is_dead)
-            mark_dirty(connection);
-        else if (!connection->is_closing)
-            take_stored(connection);
-        connection = next;
-    }
-}
-
-/* ---- accepting ---- */
-
-static int connection_create(struct mc_server *server, int fd)
-{
-    struct connection *connection = calloc(1, sizeof(*connection));
-    if (connection == NULL || (server->free_count == 0 && server->indices_used == MC_SERVER_CONNECTIONS_MAX)) {
-        free(connection);
-        return MC_ERR_BUSY;
-    }
-    uint64_t index = server->free_count > 0 ? server->free_indices[--server->free_count] : server->indices_used++;
-    connection->number = ++server->serial << INDEX_BITS | index;
-    connection->server = server;
-    connection->fd = fd;
-    connection->since_ms = server->now_ms;
-    server->connections[index] = connection;
-    mc_assert(event_assign(&connection->read_event, server->base, fd, EV_READ | EV_PERSIST, on_readable, connection) ==
-              0);
-    mc_assert(
-        event_assign(&connection->write_event, server->base, fd, EV_WRITE | EV_PERSIST, on_writable, connection) == 0);
-    if (server->core != NULL)
-        mc_core_connected(server->core, server->now_ms, connection->number);
-    if (event_add(&connection->read_event, NULL) != 0)
-        die(connection);
-    return 0;
-}
-
-static void on_accept(evutil_socket_t fd, short events, void *argument)
-{
-    struct mc_server *server = argument;
-    static const struct timeval pause = {0, ACCEPT_PAUSE_MS * 1000};
-    (void)events;
-    server->has_activity = true;
-    server->now_ms = mc_clock_ms();
-    for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
-        int accepted = mc_socket_accept(fd);
-        if (accepted < 0) {
-            /* Out of descriptors the listener stays readable: without a pause the loop would spin. */
-            if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
-                mc_log_limited(WARNING, "connections cannot be accepted: %s; raise the limit of open files",
-                               strerror(errno));
-                (void)event_del(&server->listen_event);
-                (void)event_del(&server->unix_event);
-                (void)event_add(&server->resume_event, &pause);
-            }
-            return;
-        }
-        if (connection_create(server, accepted) < 0) {
-            mc_log_limited(WARNING, "a connection was refused: there are %u already", MC_SERVER_CONNECTIONS_MAX);
-            close(accepted);
-        }
-    }
-}
-
-static void on_resume(evutil_socket_t fd, short events, void *argument)
-{
-    struct mc_server *server = argument;
-    (void)fd, (void)events;
-    (void)event_add(&server->listen_event, NULL);
-    if (server->unix_listener >= 0)
-        (void)event_add(&server->unix_event, NULL);
-}
-
-/* Connections that do not get on are closed, so that nobody collects memory and descriptors by sitting still. */
-static void sweep_connections(struct mc_server *server)
-{
-    for (size_t i = 0; i < server->indices_used; i++) {
-        struct connection *connection = server->connections[i];
-        if (connection == NULL)
-            continue;
-        uint64_t age_ms = server->now_ms - connection->since_ms;
-        bool is_partial =
-            connection->in.length > 0 && !connection->is_ready && !connection->has_frames && !connection->is_paused;
-        if ((connection->is_closing && age_ms > MC_SERVER_CLOSE_MS) ||
-            (!connection->has_spoken && age_ms > MC_SERVER_HELLO_MS) || (is_partial && age_ms > MC_SERVER_FRAME_MS))
-            die(connection);
-    }
-}
-
 /* ---- timers, mail, signals ---- */
 
 static void on_report(evutil_socket_t fd, short events, void *argument)
 {
     struct mc_server *server = argument;
     (void)fd, (void)events;
-    server->now_ms = mc_clock_ms();
-    sweep_connections(server);
+    mc_server_turn_enter(server);
+    atomic_store_explicit(&server->longest_turn_ns[1],
+                          atomic_exchange_explicit(&server->longest_turn_ns[0], 0, memory_order_relaxed),
+                          memory_order_relaxed);
+    mc_server_sweep(server);
     if (!server->report_metrics || server->core == NULL)
         return;
     struct mc_core_statistics statistics;
@@ -571,6 +70,7 @@ static void on_tick(evutil_socket_t fd, short events, void *argument)
 {
     struct mc_server *server = argument;
     (void)fd, (void)events;
+    mc_server_turn_enter(server);
     server->tick_due_ms = 0; /* the turn's end calls the core and sets it again */
 }
 
@@ -578,7 +78,8 @@ static void on_mail(evutil_socket_t fd, short events, void *argument)
 {
     struct mc_server *server = argument;
     (void)fd, (void)events;
-    if (may_serve(server))
+    mc_server_turn_enter(server);
+    if (mc_server_may_serve(server))
         mc_mailbox_serve(server->mailbox, server->core);
     else
         mc_mailbox_refuse(server->mailbox);
@@ -588,6 +89,7 @@ static void on_election(evutil_socket_t fd, short events, void *argument)
 {
     struct mc_server *server = argument;
     (void)fd, (void)events;
+    mc_server_turn_enter(server);
     server->is_role_due = true; /* in keep_role, when nothing points to a connection */
 }
 
@@ -631,14 +133,10 @@ static bool tick(struct mc_server *server)
 
 /* ---- leadership ---- */
 
-static void drop_connections(struct mc_server *server)
+static void note_failed(const struct mc_server *server)
 {
-    for (size_t i = 0; i < server->indices_used; i++) {
-        if (server->connections[i] != NULL)
-            destroy(server->connections[i]);
-    }
-    server->dirty = (struct connection_list){NULL, &server->dirty.first};
-    server->ready = (struct connection_list){NULL, &server->ready.first};
+    mc_log(WARNING, "the note %s cannot be written: %s; the next master will not know of this one", server->note.path,
+           strerror(errno));
 }
 
 static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_election_role *role)
@@ -648,8 +146,14 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
         config.predecessor_end_ms = role->predecessor_end_ms;
         config.whole_epoch = role->whole_epoch;
         config.asks_to_depart = true;
+    } else if (server->note.epoch != 0 && server->note.epoch < epoch) {
+        uint64_t age_ms = mc_clock_boot_ms() - server->note.until_ms;
+        config.known_epoch = server->note.epoch;
+        config.known_age_ms = (int64_t)age_ms < 0 ? 0 : age_ms; /* our own, of a core before: it lies ahead */
     }
-    drop_connections(server); /* the core was not told of them; they come again */
+    if (mc_note_take(&server->note, epoch) < 0)
+        note_failed(server);
+    mc_server_drop_connections(server); /* the core was not told of them; they come again */
     server->core = mc_core_create(&config, &server->output, server->node, epoch, mc_random_u64(), server->now_ms);
     server->tick_due_ms = 0;
     server->is_departing = false;
@@ -657,12 +161,20 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     return server->core == NULL ? MC_ERR_NO_MEMORY : 0;
 }
 
+/* Before anything goes out: what it speaks of was decided while the note said so. */
+static void note_keep(struct mc_server *server)
+{
+    if (server->note.fd >= 0 && server->core != NULL && mc_core_acts(server->core) &&
+        mc_note_keep(&server->note, atomic_load(&server->epoch), mc_clock_boot_ms()) < 0)
+        note_failed(server);
+}
+
 /* wanted: an epoch that somebody has seen and ours must reach; 0: none. */
 static void core_end(struct mc_server *server, uint64_t wanted)
 {
     struct mc_core *core = server->core;
     server->core = NULL;
-    drop_connections(server);
+    mc_server_drop_connections(server);
     /* Before the memory is given back, which takes its time: nothing is said any more. */
     if (server->election != NULL)
         mc_election_yield(server->election, atomic_load(&server->epoch), wanted);
@@ -670,11 +182,12 @@ static void core_end(struct mc_server *server, uint64_t wanted)
     server->is_role_due = true;
 }
 
-/* At least the wanted epoch, which is one above what a node has met. Another master may have begun after the same word,
+/* At least the wanted epoch, which is above what a node has met. Another master may have begun after the same word,
  * and have ended, unknown to whoever tells us now: its epoch is not to be ours too. */
 static uint64_t epoch_above(uint64_t wanted)
 {
-    uint64_t now = mc_election_epoch_now(), leapt = wanted + mc_random_u64() % EPOCH_LEAP;
+    uint64_t room = (MC_EPOCH_MAX - MC_EPOCH_CARRY - wanted) / 2 + 1; /* never all that is left */
+    uint64_t now = mc_election_epoch_now(), leapt = wanted + mc_random_u64() % (room < EPOCH_LEAP ? room : EPOCH_LEAP);
     return now > leapt ? now : leapt;
 }
 
@@ -683,13 +196,13 @@ static int keep_role(struct mc_server *server)
 {
     struct mc_election_role role;
     uint64_t wanted = server->core == NULL ? 0 : mc_core_wanted_epoch(server->core);
-    if (server->core != NULL && !may_serve(server)) {
+    if (server->core != NULL && !mc_server_may_serve(server)) {
         mc_log(WARNING, "leadership is over: all connections are closed, this master is a standby");
         core_end(server, 0);
-    } else if (wanted >= MC_EPOCH_LIMIT - EPOCH_LEAP) {
-        mc_log_limited(WARNING, "a node says that it has met epoch %llu, which cannot be", (unsigned long long)wanted);
+    } else if (wanted > MC_EPOCH_MAX - MC_EPOCH_CARRY) {
+        mc_log_limited(WARNING, "nodes say that they have met an epoch after which there is none: restart them");
     } else if (wanted > 0) {
-        mc_log(WARNING, "a node has met a later master: epoch %llu at least is needed", (unsigned long long)wanted);
+        mc_log(WARNING, "epoch %llu at least is needed: this master begins again", (unsigned long long)wanted);
         core_end(server, wanted);
         if (server->election == NULL)
             return core_begin(server, epoch_above(wanted), NULL);
@@ -703,7 +216,7 @@ static int keep_role(struct mc_server *server)
     if (server->core != NULL) {
         if (mc_election_may_depart(server->election, atomic_load(&server->epoch)))
             mc_core_let_depart(server->core, server->now_ms);
-        server->is_role_due = !may_serve(server);
+        server->is_role_due = !mc_server_may_serve(server);
         return 0;
     }
     if (role.epoch == 0 || role.epoch == atomic_load(&server->epoch))
@@ -727,7 +240,8 @@ void mc_server_describe(struct mc_server *server, struct mc_election_role *role)
 /* Is there something to be done at the turn's end? A frame that is no activity may have left some. */
 static bool is_pending(const struct mc_server *server)
 {
-    return server->ready.first != NULL || server->dirty.first != NULL || server->is_role_due;
+    return server->ready.first != NULL || server->bulk.first != NULL || server->dirty.first != NULL ||
+           server->is_role_due;
 }
 
 /* Looks without waiting; true when something happened. */
@@ -773,16 +287,18 @@ int mc_server_run(struct mc_server *server)
             (void)look(server);
         else
             wait_for_events(server);
-        server->now_ms = mc_clock_ms();
+        mc_server_turn_enter(server);
         if (server->has_activity)
             server->active_ms = server->now_ms;
         rc = keep_role(server);
         if (rc < 0)
             break;
-        run_ready(server);
+        mc_server_run_ready(server);
         is_busy = tick(server);
-        if (server->core == NULL || may_serve(server))
-            flush(server);
+        note_keep(server);
+        if (server->core == NULL || mc_server_may_serve(server))
+            mc_server_flush(server);
+        mc_server_turn_end(server);
         is_busy = is_busy || is_pending(server);
     }
     mc_mailbox_close(server->mailbox);
@@ -790,16 +306,6 @@ int mc_server_run(struct mc_server *server)
 }
 
 /* ---- life ---- */
-
-static void raise_file_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
-        mc_log(WARNING, "the limit of open files cannot be raised: %s", strerror(errno));
-}
 
 static int open_signals(void)
 {
@@ -816,9 +322,10 @@ static int add_events(struct mc_server *server)
 {
     static const struct timeval report = {MC_SERVER_REPORT_MS / 1000, 0};
     int mail = mc_mailbox_fd(server->mailbox), rc = 0;
-    rc |= event_assign(&server->listen_event, server->base, server->listener, EV_READ | EV_PERSIST, on_accept, server);
-    rc |=
-        event_assign(&server->unix_event, server->base, server->unix_listener, EV_READ | EV_PERSIST, on_accept, server);
+    rc |= event_assign(&server->listen_event, server->base, server->listener, EV_READ | EV_PERSIST, mc_server_on_accept,
+                       server);
+    rc |= event_assign(&server->unix_event, server->base, server->unix_listener, EV_READ | EV_PERSIST,
+                       mc_server_on_accept, server);
     rc |= event_assign(&server->signal_event, server->base, server->signal_fd, EV_READ | EV_PERSIST, on_signal, server);
     rc |= event_assign(&server->mail_event, server->base, mail, EV_READ | EV_PERSIST, on_mail, server);
     if (server->election != NULL) {
@@ -827,7 +334,7 @@ static int add_events(struct mc_server *server)
         rc |= event_add(&server->election_event, NULL);
     }
     rc |= event_assign(&server->report_event, server->base, -1, EV_PERSIST, on_report, server);
-    rc |= event_assign(&server->resume_event, server->base, -1, 0, on_resume, server);
+    rc |= event_assign(&server->resume_event, server->base, -1, 0, mc_server_on_resume, server);
     rc |= event_assign(&server->tick_event, server->base, -1, 0, on_tick, server);
     if (rc == 0)
         rc = event_add(&server->listen_event, NULL) | event_add(&server->signal_event, NULL) |
@@ -850,10 +357,26 @@ static int prepare_election(struct mc_server *server, const struct mc_master_con
     return rc;
 }
 
+/* Without an election: what the master before us on this machine has left, and the first core. */
+static int begin_alone(struct mc_server *server, const struct mc_master_config *config, char *error, size_t error_size)
+{
+    char why[MC_NOTE_PATH_MAX + 128];
+    uint64_t now = mc_election_epoch_start();
+    if (now == 0) {
+        mc_election_clock_words(error, error_size);
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
+    }
+    if (mc_note_open(&server->note, config->state_dir, server->port, why, sizeof(why)) < 0)
+        mc_log(WARNING, "%s; the next master will not know of this one", why);
+    uint64_t taken = server->note.taken;
+    bool is_late = now <= taken && mc_epoch_can_be(taken + MC_EPOCH_CARRY); /* our clock is, or was early then */
+    return core_begin(server, is_late ? epoch_above(taken + MC_EPOCH_CARRY) : now, NULL);
+}
+
 /* Everything but the listener. */
 static int prepare(struct mc_server *server, const struct mc_master_config *config, char *error, size_t error_size)
 {
-    server->now_ms = server->active_ms = mc_clock_ms();
+    server->now_ms = server->active_ms = mc_clock_boot_ms();
     server->signal_fd = open_signals();
     server->base = event_base_new();
     server->connections = calloc(MC_SERVER_CONNECTIONS_MAX, sizeof(server->connections[0]));
@@ -869,7 +392,7 @@ static int prepare(struct mc_server *server, const struct mc_master_config *conf
         server->mailbox == NULL)
         return MC_ERR_NO_MEMORY;
     if (server->election == NULL)
-        rc = core_begin(server, mc_election_epoch_now(), NULL);
+        rc = begin_alone(server, config, error, error_size);
     if (rc < 0)
         return rc;
     char name[MC_MASTER_UNIX_MAX];
@@ -884,13 +407,14 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
     struct mc_server *server = calloc(1, sizeof(*server));
     if (server == NULL)
         return MC_ERR_NO_MEMORY;
-    server->signal_fd = server->unix_listener = -1;
+    server->signal_fd = server->unix_listener = server->note.fd = -1;
     server->port = config->rpc_port;
     server->report_metrics = config->report_metrics;
-    server->output = (struct mc_core_output){server, core_buffer, core_close, core_log};
+    server->output = (struct mc_core_output){server, mc_server_core_buffer, mc_server_core_close, core_log};
     server->dirty.last = &server->dirty.first;
     server->ready.last = &server->ready.first;
-    raise_file_limit();
+    server->bulk.last = &server->bulk.first;
+    mc_file_limit_raise();
     server->listener = mc_server_listen(config->rpc_address, &server->port, "rpc_port", error, error_size);
     int rc = server->listener < 0 ? server->listener : prepare(server, config, error, error_size);
     if (rc == 0) {
@@ -922,7 +446,7 @@ int mc_server_listen(const char *host, uint16_t *port, const char *flag, char *e
 
 void mc_server_destroy(struct mc_server *server)
 {
-    drop_connections(server);
+    mc_server_drop_connections(server);
     mc_election_destroy(server->election); /* after the last word to anybody: now another may lead */
     if (server->core != NULL)
         mc_core_destroy(server->core);
@@ -937,6 +461,7 @@ void mc_server_destroy(struct mc_server *server)
         close(server->unix_listener);
     if (server->listener >= 0)
         close(server->listener);
+    mc_note_close(&server->note);
     free(server);
 }
 

@@ -24,15 +24,18 @@
 #include "master/object.h"
 #include "master/space.h"
 
-#define MC_SEGMENTS_TOLD_MAX 64u /* in one answer */
-#define MC_SEGMENTS_MAX 65536u   /* mounted at the same time; number 0 is never used */
+#define MC_SEGMENTS_TOLD_NEAR 16u /* in one answer, of the client's machine */
+#define MC_SEGMENTS_TOLD_FAR 8u   /* and of others */
+#define MC_SEGMENTS_MAX 65536u    /* mounted at the same time; number 0 is never used */
 #define MC_SEGMENT_CAPACITY_MAX (1ull << 44)
 #define MC_SEGMENT_TEXT_MAX 255u /* bytes of a segment's name and addresses */
 #define MC_MEMBERS_MAX 65536u
+#define MC_MEMBER_NAME_MAX 63u /* bytes that are kept of it, for the log */
 #define MC_CONNECTIONS_MAX 131072u
 #define MC_PUTS_MAX (1u << 20)         /* put starts with an open grant */
 #define MC_GRANTS_PER_CONNECTION 8192u /* open ones; so the end of a connection is a bounded amount of work */
 #define MC_WAITS_MAX (1u << 20)        /* removals that wait for their CLEARED */
+#define MC_WAITS_PER_CONNECTION 64u    /* whoever has so many unanswered asks again later */
 #define MC_REPLACE_HOPE_MS 1000u /* readers of a key that waits are told for so long to ask again, then: not ready */
 #define MC_JOBS_MAX 64u          /* removals of all or by pattern at the same time */
 #define MC_WALK_MAX 100u         /* segments looked at for one replica */
@@ -47,6 +50,7 @@
 #define MC_SLICE_EVICTIONS 1024u
 #define MC_SLICE_FRAMES 4u
 #define MC_SLICE_CHUNKS 16u
+#define MC_SLICE_WAITS 1024u     /* removals answered for one message; the rest is answered by ticks */
 #define MC_EVICT_ITEM_MAX 256u   /* evictions that one item of a put may cause */
 #define MC_EVICT_INPUT_MAX 2048u /* that one message may cause; the rest is done by ticks */
 #define MC_EVICT_SKIPS_MAX 64u   /* objects in use that one eviction step passes over */
@@ -58,25 +62,39 @@
 #define MC_GAP_MS 1000u    /* a call later than expected by more than this is a gap of our own process */
 #define MC_POPULATING_MS                                                                                               \
     3000u /* a segment that grew within this time is waited for instead of evicted from; a few heartbeats */
-#define MC_REPORT_WINDOW_MS 10000u
-#define MC_DISTRUST_MS 1000u    /* what a second reporter costs a segment, at least */
-#define MC_BACK_MS 3000u        /* after a takeover reports are not believed without a failed probe */
-#define MC_PROBE_ANSWER_MS 100u /* without a PONG for so long a segment that was reported is suspect */
-#define MC_PROBE_EVERY_MS 200u
+#define MC_PROBE_PINGS 4u         /* evenly over the time in which one of them is to be answered, */
+#define MC_PROBE_LEAST_MS 100u    /* which is at least so long, */
+#define MC_PROBE_MOST_MS 600u     /* and at most, however slowly the owner has answered before */
+#define MC_PROBE_EVERY_MS 200u    /* of a suspect */
+#define MC_ROUND_TRIP_MAX_MS 500u /* who answers later was not slow, but stopped */
+#define MC_SLOW_DECAY 64u         /* the slowest answer is forgotten by this part with each that comes */
+#define MC_REPORTERS_MAX 4u       /* machines that are remembered while a segment is probed */
+#define MC_ACCUSERS_MAX 64u       /* machines whose reports were refuted */
+#define MC_ACCUSED_MAX 8u         /* segments that are remembered of each */
+#define MC_ACCUSED_MANY 3u        /* who is wrong about so many is in trouble himself */
+#define MC_ACCUSED_WINDOW_MS 60000u
 #define MC_CHECKS_MAX 16u    /* CHECKs to one segment whose outcome is open */
 #define MC_CHECK_MS 10000u   /* without LOST for so long the replica is taken for sound */
 #define MC_BUSY_RETRY_MS 50u /* after that, and as much again by chance, a request that was too much comes again */
 
 /* recovery */
-#define MC_EPOCH_MAX ((1ull << (64 - MC_EPOCH_SHIFT)) - 2)
 /* Each item may be the first to touch a page: about 0.5 us, twenty times that when the machine has to find memory. */
 #define MC_INVENTORY_ITEMS_MAX 128u
 #define MC_BASES_MAX 254u
 #define MC_BASE_RAW 255u /* of CLEARING only: the upper bits of the generation are in node->pointer */
 #define MC_EVIDENCE_MAX 64u
+#define MC_RECOVERING_SLICE 1024u       /* segments that are looked at in a tick */
+#define MC_INVENTORY_PATIENCE_MS 30000u /* without an INVENTORY for so long the contents are given up */
+#define MC_WITNESSES_MAX 32u
+#define MC_WITNESS_KEEP_MS 10000u /* who says nothing for so long is forgotten */
+#define MC_WITNESS_WORDS 3u       /* and over so long: then a witness stands by its word */
+#define MC_WITNESS_STANDS_MS 2000u
+/* Later than any clock that a master serves by (2040), with room for 60,000 leaps over what nodes have met. */
+#define MC_EPOCH_LATEST (3ull << 34)
 #define MC_TOMBSTONES_MAX (4u << 20)
+#define MC_GONE_BITS (1ull << 27)    /* beyond that: 16 MiB */
 #define MC_ENDED_WELL_MAX (1u << 23) /* placements back of which it is known whether their put ended well */
-#define MC_COUNTER_END (1ull << 40)  /* a node has so many bits of a generation's counter */
+_Static_assert(MC_COUNTER_END == 1ull << 40, "a node has so many bits of a generation's counter");
 #define MC_SLICE_TOMBSTONES 2048u
 
 /* Share of placement: what was placed counts half as much every second. */
@@ -123,7 +141,8 @@ struct mc_writer { /* who may still write into a quarantined extent; counted, ou
 };
 
 struct mc_member {
-    struct mc_id id;
+    struct mc_id id, host; /* host: as its hello says; 0 = it does not */
+    char name[MC_MEMBER_NAME_MAX + 1];
     uint64_t incarnation;
     uint64_t hash; /* key in the map */
     struct mc_writer *writer;
@@ -131,9 +150,26 @@ struct mc_member {
     struct mc_link connections, segments;
     struct mc_link by_seen; /* in core->members, ordered by seen_ms */
     uint64_t seen_ms;       /* life time (core->life_ms) of its last sign of life */
+    uint64_t beat_ms;       /* and of its last heartbeat; that is no sign of life of what serves its segments */
     bool had_keeper;        /* from then on it is mortal */
     bool keeper_lost, silent;
     bool departed; /* silent for depart_ms: its segments may be acted upon, if the core may do so at all */
+    char build[MC_BUILD_TEXT_MAX];
+};
+
+/* A master of that epoch, or an earlier one, that may have acted was alive then. */
+struct mc_evidence {
+    uint64_t epoch;
+    int64_t alive_ms;
+};
+
+/* A node that has met a master of an epoch above ours. */
+struct mc_witness {
+    struct mc_id node;
+    uint64_t epoch;             /* that it has named last */
+    uint64_t first_ms, last_ms; /* of its words */
+    uint32_t words;
+    bool is_owner;
 };
 
 struct mc_reading {
@@ -147,8 +183,18 @@ struct mc_connection {
     struct mc_link of_member;
     struct mc_link puts;
     uint32_t grants; /* open ones of its puts */
+    struct mc_link waits;
+    uint32_t wait_count;
+    struct mc_wire_peer peer; /* what may be said to it, once it has said hello */
+    uint64_t heard_ms;        /* life time of its last frame */
+    uint64_t asked_ms;        /* of an owner: when the PING of a heartbeat was sent that has no answer yet; 0 = none */
+    struct mc_answering {
+        uint32_t smoothed8_ms; /* eight times the smoothed time from PING to PONG */
+        uint32_t slow_ms;      /* the longest of late */
+    } answering;               /* of an owner */
     uint8_t role;
-    bool closing; /* nothing of it is listened to any more */
+    struct mc_evidence said; /* in its hello; counts from its next frame on. epoch 0: nothing */
+    bool closing;            /* nothing of it is listened to any more */
     uint32_t reading_count, reading_capacity;
     struct mc_reading *reading;
 };
@@ -167,6 +213,16 @@ struct mc_alias {
     bool known;
 };
 
+enum mc_set { MC_SET_OK, MC_SET_ROOMY, MC_SETS };
+#define MC_SET_NOWHERE UINT32_MAX
+struct mc_segment_set { /* what placement draws from: those that are trusted, and those of them below their watermark */
+    enum mc_set which;
+    struct mc_segment **items;
+    uint64_t *sums; /* see set.c */
+    uint64_t capacity;
+    uint32_t count;
+};
+
 struct mc_check {
     uint64_t generation, sent_ms;
     uint32_t slot;
@@ -177,9 +233,10 @@ struct mc_segment {
     uint32_t number; /* reuse count of the index << 16 | index */
     uint16_t index;
     uint8_t state;
-    bool evicting; /* between the watermarks */
-    bool drain;    /* its owner is told to move its objects away; also leaving */
-    bool leaving;  /* its owner will unmount it: nothing new is placed there */
+    bool full;        /* it was above its watermark, and has not become much emptier since than evictions make it */
+    bool drain;       /* its owner is told to move its objects away; also leaving */
+    bool leaving;     /* its owner will unmount it: nothing new is placed there */
+    bool unreachable; /* for other hosts, and there are some: it is at a loopback address */
     struct mc_id id, host, owner_id;
     uint64_t change; /* the count of changes when it was mounted or taken over */
     uint64_t incarnation, nonce, id_hash;
@@ -191,7 +248,7 @@ struct mc_segment {
     uint64_t capacity, populated; /* bytes */
     uint64_t populated_ms;        /* when it last grew */
     uint32_t slot_count;
-    uint32_t ok_index, roomy_index; /* place in core->ok, core->roomy; UINT32_MAX = not in it */
+    uint32_t places[MC_SETS]; /* in core->ok and core->roomy, or MC_SET_NOWHERE */
 
     struct mc_space space;
     uint64_t used, clearing, quarantine; /* units; used = granted and live */
@@ -210,26 +267,31 @@ struct mc_segment {
      * when the last was merged. */
     bool recovering, sequence_known;
     uint8_t inventory;
-    uint16_t round;         /* of inventories of this segment; nodes that were met carry it */
-    uint32_t sequence;      /* wanted next */
-    uint64_t back_until_ms; /* for a while after a takeover: see probe.c */
-    uint32_t drop_cursor;   /* while recovering after a takeover: nodes before this one were looked at */
+    uint16_t round;       /* of inventories of this segment; nodes that were met carry it */
+    uint32_t sequence;    /* wanted next */
+    uint32_t drop_cursor; /* while recovering after a takeover: nodes before this one were looked at */
     bool dropping;
     uint64_t earlier_epoch;  /* under which its contents were mounted before, 0 = none */
     int64_t contact_ms;      /* and when its owner last had a sign of that master */
+    bool is_earlier;         /* they were not offered under this epoch yet: what earlier masters did counts */
+    uint64_t told_ms;        /* when the inventory began, or its last frame came; by life time */
     struct mc_link recovery; /* in core->recovering while recovering */
 
     uint64_t demand_ms, demand; /* units that allocations missed within this millisecond */
     uint64_t want, want_size;   /* units evicted for the last failure, doubled each time; for requests of that size */
     uint64_t debt;              /* units still to be evicted by ticks */
 
-    struct mc_member *reporter; /* compared only, never followed */
-    uint64_t reported_ms, distrust_until_ms;
-    bool distrusted;        /* a probe failed or two members complained: only a PONG helps */
-    bool probing;           /* a PONG is awaited */
-    uint32_t probe;         /* number of the last PING */
-    uint64_t probe_ms;      /* when it was sent */
-    struct mc_link watched; /* in core->watched while probing or distrusted */
+    bool distrusted;           /* a probe failed: only a PONG helps */
+    bool probing;              /* a PONG is awaited; also while distrusted */
+    uint32_t first_ping, ping; /* numbers of the first PING that an answer is wanted to, and of the last */
+    uint64_t probe_ms;         /* when the probe began */
+    uint64_t pinged_ms;        /* when its last PING was sent */
+    struct mc_link watched;    /* in core->watched while probing */
+    struct mc_reporter {
+        struct mc_id host;
+        char name[MC_MEMBER_NAME_MAX + 1];
+    } reporters[MC_REPORTERS_MAX]; /* of what the probe is to find out */
+    uint32_t reporter_count;
 
     struct mc_check checks[MC_CHECKS_MAX];
 
@@ -240,9 +302,8 @@ struct mc_segment {
 };
 
 struct mc_grant {
-    uint32_t slot;
+    uint32_t slot; /* MC_NODE_NONE = no longer open */
     uint16_t segment, item;
-    bool open; /* else the slot may be another's */
 };
 enum { MC_PUT_OPEN = 1, MC_PUT_WAITS = 2 }; /* codes of items that are not decided; those on the wire are not above 0 */
 struct mc_put {                             /* one PUT_START with at least one grant */
@@ -260,12 +321,15 @@ struct mc_put {                             /* one PUT_START with at least one g
 };
 
 enum mc_wait_kind { MC_WAIT_REMOVE, MC_WAIT_COUNT, MC_WAIT_BOTH };
-struct mc_wait { /* an answer that waits for CLEARED; BOTH: two that wait for the same */
+struct mc_wait { /* an answer that waits for CLEARED; BOTH: one more that waits for the same as others */
     uint32_t index;
     enum mc_wait_kind kind;
-    uint64_t connection, request_id;
-    uint64_t outstanding;  /* held keys and BOTHs, plus one while the request itself is still at work */
-    struct mc_wait *of[2]; /* of BOTH */
+    struct mc_connection *connection; /* NULL: nobody wants to hear the answer; always of BOTH */
+    struct mc_link of_connection;
+    uint64_t request_id;
+    uint64_t outstanding;         /* held keys and BOTHs, plus one while the request itself is still at work */
+    struct mc_wait *before, *own; /* of BOTH: those who waited already, maybe a BOTH too; and the one more */
+    struct mc_wait *next_due;     /* in core->waits_due */
     int32_t code;
     uint64_t removed;
     uint32_t code_count;
@@ -298,12 +362,20 @@ static inline void *mc_table_get(const struct mc_table *table, uint32_t index)
     return table->items[index];
 }
 
+struct mc_accuser { /* a machine whose reports were refuted */
+    struct mc_id host;
+    char name[MC_MEMBER_NAME_MAX + 1];
+    uint64_t first_ms, last_ms;
+    uint32_t segments[MC_ACCUSED_MAX], count; /* that it was wrong about since first_ms */
+    bool said;
+};
+
 struct mc_core {
     struct mc_core_config config;
     struct mc_core_output output;
     struct mc_id node;
-    uint64_t epoch, counter; /* counter: of generations */
-    uint64_t *ended_well;    /* a bit for each of the last placements: the put of that version was answered 0 */
+    uint64_t epoch, counter, counter_end; /* counter: of generations, below its end */
+    uint64_t *ended_well; /* a bit for each of the last placements: the put of that version was answered 0 */
     uint64_t base_ms,
         now_ms; /* now_ms: since base_ms, which is when the core was made; every other time in here is of this kind */
     uint64_t wake_ms; /* when the last tick asked to be called */
@@ -315,15 +387,16 @@ struct mc_core {
     struct mc_link puts_by_age, puts_dying, jobs, dirty, busy, watched, recovering;
     uint32_t job_count; /* REMOVE jobs */
     struct mc_table puts, waits;
+    struct mc_wait *waits_due; /* one of what they wait for is done, and ticks are to say so */
+    uint32_t waits_left;       /* of this input */
 
-    struct mc_segment **segments;                        /* by index */
-    uint16_t *segment_uses;                              /* by index: how often it was given out */
-    uint64_t segment_changes;                            /* segments mounted, taken over and gone, counted */
+    struct mc_segment **segments; /* by index */
+    uint16_t *segment_uses;       /* by index: how often it was given out */
+    uint64_t segment_changes;     /* segments mounted, taken over and gone, counted */
+    struct mc_accuser accusers[MC_ACCUSERS_MAX];
     bool may_depart, wants_to_depart;                    /* departures may be acted upon; one would be */
     uint32_t segment_cursor, segment_count, segment_top; /* top: one more than the highest index ever used */
-    struct mc_segment **ok, **roomy;
-    uint32_t ok_count, roomy_count;
-    uint64_t ok_capacity;      /* sum over `ok` */
+    struct mc_segment_set ok, roomy;
     uint64_t recent, recent_s; /* units placed anywhere, as in a segment */
     uint32_t stamp;
     uint32_t rotation;                   /* of replicas over gets */
@@ -335,19 +408,21 @@ struct mc_core {
 
     /* Recovery: see recover.c. */
     uint64_t wanted_epoch;
+    struct mc_witness witnesses[MC_WITNESSES_MAX];
+    uint32_t witness_count;
+    bool recovery_over;     /* no contents of earlier epochs are taken any more: its time is over and none is coming */
+    uint32_t earlier_count; /* segments that are_earlier */
+    uint64_t *gone_bits;    /* keys that vanished when there were too many tombstones, by a hash; NULL = none did */
     uint64_t
         bases[MC_BASES_MAX]; /* least generations that nodes of earlier epochs count from; 1 stands for the first */
     uint32_t base_count, base_last;
-    struct mc_evidence {
-        uint64_t epoch;
-        int64_t alive_ms;
-    } evidence[MC_EVIDENCE_MAX]; /* by ascending epoch and descending time */
+    struct mc_evidence evidence[MC_EVIDENCE_MAX]; /* by ascending epoch and descending time */
     uint32_t evidence_count;
-    uint32_t evidence_cursor, evidence_left; /* the next so many indexes of segments are to be judged by it */
-    bool has_offered;                        /* a segment was offered under this epoch */
+    bool has_offered;             /* a segment was offered under this epoch */
     bool refuse_earlier;          /* something was removed that cannot be named: no further entry of an earlier epoch */
     struct mc_object *tombstones; /* the newest; the rest hangs on it */
-    uint64_t tombstone_count, held_count;
+    uint64_t tombstone_count, tombstone_limit, held_count;
+    struct mc_map held_more; /* by object: how many nodes hold its key beyond those that it can count itself */
     struct mc_buffer scratch;
     struct mc_core_statistics statistics;
 };
@@ -472,8 +547,13 @@ void mc_segments_tell(struct mc_core *core, struct mc_connection *connection, co
 void mc_segment_describe(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_describe_named(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_report(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+/* Has it probed, unless it is being probed. */
+void mc_segment_doubt(struct mc_core *core, struct mc_segment *segment);
 /* The first of those whose name or machine has that hash; the others follow in their alias. */
 struct mc_segment *mc_segment_by_name(const struct mc_core *core, struct mc_span name);
+/* After a mount, and when a client of that host asks for segments: whether a segment's address is of use to others. */
+void mc_reach_mounted(struct mc_core *core, struct mc_segment *segment);
+void mc_reach_asked(struct mc_core *core, struct mc_id host);
 struct mc_segment *mc_segment_by_host(const struct mc_core *core, struct mc_id host);
 /* By number; NULL when unknown or gone. */
 struct mc_segment *mc_segment_find(const struct mc_core *core, uint32_t number);
@@ -505,10 +585,8 @@ void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment);
 /* recover.c: contents of earlier epochs and of restarted owners */
 /* Is memory that was last mounted under that earlier epoch wanted? */
 bool mc_recover_wanted(struct mc_core *core, uint64_t epoch, int64_t contact_ms);
-/* A peer has met a master of that epoch, alive age_ms ago. False when that epoch is above ours. */
-bool mc_recover_seen_epoch(struct mc_core *core, uint64_t epoch, uint32_t age_ms);
-/* An epoch above ours was named. */
-void mc_recover_wish_epoch(struct mc_core *core, uint64_t epoch);
+/* It is taken: on what grounds? Says so when there are none but that nobody has told of anything. */
+void mc_recover_taken(struct mc_core *core, const struct mc_segment *segment);
 /* The segment awaits its inventory. For EARLIER it must be new; false when its slots cannot be as the owner says. */
 bool mc_recover_begin(struct mc_core *core, struct mc_segment *segment, enum mc_inventory inventory, uint32_t slot_top);
 void mc_recover_inventory(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
@@ -528,10 +606,24 @@ void mc_recover_lost(struct mc_core *core, struct mc_connection *connection, con
 void mc_recover_rotten(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 /* Contents of earlier epochs may still come: what goes must be remembered. */
 bool mc_recover_open(const struct mc_core *core);
+/* The segment is gone, or offered: nothing that earlier masters did counts for it. */
+void mc_recover_judged(struct mc_core *core, struct mc_segment *segment);
 /* What is known of all keys is no longer enough to judge further entries of earlier epochs. */
 void mc_recover_refuse(struct mc_core *core);
 /* The number of a base from which 40 bits reach the generation; 0 when there is none and the table is full. */
 unsigned mc_base_of(struct mc_core *core, uint64_t generation);
+
+/* evidence.c: what nodes know of other masters */
+/* The connection's hello says that its node has met a master of that epoch, which had acted age_ms ago. It is believed
+ * once the connection goes on to speak. */
+void mc_evidence_said(const struct mc_core *core, struct mc_connection *connection, uint64_t epoch, uint32_t age_ms);
+void mc_evidence_confirm(struct mc_core *core, struct mc_connection *connection);
+/* A note says that the master of that epoch may have acted until age_ms ago; epoch 0: there is no note. */
+void mc_evidence_noted(struct mc_core *core, uint64_t epoch, uint64_t age_ms);
+/* A master between that contact and us may have acted on the absence of whoever had the contact. */
+bool mc_evidence_against(const struct mc_core *core, uint64_t epoch, int64_t contact_ms);
+/* A node says that it has met a master of an epoch above ours. */
+void mc_evidence_contradicts(struct mc_core *core, struct mc_id node, bool is_owner, uint64_t epoch);
 
 /* tombstone.c: keys without a value */
 /* The object has no replica any more and leaves, unless its key is to be remembered. bound: entries of earlier epochs
@@ -546,12 +638,16 @@ struct mc_object *mc_tombstone_enlarge(struct mc_core *core, struct mc_object *o
 void mc_tombstone_revive(struct mc_core *core, struct mc_object *object);
 /* May an entry of that version take the key of this tombstone? */
 bool mc_tombstone_lets(const struct mc_core *core, const struct mc_object *object, uint64_t version);
+/* The key, which the table does not know, may have gone when there were too many tombstones already. */
+bool mc_tombstone_may_be(const struct mc_core *core, struct mc_span key);
 struct mc_object *mc_tombstone_next(const struct mc_object *object);
 /* Frees what is no longer needed, a slice; true when more is left. */
 bool mc_tombstones_tick(struct mc_core *core);
 /* The node is CLEARING and held nothing: now it holds the key of the object, or of an entry that was refused. */
 void mc_key_hold(struct mc_core *core, struct mc_node *node, struct mc_object *object);
 void mc_key_hold_entry(struct mc_core *core, struct mc_node *node, struct mc_span key);
+/* How many nodes hold it. */
+uint64_t mc_key_holders(const struct mc_core *core, const struct mc_object *object);
 /* Its CLEARED has come or is no longer needed. */
 void mc_key_release(struct mc_core *core, struct mc_node *node);
 /* The key is held after a value of it was seen by somebody: no put may take it. */
@@ -563,6 +659,17 @@ bool mc_key_hides(const struct mc_core *core, const struct mc_object *object);
 /* Waits until nothing holds the key, which must be held by something. */
 void mc_key_wait(struct mc_core *core, struct mc_object *object, struct mc_wait *wait);
 
+/* set.c: sets of segments */
+bool mc_set_init(struct mc_segment_set *set, enum mc_set which);
+void mc_set_destroy(struct mc_segment_set *set);
+bool mc_set_has(const struct mc_segment_set *set, const struct mc_segment *segment);
+/* Does nothing when it is there already. */
+void mc_set_add(struct mc_segment_set *set, struct mc_segment *segment);
+/* Does nothing when it is not there. */
+void mc_set_remove(struct mc_segment_set *set, struct mc_segment *segment);
+/* A place of a set that is not empty: each as likely as its segment is large. */
+uint32_t mc_set_draw(const struct mc_segment_set *set, uint64_t random);
+
 /* place.c: where to put a replica */
 struct mc_placement {
     struct mc_segment *preferred[MC_PREFERRED_MAX];
@@ -572,7 +679,9 @@ struct mc_placement {
     bool together;            /* the whole batch goes where its first object is */
     struct mc_segment *first; /* which is here; NULL: not placed yet */
     uint32_t avoid_stamp;
-    bool hopeful; /* some segment will have room later */
+    struct mc_id hosts[MC_REPLICA_COUNT_MAX]; /* where the object that is being placed has replicas already */
+    uint32_t host_count, hosts_stamp;         /* hosts_stamp: the pick_stamp of that object */
+    bool hopeful;                             /* some segment will have room later */
 };
 void mc_placement_prefer(struct mc_core *core, struct mc_placement *placement, struct mc_span name);
 /* Wants a segment of that machine, after those that are preferred, and one for the whole batch. */
@@ -693,10 +802,17 @@ void mc_request_remove(struct mc_core *core, struct mc_connection *connection, c
 void mc_reading_end(struct mc_core *core, struct mc_connection *connection);
 
 /* job.c */
-struct mc_wait *mc_wait_create(struct mc_core *core, enum mc_wait_kind kind, uint64_t connection, uint64_t request_id,
-                               uint32_t code_count);
+/* NULL: the connection waits for too much already, or memory is out. */
+struct mc_wait *mc_wait_create(struct mc_core *core, enum mc_wait_kind kind, struct mc_connection *connection,
+                               uint64_t request_id, uint32_t code_count);
 /* One of what it waits for is done; answers when it was the last. */
 void mc_wait_done(struct mc_core *core, struct mc_wait *wait);
+/* Whoever waited before this BOTH, without the one more, which is not answered any longer. */
+struct mc_wait *mc_wait_part(struct mc_core *core, struct mc_wait *both);
+/* The connection ends: nobody wants to hear its answers. */
+void mc_waits_abandon(struct mc_connection *connection);
+/* Answers more of those who waited for the same; true when some are left. */
+bool mc_waits_tick(struct mc_core *core);
 void mc_job_remove_regex(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_job_remove_all(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_job_sweep(struct mc_core *core, struct mc_segment *segment);

@@ -5,6 +5,9 @@
  */
 #include "master/state.h"
 
+#include <stdlib.h>
+#include <xxhash.h>
+
 #define FINAL 1u /* no entry may bring the key back; above: 1 + number of the base of the least version that may */
 _Static_assert(MC_BASES_MAX + 1 <= UINT8_MAX, "a tombstone names its base");
 
@@ -70,13 +73,46 @@ static void forget(struct mc_core *core, struct mc_object *object)
     mc_object_free(&core->objects, object);
 }
 
+/* ---- when there are too many: a bit for each key, which some other key may share ---- */
+
+static uint64_t gone_bit(const struct mc_core *core, struct mc_span key)
+{
+    return XXH3_64bits_withSeed(key.data, key.length, core->objects.seed) % MC_GONE_BITS;
+}
+
+/* No tombstone is made for the key, but entries of earlier epochs do not bring it back. */
+static void note_gone(struct mc_core *core, struct mc_span key)
+{
+    if (core->gone_bits == NULL) {
+        core->gone_bits = calloc(MC_GONE_BITS / 64, sizeof(*core->gone_bits));
+        mc_core_log(core, MC_CORE_LOG_WARNING,
+                    "%llu keys have gone while contents of earlier epochs come back: of those that are still to come "
+                    "some that were not removed will be missing",
+                    (unsigned long long)core->tombstone_limit);
+    }
+    if (core->gone_bits == NULL) {
+        mc_recover_refuse(core);
+        return;
+    }
+    uint64_t bit = gone_bit(core, key);
+    core->gone_bits[bit / 64] |= 1ull << bit % 64;
+}
+
+bool mc_tombstone_may_be(const struct mc_core *core, struct mc_span key)
+{
+    if (core->gone_bits == NULL)
+        return false;
+    uint64_t bit = gone_bit(core, key);
+    return (core->gone_bits[bit / 64] >> bit % 64 & 1) != 0;
+}
+
 /* Nothing holds the cell: it is remembered as a tombstone, if need be. */
 static void rest(struct mc_core *core, struct mc_object *object)
 {
     if (!mc_recover_open(core) || core->refuse_earlier) {
         forget(core, object);
-    } else if (core->tombstone_count >= MC_TOMBSTONES_MAX) {
-        mc_recover_refuse(core);
+    } else if (core->tombstone_count >= core->tombstone_limit) {
+        note_gone(core, mc_object_key(object));
         forget(core, object);
     } else {
         list_add(core, object);
@@ -134,9 +170,9 @@ void mc_tombstone_add(struct mc_core *core, struct mc_span key, struct mc_object
     }
     if (!mc_recover_open(core) || core->refuse_earlier)
         return;
-    cell = core->tombstone_count < MC_TOMBSTONES_MAX ? cell_add(core, key) : NULL;
+    cell = core->tombstone_count < core->tombstone_limit ? cell_add(core, key) : NULL;
     if (cell == NULL)
-        mc_recover_refuse(core);
+        note_gone(core, key);
     else
         list_add(core, cell);
 }
@@ -214,16 +250,49 @@ bool mc_key_hides(const struct mc_core *core, const struct mc_object *object)
     return false; /* their CLEARs went out before any of this value's can */
 }
 
+uint64_t mc_key_holders(const struct mc_core *core, const struct mc_object *object)
+{
+    return object->clearing + (uint64_t)(uintptr_t)mc_map_get(&core->held_more, (uintptr_t)object);
+}
+
+/* Sets how many nodes hold the key beyond those that the object counts itself. False when memory is out, which it is
+ * not when there were some before. */
+static bool set_more(struct mc_core *core, const struct mc_object *object, uint64_t more)
+{
+    (void)mc_map_remove(&core->held_more, (uintptr_t)object);
+    return more == 0 || mc_map_put(&core->held_more, (uintptr_t)object, (void *)(uintptr_t)more);
+}
+
+/* One more node holds the key. False when memory is out. */
+static bool count_holder(struct mc_core *core, struct mc_object *object)
+{
+    if (object->clearing == MC_OBJECT_CLEARING_MAX)
+        return set_more(core, object, mc_key_holders(core, object) - MC_OBJECT_CLEARING_MAX + 1);
+    object->clearing++;
+    return true;
+}
+
+static void uncount_holder(struct mc_core *core, struct mc_object *object)
+{
+    mc_assert(object->clearing > 0);
+    uint64_t more = object->clearing < MC_OBJECT_CLEARING_MAX ? 0 : mc_key_holders(core, object) - object->clearing;
+    if (more == 0) {
+        object->clearing--;
+        return;
+    }
+    bool done = set_more(core, object, more - 1);
+    mc_assert(done);
+}
+
 void mc_key_hold(struct mc_core *core, struct mc_node *node, struct mc_object *object)
 {
     mc_assert(node->state == MC_NODE_CLEARING && node->pointer == 0);
-    if (object->clearing == MC_OBJECT_CLEARING_MAX)
-        return;
     if (object->tombstone != 0 && object->clearing == 0) {
         list_remove(core, object);
         begin_held(core, object, false);
     }
-    object->clearing++;
+    if (!count_holder(core, object))
+        return;
     node->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
 }
 
@@ -247,8 +316,7 @@ void mc_key_release(struct mc_core *core, struct mc_node *node)
     node->pointer = node->base == MC_BASE_RAW ? node->pointer : 0;
     if (object == NULL)
         return;
-    mc_assert(object->clearing > 0);
-    object->clearing--;
+    uncount_holder(core, object);
     if (node->replica_next_segment != 0) {
         mc_assert(object->remains > 0);
         node->replica_next_segment = 0;
@@ -265,6 +333,17 @@ void mc_key_release(struct mc_core *core, struct mc_node *node)
         mc_wait_done(core, mc_table_get(&core->waits, wait));
 }
 
+/* Who waited last for the key, without those at the end of the chain that have left. So whoever comes and goes leaves
+ * one note with a key, not many. */
+static struct mc_wait *waiting(struct mc_core *core, struct mc_object *object)
+{
+    struct mc_wait *last = mc_table_get(&core->waits, object->first_slot);
+    while (last->kind == MC_WAIT_BOTH && last->own->connection == NULL)
+        last = mc_wait_part(core, last);
+    object->first_slot = last->index;
+    return last;
+}
+
 void mc_key_wait(struct mc_core *core, struct mc_object *object, struct mc_wait *wait)
 {
     mc_assert(object->tombstone != 0 && object->clearing > 0);
@@ -275,16 +354,22 @@ void mc_key_wait(struct mc_core *core, struct mc_object *object, struct mc_wait 
         wait->outstanding++;
         return;
     }
-    struct mc_wait *first = mc_table_get(&core->waits, object->first_slot);
-    if (first == wait)
+    struct mc_wait *first = waiting(core, object);
+    if (first == wait || first->own == wait)
         return;
-    struct mc_wait *both = mc_wait_create(core, MC_WAIT_BOTH, 0, 0, 0);
+    if (first->kind != MC_WAIT_BOTH && first->connection == NULL) {
+        mc_wait_done(core, first);
+        object->first_slot = wait->index;
+        wait->outstanding++;
+        return;
+    }
+    struct mc_wait *both = mc_wait_create(core, MC_WAIT_BOTH, NULL, 0, 0);
     if (both == NULL) {
         wait->code = MC_ERR_BUSY; /* then it is not said to be done */
         return;
     }
-    both->of[0] = first; /* which counts this one in the place of the object */
-    both->of[1] = wait;
+    both->before = first; /* which counts this one in the place of the object */
+    both->own = wait;
     wait->outstanding++;
     object->first_slot = both->index;
 }

@@ -3,13 +3,13 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/limits.h"
 #include "env/log.h"
 
 #include <errno.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -103,16 +103,6 @@ static void on_signal(evutil_socket_t fd, short what, void *context)
 }
 
 /* ---- the start ---- */
-
-static void raise_descriptors(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
-        mc_log(WARNING, "the limit of open files stays as it is: %s", strerror(errno));
-}
 
 static int add_instances(struct mc_proxy *proxy, enum mc_proxy_role role, const struct mc_proxy_address *addresses,
                          size_t count, char *error, size_t error_size)
@@ -211,7 +201,7 @@ int mc_proxy_run(const struct mc_proxy_config *config, char *error, size_t error
     proxy = (struct mc_proxy){.config = config, .start_ms = mc_clock_ms()};
     proxy.instances.turns[0].random = mc_random_u64();
     proxy.instances.turns[1].random = mc_random_u64();
-    raise_descriptors();
+    mc_file_limit_raise();
     int rc = create_events(&proxy);
     if (rc == 0)
         rc = add_instances(&proxy, MC_PROXY_PREFILL, config->prefill, config->prefill_count, error, error_size);

@@ -27,6 +27,15 @@ struct mc_ahead {
     struct mc_endpoint endpoints[MC_AHEAD_SEGMENTS_MAX];
 };
 
+static _Atomic size_t stores; /* of this process that open paths ahead */
+
+/* Paths that one change has this store open, so that many stores do not use up the process's descriptors. */
+static size_t share(void)
+{
+    size_t count = atomic_load(&stores), paths = MC_AHEAD_PATHS_MAX / (count == 0 ? 1 : count);
+    return paths < MC_AHEAD_SEGMENTS_MAX ? paths : MC_AHEAD_SEGMENTS_MAX;
+}
+
 static void build_segments(struct mc_buffer *out, uint64_t request_id, const void *context)
 {
     size_t frame = mc_frame_begin(out, MC_MESSAGE_SEGMENTS, request_id);
@@ -50,9 +59,10 @@ static int ask(struct mc_ahead *ahead, struct state *done, const struct state *t
     if (rc < 0)
         return rc;
     mc_wire_segments_reply_read(&reader, &head);
+    size_t most = share();
     uint32_t count = mc_list_read(&reader);
     bool current = link->epoch == told->epoch; /* else the keeper will tell of the new master */
-    for (; current && count > 0 && !reader.bad && ahead->count < MC_AHEAD_SEGMENTS_MAX; count--) {
+    for (; current && count > 0 && !reader.bad && ahead->count < most; count--) {
         mc_wire_segment_reply_read(&reader, &one);
         if (!reader.bad && mc_store_endpoint_told(store, link->epoch, &one, &ahead->endpoints[ahead->count]) == 0)
             ahead->count++;
@@ -142,9 +152,11 @@ struct mc_ahead *mc_ahead_create(struct mc_store *store)
     if (ahead == NULL)
         return NULL;
     ahead->store = store;
+    atomic_fetch_add(&stores, 1);
     mc_monitor_init(&ahead->lock, &ahead->changed);
     if (mc_thread_start(&ahead->thread, "mc-ahead", ahead_main, ahead) == 0)
         return ahead;
+    atomic_fetch_sub(&stores, 1);
     pthread_cond_destroy(&ahead->changed);
     pthread_mutex_destroy(&ahead->lock);
     free(ahead);
@@ -172,6 +184,7 @@ void mc_ahead_end(struct mc_ahead *ahead)
     pthread_cond_signal(&ahead->changed);
     pthread_mutex_unlock(&ahead->lock);
     pthread_join(ahead->thread, NULL);
+    atomic_fetch_sub(&stores, 1);
     pthread_cond_destroy(&ahead->changed);
     pthread_mutex_destroy(&ahead->lock);
     free(ahead);

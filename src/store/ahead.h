@@ -6,7 +6,8 @@
 
 #include <stdint.h>
 
-#define MC_AHEAD_SEGMENTS_MAX 64u /* paths that one change has it open, at most */
+#define MC_AHEAD_SEGMENTS_MAX 64u /* paths that one change has it open, at most; masters of today tell of 24 */
+#define MC_AHEAD_PATHS_MAX 256u   /* the same, of all stores of a process; what is left is opened when it is needed */
 #define MC_AHEAD_OPEN_MS 1000u    /* for each; a close waits so long at most */
 #define MC_AHEAD_TRIES 3u         /* of each, a second apart */
 

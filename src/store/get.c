@@ -2,42 +2,27 @@
  * are one thing here. While no master can be reached, what is known of the places of objects is tried first. */
 #include "base/checksum.h"
 #include "env/clock.h"
+#include "store/get_inside.h"
 #include "store/move.h"
-#include "store/session.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-#define PENDING INT64_MAX     /* not a length: an object of one byte is a result like any other */
+#define PENDING MC_GET_PENDING
 #define LEARN_MS 50u          /* to learn the way to replicas that were not needed now */
 #define LEARN_SEGMENTS 8u     /* of a batch that are looked up only once */
 #define ASK_AGAIN_MAX 2u      /* times a batch is asked for again because the master changed while it was read */
 #define REPLACED_FIRST_US 50u /* to wait for a value whose predecessor is being cleared; doubling */
 #define REPLACED_MAX_US 5000u
-
-struct get_one {
-    struct mc_bytes key;
-    struct mc_hash hash;
-    const struct iovec *parts;
-    size_t part_count;
-    bool is_range;
-    uint64_t offset, length; /* of the range; a whole object gets its length from the master */
-    size_t index;            /* in the caller's batch, for allocate */
-    struct iovec own_part;   /* what allocate gave, or the target of a range */
-    uint64_t object_length;
-    size_t first_place;
-    uint8_t place_count, tried;
-    bool reread;    /* the replica tried last had wrong bytes, once */
-    bool rotten;    /* a replica had wrong bytes, twice */
-    bool allocated; /* own_part is from allocate */
-    int64_t code;   /* PENDING, or the result */
-};
+#define TROUBLE_MAX_US 50000u /* the same, for trouble of our own to pass */
 
 struct get_work {
     struct mc_store *store;
-    struct mc_link *link; /* NULL: no master, the places are remembered ones */
-    uint64_t epoch;       /* of the places */
+    struct mc_link *link;      /* NULL: no master, the places are remembered ones */
+    uint64_t epoch;            /* of the places */
+    uint64_t call_deadline_ns; /* without what is added for bytes */
     uint64_t deadline_ns;
+    uint64_t last_ns; /* to which bytes may extend the deadline */
     struct get_one *ones;
     size_t count;
     struct mc_place *places;
@@ -48,6 +33,7 @@ struct get_work {
     void *context;
     uint64_t renewed_ns;
     bool learnt;                 /* places that were not known before */
+    bool failed;                 /* an owner has failed while it was read from */
     uint32_t contact_age_max_ms; /* without a link: see mc_run */
     bool session;                /* what is remembered is read first */
 };
@@ -66,14 +52,37 @@ static void build_get(struct mc_buffer *out, uint64_t request_id, const void *co
     mc_frame_end(out, frame);
 }
 
+/* Of a place that was read, or that is to be. False when what was read before is of another version. */
+static bool pin_agrees(struct get_one *one, const struct mc_place *place)
+{
+    struct get_pin *pin = one->pin;
+    if (pin == NULL)
+        return true;
+    pin->torn |= pin->version != 0 && pin->version != mc_place_version(place);
+    return !pin->torn;
+}
+
+static void pin_to(struct get_one *one, const struct mc_place *place)
+{
+    if (pin_agrees(one, place) && one->pin != NULL)
+        one->pin->version = mc_place_version(place);
+}
+
 /* Settles where the bytes of a found object go. Leaves it PENDING when it is to be read. */
 static void prepare_one(struct get_work *work, struct get_one *one)
 {
+    const struct mc_place *place = work->places + one->first_place;
+    if (!pin_agrees(one, place)) {
+        one->code = MC_ERR_STALE;
+        return;
+    }
     if (one->is_range) {
         if (one->offset > one->object_length || one->length > one->object_length - one->offset)
             one->code = MC_ERR_INVALID_PARAMS;
         else if (one->length == 0)
             one->code = 0;
+        if (one->code != PENDING)
+            pin_to(one, place);
         return;
     }
     if (one->allocated && one->length == one->object_length) { /* asked for again */
@@ -120,7 +129,8 @@ static int read_found(struct get_work *work, struct mc_reader *reader)
         one->first_place = place_count;
         one->place_count = found.code < 0 ? 0 : found.replica_count;
         one->tried = 0;
-        one->reread = false;
+        one->trouble = 0;
+        one->reread = one->patient = false;
         place_count += one->place_count;
     }
     /* Not mc_list_read: replicas may be more than a batch has items. */
@@ -130,7 +140,7 @@ static int read_found(struct get_work *work, struct mc_reader *reader)
         return MC_ERR_NO_MEMORY;
     for (size_t i = 0; i < place_count; i++) {
         mc_wire_place_read(reader, &place);
-        work->places[i] = (struct mc_place){place.segment, place.slot, place.generation, place.offset};
+        work->places[i] = (struct mc_place){place.segment, place.slot, place.generation, place.offset, place.replica};
     }
     if (reader->bad)
         return MC_ERR_PROTOCOL;
@@ -143,11 +153,11 @@ static int read_found(struct get_work *work, struct mc_reader *reader)
     return 0;
 }
 
-/* 0 this process, 1 this machine, 2 elsewhere, 3 failed a moment ago. */
+/* 0 this process, 1 this machine, 2 elsewhere, 3 failed or was slow a moment ago. */
 static int distance(struct get_work *work, const struct mc_place *place)
 {
     struct mc_endpoint endpoint;
-    if (mc_store_is_shunned(work->store, work->epoch, place->segment))
+    if (mc_store_is_slow(work->store, work->epoch, place->segment))
         return 3;
     if (!mc_store_endpoint_known(work->store, work->epoch, place->segment, &endpoint) &&
         (work->link == NULL ||
@@ -204,11 +214,18 @@ static void write_rotten(struct mc_link *link, const struct mc_place *place)
     mc_frame_end(&link->out, frame);
 }
 
+/* Trouble of our own that may pass. */
+static bool is_trouble(int code)
+{
+    return code != MC_ERR_INVALID_PARAMS && (mc_socket_is_own(code) || mc_master_is_gone(code));
+}
+
 /* What the try of one replica has come to. Leaves it PENDING when there is another try. */
 static void judge(struct get_work *work, struct get_one *one, const struct mc_place *place, int rc)
 {
     if (rc == 0) {
         one->code = (int64_t)one->length;
+        pin_to(one, place);
         return;
     }
     bool late = mc_clock_ns() >= work->deadline_ns;
@@ -222,19 +239,32 @@ static void judge(struct get_work *work, struct get_one *one, const struct mc_pl
             write_rotten(work->link, place);
     }
     one->reread = false;
+    if (rc == MC_ERR_RPC_TIMEOUT && !late) {
+        if (one->tried == one->place_count && !one->patient && one->place_count > 1) {
+            one->patient = true;
+            one->tried = 0;
+            return;
+        }
+        rc = MC_ERR_TRANSFER_FAIL; /* it had its time; we have more */
+    }
+    one->trouble = is_trouble(rc) ? rc : 0;
     if (one->tried == one->place_count || late)
-        one->code = one->rotten && rc != MC_ERR_REPLICA_IS_GONE ? MC_ERR_CHECKSUM_MISMATCH : rc;
+        one->code = one->rotten && rc != MC_ERR_REPLICA_IS_GONE ? MC_ERR_CHECKSUM_MISMATCH
+                    : one->trouble != 0                         ? MC_ERR_TRANSFER_FAIL
+                                                                : rc;
 }
 
 /* One try of everything pending, each at its next replica. Returns how many were tried. */
 static size_t read_round(struct get_work *work)
 {
     size_t transfer_count = 0;
+    bool patient = false;
     for (size_t i = 0; i < work->count; i++) {
         struct get_one *one = &work->ones[i];
         if (one->code != PENDING)
             continue;
         const struct mc_place *place = next_place(work, one);
+        patient = patient || one->patient || one->place_count == 1;
         work->owner_of[transfer_count] = i;
         work->transfers[transfer_count++] = (struct mc_transfer){.kind = MC_TRANSFER_READ,
                                                                  .place = *place,
@@ -249,8 +279,10 @@ static size_t read_round(struct get_work *work)
     struct mc_run run = {.deadline_ns = work->deadline_ns,
                          .tick = renew_lease,
                          .context = work,
+                         .patience_ns = patient ? 0 : MC_PATIENCE_MS * 1000000ull,
                          .contact_age_max_ms = work->link == NULL ? work->contact_age_max_ms : 0};
-    mc_store_move(work->store, work->link, work->epoch, work->transfers, transfer_count, &run, work->scratch, NULL);
+    work->failed |=
+        mc_store_move(work->store, work->link, work->epoch, work->transfers, transfer_count, &run, work->scratch, NULL);
     for (size_t i = 0; i < transfer_count; i++)
         judge(work, &work->ones[work->owner_of[i]], &work->transfers[i].place, work->transfers[i].result);
     return transfer_count;
@@ -265,10 +297,13 @@ static void read_all(struct get_work *work)
             prepare_one(work, &work->ones[i]);
         bytes += work->ones[i].code == PENDING ? work->ones[i].length : 0;
     }
-    work->deadline_ns += mc_store_deadline(work->store, bytes) - mc_store_deadline(work->store, 0);
+    work->deadline_ns =
+        work->call_deadline_ns + mc_store_deadline(work->store, bytes) - mc_store_deadline(work->store, 0);
+    if (work->deadline_ns > work->last_ns)
+        work->deadline_ns = work->last_ns;
     work->renewed_ns = mc_clock_ns();
-    /* Each round uses up one replica of each pending object or looks at it for the second time, so there are at most
-     * twice MC_REPLICA_COUNT_MAX. */
+    /* Each round uses up one replica of each pending object or looks at it for the second time, and all of them may be
+     * tried with more patience, so there are at most four times MC_REPLICA_COUNT_MAX. */
     while (bytes > 0 && read_round(work) > 0)
         continue;
     if (work->link != NULL && work->link->out.length > 0)
@@ -317,7 +352,7 @@ static bool is_read(const struct get_work *work, const struct get_one *one)
 static uint32_t contact_age_max_ms(struct mc_store *store)
 {
     uint64_t refused_ns = atomic_load(&store->master.refused_ns), since_ns = atomic_load(&store->master.refusing_ns);
-    uint64_t now_ns = mc_clock_ns(), age_ms = 0;
+    uint64_t now_ns = mc_clock_boot_ns(), age_ms = 0;
     if (refused_ns != 0 && now_ns < refused_ns + MC_PLACES_TRUST_MS * 1000000ull &&
         since_ns >= atomic_load(&store->heard_ns))
         age_ms = MC_DEPART_MS + (now_ns > since_ns ? (now_ns - since_ns) / 1000000 : 0);
@@ -378,6 +413,14 @@ static bool is_final(const struct get_work *work, const struct get_one *one)
            one->code != MC_ERR_PUT_IN_PROGRESS;
 }
 
+static bool any_troubled(const struct get_work *work)
+{
+    for (size_t i = 0; i < work->count; i++)
+        if (work->ones[i].code == MC_ERR_TRANSFER_FAIL && work->ones[i].trouble != 0)
+            return true;
+    return false;
+}
+
 static bool any_is(const struct get_work *work, int64_t code)
 {
     for (size_t i = 0; i < work->count; i++)
@@ -388,9 +431,9 @@ static bool any_is(const struct get_work *work, int64_t code)
 
 /* Between two questions for a key whose value is being replaced: the master says PUT_IN_PROGRESS only as long as that
  * will soon be over. False when the deadline comes first. */
-static bool wait_replaced(uint64_t *wait_us, uint64_t deadline_ns)
+static bool wait_replaced(uint64_t *wait_us, uint64_t most_us, uint64_t deadline_ns)
 {
-    *wait_us = *wait_us == 0 ? REPLACED_FIRST_US : *wait_us * 2 > REPLACED_MAX_US ? REPLACED_MAX_US : *wait_us * 2;
+    *wait_us = *wait_us == 0 ? REPLACED_FIRST_US : *wait_us * 2 > most_us ? most_us : *wait_us * 2;
     if (mc_clock_ns() + *wait_us * 1000 >= deadline_ns)
         return false;
     usleep((useconds_t)*wait_us);
@@ -430,6 +473,7 @@ static int get_known_or_asked(struct get_work *work)
     uint64_t wait_us = 0;
     if (work->session)
         read_known(work);
+    bool asked_failed = false;
     for (unsigned asked = 0; work->count > 0; asked++) {
         int rc = mc_master_is_away(store) ? MC_ERR_RPC_FAIL
                                           : mc_link_try(store, work->deadline_ns, build_get, work, MC_MESSAGE_GET_FOUND,
@@ -460,43 +504,56 @@ static int get_known_or_asked(struct get_work *work)
         bool is_late = mc_clock_ns() >= work->deadline_ns, is_replaced = any_is(work, MC_ERR_PUT_IN_PROGRESS);
         /* Its slot is in other use: the key has left, or has another value. */
         bool is_gone_there = any_is(work, MC_ERR_REPLICA_IS_GONE);
-        if (is_late || (!changed && !is_gone_there && !is_replaced) ||
-            (is_replaced && !wait_replaced(&wait_us, work->deadline_ns)))
+        /* Its owner has failed: what the master says now may be of other replicas. Once. */
+        bool is_failed = work->failed && !asked_failed && any_is(work, MC_ERR_TRANSFER_FAIL);
+        bool is_troubled = any_troubled(work);
+        asked_failed = asked_failed || is_failed;
+        if (is_late || (!changed && !is_gone_there && !is_replaced && !is_failed && !is_troubled))
+            return 0;
+        if ((is_replaced || is_troubled) &&
+            !wait_replaced(&wait_us, is_replaced ? REPLACED_MAX_US : TROUBLE_MAX_US, work->deadline_ns))
             return 0;
         drop_settled(work, is_final);
     }
     return 0;
 }
 
-/* What the caller is told: a cache that cannot reach an object has missed it. */
-static int64_t final_code(int64_t code)
+/* What the caller is told: a cache that cannot reach an object has missed it; trouble of our own has its name. */
+static int64_t final_code(int64_t code, int trouble)
 {
+    if (code == MC_ERR_TRANSFER_FAIL && trouble != 0)
+        return trouble == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS ? MC_ERR_TRANSFER_FAIL : trouble;
     return code == MC_ERR_REPLICA_IS_GONE || code == MC_ERR_TRANSFER_FAIL ? MC_ERR_OBJECT_NOT_FOUND
            : code == MC_ERR_PUT_IN_PROGRESS                               ? MC_ERR_REPLICA_IS_NOT_READY
                                                                           : code;
 }
 
-/* Up to MC_BATCH_MAX objects with good keys. Their order may change. */
-static void get_slice(struct mc_store *store, struct get_one *ones, size_t count, mc_allocate *allocate, void *context,
-                      bool session)
+void mc_get_slice(struct get_call *call, size_t count, uint64_t last_ns)
 {
+    struct mc_store *store = call->store;
+    struct get_one *ones = call->ones;
+    uint64_t deadline_ns = mc_store_deadline(store, 0);
     struct get_work work = {.store = store,
-                            .deadline_ns = mc_store_deadline(store, 0),
+                            .deadline_ns = deadline_ns < last_ns ? deadline_ns : last_ns,
+                            .last_ns = last_ns,
                             .ones = ones,
                             .count = count,
-                            .allocate = allocate,
-                            .context = context,
-                            .session = session};
+                            .allocate = call->allocate,
+                            .context = call->context,
+                            .session = call->session};
     int rc = MC_ERR_NO_MEMORY;
+    work.call_deadline_ns = work.deadline_ns;
     work.transfers = malloc(count * sizeof(*work.transfers));
     work.scratch = malloc(count * sizeof(struct mc_transfer *));
     work.owner_of = malloc(count * sizeof(*work.owner_of));
     if (work.transfers != NULL && work.scratch != NULL && work.owner_of != NULL)
         rc = get_known_or_asked(&work);
-    for (size_t i = 0; rc < 0 && i < work.count; i++)
+    for (size_t i = 0; rc < 0 && i < work.count; i++) {
         work.ones[i].code = rc;
+        work.ones[i].trouble = 0;
+    }
     for (size_t i = 0; i < count; i++) {
-        ones[i].code = final_code(ones[i].code);
+        ones[i].code = final_code(ones[i].code, ones[i].trouble);
         bool hit = ones[i].code >= 0;
         atomic_fetch_add_explicit(hit ? &store->get_objects : &store->get_misses, 1, memory_order_relaxed);
         if (hit)
@@ -508,107 +565,7 @@ static void get_slice(struct mc_store *store, struct get_one *ones, size_t count
     free(work.transfers);
 }
 
-/* Fills one for item `index` of the caller's batch; 0, or the item's code. */
-typedef int fill_one(const void *items, size_t index, struct get_one *one);
-typedef void store_result(void *items, size_t index, int64_t result);
-
-static int get_batch(struct mc_store *store, void *items, size_t count, fill_one *fill, store_result *put_result,
-                     mc_allocate *allocate, void *context, bool session)
-{
-    int rc = mc_store_enter(store);
-    if (rc == 0 && store->local_buffer_size == 0 && !atomic_load(&store->draining)) {
-        mc_store_leave(store);
-        rc = MC_ERR_INVALID_PARAMS;
-    }
-    size_t capacity = count < MC_BATCH_MAX ? count : MC_BATCH_MAX;
-    struct get_one *ones = rc < 0 || count == 0 ? NULL : malloc(capacity * sizeof(*ones));
-    if (rc < 0 || (ones == NULL && count > 0)) {
-        for (size_t i = 0; i < count; i++)
-            put_result(items, i, rc < 0 ? rc : MC_ERR_NO_MEMORY);
-        if (rc == 0)
-            mc_store_leave(store);
-        return rc < 0 ? rc : MC_ERR_NO_MEMORY;
-    }
-    size_t slice_count = 0;
-    int first = 0;
-    for (size_t i = 0; i < count; i++) {
-        struct get_one *one = &ones[slice_count];
-        *one = (struct get_one){.index = i, .code = PENDING};
-        rc = fill(items, i, one);
-        if (rc < 0) {
-            put_result(items, i, rc);
-            first = first < 0 ? first : rc;
-        } else {
-            one->hash = mc_hash(one->key.data, one->key.length);
-            slice_count++;
-        }
-        if (slice_count < capacity && i + 1 < count)
-            continue;
-        if (slice_count > 0)
-            get_slice(store, ones, slice_count, allocate, context, session);
-        for (size_t k = 0; k < slice_count; k++) {
-            put_result(items, ones[k].index, ones[k].code);
-            first = first < 0 || ones[k].code >= 0 ? first : (int)ones[k].code;
-        }
-        slice_count = 0;
-    }
-    free(ones);
-    mc_store_leave(store);
-    return first;
-}
-
-static int fill_object(const void *items, size_t index, struct get_one *one)
-{
-    const struct mc_get_item *item = (const struct mc_get_item *)items + index;
-    one->key = item->key;
-    one->parts = item->parts;
-    one->part_count = item->parts == NULL ? 0 : item->part_count;
-    for (size_t i = 0; i < one->part_count; i++) {
-        if (item->parts[i].iov_base == NULL && item->parts[i].iov_len > 0)
-            return MC_ERR_INVALID_PARAMS;
-    }
-    return mc_key_check(item->key);
-}
-
-static void store_object_result(void *items, size_t index, int64_t result)
-{
-    ((struct mc_get_item *)items)[index].result = result;
-}
-
-int mc_store_get(struct mc_store *store, struct mc_get_item *items, size_t count, mc_allocate *allocate, void *context)
-{
-    return get_batch(store, items, count, fill_object, store_object_result, allocate, context, false);
-}
-
-static int fill_range(const void *items, size_t index, struct get_one *one)
-{
-    const struct mc_range_item *item = (const struct mc_range_item *)items + index;
-    one->key = item->key;
-    one->is_range = true;
-    one->offset = item->source_offset;
-    one->length = item->size;
-    one->own_part = (struct iovec){item->target, item->size};
-    one->parts = &one->own_part;
-    one->part_count = 1;
-    return item->target == NULL && item->size > 0 ? MC_ERR_INVALID_PARAMS : mc_key_check(item->key);
-}
-
-static void store_range_result(void *items, size_t index, int64_t result)
-{
-    ((struct mc_range_item *)items)[index].result = result;
-}
-
-int mc_store_get_ranges(struct mc_store *store, struct mc_range_item *items, size_t count)
-{
-    return get_batch(store, items, count, fill_range, store_range_result, NULL, NULL, false);
-}
-
 /* ---- for sessions (session.h) ---- */
-
-int mc_get_ranges_remembered(struct mc_store *store, struct mc_range_item *items, size_t count)
-{
-    return get_batch(store, items, count, fill_range, store_range_result, NULL, NULL, true);
-}
 
 int mc_get_hold(struct mc_store *store, const struct mc_bytes *keys, const struct mc_hash *hashes, size_t count,
                 uint64_t deadline_ns, int *results, struct mc_link **link)
@@ -629,14 +586,15 @@ int mc_get_hold(struct mc_store *store, const struct mc_bytes *keys, const struc
         work.epoch = (*link)->epoch;
         rc = read_found(&work, &reader);
         (*link)->broken = (*link)->broken || rc < 0;
-        again = rc == 0 && any_is(&work, MC_ERR_PUT_IN_PROGRESS) && wait_replaced(&wait_us, deadline_ns);
+        again =
+            rc == 0 && any_is(&work, MC_ERR_PUT_IN_PROGRESS) && wait_replaced(&wait_us, REPLACED_MAX_US, deadline_ns);
         if (rc < 0 || again)
             mc_link_return(store, *link);
     }
     if (rc == 0 && work.learnt)
         learn_endpoints(&work);
     for (size_t i = 0; i < count; i++)
-        results[i] = rc < 0 ? rc : work.ones[i].code == PENDING ? 0 : (int)final_code(work.ones[i].code);
+        results[i] = rc < 0 ? rc : work.ones[i].code == PENDING ? 0 : (int)final_code(work.ones[i].code, 0);
     free(work.places);
     free(work.ones);
     return rc;

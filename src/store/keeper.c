@@ -26,6 +26,7 @@
 #define ELECTION_SILENT_MS 700u
 #define RETRY_FIRST_MS 50u /* doubling to RETRY_LAST_MS */
 #define RETRY_LAST_MS 500u
+#define TIDY_MS 1000u /* at most so often */
 
 struct mc_keeper {
     struct mc_store *store;
@@ -34,13 +35,26 @@ struct mc_keeper {
     pthread_cond_t changed;
     _Atomic uint64_t until_ns; /* tries to connect end by then: the deadline of the open, until it has succeeded */
     bool stop, woken;
+    bool is_unreachable; /* our segment, for other hosts, as the master said */
     _Atomic int fd;
     _Atomic bool healthy;
-    uint64_t epoch, request_id;
+    uint64_t epoch, request_id, tidied_ns;
+    struct mc_wire_peer agreed; /* with the master: what may be said to it */
     uint32_t client_ttl_ms;
     char local_host[INET6_ADDRSTRLEN];
     uint16_t local_port;
 };
+
+/* Others are told an address that only this host reaches. */
+static void unreachable_told(struct mc_keeper *keeper, bool is_unreachable)
+{
+    if (is_unreachable && !keeper->is_unreachable)
+        mc_log(WARNING,
+               "other hosts are in the cluster, and they are told %s, where only this one reaches our memory: "
+               "local_hostname must be a name or address of this host that they can reach",
+               keeper->store->hostname);
+    keeper->is_unreachable = is_unreachable;
+}
 
 static int keeper_connect(struct mc_keeper *keeper, uint64_t deadline_ns)
 {
@@ -57,6 +71,7 @@ static int keeper_connect(struct mc_keeper *keeper, uint64_t deadline_ns)
                (unsigned long long)reply.epoch);
     keeper->epoch = reply.epoch;
     keeper->client_ttl_ms = reply.client_ttl_ms;
+    (void)mc_wire_agree(&keeper->agreed, reply.version_min, reply.version_max, reply.features); /* greet has looked */
     atomic_store(&keeper->fd, fd);
     return 0;
 }
@@ -110,7 +125,7 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
     mc_frame_end(out, frame_start);
 
     uint64_t now_ns = mc_clock_ns(), deadline_ns = now_ns + patience_ms(keeper) * 1000000ull;
-    uint64_t asked_ns = now_ns, silent_ns = now_ns + SILENT_MS * 1000000ull, sent_ms = mc_clock_boot_ms();
+    uint64_t silent_ns = now_ns + SILENT_MS * 1000000ull, sent_ms = mc_clock_boot_ms();
     struct iovec part = {out->data, out->length};
     struct mc_frame frame;
     int rc = mc_socket_send(fd, &part, 1, deadline_ns);
@@ -129,7 +144,7 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
     mc_wire_heartbeat_reply_read(&reader, &reply);
     if (frame.type != MC_MESSAGE_HEARTBEAT_REPLY || reader.bad || reply.code < 0)
         return frame.type == MC_MESSAGE_HEARTBEAT_REPLY && !reader.bad ? reply.code : MC_ERR_PROTOCOL;
-    mc_master_age_told(keeper->store, keeper->epoch, reply.age_ms, asked_ns);
+    mc_master_age_told(keeper->store, keeper->epoch, reply.age_ms, sent_ms);
     mc_master_heard(keeper->store, keeper->epoch, reply.quiet == 0, frame.time);
     mc_ahead_told(atomic_load(&keeper->store->ahead), keeper->epoch, reply.changes);
     if (owner != NULL)
@@ -139,6 +154,7 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
         mc_wire_segment_code_read(&reader, &code);
         is_held = code.code == 0;
         mc_drain_told(keeper->store, code.segment, code.drain != 0 && code.code >= 0 && !reader.bad);
+        unreachable_told(keeper, code.unreachable != 0 && code.code >= 0 && !reader.bad);
         if (code.code < 0 && owner != NULL)
             mc_owner_remount(owner);
     }
@@ -169,6 +185,17 @@ static bool keeper_sleep(struct mc_keeper *keeper, uint64_t sleep_ms)
     return stop;
 }
 
+/* What callers keep open for a next use. It waits for nobody: locks that are held for a look, and closes. */
+static void keeper_tidy(struct mc_keeper *keeper)
+{
+    uint64_t now_ns = mc_clock_ns();
+    if (now_ns - keeper->tidied_ns < TIDY_MS * 1000000ull)
+        return;
+    keeper->tidied_ns = now_ns;
+    mc_links_rest(keeper->store, now_ns);
+    mc_engine_rest(keeper->store->engine, now_ns);
+}
+
 static void *keeper_main(void *argument)
 {
     struct mc_keeper *keeper = argument;
@@ -193,6 +220,7 @@ static void *keeper_main(void *argument)
         }
         retry_ms = rc == 0 ? RETRY_FIRST_MS : retry_ms * 2 > RETRY_LAST_MS ? RETRY_LAST_MS : retry_ms * 2;
         mc_device_look();
+        keeper_tidy(keeper);
         uint64_t sessions_ms = mc_sessions_tick(keeper->store);
         uint64_t rest_ms = beat_ms(keeper);
         rest_ms = sessions_ms < rest_ms ? sessions_ms : rest_ms;

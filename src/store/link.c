@@ -1,7 +1,9 @@
 /* Connections to the master: whom to believe, the idle stack, hello, request and reply in the calling thread. */
 #include "store/link.h"
 
+#include "base/build.h"
 #include "base/error.h"
+#include "engine/layout.h"
 #include "env/clock.h"
 #include "env/log.h"
 #include "store/keeper.h"
@@ -9,6 +11,7 @@
 #include "wire/stream.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -16,7 +19,11 @@
 
 #define RETRY_FIRST_MS 10u /* between tries of one call, doubling, half of it random */
 #define RETRY_LAST_MS 200u
-#define LOOK_MS 200u /* a call that waits for its answer looks so often whether the master is away */
+#define RACE_LINKS_MAX 3u /* on which one question is asked */
+#define RACE_PAID 2u      /* of those after the first, so many come out of the master's credit */
+#define RACE_LATER_MS 250u
+#define SEND_NS 1000000ull /* for what a fresh or idle link takes at once */
+#define LOOK_MS 200u       /* a call that waits for its answer looks so often whether the master is away */
 
 /* ---- what is known of the master ---- */
 
@@ -28,7 +35,7 @@ bool mc_master_is_gone(int code)
 uint64_t mc_master_silent_ms(const struct mc_store *store)
 {
     /* Read before the clock, and still another thread's clock may have been a little ahead of ours. */
-    uint64_t heard_ns = atomic_load(&store->heard_ns), now_ns = mc_clock_ns();
+    uint64_t heard_ns = atomic_load(&store->heard_ns), now_ns = mc_clock_boot_ns();
     return heard_ns == 0 ? UINT64_MAX : now_ns > heard_ns ? (now_ns - heard_ns) / 1000000 : 0;
 }
 
@@ -50,7 +57,7 @@ void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts, uint16_t
 {
     if (atomic_load_explicit(&store->epoch, memory_order_relaxed) != epoch)
         return;
-    uint64_t sent_ns = mc_master_time_of(&store->master_time, epoch, frame_time, mc_clock_ms()) * 1000000u;
+    uint64_t sent_ns = mc_master_time_of(&store->master_time, epoch, frame_time, mc_clock_boot_ms()) * 1000000u;
     rise_to(&store->heard_ns, sent_ns);
     if (atomic_load_explicit(&store->master.refused_ns, memory_order_relaxed) != 0)
         atomic_store(&store->master.refused_ns, 0);
@@ -60,32 +67,38 @@ void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts, uint16_t
         rise_to(&store->acted_ns, sent_ns);
 }
 
-void mc_master_age_told(struct mc_store *store, uint64_t epoch, uint64_t age_ms, uint64_t asked_ns)
+void mc_master_age_told(struct mc_store *store, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms)
 {
     pthread_mutex_lock(&store->lock);
     if (atomic_load(&store->epoch) == epoch)
-        mc_master_time_learn(&store->master_time, epoch, age_ms, asked_ns / 1000000u, mc_clock_ms());
+        mc_master_time_learn(&store->master_time, epoch, age_ms, asked_ms, mc_clock_boot_ms());
     pthread_mutex_unlock(&store->lock);
 }
 
 /* Since the last word of a master that may have acted. */
 static uint32_t seen_age_ms(const struct mc_store *store)
 {
-    uint64_t acted_ns = atomic_load(&store->acted_ns), now_ns = mc_clock_ns();
+    uint64_t acted_ns = atomic_load(&store->acted_ns), now_ns = mc_clock_boot_ns();
     uint64_t age_ms = acted_ns == 0 ? UINT32_MAX : now_ns > acted_ns ? (now_ns - acted_ns) / 1000000 : 0;
     return age_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)age_ms;
 }
 
 struct said { /* with a HELLO_REPLY; text and leader by a master that refuses */
-    char text[256], leader[MC_ADDRESS_MAX];
-    uint64_t asked_ns;
+    char text[256], leader[MC_ADDRESS_MAX], build[MC_BUILD_TEXT_MAX];
+    uint64_t asked_ms; /* by the clock of the boot */
     uint16_t frame_time;
 };
 
 /* Remembers what a master said of itself. MC_ERR_RPC_FAIL: it is one of the past. */
-static int met_master(struct mc_store *store, const struct mc_wire_hello_reply *reply, const struct said *said)
+static int met_master(struct mc_store *store, const char *address, const struct mc_wire_hello_reply *reply,
+                      const struct said *said)
 {
     struct mc_link *old = NULL;
+    if (!mc_epoch_can_be(reply->epoch)) {
+        mc_log_limited(ERROR, "a master says that its epoch is %llu, which cannot be; is its clock right?",
+                       (unsigned long long)reply->epoch);
+        return MC_ERR_RPC_FAIL;
+    }
     pthread_mutex_lock(&store->lock);
     uint64_t before = atomic_load(&store->epoch);
     if (reply->epoch < before) {
@@ -111,12 +124,15 @@ static int met_master(struct mc_store *store, const struct mc_wire_hello_reply *
         mc_store_endpoints_clear(store);
     }
     pthread_mutex_unlock(&store->lock);
+    if (reply->epoch > before)
+        mc_log(INFO, "the master at %s (epoch %llu) is %s; this is %s", address, (unsigned long long)reply->epoch,
+               said->build, mc_build());
     for (struct mc_link *next; old != NULL; old = next) {
         next = old->next;
         mc_link_free(old);
     }
     atomic_store(&store->lease_ttl_ms, reply->lease_ttl_ms);
-    mc_master_age_told(store, reply->epoch, reply->age_ms, said->asked_ns);
+    mc_master_age_told(store, reply->epoch, reply->age_ms, said->asked_ms);
     mc_master_heard(store, reply->epoch, reply->quiet == 0, said->frame_time);
     return 0;
 }
@@ -128,49 +144,56 @@ static void copy_said(char *target, size_t size, struct mc_span text)
     snprintf(target, size, "%.*s", (int)text.length, text.length == 0 ? "" : (const char *)text.data);
 }
 
-/* Says hello with that role. 0 or the master's code, or how it failed. */
-static int hello(struct mc_store *store, int fd, enum mc_role role, uint64_t deadline_ns,
-                 struct mc_wire_hello_reply *reply, struct said *said)
+static void hello_write(struct mc_store *store, struct mc_buffer *out, enum mc_role role)
 {
-    struct mc_buffer out = {0}, in = {0};
     /* The age first: read the other way round, a young age could be paired with an older master's epoch. */
     uint32_t age_ms = seen_age_ms(store);
-    struct mc_wire_hello hello = {.magic = MC_WIRE_MAGIC,
-                                  .version_min = MC_WIRE_VERSION_MIN,
-                                  .version_max = MC_WIRE_VERSION_MAX,
-                                  .role = (uint8_t)role,
+    struct mc_wire_hello hello = {.role = (uint8_t)role,
                                   .node = store->node,
                                   .incarnation = store->incarnation,
                                   .name = mc_span_string(store->hostname),
                                   .token = mc_span(NULL, 0),
                                   .seen_epoch = atomic_load(&store->epoch),
-                                  .seen_age_ms = age_ms};
-    size_t frame_start = mc_frame_begin(&out, MC_MESSAGE_HELLO, 1);
-    mc_wire_hello_write(&out, &hello);
-    mc_frame_end(&out, frame_start);
-    struct iovec part = {out.data, out.length};
-    struct mc_frame frame;
-    said->asked_ns = mc_clock_ns();
-    int rc = mc_socket_send(fd, &part, 1, deadline_ns);
-    if (rc < 0)
-        goto done;
-    int64_t used = mc_socket_receive_frame(fd, &in, &frame, deadline_ns, NULL);
-    if (used < 0) {
-        rc = (int)used;
-        goto done;
-    }
-    said->frame_time = frame.time;
-    struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+                                  .seen_age_ms = age_ms,
+                                  .host = store->host};
+    size_t frame_start = mc_frame_begin(out, MC_MESSAGE_HELLO, 1);
+    mc_wire_hello_sign(&hello);
+    mc_wire_hello_write(out, &hello);
+    mc_frame_end(out, frame_start);
+}
+
+/* 0, or the master's code, or MC_ERR_PROTOCOL. */
+static int hello_read(const struct mc_frame *frame, struct mc_wire_hello_reply *reply, struct said *said)
+{
+    said->frame_time = frame->time;
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     mc_wire_hello_reply_read(&reader, reply);
-    if (reader.bad || frame.type != MC_MESSAGE_HELLO_REPLY) {
-        rc = MC_ERR_PROTOCOL;
-        goto done;
-    }
-    rc = reply->code < 0 ? reply->code : 0;
+    if (reader.bad || frame->type != MC_MESSAGE_HELLO_REPLY)
+        return MC_ERR_PROTOCOL;
+    struct mc_wire_peer agreed;
+    int rc =
+        reply->code < 0 ? reply->code : mc_wire_agree(&agreed, reply->version_min, reply->version_max, reply->features);
+    (void)mc_wire_build(said->build, reply->build);
     copy_said(said->text, sizeof(said->text), reply->text);
     copy_said(said->leader, sizeof(said->leader), reply->leader);
-    reply->text = reply->leader = mc_span(NULL, 0); /* they borrowed from `in` */
-done:
+    reply->text = reply->leader = reply->build = mc_span(NULL, 0); /* they borrowed from the frame */
+    return rc;
+}
+
+/* Says hello with that role. 0 or the master's code, or how it failed. */
+static int hello(struct mc_store *store, int fd, enum mc_role role, uint64_t deadline_ns,
+                 struct mc_wire_hello_reply *reply, struct said *said)
+{
+    struct mc_buffer out = {0}, in = {0};
+    struct mc_frame frame;
+    hello_write(store, &out, role);
+    struct iovec part = {out.data, out.length};
+    said->asked_ms = mc_clock_boot_ms();
+    int rc = mc_socket_send(fd, &part, 1, deadline_ns);
+    if (rc == 0) {
+        int64_t used = mc_socket_receive_frame(fd, &in, &frame, deadline_ns, NULL);
+        rc = used < 0 ? (int)used : hello_read(&frame, reply, said);
+    }
     mc_buffer_free(&in);
     mc_buffer_free(&out);
     return rc;
@@ -188,7 +211,7 @@ static int greet(struct mc_store *store, int fd, const char *address, enum mc_ro
     }
     int rc = hello(store, fd, role, deadline_ns, reply, said);
     if (rc == 0)
-        rc = met_master(store, reply, said);
+        rc = met_master(store, address, reply, said);
     else if (rc != MC_ERR_RPC_FAIL && rc != MC_ERR_RPC_TIMEOUT)
         mc_log_limited(WARNING, "the master at %s refused this client: %s %s", address, mc_error_name(rc), said->text);
     if (rc == 0)
@@ -260,8 +283,12 @@ static int link_connect(struct mc_store *store, uint64_t deadline_ns, struct mc_
         return MC_ERR_NO_MEMORY;
     }
     link->store = store;
+    link->in.may_fail = link->out.may_fail = true;
     link->fd = fd;
     link->epoch = reply.epoch;
+    if (!mc_tcp_peer(fd, &link->peer))
+        link->peer.length = 0;
+    (void)mc_wire_agree(&link->agreed, reply.version_min, reply.version_max, reply.features); /* greet has looked */
     *made = link;
     return 0;
 }
@@ -291,14 +318,26 @@ static void borrowed_remove(struct mc_link *link)
         link->next_borrowed->borrowed_at = link->borrowed_at;
 }
 
+/* Is it still owed an answer of which nothing has come? Then its packets may be on their way for long. */
+static bool is_stuck(const struct mc_link *link)
+{
+    char byte;
+    return link->owed != 0 && recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
+           (errno == EAGAIN || errno == EINTR);
+}
+
 /* Lock held. An idle link, or NULL; there are none of an older epoch, met_master sees to it. */
 static struct mc_link *idle_take(struct mc_store *store)
 {
-    struct mc_link *link = store->idle;
+    struct mc_link **at = &store->idle;
+    while (*at != NULL && is_stuck(*at))
+        at = &(*at)->next;
+    struct mc_link *link = *at;
     if (link != NULL) {
-        store->idle = link->next;
+        *at = link->next;
         store->idle_count--;
         borrowed_add(store, link);
+        link->reused = true;
     }
     return link;
 }
@@ -308,10 +347,8 @@ int mc_link_borrow(struct mc_store *store, uint64_t deadline_ns, struct mc_link 
     pthread_mutex_lock(&store->lock);
     *link = idle_take(store);
     pthread_mutex_unlock(&store->lock);
-    if (*link != NULL) {
-        (*link)->reused = true;
+    if (*link != NULL)
         return 0;
-    }
     int rc = link_connect(store, deadline_ns, link);
     if (rc < 0)
         return rc;
@@ -330,6 +367,7 @@ int mc_link_borrow(struct mc_store *store, uint64_t deadline_ns, struct mc_link 
 void mc_link_return(struct mc_store *store, struct mc_link *link)
 {
     link->out.length = 0;
+    link->idle_since_ns = mc_clock_ns();
     pthread_mutex_lock(&store->lock);
     borrowed_remove(link);
     bool keep = !link->broken && link->epoch == atomic_load(&store->epoch) && store->idle_count < MC_LINKS_IDLE_MAX &&
@@ -344,10 +382,34 @@ void mc_link_return(struct mc_store *store, struct mc_link *link)
         mc_link_free(link);
 }
 
+void mc_links_rest(struct mc_store *store, uint64_t now_ns)
+{
+    pthread_mutex_lock(&store->lock);
+    struct mc_link **at = &store->idle; /* the one used last comes first */
+    for (; *at != NULL && now_ns - (*at)->idle_since_ns < MC_LINK_IDLE_MS * 1000000ull; at = &(*at)->next) {
+        if (now_ns - (*at)->idle_since_ns < MC_LINK_SETTLE_MS * 1000000ull)
+            continue;
+        mc_buffer_free(&(*at)->in); /* what is in it was read: the next receive drops it */
+        mc_buffer_free(&(*at)->out);
+        (*at)->used = 0;
+    }
+    struct mc_link *old = *at;
+    *at = NULL;
+    for (const struct mc_link *link = old; link != NULL; link = link->next)
+        store->idle_count--;
+    pthread_mutex_unlock(&store->lock);
+    for (struct mc_link *next; old != NULL; old = next) {
+        next = old->next;
+        mc_link_free(old);
+    }
+}
+
 int mc_link_send(struct mc_link *link, uint64_t deadline_ns)
 {
     struct iovec part = {link->out.data, link->out.length};
-    int rc = link->out.length == 0 ? 0 : mc_socket_send(link->fd, &part, 1, deadline_ns);
+    int rc = link->out.failed        ? MC_ERR_NO_MEMORY
+             : link->out.length == 0 ? 0
+                                     : mc_socket_send(link->fd, &part, 1, deadline_ns);
     link->out.length = 0;
     if (rc < 0)
         link->broken = true;
@@ -381,23 +443,26 @@ static int read_failed(struct mc_link *link, struct mc_reader *reader)
     return failed.code;
 }
 
-int mc_link_receive(struct mc_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
-                    struct mc_reader *reader)
+/* As mc_link_receive; after MC_ERR_RPC_TIMEOUT the link can be listened to again. */
+static int receive_one(struct mc_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
+                       struct mc_reader *reader)
 {
     struct mc_frame frame;
-    mc_buffer_consume(&link->in, link->used);
-    link->used = 0;
-    int64_t used = receive_frame(link, &frame, deadline_ns);
-    if (used < 0) {
-        /* A writer that waits for PUT_DONE may ask again; nobody else can tell a late answer from his own. */
-        link->broken = used != MC_ERR_RPC_TIMEOUT || type != MC_MESSAGE_PUT_DONE;
-        return (int)used;
-    }
-    /* What was removed or put is an act. */
-    bool acts = frame.type == MC_MESSAGE_PUT_DONE || frame.type == MC_MESSAGE_REMOVE_REPLY ||
-                frame.type == MC_MESSAGE_COUNT_REPLY;
-    mc_master_heard(link->store, link->epoch, acts, frame.time);
-    link->used = (size_t)used;
+    do {
+        mc_buffer_consume(&link->in, link->used);
+        link->used = 0;
+        int64_t used = receive_frame(link, &frame, deadline_ns);
+        if (used < 0) {
+            link->broken = link->broken || used != MC_ERR_RPC_TIMEOUT;
+            return (int)used;
+        }
+        link->used = (size_t)used;
+        /* What was removed or put is an act. */
+        bool acts = frame.type == MC_MESSAGE_PUT_DONE || frame.type == MC_MESSAGE_REMOVE_REPLY ||
+                    frame.type == MC_MESSAGE_COUNT_REPLY;
+        mc_master_heard(link->store, link->epoch, acts, frame.time);
+    } while (link->owed != 0 && frame.request_id <= link->owed);
+    link->owed = 0;
     *reader = mc_reader(frame.body.data, frame.body.length);
     if (frame.request_id != request_id || (frame.type != type && frame.type != MC_MESSAGE_FAILED)) {
         mc_log_limited(WARNING, "master answered %s to request %llu where %s to %llu was due",
@@ -407,6 +472,246 @@ int mc_link_receive(struct mc_link *link, enum mc_message type, uint64_t request
         return MC_ERR_PROTOCOL;
     }
     return frame.type == MC_MESSAGE_FAILED ? read_failed(link, reader) : 0;
+}
+
+int mc_link_receive(struct mc_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
+                    struct mc_reader *reader)
+{
+    int rc = receive_one(link, type, request_id, deadline_ns, reader);
+    /* A writer that waits for PUT_DONE may ask again; nobody else can tell a late answer from his own. */
+    if (rc == MC_ERR_RPC_TIMEOUT && type != MC_MESSAGE_PUT_DONE)
+        link->broken = true;
+    return rc;
+}
+
+/* ---- a question that is asked again while its answer is late ---- */
+
+struct race {
+    struct mc_store *store;
+    mc_link_build *build;
+    const void *context;
+    enum mc_message reply;
+    struct mc_link *links[RACE_LINKS_MAX];
+    uint64_t ids[RACE_LINKS_MAX], asked_ns[RACE_LINKS_MAX];
+    size_t count;
+    uint64_t epoch;  /* of the master that was asked first */
+    uint64_t due_ns; /* when the next link is to be asked */
+    uint32_t turn;
+    bool opens; /* one of them, and store->link_coming with it */
+};
+
+/* Does the master only read for it? Then it may be asked twice. */
+static bool is_reading(enum mc_message reply)
+{
+    return reply == MC_MESSAGE_GET_FOUND || reply == MC_MESSAGE_EXIST_REPLY || reply == MC_MESSAGE_SEGMENT_REPLY ||
+           reply == MC_MESSAGE_SEGMENTS_REPLY;
+}
+
+static void race_asked(struct race *race, struct mc_link *link, uint64_t id)
+{
+    race->links[race->count] = link;
+    race->ids[race->count] = id;
+    race->asked_ns[race->count++] = mc_clock_ns();
+}
+
+static void race_plan(struct race *race)
+{
+    uint64_t late_ns = mc_pace_late_ns(&race->store->master_pace);
+    uint64_t wait_ns = race->turn < RACE_PAID ? late_ns << race->turn : RACE_LATER_MS * 1000000ull + late_ns;
+    race->due_ns = race->count == RACE_LINKS_MAX ? UINT64_MAX : mc_clock_ns() + wait_ns;
+}
+
+/* The link leaves the race; the answer it is owed is nobody's. */
+static void race_leave(struct race *race, size_t index)
+{
+    struct mc_link *link = race->links[index];
+    if (link->connecting || link->greeting)
+        link->broken = true;
+    link->owed = race->ids[index];
+    race->count--;
+    race->links[index] = race->links[race->count];
+    race->ids[index] = race->ids[race->count];
+    race->asked_ns[index] = race->asked_ns[race->count];
+    mc_link_return(race->store, link);
+}
+
+/* Begins a link to where the first one goes; hello and question go out as soon as it stands. */
+static struct mc_link *link_begin(struct race *race, uint64_t *id)
+{
+    struct mc_store *store = race->store;
+    bool is_other = false;
+    if (!atomic_compare_exchange_strong(&store->link_coming, &is_other, true))
+        return NULL;
+    struct mc_link *link = calloc(1, sizeof(*link));
+    int fd = link == NULL ? MC_ERR_NO_MEMORY : mc_tcp_begin(&race->links[0]->peer);
+    if (fd < 0) {
+        free(link);
+        atomic_store(&store->link_coming, false);
+        return NULL;
+    }
+    *link = (struct mc_link){.store = store,
+                             .fd = fd,
+                             .epoch = UINT64_MAX, /* of whoever answers: nobody newer shuts it down meanwhile */
+                             .request_id = 1,
+                             .peer = race->links[0]->peer,
+                             .connecting = true};
+    hello_write(store, &link->out, MC_ROLE_CALL);
+    *id = ++link->request_id;
+    race->build(&link->out, *id, race->context);
+    pthread_mutex_lock(&store->lock);
+    borrowed_add(store, link);
+    pthread_mutex_unlock(&store->lock);
+    race->opens = true;
+    return link;
+}
+
+/* The answer is late: asks on one more link. */
+static void race_widen(struct race *race)
+{
+    struct mc_store *store = race->store;
+    uint64_t id;
+    if (race->turn < RACE_PAID && !mc_pace_pay(&store->master_pace)) {
+        race->turn = RACE_PAID;
+        race_plan(race);
+        return;
+    }
+    race->turn++;
+    pthread_mutex_lock(&store->lock);
+    struct mc_link *link = idle_take(store);
+    pthread_mutex_unlock(&store->lock);
+    if (link != NULL) {
+        id = ++link->request_id;
+        race->build(&link->out, id, race->context);
+        if (mc_link_send(link, mc_clock_ns() + SEND_NS) < 0) {
+            mc_link_return(store, link);
+            link = NULL;
+        }
+    } else {
+        link = link_begin(race, &id);
+    }
+    if (link != NULL)
+        race_asked(race, link, id);
+    race_plan(race);
+}
+
+/* Something has happened on a link that is on its way. 0: it stands; MC_ERR_RPC_TIMEOUT: not yet; or how it failed. */
+static int link_step(struct race *race, struct mc_link *link)
+{
+    struct mc_wire_hello_reply reply;
+    struct said said = {.asked_ms = link->asked_ms};
+    struct mc_frame frame;
+    if (link->connecting) {
+        int rc = mc_tcp_begun(link->fd);
+        link->asked_ms = mc_clock_boot_ms();
+        if (rc == 0)
+            rc = mc_link_send(link, mc_clock_ns() + SEND_NS);
+        link->connecting = false;
+        link->greeting = true;
+        return rc == 0 ? MC_ERR_RPC_TIMEOUT : MC_ERR_RPC_FAIL;
+    }
+    int64_t used = mc_socket_receive_frame(link->fd, &link->in, &frame, mc_clock_ns(), NULL);
+    if (used < 0)
+        return (int)used;
+    int rc = hello_read(&frame, &reply, &said);
+    mc_buffer_consume(&link->in, (size_t)used);
+    if (rc == 0)
+        rc = met_master(race->store, race->store->master.configured, &reply, &said);
+    if (rc < 0)
+        return MC_ERR_RPC_FAIL;
+    (void)mc_wire_agree(&link->agreed, reply.version_min, reply.version_max,
+                        reply.features); /* hello_read has looked */
+    pthread_mutex_lock(&race->store->lock);
+    link->epoch = reply.epoch;
+    bool current = link->epoch == atomic_load(&race->store->epoch);
+    pthread_mutex_unlock(&race->store->lock);
+    link->greeting = false;
+    return current ? 0 : MC_ERR_RPC_FAIL;
+}
+
+/* Waits for the links; looks what has come on the one at *index. As receive_one. */
+static int race_receive(struct race *race, uint64_t until_ns, size_t *index, struct mc_reader *reader)
+{
+    struct pollfd fds[RACE_LINKS_MAX];
+    uint64_t now_ns = mc_clock_ns(), left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+    struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000u), .tv_nsec = (long)(left_ns % 1000000000u)};
+    for (size_t i = 0; i < race->count; i++)
+        fds[i] = (struct pollfd){.fd = race->links[i]->fd, .events = race->links[i]->connecting ? POLLOUT : POLLIN};
+    if (ppoll(fds, (nfds_t)race->count, &left, NULL) <= 0)
+        return MC_ERR_RPC_TIMEOUT;
+    for (size_t i = 0; i < race->count; i++) {
+        struct mc_link *link = race->links[i];
+        if (fds[i].revents == 0)
+            continue;
+        *index = i;
+        int rc = 0;
+        if (link->connecting || link->greeting) {
+            rc = link_step(race, link);
+            link->broken = link->broken || (rc < 0 && rc != MC_ERR_RPC_TIMEOUT);
+        }
+        if (rc == 0)
+            rc = receive_one(link, race->reply, race->ids[i], mc_clock_ns(), reader);
+        if (rc != MC_ERR_RPC_TIMEOUT)
+            return rc;
+    }
+    return MC_ERR_RPC_TIMEOUT;
+}
+
+/* Another master was met meanwhile, and none of the links is to that one: what is asked there is not answered any more,
+ * and who listens at that address may be stopped. */
+static bool race_is_over(const struct race *race)
+{
+    uint64_t epoch = atomic_load(&race->store->epoch);
+    for (size_t i = 0; i < race->count; i++)
+        if (race->links[i]->epoch == epoch)
+            return false;
+    return race->epoch != epoch;
+}
+
+/* Waits for the answer to what was asked on *link as that request. *link becomes the link that it came on. */
+static int receive_first(struct race *race, struct mc_link **link, uint64_t request_id, uint64_t deadline_ns,
+                         struct mc_reader *reader)
+{
+    size_t winner = 0;
+    int rc;
+    race->epoch = (*link)->epoch;
+    race_asked(race, *link, request_id);
+    for (race_plan(race);;) {
+        uint64_t until_ns = race->due_ns < deadline_ns ? race->due_ns : deadline_ns;
+        uint64_t look_ns = mc_clock_ns() + LOOK_MS * 1000000ull;
+        until_ns = until_ns < look_ns ? until_ns : look_ns;
+        rc = race->count == 1 && !race->links[0]->connecting && !race->links[0]->greeting
+                 ? receive_one(race->links[0], race->reply, race->ids[0], until_ns, reader)
+                 : race_receive(race, until_ns, &winner, reader);
+        winner = race->count == 1 ? 0 : winner;
+        if (rc < 0 && rc != MC_ERR_RPC_TIMEOUT && race->links[winner]->broken && race->count > 1) {
+            race_leave(race, winner); /* the others may do better */
+            winner = 0;
+            continue;
+        }
+        uint64_t now_ns = mc_clock_ns();
+        if (rc != MC_ERR_RPC_TIMEOUT || now_ns >= deadline_ns)
+            break;
+        if (mc_master_is_away(race->store) || race_is_over(race)) {
+            rc = MC_ERR_RPC_FAIL;
+            break;
+        }
+        if (now_ns >= race->due_ns)
+            race_widen(race);
+    }
+    bool is_silent = rc == MC_ERR_RPC_TIMEOUT || rc == MC_ERR_RPC_FAIL;
+    if (!is_silent)
+        mc_pace_sample(&race->store->master_pace, mc_clock_ns() - race->asked_ns[winner]);
+    *link = race->links[winner];
+    (*link)->broken = (*link)->broken || is_silent;
+    while (race->count > 1) {
+        size_t other = winner == 0 ? 1 : 0;
+        race->links[other]->broken = race->links[other]->broken || is_silent;
+        winner = winner == race->count - 1 ? other : winner; /* the last takes the place of the one that leaves */
+        race_leave(race, other);
+    }
+    if (race->opens)
+        atomic_store(&race->store->link_coming, false);
+    return rc;
 }
 
 /* ---- calls ---- */
@@ -429,12 +734,17 @@ static int attempt(struct mc_store *store, uint64_t deadline_ns, mc_link_build *
         rc = mc_link_send(*link, deadline_ns);
         if (rc == 0) {
             (*link)->retry_after_ms = 0;
-            rc = mc_link_receive(*link, reply, request_id, deadline_ns, reader);
+            struct race race = {.store = store, .build = build, .context = context, .reply = reply};
+            rc = is_reading(reply) && (*link)->peer.length != 0
+                     ? receive_first(&race, link, request_id, deadline_ns, reader)
+                     : mc_link_receive(*link, reply, request_id, deadline_ns, reader);
             attempt->repeated = attempt->repeated || (rc < 0 && (*link)->broken);
         }
         (*link)->repeated = attempt->repeated;
-        if (rc == 0)
+        if (rc == 0) {
+            mc_store_tell(store, *link);
             return 0;
+        }
         bool again = rc == MC_ERR_RPC_FAIL && (*link)->reused && (*link)->broken && !mc_master_is_away(store);
         attempt->retry_after_ms = (*link)->retry_after_ms;
         mc_link_return(store, *link);

@@ -2,14 +2,19 @@
  * and receive. And what a store knows of its master: the highest epoch, when it last heard from it.
  *
  * A master of a lower epoch than one that was met is no master any more: its hello is refused, its links are closed, so
- * no call ever mixes answers of two epochs on one link. */
+ * no call ever mixes answers of two epochs on one link.
+ *
+ * What only reads is asked for on another link when its answer is late (base/pace.h): a packet may have been lost. The
+ * first answer is taken; a link that is owed one rests until it has come. */
 #ifndef MC_STORE_LINK_H
 #define MC_STORE_LINK_H
 
 #include "env/socket.h"
-#include "wire/wire.h"
+#include "wire/version.h"
 
-#define MC_LINKS_IDLE_MAX 64u /* more are closed on return */
+#define MC_LINKS_IDLE_MAX 64u   /* more are closed on return */
+#define MC_LINK_SETTLE_MS 1000u /* one that was not used for so long gives its buffers back, */
+#define MC_LINK_IDLE_MS 60000u  /* and is closed after so long */
 
 struct mc_store;
 
@@ -19,15 +24,21 @@ struct mc_store;
 struct mc_link {
     struct mc_store *store;
     int fd;
-    uint64_t epoch; /* of the master that answered the hello */
+    uint64_t epoch;             /* of the master that answered the hello */
+    struct mc_wire_peer agreed; /* with it: what may be said to it */
     uint64_t request_id;
     struct mc_buffer in, out;
     size_t used; /* bytes of `in` that the last frame occupies; dropped by the next receive */
     struct mc_spin spin;
+    uint64_t idle_since_ns;
     bool reused; /* came from the idle stack: its first failure may only mean that the master was restarted */
     bool broken;
-    bool repeated;           /* an earlier try of this request may have reached the master, its answer was lost */
-    uint32_t retry_after_ms; /* the master's wish in the FAILED just received */
+    struct mc_tcp_address peer; /* of a tcp connection to the master; length 0: it is a unix socket */
+    uint64_t owed;              /* answers up to that request are nobody's any more; 0 = none is owed */
+    bool connecting, greeting;  /* a link that is still on its way, see link.c */
+    uint64_t asked_ms;          /* the hello, while greeting; by the clock of the boot */
+    bool repeated;              /* an earlier try of this request may have reached the master, its answer was lost */
+    uint32_t retry_after_ms;    /* the master's wish in the FAILED just received */
     struct mc_link *next;
     struct mc_link *next_borrowed, **borrowed_at;
 };
@@ -45,13 +56,15 @@ bool mc_master_is_away(const struct mc_store *store);
 /* A frame of that time came from the master of that epoch. */
 void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts, uint16_t frame_time);
 /* It said its age, asked at that time. Before what came with it is heard. */
-void mc_master_age_told(struct mc_store *store, uint64_t epoch, uint64_t age_ms, uint64_t asked_ns);
+void mc_master_age_told(struct mc_store *store, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms);
 
 /* An idle link or a new one. */
 int mc_link_borrow(struct mc_store *store, uint64_t deadline_ns, struct mc_link **link);
 /* Gives it back; a broken one is closed. */
 void mc_link_return(struct mc_store *store, struct mc_link *link);
 void mc_link_free(struct mc_link *link);
+/* Lets go of what was not used for long; called every second or so. */
+void mc_links_rest(struct mc_store *store, uint64_t now_ns);
 
 /* Sends link->out and empties it. */
 int mc_link_send(struct mc_link *link, uint64_t deadline_ns);

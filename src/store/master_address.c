@@ -7,7 +7,6 @@
 #include "env/log.h"
 #include "env/thread.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SEEKERS_MAX 32u     /* threads of the process that wait for a name server or an election */
+#define SEEKERS_MAX 32u     /* threads of the process that wait for an election */
 #define WAIT_STEP_US 2000u  /* between looks at what another thread does */
 #define FAILED_SHARED_MS 20 /* an election that failed so lately is not asked again by the next thread */
 
@@ -38,7 +37,7 @@ int mc_master_connect(const char *configured, uint64_t deadline_ns, char used[MC
     return mc_tcp_connect(address, deadline_ns);
 }
 
-/* ---- the same by a deadline, whatever the name server does ---- */
+/* ---- the same by a deadline, whatever the election does ---- */
 
 struct seeker { /* shared by the thread that seeks and the one that waits; the last one out frees it */
     pthread_mutex_t lock;
@@ -141,22 +140,12 @@ static int seek(const char *configured, uint64_t deadline_ns, char used[MC_ADDRE
     return result;
 }
 
-/* An address without a name needs no name server. */
-static bool is_numeric(const char *address)
-{
-    char host[MC_ADDRESS_MAX];
-    uint16_t port = 0;
-    struct in6_addr binary;
-    return mc_address_split(address, host, sizeof(host), &port) == 0 &&
-           (inet_pton(AF_INET, host, &binary) == 1 || inet_pton(AF_INET6, host, &binary) == 1);
-}
-
 int mc_master_open_hint(const char *address, uint64_t deadline_ns)
 {
     char used[MC_ADDRESS_MAX];
     if (mc_leader_is_election(address))
         return MC_ERR_INVALID_PARAMS;
-    return is_numeric(address) ? mc_master_connect(address, deadline_ns, used) : seek(address, deadline_ns, used);
+    return mc_master_connect(address, deadline_ns, used);
 }
 
 /* ---- what a store remembers ---- */
@@ -213,7 +202,7 @@ static int look_or_wait(struct mc_master_address *master, uint64_t deadline_ns)
 /* A master that ran in between, longer than the break, could have acted. */
 static void refused(struct mc_master_address *master)
 {
-    uint64_t now_ns = mc_clock_ns(), before_ns = atomic_load(&master->refused_ns);
+    uint64_t now_ns = mc_clock_boot_ns(), before_ns = atomic_load(&master->refused_ns);
     if (before_ns == 0 || now_ns - before_ns >= MC_PLACES_TRUST_MS * 1000000ull)
         atomic_store(&master->refusing_ns, now_ns);
     atomic_store(&master->refused_ns, now_ns);

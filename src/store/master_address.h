@@ -1,9 +1,8 @@
 /* Where the master is: "host:port", or "etcd://..." for whoever leads now. One place for the two ways, used by the
  * calls and the keeper (with memory: struct mc_master_address) and by the owner's connector (without).
  *
- * Names are resolved at every connect. A name server or an election may take as long as it likes: mc_master_open gives
- * up at its deadline all the same, because whatever cannot be bounded runs on a thread of its own that nobody waits
- * for. */
+ * A name server or an election may take as long as it likes: mc_master_open gives up at its deadline all the same,
+ * because whatever cannot be bounded runs on a thread of its own that nobody waits for (names: env/resolve.h). */
 #ifndef MC_STORE_MASTER_ADDRESS_H
 #define MC_STORE_MASTER_ADDRESS_H
 
@@ -44,8 +43,7 @@ void mc_master_forget(struct mc_master_address *master, const char *used);
 /* That one answered and leads. */
 void mc_master_remember(struct mc_master_address *master, const char *used);
 
-/* For a thread that may wait: asks, resolves, connects. `configured` as above. deadline_ns binds only the connect and
- * what the election takes. `used` may be NULL. */
+/* For a thread that may wait for the election: asks, resolves, connects. `configured` as above. `used` may be NULL. */
 int mc_master_connect(const char *configured, uint64_t deadline_ns, char used[MC_ADDRESS_MAX]);
 
 #endif

@@ -1,6 +1,7 @@
 /* Transfers by segment. */
 #include "store/move.h"
 
+#include "engine/path.h"
 #include "env/clock.h"
 
 static void write_live(struct mc_buffer *out, struct mc_transfer **group, size_t count)
@@ -25,14 +26,26 @@ static void write_live(struct mc_buffer *out, struct mc_transfer **group, size_t
     }
 }
 
-/* Did the group meet a path that does not work (as opposed to an object that is gone or rotten)? */
-static int path_failure(struct mc_transfer **group, size_t count)
+/* Did the group meet a path that does not work (as opposed to an object that is gone or rotten, to trouble of our own,
+ * and to a deadline that came)? */
+static int path_failure(struct mc_transfer **group, size_t count, const struct mc_run *run)
 {
+    bool is_stall = run->patience_ns == 0 && mc_clock_ns() < run->deadline_ns;
     for (size_t i = 0; i < count; i++) {
-        if (group[i]->result == MC_ERR_TRANSFER_FAIL || group[i]->result == MC_ERR_RPC_TIMEOUT)
+        if (group[i]->result == MC_ERR_TRANSFER_FAIL || (group[i]->result == MC_ERR_RPC_TIMEOUT && is_stall))
             return group[i]->result;
     }
     return 0;
+}
+
+/* Was it silent for longer than the run had patience? */
+static bool is_slow(struct mc_transfer **group, size_t count, const struct mc_run *run)
+{
+    for (size_t i = 0; i < count && run->patience_ns != 0; i++) {
+        if (group[i]->result == MC_ERR_RPC_TIMEOUT && mc_clock_ns() < run->deadline_ns)
+            return true;
+    }
+    return false;
 }
 
 struct doubted {
@@ -48,48 +61,77 @@ static void doubt(void *context)
     (void)mc_link_send(doubted->link, mc_clock_ns() + 1000000ull);
 }
 
-static void move_group(struct mc_store *store, struct mc_link *link, uint64_t epoch, struct mc_transfer **group,
+/* An owner that was only silent is not told of by who has heard no other one meanwhile: it may be his own cable. He has
+ * doubted it already, so the master looks. An end of a connection, or a refusal, is a word of the peer's host. */
+static bool is_to_tell(struct mc_store *store, const struct mc_link *link, uint64_t start_ns)
+{
+    bool was_silent = mc_clock_ns() - start_ns >= MC_STALL_NS / 2;
+    return link != NULL && (!was_silent || atomic_load(&mc_engine_counters(store->engine)->read_ns) > start_ns);
+}
+
+/* The way to the segment. 0; MC_ERR_TRANSFER_FAIL: there is none now; or our own trouble. */
+static int find_path(struct mc_store *store, struct mc_link *link, uint64_t epoch, uint32_t segment,
+                     const struct mc_run *run, struct mc_path **path, bool *failed)
+{
+    struct mc_endpoint endpoint;
+    int rc = MC_ERR_TRANSFER_FAIL;
+    if (mc_store_is_shunned(store, epoch, segment))
+        return rc;
+    if (link != NULL)
+        rc = mc_store_endpoint(store, epoch, segment, run->deadline_ns, &endpoint);
+    else if (mc_store_endpoint_known(store, epoch, segment, &endpoint))
+        rc = 0;
+    if (rc < 0)
+        return mc_master_is_gone(rc) || mc_socket_is_own(rc) || rc == MC_ERR_RPC_TIMEOUT ? rc : MC_ERR_TRANSFER_FAIL;
+    uint64_t start_ns = mc_clock_ns();
+    rc = mc_store_path(store, &endpoint, run->deadline_ns, path);
+    if (rc == 0 || mc_socket_is_own(rc))
+        return rc;
+    if (rc == MC_ERR_RPC_TIMEOUT && mc_clock_ns() >= run->deadline_ns)
+        return rc; /* it had less than its time */
+    if (link != NULL && rc == MC_ERR_RPC_TIMEOUT)
+        doubt(&(struct doubted){link, segment});
+    mc_store_report(store, is_to_tell(store, link, start_ns), epoch, segment, NULL, rc);
+    *failed = true;
+    return MC_ERR_TRANSFER_FAIL;
+}
+
+/* True when the owner has failed just now. */
+static bool move_group(struct mc_store *store, struct mc_link *link, uint64_t epoch, struct mc_transfer **group,
                        size_t count, const struct mc_run *run, struct mc_buffer *live)
 {
     struct mc_path *path = NULL;
-    struct mc_endpoint endpoint;
     uint32_t segment = group[0]->place.segment;
-    int rc = MC_ERR_TRANSFER_FAIL;
-    if (!mc_store_is_shunned(store, epoch, segment)) {
-        if (link != NULL)
-            rc = mc_store_endpoint(store, epoch, segment, run->deadline_ns, &endpoint);
-        else if (mc_store_endpoint_known(store, epoch, segment, &endpoint))
-            rc = 0;
-        if (rc == 0) {
-            rc = mc_store_path(store, &endpoint, run->deadline_ns, &path);
-            if (rc < 0)
-                mc_store_report(store, link, epoch, segment, NULL, rc);
-        }
-    }
-    if (path == NULL) {
-        for (size_t i = 0; i < count; i++)
-            group[i]->result = MC_ERR_TRANSFER_FAIL;
-        return;
-    }
+    bool failed = false;
+    int rc = find_path(store, link, epoch, segment, run, &path, &failed);
+    for (size_t i = 0; i < count && rc < 0; i++)
+        group[i]->result = rc;
+    if (rc < 0)
+        return failed;
     struct doubted doubted = {link, segment};
     struct mc_run own = *run;
     if (link != NULL) {
         own.doubt = doubt;
         own.doubt_context = &doubted;
     }
+    uint64_t start_ns = mc_clock_ns();
     mc_path_run(path, group, count, &own);
-    rc = path_failure(group, count);
+    rc = path_failure(group, count, run);
     if (rc < 0)
-        mc_store_report(store, link, epoch, segment, path, rc);
+        mc_store_report(store, is_to_tell(store, link, start_ns), epoch, segment, path, rc);
+    else if (is_slow(group, count, run))
+        mc_store_shun(store, epoch, segment, MC_SHUN_SLOW);
     if (live != NULL && path->transport->commits_here)
         write_live(live, group, count);
     mc_path_release(path);
+    return rc < 0;
 }
 
-void mc_store_move(struct mc_store *store, struct mc_link *link, uint64_t epoch, struct mc_transfer *transfers,
+bool mc_store_move(struct mc_store *store, struct mc_link *link, uint64_t epoch, struct mc_transfer *transfers,
                    size_t count, const struct mc_run *run, struct mc_transfer **scratch, struct mc_buffer *live)
 {
     /* Segments are few: one pass per segment. `result` 1 marks what has not been moved yet. */
+    bool failed = false;
     for (size_t i = 0; i < count; i++)
         transfers[i].result = 1;
     for (size_t first = 0; first < count; first++) {
@@ -100,6 +142,7 @@ void mc_store_move(struct mc_store *store, struct mc_link *link, uint64_t epoch,
             if (transfers[i].result == 1 && transfers[i].place.segment == transfers[first].place.segment)
                 scratch[group_count++] = &transfers[i];
         }
-        move_group(store, link, epoch, scratch, group_count, run, live);
+        failed |= move_group(store, link, epoch, scratch, group_count, run, live);
     }
+    return failed;
 }

@@ -4,10 +4,13 @@
 
 #include "store/store.h"
 
-/* Sets the result of every transfer. The places are of that epoch. Segments that could not be reached are shunned and
- * reported on the link; link NULL: there is no master, only endpoints that are known are used. `scratch` has room for
- * `count` pointers. When live is not NULL, it gets the LIVE frames of what was committed in this process. */
-void mc_store_move(struct mc_store *store, struct mc_link *link, uint64_t epoch, struct mc_transfer *transfers,
+/* Sets the result of every transfer. The places are of that epoch. Segments whose owners failed are shunned and
+ * reported (mc_store_report); what is our own trouble (mc_socket_is_own, or that the master cannot be asked where a
+ * segment is) is the transfer's result, and nobody else's business; link NULL: there is no master, only endpoints that
+ * are known are used. `scratch` has room for `count` pointers. When live is not NULL, it gets the LIVE frames of what
+ * was committed in this process. */
+/* True when an owner has failed just now. */
+bool mc_store_move(struct mc_store *store, struct mc_link *link, uint64_t epoch, struct mc_transfer *transfers,
                    size_t count, const struct mc_run *run, struct mc_transfer **scratch, struct mc_buffer *live);
 
 /* Replaces the value of that version, and no other: MC_ERR_STALE when the key has another value by then, or none. */

@@ -118,6 +118,7 @@ static int owner_make(const struct mc_owner_config *config, struct mc_owner **re
     if (owner == NULL)
         return MC_ERR_NO_MEMORY;
     mc_monitor_init(&owner->lock, &owner->changed);
+    owner->in.may_fail = owner->out.may_fail = true;
     bool has_dir = config->data_dir != NULL && config->data_dir[0] != 0;
     owner->master_address = strdup(config->master_address);
     owner->data_dir = has_dir ? strdup(config->data_dir) : NULL;

@@ -14,7 +14,7 @@
 #include "store/master_time.h"
 #include "store/owner.h"
 #include "store/scrub.h"
-#include "wire/wire.h"
+#include "wire/version.h"
 
 #include <event2/event.h>
 #include <pthread.h>
@@ -92,6 +92,7 @@ struct mc_owner {
     uint64_t request_id, mount_id; /* mount_id: of the MOUNT that has no answer yet, 0 = none */
     uint64_t hello_ms;             /* when the last HELLO was sent, CLOCK_BOOTTIME */
     uint64_t master_epoch;         /* of the master at the other end; 0 = no hello yet */
+    struct mc_wire_peer agreed;    /* with it: what may be said to it */
     bool is_past_told;             /* the log has it that a master of the past answers */
     uint32_t slot_top;             /* as the last full MOUNT said */
     struct mc_inventory inventory;

@@ -61,6 +61,10 @@ void mc_owner_link_send(struct mc_owner *owner)
         mc_owner_live_write(owner);
         mc_owner_lost_write(owner);
         mc_owner_inventory_write(owner);
+        if (owner->out.failed) {
+            link_break(owner, mc_error_name(MC_ERR_NO_MEMORY));
+            return;
+        }
         if (owner->out.length == owner->out_sent)
             break;
         ssize_t sent = send(fd, owner->out.data + owner->out_sent, owner->out.length - owner->out_sent,
@@ -108,7 +112,10 @@ static void on_link_readable(evutil_socket_t fd, short what, void *argument)
     struct mc_owner *owner = argument;
     (void)what;
     for (size_t moved = 0; moved < TURN_BYTES;) {
-        mc_buffer_reserve(&owner->in, RECEIVE_BYTES);
+        if (!mc_buffer_reserve(&owner->in, RECEIVE_BYTES)) {
+            link_break(owner, mc_error_name(MC_ERR_NO_MEMORY));
+            return;
+        }
         ssize_t received = recv((int)fd, owner->in.data + owner->in.length, RECEIVE_BYTES, MSG_DONTWAIT);
         if (received < 0 && errno == EINTR)
             continue;
@@ -151,8 +158,9 @@ void mc_owner_link_close(struct mc_owner *owner)
     owner->is_reading = owner->is_writing = false;
     if (fd >= 0)
         close(fd);
-    owner->in.length = 0;
-    owner->out.length = owner->out_sent = 0;
+    mc_buffer_free(&owner->in);
+    mc_buffer_free(&owner->out); /* they may have failed */
+    owner->out_sent = 0;
     owner->live_framed = 0; /* was not taken whole: told again */
     owner->lost_told = 0;
     owner->mount_id = owner->master_epoch = 0;

@@ -105,17 +105,16 @@ static void cut_done_write(struct mc_owner *owner)
 
 void mc_owner_hello_send(struct mc_owner *owner)
 {
-    struct mc_wire_hello hello = {.magic = MC_WIRE_MAGIC,
-                                  .version_min = MC_WIRE_VERSION_MIN,
-                                  .version_max = MC_WIRE_VERSION_MAX,
-                                  .role = MC_ROLE_OWNER,
+    struct mc_wire_hello hello = {.role = MC_ROLE_OWNER,
                                   .node = owner->node,
                                   .incarnation = owner->incarnation,
+                                  .host = owner->host,
                                   .name = mc_span_string(owner->name)};
     hello.seen_epoch = mc_owner_seen(owner, &hello.seen_age_ms);
     owner->master_epoch = 0;
     owner->hello_ms = mc_clock_boot_ms();
     size_t frame = mc_frame_begin(&owner->out, MC_MESSAGE_HELLO, ++owner->request_id);
+    mc_wire_hello_sign(&hello);
     mc_wire_hello_write(&owner->out, &hello);
     mc_frame_end(&owner->out, frame);
     mc_owner_link_send(owner);
@@ -299,6 +298,11 @@ static int epoch_check(struct mc_owner *owner, uint64_t epoch)
 {
     uint32_t age_ms;
     uint64_t seen = mc_owner_seen(owner, &age_ms);
+    if (!mc_epoch_can_be(epoch)) {
+        mc_log_limited(ERROR, "master %s says that its epoch is %" PRIu64 ", which cannot be; is its clock right?",
+                       owner->master_address, epoch);
+        return MC_ERR_PROTOCOL;
+    }
     if (epoch >= seen)
         return 0;
     if (!owner->is_past_told)
@@ -320,14 +324,15 @@ static int hello_reply_handle(struct mc_owner *owner, const struct mc_frame *fra
         leader_follow(owner, &reply);
         return reply.code;
     }
-    if (reply.code < 0) {
-        mc_log_limited(ERROR, "master %s refuses this store node: %s (%.*s)", owner->master_address,
-                       mc_error_name(reply.code), (int)reply.text.length,
-                       reply.text.data == NULL ? "" : (const char *)reply.text.data);
-        refusal_note(owner, reply.code);
-        return reply.code;
+    int rc = reply.code < 0 ? reply.code
+                            : mc_wire_agree(&owner->agreed, reply.version_min, reply.version_max, reply.features);
+    if (rc < 0) {
+        mc_log_limited(ERROR, "master %s refuses this store node: %s (%.*s)", owner->master_address, mc_error_name(rc),
+                       (int)reply.text.length, reply.text.data == NULL ? "" : (const char *)reply.text.data);
+        refusal_note(owner, rc);
+        return rc;
     }
-    int rc = epoch_check(owner, reply.epoch);
+    rc = epoch_check(owner, reply.epoch);
     if (rc < 0)
         return rc;
     owner->master_node = reply.node;
@@ -354,7 +359,7 @@ static int mounted(struct mc_owner *owner, const struct mc_wire_mount_reply *rep
     uint64_t met = mc_segment_memory_met(owner->memory);
     bool is_known =
         owner->state == LINK_MOUNTED && atomic_load(&owner->segment) == reply->segment && met == reply->epoch;
-    if (reply->epoch < met || reply->epoch < owner->master_epoch)
+    if (reply->epoch < met || reply->epoch < owner->master_epoch || !mc_epoch_can_be(reply->epoch))
         return MC_ERR_PROTOCOL;
     if (is_known && (reply->inventory != 1 || owner->inventory.is_active))
         return 0; /* only how far populating is */

@@ -60,12 +60,14 @@ static struct mc_places_table *table_make(struct mc_places *places)
     return other;
 }
 
+_Static_assert(MC_REPLICA_COUNT_MAX <= MC_EXTENT_UNIT, "a replica's number fits below an offset");
+
 /* A generation of zero stands for "no replica": the master's first is (epoch << MC_EPOCH_SHIFT) or more. */
 static void place_pack(uint64_t *words, const struct mc_place *place)
 {
     words[0] = place == NULL ? 0 : (uint64_t)place->segment << 32 | place->slot;
     words[1] = place == NULL ? 0 : place->generation;
-    words[2] = place == NULL ? 0 : place->offset;
+    words[2] = place == NULL ? 0 : place->offset / MC_EXTENT_UNIT * MC_EXTENT_UNIT + place->replica % MC_EXTENT_UNIT;
 }
 
 /* The replicas of the lowest segments: the master turns the order that it tells, the entry is to stay as it is. */
@@ -165,7 +167,8 @@ bool mc_places_get(struct mc_places *places, struct mc_hash key, uint64_t epoch,
         const uint64_t *place = words + FIRST + i * PLACE_WORDS;
         if (place[1] != 0)
             known->places[known->count++] =
-                (struct mc_place){(uint32_t)(place[0] >> 32), (uint32_t)place[0], place[1], place[2]};
+                (struct mc_place){(uint32_t)(place[0] >> 32), (uint32_t)place[0], place[1],
+                                  place[2] / MC_EXTENT_UNIT * MC_EXTENT_UNIT, (uint8_t)(place[2] % MC_EXTENT_UNIT)};
     }
     return known->count > 0;
 }

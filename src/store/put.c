@@ -12,12 +12,13 @@
 #include <unistd.h>
 
 #define PENDING 1 /* code of an item that is not decided */
-#define TWIN 2    /* of one whose key stands earlier in the batch: what becomes of that one is its result */
+#define TWIN 2    /* of one whose key stands earlier in the batch, until that one is decided */
 #define TWIN_TABLE (4u * MC_BATCH_MAX)
 #define PLACE_AGAIN_MAX 4  /* times an item is placed elsewhere after its transfer failed */
 #define WAIT_FIRST_US 100u /* between rounds in which nothing was granted; doubling */
 #define WAIT_MAX_US 10000u
 #define REVOKED_GRACE_MS 7u
+#define LATE_MAX 16u
 #define COMMIT_BYTES_PER_MS 262144u /* an owner behind a slow path may confirm so much later per byte */
 
 struct put_one {
@@ -49,6 +50,10 @@ struct put_work {
     size_t transfer_count, transfer_capacity;
     uint32_t avoid[MC_SHUNNED_MAX]; /* segments that failed a moment ago */
     size_t avoid_count;
+    uint32_t
+        late[LATE_MAX]; /* those that did not confirm in the last round: the next is placed elsewhere, if it can be */
+    size_t late_count;
+    bool troubled;                 /* the round failed for trouble of our own */
     uint64_t granted_bytes, epoch; /* of this round's link */
 };
 
@@ -100,7 +105,7 @@ static void add_transfer(struct put_work *work, const struct put_one *one, const
     const struct mc_put_item *item = one->item;
     work->transfers[work->transfer_count++] =
         (struct mc_transfer){.kind = MC_TRANSFER_WRITE,
-                             .place = {place->segment, place->slot, place->generation, place->offset},
+                             .place = {place->segment, place->slot, place->generation, place->offset, place->replica},
                              .object_length = one->length,
                              .hash_low = one->hash.low,
                              .hash_high = one->hash.high,
@@ -197,19 +202,32 @@ static bool is_any_unsure(const struct put_work *work)
     return false;
 }
 
-/* Bytes arrived and still no replica became live: these owners do not answer. late: they had their time, and the master
- * may look for itself. */
-static void shun_unconfirmed(struct put_work *work, const struct put_one *one, struct mc_link *link, bool late)
+/* Bytes were sent and still no replica became live. A packet may have been lost, of which nobody is to blame: this put
+ * goes elsewhere, and the master may look for itself. */
+static void pass_unconfirmed(struct put_work *work, const struct put_one *one, struct mc_link *link)
 {
     for (size_t i = 0; i < one->transfer_count; i++) {
         const struct mc_transfer *transfer = &work->transfers[one->first_transfer + i];
         uint32_t segment = transfer->place.segment;
-        if (transfer->result != 0 || mc_store_is_shunned(work->store, work->epoch, segment))
+        size_t at = 0;
+        while (at < work->late_count && work->late[at] != segment)
+            at++;
+        if (transfer->result != 0 || at < work->late_count || at == LATE_MAX)
             continue;
-        mc_store_shun(work->store, work->epoch, segment);
-        if (late)
-            mc_store_suspect(link, segment, MC_ERR_RPC_TIMEOUT);
+        work->late[work->late_count++] = segment;
+        mc_store_suspect(link, segment, 0);
     }
+}
+
+/* Our own trouble with one of its transfers, or 0. */
+static int own_trouble(const struct put_work *work, const struct put_one *one)
+{
+    for (size_t i = 0; i < one->transfer_count; i++) {
+        int result = work->transfers[one->first_transfer + i].result;
+        if (mc_socket_is_own(result))
+            return result;
+    }
+    return 0;
 }
 
 static int read_done(struct put_work *work, struct mc_reader *reader, struct mc_link *link, bool late)
@@ -237,9 +255,16 @@ static int read_done(struct put_work *work, struct mc_reader *reader, struct mc_
             continue;
         }
         one->last = MC_ERR_TRANSFER_FAIL;
-        shun_unconfirmed(work, one, link, late);
-        if (++one->again > PLACE_AGAIN_MAX)
+        pass_unconfirmed(work, one, link);
+        int own = own_trouble(work, one);
+        if (own == MC_ERR_INVALID_PARAMS) {
+            one->code = own;
+        } else if (own < 0) {
+            one->last = own == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS ? MC_ERR_TRANSFER_FAIL : own;
+            work->troubled = true;
+        } else if (!late && ++one->again > PLACE_AGAIN_MAX) {
             one->code = MC_ERR_TRANSFER_FAIL;
+        }
     }
     return reader->bad ? MC_ERR_PROTOCOL : 0;
 }
@@ -256,7 +281,7 @@ static int wait_done(struct put_work *work, struct mc_link *link, uint64_t reque
     if (late) {
         write_revokes(work, &link->out, true);
         /* The answer comes at once, and without it the grants' fate is unknown: a little beyond the deadline. */
-        uint64_t answer_ns = mc_clock_ns() + MC_COMMIT_WAIT_MS * 1000000ull;
+        uint64_t answer_ns = mc_clock_ns() + MC_REVOKED_WAIT_MS * 1000000ull;
         uint64_t last_ns = work->deadline_ns + REVOKED_GRACE_MS * 1000000ull;
         answer_ns = answer_ns < last_ns ? answer_ns : last_ns;
         rc = mc_link_send(link, answer_ns);
@@ -298,8 +323,9 @@ static int put_round(struct put_work *work)
     if (work->transfer_count == 0)
         goto done;
     struct mc_run run = {.deadline_ns = work->deadline_ns};
-    mc_store_move(store, link, link->epoch, work->transfers, work->transfer_count, &run, work->scratch, &link->out);
-    if (is_any_unsure(work)) { /* the end of this link has their writers' links cut, which a revoke would not */
+    (void)mc_store_move(store, link, link->epoch, work->transfers, work->transfer_count, &run, work->scratch,
+                        &link->out); /* each transfer's result says it */
+    if (is_any_unsure(work)) {       /* the end of this link has their writers' links cut, which a revoke would not */
         link->broken = true;
         rc = MC_ERR_RPC_FAIL;
         goto done;
@@ -351,14 +377,18 @@ static void put_rounds(struct put_work *work)
 {
     uint64_t wait_us = WAIT_FIRST_US;
     while (pending_count(work) > 0) {
-        work->avoid_count = mc_store_shunned(work->store, work->avoid, MC_SHUNNED_MAX);
+        work->avoid_count = mc_store_shunned(work->store, work->avoid, MC_SHUNNED_MAX - LATE_MAX);
+        memcpy(work->avoid + work->avoid_count, work->late, work->late_count * sizeof(*work->late));
+        work->avoid_count += work->late_count;
+        work->late_count = 0;
+        work->troubled = false;
         int rc = put_round(work);
         uint64_t now_ns = mc_clock_ns();
         if (!goes_on(work, rc) || (rc < 0 && now_ns >= work->deadline_ns)) {
             give_up(work, rc);
             return;
         }
-        if (rc > 0) {
+        if (rc > 0 && !work->troubled) {
             wait_us = WAIT_FIRST_US;
             if (now_ns >= work->deadline_ns)
                 give_up(work, 0);
@@ -373,8 +403,9 @@ static void put_rounds(struct put_work *work)
     }
 }
 
-/* The master would say of the second of two equal keys that it exists, though the first may yet fail. */
-static void find_twins(struct put_one *ones, size_t count)
+/* The master would say of the second of two equal keys that it exists, though the first may yet fail. The twin is the
+ * first of that key, whose result is its result; or, to be replaced in turn, the one before it. */
+static void find_twins(struct put_one *ones, size_t count, bool in_turn)
 {
     if (count < 2)
         return;
@@ -384,13 +415,27 @@ static void find_twins(struct put_one *ones, size_t count)
         while (table[at] != 0 &&
                (ones[table[at] - 1].hash.low != ones[i].hash.low || ones[table[at] - 1].hash.high != ones[i].hash.high))
             at = (at + 1) % TWIN_TABLE;
-        if (table[at] == 0) {
-            table[at] = (uint16_t)(i + 1);
-        } else {
+        if (table[at] != 0) {
             ones[i].twin = &ones[table[at] - 1];
             ones[i].code = TWIN;
         }
+        if (table[at] == 0 || in_turn)
+            table[at] = (uint16_t)(i + 1);
     }
+}
+
+/* Those whose turn has come are to be put. */
+static bool release_twins(struct put_work *work)
+{
+    bool any = false;
+    for (size_t i = work->count; i-- > 0;) { /* from behind: one after the other of a key */
+        struct put_one *one = &work->ones[i];
+        if (one->code == TWIN && one->twin->code != TWIN) {
+            one->code = PENDING;
+            any = true;
+        }
+    }
+    return any;
 }
 
 /* Up to MC_BATCH_MAX items that have a good key and a length. */
@@ -419,11 +464,13 @@ static void put_slice(struct mc_store *store, struct mc_put_item **items, const 
                                             .length = mc_parts_length(items[i]->parts, items[i]->part_count),
                                             .group = groups[i],
                                             .code = PENDING};
-        find_twins(work.ones, count);
-        put_rounds(&work);
+        find_twins(work.ones, count, replace);
+        do
+            put_rounds(&work);
+        while (replace && release_twins(&work));
     }
     for (size_t i = 0; i < count; i++) {
-        const struct put_one *one = whole && work.ones[i].twin != NULL ? work.ones[i].twin : &work.ones[i];
+        const struct put_one *one = whole && work.ones[i].code == TWIN ? work.ones[i].twin : &work.ones[i];
         items[i]->result = whole ? one->code : MC_ERR_NO_MEMORY;
         if (replace)
             mc_places_drop(&store->places, mc_hash(items[i]->key.data, items[i]->key.length));

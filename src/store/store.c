@@ -2,8 +2,10 @@
  */
 #include "store/store.h"
 
+#include "base/address.h"
 #include "engine/memory.h"
 #include "env/clock.h"
+#include "env/limits.h"
 #include "env/log.h"
 #include "rdma/rdma.h"
 #include "store/ahead.h"
@@ -285,7 +287,7 @@ int mc_store_endpoint(struct mc_store *store, uint64_t epoch, uint32_t segment, 
 
 /* ---- paths ---- */
 
-bool mc_store_is_shunned(struct mc_store *store, uint64_t epoch, uint32_t segment)
+static bool is_shunned(struct mc_store *store, uint64_t epoch, uint32_t segment, enum mc_shun least)
 {
     uint64_t now_ms = mc_clock_ms();
     bool found = false;
@@ -294,10 +296,20 @@ bool mc_store_is_shunned(struct mc_store *store, uint64_t epoch, uint32_t segmen
     pthread_mutex_lock(&store->lock);
     for (size_t i = 0; i < MC_SHUNNED_MAX && !found; i++) {
         const struct mc_shunned *one = &store->shunned[i];
-        found = one->until_ms > now_ms && one->epoch == epoch && one->segment == segment;
+        found = one->until_ms > now_ms && one->epoch == epoch && one->segment == segment && one->how >= least;
     }
     pthread_mutex_unlock(&store->lock);
     return found;
+}
+
+bool mc_store_is_shunned(struct mc_store *store, uint64_t epoch, uint32_t segment)
+{
+    return is_shunned(store, epoch, segment, MC_SHUN_FAILED);
+}
+
+bool mc_store_is_slow(struct mc_store *store, uint64_t epoch, uint32_t segment)
+{
+    return is_shunned(store, epoch, segment, MC_SHUN_SLOW);
 }
 
 size_t mc_store_shunned(struct mc_store *store, uint32_t *segments, size_t capacity)
@@ -315,7 +327,7 @@ size_t mc_store_shunned(struct mc_store *store, uint32_t *segments, size_t capac
     return count;
 }
 
-void mc_store_shun(struct mc_store *store, uint64_t epoch, uint32_t segment)
+static void shun(struct mc_store *store, uint64_t epoch, uint32_t segment, enum mc_shun how, int code)
 {
     uint64_t until_ms = mc_clock_ms() + MC_SHUN_MS;
     pthread_mutex_lock(&store->lock);
@@ -324,14 +336,25 @@ void mc_store_shun(struct mc_store *store, uint64_t epoch, uint32_t segment)
         struct mc_shunned *one = &store->shunned[i];
         if (one->epoch == epoch && one->segment == segment && one->until_ms > 0) {
             oldest = one;
+            if (one->until_ms > mc_clock_ms() && one->how > how)
+                how = one->how;
+            if (one->until_ms > mc_clock_ms() && code == 0)
+                code = one->code;
             break;
         }
         if (one->until_ms < oldest->until_ms)
             oldest = one;
     }
-    *oldest = (struct mc_shunned){epoch, until_ms, segment};
+    *oldest = (struct mc_shunned){epoch, until_ms, segment, how, code};
+    if (code != 0)
+        atomic_store(&store->has_untold, true);
     atomic_store(&store->shunned_until_ms, until_ms);
     pthread_mutex_unlock(&store->lock);
+}
+
+void mc_store_shun(struct mc_store *store, uint64_t epoch, uint32_t segment, enum mc_shun how)
+{
+    shun(store, epoch, segment, how, 0);
 }
 
 void mc_store_suspect(struct mc_link *link, uint32_t segment, int code)
@@ -341,19 +364,34 @@ void mc_store_suspect(struct mc_link *link, uint32_t segment, int code)
     mc_frame_end(&link->out, frame);
 }
 
-void mc_store_report(struct mc_store *store, struct mc_link *link, uint64_t epoch, uint32_t segment,
-                     struct mc_path *path, int code)
+void mc_store_tell(struct mc_store *store, struct mc_link *link)
+{
+    if (!atomic_load_explicit(&store->has_untold, memory_order_relaxed))
+        return;
+    uint64_t now_ms = mc_clock_ms();
+    pthread_mutex_lock(&store->lock);
+    atomic_store(&store->has_untold, false);
+    for (size_t i = 0; i < MC_SHUNNED_MAX; i++) {
+        struct mc_shunned *one = &store->shunned[i];
+        if (one->code != 0 && one->until_ms > now_ms + MC_SHUN_MS - MC_TELL_MS && one->epoch == link->epoch)
+            mc_store_suspect(link, one->segment, one->code);
+        one->code = 0;
+    }
+    pthread_mutex_unlock(&store->lock);
+    (void)mc_link_send(link, mc_clock_ns() + 1000000ull); /* not worth any wait */
+}
+
+void mc_store_report(struct mc_store *store, bool tell, uint64_t epoch, uint32_t segment, struct mc_path *path,
+                     int code)
 {
     if (path != NULL)
         mc_path_drop(path);
-    mc_store_shun(store, epoch, segment);
+    shun(store, epoch, segment, MC_SHUN_FAILED, tell ? code : 0);
     endpoint_doubt(store, epoch, segment);
     atomic_fetch_add(&store->retries, 1);
     mc_log_limited(WARNING, "segment %u (%s) cannot be reached over %s: %s; other replicas are used", segment,
                    path != NULL ? path->endpoint.name : "?", path != NULL ? path->transport->name : "any path",
                    mc_error_name(code));
-    if (link != NULL)
-        mc_store_suspect(link, segment, code);
 }
 
 int mc_store_path(struct mc_store *store, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
@@ -473,7 +511,7 @@ static uint32_t timeout_from_environment(void)
     return value < 0 ? 86400000u : (uint32_t)value; /* the original: negative = no limit */
 }
 
-/* Checks the configuration and copies it; nothing else is touched. */
+/* Checks the configuration and copies it; nothing else is touched but the limit of open files. */
 static int configure(struct mc_store *store, const struct mc_store_config *config, char *host, size_t host_size,
                      uint16_t *port, unsigned *allowed)
 {
@@ -483,6 +521,7 @@ static int configure(struct mc_store *store, const struct mc_store_config *confi
                config->local_hostname == NULL ? "" : config->local_hostname);
         return MC_ERR_INVALID_PARAMS;
     }
+    mc_file_limit_raise();
     int rc = check_protocol(config->protocol);
     if (rc == 0)
         rc = parse_paths(paths != NULL ? paths : config->paths != NULL ? config->paths : "", allowed);
@@ -523,11 +562,6 @@ static void start_rdma(struct mc_store *store, const struct mc_store_config *con
                                                         : mc_error_name(rc));
 }
 
-static bool is_loopback(const char *host)
-{
-    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcasecmp(host, "localhost") == 0;
-}
-
 static int start_owner(struct mc_store *store, const struct mc_store_config *asked, const char *host, uint16_t port,
                        unsigned allowed, uint64_t deadline_ns)
 {
@@ -536,7 +570,7 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
     const char *reason;
     const char *seen_host = mc_keeper_local_host(store->keeper);
     const char *advertise = host;
-    if (is_loopback(host) && seen_host[0] != 0 && !is_loopback(seen_host)) {
+    if (mc_address_is_loopback(host) && seen_host[0] != 0 && !mc_address_is_loopback(seen_host)) {
         mc_log(WARNING, "local_hostname is %s but the master is on another machine; others are told %s", host,
                seen_host);
         advertise = seen_host;

@@ -12,6 +12,7 @@
 #define MC_STORE_STORE_H
 
 #include "base/error.h"
+#include "base/pace.h"
 #include "engine/engine.h"
 #include "store/link.h"
 #include "store/master_address.h"
@@ -26,8 +27,11 @@
 #define MC_REGISTERED_MAX 65536u /* registered buffers */
 #define MC_SHUNNED_MAX 64u       /* segments hidden after a failed transfer */
 #define MC_SHUN_MS 1000u         /* so long */
-#define MC_PATH_OPEN_MS 1000u    /* to reach a store node that is seen to run (else MC_CONNECT_NS) */
+#define MC_TELL_MS 300u          /* a failure is told if the master answers so soon after it */
+#define MC_PATH_OPEN_MS 1000u    /* to reach a store node that is seen to run (else MC_CONNECT_NS, MC_STALL_NS) */
 #define MC_COMMIT_WAIT_MS 100u   /* an owner that has not confirmed by then: the put is placed again */
+#define MC_REVOKED_WAIT_MS 700u  /* for the master's word after that; a packet of it may be lost, and sent again */
+#define MC_PATIENCE_MS 100u      /* with an owner whose object has other replicas */
 #define MC_CALL_TIMEOUT_MS_DEFAULT 5000u
 #define MC_BYTES_PER_SECOND_ASSUMED (64u << 20) /* a call's deadline grows by a second for so many bytes */
 
@@ -52,9 +56,13 @@ struct mc_cached_endpoint { /* key: (epoch, endpoint.segment) */
     struct mc_endpoint endpoint;
 };
 
+enum mc_shun { MC_SHUN_SLOW = 1, MC_SHUN_FAILED }; /* others are preferred; nothing is asked of it */
+
 struct mc_shunned {
     uint64_t epoch, until_ms;
     uint32_t segment;
+    enum mc_shun how;
+    int code; /* of its owner's failure, which the master has not been told of yet; 0 = nothing is to be told */
 };
 
 struct mc_store {
@@ -75,10 +83,13 @@ struct mc_store {
     struct mc_link *idle;     /* stack */
     struct mc_link *borrowed; /* list by next_borrowed, so that a forked child can close their descriptors */
     size_t idle_count;
+    struct mc_pace master_pace;            /* how long the master takes to answer what only reads */
+    _Atomic bool link_coming;              /* a call is opening a link because its answer is late: one at a time */
     struct mc_cached_endpoint **endpoints; /* hash table, NULL = free */
     size_t endpoint_count, endpoint_capacity;
     struct mc_shunned shunned[MC_SHUNNED_MAX];
     _Atomic uint64_t shunned_until_ms; /* nothing is shunned after it: a look without the lock */
+    _Atomic bool has_untold;           /* of a failure, see mc_store_tell */
     struct mc_registered *registered;
     size_t registered_count, registered_capacity;
 
@@ -88,7 +99,8 @@ struct mc_store {
     _Atomic uint64_t lease_ttl_ms;           /* as the last hello said */
     _Atomic uint64_t epoch;                  /* the highest that a master had; only rises */
     struct mc_master_time master_time;       /* bounds change under `lock` */
-    _Atomic uint64_t heard_ns;               /* when that master sent the last that came from it; 0 = nothing did */
+    _Atomic uint64_t heard_ns;               /* when that master sent the last that came from it, by the clock of the
+                                                boot; 0 = nothing did */
     _Atomic uint64_t acting_epoch, acted_ns; /* the same of masters that may have acted (hello_reply.quiet) */
     struct mc_places places;
     struct mc_sessions sessions;
@@ -145,15 +157,19 @@ void mc_store_endpoints_clear(struct mc_store *store);
 /* A referenced path to that segment. */
 int mc_store_path(struct mc_store *store, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
                   struct mc_path **path);
-/* A transfer over that path failed: drop it, hide the segment from this client for a while, tell the master (on the
- * link, one way; NULL: nobody is there to tell). */
-void mc_store_report(struct mc_store *store, struct mc_link *link, uint64_t epoch, uint32_t segment,
-                     struct mc_path *path, int code);
+/* The owner failed: drop the path, hide the segment from this client for a while, and tell the master, if there is one
+ * to tell, once it has answered something soon after: whoever hears nobody has a trouble of his own. */
+void mc_store_report(struct mc_store *store, bool tell, uint64_t epoch, uint32_t segment, struct mc_path *path,
+                     int code);
+/* The master has answered on that link: it is told of failures that it does not know of. One way. */
+void mc_store_tell(struct mc_store *store, struct mc_link *link);
 /* SUSPECT on the link. */
 void mc_store_suspect(struct mc_link *link, uint32_t segment, int code);
 bool mc_store_is_shunned(struct mc_store *store, uint64_t epoch, uint32_t segment);
-/* Hides a segment from this client for MC_SHUN_MS. */
-void mc_store_shun(struct mc_store *store, uint64_t epoch, uint32_t segment);
+/* The same, or slow. */
+bool mc_store_is_slow(struct mc_store *store, uint64_t epoch, uint32_t segment);
+/* Hides a segment from this client for MC_SHUN_MS, or has it prefer others for so long. */
+void mc_store_shun(struct mc_store *store, uint64_t epoch, uint32_t segment, enum mc_shun how);
 /* Fills up to capacity numbers of shunned segments of the latest epoch. */
 size_t mc_store_shunned(struct mc_store *store, uint32_t *segments, size_t capacity);
 

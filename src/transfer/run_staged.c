@@ -65,7 +65,7 @@ static int local_copy(struct local *local, void *to, const void *from, size_t si
     if (local->lane == NULL)
         return MC_TRANSFER_ERR_MEMORY;
     local->started += size;
-    return mc_device_start(local->lane, to, from, size) == 0 ? 0 : MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    return mc_device_start_any(local->lane, place.number, to, from, size) == 0 ? 0 : MC_TRANSFER_ERR_INVALID_ARGUMENT;
 }
 
 int mc_run_local_devices(struct mc_transfer_engine *owner, enum mc_transfer_opcode opcode,
@@ -101,6 +101,7 @@ struct wave {
     size_t count, used;
     struct mc_transfer_item items[WAVE_ITEMS]; /* as the path sees them */
     void *places[WAVE_ITEMS];                  /* where the bytes really lie; NULL: there */
+    int devices[WAVE_ITEMS];                   /* whose that memory is */
 };
 
 struct staging { /* one batch */
@@ -137,13 +138,15 @@ static int fill(struct staging *staging, struct wave *wave, unsigned unit)
         const struct mc_transfer_item *item = &staging->items[staging->index];
         char *place = (char *)item->local + staging->at;
         uint64_t length = item->length - staging->at, room = lane->unit_bytes - wave->used;
-        bool is_device = mc_device_holds(&staging->finder, place);
+        struct mc_device_place found = mc_device_find(&staging->finder, place);
+        bool is_device = found.kind != MC_DEVICE_HOST;
         if (is_device && room == 0)
             break;
         if (is_device && length > room)
             length = room;
         void *staged = is_device ? lane->units[unit] + wave->used : (void *)place;
         wave->places[wave->count] = is_device ? place : NULL;
+        wave->devices[wave->count] = found.number;
         wave->items[wave->count++] = (struct mc_transfer_item){staged, item->remote + staging->at, length};
         wave->used += is_device ? (size_t)length : 0;
         staging->at += length;
@@ -152,7 +155,7 @@ static int fill(struct staging *staging, struct wave *wave, unsigned unit)
             staging->index++;
         }
         if (is_device && staging->opcode == MC_TRANSFER_WRITE &&
-            mc_device_start(lane, staged, place, (size_t)length) < 0)
+            mc_device_start_any(lane, found.number, staged, place, (size_t)length) < 0)
             return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     }
     if (staging->opcode == MC_TRANSFER_WRITE && mc_device_mark(lane, unit) < 0)
@@ -198,13 +201,33 @@ static int read_all(struct staging *staging, struct wave *wave)
             break;
         rc = run_wave(staging, wave);
         for (size_t i = 0; rc == 0 && i < wave->count; i++)
-            if (wave->places[i] != NULL && mc_device_start(staging->lane, wave->places[i], wave->items[i].local,
-                                                           (size_t)wave->items[i].length) < 0)
+            if (wave->places[i] != NULL && mc_device_start_any(staging->lane, wave->devices[i], wave->places[i],
+                                                               wave->items[i].local, (size_t)wave->items[i].length) < 0)
                 rc = MC_TRANSFER_ERR_INVALID_ARGUMENT;
         if (rc == 0 && mc_device_mark(staging->lane, unit) < 0)
             rc = MC_TRANSFER_ERR_INVALID_ARGUMENT;
     }
     return rc;
+}
+
+/* The default streams of all devices whose memory the items name have done what they were given. */
+static int wait_default_streams(struct staging *staging)
+{
+    uint64_t waited = 0; /* a bit for each device */
+    for (size_t i = 0; i < staging->count; i++) {
+        struct mc_device_place place = mc_device_find(&staging->finder, staging->items[i].local);
+        if (place.kind == MC_DEVICE_HOST || (waited >> place.number & 1) != 0)
+            continue;
+        struct mc_device_lane *lane =
+            place.number == staging->lane->device ? staging->lane : mc_device_take(place.number);
+        int rc = lane == NULL || mc_device_mark(lane, 0) < 0 || mc_device_wait(lane, 0) < 0 ? -1 : 0;
+        if (lane != staging->lane)
+            mc_device_give(lane);
+        if (rc < 0)
+            return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+        waited |= 1ull << place.number;
+    }
+    return 0;
 }
 
 /* GPUDirect: RDMA devices read and write the device's memory themselves, after what its default stream has been given,
@@ -214,8 +237,9 @@ static int run_direct(struct staging *staging)
     struct mc_peer *peer = staging->peer;
     if (!mc_run_is_registered(peer->engine, staging->items, staging->count))
         return 1;
-    if (mc_device_mark(staging->lane, 0) < 0 || wait_unit(staging, 0) < 0)
-        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    int rc = wait_default_streams(staging);
+    if (rc < 0)
+        return rc;
     *staging->path = MC_TRANSFER_PATH_RDMA;
     return mc_run_rdma(peer, staging->opcode, staging->items, staging->count, staging->deadline_ns);
 }

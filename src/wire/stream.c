@@ -14,7 +14,8 @@ int64_t mc_socket_receive_frame(int fd, struct mc_buffer *in, struct mc_frame *f
         if (found > 0)
             return (int64_t)used;
         size_t want = used > in->length ? used - in->length : 0;
-        mc_buffer_reserve(in, want < 4096 ? 4096 : want);
+        if (!mc_buffer_reserve(in, want < 4096 ? 4096 : want))
+            return MC_ERR_NO_MEMORY;
         int64_t received = mc_socket_receive(fd, in->data + in->length, in->capacity - in->length, deadline_ns, spin);
         if (received < 0)
             return received;

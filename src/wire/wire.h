@@ -95,7 +95,8 @@ static inline size_t mc_frame_begin(struct mc_buffer *out, enum mc_message type,
 static inline void mc_frame_end(struct mc_buffer *out, size_t frame)
 {
     uint32_t body_length = (uint32_t)(out->length - frame - MC_FRAME_HEADER_SIZE);
-    memcpy(out->data + frame, &body_length, 4);
+    if (!out->failed) /* else some of it is not there, and the buffer is not sent */
+        memcpy(out->data + frame, &body_length, 4);
 }
 static inline size_t mc_list_begin(struct mc_buffer *out)
 {
@@ -106,7 +107,8 @@ static inline size_t mc_list_begin(struct mc_buffer *out)
 static inline void mc_list_end(struct mc_buffer *out, size_t list, size_t count)
 {
     uint32_t written = (uint32_t)count;
-    memcpy(out->data + list, &written, 4);
+    if (!out->failed)
+        memcpy(out->data + list, &written, 4);
 }
 static inline void mc_list_empty(struct mc_buffer *out)
 {
@@ -175,7 +177,8 @@ MC_RECORDS(MC_RECORD_STRUCT)
         mc_buffer_put_u16(out, 0);                                                                                     \
         MC_RECORD_##type(MC_WRITE_U8, MC_WRITE_U16, MC_WRITE_U32, MC_WRITE_U64, MC_WRITE_I32, MC_WRITE_ID,             \
                          MC_WRITE_BYTES) uint16_t size = (uint16_t)(out->length - start - 2);                          \
-        memcpy(out->data + start, &size, 2);                                                                           \
+        if (!out->failed)                                                                                              \
+            memcpy(out->data + start, &size, 2);                                                                       \
     }
 MC_RECORDS(MC_RECORD_WRITE)
 

@@ -2,18 +2,21 @@
 
 The object behind a key is a register that may forget (a cache):
   - a put takes effect at one moment: the key gets its value if it had none; otherwise nothing changes. The result is 0 either way;
+  - an upsert takes effect at one moment: the key gets its value, whatever it had;
   - a key may lose its value at any moment, by itself;
   - a remove that answered 0 or "no such object" leaves the key without a value at one moment;
   - a get that delivers a value, and an exist that says 1, saw the key with that value, or with any, at one moment.
 
 What is assumed about when those moments are:
   - of a call that ended with an answer: between its invocation and its return;
-  - of a put that ended with an error, or never: at any time from its invocation on, at most once, or never. With late_ns, not later than that
+  - of a put or an upsert that ended with an error, or never: at any time from its invocation on, at most once, or never. With late_ns, not later than that
     after its return (or, when it never returned, after the end of its process, which `died` tells by client);
   - a remove that ended with an error or never may or may not have happened: as a value may vanish at any time it says nothing;
   - a get that missed and an exist that said 0 say nothing while nodes can be hidden (a suspect segment comes back), so that misses_prove
     must be given to take them as proof that the key had no value at that moment;
   - a remove that answered "no such object" proves it, unless absent_removes_prove is turned off.
+
+An upsert that answered 0 is a put, and a read of its own value: it was there at one moment of the call.
 
 Every value is put by one call only, so a value is there during one interval of time, and intervals do not overlap. Let a value be *forced* from
 S, the earliest of the ends of its put and of its gets, to E, the latest start of its gets. If S < E the key had this value from S to E at
@@ -26,7 +29,7 @@ does not, any other does, since two intervals that touch leave an instant betwee
 import bisect
 from collections import defaultdict, namedtuple
 
-from history import EXIST, GET, NAMES, PUT, REMOVE, WRONG_BYTES
+from history import EXIST, GET, NAMES, PUT, REMOVE, UPSERT, WRONG_BYTES
 
 OBJECT_NOT_FOUND, OBJECT_HAS_LEASE = -704, -706
 FOREVER = 1 << 63
@@ -95,8 +98,10 @@ class Key:
 
     def sort_in(self, operation):
         kind, code, ended = operation.operation, operation.code, operation.returned is not None
-        if kind == PUT:
+        if kind in (PUT, UPSERT):
             self.puts.append(operation)
+            if kind == UPSERT and ended and code == 0:
+                self.gets.append(operation)
         elif not ended:
             return
         elif kind == GET and code == WRONG_BYTES:

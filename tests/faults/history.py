@@ -13,8 +13,9 @@ import struct
 import time
 from collections import namedtuple
 
-PUT, GET, REMOVE, EXIST = 1, 2, 3, 4
-NAMES = {PUT: "put", GET: "get", REMOVE: "remove", EXIST: "exist"}
+PUT, GET, REMOVE, EXIST, UPSERT = 1, 2, 3, 4, 5
+NAMES = {PUT: "put", GET: "get", REMOVE: "remove", EXIST: "exist", UPSERT: "upsert"}
+BY_EXPRESSION = 1  # the value of a removal that was one of many of one call: that may take a minute longer than others
 WRONG_BYTES = -9999  # the code of a get whose bytes are no whole value of that key: judged by the process that read them
 
 # invoked, returned, value, code, noise (how long the process waited for a processor meanwhile, ns; 0 = not measured), key, operation

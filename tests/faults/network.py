@@ -5,7 +5,7 @@
     host.popen([...])                 # a process there; it dies with us
     host.partition() / host.slow(megabits) / host.deafen(other) / host.heal()
 
-A host without a namespace cannot be partitioned or slowed: network.real says which it is.
+A host without a namespace cannot be partitioned or slowed: network.real says which it is. tests/lab/hosts.py makes hosts whose network loses packets.
 """
 import ctypes
 import os
@@ -48,7 +48,7 @@ def dies_with_parent():
 class Host:
     def __init__(self, network, name, number):
         self.network, self.name, self.number = network, name, number
-        self.address = f"10.77.0.{number}" if network.real else "127.0.0.1"
+        self.address = self.known_as = f"10.77.0.{number}" if network.real else "127.0.0.1"
         self.port_name = f"p{number}"
         self.mac = f"02:4d:43:00:00:{number:02x}"
         self.namespace = self.holder = None
@@ -57,16 +57,22 @@ class Host:
             self._make()
 
     def _make(self):
-        def alone():
-            dies_with_parent()
-            unshare(CLONE_NEWNET)
-        self.holder = subprocess.Popen(["sleep", "infinity"], preexec_fn=alone, stdin=subprocess.DEVNULL)
+        self.holder = subprocess.Popen(["sleep", "infinity"], preexec_fn=self._alone, stdin=subprocess.DEVNULL)
         self.namespace = os.open(f"/proc/{self.holder.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        call("ip", "link", "add", self.port_name, "type", "veth", "peer", "name", "eth0", "address", self.mac, "netns", self.holder.pid)
-        call("ip", "link", "set", self.port_name, "master", "switch", "up")
+        self._plug()
         for words in (["ip", "link", "set", "lo", "up"], ["ip", "address", "add", f"{self.address}/24", "dev", "eth0"],
                       ["ip", "link", "set", "eth0", "up"]):
             self.run(words)
+
+    def _alone(self):
+        """Of the process that holds this host's namespaces, before it is executed."""
+        dies_with_parent()
+        unshare(CLONE_NEWNET)
+
+    def _plug(self):
+        """Makes eth0."""
+        call("ip", "link", "add", self.port_name, "type", "veth", "peer", "name", "eth0", "address", self.mac, "netns", self.holder.pid)
+        call("ip", "link", "set", self.port_name, "master", "switch", "up")
 
     def enter(self):
         """For preexec_fn: from here on in this host, and dead when our parent is."""

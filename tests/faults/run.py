@@ -9,7 +9,7 @@ deadline, nothing lost that had to stay, all recovered. --seed draws the same fa
 MC_FAULT_MINUTES sets the length where --minutes does not: an hour is `MC_FAULT_MINUTES=60 ./dev test faults`, or this command with --minutes 60.
 SIGTERM, SIGINT or SIGHUP end it early, with the verdict on what there was. It needs 0.5 GiB of disc, mostly for etcd's logs, and 5 MiB more for
 each minute. With a build that is instrumented MC_FAULT_PRELOAD names the sanitizer's runtime. --expect lossy: objects may be lost when a master
-restarts.
+restarts. --lab: on the hosts of a laboratory (tests/lab), whose network loses, delays and reorders all the time.
 """
 import argparse
 import json
@@ -22,11 +22,13 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent / "lab")]
 import conftest  # noqa: E402,F401  sets the environment
 
 import harness  # noqa: E402
+from hosts import Lab  # noqa: E402
 from network import Network  # noqa: E402
+from words import add_network_options  # noqa: E402
 
 
 def expects_survival():
@@ -50,6 +52,8 @@ def main():
     parser.add_argument("--keys", type=int, default=16, help="few keys: much happens to each")
     parser.add_argument("--rate", type=float, default=600.0, help="calls per second of each client, about")
     parser.add_argument("--rolling", action="store_true", help="instead of faults: every process restarts in turn, a node joins, one leaves")
+    parser.add_argument("--versions", choices=("this", "upgrade", "downgrade"), default="this",
+                        help="of a rolling restart: from the last release (docs/versions.md) to this build, or back")
     parser.add_argument("--cold", action="store_true", help="nodes without a data directory")
     parser.add_argument("--expect", choices=("auto", "lossy", "survive"), default=os.environ.get("MC_FAULT_EXPECT", "auto"))
     parser.add_argument("--only", default="", help="such faults alone, for example kill:master,stop:node")
@@ -57,6 +61,8 @@ def main():
                         help="whether a remove that answered 'no such object' proves that the value cannot come back")
     parser.add_argument("--json")
     parser.add_argument("--folder", action="store_true", help="keeps logs and histories also when all is good")
+    parser.add_argument("--lab", action="store_true", help="a laboratory's hosts and network, as ./dev lab faults has them")
+    add_network_options(parser, loss=0.001, delay_ms=1.0, rate_option="--line_rate")
     options = parser.parse_args()
     seed = options.seed or str(random.SystemRandom().randrange(10**6))
     masters = options.masters or (3 if can_fail_over() else 1)
@@ -64,10 +70,20 @@ def main():
     length = "a rolling restart" if options.rolling else f"{options.minutes} minutes"
     print(f"faults: seed {seed}, {length}, {masters} master(s), {options.nodes} nodes, {options.clients} clients; "
           f"objects {'survive' if survives else 'may be lost with'} a master", flush=True)
-    network = Network.make()
-    cluster = harness.Cluster(network, seed, masters, options.nodes, options.clients, not options.cold, options.keys, options.rate)
+    first = last = harness.THIS
+    if options.versions != "this":
+        old = harness.released.build(harness.BUILD.resolve().parent)
+        if old is None:
+            raise SystemExit(harness.released.WHY)
+        first, last = (old, last) if options.versions == "upgrade" else (first, old)
+    if options.lab and Lab.why_not():
+        raise SystemExit(f"--lab: {Lab.why_not()}")
+    # The histories compare monotonic times of several hosts: those have one such clock.
+    network = Lab.of(options, int(seed) if seed.isdigit() else 0, clocks="boot") if options.lab else Network.make()
+    cluster = harness.Cluster(network, seed, masters, options.nodes, options.clients, not options.cold, options.keys, options.rate, release=first)
     try:
-        trial = harness.Trial(cluster, 0 if options.rolling else options.minutes, survives, [word for word in options.only.split(",") if word])
+        trial = harness.Trial(cluster, 0 if options.rolling else options.minutes, survives, [word for word in options.only.split(",") if word],
+                              upgrade=last)
         trial.absent_removes_prove = options.absent == "proves"
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, trial.stop)

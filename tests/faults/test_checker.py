@@ -1,13 +1,18 @@
 """The checker catches what it must, and lets pass what is allowed: histories made by hand, and random ones against a search of all orders."""
+import ctypes
 import itertools
 import random
+import re
+import sys
 import time
+import types
 
 import pytest
 
 import checker
 import history
-from history import EXIST, GET, PUT, REMOVE, WRONG_BYTES, Operation
+import worker
+from history import EXIST, GET, PUT, REMOVE, UPSERT, WRONG_BYTES, Operation
 
 MISS = checker.OBJECT_NOT_FOUND
 
@@ -18,6 +23,10 @@ def op(operation, invoked, returned, value=0, code=0, client=0, key=1):
 
 def put(invoked, returned, value, code=0, **more):
     return op(PUT, invoked, returned, value, code, **more)
+
+
+def upsert(invoked, returned, value, code=0, **more):
+    return op(UPSERT, invoked, returned, value, code, **more)
 
 
 def get(invoked, returned, value, **more):
@@ -59,6 +68,13 @@ GOOD = {
     "exist while removed at the same time": [put(1, 2, 1), remove(3, 6), exist(4, 5, 1)],
     "two keys": [put(1, 2, 1, key=1), remove(3, 4, key=2), get(5, 6, 1, key=1)],
     "a get that never ended": [get(1, None, 7)],
+    "an upsert replaces": [put(1, 2, 1), get(3, 4, 1), upsert(5, 6, 2), get(7, 8, 2)],
+    "an upsert, forgotten, then a put": [upsert(1, 2, 1), put(3, 4, 2), get(5, 6, 2)],
+    "a get that overlaps the upsert, either value": [put(1, 2, 1), upsert(3, 8, 2), get(4, 5, 1), get(6, 7, 2)],
+    "two upserts at once, either wins": [upsert(1, 4, 1), upsert(2, 3, 2), get(5, 6, 1)],
+    "a failed upsert that took effect later": [put(1, 2, 1), upsert(3, 4, 2, code=-901), get(5, 6, 1), get(7, 8, 2)],
+    "an upsert of a killed process": [put(1, 2, 1), upsert(3, None, 2), get(5, 6, 1), get(9, 10, 2)],
+    "upserted and removed at once": [upsert(1, 5, 1), remove(2, 3)],
 }
 
 BAD = {
@@ -75,6 +91,13 @@ BAD = {
     "the second put won while the first was there": ("came back", [put(1, 2, 1), put(3, 4, 2), get(5, 6, 1), get(7, 8, 2)]),
     "overwritten and back": ("came back", [put(1, 2, 1), put(3, 5, 2), get(3, 4, 2), get(7, 8, 1)]),
     "two values in turn": ("came back", [put(1, 2, 1), put(1, 2, 2), get(3, 4, 1), get(5, 6, 2), get(7, 8, 1), get(9, 10, 2)]),
+    "an upsert that was not stored": ("came back", [put(1, 2, 1), get(3, 4, 1), upsert(5, 6, 2), get(7, 8, 1)]),
+    "an upsert that was stored, and back": ("came back", [put(1, 2, 1), get(3, 4, 1), upsert(5, 6, 2), get(7, 8, 2), get(9, 10, 1)]),
+    "the first of two upserts stays": ("came back", [upsert(1, 2, 1), upsert(3, 4, 2), get(5, 6, 1)]),
+    "an upsert's value, removed, read again": ("forgotten came back", [upsert(1, 2, 1), remove(3, 4), get(5, 6, 1)]),
+    "a failed upsert's value, seen, removed, seen again": ("forgotten came back", [upsert(1, 2, 1, code=-901), get(3, 4, 1), remove(5, 6), get(7, 8, 1)]),
+    "an upsert's value before the upsert": ("read before written", [get(1, 2, 1), upsert(3, 4, 1)]),
+    "exists after the removal of an upsert": ("forgotten exists", [upsert(1, 2, 1), remove(3, 4), exist(5, 6, 1)]),
     "exists though nobody put": ("exists unwritten", [exist(1, 2, 1), put(3, 4, 1)]),
     "exists after its removal": ("forgotten exists", [put(1, 2, 1), remove(3, 4), exist(5, 6, 1)]),
     "leased after its removal": ("forgotten exists", [put(1, 2, 1), remove(3, 4), remove(5, 6, code=-706)]),
@@ -126,11 +149,12 @@ def explainable(operations):
     times = sorted({moment for o in operations for moment in (o.invoked, o.returned) if moment is not None} | {10 ** 6})
     # A moment is a point or the gap behind it; several events may share one, in any order.
     slots = [t * 2 + half for t in times for half in (0, 1)]
-    pending = [o for o in operations if o.returned is not None or o.operation == PUT]
+    writes = (PUT, UPSERT)
+    pending = [o for o in operations if o.returned is not None or o.operation in writes]
     seen = set()
 
     def windows(o):
-        last = o.returned if o.returned is not None and not (o.operation == PUT and o.code != 0) else 10 ** 6
+        last = o.returned if o.returned is not None and not (o.operation in writes and o.code != 0) else 10 ** 6
         return o.invoked * 2, last * 2
 
     def search(slot, state, left):
@@ -138,9 +162,9 @@ def explainable(operations):
             return False
         seen.add((slot, state, left))
         must = [i for i in left if windows(pending[i])[1] < slots[slot]]
-        if any(not (pending[i].operation == PUT and pending[i].code != 0) for i in must):
+        if any(not (pending[i].operation in writes and pending[i].code != 0) for i in must):
             return False
-        if not any(not (pending[i].operation == PUT and (pending[i].code != 0 or pending[i].returned is None)) for i in left):
+        if not any(not (pending[i].operation in writes and (pending[i].code != 0 or pending[i].returned is None)) for i in left):
             return True
         if state is not None and search(slot, None, left):
             return True
@@ -152,6 +176,8 @@ def explainable(operations):
             after = state
             if o.operation == PUT:
                 after = o.value if state is None else state
+            elif o.operation == UPSERT:
+                after = o.value
             elif o.operation == GET and o.code > 0 and state != o.value:
                 continue
             elif o.operation == EXIST and o.code == 1 and state is None:
@@ -172,11 +198,11 @@ def random_history(draw):
     for _ in range(draw.randint(2, 6)):
         invoked = draw.randint(1, 12)
         returned = invoked + draw.randint(1, 4)
-        kind = draw.choice([PUT, PUT, GET, GET, GET, REMOVE, EXIST])
-        if kind == PUT:
+        kind = draw.choice([PUT, UPSERT, GET, GET, GET, REMOVE, EXIST])
+        if kind in (PUT, UPSERT):
             values += 1
             code = draw.choice([0, 0, 0, -901])
-            operations.append(put(invoked, draw.choice([returned] * 4 + [None]) if code == 0 else returned, values, code))
+            operations.append((put if kind == PUT else upsert)(invoked, draw.choice([returned] * 4 + [None]) if code == 0 else returned, values, code))
         elif kind == GET:
             operations.append(get(invoked, returned, draw.randint(1, 3)))
         elif kind == REMOVE:
@@ -198,6 +224,85 @@ def test_it_agrees_with_a_search_of_all_orders():
             continue
         assert good == explainable(operations), [checker.describe(o) for o in operations]
     assert min(verdicts.values()) > 300
+
+
+class Liar:
+    """The store of a load worker, in one process: keeps values, and lies as it is told."""
+
+    def __init__(self, lie=""):
+        self.lie, self.values, self.before = lie, {}, {}
+
+    def register_buffer(self, _place, _size):
+        return 0
+
+    def upsert_from(self, name, place, size, _config):
+        if self.lie != "upserts that are not stored" or name not in self.values:
+            self.before[name] = self.values.get(name)
+            self.values[name] = ctypes.string_at(place, size)
+        return 0
+
+    def get_into(self, name, place, _size):
+        value = self.values.get(name)
+        if value is None:
+            return MISS
+        ctypes.memmove(place, value, len(value))
+        return len(value)
+
+    def remove_by_regex(self, pattern, _force):
+        gone = [name for name in self.values if re.search(pattern, name)]
+        if self.lie != "removals that are not done":
+            for name in gone:
+                del self.values[name]
+        return len(gone)
+
+    def _piece(self, name, offset, length, place):
+        older = self.lie == "pieces of two values" and offset == worker.PIECES[-1][0] and self.before.get(name)
+        ctypes.memmove(place, (older or self.values[name])[offset:offset + length], length)
+
+    def get_into_ranges(self, bases, keys, targets, sources, sizes):
+        if keys[0][0] not in self.values:
+            return [[[MISS] * len(sizes[0][0])]]
+        for target, source, size in zip(targets[0][0], sources[0][0], sizes[0][0]):
+            self._piece(keys[0][0], source, size, bases[0] + target)
+        return [[sizes[0][0]]]
+
+    def batch_get_session_start(self, keys):
+        return [0 if key in self.values else MISS for key in keys]
+
+    def batch_get_session_end(self, _keys):
+        return 0
+
+    def batch_get_into_multi_buffer_ranges(self, keys, places, sizes, sources):
+        if keys[0] not in self.values:
+            return [MISS]
+        for place, size, source in zip(places[0], sizes[0], sources[0]):
+            self._piece(keys[0], source, size, place)
+        return [sum(sizes[0])]
+
+
+def seen_by_a_worker(tmp_path, monkeypatch, lie, *steps):
+    """What the checker says of a worker that makes these calls on one key of such a store."""
+    monkeypatch.setattr(worker, "join", lambda *_: Liar(lie))
+    monkeypatch.setitem(sys.modules, "mooncake.store", types.SimpleNamespace(ReplicateConfig=types.SimpleNamespace))
+    options = types.SimpleNamespace(seed="1", keys=1, history=tmp_path / "history", client=1, slow_ms=1000, rate=1000, master="", host="", segment=0, ranges=True)
+    load = worker.Load(options)
+    for step in steps:
+        getattr(load, step)(0)
+    return sorted({violation.kind for violation in checker.check(history.read(tmp_path / "history", 1)).violations})
+
+
+EVERYTHING = ("upsert", "get", "upsert", "ranges", "session", "get", "remove_some", "get", "ranges", "session", "upsert", "get")
+
+
+@pytest.mark.parametrize("lie,steps,expected", [
+    ("", EVERYTHING, []),
+    ("upserts that are not stored", ("upsert", "get", "upsert", "get"), ["came back"]),
+    ("removals that are not done", ("upsert", "get", "remove_some", "get"), ["forgotten came back"]),
+    ("pieces of two values", ("upsert", "upsert", "ranges"), ["wrong bytes"]),
+    ("pieces of two values", ("upsert", "upsert", "session"), ["wrong bytes"]),
+])
+def test_what_a_worker_sees_is_judged(tmp_path, monkeypatch, lie, steps, expected):
+    assert seen_by_a_worker(tmp_path, monkeypatch, lie, *steps) == expected
 
 
 def test_a_million_operations_take_seconds():

@@ -18,7 +18,7 @@ import time
 sys.path.insert(0, os.environ["MC_PYTHONPATH"])
 
 import history  # noqa: E402
-from history import EXIST, GET, PUT, REMOVE, WRONG_BYTES  # noqa: E402
+from history import BY_EXPRESSION, EXIST, GET, PUT, REMOVE, UPSERT, WRONG_BYTES  # noqa: E402
 
 LIBC = ctypes.CDLL(None)
 LIBC.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
@@ -28,6 +28,8 @@ SIZE_MAX = max(SIZES)
 HEADER = struct.Struct("<QQQ")
 MASK = (1 << 64) - 1
 BATCH = 4
+PIECES = ((0, 24), (24, 16), (40, 24))  # of every value: its header, and what must be of the same value
+PREFIX = sum(length for _, length in PIECES)
 
 
 class Content:
@@ -58,6 +60,14 @@ class Content:
         if found != key or size != length or self.size(value) != size:
             return None
         same = LIBC.memcmp(address + HEADER.size, self._piece(key, value), size - HEADER.size) == 0
+        return value if same else None
+
+    def prefix(self, key, address):
+        """The value whose first PREFIX bytes these are, or None."""
+        value, found, size = HEADER.unpack(ctypes.string_at(address, HEADER.size))
+        if found != key or self.size(value) != size:
+            return None
+        same = LIBC.memcmp(address + HEADER.size, self._piece(key, value), PREFIX - HEADER.size) == 0
         return value if same else None
 
 
@@ -110,6 +120,10 @@ class Load:
             config.replica_num = count
             self.configs.append(config)
         self.store = join(options.master, options.host, options.segment)
+        self.steps = [(self.put, 20), (self.get, 36), (self.remove, 8), (self.exist, 12), (self.batch, 8), (self.upsert, 9), (self.remove_some, 1)]
+        if options.ranges:
+            self.steps += [(self.ranges, 4), (self.session, 2)]
+            self.store.register_buffer(self.places[0], SIZE_MAX)
 
     def finish(self, record, code, value=0, now=None):
         now = now or time.monotonic_ns()
@@ -149,6 +163,46 @@ class Load:
         record = self.history.invoke(EXIST, key)
         return self.finish(record, self.store.is_exist(self.names[key]))
 
+    def upsert(self, key):
+        value = self.value()
+        size = self.content.write(key, value, self.places[0])
+        record = self.history.invoke(UPSERT, key, value)
+        return self.finish(record, self.store.upsert_from(self.names[key], self.places[0], size, self.draw.choice(self.configs)), value)
+
+    def remove_some(self, _):
+        """By an expression. Every key that it matches was without a value at one moment, if it says that it is done."""
+        keys = self.draw.sample(range(self.keys), min(BATCH, self.keys))
+        records = [self.history.invoke(REMOVE, key, BY_EXPRESSION) for key in keys]
+        code = self.store.remove_by_regex(f"^fault-({'|'.join(map(str, keys))})$", True)
+        for record in records:
+            self.finish(record, min(code, 0), BY_EXPRESSION)
+        return min(code, 0)
+
+    def pieces(self, record, key, codes):
+        """What reading PIECES one behind the other has given: a value, of which all of them are."""
+        now = time.monotonic_ns()
+        if min(codes) < 0:
+            return self.finish(record, min(codes), 0, now)
+        value = self.content.prefix(key, self.places[0])
+        return self.finish(record, WRONG_BYTES if value is None else PREFIX, value or 0, now)
+
+    def ranges(self, key):
+        offsets, sizes = [list(one) for one in zip(*PIECES)]
+        record = self.history.invoke(GET, key)
+        (codes,), = self.store.get_into_ranges([self.places[0]], [[self.names[key]]], [[offsets]], [[offsets]], [[sizes]])
+        return self.pieces(record, key, codes)
+
+    def session(self, key):
+        """Pieces of an object over some time, in which it may be replaced: then those of one call are of one value."""
+        name, (offsets, sizes) = self.names[key], [list(one) for one in zip(*PIECES)]
+        code = self.store.batch_get_session_start([name])[0]
+        for _ in range(3 if code == 0 else 0):
+            record = self.history.invoke(GET, key)
+            code = self.store.batch_get_into_multi_buffer_ranges([name], [[self.places[0] + offset for offset in offsets]], [sizes], [offsets])[0]
+            self.pieces(record, key, [code])
+        self.store.batch_get_session_end([name])
+        return code
+
     def batch(self, _):
         keys = self.draw.sample(range(self.keys), min(BATCH, self.keys))
         names = [self.names[key] for key in keys]
@@ -156,15 +210,16 @@ class Load:
         if self.draw.random() < 0.5:
             values = [self.value() for _ in keys]
             sizes = [self.content.write(*item) for item in zip(keys, values, places)]
-            records = [self.history.invoke(PUT, *item) for item in zip(keys, values)]
-            results = self.store.batch_put_from(names, places, sizes, self.draw.choice(self.configs))
+            kind, call = self.draw.choice(((PUT, self.store.batch_put_from), (UPSERT, self.store.batch_upsert_from)))
+            records = [self.history.invoke(kind, *item) for item in zip(keys, values)]
+            results = call(names, places, sizes, self.draw.choice(self.configs))
             return min([self.finish(*item) for item in zip(records, results, values)])
         records = [self.history.invoke(GET, key) for key in keys]
         results = self.store.batch_get_into(names, places, [SIZE_MAX] * len(keys))
         return min([self.read(*item) for item in zip(records, keys, places, results)])
 
     def step(self):
-        what = self.draw.choices((self.put, self.get, self.remove, self.exist, self.batch), (25, 45, 10, 14, 6))[0]
+        what = self.draw.choices(*zip(*self.steps))[0]
         code = what(self.draw.randrange(self.keys))
         # A call that cannot be done now comes back at once: no use in asking ten thousand times a second.
         time.sleep(0.01 if code < 0 and code not in (-704, -706) else self.pause * self.draw.random() * 2)
@@ -253,6 +308,7 @@ def main():
     parser.add_argument("--segment", type=int, default=0)
     parser.add_argument("--rate", type=float, default=1000.0)
     parser.add_argument("--slow_ms", type=int, default=1000)
+    parser.add_argument("--ranges", action="store_true", help="also reads pieces, in sessions and without")
     parser.add_argument("--history")
     options = parser.parse_args()
     {"load": Load, "keeper": Keeper}[options.role](options).run()

@@ -5,7 +5,7 @@
         master.get("/health")    # (200, b"...") from the admin port
         master.kill()            # kill -9; master.start() starts it again, on the same ports
 
-Ports are chosen by the kernel and read from the log. Only processes that were started here are ever signalled, by their pid.
+With MC_LAB each is on a host of its own (tests/lab/placed.py). Ports are chosen by the kernel and read from the log. Only processes that were started here are ever signalled, by their pid.
 """
 import http.client
 import os
@@ -13,8 +13,17 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import time
+
+if os.environ.get("MC_LAB"):
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "lab"))
+    from placed import here, new_host
+    OWN_NAME = here.known_as
+else:
+    new_host = None
+    OWN_NAME = "127.0.0.1"  # of the host that the tests run on
 
 BUILD = pathlib.Path(os.environ.get("MC_BUILD", "."))
 MASTER = BUILD / "mooncake_master"
@@ -68,28 +77,34 @@ class Child:
 class Master(Child):
     """One mooncake_master. After start(): port, metrics_port, metadata_port (None when it does not run), pid."""
 
-    def __init__(self, *flags, metadata=False):
+    def __init__(self, *flags, metadata=False, program=MASTER):
         self.flags = list(flags)
+        self.program = program
+        self.host = new_host("master") if new_host else None
+        self.bound, self.name = (self.host.address, self.host.known_as) if self.host else ("127.0.0.1", "127.0.0.1")
         self.port = self.metrics_port = 0
         self.metadata_port = 0 if metadata else None
         self.process = None
         self.log_file = None
+        self.state_dir = tempfile.TemporaryDirectory(prefix="mc-state-")
 
     # -- life --
 
     def start(self):
         """Starts it on the ports it had before, or on free ones, and returns when it answers. Flags given by the test come last and win."""
         assert self.process is None, "it runs already"
-        arguments = [str(MASTER), "--rpc_address=127.0.0.1", "--metrics_host=127.0.0.1", f"--rpc_port={self.port}",
+        arguments = [str(self.program), f"--rpc_address={self.bound}", f"--metrics_host={self.bound}", f"--rpc_port={self.port}",
                      f"--metrics_port={self.metrics_port}"]
         if self.metadata_port is not None:
-            arguments += ["--http_metadata_server_host=127.0.0.1", f"--http_metadata_server_port={self.metadata_port}"]
+            arguments += [f"--http_metadata_server_host={self.bound}", f"--http_metadata_server_port={self.metadata_port}"]
         if self.log_file is None:
             self.log_file = tempfile.NamedTemporaryFile(prefix="mc-master-", suffix=".log")
         self.log_start = os.path.getsize(self.log_file.name)
         # O_APPEND: after a restart the log goes on behind the old one.
         with open(self.log_file.name, "ab") as log:
-            self.process = subprocess.Popen(arguments + self.flags, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
+            self.process = subprocess.Popen(arguments + self.flags, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
+                                            preexec_fn=self.host.enter if self.host else None,
+                                            env={**os.environ, "STATE_DIRECTORY": self.state_dir.name})
         self.port = self._wait_port(r"Master service started on port (\d+)")
         self.metrics_port = self._wait_port(r"HTTP metrics server started on port (\d+)")
         if self.metadata_port is not None:
@@ -111,6 +126,7 @@ class Master(Child):
             code = self.stop()
             assert code == 0, f"exit code {code}: {self.log()[-4000:]}"
         self.log_file.close()
+        self.state_dir.cleanup()
 
     # -- looking --
 
@@ -120,7 +136,7 @@ class Master(Child):
 
     @property
     def address(self):
-        return f"127.0.0.1:{self.port}"
+        return f"{self.name}:{self.port}"
 
     def log(self):
         """What it wrote since its last start."""
@@ -130,7 +146,7 @@ class Master(Child):
 
     def get(self, path, **more):
         """GET from the admin port: (status, body)."""
-        return request(self.metrics_port, "GET", path, **more)
+        return request(self.metrics_port, "GET", path, host=self.bound, **more)
 
     def metrics(self):
         """All samples of /metrics by their name and labels, as floats."""

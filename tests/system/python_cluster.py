@@ -1,4 +1,5 @@
 """What the tests of mooncake.store share: a master, stores that joined it, and memory with known bytes."""
+import contextlib
 import ctypes
 import os
 import signal
@@ -8,6 +9,7 @@ import threading
 import pytest
 
 import cluster
+import store_process
 
 sys.path.insert(0, os.environ["MC_PYTHONPATH"])
 
@@ -40,7 +42,7 @@ def master():
 
 def arguments(master, segment=SEGMENT, buffer=BUFFER):
     """Of setup(), positional."""
-    return ("127.0.0.1", "P2PHANDSHAKE", segment, buffer, "tcp", "", master.address)
+    return (cluster.OWN_NAME, "P2PHANDSHAKE", segment, buffer, "tcp", "", master.address)
 
 
 def joined(master, segment=SEGMENT):
@@ -49,13 +51,27 @@ def joined(master, segment=SEGMENT):
     return store
 
 
+@pytest.fixture
+def small():
+    """A master and a store with 16 MiB, without objects."""
+    with cluster.Master() as master:
+        store = joined(master, 16 << 20)
+        wait_until(lambda: store.put("all", bytes(15 << 20)) == 0)
+        wait_until(lambda: store.remove_all(True) >= 0)
+        yield master, store
+        assert store.close() == 0
+
+
 @pytest.fixture(scope="module")
 def node(master):
-    """A store with a segment that has room."""
-    store = joined(master)
-    wait_until(lambda: store.put("warm up", bytes(SEGMENT // 2)) == 0)
-    yield store
-    assert store.close() == 0
+    """A store with a segment that has room; in a laboratory the segment is on another host."""
+    with contextlib.ExitStack() as stack:
+        if cluster.new_host:
+            stack.enter_context(store_process.StoreProcess(master.address, SEGMENT))
+        store = joined(master, 0 if cluster.new_host else SEGMENT)
+        wait_until(lambda: store.put("warm up", bytes(SEGMENT // 2)) == 0)
+        yield store
+        assert store.close() == 0
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 
+import cluster
+
 PROGRAM = """
 import os, sys
 sys.path.insert(0, os.environ["MC_PYTHONPATH"])
@@ -36,6 +38,8 @@ def elsewhere(folder):
 class StoreProcess:
     def __init__(self, address, size=32 << 20, data_dir="", host="127.0.0.1", protocol="tcp", devices="", before=(), **environment):
         self.before = list(before)
+        self.host = cluster.new_host("store") if cluster.new_host else None
+        host = self.host.known_as if self.host and host == "127.0.0.1" else host
         self.arguments = [host, str(size), address, str(data_dir), protocol, devices]
         self.environment = {**os.environ, **environment}
         self.process = None
@@ -45,7 +49,8 @@ class StoreProcess:
         assert self.process is None, "it runs already"
         with open(self.log_file.name, "ab") as log:
             self.process = subprocess.Popen([*self.before, sys.executable, "-c", PROGRAM, *self.arguments], stdin=subprocess.PIPE,
-                                            stdout=subprocess.PIPE, stderr=log, env=self.environment)
+                                            stdout=subprocess.PIPE, stderr=log, env=self.environment,
+                                            preexec_fn=self.host.enter if self.host else None)
         said = self.process.stdout.readline()
         assert said.strip() == b"0", f"setup: {said}: {self.log()}"
         return self

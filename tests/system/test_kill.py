@@ -10,7 +10,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "
 import cluster  # noqa: E402
 import kill  # noqa: E402
 
-GET_MS = 200.0  # a get of what lies at the dead node ends: another replica, or a miss
+# A get of what lies at the dead node ends: another replica, or a miss. One that is only silent may have lost a packet: it gets more time.
+KILLED_MS, STOPPED_MS = 200.0, 1000.0
 
 
 @pytest.mark.parametrize("paths", ["shm,tcp", "tcp"])
@@ -23,7 +24,7 @@ def test_a_dead_node_stalls_nobody(monkeypatch, paths, replicas, number):
     # What the machine itself costs whoever only wants to go on; under a sanitizer everything is slower.
     noise_ms = figures["a sleeper waited ms"] * 2 + (1000 if cluster.SANITIZED else 20)
     assert figures["wrong bytes"] == 0
-    assert figures["victim's keys: slowest get ms"] < GET_MS + noise_ms
+    assert figures["victim's keys: slowest get ms"] < (STOPPED_MS if number == signal.SIGSTOP and replicas == 1 else KILLED_MS) + noise_ms
     # Somebody who has met nothing himself is not sent there: a hit elsewhere (or in memory that a stopped one still has), or a miss, at once.
     assert figures["another client, from 200 ms on: gets"] > 10
     assert figures["another client, from 200 ms on: slowest get ms"] < 20 + noise_ms

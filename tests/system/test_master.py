@@ -13,7 +13,7 @@ import time
 import pytest
 
 from cluster import MASTER, SANITIZED, Master, request, wait_until
-from wire import EXIST, EXIST_REPLY, GET, GET_FOUND, ROLE_CALL, Connection, FakeOwner, data, hello, record, records
+from wire import EXIST, EXIST_REPLY, GET, GET_FOUND, ROLE_CALL, Connection, FakeOwner, data, frame, hello, record, records
 
 
 def run(*flags, timeout_s=30):
@@ -460,8 +460,48 @@ def test_metadata_of_a_running_engine_is_not_taken_over(master):
     assert request(port, "PUT", path, body=b"two")[0] == 200
 
 
+def test_a_name_whose_engine_is_silent_holds_nobody_up():
+    """Whether an engine is still there is looked at beside all else: an address that does not answer takes seconds."""
+    with Master(metadata=True) as master, socket.socket() as listener, socket.socket() as queued:
+        port, path = master.metadata_port, "/metadata?key=mooncake/rpc_meta/silent"
+        # A full queue of connections: the next one gets no answer, as from a host that is gone.
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        queued.connect(listener.getsockname())
+        entry = json.dumps({"ip_or_host_name": "127.0.0.1", "rpc_port": listener.getsockname()[1]}).encode()
+        assert request(port, "PUT", path, body=entry)[0] == 200
+        asking = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        asking.request("PUT", path, body=b"another")
+        begun = time.monotonic()
+        for _ in range(20):
+            assert request(port, "GET", path) == (200, entry)
+            assert master.get("/health")[0] == 200
+        assert time.monotonic() - begun < 1.5, "others wait for the look"
+        answer = asking.getresponse()
+        assert (answer.status, answer.read()) == (200, b"metadata updated")
+        assert request(port, "GET", path) == (200, b"another")
+        asking.close()
+
+
+def test_a_request_that_leaves_while_its_name_is_looked_at():
+    with Master(metadata=True) as master, socket.socket() as listener, socket.socket() as queued:
+        port, path = master.metadata_port, "/metadata?key=mooncake/rpc_meta/left"
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        queued.connect(listener.getsockname())
+        entry = json.dumps({"ip_or_host_name": "127.0.0.1", "rpc_port": listener.getsockname()[1]}).encode()
+        assert request(port, "PUT", path, body=entry)[0] == 200
+        for _ in range(70):  # more than are looked at side by side
+            asking = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            asking.request("PUT", path, body=b"another")
+            asking.close()
+        time.sleep(3)
+        assert master.get("/health")[0] == 200
+        assert request(port, "GET", path)[0] == 200
+
+
 def test_metadata_limits():
-    with Master(metadata=True) as master:
+    with Master("--http_metadata_server_max_mib=64", metadata=True) as master:
         port, value = master.metadata_port, b"v" * (1 << 20)
         assert request(port, "PUT", "/metadata?key=" + "k" * 4096, body=b"x")[0] == 200
         assert request(port, "GET", "/metadata?key=" + "k" * 4096) == (200, b"x")
@@ -554,6 +594,34 @@ def test_a_client_of_another_protocol_is_named_and_counted():
             send_garbage(master.port, data)
         wait_until(lambda: master.metrics()["mooncake_foreign_connections_total"] == 3, 10, "the count")
         assert master.metrics()["mooncake_protocol_errors_total"] == 0
+
+
+def test_peers_that_read_nothing_do_not_fill_the_memory():
+    """Each asks and asks, and takes no answer: what waits for all of them together is bounded."""
+    ask = frame(GET, 9, record(struct.pack("<I", 0)) + records([data(b"x")] * 1024)) * 32
+    with Master() as master:
+        peers = [Connection(master.port, ROLE_CALL, os.urandom(16)) for _ in range(96)]
+        before = master.resident_bytes()
+        try:
+            for peer in peers:
+                peer.socket.setblocking(False)
+            until, last = time.monotonic() + 30, time.monotonic()
+            rests = [b""] * len(peers)  # of a frame that was cut short
+            while time.monotonic() < until and time.monotonic() - last < 1.5:
+                for i, peer in enumerate(peers):
+                    try:
+                        more = rests[i] or ask
+                        rests[i] = more[peer.socket.send(more):]
+                        last = time.monotonic()
+                    except BlockingIOError:
+                        pass
+            used = master.resident_bytes() - before
+            print(f"{len(peers)} peers that read nothing: {used >> 20} MiB")
+            assert 128 << 20 < used < 448 << 20, "8 MiB for each of them is 768 MiB"
+            assert hello(master.port)[0] == 0, "others are served"
+        finally:
+            for peer in peers:
+                peer.socket.close()
 
 
 def test_slow_strangers_do_not_lock_others_out():

@@ -2,22 +2,11 @@
 import pytest
 
 import cluster
-from python_cluster import MISSING, address, joined, pattern, wait_until, with_fields
+from python_cluster import MISSING, address, joined, pattern, small, wait_until, with_fields  # noqa: F401
 
 SIZE = 100_000
 MEMBERS = ["m0", "m1", "m2"]
 PLACES = 140  # objects of that size that 16 MiB take before anything is evicted
-
-
-@pytest.fixture
-def small():
-    """A master and a store with 16 MiB, without objects."""
-    with cluster.Master() as master:
-        store = joined(master, 16 << 20)
-        wait_until(lambda: store.put("all", bytes(15 << 20)) == 0)
-        wait_until(lambda: store.remove_all(True) >= 0)
-        yield master, store
-        assert store.close() == 0
 
 
 def fill(store, start, count):

@@ -2,19 +2,8 @@
 import pytest
 
 import cluster
-from python_cluster import address, joined, pattern, wait_until, with_fields
+from python_cluster import address, joined, pattern, small, wait_until, with_fields  # noqa: F401
 from store_process import StoreProcess, elsewhere
-
-
-@pytest.fixture
-def small():
-    """A master and a store with 16 MiB, without objects."""
-    with cluster.Master() as master:
-        store = joined(master, 16 << 20)
-        wait_until(lambda: store.put("all", bytes(15 << 20)) == 0)
-        wait_until(lambda: store.remove_all(True) >= 0)
-        yield master, store
-        assert store.close() == 0
 
 
 def test_the_same_node(small, tmp_path):

@@ -1,4 +1,8 @@
 """A master dies and comes back empty: the store nodes tell it what they hold."""
+import pathlib
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -93,3 +97,55 @@ def test_a_segment_that_fills_up_is_logged_once():
         time.sleep(2)  # populated meanwhile
         lines = [line for line in master.log().splitlines() if "mounted" in line]
         assert len(lines) == 1 and "268435456 bytes) is mounted" in lines[0], lines
+
+
+# A client that is killed after its removal was answered: who heard of that master ends with it.
+REMOVER = """
+import os, sys
+sys.path.insert(0, os.environ["MC_PYTHONPATH"])
+from mooncake.store import MooncakeDistributedStore
+store = MooncakeDistributedStore()
+assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", sys.argv[1]) == 0
+print(store.remove("key-1", True), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("keeps_note", [True, False])
+def test_what_a_master_removed_whom_nobody_remembers(keeps_note):
+    """The only node is stopped for the whole life of a master, which removes one of its keys and ends with its only client."""
+    flags = [] if keeps_note else ["--state_dir=none"]
+    with cluster.Master(*flags) as master, StoreProcess(master.address) as node:
+        with_first = joined(master, 0)
+        wait_until(lambda: with_first.put("warm up", bytes(1 << 20)) == 0)
+        fill(with_first, 3)
+        with_first.close()
+        node.process.send_signal(signal.SIGSTOP)
+        restart(master)
+        with subprocess.Popen([sys.executable, "-c", REMOVER, master.address], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as remover:
+            assert int(remover.stdout.readline()) == MISSING  # once the master has lived for three seconds
+            master.kill()
+            remover.kill()
+        master.start()
+        node.process.send_signal(signal.SIGCONT)
+        client = joined(master, 0)
+        wait_until(lambda: client.put("new", b"new") == 0)
+        time.sleep(1.5)  # a master trusts contents after a second
+        in_doubt = "taken on the word of who is here" in master.log()
+        if keeps_note:
+            assert client.get_size("key-1") == MISSING
+        assert in_doubt == (not keeps_note), master.log()
+        assert master.metrics()["mooncake_recovery_in_doubt_total"] == (not keeps_note)
+        client.close()
+
+
+def test_a_note_outlives_a_long_outage(pool):
+    """Everybody was without a master for longer than it takes to be given up: nothing is lost, and nothing is in doubt."""
+    master, client = pool
+    fill(client, 10)
+    master.kill()
+    assert [entry.suffix for entry in pathlib.Path(master.state_dir.name).iterdir()] == [".note"]
+    time.sleep(5)
+    master.start()
+    wait_until(lambda: all_there(client, range(10)), 20)
+    assert "in doubt" not in master.log() and master.metrics()["mooncake_recovery_in_doubt_total"] == 0

@@ -80,6 +80,10 @@ static uint64_t join_seen(struct world *world, unsigned role, uint64_t node, uin
     hello.seen_epoch = epoch;
     hello.seen_age_ms = (uint32_t)age_ms;
     assert_int_equal(world_greet(world, connection, &hello).code, 0);
+    size_t frame = world_begin(world, MC_MESSAGE_PING, 2); /* a hello alone is no evidence */
+    mc_wire_none_write(&world->frame, &(struct mc_wire_none){0});
+    world_send(world, connection, frame);
+    assert_int_equal(world_receive(world, connection).type, MC_MESSAGE_PONG);
     return connection;
 }
 
@@ -314,6 +318,15 @@ static void crash(struct world *world, uint64_t epoch, uint64_t down_ms)
     master_stop(world);
     world->now += down_ms;
     master_start(world, epoch, NULL);
+}
+
+/* Until the master may acknowledge removals. */
+static inline void grow_old(struct world *world, struct fake_owner *owner)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        world_pass(world, 1000);
+        world_heartbeat(world, owner->keeper, 0, 0);
+    }
 }
 
 static struct mc_core_statistics statistics_of(const struct world *world)

@@ -24,7 +24,10 @@ struct world {
     struct mc_buffer frame; /* the one being sent */
     struct mc_buffer last;  /* body of the one received last */
     unsigned full_indexes;  /* that the core has warned of */
+    unsigned lonely;        /* segments that it said other hosts cannot reach */
+    bool is_told_lonely;    /* by the last answer to a heartbeat */
     uint64_t group;         /* of the first item that was granted last */
+    uint64_t stuck; /* the owner connection behind which nobody reads; the others answer the PINGs of heartbeats */
 };
 
 static struct mc_buffer *world_buffer(void *context, uint64_t connection)
@@ -43,6 +46,7 @@ static void world_log(void *context, int level, const char *text)
 {
     struct world *world = context;
     world->full_indexes += level == MC_CORE_LOG_WARNING && strstr(text, "in less than half of its memory") != NULL;
+    world->lonely += level == MC_CORE_LOG_WARNING && strstr(text, "which only its own host reaches") != NULL;
     if (getenv("MC_TEST_LOG") != NULL)
         printf("core %d: %s\n", level, text);
 }
@@ -230,6 +234,29 @@ static struct world_store world_store(struct world *world, uint64_t node, uint64
     return store;
 }
 
+/* Takes the PING that a heartbeat has caused off the end of what an owner is told, and answers it. */
+static void world_answer_contact(struct world *world)
+{
+    for (uint64_t number = 1; number < world->next_connection; number++) {
+        struct mc_buffer *out = &world->connections[number].out;
+        struct mc_frame frame = {0};
+        size_t used = 0, last = 0;
+        if (number == world->stuck || !world->connections[number].open)
+            continue;
+        for (size_t at = 0; at < out->length; at += used) {
+            last = at;
+            mc_assert(mc_frame_parse(out->data + at, out->length - at, &frame, &used) == 1);
+        }
+        if (frame.type != MC_MESSAGE_PING || frame.request_id != 0)
+            continue;
+        out->length = last;
+        struct mc_wire_none none = {0};
+        size_t answer = world_begin(world, MC_MESSAGE_PONG, 0);
+        mc_wire_none_write(&world->frame, &none);
+        world_send(world, number, answer);
+    }
+}
+
 static int32_t world_heartbeat(struct world *world, uint64_t keeper, uint32_t segment, uint64_t populated)
 {
     struct mc_wire_heartbeat head = {.epoch = world->core->epoch};
@@ -241,6 +268,7 @@ static int32_t world_heartbeat(struct world *world, uint64_t keeper, uint32_t se
         mc_wire_heartbeat_segment_write(&world->frame, &item);
     mc_list_end(&world->frame, list, segment != 0);
     world_send(world, keeper, frame);
+    world_answer_contact(world);
     struct mc_frame answer = world_receive(world, keeper);
     mc_assert(answer.type == MC_MESSAGE_HEARTBEAT_REPLY);
     struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
@@ -252,6 +280,7 @@ static int32_t world_heartbeat(struct world *world, uint64_t keeper, uint32_t se
     mc_assert(count == (segment != 0));
     if (count == 1)
         mc_wire_segment_code_read(&reader, &code);
+    world->is_told_lonely = code.unreachable != 0;
     return code.code;
 }
 
@@ -550,6 +579,33 @@ static int64_t world_count_answer(struct world *world, uint64_t connection)
     struct mc_wire_count_reply reply;
     mc_wire_count_reply_read(&reader, &reply);
     return reply.code != 0 ? reply.code : (int64_t)reply.count;
+}
+
+/* A put by a writer that retries as a client does, with an owner that obeys. */
+static int32_t world_put_hard(struct world *world, const struct world_store *store, const char *key, uint64_t length,
+                              const struct world_wish *wish)
+{
+    struct mc_wire_place place;
+    int32_t code = MC_ERR_SPACE_SOON;
+    for (unsigned attempt = 0; attempt < 200 && code == MC_ERR_SPACE_SOON; attempt++) {
+        code = world_grant(world, store->call, 1, key, length, wish, &place);
+        if (code == 0)
+            break;
+        world_settle(world, 1000);
+        world_owner_obeys(world, store->owner);
+        world->now++;
+    }
+    if (code != 0)
+        return code;
+    world_live(world, store->owner, &place);
+    world_owner_obeys(world, store->owner);
+    return world_put_done(world, store->call, 1);
+}
+
+static const char *world_name(char text[32], const char *prefix, unsigned number)
+{
+    (void)snprintf(text, 32, "%s%u", prefix, number);
+    return text;
 }
 
 #endif

@@ -12,6 +12,7 @@
 #define ALLOCATIONS 4096u
 #define COPIES 8192u
 #define DEPTH 16u
+#define FILLS 16u
 #define UNIT 4096u
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201 };
@@ -37,6 +38,12 @@ struct copy {
     size_t size;
 };
 
+struct fill { /* of a default stream */
+    int device, value;
+    uint64_t to;
+    size_t size;
+};
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint8_t *arena, *alias;
@@ -45,6 +52,8 @@ static struct allocation allocations[ALLOCATIONS];
 static size_t allocation_count;
 static struct copy copies[COPIES];
 static size_t copy_count;
+static struct fill fills[FILLS];
+static size_t fill_count;
 static int contexts[FAKE_CUDA_DEVICES]; /* their addresses are the handles */
 static struct {
     unsigned after, times;
@@ -126,10 +135,18 @@ static uint8_t *reach(uint64_t address)
     return is_ours(address) ? alias + (address - (uintptr_t)arena) : (uint8_t *)(uintptr_t)address;
 }
 
-/* Locked. Makes the copies of the stream up to that one. */
+/* Locked. Makes the copies of the stream up to that one; before them what its device's default stream has to do. */
 static void make(struct stream *stream, uint64_t until)
 {
     size_t kept = 0;
+    for (size_t i = 0; i < fill_count; i++) {
+        if (fills[i].device == stream->device)
+            memset(reach(fills[i].to), fills[i].value, fills[i].size);
+        else
+            fills[kept++] = fills[i];
+    }
+    fill_count = kept;
+    kept = 0;
     for (size_t i = 0; i < copy_count; i++) {
         struct copy *copy = &copies[i];
         if (copy->stream != stream || stream->made >= until) {
@@ -144,6 +161,16 @@ static void make(struct stream *stream, uint64_t until)
 }
 
 /* ---- for tests ---- */
+
+void fake_cuda_fill_later(uint64_t address, size_t size, int value)
+{
+    enter();
+    const struct allocation *there = find(address);
+    if (fill_count == FILLS || there == NULL || !is_whole(address, size))
+        abort();
+    fills[fill_count++] = (struct fill){there->device, value, address, size};
+    leave(SUCCESS);
+}
 
 uint64_t fake_cuda_allocate(size_t size, int device, int is_managed)
 {

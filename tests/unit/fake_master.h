@@ -17,6 +17,7 @@ struct fake_connection {
     struct peer peer;
     uint8_t role;
     bool mute; /* hears everything, says nothing */
+    bool late; /* what it says is on its way until fake_deliver */
 };
 
 struct fake_master {
@@ -33,6 +34,7 @@ struct fake_master {
     char leader[MC_ADDRESS_MAX];
     bool mute;                     /* connections made from now on are mute */
     uint32_t busy, retry_after_ms; /* so many requests are answered BUSY */
+    unsigned losses;               /* so many calls meet a connection that is late from then on */
     unsigned drops;                /* after so many requests the connection ends instead of an answer */
     bool key_exists;
     size_t place_count;
@@ -264,6 +266,11 @@ static inline bool fake_take(struct fake_master *fake, struct fake_connection *c
             fake_one_way(fake, &peer->out, frame.type, &reader);
         else
             fake_call(fake, &peer->out, &frame, &reader);
+        bool is_call = connection->role == MC_ROLE_CALL && frame.type != MC_MESSAGE_HELLO && !one_way;
+        if (is_call && fake->losses > 0) {
+            fake->losses--;
+            connection->late = true;
+        }
         if (connection->mute)
             peer->out.length = before;
         mc_buffer_consume(&peer->in, used);
@@ -272,7 +279,7 @@ static inline bool fake_take(struct fake_master *fake, struct fake_connection *c
             return false;
         }
     }
-    return peer->out.length == 0 || peer_flush(peer) == 0;
+    return connection->late || peer->out.length == 0 || peer_flush(peer) == 0;
 }
 
 static inline void *fake_run(void *argument)
@@ -357,6 +364,19 @@ static inline void fake_mute(struct fake_master *fake, bool now, bool later)
     for (size_t i = 0; i < FAKE_CONNECTIONS; i++)
         fake->connections[i].mute = now;
     fake->mute = later;
+    pthread_mutex_unlock(&fake->lock);
+}
+
+/* What was late comes now. */
+static inline void fake_deliver(struct fake_master *fake)
+{
+    pthread_mutex_lock(&fake->lock);
+    for (size_t i = 0; i < FAKE_CONNECTIONS; i++) {
+        struct fake_connection *connection = &fake->connections[i];
+        if (connection->peer.fd >= 0 && connection->late && connection->peer.out.length > 0)
+            (void)peer_flush(&connection->peer); /* the next read finds an end */
+        connection->late = false;
+    }
     pthread_mutex_unlock(&fake->lock);
 }
 

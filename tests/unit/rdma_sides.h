@@ -154,6 +154,38 @@ static inline void move_all(void)
     free(kept);
 }
 
+/* ---- another thread that sets up what is due, while runs go on ---- */
+
+static _Atomic bool is_repairing;
+
+static inline void *repair(void *argument)
+{
+    (void)argument;
+    while (is_repairing) {
+        struct mc_buffer text = {0};
+        (void)exchange();
+        mc_rdma_link_describe(link_a, &text);
+        mc_buffer_free(&text);
+        (void)mc_rdma_link_ready(link_a);
+        usleep(100);
+    }
+    return NULL;
+}
+
+static inline pthread_t repair_start(void)
+{
+    pthread_t thread;
+    is_repairing = true;
+    assert_int_equal(pthread_create(&thread, NULL, repair, NULL), 0);
+    return thread;
+}
+
+static inline void repair_stop(pthread_t thread)
+{
+    is_repairing = false;
+    assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
 static inline int before(void **state)
 {
     (void)state;

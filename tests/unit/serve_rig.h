@@ -266,6 +266,32 @@ static inline int hear_end(struct peer *peer, uint64_t id)
     return end.code;
 }
 
+/* Asks for the memory: bytes of the answer, or negative. */
+static inline int64_t attach(struct peer *peer, struct mc_wire_attach_reply *reply, int *fds)
+{
+    uint8_t bytes[4096];
+    size_t fd_count, used;
+    struct mc_wire_none none = {0};
+    struct mc_frame frame = {0};
+    size_t start = mc_frame_begin(&peer->out, MC_MESSAGE_ATTACH, 4);
+    mc_wire_none_write(&peer->out, &none);
+    mc_frame_end(&peer->out, start);
+    assert_int_equal(peer_flush(peer), 0);
+    mc_buffer_consume(&peer->in, peer->used);
+    peer->used = 0;
+    int64_t received = mc_unix_receive_fds(peer->fd, bytes, sizeof(bytes), fds, 3, &fd_count, soon());
+    if (received < 0)
+        return received;
+    assert_int_equal(fd_count, 3);
+    assert_int_equal(mc_frame_parse(bytes, (size_t)received, &frame, &used), 1);
+    assert_int_equal(used, received);
+    assert_int_equal(frame.type, MC_MESSAGE_ATTACH_REPLY);
+    assert_int_equal(frame.request_id, 4);
+    struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+    mc_wire_attach_reply_read(&reader, reply);
+    return received;
+}
+
 static inline uint8_t pattern(uint64_t offset, uint64_t seed)
 {
     return (uint8_t)(offset * 131 + (offset >> 8) + (offset >> 16) * 7 + seed);

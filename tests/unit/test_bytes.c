@@ -121,6 +121,26 @@ static void reader_stays_at_its_end(void **state)
     free(data);
 }
 
+/* What cannot be had: the buffer says so for good, what is there stays, and nothing more than that is written. */
+static void buffer_that_may_fail_says_so(void **state)
+{
+    (void)state;
+    struct mc_buffer buffer = {.may_fail = true};
+    mc_buffer_append(&buffer, "abc", 3);
+    assert_true(mc_buffer_reserve(&buffer, 1u << 20));
+    assert_false(mc_buffer_reserve(&buffer, SIZE_MAX));
+    assert_true(buffer.failed);
+    assert_int_equal(buffer.length, 3);
+    mc_buffer_append(&buffer, buffer.data, buffer.capacity); /* what comes after it is not there either */
+    assert_int_equal(buffer.length, 3);
+    assert_memory_equal(buffer.data, "abc", 3);
+    mc_buffer_free(&buffer);
+    assert_true(!buffer.failed && buffer.may_fail);
+    assert_false(mc_buffer_reserve(&buffer, SIZE_MAX)); /* without any memory */
+    assert_null(buffer.data);
+    mc_buffer_free(&buffer);
+}
+
 static void reader_takes_nothing_and_all(void **state)
 {
     (void)state;
@@ -154,10 +174,15 @@ static void spans_and_ids_compare(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buffer_starts_empty_and_frees_twice), cmocka_unit_test(buffer_keeps_content_while_it_grows),
-        cmocka_unit_test(buffer_reserve_changes_no_content),   cmocka_unit_test(buffer_consumes_from_the_front),
-        cmocka_unit_test(numbers_are_little_endian),           cmocka_unit_test(reader_stays_at_its_end),
-        cmocka_unit_test(reader_takes_nothing_and_all),        cmocka_unit_test(spans_and_ids_compare),
+        cmocka_unit_test(buffer_starts_empty_and_frees_twice),
+        cmocka_unit_test(buffer_keeps_content_while_it_grows),
+        cmocka_unit_test(buffer_that_may_fail_says_so),
+        cmocka_unit_test(buffer_reserve_changes_no_content),
+        cmocka_unit_test(buffer_consumes_from_the_front),
+        cmocka_unit_test(numbers_are_little_endian),
+        cmocka_unit_test(reader_stays_at_its_end),
+        cmocka_unit_test(reader_takes_nothing_and_all),
+        cmocka_unit_test(spans_and_ids_compare),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

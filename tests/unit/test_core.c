@@ -3,6 +3,8 @@
  * test_core_input.c. */
 #include "core_world.h"
 
+#include "base/build.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
@@ -31,6 +33,29 @@ static void test_hello(void **state)
     world_close_all(&world);
 }
 
+/* A client of a later release: more versions, features that this build never heard of, a name of its own. */
+static void test_hello_of_another_build(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 1, 1);
+    hello.version_max = 9;
+    hello.features = UINT64_MAX;
+    hello.build = mc_span_string("9.8.7 (git \"new\")\n");
+    uint64_t number = world_connect(&world);
+    struct mc_wire_hello_reply reply = world_greet(&world, number, &hello);
+    assert_int_equal(reply.code, 0);
+    assert_int_equal(reply.version_max, MC_WIRE_VERSION_MAX);
+    assert_int_equal(reply.features, MC_FEATURES_OURS);
+    assert_true(mc_span_equal(reply.build, mc_span_string(mc_build())));
+    const struct mc_connection *connection = mc_map_get(&world.core->connections, number);
+    assert_int_equal(connection->peer.version, MC_WIRE_VERSION_MAX);
+    assert_int_equal(connection->peer.features, MC_FEATURES_OURS);
+    assert_string_equal(connection->member->build, "9.8.7 (git ?new?)?");
+    world_close_all(&world);
+}
+
 static void test_hello_refused(void **state)
 {
     struct world world;
@@ -42,9 +67,11 @@ static void test_hello_refused(void **state)
     uint64_t connection = world_connect(&world);
     struct mc_wire_hello_reply reply = world_greet(&world, connection, &hello);
     assert_int_equal(reply.code, MC_ERR_INVALID_VERSION);
-    char text[256] = "";
+    char text[400] = "";
+    assert_true(reply.text.length < sizeof(text));
     memcpy(text, reply.text.data, reply.text.length);
     assert_non_null(strstr(text, "7 to 9"));
+    assert_non_null(strstr(text, "an earlier build"));
     assert_non_null(strstr(text, "1 to 1"));
     assert_true(world.connections[connection].closed);
 
@@ -915,6 +942,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hello),
+        cmocka_unit_test(test_hello_of_another_build),
         cmocka_unit_test(test_hello_refused),
         cmocka_unit_test(test_roles),
         cmocka_unit_test(test_incarnations),

@@ -9,33 +9,6 @@
 #define MIB (1u << 20)
 #define OBJECT 4000u /* with its key and rounding: 4032 bytes */
 
-/* A put by a writer that retries as a client does, with an owner that obeys. */
-static int32_t put_hard(struct world *world, const struct world_store *store, const char *key, uint64_t length,
-                        const struct world_wish *wish)
-{
-    struct mc_wire_place place;
-    int32_t code = MC_ERR_SPACE_SOON;
-    for (unsigned attempt = 0; attempt < 200 && code == MC_ERR_SPACE_SOON; attempt++) {
-        code = world_grant(world, store->call, 1, key, length, wish, &place);
-        if (code == 0)
-            break;
-        world_settle(world, 1000);
-        world_owner_obeys(world, store->owner);
-        world->now++;
-    }
-    if (code != 0)
-        return code;
-    world_live(world, store->owner, &place);
-    world_owner_obeys(world, store->owner);
-    return world_put_done(world, store->call, 1);
-}
-
-static const char *name(char text[32], const char *prefix, unsigned number)
-{
-    (void)snprintf(text, 32, "%s%u", prefix, number);
-    return text;
-}
-
 static void test_full_store_takes_everything(void **state)
 {
     struct world world;
@@ -45,7 +18,7 @@ static void test_full_store_takes_everything(void **state)
     world_open(&world);
     struct world_store store = world_store(&world, 5, 4 * MIB, "a");
     for (unsigned i = 0; i < 6000; i++) {
-        assert_int_equal(put_hard(&world, &store, name(key, "k", i), OBJECT, NULL), 0);
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "k", i), OBJECT, NULL), 0);
         if (i % 500 == 0) {
             world_heartbeat(&world, store.keeper, store.segment, 4 * MIB);
             world_check(&world);
@@ -69,12 +42,12 @@ static void test_order_is_by_use(void **state)
     world_open(&world);
     struct world_store store = world_store(&world, 5, 4 * MIB, "a");
     for (unsigned i = 0; i < 900; i++)
-        assert_int_equal(put_hard(&world, &store, name(key, "k", i), OBJECT, NULL), 0);
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "k", i), OBJECT, NULL), 0);
     assert_int_equal(world_exist(&world, store.call, "k3"), 1);
     assert_int_equal(world_get(&world, store.call, "k7", 0, NULL, NULL), 0);
     assert_int_equal(world_get(&world, store.call, "k8", MC_GET_NO_LEASE, NULL, NULL), 0); /* a look is no use */
     for (unsigned i = 900; i < 1000; i++)
-        assert_int_equal(put_hard(&world, &store, name(key, "k", i), OBJECT, NULL), 0);
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "k", i), OBJECT, NULL), 0);
     assert_int_equal(world_exist(&world, store.call, "k0"), 0);
     assert_int_equal(world_exist(&world, store.call, "k3"), 1);
     assert_int_equal(world_exist(&world, store.call, "k7"), 1);
@@ -91,9 +64,9 @@ static void test_exist_storm_while_full(void **state)
     world_open(&world);
     struct world_store store = world_store(&world, 5, MIB, "a");
     for (unsigned i = 0; i < 2000; i++) {
-        assert_int_equal(put_hard(&world, &store, name(key, "k", i), OBJECT, NULL), 0);
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "k", i), OBJECT, NULL), 0);
         for (unsigned look = i < 200 ? 0 : i - 200; look < i; look++)
-            (void)world_exist(&world, store.call, name(key, "k", look)); /* takes no lease, hinders no eviction */
+            (void)world_exist(&world, store.call, world_name(key, "k", look)); /* takes no lease, hinders no eviction */
     }
     struct mc_core_statistics statistics;
     mc_core_statistics(world.core, &statistics);
@@ -113,7 +86,7 @@ static void test_readers_are_waited_for(void **state)
     struct world_store store = world_store(&world, 5, MIB, "a");
     /* Eighteen objects of 56 KiB; each is being read by somebody. */
     for (; count < 100; count++) {
-        if (world_grant(&world, store.call, 1, name(key, "k", count), 57000, NULL, &place) != 0)
+        if (world_grant(&world, store.call, 1, world_name(key, "k", count), 57000, NULL, &place) != 0)
             break;
         world_live(&world, store.owner, &place);
         assert_int_equal(world_put_done(&world, store.call, 1), 0);
@@ -127,7 +100,7 @@ static void test_readers_are_waited_for(void **state)
     assert_int_equal(world_grant(&world, store.call, 1, "more", 57000, NULL, &place), MC_ERR_SPACE_SOON);
     assert_int_equal(world_owner_obeys(&world, store.owner), 0);
     world_exist(&world, readers[4], "nothing"); /* this one has finished */
-    assert_int_equal(put_hard(&world, &store, "more", 57000, NULL), 0);
+    assert_int_equal(world_put_hard(&world, &store, "more", 57000, NULL), 0);
     assert_int_equal(world_exist(&world, store.call, "k4"), 0);
     assert_int_equal(world_exist(&world, store.call, "k5"), 1);
     /* A reader is not waited for longer than its lease. */
@@ -135,7 +108,7 @@ static void test_readers_are_waited_for(void **state)
     world_pass(&world, 6100);
     world_heartbeat(&world, store.keeper, 0, 0);
     for (unsigned i = 0; i < 5; i++)
-        assert_int_equal(put_hard(&world, &store, name(key, "late", i), 57000, NULL), 0);
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "late", i), 57000, NULL), 0);
     world_close_all(&world);
 }
 
@@ -150,21 +123,21 @@ static void test_hard_pins(void **state)
     world_open(&world);
     struct world_store store = world_store(&world, 5, MIB, "a");
     for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(put_hard(&world, &store, name(key, "soft", i), 50000, NULL), 0);
-    while (count < 100 && put_hard(&world, &store, name(key, "k", count), 57000, &hard) == 0)
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "soft", i), 50000, NULL), 0);
+    while (count < 100 && world_put_hard(&world, &store, world_name(key, "k", count), 57000, &hard) == 0)
         count++;
     assert_true(count >= 18);
     for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(world_exist(&world, store.call, name(key, "soft", i)), 0); /* made room */
+        assert_int_equal(world_exist(&world, store.call, world_name(key, "soft", i)), 0); /* made room */
     for (unsigned i = 0; i < count; i++)
-        assert_int_equal(world_exist(&world, store.call, name(key, "k", i)), 1);
+        assert_int_equal(world_exist(&world, store.call, world_name(key, "k", i)), 1);
     assert_int_equal(world_grant(&world, store.call, 1, "more", 200000, NULL, &place), MC_ERR_NO_AVAILABLE_HANDLE);
     const char *victim = "k0";
     int32_t code;
     world_remove_send(&world, store.call, &victim, 1, false);
     world_owner_obeys(&world, store.owner);
     assert_true(world_remove_answer(&world, store.call, &code, 1));
-    assert_int_equal(put_hard(&world, &store, "more", 57000, NULL), 0);
+    assert_int_equal(world_put_hard(&world, &store, "more", 57000, NULL), 0);
     world_close_all(&world);
 }
 
@@ -178,14 +151,14 @@ static void test_soft_pins(void **state)
     world_open(&world);
     struct world_store store = world_store(&world, 5, MIB, "a");
     for (unsigned i = 0; i < 10; i++)
-        assert_int_equal(put_hard(&world, &store, name(key, "s", i), OBJECT, &soft), 0);
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "s", i), OBJECT, &soft), 0);
     mc_core_statistics(world.core, &statistics);
     assert_int_equal(statistics.soft_pinned, 10);
     for (unsigned i = 0; i < 1000; i++)
-        assert_int_equal(put_hard(&world, &store, name(key, "k", i), OBJECT, NULL), 0);
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "k", i), OBJECT, NULL), 0);
     for (unsigned i = 0; i < 10; i++)
-        assert_int_equal(world_exist(&world, store.call, name(key, "s", i)), 1); /* others go first */
-    assert_int_equal(put_hard(&world, &store, "whole", MIB, NULL), 0);           /* nothing else is left: they go too */
+        assert_int_equal(world_exist(&world, store.call, world_name(key, "s", i)), 1); /* others go first */
+    assert_int_equal(world_put_hard(&world, &store, "whole", MIB, NULL), 0); /* nothing else is left: they go too */
     mc_core_statistics(world.core, &statistics);
     assert_int_equal(statistics.soft_pinned, 0);
     assert_int_equal(statistics.objects, 1);
@@ -205,15 +178,15 @@ static void test_soft_pins_that_never_go(void **state)
     world_open_with(&world, &config);
     struct world_store store = world_store(&world, 5, MIB, "a");
     for (unsigned i = 0; i < 10; i++)
-        assert_int_equal(put_hard(&world, &store, name(key, "s", i), 100000, &soft), 0);
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "s", i), 100000, &soft), 0);
     assert_int_equal(world_grant(&world, store.call, 1, "k", MIB, NULL, &place), MC_ERR_NO_AVAILABLE_HANDLE);
     for (unsigned i = 0; i < 10; i++)
-        assert_int_equal(world_exist(&world, store.call, name(key, "s", i)), 1);
+        assert_int_equal(world_exist(&world, store.call, world_name(key, "s", i)), 1);
     for (unsigned i = 0; i < 21; i++) {
         world_pass(&world, 1000);
         world_heartbeat(&world, store.keeper, 0, 0);
     }
-    assert_int_equal(put_hard(&world, &store, "k", MIB, NULL), 0); /* their time is over */
+    assert_int_equal(world_put_hard(&world, &store, "k", MIB, NULL), 0); /* their time is over */
     world_close_all(&world);
 }
 
@@ -226,15 +199,16 @@ static void test_large_object_finds_a_hole(void **state)
     world_open(&world);
     struct world_store store = world_store(&world, 5, 16 * MIB, "a");
     for (unsigned i = 0; i < 6000; i++)
-        assert_int_equal(put_hard(&world, &store, name(key, "k", i * 7919 % 6007), 500 + i * 37 % 3000, NULL), 0);
-    assert_int_equal(put_hard(&world, &store, "half", 8 * MIB, NULL), 0);
-    assert_int_equal(put_hard(&world, &store, "all", 16 * MIB, NULL), 0);
+        assert_int_equal(
+            world_put_hard(&world, &store, world_name(key, "k", i * 7919 % 6007), 500 + i * 37 % 3000, NULL), 0);
+    assert_int_equal(world_put_hard(&world, &store, "half", 8 * MIB, NULL), 0);
+    assert_int_equal(world_put_hard(&world, &store, "all", 16 * MIB, NULL), 0);
     struct mc_core_segment segment;
     assert_true(mc_core_segment(world.core, store.segment, &segment));
     assert_int_equal(segment.objects, 1);
     assert_int_equal(segment.used, 16 * MIB); /* never more than there is */
-    assert_int_equal(put_hard(&world, &store, "all2", 16 * MIB, NULL), 0);
-    assert_int_equal(put_hard(&world, &store, "beyond", 17 * MIB, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_int_equal(world_put_hard(&world, &store, "all2", 16 * MIB, NULL), 0);
+    assert_int_equal(world_put_hard(&world, &store, "beyond", 17 * MIB, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
     world_close_all(&world);
 }
 
@@ -248,7 +222,7 @@ static void test_nodes_run_out(void **state)
     unsigned long highest = 0;
     for (unsigned i = 0; i < 9000; i++) {
         struct mc_wire_place place;
-        int32_t code = world_grant(&world, store.call, 1, name(key, "k", i), 10 + i % 300, NULL, &place);
+        int32_t code = world_grant(&world, store.call, 1, world_name(key, "k", i), 10 + i % 300, NULL, &place);
         for (unsigned attempt = 0; code == MC_ERR_SPACE_SOON && attempt < 50; attempt++) {
             world_owner_obeys(&world, store.owner);
             world.now++;
@@ -280,7 +254,7 @@ static void test_population(void **state)
     assert_int_equal(world_grant(&world, store.call, 1, "k", OBJECT, NULL, &place), MC_ERR_SPACE_SOON);
     assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 0);
     unsigned count = 0;
-    while (world_grant(&world, store.call, 1, name(key, "k", count), OBJECT, NULL, &place) == 0) {
+    while (world_grant(&world, store.call, 1, world_name(key, "k", count), OBJECT, NULL, &place) == 0) {
         assert_true(place.offset + OBJECT <= MIB); /* only in what is populated */
         world_live(&world, store.owner, &place);
         assert_int_equal(world_put_done(&world, store.call, 1), 0);
@@ -293,13 +267,13 @@ static void test_population(void **state)
     assert_int_equal(statistics.populated, MIB);
     assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB / 2), 0); /* never falls */
     assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, 2 * MIB), 0);
-    assert_int_equal(put_hard(&world, &store, "more", OBJECT, NULL), 0);
+    assert_int_equal(world_put_hard(&world, &store, "more", OBJECT, NULL), 0);
     /* It comes no further: then that is all there is, and it is evicted from. */
     world_pass(&world, 2000);
     world_heartbeat(&world, store.keeper, store.segment, 2 * MIB);
     world_pass(&world, 2000);
     for (unsigned i = 0; i < 2000; i++)
-        assert_int_equal(put_hard(&world, &store, name(key, "n", i), OBJECT, NULL), 0);
+        assert_int_equal(world_put_hard(&world, &store, world_name(key, "n", i), OBJECT, NULL), 0);
     assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, UINT64_MAX), 0);
     mc_core_statistics(world.core, &statistics);
     assert_int_equal(statistics.populated, 4 * MIB);
@@ -317,9 +291,9 @@ static void test_full_segments_are_left_alone_while_others_have_room(void **stat
     struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, 8 * MIB, "b");
     const struct world_wish in_a = {.preferred = {"a"}, .avoided = {b.segment}};
     for (unsigned i = 0; i < 230; i++) /* up to its watermark */
-        assert_int_equal(put_hard(&world, &a, name(key, "a", i), OBJECT, &in_a), 0);
+        assert_int_equal(world_put_hard(&world, &a, world_name(key, "a", i), OBJECT, &in_a), 0);
     for (unsigned i = 0; i < 1500; i++) {
-        assert_int_equal(world_grant(&world, b.call, 1, name(key, "b", i), OBJECT, NULL, &place), 0);
+        assert_int_equal(world_grant(&world, b.call, 1, world_name(key, "b", i), OBJECT, NULL, &place), 0);
         world_live(&world, place.segment == a.segment ? a.owner : b.owner, &place);
         assert_int_equal(world_put_done(&world, b.call, 1), 0);
     }
@@ -344,7 +318,7 @@ static void test_eviction_takes_one_replica(void **state)
         world_live(&world, grants.places[i].segment == a.segment ? a.owner : b.owner, &grants.places[i]);
     assert_int_equal(world_put_done(&world, a.call, 1), 0);
     for (unsigned i = 0; i < 400; i++)
-        assert_int_equal(put_hard(&world, &a, name(key, "a", i), OBJECT, &in_a), 0);
+        assert_int_equal(world_put_hard(&world, &a, world_name(key, "a", i), OBJECT, &in_a), 0);
     assert_int_equal(world_get(&world, a.call, "both", 0, &found, NULL), 0);
     assert_int_equal(found.replica_count, 1);
     world_close_all(&world);
@@ -364,8 +338,8 @@ static void test_batch_against_a_full_store(void **state)
     for (unsigned batch = 0; batch < 60; batch++) {
         unsigned left = 128;
         for (unsigned i = 0; i < 128; i++)
-            items[i] =
-                (struct world_item){mc_span_string(name(keys[i], batch % 2 == 0 ? "x" : "y", batch * 128 + i)), OBJECT};
+            items[i] = (struct world_item){
+                mc_span_string(world_name(keys[i], batch % 2 == 0 ? "x" : "y", batch * 128 + i)), OBJECT};
         while (left > 0) {
             rounds++;
             assert_true(rounds < 1000);
@@ -439,7 +413,7 @@ static void crowd_step(struct crowd *crowd)
     struct world *world = &crowd->world;
     struct world_store *store = &crowd->stores[rand() % 3];
     char text[32];
-    const char *key = name(text, "k", (unsigned)(rand() % 300));
+    const char *key = world_name(text, "k", (unsigned)(rand() % 300));
     int dice = rand() % 12;
     if (dice < 5)
         crowd_put(crowd, store, key);

@@ -4,26 +4,18 @@
 #define OBJECT 4000u /* with its key and rounding: 4032 bytes */
 #define FULL 900u    /* so many in 4 MiB, and nothing is evicted yet */
 
-/* A put by a writer that retries as a client does, with an owner that obeys. */
+/* Waits also for a key that is held by what was there before. */
 static int32_t put_wish(struct world *world, const struct world_store *store, const char *key, uint64_t length,
                         const struct world_wish *wish)
 {
-    struct mc_wire_place place;
-    int32_t code = MC_ERR_SPACE_SOON;
-    for (unsigned attempt = 0; attempt < 200 && (code == MC_ERR_SPACE_SOON || code == MC_ERR_PUT_IN_PROGRESS);
-         attempt++) {
-        code = world_grant(world, store->call, 1, key, length, wish, &place);
-        if (code == 0)
-            break;
+    int32_t code = world_put_hard(world, store, key, length, wish);
+    for (unsigned attempt = 0; attempt < 200 && code == MC_ERR_PUT_IN_PROGRESS; attempt++) {
         world_settle(world, 1000);
         world_owner_obeys(world, store->owner);
         world->now++;
+        code = world_put_hard(world, store, key, length, wish);
     }
-    if (code != 0)
-        return code;
-    world_live(world, store->owner, &place);
-    world_owner_obeys(world, store->owner);
-    return world_put_done(world, store->call, 1);
+    return code;
 }
 
 static int32_t put_in(struct world *world, const struct world_store *store, const char *key, uint64_t group)
@@ -32,18 +24,12 @@ static int32_t put_in(struct world *world, const struct world_store *store, cons
     return put_wish(world, store, key, OBJECT, &wish);
 }
 
-static const char *name(char text[32], const char *prefix, unsigned number)
-{
-    (void)snprintf(text, 32, "%s%u", prefix, number);
-    return text;
-}
-
 /* Objects k[from] to k[end - 1], in no group. */
 static void fill(struct world *world, const struct world_store *store, unsigned from, unsigned end)
 {
     char key[32];
     for (unsigned i = from; i < end; i++)
-        assert_int_equal(put_in(world, store, name(key, "k", i), 0), 0);
+        assert_int_equal(put_in(world, store, world_name(key, "k", i), 0), 0);
     world_settle(world, 1000);
     world_owner_obeys(world, store->owner);
     world_check(world);
@@ -55,7 +41,7 @@ static unsigned members_left(struct world *world, const struct world_store *stor
     char key[32];
     unsigned left = 0;
     for (unsigned i = 0; i < count; i++)
-        left += world_get(world, store->call, name(key, "g", i), MC_GET_NO_LEASE, NULL, NULL) == 0;
+        left += world_get(world, store->call, world_name(key, "g", i), MC_GET_NO_LEASE, NULL, NULL) == 0;
     return left;
 }
 
@@ -93,7 +79,7 @@ static void test_a_reader_protects_all(void **state)
     uint64_t reader = world_join(&world, MC_ROLE_CALL, 6, 1);
     for (unsigned i = 0; i < 3; i++) {
         char key[32];
-        assert_int_equal(put_in(&world, &store, name(key, "g", i), 7), 0);
+        assert_int_equal(put_in(&world, &store, world_name(key, "g", i), 7), 0);
     }
     fill(&world, &store, 0, FULL);
     assert_int_equal(world_get(&world, reader, "g1", 0, NULL, NULL), 0);
@@ -114,8 +100,8 @@ static void test_members_age_together(void **state)
     world_open(&world);
     struct world_store store = world_store(&world, 5, 4 * MIB, "a");
     for (unsigned i = 0; i < 50; i++) {
-        assert_int_equal(put_in(&world, &store, name(key, "g", i), 7), 0);
-        assert_int_equal(put_in(&world, &store, name(key, "s", i), 0), 0);
+        assert_int_equal(put_in(&world, &store, world_name(key, "g", i), 7), 0);
+        assert_int_equal(put_in(&world, &store, world_name(key, "s", i), 0), 0);
     }
     fill(&world, &store, 0, 800);
     world_pass(&world, 1500);
@@ -151,7 +137,7 @@ static void test_lease_and_removal(void **state)
     uint64_t reader = world_join(&world, MC_ROLE_CALL, 6, 1);
     for (unsigned i = 0; i < 3; i++) {
         char key[32];
-        assert_int_equal(put_in(&world, &store, name(key, "g", i), 7), 0);
+        assert_int_equal(put_in(&world, &store, world_name(key, "g", i), 7), 0);
     }
     assert_int_equal(put_in(&world, &store, "other", 8), 0);
     assert_int_equal(put_in(&world, &store, "single", 0), 0);
@@ -264,11 +250,11 @@ static void test_pinned_members(void **state)
     struct world_store store = world_store(&world, 5, 4 * MIB, "a");
     for (unsigned i = 0; i < 9; i++) {
         const struct world_wish wish = {.flags = i % 3, .group = 7}; /* none, hard, soft */
-        assert_int_equal(put_wish(&world, &store, name(key, "g", i), OBJECT, &wish), 0);
+        assert_int_equal(put_wish(&world, &store, world_name(key, "g", i), OBJECT, &wish), 0);
     }
     fill(&world, &store, 0, 2 * FULL);
     for (unsigned i = 0; i < 9; i++)
-        assert_int_equal(world_get(&world, store.call, name(key, "g", i), MC_GET_NO_LEASE, NULL, NULL),
+        assert_int_equal(world_get(&world, store.call, world_name(key, "g", i), MC_GET_NO_LEASE, NULL, NULL),
                          i % 3 == 0 ? MC_ERR_OBJECT_NOT_FOUND : 0);
     assert_int_equal(world.core->groups.count, 1);
     world_close_all(&world);
@@ -285,7 +271,7 @@ static void test_replicas(void **state)
     world_open(&world);
     struct world_store a = world_store(&world, 5, 4 * MIB, "a"), b = world_store(&world, 6, 64 * MIB, "b");
     for (unsigned i = 0; i < 4; i++) {
-        struct world_item item = {mc_span_string(name(key, "g", i)), OBJECT};
+        struct world_item item = {mc_span_string(world_name(key, "g", i)), OBJECT};
         world_put_start(&world, a.call, 1, &item, 1, &two, &grants);
         assert_int_equal(grants.place_count, 2);
         for (unsigned p = 0; p < 2; p++)
@@ -294,7 +280,7 @@ static void test_replicas(void **state)
     }
     const struct world_wish in_a = {.preferred = {"a"}, .avoided = {b.segment}};
     for (unsigned i = 0; i < 2 * FULL; i++)
-        assert_int_equal(put_wish(&world, &a, name(key, "k", i), OBJECT, &in_a), 0);
+        assert_int_equal(put_wish(&world, &a, world_name(key, "k", i), OBJECT, &in_a), 0);
     assert_int_equal(members_left(&world, &a, 4), 0);
     assert_int_equal(world_owner_obeys(&world, b.owner), 4);
     world_close_all(&world);
@@ -313,7 +299,7 @@ static void test_large_group(void **state)
         struct world_store store = world_store(&world, 5, 16 * MIB, "a");
         uint64_t reader = world_join(&world, MC_ROLE_CALL, 6, 1);
         for (unsigned i = 0; i < 5000; i++)
-            assert_int_equal(put_wish(&world, &store, name(key, "g", i), 100, &wish), 0);
+            assert_int_equal(put_wish(&world, &store, world_name(key, "g", i), 100, &wish), 0);
         /* 5,000 need 960 KiB; this one needs all. */
         assert_int_equal(world_grant(&world, store.call, 1, "large", 16 * MIB, NULL, &place), MC_ERR_SPACE_SOON);
         world_check(&world);
@@ -343,9 +329,9 @@ static void test_passing_over_is_bounded(void **state)
     world_open(&world);
     struct world_store store = world_store(&world, 5, 16 * MIB, "a");
     for (unsigned i = 0; i < 3 * MC_EVICT_TURNS_MAX; i++)
-        assert_int_equal(put_wish(&world, &store, name(key, "g", i), 100, &wish), 0);
+        assert_int_equal(put_wish(&world, &store, world_name(key, "g", i), 100, &wish), 0);
     for (unsigned i = 0; i < 12; i++)
-        assert_int_equal(put_wish(&world, &store, name(key, "k", i), MIB, NULL), 0);
+        assert_int_equal(put_wish(&world, &store, world_name(key, "k", i), MIB, NULL), 0);
     world_pass(&world, 1100);
     world_heartbeat(&world, store.keeper, 0, 0);
     assert_int_equal(world_exist(&world, store.call, "g0"), 1);
@@ -368,13 +354,13 @@ static void test_nothing_but_hot_groups(void **state)
     world_open(&world);
     struct world_store store = world_store(&world, 5, 4 * MIB, "a");
     for (unsigned i = 0; i < FULL; i++)
-        assert_int_equal(put_in(&world, &store, name(key, "g", i), 1 + i % 10), 0);
+        assert_int_equal(put_in(&world, &store, world_name(key, "g", i), 1 + i % 10), 0);
     for (unsigned i = 0; i < 300; i++) {
         world_pass(&world, 1100);
         world_heartbeat(&world, store.keeper, 0, 0);
         for (unsigned k = 0; k < 10; k++)
-            (void)world_exist(&world, store.call, name(key, "g", FULL - 10 + k));
-        assert_int_equal(put_in(&world, &store, name(key, "n", i), 0), 0);
+            (void)world_exist(&world, store.call, world_name(key, "g", FULL - 10 + k));
+        assert_int_equal(put_in(&world, &store, world_name(key, "n", i), 0), 0);
     }
     world_close_all(&world);
 }
@@ -389,7 +375,7 @@ static void test_groups_survive_the_master(void **state)
     struct fake_owner *a = fake(5);
     assert_int_equal(fake_join(&world, a).code, 0);
     for (unsigned i = 0; i < 60; i++)
-        assert_int_equal(fake_put_in(&world, a, name(key, "g", i), SMALL, 0, i % 3), 0);
+        assert_int_equal(fake_put_in(&world, a, world_name(key, "g", i), SMALL, 0, i % 3), 0);
     assert_int_equal(fake_put_in(&world, a, "g1", SMALL + 1, MC_PUT_REPLACE, 0), 0); /* keeps its group */
     (void)fake_obey(&world, a);
     crash(&world, 9, 500);
@@ -397,7 +383,8 @@ static void test_groups_survive_the_master(void **state)
     world_pass(&world, 1100);
     assert_int_equal(world.core->groups.count, 2);
     for (unsigned i = 0; i < 60; i++)
-        assert_int_equal(mc_object_group_id(mc_object_find(world.core, mc_span_string(name(key, "g", i)))), i % 3);
+        assert_int_equal(mc_object_group_id(mc_object_find(world.core, mc_span_string(world_name(key, "g", i)))),
+                         i % 3);
     assert_int_equal(fake_put_in(&world, a, "g1", SMALL + 2, MC_PUT_REPLACE, 2), MC_ERR_INVALID_PARAMS);
     assert_int_equal(fake_put_in(&world, a, "g1", SMALL + 2, MC_PUT_REPLACE, 1), 0);
     assert_int_equal(found(&world, a, "g1"), SMALL + 2);
@@ -418,7 +405,7 @@ static void random_life(unsigned seed)
     for (unsigned i = 0; i < 3; i++)
         readers[i] = world_join(&world, MC_ROLE_CALL, 10 + i, 1);
     for (unsigned step = 0; step < 3000; step++) {
-        const char *key = name(text, "k", (unsigned)(rand() % 200));
+        const char *key = world_name(text, "k", (unsigned)(rand() % 200));
         uint64_t reader = readers[rand() % 3];
         int dice = rand() % 16;
         const struct world_wish wish = {.flags = (uint32_t)(rand() % 4 == 0 ? MC_PUT_REPLACE : 0) |
@@ -470,7 +457,7 @@ static void test_table(void **state)
     assert_true(mc_objects_init(&objects, 5));
     assert_true(mc_groups_init(&groups, 6));
     for (unsigned i = 0; i < OBJECTS; i++) {
-        made[i] = mc_object_create_roomy(&objects, mc_span_string(name(key, "k", i)));
+        made[i] = mc_object_create_roomy(&objects, mc_span_string(world_name(key, "k", i)));
         assert_non_null(made[i]);
         assert_int_equal(mc_object_group_id(made[i]), 0);
         assert_true(mc_group_join(&groups, made[i], i % 3 == 0 ? i + 1 : i)); /* of 1 to 2 members */
@@ -482,7 +469,7 @@ static void test_table(void **state)
     assert_null(mc_groups_check(&groups, &objects));
     for (unsigned i = 0; i < OBJECTS; i++) {
         assert_int_equal(mc_object_group_id(made[i]), i % 3 == 0 ? i + 1 : i);
-        assert_memory_equal(made[i]->key, name(key, "k", i), made[i]->key_length);
+        assert_memory_equal(made[i]->key, world_name(key, "k", i), made[i]->key_length);
     }
     for (unsigned i = 0; i < OBJECTS; i += 2)
         mc_group_leave(&groups, made[i]);

@@ -380,6 +380,157 @@ static void test_remove_all_waits_for_what_left(void **state)
     }
 }
 
+/* However many ask for the same removal: their answers cost neither stack nor more notes than they may have. */
+static void test_removals_without_end(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t hostile = world_join(&world, MC_ROLE_CALL, 6, 1), last = world_join(&world, MC_ROLE_CALL, 7, 1);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    for (unsigned i = 0; i < 200000; i++)
+        remove_send(&world, hostile, "k");
+    remove_send(&world, last, "k");
+    assert_true(world.core->waits.count - world.core->waits.free_count <= 2 * (MC_WAITS_PER_CONNECTION + 1));
+    for (unsigned i = 0; i < 200000 - MC_WAITS_PER_CONNECTION; i++)
+        assert_int_equal(remove_answer(&world, hostile), MC_ERR_BUSY);
+    assert_int_equal(remove_answer(&world, hostile), 1);
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+    unsigned removed = 0;
+    for (unsigned i = 0; i < MC_WAITS_PER_CONNECTION; i++) {
+        int32_t code = remove_answer(&world, hostile);
+        assert_true(code == 0 || code == MC_ERR_OBJECT_NOT_FOUND);
+        removed += code == 0;
+    }
+    assert_int_equal(removed, 1);
+    assert_int_equal(remove_answer(&world, hostile), 1);
+    assert_int_equal(remove_answer(&world, last), MC_ERR_OBJECT_NOT_FOUND);
+    remove_send(&world, hostile, "k");
+    assert_int_equal(remove_answer(&world, hostile), MC_ERR_OBJECT_NOT_FOUND); /* it may wait again */
+    assert_int_equal(world.core->waits.free_count, world.core->waits.count);
+    world_close_all(&world);
+}
+
+/* More wait for one key than are answered in one turn. */
+static void test_a_crowd_is_answered_in_slices(void **state)
+{
+    enum { CLIENTS = 40 };
+    struct world world;
+    uint64_t clients[CLIENTS];
+    unsigned answered = 0, ticks = 0;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    for (unsigned i = 0; i < CLIENTS; i++) {
+        clients[i] = world_join(&world, MC_ROLE_CALL, 10 + i, 1);
+        for (unsigned j = 0; j < MC_WAITS_PER_CONNECTION; j++)
+            remove_send(&world, clients[i], "k");
+    }
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+    do {
+        unsigned before = answered;
+        for (unsigned i = 0; i < CLIENTS; i++)
+            while (remove_answer(&world, clients[i]) != 1)
+                answered++;
+        assert_true(answered - before <= MC_SLICE_WAITS);
+        world_check(&world);
+    } while (mc_core_tick(world.core, world.now) <= world.now && ticks++ < 100);
+    for (unsigned i = 0; i < CLIENTS; i++)
+        while (remove_answer(&world, clients[i]) != 1)
+            answered++;
+    assert_int_equal(answered, CLIENTS * MC_WAITS_PER_CONNECTION);
+    assert_int_equal(world.core->waits.free_count, world.core->waits.count);
+    world_close_all(&world);
+}
+
+/* Who comes, asks, and leaves, again and again, leaves no more with a key than the last of it. */
+static void test_who_leaves_waits_no_more(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t stays = world_join(&world, MC_ROLE_CALL, 6, 1);
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    for (unsigned i = 0; i < 100; i++) {
+        uint64_t guest = world_join(&world, MC_ROLE_CALL, 7, 1);
+        for (unsigned j = 0; j < 10; j++)
+            remove_send(&world, guest, "k");
+        if (i == 50)
+            remove_send(&world, stays, "k");
+        world_disconnect(&world, guest);
+    }
+    assert_true(world.core->waits.count - world.core->waits.free_count <= 2 * 20 + 2);
+    assert_int_equal(world_owner_obeys(&world, store.owner), 1);
+    assert_int_equal(remove_answer(&world, stays), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(world.core->waits.free_count, world.core->waits.count);
+    world_close_all(&world);
+}
+
+/* A removal over all ends with its caller. */
+static void test_remove_all_ends_with_its_caller(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned regex = 0; regex < 2; regex++) {
+        enum { KEYS = 6000 };
+        world_open(&world);
+        struct world_store store = world_store(&world, 64 * MIB, 64 * MIB, "a");
+        uint64_t guest = world_join(&world, MC_ROLE_CALL, 7, 1);
+        for (unsigned i = 0; i < KEYS; i++) {
+            char key[16];
+            (void)snprintf(key, sizeof(key), "k%u", i);
+            assert_int_equal(world_put(&world, store.call, store.owner, key, SMALL), 0);
+        }
+        world_remove_all_send(&world, guest, regex ? "^k" : NULL, true);
+        (void)mc_core_tick(world.core, world.now);
+        world_disconnect(&world, guest);
+        world_settle(&world, 100);
+        struct mc_core_statistics statistics = statistics_of(&world);
+        assert_true(statistics.objects > KEYS / 2 && statistics.objects < KEYS);
+        assert_int_equal(world.core->job_count, 0);
+        (void)world_owner_obeys(&world, store.owner);
+        assert_int_equal(world.core->waits.free_count, world.core->waits.count);
+        world_close_all(&world);
+    }
+}
+
+/* A key may have left more behind than its object can count: a removal waits for all of it. */
+static void test_more_is_held_than_the_object_counts(void **state)
+{
+    enum { FAILED = 2 * MC_OBJECT_CLEARING_MAX };
+    static struct world_told told;
+    struct world world;
+    struct mc_wire_place place;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    for (unsigned i = 0; i < FAILED; i++) {
+        assert_int_equal(world_grant(&world, store.call, i, "k", SMALL, NULL, &place), 0);
+        world_revoke(&world, store.call, &place);
+        (void)world_put_done(&world, store.call, i);
+        world_check(&world);
+    }
+    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    remove_send(&world, store.call, "k");
+    struct world_told one = {.type = MC_MESSAGE_CLEARED, .segment = store.segment, .count = 1};
+    unsigned cleared = 0;
+    for (world_owner_told(&world, store.owner, &told); told.type != 0; world_owner_told(&world, store.owner, &told)) {
+        for (unsigned i = 0; i < told.count; i++) {
+            assert_int_equal(remove_answer(&world, store.call), 1);
+            one.slots[0] = told.slots[i];
+            world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &one);
+            world_check(&world);
+            cleared++;
+        }
+    }
+    assert_int_equal(cleared, FAILED + 1);
+    assert_int_equal(remove_answer(&world, store.call), 0);
+    world_close_all(&world);
+}
+
 /* What is refused lies in its segment until it is cleared, and the next master would meet it. */
 static void test_refused_entry_holds(void **state)
 {
@@ -450,6 +601,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_wait),
+        cmocka_unit_test(test_removals_without_end),
+        cmocka_unit_test(test_a_crowd_is_answered_in_slices),
+        cmocka_unit_test(test_who_leaves_waits_no_more),
+        cmocka_unit_test(test_remove_all_ends_with_its_caller),
+        cmocka_unit_test(test_more_is_held_than_the_object_counts),
         cmocka_unit_test(test_released_by_departure),
         cmocka_unit_test(test_departure_is_noted_first),
         cmocka_unit_test(test_what_hides_another_stays),

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "engine/layout.h"
+#include "master/election.h"
 #include "master/leadership.h"
 #include "random.h"
 
@@ -14,6 +16,7 @@
 #define TTL 2000u
 #define MARGIN 100u
 #define RENEW 400u
+#define FIRST (7 + MC_EPOCH_CARRY) /* epoch of the one that lead() makes */
 
 static struct mc_leadership begin(uint64_t now_ms)
 {
@@ -37,7 +40,7 @@ static struct mc_leadership lead(uint64_t now_ms)
     assert_int_equal(action(&leadership, now_ms), MC_LEADERSHIP_CLAIM);
     mc_leadership_claimed(&leadership, now_ms, now_ms, MC_LEADERSHIP_DONE);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_LEADER);
-    assert_int_equal(leadership.epoch, 8);
+    assert_int_equal(leadership.epoch, FIRST);
     return leadership;
 }
 
@@ -47,8 +50,13 @@ static void epochs(void **state)
 {
     static const struct {
         uint64_t stored, least, wanted, expected;
-    } rows[] = {{0, 1, 0, 1},       {0, 100, 0, 100},    {100, 50, 0, 101},
-                {100, 100, 0, 101}, {100, 50, 200, 200}, {300, 50, 200, 301}};
+    } rows[] = {{0, 1, 0, 1},
+                {0, 100, 0, 100},
+                {100, 50, 0, 100 + MC_EPOCH_CARRY},
+                {100, 100, 0, 100 + MC_EPOCH_CARRY},
+                {100, 9000, 0, 9000},
+                {100, 50, 9000, 9000},
+                {300, 50, 200, 300 + MC_EPOCH_CARRY}};
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct mc_leadership leadership = begin(1000);
@@ -59,6 +67,45 @@ static void epochs(void **state)
         assert_int_equal(step.action, MC_LEADERSHIP_CLAIM);
         assert_int_equal(step.epoch, rows[i].expected);
     }
+}
+
+/* Ours is late: the leader before us has placed as much as one can, and its generations are below ours all the same. */
+static void generations_do_not_meet(void **state)
+{
+    struct mc_leadership leadership = begin(1000);
+    struct mc_leadership_view view = {.epoch = 7};
+    (void)state;
+    mc_leadership_observed(&leadership, 1000, &view, 5);
+    uint64_t last = (view.epoch << MC_EPOCH_SHIFT) + MC_COUNTER_END - 1;
+    assert_true(last < (mc_leadership_next(&leadership, 1000).epoch << MC_EPOCH_SHIFT) + 1);
+    assert_true(mc_epoch_can_be(leadership.epoch));
+}
+
+/* By which clocks is led: 2019, 2020, before epochs, today, 2039, 2040, after 2046, beyond anything. */
+static void clocks(void **state)
+{
+    static const struct {
+        time_t now;
+        uint64_t epoch;
+    } rows[] = {{0, 0},
+                {-1, 0},
+                {1577836799, 0},
+                {1577836800, 1},
+                {1735689600, 1},
+                {1735689601, 101},
+                {1800000000, 6431040001},
+                {2208988799, 47329919901},
+                {2208988800, 0},
+                {2500000000, 0},
+                {INT64_MAX, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct timespec now = {.tv_sec = rows[i].now};
+        assert_int_equal(mc_election_epoch_of(&now), rows[i].epoch);
+    }
+    struct timespec now = {1735689600, 999999999};
+    assert_int_equal(mc_election_epoch_of(&now), 100);
+    assert_true(mc_election_epoch_now() > 1000);
 }
 
 /* ---- a standby ---- */
@@ -113,14 +160,15 @@ static void predecessors(void **state)
     mc_leadership_observed(&leadership, 1000, &view, 5);
     assert_int_equal(leadership.predecessor_epoch, 7);
     mc_leadership_claimed(&leadership, 1000, 1010, MC_LEADERSHIP_UNKNOWN);
-    view = (struct mc_leadership_view){.is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = 8};
+    view =
+        (struct mc_leadership_view){.is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = FIRST};
     mc_leadership_observed(&leadership, 1060, &view, 5);
     assert_int_equal(leadership.predecessor_epoch, 7);
     mc_leadership_claimed(&leadership, 1060, 1070, MC_LEADERSHIP_DONE);
-    mc_leadership_yield(&leadership, 1100, 9, 0);
-    view.epoch = 9;
+    mc_leadership_yield(&leadership, 1100, FIRST + MC_EPOCH_CARRY, 0);
+    view.epoch = FIRST + MC_EPOCH_CARRY;
     mc_leadership_observed(&leadership, 1110, &view, 5);
-    assert_int_equal(leadership.predecessor_epoch, 9);
+    assert_int_equal(leadership.predecessor_epoch, FIRST + MC_EPOCH_CARRY);
     assert_int_equal(leadership.predecessor_end_ms, 1100);
     mc_leadership_claimed(&leadership, 1110, 1120, MC_LEADERSHIP_REFUSED);
     view = (struct mc_leadership_view){.epoch = 12};
@@ -165,12 +213,12 @@ static void refused_or_unheard_claims(void **state)
         assert_int_equal(step.action, MC_LEADERSHIP_OBSERVE);
         assert_true(step.at_ms > 1010 && step.at_ms <= 1110);
         /* It had succeeded after all: at once again, under a later epoch, and nothing is known of an end. */
-        view =
-            (struct mc_leadership_view){.is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = 8};
+        view = (struct mc_leadership_view){
+            .is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = FIRST};
         mc_leadership_observed(&leadership, 1060, &view, 5);
         step = mc_leadership_next(&leadership, 1060);
         assert_int_equal(step.action, MC_LEADERSHIP_CLAIM);
-        assert_int_equal(step.epoch, 9);
+        assert_int_equal(step.epoch, FIRST + MC_EPOCH_CARRY);
         assert_int_equal(leadership.predecessor_end_ms, 0);
     }
 }
@@ -232,11 +280,12 @@ static void leader_without_answers_ends_in_time(void **state)
     }
     assert_int_equal(now_ms, 1000 + TTL - MARGIN);
     /* Nobody came meanwhile: it follows itself, and knows when it ended. */
-    struct mc_leadership_view view = {.is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = 8};
+    struct mc_leadership_view view = {
+        .is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = FIRST};
     mc_leadership_observed(&leadership, 9000, &view, 5);
     struct mc_leadership_step step = mc_leadership_next(&leadership, 9000);
     assert_int_equal(step.action, MC_LEADERSHIP_CLAIM);
-    assert_int_equal(step.epoch, 9);
+    assert_int_equal(step.epoch, FIRST + MC_EPOCH_CARRY);
     assert_int_equal(leadership.predecessor_end_ms, 1000 + TTL - MARGIN);
 }
 
@@ -254,7 +303,7 @@ static void paused_leader_is_none(void **state)
     assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
     mc_leadership_observed(&leadership, 62000, &view, 5);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
-    assert_int_equal(leadership.epoch, 13);
+    assert_int_equal(leadership.epoch, 12 + MC_EPOCH_CARRY);
 }
 
 static void yields(void **state)
@@ -263,12 +312,13 @@ static void yields(void **state)
     struct mc_leadership leadership = lead(1000);
     mc_leadership_yield(&leadership, 1100, 7, 0); /* of an earlier one: too late to matter */
     assert_int_equal(leadership.phase, MC_LEADERSHIP_LEADER);
-    mc_leadership_yield(&leadership, 1100, 8, 50);
+    mc_leadership_yield(&leadership, 1100, FIRST, 50000);
     assert_false(mc_leadership_may_serve(&leadership, 1100));
     assert_int_equal(action(&leadership, 1100), MC_LEADERSHIP_OBSERVE);
-    struct mc_leadership_view view = {.is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = 8};
+    struct mc_leadership_view view = {
+        .is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = FIRST};
     mc_leadership_observed(&leadership, 1110, &view, 5);
-    assert_int_equal(mc_leadership_next(&leadership, 1110).epoch, 50);
+    assert_int_equal(mc_leadership_next(&leadership, 1110).epoch, 50000);
     assert_int_equal(leadership.predecessor_end_ms, 1100);
 }
 
@@ -426,6 +476,8 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(epochs),
+        cmocka_unit_test(generations_do_not_meet),
+        cmocka_unit_test(clocks),
         cmocka_unit_test(standby),
         cmocka_unit_test(predecessors),
         cmocka_unit_test(standby_waits_by_the_leaders_ttl),

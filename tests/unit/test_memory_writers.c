@@ -109,7 +109,7 @@ static void writer_run(const struct owner *owner)
     for (uint32_t i = 0; i < COPIES; i++) {
         transfers[i] =
             (struct mc_transfer){.kind = MC_TRANSFER_WRITE,
-                                 .place = {3, i % PLACES, FIRST_GENERATION + i + 1, i % PLACES * (LENGTH + 65536)},
+                                 .place = {3, i % PLACES, FIRST_GENERATION + i + 1, i % PLACES * (LENGTH + 65536), 0},
                                  .object_length = LENGTH,
                                  .hash_low = hash.low,
                                  .hash_high = hash.high,

@@ -101,7 +101,9 @@ static void the_exposition(void **state)
     (void)state;
     struct mc_core_statistics statistics = {
         .used = 5, .objects = 7, .put_start_items = 9, .value_size_histogram = {1, 2, 0, 0, 0, 0, 0, 4, 12345}};
-    struct mc_metrics_extra extra = {.resident_bytes = 1000, .uptime_seconds = 3, .epoch = 8};
+    const struct mc_core_accuser accusers[] = {{"w\"1", 3}, {"w2", 4}, {"w\"1", 9}};
+    struct mc_metrics_extra extra = {
+        .resident_bytes = 1000, .uptime_seconds = 3, .epoch = 8, .accusers = accusers, .accuser_count = 3};
     struct mc_core_segment segments[3] = {{.name = "b:1", .used = 3, .capacity = 10},
                                           {.name = "a\"\\\n", .used = 1, .capacity = 20},
                                           {.name = "b:1", .used = 4, .capacity = 30}};
@@ -119,6 +121,8 @@ static void the_exposition(void **state)
         "\nsegment_allocated_bytes{segment=\"a\\\"\\\\\\n\"} 1\nsegment_allocated_bytes{segment=\"b:1\"} 7\n",
         "\nsegment_total_capacity_bytes{segment=\"b:1\"} 40\n",
         "\nmooncake_resident_bytes 1000\n",
+        "\nmooncake_accusing_host{host=\"w\\\"1\"} 3\n",
+        "\nmooncake_accusing_host{host=\"w2\"} 4\n",
         "\nmooncake_build_info{version=\"" MC_VERSION "\"} 1\n",
         "\nmaster_fetch_tasks_requests_total 0\n",
     };

@@ -353,6 +353,29 @@ static void test_past(void **state)
     rig_stop(&rig);
 }
 
+/* A master that says of itself what cannot be (its clock is beyond 2046, say) is left, whatever it says it with. */
+static void test_epochs_that_cannot_be(void **state)
+{
+    static const uint64_t epochs[] = {0, MC_EPOCH_MAX, MC_EPOCH_MAX + 1, MC_EPOCH_MAX + 2, UINT64_MAX};
+    struct rig rig;
+    (void)state;
+    rig_ready(&rig);
+    for (size_t i = 0; i < sizeof(epochs) / sizeof(epochs[0]); i++) {
+        rig.epoch = epochs[i];
+        rig_accept(&rig);
+        answer_hello(&rig, 0);
+        assert_int_equal(rig.seen_epoch, 3);
+        assert_true(peer_is_closed(&rig.link));
+    }
+    uint64_t request_id = master_change(&rig, 4);
+    rig.epoch = MC_EPOCH_MAX + 1; /* and the hello was right */
+    answer_mount(&rig, request_id, 0);
+    request_id = master_change(&rig, 5);
+    assert_int_equal(rig.seen_epoch, 4);
+    answer_mount(&rig, request_id, 0);
+    rig_stop(&rig);
+}
+
 static void test_standby(void **state)
 {
     (void)state;
@@ -537,11 +560,17 @@ int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole),  cmocka_unit_test(test_contact),
-        cmocka_unit_test(test_window), cmocka_unit_test(test_masters_that_offer_nothing),
-        cmocka_unit_test(test_broken), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_past),   cmocka_unit_test(test_standby),
-        cmocka_unit_test(test_check),  cmocka_unit_test(test_named),
+        cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_contact),
+        cmocka_unit_test(test_window),
+        cmocka_unit_test(test_masters_that_offer_nothing),
+        cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_past),
+        cmocka_unit_test(test_standby),
+        cmocka_unit_test(test_epochs_that_cannot_be),
+        cmocka_unit_test(test_check),
+        cmocka_unit_test(test_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

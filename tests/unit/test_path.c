@@ -2,6 +2,7 @@
 #include "transport_rig.h"
 
 #include "base/error.h"
+#include "engine/memory_inside.h"
 #include "engine/path.h"
 
 #include <errno.h>
@@ -10,6 +11,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <cmocka.h>
 
@@ -48,6 +50,19 @@ static int open_kind(const struct mc_endpoint *endpoint, unsigned allowed, uint6
     }
     mc_engine_destroy(engine);
     return rc;
+}
+
+/* Memory that a build of another layout has made, which says so when it is asked, or only in its header. */
+static void another_layout_is_not_mapped(void **state)
+{
+    struct rig *rig = rig_of(state);
+    struct mc_index_header *header = rig->memory->file.header;
+    uint64_t took_ns;
+    header->version = MC_INDEX_VERSION + 1;
+    assert_int_equal(open_kind(&rig->endpoint, MC_PATH_SHM, 1000, &took_ns), MC_ERR_UNAVAILABLE_IN_CURRENT_MODE);
+    assert_int_equal(open_kind(&rig->endpoint, MC_PATH_ALL, 1000, &took_ns), MC_PATH_TCP);
+    header->version = MC_INDEX_VERSION;
+    assert_int_equal(open_kind(&rig->endpoint, MC_PATH_ALL, 1000, &took_ns), MC_PATH_SHM);
 }
 
 static void best_path(void **state)
@@ -262,7 +277,9 @@ static void one_that_is_stopped_is_not(void **state)
     uint64_t took_ns;
     (void)state;
     assert_int_equal(rig_start(&rig, MC_PATH_SHM, 1u << 20, true, true), 0);
-    assert_int_equal(kill(rig.peer, SIGSTOP), 0); /* our own child */
+    int stopped;
+    assert_int_equal(kill(rig.peer, SIGSTOP), 0);                                           /* our own child */
+    assert_true(waitpid(rig.peer, &stopped, WUNTRACED) == rig.peer && WIFSTOPPED(stopped)); /* all its threads are */
     int rc = open_kind(&rig.endpoint, MC_PATH_SHM, 3000, &took_ns);
     assert_int_equal(rc, MC_ERR_RPC_TIMEOUT);
     assert_true(took_ns < 390000000u);
@@ -301,18 +318,225 @@ static void prepared_and_swept(void **state)
     }
 }
 
+/* ---- owners without a place, processes without a descriptor ---- */
+
+/* Takes a place and does not rest: the start of a frame is under way. */
+static int place_hold(const struct rig *rig, struct mc_id node)
+{
+    struct mc_engine *engine = mc_engine_create(node, 1, MC_PATH_TCP);
+    struct mc_patience patience = {rig_deadline(2000), rig_deadline(2000)};
+    int fd = mc_tcp_connect(rig->endpoint.tcp_address, rig_deadline(2000));
+    assert_true(fd >= 0);
+    struct mc_owner_said said;
+    int rc = mc_path_hello(engine, &rig->endpoint, fd, &patience, &said);
+    assert_int_equal(rc, 0);
+    assert_int_equal(send(fd, "\1\2\3", 3, MSG_NOSIGNAL), 3);
+    mc_engine_destroy(engine);
+    return fd;
+}
+
+static int read_nothing(struct mc_path *path, uint64_t timeout_ms)
+{
+    uint8_t data[10];
+    struct iovec part = {data, 10};
+    struct mc_transfer read = rig_transfer(MC_TRANSFER_READ, 0, 1, 0, 10, "none", &part, 1), *list = &read;
+    struct mc_run run = {.deadline_ns = rig_deadline(timeout_ms)};
+    path->transport->run(path, &list, 1, &run);
+    return read.result;
+}
+
+static void *close_soon(void *argument)
+{
+    usleep(200000);
+    close(*(int *)argument);
+    return NULL;
+}
+
+static void a_full_owner_is_waited_for(void **state)
+{
+    struct rig rig;
+    struct mc_path *path;
+    pthread_t thread;
+    int held[2];
+    (void)state;
+    rig_connection_limit = 3;
+    assert_int_equal(rig_start(&rig, MC_PATH_TCP, 1u << 20, false, false), 0);
+    rig_connection_limit = 0;
+    for (int i = 0; i < 2; i++)
+        held[i] = place_hold(&rig, mc_random_id());
+    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, MC_PATH_TCP);
+    assert_int_equal(read_nothing(rig.path, 1000), MC_ERR_REPLICA_IS_GONE);             /* so that it does not rest */
+    assert_int_equal(mc_path_get(engine, &rig.endpoint, rig_deadline(1000), &path), 0); /* no fault of the owner's */
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(pthread_create(&thread, NULL, close_soon, &held[0]), 0);
+    int rc = read_nothing(path, 5000);
+    uint64_t took_ns = mc_clock_ns() - start_ns;
+    pthread_join(thread, NULL);
+    assert_int_equal(rc, MC_ERR_REPLICA_IS_GONE); /* what the owner says of that slot */
+    assert_in_range(took_ns, 150000000u, 480000000u);
+    assert_false(atomic_load(&path->broken));
+    mc_path_release(path);
+    mc_engine_destroy(engine);
+    close(held[1]);
+    rig_stop(&rig);
+}
+
+static void a_full_owner_is_busy_and_not_broken(void **state)
+{
+    struct rig rig;
+    struct mc_path *path;
+    int held[3];
+    (void)state;
+    rig_connection_limit = 3;
+    assert_int_equal(rig_start(&rig, MC_PATH_TCP, 1u << 20, false, false), 0);
+    rig_connection_limit = 0;
+    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, MC_PATH_TCP);
+    mc_path_release(rig.path);
+    rig.path = NULL;
+    mc_engine_rest(rig.engine, mc_clock_ns() + 2 * MC_LANE_IDLE_MS * 1000000ull); /* its place is free */
+    usleep(50000);
+    for (int i = 0; i < 3; i++)
+        held[i] = place_hold(&rig, mc_random_id());
+    assert_int_equal(mc_path_get(engine, &rig.endpoint, rig_deadline(1000), &path), 0);
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(read_nothing(path, 200), MC_ERR_BUSY);
+    assert_in_range(mc_clock_ns() - start_ns, 100000000u, 350000000u); /* by its deadline */
+    assert_int_equal(read_nothing(path, 5000), MC_ERR_BUSY);
+    assert_in_range(mc_clock_ns() - start_ns, 500000000u, 1500000000u); /* others may know a better place */
+    assert_false(atomic_load(&path->broken));
+    close(held[0]);
+    usleep(50000);
+    assert_int_equal(read_nothing(path, 5000), MC_ERR_REPLICA_IS_GONE);
+    mc_path_release(path);
+    mc_engine_destroy(engine);
+    close(held[1]);
+    close(held[2]);
+    rig_stop(&rig);
+}
+
+#define SHARERS 12
+#define SHARED_READS 60
+
+static void *share(void *argument)
+{
+    uintptr_t failed = 0;
+    for (int i = 0; i < SHARED_READS; i++)
+        failed += read_nothing(argument, 5000) != MC_ERR_REPLICA_IS_GONE;
+    return (void *)failed;
+}
+
+static uintptr_t share_all(struct mc_path *path)
+{
+    pthread_t threads[SHARERS];
+    uintptr_t failed = 0;
+    for (int i = 0; i < SHARERS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, share, path), 0);
+    for (int i = 0; i < SHARERS; i++) {
+        void *one;
+        pthread_join(threads[i], &one);
+        failed += (uintptr_t)one;
+    }
+    return failed;
+}
+
+/* More threads than places: each has its turn, and none fails. */
+static void places_are_shared(void **state)
+{
+    struct rig rig;
+    (void)state;
+    rig_connection_limit = 2;
+    assert_int_equal(rig_start(&rig, MC_PATH_TCP, 1u << 20, false, false), 0);
+    rig_connection_limit = 0;
+    assert_int_equal(share_all(rig.path), 0);
+    assert_false(atomic_load(&rig.path->broken));
+    rig_stop(&rig);
+}
+
+/* The same when it is this process that may open no more. */
+static void descriptors_are_shared(void **state)
+{
+    struct rig rig;
+    struct rlimit before, tight;
+    (void)state;
+    assert_int_equal(rig_start(&rig, MC_PATH_TCP, 1u << 20, true, false), 0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    int next = dup(0); /* the lowest free number */
+    assert_true(next >= 0);
+    close(next);
+    tight = (struct rlimit){(rlim_t)next, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+    uintptr_t failed = share_all(rig.path);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(failed, 0);
+    assert_false(atomic_load(&rig.path->broken));
+    rig_stop(&rig);
+}
+
+struct count_ask {
+    struct mc_serve *serve;
+    _Atomic int count; /* -1: not answered yet */
+};
+
+static void count_answer(void *argument)
+{
+    struct count_ask *ask = argument;
+    atomic_store(&ask->count, (int)mc_serve_connections(ask->serve));
+}
+
+static int connections_of(struct rig *rig)
+{
+    struct count_ask ask = {rig->serve, -1};
+    mc_serve_post(rig->serve, count_answer, &ask);
+    while (atomic_load(&ask.count) < 0)
+        usleep(100);
+    return atomic_load(&ask.count);
+}
+
+static void idle_lanes_are_let_go(void **state)
+{
+    struct rig *rig = rig_of(state);
+    uint64_t second = 1000000000ull;
+    assert_int_equal(share_all(rig->path), 0);
+    int many = connections_of(rig);
+    assert_in_range(many, 1, 8);
+    mc_engine_rest(rig->engine, mc_clock_ns());
+    assert_int_equal(connections_of(rig), many);
+    mc_engine_rest(rig->engine, mc_clock_ns() + 2 * second); /* only their buffers */
+    assert_int_equal(connections_of(rig), many);
+    assert_int_equal(share_all(rig->path), 0);
+    mc_engine_rest(rig->engine, mc_clock_ns() + 2 * second);
+    assert_int_equal(read_nothing(rig->path, 1000), MC_ERR_REPLICA_IS_GONE); /* the one used last, again */
+    mc_engine_rest(rig->engine, mc_clock_ns() + MC_LANE_IDLE_MS * 1000000ull - second);
+    usleep(50000);
+    assert_true(connections_of(rig) >= 1);
+    mc_engine_rest(rig->engine, mc_clock_ns() + MC_LANE_IDLE_MS * 1000000ull + second);
+    for (int i = 0; i < 100 && connections_of(rig) > 0; i++)
+        usleep(10000);
+    assert_int_equal(connections_of(rig), 0);
+    mc_engine_sweep(rig->engine); /* no connection is no sign of an end */
+    assert_int_equal(read_nothing(rig->path, 1000), MC_ERR_REPLICA_IS_GONE);
+    assert_int_equal(connections_of(rig), 1);
+    assert_false(atomic_load(&rig->path->broken));
+}
+
 int main(int count, char **arguments)
 {
     if (count == 4 && strcmp(arguments[1], "rig-owner") == 0)
         return rig_owner_main(arguments);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(best_path, setup, teardown),
+        cmocka_unit_test_setup_teardown(another_layout_is_not_mapped, setup, teardown),
         cmocka_unit_test_setup_teardown(cached_dropped_and_tried_again, setup, teardown),
         cmocka_unit_test_setup_teardown(opened_once, setup, teardown),
         cmocka_unit_test_setup_teardown(wrong_answers, setup, teardown),
         cmocka_unit_test_setup_teardown(one_that_runs_is_waited_for, setup, teardown),
         cmocka_unit_test(one_that_is_stopped_is_not),
         cmocka_unit_test(prepared_and_swept),
+        cmocka_unit_test(a_full_owner_is_waited_for),
+        cmocka_unit_test(a_full_owner_is_busy_and_not_broken),
+        cmocka_unit_test(places_are_shared),
+        cmocka_unit_test(descriptors_are_shared),
+        cmocka_unit_test_setup_teardown(idle_lanes_are_let_go, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

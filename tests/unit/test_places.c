@@ -34,13 +34,17 @@ static void what_was_told_is_known_under_its_epoch(void **state)
 {
     struct mc_places places = {NULL};
     struct mc_known known;
-    struct mc_place told[3] = {{UINT32_MAX, 7, UINT64_MAX, 1ull << 60}, {5, UINT32_MAX, 6, 0}, {9, 1, 2, 3}};
+    struct mc_place told[3] = {
+        {UINT32_MAX, 7, UINT64_MAX, 1ull << 60, MC_REPLICA_COUNT_MAX - 1}, {5, UINT32_MAX, 6, 0, 0}, {9, 1, 2, 192, 1}};
     (void)state;
     mc_places_put(&places, key_of(3, 4), 9, UINT64_MAX, told, 1);
     assert_true(mc_places_get(&places, key_of(3, 4), 9, &known));
     assert_int_equal(known.count, 1);
     assert_int_equal(known.length, UINT64_MAX);
-    assert_memory_equal(&known.places[0], &told[0], sizeof(told[0]));
+    assert_int_equal(known.places[0].segment, UINT32_MAX);
+    assert_int_equal(known.places[0].slot, 7);
+    assert_int_equal(known.places[0].offset, 1ull << 60);
+    assert_int_equal(mc_place_version(&known.places[0]), UINT64_MAX - MC_REPLICA_COUNT_MAX + 1);
     assert_false(mc_places_get(&places, key_of(3, 4), 10, &known));
     assert_false(mc_places_get(&places, key_of(3, 4), 8, &known));
     assert_false(mc_places_get(&places, key_of(3, 5), 9, &known)); /* the same entry, another key */
@@ -55,7 +59,8 @@ static void what_was_told_is_known_under_its_epoch(void **state)
         assert_int_equal(known.count, 2);
         assert_int_equal(known.places[0].segment, 5);
         assert_int_equal(known.places[1].segment, 9);
-        assert_int_equal(known.places[1].offset, 3);
+        assert_int_equal(known.places[1].offset, 192);
+        assert_int_equal(mc_place_version(&known.places[1]), 1);
     }
     /* One less than before: the second is gone. */
     mc_places_put(&places, key_of(3, 4), 9, 5, told, 1);
@@ -90,13 +95,13 @@ static void *work(void *argument)
         if ((random & 6) == 0)
             mc_places_drop(worker->places, key);
         else if ((random & 2) != 0) {
-            struct mc_place place = {(uint32_t)value, (uint32_t)(value >> 1), value, value * 3};
+            struct mc_place place = {(uint32_t)value, (uint32_t)(value >> 1), value, value * 192, value % 16};
             mc_places_put(worker->places, key, 1, value * 5, &place, 1);
         } else if (mc_places_get(worker->places, key, 1, &known)) {
             value = known.places[0].generation;
             worker->hits++;
-            worker->torn += known.count != 1 || known.length != value * 5 || known.places[0].offset != value * 3 ||
-                            known.places[0].segment != (uint32_t)value ||
+            worker->torn += known.count != 1 || known.length != value * 5 || known.places[0].offset != value * 192 ||
+                            known.places[0].replica != value % 16 || known.places[0].segment != (uint32_t)value ||
                             known.places[0].slot != (uint32_t)(value >> 1);
         }
     }

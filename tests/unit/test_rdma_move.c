@@ -119,19 +119,25 @@ static void test_down_at_first(void **state)
     finish();
 }
 
+/* The peer's device was down for a while, and the way back to it is offered. */
+static void offer_move(struct mc_buffer *offer)
+{
+    peer_port(0, false);
+    rounds_until(2);
+    peer_port(0, true);
+    for (unsigned i = 0; i < 3000 && mc_rdma_link_due_ns(link_a) != 0; i++)
+        usleep(1000);
+    assert_int_equal(mc_rdma_link_offer(link_a, offer), 1);
+}
+
 /* A move is offered and never answered, or answered too late to be of use: what stands goes on. */
 static void test_no_answer(void **state)
 {
     (void)state;
     start(1 << 20);
     move_all();
-    peer_port(0, false);
-    rounds_until(2);
-    peer_port(0, true);
-    for (unsigned i = 0; i < 3000 && mc_rdma_link_due_ns(link_a) != 0; i++)
-        usleep(1000);
     struct mc_buffer offer = {0}, answer = {0};
-    assert_int_equal(mc_rdma_link_offer(link_a, &offer), 1);
+    offer_move(&offer);
     move_all();
     assert_int_equal(mc_rdma_link_complete(link_a, mc_span(NULL, 0), mc_clock_ns() + SECOND_NS), 4);
     move_all();
@@ -155,13 +161,8 @@ static void test_breaks_meanwhile(void **state)
         asking.settings.pause_s = 1;
         start(1 << 20);
         move_all();
-        peer_port(0, false);
-        rounds_until(2);
-        peer_port(0, true);
-        for (unsigned i = 0; i < 3000 && mc_rdma_link_due_ns(link_a) != 0; i++)
-            usleep(1000);
         struct mc_buffer offer = {0}, answer = {0};
-        assert_int_equal(mc_rdma_link_offer(link_a, &offer), 1);
+        offer_move(&offer);
         assert_int_equal(mc_rdma_link_answer(serving.rdma, &link_b, mc_span(offer.data, offer.length), &answer), 0);
         fake_cut(0, 3, true);
         struct mc_rdma_request one = request(MC_RDMA_WRITE, 0, 0, 1 << 20);
@@ -201,31 +202,14 @@ static void test_fruitless(void **state)
     finish();
 }
 
-static _Atomic bool is_repairing;
-
-static void *repair(void *argument)
-{
-    (void)argument;
-    while (is_repairing) {
-        struct mc_buffer text = {0};
-        (void)exchange();
-        mc_rdma_link_describe(link_a, &text);
-        mc_buffer_free(&text);
-        usleep(100);
-    }
-    return NULL;
-}
-
 /* Ports of the peer go and come, and another thread sets up, while runs go on. */
 static void test_moved_meanwhile(void **state)
 {
     (void)state;
     struct mc_rdma_run run;
-    pthread_t thread;
     asking.settings.pause_s = 0;
     start(1 << 18);
-    is_repairing = true;
-    pthread_create(&thread, NULL, repair, NULL);
+    pthread_t thread = repair_start();
     for (unsigned i = 0; i < 300; i++) {
         if (i % 3 == 0)
             fake_port(2 + i / 3 % 2, i / 6 % 2 != 0); /* never both down for long */
@@ -240,8 +224,7 @@ static void test_moved_meanwhile(void **state)
     }
     fake_port(2, true);
     fake_port(3, true);
-    is_repairing = false;
-    pthread_join(thread, NULL);
+    repair_stop(thread);
     finish();
 }
 

@@ -374,33 +374,15 @@ static void test_descriptors(void **state)
     side_close(&serving);
 }
 
-static _Atomic bool is_repairing;
-
-static void *repair(void *argument)
-{
-    (void)argument;
-    while (is_repairing) {
-        struct mc_buffer text = {0};
-        (void)exchange();
-        mc_rdma_link_describe(link_a, &text);
-        mc_buffer_free(&text);
-        (void)mc_rdma_link_ready(link_a);
-        usleep(100);
-    }
-    return NULL;
-}
-
 /* Pairs break all the time, and another thread brings them back while runs go on. */
 static void test_repair_meanwhile(void **state)
 {
     (void)state;
     struct mc_rdma_run run;
-    pthread_t thread;
     uint64_t failed = 0;
     asking.settings.pause_s = 0;
     start(1 << 20);
-    is_repairing = true;
-    pthread_create(&thread, NULL, repair, NULL);
+    pthread_t thread = repair_start();
     for (unsigned i = 0; i < 400; i++) {
         memset(asking.bytes, (int)i, 1 << 20);
         fake_fail_work(i % 2, i % 13, i % 3 == 0 ? IBV_WC_RETRY_EXC_ERR : IBV_WC_GENERAL_ERR);
@@ -413,8 +395,7 @@ static void test_repair_meanwhile(void **state)
         for (unsigned j = 0; j < 1000 && mc_rdma_link_ready(link_a) < 2; j++)
             usleep(100);
     }
-    is_repairing = false;
-    pthread_join(thread, NULL);
+    repair_stop(thread);
     assert_true(failed > 100);
     finish();
 }

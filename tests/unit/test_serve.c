@@ -92,31 +92,6 @@ static void test_other_user(void **state)
     rig_stop(&rig);
 }
 
-static int64_t attach(struct peer *peer, struct mc_wire_attach_reply *reply, int *fds)
-{
-    uint8_t bytes[4096];
-    size_t fd_count, used;
-    struct mc_wire_none none = {0};
-    struct mc_frame frame = {0};
-    size_t start = mc_frame_begin(&peer->out, MC_MESSAGE_ATTACH, 4);
-    mc_wire_none_write(&peer->out, &none);
-    mc_frame_end(&peer->out, start);
-    assert_int_equal(peer_flush(peer), 0);
-    mc_buffer_consume(&peer->in, peer->used);
-    peer->used = 0;
-    int64_t received = mc_unix_receive_fds(peer->fd, bytes, sizeof(bytes), fds, 3, &fd_count, soon());
-    if (received < 0)
-        return received;
-    assert_int_equal(fd_count, 3);
-    assert_int_equal(mc_frame_parse(bytes, (size_t)received, &frame, &used), 1);
-    assert_int_equal(used, received);
-    assert_int_equal(frame.type, MC_MESSAGE_ATTACH_REPLY);
-    assert_int_equal(frame.request_id, 4);
-    struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
-    mc_wire_attach_reply_read(&reader, reply);
-    return received;
-}
-
 static void test_attach(void **state)
 {
     (void)state;
@@ -653,38 +628,6 @@ static void test_garbage(void **state)
     rig_stop(&rig);
 }
 
-static void test_limits(void **state)
-{
-    (void)state;
-    struct rig rig;
-    struct peer peers[8];
-    rig_prepare(&rig, true);
-    mc_serve_set_limits(rig.serve, 8, 300);
-    assert_int_equal(mc_serve_start(rig.serve), 0);
-    for (int i = 0; i < 8; i++)
-        peers[i] = connect_peer(&rig, i % 2);
-    struct peer one_more = connect_raw(&rig, false);
-    assert_true(peer_is_closed(&one_more));
-    peer_close(&one_more);
-    for (int i = 0; i < 8; i++)
-        expect_pong(&peers[i], 1);
-    peer_close(&peers[3]);
-    rig_wait_connections(&rig, 7);
-    struct peer silent = connect_raw(&rig, false); /* room again; but it never says hello */
-    uint64_t start_ms = mc_clock_ms();
-    assert_true(peer_is_closed(&silent));
-    assert_in_range(mc_clock_ms() - start_ms, 200, 1500);
-    peer_close(&silent);
-    for (int i = 0; i < 8; i++) {
-        if (i == 3)
-            continue;
-        expect_pong(&peers[i], 2); /* those that did are not timed */
-        peer_close(&peers[i]);
-    }
-    rig_wait_connections(&rig, 0);
-    rig_stop(&rig);
-}
-
 static void do_set_memory(struct rig *rig, void *argument)
 {
     mc_serve_set_memory(rig->serve, argument);
@@ -880,7 +823,7 @@ int main(void)
         cmocka_unit_test(test_cut_unix),
         cmocka_unit_test(test_cut_own_thread),
         cmocka_unit_test(test_garbage),
-        cmocka_unit_test(test_limits),
+
         cmocka_unit_test(test_new_memory),
         cmocka_unit_test(test_posts),
         cmocka_unit_test(test_life),

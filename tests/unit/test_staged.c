@@ -422,6 +422,50 @@ static void bad_arguments(void **state)
     assert_int_equal(rig_run_one(&rig, &read, 5000), 0); /* lanes that there are go on */
 }
 
+/* Each device's memory is copied when the work on its own default stream is done: one batch, one object with parts of
+ * both, and a long one. */
+static void two_devices(void **state)
+{
+    static const uint64_t lengths[] = {40000, UNIT + 70000};
+    uint64_t second = fake.fake_cuda_allocate(4 * UNIT, 0, 0);
+    (void)state;
+    assert_true(second != 0);
+    uint64_t bases[] = {device_memory, second};
+    for (size_t i = 0; i < 2; i++) {
+        uint64_t length = lengths[i], half = length / 2;
+        struct iovec parts[3][2] = {{{(void *)(uintptr_t)bases[0], length}},
+                                    {{(void *)(uintptr_t)bases[1], length}},
+                                    {{(void *)(uintptr_t)(bases[0] + 2 * UNIT), half},
+                                     {(void *)(uintptr_t)(bases[1] + 2 * UNIT), length - half}}};
+        struct mc_transfer writes[3];
+        for (size_t j = 0; j < 3; j++) {
+            for (size_t k = 0; k < (j == 2 ? 2 : 1); k++) {
+                uint64_t base = (uintptr_t)parts[j][k].iov_base;
+                memset(fake.fake_cuda_seen(base), 0, parts[j][k].iov_len);
+                fake.fake_cuda_fill_later(base, parts[j][k].iov_len, (int)(10 * i + 3 * j + k + 1));
+            }
+            writes[j] = rig_transfer(MC_TRANSFER_WRITE, 3700 + (uint32_t)(3 * i + j), ++rig.generation,
+                                     (24u << 20) + j * 3 * UNIT, length, "two", parts[j], j == 2 ? 2 : 1);
+        }
+        rig_run(&rig, writes, 3, 20000);
+        for (size_t j = 0; j < 3; j++) {
+            uint8_t *bytes = malloc(length);
+            struct iovec part = {bytes, length};
+            struct mc_transfer read = writes[j];
+            assert_int_equal(writes[j].result, 0);
+            assert_true(rig_wait_live(&rig, writes[j].place.slot, writes[j].place.generation));
+            read.kind = MC_TRANSFER_READ;
+            read.parts = &part;
+            read.part_count = 1;
+            assert_int_equal(rig_run_one(&rig, &read, 20000), 0);
+            for (uint64_t at = 0; at < length; at++)
+                assert_int_equal(bytes[at], 10 * i + 3 * j + (j == 2 && at >= half) + 1);
+            free(bytes);
+        }
+    }
+    fake.fake_cuda_free(second);
+}
+
 #define EVERY(test)                                                                                                    \
     cmocka_unit_test_setup_teardown(test, setup_local, teardown),                                                      \
         cmocka_unit_test_setup_teardown(test, setup_shm, teardown),                                                    \
@@ -439,6 +483,7 @@ int main(void)
         EVERY(memory_that_was_freed),
         EVERY(one_of_many_refused),
         EVERY(bad_arguments),
+        EVERY(two_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,194 +1,11 @@
 /* The store client against a real master and real store nodes, each a process of its own. The suite runs once per path.
  */
 #include "engine/memory.h"
-#include "env/clock.h"
 #include "store/store.h"
-
-#include <fcntl.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#include <cmocka.h>
+#include "store_rig.h"
 
 #define MIB (1ull << 20)
 #define NODE_BYTES (96 * MIB)
-#define START_MS 20000
-
-/* ---- processes ---- */
-
-struct process {
-    pid_t pid;
-    int in, out; /* its standard input; its standard error or output */
-};
-
-static char self_path[512];
-
-static struct process start(char *const arguments[], int out_of)
-{
-    int in[2], out[2];
-    struct process process;
-    assert_int_equal(pipe2(in, O_CLOEXEC), 0);
-    assert_int_equal(pipe2(out, O_CLOEXEC), 0);
-    process.pid = fork();
-    assert_true(process.pid >= 0);
-    if (process.pid == 0) {
-        dup2(in[0], STDIN_FILENO);
-        dup2(out[1], out_of);
-        execv(arguments[0], arguments);
-        _exit(127);
-    }
-    close(in[0]);
-    close(out[1]);
-    process.in = in[1];
-    process.out = out[0];
-    return process;
-}
-
-static void stop(struct process *process, int sig)
-{
-    if (process->pid <= 0)
-        return;
-    kill(process->pid, sig);
-    close(process->in);
-    close(process->out);
-    assert_int_equal(waitpid(process->pid, NULL, 0), process->pid);
-    process->pid = 0;
-}
-
-/* Reads what the process says until `words` were there; returns the number behind them. */
-static int wait_for_number(struct process *process, const char *words)
-{
-    static char text[65536];
-    size_t length = 0;
-    uint64_t end_ns = mc_clock_ns() + START_MS * 1000000ull;
-    while (mc_clock_ns() < end_ns && length < sizeof(text) - 1) {
-        ssize_t got = read(process->out, text + length, sizeof(text) - 1 - length);
-        if (got <= 0)
-            break;
-        length += (size_t)got;
-        text[length] = 0;
-        const char *found = strstr(text, words);
-        if (found != NULL && strchr(found, '\n') != NULL)
-            return atoi(found + strlen(words));
-    }
-    fail_msg("\"%s\" never came; it said: %s", words, text);
-    return 0;
-}
-
-static struct process master;
-static int master_port;
-
-static void start_master(int port)
-{
-    char path[1024], port_text[32];
-    const char *build = getenv("MC_BUILD");
-    stop(&master, SIGKILL); /* of a test that failed: it would keep our output open */
-    snprintf(path, sizeof(path), "%s/mooncake_master", build == NULL ? "." : build);
-    snprintf(port_text, sizeof(port_text), "--rpc_port=%d", port);
-    master =
-        start((char *[]){path, port_text, "--metrics_port=0", "--client_ttl=3", "--default_kv_lease_ttl=500", NULL},
-              STDERR_FILENO);
-    master_port = wait_for_number(&master, "Master service started on port ");
-    /* Its later lines must not block it. */
-    fcntl(master.out, F_SETFL, O_NONBLOCK);
-}
-
-static int node_main(const char *master_address, const char *bytes)
-{
-    struct mc_store_config config = {.local_hostname = "127.0.0.1",
-                                     .master_server_addr = master_address,
-                                     .global_segment_size = strtoull(bytes, NULL, 10)};
-    struct mc_store *store;
-    struct mc_store_statistics statistics;
-    char byte;
-    int rc = mc_store_open(&config, &store);
-    if (rc < 0)
-        return 1;
-    do {
-        usleep(1000);
-        mc_store_statistics(store, &statistics);
-    } while (statistics.segment_populated < statistics.segment_capacity);
-    printf("node ready 1\n");
-    fflush(stdout);
-    while (read(STDIN_FILENO, &byte, 1) > 0)
-        continue;
-    mc_store_close(store);
-    return 0;
-}
-
-static struct process start_node(uint64_t bytes)
-{
-    char address[64], size[32];
-    snprintf(address, sizeof(address), "127.0.0.1:%d", master_port);
-    snprintf(size, sizeof(size), "%llu", (unsigned long long)bytes);
-    struct process node = start((char *[]){self_path, "node", address, size, NULL}, STDOUT_FILENO);
-    wait_for_number(&node, "node ready ");
-    return node;
-}
-
-/* ---- calls in one line ---- */
-
-static struct mc_store *open_client(const char *paths, uint64_t segment_bytes)
-{
-    char address[64];
-    struct mc_store *store = NULL;
-    snprintf(address, sizeof(address), "127.0.0.1:%d", master_port);
-    struct mc_store_config config = {.local_hostname = "127.0.0.1",
-                                     .master_server_addr = address,
-                                     .global_segment_size = segment_bytes,
-                                     .local_buffer_size = 1,
-                                     .paths = paths};
-    assert_int_equal(mc_store_open(&config, &store), 0);
-    return store;
-}
-
-static struct mc_bytes key_of(const char *text)
-{
-    return (struct mc_bytes){text, strlen(text)};
-}
-
-static int put(struct mc_store *store, const char *key, const void *data, size_t length)
-{
-    struct iovec part = {(void *)(uintptr_t)data, length};
-    struct mc_put_item item = {.key = key_of(key), .parts = &part, .part_count = 1};
-    int rc = mc_store_put(store, &item, 1, NULL);
-    assert_int_equal(rc, item.result);
-    return rc;
-}
-
-static int64_t get(struct mc_store *store, const char *key, void *data, size_t length)
-{
-    struct iovec part = {data, length};
-    struct mc_get_item item = {.key = key_of(key), .parts = &part, .part_count = 1};
-    mc_store_get(store, &item, 1, NULL, NULL);
-    return item.result;
-}
-
-static int exist(struct mc_store *store, const char *key)
-{
-    struct mc_bytes one = key_of(key);
-    int result = -1;
-    mc_store_exist(store, &one, 1, &result);
-    return result;
-}
-
-static int remove_key(struct mc_store *store, const char *key, bool force)
-{
-    struct mc_bytes one = key_of(key);
-    int result = 1;
-    mc_store_remove(store, &one, 1, force, &result);
-    return result;
-}
-
-static void fill(uint8_t *data, size_t length, uint64_t seed)
-{
-    for (size_t i = 0; i < length; i++)
-        data[i] = (uint8_t)((i * 2654435761u + seed * 40503u + (i >> 12)) >> 7);
-}
 
 /* ---- the suite, once per path ---- */
 
@@ -617,6 +434,136 @@ static void an_upsert_replaces_at_once(void **state)
     assert_int_equal(upsert(client, "upserted", "", 0), MC_ERR_INVALID_PARAMS);
 }
 
+/* A batch of upserts, in which a key stands more than once. */
+static void repeated_keys_of_a_batch_are_stored_in_turn(void **state)
+{
+    enum { FEW = 5, MANY = 1100 };
+    static const char *const keys[FEW] = {"twice", "other", "twice", "thrice", "twice"};
+    static const char *const values[FEW] = {"first", "of another", "second, longer", "alone", "third"};
+    static struct iovec parts[MANY];
+    static struct mc_put_item items[MANY];
+    static char names[MANY][16];
+    char back[32];
+    (void)state;
+    for (size_t i = 0; i < FEW; i++) {
+        parts[i] = (struct iovec){(void *)(uintptr_t)values[i], strlen(values[i])};
+        items[i] = (struct mc_put_item){.key = key_of(keys[i]), .parts = &parts[i], .part_count = 1, .result = 1};
+    }
+    for (int turn = 0; turn < 2; turn++) { /* of a key that is new, and of one that has a value */
+        assert_int_equal(mc_store_upsert(client, items, FEW, NULL), 0);
+        for (size_t i = 0; i < FEW; i++)
+            assert_int_equal(items[i].result, 0);
+        assert_int_equal(get(client, "twice", back, sizeof(back)), 5);
+        assert_memory_equal(back, "third", 5);
+        assert_int_equal(get(client, "other", back, sizeof(back)), 10);
+        assert_int_equal(get(client, "thrice", back, sizeof(back)), 5);
+    }
+    /* With more between them than goes into a message, and the same often in a row. */
+    for (size_t i = 0; i < MANY; i++) {
+        bool same = i == 0 || i + 30 > MANY;
+        snprintf(names[i], sizeof(names[i]), same ? "far" : "between-%zu", i);
+        parts[i] = (struct iovec){&names[i], i % 16 + 1};
+        items[i] = (struct mc_put_item){.key = key_of(names[i]), .parts = &parts[i], .part_count = 1};
+    }
+    assert_int_equal(mc_store_upsert(client, items, MANY, NULL), 0);
+    assert_int_equal(get(client, "far", back, sizeof(back)), (MANY - 1) % 16 + 1);
+    /* A put leaves what is there, also of its own batch. */
+    assert_int_equal(remove_key(client, "twice", true), 0);
+    for (size_t i = 0; i < FEW; i++) {
+        parts[i] = (struct iovec){(void *)(uintptr_t)values[i], strlen(values[i])};
+        items[i] = (struct mc_put_item){.key = key_of(keys[i]), .parts = &parts[i], .part_count = 1, .result = 1};
+    }
+    assert_int_equal(mc_store_put(client, items, FEW, NULL), 0);
+    assert_int_equal(get(client, "twice", back, sizeof(back)), 5);
+    assert_memory_equal(back, "first", 5);
+    long removed = mc_store_remove_all(client, true);
+    assert_true(removed >= MANY - 30);
+}
+
+/* ---- one version for each key and call ---- */
+
+#define PINNED_WORDS 2200u
+#define PINNED_RANGES 1100u /* more than a message of the protocol has */
+#define PINNED_OVERLAPS 8u
+#define PINNED_CALLS 100
+
+/* Every word of the value is its number; an even one has half of the words only. */
+static int pinned_upsert(uint64_t number)
+{
+    static _Thread_local uint64_t words[PINNED_WORDS];
+    for (size_t i = 0; i < PINNED_WORDS; i++)
+        words[i] = number;
+    return upsert(client, "pinned", words, sizeof(words) / (number % 2 == 0 ? 2 : 1));
+}
+
+static void *pinned_writer_main(void *argument)
+{
+    struct upserter *self = argument;
+    for (uint64_t number = 2; !atomic_load(self->over); number++)
+        self->wrong += pinned_upsert(number) != 0;
+    return NULL;
+}
+
+/* Are the pieces of one value, and is each that is beyond its end refused? */
+static bool pinned_is_whole(const struct mc_range_item *items, size_t count)
+{
+    uint64_t number = *(const uint64_t *)items[0].target;
+    uint64_t length = PINNED_WORDS * sizeof(number) / (number % 2 == 0 ? 2 : 1);
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t *words = items[i].target;
+        bool within = items[i].source_offset + items[i].size <= length;
+        if (items[i].result != (within ? (int64_t)items[i].size : MC_ERR_INVALID_PARAMS) ||
+            (within && (words[0] != number || words[items[i].size / sizeof(number) - 1] != number)))
+            return false;
+    }
+    return true;
+}
+
+/* How many calls gave pieces of two values. Ranges of `words` words, one every `step` words. */
+static int pinned_mixtures(size_t count, size_t step, size_t words, bool session)
+{
+    static uint64_t targets[PINNED_RANGES * 4];
+    static struct mc_range_item items[PINNED_RANGES];
+    int mixtures = 0, started = 0;
+    struct mc_bytes key = key_of("pinned");
+    for (size_t i = 0; i < count; i++)
+        items[i] = (struct mc_range_item){.key = key,
+                                          .source_offset = i * step * sizeof(*targets),
+                                          .size = words * sizeof(*targets),
+                                          .target = targets + i * words};
+    for (int call = 0; call < PINNED_CALLS; call++) {
+        if (session)
+            assert_int_equal(mc_store_get_session_start(client, &key, 1, &started), 0);
+        (void)(session ? mc_store_get_session_ranges : mc_store_get_ranges)(client, items, count);
+        mixtures += !pinned_is_whole(items, count);
+        if (session)
+            assert_int_equal(mc_store_get_session_end(client, &key, 1), 0);
+    }
+    return mixtures;
+}
+
+static void ranges_of_a_key_are_of_one_version(void **state)
+{
+    pthread_t writer;
+    atomic_bool over = false;
+    struct upserter self = {.over = &over};
+    (void)state;
+    assert_int_equal(pinned_upsert(1), 0);
+    assert_int_equal(pthread_create(&writer, NULL, pinned_writer_main, &self), 0);
+    int side_by_side = pinned_mixtures(PINNED_RANGES, 2, 2, false);
+    int with_gaps = pinned_mixtures(PINNED_RANGES, 2, 1, false);
+    int overlapping = pinned_mixtures(PINNED_OVERLAPS, 200, 300, false);
+    int of_a_session = pinned_mixtures(PINNED_RANGES, 2, 2, true);
+    atomic_store(&over, true);
+    pthread_join(writer, NULL);
+    assert_int_equal(side_by_side, 0);
+    assert_int_equal(with_gaps, 0);
+    assert_int_equal(overlapping, 0);
+    assert_int_equal(of_a_session, 0);
+    assert_int_equal(self.wrong, 0);
+    assert_int_equal(remove_key(client, "pinned", true), 0);
+}
+
 static void a_forked_child_is_dead_and_harmless(void **state)
 {
     char back[4];
@@ -852,6 +799,10 @@ static int run_suite(const char *paths)
         cmocka_unit_test(a_full_store_takes_every_put),
         cmocka_unit_test(many_threads_share_keys),
         cmocka_unit_test(an_upsert_replaces_at_once),
+        cmocka_unit_test(repeated_keys_of_a_batch_are_stored_in_turn),
+#ifndef __SANITIZE_THREAD__ /* as above */
+        cmocka_unit_test(ranges_of_a_key_are_of_one_version),
+#endif
         cmocka_unit_test(a_forked_child_is_dead_and_harmless),
         cmocka_unit_test(the_wanted_path_was_used),
     };

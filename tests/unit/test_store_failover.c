@@ -224,6 +224,12 @@ static void *call_exist(void *result)
     return NULL;
 }
 
+static void *call_remove(void *result)
+{
+    *(int *)result = remove_key();
+    return NULL;
+}
+
 static void who_waits_for_a_stopped_leader_goes_on_with_the_next(void **state)
 {
     pthread_t caller;
@@ -384,6 +390,57 @@ static void a_silent_master_is_left_by_the_deadline_or_when_it_is_away(void **st
     while (rc < 0 && taken_ns(start_ns) < 8 * SECOND_NS)
         rc = exist();
     assert_int_equal(rc, 0);
+    finish();
+}
+
+/* ---- answers that are late ---- */
+
+/* A question whose packet was lost is asked again over another link, and its late answer is nobody's: least of all
+ * that of the next question on its link. */
+static void a_late_answer_costs_little_and_answers_nothing_else(void **state)
+{
+    unsigned slow = 0;
+    (void)state;
+    start(5000);
+    for (unsigned i = 0; i < 10; i++)
+        assert_int_equal(exist(), 0); /* the master's pace is known */
+    unsigned hellos = FAKE_GET(&master, hellos);
+    for (unsigned turn = 0; turn < 24; turn++) {
+        bool there = turn % 2 == 0;
+        FAKE_SET(&master, key_exists, there);
+        FAKE_SET(&master, losses, turn % 3 == 2 ? 2 : 1);
+        uint64_t start_ns = mc_clock_ns();
+        assert_int_equal(exist(), there);
+        slow += taken_ns(start_ns) > 150000000u;
+        FAKE_SET(&master, key_exists, !there);
+        FAKE_SET(&master, losses, 0);
+        if (turn % 4 < 2)
+            fake_deliver(&master);
+        assert_int_equal(exist(), !there);
+        fake_deliver(&master);
+    }
+    assert_true(slow <= 2 * SLOW);                       /* a busy machine may make some so */
+    assert_true(FAKE_GET(&master, hellos) < hellos + 8); /* links that were late are used again */
+    assert_int_equal(FAKE_GET(&master, suspects), 0);
+    finish();
+}
+
+/* What changes something is asked once. */
+static void a_removal_is_never_asked_twice(void **state)
+{
+    int result = 7;
+    pthread_t caller;
+    (void)state;
+    start(5000);
+    assert_int_equal(exist(), 0);
+    FAKE_SET(&master, key_exists, true);
+    FAKE_SET(&master, losses, 1);
+    assert_int_equal(pthread_create(&caller, NULL, call_remove, &result), 0);
+    usleep(400000);
+    assert_int_equal(FAKE_GET(&master, removes), 1);
+    fake_deliver(&master);
+    pthread_join(caller, NULL);
+    assert_int_equal(result, 0);
     finish();
 }
 
@@ -675,6 +732,8 @@ int main(void)
         cmocka_unit_test(a_busy_master_is_asked_when_it_said),
         cmocka_unit_test(a_dead_master_costs_a_deadline_and_then_nothing),
         cmocka_unit_test(a_silent_master_is_left_by_the_deadline_or_when_it_is_away),
+        cmocka_unit_test(a_late_answer_costs_little_and_answers_nothing_else),
+        cmocka_unit_test(a_removal_is_never_asked_twice),
         cmocka_unit_test(a_remove_whose_answer_was_lost_has_removed),
         cmocka_unit_test(a_put_whose_answer_was_lost_asks_again),
         cmocka_unit_test(a_put_that_is_not_confirmed_makes_a_suspect),

@@ -284,6 +284,34 @@ static void managed_memory(void **state)
     }
 }
 
+/* Memory of two devices in one batch: each is read when the work on its own default stream is done. */
+static void two_devices(void **state)
+{
+    (void)state;
+    uint64_t second = fake.fake_cuda_allocate(2 * UNIT, 1, 0);
+    assert_true(second != 0);
+    for (int path = 0; path < VARIANTS; path++) {
+        struct world world;
+        world_open(&world, path, NEAR_DEVICE);
+        if (path == MC_TRANSFER_PATH_RDMA)
+            assert_int_equal(add(world.near, second, 2 * UNIT), 0);
+        uint64_t from[] = {(uintptr_t)world.near_memory, second}, length = UNIT / 2 + 5;
+        struct mc_transfer_item items[] = {{(void *)(uintptr_t)from[0], world.far_address, length},
+                                           {(void *)(uintptr_t)from[1], world.far_address + UNIT, length}};
+        for (size_t i = 0; i < 2; i++) {
+            memset(fake.fake_cuda_seen(from[i]), 0, length);
+            fake.fake_cuda_fill_later(from[i], length, (int)(10 * (size_t)path + i + 1));
+        }
+        memset(world.far_seen, 0, 2 * UNIT);
+        assert_int_equal(run(&world, MC_TRANSFER_WRITE, items, 2), 0);
+        for (size_t i = 0; i < 2; i++)
+            for (uint64_t at = 0; at < length; at++)
+                assert_int_equal(world.far_seen[i * UNIT + at], 10 * path + (int)i + 1);
+        world_close(&world);
+    }
+    fake.fake_cuda_free(second);
+}
+
 static void in_the_background(void **state)
 {
     (void)state;
@@ -485,6 +513,7 @@ int main(void)
         cmocka_unit_test(batches),
         cmocka_unit_test(direct),
         cmocka_unit_test(managed_memory),
+        cmocka_unit_test(two_devices),
         cmocka_unit_test(in_the_background),
         cmocka_unit_test(documents),
         cmocka_unit_test(refusals),

@@ -498,7 +498,9 @@ static void busy(void **state)
     world_open(&world);
     segment_id_t id = openSegment(world.near, name);
     assert_true(id > 0);
+    int stopped;
     assert_int_equal(kill(child, SIGSTOP), 0);
+    assert_true(waitpid(child, &stopped, WUNTRACED) == child && WIFSTOPPED(stopped)); /* all its threads are */
     struct transfer_request entry = {OPCODE_READ, world.near_memory, id, address, SIZE};
     batch_id_t batch = allocateBatchID(world.near, 1);
     assert_int_equal(submitTransfer(world.near, batch, &entry, 1), 0);

@@ -461,11 +461,30 @@ static void a_description_stays_in_its_room(void **state)
     assert_non_null(strstr(text, "malformed"));
 }
 
+/* Frames are written into a buffer that has failed as if nothing were; nobody sends it. */
+static void frames_of_a_failed_buffer_are_harmless(void **state)
+{
+    static const size_t rooms[] = {0, 1, 5, 15, 16, 17, 20, 40};
+    (void)state;
+    for (size_t i = 0; i < sizeof(rooms) / sizeof(rooms[0]); i++) {
+        struct mc_buffer out = {.data = malloc(rooms[i] + 1), .capacity = rooms[i], .may_fail = true};
+        assert_false(mc_buffer_reserve(&out, SIZE_MAX));
+        size_t frame = mc_frame_begin(&out, MC_MESSAGE_GET, 1);
+        mc_wire_get_write(&out, &(struct mc_wire_get){.flags = 1});
+        size_t list = mc_list_begin(&out);
+        mc_list_end(&out, list, 1);
+        mc_frame_end(&out, frame);
+        assert_true(out.failed);
+        mc_buffer_free(&out);
+    }
+}
+
 int main(void)
 {
     seed = 20250521;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_record_comes_back_as_it_was),
+        cmocka_unit_test(frames_of_a_failed_buffer_are_harmless),
         cmocka_unit_test(a_record_that_ends_too_early_is_bad),
         cmocka_unit_test(fields_that_an_older_peer_lacks_are_zero),
         cmocka_unit_test(fields_of_a_newer_peer_are_skipped),

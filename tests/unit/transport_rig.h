@@ -23,6 +23,8 @@
 
 static struct mc_rdma *rig_rdma; /* kind MC_PATH_RDMA: of the test; both halves use it, and rig_stop closes it */
 
+static uint32_t rig_connection_limit; /* of an owner that is started; 0: as many as by default */
+
 struct rig {
     unsigned kind;                    /* MC_PATH_* */
     struct mc_segment_memory *memory; /* NULL when the owner is another process */
@@ -70,6 +72,8 @@ static inline int rig_owner_start(struct rig *rig, uint64_t capacity, bool popul
                     mc_serve_tcp_port(rig->serve));
     snprintf(rig->endpoint.unix_path, sizeof(rig->endpoint.unix_path), "%s", mc_serve_unix_path(rig->serve));
     mc_serve_set_rdma(rig->serve, rig_rdma);
+    if (rig_connection_limit > 0)
+        mc_serve_set_limits(rig->serve, rig_connection_limit, MC_SERVE_HELLO_MS, MC_SERVE_IDLE_MS);
     rc = mc_serve_start(rig->serve);
     if (rc == 0)
         mc_serve_pin(rig->serve, rig->memory);

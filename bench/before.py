@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Is this tree slower than the release before it? The same work on both, in turn, in one run.
+
+    ./dev bench before [store|engine] [--rounds 5] [--modes pinned,spread]
+
+The release is built once from the repository's history (tests/released.py). In each round the two take turns, the order changes from round
+to round, and a ratio is taken within a round: above 1 this tree is better. A row is worse when its median ratio is below 0.97. Exit code 1
+when a row is worse, or a call failed.
+"""
+
+import argparse
+import os
+import pathlib
+import statistics
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
+
+import engine  # noqa: E402
+import released  # noqa: E402
+import store  # noqa: E402
+from contestants import Ours  # noqa: E402
+
+CACHE = store.ROOT / ".cache"
+WORSE = 0.97
+LOWER = ("_us", "_s_per_gb")  # names of figures of which less is better
+
+
+def store_figures(arguments, old, new):
+    """{(mode, what): ([figure of this tree, a round each], [of the release])}"""
+    contestants = []
+    for name, release in (("ours", new), ("before", old)):
+        for tcp in (False, True):
+            one = Ours(tcp)
+            one.name = f"{name}-tcp" if tcp else name
+            one.use_build(sys.executable, release.python_path, release.build / "mooncake_master", None)
+            contestants.append(one)
+    run = store.Run(arguments, CACHE)
+    for number in range(arguments.rounds):
+        for mode in arguments.modes:
+            for one in contestants if number % 2 == 0 else contestants[2:] + contestants[:2]:
+                run.attempt(f"round {number + 1} {mode}: {one.name}", run.session, one, mode)
+    found = {}
+    for (name, mode, key), values in run.figures.items():
+        if name.startswith("ours"):
+            title = f"{'tcp ' if name.endswith('tcp') else ''}{key}"
+            found[mode, title] = (values, run.figures.get((name.replace("ours", "before"), mode, key), []))
+    return found, run.problems
+
+
+def engine_figures(arguments, old, new):
+    run = engine.Run(arguments, CACHE)
+    pairs = []
+    works = list(dict.fromkeys(row.work for row in engine.make_rows(True)))
+    try:
+        for name, release in (("ours", new), ("before", old)):
+            for tcp in (False, True):
+                env = {"PYTHONPATH": str(release.python_path), **({"MC_FORCE_TCP": "1"} if tcp else {})}
+                pairs.append(engine.Pair(f"{name}-tcp" if tcp else name, sys.executable, run.logs, env=env))
+        for number in range(arguments.rounds):
+            for mode in arguments.modes:
+                for work in works:
+                    turn = [pair for pair in pairs if pair.name.endswith("tcp") == (work[0] == "tcp")]
+                    for pair in turn if number % 2 == 0 else reversed(turn):
+                        run.attempt(f"{pair.name}, {mode}, {work}", run.measure, pair, ["python"], mode, work)
+                run.say(f"round {number + 1} of {arguments.rounds}, {mode}")
+    finally:
+        for pair in pairs:
+            pair.stop()
+    found = {}
+    for (name, mode, work), results in run.figures.items():
+        if name.startswith("ours"):
+            others = run.figures.get((name.replace("ours", "before"), mode, work), [])
+            path, write, size, batch = work
+            title = engine.Row(path, write, size, batch).title
+            for figure in ("p50_us", "gbps"):
+                found[mode, f"{path} {title} {figure}"] = ([one[figure] for one in results], [one[figure] for one in others])
+    return found, run.problems
+
+
+def report(found):
+    """How many rows are worse."""
+    worse = []
+    form = "{:<7} {:<34} {:<26} {:<26} {:<20} {}"
+    print(form.format("", "median (min-max)", "this tree", "the release before", "ratio, 1 or more", ""))
+    for (mode, title), (mine, others) in sorted(found.items()):
+        pairs = [(a, b) for a, b in zip(mine, others) if a and b]
+        if not pairs:
+            continue
+        ratios = [b / a if title.endswith(LOWER) else a / b for a, b in pairs]
+        is_worse = statistics.median(ratios) < WORSE
+        worse += [f"{mode}: {title}"] if is_worse else []
+        print(form.format(mode, title, store.spread_of(mine), store.spread_of(others), store.spread_of(ratios, form="{:.3f}"), "WORSE" if is_worse else "").rstrip())
+    print(f"\n{len(worse)} of {len(found)} rows are worse by more than 3 %" + "".join(f"\n  {text}" for text in worse))
+    return len(worse)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("store", "engine"), default="store")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--modes", type=lambda text: text.split(","), default=["pinned", "spread"], help="pinned: all on one core; spread: on two")
+    parser.add_argument("--quick", action="store_true", help="less of everything")
+    arguments = parser.parse_args()
+    new = released.Release(pathlib.Path(os.environ["MC_BUILD"]), pathlib.Path(os.environ["MC_PYTHONPATH"]))
+    print(f"building {released.COMMIT}, the release before …", flush=True)
+    old = released.build(CACHE)
+    if old is None:
+        raise SystemExit(released.WHY)
+    found, problems = (engine_figures if arguments.what == "engine" else store_figures)(arguments, old, new)
+    for text in problems:
+        print(f"PROBLEM: {text}")
+    return 1 if report(found) or problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

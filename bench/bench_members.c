@@ -1,0 +1,612 @@
+/* A real master and the many who are its members: simulated owners that bring their contents to a master that knows
+ * nothing, and simulated clients that send heartbeats all the while. What is asked: how long the recovery takes,
+ * whether every heartbeat is answered in time, how long a client waits for an answer, and how long the master's loop
+ * was away at most.
+ *
+ * bench_members [--owners 1000] [--objects 50000] [--clients 10000] [--seconds 10] [--master PROGRAM]: objects are per
+ * owner; after the recovery the heartbeats go on for so many seconds. One thread; the master is a process of its own.
+ */
+#include "base/bytes.h"
+#include "env/clock.h"
+#include "engine/layout.h"
+#include "env/socket.h"
+#include "wire/wire.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <libgen.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ITEMS 128u            /* of a frame of an inventory */
+#define UNDER_WAY 8u          /* frames of an inventory that are not acknowledged */
+#define LENGTH 4000u          /* of an object */
+#define EXTENT 4160u          /* bytes from one object to the next */
+#define BEAT_MS 1000u         /* between two heartbeats of one member */
+#define MISSED_MS 700u        /* a keeper takes the master for gone after it */
+#define ASK_US 2000u          /* between two questions of the client that is served meanwhile */
+#define EPOCHS_BEFORE 100000u /* of the contents, before the master's */
+#define PATIENCE_S 600u
+
+enum kind { CLIENT, KEEPER, OWNER, ASKER };
+
+struct party {
+    enum kind kind;
+    int fd;
+    uint32_t number; /* among its kind */
+    bool is_writing; /* EPOLLOUT is asked for */
+    bool is_greeted, is_mounted, is_offered;
+    uint32_t segment;                /* as the master numbers it, of owners and their keepers */
+    uint32_t sequence, acknowledged; /* frames of the inventory */
+    uint64_t asked_ns;               /* a heartbeat or question that is not answered; 0 = none */
+    uint32_t unanswered;             /* heartbeats that came due meanwhile */
+    struct mc_buffer in, out;
+};
+
+struct delays {
+    uint32_t *us;
+    size_t count, capacity;
+};
+
+struct bench {
+    uint32_t owners, objects, clients, seconds;
+    char master[PATH_MAX];
+    pid_t pid;
+    char address[64];
+    uint16_t metrics_port;
+    uint64_t epoch, begun_ns;
+    int epoll;
+    struct party *parties; /* clients, keepers, owners, the asker */
+    size_t count;
+    uint32_t greeted, offered;
+    uint64_t beats, missed;
+    double longest_us; /* turn of the master's loop */
+    struct delays beat_delays, ask_delays;
+    uint8_t received[256u << 10];
+};
+
+static void give_up(const char *what)
+{
+    fprintf(stderr, "bench_members: %s (%s)\n", what, strerror(errno));
+    exit(1);
+}
+
+static void delays_add(struct delays *delays, uint64_t ns)
+{
+    if (delays->count == delays->capacity) {
+        delays->capacity = delays->capacity == 0 ? 65536 : delays->capacity * 2;
+        delays->us = realloc(delays->us, delays->capacity * sizeof(delays->us[0]));
+        if (delays->us == NULL)
+            give_up("out of memory");
+    }
+    uint64_t us = ns / 1000;
+    delays->us[delays->count++] = us > UINT32_MAX ? UINT32_MAX : (uint32_t)us;
+}
+
+static int compare_us(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* One line, and all is forgotten. */
+static void delays_print(struct delays *delays, const char *what)
+{
+    if (delays->count > 0) {
+        qsort(delays->us, delays->count, sizeof(delays->us[0]), compare_us);
+        const uint32_t *us = delays->us;
+        size_t n = delays->count;
+        printf("  %-34s %8zu, ms: median %.2f, p99 %.2f, p99.9 %.2f, max %.2f\n", what, n, us[n / 2] / 1e3,
+               us[n * 99 / 100] / 1e3, us[n * 999 / 1000] / 1e3, us[n - 1] / 1e3);
+    }
+    delays->count = 0;
+}
+
+/* ---- the master's process ---- */
+
+static uint16_t free_port(void)
+{
+    uint16_t port = 0;
+    int fd = mc_tcp_listen("127.0.0.1", &port);
+    if (fd < 0)
+        give_up("no port");
+    close(fd);
+    return port;
+}
+
+static void start_master(struct bench *bench)
+{
+    char rpc[64], metrics[64];
+    uint16_t port = free_port();
+    bench->metrics_port = free_port();
+    (void)snprintf(bench->address, sizeof(bench->address), "127.0.0.1:%u", (unsigned)port);
+    (void)snprintf(rpc, sizeof(rpc), "--rpc_port=%u", (unsigned)port);
+    (void)snprintf(metrics, sizeof(metrics), "--metrics_port=%u", (unsigned)bench->metrics_port);
+    bench->pid = fork();
+    if (bench->pid < 0)
+        give_up("fork");
+    if (bench->pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        (void)setenv("MC_LOG_LEVEL", "ERROR", 0);
+        (void)execl(bench->master, bench->master, rpc, metrics, (char *)NULL);
+        _exit(127);
+    }
+}
+
+static void stop_master(const struct bench *bench)
+{
+    int status;
+    (void)kill(bench->pid, SIGTERM);
+    (void)waitpid(bench->pid, &status, 0);
+}
+
+static uint64_t resident_bytes(pid_t pid)
+{
+    char path[64];
+    unsigned long long pages = 0;
+    (void)snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
+    FILE *file = fopen(path, "r");
+    if (file == NULL || fscanf(file, "%*u %llu", &pages) != 1)
+        give_up(path);
+    (void)fclose(file);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* The value of a metric, or -1. */
+static double metric(const struct bench *bench, const char *name)
+{
+    static char text[4u << 20]; /* a node has some lines of its own */
+    char address[64], request[] = "GET /metrics HTTP/1.0\r\n\r\n", *at;
+    size_t length = 0;
+    double value = -1;
+    uint64_t deadline_ns = mc_clock_ns() + 10000000000ull;
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%u", (unsigned)bench->metrics_port);
+    int fd = mc_tcp_connect(address, deadline_ns);
+    struct iovec part = {request, sizeof(request) - 1};
+    if (fd < 0 || mc_socket_send(fd, &part, 1, deadline_ns) < 0)
+        give_up("the master's metrics");
+    for (int64_t got = 1; got > 0 && length<sizeof(text) - 1; length += got> 0 ? (size_t)got : 0)
+        got = mc_socket_receive(fd, text + length, sizeof(text) - 1 - length, deadline_ns, NULL);
+    close(fd);
+    text[length] = 0;
+    char wanted[128];
+    (void)snprintf(wanted, sizeof(wanted), "\n%s ", name);
+    at = strstr(text, wanted);
+    if (at != NULL)
+        value = strtod(at + strlen(wanted), NULL);
+    return value;
+}
+
+/* The metric remembers ten seconds at least. */
+static void note_turn(struct bench *bench)
+{
+    double longest_us = metric(bench, "mooncake_loop_longest_turn_us");
+    bench->longest_us = longest_us > bench->longest_us ? longest_us : bench->longest_us;
+}
+
+/* ---- what is said ---- */
+
+/* Since the master before this one was last heard of: it ended a second before the bench began. */
+static uint32_t contact_age_ms(const struct bench *bench)
+{
+    return (uint32_t)((mc_clock_ns() - bench->begun_ns) / 1000000 + 1000);
+}
+
+static void say_hello(const struct bench *bench, struct party *party)
+{
+    static const uint8_t roles[] = {MC_ROLE_KEEPER, MC_ROLE_KEEPER, MC_ROLE_OWNER, MC_ROLE_CALL};
+    bool is_node = party->kind == KEEPER || party->kind == OWNER;
+    struct mc_wire_hello hello = {.magic = MC_WIRE_MAGIC,
+                                  .version_min = MC_WIRE_VERSION_MIN,
+                                  .version_max = MC_WIRE_VERSION_MAX,
+                                  .role = roles[party->kind],
+                                  .node = {party->number + 1, is_node                ? 1
+                                                              : party->kind == ASKER ? 2
+                                                                                     : 3},
+                                  .incarnation = 1,
+                                  .name = mc_span_string("bench"),
+                                  .seen_epoch = is_node ? bench->epoch - EPOCHS_BEFORE : 0,
+                                  .seen_age_ms = is_node ? contact_age_ms(bench) : UINT32_MAX};
+    size_t frame = mc_frame_begin(&party->out, MC_MESSAGE_HELLO, 1);
+    mc_wire_hello_write(&party->out, &hello);
+    mc_frame_end(&party->out, frame);
+}
+
+static void say_mount(const struct bench *bench, struct party *party)
+{
+    uint64_t capacity = (uint64_t)bench->objects * EXTENT + 65536;
+    char name[32], address[32];
+    (void)snprintf(name, sizeof(name), "node-%u", (unsigned)party->number);
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%u", 1024u + (unsigned)party->number);
+    struct mc_wire_mount mount = {.segment_id = {party->number + 1, 7},
+                                  .capacity = capacity,
+                                  .populated = capacity,
+                                  .slot_count = bench->objects + 64,
+                                  .nonce = 1,
+                                  .epoch = bench->epoch - EPOCHS_BEFORE,
+                                  .host = {party->number + 1, 9},
+                                  .name = mc_span_string(name),
+                                  .tcp_address = mc_span_string(address),
+                                  .contact_age_ms = contact_age_ms(bench),
+                                  .slot_top = bench->objects};
+    size_t frame = mc_frame_begin(&party->out, MC_MESSAGE_MOUNT, 2);
+    mc_wire_mount_write(&party->out, &mount);
+    mc_frame_end(&party->out, frame);
+}
+
+static void say_inventory(const struct bench *bench, struct party *party)
+{
+    uint32_t from = party->sequence * ITEMS;
+    uint32_t count = bench->objects - from < ITEMS ? bench->objects - from : ITEMS;
+    struct mc_wire_inventory head = {
+        .segment = party->segment, .sequence = party->sequence, .last = from + count == bench->objects};
+    char key[48];
+    size_t frame = mc_frame_begin(&party->out, MC_MESSAGE_INVENTORY, 0);
+    mc_wire_inventory_write(&party->out, &head);
+    size_t list = mc_list_begin(&party->out);
+    for (uint32_t i = from; i < from + count; i++) {
+        uint64_t number = ((uint64_t)party->number << 32 | i) * 0x9e3779b97f4a7c15u;
+        (void)snprintf(key, sizeof(key), "model-7b/layer-00/block-%016" PRIx64, number);
+        struct mc_wire_inventory_item item = {.slot = i,
+                                              .state = 1,
+                                              .generation = ((bench->epoch - EPOCHS_BEFORE) << MC_EPOCH_SHIFT) + 1 +
+                                                            (uint64_t)party->number * bench->objects + i,
+                                              .offset = (uint64_t)i * EXTENT,
+                                              .length = LENGTH,
+                                              .key = mc_span(key, 40)};
+        mc_wire_inventory_item_write(&party->out, &item);
+    }
+    mc_list_end(&party->out, list, count);
+    mc_frame_end(&party->out, frame);
+    party->sequence++;
+}
+
+static void say_heartbeat(struct bench *bench, struct party *party)
+{
+    if (party->asked_ns != 0) {
+        party->unanswered++;
+        return;
+    }
+    const struct party *owner = party->kind == KEEPER ? party + bench->owners : NULL;
+    bool has_segment = owner != NULL && owner->is_mounted;
+    struct mc_wire_heartbeat head = {.epoch = bench->epoch};
+    size_t frame = mc_frame_begin(&party->out, MC_MESSAGE_HEARTBEAT, 3);
+    mc_wire_heartbeat_write(&party->out, &head);
+    size_t list = mc_list_begin(&party->out);
+    if (has_segment) {
+        struct mc_wire_heartbeat_segment item = {.segment = owner->segment,
+                                                 .populated = (uint64_t)bench->objects * EXTENT + 65536};
+        mc_wire_heartbeat_segment_write(&party->out, &item);
+    }
+    mc_list_end(&party->out, list, has_segment ? 1 : 0);
+    mc_frame_end(&party->out, frame);
+    party->asked_ns = mc_clock_ns();
+    bench->beats++;
+}
+
+static void say_exist(struct party *party)
+{
+    size_t frame = mc_frame_begin(&party->out, MC_MESSAGE_EXIST, 4);
+    mc_wire_none_write(&party->out, &(struct mc_wire_none){0});
+    size_t list = mc_list_begin(&party->out);
+    mc_wire_key_write(&party->out, &(struct mc_wire_key){.key = mc_span_string("nothing")});
+    mc_list_end(&party->out, list, 1);
+    mc_frame_end(&party->out, frame);
+    party->asked_ns = mc_clock_ns();
+}
+
+/* ---- what is heard ---- */
+
+static void hear(struct bench *bench, struct party *party, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    uint64_t waited_ns = party->asked_ns == 0 ? 0 : mc_clock_ns() - party->asked_ns;
+    if (frame->type == MC_MESSAGE_HELLO_REPLY) {
+        struct mc_wire_hello_reply reply;
+        mc_wire_hello_reply_read(&reader, &reply);
+        if (reply.code != 0)
+            give_up("a member was refused");
+        bench->epoch = bench->epoch == 0 ? reply.epoch : bench->epoch;
+        party->is_greeted = true;
+        bench->greeted++;
+        if (party->kind == OWNER)
+            say_mount(bench, party);
+    } else if (frame->type == MC_MESSAGE_MOUNT_REPLY) {
+        struct mc_wire_mount_reply reply;
+        mc_wire_mount_reply_read(&reader, &reply);
+        if (reply.code != 0 || reply.inventory == 0)
+            give_up("a mount was refused");
+        party->segment = reply.segment;
+        party->is_mounted = true;
+        while (party->sequence < UNDER_WAY && party->sequence * ITEMS < bench->objects)
+            say_inventory(bench, party);
+    } else if (frame->type == MC_MESSAGE_INVENTORY_ACK) {
+        struct mc_wire_inventory_ack reply;
+        mc_wire_inventory_ack_read(&reader, &reply);
+        if (reply.code != 0)
+            give_up("an inventory was refused");
+        party->acknowledged++;
+        if (party->sequence * ITEMS < bench->objects)
+            say_inventory(bench, party);
+    } else if (frame->type == MC_MESSAGE_OFFERED) {
+        party->is_offered = true;
+        bench->offered++;
+    } else if (frame->type == MC_MESSAGE_HEARTBEAT_REPLY) {
+        delays_add(&bench->beat_delays, waited_ns);
+        bench->missed += waited_ns > MISSED_MS * 1000000ull;
+        party->asked_ns = 0;
+    } else if (frame->type == MC_MESSAGE_EXIST_REPLY) {
+        delays_add(&bench->ask_delays, waited_ns);
+        party->asked_ns = 0;
+    } else if (frame->type == MC_MESSAGE_PING) {
+        mc_frame_bare(&party->out, MC_MESSAGE_PONG, frame->request_id);
+    }
+}
+
+static void write_out(const struct bench *bench, struct party *party)
+{
+    while (party->out.length > 0) {
+        ssize_t sent = send(party->fd, party->out.data, party->out.length, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno != EAGAIN)
+            give_up("the master has closed a connection");
+        if (sent < 0)
+            break;
+        mc_buffer_consume(&party->out, (size_t)sent);
+    }
+    bool wants = party->out.length > 0;
+    if (wants != party->is_writing) {
+        struct epoll_event event = {.events = EPOLLIN | (wants ? EPOLLOUT : 0u), .data.ptr = party};
+        if (epoll_ctl(bench->epoll, EPOLL_CTL_MOD, party->fd, &event) != 0)
+            give_up("epoll");
+        party->is_writing = wants;
+    }
+}
+
+static void read_in(struct bench *bench, struct party *party)
+{
+    ssize_t got = recv(party->fd, bench->received, sizeof(bench->received), MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN))
+        give_up("the master has closed a connection");
+    if (got < 0)
+        return;
+    mc_buffer_append(&party->in, bench->received, (size_t)got);
+    struct mc_frame frame;
+    size_t used = 0, at = 0;
+    while (mc_frame_parse(party->in.data + at, party->in.length - at, &frame, &used) == 1) {
+        hear(bench, party, &frame);
+        at += used;
+    }
+    mc_buffer_consume(&party->in, at);
+    if (party->in.length == 0 && party->in.capacity > 4096)
+        mc_buffer_free(&party->in);
+}
+
+/* ---- the loop ---- */
+
+/* One look at everything; waits for at most a millisecond. */
+static void step(struct bench *bench)
+{
+    static struct epoll_event events[512];
+    int count = epoll_wait(bench->epoll, events, 512, 1);
+    for (int i = 0; i < count; i++) {
+        struct party *party = events[i].data.ptr;
+        if ((events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0)
+            read_in(bench, party);
+        write_out(bench, party);
+    }
+}
+
+struct beats { /* members take turns, so that each has one beat in BEAT_MS */
+    uint64_t begun_ns, done;
+    uint64_t asked_ns;
+};
+
+static void beat(struct bench *bench, struct beats *beats)
+{
+    uint64_t now_ns = mc_clock_ns(), members = bench->clients + bench->owners;
+    uint64_t due = (now_ns - beats->begun_ns) / 1000 * members / (BEAT_MS * 1000ull);
+    for (; beats->done < due; beats->done++) {
+        struct party *party = &bench->parties[beats->done % members];
+        if (!party->is_greeted)
+            continue;
+        say_heartbeat(bench, party);
+        write_out(bench, party);
+    }
+    struct party *asker = &bench->parties[bench->count - 1];
+    if (asker->asked_ns == 0 && now_ns - beats->asked_ns > ASK_US * 1000ull) {
+        beats->asked_ns = now_ns;
+        say_exist(asker);
+        write_out(bench, asker);
+    }
+}
+
+static void join(struct bench *bench, struct party *party)
+{
+    uint64_t deadline_ns = mc_clock_ns() + 10000000000ull;
+    party->fd = mc_tcp_connect(bench->address, deadline_ns);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = party};
+    if (party->fd < 0 || epoll_ctl(bench->epoll, EPOLL_CTL_ADD, party->fd, &event) != 0)
+        give_up("a member cannot connect");
+    say_hello(bench, party);
+    write_out(bench, party);
+}
+
+static double seconds_since(uint64_t begun_ns)
+{
+    return (double)(mc_clock_ns() - begun_ns) / 1e9;
+}
+
+static void prepare(struct bench *bench)
+{
+    bench->count = bench->clients + 2 * (size_t)bench->owners + 1;
+    bench->parties = calloc(bench->count, sizeof(bench->parties[0]));
+    bench->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (bench->parties == NULL || bench->epoll < 0)
+        give_up("out of memory");
+    for (size_t i = 0; i < bench->count; i++) {
+        struct party *party = &bench->parties[i];
+        size_t at = i;
+        party->kind = i == bench->count - 1                ? ASKER
+                      : i < bench->clients                 ? CLIENT
+                      : i < bench->clients + bench->owners ? KEEPER
+                                                           : OWNER;
+        at -= party->kind == KEEPER ? bench->clients : party->kind == OWNER ? bench->clients + bench->owners : 0;
+        party->number = (uint32_t)at;
+    }
+    uint64_t until_ns = mc_clock_ns() + 10000000000ull;
+    struct party *asker = &bench->parties[bench->count - 1];
+    for (;;) { /* until the master listens */
+        int fd = mc_tcp_connect(bench->address, until_ns);
+        if (fd >= 0) {
+            close(fd);
+            break;
+        }
+        if (mc_clock_ns() > until_ns)
+            give_up("the master does not start");
+        (void)usleep(20000);
+    }
+    join(bench, asker);
+    while (!asker->is_greeted)
+        step(bench);
+}
+
+static void run(struct bench *bench)
+{
+    struct beats beats;
+    uint64_t begun_ns = mc_clock_ns(), empty = resident_bytes(bench->pid);
+    for (size_t i = 0; i < bench->clients; i++) {
+        join(bench, &bench->parties[i]);
+        if (i % 64 == 63)
+            step(bench);
+    }
+    while (bench->greeted < bench->clients + 1)
+        step(bench);
+    printf("%u clients joined in %.2f s, %.1f KiB each at the master\n", bench->clients, seconds_since(begun_ns),
+           (double)(resident_bytes(bench->pid) - empty) / 1024 / bench->clients);
+    (void)fflush(stdout);
+
+    begun_ns = mc_clock_ns();
+    beats = (struct beats){begun_ns, 0, 0};
+    for (size_t i = bench->clients; i < bench->count - 1; i++) {
+        join(bench, &bench->parties[i]);
+        if (i % 64 == 63) {
+            step(bench);
+            beat(bench, &beats);
+        }
+    }
+    uint64_t told_s = 0;
+    while (bench->offered < bench->owners) {
+        step(bench);
+        beat(bench, &beats);
+        uint64_t now_s = (uint64_t)seconds_since(begun_ns);
+        if (now_s >= told_s + 5) {
+            uint64_t frames = 0;
+            told_s = now_s;
+            note_turn(bench);
+            for (size_t i = bench->clients + bench->owners; i < bench->count - 1; i++)
+                frames += bench->parties[i].acknowledged;
+            fprintf(stderr, "  %" PRIu64 " s: %.1f M objects told, %u of %u owners offered\n", now_s,
+                    (double)frames * ITEMS / 1e6, bench->offered, bench->owners);
+        }
+        if (now_s > PATIENCE_S)
+            give_up("the recovery does not end");
+    }
+    double took = seconds_since(begun_ns);
+    printf("%.1f M objects of %u owners recovered in %.2f s (%.2f M/s), the master has %.2f GiB\n",
+           (double)bench->owners * bench->objects / 1e6, bench->owners, took,
+           (double)bench->owners * bench->objects / 1e6 / took, (double)resident_bytes(bench->pid) / (1 << 30));
+    delays_print(&bench->beat_delays, "heartbeats answered meanwhile");
+    delays_print(&bench->ask_delays, "existence checks meanwhile");
+    note_turn(bench);
+    printf("  longest turn of the master's loop  %.2f ms\n", bench->longest_us / 1e3);
+    (void)fflush(stdout);
+
+    begun_ns = mc_clock_ns();
+    while (seconds_since(begun_ns) < bench->seconds) {
+        step(bench);
+        beat(bench, &beats);
+    }
+    printf("%u s of %u members at rest\n", bench->seconds, bench->clients + bench->owners);
+    delays_print(&bench->beat_delays, "heartbeats answered");
+    delays_print(&bench->ask_delays, "existence checks");
+    uint64_t skipped = 0;
+    for (size_t i = 0; i < bench->count; i++)
+        skipped += bench->parties[i].unanswered;
+    printf("heartbeats: %" PRIu64 " sent, %" PRIu64 " answered after %u ms or later, %" PRIu64
+           " not sent because the one before had no answer\n",
+           bench->beats, bench->missed, MISSED_MS, skipped);
+    printf("objects at the master: %.0f\n", metric(bench, "master_key_count"));
+}
+
+static uint32_t number_of(const char *text)
+{
+    char *end;
+    unsigned long value = strtoul(text, &end, 10);
+    if (*end != 0 || value == 0 || value > 100000000) {
+        fprintf(stderr, "bench_members: not a number: %s\n", text);
+        exit(2);
+    }
+    return (uint32_t)value;
+}
+
+static void read_arguments(struct bench *bench, int argc, char **argv)
+{
+    static char self[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    if (length < 0)
+        give_up("/proc/self/exe");
+    self[length] = 0;
+    (void)snprintf(bench->master, sizeof(bench->master), "%.4000s/../mooncake_master", dirname(self));
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--owners") == 0)
+            bench->owners = number_of(argv[i + 1]);
+        else if (strcmp(argv[i], "--objects") == 0)
+            bench->objects = number_of(argv[i + 1]);
+        else if (strcmp(argv[i], "--clients") == 0)
+            bench->clients = number_of(argv[i + 1]);
+        else if (strcmp(argv[i], "--seconds") == 0)
+            bench->seconds = number_of(argv[i + 1]);
+        else if (strcmp(argv[i], "--master") == 0)
+            (void)snprintf(bench->master, sizeof(bench->master), "%s", argv[i + 1]);
+        else
+            argc = 0;
+    }
+    if (argc % 2 == 0) {
+        fprintf(stderr, "usage: bench_members [--owners 1000] [--objects 50000] [--clients 10000] [--seconds 10] "
+                        "[--master PROGRAM]\n");
+        exit(2);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static struct bench bench = {.owners = 1000, .objects = 50000, .clients = 10000, .seconds = 10};
+    struct rlimit limit;
+    read_arguments(&bench, argc, argv);
+    size_t wanted = bench.clients + 2 * (size_t)bench.owners + 64;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+        if (limit.rlim_cur < wanted) {
+            fprintf(stderr, "bench_members: %zu descriptors are needed, the limit is %" PRIu64 "\n", wanted,
+                    (uint64_t)limit.rlim_cur);
+            return 1;
+        }
+    }
+    bench.begun_ns = mc_clock_ns();
+    start_master(&bench);
+    prepare(&bench);
+    run(&bench);
+    bool is_good = bench.missed == 0;
+    stop_master(&bench);
+    return is_good ? 0 : 1;
+}

@@ -1,0 +1,257 @@
+/* A simulated etcd: what mc_etcd_call is answered with (symbols.txt, kind w), so that elections run with all that is
+ * above it. One store of keys with revisions and leases; requests and answers take their time, and either may be lost:
+ * a request that was given up may still be carried out. */
+#include "cluster.h"
+
+#include "base/bytes.h"
+#include "env/etcd.h"
+#include "env/json.h"
+#include "mooncake.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KEYS_MAX 8u
+#define LEASES_MAX 256u
+#define TEXT_MAX 600u
+
+static struct pair {
+    char key[TEXT_MAX], value[TEXT_MAX]; /* base64, as they come */
+    uint64_t revision, lease;
+    bool is_there;
+} pairs[KEYS_MAX];
+static struct lease {
+    uint64_t ttl_ns, end_ns; /* end 0: revoked */
+} leases[LEASES_MAX];
+struct request {
+    char path[64];
+    json_t *body, *answer;
+    struct sim_process *process;
+    uint32_t life;
+    struct sim_fiber *fiber; /* NULL: nobody waits any more */
+    bool is_answered, is_refused;
+    struct request *next; /* of all of the run */
+};
+static struct request *requests;
+static uint32_t lease_count;
+static uint64_t revision, slow_until_ns, away_until_ns, full_until_ns;
+
+void sim_etcd_reset(void)
+{
+    for (; requests != NULL; requests = requests->next) {
+        json_decref(requests->body);
+        json_decref(requests->answer);
+    }
+    memset(pairs, 0, sizeof(pairs));
+    lease_count = 0;
+    revision = 1;
+    slow_until_ns = away_until_ns = full_until_ns = 0;
+}
+
+void sim_etcd_slow(uint64_t until_ns)
+{
+    sim_say("etcd is slow");
+    slow_until_ns = until_ns;
+}
+
+void sim_etcd_away(uint64_t until_ns)
+{
+    sim_say("etcd is away");
+    away_until_ns = until_ns;
+}
+
+void sim_etcd_full(uint64_t until_ns)
+{
+    sim_say("etcd is full");
+    full_until_ns = until_ns;
+}
+
+/* ---- the store ---- */
+
+static struct pair *pair_of(const char *key)
+{
+    for (uint32_t i = 0; i < KEYS_MAX; i++) {
+        if (strcmp(pairs[i].key, key) == 0)
+            return &pairs[i];
+        if (pairs[i].key[0] == 0) {
+            snprintf(pairs[i].key, sizeof(pairs[i].key), "%s", key);
+            return &pairs[i];
+        }
+    }
+    fprintf(stderr, "the simulated etcd has no room for %s\n", key);
+    abort();
+}
+
+static void leases_expire(void)
+{
+    for (uint32_t i = 0; i < KEYS_MAX; i++) {
+        struct pair *pair = &pairs[i];
+        if (!pair->is_there || pair->lease == 0 || leases[pair->lease - 1].end_ns > sim_now_ns)
+            continue;
+        sim_say("etcd: a lease has ended, its key goes");
+        pair->is_there = false;
+        revision++;
+    }
+}
+
+static uint64_t number_of(const json_t *value)
+{
+    return json_is_string(value) ? strtoull(json_string_value(value), NULL, 10) : (uint64_t)json_integer_value(value);
+}
+
+static const char *text_of(const json_t *object, const char *name)
+{
+    const char *text = json_string_value(json_object_get(object, name));
+    return text == NULL ? "" : text;
+}
+
+static bool holds(const json_t *compare)
+{
+    const struct pair *pair = pair_of(text_of(compare, "key"));
+    if (strcmp(text_of(compare, "target"), "VALUE") == 0)
+        return pair->is_there && strcmp(pair->value, text_of(compare, "value")) == 0;
+    return (pair->is_there ? pair->revision : 0) == number_of(json_object_get(compare, "mod_revision"));
+}
+
+static json_t *range(const json_t *request)
+{
+    const struct pair *pair = pair_of(text_of(request, "key"));
+    return pair->is_there ? json_pack("{s:[{s:s,s:s,s:o}]}", "kvs", "key", pair->key, "value", pair->value,
+                                      "mod_revision", json_sprintf("%llu", (unsigned long long)pair->revision))
+                          : json_object();
+}
+
+static json_t *carry_out(const json_t *request)
+{
+    const json_t *put = json_object_get(request, "request_put"),
+                 *gone = json_object_get(request, "request_delete_range"),
+                 *read = json_object_get(request, "request_range");
+    if (read != NULL)
+        return json_pack("{s:o}", "response_range", range(read));
+    struct pair *pair = pair_of(text_of(put != NULL ? put : gone, "key"));
+    pair->is_there = put != NULL;
+    if (put != NULL) {
+        snprintf(pair->value, sizeof(pair->value), "%s", text_of(put, "value"));
+        pair->lease = number_of(json_object_get(put, "lease"));
+        pair->revision = revision;
+    }
+    return json_object();
+}
+
+static json_t *transaction(const json_t *request)
+{
+    const json_t *one;
+    size_t i;
+    bool is_good = true;
+    json_t *responses = json_array();
+    json_array_foreach(json_object_get(request, "compare"), i, one) is_good = is_good && holds(one);
+    revision++;
+    if (is_good) {
+        json_array_foreach(json_object_get(request, "success"), i, one)
+            json_array_append_new(responses, carry_out(one));
+    }
+    return json_pack("{s:b,s:o}", "succeeded", is_good, "responses", responses);
+}
+
+static json_t *lease_answer(const char *what, const json_t *request)
+{
+    uint64_t id = number_of(json_object_get(request, "ID"));
+    if (strcmp(what, "grant") == 0 && lease_count < LEASES_MAX) {
+        uint64_t ttl_ns = number_of(json_object_get(request, "TTL")) * 1000 * SIM_MS;
+        leases[lease_count++] = (struct lease){ttl_ns, sim_now_ns + ttl_ns};
+        return json_pack("{s:o}", "ID", json_sprintf("%u", lease_count));
+    }
+    if (id == 0 || id > lease_count || leases[id - 1].end_ns <= sim_now_ns)
+        return json_pack("{s:{}}", "result");
+    leases[id - 1].end_ns = strcmp(what, "keepalive") == 0 ? sim_now_ns + leases[id - 1].ttl_ns : 0;
+    return json_pack("{s:{s:o}}", "result", "TTL",
+                     json_sprintf("%llu", (unsigned long long)(leases[id - 1].ttl_ns / SIM_MS / 1000)));
+}
+
+/* ---- requests under way ---- */
+
+static bool is_reached(const struct sim_process *process)
+{
+    return sim_now_ns >= away_until_ns && !sim_is_partitioned(process->place, SIM_PLACE_ETCD);
+}
+
+static void on_answer(void *argument)
+{
+    struct request *request = argument;
+    if (request->fiber == NULL || !request->process->alive || request->process->life != request->life ||
+        !is_reached(request->process))
+        return;
+    request->is_answered = true;
+    sim_messages++;
+    sim_wake(request->fiber);
+}
+
+static uint64_t delay_ns(void)
+{
+    uint32_t most_us = sim_now_ns < slow_until_ns ? 700000 : sim_once_in(SIM_ELECTION, 50) ? 50000 : 2000;
+    return (100 + sim_below(SIM_ELECTION, most_us)) * 1000ull;
+}
+
+static void on_request(void *argument)
+{
+    struct request *request = argument;
+    if (!is_reached(request->process)) /* lost */
+        return;
+    leases_expire();
+    bool writes = strstr(request->path, "grant") != NULL || json_object_get(request->body, "compare") != NULL;
+    sim_messages++;
+    request->is_refused = writes && sim_now_ns < full_until_ns;
+    if (request->is_refused)
+        request->answer = json_pack("{s:s}", "error", "etcdserver: mvcc: database space exceeded");
+    else if (strcmp(request->path, "/v3/kv/range") == 0)
+        request->answer = range(request->body);
+    else if (strcmp(request->path, "/v3/kv/txn") == 0)
+        request->answer = transaction(request->body);
+    else
+        request->answer = lease_answer(strrchr(request->path, '/') + 1, request->body);
+    sim_at(sim_now_ns + delay_ns(), on_answer, request);
+}
+
+static bool attempt(struct request *request, uint64_t until_ns)
+{
+    request->fiber = sim_fiber;
+    request->process = sim_process();
+    request->next = requests;
+    requests = request;
+    request->life = sim_process()->life;
+    sim_at(sim_now_ns + delay_ns(), on_request, request);
+    while (!request->is_answered && sim_monotonic_ns(sim_process()) < until_ns)
+        (void)sim_wait(sim_world_ns(sim_process(), until_ns));
+    request->fiber = NULL;
+    return request->is_answered;
+}
+
+int sim_etcd_call(struct mc_etcd *etcd, const char *path, struct mc_span body, uint64_t deadline_ns,
+                  struct mc_buffer *reply);
+int sim_etcd_call(struct mc_etcd *etcd, const char *path, struct mc_span body, uint64_t deadline_ns,
+                  struct mc_buffer *reply)
+{
+    (void)etcd;
+    reply->length = 0;
+    while (sim_monotonic_ns(sim_process()) < deadline_ns) {
+        uint64_t until_ns = sim_monotonic_ns(sim_process()) + MC_ETCD_ATTEMPT_MS * SIM_MS;
+        struct request *request = sim_allocate(sizeof(*request));
+        snprintf(request->path, sizeof(request->path), "%s", path);
+        request->body = json_loadb(body.data, body.length, 0, NULL);
+        if (request->body == NULL) {
+            sim_fail("etcd is sent what is no JSON: %.*s", (int)body.length, (const char *)body.data);
+            return MC_ERR_RPC_FAIL;
+        }
+        if (!attempt(request, until_ns < deadline_ns ? until_ns : deadline_ns))
+            continue;
+        char *text = json_dumps(request->answer, JSON_COMPACT);
+        mc_buffer_append(reply, text, strlen(text));
+        mc_buffer_append(reply, "", 1);
+        reply->length--;
+        free(text);
+        return request->is_refused ? MC_ERR_ETCD_OPERATION_ERROR : 0;
+    }
+    return MC_ERR_RPC_TIMEOUT;
+}

@@ -1,0 +1,258 @@
+/* What must be there, after any fault. Certainty is kept for each owner: what a master offers, and nobody has removed,
+ * evicted or replaced since, is lost lawfully only if something has happened to every owner that holds it: its memory
+ * ended with it, or it was silent for so long that a master may have acted on that.
+ *
+ * When an owner is silent is judged by what was done to it, not by what it says. An owner is *in touch* while it and
+ * its master run and hear each other; then it had contact at most CONTACT_NS ago. A master that lives depart_ms after
+ * the last contact may act on it, unless nothing that it did can be seen: one that has neither lived so long itself nor
+ * offered anything is no evidence. */
+#include "cluster.h"
+#include "oracle.h"
+
+#include "engine/layout.h"
+#include "engine/memory_inside.h"
+#include "master/state.h"
+#include "mooncake.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CONTACT_NS (1500 * SIM_MS) /* heartbeats come every second, and are answered soon */
+#define WELL_NS (3000 * SIM_MS)    /* until all have met again */
+#define OPEN_NS (1000 * SIM_MS)    /* until what clients have sent has arrived */
+#define SLACK_NS (30 * SIM_MS)     /* clocks of milliseconds, answers under way */
+
+static struct touch {
+    uint64_t since_ns;   /* in touch since then; SIM_NEVER: not now */
+    uint64_t contact_ns; /* the last contact was not before */
+    uint64_t stalled_until_ns;
+} touches[SIM_OWNERS_MAX];
+static uint64_t depart_ns;
+static uint64_t well_since_ns;  /* nobody is dead, stopped or cut off since then; SIM_NEVER: somebody is */
+static uint64_t open_since_ns;  /* the master runs and hears all clients since then; SIM_NEVER: it does not */
+static uint64_t open_at_ns;     /* the last moment of which that is known for OPEN_NS before */
+static uint64_t evicted_before; /* the master's counter at the last look */
+
+void oracle_held_reset(const struct sim_plan *plan)
+{
+    for (uint32_t i = 0; i < SIM_OWNERS_MAX; i++)
+        touches[i] = (struct touch){.since_ns = SIM_NEVER, .contact_ns = sim_now_ns};
+    depart_ns = plan->depart_ms * SIM_MS;
+    well_since_ns = sim_now_ns;
+    open_since_ns = SIM_NEVER;
+    open_at_ns = 0;
+    evicted_before = 0;
+}
+
+/* ---- owners ---- */
+
+static bool is_running(uint32_t place)
+{
+    return sim_is_running(&sim_processes[place]);
+}
+
+/* A stopped master counts no silence while it stands still. */
+static bool is_in_touch(uint32_t owner)
+{
+    uint32_t place = SIM_PLACE_OWNER + owner;
+    const struct sim_process *master = sim_master();
+    bool is_there = sim_plan->standbys > 0 ? sim_is_running(master) && master->core != NULL : master->alive;
+    return is_running(place) && is_there && !sim_is_partitioned(place, master->place) &&
+           sim_now_ns >= touches[owner].stalled_until_ns;
+}
+
+static void disturb(void)
+{
+    well_since_ns = well_since_ns == SIM_NEVER ? SIM_NEVER : sim_now_ns;
+}
+
+static void lose(uint32_t place)
+{
+    if (oracle_placements_lose(place) > 0)
+        sim_say("what %s holds may be lost", sim_processes[place].name);
+}
+
+void oracle_owner_lost(uint32_t place)
+{
+    lose(place);
+    disturb();
+}
+
+/* Brings the account of one owner to now. */
+static void touch_settle(uint32_t owner)
+{
+    struct touch *touch = &touches[owner];
+    uint64_t until_ns = sim_now_ns; /* of the time in which the last contact was the one that is known */
+    if (touch->since_ns != SIM_NEVER && touch->since_ns + CONTACT_NS < until_ns)
+        until_ns = touch->since_ns + CONTACT_NS;
+    if (oracle_master_acts(touch->contact_ns + depart_ns - SLACK_NS, until_ns))
+        lose(SIM_PLACE_OWNER + owner);
+    if (touch->since_ns != SIM_NEVER && sim_now_ns >= touch->since_ns + CONTACT_NS &&
+        sim_now_ns - CONTACT_NS > touch->contact_ns)
+        touch->contact_ns = sim_now_ns - CONTACT_NS;
+}
+
+static bool is_well(void)
+{
+    for (uint32_t place = 0; place < SIM_PROCESSES_MAX; place++) {
+        if (sim_is_member(place) && !is_running(place) &&
+            (place < SIM_PLACE_CLIENT || place >= SIM_PLACE_STANDBY || !sim_cluster.is_calm))
+            return false;
+        for (uint32_t other = 0; other < SIM_PROCESSES_MAX; other++) {
+            if (sim_is_partitioned(place, other))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool is_open(void)
+{
+    bool is_cut = false;
+    for (uint32_t place = SIM_PLACE_CLIENT; place < SIM_PROCESSES_MAX; place++)
+        is_cut |= sim_is_partitioned(place, sim_master()->place);
+    return sim_is_running(sim_master()) && !is_cut;
+}
+
+static void open_settle(void)
+{
+    if (open_since_ns != SIM_NEVER && sim_now_ns >= open_since_ns + OPEN_NS)
+        open_at_ns = sim_now_ns;
+}
+
+void oracle_changed(void)
+{
+    open_settle();
+    if (!is_open())
+        open_since_ns = SIM_NEVER;
+    else if (open_since_ns == SIM_NEVER)
+        open_since_ns = sim_now_ns;
+    well_since_ns = is_well() ? sim_now_ns : SIM_NEVER;
+    for (uint32_t owner = 0; owner < sim_plan->owners; owner++) {
+        struct touch *touch = &touches[owner];
+        touch_settle(owner);
+        if (!is_in_touch(owner))
+            touch->since_ns = SIM_NEVER;
+        else if (touch->since_ns == SIM_NEVER)
+            touch->since_ns = sim_now_ns;
+    }
+}
+
+void oracle_connections_break(void)
+{
+    oracle_changed();
+    disturb();
+    for (uint32_t owner = 0; owner < sim_plan->owners; owner++) {
+        if (touches[owner].since_ns != SIM_NEVER)
+            touches[owner].since_ns = sim_now_ns;
+    }
+}
+
+static void on_stall_ends(void *argument)
+{
+    (void)argument;
+    oracle_changed();
+}
+
+void oracle_stalled(uint32_t place, uint64_t until_ns)
+{
+    touches[place - SIM_PLACE_OWNER].stalled_until_ns = until_ns;
+    sim_at(until_ns, on_stall_ends, NULL);
+    oracle_changed();
+}
+
+/* ---- what an owner says of its own contact ---- */
+
+void sim_segment_memory_set_contact_ms(struct mc_segment_memory *memory, uint64_t contact_ms);
+void sim_segment_memory_set_contact_ms(struct mc_segment_memory *memory, uint64_t contact_ms)
+{
+    uint32_t owner = sim_process()->place - SIM_PLACE_OWNER;
+    mc_segment_memory_set_contact_ms(memory, contact_ms);
+    if (owner >= sim_plan->owners || contact_ms == 0)
+        return;
+    touch_settle(owner);
+    uint64_t age_ns = sim_boot_ns(sim_process()) - contact_ms * SIM_MS; /* by its own clock */
+    if (sim_now_ns - age_ns > touches[owner].contact_ns)
+        touches[owner].contact_ns = sim_now_ns - age_ns;
+}
+
+/* ---- evictions ---- */
+
+static bool is_key(const struct mc_object *object, uint32_t *key)
+{
+    char name[32];
+    snprintf(name, sizeof(name), "%.*s", (int)object->key_length, (const char *)object->key);
+    return sscanf(name, SIM_KEY_FORMAT, key) == 1 && *key < SIM_KEY_NAMES_MAX;
+}
+
+/* The counter is raised just before what is evicted is dropped. */
+static bool is_eviction(const struct mc_core *core)
+{
+    bool is_raised = core->statistics.evicted_bytes != evicted_before;
+    evicted_before = core->statistics.evicted_bytes;
+    return is_raised;
+}
+
+void sim_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait);
+void sim_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait)
+{
+    uint32_t key;
+    if (is_eviction(core) && is_key(object, &key))
+        oracle_placements_evict(key, 0);
+    mc_object_drop(core, object, wait);
+}
+
+void sim_object_drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
+                             struct mc_wait *wait);
+void sim_object_drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
+                             struct mc_wait *wait)
+{
+    uint32_t key;
+    if (is_eviction(core) && is_key(object, &key))
+        oracle_placements_evict(key, mc_node_generation(core, mc_segment_node(segment, slot)));
+    mc_object_drop_replica(core, object, segment, slot, wait);
+}
+
+void oracle_evictions_begin(void)
+{
+    evicted_before = 0;
+}
+
+/* ---- keys ---- */
+
+uint32_t oracle_offered(uint32_t key, uint64_t *generations, uint32_t capacity)
+{
+    char name[16];
+    struct mc_core_replica replicas[8];
+    const struct sim_process *master = sim_master();
+    if (!master->alive || master->core == NULL)
+        return 0;
+    int length = snprintf(name, sizeof(name), SIM_KEY_FORMAT, key);
+    int count = mc_core_query(master->core, mc_span(name, (size_t)length), replicas, capacity < 8 ? capacity : 8);
+    for (int i = 0; i < count; i++)
+        generations[i] = replicas[i].generation;
+    return count < 0 ? 0 : (uint32_t)count;
+}
+
+bool oracle_is_held(uint32_t key)
+{
+    for (uint32_t owner = 0; owner < sim_plan->owners; owner++)
+        touch_settle(owner);
+    return oracle_placements_hold(key);
+}
+
+bool oracle_was_well(uint64_t start_ns)
+{
+    return well_since_ns != SIM_NEVER && start_ns >= well_since_ns + WELL_NS + depart_ns;
+}
+
+bool oracle_is_well_since(uint64_t start_ns)
+{
+    return well_since_ns <= start_ns;
+}
+
+bool oracle_was_open_after(uint64_t since_ns)
+{
+    open_settle();
+    return open_at_ns >= since_ns + OPEN_NS;
+}

@@ -1,0 +1,8 @@
+/* Which build this is. */
+#ifndef MC_BASE_BUILD_H
+#define MC_BASE_BUILD_H
+
+/* "0.4.0+c1 (git 1a2b3c4)", or "0.4.0+c1" where it was not built from a checkout. */
+const char *mc_build(void);
+
+#endif

@@ -1,0 +1,160 @@
+/* What nodes know of other masters.
+ *
+ * Of those before us: for how long they lived, when they may have acted. By that the contents of earlier epochs are
+ * judged, once when they are told and once when they are offered; afterwards they are ours. No master before us can
+ * have acted on the absence of who obeys us, so nothing that is said of it is later than our own start, or than its end
+ * where the election knows that. A hello alone is no evidence: the connection must go on to speak. The note that a
+ * master of this machine has left (note.h) says the same, also when all who heard of it have ended.
+ *
+ * Of one of a later epoch: then it is we who are late, and begin again above it. That costs all connections and another
+ * recovery, so one packet is never enough. As long as nothing of ours lives anywhere two words are. Once we have
+ * offered a segment it takes nodes that stand by their word: one that lends memory, or two. A client alone does not
+ * move us: it is answered no more than one of another cluster would be. */
+#include "master/state.h"
+
+/* ---- masters before us ---- */
+
+/* Keeps only what says more than any other: a later epoch or a later time. */
+static void evidence_add(struct mc_core *core, struct mc_evidence said)
+{
+    struct mc_evidence *list = core->evidence;
+    uint32_t kept = 0, at = 0;
+    for (uint32_t i = 0; i < core->evidence_count; i++)
+        if (list[i].epoch >= said.epoch && list[i].alive_ms >= said.alive_ms)
+            return;
+    for (uint32_t i = 0; i < core->evidence_count; i++)
+        if (list[i].epoch > said.epoch || list[i].alive_ms > said.alive_ms)
+            list[kept++] = list[i];
+    if (kept == MC_EVIDENCE_MAX) { /* the first two become one that says at least as much */
+        list[1].alive_ms = list[0].alive_ms;
+        for (uint32_t i = 1; i < kept; i++)
+            list[i - 1] = list[i];
+        kept--;
+    }
+    while (at < kept && list[at].epoch < said.epoch)
+        at++;
+    for (uint32_t i = kept; i > at; i--)
+        list[i] = list[i - 1];
+    list[at] = said;
+    core->evidence_count = kept + 1;
+}
+
+void mc_evidence_said(const struct mc_core *core, struct mc_connection *connection, uint64_t epoch, uint32_t age_ms)
+{
+    int64_t alive_ms = (int64_t)core->now_ms - (int64_t)age_ms;
+    if (epoch == core->epoch && alive_ms < 0)
+        epoch--; /* it has met us, but who had acted then was a master before us */
+    if (epoch < core->epoch)
+        connection->said = (struct mc_evidence){epoch, alive_ms < 0 ? alive_ms : 0};
+}
+
+void mc_evidence_confirm(struct mc_core *core, struct mc_connection *connection)
+{
+    if (connection->said.epoch != 0 && !core->recovery_over)
+        evidence_add(core, connection->said);
+    connection->said.epoch = 0;
+}
+
+void mc_evidence_noted(struct mc_core *core, uint64_t epoch, uint64_t age_ms)
+{
+    if (epoch != 0 && epoch < core->epoch)
+        evidence_add(core, (struct mc_evidence){epoch, (int64_t)core->now_ms - (int64_t)age_ms});
+}
+
+bool mc_evidence_against(const struct mc_core *core, uint64_t epoch, int64_t contact_ms)
+{
+    int64_t acted_ms = contact_ms + (int64_t)core->config.depart_ms;
+    /* Nobody came between the master before us and us, and that one kept what it had offered: whatever was said about
+     * it waited for the owner. That it lived long proves nothing, and for how long we know by late looks only. */
+    if (epoch != 0 && epoch == core->config.whole_epoch)
+        return false;
+    /* The latest moment for all of them; what members say is no later. */
+    if (core->config.predecessor_end_ms != 0)
+        return (int64_t)(core->config.predecessor_end_ms - core->base_ms) >= acted_ms;
+    /* A master of a later epoch, which never knew these contents, counts as much as the one that did. */
+    for (uint32_t i = 0; i < core->evidence_count; i++)
+        if (core->evidence[i].epoch >= epoch && core->evidence[i].alive_ms >= acted_ms)
+            return true;
+    return false;
+}
+
+/* ---- masters after us ---- */
+
+static bool stands(const struct mc_witness *witness)
+{
+    return witness->words >= MC_WITNESS_WORDS && witness->last_ms - witness->first_ms >= MC_WITNESS_STANDS_MS;
+}
+
+/* Forgets who has said nothing for long. */
+static void witnesses_age(struct mc_core *core)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < core->witness_count; i++)
+        if (core->now_ms - core->witnesses[i].last_ms < MC_WITNESS_KEEP_MS)
+            core->witnesses[kept++] = core->witnesses[i];
+    core->witness_count = kept;
+}
+
+/* That of the node, made if need be, in the place of whoever has been silent for the longest time. */
+static struct mc_witness *witness_of(struct mc_core *core, struct mc_id node)
+{
+    struct mc_witness *place = &core->witnesses[0];
+    for (uint32_t i = 0; i < core->witness_count; i++) {
+        if (mc_id_equal(core->witnesses[i].node, node))
+            return &core->witnesses[i];
+        if (core->witnesses[i].last_ms < place->last_ms)
+            place = &core->witnesses[i];
+    }
+    if (core->witness_count < MC_WITNESSES_MAX)
+        place = &core->witnesses[core->witness_count++];
+    *place = (struct mc_witness){.node = node, .first_ms = core->now_ms};
+    return place;
+}
+
+/* The highest epoch that the witnesses prove; 0: none. */
+static uint64_t proven(const struct mc_core *core)
+{
+    uint64_t quick = 0, firm = 0;
+    uint32_t words = 0, standing = 0;
+    bool has_owner = false;
+    for (uint32_t i = 0; i < core->witness_count; i++) {
+        const struct mc_witness *witness = &core->witnesses[i];
+        if (witness->epoch <= MC_EPOCH_LATEST) {
+            words += witness->words;
+            quick = witness->epoch > quick ? witness->epoch : quick;
+        }
+        if (stands(witness)) {
+            standing++;
+            has_owner |= witness->is_owner;
+            firm = witness->epoch > firm ? witness->epoch : firm;
+        }
+    }
+    if (standing >= 2 || has_owner)
+        return firm;
+    return words >= 2 && !core->has_offered ? quick : 0;
+}
+
+void mc_evidence_contradicts(struct mc_core *core, struct mc_id node, bool is_owner, uint64_t epoch)
+{
+    witnesses_age(core);
+    struct mc_witness *witness = witness_of(core, node);
+    witness->last_ms = core->now_ms;
+    witness->is_owner |= is_owner;
+    witness->epoch = epoch;
+    if (witness->words++ == 0)
+        mc_core_log(core, MC_CORE_LOG_WARNING,
+                    "node %016llx says that it has met a master of epoch %llu, ours is %llu: one word is not believed",
+                    (unsigned long long)node.low, (unsigned long long)epoch, (unsigned long long)core->epoch);
+    core->statistics.epochs_doubted++;
+    uint64_t wish = proven(core);
+    if (wish == 0 || wish + MC_EPOCH_CARRY <= core->wanted_epoch)
+        return;
+    core->wanted_epoch = wish + MC_EPOCH_CARRY; /* it may have placed much under that epoch */
+    mc_core_log(core, MC_CORE_LOG_WARNING, "a master of epoch %llu was met by nodes, ours is %llu: we are late",
+                (unsigned long long)wish, (unsigned long long)core->epoch);
+}
+
+uint64_t mc_core_wanted_epoch(const struct mc_core *core)
+{
+    return core->wanted_epoch;
+}

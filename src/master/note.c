@@ -1,0 +1,114 @@
+/* The note in its file. */
+#include "master/note.h"
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "env/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAGIC 0x65746f6e2d636d01ull
+#define AHEAD_MS 20u /* how far it is written ahead; the next master takes us for alive so much too long at most */
+
+struct record {
+    uint64_t magic;
+    struct mc_id boot;
+    uint64_t taken, epoch, until_ms;
+    uint32_t crc, zero;
+};
+
+static uint32_t record_crc(const struct record *record)
+{
+    return mc_crc32c(0, record, offsetof(struct record, crc));
+}
+
+/* What another process has left; nothing of it is believed before it was checked. */
+static void read_back(struct mc_note *note)
+{
+    struct record record;
+    if (pread(note->fd, &record, sizeof(record), 0) != (ssize_t)sizeof(record) || record.magic != MAGIC ||
+        record.crc != record_crc(&record) || !mc_id_equal(record.boot, mc_host_id()))
+        return;
+    uint64_t now_ms = mc_clock_boot_ms();
+    note->taken = record.taken;
+    note->epoch = record.epoch;
+    note->until_ms = record.until_ms < now_ms ? record.until_ms : now_ms; /* it has ended: we have its lock */
+}
+
+int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, char *error, size_t error_size)
+{
+    struct stat status;
+    *note = (struct mc_note){.fd = -1};
+    if (directory[0] == 0)
+        return 0;
+    const char *reason = NULL;
+    int length = snprintf(note->path, sizeof(note->path), "%s/master-%u.note", directory, port);
+    if (length >= (int)sizeof(note->path)) {
+        reason = "its path is too long";
+        goto fail;
+    }
+    if (mkdir(directory, 0700) != 0 && errno != EEXIST)
+        goto fail;
+    note->fd = open(note->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (note->fd < 0 || fstat(note->fd, &status) != 0)
+        goto fail;
+    if (!S_ISREG(status.st_mode) || status.st_uid != geteuid()) {
+        reason = "it is not a file of this user";
+        goto fail;
+    }
+    if (flock(note->fd, LOCK_EX | LOCK_NB) != 0) {
+        reason = errno == EWOULDBLOCK ? "another master keeps it" : NULL;
+        goto fail;
+    }
+    read_back(note);
+    return 0;
+fail:
+    snprintf(error, error_size, "no note can be kept in %s: %s", note->path, reason != NULL ? reason : strerror(errno));
+    mc_note_close(note);
+    return MC_ERR_INTERNAL_ERROR;
+}
+
+void mc_note_close(struct mc_note *note)
+{
+    if (note->fd < 0)
+        return;
+    (void)flock(note->fd, LOCK_UN); /* a child that was forked meanwhile has the same description */
+    close(note->fd);
+    note->fd = -1;
+}
+
+static int write_out(struct mc_note *note, uint64_t taken, uint64_t epoch, uint64_t until_ms)
+{
+    struct record record = {.magic = MAGIC, .boot = mc_host_id(), .taken = taken, .epoch = epoch, .until_ms = until_ms};
+    record.crc = record_crc(&record);
+    if (pwrite(note->fd, &record, sizeof(record), 0) == (ssize_t)sizeof(record)) {
+        note->taken = taken;
+        note->epoch = epoch;
+        note->until_ms = until_ms;
+        return 0;
+    }
+    /* What stands there would be taken for the last word by the next one. */
+    int reason = errno;
+    (void)unlink(note->path);
+    mc_note_close(note);
+    errno = reason;
+    return MC_ERR_INTERNAL_ERROR;
+}
+
+int mc_note_take(struct mc_note *note, uint64_t epoch)
+{
+    return note->fd < 0 ? 0 : write_out(note, epoch, note->epoch, note->until_ms);
+}
+
+int mc_note_keep(struct mc_note *note, uint64_t epoch, uint64_t boot_ms)
+{
+    if (note->fd < 0 || (note->epoch == epoch && boot_ms + AHEAD_MS / 2 <= note->until_ms))
+        return 0;
+    return write_out(note, note->taken, epoch, boot_ms + AHEAD_MS);
+}

@@ -1,0 +1,33 @@
+/* What a master without an election leaves on its machine for the one after it: which epoch it took, under which one a
+ * master may have acted last, and until when. With an election the place of the election knows that.
+ *
+ * One file for each port in the directory of state, locked by the master that keeps it. It is written before what it
+ * speaks of can have been done: `until` lies a little ahead, and nothing is decided after it. A process that is killed
+ * loses nothing of it; a machine that goes down may, so a note of another boot is not believed. */
+#ifndef MC_MASTER_NOTE_H
+#define MC_MASTER_NOTE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MC_NOTE_PATH_MAX 1024u
+
+struct mc_note {
+    int fd;                          /* -1: there is none */
+    uint64_t taken, epoch, until_ms; /* as written; epoch 0: nobody has acted yet. CLOCK_BOOTTIME */
+    char path[MC_NOTE_PATH_MAX];
+};
+
+/* Takes the note of that port up, or makes it. 0, or negative with one line in error; then it keeps nothing (fd -1), as
+ * it does with an empty directory. The directory is made, its parents are not. */
+int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, char *error, size_t error_size);
+/* The note stays for the next master. */
+void mc_note_close(struct mc_note *note);
+/* A master of that epoch begins; no later one is to have it again. 0 or negative, as mc_note_keep. */
+int mc_note_take(struct mc_note *note, uint64_t epoch);
+/* The master of that epoch may act from now on, at boot_ms (CLOCK_BOOTTIME), for a moment. Cheap when it was said
+ * already. 0, or negative: it cannot be written, and is gone. */
+int mc_note_keep(struct mc_note *note, uint64_t epoch, uint64_t boot_ms);
+
+#endif

@@ -1,0 +1,34 @@
+"""Where the modules of these tests lie, and a laboratory where there can be one."""
+import os
+import pathlib
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+os.environ.setdefault("MC_BUILD", str(ROOT / ".cache" / "build-release"))
+os.environ.setdefault("MC_PYTHONPATH", str(ROOT / ".cache" / "pypath-release"))
+for folder in (HERE, HERE.parent / "faults", HERE.parent / "system"):
+    sys.path.insert(0, str(folder))
+
+from hosts import Lab  # noqa: E402
+
+
+def pytest_collection_modifyitems(items):
+    why = Lab.why_not()
+    for item in items if why else []:
+        item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest.fixture
+def make_lab():
+    """Lab.make, with an end."""
+    made = []
+
+    def make(**options):
+        made.append(Lab.make(**options))
+        return made[-1]
+    yield make
+    for lab in made:
+        lab.end()

@@ -1,0 +1,169 @@
+"""The laboratory itself: its hosts differ as machines do, and its network does what it is told."""
+import json
+import subprocess
+import sys
+
+# Sends and receives datagrams that begin with their number.
+SEND = """
+import socket, sys, time
+address, count, pause, room = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for number in range(count):
+    end.sendto(number.to_bytes(8, "big") + bytes(room), (address, 7000))
+    time.sleep(pause)
+"""
+RECEIVE = """
+import json, socket, sys
+end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+end.bind(("0.0.0.0", 7000))
+end.settimeout(float(sys.argv[1]))
+print("ready", flush=True)
+got = []
+try:
+    while True:
+        got.append(int.from_bytes(end.recv(2000)[:8], "big"))
+except TimeoutError:
+    print(json.dumps(got))
+"""
+ECHO = """
+import socket, time
+end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+end.bind(("0.0.0.0", 7001))
+print("ready", flush=True)
+while True:
+    data, peer = end.recvfrom(100)
+    end.sendto(data, peer)
+"""
+ASK = """
+import json, socket, sys, time
+end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+end.settimeout(1)
+times = []
+for _ in range(20):
+    start = time.monotonic()
+    end.sendto(b"hello", (sys.argv[1], 7001))
+    end.recv(100)
+    times.append(time.monotonic() - start)
+print(json.dumps(sorted(times)))
+"""
+STREAM = """
+import socket, sys, time
+server = socket.create_server(("0.0.0.0", 7002))
+print("ready", flush=True)
+peer, _ = server.accept()
+start, total = None, 0
+while data := peer.recv(1 << 20):
+    start = start or time.monotonic()
+    total += len(data)
+print(total / (time.monotonic() - start))
+"""
+PUSH = """
+import socket, sys
+socket.create_connection((sys.argv[1], 7002)).sendall(bytes(int(sys.argv[2])))
+"""
+
+
+def python(host, text, *words, **more):
+    return host.popen([sys.executable, "-c", text, *map(str, words)], stdout=subprocess.PIPE, text=True, **more)
+
+
+def datagrams(sender, receiver, count, pause=0.0, silence=0.3, room=0):
+    """The numbers that arrive, in their order."""
+    inbox = python(receiver, RECEIVE, silence + 0.5)
+    assert inbox.stdout.readline() == "ready\n"
+    assert python(sender, SEND, receiver.address, count, pause, room).wait(30) == 0
+    return json.loads(inbox.communicate(timeout=30)[0])
+
+
+def test_hosts_differ_as_machines_do(make_lab):
+    lab = make_lab(seed=5)
+    one, two = lab.host("one"), lab.host("two")
+    look = "import time; print(open('/proc/sys/kernel/random/boot_id').read().strip(), time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME))"
+    seen = {}
+    for host in (one, two):
+        assert host.run(["hostname"]).stdout.strip() == host.name
+        boot_id, monotonic, boottime = host.run([sys.executable, "-c", look]).stdout.split()
+        seen[host.name] = boot_id, float(monotonic), float(boottime)
+        assert boot_id == host.boot_id
+    assert abs(seen["one"][1] - seen["two"][1]) > 60 and abs(seen["one"][2] - seen["two"][2]) > 60
+    assert abs((seen["one"][2] - seen["one"][1]) - (seen["two"][2] - seen["two"][1])) > 60, "one has slept longer than the other"
+
+
+def test_a_network_that_is_told_nothing_loses_nothing(make_lab):
+    lab = make_lab()
+    assert datagrams(lab.host("one"), lab.host("two"), 500) == list(range(500))
+
+
+def test_loss_is_drawn_from_the_seed_for_each_way(make_lab):
+    arrived = {}
+    for seed, again in ((1, 0), (1, 1), (2, 0)):
+        lab = make_lab(seed=seed, loss=0.1)
+        arrived[seed, again] = datagrams(lab.host("one"), lab.host("two"), 1000)
+        lost = 1000 - len(arrived[seed, again])
+        assert 50 < lost < 160, lost
+        assert lab.switch.stats()[1, 2].lost == lost
+    assert arrived[1, 0] == arrived[1, 1] != arrived[2, 0]
+    lab.switch.rule(1, 2, loss=0)
+    assert datagrams(lab.host("one"), lab.host("two"), 300) == list(range(300))
+    assert len(datagrams(lab.host("two"), lab.host("one"), 300)) < 300, "the other way has its own rule"
+
+
+def test_delay_and_reordering(make_lab):
+    lab = make_lab(delay_ms=5)
+    one, two = lab.host("one"), lab.host("two")
+    echo = python(two, ECHO)
+    assert echo.stdout.readline() == "ready\n"
+    times = json.loads(python(one, ASK, two.address).communicate(timeout=30)[0])
+    echo.kill()
+    assert 0.010 <= times[0] < 0.1, times
+    lab.switch.rule("*", "*", reorder=0.2)
+    arrived = datagrams(one, two, 500, pause=0.0002)
+    assert sorted(arrived) == list(range(500)) != arrived
+
+
+def test_a_line_has_a_rate_and_a_queue(make_lab):
+    lab = make_lab(rate=1_000_000)
+    one, two = lab.host("one"), lab.host("two")
+    sink = python(two, STREAM)
+    assert sink.stdout.readline() == "ready\n"
+    assert python(one, PUSH, two.address, 1_500_000).wait(30) == 0
+    assert 600_000 < float(sink.communicate(timeout=30)[0]) < 1_050_000
+    assert len(datagrams(one, two, 1000, room=1000)) < 1000, "a queue that is full loses"
+    assert lab.switch.stats()[1, 2].overflowed > 0
+
+
+def test_cut_one_way_and_healed(make_lab):
+    lab = make_lab()
+    one, two, three = (lab.host(name) for name in ("one", "two", "three"))
+    one.deafen(two)
+    assert datagrams(one, two, 10) == []
+    assert datagrams(two, one, 10) == datagrams(one, three, 10) == list(range(10))
+    one.heal()
+    one.partition()
+    assert datagrams(one, two, 10) == datagrams(three, one, 10) == []
+    one.heal()
+    assert datagrams(one, two, 10) == list(range(10))
+
+
+def resolves(host, name, seconds=1.0):
+    done = host.run(["timeout", seconds, "getent", "ahostsv4", name], check=False)
+    return done.stdout.split()[0] if done.stdout else done.returncode
+
+
+def test_names_are_resolved_slowly_not_at_all_or_wrong(make_lab):
+    lab = make_lab()
+    one, two = lab.host("one"), lab.host("two")
+    late, unknown = 124, 2  # as timeout and getent say
+    assert resolves(one, "two") == two.address and resolves(one, "ONE") == one.address
+    assert resolves(one, "nobody") == unknown
+    for mode, answer in (("silent", late), ("wrong", "10.77.0.253"), ("unknown", unknown)):
+        lab.resolver.mode(one, mode)
+        assert resolves(one, "two") == answer, mode
+        assert resolves(two, "one") == one.address
+    lab.resolver.mode(one, "slow", 700)
+    assert resolves(one, "two", 0.5) == late
+    assert resolves(one, "two", 3) == two.address
+    lab.resolver.mode("*", "silent", only="two")
+    assert resolves(one, "two") == late and resolves(two, "one") == one.address
+    assert lab.resolver.asked()[one.address] > 0

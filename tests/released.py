@@ -1,0 +1,63 @@
+"""The release before this tree, built from the repository's own history, so that tests can run both versions in one cluster.
+
+    old = released.build(cache)      # None where git does not know the commit (a shallow clone, a tarball): released.WHY says so
+    old.build                        # as MC_BUILD: mooncake_master, mooncake_bench, ...
+    old.python_path                  # as MC_PYTHONPATH
+
+It is built once into `cache` (a quarter of a minute to two), nothing is downloaded. COMMIT moves when a release is made: docs/versions.md.
+"""
+import fcntl
+import os
+import pathlib
+import shutil
+import subprocess
+from collections import namedtuple
+
+COMMIT = "3f6ce5a"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WHY = f"git does not have {COMMIT}, the last release: this needs the whole history of the repository"
+OPTIONS = ("-Dtests=false", "-Dbuildtype=release", "-Db_ndebug=false", "-Dwerror=false")
+
+Release = namedtuple("Release", "build python_path")
+
+
+def has_history():
+    asked = ["git", "-C", str(ROOT), "cat-file", "-e", COMMIT + "^{commit}"]
+    return shutil.which("git") is not None and subprocess.run(asked, capture_output=True).returncode == 0
+
+
+def run(log, *words):
+    # A sanitizer that the tests run under is nothing for the compiler.
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    with open(log, "ab") as out:
+        if subprocess.run([str(word) for word in words], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment).returncode != 0:
+            raise RuntimeError(f"{' '.join(map(str, words))} failed: {pathlib.Path(log).read_text(errors='replace')[-4000:]}")
+
+
+def make(folder):
+    source, build = folder / "source", folder / "build"
+    source.mkdir(parents=True)
+    archive = subprocess.run(["git", "-C", str(ROOT), "archive", COMMIT], capture_output=True, check=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(source)], input=archive, check=True)
+    run(folder / "log", "meson", "setup", build, source, *OPTIONS)
+    run(folder / "log", "ninja", "-C", build)
+
+
+def build(cache):
+    folder = pathlib.Path(cache).resolve() / f"released-{COMMIT}"
+    release = Release(folder / "build", folder / "python")
+    if not has_history():
+        return None
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{folder}.lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = folder / "done"
+        if not done.exists() or done.read_text(encoding="utf-8") != str(folder):  # a checkout that was moved
+            shutil.rmtree(folder, ignore_errors=True)
+            make(folder)
+            package = release.python_path / "mooncake"
+            package.mkdir(parents=True)
+            for part in [*(folder / "source" / "python" / "mooncake").iterdir(), *(release.build / "src" / "python").glob("*.so")]:
+                (package / part.name).symlink_to(part)
+            done.write_text(str(folder), encoding="utf-8")
+    return release

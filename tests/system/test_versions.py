@@ -1,0 +1,219 @@
+"""The last release and this tree in one cluster, each in every role: master, store node, client (docs/versions.md)."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+import cluster
+from python_cluster import wait_until
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+import released  # noqa: E402
+
+HERE = pathlib.Path(__file__).resolve().parent
+NEW = released.Release(cluster.BUILD, os.environ["MC_PYTHONPATH"])
+SIZES = (1, 4096, 65537, 3 << 20)
+VERSIONS = ("old", "new")
+
+pytestmark = pytest.mark.timeout(600)  # the first one builds the release
+
+
+@pytest.fixture(scope="module")
+def release():
+    """Of "old" and "new"."""
+    old = released.build(pathlib.Path(cluster.BUILD).resolve().parent)
+    if old is None:
+        pytest.skip(released.WHY)
+    return {"old": old, "new": NEW}
+
+
+@pytest.fixture
+def folder():
+    shm = pathlib.Path("/dev/shm")
+    path = tempfile.mkdtemp(prefix="mc-test-", dir=shm if shm.is_dir() else None)
+    yield pathlib.Path(path)
+    shutil.rmtree(path)
+
+
+class Client:
+    """A process with a store of that release; its calls are version_client.py's."""
+
+    def __init__(self, release, master, segment=0, data_dir="", paths=None):
+        self.log = tempfile.NamedTemporaryFile(prefix="mc-version-", suffix=".log")
+        environment = {**os.environ, "MC_PYTHONPATH": str(release.python_path), "MC_LOG_LEVEL": "INFO", **({"MC_PATHS": paths} if paths else {})}
+        self.process = subprocess.Popen([sys.executable, "-B", HERE / "version_client.py", master.address, str(segment), str(data_dir)],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, env=environment)
+        self.name = None
+        code = self._line()
+        assert code == 0, f"setup: {code}: {self.said()}"
+        self.name = self.hostname()
+
+    def _line(self):
+        line = self.process.stdout.readline()
+        assert line, f"{self.name} has ended: {self.said()}"
+        return json.loads(line)
+
+    def __getattr__(self, call):
+        def ask(*arguments):
+            self.process.stdin.write(json.dumps({call: arguments}).encode() + b"\n")
+            self.process.stdin.flush()
+            return self._line()
+        return ask
+
+    def said(self):
+        return pathlib.Path(self.log.name).read_text(errors="replace")
+
+    def end(self):
+        """Its store is closed; it must have ended well."""
+        self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, self.said()
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def clients():
+    """Makes clients, and ends them."""
+    made = []
+
+    def make(*arguments, **more):
+        made.append(Client(*arguments, **more))
+        return made[-1]
+
+    yield make
+    for client in reversed(made):
+        if client.process.poll() is None:
+            client.end()
+
+
+def with_room(client, node):
+    wait_until(lambda: client.put("warm up", "x", 1 << 20, node.name) == 0 and client.segments("warm up") == [node.name] or
+               client.remove("warm up") == 1)
+    client.remove("warm up")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_role(release, clients, version):
+    """Masters of both versions, each with a node and with clients of both, over shared memory and over tcp: whatever one stores, all read."""
+    with cluster.Master("--default_kv_lease_ttl=200ms", program=release[version].build / "mooncake_master") as master:
+        nodes = [clients(release[one], master, 48 << 20) for one in VERSIONS]
+        users = {(one, path): clients(release[one], master, paths=path) for one in VERSIONS for path in ("shm,tcp", "tcp")}
+        for node in nodes:
+            with_room(users["new", "tcp"], node)
+        put = []
+        for (one, path), user in users.items():
+            for node in nodes:
+                for size in SIZES:
+                    key = f"{one} {path} {nodes.index(node)} {size}"
+                    assert user.put(key, key, size, node.name) == 0 and user.segments(key) == [node.name]
+                    put.append((key, size))
+            key = f"{one} {path} both nodes"
+            assert user.put(key, key, 70_000, "", 2) == 0 and sorted(user.segments(key)) == sorted(node.name for node in nodes)
+            put.append((key, 70_000))
+        for user in users.values():
+            assert user.exist([key for key, _ in put] + ["none"]) == [1] * len(put) + [0]
+            for key, size in put:
+                assert user.same(key, key, size) is True and user.size(key) == size
+            assert all(user.ranges(key, key, size, session) for key, size in put[::3] for session in (False, True))
+        changes(list(users.values()), nodes, put)
+        if version == "new":
+            tells_who_joined(master, nodes)
+
+
+def tells_who_joined(master, nodes):
+    """Operators see which build each node is: a rolling upgrade is followed so. The old one does not say it."""
+    builds = {one["segment_name"]: one["build"] for one in json.loads(master.get("/get_segments_detail")[1])["segments"]}
+    assert builds[nodes[0].name] == "an earlier build"
+    assert re.fullmatch(r"\d+\.\d+\.\d+\+c\d+( \(git [0-9a-f]{7,}\))?", builds[nodes[1].name]), builds
+    joined = re.findall(r"member \S+ \(\S*\) joins: (.*)", master.log())
+    assert {"an earlier build", builds[nodes[1].name]} == set(joined)
+    assert f"is {builds[nodes[1].name]}; this is {builds[nodes[1].name]}" in nodes[1].said()
+
+
+def changes(users, nodes, put):
+    """Upserts and removals by each, seen by all."""
+    for turn, user in enumerate(users):
+        key, size = put[turn * 9 + 2]
+        assert user.upsert(key, f"changed {turn}", size + turn, nodes[turn % 2].name) == 0
+        assert all(other.same(key, f"changed {turn}", size + turn) is True for other in users)
+        removed, _ = put[turn * 9 + 1]
+        assert user.remove(removed) == 0
+        assert all(other.same(removed, removed, 1) is None for other in users)
+        wanted, _ = put[turn * 9 + 8]
+        assert user.remove_by_regex(f"^{wanted}$") == 1
+        assert all(other.exist([wanted]) == [0] for other in users)
+
+
+def ways(first, second):
+    return [(first, second), (second, first)]
+
+
+@pytest.mark.parametrize("before,after", ways(*VERSIONS))
+def test_a_master_is_replaced_by_the_other_version(release, clients, before, after):
+    """kill -9, then the other version on the same ports: owners of both versions tell it what they hold."""
+    with cluster.Master(program=release[before].build / "mooncake_master") as master:
+        nodes = [clients(release[one], master, 32 << 20) for one in VERSIONS]
+        users = [clients(release[one], master) for one in VERSIONS]
+        for node in nodes:
+            with_room(users[0], node)
+        put = [(f"{node} {size}", size) for node in range(2) for size in SIZES]
+        for key, size in put:
+            assert users[size % 2].put(key, key, size, nodes[int(key[0])].name) == 0
+        master.kill()
+        master.program = release[after].build / "mooncake_master"
+        master.start()
+        for user in users:
+            for key, size in put:
+                assert wait_until(lambda: user.same(key, key, size), 20) is True
+            assert wait_until(lambda: user.put(f"after {users.index(user)}", "after", 5000) == 0, 20)
+        assert users[0].same("after 1", "after", 5000) is True and users[1].same("after 0", "after", 5000) is True
+
+
+@pytest.mark.parametrize("before,after", ways(*VERSIONS))
+def test_a_node_takes_up_the_data_of_the_other_version(release, clients, folder, before, after):
+    """Killed, then the other version with the same data directory: what lay there is read as it was."""
+    with cluster.Master(program=release[after].build / "mooncake_master") as master:
+        node = clients(release[before], master, 32 << 20, folder)
+        user, near = clients(release[after], master, paths="tcp"), clients(release[before], master)
+        with_room(user, node)
+        put = [(f"kept {size}", size) for size in SIZES]
+        for key, size in put:
+            assert user.put(key, key, size) == 0
+        node.kill()
+        again = clients(release[after], master, 32 << 20, folder)
+        for key, size in put:
+            for reader in (user, near):
+                assert wait_until(lambda: reader.same(key, key, size), 20) is True
+        assert wait_until(lambda: near.put("more", "more", 1 << 20) == 0) and user.same("more", "more", 1 << 20) is True
+        assert user.segments("more") == [again.name]
+
+
+@pytest.mark.parametrize("old", ["master", "node", "client"])
+def test_silence_of_the_other_version(release, clients, old):
+    """A stopped process of either version is passed over by the other's, and taken back."""
+    of = {part: release["old" if part == old else "new"] for part in ("master", "node", "client")}
+    with cluster.Master(program=of["master"].build / "mooncake_master") as master:
+        nodes = [clients(of["node"], master, 32 << 20) for _ in range(2)]
+        user = clients(of["client"], master, paths="tcp")
+        for node in nodes:
+            with_room(user, node)
+        for at, node in enumerate(nodes):
+            assert user.put(f"at {at}", "value", 5000, node.name) == 0
+        nodes[0].process.send_signal(signal.SIGSTOP)
+        try:
+            assert wait_until(lambda: user.same("at 0", "value", 5000) is None)
+            assert user.same("at 1", "value", 5000) is True and user.put("elsewhere", "value", 5000) == 0
+            assert user.segments("elsewhere") == [nodes[1].name]
+        finally:
+            nodes[0].process.send_signal(signal.SIGCONT)
+        assert wait_until(lambda: user.same("at 0", "value", 5000), 20) is True

@@ -1,0 +1,488 @@
+/* The core and what it is told of other masters: evidence of those before it, words of later ones; and how long it
+ * takes contents of earlier epochs. */
+#include "core_owner.h"
+#include "random.h"
+
+/* ---- until when contents are taken ---- */
+
+static void test_after_the_window(void **state)
+{
+    struct world world;
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_put(&world, a, "ka", SMALL, 0), 0);
+    crash(&world, 9, 10);
+    world_pass(&world, 60100);
+    assert_false(fake_return(&world, a));
+    assert_int_equal(found(&world, a, "ka"), 0);
+    assert_int_equal(fake_put(&world, a, "ka", SMALL + 1, 0), 0); /* its memory is of use */
+    finish(&world, a, NULL);
+}
+
+/* What began within the window is taken to its end, and keeps it open for others. What has gone meanwhile stays away.
+ */
+static void test_no_cliff(void **state)
+{
+    struct world world;
+    char key[24];
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5), *b = fake(6), *c = fake(7);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_join(&world, c).code, 0);
+    for (unsigned i = 0; i < 20; i++) {
+        (void)snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(fake_put(&world, a, key, SMALL + i, 0), 0);
+    }
+    assert_int_equal(fake_put(&world, c, "kc", SMALL, 0), 0);
+    crash(&world, 9, 10);
+    assert_int_equal(fake_join(&world, a).inventory, 1);
+    assert_int_equal(fake_join(&world, b).code, 0);
+    static struct fake_slot *order[20];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < SLOTS; i++)
+        if (a->slots[i].state != 0)
+            order[count++] = &a->slots[i];
+    assert_int_equal(count, 20);
+    qsort(order, count, sizeof(order[0]), by_offset);
+    for (uint32_t i = 0; i < count; i++) { /* two minutes */
+        struct mc_wire_inventory_item item = item_of(a, order[i]);
+        for (unsigned beat = 0; beat < 2; beat++) {
+            world_heartbeat(&world, a->keeper, 0, 0);
+            world_heartbeat(&world, b->keeper, 0, 0);
+            world_pass(&world, 3000);
+        }
+        if (i == 3) { /* a new value of a key that is told later, and it is gone again */
+            assert_int_equal(fake_put(&world, b, order[15]->key, 7, 0), 0);
+            struct mc_object *object = mc_objects_find(&world.core->objects, mc_span_string(order[15]->key));
+            mc_object_drop(world.core, object, NULL);
+            (void)fake_obey(&world, b);
+        }
+        if (i == 18)
+            assert_true(fake_return(&world, c));
+        send_inventory(&world, a->owner, a->segment, i, i + 1 == count, &item, 1);
+        (void)world_receive(&world, a->owner);
+    }
+    world_heartbeat(&world, c->keeper, 0, 0);
+    world_pass(&world, 200);
+    for (unsigned i = 0; i < 20; i++) {
+        (void)snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(found(&world, b, key), strcmp(key, order[15]->key) == 0 ? 0 : SMALL + i);
+    }
+    assert_int_equal(found(&world, b, "kc"), SMALL);
+    world_pass(&world, 300);
+    assert_int_equal(statistics_of(&world).tombstones, 0); /* nobody can bring anything any more */
+    assert_false(mc_recover_open(world.core));
+    free(c);
+    finish(&world, a, b);
+}
+
+/* An owner that does not go on to tell what it has, though its process lives: removals wait for it no longer. */
+static void test_inventory_that_stands_still(void **state)
+{
+    struct world world;
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+    crash(&world, 9, 10);
+    assert_int_equal(fake_join(&world, a).inventory, 1);
+    for (unsigned s = 0; s < 29; s++) {
+        world_pass(&world, 1000);
+        world_heartbeat(&world, a->keeper, 0, 0);
+    }
+    assert_true(mc_recover_unsettled(world.core));
+    world_pass(&world, 1000);
+    assert_false(mc_recover_unsettled(world.core));
+    assert_int_equal(fake_obey(&world, a), MC_ERR_STALE);
+    finish(&world, a, NULL);
+}
+
+/* More keys have gone than tombstones may be made: they stay away all the same, and of the others nearly all come. */
+static void test_too_many_tombstones(void **state)
+{
+    struct world world;
+    char key[24];
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5), *b = fake(6);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    for (unsigned i = 0; i < 40; i++) {
+        (void)snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(fake_put(&world, a, key, SMALL + i, 0), 0);
+    }
+    crash(&world, 9, 10);
+    assert_int_equal(fake_join(&world, b).code, 0);
+    grow_old(&world, b);
+    world.core->tombstone_limit = 5;
+    for (unsigned i = 0; i < 10; i++) { /* never met here */
+        (void)snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(fake_remove(&world, b, NULL, key), MC_ERR_OBJECT_NOT_FOUND);
+    }
+    for (unsigned i = 10; i < 20; i++) { /* put and removed */
+        (void)snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(fake_put(&world, b, key, 7, 0), 0);
+        assert_int_equal(fake_remove(&world, b, b, key), 0);
+    }
+    assert_int_equal(statistics_of(&world).tombstones, 5);
+    assert_int_equal(fake_put(&world, b, "k19", 8, 0), 0); /* put again: that is no hindrance */
+    assert_true(fake_return(&world, a));
+    world_pass(&world, 1100);
+    for (unsigned i = 0; i < 40; i++) {
+        (void)snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(found(&world, b, key), i < 19 ? 0 : i == 19 ? 8 : SMALL + i);
+    }
+    for (unsigned i = 0; i < 60; i++) {
+        world_heartbeat(&world, a->keeper, 0, 0);
+        world_pass(&world, 1000);
+    }
+    assert_null(world.core->gone_bits);
+    finish(&world, a, b);
+}
+
+/* ---- masters before us ---- */
+
+/* E1 lived long after it had lost sight of `a`: told before the mount, before the offer, not long enough, by the word
+ * of a master between, and after the offer, when the contents are ours. */
+static void test_evidence(void **state)
+{
+    enum { BEFORE_MOUNT, BEFORE_OFFER, TOO_SHORT, MASTER_BETWEEN, AFTER_OFFER, ROUNDS };
+    struct world world;
+    (void)state;
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        bool kept = round == TOO_SHORT || round == AFTER_OFFER;
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        uint64_t contact = world.now;
+        const struct fake_slot held_before = *held(a, "k");
+        uint64_t epoch = round == MASTER_BETWEEN ? 4 : 3;
+        crash(&world, 9, 10000);
+        uint64_t alive = contact + (round == TOO_SHORT ? 2999 : 3000);
+        if (round == BEFORE_MOUNT)
+            join_seen(&world, MC_ROLE_CALL, 50, 1, epoch, world.now - alive);
+        assert_int_equal(fake_return(&world, a), round != BEFORE_MOUNT);
+        world_pass(&world, round == AFTER_OFFER ? 1100 : 500);
+        if (round > BEFORE_MOUNT) {
+            join_seen(&world, MC_ROLE_CALL, 50, 1, epoch, world.now - alive + 1); /* less is nothing new */
+            join_seen(&world, MC_ROLE_CALL, 51, 1, epoch, world.now - alive);
+            join_seen(&world, MC_ROLE_CALL, 52, 1, 2, world.now - alive - 9); /* of a master before it */
+            world_pass(&world, 1100);
+            assert_int_equal(fake_obey(&world, a), kept ? 1 : MC_ERR_STALE);
+        }
+        assert_int_equal(found(&world, a, "k"), kept ? SMALL : 0);
+        if (round == BEFORE_OFFER) { /* what was dropped so is not barred from coming from where it is right */
+            struct fake_owner *b = fake(6);
+            b->epoch = 3;
+            b->contact_ms = alive;
+            b->slots[7] = held_before;
+            assert_true(fake_return(&world, b));
+            assert_int_equal(found(&world, b, "k"), SMALL);
+            free(b);
+        }
+        finish(&world, a, NULL);
+    }
+}
+
+/* A hello that nothing follows is no evidence, nor does any of it say that a master before us lived longer than until
+ * our own start. */
+static void test_evidence_that_is_none(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned round = 0; round < 3; round++) {
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        crash(&world, 9, round == 2 ? 3000 : 2999);
+        world.now += 900; /* whoever starts now has missed as much */
+        if (round == 0) {
+            struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 50, 1);
+            hello.seen_epoch = 3;
+            assert_int_equal(world_greet(&world, world_connect(&world), &hello).code, 0);
+            assert_int_equal(world.core->evidence_count, 0);
+        } else {
+            join_seen(&world, MC_ROLE_CALL, 50, 1, 3, 0);
+            assert_int_equal(world.core->evidence[0].alive_ms, 0);
+        }
+        assert_int_equal(fake_return(&world, a), round != 2);
+        world_pass(&world, 1100);
+        assert_int_equal(found(&world, a, "k"), round == 2 ? 0 : SMALL);
+        finish(&world, a, NULL);
+    }
+}
+
+/* A node that has met us as well as the master before us, and comes again, still knows how long that one lived. */
+static void test_evidence_of_who_has_met_us(void **state)
+{
+    struct world world;
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+    crash(&world, 9, 10000);
+    world.now += 500;
+    join_seen(&world, MC_ROLE_CALL, 51, 1, 9, 400); /* we ourselves: says nothing */
+    assert_int_equal(world.core->evidence_count, 0);
+    join_seen(&world, MC_ROLE_CALL, 50, 1, 9, 600);
+    assert_int_equal(world.core->evidence_count, 1);
+    assert_false(fake_return(&world, a));
+    finish(&world, a, NULL);
+}
+
+/* Clients that come late, with whatever age: a virtual machine that slept, say. */
+static void test_late_hellos_cost_nothing(void **state)
+{
+    struct world world;
+    char key[24];
+    static const uint64_t ages[] = {0, 8000, 62000, UINT32_MAX};
+    (void)state;
+    for (size_t i = 0; i < sizeof(ages) / sizeof(ages[0]); i++) {
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        for (unsigned k = 0; k < 200; k++) {
+            (void)snprintf(key, sizeof(key), "k%u", k);
+            assert_int_equal(fake_put(&world, a, key, SMALL + k, 0), 0);
+        }
+        crash(&world, 9, 5000);
+        assert_true(fake_return(&world, a));
+        world_pass(&world, 1100);
+        for (unsigned again = 0; again < 3; again++) {
+            join_seen(&world, MC_ROLE_CALL, 50 + again, 1, 3, ages[i]);
+            world_pass(&world, 500);
+        }
+        for (unsigned k = 0; k < 200; k++) {
+            (void)snprintf(key, sizeof(key), "k%u", k);
+            assert_int_equal(found(&world, a, key), SMALL + k);
+        }
+        finish(&world, a, NULL);
+    }
+}
+
+static void test_many_epochs_of_evidence(void **state)
+{
+    struct world world;
+    uint64_t dice = 4;
+    struct mc_core_config config = mc_core_config_default();
+    (void)state;
+    world_start(&world, 1000, &config);
+    for (unsigned i = 0; i < 240; i++) {
+        uint64_t at =
+            join_seen(&world, MC_ROLE_CALL, 60, 1, 1 + random_below(&dice, 998), 3000 + random_below(&dice, 100000));
+        world_disconnect(&world, at);
+        world.next_connection = at; /* the number is free again */
+    }
+    const struct mc_core *core = world.core;
+    assert_true(core->evidence_count > 1 && core->evidence_count <= MC_EVIDENCE_MAX);
+    for (uint32_t i = 1; i < core->evidence_count; i++)
+        assert_true(core->evidence[i].epoch > core->evidence[i - 1].epoch &&
+                    core->evidence[i].alive_ms < core->evidence[i - 1].alive_ms);
+    world_close_all(&world);
+    world_start(&world, 1000, &config);
+    core = world.core;
+    for (unsigned i = 0; i < 200; i++) { /* each later and older than the one before: all say something */
+        uint64_t at = join_seen(&world, MC_ROLE_CALL, 60, 1, 700 + i, 4000 + i);
+        world_disconnect(&world, at);
+        world.next_connection = at;
+    }
+    assert_int_equal(core->evidence_count, MC_EVIDENCE_MAX);
+    assert_int_equal(core->evidence[0].alive_ms, (int64_t)core->now_ms - 4000);
+    world_close_all(&world);
+}
+
+/* ---- masters after us ---- */
+
+/* A hello that names a later epoch than ours is not answered. The epoch that we want then; 0: none. */
+static uint64_t contradict(struct world *world, unsigned role, uint64_t node, uint64_t epoch)
+{
+    uint64_t late = world_connect(world);
+    struct mc_wire_hello hello = world_hello(role, node, 1);
+    hello.seen_epoch = epoch;
+    assert_int_equal(world_greet(world, late, &hello).code, MC_ERR_PROTOCOL);
+    assert_true(world->connections[late].closed);
+    world_disconnect(world, late);
+    world->next_connection = late; /* the number is free again */
+    return mc_core_wanted_epoch(world->core);
+}
+
+/* As long as nothing of ours lives anywhere: two words, of one node or of two. */
+static void test_wanted_epoch(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned nodes = 1; nodes <= 2; nodes++) {
+        world_start(&world, 3, NULL);
+        assert_int_equal(mc_core_wanted_epoch(world.core), 0);
+        assert_int_equal(contradict(&world, MC_ROLE_CALL, 5, 7), 0);
+        assert_int_equal(contradict(&world, MC_ROLE_CALL, 4 + nodes, 8 - nodes),
+                         7 + MC_EPOCH_CARRY);                                                  /* the highest counts */
+        assert_int_equal(contradict(&world, MC_ROLE_CALL, 5, UINT64_MAX), 7 + MC_EPOCH_CARRY); /* nonsense */
+        assert_int_equal(contradict(&world, MC_ROLE_CALL, 5, MC_EPOCH_MAX), 7 + MC_EPOCH_CARRY);
+        assert_int_equal(contradict(&world, MC_ROLE_CALL, 5, (1ull << 36) - 65538), 7 + MC_EPOCH_CARRY);
+        assert_int_equal(contradict(&world, MC_ROLE_CALL, 5, MC_EPOCH_LATEST), MC_EPOCH_LATEST + MC_EPOCH_CARRY);
+        finish(&world, NULL, NULL);
+    }
+    world_start(&world, 3, NULL);
+    assert_int_equal(contradict(&world, MC_ROLE_CALL, 5, 7), 0);
+    world_pass(&world, 10000); /* forgotten */
+    assert_int_equal(contradict(&world, MC_ROLE_CALL, 6, 7), 0);
+    uint64_t owner = world_join(&world, MC_ROLE_OWNER, 7, 1);
+    struct mc_wire_mount mount = world_mount_of(1, MIB, "a");
+    mount.epoch = 9;
+    size_t frame = world_begin(&world, MC_MESSAGE_MOUNT, 2);
+    mc_wire_mount_write(&world.frame, &mount);
+    world_send(&world, owner, frame);
+    assert_int_equal(world_receive(&world, owner).type, 0); /* STALE would cost it its contents */
+    assert_true(world.connections[owner].closed);
+    assert_int_equal(mc_core_wanted_epoch(world.core), 9 + MC_EPOCH_CARRY);
+    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 5, 1);
+    hello.seen_epoch = 3;
+    assert_int_equal(world_greet(&world, world_connect(&world), &hello).code, 0);
+    finish(&world, NULL, NULL);
+}
+
+/* Once members live by our word: a node that lends memory and stands by its own, or two nodes that do. */
+static void test_wanted_epoch_of_who_serves(void **state)
+{
+    static const struct {
+        unsigned role, nodes, words;
+        uint64_t every_ms;
+        bool moves;
+    } rows[] = {
+        {MC_ROLE_CALL, 1, 1, 0, false},      {MC_ROLE_CALL, 1, 100, 0, false},  {MC_ROLE_CALL, 1, 60, 500, false},
+        {MC_ROLE_KEEPER, 1, 60, 500, false}, {MC_ROLE_CALL, 40, 1, 0, false},   {MC_ROLE_CALL, 2, 2, 5000, false},
+        {MC_ROLE_CALL, 2, 3, 999, false},    {MC_ROLE_CALL, 2, 3, 1000, true},  {MC_ROLE_OWNER, 1, 1, 0, false},
+        {MC_ROLE_OWNER, 1, 100, 0, false},   {MC_ROLE_OWNER, 1, 3, 1000, true},
+    };
+    struct world world;
+    (void)state;
+    for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        for (unsigned word = 0; word < rows[row].words; word++) {
+            for (unsigned node = 0; node < rows[row].nodes; node++)
+                (void)contradict(&world, rows[row].role, 50 + node, 7);
+            if (word + 1 < rows[row].words)
+                world.now += rows[row].every_ms;
+        }
+        assert_int_equal(mc_core_wanted_epoch(world.core), rows[row].moves ? 7 + MC_EPOCH_CARRY : 0);
+        if (row == 0)
+            assert_int_equal(found(&world, a, "k"), SMALL);
+        assert_int_equal(statistics_of(&world).epochs_doubted, rows[row].words * rows[row].nodes);
+        finish(&world, a, NULL);
+    }
+}
+
+/* ---- counters that have come to their end ---- */
+
+/* No generation is left under this epoch: nothing more is placed, and a later one is wanted, above all that was. */
+static void test_epoch_that_is_full(void **state)
+{
+    struct world world;
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    world.core->counter = MC_COUNTER_END - 3;
+    assert_int_equal(fake_put(&world, a, "k1", SMALL, 0), 0);
+    uint64_t highest = held(a, "k1")->generation;
+    assert_int_equal(highest, (3ull << MC_EPOCH_SHIFT) + MC_COUNTER_END - 2);
+    assert_int_equal(found(&world, a, "k1"), SMALL);
+    assert_int_equal(fake_put(&world, a, "k2", SMALL, 0), 0);
+    assert_int_equal(mc_core_wanted_epoch(world.core), 0);
+    size_t frame = world_begin(&world, MC_MESSAGE_PUT_START, 7);
+    mc_wire_put_start_write(&world.frame, &(struct mc_wire_put_start){.replica_count = 1});
+    size_t list = mc_list_begin(&world.frame);
+    mc_wire_put_start_item_write(&world.frame,
+                                 &(struct mc_wire_put_start_item){.length = SMALL, .key = mc_span_string("k3")});
+    mc_list_end(&world.frame, list, 1);
+    mc_list_end(&world.frame, mc_list_begin(&world.frame), 0);
+    mc_list_end(&world.frame, mc_list_begin(&world.frame), 0);
+    world_send(&world, a->call, frame);
+    assert_int_equal(world_receive(&world, a->call).type, MC_MESSAGE_FAILED); /* BUSY */
+    assert_int_equal(mc_core_wanted_epoch(world.core), 3 + MC_EPOCH_CARRY);
+    assert_int_equal(found(&world, a, "k2"), SMALL);
+    crash(&world, mc_core_wanted_epoch(world.core), 0); /* what the shell does */
+    assert_true(fake_return(&world, a));
+    world_pass(&world, 1100);
+    assert_int_equal(found(&world, a, "k1"), SMALL);
+    assert_int_equal(found(&world, a, "k2"), SMALL);
+    assert_int_equal(fake_put(&world, a, "k3", SMALL, 0), 0);
+    assert_true(held(a, "k3")->generation > held(a, "k2")->generation);
+    finish(&world, a, NULL);
+}
+
+/* Every number of a segment was given out so often that it is not given out again; then those of the next index are,
+ * and when there is none, none is mounted. */
+static void test_segment_numbers_that_are_used_up(void **state)
+{
+    struct world world;
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5), *b = fake(6);
+    world.core->segment_uses[1] = UINT16_MAX - 1;
+    assert_int_equal(fake_join(&world, a).segment, (uint32_t)(UINT16_MAX - 1) << 16 | 1);
+    for (uint32_t i = 1; i < MC_SEGMENTS_MAX; i++)
+        world.core->segment_uses[i] = UINT16_MAX;
+    assert_int_equal(fake_join(&world, b).code, MC_ERR_BUSY);
+    world.core->segment_uses[4711] = 8;
+    assert_int_equal(fake_join(&world, b).segment, 8u << 16 | 4711);
+    finish(&world, a, b);
+}
+
+/* The two frames that emptied a healthy cluster: the next epoch, then the first epoch with age 0. */
+static void test_two_frames(void **state)
+{
+    struct world world;
+    char key[24];
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    for (unsigned k = 0; k < 200; k++) {
+        (void)snprintf(key, sizeof(key), "k%u", k);
+        assert_int_equal(fake_put(&world, a, key, SMALL + k, 0), 0);
+    }
+    assert_int_equal(contradict(&world, MC_ROLE_CALL, 66, 4), 0);
+    if (mc_core_wanted_epoch(world.core) != 0) /* what the shell does then */
+        crash(&world, mc_core_wanted_epoch(world.core), 4000);
+    if (!a->mounted)
+        (void)fake_return(&world, a);
+    join_seen(&world, MC_ROLE_CALL, 66, 1, 3, 0);
+    world_pass(&world, 1100);
+    for (unsigned k = 0; k < 200; k++) {
+        (void)snprintf(key, sizeof(key), "k%u", k);
+        assert_int_equal(found(&world, a, key), SMALL + k);
+    }
+    finish(&world, a, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_after_the_window),
+        cmocka_unit_test(test_no_cliff),
+        cmocka_unit_test(test_inventory_that_stands_still),
+        cmocka_unit_test(test_too_many_tombstones),
+        cmocka_unit_test(test_evidence),
+        cmocka_unit_test(test_evidence_that_is_none),
+        cmocka_unit_test(test_evidence_of_who_has_met_us),
+        cmocka_unit_test(test_late_hellos_cost_nothing),
+        cmocka_unit_test(test_many_epochs_of_evidence),
+        cmocka_unit_test(test_wanted_epoch),
+        cmocka_unit_test(test_wanted_epoch_of_who_serves),
+        cmocka_unit_test(test_two_frames),
+        cmocka_unit_test(test_epoch_that_is_full),
+        cmocka_unit_test(test_segment_numbers_that_are_used_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,295 @@
+/* The core's probes through frames: what clients report, whom the master looks at, and whom it hides. */
+#include "core_world.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#define MIB (1u << 20)
+
+static int state_of(struct world *world, uint32_t number)
+{
+    struct mc_core_segment segment;
+    assert_true(mc_core_segment(world->core, number, &segment));
+    world_check(world);
+    return segment.state;
+}
+
+static void report(struct world *world, uint64_t from, uint32_t segment, int code)
+{
+    struct mc_wire_suspect head = {.segment = segment, .code = code};
+    size_t frame = world_begin(world, MC_MESSAGE_SUSPECT, 0);
+    mc_wire_suspect_write(&world->frame, &head);
+    world_send(world, from, frame);
+}
+
+static void complain(struct world *world, uint64_t from, uint32_t segment)
+{
+    report(world, from, segment, MC_ERR_TRANSFER_FAIL);
+}
+
+/* The number of the PING that must be there; 0 when none is. */
+static uint64_t pinged(struct world *world, uint64_t owner)
+{
+    struct mc_frame frame = world_receive(world, owner);
+    assert_true(frame.type == 0 || frame.type == MC_MESSAGE_PING);
+    return frame.type == 0 ? 0 : frame.request_id;
+}
+
+static void answer_ping(struct world *world, uint64_t owner, uint64_t id)
+{
+    struct mc_wire_none none = {0};
+    size_t frame = world_begin(world, MC_MESSAGE_PONG, id);
+    mc_wire_none_write(&world->frame, &none);
+    world_send(world, owner, frame);
+}
+
+/* Members of one machine, or of one each. */
+static uint64_t join_from(struct world *world, uint64_t node, uint64_t host, const char *name)
+{
+    uint64_t connection = world_connect(world);
+    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, node, 1);
+    hello.host = (struct mc_id){host, 3};
+    hello.name = mc_span_string(name);
+    assert_int_equal(world_greet(world, connection, &hello).code, 0);
+    return connection;
+}
+
+/* Answers all PINGs that were sent; how many there were. */
+static unsigned answer_all(struct world *world, uint64_t owner)
+{
+    unsigned count = 0;
+    for (uint64_t ping = pinged(world, owner); ping != 0; ping = pinged(world, owner), count++)
+        answer_ping(world, owner, ping);
+    return count;
+}
+
+/* Who answers is hidden from nobody, however many report it. */
+static void ordering_client_reports(void **state)
+{
+    struct world world;
+    struct mc_core_statistics statistics;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t clients[8];
+    for (unsigned i = 0; i < 8; i++)
+        clients[i] = join_from(&world, 10 + i, i < 4 ? 1 : i, "w");
+    for (unsigned i = 0; i < 3; i++)
+        complain(&world, clients[0], store.segment);
+    assert_int_equal(state_of(&world, store.segment), 0);
+    uint64_t ping = pinged(&world, store.owner);
+    assert_int_not_equal(ping, 0);
+    assert_int_equal(pinged(&world, store.owner), 0); /* once */
+    answer_ping(&world, store.owner, ping + 1);
+    answer_ping(&world, store.owner, ping);
+    answer_ping(&world, store.owner, ping);
+    world_pass(&world, 300);
+    assert_int_equal(state_of(&world, store.segment), 0);
+    assert_int_equal(pinged(&world, store.owner), 0);
+    for (unsigned round = 0; round < 20; round++) {
+        for (unsigned i = 0; i < 8; i++) {
+            complain(&world, clients[i], store.segment);
+            assert_int_equal(state_of(&world, store.segment), 0);
+        }
+        assert_int_equal(answer_all(&world, store.owner), 1);
+        world_pass(&world, 100);
+        assert_int_equal(state_of(&world, store.segment), 0);
+    }
+    complain(&world, clients[0], 4711);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.suspects, 3 + 160 + 1);
+    assert_int_equal(statistics.reports_refuted, 1 + 20 * 4); /* as many machines as are remembered */
+    struct mc_core_accuser accusers[4];
+    assert_int_equal(mc_core_accusers(world.core, accusers, 4), 0); /* one node may be wrong about itself */
+    world_close_all(&world);
+}
+
+/* A machine that reports many nodes which answer is itself in trouble. */
+static void test_who_accuses_many_is_named(void **state)
+{
+    struct world world;
+    struct mc_core_accuser accusers[4];
+    struct world_store stores[4];
+    char name[8];
+    (void)state;
+    world_open(&world);
+    for (unsigned i = 0; i < 4; i++) {
+        (void)snprintf(name, sizeof(name), "s%u", i);
+        stores[i] = world_store(&world, 30 + i, MIB, name);
+    }
+    uint64_t two[2] = {join_from(&world, 10, 1, "broken"), join_from(&world, 11, 1, "broken")};
+    uint64_t other = join_from(&world, 12, 2, "sound");
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(mc_core_accusers(world.core, accusers, 4), 0);
+        complain(&world, two[i % 2], stores[i].segment);
+        if (i == 0)
+            complain(&world, other, stores[0].segment);
+        assert_int_equal(answer_all(&world, stores[i].owner), 1);
+    }
+    assert_int_equal(mc_core_accusers(world.core, accusers, 4), 1);
+    assert_string_equal(accusers[0].name, "broken");
+    assert_int_equal(accusers[0].nodes, 3);
+    complain(&world, two[0], stores[3].segment); /* right this time */
+    world_pass(&world, 500);
+    assert_int_equal(state_of(&world, stores[3].segment), 1);
+    (void)answer_all(&world, stores[3].owner);
+    assert_int_equal(mc_core_accusers(world.core, accusers, 4), 1);
+    assert_int_equal(accusers[0].nodes, 3);
+    for (unsigned i = 0; i < 61; i++) {
+        world_pass(&world, 1000);
+        for (unsigned j = 0; j < 4; j++)
+            (void)world_heartbeat(&world, stores[j].keeper, stores[j].segment, MIB);
+    }
+    assert_int_equal(mc_core_accusers(world.core, accusers, 4), 0); /* over */
+    world_close_all(&world);
+}
+
+static void test_doubts_only_ask(void **state)
+{
+    struct world world;
+    struct mc_core_statistics statistics;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1), two = world_join(&world, MC_ROLE_CALL, 7, 1);
+    report(&world, one, store.segment, 0);
+    uint64_t ping = pinged(&world, store.owner);
+    assert_int_not_equal(ping, 0);
+    report(&world, two, store.segment, 0);
+    report(&world, one, store.segment, 0);
+    report(&world, two, 4711, 0);
+    assert_int_equal(pinged(&world, store.owner), 0); /* once */
+    assert_int_equal(state_of(&world, store.segment), 0);
+    answer_ping(&world, store.owner, ping);
+    world_pass(&world, 300);
+    assert_int_equal(state_of(&world, store.segment), 0);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.suspects, 0);
+    assert_int_equal(statistics.reports_refuted, 0);
+    world_close_all(&world);
+}
+
+/* Runs the master's clock from tick to tick, as a shell does. */
+static void run(struct world *world, uint64_t ms)
+{
+    uint64_t end = world->now + ms;
+    while (world->now < end) {
+        uint64_t wake = mc_core_tick(world->core, world->now);
+        world->now = wake > end ? end : wake > world->now ? wake : world->now + 1;
+    }
+    world_settle(world, 10);
+}
+
+static void test_probe_without_answer(void **state)
+{
+    struct world world;
+    struct mc_core_statistics statistics;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
+    world_pass(&world, 70);
+    complain(&world, one, store.segment);
+    run(&world, 99);
+    assert_int_equal(state_of(&world, store.segment), 0);
+    run(&world, 1);
+    assert_int_equal(state_of(&world, store.segment), 1); /* hidden 100 ms after the complaint */
+    uint64_t first = pinged(&world, store.owner);
+    run(&world, 1000);
+    unsigned more = 0;
+    uint64_t last = first;
+    for (uint64_t ping = pinged(&world, store.owner); ping != 0; ping = pinged(&world, store.owner), more++)
+        last = ping;
+    assert_in_range(more, 8, 10);
+    assert_int_equal(state_of(&world, store.segment), 1);
+    answer_ping(&world, store.owner, first); /* late: of a probe that has ended */
+    assert_int_equal(state_of(&world, store.segment), 1);
+    answer_ping(&world, store.owner, last);
+    assert_int_equal(state_of(&world, store.segment), 0);
+    mc_core_statistics(world.core, &statistics);
+    assert_in_range(statistics.probes_failed, 4, 7);
+    assert_int_equal(statistics.reports_refuted, 0); /* it was true */
+    /* It is gone while it is asked after. */
+    complain(&world, one, store.segment);
+    world_disconnect(&world, store.owner);
+    world_pass(&world, 500);
+    assert_int_equal(state_of(&world, store.segment), 1);
+    store.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
+    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
+    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+    world_pass(&world, 250);
+    assert_int_equal(state_of(&world, store.segment), 1); /* until it answers */
+    (void)answer_all(&world, store.owner);
+    assert_int_equal(state_of(&world, store.segment), 0);
+    world_close_all(&world);
+}
+
+/* The first PING, or its PONG, is lost: the next one brings it to light, and any of them will do. */
+static void test_a_lost_ping_hides_nobody(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
+    for (unsigned lost = 1; lost < MC_PROBE_PINGS; lost++) {
+        complain(&world, one, store.segment);
+        uint64_t last = pinged(&world, store.owner);
+        for (unsigned i = 0; i < lost; i++) {
+            run(&world, MC_PROBE_LEAST_MS / MC_PROBE_PINGS);
+            last = pinged(&world, store.owner);
+            assert_int_not_equal(last, 0);
+        }
+        answer_ping(&world, store.owner, last);
+        run(&world, 500);
+        assert_int_equal(state_of(&world, store.segment), 0);
+        assert_int_equal(pinged(&world, store.owner), 0);
+    }
+    /* It says something else, behind which the answer waits. */
+    complain(&world, one, store.segment);
+    struct world_told nothing = {.segment = store.segment};
+    for (unsigned i = 0; i < 20; i++) {
+        run(&world, 20);
+        world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &nothing);
+        assert_int_equal(state_of(&world, store.segment), 0);
+    }
+    run(&world, 500);
+    assert_int_equal(state_of(&world, store.segment), 0); /* that ended the probe */
+    world_close_all(&world);
+}
+
+/* Who was seen to answer late has more time, but not for ever. */
+static void test_slow_links_have_more_time(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
+    world.stuck = store.owner; /* its answers take this test's time */
+    for (unsigned i = 0; i < 3; i++) {
+        (void)world_heartbeat(&world, store.keeper, store.segment, MIB);
+        run(&world, i == 1 ? 240 : 2);
+        struct mc_frame frame = world_receive(&world, store.owner);
+        assert_int_equal(frame.type, MC_MESSAGE_PING);
+        answer_ping(&world, store.owner, frame.request_id);
+        run(&world, 300);
+    }
+    complain(&world, one, store.segment);
+    run(&world, 340);
+    assert_int_equal(state_of(&world, store.segment), 0);
+    run(&world, 660);
+    assert_int_equal(state_of(&world, store.segment), 1); /* within a second, whatever the link is like */
+    world_close_all(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ordering_client_reports),        cmocka_unit_test(test_doubts_only_ask),
+        cmocka_unit_test(test_who_accuses_many_is_named), cmocka_unit_test(test_a_lost_ping_hides_nobody),
+        cmocka_unit_test(test_slow_links_have_more_time), cmocka_unit_test(test_probe_without_answer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,169 @@
+/* master/note: what a master leaves for the next one of its machine, and what that one makes of it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "master/note.h"
+#include "master/server.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PORT 5
+
+static char folder[64], error[2048];
+
+static int folder_make(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof(folder), "/tmp/mc-note-XXXXXX");
+    return mkdtemp(folder) == NULL;
+}
+
+static int folder_remove(void **state)
+{
+    char path[128];
+    (void)state;
+    snprintf(path, sizeof(path), "%s/master-%u.note", folder, PORT);
+    (void)unlink(path);
+    return rmdir(folder);
+}
+
+static struct mc_note opened(void)
+{
+    struct mc_note note;
+    assert_int_equal(mc_note_open(&note, folder, PORT, error, sizeof(error)), 0);
+    return note;
+}
+
+static void test_what_one_wrote_the_next_one_reads(void **state)
+{
+    (void)state;
+    struct mc_note note = opened();
+    uint64_t start_ms = mc_clock_boot_ms();
+    assert_int_equal(note.taken, 0);
+    assert_int_equal(note.epoch, 0);
+    assert_int_equal(mc_note_take(&note, 7), 0);
+    mc_note_close(&note);
+    note = opened();
+    assert_int_equal(note.taken, 7);
+    assert_int_equal(note.epoch, 0); /* it has not acted */
+    assert_int_equal(mc_note_keep(&note, 8, start_ms - 5000), 0);
+    uint64_t until_ms = note.until_ms;
+    assert_true(until_ms > start_ms - 5000 && until_ms < start_ms);
+    assert_int_equal(mc_note_keep(&note, 8, start_ms - 4999), 0); /* said already */
+    assert_int_equal(note.until_ms, until_ms);
+    assert_int_equal(mc_note_keep(&note, 8, until_ms), 0); /* not any more */
+    assert_true(note.until_ms > until_ms);
+    until_ms = note.until_ms;
+    mc_note_close(&note);
+    note = opened();
+    assert_int_equal(note.epoch, 8);
+    assert_int_equal(note.until_ms, until_ms);
+    /* It was written ahead; who reads it knows that its writer has ended. */
+    assert_int_equal(mc_note_keep(&note, 9, mc_clock_boot_ms() + 100000), 0);
+    mc_note_close(&note);
+    note = opened();
+    assert_true(note.until_ms <= mc_clock_boot_ms());
+    mc_note_close(&note);
+}
+
+static void test_one_keeper_at_a_time(void **state)
+{
+    struct mc_note first = opened(), second;
+    (void)state;
+    assert_true(mc_note_open(&second, folder, PORT, error, sizeof(error)) < 0);
+    assert_non_null(strstr(error, "another master"));
+    assert_int_equal(second.fd, -1);
+    assert_int_equal(mc_note_keep(&second, 1, 1), 0); /* keeps nothing, and says nothing */
+    mc_note_close(&first);
+    second = opened();
+    mc_note_close(&second);
+    assert_int_equal(mc_note_open(&second, "", PORT, error, sizeof(error)), 0);
+    assert_int_equal(second.fd, -1);
+    assert_true(mc_note_open(&second, "/proc/nowhere", PORT, error, sizeof(error)) < 0);
+}
+
+/* Nothing of a note that is cut short, damaged or somebody's trap is believed. */
+static void test_bad_notes(void **state)
+{
+    char path[128], text[64];
+    (void)state;
+    snprintf(path, sizeof(path), "%s/master-%u.note", folder, PORT);
+    for (off_t at = -1; at < 56; at += 4) {
+        struct mc_note note = opened();
+        assert_int_equal(mc_note_keep(&note, 8, 1000), 0);
+        mc_note_close(&note);
+        int fd = open(path, O_RDWR | O_CLOEXEC);
+        assert_true(fd >= 0 && read(fd, text, sizeof(text)) == 56);
+        if (at < 0) {
+            assert_int_equal(ftruncate(fd, 40), 0);
+        } else if (at < 52) { /* what is behind the checksum means nothing */
+            text[at] ^= 1;
+            assert_int_equal(pwrite(fd, text, 56, 0), 56);
+        }
+        close(fd);
+        note = opened();
+        assert_int_equal(note.epoch, at < 52 ? 0 : 8);
+        mc_note_close(&note);
+    }
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink("/dev/null", path), 0);
+    struct mc_note note;
+    assert_true(mc_note_open(&note, folder, PORT, error, sizeof(error)) < 0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_true(mc_note_open(&note, folder, PORT, error, sizeof(error)) < 0);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink(folder, path), 0);
+    assert_true(mc_note_open(&note, folder, PORT, error, sizeof(error)) < 0);
+}
+
+/* A master whose clock is behind that of the one before it does not take an epoch a second time. */
+static void test_no_epoch_is_taken_twice(void **state)
+{
+    struct mc_master_config config = {.rpc_address = "127.0.0.1", .log_level = -1};
+    struct mc_server *server;
+    char path[128];
+    uint64_t last = 0;
+    (void)state;
+    config.core = mc_core_config_default();
+    snprintf(config.state_dir, sizeof(config.state_dir), "%s", folder);
+    for (unsigned i = 0; i < 4; i++) {
+        assert_int_equal(mc_server_create(&config, &server, error, sizeof(error)), 0);
+        config.rpc_port = mc_server_port(server);
+        snprintf(path, sizeof(path), "%s/master-%u.note", folder, config.rpc_port);
+        uint64_t epoch = mc_server_epoch(server);
+        assert_true(epoch > last);
+        mc_server_destroy(server);
+        /* As if its clock had been an hour, or twenty years, ahead. */
+        struct mc_note note;
+        assert_int_equal(mc_note_open(&note, folder, config.rpc_port, error, sizeof(error)), 0);
+        assert_int_equal(note.taken, epoch);
+        last = epoch + (i == 0 ? 360000 : 0);
+        assert_int_equal(mc_note_take(&note, i < 2 ? last : UINT64_MAX >> 28), 0);
+        mc_note_close(&note);
+        if (i >= 2)
+            last = 0; /* an epoch that cannot be is not topped */
+    }
+    assert_int_equal(unlink(path), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_what_one_wrote_the_next_one_reads, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(test_one_keeper_at_a_time, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(test_bad_notes, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(test_no_epoch_is_taken_twice, folder_make, folder_remove),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,209 @@
+/* How many data connections an owner has: places, shares, rest, and those that say nothing. */
+#include "engine/serve_shares.h"
+#include "env/limits.h"
+#include "env/log.h"
+#include "serve_rig.h"
+
+#include <stdlib.h>
+
+/* What a hello of that node gets, from a connection that then stays in *peer. */
+static int try_hello(struct rig *rig, bool is_unix, struct mc_id node, struct peer *peer)
+{
+    struct mc_wire_hello_reply reply;
+    struct mc_wire_hello hello = hello_of(rig, node);
+    *peer = connect_raw(rig, is_unix);
+    say_hello(peer, &hello);
+    return hear_hello(peer, &reply);
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct peer peers[8], one_more;
+    rig_prepare(&rig, true);
+    mc_serve_set_limits(rig.serve, 8, 300, MC_SERVE_IDLE_MS);
+    assert_int_equal(mc_serve_start(rig.serve), 0);
+    for (int i = 0; i < 8; i++)
+        peers[i] = connect_peer(&rig, i % 2);
+    /* All have been in use just now: busy, and said so. */
+    assert_int_equal(try_hello(&rig, false, mc_random_id(), &one_more), MC_ERR_BUSY);
+    assert_true(peer_is_closed(&one_more));
+    peer_close(&one_more);
+    for (int i = 0; i < 8; i++)
+        expect_pong(&peers[i], 1);
+    peer_close(&peers[3]);
+    rig_wait_connections(&rig, 7);
+    struct peer silent = connect_raw(&rig, false); /* room again; but it never says hello */
+    uint64_t start_ms = mc_clock_ms();
+    assert_true(peer_is_closed(&silent));
+    assert_in_range(mc_clock_ms() - start_ms, 200, 1500);
+    peer_close(&silent);
+    for (int i = 0; i < 8; i++) {
+        if (i == 3)
+            continue;
+        expect_pong(&peers[i], 2); /* those that did are not timed */
+        peer_close(&peers[i]);
+    }
+    rig_wait_connections(&rig, 0);
+    rig_stop(&rig);
+}
+
+/* Connections that rest make room for those that come; one in use or with our memory mapped never does. */
+static void test_full_of_idle(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct peer idle[6], mapped, newcomer, second;
+    struct mc_wire_attach_reply reply;
+    int fds[3];
+    rig_prepare(&rig, true);
+    mc_serve_set_limits(rig.serve, 8, 5000, MC_SERVE_IDLE_MS);
+    assert_int_equal(mc_serve_start(rig.serve), 0);
+    mapped = connect_peer(&rig, true);
+    assert_true(attach(&mapped, &reply, fds) > 0);
+    for (int i = 0; i < 6; i++)
+        idle[i] = connect_peer(&rig, false);
+    struct peer writing = connect_peer(&rig, false);
+    put_write(&writing, 4, 20, 0, 1000); /* and never sends it all */
+    assert_int_equal(peer_flush(&writing), 0);
+    usleep((MC_SHARES_SPARE_MS + 100) * 1000);
+    expect_pong(&idle[0], 7); /* now the second one rests for longest */
+    assert_int_equal(try_hello(&rig, false, mc_random_id(), &newcomer), 0);
+    assert_true(peer_is_closed(&idle[1]));
+    assert_int_equal(try_hello(&rig, true, mc_random_id(), &second), 0);
+    assert_true(peer_is_closed(&idle[2]));
+    expect_pong(&newcomer, 1);
+    expect_pong(&idle[0], 8);
+    expect_pong(&mapped, 1);
+    assert_false(peer_is_closed_now(&writing));
+    for (int i = 0; i < 6; i++)
+        peer_close(&idle[i]);
+    for (int i = 0; i < 3; i++)
+        close(fds[i]);
+    peer_close(&mapped);
+    peer_close(&writing);
+    peer_close(&newcomer);
+    peer_close(&second);
+    rig_stop(&rig);
+}
+
+/* One node takes all places: another gets its own share of them, at once, and no more of it than that. */
+static void test_shares_of_peers(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct peer greedy[8], modest[5];
+    struct mc_id one = mc_random_id(), other = mc_random_id();
+    rig_prepare(&rig, false);
+    mc_serve_set_limits(rig.serve, 8, 5000, MC_SERVE_IDLE_MS);
+    assert_int_equal(mc_serve_start(rig.serve), 0);
+    for (int i = 0; i < 8; i++)
+        greedy[i] = connect_as(&rig, false, one);
+    usleep((MC_SHARES_LEAST_MS + 50) * 1000);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(try_hello(&rig, false, other, &modest[i]), 0);
+        assert_true(peer_is_closed(&greedy[i]));
+    }
+    assert_int_equal(try_hello(&rig, false, other, &modest[4]), MC_ERR_BUSY); /* half is its share */
+    for (int i = 4; i < 8; i++)
+        expect_pong(&greedy[i], 1);
+    for (int i = 0; i < 4; i++)
+        expect_pong(&modest[i], 1);
+    usleep((MC_SHARES_LEAST_MS + 50) * 1000);
+    peer_close(&modest[4]);
+    assert_int_equal(try_hello(&rig, false, other, &modest[4]), 0); /* in place of one of its own */
+    assert_true(peer_is_closed(&modest[0]));
+    for (int i = 4; i < 8; i++)
+        expect_pong(&greedy[i], 2);
+    for (int i = 0; i < 8; i++)
+        peer_close(&greedy[i]);
+    for (int i = 0; i < 5; i++)
+        peer_close(&modest[i]);
+    rig_stop(&rig);
+}
+
+/* One that rests is closed after a while; one that is used, or has our memory mapped, is not. */
+static void test_idle_is_closed(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct mc_wire_attach_reply reply;
+    int fds[3];
+    rig_prepare(&rig, true);
+    mc_serve_set_limits(rig.serve, 8, 5000, 1500);
+    assert_int_equal(mc_serve_start(rig.serve), 0);
+    struct peer idle = connect_peer(&rig, false), used = connect_peer(&rig, false), mapped = connect_peer(&rig, true);
+    assert_true(attach(&mapped, &reply, fds) > 0);
+    uint64_t start_ms = mc_clock_ms();
+    while (!peer_is_closed_now(&idle) && mc_clock_ms() - start_ms < 4000) {
+        expect_pong(&used, 1);
+        usleep(50000);
+    }
+    assert_in_range(mc_clock_ms() - start_ms, 1300, 3500);
+    expect_pong(&mapped, 1);
+    assert_int_equal(rig_connections(&rig), 2);
+    for (int i = 0; i < 3; i++)
+        close(fds[i]);
+    peer_close(&idle);
+    peer_close(&used);
+    peer_close(&mapped);
+    rig_stop(&rig);
+}
+
+/* Those that say nothing make room among themselves, and take no place of those that do. */
+static void test_many_greeters(void **state)
+{
+    (void)state;
+    struct rig rig;
+    struct peer *silent = calloc(MC_SERVE_GREETERS_MAX + 20, sizeof(*silent));
+    assert_non_null(silent);
+    rig_start(&rig);
+    for (unsigned i = 0; i < MC_SERVE_GREETERS_MAX + 20; i++)
+        silent[i] = connect_raw(&rig, true);
+    struct peer honest = connect_peer(&rig, true);
+    expect_pong(&honest, 1);
+    rig_wait_connections(&rig, MC_SERVE_GREETERS_MAX); /* one of which the honest one made room for */
+    assert_true(peer_is_closed(&silent[0]));
+    for (unsigned i = 0; i < MC_SERVE_GREETERS_MAX + 20; i++)
+        peer_close(&silent[i]);
+    peer_close(&honest);
+    free(silent);
+    rig_stop(&rig);
+}
+
+/* Many answers at once, again and again: the queue grows, turns round, and is given back in between. */
+static void test_queue(void **state)
+{
+    (void)state;
+    struct rig rig;
+    rig_start(&rig);
+    struct peer peer = connect_peer(&rig, false);
+    for (uint64_t round = 0, id = 0, heard = 0; round < 12; round++) {
+        struct mc_frame frame;
+        struct mc_reader reader;
+        for (unsigned i = 0; i < 3 * (1u << round); i++)
+            peer_ping(&peer, ++id);
+        assert_int_equal(peer_flush(&peer), 0);
+        while (heard < id) {
+            peer_expect(&peer, MC_MESSAGE_PONG, &frame, &reader);
+            assert_int_equal(frame.request_id, ++heard);
+        }
+        if (round == 5)
+            usleep((MC_SERVE_SETTLE_MS + 200) * 1000);
+    }
+    peer_close(&peer);
+    rig_stop(&rig);
+}
+
+int main(void)
+{
+    mc_log_set_level(MC_LOG_ERROR);
+    mc_file_limit_raise();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_limits),          cmocka_unit_test(test_full_of_idle),
+        cmocka_unit_test(test_shares_of_peers), cmocka_unit_test(test_idle_is_closed),
+        cmocka_unit_test(test_many_greeters),   cmocka_unit_test(test_queue),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
