@@ -17,10 +17,11 @@
 #define KEEP_BYTES (64u << 10) /* an empty buffer larger than this is given back */
 #define ACCEPTS_PER_TURN 64
 #define ACCEPT_PAUSE_MS 100 /* when descriptors are out */
-#define INPUT_NS                                                                                                       \
-    8000000u             /* of one turn: what is left has the next one, after timers and after what was made is sent   \
-                          */
-#define BULK_NS 4000000u /* of one turn for inventories, whatever else is asked */
+/* Shares of one turn, which is to stay below 20 ms. What input is left has the next one, after timers and output. */
+#define INPUT_NS 6000000u /* what connections ask */
+#define BULK_NS 4000000u  /* inventories, whatever else is asked */
+#define FLUSH_NS 6000000u /* what is sent */
+#define FLUSH_LOOK 16u    /* connections between two looks at the clock */
 
 _Static_assert(MC_SERVER_CONNECTIONS_MAX == 1u << MC_SERVER_INDEX_BITS, "a connection's number holds its index");
 
@@ -225,12 +226,16 @@ static void settle(struct connection *connection)
         connection->is_dead = true;
 }
 
-/* Sends everything that the turn has made, and ends what shall end. The end of one may make output for others: the list
- * is taken until empty. */
+/* Sends what turns have made, and ends what shall end, the first in the list first, for as long as FLUSH_NS: a send
+ * costs more than what it answers, so a turn's input may make more output than the turn may send. The rest is sent in
+ * the next turn. The end of one may make output for others, which then come to the end of the list. */
 void mc_server_flush(struct mc_server *server)
 {
     struct connection *connection;
-    while ((connection = server->dirty.first) != NULL) {
+    uint64_t until_ns = mc_clock_ns() + FLUSH_NS;
+    for (unsigned count = 1; (connection = server->dirty.first) != NULL; count++) {
+        if (count % FLUSH_LOOK == 0 && mc_clock_ns() > until_ns)
+            return;
         server->dirty.first = connection->next_dirty;
         if (server->dirty.first == NULL)
             server->dirty.last = &server->dirty.first;

@@ -84,7 +84,7 @@ void mc_server_turn_enter(struct mc_server *server);
 void mc_server_turn_end(struct mc_server *server);
 /* Frames that were left over have their turn. */
 void mc_server_run_ready(struct mc_server *server);
-/* Sends everything that the turn has made, and ends what shall end. */
+/* Sends what turns have made, and ends what shall end, within its share of the turn: the rest stays for the next. */
 void mc_server_flush(struct mc_server *server);
 /* Closes connections that do not get on, so that nobody collects memory and descriptors by sitting still. */
 void mc_server_sweep(struct mc_server *server);
