@@ -68,7 +68,7 @@ static void say_hello(int fd, struct said *said)
     mc_buffer_free(&in);
 }
 
-static const char *fix_of_connect(int error)
+const char *mc_doctor_fix_of_connect(int error)
 {
     switch (error) {
     case ECONNREFUSED:
@@ -149,8 +149,8 @@ void mc_check_master(struct mc_doctor *doctor)
     if (fd < 0) {
         int error = fd == MC_ERR_RPC_TIMEOUT ? ETIMEDOUT : errno;
         doctor->master_host[0] = 0;
-        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "master", error, fix_of_connect(error), "%s cannot be reached",
-                      address);
+        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "master", error, mc_doctor_fix_of_connect(error),
+                      "%s cannot be reached", address);
         return;
     }
     say_hello(fd, &said);
@@ -214,46 +214,6 @@ static void say_capacity(struct mc_doctor *doctor, const char *address)
     mc_buffer_free(&text);
 }
 
-static void say_segment(struct mc_doctor *doctor, struct mc_span text)
-{
-    struct mc_json_cursor member;
-    char name[96] = "?", endpoint[MC_ADDRESS_MAX] = "?", size[32] = "?", status[32] = "?", title[128];
-    uint64_t objects = 0;
-    int rc = mc_json_open(text, '{', &member);
-    while (rc == 0 && mc_json_next(&member) == 1) {
-        /* What is not as expected stays unknown: this is a report. */
-        if (mc_json_is(member.name, "segment_name"))
-            (void)mc_json_text(&member, name, sizeof(name));
-        else if (mc_json_is(member.name, "te_endpoint"))
-            (void)mc_json_text(&member, endpoint, sizeof(endpoint));
-        else if (mc_json_is(member.name, "size_human"))
-            (void)mc_json_text(&member, size, sizeof(size));
-        else if (mc_json_is(member.name, "status"))
-            (void)mc_json_text(&member, status, sizeof(status));
-        else if (mc_json_is(member.name, "objects"))
-            (void)mc_json_number(&member, &objects);
-    }
-    bool is_well = strcmp(status, "OK") == 0;
-    snprintf(title, sizeof(title), "segment %s", name);
-    mc_doctor_say(doctor, is_well ? MC_VERDICT_FINE : MC_VERDICT_WARNING, title, 0,
-                  is_well ? NULL
-                          : "its node is silent or leaves: nothing is placed there; look whether its process runs",
-                  "%s, %s, at %s, %" PRIu64 " objects", status, size, endpoint, objects);
-}
-
-static void say_segments(struct mc_doctor *doctor, const char *address)
-{
-    struct mc_buffer text = {0};
-    struct mc_span list;
-    struct mc_json_cursor element;
-    int error = 0, rc = ask_http(address, "/get_segments_detail", &text, &error);
-    if (rc == 200 && mc_json_find(mc_span(text.data, text.length), "segments", &list) == 1 &&
-        mc_json_open(list, '[', &element) == 0)
-        while (mc_json_next(&element) == 1)
-            say_segment(doctor, element.value);
-    mc_buffer_free(&text);
-}
-
 void mc_check_admin(struct mc_doctor *doctor)
 {
     char address[MC_ADDRESS_MAX];
@@ -286,7 +246,10 @@ void mc_check_admin(struct mc_doctor *doctor)
         doctor->metadata_port = (unsigned)number;
     mc_buffer_free(&text);
     say_capacity(doctor, address);
-    say_segments(doctor, address);
+    rc = ask_http(address, "/get_segments_detail", &text, &error);
+    if (rc == 200)
+        mc_doctor_segments(doctor, mc_span(text.data, text.length));
+    mc_buffer_free(&text);
 }
 
 /* ---- the metadata server ---- */
@@ -351,7 +314,7 @@ void mc_check_metadata(struct mc_doctor *doctor)
     }
     int error = try_connecting(server);
     if (error != 0) {
-        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "metadata server", error, fix_of_connect(error),
+        mc_doctor_say(doctor, MC_VERDICT_BROKEN, "metadata server", error, mc_doctor_fix_of_connect(error),
                       "%s cannot be reached", server);
         return;
     }

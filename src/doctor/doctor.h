@@ -82,6 +82,11 @@ bool mc_doctor_path(const struct mc_doctor *doctor, char path[MC_DOCTOR_LINE_MAX
 /* Which of this machine's ports fit the devices that the peer's document names, and with which GIDs. */
 void mc_doctor_pairs(struct mc_doctor *doctor, struct mc_span document);
 
+/* What to do about an address that cannot be connected to. */
+const char *mc_doctor_fix_of_connect(int error);
+/* The master's list of segments: what it says of each, and whether it can be reached from here. */
+void mc_doctor_segments(struct mc_doctor *doctor, struct mc_span json);
+
 /* ---- the checks, by file ---- */
 
 #define MC_DOCTOR_CHECKS(X)                                                                                            \

@@ -2,6 +2,7 @@
 
 What it makes of a machine's files is test_doctor.c's."""
 import contextlib
+import http.server
 import json
 import os
 import pathlib
@@ -108,6 +109,49 @@ def test_cluster(cluster):
     assert report.verdict("capacity") == "warning" and report("clients")["value"] == "0"
     assert report.verdict("metadata server") == "fine"
     assert report.verdict("one cluster") == "fine"
+
+
+@contextlib.contextmanager
+def admin(*segments):
+    """An admin port that knows these segments: (name, address, status)."""
+    answers = {"/health": {"status": "ok"},
+               "/get_segments_detail": {"segments": [{"segment_name": name, "te_endpoint": address, "status": status, "size_human": "1 GiB", "objects": 3}
+                                                     for name, address, status in segments]}}
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps(answers[self.path]).encode() if self.path in answers else b""
+            self.send_response(200 if self.path in answers else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_segments_are_connected_to():
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nobody listens there
+        there, nobody = (f"127.0.0.1:{one.getsockname()[1]}" for one in (listener, closed))
+        with admin(("well", there, "OK"), ("alone", nobody, "OK"), ("nameless", "no-such-host.invalid:1", "OK"), ("left", nobody, "DRAINED")) as address:
+            report = Report("--admin", address)
+    assert report.code == 1
+    assert report("segment well")["verdict"] == "fine" and report("segment well")["value"] == f"OK, 1 GiB, at {there}, 3 objects"
+    alone = report("segment alone")
+    assert alone["verdict"] == "broken" and nobody in alone["value"] and "Connection refused" in alone["value"] and "local_hostname" in alone["fix"]
+    nameless = report("segment nameless")
+    assert nameless["verdict"] == "broken" and "not known here" in nameless["value"] and "getent" in nameless["fix"]
+    assert report("segment left")["verdict"] == "warning"
 
 
 def test_nothing_is_left_behind(cluster):
