@@ -91,7 +91,7 @@ static int find_path(struct mc_store *store, struct mc_link *link, uint64_t epoc
         return rc; /* it had less than its time */
     if (link != NULL && rc == MC_ERR_RPC_TIMEOUT)
         doubt(&(struct doubted){link, segment});
-    mc_store_report(store, is_to_tell(store, link, start_ns), epoch, segment, NULL, rc);
+    mc_store_report(store, is_to_tell(store, link, start_ns), epoch, &endpoint, NULL, rc);
     *failed = true;
     return MC_ERR_TRANSFER_FAIL;
 }
@@ -118,7 +118,7 @@ static bool move_group(struct mc_store *store, struct mc_link *link, uint64_t ep
     mc_path_run(path, group, count, &own);
     rc = path_failure(group, count, run);
     if (rc < 0)
-        mc_store_report(store, is_to_tell(store, link, start_ns), epoch, segment, path, rc);
+        mc_store_report(store, is_to_tell(store, link, start_ns), epoch, &path->endpoint, path, rc);
     else if (is_slow(group, count, run))
         mc_store_shun(store, epoch, segment, MC_SHUN_SLOW);
     if (live != NULL && path->transport->commits_here)

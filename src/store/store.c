@@ -381,17 +381,18 @@ void mc_store_tell(struct mc_store *store, struct mc_link *link)
     (void)mc_link_send(link, mc_clock_ns() + 1000000ull); /* not worth any wait */
 }
 
-void mc_store_report(struct mc_store *store, bool tell, uint64_t epoch, uint32_t segment, struct mc_path *path,
-                     int code)
+void mc_store_report(struct mc_store *store, bool tell, uint64_t epoch, const struct mc_endpoint *owner,
+                     struct mc_path *path, int code)
 {
-    if (path != NULL)
-        mc_path_drop(path);
+    uint32_t segment = owner->segment;
     shun(store, epoch, segment, MC_SHUN_FAILED, tell ? code : 0);
     endpoint_doubt(store, epoch, segment);
     atomic_fetch_add(&store->retries, 1);
-    mc_log_limited(WARNING, "segment %u (%s) cannot be reached over %s: %s; other replicas are used", segment,
-                   path != NULL ? path->endpoint.name : "?", path != NULL ? path->transport->name : "any path",
-                   mc_error_name(code));
+    mc_log_limited(WARNING, "segment %u (%s, at %s) cannot be reached over %s: %s; other replicas are used", segment,
+                   owner->name, owner->tcp_address[0] == 0 ? "no address" : owner->tcp_address,
+                   path != NULL ? path->transport->name : "any path", mc_error_name(code));
+    if (path != NULL)
+        mc_path_drop(path); /* last: the endpoint may be the path's */
 }
 
 int mc_store_path(struct mc_store *store, const struct mc_endpoint *endpoint, uint64_t deadline_ns,

@@ -157,10 +157,11 @@ void mc_store_endpoints_clear(struct mc_store *store);
 /* A referenced path to that segment. */
 int mc_store_path(struct mc_store *store, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
                   struct mc_path **path);
-/* The owner failed: drop the path, hide the segment from this client for a while, and tell the master, if there is one
- * to tell, once it has answered something soon after: whoever hears nobody has a trouble of his own. */
-void mc_store_report(struct mc_store *store, bool tell, uint64_t epoch, uint32_t segment, struct mc_path *path,
-                     int code);
+/* The owner failed: drop the path (NULL: there was none), hide the segment from this client for a while, and tell the
+ * master, if there is one to tell, once it has answered something soon after: whoever hears nobody has a trouble of his
+ * own. */
+void mc_store_report(struct mc_store *store, bool tell, uint64_t epoch, const struct mc_endpoint *owner,
+                     struct mc_path *path, int code);
 /* The master has answered on that link: it is told of failures that it does not know of. One way. */
 void mc_store_tell(struct mc_store *store, struct mc_link *link);
 /* SUSPECT on the link. */
