@@ -20,7 +20,8 @@ void sim_thread_detach(struct sim_fiber *fiber);
 /* ---- malloc ----
  *
  * Small blocks: classes of sizes (two for each power of two) with free lists. Big ones: whole pages that are given back
- * to the host when the process is gone, so that the large tables of a fresh process need no clearing. */
+ * to the host when the process is gone, so that the large tables of a fresh process need no clearing; those that were
+ * freed are used again when no others are left (a process may open and close its store for minutes). */
 
 #define ARENA_BYTES (256ull << 20)
 #define ARENA_BIG_AT (128ull << 20)
@@ -38,7 +39,7 @@ struct block { /* before each */
 struct sim_arena {
     uint8_t *base;
     uint64_t used, big_used, big_dirty;
-    struct block *free[CLASSES];
+    struct block *free[CLASSES], *big_free;
     uint64_t in_use;
 };
 static struct sim_arena arenas[SIM_PROCESSES_MAX];
@@ -79,11 +80,30 @@ void sim_arena_reset(struct sim_process *process)
     *arena = (struct sim_arena){.base = arena->base};
 }
 
+static uint64_t big_whole(uint64_t size)
+{
+    return (size + 4096 + 4095) & ~4095ull;
+}
+
+/* Of those that were freed, as empty as a new one. */
+static void *big_again(struct sim_arena *arena, uint64_t size)
+{
+    struct block **link = &arena->big_free, *block;
+    while ((block = *link) != NULL && big_whole(block->size) != big_whole(size))
+        link = (struct block **)(void *)(block + 1);
+    if (block == NULL)
+        return NULL;
+    memcpy(link, block + 1, sizeof(*link));
+    (void)madvise(block + 1, big_whole(size) - 4096, MADV_DONTNEED);
+    *block = (struct block){size, UINT32_MAX, MAGIC};
+    return block + 1;
+}
+
 static void *big_allocate(struct sim_arena *arena, uint64_t size)
 {
-    uint64_t whole = (size + 4096 + 4095) & ~4095ull;
+    uint64_t whole = big_whole(size);
     if (whole > ARENA_BYTES - ARENA_BIG_AT - arena->big_used)
-        return NULL;
+        return big_again(arena, size);
     struct block *block = (struct block *)(void *)(arena->base + ARENA_BIG_AT + arena->big_used + 4096 - HEADER_BYTES);
     arena->big_used += whole;
     *block = (struct block){size, UINT32_MAX, MAGIC};
@@ -153,11 +173,10 @@ void sim_free(void *pointer)
         return;
     }
     block->magic = 0;
-    if (block->class == UINT32_MAX)
-        return;
     struct sim_arena *arena = &arenas[((uintptr_t)pointer - ARENAS_BASE) / ARENA_BYTES];
-    memcpy(block + 1, &arena->free[block->class], sizeof(void *));
-    arena->free[block->class] = block;
+    struct block **list = block->class == UINT32_MAX ? &arena->big_free : &arena->free[block->class];
+    memcpy(block + 1, list, sizeof(*list));
+    *list = block;
 }
 
 void *sim_realloc(void *old, size_t size)
