@@ -272,8 +272,8 @@ def judge(build, mutation, seeds):
     try:
         # What was found among hundred thousands shows what is rare, and is quick; then all that there is, and the same seeds without hard
         # faults, and without stories. Without a note a master learns from those who are there alone, so what they say is tried without one, too.
-        lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard")}
-        for options in ([*lists["notes"], "--mild"], [*lists["stories"], "--mild", "--noteless"], lists["hard"],
+        lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes")}
+        for options in ([*lists["notes"], "--mild"], [*lists["stories"], "--mild", "--noteless"], lists["hard"], lists["hard_notes"],
                         [], ["--noteless"], ["--mild", "--noteless"], ["--plain", "--noteless"]):
             count = [] if "--list" in options else ["--seeds", str(seeds), "--skip", "sim/seeds/open"]
             command = [program, *options, *count, "--no-shrink"]

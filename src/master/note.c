@@ -28,15 +28,19 @@ static uint32_t record_crc(const struct record *record)
     return mc_crc32c(0, record, offsetof(struct record, crc));
 }
 
-/* What another process has left; nothing of it is believed before it was checked. */
+/* What another process has left; nothing of it is believed before it was checked. An epoch that was taken stays taken,
+ * whatever the machine did since; who acted, and until when, is not known of another boot, whose last words may be
+ * missing and whose clock was another. */
 static void read_back(struct mc_note *note)
 {
     struct record record;
     if (pread(note->fd, &record, sizeof(record), 0) != (ssize_t)sizeof(record) || record.magic != MAGIC ||
-        record.crc != record_crc(&record) || !mc_id_equal(record.boot, mc_host_id()))
+        record.crc != record_crc(&record))
         return;
     uint64_t now_ms = mc_clock_boot_ms();
     note->taken = record.taken;
+    if (!mc_id_equal(record.boot, mc_host_id()))
+        return;
     note->epoch = record.epoch;
     note->until_ms = record.until_ms < now_ms ? record.until_ms : now_ms; /* it has ended: we have its lock */
 }
@@ -103,7 +107,10 @@ static int write_out(struct mc_note *note, uint64_t taken, uint64_t epoch, uint6
 
 int mc_note_take(struct mc_note *note, uint64_t epoch)
 {
-    return note->fd < 0 ? 0 : write_out(note, epoch, note->epoch, note->until_ms);
+    int rc = note->fd < 0 ? 0 : write_out(note, epoch, note->epoch, note->until_ms);
+    if (rc == 0 && note->fd >= 0)
+        (void)fsync(note->fd); /* if it cannot: then the next boot does not know, as without a note */
+    return rc;
 }
 
 int mc_note_keep(struct mc_note *note, uint64_t epoch, uint64_t boot_ms)

@@ -3,7 +3,8 @@
  *
  * One file for each port in the directory of state, locked by the master that keeps it. It is written before what it
  * speaks of can have been done: `until` lies a little ahead, and nothing is decided after it. A process that is killed
- * loses nothing of it; a machine that goes down may, so a note of another boot is not believed. */
+ * loses nothing of it; a machine that goes down may, so of a note of another boot only is believed which epoch was
+ * taken: that is on the disk before the master begins. */
 #ifndef MC_MASTER_NOTE_H
 #define MC_MASTER_NOTE_H
 
@@ -24,7 +25,8 @@ struct mc_note {
 int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, char *error, size_t error_size);
 /* The note stays for the next master. */
 void mc_note_close(struct mc_note *note);
-/* A master of that epoch begins; no later one is to have it again. 0 or negative, as mc_note_keep. */
+/* A master of that epoch begins; no later one is to have it again, also after the machine went down. 0 or negative, as
+ * mc_note_keep. */
 int mc_note_take(struct mc_note *note, uint64_t epoch);
 /* The master of that epoch may act from now on, at boot_ms (CLOCK_BOOTTIME), for a moment. Cheap when it was said
  * already. 0, or negative: it cannot be written, and is gone. */

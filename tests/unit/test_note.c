@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "env/clock.h"
 #include "master/note.h"
@@ -127,6 +128,32 @@ static void test_bad_notes(void **state)
     assert_true(mc_note_open(&note, folder, PORT, error, sizeof(error)) < 0);
 }
 
+/* The machine went down: what its master did last may be missing, but no later one takes its epoch, if the wall clock
+ * comes back late. */
+static void test_another_boot(void **state)
+{
+    unsigned char bytes[56];
+    char path[128];
+    (void)state;
+    snprintf(path, sizeof(path), "%s/master-%u.note", folder, PORT);
+    struct mc_note note = opened();
+    assert_int_equal(mc_note_take(&note, 7), 0);
+    assert_int_equal(mc_note_keep(&note, 7, mc_clock_boot_ms()), 0);
+    mc_note_close(&note);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0 && read(fd, bytes, sizeof(bytes)) == sizeof(bytes));
+    bytes[8] ^= 1; /* of the boot's id */
+    uint32_t crc = mc_crc32c(0, bytes, 48);
+    memcpy(bytes + 48, &crc, sizeof(crc));
+    assert_int_equal(pwrite(fd, bytes, sizeof(bytes), 0), sizeof(bytes));
+    close(fd);
+    note = opened();
+    assert_int_equal(note.taken, 7);
+    assert_int_equal(note.epoch, 0);
+    assert_int_equal(note.until_ms, 0);
+    mc_note_close(&note);
+}
+
 /* A master whose clock is behind that of the one before it does not take an epoch a second time. */
 static void test_no_epoch_is_taken_twice(void **state)
 {
@@ -163,6 +190,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_what_one_wrote_the_next_one_reads, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_one_keeper_at_a_time, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_bad_notes, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(test_another_boot, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_no_epoch_is_taken_twice, folder_make, folder_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
