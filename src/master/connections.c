@@ -41,7 +41,7 @@ bool mc_server_may_serve(const struct mc_server *server)
 
 /* ---- turns ---- */
 
-/* The first thing that each callback of the loop does. */
+/* The first thing that each callback of the loop does, but one that reads. */
 void mc_server_turn_enter(struct mc_server *server)
 {
     uint64_t now_ns = mc_clock_ns();
@@ -420,18 +420,17 @@ static void on_readable(evutil_socket_t fd, short events, void *argument)
         return; /* first what is there */
     if (server->core != NULL && !mc_server_may_serve(server))
         return; /* the turn's end closes it */
-    mc_server_turn_enter(server);
     if (in->length == 0) {
         length = recv(fd, server->received, sizeof(server->received), 0);
     } else {
         size_t more = missing(in);
         if (!mc_buffer_reserve(in, more)) {
             die_of_memory(connection);
-            turn_leave(server);
             return;
         }
         length = recv(fd, in->data + in->length, more, 0);
     }
+    mc_server_turn_enter(server); /* now: what was read is not younger than the age that we answer with */
     if (length <= 0) {
         if (length == 0 || (errno != EAGAIN && errno != EINTR))
             die(connection);

@@ -159,8 +159,8 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
             mc_owner_remount(owner);
     }
     if (owner != NULL) {
-        mc_owner_age_told(owner, keeper->epoch, reply.age_ms, sent_ms);
-        mc_owner_contact(owner, keeper->epoch, reply.quiet == 0, is_held ? sent_ms : 0, frame.time);
+        uint64_t answered_ms = mc_owner_age_told(owner, keeper->epoch, reply.age_ms, sent_ms);
+        mc_owner_contact(owner, keeper->epoch, reply.quiet == 0, is_held ? answered_ms : 0, frame.time);
     }
     return 0;
 }

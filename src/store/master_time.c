@@ -4,7 +4,7 @@
 #include "wire/wire.h"
 
 #define DRIFT 1000u /* clocks differ by less than one part of so many */
-/* A master takes its time once a turn, so a request may be a little younger than the age in its answer. */
+/* A master takes its time once a turn, so what it says may be a little younger than the age it was given. */
 #define TURN_MS 60000
 #define ROUND_MS (65536 * (int64_t)MC_FRAME_TIME_MS)
 
@@ -35,6 +35,15 @@ void mc_master_time_learn(struct mc_master_time *time, uint64_t epoch, uint64_t 
     atomic_store(&time->most_ms, most_ms);
     atomic_store(&time->learned_ms, now_ms);
     atomic_store(&time->epoch, epoch);
+}
+
+uint64_t mc_master_time_answered(const struct mc_master_time *time, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms)
+{
+    if (age_ms == 0 || epoch == 0 || atomic_load_explicit(&time->epoch, memory_order_acquire) != epoch)
+        return asked_ms;
+    int64_t least_ms =
+        atomic_load_explicit(&time->least_ms, memory_order_relaxed) + (int64_t)age_ms - 1; /* rounded up */
+    return least_ms > (int64_t)asked_ms ? (uint64_t)least_ms : asked_ms;
 }
 
 uint64_t mc_master_time_of(const struct mc_master_time *time, uint64_t epoch, uint16_t frame_time, uint64_t now_ms)

@@ -40,11 +40,13 @@ void mc_owner_remount(struct mc_owner *owner);
 /* The keeper has met the master of that epoch: the owner leaves an earlier one, which may be stopped or cut off and
  * then breaks no link. Keeper's thread only. */
 void mc_owner_follow(struct mc_owner *owner, uint64_t epoch);
-/* The master of that epoch has answered a heartbeat that was sent at sent_ms (mc_clock_boot_ms), and holds our segment.
- * sent_ms 0: it has answered, but holds nothing of ours, or has acted on our absence: that is no contact. */
-void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t sent_ms, uint16_t frame_time);
-/* It said its age, asked at that time (mc_clock_boot_ms). Before what came with it is heard. */
-void mc_owner_age_told(struct mc_owner *owner, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms);
+/* The master of that epoch has answered a heartbeat at answered_ms (mc_clock_boot_ms), not before, and holds our
+ * segment: from then on it counts our silence. 0: it has answered, but holds nothing of ours, or has acted on our
+ * absence: that is no contact. */
+void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t answered_ms, uint16_t frame_time);
+/* It said its age, asked at that time (mc_clock_boot_ms). Before what came with it is heard. Returns when it answered,
+ * at the earliest. */
+uint64_t mc_owner_age_told(struct mc_owner *owner, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms);
 /* What the scrubber has read and found rotten so far. */
 void mc_owner_scrubbed(const struct mc_owner *owner, uint64_t *bytes, uint64_t *rotten);
 /* Unmounts (waits at most 500 ms for the answer), stops serving, frees. Memory in a data_dir is left as it is, and the

@@ -33,25 +33,27 @@ void mc_owner_heard(struct mc_owner *owner, uint64_t epoch, bool acts, uint16_t 
     pthread_mutex_unlock(&owner->lock);
 }
 
-void mc_owner_age_told(struct mc_owner *owner, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms)
+uint64_t mc_owner_age_told(struct mc_owner *owner, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms)
 {
     pthread_mutex_lock(&owner->lock);
     if (epoch >= owner->seen_epoch) /* not of a master that another thread knows to be of the past */
         mc_master_time_learn(&owner->master_time, epoch, age_ms, asked_ms, mc_clock_boot_ms());
+    uint64_t answered_ms = mc_master_time_answered(&owner->master_time, epoch, age_ms, asked_ms);
     pthread_mutex_unlock(&owner->lock);
+    return answered_ms;
 }
 
-void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t sent_ms, uint16_t frame_time)
+void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t answered_ms, uint16_t frame_time)
 {
     pthread_mutex_lock(&owner->lock);
     heard(owner, epoch, acts, frame_time);
-    if (sent_ms != 0) {
+    if (answered_ms != 0) {
         owner->answered_epoch = epoch;
-        owner->answered_ms = sent_ms;
+        owner->answered_ms = answered_ms;
     }
     /* A heartbeat that another master answered says nothing of this one. */
-    if (mc_segment_memory_epoch(owner->memory) == epoch && sent_ms > mc_segment_memory_contact_ms(owner->memory))
-        mc_segment_memory_set_contact_ms(owner->memory, sent_ms);
+    if (mc_segment_memory_epoch(owner->memory) == epoch && answered_ms > mc_segment_memory_contact_ms(owner->memory))
+        mc_segment_memory_set_contact_ms(owner->memory, answered_ms);
     pthread_mutex_unlock(&owner->lock);
 }
 

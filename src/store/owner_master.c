@@ -337,7 +337,7 @@ static int hello_reply_handle(struct mc_owner *owner, const struct mc_frame *fra
         return rc;
     owner->master_node = reply.node;
     owner->master_epoch = reply.epoch;
-    mc_owner_age_told(owner, reply.epoch, reply.age_ms, owner->hello_ms);
+    (void)mc_owner_age_told(owner, reply.epoch, reply.age_ms, owner->hello_ms);
     mc_owner_heard(owner, reply.epoch, reply.quiet == 0, frame->time);
     mc_owner_mount_send(owner);
     return 0;

@@ -57,6 +57,24 @@ static void a_late_first_answer_is_mended_by_the_next(void **state)
     assert_in_range(mc_master_time_of(&time, EPOCH, frame_time(11000), 80000), 50000, 50060);
 }
 
+/* The master stood still between the question and the answer: it counts our silence from the answer. */
+static void what_is_answered_late_is_dated_by_the_answer(void **state)
+{
+    (void)state;
+    struct mc_master_time time = {0};
+    assert_int_equal(mc_master_time_answered(&time, EPOCH, 1000, 40000), 40000);
+    mc_master_time_learn(&time, EPOCH, 1001, 40000, 40002);
+    assert_int_equal(mc_master_time_answered(&time, EPOCH, 1001, 40000), 40000);
+    mc_master_time_learn(&time, EPOCH, 4001, 41000, 43002);
+    assert_in_range(mc_master_time_answered(&time, EPOCH, 4001, 41000), 42995, 43000);
+    mc_master_time_learn(&time, EPOCH, 5001, 44000, 54000); /* at once, and was read late */
+    assert_in_range(mc_master_time_answered(&time, EPOCH, 5001, 44000), 44000, 44001);
+    assert_int_equal(mc_master_time_answered(&time, EPOCH, 0, 55000), 55000); /* it does not say its age */
+    assert_int_equal(mc_master_time_answered(&time, EPOCH + 1, 9001, 55000), 55000);
+    mc_master_time_learn(&time, EPOCH, 9000, 3655000, 3657000); /* its clock stood still, too */
+    assert_int_equal(mc_master_time_answered(&time, EPOCH, 9000, 3655000), 3655000);
+}
+
 /* Its machine slept, or was moved, and its clock with it. */
 static void a_clock_that_stood_still_is_learned_anew(void **state)
 {
@@ -93,6 +111,8 @@ static void never_before_it_was_sent(void **state)
             uint64_t read_ms = now_ms + draw(&random, 300000);
             uint64_t at_ms = mc_master_time_of(&time, EPOCH, frame_time(age_ms), read_ms);
             assert_true(at_ms >= sent_ms && at_ms <= read_ms);
+            uint64_t answered_ms = mc_master_time_answered(&time, EPOCH, age_ms + 1, asked_ms);
+            assert_true(answered_ms >= asked_ms && answered_ms <= sent_ms);
             if (i > 0 && draw(&random, 2) == 0)
                 assert_true(at_ms <= sent_ms + 25000 + (read_ms - sent_ms) / 500);
             now_ms += draw(&random, 10000);
@@ -106,6 +126,7 @@ int main(void)
         cmocka_unit_test(unknown_masters_are_dated_by_the_reading),
         cmocka_unit_test(what_is_read_late_is_dated_by_the_sending),
         cmocka_unit_test(a_late_first_answer_is_mended_by_the_next),
+        cmocka_unit_test(what_is_answered_late_is_dated_by_the_answer),
         cmocka_unit_test(a_clock_that_stood_still_is_learned_anew),
         cmocka_unit_test(never_before_it_was_sent),
     };
