@@ -107,12 +107,30 @@ void sim_core_input(struct mc_core *core, uint64_t now_ms, uint64_t connection, 
 {
     sim_say("from connection %llu: %s %llu, %zu bytes", (unsigned long long)(connection >> 16),
             mc_message_name(frame->type), (unsigned long long)frame->request_id, frame->body.length);
-    if (sim_plan->standbys > 0 && core->epoch < latest_epoch)
-        sim_fail("leadership: the master of epoch %llu serves after one of %llu has begun",
-                 (unsigned long long)core->epoch, (unsigned long long)latest_epoch);
     if (frame->type == MC_MESSAGE_HEARTBEAT)
         sim_heartbeat_heard();
     mc_core_input(core, now_ms, connection, frame);
+}
+
+/* A leader looks at its clock before everything that it sends, and never finds its time not over when another has
+ * begun. It may be stopped behind the look: then what it does is late as if the network had kept it. */
+bool sim_election_may_serve(const struct mc_election *election, uint64_t epoch);
+bool sim_election_may_serve(const struct mc_election *election, uint64_t epoch)
+{
+    bool may = mc_election_may_serve(election, epoch);
+    if (may && epoch < latest_epoch)
+        sim_fail("leadership: the master of epoch %llu serves after one of %llu has begun", (unsigned long long)epoch,
+                 (unsigned long long)latest_epoch);
+    sim_process()->may_send = may;
+    return may;
+}
+
+void sim_leader_sends(struct sim_process *process)
+{
+    if (sim_plan->standbys > 0 && process->core != NULL && !process->may_send)
+        sim_fail("leadership: the master of epoch %llu sends without a look at its clock",
+                 (unsigned long long)((const struct mc_core *)process->core)->epoch);
+    process->may_send = false;
 }
 
 static void master_main(struct sim_process *process)

@@ -426,6 +426,7 @@ ssize_t sim_sendmsg(int fd, const struct msghdr *message, int flags)
 {
     const struct sim_file *file = sim_fd_file(fd);
     (void)flags;
+    sim_leader_sends(sim_process());
     sim_preempt();
     if (sim_in_unix_send != NULL && file != NULL && file->is_unix) {
         sim_in_unix_send(sim_process());

@@ -83,6 +83,7 @@ struct sim_process {
     void (*key_destructors[SIM_KEYS_MAX])(void *value);
     uint8_t *image; /* of the product's variables */
     void *core;     /* of a master */
+    bool may_send;  /* of a leader: it has looked at its clock since it sent something */
     uint64_t stopped_at_ns, stopped_ns;
     int64_t wall_s; /* how far its wall clock is off */
     void (*main)(struct sim_process *process);
@@ -135,6 +136,7 @@ void sim_run(uint64_t until_ns);
 extern void (*sim_in_copy)(struct sim_process *process);
 /* The same before something is sent on a unix socket. */
 extern void (*sim_in_unix_send)(struct sim_process *process);
+void sim_leader_sends(struct sim_process *process); /* called before every sending */
 /* A process began, ended, stopped or went on, or two are cut off from each other or not any more. */
 extern void (*sim_on_change)(void);
 /* Throws everything away; the next run starts at time 0. */

@@ -31,7 +31,9 @@ enum left { /* of what a connection has sent */
             LEFT_BULK    /* the next frame is an inventory: those take turns among themselves */
 };
 
-/* To be asked before every turn's input and before every flush: a leader whose time is over takes and says nothing. */
+/* To be asked before every turn's input and before everything that is sent: a leader whose time is over says nothing.
+ * One that is stopped between the look and what it was about to do does it late: what it takes in changes nothing but a
+ * core that is dropped, and what it sends is no later than a packet that the network has kept. */
 bool mc_server_may_serve(const struct mc_server *server)
 {
     return server->core != NULL &&
@@ -169,6 +171,8 @@ static bool send_pending(struct connection *connection)
         return false;
     }
     while (connection->out_sent < out->length) {
+        if (connection->server->core != NULL && !mc_server_may_serve(connection->server))
+            return false; /* for each: a turn may have much to say, and be stopped in the middle of it */
         ssize_t sent =
             send(connection->fd, out->data + connection->out_sent, out->length - connection->out_sent, MSG_NOSIGNAL);
         if (sent > 0) {
