@@ -89,6 +89,9 @@ class Host:
     def popen(self, words, **more):
         return subprocess.Popen([str(word) for word in words], preexec_fn=self.enter, **more)
 
+    def environment(self):
+        return {}
+
     # -- faults --
 
     def partition(self):

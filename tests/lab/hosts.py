@@ -25,6 +25,7 @@ for folder in (HERE, HERE.parent / "faults"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
+from clock import Clock  # noqa: E402
 from network import CLONE_NEWNET, LIBC, Host, Network, call, dies_with_parent, own_namespace, unshare  # noqa: E402
 from resolver import Resolver  # noqa: E402
 from switch import OBSERVER, Switch  # noqa: E402
@@ -55,6 +56,7 @@ class LabHost(Host):
         self.folder = lab.folder / name
         super().__init__(lab, name, number)
         self.known_as = name
+        self.clock = Clock(self.folder / "clock", lab.build, self.offsets["boottime"]) if lab.fake_clocks else None
         lab.resolver.name(name, self.address)
 
     def _files(self):
@@ -95,7 +97,17 @@ class LabHost(Host):
                 raise OSError(ctypes.get_errno(), "setns")
         os.chdir(folder)  # another mount namespace begins at its root
 
+    def environment(self):
+        """What processes need to be told so that they go by this host's clock."""
+        return self.clock.environment() if self.clock else {}
+
     # -- faults --
+
+    def reboot(self):
+        """While nothing runs here."""
+        self.boot_id = str(uuid.uuid4())
+        (self.folder / "boot_id").write_text(self.boot_id + "\n", encoding="ascii")
+        self.clock.boot()
 
     def partition(self):
         self.network.switch.port(self.number, cut=True)
@@ -119,16 +131,19 @@ class LabHost(Host):
             self.network.switch.remove(self.number)
             for space, _ in self.spaces:
                 os.close(space)
+            if self.clock:
+                self.clock.end()
         super().end()
 
 
 class Lab(Network):
     """clocks: "all" gives each host a monotonic and a boot-time clock of its own, "boot" the second alone (the histories of tests/faults compare
-    monotonic times of several processes), "" none. rate: bytes a second of each host's port, 0: as fast as this machine can."""
+    monotonic times of several processes), "" none. fake_clocks: each host's can be set, too (clock.py). rate: bytes a second of each host's port, 0: as fast as this machine can."""
 
-    def __init__(self, seed, rate, mtu, clocks, build):
+    def __init__(self, seed, rate, mtu, clocks, build, fake_clocks):
         super().__init__(True)
-        self.seed, self.rate, self.mtu, self.clocks = seed, rate, mtu, clocks
+        self.seed, self.rate, self.mtu, self.clocks, self.fake_clocks = seed, rate, mtu, clocks, fake_clocks
+        self.build = build or os.environ["MC_BUILD"]
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="mc-lab-"))
         self.switch = self.resolver = None
         try:
@@ -145,9 +160,9 @@ class Lab(Network):
             raise
 
     @classmethod
-    def make(cls, seed=1, rate=0, mtu=MTU, clocks="all", build=None, **rule):
+    def make(cls, seed=1, rate=0, mtu=MTU, clocks="all", build=None, fake_clocks=False, **rule):
         """rule: what holds between any two hosts, see Switch.rule."""
-        lab = cls(seed, rate, mtu, clocks, build)
+        lab = cls(seed, rate, mtu, clocks, build, fake_clocks)
         if rule:
             lab.switch.rule("*", "*", **rule)
         return lab

@@ -1,7 +1,9 @@
 """The laboratory itself: its hosts differ as machines do, and its network does what it is told."""
 import json
+import os
 import subprocess
 import sys
+import time
 
 # Sends and receives datagrams that begin with their number.
 SEND = """
@@ -88,6 +90,66 @@ def test_hosts_differ_as_machines_do(make_lab):
         assert boot_id == host.boot_id
     assert abs(seen["one"][1] - seen["two"][1]) > 60 and abs(seen["one"][2] - seen["two"][2]) > 60
     assert abs((seen["one"][2] - seen["one"][1]) - (seen["two"][2] - seen["two"][1])) > 60, "one has slept longer than the other"
+
+
+CLOCKS = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+print("ready", flush=True)
+while True:
+    input()
+    times = [time.clock_gettime(clock) for clock in (time.CLOCK_REALTIME, time.CLOCK_BOOTTIME, time.CLOCK_MONOTONIC)]
+    print(*times, libc.time(None), open("/proc/sys/kernel/random/boot_id").read().strip(), flush=True)
+"""
+
+
+def test_clocks_are_set_drift_sleep_and_begin_anew(make_lab):
+    lab = make_lab(clocks="boot", fake_clocks=True)
+    host, other = lab.host("one"), lab.host("two")
+    watched = []
+
+    def watch(host):
+        child = python(host, CLOCKS, stdin=subprocess.PIPE, env={**os.environ, **host.environment()})
+        assert child.stdout.readline() == "ready\n"
+        watched.append(child)
+        return child
+
+    def look(child):
+        """How far the wall clock and the boot-time clock are before the monotonic one, which nobody touches; and the boot id."""
+        child.stdin.write("\n")
+        child.stdin.flush()
+        wall, boot, monotonic, whole, boot_id = child.stdout.readline().split()
+        assert abs(float(wall) - float(whole)) < 1.1  # time() is the same clock
+        return float(wall) - float(monotonic), float(boot) - float(monotonic), boot_id
+    try:
+        child, beside = watch(host), watch(other)
+        wall, boot, boot_id = look(child)
+        beside_before = look(beside)
+        host.clock.step_wall(-3600)
+        now = look(child)
+        assert abs(wall - 3600 - now[0]) < 0.1 and abs(boot - now[1]) < 0.1
+        host.clock.sleep(600)
+        now = look(child)
+        assert abs(wall - 3000 - now[0]) < 0.1 and abs(boot + 600 - now[1]) < 0.1
+        host.clock.drift(100_000)
+        time.sleep(2)
+        host.clock.drift(0)
+        fast = look(child)[1] - now[1]
+        assert 0.19 < fast < 0.6
+        time.sleep(0.5)
+        assert abs(look(child)[1] - now[1] - fast) < 0.05, "what it gained stays, and is not more"
+        assert abs(look(beside)[0] - beside_before[0]) < 0.1 and abs(look(beside)[1] - beside_before[1]) < 0.1, "another host has its own"
+        child.kill()
+        host.reboot()
+        again = watch(host)
+        again.stdin.write("\n")
+        again.stdin.flush()
+        words = again.stdout.readline().split()
+        assert 29 < float(words[1]) < 40 and words[4] == host.boot_id != boot_id
+    finally:
+        for child in watched:
+            child.kill()
+            child.wait()
 
 
 def test_a_network_that_is_told_nothing_loses_nothing(make_lab):
