@@ -1,13 +1,11 @@
-"""A cluster of real processes, faults, and a verdict: see run.py for the command.
-
-Cluster starts masters, store nodes, clients and (for more than one master) three etcd members, each on a host of its own (network.py).
-Nemesis draws faults and undoes them. Trial lets clients work meanwhile, watches keys that must stay, and judges the histories at the end.
+"""A cluster of real processes, which can be harmed: masters, store nodes, clients and (for more than one master) three etcd members, each on a host of
+its own (network.py). What harms them is in nemesis.py, what must stay in keep.py, the course of a run and its verdict in trial.py.
 """
+import functools
 import http.client
 import json
 import os
 import pathlib
-import random
 import re
 import select
 import shutil
@@ -16,34 +14,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-import checker  # noqa: E402
-import history  # noqa: E402
 import released  # noqa: E402
+from nemesis import CLIENT_TTL_S  # noqa: E402
 
 BUILD = pathlib.Path(os.environ["MC_BUILD"])
 THIS = released.Release(BUILD, os.environ["MC_PYTHONPATH"])
-SEGMENT = 96 << 20
-CLIENT_SEGMENT = 16 << 20
-CLIENT_TTL_S = 3.0
+SEGMENT = 24 << 20
+CLIENT_SEGMENT = 8 << 20
+CROWD = 1500  # keys beside the others, of which the larger part has no room
 CALL_MS = 3000
-BYTES_MS = 20  # what the deadline of the largest batch has above that for its bytes: 1 s for 64 MiB
-TOLERANCE_MS = 10
-RECOVER_S = 20.0  # everything must work again so long after the last fault, whatever it was
-EXPRESSION_MS = 60_000  # a removal by expression goes on so much longer: it may have all keys to look at
-LATE_S = 60.0     # a failed or killed put takes effect not later than this
-YOUNG_S = 4.0     # so long after a failover removals wait, and with one of them a client
 START_S = 30.0
-JUDGED_AT_ONCE = 4  # keys
-READY_LINE_MAX = 1 << 16
-
-
-class Stopped(Exception):
-    """Somebody wants an end, and the verdict on what there is."""
+NO_MASTER = "cannot join the master"  # what a node says that ends because it has waited for one in vain
 
 
 def now():
@@ -96,6 +81,11 @@ def data_option():
     return next((option for option in ("--data_dir", "--data-dir", "--data") if f"{option} " in text), None)
 
 
+@functools.lru_cache(maxsize=None)
+def master_knows(release, option):
+    return f"--{option} " in subprocess.run([release.build / "mooncake_master", "--help"], capture_output=True, text=True).stdout
+
+
 class Process:
     """Something that can be killed, stopped and started again. `release` says which build the next start is of."""
     kind = "?"
@@ -106,6 +96,7 @@ class Process:
         self.child = None
         self.log = cluster.folder / f"{name}.log"
         self.stops = []  # [from, to] in monotonic nanoseconds
+        self.held = None  # one of its threads
 
     def command(self):
         raise NotImplementedError
@@ -113,11 +104,15 @@ class Process:
     def environment(self):
         return {}
 
-    def start(self):
+    def start(self, stdin=subprocess.DEVNULL, stdout=None):
+        environment = {**os.environ, "MC_PYTHONPATH": str(self.release.python_path), **self.cluster.environment}
+        for more in (self.environment(), self.host.environment()):
+            both = [words["LD_PRELOAD"] for words in (environment, more) if words.get("LD_PRELOAD")]
+            environment |= more
+            if both:
+                environment["LD_PRELOAD"] = ":".join(both)
         with open(self.log, "ab") as log:
-            self.child = self.host.popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                         env={**os.environ, "MC_PYTHONPATH": str(self.release.python_path), **self.cluster.environment,
-                                              **self.environment()})
+            self.child = self.host.popen(self.command(), stdin=stdin, stdout=stdout or log, stderr=log, env=environment)
         return self
 
     def wait_ready(self):
@@ -139,8 +134,19 @@ class Process:
         if self.stops and self.stops[-1][1] is None:
             self.stops[-1][1] = time.monotonic_ns()
 
+    def hold(self, thread):
+        self.stops.append([time.monotonic_ns(), None])
+        self.held = thread
+
+    def let_go(self):
+        if self.held is not None:
+            self.held.release()
+            self.held = None
+            self.go_on()
+
     def kill(self):
         if self.child is not None:
+            self.let_go()
             self.child.kill()
             self.child.wait()
             self.go_on()
@@ -149,6 +155,7 @@ class Process:
         """SIGTERM; the exit code, or None when it had to be killed."""
         if self.child is None:
             return None
+        self.let_go()
         self.go_on()
         self.signal(signal.SIGTERM)
         try:
@@ -187,6 +194,7 @@ class Master(Process):
     def __init__(self, cluster, name, host):
         super().__init__(cluster, name, host)
         self.port, self.metrics_port = cluster.port(50051), cluster.port(9003)
+        self.state = cluster.folder / f"{name}.state"
 
     def command(self):
         words = [self.release.build / "mooncake_master", f"--rpc_address={self.host.address}", f"--rpc_port={self.port}",
@@ -194,6 +202,8 @@ class Master(Process):
                  "--default_kv_lease_ttl=300ms", "--put_start_discard_timeout_sec=5s"]
         if self.cluster.etcd:
             words += ["--enable_ha=true", f"--etcd_endpoints={self.cluster.etcd_endpoints(';')}"]
+        elif master_knows(self.release, "state_dir"):
+            words += [f"--state_dir={self.state}"]
         return words + self.cluster.master_flags
 
     def accepts(self):
@@ -236,6 +246,11 @@ class Node(Process):
 
     def wait_ready(self):
         def ready():
+            if not self.alive():
+                said = self.log.read_bytes()[self.mark:].decode(errors="replace")
+                if NO_MASTER not in said:
+                    raise RuntimeError(f"{self.name} has ended with {self.child.returncode}: {said[-1000:]}")
+                self.start()  # as who runs it would
             found = re.search(r"node ready (\S+)", self.log.read_bytes()[self.mark:].decode(errors="replace"))
             return found and found.group(1)
         self.segment = wait_for(ready, START_S, f"'node ready' of {self.name}")
@@ -264,7 +279,8 @@ class Client(Process):
         self.incarnations.append([number, path, self.stops, None])
         return [sys.executable, "-B", HERE / "worker.py", "load", "--master", self.cluster.master_address, "--host", self.host.known_as,
                 "--client", number, "--seed", f"{self.cluster.seed}-{number}", "--keys", self.cluster.keys, "--segment", self.segment_bytes,
-                "--rate", self.cluster.rate, "--slow_ms", CALL_MS, "--history", path,
+                "--rate", self.cluster.rate, "--slow_ms", CALL_MS, "--history", path, "--crowd", self.cluster.crowd,
+                *(["--crowded"] if self.cluster.crowded else []),
                 *(["--ranges"] if self.release is THIS else [])]  # the last release mixes values in them
 
     def environment(self):
@@ -285,37 +301,48 @@ class Client(Process):
 
 
 class Keeper(Process):
-    """The client that watches the keys that must stay; not a target of faults."""
+    """A client that does what it is told, tell() and then hear(), or ask() for both; not a target of faults."""
     kind = "keeper"
+    owed = 0  # answers that nobody has heard
 
     def command(self):
-        return [sys.executable, "-B", HERE / "worker.py", "keeper", "--master", self.cluster.master_address, "--host", self.host.known_as]
+        self.history = self.cluster.folder / f"history-{self.name}"
+        return [sys.executable, "-B", HERE / "worker.py", "keeper", "--master", self.cluster.master_address, "--host", self.host.known_as,
+                "--history", self.history]
+
+    def environment(self):
+        return instrumented()
 
     def start(self):
-        with open(self.log, "ab") as log:
-            self.child = self.host.popen(self.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                                         env={**os.environ, "MC_PYTHONPATH": str(self.release.python_path), **self.cluster.environment,
-                                              **instrumented()})
-        return self
+        return super().start(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def _line(self, seconds):
+    def hear(self, seconds=120.0):
         end = now() + seconds
         while True:
             if not select.select([self.child.stdout], [], [], max(end - now(), 0))[0]:
-                raise TimeoutError(f"the keeper did not answer within {seconds} s")
+                raise TimeoutError(f"{self.name} did not answer within {seconds} s")
             line = self.child.stdout.readline()
             if not line:
-                raise RuntimeError(f"the keeper has ended: {self.log.read_text(errors='replace')[-2000:]}")
+                raise RuntimeError(f"{self.name} has ended: {self.log.read_text(errors='replace')[-2000:]}")
             if line.startswith(b"{"):
+                self.owed -= 1
                 return json.loads(line)
 
     def wait_ready(self):
-        self._line(START_S)
+        self.owed = 1
+        self.hear(START_S)
 
-    def ask(self, command, argument, seconds=120.0):
+    def tell(self, command, argument):
+        """An answer to what was told before, which nobody wants any more, is not taken for that of this."""
+        while self.owed:
+            self.hear()
+        self.owed = 1
         self.child.stdin.write(json.dumps({command: argument}).encode() + b"\n")
         self.child.stdin.flush()
-        return self._line(seconds)
+
+    def ask(self, command, argument, seconds=120.0):
+        self.tell(command, argument)
+        return self.hear(seconds)
 
 
 class Noise:
@@ -345,11 +372,12 @@ class Noise:
 
 class Cluster:
     release = THIS  # of what is started from now on
+    crowded = False  # so are its clients: they use the crowd of keys that has no room in the pool
 
     def __init__(self, network, seed=1, masters=1, nodes=3, clients=3, warm=True, keys=16, rate=1000.0, master_flags=(), environment=None,
-                 release=THIS):
+                 release=THIS, crowd=CROWD):
         self.release = release
-        self.network, self.seed, self.keys, self.rate = network, seed, keys, rate
+        self.network, self.seed, self.keys, self.crowd, self.rate = network, seed, keys, crowd, rate
         self.master_flags = list(master_flags)
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="mc-faults-"))
         self.data = pathlib.Path(tempfile.mkdtemp(prefix="mc-faults-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
@@ -365,7 +393,7 @@ class Cluster:
         self.nodes = [Node(self, f"node{i}", network.host(f"host{i}"), warm) for i in range(nodes)]
         self.clients = [Client(self, f"client{i}", network.host("host0" if i == 0 else f"client{i}"), CLIENT_SEGMENT if i == 1 else 0)
                         for i in range(clients)]
-        self.keeper = Keeper(self, "keeper", network.host("keeper"))
+        self.keeper, self.witness = (Keeper(self, name, network.host(name)) for name in ("keeper", "witness"))
 
     def port(self, wanted):
         """Hosts of our own have all ports free; without them the kernel must choose."""
@@ -394,10 +422,10 @@ class Cluster:
         return f"{self.masters[0].host.known_as}:{self.masters[0].port}"
 
     def processes(self):
-        return self.etcd + self.masters + self.nodes + self.clients + [self.keeper]
+        return self.etcd + self.masters + self.nodes + self.clients + [self.keeper, self.witness]
 
     def start(self, load=True):
-        groups = [self.etcd, self.masters, self.nodes, [self.keeper]] + ([self.clients] if load else [])
+        groups = [self.etcd, self.masters, self.nodes, [self.keeper, self.witness]] + ([self.clients] if load else [])
         for group in groups:
             for process in group:
                 process.start()
@@ -430,6 +458,11 @@ class Cluster:
             return False
         return all(node.segment in found for node in self.nodes)
 
+    def begin_crowd(self):
+        self.crowded = True
+        for client in self.clients:
+            client.signal(signal.SIGUSR1)
+
     def end(self):
         for process in reversed(self.processes()):
             process.kill()
@@ -437,386 +470,3 @@ class Cluster:
 
     def forget(self):
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class Fault:
-    """One fault: what, on whom, for how long, and what it may cost.
-
-    On a busy machine it lasts longer than was drawn: a killed process needs a processor to die on, a new one to start on.
-    """
-
-    def __init__(self, what, target, seconds, detail=""):
-        self.what, self.target, self.seconds, self.detail = what, target, seconds, detail
-        self.lasted = 0.0  # from before the first until after the last of what was done to the target
-
-    def __str__(self):
-        longer = f" (in fact {self.lasted:.1f} s)" if self.lasted > self.seconds + 0.5 else ""
-        return f"{self.what} {self.target.name}{self.detail} for {self.seconds:.1f} s{longer}"
-
-    def begin(self, network):
-        self.begun = now()
-        target = self.target
-        if self.what == "kill":
-            target.kill()
-        elif self.what == "restart":
-            code = target.terminate(30)
-            if code != 0 and not (target.kind == "etcd" and code == -signal.SIGTERM):  # etcd ends by the signal that it was sent
-                raise RuntimeError(f"{target.name} ended with {code} after SIGTERM: {target.log.read_text(errors='replace')[-1000:]}")
-        elif self.what == "stop":
-            target.stop()
-        elif self.what == "partition":
-            target.host.partition()
-        elif self.what == "slow":
-            target.host.slow(2)
-        elif self.what == "deaf":
-            for other in list(network.hosts.values()):
-                if other is not target.host:
-                    target.host.deafen(other)
-
-    def undo(self):
-        target = self.target
-        if self.what in ("kill", "restart"):
-            target.start()
-        elif self.what == "stop":
-            target.go_on()
-        else:
-            target.host.heal()
-        self.lasted = now() - self.begun
-
-    def settle(self):
-        """What the new process itself needed counts against it, except what it waited for a processor."""
-        if self.what in ("kill", "restart"):
-            self.target.wait_ready()
-            self.lasted += getattr(self.target, "starved_s", 0.0)
-
-    def silences(self):
-        """Long enough for the master to give the target's memory up. A restart is short, but not on every machine."""
-        limit = CLIENT_TTL_S * 0.8 if self.what in ("kill", "restart") else CLIENT_TTL_S / 2
-        return self.what in ("kill", "restart", "stop", "partition", "slow", "deaf") and max(self.seconds, self.lasted) > limit
-
-
-class Nemesis:
-    WHATS = ("kill", "stop", "partition", "slow", "deaf")
-
-    def __init__(self, cluster, draw, only=()):
-        self.cluster, self.draw, self.only = cluster, draw, only
-
-    def targets(self):
-        cluster = self.cluster
-        return [("master", cluster.masters), ("node", cluster.nodes), ("client", cluster.clients)] + ([("etcd", cluster.etcd)] if cluster.etcd else [])
-
-    def next(self):
-        """One fault, sometimes two at once."""
-        faults = []
-        for _ in range(1 if self.draw.random() < 0.75 else 2):
-            kind, members = self.draw.choice(self.targets())
-            what = self.draw.choice(self.WHATS if self.cluster.network.real else self.WHATS[:2])
-            if self.only and f"{what}:{kind}" not in self.only:
-                what, kind = self.draw.choice(self.only).split(":")
-                members = dict(self.targets()).get(kind)
-                if not members or what in self.WHATS[2:] and not self.cluster.network.real:
-                    continue
-            target = self.draw.choice(members)
-            if kind == "master" and len(members) > 1 and self.draw.random() < 0.75:
-                target = self.cluster.serving_master() or target
-            if all(target is not fault.target and target.host is not fault.target.host for fault in faults):
-                faults.append(Fault(what, target, self.draw.choice((0.05, 0.3, 1.0, 2.0, 5.0))))
-        return faults
-
-
-class Keep:
-    """The keys that stay: put once, looked at after every fault."""
-
-    COUNT = 60
-
-    def __init__(self, cluster, survives):
-        self.cluster, self.survives = cluster, survives
-        self.values = {}  # key -> (value, replicas)
-        self.where = {}
-        self.next_value = 1
-        self.lost = Counter()
-        self.wrong = []
-        self.put_missing()
-
-    def put_missing(self):
-        keys = [key for key in range(self.COUNT) if key not in self.values]
-        end = now() + RECOVER_S
-        while keys:
-            items = []
-            for key in keys:
-                items.append([key, self.next_value, 1 + key % 2])
-                self.next_value += 1
-            # A failed put may still take effect: the key is emptied first, so that what is there is what we put.
-            self.cluster.keeper.ask("remove", keys)
-            codes = self.cluster.keeper.ask("put", items)["codes"]
-            for item, code in zip(items, codes):
-                if code == 0:
-                    self.values[item[0]] = item[1]
-            keys = [item[0] for item, code in zip(items, codes) if code != 0]
-            if keys and now() > end:
-                raise TimeoutError(f"puts fail {RECOVER_S} s after the last fault: {sorted(set(codes))}")
-            time.sleep(0.05 if keys else 0)
-        keys = sorted(self.values)
-        self.where = dict(zip(keys, self.cluster.keeper.ask("where", keys)["where"]))
-
-    def may_lose(self, key, faults):
-        """Whether these faults may cost the key: all of its replicas lay where memory was lost, or may have been given up."""
-        gone = set()
-        for fault in faults:
-            kind = fault.target.kind
-            # A leader that is silent is followed by one that takes up everything. One without an election goes on, and may have given up all of them.
-            if kind in ("master", "etcd") and (not self.survives or fault.silences() and kind == "master" and not self.cluster.etcd):
-                return True
-            if kind == "node" and (fault.what == "leave" or fault.what in ("kill", "restart") and not (self.survives and fault.target.warm) or fault.silences()):
-                gone.add(fault.segment)
-            # A slow host looks silent now and then; a client's own segment is lost with it.
-            if kind == "client" and (fault.what in ("kill", "restart") or fault.silences()):
-                gone |= {name for name in self.where[key] if name.startswith(fault.target.host.known_as + ":")}
-        return all(name in gone for name in self.where[key])
-
-    def check(self, faults):
-        """Until all keys are there, or RECOVER_S is over. Returns (seconds until no key was missing that must be there, lawfully lost)."""
-        start, keys = now(), sorted(self.values)
-        must = [key for key in keys if not self.may_lose(key, faults)]
-        may = [key for key in keys if key not in set(must)]
-        missing = must
-        while missing:
-            found = self.cluster.keeper.ask("look", missing)["found"]
-            self.judge(missing, found)
-            missing = [key for key, value in zip(missing, found) if value != self.values[key]]
-            if missing and now() - start > RECOVER_S:
-                break
-            time.sleep(0.05 if missing else 0)
-        took = now() - start
-        if missing:
-            self.lost["unlawful"] += len(missing)
-            places = "; ".join(f"{key} at {' '.join(self.where[key])}" for key in missing[:10])
-            self.wrong.append(f"lost {len(missing)} kept keys after {', '.join(map(str, faults))}: {places}")
-        time.sleep(0.5 if may else 0)
-        found = self.cluster.keeper.ask("look", may)["found"]
-        end = now() + RECOVER_S
-        while any(value < 0 and value != history.WRONG_BYTES for value in found) and now() < end:  # no answer is no loss
-            time.sleep(0.05)
-            found = self.cluster.keeper.ask("look", may)["found"]
-        self.judge(may, found)
-        gone = [key for key, value in zip(may, found) if value != self.values[key]]
-        self.lost["lawful"] += len(gone)
-        for key in gone + missing:
-            del self.values[key]
-        self.put_missing()
-        return took, len(gone)
-
-    def judge(self, keys, found):
-        for key, value in zip(keys, found):
-            if value > 0 and value != self.values[key] or value == history.WRONG_BYTES:
-                self.wrong.append(f"kept key {key} has value {value}, not {self.values[key]}")
-
-
-class Trial:
-    """Clients, faults and the verdict."""
-
-    def __init__(self, cluster, minutes, survives, only=(), quiet=False, upgrade=None):
-        self.upgrade = upgrade  # of a rolling restart: what everything is of after it; None: nothing changes
-        self.cluster, self.minutes, self.survives, self.quiet = cluster, minutes, survives, quiet
-        self.draw = random.Random(f"nemesis-{cluster.seed}")
-        self.nemesis = Nemesis(cluster, self.draw, only)
-        self.faults = Counter()
-        self.problems = []
-        self.recoveries = []
-        self.absent_removes_prove = True
-        self.ending = self.stopped = False
-
-    def stop(self, *_):
-        """Of a signal: the faults end here, once; what comes after is not disturbed."""
-        if not self.ending:
-            self.ending = self.stopped = True
-            raise Stopped
-
-    def say(self, text):
-        if not self.quiet:
-            say(f"[{now() - self.started:6.1f} s] {text}")
-
-    def rolling(self, keep):
-        """Every process in turn is told to end and started again; then a node more joins, and one leaves."""
-        cluster = self.cluster
-        cluster.release = self.upgrade or cluster.release
-        for process in cluster.etcd + cluster.masters + cluster.nodes + cluster.clients:
-            time.sleep(0.3)
-            process.release = cluster.release
-            self.round(keep, [Fault("restart", process, 0.2)])
-        more = Node(cluster, "joins", cluster.network.host("joins"), True)
-        cluster.nodes.append(more)
-        more.start().wait_ready()
-        wait_for(cluster.serves, RECOVER_S, "the node that joins")
-        self.say("a node has joined")
-        time.sleep(1)
-        leaves = cluster.nodes.pop(0)
-        fault = Fault("leave", leaves, 0.0)
-        fault.segment = leaves.segment
-        if leaves.terminate(30) != 0:
-            self.problems.append("the node that leaves did not end well")
-        self.faults["leave node"] += 1
-        keep.check([fault])
-        self.say("a node has left")
-
-    def round(self, keep, faults=None):
-        faults = self.nemesis.next() if faults is None else faults
-        for fault in faults:
-            fault.segment = getattr(fault.target, "segment", None)
-            self.faults[f"{fault.what} {fault.target.kind}"] += 1
-            fault.begin(self.cluster.network)
-        begun = now()
-        for fault in sorted(faults, key=lambda fault: fault.seconds):
-            time.sleep(max(fault.seconds - (now() - begun), 0))
-            fault.undo()
-        healed = now()
-        try:
-            for fault in faults:
-                fault.settle()
-            wait_for(self.cluster.serves, RECOVER_S, "a master with all segments")
-            _, gone = keep.check(faults)
-        except TimeoutError as error:
-            self.problems.append(f"{', '.join(map(str, faults))}: {error}")
-            self.say(f"PROBLEM {self.problems[-1]}")
-            return
-        took = now() - healed
-        self.recoveries.append((took, ", ".join(map(str, faults))))
-        self.say(f"{', '.join(map(str, faults))}; all well after {took:.2f} s" + (f", {gone} kept keys lost" if gone else ""))
-
-    def run(self):
-        self.started = now()
-        noise = Noise(self.cluster.folder)
-        try:
-            self.cluster.start()
-            keep = Keep(self.cluster, self.survives)
-            end = now() + self.minutes * 60
-            if self.minutes == 0:
-                self.rolling(keep)
-            while now() < end and len(self.problems) < 5:
-                time.sleep(self.draw.random() * 0.8)
-                self.round(keep)
-                self.check_alive()
-            self.finale(keep)
-        except Stopped:
-            self.say("told to stop: judging what there is")
-            self.cluster.network.heal()
-        except (TimeoutError, RuntimeError, OSError) as error:
-            self.problems.append(str(error))
-        finally:
-            self.ending = True
-            noise.end()
-            for client in self.cluster.clients:
-                if client.alive():
-                    code = client.terminate()
-                    if code != 0:
-                        self.problems.append(f"{client.name} ended with {code}: {client.log.read_text(errors='replace')[-500:]}")
-            self.cluster.end()
-        return self.verdict(noise, keep if "keep" in locals() else None)
-
-    def check_alive(self):
-        for process in self.cluster.processes():
-            if not process.alive():
-                self.problems.append(f"{process.name} has ended by itself with {process.child.returncode}")
-                self.say(f"PROBLEM {self.problems[-1]}: {process.log.read_text(errors='replace')[-1000:]}")
-                process.ended() if isinstance(process, Client) else None
-                process.start()
-                process.wait_ready()
-
-    def finale(self, keep):
-        """No faults any more: everything must work, for everybody, and all space that waits must come back."""
-        self.cluster.network.heal()
-        keep.check([])
-        time.sleep(YOUNG_S if self.cluster.etcd else 0)
-        marks = [(client, len(history.read(client.incarnations[-1][1]))) for client in self.cluster.clients]
-        time.sleep(3)
-        for client, mark in marks:
-            later = [o for o in history.read(client.incarnations[-1][1])[mark:] if o.returned is not None]
-            bad = Counter(o.code for o in later if o.code < 0 and o.code not in (-704, -706, -703, -705))
-            if len(later) < 20 or sum(bad.values()) > len(later) // 20:
-                self.problems.append(f"{client.name} does not work after all faults: {len(later)} calls, failures {dict(bad)}")
-        for client in self.cluster.clients:
-            client.stop()
-
-        def settled():
-            master = self.cluster.serving_master()
-            try:
-                metrics = master.metrics() if master else None
-            except (OSError, http.client.HTTPException):
-                metrics = None
-            self.waiting = metrics and {name: metrics.get(name, 0) for name in ("mooncake_clearing_bytes", "mooncake_quarantine_bytes")}
-            return metrics and not any(self.waiting.values())
-        try:
-            # Clients stand still in the middle of whatever they did: puts that were begun are discarded after 5 s.
-            wait_for(settled, 15, "no space that waits")
-        except TimeoutError:
-            self.problems.append(f"space does not come back: {self.waiting}")
-        for client in self.cluster.clients:
-            client.go_on()
-
-    # -- the verdict --
-
-    def overdue(self, operations, stops, noise):
-        """Calls that took longer than their deadline, less what the machine and our own stops took."""
-        late = []
-        for o in operations:
-            may_ms = CALL_MS + BYTES_MS + (EXPRESSION_MS if o.operation == history.REMOVE and o.value == history.BY_EXPRESSION else 0)
-            if o.returned is None or o.returned - o.invoked <= (may_ms + TOLERANCE_MS) * 1_000_000:
-                continue
-            if any(first <= o.returned and (last is None or last >= o.invoked) for first, last in stops):
-                continue
-            excess = o.returned - o.invoked - may_ms * 1_000_000 - o.noise - noise.worst(o.invoked, o.returned)
-            if excess > TOLERANCE_MS * 1_000_000:
-                late.append((excess / 1e6, o))
-        return late
-
-    def judge(self, files, died):
-        """A few keys at a time: the operations of an hour would not fit into memory at once, and keys have nothing to do with each other."""
-        whole = checker.Report()
-        for first in range(0, self.cluster.keys, JUDGED_AT_ONCE):
-            keys = range(first, first + JUDGED_AT_ONCE)
-            own = (o for number, path, _, _ in files for o in history.records(path, number, keys))
-            whole.take(checker.check(own, absent_removes_prove=self.absent_removes_prove, late_ns=int(LATE_S * 1e9), died=died))
-        return whole
-
-    def verdict(self, noise, keep):
-        late, codes, slowest, unended = [], Counter(), 0.0, 0
-        files = [incarnation for client in self.cluster.clients for incarnation in client.incarnations if incarnation[1].exists()]
-        died = {number: death for number, _, _, death in files if death is not None}
-        for number, path, stops, _ in files:
-            late += self.overdue(history.records(path, number), stops, noise)
-            for o in history.records(path, number):
-                if o.returned is None:
-                    unended += 1
-                    continue
-                codes[history.NAMES[o.operation], o.code if o.code < 0 else "ok"] += 1
-                slowest = slowest if stops else max(slowest, (o.returned - o.invoked) / 1e6)
-        report = self.judge(files, died)
-        recoveries = sorted(self.recoveries, reverse=True)
-        result = {
-            "seed": self.cluster.seed, "minutes": self.minutes, "operations": report.operations, "clients": self.cluster.clients_made,
-            "unended": unended, "stopped early": self.stopped,
-            "faults": dict(self.faults), "fault count": sum(self.faults.values()),
-            "violations": report.count, "late calls": len(late), "slowest call ms": slowest, "worst wait of a sleeper ms": noise.worst() / 1e6,
-            "kept keys lost": keep.lost["unlawful"] if keep else None, "kept keys lost, allowed": keep.lost["lawful"] if keep else None,
-            "slowest recovery s": recoveries[0][0] if recoveries else None, "slowest recovery": recoveries[0][1] if recoveries else None,
-            "codes": {f"{name} {code}": count for (name, code), count in sorted(codes.items(), key=str)},
-            "problems": self.problems + (keep.wrong if keep else []) + ([] if report.operations else ["no operations"]),
-        }
-        self.report, self.late = report, late
-        result["good"] = not (report.count or late or result["problems"] or not self.faults)
-        return result
-
-    def show(self, result):
-        say("")
-        for name, value in result.items():
-            if name == "problems":
-                for problem in value:
-                    say(f"  PROBLEM: {problem}")
-            elif isinstance(value, dict):
-                say(f"  {name}: " + ", ".join(f"{word} {count}" for word, count in value.items()))
-            else:
-                say(f"  {name}: {value:.1f}" if isinstance(value, float) else f"  {name}: {value}")
-        if self.report.count:
-            say(str(self.report))
-        for excess, o in sorted(self.late, key=lambda item: -item[0])[:20]:
-            say(f"  late by {excess:.1f} ms: {checker.describe(o)}, waited {o.noise / 1e6:.1f} ms for a processor")

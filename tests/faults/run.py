@@ -3,13 +3,15 @@
 
     MC_BUILD=.cache/build-release MC_PYTHONPATH=.cache/pypath-release python3 tests/faults/run.py --minutes 2 --seed 7
 
-Starts a cluster on hosts of its own (network namespaces), lets clients put, get, remove and ask, kills, stops, partitions and slows one or two
-processes at a time, waits after every fault until all is well, and judges the histories (checker.py). Exit code 0: no violation, no call past its
+Starts a cluster on hosts of its own (network namespaces), lets clients put, get, remove and ask, harms one or two processes at a time (nemesis.py has
+the list of faults), waits after every fault until all is well and what must be there is (keep.py), and judges the histories (checker.py). In the
+last part of the run more is put than there is room for. Exit code 0: no violation, no call past its
 deadline, nothing lost that had to stay, all recovered. --seed draws the same faults and operations again, though not the same timing.
 MC_FAULT_MINUTES sets the length where --minutes does not: an hour is `MC_FAULT_MINUTES=60 ./dev test faults`, or this command with --minutes 60.
 SIGTERM, SIGINT or SIGHUP end it early, with the verdict on what there was. It needs 0.5 GiB of disc, mostly for etcd's logs, and 5 MiB more for
 each minute. With a build that is instrumented MC_FAULT_PRELOAD names the sanitizer's runtime. --expect lossy: objects may be lost when a master
-restarts. --lab: on the hosts of a laboratory (tests/lab), whose network loses, delays and reorders all the time.
+restarts. --lab: on the hosts of a laboratory (tests/lab), whose network loses, delays and reorders all the time,
+and whose clocks are set, drift, sleep and begin anew.
 """
 import argparse
 import json
@@ -26,6 +28,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "lab")]
 import conftest  # noqa: E402,F401  sets the environment
 
 import harness  # noqa: E402
+import trial as trials  # noqa: E402
 from hosts import Lab  # noqa: E402
 from network import Network  # noqa: E402
 from words import add_network_options  # noqa: E402
@@ -50,6 +53,7 @@ def main():
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--keys", type=int, default=16, help="few keys: much happens to each")
+    parser.add_argument("--crowd", type=int, default=harness.CROWD, help="in the last part of the run: so many keys more, for which the pool is too small; 0: none")
     parser.add_argument("--rate", type=float, default=600.0, help="calls per second of each client, about")
     parser.add_argument("--rolling", action="store_true", help="instead of faults: every process restarts in turn, a node joins, one leaves")
     parser.add_argument("--versions", choices=("this", "upgrade", "downgrade"), default="this",
@@ -79,10 +83,11 @@ def main():
     if options.lab and Lab.why_not():
         raise SystemExit(f"--lab: {Lab.why_not()}")
     # The histories compare monotonic times of several hosts: those have one such clock.
-    network = Lab.of(options, int(seed) if seed.isdigit() else 0, clocks="boot") if options.lab else Network.make()
-    cluster = harness.Cluster(network, seed, masters, options.nodes, options.clients, not options.cold, options.keys, options.rate, release=first)
+    network = Lab.of(options, int(seed) if seed.isdigit() else 0, clocks="boot", fake_clocks=True) if options.lab else Network.make()
+    cluster = harness.Cluster(network, seed, masters, options.nodes, options.clients, not options.cold, options.keys, options.rate, release=first,
+                              crowd=options.crowd if options.versions == "this" else 0)
     try:
-        trial = harness.Trial(cluster, 0 if options.rolling else options.minutes, survives, [word for word in options.only.split(",") if word],
+        trial = trials.Trial(cluster, 0 if options.rolling else options.minutes, survives, [word for word in options.only.split(",") if word],
                               upgrade=last)
         trial.absent_removes_prove = options.absent == "proves"
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -11,6 +11,8 @@ import pytest
 
 import checker
 import history
+import keep
+import nemesis
 import worker
 from history import EXIST, GET, PUT, REMOVE, UPSERT, WRONG_BYTES, Operation
 
@@ -248,6 +250,25 @@ class Liar:
         ctypes.memmove(place, value, len(value))
         return len(value)
 
+    def put_from(self, name, place, size, _config):
+        if name not in self.values:
+            self.values[name] = ctypes.string_at(place, size)
+        return 0
+
+    def remove(self, name, _force):
+        """What an eviction does, too; then a value that has been replaced long ago is found again."""
+        if self.lie == "an old version is found again" and self.before.get(name):
+            self.values[name] = self.before[name]
+        else:
+            self.values.pop(name, None)
+        return 0
+
+    def remove_all(self, _force):
+        return self.remove_by_regex("", True)
+
+    def is_exist(self, name):
+        return int(name in self.values)
+
     def remove_by_regex(self, pattern, _force):
         gone = [name for name in self.values if re.search(pattern, name)]
         if self.lie != "removals that are not done":
@@ -282,13 +303,23 @@ class Liar:
 
 def seen_by_a_worker(tmp_path, monkeypatch, lie, *steps):
     """What the checker says of a worker that makes these calls on one key of such a store."""
-    monkeypatch.setattr(worker, "join", lambda *_: Liar(lie))
+    liar = Liar(lie)
+    monkeypatch.setattr(worker, "join", lambda *_: liar)
     monkeypatch.setitem(sys.modules, "mooncake.store", types.SimpleNamespace(ReplicateConfig=types.SimpleNamespace))
-    options = types.SimpleNamespace(seed="1", keys=1, history=tmp_path / "history", client=1, slow_ms=1000, rate=1000, master="", host="", segment=0, ranges=True)
+    options = types.SimpleNamespace(seed="1", keys=1, history=tmp_path / "history", client=1, slow_ms=1000, rate=1000, master="", host="", segment=0, ranges=True,
+                                    crowd=4, crowded=True)
     load = worker.Load(options)
     for step in steps:
-        getattr(load, step)(0)
+        name, _, key = step.partition(" ")
+        getattr(load, name)(int(key or 0))
     return sorted({violation.kind for violation in checker.check(history.read(tmp_path / "history", 1)).violations})
+
+
+def a_keeper(tmp_path, monkeypatch, lie):
+    liar = Liar(lie)
+    monkeypatch.setattr(worker, "join", lambda *_: liar)
+    monkeypatch.setitem(sys.modules, "mooncake.store", types.SimpleNamespace(ReplicateConfig=types.SimpleNamespace))
+    return liar, worker.Keeper(types.SimpleNamespace(master="", host="", history=tmp_path / "keeper"))
 
 
 EVERYTHING = ("upsert", "get", "upsert", "ranges", "session", "get", "remove_some", "get", "ranges", "session", "upsert", "get")
@@ -300,9 +331,118 @@ EVERYTHING = ("upsert", "get", "upsert", "ranges", "session", "get", "remove_som
     ("removals that are not done", ("upsert", "get", "remove_some", "get"), ["forgotten came back"]),
     ("pieces of two values", ("upsert", "upsert", "ranges"), ["wrong bytes"]),
     ("pieces of two values", ("upsert", "upsert", "session"), ["wrong bytes"]),
+    ("", ("upsert 3", "get 3", "upsert 3", "remove 3", "get 3", "put 3", "get 3", "exist"), []),
+    ("an old version is found again", ("upsert 3", "get 3", "upsert 3", "get 3", "remove 3", "get 3"), ["came back", "forgotten came back"]),
 ])
 def test_what_a_worker_sees_is_judged(tmp_path, monkeypatch, lie, steps, expected):
     assert seen_by_a_worker(tmp_path, monkeypatch, lie, *steps) == expected
+
+
+@pytest.mark.parametrize("lie,expected", [("", []), ("removals that are not done", ["forgotten came back"])])
+def test_a_removal_of_everything_is_judged(tmp_path, monkeypatch, lie, expected):
+    """The keeper asks for it, and what the clients of the load see before and after belongs to it."""
+    liar, keeper = a_keeper(tmp_path, monkeypatch, lie)
+    content, place = worker.Content(), ctypes.create_string_buffer(worker.SIZE_MAX)
+    address, load = ctypes.addressof(place), history.Writer(tmp_path / "load")
+    liar.upsert_from("fault-1", address, content.write(1, 5, address), None)
+    load.done(load.invoke(PUT, 1, 5), 0, 5)
+    assert keeper.remove_all(2)["code"] == 1
+    length = liar.get_into("fault-1", address, 0)
+    load.done(load.invoke(GET, 1), length, 5)
+    assert kinds(history.read(tmp_path / "load", 1) + history.read(tmp_path / "keeper", -1)) == expected
+
+
+KNOWN = {  # what was told: what a look afterwards may find (0: a miss), and what it may not
+    "a put": ([(PUT, 1, 0)], [1], [0, 2]),
+    "a put that failed": ([(PUT, 1, -901)], [0, 1], [2]),
+    "0 because it exists": ([(PUT, 1, 0), (PUT, 2, 0)], [1], [0, 2]),
+    "0, perhaps because it exists": ([(PUT, 1, -901), (PUT, 2, 0)], [1, 2], [0]),
+    "replaced": ([(PUT, 1, 0), (UPSERT, 2, 0)], [2], [0, 1]),
+    "perhaps replaced": ([(PUT, 1, 0), (UPSERT, 2, -901)], [1, 2], [0]),
+    "removed": ([(PUT, 1, 0), (REMOVE, 0, 0)], [0], [1]),
+    "perhaps removed": ([(PUT, 1, 0), (REMOVE, 0, -901)], [0, 1], [2]),
+    "removed, and there again": ([(PUT, 1, 0), (REMOVE, 0, 0), (PUT, 2, 0)], [2], [0, 1]),
+    "perhaps removed, and 0": ([(PUT, 1, 0), (REMOVE, 0, -901), (PUT, 2, 0)], [1, 2], [0]),
+    "seen": ([(PUT, 1, -901), (PUT, 2, 0), (GET, 1, 100)], [1], [0]),
+    "not seen": ([(PUT, 1, 0), (GET, 0, MISS)], [1], [0]),
+    "late, after a removal": ([(PUT, 1, -901), (REMOVE, 0, 0)], [0, 1], [2]),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_one_writer_knows(name):
+    calls, good, bad = KNOWN[name]
+    known = keep.Known()
+    for call in calls:
+        known.did(*call)
+    assert [known.wrong(found) for found in good] == [""] * len(good)
+    assert all(known.wrong(found) for found in bad)
+
+
+class Pool:
+    """Of a witness and its keeper: what was written, where, and what is found."""
+
+    def __init__(self, calls, where, found):
+        self.calls, self.where, self.found, self.asked = calls, where, found, []
+
+    def tell(self, command, argument):
+        assert command == "write"
+        self.keys = [key for key, _, _ in argument["plan"]]
+
+    def hear(self):
+        return {"written": [[self.keys[0], self.where, [list(call) for call in self.calls]]]}
+
+    def ask(self, command, argument):
+        self.asked.append((command, argument))
+        return {"found": self.found[:1] * len(argument)} if command == "look" else {"codes": [0] * len(argument)}
+
+
+@pytest.mark.parametrize("calls,where,found,wrong", [
+    ([(PUT, 1, 0)], ["a:1"], 1, ""),
+    ([(PUT, 1, 0)], ["a:1"], 0, "1 at a:1 is lost"),
+    ([(PUT, 1, 0)], ["b:1"], 0, ""),              # there it was lawful
+    ([(PUT, 1, 0)], ["a:1", "b:1"], 0, "1 at a:1 b:1 is lost"),
+    ([(PUT, 1, 0)], [], 0, ""),                   # nobody knows where it was
+    ([(PUT, 1, 0), (PUT, 2, 0)], ["a:1"], 2, "has value 2, not one of [1]"),
+    ([(PUT, 1, 0), (REMOVE, 0, 0)], [], 1, "is there again"),
+    ([(PUT, 1, 0)], ["b:1"], history.WRONG_BYTES, str(history.WRONG_BYTES)),
+])
+def test_what_was_acknowledged_during_a_fault_is_judged(monkeypatch, calls, where, found, wrong):
+    monkeypatch.setattr(keep, "RECOVER_S", 0.05)
+    pool = Pool(calls, where, [found])
+    witness = keep.Witness(types.SimpleNamespace(seed=1, etcd=[], keeper=pool, witness=pool), True)
+    lost = types.SimpleNamespace(kind="node", name="node", segment="b:1", warm=False)
+    witness.begin(0.1)
+    witness.check([nemesis.Fault("kill", lost, 5.0)], witness.finish())
+    assert len(witness.wrong) == bool(wrong) and wrong in "".join(witness.wrong), witness.wrong
+    assert witness.lost["unlawful"] == wrong.endswith("is lost")
+    assert witness.acknowledged == (calls[-1][0] == PUT)
+
+
+def test_what_the_witness_removed_stays_away():
+    pool = Pool([(PUT, 1, 0)], ["a:1"], [1])
+    witness = keep.Witness(types.SimpleNamespace(seed=1, etcd=[], keeper=pool, witness=pool), True)
+    for _ in range(2):
+        witness.begin(0.1)
+        witness.check([], witness.finish())
+    assert witness.wrong == ["1 removed keys are there again: [1]"]
+
+
+@pytest.mark.parametrize("sizes,evicted,wrong", [
+    ([1, 1, 1, 1], 0, 0), ([-704] * 4, 1, 0), ([-704, 1, 1, 1], 0, 1), ([1, 1, -704, 1], 0, 1)])
+def test_a_group_is_evicted_as_a_whole(monkeypatch, sizes, evicted, wrong):
+    monkeypatch.setattr(keep.Family, "WHOLE_S", 0.15)
+    monkeypatch.setattr(keep.Family, "GONE_S", 0.6)
+    looks = []
+
+    def ask(command, names):
+        if command == "put":
+            return {"codes": [0] * len(names)}
+        looks.append(names)
+        return {"sizes": [1] if len(looks) == 1 else sizes[:len(names)]}
+    family = keep.Family(types.SimpleNamespace(keeper=types.SimpleNamespace(ask=ask)))
+    family.check(0.0)
+    assert family.evicted == evicted and len(family.wrong) == wrong
 
 
 def test_a_million_operations_take_seconds():
@@ -337,3 +477,20 @@ def test_a_history_survives_its_process(tmp_path):
     assert len(operations) == 50_001
     assert all(o.returned >= o.invoked and o.code == 0 for o in operations[:-1])
     assert operations[-1].returned is None and operations[-1].operation == GET and operations[-1].client == 3
+
+
+def test_the_crowd_is_used_when_it_is_told(tmp_path, monkeypatch):
+    liar = Liar()
+    monkeypatch.setattr(worker, "join", lambda *_: liar)
+    monkeypatch.setitem(sys.modules, "mooncake.store", types.SimpleNamespace(ReplicateConfig=types.SimpleNamespace))
+    options = types.SimpleNamespace(seed="1", keys=1, history=tmp_path / "history", client=1, slow_ms=1000, rate=1e6, master="", host="", segment=0,
+                                    ranges=False, crowd=4, crowded=False)
+    load = worker.Load(options)
+    load.steps = [(load.put, 1)]
+    for _ in range(50):
+        load.step()
+    assert set(liar.values) == {"fault-0"}
+    load.crowded = True
+    for _ in range(100):
+        load.step()
+    assert set(liar.values) == {"fault-0", "crowd-0", "crowd-1", "crowd-2", "crowd-3"}

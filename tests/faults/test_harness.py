@@ -13,6 +13,9 @@ import pytest
 
 import harness
 import history
+import keep as keeping
+import nemesis
+import trial
 import worker
 from history import GET, PUT, REMOVE, Operation
 
@@ -71,11 +74,11 @@ class Quiet:
 
 
 def late(operation, stops=(), worst_ms=0):
-    return len(harness.Trial.overdue(None, [operation], list(stops), Quiet(worst_ms * MS)))
+    return len(trial.Trial.overdue(None, [operation], list(stops), Quiet(worst_ms * MS)))
 
 
 def test_a_call_past_its_deadline_is_late():
-    limit = harness.CALL_MS + harness.BYTES_MS + harness.TOLERANCE_MS
+    limit = harness.CALL_MS + trial.BYTES_MS + trial.TOLERANCE_MS
     assert late(call(limit)) == 0
     assert late(call(limit + 1)) == 1
     assert late(call(limit + 50, noise_ms=60)) == 0
@@ -88,32 +91,34 @@ def test_a_call_past_its_deadline_is_late():
     assert late(call(10)._replace(returned=None)) == 0
 
 
-def keep(survives, where, etcd=()):
-    result = harness.Keep.__new__(harness.Keep)
-    result.survives, result.where, result.cluster = survives, {1: where}, SimpleNamespace(etcd=etcd)
-    return result
+class Held:
+    """What is known of key 1, which lies there."""
+
+    def __init__(self, survives, where, etcd=()):
+        self.survives, self.where, self.etcd = survives, where, etcd
+
+    def may_lose(self, faults):
+        return keeping.may_lose(self.where, faults, self.survives, bool(self.etcd))
 
 
-def fault(what, kind, seconds=0.1, segment=None, warm=True):
-    target = SimpleNamespace(kind=kind, name=kind, warm=warm, host=SimpleNamespace(known_as="10.77.0.9"))
-    result = harness.Fault(what, target, seconds)
-    result.segment = segment
-    return result
+def fault(what, kind, seconds=0.1, segment=None, warm=True, amount=0):
+    target = SimpleNamespace(kind=kind, name=kind, warm=warm, segment=segment, host=SimpleNamespace(known_as="10.77.0.9"))
+    return nemesis.Fault(what, target, seconds, amount=amount)
 
 
 def test_what_a_fault_may_cost():
     one, two = ["a:1"], ["a:1", "b:1"]
-    assert keep(False, two).may_lose(1, [fault("kill", "master")])
-    assert not keep(True, one).may_lose(1, [fault("kill", "master")])
-    assert not keep(True, one).may_lose(1, [fault("kill", "node", segment="a:1")])
-    assert keep(True, one).may_lose(1, [fault("kill", "node", segment="a:1", warm=False)])
-    assert keep(False, one).may_lose(1, [fault("kill", "node", segment="a:1")])
-    assert not keep(False, two).may_lose(1, [fault("kill", "node", segment="a:1")])
-    assert keep(False, two).may_lose(1, [fault("kill", "node", segment="a:1"), fault("partition", "node", 5.0, segment="b:1")])
-    assert not keep(False, one).may_lose(1, [fault("stop", "node", 0.3, segment="a:1")])
-    assert keep(True, one).may_lose(1, [fault("leave", "node", segment="a:1")])
-    assert keep(True, ["10.77.0.9:5"]).may_lose(1, [fault("kill", "client")])
-    assert not keep(True, one).may_lose(1, [fault("kill", "client")])
+    assert Held(False, two).may_lose([fault("kill", "master")])
+    assert not Held(True, one).may_lose([fault("kill", "master")])
+    assert not Held(True, one).may_lose([fault("kill", "node", segment="a:1")])
+    assert Held(True, one).may_lose([fault("kill", "node", segment="a:1", warm=False)])
+    assert Held(False, one).may_lose([fault("kill", "node", segment="a:1")])
+    assert not Held(False, two).may_lose([fault("kill", "node", segment="a:1")])
+    assert Held(False, two).may_lose([fault("kill", "node", segment="a:1"), fault("partition", "node", 5.0, segment="b:1")])
+    assert not Held(False, one).may_lose([fault("stop", "node", 0.3, segment="a:1")])
+    assert Held(True, one).may_lose([fault("leave", "node", segment="a:1")])
+    assert Held(True, ["10.77.0.9:5"]).may_lose([fault("kill", "client")])
+    assert not Held(True, one).may_lose([fault("kill", "client")])
 
 
 def test_a_silent_leader_costs_nothing_where_another_may_lead():
@@ -121,30 +126,39 @@ def test_a_silent_leader_costs_nothing_where_another_may_lead():
     one, etcd = ["a:1"], ["etcd0", "etcd1", "etcd2"]
     for what in ("kill", "stop", "partition", "slow", "deaf"):
         silent = fault(what, "master", 5.0)
-        assert keep(True, one).may_lose(1, [silent])
-        assert not keep(True, one, etcd).may_lose(1, [silent])
-        assert not keep(True, one, etcd).may_lose(1, [silent, fault("stop", "node", 5.0, segment="b:1")])
-        assert keep(True, one, etcd).may_lose(1, [silent, fault("stop", "node", 5.0, segment="a:1")])
-        assert keep(False, one, etcd).may_lose(1, [silent])
+        assert Held(True, one).may_lose([silent]) == (what != "kill")  # a new process takes up everything, however late
+        assert not Held(True, one, etcd).may_lose([silent])
+        assert not Held(True, one, etcd).may_lose([silent, fault("stop", "node", 5.0, segment="b:1")])
+        assert Held(True, one, etcd).may_lose([silent, fault("stop", "node", 5.0, segment="a:1")])
+        assert Held(False, one, etcd).may_lose([silent])
 
 
 class Answers:
-    """A keeper that gives these answers to `look`, the last one again and again."""
+    """A keeper that gives these answers to `look`, for each key, the last one again and again; upserts that name another group are refused."""
 
-    def __init__(self, *found):
-        self.found = list(found)
+    def __init__(self, *found, upserts=-600):
+        self.found, self.upserts = list(found), upserts
 
     def ask(self, command, argument):
-        if command != "look":
-            return {"codes": [0] * len(argument), "where": [["a:1"]] * len(argument)}
-        return {"found": [(self.found.pop(0) if len(self.found) > 1 else self.found[0])] if argument else []}
+        if command == "look":
+            found = (self.found.pop(0) if len(self.found) > 1 else self.found[0]) if argument else None
+            return {"found": [found] * len(argument)}
+        if command == "upsert":
+            return {"codes": [self.upserts] * len(argument)}
+        return {"codes": [0] * len(argument), "where": [["a:1"]] * len(argument)}
+
+
+def kept(keeper, *keys, etcd=()):
+    """Keep, of these keys, each of which has value 7 at a:1."""
+    made = keeping.Keep.__new__(keeping.Keep)
+    keeping.Watched.__init__(made, SimpleNamespace(etcd=etcd, keeper=keeper), True)
+    made.COUNT, made.values, made.where, made.next_value, made.strange = 0, {key: 7 for key in keys}, {key: ["a:1"] for key in keys}, 9, 0
+    return made
 
 
 def test_what_has_no_answer_is_not_lost():
     for found, lost in (((7,), 0), ((-900, -901, 7), 0), ((-900, 0), 1), ((0, 7), 1)):
-        watched = keep(True, ["a:1"])
-        watched.cluster.keeper, watched.values, watched.next_value = Answers(*found), {1: 7}, 9
-        watched.COUNT, watched.lost, watched.wrong = 0, Counter(), []
+        watched = kept(Answers(*found), 1)
         assert watched.check([fault("stop", "node", 5.0, segment="a:1")])[1] == lost, found
         assert watched.lost["lawful"] == lost and not watched.wrong
 
@@ -153,15 +167,155 @@ def test_a_fault_costs_what_it_lasted():
     """Not what was drawn: a busy machine may keep a killed process from dying, and the new one from starting."""
     one, two = ["a:1"], ["a:1", "b:1"]
     for what, kind, seconds, longest, limit in (("kill", "node", 2.0, 2.1, 2.4), ("stop", "node", 1.0, 1.2, 1.5), ("deaf", "node", 1.0, 1.3, 1.5),
-                                                ("restart", "node", 0.2, 2.1, 2.4), ("kill", "master", 2.0, 2.2, 2.4)):
+                                                ("restart", "node", 0.2, 2.1, 2.4), ("stop", "master", 1.0, 1.2, 1.5)):
         drawn = fault(what, kind, seconds, segment="a:1")
-        assert not keep(True, one).may_lose(1, [drawn])
+        assert not Held(True, one).may_lose([drawn])
         drawn.lasted = longest
-        assert not keep(True, one).may_lose(1, [drawn]), what
+        assert not Held(True, one).may_lose([drawn]), what
         if limit:
             drawn.lasted = limit + 0.01
-            assert keep(True, one).may_lose(1, [drawn]), what
-            assert keep(True, two).may_lose(1, [drawn]) == (kind == "master"), what
+            assert Held(True, one).may_lose([drawn]), what
+            assert Held(True, two).may_lose([drawn]) == (kind == "master"), what
+
+
+def test_what_the_other_faults_may_cost():
+    one, etcd = Held(True, ["a:1"]), ["etcd0", "etcd1", "etcd2"]
+    for what in ("wall", "drift"):  # nothing, however long
+        assert not one.may_lose([fault(what, "node", 5.0, segment="a:1", amount=86400)])
+        assert not one.may_lose([fault(what, "master", 5.0, amount=86400)])
+    for what in ("thread", "suspend"):
+        assert not one.may_lose([fault(what, "node", 1.0, segment="a:1")])
+        assert one.may_lose([fault(what, "node", 2.0, segment="a:1")])
+    assert one.may_lose([fault("suspend", "node", 0.1, segment="a:1", amount=10)])
+    assert Held(True, ["10.77.0.9:5"]).may_lose([fault("suspend", "node", 0.1, segment="a:1", amount=10)])  # another process of that host
+    assert one.may_lose([fault("suspend", "master", 0.1, amount=10)])
+    assert not Held(True, ["a:1"], etcd).may_lose([fault("suspend", "master", 0.1, amount=10)])
+    assert one.may_lose([fault("reboot", "node", 0.1, segment="a:1")])
+    assert not one.may_lose([fault("reboot", "node", 0.1, segment="b:1"), fault("reboot", "master", 0.1), fault("restart", "node", 0.1, segment="a:1"),
+                             fault("forget", "master", 0.1)])
+    held = fault("thread", "master", 5.0)
+    held.thread = "mc-http"
+    assert not one.may_lose([held])
+    for held.thread in nemesis.MASTER_ACTS:
+        assert one.may_lose([held])
+    # Nobody knows where it lies: it may be wherever something was lost.
+    assert not keeping.may_lose([], [fault("stop", "node", 0.3, segment="a:1")], True, False)
+    assert keeping.may_lose([], [fault("stop", "node", 5.0, segment="a:1")], True, False)
+
+
+COUNTING = """
+import sys, threading, time
+counts = [0, 0]
+def count(which):
+    while True:
+        counts[which] += 1
+        time.sleep(0.005)
+for which in (0, 1):
+    threading.Thread(target=count, args=(which,), daemon=True).start()
+while True:
+    time.sleep(0.05)
+    print(*counts, flush=True)
+"""
+
+
+def test_one_thread_is_held_and_the_others_go_on():
+    child = subprocess.Popen([sys.executable, "-c", COUNTING], stdout=subprocess.PIPE, text=True)
+    process = harness.Process(SimpleNamespace(folder=pathlib.Path("/"), release=None), "counts", None)
+    process.child = child
+
+    def counts():
+        for _ in range(4):  # what was said before
+            line = child.stdout.readline()
+        return list(map(int, line.split()))
+    try:
+        counts()
+        held = nemesis.Fault("thread", process, 0.1, amount=1)  # of main, first, second
+        held.begin(None)
+        first = counts()
+        second = counts()
+        assert held.thread and second[0] == first[0] and second[1] > first[1], (first, second)
+        held.undo()
+        assert counts()[0] > second[0]
+        ((begun, ended),) = process.stops  # a client is not late by what we did to it
+        assert ended - begun >= held.lasted * 0.9e9
+        held.begin(None)
+        process.kill()
+        assert process.held is None
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_what_cannot_be_done_here_is_said():
+    network = SimpleNamespace(real=False)
+    cluster = SimpleNamespace(network=network, masters=[1], nodes=[1], clients=[1], etcd=[])
+    drawing = nemesis.Nemesis(cluster, None)
+    assert "partitions" in drawing.left_out() and "clocks" in drawing.left_out()
+    assert "partition" not in drawing.whats("node") and "forget" in drawing.whats("master")
+    network.real = True
+    assert "clocks" in drawing.left_out() and "partition" in drawing.whats("node") and "suspend" not in drawing.whats("node")
+    network.fake_clocks, cluster.etcd = True, [1]
+    assert drawing.left_out() == "" and {"suspend", "reboot", "wall", "drift"} < set(drawing.whats("node"))
+    assert "forget" not in drawing.whats("master") and "reboot" not in drawing.whats("client") and "thread" not in drawing.whats("etcd")
+
+
+def test_a_run_that_shows_nothing_is_not_good():
+    run = trial.Trial(SimpleNamespace(keys=1, crowd=5, seed=1), 2, True)
+    run.rounds = 9
+    run.check_that_it_was_hard(SimpleNamespace(strange=0), SimpleNamespace(acknowledged=0), 120)
+    assert len(run.problems) == 3
+    run.problems, run.evicted["master0", 1] = [], 5
+    run.check_that_it_was_hard(SimpleNamespace(strange=1), SimpleNamespace(acknowledged=1), 120)
+    assert not run.problems
+
+
+def test_a_refusal_is_a_problem(tmp_path):
+    """Workers name the same group for a key always: no call of theirs is invalid."""
+    path = tmp_path / "h"
+    writer = history.Writer(path)
+    for code in (0, -600):
+        writer.done(writer.invoke(PUT, 0, 2 - (code == 0)), code, 2 - (code == 0))
+    absent = SimpleNamespace(child=None)
+    cluster = SimpleNamespace(keys=1, crowd=0, seed=1, clients=[SimpleNamespace(incarnations=[[1, path, [], None]])], keeper=absent, witness=absent,
+                              clients_made=1)
+    run = trial.Trial(cluster, 1, True)
+    run.faults["kill node"] = 1
+    result = run.verdict(Quiet(), None, None)
+    assert not result["good"] and "1 calls were refused as invalid" in result["problems"][0]
+
+
+def a_node(tmp_path, *starts):
+    """One whose processes do this, in turn."""
+    left = list(starts)
+    cluster = SimpleNamespace(folder=tmp_path, data=tmp_path, release=SimpleNamespace(python_path=""), environment={})
+    node = harness.Node(cluster, "node0", SimpleNamespace(popen=subprocess.Popen, environment=dict), False)
+    node.command = lambda: ["sh", "-c", left.pop(0)]
+    return node.start()
+
+
+def test_a_node_that_found_no_master_starts_again(tmp_path):
+    node = a_node(tmp_path, "echo cannot join the master; exit 3", "echo node ready a:7; sleep 60")
+    node.wait_ready()
+    assert node.segment == "a:7"
+    node.kill()
+
+
+def test_a_node_that_breaks_off_is_told(tmp_path):
+    with pytest.raises(RuntimeError, match="node0 has ended with -11"):
+        a_node(tmp_path, "kill -SEGV $$", "echo node ready a:7; sleep 60").wait_ready()
+
+
+def test_an_answer_that_nobody_heard_is_not_that_of_the_next_question():
+    keeper = harness.Keeper(SimpleNamespace(folder=pathlib.Path("/"), release=None), "keeper", None)
+    keeper.child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        keeper.tell("write", 1)
+        assert keeper.ask("look", 2) == {"look": 2}
+        keeper.tell("write", 3)
+        assert keeper.hear() == {"write": 3} and keeper.owed == 0
+    finally:
+        keeper.child.kill()
+        keeper.child.wait()
 
 
 class Target:
@@ -179,7 +333,7 @@ class Target:
 
 
 def test_how_long_a_fault_lasts():
-    lasts = harness.Fault("kill", Target(), 0.3)
+    lasts = nemesis.Fault("kill", Target(), 0.3)
     lasts.begin(None)
     assert str(lasts) == "kill node7 for 0.3 s"
     lasts.undo()
@@ -188,7 +342,7 @@ def test_how_long_a_fault_lasts():
     lasts.settle()
     assert abs(lasts.lasted - before - Target.starved_s) < 0.01  # what the new process itself takes is its own
     assert str(lasts) == f"kill node7 for 0.3 s (in fact {lasts.lasted:.1f} s)"
-    stop = harness.Fault("restart", Target(), 0.1)
+    stop = nemesis.Fault("restart", Target(), 0.1)
     assert not stop.silences()
 
 
@@ -207,28 +361,57 @@ def test_waiting_for_a_processor():
 
 
 def test_a_lost_key_is_told_with_its_place(monkeypatch):
-    monkeypatch.setattr(harness, "RECOVER_S", 0.05)
-    kept = keep(True, ["a:1"])
-    kept.values, kept.lost, kept.wrong = {1: 5}, harness.Counter(), []
-    kept.cluster = SimpleNamespace(keeper=SimpleNamespace(ask=lambda what, keys: {"found": [0] * len(keys)}))
-    kept.put_missing = lambda: None
-    kept.check([fault("kill", "node", segment="a:1")])
-    assert kept.wrong == ["lost 1 kept keys after kill node for 0.1 s: 1 at a:1"]
-    assert kept.lost["unlawful"] == 1 and kept.values == {}
+    monkeypatch.setattr(keeping, "RECOVER_S", 0.05)
+    watched = kept(Answers(0), 1)
+    watched.check([fault("kill", "node", segment="a:1")])
+    assert watched.wrong == ["lost 1 kept keys after kill node for 0.1 s: 1 at a:1"]
+    assert watched.lost["unlawful"] == 1 and watched.values == {}
 
 
-def test_keys_are_judged_a_few_at_a_time(tmp_path):
-    """With more keys than are judged at once: what is wrong with the last one is found, and everything is counted once."""
-    keys = harness.JUDGED_AT_ONCE * 2 + 1
+def test_where_there_is_no_room_what_is_pinned_stays(monkeypatch):
+    monkeypatch.setattr(keeping, "RECOVER_S", 0.05)
+    pinned, other = 1, 3
+    assert keeping.Keep.pinned(pinned) and not keeping.Keep.pinned(other)
+    watched = kept(Answers(0), pinned, other)
+    watched.crowded = True
+    watched.check([])
+    assert watched.wrong == ["lost 1 kept keys after nothing: 1 at a:1"] and watched.lost == {"unlawful": 1, "lawful": 1}
+    watched = kept(Answers(8), other)  # it may go, but not come back as something else
+    watched.crowded = True
+    watched.check([])
+    assert watched.wrong == ["kept key 3 has value 8, not 7"]
+
+
+def test_a_key_that_leaves_its_group_is_told():
+    for code, wrong in ((-600, []), (-901, []), (0, ["kept key 1 of group kept-1 took value 9 in another group"])):
+        watched = kept(Answers(7, upserts=code), 1)
+        watched.check([])
+        assert watched.wrong == wrong and watched.strange == (code == -600)
+
+
+def test_after_the_removal_of_everything_nothing_is_there(monkeypatch):
+    monkeypatch.setattr(keeping, "RECOVER_S", 0.05)
+    for code, found, wrong in ((5, 0, []), (-901, 7, []), (5, 7, ["1 kept keys are there after the removal of everything: [1]"])):
+        watched = kept(Answers(found), 1)
+        watched.remove_all({"code": code})
+        assert watched.wrong == wrong and watched.values == {}
+
+
+@pytest.mark.parametrize("bad", ["last", "crowd", "witness"])
+def test_keys_are_judged_a_few_at_a_time(tmp_path, bad):
+    """With more keys than are judged at once: what is wrong with one is found, wherever, and everything is counted once."""
+    keys, crowd = trial.JUDGED_AT_ONCE * 2 + 1, 7
+    every = [*range(keys + crowd), history.WITNESS + 3]
+    bad = {"last": keys - 1, "crowd": keys + crowd - 1, "witness": history.WITNESS + 3}[bad]
     writer = history.Writer(tmp_path / "h")
-    for key in range(keys):
+    for key in every:
         for operation, code in ((PUT, 0), (GET, 100), (REMOVE, 0)):
             writer.done(writer.invoke(operation, key, key + 1), code, key + 1)
-    writer.done(writer.invoke(GET, keys - 1), 100, keys)  # removed, and read again
-    trial = SimpleNamespace(cluster=SimpleNamespace(keys=keys), absent_removes_prove=True)
-    report = harness.Trial.judge(trial, [[1, tmp_path / "h", [], None]], {})
-    assert (report.operations, report.keys, report.count) == (3 * keys + 1, keys, 1)
-    assert report.violations[0].key == keys - 1
+    writer.done(writer.invoke(GET, bad), 100, bad + 1)  # removed, and read again
+    run = trial.Trial(SimpleNamespace(keys=keys, crowd=crowd, seed=1), 1, True)
+    report = run.judge([[1, tmp_path / "h", [], None]], {})
+    assert (report.operations, report.keys, report.count) == (3 * len(every) + 1, len(every), 1)
+    assert report.violations[0].key == bad
 
 
 @pytest.mark.timeout(120)

@@ -1,7 +1,9 @@
 """A client process of the harness.
 
     worker.py load   --master A --client N --seed S --keys K --history FILE     random operations, recorded, until SIGTERM
-    worker.py keeper --master A                                                 keys that stay: commands as JSON lines, see Keeper
+    worker.py keeper --master A --history FILE                                  does what it is told: commands as JSON lines, see Keeper
+
+A load has a few keys, to each of which much happens, and with --crowd (or from SIGUSR1 on) many more, whose values have no room in the pool together.
 
 The bytes of a value are a function of its key and number, at every place, so that a mixture of two values, or of two keys, is seen.
 """
@@ -28,6 +30,7 @@ SIZE_MAX = max(SIZES)
 HEADER = struct.Struct("<QQQ")
 MASK = (1 << 64) - 1
 BATCH = 4
+CROWD_SHARE = 0.4  # of the calls, when there is one
 PIECES = ((0, 24), (24, 16), (40, 24))  # of every value: its header, and what must be of the same value
 PREFIX = sum(length for _, length in PIECES)
 
@@ -85,6 +88,21 @@ def join(master, host, segment=0, seconds=30):
         time.sleep(0.1)
 
 
+def group_of(key):
+    """Every writer names the same one; some keys are in none."""
+    return "" if key % 2 else f"group-{key // 8}"
+
+
+def config_of(count, keys=(), pinned=False):
+    from mooncake.store import ReplicateConfig
+    config = ReplicateConfig()
+    config.replica_num, config.with_hard_pin = count, pinned
+    groups = [key if isinstance(key, str) else group_of(key) for key in keys]
+    if any(groups):
+        config.group_ids = groups
+    return config
+
+
 def waited_ns():
     """How long all threads of this process have waited for a processor."""
     total = 0
@@ -101,10 +119,9 @@ class Load:
     """Random operations on few keys, each recorded before and after."""
 
     def __init__(self, options):
-        from mooncake.store import ReplicateConfig
         self.draw = random.Random(options.seed)
-        self.keys = options.keys
-        self.names = [f"fault-{key}" for key in range(options.keys)]
+        self.keys, self.crowd, self.crowded = options.keys, options.crowd, options.crowded
+        self.names = [f"fault-{key}" for key in range(options.keys)] + [f"crowd-{key}" for key in range(options.crowd)]
         self.content = Content()
         self.buffers = [ctypes.create_string_buffer(SIZE_MAX) for _ in range(BATCH)]
         self.places = [ctypes.addressof(buffer) for buffer in self.buffers]
@@ -114,16 +131,15 @@ class Load:
         self.pause = 1.0 / options.rate
         self.waited = waited_ns()
         self.ended = False
-        self.configs = []
-        for count in (1, 2):
-            config = ReplicateConfig()
-            config.replica_num = count
-            self.configs.append(config)
         self.store = join(options.master, options.host, options.segment)
         self.steps = [(self.put, 20), (self.get, 36), (self.remove, 8), (self.exist, 12), (self.batch, 8), (self.upsert, 9), (self.remove_some, 1)]
         if options.ranges:
             self.steps += [(self.ranges, 4), (self.session, 2)]
             self.store.register_buffer(self.places[0], SIZE_MAX)
+        self.crowd_steps = [(self.put, 45), (self.get, 35), (self.upsert, 10), (self.remove, 4), (self.exist, 6)]
+
+    def config(self, *keys):
+        return config_of(self.draw.choice((1, 2)), keys)
 
     def finish(self, record, code, value=0, now=None):
         now = now or time.monotonic_ns()
@@ -149,7 +165,7 @@ class Load:
         value = self.value()
         size = self.content.write(key, value, self.places[0])
         record = self.history.invoke(PUT, key, value)
-        return self.finish(record, self.store.put_from(self.names[key], self.places[0], size, self.draw.choice(self.configs)), value)
+        return self.finish(record, self.store.put_from(self.names[key], self.places[0], size, self.config(key)), value)
 
     def get(self, key):
         record = self.history.invoke(GET, key)
@@ -167,7 +183,7 @@ class Load:
         value = self.value()
         size = self.content.write(key, value, self.places[0])
         record = self.history.invoke(UPSERT, key, value)
-        return self.finish(record, self.store.upsert_from(self.names[key], self.places[0], size, self.draw.choice(self.configs)), value)
+        return self.finish(record, self.store.upsert_from(self.names[key], self.places[0], size, self.config(key)), value)
 
     def remove_some(self, _):
         """By an expression. Every key that it matches was without a value at one moment, if it says that it is done."""
@@ -212,22 +228,27 @@ class Load:
             sizes = [self.content.write(*item) for item in zip(keys, values, places)]
             kind, call = self.draw.choice(((PUT, self.store.batch_put_from), (UPSERT, self.store.batch_upsert_from)))
             records = [self.history.invoke(kind, *item) for item in zip(keys, values)]
-            results = call(names, places, sizes, self.draw.choice(self.configs))
+            results = call(names, places, sizes, self.config(*keys))
             return min([self.finish(*item) for item in zip(records, results, values)])
         records = [self.history.invoke(GET, key) for key in keys]
         results = self.store.batch_get_into(names, places, [SIZE_MAX] * len(keys))
         return min([self.read(*item) for item in zip(records, keys, places, results)])
 
     def step(self):
-        what = self.draw.choices(*zip(*self.steps))[0]
-        code = what(self.draw.randrange(self.keys))
+        crowded = self.crowded and self.crowd and self.draw.random() < CROWD_SHARE
+        what = self.draw.choices(*zip(*(self.crowd_steps if crowded else self.steps)))[0]
+        code = what(self.keys + self.draw.randrange(self.crowd) if crowded else self.draw.randrange(self.keys))
         # A call that cannot be done now comes back at once: no use in asking ten thousand times a second.
         time.sleep(0.01 if code < 0 and code not in (-704, -706) else self.pause * self.draw.random() * 2)
 
     def run(self):
         def end(*_):
             self.ended = True
+
+        def crowd(*_):
+            self.crowded = True
         signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGUSR1, crowd)
         print(json.dumps({"ready": True}), flush=True)
         count = 0
         while not self.ended:
@@ -239,55 +260,100 @@ class Load:
 
 
 class Keeper:
-    """Keys that are put once and must stay.
+    """Does what it is told. A key is a text that ends with a number, by which its bytes go.
 
-    {"put": [[key, value, replicas], ...]}   -> {"codes": [...]}
+    {"put": [[key, value, replicas, pinned, group], ...]}   -> {"codes": [...]}; "upsert" likewise
     {"look": [key, ...]}                     -> {"found": [value, 0 for a miss, or a code], "slowest_ms": ...}
+    {"sizes": [key, ...]}                    -> {"sizes": [...]}
     {"where": [key, ...]}                    -> {"where": [[segment name, ...], ...]}
     {"remove": [key, ...]}                   -> {"codes": [...]}
+    {"remove_all": count}                    -> {"code": ...}; recorded as a removal of each of the load's keys, of which there are so many
+    {"write": {"plan": [[number, replicas, [[operation, value], ...]], ...], "seconds": ...}}
+        evenly over these seconds, not longer, recorded            -> {"written": [[number, where, [[operation, value, code], ...]], ...]}
     """
 
     def __init__(self, options):
-        from mooncake.store import ReplicateConfig
-        self.new_config = ReplicateConfig
         self.content = Content()
         self.buffer = ctypes.create_string_buffer(SIZE_MAX)
         self.place = ctypes.addressof(self.buffer)
+        self.history = history.Writer(options.history)
         self.store = join(options.master, options.host)
 
     @staticmethod
-    def name(key):
-        return f"kept-{key}"
+    def number(key):
+        return int(key.rsplit("-", 1)[1])
+
+    def store_one(self, call, key, value, config):
+        size = self.content.write(self.number(key), value, self.place)
+        return call(key, self.place, size, config)
 
     def put(self, items):
-        codes = []
-        for key, value, replicas in items:
-            config = self.new_config()
-            config.replica_num = replicas
-            size = self.content.write(key, value, self.place)
-            codes.append(self.store.put_from(self.name(key), self.place, size, config))
-        return {"codes": codes}
+        return {"codes": [self.store_one(self.store.put_from, key, value, config_of(replicas, [group], pinned))
+                          for key, value, replicas, pinned, group in items]}
+
+    def upsert(self, items):
+        return {"codes": [self.store_one(self.store.upsert_from, key, value, config_of(replicas, [group], pinned))
+                          for key, value, replicas, pinned, group in items]}
+
+    def look_at(self, key):
+        """(code, value)"""
+        length = self.store.get_into(key, self.place, SIZE_MAX)
+        if length < 0:
+            return length, 0
+        value = self.content.read(self.number(key), self.place, length)
+        return (WRONG_BYTES, 0) if value is None else (length, value)
 
     def look(self, keys):
         found, slowest = [], 0.0
         for key in keys:
             start = time.monotonic()
-            length = self.store.get_into(self.name(key), self.place, SIZE_MAX)
+            code, value = self.look_at(key)
             slowest = max(slowest, time.monotonic() - start)
-            if length < 0:
-                found.append(0 if length == -704 else length)
-                continue
-            value = self.content.read(key, self.place, length)
-            found.append(WRONG_BYTES if value is None else value)
+            found.append(value if code > 0 else 0 if code == -704 else code)
         return {"found": found, "slowest_ms": slowest * 1000}
 
+    def sizes(self, keys):
+        return {"sizes": [self.store.get_size(key) for key in keys]}
+
     def where(self, keys):
-        found = self.store.batch_get_replica_desc([self.name(key) for key in keys])
-        return {"where": [[d.get_memory_descriptor().buffer_descriptor.transport_endpoint_ for d in found.get(self.name(key), [])]
-                          for key in keys]}
+        found = self.store.batch_get_replica_desc(keys)
+        return {"where": [[d.get_memory_descriptor().buffer_descriptor.transport_endpoint_ for d in found.get(key, [])] for key in keys]}
 
     def remove(self, keys):
-        return {"codes": [self.store.remove(self.name(key), True) for key in keys]}
+        return {"codes": [self.store.remove(key, True) for key in keys]}
+
+    def remove_all(self, count):
+        records = [self.history.invoke(REMOVE, key, BY_EXPRESSION) for key in range(count)]
+        code = self.store.remove_all(True)
+        now = time.monotonic_ns()
+        for record in records:
+            self.history.done(record, min(code, 0), BY_EXPRESSION, 0, now)
+        return {"code": code}
+
+    def write_one(self, key, operation, value, replicas):
+        """(code, value)"""
+        record = self.history.invoke(operation, history.WITNESS + self.number(key), value)
+        if operation == GET:
+            code, value = self.look_at(key)
+        elif operation == REMOVE:
+            code = self.store.remove(key, True)
+        else:
+            code = self.store_one(self.store.put_from if operation == PUT else self.store.upsert_from, key, value, config_of(replicas, pinned=True))
+        self.history.done(record, code, value)
+        return code, value
+
+    def write(self, argument):
+        plan, start, written = argument["plan"], time.monotonic(), []
+        for number, replicas, steps in plan:
+            if time.monotonic() > start + argument["seconds"]:
+                break
+            time.sleep(max(start + argument["seconds"] * len(written) / len(plan) - time.monotonic(), 0))
+            key, done = f"witness-{number}", []
+            for operation, value in steps:
+                code, value = self.write_one(key, operation, value, replicas)
+                done.append([operation, value, code])
+            written.append([number, self.where([key])["where"][0], done])
+        return {"written": written}
 
     def run(self):
         print(json.dumps({"ready": True}), flush=True)
@@ -309,6 +375,8 @@ def main():
     parser.add_argument("--rate", type=float, default=1000.0)
     parser.add_argument("--slow_ms", type=int, default=1000)
     parser.add_argument("--ranges", action="store_true", help="also reads pieces, in sessions and without")
+    parser.add_argument("--crowd", type=int, default=0, help="so many keys more, whose values have no room in the pool together")
+    parser.add_argument("--crowded", action="store_true", help="they are used from the start, not from SIGUSR1 on")
     parser.add_argument("--history")
     options = parser.parse_args()
     {"load": Load, "keeper": Keeper}[options.role](options).run()

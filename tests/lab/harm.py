@@ -26,8 +26,8 @@ def threads_of(process, name):
 class HeldThread:
     """One thread of a process stands still, the others go on. To be released by the thread that made it."""
 
-    def __init__(self, process, name):
-        (self.task,) = threads_of(process, name)
+    def __init__(self, process, name=None, task=None):
+        (self.task,) = threads_of(process, name) if task is None else (task,)
         self._trace(PTRACE_SEIZE)
         self._trace(PTRACE_INTERRUPT)
         os.waitpid(self.task, WALL)
@@ -37,7 +37,11 @@ class HeldThread:
             raise OSError(ctypes.get_errno(), f"ptrace {request:#x} of {self.task}")
 
     def release(self):
-        self._trace(PTRACE_DETACH)
+        """Nothing happens if its process has ended meanwhile."""
+        try:
+            self._trace(PTRACE_DETACH)
+        except ProcessLookupError:
+            pass
 
 
 class Harm:
