@@ -7,6 +7,7 @@
 #include "engine/path.h"
 #include "engine/serve.h"
 #include "engine/serve_shares.h"
+#include "env/resolve.h"
 #include "store/master_address.h"
 #include "wire/wire.h"
 
@@ -15,6 +16,10 @@
 
 #undef MC_ENGINE_FDS_MAX
 #define MC_ENGINE_FDS_MAX 8192u
+
+/* Variables of the product are copied with each change from one process to another. */
+#undef MC_RESOLVE_BUCKETS
+#define MC_RESOLVE_BUCKETS 4u
 
 /* Few places, and short patience with connections that rest: so they are taken, given up and opened anew in every run.
  */

@@ -11,8 +11,6 @@
 #include <netdb.h>
 #include <stdlib.h>
 
-#define BUCKETS 1024u
-
 struct name {          /* guarded by the lock */
     struct name *next; /* of its bucket */
     struct name *next_asked;
@@ -30,7 +28,7 @@ struct name {          /* guarded by the lock */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a lookup has ended */
-    struct name *buckets[BUCKETS];
+    struct name *buckets[MC_RESOLVE_BUCKETS];
     uint32_t count, threads;
     struct name *asked, **asked_end;
 } resolver;
@@ -160,14 +158,14 @@ static uint32_t bucket_of(const char *host)
     uint32_t sum = 2166136261u;
     for (; *host != 0; host++)
         sum = (sum ^ (uint8_t)*host) * 16777619u;
-    return sum % BUCKETS;
+    return sum % MC_RESOLVE_BUCKETS;
 }
 
 /* Locked. Looks at all: only a process that uses more than MC_RESOLVE_NAMES_MAX names comes here. */
 static void oldest_forget(void)
 {
     struct name **oldest = NULL;
-    for (uint32_t i = 0; i < BUCKETS; i++) {
+    for (uint32_t i = 0; i < MC_RESOLVE_BUCKETS; i++) {
         for (struct name **at = &resolver.buckets[i]; *at != NULL; at = &(*at)->next) {
             if ((*at)->users == 0 && !(*at)->is_asked && (oldest == NULL || (*at)->used_ms < (*oldest)->used_ms))
                 oldest = at;

@@ -13,6 +13,7 @@
 
 #define MC_RESOLVE_ADDRESSES_MAX 8u /* of one name */
 #define MC_RESOLVE_NAMES_MAX 16384u /* that are remembered; the one that was not used for longest makes room */
+#define MC_RESOLVE_BUCKETS 1024u    /* in which they lie */
 #define MC_RESOLVE_THREADS_MAX 16u  /* names that are looked up at the same time; others wait for their turn */
 #define MC_RESOLVE_FRESH_MS 10000u
 #define MC_RESOLVE_TRUST_MS 1000u
