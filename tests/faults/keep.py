@@ -248,7 +248,7 @@ class Family:
 
     MEMBERS = 4
     WHOLE_S = 2.0   # a group does not go in one moment
-    GONE_S = 15.0
+    GONE_S = 20.0
 
     def __init__(self, cluster):
         self.cluster, self.number, self.wrong, self.evicted = cluster, 0, [], 0

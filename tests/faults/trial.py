@@ -54,14 +54,14 @@ class Trial:
         if not self.quiet:
             say(f"[{now() - self.started:6.1f} s] {text}")
 
-    def rolling(self, keep):
+    def rolling(self, keep, witness):
         """Every process in turn is told to end and started again; then a node more joins, and one leaves."""
         cluster = self.cluster
         cluster.release = self.upgrade or cluster.release
         for process in cluster.etcd + cluster.masters + cluster.nodes + cluster.clients:
             time.sleep(0.3)
             process.release = cluster.release
-            self.round(keep, None, [Fault("restart", process, 0.2)])
+            self.round(keep, witness, [Fault("restart", process, 0.2)])
         more = Node(cluster, "joins", cluster.network.host("joins"), True)
         cluster.nodes.append(more)
         more.start().wait_ready()
@@ -76,16 +76,16 @@ class Trial:
         keep.check([fault])
         self.say("a node has left")
 
-    def round(self, keep, witness=None, faults=None):
+    def round(self, keep, witness, faults=None):
         """One fault or two from beginning to end. Meanwhile everything is removed, or the witness writes."""
+        removes = faults is None and self.draw.random() < REMOVE_ALL
         faults = self.nemesis.next() if faults is None else faults
         lasts = max((fault.seconds for fault in faults), default=0) + 0.5
-        removes = witness is not None and faults and self.draw.random() < REMOVE_ALL
         self.rounds += bool(faults)
         if removes:
             self.faults["remove all"] += 1
             self.cluster.keeper.tell("remove_all", self.cluster.keys + self.cluster.crowd)
-        elif witness is not None:
+        else:
             witness.begin(lasts)
         for fault in faults:
             self.faults[f"{fault.what} {fault.target.kind}"] += 1
@@ -104,7 +104,7 @@ class Trial:
                 keep.remove_all(self.cluster.keeper.hear())
             _, gone = keep.check(faults)
             took = now() - healed
-            if witness is not None and not removes:
+            if not removes:
                 witness.check(faults, witness.finish())
         except TimeoutError as error:
             self.problems.append(f"{words}: {error}")
@@ -136,7 +136,7 @@ class Trial:
                 self.say(f"left out here: {self.nemesis.left_out()}")
             start, length = now(), self.minutes * 60
             if self.minutes == 0:
-                self.rolling(keep)
+                self.rolling(keep, witness)
             while now() < start + length and len(self.problems) < 5:
                 time.sleep(self.draw.random() * 0.8)
                 if not keep.crowded and self.cluster.crowd and now() > start + length * CROWDED_FROM:

@@ -30,7 +30,8 @@ SIZE_MAX = max(SIZES)
 HEADER = struct.Struct("<QQQ")
 MASK = (1 << 64) - 1
 BATCH = 4
-CROWD_SHARE = 0.4  # of the calls, when there is one
+CROWD_SHARE = 0.6  # of the calls, when there is one
+CROWD_BYTES = 65536  # its values are not smaller
 PIECES = ((0, 24), (24, 16), (40, 24))  # of every value: its header, and what must be of the same value
 PREFIX = sum(length for _, length in PIECES)
 
@@ -150,9 +151,11 @@ class Load:
         self.history.done(record, code, value, noise, now)
         return code
 
-    def value(self):
-        value, self.next_value = self.next_value, self.next_value + 1
-        return value
+    def value(self, key):
+        while True:
+            value, self.next_value = self.next_value, self.next_value + 1
+            if key < self.keys or self.content.size(value) >= CROWD_BYTES:
+                return value
 
     def read(self, record, key, place, length):
         now = time.monotonic_ns()
@@ -162,7 +165,7 @@ class Load:
         return self.finish(record, WRONG_BYTES, 0, now) if value is None else self.finish(record, length, value, now)
 
     def put(self, key):
-        value = self.value()
+        value = self.value(key)
         size = self.content.write(key, value, self.places[0])
         record = self.history.invoke(PUT, key, value)
         return self.finish(record, self.store.put_from(self.names[key], self.places[0], size, self.config(key)), value)
@@ -180,7 +183,7 @@ class Load:
         return self.finish(record, self.store.is_exist(self.names[key]))
 
     def upsert(self, key):
-        value = self.value()
+        value = self.value(key)
         size = self.content.write(key, value, self.places[0])
         record = self.history.invoke(UPSERT, key, value)
         return self.finish(record, self.store.upsert_from(self.names[key], self.places[0], size, self.config(key)), value)
@@ -224,7 +227,7 @@ class Load:
         names = [self.names[key] for key in keys]
         places = self.places[:len(keys)]
         if self.draw.random() < 0.5:
-            values = [self.value() for _ in keys]
+            values = [self.value(key) for key in keys]
             sizes = [self.content.write(*item) for item in zip(keys, values, places)]
             kind, call = self.draw.choice(((PUT, self.store.batch_put_from), (UPSERT, self.store.batch_upsert_from)))
             records = [self.history.invoke(kind, *item) for item in zip(keys, values)]
