@@ -16,6 +16,9 @@
 
 #define WAIT_MAX_MS 200u /* the wait's clock stands still while the machine sleeps */
 #define NOTE_RETRY_MS 50u
+/* The server's loop is asked for a sign of life so often. One that gives none for the time to live stands still: a
+ * process that is stopped for so long has lost the leadership, too. */
+#define ASK_MS 500u
 #define NOTE_PART 4u /* of the time to live: a note that takes longer must not hold up the renewal */
 
 struct mc_election {
@@ -37,7 +40,9 @@ struct mc_election {
     uint64_t departed_epoch; /* of the last leader before us that may have acted on a departure; 0: none did */
     uint64_t asked_epoch;    /* of ours, which would act on one */
     uint64_t note_due_ms;    /* when that is to be noted, again perhaps */
-    bool has_contact;
+    uint64_t loop_asked_ms; /* since when the server's loop has not taken its role, though it was asked to; 0: it has */
+    uint64_t loop_taken_ms, looked_ms;
+    bool has_contact, is_stuck;
 };
 
 uint64_t mc_election_epoch_of(const struct timespec *now)
@@ -262,6 +267,39 @@ static uint64_t note_due(const struct mc_election *election, uint64_t now_ms, ui
     return 0;
 }
 
+/* The server's loop stands still while this thread goes on: who does not serve must not lead. The mutex is held. */
+static bool loop_is_stuck(struct mc_election *election, uint64_t now_ms)
+{
+    uint64_t one = 1, limit_ms = election->ttl_ms;
+    if (election->loop_asked_ms != 0 && now_ms - election->looked_ms >= limit_ms / 2)
+        election->loop_asked_ms = now_ms; /* this thread stood still, too: the process was stopped, or the machine */
+    election->looked_ms = now_ms;
+    if (election->loop_asked_ms == 0 && now_ms - election->loop_taken_ms >= ASK_MS) {
+        election->loop_asked_ms = now_ms;
+        mc_assert(write(election->fd, &one, sizeof(one)) == (ssize_t)sizeof(one)); /* as in publish */
+    }
+    bool is_stuck = election->loop_asked_ms != 0 && now_ms - election->loop_asked_ms >= limit_ms;
+    if (is_stuck != election->is_stuck) {
+        if (is_stuck)
+            mc_log(ERROR, "this master's loop has stood still for %llu ms: it does not lead until it goes on",
+                   (unsigned long long)(now_ms - election->loop_asked_ms));
+        else
+            mc_log(INFO, "this master's loop goes on");
+    }
+    return election->is_stuck = is_stuck;
+}
+
+/* Somebody else may lead at once, so that owners are not without a master for longer than it takes to give them up.
+ * What the loop was about to send when it stood still it does not send: it looks whether it may
+ * (mc_election_may_serve). */
+static void hand_over(struct mc_election *election)
+{
+    uint64_t deadline_ns = mc_clock_ns() + election->ttl_ms / NOTE_PART * 1000000;
+    int rc = election->backend.resign(election->backend.context, deadline_ns, election->claim);
+    if (rc < 0 && rc != MC_ERR_ETCD_TRANSACTION_FAIL)
+        mc_log(WARNING, "the leadership could not be given back, it ends by itself: %s", mc_error_text(rc));
+}
+
 static void *run(void *argument)
 {
     struct mc_election *election = argument;
@@ -270,6 +308,20 @@ static void *run(void *argument)
         uint64_t now_ms = mc_clock_boot_ms();
         struct mc_leadership_step step = mc_leadership_next(&election->leadership, now_ms);
         publish(election);
+        if (loop_is_stuck(election, now_ms) &&
+            (step.action == MC_LEADERSHIP_RENEW || step.action == MC_LEADERSHIP_CLAIM)) {
+            bool leads = election->leadership.phase == MC_LEADERSHIP_LEADER;
+            if (leads) {
+                mc_leadership_yield(&election->leadership, now_ms, election->leadership.epoch, 0);
+                publish(election);
+            } else {
+                wait_until(election, now_ms, now_ms + WAIT_MAX_MS);
+            }
+            pthread_mutex_unlock(&election->mutex);
+            if (leads)
+                hand_over(election);
+            continue;
+        }
         bool is_due = step.at_ms <= now_ms;
         uint64_t noted = is_due ? 0 : note_due(election, now_ms, &step.at_ms);
         if (!is_due && noted == 0 && step.action != MC_LEADERSHIP_END)
@@ -311,6 +363,7 @@ int mc_election_create(const struct mc_election_backend *backend, uint64_t ttl_m
     election->ttl_ms = ttl_ms;
     election->nonce = mc_random_u64();
     election->has_contact = true; /* so that only trouble is told */
+    election->loop_taken_ms = election->looked_ms = mc_clock_boot_ms();
     snprintf(election->address, sizeof(election->address), "%s", address);
     mc_leadership_init(&election->leadership, mc_leadership_config(ttl_ms), mc_clock_boot_ms());
     *out = election;
@@ -374,6 +427,10 @@ void mc_election_role(struct mc_election *election, struct mc_election_role *rol
     /* Before the look: a change that comes after it makes the descriptor readable again. Empty is no failure. */
     if (read(election->fd, &count, sizeof(count)) < 0)
         count = 0;
+    pthread_mutex_lock(&election->mutex);
+    election->loop_asked_ms = 0;
+    election->loop_taken_ms = mc_clock_boot_ms();
+    pthread_mutex_unlock(&election->mutex);
     mc_election_describe(election, role);
 }
 

@@ -58,7 +58,8 @@ int mc_election_start(struct mc_election *election);
  * NULL is allowed. */
 void mc_election_destroy(struct mc_election *election);
 
-/* Readable after every change; mc_election_role resets it. */
+/* Readable after every change, and now and then besides: who does not call mc_election_role then, which resets it,
+ * stands still, and does not lead for long. */
 int mc_election_fd(const struct mc_election *election);
 
 struct mc_election_role {

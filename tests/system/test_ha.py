@@ -1,10 +1,12 @@
 """Several masters and a real etcd: who leads, who must be silent, and how long it takes."""
 import json
 import os
+import pathlib
 import signal
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 
@@ -14,6 +16,11 @@ from cluster import MASTER, SANITIZED, Master, wait_until
 from etcd import Etcd
 from store_process import StoreProcess
 from wire import EXIST, EXIST_REPLY, HELLO, ROLE_CALL, Connection, Reader, data, frame, hello, record, records
+
+TESTS = pathlib.Path(__file__).resolve().parent.parent
+sys.path[1:1] = [str(TESTS / "lab"), str(TESTS / "faults")]
+
+from harm import HeldThread  # noqa: E402
 
 UNAVAILABLE = -1010
 CLUSTER = "test"
@@ -203,6 +210,55 @@ def test_a_stopped_leader_is_silent_when_it_goes_on(etcd):
         assert wait_until(lambda: hello(leader.port), 5)[0] == UNAVAILABLE
         wait_until(lambda: hello(leader.port) == (UNAVAILABLE, 0, successor.address), 5)
         assert serves(successor)
+
+
+def test_a_leader_whose_loop_stands_still_is_followed(etcd):
+    """That thread alone: the one that renews the leadership goes on, and must not do so for ever. Nor may a standby in that state lead."""
+    with Masters(etcd, 3) as masters:
+        held = []
+
+        def hold(leader):
+            held.append(HeldThread(leader.process.pid, task=leader.process.pid))
+        try:
+            leader, successor = fail_over(masters, hold, 4)
+            (third,) = (master for master in masters.all if master not in (leader, successor))
+            hold(third)
+            time.sleep(6 * SLOW)
+            successor.kill()
+            time.sleep(5 * SLOW)
+            assert masters.etcd.text(VIEW) in ("", None, successor.address)
+        finally:
+            for one in held:
+                one.release()
+        wait_until(lambda: role(leader) == "leader" or role(third) == "leader", 10)
+        successor.start()
+
+
+def test_owners_leave_a_leader_whose_loop_stands_still(etcd):
+    """Soon enough for the next to know that nobody can have given them up, though this leader has given up somebody before."""
+    with Masters(etcd, 2, "--client_ttl=3s") as masters, StoreProcess(f"etcd://{etcd.endpoints}/{CLUSTER}") as node:
+        leader = masters.leader()
+        with StoreProcess(f"etcd://{etcd.endpoints}/{CLUSTER}") as other:
+            wait_until(lambda: len(segments(leader)) == 2, 10)
+            other.kill()
+            wait_until(lambda: len(segments(leader)) == 1, 15)
+        held = HeldThread(leader.process.pid, task=leader.process.pid)
+        try:
+            successor = masters.leader(masters.others(leader), 10)
+            wait_until(lambda: segments(successor), 10)
+            assert "does not want the contents" not in node.log()
+        finally:
+            held.release()
+
+
+def test_a_loop_that_stands_still_for_a_moment_changes_nothing(etcd):
+    with Masters(etcd, 2) as masters:
+        leader = masters.leader()
+        epoch = epoch_of(leader)
+        held = HeldThread(leader.process.pid, task=leader.process.pid)
+        time.sleep(1.2)  # a long turn
+        held.release()
+        assert epoch_of(leader) == epoch and serves(leader)
 
 
 def test_a_short_stop_changes_nothing(etcd):
