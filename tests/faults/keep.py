@@ -91,6 +91,7 @@ class Keep(Watched):
         self.where = {}
         self.next_value = 1
         self.strange = 0  # upserts that named another group, and were refused
+        self.emptied = 0  # removals of everything that were acknowledged
         self.put_missing()
 
     @staticmethod
@@ -167,6 +168,7 @@ class Keep(Watched):
         """What the keeper has been told of the removal of everything: nothing that was there before may be there again."""
         keys = sorted(self.values)
         if answer["code"] >= 0:
+            self.emptied += 1
             found = self.look(keys, lambda key, value: value >= 0 or value == history.WRONG_BYTES)
             back = [key for key in keys if found[key] != 0]
             if back:

@@ -23,6 +23,7 @@ from harm import HeldThread  # noqa: E402
 
 CLIENT_TTL_S = 3.0
 STARTED_AGAIN = ("kill", "restart", "forget", "reboot")
+SECONDS = (0.05, 0.3, 1.0, 2.0, 5.0)
 WALL_S = (-86400.0, -60.0, -1.0, 1.0, 60.0, 86400.0)
 SUSPEND_S = (1.0, 10.0, 3600.0)
 DRIFT_PPM = (-50_000, -500, 500, 50_000)
@@ -221,8 +222,8 @@ class Nemesis:
         amount = self.amount(what)
         detail = {"wall": f" by {amount:+.0f} s", "drift": f" by {amount / 10_000:+.2f} %", "suspend": f" and {amount:.0f} s more",
                   "reboot": " without its data" if amount else ""}.get(what, "")
-        seconds = self.draw.choice((0.05, 0.3, 1.0, 2.0, 5.0))
-        return Fault(what, target, seconds, detail, amount)
+        seconds = SECONDS + (9.0,) * (what == "thread")  # so late a leader's loop is given up
+        return Fault(what, target, self.draw.choice(seconds), detail, amount)
 
     def next(self):
         """One fault, sometimes two at once."""

@@ -152,7 +152,7 @@ def kept(keeper, *keys, etcd=()):
     """Keep, of these keys, each of which has value 7 at a:1."""
     made = keeping.Keep.__new__(keeping.Keep)
     keeping.Watched.__init__(made, SimpleNamespace(etcd=etcd, keeper=keeper), True)
-    made.COUNT, made.values, made.where, made.next_value, made.strange = 0, {key: 7 for key in keys}, {key: ["a:1"] for key in keys}, 9, 0
+    made.COUNT, made.values, made.where, made.next_value, made.strange, made.emptied = 0, {key: 7 for key in keys}, {key: ["a:1"] for key in keys}, 9, 0, 0
     return made
 
 
@@ -394,7 +394,7 @@ def test_after_the_removal_of_everything_nothing_is_there(monkeypatch):
     for code, found, wrong in ((5, 0, []), (-901, 7, []), (5, 7, ["1 kept keys are there after the removal of everything: [1]"])):
         watched = kept(Answers(found), 1)
         watched.remove_all({"code": code})
-        assert watched.wrong == wrong and watched.values == {}
+        assert watched.wrong == wrong and watched.values == {} and watched.emptied == (code >= 0)
 
 
 @pytest.mark.parametrize("bad", ["last", "crowd", "witness"])

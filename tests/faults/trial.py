@@ -275,7 +275,7 @@ class Trial:
             "kept keys lost": keep.lost["unlawful"] if keep else None, "kept keys lost, allowed": keep.lost["lawful"] if keep else None,
             "acknowledged during faults": witness.acknowledged if witness else None, "of them lost": witness.lost["unlawful"] if witness else None,
             "evicted": int(sum(self.evicted.values())), "groups evicted": self.family.evicted,
-            "other groups refused": keep.strange if keep else None,
+            "other groups refused": keep.strange if keep else None, "removals of everything acknowledged": keep.emptied if keep else None,
             "slowest recovery s": recoveries[0][0] if recoveries else None, "slowest recovery": recoveries[0][1] if recoveries else None,
             "codes": {f"{name} {code}": count for (name, code), count in sorted(codes.items(), key=str)},
             "problems": self.problems + [wrong for part in watched for wrong in part.wrong] + ([] if report.operations else ["no operations"]),
