@@ -10,10 +10,12 @@
 
 The last four need hosts with clocks of their own: a laboratory (tests/lab).
 """
+import functools
 import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
@@ -40,6 +42,20 @@ def threads(process):
         except OSError:  # it has just ended
             continue
     return found
+
+
+@functools.lru_cache(maxsize=None)
+def can_hold_threads():
+    """ptrace is not allowed everywhere."""
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        HeldThread(child.pid, task=child.pid).release()
+        return True
+    except OSError:
+        return False
+    finally:
+        child.kill()
+        child.wait()
 
 
 class Fault:
@@ -192,7 +208,7 @@ class Nemesis:
     def whats(self, kind):
         """What can be done to such a process here."""
         network, own_clocks = self.cluster.network.real, getattr(self.cluster.network, "fake_clocks", False)
-        found = self.ANYWHERE + (self.NETWORK if network else ())
+        found = tuple(what for what in self.ANYWHERE if what != "thread" or can_hold_threads()) + (self.NETWORK if network else ())
         if kind == "etcd":  # its threads and its clock are not ours to judge
             return tuple(what for what in found if what not in ("thread", "restart"))
         if own_clocks:
@@ -203,9 +219,11 @@ class Nemesis:
 
     def left_out(self):
         """In words: what this machine cannot do."""
-        if not self.cluster.network.real:
-            return "partitions, slow links and clocks (no network namespaces)"
-        return "" if getattr(self.cluster.network, "fake_clocks", False) else "clocks, suspend and reboots (they need a laboratory: ./dev lab faults)"
+        network = self.cluster.network
+        left = [] if can_hold_threads() else ["single threads (no ptrace)"]
+        left += [] if network.real else ["partitions and slow links (no network namespaces)"]
+        left += [] if getattr(network, "fake_clocks", False) else ["clocks, suspend and reboots (they need a laboratory: ./dev lab faults)"]
+        return ", ".join(left)
 
     def amount(self, what):
         if what == "thread":
@@ -221,7 +239,7 @@ class Nemesis:
             target = self.cluster.serving_master() or target
         amount = self.amount(what)
         detail = {"wall": f" by {amount:+.0f} s", "drift": f" by {amount / 10_000:+.2f} %", "suspend": f" and {amount:.0f} s more",
-                  "reboot": " without its data" if amount else ""}.get(what, "")
+                  "reboot": " without its data" if amount and kind == "node" else ""}.get(what, "")
         seconds = SECONDS + (9.0,) * (what == "thread")  # so late a leader's loop is given up
         return Fault(what, target, self.draw.choice(seconds), detail, amount)
 

@@ -246,7 +246,7 @@ def test_one_thread_is_held_and_the_others_go_on():
         child.wait()
 
 
-def test_what_cannot_be_done_here_is_said():
+def test_what_cannot_be_done_here_is_said(monkeypatch):
     network = SimpleNamespace(real=False)
     cluster = SimpleNamespace(network=network, masters=[1], nodes=[1], clients=[1], etcd=[])
     drawing = nemesis.Nemesis(cluster, None)
@@ -256,6 +256,8 @@ def test_what_cannot_be_done_here_is_said():
     assert "clocks" in drawing.left_out() and "partition" in drawing.whats("node") and "suspend" not in drawing.whats("node")
     network.fake_clocks, cluster.etcd = True, [1]
     assert drawing.left_out() == "" and {"suspend", "reboot", "wall", "drift"} < set(drawing.whats("node"))
+    monkeypatch.setattr(nemesis, "can_hold_threads", lambda: False)
+    assert drawing.left_out() == "single threads (no ptrace)" and "thread" not in drawing.whats("node")
     assert "forget" not in drawing.whats("master") and "reboot" not in drawing.whats("client") and "thread" not in drawing.whats("etcd")
 
 
