@@ -182,7 +182,10 @@ def lost_places(faults, survives, elected):
         # is silent goes on, and may have given up all of them.
         silent_master = kind == "master" and fault.what not in STARTED_AGAIN and fault.silences()
         silent_master = silent_master and (fault.what != "thread" or fault.thread in MASTER_ACTS)
-        if kind in ("master", "etcd") and (not survives or silent_master and not elected):
+        # Nor can a suspend be played in full: here no time goes by for the others. A leader that comes back before anybody has missed it takes all
+        # that is not back at once for silent since long ago, as it would be.
+        slept = kind == "master" and fault.what == "suspend" and fault.amount > CLIENT_TTL_S
+        if kind in ("master", "etcd") and (not survives or silent_master and not elected or slept):
             everything = True
         if kind == "node" and (fault.empties() or not survives and fault.what in STARTED_AGAIN or fault.silences()):
             segments.add(fault.segment)

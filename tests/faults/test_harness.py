@@ -189,7 +189,8 @@ def test_what_the_other_faults_may_cost():
     assert one.may_lose([fault("suspend", "node", 0.1, segment="a:1", amount=10)])
     assert Held(True, ["10.77.0.9:5"]).may_lose([fault("suspend", "node", 0.1, segment="a:1", amount=10)])  # another process of that host
     assert one.may_lose([fault("suspend", "master", 0.1, amount=10)])
-    assert not Held(True, ["a:1"], etcd).may_lose([fault("suspend", "master", 0.1, amount=10)])
+    assert not Held(True, ["a:1"], etcd).may_lose([fault("suspend", "master", 5.0, amount=1)])
+    assert Held(True, ["a:1"], etcd).may_lose([fault("suspend", "master", 0.1, amount=10)])
     assert one.may_lose([fault("reboot", "node", 0.1, segment="a:1")])
     assert not one.may_lose([fault("reboot", "node", 0.1, segment="b:1"), fault("reboot", "master", 0.1), fault("restart", "node", 0.1, segment="a:1"),
                              fault("forget", "master", 0.1)])
