@@ -70,7 +70,8 @@ MUTATIONS = [
     ("live_of_any_generation", MASTER + "put.c", "                     mc_node_generation(core, node) == item.generation;", "                     true;"),
     ("existing_key_is_put_again", MASTER + "put.c", "        if (exists && (start->flags & MC_PUT_REPLACE) == 0)\n            return again && object->clearing > 0 ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_ALREADY_EXISTS;", "        (void)again;"),
     ("dead_writers_space_is_cleared_only", MASTER + "put.c", "        if (how == GRANT_CUT)", "        if (0)"),
-    ("space_is_free_before_cleared", MASTER + "replica.c", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    node->replica_next_slot = MC_NODE_NONE;", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    node->replica_next_slot = MC_NODE_NONE;\n    mc_list_remove(segment, &segment->clears, slot);\n    segment->clearing -= node->size;\n    segment->clear_unsent = segment->clears.head;\n    mc_node_free(core, segment, slot);\n    return;"),
+    ("space_is_free_before_cleared", MASTER + "replica.c", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    mc_node_set_clearing_writer(node, NULL);", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    mc_node_set_clearing_writer(node, NULL);\n    mc_list_remove(segment, &segment->clears, slot);\n    segment->clearing -= node->size;\n    segment->clear_unsent = segment->clears.head;\n    mc_node_free(core, segment, slot);\n    return;"),
+    ("what_is_cut_holds_no_key", MASTER + "put.c", "mc_node_cut(core, segment, slot, object, put->writer);", "mc_node_cut(core, segment, slot, NULL, put->writer);"),
     ("remove_waits_for_nobody", MASTER + "tombstone.c", "    if (wait != NULL)\n        mc_key_wait(core, object, wait);", "    (void)wait;"),
     # Keys that are held until what was theirs is cleared.
     ("cleared_keys_are_free_at_once", MASTER + "tombstone.c", "return object->tombstone != 0 && object->clearing > 0 && object->hard;", "return object == NULL;"),
@@ -107,8 +108,9 @@ MUTATIONS = [
     ("who_has_done_nothing_is_noted", MASTER + "server.c", "    if (server->note.fd >= 0 && server->core != NULL && mc_core_acts(server->core) &&", "    if (server->note.fd >= 0 && server->core != NULL &&"),
     ("whoever_is_noted_lived_until_now", MASTER + "server.c", "(int64_t)age_ms < 0 ? 0 : age_ms;", "age_ms - age_ms;"),
     # Contacts
-    ("who_has_given_up_is_a_contact", STORE + "keeper.c", "reply.quiet == 0, is_held ? sent_ms : 0, frame.time);", "reply.quiet == 0, sent_ms, frame.time);"),
-    ("who_is_behind_has_contact", MASTER + "member.c", ".code = own ? segment->late > 0 :", ".code = own ? 0 :"),
+    ("who_has_given_up_is_a_contact", STORE + "keeper.c", "reply.quiet == 0, is_held ? answered_ms : 0, frame.time);", "reply.quiet == 0, answered_ms, frame.time);"),
+    ("contact_is_of_the_question", STORE + "keeper.c", "is_held ? answered_ms : 0, frame.time);", "is_held ? sent_ms : 0, frame.time);\n        (void)answered_ms;"),
+    ("who_is_behind_has_contact", MASTER + "member.c", ".code = own ? segment->late > 0 || !contact :", ".code = own ? !contact :"),
     ("who_remembers_asks_for_no_contact", STORE + "get.c", ".contact_age_max_ms = work->link == NULL ? work->contact_age_max_ms : 0};", ".contact_age_max_ms = 0};"),
     # When a master sent what is read
     ("what_is_read_late_is_news", STORE + "master_time.c", "    if (epoch == 0 ||", "    if (true ||"),
@@ -133,10 +135,11 @@ MUTATIONS = [
     ("generations_of_the_past_are_ours", MASTER + "recover.c", "    node->base = base & 0xff;", "    node->base = 0;"),
     ("refused_entries_lie_free", MASTER + "recover.c", "    mc_node_clear(core, segment, slot, NULL);\n    if (counted && key.length > 0)\n        mc_key_hold_entry(core, node, key);\n    if (!counted)", "    (void)key;\n    (void)counted;\n    segment->used -= node->size;\n    mc_node_free(core, segment, slot);\n    if (0)"),
     ("offered_before_all_is_told", MASTER + "recover.c", "    if (!segment->recovering || segment->inventory != MC_INVENTORY_NONE || segment->dropping || grace ||", "    if (!segment->recovering || grace ||"),
-    ("nothing_waits_for_writers_of_the_past", MASTER + "recover.c", "    mc_node_cut(core, segment, item->slot, writer);", "    segment->used -= node->size;\n    mc_node_free(core, segment, item->slot);"),
+    ("nothing_waits_for_writers_of_the_past", MASTER + "recover.c", "    mc_node_cut(core, segment, item->slot, NULL, writer);", "    segment->used -= node->size;\n    mc_node_free(core, segment, item->slot);"),
     ("a_late_master_is_followed", MASTER + "member.c", "    if (hello.seen_epoch > core->epoch) {", "    if (0) {"),
     ("remove_in_the_window_leaves_no_tombstone", MASTER + "tombstone.c", "    if (!mc_recover_open(core) || core->refuse_earlier) {\n        forget(core, object);\n    } else if", "    if (true) {\n        forget(core, object);\n    } else if"),
-    ("masters_told_the_same_take_the_same_epoch", MASTER + "server.c", "leapt = wanted + mc_random_u64() % EPOCH_LEAP", "leapt = wanted"),
+    ("epochs_of_another_boot_are_free", MASTER + "note.c", "    note->taken = record.taken;\n    if (!mc_id_equal(record.boot, mc_host_id()))\n        return;", "    if (!mc_id_equal(record.boot, mc_host_id()))\n        return;\n    note->taken = record.taken;"),
+    ("masters_told_the_same_take_the_same_epoch", MASTER + "server.c", "leapt = wanted + mc_random_u64() % (room < EPOCH_LEAP ? room : EPOCH_LEAP);", "leapt = wanted + room - room;"),
     # The owner and the client
     ("owner_forgets_early_commits", STORE + "owner_master.c", "        if (met != 0) {\n            mc_owner_news_drop", "        if (true) {\n            mc_owner_news_drop"),
     # Behind the mount stands the contact with the master before, which is kept until a heartbeat is answered: it is too old only when
@@ -175,6 +178,7 @@ MUTATIONS = [
     # Clocks, boots, starts
     ("masters_of_one_hundredth_share_an_epoch", MASTER + "election.c", "    (void)nanosleep(&step, NULL); /*", "    (void)step; /*"),
     # Elections
+    ("a_leader_looks_once_for_a_turn", MASTER + "connections.c", "        if (connection->server->core != NULL && !mc_server_may_serve(connection->server))\n            return false;", ""),
     ("leaders_serve_beyond_their_time", MASTER + "leadership.c", "            most(leadership->serve_until_ms, sent_ms + leadership->config.ttl_ms - leadership->config.margin_ms);", "            most(leadership->serve_until_ms, sent_ms + 4 * leadership->config.ttl_ms);"),
     ("standbys_claim_at_once", MASTER + "leadership.c", "now_ms >= leadership->seen_ms + view->ttl_ms;", "now_ms >= leadership->seen_ms + 150;"),
     # The revision of the view, and the claim, change together with every claim.

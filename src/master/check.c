@@ -97,7 +97,7 @@ static const char *check_node(const struct mc_core *core, const struct mc_segmen
     case MC_NODE_CLEARING:
         sums->clearing += node->size;
         sums->clears++;
-        sums->late += node->seen;
+        sums->late += node->seen & MC_CLEARING_LATE;
         if (mc_node_held(node) != NULL && mc_node_held(node)->clearing == 0)
             return "a held key that does not know it";
         return NULL;
@@ -258,7 +258,7 @@ static const char *check_sums(const struct mc_core *core)
         for (uint32_t slot = 0; segment != NULL && slot < segment->space.node_fresh; slot++) {
             const struct mc_node *node = mc_segment_node(segment, slot);
             clearing += node->state == MC_NODE_CLEARING && mc_node_held(node) != NULL;
-            remains += node->state == MC_NODE_CLEARING && node->replica_next_segment != 0;
+            remains += node->state == MC_NODE_CLEARING && (node->seen & MC_CLEARING_REMAINS) != 0;
             if (node->state != MC_NODE_LIVE && node->state != MC_NODE_GRANTED)
                 continue;
             const struct mc_object *object = mc_node_object(node);

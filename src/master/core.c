@@ -239,6 +239,10 @@ void mc_core_destroy(struct mc_core *core)
             continue;
         for (uint32_t slot = segment->cuts.head; slot != MC_NODE_NONE; slot = mc_segment_node(segment, slot)->list_next)
             mc_writer_release((struct mc_writer *)(uintptr_t)mc_segment_node(segment, slot)->pointer);
+        for (uint32_t slot = segment->clears.head; slot != MC_NODE_NONE;
+             slot = mc_segment_node(segment, slot)->list_next)
+            if (mc_node_clearing_writer(mc_segment_node(segment, slot)) != NULL)
+                mc_writer_release(mc_node_clearing_writer(mc_segment_node(segment, slot)));
         mc_segment_destroy(core, segment);
     }
     for (uint32_t i = 0; i < core->waits.count; i++)

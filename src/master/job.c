@@ -304,6 +304,8 @@ static void sweep_node(struct mc_core *core, struct mc_segment *segment, uint32_
         mc_list_remove(segment, &segment->clears, slot);
         node->state = MC_NODE_DEAD;
         mc_key_release(core, node);
+        if (mc_node_clearing_writer(node) != NULL)
+            mc_writer_release(mc_node_clearing_writer(node));
         break;
     case MC_NODE_QUARANTINE:
         segment->quarantine -= node->size;

@@ -187,7 +187,7 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
     } else {
         mc_object_unlink(core, object, segment, slot);
         if (how == GRANT_CUT)
-            mc_node_cut(core, segment, slot, put->writer);
+            mc_node_cut(core, segment, slot, object, put->writer);
         else
             mc_node_clear(core, segment, slot, object);
     }

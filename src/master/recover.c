@@ -336,8 +336,8 @@ static bool merge_written(struct mc_core *core, struct mc_segment *segment, cons
         return false;
     }
     *writer = (struct mc_writer){item->writer, 1};
-    mc_node_cut(core, segment, item->slot, writer);
-    mc_writer_release(writer); /* the node has one of its own */
+    mc_node_cut(core, segment, item->slot, NULL, writer); /* below the floor: it cannot become live */
+    mc_writer_release(writer);                            /* the node has one of its own */
     return true;
 }
 

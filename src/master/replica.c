@@ -63,21 +63,20 @@ void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t sl
     }
     node->state = MC_NODE_CLEARING;
     node->pointer = 0;
-    node->seen = mc_segment_departed(core, segment);
+    node->seen = mc_segment_departed(core, segment) ? MC_CLEARING_LATE : 0;
     segment->late += node->seen;
     segment->clearing += node->size;
     mc_list_append(segment, &segment->clears, slot);
     if (segment->clear_unsent == MC_NODE_NONE)
         segment->clear_unsent = slot;
-    node->replica_next_slot = MC_NODE_NONE;
-    node->replica_next_segment = 0;
+    mc_node_set_clearing_writer(node, NULL);
     if (object != NULL && !mc_segment_departed(core, segment)) {
         if (object->successor)
             mc_key_hold_entry(core, node, mc_object_key(object));
         else
             mc_key_hold(core, node, object);
         if (object->visible && mc_node_held(node) == object) {
-            node->replica_next_segment = 1;
+            node->seen |= MC_CLEARING_REMAINS;
             object->remains++;
         }
     }
@@ -86,29 +85,44 @@ void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t sl
     mc_segment_update_room(core, segment);
 }
 
-void mc_node_cut(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_writer *writer)
+/* The extent rests until the owner says that the writer stores there no more. */
+static void rest(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_writer *writer)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
-    segment->used -= node->size;
-    if (segment->state == MC_SEGMENT_GONE) {
-        node->state = MC_NODE_DEAD;
-        return;
-    }
     node->state = MC_NODE_QUARANTINE;
     node->pointer = (uint64_t)(uintptr_t)writer & ((1ull << 48) - 1);
-    writer->references++;
     segment->quarantine += node->size;
     mc_list_append(segment, &segment->cuts, slot);
     if (segment->cut_unsent == MC_NODE_NONE)
         segment->cut_unsent = slot;
-    core->statistics.cuts++;
     mark_dirty(core, segment);
     mc_segment_update_room(core, segment);
+}
+
+/* In two steps, because a writer that is stopped in its copy holds up the second for as long as it stands: the first
+ * one ends what concerns the key, at once. */
+void mc_node_cut(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object,
+                 struct mc_writer *writer)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    if (object != NULL || segment->state == MC_SEGMENT_GONE)
+        mc_node_clear(core, segment, slot, object);
+    if (segment->state == MC_SEGMENT_GONE)
+        return;
+    core->statistics.cuts++;
+    writer->references++;
+    if (object != NULL) {
+        mc_node_set_clearing_writer(node, writer);
+        return;
+    }
+    segment->used -= node->size;
+    rest(core, segment, slot, writer);
 }
 
 static void leave_clears(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
+    struct mc_writer *writer = mc_node_clearing_writer(node);
     uint32_t next = node->list_next;
     if (segment->clear_unsent == slot)
         segment->clear_unsent = next;
@@ -116,9 +130,12 @@ static void leave_clears(struct mc_core *core, struct mc_segment *segment, uint3
         segment->release = next;
     mc_list_remove(segment, &segment->clears, slot);
     segment->clearing -= node->size;
-    segment->late -= node->seen;
+    segment->late -= node->seen & MC_CLEARING_LATE;
     mc_key_release(core, node);
-    mc_node_free(core, segment, slot);
+    if (writer != NULL)
+        rest(core, segment, slot, writer);
+    else
+        mc_node_free(core, segment, slot);
 }
 
 static void leave_cuts(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
@@ -210,8 +227,8 @@ bool mc_segment_release_keys(struct mc_core *core, struct mc_segment *segment)
     for (uint32_t budget = MC_SLICE_SLOTS; segment->release != MC_NODE_NONE && budget > 0; budget--) {
         struct mc_node *node = mc_segment_node(segment, segment->release);
         segment->release = node->list_next;
-        segment->late += !node->seen;
-        node->seen = 1;
+        segment->late += (node->seen & MC_CLEARING_LATE) == 0;
+        node->seen |= MC_CLEARING_LATE;
         mc_key_release(core, node);
     }
     return segment->release != MC_NODE_NONE;

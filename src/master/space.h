@@ -39,10 +39,10 @@ struct mc_node {
     uint64_t listed : 1;  /* UNUSED: the number has been in use and is in the list of those given back */
     uint64_t size : 40;   /* units */
     uint64_t replica : 8; /* of the core: generation - replica = version */
-    uint64_t seen : 16;   /* of the core: the inventory that this node was last met in */
+    uint64_t seen : 16;   /* of the core: the inventory that this node was last met in; of CLEARING: flags */
     /* of the core: object of GRANTED and LIVE, object whose key a CLEARING holds, writer of QUARANTINE */
     uint64_t pointer : 48;
-    uint64_t replica_next_segment : 16; /* of the core; of CLEARING: 1 = it counts among what remains of its key */
+    uint64_t replica_next_segment : 16; /* of the core; of CLEARING both halves are the writer that is cut off next */
     uint32_t physical_previous, physical_next; /* of the space */
     uint32_t list_previous, list_next;         /* of the space while FREE or UNUSED, else of the core */
     uint32_t replica_next_slot;                /* MC_NODE_NONE ends the chain */

@@ -257,8 +257,7 @@ struct mc_segment {
     struct mc_node_list normal, soft;    /* live replicas by age of their last use */
     struct mc_node_list clears, cuts;    /* what the owner has been or will be told */
     uint32_t clear_unsent, cut_unsent;   /* first node of the list that was not sent yet, MC_NODE_NONE = all were */
-    uint32_t
-        late; /* nodes of `clears` (their `seen` is 1) that something was acknowledged over while it was departed */
+    uint32_t late; /* nodes of `clears` (MC_CLEARING_LATE) that something was acknowledged over while it was departed */
     uint32_t release;     /* next node of `clears` that is not to hold its key any longer */
     struct mc_link dirty; /* in core->dirty while something is unsent and can be sent */
     struct mc_link busy;  /* in core->busy while ticks have work here: release, debt */
@@ -440,6 +439,20 @@ static inline struct mc_node *mc_segment_node(const struct mc_segment *segment, 
 static inline struct mc_object *mc_node_object(const struct mc_node *node)
 {
     return (struct mc_object *)(uintptr_t)node->pointer;
+}
+enum { /* `seen` of a CLEARING node */
+       MC_CLEARING_LATE = 1,
+       MC_CLEARING_REMAINS = 2 /* it counts among what remains of its key */
+};
+/* Who may still write into the extent of a CLEARING node, and is cut off once that is cleared; NULL = nobody. */
+static inline struct mc_writer *mc_node_clearing_writer(const struct mc_node *node)
+{
+    return (struct mc_writer *)(uintptr_t)((uint64_t)node->replica_next_segment << 32 | node->replica_next_slot);
+}
+static inline void mc_node_set_clearing_writer(struct mc_node *node, const struct mc_writer *writer)
+{
+    node->replica_next_slot = (uint32_t)(uintptr_t)writer;
+    node->replica_next_segment = (uint16_t)((uint64_t)(uintptr_t)writer >> 32);
 }
 /* Whose key the CLEARING node holds; NULL = nobody's. */
 static inline struct mc_object *mc_node_held(const struct mc_node *node)
@@ -710,8 +723,10 @@ void mc_node_free(struct mc_core *core, struct mc_segment *segment, uint32_t slo
 /* A node that belongs to no object any more: its slot is to be cleared; then the extent is free. object: whose it was,
  * its key is held until then; may be NULL. */
 void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object);
-/* A granted node that belongs to no object any more: its writer is to be cut off. */
-void mc_node_cut(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_writer *writer);
+/* A granted node that belongs to no object any more: its writer is to be cut off, and before, as with mc_node_clear,
+ * what may be live there is to be cleared. object NULL: nothing can be. */
+void mc_node_cut(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object,
+                 struct mc_writer *writer);
 void mc_node_cleared(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_node_cut_done(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 /* Sends what is unsent to the owner, at most MC_SLICE_FRAMES frames; true when more is left. */

@@ -317,9 +317,9 @@ void mc_key_release(struct mc_core *core, struct mc_node *node)
     if (object == NULL)
         return;
     uncount_holder(core, object);
-    if (node->replica_next_segment != 0) {
+    if ((node->seen & MC_CLEARING_REMAINS) != 0) {
         mc_assert(object->remains > 0);
-        node->replica_next_segment = 0;
+        node->seen &= (uint16_t)~MC_CLEARING_REMAINS;
         object->remains--;
         if (object->remains == 0 && mc_object_waits(object))
             mc_put_replaced(core, object);

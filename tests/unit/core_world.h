@@ -453,6 +453,15 @@ static void world_owner_says(struct world *world, uint64_t owner, enum mc_messag
     mc_list_end(&world->frame, list, told->count);
     world_send(world, owner, frame);
 }
+/* It is told to cut a writer off, and has done what comes before: the slots are cleared. */
+static void world_owner_told_to_cut(struct world *world, uint64_t owner, struct world_told *told)
+{
+    world_owner_told(world, owner, told);
+    mc_assert(told->type == MC_MESSAGE_CLEAR);
+    world_owner_says(world, owner, MC_MESSAGE_CLEARED, told);
+    world_owner_told(world, owner, told);
+    mc_assert(told->type == MC_MESSAGE_CUT);
+}
 /* A good owner: does all it is told. How many slots that were. */
 static uint32_t world_owner_obeys(struct world *world, uint64_t owner)
 {

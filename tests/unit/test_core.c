@@ -177,8 +177,9 @@ static void ordering_P1(void **state)
     world_disconnect(&world, writer);
     static struct world_told told;
     struct mc_core_statistics statistics;
-    world_owner_told(&world, store.owner, &told);
-    assert_int_equal(told.type, MC_MESSAGE_CUT);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.clearing_bytes, 128);
+    world_owner_told_to_cut(&world, store.owner, &told);
     assert_int_equal(told.count, 1);
     assert_int_equal(told.slots[0].slot, place.slot);
     assert_int_equal(told.slots[0].generation, place.generation);
@@ -206,8 +207,7 @@ static void ordering_P1_keeper(void **state)
     assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
     world_disconnect(&world, keeper);
     world_settle(&world, 10);
-    world_owner_told(&world, store.owner, &told);
-    assert_int_equal(told.type, MC_MESSAGE_CUT);
+    world_owner_told_to_cut(&world, store.owner, &told);
     assert_int_equal(world_put_done(&world, writer, 1),
                      MC_ERR_TRANSFER_FAIL); /* it hears of it, should it still live */
     keeper = world_join(&world, MC_ROLE_KEEPER, 6, 1);
@@ -227,13 +227,16 @@ static void ordering_P4_commit_before_cut(void **state)
     assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
     world_disconnect(&world, writer);
     world_owner_told(&world, store.owner, &told);
-    assert_int_equal(told.type, MC_MESSAGE_CUT);
-    /* The commit was in the socket and the owner had applied it: its LIVE crosses our CUT. */
+    assert_int_equal(told.type, MC_MESSAGE_CLEAR);
+    /* The commit was in the socket and the owner had applied it: its LIVE crosses what it is told. */
     world_live(&world, store.owner, &place);
     world_owner_told(&world, store.owner, &clear);
     assert_int_equal(clear.type, MC_MESSAGE_CLEAR);
     assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
+    world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
     world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &clear); /* must not free what is in quarantine */
+    world_owner_told(&world, store.owner, &told);
+    assert_int_equal(told.type, MC_MESSAGE_CUT);
     struct mc_core_statistics statistics;
     mc_core_statistics(world.core, &statistics);
     assert_int_equal(statistics.quarantine_bytes, 128);
@@ -360,8 +363,7 @@ static void ordering_P_cut_of_the_late(void **state)
     assert_int_equal(world_receive(&world, writer).type, 0);
     world_pass(&world, 1100);
     assert_int_equal(world_put_done(&world, writer, 1), MC_ERR_TRANSFER_FAIL);
-    world_owner_told(&world, store.owner, &told);
-    assert_int_equal(told.type, MC_MESSAGE_CUT);
+    world_owner_told_to_cut(&world, store.owner, &told);
     world_close_all(&world);
 }
 
@@ -394,9 +396,10 @@ static void ordering_P_cut_of_many(void **state)
     mc_core_statistics(world.core, &statistics);
     assert_int_equal(statistics.used, 0);
     assert_true(statistics.cuts >= 8000);
-    assert_int_equal(world_owner_obeys(&world, store.owner), statistics.cuts);
+    assert_int_equal(statistics.clears, statistics.cuts);
+    assert_int_equal(world_owner_obeys(&world, store.owner), statistics.clears + statistics.cuts);
     mc_core_statistics(world.core, &statistics);
-    assert_int_equal(statistics.quarantine_bytes, 0);
+    assert_int_equal(statistics.quarantine_bytes + statistics.clearing_bytes, 0);
     world_close_all(&world);
 }
 

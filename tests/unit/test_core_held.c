@@ -194,14 +194,14 @@ static void test_what_hides_another_stays(void **state)
 }
 
 /* A put fails at an owner that is cut off, and meets another writer's value when it asks again: it is not told "exists"
- * as long as its own value may lie there. Others are. */
+ * as long as its own value may lie there. Others are. Its own link may have broken, too. */
 static void test_exists_waits_for_what_may_come_back(void **state)
 {
     struct world world;
     struct mc_wire_place place;
     (void)state;
-    for (unsigned how = 0; how < 2; how++) {
-        bool returns = how == 1;
+    for (unsigned how = 0; how < 4; how++) {
+        bool returns = how % 2 == 1, is_cut = how >= 2;
         world_open(&world);
         struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
         struct world_wish at_a = {.preferred = {"a"}}, at_b = {.preferred = {"b"}};
@@ -210,8 +210,14 @@ static void test_exists_waits_for_what_may_come_back(void **state)
         assert_int_equal(place.segment, a.segment);
         struct world_wish again = {.unsure = place.generation};
         world_disconnect(&world, a.owner); /* the value is live there, but that is never heard */
-        world_revoke(&world, writer, &place);
-        assert_int_equal(world_put_done(&world, writer, 1), MC_ERR_TRANSFER_FAIL);
+        if (is_cut) {
+            world_disconnect(&world, writer);
+            writer = world_join(&world, MC_ROLE_CALL, 7, 1);
+            world_settle(&world, 10);
+        } else {
+            world_revoke(&world, writer, &place);
+            assert_int_equal(world_put_done(&world, writer, 1), MC_ERR_TRANSFER_FAIL);
+        }
         assert_int_equal(world_grant(&world, b.call, 2, "k", SMALL * 2, &at_b, &place), 0);
         world_live(&world, b.owner, &place);
         assert_int_equal(world_put_done(&world, b.call, 2), 0);
@@ -223,7 +229,7 @@ static void test_exists_waits_for_what_may_come_back(void **state)
             mount.epoch = 3;
             assert_int_equal(world_mount(&world, a.owner, &mount).code, 0);
             assert_int_equal(world_grant(&world, writer, 5, "k", SMALL, &again, NULL), MC_ERR_PUT_IN_PROGRESS);
-            assert_int_equal(world_owner_obeys(&world, a.owner), 1);
+            assert_int_equal(world_owner_obeys(&world, a.owner), is_cut ? 2 : 1);
         } else {
             pass(&world, 3500, b.keeper);
         }
@@ -234,11 +240,10 @@ static void test_exists_waits_for_what_may_come_back(void **state)
 
 /* A put fails at an owner that is cut off, and succeeds elsewhere: its value may lie in both places. An upsert of it is
  * not begun before the first one is cleared or has departed. */
-static void test_upsert_waits_for_a_grant_that_failed(void **state)
+static void upsert_waits(bool is_cut)
 {
     struct world world;
     struct mc_wire_place place;
-    (void)state;
     world_open(&world);
     struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
     struct world_wish at_a = {.preferred = {"a"}}, replace = {.flags = MC_PUT_REPLACE, .preferred = {"b"}};
@@ -247,8 +252,14 @@ static void test_upsert_waits_for_a_grant_that_failed(void **state)
     assert_int_equal(place.segment, a.segment);
     struct world_wish again = {.preferred = {"b"}, .unsure = place.generation};
     world_disconnect(&world, a.owner);
-    world_revoke(&world, writer, &place);
-    assert_int_equal(world_put_done(&world, writer, 1), MC_ERR_TRANSFER_FAIL);
+    if (is_cut) {
+        world_disconnect(&world, writer);
+        writer = world_join(&world, MC_ROLE_CALL, 7, 1);
+        world_settle(&world, 10);
+    } else {
+        world_revoke(&world, writer, &place);
+        assert_int_equal(world_put_done(&world, writer, 1), MC_ERR_TRANSFER_FAIL);
+    }
     assert_int_equal(world_grant(&world, writer, 2, "k", SMALL, &again, &place), 0);
     assert_int_equal(place.segment, b.segment);
     world_live(&world, b.owner, &place);
@@ -257,6 +268,46 @@ static void test_upsert_waits_for_a_grant_that_failed(void **state)
     assert_int_equal(world_exist(&world, b.call, "k"), 1);
     pass(&world, 3500, b.keeper);
     assert_int_equal(world_grant(&world, b.call, 4, "k", SMALL, &replace, NULL), 0);
+    world_close_all(&world);
+}
+
+static void test_upsert_waits_for_a_grant_that_failed(void **state)
+{
+    (void)state;
+    upsert_waits(false);
+    upsert_waits(true);
+}
+
+/* A writer whose grant is cut off stands still in its copy: that holds up the use of the extent, and nothing of the
+ * key, once what may be live there is cleared. */
+static void test_removal_waits_for_what_is_cut_off(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    struct mc_core_statistics statistics;
+    static struct world_told told;
+    (void)state;
+    world_open(&world);
+    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+    struct world_wish at_a = {.preferred = {"a"}};
+    pass(&world, 3000, b.keeper);
+    (void)world_heartbeat(&world, a.keeper, 0, 0);
+    uint64_t writer = world_join(&world, MC_ROLE_CALL, 7, 1);
+    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, &at_a, &place), 0);
+    assert_int_equal(place.segment, a.segment);
+    world_disconnect(&world, writer);
+    world_settle(&world, 10);
+    k_at(&world, &b, "b", false);
+    remove_send(&world, b.call, "k");
+    assert_int_equal(world_owner_obeys(&world, b.owner), 1);
+    assert_int_equal(remove_answer(&world, b.call), 1);
+    world_owner_told_to_cut(&world, a.owner, &told);
+    assert_int_equal(remove_answer(&world, b.call), 0);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.quarantine_bytes, 128);
+    world_owner_says(&world, a.owner, MC_MESSAGE_CUT_DONE, &told);
+    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(statistics.quarantine_bytes, 0);
     world_close_all(&world);
 }
 
@@ -611,6 +662,7 @@ int main(void)
         cmocka_unit_test(test_what_hides_another_stays),
         cmocka_unit_test(test_exists_waits_for_what_may_come_back),
         cmocka_unit_test(test_upsert_waits_for_a_grant_that_failed),
+        cmocka_unit_test(test_removal_waits_for_what_is_cut_off),
         cmocka_unit_test(test_behind_is_no_contact),
         cmocka_unit_test(test_failed_put_is_no_hindrance),
         cmocka_unit_test(test_removed_after_a_failed_put),

@@ -102,13 +102,17 @@ static void ordering_owner_cut_sent_again(void **state)
     struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
     mount.epoch = 3;
     assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
-    for (unsigned i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < 4; i++) {
         world_owner_told(&world, store.owner, &told);
-        assert_int_equal(told.type, MC_MESSAGE_CUT);
-        assert_int_equal(told.writer.low, 6);
-        if (i == 0)
+        assert_int_equal(told.type, i < 2 ? MC_MESSAGE_CLEAR : MC_MESSAGE_CUT);
+        if (i == 1)
+            world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
+        else
             assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
     }
+    world_owner_told(&world, store.owner, &told);
+    assert_int_equal(told.type, MC_MESSAGE_CUT);
+    assert_int_equal(told.writer.low, 6);
     world_owner_says(&world, store.owner, MC_MESSAGE_CUT_DONE, &told);
     struct mc_core_statistics statistics;
     mc_core_statistics(world.core, &statistics);
