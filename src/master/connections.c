@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -280,11 +281,13 @@ static void standby_input(struct connection *connection, const struct mc_frame *
         return;
     }
     mc_server_describe(server, &role);
+    /* Ours soon: no answer, they come again. Our address: the claim is of a life of ours before this one. */
+    bool is_other = role.epoch == 0 && strcmp(role.leader, server->address) != 0;
     struct mc_wire_hello_reply head = {
         .code = MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS,
         .node = server->node,
         .text = mc_span_string("this master is a standby"),
-        .leader = mc_span_string(role.epoch == 0 ? role.leader : ""), /* ours soon: no answer, they come again */
+        .leader = mc_span_string(is_other ? role.leader : ""),
     };
     mc_wire_hello_reply_sign(&head);
     size_t at = mc_frame_begin(&connection->out, MC_MESSAGE_HELLO_REPLY, frame->request_id);

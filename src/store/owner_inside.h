@@ -62,6 +62,7 @@ struct mc_owner {
     bool drop_on_close;
     char name[MC_ADDRESS_MAX];
     char leader[MC_ADDRESS_MAX]; /* whom a standby named; tried once. Empty: none */
+    bool is_hinted;              /* the link is to whom a standby named */
     struct mc_id master_node;    /* who answered the last hello; zero = nobody yet */
     struct mc_scrub *scrub;
 

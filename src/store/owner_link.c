@@ -267,13 +267,14 @@ static void on_connected(void *context, int fd)
 void mc_owner_link_start(struct mc_owner *owner)
 {
     owner->state = LINK_CONNECTING;
-    /* Once: a standby may name one that is no leader either. */
+    /* Once: a standby may name one that is no leader either, or itself, as it was before its restart. */
     char address[MC_ADDRESS_MAX], near_name[MC_MASTER_UNIX_MAX];
     memcpy(address, owner->leader, sizeof(address));
     owner->leader[0] = 0;
     /* The abstract namespace answers at once or not at all. */
     mc_master_unix_name(near_name, sizeof(near_name), owner->master_node);
     int fd = mc_id_is_zero(owner->master_node) ? MC_ERR_RPC_FAIL : mc_unix_connect(near_name, mc_clock_ns() + 1000000);
+    owner->is_hinted = fd < 0 && address[0] != 0;
     if (fd >= 0) {
         link_connected(owner, fd);
         return;

@@ -281,16 +281,17 @@ static int memory_renew(struct mc_owner *owner)
     return 0;
 }
 
-/* A standby: whom it names is tried next, and it itself not by the short way. */
+/* A standby: whom it names is tried next, and it itself not by the short way. One that was named itself names nobody:
+ * the election is asked again, so that standbys which hear nothing of it do not send us to and fro. */
 static void leader_follow(struct mc_owner *owner, const struct mc_wire_hello_reply *reply)
 {
     owner->master_node = (struct mc_id){0, 0};
-    if (reply->leader.length > 0 && reply->leader.length < sizeof(owner->leader) &&
+    if (!owner->is_hinted && reply->leader.length > 0 && reply->leader.length < sizeof(owner->leader) &&
         memchr(reply->leader.data, 0, reply->leader.length) == NULL)
         snprintf(owner->leader, sizeof(owner->leader), "%.*s", (int)reply->leader.length,
                  (const char *)reply->leader.data);
     mc_log(DEBUG, "master %s is a standby; %s%s", owner->master_address,
-           owner->leader[0] == 0 ? "it knows of no leader" : "leader is ", owner->leader);
+           owner->leader[0] == 0 ? "it names no leader" : "leader is ", owner->leader);
 }
 
 /* What a master says that was overtaken by another is not listened to, also not when it comes late. */
