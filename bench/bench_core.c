@@ -280,7 +280,7 @@ static void sweep(struct bench *bench)
 static void start(struct bench *bench, struct mc_core_config *config, struct mc_core_output *output)
 {
     *config = mc_core_config_default();
-    *output = (struct mc_core_output){bench, get_buffer, closed, NULL};
+    *output = (struct mc_core_output){bench, get_buffer, closed, NULL, NULL};
     bench->core = mc_core_create(config, output, (struct mc_id){1, 2}, EPOCH, 7, 0);
     if (bench->core == NULL)
         exit(1);
@@ -447,7 +447,7 @@ int main(int argc, char **argv)
     static struct bench bench;
     struct mc_core_config config = mc_core_config_default();
     config.recovery_window_ms = 0; /* no tombstones among what is measured */
-    struct mc_core_output output = {&bench, get_buffer, closed, NULL};
+    struct mc_core_output output = {&bench, get_buffer, closed, NULL, NULL};
     size_t before = resident();
     bench.core = mc_core_create(&config, &output, (struct mc_id){1, 2}, 1, 7, 0);
     if (bench.core == NULL)

@@ -451,7 +451,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (game == NULL)
         return 0;
     struct mc_core_config config = mc_core_config_default();
-    struct mc_core_output output = {game, buffer_of, closed, NULL};
+    struct mc_core_output output = {game, buffer_of, closed, NULL, NULL};
     game->now = 5000;
     game->number = 1;
     game->in = mc_reader(data, size);

@@ -45,6 +45,8 @@ struct sim_file {
     struct sim_file *peer;
     struct sim_flow in;
     uint64_t stalled_until_ns;
+    uint32_t resent;       /* what we sent met a cut way so often, */
+    uint64_t confirmed_ns; /* and last arrived, as far as its confirmation came back */
     uint16_t port, peer_port;
     uint32_t peer_address;
     /* listener */

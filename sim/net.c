@@ -2,6 +2,7 @@
 #include "file.h"
 
 #include <arpa/inet.h>
+#include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -265,13 +266,31 @@ int sim_accept4(int fd, struct sockaddr *address, socklen_t *length, int flags)
     return sim_fd_give(stream);
 }
 
+/* What a kernel knows of the way: what has not arrived, how often that was tried, when it was last confirmed. */
+static void tcp_info_fill(const struct sim_file *file, struct tcp_info *info)
+{
+    bool is_sending = file->peer != NULL && file->peer->in.coming != NULL;
+    bool is_cut = file->peer != NULL && (sim_is_way_cut(file->process->place, file->peer->process->place) ||
+                                         sim_is_way_cut(file->peer->process->place, file->process->place));
+    *info = (struct tcp_info){.tcpi_ca_state = is_sending && is_cut ? TCP_CA_Loss : TCP_CA_Open,
+                              .tcpi_unacked = is_sending,
+                              .tcpi_total_retrans = file->resent,
+                              .tcpi_last_ack_recv = (uint32_t)((sim_now_ns - file->confirmed_ns) / SIM_MS)};
+}
+
 int sim_getsockopt(int fd, int level, int name, void *value, socklen_t *length);
 int sim_getsockopt(int fd, int level, int name, void *value, socklen_t *length)
 {
-    (void)level;
     struct sim_file *file = sim_fd_file(fd);
     if (file == NULL)
         return -1;
+    if (level == IPPROTO_TCP && name == TCP_INFO && file->kind == SIM_STREAM && !file->is_unix) {
+        struct tcp_info info;
+        tcp_info_fill(file, &info);
+        *length = *length < sizeof(info) ? *length : (socklen_t)sizeof(info);
+        memcpy(value, &info, *length);
+        return 0;
+    }
     if (name == SO_ERROR) {
         memcpy(value, &file->connect_error, sizeof(int));
         *length = sizeof(int);

@@ -218,6 +218,7 @@ static void on_arrival(void *argument)
     if (segment == NULL)
         return; /* the connection was reset meanwhile */
     if (!file->is_unix && sim_is_way_cut(file->peer->process->place, file->process->place)) {
+        file->peer->resent++;
         sim_at(sim_now_ns + SIM_RETRY_NS + sim_below(SIM_NET, 1000000), on_arrival, file);
         return;
     }
@@ -225,6 +226,8 @@ static void on_arrival(void *argument)
         sim_at(file->stalled_until_ns, on_arrival, file);
         return;
     }
+    if (file->peer != NULL && !sim_is_way_cut(file->process->place, file->peer->process->place))
+        file->peer->confirmed_ns = sim_now_ns;
     sim_messages++;
     sim_note(segment->length << 8 | 3);
     file->in.coming = segment->next;

@@ -8,9 +8,9 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <limits.h>
+#include <linux/tcp.h> /* its struct tcp_info is longer than that of netinet/tcp.h */
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -26,7 +26,8 @@
 #define SPIN_HITS_MAX 16u
 #define SPIN_PROBE_EVERY 64u /* a waiter that does not spin tries again this often: load may have come back */
 #define FDS_MAX 4
-#define BACKLOG 4096 /* after a failover everybody comes at once; the kernel may allow fewer */
+#define ACK_LATE_MS 80u /* a host confirms within 40 ms what it does not answer */
+#define BACKLOG 4096    /* after a failover everybody comes at once; the kernel may allow fewer */
 
 int mc_address_split(const char *address, char *host, size_t host_size, uint16_t *port)
 {
@@ -219,6 +220,18 @@ int mc_tcp_begun(int fd)
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
         return MC_ERR_RPC_FAIL;
     return error == 0 ? 0 : mc_socket_code(error);
+}
+
+bool mc_tcp_way(int fd, struct mc_tcp_way *way)
+{
+    struct tcp_info info = {.tcpi_state = 0}; /* what an older kernel does not know stays zero */
+    socklen_t size = sizeof(info);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0)
+        return false;
+    bool is_calm = info.tcpi_ca_state == TCP_CA_Open && info.tcpi_retransmits == 0;
+    way->lost = info.tcpi_total_retrans - info.tcpi_dsack_dups + info.tcpi_rcv_ooopack;
+    way->arrived = info.tcpi_unacked == 0 || (is_calm && info.tcpi_last_ack_recv < ACK_LATE_MS);
+    return true;
 }
 
 bool mc_tcp_peer(int fd, struct mc_tcp_address *peer)

@@ -46,6 +46,13 @@ void mc_tcp_doubt(const char *address);
  * connected: 0, or a code of mc_socket_code. */
 int mc_tcp_begin(const struct mc_tcp_address *peer);
 int mc_tcp_begun(int fd);
+/* What the kernel knows of the way of a tcp connection, from the packets that come and do not come. */
+struct mc_tcp_way {
+    uint32_t lost; /* packets so far that had to be sent again, or of which a later one came first */
+    bool arrived;  /* the peer's host has confirmed what was sent, or was just about to: it was heard lately */
+};
+/* False: nothing is known, as of a unix socket. */
+bool mc_tcp_way(int fd, struct mc_tcp_way *way);
 /* The other end of a tcp connection. */
 bool mc_tcp_peer(int fd, struct mc_tcp_address *peer);
 

@@ -145,6 +145,16 @@ void mc_server_core_close(void *context, uint64_t number)
     mark_dirty(connection);
 }
 
+bool mc_server_core_way(void *context, uint64_t number, struct mc_core_way *way)
+{
+    const struct connection *connection = find(context, number);
+    struct mc_tcp_way known;
+    if (connection == NULL || !mc_tcp_way(connection->fd, &known))
+        return false;
+    *way = (struct mc_core_way){.lost = known.lost, .arrived = known.arrived};
+    return true;
+}
+
 /* Ends a connection that nothing points to any more but its slot in the table. */
 static void destroy(struct connection *connection)
 {

@@ -96,5 +96,6 @@ void mc_server_on_resume(evutil_socket_t fd, short events, void *argument);
 /* mc_core_output */
 struct mc_buffer *mc_server_core_buffer(void *context, uint64_t number);
 void mc_server_core_close(void *context, uint64_t number);
+bool mc_server_core_way(void *context, uint64_t number, struct mc_core_way *way);
 
 #endif

@@ -41,7 +41,13 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
 };
 struct mc_core_config mc_core_config_default(void);
 
-struct mc_core_output { /* how the core speaks; these must not call back into the core */
+/* What the shell knows of the way of a connection, beside the frames. */
+struct mc_core_way {
+    uint32_t lost; /* packets so far that may have been lost */
+    bool arrived;  /* the peer's host has confirmed what was sent */
+};
+
+struct mc_core_output { /* how the core speaks, and asks; these must not call back into the core */
     void *context;
     /* The connection's output buffer, to append a whole frame to; NULL when it is gone. */
     struct mc_buffer *(*buffer)(void *context, uint64_t connection);
@@ -50,6 +56,8 @@ struct mc_core_output { /* how the core speaks; these must not call back into th
     void (*close)(void *context, uint64_t connection);
     /* A line for the log (joins, losses, evictions...). level as enum mc_log_level. */
     void (*log)(void *context, int level, const char *text);
+    /* False: nothing is known of that connection's way. May be NULL. */
+    bool (*way)(void *context, uint64_t connection, struct mc_core_way *way);
 };
 
 /* seed: for the choice of segments. epoch: of this leadership, >= 1. */

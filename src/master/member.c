@@ -253,6 +253,7 @@ static bool has_contact(struct mc_core *core, struct mc_member *member)
     if (out != NULL) {
         mc_core_frame_bare(core, out, MC_MESSAGE_PING, 0);
         owner->asked_ms = owner->asked_ms != 0 ? owner->asked_ms : core->now_ms;
+        (void)mc_way_loses(core, owner); /* a loss that a later probe has to know of */
     }
     if (owner != NULL && owner->heard_ms >= before_ms)
         return true;

@@ -3,9 +3,15 @@
  * report hides a node that answers: who reports may have a bad cable, no descriptors, or a wrong address himself.
  *
  * The first PING may be lost. So several are sent, each of which makes the kernel find out sooner that the one before
- * is missing, and what the owner says meanwhile counts as an answer; and who is known to answer late, over a slow or
- * lossy link, is given longer. A segment whose owner was silent for all of that is suspect, and is asked again and
- * again; a PONG brings it back.
+ * is missing, and what the owner says meanwhile counts as an answer; and who is known to answer late is given longer.
+ *
+ * Whose fault is the silence? Where a packet and what replaces it are lost, the kernel on one side waits for 200 ms and
+ * sends nothing, however many PINGs or PONGs are given to it. Our own kernel knows: what we sent is not confirmed; or
+ * it is, but packets of ours or of the owner's were lost just before, so that the owner's kernel may be the one that
+ * waits. Then the owner has MC_PROBE_MOST_MS. Where all is confirmed and nothing was lost, the answer is missing
+ * because nobody gives it.
+ *
+ * A segment whose owner was silent for all of that is suspect, and is asked again and again; a PONG brings it back.
  *
  * Reports that were refuted are counted by the machine that they came from: one that reports many nodes which answer is
  * itself in trouble, and is named. */
@@ -38,6 +44,17 @@ static uint64_t patience_ms(const struct mc_segment *segment)
     uint64_t slow_ms = known->slow_ms + known->slow_ms / 2;
     ms = ms > slow_ms ? ms : slow_ms;
     return ms < MC_PROBE_LEAST_MS ? MC_PROBE_LEAST_MS : ms > MC_PROBE_MOST_MS ? MC_PROBE_MOST_MS : ms;
+}
+
+bool mc_way_loses(struct mc_core *core, struct mc_connection *owner)
+{
+    struct mc_core_way way;
+    if (core->output.way == NULL || !core->output.way(core->output.context, owner->number, &way))
+        return false;
+    if ((int32_t)(way.lost - owner->lost) > 0)
+        owner->lossy_until_ms = mc_core_life_ms(core) + MC_LOSSY_MS;
+    owner->lost = way.lost;
+    return !way.arrived || mc_core_life_ms(core) < owner->lossy_until_ms;
 }
 
 /* ---- machines that are wrong about others ---- */
@@ -203,6 +220,13 @@ static bool speaks(const struct mc_core *core, const struct mc_segment *segment)
            core->now_ms - segment->probe_ms > ms;
 }
 
+/* The way is to blame, not the owner, as far as can be seen: there is time for a packet that is lost three times. */
+static bool may_be_coming(struct mc_core *core, const struct mc_segment *segment)
+{
+    return segment->owner != NULL && core->now_ms - segment->probe_ms < MC_PROBE_MOST_MS &&
+           mc_way_loses(core, segment->owner);
+}
+
 /* No PONG when it was due. */
 static void probe_unanswered(struct mc_core *core, struct mc_segment *segment)
 {
@@ -212,6 +236,10 @@ static void probe_unanswered(struct mc_core *core, struct mc_segment *segment)
     }
     if (!segment->distrusted && speaks(core, segment)) {
         probe_end(core, segment);
+        return;
+    }
+    if (!segment->distrusted && may_be_coming(core, segment)) {
+        ping(core, segment);
         return;
     }
     core->statistics.probes_failed++;

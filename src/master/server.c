@@ -410,7 +410,8 @@ int mc_server_create(const struct mc_master_config *config, struct mc_server **o
     server->signal_fd = server->unix_listener = server->note.fd = -1;
     server->port = config->rpc_port;
     server->report_metrics = config->report_metrics;
-    server->output = (struct mc_core_output){server, mc_server_core_buffer, mc_server_core_close, core_log};
+    server->output =
+        (struct mc_core_output){server, mc_server_core_buffer, mc_server_core_close, core_log, mc_server_core_way};
     server->dirty.last = &server->dirty.first;
     server->ready.last = &server->ready.first;
     server->bulk.last = &server->bulk.first;

@@ -64,7 +64,8 @@
     3000u /* a segment that grew within this time is waited for instead of evicted from; a few heartbeats */
 #define MC_PROBE_PINGS 4u         /* evenly over the time in which one of them is to be answered, */
 #define MC_PROBE_LEAST_MS 100u    /* which is at least so long, */
-#define MC_PROBE_MOST_MS 600u     /* and at most, however slowly the owner has answered before */
+#define MC_PROBE_MOST_MS 650u     /* and at most, however slowly the owner has answered, and whatever the way loses */
+#define MC_LOSSY_MS 5000u         /* after the last sign of a lost packet */
 #define MC_PROBE_EVERY_MS 200u    /* of a suspect */
 #define MC_ROUND_TRIP_MAX_MS 500u /* who answers later was not slow, but stopped */
 #define MC_SLOW_DECAY 64u         /* the slowest answer is forgotten by this part with each that comes */
@@ -192,6 +193,8 @@ struct mc_connection {
         uint32_t smoothed8_ms; /* eight times the smoothed time from PING to PONG */
         uint32_t slow_ms;      /* the longest of late */
     } answering;               /* of an owner */
+    uint32_t lost;             /* signs of lost packets on its way, when it was last looked at; of an owner */
+    uint64_t lossy_until_ms;   /* life time; so long they count */
     uint8_t role;
     struct mc_evidence said; /* in its hello; counts from its next frame on. epoch 0: nothing */
     bool closing;            /* nothing of it is listened to any more */
@@ -560,6 +563,9 @@ void mc_segments_tell(struct mc_core *core, struct mc_connection *connection, co
 void mc_segment_describe(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_describe_named(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_segment_report(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+/* Looks at the way to an owner: whether what is missing may be under way still, as packets were lost there of late, or
+ * its host has not confirmed that it has what we sent. */
+bool mc_way_loses(struct mc_core *core, struct mc_connection *owner);
 /* Has it probed, unless it is being probed. */
 void mc_segment_doubt(struct mc_core *core, struct mc_segment *segment);
 /* The first of those whose name or machine has that hash; the others follow in their alias. */

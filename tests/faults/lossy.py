@@ -159,6 +159,8 @@ def run(arguments):
         for host in hosts.values():
             heal(host)
         figures["suspects"] = metric(hosts["client"], hosts["master"].address, "mooncake_suspects_total")
+        figures["probes"] = metric(hosts["client"], hosts["master"].address, "mooncake_probes_total")
+        figures["probes failed"] = metric(hosts["client"], hosts["master"].address, "mooncake_probes_failed_total")
         worker.stdin.write("\n")
         worker.stdin.flush()
         worker.wait(timeout=30)

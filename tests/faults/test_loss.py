@@ -9,8 +9,7 @@ import pytest
 
 
 @pytest.mark.timeout(120)
-# At 3 % the master's PINGs to a healthy owner are now and then all late, and it is hidden for a moment: one run of three showed it. Open.
-@pytest.mark.parametrize("thousandths", [1, 10] + [30] * bool(os.environ.get("MC_TEST_ALL")))
+@pytest.mark.parametrize("thousandths", [1, 10, 30])
 def test_loss_is_normal(tmp_path, thousandths):
     lossy = pathlib.Path(__file__).resolve().parent / "lossy.py"
     done = subprocess.run([sys.executable, "-B", str(lossy), "--loss", str(thousandths), "--seconds", "8", "--json", str(tmp_path / "figures")],

@@ -27,6 +27,8 @@ struct world {
     unsigned lonely;        /* segments that it said other hosts cannot reach */
     bool is_told_lonely;    /* by the last answer to a heartbeat */
     uint64_t group;         /* of the first item that was granted last */
+    bool is_way_known;      /* of all connections */
+    struct mc_core_way way;
     uint64_t stuck; /* the owner connection behind which nobody reads; the others answer the PINGs of heartbeats */
 };
 
@@ -51,10 +53,18 @@ static void world_log(void *context, int level, const char *text)
         printf("core %d: %s\n", level, text);
 }
 
+static bool world_way(void *context, uint64_t connection, struct mc_core_way *way)
+{
+    const struct world *world = context;
+    mc_assert(world->connections[connection].open);
+    *way = world->way;
+    return world->is_way_known;
+}
+
 static void world_open_with(struct world *world, const struct mc_core_config *config)
 {
     *world = (struct world){.now = 1000000, .next_connection = 1};
-    struct mc_core_output output = {world, world_buffer, world_close, world_log};
+    struct mc_core_output output = {world, world_buffer, world_close, world_log, world_way};
     world->core = mc_core_create(config, &output, (struct mc_id){77, 88}, 3, 42, world->now - config->depart_ms);
     mc_assert(world->core != NULL);
     (void)mc_core_tick(world->core, world->now); /* no master before us has left anything that may still come */

@@ -284,12 +284,84 @@ static void test_slow_links_have_more_time(void **state)
     world_close_all(&world);
 }
 
+/* What the kernel has not brought there, or the owner's kernel has not brought here, is no silence of the owner. */
+static void test_lost_packets_are_not_the_owners(void **state)
+{
+    static const struct {
+        bool is_known, arrived, is_fresh, is_hidden;
+    } cases[] = {
+        {.is_known = false, .arrived = false, .is_hidden = true},
+        {.is_known = true, .arrived = true, .is_hidden = true}, /* it was asked, nothing was lost: it does not answer */
+        {.is_known = true, .arrived = false, .is_hidden = false},
+        {.is_known = true, .arrived = true, .is_fresh = true, .is_hidden = false},
+    };
+    struct world world;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        for (unsigned late = 0; late < 2; late++) {
+            run(&world, MC_LOSSY_MS); /* what was lost before is forgotten */
+            (void)world_heartbeat(&world, store.keeper, store.segment, MIB);
+            complain(&world, one, store.segment);
+            world.is_way_known = cases[i].is_known;
+            world.way.arrived = cases[i].arrived;
+            world.way.lost += cases[i].is_fresh;
+            run(&world, MC_PROBE_LEAST_MS - 1);
+            assert_int_equal(state_of(&world, store.segment), 0);
+            run(&world, 1);
+            assert_int_equal(state_of(&world, store.segment), cases[i].is_hidden);
+            if (!cases[i].is_hidden) {
+                run(&world, MC_PROBE_MOST_MS - MC_PROBE_LEAST_MS - 1);
+                assert_int_equal(state_of(&world, store.segment), 0); /* there is time for a packet lost three times */
+                run(&world, late * MC_PROBE_LEAST_MS);
+                assert_int_equal(state_of(&world, store.segment), late); /* and an end of it */
+            }
+            assert_int_not_equal(answer_all(&world, store.owner), 0);
+            assert_int_equal(state_of(&world, store.segment), 0);
+        }
+    }
+    world_close_all(&world);
+}
+
+/* The loss was before the complaint: its owner's kernel may be waiting to send again what all answers wait behind. */
+static void test_a_loss_before_the_probe_counts(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    struct world_store store = world_store(&world, 5, MIB, "a");
+    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
+    world.is_way_known = true;
+    world.way = (struct mc_core_way){.lost = 7, .arrived = true};
+    (void)world_heartbeat(&world, store.keeper, store.segment, MIB);
+    run(&world, 1000);
+    complain(&world, one, store.segment);
+    run(&world, MC_PROBE_MOST_MS - 1);
+    assert_int_equal(state_of(&world, store.segment), 0);
+    assert_int_not_equal(answer_all(&world, store.owner), 0);
+    /* Seven, for long: nothing new. One that had only been thought lost is none. */
+    run(&world, MC_LOSSY_MS);
+    world.way.lost = 6;
+    (void)world_heartbeat(&world, store.keeper, store.segment, MIB);
+    complain(&world, one, store.segment);
+    run(&world, MC_PROBE_LEAST_MS);
+    assert_int_equal(state_of(&world, store.segment), 1);
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ordering_client_reports),        cmocka_unit_test(test_doubts_only_ask),
-        cmocka_unit_test(test_who_accuses_many_is_named), cmocka_unit_test(test_a_lost_ping_hides_nobody),
-        cmocka_unit_test(test_slow_links_have_more_time), cmocka_unit_test(test_probe_without_answer),
+        cmocka_unit_test(ordering_client_reports),
+        cmocka_unit_test(test_doubts_only_ask),
+        cmocka_unit_test(test_who_accuses_many_is_named),
+        cmocka_unit_test(test_a_lost_ping_hides_nobody),
+        cmocka_unit_test(test_slow_links_have_more_time),
+        cmocka_unit_test(test_probe_without_answer),
+        cmocka_unit_test(test_lost_packets_are_not_the_owners),
+        cmocka_unit_test(test_a_loss_before_the_probe_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

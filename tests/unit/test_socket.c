@@ -205,11 +205,58 @@ static void peer_uid_is_ours(void **state)
     close(listener);
 }
 
+/* The kernel says what came, what had to be sent again, and of other sockets nothing. */
+static void the_way_is_known(void **state)
+{
+    enum { FULL = 4 };
+    char address[32], byte = 'x';
+    struct mc_tcp_way way;
+    uint16_t port = 0;
+    int pair[2], fds[FULL];
+    (void)state;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    assert_false(mc_tcp_way(pair[0], &way));
+    close(pair[0]);
+    close(pair[1]);
+
+    int listener = mc_tcp_listen("127.0.0.1", &port);
+    assert_true(listener >= 0);
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%u", port);
+    int one = mc_tcp_connect(address, mc_clock_ns() + 1000000000ull);
+    assert_true(one >= 0);
+    int other = mc_socket_accept(listener);
+    assert_true(other >= 0);
+    assert_int_equal(send(one, &byte, 1, 0), 1); /* its kernel takes it, though nobody reads */
+    usleep(100000);
+    assert_true(mc_tcp_way(one, &way));
+    assert_true(way.arrived);
+    assert_int_equal(way.lost, 0);
+    close(one);
+    close(other);
+
+    /* Who does not accept: what is too much for its kernel is dropped, and sent again after a second. */
+    struct mc_tcp_address peer;
+    assert_int_equal(mc_tcp_resolve(address, mc_clock_ns() + 1000000000ull, &peer, 1), 1);
+    assert_int_equal(listen(listener, 0), 0);
+    for (unsigned i = 0; i < FULL; i++) {
+        fds[i] = mc_tcp_begin(&peer);
+        assert_true(fds[i] >= 0);
+    }
+    usleep(1500000);
+    assert_true(mc_tcp_way(fds[FULL - 1], &way));
+    assert_false(way.arrived);
+    assert_int_not_equal(way.lost, 0);
+    for (unsigned i = 0; i < FULL; i++)
+        close(fds[i]);
+    close(listener);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(address_split_takes_every_form),
         cmocka_unit_test(connect_says_what_is_wrong),
+        cmocka_unit_test(the_way_is_known),
         cmocka_unit_test(receive_keeps_its_deadline),
         cmocka_unit_test(send_to_a_full_socket_keeps_its_deadline),
         cmocka_unit_test(descriptors_arrive_close_on_exec),
