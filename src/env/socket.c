@@ -2,6 +2,7 @@
 #include "env/socket.h"
 
 #include "base/error.h"
+#include "base/pace.h"
 #include "env/clock.h"
 #include "env/resolve.h"
 
@@ -26,8 +27,10 @@
 #define SPIN_HITS_MAX 16u
 #define SPIN_PROBE_EVERY 64u /* a waiter that does not spin tries again this often: load may have come back */
 #define FDS_MAX 4
-#define ACK_LATE_MS 80u /* a host confirms within 40 ms what it does not answer */
-#define BACKLOG 4096    /* after a failover everybody comes at once; the kernel may allow fewer */
+#define CONNECTS_MAX 4u               /* on their way to one address */
+#define CONNECT_LATER_NS 100000000ull /* between the third and the fourth */
+#define ACK_LATE_MS 80u               /* a host confirms within 40 ms what it does not answer */
+#define BACKLOG 4096                  /* after a failover everybody comes at once; the kernel may allow fewer */
 
 int mc_address_split(const char *address, char *host, size_t host_size, uint16_t *port)
 {
@@ -107,24 +110,93 @@ static void set_no_delay(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
 }
 
+/* Connections to one address that are on their way, for one that is wanted. */
+struct connecting {
+    const struct mc_tcp_address *peer;
+    struct mc_pace *pace;
+    struct pollfd waits[CONNECTS_MAX];
+    uint64_t begun_ns[CONNECTS_MAX], due_ns; /* due_ns: the next is begun */
+    nfds_t count;
+};
+
+/* Begins one; or, if it may not, only thinks of when to ask again. 0 or MC_ERR_RPC_FAIL with errno. */
+static int connecting_begin(struct connecting *all)
+{
+    uint64_t now_ns = mc_clock_ns(), late_ns = mc_pace_late_ns(all->pace);
+    nfds_t turn = all->count + 1;
+    if (turn > 1 && !mc_pace_pay(all->pace)) {
+        all->due_ns = now_ns + CONNECT_LATER_NS;
+        return 0;
+    }
+    all->due_ns =
+        turn == CONNECTS_MAX ? UINT64_MAX : now_ns + (turn <= 2 ? turn * late_ns : CONNECT_LATER_NS + late_ns);
+    int fd = socket(all->peer->address.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return MC_ERR_RPC_FAIL;
+    set_no_delay(fd);
+    if (connect(fd, &all->peer->address.any, all->peer->length) != 0 && errno != EINPROGRESS) {
+        int error = errno;
+        close(fd);
+        errno = error;
+        return MC_ERR_RPC_FAIL;
+    }
+    all->waits[all->count] = (struct pollfd){.fd = fd, .events = POLLOUT};
+    all->begun_ns[all->count++] = now_ns;
+    return 0;
+}
+
+/* Waits for the first that is decided. Its descriptor, which is the caller's; or negative: MC_ERR_RPC_TIMEOUT, or
+ * MC_ERR_RPC_FAIL with errno. */
+static int connecting_wait(struct connecting *all, uint64_t until_ns)
+{
+    uint64_t now_ns = mc_clock_ns(), left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+    struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000u), .tv_nsec = (long)(left_ns % 1000000000u)};
+    int rc = ppoll(all->waits, all->count, &left, NULL), error = 0;
+    if (rc <= 0)
+        return rc == 0 || errno == EINTR ? MC_ERR_RPC_TIMEOUT : MC_ERR_RPC_FAIL;
+    nfds_t at = 0;
+    while (all->waits[at].revents == 0)
+        at++;
+    socklen_t size = sizeof(error);
+    if (getsockopt(all->waits[at].fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) {
+        errno = error;
+        return MC_ERR_RPC_FAIL;
+    }
+    mc_pace_sample(all->pace, mc_clock_ns() - all->begun_ns[at]);
+    int fd = all->waits[at].fd;
+    all->waits[at] = all->waits[--all->count];
+    return fd;
+}
+
+/* A SYN that is lost is sent again only after a second: a connection that is slow to come gets company. */
+static int connect_one(const struct mc_tcp_address *peer, uint64_t deadline_ns)
+{
+    static struct mc_pace pace; /* of all hosts that this process connects to: their kernels answer a SYN */
+    struct connecting all = {.peer = peer, .pace = &pace};
+    int rc = connecting_begin(&all);
+    if (rc < 0)
+        return rc;
+    for (rc = MC_ERR_RPC_TIMEOUT; rc == MC_ERR_RPC_TIMEOUT && mc_clock_ns() < deadline_ns;) {
+        if (mc_clock_ns() >= all.due_ns)
+            (void)connecting_begin(&all); /* no descriptor for one more: there are others */
+        rc = connecting_wait(&all, all.due_ns < deadline_ns ? all.due_ns : deadline_ns);
+    }
+    int error = errno;
+    for (nfds_t i = 0; i < all.count; i++)
+        close(all.waits[i].fd);
+    errno = error;
+    return rc;
+}
+
 /* To the first of them that answers; each has its part of the time that is left. */
 static int connect_any(const struct mc_resolved *resolved, uint64_t deadline_ns)
 {
     int rc = MC_ERR_RPC_FAIL;
     for (uint32_t i = 0; i < resolved->count; i++) {
-        const struct mc_tcp_address *one = &resolved->addresses[i];
-        int fd = socket(one->address.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        if (fd < 0)
-            continue;
         uint64_t now_ns = mc_clock_ns(), left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-        rc = connect_until(fd, &one->address.any, one->length, now_ns + left_ns / (resolved->count - i));
-        if (rc == 0) {
-            set_no_delay(fd);
-            return fd;
-        }
-        int error = errno;
-        close(fd);
-        errno = error;
+        rc = connect_one(&resolved->addresses[i], now_ns + left_ns / (resolved->count - i));
+        if (rc >= 0)
+            break;
     }
     return rc;
 }

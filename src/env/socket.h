@@ -56,9 +56,10 @@ bool mc_tcp_way(int fd, struct mc_tcp_way *way);
 /* The other end of a tcp connection. */
 bool mc_tcp_peer(int fd, struct mc_tcp_address *peer);
 
-/* tcp: "host:port"; a name is looked up by the deadline, too (resolve.h). errno after MC_ERR_RPC_FAIL: ECONNREFUSED
- * only if it is the host of that name that refuses, as far as was said within the last second. unix: path, or "@name"
- * for the abstract namespace. Returns a descriptor or negative. */
+/* tcp: "host:port"; a name is looked up by the deadline, too (resolve.h). Several connections are tried when the first
+ * takes longer than such a thing does (base/pace.h), as a lost packet is sent again only after a second. errno after
+ * MC_ERR_RPC_FAIL: ECONNREFUSED only if it is the host of that name that refuses, as far as was said within the last
+ * second. unix: path, or "@name" for the abstract namespace. Returns a descriptor or negative. */
 int mc_tcp_connect(const char *address, uint64_t deadline_ns);
 int mc_unix_connect(const char *path, uint64_t deadline_ns);
 /* port 0: the kernel chooses; *port is the one bound. SO_REUSEADDR is set. Error -EADDRINUSE etc. as MC_ERR_RPC_FAIL

@@ -251,12 +251,59 @@ static void the_way_is_known(void **state)
     close(listener);
 }
 
+enum { QUEUED = 2 }; /* connections that a listener with a backlog of 0 has no place beside */
+
+static void *accept_later(void *argument)
+{
+    const int *listener = argument;
+    usleep(30000);
+    for (unsigned i = 0; i < QUEUED; i++) {
+        int fd = mc_socket_accept(*listener);
+        if (fd >= 0)
+            close(fd);
+    }
+    return NULL;
+}
+
+/* The first packet of a connection is lost, here because there was no place for it: it would come again after a second.
+ */
+static void a_lost_first_packet_costs_little(void **state)
+{
+    char address[32];
+    struct mc_tcp_address peer;
+    uint16_t port = 0;
+    int queued[QUEUED];
+    pthread_t thread;
+    (void)state;
+    int listener = mc_tcp_listen("127.0.0.1", &port);
+    assert_true(listener >= 0);
+    assert_int_equal(listen(listener, 0), 0);
+    (void)snprintf(address, sizeof(address), "127.0.0.1:%u", port);
+    assert_int_equal(mc_tcp_resolve(address, in_ms(1000), &peer, 1), 1);
+    for (unsigned i = 0; i < QUEUED; i++) {
+        queued[i] = mc_tcp_begin(&peer);
+        assert_true(queued[i] >= 0);
+    }
+    assert_int_equal(pthread_create(&thread, NULL, accept_later, &listener), 0);
+    uint64_t start_ns = mc_clock_ns();
+    int fd = mc_tcp_connect(address, in_ms(3000));
+    assert_true(fd >= 0);
+    assert_true(mc_clock_ns() - start_ns < 700000000ull);
+    assert_true(mc_clock_ns() - start_ns > 5000000ull); /* it was lost */
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    close(fd);
+    for (unsigned i = 0; i < QUEUED; i++)
+        close(queued[i]);
+    close(listener);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(address_split_takes_every_form),
         cmocka_unit_test(connect_says_what_is_wrong),
         cmocka_unit_test(the_way_is_known),
+        cmocka_unit_test(a_lost_first_packet_costs_little),
         cmocka_unit_test(receive_keeps_its_deadline),
         cmocka_unit_test(send_to_a_full_socket_keeps_its_deadline),
         cmocka_unit_test(descriptors_arrive_close_on_exec),
