@@ -27,6 +27,7 @@
 #define TURNS_PAID 2u       /* so often a question is asked again out of the owner's credit, */
 #define TURNS_MAX 4u        /* and so often at all */
 #define TURN_LATER_NS 250000000ull
+#define REFUSALS 2u    /* by each address of an owner that is silent: it has ended */
 #define RESCUES_MAX 2u /* of lanes that broke, in a batch */
 #define JOBS_ON_STACK 16u
 #define BUSY_WAIT_NS 500000000ull /* a batch waits so long for a lane, then others may know a better place */
@@ -612,6 +613,17 @@ static void batch_doubt(struct batch *batch)
     batch->doubted = true;
 }
 
+/* Answers are owed, nothing comes, and who wants another lane is refused again and again: the owner has ended, and the
+ * packets that said so on its lanes were lost. */
+static bool is_ended(const struct batch *batch, uint64_t now_ns)
+{
+    bool is_owed = false;
+    for (size_t i = 0; i < batch->run.lane_count; i++)
+        is_owed = is_owed || mc_tcp_lane_wanted(batch->run.lanes[i]) > 0;
+    return is_owed && batch->opener.refused >= REFUSALS * batch->opener.peer_count &&
+           now_ns >= batch->run.heard_ns + doubt_after_ns(batch);
+}
+
 /* Lanes on which nothing has moved for too long. 0; MC_ERR_TRANSFER_FAIL: so long that the owner has failed;
  * MC_ERR_RPC_TIMEOUT: so long that this run goes elsewhere. */
 static int lanes_check(struct batch *batch, uint64_t now_ns)
@@ -627,6 +639,10 @@ static int lanes_check(struct batch *batch, uint64_t now_ns)
     }
     if (now_ns >= mc_tcp_opener_due_ns(&batch->opener))
         (void)mc_tcp_opener_begin(&batch->opener);
+    if (is_ended(batch, now_ns)) {
+        atomic_store_explicit(&batch->tcp->path.broken, true, memory_order_release);
+        return MC_ERR_TRANSFER_FAIL;
+    }
     lanes_pass(batch, now_ns);
     if (now_ns < heard_ns + doubt_after_ns(batch))
         return 0;
@@ -721,7 +737,8 @@ static void batch_run(struct batch *batch)
 {
     lanes_start(batch);
     while (batch->run.open > 0) {
-        if (!is_any_ready(batch) && batch->opener.count == 0 && !batch_reopen(batch)) {
+        bool can_open = batch->opener.count > 0 && !mc_tcp_opener_is_refused(&batch->opener);
+        if (!is_any_ready(batch) && !can_open && !batch_reopen(batch)) {
             batch_fail(batch, batch->error);
             return;
         }

@@ -49,6 +49,7 @@ struct mc_tcp_lane *mc_tcp_opener_step(struct mc_tcp_opener *opener, const struc
         if (fds[i - 1].revents == 0)
             continue;
         uint64_t now_ns = mc_clock_ns();
+        bool connects = lane->state == MC_TCP_CONNECTING;
         int rc = mc_tcp_lane_step(opener->engine, opener->endpoint, lane);
         if (rc >= 0)
             mc_pace_sample(opener->pace, now_ns - lane->progress_ns);
@@ -58,14 +59,22 @@ struct mc_tcp_lane *mc_tcp_opener_step(struct mc_tcp_opener *opener, const struc
         (void)take_out(opener, i - 1);
         if (rc > 0) {
             opener->begun = (uint32_t)opener->count;
+            opener->refused = 0;
             return lane;
         }
         opener->error = rc;
+        opener->refused += connects && rc == MC_ERR_RPC_FAIL;
         mc_tcp_lane_close(opener->engine, lane, false);
         if (opener->begun < opener->peer_count)
             (void)mc_tcp_opener_begin(opener); /* the owner's next address */
     }
     return NULL;
+}
+
+bool mc_tcp_opener_is_refused(const struct mc_tcp_opener *opener)
+{
+    /* Which of several it was is not kept: as often as they take turns. */
+    return opener->refused >= (opener->peer_count == 1 ? 1 : 2 * opener->peer_count);
 }
 
 void mc_tcp_opener_end(struct mc_tcp_opener *opener)
@@ -85,7 +94,7 @@ int mc_tcp_opener_wait(struct mc_tcp_opener *opener, uint64_t until_ns, struct m
 {
     struct pollfd fds[MC_TCP_OPENINGS_MAX];
     int rc = mc_tcp_opener_begin(opener);
-    for (*lane = NULL; rc == 0 || opener->count > 0;) {
+    for (*lane = NULL; (rc == 0 || opener->count > 0) && !mc_tcp_opener_is_refused(opener);) {
         uint64_t now_ns = mc_clock_ns(), due_ns = mc_tcp_opener_due_ns(opener);
         if (now_ns >= until_ns)
             return MC_ERR_RPC_TIMEOUT;

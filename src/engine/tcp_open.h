@@ -19,6 +19,7 @@ struct mc_tcp_opener {
     size_t count;
     uint32_t begun;    /* for the present need */
     uint64_t begun_ns; /* the last of them */
+    uint32_t refused;  /* since the last that succeeded: nobody listens there */
     int error;         /* of the last that failed */
 };
 
@@ -30,6 +31,8 @@ uint64_t mc_tcp_opener_due_ns(const struct mc_tcp_opener *opener);
 void mc_tcp_opener_poll(const struct mc_tcp_opener *opener, struct pollfd *fds);
 /* After a poll of these entries. A lane that is ready now, which is the caller's, or NULL. */
 struct mc_tcp_lane *mc_tcp_opener_step(struct mc_tcp_opener *opener, const struct pollfd *fds);
+/* Nobody listens at any of the addresses, though some on their way may not have heard it. */
+bool mc_tcp_opener_is_refused(const struct mc_tcp_opener *opener);
 /* Closes those under way. */
 void mc_tcp_opener_end(struct mc_tcp_opener *opener);
 /* How long who opens a path waits: a lost packet must not be the end. */

@@ -280,6 +280,60 @@ static void gone_altogether(void **state)
     assert_true(took_ns < 200000000u);
 }
 
+/* It has ended, but the packets that say so on its connections were lost. */
+static void ended_without_a_word(void **state)
+{
+    uint8_t target[SMALL];
+    uint64_t took_ns;
+    (void)state;
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(read_into(&small_place, target, 5000, 0, &took_ns), 0); /* its pace is known */
+    hold(0);
+    shutdown(relay.listener, SHUT_RDWR);
+    assert_int_equal(read_into(&small_place, target, 5000, 0, &took_ns), MC_ERR_TRANSFER_FAIL);
+    assert_true(took_ns < MC_STALL_NS / 2);
+    assert_true(atomic_load(&path->broken));
+}
+
+enum { QUEUED = 2 }; /* connections that a listener with a backlog of 0 has no place beside */
+
+static void *stop_listening(void *argument)
+{
+    const int *listener = argument;
+    usleep(20000);
+    shutdown(*listener, SHUT_RDWR);
+    return NULL;
+}
+
+/* The first packet of the first connection is lost, here for want of a place; the next one is refused. */
+static void refused_while_one_is_on_its_way(void **state)
+{
+    struct mc_engine *other = mc_engine_create(mc_random_id(), 2, MC_PATH_TCP);
+    struct mc_endpoint endpoint = rig.endpoint;
+    struct mc_tcp_address peer;
+    struct mc_path *none;
+    uint16_t port = 0;
+    pthread_t thread;
+    int queued[QUEUED], listener = mc_tcp_listen("127.0.0.1", &port);
+    (void)state;
+    assert_true(listener >= 0);
+    assert_int_equal(listen(listener, 0), 0);
+    mc_address_join(endpoint.tcp_address, sizeof(endpoint.tcp_address), "127.0.0.1", port);
+    assert_int_equal(mc_tcp_resolve(endpoint.tcp_address, rig_deadline(1000), &peer, 1), 1);
+    for (int i = 0; i < QUEUED; i++)
+        queued[i] = mc_tcp_begin(&peer);
+    assert_int_equal(pthread_create(&thread, NULL, stop_listening, &listener), 0);
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(mc_path_get(other, &endpoint, rig_deadline(5000), &none), MC_ERR_RPC_FAIL);
+    assert_true(mc_clock_ns() - start_ns < MC_STALL_NS / 2);
+    assert_true(mc_clock_ns() - start_ns > 20000000u); /* it was lost, not refused */
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    for (int i = 0; i < QUEUED; i++)
+        close(queued[i]);
+    close(listener);
+    mc_engine_destroy(other);
+}
+
 static void answers_twice(void **state)
 {
     uint8_t target[SMALL];
@@ -375,6 +429,8 @@ int main(int count, char **arguments)
         ONE(all_are_silent),
         ONE(hung_up_when_asked),
         ONE(gone_altogether),
+        ONE(ended_without_a_word),
+        ONE(refused_while_one_is_on_its_way),
         ONE(answers_twice),
         ONE(nobody_is_asked_twice_without_need),
         ONE(one_without_descriptors_blames_nobody),
