@@ -5,6 +5,7 @@
 #include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -300,6 +301,10 @@ int sim_getsockopt(int fd, int level, int name, void *value, socklen_t *length)
         struct ucred credentials = {.pid = 1, .uid = 1000, .gid = 1000};
         memcpy(value, &credentials, sizeof(credentials));
         *length = sizeof(credentials);
+        return 0;
+    }
+    if (level == IPPROTO_TCP && name == TCP_INFO) { /* it may always be so */
+        ((struct tcp_info *)value)->tcpi_unacked = 1;
         return 0;
     }
     errno = ENOPROTOOPT;

@@ -21,11 +21,12 @@ struct mc_pace {
     _Atomic int32_t spent;
 };
 
-static inline void mc_pace_sample(struct mc_pace *pace, uint64_t took_ns)
+/* longest_us: what took longer counts as that. */
+static inline void mc_pace_sample_up_to(struct mc_pace *pace, uint64_t took_ns, uint32_t longest_us)
 {
     uint64_t before = atomic_load_explicit(&pace->mean_deviation, memory_order_relaxed);
     int64_t mean = (int64_t)(before >> 32), deviation = (int64_t)(before & UINT32_MAX);
-    int64_t took = took_ns / 1000 > MC_PACE_LONGEST_US ? MC_PACE_LONGEST_US : (int64_t)(took_ns / 1000) + 1;
+    int64_t took = took_ns / 1000 > longest_us ? (int64_t)longest_us : (int64_t)(took_ns / 1000) + 1;
     int64_t error = took > mean ? took - mean : mean - took;
     int32_t spent = atomic_load_explicit(&pace->spent, memory_order_relaxed);
     deviation = before == 0 ? took / 2 : deviation + (error - deviation) / 4;
@@ -34,6 +35,11 @@ static inline void mc_pace_sample(struct mc_pace *pace, uint64_t took_ns)
                           memory_order_relaxed);
     if (spent > 0)
         atomic_store_explicit(&pace->spent, spent - 1, memory_order_relaxed);
+}
+
+static inline void mc_pace_sample(struct mc_pace *pace, uint64_t took_ns)
+{
+    mc_pace_sample_up_to(pace, took_ns, MC_PACE_LONGEST_US);
 }
 
 /* So long after a question its answer is late. */

@@ -48,6 +48,9 @@ int mc_path_get(struct mc_engine *engine, const struct mc_endpoint *endpoint, ui
 int mc_path_prepare(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns);
 /* Lets go of paths whose owner's process has ended: they hold its memory. */
 void mc_engine_sweep(struct mc_engine *engine);
+/* What was committed there is not confirmed in time: a packet may be lost, of the commit or of the owner's word to the
+ * master. Never waits. */
+void mc_engine_nudge(struct mc_engine *engine, uint32_t segment);
 /* Lets go of what paths keep for a next use that has not come for long; called every second or so. Closes at most
  * connections, and waits for nobody. */
 void mc_engine_rest(struct mc_engine *engine, uint64_t now_ns);

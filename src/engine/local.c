@@ -91,4 +91,4 @@ static bool local_is_ended(struct mc_path *path)
 }
 
 const struct mc_transport mc_transport_local = {"local",     true,           local_open, local_run,
-                                                local_close, local_is_ended, NULL};
+                                                local_close, local_is_ended, NULL,       NULL};

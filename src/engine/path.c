@@ -449,6 +449,29 @@ void mc_engine_rest(struct mc_engine *engine, uint64_t now_ns)
     }
 }
 
+void mc_engine_nudge(struct mc_engine *engine, uint32_t segment)
+{
+    struct mc_path *path = NULL;
+    if (mc_engine_is_forked(engine))
+        return;
+    pthread_mutex_lock(&engine->lock);
+    struct mc_path_entry *entry = *entry_find(engine, segment);
+    if (entry != NULL && entry->path != NULL && entry->path->transport->nudge != NULL)
+        path = path_retain(entry->path);
+    pthread_mutex_unlock(&engine->lock);
+    if (path != NULL)
+        path->transport->nudge(path);
+    mc_path_release(path);
+}
+
+void mc_path_nudge_write(struct mc_buffer *out)
+{
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_COMMIT, 0);
+    mc_wire_none_write(out, &(struct mc_wire_none){0});
+    mc_list_empty(out);
+    mc_frame_end(out, frame);
+}
+
 void mc_path_drop(struct mc_path *path)
 {
     struct mc_engine *engine = path->engine;

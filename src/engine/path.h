@@ -93,6 +93,9 @@ bool mc_path_layout_known(const struct mc_endpoint *endpoint, uint32_t layout);
 int mc_path_wait(int fd, const struct mc_patience *patience);
 /* MC_CONNECT_NS from now, more when the peer is seen to run; never beyond the deadline. For unix sockets. */
 struct mc_patience mc_patience_until(uint64_t deadline_ns);
+/* A COMMIT of nothing. It changes nothing, and is one way. */
+#define MC_PATH_NUDGE_BYTES 64u
+void mc_path_nudge_write(struct mc_buffer *out);
 /* Counts what a run has moved. */
 void mc_path_account(struct mc_path *path, struct mc_transfer *const *transfers, size_t count);
 void mc_path_fail_all(struct mc_transfer **transfers, size_t count, int code);

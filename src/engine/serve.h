@@ -25,6 +25,8 @@ struct mc_serve_hooks { /* all called on the serve thread */
     /* A commit was applied (code 0) or refused. Called per slot; flush is called once after a burst of them. */
     void (*committed)(void *context, struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, int code);
     void (*flush)(void *context);
+    /* A writer misses the master's word of a commit that was applied: the packet may be lost that tells the master. */
+    void (*missed)(void *context);
 };
 
 /* Listens: tcp on `host` (port 0: kernel chooses) and, unless unix_allowed is false, a unix socket (abstract

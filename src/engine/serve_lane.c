@@ -116,7 +116,10 @@ static int commit_handle(struct mc_lane *lane, const struct mc_frame *frame, str
     if (rc < 0) /* a malformed batch is not applied in part */
         return rc;
     mc_wire_none_read(reader, &head);
-    for (uint32_t count = mc_list_read(reader); count > 0; count--) {
+    uint32_t count = mc_list_read(reader);
+    if (count == 0 && server->hooks.missed != NULL)
+        server->hooks.missed(server->hooks.context);
+    for (; count > 0; count--) {
         struct mc_wire_commit_item item;
         mc_wire_commit_item_read(reader, &item);
         int code = mc_segment_memory_commit(server->memory, &item);

@@ -392,4 +392,20 @@ static void shm_close(struct mc_path *path)
     shm_free((struct shm_path *)path);
 }
 
-const struct mc_transport mc_transport_shm = {"shm", false, shm_open_path, shm_run, shm_close, shm_is_ended, NULL};
+/* What the owner told the master may be lost. Who holds the lock is telling the owner something just now. */
+static void shm_nudge(struct mc_path *path)
+{
+    struct shm_path *shm = (struct shm_path *)path;
+    uint8_t bytes[MC_PATH_NUDGE_BYTES];
+    struct mc_buffer out = {.data = bytes, .capacity = sizeof(bytes)};
+    mc_path_nudge_write(&out);
+    if (pthread_mutex_trylock(&shm->send_lock) != 0)
+        return;
+    if (!atomic_load_explicit(&path->broken, memory_order_relaxed) &&
+        mc_socket_send_small(shm->fd, out.data, out.length) < 0)
+        atomic_store_explicit(&path->broken, true, memory_order_release);
+    pthread_mutex_unlock(&shm->send_lock);
+}
+
+const struct mc_transport mc_transport_shm = {"shm",     false,        shm_open_path, shm_run,
+                                              shm_close, shm_is_ended, shm_nudge,     NULL};

@@ -324,6 +324,33 @@ static void tcp_rest(struct mc_path *path, uint64_t now_ns)
     rests_close(path->engine, old);
 }
 
+/* One that a small frame could not be sent on is found broken by whoever takes it. */
+static void fd_nudge(int fd, const struct mc_buffer *frame)
+{
+    if (mc_socket_send_small(fd, frame->data, frame->length) < 0)
+        (void)shutdown(fd, SHUT_RDWR);
+}
+
+/* The lane that the commit went over rests, or another thread sends on it. */
+static void tcp_nudge(struct mc_path *path)
+{
+    struct tcp_path *tcp = (struct tcp_path *)path;
+    uint8_t bytes[MC_PATH_NUDGE_BYTES];
+    struct mc_buffer out = {.data = bytes, .capacity = sizeof(bytes)};
+    bool any = false;
+    mc_path_nudge_write(&out);
+    pthread_mutex_lock(&tcp->lock);
+    for (struct mc_tcp_lane *lane = tcp->idle; lane != NULL; lane = lane->next) {
+        if (!mc_tcp_is_unconfirmed(lane->fd))
+            continue;
+        fd_nudge(lane->fd, &out);
+        any = true;
+    }
+    if (!any && tcp->idle != NULL) /* the owner has it; what it told the master may be lost */
+        fd_nudge(tcp->idle->fd, &out);
+    pthread_mutex_unlock(&tcp->lock);
+}
+
 /* ---- a batch ---- */
 
 /* Words of tables that a transfer needs. */
@@ -797,4 +824,5 @@ static void tcp_run(struct mc_path *path, struct mc_transfer **transfers, size_t
         atomic_store_explicit(&path->engine->counters.read_ns, batch.run.heard_ns, memory_order_relaxed);
 }
 
-const struct mc_transport mc_transport_tcp = {"tcp", false, tcp_open, tcp_run, tcp_close, tcp_is_ended, tcp_rest};
+const struct mc_transport mc_transport_tcp = {"tcp",     false,        tcp_open,  tcp_run,
+                                              tcp_close, tcp_is_ended, tcp_nudge, tcp_rest};

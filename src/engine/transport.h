@@ -117,6 +117,9 @@ struct mc_transport {
     /* Has the owner's process ended, as far as can be seen without asking it? Then what the path holds of it is of no
      * use. */
     bool (*is_ended)(struct mc_path *path);
+    /* A commit that was sent is not confirmed in time: shows both kernels what was lost, and tells the owner that it is
+     * waited for (NULL: nothing can be lost). Never waits. While others may run on it. */
+    void (*nudge)(struct mc_path *path);
     /* Lets go of what was not used for long (NULL: holds nothing). While others may run on it. */
     void (*rest)(struct mc_path *path, uint64_t now_ns);
 };

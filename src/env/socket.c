@@ -30,6 +30,7 @@
 #define CONNECTS_MAX 4u               /* on their way to one address */
 #define CONNECT_LATER_NS 100000000ull /* between the third and the fourth */
 #define ACK_LATE_MS 80u               /* a host confirms within 40 ms what it does not answer */
+#define SMALL_NS 1000000u             /* for the rest of a small frame of which a part was taken */
 #define BACKLOG 4096                  /* after a failover everybody comes at once; the kernel may allow fewer */
 
 int mc_address_split(const char *address, char *host, size_t host_size, uint16_t *port)
@@ -552,6 +553,28 @@ int mc_socket_send(int fd, struct iovec *parts, size_t part_count, uint64_t dead
         }
     }
     return 0;
+}
+
+int mc_socket_send_small(int fd, const void *data, size_t size)
+{
+    ssize_t sent;
+    do
+        sent = send(fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    if (sent < 0)
+        return errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM ? 0 : MC_ERR_RPC_FAIL;
+    struct iovec rest = {(char *)(uintptr_t)data + sent, size - (size_t)sent};
+    if (rest.iov_len == 0)
+        return 1;
+    int rc = mc_socket_send(fd, &rest, 1, mc_clock_ns() + SMALL_NS); /* a part of a frame must not stay alone */
+    return rc < 0 ? rc : 1;
+}
+
+bool mc_tcp_is_unconfirmed(int fd)
+{
+    struct tcp_info info = {0};
+    socklen_t length = sizeof(info);
+    return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_unacked > 0;
 }
 
 int64_t mc_socket_receive(int fd, void *data, size_t size, uint64_t deadline_ns, struct mc_spin *spin)

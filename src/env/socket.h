@@ -99,6 +99,11 @@ int mc_socket_wait_read(int fd, uint64_t deadline_ns, struct mc_spin *spin);
 int mc_socket_wait_write(int fd, uint64_t deadline_ns);
 /* Whole vector or error. parts is changed. */
 int mc_socket_send(int fd, struct iovec *parts, size_t part_count, uint64_t deadline_ns);
+/* A small frame, if the socket takes it at once: 1, or 0 when it does not. Negative: the connection is of no use, or a
+ * part of the frame is in the stream. */
+int mc_socket_send_small(int fd, const void *data, size_t size);
+/* Has the kernel at the other end of a tcp connection not yet confirmed all that was sent? */
+bool mc_tcp_is_unconfirmed(int fd);
 /* Receives at least 1 byte, at most `size`. Returns bytes, or MC_ERR_RPC_FAIL at end of file. spin may be NULL. */
 int64_t mc_socket_receive(int fd, void *data, size_t size, uint64_t deadline_ns, struct mc_spin *spin);
 /* One message with up to 4 descriptors beside its bytes (unix sockets). Received descriptors are close-on-exec. */

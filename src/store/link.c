@@ -22,6 +22,7 @@
 #define RACE_LINKS_MAX 3u /* on which one question is asked */
 #define RACE_PAID 2u      /* of those after the first, so many come out of the master's credit */
 #define RACE_LATER_MS 250u
+#define NUDGES_MAX 5u      /* of one wait, each after twice the time of the one before */
 #define SEND_NS 1000000ull /* for what a fresh or idle link takes at once */
 #define LOOK_MS 200u       /* a call that waits for its answer looks so often whether the master is away */
 
@@ -443,7 +444,15 @@ static int read_failed(struct mc_link *link, struct mc_reader *reader)
     return failed.code;
 }
 
-/* As mc_link_receive; after MC_ERR_RPC_TIMEOUT the link can be listened to again. */
+/* The answer to a nudge, or to a question that nobody waits for any more. */
+static bool is_nobodys(const struct mc_link *link, const struct mc_frame *frame)
+{
+    return (frame->type == MC_MESSAGE_PONG && frame->request_id == 0) ||
+           (link->owed != 0 && frame->request_id <= link->owed);
+}
+
+/* The next frame, which must be of that type and request (FAILED: its code is returned). The reader is over its body
+ * and valid until the next receive. After MC_ERR_RPC_TIMEOUT the link can be listened to again. */
 static int receive_one(struct mc_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
                        struct mc_reader *reader)
 {
@@ -461,7 +470,7 @@ static int receive_one(struct mc_link *link, enum mc_message type, uint64_t requ
         bool acts = frame.type == MC_MESSAGE_PUT_DONE || frame.type == MC_MESSAGE_REMOVE_REPLY ||
                     frame.type == MC_MESSAGE_COUNT_REPLY;
         mc_master_heard(link->store, link->epoch, acts, frame.time);
-    } while (link->owed != 0 && frame.request_id <= link->owed);
+    } while (is_nobodys(link, &frame));
     link->owed = 0;
     *reader = mc_reader(frame.body.data, frame.body.length);
     if (frame.request_id != request_id || (frame.type != type && frame.type != MC_MESSAGE_FAILED)) {
@@ -474,13 +483,49 @@ static int receive_one(struct mc_link *link, enum mc_message type, uint64_t requ
     return frame.type == MC_MESSAGE_FAILED ? read_failed(link, reader) : 0;
 }
 
-int mc_link_receive(struct mc_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
-                    struct mc_reader *reader)
+/* A frame that means nothing, behind what may have been lost; its answer comes behind an answer that may have been. */
+static void link_nudge(struct mc_link *link)
 {
-    int rc = receive_one(link, type, request_id, deadline_ns, reader);
-    /* A writer that waits for PUT_DONE may ask again; nobody else can tell a late answer from his own. */
-    if (rc == MC_ERR_RPC_TIMEOUT && type != MC_MESSAGE_PUT_DONE)
+    uint8_t bytes[MC_FRAME_HEADER_SIZE + 8];
+    struct mc_buffer out = {.data = bytes, .capacity = sizeof(bytes)};
+    if (link->peer.length == 0) /* a unix socket loses nothing */
+        return;
+    mc_frame_bare(&out, MC_MESSAGE_PING, 0);
+    if (mc_socket_send_small(link->fd, out.data, out.length) < 0)
+        (void)shutdown(link->fd, SHUT_RDWR); /* the receive that goes on will see it */
+}
+
+int mc_link_await(struct mc_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
+                  const struct mc_link_wait *wait, struct mc_reader *reader)
+{
+    uint64_t due_ns = mc_clock_ns() + wait->late_ns;
+    for (unsigned turn = 1;; turn++) {
+        bool last = turn > NUDGES_MAX || due_ns >= deadline_ns;
+        int rc = receive_one(link, type, request_id, last ? deadline_ns : due_ns, reader);
+        if (rc != MC_ERR_RPC_TIMEOUT || last)
+            return rc;
+        due_ns = mc_clock_ns() + (wait->late_ns << turn);
+        if (!mc_pace_pay(wait->pace)) /* it is slow for all, not for a lost packet */
+            continue;
+        link_nudge(link);
+        if (wait->nudge != NULL)
+            wait->nudge(wait->context);
+    }
+}
+
+/* Of what changes something and is answered by the master itself; removals wait for owners. */
+static int receive_change(struct mc_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
+                          struct mc_reader *reader)
+{
+    struct mc_pace *pace = &link->store->change_pace;
+    struct mc_link_wait wait = {.pace = pace, .late_ns = mc_pace_late_ns(pace)};
+    uint64_t start_ns = mc_clock_ns();
+    int rc = mc_link_await(link, type, request_id, deadline_ns, &wait, reader);
+    if (rc == MC_ERR_RPC_TIMEOUT) /* the next one cannot tell a late answer from his own */
         link->broken = true;
+    uint64_t took_ns = mc_clock_ns() - start_ns;
+    if (rc == 0 && type == MC_MESSAGE_PUT_GRANTED) /* a lost packet that was made up for is no pace */
+        mc_pace_sample(pace, took_ns < wait.late_ns ? took_ns : wait.late_ns);
     return rc;
 }
 
@@ -737,7 +782,7 @@ static int attempt(struct mc_store *store, uint64_t deadline_ns, mc_link_build *
             struct race race = {.store = store, .build = build, .context = context, .reply = reply};
             rc = is_reading(reply) && (*link)->peer.length != 0
                      ? receive_first(&race, link, request_id, deadline_ns, reader)
-                     : mc_link_receive(*link, reply, request_id, deadline_ns, reader);
+                     : receive_change(*link, reply, request_id, deadline_ns, reader);
             attempt->repeated = attempt->repeated || (rc < 0 && (*link)->broken);
         }
         (*link)->repeated = attempt->repeated;

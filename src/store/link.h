@@ -5,10 +5,13 @@
  * no call ever mixes answers of two epochs on one link.
  *
  * What only reads is asked for on another link when its answer is late (base/pace.h): a packet may have been lost. The
- * first answer is taken; a link that is owed one rests until it has come. */
+ * first answer is taken; a link that is owed one rests until it has come. What changes something is asked for once;
+ * while its answer is late, PINGs behind the question show the kernels at both ends what was lost: Linux sends a lone
+ * lost packet again after 200 ms and more, one that something has arrived behind of after a round trip. */
 #ifndef MC_STORE_LINK_H
 #define MC_STORE_LINK_H
 
+#include "base/pace.h"
 #include "env/socket.h"
 #include "wire/version.h"
 
@@ -68,10 +71,18 @@ void mc_links_rest(struct mc_store *store, uint64_t now_ns);
 
 /* Sends link->out and empties it. */
 int mc_link_send(struct mc_link *link, uint64_t deadline_ns);
+/* How long the answer to what changes something takes, and who else may be shown a loss while it is late. */
+struct mc_link_wait {
+    struct mc_pace *pace;
+    uint64_t late_ns;             /* after which it is late */
+    void (*nudge)(void *context); /* may be NULL */
+    void *context;
+};
 /* The next frame, which must be of that type and request (FAILED: its code is returned). The reader is over its body
- * and valid until the next receive. */
-int mc_link_receive(struct mc_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
-                    struct mc_reader *reader);
+ * and valid until the next receive. After MC_ERR_RPC_TIMEOUT the link can be listened to again: only PUT_DONE can be
+ * told from what comes late. */
+int mc_link_await(struct mc_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
+                  const struct mc_link_wait *wait, struct mc_reader *reader);
 
 /* Builds one request. `context` is what the caller needs to build it again for a second try. */
 typedef void mc_link_build(struct mc_buffer *out, uint64_t request_id, const void *context);

@@ -27,7 +27,8 @@ static void on_start(void *argument)
 /* An address or port that cannot be had is no reason to lend nothing: the master is told where we really are. */
 static int serve_make(struct mc_owner *owner, const struct mc_owner_config *config)
 {
-    struct mc_serve_hooks hooks = {.context = owner, .committed = mc_owner_on_committed, .flush = mc_owner_on_flush};
+    struct mc_serve_hooks hooks = {
+        .context = owner, .committed = mc_owner_on_committed, .flush = mc_owner_on_flush, .missed = mc_owner_on_missed};
     const char *host = config->bind_host;
     uint16_t port = config->port;
     for (unsigned tries = 0; tries < 3; tries++) {

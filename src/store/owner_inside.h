@@ -103,6 +103,7 @@ struct mc_owner {
     size_t live_framed, live_framed_end; /* the first so many items are in `out`, whose frame ends there */
     struct mc_news cut_done;
     uint64_t populated_told, populated_told_ms;
+    uint64_t nudged_ms;     /* when the master was last sent a PING behind what may be lost */
     uint64_t mount_sent_ms; /* CLOCK_BOOTTIME, of the last MOUNT */
     _Atomic bool populated_posted;
 };
@@ -153,6 +154,7 @@ void mc_owner_on_progress(void *context, uint64_t populated); /* on the thread t
 void mc_owner_on_committed(void *context, struct mc_segment_memory *memory, uint32_t slot, uint64_t generation,
                            int code);
 void mc_owner_on_flush(void *context);
+void mc_owner_on_missed(void *context);
 /* 0, or negative: the link is of no use. */
 int mc_owner_frame_handle(struct mc_owner *owner, const struct mc_frame *frame);
 /* How far mc_owner_close is. */

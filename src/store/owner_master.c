@@ -13,6 +13,7 @@
 #define LIVE_MAX 65536u                /* commits that the master has not been told of yet */
 #define POPULATED_EAGER (256ull << 20) /* up to here every step is told at once */
 #define RENEW_WAIT_MS 100u             /* peers wait meanwhile for all that this thread does */
+#define NUDGE_MS 5u                    /* between PINGs behind what may be lost */
 #define POPULATED_EVERY_MS 100u        /* then so often */
 
 /* ---- news ---- */
@@ -211,6 +212,19 @@ void mc_owner_on_flush(void *context)
     struct mc_owner *owner = context;
     if (owner->state == LINK_MOUNTED)
         cut_done_write(owner);
+    mc_owner_link_send(owner);
+}
+
+/* Nothing is answered to what the master was told: who misses it says so to us. */
+void mc_owner_on_missed(void *context)
+{
+    struct mc_owner *owner = context;
+    uint64_t now_ms = mc_clock_ms();
+    if (owner->state != LINK_MOUNTED || now_ms < owner->nudged_ms + NUDGE_MS ||
+        !mc_tcp_is_unconfirmed(atomic_load(&owner->fd)))
+        return;
+    owner->nudged_ms = now_ms;
+    mc_frame_bare(&owner->out, MC_MESSAGE_PING, 0);
     mc_owner_link_send(owner);
 }
 
@@ -546,6 +560,8 @@ int mc_owner_frame_handle(struct mc_owner *owner, const struct mc_frame *frame)
     case MC_MESSAGE_PING:
         mc_frame_bare(&owner->out, MC_MESSAGE_PONG, frame->request_id);
         return 0;
+    case MC_MESSAGE_PONG: /* to a nudge */
+        return frame->request_id == 0 ? 0 : MC_ERR_PROTOCOL;
     case MC_MESSAGE_UNMOUNT_REPLY:
         if (owner->state == LINK_UNMOUNTING)
             mc_owner_closing_note(owner, UNMOUNTED);

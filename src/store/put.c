@@ -19,6 +19,7 @@
 #define WAIT_MAX_US 10000u
 #define REVOKED_GRACE_MS 7u
 #define LATE_MAX 16u
+#define PACE_LONGEST_US 5000000u    /* what takes longer to be confirmed counts as that */
 #define COMMIT_BYTES_PER_MS 262144u /* an owner behind a slow path may confirm so much later per byte */
 
 struct put_one {
@@ -269,15 +270,62 @@ static int read_done(struct put_work *work, struct mc_reader *reader, struct mc_
     return reader->bad ? MC_ERR_PROTOCOL : 0;
 }
 
+static struct mc_pace *pace_of(const struct put_work *work, size_t transfer)
+{
+    return &work->store->commit_paces[work->transfers[transfer].place.segment % MC_COMMIT_PACES];
+}
+
+/* Is it the first of the round in that segment? Segments of a round are few. */
+static bool is_first_there(const struct put_work *work, size_t transfer)
+{
+    for (size_t i = 0; i < transfer; i++)
+        if (work->transfers[i].place.segment == work->transfers[transfer].place.segment)
+            return false;
+    return true;
+}
+
+/* The pace of the slowest owner of the round. */
+static struct mc_pace *slowest_pace(const struct put_work *work)
+{
+    struct mc_pace *slowest = pace_of(work, 0);
+    for (size_t i = 1; i < work->transfer_count; i++) {
+        struct mc_pace *pace = pace_of(work, i);
+        if (mc_pace_late_ns(pace) > mc_pace_late_ns(slowest))
+            slowest = pace;
+    }
+    return slowest;
+}
+
+static void nudge_owners(void *context)
+{
+    const struct put_work *work = context;
+    for (size_t i = 0; i < work->transfer_count; i++)
+        if (work->transfers[i].result == 0 && is_first_there(work, i))
+            mc_engine_nudge(work->store->engine, work->transfers[i].place.segment);
+}
+
+/* A lost packet is no pace: one that was made up for counts as `most_ns`. */
+static void sample_owners(const struct put_work *work, uint64_t took_ns, uint64_t more_ns, uint64_t most_ns)
+{
+    uint64_t counts_ns = took_ns < most_ns ? took_ns : most_ns;
+    for (size_t i = 0; i < work->transfer_count; i++)
+        if (work->transfers[i].result == 0 && is_first_there(work, i))
+            mc_pace_sample_up_to(pace_of(work, i), counts_ns > more_ns ? counts_ns - more_ns : 0, PACE_LONGEST_US);
+}
+
 /* Waits until no grant of the round is open. An owner that does not confirm in time loses its grant. */
 static int wait_done(struct put_work *work, struct mc_link *link, uint64_t request_id)
 {
     struct mc_reader reader;
-    uint64_t patience_ns = (MC_COMMIT_WAIT_MS + work->granted_bytes / COMMIT_BYTES_PER_MS) * 1000000ull;
-    uint64_t until_ns = mc_clock_ns() + patience_ns;
-    int rc = mc_link_receive(link, MC_MESSAGE_PUT_DONE, request_id,
-                             until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &reader);
+    uint64_t more_ns = work->granted_bytes * 1000000ull / COMMIT_BYTES_PER_MS, start_ns = mc_clock_ns();
+    struct mc_link_wait wait = {.pace = slowest_pace(work), .nudge = nudge_owners, .context = work};
+    wait.late_ns = mc_pace_late_ns(wait.pace) + more_ns;
+    uint64_t until_ns = start_ns + MC_COMMIT_WAIT_MS * 1000000ull + more_ns;
+    int rc = mc_link_await(link, MC_MESSAGE_PUT_DONE, request_id,
+                           until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &wait, &reader);
     bool late = rc == MC_ERR_RPC_TIMEOUT;
+    if (rc == 0 || late)
+        sample_owners(work, mc_clock_ns() - start_ns, more_ns, late ? UINT64_MAX : wait.late_ns);
     if (late) {
         write_revokes(work, &link->out, true);
         /* The answer comes at once, and without it the grants' fate is unknown: a little beyond the deadline. */
@@ -286,7 +334,7 @@ static int wait_done(struct put_work *work, struct mc_link *link, uint64_t reque
         answer_ns = answer_ns < last_ns ? answer_ns : last_ns;
         rc = mc_link_send(link, answer_ns);
         if (rc == 0)
-            rc = mc_link_receive(link, MC_MESSAGE_PUT_DONE, request_id, answer_ns, &reader);
+            rc = mc_link_await(link, MC_MESSAGE_PUT_DONE, request_id, answer_ns, &wait, &reader);
     }
     if (rc == 0)
         rc = read_done(work, &reader, link, late);

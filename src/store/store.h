@@ -30,6 +30,7 @@
 #define MC_TELL_MS 300u          /* a failure is told if the master answers so soon after it */
 #define MC_PATH_OPEN_MS 1000u    /* to reach a store node that is seen to run (else MC_CONNECT_NS, MC_STALL_NS) */
 #define MC_COMMIT_WAIT_MS 100u   /* an owner that has not confirmed by then: the put is placed again */
+#define MC_COMMIT_PACES 64u      /* of owners, by their segments' numbers: several may share one */
 #define MC_REVOKED_WAIT_MS 700u  /* for the master's word after that; a packet of it may be lost, and sent again */
 #define MC_PATIENCE_MS 100u      /* with an owner whose object has other replicas */
 #define MC_CALL_TIMEOUT_MS_DEFAULT 5000u
@@ -83,7 +84,9 @@ struct mc_store {
     struct mc_link *idle;     /* stack */
     struct mc_link *borrowed; /* list by next_borrowed, so that a forked child can close their descriptors */
     size_t idle_count;
-    struct mc_pace master_pace;            /* how long the master takes to answer what only reads */
+    struct mc_pace master_pace;                   /* how long the master takes to answer what only reads, */
+    struct mc_pace change_pace;                   /* and PUT_START; */
+    struct mc_pace commit_paces[MC_COMMIT_PACES]; /* and owners, to confirm */
     _Atomic bool link_coming;              /* a call is opening a link because its answer is late: one at a time */
     struct mc_cached_endpoint **endpoints; /* hash table, NULL = free */
     size_t endpoint_count, endpoint_capacity;

@@ -17,6 +17,7 @@ struct fake_connection {
     struct peer peer;
     uint8_t role;
     bool mute; /* hears everything, says nothing */
+    bool puts; /* the last PUT_START came over it */
     bool late; /* what it says is on its way until fake_deliver */
 };
 
@@ -35,22 +36,26 @@ struct fake_master {
     bool mute;                     /* connections made from now on are mute */
     uint32_t busy, retry_after_ms; /* so many requests are answered BUSY */
     unsigned losses;               /* so many calls meet a connection that is late from then on */
+    unsigned lost_dones;           /* so many PUT_DONE are on their way in the same manner */
+    bool nudged;                   /* a PING on a connection that is late delivers: as the kernel finds out */
     unsigned drops;                /* after so many requests the connection ends instead of an answer */
     bool key_exists;
     size_t place_count;
     struct mc_wire_place places[FAKE_PLACES];
     uint64_t length;
     struct mc_wire_segment_reply segments[FAKE_PLACES]; /* by segment number */
-    unsigned lose_done;                                 /* so many PUT_DONE come only when the grants were revoked */
-    bool is_quiet;                                      /* says that it has not acted */
+    uint64_t done_after_ms; /* PUT_DONE comes so long after LIVE, unless the grants were revoked; or 0 */
+    unsigned lose_done;     /* so many PUT_DONE come only when the grants were revoked */
+    bool is_quiet;          /* says that it has not acted */
     /* What it saw. */
+    unsigned pings; /* on connections for calls */
     unsigned hellos, calls, heartbeats, segment_asked, suspects, rotten, removes, puts;
     struct mc_wire_suspect suspect;
     struct mc_wire_slot rotten_slot;
     uint64_t seen_epoch; /* in the last hello */
     uint32_t seen_age_ms;
-    uint64_t put_request;
-    uint64_t unsure; /* in the last PUT_START */
+    uint64_t put_request, done_due_ns; /* done_due_ns: when its PUT_DONE goes out; 0: it waits for something else */
+    uint64_t unsure;                   /* in the last PUT_START */
     struct fake_connection connections[FAKE_CONNECTIONS];
 };
 
@@ -193,14 +198,17 @@ static inline void fake_one_way(struct fake_master *fake, struct mc_buffer *out,
         fake->rotten++;
         break;
     case MC_MESSAGE_LIVE:
-        if (fake->lose_done == 0) {
+        if (fake->done_after_ms > 0) {
+            fake->done_due_ns = mc_clock_ns() + fake->done_after_ms * 1000000;
+        } else if (fake->lose_done == 0) {
             fake->key_exists = true;
             fake_codes(out, MC_MESSAGE_PUT_DONE, fake->put_request, 0);
         }
         break;
     case MC_MESSAGE_PUT_REVOKE:
-        if (fake->lose_done > 0) {
-            fake->lose_done--;
+        if (fake->lose_done > 0 || fake->done_due_ns > 0) {
+            fake->lose_done -= fake->lose_done > 0;
+            fake->done_due_ns = 0;
             fake_codes(out, MC_MESSAGE_PUT_DONE, fake->put_request, MC_ERR_TRANSFER_FAIL);
         }
         break;
@@ -256,8 +264,10 @@ static inline bool fake_take(struct fake_master *fake, struct fake_connection *c
             return false;
         bool one_way = frame.type == MC_MESSAGE_SUSPECT || frame.type == MC_MESSAGE_ROTTEN ||
                        frame.type == MC_MESSAGE_LIVE || frame.type == MC_MESSAGE_PUT_REVOKE ||
-                       frame.type == MC_MESSAGE_RENEW;
+                       frame.type == MC_MESSAGE_RENEW || frame.type == MC_MESSAGE_PING;
         size_t before = peer->out.length;
+        for (size_t i = 0; i < FAKE_CONNECTIONS && frame.type == MC_MESSAGE_PUT_START; i++)
+            fake->connections[i].puts = &fake->connections[i] == connection;
         if (frame.type == MC_MESSAGE_HELLO)
             fake_hello(fake, connection, &reader, frame.request_id);
         else if (frame.type == MC_MESSAGE_HEARTBEAT)
@@ -266,6 +276,15 @@ static inline bool fake_take(struct fake_master *fake, struct fake_connection *c
             fake_one_way(fake, &peer->out, frame.type, &reader);
         else
             fake_call(fake, &peer->out, &frame, &reader);
+        if (frame.type == MC_MESSAGE_PING && connection->role == MC_ROLE_CALL) {
+            fake->pings++;
+            mc_frame_bare(&peer->out, MC_MESSAGE_PONG, frame.request_id);
+            connection->late = connection->late && !fake->nudged;
+        }
+        if (frame.type == MC_MESSAGE_LIVE && fake->lost_dones > 0) {
+            fake->lost_dones--;
+            connection->late = true;
+        }
         bool is_call = connection->role == MC_ROLE_CALL && frame.type != MC_MESSAGE_HELLO && !one_way;
         if (is_call && fake->losses > 0) {
             fake->losses--;
@@ -282,6 +301,26 @@ static inline bool fake_take(struct fake_master *fake, struct fake_connection *c
     return connection->late || peer->out.length == 0 || peer_flush(peer) == 0;
 }
 
+/* What is due now; until the next one is, in milliseconds, or -1. One put at a time. */
+static inline int fake_done(struct fake_master *fake)
+{
+    int wait_ms = -1;
+    pthread_mutex_lock(&fake->lock);
+    uint64_t now_ns = mc_clock_ns();
+    if (fake->done_due_ns > now_ns)
+        wait_ms = (int)((fake->done_due_ns - now_ns) / 1000000) + 1;
+    for (size_t i = 0; i < FAKE_CONNECTIONS && fake->done_due_ns > 0 && wait_ms < 0; i++) {
+        struct fake_connection *connection = &fake->connections[i];
+        if (connection->peer.fd < 0 || !connection->puts)
+            continue;
+        fake->done_due_ns = 0;
+        fake_codes(&connection->peer.out, MC_MESSAGE_PUT_DONE, fake->put_request, 0);
+        (void)peer_flush(&connection->peer);
+    }
+    pthread_mutex_unlock(&fake->lock);
+    return wait_ms;
+}
+
 static inline void *fake_run(void *argument)
 {
     struct fake_master *fake = argument;
@@ -291,7 +330,7 @@ static inline void *fake_run(void *argument)
         waited[1] = (struct pollfd){.fd = fake->listener, .events = POLLIN};
         for (size_t i = 0; i < FAKE_CONNECTIONS; i++)
             waited[i + 2] = (struct pollfd){.fd = fake->connections[i].peer.fd, .events = POLLIN};
-        (void)poll(waited, FAKE_CONNECTIONS + 2, -1);
+        (void)poll(waited, FAKE_CONNECTIONS + 2, fake_done(fake));
         pthread_mutex_lock(&fake->lock);
         bool stop = fake->stop;
         for (size_t i = 0; i < FAKE_CONNECTIONS && !stop; i++) {

@@ -25,7 +25,7 @@ struct rig {
     pthread_cond_t changed;
     struct told told[4096];
     size_t told_count;
-    unsigned flushes, cuts_done, asked;
+    unsigned flushes, cuts_done, asked, missed;
     bool flushed; /* nothing was told after the last flush */
 };
 
@@ -50,6 +50,14 @@ static inline void on_flush(void *context)
     pthread_mutex_unlock(&rig->lock);
 }
 
+static inline void on_missed(void *context)
+{
+    struct rig *rig = context;
+    pthread_mutex_lock(&rig->lock);
+    rig->missed++;
+    pthread_mutex_unlock(&rig->lock);
+}
+
 /* Waits until so many commits were told and flushed. */
 static inline void rig_wait_told(struct rig *rig, size_t count)
 {
@@ -71,7 +79,7 @@ static inline void rig_prepare(struct rig *rig, bool unix_allowed)
     *rig = (struct rig){.node = mc_random_id()};
     pthread_mutex_init(&rig->lock, NULL);
     pthread_cond_init(&rig->changed, NULL);
-    struct mc_serve_hooks hooks = {rig, on_committed, on_flush};
+    struct mc_serve_hooks hooks = {rig, on_committed, on_flush, on_missed};
     assert_int_equal(mc_segment_memory_create(CAPACITY, &rig->memory), 0);
     assert_int_equal(mc_serve_create(rig->node, 77, "127.0.0.1", 0, unix_allowed, &hooks, &rig->serve), 0);
     mc_serve_set_memory(rig->serve, rig->memory);

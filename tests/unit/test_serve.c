@@ -130,9 +130,14 @@ static void test_attach(void **state)
     assert_ptr_equal(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fds[1], 0), MAP_FAILED);
     memset(data + 640, 0x21, 100);
     put_commit(&peer, 6, 40, 640, 100);
-    put_commit(&peer, 6, 40, 640, 100); /* late news */
+    put_commit(&peer, 6, 40, 640, 100);                                   /* late news */
+    size_t frame_start = mc_frame_begin(&peer.out, MC_MESSAGE_COMMIT, 0); /* of nothing: the master's word is missed */
+    mc_wire_none_write(&peer.out, &(struct mc_wire_none){0});
+    mc_list_empty(&peer.out);
+    mc_frame_end(&peer.out, frame_start);
     assert_int_equal(peer_flush(&peer), 0);
     rig_wait_told(&rig, 2);
+    assert_int_equal(rig.missed, 1);
     assert_int_equal(rig.told[0].slot, 6);
     assert_int_equal(rig.told[0].generation, 40);
     assert_int_equal(rig.told[0].code, 0);

@@ -444,6 +444,43 @@ static void a_removal_is_never_asked_twice(void **state)
     finish();
 }
 
+/* Until then the time from a question to its answer is not known, and it may take so long to be called late. */
+#define NUDGED_NS 2000000000ull
+
+/* A lost packet holds up its connection until something comes behind it. */
+static void what_changes_something_is_nudged_while_its_answer_is_late(void **state)
+{
+    uint8_t back[SIZE];
+    (void)state;
+    start(20000);
+    make_replicas(1);
+    pthread_mutex_lock(&master.lock);
+    master.key_exists = false;
+    master.places[0].generation += 1000;
+    master.nudged = true;
+    pthread_mutex_unlock(&master.lock);
+    FAKE_SET(&master, losses, 1); /* of PUT_GRANTED */
+    FAKE_SET(&master, lost_dones, 1);
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(put(), 0);
+    assert_true(taken_ns(start_ns) < NUDGED_NS);
+    assert_int_equal(FAKE_GET(&master, puts), 1); /* neither was asked for again */
+    assert_true(FAKE_GET(&master, pings) >= 2);
+    assert_int_equal(get(back), SIZE);
+    FAKE_SET(&master, losses, 1);
+    start_ns = mc_clock_ns();
+    assert_int_equal(remove_key(), 0);
+    assert_true(taken_ns(start_ns) < NUDGED_NS);
+    assert_int_equal(FAKE_GET(&master, removes), 1);
+    /* What they were answered is nobody's. */
+    for (unsigned i = 0; i < 4; i++) {
+        assert_int_equal(exist(), 0);
+        assert_int_equal(remove_key(), MC_ERR_OBJECT_NOT_FOUND);
+    }
+    assert_int_equal(FAKE_GET(&master, suspects), 0);
+    finish();
+}
+
 /* ---- answers that are lost ---- */
 
 static void a_remove_whose_answer_was_lost_has_removed(void **state)
@@ -734,6 +771,7 @@ int main(void)
         cmocka_unit_test(a_silent_master_is_left_by_the_deadline_or_when_it_is_away),
         cmocka_unit_test(a_late_answer_costs_little_and_answers_nothing_else),
         cmocka_unit_test(a_removal_is_never_asked_twice),
+        cmocka_unit_test(what_changes_something_is_nudged_while_its_answer_is_late),
         cmocka_unit_test(a_remove_whose_answer_was_lost_has_removed),
         cmocka_unit_test(a_put_whose_answer_was_lost_asks_again),
         cmocka_unit_test(a_put_that_is_not_confirmed_makes_a_suspect),

@@ -660,6 +660,35 @@ static void slot_only(void **state)
     free(data);
 }
 
+static void count_missed(void *context)
+{
+    atomic_fetch_add((_Atomic uint32_t *)context, 1);
+}
+
+/* A put that is not confirmed in time says so to the owner, also while others use the path. */
+static void nudged(void **state)
+{
+    static _Atomic uint32_t missed;
+    (void)state;
+    rig_hooks = (struct mc_serve_hooks){.context = (void *)&missed, .missed = count_missed};
+    for (unsigned i = 0; i < 2; i++) {
+        struct rig rig;
+        atomic_store(&missed, 0);
+        assert_int_equal(rig_start(&rig, i == 0 ? MC_PATH_TCP : MC_PATH_SHM, CAPACITY, false, false), 0);
+        mc_engine_nudge(rig.engine, RIG_SEGMENT + 1); /* is not known */
+        put(&rig, 0, 0, 100, "nudge");
+        for (unsigned turn = 1; turn <= 5; turn++) {
+            mc_engine_nudge(rig.engine, RIG_SEGMENT);
+            for (unsigned wait = 0; wait < 2000 && atomic_load(&missed) < turn; wait++)
+                usleep(1000);
+            assert_int_equal(atomic_load(&missed), turn);
+            assert_int_equal(get(&rig, 0, 100, "nudge"), 0);
+        }
+        rig_stop(&rig);
+    }
+    rig_hooks = (struct mc_serve_hooks){0};
+}
+
 /* ---- an owner in another process ---- */
 
 struct mover { /* reads and writes until something fails or time is over */
@@ -828,6 +857,7 @@ int main(int count, char **arguments)
         EACH(forked),
         EACH(slot_only),
         EACH(over_two_gigabytes),
+        cmocka_unit_test(nudged),
         cmocka_unit_test(tcp_peer_killed),
         cmocka_unit_test(tcp_peer_stopped),
         cmocka_unit_test(shm_peer_killed),

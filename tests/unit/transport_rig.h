@@ -25,6 +25,9 @@ static struct mc_rdma *rig_rdma; /* kind MC_PATH_RDMA: of the test; both halves 
 
 static uint32_t rig_connection_limit; /* of an owner that is started; 0: as many as by default */
 
+/* Of an owner that is started in this process. */
+static struct mc_serve_hooks rig_hooks;
+
 struct rig {
     unsigned kind;                    /* MC_PATH_* */
     struct mc_segment_memory *memory; /* NULL when the owner is another process */
@@ -55,7 +58,7 @@ static inline int rig_owner_start(struct rig *rig, uint64_t capacity, bool popul
     }
     struct mc_id node = mc_random_id();
     uint64_t incarnation = mc_random_u64();
-    rc = mc_serve_create(node, incarnation, "127.0.0.1", 0, true, NULL, &rig->serve);
+    rc = mc_serve_create(node, incarnation, "127.0.0.1", 0, true, &rig_hooks, &rig->serve);
     if (rc < 0)
         return rc;
     mc_serve_set_memory(rig->serve, rig->memory);
