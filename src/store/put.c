@@ -19,6 +19,8 @@
 #define WAIT_MAX_US 10000u
 #define REVOKED_GRACE_MS 7u
 #define LATE_MAX 16u
+#define LATE_DOUBLE_MAX 6u          /* times that the patience doubles */
+#define COMMIT_WAIT_MAX_MS 5000u    /* and so long it is at most */
 #define PACE_LONGEST_US 5000000u    /* what takes longer to be confirmed counts as that */
 #define COMMIT_BYTES_PER_MS 262144u /* an owner behind a slow path may confirm so much later per byte */
 
@@ -54,6 +56,7 @@ struct put_work {
     uint32_t
         late[LATE_MAX]; /* those that did not confirm in the last round: the next is placed elsewhere, if it can be */
     size_t late_count;
+    unsigned late_rounds;          /* in which something was not confirmed in time */
     bool troubled;                 /* the round failed for trouble of our own */
     uint64_t granted_bytes, epoch; /* of this round's link */
 };
@@ -313,6 +316,15 @@ static void sample_owners(const struct put_work *work, uint64_t took_ns, uint64_
             mc_pace_sample_up_to(pace_of(work, i), counts_ns > more_ns ? counts_ns - more_ns : 0, PACE_LONGEST_US);
 }
 
+/* An owner that is slow for all would get all puts of the others besides, if each of them left it for the next one. */
+static uint64_t patience_ns(const struct put_work *work, uint64_t late_ns)
+{
+    uint64_t least_ns = MC_COMMIT_WAIT_MS * 1000000ull, most_ns = COMMIT_WAIT_MAX_MS * 1000000ull;
+    uint64_t wait_ns = 4 * late_ns > least_ns ? 4 * late_ns : least_ns;
+    wait_ns <<= work->late_rounds < LATE_DOUBLE_MAX ? work->late_rounds : LATE_DOUBLE_MAX;
+    return wait_ns < most_ns ? wait_ns : most_ns;
+}
+
 /* Waits until no grant of the round is open. An owner that does not confirm in time loses its grant. */
 static int wait_done(struct put_work *work, struct mc_link *link, uint64_t request_id)
 {
@@ -320,13 +332,14 @@ static int wait_done(struct put_work *work, struct mc_link *link, uint64_t reque
     uint64_t more_ns = work->granted_bytes * 1000000ull / COMMIT_BYTES_PER_MS, start_ns = mc_clock_ns();
     struct mc_link_wait wait = {.pace = slowest_pace(work), .nudge = nudge_owners, .context = work};
     wait.late_ns = mc_pace_late_ns(wait.pace) + more_ns;
-    uint64_t until_ns = start_ns + MC_COMMIT_WAIT_MS * 1000000ull + more_ns;
+    uint64_t until_ns = start_ns + patience_ns(work, wait.late_ns) + more_ns;
     int rc = mc_link_await(link, MC_MESSAGE_PUT_DONE, request_id,
                            until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &wait, &reader);
     bool late = rc == MC_ERR_RPC_TIMEOUT;
     if (rc == 0 || late)
         sample_owners(work, mc_clock_ns() - start_ns, more_ns, late ? UINT64_MAX : wait.late_ns);
     if (late) {
+        work->late_rounds++;
         write_revokes(work, &link->out, true);
         /* The answer comes at once, and without it the grants' fate is unknown: a little beyond the deadline. */
         uint64_t answer_ns = mc_clock_ns() + MC_REVOKED_WAIT_MS * 1000000ull;

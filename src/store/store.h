@@ -29,7 +29,7 @@
 #define MC_SHUN_MS 1000u         /* so long */
 #define MC_TELL_MS 300u          /* a failure is told if the master answers so soon after it */
 #define MC_PATH_OPEN_MS 1000u    /* to reach a store node that is seen to run (else MC_CONNECT_NS, MC_STALL_NS) */
-#define MC_COMMIT_WAIT_MS 100u   /* an owner that has not confirmed by then: the put is placed again */
+#define MC_COMMIT_WAIT_MS 100u   /* at least, for an owner to confirm; then the put is placed again */
 #define MC_COMMIT_PACES 64u      /* of owners, by their segments' numbers: several may share one */
 #define MC_REVOKED_WAIT_MS 700u  /* for the master's word after that; a packet of it may be lost, and sent again */
 #define MC_PATIENCE_MS 100u      /* with an owner whose object has other replicas */

@@ -444,6 +444,7 @@ static void a_removal_is_never_asked_twice(void **state)
     finish();
 }
 
+#define SLOW_PUTS 20u
 /* Until then the time from a question to its answer is not known, and it may take so long to be called late. */
 #define NUDGED_NS 2000000000ull
 
@@ -525,6 +526,25 @@ static void a_put_that_is_not_confirmed_makes_a_suspect(void **state)
     assert_true(FAKE_GET(&master, puts) > 1);
     /* A master after this one may find the value that failed. */
     assert_int_equal(FAKE_GET(&master, unsure), master.places[0].generation - master.places[0].replica);
+    finish();
+}
+
+/* A put that is late is placed again, which is one more for owners that are late because there are too many. */
+static void an_owner_that_is_always_slow_gets_each_put_once(void **state)
+{
+    (void)state;
+    start(20000);
+    make_replicas(1);
+    FAKE_SET(&master, done_after_ms, 150);
+    for (unsigned i = 0; i < SLOW_PUTS; i++) {
+        pthread_mutex_lock(&master.lock);
+        master.key_exists = false;
+        master.places[0].generation += 1000;
+        pthread_mutex_unlock(&master.lock);
+        assert_int_equal(put(), 0);
+    }
+    assert_true(FAKE_GET(&master, puts) <= SLOW_PUTS + 4); /* it takes one to learn how slow it is */
+    assert_true(FAKE_GET(&master, suspects) <= 4);
     finish();
 }
 
@@ -771,6 +791,7 @@ int main(void)
         cmocka_unit_test(a_silent_master_is_left_by_the_deadline_or_when_it_is_away),
         cmocka_unit_test(a_late_answer_costs_little_and_answers_nothing_else),
         cmocka_unit_test(a_removal_is_never_asked_twice),
+        cmocka_unit_test(an_owner_that_is_always_slow_gets_each_put_once),
         cmocka_unit_test(what_changes_something_is_nudged_while_its_answer_is_late),
         cmocka_unit_test(a_remove_whose_answer_was_lost_has_removed),
         cmocka_unit_test(a_put_whose_answer_was_lost_asks_again),
