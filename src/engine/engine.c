@@ -126,6 +126,11 @@ void mc_engine_fd_forget(struct mc_engine *engine, int fd)
     }
 }
 
+void mc_engine_fd_leave(struct mc_engine *engine, int place)
+{
+    atomic_store(&engine->fds[place], 0);
+}
+
 void mc_engine_fd_close(struct mc_engine *engine, int place)
 {
     /* First out of the table: a child forked in between keeps it open, which is better than closing a stranger. */

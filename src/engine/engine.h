@@ -26,6 +26,7 @@ void mc_engine_set_rdma(struct mc_engine *engine, struct mc_rdma *rdma);
 /* Descriptors of others that a forked child closes, too. add: its place, or MC_ERR_BUSY. */
 int mc_engine_fd_add(struct mc_engine *engine, int fd);
 void mc_engine_fd_forget(struct mc_engine *engine, int fd);
+void mc_engine_fd_leave(struct mc_engine *engine, int place);
 struct mc_id mc_engine_node(const struct mc_engine *engine);
 uint64_t mc_engine_incarnation(const struct mc_engine *engine);
 struct mc_engine_counters *mc_engine_counters(struct mc_engine *engine);

@@ -210,7 +210,10 @@ static int greet(struct mc_store *store, int fd, const char *address, enum mc_ro
                        address, fd == MC_ERR_RPC_FAIL ? strerror(errno) : mc_error_name(fd));
         return fd;
     }
+    int place = mc_engine_fd_add(store->engine, fd); /* a child that is forked while we wait must not hold it */
     int rc = hello(store, fd, role, deadline_ns, reply, said);
+    if (place >= 0)
+        mc_engine_fd_leave(store->engine, place);
     if (rc == 0)
         rc = met_master(store, address, reply, said);
     else if (rc != MC_ERR_RPC_FAIL && rc != MC_ERR_RPC_TIMEOUT)

@@ -163,6 +163,8 @@ int mc_owner_create(const struct mc_owner_config *config, struct mc_owner **resu
     rc = serve_make(owner, config);
     if (rc < 0)
         goto fail_serve;
+    if (config->coming != NULL)
+        atomic_store(config->coming, owner);
     mc_address_join(owner->name, sizeof(owner->name), config->advertise_host, mc_serve_tcp_port(owner->serve));
     rc = timers_make(owner);
     if (rc < 0)
@@ -185,6 +187,8 @@ fail_start:
 fail_populate:
     mc_engine_remove_segment(owner->engine, owner->memory);
 fail_timers:
+    if (config->coming != NULL)
+        atomic_store(config->coming, NULL);
     owner->is_closing = true; /* what was posted is still run, and then does nothing */
     timers_free(owner);
     mc_serve_destroy(owner->serve);

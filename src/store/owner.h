@@ -19,10 +19,11 @@ struct mc_owner_config {
     const char *bind_host;      /* falls back to every interface when it is not an address of this machine */
     uint16_t port;              /* 0: the kernel chooses; taken: the kernel chooses, with one log line */
     bool unix_allowed;
-    uint64_t capacity;          /* bytes, already limited */
-    const char *data_dir;       /* memory that outlives the process lies there; NULL or "" = none does */
-    uint64_t data_dir_until_ns; /* so long another process that is at work there is waited for (mc_clock_ns) */
-    bool drop_on_close;         /* with data_dir: close unmounts and drops the contents, as without */
+    uint64_t capacity;                  /* bytes, already limited */
+    const char *data_dir;               /* memory that outlives the process lies there; NULL or "" = none does */
+    uint64_t data_dir_until_ns;         /* so long another process that is at work there is waited for (mc_clock_ns) */
+    _Atomic(struct mc_owner *) *coming; /* NULL, or where it stands as soon as it has descriptors, until it fails */
+    bool drop_on_close;                 /* with data_dir: close unmounts and drops the contents, as without */
 };
 
 /* Makes memory and listeners, starts serving, populating and connecting. 0, MC_ERR_NO_MEMORY, MC_ERR_RPC_FAIL (cannot

@@ -46,9 +46,9 @@ static void after_fork_child(void)
             close(link->fd);
         if (store->keeper != NULL)
             mc_keeper_forked(store->keeper);
-        struct mc_owner *owner = atomic_load(&store->owner);
-        if (owner != NULL)
-            mc_owner_forked(owner);
+        struct mc_owner *owner = atomic_load(&store->owner), *coming = atomic_load(&store->owner_coming);
+        if (owner != NULL || coming != NULL)
+            mc_owner_forked(owner != NULL ? owner : coming);
         mc_engine_forked(store->engine);
     }
     pthread_mutex_init(&registry_lock, NULL);
@@ -600,13 +600,15 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
                                      .capacity = capacity,
                                      .data_dir = data_dir,
                                      .data_dir_until_ns = data_dir_until_ns,
-                                     .drop_on_close = asked->drop_on_close};
+                                     .drop_on_close = asked->drop_on_close,
+                                     .coming = &store->owner_coming};
     int rc = mc_owner_create(&config, &owner);
     if (rc < 0)
         return rc;
     rc = mc_owner_first_mount(owner, deadline_ns);
     if (rc < 0) {
         mc_log(ERROR, "the master at %s did not mount the segment: %s", store->master.configured, mc_error_name(rc));
+        atomic_store(&store->owner_coming, NULL);
         mc_owner_close(owner);
         return rc;
     }
@@ -614,6 +616,7 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
     mc_log(INFO, "client_id=%016" PRIx64 "%016" PRIx64 ", action=mount_segment, segment_name=%s, size=%" PRIu64,
            store->node.high, store->node.low, store->hostname, capacity);
     atomic_store(&store->owner, owner);
+    atomic_store(&store->owner_coming, NULL);
     mc_keeper_wake(store->keeper);
     return 0;
 }
@@ -663,6 +666,7 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
     rc = store->engine == NULL ? MC_ERR_NO_MEMORY : 0;
     if (rc < 0)
         goto fail_free;
+    registry_add(store); /* from here on there are descriptors that a forked child must close */
     start_rdma(store, config);
     rc = mc_keeper_start(store, deadline_ns, &store->keeper);
     if (rc < 0) {
@@ -683,14 +687,16 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
         mc_keeper_wake(store->keeper);
     }
     mc_keeper_settle(store->keeper);
-    registry_add(store);
     *made = store;
     return 0;
 
 fail_keeper:
+    registry_remove(store);
     mc_keeper_stop(store->keeper);
     mc_keeper_free(store->keeper);
+    store->keeper = NULL;
 fail_engine:
+    registry_remove(store); /* no harm if it is not there */
     mc_engine_destroy(store->engine);
     mc_rdma_close(store->rdma);
 fail_free:

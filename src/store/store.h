@@ -74,8 +74,9 @@ struct mc_store {
     struct mc_id node, host;
     uint64_t incarnation;
     struct mc_engine *engine;
-    struct mc_rdma *rdma;             /* NULL: not wanted, or none here */
-    _Atomic(struct mc_owner *) owner; /* NULL: pure client */
+    struct mc_rdma *rdma;                    /* NULL: not wanted, or none here */
+    _Atomic(struct mc_owner *) owner;        /* NULL: pure client */
+    _Atomic(struct mc_owner *) owner_coming; /* one that is not mounted yet: for the fork handler */
     struct mc_keeper *keeper;
 
     pthread_mutex_t lock;

@@ -48,6 +48,7 @@ struct fake_master {
     unsigned lose_done;     /* so many PUT_DONE come only when the grants were revoked */
     bool is_quiet;          /* says that it has not acted */
     /* What it saw. */
+    unsigned mounts;
     unsigned pings; /* on connections for calls */
     unsigned hellos, calls, heartbeats, segment_asked, suspects, rotten, removes, puts;
     struct mc_wire_suspect suspect;
@@ -228,6 +229,8 @@ static inline void fake_call(struct fake_master *fake, struct mc_buffer *out, co
         size_t start = mc_frame_begin(out, MC_MESSAGE_FAILED, id);
         mc_wire_failed_write(out, &failed);
         mc_frame_end(out, start);
+    } else if (frame->type == MC_MESSAGE_MOUNT) {
+        fake->mounts++; /* is not answered */
     } else if (frame->type == MC_MESSAGE_EXIST) {
         fake_exist(fake, out, reader, id);
     } else if (frame->type == MC_MESSAGE_REMOVE) {

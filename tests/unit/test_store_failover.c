@@ -9,6 +9,7 @@
 #include "fake_master.h"
 
 #include <signal.h>
+#include <sys/wait.h>
 
 #define MIB (1ull << 20)
 #define EPOCH 50ull
@@ -482,6 +483,70 @@ static void what_changes_something_is_nudged_while_its_answer_is_late(void **sta
     finish();
 }
 
+/* ---- fork ---- */
+
+/* Descriptors of a store: connections to the master, listeners, memory. The master's own are in this process, too. */
+static int store_descriptors(void)
+{
+    int count = 0;
+    for (int fd = 3; fd < 1024; fd++) {
+        char link[64], host[INET6_ADDRSTRLEN], name[256];
+        uint16_t ours = 0, peers = 0;
+        int listens = 0;
+        socklen_t size = sizeof(listens);
+        snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(link, name, sizeof(name) - 1);
+        name[length > 0 ? length : 0] = 0;
+        bool has_name = mc_socket_name(fd, MC_SOCKET_OURS, host, sizeof(host), &ours);
+        bool is_to_master = mc_socket_name(fd, MC_SOCKET_PEERS, host, sizeof(host), &peers) && peers == master.port;
+        bool is_listener = getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0 &&
+                           !(has_name && ours == master.port);
+        count += is_to_master || is_listener || strstr(name, "memfd:") != NULL;
+    }
+    return count;
+}
+
+static void *open_lender(void *argument)
+{
+    struct mc_store_config config = {.local_hostname = "127.0.0.1",
+                                     .master_server_addr = master.address,
+                                     .global_segment_size = 16 * MIB,
+                                     .local_buffer_size = 1,
+                                     .call_timeout_ms = 3000};
+    struct mc_store *lender = NULL;
+    *(int *)argument = mc_store_open(&config, &lender);
+    return NULL;
+}
+
+/* While setup waits for the master's hello, and for its word to the mount. */
+static void a_child_forked_during_setup_holds_nothing(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 2; i++) {
+        pthread_t thread;
+        int rc = 7, status = -1, here = 0;
+        master = (struct fake_master){.mute = i == 0};
+        fake_start(&master, EPOCH);
+        assert_int_equal(pthread_create(&thread, NULL, open_lender, &rc), 0);
+        for (unsigned wait = 0; wait < 2000 && here < (i == 0 ? 1 : 5); wait++) {
+            usleep(1000);
+            here = i == 0 || FAKE_GET(&master, mounts) > 0 ? store_descriptors() : 0;
+        }
+        assert_true(here >= (i == 0 ? 1 : 5)); /* keeper, owner, listener, data, index, writers */
+        pid_t child = fork();
+        if (child == 0)
+            _exit(store_descriptors());
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(store_descriptors() >= 1); /* here they go on */
+        pthread_join(thread, NULL);
+        assert_true(rc < 0);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 0);
+        assert_int_equal(store_descriptors(), 0);
+        fake_stop(&master);
+    }
+}
+
 /* ---- answers that are lost ---- */
 
 static void a_remove_whose_answer_was_lost_has_removed(void **state)
@@ -791,6 +856,7 @@ int main(void)
         cmocka_unit_test(a_silent_master_is_left_by_the_deadline_or_when_it_is_away),
         cmocka_unit_test(a_late_answer_costs_little_and_answers_nothing_else),
         cmocka_unit_test(a_removal_is_never_asked_twice),
+        cmocka_unit_test(a_child_forked_during_setup_holds_nothing),
         cmocka_unit_test(an_owner_that_is_always_slow_gets_each_put_once),
         cmocka_unit_test(what_changes_something_is_nudged_while_its_answer_is_late),
         cmocka_unit_test(a_remove_whose_answer_was_lost_has_removed),
