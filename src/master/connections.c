@@ -22,6 +22,7 @@
 #define INPUT_NS 6000000u /* what connections ask */
 #define BULK_NS 4000000u  /* inventories, whatever else is asked */
 #define FLUSH_NS 6000000u /* what is sent */
+#define REST_TURNS 8u     /* sweeps in which each connection is asked once whether it rests */
 #define FLUSH_LOOK 16u    /* connections between two looks at the clock */
 
 _Static_assert(MC_SERVER_CONNECTIONS_MAX == 1u << MC_SERVER_INDEX_BITS, "a connection's number holds its index");
@@ -573,7 +574,11 @@ void mc_server_sweep(struct mc_server *server)
         if (is_stuck || (connection->is_closing && age_ms > MC_SERVER_CLOSE_MS) ||
             (!connection->has_spoken && age_ms > MC_SERVER_HELLO_MS) || (is_partial && age_ms > MC_SERVER_FRAME_MS))
             die(connection);
+        else if (server->core != NULL && i % REST_TURNS == server->sweeps % REST_TURNS &&
+                 mc_core_rests(server->core, server->now_ms, connection->number))
+            mc_server_core_close(server, connection->number);
     }
+    server->sweeps++;
 }
 
 void mc_server_drop_connections(struct mc_server *server)

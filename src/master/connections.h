@@ -63,6 +63,7 @@ struct mc_server {
     uint64_t now_ms, tick_due_ms, active_ms;
     uint64_t turn_ns;                    /* this turn began, with the first callback; 0: it has not */
     _Atomic uint64_t longest_turn_ns[2]; /* since the last report, and between the two before it */
+    uint64_t sweeps;                     /* so far */
     uint64_t serial;                     /* last number given, without its index */
     struct connection **connections;     /* by index; NULL = free */
     uint16_t *free_indices;

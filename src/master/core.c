@@ -359,6 +359,15 @@ void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t number
     (void)flush(core);
 }
 
+bool mc_core_rests(struct mc_core *core, uint64_t now_ms, uint64_t number)
+{
+    enter(core, now_ms);
+    const struct mc_connection *connection = mc_map_get(&core->connections, number);
+    return connection != NULL && connection->member != NULL && connection->role == MC_ROLE_CALL &&
+           !connection->closing && connection->grants == 0 && mc_link_alone(&connection->puts) &&
+           mc_link_alone(&connection->waits) && mc_core_life_ms(core) > connection->heard_ms + MC_CALL_IDLE_MS;
+}
+
 /* ---- frames ---- */
 
 static void pong(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)

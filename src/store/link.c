@@ -330,12 +330,34 @@ static bool is_stuck(const struct mc_link *link)
            (errno == EAGAIN || errno == EINTR);
 }
 
+/* Did the master close it while it rested? A request on it would be lost, and could not be told from one that the
+ * master had carried out. */
+static bool is_ended(const struct mc_link *link, uint64_t now_ns)
+{
+    char byte;
+    if (now_ns - link->idle_since_ns < MC_LINK_SETTLE_MS * 1000000ull)
+        return false;
+    ssize_t length = recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return length == 0 || (length < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 /* Lock held. An idle link, or NULL; there are none of an older epoch, met_master sees to it. */
 static struct mc_link *idle_take(struct mc_store *store)
 {
     struct mc_link **at = &store->idle;
-    while (*at != NULL && is_stuck(*at))
-        at = &(*at)->next;
+    uint64_t now_ns = mc_clock_ns();
+    while (*at != NULL) {
+        struct mc_link *ended = *at;
+        if (is_ended(ended, now_ns)) {
+            *at = ended->next;
+            store->idle_count--;
+            mc_link_free(ended);
+        } else if (is_stuck(ended)) {
+            at = &ended->next;
+        } else {
+            break;
+        }
+    }
     struct mc_link *link = *at;
     if (link != NULL) {
         *at = link->next;

@@ -33,6 +33,35 @@ static void test_hello(void **state)
     world_close_all(&world);
 }
 
+/* A caller that came once. One that is owed something, or is no caller, is let be, however long it is silent. */
+static void test_connections_that_rest(void **state)
+{
+    struct world world;
+    (void)state;
+    world_open(&world);
+    uint64_t call = world_join(&world, MC_ROLE_CALL, 1, 1), other = world_join(&world, MC_ROLE_CALL, 2, 1);
+    uint64_t keeper = world_join(&world, MC_ROLE_OWNER, 3, 1), fresh = world_connect(&world);
+    struct mc_connection *owed = mc_map_get(&world.core->connections, other);
+    world_pass(&world, MC_CALL_IDLE_MS - 1000);
+    assert_false(mc_core_rests(world.core, world.now, call));
+    world_pass(&world, 500);
+    size_t frame = world_begin(&world, MC_MESSAGE_PING, 5);
+    mc_wire_none_write(&world.frame, &(struct mc_wire_none){0});
+    world_send(&world, other, frame);
+    world_pass(&world, 600);
+    assert_true(mc_core_rests(world.core, world.now, call));
+    assert_false(mc_core_rests(world.core, world.now, other)); /* it has said something since */
+    world_pass(&world, MC_CALL_IDLE_MS);
+    assert_true(mc_core_rests(world.core, world.now, other));
+    owed->grants = 1; /* a writer may be busy elsewhere */
+    assert_false(mc_core_rests(world.core, world.now, other));
+    owed->grants = 0;
+    assert_false(mc_core_rests(world.core, world.now, keeper));
+    assert_false(mc_core_rests(world.core, world.now, fresh));
+    assert_false(mc_core_rests(world.core, world.now, 31415));
+    world_close_all(&world);
+}
+
 /* A client of a later release: more versions, features that this build never heard of, a name of its own. */
 static void test_hello_of_another_build(void **state)
 {
@@ -946,6 +975,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hello),
         cmocka_unit_test(test_hello_of_another_build),
+        cmocka_unit_test(test_connections_that_rest),
         cmocka_unit_test(test_hello_refused),
         cmocka_unit_test(test_roles),
         cmocka_unit_test(test_incarnations),

@@ -483,6 +483,22 @@ static void what_changes_something_is_nudged_while_its_answer_is_late(void **sta
     finish();
 }
 
+/* ---- links that rest ---- */
+
+static void a_link_that_the_master_closed_costs_nothing(void **state)
+{
+    (void)state;
+    start(5000);
+    assert_int_equal(remove_key(), MC_ERR_OBJECT_NOT_FOUND);
+    usleep(MC_LINK_SETTLE_MS * 1000 + 100000);
+    fake_hang_up(&master, MC_ROLE_CALL);
+    usleep(50000);
+    /* It was asked once: that nothing is there is the truth, not what an earlier try has left. */
+    assert_int_equal(remove_key(), MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(FAKE_GET(&master, removes), 2);
+    finish();
+}
+
 /* ---- fork ---- */
 
 /* Descriptors of a store: connections to the master, listeners, memory. The master's own are in this process, too. */
@@ -856,6 +872,7 @@ int main(void)
         cmocka_unit_test(a_silent_master_is_left_by_the_deadline_or_when_it_is_away),
         cmocka_unit_test(a_late_answer_costs_little_and_answers_nothing_else),
         cmocka_unit_test(a_removal_is_never_asked_twice),
+        cmocka_unit_test(a_link_that_the_master_closed_costs_nothing),
         cmocka_unit_test(a_child_forked_during_setup_holds_nothing),
         cmocka_unit_test(an_owner_that_is_always_slow_gets_each_put_once),
         cmocka_unit_test(what_changes_something_is_nudged_while_its_answer_is_late),
