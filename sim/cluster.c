@@ -1,6 +1,7 @@
 /* One run: the processes of the cluster, what they are asked to do, what happens to them. */
 #include "cluster.h"
 #include "oracle.h"
+#include "worker.h"
 
 #include "master/core.h"
 #include "master/election.h"
@@ -13,10 +14,8 @@
 #include <string.h>
 
 #define MASTER_PORT 50051
-#define VALUE_MAX (24u << 10)
 #define ELECTION_TTL_MS 2000u
-#define PUT_LATE_MS 100u /* a put waits so long for the fate of its grants, whatever its deadline is */
-#define CALM_MS 90000u   /* after the last fault everything must have settled by then */
+#define CALM_MS 90000u /* after the last fault everything must have settled by then */
 
 void *sim_calloc(size_t count, size_t size);
 void sim_free(void *pointer);
@@ -68,6 +67,8 @@ uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms);
 uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms)
 {
     uint64_t due_ms = mc_core_tick(core, now_ms);
+    oracle_core_rests(core);
+    sim_drains_apply(core);
     if (sim_plan->standbys > 0 || !mc_core_asks_to_depart(core))
         return due_ms;
     if (notes.asked_epoch != notes.last_epoch) {
@@ -110,6 +111,8 @@ void sim_core_input(struct mc_core *core, uint64_t now_ms, uint64_t connection, 
     if (frame->type == MC_MESSAGE_HEARTBEAT)
         sim_heartbeat_heard();
     mc_core_input(core, now_ms, connection, frame);
+    oracle_core_rests(core);
+    sim_drains_apply(core);
 }
 
 /* A leader looks at its clock before everything that it sends, and never finds its time not over when another has
@@ -206,57 +209,75 @@ static void owner_main(struct sim_process *process)
 
 /* ---- clients ---- */
 
-struct worker {
-    struct mc_store *store;
-    struct sim_process *process;
-    uint8_t *buffers[SIM_BATCH_MAX];
-};
-
 static uint32_t key_draw(void)
 {
     return sim_below(SIM_PLAN, sim_plan->keys);
 }
 
-static struct mc_bytes key_name(uint32_t key)
+struct mc_bytes sim_key_name(uint32_t key)
 {
     static char names[SIM_KEY_NAMES_MAX][16];
     int length = snprintf(names[key], sizeof(names[key]), SIM_KEY_FORMAT, key);
     return (struct mc_bytes){names[key], (size_t)length};
 }
 
-static uint32_t length_draw(void)
+uint32_t sim_length_draw(enum sim_stream stream)
 {
-    uint32_t kind = sim_below(SIM_PLAN, 8);
+    uint32_t kind = sim_below(stream, 8);
     if (kind < 5) /* few lengths: what lies in the place of another may then pass for it */
-        return 1 + sim_plan->value_max / (1 + sim_below(SIM_PLAN, 3));
-    return kind == 5 ? 1 + sim_below(SIM_PLAN, 16) : 1 + sim_below(SIM_PLAN, sim_plan->value_max);
+        return 1 + sim_plan->value_max / (1 + sim_below(stream, 3));
+    return kind == 5 ? 1 + sim_below(stream, 16) : 1 + sim_below(stream, sim_plan->value_max);
+}
+
+uint64_t sim_group(uint32_t key)
+{
+    char name[16];
+    int length = snprintf(name, sizeof(name), "group-%u", key % 3);
+    return sim_plan->has_groups && key % 4 != 3 ? mc_group(name, (size_t)length) : 0;
+}
+
+void sim_wishes_draw(struct mc_replicate_config *config, const uint32_t *keys, uint32_t count,
+                     uint64_t groups[SIM_BATCH_MAX])
+{
+    if (sim_plan->has_pins) {
+        uint32_t pin = sim_below(SIM_PIN, 8);
+        config->with_hard_pin = pin == 0;
+        config->with_soft_pin = pin == 1 || pin == 2;
+    }
+    for (uint32_t i = 0; i < count && sim_plan->has_groups; i++)
+        groups[i] = sim_group(keys[i]);
+    config->groups = sim_plan->has_groups ? groups : NULL;
 }
 
 static void do_put(struct worker *worker)
 {
     struct mc_put_item items[SIM_BATCH_MAX];
     struct iovec parts[SIM_BATCH_MAX][2];
-    uint32_t numbers[SIM_BATCH_MAX], keys[SIM_BATCH_MAX], count = 1 + sim_below(SIM_PLAN, sim_plan->batch_max);
+    uint32_t numbers[SIM_BATCH_MAX], keys[SIM_BATCH_MAX] = {0}, count = 1 + sim_below(SIM_PLAN, sim_plan->batch_max);
+    uint64_t groups[SIM_BATCH_MAX];
     struct mc_replicate_config config = {.replica_count = 1 + sim_below(SIM_PLAN, sim_plan->replicas_max),
                                          .with_soft_pin = sim_below(SIM_PLAN, 16) == 0};
     bool replaces = sim_plan->has_upserts && (sim_plan->is_rewritten || sim_once_in(SIM_UPSERT, 4));
     for (uint32_t i = 0; i < count; i++) {
         const uint8_t *bytes;
-        uint32_t length = length_draw(), cut = sim_below(SIM_PLAN, length);
+        uint32_t length = sim_length_draw(SIM_PLAN), cut = sim_below(SIM_PLAN, length);
         keys[i] = key_draw();
         numbers[i] = oracle_put_begin(keys[i], length, replaces, &bytes);
         parts[i][0] = (struct iovec){(void *)(uintptr_t)bytes, cut};
         parts[i][1] = (struct iovec){(void *)(uintptr_t)(bytes + cut), length - cut};
-        items[i] = (struct mc_put_item){.key = key_name(keys[i]), .parts = parts[i], .part_count = 2};
+        items[i] = (struct mc_put_item){.key = sim_key_name(keys[i]), .parts = parts[i], .part_count = 2};
         sim_say("%s %u: key %u, %u bytes, %u replicas", replaces ? "upsert" : "put", numbers[i], keys[i], length,
                 config.replica_count);
     }
+    sim_wishes_draw(&config, keys, count, groups);
+    for (uint32_t i = 0; i < count; i++)
+        oracle_put_wishes(numbers[i], config.with_hard_pin);
     struct oracle_call call = oracle_begin();
     if (replaces)
         (void)mc_store_upsert(worker->store, items, count, &config);
     else
         (void)mc_store_put(worker->store, items, count, &config);
-    oracle_end(&call, sim_plan->timeout_ms + PUT_LATE_MS, "put");
+    oracle_end(&call, sim_plan->timeout_ms + SIM_PUT_LATE_MS, "put");
     for (uint32_t i = 0; i < count; i++) {
         sim_say("  put %u: %s", numbers[i], mc_error_name(items[i].result));
         oracle_put_end(numbers[i], items[i].result);
@@ -267,7 +288,7 @@ static void do_put(struct worker *worker)
 static void *get_allocate(void *context, size_t index, uint64_t length)
 {
     struct worker *worker = context;
-    return length <= VALUE_MAX ? worker->buffers[index] : NULL;
+    return length <= SIM_VALUE_MAX ? worker->buffers[index] : NULL;
 }
 
 static void do_get(struct worker *worker)
@@ -277,8 +298,8 @@ static void do_get(struct worker *worker)
     uint32_t keys[SIM_BATCH_MAX], count = 1 + sim_below(SIM_PLAN, sim_plan->batch_max);
     for (uint32_t i = 0; i < count; i++) {
         keys[i] = key_draw();
-        parts[i] = (struct iovec){worker->buffers[i], VALUE_MAX};
-        items[i] = (struct mc_get_item){.key = key_name(keys[i]), .parts = &parts[i], .part_count = 1};
+        parts[i] = (struct iovec){worker->buffers[i], SIM_VALUE_MAX};
+        items[i] = (struct mc_get_item){.key = sim_key_name(keys[i]), .parts = &parts[i], .part_count = 1};
     }
     struct oracle_call call = oracle_begin();
     bool allocates = sim_below(SIM_PLAN, 2) == 0;
@@ -294,7 +315,7 @@ static void do_get(struct worker *worker)
 static void do_range(struct worker *worker)
 {
     uint32_t key = key_draw();
-    struct mc_range_item item = {.key = key_name(key),
+    struct mc_range_item item = {.key = sim_key_name(key),
                                  .source_offset = sim_below(SIM_PLAN, sim_plan->value_max),
                                  .size = 1 + sim_below(SIM_PLAN, sim_plan->value_max),
                                  .target = worker->buffers[0]};
@@ -302,7 +323,7 @@ static void do_range(struct worker *worker)
     (void)mc_store_get_ranges(worker->store, &item, 1);
     oracle_end(&call, sim_plan->timeout_ms, "get_ranges");
     if (item.result > 0)
-        oracle_got_range(key, worker->buffers[0], item.source_offset, item.size);
+        oracle_got_range(&call, key, worker->buffers[0], item.source_offset, item.size);
 }
 
 /* Several ranges of one key in one call: they are of one value, whoever replaces it meanwhile. */
@@ -312,7 +333,7 @@ static void do_pieces(struct worker *worker)
     struct mc_range_item items[SIM_BATCH_MAX];
     struct oracle_piece pieces[SIM_BATCH_MAX];
     for (uint32_t i = 0; i < count; i++)
-        items[i] = (struct mc_range_item){.key = key_name(key),
+        items[i] = (struct mc_range_item){.key = sim_key_name(key),
                                           .source_offset = sim_below(SIM_PIECES, sim_plan->value_max / 2),
                                           .size = 1 + sim_below(SIM_PIECES, sim_plan->value_max / 4),
                                           .target = worker->buffers[i]};
@@ -324,13 +345,13 @@ static void do_pieces(struct worker *worker)
             (struct oracle_piece){worker->buffers[i], items[i].source_offset, items[i].result > 0 ? items[i].size : 0};
         sim_note((uint64_t)items[i].result << 8 | 8);
     }
-    oracle_got_pieces(key, pieces, count);
+    oracle_got_pieces(&call, key, pieces, count);
 }
 
 static void do_exist(struct worker *worker)
 {
     uint32_t key = key_draw();
-    struct mc_bytes name = key_name(key);
+    struct mc_bytes name = sim_key_name(key);
     int result;
     int64_t length;
     struct oracle_call call = oracle_begin();
@@ -353,7 +374,7 @@ static void do_remove(struct worker *worker)
     int results[SIM_BATCH_MAX];
     for (uint32_t i = 0; i < count; i++) {
         keys[i] = key_draw();
-        names[i] = key_name(keys[i]);
+        names[i] = sim_key_name(keys[i]);
         oracle_remove_begin(keys[i], false);
     }
     bool force = sim_below(SIM_PLAN, 2) == 0;
@@ -397,7 +418,11 @@ static void do_one(struct worker *worker)
         what = 98; /* a removal, while the owners are away */
     if (sim_now_ns < sim_cluster.removing_until_ns && (what < 38 || sim_once_in(SIM_RETURN, 3)))
         what = 98;
-    if (sim_plan->is_rewritten && what >= 38)
+    if (sim_plan->has_sessions && sim_once_in(SIM_SESSION, 3))
+        sim_session_do(worker);
+    else if (sim_plan->has_jobs && sim_once_in(SIM_JOB, 6))
+        sim_job_do(worker);
+    else if (sim_plan->is_rewritten && what >= 38)
         do_pieces(worker);
     else if (sim_plan->has_pieces && what >= 38 && what < 82 && sim_once_in(SIM_PIECES, 3))
         do_pieces(worker);
@@ -424,7 +449,7 @@ static void *worker_main(void *argument)
 {
     struct worker *worker = argument;
     for (uint32_t i = 0; i < SIM_BATCH_MAX; i++)
-        worker->buffers[i] = sim_calloc(1, VALUE_MAX);
+        worker->buffers[i] = sim_calloc(1, SIM_VALUE_MAX);
     while (operations_left > 0 && !sim_cluster.is_calm) {
         operations_left--;
         do_one(worker);
@@ -440,7 +465,7 @@ static void client_main(struct sim_process *process)
     unsigned long threads[2];
     struct mc_store *store = store_open(process, 0);
     for (uint32_t i = 0; i < sim_plan->threads; i++) {
-        workers[i] = (struct worker){.store = store, .process = process};
+        workers[i] = (struct worker){.store = store, .process = process, .number = i};
         if (sim_pthread_create(&threads[i], NULL, worker_main, &workers[i]) != 0)
             sim_fail("no more fibers");
     }
@@ -530,7 +555,7 @@ static bool is_settled(void)
 static void sure_keys_check(struct worker *worker)
 {
     for (uint32_t key = 0; key < sim_plan->keys; key++) {
-        struct mc_get_item item = {.key = key_name(key)};
+        struct mc_get_item item = {.key = sim_key_name(key)};
         for (unsigned tries = 0; tries < 50; tries++) {
             struct oracle_call call = oracle_begin();
             (void)mc_store_get(worker->store, &item, 1, get_allocate, worker);
@@ -552,8 +577,10 @@ static void last_main(struct sim_process *process)
     struct worker worker = {.process = process};
     uint64_t limit_ns = sim_now_ns + CALM_MS * SIM_MS;
     for (uint32_t i = 0; i < SIM_BATCH_MAX; i++)
-        worker.buffers[i] = sim_calloc(1, VALUE_MAX);
+        worker.buffers[i] = sim_calloc(1, SIM_VALUE_MAX);
     worker.store = store_open(process, 0);
+    sim_drains_end();
+    limit_ns = sim_now_ns + CALM_MS * SIM_MS;
     sure_keys_check(&worker);
     while (!is_settled() && !sim_failed) {
         if (sim_now_ns > limit_ns) {
@@ -646,6 +673,7 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
             sim_place_start(place);
     }
     sim_faults_start();
+    sim_drains_start();
     run_to_the_end();
     *result = (struct sim_result){.failed = sim_failed,
                                   .hash = sim_hash,

@@ -4,6 +4,8 @@
 
 #include "plan.h"
 
+#define SIM_PUT_LATE_MS 100u /* a put waits so long for the fate of its grants, whatever its deadline is */
+
 extern const struct sim_plan *sim_plan; /* of this run */
 
 extern struct sim_cluster {
@@ -33,6 +35,14 @@ void sim_etcd_full(uint64_t until_ns); /* it takes no writes */
 
 /* hard.c: what happens to machines and threads */
 void sim_hard_start(void);
+
+/* jobs.c: segments that are to be drained */
+struct mc_core;
+void sim_drains_start(void);
+/* The master hears of it. */
+void sim_drains_apply(struct mc_core *core);
+/* All is well: those that are to be drained become empty, then none is any more. */
+void sim_drains_end(void);
 
 /* faults.c */
 /* argument: the place. */

@@ -197,8 +197,10 @@ void sim_object_drop(struct mc_core *core, struct mc_object *object, struct mc_w
 void sim_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait)
 {
     uint32_t key;
-    if (is_eviction(core) && is_key(object, &key))
+    if (is_eviction(core) && is_key(object, &key)) {
         oracle_placements_evict(key, 0);
+        oracle_evicted(core, object, NULL, 0);
+    }
     mc_object_drop(core, object, wait);
 }
 
@@ -208,8 +210,10 @@ void sim_object_drop_replica(struct mc_core *core, struct mc_object *object, str
                              struct mc_wait *wait)
 {
     uint32_t key;
-    if (is_eviction(core) && is_key(object, &key))
+    if (is_eviction(core) && is_key(object, &key)) {
         oracle_placements_evict(key, mc_node_generation(core, mc_segment_node(segment, slot)));
+        oracle_evicted(core, object, segment, slot);
+    }
     mc_object_drop_replica(core, object, segment, slot, wait);
 }
 

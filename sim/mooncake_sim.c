@@ -19,7 +19,7 @@ struct options {
     const char *list;
     uint64_t skipped[256];
     size_t skipped_count;
-    bool plain, mild, hard, noteless, forgets, trace, keep_going, no_shrink, check_hash, is_single;
+    bool plain, mild, narrow, wide, hard, noteless, forgets, trace, keep_going, no_shrink, check_hash, is_single;
     uint32_t only, has_only;
 };
 
@@ -54,7 +54,13 @@ static double cpu_seconds(void)
 
 static void plan_make(const struct options *options, uint64_t seed, struct sim_plan *plan)
 {
-    sim_plan_draw(plan, seed, options->operations, options->plain, options->mild ? 0 : options->hard ? 1 : 4);
+    sim_plan_draw(plan, seed, options->operations, options->plain,
+                  options->mild   ? 0
+                  : options->hard ? 1
+                                  : 4,
+                  options->narrow ? 0
+                  : options->wide ? 1
+                                  : 3);
     plan->is_noteless = options->noteless;
     plan->all_forget = plan->all_forget && !options->noteless; /* without a note nobody can know of that master */
     plan->is_durable = plan->is_durable && !options->forgets;
@@ -86,8 +92,9 @@ static void print_replay(const struct options *options, uint64_t seed)
         if ((options->without >> i & 1u) != 0)
             printf(" --without %s", sim_fault_names[i]);
     }
-    printf("%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
-           options->hard ? " --hard" : "", options->noteless ? " --noteless" : "");
+    printf("%s%s%s%s%s%s --trace\n", options->plain ? " --plain" : "", options->mild ? " --mild" : "",
+           options->narrow ? " --narrow" : "", options->wide ? " --wide" : "", options->hard ? " --hard" : "",
+           options->noteless ? " --noteless" : "");
 }
 
 /* Does it fail so? In a process of its own: a failure may be a crash. kind: the word before the colon. */
@@ -198,6 +205,10 @@ static bool parse(int argc, char **argv, struct options *options)
             options->mild = true;
         } else if (strcmp(name, "--hard") == 0) { /* each seed has some */
             options->hard = true;
+        } else if (strcmp(name, "--narrow") == 0) { /* as before clients asked for more than puts, gets and removals */
+            options->narrow = true;
+        } else if (strcmp(name, "--wide") == 0) { /* in each seed they do */
+            options->wide = true;
         } else if (strcmp(name, "--noteless") == 0) { /* masters have no directory for a note to the next one */
             options->noteless = true;
         } else if (strcmp(name, "--check-hash") == 0) {
@@ -304,12 +315,14 @@ int main(int argc, char **argv)
     struct options options = {.seed = 1, .seeds = 1000, .operations = OPERATIONS};
     struct sums sums = {0};
     if (!parse(argc, argv, &options)) {
-        fprintf(stderr, "usage: mooncake_sim [--seed S | --from S --seeds N | --list FILE] [--skip FILE] [--operations "
-                        "N] [--trace] "
-                        "[--keep-going] "
-                        "[--no-shrink] [--check-hash] [--forgets] [--plain] [--mild] [--hard] [--noteless]\n"
-                        "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
-                        "--only FAULT|none]...\nfaults:");
+        fprintf(
+            stderr,
+            "usage: mooncake_sim [--seed S | --from S --seeds N | --list FILE] [--skip FILE] [--operations "
+            "N] [--trace] "
+            "[--keep-going] "
+            "[--no-shrink] [--check-hash] [--forgets] [--plain] [--mild] [--narrow] [--wide] [--hard] [--noteless]\n"
+            "                    [--owners N] [--clients N] [--threads N] [--keys N] [--without FAULT | "
+            "--only FAULT|none]...\nfaults:");
         for (uint32_t i = 0; i < SIM_FAULTS_COUNT; i++)
             fprintf(stderr, " %s", sim_fault_names[i]);
         fprintf(stderr, "\n");

@@ -205,6 +205,30 @@ MUTATIONS = [
     ("nobody_ends_grants_that_failed", STORE + "put.c", "            if ((!all && transfer->result >= 0) || transfer->is_unsure)", "            if (true)",
      STORE + "put.c", "        link->broken = true; /* a late PUT_DONE", "        rc = rc; /* a late PUT_DONE", *PUTS_NEVER_DIE),
     ("the_dead_keep_their_grants", *PUTS_NEVER_DIE),
+    # Pins and groups
+    ("hard_pins_are_as_any_other", MASTER + "replica.c", "    if (!object->visible || object->hard)\n        return NULL;", "    if (!object->visible)\n        return NULL;"),
+    ("soft_pins_go_first", MASTER + "evict.c", "    uint32_t slot = oldest(core, segment, &segment->normal, skips);\n    if (slot == MC_NODE_NONE && core->config.allow_evict_soft_pinned)\n        slot = oldest(core, segment, &segment->soft, skips);",
+     "    uint32_t slot = oldest(core, segment, &segment->soft, skips);\n    if (slot == MC_NODE_NONE)\n        slot = oldest(core, segment, &segment->normal, skips);"),
+    ("groups_leave_in_part", MASTER + "evict.c", "    units += evict_members(core, group, segment, count);", "    group->going_left = 0;"),
+    ("a_read_protects_one_member", MASTER + "evict.c", "        return group->readers > 0 && core->now_ms < group->lease_until_ms;", "        return object->readers > 0 && core->now_ms < group->lease_until_ms;"),
+    ("pins_are_not_told", MASTER + "recover.c", "item->length, item->flags, item->group);", "item->length, 0, item->group);"),
+    ("groups_are_not_told", ENGINE + "memory.c", "                             .group = __atomic_load_n(&slot->group, __ATOMIC_ACQUIRE)};", "                             .group = 0};"),
+    ("an_upsert_pins_nothing", MASTER + "replica.c", "    object->hard = successor->hard;", "    object->hard = 0;"),
+    # Sessions
+    ("sessions_are_not_renewed", STORE + "session.c", "        if (now_ms - hold->renewed_ms >= renew_ms) {", "        if (now_ms - hold->renewed_ms >= 100 * renew_ms) {"),
+    ("sessions_protect_one_key", STORE + "session.c", "    if (--hold->key_count == 0)\n        hold_drop(sessions, hold, &links);\n    pthread", "    hold->link = --hold->key_count > 1 ? (link->broken = true, mc_link_return(store, link), NULL) : link;\n    if (hold->key_count == 0)\n        hold_drop(sessions, hold, &links);\n    pthread"),
+    ("sessions_end_when_they_rest", STORE + "session.c", "now_ms - hold->used_ms >= MC_SESSION_IDLE_MS) {", "now_ms - hold->used_ms >= MC_SESSION_IDLE_MS / 60) {"),
+    ("a_session_mixes_versions", STORE + "get_call.c", "    if (rc == 0 && call->ranges != NULL && call->count > 1)", "    if (rc == 0 && call->ranges != NULL && call->count > 1 && !call->session)"),
+    ("put_sessions_lose_a_byte", STORE + "session_put.c", "item->source, (size_t)item->size);", "item->source, (size_t)item->size - (item->size > 100));"),
+    ("revoked_sessions_are_put", STORE + "session_put.c", "    if (whole && put)\n", "    if (whole && count + put > 0)\n"),
+    # Copies, moves, drains
+    ("copies_replace_whatever_is_there", STORE + "copy.c", "&put, &config, layout->described.version);", "&put, &config, 0);"),
+    ("copies_are_not_pinned", STORE + "copy.c", "                                         .with_hard_pin = (layout->described.pins & MC_PUT_HARD_PIN) != 0,", "                                         .with_hard_pin = false,"),
+    ("copies_are_one_byte_short", STORE + "copy.c", "    if (rc == 0) {\n        struct mc_put_item put", "    part.iov_len -= part.iov_len > 100;\n    if (rc == 0) {\n        struct mc_put_item put"),
+    ("drained_segments_take_puts", MASTER + "place.c", "    return segment->state == MC_SEGMENT_OK && !segment->leaving &&", "    return segment->state == MC_SEGMENT_OK &&"),
+    ("a_heartbeat_ends_a_drain", MASTER + "member.c", "            segment->leaving = item.leaving != 0 || segment->drain;", "            segment->leaving = item.leaving != 0;"),
+    ("drains_leave_some", MASTER + "drain.c", "        if (object != NULL && object->visible)", "        if (object != NULL && object->visible && object->length % 3 != 0)"),
+    ("drains_remove_what_they_should_move", STORE + "copy.c", "            rc = rewrite(store, key, &layout, names, wanted(&layout, segment, NULL, 0, names), layout.count);", "            rc = 0 * (int)sizeof(names);\n        if (rc == 0)\n            return mc_store_remove(store, &key, 1, true, &rc);"),
     ("put_waits_without_end", STORE + "put.c", "until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &reader);", "work->deadline_ns + 60000000000ull, &reader);"),
 ]
 
@@ -276,9 +300,10 @@ def judge(build, mutation, seeds):
     try:
         # What was found among hundred thousands shows what is rare, and is quick; then all that there is, and the same seeds without hard
         # faults, and without stories. Without a note a master learns from those who are there alone, so what they say is tried without one, too.
-        lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes")}
-        for options in ([*lists["notes"], "--mild"], [*lists["stories"], "--mild", "--noteless"], lists["hard"], lists["hard_notes"],
-                        [], ["--noteless"], ["--mild", "--noteless"], ["--plain", "--noteless"]):
+        lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes", "wide")}
+        for options in ([*lists["notes"], "--mild"], [*lists["stories"], "--mild", "--noteless"], [*lists["hard"], "--narrow"],
+                        [*lists["hard_notes"], "--narrow"], [*lists["wide"], "--wide"],
+                        [], ["--narrow", "--noteless"], ["--wide"], ["--mild", "--noteless"], ["--plain", "--noteless"]):
             count = [] if "--list" in options else ["--seeds", str(seeds), "--skip", "sim/seeds/open"]
             command = [program, *options, *count, "--no-shrink"]
             run = subprocess.run(command, cwd=build.source, capture_output=True, text=True, timeout=600)

@@ -30,7 +30,7 @@ struct put {
     uint64_t gone_ns;                 /* from then on it is known to be gone; SIM_NEVER */
     uint64_t absent_ns, absent_epoch; /* a removal did not find it; under that master it must not appear any more */
     const struct sim_process *process;
-    bool succeeded, decided, is_upsert;
+    bool succeeded, decided, is_upsert, is_hard;
 };
 
 static struct put all_puts[PUTS_MAX];
@@ -68,6 +68,7 @@ void oracle_reset(const struct sim_plan *plan)
     may_rot = (plan->faults >> SIM_FAULT_flip & 1u) != 0;
     oracle_placed_reset(plan);
     oracle_held_reset(plan);
+    oracle_kept_reset();
     for (uint32_t i = 0; i < SIM_KEY_NAMES_MAX; i++) {
         char name[16];
         int length = snprintf(name, sizeof(name), SIM_KEY_FORMAT, i);
@@ -159,6 +160,32 @@ void oracle_put_end(uint32_t number, int rc)
                  mc_error_name(rc));
     if (rc == 0)
         become_sure(put->key, put->start_ns);
+}
+
+void oracle_put_hide(uint32_t put)
+{
+    all_puts[put].gone_ns = 0;
+}
+
+void oracle_put_show(uint32_t put)
+{
+    all_puts[put].start_ns = sim_now_ns;
+    all_puts[put].gone_ns = SIM_NEVER;
+}
+
+void oracle_put_wishes(uint32_t put, bool is_hard)
+{
+    all_puts[put].is_hard = is_hard;
+}
+
+bool oracle_put_is_hard(uint32_t put)
+{
+    return all_puts[put].is_hard;
+}
+
+uint32_t oracle_put_length(uint32_t put)
+{
+    return all_puts[put].length;
 }
 
 uint32_t oracle_put_key(uint32_t put)
@@ -273,14 +300,11 @@ void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *byt
     become_sure(key, call->start_ns);
 }
 
-void oracle_got_range(uint32_t key, const uint8_t *bytes, uint64_t offset, uint64_t size)
+void oracle_got_range(const struct oracle_call *call, uint32_t key, const uint8_t *bytes, uint64_t offset,
+                      uint64_t size)
 {
-    for (uint32_t i = 0; i < put_count; i++) {
-        if (all_puts[i].key == key && offset + size <= all_puts[i].length &&
-            memcmp(bytes_of(i) + offset, bytes, size) == 0)
-            return;
-    }
-    sim_fail("content: a range of key %u holds what nobody put", key);
+    struct oracle_piece piece = {bytes, offset, size};
+    oracle_got_pieces(call, key, &piece, 1);
 }
 
 static bool is_of(uint32_t put, const struct oracle_piece *pieces, uint32_t count)
@@ -293,16 +317,24 @@ static bool is_of(uint32_t put, const struct oracle_piece *pieces, uint32_t coun
     return true;
 }
 
-void oracle_got_pieces(uint32_t key, const struct oracle_piece *pieces, uint32_t count)
+void oracle_got_pieces(const struct oracle_call *call, uint32_t key, const struct oracle_piece *pieces, uint32_t count)
 {
+    bool is_read = false, is_known = false;
+    for (uint32_t i = 0; i < count; i++)
+        is_read |= pieces[i].size > 0;
     for (uint32_t i = 0; i < put_count; i++) {
-        if (all_puts[i].key == key && is_of(i, pieces, count))
+        if (all_puts[i].key != key || !is_of(i, pieces, count))
+            continue;
+        if (all_puts[i].gone_ns >= call->start_ns)
             return;
+        is_known = true;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        if (pieces[i].size > 0)
-            sim_fail("mixed: %u ranges of key %u in one call are of no one value", count, key);
-    }
+    if (is_read && is_known)
+        sim_fail("resurrection: a range of key %u is of values that are known to be gone", key);
+    else if (is_read && count == 1)
+        sim_fail("content: a range of key %u holds what nobody put", key);
+    else if (is_read)
+        sim_fail("mixed: %u ranges of key %u in one call are of no one value", count, key);
 }
 
 /* A value that is not gone may be said to exist. */
@@ -375,6 +407,11 @@ void oracle_fault(bool loses_objects)
     is_strict = false;
 }
 
+bool oracle_is_strict(void)
+{
+    return is_strict;
+}
+
 bool oracle_is_sure(uint32_t key)
 {
     return keys[key].sure_ns != SIM_NEVER && (is_roomy || oracle_is_held(key));
@@ -388,6 +425,10 @@ void oracle_check_masters(void)
     const char *wrong = master->alive && master->core != NULL ? mc_core_check(master->core) : NULL;
     if (wrong != NULL)
         sim_fail("core: %s", wrong);
+    if (master->alive && master->core != NULL && (sim_plan->has_pins || sim_plan->has_groups))
+        oracle_check_wishes(master->core);
+    if (master->alive && master->core != NULL && sim_plan->has_drains)
+        oracle_check_drains(master->core);
     if (!may_rot) /* who finds a rotten slot clears it before the master knows */
         oracle_check_offers();
 }

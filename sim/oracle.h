@@ -20,18 +20,25 @@ void oracle_end(const struct oracle_call *call, uint64_t limit_ms, const char *w
 /* A new value for the key; its bytes. The number identifies it. */
 uint32_t oracle_put_begin(uint32_t key, uint32_t length, bool is_upsert, const uint8_t **bytes);
 void oracle_put_end(uint32_t put, int rc);
+/* Nobody may see it before it is shown: it is only being put together. */
+void oracle_put_hide(uint32_t put);
+void oracle_put_show(uint32_t put);
+void oracle_put_wishes(uint32_t put, bool is_hard);
+bool oracle_put_is_hard(uint32_t put);
+uint32_t oracle_put_length(uint32_t put);
 /* An owner has made it live: may it be, at that time? */
 void oracle_put_live(uint32_t put);
 /* The process died: what it was putting will not be placed again. */
 void oracle_process_killed(const struct sim_process *process);
 void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *bytes, int64_t rc);
-void oracle_got_range(uint32_t key, const uint8_t *bytes, uint64_t offset, uint64_t size);
+void oracle_got_range(const struct oracle_call *call, uint32_t key, const uint8_t *bytes, uint64_t offset,
+                      uint64_t size);
 /* Ranges of one key that one call has read; those of size 0 were not. Are they of one value? */
 struct oracle_piece {
     const uint8_t *bytes;
     uint64_t offset, size;
 };
-void oracle_got_pieces(uint32_t key, const struct oracle_piece *pieces, uint32_t count);
+void oracle_got_pieces(const struct oracle_call *call, uint32_t key, const struct oracle_piece *pieces, uint32_t count);
 void oracle_length(const struct oracle_call *call, uint32_t key, int64_t length);
 /* is_all: it is one of all keys, or by pattern, which the master works off by and by. */
 void oracle_remove_begin(uint32_t key, bool is_all);
@@ -43,6 +50,8 @@ void oracle_not_there(const struct oracle_call *call, uint32_t key);
 uint64_t oracle_epoch(void);
 /* From now on nothing is certain to be there. */
 void oracle_fault(bool loses_objects);
+/* Has nothing happened so far, and there is room for all? */
+bool oracle_is_strict(void);
 /* Must the key be readable now? */
 bool oracle_is_sure(uint32_t key);
 void oracle_exists(const struct oracle_call *call, uint32_t key, int result);
@@ -79,6 +88,12 @@ void oracle_placements_evict(uint32_t key, uint64_t generation); /* 0: all */
 /* What the master offers of the key, and nothing else, must be there from now on. */
 void oracle_placements_offer(uint32_t key);
 bool oracle_placements_hold(uint32_t key);
+/* The put of that generation; UINT32_MAX: unknown. */
+uint32_t oracle_placed_put(uint64_t generation);
+
+/* jobs.c */
+struct mc_core;
+void oracle_check_drains(const struct mc_core *core);
 
 /* held.c: what must be there after faults */
 void oracle_held_reset(const struct sim_plan *plan);
@@ -97,5 +112,29 @@ bool oracle_was_well(uint64_t start_ns);
 bool oracle_is_well_since(uint64_t start_ns);
 /* Has the master heard all clients for long enough since then that no request of before is still under way? */
 bool oracle_was_open_after(uint64_t since_ns);
+
+/* kept.c: what a master must keep */
+#define ORACLE_KEPT_MAX 4u
+struct oracle_kept { /* what is offered of a key */
+    uint64_t generations[ORACLE_KEPT_MAX];
+    uint32_t count;
+};
+struct mc_object;
+struct mc_segment;
+void oracle_kept_reset(void);
+struct oracle_kept oracle_kept_now(uint32_t key);
+/* The client in that place has, or has no more, a session of the key, which was as `before` when the call began. */
+void oracle_session_begins(const struct oracle_call *call, uint32_t place, uint32_t key,
+                           const struct oracle_kept *before);
+void oracle_session_ends(uint32_t place, uint32_t key);
+/* Before and after it reads up to that byte: what must be there. */
+struct oracle_kept oracle_session_before(uint32_t place, uint32_t key);
+void oracle_session_read(uint32_t place, uint32_t key, const struct oracle_kept *before, uint64_t end, int64_t result);
+/* The object, or with a segment one replica of it, is about to be evicted. */
+void oracle_evicted(const struct mc_core *core, const struct mc_object *object, struct mc_segment *segment,
+                    uint32_t slot);
+/* The core has done what it was asked for. */
+void oracle_core_rests(const struct mc_core *core);
+void oracle_check_wishes(const struct mc_core *core);
 
 #endif

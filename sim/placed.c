@@ -72,6 +72,7 @@ void oracle_master_begins(uint64_t epoch)
 
 void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put)
 {
+    sim_say("  put %u is live in slot %u, generation %llx", put, slot, (unsigned long long)generation);
     if (placement_count < PLACEMENTS_MAX)
         placements[placement_count++] =
             (struct placement){segment, generation, SIM_NEVER, put, slot, sim_process()->place, false, false};
@@ -139,12 +140,22 @@ bool oracle_placements_hold(uint32_t key)
     return false;
 }
 
-/* Has a later value taken the key, or is one about to? */
+uint32_t oracle_placed_put(uint64_t generation)
+{
+    for (uint32_t i = placement_count; i > 0; i--) {
+        if (placements[i - 1].generation == generation)
+            return placements[i - 1].put;
+    }
+    return UINT32_MAX;
+}
+
+/* Has a later value taken the key, or is one about to? A copy is a later one, of the same put. */
 static bool is_replaced(const struct placement *old)
 {
     uint32_t key = oracle_put_key(old->put);
     for (uint32_t i = 0; i < placement_count; i++) {
-        if (placements[i].generation > old->generation && placements[i].put != old->put &&
+        if (placements[i].generation > old->generation &&
+            (placements[i].put != old->put || sim_plan->has_jobs || sim_plan->has_drains) &&
             oracle_put_key(placements[i].put) == key)
             return true;
     }

@@ -191,6 +191,15 @@ static void hard_draw(struct sim_plan *made)
     made->think_us_max = made->think_us_max > think_us ? made->think_us_max : think_us;
 }
 
+/* No fault, no story. */
+static void nothing_happens(struct sim_plan *made)
+{
+    made->faults = 0;
+    made->hard_gap_ms = made->standbys = 0;
+    made->has_notes = made->restarts_owner = made->holds_keys = made->quiet_masters = made->unmet_keys = false;
+    made->heard_alone = made->returning_owner = made->loses_answers = false;
+}
+
 /* Masters that are elected. What else happens to a single one does not happen to them. */
 static void election_draw(struct sim_plan *made)
 {
@@ -222,7 +231,31 @@ static void rewritten_prepare(struct sim_plan *made)
     made->think_us_max = 1000;
 }
 
-void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bool is_plain, uint32_t hard_in)
+/* What clients ask beyond puts, gets and removals; in a third of these seeds without any fault, so that it is known
+ * what must be there, or under the fault of all that needs others least: masters that end. */
+static void wide_draw(struct sim_plan *made)
+{
+    uint32_t kind = sim_below(SIM_WIDE, 6);
+    if (kind < 2)
+        nothing_happens(made);
+    if (kind == 1 && !made->is_rewritten) {
+        made->faults = 1u << SIM_FAULT_kill_master;
+        made->is_durable = false;
+        made->depart_ms = 3000;
+    }
+    made->has_sessions = sim_once_in(SIM_SESSION, 2);
+    made->has_pins = sim_once_in(SIM_PIN, 2);
+    made->has_groups = sim_once_in(SIM_PIN, 2);
+    made->has_jobs = sim_once_in(SIM_JOB, 2);
+    made->has_drains = sim_once_in(SIM_JOB, 3) && made->owners > 1;
+    if (made->has_sessions && sim_once_in(SIM_SESSION, 2)) /* else readers are protected for too short a time */
+        made->lease_ms = 300 + sim_below(SIM_SESSION, 3000);
+    if ((made->has_sessions || made->has_pins || made->has_groups) && sim_once_in(SIM_PIN, 3)) /* too little room */
+        made->capacity = 64u << 10;
+}
+
+void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bool is_plain, uint32_t hard_in,
+                   uint32_t wide_in)
 {
     static const char *const paths[] = {NULL, NULL, "tcp", "local,tcp", "local,shm,tcp"};
     static const uint64_t capacities[] = {64u << 10, 96u << 10, 128u << 10, 256u << 10};
@@ -281,8 +314,11 @@ void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bo
     made->has_pieces = !is_plain && hard_in > 0 && sim_once_in(SIM_PIECES, 2);
     if (made->has_pieces && sim_once_in(SIM_PIECES, 16))
         rewritten_prepare(made);
+    if (!is_plain && hard_in > 0 && wide_in > 0 && sim_once_in(SIM_WIDE, wide_in))
+        wide_draw(made);
     /* All values of all keys together fit far below where eviction begins, with those that are to replace them. */
     uint64_t most = made->keys * 3ull + (made->has_upserts ? made->clients * made->threads * made->batch_max : 0);
-    made->is_roomy = most * (made->value_max + 2048) * made->replicas_max < made->capacity * made->owners / 2 &&
-                     made->value_max * 8ull < made->capacity;
+    made->is_roomy =
+        most * (made->value_max + 2048) * made->replicas_max < made->capacity * (made->owners - made->has_drains) / 2 &&
+        made->value_max * 8ull < made->capacity;
 }

@@ -71,6 +71,8 @@ struct sim_plan {
     bool has_pieces;                                 /* several ranges of one key in one call */
     uint32_t hard_gap_ms, standbys, election_gap_ms; /* standbys: masters beside the first, with an election */
     bool has_notes; /* departures are noted in a place that outlives masters, as with an election */
+    /* wide: what clients ask beyond puts, gets and removals */
+    bool has_sessions, has_pins, has_groups, has_jobs, has_drains;
 };
 
 struct sim_result {
@@ -80,8 +82,9 @@ struct sim_result {
 };
 
 /* Draws everything from the seed. plain: without stories, and without hard faults. hard_in: once in so many seeds there
- * are hard faults; 0: never. */
-void sim_plan_draw(struct sim_plan *plan, uint64_t seed, uint32_t operations, bool is_plain, uint32_t hard_in);
+ * are hard faults; 0: never. wide_in: the same for what clients ask beyond puts, gets and removals. */
+void sim_plan_draw(struct sim_plan *plan, uint64_t seed, uint32_t operations, bool is_plain, uint32_t hard_in,
+                   uint32_t wide_in);
 void sim_plan_run(const struct sim_plan *plan, struct sim_result *result);
 
 #endif

@@ -36,6 +36,13 @@ enum sim_stream {
     SIM_HARD,
     SIM_ELECTION,
     SIM_PIECES,
+    SIM_WIDE,
+    SIM_SESSION,
+    SIM_PIN,
+    SIM_JOB,
+    SIM_WANT,
+    SIM_OLD,
+    SIM_LIMIT,
     SIM_STREAMS
 };
 

@@ -1,0 +1,191 @@
+/* Copies, moves and replicas that are cleared, by clients; segments that are drained, as an operator wishes. */
+#include "cluster.h"
+#include "oracle.h"
+#include "worker.h"
+
+#include "master/core.h"
+#include "master/state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define TRIES_MAX 9u     /* of one copy, when the value is replaced under its hands */
+#define TRY_QUESTIONS 5u /* of each of them, that have a deadline of their own */
+#define DRAIN_LIMIT_MS 60000u
+
+struct segments {
+    uint32_t count;
+    struct mc_core_segment list[SIM_OWNERS_MAX * 4];
+};
+
+static void segments_read(const struct mc_core *core, struct segments *segments)
+{
+    uint64_t cursor = 0;
+    size_t count = mc_core_segments(core, &cursor, segments->list, SIM_OWNERS_MAX * 4);
+    segments->count = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (segments->list[i].state != 2)
+            segments->list[segments->count++] = segments->list[i];
+    }
+}
+
+/* ---- clients ---- */
+
+static void clear(struct worker *worker, uint32_t key, const char *segment)
+{
+    struct mc_bytes name = sim_key_name(key);
+    int result;
+    oracle_remove_begin(key, false); /* if that is the only one */
+    struct oracle_call call = oracle_begin();
+    (void)mc_store_replica_clear(worker->store, &name, 1, segment, &result);
+    sim_say("replica of key %u on %s is cleared: %s", key, segment, mc_error_name(result));
+    /* Who finds nothing has only looked. */
+    bool is_certain = result == 0 || result == MC_ERR_OBJECT_NOT_FOUND || result == MC_ERR_REPLICA_NOT_FOUND;
+    oracle_remove_end(&call, key, false, is_certain, false);
+    sim_note((uint64_t)(uint32_t)result << 8 | 11);
+}
+
+static void task(struct worker *worker, uint32_t key, const char *source, const char *target)
+{
+    uint64_t id[2];
+    struct mc_task told = {.status = MC_TASK_PENDING};
+    int rc = mc_store_task_create(worker->store, sim_key_name(key), source, &target, 1, id);
+    sim_say("task of key %u to %s: %s", key, target, mc_error_name(rc));
+    for (uint32_t looks = sim_below(SIM_JOB, 20); rc == 0 && looks > 0 && told.status < MC_TASK_FAILED; looks--) {
+        if (mc_store_task_query(worker->store, id, &told) != 0)
+            sim_fail("task: one of key %u is not known any more", key);
+        sim_sleep_ns((1 + sim_below(SIM_JOB, 2000)) * 1000ull);
+    }
+    sim_note((uint64_t)told.status << 8 | 12);
+}
+
+void sim_job_do(struct worker *worker)
+{
+    struct segments segments;
+    const struct mc_core *core = sim_master()->alive ? sim_master()->core : NULL;
+    uint32_t kind = sim_below(SIM_JOB, 6), key = sim_below(SIM_JOB, sim_plan->keys);
+    if (core == NULL)
+        return;
+    segments_read(core, &segments);
+    if (segments.count == 0)
+        return;
+    const char *source = segments.list[sim_below(SIM_JOB, segments.count)].name,
+               *target = segments.list[sim_below(SIM_JOB, segments.count)].name;
+    source = sim_once_in(SIM_JOB, 2) ? NULL : source;
+    if (kind == 0 && source != NULL) {
+        clear(worker, key, source);
+    } else if (kind <= 2) {
+        task(worker, key, source, target);
+    } else {
+        struct oracle_call call = oracle_begin();
+        int rc = mc_store_copy(worker->store, sim_key_name(key), source, &target, 1);
+        oracle_end(&call, TRIES_MAX * TRY_QUESTIONS * sim_plan->timeout_ms, "copy");
+        sim_say("copy of key %u from %s to %s: %s", key, source == NULL ? "anywhere" : source, target,
+                mc_error_name(rc));
+        sim_note((uint64_t)(uint32_t)rc << 8 | 13);
+    }
+}
+
+/* ---- drains ---- */
+
+static struct drained { /* a segment, from when on nothing is placed there */
+    uint32_t number;
+    uint64_t generation;
+} drained[64];
+static uint32_t drained_count, wished; /* wished: owners, by bits */
+
+static void on_wish(void *argument)
+{
+    (void)argument;
+    if (sim_cluster.is_calm)
+        return;
+    /* One at a time: what lies there must have a place elsewhere. */
+    wished = wished != 0 && sim_once_in(SIM_JOB, 2) ? 0 : 1u << sim_below(SIM_JOB, sim_plan->owners);
+    sim_say("owners that are to be drained: %x", wished);
+    sim_at(sim_now_ns + (1 + sim_below(SIM_JOB, 6000)) * SIM_MS, on_wish, NULL);
+}
+
+void sim_drains_start(void)
+{
+    drained_count = wished = 0;
+    if (sim_plan->has_drains)
+        sim_at(sim_now_ns + (1 + sim_below(SIM_JOB, 500)) * SIM_MS, on_wish, NULL);
+}
+
+static bool is_of(const struct mc_core_segment *segment, uint32_t owner)
+{
+    char name[32];
+    int length = snprintf(name, sizeof(name), "10.0.0.%u:", sim_processes[SIM_PLACE_OWNER + owner].address);
+    return strncmp(segment->name, name, (size_t)length) == 0;
+}
+
+static bool is_wished(const struct mc_core_segment *segment)
+{
+    for (uint32_t owner = 0; owner < sim_plan->owners; owner++) {
+        if ((wished >> owner & 1u) != 0 && is_of(segment, owner))
+            return true;
+    }
+    return false;
+}
+
+void sim_drains_apply(struct mc_core *core)
+{
+    struct segments segments;
+    if (!sim_plan->has_drains)
+        return;
+    segments_read(core, &segments);
+    for (uint32_t i = 0; i < segments.count; i++) {
+        const struct mc_core_segment *segment = &segments.list[i];
+        if (segment->draining == is_wished(segment))
+            continue;
+        (void)mc_core_drain(core, mc_span(segment->name, strlen(segment->name)), !segment->draining);
+        if (!segment->draining && drained_count < sizeof(drained) / sizeof(drained[0]))
+            drained[drained_count++] =
+                (struct drained){segment->number, (core->epoch << MC_EPOCH_SHIFT) + core->counter};
+    }
+}
+
+/* Nothing is placed in a segment that is being drained. */
+void oracle_check_drains(const struct mc_core *core)
+{
+    for (uint32_t i = 0; i < drained_count; i++) {
+        const struct mc_segment *segment = mc_segment_find(core, drained[i].number);
+        bool is_latest = true;
+        for (uint32_t k = i + 1; k < drained_count; k++)
+            is_latest &= drained[k].number != drained[i].number;
+        if (segment == NULL || !segment->drain || !is_latest || drained[i].generation >> MC_EPOCH_SHIFT != core->epoch)
+            continue;
+        for (uint32_t slot = 0; slot < segment->space.node_fresh; slot++) {
+            const struct mc_node *node = mc_segment_node(segment, slot);
+            if ((node->state == MC_NODE_LIVE || node->state == MC_NODE_GRANTED) &&
+                mc_node_generation(core, node) > drained[i].generation)
+                sim_fail("drain: segment %u is being drained, and generation %llx was placed there since",
+                         segment->number, (unsigned long long)mc_node_generation(core, node));
+        }
+    }
+}
+
+static uint64_t objects_wished(void)
+{
+    struct segments segments;
+    uint64_t count = 0;
+    if (sim_master()->core == NULL)
+        return 1;
+    segments_read(sim_master()->core, &segments);
+    for (uint32_t i = 0; i < segments.count; i++)
+        count += is_wished(&segments.list[i]) ? segments.list[i].objects : 0;
+    return count;
+}
+
+void sim_drains_end(void)
+{
+    uint64_t limit_ns = sim_now_ns + DRAIN_LIMIT_MS * SIM_MS;
+    bool must = sim_plan->is_roomy && sim_plan->replicas_max < sim_plan->owners;
+    while (wished != 0 && must && objects_wished() > 0 && !sim_failed) {
+        if (sim_now_ns > limit_ns)
+            sim_fail("drain: %llu objects are still there after %u s", (unsigned long long)objects_wished(),
+                     DRAIN_LIMIT_MS / 1000);
+        sim_sleep_ns(200 * SIM_MS);
+    }
+    wished = 0;
+}

@@ -1,0 +1,242 @@
+/* What a master must keep: values in sessions, values that are pinned; and groups, which stay and leave together. */
+#include "cluster.h"
+#include "oracle.h"
+#include "worker.h"
+
+#include "master/group.h"
+#include "master/state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define IDLE_NS (29000 * SIM_MS) /* a session that nobody uses for longer may be over */
+#define LEASE_LEAST_MS 300u      /* shorter leases may run out before they are renewed */
+
+struct guard { /* a session that a client has of a key */
+    struct oracle_kept kept;
+    uint64_t since_ns, used_ns; /* since 0: none */
+    uint32_t life;
+};
+static struct guard guards[SIM_PROCESSES_MAX][SIM_KEY_NAMES_MAX];
+static uint64_t gone_group;              /* a member of it has just been evicted; 0: none was */
+static uint64_t held[SIM_KEY_NAMES_MAX]; /* the last master under which the key was held without a value */
+
+void oracle_kept_reset(void)
+{
+    memset(guards, 0, sizeof(guards));
+    memset(held, 0, sizeof(held));
+    gone_group = 0;
+}
+
+/* ---- sessions ---- */
+
+struct oracle_kept oracle_kept_now(uint32_t key)
+{
+    struct oracle_kept kept;
+    kept.count = oracle_offered(key, kept.generations, ORACLE_KEPT_MAX);
+    return kept;
+}
+
+static bool is_one_of(const struct oracle_kept *kept, uint64_t generation)
+{
+    for (uint32_t i = 0; i < kept->count; i++) {
+        if (kept->generations[i] == generation)
+            return true;
+    }
+    return false;
+}
+
+static bool is_same(const struct oracle_kept *a, const struct oracle_kept *b)
+{
+    for (uint32_t i = 0; i < a->count; i++) {
+        if (!is_one_of(b, a->generations[i]))
+            return false;
+    }
+    return a->count > 0 && a->count == b->count;
+}
+
+void oracle_session_begins(const struct oracle_call *call, uint32_t place, uint32_t key,
+                           const struct oracle_kept *before)
+{
+    struct oracle_kept now = oracle_kept_now(key);
+    if (is_same(before, &now)) /* else the session may be of either */
+        guards[place][key] = (struct guard){now, call->start_ns, call->start_ns, sim_processes[place].life};
+}
+
+void oracle_session_ends(uint32_t place, uint32_t key)
+{
+    guards[place][key].since_ns = 0;
+}
+
+/* Must the master keep the value, as far as this session goes? */
+static bool is_guarded(uint32_t place, uint32_t key)
+{
+    const struct guard *guard = &guards[place][key];
+    return guard->since_ns != 0 && sim_processes[place].alive && sim_processes[place].life == guard->life &&
+           sim_plan->lease_ms >= LEASE_LEAST_MS && sim_now_ns - guard->used_ns < IDLE_NS &&
+           oracle_is_well_since(guard->since_ns);
+}
+
+struct oracle_kept oracle_session_before(uint32_t place, uint32_t key)
+{
+    struct oracle_kept now = oracle_kept_now(key), none = {.count = 0};
+    struct guard *guard = &guards[place][key];
+    /* A client passes over an owner that has failed for a while longer. */
+    bool is_kept = is_guarded(place, key) && is_same(&now, &guard->kept) &&
+                   (oracle_is_strict() || oracle_was_well(guard->since_ns));
+    guard->used_ns = is_kept ? sim_now_ns : guard->used_ns;
+    return is_kept ? now : none;
+}
+
+void oracle_session_read(uint32_t place, uint32_t key, const struct oracle_kept *before, uint64_t end, int64_t result)
+{
+    struct oracle_kept now = oracle_kept_now(key);
+    bool is_lost = result == MC_ERR_OBJECT_NOT_FOUND || result == MC_ERR_REPLICA_IS_NOT_READY ||
+                   result == MC_ERR_LEASE_EXPIRED || result == MC_ERR_INVALID_PARAMS;
+    if (!is_lost || !is_same(before, &now) || !is_guarded(place, key))
+        return;
+    uint32_t put = oracle_placed_put(now.generations[0]);
+    if (put != UINT32_MAX && end <= oracle_put_length(put))
+        sim_fail("session: key %u is in one, and was there all the time: %s", key, mc_error_name((int)result));
+}
+
+/* ---- evictions ---- */
+
+static bool key_of(const struct mc_object *object, uint32_t *key)
+{
+    char name[32];
+    snprintf(name, sizeof(name), "%.*s", (int)object->key_length, (const char *)object->key);
+    return sscanf(name, SIM_KEY_FORMAT, key) == 1 && *key < SIM_KEY_NAMES_MAX;
+}
+
+static uint64_t generation_of(const struct mc_core *core, struct mc_replica at)
+{
+    return mc_node_generation(core, mc_segment_node(at.segment, at.slot));
+}
+
+static bool is_read(const struct mc_core *core, const struct mc_object *object)
+{
+    return object->readers > 0 && core->now_ms < object->lease_until_ms;
+}
+
+/* May all of it be evicted now, with its group? A soft pin is left out. */
+static bool may_go(const struct mc_core *core, const struct mc_object *object)
+{
+    bool may = object->visible && !object->hard && !object->soft && !mc_key_hides(core, object);
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        may &= at.segment->state == MC_SEGMENT_OK &&
+               (mc_segment_node(at.segment, at.slot)->base != 0 || !mc_recover_hides(core));
+    return may;
+}
+
+static struct mc_object *object_of(const struct mc_core *core, uint32_t key)
+{
+    char name[16];
+    int length = snprintf(name, sizeof(name), SIM_KEY_FORMAT, key);
+    struct mc_object *object = mc_object_find(core, mc_span(name, (size_t)length));
+    return object != NULL && object->visible ? object : NULL;
+}
+
+static bool is_on(const struct mc_core *core, const struct mc_object *object, const struct mc_segment *segment)
+{
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
+        if (at.segment == segment)
+            return true;
+    }
+    return false;
+}
+
+/* A soft pin goes only when nothing else can: is there something else in that segment? */
+static void check_soft(const struct mc_core *core, const struct mc_object *object, const struct mc_segment *segment)
+{
+    if (!object->soft || core->now_ms / 1000 >= object->soft_until_s || mc_object_group(object) != NULL)
+        return;
+    for (uint32_t key = 0; key < sim_plan->keys; key++) {
+        const struct mc_object *other = object_of(core, key);
+        if (other != NULL && mc_object_group(other) == NULL && may_go(core, other) && !is_read(core, other) &&
+            is_on(core, other, segment))
+            sim_fail("evicted: one that is softly pinned, and key %u, which is not, was there", key);
+    }
+}
+
+/* A read of one member protects all. */
+static void check_members(const struct mc_core *core, const struct mc_group *group)
+{
+    for (uint32_t key = 0; key < sim_plan->keys; key++) {
+        const struct mc_object *member = object_of(core, key);
+        if (member != NULL && mc_object_group(member) == group && is_read(core, member))
+            sim_fail("evicted: a member of a group of which key %u is being read", key);
+    }
+}
+
+static void check_replica(uint32_t key, uint64_t generation)
+{
+    for (uint32_t place = 0; place < SIM_PROCESSES_MAX; place++) {
+        if (is_guarded(place, key) && is_one_of(&guards[place][key].kept, generation))
+            sim_fail("evicted: key %u, which is in a session of %s", key, sim_processes[place].name);
+    }
+    uint32_t put = oracle_placed_put(generation);
+    if (put != UINT32_MAX && oracle_put_is_hard(put))
+        sim_fail("evicted: put %u of key %u, which is pinned", put, key);
+}
+
+void oracle_evicted(const struct mc_core *core, const struct mc_object *object, struct mc_segment *segment,
+                    uint32_t slot)
+{
+    uint32_t key;
+    if (!key_of(object, &key))
+        return;
+    const struct mc_group *group = mc_object_group(object);
+    if (segment != NULL) {
+        check_soft(core, object, segment);
+        check_replica(key, mc_node_generation(core, mc_segment_node(segment, slot)));
+    } else {
+        for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+            check_replica(key, generation_of(core, at));
+    }
+    if (group != NULL) {
+        check_members(core, group);
+        gone_group = group->id;
+    }
+}
+
+void oracle_core_rests(const struct mc_core *core)
+{
+    if (gone_group != 0 && core->groups.going == NULL) {
+        for (uint32_t key = 0; key < sim_plan->keys; key++) {
+            const struct mc_object *member = object_of(core, key);
+            const struct mc_group *group = member == NULL ? NULL : mc_object_group(member);
+            if (group != NULL && group->id == gone_group && may_go(core, member) &&
+                (group->readers == 0 || core->now_ms >= group->lease_until_ms))
+                sim_fail("evicted: a member of a group, and key %u of the same group was left", key);
+        }
+    }
+    gone_group = core->groups.going == NULL ? 0 : gone_group;
+    for (uint32_t key = 0; key < sim_plan->keys && sim_plan->has_groups; key++) {
+        char name[16];
+        int length = snprintf(name, sizeof(name), SIM_KEY_FORMAT, key);
+        const struct mc_object *cell = mc_objects_find(&core->objects, mc_span(name, (size_t)length));
+        if (cell != NULL && cell->tombstone != 0 && cell->clearing > 0)
+            held[key] = core->epoch;
+    }
+}
+
+/* ---- what a master knows of what it offers ---- */
+
+void oracle_check_wishes(const struct mc_core *core)
+{
+    for (uint32_t key = 0; key < sim_plan->keys; key++) {
+        const struct mc_object *object = object_of(core, key);
+        if (object == NULL)
+            continue;
+        uint32_t put = oracle_placed_put(generation_of(core, mc_replica_first(core, object)));
+        if (put != UINT32_MAX && oracle_put_is_hard(put) && !object->hard)
+            sim_fail("pins: key %u is not pinned any more, and its value, of put %u, was", key, put);
+        uint64_t group = mc_object_group_id(object);
+        if (group != 0 && group != sim_group(key))
+            sim_fail("groups: key %u is in another group than its puts have named", key);
+        /* A cell that is held has no room for a group, and takes what an owner tells. */
+        if (group == 0 && sim_group(key) != 0 && held[key] != core->epoch)
+            sim_fail("groups: key %u is in no group any more", key);
+    }
+}

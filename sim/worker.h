@@ -1,0 +1,31 @@
+/* A thread of a client that asks the store, and what the files share that say what it asks (cluster.c, sessions.c). */
+#ifndef SIM_WORKER_H
+#define SIM_WORKER_H
+
+#include "plan.h"
+
+#include "mooncake.h"
+
+#define SIM_VALUE_MAX (24u << 10)
+
+struct worker {
+    struct mc_store *store;
+    struct sim_process *process;
+    uint32_t number; /* of its process' threads */
+    uint8_t *buffers[SIM_BATCH_MAX];
+};
+
+struct mc_bytes sim_key_name(uint32_t key);
+uint32_t sim_length_draw(enum sim_stream stream);
+/* Pins and groups of a put of these keys, from a stream of their own; *config points to groups then. */
+void sim_wishes_draw(struct mc_replicate_config *config, const uint32_t *keys, uint32_t count,
+                     uint64_t groups[SIM_BATCH_MAX]);
+/* The group that puts of that key name; 0: none. */
+uint64_t sim_group(uint32_t key);
+
+/* sessions.c */
+void sim_session_do(struct worker *worker);
+/* jobs.c */
+void sim_job_do(struct worker *worker);
+
+#endif
