@@ -71,7 +71,6 @@ MUTATIONS = [
     ("existing_key_is_put_again", MASTER + "put.c", "        if (exists && (start->flags & MC_PUT_REPLACE) == 0)\n            return again && object->clearing > 0 ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_ALREADY_EXISTS;", "        (void)again;"),
     ("dead_writers_space_is_cleared_only", MASTER + "put.c", "        if (how == GRANT_CUT)", "        if (0)"),
     ("space_is_free_before_cleared", MASTER + "replica.c", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    mc_node_set_clearing_writer(node, NULL);", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    mc_node_set_clearing_writer(node, NULL);\n    mc_list_remove(segment, &segment->clears, slot);\n    segment->clearing -= node->size;\n    segment->clear_unsent = segment->clears.head;\n    mc_node_free(core, segment, slot);\n    return;"),
-    ("what_is_cut_holds_no_key", MASTER + "put.c", "mc_node_cut(core, segment, slot, object, put->writer);", "mc_node_cut(core, segment, slot, NULL, put->writer);"),
     ("remove_waits_for_nobody", MASTER + "tombstone.c", "    if (wait != NULL)\n        mc_key_wait(core, object, wait);", "    (void)wait;"),
     # Keys that are held until what was theirs is cleared.
     ("cleared_keys_are_free_at_once", MASTER + "tombstone.c", "return object->tombstone != 0 && object->clearing > 0 && object->hard;", "return object == NULL;"),
