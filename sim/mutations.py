@@ -228,6 +228,7 @@ MUTATIONS = [
     ("a_heartbeat_ends_a_drain", MASTER + "member.c", "            segment->leaving = item.leaving != 0 || segment->drain;", "            segment->leaving = item.leaving != 0;"),
     ("drains_leave_some", MASTER + "drain.c", "        if (object != NULL && object->visible)", "        if (object != NULL && object->visible && object->length % 3 != 0)"),
     ("drains_remove_what_they_should_move", STORE + "copy.c", "            rc = rewrite(store, key, &layout, names, wanted(&layout, segment, NULL, 0, names), layout.count);", "            rc = 0 * (int)sizeof(names);\n        if (rc == 0)\n            return mc_store_remove(store, &key, 1, true, &rc);"),
+    ("a_put_that_evicts_its_own_key_forgets_the_group", MASTER + "put.c", "    uint64_t group = item->group != 0 || object == NULL ? item->group : mc_object_group_id(object);", "    uint64_t group = item->group;"),
     ("put_waits_without_end", STORE + "put.c", "until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &reader);", "work->deadline_ns + 60000000000ull, &reader);"),
 ]
 

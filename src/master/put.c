@@ -339,6 +339,8 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     if (start->places + start->replica_count > MC_BATCH_MAX)
         return MC_ERR_SPACE_SOON; /* the answer has no place left for its places; the rest of the batch comes again */
     uint32_t stamp = ++core->stamp;
+    /* Kept also when the value that is to be replaced is what has to make room. */
+    uint64_t group = item->group != 0 || object == NULL ? item->group : mc_object_group_id(object);
     uint64_t units = mc_extent_units(item->length, item->key.length);
     start->placement.hopeful = false;
     for (; count < start->replica_count; count++) {
@@ -351,7 +353,7 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
     bool replaces = object != NULL && object->visible;
     granted->group = replaces ? mc_object_group_id(object) : 0;
     object = replaces ? mc_object_succeed(core, object, item->length, start->flags)
-                      : mc_object_begin(core, object, item->key, item->length, start->flags, item->group);
+                      : mc_object_begin(core, object, item->key, item->length, start->flags, group);
     if (object != NULL && !replaces)
         granted->group = mc_object_group_id(object);
     for (uint32_t i = 0; i < count; i++) {
