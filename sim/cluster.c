@@ -47,6 +47,9 @@ struct mc_core *sim_core_create(const struct mc_core_config *config, const struc
         notes.last_epoch = epoch;
     }
     struct mc_core *core = mc_core_create(&noted, output, node, epoch, seed, now_ms);
+    if (core == NULL)
+        return NULL;
+    sim_limits_core(core);
     latest_epoch = epoch > latest_epoch ? epoch : latest_epoch;
     oracle_master_begins(epoch);
     sim_process()->core = core;
@@ -157,9 +160,12 @@ static void master_main(struct sim_process *process)
     config.core.recovery_window_ms = sim_plan->window_ms;
     if (!sim_plan->is_noteless)
         snprintf(config.state_dir, sizeof(config.state_dir), "/shm");
-    if (mc_server_create(&config, &server, error, sizeof(error)) < 0) {
-        sim_fail("the master does not start: %s", error);
-        return;
+    while (mc_server_create(&config, &server, error, sizeof(error)) < 0) {
+        if (!sim_has_wanted(process->place)) {
+            sim_fail("the master does not start: %s", error);
+            return;
+        }
+        sim_sleep_ns(100 * SIM_MS);
     }
     (void)mc_server_run(server);
     process->core = NULL;
@@ -448,8 +454,10 @@ static void do_one(struct worker *worker)
 static void *worker_main(void *argument)
 {
     struct worker *worker = argument;
-    for (uint32_t i = 0; i < SIM_BATCH_MAX; i++)
-        worker->buffers[i] = sim_calloc(1, SIM_VALUE_MAX);
+    for (uint32_t i = 0; i < SIM_BATCH_MAX; i++) {
+        while ((worker->buffers[i] = sim_calloc(1, SIM_VALUE_MAX)) == NULL)
+            sim_sleep_ns(10 * SIM_MS);
+    }
     while (operations_left > 0 && !sim_cluster.is_calm) {
         operations_left--;
         do_one(worker);
@@ -664,6 +672,7 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
         sim_plan->quiet_masters || sim_plan->unmet_keys || sim_plan->returning_owner || sim_plan->heard_alone
             ? sim_now_ns + (1000 + sim_below(SIM_VARIANT, 7000)) * SIM_MS
             : 0;
+    sim_limits_start();
     oracle_reset(sim_plan);
     sim_on_change = oracle_changed;
     for (uint32_t machine = 0; sim_has_fault(SIM_FAULT_skew) && machine < sim_plan->machines; machine++)
@@ -674,6 +683,7 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
     }
     sim_faults_start();
     sim_drains_start();
+    sim_want_start();
     run_to_the_end();
     *result = (struct sim_result){.failed = sim_failed,
                                   .hash = sim_hash,

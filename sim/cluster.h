@@ -44,6 +44,15 @@ void sim_drains_apply(struct mc_core *core);
 /* All is well: those that are to be drained become empty, then none is any more. */
 void sim_drains_end(void);
 
+/* limits.c: counters near their end, small tables, peers of an earlier build */
+void sim_limits_start(void);
+void sim_limits_core(struct mc_core *core);
+
+/* want.c: what has run out on a process */
+void sim_want_start(void);
+bool sim_is_wanting(uint32_t place);
+bool sim_has_wanted(uint32_t place); /* ever */
+
 /* faults.c */
 /* argument: the place. */
 void sim_place_restart(void *argument);

@@ -51,6 +51,15 @@ static void on_kill(void *argument)
     place_kill((uint32_t)(uintptr_t)argument);
 }
 
+void sim_end_for_want(void)
+{
+    uint32_t place = sim_process() == NULL ? 0 : sim_process()->place;
+    if (sim_process() == NULL || !sim_has_wanted(place))
+        return;
+    sim_at(sim_now_ns, on_kill, (void *)(uintptr_t)place);
+    (void)sim_wait(SIM_NEVER);
+}
+
 /* Killed, and started again by who asked for it. */
 static void on_end(void *argument)
 {

@@ -65,6 +65,8 @@ struct sim_file {
 struct sim_file *sim_file_make(enum sim_file_kind kind);
 /* A descriptor of the running process, or -1 with errno. */
 int sim_fd_give(struct sim_file *file);
+/* The same, whatever has run out. */
+int sim_fd_put(struct sim_file *file);
 /* NULL with errno set. */
 struct sim_file *sim_fd_file(int fd);
 void sim_file_release(struct sim_file *file);

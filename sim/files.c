@@ -220,6 +220,10 @@ static int memory_resize(struct sim_memory *memory, uint64_t size)
         errno = EPERM;
         return -1;
     }
+    if (size > memory->size && sim_is_short(SIM_SHORT_ROOM)) {
+        errno = ENOSPC;
+        return -1;
+    }
     if (size > memory->capacity) {
         uint64_t capacity;
         uint8_t *bytes = bytes_take(size, &capacity);
@@ -496,6 +500,8 @@ struct listing *sim_opendir(const char *path)
         return NULL;
     }
     struct listing *listing = sim_calloc(1, sizeof(*listing));
+    if (listing == NULL)
+        return NULL;
     listing->at = memories;
     snprintf(listing->name, sizeof(listing->name), "%s", path);
     return listing;

@@ -48,7 +48,7 @@ void oracle_held_reset(const struct sim_plan *plan)
 
 static bool is_running(uint32_t place)
 {
-    return sim_is_running(&sim_processes[place]);
+    return sim_is_running(&sim_processes[place]) && !sim_is_wanting(place);
 }
 
 /* A stopped master counts no silence while it stands still. */
@@ -56,7 +56,8 @@ static bool is_in_touch(uint32_t owner)
 {
     uint32_t place = SIM_PLACE_OWNER + owner;
     const struct sim_process *master = sim_master();
-    bool is_there = sim_plan->standbys > 0 ? sim_is_running(master) && master->core != NULL : master->alive;
+    bool is_there = sim_plan->standbys > 0 ? sim_is_running(master) && master->core != NULL
+                                           : master->alive && !sim_is_wanting(master->place);
     return is_running(place) && is_there && !sim_is_partitioned(place, master->place) &&
            sim_now_ns >= touches[owner].stalled_until_ns;
 }
@@ -108,9 +109,9 @@ static bool is_well(void)
 
 static bool is_open(void)
 {
-    bool is_cut = false;
+    bool is_cut = sim_is_wanting(sim_master()->place);
     for (uint32_t place = SIM_PLACE_CLIENT; place < SIM_PROCESSES_MAX; place++)
-        is_cut |= sim_is_partitioned(place, sim_master()->place);
+        is_cut |= sim_is_partitioned(place, sim_master()->place) || sim_is_wanting(place);
     return sim_is_running(sim_master()) && !is_cut;
 }
 

@@ -73,7 +73,7 @@ static bool is_guarded(uint32_t place, uint32_t key)
 {
     const struct guard *guard = &guards[place][key];
     return guard->since_ns != 0 && sim_processes[place].alive && sim_processes[place].life == guard->life &&
-           sim_plan->lease_ms >= LEASE_LEAST_MS && sim_now_ns - guard->used_ns < IDLE_NS &&
+           sim_plan->lease_ms >= LEASE_LEAST_MS && !sim_has_wanted(place) && sim_now_ns - guard->used_ns < IDLE_NS &&
            oracle_is_well_since(guard->since_ns);
 }
 
@@ -83,7 +83,7 @@ struct oracle_kept oracle_session_before(uint32_t place, uint32_t key)
     struct guard *guard = &guards[place][key];
     /* A client passes over an owner that has failed for a while longer. */
     bool is_kept = is_guarded(place, key) && is_same(&now, &guard->kept) &&
-                   (oracle_is_strict() || oracle_was_well(guard->since_ns));
+                   (oracle_is_strict() || oracle_was_well(guard->since_ns)) && !sim_has_wanted(place);
     guard->used_ns = is_kept ? sim_now_ns : guard->used_ns;
     return is_kept ? now : none;
 }

@@ -229,6 +229,14 @@ MUTATIONS = [
     ("drains_leave_some", MASTER + "drain.c", "        if (object != NULL && object->visible)", "        if (object != NULL && object->visible && object->length % 3 != 0)"),
     ("drains_remove_what_they_should_move", STORE + "copy.c", "            rc = rewrite(store, key, &layout, names, wanted(&layout, segment, NULL, 0, names), layout.count);", "            rc = 0 * (int)sizeof(names);\n        if (rc == 0)\n            return mc_store_remove(store, &key, 1, true, &rc);"),
     ("a_put_that_evicts_its_own_key_forgets_the_group", MASTER + "put.c", "    uint64_t group = item->group != 0 || object == NULL ? item->group : mc_object_group_id(object);", "    uint64_t group = item->group;"),
+    # Want, limits, versions
+    ("memory_is_always_there", STORE + "get.c", "    if (work.transfers != NULL && work.scratch != NULL && work.owner_of != NULL)", "    if (true)"),
+    ("values_that_found_no_memory_are_stored", STORE + "put.c", "        items[i]->result = whole ? one->code : MC_ERR_NO_MEMORY;", "        items[i]->result = whole ? one->code : 0;"),
+    ("a_full_disk_is_not_noticed", ENGINE + "segment_file.c", "if (fchmod(fd, 0600) != 0 || ftruncate(fd, (off_t)size) != 0) {", "if (fchmod(fd, 0600) != 0 || (ftruncate(fd, (off_t)size) != 0 && size == 0)) {"),
+    ("keys_that_many_hold_are_let_go", MASTER + "tombstone.c", "        return set_more(core, object, mc_key_holders(core, object) - MC_OBJECT_CLEARING_MAX + 1);", "        return false;"),
+    ("beyond_the_tombstones_nothing_is_kept", MASTER + "tombstone.c", "    core->gone_bits[bit / 64] |= 1ull << bit % 64;", "    (void)bit;"),
+    ("generations_begin_anew", MASTER + "put.c", "    if (core->counter_end - core->counter <= capacity) {", "    if (core->counter_end == capacity) {"),
+    ("earlier_builds_are_strangers", "src/wire/version.c", "    if (version_min > version_max || ", "    if (features == 0 || version_min > version_max || "),
     ("put_waits_without_end", STORE + "put.c", "until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &reader);", "work->deadline_ns + 60000000000ull, &reader);"),
 ]
 

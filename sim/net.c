@@ -262,9 +262,13 @@ int sim_accept4(int fd, struct sockaddr *address, socklen_t *length, int flags)
         errno = EAGAIN;
         return -1;
     }
+    if (sim_is_short(SIM_SHORT_FILES)) { /* it waits on */
+        errno = EMFILE;
+        return -1;
+    }
     struct sim_file *stream = file->backlog[0];
     memmove(file->backlog, file->backlog + 1, --file->backlog_count * sizeof(file->backlog[0]));
-    return sim_fd_give(stream);
+    return sim_fd_put(stream);
 }
 
 /* What a kernel knows of the way: what has not arrived, how often that was tried, when it was last confirmed. */
@@ -473,19 +477,20 @@ static void give_fds(struct sim_segment *segment, struct msghdr *message)
     message->msg_controllen = 0;
     if (segment->fd_count == 0)
         return;
-    if (space >= CMSG_SPACE(segment->fd_count * sizeof(int))) {
+    if (space >= CMSG_SPACE(segment->fd_count * sizeof(int)) && !sim_is_short(SIM_SHORT_FILES)) {
         message->msg_controllen = CMSG_SPACE(segment->fd_count * sizeof(int));
         struct cmsghdr *header = CMSG_FIRSTHDR(message);
         header->cmsg_level = SOL_SOCKET;
         header->cmsg_type = SCM_RIGHTS;
         header->cmsg_len = CMSG_LEN(segment->fd_count * sizeof(int));
         for (uint32_t i = 0; i < segment->fd_count; i++) {
-            int fd = sim_fd_give(segment->fds[i]);
+            int fd = sim_fd_put(segment->fds[i]);
             memcpy(CMSG_DATA(header) + i * sizeof(int), &fd, sizeof(int));
         }
     } else {
         for (uint32_t i = 0; i < segment->fd_count; i++)
             sim_file_release(segment->fds[i]);
+        message->msg_flags |= MSG_CTRUNC;
     }
     segment->fd_count = 0;
 }

@@ -248,6 +248,18 @@ static void wide_draw(struct sim_plan *made)
     made->has_groups = sim_once_in(SIM_PIN, 2);
     made->has_jobs = sim_once_in(SIM_JOB, 2);
     made->has_drains = sim_once_in(SIM_JOB, 3) && made->owners > 1;
+    made->has_old = sim_once_in(SIM_OLD, 4);
+    made->few_tombstones = sim_once_in(SIM_LIMIT, 3);
+    made->few_clearing = sim_once_in(SIM_LIMIT, 3) ? 1 + sim_below(SIM_LIMIT, 2) : 0;
+    if (sim_once_in(SIM_LIMIT, 8)) { /* generations of such an epoch reach far into those of later ones */
+        nothing_happens(made);
+        made->few_generations = true;
+        made->lease_ms = made->lease_ms < 500 ? made->lease_ms : 500;
+    }
+    if (sim_once_in(SIM_WANT, 4)) {
+        made->want_gap_ms = 20u << sim_below(SIM_WANT, 8);
+        made->only_clients_want = !sim_once_in(SIM_WANT, 3);
+    }
     if (made->has_sessions && sim_once_in(SIM_SESSION, 2)) /* else readers are protected for too short a time */
         made->lease_ms = 300 + sim_below(SIM_SESSION, 3000);
     if ((made->has_sessions || made->has_pins || made->has_groups) && sim_once_in(SIM_PIN, 3)) /* too little room */

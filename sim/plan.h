@@ -73,6 +73,11 @@ struct sim_plan {
     bool has_notes; /* departures are noted in a place that outlives masters, as with an election */
     /* wide: what clients ask beyond puts, gets and removals */
     bool has_sessions, has_pins, has_groups, has_jobs, has_drains;
+    bool only_clients_want;
+    bool has_old;                         /* half of the processes are of an earlier build */
+    bool few_tombstones, few_generations; /* soon there are no more */
+    uint32_t few_clearing;                /* replicas that an object counts while they are cleared; 0: all */
+    uint32_t want_gap_ms;                 /* something runs out so often; 0: never */
 };
 
 struct sim_result {

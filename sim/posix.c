@@ -115,6 +115,10 @@ static void *allocate(uint64_t size, bool zero)
     struct sim_process *process = sim_process();
     if (process == NULL)
         return zero ? calloc(1, size) : malloc(size);
+    if (sim_is_short(SIM_SHORT_MEMORY)) {
+        errno = ENOMEM;
+        return NULL;
+    }
     struct sim_arena *arena = arena_of(process);
     if (size >= BIG_BYTES)
         return big_allocate(arena, size);
@@ -593,6 +597,7 @@ WITHOUT_DEVICES(sim_staged_run)
 
 _Noreturn void sim_abort(void)
 {
+    sim_end_for_want();
     sim_fail("abort()");
     abort();
 }

@@ -185,6 +185,13 @@ static inline void sim_note(uint64_t value)
     sim_hash ^= sim_hash >> 29;
 }
 
+/* ---- want (want.c): does this call of the process fail because something has run out? ---- */
+
+enum sim_shortage { SIM_SHORT_MEMORY, SIM_SHORT_FILES, SIM_SHORT_ROOM, SIM_SHORTAGES };
+bool sim_is_short(enum sim_shortage what);
+/* Memory is out, and its code does not go on: the process ends. Returns when it is not for that. */
+void sim_end_for_want(void);
+
 /* ---- memory of the run, gone with sim_reset ---- */
 
 void *sim_allocate(size_t size); /* zeroed */

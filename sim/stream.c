@@ -79,6 +79,15 @@ struct sim_file *sim_file_make(enum sim_file_kind kind)
 
 int sim_fd_give(struct sim_file *file)
 {
+    if (!sim_is_short(SIM_SHORT_FILES))
+        return sim_fd_put(file);
+    sim_file_release(file);
+    errno = EMFILE;
+    return -1;
+}
+
+int sim_fd_put(struct sim_file *file)
+{
     struct sim_process *process = sim_process();
     for (int fd = 3; fd < (int)SIM_FDS_MAX; fd++) {
         if (process->fds[fd] == NULL) {
