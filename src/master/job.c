@@ -146,8 +146,8 @@ void mc_job_destroy(struct mc_core *core, struct mc_job *job)
 
 void mc_job_sweep(struct mc_core *core, struct mc_segment *segment)
 {
-    struct mc_job *job = calloc(1, sizeof(*job));
-    mc_assert(job != NULL); /* without it the segment would stay for ever */
+    struct mc_job *job = segment->sweep;
+    segment->sweep = NULL;
     job->kind = MC_JOB_SWEEP;
     job->segment = segment;
     mc_link_init(&job->link);

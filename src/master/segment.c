@@ -232,7 +232,9 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     mc_link_init(&segment->busy);
     mc_link_init(&segment->watched);
     mc_link_init(&segment->recovery);
-    if (!mc_space_init(&segment->space, mount->slot_count)) {
+    segment->sweep = calloc(1, sizeof(*segment->sweep));
+    if (segment->sweep == NULL || !mc_space_init(&segment->space, mount->slot_count)) {
+        free(segment->sweep);
         free(segment);
         return NULL;
     }
@@ -265,6 +267,7 @@ fail_alias:
     (void)mc_map_remove(&core->segments_by_id, segment->id_hash);
 fail_id:
     mc_space_destroy(&segment->space);
+    free(segment->sweep);
     free(segment);
     return NULL;
 }
@@ -460,6 +463,7 @@ void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment)
     core->segments[segment->index] = NULL;
     core->segment_count--;
     mc_space_destroy(&segment->space);
+    free(segment->sweep);
     free(segment);
 }
 

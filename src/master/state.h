@@ -301,6 +301,8 @@ struct mc_segment {
 
     uint32_t avoid_stamp, pick_stamp; /* of the put start, of the item that is being placed */
     bool said_index_full;
+
+    struct mc_job *sweep; /* made with it, so that its end needs no memory; NULL once that has begun */
 };
 
 struct mc_grant {
