@@ -232,8 +232,6 @@ MUTATIONS = [
     # Want, limits, versions
     ("memory_is_always_there", STORE + "get.c", "    if (work.transfers != NULL && work.scratch != NULL && work.owner_of != NULL)", "    if (true)"),
     ("values_that_found_no_memory_are_stored", STORE + "put.c", "        items[i]->result = whole ? one->code : MC_ERR_NO_MEMORY;", "        items[i]->result = whole ? one->code : 0;"),
-    ("a_full_disk_is_not_noticed", ENGINE + "segment_file.c", "if (fchmod(fd, 0600) != 0 || ftruncate(fd, (off_t)size) != 0) {", "if (fchmod(fd, 0600) != 0 || (ftruncate(fd, (off_t)size) != 0 && size == 0)) {"),
-    ("keys_that_many_hold_are_let_go", MASTER + "tombstone.c", "        return set_more(core, object, mc_key_holders(core, object) - MC_OBJECT_CLEARING_MAX + 1);", "        return false;"),
     ("beyond_the_tombstones_nothing_is_kept", MASTER + "tombstone.c", "    core->gone_bits[bit / 64] |= 1ull << bit % 64;", "    (void)bit;"),
     ("generations_begin_anew", MASTER + "put.c", "    if (core->counter_end - core->counter <= capacity) {", "    if (core->counter_end == capacity) {"),
     ("earlier_builds_are_strangers", "src/wire/version.c", "    if (version_min > version_max || ", "    if (features == 0 || version_min > version_max || "),
