@@ -154,11 +154,14 @@ class Fault:
         self.lasted = time.monotonic() - self.begun
 
     def settle(self):
-        """What the new process itself needed counts against it, except what it waited for a processor."""
+        """What the new process itself needed counts against it, except what it waited for a processor. Where packets are lost it is part of the fault:
+        two of those of its start, each sent again after a second, and it was away for longer than a master waits."""
         if self.what in STARTED_AGAIN:
             for process in self.on_host() if self.what == "reboot" else [self.target]:
                 process.wait_ready()
             self.lasted += getattr(self.target, "starved_s", 0.0)
+            if self.target.cluster.network.lossy:
+                self.lasted = max(self.lasted, time.monotonic() - self.begun)
 
     def silences(self):
         """Long enough for the master to give the target's memory up. A restart is short, but not on every machine."""

@@ -127,6 +127,8 @@ class Host:
 
 
 class Network:
+    lossy = False
+
     def __init__(self, real):
         self.real = real
         self.hosts = {}

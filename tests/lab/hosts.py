@@ -165,6 +165,7 @@ class Lab(Network):
         lab = cls(seed, rate, mtu, clocks, build, fake_clocks)
         if rule:
             lab.switch.rule("*", "*", **rule)
+        lab.lossy = rule.get("loss", 0) > 0
         return lab
 
     @classmethod
