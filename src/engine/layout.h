@@ -73,9 +73,11 @@ struct mc_index_header {
                                       them */
     _Atomic uint64_t populated;    /* of the capacity */
     _Atomic uint64_t contact_ms;
-    _Atomic uint64_t slot_top;   /* low half: one more than the highest slot ever used; high half: its complement */
-    _Atomic uint64_t writer_top; /* one more than the highest entry of the table of writers ever used */
-    _Atomic uint64_t ages;       /* epoch ^ floor: what it must be if neither is damaged */
+    _Atomic uint64_t slot_top;      /* low half: one more than the highest slot ever used; high half: its complement */
+    _Atomic uint64_t writer_top;    /* one more than the highest entry of the table of writers ever used */
+    _Atomic uint64_t ages;          /* epoch ^ floor: what it must be if neither is damaged */
+    _Atomic uint64_t cluster[2];    /* to which the contents belong. Zero in headers of before it: that is not known */
+    _Atomic uint64_t cluster_check; /* MC_INDEX_MAGIC ^ both halves: else it was not written to its end */
 };
 _Static_assert(sizeof(struct mc_index_header) <= MC_INDEX_SLOTS_AT, "the header is one page");
 

@@ -314,6 +314,25 @@ void mc_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epoc
     }
 }
 
+struct mc_id mc_segment_memory_cluster(const struct mc_segment_memory *memory)
+{
+    const struct mc_index_header *header = memory->file.header;
+    uint64_t check = atomic_load(&header->cluster_check);
+    struct mc_id cluster = {atomic_load(&header->cluster[0]), atomic_load(&header->cluster[1])};
+    bool is_whole = check == (MC_INDEX_MAGIC ^ cluster.low ^ cluster.high);
+    return is_whole ? cluster : (struct mc_id){0, 0};
+}
+
+/* A process that ends in between leaves contents that do not say whose they are, never the half of an id. */
+void mc_segment_memory_set_cluster(struct mc_segment_memory *memory, struct mc_id cluster)
+{
+    struct mc_index_header *header = memory->file.header;
+    atomic_store(&header->cluster_check, 0);
+    atomic_store(&header->cluster[0], cluster.low);
+    atomic_store(&header->cluster[1], cluster.high);
+    atomic_store(&header->cluster_check, MC_INDEX_MAGIC ^ cluster.low ^ cluster.high);
+}
+
 uint32_t mc_segment_memory_live(struct mc_segment_memory *memory)
 {
     uint32_t live = 0;

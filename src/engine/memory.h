@@ -113,6 +113,9 @@ uint64_t mc_segment_memory_met(const struct mc_segment_memory *memory);
 void mc_segment_memory_meet(struct mc_segment_memory *memory, uint64_t epoch);
 /* The same, and the contents are of that epoch. */
 void mc_segment_memory_set_epoch(struct mc_segment_memory *memory, uint64_t epoch);
+/* The cluster to which the contents belong; zero = that is not known. Set on the thread that sets the epoch. */
+struct mc_id mc_segment_memory_cluster(const struct mc_segment_memory *memory);
+void mc_segment_memory_set_cluster(struct mc_segment_memory *memory, struct mc_id cluster);
 /* CLOCK_BOOTTIME, ms, of the last contact with the master of that epoch; kept across restarts. 0 = never. */
 uint64_t mc_segment_memory_contact_ms(const struct mc_segment_memory *memory);
 /* See mc_index_contact_within. */

@@ -91,6 +91,24 @@ static void test_what_is_left_is_room(void **state)
     assert_true(mc_memory_capacity_with(&left, 8 * MIB, &limits, &reason) < 3 * MIB);
 }
 
+/* The cluster is as durable as the contents; the half of an id is none. */
+static void test_the_cluster_is_kept(void **state)
+{
+    const struct mc_id cluster = {11, 22};
+    (void)state;
+    struct mc_segment_memory *memory = open_named("a", CAPACITY, false);
+    assert_true(mc_id_is_zero(mc_segment_memory_cluster(memory)));
+    mc_segment_memory_set_cluster(memory, cluster);
+    mc_segment_memory_release(memory);
+    memory = open_named("a", CAPACITY, false);
+    assert_true(mc_id_equal(mc_segment_memory_cluster(memory), cluster));
+    atomic_store(&memory->file.header->cluster[1], 23);
+    assert_true(mc_id_is_zero(mc_segment_memory_cluster(memory)));
+    mc_segment_memory_set_cluster(memory, (struct mc_id){0, 0});
+    assert_true(mc_id_is_zero(mc_segment_memory_cluster(memory)));
+    mc_segment_memory_release(memory);
+}
+
 static void populate(struct mc_segment_memory *memory)
 {
     assert_int_equal(mc_segment_memory_populate(memory, NULL, NULL), 0);
@@ -629,6 +647,7 @@ int main(void)
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
         TEST(test_what_is_left_is_room),
+        TEST(test_the_cluster_is_kept),
         TEST(test_taken_up),
         TEST(test_other_capacity),
         TEST(test_header_flipped),
