@@ -76,7 +76,9 @@ extern "C" {
     X(PUT_IN_PROGRESS, -1902, "another writer is putting this key; retry")                                             \
     X(SPACE_SOON, -1903, "space is being freed or populated; retry")                                                   \
     X(PROTOCOL, -1904, "the peer sent something that is not our protocol")                                             \
-    X(NO_MEMORY, -1905, "out of memory in this process")
+    X(NO_MEMORY, -1905, "out of memory in this process")                                                               \
+    X(OTHER_CLUSTER, -1906,                                                                                            \
+      "the node holds contents of another cluster; see its log for what to do. Nothing of it was touched")
 
 enum mc_error {
     MC_OK = 0,
@@ -120,8 +122,8 @@ struct mc_store_config {
 };
 
 /* Joins the cluster. Returns at once (the segment is populated in the background). 0, or MC_ERR_RPC_FAIL when no master
- * answers within the timeout, MC_ERR_INVALID_PARAMS, MC_ERR_INVALID_VERSION, MC_ERR_NO_MEMORY. On success *store is
- * owned by the caller. */
+ * answers within the timeout, MC_ERR_INVALID_PARAMS, MC_ERR_INVALID_VERSION, MC_ERR_NO_MEMORY, MC_ERR_OTHER_CLUSTER. On
+ * success *store is owned by the caller. */
 MC_API int mc_store_open(const struct mc_store_config *config, struct mc_store **store);
 /* Waits for calls in progress, unmounts the segment (its objects are lost), frees. NULL is allowed. Always 0.
  * A segment in a data_dir is not unmounted and keeps its objects for the next store that is opened there: to the master

@@ -90,8 +90,8 @@ MUTATIONS = [
     ("what_a_failed_grant_left_is_forgotten", MASTER + "put.c", "exists && object->clearing == 0 && mc_object", "exists && mc_object"),
     ("reader_of_a_key_that_waits_asks_once", STORE + "get.c", "           one->code != MC_ERR_PUT_IN_PROGRESS;", "           true;"),
     # Young masters
-    ("young_masters_remove", MASTER + "recover.c", "    return !mc_link_alone(&core->recovering) || is_young(core) || mc_core_is_departing(core);", "    return !mc_link_alone(&core->recovering) || mc_core_is_departing(core);"),
-    ("quiet_masters_are_evidence", MASTER + "recover.c", "    return core->has_offered || !is_young(core);", "    return core != NULL;"),
+    ("young_masters_remove", MASTER + "recover.c", "    return !mc_link_alone(&core->recovering) || core->veiled || is_young(core) || mc_core_is_departing(core);", "    return !mc_link_alone(&core->recovering) || mc_core_is_departing(core);"),
+    ("quiet_masters_are_evidence", MASTER + "recover.c", "    return core->has_offered || core->has_acted || !(is_young(core) || core->veiled);", "    return core != NULL;"),
     ("a_mount_is_an_act", STORE + "owner_master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind", "mc_owner_contact(owner, reply->epoch, true, reply->behind"),
     ("contents_are_ours_before_they_are_offered", STORE + "owner_master.c", "    if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)", "    if (mc_segment_memory_epoch(owner->memory) != reply->epoch)"),
     # The note of departures
@@ -118,11 +118,11 @@ MUTATIONS = [
     ("cleared_is_not_heard", MASTER + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state != MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
     ("clearing_forgets_its_sum", MASTER + "replica.c", "    segment->clearing -= node->size;\n    segment->late", "    segment->late"),
     # The master: recovery
-    ("stale_contents_are_taken", MASTER + "recover.c", "!core->refuse_earlier && !mc_evidence_against(core, epoch, contact_ms);", "!core->refuse_earlier;",
+    ("stale_contents_are_taken", MASTER + "recover.c", "!core->refuse_earlier && !mc_evidence_against(core, cluster, epoch, contact_ms);", "!core->refuse_earlier;",
      # and again when they are offered
-     MASTER + "recover.c", "    return segment->is_earlier && mc_evidence_against(", "    return false && mc_evidence_against("),
-    ("contents_are_judged_once", MASTER + "recover.c", "    return segment->is_earlier && mc_evidence_against(", "    return false && mc_evidence_against("),
-    ("no_contents_are_taken", MASTER + "recover.c", "    return mc_recover_open(core) && !core->refuse_earlier && !mc_evidence_against(core, epoch, contact_ms);", "    return false;"),
+     MASTER + "recover.c", "    return segment->is_earlier &&\n           mc_evidence_against(", "    return false && mc_evidence_against("),
+    ("contents_are_judged_once", MASTER + "recover.c", "    return segment->is_earlier &&\n           mc_evidence_against(", "    return false && mc_evidence_against("),
+    ("no_contents_are_taken", MASTER + "recover.c", "    return mc_recover_open(core) && !core->refuse_earlier && !mc_evidence_against(core, cluster, epoch, contact_ms);", "    return false;"),
     # Lost, after a fault that loses others: certainty is each owner's own.
     ("contents_are_stale_too_soon", MASTER + "evidence.c", "contact_ms + (int64_t)core->config.depart_ms;", "contact_ms + (int64_t)core->config.depart_ms / 8;"),
     ("a_directory_is_not_taken_up", ENGINE + "segment_name.c", "        verdict = page.header.capacity == capacity || capacity == ANY_CAPACITY ? GOOD : OTHER_SIZE;", "        verdict = OTHER_SIZE;"),
@@ -147,7 +147,7 @@ MUTATIONS = [
      STORE + "owner_epoch.c", "    mc_segment_memory_set_epoch(owner->memory, epoch);\n    mc_segment_memory_set_contact_ms(owner->memory, contact_ms);",
      "    mc_segment_memory_set_epoch(owner->memory, epoch);"),
     ("owner_keeps_its_epoch", STORE + "owner_master.c", "    mc_owner_epoch_set(owner, owner->master_epoch);", ""),
-    ("stale_owner_keeps_its_memory", STORE + "owner_master.c", "    int rc = memory_renew(owner);\n    if (rc == 0 && !was_mounted)", "    int rc = 0;\n    if (rc == 0 && !was_mounted)"),
+    ("stale_owner_keeps_its_memory", STORE + "owner_master.c", "    int rc = memory_renew(owner);\n    struct mc_id cluster;", "    int rc = 0;\n    struct mc_id cluster;"),
     ("cleared_is_said_before_it_is_done", STORE + "owner_master.c", "        if (mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {", "        if (slot.slot == UINT32_MAX) {"),
     ("a_directory_is_waited_for_beyond_the_deadline", STORE + "store.c", "wait_ns < DATA_DIR_WAIT_NS ? wait_ns : DATA_DIR_WAIT_NS", "DATA_DIR_WAIT_NS"),
     ("a_put_whose_answer_was_lost_happens_twice", MASTER + "put.c", "int32_t code = item->unsure == 0 ? 0 : unsure_code(core, object, item->unsure);", "int32_t code = 0;\n    (void)unsure_code;"),
@@ -195,8 +195,13 @@ MUTATIONS = [
     ("hearts_beat_too_seldom", STORE + "keeper.c", "    return clamp_ms(keeper->client_ttl_ms / BEATS_PER_TTL, HEARTBEAT_LEAST_MS, most_ms);", "    return clamp_ms(keeper->client_ttl_ms * 2, HEARTBEAT_LEAST_MS, 10 * most_ms);"),
     ("a_writer_of_the_past_has_the_floor", ENGINE + "writers.c", "    if (generation != 0 && atomic_load(&header->floor) <= generation &&", "    if (generation != 0 && "),
     ("offered_before_its_second", MASTER + "recover.c", "core->config.predecessor_end_ms == 0 && core->now_ms < core->config.recovery_grace_ms;", "core->config.predecessor_end_ms == 0 && false;"),
-    ("masters_before_us_lived_after_our_start", MASTER + "evidence.c", "(struct mc_evidence){epoch, alive_ms < 0 ? alive_ms : 0};", "(struct mc_evidence){epoch, alive_ms + 4000};"),
+    ("masters_before_us_lived_after_our_start", MASTER + "evidence.c", "(struct mc_evidence){epoch, alive_ms < 0 ? alive_ms : 0, hello->cluster};", "(struct mc_evidence){epoch, alive_ms + 4000, hello->cluster};"),
     ("nobody_tells_of_masters_before", MASTER + "evidence.c", "    if (connection->said.epoch != 0 && !core->recovery_over)", "    if (connection->said.epoch == UINT64_MAX)"),
+    # Another cluster. Behind the master stands the owner, which looks whether the master is of its own.
+    ("foreign_contents_are_let_in", MASTER + "cluster.c", "    if (is_other && (hello->holds != 0 || hello->seen_epoch > core->epoch)) {", "    if (false) {",
+     MASTER + "cluster.c", "    return core->cluster_kept ? core->cluster : (struct mc_id){0, 0};", "    return core->cluster_kept ? (struct mc_id){0, 0} : core->config.cluster;"),
+    ("what_holds_nothing_is_said_of_foreign_contents", STORE + "owner_master.c", "    hello.holds = owner->held;", "    hello.holds = 0;",
+     STORE + "owner_master.c", "    if (holds) { /* since the hello; or the master has become another's meanwhile */", "    if (false) {"),
     ("pieces_of_two_versions_are_one", STORE + "get.c", "    pin->torn |= pin->version != 0 && pin", "    pin->torn |= pin->version == 1 && pin"),
     ("reads_are_one_byte_short", STORE + "get.c", "                                                                 .length = one->length,", "                                                                 .length = one->length - (one->length == 1001),"),
     ("owners_forget_what_they_were_told_to_clear", STORE + "owner_master.c", "        if (mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {", "        if (slot.slot % 5 != 3 && mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {"),

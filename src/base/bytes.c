@@ -52,3 +52,27 @@ void mc_buffer_printf(struct mc_buffer *buffer, const char *format, ...)
     }
     va_end(again);
 }
+
+void mc_id_format(char text[MC_ID_TEXT_MAX], struct mc_id id)
+{
+    (void)snprintf(text, MC_ID_TEXT_MAX, "%016llx%016llx", (unsigned long long)id.high, (unsigned long long)id.low);
+}
+
+bool mc_id_parse(const char *text, struct mc_id *id)
+{
+    uint64_t halves[2] = {0, 0};
+    if (strlen(text) != MC_ID_TEXT_MAX - 1)
+        return false;
+    for (unsigned i = 0; i < MC_ID_TEXT_MAX - 1; i++) {
+        char c = text[i];
+        unsigned digit = c >= '0' && c <= '9'   ? (unsigned)(c - '0')
+                         : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10
+                         : c >= 'A' && c <= 'F' ? (unsigned)(c - 'A') + 10
+                                                : 16;
+        if (digit == 16)
+            return false;
+        halves[i / 16] = halves[i / 16] << 4 | digit;
+    }
+    *id = (struct mc_id){halves[1], halves[0]};
+    return true;
+}

@@ -41,6 +41,11 @@ static inline bool mc_id_is_zero(struct mc_id a)
     return a.low == 0 && a.high == 0;
 }
 
+#define MC_ID_TEXT_MAX 33u /* 32 hex digits and the end */
+void mc_id_format(char text[MC_ID_TEXT_MAX], struct mc_id id);
+/* False when it is anything but 32 hex digits. */
+bool mc_id_parse(const char *text, struct mc_id *id);
+
 struct mc_buffer { /* zeroed = empty and valid */
     uint8_t *data;
     size_t length, capacity;

@@ -49,6 +49,13 @@ void mc_engine_set_rdma(struct mc_engine *engine, struct mc_rdma *rdma)
     engine->rdma = engine->stages == NULL ? NULL : rdma;
 }
 
+void mc_engine_set_cluster(struct mc_engine *engine, struct mc_id cluster)
+{
+    pthread_mutex_lock(&engine->lock);
+    engine->cluster = cluster;
+    pthread_mutex_unlock(&engine->lock);
+}
+
 struct mc_id mc_engine_node(const struct mc_engine *engine)
 {
     return engine->node;

@@ -23,6 +23,8 @@ struct mc_engine *mc_engine_create(struct mc_id node, uint64_t incarnation, unsi
 void mc_engine_destroy(struct mc_engine *engine);
 /* The devices that path rdma uses; before the first path. They outlive the engine. */
 void mc_engine_set_rdma(struct mc_engine *engine, struct mc_rdma *rdma);
+/* In which cluster we are told of places: owners of another one refuse us. */
+void mc_engine_set_cluster(struct mc_engine *engine, struct mc_id cluster);
 /* Descriptors of others that a forked child closes, too. add: its place, or MC_ERR_BUSY. */
 int mc_engine_fd_add(struct mc_engine *engine, int fd);
 void mc_engine_fd_forget(struct mc_engine *engine, int fd);

@@ -61,6 +61,9 @@ void mc_path_hello_write(struct mc_engine *engine, const struct mc_endpoint *end
 {
     struct mc_wire_hello hello = {
         .role = MC_ROLE_DATA, .node = engine->node, .incarnation = engine->incarnation, .nonce = endpoint->nonce};
+    pthread_mutex_lock(&engine->lock);
+    hello.cluster = engine->cluster;
+    pthread_mutex_unlock(&engine->lock);
     size_t start = mc_frame_begin(out, MC_MESSAGE_HELLO, 0);
     mc_wire_hello_sign(&hello);
     mc_wire_hello_write(out, &hello);
@@ -90,6 +93,10 @@ int mc_path_hello_check(const struct mc_endpoint *endpoint, const struct mc_fram
     build_note(endpoint, &reply);
     int rc = reply.code == 0 ? mc_wire_agree(&said->agreed, reply.version_min, reply.version_max, reply.features)
                              : reply.code;
+    if (rc == MC_ERR_OTHER_CLUSTER) { /* it has moved there: not the one that was meant */
+        mc_log_limited(WARNING, "store node %s belongs to another cluster now", endpoint->name);
+        return MC_ERR_STALE;
+    }
     if (rc == MC_ERR_INVALID_VERSION)
         mc_log_limited(ERROR, "store node %s speaks protocol versions %u to %u, we speak %u to %u", endpoint->name,
                        (unsigned)reply.version_min, (unsigned)reply.version_max, MC_WIRE_VERSION_MIN,

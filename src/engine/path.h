@@ -52,6 +52,7 @@ struct mc_engine {
     struct mc_rdma_stages *stages;
 
     pthread_mutex_t lock;  /* guards what follows, up to the descriptors */
+    struct mc_id cluster;  /* in which the places are told; zero = not known */
     pthread_cond_t opened; /* an attempt to open a path has ended */
     struct mc_segment_memory *own[MC_OWN_SEGMENTS_MAX];
     struct mc_path_entry *buckets[MC_PATH_BUCKETS];

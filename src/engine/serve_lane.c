@@ -43,6 +43,9 @@ static int hello_code(struct mc_lane *lane, const struct mc_wire_hello *hello)
         return MC_ERR_ILLEGAL_CLIENT;
     if (server->memory == NULL || hello->nonce != mc_segment_memory_nonce(server->memory))
         return MC_ERR_STALE;
+    struct mc_id ours = mc_segment_memory_cluster(server->memory);
+    if (!mc_id_is_zero(ours) && !mc_id_is_zero(hello->cluster) && !mc_id_equal(ours, hello->cluster))
+        return MC_ERR_OTHER_CLUSTER;
     return server->admit == NULL ? 0 : server->admit(lane, hello->node);
 }
 

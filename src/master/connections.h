@@ -46,6 +46,8 @@ struct mc_server {
     struct event_base *base;
     struct mc_core *core; /* NULL: a standby */
     struct mc_core_config core_config;
+    struct mc_id cluster; /* as the last core knew it; zero: none did */
+    bool is_naming;       /* the election was asked to write it down */
     struct mc_core_output output;
     struct mc_election *election; /* NULL without HA */
     struct mc_note note;          /* without HA: of what the one after us has to know; fd -1: there is none */

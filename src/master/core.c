@@ -215,6 +215,7 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
         return NULL;
     }
     mc_evidence_noted(core, config->known_epoch, config->known_age_ms);
+    mc_cluster_begin(core);
     return core;
 }
 
@@ -264,6 +265,7 @@ void mc_core_destroy(struct mc_core *core)
     free(core->waits.free);
     mc_objects_destroy(&core->objects);
     mc_buffer_free(&core->scratch);
+    free(core->waiters);
     free_tables(core);
     free(core);
 }

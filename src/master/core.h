@@ -15,6 +15,15 @@
 
 struct mc_core;
 
+enum mc_cluster_way { /* how a master knows which cluster it is */
+                      MC_CLUSTER_OPEN,
+                      MC_CLUSTER_TOLD,    /* by its operator */
+                      MC_CLUSTER_NOTED,   /* by the note of the master before it */
+                      MC_CLUSTER_ELECTED, /* by what stands beside the election */
+                      MC_CLUSTER_BROUGHT, /* by more than half of the contents brought */
+                      MC_CLUSTER_MADE
+};
+
 struct mc_core_config {             /* a zeroed field is not a default: use mc_core_config_default */
     uint64_t lease_ttl_ms;          /* 10000: remove without force answers -706 so long after a get; bound on a reader's
                                        protection from eviction */
@@ -38,6 +47,9 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
     uint64_t known_epoch;  /* of the last master that may have acted, as a note of its own says; 0 = there is none */
     uint64_t known_age_ms; /* since it can last have acted */
     bool asks_to_depart;   /* departures are acted upon only after mc_core_let_depart */
+    struct mc_id cluster;  /* which one this is; zero = that is not known yet */
+    enum mc_cluster_way cluster_way; /* how it is known */
+    bool asks_to_keep_cluster;       /* nobody is told of the cluster before mc_core_cluster_is_kept */
 };
 struct mc_core_config mc_core_config_default(void);
 
@@ -75,6 +87,15 @@ bool mc_core_asks_to_depart(const struct mc_core *core);
 /* A later master will know that we may have acted on departures. */
 void mc_core_let_depart(struct mc_core *core, uint64_t now_ms);
 
+/* Which cluster this is; zero: it is not settled yet. */
+struct mc_id mc_core_cluster(const struct mc_core *core);
+/* Nobody has brought contents: it is a new one, and its id is to be made. */
+bool mc_core_asks_for_cluster(const struct mc_core *core);
+void mc_core_make_cluster(struct mc_core *core, struct mc_id cluster);
+/* It was settled, and is to be kept for the masters after this one before members are told. */
+bool mc_core_asks_to_keep_cluster(const struct mc_core *core);
+void mc_core_cluster_is_kept(struct mc_core *core);
+
 /* May it have done anything that a later master must know of? Before it may, nothing that it says depends on that. */
 bool mc_core_acts(const struct mc_core *core);
 
@@ -104,13 +125,13 @@ uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
     X(eviction_attempts) X(eviction_successes) X(allocation_failures) X(cuts) X(clears) X(suspects) X(members_lost)    \
     X(protocol_errors) X(foreign_connections) X(put_bytes) X(stale_refused) X(recovered_objects) X(recovered_replicas)                         \
     X(recovery_refused) X(recovery_in_doubt) X(recovery_dropped) X(segments_recovered) X(tombstones_made) X(probes) X(probes_failed)        \
-    X(rotten_reports) X(rotten_replicas) X(epochs_doubted) X(owners_stuck) X(reports_refuted)
+    X(rotten_reports) X(rotten_replicas) X(epochs_doubted) X(owners_stuck) X(reports_refuted) X(foreign_refused)
 /* clang-format on */
 struct mc_core_statistics {
 #define MC_CORE_COUNTER(name) uint64_t name;
     MC_CORE_COUNTERS(MC_CORE_COUNTER)
 #undef MC_CORE_COUNTER
-    uint64_t objects, soft_pinned, members, segments, connections, recovering, tombstones;
+    uint64_t objects, soft_pinned, members, segments, connections, recovering, tombstones, clusters_torn;
     uint64_t capacity, populated, used, clearing_bytes,
         quarantine_bytes;             /* bytes; used = of live and granted extents */
     uint64_t value_size_histogram[9]; /* objects put of at most 4096, 65536, 262144, 1048576, 4194304, 16777216,

@@ -32,6 +32,7 @@ struct mc_election {
      * one changes: who reads until_ms first and then its own epoch has not mixed two leaderships. */
     _Atomic uint64_t until_ms, epoch;
     _Atomic uint64_t departing_epoch; /* under which departures are noted */
+    _Atomic uint64_t named_epoch;     /* under which it was written which cluster this is */
     pthread_mutex_t mutex;            /* everything below */
     pthread_cond_t changed;
     struct mc_leadership leadership;
@@ -42,6 +43,9 @@ struct mc_election {
     uint64_t note_due_ms;    /* when that is to be noted, again perhaps */
     uint64_t loop_asked_ms; /* since when the server's loop has not taken its role, though it was asked to; 0: it has */
     uint64_t loop_taken_ms, looked_ms;
+    uint64_t naming_epoch;   /* of ours, which knows which cluster this is */
+    char cluster[MC_ELECTION_CLUSTER_MAX];
+    uint64_t name_due_ms;
     bool has_contact, is_stuck;
 };
 
@@ -235,6 +239,26 @@ static void write_note(struct mc_election *election, uint64_t epoch)
     pthread_mutex_unlock(&election->mutex);
 }
 
+static void write_cluster(struct mc_election *election, uint64_t epoch)
+{
+    char cluster[MC_ELECTION_CLUSTER_MAX];
+    uint64_t deadline_ns = mc_clock_ns() + election->ttl_ms / NOTE_PART * 1000000;
+    pthread_mutex_lock(&election->mutex);
+    memcpy(cluster, election->cluster, sizeof(cluster));
+    pthread_mutex_unlock(&election->mutex);
+    int rc = election->backend.write_cluster(election->backend.context, deadline_ns, election->claim, cluster);
+    pthread_mutex_lock(&election->mutex);
+    note_contact(election, rc);
+    election->name_due_ms = mc_clock_boot_ms() + NOTE_RETRY_MS;
+    if (rc == 0) {
+        uint64_t one = 1;
+        memcpy(election->view.cluster, cluster, sizeof(cluster));
+        atomic_store(&election->named_epoch, epoch);
+        mc_assert(write(election->fd, &one, sizeof(one)) == (ssize_t)sizeof(one)); /* as in publish */
+    }
+    pthread_mutex_unlock(&election->mutex);
+}
+
 static void resign(struct mc_election *election, uint64_t deadline_ns)
 {
     int rc = election->backend.resign(election->backend.context, deadline_ns, election->claim);
@@ -300,6 +324,19 @@ static void hand_over(struct mc_election *election)
         mc_log(WARNING, "the leadership could not be given back, it ends by itself: %s", mc_error_text(rc));
 }
 
+/* The same for the cluster that is to be named. */
+static uint64_t name_due(const struct mc_election *election, uint64_t now_ms, uint64_t *at_ms)
+{
+    const struct mc_leadership *leadership = &election->leadership;
+    if (leadership->phase != MC_LEADERSHIP_LEADER || election->naming_epoch != leadership->epoch ||
+        atomic_load(&election->named_epoch) == leadership->epoch)
+        return 0;
+    if (now_ms >= election->name_due_ms)
+        return leadership->epoch;
+    *at_ms = election->name_due_ms < *at_ms ? election->name_due_ms : *at_ms;
+    return 0;
+}
+
 static void *run(void *argument)
 {
     struct mc_election *election = argument;
@@ -324,13 +361,16 @@ static void *run(void *argument)
         }
         bool is_due = step.at_ms <= now_ms;
         uint64_t noted = is_due ? 0 : note_due(election, now_ms, &step.at_ms);
-        if (!is_due && noted == 0 && step.action != MC_LEADERSHIP_END)
+        uint64_t named = is_due || noted != 0 ? 0 : name_due(election, now_ms, &step.at_ms);
+        if (!is_due && noted == 0 && named == 0 && step.action != MC_LEADERSHIP_END)
             wait_until(election, now_ms, step.at_ms);
         pthread_mutex_unlock(&election->mutex);
         if (step.action == MC_LEADERSHIP_END)
             return NULL;
         if (noted != 0)
             write_note(election, noted);
+        if (named != 0)
+            write_cluster(election, named);
         if (!is_due)
             continue;
         uint64_t deadline_ns = mc_clock_ns() + (step.deadline_ms - now_ms) * 1000000;
@@ -403,6 +443,14 @@ int mc_election_fd(const struct mc_election *election)
     return election->fd;
 }
 
+/* 32 hex digits; zero when it is something else. */
+static struct mc_id parse_cluster(const char *text)
+{
+    struct mc_id cluster = {0, 0};
+    (void)mc_id_parse(text, &cluster);
+    return cluster;
+}
+
 void mc_election_describe(struct mc_election *election, struct mc_election_role *role)
 {
     uint64_t ttl_ms;
@@ -415,6 +463,7 @@ void mc_election_describe(struct mc_election *election, struct mc_election_role 
     role->predecessor_end_ms = end_ms <= mc_clock_boot_ms() ? end_ms : 0;
     if (election->departed_epoch < leadership->predecessor_epoch)
         role->whole_epoch = leadership->predecessor_epoch;
+    role->cluster = parse_cluster(election->view.cluster);
     if (is_leader || election->view.is_present)
         memcpy(role->leader, election->view.leader, sizeof(role->leader));
     (void)parse_claim(election->view.claim, &role->leader_epoch, &ttl_ms); /* 0 when it is none */
@@ -452,6 +501,21 @@ void mc_election_ask_to_depart(struct mc_election *election, uint64_t epoch)
 bool mc_election_may_depart(const struct mc_election *election, uint64_t epoch)
 {
     return epoch != 0 && atomic_load(&election->departing_epoch) == epoch;
+}
+
+void mc_election_name(struct mc_election *election, uint64_t epoch, struct mc_id cluster)
+{
+    pthread_mutex_lock(&election->mutex);
+    election->naming_epoch = epoch;
+    mc_id_format(election->cluster, cluster);
+    election->name_due_ms = 0;
+    pthread_cond_signal(&election->changed);
+    pthread_mutex_unlock(&election->mutex);
+}
+
+bool mc_election_has_named(const struct mc_election *election, uint64_t epoch)
+{
+    return epoch != 0 && atomic_load(&election->named_epoch) == epoch;
 }
 
 void mc_election_yield(struct mc_election *election, uint64_t epoch, uint64_t wanted)

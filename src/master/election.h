@@ -13,14 +13,16 @@
 
 #define MC_ELECTION_CLAIM_MAX 128 /* bytes of a claim's text with its zero */
 #define MC_ELECTION_NOTE_MAX 32
+#define MC_ELECTION_CLUSTER_MAX 33 /* 32 hex digits */
 
 /* What stands in the place of the election. */
 struct mc_election_view {
-    bool is_present;                   /* somebody leads, or did until lately */
-    char leader[MC_ADDRESS_MAX];       /* its address */
-    uint64_t revision;                 /* of the place; changes with every renewal */
-    char claim[MC_ELECTION_CLAIM_MAX]; /* of the last leadership, also when nobody leads; "" = there was none */
-    char note[MC_ELECTION_NOTE_MAX];   /* that stands beside it; "" = there is none */
+    bool is_present;                       /* somebody leads, or did until lately */
+    char leader[MC_ADDRESS_MAX];           /* its address */
+    uint64_t revision;                     /* of the place; changes with every renewal */
+    char claim[MC_ELECTION_CLAIM_MAX];     /* of the last leadership, also when nobody leads; "" = there was none */
+    char note[MC_ELECTION_NOTE_MAX];       /* that stands beside it; "" = there is none */
+    char cluster[MC_ELECTION_CLUSTER_MAX]; /* whose masters these are; "" = nobody has said it */
 };
 
 /* A place where elections are held. Calls are blocking, end by their deadline (mc_clock_ns), and come from one thread.
@@ -39,6 +41,8 @@ struct mc_election_backend {
     int (*renew)(void *context, uint64_t deadline_ns, const char *claim, const char *leader);
     /* Replaces the note, if the claim still stands. As above. */
     int (*write_note)(void *context, uint64_t deadline_ns, const char *claim, const char *note);
+    /* Says which cluster this is, if the claim still stands. As above. */
+    int (*write_cluster)(void *context, uint64_t deadline_ns, const char *claim, const char *cluster);
     /* Nobody leads any more, if the claim still stands. */
     int (*resign)(void *context, uint64_t deadline_ns, const char *claim);
     void (*destroy)(void *context);
@@ -69,7 +73,8 @@ struct mc_election_role {
     uint64_t whole_epoch;        /* of the leader before us, if it has acted on no departure; 0: it may have */
     char leader[MC_ADDRESS_MAX]; /* "" unknown */
     uint64_t leader_epoch;
-    bool has_contact; /* the last look at the place, or renewal, succeeded */
+    struct mc_id cluster; /* which one this is; zero: that does not stand there */
+    bool has_contact;     /* the last look at the place, or renewal, succeeded */
 };
 void mc_election_role(struct mc_election *election, struct mc_election_role *role);
 /* The same without touching the descriptor: for other threads. */
@@ -80,6 +85,10 @@ bool mc_election_may_serve(const struct mc_election *election, uint64_t epoch);
  * Then mc_election_fd is readable and mc_election_may_depart true. */
 void mc_election_ask_to_depart(struct mc_election *election, uint64_t epoch);
 bool mc_election_may_depart(const struct mc_election *election, uint64_t epoch);
+/* The leader under that epoch knows which cluster this is: that is written down for the leaders after it. Then
+ * mc_election_fd is readable and mc_election_has_named true. */
+void mc_election_name(struct mc_election *election, uint64_t epoch, struct mc_id cluster);
+bool mc_election_has_named(const struct mc_election *election, uint64_t epoch);
 /* The server has stopped to serve under that epoch; wanted: the least epoch that would do, 0: any. */
 void mc_election_yield(struct mc_election *election, uint64_t epoch, uint64_t wanted);
 

@@ -14,19 +14,28 @@
 
 /* ---- masters before us ---- */
 
-/* Keeps only what says more than any other: a later epoch or a later time. */
+/* Whoever that speaks against, the other does as well. */
+static bool covers(const struct mc_evidence *wide, const struct mc_evidence *narrow)
+{
+    return (mc_id_is_zero(wide->cluster) || mc_id_equal(wide->cluster, narrow->cluster)) &&
+           wide->epoch >= narrow->epoch && wide->alive_ms >= narrow->alive_ms;
+}
+
+/* Keeps only what says more than any other: a later epoch or a later time, or of another cluster. */
 static void evidence_add(struct mc_core *core, struct mc_evidence said)
 {
     struct mc_evidence *list = core->evidence;
     uint32_t kept = 0, at = 0;
     for (uint32_t i = 0; i < core->evidence_count; i++)
-        if (list[i].epoch >= said.epoch && list[i].alive_ms >= said.alive_ms)
+        if (covers(&list[i], &said))
             return;
     for (uint32_t i = 0; i < core->evidence_count; i++)
-        if (list[i].epoch > said.epoch || list[i].alive_ms > said.alive_ms)
+        if (!covers(&said, &list[i]))
             list[kept++] = list[i];
     if (kept == MC_EVIDENCE_MAX) { /* the first two become one that says at least as much */
-        list[1].alive_ms = list[0].alive_ms;
+        list[1].alive_ms = list[0].alive_ms > list[1].alive_ms ? list[0].alive_ms : list[1].alive_ms;
+        if (!mc_id_equal(list[0].cluster, list[1].cluster))
+            list[1].cluster = (struct mc_id){0, 0};
         for (uint32_t i = 1; i < kept; i++)
             list[i - 1] = list[i];
         kept--;
@@ -39,13 +48,14 @@ static void evidence_add(struct mc_core *core, struct mc_evidence said)
     core->evidence_count = kept + 1;
 }
 
-void mc_evidence_said(const struct mc_core *core, struct mc_connection *connection, uint64_t epoch, uint32_t age_ms)
+void mc_evidence_said(const struct mc_core *core, struct mc_connection *connection, const struct mc_wire_hello *hello)
 {
-    int64_t alive_ms = (int64_t)core->now_ms - (int64_t)age_ms;
+    uint64_t epoch = hello->seen_epoch;
+    int64_t alive_ms = (int64_t)core->now_ms - (int64_t)hello->seen_age_ms;
     if (epoch == core->epoch && alive_ms < 0)
         epoch--; /* it has met us, but who had acted then was a master before us */
     if (epoch < core->epoch)
-        connection->said = (struct mc_evidence){epoch, alive_ms < 0 ? alive_ms : 0};
+        connection->said = (struct mc_evidence){epoch, alive_ms < 0 ? alive_ms : 0, hello->cluster};
 }
 
 void mc_evidence_confirm(struct mc_core *core, struct mc_connection *connection)
@@ -58,10 +68,10 @@ void mc_evidence_confirm(struct mc_core *core, struct mc_connection *connection)
 void mc_evidence_noted(struct mc_core *core, uint64_t epoch, uint64_t age_ms)
 {
     if (epoch != 0 && epoch < core->epoch)
-        evidence_add(core, (struct mc_evidence){epoch, (int64_t)core->now_ms - (int64_t)age_ms});
+        evidence_add(core, (struct mc_evidence){epoch, (int64_t)core->now_ms - (int64_t)age_ms, {0, 0}});
 }
 
-bool mc_evidence_against(const struct mc_core *core, uint64_t epoch, int64_t contact_ms)
+bool mc_evidence_against(const struct mc_core *core, struct mc_id cluster, uint64_t epoch, int64_t contact_ms)
 {
     int64_t acted_ms = contact_ms + (int64_t)core->config.depart_ms;
     /* Nobody came between the master before us and us, and that one kept what it had offered: whatever was said about
@@ -72,9 +82,14 @@ bool mc_evidence_against(const struct mc_core *core, uint64_t epoch, int64_t con
     if (core->config.predecessor_end_ms != 0)
         return (int64_t)(core->config.predecessor_end_ms - core->base_ms) >= acted_ms;
     /* A master of a later epoch, which never knew these contents, counts as much as the one that did. */
-    for (uint32_t i = 0; i < core->evidence_count; i++)
-        if (core->evidence[i].epoch >= epoch && core->evidence[i].alive_ms >= acted_ms)
+    struct mc_evidence wanted = {epoch, acted_ms, cluster};
+    for (uint32_t i = 0; i < core->evidence_count; i++) {
+        struct mc_evidence one = core->evidence[i];
+        if (mc_id_is_zero(cluster)) /* contents that do not say whose they are: any master may have been theirs */
+            one.cluster = cluster;
+        if (covers(&one, &wanted))
             return true;
+    }
     return false;
 }
 

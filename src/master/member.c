@@ -129,6 +129,7 @@ static void hello_reply(struct mc_core *core, struct mc_connection *connection, 
         .text = mc_span_string(text),
         .quiet = !mc_recover_acts(core),
         .age_ms = core->now_ms + 1,
+        .cluster = mc_cluster_told(core),
     };
     mc_wire_hello_reply_sign(&head);
     size_t frame = mc_core_frame(core, out, MC_MESSAGE_HELLO_REPLY, request_id);
@@ -193,7 +194,7 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     struct mc_wire_hello hello;
-    char text[320];
+    char text[448];
     mc_wire_hello_read(&reader, &hello);
     if (hello.magic != MC_WIRE_MAGIC) {
         mc_core_malformed(core, connection, "its hello is not of our protocol");
@@ -221,12 +222,23 @@ void mc_member_hello(struct mc_core *core, struct mc_connection *connection, con
         mc_core_malformed(core, connection, "it has met an epoch that cannot be");
         return;
     }
+    int32_t code = mc_cluster_judge(core, &hello, text);
+    if (code != 0) {
+        hello_reply(core, connection, frame->request_id, code, text);
+        mc_core_close(core, connection);
+        return;
+    }
+    /* What a node of another cluster has met says nothing of ours. */
+    bool is_other = mc_cluster_is_other(core, hello.cluster);
     if (hello.seen_epoch > core->epoch) { /* no answer: it would be that of a master of the past */
         mc_evidence_contradicts(core, hello.node, hello.role == MC_ROLE_OWNER, hello.seen_epoch);
         mc_core_close(core, connection);
         return;
     }
-    mc_evidence_said(core, connection, hello.seen_epoch, hello.seen_age_ms);
+    if (!is_other)
+        mc_evidence_said(core, connection, &hello);
+    if (hello.holds != 0)
+        connection->cluster = hello.cluster;
     struct mc_member *member = member_of(core, &hello);
     if (member == NULL) {
         hello_refuse(core, connection, frame->request_id, MC_ERR_BUSY, "this master has too many members");
@@ -285,7 +297,8 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
                                                 .epoch = core->epoch,
                                                 .quiet = !mc_recover_acts(core),
                                                 .changes = core->segment_changes,
-                                                .age_ms = core->now_ms + 1};
+                                                .age_ms = core->now_ms + 1,
+                                                .cluster = mc_cluster_told(core)};
         at = mc_core_frame(core, out, MC_MESSAGE_HEARTBEAT_REPLY, frame->request_id);
         mc_wire_heartbeat_reply_write(out, &reply);
         list = mc_list_begin(out);

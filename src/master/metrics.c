@@ -199,6 +199,8 @@ static const struct metric metrics[] = {
     {COUNTER, "mooncake_probes_total", FROM(probes), "Owners that were pinged after a report."},
     {COUNTER, "mooncake_probes_failed_total", FROM(probes_failed), "Pings without an answer in time."},
     {COUNTER, "mooncake_rotten_reports_total", FROM(rotten_reports), "Replicas that readers called rotten."},
+    {COUNTER, "mooncake_foreign_refused_total", FROM(foreign_refused), "Hellos of nodes that hold contents of another cluster, or have met a later epoch there; they keep what they hold."},
+    {GAUGE, "mooncake_clusters_torn", FROM(clusters_torn), "1 while store nodes bring contents of several clusters and it is not known which of them this is."},
     {COUNTER, "mooncake_epochs_doubted_total", FROM(epochs_doubted), "Hellos and mounts that named a later epoch than the master's."},
     {COUNTER, "mooncake_rotten_replicas_total", FROM(rotten_replicas), "Replicas that their owner found rotten; they are dropped."},
 };

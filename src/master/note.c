@@ -23,6 +23,22 @@ struct record {
     uint32_t crc, zero;
 };
 
+/* Behind the record, where masters of before it write nothing. */
+#define NAME_AT 64u
+#define NAME_MAGIC 0x656d616e2d636d01ull
+
+struct name {
+    uint64_t magic;
+    struct mc_id cluster;
+    uint32_t crc, zero;
+};
+_Static_assert(sizeof(struct record) <= NAME_AT, "the name lies behind the record");
+
+static uint32_t name_crc(const struct name *name)
+{
+    return mc_crc32c(0, name, offsetof(struct name, crc));
+}
+
 static uint32_t record_crc(const struct record *record)
 {
     return mc_crc32c(0, record, offsetof(struct record, crc));
@@ -34,6 +50,10 @@ static uint32_t record_crc(const struct record *record)
 static void read_back(struct mc_note *note)
 {
     struct record record;
+    struct name name;
+    if (pread(note->fd, &name, sizeof(name), NAME_AT) == (ssize_t)sizeof(name) && name.magic == NAME_MAGIC &&
+        name.crc == name_crc(&name))
+        note->cluster = name.cluster;
     if (pread(note->fd, &record, sizeof(record), 0) != (ssize_t)sizeof(record) || record.magic != MAGIC ||
         record.crc != record_crc(&record))
         return;
@@ -103,6 +123,19 @@ static int write_out(struct mc_note *note, uint64_t taken, uint64_t epoch, uint6
     mc_note_close(note);
     errno = reason;
     return MC_ERR_INTERNAL_ERROR;
+}
+
+int mc_note_name(struct mc_note *note, struct mc_id cluster)
+{
+    struct name name = {.magic = NAME_MAGIC, .cluster = cluster};
+    name.crc = name_crc(&name);
+    if (note->fd < 0 || mc_id_equal(note->cluster, cluster))
+        return 0;
+    if (pwrite(note->fd, &name, sizeof(name), NAME_AT) != (ssize_t)sizeof(name))
+        return MC_ERR_INTERNAL_ERROR; /* the half of it has no checksum */
+    (void)fsync(note->fd);            /* else the next master asks who is here, as without a note */
+    note->cluster = cluster;
+    return 0;
 }
 
 int mc_note_take(struct mc_note *note, uint64_t epoch)

@@ -4,9 +4,12 @@
  * One file for each port in the directory of state, locked by the master that keeps it. It is written before what it
  * speaks of can have been done: `until` lies a little ahead, and nothing is decided after it. A process that is killed
  * loses nothing of it; a machine that goes down may, so of a note of another boot only is believed which epoch was
- * taken: that is on the disk before the master begins. */
+ * taken: that is on the disk before the master begins. Which cluster this is stands behind it, with a checksum of its
+ * own, and is true of any boot. */
 #ifndef MC_MASTER_NOTE_H
 #define MC_MASTER_NOTE_H
+
+#include "base/bytes.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,6 +20,7 @@
 struct mc_note {
     int fd;                          /* -1: there is none */
     uint64_t taken, epoch, until_ms; /* as written; epoch 0: nobody has acted yet. CLOCK_BOOTTIME */
+    struct mc_id cluster;            /* as written; zero: none was. Of any boot */
     char path[MC_NOTE_PATH_MAX];
 };
 
@@ -28,6 +32,8 @@ void mc_note_close(struct mc_note *note);
 /* A master of that epoch begins; no later one is to have it again, also after the machine went down. 0 or negative, as
  * mc_note_keep. */
 int mc_note_take(struct mc_note *note, uint64_t epoch);
+/* Which cluster this is, for all masters to come. Written to the disk. 0 or negative, as mc_note_keep. */
+int mc_note_name(struct mc_note *note, struct mc_id cluster);
 /* The master of that epoch may act from now on, at boot_ms (CLOCK_BOOTTIME), for a moment. Cheap when it was said
  * already. 0, or negative: it cannot be written, and is gone. */
 int mc_note_keep(struct mc_note *note, uint64_t epoch, uint64_t boot_ms);

@@ -87,6 +87,7 @@ static const struct mc_option table[] = {
     LATER("allocation_strategy", TEXT, "random", "how segments are chosen; now: by free space, at random among equals", CHOICES("random|free_ratio_first|ssd_free_ratio_first|local_first|cxl")),
     WORKS("state_dir", TEXT, "", "directory that outlives the process, where the master leaves a note for the next one of its port: who acted last, and until when; empty: $STATE_DIRECTORY, else /tmp/mooncake-UID; none: no note; not used with enable_ha"),
     WORKS("cluster_id", TEXT, "mooncake_cluster", "name of the cluster in the place of the election; equal for all its masters"),
+    WORKS("cluster_uuid", TEXT, "", "which cluster this is, 32 hex digits: nodes that hold contents of another one are refused; empty: as the master before knew it, or as the contents say"),
 
     LATER("root_fs_dir", TEXT, "", "directory of the shared file tier", SECTION("Disk tier")),
     LATER("global_file_segment_size", INT, "9223372036854775807", "bytes of the file tier", LIMITS(0, INT64_MAX)),
@@ -590,6 +591,12 @@ static int resolve(struct mc_options *options, struct mc_master_config *config, 
                  "--put_start_discard_timeout_sec must be less than --put_start_release_timeout_sec");
         return MC_ERR_INVALID_PARAMS;
     }
+    const char *cluster = mc_options_text(options, "cluster_uuid");
+    if (cluster[0] != 0 && (!mc_id_parse(cluster, &config->core.cluster) || mc_id_is_zero(config->core.cluster))) {
+        snprintf(error, error_size, "--cluster_uuid must be 32 hex digits, as the master's log says them");
+        return MC_ERR_INVALID_PARAMS;
+    }
+    config->core.cluster_way = MC_CLUSTER_TOLD;
     rc = choose_election(options, config, error, error_size);
     return rc == 0 ? choose_state_dir(options, config, error, error_size) : rc;
 }

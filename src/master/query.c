@@ -11,6 +11,7 @@ void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *s
     statistics->members = core->members_by_id.count;
     statistics->connections = core->connections.count;
     statistics->tombstones = core->tombstone_count;
+    statistics->clusters_torn = core->torn;
     for (uint32_t index = 1; index < core->segment_top; index++) {
         const struct mc_segment *segment = core->segments[index];
         if (segment == NULL || segment->state == MC_SEGMENT_GONE)

@@ -20,7 +20,8 @@ bool mc_recover_open(const struct mc_core *core)
 /* The window is over, and so is the recovery of whatever began within it, however long that took. */
 static void end_when_over(struct mc_core *core)
 {
-    if (core->recovery_over || core->earlier_count > 0 || core->now_ms < core->config.recovery_window_ms)
+    if (core->recovery_over || core->earlier_count > 0 || core->now_ms < core->config.recovery_window_ms ||
+        core->torn || core->now_ms < core->join_until_ms)
         return;
     core->recovery_over = true;
     core->evidence_count = 0;
@@ -74,9 +75,9 @@ static bool set_generation(struct mc_core *core, struct mc_node *node, uint64_t 
 
 /* ---- is it wanted ---- */
 
-bool mc_recover_wanted(struct mc_core *core, uint64_t epoch, int64_t contact_ms)
+bool mc_recover_wanted(struct mc_core *core, struct mc_id cluster, uint64_t epoch, int64_t contact_ms)
 {
-    return mc_recover_open(core) && !core->refuse_earlier && !mc_evidence_against(core, epoch, contact_ms);
+    return mc_recover_open(core) && !core->refuse_earlier && !mc_evidence_against(core, cluster, epoch, contact_ms);
 }
 
 /* Nothing is known against these contents; but if a master has acted on them since that contact, and all who heard of
@@ -156,7 +157,7 @@ static bool is_young(const struct mc_core *core)
 
 bool mc_recover_unsettled(const struct mc_core *core)
 {
-    return !mc_link_alone(&core->recovering) || is_young(core) || mc_core_is_departing(core);
+    return !mc_link_alone(&core->recovering) || core->veiled || is_young(core) || mc_core_is_departing(core);
 }
 
 bool mc_recover_hides(const struct mc_core *core)
@@ -167,7 +168,7 @@ bool mc_recover_hides(const struct mc_core *core)
 
 bool mc_recover_acts(const struct mc_core *core)
 {
-    return core->has_offered || !is_young(core);
+    return core->has_offered || core->has_acted || !(is_young(core) || core->veiled);
 }
 
 /* From here on the owner counts its contents as of our epoch. Not before: a master that dies while it still learns what
@@ -192,7 +193,8 @@ void mc_recover_judged(struct mc_core *core, struct mc_segment *segment)
 /* For what is said until now: from then on its contents are ours. */
 static bool is_stale(const struct mc_core *core, const struct mc_segment *segment)
 {
-    return segment->is_earlier && mc_evidence_against(core, segment->earlier_epoch, segment->contact_ms);
+    return segment->is_earlier &&
+           mc_evidence_against(core, segment->cluster, segment->earlier_epoch, segment->contact_ms);
 }
 
 /* Offers the segment if nothing is left to wait for. */
@@ -200,7 +202,7 @@ static void offer(struct mc_core *core, struct mc_segment *segment)
 {
     bool grace =
         segment->is_earlier && core->config.predecessor_end_ms == 0 && core->now_ms < core->config.recovery_grace_ms;
-    if (!segment->recovering || segment->inventory != MC_INVENTORY_NONE || segment->dropping || grace ||
+    if (!segment->recovering || segment->inventory != MC_INVENTORY_NONE || segment->dropping || grace || core->veiled ||
         is_stale(core, segment)) /* given up in the next tick */
         return;
     mc_recover_judged(core, segment);
@@ -489,6 +491,8 @@ bool mc_recover_tick(struct mc_core *core)
             first = &segment->recovery;
     }
     end_when_over(core);
+    mc_cluster_tick(core);
+    core->has_acted |= mc_recover_acts(core);
     return mc_tombstones_tick(core);
 }
 

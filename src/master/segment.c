@@ -51,7 +51,7 @@ void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment)
         return;
     const struct mc_member *member = segment->member;
     bool ok = segment->owner != NULL && !member->keeper_lost && !member->silent && !segment->distrusted &&
-              !segment->recovering;
+              !segment->recovering && !core->veiled;
     uint8_t state = ok ? MC_SEGMENT_OK : MC_SEGMENT_SUSPECT;
     if (segment->state == state)
         return;
@@ -316,7 +316,8 @@ struct mounting { /* one MOUNT at work */
 /* Memory that we know nothing of, with contents or without. */
 static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
 {
-    if (mounting->earlier_epoch != 0 && !mc_recover_wanted(core, mounting->earlier_epoch, mounting->contact_ms))
+    if (mounting->earlier_epoch != 0 &&
+        !mc_recover_wanted(core, mounting->connection->cluster, mounting->earlier_epoch, mounting->contact_ms))
         return MC_ERR_STALE;
     /* Peers heard of its mount before its owner did, and that master has ended: nobody knows what became of this. */
     if (mounting->earlier_epoch == 0 && mounting->wire.slot_top > 0)
@@ -327,6 +328,7 @@ static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
     if (mounting->earlier_epoch == 0)
         return 0;
     mounting->inventory = MC_INVENTORY_EARLIER;
+    mounting->segment->cluster = mounting->connection->cluster;
     mounting->segment->earlier_epoch = mounting->earlier_epoch;
     mounting->segment->contact_ms = mounting->contact_ms;
     if (mounting->wire.slot_top > 0)

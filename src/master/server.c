@@ -139,9 +139,27 @@ static void note_failed(const struct mc_server *server)
            strerror(errno));
 }
 
+/* What is known of the cluster: the operator's word, what stands beside the election or in the note, what the core
+ * before this one had found out. */
+static void cluster_known(const struct mc_server *server, const struct mc_election_role *role,
+                          struct mc_core_config *config)
+{
+    struct mc_id kept = role != NULL ? role->cluster : server->note.cluster;
+    if (mc_id_is_zero(config->cluster) && !mc_id_is_zero(kept)) {
+        config->cluster = kept;
+        config->cluster_way = role != NULL ? MC_CLUSTER_ELECTED : MC_CLUSTER_NOTED;
+    } else if (mc_id_is_zero(config->cluster) && !mc_id_is_zero(server->cluster)) {
+        config->cluster = server->cluster;
+        config->cluster_way = MC_CLUSTER_NOTED;
+    }
+    config->asks_to_keep_cluster = mc_id_is_zero(kept) || !mc_id_equal(kept, config->cluster);
+}
+
 static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_election_role *role)
 {
     struct mc_core_config config = server->core_config;
+    cluster_known(server, role, &config);
+    server->is_naming = false;
     if (role != NULL) {
         config.predecessor_end_ms = role->predecessor_end_ms;
         config.whole_epoch = role->whole_epoch;
@@ -159,6 +177,27 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     server->is_departing = false;
     atomic_store(&server->epoch, epoch);
     return server->core == NULL ? MC_ERR_NO_MEMORY : 0;
+}
+
+/* The core knows which cluster this is: it is written down before anybody is told. */
+static void cluster_keep(struct mc_server *server)
+{
+    uint64_t epoch = atomic_load(&server->epoch);
+    if (server->core != NULL && mc_core_asks_for_cluster(server->core))
+        mc_core_make_cluster(server->core, mc_random_id());
+    if (server->core == NULL || !mc_core_asks_to_keep_cluster(server->core))
+        return;
+    server->cluster = mc_core_cluster(server->core);
+    if (server->election == NULL) {
+        if (mc_note_name(&server->note, server->cluster) < 0)
+            note_failed(server);
+        mc_core_cluster_is_kept(server->core);
+    } else if (mc_election_has_named(server->election, epoch)) {
+        mc_core_cluster_is_kept(server->core);
+    } else if (!server->is_naming) {
+        server->is_naming = true;
+        mc_election_name(server->election, epoch, server->cluster);
+    }
 }
 
 /* Before anything goes out: what it speaks of was decided while the note said so. */
@@ -296,6 +335,7 @@ int mc_server_run(struct mc_server *server)
         mc_server_run_ready(server);
         is_busy = tick(server);
         note_keep(server);
+        cluster_keep(server);
         if (server->core == NULL || mc_server_may_serve(server))
             mc_server_flush(server);
         mc_server_turn_end(server);

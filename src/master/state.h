@@ -86,6 +86,9 @@
 #define MC_EVIDENCE_MAX 64u
 #define MC_RECOVERING_SLICE 1024u       /* segments that are looked at in a tick */
 #define MC_INVENTORY_PATIENCE_MS 30000u /* without an INVENTORY for so long the contents are given up */
+#define MC_CLUSTERS_MET_MAX 8u
+#define MC_CLUSTER_WAITERS_MAX 4096u
+#define MC_CLUSTER_WAITER_MS 10000u /* who waits and does not ask again for so long is forgotten */
 #define MC_WITNESSES_MAX 32u
 #define MC_WITNESS_KEEP_MS 10000u /* who says nothing for so long is forgotten */
 #define MC_WITNESS_WORDS 3u       /* and over so long: then a witness stands by its word */
@@ -158,10 +161,17 @@ struct mc_member {
     char build[MC_BUILD_TEXT_MAX];
 };
 
-/* A master of that epoch, or an earlier one, that may have acted was alive then. */
+/* A master of that epoch, or an earlier one, that may have acted was alive then: of that cluster, zero = of any. */
 struct mc_evidence {
     uint64_t epoch;
     int64_t alive_ms;
+    struct mc_id cluster;
+};
+
+/* An owner that brings contents of another cluster than those that are here, while it is not known which this is. */
+struct mc_cluster_waiter {
+    struct mc_id node, cluster;
+    uint64_t said_ms;
 };
 
 /* A node that has met a master of an epoch above ours. */
@@ -196,6 +206,7 @@ struct mc_connection {
     uint32_t lost;             /* signs of lost packets on its way, when it was last looked at; of an owner */
     uint64_t lossy_until_ms;   /* life time; so long they count */
     uint8_t role;
+    struct mc_id cluster;    /* of the contents that its hello speaks of; zero = there are none, or it does not say */
     struct mc_evidence said; /* in its hello; counts from its next frame on. epoch 0: nothing */
     bool closing;            /* nothing of it is listened to any more */
     uint32_t reading_count, reading_capacity;
@@ -273,6 +284,7 @@ struct mc_segment {
     uint32_t sequence;    /* wanted next */
     uint32_t drop_cursor; /* while recovering after a takeover: nodes before this one were looked at */
     bool dropping;
+    struct mc_id cluster; /* to which they belong that it was mounted with; zero = there were none, or it did not say */
     uint64_t earlier_epoch;  /* under which its contents were mounted before, 0 = none */
     int64_t contact_ms;      /* and when its owner last had a sign of that master */
     bool is_earlier;         /* they were not offered under this epoch yet: what earlier masters did counts */
@@ -423,11 +435,25 @@ struct mc_core {
     struct mc_evidence evidence[MC_EVIDENCE_MAX]; /* by ascending epoch and descending time */
     uint32_t evidence_count;
     bool has_offered;             /* a segment was offered under this epoch */
+    bool has_acted;               /* or removals may have been acknowledged */
     bool refuse_earlier;          /* something was removed that cannot be named: no further entry of an earlier epoch */
     struct mc_object *tombstones; /* the newest; the rest hangs on it */
     uint64_t tombstone_count, tombstone_limit, held_count;
     struct mc_map held_more; /* by object: how many nodes hold its key beyond those that it can count itself */
     struct mc_buffer scratch;
+
+    /* Which cluster: see cluster.c. All but the first four only while that is open. */
+    struct mc_id cluster; /* zero = not settled */
+    enum mc_cluster_way cluster_way;
+    bool cluster_kept;      /* members may be told */
+    uint64_t join_until_ms; /* those who had to wait may still bring contents */
+    bool is_new;            /* nobody has brought contents */
+    bool torn, veiled;      /* contents of several were brought; nothing is offered */
+    struct mc_id leading;   /* whose contents are taken in; zero = nobody has brought any */
+    uint64_t leading_ms;    /* when one of them last said hello */
+    struct mc_cluster_waiter *waiters;
+    uint32_t waiter_count;
+    uint64_t cluster_looked_ms, torn_said_ms, cluster_said_ms;
     struct mc_core_statistics statistics;
 };
 
@@ -605,7 +631,7 @@ void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment);
 
 /* recover.c: contents of earlier epochs and of restarted owners */
 /* Is memory that was last mounted under that earlier epoch wanted? */
-bool mc_recover_wanted(struct mc_core *core, uint64_t epoch, int64_t contact_ms);
+bool mc_recover_wanted(struct mc_core *core, struct mc_id cluster, uint64_t epoch, int64_t contact_ms);
 /* It is taken: on what grounds? Says so when there are none but that nobody has told of anything. */
 void mc_recover_taken(struct mc_core *core, const struct mc_segment *segment);
 /* The segment awaits its inventory. For EARLIER it must be new; false when its slots cannot be as the owner says. */
@@ -637,14 +663,25 @@ unsigned mc_base_of(struct mc_core *core, uint64_t generation);
 /* evidence.c: what nodes know of other masters */
 /* The connection's hello says that its node has met a master of that epoch, which had acted age_ms ago. It is believed
  * once the connection goes on to speak. */
-void mc_evidence_said(const struct mc_core *core, struct mc_connection *connection, uint64_t epoch, uint32_t age_ms);
+void mc_evidence_said(const struct mc_core *core, struct mc_connection *connection, const struct mc_wire_hello *hello);
 void mc_evidence_confirm(struct mc_core *core, struct mc_connection *connection);
 /* A note says that the master of that epoch may have acted until age_ms ago; epoch 0: there is no note. */
 void mc_evidence_noted(struct mc_core *core, uint64_t epoch, uint64_t age_ms);
-/* A master between that contact and us may have acted on the absence of whoever had the contact. */
-bool mc_evidence_against(const struct mc_core *core, uint64_t epoch, int64_t contact_ms);
+/* A master of that cluster between that contact and us may have acted on the absence of whoever had the contact. */
+bool mc_evidence_against(const struct mc_core *core, struct mc_id cluster, uint64_t epoch, int64_t contact_ms);
 /* A node says that it has met a master of an epoch above ours. */
 void mc_evidence_contradicts(struct mc_core *core, struct mc_id node, bool is_owner, uint64_t epoch);
+
+/* cluster.c: which cluster this is */
+/* What the configuration knows of it. */
+void mc_cluster_begin(struct mc_core *core);
+/* 0; MC_ERR_OTHER_CLUSTER, or MC_ERR_BUSY as long as nothing is settled: with words, 448 bytes at most. */
+int32_t mc_cluster_judge(struct mc_core *core, const struct mc_wire_hello *hello, char *words);
+/* That one is not ours, and is known not to be. */
+bool mc_cluster_is_other(const struct mc_core *core, struct mc_id cluster);
+/* What members are told. */
+struct mc_id mc_cluster_told(const struct mc_core *core);
+void mc_cluster_tick(struct mc_core *core);
 
 /* tombstone.c: keys without a value */
 /* The object has no replica any more and leaves, unless its key is to be remembered. bound: entries of earlier epochs

@@ -26,7 +26,8 @@
 #define ELECTION_SILENT_MS 700u
 #define RETRY_FIRST_MS 50u /* doubling to RETRY_LAST_MS */
 #define RETRY_LAST_MS 500u
-#define TIDY_MS 1000u /* at most so often */
+#define RETRY_FOREIGN_MS 5000u /* after a master of another cluster */
+#define TIDY_MS 1000u          /* at most so often */
 
 struct mc_keeper {
     struct mc_store *store;
@@ -144,6 +145,9 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
     mc_wire_heartbeat_reply_read(&reader, &reply);
     if (frame.type != MC_MESSAGE_HEARTBEAT_REPLY || reader.bad || reply.code < 0)
         return frame.type == MC_MESSAGE_HEARTBEAT_REPLY && !reader.bad ? reply.code : MC_ERR_PROTOCOL;
+    rc = mc_master_cluster_told(keeper->store, keeper->epoch, reply.cluster);
+    if (rc < 0)
+        return rc;
     mc_master_age_told(keeper->store, keeper->epoch, reply.age_ms, sent_ms);
     mc_master_heard(keeper->store, keeper->epoch, reply.quiet == 0, frame.time);
     mc_ahead_told(atomic_load(&keeper->store->ahead), keeper->epoch, reply.changes);
@@ -159,6 +163,7 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
             mc_owner_remount(owner);
     }
     if (owner != NULL) {
+        mc_owner_cluster_told(owner, keeper->epoch, reply.cluster);
         uint64_t answered_ms = mc_owner_age_told(owner, keeper->epoch, reply.age_ms, sent_ms);
         mc_owner_contact(owner, keeper->epoch, reply.quiet == 0, is_held ? answered_ms : 0, frame.time);
     }
@@ -219,6 +224,8 @@ static void *keeper_main(void *argument)
             mc_log(INFO, "the master at %s answers again", keeper->store->master.configured);
         }
         retry_ms = rc == 0 ? RETRY_FIRST_MS : retry_ms * 2 > RETRY_LAST_MS ? RETRY_LAST_MS : retry_ms * 2;
+        if (rc == MC_ERR_OTHER_CLUSTER)
+            retry_ms = RETRY_FOREIGN_MS;
         mc_device_look();
         keeper_tidy(keeper);
         uint64_t sessions_ms = mc_sessions_tick(keeper->store);

@@ -7,6 +7,7 @@
 #include "env/clock.h"
 #include "env/log.h"
 #include "store/keeper.h"
+#include "store/owner.h"
 #include "store/store.h"
 #include "wire/stream.h"
 
@@ -84,8 +85,43 @@ static uint32_t seen_age_ms(const struct mc_store *store)
     return age_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)age_ms;
 }
 
+/* To which cluster belongs what we hold and have met? True: there is something in our memory. */
+static bool own_cluster(struct mc_store *store, struct mc_id *cluster)
+{
+    struct mc_owner *owner = atomic_load(&store->owner);
+    bool holds = owner != NULL && mc_owner_holds(owner, cluster);
+    if (holds)
+        return true;
+    pthread_mutex_lock(&store->lock);
+    *cluster = store->cluster;
+    pthread_mutex_unlock(&store->lock);
+    return false;
+}
+
+int mc_master_cluster_told(struct mc_store *store, uint64_t epoch, struct mc_id cluster)
+{
+    struct mc_id ours;
+    if (mc_id_is_zero(cluster))
+        return 0;
+    bool holds = own_cluster(store, &ours);
+    bool is_other = !mc_id_is_zero(ours) && !mc_id_equal(ours, cluster);
+    if (is_other && (holds || epoch < atomic_load(&store->epoch))) {
+        mc_log_limited(WARNING,
+                       "the master is of cluster %016llx%016llx, this process belongs to %016llx%016llx: it stays away "
+                       "from there; to move it, restart it",
+                       (unsigned long long)cluster.high, (unsigned long long)cluster.low, (unsigned long long)ours.high,
+                       (unsigned long long)ours.low);
+        return MC_ERR_OTHER_CLUSTER;
+    }
+    pthread_mutex_lock(&store->lock);
+    store->cluster = cluster;
+    pthread_mutex_unlock(&store->lock);
+    mc_engine_set_cluster(store->engine, cluster);
+    return 0;
+}
+
 struct said { /* with a HELLO_REPLY; text and leader by a master that refuses */
-    char text[256], leader[MC_ADDRESS_MAX], build[MC_BUILD_TEXT_MAX];
+    char text[512], leader[MC_ADDRESS_MAX], build[MC_BUILD_TEXT_MAX];
     uint64_t asked_ms; /* by the clock of the boot */
     uint16_t frame_time;
 };
@@ -100,6 +136,9 @@ static int met_master(struct mc_store *store, const char *address, const struct 
                        (unsigned long long)reply->epoch);
         return MC_ERR_RPC_FAIL;
     }
+    int rc = mc_master_cluster_told(store, reply->epoch, reply->cluster);
+    if (rc < 0)
+        return rc;
     pthread_mutex_lock(&store->lock);
     uint64_t before = atomic_load(&store->epoch);
     if (reply->epoch < before) {
@@ -149,6 +188,8 @@ static void hello_write(struct mc_store *store, struct mc_buffer *out, enum mc_r
 {
     /* The age first: read the other way round, a young age could be paired with an older master's epoch. */
     uint32_t age_ms = seen_age_ms(store);
+    struct mc_id cluster;
+    bool holds = own_cluster(store, &cluster);
     struct mc_wire_hello hello = {.role = (uint8_t)role,
                                   .node = store->node,
                                   .incarnation = store->incarnation,
@@ -156,7 +197,9 @@ static void hello_write(struct mc_store *store, struct mc_buffer *out, enum mc_r
                                   .token = mc_span(NULL, 0),
                                   .seen_epoch = atomic_load(&store->epoch),
                                   .seen_age_ms = age_ms,
-                                  .host = store->host};
+                                  .host = store->host,
+                                  .cluster = cluster,
+                                  .holds = holds};
     size_t frame_start = mc_frame_begin(out, MC_MESSAGE_HELLO, 1);
     mc_wire_hello_sign(&hello);
     mc_wire_hello_write(out, &hello);

@@ -50,6 +50,9 @@ struct mc_link {
  * are empty). near: its unix socket may be tried first. A descriptor or negative; what was learnt is remembered. */
 int mc_master_greet(struct mc_store *store, enum mc_role role, bool near, uint64_t deadline_ns,
                     struct mc_wire_hello_reply *reply);
+/* A master says which cluster it is; zero: it does not. 0, or MC_ERR_OTHER_CLUSTER: what this process holds, or has met
+ * of a later epoch, is of another one. */
+int mc_master_cluster_told(struct mc_store *store, uint64_t epoch, struct mc_id cluster);
 /* May a request that failed like that be made again on another connection? */
 bool mc_master_is_gone(int code);
 /* Since the master sent the last that came from it; UINT64_MAX: nothing did. */

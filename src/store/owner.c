@@ -206,7 +206,8 @@ static struct timespec timespec_of(uint64_t ns)
 /* Trying again would not change it. */
 static bool is_final(int refusal)
 {
-    return refusal == MC_ERR_INVALID_VERSION || refusal == MC_ERR_INVALID_PARAMS || refusal == MC_ERR_NOT_SUPPORTED;
+    return refusal == MC_ERR_OTHER_CLUSTER || refusal == MC_ERR_INVALID_VERSION || refusal == MC_ERR_INVALID_PARAMS ||
+           refusal == MC_ERR_NOT_SUPPORTED;
 }
 
 int mc_owner_first_mount(struct mc_owner *owner, uint64_t deadline_ns)
@@ -264,6 +265,37 @@ static void on_remount(void *argument)
 void mc_owner_remount(struct mc_owner *owner)
 {
     mc_serve_post(owner->serve, on_remount, owner);
+}
+
+static void on_cluster_told(void *argument)
+{
+    struct mc_owner *owner = argument;
+    pthread_mutex_lock(&owner->lock);
+    struct mc_cluster_word word = owner->cluster_word;
+    pthread_mutex_unlock(&owner->lock);
+    /* Contents that say whose they are were taken as such, or refused. */
+    if (owner->state == LINK_MOUNTED && owner->master_epoch == word.epoch &&
+        mc_id_is_zero(mc_segment_memory_cluster(owner->memory)))
+        mc_segment_memory_set_cluster(owner->memory, word.cluster);
+}
+
+void mc_owner_cluster_told(struct mc_owner *owner, uint64_t epoch, struct mc_id cluster)
+{
+    pthread_mutex_lock(&owner->lock);
+    bool is_news = !mc_id_is_zero(cluster) && mc_id_is_zero(mc_segment_memory_cluster(owner->memory));
+    owner->cluster_word = (struct mc_cluster_word){epoch, cluster};
+    pthread_mutex_unlock(&owner->lock);
+    if (is_news)
+        mc_serve_post(owner->serve, on_cluster_told, owner);
+}
+
+bool mc_owner_holds(struct mc_owner *owner, struct mc_id *cluster)
+{
+    pthread_mutex_lock(&owner->lock);
+    *cluster = mc_segment_memory_cluster(owner->memory);
+    bool holds = mc_segment_memory_slot_top(owner->memory) > 0;
+    pthread_mutex_unlock(&owner->lock);
+    return holds;
 }
 
 static void on_follow(void *argument)
@@ -333,7 +365,7 @@ void mc_owner_close(struct mc_owner *owner)
     mc_segment_memory_populate_stop(owner->memory);
     mc_engine_remove_segment(owner->engine, owner->memory);
     mc_serve_destroy(owner->serve);
-    if (owner->drop_on_close)
+    if (owner->drop_on_close && owner->refusal != MC_ERR_OTHER_CLUSTER)
         mc_segment_memory_discard(owner->memory);
     mc_segment_memory_release(owner->memory);
     owner_free(owner);

@@ -48,6 +48,11 @@ void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_
 /* It said its age, asked at that time (mc_clock_boot_ms). Before what came with it is heard. Returns when it answered,
  * at the earliest. */
 uint64_t mc_owner_age_told(struct mc_owner *owner, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms);
+/* That master says which cluster it is (zero: it does not): the memory that is mounted there belongs to it from now on.
+ * Keeper's thread only. */
+void mc_owner_cluster_told(struct mc_owner *owner, uint64_t epoch, struct mc_id cluster);
+/* Does its memory hold anything? And to which cluster does that belong (zero: it is not known). */
+bool mc_owner_holds(struct mc_owner *owner, struct mc_id *cluster);
 /* What the scrubber has read and found rotten so far. */
 void mc_owner_scrubbed(const struct mc_owner *owner, uint64_t *bytes, uint64_t *rotten);
 /* Unmounts (waits at most 500 ms for the answer), stops serving, frees. Memory in a data_dir is left as it is, and the

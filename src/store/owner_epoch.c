@@ -88,6 +88,14 @@ void mc_owner_epoch_set(struct mc_owner *owner, uint64_t epoch)
     pthread_mutex_unlock(&owner->lock);
 }
 
+void mc_owner_forget(struct mc_owner *owner)
+{
+    pthread_mutex_lock(&owner->lock);
+    owner->seen_epoch = owner->acting_epoch = owner->seen_ms = owner->answered_epoch = owner->answered_ms = 0;
+    owner->master_time = (struct mc_master_time){0};
+    pthread_mutex_unlock(&owner->lock);
+}
+
 uint32_t mc_owner_contact_age_ms(struct mc_owner *owner)
 {
     return age_ms_of(mc_segment_memory_contact_ms(owner->memory));

@@ -20,7 +20,8 @@
 #include <pthread.h>
 
 #define BACKOFF_MIN_MS 50u
-#define ANSWER_MS 5000u /* for a HELLO_REPLY or MOUNT_REPLY */
+#define ANSWER_MS 5000u          /* for a HELLO_REPLY or MOUNT_REPLY */
+#define BACKOFF_FOREIGN_MS 5000u /* after a master of another cluster */
 
 enum link_state {
     LINK_IDLE,       /* timer runs: connect again */
@@ -94,8 +95,14 @@ struct mc_owner {
     uint64_t hello_ms;             /* when the last HELLO was sent, CLOCK_BOOTTIME */
     uint64_t master_epoch;         /* of the master at the other end; 0 = no hello yet */
     struct mc_wire_peer agreed;    /* with it: what may be said to it */
-    bool is_past_told;             /* the log has it that a master of the past answers */
-    uint32_t slot_top;             /* as the last full MOUNT said */
+    bool held;                     /* the last HELLO said that the memory holds something */
+    struct mc_id master_cluster;   /* which one that master is; zero = it did not say */
+    struct mc_cluster_word {       /* of the keeper, under the lock */
+        uint64_t epoch;
+        struct mc_id cluster;
+    } cluster_word;
+    bool is_past_told; /* the log has it that a master of the past answers */
+    uint32_t slot_top; /* as the last full MOUNT said */
     struct mc_inventory inventory;
     struct mc_news lost; /* rotten slots of this memory under this epoch; */
     size_t lost_told;    /* the first so many were told over this connection */
@@ -130,6 +137,9 @@ uint64_t mc_owner_seen(struct mc_owner *owner, uint32_t *age_ms);
 void mc_owner_epoch_set(struct mc_owner *owner, uint64_t epoch);
 /* Of the memory's contact with the master of its epoch; UINT32_MAX = never. Serve thread. */
 uint32_t mc_owner_contact_age_ms(struct mc_owner *owner);
+
+/* What was met in another cluster means nothing here. Serve thread. */
+void mc_owner_forget(struct mc_owner *owner);
 
 /* owner_inventory.c; on the serve thread */
 /* Begins to tell the master, which has just mounted the memory, what lies in it. 0 or negative. */

@@ -111,6 +111,8 @@ void mc_owner_hello_send(struct mc_owner *owner)
                                   .incarnation = owner->incarnation,
                                   .host = owner->host,
                                   .name = mc_span_string(owner->name)};
+    owner->held = mc_owner_holds(owner, &hello.cluster);
+    hello.holds = owner->held;
     hello.seen_epoch = mc_owner_seen(owner, &hello.seen_age_ms);
     owner->master_epoch = 0;
     owner->hello_ms = mc_clock_boot_ms();
@@ -295,6 +297,55 @@ static int memory_renew(struct mc_owner *owner)
     return 0;
 }
 
+static bool wants_to_drop(void)
+{
+    const char *wish = getenv("MC_FOREIGN_CONTENTS");
+    return wish != NULL && strcmp(wish, "drop") == 0;
+}
+
+/* New memory, for a cluster to which nothing of the old one means anything. */
+static int memory_begin_anew(struct mc_owner *owner)
+{
+    int rc = memory_renew(owner);
+    if (rc == 0)
+        mc_owner_forget(owner);
+    return rc;
+}
+
+/* The master is of another cluster, and does not want what we hold. It stays as it is, and we ask again, slowly: the
+ * master may be the wrong one, or think itself of the wrong cluster. */
+static int foreign_handle(struct mc_owner *owner, const struct mc_wire_hello_reply *reply)
+{
+    owner->master_node = (struct mc_id){0, 0}; /* by its address the right one may be found */
+    mc_log_limited(ERROR, "master %s refuses segment %s: %.*s", owner->master_address, owner->name,
+                   (int)reply->text.length, reply->text.data == NULL ? "" : (const char *)reply->text.data);
+    if (wants_to_drop()) {
+        mc_log(WARNING, "the contents of segment %s are given up, as MC_FOREIGN_CONTENTS=drop says", owner->name);
+        return memory_begin_anew(owner) < 0 ? MC_ERR_NO_MEMORY : MC_ERR_OTHER_CLUSTER;
+    }
+    owner->backoff_ms = BACKOFF_FOREIGN_MS;
+    refusal_note(owner, reply->code);
+    return reply->code;
+}
+
+/* A master that may have us. Memory that holds nothing brings nothing with it, but what it has met elsewhere. */
+static int cluster_check(struct mc_owner *owner, const struct mc_wire_hello_reply *reply)
+{
+    struct mc_id ours;
+    bool holds = mc_owner_holds(owner, &ours);
+    owner->master_cluster = reply->cluster;
+    if (mc_id_is_zero(reply->cluster) || mc_id_is_zero(ours) || mc_id_equal(reply->cluster, ours))
+        return 0;
+    if (holds) { /* since the hello; or the master has become another's meanwhile */
+        owner->backoff_ms = BACKOFF_FOREIGN_MS;
+        return MC_ERR_OTHER_CLUSTER;
+    }
+    mc_log(INFO, "segment %s holds nothing and leaves its cluster for that of master %s", owner->name,
+           owner->master_address);
+    int rc = memory_begin_anew(owner);
+    return rc < 0 ? rc : MC_ERR_STALE; /* a new link, and a hello that speaks of the new memory */
+}
+
 /* A standby: whom it names is tried next, and it itself not by the short way. One that was named itself names nobody:
  * the election is asked again, so that standbys which hear nothing of it do not send us to and fro. */
 static void leader_follow(struct mc_owner *owner, const struct mc_wire_hello_reply *reply)
@@ -339,6 +390,8 @@ static int hello_reply_handle(struct mc_owner *owner, const struct mc_frame *fra
         leader_follow(owner, &reply);
         return reply.code;
     }
+    if (reply.code == MC_ERR_OTHER_CLUSTER)
+        return foreign_handle(owner, &reply);
     int rc = reply.code < 0 ? reply.code
                             : mc_wire_agree(&owner->agreed, reply.version_min, reply.version_max, reply.features);
     if (rc < 0) {
@@ -347,7 +400,9 @@ static int hello_reply_handle(struct mc_owner *owner, const struct mc_frame *fra
         refusal_note(owner, rc);
         return rc;
     }
-    rc = epoch_check(owner, reply.epoch);
+    rc = cluster_check(owner, &reply);
+    if (rc == 0)
+        rc = epoch_check(owner, reply.epoch);
     if (rc < 0)
         return rc;
     owner->master_node = reply.node;
@@ -396,6 +451,9 @@ static int mounted(struct mc_owner *owner, const struct mc_wire_mount_reply *rep
     /* Before the first heartbeat is answered: masters that end one soon after the other would cost the contents. */
     mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind != 0 ? 0 : owner->mount_sent_ms,
                      frame_time);
+    /* What holds nothing belongs where it is mounted, contents that do not say so where they were taken. */
+    if (!is_known && (!owner->held || mc_id_is_zero(mc_segment_memory_cluster(owner->memory))))
+        mc_segment_memory_set_cluster(owner->memory, owner->master_cluster);
     owner->state = LINK_MOUNTED;
     owner->is_past_told = false;
     owner->backoff_ms = BACKOFF_MIN_MS;
@@ -415,7 +473,9 @@ static int mount_stale(struct mc_owner *owner)
     atomic_store(&owner->is_mounted, false);
     owner->state = LINK_MOUNTING;
     int rc = memory_renew(owner);
-    if (rc == 0 && !was_mounted)
+    struct mc_id cluster;
+    if (rc == 0 &&
+        (!was_mounted || mc_owner_holds(owner, &cluster))) /* what a dead one left: the hello must say whose */
         rc = MC_ERR_STALE; /* a first mount whose answer was lost, long ago; should it be anything else, the backoff of
                               a new link keeps the peace */
     if (rc == 0)

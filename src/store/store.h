@@ -81,6 +81,7 @@ struct mc_store {
 
     pthread_mutex_t lock;
     struct mc_id master_node; /* who answered the last hello over tcp; names its unix socket */
+    struct mc_id cluster;     /* of the masters that were met; zero = none has said it */
     uint64_t refused_epoch;   /* of the last master that was not believed: it is logged once */
     struct mc_link *idle;     /* stack */
     struct mc_link *borrowed; /* list by next_borrowed, so that a forked child can close their descriptors */

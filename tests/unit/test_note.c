@@ -154,6 +154,45 @@ static void test_another_boot(void **state)
     mc_note_close(&note);
 }
 
+/* Which cluster it is stands behind the rest, is kept with a checksum of its own, and is true of any boot. */
+static void test_the_name_of_the_cluster(void **state)
+{
+    const struct mc_id cluster = {0x123456789abcdef0, 77};
+    char path[128];
+    uint8_t byte;
+    (void)state;
+    snprintf(path, sizeof(path), "%s/master-%u.note", folder, PORT);
+    struct mc_note note = opened();
+    assert_true(mc_id_is_zero(note.cluster));
+    assert_int_equal(mc_note_name(&note, cluster), 0);
+    assert_int_equal(mc_note_take(&note, 7), 0);
+    mc_note_close(&note);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, 10), 1); /* the rest is damaged */
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, 10), 1);
+    note = opened();
+    assert_int_equal(note.taken, 0);
+    assert_true(mc_id_equal(note.cluster, cluster));
+    assert_int_equal(mc_note_name(&note, (struct mc_id){1, 2}), 0);
+    mc_note_close(&note);
+    for (off_t at = 64; at < 92; at += 4) {
+        note = opened();
+        assert_true(mc_id_equal(note.cluster, (struct mc_id){1, 2}));
+        mc_note_close(&note);
+        assert_int_equal(pread(fd, &byte, 1, at), 1);
+        byte ^= 1;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+        note = opened();
+        assert_true(mc_id_is_zero(note.cluster));
+        mc_note_close(&note);
+        byte ^= 1;
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    }
+    close(fd);
+}
+
 /* A master whose clock is behind that of the one before it does not take an epoch a second time. */
 static void test_no_epoch_is_taken_twice(void **state)
 {
@@ -192,6 +231,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bad_notes, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_another_boot, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_no_epoch_is_taken_twice, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(test_the_name_of_the_cluster, folder_make, folder_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

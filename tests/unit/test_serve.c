@@ -66,6 +66,33 @@ static void test_hello(void **state)
     rig_stop(&rig);
 }
 
+/* Who was told of the place in another cluster gets in no more; who does not say where does. */
+static void test_hello_of_another_cluster(void **state)
+{
+    const struct mc_id ours = {1, 2}, other = {1, 3}, none = {0, 0};
+    const struct {
+        struct mc_id of_memory, of_peer;
+        int code;
+    } rows[] = {{none, other, 0}, {ours, none, 0}, {ours, ours, 0}, {ours, other, MC_ERR_OTHER_CLUSTER}};
+    (void)state;
+    struct rig rig;
+    rig_start(&rig);
+    for (size_t i = 0; i < 2 * sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_wire_hello_reply reply;
+        struct mc_wire_hello hello = hello_of(&rig, mc_random_id());
+        mc_segment_memory_set_cluster(rig.memory, rows[i / 2].of_memory);
+        hello.cluster = rows[i / 2].of_peer;
+        struct peer peer = connect_raw(&rig, i % 2 == 0);
+        say_hello(&peer, &hello);
+        assert_int_equal(hear_hello(&peer, &reply), rows[i / 2].code);
+        if (rows[i / 2].code != 0)
+            assert_true(peer_is_closed(&peer));
+        peer_close(&peer);
+    }
+    rig_wait_connections(&rig, 0);
+    rig_stop(&rig);
+}
+
 static void test_other_user(void **state)
 {
     (void)state;
@@ -814,6 +841,7 @@ int main(void)
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hello),
+        cmocka_unit_test(test_hello_of_another_cluster),
         cmocka_unit_test(test_other_user),
         cmocka_unit_test(test_attach),
         cmocka_unit_test(test_attach_by_tcp),
