@@ -158,6 +158,10 @@ static void master_main(struct sim_process *process)
     config.core.put_discard_ms = sim_plan->put_discard_ms;
     config.core.depart_ms = sim_plan->depart_ms;
     config.core.recovery_window_ms = sim_plan->window_ms;
+    if (sim_plan->is_told || (sim_plan->has_foreign && sim_plan->is_noteless)) {
+        config.core.cluster = (struct mc_id){0xabc, 0xdef};
+        config.core.cluster_way = MC_CLUSTER_TOLD;
+    }
     if (!sim_plan->is_noteless)
         snprintf(config.state_dir, sizeof(config.state_dir), "/shm");
     while (mc_server_create(&config, &server, error, sizeof(error)) < 0) {
@@ -648,7 +652,7 @@ static void run_to_the_end(void)
     if (sim_failed)
         return;
     (void)sim_process_start(SIM_PROCESSES_MAX - 1, "last", 0, last_main);
-    while (!sim_cluster.is_ended && !sim_failed)
+    while ((!sim_cluster.is_ended || sim_processes[SIM_PLACE_FOREIGN].alive) && !sim_failed)
         sim_run(sim_now_ns + 20 * SIM_MS);
 }
 
@@ -681,6 +685,8 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
         if (sim_is_member(place))
             sim_place_start(place);
     }
+    if (sim_plan->has_foreign)
+        (void)sim_process_start(SIM_PLACE_FOREIGN, "foreign", SIM_PLACE_FOREIGN, sim_foreign_main);
     sim_faults_start();
     sim_drains_start();
     sim_want_start();

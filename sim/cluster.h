@@ -33,6 +33,9 @@ void sim_etcd_slow(uint64_t until_ns);
 void sim_etcd_away(uint64_t until_ns); /* neither requests nor answers arrive */
 void sim_etcd_full(uint64_t until_ns); /* it takes no writes */
 
+/* foreign.c */
+void sim_foreign_main(struct sim_process *process);
+
 /* hard.c: what happens to machines and threads */
 void sim_hard_start(void);
 

@@ -323,6 +323,8 @@ void sim_plan_draw(struct sim_plan *made, uint64_t seed, uint32_t operations, bo
         hard_draw(made);
     if (!is_plain && hard_in > 0 && sim_once_in(SIM_ELECTION, 2 * hard_in))
         election_draw(made);
+    made->has_foreign = !is_plain && hard_in > 0 && made->hard_gap_ms == 0 && sim_once_in(SIM_FOREIGN, 8);
+    made->is_told = made->has_foreign && (made->standbys > 0 || sim_once_in(SIM_FOREIGN, 2));
     made->has_pieces = !is_plain && hard_in > 0 && sim_once_in(SIM_PIECES, 2);
     if (made->has_pieces && sim_once_in(SIM_PIECES, 16))
         rewritten_prepare(made);

@@ -12,7 +12,8 @@
 #define SIM_PLACE_CLIENT (SIM_PLACE_OWNER + SIM_OWNERS_MAX)
 #define SIM_PLACE_STANDBY (SIM_PLACE_CLIENT + SIM_CLIENTS_MAX) /* the masters beside the first */
 #define SIM_STANDBYS_MAX 2u
-#define SIM_PLACE_ETCD 14u /* no process of ours: only cut off from others */
+#define SIM_PLACE_FOREIGN 13u /* a node of another cluster, on a machine of its own */
+#define SIM_PLACE_ETCD 14u    /* no process of ours: only cut off from others */
 #define SIM_KEY_NAMES_MAX 16u
 #define SIM_KEY_FORMAT "key-%u"
 
@@ -70,6 +71,8 @@ struct sim_plan {
     bool is_rewritten;                               /* one key is replaced all the time, and read in pieces */
     bool has_pieces;                                 /* several ranges of one key in one call */
     uint32_t hard_gap_ms, standbys, election_gap_ms; /* standbys: masters beside the first, with an election */
+    bool has_foreign;                                /* a node of another cluster comes here */
+    bool is_told;                                    /* which cluster they are, masters know from their operator */
     bool has_notes; /* departures are noted in a place that outlives masters, as with an election */
     /* wide: what clients ask beyond puts, gets and removals */
     bool has_sessions, has_pins, has_groups, has_jobs, has_drains;

@@ -43,6 +43,7 @@ enum sim_stream {
     SIM_WANT,
     SIM_OLD,
     SIM_LIMIT,
+    SIM_FOREIGN,
     SIM_STREAMS
 };
 
