@@ -239,7 +239,7 @@ MUTATIONS = [
     ("values_that_found_no_memory_are_stored", STORE + "put.c", "        items[i]->result = whole ? one->code : MC_ERR_NO_MEMORY;", "        items[i]->result = whole ? one->code : 0;"),
     ("generations_begin_anew", MASTER + "put.c", "    if (core->counter_end - core->counter <= capacity) {", "    if (core->counter_end == capacity) {"),
     ("earlier_builds_are_strangers", "src/wire/version.c", "    if (version_min > version_max || ", "    if (features == 0 || version_min > version_max || "),
-    ("put_waits_without_end", STORE + "put.c", "until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &reader);", "work->deadline_ns + 60000000000ull, &reader);"),
+    ("put_waits_without_end", STORE + "put.c", "until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &wait, &reader);", "work->deadline_ns + 60000000000ull, &wait, &reader);"),
 ]
 
 
