@@ -158,6 +158,8 @@ static void cluster_known(const struct mc_server *server, const struct mc_electi
 static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_election_role *role)
 {
     struct mc_core_config config = server->core_config;
+    server->now_ms =
+        mc_clock_boot_ms(); /* one look for the core's start and the note's age: we may sleep between two */
     cluster_known(server, role, &config);
     server->is_naming = false;
     if (role != NULL) {
@@ -165,7 +167,7 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
         config.whole_epoch = role->whole_epoch;
         config.asks_to_depart = true;
     } else if (server->note.epoch != 0 && server->note.epoch < epoch) {
-        uint64_t age_ms = mc_clock_boot_ms() - server->note.until_ms;
+        uint64_t age_ms = server->now_ms - server->note.until_ms;
         config.known_epoch = server->note.epoch;
         config.known_age_ms = (int64_t)age_ms < 0 ? 0 : age_ms; /* our own, of a core before: it lies ahead */
     }
