@@ -43,7 +43,7 @@ struct mc_election {
     uint64_t note_due_ms;    /* when that is to be noted, again perhaps */
     uint64_t loop_asked_ms; /* since when the server's loop has not taken its role, though it was asked to; 0: it has */
     uint64_t loop_taken_ms, looked_ms;
-    uint64_t naming_epoch;   /* of ours, which knows which cluster this is */
+    uint64_t naming_epoch; /* of ours, which knows which cluster this is */
     char cluster[MC_ELECTION_CLUSTER_MAX];
     uint64_t name_due_ms;
     bool has_contact, is_stuck;
