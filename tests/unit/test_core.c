@@ -1,9 +1,7 @@
-/* The core through its frames: hello, put, get, remove; the rows of the ordering page about them (ordering_*), every
- * code. Owners and segments are in test_core_segment.c, space and eviction in test_core_evict.c, malformed input in
- * test_core_input.c. */
+/* The core through its frames: put, get, remove; the rows of the ordering page about them (ordering_*), every
+ * code. Hellos are in test_core_hello.c, owners and segments in test_core_segment.c, space and eviction in
+ * test_core_evict.c, malformed input in test_core_input.c. */
 #include "core_world.h"
-
-#include "base/build.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,180 +9,6 @@
 
 #define MIB (1u << 20)
 #define SMALL 100u
-
-/* ---- hello and roles ---- */
-
-static void test_hello(void **state)
-{
-    struct world world;
-    (void)state;
-    world_open(&world);
-    uint64_t connection = world_connect(&world);
-    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 1, 1);
-    struct mc_wire_hello_reply reply = world_greet(&world, connection, &hello);
-    assert_int_equal(reply.code, 0);
-    assert_int_equal(reply.epoch, 3);
-    assert_int_equal(reply.lease_ttl_ms, 10000);
-    assert_int_equal(reply.client_ttl_ms, 10000);
-    assert_true(mc_id_equal(reply.node, (struct mc_id){77, 88}));
-    reply = world_greet(&world, connection, &hello); /* a second hello */
-    assert_int_equal(reply.code, MC_ERR_PROTOCOL);
-    assert_true(world.connections[connection].closed);
-    world_close_all(&world);
-}
-
-/* A caller that came once. One that is owed something, or is no caller, is let be, however long it is silent. */
-static void test_connections_that_rest(void **state)
-{
-    struct world world;
-    (void)state;
-    world_open(&world);
-    uint64_t call = world_join(&world, MC_ROLE_CALL, 1, 1), other = world_join(&world, MC_ROLE_CALL, 2, 1);
-    uint64_t keeper = world_join(&world, MC_ROLE_OWNER, 3, 1), fresh = world_connect(&world);
-    struct mc_connection *owed = mc_map_get(&world.core->connections, other);
-    world_pass(&world, MC_CALL_IDLE_MS - 1000);
-    assert_false(mc_core_rests(world.core, world.now, call));
-    world_pass(&world, 500);
-    size_t frame = world_begin(&world, MC_MESSAGE_PING, 5);
-    mc_wire_none_write(&world.frame, &(struct mc_wire_none){0});
-    world_send(&world, other, frame);
-    world_pass(&world, 600);
-    assert_true(mc_core_rests(world.core, world.now, call));
-    assert_false(mc_core_rests(world.core, world.now, other)); /* it has said something since */
-    world_pass(&world, MC_CALL_IDLE_MS);
-    assert_true(mc_core_rests(world.core, world.now, other));
-    owed->grants = 1; /* a writer may be busy elsewhere */
-    assert_false(mc_core_rests(world.core, world.now, other));
-    owed->grants = 0;
-    assert_false(mc_core_rests(world.core, world.now, keeper));
-    assert_false(mc_core_rests(world.core, world.now, fresh));
-    assert_false(mc_core_rests(world.core, world.now, 31415));
-    world_close_all(&world);
-}
-
-/* A client of a later release: more versions, features that this build never heard of, a name of its own. */
-static void test_hello_of_another_build(void **state)
-{
-    struct world world;
-    (void)state;
-    world_open(&world);
-    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 1, 1);
-    hello.version_max = 9;
-    hello.features = UINT64_MAX;
-    hello.build = mc_span_string("9.8.7 (git \"new\")\n");
-    uint64_t number = world_connect(&world);
-    struct mc_wire_hello_reply reply = world_greet(&world, number, &hello);
-    assert_int_equal(reply.code, 0);
-    assert_int_equal(reply.version_max, MC_WIRE_VERSION_MAX);
-    assert_int_equal(reply.features, MC_FEATURES_OURS);
-    assert_true(mc_span_equal(reply.build, mc_span_string(mc_build())));
-    const struct mc_connection *connection = mc_map_get(&world.core->connections, number);
-    assert_int_equal(connection->peer.version, MC_WIRE_VERSION_MAX);
-    assert_int_equal(connection->peer.features, MC_FEATURES_OURS);
-    assert_string_equal(connection->member->build, "9.8.7 (git ?new?)?");
-    world_close_all(&world);
-}
-
-static void test_hello_refused(void **state)
-{
-    struct world world;
-    (void)state;
-    world_open(&world);
-    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 1, 1);
-    hello.version_min = 7;
-    hello.version_max = 9;
-    uint64_t connection = world_connect(&world);
-    struct mc_wire_hello_reply reply = world_greet(&world, connection, &hello);
-    assert_int_equal(reply.code, MC_ERR_INVALID_VERSION);
-    char text[400] = "";
-    assert_true(reply.text.length < sizeof(text));
-    memcpy(text, reply.text.data, reply.text.length);
-    assert_non_null(strstr(text, "7 to 9"));
-    assert_non_null(strstr(text, "an earlier build"));
-    assert_non_null(strstr(text, "1 to 1"));
-    assert_true(world.connections[connection].closed);
-
-    hello = world_hello(MC_ROLE_DATA, 1, 1);
-    connection = world_connect(&world);
-    reply = world_greet(&world, connection, &hello);
-    assert_int_equal(reply.code, MC_ERR_INVALID_PARAMS);
-    assert_true(world.connections[connection].closed);
-
-    hello = world_hello(MC_ROLE_CALL, 1, 1);
-    hello.magic = 1;
-    connection = world_connect(&world);
-    reply = world_greet(&world, connection, &hello);
-    assert_int_equal(reply.code, MC_ERR_PROTOCOL);
-    assert_true(world.connections[connection].closed);
-
-    hello = world_hello(MC_ROLE_CALL, 0, 1);
-    hello.node = (struct mc_id){0, 0};
-    connection = world_connect(&world);
-    reply = world_greet(&world, connection, &hello);
-    assert_int_equal(reply.code, MC_ERR_INVALID_PARAMS);
-    world_close_all(&world);
-}
-
-static void test_roles(void **state)
-{
-    static const struct {
-        unsigned role, type;
-    } wrong[] = {
-        {MC_ROLE_KEEPER, MC_MESSAGE_GET},
-        {MC_ROLE_OWNER, MC_MESSAGE_EXIST},
-        {MC_ROLE_CALL, MC_MESSAGE_HEARTBEAT},
-        {MC_ROLE_CALL, MC_MESSAGE_CLEARED},
-        {MC_ROLE_KEEPER, MC_MESSAGE_LIVE},
-        {MC_ROLE_CALL, MC_MESSAGE_MOUNT},
-        {MC_ROLE_CALL, MC_MESSAGE_FAILED},
-        {MC_ROLE_OWNER, MC_MESSAGE_PUT_GRANTED},
-        {MC_ROLE_CALL, 0},
-        {MC_ROLE_CALL, MC_MESSAGE_COMMIT},
-        {MC_ROLE_CALL, 65535},
-    };
-    struct world world;
-    (void)state;
-    world_open(&world);
-    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        struct mc_core_statistics statistics;
-        uint64_t connection = world_join(&world, wrong[i].role, 1, 1);
-        world_input(&world, connection, wrong[i].type, 1, "\0\0\0\0\0\0", 6);
-        assert_true(world.connections[connection].closed);
-        mc_core_statistics(world.core, &statistics);
-        assert_int_equal(statistics.protocol_errors, i + 1);
-        world_disconnect(&world, connection);
-    }
-    uint64_t silent = world_connect(&world); /* before any hello */
-    world_input(&world, silent, MC_MESSAGE_GET, 1, "\0\0", 2);
-    assert_true(world.connections[silent].closed);
-    world_input(&world, silent, MC_MESSAGE_HELLO, 1, "\0\0", 2); /* ignored from now on */
-    world_input(&world, 200, MC_MESSAGE_HELLO, 1, "\0\0", 2);    /* of nobody */
-    world_disconnect(&world, silent);
-    world_close_all(&world);
-}
-
-static void test_incarnations(void **state)
-{
-    struct world world;
-    struct mc_core_statistics statistics;
-    (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t newer = world_join(&world, MC_ROLE_CALL, 5, 2);
-    assert_true(world.connections[store.keeper].closed && world.connections[store.owner].closed &&
-                world.connections[store.call].closed);
-    assert_false(world.connections[newer].closed);
-    mc_core_statistics(world.core, &statistics);
-    assert_int_equal(statistics.members, 1);
-    assert_int_equal(statistics.segments, 0);
-    world_settle(&world, 100);
-    world_disconnect(&world, store.owner);
-    world_disconnect(&world, store.keeper);
-    world_disconnect(&world, newer);
-    mc_core_statistics(world.core, &statistics);
-    assert_int_equal(statistics.members, 0); /* nothing left to remember it for */
-    world_close_all(&world);
-}
 
 /* ---- put ---- */
 
@@ -973,12 +797,6 @@ static void test_jobs_are_limited(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hello),
-        cmocka_unit_test(test_hello_of_another_build),
-        cmocka_unit_test(test_connections_that_rest),
-        cmocka_unit_test(test_hello_refused),
-        cmocka_unit_test(test_roles),
-        cmocka_unit_test(test_incarnations),
         cmocka_unit_test(ordering_P1),
         cmocka_unit_test(ordering_P1_keeper),
         cmocka_unit_test(ordering_P4_commit_before_cut),
