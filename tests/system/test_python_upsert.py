@@ -1,5 +1,6 @@
 """mooncake.store's upserts: every form, its codes, and that a reader sees one value or the other and nothing between."""
 import threading
+import time
 
 import pytest
 
@@ -75,9 +76,11 @@ def test_readers_see_whole_values_only(master, store):
 
     reader = threading.Thread(target=read)
     reader.start()
-    codes = [store.upsert("turning", values[i % 4]) for i in range(100)]
+    codes, until = [], time.monotonic() + 30
+    while len(codes) < 100 or (len(seen) <= 5 and time.monotonic() < until):  # a busy machine gives the reader its turns late
+        codes.append(store.upsert("turning", values[len(codes) % 4]))
     stop.set()
     reader.join()
-    assert codes == [0] * 100 and len(seen) > 5
+    assert set(codes) == {0} and len(seen) > 5, (len(codes), len(seen))
     assert all(value in values for value in seen), [len(value) for value in seen if value not in values]
     assert other.close() == 0
