@@ -93,7 +93,7 @@ static void *big_again(struct sim_arena *arena, uint64_t size)
         link = (struct block **)(void *)(block + 1);
     if (block == NULL)
         return NULL;
-    memcpy(link, block + 1, sizeof(struct block *));
+    memcpy(link, (void *)(block + 1), sizeof(*link));
     (void)madvise(block + 1, big_whole(size) - 4096, MADV_DONTNEED);
     *block = (struct block){size, UINT32_MAX, MAGIC};
     return block + 1;
@@ -179,7 +179,7 @@ void sim_free(void *pointer)
     block->magic = 0;
     struct sim_arena *arena = &arenas[((uintptr_t)pointer - ARENAS_BASE) / ARENA_BYTES];
     struct block **list = block->class == UINT32_MAX ? &arena->big_free : &arena->free[block->class];
-    memcpy(block + 1, list, sizeof(struct block *));
+    memcpy((void *)(block + 1), list, sizeof(*list));
     *list = block;
 }
 
