@@ -218,8 +218,9 @@ class Client:
         return {"going": True}
 
     def do_phase(self, name, victims=()):
-        self.victims = frozenset(victims)
-        self.phase = name
+        with self.calling:  # whoever harms a node next does not harm a call that counts as one before
+            self.victims = frozenset(victims)
+            self.phase = name
         return {"phase": name}
 
     def do_count(self, _):
