@@ -192,7 +192,7 @@ static bool span_read(struct get_call *call, const struct get_pin *pin, const st
                       uint64_t *object_length)
 {
     struct get_one *one = &call->ones[0];
-    const struct piece *first = &span->pieces[0], *last = &span->pieces[span->piece_count - 1];
+    const struct piece *first = span->pieces, *last = span->piece_count == 0 ? first : first + span->piece_count - 1;
     size_t item = 0;
     while (!is_of(call, item, pin))
         item++;

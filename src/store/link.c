@@ -318,20 +318,29 @@ int mc_master_greet(struct mc_store *store, enum mc_role role, bool near, uint64
 
 /* ---- links ---- */
 
+/* Takes fd. NULL: no memory, and fd stays the caller's. */
+static struct mc_link *link_new(struct mc_store *store, int fd)
+{
+    struct mc_link *link = calloc(1, sizeof(*link));
+    if (link == NULL)
+        return NULL;
+    link->store = store;
+    link->in.may_fail = link->out.may_fail = true;
+    link->fd = fd;
+    return link;
+}
+
 static int link_connect(struct mc_store *store, uint64_t deadline_ns, struct mc_link **made)
 {
     struct mc_wire_hello_reply reply;
     int fd = mc_master_greet(store, MC_ROLE_CALL, true, deadline_ns, &reply);
     if (fd < 0)
         return fd;
-    struct mc_link *link = calloc(1, sizeof(*link));
+    struct mc_link *link = link_new(store, fd);
     if (link == NULL) {
         close(fd);
         return MC_ERR_NO_MEMORY;
     }
-    link->store = store;
-    link->in.may_fail = link->out.may_fail = true;
-    link->fd = fd;
     link->epoch = reply.epoch;
     if (!mc_tcp_peer(fd, &link->peer))
         link->peer.length = 0;
@@ -655,19 +664,18 @@ static struct mc_link *link_begin(struct race *race, uint64_t *id)
     bool is_other = false;
     if (!atomic_compare_exchange_strong(&store->link_coming, &is_other, true))
         return NULL;
-    struct mc_link *link = calloc(1, sizeof(*link));
-    int fd = link == NULL ? MC_ERR_NO_MEMORY : mc_tcp_begin(&race->links[0]->peer);
-    if (fd < 0) {
-        free(link);
+    int fd = mc_tcp_begin(&race->links[0]->peer);
+    struct mc_link *link = fd < 0 ? NULL : link_new(store, fd);
+    if (link == NULL) {
+        if (fd >= 0)
+            close(fd);
         atomic_store(&store->link_coming, false);
         return NULL;
     }
-    *link = (struct mc_link){.store = store,
-                             .fd = fd,
-                             .epoch = UINT64_MAX, /* of whoever answers: nobody newer shuts it down meanwhile */
-                             .request_id = 1,
-                             .peer = race->links[0]->peer,
-                             .connecting = true};
+    link->epoch = UINT64_MAX; /* of whoever answers: nobody newer shuts it down meanwhile */
+    link->request_id = 1;
+    link->peer = race->links[0]->peer;
+    link->connecting = true;
     hello_write(store, &link->out, MC_ROLE_CALL);
     *id = ++link->request_id;
     race->build(&link->out, *id, race->context);
