@@ -61,12 +61,18 @@ void mc_connection_close(struct mc_connection *connection)
         mc_serve_cuts_look(serve);
 }
 
+static void list_close(struct mc_connections *list)
+{
+    for (struct mc_connection *first; (first = list->first) != NULL;) {
+        mc_connection_close(first);
+        mc_assert(list->first != first);
+    }
+}
+
 void mc_connections_close(struct mc_serve *serve)
 {
-    while (serve->guests.first != NULL)
-        mc_connection_close(serve->guests.first);
-    while (serve->greeters.first != NULL)
-        mc_connection_close(serve->greeters.first);
+    list_close(&serve->guests);
+    list_close(&serve->greeters);
 }
 
 /* ---- places ---- */
@@ -194,8 +200,10 @@ void mc_connections_on_rest_timer(evutil_socket_t fd, short what, void *argument
         mc_lane_settle(&connection_of(guest)->lane);
         mc_shares_settle(shares, guest);
     }
-    while ((guest = shares->settled.oldest) != NULL && guest->since_ms + serve->idle_ms <= now_ms)
+    while ((guest = shares->settled.oldest) != NULL && guest->since_ms + serve->idle_ms <= now_ms) {
         (void)connection_give(connection_of(guest), "it was idle");
+        mc_assert(shares->settled.oldest != guest);
+    }
     rest_timer_set(serve, now_ms);
 }
 

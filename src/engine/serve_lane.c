@@ -91,6 +91,7 @@ static int queue_grow(struct mc_lane *lane)
     struct mc_lane_request *grown = malloc(capacity * sizeof(*grown));
     if (grown == NULL)
         return MC_ERR_NO_MEMORY;
+    mc_assert(lane->queue_count <= lane->queue_capacity);
     for (uint32_t i = 0; i < lane->queue_count; i++)
         grown[i] = lane->queue[(lane->queue_first + i) % lane->queue_capacity];
     free(lane->queue);

@@ -78,8 +78,10 @@ void mc_metadata_destroy(struct mc_metadata *metadata)
 {
     if (metadata == NULL)
         return;
-    while (metadata->looks != NULL)
-        look_end(metadata->looks);
+    for (struct look *look = metadata->looks, *next; look != NULL; look = next) {
+        next = look->next;
+        look_end(look);
+    }
     for (size_t i = 0; i < metadata->bucket_count; i++) {
         for (struct entry *entry = metadata->buckets[i], *next; entry != NULL; entry = next) {
             next = entry->next;

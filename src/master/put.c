@@ -110,6 +110,7 @@ static void count_end(struct mc_core *core, uint64_t counter)
 struct mc_put *mc_put_waiting(const struct mc_core *core, const struct mc_object *object, uint32_t *item)
 {
     struct mc_replica first = mc_replica_first(core, object);
+    mc_assert(first.segment != NULL); /* what waits has a place */
     const struct mc_node *node = mc_segment_node(first.segment, first.slot);
     if (node->list_previous == MC_NODE_NONE)
         return NULL;
@@ -131,6 +132,7 @@ void mc_put_replaced(struct mc_core *core, struct mc_object *object)
     uint32_t item = 0;
     struct mc_put *put = mc_put_waiting(core, object, &item);
     struct mc_replica first = mc_replica_first(core, object);
+    mc_assert(first.segment != NULL); /* what waits has a place */
     const struct mc_node *node = mc_segment_node(first.segment, first.slot);
     count_end(core, mc_node_version(core, node) - mc_base(core, 0));
     mc_object_appear(core, object); /* from here on its nodes name their neighbours, not their put */
