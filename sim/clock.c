@@ -107,5 +107,6 @@ void sim_machine_boot(uint32_t machine)
     one->boots++;
     one->slept_ns = 0;
     one->sleeps_since_ns = SIM_NEVER;
-    one->origin_ns = (int64_t)sim_now_ns - (int64_t)(1000 + sim_below(SIM_HARD, 20000)) * (int64_t)SIM_MS;
+    (void)sim_random(SIM_HARD);           /* every seed draws as it did */
+    one->origin_ns = (int64_t)sim_now_ns; /* it was down until now: it cannot have been up before that */
 }

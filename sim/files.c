@@ -17,6 +17,8 @@
 
 #define MEMORY_POOL_MAX 256u
 #define LOCKS_MAX 64u
+#define DISK_MAX 4096u /* larger files are memory: nobody syncs them */
+#define SECTOR 512u
 
 struct byte_lock {
     uint64_t start, length; /* 0: to the end */
@@ -33,6 +35,7 @@ struct sim_memory {
     int seals;
     uint32_t flock_owner;
     uint64_t changed_ns, serial;
+    uint8_t *disk; /* of a file that was synced: what is on the disk, DISK_MAX bytes */
     struct sim_process *made_by;
     uint32_t made_life;
     struct byte_lock locks[LOCKS_MAX];
@@ -142,6 +145,21 @@ void sim_files_lose(uint32_t machine)
     for (struct sim_memory *memory = memories; memory != NULL; memory = memory->next) {
         if (memory->is_named && memory->machine == machine)
             memory->is_unlinked = true;
+    }
+}
+
+void sim_files_boot(uint32_t machine)
+{
+    for (struct sim_memory *memory = memories; memory != NULL; memory = memory->next) {
+        if (memory->disk == NULL || memory->is_unlinked || memory->machine != machine)
+            continue;
+        for (uint64_t at = 0; at < memory->size; at += SECTOR) {
+            uint64_t length = memory->size - at < SECTOR ? memory->size - at : SECTOR;
+            if (memcmp(memory->bytes + at, memory->disk + at, length) == 0 || sim_once_in(SIM_DISK, 4))
+                continue;
+            sim_say("what was written last to %s at %llu is lost", memory->name, (unsigned long long)at);
+            memcpy(memory->bytes + at, memory->disk + at, length);
+        }
     }
 }
 
@@ -704,8 +722,28 @@ int sim_madvise(void *map, size_t size, int advice)
 int sim_fsync(int fd);
 int sim_fsync(int fd)
 {
-    (void)fd;
+    struct sim_file *file = sim_fd_file(fd);
+    struct sim_memory *memory = file == NULL || file->kind != SIM_MEMORY ? NULL : file->memory;
+    if (memory == NULL || memory->size > DISK_MAX)
+        return 0;
+    if (memory->disk == NULL)
+        memory->disk = sim_allocate(DISK_MAX);
+    memcpy(memory->disk, memory->bytes, memory->size);
     return 0;
+}
+
+/* Who waits for this one does so on a thread of its own. */
+int sim_fdatasync(int fd);
+int sim_fdatasync(int fd)
+{
+    static const uint32_t most_us[] = {100, 5000, 50000, 2000000};
+    uint32_t drawn_us = sim_below(SIM_DISK, most_us[sim_below(SIM_DISK, 4)]);
+    sim_sleep_ns((drawn_us % 64 == 0 ? 8000000 + 64 * (drawn_us % 250000) : drawn_us) * 1000ull); /* some hang */
+    if (sim_is_short(SIM_SHORT_ROOM)) {
+        errno = EIO;
+        return -1;
+    }
+    return sim_fsync(fd);
 }
 
 void *sim_fopen64(const char *path, const char *mode);

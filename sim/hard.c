@@ -90,8 +90,11 @@ static void fault_reboot(void)
         sim_at(up_ns + sim_below(SIM_HARD, 300) * SIM_MS, sim_place_restart, (void *)(uintptr_t)place);
     }
     oracle_connections_break();
-    if (sim_once_in(SIM_HARD, 2)) /* else the directory is on a disk, and of another boot */
+    if (sim_once_in(SIM_HARD, 2)) { /* else the directory is on a disk, and of another boot */
+        sim_say("machine %u comes back without its directory", machine);
         sim_files_lose(machine);
+    }
+    sim_files_boot(machine);
     sim_machine_boot(machine);
 }
 

@@ -44,6 +44,7 @@ enum sim_stream {
     SIM_OLD,
     SIM_LIMIT,
     SIM_FOREIGN,
+    SIM_DISK,
     SIM_STREAMS
 };
 
@@ -220,6 +221,8 @@ void sim_stall_connections(uint32_t a, uint32_t b, uint64_t until_ns);
 bool sim_break_connection(void);
 /* The named files of the machine are gone. */
 void sim_files_lose(uint32_t machine);
+/* The machine went down: what was written and not synced to the disk may be missing. */
+void sim_files_boot(uint32_t machine);
 /* Flips a bit in the data of some memory file; false when there is none. */
 bool sim_flip_bit(void);
 /* Calls visit for each segment that a living process serves. */
