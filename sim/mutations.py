@@ -106,6 +106,9 @@ MUTATIONS = [
     ("the_note_is_written_once", MASTER + "note.c", "note->epoch == epoch && boot_ms + AHEAD_MS / 2 <= note->until_ms", "note->epoch == epoch"),
     ("who_has_done_nothing_is_noted", MASTER + "server.c", "    if (server->note.fd >= 0 && server->core != NULL && mc_core_acts(server->core) &&", "    if (server->note.fd >= 0 && server->core != NULL &&"),
     ("whoever_is_noted_lived_until_now", MASTER + "server.c", "(int64_t)age_ms < 0 ? 0 : age_ms;", "age_ms - age_ms;"),
+    ("who_came_of_age_is_not_believed", MASTER + "note.c", "    note->epoch = note->aged > 1 ? note->aged - 1 : 0;\n", ""),
+    ("age_is_not_on_the_disk", MASTER + "note.c", " && fdatasync(note->fd) == 0;", ";"),
+    ("nobody_waits_to_be_of_age", MASTER + "server.c", "    config.asks_to_age = server->note.fd >= 0;", "    config.asks_to_age = false;"),
     # Contacts
     ("who_has_given_up_is_a_contact", STORE + "keeper.c", "reply.quiet == 0, is_held ? answered_ms : 0, frame.time);", "reply.quiet == 0, answered_ms, frame.time);"),
     ("contact_is_of_the_question", STORE + "keeper.c", "is_held ? answered_ms : 0, frame.time);", "is_held ? sent_ms : 0, frame.time);\n        (void)answered_ms;"),
@@ -137,7 +140,7 @@ MUTATIONS = [
     ("nothing_waits_for_writers_of_the_past", MASTER + "recover.c", "    mc_node_cut(core, segment, item->slot, NULL, writer);", "    segment->used -= node->size;\n    mc_node_free(core, segment, item->slot);"),
     ("a_late_master_is_followed", MASTER + "member.c", "    if (hello.seen_epoch > core->epoch) {", "    if (0) {"),
     ("remove_in_the_window_leaves_no_tombstone", MASTER + "tombstone.c", "    if (!mc_recover_open(core) || core->refuse_earlier) {\n        forget(core, object);\n    } else if", "    if (true) {\n        forget(core, object);\n    } else if"),
-    ("epochs_of_another_boot_are_free", MASTER + "note.c", "    note->taken = record.taken;\n    if (!mc_id_equal(record.boot, mc_host_id()))\n        return;", "    if (!mc_id_equal(record.boot, mc_host_id()))\n        return;\n    note->taken = record.taken;"),
+    ("epochs_of_another_boot_are_free", MASTER + "note.c", "    note->taken = record.taken;\n    if (!mc_id_equal(record.boot, mc_host_id()) || record.epoch == 0)\n        return;", "    if (!mc_id_equal(record.boot, mc_host_id()) || record.epoch == 0)\n        return;\n    note->taken = record.taken;"),
     ("masters_told_the_same_take_the_same_epoch", MASTER + "server.c", "leapt = wanted + mc_random_u64() % (room < EPOCH_LEAP ? room : EPOCH_LEAP);", "leapt = wanted + room - room;"),
     # The owner and the client
     ("owner_forgets_early_commits", STORE + "owner_master.c", "        if (met != 0) {\n            mc_owner_news_drop", "        if (true) {\n            mc_owner_news_drop"),

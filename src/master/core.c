@@ -195,6 +195,7 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
     core->wake_ms = MC_TICK_IDLE_MS;
     core->random = seed;
     core->may_depart = !config->asks_to_depart;
+    core->may_age = !config->asks_to_age;
     core->recovery_over = config->recovery_window_ms == 0;
     core->segment_cursor = 1;
     core->puts.limit = MC_PUTS_MAX;
@@ -325,6 +326,16 @@ void mc_core_let_depart(struct mc_core *core, uint64_t now_ms)
         mc_members_depart(core);
     }
     (void)flush(core);
+}
+
+bool mc_core_asks_to_age(const struct mc_core *core)
+{
+    return mc_recover_asks_to_age(core);
+}
+
+void mc_core_let_age(struct mc_core *core)
+{
+    core->may_age = true;
 }
 
 /* ---- connections ---- */

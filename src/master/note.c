@@ -4,9 +4,11 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
@@ -34,6 +36,15 @@ struct name {
 };
 _Static_assert(sizeof(struct record) <= NAME_AT, "the name lies behind the record");
 
+/* Behind both, twice, in sectors of their own: what is torn while it is written is not the one that was there. */
+#define AGED_AT 512u
+#define AGED_MAGIC 0x646567612d636d01ull
+
+struct aged {
+    uint64_t magic, epoch;
+    uint32_t crc, zero;
+};
+
 static uint32_t name_crc(const struct name *name)
 {
     return mc_crc32c(0, name, offsetof(struct name, crc));
@@ -44,13 +55,33 @@ static uint32_t record_crc(const struct record *record)
     return mc_crc32c(0, record, offsetof(struct record, crc));
 }
 
+static uint32_t aged_crc(const struct aged *aged)
+{
+    return mc_crc32c(0, aged, offsetof(struct aged, crc));
+}
+
+static void read_aged(struct mc_note *note)
+{
+    for (unsigned place = 0; place < 2; place++) {
+        struct aged aged;
+        if (pread(note->fd, &aged, sizeof(aged), AGED_AT * (1 + place)) == (ssize_t)sizeof(aged) &&
+            aged.magic == AGED_MAGIC && aged.crc == aged_crc(&aged) && aged.epoch > note->aged) {
+            note->aged = aged.epoch;
+            note->aged_place = place;
+        }
+    }
+}
+
 /* What another process has left; nothing of it is believed before it was checked. An epoch that was taken stays taken,
- * whatever the machine did since; who acted, and until when, is not known of another boot, whose last words may be
- * missing and whose clock was another. */
+ * whatever the machine did since; who acted last, and until when, is not known of another boot, whose last words may be
+ * missing and whose clock was another. One that came of age then may have acted on the absence of all whom it had not
+ * met, whose contents are of epochs before it, until this boot began. */
 static void read_back(struct mc_note *note)
 {
     struct record record;
     struct name name;
+    read_aged(note);
+    note->epoch = note->aged > 1 ? note->aged - 1 : 0;
     if (pread(note->fd, &name, sizeof(name), NAME_AT) == (ssize_t)sizeof(name) && name.magic == NAME_MAGIC &&
         name.crc == name_crc(&name))
         note->cluster = name.cluster;
@@ -59,10 +90,17 @@ static void read_back(struct mc_note *note)
         return;
     uint64_t now_ms = mc_clock_boot_ms();
     note->taken = record.taken;
-    if (!mc_id_equal(record.boot, mc_host_id()))
+    if (!mc_id_equal(record.boot, mc_host_id()) || record.epoch == 0)
         return;
     note->epoch = record.epoch;
     note->until_ms = record.until_ms < now_ms ? record.until_ms : now_ms; /* it has ended: we have its lock */
+}
+
+static void end_writer(struct mc_note *note)
+{
+    if (note->has_writer)
+        pthread_join(note->writer, NULL);
+    note->has_writer = false;
 }
 
 int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, char *error, size_t error_size)
@@ -102,6 +140,7 @@ void mc_note_close(struct mc_note *note)
 {
     if (note->fd < 0)
         return;
+    end_writer(note);
     (void)flock(note->fd, LOCK_UN); /* a child that was forked meanwhile has the same description */
     close(note->fd);
     note->fd = -1;
@@ -151,4 +190,44 @@ int mc_note_keep(struct mc_note *note, uint64_t epoch, uint64_t boot_ms)
     if (note->fd < 0 || (note->epoch == epoch && boot_ms + AHEAD_MS / 2 <= note->until_ms))
         return 0;
     return write_out(note, note->taken, epoch, boot_ms + AHEAD_MS);
+}
+
+/* A disk can take seconds, and the master's loop goes on meanwhile. */
+static void *writer_run(void *argument)
+{
+    struct mc_note *note = argument;
+    struct aged aged = {.magic = AGED_MAGIC, .epoch = note->aging};
+    aged.crc = aged_crc(&aged);
+    off_t at = (off_t)AGED_AT * (1 + (1 - (off_t)note->aged_place));
+    errno = EIO; /* of a write that is short */
+    bool done = pwrite(note->fd, &aged, sizeof(aged), at) == (ssize_t)sizeof(aged) && fdatasync(note->fd) == 0;
+    atomic_store(&note->aging_rc, done ? 0 : -errno);
+    return NULL;
+}
+
+int mc_note_age(struct mc_note *note, uint64_t epoch)
+{
+    if (note->fd < 0 || note->aged >= epoch)
+        return 0;
+    if (!note->has_writer) {
+        note->aging = epoch;
+        atomic_store(&note->aging_rc, 1);
+        int rc = mc_thread_start(&note->writer, "mc-note", writer_run, note);
+        if (rc != 0) {
+            errno = EAGAIN;
+            return MC_ERR_INTERNAL_ERROR;
+        }
+        note->has_writer = true;
+    }
+    int rc = atomic_load(&note->aging_rc);
+    if (rc == 1)
+        return 1;
+    end_writer(note);
+    if (rc < 0) {
+        errno = -rc;
+        return MC_ERR_INTERNAL_ERROR;
+    }
+    note->aged = note->aging;
+    note->aged_place = 1 - note->aged_place;
+    return note->aged >= epoch ? 0 : 1; /* of a core before this one: asked again */
 }

@@ -3,14 +3,16 @@
  *
  * One file for each port in the directory of state, locked by the master that keeps it. It is written before what it
  * speaks of can have been done: `until` lies a little ahead, and nothing is decided after it. A process that is killed
- * loses nothing of it; a machine that goes down may, so of a note of another boot only is believed which epoch was
- * taken: that is on the disk before the master begins. Which cluster this is stands behind it, with a checksum of its
- * own, and is true of any boot. */
+ * loses nothing of it; a machine that goes down may, so of a note of another boot only is believed what is known to be
+ * on the disk: which epoch was taken, before the master begins, and which one came of age (mc_note_age), before it acts
+ * on the absence of who never came to it. Until when that one acted is not known, but it was before this boot. Which
+ * cluster this is stands behind the rest, with a checksum of its own, and is true of any boot. */
 #ifndef MC_MASTER_NOTE_H
 #define MC_MASTER_NOTE_H
 
 #include "base/bytes.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,13 +23,19 @@ struct mc_note {
     int fd;                          /* -1: there is none */
     uint64_t taken, epoch, until_ms; /* as written; epoch 0: nobody has acted yet. CLOCK_BOOTTIME */
     struct mc_id cluster;            /* as written; zero: none was. Of any boot */
+    uint64_t aged;                   /* of the last that came of age, as far as it is on the disk; 0: none */
+    unsigned aged_place;             /* where that stands: its successor is written to the other place */
+    uint64_t aging;                  /* that comes of age */
+    bool has_writer;                 /* a thread writes it to the disk, or has done so */
+    pthread_t writer;
+    _Atomic int aging_rc; /* of the thread: 1 as long as it writes, else 0 or an errno, negative */
     char path[MC_NOTE_PATH_MAX];
 };
 
 /* Takes the note of that port up, or makes it. 0, or negative with one line in error; then it keeps nothing (fd -1), as
  * it does with an empty directory. The directory is made, its parents are not. */
 int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, char *error, size_t error_size);
-/* The note stays for the next master. */
+/* The note stays for the next master. Waits for the disk if that is written to. */
 void mc_note_close(struct mc_note *note);
 /* A master of that epoch begins; no later one is to have it again, also after the machine went down. 0 or negative, as
  * mc_note_keep. */
@@ -37,5 +45,11 @@ int mc_note_name(struct mc_note *note, struct mc_id cluster);
 /* The master of that epoch may act from now on, at boot_ms (CLOCK_BOOTTIME), for a moment. Cheap when it was said
  * already. 0, or negative: it cannot be written, and is gone. */
 int mc_note_keep(struct mc_note *note, uint64_t epoch, uint64_t boot_ms);
+
+/* The master of that epoch has lived so long that it would act on the absence of owners that it has not met: that is
+ * written to the disk first, by a thread of its own ("mc-note"). Asked again until the answer is not 1: it is under
+ * way. 0: done, or there is no note. Negative: it could not be written, errno says why, and a later boot will not know.
+ */
+int mc_note_age(struct mc_note *note, uint64_t epoch);
 
 #endif

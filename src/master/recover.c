@@ -147,12 +147,23 @@ static void give_up(struct mc_core *core, struct mc_segment *segment, const char
  * unless we had lived depart_ms after its last contact: the same time as with a segment that we know. That contact was
  * with a master before us, so before our start, or before that one's end where the election knows it. That nobody told
  * of a master before us proves nothing: perhaps only new processes have come yet. */
-static bool is_young(const struct mc_core *core)
+static bool is_of_age(const struct mc_core *core)
 {
     uint64_t old_ms = core->base_ms; /* nobody before us had a contact later than that */
     if (core->config.predecessor_end_ms != 0 && core->config.predecessor_end_ms < old_ms)
         old_ms = core->config.predecessor_end_ms;
-    return core->base_ms + core->now_ms < old_ms + core->config.depart_ms;
+    return core->base_ms + core->now_ms >= old_ms + core->config.depart_ms;
+}
+
+/* Without an election that it is of age stands in its note first, so that a master of a later boot knows it too. */
+static bool is_young(const struct mc_core *core)
+{
+    return !core->may_age || !is_of_age(core);
+}
+
+bool mc_recover_asks_to_age(const struct mc_core *core)
+{
+    return !core->may_age && is_of_age(core);
 }
 
 bool mc_recover_unsettled(const struct mc_core *core)

@@ -23,6 +23,8 @@
 #define IDLE_AFTER_MS 5000u
 #define IDLE_TICK_MS 200u
 #define TICK_MAX_MS 60000u
+#define AGING_TICK_MS 5u         /* while the disk is waited for, */
+#define AGING_PATIENCE_MS 10000u /* so long: a disk that hangs is not to end all removals */
 #define CORE_LINES_PER_SECOND 50u
 #define EPOCH_LEAP 65536u /* hundredths of a second: eleven minutes */
 
@@ -104,6 +106,26 @@ static void on_signal(evutil_socket_t fd, short events, void *argument)
     server->is_stopping = true;
 }
 
+/* Before the core acts on the absence of who never came to it, the note says so on the disk. True: that is under way.
+ */
+static bool keep_age(struct mc_server *server)
+{
+    if (!mc_core_asks_to_age(server->core))
+        return false;
+    int rc = mc_note_age(&server->note, atomic_load(&server->epoch));
+    server->aging_since_ms = server->aging_since_ms != 0 ? server->aging_since_ms : server->now_ms;
+    bool is_late = server->now_ms - server->aging_since_ms >= AGING_PATIENCE_MS;
+    if (rc > 0 && !is_late)
+        return true;
+    if (rc != 0)
+        mc_log(WARNING,
+               "the note %s cannot be written to the disk: %s; should this machine reboot, the next master will not "
+               "know that this one acted, and what was removed may be back with an owner that is away now",
+               server->note.path, rc > 0 ? "it takes too long" : strerror(errno));
+    mc_core_let_age(server->core);
+    return false;
+}
+
 /* Calls the core and sets the timer for its next wish. True: it has more work now. */
 static bool tick(struct mc_server *server)
 {
@@ -114,13 +136,14 @@ static bool tick(struct mc_server *server)
         server->is_departing = true;
         mc_election_ask_to_depart(server->election, atomic_load(&server->epoch));
     }
+    bool is_aging = keep_age(server);
     if (due_ms <= server->now_ms)
         return true;
     uint64_t wait_ms = due_ms - server->now_ms;
     if (wait_ms < IDLE_TICK_MS && server->now_ms - server->active_ms > IDLE_AFTER_MS)
         wait_ms = IDLE_TICK_MS;
-    if (wait_ms > TICK_MAX_MS)
-        wait_ms = TICK_MAX_MS;
+    if (wait_ms > (is_aging ? AGING_TICK_MS : TICK_MAX_MS))
+        wait_ms = is_aging ? AGING_TICK_MS : TICK_MAX_MS;
     due_ms = server->now_ms + wait_ms;
     /* A timer that is set too early costs one turn; setting it in every turn costs more. */
     if (server->tick_due_ms != 0 && server->tick_due_ms <= due_ms)
@@ -166,7 +189,9 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
         config.predecessor_end_ms = role->predecessor_end_ms;
         config.whole_epoch = role->whole_epoch;
         config.asks_to_depart = true;
-    } else if (server->note.epoch != 0 && server->note.epoch < epoch) {
+    }
+    config.asks_to_age = server->note.fd >= 0;
+    if (role == NULL && server->note.epoch != 0 && server->note.epoch < epoch) {
         uint64_t age_ms = server->now_ms - server->note.until_ms;
         config.known_epoch = server->note.epoch;
         config.known_age_ms = (int64_t)age_ms < 0 ? 0 : age_ms; /* our own, of a core before: it lies ahead */
@@ -177,6 +202,7 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     server->core = mc_core_create(&config, &server->output, server->node, epoch, mc_random_u64(), server->now_ms);
     server->tick_due_ms = 0;
     server->is_departing = false;
+    server->aging_since_ms = 0;
     atomic_store(&server->epoch, epoch);
     return server->core == NULL ? MC_ERR_NO_MEMORY : 0;
 }

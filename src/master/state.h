@@ -411,6 +411,7 @@ struct mc_core {
     uint64_t segment_changes;     /* segments mounted, taken over and gone, counted */
     struct mc_accuser accusers[MC_ACCUSERS_MAX];
     bool may_depart, wants_to_depart;                    /* departures may be acted upon; one would be */
+    bool may_age;                                        /* it is not young for ever */
     uint32_t segment_cursor, segment_count, segment_top; /* top: one more than the highest index ever used */
     struct mc_segment_set ok, roomy;
     uint64_t recent, recent_s; /* units placed anywhere, as in a segment */
@@ -647,6 +648,8 @@ bool mc_recover_unsettled(const struct mc_core *core);
 bool mc_recover_hides(const struct mc_core *core);
 /* False as long as nothing that we did can matter to a later master. */
 bool mc_recover_acts(const struct mc_core *core);
+/* Young only because it may not come of age. */
+bool mc_recover_asks_to_age(const struct mc_core *core);
 /* Judges by new evidence, frees tombstones, ends graces; true when there is more to do. */
 bool mc_recover_tick(struct mc_core *core);
 void mc_recover_lost(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);

@@ -5,9 +5,11 @@
     node.stop()      # closes its store and ends
 """
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
+import time
 
 import cluster
 
@@ -33,6 +35,19 @@ def elsewhere(folder):
     (folder / "boot_id").write_text("11111111-2222-3333-4444-555555555555\n")
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     return ["unshare", "--mount", *user, "--", "sh", "-c", ELSEWHERE, str(folder / "boot_id")]
+
+
+def rebooted(folder, program):
+    """A program that runs `program` as if its machine had just come up: another boot id, and a CLOCK_BOOTTIME that began anew."""
+    time.sleep(1)  # the offset is in whole seconds: it was down until after it was called
+    uptime = int(float(open("/proc/uptime").read().split()[0]))
+    command = elsewhere(folder)
+    command.insert(2, f"--boottime=-{uptime}")
+    command.insert(2, "--time")
+    script = folder / "rebooted"
+    script.write_text(f'#!/bin/sh\nexec {shlex.join([*command, str(program)])} "$@"\n')
+    script.chmod(0o700)
+    return script
 
 
 class StoreProcess:

@@ -9,7 +9,7 @@ import pytest
 
 import cluster
 from python_cluster import MISSING, joined, pattern, wait_until, with_fields
-from store_process import StoreProcess
+from store_process import StoreProcess, rebooted
 
 SIZES = [1, 63, 64, 65, 4096, 65536, 65537, 300000, 1 << 20]
 
@@ -111,9 +111,9 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("keeps_note", [True, False])
-def test_what_a_master_removed_whom_nobody_remembers(keeps_note):
-    """The only node is stopped for the whole life of a master, which removes one of its keys and ends with its only client."""
+@pytest.mark.parametrize("keeps_note, reboots", [(True, False), (True, True), (False, False)])
+def test_what_a_master_removed_whom_nobody_remembers(keeps_note, reboots, tmp_path):
+    """The only node is stopped for the whole life of a master, which removes one of its keys and ends with its only client, or with its machine."""
     flags = [] if keeps_note else ["--state_dir=none"]
     with cluster.Master(*flags) as master, StoreProcess(master.address) as node:
         with_first = joined(master, 0)
@@ -126,6 +126,8 @@ def test_what_a_master_removed_whom_nobody_remembers(keeps_note):
             assert int(remover.stdout.readline()) == MISSING  # once the master has lived for three seconds
             master.kill()
             remover.kill()
+        if reboots:
+            master.program = rebooted(tmp_path, master.program)
         master.start()
         node.process.send_signal(signal.SIGCONT)
         client = joined(master, 0)

@@ -99,6 +99,35 @@ static void test_young_master_without_a_sign(void **state)
     finish(&world, NULL, NULL);
 }
 
+/* One that is to say it first stays young until it was said: it removes nothing, and is no evidence. */
+static void test_young_until_it_is_noted(void **state)
+{
+    struct mc_core_config config = mc_core_config_default();
+    struct world world;
+    (void)state;
+    config.asks_to_age = true;
+    world_start(&world, 3, NULL);
+    master_stop(&world);
+    master_start(&world, 9, &config);
+    struct fake_owner *a = fake(5);
+    world_pass(&world, 2999);
+    assert_false(mc_core_asks_to_age(world.core));
+    world_pass(&world, 1);
+    assert_true(mc_core_asks_to_age(world.core));
+    world_pass(&world, 60000);
+    assert_int_equal(hello_acts(&world, 50), 0);
+    assert_false(mc_core_acts(world.core));
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+    assert_int_equal(fake_remove(&world, a, NULL, "k"), MC_ERR_BUSY);
+    assert_int_equal(fake_remove(&world, a, NULL, "none"), MC_ERR_BUSY);
+    mc_core_let_age(world.core);
+    assert_false(mc_core_asks_to_age(world.core));
+    assert_int_equal(fake_remove(&world, a, NULL, "none"), MC_ERR_OBJECT_NOT_FOUND);
+    assert_true(mc_core_acts(world.core));
+    finish(&world, a, NULL);
+}
+
 /* What is put at a young master may hide an older value of the key, in a segment that comes only to the master after
  * it: what came from before is evicted, the new is not. */
 static void test_young_master_evicts_nothing_new(void **state)
@@ -799,6 +828,7 @@ int main(void)
         cmocka_unit_test(test_predecessor_that_is_known_to_have_ended),
         cmocka_unit_test(test_predecessor_that_gave_nobody_up),
         cmocka_unit_test(test_what_a_note_tells),
+        cmocka_unit_test(test_young_until_it_is_noted),
         cmocka_unit_test(test_empty_inventory),
         cmocka_unit_test(test_versions),
         cmocka_unit_test(test_removed_while_away),

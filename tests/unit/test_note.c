@@ -11,10 +11,13 @@
 #include "master/note.h"
 #include "master/server.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -128,11 +131,23 @@ static void test_bad_notes(void **state)
     assert_true(mc_note_open(&note, folder, PORT, error, sizeof(error)) < 0);
 }
 
+/* What was written is of another boot from now on. */
+static void boot_again(const char *path)
+{
+    unsigned char bytes[56];
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0 && read(fd, bytes, sizeof(bytes)) == sizeof(bytes));
+    bytes[8]++; /* of the boot's id */
+    uint32_t crc = mc_crc32c(0, bytes, 48);
+    memcpy(bytes + 48, &crc, sizeof(crc));
+    assert_int_equal(pwrite(fd, bytes, sizeof(bytes), 0), sizeof(bytes));
+    close(fd);
+}
+
 /* The machine went down: what its master did last may be missing, but no later one takes its epoch, if the wall clock
  * comes back late. */
 static void test_another_boot(void **state)
 {
-    unsigned char bytes[56];
     char path[128];
     (void)state;
     snprintf(path, sizeof(path), "%s/master-%u.note", folder, PORT);
@@ -140,18 +155,126 @@ static void test_another_boot(void **state)
     assert_int_equal(mc_note_take(&note, 7), 0);
     assert_int_equal(mc_note_keep(&note, 7, mc_clock_boot_ms()), 0);
     mc_note_close(&note);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    assert_true(fd >= 0 && read(fd, bytes, sizeof(bytes)) == sizeof(bytes));
-    bytes[8] ^= 1; /* of the boot's id */
-    uint32_t crc = mc_crc32c(0, bytes, 48);
-    memcpy(bytes + 48, &crc, sizeof(crc));
-    assert_int_equal(pwrite(fd, bytes, sizeof(bytes), 0), sizeof(bytes));
-    close(fd);
+    boot_again(path);
     note = opened();
     assert_int_equal(note.taken, 7);
     assert_int_equal(note.epoch, 0);
     assert_int_equal(note.until_ms, 0);
     mc_note_close(&note);
+}
+
+/* As the master's loop does: asks until it is done. */
+static int come_of_age(struct mc_note *note, uint64_t epoch)
+{
+    int rc = mc_note_age(note, epoch);
+    for (unsigned i = 0; rc == 1 && i < 10000; i++) {
+        usleep(1000);
+        rc = mc_note_age(note, epoch);
+    }
+    return rc;
+}
+
+/* Who came of age may have acted on the absence of all whom it had not met, until this boot began; that is on the disk.
+ * Its own contents are not spoken of. Within its boot its last words say more. */
+static void test_who_came_of_age(void **state)
+{
+    char path[128];
+    (void)state;
+    snprintf(path, sizeof(path), "%s/master-%u.note", folder, PORT);
+    struct mc_note note = opened();
+    assert_int_equal(mc_note_take(&note, 7), 0);
+    assert_int_equal(mc_note_age(&note, 7), 1); /* the disk is not waited for */
+    assert_int_equal(come_of_age(&note, 7), 0);
+    assert_int_equal(mc_note_age(&note, 7), 0); /* said already */
+    assert_int_equal(mc_note_keep(&note, 7, mc_clock_boot_ms()), 0);
+    mc_note_close(&note);
+    note = opened();
+    assert_int_equal(note.epoch, 7);
+    assert_true(note.until_ms > 0);
+    mc_note_close(&note);
+    boot_again(path);
+    note = opened();
+    assert_int_equal(note.taken, 7);
+    assert_int_equal(note.epoch, 6);
+    assert_int_equal(note.until_ms, 0);
+    /* One that takes an epoch and does nothing changes nothing of it, whatever becomes of it. */
+    assert_int_equal(mc_note_take(&note, 9), 0);
+    mc_note_close(&note);
+    note = opened();
+    assert_int_equal(note.epoch, 6);
+    assert_int_equal(note.until_ms, 0);
+    mc_note_close(&note);
+    boot_again(path);
+    note = opened();
+    assert_int_equal(note.taken, 9);
+    assert_int_equal(note.epoch, 6);
+    /* One that ends while it is written: the note is closed when the disk has it. */
+    assert_int_equal(mc_note_age(&note, 9), 1);
+    mc_note_close(&note);
+    boot_again(path);
+    note = opened();
+    assert_int_equal(note.epoch, 8);
+    mc_note_close(&note);
+}
+
+/* What was torn while it was written is not believed, and the one before it is. */
+static void test_age_that_is_torn(void **state)
+{
+    char path[128];
+    uint8_t byte;
+    (void)state;
+    snprintf(path, sizeof(path), "%s/master-%u.note", folder, PORT);
+    struct mc_note note = opened();
+    for (uint64_t epoch = 7; epoch <= 9; epoch++) {
+        assert_int_equal(mc_note_take(&note, epoch), 0);
+        assert_int_equal(come_of_age(&note, epoch), 0);
+    }
+    mc_note_close(&note);
+    boot_again(path);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    for (off_t at = 0; at < 20; at++) {
+        const off_t places[] = {512 + at, 1024 + at};
+        for (unsigned torn = 0; torn < 4; torn++) {
+            for (unsigned place = 0; place < 2; place++) {
+                assert_int_equal(pread(fd, &byte, 1, places[place]), 1);
+                byte ^= (uint8_t)(torn >> place & 1);
+                assert_int_equal(pwrite(fd, &byte, 1, places[place]), 1);
+            }
+            note = opened();
+            /* 9 stands behind 7, in the second place */
+            assert_int_equal(note.epoch, torn == 0 ? 8 : torn == 1 ? 8 : torn == 2 ? 7 : 0);
+            mc_note_close(&note);
+            for (unsigned place = 0; place < 2; place++) {
+                assert_int_equal(pread(fd, &byte, 1, places[place]), 1);
+                byte ^= (uint8_t)(torn >> place & 1);
+                assert_int_equal(pwrite(fd, &byte, 1, places[place]), 1);
+            }
+        }
+    }
+    close(fd);
+}
+
+/* No room on the disk: the master hears of it, and nothing is believed. Without a note there is nothing to wait for. */
+static void test_age_without_room(void **state)
+{
+    struct rlimit before, small = {256, 256};
+    (void)state;
+    struct mc_note note = opened();
+    assert_int_equal(mc_note_take(&note, 7), 0);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small.rlim_max = before.rlim_max;
+    assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    int rc = come_of_age(&note, 7), why = errno;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_true(rc < 0);
+    assert_int_equal(why, EFBIG);
+    mc_note_close(&note);
+    note = opened();
+    assert_int_equal(note.epoch, 0);
+    mc_note_close(&note);
+    assert_int_equal(mc_note_age(&note, 7), 0);
 }
 
 /* Which cluster it is stands behind the rest, is kept with a checksum of its own, and is true of any boot. */
@@ -230,6 +353,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_one_keeper_at_a_time, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_bad_notes, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_another_boot, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(test_who_came_of_age, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(test_age_that_is_torn, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(test_age_without_room, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_no_epoch_is_taken_twice, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_the_name_of_the_cluster, folder_make, folder_remove),
     };
