@@ -205,17 +205,15 @@ void sim_object_drop(struct mc_core *core, struct mc_object *object, struct mc_w
     mc_object_drop(core, object, wait);
 }
 
-void sim_object_drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
-                             struct mc_wait *wait);
-void sim_object_drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
-                             struct mc_wait *wait)
+void sim_object_lose_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
+void sim_object_lose_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
 {
     uint32_t key;
     if (is_eviction(core) && is_key(object, &key)) {
         oracle_placements_evict(key, mc_node_generation(core, mc_segment_node(segment, slot)));
         oracle_evicted(core, object, segment, slot);
     }
-    mc_object_drop_replica(core, object, segment, slot, wait);
+    mc_object_lose_replica(core, object, segment, slot);
 }
 
 void oracle_evictions_begin(void)

@@ -165,6 +165,7 @@ MUTATIONS = [
     ("writers_name_no_version", STORE + "put.c", "            work->open[i]->unsure = place.generation - place.replica;", ""),
     ("the_value_itself_is_no_proof", MASTER + "put.c", "return mc_object_version(core, object) >= version ? MC_ERR_OBJECT_ALREADY_EXISTS : 0;", "return 0;"),
     # Removals
+    ("what_is_evicted_is_gone_for_good", MASTER + "replica.c", "NULL, mc_node_version(core, mc_segment_node(segment, slot)));", "NULL, UINT64_MAX);"),
     ("remove_takes_one_replica", MASTER + "replica.c", "        last = object->live == 1;", "        last = true;"),
     ("values_come_while_a_removal_waits", MASTER + "tombstone.c", "    object->hard = 1; /* a value that came now would begin before the removal is over */", ""),
     # Owners that come and go
@@ -313,9 +314,9 @@ def judge(build, mutation, seeds):
     try:
         # What was found among hundred thousands shows what is rare, and is quick; then all that there is, and the same seeds without hard
         # faults, and without stories. Without a note a master learns from those who are there alone, so what they say is tried without one, too.
-        lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes", "wide")}
+        lists = {name: ["--list", "sim/seeds/" + name] for name in ("notes", "stories", "hard", "hard_notes", "all_hard", "wide")}
         for options in ([*lists["notes"], "--mild"], [*lists["stories"], "--mild", "--noteless"], [*lists["hard"], "--narrow"],
-                        [*lists["hard_notes"], "--narrow"], [*lists["wide"], "--wide"],
+                        [*lists["hard_notes"], "--narrow"], [*lists["all_hard"], "--hard", "--narrow"], [*lists["wide"], "--wide"],
                         [], ["--narrow", "--noteless"], ["--wide"], ["--mild", "--noteless"], ["--plain", "--noteless"]):
             count = [] if "--list" in options else ["--seeds", str(seeds), "--skip", "sim/seeds/open"]
             command = [program, *options, *count, "--no-shrink"]

@@ -150,7 +150,8 @@ static uint64_t evict_members(struct mc_core *core, struct mc_group *group, cons
     return units;
 }
 
-/* Evicts one replica; what that frees in the segment. */
+/* Evicts one replica; what that frees in the segment. Of others, with owners that have not come to this master yet,
+ * nothing is said: there may be room. */
 static uint64_t drop_here(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
 {
     const struct mc_node *node = mc_segment_node(segment, slot);
@@ -158,7 +159,7 @@ static uint64_t drop_here(struct mc_core *core, struct mc_segment *segment, uint
     uint64_t units = node->size;
     core->statistics.evicted_bytes += object->length;
     core->statistics.evicted_objects += object->live == 1;
-    mc_object_drop_replica(core, object, segment, slot, NULL);
+    mc_object_lose_replica(core, object, segment, slot);
     return units;
 }
 

@@ -389,6 +389,7 @@ static void part_replica(struct mc_core *core, struct mc_object *object, struct 
     mc_node_clear(core, segment, slot, object);
 }
 
+/* bound: of the least version that may bring the object back, when this was its last replica. */
 static void drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
                          struct mc_wait *wait, uint64_t bound)
 {
@@ -402,12 +403,6 @@ static void drop_replica(struct mc_core *core, struct mc_object *object, struct 
         mc_put_waited(core, put, item, MC_ERR_TRANSFER_FAIL);
 }
 
-void mc_object_drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
-                            struct mc_wait *wait)
-{
-    drop_replica(core, object, segment, slot, wait, UINT64_MAX);
-}
-
 void mc_object_lose_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
 {
     drop_replica(core, object, segment, slot, NULL, mc_node_version(core, mc_segment_node(segment, slot)));
@@ -418,7 +413,7 @@ void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wa
     mc_assert(object->visible);
     for (bool last = false; !last;) {
         last = object->live == 1;
-        mc_object_drop_replica(core, object, core->segments[object->first_segment], object->first_slot, wait);
+        drop_replica(core, object, core->segments[object->first_segment], object->first_slot, wait, UINT64_MAX);
     }
 }
 

@@ -811,12 +811,10 @@ void mc_object_appear(struct mc_core *core, struct mc_object *object);
 void mc_object_show(struct mc_core *core, struct mc_object *object);
 /* One more live replica of an object that is visible. */
 void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
-/* One live replica goes; the object with it when it was the last, and then for good. */
-void mc_object_drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
-                            struct mc_wait *wait);
-/* The same for a replica that is lost by itself: another one of an earlier epoch may bring the object back. */
+/* One live replica goes by itself; the object with it when it was the last, but another replica of an earlier epoch may
+ * bring it back. */
 void mc_object_lose_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
-/* All of a visible object goes. */
+/* All of a visible object goes, for good. */
 void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait);
 /* It is used: to the young end, on with the soft pin, and its group is as young. */
 void mc_object_touch(struct mc_core *core, struct mc_object *object);

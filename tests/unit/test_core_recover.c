@@ -375,6 +375,52 @@ static void test_versions(void **state)
     }
 }
 
+/* A value has a replica with each of two owners. The first of them to come to the next master is short of room there:
+ * what it holds is evicted, which says nothing of the other replica. That one brings the key back, unless it was
+ * removed meanwhile, and an older value does not. */
+static void test_evicted_before_the_other_replica_is_back(void **state)
+{
+    struct world world;
+    struct mc_wire_found what;
+    static struct world_grants grants;
+    char key[24];
+    (void)state;
+    for (unsigned is_removed = 0; is_removed < 2; is_removed++) {
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5), *b = fake(6);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        assert_int_equal(fake_join(&world, b).code, 0);
+        struct world_item item = {mc_span_string("both"), MIB / 5};
+        const struct world_wish two = {.replica_count = 2};
+        world_put_start(&world, a->call, 9, &item, 1, &two, &grants);
+        for (unsigned i = 0; i < 2; i++) {
+            struct fake_owner *to = grants.places[i].segment == a->segment ? a : b;
+            fake_write(to, &grants.places[i], "both", MIB / 5, 0, 1);
+            world_live(&world, to->owner, &grants.places[i]);
+        }
+        assert_int_equal(world_put_done(&world, a->call, 9), 0);
+        crash(&world, 9, 10);
+        assert_true(fake_return(&world, a));
+        world_pass(&world, 1100);
+        assert_int_equal(found(&world, a, "both"), MIB / 5);
+        grow_old(&world, a); /* nobody reads it any more, and removals are answered */
+        for (unsigned i = 0; i < 40 && held(a, "both")->state == 1; i++) {
+            (void)snprintf(key, sizeof(key), "n%u", i);
+            (void)fake_put(&world, a, key, MIB / 5, 0);
+            (void)fake_obey(&world, a);
+        }
+        assert_int_equal(held(a, "both")->state, 0);
+        assert_int_equal(found(&world, a, "both"), 0);
+        if (is_removed)
+            assert_int_equal(fake_remove(&world, a, NULL, "both"), MC_ERR_OBJECT_NOT_FOUND);
+        assert_true(fake_return(&world, b));
+        world_pass(&world, 100);
+        assert_int_equal(world_get(&world, a->call, "both", 0, &what, NULL), is_removed ? MC_ERR_OBJECT_NOT_FOUND : 0);
+        assert_int_equal(statistics_of(&world).recovery_refused, is_removed);
+        finish(&world, a, b);
+    }
+}
+
 static void test_removed_while_away(void **state)
 {
     struct world world;
@@ -831,6 +877,7 @@ int main(void)
         cmocka_unit_test(test_young_until_it_is_noted),
         cmocka_unit_test(test_empty_inventory),
         cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_evicted_before_the_other_replica_is_back),
         cmocka_unit_test(test_removed_while_away),
         cmocka_unit_test(test_half_dead_in_its_inventory),
         cmocka_unit_test(test_reports_after_a_takeover),
