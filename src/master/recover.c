@@ -145,14 +145,13 @@ static void give_up(struct mc_core *core, struct mc_segment *segment, const char
 
 /* What is removed now may lie in a segment that we have not met. The master after us would take that segment's contents
  * unless we had lived depart_ms after its last contact: the same time as with a segment that we know. That contact was
- * with a master before us, so before our start, or before that one's end where the election knows it. That nobody told
- * of a master before us proves nothing: perhaps only new processes have come yet. */
+ * with a master before us, so before our start. That nobody told of a master before us proves nothing: perhaps only new
+ * processes have come yet. And however long before us the last master ended, by what the election says or by a clock
+ * that has leapt: owners that were there all the time can come only since we began, and a client may be quicker. What
+ * we slept does not count, since they could not reach us. */
 static bool is_of_age(const struct mc_core *core)
 {
-    uint64_t old_ms = core->base_ms; /* nobody before us had a contact later than that */
-    if (core->config.predecessor_end_ms != 0 && core->config.predecessor_end_ms < old_ms)
-        old_ms = core->config.predecessor_end_ms;
-    return core->base_ms + core->now_ms >= old_ms + core->config.depart_ms;
+    return mc_core_life_ms(core) >= core->config.depart_ms;
 }
 
 /* Without an election that it is of age stands in its note first, so that a master of a later boot knows it too. */

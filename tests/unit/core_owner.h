@@ -57,8 +57,10 @@ static void world_start(struct world *world, uint64_t epoch, const struct mc_cor
     uint64_t young_ms = config == NULL ? mc_core_config_default().depart_ms : config->depart_ms;
     world->now -= young_ms;
     master_start(world, epoch, config);
-    world->now += young_ms; /* nothing of a master before it can still come */
-    (void)mc_core_tick(world->core, world->now);
+    for (uint64_t end = world->now + young_ms; world->now < end;) { /* nothing of a master before it can still come */
+        world->now = end - world->now > 1000 ? world->now + 1000 : end;
+        (void)mc_core_tick(world->core, world->now);
+    }
 }
 
 /* ---- the fake owner ---- */

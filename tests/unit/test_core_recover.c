@@ -85,13 +85,13 @@ static void test_young_master_without_a_sign(void **state)
     world_pass(&world, 1);
     assert_int_equal(fake_remove(&world, b, NULL, key), MC_ERR_OBJECT_NOT_FOUND);
     finish(&world, a, b);
-    /* Where the election knows the end of the one before, the time runs from there. */
+    /* Also where the election knows that the one before has ended long ago. */
     struct mc_core_config config = mc_core_config_default();
     config.predecessor_end_ms = 1000000 - 2000;
     world.now = 1000000;
     master_start(&world, 9, &config);
     assert_int_equal(hello_acts(&world, 50), 0);
-    world_pass(&world, 999);
+    world_pass(&world, 2999);
     assert_true(mc_recover_unsettled(world.core));
     world_pass(&world, 1);
     assert_false(mc_recover_unsettled(world.core));
@@ -126,6 +126,39 @@ static void test_young_until_it_is_noted(void **state)
     assert_int_equal(fake_remove(&world, a, NULL, "none"), MC_ERR_OBJECT_NOT_FOUND);
     assert_true(mc_core_acts(world.core));
     finish(&world, a, NULL);
+}
+
+/* Nobody has led for long: longer than owners may be silent. They are there, and need a moment to come; a client that is
+ * quicker is told to wait. A removal by pattern would cost all that they hold. */
+static void test_nobody_has_led_for_long(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned slept = 0; slept < 2; slept++) {
+        struct mc_core_config config = mc_core_config_default();
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        config.predecessor_end_ms = world.now + 100;
+        master_stop(&world);
+        world.now += 10000;
+        master_start(&world, 9, &config);
+        uint64_t call = world_join(&world, MC_ROLE_CALL, 50, 1);
+        world_pass(&world, slept ? 500 : 2500);
+        world.now += slept ? 9999 : 0; /* of which it may count the second after which it wished to be called */
+        world_remove_all_send(&world, call, "^x", true);
+        assert_int_equal(world_receive(&world, call).type, MC_MESSAGE_FAILED);
+        assert_int_equal(world_grant(&world, call, 1, "new", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
+        assert_true(fake_return(&world, a));
+        assert_int_equal(found(&world, a, "k"), SMALL); /* no grace */
+        assert_int_equal(fake_remove(&world, a, a, "k"), MC_ERR_BUSY);
+        world_pass(&world, slept ? 1499 : 499);
+        assert_int_equal(fake_remove(&world, a, a, "k"), MC_ERR_BUSY);
+        world_pass(&world, slept ? 1001 : 1);
+        assert_int_equal(fake_remove(&world, a, a, "k"), 0);
+        finish(&world, a, NULL);
+    }
 }
 
 /* What is put at a young master may hide an older value of the key, in a segment that comes only to the master after
@@ -375,9 +408,9 @@ static void test_versions(void **state)
     }
 }
 
-/* A value has a replica with each of two owners. The first of them to come to the next master is short of room there:
- * what it holds is evicted, which says nothing of the other replica. That one brings the key back, unless it was
- * removed meanwhile, and an older value does not. */
+/* A value has a replica with each of two owners. The first of them to come to the next master is short of room there: what
+ * it holds is evicted, which says nothing of the other replica. That one brings the key back, unless it was removed
+ * meanwhile, and an older value does not. */
 static void test_evicted_before_the_other_replica_is_back(void **state)
 {
     struct world world;
@@ -415,7 +448,8 @@ static void test_evicted_before_the_other_replica_is_back(void **state)
             assert_int_equal(fake_remove(&world, a, NULL, "both"), MC_ERR_OBJECT_NOT_FOUND);
         assert_true(fake_return(&world, b));
         world_pass(&world, 100);
-        assert_int_equal(world_get(&world, a->call, "both", 0, &what, NULL), is_removed ? MC_ERR_OBJECT_NOT_FOUND : 0);
+        assert_int_equal(world_get(&world, a->call, "both", 0, &what, NULL),
+                         is_removed ? MC_ERR_OBJECT_NOT_FOUND : 0);
         assert_int_equal(statistics_of(&world).recovery_refused, is_removed);
         finish(&world, a, b);
     }
@@ -869,6 +903,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_contents_come_back),
         cmocka_unit_test(test_young_master_without_a_sign),
+        cmocka_unit_test(test_nobody_has_led_for_long),
         cmocka_unit_test(test_offered),
         cmocka_unit_test(test_young_master_evicts_nothing_new),
         cmocka_unit_test(test_predecessor_that_is_known_to_have_ended),
