@@ -244,15 +244,21 @@ class Node(Process):
         self.mark = self.log.stat().st_size if self.log.exists() else 0
         return super().start()
 
+    def said(self):
+        return self.log.read_bytes()[self.mark:].decode(errors="replace")
+
+    def has_joined(self):
+        """Its segment's name once a master has mounted it."""
+        found = re.search(r"node ready (\S+)", self.said())
+        return found and found.group(1)
+
     def wait_ready(self):
         def ready():
             if not self.alive():
-                said = self.log.read_bytes()[self.mark:].decode(errors="replace")
-                if NO_MASTER not in said:
-                    raise RuntimeError(f"{self.name} has ended with {self.child.returncode}: {said[-1000:]}")
+                if NO_MASTER not in self.said():
+                    raise RuntimeError(f"{self.name} has ended with {self.child.returncode}: {self.said()[-1000:]}")
                 self.start()  # as who runs it would
-            found = re.search(r"node ready (\S+)", self.log.read_bytes()[self.mark:].decode(errors="replace"))
-            return found and found.group(1)
+            return self.has_joined()
         self.segment = wait_for(ready, START_S, f"'node ready' of {self.name}")
         self.starved_s = waited_s(self.child.pid)
 

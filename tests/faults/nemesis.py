@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "lab"))  # behind the others: it has a run.py, too
@@ -24,6 +25,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "lab"))  # 
 from harm import HeldThread  # noqa: E402
 
 CLIENT_TTL_S = 3.0
+JOINED_S = 90.0  # after that a node has not joined, which is reported
 STARTED_AGAIN = ("kill", "restart", "forget", "reboot")
 SECONDS = (0.05, 0.3, 1.0, 2.0, 5.0)
 WALL_S = (-86400.0, -60.0, -1.0, 1.0, 60.0, 86400.0)
@@ -70,6 +72,7 @@ class Fault:
         self.thread = ""
         self.segment = getattr(target, "segment", None)
         self.lasted = 0.0  # from before the first until after the last of what was done to the target
+        self.joining, self.away = None, 0.0  # who waits until the new process has joined; how long it was away then
 
     def __str__(self):
         longer = f" (in fact {self.lasted:.1f} s)" if self.lasted > self.seconds + 0.5 else ""
@@ -152,16 +155,26 @@ class Fault:
         else:
             target.host.heal()
         self.lasted = time.monotonic() - self.begun
+        if self.what in STARTED_AGAIN and target.kind == "node" and target.cluster.network.lossy:
+            self.joining = threading.Thread(target=self.await_joined, daemon=True)
+            self.joining.start()
+
+    def await_joined(self):
+        """Looks at the new process alone: what is done meanwhile to others, or waited for, takes its own time."""
+        while not self.target.has_joined() and time.monotonic() < self.begun + JOINED_S:
+            time.sleep(0.02)
+        self.away = time.monotonic() - self.begun
 
     def settle(self):
-        """What the new process itself needed counts against it, except what it waited for a processor. Where packets are lost it is part of the fault:
-        two of those of its start, each sent again after a second, and it was away for longer than a master waits."""
+        """What the new process itself needed counts against it, except what it waited for a processor. Where packets are lost it is part of the fault
+        until it has joined: two of those of its start, each sent again after a second, and it was away for longer than a master waits."""
         if self.what in STARTED_AGAIN:
             for process in self.on_host() if self.what == "reboot" else [self.target]:
                 process.wait_ready()
             self.lasted += getattr(self.target, "starved_s", 0.0)
-            if self.target.cluster.network.lossy:
-                self.lasted = max(self.lasted, time.monotonic() - self.begun)
+            if self.joining is not None:
+                self.joining.join()
+                self.lasted = max(self.lasted, self.away)
 
     def silences(self):
         """Long enough for the master to give the target's memory up. A restart is short, but not on every machine."""
@@ -185,10 +198,7 @@ def lost_places(faults, survives, elected):
         # is silent goes on, and may have given up all of them.
         silent_master = kind == "master" and fault.what not in STARTED_AGAIN and fault.silences()
         silent_master = silent_master and (fault.what != "thread" or fault.thread in MASTER_ACTS)
-        # Nor can a suspend be played in full: here no time goes by for the others. A leader that comes back before anybody has missed it takes all
-        # that is not back at once for silent since long ago, as it would be.
-        slept = kind == "master" and fault.what == "suspend" and fault.amount > CLIENT_TTL_S
-        if kind in ("master", "etcd") and (not survives or silent_master and not elected or slept):
+        if kind in ("master", "etcd") and (not survives or silent_master and not elected):
             everything = True
         if kind == "node" and (fault.empties() or not survives and fault.what in STARTED_AGAIN or fault.silences()):
             segments.add(fault.segment)
