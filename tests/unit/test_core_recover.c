@@ -128,8 +128,8 @@ static void test_young_until_it_is_noted(void **state)
     finish(&world, a, NULL);
 }
 
-/* Nobody has led for long: longer than owners may be silent. They are there, and need a moment to come; a client that is
- * quicker is told to wait. A removal by pattern would cost all that they hold. */
+/* Nobody has led for long: longer than owners may be silent. They are there, and need a moment to come; a client that
+ * is quicker is told to wait. A removal by pattern would cost all that they hold. */
 static void test_nobody_has_led_for_long(void **state)
 {
     struct world world;
@@ -408,9 +408,9 @@ static void test_versions(void **state)
     }
 }
 
-/* A value has a replica with each of two owners. The first of them to come to the next master is short of room there: what
- * it holds is evicted, which says nothing of the other replica. That one brings the key back, unless it was removed
- * meanwhile, and an older value does not. */
+/* A value has a replica with each of two owners. The first of them to come to the next master is short of room there:
+ * what it holds is evicted, which says nothing of the other replica. That one brings the key back, unless it was
+ * removed meanwhile, and an older value does not. */
 static void test_evicted_before_the_other_replica_is_back(void **state)
 {
     struct world world;
@@ -448,8 +448,7 @@ static void test_evicted_before_the_other_replica_is_back(void **state)
             assert_int_equal(fake_remove(&world, a, NULL, "both"), MC_ERR_OBJECT_NOT_FOUND);
         assert_true(fake_return(&world, b));
         world_pass(&world, 100);
-        assert_int_equal(world_get(&world, a->call, "both", 0, &what, NULL),
-                         is_removed ? MC_ERR_OBJECT_NOT_FOUND : 0);
+        assert_int_equal(world_get(&world, a->call, "both", 0, &what, NULL), is_removed ? MC_ERR_OBJECT_NOT_FOUND : 0);
         assert_int_equal(statistics_of(&world).recovery_refused, is_removed);
         finish(&world, a, b);
     }
