@@ -261,6 +261,7 @@ static bool parse(int argc, char **argv, struct options *options)
 
 struct sums {
     uint64_t messages, events, operations, seeds, failures;
+    uint64_t hash; /* of all the runs: two builds that share it ran the same */
 };
 
 static bool seed_run(const struct options *options, uint64_t seed, struct sums *sums)
@@ -274,6 +275,7 @@ static bool seed_run(const struct options *options, uint64_t seed, struct sums *
     sums->events += result.events;
     sums->operations += result.operations;
     sums->seeds++;
+    sums->hash = (sums->hash ^ result.hash) * 0x9e3779b97f4a7c15ull;
     if (result.failed) {
         seed_failed(options, seed, result.failure);
         return false;
@@ -348,9 +350,9 @@ int main(int argc, char **argv)
         return 2;
     }
     printf("%llu seeds, %llu failed, %llu operations, %llu messages, %llu events in %.1f CPU seconds: %.0f messages a "
-           "second, %.0f events a seed\n",
+           "second, %.0f events a seed, hash %016llx\n",
            (unsigned long long)sums.seeds, (unsigned long long)sums.failures, (unsigned long long)sums.operations,
            (unsigned long long)sums.messages, (unsigned long long)sums.events, passed_s,
-           (double)sums.messages / passed_s, (double)sums.events / (double)sums.seeds);
+           (double)sums.messages / passed_s, (double)sums.events / (double)sums.seeds, (unsigned long long)sums.hash);
     return sums.failures == 0 ? 0 : 1;
 }
