@@ -74,18 +74,20 @@ void *sim_allocate(size_t size)
     return memory;
 }
 
-/* ---- the queue ---- */
+/* ---- the queue ----
+ *
+ * A heap in which every fiber stands at most once: what it is queued for anew takes the place of what it was queued for
+ * before. (A call's deadline is seconds away when the answer wakes its fiber; such entries were most of the queue.) */
 
 struct entry {
     uint64_t time_ns, order;
     struct sim_fiber *fiber; /* or a function */
     void (*function)(void *argument);
     void *argument;
-    uint32_t serial;
 };
 
 static struct entry *heap;
-static size_t heap_count, heap_capacity;
+static uint32_t heap_count, heap_capacity;
 static uint64_t order_next;
 
 static bool is_before(const struct entry *a, const struct entry *b)
@@ -93,38 +95,75 @@ static bool is_before(const struct entry *a, const struct entry *b)
     return a->time_ns < b->time_ns || (a->time_ns == b->time_ns && a->order < b->order);
 }
 
+static void heap_place(uint32_t at, const struct entry *entry)
+{
+    heap[at] = *entry;
+    if (entry->fiber != NULL)
+        entry->fiber->queued_at = at + 1;
+}
+
+/* The place is free: the entry goes there, or further up. */
+static void heap_rise(uint32_t at, const struct entry *entry)
+{
+    for (; at > 0 && is_before(entry, &heap[(at - 1) / 4]); at = (at - 1) / 4)
+        heap_place(at, &heap[(at - 1) / 4]);
+    heap_place(at, entry);
+}
+
+/* The same, there or further down. */
+static void heap_sink(uint32_t at, const struct entry *entry)
+{
+    for (;;) {
+        uint32_t child = at * 4 + 1, end = child + 4 < heap_count ? child + 4 : heap_count;
+        if (child >= heap_count)
+            break;
+        for (uint32_t other = child + 1; other < end; other++) {
+            if (is_before(&heap[other], &heap[child]))
+                child = other;
+        }
+        if (!is_before(&heap[child], entry))
+            break;
+        heap_place(at, &heap[child]);
+        at = child;
+    }
+    heap_place(at, entry);
+}
+
+static void heap_take(uint32_t at)
+{
+    struct entry last = heap[--heap_count];
+    if (heap[at].fiber != NULL)
+        heap[at].fiber->queued_at = 0;
+    if (at == heap_count)
+        return;
+    if (at > 0 && is_before(&last, &heap[(at - 1) / 4]))
+        heap_rise(at, &last);
+    else
+        heap_sink(at, &last);
+}
+
 static void heap_push(struct entry entry)
 {
+    entry.order = order_next++;
     if (heap_count == heap_capacity) {
         heap_capacity = heap_capacity == 0 ? 1024 : heap_capacity * 2;
         heap = realloc(heap, heap_capacity * sizeof(*heap));
         if (heap == NULL)
             abort();
     }
-    entry.order = order_next++;
-    size_t at = heap_count++;
-    for (; at > 0 && is_before(&entry, &heap[(at - 1) / 2]); at = (at - 1) / 2)
-        heap[at] = heap[(at - 1) / 2];
-    heap[at] = entry;
+    heap_rise(heap_count++, &entry);
 }
 
-static struct entry heap_pop(void)
+static void fiber_unqueue(struct sim_fiber *fiber)
 {
-    struct entry top = heap[0], last = heap[--heap_count];
-    size_t at = 0;
-    for (;;) {
-        size_t child = at * 2 + 1;
-        if (child >= heap_count)
-            break;
-        if (child + 1 < heap_count && is_before(&heap[child + 1], &heap[child]))
-            child++;
-        if (!is_before(&heap[child], &last))
-            break;
-        heap[at] = heap[child];
-        at = child;
-    }
-    heap[at] = last;
-    return top;
+    if (fiber->queued_at != 0)
+        heap_take(fiber->queued_at - 1);
+}
+
+static void fiber_queue(struct sim_fiber *fiber, uint64_t time_ns)
+{
+    fiber_unqueue(fiber);
+    heap_push((struct entry){.time_ns = time_ns, .fiber = fiber});
 }
 
 void sim_at(uint64_t time_ns, void (*function)(void *argument), void *argument)
@@ -190,7 +229,7 @@ static void fiber_unlink(struct sim_fiber *fiber)
         at = &(*at)->next;
     *at = fiber->next;
     fiber->used = false;
-    fiber->serial++;
+    fiber_unqueue(fiber);
 }
 
 static void fiber_main(void)
@@ -222,7 +261,6 @@ static struct sim_fiber *fiber_make(struct sim_process *process, void *(*functio
         return NULL;
     struct sim_fiber *fiber = &fibers[index];
     void *stack = fiber->stack;
-    uint32_t serial = fiber->serial;
     if (stack == NULL) {
         stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (stack == MAP_FAILED || mprotect(stack, 4096, PROT_NONE) != 0)
@@ -232,7 +270,6 @@ static struct sim_fiber *fiber_make(struct sim_process *process, void *(*functio
                                 .stack = stack,
                                 .function = function,
                                 .argument = argument,
-                                .serial = serial + 1,
                                 .used = true,
                                 .next = process->fibers};
     process->fibers = fiber;
@@ -242,8 +279,7 @@ static struct sim_fiber *fiber_make(struct sim_process *process, void *(*functio
     top -= 6;
     memset(top, 0, 6 * sizeof(*top));
     fiber->context = top;
-    heap_push((struct entry){
-        .time_ns = sim_now_ns + 1000 + sim_below(SIM_SCHEDULE, 20000), .fiber = fiber, .serial = fiber->serial});
+    fiber_queue(fiber, sim_now_ns + 1000 + sim_below(SIM_SCHEDULE, 20000));
     return fiber;
 }
 
@@ -273,12 +309,10 @@ void sim_thread_detach(struct sim_fiber *fiber)
 bool sim_wait(uint64_t deadline_ns)
 {
     struct sim_fiber *self = sim_fiber;
-    self->serial++;
     self->is_waiting = true;
     self->timed_out = false;
     if (deadline_ns != SIM_NEVER)
-        heap_push((struct entry){
-            .time_ns = deadline_ns > sim_now_ns ? deadline_ns : sim_now_ns + 1, .fiber = self, .serial = self->serial});
+        fiber_queue(self, deadline_ns > sim_now_ns ? deadline_ns : sim_now_ns + 1);
     to_driver();
     return !self->timed_out;
 }
@@ -288,17 +322,14 @@ void sim_wake(struct sim_fiber *fiber)
     if (!fiber->is_waiting)
         return;
     fiber->is_waiting = false;
-    fiber->serial++;
     /* Most are run soon, some wait for a processor. */
     uint64_t delay_ns = 500 + sim_below(SIM_SCHEDULE, sim_once_in(SIM_SCHEDULE, 64) ? 2000000 : 10000);
-    heap_push((struct entry){.time_ns = sim_now_ns + delay_ns, .fiber = fiber, .serial = fiber->serial});
+    fiber_queue(fiber, sim_now_ns + delay_ns);
 }
 
 void sim_sleep_ns(uint64_t ns)
 {
-    struct sim_fiber *self = sim_fiber;
-    self->serial++;
-    heap_push((struct entry){.time_ns = sim_now_ns + ns, .fiber = self, .serial = self->serial});
+    fiber_queue(sim_fiber, sim_now_ns + ns);
     to_driver();
 }
 
@@ -317,9 +348,8 @@ static void process_end(struct sim_process *process);
 void sim_run(uint64_t until_ns)
 {
     while (heap_count > 0 && !sim_failed && heap[0].time_ns <= until_ns) {
-        struct entry entry = heap_pop();
-        if (entry.fiber != NULL && entry.serial != entry.fiber->serial)
-            continue;
+        struct entry entry = heap[0];
+        heap_take(0);
         sim_now_ns = entry.time_ns;
         sim_events++;
         if (entry.fiber == NULL) {
@@ -330,7 +360,6 @@ void sim_run(uint64_t until_ns)
         if (fiber->process->stopped || fiber->process->asleep || fiber->is_halted) {
             fiber->next_parked = fiber->process->parked;
             fiber->process->parked = fiber;
-            fiber->serial++;
             if (fiber->is_waiting)
                 fiber->timed_out = true;
             fiber->is_waiting = false;
@@ -442,9 +471,7 @@ static void still_end(struct sim_process *process)
     while (parked != NULL) {
         struct sim_fiber *fiber = parked;
         parked = fiber->next_parked;
-        fiber->serial++;
-        heap_push((struct entry){
-            .time_ns = sim_now_ns + sim_below(SIM_SCHEDULE, 50000), .fiber = fiber, .serial = fiber->serial});
+        fiber_queue(fiber, sim_now_ns + sim_below(SIM_SCHEDULE, 50000));
     }
     if (sim_on_change != NULL)
         sim_on_change();

@@ -69,7 +69,7 @@ struct sim_fiber {
     void *(*function)(void *argument);
     void *argument, *result;
     int saved_errno;
-    uint32_t serial; /* of the current wait: what was queued for an earlier one is void */
+    uint32_t queued_at; /* its place in the queue + 1; 0: not in it */
     char name[16];
     bool used, finished, detached, is_waiting, timed_out, is_halted;
     struct sim_fiber *next_waiter, *next_parked, *joiner, *next;
