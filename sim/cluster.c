@@ -618,9 +618,8 @@ static void last_main(struct sim_process *process)
 static void all_well(void)
 {
     sim_cluster.is_calm = true;
+    sim_partitions_end();
     for (uint32_t a = 0; a < SIM_PROCESSES_MAX; a++) {
-        for (uint32_t b = 0; b < SIM_PROCESSES_MAX; b++)
-            sim_partition(a, b, false);
         sim_threads_continue(&sim_processes[a]);
         sim_machine_wake(a);
         sim_process_wake(&sim_processes[a]);

@@ -38,7 +38,7 @@ struct block { /* before each */
 
 struct sim_arena {
     uint8_t *base;
-    uint64_t used, big_used, big_dirty;
+    uint64_t used, big_used;
     struct block *free[CLASSES], *big_free;
     uint64_t in_use;
 };
@@ -82,7 +82,7 @@ void sim_arena_reset(struct sim_process *process)
 
 static uint64_t big_whole(uint64_t size)
 {
-    return (size + 4096 + 4095) & ~4095ull;
+    return (size + HEADER_BYTES + 63) & ~63ull;
 }
 
 /* Of those that were freed, as empty as a new one. */
@@ -94,17 +94,18 @@ static void *big_again(struct sim_arena *arena, uint64_t size)
     if (block == NULL)
         return NULL;
     memcpy(link, (void *)(block + 1), sizeof(*link));
-    (void)madvise(block + 1, big_whole(size) - 4096, MADV_DONTNEED);
+    memset(block + 1, 0, size);
     *block = (struct block){size, UINT32_MAX, MAGIC};
     return block + 1;
 }
 
+/* One lies behind the other, header and all: of most only the beginning is ever touched, and shares its page so. */
 static void *big_allocate(struct sim_arena *arena, uint64_t size)
 {
     uint64_t whole = big_whole(size);
     if (whole > ARENA_BYTES - ARENA_BIG_AT - arena->big_used)
         return big_again(arena, size);
-    struct block *block = (struct block *)(void *)(arena->base + ARENA_BIG_AT + arena->big_used + 4096 - HEADER_BYTES);
+    struct block *block = (struct block *)(void *)(arena->base + ARENA_BIG_AT + arena->big_used);
     arena->big_used += whole;
     *block = (struct block){size, UINT32_MAX, MAGIC};
     return block + 1;

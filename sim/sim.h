@@ -205,6 +205,7 @@ void sim_files_reset(void);
 void sim_process_close_files(struct sim_process *process);
 /* Messages between the two processes wait while it is set. */
 void sim_partition(uint32_t a, uint32_t b, bool is_cut);
+void sim_partitions_end(void); /* all of them */
 /* The same for those of one to the other. */
 void sim_way_cut(uint32_t from, uint32_t to, bool is_cut);
 bool sim_is_way_cut(uint32_t from, uint32_t to);

@@ -30,6 +30,13 @@ void sim_net_reset(void)
     slow_way = (struct slow_way){0};
 }
 
+void sim_partitions_end(void)
+{
+    memset(partitions, 0, sizeof(partitions));
+    if (sim_on_change != NULL)
+        sim_on_change();
+}
+
 void sim_partition(uint32_t a, uint32_t b, bool is_cut)
 {
     if (is_cut) {
