@@ -15,7 +15,6 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#define MEMORY_POOL_MAX 256u
 #define LOCKS_MAX 64u
 #define DISK_MAX 4096u /* larger files are memory: nobody syncs them */
 #define SECTOR 512u
@@ -46,39 +45,35 @@ struct sim_memory {
 static struct sim_memory *memories;
 static uint32_t owner_next;
 static uint64_t serial_next;
-static struct pooled {
-    uint8_t *bytes;
-    uint64_t capacity;
-} pool[MEMORY_POOL_MAX];
-static uint32_t pool_count;
+static struct spare { /* bytes that were given back; by the logarithm of their capacity */
+    struct spare *next;
+} *spares[48];
+
+static uint32_t class_of(uint64_t size)
+{
+    return size <= 4096 ? 12 : 64 - (uint32_t)__builtin_clzll(size - 1);
+}
 
 static uint8_t *bytes_take(uint64_t size, uint64_t *capacity)
 {
-    for (uint32_t i = 0; i < pool_count; i++) {
-        if (pool[i].capacity >= size && pool[i].capacity <= 2 * size + 65536) {
-            uint8_t *bytes = pool[i].bytes;
-            *capacity = pool[i].capacity;
-            pool[i] = pool[--pool_count];
-            memset(bytes, 0, size);
-            return bytes;
-        }
-    }
-    *capacity = (size + 4095) & ~4095ull;
-    void *bytes = NULL;
-    if (posix_memalign(&bytes, 4096, *capacity) != 0)
+    uint32_t class = class_of(size);
+    *capacity = 1ull << class;
+    void *bytes = spares[class];
+    if (bytes != NULL)
+        spares[class] = spares[class]->next;
+    else if (posix_memalign(&bytes, 4096, *capacity) != 0)
         abort();
-    memset(bytes, 0, *capacity);
+    memset(bytes, 0, size);
     return bytes;
 }
 
 static void bytes_give(uint8_t *bytes, uint64_t capacity)
 {
-    if (bytes == NULL)
+    struct spare *spare = (struct spare *)(void *)bytes;
+    if (spare == NULL)
         return;
-    if (pool_count < MEMORY_POOL_MAX)
-        pool[pool_count++] = (struct pooled){bytes, capacity};
-    else
-        free(bytes);
+    spare->next = spares[class_of(capacity)];
+    spares[class_of(capacity)] = spare;
 }
 
 void sim_files_reset(void)

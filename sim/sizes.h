@@ -15,7 +15,7 @@
 #define MC_WRITERS_MAX 64u /* an entry is 4 KiB; a life of a client takes one */
 
 #undef MC_ENGINE_FDS_MAX
-#define MC_ENGINE_FDS_MAX 8192u
+#define MC_ENGINE_FDS_MAX 1024u
 
 /* Variables of the product are copied with each change from one process to another. */
 #undef MC_RESOLVE_BUCKETS
