@@ -227,8 +227,20 @@ static uint32_t key_draw(void)
 struct mc_bytes sim_key_name(uint32_t key)
 {
     static char names[SIM_KEY_NAMES_MAX][16];
-    int length = snprintf(names[key], sizeof(names[key]), SIM_KEY_FORMAT, key);
-    return (struct mc_bytes){names[key], (size_t)length};
+    static int lengths[SIM_KEY_NAMES_MAX];
+    if (lengths[key] == 0)
+        lengths[key] = snprintf(names[key], sizeof(names[key]), SIM_KEY_FORMAT, key);
+    return (struct mc_bytes){names[key], (size_t)lengths[key]};
+}
+
+bool sim_key_of(const struct mc_object *object, uint32_t *key)
+{
+    for (*key = 0; *key < SIM_KEY_NAMES_MAX; (*key)++) {
+        struct mc_bytes name = sim_key_name(*key);
+        if (name.length == object->key_length && memcmp(name.data, object->key, name.length) == 0)
+            return true;
+    }
+    return false;
 }
 
 uint32_t sim_length_draw(enum sim_stream stream)

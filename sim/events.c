@@ -20,6 +20,7 @@ struct one_event { /* lies in a struct event */
     void *argument;
     uint64_t due_ns, period_ns;
     short what, result;
+    int fd;
     bool is_added, is_active;
 };
 _Static_assert(sizeof(struct one_event) <= sizeof(struct event), "an event of ours fits into one of libevent's");
@@ -91,6 +92,7 @@ int sim_event_assign(struct one_event *event, struct event_base *base, evutil_so
                                 .callback = callback,
                                 .argument = argument,
                                 .due_ns = SIM_NEVER,
+                                .fd = (int)fd,
                                 .what = what};
     return 0;
 }
@@ -149,7 +151,7 @@ int sim_event_add(struct one_event *event, const struct timeval *after)
     event->next = &base->added;
     event->previous = base->added.previous;
     event->previous->next = event->next->previous = event;
-    event->watch.fiber = base->waiting;
+    event->watch.fiber = &base->waiting;
     if (event->file != NULL)
         sim_watch_add(event->file, &event->watch);
     return 0;
@@ -204,11 +206,17 @@ static uint64_t collect(struct event_base *base)
     return next_ns;
 }
 
-static void base_watch(struct event_base *base, struct sim_fiber *fiber)
+/* The lowest descriptor of it, which hardly ever is another than it was made with. */
+static int fd_of(const struct one_event *event)
 {
-    base->waiting = fiber;
-    for (struct one_event *event = base->added.next; event != &base->added; event = event->next)
-        event->watch.fiber = fiber;
+    struct sim_file *const *fds = sim_process()->fds;
+    if (event->file == NULL || fds[event->fd] == event->file)
+        return event->file == NULL ? -1 : event->fd;
+    for (int fd = 3; fd < sim_process()->fd_top; fd++) {
+        if (fds[fd] == event->file)
+            return fd;
+    }
+    return -1;
 }
 
 int sim_event_base_loop(struct event_base *base, int flags);
@@ -218,23 +226,20 @@ int sim_event_base_loop(struct event_base *base, int flags)
     do {
         uint64_t next_ns = collect(base);
         while (base->active == NULL && (flags & EVLOOP_NONBLOCK) == 0) {
-            base_watch(base, sim_fiber);
+            base->waiting = sim_fiber;
             (void)sim_wait(sim_world_ns(sim_process(), next_ns));
-            base_watch(base, NULL);
+            base->waiting = NULL;
             next_ns = collect(base);
         }
         while (base->active != NULL) {
             struct one_event *event = base->active;
             short result = event->result;
-            int fd = -1;
             active_remove(event);
             if ((event->what & EV_PERSIST) == 0)
                 (void)sim_event_del(event);
             else if (event->due_ns != SIM_NEVER && (result & EV_TIMEOUT) != 0)
                 event->due_ns = sim_monotonic_ns(sim_process()) + event->period_ns;
-            for (int i = 3; event->file != NULL && i < sim_process()->fd_top && fd < 0; i++)
-                fd = sim_process()->fds[i] == event->file ? i : -1;
-            event->callback(fd, result, event->argument);
+            event->callback(fd_of(event), result, event->argument);
         }
     } while ((flags & EVLOOP_ONCE) == 0 && !base->stop && base->added.next != &base->added);
     return 0;

@@ -20,29 +20,12 @@ uint32_t sim_delay_us_max, sim_preempt_in;
 
 /* ---- chance ---- */
 
-static uint64_t streams[SIM_STREAMS];
-
-static uint64_t mix(uint64_t value)
-{
-    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
-    value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
-    return value ^ (value >> 31);
-}
+uint64_t sim_streams_at[SIM_STREAMS];
 
 void sim_random_start(uint64_t seed)
 {
     for (unsigned i = 0; i < SIM_STREAMS; i++)
-        streams[i] = mix(seed * 0x9e3779b97f4a7c15ull + i + 1);
-}
-
-uint64_t sim_random(enum sim_stream stream)
-{
-    return mix(streams[stream] += 0x9e3779b97f4a7c15ull);
-}
-
-uint32_t sim_below(enum sim_stream stream, uint32_t count)
-{
-    return (uint32_t)(((sim_random(stream) >> 32) * count) >> 32);
+        sim_streams_at[i] = sim_mix(seed * 0x9e3779b97f4a7c15ull + i + 1);
 }
 
 /* ---- memory of a run ---- */
@@ -81,11 +64,12 @@ void *sim_allocate(size_t size)
 
 struct entry {
     uint64_t time_ns, order;
-    struct sim_fiber *fiber; /* or a function */
-    void (*function)(void *argument);
+    void (*function)(void *argument); /* NULL: a fiber */
     void *argument;
 };
 
+static struct sim_fiber fibers[FIBERS_MAX];
+static uint32_t queued_at[FIBERS_MAX]; /* the place of each in the queue + 1; 0: not in it */
 static struct entry *heap;
 static uint32_t heap_count, heap_capacity;
 static uint64_t order_next;
@@ -98,8 +82,8 @@ static bool is_before(const struct entry *a, const struct entry *b)
 static void heap_place(uint32_t at, const struct entry *entry)
 {
     heap[at] = *entry;
-    if (entry->fiber != NULL)
-        entry->fiber->queued_at = at + 1;
+    if (entry->function == NULL)
+        queued_at[(struct sim_fiber *)entry->argument - fibers] = at + 1;
 }
 
 /* The place is free: the entry goes there, or further up. */
@@ -132,8 +116,8 @@ static void heap_sink(uint32_t at, const struct entry *entry)
 static void heap_take(uint32_t at)
 {
     struct entry last = heap[--heap_count];
-    if (heap[at].fiber != NULL)
-        heap[at].fiber->queued_at = 0;
+    if (heap[at].function == NULL)
+        queued_at[(struct sim_fiber *)heap[at].argument - fibers] = 0;
     if (at == heap_count)
         return;
     if (at > 0 && is_before(&last, &heap[(at - 1) / 4]))
@@ -156,14 +140,14 @@ static void heap_push(struct entry entry)
 
 static void fiber_unqueue(struct sim_fiber *fiber)
 {
-    if (fiber->queued_at != 0)
-        heap_take(fiber->queued_at - 1);
+    if (queued_at[fiber - fibers] != 0)
+        heap_take(queued_at[fiber - fibers] - 1);
 }
 
 static void fiber_queue(struct sim_fiber *fiber, uint64_t time_ns)
 {
     fiber_unqueue(fiber);
-    heap_push((struct entry){.time_ns = time_ns, .fiber = fiber});
+    heap_push((struct entry){.time_ns = time_ns, .argument = fiber});
 }
 
 void sim_at(uint64_t time_ns, void (*function)(void *argument), void *argument)
@@ -173,7 +157,6 @@ void sim_at(uint64_t time_ns, void (*function)(void *argument), void *argument)
 
 /* ---- switching ---- */
 
-static struct sim_fiber fibers[FIBERS_MAX];
 static void *driver_context;
 static uint32_t calls_without_time;
 static struct sim_process *image_of; /* whose variables are in place */
@@ -352,11 +335,11 @@ void sim_run(uint64_t until_ns)
         heap_take(0);
         sim_now_ns = entry.time_ns;
         sim_events++;
-        if (entry.fiber == NULL) {
+        if (entry.function != NULL) {
             entry.function(entry.argument);
             continue;
         }
-        struct sim_fiber *fiber = entry.fiber;
+        struct sim_fiber *fiber = entry.argument;
         if (fiber->process->stopped || fiber->process->asleep || fiber->is_halted) {
             fiber->next_parked = fiber->process->parked;
             fiber->process->parked = fiber;
@@ -561,6 +544,7 @@ void sim_reset(uint64_t seed)
         fibers[i] = (struct sim_fiber){.stack = fibers[i].stack};
     sim_on_change = NULL;
     image_of = NULL;
+    memset(queued_at, 0, sizeof(queued_at));
     heap_count = 0;
     order_next = 0;
     run_used = 0;

@@ -27,8 +27,8 @@ struct sim_flow {                              /* towards one end */
     size_t held;                               /* bytes not read */
 };
 
-struct sim_watch { /* somebody who wants to know when a file changes */
-    struct sim_fiber *fiber;
+struct sim_watch {                  /* somebody who wants to know when a file changes */
+    struct sim_fiber *const *fiber; /* where it stands who that is; NULL there: nobody just now */
     struct sim_watch *next;
 };
 

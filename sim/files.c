@@ -47,7 +47,7 @@ static uint32_t owner_next;
 static uint64_t serial_next;
 static struct spare { /* bytes that were given back; by the logarithm of their capacity */
     struct spare *next;
-} *spares[48];
+} * spares[48];
 
 static uint32_t class_of(uint64_t size)
 {
@@ -371,10 +371,9 @@ static bool is_in_directory(const char *path)
 
 static int open_path(const char *path, int flags)
 {
-    int fd;
     sim_preempt();
-    if (sscanf(path, "/proc/self/fd/%d", &fd) == 1) {
-        struct sim_file *file = sim_fd_file(fd);
+    if (strncmp(path, "/proc/self/fd/", 14) == 0) {
+        struct sim_file *file = sim_fd_file(atoi(path + 14));
         return file == NULL || file->kind != SIM_MEMORY ? -1 : memory_open(file->memory, flags);
     }
     if ((flags & O_DIRECTORY) != 0 || strcmp(path, "/shm") == 0) {

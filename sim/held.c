@@ -8,6 +8,7 @@
  * offered anything is no evidence. */
 #include "cluster.h"
 #include "oracle.h"
+#include "worker.h"
 
 #include "engine/layout.h"
 #include "engine/memory_inside.h"
@@ -179,13 +180,6 @@ void sim_segment_memory_set_contact_ms(struct mc_segment_memory *memory, uint64_
 
 /* ---- evictions ---- */
 
-static bool is_key(const struct mc_object *object, uint32_t *key)
-{
-    char name[32];
-    snprintf(name, sizeof(name), "%.*s", (int)object->key_length, (const char *)object->key);
-    return sscanf(name, SIM_KEY_FORMAT, key) == 1 && *key < SIM_KEY_NAMES_MAX;
-}
-
 /* The counter is raised just before what is evicted is dropped. */
 static bool is_eviction(const struct mc_core *core)
 {
@@ -198,7 +192,7 @@ void sim_object_drop(struct mc_core *core, struct mc_object *object, struct mc_w
 void sim_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait)
 {
     uint32_t key;
-    if (is_eviction(core) && is_key(object, &key)) {
+    if (is_eviction(core) && sim_key_of(object, &key)) {
         oracle_placements_evict(key, 0);
         oracle_evicted(core, object, NULL, 0);
     }
@@ -209,7 +203,7 @@ void sim_object_lose_replica(struct mc_core *core, struct mc_object *object, str
 void sim_object_lose_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
 {
     uint32_t key;
-    if (is_eviction(core) && is_key(object, &key)) {
+    if (is_eviction(core) && sim_key_of(object, &key)) {
         oracle_placements_evict(key, mc_node_generation(core, mc_segment_node(segment, slot)));
         oracle_evicted(core, object, segment, slot);
     }
@@ -225,13 +219,12 @@ void oracle_evictions_begin(void)
 
 uint32_t oracle_offered(uint32_t key, uint64_t *generations, uint32_t capacity)
 {
-    char name[16];
+    struct mc_bytes name = sim_key_name(key);
     struct mc_core_replica replicas[8];
     const struct sim_process *master = sim_master();
     if (!master->alive || master->core == NULL)
         return 0;
-    int length = snprintf(name, sizeof(name), SIM_KEY_FORMAT, key);
-    int count = mc_core_query(master->core, mc_span(name, (size_t)length), replicas, capacity < 8 ? capacity : 8);
+    int count = mc_core_query(master->core, mc_span(name.data, name.length), replicas, capacity < 8 ? capacity : 8);
     for (int i = 0; i < count; i++)
         generations[i] = replicas[i].generation;
     return count < 0 ? 0 : (uint32_t)count;

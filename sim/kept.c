@@ -102,13 +102,6 @@ void oracle_session_read(uint32_t place, uint32_t key, const struct oracle_kept 
 
 /* ---- evictions ---- */
 
-static bool key_of(const struct mc_object *object, uint32_t *key)
-{
-    char name[32];
-    snprintf(name, sizeof(name), "%.*s", (int)object->key_length, (const char *)object->key);
-    return sscanf(name, SIM_KEY_FORMAT, key) == 1 && *key < SIM_KEY_NAMES_MAX;
-}
-
 static uint64_t generation_of(const struct mc_core *core, struct mc_replica at)
 {
     return mc_node_generation(core, mc_segment_node(at.segment, at.slot));
@@ -131,9 +124,8 @@ static bool may_go(const struct mc_core *core, const struct mc_object *object)
 
 static struct mc_object *object_of(const struct mc_core *core, uint32_t key)
 {
-    char name[16];
-    int length = snprintf(name, sizeof(name), SIM_KEY_FORMAT, key);
-    struct mc_object *object = mc_object_find(core, mc_span(name, (size_t)length));
+    struct mc_bytes name = sim_key_name(key);
+    struct mc_object *object = mc_object_find(core, mc_span(name.data, name.length));
     return object != NULL && object->visible ? object : NULL;
 }
 
@@ -184,7 +176,7 @@ void oracle_evicted(const struct mc_core *core, const struct mc_object *object, 
                     uint32_t slot)
 {
     uint32_t key;
-    if (!key_of(object, &key))
+    if (!sim_key_of(object, &key))
         return;
     const struct mc_group *group = mc_object_group(object);
     if (segment != NULL) {
@@ -213,9 +205,8 @@ void oracle_core_rests(const struct mc_core *core)
     }
     gone_group = core->groups.going == NULL ? 0 : gone_group;
     for (uint32_t key = 0; key < sim_plan->keys && sim_plan->has_groups; key++) {
-        char name[16];
-        int length = snprintf(name, sizeof(name), SIM_KEY_FORMAT, key);
-        const struct mc_object *cell = mc_objects_find(&core->objects, mc_span(name, (size_t)length));
+        struct mc_bytes name = sim_key_name(key);
+        const struct mc_object *cell = mc_objects_find(&core->objects, mc_span(name.data, name.length));
         if (cell != NULL && cell->tombstone != 0 && cell->clearing > 0)
             held[key] = core->epoch;
     }

@@ -588,6 +588,7 @@ int sim_ppoll(struct pollfd *fds, unsigned long count, const struct timespec *li
 {
     (void)signals;
     struct sim_watch watches[16];
+    struct sim_fiber *const self = sim_fiber;
     uint64_t now_ns = sim_monotonic_ns(sim_process()), until_ns = SIM_NEVER;
     if (limit != NULL)
         until_ns = now_ns + (uint64_t)limit->tv_sec * 1000000000u + (uint64_t)limit->tv_nsec;
@@ -596,7 +597,7 @@ int sim_ppoll(struct pollfd *fds, unsigned long count, const struct timespec *li
     if (ready > 0 || until_ns <= now_ns)
         return ready;
     for (size_t i = 0; i < count && i < 16; i++) {
-        watches[i] = (struct sim_watch){.fiber = sim_fiber};
+        watches[i] = (struct sim_watch){.fiber = &self};
         sim_watch_add(sim_fd_file(fds[i].fd), &watches[i]);
     }
     struct sim_file *files[16];

@@ -49,9 +49,22 @@ enum sim_stream {
 };
 
 void sim_random_start(uint64_t seed);
-uint64_t sim_random(enum sim_stream stream);
+extern uint64_t sim_streams_at[SIM_STREAMS];
+static inline uint64_t sim_mix(uint64_t value)
+{
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
+    return value ^ (value >> 31);
+}
+static inline uint64_t sim_random(enum sim_stream stream)
+{
+    return sim_mix(sim_streams_at[stream] += 0x9e3779b97f4a7c15ull);
+}
 /* 0 .. count - 1 */
-uint32_t sim_below(enum sim_stream stream, uint32_t count);
+static inline uint32_t sim_below(enum sim_stream stream, uint32_t count)
+{
+    return (uint32_t)(((sim_random(stream) >> 32) * count) >> 32);
+}
 /* Once in `in` times. */
 static inline bool sim_once_in(enum sim_stream stream, uint32_t in)
 {
@@ -69,7 +82,6 @@ struct sim_fiber {
     void *(*function)(void *argument);
     void *argument, *result;
     int saved_errno;
-    uint32_t queued_at; /* its place in the queue + 1; 0: not in it */
     char name[16];
     bool used, finished, detached, is_waiting, timed_out, is_halted;
     struct sim_fiber *next_waiter, *next_parked, *joiner, *next;

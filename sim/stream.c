@@ -135,8 +135,8 @@ void sim_watch_remove(struct sim_file *file, struct sim_watch *watch)
 void sim_file_changed(struct sim_file *file)
 {
     for (struct sim_watch *watch = file->watches; watch != NULL; watch = watch->next)
-        if (watch->fiber != NULL)
-            sim_wake(watch->fiber);
+        if (watch->fiber != NULL && *watch->fiber != NULL)
+            sim_wake(*watch->fiber);
 }
 
 bool sim_file_readable(const struct sim_file *file)

@@ -6,6 +6,7 @@
  * rise, and who had to refuse then has to refuse later. */
 #include "cluster.h"
 #include "oracle.h"
+#include "worker.h"
 
 #include "engine/memory_inside.h"
 #include "master/state.h"
@@ -149,10 +150,8 @@ static const struct mc_core *offering;
 static void check_version(const struct mc_node *node)
 {
     const struct mc_object *object = mc_node_object(node);
-    char name[32];
-    unsigned key;
-    snprintf(name, sizeof(name), "%.*s", (int)object->key_length, (const char *)object->key);
-    if (!object->visible || sscanf(name, SIM_KEY_FORMAT, &key) != 1 || key >= SIM_KEY_NAMES_MAX)
+    uint32_t key;
+    if (!object->visible || !sim_key_of(object, &key))
         return;
     uint64_t version = mc_node_version(offering, node);
     if (offered[key].epoch == offering->epoch && version < offered[key].version)

@@ -16,6 +16,9 @@ struct worker {
 };
 
 struct mc_bytes sim_key_name(uint32_t key);
+/* False when it is none of ours. */
+struct mc_object;
+bool sim_key_of(const struct mc_object *object, uint32_t *key);
 uint32_t sim_length_draw(enum sim_stream stream);
 /* Pins and groups of a put of these keys, from a stream of their own; *config points to groups then. */
 void sim_wishes_draw(struct mc_replicate_config *config, const uint32_t *keys, uint32_t count,
