@@ -207,8 +207,7 @@ static void owner_main(struct sim_process *process)
 {
     for (;;) {
         struct mc_store *store = store_open(process, sim_plan->capacity);
-        while (!sim_cluster.leaving[process->place])
-            sim_sleep_ns(5 * SIM_MS);
+        sim_sleep_till(&sim_cluster.leaving[process->place], 5 * SIM_MS);
         sim_say("leaves");
         (void)mc_store_close(store);
         oracle_owner_lost(process->place);

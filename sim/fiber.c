@@ -316,6 +316,16 @@ void sim_sleep_ns(uint64_t ns)
     to_driver();
 }
 
+void sim_sleep_till(const bool *is_set, uint64_t ns)
+{
+    struct sim_fiber *self = sim_fiber;
+    self->awaited = is_set;
+    self->look_ns = ns;
+    while (!*is_set)
+        sim_sleep_ns(ns);
+    self->awaited = NULL;
+}
+
 void sim_preempt(void)
 {
     if (sim_fiber == NULL)
@@ -352,6 +362,10 @@ void sim_run(uint64_t until_ns)
             fiber->timed_out = true;
         fiber->is_waiting = false;
         sim_note((uint64_t)(fiber - fibers) << 8 | 1);
+        if (fiber->awaited != NULL && !*fiber->awaited) { /* what it would do, without a switch */
+            fiber_queue(fiber, sim_now_ns + fiber->look_ns);
+            continue;
+        }
         to_fiber(fiber);
         if (fiber->process->closing && fiber->process->alive)
             process_end(fiber->process);

@@ -82,6 +82,8 @@ struct sim_fiber {
     void *(*function)(void *argument);
     void *argument, *result;
     int saved_errno;
+    const bool *awaited; /* it looks now and then whether this is set */
+    uint64_t look_ns;
     char name[16];
     bool used, finished, detached, is_waiting, timed_out, is_halted;
     struct sim_fiber *next_waiter, *next_parked, *joiner, *next;
@@ -148,6 +150,8 @@ void sim_wake(struct sim_fiber *fiber);
 /* A point where another process may run, or this one may be stopped or killed. */
 void sim_preempt(void);
 void sim_sleep_ns(uint64_t ns);
+/* Sleeps so long again and again until it is set. */
+void sim_sleep_till(const bool *is_set, uint64_t ns);
 
 /* The driver: function(argument) at that time. */
 void sim_at(uint64_t time_ns, void (*function)(void *argument), void *argument);
