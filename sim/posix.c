@@ -19,9 +19,9 @@ void sim_thread_detach(struct sim_fiber *fiber);
 
 /* ---- malloc ----
  *
- * Small blocks: classes of sizes (two for each power of two) with free lists. Big ones: whole pages that are given back
- * to the host when the process is gone, so that the large tables of a fresh process need no clearing; those that were
- * freed are used again when no others are left (a process may open and close its store for minutes). */
+ * Small blocks: classes of sizes (two for each power of two) with free lists. Big ones: close together, in pages that
+ * are given back to the host when the process is gone, so that the large tables of a fresh process need no clearing;
+ * those that were freed are used again when no others are left (a process may open and close its store for minutes). */
 
 #define ARENA_BYTES (256ull << 20)
 #define ARENA_BIG_AT (128ull << 20)
