@@ -180,7 +180,10 @@ def listening_ports(pid):
     """Ports that this process listens on."""
     inodes = set()
     for fd in os.scandir(f"/proc/{pid}/fd"):
-        target = os.readlink(fd.path)
+        try:
+            target = os.readlink(fd.path)
+        except FileNotFoundError:  # it has just been closed
+            continue
         if target.startswith("socket:["):
             inodes.add(target[8:-1])
     with open(f"/proc/{pid}/net/tcp") as table:

@@ -67,11 +67,15 @@ def waited_s(process):
     """How long the thread of that process that waited longest has waited for a processor; 0 when it has ended."""
     worst = 0
     try:
-        for task in os.listdir(f"/proc/{process}/task"):
+        tasks = os.listdir(f"/proc/{process}/task")
+    except OSError:
+        return 0
+    for task in tasks:
+        try:
             with open(f"/proc/{process}/task/{task}/schedstat", encoding="ascii") as stat:
                 worst = max(worst, int(stat.read().split()[1]))
-    except OSError:
-        pass
+        except OSError:  # it has just ended
+            continue
     return worst / 1e9
 
 

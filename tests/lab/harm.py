@@ -17,9 +17,12 @@ LIBC.ptrace.restype = ctypes.c_long
 def threads_of(process, name):
     found = []
     for task in os.listdir(f"/proc/{process}/task"):
-        with open(f"/proc/{process}/task/{task}/comm", encoding="ascii") as comm:
-            if comm.read().strip() == name:
-                found.append(int(task))
+        try:
+            with open(f"/proc/{process}/task/{task}/comm", encoding="ascii") as comm:
+                if comm.read().strip() == name:
+                    found.append(int(task))
+        except OSError:  # it has just ended
+            continue
     return found
 
 

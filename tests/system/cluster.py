@@ -165,6 +165,9 @@ class Master(Child):
             first = int(stat.read().split()[0]) / 1e9
         total = 0.0
         for task in os.listdir(f"/proc/{self.pid}/task"):
-            with open(f"/proc/{self.pid}/task/{task}/schedstat") as stat:
-                total += int(stat.read().split()[0]) / 1e9
+            try:
+                with open(f"/proc/{self.pid}/task/{task}/schedstat") as stat:
+                    total += int(stat.read().split()[0]) / 1e9
+            except OSError:  # it has just ended
+                continue
         return max(first, total)
