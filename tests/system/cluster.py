@@ -42,6 +42,18 @@ def wait_until(condition, timeout_s=10.0, what="the condition"):
         time.sleep(0.01)
 
 
+def hold_still(pid):
+    """SIGSTOP; returns when it has stopped: on a busy machine its threads go on until each has had a processor to stop on."""
+    def stands_still():
+        try:
+            states = [pathlib.Path(f"/proc/{pid}/task/{task}/stat").read_text().rsplit(")", 1)[1].split()[0] for task in os.listdir(f"/proc/{pid}/task")]
+        except OSError:  # a thread has just ended
+            return False
+        return set(states) == {"T"}
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(stands_still, START_S, f"a stop of process {pid}")
+
+
 def request(port, method, path, body=None, headers=None, timeout_s=20, host="127.0.0.1"):
     """One HTTP request on a connection of its own: (status, body)."""
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)

@@ -28,7 +28,7 @@ def wait_until(condition, seconds=10):
 
 def stopped(master, seconds):
     """Stops the master now; the timer that is returned lets it go on."""
-    os.kill(master.pid, signal.SIGSTOP)
+    cluster.hold_still(master.pid)
     timer = threading.Timer(seconds, os.kill, [master.pid, signal.SIGCONT])
     timer.start()
     return timer

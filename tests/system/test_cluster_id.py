@@ -137,7 +137,7 @@ def test_a_stray_node_that_comes_first(folder):
                 wait_until(lambda name=name: client.put(name, name.encode(), with_fields(replica_num=2)) == 0
                            and len(client.get_replica_desc(name)) == 2 or client.remove(name, True) != 0)
             for node in (one, two):
-                node.process.send_signal(signal.SIGSTOP)
+                cluster.hold_still(node.process.pid)
             client.close()
             master.kill()
             master.flags = ["--state_dir=none"]

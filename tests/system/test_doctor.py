@@ -14,7 +14,7 @@ import threading
 
 import pytest
 
-from cluster import BUILD, Master, wait_until
+from cluster import BUILD, Master, hold_still, wait_until
 from test_engine import Peer, with_original
 
 COMMAND = BUILD / "mooncake_doctor"
@@ -203,7 +203,7 @@ def test_hostile_addresses(address):
 
 
 def test_a_stopped_master(cluster):
-    cluster.process.send_signal(signal.SIGSTOP)
+    hold_still(cluster.process.pid)
     try:
         report = Report("--master", cluster.address)
     finally:
@@ -351,7 +351,7 @@ def test_peer_in_another_pid_namespace():
 
 def test_peer_stopped():
     with Peer() as peer:
-        peer.process.send_signal(signal.SIGSTOP)
+        hold_still(peer.process.pid)
         report = Report(peer.target, MC_HANDSHAKE_CONNECT_TIMEOUT="1")
         assert report.code == 1 and report.verdict("peer") == "broken" and "stopped" in report("peer")["fix"]
 

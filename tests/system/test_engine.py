@@ -23,6 +23,8 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 
+from cluster import hold_still
+
 sys.path.insert(0, os.environ["MC_PYTHONPATH"])
 
 from mooncake.engine import TransferEngine, TransferNotify, TransferOpcode  # noqa: E402
@@ -212,8 +214,7 @@ def test_stopped_initiator_holds_unregister_at_most(monkeypatch):
     near, peer = Near(), Peer()
     assert peer.ask("loop", f"127.0.0.1:{near.engine.get_rpc_port()}", near.address, SIZE) == "ok"
     time.sleep(0.3)
-    peer.process.send_signal(signal.SIGSTOP)
-    time.sleep(0.1)
+    hold_still(peer.process.pid)
     start = time.monotonic()
     code = near.engine.unregister_memory(near.address)
     assert code in (0, -4)  # stopped between two copies, or in one

@@ -14,6 +14,7 @@ import zlib
 
 import pytest
 
+from cluster import hold_still
 from test_engine import SIZE, SLOW, Near, Peer, finish, set_path
 
 BUILD = pathlib.Path(os.environ["MC_BUILD"])
@@ -283,8 +284,7 @@ def test_allocated_memory_and_a_stopped_initiator(monkeypatch):
         loop = Peer()
         assert loop.ask("loop", owner.target, far, 32 * MIB) == "ok"
         time.sleep(0.3)
-        loop.process.send_signal(signal.SIGSTOP)
-        time.sleep(0.1)
+        hold_still(loop.process.pid)
         code = owner.ask("free", far, 32 * MIB)
         assert code in ("0", "-4")  # stopped between two copies, or in one
         if code == "-4":

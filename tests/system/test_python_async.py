@@ -1,9 +1,12 @@
 """mooncake.async_store: every call of the store can be awaited, and the loop goes on meanwhile."""
 import asyncio
+import os
+import signal
 
 import pytest
 
-from python_cluster import arguments, master, pattern, stopped, wait_until  # noqa: F401
+from cluster import hold_still
+from python_cluster import arguments, master, pattern, wait_until  # noqa: F401
 from mooncake.async_store import MooncakeDistributedStoreAsync
 
 
@@ -32,17 +35,19 @@ def test_the_plain_calls_are_there_too(store):
 
 def test_the_loop_goes_on(store, master):
     async def work():
-        timer = stopped(master, 0.5)
-        call = asyncio.ensure_future(store.async_put("slow", b"v"))
-        turns = 0
-        while not call.done():
-            await asyncio.sleep(0.01)
-            turns += 1
-        timer.join()
+        hold_still(master.pid)
+        try:
+            call = asyncio.ensure_future(store.async_put("slow", b"v"))
+            turns = 0
+            while not call.done() and turns < 20:
+                await asyncio.sleep(0.01)
+                turns += 1
+        finally:
+            os.kill(master.pid, signal.SIGCONT)
         return await call, turns
 
     code, turns = asyncio.run(work())
-    assert code == 0 and turns > 10
+    assert code == 0 and turns == 20
 
 
 def test_errors_come_to_who_awaits(store):

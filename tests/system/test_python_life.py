@@ -26,13 +26,22 @@ from mooncake.store import MooncakeDistributedStore
 # ---- threads ----
 
 
-def progress_during(call):
-    """How often this thread ran while another made the call, and what it returned."""
-    outcome, count = [], 0
-    thread = threading.Thread(target=lambda: outcome.append(call()))
+ENOUGH = 25  # turns of a thread that the call does not hold up; of one that it holds up: two or three
+
+
+def progress_during(call, let_go=lambda: None):
+    """How often this thread ran while another made the call, and what it returned. The call waits until let_go(), which is called after enough turns."""
+    outcome, begun, count = [], [], 0
+
+    def body():
+        begun.append(True)
+        outcome.append(call())
+    thread = threading.Thread(target=body)
     thread.start()
     while thread.is_alive():
-        count += 1
+        count += len(begun)
+        if count == ENOUGH:
+            let_go()
         time.sleep(0.002)
     thread.join()
     return count, outcome[0]
@@ -75,22 +84,24 @@ BLOCKING = {
 def test_a_call_that_waits_lets_other_threads_run(master, store, name):
     memory = bytearray(8)
     assert store.put("k", b"value") == 0 and store.put("big", bytes(200_000)) == 0
-    timer = stopped(master, 0.3)
-    count, result = progress_during(lambda: BLOCKING[name](store, address(memory)))
-    timer.join()
-    assert count > 20, f"{name} held the GIL"
+    cluster.hold_still(master.pid)
+    try:
+        count, result = progress_during(lambda: BLOCKING[name](store, address(memory)), lambda: os.kill(master.pid, signal.SIGCONT))
+    finally:
+        os.kill(master.pid, signal.SIGCONT)
+    assert count >= ENOUGH, f"{name} held the GIL, or did not wait: {result}"
     assert result not in (b"", None, []) and result != [-901]
 
 
 def test_setup_lets_other_threads_run(monkeypatch):
-    monkeypatch.setenv("MC_RPC_TIMEOUT_MS", "500")
+    monkeypatch.setenv("MC_RPC_TIMEOUT_MS", "1500")
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         store = MooncakeDistributedStore()
         place = f"127.0.0.1:{silent.getsockname()[1]}"
         count, result = progress_during(lambda: store.setup("127.0.0.1", "P2PHANDSHAKE", 0, BUFFER, "tcp", "", place))
-    assert result < 0 and count > 20
+    assert result < 0 and count >= ENOUGH
 
 
 def run_threads(count, body):
@@ -175,11 +186,19 @@ def test_caller_changes_its_list_during_the_call(master, store):
     assert store.put_batch(keys, [b"v"] * 500) == 0
     given = list(keys)
     timer = stopped(master, 0.2)
-    outcome = []
-    thread = threading.Thread(target=lambda: outcome.extend(store.batch_is_exist(given)))
+    outcome, begun, interval = [], threading.Event(), sys.getswitchinterval()
+
+    def body():
+        begun.set()
+        outcome.extend(store.batch_is_exist(given))
+    thread = threading.Thread(target=body)
     del keys
-    thread.start()
-    time.sleep(0.05)
+    sys.setswitchinterval(60)  # once it has begun, this thread runs when the call waits, and not before
+    try:
+        thread.start()
+        begun.wait()
+    finally:
+        sys.setswitchinterval(interval)
     given.clear()
     gc.collect()
     junk = ["x" * 10 for _ in range(1000)]

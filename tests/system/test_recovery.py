@@ -120,7 +120,7 @@ def test_what_a_master_removed_whom_nobody_remembers(keeps_note, reboots, tmp_pa
         wait_until(lambda: with_first.put("warm up", bytes(1 << 20)) == 0)
         fill(with_first, 3)
         with_first.close()
-        node.process.send_signal(signal.SIGSTOP)
+        cluster.hold_still(node.process.pid)
         restart(master)
         with subprocess.Popen([sys.executable, "-c", REMOVER, master.address], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as remover:
             assert int(remover.stdout.readline()) == MISSING  # once the master has lived for three seconds
