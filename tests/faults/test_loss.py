@@ -24,6 +24,6 @@ def test_loss_is_normal(tmp_path, thousandths):
     assert figures["wrong bytes"] == small["failed"] == large["failed"] == puts["failed"] == 0
     assert figures["suspects"] == 0 and figures["client's complaints"] == []
     # A lone lost packet is sent again by Linux after 200 ms and more; a put's are nudged. Of the puts one in twenty loses one at 1 %.
-    assert puts["p99 ms"] < (150 if thousandths <= 10 else 400)
+    assert puts["p99 ms"] < (150 if thousandths <= 10 else 400) + figures["a sleeper waited ms"]
     # Far below the deadline: a packet that is lost twice in a row is sent for the third time after 600 ms.
-    assert max(small["slowest ms"], large["slowest ms"]) < 2500
+    assert max(small["slowest ms"], large["slowest ms"]) < 2500 + figures["a sleeper waited ms"]

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import pytest
 
@@ -32,6 +33,29 @@ def stopped(master, seconds):
     timer = threading.Timer(seconds, os.kill, [master.pid, signal.SIGCONT])
     timer.start()
     return timer
+
+
+@contextlib.contextmanager
+def lateness():
+    """A function: the worst wait so far, in seconds, of a thread that only wanted to wake. That is what the machine itself costs a call that must end
+    by its deadline; all else is ours."""
+    worst, since, end = [0.0], [time.monotonic()], threading.Event()
+
+    def now():
+        return time.monotonic() - since[0] - 0.001
+
+    def sleep():
+        while not end.is_set():
+            since[0] = time.monotonic()
+            time.sleep(0.001)
+            worst[0] = max(worst[0], now())
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    try:
+        yield lambda: max(worst[0], now())
+    finally:
+        end.set()
+        thread.join()
 
 
 @pytest.fixture(scope="module")

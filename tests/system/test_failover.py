@@ -9,10 +9,10 @@ import time
 import pytest
 
 import cluster
-from python_cluster import SLOW, MooncakeDistributedStore, arguments, pattern, stopped
+from python_cluster import SLOW, MooncakeDistributedStore, arguments, lateness, pattern, stopped
 
 TIMEOUT_MS = 1500
-GRACE_S = 0.01 + 0.25 * SLOW  # a call ends within 10 ms of its deadline; the rest is for Python and a loaded machine
+GRACE_S = 0.01 + 0.25 * SLOW  # a call ends within 10 ms of its deadline; the rest is for Python, beside what a sleeper waits on a loaded machine
 KNOWN = 50
 SIZE = 20000
 
@@ -31,9 +31,9 @@ def open_store(master, segment=0):
 class Worker(threading.Thread):
     """Calls in a loop; notes how long each took and what it said."""
 
-    def __init__(self, store, number):
+    def __init__(self, store, number, late_s):
         super().__init__()
-        self.store, self.number = store, number
+        self.store, self.number, self.late_s = store, number, late_s
         self.ending = False
         self.slowest_s = 0.0
         self.wrong = []
@@ -71,19 +71,25 @@ class Worker(threading.Thread):
         self.join(60 * SLOW)
         assert not self.is_alive()
         assert self.wrong == []
-        assert self.slowest_s < TIMEOUT_MS * SLOW / 1000 + GRACE_S
+        assert self.slowest_s < TIMEOUT_MS * SLOW / 1000 + GRACE_S + self.late_s()
         assert self.codes <= {0, -900, -901, -200, -703, -800}, self.codes
 
 
 @pytest.fixture
-def work(timeout):
+def late_s():
+    with lateness() as late:
+        yield late
+
+
+@pytest.fixture
+def work(timeout, late_s):
     """A master, a store node, a client with known objects, and four threads that call all the time."""
     with cluster.Master("--default_kv_lease_ttl=200") as master:
         node, client = open_store(master, 256 << 20), open_store(master)
         for number in range(KNOWN):
             cluster.wait_until(lambda: client.put(f"known-{number}", pattern(SIZE, number)) == 0, 20 * SLOW)
             assert client.get(f"known-{number}") == pattern(SIZE, number)
-        workers = [Worker(client, number) for number in range(4)]
+        workers = [Worker(client, number, late_s) for number in range(4)]
         for worker in workers:
             worker.start()
         try:
@@ -125,7 +131,7 @@ def test_a_master_that_is_killed_and_restarted(work):
     assert client.health_check() == 0
 
 
-def test_known_objects_are_read_while_there_is_no_master(work):
+def test_known_objects_are_read_while_there_is_no_master(work, late_s):
     master, client, workers = work
     finish(workers)
     master.kill()
@@ -134,14 +140,14 @@ def test_known_objects_are_read_while_there_is_no_master(work):
             for number in range(0, KNOWN, 7):
                 start = time.monotonic()
                 assert client.get(f"known-{number}") == pattern(SIZE, number)
-                assert time.monotonic() - start < 0.3 * SLOW
+                assert time.monotonic() - start < 0.3 * SLOW + late_s()
             time.sleep(0.05)
         assert client.health_check() == 2
     assert client.get("unknown") == b""
     start = time.monotonic()
     assert client.put("new", b"x") == -900
     assert client.remove("known-0") == -900
-    assert time.monotonic() - start < 0.1 * SLOW  # away for longer than 3 s: no waiting
+    assert time.monotonic() - start < 0.1 * SLOW + late_s()  # away for longer than 3 s: no waiting
     master.start()
     cluster.wait_until(lambda: client.health_check() == 0, 5 * SLOW, "a healthy client")
 
@@ -178,7 +184,7 @@ def test_memory_of_a_node_that_has_died_is_not_read_without_a_master(timeout):
         client.close()
 
 
-def test_a_stopped_master_holds_nobody_beyond_the_deadline(work):
+def test_a_stopped_master_holds_nobody_beyond_the_deadline(work, late_s):
     master, client, workers = work
     cluster.wait_until(lambda: puts(workers) > 0, 10 * SLOW)
     timer = stopped(master, 9)
@@ -188,7 +194,7 @@ def test_a_stopped_master_holds_nobody_beyond_the_deadline(work):
         start = time.monotonic()
         assert client.health_check() == 2
         assert client.is_exist("known-1") < 0
-        assert time.monotonic() - start < 0.2 * SLOW
+        assert time.monotonic() - start < 0.2 * SLOW + late_s()
         assert client.get("known-1") == b""  # it may be a partition, and the master may have given the owner up
     finally:
         timer.join()
