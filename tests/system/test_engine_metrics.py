@@ -1,4 +1,5 @@
 """What an engine says of itself: by peer and path, in Prometheus text and as a line of the log."""
+import contextlib
 import os
 import re
 import subprocess
@@ -119,21 +120,36 @@ for engine in (one, two):
 assert two.register_memory(ctypes.addressof(memory), len(memory)) == 0
 for _ in range(3):
     assert one.transfer_sync_write(f"127.0.0.1:{two.get_rpc_port()}", ctypes.addressof(memory), ctypes.addressof(memory), 1 << 20) == 0
+print("done", flush=True)
 sys.stdin.readline()
 """
 
 
-def log_of(value, seconds):
+@contextlib.contextmanager
+def program(value):
+    """It has made its three calls, and goes on until it is told."""
     values = {**os.environ, "PYTHONPATH": os.environ["MC_PYTHONPATH"], "MC_TE_METRIC": value, "MC_TE_METRIC_INTERVAL_SECONDS": "1", "MC_LOG_LEVEL": "INFO"}
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=values)
-    time.sleep(seconds)
-    _, said = process.communicate("\n", timeout=30)
-    assert process.returncode == 0, said
-    return said
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=values)
+    try:
+        assert process.stdout.readline() == "done\n", process.stderr.read()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_the_line_in_the_log():
-    said = log_of("1", 2.5)
-    assert re.search(LINE, said), said
-    assert sum(int(batches) for _, batches in re.findall(LINE, said)) == 3
-    assert "Transfer Engine Metrics" not in log_of("0", 1.5)
+    with program("1") as process:
+        batches, said = 0, ""
+        while batches < 3:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+            batches += sum(int(count) for _, count in re.findall(LINE, line))
+        _, rest = process.communicate("\n", timeout=30)
+        assert process.returncode == 0, said + rest
+        assert sum(int(count) for _, count in re.findall(LINE, said + rest)) == 3
+    with program("0") as process:
+        time.sleep(1.5)
+        _, said = process.communicate("\n", timeout=30)
+        assert process.returncode == 0 and "Transfer Engine Metrics" not in said, said

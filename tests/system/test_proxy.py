@@ -88,9 +88,11 @@ def test_concurrent_mode_runs_both_at_once_and_needs_the_bootstrap_server(engine
         prefill.hold.set()
         wait_until(lambda: proxy.status()["instances"][0]["running"] == 0)
         prefill.engine_ids = ["restarted"]
-        time.sleep(0.5)
-        assert proxy.complete()[0] == 200
-        assert decode.bodies()[-1]["kv_transfer_params"]["remote_engine_id"] == "restarted"
+
+        def new_id_is_told():
+            assert proxy.complete()[0] == 200
+            return decode.bodies()[-1]["kv_transfer_params"]["remote_engine_id"] == "restarted"
+        wait_until(new_id_is_told, what="the engine's new id")
         prefill.engine_ids = []
         wait_until(lambda: proxy.complete()[0] == 503, what="503 without a bootstrap server")
 
@@ -406,6 +408,7 @@ def test_slow_reader_does_not_fill_the_proxy(engines):
     with Proxy("--decode", decode.address) as proxy:
         before = proxy.resident_bytes()
         connection = proxy.open(post_bytes("/v1/completions", STREAM, headers="Connection: close\r\n"), receive_buffer=32768)
+        wait_until(lambda: decode.requests, what="the request")
         time.sleep(1.5)
         assert decode.requests[0].get("sent", 0) < 40, "the engine is held up"
         assert proxy.resident_bytes() - before < (16 << 20 if not SANITIZED else 64 << 20)
@@ -699,12 +702,16 @@ def test_disorder_leaves_nothing_behind(engines):
     modes = [[one.address for one in prefill], [prefill[0].url, str(prefill[0].port), prefill[1].url, str(prefill[1].port)]]
     for mode in modes:
         with Proxy("--prefill", *mode, "--decode", *[one.address for one in decode], "--scheduling=least_loaded", environment={"ADMIN_API_KEY": "secret"}) as proxy:
-            stop = time.monotonic() + 3
-            answers = []
+            start = time.monotonic()
+            answers, enough = [], 20
+
+            def goes_on():
+                took = time.monotonic() - start
+                return took < 3 or answers.count(200) <= enough and took < 60
 
             def client(seed):
                 rng = random.Random(seed)
-                while time.monotonic() < stop:
+                while goes_on():
                     try:
                         kind = rng.randrange(5)
                         if kind < 2:
@@ -723,7 +730,7 @@ def test_disorder_leaves_nothing_behind(engines):
             for thread in threads:
                 thread.start()
             rng = random.Random(1)
-            while time.monotonic() < stop:
+            while goes_on():
                 one = rng.choice(decode + prefill[1:])
                 one.kill()
                 time.sleep(rng.random() * 0.2)
@@ -735,5 +742,5 @@ def test_disorder_leaves_nothing_behind(engines):
                 thread.join()
             wait_until(lambda: proxy.metrics()["mooncake_proxy_requests_running"] == 0, 30, "the end of all requests")
             metrics = proxy.metrics()
-            assert answers.count(200) > 20 and metrics["mooncake_proxy_buffered_bytes"] == 0
+            assert answers.count(200) > enough and metrics["mooncake_proxy_buffered_bytes"] == 0
             assert all(one["running"] == 0 for one in proxy.status()["instances"])
