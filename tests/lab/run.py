@@ -13,7 +13,8 @@
 Each host is a network namespace with a name, boot id and clock of its own; the packets go through a program that follows --loss, --delay, --reorder
 and --rate (tests/lab/switch.c); names are resolved by a server of the laboratory. Keys are put first; then every client gets keys (any client's) and
 puts new ones. Exit code 0: no call on an existing key failed, no byte was wrong, and what a fault or trouble may cost was kept; 1: not so; 2: the
-laboratory itself has failed. What this machine itself lets a process wait for a processor is measured, and not held against anybody. Whatever ends it, nothing is left behind. The laboratory needs root and /dev/net/tun.
+laboratory itself has failed. For how long this machine lets a process wait for a processor is measured, and not held against anybody. Whatever
+ends it, nothing is left behind. The laboratory needs root and /dev/net/tun.
 
 """
 import argparse
