@@ -28,6 +28,7 @@ static struct mc_put *put_create(struct mc_core *core, struct mc_connection *con
     put->writer->references++;
     mc_link_init(&put->of_connection);
     mc_link_init(&put->by_age);
+    mc_link_init(&put->copying);
     mc_link_append(&connection->puts, &put->of_connection);
     mc_link_append(&core->puts_by_age, &put->by_age);
     return put;
@@ -37,6 +38,7 @@ void mc_put_destroy(struct mc_core *core, struct mc_put *put)
 {
     mc_link_remove(&put->of_connection);
     mc_link_remove(&put->by_age);
+    mc_link_remove(&put->copying);
     mc_table_remove(&core->puts, put->index);
     mc_writer_release(put->writer);
     free(put);
@@ -168,7 +170,7 @@ static void item_whole(struct mc_core *core, struct mc_put *put, uint32_t item, 
 
 /* ---- the end of a grant ---- */
 
-enum grant_end { GRANT_LIVE, GRANT_CLEAR, GRANT_CUT };
+enum grant_end { GRANT_LIVE, GRANT_CLEAR, GRANT_CUT, GRANT_STALE }; /* STALE: cut, for what it copies is going */
 
 /* The put of the grant is freed when this was its last. */
 static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t slot, enum grant_end how)
@@ -188,10 +190,12 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
         object->live++;
     } else {
         mc_object_unlink(core, object, segment, slot);
-        if (how == GRANT_CUT)
-            mc_node_cut(core, segment, slot, object, put->writer);
-        else
+        if (how == GRANT_CLEAR)
             mc_node_clear(core, segment, slot, object);
+        else
+            mc_node_cut(core, segment, slot, object, put->writer);
+        if (put->expected != 0)
+            mc_node_remains(node);
     }
     grant->slot = MC_NODE_NONE;
     put->open--;
@@ -200,7 +204,7 @@ static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t
     if (object->granted == 0 && object->live > 0) {
         item_whole(core, put, grant->item, object, counter);
     } else if (object->granted == 0) {
-        put->codes[grant->item] = MC_ERR_TRANSFER_FAIL;
+        put->codes[grant->item] = how == GRANT_STALE ? MC_ERR_STALE : MC_ERR_TRANSFER_FAIL;
         /* Nothing was ever there: what may not come back is what might not before, too. */
         mc_object_vanish(core, object, object->soft_until_s != 0 ? UINT64_MAX : 0, NULL);
     }
@@ -215,6 +219,52 @@ void mc_grant_fail(struct mc_core *core, struct mc_segment *segment, uint32_t sl
 void mc_put_found_live(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
 {
     grant_end(core, segment, slot, GRANT_LIVE);
+}
+
+/* ---- copies: puts that name the version of which they are another place ---- */
+
+/* The next open grant of the put that copies the object's value, from *at on; false: there is none. */
+static bool copy_next(const struct mc_core *core, const struct mc_object *object, const struct mc_put *put,
+                      uint32_t *at)
+{
+    for (; *at < put->grant_count; ++*at) {
+        const struct mc_grant *grant = &put->grants[*at];
+        if (grant->slot == MC_NODE_NONE)
+            continue;
+        const struct mc_object *copy = mc_node_object(mc_segment_node(core->segments[grant->segment], grant->slot));
+        if (copy->successor && mc_span_equal(mc_object_key(copy), mc_object_key(object)))
+            return true;
+    }
+    return false;
+}
+
+/* The writer of a copy may make it live any moment, and nobody but us knows that it is stale. So it is among what is to
+ * be cleared before anybody hears that the value has gone. */
+void mc_put_end_copies(struct mc_core *core, const struct mc_object *object)
+{
+    for (struct mc_link *link = core->copies.next; link != &core->copies;) {
+        struct mc_put *put = mc_link_of(link, struct mc_put, copying);
+        link = link->next;
+        for (uint32_t at = 0; copy_next(core, object, put, &at); at++) {
+            const struct mc_grant *grant = &put->grants[at];
+            struct mc_segment *segment = core->segments[grant->segment];
+            bool is_last = put->open == 1; /* then the put is freed, or has nothing left to end */
+            mc_object_unlive(core, mc_node_object(mc_segment_node(segment, grant->slot)), true);
+            grant_end(core, segment, grant->slot, GRANT_STALE);
+            if (is_last)
+                break;
+        }
+    }
+}
+
+static bool is_copied(const struct mc_core *core, const struct mc_object *object)
+{
+    for (const struct mc_link *link = core->copies.next; link != &core->copies; link = link->next) {
+        uint32_t at = 0;
+        if (copy_next(core, object, mc_link_of(link, struct mc_put, copying), &at))
+            return true;
+    }
+    return false;
 }
 
 /* ---- PUT_START ---- */
@@ -336,6 +386,8 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
         return code;
     if (start->expected != 0 && mc_object_version(core, object) != start->expected)
         return MC_ERR_STALE;
+    if (start->expected != 0 && is_copied(core, object)) /* one at a time: what remains of them is counted */
+        return MC_ERR_PUT_IN_PROGRESS;
     if (start->connection->grants + start->replica_count > MC_GRANTS_PER_CONNECTION)
         return MC_ERR_BUSY;
     if (start->places + start->replica_count > MC_BATCH_MAX)
@@ -468,6 +520,8 @@ void mc_put_start(struct mc_core *core, struct mc_connection *connection, const 
         return;
     }
     start.put->expected = head.expected;
+    if (head.expected != 0)
+        mc_link_append(&core->copies, &start.put->copying);
     start_items(core, &start, out, frame->request_id, items, count);
     if (start.put->open == 0)
         mc_put_destroy(core, start.put);

@@ -53,6 +53,15 @@ static void mark_dirty(struct mc_core *core, struct mc_segment *segment)
         mc_link_append(&core->dirty, &segment->dirty);
 }
 
+void mc_node_remains(struct mc_node *node)
+{
+    struct mc_object *object = node->state == MC_NODE_CLEARING ? mc_node_held(node) : NULL;
+    if (object == NULL || !object->visible || (node->seen & MC_CLEARING_REMAINS) != 0)
+        return;
+    node->seen |= MC_CLEARING_REMAINS;
+    object->remains++;
+}
+
 void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object)
 {
     struct mc_node *node = mc_segment_node(segment, slot);
@@ -75,10 +84,8 @@ void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t sl
             mc_key_hold_entry(core, node, mc_object_key(object));
         else
             mc_key_hold(core, node, object);
-        if (object->visible && mc_node_held(node) == object) {
-            node->seen |= MC_CLEARING_REMAINS;
-            object->remains++;
-        }
+        if (object->visible)
+            mc_node_remains(node);
     }
     core->statistics.clears++;
     mark_dirty(core, segment);
@@ -417,6 +424,20 @@ void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wa
     }
 }
 
+void mc_object_unlive(struct mc_core *core, struct mc_object *object, bool is_copy)
+{
+    struct mc_replica at = mc_replica_first(core, object), next;
+    for (; object->live > 0; at = next) {
+        struct mc_node *node = mc_segment_node(at.segment, at.slot);
+        next = mc_replica_next(core, at);
+        if (node->state != MC_NODE_LIVE)
+            continue;
+        part_replica(core, object, at.segment, at.slot);
+        if (is_copy)
+            mc_node_remains(node);
+    }
+}
+
 static uint64_t first_version(const struct mc_core *core, const struct mc_object *object)
 {
     struct mc_replica first = mc_replica_first(core, object);
@@ -471,8 +492,8 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
                 mc_object_version(core, object) < first_version(core, successor) &&
                 (expected == 0 || mc_object_version(core, object) == expected) && mc_object_clearable(core, object);
     if (same) {
-        while (object->live > 0)
-            part_replica(core, object, core->segments[object->first_segment], object->first_slot);
+        mc_put_end_copies(core, object);
+        mc_object_unlive(core, object, false);
         core->visible_count--;
         core->soft_count -= object->soft;
         object->visible = 0;
@@ -486,8 +507,7 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
         if (how == MC_REPLACE_DONE)
             mc_object_appear(core, object);
     } else {
-        while (successor->live > 0)
-            part_replica(core, successor, core->segments[successor->first_segment], successor->first_slot);
+        mc_object_unlive(core, successor, expected != 0);
     }
     mc_object_free(&core->objects, successor);
     return how;

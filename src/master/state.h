@@ -328,6 +328,7 @@ struct mc_put {                             /* one PUT_START with at least one g
     struct mc_writer *writer;
     uint64_t request_id, started_ms, expected; /* version that is to be replaced, 0 = any */
     struct mc_link of_connection, by_age;      /* by_age: in core->puts_by_age or core->puts_dying */
+    struct mc_link copying;                    /* in core->copies, when it names the version that it replaces */
     bool dying;
     uint32_t open, grant_count, item_count;
     uint32_t waiting; /* items that are whole and wait for the value before them to be cleared */
@@ -400,7 +401,7 @@ struct mc_core {
 
     struct mc_map connections, members_by_id, segments_by_id, segments_by_alias[MC_ALIASES];
     struct mc_link members; /* by seen_ms, oldest first */
-    struct mc_link puts_by_age, puts_dying, jobs, dirty, busy, watched, recovering;
+    struct mc_link puts_by_age, puts_dying, copies, jobs, dirty, busy, watched, recovering;
     uint32_t job_count; /* REMOVE jobs */
     struct mc_table puts, waits;
     struct mc_wait *waits_due; /* one of what they wait for is done, and ticks are to say so */
@@ -771,6 +772,8 @@ void mc_node_free(struct mc_core *core, struct mc_segment *segment, uint32_t slo
 /* A node that belongs to no object any more: its slot is to be cleared; then the extent is free. object: whose it was,
  * its key is held until then; may be NULL. */
 void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object);
+/* One that is CLEARING and holds a key whose value it may show: nobody may read another value before it is cleared. */
+void mc_node_remains(struct mc_node *node);
 /* A granted node that belongs to no object any more: its writer is to be cut off, and before, as with mc_node_clear,
  * what may be live there is to be cleared. object NULL: nothing can be. */
 void mc_node_cut(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object,
@@ -816,6 +819,8 @@ void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_se
 void mc_object_lose_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
 /* All of a visible object goes, for good. */
 void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait);
+/* All its live replicas leave the object; is_copy: they show the value of another object of the key. */
+void mc_object_unlive(struct mc_core *core, struct mc_object *object, bool is_copy);
 /* It is used: to the young end, on with the soft pin, and its group is as young. */
 void mc_object_touch(struct mc_core *core, struct mc_object *object);
 /* The same for a member whose group was used. */
@@ -851,6 +856,8 @@ void mc_put_replaced(struct mc_core *core, struct mc_object *object);
 struct mc_put *mc_put_waiting(const struct mc_core *core, const struct mc_object *object, uint32_t *item);
 /* An item that has waited ends with that code. */
 void mc_put_waited(struct mc_core *core, struct mc_put *put, uint32_t item, int32_t code);
+/* The object's value is going: so are the copies of it that are being made. */
+void mc_put_end_copies(struct mc_core *core, const struct mc_object *object);
 /* The owner has the slot live: its LIVE was lost. */
 void mc_put_found_live(struct mc_core *core, struct mc_segment *segment, uint32_t slot);
 

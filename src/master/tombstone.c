@@ -133,6 +133,8 @@ void mc_object_vanish(struct mc_core *core, struct mc_object *object, uint64_t b
         mc_object_free(&core->objects, object);
         return;
     }
+    if (object->visible)
+        mc_put_end_copies(core, object);
     bool had_value = object->visible || object->remains > 0;
     if (object->visible) {
         core->visible_count--;

@@ -451,6 +451,56 @@ static void test_expected_version(void **state)
     world_close_all(&world);
 }
 
+/* A copy of a value is being made while the value goes. Its writer may make it live at its owner any moment, and a
+ * master after this one would take it for the value: so nobody hears that the value has gone before the copy cannot
+ * come any more. */
+static void test_copy_of_what_goes(void **state)
+{
+    struct world world;
+    struct world_told told;
+    struct mc_wire_place place, copy, second;
+    const char *key = "k";
+    int32_t code = 1;
+    (void)state;
+    for (unsigned replaced = 0; replaced < 2; replaced++) {
+        world_open(&world);
+        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+        struct world_wish at_a = {.preferred = {"a"}};
+        assert_int_equal(world_grant(&world, a.call, 1, "k", SMALL, &at_a, &place), 0);
+        world_live(&world, a.owner, &place);
+        assert_int_equal(world_put_done(&world, a.call, 1), 0);
+        struct world_wish upsert = {.flags = MC_PUT_REPLACE, .preferred = {"a"}};
+        if (replaced)
+            assert_int_equal(world_grant(&world, a.call, 2, "k", SMALL * 2, &upsert, &second), 0);
+        struct world_wish at_b = {.flags = MC_PUT_REPLACE, .expected = place.generation, .preferred = {"b"}};
+        assert_int_equal(world_grant(&world, b.call, 3, "k", SMALL, &at_b, &copy), 0);
+        assert_int_equal(copy.segment, b.segment);
+        assert_int_equal(world_grant(&world, a.call, 4, "k", SMALL, &at_b, &place), MC_ERR_PUT_IN_PROGRESS);
+        if (replaced)
+            world_live(&world, a.owner, &second);
+        else
+            world_remove_send(&world, a.call, &key, 1, true);
+        assert_int_equal(world_put_done(&world, b.call, 3), MC_ERR_STALE);
+        assert_int_equal(world_owner_obeys(&world, a.owner), 1);
+        if (replaced)
+            assert_int_equal(length_of(&world, a.call, "k"), 0); /* readers wait */
+        else
+            assert_false(world_remove_answer(&world, a.call, &code, 1));
+        world_live(&world, b.owner, &copy); /* its owner says so too late */
+        world_owner_told(&world, b.owner, &told);
+        assert_int_equal(told.count, 1);
+        world_owner_says(&world, b.owner, MC_MESSAGE_CLEARED, &told);
+        if (replaced) {
+            assert_int_equal(world_put_done(&world, a.call, 2), 0);
+            assert_int_equal(length_of(&world, a.call, "k"), SMALL * 2);
+        } else {
+            assert_true(world_remove_answer(&world, a.call, &code, 1));
+            assert_int_equal(code, 0);
+        }
+        world_close_all(&world);
+    }
+}
+
 /* The segment of the new value's first replica goes before the second is whole; replicas of both values at once. */
 static void test_replicas(void **state)
 {
@@ -517,6 +567,7 @@ int main(void)
         cmocka_unit_test(test_two_at_a_time),
         cmocka_unit_test(test_another_value_with_the_same_serial),
         cmocka_unit_test(test_expected_version),
+        cmocka_unit_test(test_copy_of_what_goes),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_both_are_found_again),
     };
