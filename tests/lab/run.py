@@ -167,6 +167,7 @@ class Run:
     # -- while it runs --
 
     def phase(self, name, victims=()):
+        self.look()  # what the masters have said until now is of the phase that ends
         self.doing, self.victims = name, set(victims)
         self.marks.append((time.monotonic_ns(), name))
         if name not in self.phases:
