@@ -230,6 +230,7 @@ MUTATIONS = [
     ("put_sessions_lose_a_byte", STORE + "session_put.c", "item->source, (size_t)item->size);", "item->source, (size_t)item->size - (item->size > 100));"),
     ("revoked_sessions_are_put", STORE + "session_put.c", "    if (whole && put)\n", "    if (whole && count + put > 0)\n"),
     # Copies, moves, drains
+    ("copies_outlive_what_they_copy", MASTER + "put.c", "for (uint32_t at = 0; copy_next(core, object, put, &at); at++) {", "for (uint32_t at = 0; 0 && copy_next(core, object, put, &at); at++) {"),
     ("copies_replace_whatever_is_there", STORE + "copy.c", "&put, &config, layout->described.version);", "&put, &config, 0);"),
     ("copies_are_not_pinned", STORE + "copy.c", "                                         .with_hard_pin = (layout->described.pins & MC_PUT_HARD_PIN) != 0,", "                                         .with_hard_pin = false,"),
     ("copies_are_one_byte_short", STORE + "copy.c", "    if (rc == 0) {\n        struct mc_put_item put", "    part.iov_len -= part.iov_len > 100;\n    if (rc == 0) {\n        struct mc_put_item put"),
