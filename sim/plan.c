@@ -254,6 +254,7 @@ static void wide_draw(struct sim_plan *made)
     if (sim_once_in(SIM_LIMIT, 8)) { /* generations of such an epoch reach far into those of later ones */
         nothing_happens(made);
         made->few_generations = true;
+        made->depart_ms = 3000; /* its master begins again and again, and owners are heard once a second */
         made->lease_ms = made->lease_ms < 500 ? made->lease_ms : 500;
     }
     if (sim_once_in(SIM_WANT, 4)) {
