@@ -619,7 +619,7 @@ struct race {
     uint64_t epoch;  /* of the master that was asked first */
     uint64_t due_ns; /* when the next link is to be asked */
     uint32_t turn;
-    bool opens; /* one of them, and store->link_coming with it */
+    bool opens; /* one of them or two: store->link_coming is ours until the end */
 };
 
 /* Does the master only read for it? Then it may be asked twice. */
@@ -657,19 +657,20 @@ static void race_leave(struct race *race, size_t index)
     mc_link_return(race->store, link);
 }
 
-/* Begins a link to where the first one goes; hello and question go out as soon as it stands. */
+/* Begins a link to where the first one goes; hello and question go out as soon as it stands. One call at a time opens
+ * links so; it may open the next one when the packets of the first were lost, too. */
 static struct mc_link *link_begin(struct race *race, uint64_t *id)
 {
     struct mc_store *store = race->store;
     bool is_other = false;
-    if (!atomic_compare_exchange_strong(&store->link_coming, &is_other, true))
+    if (!race->opens && !atomic_compare_exchange_strong(&store->link_coming, &is_other, true))
         return NULL;
+    race->opens = true;
     int fd = mc_tcp_begin(&race->links[0]->peer);
     struct mc_link *link = fd < 0 ? NULL : link_new(store, fd);
     if (link == NULL) {
         if (fd >= 0)
             close(fd);
-        atomic_store(&store->link_coming, false);
         return NULL;
     }
     link->epoch = UINT64_MAX; /* of whoever answers: nobody newer shuts it down meanwhile */
@@ -682,7 +683,6 @@ static struct mc_link *link_begin(struct race *race, uint64_t *id)
     pthread_mutex_lock(&store->lock);
     borrowed_add(store, link);
     pthread_mutex_unlock(&store->lock);
-    race->opens = true;
     return link;
 }
 

@@ -89,7 +89,7 @@ struct mc_store {
     struct mc_pace master_pace;                   /* how long the master takes to answer what only reads, */
     struct mc_pace change_pace;                   /* and PUT_START; */
     struct mc_pace commit_paces[MC_COMMIT_PACES]; /* and owners, to confirm */
-    _Atomic bool link_coming;              /* a call is opening a link because its answer is late: one at a time */
+    _Atomic bool link_coming;              /* a call opens links because its answer is late: one call at a time */
     struct mc_cached_endpoint **endpoints; /* hash table, NULL = free */
     size_t endpoint_count, endpoint_capacity;
     struct mc_shunned shunned[MC_SHUNNED_MAX];

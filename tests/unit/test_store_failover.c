@@ -426,6 +426,23 @@ static void a_late_answer_costs_little_and_answers_nothing_else(void **state)
     finish();
 }
 
+/* The link that was to make up for a lost packet has lost its own: one more is opened, and nobody waits for a kernel. */
+static void a_link_that_is_opened_for_a_late_answer_may_be_lost_too(void **state)
+{
+    (void)state;
+    start(5000);
+    for (unsigned i = 0; i < 10; i++)
+        assert_int_equal(exist(), 0);
+    FAKE_SET(&master, key_exists, true);
+    FAKE_SET(&master, losses, 2); /* nothing of these is delivered before the end */
+    assert_int_equal(exist(), 1);
+    assert_int_equal(FAKE_GET(&master, losses), 0);
+    FAKE_SET(&master, losses, 1); /* and the right to open has come back */
+    assert_int_equal(exist(), 1);
+    fake_deliver(&master);
+    finish();
+}
+
 /* What changes something is asked once. */
 static void a_removal_is_never_asked_twice(void **state)
 {
@@ -871,6 +888,7 @@ int main(void)
         cmocka_unit_test(a_dead_master_costs_a_deadline_and_then_nothing),
         cmocka_unit_test(a_silent_master_is_left_by_the_deadline_or_when_it_is_away),
         cmocka_unit_test(a_late_answer_costs_little_and_answers_nothing_else),
+        cmocka_unit_test(a_link_that_is_opened_for_a_late_answer_may_be_lost_too),
         cmocka_unit_test(a_removal_is_never_asked_twice),
         cmocka_unit_test(a_link_that_the_master_closed_costs_nothing),
         cmocka_unit_test(a_child_forked_during_setup_holds_nothing),
