@@ -354,7 +354,8 @@ int mc_server_run(struct mc_server *server)
             (void)look(server);
         else
             wait_for_events(server);
-        mc_server_turn_enter(server);
+        if (server->turn_ns == 0) /* else a callback has just begun it */
+            mc_server_turn_enter(server);
         if (server->has_activity)
             server->active_ms = server->now_ms;
         rc = keep_role(server);

@@ -289,9 +289,9 @@ int mc_store_endpoint(struct mc_store *store, uint64_t epoch, uint32_t segment, 
 
 static bool is_shunned(struct mc_store *store, uint64_t epoch, uint32_t segment, enum mc_shun least)
 {
-    uint64_t now_ms = mc_clock_ms();
+    uint64_t until_ms = atomic_load(&store->shunned_until_ms), now_ms = until_ms == 0 ? 0 : mc_clock_ms();
     bool found = false;
-    if (atomic_load(&store->shunned_until_ms) <= now_ms)
+    if (until_ms <= now_ms)
         return false;
     pthread_mutex_lock(&store->lock);
     for (size_t i = 0; i < MC_SHUNNED_MAX && !found; i++) {
@@ -314,9 +314,10 @@ bool mc_store_is_slow(struct mc_store *store, uint64_t epoch, uint32_t segment)
 
 size_t mc_store_shunned(struct mc_store *store, uint32_t *segments, size_t capacity)
 {
-    uint64_t now_ms = mc_clock_ms(), epoch = atomic_load(&store->epoch);
+    uint64_t until_ms = atomic_load(&store->shunned_until_ms), epoch = atomic_load(&store->epoch);
+    uint64_t now_ms = until_ms == 0 ? 0 : mc_clock_ms();
     size_t count = 0;
-    if (atomic_load(&store->shunned_until_ms) <= now_ms)
+    if (until_ms <= now_ms)
         return 0;
     pthread_mutex_lock(&store->lock);
     for (size_t i = 0; i < MC_SHUNNED_MAX && count < capacity; i++) {
