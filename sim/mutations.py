@@ -96,7 +96,7 @@ MUTATIONS = [
     ("contents_are_ours_before_they_are_offered", STORE + "owner_master.c", "    if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)", "    if (mc_segment_memory_epoch(owner->memory) != reply->epoch)"),
     # The note of departures
     ("departures_are_not_noted", MASTER + "core.c", "    core->may_depart = !config->asks_to_depart;", "    core->may_depart = true;"),
-    ("what_the_last_master_never_met_is_whole", MASTER + "evidence.c", "    if (epoch != 0 && epoch == core->config.whole_epoch)", "    if (epoch != 0 && epoch <= core->config.whole_epoch)"),
+    ("what_the_last_master_never_met_is_whole", MASTER + "evidence.c", "    return epoch != 0 && epoch >= since && epoch <= config->whole_epoch;", "    return epoch != 0 && since != 0 && epoch <= config->whole_epoch;"),
     # A removal that comes before the note is BUSY, one that waits already goes on when the segment is let go or swept: each is one way of three.
     ("nothing_waits_for_the_note", MASTER + "recover.c", "is_young(core) || mc_core_is_departing(core);", "is_young(core);",
      MASTER + "job.c", "mc_core_is_departing(core) ? NULL : next_job(core, &core->jobs);", "next_job(core, &core->jobs);",
@@ -108,7 +108,7 @@ MUTATIONS = [
     ("whoever_is_noted_lived_until_now", MASTER + "server.c", "(int64_t)age_ms < 0 ? 0 : age_ms;", "age_ms - age_ms;"),
     ("who_came_of_age_is_not_believed", MASTER + "note.c", "    note->epoch = note->aged > 1 ? note->aged - 1 : 0;\n", ""),
     ("age_is_not_on_the_disk", MASTER + "note.c", " && fdatasync(note->fd) == 0;", ";"),
-    ("nobody_waits_to_be_of_age", MASTER + "server.c", "    config.asks_to_age = server->note.fd >= 0;", "    config.asks_to_age = false;"),
+    ("nobody_waits_to_be_of_age", MASTER + "server.c", "    config.asks_to_age = role != NULL || server->note.fd >= 0;", "    config.asks_to_age = false;"),
     # Contacts
     ("who_has_given_up_is_a_contact", STORE + "keeper.c", "reply.quiet == 0, is_held ? answered_ms : 0, frame.time);", "reply.quiet == 0, answered_ms, frame.time);"),
     ("contact_is_of_the_question", STORE + "keeper.c", "is_held ? answered_ms : 0, frame.time);", "is_held ? sent_ms : 0, frame.time);\n        (void)answered_ms;"),

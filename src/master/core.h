@@ -44,6 +44,8 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
         predecessor_end_ms; /* the time (as now_ms) after which the master before us cannot have acted; 0 = unknown */
     uint64_t whole_epoch;  /* of the master before us, if it is known to have acted on no departure: what it has offered
                               is whole, however long the owner was silent; 0 = that is not known */
+    uint64_t whole_since;  /* and so is what was offered by masters from this epoch up to that one: none since then has
+                              acted on a departure, or on the absence of who never came to it; 0 = not known */
     uint64_t known_epoch;  /* of the last master that may have acted, as a note of its own says; 0 = there is none */
     uint64_t known_age_ms; /* since it can last have acted */
     bool asks_to_depart;   /* departures are acted upon only after mc_core_let_depart */

@@ -32,6 +32,7 @@ struct mc_election {
      * one changes: who reads until_ms first and then its own epoch has not mixed two leaderships. */
     _Atomic uint64_t until_ms, epoch;
     _Atomic uint64_t departing_epoch; /* under which departures are noted */
+    _Atomic uint64_t aging_epoch;     /* under which it is noted that we came of age */
     _Atomic uint64_t named_epoch;     /* under which it was written which cluster this is */
     pthread_mutex_t mutex;            /* everything below */
     pthread_cond_t changed;
@@ -41,6 +42,9 @@ struct mc_election {
     uint64_t departed_epoch; /* of the last leader before us that may have acted on a departure; 0: none did */
     uint64_t asked_epoch;    /* of ours, which would act on one */
     uint64_t note_due_ms;    /* when that is to be noted, again perhaps */
+    uint64_t aged_epoch;     /* of the last leader before us that may have come of age; 0: none did */
+    bool aged_is_known;      /* it did */
+    uint64_t age_asked_epoch, age_due_ms; /* as asked_epoch, note_due_ms */
     uint64_t loop_asked_ms; /* since when the server's loop has not taken its role, though it was asked to; 0: it has */
     uint64_t loop_taken_ms, looked_ms;
     uint64_t naming_epoch; /* of ours, which knows which cluster this is */
@@ -84,7 +88,7 @@ uint64_t mc_election_epoch_start(void)
     return epoch;
 }
 
-/* ---- claims: "epoch ttl nonce notes" ---- */
+/* ---- claims: "epoch ttl nonce notes ages" ---- */
 
 static bool parse_claim(const char *claim, uint64_t *epoch, uint64_t *ttl_ms)
 {
@@ -107,6 +111,19 @@ static uint64_t departed_epoch(const struct mc_election_view *view, uint64_t epo
     if (!has_notes || sscanf(view->note, "%19llu", &noted) != 1 || noted > epoch)
         return epoch;
     return noted;
+}
+
+/* The same of who came of age: only such a leader acts on the absence of those it has never met. A leader of a release
+ * that does not say so may have come of age: then, and for those who led before the first claim, a word stands behind
+ * the number. */
+static uint64_t aged_epoch(const struct mc_election_view *view, uint64_t epoch, bool *is_known)
+{
+    char word[8] = "", doubt[8];
+    unsigned long long noted = 0;
+    bool has_ages = sscanf(view->claim, "%*s %*s %*s %*s %7s", word) == 1 && strcmp(word, "ages") == 0;
+    int count = has_ages ? sscanf(view->aged, "%19llu %7s", &noted, doubt) : 0;
+    *is_known = count == 1 && noted <= epoch;
+    return count >= 1 && noted <= epoch ? noted : epoch;
 }
 
 /* ---- what others see; the mutex is held ---- */
@@ -175,6 +192,7 @@ static void observe(struct mc_election *election, uint64_t deadline_ns)
     if (rc == 0) {
         election->view = view;
         election->departed_epoch = departed_epoch(&view, seen.epoch);
+        election->aged_epoch = aged_epoch(&view, seen.epoch, &election->aged_is_known);
     }
     uint64_t epoch_now = mc_election_epoch_now();
     if (epoch_now == 0) { /* others may lead */
@@ -189,16 +207,21 @@ static void observe(struct mc_election *election, uint64_t deadline_ns)
 static void claim(struct mc_election *election, uint64_t epoch, uint64_t deadline_ns)
 {
     struct mc_election_view seen;
-    char text[MC_ELECTION_CLAIM_MAX], note[MC_ELECTION_NOTE_MAX];
+    char text[MC_ELECTION_CLAIM_MAX], note[MC_ELECTION_NOTE_MAX], aged[MC_ELECTION_NOTE_MAX];
     pthread_mutex_lock(&election->mutex);
     seen = election->view;
-    snprintf(text, sizeof(text), "%llu %llu %016llx notes", (unsigned long long)epoch,
+    snprintf(text, sizeof(text), "%llu %llu %016llx notes ages", (unsigned long long)epoch,
              (unsigned long long)election->ttl_ms, (unsigned long long)election->nonce);
     snprintf(note, sizeof(note), "%llu", (unsigned long long)election->departed_epoch);
+    uint64_t claimed, ttl_ms;
+    bool is_first = !parse_claim(election->view.claim, &claimed, &ttl_ms); /* who led before it kept no words here */
+    snprintf(aged, sizeof(aged), election->aged_is_known ? "%llu" : "%llu perhaps",
+             (unsigned long long)(is_first ? epoch - 1 : election->aged_epoch));
     memcpy(election->claim, text, sizeof(text));
     pthread_mutex_unlock(&election->mutex);
     uint64_t sent_ms = mc_clock_boot_ms();
-    int rc = election->backend.claim(election->backend.context, deadline_ns, &seen, text, election->address, note);
+    int rc =
+        election->backend.claim(election->backend.context, deadline_ns, &seen, text, election->address, note, aged);
     pthread_mutex_lock(&election->mutex);
     note_contact(election, rc);
     mc_leadership_claimed(&election->leadership, sent_ms, mc_clock_boot_ms(), outcome_of(rc));
@@ -234,6 +257,23 @@ static void write_note(struct mc_election *election, uint64_t epoch)
     if (rc == 0) {
         uint64_t one = 1;
         atomic_store(&election->departing_epoch, epoch);
+        mc_assert(write(election->fd, &one, sizeof(one)) == (ssize_t)sizeof(one)); /* as in publish */
+    }
+    pthread_mutex_unlock(&election->mutex);
+}
+
+static void write_aged(struct mc_election *election, uint64_t epoch)
+{
+    char aged[MC_ELECTION_NOTE_MAX];
+    uint64_t deadline_ns = mc_clock_ns() + election->ttl_ms / NOTE_PART * 1000000;
+    snprintf(aged, sizeof(aged), "%llu", (unsigned long long)epoch);
+    int rc = election->backend.write_aged(election->backend.context, deadline_ns, election->claim, aged);
+    pthread_mutex_lock(&election->mutex);
+    note_contact(election, rc);
+    election->age_due_ms = mc_clock_boot_ms() + NOTE_RETRY_MS;
+    if (rc == 0) {
+        uint64_t one = 1;
+        atomic_store(&election->aging_epoch, epoch);
         mc_assert(write(election->fd, &one, sizeof(one)) == (ssize_t)sizeof(one)); /* as in publish */
     }
     pthread_mutex_unlock(&election->mutex);
@@ -288,6 +328,19 @@ static uint64_t note_due(const struct mc_election *election, uint64_t now_ms, ui
     if (now_ms >= election->note_due_ms)
         return leadership->epoch;
     *at_ms = election->note_due_ms < *at_ms ? election->note_due_ms : *at_ms;
+    return 0;
+}
+
+/* The same for the coming of age. */
+static uint64_t age_due(const struct mc_election *election, uint64_t now_ms, uint64_t *at_ms)
+{
+    const struct mc_leadership *leadership = &election->leadership;
+    if (leadership->phase != MC_LEADERSHIP_LEADER || election->age_asked_epoch != leadership->epoch ||
+        atomic_load(&election->aging_epoch) == leadership->epoch)
+        return 0;
+    if (now_ms >= election->age_due_ms)
+        return leadership->epoch;
+    *at_ms = election->age_due_ms < *at_ms ? election->age_due_ms : *at_ms;
     return 0;
 }
 
@@ -362,7 +415,8 @@ static void *run(void *argument)
         bool is_due = step.at_ms <= now_ms;
         uint64_t noted = is_due ? 0 : note_due(election, now_ms, &step.at_ms);
         uint64_t named = is_due || noted != 0 ? 0 : name_due(election, now_ms, &step.at_ms);
-        if (!is_due && noted == 0 && named == 0 && step.action != MC_LEADERSHIP_END)
+        uint64_t aged = is_due || noted != 0 || named != 0 ? 0 : age_due(election, now_ms, &step.at_ms);
+        if (!is_due && noted == 0 && named == 0 && aged == 0 && step.action != MC_LEADERSHIP_END)
             wait_until(election, now_ms, step.at_ms);
         pthread_mutex_unlock(&election->mutex);
         if (step.action == MC_LEADERSHIP_END)
@@ -371,6 +425,8 @@ static void *run(void *argument)
             write_note(election, noted);
         if (named != 0)
             write_cluster(election, named);
+        if (aged != 0)
+            write_aged(election, aged);
         if (!is_due)
             continue;
         uint64_t deadline_ns = mc_clock_ns() + (step.deadline_ms - now_ms) * 1000000;
@@ -457,12 +513,19 @@ void mc_election_describe(struct mc_election *election, struct mc_election_role 
     pthread_mutex_lock(&election->mutex);
     const struct mc_leadership *leadership = &election->leadership;
     bool is_leader = leadership->phase == MC_LEADERSHIP_LEADER;
-    uint64_t end_ms = leadership->predecessor_end_ms;
+    uint64_t departed = election->departed_epoch, aged = election->aged_epoch;
+    uint64_t last = leadership->predecessor_epoch, end_ms = leadership->predecessor_end_ms;
+    if (departed < last && aged < last && leadership->before_end_ms != 0 &&
+        (end_ms == 0 || leadership->before_end_ms < end_ms))
+        end_ms = leadership->before_end_ms; /* it has done nothing: who may have acted ended before it */
     *role = (struct mc_election_role){.phase = leadership->phase, .has_contact = election->has_contact};
     role->epoch = is_leader ? leadership->epoch : 0;
     role->predecessor_end_ms = end_ms <= mc_clock_boot_ms() ? end_ms : 0;
-    if (election->departed_epoch < leadership->predecessor_epoch)
-        role->whole_epoch = leadership->predecessor_epoch;
+    /* A leader acts on the departure of who came to it only when that is noted, and on the absence of who did not only
+     * when it is of age. */
+    role->whole_epoch = departed < last ? last : 0;
+    role->whole_since = departed < aged ? aged : departed + 1;
+    role->aged_epoch = election->aged_is_known ? aged : 0;
     role->cluster = parse_cluster(election->view.cluster);
     if (is_leader || election->view.is_present)
         memcpy(role->leader, election->view.leader, sizeof(role->leader));
@@ -501,6 +564,20 @@ void mc_election_ask_to_depart(struct mc_election *election, uint64_t epoch)
 bool mc_election_may_depart(const struct mc_election *election, uint64_t epoch)
 {
     return epoch != 0 && atomic_load(&election->departing_epoch) == epoch;
+}
+
+void mc_election_ask_to_age(struct mc_election *election, uint64_t epoch)
+{
+    pthread_mutex_lock(&election->mutex);
+    election->age_asked_epoch = epoch;
+    election->age_due_ms = 0;
+    pthread_cond_signal(&election->changed);
+    pthread_mutex_unlock(&election->mutex);
+}
+
+bool mc_election_may_age(const struct mc_election *election, uint64_t epoch)
+{
+    return epoch != 0 && atomic_load(&election->aging_epoch) == epoch;
 }
 
 void mc_election_name(struct mc_election *election, uint64_t epoch, struct mc_id cluster)

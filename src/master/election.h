@@ -23,6 +23,7 @@ struct mc_election_view {
     char claim[MC_ELECTION_CLAIM_MAX];     /* of the last leadership, also when nobody leads; "" = there was none */
     char note[MC_ELECTION_NOTE_MAX];       /* that stands beside it; "" = there is none */
     char cluster[MC_ELECTION_CLUSTER_MAX]; /* whose masters these are; "" = nobody has said it */
+    char aged[MC_ELECTION_NOTE_MAX];       /* who came of age last; "" = nobody has said it */
 };
 
 /* A place where elections are held. Calls are blocking, end by their deadline (mc_clock_ns), and come from one thread.
@@ -33,16 +34,18 @@ struct mc_election_backend {
     void *context;
     /* 0 or negative. */
     int (*observe)(void *context, uint64_t deadline_ns, struct mc_election_view *view);
-    /* Becomes leader under `claim`, with that note, if the place is as it was seen. 0; MC_ERR_ETCD_TRANSACTION_FAIL: it
-     * is not; other: unknown. */
+    /* Becomes leader under `claim`, with that note and that word of who came of age, if the place is as it was seen. 0;
+     * MC_ERR_ETCD_TRANSACTION_FAIL: it is not; other: unknown. */
     int (*claim)(void *context, uint64_t deadline_ns, const struct mc_election_view *seen, const char *claim,
-                 const char *leader, const char *note);
+                 const char *leader, const char *note, const char *aged);
     /* Changes the revision, if the claim still stands. As above. */
     int (*renew)(void *context, uint64_t deadline_ns, const char *claim, const char *leader);
     /* Replaces the note, if the claim still stands. As above. */
     int (*write_note)(void *context, uint64_t deadline_ns, const char *claim, const char *note);
     /* Says which cluster this is, if the claim still stands. As above. */
     int (*write_cluster)(void *context, uint64_t deadline_ns, const char *claim, const char *cluster);
+    /* Says who came of age, if the claim still stands. As above. */
+    int (*write_aged)(void *context, uint64_t deadline_ns, const char *claim, const char *aged);
     /* Nobody leads any more, if the claim still stands. */
     int (*resign)(void *context, uint64_t deadline_ns, const char *claim);
     void (*destroy)(void *context);
@@ -69,8 +72,10 @@ int mc_election_fd(const struct mc_election *election);
 struct mc_election_role {
     enum mc_leadership_phase phase;
     uint64_t epoch;              /* ours; 0 unless we lead */
-    uint64_t predecessor_end_ms; /* as mc_clock_boot_ms(); 0: unknown */
+    uint64_t predecessor_end_ms; /* of the last that may have acted; as mc_clock_boot_ms(); 0: unknown */
     uint64_t whole_epoch;        /* of the leader before us, if it has acted on no departure; 0: it may have */
+    uint64_t whole_since;        /* contents from that epoch on were not acted upon either */
+    uint64_t aged_epoch;         /* of the last leader before us that came of age; 0: none did, or that is not known */
     char leader[MC_ADDRESS_MAX]; /* "" unknown */
     uint64_t leader_epoch;
     struct mc_id cluster; /* which one this is; zero: that does not stand there */
@@ -85,6 +90,10 @@ bool mc_election_may_serve(const struct mc_election *election, uint64_t epoch);
  * Then mc_election_fd is readable and mc_election_may_depart true. */
 void mc_election_ask_to_depart(struct mc_election *election, uint64_t epoch);
 bool mc_election_may_depart(const struct mc_election *election, uint64_t epoch);
+/* The leader under that epoch has lived so long that it would act on the absence of who never came to it: that is noted
+ * first, as above. Then mc_election_fd is readable and mc_election_may_age true. */
+void mc_election_ask_to_age(struct mc_election *election, uint64_t epoch);
+bool mc_election_may_age(const struct mc_election *election, uint64_t epoch);
 /* The leader under that epoch knows which cluster this is: that is written down for the leaders after it. Then
  * mc_election_fd is readable and mc_election_has_named true. */
 void mc_election_name(struct mc_election *election, uint64_t epoch, struct mc_id cluster);

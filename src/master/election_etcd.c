@@ -1,6 +1,7 @@
-/* Elections by etcd. Four keys: mooncake-store/<cluster>/master_view holds the leader's address and is attached to a
+/* Elections by etcd. Five keys: mooncake-store/<cluster>/master_view holds the leader's address and is attached to a
  * lease of etcd, so that it goes when all masters are gone; .../epoch holds the last claim for ever, .../departed the
- * note beside it, .../cluster which cluster this is, of which masters of before it know nothing.
+ * note beside it. Of .../cluster, which cluster this is, and of .../aged, who came of age last, masters of before them
+ * know nothing.
  *
  * The view is written anew by every renewal: its revision is the heartbeat that standbys watch, and they judge by their
  * own clock. So neither etcd's least lease (two seconds) nor what it adds to leases when its own leader changes makes a
@@ -23,7 +24,8 @@
 
 struct place {
     struct mc_etcd *etcd;
-    char view_key[MC_ETCD_KEY_MAX], epoch_key[MC_ETCD_KEY_MAX], note_key[MC_ETCD_KEY_MAX], cluster_key[MC_ETCD_KEY_MAX];
+    char view_key[MC_ETCD_KEY_MAX], epoch_key[MC_ETCD_KEY_MAX], note_key[MC_ETCD_KEY_MAX], cluster_key[MC_ETCD_KEY_MAX],
+        aged_key[MC_ETCD_KEY_MAX];
     uint64_t lease_s;
     uint64_t lease; /* etcd's number for it, 0: none */
     struct mc_buffer body, reply;
@@ -161,7 +163,8 @@ static int observe(void *context, uint64_t deadline_ns, struct mc_election_view 
     struct place *place = context;
     static const char view_at[] = "responses.0.response_range.kvs.0.", epoch_at[] = "responses.1.response_range.kvs.0.",
                       note_at[] = "responses.2.response_range.kvs.0.",
-                      cluster_at[] = "responses.3.response_range.kvs.0.";
+                      cluster_at[] = "responses.3.response_range.kvs.0.",
+                      aged_at[] = "responses.4.response_range.kvs.0.";
     char path[64];
     place->body.length = 0;
     mc_buffer_printf(&place->body, "{\"success\":[");
@@ -172,6 +175,8 @@ static int observe(void *context, uint64_t deadline_ns, struct mc_election_view 
     request_key(place, "request_range", place->note_key);
     mc_buffer_printf(&place->body, ",");
     request_key(place, "request_range", place->cluster_key);
+    mc_buffer_printf(&place->body, ",");
+    request_key(place, "request_range", place->aged_key);
     int rc = call_transaction(place, deadline_ns);
     if (rc < 0)
         return rc == MC_ERR_ETCD_TRANSACTION_FAIL ? MC_ERR_PROTOCOL : rc;
@@ -194,11 +199,15 @@ static int observe(void *context, uint64_t deadline_ns, struct mc_election_view 
         return rc;
     snprintf(path, sizeof(path), "%svalue", cluster_at);
     rc = mc_etcd_text(reply_of(place), path, view->cluster, sizeof(view->cluster));
+    if (rc < 0)
+        return rc;
+    snprintf(path, sizeof(path), "%svalue", aged_at);
+    rc = mc_etcd_text(reply_of(place), path, view->aged, sizeof(view->aged));
     return rc < 0 ? rc : 0;
 }
 
 static int claim(void *context, uint64_t deadline_ns, const struct mc_election_view *seen, const char *text,
-                 const char *leader, const char *note)
+                 const char *leader, const char *note, const char *aged)
 {
     struct place *place = context;
     int rc = keep_lease(place, deadline_ns);
@@ -213,12 +222,16 @@ static int claim(void *context, uint64_t deadline_ns, const struct mc_election_v
     compare_text(place, place->note_key, seen->note);
     mc_buffer_printf(&place->body, ",");
     compare_text(place, place->cluster_key, seen->cluster);
+    mc_buffer_printf(&place->body, ",");
+    compare_text(place, place->aged_key, seen->aged);
     mc_buffer_printf(&place->body, "],\"success\":[");
     request_put(place, place->view_key, leader, place->lease);
     mc_buffer_printf(&place->body, ",");
     request_put(place, place->epoch_key, text, 0);
     mc_buffer_printf(&place->body, ",");
     request_put(place, place->note_key, note, 0);
+    mc_buffer_printf(&place->body, ",");
+    request_put(place, place->aged_key, aged, 0);
     return call_transaction(place, deadline_ns);
 }
 
@@ -247,6 +260,14 @@ static int write_cluster(void *context, uint64_t deadline_ns, const char *text, 
     struct place *place = context;
     begin_while_claimed(place, text);
     request_put(place, place->cluster_key, cluster, 0);
+    return call_transaction(place, deadline_ns);
+}
+
+static int write_aged(void *context, uint64_t deadline_ns, const char *text, const char *aged)
+{
+    struct place *place = context;
+    begin_while_claimed(place, text);
+    request_put(place, place->aged_key, aged, 0);
     return call_transaction(place, deadline_ns);
 }
 
@@ -284,10 +305,11 @@ int mc_election_etcd_create(const char *endpoints, const char *cluster_id, uint6
     mc_etcd_view_key(place->epoch_key, sizeof(place->epoch_key), cluster_id, "epoch");
     mc_etcd_view_key(place->note_key, sizeof(place->note_key), cluster_id, "departed");
     mc_etcd_view_key(place->cluster_key, sizeof(place->cluster_key), cluster_id, "cluster");
+    mc_etcd_view_key(place->aged_key, sizeof(place->aged_key), cluster_id, "aged");
     place->lease_s = (LEASE_TTLS * ttl_ms + 999) / 1000;
     if (place->lease_s < LEASE_LEAST_S)
         place->lease_s = LEASE_LEAST_S;
-    *backend =
-        (struct mc_election_backend){"etcd", place, observe, claim, renew, write_note, write_cluster, resign, destroy};
+    *backend = (struct mc_election_backend){"etcd",     place,         observe,    claim,  renew,
+                                            write_note, write_cluster, write_aged, resign, destroy};
     return 0;
 }

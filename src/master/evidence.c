@@ -71,12 +71,20 @@ void mc_evidence_noted(struct mc_core *core, uint64_t epoch, uint64_t age_ms)
         evidence_add(core, (struct mc_evidence){epoch, (int64_t)core->now_ms - (int64_t)age_ms, {0, 0}});
 }
 
+bool mc_evidence_is_whole(const struct mc_core *core, uint64_t epoch)
+{
+    const struct mc_core_config *config = &core->config;
+    uint64_t since = config->whole_since != 0 ? config->whole_since : config->whole_epoch;
+    return epoch != 0 && epoch >= since && epoch <= config->whole_epoch;
+}
+
 bool mc_evidence_against(const struct mc_core *core, struct mc_id cluster, uint64_t epoch, int64_t contact_ms)
 {
     int64_t acted_ms = contact_ms + (int64_t)core->config.depart_ms;
-    /* Nobody came between the master before us and us, and that one kept what it had offered: whatever was said about
-     * it waited for the owner. That it lived long proves nothing, and for how long we know by late looks only. */
-    if (epoch != 0 && epoch == core->config.whole_epoch)
+    /* No master since then has acted on anybody's departure, and none that followed it came of age: whatever was said
+     * about these contents waited for the owner. That a master lived long proves nothing, and for how long we know by
+     * late looks only. */
+    if (mc_evidence_is_whole(core, epoch))
         return false;
     /* The latest moment for all of them; what members say is no later. */
     if (core->config.predecessor_end_ms != 0)

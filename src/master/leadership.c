@@ -97,6 +97,11 @@ void mc_leadership_observed(struct mc_leadership *leadership, uint64_t now_ms, c
         leadership->seen = *view;
         leadership->seen_ms = now_ms;
     }
+    bool is_void = view->is_ours && leadership->own_end_ms == 0;
+    if (view->epoch != leadership->claim_epoch && !is_void) {
+        leadership->before_end_ms = leadership->claim_epoch == 0 ? 0 : now_ms;
+        leadership->claim_epoch = view->epoch;
+    }
     bool is_over = !view->is_present || view->is_ours || now_ms >= leadership->seen_ms + view->ttl_ms;
     if (!is_over) {
         leadership->due_ms = least(leadership->due_ms, leadership->seen_ms + view->ttl_ms);
@@ -126,6 +131,8 @@ void mc_leadership_claimed(struct mc_leadership *leadership, uint64_t sent_ms, u
     leadership->phase = MC_LEADERSHIP_LEADER;
     leadership->serve_until_ms = until_ms;
     leadership->due_ms = sent_ms + leadership->config.renew_ms;
+    leadership->claim_epoch = leadership->epoch;
+    leadership->before_end_ms = now_ms;
     /* Of our own past nothing is to be concluded when somebody else has led after us. */
     leadership->has_seen = leadership->has_seen_change = false;
 }

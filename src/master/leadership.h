@@ -63,6 +63,8 @@ struct mc_leadership {
     uint64_t least_epoch;    /* somebody has seen one as high as the one below it */
     uint64_t predecessor_end_ms;
     uint64_t predecessor_epoch; /* of the last leadership that may have served; 0: there was none */
+    uint64_t claim_epoch;       /* of the claim that stood there last, but for one of ours that came to nothing */
+    uint64_t before_end_ms;     /* whoever led before that claim has stopped by then; 0: we did not see it come */
     struct mc_leadership_view seen;
     uint64_t seen_ms;     /* when its revision was seen first */
     bool has_seen;        /* any view */

@@ -85,7 +85,7 @@ bool mc_recover_wanted(struct mc_core *core, struct mc_id cluster, uint64_t epoc
 static bool doubtful(const struct mc_core *core, uint64_t epoch, int64_t contact_ms)
 {
     return core->config.predecessor_end_ms == 0 && epoch > core->config.known_epoch &&
-           (int64_t)core->now_ms >= contact_ms + (int64_t)core->config.depart_ms;
+           !mc_evidence_is_whole(core, epoch) && (int64_t)core->now_ms >= contact_ms + (int64_t)core->config.depart_ms;
 }
 
 void mc_recover_taken(struct mc_core *core, const struct mc_segment *segment)
@@ -154,7 +154,8 @@ static bool is_of_age(const struct mc_core *core)
     return mc_core_life_ms(core) >= core->config.depart_ms;
 }
 
-/* Without an election that it is of age stands in its note first, so that a master of a later boot knows it too. */
+/* That it is of age stands beside the election first, or without one in its note, so that a master of a later boot
+ * knows it too. One that is veiled does nothing, however old it is. */
 static bool is_young(const struct mc_core *core)
 {
     return !core->may_age || !is_of_age(core);
@@ -162,7 +163,7 @@ static bool is_young(const struct mc_core *core)
 
 bool mc_recover_asks_to_age(const struct mc_core *core)
 {
-    return !core->may_age && is_of_age(core);
+    return !core->may_age && is_of_age(core) && !core->veiled;
 }
 
 bool mc_recover_unsettled(const struct mc_core *core)

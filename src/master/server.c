@@ -106,12 +106,19 @@ static void on_signal(evutil_socket_t fd, short events, void *argument)
     server->is_stopping = true;
 }
 
-/* Before the core acts on the absence of who never came to it, the note says so on the disk. True: that is under way.
+/* Before the core acts on the absence of who never came to it, the election or the note on the disk says so. True: that
+ * is under way.
  */
 static bool keep_age(struct mc_server *server)
 {
     if (!mc_core_asks_to_age(server->core))
         return false;
+    if (server->election != NULL) { /* the answer comes by its descriptor */
+        if (!server->is_aging)
+            mc_election_ask_to_age(server->election, atomic_load(&server->epoch));
+        server->is_aging = true;
+        return false;
+    }
     int rc = mc_note_age(&server->note, atomic_load(&server->epoch));
     server->aging_since_ms = server->aging_since_ms != 0 ? server->aging_since_ms : server->now_ms;
     bool is_late = server->now_ms - server->aging_since_ms >= AGING_PATIENCE_MS;
@@ -188,9 +195,13 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     if (role != NULL) {
         config.predecessor_end_ms = role->predecessor_end_ms;
         config.whole_epoch = role->whole_epoch;
+        config.whole_since = role->whole_since;
         config.asks_to_depart = true;
+        /* Who was silent for the whole life of a master of age was so before it began, whenever that ended. */
+        if (role->predecessor_end_ms == 0 && role->aged_epoch > 1)
+            config.known_epoch = role->aged_epoch - 1;
     }
-    config.asks_to_age = server->note.fd >= 0;
+    config.asks_to_age = role != NULL || server->note.fd >= 0;
     if (role == NULL && server->note.epoch != 0 && server->note.epoch < epoch) {
         uint64_t age_ms = server->now_ms - server->note.until_ms;
         config.known_epoch = server->note.epoch;
@@ -201,7 +212,7 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     mc_server_drop_connections(server); /* the core was not told of them; they come again */
     server->core = mc_core_create(&config, &server->output, server->node, epoch, mc_random_u64(), server->now_ms);
     server->tick_due_ms = 0;
-    server->is_departing = false;
+    server->is_departing = server->is_aging = false;
     server->aging_since_ms = 0;
     atomic_store(&server->epoch, epoch);
     return server->core == NULL ? MC_ERR_NO_MEMORY : 0;
@@ -283,6 +294,8 @@ static int keep_role(struct mc_server *server)
     if (server->core != NULL) {
         if (mc_election_may_depart(server->election, atomic_load(&server->epoch)))
             mc_core_let_depart(server->core, server->now_ms);
+        if (mc_election_may_age(server->election, atomic_load(&server->epoch)))
+            mc_core_let_age(server->core);
         server->is_role_due = !mc_server_may_serve(server);
         return 0;
     }

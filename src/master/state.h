@@ -671,6 +671,8 @@ void mc_evidence_said(const struct mc_core *core, struct mc_connection *connecti
 void mc_evidence_confirm(struct mc_core *core, struct mc_connection *connection);
 /* A note says that the master of that epoch may have acted until age_ms ago; epoch 0: there is no note. */
 void mc_evidence_noted(struct mc_core *core, uint64_t epoch, uint64_t age_ms);
+/* No master has acted on the absence of owners of contents of that epoch, as the election knows. */
+bool mc_evidence_is_whole(const struct mc_core *core, uint64_t epoch);
 /* A master of that cluster between that contact and us may have acted on the absence of whoever had the contact. */
 bool mc_evidence_against(const struct mc_core *core, struct mc_id cluster, uint64_t epoch, int64_t contact_ms);
 /* A node says that it has met a master of an epoch above ours. */

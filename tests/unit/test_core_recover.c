@@ -270,13 +270,15 @@ static void test_predecessor_that_is_known_to_have_ended(void **state)
 }
 
 /* The election says that the master before us gave nobody up. Then what it had offered is whole, whatever is believed
- * of its end and of contacts; what is of any other master is judged as ever. */
+ * of its end and of contacts; so is what was offered by masters before it, back to the last that gave somebody up or
+ * came of age. What is of any other master is judged as ever. */
 static void test_predecessor_that_gave_nobody_up(void **state)
 {
     static const struct {
-        uint64_t whole_epoch;
+        uint64_t whole_epoch, whole_since;
         bool returns;
-    } rows[] = {{0, false}, {2, false}, {3, true}, {4, false}};
+    } rows[] = {{0, 0, false}, {0, 3, false}, {2, 0, false}, {2, 1, false}, {3, 0, true}, {3, 2, true},
+                {4, 0, false}, {4, 4, false}, {4, 3, true},  {8, 3, true},  {8, 4, false}};
     struct world world;
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -288,6 +290,7 @@ static void test_predecessor_that_gave_nobody_up(void **state)
         world.now += 20000;
         config.predecessor_end_ms = world.now;
         config.whole_epoch = rows[i].whole_epoch;
+        config.whole_since = rows[i].whole_since;
         config.asks_to_depart = true;
         master_stop(&world);
         world.now += 2000;

@@ -176,6 +176,35 @@ static void predecessors(void **state)
     assert_int_equal(leadership.predecessor_epoch, 12);
 }
 
+/* Until when those before the last claim can have led: it stood there no later than when it was seen. */
+static void leaders_before_the_last(void **state)
+{
+    (void)state;
+    struct mc_leadership leadership = begin(1000);
+    struct mc_leadership_view view = {.is_present = true, .revision = 3, .ttl_ms = TTL, .epoch = 7};
+    mc_leadership_observed(&leadership, 1000, &view, 5);
+    assert_int_equal(leadership.before_end_ms, 0); /* it may stand there since long ago, or just now */
+    view.revision = 4;
+    mc_leadership_observed(&leadership, 1100, &view, 5);
+    assert_int_equal(leadership.before_end_ms, 0);
+    view = (struct mc_leadership_view){.is_present = true, .revision = 5, .ttl_ms = TTL, .epoch = 9};
+    mc_leadership_observed(&leadership, 1200, &view, 5);
+    view.revision = 6;
+    mc_leadership_observed(&leadership, 1300, &view, 5);
+    assert_int_equal(leadership.before_end_ms, 1200);
+    mc_leadership_observed(&leadership, 1300 + TTL, &view, 5);
+    assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
+    assert_int_equal(leadership.predecessor_end_ms, 1300 + TTL);
+    /* A claim of ours that came to nothing was no leadership. */
+    mc_leadership_claimed(&leadership, 3310, 3320, MC_LEADERSHIP_UNKNOWN);
+    view = (struct mc_leadership_view){.is_present = true, .is_ours = true, .revision = 7, .ttl_ms = TTL, .epoch = 12};
+    mc_leadership_observed(&leadership, 3400, &view, 5);
+    assert_int_equal(leadership.before_end_ms, 1200);
+    /* One under which we led was one. */
+    mc_leadership_claimed(&leadership, 3410, 3420, MC_LEADERSHIP_DONE);
+    assert_int_equal(leadership.before_end_ms, 3420);
+}
+
 static void standby_waits_by_the_leaders_ttl(void **state)
 {
     (void)state;
@@ -480,6 +509,7 @@ int main(void)
         cmocka_unit_test(clocks),
         cmocka_unit_test(standby),
         cmocka_unit_test(predecessors),
+        cmocka_unit_test(leaders_before_the_last),
         cmocka_unit_test(standby_waits_by_the_leaders_ttl),
         cmocka_unit_test(blind_standby_claims_nothing),
         cmocka_unit_test(refused_or_unheard_claims),
