@@ -73,12 +73,25 @@ static inline void rig_accept(struct rig *rig)
     assert_true(rig->link.fd >= 0);
 }
 
+/* A connection that is slow to open, on a busy machine, gets company, and is left without a word: then the owner is on
+ * the next one. */
+static inline void hello_expect(struct rig *rig, struct mc_frame *frame, struct mc_reader *reader)
+{
+    int got = peer_receive(&rig->link, frame, reader);
+    for (unsigned i = 0; i < 4 && got == MC_ERR_RPC_FAIL; i++) {
+        rig_accept(rig);
+        got = peer_receive(&rig->link, frame, reader);
+    }
+    assert_int_equal(got, MC_MESSAGE_HELLO);
+    assert_int_equal(mc_wire_check(frame->type, frame->body), 0);
+}
+
 static inline void answer_hello(struct rig *rig, int code)
 {
     struct mc_frame frame;
     struct mc_reader reader;
     struct mc_wire_hello hello;
-    peer_expect(&rig->link, MC_MESSAGE_HELLO, &frame, &reader);
+    hello_expect(rig, &frame, &reader);
     mc_wire_hello_read(&reader, &hello);
     assert_int_equal(hello.magic, MC_WIRE_MAGIC);
     assert_int_equal(hello.role, MC_ROLE_OWNER);
