@@ -12,7 +12,7 @@
  * negated).
  *
  * Where it differs from the original: a batch id that was freed is recognised; tasks of one submitTransfer that have
- * the same direction and segment end together; a transfer ends by its deadline (STATUS_TIMEOUT) and touches no memory
+ * the same direction and segment end together; a transfer ends by its deadline (STATUS_FAILED) and touches no memory
  * after; a note goes out by itself when its batch is of one segment and direction; of one that spans several, when
  * getTransferStatus first sees all of it completed. */
 #ifndef TRANSFER_ENGINE_C
@@ -55,7 +55,7 @@ typedef struct notify_msg notify_msg_t;
 #define STATUS_INVALID (2)
 #define STATUS_CANCELED (3)
 #define STATUS_COMPLETED (4)
-#define STATUS_TIMEOUT (5)
+#define STATUS_TIMEOUT (5) /* never given: what is late has failed, and callers look for FAILED alone */
 #define STATUS_FAILED (6)
 
 struct transfer_status {

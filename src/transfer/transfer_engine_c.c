@@ -609,7 +609,7 @@ static void begin(struct original *original, struct batch *batch, struct plan *p
         if (id > 0)
             group->group->id = id;
         else
-            group->group->status = id == MC_TRANSFER_ERR_TIMEOUT ? STATUS_TIMEOUT : STATUS_FAILED;
+            group->group->status = STATUS_FAILED;
         group->group = NULL; /* the batch's */
         pthread_mutex_unlock(&original->lock);
     }
@@ -685,7 +685,9 @@ static int look(struct original *original, struct group *group)
     if (rc == 0)
         return STATUS_WAITING;
     group->id = 0;
-    group->status = rc == 1 ? STATUS_COMPLETED : rc == MC_TRANSFER_ERR_TIMEOUT ? STATUS_TIMEOUT : STATUS_FAILED;
+    /* Never STATUS_TIMEOUT: the original does not give it unless asked to (MC_SLICE_TIMEOUT), and its users, NIXL's
+     * plugin among them, take all for a success that is neither under way nor FAILED. */
+    group->status = rc == 1 ? STATUS_COMPLETED : STATUS_FAILED;
     return group->status;
 }
 
