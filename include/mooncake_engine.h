@@ -5,11 +5,13 @@
  *
  * What it promises
  *   - A transfer ends exactly once and by its deadline: 30 s (MC_TRANSFER_TIMEOUT, seconds, at least 5) plus 1 ns per
- *     byte. After that nothing of the library touches the caller's memory for it any more.
+ *     byte. After that nothing of the library touches the caller's memory for it any more. The time of a batch in the
+ *     background begins when its peer's earlier ones leave room for it, unless that peer is silent.
  *   - Result 0 of a write means that every byte lies in the peer's memory (of an old peer, which speaks the first
  *     version of the protocol: that every byte was sent). After a failure either side's target may hold anything.
  *   - A peer can reach registered memory only, and no more of it once mc_transfer_unregister has returned 0.
- *   - A peer that is gone or stopped never blocks transfers to others.
+ *   - A peer that is gone or stopped never blocks transfers to others. (Nor does it block who submits to it, once it
+ *     is known: but a call that names a peer for the first time looks it up.)
  *
  * Words: an engine is named by its session, "host:port" with P2PHANDSHAKE, else by its local_name. Addresses of a
  * peer's memory are the peer's own (virtual) addresses. Units: bytes. Threads: every function may be called from any
@@ -134,8 +136,8 @@ struct mc_transfer_note { /* texts end with a zero */
  * NULL) is sent to the peer after all has been moved; if that fails only a log line says so. */
 MC_API int mc_transfer_run(struct mc_transfer_engine *engine, const char *target, enum mc_transfer_opcode opcode,
                            const struct mc_transfer_item *items, size_t count, const struct mc_transfer_note *note);
-/* The same in the background; items are copied. The id of the batch (> 0), or negative when the peer is unknown or
- * cannot be reached, or too much is under way. An id is to be asked to its end once. */
+/* The same in the background; items are copied. The id of the batch (> 0), or negative when the peer is named for the
+ * first time and cannot be reached, or too much is under way. An id is to be asked to its end once. */
 MC_API int64_t mc_transfer_submit(struct mc_transfer_engine *engine, const char *target, enum mc_transfer_opcode opcode,
                                   const struct mc_transfer_item *items, size_t count,
                                   const struct mc_transfer_note *note);

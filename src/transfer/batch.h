@@ -19,8 +19,9 @@ struct mc_batch {
     struct mc_transfer_item *items; /* owned; the texts of the note too */
     size_t count;
     char *note_name, *note_message;
-    uint64_t deadline_ns;
-    struct mc_batch *next; /* in the queue */
+    uint64_t deadline_ns;  /* counted from when it was submitted, or, if its peer is not to blame for the wait, began */
+    uint64_t allowed_ns;   /* how long it may take */
+    struct mc_batch *next; /* in its peer's queue */
 };
 
 struct mc_batch_table { /* zeroed = empty */

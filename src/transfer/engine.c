@@ -236,10 +236,11 @@ static struct mc_transfer_engine *allocate(void)
     engine->host_id = mc_host_id();
     engine->host_table_fd = -1;
     engine->notes_end = &engine->notes;
-    engine->queue_end = &engine->queue;
+    engine->ready_end = &engine->ready;
     pthread_mutex_init(&engine->lock, NULL);
     pthread_mutex_init(&engine->publish_lock, NULL);
     mc_condition_init(&engine->changed);
+    mc_condition_init(&engine->work_came);
     mc_condition_init(&engine->names_changed);
     mc_settings_read(&engine->settings);
     mc_metrics_report_init(&engine->metrics);
@@ -345,6 +346,7 @@ void mc_transfer_close(struct mc_transfer_engine *engine)
     free_notes(engine);
     mc_buffer_free(&engine->document);
     pthread_cond_destroy(&engine->names_changed);
+    pthread_cond_destroy(&engine->work_came);
     pthread_cond_destroy(&engine->changed);
     pthread_mutex_destroy(&engine->publish_lock);
     pthread_mutex_destroy(&engine->lock);

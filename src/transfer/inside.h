@@ -20,8 +20,9 @@
 #define MC_HOST_MAP_BUCKETS 64u
 #define MC_PEERS_MAX 65536u
 #define MC_PEER_LANES_MAX 16u        /* of one call to one peer, and kept open idle */
-#define MC_TRANSFER_WORKERS_MAX 32u  /* threads for batches in the background */
-#define MC_PEER_WORKERS_MAX 8u       /* of which one peer can have so many */
+#define MC_TRANSFER_WORKERS_MAX 32u  /* threads for batches in the background, beyond one for each peer that has some */
+#define MC_PEER_WORKERS_MAX 8u       /* that one peer can have */
+#define MC_TRANSFER_THREADS_MAX 1024u /* in all */
 #define MC_TRANSFER_ATTEMPTS 4u      /* of one call, when its connections break */
 #define MC_TRANSFER_LOOK_MS 100u     /* how often a wait looks whether the engine is being closed */
 #define MC_UNREGISTER_GRACE_MS 2000u /* peers' transfers may end by themselves for so long, then they are cut off */
@@ -65,7 +66,12 @@ struct mc_peer {
     struct mc_peer *next; /* in its bucket */
     uint32_t references;  /* engine->lock */
     struct mc_tally *tally;
-    uint32_t running; /* batches in the background; engine->lock */
+    struct mc_batch *queue, **queue_end; /* batches in the background that wait; from here on: engine->lock */
+    struct mc_peer *next_ready;          /* of those with such that may have another thread; is_ready */
+    struct mc_peer *next_borrower, *previous_borrower; /* of those with threads that all share; lent > 0 */
+    uint32_t running, lent;                            /* batches in the background; so many beyond its own thread */
+    uint64_t moved_ns;                                 /* when one last ended, or the first of these began */
+    bool is_ready, is_silent;
     uint64_t used_ms;
     _Atomic int last_path; /* MC_TRANSFER_PATH_... of the last batch that was moved, + 1; 0: none yet */
     pthread_mutex_t lock;
@@ -93,6 +99,12 @@ struct mc_peer {
 struct mc_note {
     char *name, *message;
     struct mc_note *next;
+};
+
+struct mc_worker { /* a thread of background.c */
+    struct mc_transfer_engine *engine; /* NULL: there has been none in this place */
+    pthread_t thread;
+    bool has_ended; /* to be joined */
 };
 
 struct mc_service;
@@ -124,7 +136,7 @@ struct mc_transfer_engine {
     struct mc_transfer_engine *next_drained; /* of shutdown.c */
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a region was released, a batch has ended or came, a peer is free */
+    pthread_cond_t changed; /* a region was released, a batch has ended */
     struct mc_region_table regions;
     pthread_mutex_t
         publish_lock; /* of what stands at the metadata server; held over questions to it; before the others */
@@ -143,9 +155,11 @@ struct mc_transfer_engine {
     uint32_t peer_count;
 
     struct mc_batch_table batches;
-    struct mc_batch *queue, **queue_end;
-    pthread_t workers[MC_TRANSFER_WORKERS_MAX];
+    struct mc_peer *ready, **ready_end, *borrowers;
+    pthread_cond_t work_came;
+    struct mc_worker workers[MC_TRANSFER_THREADS_MAX];
     uint32_t worker_count, idle_workers;
+    uint32_t lent, silent_running; /* threads of all that peers have; batches that run for silent peers */
 
     struct mc_host_table *host_table; /* NULL: no path within the machine */
     int host_table_fd;
@@ -237,6 +251,9 @@ int mc_ask_document(struct mc_transfer_engine *engine, const char *target, uint6
 /* ---- peer.c ---- */
 /* The peer of that name, with a reference; its document is fetched unless it is known. */
 int mc_peer_get(struct mc_transfer_engine *engine, const char *name, uint64_t deadline_ns, struct mc_peer **peer);
+/* The same without asking, if anything is known of it, even if that is doubtful; then mc_peer_be_sure asks. */
+int mc_peer_get_known(struct mc_transfer_engine *engine, const char *name, uint64_t deadline_ns, struct mc_peer **peer);
+int mc_peer_be_sure(struct mc_peer *peer, uint64_t deadline_ns);
 void mc_peer_release(struct mc_peer *peer);
 bool mc_peer_is_name(const char *name); /* NULL is none */
 /* Its lanes are closed and its document is asked for again when it is needed. */

@@ -269,7 +269,8 @@ static struct mc_peer *find_or_add(struct mc_transfer_engine *engine, const char
     return peer;
 }
 
-int mc_peer_get(struct mc_transfer_engine *engine, const char *name, uint64_t deadline_ns, struct mc_peer **out)
+static int get(struct mc_transfer_engine *engine, const char *name, bool may_be_doubtful, uint64_t deadline_ns,
+               struct mc_peer **out)
 {
     if (!mc_peer_is_name(name))
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
@@ -277,16 +278,37 @@ int mc_peer_get(struct mc_transfer_engine *engine, const char *name, uint64_t de
     if (peer == NULL)
         return MC_TRANSFER_ERR_MEMORY;
     pthread_mutex_lock(&peer->lock);
-    bool is_known = peer->is_known && !peer->is_doubtful;
+    bool is_enough = peer->is_known && may_be_doubtful;
     pthread_mutex_unlock(&peer->lock);
-    int rc = is_known ? 0 : mc_peer_refresh(peer, deadline_ns);
+    int rc = is_enough ? 0 : mc_peer_be_sure(peer, deadline_ns);
     if (rc < 0) {
-        mc_tally_fail(peer->tally, MC_METRICS_PATH_NONE, rc);
         mc_peer_release(peer);
-        return mc_ask_failed(name, rc);
+        return rc;
     }
     *out = peer;
     return 0;
+}
+
+int mc_peer_get(struct mc_transfer_engine *engine, const char *name, uint64_t deadline_ns, struct mc_peer **peer)
+{
+    return get(engine, name, false, deadline_ns, peer);
+}
+
+int mc_peer_get_known(struct mc_transfer_engine *engine, const char *name, uint64_t deadline_ns, struct mc_peer **peer)
+{
+    return get(engine, name, true, deadline_ns, peer);
+}
+
+int mc_peer_be_sure(struct mc_peer *peer, uint64_t deadline_ns)
+{
+    pthread_mutex_lock(&peer->lock);
+    bool is_sure = peer->is_known && !peer->is_doubtful;
+    pthread_mutex_unlock(&peer->lock);
+    int rc = is_sure ? 0 : mc_peer_refresh(peer, deadline_ns);
+    if (rc >= 0)
+        return 0;
+    mc_tally_fail(peer->tally, MC_METRICS_PATH_NONE, rc);
+    return mc_ask_failed(peer->name, rc);
 }
 
 void mc_peer_forget(struct mc_transfer_engine *engine, const char *name)
