@@ -148,7 +148,8 @@ MC_API int mc_transfer_status(struct mc_transfer_engine *engine, int64_t id);
  */
 MC_API int mc_transfer_wait(struct mc_transfer_engine *engine, const int64_t *ids, size_t count);
 
-/* Is the peer there? 0, SOCKET, METADATA ... within MC_HANDSHAKE_CONNECT_TIMEOUT (5 s). */
+/* Is the peer there? 0, SOCKET, METADATA ... within MC_HANDSHAKE_CONNECT_TIMEOUT (5 s). All else goes on without the
+ * metadata server with peers that it has told of; this asks it. */
 MC_API int mc_transfer_probe(struct mc_transfer_engine *engine, const char *target);
 MC_API int mc_transfer_notify(struct mc_transfer_engine *engine, const char *target,
                               const struct mc_transfer_note *note);

@@ -99,25 +99,96 @@ int mc_ask(struct mc_transfer_engine *engine, const char *address, enum mc_hands
     return rc;
 }
 
-int mc_ask_document(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns,
-                    struct mc_document *document, char *address, size_t size)
+/* ---- a metadata server that is away ---- */
+
+/* Asks a peer that we know who it is, where its handshakes went when that server last told us. 0: it has the name
+ * still; and, is_same, is the engine that we know. Free the document in every case. */
+static int ask_remembered(struct mc_transfer_engine *engine, const char *target, bool is_same, uint64_t deadline_ns,
+                          struct mc_document *document, char *address, size_t size)
+{
+    struct mc_buffer value = {0};
+    struct mc_id id;
+    *document = (struct mc_document){0};
+    int rc = mc_peer_remembered(engine, target, address, size, &id) ? 0 : MC_TRANSFER_ERR_METADATA;
+    if (rc == 0)
+        rc = mc_ask(engine, address, MC_HANDSHAKE_METADATA, mc_span("{}", 2), deadline_ns, &value);
+    if (rc == 0)
+        rc = mc_document_read(mc_span(value.data, value.length), document);
+    if (rc == 0 && (strcmp(document->name, plain(target)) != 0 || (is_same && !mc_id_equal(document->id, id))))
+        rc = MC_TRANSFER_ERR_METADATA;
+    mc_buffer_free(&value);
+    return rc;
+}
+
+/* The address of the very engine that we know. */
+static int remembered_address(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns,
+                              char *address, size_t size)
+{
+    struct mc_document document;
+    int rc = ask_remembered(engine, target, true, deadline_ns, &document, address, size);
+    mc_document_free(&document);
+    return rc;
+}
+
+int mc_ask_peer_address(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns, char *address,
+                        size_t size)
+{
+    bool is_away = !engine->metadata.is_p2p && mc_metadata_is_away(&engine->metadata);
+    if (is_away && remembered_address(engine, target, deadline_ns, address, size) == 0)
+        return 0;
+    int rc = mc_ask_address(engine, target, address, size);
+    if (rc == MC_TRANSFER_ERR_METADATA && !is_away &&
+        remembered_address(engine, target, deadline_ns, address, size) == 0)
+        rc = 0;
+    return rc;
+}
+
+/* ---- documents ---- */
+
+static int ask_server(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns,
+                      struct mc_document *document, char *address, size_t size)
 {
     char key[MC_TRANSFER_KEY_MAX];
     struct mc_buffer value = {0};
-    int rc;
+    bool is_away = mc_metadata_is_away(&engine->metadata);
+    if (is_away && ask_remembered(engine, target, false, deadline_ns, document, address, size) == 0)
+        return 0;
+    if (is_away)
+        mc_document_free(document);
     address[0] = 0;
     *document = (struct mc_document){0};
-    if (engine->metadata.is_p2p) {
-        rc = name_as_address(plain(target), address, size);
-        if (rc == 0)
-            rc = mc_ask(engine, address, MC_HANDSHAKE_METADATA, mc_span("{}", 2), deadline_ns, &value);
-    } else {
-        mc_segment_key(key, sizeof(key), engine->metadata.cluster_id, plain(target));
-        rc = mc_metadata_get(&engine->metadata, key, &value);
-    }
+    mc_segment_key(key, sizeof(key), engine->metadata.cluster_id, plain(target));
+    int rc = mc_metadata_ask(&engine->metadata, key, &value);
+    if (rc == 1)
+        rc = mc_document_read(mc_span(value.data, value.length), document);
+    else if (rc < 0 && !is_away)
+        rc = ask_remembered(engine, target, false, deadline_ns, document, address, size) == 0 ? 0 : rc;
+    else
+        rc = MC_TRANSFER_ERR_METADATA;
+    mc_buffer_free(&value);
+    return rc;
+}
+
+static int ask_peer(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns,
+                    struct mc_document *document, char *address, size_t size)
+{
+    struct mc_buffer value = {0};
+    int rc = name_as_address(plain(target), address, size);
+    if (rc == 0)
+        rc = mc_ask(engine, address, MC_HANDSHAKE_METADATA, mc_span("{}", 2), deadline_ns, &value);
     if (rc == 0)
         rc = mc_document_read(mc_span(value.data, value.length), document);
     mc_buffer_free(&value);
+    return rc;
+}
+
+int mc_ask_document(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns,
+                    struct mc_document *document, char *address, size_t size)
+{
+    address[0] = 0;
+    *document = (struct mc_document){0};
+    int rc = engine->metadata.is_p2p ? ask_peer(engine, target, deadline_ns, document, address, size)
+                                     : ask_server(engine, target, deadline_ns, document, address, size);
     if (rc == MC_TRANSFER_ERR_MALFORMED_JSON)
         mc_log_limited(ERROR, "the document of %s makes no sense", target);
     return rc;
@@ -146,10 +217,11 @@ int mc_transfer_notify(struct mc_transfer_engine *engine, const char *target, co
     if (!mc_transfer_alive(engine) || !mc_peer_is_name(target) || !mc_run_is_note(note) || note == NULL)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     mc_handshake_write_note(&json, note->name, note->message);
-    int rc = mc_ask_address(engine, target, address, sizeof(address));
+    uint64_t allowed_ns = engine->settings.handshake_connect_ms * 1000000ull;
+    int rc = mc_ask_peer_address(engine, target, mc_clock_ns() + allowed_ns, address, sizeof(address));
     if (rc == 0)
-        rc = mc_ask(engine, address, MC_HANDSHAKE_NOTIFY, mc_span(json.data, json.length),
-                    mc_clock_ns() + engine->settings.handshake_connect_ms * 1000000ull, &reply);
+        rc = mc_ask(engine, address, MC_HANDSHAKE_NOTIFY, mc_span(json.data, json.length), mc_clock_ns() + allowed_ns,
+                    &reply);
     mc_buffer_free(&json);
     mc_buffer_free(&reply);
     return mc_ask_failed(target, rc);

@@ -81,9 +81,15 @@ static bool hex_id(const char *text, struct mc_id *id)
            used == 32;
 }
 
+static int small_number(const struct mc_json_cursor *member, uint64_t most, uint64_t *number)
+{
+    return mc_json_number(member, number) == 0 && *number <= most ? 0 : BAD;
+}
+
 static int read_ours(struct mc_span text, struct mc_document *document)
 {
     struct mc_json_cursor member;
+    uint64_t number = 0;
     char hex[40];
     int rc = mc_json_open(text, '{', &member);
     while (rc == 0 && (rc = mc_json_next(&member)) == 1) {
@@ -95,15 +101,13 @@ static int read_ours(struct mc_span text, struct mc_document *document)
             rc = mc_json_text(&member, hex, sizeof(hex)) == 0 && hex_id(hex, id) ? 0 : BAD;
         else if (mc_json_is(member.name, "unix"))
             rc = mc_json_text(&member, document->unix_name, sizeof(document->unix_name));
+        else if (mc_json_is(member.name, "rpc_port"))
+            rc = small_number(&member, UINT16_MAX, &number);
         else if (mc_json_is(member.name, "rdma"))
             rc = document->remote != NULL ? BAD : mc_rdma_remote_read(member.value, &document->remote);
     }
+    document->rpc_port = (uint16_t)number;
     return rc == 0 ? 0 : BAD;
-}
-
-static int small_number(const struct mc_json_cursor *member, uint64_t most, uint64_t *number)
-{
-    return mc_json_number(member, number) == 0 && *number <= most ? 0 : BAD;
 }
 
 static int read_member(const struct mc_json_cursor *member, struct mc_document *document)
@@ -192,6 +196,8 @@ void mc_document_write(struct mc_buffer *out, const struct mc_document *document
                          "\",\"unix\":",
                          document->host.high, document->host.low, document->id.high, document->id.low);
         mc_json_put_text(out, document->unix_name);
+        if (document->rpc_port != 0)
+            mc_buffer_printf(out, ",\"rpc_port\":%u", (unsigned)document->rpc_port);
         if (document->rdma.length > 0) {
             mc_buffer_printf(out, ",\"rdma\":");
             mc_buffer_append(out, document->rdma.data, document->rdma.length);

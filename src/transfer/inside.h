@@ -80,6 +80,7 @@ struct mc_peer {
     struct mc_document document; /* without buffers */
     uint64_t first_address;
     char data_address[MC_ADDRESS_MAX + 8];
+    char handshake_address[MC_ADDRESS_MAX]; /* with a metadata server: by what it said last; "": it did not */
     bool is_near; /* same machine: splitting over lanes gains nothing */
     struct mc_lane *idle;
     uint32_t idle_count;
@@ -240,11 +241,16 @@ void mc_transfer_names_stop(struct mc_transfer_engine *engine);
 int mc_ask_failed(const char *target, int rc);
 /* Where the handshakes of a target go, "host:port". */
 int mc_ask_address(struct mc_transfer_engine *engine, const char *target, char *address, size_t size);
+/* The same of a peer; when the metadata server does not say, what it said before, if the peer itself says that it is
+ * the engine that we know. */
+int mc_ask_peer_address(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns, char *address,
+                        size_t size);
 int mc_ask(struct mc_transfer_engine *engine, const char *address, enum mc_handshake_type type, struct mc_span json,
            uint64_t deadline_ns, struct mc_buffer *reply);
 /* The same question on a connection that stays. */
 int mc_ask_on(int fd, enum mc_handshake_type type, struct mc_span json, uint64_t deadline_ns, struct mc_buffer *reply);
-/* The target's document; *address is where it was asked ("" when it came from the metadata server). */
+/* The target's document; *address is where it was asked ("" when it came from the metadata server). While that server
+ * does not answer, a peer that is known is asked itself. */
 int mc_ask_document(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns,
                     struct mc_document *document, char *address, size_t size);
 
@@ -260,6 +266,9 @@ bool mc_peer_is_name(const char *name); /* NULL is none */
 void mc_peer_forget(struct mc_transfer_engine *engine, const char *name);
 /* Fetches the document anew; a peer that is another process now loses its lanes. 1: it is. */
 int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns);
+/* Where the handshakes of a known peer went, and which engine it was. False: it is not known. */
+bool mc_peer_remembered(struct mc_transfer_engine *engine, const char *name, char *address, size_t size,
+                        struct mc_id *id);
 /* An idle lane, or a new one. */
 int mc_peer_take_lane(struct mc_peer *peer, uint64_t deadline_ns, struct mc_lane **lane);
 void mc_peer_give_lane(struct mc_peer *peer, struct mc_lane *lane);

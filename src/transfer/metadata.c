@@ -52,15 +52,32 @@ static int no_answer(const struct mc_metadata *metadata, const char *what, const
     return MC_TRANSFER_ERR_METADATA;
 }
 
-int mc_metadata_get(struct mc_metadata *metadata, const char *key, struct mc_buffer *value)
+static int get(struct mc_metadata *metadata, const char *key, struct mc_buffer *value)
 {
     int rc = metadata->kind->get(metadata, key, deadline(), value);
+    atomic_store(&metadata->away_until_ns, rc < 0 ? mc_clock_ns() + MC_METADATA_AWAY_S * 1000000000ull : 0);
+    return rc;
+}
+
+int mc_metadata_ask(struct mc_metadata *metadata, const char *key, struct mc_buffer *value)
+{
+    int rc = get(metadata, key, value);
     if (rc < 0)
         return no_answer(metadata, "tell", key, rc, value);
     if (rc == 0)
         mc_log_limited(ERROR, "the metadata server at %s%s does not know %s", metadata->kind->scheme, metadata->server,
                        key);
-    return rc == 1 ? 0 : MC_TRANSFER_ERR_METADATA;
+    return rc;
+}
+
+bool mc_metadata_is_away(const struct mc_metadata *metadata)
+{
+    return mc_clock_ns() < atomic_load(&metadata->away_until_ns);
+}
+
+int mc_metadata_get(struct mc_metadata *metadata, const char *key, struct mc_buffer *value)
+{
+    return mc_metadata_ask(metadata, key, value) == 1 ? 0 : MC_TRANSFER_ERR_METADATA;
 }
 
 int mc_metadata_put(struct mc_metadata *metadata, const char *key, struct mc_span value)

@@ -13,6 +13,7 @@
 
 #define MC_METADATA_MS 3000u
 #define MC_METADATA_LOOK_S 5         /* how often an engine looks whether its name still stands there */
+#define MC_METADATA_AWAY_S 15        /* after a question without an answer; each answer ends it */
 #define MC_METADATA_SERVER_MAX 1024u /* bytes of what names it, with its zero */
 
 struct mc_metadata {
@@ -24,6 +25,7 @@ struct mc_metadata {
     _Atomic size_t preferred;            /* etcd: the endpoint that answered last */
     char user[256], password[512];       /* redis */
     unsigned database;
+    _Atomic uint64_t away_until_ns; /* it has not answered lately: what is known is used before it is asked again */
 };
 
 /* One kind of server. Negative results are enum mc_error: no answer; MC_ERR_INVALID_PARAMS: refused, and reply may hold
@@ -48,6 +50,10 @@ const struct mc_metadata_kind *mc_metadata_kind_of(const char *server, const cha
 /* Codes are enum mc_transfer_error; failures say why in one line of the log. */
 /* 0, or INVALID_ARGUMENT, NOT_IMPLEMENTED. */
 int mc_metadata_init(struct mc_metadata *metadata, const char *server);
+/* 1; 0: not there; METADATA: no answer. */
+int mc_metadata_ask(struct mc_metadata *metadata, const char *key, struct mc_buffer *value);
+/* Has the last question been left without an answer, a short time ago? */
+bool mc_metadata_is_away(const struct mc_metadata *metadata);
 /* 0; METADATA: not there, or no answer. */
 int mc_metadata_get(struct mc_metadata *metadata, const char *key, struct mc_buffer *value);
 /* 0; METADATA; REJECT_HANDSHAKE: the server does not take it. */

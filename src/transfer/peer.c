@@ -126,14 +126,32 @@ static int data_address(struct mc_peer *peer, const struct mc_document *document
     return rc;
 }
 
+/* Where its handshakes go, for when the metadata server cannot be asked; "": it has not said. */
+static void handshake_address(const struct mc_peer *peer, const struct mc_document *document, const char *asked,
+                              char *address, size_t size)
+{
+    address[0] = 0;
+    if (peer->engine->metadata.is_p2p)
+        return;
+    if (asked[0] != 0)
+        snprintf(address, size, "%s", asked);
+    else if (document->rpc_port != 0 && !is_unusable(document->data_host) &&
+             strlen(document->data_host) < sizeof(document->data_host) - 16)
+        mc_address_join(address, size, document->data_host, document->rpc_port);
+    else if (mc_ask_address(peer->engine, peer->name, address, size) < 0)
+        address[0] = 0;
+}
+
 int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns)
 {
-    char asked[MC_ADDRESS_MAX], address[sizeof(peer->data_address)];
+    char asked[MC_ADDRESS_MAX], address[sizeof(peer->data_address)], handshakes[sizeof(peer->handshake_address)];
     struct mc_document document;
     struct mc_lane *dropped = NULL;
     int rc = mc_ask_document(peer->engine, peer->name, deadline_ns, &document, asked, sizeof(asked));
     if (rc == 0)
         rc = data_address(peer, &document, asked, address, sizeof(address));
+    if (rc == 0)
+        handshake_address(peer, &document, asked, handshakes, sizeof(handshakes));
     pthread_mutex_lock(&peer->lock);
     peer->is_doubtful = rc < 0;
     if (rc < 0) {
@@ -158,6 +176,7 @@ int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns)
     mc_document_free(&document); /* its buffers and what RDMA reaches; the rest is kept */
     peer->document = document;
     memcpy(peer->data_address, address, sizeof(address));
+    memcpy(peer->handshake_address, handshakes, sizeof(handshakes));
     peer->is_near = strncmp(address, "127.", 4) == 0 || strncmp(address, "[::1]", 5) == 0 ||
                     mc_id_equal(document.host, peer->engine->host_id);
     peer->is_known = true;
@@ -193,8 +212,11 @@ static void peer_free(struct mc_peer *peer)
 /* Nobody uses it, and it has not been used for so long. engine->lock is held, so nobody begins to. */
 static bool is_idle(const struct mc_peer *peer, uint64_t idle_ms, uint64_t now_ms)
 {
+    const struct mc_metadata *metadata = &peer->engine->metadata;
     if (peer->references > 0) /* then the rest is not ours to read */
         return false;
+    if (idle_ms > 0 && peer->is_known && !metadata->is_p2p && mc_metadata_is_away(metadata))
+        return false; /* nobody could tell us of it again */
     bool is_bare = peer->idle == NULL && peer->host == NULL && peer->rdma_idle == NULL && peer->rdma_uncut == NULL;
     if (is_bare && idle_ms > PEER_BARE_MS)
         idle_ms = PEER_BARE_MS;
@@ -241,6 +263,24 @@ static struct mc_peer *find(struct mc_transfer_engine *engine, const char *name)
     while (peer != NULL && strcmp(peer->name, name) != 0)
         peer = peer->next;
     return peer;
+}
+
+bool mc_peer_remembered(struct mc_transfer_engine *engine, const char *name, char *address, size_t size,
+                        struct mc_id *id)
+{
+    pthread_mutex_lock(&engine->lock);
+    struct mc_peer *peer = find(engine, name);
+    if (peer != NULL)
+        pthread_mutex_lock(&peer->lock);
+    bool is_there = peer != NULL && peer->is_known && peer->handshake_address[0] != 0;
+    if (is_there) {
+        snprintf(address, size, "%s", peer->handshake_address);
+        *id = peer->document.id;
+    }
+    if (peer != NULL)
+        pthread_mutex_unlock(&peer->lock);
+    pthread_mutex_unlock(&engine->lock);
+    return is_there;
 }
 
 static struct mc_peer *find_or_add(struct mc_transfer_engine *engine, const char *name)

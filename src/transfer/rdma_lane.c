@@ -169,7 +169,7 @@ static int lane_open(struct mc_peer *peer, const struct mc_rdma_remote *remote, 
     char address[MC_ADDRESS_MAX];
     if (lane == NULL)
         return MC_ERR_NO_MEMORY;
-    int rc = mc_ask_address(peer->engine, peer->name, address, sizeof(address));
+    int rc = mc_ask_peer_address(peer->engine, peer->name, deadline_ns, address, sizeof(address));
     lane->fd = rc < 0 ? -1 : mc_tcp_connect(address, deadline_ns);
     if (lane->fd < 0) {
         free(lane);

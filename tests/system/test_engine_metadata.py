@@ -19,7 +19,7 @@ from cluster import BUILD, START_S, Master, request, wait_until
 from etcd import Etcd, free_ports
 from redis_server import Redis
 from test_engine import ORIGINAL, P2P, SLOW, Near, Peer, exchange, frame, set_path, with_original
-from mooncake.engine import TransferEngine
+from mooncake.engine import TransferEngine, TransferNotify, TransferOpcode
 
 NAMES = ["mooncake/ram/far", "mooncake/ram/near", "mooncake/rpc_meta/far", "mooncake/rpc_meta/near"]
 
@@ -231,6 +231,43 @@ def test_server_killed_and_started_again(monkeypatch, server):
             assert late.ask("write", "near", near.address, 100) == "0"
 
 
+def break_lanes(port):
+    """Ends this process's connections to that port, as a network that breaks would."""
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            with socket.socket(fileno=os.dup(int(fd))) as one:
+                if one.getpeername()[1] == port:
+                    one.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+
+def test_what_is_known_is_used_without_the_server(monkeypatch, server):
+    """It is killed after one transfer without a note: transfers, their notes and broken connections go on without it, also after the peer was not used for long."""
+    set_path(monkeypatch, "tcp")
+    near, note = Near(server.url, "near"), TransferNotify("layer", "7")
+
+    def write(peer):
+        return near.engine.transfer_sync("far", near.address, peer.address, 100, TransferOpcode.Write, note)
+
+    with Peer(server.url, "far") as peer:
+        assert near.engine.transfer_sync_write("far", near.address, peer.address, 100) == 0
+        data_port = json.loads(server.get("mooncake/ram/far"))["tcp_data_port"]
+        server.kill()
+        assert [write(peer) for _ in range(3)] == [0] * 3
+        for _ in range(2):  # the second time its process is asked at once
+            break_lanes(data_port)
+            time.sleep(1.5 * SLOW)  # seen by who tidies: the peer is doubtful
+            assert write(peer) == 0
+        assert peer.ask("notes") == str([("layer", "7")] * 5)
+        assert near.engine.transfer_sync_write("stranger", near.address, peer.address, 100) == -1
+    assert write(peer) == -1  # it has ended; whatever has its ports is not it
+    server.start()
+    with Peer(server.url, "far") as again:
+        wait_until(lambda: write(again) == 0, 20, "the peer at its new place")
+        assert again.ask("notes") == str([("layer", "7")])
+
+
 def test_a_member_of_etcd_dies_or_stops(monkeypatch, servers):
     server = servers("etcd")
     set_path(monkeypatch, "tcp")
@@ -270,7 +307,7 @@ DOCUMENTS = [b"{", b"[]", b'{"name":"x"}', b'{"name":5,"protocol":"tcp","tcp_dat
 SCRIPT = """
 import os, sys
 sys.path.insert(0, os.environ["MC_PYTHONPATH"])
-from mooncake.engine import TransferEngine
+from mooncake.engine import TransferEngine, TransferNotify, TransferOpcode
 server, name, what, target, address = sys.argv[1:]
 engine = TransferEngine()
 assert engine.initialize(name, server, "tcp", "") == 0
