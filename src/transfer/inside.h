@@ -142,6 +142,7 @@ struct mc_transfer_engine {
     pthread_mutex_t
         publish_lock; /* of what stands at the metadata server; held over questions to it; before the others */
     bool is_published;
+    uint32_t looks;              /* of the names thread at our name */
     uint64_t published_version;  /* of the document there */
     bool is_publishing_due;      /* the names thread is to publish; from here on: engine->lock */
     uint64_t publishing_calm_ns; /* until then a change may be left to it; 0: the server has not taken the last one */

@@ -14,6 +14,8 @@
 #define PUBLISH_SHARE 10u /* so many times what the last document took is left before the next, within ... */
 #define PUBLISH_PAUSE_MIN_MS 20u
 #define PUBLISH_PAUSE_MAX_MS 200u
+#define OFTEN_LOOKS 6u /* are at the document, too: who is replaced notices by his next */
+#define RARE_LOOKS 12u /* then one in so many */
 
 int mc_metadata_init(struct mc_metadata *metadata, const char *server)
 {
@@ -182,24 +184,6 @@ static bool is_left_to_names(struct mc_transfer_engine *engine)
     return is_left;
 }
 
-/* Unless another thread has told of this change along with its own, or the name is somebody else's by now. */
-static int publish_changes(struct mc_transfer_engine *engine)
-{
-    int rc = 0;
-    pthread_mutex_lock(&engine->publish_lock);
-    if (engine->is_published && mc_transfer_document_version(engine) != engine->published_version)
-        rc = publish_document(engine);
-    pthread_mutex_unlock(&engine->publish_lock);
-    return rc;
-}
-
-int mc_transfer_publish_document(struct mc_transfer_engine *engine, bool may_wait)
-{
-    if (engine->metadata.is_p2p || (may_wait && is_left_to_names(engine)))
-        return 0;
-    return publish_changes(engine);
-}
-
 enum holder { NOBODY, US, ANOTHER, UNKNOWN };
 
 /* Under whom our name stands at the server. */
@@ -208,11 +192,50 @@ static enum holder holder_of_name(struct mc_transfer_engine *engine, const char 
     char host[MC_ADDRESS_MAX];
     struct mc_buffer value = {0};
     uint16_t port = 0;
-    int rc = engine->metadata.kind->get(&engine->metadata, key, deadline(), &value);
+    int rc = get(&engine->metadata, key, &value);
     bool is_ours = rc == 1 && mc_rpc_meta_read(mc_span(value.data, value.length), host, sizeof(host), &port) == 0 &&
                    port == engine->rpc_port && strcmp(host, engine->host) == 0;
     mc_buffer_free(&value);
     return is_ours ? US : rc == 1 ? ANOTHER : rc == 0 ? NOBODY : UNKNOWN;
+}
+
+/* The publish lock is held. */
+static void lose_name(struct mc_transfer_engine *engine)
+{
+    mc_log(WARNING, "another engine has taken the name %s over; peers will not find this one", engine->name);
+    engine->is_published = false;
+}
+
+/* Unless another thread has told of this change along with its own, or the name is somebody else's by now: what stands
+ * there then is his. */
+static int publish_changes(struct mc_transfer_engine *engine)
+{
+    char key[MC_TRANSFER_KEY_MAX];
+    int rc = 0;
+    mc_rpc_meta_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
+    pthread_mutex_lock(&engine->publish_lock);
+    bool is_due = engine->is_published && mc_transfer_document_version(engine) != engine->published_version;
+    enum holder holder = is_due ? holder_of_name(engine, key) : US;
+    if (holder == ANOTHER)
+        lose_name(engine);
+    else if (is_due)
+        rc = holder == UNKNOWN ? MC_TRANSFER_ERR_METADATA : publish_document(engine);
+    pthread_mutex_unlock(&engine->publish_lock);
+    if (holder != UNKNOWN)
+        return rc;
+    mc_log_limited(ERROR, "the metadata server at %s%s does not answer: it is not told what is registered",
+                   engine->metadata.kind->scheme, engine->metadata.server);
+    pthread_mutex_lock(&engine->lock);
+    engine->publishing_calm_ns = 0;
+    pthread_mutex_unlock(&engine->lock);
+    return rc;
+}
+
+int mc_transfer_publish_document(struct mc_transfer_engine *engine, bool may_wait)
+{
+    if (engine->metadata.is_p2p || (may_wait && is_left_to_names(engine)))
+        return 0;
+    return publish_changes(engine);
 }
 
 void mc_transfer_withdraw(struct mc_transfer_engine *engine)
@@ -239,6 +262,26 @@ void mc_transfer_withdraw(struct mc_transfer_engine *engine)
 
 /* ---- a server that has forgotten us is told again ---- */
 
+/* Whoever had the name before may have written over our document before he noticed; it is looked at while he may, and
+ * now and then later. The publish lock is held. */
+static void look_at_document(struct mc_transfer_engine *engine)
+{
+    char key[MC_TRANSFER_KEY_MAX];
+    struct mc_buffer value = {0};
+    struct mc_document document = {0};
+    uint32_t turn = engine->looks++;
+    if (turn >= OFTEN_LOOKS && turn % RARE_LOOKS != 0)
+        return;
+    mc_segment_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
+    int rc = get(&engine->metadata, key, &value);
+    bool is_ours = rc == 1 && mc_document_read(mc_span(value.data, value.length), &document) == 0 &&
+                   mc_id_equal(document.id, engine->id);
+    mc_document_free(&document);
+    mc_buffer_free(&value);
+    if (rc >= 0 && !is_ours && publish_document(engine) == 0)
+        mc_log(WARNING, "another engine had written over the document of %s; it stands there again", engine->name);
+}
+
 static void look(struct mc_transfer_engine *engine)
 {
     char key[MC_TRANSFER_KEY_MAX];
@@ -247,10 +290,10 @@ static void look(struct mc_transfer_engine *engine)
     enum holder holder = engine->is_published ? holder_of_name(engine, key) : US;
     if (holder == NOBODY && publish_document(engine) == 0 && publish_name(engine) == 0)
         mc_log(WARNING, "the metadata server had lost the name %s; it has it again", engine->name);
-    if (holder == ANOTHER) {
-        mc_log(WARNING, "another engine has taken the name %s over; peers will not find this one", engine->name);
-        engine->is_published = false;
-    }
+    if (holder == ANOTHER)
+        lose_name(engine);
+    if (holder == US && engine->is_published)
+        look_at_document(engine);
     pthread_mutex_unlock(&engine->publish_lock);
     if (holder == US)
         (void)publish_changes(engine); /* what it did not take before; a line of the log says so, if it does not now */

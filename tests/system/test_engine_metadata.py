@@ -268,6 +268,28 @@ def test_what_is_known_is_used_without_the_server(monkeypatch, server):
         assert again.ask("notes") == str([("layer", "7")])
 
 
+def test_a_replaced_engine_writes_nothing(monkeypatch, server):
+    """What it registers before it has noticed is not put in the place of its successor's document; and what an engine that does not look writes there does not stay."""
+    set_path(monkeypatch, "tcp")
+    near = Near(server.url, "near")
+
+    def first_address():
+        return json.loads(server.get("mooncake/ram/far"))["buffers"][0]["addr"]
+
+    with Peer(server.url, "far") as first:
+        old = server.get("mooncake/ram/far")
+        with Peer(server.url, "far") as second:
+            assert first_address() == second.address
+            for _ in range(5):
+                assert first.ask("allocate", 4096) != "0"
+                time.sleep(0.3)
+                assert json.loads(server.get("mooncake/ram/far"))["tcp_data_port"] != json.loads(old)["tcp_data_port"]
+            assert near.engine.transfer_sync_write("far", near.address, second.address, 100) == 0
+            server.put("mooncake/ram/far", old)
+            wait_until(lambda: server.get("mooncake/ram/far") != old, 30, "its document again")
+            assert near.engine.transfer_sync_write("far", near.address, second.address, 100) == 0
+
+
 def test_a_member_of_etcd_dies_or_stops(monkeypatch, servers):
     server = servers("etcd")
     set_path(monkeypatch, "tcp")
