@@ -31,6 +31,7 @@
 
 struct mc_lane {
     int fd;
+    uint32_t incarnation; /* of the peer */
     struct mc_spin spin;
     uint64_t used_ms;
     struct mc_lane *next;
@@ -56,6 +57,7 @@ struct mc_host_path { /* to a peer of this machine; reference counted */
 struct mc_rdma_lane {
     struct mc_rdma_link *link;
     int fd;
+    uint32_t incarnation; /* of the peer */
     uint64_t used_ms;
     struct mc_rdma_lane *next;
 };
@@ -76,6 +78,7 @@ struct mc_peer {
     _Atomic int last_path; /* MC_TRANSFER_PATH_... of the last batch that was moved, + 1; 0: none yet */
     pthread_mutex_t lock;
     bool is_known;               /* document and address are filled in */
+    uint32_t incarnation;        /* counts the processes that had the name; connections of earlier ones are closed */
     bool is_doubtful;            /* its process has ended: to be asked for again before it is used */
     struct mc_document document; /* without buffers */
     uint64_t first_address;

@@ -22,6 +22,12 @@ void mc_outbound_restart(struct mc_outbound *outbound)
     outbound->sent_of_current = outbound->received_of_oldest = 0;
 }
 
+void mc_outbound_again(struct mc_outbound *outbound)
+{
+    outbound->done = 0;
+    mc_outbound_restart(outbound);
+}
+
 static uint64_t bytes_to_send(const struct mc_outbound *outbound, size_t at)
 {
     return sizeof(struct mc_tcp_header) + (outbound->opcode == MC_TRANSFER_WRITE ? outbound->items[at].length : 0);

@@ -60,6 +60,7 @@ int mc_peer_take_lane(struct mc_peer *peer, uint64_t deadline_ns, struct mc_lane
         peer->idle_count--;
     }
     memcpy(address, peer->data_address, sizeof(address));
+    uint32_t incarnation = peer->incarnation;
     pthread_mutex_unlock(&peer->lock);
     if (lane == NULL) {
         uint64_t connect_ns = mc_clock_ns() + peer->engine->settings.handshake_connect_ms * 1000000ull;
@@ -71,6 +72,7 @@ int mc_peer_take_lane(struct mc_peer *peer, uint64_t deadline_ns, struct mc_lane
             return MC_TRANSFER_ERR_SOCKET;
         }
         lane->fd = fd;
+        lane->incarnation = incarnation;
         mc_transfer_note_fd(fd);
     }
     lane->next = NULL;
@@ -82,7 +84,8 @@ void mc_peer_give_lane(struct mc_peer *peer, struct mc_lane *lane)
 {
     lane->used_ms = mc_clock_ms();
     pthread_mutex_lock(&peer->lock);
-    bool keep = peer->idle_count < MC_PEER_LANES_MAX && !peer->engine->is_closing;
+    bool keep = peer->idle_count < MC_PEER_LANES_MAX && lane->incarnation == peer->incarnation &&
+                !peer->engine->is_closing;
     if (keep) {
         lane->next = peer->idle;
         peer->idle = lane;
@@ -159,13 +162,15 @@ int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns)
         mc_document_free(&document);
         return rc;
     }
+    bool was_known = peer->data_address[0] != 0; /* also of one that was forgotten since */
     bool is_other =
-        peer->is_known && (strcmp(address, peer->data_address) != 0 || !mc_id_equal(document.id, peer->document.id));
+        was_known && (strcmp(address, peer->data_address) != 0 || !mc_id_equal(document.id, peer->document.id));
     struct mc_rdma_remote *old = peer->remote;
     struct mc_rdma_lane *links = NULL;
     peer->remote = mc_rdma_remote_hold(document.remote);
     peer->remote_ms = mc_clock_ms();
     if (is_other) {
+        peer->incarnation++;
         mc_rdma_lanes_idle(peer, 0, &links);
         peer->rdma_retry_ms = 0;
         dropped = take_idle(peer);

@@ -251,6 +251,7 @@ int mc_rdma_lane_take(struct mc_peer *peer, const struct mc_rdma_remote *remote,
         bool may_open = false;
         pthread_mutex_lock(&peer->lock);
         bool is_paused = mc_clock_ms() < peer->rdma_retry_ms;
+        uint32_t incarnation = peer->incarnation;
         struct mc_rdma_lane *lane = is_paused ? NULL : wait_for_one(peer, deadline_ns, &may_open);
         peer->rdma_lanes += lane == NULL && may_open;
         pthread_mutex_unlock(&peer->lock);
@@ -266,8 +267,10 @@ int mc_rdma_lane_take(struct mc_peer *peer, const struct mc_rdma_remote *remote,
         }
         uint64_t until_ns = mc_clock_ns() + SETUP_MS * 1000000ull;
         int rc = lane_open(peer, remote, until_ns < deadline_ns ? until_ns : deadline_ns, out);
-        if (rc == 0)
+        if (rc == 0) {
+            (*out)->incarnation = incarnation;
             return 0;
+        }
         count_out(peer);
         mc_rdma_pause(peer, rc == MC_ERR_NOT_SUPPORTED ? "no device of ours fits one of the peer's"
                                                        : "no queue pair could be set up");
@@ -280,10 +283,17 @@ void mc_rdma_lane_give(struct mc_peer *peer, struct mc_rdma_lane *lane)
     lane->used_ms = mc_clock_ms();
     pthread_mutex_lock(&peer->lock);
     peer->rdma_pause_ms = 0;
-    lane->next = peer->rdma_idle;
-    peer->rdma_idle = lane;
+    bool is_kept = lane->incarnation == peer->incarnation;
+    if (is_kept) {
+        lane->next = peer->rdma_idle;
+        peer->rdma_idle = lane;
+    } else {
+        peer->rdma_lanes--;
+    }
     pthread_cond_signal(&peer->rdma_given);
     pthread_mutex_unlock(&peer->lock);
+    if (!is_kept)
+        lane_free(lane); /* to a process that had the name before */
 }
 
 void mc_rdma_lanes_idle(struct mc_peer *peer, uint64_t idle_ms, struct mc_rdma_lane **useless)

@@ -16,6 +16,7 @@ struct work {
     struct mc_rdma_request *requests;
     struct mc_region **held; /* of ours, each once for each request */
     size_t held_count, count;
+    uint32_t incarnation; /* of the peer, whose memory `remote` is */
     struct mc_rdma_request few_requests[REQUESTS_INLINE];
     struct mc_region *few_held[REQUESTS_INLINE];
 };
@@ -80,6 +81,7 @@ static uint64_t take_remote(struct work *work)
     mc_rdma_remote_release(work->remote);
     pthread_mutex_lock(&peer->lock);
     work->remote = mc_rdma_remote_hold(peer->remote);
+    work->incarnation = peer->incarnation;
     uint64_t age_ms = mc_clock_ms() - peer->remote_ms;
     pthread_mutex_unlock(&peer->lock);
     return age_ms;
@@ -135,6 +137,10 @@ static int run_once(struct work *work, uint64_t deadline_ns)
     struct mc_rdma_lane *lane;
     if (mc_rdma_lane_take(peer, work->remote, deadline_ns, &lane) != 0)
         return 1;
+    if (lane->incarnation != work->incarnation) { /* another process has the name since: these are not its keys */
+        mc_rdma_lane_give(peer, lane);
+        return 1;
+    }
     struct watch watch = {.lane = lane, .engine = peer->engine};
     struct mc_rdma_run run = {.deadline_ns = deadline_ns, .tick = look, .context = &watch, .stop = &watch.stop};
     int rc = mc_rdma_link_run(lane->link, work->requests, work->count, &run);

@@ -22,6 +22,7 @@ struct job { /* what one lane has to do */
 struct run {
     struct mc_peer *peer;
     uint64_t deadline_ns;
+    uint32_t incarnation; /* of the peer: to which what is done was done */
     size_t job_count;
     struct job jobs[MC_PEER_LANES_MAX];
     struct mc_transfer_item *cut; /* items, cut at the borders between lanes; NULL: one lane */
@@ -175,6 +176,7 @@ static int prepare(struct run *run, enum mc_transfer_opcode opcode, const struct
     pthread_mutex_lock(&peer->lock);
     unsigned version =
         peer->document.data_version < settings->tcp_version ? peer->document.data_version : settings->tcp_version;
+    run->incarnation = peer->incarnation;
     size_t lanes = peer->is_near ? settings->lanes_near : settings->lanes;
     pthread_mutex_unlock(&peer->lock);
     if (bytes / LANE_BYTES_MIN < lanes)
@@ -184,6 +186,17 @@ static int prepare(struct run *run, enum mc_transfer_opcode opcode, const struct
     mc_outbound_init(&run->jobs[0].outbound, opcode, version, items, count);
     run->job_count = 1;
     return 0;
+}
+
+/* All of a batch goes to one process: when another has the peer's name by now, nothing is done yet. */
+static void look_who(struct run *run)
+{
+    pthread_mutex_lock(&run->peer->lock);
+    uint32_t incarnation = run->peer->incarnation;
+    pthread_mutex_unlock(&run->peer->lock);
+    for (size_t i = 0; incarnation != run->incarnation && i < run->job_count; i++)
+        mc_outbound_again(&run->jobs[i].outbound);
+    run->incarnation = incarnation;
 }
 
 /* A lane for every job that is not done. */
@@ -196,6 +209,8 @@ static int take_lanes(struct run *run)
         int rc = mc_peer_take_lane(run->peer, run->deadline_ns, &job->lane);
         if (rc < 0)
             return rc;
+        if (job->lane->incarnation != run->incarnation)
+            return MC_TRANSFER_ERR_SOCKET; /* just now; and again */
     }
     return 0;
 }
@@ -218,6 +233,7 @@ static void drop_lanes(struct run *run)
 
 static int attempt(struct run *run)
 {
+    look_who(run);
     int rc = take_lanes(run);
     if (rc == 0)
         rc = drive(run);

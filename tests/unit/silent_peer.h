@@ -14,6 +14,7 @@ struct silent {
     uint16_t rpc_port, data_port;
     pthread_t thread;
     _Atomic bool stop;
+    _Atomic uint64_t process; /* which one answers: its engine's id; 0: no engine of ours */
 };
 
 static inline void *silent_main(void *argument)
@@ -26,6 +27,7 @@ static inline void *silent_main(void *argument)
         int fd = mc_socket_accept(silent->rpc);
         struct mc_document document = {
             .name = "silent", .is_tcp = true, .data_port = silent->data_port, .data_version = 2};
+        document.id.low = silent->process;
         struct mc_buffer text = {0}, out = {0};
         uint8_t byte;
         (void)mc_socket_receive(fd, &byte, 1, mc_clock_ns() + 1000000000u, NULL);

@@ -164,11 +164,118 @@ static void test_queue_of_a_slow_peer(void **state)
     world_close(&world);
 }
 
+/* ---- another process with the same name ---- */
+
+/* A connection that was in use while another process took the name is not kept. */
+static void test_lane_of_the_former(void **state)
+{
+    (void)state;
+    struct world world;
+    struct silent silent;
+    struct mc_peer *peer;
+    struct mc_lane *lane, *idle;
+    char name[64];
+    uint64_t until_ns = mc_clock_ns() + 20000000000ull;
+    world_open(&world);
+    silent_open(&silent, name, sizeof(name));
+    silent.process = 1;
+    assert_int_equal(mc_peer_get(world.near, name, until_ns, &peer), 0);
+    assert_int_equal(mc_peer_take_lane(peer, until_ns, &lane), 0);
+    assert_int_equal(mc_peer_take_lane(peer, until_ns, &idle), 0);
+    mc_peer_give_lane(peer, idle);
+    assert_int_equal(peer->idle_count, 1);
+    silent.process = 2;
+    assert_int_equal(mc_peer_refresh(peer, until_ns), 1);
+    assert_int_equal(peer->idle_count, 0);
+    mc_peer_give_lane(peer, lane);
+    assert_int_equal(peer->idle_count, 0);
+    assert_int_equal(mc_peer_take_lane(peer, until_ns, &lane), 0);
+    mc_peer_give_lane(peer, lane);
+    assert_int_equal(peer->idle_count, 1);
+    /* Forgotten in between, it is another one all the same. */
+    mc_peer_forget(world.near, name);
+    silent.process = 3;
+    assert_int_equal(mc_peer_take_lane(peer, until_ns, &lane), 0);
+    assert_int_equal(mc_peer_refresh(peer, until_ns), 1);
+    mc_peer_give_lane(peer, lane);
+    assert_int_equal(peer->idle_count, 0);
+    mc_peer_release(peer);
+    silent_close(&silent);
+    world_close(&world);
+}
+
+/* Takes two writes, confirms one, and is gone; another process has the name then, and takes what comes. */
+struct heir {
+    struct silent silent;
+    pthread_t thread;
+    unsigned first, second; /* writes that came to each */
+};
+
+enum { HEIR_REQUEST = sizeof(struct mc_tcp_header) + 1 };
+
+static bool take_write(int fd)
+{
+    uint8_t request[HEIR_REQUEST];
+    for (size_t got = 0; got < sizeof(request);) {
+        int64_t more =
+            mc_socket_receive(fd, request + got, sizeof(request) - got, mc_clock_ns() + 10000000000ull, NULL);
+        if (more <= 0)
+            return false;
+        got += (size_t)more;
+    }
+    return true;
+}
+
+static void *heir_main(void *argument)
+{
+    struct heir *heir = argument;
+    uint64_t status = MC_TCP_STATUS_OK;
+    struct pollfd waited = {.fd = heir->silent.data, .events = POLLIN};
+    (void)poll(&waited, 1, 10000);
+    int fd = mc_socket_accept(heir->silent.data);
+    while (heir->first < 2 && take_write(fd))
+        heir->first++;
+    heir->silent.process = 2;
+    (void)send(fd, &status, sizeof(status), MSG_NOSIGNAL);
+    close(fd);
+    (void)poll(&waited, 1, 10000);
+    fd = mc_socket_accept(heir->silent.data);
+    while (take_write(fd)) {
+        heir->second++;
+        (void)send(fd, &status, sizeof(status), MSG_NOSIGNAL);
+    }
+    close(fd);
+    return NULL;
+}
+
+/* A batch of which one process has taken a part, and is gone, is moved to the other as a whole. */
+static void test_batch_to_two_processes(void **state)
+{
+    (void)state;
+    struct world world;
+    struct heir heir = {.first = 0};
+    char name[64];
+    world_open(&world);
+    silent_open(&heir.silent, name, sizeof(name));
+    heir.silent.process = 1;
+    assert_int_equal(pthread_create(&heir.thread, NULL, heir_main, &heir), 0);
+    struct mc_transfer_item items[2] = {{world.near_memory, 4096, 1}, {world.near_memory + 1, 4097, 1}};
+    assert_int_equal(mc_transfer_run(world.near, name, MC_TRANSFER_WRITE, items, 2, NULL), 0);
+    assert_int_equal(mc_transfer_close_segment(world.near, name), 0);
+    pthread_join(heir.thread, NULL);
+    assert_int_equal(heir.first, 2);
+    assert_int_equal(heir.second, 2);
+    silent_close(&heir.silent);
+    world_close(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_silent_peers),
         cmocka_unit_test(test_queue_of_a_slow_peer),
+        cmocka_unit_test(test_lane_of_the_former),
+        cmocka_unit_test(test_batch_to_two_processes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
