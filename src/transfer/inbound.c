@@ -65,6 +65,13 @@ static void take_header(struct mc_inbound *inbound)
         inbound->is_over = true; /* not this protocol */
         return;
     }
+    bool is_first = inbound->lane == 0;
+    memcpy(&inbound->lane, header.lane, sizeof(header.lane));
+    if (is_first && inbound->lane != 0 && inbound->hooks->is_cut != NULL &&
+        inbound->hooks->is_cut(inbound->hooks->context, inbound->lane)) {
+        inbound->is_over = true; /* nobody waits for an answer */
+        return;
+    }
     struct mc_region *region = inbound->hooks->hold(inbound->hooks->context, header.address, header.length);
     if (region == NULL) {
         refuse(inbound, wants_status);

@@ -27,6 +27,8 @@ struct mc_inbound_hooks {
     uint8_t *(*receive_at)(void *context, const struct mc_region *region, size_t *size);
     /* Where its bytes can be sent from until the next mc_inbound_replies, at most *size of them; NULL: not now. */
     const uint8_t *(*send_from)(void *context, const struct mc_region *region, uint64_t address, size_t *size);
+    /* Has the connection of that number been cut, before it was known here? NULL: none. */
+    bool (*is_cut)(void *context, uint64_t lane);
 };
 
 struct mc_inbound_reply {
@@ -40,6 +42,7 @@ struct mc_inbound {
     const struct mc_inbound_hooks *hooks;
     uint8_t header[sizeof(struct mc_tcp_header)];
     size_t header_used;
+    uint64_t lane;            /* the number of the connection; 0: not said */
     struct mc_region *region; /* of the WRITE whose payload comes now; NULL: a header comes */
     uint64_t address, left;
     uint8_t *bounce;    /* a device's payload is received there; NULL: in the stash */

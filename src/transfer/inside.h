@@ -19,19 +19,22 @@
 #define MC_PEER_BUCKETS 1024u
 #define MC_HOST_MAP_BUCKETS 64u
 #define MC_PEERS_MAX 65536u
-#define MC_PEER_LANES_MAX 16u        /* of one call to one peer, and kept open idle */
-#define MC_TRANSFER_WORKERS_MAX 32u  /* threads for batches in the background, beyond one for each peer that has some */
-#define MC_PEER_WORKERS_MAX 8u       /* that one peer can have */
+#define MC_PEER_LANES_MAX 16u /* of one call to one peer, and kept open idle */
+#define MC_TRANSFER_WORKERS_MAX                                                                                        \
+    32u                               /* threads for batches in the background, beyond one for each peer that has some \
+                                       */
+#define MC_PEER_WORKERS_MAX 8u        /* that one peer can have */
 #define MC_TRANSFER_THREADS_MAX 1024u /* in all */
-#define MC_TRANSFER_ATTEMPTS 4u      /* of one call, when its connections break */
-#define MC_TRANSFER_LOOK_MS 100u     /* how often a wait looks whether the engine is being closed */
-#define MC_UNREGISTER_GRACE_MS 2000u /* peers' transfers may end by themselves for so long, then they are cut off */
+#define MC_TRANSFER_ATTEMPTS 4u       /* of one call, when its connections break */
+#define MC_TRANSFER_LOOK_MS 100u      /* how often a wait looks whether the engine is being closed */
+#define MC_UNREGISTER_GRACE_MS 2000u  /* peers' transfers may end by themselves for so long, then they are cut off */
 #define MC_UNREGISTER_WAIT_MS 10000u
 #define MC_PEER_RDMA_LANES_MAX 8u /* links to one peer; further calls wait for one of them */
 
 struct mc_lane {
     int fd;
     uint32_t incarnation; /* of the peer */
+    uint64_t number;      /* by which it can be cut; 0: it cannot */
     struct mc_spin spin;
     uint64_t used_ms;
     struct mc_lane *next;
@@ -58,7 +61,10 @@ struct mc_rdma_lane {
     struct mc_rdma_link *link;
     int fd;
     uint32_t incarnation; /* of the peer */
-    uint64_t used_ms;
+    uint64_t number;      /* by which it can be cut; 0: it cannot */
+    struct mc_id owner;   /* the engine that it must be of; zero: not known */
+    uint64_t used_ms, cut_ms;
+    bool is_given_up; /* by our own kernel: its end proves nothing */
     struct mc_rdma_lane *next;
 };
 
@@ -84,9 +90,11 @@ struct mc_peer {
     uint64_t first_address;
     char data_address[MC_ADDRESS_MAX + 8];
     char handshake_address[MC_ADDRESS_MAX]; /* with a metadata server: by what it said last; "": it did not */
-    bool is_near; /* same machine: splitting over lanes gains nothing */
+    bool is_near;                           /* same machine: splitting over lanes gains nothing */
     struct mc_lane *idle;
     uint32_t idle_count;
+    uint64_t *uncut, uncut_first; /* numbers of connections of which a write may still arrive; of the first */
+    uint32_t uncut_count, uncut_capacity;
     struct mc_host_path *host;
     uint64_t host_retry_ms; /* not before */
     struct mc_rdma_remote *remote;
@@ -105,7 +113,7 @@ struct mc_note {
     struct mc_note *next;
 };
 
-struct mc_worker { /* a thread of background.c */
+struct mc_worker {                     /* a thread of background.c */
     struct mc_transfer_engine *engine; /* NULL: there has been none in this place */
     pthread_t thread;
     bool has_ended; /* to be joined */
@@ -308,7 +316,20 @@ int mc_rdma_settle(struct mc_peer *peer, uint64_t deadline_ns);
 void mc_rdma_pause(struct mc_peer *peer, const char *why);
 /* With the peer's lock: puts those that are idle before *useless, to be freed without it. */
 void mc_rdma_lanes_idle(struct mc_peer *peer, uint64_t idle_ms, struct mc_rdma_lane **useless);
+/* The same with those that were cut off. */
+void mc_rdma_lanes_uncut(struct mc_peer *peer, struct mc_rdma_lane **useless);
 void mc_rdma_lanes_free(struct mc_rdma_lane *lanes);
+
+/* ---- settle.c ---- */
+uint64_t mc_settle_number(void); /* for a new connection */
+/* That connection was given up, and a write of it may still arrive. 0: it has no number. */
+void mc_settle_note(struct mc_peer *peer, uint64_t number, uint32_t incarnation);
+/* Asks the peer to cut them. 0: they are; 1: another process has the name; or negative. */
+int mc_settle_cut(struct mc_peer *peer, const uint64_t *numbers, size_t count, uint64_t deadline_ns);
+/* Another process has the name. The peer's lock is held. */
+void mc_settle_forget(struct mc_peer *peer);
+/* Until nothing that was given up can arrive any more. 0, TIMEOUT, SOCKET. */
+int mc_settle(struct mc_peer *peer, uint64_t deadline_ns);
 
 /* ---- run.c, run_tcp.c, run_host.c, run_rdma.c, run_staged.c: codes are those of mc_transfer_run, and
  * MC_TRANSFER_ERR_TIMEOUT ----

@@ -74,6 +74,7 @@ static void render(struct mc_transfer_engine *engine)
                                    .data_version = 2,
                                    .host = engine->host_id,
                                    .id = engine->id,
+                                   .can_cut = true,
                                    .rpc_port = engine->rpc_port,
                                    .buffer_count = 0};
     char timestamp[64] = "";

@@ -3,6 +3,8 @@
 
 #include "base/error.h"
 
+#include <string.h>
+
 #define CALL_BYTES ((uint64_t)1 << 20)
 
 void mc_outbound_init(struct mc_outbound *outbound, enum mc_transfer_opcode opcode, unsigned version,
@@ -13,6 +15,7 @@ void mc_outbound_init(struct mc_outbound *outbound, enum mc_transfer_opcode opco
     outbound->done = outbound->sending = 0;
     outbound->opcode = opcode;
     outbound->has_status = version >= 2;
+    outbound->lane = 0;
     outbound->sent_of_current = outbound->received_of_oldest = 0;
 }
 
@@ -65,6 +68,7 @@ size_t mc_outbound_send_parts(struct mc_outbound *outbound, struct iovec parts[M
             .length = item->length,
             .address = item->remote,
             .opcode = (uint8_t)((unsigned)outbound->opcode | (outbound->has_status ? MC_TCP_OPCODE_VERSION_2 : 0u))};
+        memcpy(header->lane, &outbound->lane, sizeof(header->lane)); /* little-endian */
         add_part(&vector, header, sizeof(*header), skip);
         if (outbound->opcode == MC_TRANSFER_WRITE)
             add_part(&vector, item->local, item->length, skip > sizeof(*header) ? skip - sizeof(*header) : 0);

@@ -18,6 +18,7 @@ struct mc_outbound {
     size_t count, done, sending;          /* done <= sending <= count; sending - done <= window */
     enum mc_transfer_opcode opcode;
     bool has_status;             /* version 2 */
+    uint64_t lane;               /* the number of the connection; 0: none */
     uint64_t sent_of_current;    /* bytes of request `sending` (its header included) that went */
     uint64_t received_of_oldest; /* bytes of the answer to request `done` that came */
     struct mc_tcp_header headers[MC_OUTBOUND_WINDOW];

@@ -13,8 +13,9 @@
 
 #define LANE_IDLE_MS 120000u
 #define PEER_IDLE_MS 600000u
-#define PEER_BARE_MS 5000u /* without lanes and path: its document is soon fetched again */
-#define TIDY_BUCKETS 64u   /* of a turn */
+#define PEER_BARE_MS 5000u     /* without lanes and path: its document is soon fetched again */
+#define UNCUT_IDLE_MS 3600000u /* a write that it may still hold must not be forgotten before */
+#define TIDY_BUCKETS 64u       /* of a turn */
 
 /* ---- lanes ---- */
 
@@ -61,6 +62,7 @@ int mc_peer_take_lane(struct mc_peer *peer, uint64_t deadline_ns, struct mc_lane
     }
     memcpy(address, peer->data_address, sizeof(address));
     uint32_t incarnation = peer->incarnation;
+    bool can_cut = peer->document.can_cut;
     pthread_mutex_unlock(&peer->lock);
     if (lane == NULL) {
         uint64_t connect_ns = mc_clock_ns() + peer->engine->settings.handshake_connect_ms * 1000000ull;
@@ -73,6 +75,7 @@ int mc_peer_take_lane(struct mc_peer *peer, uint64_t deadline_ns, struct mc_lane
         }
         lane->fd = fd;
         lane->incarnation = incarnation;
+        lane->number = can_cut ? mc_settle_number() : 0;
         mc_transfer_note_fd(fd);
     }
     lane->next = NULL;
@@ -84,8 +87,8 @@ void mc_peer_give_lane(struct mc_peer *peer, struct mc_lane *lane)
 {
     lane->used_ms = mc_clock_ms();
     pthread_mutex_lock(&peer->lock);
-    bool keep = peer->idle_count < MC_PEER_LANES_MAX && lane->incarnation == peer->incarnation &&
-                !peer->engine->is_closing;
+    bool keep =
+        peer->idle_count < MC_PEER_LANES_MAX && lane->incarnation == peer->incarnation && !peer->engine->is_closing;
     if (keep) {
         lane->next = peer->idle;
         peer->idle = lane;
@@ -171,7 +174,9 @@ int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns)
     peer->remote_ms = mc_clock_ms();
     if (is_other) {
         peer->incarnation++;
+        mc_settle_forget(peer);
         mc_rdma_lanes_idle(peer, 0, &links);
+        mc_rdma_lanes_uncut(peer, &links);
         peer->rdma_retry_ms = 0;
         dropped = take_idle(peer);
         mc_host_path_drop(peer);
@@ -207,6 +212,7 @@ static void peer_free(struct mc_peer *peer)
     mc_host_path_drop(peer);
     mc_rdma_lanes_free(links);
     mc_rdma_lanes_free(peer->rdma_uncut);
+    free(peer->uncut);
     mc_rdma_remote_release(peer->remote);
     pthread_cond_destroy(&peer->rdma_settled);
     pthread_cond_destroy(&peer->rdma_given);
@@ -223,6 +229,8 @@ static bool is_idle(const struct mc_peer *peer, uint64_t idle_ms, uint64_t now_m
     if (idle_ms > 0 && peer->is_known && !metadata->is_p2p && mc_metadata_is_away(metadata))
         return false; /* nobody could tell us of it again */
     bool is_bare = peer->idle == NULL && peer->host == NULL && peer->rdma_idle == NULL && peer->rdma_uncut == NULL;
+    if (peer->uncut_count > 0 && idle_ms > 0)
+        return now_ms - peer->used_ms >= UNCUT_IDLE_MS;
     if (is_bare && idle_ms > PEER_BARE_MS)
         idle_ms = PEER_BARE_MS;
     return now_ms - peer->used_ms >= idle_ms;

@@ -8,6 +8,7 @@
 #include "env/log.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,8 @@
 #define REPAIR_MS 200u /* for pairs of a link that works without them */
 #define PAUSE_MS 1000u /* after a failure; doubling */
 #define PAUSE_MAX_MS 30000u
+#define END_MS 500u /* for the end of a connection to come by itself, before the peer is asked */
+#define PACKET_LIFE_MS 120000u
 #define MPOL_F_NODE 1ul /* of get_mempolicy(2): the node where an address lies */
 #define MPOL_F_ADDR 2ul
 
@@ -144,12 +147,19 @@ bool mc_rdma_lane_has_ended(const struct mc_rdma_lane *lane)
 static int negotiate(const struct mc_rdma_lane *lane, uint64_t deadline_ns)
 {
     struct mc_buffer offer = {0}, json = {0}, reply = {0};
-    struct mc_span answer = {NULL, 0};
+    struct mc_span answer = {NULL, 0}, who;
+    char owner[40];
+    snprintf(owner, sizeof(owner), "%016" PRIx64 "%016" PRIx64, lane->owner.high, lane->owner.low);
     int rc = mc_rdma_link_offer(lane->link, &offer);
     if (rc == 1) {
-        mc_buffer_printf(&json, "{\"mooncake_c\":{\"rdma\":%.*s}}", (int)offer.length, offer.data);
+        mc_buffer_printf(&json, "{\"mooncake_c\":{\"rdma\":%.*s,\"lane\":%" PRIu64 "}}", (int)offer.length, offer.data,
+                         lane->number);
         rc = mc_ask_on(lane->fd, MC_HANDSHAKE_CONNECTION, mc_span(json.data, json.length), deadline_ns, &reply);
         if (rc == 0 && mc_json_find(mc_span(reply.data, reply.length), "mooncake_c.rdma", &answer) != 1)
+            answer = mc_span(NULL, 0);
+        /* The keys that we know are of one process: no other one's memory may be written with them. */
+        if (rc == 0 && mc_json_find(mc_span(reply.data, reply.length), "mooncake_c.id", &who) == 1 &&
+            !mc_span_equal(who, mc_span_string(owner)))
             answer = mc_span(NULL, 0);
         int ready = mc_rdma_link_complete(lane->link, answer, deadline_ns);
         rc = rc < 0 ? rc : ready;
@@ -176,6 +186,10 @@ static int lane_open(struct mc_peer *peer, const struct mc_rdma_remote *remote, 
         return MC_TRANSFER_ERR_SOCKET;
     }
     mc_transfer_note_fd(lane->fd);
+    pthread_mutex_lock(&peer->lock);
+    lane->owner = peer->document.id;
+    lane->number = peer->document.can_cut ? mc_settle_number() : 0;
+    pthread_mutex_unlock(&peer->lock);
     rc = mc_rdma_link_open(peer->engine->rdma, &options, &lane->link);
     if (rc == 0) {
         rc = negotiate(lane, deadline_ns);
@@ -319,6 +333,7 @@ void mc_rdma_lane_end(struct mc_peer *peer, struct mc_rdma_lane *lane, bool is_u
     if (is_unsure) {
         /* The peer closes its half when it reads our end, and only then its end of the connection. */
         (void)shutdown(lane->fd, SHUT_WR);
+        lane->cut_ms = mc_clock_ms();
         pthread_mutex_lock(&peer->lock);
         lane->next = peer->rdma_uncut;
         peer->rdma_uncut = lane;
@@ -330,22 +345,52 @@ void mc_rdma_lane_end(struct mc_peer *peer, struct mc_rdma_lane *lane, bool is_u
 }
 
 /* Reads until the peer's end. A reset comes from a peer that has no such connection any more: its half is gone, too. A
- * connection that our own kernel gave up proves nothing. */
-static bool is_cut(const struct mc_rdma_lane *lane, uint64_t deadline_ns, const _Atomic bool *stop)
+ * connection that our own kernel gave up proves nothing, and ends for us without the peer's word. */
+static bool is_cut(struct mc_rdma_lane *lane, uint64_t deadline_ns, const _Atomic bool *stop)
 {
     char thrown_away[256];
-    for (;;) {
+    while (!lane->is_given_up) {
         ssize_t got = recv(lane->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
         if (got == 0 || (got < 0 && (errno == ECONNRESET || errno == EPIPE)))
             return true;
         if (got > 0 || errno == EINTR)
             continue;
         uint64_t now_ns = mc_clock_ns();
-        if (errno != EAGAIN || now_ns >= deadline_ns || *stop)
+        lane->is_given_up = errno != EAGAIN;
+        if (lane->is_given_up || now_ns >= deadline_ns || *stop)
             return false;
         struct pollfd looked = {.fd = lane->fd, .events = POLLIN};
         (void)poll(&looked, 1,
                    (int)((deadline_ns - now_ns) / 1000000 < 100 ? (deadline_ns - now_ns) / 1000000 + 1 : 100));
+    }
+    return false;
+}
+
+/* The peer's end of the connection proves it; so does its word that the link is cut; that another process has the name,
+ * as the former's memory is no matter; and time: our queue pairs are gone, and no packet lives for two minutes. */
+static bool is_over(struct mc_peer *peer, struct mc_rdma_lane *lane, uint64_t deadline_ns)
+{
+    uint64_t now_ns = mc_clock_ns(), until_ns = now_ns + END_MS * 1000000ull;
+    bool is_late = deadline_ns <= until_ns;
+    if (is_cut(lane, is_late ? deadline_ns : until_ns, &peer->engine->is_closing) ||
+        mc_clock_ms() - lane->cut_ms >= PACKET_LIFE_MS)
+        return true;
+    if (is_late || peer->engine->is_closing)
+        return false;
+    if (mc_settle_cut(peer, &lane->number, 1, deadline_ns) >= 0)
+        return true;
+    if (lane->is_given_up)
+        (void)poll(NULL, 0, 100); /* nothing else takes time */
+    return false;
+}
+
+void mc_rdma_lanes_uncut(struct mc_peer *peer, struct mc_rdma_lane **useless)
+{
+    while (peer->rdma_uncut != NULL) {
+        struct mc_rdma_lane *lane = peer->rdma_uncut;
+        peer->rdma_uncut = lane->next;
+        lane->next = *useless;
+        *useless = lane;
     }
 }
 
@@ -364,22 +409,19 @@ int mc_rdma_settle(struct mc_peer *peer, uint64_t deadline_ns)
         peer->rdma_uncut = lane->next;
         peer->rdma_settling++;
         pthread_mutex_unlock(&peer->lock);
-        bool is_over = is_cut(lane, deadline_ns, &peer->engine->is_closing);
-        if (is_over)
+        bool is_settled = is_over(peer, lane, deadline_ns);
+        if (is_settled)
             lane_free(lane);
         pthread_mutex_lock(&peer->lock);
         peer->rdma_settling--;
-        if (!is_over) {
+        if (!is_settled) {
             lane->next = peer->rdma_uncut;
             peer->rdma_uncut = lane;
-            rc = MC_TRANSFER_ERR_TIMEOUT;
+            if (mc_clock_ns() >= deadline_ns || peer->engine->is_closing)
+                rc = MC_TRANSFER_ERR_TIMEOUT;
         }
         pthread_cond_broadcast(&peer->rdma_settled);
     }
     pthread_mutex_unlock(&peer->lock);
-    if (rc < 0)
-        mc_log_limited(ERROR,
-                       "%s does not answer, and an earlier RDMA write to it may still arrive: nothing else is sent",
-                       peer->name);
     return rc;
 }

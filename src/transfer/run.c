@@ -108,8 +108,8 @@ static int run_paths(struct mc_peer *peer, enum mc_transfer_opcode opcode, const
     pthread_mutex_lock(&peer->lock);
     struct mc_id id = peer->document.id;
     pthread_mutex_unlock(&peer->lock);
-    *path = MC_TRANSFER_PATH_RDMA;
-    int rc = peer->engine->rdma == NULL ? 0 : mc_rdma_settle(peer, deadline_ns);
+    *path = peer->engine->rdma == NULL ? MC_TRANSFER_PATH_TCP : MC_TRANSFER_PATH_RDMA;
+    int rc = mc_settle(peer, deadline_ns);
     if (rc < 0)
         return rc;
     *path = MC_TRANSFER_PATH_LOCAL;

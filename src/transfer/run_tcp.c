@@ -15,7 +15,9 @@
 
 struct job { /* what one lane has to do */
     struct mc_lane *lane;
-    bool is_stuck; /* nothing moved when last tried */
+    bool is_stuck;  /* nothing moved when last tried */
+    bool has_ended; /* the peer has ended the connection, or stopped reading from it */
+    bool is_unsure; /* our own kernel gave it up */
     struct mc_outbound outbound;
 };
 
@@ -44,8 +46,12 @@ static int send_some(struct job *job)
         return 0;
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
     ssize_t sent = sendmsg(job->lane->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0)
-        return would_wait(sent) ? 0 : MC_TRANSFER_ERR_SOCKET;
+    if (sent < 0 && would_wait(sent))
+        return 0;
+    if (sent < 0) {
+        job->is_unsure |= errno != ECONNRESET && errno != EPIPE;
+        return MC_TRANSFER_ERR_SOCKET;
+    }
     mc_outbound_sent(&job->outbound, (size_t)sent);
     return 1;
 }
@@ -58,9 +64,15 @@ static int receive_some(struct job *job)
         return 0;
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
     ssize_t received = recvmsg(job->lane->fd, &message, MSG_DONTWAIT);
-    if (received <= 0)
-        return would_wait(received) ? 0 : MC_TRANSFER_ERR_SOCKET;
+    if (received < 0 && would_wait(received))
+        return 0;
+    if (received <= 0) {
+        job->is_unsure |= received < 0 && errno != ECONNRESET;
+        job->has_ended = true;
+        return MC_TRANSFER_ERR_SOCKET;
+    }
     int rc = mc_outbound_received(&job->outbound, (size_t)received);
+    job->has_ended |= rc < 0;
     return rc < 0 ? rc : 1;
 }
 
@@ -209,10 +221,20 @@ static int take_lanes(struct run *run)
         int rc = mc_peer_take_lane(run->peer, run->deadline_ns, &job->lane);
         if (rc < 0)
             return rc;
+        job->outbound.lane = job->lane->number;
+        job->has_ended = job->is_unsure = false;
         if (job->lane->incarnation != run->incarnation)
             return MC_TRANSFER_ERR_SOCKET; /* just now; and again */
     }
     return 0;
+}
+
+/* May what the lane was given still be written over there? */
+static bool may_arrive(const struct job *job)
+{
+    const struct mc_outbound *outbound = &job->outbound;
+    bool is_under_way = outbound->sending > outbound->done || outbound->sent_of_current > 0;
+    return outbound->opcode == MC_TRANSFER_WRITE && is_under_way && (!job->has_ended || job->is_unsure);
 }
 
 /* Lanes with nothing under way are kept, the others are aborted: after that nothing moves any more. */
@@ -222,6 +244,8 @@ static void drop_lanes(struct run *run)
         struct job *job = &run->jobs[i];
         if (job->lane == NULL)
             continue;
+        if (may_arrive(job))
+            mc_settle_note(run->peer, job->lane->number, job->lane->incarnation);
         if (mc_outbound_is_done(&job->outbound))
             mc_peer_give_lane(run->peer, job->lane);
         else
@@ -260,6 +284,8 @@ int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struc
         mc_peer_drop_lanes(peer);
         rc = mc_clock_ns() < deadline_ns ? mc_peer_refresh(peer, deadline_ns) : MC_TRANSFER_ERR_TIMEOUT;
         if (rc >= 0)
+            rc = mc_settle(peer, deadline_ns);
+        if (rc == 0)
             rc = attempt(&run);
     }
     /* Refused, but by whom? A connection does not say who answers, and the port may be another process's by now, even

@@ -318,6 +318,36 @@ static void on_wake(struct mc_service *service)
     }
 }
 
+bool mc_service_cut_lane(const struct mc_connection *asker, uint64_t lane)
+{
+    struct mc_service *service = asker->service;
+    if (service->cuts == NULL)
+        service->cuts = malloc(MC_SERVICE_CUTS_MAX * sizeof(*service->cuts));
+    if (service->cuts == NULL)
+        return false;
+    service->cuts[service->cut_count++ % MC_SERVICE_CUTS_MAX] = lane;
+    for (struct mc_connection *one = service->connections, *next; one != NULL; one = next) {
+        next = one->next;
+        if (one != asker && lane == (one->kind == MC_CONNECTION_DATA ? one->data->lane : one->lane))
+            drop(one, true);
+    }
+    return true;
+}
+
+bool mc_service_is_cut(const struct mc_service *service, uint64_t lane)
+{
+    uint64_t count = service->cut_count < MC_SERVICE_CUTS_MAX ? service->cut_count : MC_SERVICE_CUTS_MAX;
+    for (uint64_t i = 0; service->cuts != NULL && i < count; i++)
+        if (service->cuts[i] == lane)
+            return true;
+    return false;
+}
+
+static bool is_cut(void *context, uint64_t lane)
+{
+    return mc_service_is_cut(((struct mc_transfer_engine *)context)->service, lane);
+}
+
 static void wake(struct mc_service *service)
 {
     uint64_t one = 1;
@@ -483,7 +513,7 @@ int mc_service_start(struct mc_transfer_engine *engine, int rpc_listener, int da
     }
     engine->service = service;
     service->engine = engine;
-    service->inbound_hooks = (struct mc_inbound_hooks){engine, hold, release, copy, receive_at, send_from};
+    service->inbound_hooks = (struct mc_inbound_hooks){engine, hold, release, copy, receive_at, send_from, is_cut};
     service->process = getpid();
     pthread_mutex_init(&service->initiators_lock, NULL);
     service->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -522,6 +552,7 @@ void mc_service_stop(struct mc_transfer_engine *engine)
     for (int i = 0; i < MC_DEVICES_MAX; i++)
         mc_device_give(service->lanes[i]);
     pthread_mutex_destroy(&service->initiators_lock);
+    free(service->cuts);
     free(service);
     engine->service = NULL;
 }

@@ -7,6 +7,7 @@
 #include "env/log.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -44,20 +45,44 @@ static int take_note(struct mc_transfer_engine *engine, struct mc_span json)
     return MC_ERR_BUSY;
 }
 
+/* Connections that their other end has given up: they are cut, or are when they come. False: it is another question, or
+ * they cannot be. */
+static bool answer_cut(struct mc_connection *connection, struct mc_span json, struct mc_buffer *out)
+{
+    struct mc_id id = connection->service->engine->id;
+    struct mc_json_cursor element;
+    struct mc_span list;
+    bool is_cut = mc_json_find(json, "mooncake_c.cut", &list) == 1 && mc_json_open(list, '[', &element) == 0;
+    for (uint64_t lane; is_cut && mc_json_next(&element) == 1;)
+        is_cut = mc_json_number(&element, &lane) == 0 && lane != 0 && mc_service_cut_lane(connection, lane);
+    if (is_cut)
+        mc_buffer_printf(out,
+                         "{\"mooncake_c\":{\"cut\":\"%016" PRIx64 "%016" PRIx64 "\"},\"qp_num\":[],\"reply_msg\":\"\"}",
+                         id.high, id.low);
+    return is_cut;
+}
+
 /* An offer of a link: appends our answer. Anything else, or no RDMA here: says so. */
 static void answer_offer(struct mc_connection *connection, struct mc_span json, struct mc_buffer *out)
 {
     struct mc_transfer_engine *engine = connection->service->engine;
     struct mc_buffer text = {0};
     struct mc_span offer;
-    int rc = engine->rdma == NULL || mc_json_find(json, "mooncake_c.rdma", &offer) != 1
+    if (answer_cut(connection, json, out))
+        return;
+    (void)mc_json_find_number(json, "mooncake_c.lane", &connection->lane);
+    bool is_late = connection->lane != 0 && mc_service_is_cut(connection->service, connection->lane);
+    int rc = engine->rdma == NULL || is_late || mc_json_find(json, "mooncake_c.rdma", &offer) != 1
                  ? MC_ERR_NOT_SUPPORTED
                  : mc_rdma_link_answer(engine->rdma, &connection->served, offer, &text);
     if (text.length == 0)
         mc_buffer_printf(out, NO_RDMA);
     else
-        mc_buffer_printf(out, "{\"mooncake_c\":{\"rdma\":%.*s},\"qp_num\":[],\"reply_msg\":\"%s\"}", (int)text.length,
-                         text.data, rc == 0 ? "" : mc_error_name(rc));
+        mc_buffer_printf(out,
+                         "{\"mooncake_c\":{\"rdma\":%.*s,\"id\":\"%016" PRIx64 "%016" PRIx64
+                         "\"},\"qp_num\":[],\"reply_msg\":\"%s\"}",
+                         (int)text.length, text.data, engine->id.high, engine->id.low,
+                         rc == 0 ? "" : mc_error_name(rc));
     mc_buffer_free(&text);
 }
 

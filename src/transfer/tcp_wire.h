@@ -1,8 +1,9 @@
 /* The original's TCP data protocol. A request is a header of 24 bytes: u64 length, u64 address in the receiver's
- * memory, u8 opcode, 7 zero bytes; a WRITE's bytes follow it. Opcode 0 READ, 1 WRITE; bit 7: version 2, in which a
- * status of 8 bytes goes back before a READ's bytes, or after all of a WRITE's bytes are in memory. Version 1 has no
- * status. Requests of one connection are answered in order, so several may be under way. After a status that is not 0
- * the connection ends. Numbers are little-endian. */
+ * memory, u8 opcode, 7 bytes; a WRITE's bytes follow it. The 7 bytes are zero, or, to an engine of ours whose document
+ * says "cuts", the number of the connection, which every request of it has (settle.c). Opcode 0 READ, 1 WRITE; bit 7:
+ * version 2, in which a status of 8 bytes goes back before a READ's bytes, or after all of a WRITE's bytes are in
+ * memory. Version 1 has no status. Requests of one connection are answered in order, so several may be under way. After
+ * a status that is not 0 the connection ends. Numbers are little-endian. */
 #ifndef MC_TRANSFER_TCP_WIRE_H
 #define MC_TRANSFER_TCP_WIRE_H
 
@@ -10,10 +11,11 @@
 
 struct mc_tcp_header {
     uint64_t length, address;
-    uint8_t opcode, zero[7];
+    uint8_t opcode, lane[7];
 };
 _Static_assert(sizeof(struct mc_tcp_header) == 24, "wire format");
 
+#define MC_TCP_LANE_MAX ((UINT64_C(1) << 56) - 1)
 #define MC_TCP_OPCODE_VERSION_2 0x80u
 #define MC_TCP_STATUS_MAGIC 0x4D435456ull
 #define MC_TCP_STATUS_OK (MC_TCP_STATUS_MAGIC << 32)

@@ -10,7 +10,6 @@
 #include "transfer/service.h"
 #include "transfer/tcp_wire.h"
 
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,8 +19,8 @@
 
 struct world {
     struct mc_transfer_engine *near, *far;
-    /* Each is mapped twice: engines use the one, the test looks at the other. (What passes through the kernel is ordered
-     * by it, but the thread sanitizer does not know that.) */
+    /* Each is mapped twice: engines use the one, the test looks at the other. (What passes through the kernel is
+     * ordered by it, but the thread sanitizer does not know that.) */
     uint8_t *near_memory, *far_memory, *near_seen, *far_seen;
 };
 
@@ -269,13 +268,100 @@ static void test_batch_to_two_processes(void **state)
     world_close(&world);
 }
 
+/* ---- writes that were given up ---- */
+
+/* A second descriptor of the connection that the next transfer will take: while it is there no reset is sent, as if it
+ * were lost, and what follows can be sent. */
+static int hold_connection(struct mc_peer *peer)
+{
+    struct mc_lane *lane;
+    assert_int_equal(mc_peer_take_lane(peer, mc_clock_ns() + 10000000000ull, &lane), 0);
+    int held = dup(lane->fd);
+    assert_true(held >= 0);
+    mc_peer_give_lane(peer, lane);
+    return held;
+}
+
+/* The peer does not move, a write to it times out, and the reset is lost: what of it comes later, after the peer moves
+ * again, does not lie over the next write. */
+static void test_late_bytes(void **state)
+{
+    (void)state;
+    enum { LENGTH = 12 << 20 };
+    struct world world;
+    struct mc_peer *peer;
+    world_open(&world);
+    const char *far = mc_transfer_name(world.far);
+    assert_int_equal(mc_peer_get(world.near, far, UINT64_MAX, &peer), 0);
+    world.near->settings.lanes_near = 1;
+    world.near->settings.timeout_ns = 700000000;
+    memset(world.near_seen, 0xaa, LENGTH);
+    struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, LENGTH};
+    int held = hold_connection(peer);
+    pthread_mutex_lock(&world.far->lock); /* its service thread waits at the first request */
+    int64_t id = mc_transfer_submit(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL);
+    assert_true(id > 0);
+    assert_int_equal(mc_transfer_wait(world.near, &id, 1), MC_TRANSFER_ERR_TIMEOUT);
+    pthread_mutex_unlock(&world.far->lock);
+    world.near->settings.timeout_ns = 20000000000;
+    memset(world.near_seen, 0xbb, LENGTH);
+    assert_int_equal(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
+    memset(world.near_seen, 0xaa, LENGTH);
+    struct iovec late = {world.near_memory, LENGTH};
+    (void)mc_socket_send(held, &late, 1, mc_clock_ns() + 500000000u); /* refused, or nobody reads it */
+    usleep(100000);
+    for (size_t i = 0; i < LENGTH; i++)
+        if (world.far_seen[i] != 0xbb)
+            fail_msg("byte %zu is of the write that timed out", i);
+    close(held);
+    /* And the next ones need no proof any more. */
+    assert_int_equal(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
+    assert_int_equal(world.far_seen[LENGTH - 1], 0xaa);
+    mc_peer_release(peer);
+    world_close(&world);
+}
+
+/* A connection that is cut before it is seen does nothing when it comes. */
+static void test_cut_before_it_comes(void **state)
+{
+    (void)state;
+    struct world world;
+    struct mc_peer *peer;
+    char address[64];
+    const uint64_t numbers[2] = {77, MC_TCP_LANE_MAX};
+    world_open(&world);
+    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    assert_int_equal(mc_settle_cut(peer, numbers, 2, mc_clock_ns() + 10000000000ull), 0);
+    mc_address_join(address, sizeof(address), "127.0.0.1", world.far->data_port);
+    for (uint64_t number = 76; number < 78; number++) {
+        struct {
+            struct mc_tcp_header header;
+            uint8_t byte;
+        } __attribute__((packed))
+        request = {{.length = 1, .address = (uintptr_t)world.far_memory, .opcode = 0x81}, (uint8_t)number};
+        uint64_t status = 0;
+        int fd = mc_tcp_connect(address, mc_clock_ns() + 5000000000u);
+        assert_true(fd >= 0);
+        memcpy(request.header.lane, &number, sizeof(request.header.lane));
+        assert_true(send(fd, &request, sizeof(request), MSG_NOSIGNAL) == sizeof(request));
+        int64_t got = mc_socket_receive(fd, &status, 8, mc_clock_ns() + 10000000000ull, NULL);
+        assert_int_equal(got, number == 76 ? 8 : MC_ERR_RPC_FAIL);
+        close(fd);
+    }
+    assert_int_equal(world.far_seen[0], 76);
+    /* Another process has the name: it has nothing to cut. */
+    peer->document.id.low ^= 1;
+    assert_int_equal(mc_settle_cut(peer, numbers, 1, mc_clock_ns() + 10000000000ull), 1);
+    mc_peer_release(peer);
+    world_close(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_silent_peers),
-        cmocka_unit_test(test_queue_of_a_slow_peer),
-        cmocka_unit_test(test_lane_of_the_former),
-        cmocka_unit_test(test_batch_to_two_processes),
+        cmocka_unit_test(test_many_silent_peers),  cmocka_unit_test(test_queue_of_a_slow_peer),
+        cmocka_unit_test(test_lane_of_the_former), cmocka_unit_test(test_batch_to_two_processes),
+        cmocka_unit_test(test_late_bytes),         cmocka_unit_test(test_cut_before_it_comes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

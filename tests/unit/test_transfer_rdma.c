@@ -10,6 +10,10 @@
 #include "transfer/inside.h"
 #include "transfer_engine_c.h"
 
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -214,6 +218,116 @@ static void test_all_wait_for_the_cut(void **state)
     assert_int_equal((intptr_t)result, 0);
     mc_peer_release(peer);
     expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 2);
+    world_close(&world);
+}
+
+static void uncut(struct mc_peer *peer, struct mc_rdma_lane *lane)
+{
+    pthread_mutex_lock(&peer->lock);
+    peer->rdma_lanes++;
+    pthread_mutex_unlock(&peer->lock);
+    mc_rdma_lane_end(peer, lane, true);
+}
+
+/* The host of the peer is gone, and never ends its connections; another process has its name: nothing that was on its
+ * way to the former keeps anything from going to that one. */
+static void test_another_process_after_a_cut(void **state)
+{
+    struct world world;
+    struct mc_peer *peer;
+    int end;
+    (void)state;
+    world_open(&world, 1);
+    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    give_up_link(peer, &end);
+    pthread_mutex_lock(&peer->lock);
+    peer->document.id.low ^= 1; /* so who is there now is another one */
+    pthread_mutex_unlock(&peer->lock);
+    uint64_t start_ms = mc_clock_ms();
+    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 2);
+    assert_true(mc_clock_ms() - start_ms < 10000);
+    close(end);
+    mc_peer_release(peer);
+    world_close(&world);
+}
+
+/* The connection does not end, as its last packets are lost; the peer is asked over another, and cuts the link. */
+static void test_cut_when_asked(void **state)
+{
+    struct world world;
+    struct mc_peer *peer;
+    struct pollfd looked = {.events = POLLIN};
+    int ends[2];
+    char byte;
+    (void)state;
+    world_open(&world, 1);
+    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    pthread_mutex_lock(&peer->lock);
+    struct mc_rdma_lane *lane = peer->rdma_idle;
+    peer->rdma_idle = lane->next;
+    peer->rdma_lanes--;
+    pthread_mutex_unlock(&peer->lock);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    looked.fd = lane->fd;
+    lane->fd = ends[0];
+    uncut(peer, lane);
+    assert_int_equal(poll(&looked, 1, 0), 0);
+    assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 10000000000ull), 0);
+    assert_int_equal(poll(&looked, 1, 0), 1);
+    assert_true(recv(looked.fd, &byte, 1, MSG_DONTWAIT) <= 0 && errno != EAGAIN);
+    mc_transfer_close_fd(looked.fd);
+    close(ends[1]);
+    mc_peer_release(peer);
+    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 2);
+    world_close(&world);
+}
+
+/* A connection whose own kernel gives it up: its error comes once, then an end that the peer has not sent. */
+static int given_up(int *other)
+{
+    uint16_t port = 0;
+    char address[64], block[65536] = "";
+    unsigned timeout_ms = 100;
+    int listener = mc_tcp_listen("127.0.0.1", &port);
+    mc_address_join(address, sizeof(address), "127.0.0.1", port);
+    int fd = mc_tcp_connect(address, mc_clock_ns() + 5000000000u);
+    assert_true(fd >= 0);
+    *other = mc_socket_accept(listener);
+    close(listener);
+    while (send(fd, block, sizeof(block), MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
+        ; /* until nobody reads it any more */
+    assert_int_equal(setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms)), 0);
+    struct pollfd looked = {.fd = fd};
+    assert_int_equal(poll(&looked, 1, 20000), 1);
+    return fd;
+}
+
+static void test_given_up_is_no_proof(void **state)
+{
+    struct world world;
+    struct mc_peer *peer;
+    int end, other;
+    (void)state;
+    world_open(&world, 1);
+    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    give_up_link(peer, &end);
+    pthread_mutex_lock(&peer->lock);
+    struct mc_rdma_lane *lane = peer->rdma_uncut;
+    close(lane->fd);
+    lane->fd = given_up(&other);
+    pthread_mutex_unlock(&peer->lock);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 100000000), MC_TRANSFER_ERR_TIMEOUT);
+    pthread_mutex_lock(&peer->lock);
+    lane->cut_ms -= 10000000; /* no packet lives so long */
+    pthread_mutex_unlock(&peer->lock);
+    assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 100000000), 0);
+    close(end);
+    close(other);
+    mc_peer_release(peer);
     world_close(&world);
 }
 
@@ -618,6 +732,9 @@ int main(void)
         cmocka_unit_test(test_cables),
         cmocka_unit_test(test_stalled_writes_are_cut),
         cmocka_unit_test(test_all_wait_for_the_cut),
+        cmocka_unit_test(test_another_process_after_a_cut),
+        cmocka_unit_test(test_cut_when_asked),
+        cmocka_unit_test(test_given_up_is_no_proof),
         cmocka_unit_test(test_closed_before_the_cut),
         cmocka_unit_test(test_links_outlive_a_pause),
         cmocka_unit_test(test_unregistered_memory),

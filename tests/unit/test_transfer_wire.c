@@ -279,7 +279,7 @@ static int pump(struct mc_outbound *outbound, struct mc_inbound *inbound, size_t
 static void run_pair(enum mc_transfer_opcode opcode, unsigned version, size_t width, size_t count, size_t length)
 {
     struct world world = {0};
-    struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL};
+    struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, NULL};
     struct mc_inbound *inbound = malloc(sizeof(*inbound));
     struct mc_outbound outbound;
     uint8_t *near = malloc(count * length), *far = calloc(count, length);
@@ -346,7 +346,7 @@ static void test_data_refused(void **state)
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         for (int opcode = 0; opcode < 2; opcode++) {
             struct world world = {0};
-            struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL};
+            struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, NULL};
             static struct mc_inbound inbound;
             struct iovec parts[4];
             struct mc_transfer_range range = {base, 64};
@@ -374,7 +374,7 @@ static void test_data_end(void **state)
     static uint8_t memory[64];
     static struct mc_inbound inbound;
     struct world world = {0};
-    struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL};
+    struct mc_inbound_hooks hooks = {&world, hold, release, copy, NULL, NULL, NULL};
     struct mc_transfer_range range = {(uintptr_t)memory, 64};
     assert_int_equal(mc_region_add(&world.table, &range, 1, NULL), 0);
     const struct mc_region *region = mc_region_at(&world.table, range.address);
@@ -423,7 +423,7 @@ static void test_outbound_lies(void **state)
     assert_int_equal(mc_outbound_send_parts(&outbound, parts), 2);
     const struct mc_tcp_header *header = parts[0].iov_base;
     static const uint8_t zero[7];
-    assert_memory_equal(header->zero, zero, 7);
+    assert_memory_equal(header->lane, zero, 7);
 }
 
 /* ---- batch ids ---- */
