@@ -199,6 +199,46 @@ def test_stopped_peers_end_by_their_deadline(monkeypatch, kind):
             peer.kill()
 
 
+def p99(near, moving, silent, rounds=400):
+    """Of batches in the background, one to each of `moving` in each round; to each of `silent`, too, whose ends nobody waits for. (p99, how many failed)"""
+    took, failed, engine = [], 0, near.engine
+
+    def begin(peer):
+        return engine.batch_transfer_async_write(peer.name, [near.address], [peer.address], [65536])
+
+    for _ in range(rounds):
+        start = time.monotonic()
+        begun = [begin(peer) for peer in silent]
+        waited = [begin(peer) for peer in moving]
+        for batch in waited:
+            failed += engine.get_batch_transfer_status([batch]) != 0
+            took.append(time.monotonic() - start)
+        assert all(batch > 0 for batch in begun)
+    return sorted(took)[len(took) * 99 // 100], failed
+
+
+def test_four_of_eight_are_silent(monkeypatch, record_property):
+    """They have hundreds of batches waiting; those to the others take as long as before, and none fails."""
+    set_path(monkeypatch, "tcp")
+    near, peers = Near(), [Target("tcp", 1 << 20) for _ in range(8)]
+    try:
+        for peer in peers:
+            peer.ready()
+            peer.address = near.engine.get_first_buffer_address(peer.name)
+        p99(near, peers, [], 20)
+        before, failed = p99(near, peers[4:], peers[:4])
+        assert failed == 0
+        for peer in peers[:4]:
+            hold_still(peer.process.pid)
+        after, failed = p99(near, peers[4:], peers[:4])
+        record_property("p99_ms", f"{before * 1000:.2f} before, {after * 1000:.2f} beside four silent ones")
+        print(f"p99 {before * 1000:.2f} ms, beside four silent ones {after * 1000:.2f} ms")
+        assert failed == 0 and after <= max(2 * before, 0.02 * SLOW), (before, after)
+    finally:
+        for peer in peers:
+            peer.kill()
+
+
 # ---- memory that the engine allocates: peers of the machine map it ----
 
 MIB = 1 << 20
