@@ -29,6 +29,7 @@
 #define FDS_MAX 4
 #define CONNECTS_MAX 4u               /* on their way to one address */
 #define CONNECT_LATER_NS 100000000ull /* between the third and the fourth */
+#define CONNECT_OTHER_NS 250000000ull /* until the next address of the host is tried beside those before */
 #define ACK_LATE_MS 80u               /* a host confirms within 40 ms what it does not answer */
 #define SMALL_NS 1000000u             /* for the rest of a small frame of which a part was taken */
 #define BACKLOG 4096                  /* after a failover everybody comes at once; the kernel may allow fewer */
@@ -115,9 +116,9 @@ static void set_no_delay(int fd)
 struct connecting {
     const struct mc_tcp_address *peer;
     struct mc_pace *pace;
-    struct pollfd waits[CONNECTS_MAX];
+    int fds[CONNECTS_MAX];
     uint64_t begun_ns[CONNECTS_MAX], due_ns; /* due_ns: the next is begun */
-    nfds_t count;
+    nfds_t count;                            /* 0: none yet, or the address has refused */
 };
 
 /* Begins one; or, if it may not, only thinks of when to ask again. 0 or MC_ERR_RPC_FAIL with errno. */
@@ -141,64 +142,112 @@ static int connecting_begin(struct connecting *all)
         errno = error;
         return MC_ERR_RPC_FAIL;
     }
-    all->waits[all->count] = (struct pollfd){.fd = fd, .events = POLLOUT};
+    all->fds[all->count] = fd;
     all->begun_ns[all->count++] = now_ns;
     return 0;
 }
 
-/* Waits for the first that is decided. Its descriptor, which is the caller's; or negative: MC_ERR_RPC_TIMEOUT, or
- * MC_ERR_RPC_FAIL with errno. */
-static int connecting_wait(struct connecting *all, uint64_t until_ns)
+static void connecting_end(struct connecting *all)
 {
-    uint64_t now_ns = mc_clock_ns(), left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
-    struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000u), .tv_nsec = (long)(left_ns % 1000000000u)};
-    int rc = ppoll(all->waits, all->count, &left, NULL), error = 0;
-    if (rc <= 0)
-        return rc == 0 || errno == EINTR ? MC_ERR_RPC_TIMEOUT : MC_ERR_RPC_FAIL;
-    nfds_t at = 0;
-    while (all->waits[at].revents == 0)
-        at++;
+    int error = errno;
+    while (all->count > 0)
+        close(all->fds[--all->count]);
+    errno = error;
+}
+
+/* One of them is decided. Its descriptor, which is the caller's; or MC_ERR_RPC_FAIL with errno: the address has
+ * refused. */
+static int connecting_take(struct connecting *all, nfds_t at)
+{
+    int error = 0, fd = all->fds[at];
     socklen_t size = sizeof(error);
-    if (getsockopt(all->waits[at].fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) {
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) {
         errno = error;
+        connecting_end(all);
         return MC_ERR_RPC_FAIL;
     }
     mc_pace_sample(all->pace, mc_clock_ns() - all->begun_ns[at]);
-    int fd = all->waits[at].fd;
-    all->waits[at] = all->waits[--all->count];
+    all->fds[at] = all->fds[--all->count];
     return fd;
 }
 
-/* A SYN that is lost is sent again only after a second: a connection that is slow to come gets company. */
-static int connect_one(const struct mc_tcp_address *peer, uint64_t deadline_ns)
+/* The addresses of one host that are tried: the first of them that answers is taken. */
+struct trying {
+    struct connecting each[MC_RESOLVE_ADDRESSES_MAX];
+    uint32_t count, begun;
+    uint64_t next_ns; /* another one is begun, whatever those before do */
+    int error;        /* errno of the last that refused */
+};
+
+/* Begins what is due. When to look again. */
+static uint64_t trying_begin(struct trying *trying)
 {
-    static struct mc_pace pace; /* of all hosts that this process connects to: their kernels answer a SYN */
-    struct connecting all = {.peer = peer, .pace = &pace};
-    int rc = connecting_begin(&all);
-    if (rc < 0)
-        return rc;
-    for (rc = MC_ERR_RPC_TIMEOUT; rc == MC_ERR_RPC_TIMEOUT && mc_clock_ns() < deadline_ns;) {
-        if (mc_clock_ns() >= all.due_ns)
-            (void)connecting_begin(&all); /* no descriptor for one more: there are others */
-        rc = connecting_wait(&all, all.due_ns < deadline_ns ? all.due_ns : deadline_ns);
+    uint64_t now_ns = mc_clock_ns(), look_ns = UINT64_MAX, alive = 0;
+    for (uint32_t i = 0; i < trying->begun; i++) {
+        struct connecting *all = &trying->each[i];
+        if (all->count > 0 && now_ns >= all->due_ns)
+            (void)connecting_begin(all); /* no descriptor for one more: there are others */
+        alive += all->count;
     }
-    int error = errno;
-    for (nfds_t i = 0; i < all.count; i++)
-        close(all.waits[i].fd);
-    errno = error;
-    return rc;
+    while (trying->begun < trying->count && (alive == 0 || now_ns >= trying->next_ns)) {
+        struct connecting *all = &trying->each[trying->begun++];
+        if (connecting_begin(all) < 0)
+            trying->error = errno;
+        alive += all->count;
+        trying->next_ns = now_ns + CONNECT_OTHER_NS;
+    }
+    for (uint32_t i = 0; i < trying->begun; i++)
+        if (trying->each[i].count > 0 && trying->each[i].due_ns < look_ns)
+            look_ns = trying->each[i].due_ns;
+    return trying->begun < trying->count && trying->next_ns < look_ns ? trying->next_ns : look_ns;
 }
 
-/* To the first of them that answers; each has its part of the time that is left. */
-static int connect_any(const struct mc_resolved *resolved, uint64_t deadline_ns)
+/* Waits until one is decided, or so long. A descriptor; MC_ERR_RPC_TIMEOUT: none yet; MC_ERR_RPC_FAIL: all have
+ * refused. */
+static int trying_wait(struct trying *trying, uint64_t until_ns)
 {
-    int rc = MC_ERR_RPC_FAIL;
-    for (uint32_t i = 0; i < resolved->count; i++) {
-        uint64_t now_ns = mc_clock_ns(), left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-        rc = connect_one(&resolved->addresses[i], now_ns + left_ns / (resolved->count - i));
-        if (rc >= 0)
-            break;
+    struct pollfd waits[MC_RESOLVE_ADDRESSES_MAX * CONNECTS_MAX];
+    nfds_t count = 0;
+    for (uint32_t i = 0; i < trying->begun; i++)
+        for (nfds_t j = 0; j < trying->each[i].count; j++)
+            waits[count++] = (struct pollfd){.fd = trying->each[i].fds[j], .events = POLLOUT};
+    if (count == 0)
+        return MC_ERR_RPC_FAIL;
+    uint64_t now_ns = mc_clock_ns(), left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+    struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000u), .tv_nsec = (long)(left_ns % 1000000000u)};
+    if (ppoll(waits, count, &left, NULL) <= 0)
+        return MC_ERR_RPC_TIMEOUT;
+    for (uint32_t i = 0, at = 0; i < trying->begun; i++) {
+        struct connecting *all = &trying->each[i];
+        for (nfds_t j = 0, had = all->count; j < had; j++, at++) {
+            if (waits[at].revents == 0 || j >= all->count)
+                continue;
+            int fd = connecting_take(all, j);
+            if (fd >= 0)
+                return fd;
+            trying->error = errno; /* its others are gone, too */
+        }
     }
+    return MC_ERR_RPC_TIMEOUT;
+}
+
+/* A SYN that is lost is sent again only after a second: a connection that is slow to come gets company. And one of a
+ * host's addresses may lead nowhere: the next is tried beside it, a little later (RFC 8305). */
+int mc_tcp_connect_any(const struct mc_tcp_address *peers, uint32_t count, uint64_t deadline_ns)
+{
+    static struct mc_pace pace; /* of all hosts that this process connects to: their kernels answer a SYN */
+    struct trying trying = {.count = count < MC_RESOLVE_ADDRESSES_MAX ? count : MC_RESOLVE_ADDRESSES_MAX};
+    for (uint32_t i = 0; i < trying.count; i++)
+        trying.each[i] = (struct connecting){.peer = &peers[i], .pace = &pace};
+    int rc = MC_ERR_RPC_TIMEOUT;
+    do {
+        uint64_t look_ns = trying_begin(&trying);
+        rc = trying_wait(&trying, look_ns < deadline_ns ? look_ns : deadline_ns);
+    } while (rc == MC_ERR_RPC_TIMEOUT && mc_clock_ns() < deadline_ns);
+    for (uint32_t i = 0; i < trying.begun; i++)
+        connecting_end(&trying.each[i]);
+    if (rc < 0)
+        errno = trying.error;
     return rc;
 }
 
@@ -213,7 +262,7 @@ int mc_tcp_connect(const char *address, uint64_t deadline_ns)
     rc = mc_resolve(host, port, deadline_ns, &resolved);
     if (rc < 0)
         return rc;
-    int fd = connect_any(&resolved, deadline_ns), error = errno;
+    int fd = mc_tcp_connect_any(resolved.addresses, resolved.count, deadline_ns), error = errno;
     if (fd < 0)
         mc_resolve_doubt(host);
     errno = error == ECONNREFUSED && resolved.is_old ? EHOSTDOWN : error;

@@ -4,6 +4,7 @@
 #include "mooncake.h"
 #include "wire/stream.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -297,6 +298,45 @@ static void a_lost_first_packet_costs_little(void **state)
     close(listener);
 }
 
+/* A host whose first address leads nowhere: the second is tried beside it, and the first gets its connection if it
+ * answers after all. */
+static void addresses_are_tried_side_by_side(void **state)
+{
+    struct mc_tcp_address peers[3];
+    char address[32];
+    uint16_t port[3] = {0, 0, 0};
+    int listeners[3], queued[QUEUED];
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        listeners[i] = mc_tcp_listen("127.0.0.1", &port[i]);
+        assert_true(listeners[i] >= 0);
+        (void)snprintf(address, sizeof(address), "127.0.0.1:%u", port[i]);
+        assert_int_equal(mc_tcp_resolve(address, in_ms(1000), &peers[i], 1), 1);
+    }
+    assert_int_equal(listen(listeners[0], 0), 0);
+    for (unsigned i = 0; i < QUEUED; i++)
+        assert_true((queued[i] = mc_tcp_begin(&peers[0])) >= 0); /* what comes now is dropped */
+    close(listeners[1]);                                         /* refuses */
+    uint64_t start_ns = mc_clock_ns();
+    int fd = mc_tcp_connect_any(peers, 3, in_ms(20000));
+    assert_true(fd >= 0);
+    assert_true(mc_clock_ns() - start_ns < 3000000000ull);
+    struct mc_tcp_address reached;
+    assert_true(mc_tcp_peer(fd, &reached));
+    assert_memory_equal(&reached.address, &peers[2].address, peers[2].length);
+    close(fd);
+    /* All that answer refuse: at once. None answers: by the deadline. */
+    start_ns = mc_clock_ns();
+    assert_int_equal(mc_tcp_connect_any(&peers[1], 1, in_ms(20000)), MC_ERR_RPC_FAIL);
+    assert_int_equal(errno, ECONNREFUSED);
+    assert_true(mc_clock_ns() - start_ns < 3000000000ull);
+    assert_int_equal(mc_tcp_connect_any(peers, 2, in_ms(600)), MC_ERR_RPC_TIMEOUT);
+    for (unsigned i = 0; i < QUEUED; i++)
+        close(queued[i]);
+    close(listeners[0]);
+    close(listeners[2]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -304,6 +344,7 @@ int main(void)
         cmocka_unit_test(connect_says_what_is_wrong),
         cmocka_unit_test(the_way_is_known),
         cmocka_unit_test(a_lost_first_packet_costs_little),
+        cmocka_unit_test(addresses_are_tried_side_by_side),
         cmocka_unit_test(receive_keeps_its_deadline),
         cmocka_unit_test(send_to_a_full_socket_keeps_its_deadline),
         cmocka_unit_test(descriptors_arrive_close_on_exec),
