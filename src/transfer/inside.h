@@ -31,6 +31,8 @@
 #define MC_UNREGISTER_WAIT_MS 10000u
 #define MC_PEER_RDMA_LANES_MAX 8u /* links to one peer; further calls wait for one of them */
 
+struct ifaddrs;
+
 struct mc_lane {
     int fd;
     uint32_t incarnation; /* of the peer */
@@ -231,8 +233,11 @@ void mc_memory_free(struct mc_transfer_engine *engine);
 void mc_settings_read(struct mc_settings *settings);
 /* A number from the environment within [least, most]; anything else is a warning and the default. */
 uint64_t mc_settings_number(const char *name, uint64_t initial, uint64_t least, uint64_t most);
-/* The address that other machines can reach: of the first interface that is up and not loopback. */
+/* The address that other machines can reach: of the first interface that is up, has a carrier and is not loopback; if
+ * none has one, of the first that is up. */
 void mc_network_address(bool use_ipv6, char *address, size_t size);
+/* The same of a list of addresses; NULL: an empty one. */
+void mc_network_pick(const struct ifaddrs *all, bool use_ipv6, char *address, size_t size);
 /* Listens on a random free port of the range. host "": every address. Descriptor or negative. */
 int mc_network_listen(const struct mc_settings *settings, const char *host, uint16_t *port);
 

@@ -70,15 +70,12 @@ void mc_settings_read(struct mc_settings *settings)
     snprintf(settings->bind_address, sizeof(settings->bind_address), "%s", bind_address == NULL ? "" : bind_address);
 }
 
-void mc_network_address(bool use_ipv6, char *address, size_t size)
+/* The address of the first interface that has these flags; false: none has. */
+static bool pick(const struct ifaddrs *all, bool use_ipv6, unsigned flags, char *address, size_t size)
 {
-    struct ifaddrs *all = NULL;
-    snprintf(address, size, "%s", use_ipv6 ? "::1" : "127.0.0.1");
-    if (getifaddrs(&all) != 0)
-        return;
     for (const struct ifaddrs *one = all; one != NULL; one = one->ifa_next) {
         char text[INET6_ADDRSTRLEN] = "";
-        if (one->ifa_addr == NULL || (one->ifa_flags & IFF_LOOPBACK) != 0 || (one->ifa_flags & IFF_UP) == 0)
+        if (one->ifa_addr == NULL || (one->ifa_flags & IFF_LOOPBACK) != 0 || (one->ifa_flags & flags) != flags)
             continue;
         const void *raw = NULL;
         if (one->ifa_addr->sa_family == AF_INET && !use_ipv6) {
@@ -90,9 +87,26 @@ void mc_network_address(bool use_ipv6, char *address, size_t size)
         if (raw == NULL || inet_ntop(one->ifa_addr->sa_family, raw, text, sizeof(text)) == NULL)
             continue;
         snprintf(address, size, "%s", text);
-        break;
+        return true;
     }
-    freeifaddrs(all);
+    return false;
+}
+
+void mc_network_pick(const struct ifaddrs *all, bool use_ipv6, char *address, size_t size)
+{
+    /* One that is up, but whose cable is not plugged in (or whose bridge has no port), reaches nobody. */
+    if (!pick(all, use_ipv6, IFF_UP | IFF_RUNNING, address, size) && !pick(all, use_ipv6, IFF_UP, address, size))
+        snprintf(address, size, "%s", use_ipv6 ? "::1" : "127.0.0.1");
+}
+
+void mc_network_address(bool use_ipv6, char *address, size_t size)
+{
+    struct ifaddrs *all = NULL;
+    if (getifaddrs(&all) != 0)
+        all = NULL;
+    mc_network_pick(all, use_ipv6, address, size);
+    if (all != NULL)
+        freeifaddrs(all);
 }
 
 int mc_network_listen(const struct mc_settings *settings, const char *host, uint16_t *port)

@@ -12,8 +12,12 @@
 #include "transfer/handshake.h"
 #include "transfer/host_table.h"
 #include "transfer/inbound.h"
+#include "transfer/inside.h"
 #include "transfer/outbound.h"
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -500,9 +504,47 @@ static void test_host_table(void **state)
     free(table);
 }
 
+/* Which of the machine's addresses is published. */
+static void test_address_of_the_machine(void **state)
+{
+    struct sockaddr_in v4[3] = {{.sin_family = AF_INET}, {.sin_family = AF_INET}, {.sin_family = AF_INET}};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6};
+    struct ifaddrs list[5] = {{.ifa_flags = IFF_UP | IFF_RUNNING | IFF_LOOPBACK}, /* lo */
+                              {.ifa_flags = IFF_UP | IFF_RUNNING},                /* without an address */
+                              {.ifa_flags = IFF_UP},                              /* docker0, no cable ... */
+                              {.ifa_flags = IFF_RUNNING},                         /* taken down */
+                              {.ifa_flags = IFF_UP | IFF_RUNNING}};
+    char address[64];
+    (void)state;
+    assert_int_equal(inet_pton(AF_INET, "127.0.0.1", &v4[0].sin_addr), 1);
+    assert_int_equal(inet_pton(AF_INET, "172.17.0.1", &v4[1].sin_addr), 1);
+    assert_int_equal(inet_pton(AF_INET, "10.0.0.7", &v4[2].sin_addr), 1);
+    assert_int_equal(inet_pton(AF_INET6, "fd00::7", &v6.sin6_addr), 1);
+    list[0].ifa_addr = (struct sockaddr *)&v4[0];
+    list[2].ifa_addr = (struct sockaddr *)&v4[1];
+    list[3].ifa_addr = (struct sockaddr *)&v4[1];
+    list[4].ifa_addr = (struct sockaddr *)&v4[2];
+    for (size_t i = 0; i < 4; i++)
+        list[i].ifa_next = &list[i + 1];
+    mc_network_pick(list, false, address, sizeof(address));
+    assert_string_equal(address, "10.0.0.7");
+    mc_network_pick(list, true, address, sizeof(address));
+    assert_string_equal(address, "::1");
+    list[4].ifa_flags = 0;
+    mc_network_pick(list, false, address, sizeof(address)); /* better than none */
+    assert_string_equal(address, "172.17.0.1");
+    list[3].ifa_addr = (struct sockaddr *)&v6;
+    list[3].ifa_flags = IFF_UP | IFF_RUNNING;
+    mc_network_pick(list, true, address, sizeof(address));
+    assert_string_equal(address, "fd00::7");
+    mc_network_pick(NULL, false, address, sizeof(address));
+    assert_string_equal(address, "127.0.0.1");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_address_of_the_machine),
         cmocka_unit_test(test_document_of_original),
         cmocka_unit_test(test_document_round),
         cmocka_unit_test(test_document_bad),
