@@ -100,7 +100,8 @@ struct mc_peer {
     struct mc_host_path *host;
     uint64_t host_retry_ms; /* not before */
     struct mc_rdma_remote *remote;
-    uint64_t remote_ms; /* when it was fetched */
+    uint64_t remote_ms;      /* when it was fetched */
+    uint32_t remote_wait_ms; /* not again before, because of memory that it lacks */
     struct mc_rdma_lane *rdma_idle;
     struct mc_rdma_lane *rdma_uncut; /* WRITEs of these may still arrive: nothing else goes to the peer before */
     uint32_t rdma_settling;          /* more of these, that threads are waiting for */

@@ -178,6 +178,7 @@ int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns)
         mc_rdma_lanes_idle(peer, 0, &links);
         mc_rdma_lanes_uncut(peer, &links);
         peer->rdma_retry_ms = 0;
+        peer->remote_wait_ms = 0;
         dropped = take_idle(peer);
         mc_host_path_drop(peer);
         peer->host_retry_ms = 0;

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 
 #define REQUESTS_INLINE 16u
-#define LOOK_AGAIN_MS 100u /* a document is not fetched again before, because of an address that it lacks */
+#define LOOK_AGAIN_MS 100u /* a document is not fetched again before, because of an address that it lacks; doubling */
+#define LOOK_AGAIN_MAX_MS 5000u
 
 struct work {
     struct mc_peer *peer;
@@ -75,30 +76,43 @@ static bool find_theirs(struct work *work, const struct mc_transfer_item *items)
     return true;
 }
 
-static uint64_t take_remote(struct work *work)
+/* Is it time to fetch it again? */
+static bool take_remote(struct work *work)
 {
     struct mc_peer *peer = work->peer;
     mc_rdma_remote_release(work->remote);
     pthread_mutex_lock(&peer->lock);
     work->remote = mc_rdma_remote_hold(peer->remote);
     work->incarnation = peer->incarnation;
-    uint64_t age_ms = mc_clock_ms() - peer->remote_ms;
+    bool is_due = mc_clock_ms() - peer->remote_ms >= peer->remote_wait_ms;
     pthread_mutex_unlock(&peer->lock);
-    return age_ms;
+    return is_due;
+}
+
+/* Memory that the peer's devices have not taken has no keys, and will hardly get some: whoever writes there again and
+ * again must not fetch the document, which names all of the peer's memory, each time. */
+static bool note_found(struct work *work, bool is_found)
+{
+    struct mc_peer *peer = work->peer;
+    pthread_mutex_lock(&peer->lock);
+    uint32_t wait_ms = is_found || peer->remote_wait_ms == 0 ? LOOK_AGAIN_MS : peer->remote_wait_ms * 2;
+    peer->remote_wait_ms = wait_ms < LOOK_AGAIN_MAX_MS ? wait_ms : LOOK_AGAIN_MAX_MS;
+    pthread_mutex_unlock(&peer->lock);
+    return is_found;
 }
 
 /* What the peer has registered since we last asked is asked for once. */
 static bool look_up(struct work *work, const struct mc_transfer_item *items, bool is_stale, uint64_t deadline_ns)
 {
-    uint64_t age_ms = take_remote(work);
+    bool is_due = take_remote(work);
     if (work->remote == NULL || work->remote->device_count == 0)
         return false;
     if (!is_stale && find_theirs(work, items))
         return true;
-    if ((!is_stale && age_ms < LOOK_AGAIN_MS) || mc_peer_refresh(work->peer, deadline_ns) < 0)
+    if ((!is_stale && !is_due) || mc_peer_refresh(work->peer, deadline_ns) < 0)
         return false;
     (void)take_remote(work);
-    return work->remote != NULL && work->remote->device_count > 0 && find_theirs(work, items);
+    return note_found(work, work->remote != NULL && work->remote->device_count > 0 && find_theirs(work, items));
 }
 
 static bool prepare(struct work *work, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items)

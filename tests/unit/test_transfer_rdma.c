@@ -453,6 +453,43 @@ static void test_unregistered_memory(void **state)
     world_close(&world);
 }
 
+/* The peer has memory that its devices do not take: it is written over tcp, and the document is not fetched each time.
+ * Memory that has keys is found later all the same. */
+static void test_memory_without_keys(void **state)
+{
+    struct world world;
+    struct mc_peer *peer;
+    unsigned fetched = 0, writes = 0;
+    (void)state;
+    world_open(&world, 1);
+    uint8_t *keyless = map(), *late = map();
+    fake_fail_registrations(1, 100, ENOMEM);
+    assert_int_equal(add(world.far, keyless, MEMORY), 0);
+    fake_fail_registrations(1, 0, 0);
+    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    struct mc_transfer_item item = {world.near_memory, (uintptr_t)keyless, 4096};
+    uint64_t start_ms = mc_clock_ms(), seen_ms = peer->remote_ms;
+    for (; mc_clock_ms() - start_ms < 2000; writes++) {
+        assert_int_equal(mc_transfer_run(world.near, peer->name, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
+        fetched += peer->remote_ms != seen_ms;
+        seen_ms = peer->remote_ms;
+        usleep(10000);
+    }
+    assert_true(writes > 10 && fetched >= 1 && fetched <= 6); /* at 0, 100, 300, 700, 1500 ms */
+    assert_int_equal(add(world.far, late, MEMORY), 0);
+    item.remote = (uintptr_t)late;
+    uint64_t before = moved_by(&world, MC_TRANSFER_PATH_RDMA);
+    for (start_ms = mc_clock_ms(); moved_by(&world, MC_TRANSFER_PATH_RDMA) == before; usleep(10000)) {
+        assert_int_equal(mc_transfer_run(world.near, peer->name, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
+        assert_true(mc_clock_ms() - start_ms < 20000);
+    }
+    assert_int_equal(peer->remote_wait_ms, 100);
+    mc_peer_release(peer);
+    munmap(keyless, MEMORY);
+    munmap(late, MEMORY);
+    world_close(&world);
+}
+
 /* Taken back and registered again, the peer's memory has other keys: they are asked for. */
 static void test_registered_again(void **state)
 {
@@ -739,6 +776,7 @@ int main(void)
         cmocka_unit_test(test_links_outlive_a_pause),
         cmocka_unit_test(test_unregistered_memory),
         cmocka_unit_test(test_nic_loads),
+        cmocka_unit_test(test_memory_without_keys),
         cmocka_unit_test(test_registered_again),
         cmocka_unit_test(test_peer_ends),
         cmocka_unit_test(test_no_device),
