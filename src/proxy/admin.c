@@ -190,6 +190,8 @@ static void get_metrics(struct mc_client *client)
         {"mooncake_proxy_requests_cancelled_total", "counter", "Clients that left before the end of their answer",
          totals->cancelled},
         {"mooncake_proxy_answers_broken_total", "counter", "Answers that ended in the middle", totals->broken},
+        {"mooncake_proxy_requests_retried_total", "counter",
+         "Requests sent to another instance after one that had not begun with them", totals->retried},
         {"mooncake_proxy_requests_refused_total", "counter", "Requests refused by a limit", totals->refused},
         {"mooncake_proxy_buffered_bytes", "gauge", "Bytes of requests under way", proxy->buffered},
         {"mooncake_proxy_uptime_seconds", "gauge", "Seconds since the start", (mc_clock_ms() - proxy->start_ms) / 1000},

@@ -139,6 +139,14 @@ bool mc_instances_has_other(const struct mc_instances *set, enum mc_proxy_role r
     return false;
 }
 
+struct mc_instance *mc_instances_again(const struct mc_instances *set, enum mc_proxy_role role, uint64_t turn)
+{
+    struct mc_instance *at = set->list[role];
+    while (at != NULL && at->turn != turn)
+        at = at->next;
+    return at != NULL && mc_instance_is_usable(at) ? at : NULL;
+}
+
 /* Ranks of an instance are told apart by turns only; what it has to do is known for all of them together. */
 struct mc_instance *mc_instances_choose(struct mc_instances *set, enum mc_proxy_role role,
                                         const struct mc_policy *policy, const uint64_t *tried, size_t tried_count,

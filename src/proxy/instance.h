@@ -77,6 +77,9 @@ struct mc_instance *mc_instances_choose(struct mc_instances *set, enum mc_proxy_
                                         const struct mc_policy *policy, const uint64_t *tried, size_t tried_count,
                                         unsigned *rank);
 
+/* The instance of that turn, if it is still there and usable. */
+struct mc_instance *mc_instances_again(const struct mc_instances *set, enum mc_proxy_role role, uint64_t turn);
+
 /* Is there one that is usable and was not tried? */
 bool mc_instances_has_other(const struct mc_instances *set, enum mc_proxy_role role, const uint64_t *tried,
                             size_t tried_count);

@@ -56,6 +56,8 @@ static const struct mc_option table[] = {
     ROW("generator_on_p_node", BOOL, "false", "every token comes from the decode instance", .status = MC_OPTION_NO_EFFECT),
     ROW("health_interval", S, "5", "instances are asked for /health so often; one that does not answer gets no requests until it does", LIMITS(100, DAY)),
 
+    ROW("retries", INT, "3", "a request that an instance has certainly not begun with (no connection, or it answered 503) is sent to another one, so often; 0: never", LIMITS(0, MC_PROXY_TRIES_MAX - 1)),
+
     ROW("connect_timeout", S, "10", "longest time to connect to an instance", SECTION("Times"), LIMITS(10, DAY)),
     ROW("silence_timeout", S, "1200", "an instance that sends nothing for so long has failed", LIMITS(10, DAY)),
     ROW("request_timeout", S, "21600", "longest time of a request", LIMITS(10, 7 * DAY)),
@@ -356,6 +358,7 @@ static int resolve(const struct mc_options *options, struct mc_proxy_config *con
     config->buffered_max = (size_t)mc_options_int(options, "max_buffered_bytes");
     config->requests_max = (size_t)mc_options_int(options, "max_requests");
     config->connections_max = (size_t)mc_options_int(options, "max_connections");
+    config->retries = (size_t)mc_options_int(options, "retries");
     int rc = copy_key(config->admin_key, "ADMIN_API_KEY", error, error_size);
     if (rc == 0)
         rc = copy_key(config->api_key, "OPENAI_API_KEY", error, error_size);

@@ -14,6 +14,7 @@
 #define MC_PROXY_INSTANCES_MAX 256 /* prefill and decode together */
 #define MC_PROXY_BOOTSTRAP_PORT 8998
 #define MC_PROXY_KEY_MAX 1024 /* bytes of a key in the environment */
+#define MC_PROXY_TRIES_MAX 8  /* instances of a role that one request tries */
 
 /* How a prefill instance hands its KV cache to the decode instance. */
 enum mc_proxy_mode {
@@ -40,7 +41,7 @@ struct mc_proxy_config {
     struct mc_proxy_address prefill[MC_PROXY_INSTANCES_MAX], decode[MC_PROXY_INSTANCES_MAX];
     size_t prefill_count, decode_count;
     uint64_t health_interval_ms, connect_ms, silence_ms, request_ms, drain_ms, client_ms, stall_ms;
-    size_t body_max, buffered_max, requests_max, connections_max;
+    size_t body_max, buffered_max, requests_max, connections_max, retries;
 };
 
 /* "host:port", "[v6]:port" or "http://host[:port][/]". 0, or MC_ERR_INVALID_PARAMS with the reason in error. */

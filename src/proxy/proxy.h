@@ -26,14 +26,13 @@
 #define MC_PROXY_OUTPUT_LOW ((size_t)64 << 10)  /* at which it is read again */
 #define MC_PROXY_INPUT_MAX ((size_t)128 << 10)  /* bytes read at once; and of requests behind the one under way */
 #define MC_PROXY_ANSWER_MAX ((size_t)16 << 20)  /* bytes of an answer that is kept: prefill's, checks */
-#define MC_PROXY_TRIES_MAX 8                    /* instances of a role that one request tries */
 #define MC_PROXY_LINGER_MS 3000                 /* what a client still sends is read so long after a refusal */
 
 struct mc_client;
 
 struct mc_proxy_totals {
-    uint64_t connections, requests, cancelled, broken, refused; /* refused: by a limit */
-    uint64_t by_class[6];                                       /* answers by the first digit of their status */
+    uint64_t connections, requests, cancelled, broken, retried, refused; /* refused: by a limit */
+    uint64_t by_class[6]; /* answers by the first digit of their status */
 };
 
 struct mc_proxy {

@@ -5,7 +5,9 @@
  * concurrent   both at once; the second is told where the first one's bootstrap server is, and a transfer id that both
  * know
  *
- * Nothing of the answer is passed on before its first byte is there, so that until then another instance can be tried.
+ * A request that breaks one engine would break the next one too. So it is sent to another instance only when it has
+ * certainly had no effect: no connection was made, or the instance has refused it with 503.
+ * Invariant: of each role at most one instance has seen the request, besides those that refused it so.
  * Invariant: a relay is the context of exactly one client and at most two upstreams; each way to its end goes through
  * `destroy`, behind which none of them knows it any more.
  */
@@ -29,6 +31,7 @@ struct leg { /* one side of a request */
     unsigned rank;
     uint64_t start_ms, tried[MC_PROXY_TRIES_MAX];
     size_t tried_count;
+    uint64_t seen_by; /* turn of the instance that may have begun with the request; 0: none */
     bool has_byte;
 };
 
@@ -38,7 +41,6 @@ struct mc_relay {
     struct leg prefill, decode;
     enum mc_proxy_mode mode;
     bool is_completion, is_begun; /* begun: the client has a part of the answer */
-    bool was_broken;              /* an instance took the request and failed */
     char request_id[REQUEST_ID_SIZE], transfer_id[REQUEST_ID_SIZE + 8];
     struct mc_head answer;      /* decode's head, until its first byte */
     struct mc_head refusal;     /* prefill's head, when it is not beside decode or an error */
@@ -123,7 +125,9 @@ static bool choose(struct mc_relay *relay, struct leg *leg)
     const char *role = leg->role == MC_PROXY_PREFILL ? "prefill" : "decode";
     struct mc_instance *instance = NULL;
     char message[128];
-    if (leg->tried_count < MC_PROXY_TRIES_MAX)
+    if (leg->seen_by != 0)
+        instance = mc_instances_again(&proxy->instances, leg->role, leg->seen_by);
+    else if (leg->tried_count <= proxy->config->retries)
         instance = mc_instances_choose(&proxy->instances, leg->role, proxy->config->policy, leg->tried,
                                        leg->tried_count, &leg->rank);
     if (instance == NULL) {
@@ -131,13 +135,14 @@ static bool choose(struct mc_relay *relay, struct leg *leg)
         if (relay->problem[0] == 0 && first != NULL)
             (void)snprintf(relay->problem, sizeof(relay->problem), "%s: %s", first->address.name, first->problem);
         (void)snprintf(message, sizeof(message), "no %s instance is available", role);
-        if (relay->was_broken)
-            fail(relay, 502, "BadGatewayError", message);
-        else
-            fail(relay, 503, "ServiceUnavailableError", message);
+        fail(relay, 503, "ServiceUnavailableError", message);
         return false;
     }
-    leg->tried[leg->tried_count++] = instance->turn;
+    if (leg->seen_by == 0) {
+        proxy->totals.retried += leg->tried_count > 0;
+        leg->tried[leg->tried_count++] = instance->turn;
+    }
+    leg->seen_by = instance->turn;
     leg->instance = instance;
     leg->start_ms = mc_clock_ms();
     leg->has_byte = false;
@@ -232,11 +237,23 @@ static void note_byte(struct leg *leg)
     leg->has_byte = true;
 }
 
-static void note_problem(struct mc_relay *relay, const struct leg *leg, enum mc_upstream_end end, const char *problem)
+/* Is there another instance that the request may be sent to, which the leg's has certainly not begun with? */
+static bool has_other(const struct mc_relay *relay, const struct leg *leg)
 {
-    relay->was_broken = relay->was_broken || end != MC_UPSTREAM_NO_CONNECT;
+    return leg->tried_count <= relay->proxy->config->retries &&
+           mc_instances_has_other(&relay->proxy->instances, leg->role, leg->tried, leg->tried_count);
+}
+
+static void note_problem(struct mc_relay *relay, struct leg *leg, const char *problem)
+{
     (void)snprintf(relay->problem, sizeof(relay->problem), "%s: %s", leg->instance->address.name, problem);
     mc_log_limited(WARNING, "%s instance %s", leg->role == MC_PROXY_PREFILL ? "prefill" : "decode", relay->problem);
+}
+
+static void note_no_connect(struct leg *leg, const char *problem)
+{
+    leg->seen_by = 0;
+    mc_instance_set_down(leg->instance, problem);
 }
 
 /* ---- decode ---- */
@@ -252,6 +269,14 @@ static void begin_answer(struct mc_relay *relay)
 static void decode_head(void *context, struct mc_head *head)
 {
     struct mc_relay *relay = context;
+    struct leg *leg = &relay->decode;
+    if (head->status == 503 && has_other(relay, leg)) {
+        note_problem(relay, leg, "it has answered 503");
+        leg->seen_by = 0;
+        end_leg(relay, leg, LEG_FAILED);
+        start_decode(relay);
+        return;
+    }
     mc_head_free(&relay->answer);
     relay->answer = *head;
     *head = (struct mc_head){.framing = head->framing, .status = head->status};
@@ -281,15 +306,11 @@ static void decode_end(void *context, enum mc_upstream_end end, const char *prob
         mc_client_end(client);
         return;
     }
-    note_problem(relay, leg, end, problem);
+    note_problem(relay, leg, problem);
     if (end == MC_UPSTREAM_NO_CONNECT)
-        mc_instance_set_down(leg->instance, problem);
+        note_no_connect(leg, problem);
     end_leg(relay, leg, LEG_FAILED);
-    /* It has seen nothing of the request: another one may. With a store that holds also for what ended without a byte.
-     */
-    bool is_harmless = end == MC_UPSTREAM_NO_CONNECT ||
-                       (end == MC_UPSTREAM_BROKEN && relay->mode == MC_PROXY_STORE && relay->is_completion);
-    if (is_harmless && !relay->is_begun)
+    if (leg->seen_by == 0)
         start_decode(relay);
     else
         fail(relay, end == MC_UPSTREAM_TIMEOUT ? 504 : 502, "BadGatewayError", "the decode instance failed");
@@ -377,38 +398,32 @@ static void pass_prefill(struct mc_relay *relay)
 static void prefill_failed(struct mc_relay *relay, enum mc_upstream_end end, const char *problem)
 {
     struct leg *leg = &relay->prefill;
-    bool is_last = leg->tried_count >= MC_PROXY_TRIES_MAX;
-    note_problem(relay, leg, end, problem);
+    note_problem(relay, leg, problem);
     if (end == MC_UPSTREAM_NO_CONNECT)
-        mc_instance_set_down(leg->instance, problem);
+        note_no_connect(leg, problem);
     end_leg(relay, leg, LEG_FAILED);
     /* Decode may have begun to wait for what will not come. */
     end_leg(relay, &relay->decode, LEG_CANCELLED);
-    if (end == MC_UPSTREAM_TIMEOUT || is_last)
-        fail(relay, end == MC_UPSTREAM_TIMEOUT ? 504 : 502, "BadGatewayError", "the prefill instance failed");
-    else
+    if (leg->seen_by == 0)
         start_prefill(relay);
+    else
+        fail(relay, end == MC_UPSTREAM_TIMEOUT ? 504 : 502, "BadGatewayError", "the prefill instance failed");
 }
 
 static void prefill_answered(struct mc_relay *relay)
 {
     struct leg *leg = &relay->prefill;
     int status = relay->prefill_status;
-    if (status >= 500) {
-        note_problem(relay, leg, MC_UPSTREAM_DONE, "it has answered with an error of its own");
+    if (status == 503 && has_other(relay, leg)) {
+        note_problem(relay, leg, "it has answered 503");
+        leg->seen_by = 0;
         end_leg(relay, leg, LEG_FAILED);
         end_leg(relay, &relay->decode, LEG_CANCELLED);
-        bool has_other =
-            leg->tried_count < MC_PROXY_TRIES_MAX &&
-            mc_instances_has_other(&relay->proxy->instances, MC_PROXY_PREFILL, leg->tried, leg->tried_count);
-        if (has_other)
-            start_prefill(relay);
-        else
-            pass_prefill(relay);
+        start_prefill(relay);
         return;
     }
     if (status >= 300) {
-        end_leg(relay, leg, LEG_DONE);
+        end_leg(relay, leg, status >= 500 ? LEG_FAILED : LEG_DONE);
         end_leg(relay, &relay->decode, LEG_CANCELLED);
         pass_prefill(relay);
         return;
