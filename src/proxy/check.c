@@ -1,11 +1,14 @@
 /* Asks the instances: /health now and then; what they serve, once after each time they come up; and of a prefill
  * instance in concurrent mode its bootstrap server, each time, since an engine that was restarted has another id.
  *
- * A refused connection makes an instance dead at once, silence only after some checks: an engine that loads a long
- * prompt may be slow to answer. */
+ * A refused connection makes an instance dead at once. Silence does when nothing at all has come for dead_timeout,
+ * /health was asked meanwhile, and no request's bytes came either: an engine that is slow to answer and sends tokens
+ * lives. One that owes answers and has been silent for a second is asked at once, so that the time runs from its last
+ * byte. */
 #include "proxy/proxy.h"
 
 #include "base/error.h"
+#include "env/clock.h"
 #include "env/log.h"
 
 #include <jansson.h>
@@ -13,6 +16,10 @@
 #include <stdlib.h>
 
 #define CHECK_MS 5000
+#define HEALTH_MS 15000    /* when silence makes nobody dead */
+#define SILENCE_ASKED 1000 /* ms without a byte after which an instance with requests is asked for /health */
+#define STOOD_STILL 1000   /* ms between two pulses: what nobody looked at in that time says nothing */
+#define SILENCE_LATE 2000  /* ms without an answer to that after which others are preferred */
 
 /* ---- one question ---- */
 
@@ -20,6 +27,7 @@ struct question { /* GET of a path; the answer is kept */
     struct mc_upstream *upstream;
     struct evbuffer *answer;
     int status;
+    uint64_t *heard; /* whose sign of life an answer is, or NULL */
     void (*done)(struct question *question, enum mc_upstream_end end, const char *problem);
 };
 
@@ -27,6 +35,8 @@ static void question_head(void *context, struct mc_head *head)
 {
     struct question *question = context;
     question->status = head->status;
+    if (question->heard != NULL)
+        *question->heard = mc_clock_ms();
 }
 
 static void question_data(void *context, struct evbuffer *data)
@@ -46,7 +56,7 @@ static void question_end(void *context, enum mc_upstream_end end, const char *pr
 static const struct mc_upstream_events question_events = {question_head, question_data, question_end};
 
 static int ask(struct mc_proxy *proxy, struct question *question, const struct mc_proxy_address *address,
-               const char *path)
+               const char *path, uint64_t longest_ms)
 {
     struct mc_buffer head = {0};
     question->status = 0;
@@ -57,7 +67,7 @@ static int ask(struct mc_proxy *proxy, struct question *question, const struct m
     (void)evbuffer_drain(question->answer, evbuffer_get_length(question->answer));
     mc_relay_write_head(proxy, address, NULL, "GET", path, &head);
     mc_buffer_printf(&head, "\r\n");
-    question->upstream = mc_upstream_start(proxy, address, &head, NULL, false, CHECK_MS, &question_events, question);
+    question->upstream = mc_upstream_start(proxy, address, &head, NULL, false, longest_ms, &question_events, question);
     mc_buffer_free(&head);
     return question->upstream == NULL ? MC_ERR_NO_MEMORY : 0;
 }
@@ -102,6 +112,7 @@ struct mc_check {
     struct mc_proxy *proxy;
     struct mc_instance *instance; /* held */
     enum check_step { CHECK_HEALTH, CHECK_MODEL, CHECK_BOOTSTRAP } step;
+    uint64_t asked_ms;
 };
 
 void mc_check_cancel(struct mc_instance *instance)
@@ -127,6 +138,7 @@ static void set_up(struct mc_instance *instance)
                instance->address.name,
                instance->role == MC_PROXY_PREFILL ? mc_proxy_mode_name(instance->address.mode) : "decode");
     instance->state = MC_INSTANCE_UP;
+    instance->is_silent = false;
     mc_check_cancel(instance);
 }
 
@@ -173,8 +185,15 @@ static bool take_engines(struct mc_instance *instance, struct question *question
 static void took_bootstrap(struct mc_check *check, enum mc_upstream_end end, const char *problem)
 {
     struct mc_instance *instance = check->instance;
+    /* Refused, or an answer without engines: it is sure. Slow or broken off: it may be busy, and what it said holds. */
+    bool is_sure = end == MC_UPSTREAM_NO_CONNECT || (end == MC_UPSTREAM_DONE && check->question.status < 500);
     if (end == MC_UPSTREAM_DONE && take_engines(instance, &check->question)) {
         instance->problem[0] = 0;
+        instance->bootstrap_strikes = 0;
+    } else if (end == MC_UPSTREAM_OWN_TROUBLE ||
+               (!is_sure && instance->rank_count > 0 && ++instance->bootstrap_strikes < MC_PROXY_STRIKES_MAX)) {
+        mc_log_limited(WARNING, "the bootstrap server of prefill instance %s, port %u, is slow: %s",
+                       instance->address.name, instance->address.bootstrap_port, problem);
     } else {
         /* Without it decode could not find what prefill has computed. */
         if (instance->rank_count > 0 || instance->state == MC_INSTANCE_NEW)
@@ -202,10 +221,12 @@ static void ask_next(struct mc_check *check, enum check_step step)
         return;
     }
     if (check->step == CHECK_BOOTSTRAP) {
+        check->question.heard = NULL; /* it may be another process */
         address.port = address.bootstrap_port;
         mc_address_join(address.name, sizeof(address.name), address.host, address.port);
     }
-    if (ask(check->proxy, &check->question, &address, check->step == CHECK_MODEL ? "/v1/models" : "/query") < 0)
+    if (ask(check->proxy, &check->question, &address, check->step == CHECK_MODEL ? "/v1/models" : "/query", CHECK_MS) <
+        0)
         mc_check_cancel(instance); /* the next round asks again */
 }
 
@@ -229,6 +250,11 @@ static void took_models(struct mc_check *check, enum mc_upstream_end end)
     ask_next(check, CHECK_BOOTSTRAP);
 }
 
+static bool has_stood_still(const struct mc_proxy *proxy)
+{
+    return mc_clock_ms() - proxy->pulse_ms >= STOOD_STILL;
+}
+
 static void took_health(struct mc_check *check, enum mc_upstream_end end, const char *problem)
 {
     struct mc_instance *instance = check->instance;
@@ -238,12 +264,29 @@ static void took_health(struct mc_check *check, enum mc_upstream_end end, const 
         ask_next(check, CHECK_MODEL);
         return;
     }
+    /* Its answer may lie in our own socket. */
+    bool was_asleep = check->asked_ms <= check->proxy->woken_ms || has_stood_still(check->proxy);
+    if (end == MC_UPSTREAM_TIMEOUT && was_asleep) {
+        mc_check_cancel(instance);
+        return;
+    }
+    if (end == MC_UPSTREAM_OWN_TROUBLE) {
+        mc_log_limited(WARNING, "instance %s cannot be asked whether it lives: %s", instance->address.name, problem);
+        mc_check_cancel(instance);
+        return;
+    }
     if (end == MC_UPSTREAM_DONE) {
         (void)snprintf(text, sizeof(text), "/health answers %d", check->question.status);
         problem = text;
     }
     bool is_sure = end == MC_UPSTREAM_NO_CONNECT || end == MC_UPSTREAM_DONE;
-    if (is_sure || ++instance->strikes >= MC_PROXY_STRIKES_MAX)
+    if (end == MC_UPSTREAM_TIMEOUT) {
+        is_sure = instance->heard_ms <= check->asked_ms;
+        instance->is_silent = is_sure;
+        problem = "it answers nothing, not even /health";
+        instance->strikes = 0;
+    }
+    if (is_sure || (end != MC_UPSTREAM_TIMEOUT && ++instance->strikes >= MC_PROXY_STRIKES_MAX))
         mc_instance_set_down(instance, problem);
     mc_check_cancel(instance);
 }
@@ -259,17 +302,29 @@ static void on_checked(struct question *question, enum mc_upstream_end end, cons
         took_bootstrap(check, end, problem);
 }
 
+/* How long /health may take: the rest of dead_timeout, which runs from the last byte of what is under way. */
+static uint64_t health_ms(const struct mc_proxy *proxy, const struct mc_instance *instance, uint64_t now)
+{
+    uint64_t dead = proxy->config->dead_ms, silent = mc_instance_silent_ms(instance, now);
+    if (dead == 0)
+        return HEALTH_MS;
+    return silent < dead - dead / 4 ? dead - silent : dead / 4;
+}
+
 static void start(struct mc_proxy *proxy, struct mc_instance *instance)
 {
     struct mc_check *check = calloc(1, sizeof(*check));
+    uint64_t now = mc_clock_ms();
     if (check == NULL)
         return; /* the next round tries again */
     check->question.done = on_checked;
     check->proxy = proxy;
     check->instance = instance;
+    check->asked_ms = now;
+    check->question.heard = &instance->heard_ms;
     instance->check = check;
     mc_instance_hold(instance);
-    if (ask(proxy, &check->question, &instance->address, "/health") < 0)
+    if (ask(proxy, &check->question, &instance->address, "/health", health_ms(proxy, instance, now)) < 0)
         mc_check_cancel(instance);
 }
 
@@ -279,6 +334,28 @@ void mc_check_all(struct mc_proxy *proxy)
         for (struct mc_instance *at = proxy->instances.list[role]; at != NULL; at = at->next) {
             if (at->check == NULL)
                 start(proxy, at);
+        }
+    }
+}
+
+void mc_check_pulse(struct mc_proxy *proxy)
+{
+    uint64_t now = mc_clock_ms(), dead = proxy->config->dead_ms;
+    if (has_stood_still(proxy))
+        proxy->woken_ms = now;
+    proxy->pulse_ms = now;
+    for (int role = 0; role < 2; role++) {
+        for (struct mc_instance *at = proxy->instances.list[role]; at != NULL; at = at->next) {
+            if (proxy->woken_ms == now) {
+                at->heard_ms = now;
+                continue;
+            }
+            bool is_asked = at->check != NULL && at->check->step == CHECK_HEALTH;
+            at->is_late = is_asked && now - at->check->asked_ms >= SILENCE_LATE && at->heard_ms <= at->check->asked_ms;
+            if (at->check == NULL && at->state != MC_INSTANCE_DOWN && mc_instance_silent_ms(at, now) >= SILENCE_ASKED)
+                start(proxy, at);
+            if (at->state == MC_INSTANCE_DOWN && at->requests > 0 && dead > 0)
+                mc_relay_end_silent(proxy, at, at->is_silent ? 0 : dead);
         }
     }
 }
@@ -323,7 +400,7 @@ struct mc_candidate_check *mc_check_candidate(struct mc_proxy *proxy, const stru
         return NULL;
     *check = (struct mc_candidate_check){.proxy = proxy, .done = done, .context = context};
     check->question.done = on_candidate;
-    if (ask(proxy, &check->question, address, "/v1/models") < 0) {
+    if (ask(proxy, &check->question, address, "/v1/models", CHECK_MS) < 0) {
         mc_check_candidate_cancel(check);
         return NULL;
     }

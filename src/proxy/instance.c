@@ -110,6 +110,12 @@ bool mc_instance_is_usable(const struct mc_instance *instance)
            instance->rank_count > 0;
 }
 
+uint64_t mc_instance_silent_ms(const struct mc_instance *instance, uint64_t now)
+{
+    uint64_t since = instance->heard_ms > instance->owes_ms ? instance->heard_ms : instance->owes_ms;
+    return instance->requests == 0 ? 0 : now - since;
+}
+
 void mc_instance_set_down(struct mc_instance *instance, const char *problem)
 {
     if (instance->state != MC_INSTANCE_DOWN)
@@ -155,8 +161,11 @@ struct mc_instance *mc_instances_choose(struct mc_instances *set, enum mc_proxy_
     static struct mc_candidate candidates[MC_PROXY_INSTANCES_MAX * 4]; /* one thread; too large for a stack */
     const size_t most = sizeof(candidates) / sizeof(candidates[0]);
     size_t count = 0;
+    bool has_timely = false; /* one that is not late */
+    for (const struct mc_instance *at = set->list[role]; at != NULL; at = at->next)
+        has_timely = has_timely || (mc_instance_is_usable(at) && !at->is_late && !is_in(tried, tried_count, at->turn));
     for (struct mc_instance *at = set->list[role]; at != NULL; at = at->next) {
-        if (!mc_instance_is_usable(at) || is_in(tried, tried_count, at->turn))
+        if (!mc_instance_is_usable(at) || is_in(tried, tried_count, at->turn) || (at->is_late && has_timely))
             continue;
         unsigned ranks = at->rank_count > 0 ? at->rank_count : 1;
         for (unsigned i = 0; i < ranks && count < most; i++)

@@ -14,7 +14,7 @@
 #define MC_PROXY_RANKS_MAX 256     /* data-parallel ranks of one prefill instance */
 #define MC_PROXY_ENGINE_ID_MAX 256 /* bytes of an engine id with its zero */
 #define MC_PROXY_PROBLEM_MAX 256
-#define MC_PROXY_STRIKES_MAX 3 /* checks without an answer in time, after which an instance counts as dead */
+#define MC_PROXY_STRIKES_MAX 3 /* checks in a row that come to nothing, after which an instance counts as dead */
 #define MC_PROXY_BUCKETS 14
 
 enum mc_proxy_role { MC_PROXY_PREFILL, MC_PROXY_DECODE };
@@ -36,7 +36,11 @@ struct mc_instance {
     enum mc_proxy_role role;
     enum mc_instance_state state;
     bool is_removed, model_is_checked;
-    unsigned holders, strikes;
+    bool is_silent; /* down because it answers nothing at all */
+    bool is_late;   /* it has not answered /health for a while: it gets requests only if there is no other */
+    unsigned holders, strikes, bootstrap_strikes;
+    uint64_t heard_ms; /* its last byte on any connection */
+    uint64_t owes_ms;  /* since when it has requests under way */
     uint64_t turn;
     char problem[MC_PROXY_PROBLEM_MAX]; /* why it is not up */
     char (*engine_ids)[MC_PROXY_ENGINE_ID_MAX];
@@ -69,6 +73,8 @@ void mc_instance_hold(struct mc_instance *instance);
 void mc_instance_release(struct mc_instance *instance);
 const char *mc_instance_state_name(const struct mc_instance *instance);
 bool mc_instance_is_usable(const struct mc_instance *instance);
+/* How long nothing has come of it though it owes answers; 0 when it owes none. */
+uint64_t mc_instance_silent_ms(const struct mc_instance *instance, uint64_t now);
 void mc_instance_set_down(struct mc_instance *instance, const char *problem);
 
 /* The next one by the policy among those that are usable and not in `tried` (turns of instances); NULL: none. *rank:

@@ -56,6 +56,7 @@ static const struct mc_option table[] = {
     ROW("generator_on_p_node", BOOL, "false", "every token comes from the decode instance", .status = MC_OPTION_NO_EFFECT),
     ROW("health_interval", S, "5", "instances are asked for /health so often; one that does not answer gets no requests until it does", LIMITS(100, DAY)),
 
+    ROW("dead_timeout", S, "8", "an instance of which nothing at all has come for so long, not even an answer to /health, is dead, and its requests end; 0: they wait for silence_timeout", LIMITS(0, DAY)),
     ROW("retries", INT, "3", "a request that an instance has certainly not begun with (no connection, or it answered 503) is sent to another one, so often; 0: never", LIMITS(0, MC_PROXY_TRIES_MAX - 1)),
 
     ROW("connect_timeout", S, "10", "longest time to connect to an instance", SECTION("Times"), LIMITS(10, DAY)),
@@ -348,6 +349,7 @@ static int resolve(const struct mc_options *options, struct mc_proxy_config *con
     (void)snprintf(config->host, sizeof(config->host), "%s", host);
     (void)snprintf(config->model, sizeof(config->model), "%s", model);
     config->health_interval_ms = (uint64_t)mc_options_int(options, "health_interval");
+    config->dead_ms = (uint64_t)mc_options_int(options, "dead_timeout");
     config->connect_ms = (uint64_t)mc_options_int(options, "connect_timeout");
     config->silence_ms = (uint64_t)mc_options_int(options, "silence_timeout");
     config->request_ms = (uint64_t)mc_options_int(options, "request_timeout");

@@ -40,7 +40,7 @@ struct mc_proxy_config {
     const struct mc_policy *policy;
     struct mc_proxy_address prefill[MC_PROXY_INSTANCES_MAX], decode[MC_PROXY_INSTANCES_MAX];
     size_t prefill_count, decode_count;
-    uint64_t health_interval_ms, connect_ms, silence_ms, request_ms, drain_ms, client_ms, stall_ms;
+    uint64_t health_interval_ms, dead_ms, connect_ms, silence_ms, request_ms, drain_ms, client_ms, stall_ms;
     size_t body_max, buffered_max, requests_max, connections_max, retries;
 };
 

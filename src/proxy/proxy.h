@@ -29,6 +29,7 @@
 #define MC_PROXY_LINGER_MS 3000                 /* what a client still sends is read so long after a refusal */
 
 struct mc_client;
+struct mc_relay;
 
 struct mc_proxy_totals {
     uint64_t connections, requests, cancelled, broken, retried, refused; /* refused: by a limit */
@@ -39,12 +40,14 @@ struct mc_proxy {
     struct event_base *base;
     struct evdns_base *dns;
     struct evconnlistener *listener;
-    struct event *terminate, *interrupt, *tick, *drain_timer;
+    struct event *terminate, *interrupt, *tick, *pulse, *drain_timer;
     const struct mc_proxy_config *config;
     struct mc_instances instances;
     struct mc_client *clients; /* all of them */
+    struct mc_relay *relays;   /* all of them */
     size_t client_count, request_count, buffered;
-    uint64_t start_ms;
+    uint64_t start_ms, pulse_ms; /* pulse: when it last beat */
+    uint64_t woken_ms;           /* when this process last went on after it had stood still */
     bool is_draining, accepts;
     struct mc_proxy_totals totals;
     struct mc_members members; /* of whatever JSON is being looked at; nothing keeps it */
@@ -53,10 +56,12 @@ struct mc_proxy {
 /* ---- upstream.c ---- */
 
 enum mc_upstream_end {
-    MC_UPSTREAM_DONE,       /* the whole answer was handed over */
-    MC_UPSTREAM_NO_CONNECT, /* it has seen nothing of the request */
-    MC_UPSTREAM_BROKEN,     /* closed too early */
-    MC_UPSTREAM_GARBAGE,    /* what it sent is not HTTP */
+    MC_UPSTREAM_DONE,        /* the whole answer was handed over */
+    MC_UPSTREAM_NO_CONNECT,  /* it has seen nothing of the request */
+    MC_UPSTREAM_OWN_TROUBLE, /* neither, and that says nothing of the instance: no descriptor, no memory, no name server
+                              */
+    MC_UPSTREAM_BROKEN,      /* closed too early */
+    MC_UPSTREAM_GARBAGE,     /* what it sent is not HTTP */
     MC_UPSTREAM_TIMEOUT
 };
 
@@ -75,6 +80,10 @@ struct mc_upstream *mc_upstream_start(struct mc_proxy *proxy, const struct mc_pr
                                       uint64_t longest_ms, const struct mc_upstream_events *events, void *context);
 /* While paused it is not read. */
 void mc_upstream_pause(struct mc_upstream *upstream, bool is_paused);
+/* Milliseconds since its last byte, or since the connection; 0 while it is not read. */
+uint64_t mc_upstream_silent_ms(const struct mc_upstream *upstream, uint64_t now);
+/* Ends it now, with a timeout or, before the connection, as what has seen nothing. Not out of its own calls. */
+void mc_upstream_give_up(struct mc_upstream *upstream, const char *problem);
 /* Nothing is called from now on; the connection is closed. */
 void mc_upstream_cancel(struct mc_upstream *upstream);
 
@@ -123,10 +132,16 @@ void mc_relay_other(struct mc_client *client);
 void mc_relay_write_head(struct mc_proxy *proxy, const struct mc_proxy_address *address, const struct mc_head *from,
                          const char *method, const char *target, struct mc_buffer *out);
 
+/* Ends what an instance that is down has under way, if nothing came of it for so long. */
+void mc_relay_end_silent(struct mc_proxy *proxy, const struct mc_instance *instance, uint64_t silent_ms);
+
 /* ---- check.c ---- */
 
 /* Starts a check of every instance that has none under way. */
 void mc_check_all(struct mc_proxy *proxy);
+/* Several times a second: asks an instance that owes answers and is silent, and ends the requests of one that is dead.
+ */
+void mc_check_pulse(struct mc_proxy *proxy);
 void mc_check_cancel(struct mc_instance *instance);
 /* Asks whether an address may become an instance. done is called once, later, with NULL or what speaks against it;
  * unless it is cancelled before. */

@@ -23,6 +23,7 @@
 
 #define REQUEST_ID_SIZE 37
 #define KV_PARAMS_MAX ((size_t)1 << 20)
+#define TOO_LONG "its answer is longer than 16 MiB"
 
 struct leg { /* one side of a request */
     enum mc_proxy_role role;
@@ -36,11 +37,13 @@ struct leg { /* one side of a request */
 };
 
 struct mc_relay {
+    struct mc_relay *next, **back; /* among proxy->relays */
     struct mc_proxy *proxy;
     struct mc_client *client;
     struct leg prefill, decode;
     enum mc_proxy_mode mode;
     bool is_completion, is_begun; /* begun: the client has a part of the answer */
+    bool is_too_long;             /* prefill's answer: not all of it is kept */
     char request_id[REQUEST_ID_SIZE], transfer_id[REQUEST_ID_SIZE + 8];
     struct mc_head answer;      /* decode's head, until its first byte */
     struct mc_head refusal;     /* prefill's head, when it is not beside decode or an error */
@@ -96,6 +99,9 @@ static void destroy(struct mc_relay *relay)
     mc_buffer_free(&relay->kv_params);
     if (relay->kept != NULL)
         evbuffer_free(relay->kept);
+    *relay->back = relay->next;
+    if (relay->next != NULL)
+        relay->next->back = relay->back;
     free(relay);
     proxy->request_count--;
     mc_proxy_ended(proxy);
@@ -147,7 +153,8 @@ static bool choose(struct mc_relay *relay, struct leg *leg)
     leg->start_ms = mc_clock_ms();
     leg->has_byte = false;
     mc_instance_hold(instance);
-    instance->requests++;
+    if (instance->requests++ == 0)
+        instance->owes_ms = leg->start_ms;
     instance->started++;
     instance->work += evbuffer_get_length(mc_client_body(relay->client));
     return true;
@@ -232,6 +239,7 @@ static const struct mc_members *look(struct mc_relay *relay)
 
 static void note_byte(struct leg *leg)
 {
+    leg->instance->heard_ms = mc_clock_ms();
     if (!leg->has_byte)
         mc_histogram_add(&leg->instance->first_byte, mc_clock_ms() - leg->start_ms);
     leg->has_byte = true;
@@ -250,10 +258,15 @@ static void note_problem(struct mc_relay *relay, struct leg *leg, const char *pr
     mc_log_limited(WARNING, "%s instance %s", leg->role == MC_PROXY_PREFILL ? "prefill" : "decode", relay->problem);
 }
 
-static void note_no_connect(struct leg *leg, const char *problem)
+/* Lets go of an instance that has failed. */
+static void end_failed(struct mc_relay *relay, struct leg *leg, enum mc_upstream_end end, const char *problem)
 {
-    leg->seen_by = 0;
-    mc_instance_set_down(leg->instance, problem);
+    note_problem(relay, leg, problem);
+    if (end == MC_UPSTREAM_NO_CONNECT)
+        mc_instance_set_down(leg->instance, problem);
+    if (end == MC_UPSTREAM_NO_CONNECT || end == MC_UPSTREAM_OWN_TROUBLE)
+        leg->seen_by = 0;
+    end_leg(relay, leg, end == MC_UPSTREAM_OWN_TROUBLE ? LEG_CANCELLED : LEG_FAILED);
 }
 
 /* ---- decode ---- */
@@ -270,6 +283,7 @@ static void decode_head(void *context, struct mc_head *head)
 {
     struct mc_relay *relay = context;
     struct leg *leg = &relay->decode;
+    leg->instance->heard_ms = mc_clock_ms();
     if (head->status == 503 && has_other(relay, leg)) {
         note_problem(relay, leg, "it has answered 503");
         leg->seen_by = 0;
@@ -306,10 +320,7 @@ static void decode_end(void *context, enum mc_upstream_end end, const char *prob
         mc_client_end(client);
         return;
     }
-    note_problem(relay, leg, problem);
-    if (end == MC_UPSTREAM_NO_CONNECT)
-        note_no_connect(leg, problem);
-    end_leg(relay, leg, LEG_FAILED);
+    end_failed(relay, leg, end, problem);
     if (leg->seen_by == 0)
         start_decode(relay);
     else
@@ -343,6 +354,8 @@ static void prefill_head(void *context, struct mc_head *head)
 {
     struct mc_relay *relay = context;
     relay->prefill_status = head->status;
+    relay->is_too_long = false;
+    relay->prefill.instance->heard_ms = mc_clock_ms();
     (void)evbuffer_drain(relay->kept, evbuffer_get_length(relay->kept));
     /* Beside it decode makes the answer, unless this is an error. */
     if (relay->is_begun || (relay->mode == MC_PROXY_CONCURRENT && head->status < 300))
@@ -356,7 +369,11 @@ static void prefill_data(void *context, struct evbuffer *data)
 {
     struct mc_relay *relay = context;
     note_byte(&relay->prefill);
-    if (evbuffer_get_length(relay->kept) + evbuffer_get_length(data) <= MC_PROXY_ANSWER_MAX)
+    if (relay->prefill_status < 300 && relay->mode != MC_PROXY_SEQUENTIAL)
+        return; /* nobody wants it */
+    relay->is_too_long =
+        relay->is_too_long || evbuffer_get_length(relay->kept) + evbuffer_get_length(data) > MC_PROXY_ANSWER_MAX;
+    if (!relay->is_too_long)
         (void)evbuffer_add_buffer(relay->kept, data);
 }
 
@@ -398,10 +415,7 @@ static void pass_prefill(struct mc_relay *relay)
 static void prefill_failed(struct mc_relay *relay, enum mc_upstream_end end, const char *problem)
 {
     struct leg *leg = &relay->prefill;
-    note_problem(relay, leg, problem);
-    if (end == MC_UPSTREAM_NO_CONNECT)
-        note_no_connect(leg, problem);
-    end_leg(relay, leg, LEG_FAILED);
+    end_failed(relay, leg, end, problem);
     /* Decode may have begun to wait for what will not come. */
     end_leg(relay, &relay->decode, LEG_CANCELLED);
     if (leg->seen_by == 0)
@@ -420,6 +434,10 @@ static void prefill_answered(struct mc_relay *relay)
         end_leg(relay, leg, LEG_FAILED);
         end_leg(relay, &relay->decode, LEG_CANCELLED);
         start_prefill(relay);
+        return;
+    }
+    if (relay->is_too_long) {
+        prefill_failed(relay, MC_UPSTREAM_GARBAGE, TOO_LONG);
         return;
     }
     if (status >= 300) {
@@ -551,8 +569,32 @@ static struct mc_relay *create(struct mc_client *client, bool is_completion)
         return NULL;
     }
     proxy->request_count++;
+    relay->next = proxy->relays;
+    relay->back = &proxy->relays;
+    if (relay->next != NULL)
+        relay->next->back = &relay->next;
+    proxy->relays = relay;
     mc_client_watch(client, &client_events, relay);
     return relay;
+}
+
+void mc_relay_end_silent(struct mc_proxy *proxy, const struct mc_instance *instance, uint64_t silent_ms)
+{
+    char problem[MC_PROXY_PROBLEM_MAX];
+    uint64_t now = mc_clock_ms();
+    struct mc_relay *next;
+    (void)snprintf(problem, sizeof(problem), "%s", instance->problem);
+    for (struct mc_relay *at = proxy->relays; at != NULL; at = next) {
+        next = at->next; /* no relay ends another one */
+        struct leg *const legs[] = {&at->prefill, &at->decode};
+        for (size_t i = 0; i < 2; i++) {
+            struct mc_upstream *upstream = legs[i]->upstream;
+            if (legs[i]->instance != instance || upstream == NULL || mc_upstream_silent_ms(upstream, now) < silent_ms)
+                continue;
+            mc_upstream_give_up(upstream, problem); /* which may end the relay */
+            break;
+        }
+    }
 }
 
 void mc_relay_completion(struct mc_client *client)

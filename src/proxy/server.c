@@ -15,6 +15,7 @@
 
 #define BACKLOG 1024
 #define ACCEPT_AGAIN_MS 100
+#define PULSE_MS 250
 #define EVENTS_PER_TURN 64 /* so that one busy connection does not hold up the timers */
 
 static struct timeval milliseconds(uint64_t ms)
@@ -66,6 +67,12 @@ static void on_tick(evutil_socket_t fd, short what, void *context)
     listen_more(proxy);
     if (!proxy->is_draining)
         mc_check_all(proxy);
+}
+
+static void on_pulse(evutil_socket_t fd, short what, void *context)
+{
+    (void)fd, (void)what;
+    mc_check_pulse(context);
 }
 
 /* ---- the end ---- */
@@ -145,7 +152,7 @@ static int create_events(struct mc_proxy *proxy)
 {
     struct timeval interval = milliseconds(proxy->config->health_interval_ms);
     struct event_config *wanted = event_config_new();
-    struct timeval slice = milliseconds(5);
+    struct timeval slice = milliseconds(5), pulse = milliseconds(PULSE_MS);
     if (wanted != NULL && event_config_set_max_dispatch_interval(wanted, &slice, EVENTS_PER_TURN, 1) == 0)
         proxy->base = event_base_new_with_config(wanted);
     if (wanted != NULL)
@@ -158,17 +165,19 @@ static int create_events(struct mc_proxy *proxy)
     proxy->terminate = evsignal_new(proxy->base, SIGTERM, on_signal, proxy);
     proxy->interrupt = evsignal_new(proxy->base, SIGINT, on_signal, proxy);
     proxy->tick = event_new(proxy->base, -1, EV_PERSIST, on_tick, proxy);
+    proxy->pulse = event_new(proxy->base, -1, EV_PERSIST, on_pulse, proxy);
     proxy->drain_timer = event_new(proxy->base, -1, 0, on_drained, proxy);
     if (proxy->dns == NULL || proxy->terminate == NULL || proxy->interrupt == NULL || proxy->tick == NULL ||
-        proxy->drain_timer == NULL || event_add(proxy->terminate, NULL) != 0 ||
-        event_add(proxy->interrupt, NULL) != 0 || event_add(proxy->tick, &interval) != 0)
+        proxy->pulse == NULL || proxy->drain_timer == NULL || event_add(proxy->pulse, &pulse) != 0 ||
+        event_add(proxy->terminate, NULL) != 0 || event_add(proxy->interrupt, NULL) != 0 ||
+        event_add(proxy->tick, &interval) != 0)
         return MC_ERR_NO_MEMORY;
     return 0;
 }
 
 static void destroy(struct mc_proxy *proxy)
 {
-    struct event *const events[] = {proxy->terminate, proxy->interrupt, proxy->tick, proxy->drain_timer};
+    struct event *const events[] = {proxy->terminate, proxy->interrupt, proxy->tick, proxy->pulse, proxy->drain_timer};
     proxy->is_draining = true;
     if (proxy->listener != NULL)
         evconnlistener_free(proxy->listener);
@@ -198,7 +207,7 @@ static void destroy(struct mc_proxy *proxy)
 int mc_proxy_run(const struct mc_proxy_config *config, char *error, size_t error_size)
 {
     static struct mc_proxy proxy; /* large; a process has one */
-    proxy = (struct mc_proxy){.config = config, .start_ms = mc_clock_ms()};
+    proxy = (struct mc_proxy){.config = config, .start_ms = mc_clock_ms(), .pulse_ms = mc_clock_ms()};
     proxy.instances.turns[0].random = mc_random_u64();
     proxy.instances.turns[1].random = mc_random_u64();
     mc_file_limit_raise();

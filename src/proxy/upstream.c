@@ -7,12 +7,19 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/socket.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+
+/* Seconds without a byte after which, and then how often, the kernel asks the other one; and how long it may confirm
+ * nothing. */
+#define KEEPALIVE_IDLE_S 5
+#define KEEPALIVE_INTERVAL_S 5
+#define UNSENT_MS 20000
 
 struct mc_upstream {
     struct mc_proxy *proxy;
@@ -53,6 +60,17 @@ static void finish(struct mc_upstream *upstream, enum mc_upstream_end end, const
     if (!upstream->is_cancelled)
         upstream->events->end(upstream->context, end, problem);
     destroy(upstream);
+}
+
+uint64_t mc_upstream_silent_ms(const struct mc_upstream *upstream, uint64_t now)
+{
+    return upstream->is_paused || !upstream->is_connected ? 0 : now - upstream->heard_ms;
+}
+
+void mc_upstream_give_up(struct mc_upstream *upstream, const char *problem)
+{
+    mc_assert(!upstream->is_calling);
+    finish(upstream, upstream->is_connected ? MC_UPSTREAM_TIMEOUT : MC_UPSTREAM_NO_CONNECT, problem);
 }
 
 static void arm(struct mc_upstream *upstream, uint64_t ms)
@@ -136,14 +154,33 @@ static void on_read(struct bufferevent *channel, void *context)
         (void)pump(upstream);
 }
 
+/* Whose host has gone without a word is found out though nothing is sent to it; and a firewall on the way does not
+ * forget a connection that waits for a long prompt. Fails for what is no TCP socket only. */
+static void set_options(int fd)
+{
+    static const int one = 1, idle_s = KEEPALIVE_IDLE_S, interval_s = KEEPALIVE_INTERVAL_S, unsent_ms = UNSENT_MS;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unsent_ms, sizeof(unsent_ms));
+}
+
+/* Does this process lack something (descriptors, ports, memory, a name server), whatever the instance does? */
+static bool is_own(int gai, int number)
+{
+    if (gai != 0)
+        return gai != EVUTIL_EAI_NONAME;
+    int code = mc_socket_code(number);
+    return code == MC_ERR_BUSY || code == MC_ERR_NO_MEMORY;
+}
+
 static void on_event(struct bufferevent *channel, short what, void *context)
 {
     struct mc_upstream *upstream = context;
     char problem[MC_PROXY_PROBLEM_MAX];
     if ((what & BEV_EVENT_CONNECTED) != 0) {
-        int one = 1;
-        /* Fails for what is no TCP socket only. */
-        (void)setsockopt(bufferevent_getfd(channel), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+        set_options(bufferevent_getfd(channel));
         upstream->is_connected = true;
         upstream->heard_ms = mc_clock_ms();
         arm(upstream, 1);
@@ -153,7 +190,7 @@ static void on_event(struct bufferevent *channel, short what, void *context)
         int failed = bufferevent_socket_get_dns_error(channel), number = EVUTIL_SOCKET_ERROR();
         (void)snprintf(problem, sizeof(problem), "%s",
                        failed != 0 ? evutil_gai_strerror(failed) : evutil_socket_error_to_string(number));
-        finish(upstream, MC_UPSTREAM_NO_CONNECT, problem);
+        finish(upstream, is_own(failed, number) ? MC_UPSTREAM_OWN_TROUBLE : MC_UPSTREAM_NO_CONNECT, problem);
         return;
     }
     /* An engine may answer and close before it has read the whole request: what it said comes first. */

@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -43,7 +44,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         engine = self.server.engine
+        hang = engine.hangs.get(self.path)
+        if hang is not None:
+            engine.hung += 1
+            hang.wait()
+            self.close_connection = True
+            return
         if self.path == "/health":
+            time.sleep(engine.health_delay_s)
             self.answer(engine.health, b"")
         elif self.path == "/v1/models":
             self.answer(200, {"object": "list", "data": [{"id": engine.model, "object": "model"}]})
@@ -129,11 +137,13 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 class Engine:
-    """behave(handler, seen): what it does instead of answering. hold: an Event that every answer waits for."""
+    """behave(handler, seen): what it does instead of answering. hold: an Event that every answer waits for. hangs: Events by path, for which a
+    GET waits, and then gets no answer."""
 
     def __init__(self, name="engine", model="m", tokens=5, delay_s=0.0, pad=0, engine_ids=("engine-0",)):
         self.name, self.model, self.tokens, self.delay_s, self.pad, self.engine_ids = name, model, tokens, delay_s, pad, list(engine_ids)
         self.health, self.kv_params, self.behave, self.hold = 200, None, None, None
+        self.hangs, self.hung, self.health_delay_s = {}, 0, 0
         self.requests, self.sockets, self.running, self.most = [], [], 0, 0
         self.lock = threading.Lock()
         self.port, self.server = 0, None
@@ -167,6 +177,24 @@ class Engine:
 
     def bodies(self):
         return [one["body"] for one in self.requests]
+
+
+class EngineProcess:
+    """An engine in a process of its own, that can be stopped."""
+
+    def __init__(self, name, tokens=5, delay_s=0.0):
+        self.process = subprocess.Popen([sys.executable, "-B", __file__, name, str(tokens), str(delay_s)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.name, self.address = name, self.process.stdout.readline().strip()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
 
 
 class RawServer:
@@ -327,3 +355,8 @@ def post_bytes(path, body, version="1.1", headers=""):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return b"POST %s HTTP/%s\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n" % (
         path.encode(), version.encode(), len(data), headers.encode()) + data
+
+
+if __name__ == "__main__":
+    print(Engine(sys.argv[1], tokens=int(sys.argv[2]), delay_s=float(sys.argv[3])).address, flush=True)
+    sys.stdin.read()

@@ -239,13 +239,28 @@ def test_dead_instances_are_skipped_and_come_back(engines):
 
 def test_unhealthy_and_hanging_instances_get_nothing(engines):
     bad, good, prefill = engines("bad"), engines("good"), engines("p")
-    with Proxy("--prefill", prefill.address, "--decode", bad.address, good.address) as proxy:
+    with Proxy("--prefill", prefill.address, "--decode", bad.address, good.address, "--dead_timeout=1s") as proxy:
+        wait_until(lambda: all(one["state"] == "up" for one in proxy.status()["instances"]))
+
+        def gets_nothing(said):
+            wait_until(lambda: proxy.status()["instances"][1]["state"] == "down", what="the bad one's end")
+            before = len(bad.requests)
+            assert {json.loads(proxy.complete()[2])["engine"] for _ in range(4)} == {"good"} and len(bad.requests) == before
+            assert said in proxy.status()["instances"][1]["problem"]
+
+        def comes_back():
+            wait_until(lambda: proxy.status()["instances"][1]["state"] == "up", what="its return")
+            assert {json.loads(proxy.complete()[2])["engine"] for _ in range(4)} == {"bad", "good"}
         bad.health = 503
-        wait_until(lambda: proxy.status()["instances"][1]["state"] == "down")
-        assert {json.loads(proxy.complete()[2])["engine"] for _ in range(4)} == {"good"}
-        assert "503" in proxy.status()["instances"][1]["problem"]
+        gets_nothing("503")
         bad.health = 200
-        wait_until(lambda: proxy.status()["instances"][1]["state"] == "up")
+        comes_back()
+        bad.hangs["/health"] = hang = threading.Event()
+        gets_nothing("answers nothing")
+        assert bad.hung >= 1
+        bad.hangs.clear()
+        hang.set()
+        comes_back()
 
 
 def test_instance_that_dies_in_mid_answer_breaks_it_off(engines):
