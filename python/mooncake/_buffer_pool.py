@@ -3,13 +3,16 @@
 
 Invariant: a region is lent to one lease at a time, and is lent again only when no view of it is left: a lease cannot be released while
 there are views of its buffer, and one that is dropped meanwhile comes back when the last view goes.
+Invariant: a pool lends in the process that made it only. A forked child (a DataLoader's worker) has a copy of its own of what was lent.
 
-Regions are anonymous memory in classes of size (powers of two from min_size_class), each registered with the store.
+Regions are private anonymous memory in classes of size (powers of two from min_size_class), each registered with the store. Nothing but
+this process reaches into them: the store copies, and its devices reach staging memory alone.
 """
 
 import collections
 import ctypes
 import mmap
+import os
 import sys
 import threading
 import time
@@ -29,7 +32,8 @@ class _Region:
         # mmap aligns to a page; more is taken from a larger reservation, of which the rest is never touched.
         spare = 0 if alignment <= mmap.PAGESIZE else alignment
         try:
-            self.memory = mmap.mmap(-1, size + spare)
+            # Shared memory, mmap's default, would be written to by forked children, too.
+            self.memory = mmap.mmap(-1, size + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError) as error:
             raise MemoryError(f"no memory for a buffer of {size} bytes: {error}") from error
         base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
@@ -127,6 +131,8 @@ class BufferLeaseView:
 class BufferPool:
     """Buffers for a store's get_into and put_from. Threads may share one.
 
+    In a forked child acquire() is a RuntimeError, and what was lent before is a copy of the child's own.
+
     max_bytes and max_regions limit what the pool holds (0 and None: no limit). When nothing more can be had, acquire waits, unless
     block_on_exhaustion is False. Buffers larger than max_size_class are not kept when they come back."""
 
@@ -147,6 +153,7 @@ class BufferPool:
         if store is None or not store.get_hostname():
             raise RuntimeError("MooncakeDistributedStore is not initialized")
         self._store = store
+        self._process = os.getpid()
         self._max_bytes = max_bytes or _SIZE_MAX
         self._max_regions = _SIZE_MAX if max_regions is None else max_regions
         self._min_class = min_size_class
@@ -162,6 +169,14 @@ class BufferPool:
         self._closed = False
         if prewarm_size is not None and prewarm_count:
             self.prewarm(prewarm_size, prewarm_count)
+
+    def _is_here(self):
+        """Whether this is not a forked child, where a lock may be held for ever by a thread that is not there."""
+        return self._process == os.getpid()
+
+    def _check_here(self):
+        if not self._is_here():
+            raise RuntimeError("a buffer pool lends in the process that made it only, not in a forked child: make one of its own there")
 
     def _class_of(self, size):
         granted = self._min_class
@@ -182,6 +197,7 @@ class BufferPool:
 
     def prewarm(self, size, count):
         """Makes up to count buffers for this size ahead, as far as the pool's limits go."""
+        self._check_here()
         granted = self._class_of(self._check_size(size))
         with self._changed:
             while not self._closed and granted <= self._max_class and len(self._free.get(granted, ())) < count:
@@ -195,6 +211,7 @@ class BufferPool:
 
         block None: as the pool was made; timeout in seconds, None: the pool's. RuntimeError when the time is over, when nothing is free and
         block is False, for a size that the pool can never hold, and after close()."""
+        self._check_here()
         size = self._check_size(size)
         granted = self._class_of(size)
         block = self._block if block is None else bool(block)
@@ -248,6 +265,9 @@ class BufferPool:
         self._regions -= 1
 
     def _take_back(self, lease):
+        if not self._is_here():
+            lease._region = None
+            return
         with self._changed:
             region = lease._region
             if region is None:
@@ -274,7 +294,9 @@ class BufferPool:
                 self._put_back(region)
 
     def close(self):
-        """Gives all memory back. RuntimeError while buffers are lent. Again: nothing happens."""
+        """Gives all memory back. RuntimeError while buffers are lent. Again, and in a forked child: nothing happens."""
+        if not self._is_here():
+            return
         with self._changed:
             self._reap()
             if self._lent:
@@ -287,7 +309,7 @@ class BufferPool:
 
     def __del__(self):
         # Nobody holds a lease any more: it would hold the pool. Views keep their memory themselves.
-        if not getattr(self, "_closed", True):
+        if not getattr(self, "_closed", True) and self._is_here():
             self._closed = True
             for region in [*self._dropped, *(each for regions in self._free.values() for each in regions)]:
                 self._discard(region)

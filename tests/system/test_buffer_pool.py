@@ -1,7 +1,9 @@
 """BufferPool: what is lent is nobody else's, what comes back is lent again, and a limit holds."""
 import ctypes
 import gc
+import os
 import threading
+import traceback
 import time
 
 import pytest
@@ -237,3 +239,99 @@ def test_many_threads(store):
     assert failures == []
     pool.close()
     assert pool._bytes == pool._regions == 0
+
+
+def in_child(work, seconds=20):
+    """What a forked child finds: work() returns None, or what is wrong. A child that hangs is ended."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            found = work() or "well"
+        except BaseException:
+            found = traceback.format_exc()
+        os.write(writable, found.encode()[-4000:])
+        os._exit(0)
+    os.close(writable)
+    os.set_blocking(readable, False)
+    end = time.monotonic() + seconds
+    while os.waitpid(child, os.WNOHANG)[0] == 0:
+        if time.monotonic() > end:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            os.close(readable)
+            return "it hangs"
+        time.sleep(0.01)
+    found = os.read(readable, 4096).decode()
+    os.close(readable)
+    return found
+
+
+def test_a_forked_child_writes_into_memory_of_its_own(store, pool):
+    lease, free = pool.acquire(1000), pool.acquire(1000)
+    lease.buffer[:6] = b"parent"
+    free_region = free._region
+    free.release()
+
+    def work():
+        if lease.buffer[:6] != b"parent":
+            return "it does not see what was there"
+        lease.buffer[:6] = b"child!"
+        ctypes.memset(free_region.address, 0x77, 1000)
+        ctypes.memset(lease.ptr + 6, 0x77, 900)
+
+    assert in_child(work) == "well"
+    assert lease.buffer[:6] == b"parent" and bytes(lease.buffer[6:906]) == bytes(900)
+    assert bytes(free_region.view(1000)) == bytes(1000)
+    lease.release()
+
+
+def test_a_forked_child_is_lent_nothing(store, pool):
+    lease, dropped = pool.acquire(1000), pool.acquire(1000)
+
+    def work():
+        nonlocal dropped
+        for call in (lambda: pool.acquire(1000), lambda: pool.prewarm(1000, 2)):
+            try:
+                call()
+            except RuntimeError as error:
+                if "forked" not in str(error):
+                    return str(error)
+            else:
+                return "it was lent a buffer"
+        lease.release()
+        dropped = None
+        gc.collect()
+        pool.close()
+
+    with pool._changed:  # as a thread may hold it that is not in the child
+        assert in_child(work) == "well"
+    with pytest.raises(RuntimeError, match="active leases"):
+        pool.close()
+    lease.release()
+    del dropped
+    with pool.acquire(1000) as again:
+        again.buffer[:4] = b"good"
+        assert store.put_from("after", again.ptr, 4) == 0 and store.get("after") == b"good"
+
+
+def test_a_forked_child_may_have_a_pool_of_its_own(store, pool, master):
+    """As a DataLoader's worker: a store and a pool of its own, though its parent has both."""
+    held = pool.acquire(1000)
+    held.buffer[:6] = b"parent"
+    assert store.put("given", b"bytes") == 0
+
+    def work():
+        mine = module.MooncakeDistributedStore()
+        if mine.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", master.address) != 0:
+            return "no store"
+        own = BufferPool(mine, max_bytes=2 * CLASS, alignment=4096)
+        with own.acquire(5) as lease:
+            if mine.get_into("given", lease.ptr, 5) != 5 or lease.buffer != b"bytes":
+                return "no bytes"
+        own.close()
+        mine.close()
+
+    assert in_child(work) == "well"
+    assert held.buffer[:6] == b"parent"
+    held.release()
