@@ -116,7 +116,14 @@ PyType_Spec mc_py_note_spec = {"mooncake.engine.TransferNotify", sizeof(struct m
 
 PyObject *mc_py_note_new(const char *name, const char *message)
 {
-    return PyObject_CallFunction(mc_py_note_type, "ss", name, message);
+    /* A peer may send any bytes: what is no UTF-8 comes as Python's own names of files do, and loses no note. */
+    PyObject *one = PyUnicode_DecodeUTF8(name, (Py_ssize_t)strlen(name), "surrogateescape");
+    PyObject *other = PyUnicode_DecodeUTF8(message, (Py_ssize_t)strlen(message), "surrogateescape");
+    PyObject *note =
+        one == NULL || other == NULL ? NULL : PyObject_CallFunctionObjArgs(mc_py_note_type, one, other, NULL);
+    Py_XDECREF(one);
+    Py_XDECREF(other);
+    return note;
 }
 
 int mc_py_note_read(PyObject *object, struct mc_transfer_note *space, const struct mc_transfer_note **note)

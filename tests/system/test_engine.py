@@ -172,6 +172,36 @@ def test_notes(monkeypatch):
         assert near.engine.get_notifies() == []
 
 
+NOTES_OF_BYTES = """
+import ctypes, os, pathlib, sys
+class Note(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("msg", ctypes.c_char_p)]
+library = ctypes.CDLL(str(pathlib.Path(os.environ["MC_BUILD"], "libmooncake.so")))
+library.createTransferEngine.restype = ctypes.c_void_p
+library.createTransferEngine.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int]
+library.openSegment.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+library.openSegment.restype = ctypes.c_uint64
+library.genNotifyInEngine.argtypes = [ctypes.c_void_p, ctypes.c_uint64, Note]
+library.destroyTransferEngine.argtypes = [ctypes.c_void_p]
+engine = library.createTransferEngine(b"P2PHANDSHAKE", b"127.0.0.1", b"", 0, 0)
+target = library.openSegment(engine, sys.argv[1].encode())
+print([library.genNotifyInEngine(engine, target, Note(name, msg)) for name, msg in ((b"a", b"1"), (b"b\\xff", b"\\xc3"), (b"c", b"\\xc3\\xa9"))])
+library.destroyTransferEngine(engine)
+"""
+
+
+def test_a_note_that_is_no_text_loses_no_other(monkeypatch):
+    """Programs in C send any bytes; Python's come as names of files do."""
+    monkeypatch.setenv("MC_TCP_BIND_ADDRESS", "127.0.0.1")
+    engine = TransferEngine()
+    assert engine.initialize("127.0.0.1", P2P, "tcp", "") == 0
+    result = subprocess.run([sys.executable, "-c", NOTES_OF_BYTES, f"127.0.0.1:{engine.get_rpc_port()}"], stdout=subprocess.PIPE, text=True, timeout=60)
+    assert result.stdout == "[0, 0, 0]\n"
+    notes = [(note.name, note.msg) for note in engine.get_notifies()]
+    assert [tuple(os.fsencode(text) for text in note) for note in notes] == [(b"a", b"1"), (b"b\xff", b"\xc3"), (b"c", "é".encode())]
+    assert notes[0] == ("a", "1") and notes[2] == ("c", "é") and engine.get_notifies() == []
+
+
 # ---- peers that die, stop, come back ----
 
 
