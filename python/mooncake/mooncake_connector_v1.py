@@ -10,8 +10,10 @@ vLLM 0.13 and later have a MooncakeConnector of their own; there kv_connector_mo
 
 How a request goes: prefill computes the prompt and answers with where it can be asked (host, port, its request id). Decode allocates
 blocks and sends their addresses there, from each tensor-parallel rank to the same rank. Prefill's worker writes the blocks straight into
-decode's memory and answers; then prefill frees its blocks and decode goes on. A transfer that fails is reported to the scheduler where
-vLLM can compute the blocks again; what did not arrive is never used.
+decode's memory and answers; then prefill frees its blocks and decode goes on. Each request is asked for alone, so that one which fails is
+no other one's trouble. A transfer that fails is reported to the scheduler where vLLM can compute the blocks again; what did not arrive is
+never used. vLLM before 0.11 cannot be told: there the blocks are asked for again for VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT, after which such a
+request waits until its client leaves.
 
 Environment: VLLM_MOONCAKE_SIDE_CHANNEL_PORT (6557), VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT (120 s), VLLM_MOONCAKE_SENDER_WORKERS (10),
 VLLM_MOONCAKE_PROTOCOL (rdma; tcp where that cannot be set up and nothing was asked for).
@@ -67,6 +69,8 @@ VLLM_MOONCAKE_PROTOCOL = environ.get("VLLM_MOONCAKE_PROTOCOL", "rdma")
 PULL_PATIENCE_S = 10.0  # decode waits so long for prefill's answer before it looks whether prefill is there
 PULL_TIMEOUT_S = 600.0  # after which it gives up whatever it finds
 READY_TIMEOUT_S = 50.0  # how long prefill waits for a request that it has been asked for
+PULL_AGAIN_S = 5.0  # where a failure cannot be reported
+GIVEN_UP_MAX = 10000  # requests whose blocks were freed because nobody came: who comes later hears so at once
 PULLS_MAX = 64  # threads: pulls at once on decode, questions at once on prefill
 FAILED_BLOCKS_ARE_HANDLED = hasattr(KVConnectorBase_V1, "get_block_ids_with_load_errors")
 
@@ -276,6 +280,7 @@ class MooncakeConnectorWorker:
         self.finished_sending_reqs: set[ReqId] = set()
         self.finished_recving_reqs: set[ReqId] = set()
         self._failed_blocks: set[int] = set()
+        self._given_up: dict[ReqId, None] = {}  # the oldest first
         self._stopped = False
 
         self._zmq = zmq.Context()
@@ -321,7 +326,8 @@ class MooncakeConnectorWorker:
         if self._listener is not None and self._listener is not threading.current_thread():
             self._listener.join(timeout=5)
         self._pool.shutdown(wait=False)
-        self._zmq.destroy(linger=0)
+        # Sockets belong to the threads that wait on them. This wakes those threads, and waits until they have closed theirs.
+        self._zmq.term()
         self._wake.close()
         self._woken.close()
 
@@ -400,6 +406,9 @@ class MooncakeConnectorWorker:
         end = time.monotonic() + READY_TIMEOUT_S
 
         def all_ready():
+            gone = [one for one in request_ids if one in self._given_up]
+            if gone:
+                raise RuntimeError(f"nobody came for the requests {gone} in time; their blocks are freed")
             return self._stopped or all(one in self.reqs_need_send and self.reqs_need_send[one].ready.is_set() for one in request_ids)
         with self._lock:
             if not self._changed.wait_for(all_ready, end - time.monotonic()) or self._stopped:
@@ -474,19 +483,30 @@ class MooncakeConnectorWorker:
         local_ids, remote_ids, block_ids = map(list, zip(*req_blocks))
         question = self._encoder.encode(MooncakeAgentMetadata(self.hostname, self.rpc_port, remote_ids, self.kv_caches_base_addr, block_ids))
         answer = b""
-        try:
-            answer = self._ask(path, question)
-        except zmq.ZMQError as error:
-            logger.error("%s cannot be asked for %s: %s", path, remote_ids, error)
+        end = time.monotonic() + (0 if FAILED_BLOCKS_ARE_HANDLED else VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT)
+        while True:
+            try:
+                answer = self._ask(path, question)
+            except zmq.ZMQError as error:
+                if not self._stopped:
+                    logger.error("%s cannot be asked for %s: %s", path, remote_ids, error)
+            if answer == TRANS_DONE or time.monotonic() >= end or self._wait_stopped(PULL_AGAIN_S):
+                break
         if answer == TRANS_DONE:
             with self._lock:
                 self.finished_recving_reqs.update(local_ids)
             return
         logger.error("the blocks of %s did not come from %s; the prefill instance's log says why", remote_ids, path)
-        if FAILED_BLOCKS_ARE_HANDLED:
+        if not FAILED_BLOCKS_ARE_HANDLED:
+            logger.error("this vLLM cannot be told so: the requests %s wait until their clients leave; vLLM 0.11 computes the blocks", local_ids)
+        else:
             with self._lock:
                 self._failed_blocks.update(block for blocks in block_ids for block in blocks)
                 self.finished_recving_reqs.update(local_ids)
+
+    def _wait_stopped(self, seconds) -> bool:
+        with self._lock:
+            return self._changed.wait_for(lambda: self._stopped, seconds)
 
     def group_kv_pull(self, metadata: MooncakeConnectorMetadata):
         pulls = defaultdict(list)
@@ -500,6 +520,7 @@ class MooncakeConnectorWorker:
     def record_send_reqs(self, metadata: MooncakeConnectorMetadata):
         with self._lock:
             for request_id, block_ids in metadata.reqs_to_send.items():
+                self._given_up.pop(request_id, None)
                 meta = self.reqs_need_send.setdefault(request_id, SendBlockMeta([]))
                 if block_ids:
                     meta.local_block_ids = block_ids
@@ -510,7 +531,8 @@ class MooncakeConnectorWorker:
     def start_load_kv(self, metadata: MooncakeConnectorMetadata):
         if self.kv_role != "kv_producer":
             for path, req_blocks in self.group_kv_pull(metadata).items():
-                self._pool.submit(self.receive_kv, path, req_blocks)
+                for one in req_blocks:
+                    self._pool.submit(self.receive_kv, path, [one])
         if self.kv_role != "kv_consumer":
             self.record_send_reqs(metadata)
 
@@ -526,6 +548,11 @@ class MooncakeConnectorWorker:
             for one in expired:
                 logger.warning("nobody came for request %s within %d s; its blocks are freed", one, VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT)
                 del self.reqs_need_send[one]
+                self._given_up[one] = None
+            while len(self._given_up) > GIVEN_UP_MAX:
+                del self._given_up[next(iter(self._given_up))]
+            if expired:
+                self._changed.notify_all()
             sent, self.finished_sending_reqs = self.finished_sending_reqs | set(expired), set()
             received, self.finished_recving_reqs = self.finished_recving_reqs, set()
         return sent or None, received or None

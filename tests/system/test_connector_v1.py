@@ -10,6 +10,7 @@ import random
 import socket
 import subprocess
 import sys
+import threading
 import time
 import types
 
@@ -316,6 +317,84 @@ def test_requests_that_end_otherwise_keep_nothing(sides, connector, monkeypatch)
     aborted = Request("never", 16, params)
     right.scheduler.request_finished(aborted, [])
     assert aborted.kv_transfer_params["do_remote_prefill"] is False
+
+
+def test_a_request_that_fails_is_no_other_ones_trouble(sides, connector, monkeypatch):
+    """Three requests of one step to the same prefill instance, one of which has expired there."""
+    left, right = sides
+    for tensor in left.tensors():
+        tensor.fill()
+    monkeypatch.setattr(connector, "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT", 0)
+    late = prefill(left, "late", [1])
+    assert left.wait(0) == {"late"}
+    monkeypatch.setattr(connector, "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT", 120)
+    params = [prefill(left, "a", [2]), late, prefill(left, "b", [3])]
+    for name, block, one in zip(("da", "dlate", "db"), (10, 11, 12), params):
+        decode(right, name, [block], one)
+    right.step()
+    left.step()
+    got, end = set(), time.monotonic() + 5  # far below READY_TIMEOUT_S: prefill knows that it has given it up
+    while len(got) < 3 and time.monotonic() < end:
+        got |= right.step()[1] or set()
+        time.sleep(0.01)
+    assert got == {"da", "dlate", "db"}
+    assert right.worker.get_block_ids_with_load_errors() == {11}
+    assert all(mine.block(2) == theirs.block(10) and mine.block(3) == theirs.block(12) for mine, theirs in zip(left.tensors(), right.tensors()))
+
+
+def test_where_failures_cannot_be_told_blocks_are_asked_for_again(sides, connector, monkeypatch):
+    left, right = sides
+    monkeypatch.setattr(connector, "FAILED_BLOCKS_ARE_HANDLED", False)
+    monkeypatch.setattr(connector, "PULL_AGAIN_S", 0.05, raising=False)
+    Engine.fails = 2
+    params = prefill(left, "p", [1])
+    decode(right, "d", [3], params)
+    right.step()
+    left.step()
+    assert right.wait(1) == {"d"} and all(mine.block(1) == theirs.block(3) for mine, theirs in zip(left.tensors(), right.tensors()))
+    monkeypatch.setattr(connector, "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT", 0.2)
+    said = []
+    monkeypatch.setattr(connector.logger, "error", lambda text, *more: said.append(text % more))
+    decode(right, "lost", [4], {**params, "remote_port": free_port()})
+    right.step()
+    end = time.monotonic() + 10
+    while not any("lost" in one and "0.11" in one for one in said) and time.monotonic() < end:
+        assert right.step()[1] is None, "what did not come is never used"
+        time.sleep(0.01)
+    assert any("lost" in one and "0.11" in one for one in said)
+
+
+def test_shutdown_while_threads_poll(sides, connector, monkeypatch):
+    """zmq's sockets are no thing for two threads: each is closed by the one that uses it, and soon."""
+    import zmq
+    right = sides[1]
+    wrong = []
+
+    class Watched(zmq.Socket):
+        def __init__(self, *arguments, **more):
+            super().__init__(*arguments, **more)
+            self.__dict__["owner"] = threading.get_ident()
+
+        def close(self, linger=None):
+            if not self.closed and self.__dict__.get("owner") != threading.get_ident():
+                wrong.append(threading.current_thread().name)
+            super().close(linger)
+    monkeypatch.setattr(connector.zmq.Context, "_socket_class", Watched)
+    connector.PULL_PATIENCE_S = 30
+    context = zmq.Context()
+    silent = [context.socket(zmq.ROUTER) for _ in range(4)]
+    for i, one in enumerate(silent):
+        port = one.bind_to_random_port("tcp://127.0.0.1")
+        decode(right, f"d{i}", [i], {"do_remote_prefill": True, "remote_host": "127.0.0.1", "remote_port": port})
+    right.step()
+    for one in silent:
+        assert one.poll(10000)
+    start = time.monotonic()
+    right.worker.shutdown()
+    assert time.monotonic() - start < 5 and wrong == []
+    for one in silent:
+        one.close(linger=0)
+    context.term()
 
 
 def test_cutting_into_runs(connector):
