@@ -9,7 +9,7 @@ memory that the store filled. The header is that of the original Mooncake (0.3.1
 
 ====== =================================================================
 0      magic, u16 version, u16 size of the header
-8      i32 dtype, u32 dimensions, u32 layout (0 whole, 1 shard), u32 0
+8      i32 dtype, u32 dimensions, u32 layout (0 whole, 1 shard), u32 edition (a shard's, _tensor_parallel.py; the original has 0)
 24     u64 offset of the elements, u64 their bytes
 40     8 x i64 shape of the whole tensor, -1 behind the last
 104    8 x i64 shape of what is stored here
@@ -90,6 +90,7 @@ class Header(NamedTuple):
     whole: Tuple[int, ...]
     shape: Tuple[int, ...]
     axes: Tuple[Axis, ...]
+    edition: int = 0
 
     @property
     def data_bytes(self):
@@ -100,7 +101,7 @@ class Header(NamedTuple):
             return tuple(shape) + (-1,) * (DIMENSIONS_MAX - len(shape))
 
         fixed = _FIXED.pack(
-            _MAGIC, _VERSION, HEADER_SIZE, self.dtype, len(self.shape), self.layout, 0, HEADER_SIZE, self.data_bytes,
+            _MAGIC, _VERSION, HEADER_SIZE, self.dtype, len(self.shape), self.layout, self.edition, HEADER_SIZE, self.data_bytes,
             *dimensions(self.whole), *dimensions(self.shape), len(self.axes), 0,
         )  # fmt: skip
         return (fixed + b"".join(_AXIS.pack(*axis) for axis in self.axes)).ljust(HEADER_SIZE, b"\0")
@@ -110,7 +111,7 @@ def parse(data, size):
     """The header that begins `data`, of an object of `size` bytes; None unless it describes exactly such an object."""
     if size < HEADER_SIZE or len(data) < HEADER_SIZE:
         return None
-    magic, version, header_size, dtype, dimensions, layout, _, offset, data_bytes, *rest = _FIXED.unpack_from(data)
+    magic, version, header_size, dtype, dimensions, layout, edition, offset, data_bytes, *rest = _FIXED.unpack_from(data)
     axis_count = rest[16]
     if (magic, version, header_size, offset) != (_MAGIC, _VERSION, HEADER_SIZE, HEADER_SIZE):
         return None
@@ -122,7 +123,7 @@ def parse(data, size):
         return None
     if any(unused != -1 for unused in rest[dimensions:8] + rest[8 + dimensions : 16]):
         return None
-    header = Header(dtype, layout, whole, shape, axes)
+    header = Header(dtype, layout, whole, shape, axes, edition)
     if data_bytes != header.data_bytes or size != HEADER_SIZE + data_bytes:
         return None
     return header
@@ -158,6 +159,10 @@ class Packed:
         self.size = header.data_bytes
         self.address = tensor.data_ptr() if self.size else 0
         self._bytes = ctypes.create_string_buffer(header.pack(), HEADER_SIZE)
+
+    def stamp(self, edition):
+        self.header = self.header._replace(edition=edition)
+        self._bytes = ctypes.create_string_buffer(self.header.pack(), HEADER_SIZE)
 
     def addresses(self):
         return [ctypes.addressof(self._bytes), self.address]

@@ -3,10 +3,16 @@
 
 One axis of tensor parallelism: `key_tp_<rank>`. More axes, or others: `key__dp_1of4__tp_0of2_sd1__ep_0of8_eid3__pp_1of4_sid1`, in this
 order. Shards cut by a writer: `key__writer_0of2_sd0`. Shards of one tensor are equally long. A manifest beside them says how many there
-are: 96 bytes of magic, u16 version, u16 size, i32 dtype, u32 dimensions, i32 split dimension, i32 shards, 2 x 0, 8 x i64 shape.
+are: 96 bytes of magic, u16 version, u16 size, i32 dtype, u32 dimensions, i32 split dimension, i32 shards, i32 edition, 0, 8 x i64 shape.
+
+Writers of another partition leave shards of the former one behind. So the manifest says which partition holds, and each change of it has a
+number, the edition, which is also in the shards: an upsert by another partition than the manifest's counts on, one by the same partition
+takes the manifest's, and is by one more rank of it. What the original or an older release wrote has edition 0 throughout.
 
 Invariant: a shard is used only if its own header says that it is the one that was asked for: its place on every axis, the whole's shape,
-the dtype. A manifest only says where to look.
+the dtype; and if there is a manifest, only if it is of the manifest's partition and edition. So no answer has parts that writers of two
+partitions wrote. While a partition replaces another, and not all of its ranks have written, there is no answer.
+Each rank of one partition replaces its shard when it likes: within a partition nobody knows which upserts belong together.
 """
 
 import logging
@@ -44,6 +50,7 @@ from mooncake._tensor import (
 log = logging.getLogger("mooncake.store")
 
 SHARDS_MAX = 1 << 16
+READS_MAX = 4  # of shards whose manifest changes meanwhile
 _INT_MAX = (1 << 31) - 1
 
 _MANIFEST = struct.Struct("<IHHiIiiii8q")
@@ -243,10 +250,19 @@ class Manifest(NamedTuple):
     split_dim: int
     size: int
     whole: Tuple[int, ...]
+    edition: int = 0
+
+    def is_cut_as(self, other):
+        return (self.split_dim, self.size) == (other.split_dim, other.size)
+
+    def is_of(self, header):
+        """Whether a shard's header is of this partition and edition."""
+        split = next((axis for axis in header.axes if axis.kind == TP), None)
+        return split is not None and (split.split_dim, split.size, header.edition) == (self.split_dim, self.size, self.edition)
 
     def pack(self):
         return _MANIFEST.pack(
-            _MANIFEST_MAGIC, _MANIFEST_VERSION, _MANIFEST.size, self.dtype, len(self.whole), self.split_dim, self.size, 0, 0,
+            _MANIFEST_MAGIC, _MANIFEST_VERSION, _MANIFEST.size, self.dtype, len(self.whole), self.split_dim, self.size, self.edition, 0,
             *self.whole, *(-1,) * (DIMENSIONS_MAX - len(self.whole)),
         )  # fmt: skip
 
@@ -254,13 +270,15 @@ class Manifest(NamedTuple):
 def _manifest_of(data):
     if len(data) != _MANIFEST.size:
         return None
-    magic, version, size, dtype, dimensions, split_dim, shards, _, _, *rest = _MANIFEST.unpack(data)
+    magic, version, size, dtype, dimensions, split_dim, shards, edition, _, *rest = _MANIFEST.unpack(data)
     if (magic, version, size) != (_MANIFEST_MAGIC, _MANIFEST_VERSION, _MANIFEST.size):
         return None
     if not 0 <= dtype < len(DTYPES) or not 1 <= shards <= SHARDS_MAX or not 0 <= split_dim < dimensions <= DIMENSIONS_MAX:
         return None
+    if edition < 0:
+        return None
     whole = tuple(rest[:dimensions])
-    return None if any(length < 0 for length in whole) or whole[split_dim] % shards else Manifest(dtype, split_dim, shards, whole)
+    return None if any(length < 0 for length in whole) or whole[split_dim] % shards else Manifest(dtype, split_dim, shards, whole, edition)
 
 
 # ---- writing ----
@@ -311,9 +329,43 @@ def _with_manifest(key, place, shards, suffix=_PARALLEL):
     split, header = place.split, shards[0][1].header
     items = [(own.key(key) if suffix == _PARALLEL else _writer_key(key, own.axes[0]), packed) for own, packed in shards]
     if split is not None:
-        manifest = Manifest(header.dtype, split.split_dim, split.size, header.whole)
-        items.append((key + suffix, Raw(manifest.pack())))
+        items.append((key + suffix, _Swap(Manifest(header.dtype, split.split_dim, split.size, header.whole))))
     return items
+
+
+class _Swap(Raw):
+    """A manifest on its way into the store."""
+
+    __slots__ = ("manifest",)
+
+    def __init__(self, manifest):
+        super().__init__(manifest.pack())
+        self.manifest = manifest
+
+
+def _number(store, groups, upsert):
+    """Gives shards and manifests their edition, which depends on the manifest that is there."""
+    groups = [group for group in groups if group and isinstance(group[-1][1], _Swap)]
+    if not groups:
+        return
+    for group, buffer in zip(groups, store.batch_get_buffer([group[-1][0] for group in groups])):
+        there, (name, swap) = _manifest_in(buffer), group[-1]
+        edition = 0 if there is None else there.edition
+        # A put replaces no manifest: its shards belong to what is there, or, of another partition, to nothing.
+        if there is not None and upsert and not there.is_cut_as(swap.manifest):
+            edition = (edition + 1) % _INT_MAX
+        for _, packed in group[:-1]:
+            if packed.header.edition != edition:
+                packed.stamp(edition)
+        if edition != 0:
+            group[-1] = (name, _Swap(swap.manifest._replace(edition=edition)))
+
+
+def _manifest_in(buffer):
+    if buffer is None or len(buffer) != _MANIFEST.size:
+        return None
+    with memoryview(buffer) as view:
+        return _manifest_of(bytes(view))
 
 
 def _tp_group(key, found, tp_size, split_dim):
@@ -428,7 +480,9 @@ class _Source(NamedTuple):
         buffers = store.batch_get_buffer([self.name(place) for place in places])
         headers = [open_buffer(buffer) for buffer in buffers]
         for place, header in zip(places, headers):
-            if header is None or not place.is_of(header) or (header.dtype, header.whole) != (manifest.dtype, manifest.whole):
+            if header is None or not place.is_of(header) or not manifest.is_of(header):
+                return None
+            if (header.dtype, header.whole) != (manifest.dtype, manifest.whole):
                 return None
             if header.shape[manifest.split_dim] * manifest.size != manifest.whole[manifest.split_dim]:
                 return None
@@ -458,7 +512,7 @@ def _manifest_by_shard(store, key, place):
     axis = header.axes[0]
     if not 0 <= axis.split_dim < len(header.whole) or not 1 <= axis.size <= SHARDS_MAX:
         return None
-    return Manifest(header.dtype, axis.split_dim, axis.size, header.whole)
+    return Manifest(header.dtype, axis.split_dim, axis.size, header.whole, header.edition)
 
 
 def _wanted(source, request):
@@ -478,21 +532,34 @@ def _wanted(source, request):
 
 def _assemble(store, key, request, room):
     """The tensor that is put together from shards, in what `room(header)` gives; None when they are not (all) there."""
-    for source in _sources(store, key, request.place):
-        wanted = _wanted(source, request)
-        if wanted is None:
-            continue
-        header, begin, end = wanted
-        manifest = source.manifest
-        each = manifest.whole[manifest.split_dim] // manifest.size
-        first, last = (begin // each, -(-end // each)) if each else (0, manifest.size)
-        shards = source.read(store, first, last)
-        target = None if shards is None else room(header)
-        if target is None:
-            continue
-        _copy(target, shards, manifest.split_dim, begin - first * each)
-        return target
+    seen = None
+    for _ in range(READS_MAX):
+        manifests = []
+        for source in _sources(store, key, request.place):
+            manifests.append(source.manifest)
+            found = _from_shards(store, source, request, room)
+            if found is not None:
+                return found
+        # Shards that do not fit to their manifest may fit to the next one, which their writers were about to put there.
+        if manifests in ([], seen):
+            return None
+        seen = manifests
     return None
+
+
+def _from_shards(store, source, request, room):
+    wanted = _wanted(source, request)
+    if wanted is None:
+        return None
+    header, begin, end = wanted
+    manifest = source.manifest
+    each = manifest.whole[manifest.split_dim] // manifest.size
+    first, last = (begin // each, -(-end // each)) if each else (0, manifest.size)
+    shards = source.read(store, first, last)
+    target = None if shards is None else room(header)
+    if target is not None:
+        _copy(target, shards, manifest.split_dim, begin - first * each)
+    return target
 
 
 def _copy(target, shards, dimension, skip):
@@ -524,8 +591,15 @@ def _callers_memory(address, size):
     return room
 
 
-def _is_answer(request, header):
-    return header is not None and (request.place is None or request.place.is_of(header))
+def _manifest_key(key, request):
+    """Of the manifest that says whether the shard in the place's name is what holds; None: there is none for such a place."""
+    return None if request.place is None or request.place.split is None or request.mode == "full" else key + _PARALLEL
+
+
+def _is_answer(request, header, manifest):
+    if header is None or request.place is None:
+        return header is not None
+    return request.place.is_of(header) and (manifest is None or manifest.is_of(header))
 
 
 def _second_round(store, key, request, room, plain_read):
@@ -628,7 +702,9 @@ class ParallelTensorCalls:
         if places is None or cuts is None:
             log.error("parallelisms and writer_partitions are lists as long as keys, or None")
             return refused(keys)
-        return write(self, [make(*each) for each in zip(keys, values, places, cuts)], config, upsert)
+        groups = [make(*each) for each in zip(keys, values, places, cuts)]
+        _number(self, groups, upsert)
+        return write(self, groups, config, upsert)
 
     def put_tensor_with_parallelism(self, key, tensor, parallelism=None, config=None, writer_partition=None):
         """Puts a rank's part of a tensor: with one axis "tp" the tensor is that rank's shard; with more axes it is the whole, of which the
@@ -695,12 +771,14 @@ class ParallelTensorCalls:
         targets = _each(keys, targets)
         requests = [None] * len(keys) if targets is None else [_request(target) for target in targets]
         firsts = [None if request is None else _first_key(key, request) for key, request in zip(keys, requests)]
-        buffers = iter(self.batch_get_buffer([first for first in firsts if first is not None]))
+        manifests = [None if request is None else _manifest_key(key, request) for key, request in zip(keys, requests)]
+        buffers = iter(self.batch_get_buffer([each for each in [*manifests, *firsts] if each is not None]))
+        manifests = [None if each is None else _manifest_in(next(buffers)) for each in manifests]
         found = []
-        for key, request, first in zip(keys, requests, firsts):
+        for key, request, first, manifest in zip(keys, requests, firsts, manifests):
             buffer = None if first is None else next(buffers)
             header = open_buffer(buffer)
-            if request is None or _is_answer(request, header):
+            if request is None or _is_answer(request, header, manifest):
                 found.append(None if header is None else over(buffer, header))
             else:
                 found.append(_second_round(self, key, request, _own_memory, self.get_tensor))
@@ -714,9 +792,11 @@ class ParallelTensorCalls:
             return None
         first = _first_key(key, request)
         if first is not None:
+            beside = _manifest_key(key, request)
+            manifest = None if beside is None else _manifest_of(self.get(beside))
             length = self.get_into(first, buffer_ptr, size)
             header = header_at(buffer_ptr, length)
-            if _is_answer(request, header):
+            if _is_answer(request, header, manifest):
                 return tensor_at(buffer_ptr, length)
         room = _callers_memory(buffer_ptr, size)
         return _second_round(self, key, request, room, lambda own: self.get_tensor_into(own, buffer_ptr, size))

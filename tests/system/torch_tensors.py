@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from python_cluster import address, master, node, pattern, store, unset, with_fields  # noqa: E402,F401
+from mooncake import _tensor_parallel as parallel  # noqa: E402
 from mooncake import store as module  # noqa: E402
 from mooncake.store import ParallelAxis, ReadTarget, TensorParallelism  # noqa: E402
 
@@ -393,6 +394,108 @@ def test_a_missing_or_foreign_shard_is_a_miss(store):
         assert store.remove("key_tp_2", True) == 0
     assert store.put_tensor_with_parallelism("key", WHOLE + 5, place(tp(2, 4))) == 0
     assert torch.equal(store.get_tensor_with_parallelism("key", full), torch.cat([WHOLE, WHOLE, WHOLE + 5, WHOLE]))
+
+
+def reads_of(store, key, size):
+    """What a reader of each of `size` ranks gets, by both calls, and of the whole: sets of the versions that its elements have; None: no answer."""
+    memory, start = room()
+    found = []
+    for rank in range(size):
+        for mode in ("shard", "as_stored"):
+            asked = target(mode, tp(rank, size))
+            found += [store.get_tensor_with_parallelism(key, asked), store.batch_get_tensor_with_parallelism([key, key], [asked, asked])[1]]
+            inside = store.get_tensor_with_parallelism_into(key, start, len(memory), asked)
+            found.append(None if inside is None else inside.clone())
+    found.append(store.get_tensor_with_parallelism(key, target("full", tp(0, size))))
+    return [None if each is None else set(each.flatten().tolist()) for each in found]
+
+
+def upsert_by(store, key, version, ranks, size, call="upsert_tensor_with_parallelism"):
+    for rank in ranks:
+        assert getattr(store, call)(key, torch.full((16 // size, 8), version), place(tp(rank, size))) == 0
+
+
+@upserts
+def test_a_version_by_other_ranks_replaces_all_of_the_former_one(store):
+    upsert_by(store, "key", 1, range(4), 4, "put_tensor_with_parallelism")
+    assert all(each == {1} for size in (1, 2, 4, 8) for each in reads_of(store, "key", size) if each is not None)
+    upsert_by(store, "key", 2, range(2), 2)
+    for size in (1, 2, 4, 8):
+        got = reads_of(store, "key", size)
+        assert all(each in ({2}, None) for each in got), (size, got)
+        assert got[-1] == {2} and got[0] == {2}, "the shards of the former partition are in nobody's way"
+    # The former partition again, rank by rank: what it left behind is no part of it.
+    for done in range(1, 5):
+        upsert_by(store, "key", 3, [done - 1], 4)
+        for size in (1, 2, 4, 8):
+            got = reads_of(store, "key", size)
+            assert all(each is None or len(each) == 1 and each <= {2, 3} for each in got), (size, done, got)
+            assert got[-1] == ({3} if done == 4 else None)
+    upsert_by(store, "key", 4, [2], 4)
+    assert store.get_tensor_with_parallelism("key", target("shard", tp(2, 4)))[0, 0] == 4, "within a partition each rank is on its own"
+
+
+@upserts
+def test_one_version_in_each_answer_under_load(store):
+    """Four ranks, then two, four, one, eight, ... and readers of 1, 2, 4 and 8 all the while."""
+    upsert_by(store, "key", 0, range(4), 4)
+    wrong, answers, ends = [], [0] * 4, threading.Event()
+
+    def read(index, size):
+        while not ends.is_set():
+            for each in reads_of(store, "key", size):
+                answers[index] += each is not None
+                if each is not None and len(each) != 1:
+                    wrong.append((size, each))
+    threads = [threading.Thread(target=read, args=(i, size)) for i, size in enumerate((1, 2, 4, 8))]
+    for one in threads:
+        one.start()
+    for version in range(1, 81):
+        size = (8, 2, 4, 1)[version % 4]  # never the same twice in a row
+        ranks = [threading.Thread(target=upsert_by, args=(store, "key", version, [rank], size)) for rank in range(size)]
+        for one in ranks:
+            one.start()
+        for one in ranks:
+            one.join()
+        for readers in (1, 2, 4, 8):
+            got = reads_of(store, "key", readers)
+            assert all(each in ({version}, None) for each in got) and got[0] == got[-1] == {version}, (version, size, readers, got)
+    ends.set()
+    for one in threads:
+        one.join()
+    assert not wrong and min(answers) > 20, (wrong[:5], answers)
+
+
+@upserts
+def test_an_older_releases_shards_are_read_and_replaced(store):
+    """Edition 0 throughout, of any partition."""
+    for size, version in ((4, 1), (2, 2)):
+        for rank in range(size):
+            own = parallel._place(place(tp(rank, size)))
+            packed = parallel._local_shard(torch.full((16 // size, 8), version), 8, own)
+            for name, item in parallel._with_manifest("key", own, [(own, packed)]):
+                assert store.upsert_parts(name, *item.parts()) == 0
+        for readers in (1, 2, 4, 8):
+            got = reads_of(store, "key", readers)
+            assert all(each in ({version}, None) for each in got) and got[0] == got[-1] == {version}
+    for size, version in ((4, 3), (4, 4), (2, 5)):
+        upsert_by(store, "key", version, range(size), size)
+        for readers in (1, 2, 4, 8):
+            got = reads_of(store, "key", readers)
+            assert all(each in ({version}, None) for each in got) and got[0] == got[-1] == {version}
+
+
+@upserts
+def test_a_shard_that_was_read_is_put_elsewhere(store):
+    """It brings the edition of where it came from."""
+    upsert_by(store, "key", 1, range(4), 4)
+    upsert_by(store, "key", 2, range(2), 2)
+    memory, start = room()
+    for rank in range(2):
+        asked = target("as_stored", tp(rank, 2))
+        size = HEADER + store.get_tensor_with_parallelism_into("key", start, len(memory), asked).nbytes
+        assert store.put_tensor_with_parallelism_from("copy", start, size, place(tp(rank, 2))) == 0
+    assert reads_of(store, "copy", 4)[-1] == reads_of(store, "copy", 4)[0] == {2}
 
 
 def test_shards_without_a_manifest(store):
