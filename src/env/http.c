@@ -124,6 +124,20 @@ static int receive_bytes(struct mc_http *http, uint64_t length, struct mc_buffer
     return 0;
 }
 
+/* Headers behind the last chunk, as etcd's gateway sends them with every refusal, and the empty line. */
+static int skip_trailers(struct mc_http *http, uint64_t deadline_ns)
+{
+    for (size_t used = 0, length = 0; used <= HEADER_MAX; used += length + 1) {
+        int rc = receive_line(http, HEADER_MAX, &length, deadline_ns);
+        if (rc < 0)
+            return rc;
+        mc_buffer_consume(&http->in, length + 1);
+        if (length == 1)
+            return 0;
+    }
+    return MC_ERR_PROTOCOL;
+}
+
 static int receive_chunks(struct mc_http *http, struct mc_buffer *reply, uint64_t deadline_ns)
 {
     for (;;) {
@@ -138,14 +152,14 @@ static int receive_chunks(struct mc_http *http, struct mc_buffer *reply, uint64_
         if (rest == line || (*rest != 0 && *rest != ';') || line[0] == '-')
             return MC_ERR_PROTOCOL;
         mc_buffer_consume(&http->in, length + 1);
+        if (size == 0)
+            return skip_trailers(http, deadline_ns);
         rc = receive_bytes(http, size, reply, deadline_ns);
         if (rc == 0)
-            rc = receive_line(http, 0 + 1, &length, deadline_ns); /* no trailers */
+            rc = receive_line(http, 0 + 1, &length, deadline_ns);
         if (rc < 0)
             return rc;
         mc_buffer_consume(&http->in, length + 1);
-        if (size == 0)
-            return 0;
     }
 }
 

@@ -194,6 +194,9 @@ static void answers(void **state)
         {HEAD "Transfer-Encoding: chunked\r\n\r\n3\r\n{\"a\r\n5;x\r\n\":1}\n\r\n0\r\n\r\n", 0, "{\"a\":1}\n"},
         {HEAD "Connection: close\r\nContent-Length: 1\r\n\r\n1", 0, "1"},
         {"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nbad", MC_ERR_ETCD_OPERATION_ERROR, "bad"},
+        {"HTTP/1.1 429 Too Many Requests\r\nTrailer: T\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfull\r\n0\r\nT: "
+         "x\r\n\r\n",
+         MC_ERR_ETCD_OPERATION_ERROR, "full"},
         {"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n", MC_ERR_RPC_FAIL, NULL},
         {HEAD "\r\n", MC_ERR_PROTOCOL, NULL},
         {HEAD "Content-Length: 99999999999\r\n\r\n", MC_ERR_PROTOCOL, NULL},
