@@ -32,6 +32,7 @@ void sim_etcd_reset(void);
 void sim_etcd_slow(uint64_t until_ns);
 void sim_etcd_away(uint64_t until_ns); /* neither requests nor answers arrive */
 void sim_etcd_full(uint64_t until_ns); /* it takes no writes */
+void sim_etcd_forget(void);            /* who leads */
 
 /* foreign.c */
 void sim_foreign_main(struct sim_process *process);

@@ -207,7 +207,7 @@ static void on_election_fault(void *argument)
              place = sim_once_in(SIM_ELECTION, 3) ? standby : sim_master()->place;
     uint64_t end_ns = election_pause_draw();
     oracle_fault(true);
-    switch (sim_below(SIM_ELECTION, 6)) {
+    switch (sim_below(SIM_ELECTION, 7)) {
     case 0:
         end(place);
         sim_at(end_ns, sim_place_restart, (void *)(uintptr_t)place);
@@ -227,8 +227,11 @@ static void on_election_fault(void *argument)
     case 4:
         sim_etcd_away(end_ns);
         break;
-    default:
+    case 5:
         sim_etcd_full(end_ns);
+        break;
+    default:
+        sim_etcd_forget();
         break;
     }
 }

@@ -183,7 +183,8 @@ MUTATIONS = [
     # Elections
     ("a_leader_looks_once_for_a_turn", MASTER + "connections.c", "        if (connection->server->core != NULL && !mc_server_may_serve(connection->server))\n            return false;", ""),
     ("leaders_serve_beyond_their_time", MASTER + "leadership.c", "            most(leadership->serve_until_ms, sent_ms + leadership->config.ttl_ms - leadership->config.margin_ms);", "            most(leadership->serve_until_ms, sent_ms + 4 * leadership->config.ttl_ms);"),
-    ("standbys_claim_at_once", MASTER + "leadership.c", "now_ms >= leadership->seen_ms + view->ttl_ms;", "now_ms >= leadership->seen_ms + 150;"),
+    ("standbys_claim_at_once", MASTER + "leadership.c", "        return leadership->seen_ms + view->ttl_ms;", "        return leadership->seen_ms + 150;"),
+    ("what_is_gone_has_resigned", MASTER + "leadership.c", "    return !view->is_present && view->has_resigned;", "    return !view->is_present;"),
     # The revision of the view, and the claim, change together with every claim.
     ("claims_have_no_guard", MASTER + "election_etcd.c", "    compare_revision(place, place->view_key, seen->is_present ? seen->revision : 0);", "    compare_text(place, place->epoch_key, seen->claim);",
      MASTER + "election_etcd.c", "    mc_buffer_printf(&place->body, \",\");\n    compare_text(place, place->epoch_key, seen->claim);\n", "    place->body.length = (size_t)((uint8_t *)strchr((char *)place->body.data, '[') - place->body.data) + 1;\n",

@@ -88,7 +88,23 @@ uint64_t mc_election_epoch_start(void)
     return epoch;
 }
 
-/* ---- claims: "epoch ttl nonce notes ages" ---- */
+/* ---- claims: "epoch ttl nonce notes ages", and a word more when that leader has resigned ---- */
+
+static const char resigned_word[] = " resigned";
+
+/* Is that text this claim, whether it stands or was given back? */
+static bool is_claim_of(const char *text, const char *claim)
+{
+    size_t length = strlen(claim);
+    return length > 0 && strncmp(text, claim, length) == 0 &&
+           (text[length] == 0 || strcmp(text + length, resigned_word) == 0);
+}
+
+static bool is_resigned(const char *text)
+{
+    size_t length = strlen(text), word = sizeof(resigned_word) - 1;
+    return length > word && strcmp(text + length - word, resigned_word) == 0;
+}
 
 static bool parse_claim(const char *claim, uint64_t *epoch, uint64_t *ttl_ms)
 {
@@ -175,19 +191,21 @@ static void observe(struct mc_election *election, uint64_t deadline_ns)
     int rc = election->backend.observe(election->backend.context, deadline_ns, &view);
     pthread_mutex_lock(&election->mutex);
     uint64_t now_ms = mc_clock_boot_ms();
-    struct mc_leadership_view seen = {.is_present = view.is_present, .revision = view.revision};
+    struct mc_leadership_view seen = {.is_present = view.is_present,
+                                      .revision = view.revision,
+                                      .is_ours = is_claim_of(view.claim, election->claim),
+                                      .has_resigned = is_resigned(view.claim)};
     bool is_claim = parse_claim(view.claim, &seen.epoch, &seen.ttl_ms);
     /* One whose promise we cannot read has promised what we would. */
     if (!is_claim || seen.ttl_ms == 0)
         seen.ttl_ms = election->ttl_ms;
     if (rc == 0 && seen.epoch > MC_EPOCH_MAX - 2 * MC_EPOCH_CARRY) {
         mc_log_limited(ERROR,
-                       "the epoch of the claim '%s' that stands in %s cannot be followed; nobody leads until that "
-                       "claim is deleted there, and the nodes that have met its leader are restarted",
-                       view.claim, election->backend.name);
+                       "the epoch of the claim '%s' that stands in %s cannot be followed: a clock was wrong. Nobody "
+                       "leads until it is deleted (%s), and the nodes that have met its leader are restarted",
+                       view.claim, election->backend.name, election->backend.forget);
         rc = MC_ERR_PROTOCOL;
     }
-    seen.is_ours = election->claim[0] != 0 && strcmp(view.claim, election->claim) == 0;
     note_contact(election, rc);
     if (rc == 0) {
         election->view = view;
@@ -299,11 +317,19 @@ static void write_cluster(struct mc_election *election, uint64_t epoch)
     pthread_mutex_unlock(&election->mutex);
 }
 
-static void resign(struct mc_election *election, uint64_t deadline_ns)
+/* Somebody else may lead at once. */
+static void give_back(struct mc_election *election, uint64_t deadline_ns)
 {
-    int rc = election->backend.resign(election->backend.context, deadline_ns, election->claim);
+    char resigned[MC_ELECTION_CLAIM_MAX + sizeof(resigned_word)];
+    snprintf(resigned, sizeof(resigned), "%s%s", election->claim, resigned_word);
+    int rc = election->backend.resign(election->backend.context, deadline_ns, election->claim, resigned);
     if (rc < 0 && rc != MC_ERR_ETCD_TRANSACTION_FAIL)
         mc_log(WARNING, "the leadership could not be given back, it ends by itself: %s", mc_error_text(rc));
+}
+
+static void resign(struct mc_election *election, uint64_t deadline_ns)
+{
+    give_back(election, deadline_ns);
     pthread_mutex_lock(&election->mutex);
     mc_leadership_resigned(&election->leadership);
     pthread_mutex_unlock(&election->mutex);
@@ -366,17 +392,6 @@ static bool loop_is_stuck(struct mc_election *election, uint64_t now_ms)
     return election->is_stuck = is_stuck;
 }
 
-/* Somebody else may lead at once, so that owners are not without a master for longer than it takes to give them up.
- * What the loop was about to send when it stood still it does not send: it looks whether it may
- * (mc_election_may_serve). */
-static void hand_over(struct mc_election *election)
-{
-    uint64_t deadline_ns = mc_clock_ns() + election->ttl_ms / NOTE_PART * 1000000;
-    int rc = election->backend.resign(election->backend.context, deadline_ns, election->claim);
-    if (rc < 0 && rc != MC_ERR_ETCD_TRANSACTION_FAIL)
-        mc_log(WARNING, "the leadership could not be given back, it ends by itself: %s", mc_error_text(rc));
-}
-
 /* The same for the cluster that is to be named. */
 static uint64_t name_due(const struct mc_election *election, uint64_t now_ms, uint64_t *at_ms)
 {
@@ -408,8 +423,10 @@ static void *run(void *argument)
                 wait_until(election, now_ms, now_ms + WAIT_MAX_MS);
             }
             pthread_mutex_unlock(&election->mutex);
+            /* So that owners are not without a master for longer than it takes to give them up. What the loop was about
+             * to send when it stood still it does not send: it looks whether it may (mc_election_may_serve). */
             if (leads)
-                hand_over(election);
+                give_back(election, mc_clock_ns() + election->ttl_ms / NOTE_PART * 1000000);
             continue;
         }
         bool is_due = step.at_ms <= now_ms;

@@ -30,7 +30,7 @@ struct mc_election_view {
  * An operation that failed may yet have been carried out; claim and renew are therefore guarded by what stands there.
  */
 struct mc_election_backend {
-    const char *name;
+    const char *name, *forget; /* forget: how somebody deletes a claim by hand */
     void *context;
     /* 0 or negative. */
     int (*observe)(void *context, uint64_t deadline_ns, struct mc_election_view *view);
@@ -38,7 +38,7 @@ struct mc_election_backend {
      * MC_ERR_ETCD_TRANSACTION_FAIL: it is not; other: unknown. */
     int (*claim)(void *context, uint64_t deadline_ns, const struct mc_election_view *seen, const char *claim,
                  const char *leader, const char *note, const char *aged);
-    /* Changes the revision, if the claim still stands. As above. */
+    /* Changes the revision, if the claim still stands and the view is there. As above. */
     int (*renew)(void *context, uint64_t deadline_ns, const char *claim, const char *leader);
     /* Replaces the note, if the claim still stands. As above. */
     int (*write_note)(void *context, uint64_t deadline_ns, const char *claim, const char *note);
@@ -46,8 +46,8 @@ struct mc_election_backend {
     int (*write_cluster)(void *context, uint64_t deadline_ns, const char *claim, const char *cluster);
     /* Says who came of age, if the claim still stands. As above. */
     int (*write_aged)(void *context, uint64_t deadline_ns, const char *claim, const char *aged);
-    /* Nobody leads any more, if the claim still stands. */
-    int (*resign)(void *context, uint64_t deadline_ns, const char *claim);
+    /* Nobody leads any more, and `resigned` stands in place of the claim, if that still stands. */
+    int (*resign)(void *context, uint64_t deadline_ns, const char *claim, const char *resigned);
     void (*destroy)(void *context);
 };
 

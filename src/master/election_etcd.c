@@ -26,6 +26,7 @@ struct place {
     struct mc_etcd *etcd;
     char view_key[MC_ETCD_KEY_MAX], epoch_key[MC_ETCD_KEY_MAX], note_key[MC_ETCD_KEY_MAX], cluster_key[MC_ETCD_KEY_MAX],
         aged_key[MC_ETCD_KEY_MAX];
+    char forget[MC_ETCD_KEY_MAX + 16];
     uint64_t lease_s;
     uint64_t lease; /* etcd's number for it, 0: none */
     struct mc_buffer body, reply;
@@ -36,10 +37,20 @@ static struct mc_span reply_of(const struct place *place)
     return mc_span(place->reply.data, place->reply.length);
 }
 
+static bool says(const struct place *place, const char *words)
+{
+    return place->reply.length > 0 && memmem(place->reply.data, place->reply.length, words, strlen(words)) != NULL;
+}
+
 static int call(struct place *place, const char *path, uint64_t deadline_ns)
 {
     int rc = mc_etcd_call(place->etcd, path, mc_span(place->body.data, place->body.length), deadline_ns, &place->reply);
-    if (rc == MC_ERR_ETCD_OPERATION_ERROR)
+    if (rc != MC_ERR_ETCD_OPERATION_ERROR)
+        return rc;
+    if (says(place, "database space exceeded"))
+        mc_log_limited(ERROR, "etcd is full: it takes no writes, and nobody can lead. Make room (etcdctl compact, "
+                              "etcdctl defrag, or a larger --quota-backend-bytes), then: etcdctl alarm disarm");
+    else
         mc_log_limited(WARNING, "etcd refuses %s: %.*s", path,
                        (int)(place->reply.length < 200 ? place->reply.length : 200),
                        place->reply.length == 0 ? "" : (const char *)place->reply.data);
@@ -146,11 +157,23 @@ static void request_key(struct place *place, const char *request, const char *ke
     mc_buffer_printf(&place->body, "}}");
 }
 
-/* A transaction that is carried out as long as that claim stands. */
-static void begin_while_claimed(struct place *place, const char *text)
+static void compare_is_there(struct place *place, const char *key)
+{
+    mc_buffer_printf(&place->body, "{\"target\":\"MOD\",\"result\":\"GREATER\",\"mod_revision\":\"0\",");
+    mc_etcd_field(&place->body, "key", mc_span_string(key));
+    mc_buffer_printf(&place->body, "}");
+}
+
+static void begin_compare(struct place *place)
 {
     place->body.length = 0;
     mc_buffer_printf(&place->body, "{\"compare\":[");
+}
+
+/* A transaction that is carried out as long as that claim stands. */
+static void begin_while_claimed(struct place *place, const char *text)
+{
+    begin_compare(place);
     compare_value(place, place->epoch_key, text);
     mc_buffer_printf(&place->body, "],\"success\":[");
 }
@@ -213,8 +236,7 @@ static int claim(void *context, uint64_t deadline_ns, const struct mc_election_v
     int rc = keep_lease(place, deadline_ns);
     if (rc < 0)
         return rc;
-    place->body.length = 0;
-    mc_buffer_printf(&place->body, "{\"compare\":[");
+    begin_compare(place);
     compare_revision(place, place->view_key, seen->is_present ? seen->revision : 0);
     mc_buffer_printf(&place->body, ",");
     compare_text(place, place->epoch_key, seen->claim);
@@ -241,8 +263,13 @@ static int renew(void *context, uint64_t deadline_ns, const char *text, const ch
     int rc = keep_lease(place, deadline_ns);
     if (rc < 0)
         return rc;
-    /* A view that is gone may be written again: as long as the claim stands nobody has followed us. */
-    begin_while_claimed(place, text);
+    /* A view that is gone is not written again, though nobody can have followed us: who counts since when it is gone
+     * would have to see each time that it is back. We stop and claim anew. */
+    begin_compare(place);
+    compare_value(place, place->epoch_key, text);
+    mc_buffer_printf(&place->body, ",");
+    compare_is_there(place, place->view_key);
+    mc_buffer_printf(&place->body, "],\"success\":[");
     request_put(place, place->view_key, leader, place->lease);
     return call_transaction(place, deadline_ns);
 }
@@ -271,11 +298,13 @@ static int write_aged(void *context, uint64_t deadline_ns, const char *text, con
     return call_transaction(place, deadline_ns);
 }
 
-static int resign(void *context, uint64_t deadline_ns, const char *text)
+static int resign(void *context, uint64_t deadline_ns, const char *text, const char *resigned)
 {
     struct place *place = context;
     begin_while_claimed(place, text);
     request_key(place, "request_delete_range", place->view_key);
+    mc_buffer_printf(&place->body, ",");
+    request_put(place, place->epoch_key, resigned, 0);
     int rc = call_transaction(place, deadline_ns);
     revoke_lease(place, deadline_ns);
     return rc;
@@ -306,10 +335,11 @@ int mc_election_etcd_create(const char *endpoints, const char *cluster_id, uint6
     mc_etcd_view_key(place->note_key, sizeof(place->note_key), cluster_id, "departed");
     mc_etcd_view_key(place->cluster_key, sizeof(place->cluster_key), cluster_id, "cluster");
     mc_etcd_view_key(place->aged_key, sizeof(place->aged_key), cluster_id, "aged");
+    snprintf(place->forget, sizeof(place->forget), "etcdctl del %s", place->epoch_key);
     place->lease_s = (LEASE_TTLS * ttl_ms + 999) / 1000;
     if (place->lease_s < LEASE_LEAST_S)
         place->lease_s = LEASE_LEAST_S;
-    *backend = (struct mc_election_backend){"etcd",     place,         observe,    claim,  renew,
-                                            write_note, write_cluster, write_aged, resign, destroy};
+    *backend = (struct mc_election_backend){"etcd",     place->forget, place,      observe, claim,  renew,
+                                            write_note, write_cluster, write_aged, resign,  destroy};
     return 0;
 }

@@ -70,6 +70,49 @@ struct mc_leadership_step mc_leadership_next(struct mc_leadership *leadership, u
     return step;
 }
 
+/* Keeps what is seen, and since when. */
+static void look(struct mc_leadership *leadership, uint64_t now_ms, const struct mc_leadership_view *view)
+{
+    uint64_t before_ms = leadership->looked_ms;
+    leadership->looked_ms = now_ms;
+    if (view->is_present) {
+        if (!leadership->has_seen || leadership->is_gone || view->revision != leadership->seen.revision) {
+            leadership->has_seen_change = leadership->has_seen;
+            leadership->has_seen = true;
+            leadership->seen = *view;
+            leadership->seen_ms = now_ms;
+        }
+        leadership->is_gone = false;
+        return;
+    }
+    /* And etcd may have forgotten what it had promised. */
+    uint64_t ttl_ms = leadership->has_seen ? most(view->ttl_ms, leadership->seen.ttl_ms) : view->ttl_ms;
+    bool is_gap = now_ms - before_ms > ttl_ms; /* for so long that somebody may have come and gone meanwhile */
+    if (leadership->is_gone && leadership->gone.epoch == view->epoch && !is_gap)
+        return;
+    leadership->has_seen_change = leadership->has_seen_change && !is_gap;
+    leadership->is_gone = true;
+    leadership->gone = *view;
+    leadership->gone_ms = now_ms;
+    leadership->gone.ttl_ms = ttl_ms;
+}
+
+/* Has its leader taken that view away itself, when it had stopped to serve? */
+static bool has_resigned(const struct mc_leadership_view *view)
+{
+    return !view->is_present && view->has_resigned;
+}
+
+/* When may somebody else claim that view? */
+static uint64_t over_at(const struct mc_leadership *leadership, const struct mc_leadership_view *view, uint64_t now_ms)
+{
+    if (view->is_ours || has_resigned(view))
+        return now_ms;
+    if (view->is_present)
+        return leadership->seen_ms + view->ttl_ms;
+    return leadership->gone_ms + leadership->gone.ttl_ms;
+}
+
 /* Until when can the leader of the view that was judged have acted, as far as we know it closely? 0: we do not. A loose
  * answer would do harm: who was in touch with that leader would be taken for one that it had given up. */
 static uint64_t predecessor_end(const struct mc_leadership *leadership, const struct mc_leadership_view *view,
@@ -79,8 +122,9 @@ static uint64_t predecessor_end(const struct mc_leadership *leadership, const st
         return leadership->own_end_ms != 0 ? leadership->own_end_ms : leadership->predecessor_end_ms;
     if (!leadership->has_seen_change)
         return 0;
-    /* It is gone although its time was not over: it went by itself, in the poll before this one. */
-    return least(leadership->seen_ms + leadership->seen.ttl_ms, now_ms);
+    if (has_resigned(view)) /* in the poll before the first look that found nobody */
+        return leadership->gone_ms;
+    return least(over_at(leadership, view, now_ms), now_ms);
 }
 
 void mc_leadership_observed(struct mc_leadership *leadership, uint64_t now_ms, const struct mc_leadership_view *view,
@@ -91,27 +135,29 @@ void mc_leadership_observed(struct mc_leadership *leadership, uint64_t now_ms, c
     leadership->due_ms = now_ms + leadership->config.poll_ms;
     if (view == NULL)
         return;
-    if (view->is_present && (!leadership->has_seen || view->revision != leadership->seen.revision)) {
-        leadership->has_seen_change = leadership->has_seen;
-        leadership->has_seen = true;
-        leadership->seen = *view;
-        leadership->seen_ms = now_ms;
-    }
+    /* A place that is what it was before a leader that we have met says nothing of that one. */
+    struct mc_leadership_view believed = *view;
+    bool is_forgetful = view->epoch < leadership->met_epoch;
+    if (is_forgetful)
+        believed.is_ours = believed.has_resigned = false;
+    leadership->met_epoch = most(leadership->met_epoch, view->epoch);
+    view = &believed;
+    look(leadership, now_ms, view);
     bool is_void = view->is_ours && leadership->own_end_ms == 0;
     if (view->epoch != leadership->claim_epoch && !is_void) {
-        leadership->before_end_ms = leadership->claim_epoch == 0 ? 0 : now_ms;
+        leadership->before_end_ms = leadership->claim_epoch == 0 || is_forgetful ? 0 : now_ms;
         leadership->claim_epoch = view->epoch;
     }
-    bool is_over = !view->is_present || view->is_ours || now_ms >= leadership->seen_ms + view->ttl_ms;
-    if (!is_over) {
-        leadership->due_ms = least(leadership->due_ms, leadership->seen_ms + view->ttl_ms);
+    uint64_t over_ms = over_at(leadership, view, now_ms);
+    if (now_ms < over_ms) {
+        leadership->due_ms = least(leadership->due_ms, over_ms);
         return;
     }
     leadership->predecessor_end_ms = predecessor_end(leadership, view, now_ms);
     if (!view->is_ours || leadership->own_end_ms != 0)
-        leadership->predecessor_epoch = view->epoch;
+        leadership->predecessor_epoch = is_forgetful ? 0 : view->epoch;
     /* Our clock may be late: the one before us may have placed so much that its generations reach into later epochs. */
-    uint64_t above = view->epoch == 0 ? 1 : view->epoch + MC_EPOCH_CARRY;
+    uint64_t above = leadership->met_epoch == 0 ? 1 : leadership->met_epoch + MC_EPOCH_CARRY;
     leadership->epoch = most(most(above, least_epoch), leadership->least_epoch);
     leadership->own_end_ms = 0;
     leadership->phase = MC_LEADERSHIP_CANDIDATE;
@@ -130,11 +176,12 @@ void mc_leadership_claimed(struct mc_leadership *leadership, uint64_t sent_ms, u
         return; /* the next look tells whether it is ours */
     leadership->phase = MC_LEADERSHIP_LEADER;
     leadership->serve_until_ms = until_ms;
+    leadership->met_epoch = leadership->epoch;
     leadership->due_ms = sent_ms + leadership->config.renew_ms;
     leadership->claim_epoch = leadership->epoch;
     leadership->before_end_ms = now_ms;
     /* Of our own past nothing is to be concluded when somebody else has led after us. */
-    leadership->has_seen = leadership->has_seen_change = false;
+    leadership->has_seen = leadership->has_seen_change = leadership->is_gone = false;
 }
 
 void mc_leadership_renewed(struct mc_leadership *leadership, uint64_t sent_ms, uint64_t now_ms,

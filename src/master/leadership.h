@@ -4,7 +4,9 @@
  * The place of the election holds one *view*: who leads, under which epoch, with a revision that changes with every
  * renewal, and the time to live (ttl) that its leader has promised. A leader serves only before (sending of its last
  * successful renewal) + ttl - margin. Somebody else claims the view only after it has seen the same revision for ttl
- * since it first saw it, or when there is none. A claim is guarded: it succeeds only upon the view that was judged.
+ * since it first saw it. That there is none is waited out as well: somebody may have deleted it, or etcd lost it, under
+ * a leader that has not noticed yet. Only a leader that says that it resigned is followed at once. A claim is guarded:
+ * it succeeds only upon the view that was judged.
  *
  * Invariant: when a claim succeeds, every earlier leader has stopped by its own clock, or stops before its next look at
  * it. Nothing depends on when the place itself notices that a leader is gone. */
@@ -41,7 +43,8 @@ enum mc_leadership_outcome { MC_LEADERSHIP_DONE, MC_LEADERSHIP_REFUSED, MC_LEADE
 
 struct mc_leadership_view {
     bool is_present;
-    bool is_ours; /* the last claim that this process made, whether or not it heard of its success */
+    bool is_ours;      /* the last claim that this process made, whether or not it heard of its success */
+    bool has_resigned; /* the leader under that epoch has said that it serves no more */
     uint64_t revision, ttl_ms;
     uint64_t epoch; /* the highest ever, also when nobody leads; 0: none */
 };
@@ -60,13 +63,18 @@ struct mc_leadership {
     uint64_t due_ms;         /* of the next operation */
     uint64_t serve_until_ms; /* 0 unless we lead */
     uint64_t epoch;          /* that we hold or have last tried */
+    uint64_t met_epoch;      /* the highest that stood there, as far as we know */
     uint64_t least_epoch;    /* somebody has seen one as high as the one below it */
     uint64_t predecessor_end_ms;
-    uint64_t predecessor_epoch; /* of the last leadership that may have served; 0: there was none */
+    uint64_t predecessor_epoch; /* of the last leadership that may have served; 0: there was none, or it is forgotten */
     uint64_t claim_epoch;       /* of the claim that stood there last, but for one of ours that came to nothing */
     uint64_t before_end_ms;     /* whoever led before that claim has stopped by then; 0: we did not see it come */
-    struct mc_leadership_view seen;
-    uint64_t seen_ms;     /* when its revision was seen first */
+    struct mc_leadership_view seen; /* that somebody leads */
+    uint64_t seen_ms;               /* when its revision was seen first */
+    struct mc_leadership_view gone; /* if is_gone: what stood there when nobody was seen to lead for the first time, */
+    uint64_t gone_ms;               /* and when that was */
+    uint64_t looked_ms;             /* the last look */
+    bool is_gone;
     bool has_seen;        /* any view */
     bool has_seen_change; /* so seen_ms is close to the renewal itself */
     uint64_t own_end_ms;  /* when we stopped to serve under `epoch`; 0: we never did serve under it */

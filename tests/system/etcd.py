@@ -4,6 +4,8 @@
         etcd.endpoints           # "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"
         etcd.kill(etcd.leader()) # kill -9 of a member; etcd.start(i) starts it again
         etcd.text("mooncake-store/test/master_view")
+    with Proxy(etcd.ports[0]) as proxy:
+        proxy.delay_s = 0.45     # that long answers take; proxy.is_mute = True: it takes requests and forgets them
 """
 import base64
 import json
@@ -13,6 +15,8 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
+import time
 import urllib.request
 
 from cluster import wait_until
@@ -32,11 +36,11 @@ def free_ports(count):
 
 
 class Etcd:
-    def __init__(self):
+    def __init__(self, count=MEMBERS, *flags):
         self.folder = tempfile.TemporaryDirectory(prefix="mc-etcd-")
-        ports = free_ports(2 * MEMBERS)
-        self.ports, self.peers = ports[:MEMBERS], ports[MEMBERS:]
-        self.processes = [None] * MEMBERS
+        ports = free_ports(2 * count)
+        self.ports, self.peers, self.flags = ports[:count], ports[count:], flags
+        self.processes = [None] * count
         self.endpoints = ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
     def start(self, member):
@@ -47,22 +51,22 @@ class Etcd:
         with open(folder / f"m{member}.log", "ab") as log:
             self.processes[member] = subprocess.Popen(
                 ["etcd", "--name", f"m{member}", "--data-dir", str(folder / f"m{member}"), "--listen-client-urls", client, "--advertise-client-urls", client,
-                 "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", members, "--initial-cluster-state", "new"],
+                 "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", members, "--initial-cluster-state", "new", *self.flags],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env={**os.environ, "ETCD_UNSUPPORTED_ARCH": os.uname().machine})
 
     def __enter__(self):
-        for member in range(MEMBERS):
+        for member in range(len(self.processes)):
             self.start(member)
         wait_until(lambda: self.leader() is not None, 30, "a leader of etcd")
         return self
 
     def __exit__(self, *unused):
-        for member in range(MEMBERS):
+        for member in range(len(self.processes)):
             self.kill(member)
         self.folder.cleanup()
 
     def running(self):
-        return [member for member in range(MEMBERS) if self.processes[member] is not None]
+        return [member for member in range(len(self.processes)) if self.processes[member] is not None]
 
     def kill(self, member):
         process, self.processes[member] = self.processes[member], None
@@ -72,10 +76,10 @@ class Etcd:
 
     def heal(self):
         """Starts what is dead and waits until all is well."""
-        for member in range(MEMBERS):
+        for member in range(len(self.processes)):
             if self.processes[member] is None:
                 self.start(member)
-        wait_until(lambda: all(self._status(member) for member in range(MEMBERS)) and self.leader() is not None, 30, "etcd")
+        wait_until(lambda: all(self._status(member) for member in range(len(self.processes))) and self.leader() is not None, 30, "etcd")
 
     def call(self, member, path, body):
         request = urllib.request.Request(f"http://127.0.0.1:{self.ports[member]}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"})
@@ -100,3 +104,53 @@ class Etcd:
         """The value of a key, or None."""
         reply = self.call(self.running()[0], "/v3/kv/range", {"key": base64.b64encode(key.encode()).decode()})
         return base64.b64decode(reply["kvs"][0]["value"]).decode() if reply.get("kvs") else None
+
+    def ask(self, path, **body):
+        """Any member. Bytes are sent as base64."""
+        return self.call(self.running()[0], path, {name: base64.b64encode(value).decode() if isinstance(value, bytes) else value for name, value in body.items()})
+
+
+class Proxy:
+    """Between a master and one member of etcd."""
+
+    def __init__(self, port):
+        self.target, self.delay_s, self.is_mute, self.requests = port, 0, False, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.sockets = []
+
+    def __enter__(self):
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *unused):
+        for one in [self.listener, *self.sockets]:
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            one.close()
+
+    def _accept(self):
+        try:
+            while True:
+                client = self.listener.accept()[0]
+                server = socket.create_connection(("127.0.0.1", self.target))
+                self.sockets += [client, server]
+                for source, sink, is_answer in ((client, server, False), (server, client, True)):
+                    threading.Thread(target=self._carry, args=(source, sink, is_answer), daemon=True).start()
+        except OSError:
+            pass
+
+    def _carry(self, source, sink, is_answer):
+        try:
+            while part := source.recv(65536):
+                if is_answer:
+                    time.sleep(self.delay_s)
+                else:
+                    self.requests += part.count(b"POST ")
+                if not self.is_mute:
+                    sink.sendall(part)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass

@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import pytest
 
 import cluster
+from etcd import Etcd
 from python_cluster import wait_until
+from test_ha import epoch_of, serves
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
@@ -217,3 +220,34 @@ def test_silence_of_the_other_version(release, clients, old):
         finally:
             nodes[0].process.send_signal(signal.SIGCONT)
         assert wait_until(lambda: user.same("at 0", "value", 5000), 20) is True
+
+
+@pytest.mark.parametrize("ends", ("killed", "asked to"))
+def test_masters_of_both_take_turns(release, ends):
+    """One election: whoever leads, the other sees it live, follows it when it has ended, and never before."""
+    with Etcd(1, "--unsafe-no-fsync") as etcd:
+        masters = {which: cluster.Master("--enable_ha", f"--etcd_endpoints={etcd.endpoints}", "--cluster_id=turns",
+                                         program=release[which].build / "mooncake_master") for which in VERSIONS}
+        try:
+            last = 0
+            masters["old"].start()
+            for leader, other in 2 * [("old", "new"), ("new", "old")]:
+                wait_until(lambda: serves(masters[leader]), 15)
+                epoch = epoch_of(masters[leader])
+                assert epoch > last
+                last = epoch
+                if masters[other].process is None:
+                    masters[other].start()
+                end = time.monotonic() + 4  # two times to live
+                while time.monotonic() < end:
+                    assert serves(masters[leader]) and not serves(masters[other])
+                    time.sleep(0.05)
+                assert epoch_of(masters[leader]) == epoch
+                if ends == "killed":
+                    masters[leader].kill()
+                else:
+                    assert masters[leader].stop() == 0
+        finally:
+            for master in masters.values():
+                if master.process is not None:
+                    master.stop()

@@ -35,7 +35,7 @@ static enum mc_leadership_action action(struct mc_leadership *leadership, uint64
 static struct mc_leadership lead(uint64_t now_ms)
 {
     struct mc_leadership leadership = begin(now_ms);
-    struct mc_leadership_view view = {.epoch = 7};
+    struct mc_leadership_view view = {.epoch = 7, .has_resigned = true};
     mc_leadership_observed(&leadership, now_ms, &view, 5);
     assert_int_equal(action(&leadership, now_ms), MC_LEADERSHIP_CLAIM);
     mc_leadership_claimed(&leadership, now_ms, now_ms, MC_LEADERSHIP_DONE);
@@ -60,7 +60,7 @@ static void epochs(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct mc_leadership leadership = begin(1000);
-        struct mc_leadership_view view = {.epoch = rows[i].stored};
+        struct mc_leadership_view view = {.epoch = rows[i].stored, .has_resigned = true};
         mc_leadership_yield(&leadership, 1000, 1, rows[i].wanted);
         mc_leadership_observed(&leadership, 1000, &view, rows[i].least);
         struct mc_leadership_step step = mc_leadership_next(&leadership, 1000);
@@ -73,7 +73,7 @@ static void epochs(void **state)
 static void generations_do_not_meet(void **state)
 {
     struct mc_leadership leadership = begin(1000);
-    struct mc_leadership_view view = {.epoch = 7};
+    struct mc_leadership_view view = {.epoch = 7, .has_resigned = true};
     (void)state;
     mc_leadership_observed(&leadership, 1000, &view, 5);
     uint64_t last = (view.epoch << MC_EPOCH_SHIFT) + MC_COUNTER_END - 1;
@@ -110,25 +110,33 @@ static void clocks(void **state)
 
 /* ---- a standby ---- */
 
-/* Looks at times with revisions (0: nobody there); after which of them is it a candidate, and what does it know of its
- * predecessor's end? */
+/* Looks at times with revisions; after which of them is it a candidate, and what does it know of its predecessor's end?
+ */
+enum { GONE = 0, RESIGNED = -1 /* nobody there: somehow, or because that leader said so */ };
 static void standby(void **state)
 {
     enum { LOOKS = 4 };
     static const struct {
         struct {
-            uint64_t at, revision;
+            uint64_t at;
+            int revision;
         } looks[LOOKS];
         int claims_after; /* LOOKS: never */
         uint64_t predecessor_end;
     } rows[] = {
-        {{{1000, 0}}, 0, 0},                                      /* nobody: we know nothing of who was before */
-        {{{1000, 5}, {1100, 5}, {2999, 5}, {3000, 5}}, 3, 0},     /* a whole ttl since it was seen first */
-        {{{1000, 5}, {2900, 6}, {3000, 6}, {4899, 6}}, LOOKS, 0}, /* it was renewed */
-        {{{1000, 5}, {1400, 6}, {3399, 6}, {3400, 6}}, 3, 3400},  /* seen to change: its end is known closely */
-        {{{1000, 5}, {1400, 6}, {3399, 6}, {9000, 6}}, 3, 3400},  /* and does not move with a late look */
-        {{{1000, 5}, {1400, 6}, {1500, 0}}, 2, 1500},             /* gone by itself */
-        {{{1000, 5}, {1100, 0}}, 1, 0},                           /* the same, but never seen to change */
+        {{{1000, RESIGNED}}, 0, 0},                                       /* we know nothing of who was before */
+        {{{1000, GONE}, {1100, GONE}, {2999, GONE}, {3000, GONE}}, 3, 0}, /* who was it, and since when? */
+        {{{1000, 5}, {1100, 5}, {2999, 5}, {3000, 5}}, 3, 0},             /* a whole ttl since it was seen first */
+        {{{1000, 5}, {2900, 6}, {3000, 6}, {4899, 6}}, LOOKS, 0},         /* it was renewed */
+        {{{1000, 5}, {1400, 6}, {3399, 6}, {3400, 6}}, 3, 3400},          /* seen to change: its end is known closely */
+        {{{1000, 5}, {1400, 6}, {3399, 6}, {9000, 6}}, 3, 3400},          /* and does not move with a late look */
+        {{{1000, 5}, {1400, 6}, {1500, RESIGNED}}, 2, 1500},              /* gone by itself */
+        {{{1000, 5}, {1100, RESIGNED}}, 1, 0},                            /* the same, but never seen to change */
+        {{{1000, 5}, {1400, 6}, {9000, RESIGNED}}, 2, 0},                 /* the same, but when? */
+        {{{1000, 5}, {1400, 6}, {1500, GONE}, {3499, GONE}}, LOOKS, 0},   /* it may have renewed just before */
+        {{{1000, 5}, {1400, 6}, {1500, GONE}, {3500, GONE}}, 3, 3500},
+        {{{1400, 6}, {1500, GONE}, {3400, 7}, {3600, GONE}}, LOOKS, 0}, /* it was written again */
+        {{{1000, GONE}, {1400, 6}, {1500, GONE}, {3100, GONE}}, LOOKS, 0},
         {{{1000, 5}, {3000, 6}, {3100, 4}, {5099, 4}}, LOOKS, 0}, /* any other revision is a sign of life */
     };
     (void)state;
@@ -136,9 +144,13 @@ static void standby(void **state)
         struct mc_leadership leadership = begin(1000);
         int claims_after = LOOKS;
         for (int j = 0; j < LOOKS && claims_after == LOOKS && rows[i].looks[j].at != 0; j++) {
-            uint64_t at = rows[i].looks[j].at, revision = rows[i].looks[j].revision;
-            struct mc_leadership_view view = {
-                .is_present = revision != 0, .revision = revision, .ttl_ms = TTL, .epoch = 9};
+            uint64_t at = rows[i].looks[j].at;
+            int revision = rows[i].looks[j].revision;
+            struct mc_leadership_view view = {.is_present = revision > 0,
+                                              .revision = revision > 0 ? (uint64_t)revision : 0,
+                                              .has_resigned = revision == RESIGNED,
+                                              .ttl_ms = TTL,
+                                              .epoch = 9};
             mc_leadership_observed(&leadership, at, &view, 1);
             if (leadership.phase == MC_LEADERSHIP_CANDIDATE)
                 claims_after = j;
@@ -150,13 +162,52 @@ static void standby(void **state)
     }
 }
 
+/* etcd has lost all, or has what it had long ago: the leader that was seen may not know it yet. */
+static void a_place_that_forgot(void **state)
+{
+    static const struct mc_leadership_view after[] = {
+        {.ttl_ms = TTL}, {.epoch = 5, .ttl_ms = TTL}, {.epoch = 5, .ttl_ms = TTL, .has_resigned = true}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(after) / sizeof(after[0]); i++) {
+        struct mc_leadership leadership = begin(1000);
+        struct mc_leadership_view view = {.is_present = true, .revision = 50, .ttl_ms = 3 * TTL, .epoch = 9};
+        mc_leadership_observed(&leadership, 1000, &view, 1);
+        mc_leadership_observed(&leadership, 1100, &after[i], 1);
+        assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
+        mc_leadership_observed(&leadership, 1099 + 3 * TTL, &after[i], 1); /* what that one had promised */
+        assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
+        assert_int_equal(mc_leadership_next(&leadership, 1099 + 3 * TTL).at_ms, 1100 + 3 * TTL);
+        mc_leadership_observed(&leadership, 1100 + 3 * TTL, &after[i], 1);
+        assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
+    }
+    struct mc_leadership leadership = begin(1000);
+    struct mc_leadership_view one = {.epoch = 9, .ttl_ms = TTL}, other = {.epoch = 12, .ttl_ms = TTL};
+    mc_leadership_observed(&leadership, 1000, &one, 1);
+    mc_leadership_observed(&leadership, 2900, &other, 1); /* somebody has led meanwhile, and is gone, too */
+    mc_leadership_observed(&leadership, 3100, &other, 1);
+    assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
+}
+
+/* Whoever was the leader itself need not wait for itself. */
+static void a_leader_whose_view_is_gone_claims_anew(void **state)
+{
+    (void)state;
+    struct mc_leadership leadership = lead(1000);
+    mc_leadership_renewed(&leadership, 1400, 1410, MC_LEADERSHIP_REFUSED);
+    assert_false(mc_leadership_may_serve(&leadership, 1410));
+    struct mc_leadership_view view = {.is_ours = true, .ttl_ms = TTL, .epoch = FIRST};
+    mc_leadership_observed(&leadership, 1420, &view, 5);
+    assert_int_equal(action(&leadership, 1420), MC_LEADERSHIP_CLAIM);
+    assert_int_equal(leadership.predecessor_end_ms, 1410);
+}
+
 /* Whose contents come to us: those of the last that may have served, which is not a claim of ours that came to nothing.
  */
 static void predecessors(void **state)
 {
     (void)state;
     struct mc_leadership leadership = begin(1000);
-    struct mc_leadership_view view = {.epoch = 7};
+    struct mc_leadership_view view = {.epoch = 7, .has_resigned = true};
     mc_leadership_observed(&leadership, 1000, &view, 5);
     assert_int_equal(leadership.predecessor_epoch, 7);
     mc_leadership_claimed(&leadership, 1000, 1010, MC_LEADERSHIP_UNKNOWN);
@@ -171,9 +222,9 @@ static void predecessors(void **state)
     assert_int_equal(leadership.predecessor_epoch, FIRST + MC_EPOCH_CARRY);
     assert_int_equal(leadership.predecessor_end_ms, 1100);
     mc_leadership_claimed(&leadership, 1110, 1120, MC_LEADERSHIP_REFUSED);
-    view = (struct mc_leadership_view){.epoch = 12};
+    view = (struct mc_leadership_view){.epoch = 9 * MC_EPOCH_CARRY, .has_resigned = true};
     mc_leadership_observed(&leadership, 1200, &view, 5);
-    assert_int_equal(leadership.predecessor_epoch, 12);
+    assert_int_equal(leadership.predecessor_epoch, 9 * MC_EPOCH_CARRY);
 }
 
 /* Until when those before the last claim can have led: it stood there no later than when it was seen. */
@@ -234,7 +285,7 @@ static void refused_or_unheard_claims(void **state)
     (void)state;
     for (int outcome = MC_LEADERSHIP_REFUSED; outcome <= MC_LEADERSHIP_UNKNOWN; outcome++) {
         struct mc_leadership leadership = begin(1000);
-        struct mc_leadership_view view = {.epoch = 7};
+        struct mc_leadership_view view = {.epoch = 7, .has_resigned = true};
         mc_leadership_observed(&leadership, 1000, &view, 5);
         mc_leadership_claimed(&leadership, 1000, 1010, (enum mc_leadership_outcome)outcome);
         assert_false(mc_leadership_may_serve(&leadership, 1010));
@@ -256,7 +307,7 @@ static void late_answer_to_a_claim_is_no_leadership(void **state)
 {
     (void)state;
     struct mc_leadership leadership = begin(1000);
-    struct mc_leadership_view view = {0};
+    struct mc_leadership_view view = {.has_resigned = true};
     mc_leadership_observed(&leadership, 1000, &view, 5);
     mc_leadership_claimed(&leadership, 1000, 1000 + TTL - MARGIN, MC_LEADERSHIP_DONE);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
@@ -325,14 +376,14 @@ static void paused_leader_is_none(void **state)
     assert_int_equal(action(&leadership, 60000), MC_LEADERSHIP_OBSERVE);
     assert_false(mc_leadership_may_serve(&leadership, 60000));
     /* Another leads: it must wait for that one's whole ttl. */
-    struct mc_leadership_view view = {.is_present = true, .revision = 44, .ttl_ms = TTL, .epoch = 12};
+    struct mc_leadership_view view = {.is_present = true, .revision = 44, .ttl_ms = TTL, .epoch = 2 * FIRST};
     mc_leadership_observed(&leadership, 60000, &view, 5);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
     mc_leadership_observed(&leadership, 61999, &view, 5);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
     mc_leadership_observed(&leadership, 62000, &view, 5);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
-    assert_int_equal(leadership.epoch, 12 + MC_EPOCH_CARRY);
+    assert_int_equal(leadership.epoch, 2 * FIRST + MC_EPOCH_CARRY);
 }
 
 static void yields(void **state)
@@ -370,7 +421,7 @@ static void stops(void **state)
     assert_int_equal(action(&leadership, 1000), MC_LEADERSHIP_END);
 
     leadership = begin(1000); /* a claim under way */
-    struct mc_leadership_view view = {0};
+    struct mc_leadership_view view = {.has_resigned = true};
     mc_leadership_observed(&leadership, 1000, &view, 5);
     mc_leadership_stop(&leadership, 1001);
     mc_leadership_claimed(&leadership, 1000, 1002, MC_LEADERSHIP_DONE);
@@ -381,9 +432,10 @@ static void stops(void **state)
 /* ---- many masters ---- */
 
 #define MASTERS 3
+#define EPOCHS_A_MS (MC_EPOCH_CARRY) /* no two leaderships begin within one */
 
 struct place {
-    bool is_present;
+    bool is_present, has_resigned;
     int holder; /* of the last claim */
     uint64_t revision, epoch;
 };
@@ -406,6 +458,7 @@ static void apply(struct place *place, struct master *master, int number)
     if (master->action == MC_LEADERSHIP_OBSERVE) {
         master->view = (struct mc_leadership_view){.is_present = place->is_present,
                                                    .is_ours = holds && master->last_claim != 0,
+                                                   .has_resigned = place->has_resigned,
                                                    .revision = place->revision,
                                                    .ttl_ms = TTL,
                                                    .epoch = place->epoch};
@@ -416,20 +469,22 @@ static void apply(struct place *place, struct master *master, int number)
         if (place->is_present != master->expected_present || place->revision != master->expected_revision)
             return;
         assert_true(master->epoch > place->epoch);
-        *place = (struct place){true, number, place->revision + 1, master->epoch};
+        *place = (struct place){
+            .is_present = true, .holder = number, .revision = place->revision + 1, .epoch = master->epoch};
         master->outcome = MC_LEADERSHIP_DONE;
-    } else if (holds) {
+    } else if (holds && (master->action == MC_LEADERSHIP_RESIGN || (place->is_present && !place->has_resigned))) {
         place->is_present = master->action == MC_LEADERSHIP_RENEW;
+        place->has_resigned = !place->is_present;
         place->revision++;
         master->outcome = MC_LEADERSHIP_DONE;
     }
 }
 
-static void report(struct master *master, uint64_t now_ms, bool is_heard)
+static void report(struct master *master, uint64_t now_ms, uint64_t true_ms, bool is_heard)
 {
     enum mc_leadership_outcome outcome = is_heard ? master->outcome : MC_LEADERSHIP_UNKNOWN;
     if (master->action == MC_LEADERSHIP_OBSERVE)
-        mc_leadership_observed(&master->leadership, now_ms, is_heard ? &master->view : NULL, 1);
+        mc_leadership_observed(&master->leadership, now_ms, is_heard ? &master->view : NULL, 1 + true_ms * EPOCHS_A_MS);
     else if (master->action == MC_LEADERSHIP_CLAIM)
         mc_leadership_claimed(&master->leadership, master->sent, now_ms, outcome);
     else if (master->action == MC_LEADERSHIP_RENEW)
@@ -445,7 +500,7 @@ static void turn(struct place *place, struct master *master, int number, uint64_
         /* An operation may come to its place after its sender has given it up. */
         bool is_heard = master->is_applied && random_below(random, 10) != 0;
         if (master->is_applied || random_below(random, 2) == 0) {
-            report(master, now_ms, is_heard);
+            report(master, now_ms, true_ms, is_heard);
             master->is_busy = false;
         }
     }
@@ -466,13 +521,35 @@ static void turn(struct place *place, struct master *master, int number, uint64_
     master->busy_until = now_ms + random_below(random, slow);
 }
 
-static void never_two_at_once(void **state)
+/* What becomes of a place: its key is deleted, all is lost, what it was some time ago comes back. Not the one so soon
+ * after the other that nobody looks between. */
+static void harm(struct place *place, struct place *copy, uint64_t true_ms, uint64_t *random)
 {
-    (void)state;
+    uint64_t revision = place->revision;
+    if (random_below(random, 2000) == 0)
+        *copy = *place;
+    if (true_ms % 7000 != 0)
+        return;
+    switch (random_below(random, 3)) {
+    case 0:
+        place->is_present = false;
+        break;
+    case 1:
+        *place = (struct place){.holder = -1};
+        break;
+    default:
+        *place = *copy;
+        break;
+    }
+    place->revision = revision + 1; /* the guard of a real place is its texts, too */
+}
+
+static void walk(bool is_harmed)
+{
     uint64_t leaderships = 0;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         uint64_t random = seed;
-        struct place place = {0};
+        struct place place = {.holder = -1}, copy = place;
         struct master masters[MASTERS] = {0};
         uint64_t paused_until[MASTERS] = {0}, last_epoch = 0;
         for (int i = 0; i < MASTERS; i++) {
@@ -481,6 +558,8 @@ static void never_two_at_once(void **state)
         }
         for (uint64_t true_ms = 0; true_ms < 60000; true_ms += 5) {
             int serving = 0;
+            if (is_harmed)
+                harm(&place, &copy, true_ms, &random);
             for (int i = 0; i < MASTERS; i++) {
                 if (random_below(&random, 2000) == 0)
                     paused_until[i] = true_ms + random_below(&random, 6000);
@@ -501,6 +580,18 @@ static void never_two_at_once(void **state)
     assert_true(leaderships > 100); /* else the walk shows nothing */
 }
 
+static void never_two_at_once(void **state)
+{
+    (void)state;
+    walk(false);
+}
+
+static void nor_in_a_place_that_is_harmed(void **state)
+{
+    (void)state;
+    walk(true);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -508,6 +599,8 @@ int main(void)
         cmocka_unit_test(generations_do_not_meet),
         cmocka_unit_test(clocks),
         cmocka_unit_test(standby),
+        cmocka_unit_test(a_place_that_forgot),
+        cmocka_unit_test(a_leader_whose_view_is_gone_claims_anew),
         cmocka_unit_test(predecessors),
         cmocka_unit_test(leaders_before_the_last),
         cmocka_unit_test(standby_waits_by_the_leaders_ttl),
@@ -520,6 +613,7 @@ int main(void)
         cmocka_unit_test(yields),
         cmocka_unit_test(stops),
         cmocka_unit_test(never_two_at_once),
+        cmocka_unit_test(nor_in_a_place_that_is_harmed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
