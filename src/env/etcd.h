@@ -1,8 +1,10 @@
 /* A blocking client of etcd's v3 API through its JSON gateway: HTTP/1.1, one connection, to whichever endpoint answers.
  *
- * Every call has a deadline and tries the endpoints in turn until then; an attempt may have been carried out although
- * it failed here, so callers use only what may happen twice: reads, and transactions that are guarded. Names are
- * resolved at every connect. One thread at a time uses a client. */
+ * Every call has a deadline. A member that takes longer than the client's patience is not given up: the next is asked
+ * beside it (or the same on another connection, as the first may be dead), and the first answer counts. So one that
+ * hangs costs that long, and an etcd that is slow has until the deadline. What is asked may therefore be carried out
+ * more than once, also though it failed here; callers use only what may happen twice: reads, and transactions that are
+ * guarded. Names are resolved at every connect, no longer than the patience. One thread at a time uses a client. */
 #ifndef MC_ENV_ETCD_H
 #define MC_ENV_ETCD_H
 
@@ -11,7 +13,8 @@
 
 #define MC_ETCD_ENDPOINTS_MAX 16
 #define MC_ETCD_PORT 2379
-#define MC_ETCD_ATTEMPT_MS 400 /* a member that does not answer within is left for the next */
+#define MC_ETCD_PATIENCE_MS 400
+#define MC_ETCD_ASKED_MAX 3 /* questions under way at once */
 
 struct mc_etcd;
 
@@ -19,6 +22,8 @@ struct mc_etcd;
  * with a line in error. */
 int mc_etcd_create(const char *endpoints, struct mc_etcd **etcd, char *error, size_t error_size);
 void mc_etcd_destroy(struct mc_etcd *etcd);
+/* MC_ETCD_PATIENCE_MS unless it is said here. */
+void mc_etcd_patience(struct mc_etcd *etcd, uint64_t patience_ms);
 
 /* POSTs a JSON body to a path ("/v3/kv/range"). 0: reply holds the answer's body. MC_ERR_ETCD_OPERATION_ERROR: etcd
  * refuses (reply says why). MC_ERR_RPC_FAIL, MC_ERR_RPC_TIMEOUT: no endpoint has answered. */

@@ -163,30 +163,41 @@ static int receive_chunks(struct mc_http *http, struct mc_buffer *reply, uint64_
     }
 }
 
-int mc_http_exchange(struct mc_http *http, const char *method, const char *path, struct mc_span body,
-                     uint64_t deadline_ns, struct mc_buffer *reply)
+int mc_http_ask(struct mc_http *http, const char *method, const char *path, struct mc_span body, uint64_t deadline_ns)
 {
     struct mc_buffer text = {0};
-    struct head head = {0};
-    reply->length = 0;
     mc_buffer_printf(&text, "%s %s HTTP/1.1\r\nHost: %s\r\n", method, path, http->address);
     if (body.length > 0 || strcmp(method, "GET") != 0)
         mc_buffer_printf(&text, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body.length);
     mc_buffer_printf(&text, "\r\n");
     struct iovec parts[2] = {{text.data, text.length}, {(void *)(uintptr_t)body.data, body.length}};
     int rc = mc_socket_send(http->fd, parts, 2, deadline_ns);
-    if (rc == 0)
-        rc = receive_head(http, &head, deadline_ns);
+    mc_buffer_free(&text);
+    return rc;
+}
+
+int mc_http_answer(struct mc_http *http, uint64_t deadline_ns, struct mc_buffer *reply)
+{
+    struct head head = {0};
+    reply->length = 0;
+    int rc = receive_head(http, &head, deadline_ns);
     bool is_bare = head.status == 204 || head.status == 304;
     if (rc == 0 && !is_bare && !head.is_chunked && !head.has_length)
         rc = MC_ERR_PROTOCOL;
     if (rc == 0 && !is_bare)
         rc = head.is_chunked ? receive_chunks(http, reply, deadline_ns)
                              : receive_bytes(http, head.length, reply, deadline_ns);
-    mc_buffer_free(&text);
     if (rc < 0)
         return rc;
     if (head.is_last || http->in.length > 0)
         mc_http_hang_up(http);
     return (int)head.status;
+}
+
+int mc_http_exchange(struct mc_http *http, const char *method, const char *path, struct mc_span body,
+                     uint64_t deadline_ns, struct mc_buffer *reply)
+{
+    reply->length = 0;
+    int rc = mc_http_ask(http, method, path, body, deadline_ns);
+    return rc < 0 ? rc : mc_http_answer(http, deadline_ns, reply);
 }

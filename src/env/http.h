@@ -21,6 +21,9 @@ int mc_http_connect(struct mc_http *http, uint64_t deadline_ns);
  * path must hold no blanks or line ends. */
 int mc_http_exchange(struct mc_http *http, const char *method, const char *path, struct mc_span body,
                      uint64_t deadline_ns, struct mc_buffer *reply);
+/* The two halves of it, for who waits between them for something else, too. */
+int mc_http_ask(struct mc_http *http, const char *method, const char *path, struct mc_span body, uint64_t deadline_ns);
+int mc_http_answer(struct mc_http *http, uint64_t deadline_ns, struct mc_buffer *reply);
 void mc_http_hang_up(struct mc_http *http);
 void mc_http_free(struct mc_http *http);
 

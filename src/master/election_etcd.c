@@ -17,18 +17,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The lease must outlive what the leader was promised: a renewal keeps it alive before it writes, so it stands for at
- * least LEASE_TTLS * ttl after a successful renewal was begun, less the time that one took. */
+/* The lease must outlive what the leader was promised. A renewal keeps it alive before it writes unless it stands for
+ * LEASE_LEFT_TTLS * ttl anyway: it is one round trip most of the time. */
 #define LEASE_TTLS 3u
+#define LEASE_LEFT_TTLS 2u
 #define LEASE_LEAST_S 5u
+/* A member of etcd that takes longer than ttl / PATIENCE_PART gets company. */
+#define PATIENCE_PART 5u
+#define PATIENCE_MAX_MS 2000u
 
 struct place {
     struct mc_etcd *etcd;
     char view_key[MC_ETCD_KEY_MAX], epoch_key[MC_ETCD_KEY_MAX], note_key[MC_ETCD_KEY_MAX], cluster_key[MC_ETCD_KEY_MAX],
         aged_key[MC_ETCD_KEY_MAX];
     char forget[MC_ETCD_KEY_MAX + 16];
-    uint64_t lease_s;
-    uint64_t lease; /* etcd's number for it, 0: none */
+    uint64_t ttl_ms, lease_s;
+    uint64_t lease, kept_ms; /* etcd's number for it, 0: none; since when it counts */
     struct mc_buffer body, reply;
 };
 
@@ -47,6 +51,7 @@ static int call(struct place *place, const char *path, uint64_t deadline_ns)
     int rc = mc_etcd_call(place->etcd, path, mc_span(place->body.data, place->body.length), deadline_ns, &place->reply);
     if (rc != MC_ERR_ETCD_OPERATION_ERROR)
         return rc;
+    place->kept_ms = 0; /* perhaps the lease is not there any more */
     if (says(place, "database space exceeded"))
         mc_log_limited(ERROR, "etcd is full: it takes no writes, and nobody can lead. Make room (etcdctl compact, "
                               "etcdctl defrag, or a larger --quota-backend-bytes), then: etcdctl alarm disarm");
@@ -78,16 +83,21 @@ static int grant_lease(struct place *place, uint64_t deadline_ns)
 {
     place->body.length = 0;
     mc_buffer_printf(&place->body, "{\"TTL\":\"%" PRIu64 "\"}", place->lease_s);
+    uint64_t start_ms = mc_clock_boot_ms();
     int rc = call(place, "/v3/lease/grant", deadline_ns);
+    place->kept_ms = start_ms;
     if (rc == 0 && mc_json_find_number(reply_of(place), "ID", &place->lease) != 1)
         rc = MC_ERR_PROTOCOL;
     return rc;
 }
 
-/* A lease that lives on from now. */
+/* A lease that lives on for long enough. */
 static int keep_lease(struct place *place, uint64_t deadline_ns)
 {
-    uint64_t left_s = 0;
+    uint64_t left_s = 0, now_ms = mc_clock_boot_ms();
+    if (place->lease != 0 && place->kept_ms != 0 &&
+        now_ms + LEASE_LEFT_TTLS * place->ttl_ms <= place->kept_ms + place->lease_s * 1000)
+        return 0;
     if (place->lease != 0) {
         place->body.length = 0;
         mc_buffer_printf(&place->body, "{\"ID\":\"%" PRIu64 "\"}", place->lease);
@@ -96,6 +106,7 @@ static int keep_lease(struct place *place, uint64_t deadline_ns)
             return rc;
         if (mc_json_find_number(reply_of(place), "result.TTL", &left_s) < 0)
             return MC_ERR_PROTOCOL;
+        place->kept_ms = now_ms;
     }
     return left_s > 0 ? 0 : grant_lease(place, deadline_ns);
 }
@@ -336,9 +347,11 @@ int mc_election_etcd_create(const char *endpoints, const char *cluster_id, uint6
     mc_etcd_view_key(place->cluster_key, sizeof(place->cluster_key), cluster_id, "cluster");
     mc_etcd_view_key(place->aged_key, sizeof(place->aged_key), cluster_id, "aged");
     snprintf(place->forget, sizeof(place->forget), "etcdctl del %s", place->epoch_key);
+    place->ttl_ms = ttl_ms;
     place->lease_s = (LEASE_TTLS * ttl_ms + 999) / 1000;
     if (place->lease_s < LEASE_LEAST_S)
         place->lease_s = LEASE_LEAST_S;
+    mc_etcd_patience(place->etcd, ttl_ms / PATIENCE_PART < PATIENCE_MAX_MS ? ttl_ms / PATIENCE_PART : PATIENCE_MAX_MS);
     *backend = (struct mc_election_backend){"etcd",     place->forget, place,      observe, claim,  renew,
                                             write_note, write_cluster, write_aged, resign,  destroy};
     return 0;

@@ -7,7 +7,9 @@
 
 #define POLL_MS 100u
 #define RETRY_MS 50u
-#define OBSERVE_MS 1000u /* a look that takes longer is given up */
+#define PAUSE_PART 4u
+#define OBSERVE_MS 1000u     /* a look, a claim, an end may take so long, or half the time to live if that is longer, */
+#define OBSERVE_MAX_MS 5000u /* but not longer than this: who ends this process waits for what is under way */
 
 static uint64_t least(uint64_t a, uint64_t b)
 {
@@ -44,14 +46,15 @@ struct mc_leadership_step mc_leadership_next(struct mc_leadership *leadership, u
         leave(leadership, now_ms);
     struct mc_leadership_step step = {.at_ms = leadership->due_ms, .epoch = leadership->epoch};
     uint64_t start_ms = most(now_ms, step.at_ms);
+    uint64_t half_ms = least(leadership->config.ttl_ms / 2, OBSERVE_MAX_MS);
     switch (leadership->phase) {
     case MC_LEADERSHIP_STANDBY:
         step.action = MC_LEADERSHIP_OBSERVE;
-        step.deadline_ms = start_ms + OBSERVE_MS;
+        step.deadline_ms = start_ms + most(half_ms, OBSERVE_MS);
         break;
     case MC_LEADERSHIP_CANDIDATE:
         step.action = MC_LEADERSHIP_CLAIM;
-        step.deadline_ms = start_ms + least(OBSERVE_MS, leadership->config.ttl_ms / 2);
+        step.deadline_ms = start_ms + half_ms;
         break;
     case MC_LEADERSHIP_LEADER:
         step.action = MC_LEADERSHIP_RENEW;
@@ -60,7 +63,7 @@ struct mc_leadership_step mc_leadership_next(struct mc_leadership *leadership, u
         break;
     case MC_LEADERSHIP_RESIGNING:
         step.action = MC_LEADERSHIP_RESIGN;
-        step.deadline_ms = start_ms + OBSERVE_MS;
+        step.deadline_ms = start_ms + most(half_ms, OBSERVE_MS);
         break;
     case MC_LEADERSHIP_ENDED:
         step.action = MC_LEADERSHIP_END;
@@ -195,7 +198,9 @@ void mc_leadership_renewed(struct mc_leadership *leadership, uint64_t sent_ms, u
     } else if (outcome == MC_LEADERSHIP_DONE) {
         leadership->serve_until_ms =
             most(leadership->serve_until_ms, sent_ms + leadership->config.ttl_ms - leadership->config.margin_ms);
-        leadership->due_ms = sent_ms + leadership->config.renew_ms;
+        /* Slow answers, too, leave a moment in which something else may be written there: a note, a name. */
+        leadership->due_ms =
+            most(sent_ms + leadership->config.renew_ms, now_ms + leadership->config.renew_ms / PAUSE_PART);
     } else {
         leadership->due_ms = now_ms + RETRY_MS;
     }

@@ -56,6 +56,22 @@ def leads(master, limit_s):
     wait_until(lambda: serves(master), limit_s, f"a leader; it said {master.log()[-2000:]}")
 
 
+# ---- slow ----
+
+@pytest.mark.parametrize("ttl_s,late_s", ((3, 0.45), (10, 2.0)))
+def test_answers_that_are_late_count(emptied, masters, ttl_s, late_s):
+    with Proxy(emptied.ports[0]) as proxy:
+        proxy.delay_s = late_s
+        master = masters(proxy.port, f"--ha_lease_ttl={ttl_s}s")
+        leads(master, ttl_s + 12 * late_s + 3)
+        epoch, requests, start = epoch_of(master), proxy.requests, time.monotonic()
+        time.sleep(1.3 * ttl_s)
+        assert serves(master) and epoch_of(master) == epoch  # it has led all the time
+        rate = (proxy.requests - requests) / (time.monotonic() - start)
+        print(f"LATE {late_s} s, ttl {ttl_s} s: {rate:.1f} requests a second")
+        assert rate < 2.5 / late_s  # and a slow etcd is not asked the more for it
+
+
 # ---- the place says what is not true ----
 
 class History:

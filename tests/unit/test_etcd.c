@@ -139,6 +139,7 @@ static void endpoints(void **state)
 struct server {
     _Atomic(const char *) text;
     size_t piece; /* bytes at once */
+    _Atomic unsigned late_ms, requests;
     int listener;
     uint16_t port;
     pthread_t thread;
@@ -153,6 +154,8 @@ static void *serve(void *argument)
         if (fd < 0)
             return NULL;
         while (recv(fd, request, sizeof(request), 0) > 0) {
+            server->requests++;
+            usleep(server->late_ms * 1000);
             const char *text = server->text;
             size_t length = strlen(text);
             for (size_t at = 0; at < length; at += server->piece) {
@@ -261,12 +264,80 @@ static void the_leader_is_found_behind_a_dead_member(void **state)
     assert_true(mc_leader_is_election("etcd://a") && !mc_leader_is_election("a:1") && !mc_leader_is_election(""));
 }
 
+/* Answers that take longer than the patience count all the same, and are not asked for again and again. */
+static void late_answers_count(void **state)
+{
+    (void)state;
+    struct server server;
+    char address[64], error[256];
+    struct mc_etcd *etcd = NULL;
+    struct mc_buffer reply = {0};
+    start(&server, HEAD "Content-Length: 2\r\n\r\n{}", 4096);
+    snprintf(address, sizeof(address), "127.0.0.1:%u", server.port);
+    assert_int_equal(mc_etcd_create(address, &etcd, error, sizeof(error)), 0);
+    mc_etcd_patience(etcd, 50);
+    server.late_ms = 300;
+    for (unsigned i = 1; i <= 3; i++) {
+        uint64_t start_ns = mc_clock_ns();
+        assert_int_equal(mc_etcd_call(etcd, "/x", mc_span_string("{}"), start_ns + 5000000000u, &reply), 0);
+        assert_true(mc_clock_ns() - start_ns >= 300000000);
+        assert_true(server.requests <= i * MC_ETCD_ASKED_MAX);
+    }
+    uint64_t start_ns = mc_clock_ns(); /* but for no longer than the caller can wait */
+    assert_int_equal(mc_etcd_call(etcd, "/x", mc_span_string("{}"), start_ns + 100000000, &reply), MC_ERR_RPC_TIMEOUT);
+    assert_true(mc_clock_ns() - start_ns < 250000000);
+    mc_etcd_destroy(etcd);
+    mc_buffer_free(&reply);
+    stop(&server);
+}
+
+/* More of them than are asked at once; and a connection that is dead without a word. */
+static void members_that_hang_are_left(void **state)
+{
+    (void)state;
+    enum { HANGING = MC_ETCD_ASKED_MAX + 1 };
+    struct server server;
+    struct mc_etcd *etcd = NULL;
+    struct mc_buffer reply = {0};
+    char address[256] = "", error[256];
+    int hanging[HANGING];
+    start(&server, HEAD "Content-Length: 2\r\n\r\n{}", 4096);
+    for (int i = 0; i < HANGING; i++) {
+        uint16_t port = 0;
+        hanging[i] = mc_tcp_listen("127.0.0.1", &port);
+        assert_true(hanging[i] >= 0);
+        snprintf(address + strlen(address), sizeof(address) - strlen(address), "127.0.0.1:%u;", port);
+    }
+    snprintf(address + strlen(address), sizeof(address) - strlen(address), "127.0.0.1:%u", server.port);
+    assert_int_equal(mc_etcd_create(address, &etcd, error, sizeof(error)), 0);
+    mc_etcd_patience(etcd, 50);
+    mc_etcd_prefer(etcd, 0);
+    for (int again = 0; again < 3; again++) { /* from then on the one that answers is asked first */
+        uint64_t start_ns = mc_clock_ns();
+        assert_int_equal(mc_etcd_call(etcd, "/x", mc_span_string("{}"), start_ns + 5000000000u, &reply), 0);
+        uint64_t took_ns = mc_clock_ns() - start_ns;
+        assert_true(again == 0 ? took_ns >= HANGING * 50000000ull : took_ns < 1000000000);
+        assert_int_equal(mc_etcd_current(etcd), HANGING);
+    }
+    assert_int_equal(server.requests, 3);
+    mc_etcd_destroy(etcd);
+    mc_buffer_free(&reply);
+    stop(&server);
+    for (int i = 0; i < HANGING; i++)
+        close(hanging[i]);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(json_finds), cmocka_unit_test(json_refuses),
-        cmocka_unit_test(base64),     cmocka_unit_test(endpoints),
-        cmocka_unit_test(answers),    cmocka_unit_test(the_leader_is_found_behind_a_dead_member),
+        cmocka_unit_test(late_answers_count),
+        cmocka_unit_test(members_that_hang_are_left),
+        cmocka_unit_test(json_finds),
+        cmocka_unit_test(json_refuses),
+        cmocka_unit_test(base64),
+        cmocka_unit_test(endpoints),
+        cmocka_unit_test(answers),
+        cmocka_unit_test(the_leader_is_found_behind_a_dead_member),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

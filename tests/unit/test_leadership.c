@@ -201,6 +201,25 @@ static void a_leader_whose_view_is_gone_claims_anew(void **state)
     assert_int_equal(leadership.predecessor_end_ms, 1410);
 }
 
+/* An etcd that takes its time: half of ttl, though not for ever, as who is to end waits for what is under way. */
+static void patience_follows_the_ttl(void **state)
+{
+    static const struct {
+        uint64_t ttl, observe, claim;
+    } rows[] = {{500, 1000, 250}, {2000, 1000, 1000}, {10000, 5000, 5000}, {60000, 5000, 5000}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_leadership leadership;
+        mc_leadership_init(&leadership, mc_leadership_config(rows[i].ttl), 1000);
+        assert_int_equal(mc_leadership_next(&leadership, 1000).deadline_ms, 1000 + rows[i].observe);
+        struct mc_leadership_view view = {.has_resigned = true};
+        mc_leadership_observed(&leadership, 1000, &view, 5);
+        assert_int_equal(mc_leadership_next(&leadership, 1000).deadline_ms, 1000 + rows[i].claim);
+        mc_leadership_stop(&leadership, 1000);
+        assert_int_equal(mc_leadership_next(&leadership, 1000).deadline_ms, 1000 + rows[i].observe);
+    }
+}
+
 /* Whose contents come to us: those of the last that may have served, which is not a claim of ours that came to nothing.
  */
 static void predecessors(void **state)
@@ -344,6 +363,18 @@ static void renewals(void **state)
             assert_false(mc_leadership_may_serve(&leadership, rows[i].until));
         }
     }
+}
+
+/* A place whose answers take longer than the time between two renewals: there is time for something else all the same.
+ */
+static void slow_renewals_leave_room(void **state)
+{
+    (void)state;
+    struct mc_leadership leadership = lead(1000);
+    mc_leadership_renewed(&leadership, 1400, 1900, MC_LEADERSHIP_DONE);
+    assert_int_equal(mc_leadership_next(&leadership, 1900).at_ms, 1900 + RENEW / 4);
+    mc_leadership_renewed(&leadership, 2000, 2010, MC_LEADERSHIP_DONE);
+    assert_int_equal(mc_leadership_next(&leadership, 2010).at_ms, 2000 + RENEW);
 }
 
 static void leader_without_answers_ends_in_time(void **state)
@@ -601,6 +632,7 @@ int main(void)
         cmocka_unit_test(standby),
         cmocka_unit_test(a_place_that_forgot),
         cmocka_unit_test(a_leader_whose_view_is_gone_claims_anew),
+        cmocka_unit_test(patience_follows_the_ttl),
         cmocka_unit_test(predecessors),
         cmocka_unit_test(leaders_before_the_last),
         cmocka_unit_test(standby_waits_by_the_leaders_ttl),
@@ -608,6 +640,7 @@ int main(void)
         cmocka_unit_test(refused_or_unheard_claims),
         cmocka_unit_test(late_answer_to_a_claim_is_no_leadership),
         cmocka_unit_test(renewals),
+        cmocka_unit_test(slow_renewals_leave_room),
         cmocka_unit_test(leader_without_answers_ends_in_time),
         cmocka_unit_test(paused_leader_is_none),
         cmocka_unit_test(yields),
