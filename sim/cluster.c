@@ -151,6 +151,7 @@ static void master_main(struct sim_process *process)
         snprintf(config.etcd_endpoints, sizeof(config.etcd_endpoints), "etcd:2379");
         snprintf(config.cluster_id, sizeof(config.cluster_id), "mooncake_cluster");
         config.ha_lease_ttl_ms = ELECTION_TTL_MS;
+        config.etcd_compaction_ms = 3000;
     }
     config.core = mc_core_config_default();
     config.core.lease_ttl_ms = sim_plan->lease_ms;

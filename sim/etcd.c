@@ -218,6 +218,8 @@ static void on_request(void *argument)
         request->answer = json_pack("{s:s}", "error", "etcdserver: mvcc: database space exceeded");
     else if (strcmp(request->path, "/v3/kv/range") == 0)
         request->answer = range(request->body);
+    else if (strcmp(request->path, "/v3/kv/compaction") == 0) /* there is no history here */
+        request->answer = json_object();
     else if (strcmp(request->path, "/v3/kv/txn") == 0)
         request->answer = transaction(request->body);
     else

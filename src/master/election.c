@@ -19,12 +19,13 @@
 /* The server's loop is asked for a sign of life so often. One that gives none for the time to live stands still: a
  * process that is stopped for so long has lost the leadership, too. */
 #define ASK_MS 500u
-#define NOTE_PART 4u /* of the time to live: a note that takes longer must not hold up the renewal */
+#define TIDY_LOOK_MS 60000u /* a leader looks so often whether it is time to tidy up */
+#define NOTE_PART 4u        /* of the time to live: a note that takes longer must not hold up the renewal */
 
 struct mc_election {
     struct mc_election_backend backend;
     char address[MC_ADDRESS_MAX];
-    uint64_t ttl_ms, nonce;
+    uint64_t ttl_ms, tidy_ms, nonce;
     int fd;
     pthread_t thread;
     bool is_running;
@@ -49,7 +50,7 @@ struct mc_election {
     uint64_t loop_taken_ms, looked_ms;
     uint64_t naming_epoch; /* of ours, which knows which cluster this is */
     char cluster[MC_ELECTION_CLUSTER_MAX];
-    uint64_t name_due_ms;
+    uint64_t name_due_ms, tidy_due_ms;
     bool has_contact, is_stuck;
 };
 
@@ -327,6 +328,19 @@ static void give_back(struct mc_election *election, uint64_t deadline_ns)
         mc_log(WARNING, "the leadership could not be given back, it ends by itself: %s", mc_error_text(rc));
 }
 
+/* What renewals leave behind. Trouble with it is no trouble with the leadership. */
+static void tidy(struct mc_election *election)
+{
+    uint64_t now = mc_election_epoch_now(), deadline_ns = mc_clock_ns() + election->ttl_ms / NOTE_PART * 1000000;
+    int rc = now == 0 ? 0
+                      : election->backend.tidy(election->backend.context, deadline_ns, election->claim, now,
+                                               election->tidy_ms / 10);
+    uint64_t pause_ms = election->tidy_ms < TIDY_LOOK_MS ? election->tidy_ms : TIDY_LOOK_MS;
+    pthread_mutex_lock(&election->mutex);
+    election->tidy_due_ms = mc_clock_boot_ms() + (rc == 1 ? 0 : pause_ms);
+    pthread_mutex_unlock(&election->mutex);
+}
+
 static void resign(struct mc_election *election, uint64_t deadline_ns)
 {
     give_back(election, deadline_ns);
@@ -405,6 +419,16 @@ static uint64_t name_due(const struct mc_election *election, uint64_t now_ms, ui
     return 0;
 }
 
+static bool tidy_due(const struct mc_election *election, uint64_t now_ms, uint64_t *at_ms)
+{
+    if (election->leadership.phase != MC_LEADERSHIP_LEADER || election->tidy_ms == 0)
+        return false;
+    if (now_ms >= election->tidy_due_ms)
+        return true;
+    *at_ms = election->tidy_due_ms < *at_ms ? election->tidy_due_ms : *at_ms;
+    return false;
+}
+
 static void *run(void *argument)
 {
     struct mc_election *election = argument;
@@ -433,7 +457,9 @@ static void *run(void *argument)
         uint64_t noted = is_due ? 0 : note_due(election, now_ms, &step.at_ms);
         uint64_t named = is_due || noted != 0 ? 0 : name_due(election, now_ms, &step.at_ms);
         uint64_t aged = is_due || noted != 0 || named != 0 ? 0 : age_due(election, now_ms, &step.at_ms);
-        if (!is_due && noted == 0 && named == 0 && aged == 0 && step.action != MC_LEADERSHIP_END)
+        bool is_writing = noted != 0 || named != 0 || aged != 0;
+        bool tidies = !is_due && !is_writing && tidy_due(election, now_ms, &step.at_ms);
+        if (!is_due && !is_writing && !tidies && step.action != MC_LEADERSHIP_END)
             wait_until(election, now_ms, step.at_ms);
         pthread_mutex_unlock(&election->mutex);
         if (step.action == MC_LEADERSHIP_END)
@@ -444,6 +470,8 @@ static void *run(void *argument)
             write_cluster(election, named);
         if (aged != 0)
             write_aged(election, aged);
+        if (tidies)
+            tidy(election);
         if (!is_due)
             continue;
         uint64_t deadline_ns = mc_clock_ns() + (step.deadline_ms - now_ms) * 1000000;
@@ -460,8 +488,8 @@ static void *run(void *argument)
 
 /* ---- life ---- */
 
-int mc_election_create(const struct mc_election_backend *backend, uint64_t ttl_ms, const char *address,
-                       struct mc_election **out)
+int mc_election_create(const struct mc_election_backend *backend, uint64_t ttl_ms, uint64_t tidy_ms,
+                       const char *address, struct mc_election **out)
 {
     struct mc_election *election = calloc(1, sizeof(*election));
     int fd = election == NULL ? -1 : eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -474,6 +502,7 @@ int mc_election_create(const struct mc_election_backend *backend, uint64_t ttl_m
     election->fd = fd;
     election->backend = *backend;
     election->ttl_ms = ttl_ms;
+    election->tidy_ms = tidy_ms;
     election->nonce = mc_random_u64();
     election->has_contact = true; /* so that only trouble is told */
     election->loop_taken_ms = election->looked_ms = mc_clock_boot_ms();

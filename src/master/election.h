@@ -48,6 +48,9 @@ struct mc_election_backend {
     int (*write_aged)(void *context, uint64_t deadline_ns, const char *claim, const char *aged);
     /* Nobody leads any more, and `resigned` stands in place of the claim, if that still stands. */
     int (*resign)(void *context, uint64_t deadline_ns, const char *claim, const char *resigned);
+    /* One step of throwing away what renewals have left behind longer than `every` ago, if the claim still stands; now
+     * and every in hundredths of a second. 1: the next step may follow at once. 0: nothing is left to do for now. */
+    int (*tidy)(void *context, uint64_t deadline_ns, const char *claim, uint64_t now, uint64_t every);
     void (*destroy)(void *context);
 };
 
@@ -57,9 +60,10 @@ int mc_election_etcd_create(const char *endpoints, const char *cluster_id, uint6
 
 struct mc_election;
 
-/* Takes the backend over, also when it fails. address: under which clients find us. */
-int mc_election_create(const struct mc_election_backend *backend, uint64_t ttl_ms, const char *address,
-                       struct mc_election **election);
+/* Takes the backend over, also when it fails. address: under which clients find us. tidy_ms: how often a leader tidies
+ * the place up; 0: never. */
+int mc_election_create(const struct mc_election_backend *backend, uint64_t ttl_ms, uint64_t tidy_ms,
+                       const char *address, struct mc_election **election);
 int mc_election_start(struct mc_election *election);
 /* Gives up a leadership (the server must have stopped to serve), so that another can follow at once; joins the thread.
  * NULL is allowed. */

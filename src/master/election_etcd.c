@@ -1,7 +1,7 @@
-/* Elections by etcd. Five keys: mooncake-store/<cluster>/master_view holds the leader's address and is attached to a
+/* Elections by etcd. Six keys: mooncake-store/<cluster>/master_view holds the leader's address and is attached to a
  * lease of etcd, so that it goes when all masters are gone; .../epoch holds the last claim for ever, .../departed the
- * note beside it. Of .../cluster, which cluster this is, and of .../aged, who came of age last, masters of before them
- * know nothing.
+ * note beside it. Of .../cluster, which cluster this is, of .../aged, who came of age last, and of .../tidied
+ * ("history", below), masters of before them know nothing.
  *
  * The view is written anew by every renewal: its revision is the heartbeat that standbys watch, and they judge by their
  * own clock. So neither etcd's least lease (two seconds) nor what it adds to leases when its own leader changes makes a
@@ -29,10 +29,12 @@
 struct place {
     struct mc_etcd *etcd;
     char view_key[MC_ETCD_KEY_MAX], epoch_key[MC_ETCD_KEY_MAX], note_key[MC_ETCD_KEY_MAX], cluster_key[MC_ETCD_KEY_MAX],
-        aged_key[MC_ETCD_KEY_MAX];
+        aged_key[MC_ETCD_KEY_MAX], tidied_key[MC_ETCD_KEY_MAX];
     char forget[MC_ETCD_KEY_MAX + 16];
     uint64_t ttl_ms, lease_s;
     uint64_t lease, kept_ms; /* etcd's number for it, 0: none; since when it counts */
+    enum { TIDY_LOOK, TIDY_COMPACT, TIDY_MARK } tidying;
+    uint64_t tidied_revision;
     struct mc_buffer body, reply;
 };
 
@@ -187,6 +189,63 @@ static void begin_while_claimed(struct place *place, const char *text)
     begin_compare(place);
     compare_value(place, place->epoch_key, text);
     mc_buffer_printf(&place->body, "],\"success\":[");
+}
+
+/* ---- history ----
+ *
+ * Each renewal is a put, since standbys live by the view's revision and claims are guarded by it, and etcd keeps every
+ * revision until somebody compacts. So the leader does, as nobody else may. That is for the whole of etcd, and others
+ * who use it may want to read what was: so only what is older than the time that was agreed goes, at which a key was
+ * written that holds the time. Its revision is where to compact to, whoever led meanwhile. */
+
+static int tidy_look(struct place *place, uint64_t deadline_ns, uint64_t now, uint64_t every)
+{
+    char text[24];
+    unsigned long long then = 0;
+    place->body.length = 0;
+    mc_buffer_printf(&place->body, "{");
+    mc_etcd_field(&place->body, "key", mc_span_string(place->tidied_key));
+    mc_buffer_printf(&place->body, "}");
+    int rc = call(place, "/v3/kv/range", deadline_ns);
+    if (rc < 0)
+        return rc;
+    bool is_known = mc_json_find_number(reply_of(place), "kvs.0.mod_revision", &place->tidied_revision) == 1 &&
+                    mc_etcd_text(reply_of(place), "kvs.0.value", text, sizeof(text)) == 1 &&
+                    sscanf(text, "%19llu", &then) == 1 && then <= now; /* written by a clock that was wrong, else */
+    if (is_known && now - then < every)
+        return 0;
+    place->tidying = is_known ? TIDY_COMPACT : TIDY_MARK;
+    return 1;
+}
+
+static int tidy_compact(struct place *place, uint64_t deadline_ns)
+{
+    place->body.length = 0;
+    mc_buffer_printf(&place->body, "{\"revision\":\"%" PRIu64 "\"}", place->tidied_revision);
+    int rc = mc_etcd_call(place->etcd, "/v3/kv/compaction", mc_span(place->body.data, place->body.length), deadline_ns,
+                          &place->reply);
+    place->tidying = TIDY_MARK; /* also when etcd refuses: somebody has compacted more than that, or nobody may */
+    return rc == MC_ERR_ETCD_OPERATION_ERROR || rc == 0 ? 1 : rc;
+}
+
+static int tidy_mark(struct place *place, uint64_t deadline_ns, const char *text, uint64_t now)
+{
+    char mark[24];
+    snprintf(mark, sizeof(mark), "%" PRIu64, now);
+    begin_while_claimed(place, text);
+    request_put(place, place->tidied_key, mark, 0);
+    return call_transaction(place, deadline_ns);
+}
+
+static int tidy(void *context, uint64_t deadline_ns, const char *text, uint64_t now, uint64_t every)
+{
+    struct place *place = context;
+    int rc = place->tidying == TIDY_LOOK      ? tidy_look(place, deadline_ns, now, every)
+             : place->tidying == TIDY_COMPACT ? tidy_compact(place, deadline_ns)
+                                              : tidy_mark(place, deadline_ns, text, now);
+    if (rc != 1)
+        place->tidying = TIDY_LOOK;
+    return rc;
 }
 
 /* ---- the table of functions ---- */
@@ -346,13 +405,14 @@ int mc_election_etcd_create(const char *endpoints, const char *cluster_id, uint6
     mc_etcd_view_key(place->note_key, sizeof(place->note_key), cluster_id, "departed");
     mc_etcd_view_key(place->cluster_key, sizeof(place->cluster_key), cluster_id, "cluster");
     mc_etcd_view_key(place->aged_key, sizeof(place->aged_key), cluster_id, "aged");
+    mc_etcd_view_key(place->tidied_key, sizeof(place->tidied_key), cluster_id, "tidied");
     snprintf(place->forget, sizeof(place->forget), "etcdctl del %s", place->epoch_key);
     place->ttl_ms = ttl_ms;
     place->lease_s = (LEASE_TTLS * ttl_ms + 999) / 1000;
     if (place->lease_s < LEASE_LEAST_S)
         place->lease_s = LEASE_LEAST_S;
     mc_etcd_patience(place->etcd, ttl_ms / PATIENCE_PART < PATIENCE_MAX_MS ? ttl_ms / PATIENCE_PART : PATIENCE_MAX_MS);
-    *backend = (struct mc_election_backend){"etcd",     place->forget, place,      observe, claim,  renew,
-                                            write_note, write_cluster, write_aged, resign,  destroy};
+    *backend = (struct mc_election_backend){"etcd",     place->forget, place,      observe, claim, renew,
+                                            write_note, write_cluster, write_aged, resign,  tidy,  destroy};
     return 0;
 }

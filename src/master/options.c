@@ -119,6 +119,7 @@ static const struct mc_option table[] = {
     WORKS("ha_backend_connstring", TEXT, "", "its addresses, when etcd_endpoints is not given"),
     WORKS("etcd_endpoints", TEXT, "", "host:port of the members of etcd, separated by ; or , with or without http://"),
     WORKS("ha_lease_ttl", MS, "2000", "a leader that cannot renew stops serving after this, and another may follow; equal for all masters", LIMITS(500, 60000)),
+    WORKS("etcd_compaction_interval", S, "1800", "the leader throws away etcd's history (all of it, also other users') of before the last such time, since each renewal adds to it; 0: never, for an etcd that compacts by itself", LIMITS(0, DAY)),
     LATER("enable_oplog", BOOL, "false", "ships a log to standby masters"),
     LATER("oplog_poll_interval_ms", MS, "1000", "how often a standby looks", LIMITS(1, DAY)),
     LATER("oplog_batch_max_entries", INT, "1024", "entries in one record", LIMITS(1, 1000000)),
@@ -505,6 +506,7 @@ static int choose_election(const struct mc_options *options, struct mc_master_co
     const char *endpoints = mc_options_text(options, "etcd_endpoints");
     config->ha_enabled = mc_options_bool(options, "enable_ha");
     config->ha_lease_ttl_ms = (uint64_t)mc_options_int(options, "ha_lease_ttl");
+    config->etcd_compaction_ms = (uint64_t)mc_options_int(options, "etcd_compaction_interval");
     if (!config->ha_enabled)
         return 0;
     if (endpoints[0] == 0)

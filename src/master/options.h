@@ -21,6 +21,7 @@ struct mc_master_config {
     char etcd_endpoints[4096], cluster_id[256];
     char state_dir[512]; /* without HA: of the note for the next master; empty: none is kept */
     uint64_t ha_lease_ttl_ms;
+    uint64_t etcd_compaction_ms; /* 0: never */
 };
 
 enum mc_config_format { MC_CONFIG_YAML, MC_CONFIG_JSON };

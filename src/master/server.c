@@ -435,7 +435,8 @@ static int prepare_election(struct mc_server *server, const struct mc_master_con
     int rc = mc_election_etcd_create(config->etcd_endpoints, config->cluster_id, config->ha_lease_ttl_ms, &backend,
                                      error, error_size);
     if (rc == 0)
-        rc = mc_election_create(&backend, config->ha_lease_ttl_ms, server->address, &server->election);
+        rc = mc_election_create(&backend, config->ha_lease_ttl_ms, config->etcd_compaction_ms, server->address,
+                                &server->election);
     return rc;
 }
 

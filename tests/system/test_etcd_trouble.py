@@ -234,3 +234,44 @@ def test_an_epoch_of_a_wrong_clock(emptied, masters):
     assert role(master) == "standby" and master.process.poll() is None
     emptied.ask("/v3/kv/deleterange", key=CLAIM.encode())
     leads(master, 10)
+
+
+# ---- what renewals leave behind ----
+
+def is_compacted(etcd, revision):
+    try:
+        etcd.ask("/v3/kv/range", key=VIEW.encode(), revision=revision)
+        return False
+    except urllib.error.HTTPError as error:
+        assert b"has been compacted" in error.read()
+        return True
+
+
+def revision_of(etcd):
+    return int(etcd.ask("/v3/kv/range", key=VIEW.encode())["header"]["revision"])
+
+
+def test_renewals_leave_nothing(masters):
+    """Whoever leads: the history of before goes, whole, and what stands stays; not sooner than was said, and never if so."""
+    with Etcd(1, "--unsafe-no-fsync") as etcd:
+        flags = ("--ha_lease_ttl=500ms", "--etcd_compaction_interval=2s")
+        one = masters(etcd.ports[0], *flags)
+        leads(one, 10)
+        first, start = revision_of(etcd), time.monotonic()
+        wait_until(lambda: is_compacted(etcd, first), 10)
+        took, other = time.monotonic() - start, masters(etcd.ports[0], *flags)
+        assert took > 1.5
+        wait_until(lambda: role(other) == "standby", 5)
+        assert one.stop() == 0  # and its successor goes on with that
+        leads(other, 10)
+        assert etcd.text(VIEW) == other.address
+        second = revision_of(etcd)
+        assert not is_compacted(etcd, second)
+        wait_until(lambda: is_compacted(etcd, second), 10)
+        assert etcd.text(CLAIM).startswith(str(epoch_of(other)))
+        assert other.stop() == 0
+        never = masters(etcd.ports[0], "--ha_lease_ttl=500ms", "--etcd_compaction_interval=0")
+        leads(never, 10)
+        third = revision_of(etcd)
+        time.sleep(3)
+        assert revision_of(etcd) > third and not is_compacted(etcd, third)
