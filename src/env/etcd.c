@@ -110,6 +110,7 @@ size_t mc_etcd_current(const struct mc_etcd *etcd)
 
 void mc_etcd_prefer(struct mc_etcd *etcd, size_t current)
 {
+    mc_http_free(&etcd->http); /* it may lead to another one */
     etcd->current = current % etcd->count;
 }
 
@@ -265,6 +266,7 @@ int mc_etcd_call(struct mc_etcd *etcd, const char *path, struct mc_span body, ui
         struct asked *one = wait_for(&call, least(ask_at(&call), deadline_ns));
         if (one != NULL && go_on(&call, one, reply) == 1) {
             etcd->current = one->endpoint;
+            mc_http_free(&etcd->http); /* of one that had hung up something is left */
             etcd->http = one->http;
             if (!one->is_kept)
                 etcd->turns[one->endpoint] = one->turn;

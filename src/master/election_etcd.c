@@ -87,7 +87,7 @@ static int grant_lease(struct place *place, uint64_t deadline_ns)
     mc_buffer_printf(&place->body, "{\"TTL\":\"%" PRIu64 "\"}", place->lease_s);
     uint64_t start_ms = mc_clock_boot_ms();
     int rc = call(place, "/v3/lease/grant", deadline_ns);
-    place->kept_ms = start_ms;
+    place->kept_ms = rc == 0 ? start_ms : 0;
     if (rc == 0 && mc_json_find_number(reply_of(place), "ID", &place->lease) != 1)
         rc = MC_ERR_PROTOCOL;
     return rc;
