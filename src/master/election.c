@@ -233,9 +233,10 @@ static void claim(struct mc_election *election, uint64_t epoch, uint64_t deadlin
              (unsigned long long)election->ttl_ms, (unsigned long long)election->nonce);
     snprintf(note, sizeof(note), "%llu", (unsigned long long)election->departed_epoch);
     uint64_t claimed, ttl_ms;
-    bool is_first = !parse_claim(election->view.claim, &claimed, &ttl_ms); /* who led before it kept no words here */
-    snprintf(aged, sizeof(aged), election->aged_is_known ? "%llu" : "%llu perhaps",
-             (unsigned long long)(is_first ? epoch - 1 : election->aged_epoch));
+    /* Who led before it has left no words here, or they are lost. */
+    bool has_none = !parse_claim(election->view.claim, &claimed, &ttl_ms) || election->leadership.is_forgetful;
+    snprintf(aged, sizeof(aged), election->aged_is_known && !has_none ? "%llu" : "%llu perhaps",
+             (unsigned long long)(has_none ? epoch - 1 : election->aged_epoch));
     memcpy(election->claim, text, sizeof(text));
     pthread_mutex_unlock(&election->mutex);
     uint64_t sent_ms = mc_clock_boot_ms();
@@ -561,9 +562,9 @@ void mc_election_describe(struct mc_election *election, struct mc_election_role 
     bool is_leader = leadership->phase == MC_LEADERSHIP_LEADER;
     uint64_t departed = election->departed_epoch, aged = election->aged_epoch;
     uint64_t last = leadership->predecessor_epoch, end_ms = leadership->predecessor_end_ms;
-    if (departed < last && aged < last && leadership->before_end_ms != 0 &&
-        (end_ms == 0 || leadership->before_end_ms < end_ms))
-        end_ms = leadership->before_end_ms; /* it has done nothing: who may have acted ended before it */
+    uint64_t claim_ms = leadership->predecessor_claim_ms;
+    if (departed < last && aged < last && claim_ms != 0 && (end_ms == 0 || claim_ms < end_ms))
+        end_ms = claim_ms; /* it has done nothing: who may have acted ended before it */
     *role = (struct mc_election_role){.phase = leadership->phase, .has_contact = election->has_contact};
     role->epoch = is_leader ? leadership->epoch : 0;
     role->predecessor_end_ms = end_ms <= mc_clock_boot_ms() ? end_ms : 0;

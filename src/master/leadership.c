@@ -91,7 +91,9 @@ static void look(struct mc_leadership *leadership, uint64_t now_ms, const struct
     /* And etcd may have forgotten what it had promised. */
     uint64_t ttl_ms = leadership->has_seen ? most(view->ttl_ms, leadership->seen.ttl_ms) : view->ttl_ms;
     bool is_gap = now_ms - before_ms > ttl_ms; /* for so long that somebody may have come and gone meanwhile */
-    if (leadership->is_gone && leadership->gone.epoch == view->epoch && !is_gap)
+    /* That it has resigned may come later: it has served until about then, though its view was gone. */
+    if (leadership->is_gone && leadership->gone.epoch == view->epoch && !is_gap &&
+        leadership->gone.has_resigned == view->has_resigned)
         return;
     leadership->has_seen_change = leadership->has_seen_change && !is_gap;
     leadership->is_gone = true;
@@ -143,6 +145,7 @@ void mc_leadership_observed(struct mc_leadership *leadership, uint64_t now_ms, c
     bool is_forgetful = view->epoch < leadership->met_epoch;
     if (is_forgetful)
         believed.is_ours = believed.has_resigned = false;
+    leadership->is_forgetful = is_forgetful;
     leadership->met_epoch = most(leadership->met_epoch, view->epoch);
     view = &believed;
     look(leadership, now_ms, view);
@@ -157,8 +160,10 @@ void mc_leadership_observed(struct mc_leadership *leadership, uint64_t now_ms, c
         return;
     }
     leadership->predecessor_end_ms = predecessor_end(leadership, view, now_ms);
-    if (!view->is_ours || leadership->own_end_ms != 0)
+    if (!view->is_ours || leadership->own_end_ms != 0) {
         leadership->predecessor_epoch = is_forgetful ? 0 : view->epoch;
+        leadership->predecessor_claim_ms = is_forgetful ? 0 : leadership->before_end_ms;
+    }
     /* Our clock may be late: the one before us may have placed so much that its generations reach into later epochs. */
     uint64_t above = leadership->met_epoch == 0 ? 1 : leadership->met_epoch + MC_EPOCH_CARRY;
     leadership->epoch = most(most(above, least_epoch), leadership->least_epoch);

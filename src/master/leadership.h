@@ -67,14 +67,16 @@ struct mc_leadership {
     uint64_t least_epoch;    /* somebody has seen one as high as the one below it */
     uint64_t predecessor_end_ms;
     uint64_t predecessor_epoch; /* of the last leadership that may have served; 0: there was none, or it is forgotten */
-    uint64_t claim_epoch;       /* of the claim that stood there last, but for one of ours that came to nothing */
-    uint64_t before_end_ms;     /* whoever led before that claim has stopped by then; 0: we did not see it come */
+    uint64_t predecessor_claim_ms;  /* whoever led before that one has stopped by then; 0: that is not known */
+    uint64_t claim_epoch;           /* of the claim that stood there last, but for one of ours that came to nothing */
+    uint64_t before_end_ms;         /* whoever led before that claim has stopped by then; 0: we did not see it come */
     struct mc_leadership_view seen; /* that somebody leads */
     uint64_t seen_ms;               /* when its revision was seen first */
     struct mc_leadership_view gone; /* if is_gone: what stood there when nobody was seen to lead for the first time, */
     uint64_t gone_ms;               /* and when that was */
     uint64_t looked_ms;             /* the last look */
     bool is_gone;
+    bool is_forgetful;    /* the last look found an epoch below one that we have met */
     bool has_seen;        /* any view */
     bool has_seen_change; /* so seen_ms is close to the renewal itself */
     uint64_t own_end_ms;  /* when we stopped to serve under `epoch`; 0: we never did serve under it */

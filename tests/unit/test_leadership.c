@@ -135,7 +135,8 @@ static void standby(void **state)
         {{{1000, 5}, {1400, 6}, {9000, RESIGNED}}, 2, 0},                 /* the same, but when? */
         {{{1000, 5}, {1400, 6}, {1500, GONE}, {3499, GONE}}, LOOKS, 0},   /* it may have renewed just before */
         {{{1000, 5}, {1400, 6}, {1500, GONE}, {3500, GONE}}, 3, 3500},
-        {{{1400, 6}, {1500, GONE}, {3400, 7}, {3600, GONE}}, LOOKS, 0}, /* it was written again */
+        {{{1000, 5}, {1400, 6}, {1500, GONE}, {1800, RESIGNED}}, 3, 1800}, /* it has served on until it ended */
+        {{{1400, 6}, {1500, GONE}, {3400, 7}, {3600, GONE}}, LOOKS, 0},    /* it was written again */
         {{{1000, GONE}, {1400, 6}, {1500, GONE}, {3100, GONE}}, LOOKS, 0},
         {{{1000, 5}, {3000, 6}, {3100, 4}, {5099, 4}}, LOOKS, 0}, /* any other revision is a sign of life */
     };
@@ -273,6 +274,7 @@ static void leaders_before_the_last(void **state)
     /* One under which we led was one. */
     mc_leadership_claimed(&leadership, 3410, 3420, MC_LEADERSHIP_DONE);
     assert_int_equal(leadership.before_end_ms, 3420);
+    assert_int_equal(leadership.predecessor_claim_ms, 1200); /* of the one before us, for as long as we lead */
 }
 
 static void standby_waits_by_the_leaders_ttl(void **state)
