@@ -99,8 +99,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             engine.hold.wait(0.01)
 
     def look(self):
-        readable, _, _ = select.select([self.connection], [], [], 0)
-        if readable and self.connection.recv(1, socket.MSG_PEEK) == b"":
+        waited = select.poll()  # select() knows no descriptor above 1023
+        waited.register(self.connection, select.POLLIN)
+        if waited.poll(0) and self.connection.recv(1, socket.MSG_PEEK) == b"":
             raise ConnectionResetError
 
     def chunk(self, data):
