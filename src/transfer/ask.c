@@ -36,7 +36,8 @@ int mc_ask_failed(const char *target, int rc)
     return rc;
 }
 
-int mc_ask_address(struct mc_transfer_engine *engine, const char *target, char *address, size_t size)
+int mc_ask_address(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns, char *address,
+                   size_t size)
 {
     char key[MC_TRANSFER_KEY_MAX], host[MC_ADDRESS_MAX - 8];
     struct mc_buffer value = {0};
@@ -44,7 +45,7 @@ int mc_ask_address(struct mc_transfer_engine *engine, const char *target, char *
     if (engine->metadata.is_p2p)
         return name_as_address(plain(target), address, size);
     mc_rpc_meta_key(key, sizeof(key), engine->metadata.cluster_id, plain(target));
-    int rc = mc_metadata_get(&engine->metadata, key, &value);
+    int rc = mc_metadata_ask(&engine->metadata, key, deadline_ns, &value) == 1 ? 0 : MC_TRANSFER_ERR_METADATA;
     if (rc == 0)
         rc = mc_rpc_meta_read(mc_span(value.data, value.length), host, sizeof(host), &port);
     if (rc == 0)
@@ -136,7 +137,7 @@ int mc_ask_peer_address(struct mc_transfer_engine *engine, const char *target, u
     bool is_away = !engine->metadata.is_p2p && mc_metadata_is_away(&engine->metadata);
     if (is_away && remembered_address(engine, target, deadline_ns, address, size) == 0)
         return 0;
-    int rc = mc_ask_address(engine, target, address, size);
+    int rc = mc_ask_address(engine, target, deadline_ns, address, size);
     if (rc == MC_TRANSFER_ERR_METADATA && !is_away &&
         remembered_address(engine, target, deadline_ns, address, size) == 0)
         rc = 0;
@@ -158,7 +159,7 @@ static int ask_server(struct mc_transfer_engine *engine, const char *target, uin
     address[0] = 0;
     *document = (struct mc_document){0};
     mc_segment_key(key, sizeof(key), engine->metadata.cluster_id, plain(target));
-    int rc = mc_metadata_ask(&engine->metadata, key, &value);
+    int rc = mc_metadata_ask(&engine->metadata, key, deadline_ns, &value);
     if (rc == 1)
         rc = mc_document_read(mc_span(value.data, value.length), document);
     else if (rc < 0 && !is_away)
@@ -202,7 +203,7 @@ int mc_transfer_probe(struct mc_transfer_engine *engine, const char *target)
     struct mc_buffer reply = {0};
     if (!mc_transfer_alive(engine) || !mc_peer_is_name(target))
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
-    int rc = mc_ask_address(engine, target, address, sizeof(address));
+    int rc = mc_ask_address(engine, target, UINT64_MAX, address, sizeof(address));
     if (rc == 0)
         rc = mc_ask(engine, address, MC_HANDSHAKE_PROBE, mc_span("{}", 2),
                     mc_clock_ns() + engine->settings.handshake_connect_ms * 1000000ull, &reply);

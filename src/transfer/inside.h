@@ -258,7 +258,8 @@ void mc_transfer_names_stop(struct mc_transfer_engine *engine);
  * METADATA, MALFORMED_JSON or NOT_IMPLEMENTED. Returns rc. */
 int mc_ask_failed(const char *target, int rc);
 /* Where the handshakes of a target go, "host:port". */
-int mc_ask_address(struct mc_transfer_engine *engine, const char *target, char *address, size_t size);
+int mc_ask_address(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns, char *address,
+                   size_t size);
 /* The same of a peer; when the metadata server does not say, what it said before, if the peer itself says that it is
  * the engine that we know. */
 int mc_ask_peer_address(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns, char *address,

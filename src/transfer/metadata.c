@@ -54,16 +54,20 @@ static int no_answer(const struct mc_metadata *metadata, const char *what, const
     return MC_TRANSFER_ERR_METADATA;
 }
 
-static int get(struct mc_metadata *metadata, const char *key, struct mc_buffer *value)
+/* No answer to a question that its caller's deadline has cut short says nothing of the server. */
+static int get(struct mc_metadata *metadata, const char *key, uint64_t deadline_ns, struct mc_buffer *value)
 {
-    int rc = metadata->kind->get(metadata, key, deadline(), value);
-    atomic_store(&metadata->away_until_ns, rc < 0 ? mc_clock_ns() + MC_METADATA_AWAY_S * 1000000000ull : 0);
+    uint64_t now_ns = mc_clock_ns(), until_ns = deadline();
+    bool is_fair = deadline_ns >= now_ns + MC_METADATA_FAIR_MS * 1000000ull;
+    int rc = metadata->kind->get(metadata, key, deadline_ns < until_ns ? deadline_ns : until_ns, value);
+    if (rc >= 0 || is_fair)
+        atomic_store(&metadata->away_until_ns, rc < 0 ? mc_clock_ns() + MC_METADATA_AWAY_S * 1000000000ull : 0);
     return rc;
 }
 
-int mc_metadata_ask(struct mc_metadata *metadata, const char *key, struct mc_buffer *value)
+int mc_metadata_ask(struct mc_metadata *metadata, const char *key, uint64_t deadline_ns, struct mc_buffer *value)
 {
-    int rc = get(metadata, key, value);
+    int rc = get(metadata, key, deadline_ns, value);
     if (rc < 0)
         return no_answer(metadata, "tell", key, rc, value);
     if (rc == 0)
@@ -79,7 +83,7 @@ bool mc_metadata_is_away(const struct mc_metadata *metadata)
 
 int mc_metadata_get(struct mc_metadata *metadata, const char *key, struct mc_buffer *value)
 {
-    return mc_metadata_ask(metadata, key, value) == 1 ? 0 : MC_TRANSFER_ERR_METADATA;
+    return mc_metadata_ask(metadata, key, UINT64_MAX, value) == 1 ? 0 : MC_TRANSFER_ERR_METADATA;
 }
 
 int mc_metadata_put(struct mc_metadata *metadata, const char *key, struct mc_span value)
@@ -192,7 +196,7 @@ static enum holder holder_of_name(struct mc_transfer_engine *engine, const char 
     char host[MC_ADDRESS_MAX];
     struct mc_buffer value = {0};
     uint16_t port = 0;
-    int rc = get(&engine->metadata, key, &value);
+    int rc = get(&engine->metadata, key, UINT64_MAX, &value);
     bool is_ours = rc == 1 && mc_rpc_meta_read(mc_span(value.data, value.length), host, sizeof(host), &port) == 0 &&
                    port == engine->rpc_port && strcmp(host, engine->host) == 0;
     mc_buffer_free(&value);
@@ -273,7 +277,7 @@ static void look_at_document(struct mc_transfer_engine *engine)
     if (turn >= OFTEN_LOOKS && turn % RARE_LOOKS != 0)
         return;
     mc_segment_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
-    int rc = get(&engine->metadata, key, &value);
+    int rc = get(&engine->metadata, key, UINT64_MAX, &value);
     bool is_ours = rc == 1 && mc_document_read(mc_span(value.data, value.length), &document) == 0 &&
                    mc_id_equal(document.id, engine->id);
     mc_document_free(&document);

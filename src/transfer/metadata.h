@@ -13,6 +13,7 @@
 
 #define MC_METADATA_MS 3000u
 #define MC_METADATA_LOOK_S 5         /* how often an engine looks whether its name still stands there */
+#define MC_METADATA_FAIR_MS 500u     /* who had less time and no answer, knows nothing of the server */
 #define MC_METADATA_AWAY_S 15        /* after a question without an answer; each answer ends it */
 #define MC_METADATA_SERVER_MAX 1024u /* bytes of what names it, with its zero */
 
@@ -50,8 +51,8 @@ const struct mc_metadata_kind *mc_metadata_kind_of(const char *server, const cha
 /* Codes are enum mc_transfer_error; failures say why in one line of the log. */
 /* 0, or INVALID_ARGUMENT, NOT_IMPLEMENTED. */
 int mc_metadata_init(struct mc_metadata *metadata, const char *server);
-/* 1; 0: not there; METADATA: no answer. */
-int mc_metadata_ask(struct mc_metadata *metadata, const char *key, struct mc_buffer *value);
+/* 1; 0: not there; METADATA: no answer within MC_METADATA_MS, or by the deadline. */
+int mc_metadata_ask(struct mc_metadata *metadata, const char *key, uint64_t deadline_ns, struct mc_buffer *value);
 /* Has the last question been left without an answer, a short time ago? */
 bool mc_metadata_is_away(const struct mc_metadata *metadata);
 /* 0; METADATA: not there, or no answer. */

@@ -109,8 +109,8 @@ static bool is_unusable(const char *host)
 }
 
 /* Where its data goes: the host that it names, else the one that answered, else what stands at the metadata server. */
-static int data_address(struct mc_peer *peer, const struct mc_document *document, const char *asked, char *address,
-                        size_t size)
+static int data_address(struct mc_peer *peer, const struct mc_document *document, const char *asked,
+                        uint64_t deadline_ns, char *address, size_t size)
 {
     char host[MC_ADDRESS_MAX], other[MC_ADDRESS_MAX];
     uint16_t port = 0;
@@ -123,7 +123,7 @@ static int data_address(struct mc_peer *peer, const struct mc_document *document
     if (is_unusable(host)) {
         snprintf(other, sizeof(other), "%s", asked);
         if (other[0] == 0)
-            rc = mc_ask_address(peer->engine, peer->name, other, sizeof(other));
+            rc = mc_ask_address(peer->engine, peer->name, deadline_ns, other, sizeof(other));
         if (rc == 0 && mc_address_split(other, host, sizeof(host), &port) < 0)
             rc = MC_TRANSFER_ERR_SOCKET;
     }
@@ -134,7 +134,7 @@ static int data_address(struct mc_peer *peer, const struct mc_document *document
 
 /* Where its handshakes go, for when the metadata server cannot be asked; "": it has not said. */
 static void handshake_address(const struct mc_peer *peer, const struct mc_document *document, const char *asked,
-                              char *address, size_t size)
+                              uint64_t deadline_ns, char *address, size_t size)
 {
     address[0] = 0;
     if (peer->engine->metadata.is_p2p)
@@ -144,7 +144,7 @@ static void handshake_address(const struct mc_peer *peer, const struct mc_docume
     else if (document->rpc_port != 0 && !is_unusable(document->data_host) &&
              strlen(document->data_host) < sizeof(document->data_host) - 16)
         mc_address_join(address, size, document->data_host, document->rpc_port);
-    else if (mc_ask_address(peer->engine, peer->name, address, size) < 0)
+    else if (mc_ask_address(peer->engine, peer->name, deadline_ns, address, size) < 0)
         address[0] = 0;
 }
 
@@ -155,9 +155,9 @@ int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns)
     struct mc_lane *dropped = NULL;
     int rc = mc_ask_document(peer->engine, peer->name, deadline_ns, &document, asked, sizeof(asked));
     if (rc == 0)
-        rc = data_address(peer, &document, asked, address, sizeof(address));
+        rc = data_address(peer, &document, asked, deadline_ns, address, sizeof(address));
     if (rc == 0)
-        handshake_address(peer, &document, asked, handshakes, sizeof(handshakes));
+        handshake_address(peer, &document, asked, deadline_ns, handshakes, sizeof(handshakes));
     pthread_mutex_lock(&peer->lock);
     peer->is_doubtful = rc < 0;
     if (rc < 0) {

@@ -85,7 +85,8 @@ static bool is_loopback(const char *host)
 static int look_at_door(struct mc_trial_session *session, struct mc_trial_peer *peer)
 {
     struct mc_buffer reply = {0};
-    int rc = mc_ask_address(session->engine, session->target, peer->handshake_address, sizeof(peer->handshake_address));
+    int rc = mc_ask_address(session->engine, session->target, UINT64_MAX, peer->handshake_address,
+                            sizeof(peer->handshake_address));
     if (rc < 0)
         return failed(peer, "its address", rc, 0);
     uint64_t connect_ns = mc_clock_ns() + session->engine->settings.handshake_connect_ms * 1000000ull;

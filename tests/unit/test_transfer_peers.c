@@ -10,6 +10,7 @@
 #include "transfer/service.h"
 #include "transfer/tcp_wire.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -160,6 +161,48 @@ static void test_queue_of_a_slow_peer(void **state)
     atomic_store(&slow.silent.stop, true);
     pthread_join(slow.thread, NULL);
     silent_close(&slow.silent);
+    world_close(&world);
+}
+
+/* What waits for a silent peer ends by its deadline also when that peer is doubtful, and the metadata server takes
+ * questions and answers none. */
+static void test_silent_beside_a_silent_server(void **state)
+{
+    (void)state;
+    enum { WAITING = 5 };
+    struct world world;
+    struct silent silent;
+    struct mc_peer *peer;
+    char name[64], server[96];
+    int64_t ids[WAITING];
+    uint16_t port = 0;
+    world_open(&world);
+    silent_open(&silent, name, sizeof(name));
+    world.near->settings.timeout_ns = 1000000000;
+    struct mc_transfer_item item = {world.near_memory, 4096, 1};
+    int64_t id = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
+    assert_int_equal(mc_transfer_wait(world.near, &id, 1),
+                     MC_TRANSFER_ERR_TIMEOUT); /* from here on it has one thread */
+    int hanging = mc_tcp_listen("127.0.0.1", &port);
+    assert_true(hanging >= 0);
+    snprintf(server, sizeof(server), "http://127.0.0.1:%u/metadata", port);
+    assert_int_equal(mc_metadata_init(&world.near->metadata, server), 0);
+    assert_int_equal(mc_peer_get_known(world.near, name, UINT64_MAX, &peer), 0);
+    pthread_mutex_lock(&peer->lock);
+    peer->is_doubtful = true;
+    pthread_mutex_unlock(&peer->lock);
+    uint64_t start_ms = mc_clock_ms();
+    for (int i = 0; i < WAITING; i++)
+        assert_true((ids[i] = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL)) > 0);
+    for (int i = 0; i < WAITING; i++) /* the first was asked for in vain, the others were late */
+        assert_int_equal(mc_transfer_wait(world.near, &ids[i], 1),
+                         i == 0 ? MC_TRANSFER_ERR_METADATA : MC_TRANSFER_ERR_TIMEOUT);
+    print_message("  %d batches ended after %llu ms\n", WAITING, (unsigned long long)(mc_clock_ms() - start_ms));
+    assert_true(mc_clock_ms() - start_ms < 2500);
+    assert_true(world.near->count.timed_out >= WAITING);
+    mc_peer_release(peer);
+    close(hanging);
+    silent_close(&silent);
     world_close(&world);
 }
 
@@ -359,9 +402,13 @@ static void test_cut_before_it_comes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_silent_peers),  cmocka_unit_test(test_queue_of_a_slow_peer),
-        cmocka_unit_test(test_lane_of_the_former), cmocka_unit_test(test_batch_to_two_processes),
-        cmocka_unit_test(test_late_bytes),         cmocka_unit_test(test_cut_before_it_comes),
+        cmocka_unit_test(test_many_silent_peers),
+        cmocka_unit_test(test_queue_of_a_slow_peer),
+        cmocka_unit_test(test_silent_beside_a_silent_server),
+        cmocka_unit_test(test_lane_of_the_former),
+        cmocka_unit_test(test_batch_to_two_processes),
+        cmocka_unit_test(test_late_bytes),
+        cmocka_unit_test(test_cut_before_it_comes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
