@@ -221,20 +221,37 @@ static void peer_free(struct mc_peer *peer)
     free(peer);
 }
 
-/* Nobody uses it, and it has not been used for so long. engine->lock is held, so nobody begins to. */
+/* Nobody uses it, and it has not been used for so long; longer, where it has what must not be lost before. engine->lock
+ * is held, so nobody begins to. */
 static bool is_idle(const struct mc_peer *peer, uint64_t idle_ms, uint64_t now_ms)
 {
     const struct mc_metadata *metadata = &peer->engine->metadata;
     if (peer->references > 0) /* then the rest is not ours to read */
         return false;
-    if (idle_ms > 0 && peer->is_known && !metadata->is_p2p && mc_metadata_is_away(metadata))
+    if (peer->engine->is_closing)
+        return now_ms - peer->used_ms >= idle_ms;
+    bool was_found = peer->is_known || peer->handshake_address[0] != 0;
+    if (was_found && !metadata->is_p2p && mc_metadata_is_away(metadata))
         return false; /* nobody could tell us of it again */
     bool is_bare = peer->idle == NULL && peer->host == NULL && peer->rdma_idle == NULL && peer->rdma_uncut == NULL;
-    if (peer->uncut_count > 0 && idle_ms > 0)
-        return now_ms - peer->used_ms >= UNCUT_IDLE_MS;
     if (is_bare && idle_ms > PEER_BARE_MS)
         idle_ms = PEER_BARE_MS;
+    if (peer->rdma_uncut != NULL && idle_ms < PEER_IDLE_MS)
+        idle_ms = PEER_IDLE_MS;
+    if (peer->uncut_count > 0 && idle_ms < UNCUT_IDLE_MS)
+        idle_ms = UNCUT_IDLE_MS;
     return now_ms - peer->used_ms >= idle_ms;
+}
+
+/* engine->lock is held. */
+static void unlink_one(struct mc_transfer_engine *engine, struct mc_peer **at, struct mc_peer **gone)
+{
+    struct mc_peer *peer = *at;
+    mc_metrics_release(&engine->metrics, peer->tally);
+    *at = peer->next;
+    peer->next = *gone;
+    *gone = peer;
+    engine->peer_count--;
 }
 
 /* Unlinks the idle ones of a bucket. engine->lock is held. */
@@ -243,16 +260,10 @@ static void unlink_idle(struct mc_transfer_engine *engine, struct mc_peer **buck
 {
     uint64_t now_ms = mc_clock_ms();
     for (struct mc_peer **at = bucket; *at != NULL;) {
-        struct mc_peer *peer = *at;
-        if (!is_idle(peer, idle_ms, now_ms)) {
-            at = &peer->next;
-            continue;
-        }
-        mc_metrics_release(&engine->metrics, peer->tally);
-        *at = peer->next;
-        peer->next = *gone;
-        *gone = peer;
-        engine->peer_count--;
+        if (is_idle(*at, idle_ms, now_ms))
+            unlink_one(engine, at, gone);
+        else
+            at = &(*at)->next;
     }
 }
 
@@ -286,7 +297,7 @@ bool mc_peer_remembered(struct mc_transfer_engine *engine, const char *name, cha
     struct mc_peer *peer = find(engine, name);
     if (peer != NULL)
         pthread_mutex_lock(&peer->lock);
-    bool is_there = peer != NULL && peer->is_known && peer->handshake_address[0] != 0;
+    bool is_there = peer != NULL && peer->handshake_address[0] != 0; /* also when the caller has closed the segment */
     if (is_there) {
         snprintf(address, size, "%s", peer->handshake_address);
         *id = peer->document.id;
@@ -391,9 +402,13 @@ void mc_peer_release(struct mc_peer *peer)
     uint64_t now_ms = mc_clock_ms();
     pthread_mutex_lock(&engine->lock);
     peer->used_ms = now_ms;
-    /* What was never reached leaves nothing behind. */
-    if (--peer->references == 0 && !peer->is_known)
-        unlink_idle(engine, bucket_of(engine, peer->name), 0, &gone);
+    /* What was never reached leaves nothing behind, nor what the caller has closed; but for what still matters. */
+    if (--peer->references == 0 && !peer->is_known && is_idle(peer, 0, now_ms)) {
+        struct mc_peer **at = bucket_of(engine, peer->name);
+        while (*at != peer)
+            at = &(*at)->next;
+        unlink_one(engine, at, &gone);
+    }
     pthread_mutex_unlock(&engine->lock);
     free_list(gone);
 }

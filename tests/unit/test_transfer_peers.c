@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/checksum.h"
 #include "silent_peer.h"
 #include "transfer/service.h"
 #include "transfer/tcp_wire.h"
@@ -325,11 +326,16 @@ static int hold_connection(struct mc_peer *peer)
     return held;
 }
 
-/* The peer does not move, a write to it times out, and the reset is lost: what of it comes later, after the peer moves
- * again, does not lie over the next write. */
-static void test_late_bytes(void **state)
+static bool is_unused(struct mc_transfer_engine *engine)
 {
-    (void)state;
+    pthread_mutex_lock(&engine->lock);
+    bool is_unused = mc_peers_are_idle(engine);
+    pthread_mutex_unlock(&engine->lock);
+    return is_unused;
+}
+
+static void late_bytes(bool is_closed_between)
+{
     enum { LENGTH = 12 << 20 };
     struct world world;
     struct mc_peer *peer;
@@ -341,11 +347,16 @@ static void test_late_bytes(void **state)
     memset(world.near_seen, 0xaa, LENGTH);
     struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, LENGTH};
     int held = hold_connection(peer);
+    mc_peer_release(peer);
     pthread_mutex_lock(&world.far->lock); /* its service thread waits at the first request */
     int64_t id = mc_transfer_submit(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL);
     assert_true(id > 0);
     assert_int_equal(mc_transfer_wait(world.near, &id, 1), MC_TRANSFER_ERR_TIMEOUT);
     pthread_mutex_unlock(&world.far->lock);
+    while (!is_unused(world.near)) /* the thread of the batch lets go of the peer */
+        usleep(1000);
+    if (is_closed_between)
+        assert_int_equal(mc_transfer_close_segment(world.near, far), 0);
     world.near->settings.timeout_ns = 20000000000;
     memset(world.near_seen, 0xbb, LENGTH);
     assert_int_equal(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
@@ -360,7 +371,70 @@ static void test_late_bytes(void **state)
     /* And the next ones need no proof any more. */
     assert_int_equal(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
     assert_int_equal(world.far_seen[LENGTH - 1], 0xaa);
+    world_close(&world);
+}
+
+/* The peer does not move, a write to it times out, and the reset is lost: what of it comes later, after the peer moves
+ * again, does not lie over the next write. */
+static void test_late_bytes(void **state)
+{
+    (void)state;
+    late_bytes(false);
+}
+
+/* The same when the caller has closed the segment in between, and opens it again. */
+static void test_late_bytes_after_close(void **state)
+{
+    (void)state;
+    late_bytes(true);
+}
+
+/* A name of the same bucket that nobody has: its end takes no other peer along. */
+static void test_unknown_beside_one_with_a_late_write(void **state)
+{
+    (void)state;
+    struct world world;
+    struct mc_peer *peer, *unknown;
+    char name[64];
+    world_open(&world);
+    const char *far = mc_transfer_name(world.far);
+    assert_int_equal(mc_peer_get(world.near, far, UINT64_MAX, &peer), 0);
+    mc_settle_note(peer, 77, peer->incarnation);
     mc_peer_release(peer);
+    uint64_t bucket = mc_hash(far, strlen(far)).low % MC_PEER_BUCKETS;
+    for (unsigned i = 1; i == 1 || mc_hash(name, strlen(name)).low % MC_PEER_BUCKETS != bucket; i++)
+        snprintf(name, sizeof(name), "127.%u.%u.%u:1", i >> 16 & 127, i >> 8 & 255, i & 255);
+    assert_true(mc_peer_get(world.near, name, mc_clock_ns() + 1000000000u, &unknown) < 0);
+    assert_int_equal(mc_peer_get_known(world.near, far, UINT64_MAX, &peer), 0);
+    assert_int_equal(peer->uncut_count, 1);
+    assert_int_equal(world.near->peer_count, 1);
+    assert_int_equal(mc_settle(peer, mc_clock_ns() + 10000000000ull), 0);
+    assert_int_equal(peer->uncut_count, 0);
+    mc_peer_release(peer);
+    /* With nothing left it goes when the caller closes it. */
+    assert_int_equal(mc_transfer_close_segment(world.near, far), 0);
+    assert_int_equal(world.near->peer_count, 0);
+    world_close(&world);
+}
+
+/* While the metadata server is away, a segment that was closed is opened again: its engine is asked itself. */
+static void test_open_again_without_the_server(void **state)
+{
+    (void)state;
+    struct world world;
+    struct mc_peer *peer;
+    world_open(&world);
+    const char *far = mc_transfer_name(world.far);
+    assert_int_equal(mc_metadata_init(&world.near->metadata, "http://127.0.0.1:1/metadata"), 0);
+    world.near->metadata.is_p2p = true;
+    assert_int_equal(mc_peer_get(world.near, far, UINT64_MAX, &peer), 0);
+    snprintf(peer->handshake_address, sizeof(peer->handshake_address), "%s", far);
+    world.near->metadata.is_p2p = false;
+    world.near->metadata.away_until_ns = mc_clock_ns() + 10000000000ull;
+    mc_peer_release(peer);
+    assert_int_equal(mc_transfer_close_segment(world.near, far), 0);
+    struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, 4096};
+    assert_int_equal(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
     world_close(&world);
 }
 
@@ -408,6 +482,10 @@ int main(void)
         cmocka_unit_test(test_lane_of_the_former),
         cmocka_unit_test(test_batch_to_two_processes),
         cmocka_unit_test(test_late_bytes),
+        cmocka_unit_test(test_late_bytes_after_close),
+        cmocka_unit_test(test_unknown_beside_one_with_a_late_write),
+        cmocka_unit_test(test_open_again_without_the_server),
+
         cmocka_unit_test(test_cut_before_it_comes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
