@@ -200,12 +200,18 @@ static int prepare(struct run *run, enum mc_transfer_opcode opcode, const struct
     return 0;
 }
 
+static uint32_t incarnation_now(struct mc_peer *peer)
+{
+    pthread_mutex_lock(&peer->lock);
+    uint32_t incarnation = peer->incarnation;
+    pthread_mutex_unlock(&peer->lock);
+    return incarnation;
+}
+
 /* All of a batch goes to one process: when another has the peer's name by now, nothing is done yet. */
 static void look_who(struct run *run)
 {
-    pthread_mutex_lock(&run->peer->lock);
-    uint32_t incarnation = run->peer->incarnation;
-    pthread_mutex_unlock(&run->peer->lock);
+    uint32_t incarnation = incarnation_now(run->peer);
     for (size_t i = 0; incarnation != run->incarnation && i < run->job_count; i++)
         mc_outbound_again(&run->jobs[i].outbound);
     run->incarnation = incarnation;
@@ -289,9 +295,9 @@ int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struc
             rc = attempt(&run);
     }
     /* Refused, but by whom? A connection does not say who answers, and the port may be another process's by now, even
-     * the one of its handshakes. */
+     * the one of its handshakes. Another thread may have asked just before. */
     bool is_refused = rc == MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED || rc == MC_TRANSFER_ERR_REJECT_HANDSHAKE;
-    if (is_refused && mc_peer_refresh(peer, deadline_ns) == 1)
+    if (is_refused && mc_peer_refresh(peer, deadline_ns) >= 0 && incarnation_now(peer) != run.incarnation)
         rc = attempt(&run);
     free(run.cut);
     return rc;

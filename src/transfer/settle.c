@@ -74,18 +74,30 @@ static int ask(struct mc_peer *peer, const uint64_t *numbers, size_t count, stru
     return rc;
 }
 
+/* Also when it was another thread that found it out. */
+static bool is_another(struct mc_peer *peer, uint32_t incarnation)
+{
+    pthread_mutex_lock(&peer->lock);
+    bool is_another = peer->incarnation != incarnation;
+    pthread_mutex_unlock(&peer->lock);
+    return is_another;
+}
+
 /* 0: they are cut. 1: another process has the name. */
 int mc_settle_cut(struct mc_peer *peer, const uint64_t *numbers, size_t count, uint64_t deadline_ns)
 {
     pthread_mutex_lock(&peer->lock);
     struct mc_id id = peer->document.id;
+    uint32_t incarnation = peer->incarnation;
     bool can_cut = peer->document.can_cut && count > 0 && numbers[0] != 0;
     pthread_mutex_unlock(&peer->lock);
     int rc = can_cut ? ask(peer, numbers, count, id, deadline_ns) : MC_TRANSFER_ERR_NOT_IMPLEMENTED;
     if (rc == 0)
         return 0;
     int refreshed = mc_peer_refresh(peer, deadline_ns);
-    return refreshed != 0 ? refreshed : rc;
+    if (is_another(peer, incarnation))
+        return 1;
+    return refreshed < 0 ? refreshed : rc;
 }
 
 /* Those before `end` are cut. */
@@ -99,6 +111,15 @@ static void forget(struct mc_peer *peer, uint64_t end)
     if (count > 0)
         memmove(peer->uncut, peer->uncut + count, peer->uncut_count * sizeof(*peer->uncut));
     pthread_mutex_unlock(&peer->lock);
+}
+
+/* Is there still one before `end`? Another thread may have had them cut. */
+static bool is_owed(struct mc_peer *peer, uint64_t end)
+{
+    pthread_mutex_lock(&peer->lock);
+    bool is_owed = peer->uncut_first < end;
+    pthread_mutex_unlock(&peer->lock);
+    return is_owed;
 }
 
 void mc_settle_forget(struct mc_peer *peer)
@@ -122,7 +143,7 @@ static int settle_tcp(struct mc_peer *peer, uint64_t deadline_ns)
         int rc = mc_settle_cut(peer, numbers, count, deadline_ns);
         if (rc == 0)
             forget(peer, end);
-        if (rc < 0)
+        if (rc < 0 && is_owed(peer, end))
             return mc_clock_ns() >= deadline_ns ? MC_TRANSFER_ERR_TIMEOUT : MC_TRANSFER_ERR_SOCKET;
     }
 }

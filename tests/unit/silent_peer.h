@@ -13,8 +13,8 @@ struct silent {
     int rpc, data;
     uint16_t rpc_port, data_port;
     pthread_t thread;
-    _Atomic bool stop;
-    _Atomic uint64_t process; /* which one answers: its engine's id; 0: no engine of ours */
+    _Atomic bool stop, is_paused; /* is_paused: nor does it answer the handshake */
+    _Atomic uint64_t process;     /* which one answers: its engine's id; 0: no engine of ours */
 };
 
 static inline void *silent_main(void *argument)
@@ -22,7 +22,7 @@ static inline void *silent_main(void *argument)
     struct silent *silent = argument;
     while (!atomic_load(&silent->stop)) {
         struct pollfd waited = {.fd = silent->rpc, .events = POLLIN};
-        if (poll(&waited, 1, 20) != 1)
+        if (poll(&waited, silent->is_paused ? 0 : 1, 20) != 1)
             continue;
         int fd = mc_socket_accept(silent->rpc);
         struct mc_document document = {

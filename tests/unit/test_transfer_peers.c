@@ -312,6 +312,46 @@ static void test_batch_to_two_processes(void **state)
     world_close(&world);
 }
 
+/* The connection of the next write of one byte, which has come. */
+static int next_write(struct silent *silent)
+{
+    struct pollfd waited = {.fd = silent->data, .events = POLLIN};
+    assert_int_equal(poll(&waited, 1, 10000), 1);
+    int fd = mc_socket_accept(silent->data);
+    assert_true(fd >= 0 && take_write(fd));
+    return fd;
+}
+
+/* A batch that the former refuses goes to the heir, also when it was another thread that found him. */
+static void test_refused_by_the_former(void **state)
+{
+    (void)state;
+    struct world world;
+    struct silent silent;
+    struct mc_peer *peer;
+    char name[64];
+    world_open(&world);
+    silent_open(&silent, name, sizeof(name));
+    silent.process = 1;
+    assert_int_equal(mc_peer_get(world.near, name, UINT64_MAX, &peer), 0);
+    struct mc_transfer_item item = {world.near_memory, 4096, 1};
+    int64_t id = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
+    int former = next_write(&silent);
+    silent.process = 2;
+    assert_int_equal(mc_peer_refresh(peer, mc_clock_ns() + 10000000000ull), 1);
+    uint64_t status = MC_TCP_STATUS_REFUSED;
+    assert_true(send(former, &status, sizeof(status), MSG_NOSIGNAL) == sizeof(status));
+    int heir = next_write(&silent);
+    status = MC_TCP_STATUS_OK;
+    assert_true(send(heir, &status, sizeof(status), MSG_NOSIGNAL) == sizeof(status));
+    assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
+    close(former);
+    close(heir);
+    mc_peer_release(peer);
+    silent_close(&silent);
+    world_close(&world);
+}
+
 /* ---- writes that were given up ---- */
 
 /* A second descriptor of the connection that the next transfer will take: while it is there no reset is sent, as if it
@@ -438,6 +478,46 @@ static void test_open_again_without_the_server(void **state)
     world_close(&world);
 }
 
+static void *settle_main(void *argument)
+{
+    struct mc_peer *peer = argument;
+    return mc_settle(peer, mc_clock_ns() + 10000000000ull) == 0 ? peer : NULL;
+}
+
+/* Several ask a peer to cut what was given up, and another process answers: to none of them it matters any more, though
+ * only one is the first to see who has the name. */
+static void test_settled_by_another_thread(void **state)
+{
+    (void)state;
+    enum { THREADS = 6 };
+    struct world world;
+    struct silent silent;
+    struct mc_peer *peer;
+    pthread_t threads[THREADS];
+    char name[64];
+    world_open(&world);
+    silent_open(&silent, name, sizeof(name));
+    silent.process = 1;
+    assert_int_equal(mc_peer_get(world.near, name, UINT64_MAX, &peer), 0);
+    peer->document.can_cut = true;
+    mc_settle_note(peer, 77, peer->incarnation);
+    silent.process = 2;
+    silent.is_paused = true;
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, settle_main, peer), 0);
+    usleep(300000); /* all have asked */
+    silent.is_paused = false;
+    for (int i = 0; i < THREADS; i++) {
+        void *settled;
+        pthread_join(threads[i], &settled);
+        assert_ptr_equal(settled, peer);
+    }
+    assert_int_equal(peer->uncut_count, 0);
+    mc_peer_release(peer);
+    silent_close(&silent);
+    world_close(&world);
+}
+
 /* A connection that is cut before it is seen does nothing when it comes. */
 static void test_cut_before_it_comes(void **state)
 {
@@ -483,6 +563,8 @@ int main(void)
         cmocka_unit_test(test_batch_to_two_processes),
         cmocka_unit_test(test_late_bytes),
         cmocka_unit_test(test_late_bytes_after_close),
+        cmocka_unit_test(test_refused_by_the_former),
+        cmocka_unit_test(test_settled_by_another_thread),
         cmocka_unit_test(test_unknown_beside_one_with_a_late_write),
         cmocka_unit_test(test_open_again_without_the_server),
 
