@@ -17,6 +17,7 @@ static const char *const path_names[MC_TRANSFER_PATHS] = {[MC_TRANSFER_PATH_LOCA
                                                           [MC_TRANSFER_PATH_RDMA] = "rdma"};
 
 struct peer_line { /* a copy, so that no lock is held while the text is made */
+    struct mc_peer *peer;
     char name[MC_DOCUMENT_NAME_MAX], address[MC_ADDRESS_MAX + 8];
     const char *path;
     uint32_t idle_count;
@@ -29,9 +30,9 @@ struct picture {
     uint32_t peer_count;
 };
 
-/* engine->lock is held. */
-static void take_peer(struct mc_peer *peer, struct peer_line *line)
+static void take_peer(struct peer_line *line)
 {
+    struct mc_peer *peer = line->peer;
     pthread_mutex_lock(&peer->lock);
     int path = peer->last_path;
     memcpy(line->name, peer->name, sizeof(line->name));
@@ -39,6 +40,13 @@ static void take_peer(struct mc_peer *peer, struct peer_line *line)
     line->path = path == 0 ? "" : path_names[path - 1];
     line->idle_count = peer->idle_count;
     pthread_mutex_unlock(&peer->lock);
+}
+
+/* engine->lock is held, but not while waiting for the peer's. */
+static void hold_peer(struct mc_peer *peer, struct peer_line *line)
+{
+    peer->references++;
+    line->peer = peer;
 }
 
 static void picture_free(struct picture *picture)
@@ -59,7 +67,13 @@ static int picture_take(struct mc_transfer_engine *engine, struct picture *pictu
     picture->peers = malloc((engine->peer_count + 1) * sizeof(*picture->peers));
     for (uint32_t i = 0; i < MC_PEER_BUCKETS && picture->peers != NULL; i++)
         for (struct mc_peer *peer = engine->peers[i]; peer != NULL; peer = peer->next)
-            take_peer(peer, &picture->peers[picture->peer_count++]);
+            hold_peer(peer, &picture->peers[picture->peer_count++]);
+    pthread_mutex_unlock(&engine->lock);
+    for (uint32_t i = 0; i < picture->peer_count; i++)
+        take_peer(&picture->peers[i]);
+    pthread_mutex_lock(&engine->lock);
+    for (uint32_t i = 0; i < picture->peer_count; i++)
+        picture->peers[i].peer->references--; /* looking at it is no use of it: it is tidied as before */
     pthread_mutex_unlock(&engine->lock);
     return picture->peers == NULL ? MC_TRANSFER_ERR_MEMORY : 0;
 }

@@ -290,21 +290,31 @@ static struct mc_peer *find(struct mc_transfer_engine *engine, const char *name)
     return peer;
 }
 
-bool mc_peer_remembered(struct mc_transfer_engine *engine, const char *name, char *address, size_t size,
-                        struct mc_id *id)
+/* With a reference; NULL: there is none. Whoever wants the peer's lock, too, waits for it without the engine's. */
+static struct mc_peer *find_and_hold(struct mc_transfer_engine *engine, const char *name)
 {
     pthread_mutex_lock(&engine->lock);
     struct mc_peer *peer = find(engine, name);
     if (peer != NULL)
-        pthread_mutex_lock(&peer->lock);
-    bool is_there = peer != NULL && peer->handshake_address[0] != 0; /* also when the caller has closed the segment */
+        peer->references++;
+    pthread_mutex_unlock(&engine->lock);
+    return peer;
+}
+
+bool mc_peer_remembered(struct mc_transfer_engine *engine, const char *name, char *address, size_t size,
+                        struct mc_id *id)
+{
+    struct mc_peer *peer = find_and_hold(engine, name);
+    if (peer == NULL)
+        return false;
+    pthread_mutex_lock(&peer->lock);
+    bool is_there = peer->handshake_address[0] != 0; /* also when the caller has closed the segment */
     if (is_there) {
         snprintf(address, size, "%s", peer->handshake_address);
         *id = peer->document.id;
     }
-    if (peer != NULL)
-        pthread_mutex_unlock(&peer->lock);
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&peer->lock);
+    mc_peer_release(peer);
     return is_there;
 }
 
@@ -378,11 +388,7 @@ int mc_peer_be_sure(struct mc_peer *peer, uint64_t deadline_ns)
 
 void mc_peer_forget(struct mc_transfer_engine *engine, const char *name)
 {
-    pthread_mutex_lock(&engine->lock);
-    struct mc_peer *peer = find(engine, name);
-    if (peer != NULL)
-        peer->references++;
-    pthread_mutex_unlock(&engine->lock);
+    struct mc_peer *peer = find_and_hold(engine, name);
     if (peer == NULL)
         return;
     pthread_mutex_lock(&peer->lock);

@@ -518,6 +518,51 @@ static void test_settled_by_another_thread(void **state)
     world_close(&world);
 }
 
+static void *remember_main(void *argument)
+{
+    struct mc_peer *peer = argument;
+    char address[MC_ADDRESS_MAX];
+    struct mc_id id;
+    (void)mc_peer_remembered(peer->engine, peer->name, address, sizeof(address), &id);
+    return NULL;
+}
+
+static void *list_main(void *argument)
+{
+    struct mc_peer *peer = argument;
+    free(mc_transfer_links(peer->engine));
+    return NULL;
+}
+
+/* Who waits for what is known of a peer keeps nobody else waiting. */
+static void test_busy_peer(void **state)
+{
+    (void)state;
+    void *(*const waiters[2])(void *) = {remember_main, list_main};
+    struct world world;
+    struct mc_peer *peer;
+    pthread_t thread;
+    world_open(&world);
+    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    for (int turn = 0; turn < 2; turn++) {
+        int taken = -1;
+        pthread_mutex_lock(&peer->lock);
+        assert_int_equal(pthread_create(&thread, NULL, waiters[turn], peer), 0);
+        usleep(200000);                              /* it waits for the peer */
+        for (int i = 0; i < 50 && taken != 0; i++) { /* another thread may have the lock for a moment */
+            taken = pthread_mutex_trylock(&world.near->lock);
+            usleep(taken == 0 ? 0 : 10000);
+        }
+        if (taken == 0)
+            pthread_mutex_unlock(&world.near->lock);
+        pthread_mutex_unlock(&peer->lock);
+        pthread_join(thread, NULL);
+        assert_int_equal(taken, 0);
+    }
+    mc_peer_release(peer);
+    world_close(&world);
+}
+
 /* A connection that is cut before it is seen does nothing when it comes. */
 static void test_cut_before_it_comes(void **state)
 {
@@ -565,6 +610,7 @@ int main(void)
         cmocka_unit_test(test_late_bytes_after_close),
         cmocka_unit_test(test_refused_by_the_former),
         cmocka_unit_test(test_settled_by_another_thread),
+        cmocka_unit_test(test_busy_peer),
         cmocka_unit_test(test_unknown_beside_one_with_a_late_write),
         cmocka_unit_test(test_open_again_without_the_server),
 
