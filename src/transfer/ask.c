@@ -56,21 +56,36 @@ int mc_ask_address(struct mc_transfer_engine *engine, const char *target, uint64
     return rc;
 }
 
-static int receive_frame(int fd, uint64_t deadline_ns, struct mc_buffer *in, struct mc_handshake *frame)
+/* Looks now and then whether the engine is being closed. */
+static int64_t receive_some(int fd, struct mc_buffer *in, uint64_t deadline_ns, const _Atomic bool *is_closing)
+{
+    mc_buffer_reserve(in, RECEIVE_BYTES);
+    for (;;) {
+        uint64_t until_ns = mc_clock_ns() + MC_TRANSFER_LOOK_MS * 1000000ull;
+        bool is_last = deadline_ns <= until_ns || *is_closing;
+        int64_t got = mc_socket_receive(fd, in->data + in->length, RECEIVE_BYTES,
+                                        deadline_ns < until_ns ? deadline_ns : until_ns, NULL);
+        if (got != MC_ERR_RPC_TIMEOUT || is_last)
+            return got;
+    }
+}
+
+static int receive_frame(int fd, uint64_t deadline_ns, const _Atomic bool *is_closing, struct mc_buffer *in,
+                         struct mc_handshake *frame)
 {
     for (;;) {
         int rc = mc_handshake_read(mc_span(in->data, in->length), MC_HANDSHAKE_LENGTH_MAX, frame);
         if (rc != 0)
             return rc;
-        mc_buffer_reserve(in, RECEIVE_BYTES);
-        int64_t got = mc_socket_receive(fd, in->data + in->length, RECEIVE_BYTES, deadline_ns, NULL);
+        int64_t got = receive_some(fd, in, deadline_ns, is_closing);
         if (got < 0)
             return (int)got;
         in->length += (size_t)got;
     }
 }
 
-int mc_ask_on(int fd, enum mc_handshake_type type, struct mc_span json, uint64_t deadline_ns, struct mc_buffer *reply)
+int mc_ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_type type, struct mc_span json,
+              uint64_t deadline_ns, struct mc_buffer *reply)
 {
     struct mc_buffer out = {0}, in = {0};
     struct mc_handshake frame;
@@ -78,7 +93,7 @@ int mc_ask_on(int fd, enum mc_handshake_type type, struct mc_span json, uint64_t
     struct iovec part = {out.data, out.length};
     int rc = mc_socket_send(fd, &part, 1, deadline_ns);
     if (rc == 0)
-        rc = receive_frame(fd, deadline_ns, &in, &frame);
+        rc = receive_frame(fd, deadline_ns, &engine->is_closing, &in, &frame);
     if (rc == 1)
         mc_buffer_append(reply, frame.json.data, frame.json.length);
     mc_buffer_free(&in);
@@ -95,7 +110,7 @@ int mc_ask(struct mc_transfer_engine *engine, const char *address, enum mc_hands
     if (fd < 0)
         return MC_TRANSFER_ERR_SOCKET;
     mc_transfer_note_fd(fd);
-    int rc = mc_ask_on(fd, type, json, answer_ns < deadline_ns ? answer_ns : deadline_ns, reply);
+    int rc = mc_ask_on(engine, fd, type, json, answer_ns < deadline_ns ? answer_ns : deadline_ns, reply);
     mc_transfer_close_fd(fd);
     return rc;
 }

@@ -266,8 +266,9 @@ int mc_ask_peer_address(struct mc_transfer_engine *engine, const char *target, u
                         size_t size);
 int mc_ask(struct mc_transfer_engine *engine, const char *address, enum mc_handshake_type type, struct mc_span json,
            uint64_t deadline_ns, struct mc_buffer *reply);
-/* The same question on a connection that stays. */
-int mc_ask_on(int fd, enum mc_handshake_type type, struct mc_span json, uint64_t deadline_ns, struct mc_buffer *reply);
+/* The same question on a connection that stays. Both end early when the engine is being closed. */
+int mc_ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_type type, struct mc_span json,
+              uint64_t deadline_ns, struct mc_buffer *reply);
 /* The target's document; *address is where it was asked ("" when it came from the metadata server). While that server
  * does not answer, a peer that is known is asked itself. */
 int mc_ask_document(struct mc_transfer_engine *engine, const char *target, uint64_t deadline_ns,

@@ -144,7 +144,7 @@ bool mc_rdma_lane_has_ended(const struct mc_rdma_lane *lane)
 }
 
 /* One round of offer and answer. Pairs that are ready, or negative. */
-static int negotiate(const struct mc_rdma_lane *lane, uint64_t deadline_ns)
+static int negotiate(struct mc_transfer_engine *engine, const struct mc_rdma_lane *lane, uint64_t deadline_ns)
 {
     struct mc_buffer offer = {0}, json = {0}, reply = {0};
     struct mc_span answer = {NULL, 0}, who;
@@ -154,7 +154,7 @@ static int negotiate(const struct mc_rdma_lane *lane, uint64_t deadline_ns)
     if (rc == 1) {
         mc_buffer_printf(&json, "{\"mooncake_c\":{\"rdma\":%.*s,\"lane\":%" PRIu64 "}}", (int)offer.length, offer.data,
                          lane->number);
-        rc = mc_ask_on(lane->fd, MC_HANDSHAKE_CONNECTION, mc_span(json.data, json.length), deadline_ns, &reply);
+        rc = mc_ask_on(engine, lane->fd, MC_HANDSHAKE_CONNECTION, mc_span(json.data, json.length), deadline_ns, &reply);
         if (rc == 0 && mc_json_find(mc_span(reply.data, reply.length), "mooncake_c.rdma", &answer) != 1)
             answer = mc_span(NULL, 0);
         /* The keys that we know are of one process: no other one's memory may be written with them. */
@@ -192,7 +192,7 @@ static int lane_open(struct mc_peer *peer, const struct mc_rdma_remote *remote, 
     pthread_mutex_unlock(&peer->lock);
     rc = mc_rdma_link_open(peer->engine->rdma, &options, &lane->link);
     if (rc == 0) {
-        rc = negotiate(lane, deadline_ns);
+        rc = negotiate(peer->engine, lane, deadline_ns);
         if (rc > 0) {
             *out = lane;
             return 0;
@@ -205,14 +205,14 @@ static int lane_open(struct mc_peer *peer, const struct mc_rdma_remote *remote, 
 }
 
 /* Pairs that are down, while others stand, are tried again now and then. False: it is of no more use. */
-static bool lane_is_fit(const struct mc_rdma_lane *lane, uint64_t deadline_ns)
+static bool lane_is_fit(struct mc_transfer_engine *engine, const struct mc_rdma_lane *lane, uint64_t deadline_ns)
 {
     uint64_t now_ns = mc_clock_ns(), until_ns = now_ns + REPAIR_MS * 1000000ull;
     if (mc_rdma_lane_has_ended(lane))
         return false;
     if (mc_rdma_link_due_ns(lane->link) > now_ns)
         return mc_rdma_link_ready(lane->link) > 0;
-    int rc = negotiate(lane, until_ns < deadline_ns ? until_ns : deadline_ns);
+    int rc = negotiate(engine, lane, until_ns < deadline_ns ? until_ns : deadline_ns);
     /* An answer that did not come may come yet, and would be taken for the next one's. */
     return rc != MC_TRANSFER_ERR_SOCKET && rc != MC_TRANSFER_ERR_REJECT_HANDSHAKE && mc_rdma_link_ready(lane->link) > 0;
 }
@@ -272,7 +272,7 @@ int mc_rdma_lane_take(struct mc_peer *peer, const struct mc_rdma_remote *remote,
         if (lane == NULL && !may_open)
             return 1;
         if (lane != NULL) {
-            if (lane_is_fit(lane, deadline_ns)) {
+            if (lane_is_fit(peer->engine, lane, deadline_ns)) {
                 *out = lane;
                 return 0;
             }

@@ -284,7 +284,8 @@ int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struc
     int rc = prepare(&run, opcode, items, count);
     if (rc == 0)
         rc = attempt(&run);
-    for (unsigned tries = 1; rc == MC_TRANSFER_ERR_SOCKET && tries < MC_TRANSFER_ATTEMPTS; tries++) {
+    const _Atomic bool *is_closing = &peer->engine->is_closing;
+    for (unsigned tries = 1; rc == MC_TRANSFER_ERR_SOCKET && tries < MC_TRANSFER_ATTEMPTS && !*is_closing; tries++) {
         /* A kept lane may have been of a process that is gone: ask who is there now. */
         mc_log(DEBUG, "a connection to %s broke; asking where it is now", peer->name);
         mc_peer_drop_lanes(peer);

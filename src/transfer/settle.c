@@ -94,6 +94,8 @@ int mc_settle_cut(struct mc_peer *peer, const uint64_t *numbers, size_t count, u
     int rc = can_cut ? ask(peer, numbers, count, id, deadline_ns) : MC_TRANSFER_ERR_NOT_IMPLEMENTED;
     if (rc == 0)
         return 0;
+    if (peer->engine->is_closing)
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     int refreshed = mc_peer_refresh(peer, deadline_ns);
     if (is_another(peer, incarnation))
         return 1;

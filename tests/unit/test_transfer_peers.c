@@ -207,6 +207,33 @@ static void test_silent_beside_a_silent_server(void **state)
     world_close(&world);
 }
 
+/* An engine that is closed does not wait for a peer whose connections broke, and that does not say where it is now. */
+static void test_close_beside_a_silent_peer(void **state)
+{
+    (void)state;
+    struct world world;
+    struct silent silent;
+    struct mc_peer *peer;
+    char name[64];
+    world_open(&world);
+    silent_open(&silent, name, sizeof(name));
+    assert_int_equal(mc_peer_get(world.near, name, UINT64_MAX, &peer), 0);
+    mc_peer_release(peer);
+    silent.is_paused = true;
+    usleep(100000); /* its thread has seen that */
+    struct mc_transfer_item item = {world.near_memory, 4096, 1};
+    assert_true(mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL) > 0);
+    struct pollfd waited = {.fd = silent.data, .events = POLLIN};
+    assert_int_equal(poll(&waited, 1, 10000), 1);
+    close(mc_socket_accept(silent.data));
+    usleep(200000); /* it asks */
+    uint64_t start_ms = mc_clock_ms();
+    world_close(&world);
+    print_message("  closed in %llu ms\n", (unsigned long long)(mc_clock_ms() - start_ms));
+    assert_true(mc_clock_ms() - start_ms < 3000);
+    silent_close(&silent);
+}
+
 /* ---- another process with the same name ---- */
 
 /* A connection that was in use while another process took the name is not kept. */
@@ -503,6 +530,7 @@ static void test_settled_by_another_thread(void **state)
     mc_settle_note(peer, 77, peer->incarnation);
     silent.process = 2;
     silent.is_paused = true;
+    usleep(100000); /* its thread has seen that */
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, settle_main, peer), 0);
     usleep(300000); /* all have asked */
@@ -604,6 +632,7 @@ int main(void)
         cmocka_unit_test(test_many_silent_peers),
         cmocka_unit_test(test_queue_of_a_slow_peer),
         cmocka_unit_test(test_silent_beside_a_silent_server),
+        cmocka_unit_test(test_close_beside_a_silent_peer),
         cmocka_unit_test(test_lane_of_the_former),
         cmocka_unit_test(test_batch_to_two_processes),
         cmocka_unit_test(test_late_bytes),
