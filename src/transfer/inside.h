@@ -29,6 +29,8 @@
 #define MC_TRANSFER_LOOK_MS 100u      /* how often a wait looks whether the engine is being closed */
 #define MC_UNREGISTER_GRACE_MS 2000u  /* peers' transfers may end by themselves for so long, then they are cut off */
 #define MC_UNREGISTER_WAIT_MS 10000u
+#define MC_SETTLE_NUMBERS_MAX                                                                                          \
+    1024u                         /* of writes to one peer that were given up; further ones are reset, and hoped for */
 #define MC_PEER_RDMA_LANES_MAX 8u /* links to one peer; further calls wait for one of them */
 
 struct ifaddrs;

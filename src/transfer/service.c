@@ -321,16 +321,21 @@ static void on_wake(struct mc_service *service)
 bool mc_service_cut_lane(const struct mc_connection *asker, uint64_t lane)
 {
     struct mc_service *service = asker->service;
+    bool is_found = false;
+    for (struct mc_connection *one = service->connections, *next; one != NULL; one = next) {
+        next = one->next;
+        if (one != asker && lane == (one->kind == MC_CONNECTION_DATA ? one->data->lane : one->lane)) {
+            drop(one, true);
+            is_found = true;
+        }
+    }
+    if (is_found || mc_service_is_cut(service, lane)) /* it does not come again; or is known */
+        return true;
     if (service->cuts == NULL)
         service->cuts = malloc(MC_SERVICE_CUTS_MAX * sizeof(*service->cuts));
     if (service->cuts == NULL)
         return false;
     service->cuts[service->cut_count++ % MC_SERVICE_CUTS_MAX] = lane;
-    for (struct mc_connection *one = service->connections, *next; one != NULL; one = next) {
-        next = one->next;
-        if (one != asker && lane == (one->kind == MC_CONNECTION_DATA ? one->data->lane : one->lane))
-            drop(one, true);
-    }
     return true;
 }
 

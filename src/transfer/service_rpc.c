@@ -45,6 +45,17 @@ static int take_note(struct mc_transfer_engine *engine, struct mc_span json)
     return MC_ERR_BUSY;
 }
 
+/* How many numbers, all of which are some of a connection's; 0: more than anybody of ours names, or something else. */
+static size_t count_numbers(struct mc_span list)
+{
+    struct mc_json_cursor element;
+    size_t count = 0;
+    bool is_fine = mc_json_open(list, '[', &element) == 0;
+    for (uint64_t lane; is_fine && mc_json_next(&element) == 1; count++)
+        is_fine = count < MC_SETTLE_NUMBERS_MAX && mc_json_number(&element, &lane) == 0 && lane != 0;
+    return is_fine ? count : 0;
+}
+
 /* Connections that their other end has given up: they are cut, or are when they come. False: it is another question, or
  * they cannot be. */
 static bool answer_cut(struct mc_connection *connection, struct mc_span json, struct mc_buffer *out)
@@ -52,9 +63,10 @@ static bool answer_cut(struct mc_connection *connection, struct mc_span json, st
     struct mc_id id = connection->service->engine->id;
     struct mc_json_cursor element;
     struct mc_span list;
-    bool is_cut = mc_json_find(json, "mooncake_c.cut", &list) == 1 && mc_json_open(list, '[', &element) == 0;
+    bool is_cut = mc_json_find(json, "mooncake_c.cut", &list) == 1 && count_numbers(list) > 0 &&
+                  mc_json_open(list, '[', &element) == 0;
     for (uint64_t lane; is_cut && mc_json_next(&element) == 1;)
-        is_cut = mc_json_number(&element, &lane) == 0 && lane != 0 && mc_service_cut_lane(connection, lane);
+        is_cut = mc_json_number(&element, &lane) == 0 && mc_service_cut_lane(connection, lane);
     if (is_cut)
         mc_buffer_printf(out,
                          "{\"mooncake_c\":{\"cut\":\"%016" PRIx64 "%016" PRIx64 "\"},\"qp_num\":[],\"reply_msg\":\"\"}",

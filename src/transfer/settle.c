@@ -21,8 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define UNCUT_MAX 1024u /* of one peer; further ones are reset, and hoped for */
-
 uint64_t mc_settle_number(void)
 {
     uint64_t number;
@@ -37,7 +35,7 @@ void mc_settle_note(struct mc_peer *peer, uint64_t number, uint32_t incarnation)
     if (number == 0)
         return;
     pthread_mutex_lock(&peer->lock);
-    if (peer->uncut_count == peer->uncut_capacity && peer->uncut_capacity < UNCUT_MAX) {
+    if (peer->uncut_count == peer->uncut_capacity && peer->uncut_capacity < MC_SETTLE_NUMBERS_MAX) {
         uint32_t capacity = peer->uncut_capacity == 0 ? 16 : peer->uncut_capacity * 2;
         uint64_t *more = realloc(peer->uncut, capacity * sizeof(*more));
         peer->uncut = more == NULL ? peer->uncut : more;
@@ -48,8 +46,8 @@ void mc_settle_note(struct mc_peer *peer, uint64_t number, uint32_t incarnation)
         peer->uncut[peer->uncut_count++] = number;
     pthread_mutex_unlock(&peer->lock);
     if (!is_noted)
-        mc_log_limited(ERROR, "more than %u writes to %s were given up: some are not known to have ended", UNCUT_MAX,
-                       peer->name);
+        mc_log_limited(ERROR, "more than %u writes to %s were given up: some are not known to have ended",
+                       MC_SETTLE_NUMBERS_MAX, peer->name);
 }
 
 static int ask(struct mc_peer *peer, const uint64_t *numbers, size_t count, struct mc_id id, uint64_t deadline_ns)
@@ -132,7 +130,7 @@ void mc_settle_forget(struct mc_peer *peer)
 
 static int settle_tcp(struct mc_peer *peer, uint64_t deadline_ns)
 {
-    uint64_t numbers[UNCUT_MAX];
+    uint64_t numbers[MC_SETTLE_NUMBERS_MAX];
     for (;;) {
         pthread_mutex_lock(&peer->lock);
         uint32_t count = peer->uncut_count;

@@ -602,6 +602,13 @@ static void test_cut_before_it_comes(void **state)
     world_open(&world);
     assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
     assert_int_equal(mc_settle_cut(peer, numbers, 2, mc_clock_ns() + 10000000000ull), 0);
+    /* Nobody makes the peer forget them by naming others again and again, or very many at once. */
+    static uint64_t many[MC_SETTLE_NUMBERS_MAX + 1];
+    for (size_t i = 0; i <= MC_SETTLE_NUMBERS_MAX; i++)
+        many[i] = 1000;
+    for (size_t i = 0; i < MC_SERVICE_CUTS_MAX / MC_SETTLE_NUMBERS_MAX + 1; i++)
+        assert_int_equal(mc_settle_cut(peer, many, MC_SETTLE_NUMBERS_MAX, mc_clock_ns() + 10000000000ull), 0);
+    assert_true(mc_settle_cut(peer, many, MC_SETTLE_NUMBERS_MAX + 1, mc_clock_ns() + 10000000000ull) < 0);
     mc_address_join(address, sizeof(address), "127.0.0.1", world.far->data_port);
     for (uint64_t number = 76; number < 78; number++) {
         struct {
