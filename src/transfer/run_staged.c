@@ -110,6 +110,7 @@ struct staging { /* one batch */
     const struct mc_transfer_item *items;
     size_t count, index; /* index, at: where the next wave begins */
     uint64_t at;
+    size_t wave_count;
     uint64_t deadline_ns;
     struct mc_device_finder finder;
     struct mc_device_lane *lane;
@@ -165,6 +166,7 @@ static int fill(struct staging *staging, struct wave *wave, unsigned unit)
 
 static int run_wave(struct staging *staging, const struct wave *wave)
 {
+    staging->wave_count++;
     return mc_run_far(staging->peer, staging->opcode, wave->items, wave->count, true, staging->deadline_ns,
                       staging->path);
 }
@@ -244,6 +246,44 @@ static int run_direct(struct staging *staging)
     return mc_run_rdma(peer, staging->opcode, staging->items, staging->count, staging->deadline_ns);
 }
 
+static uint32_t incarnation_of(struct mc_peer *peer)
+{
+    pthread_mutex_lock(&peer->lock);
+    uint32_t incarnation = peer->incarnation;
+    pthread_mutex_unlock(&peer->lock);
+    return incarnation;
+}
+
+/* Has another process got the peer's name since? What is doubtful is asked. */
+static bool has_changed(struct staging *staging, uint32_t incarnation)
+{
+    struct mc_peer *peer = staging->peer;
+    pthread_mutex_lock(&peer->lock);
+    bool is_doubtful = peer->is_doubtful;
+    pthread_mutex_unlock(&peer->lock);
+    return (is_doubtful && mc_peer_refresh(peer, staging->deadline_ns) < 0) || incarnation_of(peer) != incarnation;
+}
+
+/* Through memory of ours. Each wave is moved to one process, but the next may be moved to another: then the batch
+ * begins anew, so that all of it is with one. */
+static int run_waves(struct staging *staging, struct wave *waves)
+{
+    int rc = MC_TRANSFER_ERR_SOCKET;
+    for (unsigned tries = 0; rc == MC_TRANSFER_ERR_SOCKET && tries < MC_TRANSFER_ATTEMPTS; tries++) {
+        uint32_t incarnation = incarnation_of(staging->peer);
+        staging->index = 0;
+        staging->at = 0;
+        staging->wave_count = 0;
+        rc = staging->opcode == MC_TRANSFER_WRITE ? write_all(staging, waves) : read_all(staging, waves);
+        if (mc_device_finish(staging->lane) < 0 && rc == 0)
+            rc = MC_TRANSFER_ERR_INVALID_ARGUMENT;
+        if (rc < 0 || staging->wave_count <= 1 || !has_changed(staging, incarnation))
+            return rc;
+        rc = mc_clock_ns() < staging->deadline_ns ? MC_TRANSFER_ERR_SOCKET : MC_TRANSFER_ERR_TIMEOUT;
+    }
+    return rc;
+}
+
 int mc_run_staged(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
                   size_t count, int device, uint64_t deadline_ns, int *path)
 {
@@ -255,8 +295,8 @@ int mc_run_staged(struct mc_peer *peer, enum mc_transfer_opcode opcode, const st
     if (staging.lane != NULL) {
         rc = run_direct(&staging);
         if (rc == 1)
-            rc = opcode == MC_TRANSFER_WRITE ? write_all(&staging, waves) : read_all(&staging, waves);
-        if (mc_device_finish(staging.lane) < 0 && rc == 0)
+            rc = run_waves(&staging, waves);
+        else if (mc_device_finish(staging.lane) < 0 && rc == 0)
             rc = MC_TRANSFER_ERR_INVALID_ARGUMENT;
     }
     mc_device_give(staging.lane);

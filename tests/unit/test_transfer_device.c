@@ -10,6 +10,8 @@
 #include "env/clock.h"
 #include "fake_cuda_load.h"
 #include "fake_verbs.h"
+#include "silent_peer.h"
+#include "transfer/tcp_wire.h"
 #include "transfer/inside.h"
 
 #include <pthread.h>
@@ -506,9 +508,75 @@ static void near_devices(void **state)
     unlink(path);
 }
 
+/* ---- another process takes the peer's name ---- */
+
+/* Takes writes of one byte; after the first 256, which are a wave, another process has the name. */
+struct heir {
+    struct silent silent;
+    pthread_t thread;
+    unsigned first, second; /* confirmed by each */
+};
+
+enum { WAVE = 256, HEIR_ITEMS = 300, HEIR_WRITES = HEIR_ITEMS - WAVE + HEIR_ITEMS }; /* the rest; and all anew */
+
+/* Confirms so many, and returns the connection, on which one more may have come. */
+static int confirm(struct heir *heir, unsigned most, unsigned *count)
+{
+    const uint64_t status = MC_TCP_STATUS_OK;
+    uint8_t request[sizeof(struct mc_tcp_header) + 1];
+    struct pollfd waited = {.fd = heir->silent.data, .events = POLLIN};
+    (void)poll(&waited, 1, 10000);
+    int fd = mc_socket_accept(heir->silent.data);
+    for (size_t used = 0; *count < most; used %= sizeof(request)) {
+        int64_t got = mc_socket_receive(fd, request + used, sizeof(request) - used, mc_clock_ns() + 3000000000u, NULL);
+        if (got <= 0)
+            break;
+        used += (size_t)got;
+        if (used == sizeof(request) && send(fd, &status, sizeof(status), MSG_NOSIGNAL) == sizeof(status))
+            ++*count;
+    }
+    return fd;
+}
+
+static void *heir_main(void *argument)
+{
+    struct heir *heir = argument;
+    int fd = confirm(heir, WAVE, &heir->first);
+    struct pollfd waited = {.fd = fd, .events = POLLIN};
+    (void)poll(&waited, 1, 10000); /* the next wave comes */
+    heir->silent.process = 2;
+    close(fd);
+    close(confirm(heir, HEIR_WRITES, &heir->second));
+    return NULL;
+}
+
+/* A batch goes through our memory in waves; when another process has taken the name between two of them, it gets the
+ * batch as a whole. */
+static void test_waves_to_two_processes(void **state)
+{
+    (void)state;
+    static struct mc_transfer_item items[HEIR_ITEMS];
+    struct world world;
+    struct heir heir = {.first = 0};
+    char name[64];
+    world_open(&world, MC_TRANSFER_PATH_TCP, NEAR_DEVICE);
+    silent_open(&heir.silent, name, sizeof(name));
+    heir.silent.process = 1;
+    assert_int_equal(pthread_create(&heir.thread, NULL, heir_main, &heir), 0);
+    for (size_t i = 0; i < HEIR_ITEMS; i++)
+        items[i] = (struct mc_transfer_item){world.near_memory + 2 * i, 4096 + 2 * i, 1};
+    assert_int_equal(mc_transfer_run(world.near, name, MC_TRANSFER_WRITE, items, HEIR_ITEMS, NULL), 0);
+    pthread_join(heir.thread, NULL);
+    assert_int_equal(heir.first, WAVE);
+    assert_int_equal(heir.second, HEIR_WRITES);
+    silent_close(&heir.silent);
+    world_close(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_waves_to_two_processes),
         cmocka_unit_test(there_and_back),
         cmocka_unit_test(batches),
         cmocka_unit_test(direct),
