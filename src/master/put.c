@@ -384,7 +384,7 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
         code = group_code(object, item->group);
     if (code != 0)
         return code;
-    if (start->expected != 0 && mc_object_version(core, object) != start->expected)
+    if (start->expected != 0 && (object == NULL || mc_object_version(core, object) != start->expected))
         return MC_ERR_STALE;
     if (start->expected != 0 && is_copied(core, object)) /* one at a time: what remains of them is counted */
         return MC_ERR_PUT_IN_PROGRESS;

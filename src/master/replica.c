@@ -428,6 +428,7 @@ void mc_object_unlive(struct mc_core *core, struct mc_object *object, bool is_co
 {
     struct mc_replica at = mc_replica_first(core, object), next;
     for (; object->live > 0; at = next) {
+        mc_assert(at.segment != NULL); /* a live one is among them */
         struct mc_node *node = mc_segment_node(at.segment, at.slot);
         next = mc_replica_next(core, at);
         if (node->state != MC_NODE_LIVE)

@@ -1,6 +1,8 @@
 /* The scheduling policies; see schedule.h. */
 #include "proxy/schedule.h"
 
+#include "base/error.h"
+
 #include <stdbool.h>
 #include <string.h>
 
@@ -25,6 +27,7 @@ static bool is_less(const struct mc_candidate *a, const struct mc_candidate *b)
 static size_t choose_least_loaded(struct mc_turns *turns, const struct mc_candidate *candidates, size_t count)
 {
     size_t start = 0;
+    mc_assert(count > 0);
     while (start < count && candidates[start].turn <= turns->last)
         start++;
     size_t chosen = start % count;

@@ -58,7 +58,7 @@ static int add_chunk(struct mc_rdma_remote *remote, const struct mc_rdma_chunk *
 static int read_region(struct mc_span text, struct mc_rdma_remote *remote, uint32_t region)
 {
     struct mc_json_cursor element;
-    struct mc_rdma_chunk chunk;
+    struct mc_rdma_chunk chunk = {0};
     uint64_t end = 0;
     int rc = mc_json_open(text, '[', &element);
     while (rc == 0 && (rc = mc_json_next(&element)) == 1) {

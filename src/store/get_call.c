@@ -67,6 +67,7 @@ static void slice_end(struct get_call *call, size_t count, uint64_t last_ns)
 static void get_items(struct get_call *call, const struct get_pin *only, uint64_t last_ns)
 {
     size_t slice_count = 0;
+    mc_assert(call->items != NULL || call->count == 0);
     for (size_t i = 0; i < call->count; i++) {
         struct get_one *one = &call->ones[slice_count];
         if (only != NULL && !is_of(call, i, only))
@@ -235,7 +236,7 @@ static int get_span(struct get_call *call, const struct get_pin *pin)
 /* Keys of which pieces of two versions were met. */
 static void get_torn(struct get_call *call)
 {
-    for (size_t i = 0; i < call->pin_count; i++) {
+    for (size_t i = 0; call->pins != NULL && i < call->pin_count; i++) {
         struct get_pin *pin = &call->pins[i];
         int rc = pin->torn ? get_span(call, pin) : 0;
         /* Piece by piece, in the hope that nobody replaces it just then. */

@@ -642,7 +642,7 @@ static void store_free(struct mc_store *store)
 
 int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
 {
-    char host[MC_ADDRESS_MAX];
+    char host[MC_ADDRESS_MAX] = "";
     uint16_t port = 0;
     unsigned allowed = MC_PATH_ALL;
     if (config == NULL || made == NULL)

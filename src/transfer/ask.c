@@ -88,7 +88,7 @@ int mc_ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_type 
               uint64_t deadline_ns, struct mc_buffer *reply)
 {
     struct mc_buffer out = {0}, in = {0};
-    struct mc_handshake frame;
+    struct mc_handshake frame = {0};
     mc_handshake_write(&out, type, false, json);
     struct iovec part = {out.data, out.length};
     int rc = mc_socket_send(fd, &part, 1, deadline_ns);
