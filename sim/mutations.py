@@ -69,7 +69,7 @@ MUTATIONS = [
      ENGINE + "memory.c", "    if (commit->generation <= generation_read(slot) || is_below", "    if (commit->length % 5 == 2 || commit->generation <= generation_read(slot) || is_below"),
     ("live_of_any_generation", MASTER + "put.c", "                     mc_node_generation(core, node) == item.generation;", "                     true;"),
     ("existing_key_is_put_again", MASTER + "put.c", "        if (exists && (start->flags & MC_PUT_REPLACE) == 0)\n            return again && object->clearing > 0 ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_ALREADY_EXISTS;", "        (void)again;"),
-    ("dead_writers_space_is_cleared_only", MASTER + "put.c", "        if (how == GRANT_CUT)", "        if (0)"),
+    ("dead_writers_space_is_cleared_only", MASTER + "put.c", "        if (how == GRANT_CLEAR)", "        if (how == GRANT_CLEAR || how == GRANT_CUT)"),
     ("space_is_free_before_cleared", MASTER + "replica.c", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    mc_node_set_clearing_writer(node, NULL);", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    mc_node_set_clearing_writer(node, NULL);\n    mc_list_remove(segment, &segment->clears, slot);\n    segment->clearing -= node->size;\n    segment->clear_unsent = segment->clears.head;\n    mc_node_free(core, segment, slot);\n    return;"),
     ("remove_waits_for_nobody", MASTER + "tombstone.c", "    if (wait != NULL)\n        mc_key_wait(core, object, wait);", "    (void)wait;"),
     # Keys that are held until what was theirs is cleared.
@@ -81,7 +81,7 @@ MUTATIONS = [
     # at the one moment in which it matters; tests/unit/test_core_held.c does.
     # Upserts
     ("upsert_replaces_what_it_has_not_met", MASTER + "replica.c", "object->visible && object->serial == successor->soft_until_s &&\n                mc_object_version(core, object) < first_version(core, successor) &&", "object->visible &&"),
-    ("upsert_leaves_the_value_before", MASTER + "replica.c", "        while (object->live > 0)\n            part_replica(core, object, core->segments[object->first_segment], object->first_slot);\n        core->visible_count--;", "        object->live = 0;\n        core->visible_count--;"),
+    ("upsert_leaves_the_value_before", MASTER + "replica.c", "        mc_object_unlive(core, object, false);\n        core->visible_count--;", "        object->live = 0;\n        core->visible_count--;"),
     ("upsert_drops_the_value_before_at_once", MASTER + "put.c", "    bool replaces = object != NULL && object->visible;",
      "    bool replaces = false;\n    if (object != NULL && object->visible) {\n        mc_object_drop(core, object, NULL);\n        object = mc_objects_find(&core->objects, item->key);\n    }"),
     # What an owner that is cut off holds is not replaced in the first place: between the swap and CLEARED it must be cut off to be waited for.
