@@ -16,7 +16,10 @@
 #include <inttypes.h>
 #include <libgen.h>
 #include <limits.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,6 +93,76 @@ static void delays_add(struct delays *delays, uint64_t ns)
     }
     uint64_t us = ns / 1000;
     delays->us[delays->count++] = us > UINT32_MAX ? UINT32_MAX : (uint32_t)us;
+}
+
+/* ---- what the machine took for itself: a virtual machine's processor may be away, and no program on it can do anything ---- */
+
+/* Of one processor: for how long a thread that goes before all others was not let run when it was due. */
+struct pause {
+    pthread_t thread;
+    _Atomic uint64_t longest_ns;
+};
+
+static struct pause pauses[1024];
+static unsigned pause_count;
+
+static void *watch_processor(void *data)
+{
+    struct pause *pause = data;
+    for (;;) {
+        uint64_t due_ns = mc_clock_ns() + 1000000;
+        struct timespec due = {(time_t)(due_ns / 1000000000), (long)(due_ns % 1000000000)};
+        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, NULL) == EINTR)
+            continue;
+        uint64_t now_ns = mc_clock_ns();
+        if (now_ns > due_ns + atomic_load(&pause->longest_ns))
+            atomic_store(&pause->longest_ns, now_ns - due_ns);
+    }
+    return NULL;
+}
+
+static void watch_processors(void)
+{
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
+        give_up("sched_getaffinity");
+    for (size_t i = 0; i < CPU_SETSIZE; i++) {
+        if (!CPU_ISSET(i, &allowed))
+            continue;
+        struct pause *pause = &pauses[pause_count++];
+        struct sched_param first = {.sched_priority = 1};
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(i, &one);
+        if (pthread_create(&pause->thread, NULL, watch_processor, pause) != 0)
+            give_up("pthread_create");
+        if (pthread_setaffinity_np(pause->thread, sizeof(one), &one) != 0 ||
+            pthread_setschedparam(pause->thread, SCHED_FIFO, &first) != 0)
+            fprintf(stderr, "bench_members: without the right to SCHED_FIFO the pauses below are also this program's\n");
+    }
+}
+
+static double longest_pause_ms(void)
+{
+    uint64_t longest_ns = 0;
+    for (unsigned i = 0; i < pause_count; i++) {
+        uint64_t ns = atomic_load(&pauses[i].longest_ns);
+        longest_ns = ns > longest_ns ? ns : longest_ns;
+    }
+    return (double)longest_ns / 1e6;
+}
+
+/* Seconds of all processors that the host of this virtual machine took, since it started; 0 where that is not known. */
+static double stolen_seconds(void)
+{
+    unsigned long long part[8] = {0};
+    FILE *file = fopen("/proc/stat", "re");
+    if (file == NULL)
+        return 0;
+    int count = fscanf(file, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &part[0], &part[1], &part[2], &part[3],
+                       &part[4], &part[5], &part[6], &part[7]);
+    (void)fclose(file);
+    return count == 8 ? (double)part[7] / (double)sysconf(_SC_CLK_TCK) : 0;
 }
 
 static int compare_us(const void *a, const void *b)
@@ -504,6 +577,7 @@ static void run(struct bench *bench)
         }
     }
     uint64_t told_s = 0;
+    double stolen = stolen_seconds();
     while (bench->offered < bench->owners) {
         step(bench);
         beat(bench, &beats);
@@ -527,7 +601,9 @@ static void run(struct bench *bench)
     delays_print(&bench->beat_delays, "heartbeats answered meanwhile");
     delays_print(&bench->ask_delays, "existence checks meanwhile");
     note_turn(bench);
-    printf("  longest turn of the master's loop  %.2f ms\n", bench->longest_us / 1e3);
+    printf("  longest turn of the master's loop  %.2f ms; the machine's longest pause of a processor %.2f ms, "
+           "%.1f %% of their time went to its host\n",
+           bench->longest_us / 1e3, longest_pause_ms(), 100 * (stolen_seconds() - stolen) / took / pause_count);
     (void)fflush(stdout);
 
     begun_ns = mc_clock_ns();
@@ -604,6 +680,7 @@ int main(int argc, char **argv)
     }
     bench.begun_ns = mc_clock_ns();
     start_master(&bench);
+    watch_processors();
     prepare(&bench);
     run(&bench);
     bool is_good = bench.missed == 0;

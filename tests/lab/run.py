@@ -7,7 +7,7 @@
     ./dev lab --loss 0 --trouble descriptors                 two clients are in trouble of their own, see below
     ./dev lab --load replay                                  an hour of real requests (mooncake_bench replay) from every client's host
     ./dev lab --side original --sizes 4K                     the original in our place
-    ./dev lab --sizes 1M --gets 1 --clients 4 --bare         beside iperf3 over the same links, as many streams
+    ./dev lab --sizes 1M --gets 1 --clients 4 --bare         beside iperf3 and a bare loop over the same links
     ./dev lab faults --minutes 60                            kills, stops and cuts of all processes, and the history checker of tests/faults
 
 Each host is a network namespace with a name, boot id and clock of its own; the packets go through a program that follows --loss, --delay, --reorder
@@ -83,7 +83,7 @@ def options_of(words):
     load.add_argument("--keys", type=int, default=0, help="existing keys of each client and size; default: 100, fewer of large ones")
     load.add_argument("--gets", type=part, default=0.8, help="part of the calls that are gets; default 0.8")
     load.add_argument("--calls", type=float, default=20, help="calls a second of each client, about; default 20; 0: one after the other")
-    load.add_argument("--bare", action="store_true", help="iperf3 over the same links, before and after")
+    load.add_argument("--bare", action="store_true", help="iperf3 and a bare loop over the same links, before and after")
     harm = parser.add_argument_group("harm")
     harm.add_argument("--fault", action="append", default=[], choices=[*Harm.KINDS, "none"], help="may be given several times")
     harm.add_argument("--every", type=float, default=10.0, help="seconds of calm before each fault")
@@ -329,6 +329,7 @@ class Run:
         for line in report.lines(self.phases):
             say(line)
         say()
+        say(f"  this machine let a process wait that was due: {self.noise.words()}")
         gets, puts = report.of(what="get"), report.of(what="put")
         victims = report.of(what="victim-get")
         self.figures |= {"failed gets": gets.failed, "failed puts": puts.failed, "wrong": gets.wrong + victims.wrong,
@@ -432,20 +433,41 @@ class Run:
         self.say(f"iperf3, {options.clients} streams: {total / 1e6:.1f} MB/s")
         return total
 
+    def bare_loop(self):
+        """Bytes a second of clients that ask a node for one value after the other over one connection each, without a store."""
+        options, servers, clients = self.options, [], []
+        size, seconds = max(size for size in options.sizes), max(min(options.minutes * 60, 20), 3)
+        program = [sys.executable, pathlib.Path(__file__).parent / "bare_loop.py"]
+        for number in range(options.clients):
+            node = self.cluster.nodes[number % options.nodes].host
+            servers.append(node.popen([*program, "serve", 7000 + number, size], stdin=subprocess.DEVNULL))
+        time.sleep(0.5)
+        for number in range(options.clients):
+            clients.append(self.lab.host(f"client{number}").popen(
+                [*program, "ask", f"node{number % options.nodes}", 7000 + number, size, seconds],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True))
+        total = sum(float(child.communicate(timeout=seconds + 60)[0]) for child in clients)
+        for server in servers:
+            server.kill()
+            server.wait()
+        self.say(f"a bare loop of {options.clients} clients: {total / 1e6:.1f} MB/s")
+        return total
+
     def main(self):
         options = self.options
         try:
             self.start()
-            before = self.bare() if options.bare else 0
+            before, loop_before = (self.bare(), self.bare_loop()) if options.bare else (0, 0)
             began = time.monotonic()
             self.replay() if options.load == "replay" else self.calls()
             if options.bare:
                 took = time.monotonic() - began
-                after = self.bare()
+                loop_after, after = self.bare_loop(), self.bare()
                 report = Report(self.cluster.all(clients=self.healthy, report=True))
                 ours = report.of().bytes / took
-                self.figures |= {"goodput": ours, "iperf3": [before, after]}
-                self.say(f"goodput {ours / 1e6:.1f} MB/s, {200 * ours / (before + after):.0f} % of iperf3's")
+                self.figures |= {"goodput": ours, "iperf3": [before, after], "bare_loop": [loop_before, loop_after]}
+                self.say(f"goodput {ours / 1e6:.1f} MB/s, {200 * ours / (before + after):.0f} % of iperf3's, "
+                         f"{200 * ours / (loop_before + loop_after):.0f} % of the bare loop's")
         finally:
             folder = self.cluster.folder if self.cluster else None
             if self.noise:
