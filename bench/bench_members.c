@@ -95,7 +95,8 @@ static void delays_add(struct delays *delays, uint64_t ns)
     delays->us[delays->count++] = us > UINT32_MAX ? UINT32_MAX : (uint32_t)us;
 }
 
-/* ---- what the machine took for itself: a virtual machine's processor may be away, and no program on it can do anything ---- */
+/* ---- what the machine took for itself: a virtual machine's processor may be away, and no program on it can do
+ * anything ---- */
 
 /* Of one processor: for how long a thread that goes before all others was not let run when it was due. */
 struct pause {
@@ -138,7 +139,8 @@ static void watch_processors(void)
             give_up("pthread_create");
         if (pthread_setaffinity_np(pause->thread, sizeof(one), &one) != 0 ||
             pthread_setschedparam(pause->thread, SCHED_FIFO, &first) != 0)
-            fprintf(stderr, "bench_members: without the right to SCHED_FIFO the pauses below are also this program's\n");
+            fprintf(stderr,
+                    "bench_members: without the right to SCHED_FIFO the pauses below are also this program's\n");
     }
 }
 

@@ -426,8 +426,7 @@ static void a_late_answer_costs_little_and_answers_nothing_else(void **state)
     finish();
 }
 
-/* The link that was to make up for a lost packet has lost its own: one more is opened, and nobody waits for a kernel.
- */
+/* The link that was to make up for a lost packet has lost its own: one more is opened. Nobody waits for a kernel. */
 static void a_link_that_is_opened_for_a_late_answer_may_be_lost_too(void **state)
 {
     (void)state;
