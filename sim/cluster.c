@@ -29,6 +29,7 @@ struct sim_cluster sim_cluster;
 uint32_t sim_depart_ms;
 static uint32_t operations_left, operations_done;
 static uint64_t latest_epoch; /* of the masters that have begun */
+static uint64_t aged_epoch;   /* of the last one that may come of age */
 /* What an election holds beside the claim (master/election.c): the epoch of the last master, and of the last one that
  * may have acted on a departure. */
 static struct {
@@ -70,6 +71,10 @@ uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms);
 uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms)
 {
     uint64_t due_ms = mc_core_tick(core, now_ms);
+    if (core->may_age && core->epoch != aged_epoch)
+        oracle_master_may_age(aged_epoch = core->epoch);
+    if (core->statistics.recovery_in_doubt > 0)
+        oracle_told();
     oracle_core_rests(core);
     sim_drains_apply(core);
     if (sim_plan->standbys > 0 || !mc_core_asks_to_depart(core))
@@ -673,7 +678,7 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
     sim_depart_ms = (uint32_t)sim_plan->depart_ms;
     sim_reset(sim_plan->seed);
     sim_etcd_reset();
-    latest_epoch = 0;
+    latest_epoch = aged_epoch = 0;
     /* The drawing of the plan is behind us: what follows is its own. */
     for (unsigned i = 0; i < 64; i++)
         (void)sim_random(SIM_PLAN);

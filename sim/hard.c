@@ -93,6 +93,8 @@ static void fault_reboot(void)
     if (sim_once_in(SIM_HARD, 2)) { /* else the directory is on a disk, and of another boot */
         sim_say("machine %u comes back without its directory", machine);
         sim_files_lose(machine);
+        if (is_on(sim_master()->place, machine))
+            oracle_note_lost();
     }
     sim_files_boot(machine);
     sim_machine_boot(machine);

@@ -48,6 +48,8 @@ static struct key_state {
 } keys[SIM_KEY_NAMES_MAX];
 static uint32_t checks;          /* of indexes so far */
 static bool may_rot;             /* bits flip */
+static uint64_t note_lost_ns;    /* when the last note of a master was lost; 0: none was */
+static bool is_told;             /* a master has said so since */
 static bool is_named;            /* memory outlives its process */
 static bool is_roomy, is_strict; /* strict: before the first fault nothing may be missing even for a moment */
 
@@ -63,6 +65,8 @@ void oracle_reset(const struct sim_plan *plan)
     put_count = 0;
     checks = 0;
     oracle_watch_reset();
+    note_lost_ns = 0;
+    is_told = false;
     is_roomy = is_strict = plan->is_roomy;
     is_named = plan->is_named;
     may_rot = (plan->faults >> SIM_FAULT_flip & 1u) != 0;
@@ -275,6 +279,26 @@ static void not_found(const struct oracle_call *call, uint32_t key)
                  is_strict ? "nothing happened since it was put" : "all has been well for a while");
 }
 
+void oracle_note_lost(void)
+{
+    note_lost_ns = sim_plan->standbys == 0 ? sim_now_ns : 0;
+    is_told = false;
+}
+
+void oracle_told(void)
+{
+    is_told = note_lost_ns != 0;
+}
+
+/* Of what was removed before the note was lost nobody may know any more, and the operator has been told. */
+static void may_be_back(uint32_t key)
+{
+    for (uint32_t i = 0; i < put_count && is_told; i++) {
+        if (all_puts[i].key == key && all_puts[i].gone_ns != 0 && all_puts[i].gone_ns < note_lost_ns)
+            all_puts[i].gone_ns = SIM_NEVER;
+    }
+}
+
 void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *bytes, int64_t rc)
 {
     uint32_t found = UINT32_MAX, matches = 0;
@@ -302,6 +326,7 @@ void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *byt
         return;
     struct put *put = &all_puts[found];
     sim_say("  key %u holds put %u", key, found);
+    may_be_back(key);
     if (call->start_ns > put->gone_ns)
         sim_fail("resurrection: key %u returned put %u, known to be gone since %.6f", key, found,
                  (double)(put->gone_ns - 10000 * SIM_MS) / 1e9);
@@ -335,6 +360,7 @@ static bool is_of(uint32_t put, const struct oracle_piece *pieces, uint32_t coun
 void oracle_got_pieces(const struct oracle_call *call, uint32_t key, const struct oracle_piece *pieces, uint32_t count)
 {
     bool is_read = false, is_known = false;
+    may_be_back(key);
     for (uint32_t i = 0; i < count; i++)
         is_read |= pieces[i].size > 0;
     for (uint32_t i = 0; i < put_count; i++) {
@@ -355,6 +381,7 @@ void oracle_got_pieces(const struct oracle_call *call, uint32_t key, const struc
 /* A value that is not gone may be said to exist. */
 static bool may_exist(const struct oracle_call *call, uint32_t key, int64_t length)
 {
+    may_be_back(key);
     for (uint32_t i = 0; i < put_count; i++) {
         const struct put *put = &all_puts[i];
         if (put->key == key && (length < 0 || put->length == (uint64_t)length) && put->gone_ns >= call->start_ns &&

@@ -63,12 +63,14 @@ void oracle_check_indexes(void);
 void oracle_check_offers(void);
 void oracle_watch_reset(void);
 
-/* placed.c: a replica became live, or was cleared; a master began, or ended; the owner knows that one offers it. */
+/* placed.c: a replica became live, or was cleared; a master began, left word that it comes of age (or need not), or
+ * ended; the owner knows that one offers it. */
 void oracle_placed_reset(const struct sim_plan *plan);
 void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put);
 void oracle_cleared(struct mc_id segment, uint32_t slot, uint64_t generation);
 void oracle_met(struct mc_id segment, uint64_t epoch);
 void oracle_master_begins(uint64_t epoch);
+void oracle_master_may_age(uint64_t epoch);
 void oracle_master_ends(uint64_t epoch); /* 0: the last, if there is no election */
 /* By that time, was it open which of the two values the key has? newer_was_read: and the newer one has just been read,
  * so that a later master, too, may have ended it by living long enough. */
@@ -103,6 +105,10 @@ void oracle_connections_break(void);
 void oracle_stalled(uint32_t place, uint64_t until_ns);
 /* What that owner holds may be lost. */
 void oracle_owner_lost(uint32_t place);
+/* The master's machine has lost the directory of its note: what was removed until now may come back (sim/README.md),
+ * but only once a master has told its operator, which oracle_told says. */
+void oracle_note_lost(void);
+void oracle_told(void);
 void oracle_evictions_begin(void);
 uint32_t oracle_offered(uint32_t key, uint64_t *generations, uint32_t capacity);
 bool oracle_is_held(uint32_t key);

@@ -1,7 +1,8 @@
 /* Where each value lies, and which master put it there: for the one moment in which two values of a key may both be
- * read. A master that is young (has not lived depart_ms) lets a new value take a key whose old one lies in a segment
- * that it has not met. Until it has met that segment, or is young no more, either may be lost or found; then the old
- * one is gone for ever. A master that dies young has decided nothing. */
+ * read. A master that is young (has not lived depart_ms, or could not leave word of it for the next one) lets a new
+ * value take a key whose old one lies in a segment that it has not met. Until it has met that segment, or is young no
+ * more, either may be lost or found; then the old one is gone for ever. A master that dies young has decided nothing.
+ */
 #include "cluster.h"
 #include "oracle.h"
 
@@ -30,7 +31,7 @@ static struct met { /* the owner has heard that this master offers the segment *
 
 static struct life {
     uint64_t epoch, start_ns, end_ns;
-    bool has_offered;
+    bool has_offered, may_age; /* may_age: it has left word that it comes of age, or need not */
 } lives[LIVES_MAX];
 
 static uint32_t placement_count, met_count, life_count;
@@ -66,8 +67,14 @@ void oracle_master_begins(uint64_t epoch)
     if (sim_plan->standbys == 0)
         oracle_master_ends(0);
     if (life_count < LIVES_MAX)
-        lives[life_count++] = (struct life){epoch, sim_now_ns, SIM_NEVER, false};
+        lives[life_count++] = (struct life){epoch, sim_now_ns, SIM_NEVER, false, false};
     oracle_evictions_begin();
+}
+
+void oracle_master_may_age(uint64_t epoch)
+{
+    for (uint32_t i = 0; i < life_count; i++)
+        lives[i].may_age |= lives[i].epoch == epoch && lives[i].end_ns == SIM_NEVER;
 }
 
 void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put)
@@ -190,13 +197,13 @@ static bool has_met(uint64_t epoch, struct mc_id segment, uint64_t by_ns)
     return false;
 }
 
-/* Had the master of that epoch, or with or_later any after it, lived depart_ms by then? */
-static bool has_lived(uint64_t epoch, uint64_t by_ns, bool or_later)
+/* Had the master of that epoch, or with or_later any after it, come of age by then? */
+static bool has_aged(uint64_t epoch, uint64_t by_ns, bool or_later)
 {
     for (uint32_t i = 0; i < life_count; i++) {
         uint64_t end_ns = lives[i].end_ns < by_ns ? lives[i].end_ns : by_ns;
         bool is_meant = lives[i].epoch == epoch || (or_later && lives[i].epoch > epoch);
-        if (is_meant && end_ns >= lives[i].start_ns + depart_ns)
+        if (is_meant && lives[i].may_age && end_ns >= lives[i].start_ns + depart_ns)
             return true;
     }
     return false;
@@ -207,7 +214,7 @@ bool oracle_both_live(uint32_t newer, uint32_t older, uint64_t by_ns, bool newer
     for (uint32_t i = 0; i < placement_count; i++) {
         const struct placement *one = &placements[i];
         uint64_t epoch = one->generation >> MC_EPOCH_SHIFT;
-        if (one->put != newer || has_lived(epoch, by_ns, newer_was_read))
+        if (one->put != newer || has_aged(epoch, by_ns, newer_was_read))
             continue;
         for (uint32_t k = 0; k < placement_count; k++) {
             const struct placement *other = &placements[k];
