@@ -386,7 +386,8 @@ static int keep_params(struct mc_relay *relay)
     if (mc_members_scan(members, mc_span(evbuffer_pullup(relay->kept, -1), length), &at, &problem) < 0)
         return MC_ERR_INVALID_PARAMS;
     const struct mc_member *params = mc_members_find(members, "kv_transfer_params");
-    if (params == NULL || mc_span_equal(params->value, mc_span_string("null"))) {
+    if (params == NULL || mc_span_equal(params->value, mc_span_string("null")) ||
+        mc_span_equal(params->value, mc_span_string("{}"))) {
         mc_log_limited(WARNING,
                        "prefill instance %s has answered without kv_transfer_params; decode computes the prompt",
                        relay->prefill.instance->address.name);
@@ -475,10 +476,11 @@ static const struct mc_upstream_events prefill_events = {prefill_head, prefill_d
 static void write_prefill(struct mc_relay *relay, struct mc_buffer *body)
 {
     /* min_tokens above max_tokens would be refused, and stream_options without a stream. */
-    static const char *const in_store[] = {"max_tokens", "max_completion_tokens", "min_tokens",
+    static const char *const in_store[] = {"max_tokens", "max_completion_tokens", "min_tokens", "min_completion_tokens",
                                            "stream",     "stream_options",        NULL};
-    static const char *const in_transfer[] = {"max_tokens",     "max_completion_tokens", "min_tokens", "stream",
-                                              "stream_options", "kv_transfer_params",    NULL};
+    static const char *const in_transfer[] = {
+        "max_tokens", "max_completion_tokens", "min_tokens",         "min_completion_tokens",
+        "stream",     "stream_options",        "kv_transfer_params", NULL};
     const struct mc_members *members = look(relay);
     struct mc_buffer more = {0};
     mc_buffer_printf(&more, "\"stream\":false,\"max_tokens\":1%s",
