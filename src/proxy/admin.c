@@ -56,10 +56,10 @@ static json_t *describe(const struct mc_instance *at)
                   "failed", (json_int_t)at->failed, "cancelled", (json_int_t)at->cancelled);
     if (one != NULL && at->role == MC_PROXY_PREFILL) {
         (void)json_object_set_new(one, "mode", json_string(mc_proxy_mode_name(at->address.mode)));
-        if (at->address.mode == MC_PROXY_CONCURRENT) {
+        if (at->address.mode == MC_PROXY_CONCURRENT || at->address.mode == MC_PROXY_ROOM)
             (void)json_object_set_new(one, "bootstrap_port", json_integer(at->address.bootstrap_port));
+        if (at->address.mode == MC_PROXY_CONCURRENT)
             (void)json_object_set_new(one, "data_parallel_size", json_integer(at->rank_count));
-        }
     }
     return one;
 }
@@ -293,7 +293,7 @@ static const char *read_change(struct mc_client *client, struct change *change)
         }
         if (proxy->config->mode != MC_PROXY_AUTO)
             change->address.mode = proxy->config->mode;
-        for (enum mc_proxy_mode i = MC_PROXY_STORE; mode != NULL && i <= MC_PROXY_CONCURRENT; i++) {
+        for (enum mc_proxy_mode i = MC_PROXY_STORE; mode != NULL && i <= MC_PROXY_ROOM; i++) {
             if (strcmp(mc_proxy_mode_name(i), mode) == 0)
                 change->address.mode = i;
         }
@@ -386,6 +386,7 @@ static const struct {
 } routes[] = {
     {"/v1/completions", "POST", mc_relay_completion},
     {"/v1/chat/completions", "POST", mc_relay_completion},
+    {"/generate", "POST", mc_relay_generate},
     {"/status", "GET", get_status},
     {"/health", "GET", get_health},
     {"/healthcheck", "GET", get_healthcheck},
@@ -395,8 +396,8 @@ static const struct {
 };
 
 /* What a client may ask an engine besides; not its development and administration. */
-static const char *const passed[] = {"/v1/",     "/tokenize", "/detokenize", "/version",  "/ping",
-                                     "/pooling", "/score",    "/rerank",     "/classify", "/embeddings"};
+static const char *const passed[] = {"/v1/",   "/tokenize", "/detokenize", "/version",    "/ping",          "/pooling",
+                                     "/score", "/rerank",   "/classify",   "/embeddings", "/get_model_info"};
 
 void mc_proxy_dispatch(struct mc_client *client)
 {

@@ -50,7 +50,10 @@ static const struct mc_option table[] = {
     ROW("decoder_ports", TEXT, "", "list of ports"),
     ALIAS("decoder_port", "decoder_ports"),
     ROW("mode", TEXT, "auto", "how KV cache goes from prefill to decode. store: through a store; sequential: decode is given the kv_transfer_params that prefill answers; concurrent: both at once, by the bootstrap server; "
-        "auto: concurrent for a prefill instance that is a URL or has a bootstrap port, else store", .choices = "auto|store|sequential|concurrent"),
+        "room: the same request to both at once, with bootstrap_host, bootstrap_port and bootstrap_room; "
+        "auto: concurrent for a prefill instance that is a URL or has a bootstrap port, else store", .choices = "auto|store|sequential|concurrent|room"),
+    ROW("pd_disaggregation", BOOL, "false", "the same as --mode=room"),
+    ROW("mini_lb", BOOL, "false", "there is one proxy only", .status = MC_OPTION_NO_EFFECT),
     ROW("scheduling", TEXT, "round_robin", "which instance is next: in turn, the least prompt bytes and requests under way, or any", .choices = "round_robin|least_loaded|load_balanced|random"),
     ROW("roundrobin", BOOL, "false", "the same as --scheduling=round_robin"),
     ROW("generator_on_p_node", BOOL, "false", "every token comes from the decode instance", .status = MC_OPTION_NO_EFFECT),
@@ -152,7 +155,7 @@ int mc_proxy_bootstrap_parse(struct mc_proxy_address *address, const char *text)
     return 0;
 }
 
-static const char *const mode_names[] = {"auto", "store", "sequential", "concurrent"};
+static const char *const mode_names[] = {"auto", "store", "sequential", "concurrent", "room"};
 
 const char *mc_proxy_mode_name(enum mc_proxy_mode mode)
 {
@@ -336,7 +339,7 @@ static int copy_key(char *key, const char *variable, char *error, size_t error_s
 
 static int resolve(const struct mc_options *options, struct mc_proxy_config *config, char *error, size_t error_size)
 {
-    const char *mode = mc_options_text(options, "mode");
+    const char *mode = mc_options_bool(options, "pd_disaggregation") ? "room" : mc_options_text(options, "mode");
     while (strcmp(mode_names[config->mode], mode) != 0)
         config->mode++; /* the table allows these names only */
     config->policy =

@@ -1,8 +1,8 @@
 /* The proxy's flags and what follows from them.
  *
- * Three proxies are covered by their command lines: --prefill and --decode take lists of host:port (--prefill a:1 b:2),
- * or one URL each with a bootstrap port behind it (--prefill http://a:8010 8998), and --prefiller-hosts with
- * --prefiller-ports pairs.
+ * Four proxies are covered by their command lines: --prefill and --decode take lists of host:port (--prefill a:1 b:2),
+ * or one URL each with a bootstrap port behind it (--prefill http://a:8010 8998; with
+ * --pd-disaggregation: mode room), and --prefiller-hosts with --prefiller-ports pairs.
  */
 #ifndef MC_PROXY_OPTIONS_H
 #define MC_PROXY_OPTIONS_H
@@ -21,7 +21,8 @@ enum mc_proxy_mode {
     MC_PROXY_AUTO,
     MC_PROXY_STORE,      /* through a store: prefill, then the request as it came */
     MC_PROXY_SEQUENTIAL, /* prefill answers with kv_transfer_params, which decode is given */
-    MC_PROXY_CONCURRENT  /* both at once; decode is told the prefill instance's bootstrap server and engine id */
+    MC_PROXY_CONCURRENT, /* both at once; decode is told the prefill instance's bootstrap server and engine id */
+    MC_PROXY_ROOM        /* both at once, the same request: they meet in a room of prefill's bootstrap server */
 };
 
 struct mc_proxy_address {

@@ -126,6 +126,8 @@ bool mc_client_is_full(const struct mc_client *client);
 
 /* A POST of a completion. */
 void mc_relay_completion(struct mc_client *client);
+/* The same in the words of engines that meet in rooms; there in their mode only. */
+void mc_relay_generate(struct mc_client *client);
 /* Any other request, as it is, to a decode instance. */
 void mc_relay_other(struct mc_client *client);
 /* A head up to the instance's own lines: request line, Host, what is passed on of the client's, Authorization. */

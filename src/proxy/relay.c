@@ -3,7 +3,8 @@
  * store        the prompt with one token to one instance; when that is done, the request as it came to the other
  * sequential   the same, but the second is given the kv_transfer_params that the first has answered
  * concurrent   both at once; the second is told where the first one's bootstrap server is, and a transfer id that both
- * know
+ *              know
+ * room         the same request to both at once, with the first one's bootstrap server and a room there
  *
  * A request that breaks one engine would break the next one too. So it is sent to another instance only when it has
  * certainly had no effect: no connection was made, or the instance has refused it with 503.
@@ -23,6 +24,7 @@
 
 #define REQUEST_ID_SIZE 37
 #define KV_PARAMS_MAX ((size_t)1 << 20)
+#define ROOM_MAX (((uint64_t)1 << 62) - 1) /* so that the rooms behind one fit into 63 bits */
 #define TOO_LONG "its answer is longer than 16 MiB"
 
 struct leg { /* one side of a request */
@@ -45,10 +47,11 @@ struct mc_relay {
     bool is_completion, is_begun; /* begun: the client has a part of the answer */
     bool is_too_long;             /* prefill's answer: not all of it is kept */
     char request_id[REQUEST_ID_SIZE], transfer_id[REQUEST_ID_SIZE + 8];
-    struct mc_head answer;      /* decode's head, until its first byte */
-    struct mc_head refusal;     /* prefill's head, when it is not beside decode or an error */
-    struct evbuffer *kept;      /* prefill's answer */
-    struct mc_buffer kv_params; /* JSON, what decode is given; empty: nothing */
+    struct mc_head answer;           /* decode's head, until its first byte */
+    struct mc_head refusal;          /* prefill's head, when it is not beside decode or an error */
+    struct evbuffer *kept;           /* prefill's answer */
+    struct mc_buffer kv_params;      /* JSON, what decode is given; empty: nothing */
+    char room[MC_ADDRESS_MAX + 128]; /* members of both requests in mode room */
     int prefill_status;
     char problem[MC_PROXY_PROBLEM_MAX + MC_ADDRESS_MAX + 8]; /* of the last instance that failed */
 };
@@ -62,6 +65,12 @@ static void make_id(char *id)
     (void)snprintf(id, REQUEST_ID_SIZE, "%08x-%04x-4%03x-%04x-%012llx", (unsigned)(random.high >> 32),
                    (unsigned)(random.high >> 16 & 0xffff), (unsigned)(random.high & 0xfff),
                    (unsigned)(0x8000 | (random.low >> 48 & 0x3fff)), (unsigned long long)(random.low & 0xffffffffffff));
+}
+
+/* Does decode run beside prefill, and makes the answer? */
+static bool is_beside(const struct mc_relay *relay)
+{
+    return relay->mode == MC_PROXY_CONCURRENT || relay->mode == MC_PROXY_ROOM;
 }
 
 /* ---- legs ---- */
@@ -329,13 +338,32 @@ static void decode_end(void *context, enum mc_upstream_end end, const char *prob
 
 static const struct mc_upstream_events decode_events = {decode_head, decode_data, decode_end};
 
+/* The engines make a room for each prompt and each of its n answers, from this one upwards. */
+static void choose_room(struct mc_relay *relay)
+{
+    const struct mc_proxy_address *from = &relay->prefill.instance->address;
+    bool is_v6 = strchr(from->host, ':') != NULL;
+    (void)snprintf(relay->room, sizeof(relay->room),
+                   "\"bootstrap_host\":\"%s%s%s\",\"bootstrap_port\":%u,\"bootstrap_room\":%llu", is_v6 ? "[" : "",
+                   from->host, is_v6 ? "]" : "", from->bootstrap_port,
+                   (unsigned long long)(mc_random_id().low & ROOM_MAX));
+}
+
+static void write_room(struct mc_relay *relay, struct mc_buffer *body)
+{
+    static const char *const replaced[] = {"bootstrap_host", "bootstrap_port", "bootstrap_room", NULL};
+    mc_members_write(look(relay), replaced, relay->room, body);
+}
+
 static void start_decode(struct mc_relay *relay)
 {
     static const char *const replaced[] = {"kv_transfer_params", NULL};
     struct mc_buffer body = {0}, more = {0};
     if (!choose(relay, &relay->decode))
         return;
-    if (relay->kv_params.length > 0) {
+    if (relay->mode == MC_PROXY_ROOM) {
+        write_room(relay, &body);
+    } else if (relay->kv_params.length > 0) {
         mc_buffer_printf(&more, "\"kv_transfer_params\":");
         mc_buffer_append(&more, relay->kv_params.data, relay->kv_params.length);
         mc_buffer_put_u8(&more, 0);
@@ -358,7 +386,7 @@ static void prefill_head(void *context, struct mc_head *head)
     relay->prefill.instance->heard_ms = mc_clock_ms();
     (void)evbuffer_drain(relay->kept, evbuffer_get_length(relay->kept));
     /* Beside it decode makes the answer, unless this is an error. */
-    if (relay->is_begun || (relay->mode == MC_PROXY_CONCURRENT && head->status < 300))
+    if (relay->is_begun || (is_beside(relay) && head->status < 300))
         return;
     mc_head_free(&relay->refusal);
     relay->refusal = *head;
@@ -459,10 +487,10 @@ static void prefill_end(void *context, enum mc_upstream_end end, const char *pro
 {
     struct mc_relay *relay = context;
     relay->prefill.upstream = NULL;
-    /* Tokens flow: whatever prefill still says comes too late. In concurrent mode a good end needs no step. */
+    /* Tokens flow: whatever prefill still says comes too late. Beside decode a good end needs no step. */
     bool is_late = relay->is_begun;
-    bool is_beside = relay->mode == MC_PROXY_CONCURRENT && relay->prefill_status < 300;
-    if (is_late || (end == MC_UPSTREAM_DONE && is_beside))
+    bool is_well = is_beside(relay) && relay->prefill_status < 300;
+    if (is_late || (end == MC_UPSTREAM_DONE && is_well))
         end_leg(relay, &relay->prefill, end == MC_UPSTREAM_DONE ? LEG_DONE : LEG_FAILED);
     else if (end == MC_UPSTREAM_DONE)
         prefill_answered(relay);
@@ -525,10 +553,15 @@ static void start_prefill(struct mc_relay *relay)
     /* Another try is another transfer: the engines may still know the one before. */
     make_id(id);
     (void)snprintf(relay->transfer_id, sizeof(relay->transfer_id), "xfer-%s", id);
-    write_prefill(relay, &body);
+    if (relay->mode == MC_PROXY_ROOM) {
+        choose_room(relay);
+        write_room(relay, &body);
+    } else {
+        write_prefill(relay, &body);
+    }
     if (relay->mode == MC_PROXY_CONCURRENT)
         write_bootstrap(relay);
-    if (send_leg(relay, &relay->prefill, &body, &prefill_events) && relay->mode == MC_PROXY_CONCURRENT)
+    if (send_leg(relay, &relay->prefill, &body, &prefill_events) && is_beside(relay))
         start_decode(relay);
 }
 
@@ -621,6 +654,27 @@ void mc_relay_completion(struct mc_client *client)
         start_decode(relay);
     else
         start_prefill(relay);
+}
+
+void mc_relay_generate(struct mc_client *client)
+{
+    struct mc_proxy *proxy = mc_client_proxy(client);
+    struct evbuffer *content = mc_client_body(client);
+    size_t at, length = evbuffer_get_length(content);
+    const char *problem;
+    if (proxy->config->mode != MC_PROXY_ROOM) {
+        mc_client_reply_error(client, 404, "NotFoundError", "/generate is there with --mode=room");
+        return;
+    }
+    /* Its answer would have to be put together of both instances' answers; decode's alone lacks the prompt's. */
+    int rc = mc_members_scan(&proxy->members, mc_span(evbuffer_pullup(content, -1), length), &at, &problem);
+    const struct mc_member *wish = rc < 0 ? NULL : mc_members_find(&proxy->members, "return_logprob");
+    if (wish != NULL && !mc_span_equal(wish->value, mc_span_string("false")) &&
+        !mc_span_equal(wish->value, mc_span_string("null"))) {
+        mc_client_reply_error(client, 400, "BadRequestError", "return_logprob is not supported here");
+        return;
+    }
+    mc_relay_completion(client);
 }
 
 void mc_relay_other(struct mc_client *client)

@@ -78,6 +78,24 @@ static void urls(void **state)
     assert_int_equal(config.prefill[1].mode, MC_PROXY_SEQUENTIAL);
 }
 
+static void rooms(void **state)
+{
+    (void)state;
+    /* As SGLang's documents write it for its router. */
+    assert_int_equal(LOAD("--pd-disaggregation", "--prefill", "http://127.0.0.1:30000", "9001", "--prefill",
+                          "http://127.0.0.1:30002", "none", "--decode", "http://127.0.0.1:30001", "--host", "0.0.0.0",
+                          "--port", "8000", "--mini-lb"),
+                     0);
+    assert_int_equal(config.mode, MC_PROXY_ROOM);
+    assert_int_equal(config.prefill_count, 2);
+    assert_int_equal(config.prefill[0].mode, MC_PROXY_ROOM);
+    assert_int_equal(config.prefill[0].bootstrap_port, 9001);
+    assert_int_equal(config.prefill[1].bootstrap_port, 8998);
+    assert_int_equal(LOAD("--mode=room", "--prefill", "a:1", "--decode", "b:1"), 0);
+    assert_int_equal(config.prefill[0].mode, MC_PROXY_ROOM);
+    assert_string_equal(mc_proxy_mode_name(MC_PROXY_ROOM), "room");
+}
+
 static void pairs(void **state)
 {
     (void)state;
@@ -148,7 +166,7 @@ static void keys(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists), cmocka_unit_test(urls),  cmocka_unit_test(pairs),
+        cmocka_unit_test(lists), cmocka_unit_test(urls),  cmocka_unit_test(rooms), cmocka_unit_test(pairs),
         cmocka_unit_test(wrong), cmocka_unit_test(shown), cmocka_unit_test(keys),
     };
     (void)unsetenv("ADMIN_API_KEY");
