@@ -693,7 +693,7 @@ def test_start_to_first_answer():
             # A first frame that is no hello: the answer is the end of the connection.
             connection.sendall(struct.pack("<IHHQ", 0, 9999, 0, 1))
             try:
-                assert connection.recv(100) is not None
+                assert connection.recv(100) == b""
             except ConnectionResetError:
                 pass
             times.append(time.monotonic() - begin)

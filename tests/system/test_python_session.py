@@ -155,13 +155,16 @@ def test_threads_write_one_object_together(store):
     base = address(memory)
     assert store.batch_put_session_start(["a"], [parts * size]) == [0]
 
+    answers = []
+
     def write(part):
         for at in range(part * size, (part + 1) * size, size // 10):
-            assert store.batch_put_from_multi_buffer_ranges(["a"], [[base + at]], [[size // 10]], [[at]]) == [size // 10]
+            answers.append(store.batch_put_from_multi_buffer_ranges(["a"], [[base + at]], [[size // 10]], [[at]]))
 
     threads = [threading.Thread(target=write, args=(part,)) for part in range(parts)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    assert answers == [[size // 10]] * (parts * 10)
     assert store.batch_put_session_end(["a"]) == [0] and store.get("a") == memory
