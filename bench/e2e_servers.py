@@ -186,7 +186,7 @@ class Engine(Server):
         full = plain_env()
         full.update(PYTHONHASHSEED="0", PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1", VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_HOST_IP="127.0.0.1",
                     HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1", LMCACHE_TRACK_USAGE="false",
-                    MC_STORE_CLIENT_METRIC="0", MC_LOG_LEVEL="WARNING")  # fmt: skip
+                    MC_STORE_CLIENT_METRIC="0", MC_TCP_ENABLE_CONNECTION_POOL="1", MC_LOG_LEVEL="WARNING")  # fmt: skip
         if patch:
             paths = [HERE / "e2e_patch", *paths]
             full["E2E_PATCH"] = patch

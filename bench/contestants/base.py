@@ -170,8 +170,12 @@ class Contestant:
     def server_command(self, port, metrics_port):
         raise NotImplementedError
 
-    def node_env(self):
-        return self.env
+    def env_in(self, folder):
+        """What its processes get besides, of a deployment whose files lie in that folder."""
+        return {}
+
+    def settle(self, folder):
+        """Waits until what was put is as safe as it will be."""
 
 
 class Cluster:

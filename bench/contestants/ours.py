@@ -31,8 +31,11 @@ def build_wheel():
 class Ours(Contestant):
     name = "ours"
     title = "ours"
+    keeps_files = True  # where a bench gives its nodes a place for them
 
-    def __init__(self, tcp=False):
+    def __init__(self, tcp=False, keeps_files=True):
+        if not keeps_files:
+            self.name, self.title, self.keeps_files = "ours-plain", "ours, without data directories", False
         if tcp:
             self.name = "ours-tcp"
             self.title = "ours, TCP only"

@@ -48,7 +48,7 @@ class Side:
 class Original:
     """The original from PyPI, of one version for all comparisons (bench/contestants/original.py)."""
     name = "original"
-    environment = {"MC_LOG_LEVEL": "ERROR", "GLOG_minloglevel": "1", "MC_STORE_CLIENT_METRIC": "0", "MC_PYTHONPATH": ""}
+    environment = {"MC_LOG_LEVEL": "ERROR", "GLOG_minloglevel": "1", "MC_STORE_CLIENT_METRIC": "0", "MC_TCP_ENABLE_CONNECTION_POOL": "1", "MC_PYTHONPATH": ""}
     hides = False
 
     def __init__(self, cache=ROOT / ".cache"):
