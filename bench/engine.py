@@ -23,6 +23,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
+import figures  # noqa: E402
 from contestants.base import ROOT, Process, affinity, apt_install, cpu_seconds, make_venv  # noqa: E402
 from contestants.original import Original  # noqa: E402
 from engine_link import Link  # noqa: E402
@@ -32,6 +33,7 @@ KIB, MIB = 1 << 10, 1 << 20
 BUFFER = 256 * MIB  # on each side
 NIXL_VERSION = "1.5.1"
 MODES = ("pinned", "spread")
+PARTS = ("same-host", "tcp", "register", "stopped", "netem")
 BATCH, SMALL = 128, 4 * KIB
 REGISTERED, REGISTERED_SIZE = 10_000, 16 * KIB
 STOPPED_CALLERS, STOPPED_SIZE, STOPPED_LIMIT_S = 4, 8 * MIB, 5  # MC_TRANSFER_TIMEOUT: 5 is its least
@@ -412,18 +414,15 @@ def stopped_line(name, rounds):
     return line, [("p99 <= 1.5x", part <= 1.5), ("ends by the deadline", slowest <= STOPPED_LIMIT_S + 0.1)]
 
 
-def write_results(run, rows, arguments, cache):
+def write_results(run, rows, arguments, conditions):
     lines, table = report(run, rows)
     print("\n".join(lines))
-    stem = cache / "bench" / time.strftime("engine-%Y%m%d-%H%M%S")
-    figures = [{"contestant": name, "mode": mode, "work": work, "rounds": values} for (name, mode, work), values in run.figures.items()]
+    all_of_it = [{"contestant": name, "mode": mode, "work": work, "rounds": values} for (name, mode, work), values in run.figures.items()]
     document = {
-        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "seconds": time.monotonic() - run.started, "kernel": os.uname().release, "rounds": run.rounds,
-        "quick": run.quick, "huge": arguments.huge, "rows": table, "other": run.other, "figures": figures, "problems": run.problems,
+        "conditions": conditions.end(run.rounds, MODES, run.problems), "quick": run.quick, "huge": arguments.huge, "rows": table, "other": run.other,
+        "figures": all_of_it, "problems": run.problems,
     }  # fmt: skip
-    stem.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
-    stem.with_suffix(".txt").write_text("\n".join(lines).strip() + "\n")
-    print(f"written: {stem}.txt, {stem}.json")
+    return figures.write("engine", arguments, document, lines)
 
 
 # --- all of it ---
@@ -444,7 +443,7 @@ def start_pairs(run, arguments, cache, build):
         ("ours", sys.executable, {"env": mine, **loops}),
         ("ours-allocated", sys.executable, {"env": mine, "allocated": True, **loops}),
         ("ours-tcp", sys.executable, {"env": {**mine, "MC_FORCE_TCP": "1"}, **loops}),
-        ("original", original.python, {"env": {"MC_FORCE_TCP": "1"}}),
+        ("original", original.python, {"env": {**original.env, "MC_FORCE_TCP": "1"}}),
         ("nixl", nixl / "bin/python", {"api": "nixl"}),
         ("nixl-bold", nixl / "bin/python", {"api": "nixl-bold"}),
         ("nixl-tcp", nixl / "bin/python", {"api": "nixl", "env": {"UCX_TLS": "tcp"}}),
@@ -466,24 +465,26 @@ def stand_still(run, arguments, cache, build):
     if "original" in wanted:
         original = Original()
         if run.attempt("original", original.prepare, cache):
-            run.attempt("original, stopped", run.stopped, {}, "original", original.python)
+            run.attempt("original, stopped", run.stopped, {"env": original.env}, "original", original.python)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round, fewer sizes, less of everything: about two minutes")
     parser.add_argument("--rounds", type=int, help="3, with --quick 1")
-    parser.add_argument("--only", default="same-host,tcp,register,stopped,netem", help="parts, comma separated")
+    parser.add_argument("--only", help=f"parts, comma separated: {','.join(PARTS)}")
     parser.add_argument("--contestants", help="comma separated: ours,ours-allocated,ours-tcp,original,nixl,nixl-bold,nixl-tcp")
     parser.add_argument("--huge", action="store_true", help="buffers of huge pages, for every contestant")
+    figures.add_flags(parser)
     arguments = parser.parse_args()
-    parts = arguments.only.split(",")
-    if set(parts) - {"same-host", "tcp", "register", "stopped", "netem"}:
-        parser.error(f"--only {arguments.only}: parts are same-host, tcp, register, stopped, netem")
+    parts = arguments.only.split(",") if arguments.only else PARTS
+    if set(parts) - set(PARTS):
+        parser.error(f"--only {arguments.only}: parts are {', '.join(PARTS)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     cache, build = ROOT / ".cache", pathlib.Path(os.environ["MC_BUILD"])
     run = Run(arguments, cache)
     rows = [row for row in make_rows(arguments.quick) if row.path in parts]
+    conditions = figures.Conditions(arguments).begin()
     pairs = []
     try:
         if rows or "register" in parts:
@@ -498,8 +499,8 @@ def main():
         stand_still(run, arguments, cache, build)
     if "netem" in parts:
         run.attempt("netem", run.netem, build)
-    write_results(run, rows, arguments, cache)
-    return 1 if run.problems else 0
+    is_written = write_results(run, rows, arguments, conditions)
+    return 1 if run.problems or not is_written else 0
 
 
 if __name__ == "__main__":

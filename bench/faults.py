@@ -1,19 +1,18 @@
 #!/usr/bin/env python3
 """The same faults on the original and on this tree, side by side: time to recover, keys lost, calls past their deadline, slowest call.
 
-    ./dev bench faults [--quick] [--rounds N] [--only ours|original] [--json FILE]
+    ./dev bench faults [--quick] [--rounds N] [--only WHO] [--keep] [--busy]
 
-Four store nodes, a million keys of 512 bytes for ours and a tenth of it for the original (it puts them more slowly; a quarter of both with
---quick). The faults: the master is killed and started again; a store node is killed; stopped for five seconds; killed and started again.
+Ours with and without data directories for its nodes, and the original as it is and with the snapshots of its deployment guide, taken every five
+seconds: the fault comes when one has been written after the last put, and each key has a lease, which is the best case for it. Four store nodes, a million keys of 512 bytes for ours and a tenth of it for the original (it puts them more slowly; a quarter of both with
+--quick, which is one round; else it is three). The faults: the master is killed and started again; a store node is killed; stopped for five seconds; killed and started again.
 
 "recovered" is the time from the fault until the last key that came back at all had come back, puts succeeded, and calls took less than 200 ms.
 "keys lost" is what cannot be read at the end. The deadline is 5 s for both: ours promises it, the original has no such setting.
 """
 import argparse
-import json
 import os
 import pathlib
-import platform
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from contestants import Original, Ours, free_port  # noqa: E402
+import figures  # noqa: E402
+from contestants import Original, OriginalSnapshot, Ours, free_port  # noqa: E402
 from contestants.base import HERE, ROOT, START_SECONDS_MAX, Process, accepts, answers  # noqa: E402
 
 NODES = 4
@@ -54,7 +54,8 @@ class Deployment:
         self.master, self.nodes, self.client = None, [], None
 
     def process(self, role, command, talk=False):
-        return Process(command, self.logs / f"faults-{self.contestant.name}-{role}.log", self.cores, self.contestant.env, talk)
+        env = {**self.contestant.env, **self.contestant.env_in(self.data)}
+        return Process(command, self.logs / f"faults-{self.contestant.name}-{role}.log", self.cores, env, talk)
 
     def start_master(self):
         self.master = self.process("master", self.contestant.server_command(self.port, self.metrics_port))
@@ -68,7 +69,7 @@ class Deployment:
 
     def node_command(self, number):
         bench = getattr(self.contestant, "bench", None)
-        if bench:
+        if bench and self.contestant.keeps_files:
             text = subprocess.run([str(bench), "node", "--help"], capture_output=True, text=True, env={**os.environ, **self.contestant.env}).stdout
             option = next((name for name in ("--data_dir", "--data-dir", "--data") if f"{name} " in text), None)
             if option:
@@ -131,6 +132,8 @@ def measure(contestant, fault, keys, limit_s, logs):
         if filled["stored"] < keys // 2:
             raise RuntimeError(f"only {filled['stored']} of {keys} keys could be put")
         time.sleep(SETTLE_S)
+        deployment.client.ask(step="verify")  # a get of each key, which the original needs: a lease keeps them in its snapshot
+        contestant.settle(deployment.data)
         at = time.monotonic()
         timer = deployment.break_it(fault)
         result = deployment.client.ask(step="watch", fault=at, limit_s=limit_s)
@@ -158,48 +161,50 @@ def text_of(values, form):
     return f"{one(ordered[len(ordered) // 2])} ({one(ordered[0])}-{one(ordered[-1])})"
 
 
-def show(results, contestants):
-    print(f"\n{'fault':28}{'':22}" + "".join(f"{contestant.title:>32}" for contestant in contestants))
+def report(results, contestants):
+    lines = [f"{'fault':28}{'':22}" + "".join(f"{contestant.title:>40}" for contestant in contestants)]
     for fault in FAULTS:
         runs = {contestant.name: results.get((contestant.name, fault), []) for contestant in contestants}
         if not any(runs.values()):
             continue
-        keys = "".join(f"{text_of([run['keys'] for run in runs[c.name]], '{:d}') if runs[c.name] else 'failed':>32}" for c in contestants)
-        print(f"{fault:28}{'keys':22}{keys}")
+        keys = "".join(f"{text_of([run['keys'] for run in runs[c.name]], '{:d}') if runs[c.name] else 'failed':>40}" for c in contestants)
+        lines.append(f"{fault:28}{'keys':22}{keys}")
         for name, title, form in ROWS:
-            cells = "".join(f"{text_of([run[name] for run in runs[c.name]], form) if runs[c.name] else '-':>32}" for c in contestants)
-            print(f"{'':28}{title:22}{cells}")
-    print("Median, least and most of the rounds where there is more than one.", flush=True)
+            cells = "".join(f"{text_of([run[name] for run in runs[c.name]], form) if runs[c.name] else '-':>40}" for c in contestants)
+            lines.append(f"{'':28}{title:22}{cells}")
+    return [*lines, "Median, least and most of the rounds where there is more than one."]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--only", choices=("ours", "original"))
+    parser.add_argument("--rounds", type=int, help="3, with --quick 1")
+    parser.add_argument("--only", choices=("ours", "ours-plain", "original", "original-snapshot"), action="append")
     parser.add_argument("--fault", choices=FAULTS, action="append")
     parser.add_argument("--keys", type=int, help="instead of the usual number, for all")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds after which a fault is not waited for any longer")
     parser.add_argument("--ours-build", type=pathlib.Path, help="a build folder (with MC_PYTHONPATH) instead of the wheel of this tree")
-    parser.add_argument("--json", type=pathlib.Path)
+    figures.add_flags(parser)
     options = parser.parse_args()
+    conditions, rounds = figures.Conditions(options), options.rounds or (1 if options.quick else 3)
     cache = ROOT / ".cache"
     logs = cache / "bench" / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     for old in logs.glob("faults-*.log"):
         old.unlink()
-    contestants = [contestant for contestant in (Ours(), Original()) if options.only in (None, contestant.name)]
+    contestants = [one for one in (Ours(), Ours(keeps_files=False), Original(), OriginalSnapshot()) if not options.only or one.name in options.only]
     for contestant in contestants:
-        if contestant.name == "ours" and options.ours_build:
+        if isinstance(contestant, Ours) and options.ours_build:
             contestant.use_build(sys.executable, os.environ.get("MC_PYTHONPATH"), options.ours_build / "mooncake_master",
                                  options.ours_build / "mooncake_bench")
         else:
             contestant.prepare(cache)
     results, problems = {}, []
-    for number in range(options.rounds):
+    conditions.begin()
+    for number in range(rounds):
         for fault in options.fault or FAULTS:
             for contestant in contestants if number % 2 == 0 else contestants[::-1]:
-                keys = options.keys or KEYS[contestant.name] // (4 if options.quick else 1)
+                keys = options.keys or KEYS[contestant.name.split("-")[0]] // (4 if options.quick else 1)
                 begun = time.monotonic()
                 try:
                     results.setdefault((contestant.name, fault), []).append(measure(contestant, fault, keys, options.limit, logs))
@@ -207,11 +212,13 @@ def main():
                     problems.append(f"{contestant.name}, {fault}: {error}")
                     print("PROBLEM: " + problems[-1], flush=True)
                 print(f"round {number + 1}: {contestant.name}, {fault} ({time.monotonic() - begun:.1f} s)", flush=True)
-    show({key: runs for key, runs in results.items() if runs}, contestants)
-    if options.json:
-        rows = [{"contestant": name, "fault": fault, "runs": runs} for (name, fault), runs in results.items()]
-        options.json.write_text(json.dumps({"machine": platform.platform(), "cores": os.cpu_count(), "results": rows, "problems": problems}, indent=1))
-    return 1 if problems else 0
+    lines = report({key: runs for key, runs in results.items() if runs}, contestants)
+    print("\n".join(lines), flush=True)
+    titles = {contestant.name: contestant.title for contestant in contestants}
+    rows = [{"contestant": name, "title": titles[name], "fault": fault, "runs": runs} for (name, fault), runs in results.items()]
+    document = {"conditions": conditions.end(rounds, [], problems), "results": rows, "problems": problems}
+    is_written = figures.write("faults", options, document, lines)
+    return 1 if problems or not is_written else 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 
 Every round runs every contestant once with all its processes on one core ("pinned") and once over two ("spread"), in an order that rotates.
 The table shows medians with min and max over the rounds, ratios per round, and for each bar PASS or MISS. The bars hold pinned; spread must
-not be behind the original. JSON: .cache/bench/store-<date>.json. Exit code 0 when all was measured, also with bars missed; 1 otherwise.
+not be behind the original. .cache/bench/store-<date>.{txt,json}; --keep: see figures.py. Exit code 0 when all was measured, also with bars
+missed; 1 otherwise.
 """
 
 import argparse
@@ -13,7 +14,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
@@ -21,6 +21,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
+import figures  # noqa: E402
 from contestants import Cluster, Original, Ours, RedisServer, affinity  # noqa: E402
 from contestants.base import ROOT, cpu_seconds, resident_bytes  # noqa: E402
 
@@ -325,16 +326,6 @@ def report(run):
     return lines, table
 
 
-def machine():
-    model = ""
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as info:
-            model = next((line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), "")
-    except OSError:
-        pass
-    return {"cpu": model, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release(), "python": platform.python_version()}
-
-
 def choose(arguments, cache):
     """The contestants that were asked for, installed, and the command that measures the machine."""
     wanted = set(arguments.only.split(",")) if arguments.only else {"original", "ours", "ours-tcp", "redis"}
@@ -360,23 +351,23 @@ def main():
     parser.add_argument("--ours-build", help="a build directory to take ours from instead of building a wheel")
     parser.add_argument("--ours-python", help="with --ours-build: the directory that holds the package mooncake")
     parser.add_argument("--bench", help="the mooncake_bench that measures the machine; default: that of ours")
+    figures.add_flags(parser)
     arguments = parser.parse_args()
     cache = ROOT / ".cache"
     cache.mkdir(exist_ok=True)
+    conditions = figures.Conditions(arguments)
     contestants, bench = choose(arguments, cache)
     run = Run(arguments, cache)
+    conditions.begin()
     run.everything(contestants, bench)
     lines, table = report(run)
     print("\n".join(lines))
-    path = cache / "bench" / time.strftime("store-%Y%m%d-%H%M%S.json")
-    figures = [{"contestant": name, "mode": mode, "key": key, "values": values} for (name, mode, key), values in run.figures.items()]
+    all_of_it = [{"contestant": name, "mode": mode, "key": key, "values": values} for (name, mode, key), values in run.figures.items()]
     document = {
-        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "seconds": time.monotonic() - run.started, "machine": machine(), "rounds": run.rounds,
-        "quick": run.quick, "rows": table, "figures": figures, "problems": run.problems,
+        "conditions": conditions.end(run.rounds, MODES, run.problems), "quick": run.quick, "rows": table, "figures": all_of_it, "problems": run.problems,
     }  # fmt: skip
-    path.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"JSON: {path}")
-    return 1 if run.problems else 0
+    is_written = figures.write("store", arguments, document, lines)
+    return 1 if run.problems or not is_written else 0
 
 
 if __name__ == "__main__":
