@@ -18,6 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 
 import engine  # noqa: E402
+import figures  # noqa: E402
 import released  # noqa: E402
 import store  # noqa: E402
 from contestants import Ours  # noqa: E402
@@ -102,15 +103,18 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--modes", type=lambda text: text.split(","), default=["pinned", "spread"], help="pinned: all on one core; spread: on two")
     parser.add_argument("--quick", action="store_true", help="less of everything")
+    figures.add_flags(parser, keep=False)
     arguments = parser.parse_args()
     new = released.Release(pathlib.Path(os.environ["MC_BUILD"]), pathlib.Path(os.environ["MC_PYTHONPATH"]))
     print(f"building {released.COMMIT}, the release before …", flush=True)
     old = released.build(CACHE)
     if old is None:
         raise SystemExit(released.WHY)
+    conditions = figures.Conditions(arguments, "before").begin()
     found, problems = (engine_figures if arguments.what == "engine" else store_figures)(arguments, old, new)
     for text in problems:
         print(f"PROBLEM: {text}")
+    print("\n".join(figures.heading(conditions.end(arguments.rounds, arguments.modes, problems))))
     return 1 if report(found) or problems else 0
 
 

@@ -3,13 +3,11 @@
 
     ./dev bench engine-e2e [--quick] [--only same-prompt,turns,pd,lmcache,kill] [--variants none,ours,original] [--rounds N]
 
-Prints the checks and a table, and writes .cache/e2e/e2e-<date>.json. Exit code 0 when every check passed. It needs the environments
+Prints the checks and a table, and writes .cache/bench/e2e-<date>.{txt,json}, marked if it may not be quoted (figures.py). Exit code 0 when every check passed. It needs the environments
 .cache/clients/vllm, lmcache and original (tests/clients), which `./dev` makes first.
 """
 
 import argparse
-import json
-import os
 import pathlib
 import signal
 import sys
@@ -20,6 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import e2e_parts  # noqa: E402
 import e2e_servers  # noqa: E402
 import e2e_turns  # noqa: E402
+import figures  # noqa: E402
 
 PARTS = {
     "same-prompt": e2e_parts.same_prompt,
@@ -28,21 +27,23 @@ PARTS = {
     "lmcache": e2e_parts.lmcache,
     "kill": e2e_parts.kill,
 }
+VARIANTS = ["none", "ours", "original"]
 
 
 def parse():
     parser = argparse.ArgumentParser(description="two vLLM servers on one store, end to end", prog="./dev bench engine-e2e")
     parser.add_argument("--quick", action="store_true", help="one round of everything")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas (default: %(default)s)")
-    parser.add_argument("--variants", default="none,ours,original", help="what is compared (default: %(default)s)")
+    parser.add_argument("--variants", default=",".join(VARIANTS), help="what is compared (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=0, help="rounds of each measurement (default: 3, with --quick 1)")
     parser.add_argument("--clients", type=int, default=4, help="conversations at a time in turns (default: %(default)s)")
     parser.add_argument("--kv", default="limited,ample", help="local KV space in turns (default: %(default)s)")
+    figures.add_flags(parser, keep=False)
     options = parser.parse_args()
     options.kv = options.kv.split(",")
     options.only = options.only.split(",")
     options.variants = options.variants.split(",")
-    for words, known, what in ((options.only, PARTS, "part"), (options.variants, ("none", "ours", "original"), "variant"),
+    for words, known, what in ((options.only, PARTS, "part"), (options.variants, VARIANTS, "variant"),
                                (options.kv, e2e_turns.KV_BYTES, "KV space")):
         for word in words:
             if word not in known:
@@ -50,20 +51,17 @@ def parse():
     options.rounds = options.rounds or (1 if options.quick else 3)
     options.stores = [name for name in options.variants if name != "none"]
     options.folder = e2e_servers.FOLDER
+    options.keep = False
     return options
 
 
-def machine():
-    return {"cores": len(os.sched_getaffinity(0)), "load": os.getloadavg(), "date": time.strftime("%Y-%m-%d %H:%M")}
-
-
 def table(results):
+    lines = []
     for name, result in results.items():
-        print(f"\n{name} ({result['seconds']:.0f} s)")
-        for text, passed, facts in result["checks"]:
-            print(f"  {'pass' if passed else 'FAIL'}  {text}: {facts}")
-        for title, value in result["rows"]:
-            print(f"        {title}: {value}")
+        lines += ["", f"{name} ({result['seconds']:.0f} s)"]
+        lines += [f"  {'pass' if passed else 'FAIL'}  {text}: {facts}" for text, passed, facts in result["checks"]]
+        lines += [f"        {title}: {value}" for title, value in result["rows"]]
+    return lines
 
 
 def main():
@@ -75,7 +73,10 @@ def main():
         raise SystemExit(f"environments are missing in .cache/clients: {' '.join(missing)}")
     options.folder.mkdir(parents=True, exist_ok=True)
     e2e_servers.make_model()
-    results, before = {}, machine()
+    conditions = figures.Conditions(options, "engine-e2e")
+    conditions.is_partial = options.only != list(PARTS) or options.variants != VARIANTS
+    conditions.begin()
+    results = {}
     for name in options.only:
         print(f"{name}:", flush=True)
         start = time.monotonic()
@@ -85,11 +86,11 @@ def main():
             print(f"  {name} ended: {error}", file=sys.stderr, flush=True)
             results[name] = {"checks": [(f"{name} runs to its end", False, str(error)[:2000])], "rows": []}
         results[name]["seconds"] = time.monotonic() - start
-    table(results)
-    path = options.folder / f"e2e-{time.strftime('%Y%m%d-%H%M%S')}.json"
-    path.write_text(json.dumps({"machine": [before, machine()], "rounds": options.rounds, "parts": results}, indent=1) + "\n")
-    failed = sum(not passed for result in results.values() for _, passed, _ in result["checks"])
-    print(f"\n{failed} checks failed; {path}")
+    lines = table(results)
+    print("\n".join(lines))
+    failed = [text for result in results.values() for text, passed, _ in result["checks"] if not passed]
+    figures.write("e2e", options, {"conditions": conditions.end(options.rounds, [], failed), "parts": results}, lines)
+    print(f"{len(failed)} checks failed")
     raise SystemExit(1 if failed else 0)
 
 

@@ -3,8 +3,8 @@
 
     ./dev bench figures [--check]      writes the tables; --check: says which are not what they would be
 
-A run (store, engine, faults) writes .cache/bench/NAME-<date>.{json,txt}, which begin with the machine, the date, the load and the rounds.
-With --keep it also writes bench/NAME.{json,txt}, from which the tables are made: between `<!-- figures: NAME -->` and
+A run (store, engine, faults, engine-e2e) writes .cache/bench/NAME-<date>.{json,txt}, which begin with the machine, the date, the load and the
+rounds. With --keep it also writes bench/NAME.{json,txt}, from which the tables are made: between `<!-- figures: NAME -->` and
 `<!-- figures end -->` in README.md and docs/. A run on a machine that has other work waits for its end; with --busy, with fewer than three
 rounds, or without what belongs to it, it is marked as not to be quoted, and is not kept.
 """
@@ -57,8 +57,8 @@ def used_seconds():
 class Conditions:
     """Under which a run is made: begin() when all is installed, end() when all of its processes have ended."""
 
-    def __init__(self, arguments):
-        self.command = " ".join(["./dev bench", pathlib.Path(sys.argv[0]).stem, *sys.argv[1:]])
+    def __init__(self, arguments, name=None):
+        self.command = " ".join(["./dev bench", name or pathlib.Path(sys.argv[0]).stem, *sys.argv[1:]])
         self.is_partial = any(getattr(arguments, name, None) for name in ("only", "contestants", "fault", "keys", "huge"))
         self.may_be_busy = arguments.busy or arguments.quick
 
@@ -103,7 +103,7 @@ def why_not(conditions):
 def where_and_when(conditions):
     one = conditions["machine"]
     return (f"{conditions['date']}, {one['cores']} cores of {one['cpu'] or 'an unknown processor'}, Linux {one['kernel']}, tree {conditions['tree']}; "
-            f"load {conditions['load']:.2f} before it, {conditions['others']:.2f} processors used by others meanwhile; {conditions['rounds']} rounds")
+            f"load {conditions['load']:.2f} before it, {conditions['others']:.2f} processors used by others meanwhile; {conditions['rounds']} round(s)")
 
 
 def heading(conditions):
@@ -117,6 +117,7 @@ def write(name, arguments, document, lines):
     text = "\n".join([*heading(conditions), *lines]).strip() + "\n"
     data = json.dumps(document, indent=1) + "\n"
     stem = ROOT / ".cache" / "bench" / (name + time.strftime("-%Y%m%d-%H%M%S"))
+    stem.parent.mkdir(parents=True, exist_ok=True)
     against = why_not(conditions)
     stems = [stem, ROOT / "bench" / name] if arguments.keep and not against else [stem]
     print("\n".join(heading(conditions)))
@@ -131,9 +132,10 @@ def write(name, arguments, document, lines):
     return not (arguments.keep and against)
 
 
-def add_flags(parser):
+def add_flags(parser, keep=True):
     parser.add_argument("--busy", action="store_true", help=f"measures at a load above {LOAD_MAX} too, and marks the run as not to be quoted")
-    parser.add_argument("--keep", action="store_true", help="writes bench/NAME.txt and .json and the tables of the documents, if the run may be quoted")
+    if keep:
+        parser.add_argument("--keep", action="store_true", help="writes bench/NAME.txt and .json and the tables of the documents, if the run may be quoted")
 
 
 # --- tables ---

@@ -80,7 +80,7 @@ def test_what_breaks_a_rule_is_marked_and_not_kept(tmp_path, monkeypatch, capsys
     document["conditions"] = GOOD
     assert figures.write("store", types.SimpleNamespace(keep=True), document, ["the table"]) is True
     kept = (tmp_path / "bench" / "store.txt").read_text()
-    assert "NOT TO BE QUOTED" not in kept and all(word in kept for word in ("./dev bench store --keep", "2026-11-22", "2 cores of a processor", "load 0.20", "3 rounds"))
+    assert "NOT TO BE QUOTED" not in kept and all(word in kept for word in ("./dev bench store --keep", "2026-11-22", "2 cores of a processor", "load 0.20", "3 round(s)"))
     text = (tmp_path / "README.md").read_text()
     assert "| put 4 KiB, p50 | us | 25 (20 to 30) | 90 (80 to 100) | 3.60 (3.30 to 4.00)x | 25 (20 to 30)" in text and "old" not in text and text.endswith("b\n")
     assert figures.update(check=True) == []
