@@ -26,6 +26,7 @@
 #define MC_PROXY_OUTPUT_LOW ((size_t)64 << 10)  /* at which it is read again */
 #define MC_PROXY_INPUT_MAX ((size_t)128 << 10)  /* bytes read at once; and of requests behind the one under way */
 #define MC_PROXY_ANSWER_MAX ((size_t)16 << 20)  /* bytes of an answer that is kept: prefill's, checks */
+#define MC_PROXY_LEFT_MAX 256                   /* instances' answers that nobody waits for any more */
 #define MC_PROXY_LINGER_MS 3000                 /* what a client still sends is read so long after a refusal */
 
 struct mc_client;
@@ -45,7 +46,8 @@ struct mc_proxy {
     struct mc_instances instances;
     struct mc_client *clients; /* all of them */
     struct mc_relay *relays;   /* all of them */
-    size_t client_count, request_count, buffered;
+    struct mc_upstream *left;  /* whose answers nobody waits for any more */
+    size_t client_count, request_count, left_count, buffered;
     uint64_t start_ms, pulse_ms; /* pulse: when it last beat */
     uint64_t woken_ms;           /* when this process last went on after it had stood still */
     bool is_draining, accepts;
@@ -84,6 +86,11 @@ void mc_upstream_pause(struct mc_upstream *upstream, bool is_paused);
 uint64_t mc_upstream_silent_ms(const struct mc_upstream *upstream, uint64_t now);
 /* Ends it now, with a timeout or, before the connection, as what has seen nothing. Not out of its own calls. */
 void mc_upstream_give_up(struct mc_upstream *upstream, const char *problem);
+/* Nothing is called from now on, and its answer is read to its end, for so long at most: it does not notice. Where
+ * there are MC_PROXY_LEFT_MAX of them, the connection is closed. Not out of its own calls. */
+void mc_upstream_leave(struct mc_upstream *upstream, uint64_t longest_ms);
+/* Ends those that were left. */
+void mc_upstreams_end_left(struct mc_proxy *proxy);
 /* Nothing is called from now on; the connection is closed. */
 void mc_upstream_cancel(struct mc_upstream *upstream);
 

@@ -24,6 +24,7 @@
 
 #define REQUEST_ID_SIZE 37
 #define KV_PARAMS_MAX ((size_t)1 << 20)
+#define LEAVE_MS 10000
 #define ROOM_MAX (((uint64_t)1 << 62) - 1) /* so that the rooms behind one fit into 63 bits */
 #define TOO_LONG "its answer is longer than 16 MiB"
 
@@ -315,6 +316,16 @@ static void decode_data(void *context, struct evbuffer *data)
         mc_upstream_pause(relay->decode.upstream, true);
 }
 
+/* What it had to give has arrived; broken off now it would count a transfer that failed. */
+static void leave_prefill(struct mc_relay *relay)
+{
+    if (relay->prefill.upstream == NULL)
+        return;
+    mc_upstream_leave(relay->prefill.upstream, LEAVE_MS);
+    relay->prefill.upstream = NULL;
+    end_leg(relay, &relay->prefill, LEG_DONE);
+}
+
 static void decode_end(void *context, enum mc_upstream_end end, const char *problem)
 {
     struct mc_relay *relay = context;
@@ -324,6 +335,8 @@ static void decode_end(void *context, enum mc_upstream_end end, const char *prob
     if (end == MC_UPSTREAM_DONE) {
         begin_answer(relay);
         end_leg(relay, leg, relay->answer.status >= 500 ? LEG_FAILED : LEG_DONE);
+        if (relay->mode == MC_PROXY_ROOM && relay->answer.status < 300)
+            leave_prefill(relay);
         mc_client_watch(client, NULL, NULL);
         destroy(relay);
         mc_client_end(client);

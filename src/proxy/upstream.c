@@ -32,11 +32,18 @@ struct mc_upstream {
     struct evbuffer *data;
     uint64_t end_ms, heard_ms;
     bool is_connected, has_head, is_head, is_paused;
-    bool is_calling, is_cancelled; /* cancelled out of one of its own calls: freed behind it */
+    bool is_calling, is_cancelled;    /* cancelled out of one of its own calls: freed behind it */
+    struct mc_upstream *next, **back; /* among proxy->left; back NULL: somebody waits for it */
 };
 
 static void destroy(struct mc_upstream *upstream)
 {
+    if (upstream->back != NULL) {
+        *upstream->back = upstream->next;
+        upstream->proxy->left_count--;
+        if (upstream->next != NULL)
+            upstream->next->back = upstream->back;
+    }
     if (upstream->channel != NULL)
         bufferevent_free(upstream->channel);
     if (upstream->timer != NULL)
@@ -200,6 +207,56 @@ static void on_event(struct bufferevent *channel, short what, void *context)
         finish(upstream, MC_UPSTREAM_DONE, "");
     else
         finish(upstream, MC_UPSTREAM_BROKEN, "it closed the connection in the middle");
+}
+
+static void nobody_head(void *context, struct mc_head *head)
+{
+    (void)context, (void)head;
+}
+
+static void nobody_data(void *context, struct evbuffer *data)
+{
+    (void)context, (void)data;
+}
+
+static void nobody_end(void *context, enum mc_upstream_end end, const char *problem)
+{
+    (void)context, (void)end, (void)problem;
+}
+
+void mc_upstream_leave(struct mc_upstream *upstream, uint64_t longest_ms)
+{
+    static const struct mc_upstream_events nobody = {nobody_head, nobody_data, nobody_end};
+    struct mc_proxy *proxy = upstream->proxy;
+    uint64_t end_ms = mc_clock_ms() + longest_ms;
+    mc_assert(!upstream->is_calling && upstream->back == NULL);
+    if (proxy->left_count == MC_PROXY_LEFT_MAX) {
+        destroy(upstream);
+        return;
+    }
+    proxy->left_count++;
+    upstream->events = &nobody;
+    upstream->context = NULL;
+    if (end_ms < upstream->end_ms)
+        upstream->end_ms = end_ms;
+    upstream->next = proxy->left;
+    upstream->back = &proxy->left;
+    if (upstream->next != NULL)
+        upstream->next->back = &upstream->next;
+    proxy->left = upstream;
+    arm(upstream, longest_ms);
+}
+
+void mc_upstreams_end_left(struct mc_proxy *proxy)
+{
+    struct mc_upstream *next;
+    for (struct mc_upstream *at = proxy->left; at != NULL; at = next) {
+        next = at->next;
+        at->back = NULL; /* all of them go: none is taken out by itself */
+        destroy(at);
+    }
+    proxy->left = NULL;
+    proxy->left_count = 0;
 }
 
 void mc_upstream_pause(struct mc_upstream *upstream, bool is_paused)

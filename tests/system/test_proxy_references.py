@@ -27,6 +27,7 @@ DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "proxy.md"
 HANDED_ON = {"do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [1, 2, 3], "remote_engine_id": "e", "remote_host": "h", "remote_port": 1}
 ASKS = {"do_remote_decode": True, "do_remote_prefill": False}
 ROOMS_END = 1 << 63
+LEFT_MAX = 256  # MC_PROXY_LEFT_MAX
 
 
 @dataclasses.dataclass
@@ -288,6 +289,43 @@ def test_what_decode_refuses_ends_prefill(engines, name):  # noqa: F811
         answered = time.monotonic()
         wait_until(lambda: prefill.requests[0].get("left"), what="prefill's end")
         assert prefill.requests[0]["left"] - answered < PROMPT_S
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_prefill_that_answers_after_decode_is_let(engines, stream):  # noqa: F811
+    """Its engine would count a transfer that failed. mini_lb waits for it, and the client with it; here the client does not wait."""
+    prefill, decode, proxy = pair(engines, "mini_lb")
+    with proxy:
+        usable(proxy)
+        prefill.hold = threading.Event()
+        assert proxy.post(COMPLETIONS, {"model": "m", "prompt": "a", "stream": stream})[0] == 200
+        wait_until(lambda: prefill.running == 1)
+        time.sleep(0.5)
+        assert prefill.running == 1 and "left" not in prefill.requests[0]
+        assert all(one["running"] == 0 and one["cancelled"] == 0 for one in proxy.status()["instances"])
+        prefill.hold.set()
+        wait_until(lambda: prefill.requests[0].get("done"), what="its answer")
+        assert "left" not in prefill.requests[0]
+        # Nor does the proxy's own end wait for one.
+        prefill.hold = threading.Event()
+        assert proxy.complete()[0] == 200
+        wait_until(lambda: prefill.running == 1)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5 * PROMPT_S
+
+
+def test_prefills_that_never_answer_are_not_heaped_up(engines):  # noqa: F811
+    prefill, decode, proxy = pair(engines, "mini_lb")
+    with proxy:
+        usable(proxy)
+        prefill.hold = threading.Event()
+        for _ in range(LEFT_MAX + 20):
+            assert proxy.complete()[0] == 200
+        wait_until(lambda: sum("left" in one for one in list(prefill.requests)) == 20, what="the end of those above the limit")
+        wait_until(lambda: prefill.running == LEFT_MAX)
+        prefill.hold.set()
+        wait_until(lambda: prefill.running == 0)
+        assert proxy.complete()[0] == 200
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
