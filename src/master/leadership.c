@@ -8,6 +8,7 @@
 #define POLL_MS 100u
 #define RETRY_MS 50u
 #define PAUSE_PART 4u
+#define KNOWN_TTLS 2u
 #define OBSERVE_MS 1000u     /* a look, a claim, an end may take so long, or half the time to live if that is longer, */
 #define OBSERVE_MAX_MS 5000u /* but not longer than this: who ends this process waits for what is under way */
 
@@ -132,6 +133,25 @@ static uint64_t predecessor_end(const struct mc_leadership *leadership, const st
     return least(over_at(leadership, view, now_ms), now_ms);
 }
 
+/* Somebody may have led since the last answer, and be forgotten by a place that was brought back from a copy: whatever
+ * stands there, it has ended after this. Who sees a leader resign knows better. And a view that we know must first have
+ * stood still for ttl, then have been followed, and then have come back: elections within etcd, which take one to two
+ * seconds, are not waited out twice. */
+static void be_patient(struct mc_leadership *leadership, uint64_t now_ms, const struct mc_leadership_view *view)
+{
+    uint64_t limit_ms = leadership->config.ttl_ms * (view->is_present ? KNOWN_TTLS : 1);
+    bool is_gap = !leadership->has_contact || now_ms - leadership->contact_ms > limit_ms;
+    bool was_there = leadership->last_epoch == view->epoch && leadership->last_resigned;
+    if (is_gap)
+        leadership->patient_until_ms = now_ms + most(leadership->config.ttl_ms, view->ttl_ms);
+    else if (has_resigned(view) && !was_there)
+        leadership->patient_until_ms = 0;
+    leadership->has_contact = true;
+    leadership->contact_ms = now_ms;
+    leadership->last_epoch = view->epoch;
+    leadership->last_resigned = view->has_resigned;
+}
+
 void mc_leadership_observed(struct mc_leadership *leadership, uint64_t now_ms, const struct mc_leadership_view *view,
                             uint64_t least_epoch)
 {
@@ -148,13 +168,14 @@ void mc_leadership_observed(struct mc_leadership *leadership, uint64_t now_ms, c
     leadership->is_forgetful = is_forgetful;
     leadership->met_epoch = most(leadership->met_epoch, view->epoch);
     view = &believed;
+    be_patient(leadership, now_ms, view);
     look(leadership, now_ms, view);
     bool is_void = view->is_ours && leadership->own_end_ms == 0;
     if (view->epoch != leadership->claim_epoch && !is_void) {
         leadership->before_end_ms = leadership->claim_epoch == 0 || is_forgetful ? 0 : now_ms;
         leadership->claim_epoch = view->epoch;
     }
-    uint64_t over_ms = over_at(leadership, view, now_ms);
+    uint64_t over_ms = most(over_at(leadership, view, now_ms), leadership->patient_until_ms);
     if (now_ms < over_ms) {
         leadership->due_ms = least(leadership->due_ms, over_ms);
         return;
@@ -188,6 +209,10 @@ void mc_leadership_claimed(struct mc_leadership *leadership, uint64_t sent_ms, u
     leadership->due_ms = sent_ms + leadership->config.renew_ms;
     leadership->claim_epoch = leadership->epoch;
     leadership->before_end_ms = now_ms;
+    leadership->contact_ms = sent_ms;
+    leadership->patient_until_ms = 0;
+    leadership->last_epoch = leadership->epoch;
+    leadership->last_resigned = false;
     /* Of our own past nothing is to be concluded when somebody else has led after us. */
     leadership->has_seen = leadership->has_seen_change = leadership->is_gone = false;
 }
@@ -203,6 +228,7 @@ void mc_leadership_renewed(struct mc_leadership *leadership, uint64_t sent_ms, u
     } else if (outcome == MC_LEADERSHIP_DONE) {
         leadership->serve_until_ms =
             most(leadership->serve_until_ms, sent_ms + leadership->config.ttl_ms - leadership->config.margin_ms);
+        leadership->contact_ms = sent_ms;
         /* Slow answers, too, leave a moment in which something else may be written there: a note, a name. */
         leadership->due_ms =
             most(sent_ms + leadership->config.renew_ms, now_ms + leadership->config.renew_ms / PAUSE_PART);
@@ -227,8 +253,10 @@ void mc_leadership_stop(struct mc_leadership *leadership, uint64_t now_ms)
 {
     if (leadership->phase == MC_LEADERSHIP_RESIGNING || leadership->phase == MC_LEADERSHIP_ENDED)
         return;
-    /* Also a claim that is under way, or whose outcome was never heard, is taken back. */
-    leadership->phase = leadership->epoch != 0 ? MC_LEADERSHIP_RESIGNING : MC_LEADERSHIP_ENDED;
+    /* Also a claim that is under way, or whose outcome was never heard, is taken back. One that others have followed
+     * can stand there only when the place was brought back from a copy: its word would be about somebody else. */
+    bool is_last = leadership->epoch != 0 && leadership->epoch >= leadership->met_epoch;
+    leadership->phase = is_last ? MC_LEADERSHIP_RESIGNING : MC_LEADERSHIP_ENDED;
     leadership->serve_until_ms = 0;
     leadership->due_ms = now_ms;
 }

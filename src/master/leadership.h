@@ -5,8 +5,11 @@
  * renewal, and the time to live (ttl) that its leader has promised. A leader serves only before (sending of its last
  * successful renewal) + ttl - margin. Somebody else claims the view only after it has seen the same revision for ttl
  * since it first saw it. That there is none is waited out as well: somebody may have deleted it, or etcd lost it, under
- * a leader that has not noticed yet. Only a leader that says that it resigned is followed at once. A claim is guarded:
- * it succeeds only upon the view that was judged.
+ * a leader that has not noticed yet. Only a leader that says that it resigned is followed at once, and so is one's own
+ * claim. A claim is guarded: it succeeds only upon the view that was judged.
+ *
+ * What stands there may be a copy of long ago, brought back under a leader that nobody here has met. So who has just
+ * come, or was without an answer for ttl, waits for ttl whatever it finds, unless that word comes under its eyes.
  *
  * Invariant: when a claim succeeds, every earlier leader has stopped by its own clock, or stops before its next look at
  * it. Nothing depends on when the place itself notices that a leader is gone. */
@@ -75,6 +78,11 @@ struct mc_leadership {
     struct mc_leadership_view gone; /* if is_gone: what stood there when nobody was seen to lead for the first time, */
     uint64_t gone_ms;               /* and when that was */
     uint64_t looked_ms;             /* the last look */
+    uint64_t contact_ms;            /* the last look, or the sending of the last claim or renewal that succeeded */
+    uint64_t patient_until_ms;      /* no claim before, as a leader whom we have not met may serve so long */
+    uint64_t last_epoch;            /* of the last look, */
+    bool last_resigned;             /* and whether that leader had said that it serves no more */
+    bool has_contact;               /* had any */
     bool is_gone;
     bool is_forgetful;    /* the last look found an epoch below one that we have met */
     bool has_seen;        /* any view */

@@ -163,12 +163,36 @@ def test_data_of_long_ago(emptied, masters, tmp_path):
     wait_until(lambda: json.loads(standby.get("/leader")[1])["present"], 5)
     with History(leader, standby) as history:
         time.sleep(1)
-        etcd.kill(0)
-        shutil.rmtree(data)
-        shutil.copytree(tmp_path / "copy", data)
-        etcd.heal()
+        bring_back(etcd, tmp_path / "copy")
         wait_until(lambda: any(serves(one) and epoch_of(one) > epoch for one in (leader, standby)), 4 * TTL_S * SLOW, "a later leader")
     if history.spans[standby]:
+        history.one_after_the_other()
+
+
+def bring_back(etcd, copy):
+    data = pathlib.Path(etcd.folder.name) / "m0"
+    etcd.kill(0)
+    shutil.rmtree(data)
+    shutil.copytree(copy, data)
+    etcd.heal()
+
+
+def test_who_starts_over_data_of_long_ago(emptied, masters, tmp_path):
+    """It has met nobody who led since somebody resigned there; the leader has not heard that it is forgotten."""
+    ttl_s = 6
+    etcd, flag = emptied, f"--ha_lease_ttl={ttl_s}s"
+    etcd.kill(0)
+    shutil.copytree(pathlib.Path(etcd.folder.name) / "m0", tmp_path / "copy")
+    etcd.heal()
+    with Proxy(etcd.ports[0]) as proxy:
+        leader = masters(proxy.port, flag)
+        leads(leader, 3 * ttl_s)
+        proxy.is_mute = True
+        bring_back(etcd, tmp_path / "copy")
+        started = masters(etcd.ports[0], flag)
+        with History(leader, started) as history:
+            assert serves(leader)  # else this shows nothing
+            wait_until(lambda: history.spans[started] and not serves(leader), 4 * ttl_s * SLOW, "the one that has started leads alone")
         history.one_after_the_other()
 
 

@@ -32,11 +32,21 @@ static enum mc_leadership_action action(struct mc_leadership *leadership, uint64
     return step.action;
 }
 
+/* It stood there at the look before, and now its leader has resigned. */
+static void resigns(struct mc_leadership *leadership, uint64_t now_ms, uint64_t epoch, uint64_t least_epoch)
+{
+    struct mc_leadership_view view = {.is_present = true, .revision = 1, .ttl_ms = TTL, .epoch = epoch};
+    mc_leadership_observed(leadership, now_ms - 100, &view, least_epoch);
+    assert_int_equal(leadership->phase, MC_LEADERSHIP_STANDBY);
+    view = (struct mc_leadership_view){.ttl_ms = TTL, .epoch = epoch, .has_resigned = true};
+    mc_leadership_observed(leadership, now_ms, &view, least_epoch);
+    assert_int_equal(leadership->phase, MC_LEADERSHIP_CANDIDATE);
+}
+
 static struct mc_leadership lead(uint64_t now_ms)
 {
     struct mc_leadership leadership = begin(now_ms);
-    struct mc_leadership_view view = {.epoch = 7, .has_resigned = true};
-    mc_leadership_observed(&leadership, now_ms, &view, 5);
+    resigns(&leadership, now_ms, 7, 5);
     assert_int_equal(action(&leadership, now_ms), MC_LEADERSHIP_CLAIM);
     mc_leadership_claimed(&leadership, now_ms, now_ms, MC_LEADERSHIP_DONE);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_LEADER);
@@ -60,9 +70,8 @@ static void epochs(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct mc_leadership leadership = begin(1000);
-        struct mc_leadership_view view = {.epoch = rows[i].stored, .has_resigned = true};
         mc_leadership_yield(&leadership, 1000, 1, rows[i].wanted);
-        mc_leadership_observed(&leadership, 1000, &view, rows[i].least);
+        resigns(&leadership, 1000, rows[i].stored, rows[i].least);
         struct mc_leadership_step step = mc_leadership_next(&leadership, 1000);
         assert_int_equal(step.action, MC_LEADERSHIP_CLAIM);
         assert_int_equal(step.epoch, rows[i].expected);
@@ -73,10 +82,9 @@ static void epochs(void **state)
 static void generations_do_not_meet(void **state)
 {
     struct mc_leadership leadership = begin(1000);
-    struct mc_leadership_view view = {.epoch = 7, .has_resigned = true};
     (void)state;
-    mc_leadership_observed(&leadership, 1000, &view, 5);
-    uint64_t last = (view.epoch << MC_EPOCH_SHIFT) + MC_COUNTER_END - 1;
+    resigns(&leadership, 1000, 7, 5);
+    uint64_t last = (7ull << MC_EPOCH_SHIFT) + MC_COUNTER_END - 1;
     assert_true(last < (mc_leadership_next(&leadership, 1000).epoch << MC_EPOCH_SHIFT) + 1);
     assert_true(mc_epoch_can_be(leadership.epoch));
 }
@@ -124,16 +132,20 @@ static void standby(void **state)
         int claims_after; /* LOOKS: never */
         uint64_t predecessor_end;
     } rows[] = {
-        {{{1000, RESIGNED}}, 0, 0},                                       /* we know nothing of who was before */
+        {{{1000, RESIGNED}, {2999, RESIGNED}, {3000, RESIGNED}}, 2, 0},   /* who came after that one? */
         {{{1000, GONE}, {1100, GONE}, {2999, GONE}, {3000, GONE}}, 3, 0}, /* who was it, and since when? */
         {{{1000, 5}, {1100, 5}, {2999, 5}, {3000, 5}}, 3, 0},             /* a whole ttl since it was seen first */
         {{{1000, 5}, {2900, 6}, {3000, 6}, {4899, 6}}, LOOKS, 0},         /* it was renewed */
         {{{1000, 5}, {1400, 6}, {3399, 6}, {3400, 6}}, 3, 3400},          /* seen to change: its end is known closely */
-        {{{1000, 5}, {1400, 6}, {3399, 6}, {9000, 6}}, 3, 3400},          /* and does not move with a late look */
+        {{{1000, 5}, {1400, 6}, {3399, 6}, {5000, 6}}, 3, 3400},          /* and does not move with a late look, */
+        {{{1000, 5}, {1400, 6}, {5400, 6}}, 2, 3400},                     /* of an election within etcd, */
+        {{{1000, 5}, {1400, 6}, {9000, 6}, {11000, 6}}, 3, 3400},         /* nor with one after which it waits */
+        {{{1000, 5}, {1400, 6}, {9000, 6}, {10999, 6}}, LOOKS, 0},        /* as others may have come and be forgotten */
         {{{1000, 5}, {1400, 6}, {1500, RESIGNED}}, 2, 1500},              /* gone by itself */
         {{{1000, 5}, {1100, RESIGNED}}, 1, 0},                            /* the same, but never seen to change */
-        {{{1000, 5}, {1400, 6}, {9000, RESIGNED}}, 2, 0},                 /* the same, but when? */
-        {{{1000, 5}, {1400, 6}, {1500, GONE}, {3499, GONE}}, LOOKS, 0},   /* it may have renewed just before */
+        {{{1000, 5}, {9000, RESIGNED}, {9100, RESIGNED}, {10999, RESIGNED}}, LOOKS, 0}, /* the same, but when? */
+        {{{1400, 6}, {9000, RESIGNED}, {9100, RESIGNED}, {11000, RESIGNED}}, 3, 0},
+        {{{1000, 5}, {1400, 6}, {1500, GONE}, {3499, GONE}}, LOOKS, 0}, /* it may have renewed just before */
         {{{1000, 5}, {1400, 6}, {1500, GONE}, {3500, GONE}}, 3, 3500},
         {{{1000, 5}, {1400, 6}, {1500, GONE}, {1800, RESIGNED}}, 3, 1800}, /* it has served on until it ended */
         {{{1400, 6}, {1500, GONE}, {3400, 7}, {3600, GONE}}, LOOKS, 0},    /* it was written again */
@@ -175,6 +187,8 @@ static void a_place_that_forgot(void **state)
         mc_leadership_observed(&leadership, 1000, &view, 1);
         mc_leadership_observed(&leadership, 1100, &after[i], 1);
         assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
+        for (uint64_t now_ms = 1200; now_ms < 1099 + 3 * TTL; now_ms += 100)
+            mc_leadership_observed(&leadership, now_ms, &after[i], 1);
         mc_leadership_observed(&leadership, 1099 + 3 * TTL, &after[i], 1); /* what that one had promised */
         assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
         assert_int_equal(mc_leadership_next(&leadership, 1099 + 3 * TTL).at_ms, 1100 + 3 * TTL);
@@ -202,6 +216,63 @@ static void a_leader_whose_view_is_gone_claims_anew(void **state)
     assert_int_equal(leadership.predecessor_end_ms, 1410);
 }
 
+/* A copy of when somebody had resigned is brought back under a leader that this process, which has just been started,
+ * has never met: that one goes on until its next renewal is refused. */
+static void a_copy_is_not_believed_by_who_comes(void **state)
+{
+    (void)state;
+    struct mc_leadership leadership = begin(1000);
+    struct mc_leadership_view view = {.epoch = 9, .ttl_ms = TTL, .has_resigned = true};
+    for (uint64_t now_ms = 1000; now_ms < 1000 + TTL; now_ms += 100) {
+        mc_leadership_observed(&leadership, now_ms, &view, 1);
+        assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
+    }
+    mc_leadership_observed(&leadership, 1000 + TTL, &view, 1);
+    assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
+    /* A claim of that one that comes to nothing does not begin it anew. */
+    mc_leadership_claimed(&leadership, 1000 + TTL, 1010 + TTL, MC_LEADERSHIP_UNKNOWN);
+    mc_leadership_observed(&leadership, 1060 + TTL, &view, 1);
+    assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
+}
+
+/* The same of one's own claim: who was cut off for so long that others may have come, and be forgotten. */
+static void nor_by_who_was_away(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t back_ms, claims_ms;
+    } rows[] = {{1400 + 2 * TTL, 1400 + 2 * TTL}, {1401 + 2 * TTL, 1401 + 3 * TTL}, {60000, 60000 + TTL}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_leadership leadership = lead(1000);
+        mc_leadership_renewed(&leadership, 1400, 1410, MC_LEADERSHIP_DONE);
+        assert_int_equal(action(&leadership, 1400 + TTL), MC_LEADERSHIP_OBSERVE);
+        struct mc_leadership_view view = {
+            .is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = FIRST};
+        for (uint64_t now_ms = rows[i].back_ms; now_ms < rows[i].claims_ms; now_ms += 100) {
+            mc_leadership_observed(&leadership, now_ms, &view, 1);
+            assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
+        }
+        assert_true(rows[i].back_ms == rows[i].claims_ms ||
+                    mc_leadership_next(&leadership, rows[i].claims_ms - 1).at_ms <= rows[i].claims_ms);
+        mc_leadership_observed(&leadership, rows[i].claims_ms, &view, 1);
+        assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
+        assert_int_equal(leadership.predecessor_end_ms, 1400 + TTL - MARGIN);
+    }
+}
+
+/* Nor does who ends say of a copy that it has resigned, when it was followed. */
+static void who_was_followed_has_nothing_to_resign(void **state)
+{
+    (void)state;
+    struct mc_leadership leadership = lead(1000);
+    mc_leadership_renewed(&leadership, 1400, 1410, MC_LEADERSHIP_REFUSED);
+    struct mc_leadership_view view = {
+        .is_present = true, .revision = 9, .ttl_ms = TTL, .epoch = FIRST + MC_EPOCH_CARRY};
+    mc_leadership_observed(&leadership, 1420, &view, 1);
+    mc_leadership_stop(&leadership, 1430);
+    assert_int_equal(action(&leadership, 1430), MC_LEADERSHIP_END);
+}
+
 /* An etcd that takes its time: half of ttl, though not for ever, as who is to end waits for what is under way. */
 static void patience_follows_the_ttl(void **state)
 {
@@ -213,8 +284,7 @@ static void patience_follows_the_ttl(void **state)
         struct mc_leadership leadership;
         mc_leadership_init(&leadership, mc_leadership_config(rows[i].ttl), 1000);
         assert_int_equal(mc_leadership_next(&leadership, 1000).deadline_ms, 1000 + rows[i].observe);
-        struct mc_leadership_view view = {.has_resigned = true};
-        mc_leadership_observed(&leadership, 1000, &view, 5);
+        resigns(&leadership, 1000, 7, 5);
         assert_int_equal(mc_leadership_next(&leadership, 1000).deadline_ms, 1000 + rows[i].claim);
         mc_leadership_stop(&leadership, 1000);
         assert_int_equal(mc_leadership_next(&leadership, 1000).deadline_ms, 1000 + rows[i].observe);
@@ -227,12 +297,11 @@ static void predecessors(void **state)
 {
     (void)state;
     struct mc_leadership leadership = begin(1000);
-    struct mc_leadership_view view = {.epoch = 7, .has_resigned = true};
-    mc_leadership_observed(&leadership, 1000, &view, 5);
+    resigns(&leadership, 1000, 7, 5);
     assert_int_equal(leadership.predecessor_epoch, 7);
     mc_leadership_claimed(&leadership, 1000, 1010, MC_LEADERSHIP_UNKNOWN);
-    view =
-        (struct mc_leadership_view){.is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = FIRST};
+    struct mc_leadership_view view = {
+        .is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = FIRST};
     mc_leadership_observed(&leadership, 1060, &view, 5);
     assert_int_equal(leadership.predecessor_epoch, 7);
     mc_leadership_claimed(&leadership, 1060, 1070, MC_LEADERSHIP_DONE);
@@ -282,7 +351,8 @@ static void standby_waits_by_the_leaders_ttl(void **state)
     (void)state;
     struct mc_leadership leadership = begin(0);
     struct mc_leadership_view view = {.is_present = true, .revision = 1, .ttl_ms = 5000, .epoch = 1};
-    mc_leadership_observed(&leadership, 1, &view, 1);
+    for (uint64_t now_ms = 1; now_ms < 5000; now_ms += 100)
+        mc_leadership_observed(&leadership, now_ms, &view, 1);
     mc_leadership_observed(&leadership, 5000, &view, 1);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
     assert_int_equal(mc_leadership_next(&leadership, 5000).at_ms, 5001); /* not a whole poll later */
@@ -306,15 +376,14 @@ static void refused_or_unheard_claims(void **state)
     (void)state;
     for (int outcome = MC_LEADERSHIP_REFUSED; outcome <= MC_LEADERSHIP_UNKNOWN; outcome++) {
         struct mc_leadership leadership = begin(1000);
-        struct mc_leadership_view view = {.epoch = 7, .has_resigned = true};
-        mc_leadership_observed(&leadership, 1000, &view, 5);
+        resigns(&leadership, 1000, 7, 5);
         mc_leadership_claimed(&leadership, 1000, 1010, (enum mc_leadership_outcome)outcome);
         assert_false(mc_leadership_may_serve(&leadership, 1010));
         struct mc_leadership_step step = mc_leadership_next(&leadership, 1010);
         assert_int_equal(step.action, MC_LEADERSHIP_OBSERVE);
         assert_true(step.at_ms > 1010 && step.at_ms <= 1110);
         /* It had succeeded after all: at once again, under a later epoch, and nothing is known of an end. */
-        view = (struct mc_leadership_view){
+        struct mc_leadership_view view = {
             .is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = FIRST};
         mc_leadership_observed(&leadership, 1060, &view, 5);
         step = mc_leadership_next(&leadership, 1060);
@@ -328,8 +397,7 @@ static void late_answer_to_a_claim_is_no_leadership(void **state)
 {
     (void)state;
     struct mc_leadership leadership = begin(1000);
-    struct mc_leadership_view view = {.has_resigned = true};
-    mc_leadership_observed(&leadership, 1000, &view, 5);
+    resigns(&leadership, 1000, 7, 5);
     mc_leadership_claimed(&leadership, 1000, 1000 + TTL - MARGIN, MC_LEADERSHIP_DONE);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
     assert_false(mc_leadership_may_serve(&leadership, 1000 + TTL - MARGIN));
@@ -392,11 +460,15 @@ static void leader_without_answers_ends_in_time(void **state)
         assert_true(now_ms < 5000);
     }
     assert_int_equal(now_ms, 1000 + TTL - MARGIN);
-    /* Nobody came meanwhile: it follows itself, and knows when it ended. */
+    /* Nobody came meanwhile, or somebody who is forgotten: it waits, follows itself, and knows when it ended. */
     struct mc_leadership_view view = {
         .is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = FIRST};
-    mc_leadership_observed(&leadership, 9000, &view, 5);
-    struct mc_leadership_step step = mc_leadership_next(&leadership, 9000);
+    for (now_ms = 9000; now_ms < 9000 + TTL; now_ms += 100) {
+        mc_leadership_observed(&leadership, now_ms, &view, 5);
+        assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
+    }
+    mc_leadership_observed(&leadership, 9000 + TTL, &view, 5);
+    struct mc_leadership_step step = mc_leadership_next(&leadership, 9000 + TTL);
     assert_int_equal(step.action, MC_LEADERSHIP_CLAIM);
     assert_int_equal(step.epoch, FIRST + MC_EPOCH_CARRY);
     assert_int_equal(leadership.predecessor_end_ms, 1000 + TTL - MARGIN);
@@ -454,8 +526,7 @@ static void stops(void **state)
     assert_int_equal(action(&leadership, 1000), MC_LEADERSHIP_END);
 
     leadership = begin(1000); /* a claim under way */
-    struct mc_leadership_view view = {.has_resigned = true};
-    mc_leadership_observed(&leadership, 1000, &view, 5);
+    resigns(&leadership, 1000, 7, 5);
     mc_leadership_stop(&leadership, 1001);
     mc_leadership_claimed(&leadership, 1000, 1002, MC_LEADERSHIP_DONE);
     assert_false(mc_leadership_may_serve(&leadership, 1002));
@@ -577,6 +648,20 @@ static void harm(struct place *place, struct place *copy, uint64_t true_ms, uint
     place->revision = revision + 1; /* the guard of a real place is its texts, too */
 }
 
+/* Killed, or ended as it should: then a copy is taken. */
+static void start_again(struct place *place, struct place *copy, struct master *master, int number, uint64_t true_ms,
+                        bool is_clean)
+{
+    if (is_clean && place->holder == number && place->epoch == master->last_claim && master->last_claim != 0) {
+        place->is_present = false;
+        place->has_resigned = true;
+        place->revision++;
+        *copy = *place;
+    }
+    *master = (struct master){.clock_offset = master->clock_offset};
+    master->leadership = begin(true_ms + master->clock_offset);
+}
+
 static void walk(bool is_harmed)
 {
     uint64_t leaderships = 0;
@@ -596,6 +681,10 @@ static void walk(bool is_harmed)
             for (int i = 0; i < MASTERS; i++) {
                 if (random_below(&random, 2000) == 0)
                     paused_until[i] = true_ms + random_below(&random, 6000);
+                if (is_harmed && random_below(&random, 3000) == 0)
+                    start_again(&place, &copy, &masters[i], i, true_ms, random_below(&random, 2) == 0);
+                if (is_harmed && true_ms % 7000 == 0 && random_below(&random, 3) == 0)
+                    start_again(&place, &copy, &masters[i], i, true_ms, false);
                 if (true_ms >= paused_until[i])
                     turn(&place, &masters[i], i, true_ms, &random);
                 if (!mc_leadership_may_serve(&masters[i].leadership, true_ms + masters[i].clock_offset))
@@ -634,6 +723,9 @@ int main(void)
         cmocka_unit_test(standby),
         cmocka_unit_test(a_place_that_forgot),
         cmocka_unit_test(a_leader_whose_view_is_gone_claims_anew),
+        cmocka_unit_test(a_copy_is_not_believed_by_who_comes),
+        cmocka_unit_test(nor_by_who_was_away),
+        cmocka_unit_test(who_was_followed_has_nothing_to_resign),
         cmocka_unit_test(patience_follows_the_ttl),
         cmocka_unit_test(predecessors),
         cmocka_unit_test(leaders_before_the_last),
