@@ -508,7 +508,9 @@ int mc_election_create(const struct mc_election_backend *backend, uint64_t ttl_m
     election->has_contact = true; /* so that only trouble is told */
     election->loop_taken_ms = election->looked_ms = mc_clock_boot_ms();
     snprintf(election->address, sizeof(election->address), "%s", address);
-    mc_leadership_init(&election->leadership, mc_leadership_config(ttl_ms), mc_clock_boot_ms());
+    struct mc_leadership_config config = mc_leadership_config(ttl_ms);
+    config.odd = election->nonce % MC_LEADERSHIP_ODDS;
+    mc_leadership_init(&election->leadership, config, mc_clock_boot_ms());
     *out = election;
     return 0;
 }

@@ -186,7 +186,7 @@ void mc_leadership_observed(struct mc_leadership *leadership, uint64_t now_ms, c
         leadership->predecessor_claim_ms = is_forgetful ? 0 : leadership->before_end_ms;
     }
     /* Our clock may be late: the one before us may have placed so much that its generations reach into later epochs. */
-    uint64_t above = leadership->met_epoch == 0 ? 1 : leadership->met_epoch + MC_EPOCH_CARRY;
+    uint64_t above = leadership->met_epoch == 0 ? 1 : leadership->met_epoch + MC_EPOCH_CARRY + leadership->config.odd;
     leadership->epoch = most(most(above, least_epoch), leadership->least_epoch);
     leadership->own_end_ms = 0;
     leadership->phase = MC_LEADERSHIP_CANDIDATE;

@@ -24,7 +24,10 @@ struct mc_leadership_config {
     uint64_t renew_ms;  /* between two renewals */
     uint64_t poll_ms;   /* between two looks of a standby */
     uint64_t margin_ms; /* clocks that run at other rates, and the length of a turn */
+    uint64_t odd;       /* of each process another: two that follow the same claim, as it was brought back from a copy
+                         * in between, do not lead under one epoch. 0 to MC_LEADERSHIP_ODDS - 1 */
 };
+#define MC_LEADERSHIP_ODDS 1024u
 /* With what follows from a time to live. */
 struct mc_leadership_config mc_leadership_config(uint64_t ttl_ms);
 

@@ -78,6 +78,23 @@ static void epochs(void **state)
     }
 }
 
+/* A copy of the claim that somebody has followed is brought back, and followed again by one who does not know that. */
+static void who_follows_a_copy_has_an_epoch_of_its_own(void **state)
+{
+    (void)state;
+    uint64_t epochs[2];
+    for (size_t i = 0; i < 2; i++) {
+        struct mc_leadership_config config = mc_leadership_config(TTL);
+        struct mc_leadership leadership;
+        config.odd = i == 0 ? 0 : MC_LEADERSHIP_ODDS - 1;
+        mc_leadership_init(&leadership, config, 900);
+        resigns(&leadership, 1000, 100, 50);
+        epochs[i] = mc_leadership_next(&leadership, 1000).epoch;
+    }
+    assert_int_equal(epochs[0], 100 + MC_EPOCH_CARRY);
+    assert_int_equal(epochs[1], epochs[0] + MC_LEADERSHIP_ODDS - 1);
+}
+
 /* Ours is late: the leader before us has placed as much as one can, and its generations are below ours all the same. */
 static void generations_do_not_meet(void **state)
 {
@@ -718,6 +735,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(epochs),
+        cmocka_unit_test(who_follows_a_copy_has_an_epoch_of_its_own),
         cmocka_unit_test(generations_do_not_meet),
         cmocka_unit_test(clocks),
         cmocka_unit_test(standby),
