@@ -1,4 +1,4 @@
-"""A cluster of real processes, which can be harmed: masters, store nodes, clients and (for more than one master) three etcd members, each on a host of
+"""A cluster of real processes, which can be harmed: masters, store nodes, clients and (for more than one master) members of etcd, each on a host of
 its own (network.py). What harms them is in nemesis.py, what must stay in keep.py, the course of a run and its verdict in trial.py.
 """
 import functools
@@ -169,24 +169,57 @@ class Process:
             return None
 
 
+class Way(Process):
+    """To a member of etcd: way.py."""
+    kind = "way"
+
+    def __init__(self, cluster, member):
+        super().__init__(cluster, f"way-{member.name}", member.host)
+        self.member = member
+
+    def command(self):
+        return [sys.executable, "-B", HERE / "way.py", self.host.address, self.member.port, self.member.own_port]
+
+    def start(self):
+        return super().start(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def wait_ready(self):
+        if not select.select([self.child.stdout], [], [], START_S)[0] or self.child.stdout.readline() != b"ready\n":
+            raise RuntimeError(f"{self.name} does not begin: {self.log.read_text(errors='replace')[-1000:]}")
+
+    def set(self, state):
+        self.child.stdin.write(json.dumps(state).encode() + b"\n")
+        self.child.stdin.flush()
+
+
 class Etcd(Process):
     kind = "etcd"
 
     def command(self):
-        members = ",".join(f"{member.name}=http://{member.host.address}:{member.peer_port}" for member in self.cluster.etcd)
-        url, peer = f"http://{self.host.address}:{self.port}", f"http://{self.host.address}:{self.peer_port}"
-        return ["etcd", "--name", self.name, "--data-dir", self.cluster.folder / f"{self.name}.data", "--listen-client-urls", url,
-                "--advertise-client-urls", url, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", members,
-                "--heartbeat-interval", "50", "--election-timeout", "500", "--logger", "zap", "--log-level", "warn", "--unsafe-no-fsync"]
+        url = f"http://{self.host.address}:{self.own_port}"
+        return ["etcd", "--name", self.name, "--data-dir", self.data, "--listen-client-urls", url, "--advertise-client-urls", url,
+                "--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url, "--initial-cluster", self.all_peers(),
+                "--heartbeat-interval", "50", "--election-timeout", "500", "--logger", "zap", "--log-level", "warn", "--unsafe-no-fsync",
+                *self.cluster.etcd_flags]
 
     def __init__(self, cluster, name, host):
         super().__init__(cluster, name, host)
         self.port, self.peer_port = cluster.port(2379), cluster.port(2380)
+        self.data, self.peer_url = cluster.folder / f"{name}.data", f"http://{host.address}:{self.peer_port}"
+        self.own_port, self.way = self.port, None
+
+    def behind_a_way(self):
+        self.own_port = self.cluster.port(12379)
+        self.way = Way(self.cluster, self)
+        return self.way
+
+    def all_peers(self):
+        return ",".join(f"{member.name}={member.peer_url}" for member in self.cluster.etcd)
 
     def wait_ready(self):
         def healthy():
             try:
-                return "true" in http_get(self.host.address, self.port, "/health")
+                return "true" in http_get(self.host.address, self.own_port, "/health")
             except OSError:
                 return False
         wait_for(healthy, START_S, f"health of {self.name}")
@@ -393,7 +426,8 @@ class Cluster:
     crowded = False  # so are its clients: they use the crowd of keys that has no room in the pool
 
     def __init__(self, network, seed=1, masters=1, nodes=3, clients=3, warm=True, keys=16, rate=1000.0, master_flags=(), environment=None,
-                 release=THIS, crowd=CROWD):
+                 release=THIS, crowd=CROWD, members=3, etcd_flags=None):
+        """members: of etcd, for several masters; etcd_flags: there is trouble with it, and these are its flags."""
         self.release = release
         self.network, self.seed, self.keys, self.crowd, self.rate = network, seed, keys, crowd, rate
         self.master_flags = list(master_flags)
@@ -403,9 +437,11 @@ class Cluster:
         self.clients_made = 0
         self.used_ports = set()
         self.data_option = data_option()
-        self.etcd = []
+        self.etcd, self.ways, self.etcd_flags = [], [], etcd_flags or []
         if masters > 1:
-            self.etcd += [Etcd(self, f"etcd{i}", network.host(f"etcd{i}")) for i in range(3)]
+            self.etcd += [Etcd(self, f"etcd{i}", network.host(f"etcd{i}")) for i in range(members)]
+        if etcd_flags is not None:
+            self.ways += [member.behind_a_way() for member in self.etcd]
         self.masters = [Master(self, f"master{i}", network.host(f"master{i}")) for i in range(masters)]
         # The first node and the first client share a host, and so memory; the others are reached by TCP.
         self.nodes = [Node(self, f"node{i}", network.host(f"host{i}"), warm) for i in range(nodes)]
@@ -440,10 +476,10 @@ class Cluster:
         return f"{self.masters[0].host.known_as}:{self.masters[0].port}"
 
     def processes(self):
-        return self.etcd + self.masters + self.nodes + self.clients + [self.keeper, self.witness]
+        return self.ways + self.etcd + self.masters + self.nodes + self.clients + [self.keeper, self.witness]
 
     def start(self, load=True):
-        groups = [self.etcd, self.masters, self.nodes, [self.keeper, self.witness]] + ([self.clients] if load else [])
+        groups = [self.ways, self.etcd, self.masters, self.nodes, [self.keeper, self.witness]] + ([self.clients] if load else [])
         for group in groups:
             for process in group:
                 process.start()

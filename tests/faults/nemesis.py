@@ -198,7 +198,7 @@ def lost_places(faults, survives, elected):
         # is silent goes on, and may have given up all of them.
         silent_master = kind == "master" and fault.what not in STARTED_AGAIN and fault.silences()
         silent_master = silent_master and (fault.what != "thread" or fault.thread in MASTER_ACTS)
-        if kind in ("master", "etcd") and (not survives or silent_master and not elected):
+        if kind in ("master", "etcd") and (not survives or silent_master and not elected or getattr(fault, "forgot", False)):
             everything = True
         if kind == "node" and (fault.empties() or not survives and fault.what in STARTED_AGAIN or fault.silences()):
             segments.add(fault.segment)

@@ -9,7 +9,8 @@ last part of the run more is put than there is room for. Exit code 0: no violati
 deadline, nothing lost that had to stay, all recovered. --seed draws the same faults and operations again, though not the same timing.
 MC_FAULT_MINUTES sets the length where --minutes does not: an hour is `MC_FAULT_MINUTES=60 ./dev test faults`, or this command with --minutes 60.
 SIGTERM, SIGINT or SIGHUP end it early, with the verdict on what there was. It needs 0.5 GiB of disc, mostly for etcd's logs, and 5 MiB more for
-each minute. With a build that is instrumented MC_FAULT_PRELOAD names the sanitizer's runtime. --expect lossy: objects may be lost when a master
+each minute. --etcd: what is harmed is etcd, in which three masters are elected; there must be a leader again two seconds and a lease after it is
+well, and never two that acknowledge (leaders.py). With a build that is instrumented MC_FAULT_PRELOAD names the sanitizer's runtime. --expect lossy: objects may be lost when a master
 restarts. --lab: on the hosts of a laboratory (tests/lab), whose network loses, delays and reorders all the time,
 and whose clocks are set, drift, sleep and begin anew.
 """
@@ -29,6 +30,7 @@ import conftest  # noqa: E402,F401  sets the environment
 
 import harness  # noqa: E402
 import trial as trials  # noqa: E402
+from etcd_trouble import QUOTA, why_not  # noqa: E402
 from hosts import Lab  # noqa: E402
 from network import Network  # noqa: E402
 from words import add_network_options  # noqa: E402
@@ -60,7 +62,10 @@ def main():
                         help="of a rolling restart: from the last release (docs/versions.md) to this build, or back")
     parser.add_argument("--cold", action="store_true", help="nodes without a data directory")
     parser.add_argument("--expect", choices=("auto", "lossy", "survive"), default=os.environ.get("MC_FAULT_EXPECT", "auto"))
-    parser.add_argument("--only", default="", help="such faults alone, for example kill:master,stop:node")
+    parser.add_argument("--etcd", type=int, choices=(1, 3), nargs="?", const=3,
+                        help="trouble of an etcd of so many members (default 3): slow, full, emptied, brought back from a snapshot, and more (etcd_trouble.py), "
+                             "often with a fault of one of three masters beside it")
+    parser.add_argument("--only", default="", help="such faults alone, for example kill:master,stop:node; with --etcd: restored:etcd,kill:master")
     parser.add_argument("--absent", choices=("proves", "nothing"), default="proves",
                         help="whether a remove that answered 'no such object' proves that the value cannot come back")
     parser.add_argument("--json")
@@ -70,6 +75,8 @@ def main():
     options = parser.parse_args()
     seed = options.seed or str(random.SystemRandom().randrange(10**6))
     masters = options.masters or (3 if can_fail_over() else 1)
+    if options.etcd and (masters == 1 or options.lab or options.rolling or why_not()):
+        raise SystemExit(f"--etcd: {why_not() or 'not with one master, --lab or --rolling'}")
     survives = options.expect == "survive" or options.expect == "auto" and expects_survival()
     length = "a rolling restart" if options.rolling else f"{options.minutes} minutes"
     print(f"faults: seed {seed}, {length}, {masters} master(s), {options.nodes} nodes, {options.clients} clients; "
@@ -85,7 +92,8 @@ def main():
     # The histories compare monotonic times of several hosts: those have one such clock.
     network = Lab.of(options, int(seed) if seed.isdigit() else 0, clocks="boot", fake_clocks=True) if options.lab else Network.make()
     cluster = harness.Cluster(network, seed, masters, options.nodes, options.clients, not options.cold, options.keys, options.rate, release=first,
-                              crowd=options.crowd if options.versions == "this" else 0)
+                              crowd=options.crowd if options.versions == "this" else 0, members=options.etcd or 3,
+                              etcd_flags=[f"--quota-backend-bytes={QUOTA}"] if options.etcd else None)
     try:
         trial = trials.Trial(cluster, 0 if options.rolling else options.minutes, survives, [word for word in options.only.split(",") if word],
                               upgrade=last)

@@ -8,7 +8,9 @@ import checker
 import harness
 import history
 from harness import CALL_MS, CLIENT_TTL_S, Client, Node, Noise, now, say, wait_for
+from etcd_trouble import LED_WITHIN_S, Trouble, Troubles
 from keep import INVALID, RECOVER_S, Family, Keep, Witness
+from leaders import Leaders
 from nemesis import Fault, Nemesis
 
 BYTES_MS = 20  # what the deadline of the largest batch has above that for its bytes: 1 s for 64 MiB
@@ -34,7 +36,11 @@ class Trial:
         self.upgrade = upgrade  # of a rolling restart: what everything is of after it; None: nothing changes
         self.cluster, self.minutes, self.survives, self.quiet = cluster, minutes, survives, quiet
         self.draw = random.Random(f"nemesis-{cluster.seed}")
-        self.nemesis = Nemesis(cluster, self.draw, only)
+        self.nemesis = (Troubles if getattr(cluster, "ways", None) else Nemesis)(cluster, self.draw, only)
+        # Where packets are lost and clocks differ the laboratory judges by what clients see alone.
+        self.leaders = Leaders(cluster.masters if getattr(cluster, "etcd", None) and not cluster.network.lossy else [])
+        self.forgets = []  # when etcd forgot, and when all was well again
+        self.led = []  # (when all was well again after a trouble of etcd, when somebody led, after what)
         self.faults = Counter()
         self.problems = []
         self.recoveries = []
@@ -97,6 +103,7 @@ class Trial:
         healed = now()
         words = ", ".join(map(str, faults))
         try:
+            self.await_leader(faults, healed, words)
             for fault in faults:
                 fault.settle()
             wait_for(self.cluster.serves, RECOVER_S, "a master with all segments")
@@ -113,6 +120,20 @@ class Trial:
         self.recoveries.append((took, words))
         self.say(f"{words}{' while everything is removed' if removes else ''}; all well after {took:.2f} s" + (f", {gone} kept keys lost" if gone else ""))
         self.count_evictions()
+
+    def await_leader(self, faults, healed, words):
+        """After a trouble of etcd. One member that is of no use is none: somebody leads meanwhile."""
+        for fault in faults:
+            if not isinstance(fault, Trouble):
+                continue
+            if fault.forgets():
+                self.forgets.append((fault.begun, healed))
+            wait_for(lambda: self.leaders.since(healed), RECOVER_S, "a leader")
+            self.led.append((healed, self.leaders.since(healed), words))
+            fault.led(self.led[-1][1])
+            alone = len(faults) == 1 and len(fault.members) < len(self.cluster.etcd) and fault.seconds > LED_WITHIN_S + 1
+            if alone and not self.leaders.since(fault.begun + LED_WITHIN_S, before=healed):
+                raise TimeoutError("nobody led with two members of three")
 
     def count_evictions(self):
         for master in self.cluster.masters:
@@ -131,6 +152,10 @@ class Trial:
         noise = Noise(self.cluster.folder)
         try:
             self.cluster.start()
+            self.leaders.start()
+            if self.cluster.ways:
+                self.nemesis.snapshots.save_resigned()
+                wait_for(self.cluster.serves, RECOVER_S, "a master with all segments")
             keep, witness = Keep(self.cluster, self.survives), Witness(self.cluster, self.survives)
             if self.nemesis.left_out():
                 self.say(f"left out here: {self.nemesis.left_out()}")
@@ -155,6 +180,7 @@ class Trial:
         finally:
             self.ending = True
             noise.end()
+            self.leaders.end()
             for client in self.cluster.clients:
                 if client.alive():
                     code = client.terminate()
@@ -169,6 +195,8 @@ class Trial:
             self.problems.append("nothing was evicted, though there is no room for all that was put")
         if self.rounds >= 5 and not witness.acknowledged:
             self.problems.append("nothing was acknowledged while a fault was on")
+        if self.leaders.askers and self.leaders.judge.count < 2 * length:
+            self.problems.append(f"masters have acknowledged no more than {self.leaders.judge.count} questions")
         if self.rounds and not keep.strange:
             self.problems.append("no upsert that names another group was refused")
 
@@ -267,6 +295,9 @@ class Trial:
         if refused:
             self.problems.append(f"{refused} calls were refused as invalid, among them none that names another group than its key has")
         recoveries = sorted(self.recoveries, reverse=True)
+        self.problems += self.leaders.violations(self.forgets)
+        late_leaders = [(led - well - noise.worst(int(well * 1e9), int(led * 1e9)) / 1e9, words) for well, led, words in self.led]
+        self.problems += [f"no leader for {took:.2f} s after {words}" for took, words in late_leaders if took > LED_WITHIN_S]
         result = {
             "seed": self.cluster.seed, "minutes": self.minutes, "operations": report.operations, "clients": self.cluster.clients_made,
             "unended": unended, "stopped early": self.stopped,
@@ -274,6 +305,8 @@ class Trial:
             "violations": report.count, "late calls": len(late), "slowest call ms": slowest, "worst wait of a sleeper ms": noise.worst() / 1e6,
             "kept keys lost": keep.lost["unlawful"] if keep else None, "kept keys lost, allowed": keep.lost["lawful"] if keep else None,
             "acknowledged during faults": witness.acknowledged if witness else None, "of them lost": witness.lost["unlawful"] if witness else None,
+            "acknowledged to those who ask": self.leaders.judge.count, "leaderships": len(self.leaders.judge.reigns),
+            "slowest leader after trouble of etcd s": max((took for took, _ in late_leaders), default=None),
             "evicted": int(sum(self.evicted.values())), "groups evicted": self.family.evicted,
             "other groups refused": keep.strange if keep else None, "removals of everything acknowledged": keep.emptied if keep else None,
             "slowest recovery s": recoveries[0][0] if recoveries else None, "slowest recovery": recoveries[0][1] if recoveries else None,
