@@ -200,7 +200,7 @@ static void observe(struct mc_election *election, uint64_t deadline_ns)
     /* One whose promise we cannot read has promised what we would. */
     if (!is_claim || seen.ttl_ms == 0)
         seen.ttl_ms = election->ttl_ms;
-    if (rc == 0 && seen.epoch > MC_EPOCH_MAX - 2 * MC_EPOCH_CARRY) {
+    if (rc == 0 && !mc_leadership_can_follow(seen.epoch)) {
         mc_log_limited(ERROR,
                        "the epoch of the claim '%s' that stands in %s cannot be followed: a clock was wrong. Nobody "
                        "leads until it is deleted (%s), and the nodes that have met its leader are restarted",

@@ -187,7 +187,8 @@ void mc_leadership_observed(struct mc_leadership *leadership, uint64_t now_ms, c
     }
     /* Our clock may be late: the one before us may have placed so much that its generations reach into later epochs. */
     uint64_t above = leadership->met_epoch == 0 ? 1 : leadership->met_epoch + MC_EPOCH_CARRY + leadership->config.odd;
-    leadership->epoch = most(most(above, least_epoch), leadership->least_epoch);
+    uint64_t wanted = leadership->least_epoch == 0 ? 0 : leadership->least_epoch + leadership->config.odd;
+    leadership->epoch = most(most(above, least_epoch), wanted);
     leadership->own_end_ms = 0;
     leadership->phase = MC_LEADERSHIP_CANDIDATE;
     leadership->due_ms = now_ms;

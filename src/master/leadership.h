@@ -16,6 +16,8 @@
 #ifndef MC_MASTER_LEADERSHIP_H
 #define MC_MASTER_LEADERSHIP_H
 
+#include "engine/layout.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -25,7 +27,8 @@ struct mc_leadership_config {
     uint64_t poll_ms;   /* between two looks of a standby */
     uint64_t margin_ms; /* clocks that run at other rates, and the length of a turn */
     uint64_t odd;       /* of each process another: two that follow the same claim, as it was brought back from a copy
-                         * in between, do not lead under one epoch. 0 to MC_LEADERSHIP_ODDS - 1 */
+                         * in between, or the same word of nodes, do not lead under one epoch. 0 to
+                         * MC_LEADERSHIP_ODDS - 1 */
 };
 #define MC_LEADERSHIP_ODDS 1024u
 /* With what follows from a time to live. */
@@ -112,6 +115,16 @@ void mc_leadership_resigned(struct mc_leadership *leadership);
 void mc_leadership_yield(struct mc_leadership *leadership, uint64_t now_ms, uint64_t epoch, uint64_t wanted);
 /* We have stopped to serve and want nothing more. */
 void mc_leadership_stop(struct mc_leadership *leadership, uint64_t now_ms);
+
+/* Is there an epoch left for who follows that claim, whoever it is, or for who leads with at least that one? */
+static inline bool mc_leadership_can_follow(uint64_t epoch)
+{
+    return epoch <= MC_EPOCH_MAX - 2 * MC_EPOCH_CARRY - MC_LEADERSHIP_ODDS;
+}
+static inline bool mc_leadership_can_want(uint64_t epoch)
+{
+    return epoch <= MC_EPOCH_MAX - MC_EPOCH_CARRY - MC_LEADERSHIP_ODDS;
+}
 
 static inline bool mc_leadership_may_serve(const struct mc_leadership *leadership, uint64_t now_ms)
 {

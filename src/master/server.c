@@ -277,7 +277,7 @@ static int keep_role(struct mc_server *server)
     if (server->core != NULL && !mc_server_may_serve(server)) {
         mc_log(WARNING, "leadership is over: all connections are closed, this master is a standby");
         core_end(server, 0);
-    } else if (wanted > MC_EPOCH_MAX - MC_EPOCH_CARRY) {
+    } else if (!mc_leadership_can_want(wanted)) {
         mc_log_limited(WARNING, "nodes say that they have met an epoch after which there is none: restart them");
     } else if (wanted > 0) {
         mc_log(WARNING, "epoch %llu at least is needed: this master begins again", (unsigned long long)wanted);

@@ -78,21 +78,50 @@ static void epochs(void **state)
     }
 }
 
+/* Of a claim, by that process. */
+static uint64_t epoch_of(uint64_t odd, uint64_t followed, uint64_t wanted)
+{
+    struct mc_leadership_config config = mc_leadership_config(TTL);
+    struct mc_leadership leadership;
+    config.odd = odd;
+    mc_leadership_init(&leadership, config, 900);
+    mc_leadership_yield(&leadership, 900, 1, wanted);
+    resigns(&leadership, 1000, followed, 50);
+    return mc_leadership_next(&leadership, 1000).epoch;
+}
+
 /* A copy of the claim that somebody has followed is brought back, and followed again by one who does not know that. */
 static void who_follows_a_copy_has_an_epoch_of_its_own(void **state)
 {
     (void)state;
-    uint64_t epochs[2];
+    assert_int_equal(epoch_of(0, 100, 0), 100 + MC_EPOCH_CARRY);
+    assert_int_equal(epoch_of(MC_LEADERSHIP_ODDS - 1, 100, 0), 100 + MC_EPOCH_CARRY + MC_LEADERSHIP_ODDS - 1);
+}
+
+/* Two who were told the same by nodes, of whom one was forgotten: neither has the other's epoch. */
+static void nor_do_two_share_one_that_nodes_demand(void **state)
+{
+    (void)state;
+    assert_int_equal(epoch_of(0, 100, 9 * MC_EPOCH_CARRY), 9 * MC_EPOCH_CARRY);
+    assert_int_equal(epoch_of(17, 100, 9 * MC_EPOCH_CARRY), 9 * MC_EPOCH_CARRY + 17);
+    assert_int_equal(epoch_of(17, 100, 0), 100 + MC_EPOCH_CARRY + 17);
+}
+
+/* Whoever follows the last claim that can be followed, or the last word of nodes, leads under an epoch that can be. */
+static void epochs_end(void **state)
+{
+    static const uint64_t odds[] = {0, MC_LEADERSHIP_ODDS - 1};
+    uint64_t followed = MC_EPOCH_MAX, wanted = MC_EPOCH_MAX;
+    (void)state;
+    while (!mc_leadership_can_follow(followed))
+        followed--;
+    while (!mc_leadership_can_want(wanted))
+        wanted--;
+    assert_true(followed >= MC_EPOCH_MAX - 3 * MC_EPOCH_CARRY && wanted >= MC_EPOCH_MAX - 2 * MC_EPOCH_CARRY);
     for (size_t i = 0; i < 2; i++) {
-        struct mc_leadership_config config = mc_leadership_config(TTL);
-        struct mc_leadership leadership;
-        config.odd = i == 0 ? 0 : MC_LEADERSHIP_ODDS - 1;
-        mc_leadership_init(&leadership, config, 900);
-        resigns(&leadership, 1000, 100, 50);
-        epochs[i] = mc_leadership_next(&leadership, 1000).epoch;
+        assert_true(mc_epoch_can_be(epoch_of(odds[i], followed, 0)));
+        assert_true(mc_epoch_can_be(epoch_of(odds[i], 100, wanted)));
     }
-    assert_int_equal(epochs[0], 100 + MC_EPOCH_CARRY);
-    assert_int_equal(epochs[1], epochs[0] + MC_LEADERSHIP_ODDS - 1);
 }
 
 /* Ours is late: the leader before us has placed as much as one can, and its generations are below ours all the same. */
@@ -736,6 +765,8 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(epochs),
         cmocka_unit_test(who_follows_a_copy_has_an_epoch_of_its_own),
+        cmocka_unit_test(nor_do_two_share_one_that_nodes_demand),
+        cmocka_unit_test(epochs_end),
         cmocka_unit_test(generations_do_not_meet),
         cmocka_unit_test(clocks),
         cmocka_unit_test(standby),
