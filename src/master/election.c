@@ -189,6 +189,7 @@ static enum mc_leadership_outcome outcome_of(int rc)
 static void observe(struct mc_election *election, uint64_t deadline_ns)
 {
     struct mc_election_view view = {0};
+    uint64_t sent_ms = mc_clock_boot_ms();
     int rc = election->backend.observe(election->backend.context, deadline_ns, &view);
     pthread_mutex_lock(&election->mutex);
     uint64_t now_ms = mc_clock_boot_ms();
@@ -219,7 +220,7 @@ static void observe(struct mc_election *election, uint64_t deadline_ns)
         mc_election_clock_words(words, sizeof(words));
         mc_log_limited(ERROR, "%s", words);
     }
-    mc_leadership_observed(&election->leadership, now_ms, rc == 0 && epoch_now != 0 ? &seen : NULL, epoch_now);
+    mc_leadership_observed(&election->leadership, sent_ms, now_ms, rc == 0 && epoch_now != 0 ? &seen : NULL, epoch_now);
     pthread_mutex_unlock(&election->mutex);
 }
 

@@ -75,10 +75,11 @@ struct mc_leadership_step mc_leadership_next(struct mc_leadership *leadership, u
 }
 
 /* Keeps what is seen, and since when. */
-static void look(struct mc_leadership *leadership, uint64_t now_ms, const struct mc_leadership_view *view)
+static void look(struct mc_leadership *leadership, uint64_t sent_ms, uint64_t now_ms,
+                 const struct mc_leadership_view *view)
 {
     uint64_t before_ms = leadership->looked_ms;
-    leadership->looked_ms = now_ms;
+    leadership->looked_ms = sent_ms;
     if (view->is_present) {
         if (!leadership->has_seen || leadership->is_gone || view->revision != leadership->seen.revision) {
             leadership->has_seen_change = leadership->has_seen;
@@ -134,12 +135,14 @@ static uint64_t predecessor_end(const struct mc_leadership *leadership, const st
 }
 
 /* Somebody may have led since the last answer, and be forgotten by a place that was brought back from a copy: whatever
- * stands there, it has ended after this. Who sees a leader resign knows better. And a view that we know must first have
- * stood still for ttl, then have been followed, and then have come back: elections within etcd, which take one to two
- * seconds, are not waited out twice. */
-static void be_patient(struct mc_leadership *leadership, uint64_t now_ms, const struct mc_leadership_view *view)
+ * stands there, it has ended after this. Who sees a leader resign knows better. And another's view that we know must
+ * first have stood still for ttl, then have been followed, and then have come back: elections within etcd, which take
+ * one to two seconds, are not waited out twice. Our own has stood still since our last contact: who followed it may
+ * lead, and be forgotten, from one ttl after that on. */
+static void be_patient(struct mc_leadership *leadership, uint64_t sent_ms, uint64_t now_ms,
+                       const struct mc_leadership_view *view)
 {
-    uint64_t limit_ms = leadership->config.ttl_ms * (view->is_present ? KNOWN_TTLS : 1);
+    uint64_t limit_ms = leadership->config.ttl_ms * (view->is_present && !view->is_ours ? KNOWN_TTLS : 1);
     bool is_gap = !leadership->has_contact || now_ms - leadership->contact_ms > limit_ms;
     bool was_there = leadership->last_epoch == view->epoch && leadership->last_resigned;
     if (is_gap)
@@ -147,13 +150,13 @@ static void be_patient(struct mc_leadership *leadership, uint64_t now_ms, const 
     else if (has_resigned(view) && !was_there)
         leadership->patient_until_ms = 0;
     leadership->has_contact = true;
-    leadership->contact_ms = now_ms;
+    leadership->contact_ms = sent_ms; /* what stood there is no younger, though we may have stood still since */
     leadership->last_epoch = view->epoch;
     leadership->last_resigned = view->has_resigned;
 }
 
-void mc_leadership_observed(struct mc_leadership *leadership, uint64_t now_ms, const struct mc_leadership_view *view,
-                            uint64_t least_epoch)
+void mc_leadership_observed(struct mc_leadership *leadership, uint64_t sent_ms, uint64_t now_ms,
+                            const struct mc_leadership_view *view, uint64_t least_epoch)
 {
     if (leadership->phase != MC_LEADERSHIP_STANDBY)
         return; /* stopped meanwhile */
@@ -168,8 +171,8 @@ void mc_leadership_observed(struct mc_leadership *leadership, uint64_t now_ms, c
     leadership->is_forgetful = is_forgetful;
     leadership->met_epoch = most(leadership->met_epoch, view->epoch);
     view = &believed;
-    be_patient(leadership, now_ms, view);
-    look(leadership, now_ms, view);
+    be_patient(leadership, sent_ms, now_ms, view);
+    look(leadership, sent_ms, now_ms, view);
     bool is_void = view->is_ours && leadership->own_end_ms == 0;
     if (view->epoch != leadership->claim_epoch && !is_void) {
         leadership->before_end_ms = leadership->claim_epoch == 0 || is_forgetful ? 0 : now_ms;

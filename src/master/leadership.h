@@ -83,8 +83,8 @@ struct mc_leadership {
     uint64_t seen_ms;               /* when its revision was seen first */
     struct mc_leadership_view gone; /* if is_gone: what stood there when nobody was seen to lead for the first time, */
     uint64_t gone_ms;               /* and when that was */
-    uint64_t looked_ms;             /* the last look */
-    uint64_t contact_ms;            /* the last look, or the sending of the last claim or renewal that succeeded */
+    uint64_t looked_ms;             /* the sending of the last look that was answered */
+    uint64_t contact_ms;            /* the sending of the last look, claim or renewal that succeeded */
     uint64_t patient_until_ms;      /* no claim before, as a leader whom we have not met may serve so long */
     uint64_t last_epoch;            /* of the last look, */
     bool last_resigned;             /* and whether that leader had said that it serves no more */
@@ -103,8 +103,8 @@ struct mc_leadership_step mc_leadership_next(struct mc_leadership *leadership, u
 
 /* Results of the step. sent_ms: before the operation began. view: NULL when the look failed. least_epoch: of an epoch
  * that a claim may use now. */
-void mc_leadership_observed(struct mc_leadership *leadership, uint64_t now_ms, const struct mc_leadership_view *view,
-                            uint64_t least_epoch);
+void mc_leadership_observed(struct mc_leadership *leadership, uint64_t sent_ms, uint64_t now_ms,
+                            const struct mc_leadership_view *view, uint64_t least_epoch);
 void mc_leadership_claimed(struct mc_leadership *leadership, uint64_t sent_ms, uint64_t now_ms,
                            enum mc_leadership_outcome outcome);
 void mc_leadership_renewed(struct mc_leadership *leadership, uint64_t sent_ms, uint64_t now_ms,

@@ -32,14 +32,21 @@ static enum mc_leadership_action action(struct mc_leadership *leadership, uint64
     return step.action;
 }
 
+/* A look that takes no time. */
+static void observed(struct mc_leadership *leadership, uint64_t now_ms, const struct mc_leadership_view *view,
+                     uint64_t least_epoch)
+{
+    mc_leadership_observed(leadership, now_ms, now_ms, view, least_epoch);
+}
+
 /* It stood there at the look before, and now its leader has resigned. */
 static void resigns(struct mc_leadership *leadership, uint64_t now_ms, uint64_t epoch, uint64_t least_epoch)
 {
     struct mc_leadership_view view = {.is_present = true, .revision = 1, .ttl_ms = TTL, .epoch = epoch};
-    mc_leadership_observed(leadership, now_ms - 100, &view, least_epoch);
+    observed(leadership, now_ms - 100, &view, least_epoch);
     assert_int_equal(leadership->phase, MC_LEADERSHIP_STANDBY);
     view = (struct mc_leadership_view){.ttl_ms = TTL, .epoch = epoch, .has_resigned = true};
-    mc_leadership_observed(leadership, now_ms, &view, least_epoch);
+    observed(leadership, now_ms, &view, least_epoch);
     assert_int_equal(leadership->phase, MC_LEADERSHIP_CANDIDATE);
 }
 
@@ -210,7 +217,7 @@ static void standby(void **state)
                                               .has_resigned = revision == RESIGNED,
                                               .ttl_ms = TTL,
                                               .epoch = 9};
-            mc_leadership_observed(&leadership, at, &view, 1);
+            observed(&leadership, at, &view, 1);
             if (leadership.phase == MC_LEADERSHIP_CANDIDATE)
                 claims_after = j;
             else
@@ -230,22 +237,22 @@ static void a_place_that_forgot(void **state)
     for (size_t i = 0; i < sizeof(after) / sizeof(after[0]); i++) {
         struct mc_leadership leadership = begin(1000);
         struct mc_leadership_view view = {.is_present = true, .revision = 50, .ttl_ms = 3 * TTL, .epoch = 9};
-        mc_leadership_observed(&leadership, 1000, &view, 1);
-        mc_leadership_observed(&leadership, 1100, &after[i], 1);
+        observed(&leadership, 1000, &view, 1);
+        observed(&leadership, 1100, &after[i], 1);
         assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
         for (uint64_t now_ms = 1200; now_ms < 1099 + 3 * TTL; now_ms += 100)
-            mc_leadership_observed(&leadership, now_ms, &after[i], 1);
-        mc_leadership_observed(&leadership, 1099 + 3 * TTL, &after[i], 1); /* what that one had promised */
+            observed(&leadership, now_ms, &after[i], 1);
+        observed(&leadership, 1099 + 3 * TTL, &after[i], 1); /* what that one had promised */
         assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
         assert_int_equal(mc_leadership_next(&leadership, 1099 + 3 * TTL).at_ms, 1100 + 3 * TTL);
-        mc_leadership_observed(&leadership, 1100 + 3 * TTL, &after[i], 1);
+        observed(&leadership, 1100 + 3 * TTL, &after[i], 1);
         assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
     }
     struct mc_leadership leadership = begin(1000);
     struct mc_leadership_view one = {.epoch = 9, .ttl_ms = TTL}, other = {.epoch = 12, .ttl_ms = TTL};
-    mc_leadership_observed(&leadership, 1000, &one, 1);
-    mc_leadership_observed(&leadership, 2900, &other, 1); /* somebody has led meanwhile, and is gone, too */
-    mc_leadership_observed(&leadership, 3100, &other, 1);
+    observed(&leadership, 1000, &one, 1);
+    observed(&leadership, 2900, &other, 1); /* somebody has led meanwhile, and is gone, too */
+    observed(&leadership, 3100, &other, 1);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
 }
 
@@ -257,7 +264,7 @@ static void a_leader_whose_view_is_gone_claims_anew(void **state)
     mc_leadership_renewed(&leadership, 1400, 1410, MC_LEADERSHIP_REFUSED);
     assert_false(mc_leadership_may_serve(&leadership, 1410));
     struct mc_leadership_view view = {.is_ours = true, .ttl_ms = TTL, .epoch = FIRST};
-    mc_leadership_observed(&leadership, 1420, &view, 5);
+    observed(&leadership, 1420, &view, 5);
     assert_int_equal(action(&leadership, 1420), MC_LEADERSHIP_CLAIM);
     assert_int_equal(leadership.predecessor_end_ms, 1410);
 }
@@ -270,39 +277,66 @@ static void a_copy_is_not_believed_by_who_comes(void **state)
     struct mc_leadership leadership = begin(1000);
     struct mc_leadership_view view = {.epoch = 9, .ttl_ms = TTL, .has_resigned = true};
     for (uint64_t now_ms = 1000; now_ms < 1000 + TTL; now_ms += 100) {
-        mc_leadership_observed(&leadership, now_ms, &view, 1);
+        observed(&leadership, now_ms, &view, 1);
         assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
     }
-    mc_leadership_observed(&leadership, 1000 + TTL, &view, 1);
+    observed(&leadership, 1000 + TTL, &view, 1);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
     /* A claim of that one that comes to nothing does not begin it anew. */
     mc_leadership_claimed(&leadership, 1000 + TTL, 1010 + TTL, MC_LEADERSHIP_UNKNOWN);
-    mc_leadership_observed(&leadership, 1060 + TTL, &view, 1);
+    observed(&leadership, 1060 + TTL, &view, 1);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
 }
 
-/* The same of one's own claim: who was cut off for so long that others may have come, and be forgotten. */
+/* The same of one's own claim: who was cut off for so long that others may have come, and be forgotten. That is after
+ * one ttl: who saw the last renewal follows it then, and a copy of before that may be there soon after. */
 static void nor_by_who_was_away(void **state)
 {
     (void)state;
     static const struct {
         uint64_t back_ms, claims_ms;
-    } rows[] = {{1400 + 2 * TTL, 1400 + 2 * TTL}, {1401 + 2 * TTL, 1401 + 3 * TTL}, {60000, 60000 + TTL}};
+    } rows[] = {
+        {1400 + TTL, 1400 + TTL}, {1401 + TTL, 1401 + 2 * TTL}, {1400 + 2 * TTL, 1400 + 3 * TTL}, {60000, 60000 + TTL}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct mc_leadership leadership = lead(1000);
         mc_leadership_renewed(&leadership, 1400, 1410, MC_LEADERSHIP_DONE);
-        assert_int_equal(action(&leadership, 1400 + TTL), MC_LEADERSHIP_OBSERVE);
+        assert_int_equal(action(&leadership, 1400 + TTL - MARGIN), MC_LEADERSHIP_OBSERVE);
         struct mc_leadership_view view = {
             .is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = FIRST};
         for (uint64_t now_ms = rows[i].back_ms; now_ms < rows[i].claims_ms; now_ms += 100) {
-            mc_leadership_observed(&leadership, now_ms, &view, 1);
+            observed(&leadership, now_ms, &view, 1);
             assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
         }
         assert_true(rows[i].back_ms == rows[i].claims_ms ||
                     mc_leadership_next(&leadership, rows[i].claims_ms - 1).at_ms <= rows[i].claims_ms);
-        mc_leadership_observed(&leadership, rows[i].claims_ms, &view, 1);
+        observed(&leadership, rows[i].claims_ms, &view, 1);
         assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
         assert_int_equal(leadership.predecessor_end_ms, 1400 + TTL - MARGIN);
+    }
+}
+
+/* And who stood still between an answer and what it made of it: what it saw is as old as its question. */
+static void nor_by_who_stood_still(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t heard_ms, again_ms;
+        bool is_present, claims;
+    } rows[] = {{1900, 1300 + TTL, false, true},
+                {1900, 1301 + TTL, false, false},
+                {1900, 1300 + 2 * TTL, true, true},
+                {1900, 1301 + 2 * TTL, true, false}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_leadership leadership = begin(1000);
+        struct mc_leadership_view view = {.is_present = true, .revision = 5, .ttl_ms = TTL, .epoch = 9};
+        observed(&leadership, 1000, &view, 1);
+        view.revision = 6;
+        mc_leadership_observed(&leadership, 1300, rows[i].heard_ms, &view, 1);
+        assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
+        view.is_present = rows[i].is_present;
+        view.has_resigned = !rows[i].is_present;
+        observed(&leadership, rows[i].again_ms, &view, 1);
+        assert_int_equal(leadership.phase, rows[i].claims ? MC_LEADERSHIP_CANDIDATE : MC_LEADERSHIP_STANDBY);
     }
 }
 
@@ -314,7 +348,7 @@ static void who_was_followed_has_nothing_to_resign(void **state)
     mc_leadership_renewed(&leadership, 1400, 1410, MC_LEADERSHIP_REFUSED);
     struct mc_leadership_view view = {
         .is_present = true, .revision = 9, .ttl_ms = TTL, .epoch = FIRST + MC_EPOCH_CARRY};
-    mc_leadership_observed(&leadership, 1420, &view, 1);
+    observed(&leadership, 1420, &view, 1);
     mc_leadership_stop(&leadership, 1430);
     assert_int_equal(action(&leadership, 1430), MC_LEADERSHIP_END);
 }
@@ -348,17 +382,17 @@ static void predecessors(void **state)
     mc_leadership_claimed(&leadership, 1000, 1010, MC_LEADERSHIP_UNKNOWN);
     struct mc_leadership_view view = {
         .is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = FIRST};
-    mc_leadership_observed(&leadership, 1060, &view, 5);
+    observed(&leadership, 1060, &view, 5);
     assert_int_equal(leadership.predecessor_epoch, 7);
     mc_leadership_claimed(&leadership, 1060, 1070, MC_LEADERSHIP_DONE);
     mc_leadership_yield(&leadership, 1100, FIRST + MC_EPOCH_CARRY, 0);
     view.epoch = FIRST + MC_EPOCH_CARRY;
-    mc_leadership_observed(&leadership, 1110, &view, 5);
+    observed(&leadership, 1110, &view, 5);
     assert_int_equal(leadership.predecessor_epoch, FIRST + MC_EPOCH_CARRY);
     assert_int_equal(leadership.predecessor_end_ms, 1100);
     mc_leadership_claimed(&leadership, 1110, 1120, MC_LEADERSHIP_REFUSED);
     view = (struct mc_leadership_view){.epoch = 9 * MC_EPOCH_CARRY, .has_resigned = true};
-    mc_leadership_observed(&leadership, 1200, &view, 5);
+    observed(&leadership, 1200, &view, 5);
     assert_int_equal(leadership.predecessor_epoch, 9 * MC_EPOCH_CARRY);
 }
 
@@ -368,23 +402,23 @@ static void leaders_before_the_last(void **state)
     (void)state;
     struct mc_leadership leadership = begin(1000);
     struct mc_leadership_view view = {.is_present = true, .revision = 3, .ttl_ms = TTL, .epoch = 7};
-    mc_leadership_observed(&leadership, 1000, &view, 5);
+    observed(&leadership, 1000, &view, 5);
     assert_int_equal(leadership.before_end_ms, 0); /* it may stand there since long ago, or just now */
     view.revision = 4;
-    mc_leadership_observed(&leadership, 1100, &view, 5);
+    observed(&leadership, 1100, &view, 5);
     assert_int_equal(leadership.before_end_ms, 0);
     view = (struct mc_leadership_view){.is_present = true, .revision = 5, .ttl_ms = TTL, .epoch = 9};
-    mc_leadership_observed(&leadership, 1200, &view, 5);
+    observed(&leadership, 1200, &view, 5);
     view.revision = 6;
-    mc_leadership_observed(&leadership, 1300, &view, 5);
+    observed(&leadership, 1300, &view, 5);
     assert_int_equal(leadership.before_end_ms, 1200);
-    mc_leadership_observed(&leadership, 1300 + TTL, &view, 5);
+    observed(&leadership, 1300 + TTL, &view, 5);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
     assert_int_equal(leadership.predecessor_end_ms, 1300 + TTL);
     /* A claim of ours that came to nothing was no leadership. */
     mc_leadership_claimed(&leadership, 3310, 3320, MC_LEADERSHIP_UNKNOWN);
     view = (struct mc_leadership_view){.is_present = true, .is_ours = true, .revision = 7, .ttl_ms = TTL, .epoch = 12};
-    mc_leadership_observed(&leadership, 3400, &view, 5);
+    observed(&leadership, 3400, &view, 5);
     assert_int_equal(leadership.before_end_ms, 1200);
     /* One under which we led was one. */
     mc_leadership_claimed(&leadership, 3410, 3420, MC_LEADERSHIP_DONE);
@@ -398,11 +432,11 @@ static void standby_waits_by_the_leaders_ttl(void **state)
     struct mc_leadership leadership = begin(0);
     struct mc_leadership_view view = {.is_present = true, .revision = 1, .ttl_ms = 5000, .epoch = 1};
     for (uint64_t now_ms = 1; now_ms < 5000; now_ms += 100)
-        mc_leadership_observed(&leadership, now_ms, &view, 1);
-    mc_leadership_observed(&leadership, 5000, &view, 1);
+        observed(&leadership, now_ms, &view, 1);
+    observed(&leadership, 5000, &view, 1);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
     assert_int_equal(mc_leadership_next(&leadership, 5000).at_ms, 5001); /* not a whole poll later */
-    mc_leadership_observed(&leadership, 5001, &view, 1);
+    observed(&leadership, 5001, &view, 1);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
 }
 
@@ -412,7 +446,7 @@ static void blind_standby_claims_nothing(void **state)
     struct mc_leadership leadership = begin(0);
     for (uint64_t now_ms = 0; now_ms < 20000; now_ms += 100) {
         assert_int_equal(action(&leadership, now_ms), MC_LEADERSHIP_OBSERVE);
-        mc_leadership_observed(&leadership, now_ms, NULL, 1);
+        observed(&leadership, now_ms, NULL, 1);
         assert_true(mc_leadership_next(&leadership, now_ms).at_ms > now_ms); /* no busy loop */
     }
 }
@@ -431,7 +465,7 @@ static void refused_or_unheard_claims(void **state)
         /* It had succeeded after all: at once again, under a later epoch, and nothing is known of an end. */
         struct mc_leadership_view view = {
             .is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = FIRST};
-        mc_leadership_observed(&leadership, 1060, &view, 5);
+        observed(&leadership, 1060, &view, 5);
         step = mc_leadership_next(&leadership, 1060);
         assert_int_equal(step.action, MC_LEADERSHIP_CLAIM);
         assert_int_equal(step.epoch, FIRST + MC_EPOCH_CARRY);
@@ -510,10 +544,10 @@ static void leader_without_answers_ends_in_time(void **state)
     struct mc_leadership_view view = {
         .is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = FIRST};
     for (now_ms = 9000; now_ms < 9000 + TTL; now_ms += 100) {
-        mc_leadership_observed(&leadership, now_ms, &view, 5);
+        observed(&leadership, now_ms, &view, 5);
         assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
     }
-    mc_leadership_observed(&leadership, 9000 + TTL, &view, 5);
+    observed(&leadership, 9000 + TTL, &view, 5);
     struct mc_leadership_step step = mc_leadership_next(&leadership, 9000 + TTL);
     assert_int_equal(step.action, MC_LEADERSHIP_CLAIM);
     assert_int_equal(step.epoch, FIRST + MC_EPOCH_CARRY);
@@ -528,11 +562,11 @@ static void paused_leader_is_none(void **state)
     assert_false(mc_leadership_may_serve(&leadership, 60000));
     /* Another leads: it must wait for that one's whole ttl. */
     struct mc_leadership_view view = {.is_present = true, .revision = 44, .ttl_ms = TTL, .epoch = 2 * FIRST};
-    mc_leadership_observed(&leadership, 60000, &view, 5);
+    observed(&leadership, 60000, &view, 5);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
-    mc_leadership_observed(&leadership, 61999, &view, 5);
+    observed(&leadership, 61999, &view, 5);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
-    mc_leadership_observed(&leadership, 62000, &view, 5);
+    observed(&leadership, 62000, &view, 5);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
     assert_int_equal(leadership.epoch, 2 * FIRST + MC_EPOCH_CARRY);
 }
@@ -548,7 +582,7 @@ static void yields(void **state)
     assert_int_equal(action(&leadership, 1100), MC_LEADERSHIP_OBSERVE);
     struct mc_leadership_view view = {
         .is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = FIRST};
-    mc_leadership_observed(&leadership, 1110, &view, 5);
+    observed(&leadership, 1110, &view, 5);
     assert_int_equal(mc_leadership_next(&leadership, 1110).epoch, 50000);
     assert_int_equal(leadership.predecessor_end_ms, 1100);
 }
@@ -634,7 +668,8 @@ static void report(struct master *master, uint64_t now_ms, uint64_t true_ms, boo
 {
     enum mc_leadership_outcome outcome = is_heard ? master->outcome : MC_LEADERSHIP_UNKNOWN;
     if (master->action == MC_LEADERSHIP_OBSERVE)
-        mc_leadership_observed(&master->leadership, now_ms, is_heard ? &master->view : NULL, 1 + true_ms * EPOCHS_A_MS);
+        mc_leadership_observed(&master->leadership, master->sent, now_ms, is_heard ? &master->view : NULL,
+                               1 + true_ms * EPOCHS_A_MS);
     else if (master->action == MC_LEADERSHIP_CLAIM)
         mc_leadership_claimed(&master->leadership, master->sent, now_ms, outcome);
     else if (master->action == MC_LEADERSHIP_RENEW)
@@ -774,6 +809,7 @@ int main(void)
         cmocka_unit_test(a_leader_whose_view_is_gone_claims_anew),
         cmocka_unit_test(a_copy_is_not_believed_by_who_comes),
         cmocka_unit_test(nor_by_who_was_away),
+        cmocka_unit_test(nor_by_who_stood_still),
         cmocka_unit_test(who_was_followed_has_nothing_to_resign),
         cmocka_unit_test(patience_follows_the_ttl),
         cmocka_unit_test(predecessors),
