@@ -135,19 +135,19 @@ static uint64_t predecessor_end(const struct mc_leadership *leadership, const st
 }
 
 /* Somebody may have led since the last answer, and be forgotten by a place that was brought back from a copy: whatever
- * stands there, it has ended after this. Who sees a leader resign knows better. And another's view that we know must
- * first have stood still for ttl, then have been followed, and then have come back: elections within etcd, which take
- * one to two seconds, are not waited out twice. Our own has stood still since our last contact: who followed it may
- * lead, and be forgotten, from one ttl after that on. */
+ * stands there, it has ended after this. Who sees a leader that it has met resign knows better. And another's view that
+ * we know must first have stood still for ttl, then have been followed, and then have come back: elections within etcd,
+ * which take one to two seconds, are not waited out twice. Our own has stood still since our last contact: who followed
+ * it may lead, and be forgotten, from one ttl after that on. */
 static void be_patient(struct mc_leadership *leadership, uint64_t sent_ms, uint64_t now_ms,
                        const struct mc_leadership_view *view)
 {
     uint64_t limit_ms = leadership->config.ttl_ms * (view->is_present && !view->is_ours ? KNOWN_TTLS : 1);
     bool is_gap = !leadership->has_contact || now_ms - leadership->contact_ms > limit_ms;
-    bool was_there = leadership->last_epoch == view->epoch && leadership->last_resigned;
+    bool sees_it = leadership->last_epoch == view->epoch && !leadership->last_resigned && has_resigned(view);
     if (is_gap)
         leadership->patient_until_ms = now_ms + most(leadership->config.ttl_ms, view->ttl_ms);
-    else if (has_resigned(view) && !was_there)
+    else if (sees_it)
         leadership->patient_until_ms = 0;
     leadership->has_contact = true;
     leadership->contact_ms = sent_ms; /* what stood there is no younger, though we may have stood still since */

@@ -9,7 +9,8 @@
  * claim. A claim is guarded: it succeeds only upon the view that was judged.
  *
  * What stands there may be a copy of long ago, brought back under a leader that nobody here has met. So who has just
- * come, or was without an answer for ttl, waits for ttl whatever it finds, unless that word comes under its eyes.
+ * come, or was without an answer for ttl, waits for ttl whatever it finds, unless that word comes under its eyes, from
+ * a leader that it has seen.
  *
  * Invariant: when a claim succeeds, every earlier leader has stopped by its own clock, or stops before its next look at
  * it. Nothing depends on when the place itself notices that a leader is gone. */

@@ -288,6 +288,33 @@ static void a_copy_is_not_believed_by_who_comes(void **state)
     assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
 }
 
+/* Nor of one whom it has never seen lead: the copy of when another resigned may follow upon that of a first. */
+static void nor_one_of_somebody_else(void **state)
+{
+    static const struct {
+        struct mc_leadership_view first, then;
+        bool claims;
+    } rows[] = {{{.epoch = 9, .ttl_ms = TTL, .has_resigned = true}, {.epoch = 12, .ttl_ms = TTL}, false},
+                {{.epoch = 9, .ttl_ms = TTL, .is_present = true}, {.epoch = 12, .ttl_ms = TTL}, false},
+                {{.epoch = 9, .ttl_ms = TTL}, {.epoch = 12, .ttl_ms = TTL}, false},
+                {{.epoch = 9, .ttl_ms = TTL, .has_resigned = true}, {.epoch = 9, .ttl_ms = TTL}, false},
+                {{.epoch = 9, .ttl_ms = TTL, .is_present = true}, {.epoch = 9, .ttl_ms = TTL}, true},
+                {{.epoch = 9, .ttl_ms = TTL}, {.epoch = 9, .ttl_ms = TTL}, true}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_leadership leadership = begin(1000);
+        struct mc_leadership_view then = rows[i].then;
+        then.has_resigned = true;
+        observed(&leadership, 1000, &rows[i].first, 1);
+        observed(&leadership, 1100, &then, 1);
+        assert_int_equal(leadership.phase, rows[i].claims ? MC_LEADERSHIP_CANDIDATE : MC_LEADERSHIP_STANDBY);
+        if (rows[i].claims)
+            continue;
+        observed(&leadership, 1000 + TTL, &then, 1);
+        assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
+    }
+}
+
 /* The same of one's own claim: who was cut off for so long that others may have come, and be forgotten. That is after
  * one ttl: who saw the last renewal follows it then, and a copy of before that may be there soon after. */
 static void nor_by_who_was_away(void **state)
@@ -808,6 +835,7 @@ int main(void)
         cmocka_unit_test(a_place_that_forgot),
         cmocka_unit_test(a_leader_whose_view_is_gone_claims_anew),
         cmocka_unit_test(a_copy_is_not_believed_by_who_comes),
+        cmocka_unit_test(nor_one_of_somebody_else),
         cmocka_unit_test(nor_by_who_was_away),
         cmocka_unit_test(nor_by_who_stood_still),
         cmocka_unit_test(who_was_followed_has_nothing_to_resign),
