@@ -257,10 +257,13 @@ void mc_leadership_stop(struct mc_leadership *leadership, uint64_t now_ms)
 {
     if (leadership->phase == MC_LEADERSHIP_RESIGNING || leadership->phase == MC_LEADERSHIP_ENDED)
         return;
-    /* Also a claim that is under way, or whose outcome was never heard, is taken back. One that others have followed
-     * can stand there only when the place was brought back from a copy: its word would be about somebody else. */
+    /* Also a claim that is under way, or whose outcome was never heard, is taken back. One that others have followed,
+     * or may have followed since we were cut off, can stand there only when the place was brought back from a copy: its
+     * word would be about somebody else. */
     bool is_last = leadership->epoch != 0 && leadership->epoch >= leadership->met_epoch;
-    leadership->phase = is_last ? MC_LEADERSHIP_RESIGNING : MC_LEADERSHIP_ENDED;
+    bool is_near = leadership->phase == MC_LEADERSHIP_CANDIDATE || mc_leadership_may_serve(leadership, now_ms) ||
+                   now_ms <= leadership->contact_ms + leadership->config.ttl_ms;
+    leadership->phase = is_last && is_near ? MC_LEADERSHIP_RESIGNING : MC_LEADERSHIP_ENDED;
     leadership->serve_until_ms = 0;
     leadership->due_ms = now_ms;
 }

@@ -380,6 +380,40 @@ static void who_was_followed_has_nothing_to_resign(void **state)
     assert_int_equal(action(&leadership, 1430), MC_LEADERSHIP_END);
 }
 
+/* Nor who was cut off for so long that it may have been followed. */
+static void nor_has_who_was_cut_off(void **state)
+{
+    static const struct {
+        uint64_t at_ms;
+        enum mc_leadership_action action;
+    } rows[] = {{1400 + TTL - MARGIN - 1, MC_LEADERSHIP_RESIGN},
+                {1400 + TTL, MC_LEADERSHIP_RESIGN},
+                {1401 + TTL, MC_LEADERSHIP_END},
+                {60000, MC_LEADERSHIP_END}};
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof(rows) / sizeof(rows[0]); i++) {
+        bool looks = i % 2 == 1; /* in vain */
+        uint64_t at_ms = rows[i / 2].at_ms;
+        struct mc_leadership leadership = lead(1000);
+        mc_leadership_renewed(&leadership, 1400, 1410, MC_LEADERSHIP_DONE);
+        if (looks && action(&leadership, at_ms) == MC_LEADERSHIP_OBSERVE)
+            mc_leadership_observed(&leadership, at_ms - 10, at_ms, NULL, 5);
+        mc_leadership_stop(&leadership, at_ms);
+        assert_int_equal(action(&leadership, at_ms), rows[i / 2].action);
+    }
+    /* A look counts, and a claim that is under way, however long. */
+    struct mc_leadership leadership = lead(1000);
+    struct mc_leadership_view view = {.is_present = true, .revision = 9, .ttl_ms = TTL, .epoch = FIRST};
+    assert_int_equal(action(&leadership, 1000 + TTL), MC_LEADERSHIP_OBSERVE);
+    observed(&leadership, 1000 + TTL, &view, 5);
+    mc_leadership_stop(&leadership, 1000 + 2 * TTL);
+    assert_int_equal(action(&leadership, 1000 + 2 * TTL), MC_LEADERSHIP_RESIGN);
+    leadership = begin(1000);
+    resigns(&leadership, 1000, 7, 5);
+    mc_leadership_stop(&leadership, 60000);
+    assert_int_equal(action(&leadership, 60000), MC_LEADERSHIP_RESIGN);
+}
+
 /* An etcd that takes its time: half of ttl, though not for ever, as who is to end waits for what is under way. */
 static void patience_follows_the_ttl(void **state)
 {
@@ -839,6 +873,7 @@ int main(void)
         cmocka_unit_test(nor_by_who_was_away),
         cmocka_unit_test(nor_by_who_stood_still),
         cmocka_unit_test(who_was_followed_has_nothing_to_resign),
+        cmocka_unit_test(nor_has_who_was_cut_off),
         cmocka_unit_test(patience_follows_the_ttl),
         cmocka_unit_test(predecessors),
         cmocka_unit_test(leaders_before_the_last),
