@@ -22,7 +22,7 @@ from collections import namedtuple
 from wire import EXIST, EXIST_REPLY, HELLO, HELLO_REPLY, ROLE_CALL, Reader, data, frame, record, records
 
 ASK_S = 0.02
-SILENT_S = 3.0   # a connection over which nothing came for so long is left
+SILENT_S = 12.0  # a connection over which nothing came for so long is left: longer than a master is made to stand still
 HELLO_S = 0.5
 PAUSE_S = 0.03
 KEPT_S = 120.0   # of acknowledgements one by one

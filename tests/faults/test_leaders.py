@@ -17,6 +17,7 @@ from leaders import HEAD, Ack, Judge, Leaders
 from wire import EXIST_REPLY, HELLO, HELLO_REPLY, data, frame, record
 
 HERE = pathlib.Path(__file__).resolve().parent
+STILL_S = 9.0  # as long as a trial stops a master
 
 GOOD = {
     "nothing": [],
@@ -72,6 +73,8 @@ class Liar:
     def __init__(self, name, epoch):
         self.name, self.epoch, self.host = name, epoch, SimpleNamespace(address="127.0.0.1")
         self.leads, self.connections = True, []
+        self.goes_on = threading.Event()
+        self.goes_on.set()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -88,6 +91,7 @@ class Liar:
         got = b""
         try:
             while part := connection.recv(65536):
+                self.goes_on.wait()
                 got += part
                 while len(got) >= HEAD.size and len(got) >= HEAD.size + HEAD.unpack_from(got)[0]:
                     length, kind, _flags, number = HEAD.unpack_from(got)
@@ -120,6 +124,29 @@ def test_masters_that_lie(first_leads):
         for liar in liars:
             liar.end()
     assert all(text.startswith("two leaders: ") for text in leaders.violations()) and bool(leaders.violations()) == first_leads
+
+
+def test_one_that_stands_still_for_longer_than_a_lease():
+    """And then answers what it was asked meanwhile, when another had led; who asks it anew is told that it does not."""
+    liars = [Liar("first", 1), Liar("second", 2)]
+    liars[1].leads = False
+    leaders = Leaders(liars)
+    leaders.start()
+    try:
+        wait_for(lambda: leaders.judge.count > 20, 20, "acknowledgements")
+        liars[0].goes_on.clear()
+        liars[0].leads, liars[1].leads = False, True
+        wait_for(lambda: 2 in leaders.judge.reigns, 20, "the second")
+        time.sleep(STILL_S)
+        assert leaders.violations() == []
+        liars[0].goes_on.set()
+        wait_for(leaders.violations, 5, "what the first says")
+    finally:
+        leaders.end()
+        for liar in liars:
+            liar.goes_on.set()
+            liar.end()
+    assert all(text.startswith("two leaders: first") for text in leaders.violations())
 
 
 def test_the_way_to_etcd():
