@@ -9,7 +9,7 @@ memory that the store filled. The header is that of the original Mooncake (0.3.1
 
 ====== =================================================================
 0      magic, u16 version, u16 size of the header
-8      i32 dtype, u32 dimensions, u32 layout (0 whole, 1 shard), u32 edition (a shard's, _tensor_parallel.py; the original has 0)
+8      i32 dtype, u32 dimensions, u32 layout (0 whole, 1 shard), u32 edition (of an upsert's shard, _tensor_parallel.py; the original has 0)
 24     u64 offset of the elements, u64 their bytes
 40     8 x i64 shape of the whole tensor, -1 behind the last
 104    8 x i64 shape of what is stored here
@@ -127,6 +127,11 @@ def parse(data, size):
     if data_bytes != header.data_bytes or size != HEADER_SIZE + data_bytes:
         return None
     return header
+
+
+def header_in(data):
+    """The header that begins an object of which no more is there."""
+    return None if len(data) < HEADER_SIZE else parse(data, HEADER_SIZE + _FIXED.unpack_from(data)[8])
 
 
 # ---- torch ----

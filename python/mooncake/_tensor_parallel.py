@@ -3,28 +3,29 @@
 
 One axis of tensor parallelism: `key_tp_<rank>`. More axes, or others: `key__dp_1of4__tp_0of2_sd1__ep_0of8_eid3__pp_1of4_sid1`, in this
 order. Shards cut by a writer: `key__writer_0of2_sd0`. Shards of one tensor are equally long. A manifest beside them says how many there
-are: 96 bytes of magic, u16 version, u16 size, i32 dtype, u32 dimensions, i32 split dimension, i32 shards, i32 edition, 0, 8 x i64 shape.
+are: 96 bytes of magic, u16 version, u16 size, i32 dtype, u32 dimensions, i32 split dimension, i32 shards, i32 edition, i32 chain, 8 x i64 shape.
 
-Writers of another partition leave shards of the former one behind. So the manifest says which partition holds, and each change of it has a
-number, the edition, which is also in the shards: an upsert by another partition than the manifest's counts on, one by the same partition
-takes the manifest's, and is by one more rank of it. What the original or an older release wrote has edition 0 throughout.
+A put leaves what is there and has these names, edition 0: so do older releases and the original. Each upsert has an edition, and shards
+of their own names, `key__tp_0of2_sd0__edition_5eed_7`. The manifest says which partition and edition hold. A rank writes its shard and looks
+whether all ranks have; who finds the edition whole writes the manifest, and removes what it replaces. Which upserts of the ranks are one
+edition: those with the same `version`; without versions the n-th of each rank, counted in the process from the manifest's on. Ranks may so
+be ahead of each other, and an edition of which a rank never writes its shard holds for nobody; its shards go as they grow old. With axes
+besides "tp" each place on those has editions and a manifest of its own. Who finds no manifest puts one of edition 0 with a chain, a number
+drawn by lot that is in all names: so what was removed, or is gone, and written anew has nothing to do with shards of before.
 
 Invariant: a shard is used only if its own header says that it is the one that was asked for: its place on every axis, the whole's shape,
-the dtype; and if there is a manifest, only if it is of the manifest's partition and edition. So no answer has parts that writers of two
-partitions wrote. While a partition replaces another, and not all of its ranks have written, there is no answer.
-Each rank of one partition replaces its shard when it likes: within a partition nobody knows which upserts belong together.
+the dtype; and if there is a manifest, only if it is of the manifest's partition and edition. A shard of an edition is written by its rank
+alone, and its edition never holds again once another does. So no answer has parts of two versions.
 """
 
+import ctypes
 import logging
-import struct
-from typing import NamedTuple, Optional, Tuple
+import secrets
+from typing import NamedTuple, Optional
 
 from mooncake._tensor import (
-    AXES_MAX,
-    DIMENSIONS_MAX,
     DTYPES,
     HEADER_SIZE,
-    INVALID_PARAMS,
     SHARD,
     WHOLE,
     Axis,
@@ -33,6 +34,7 @@ from mooncake._tensor import (
     Raw,
     carrier,
     header_at,
+    header_in,
     memory,
     need_torch,
     open_buffer,
@@ -43,242 +45,31 @@ from mooncake._tensor import (
     refused,
     same_length,
     tensor_at,
-    tensor_of,
     write,
+)
+from mooncake._tensor_places import (  # noqa: F401
+    _INT_MAX,
+    _MANIFEST,
+    _NO_PLACE,
+    _PARALLEL,
+    SHARDS_MAX,
+    TP,
+    Manifest,
+    Names,
+    ParallelAxis,
+    Place,
+    ReadTarget,
+    TensorParallelism,
+    _manifest_of,
+    _place,
+    _writer_place,
 )
 
 log = logging.getLogger("mooncake.store")
 
-SHARDS_MAX = 1 << 16
-READS_MAX = 4  # of shards whose manifest changes meanwhile
-_INT_MAX = (1 << 31) - 1
-
-_MANIFEST = struct.Struct("<IHHiIiiii8q")
-_MANIFEST_MAGIC = 0x574D414E
-_MANIFEST_VERSION = 1
-_PARALLEL = "__parallelism_manifest"
-_WRITER = "__writer_manifest"
-
-DP, TP, EP, PP = range(4)
-_KINDS = {"dp": DP, "tp": TP, "ep": EP, "pp": PP}
-
-
-# ---- what callers describe ----
-
-
-def _int_field(name, doc, optional=False):
-    def get(self):
-        return self.__dict__.get(name)
-
-    def set(self, value):
-        if value is None and optional:
-            self.__dict__[name] = None
-            return
-        value = value.__index__() if hasattr(value, "__index__") else None
-        if value is None:
-            raise TypeError(f"{name} is an int" + (" or None" if optional else ""))
-        if not -_INT_MAX <= value <= _INT_MAX:
-            raise TypeError(f"{name} does not fit into 32 bits")
-        self.__dict__[name] = value
-
-    return property(get, set, doc=doc)
-
-
-class ParallelAxis:
-    """One axis of parallelism: kind "dp", "tp", "ep" or "pp"; rank of size. "tp" needs split_dim, "ep" expert_id, "pp" stage_id."""
-
-    rank = _int_field("rank", "Which of the axis's shards.")
-    size = _int_field("size", "How many shards the axis has.")
-    split_dim = _int_field("split_dim", "The dimension that the tensor is cut along (kind tp), or None.", optional=True)
-    expert_id = _int_field("expert_id", "The expert (kind ep), or None.", optional=True)
-    stage_id = _int_field("stage_id", "The stage of the pipeline (kind pp), or None.", optional=True)
-
-    def __init__(self):
-        self.kind = ""
-        self.rank, self.size = 0, 1
-        self.split_dim = self.expert_id = self.stage_id = None
-
-    @property
-    def kind(self):
-        """dp, tp, ep or pp."""
-        return self.__dict__["kind"]
-
-    @kind.setter
-    def kind(self, value):
-        if not isinstance(value, str):
-            raise TypeError("kind is a str")
-        self.__dict__["kind"] = value
-
-    def __repr__(self):
-        fields = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items() if value is not None)
-        return f"ParallelAxis({fields})"
-
-
-class TensorParallelism:
-    """Where a shard lies: one ParallelAxis for each kind of parallelism. Reading `axes` gives a copy: assign the list."""
-
-    def __init__(self):
-        self._axes = []
-
-    @property
-    def axes(self):
-        """The axes, at most four, each kind once."""
-        return list(self._axes)
-
-    @axes.setter
-    def axes(self, value):
-        value = list(value)
-        if not all(isinstance(axis, ParallelAxis) for axis in value):
-            raise TypeError("axes is a list of ParallelAxis")
-        self._axes = value
-
-    def __repr__(self):
-        return f"TensorParallelism({self._axes!r})"
-
-
-class ReadTarget:
-    """What a get of a tensor in shards returns: mode "as_stored", "shard" (of the given parallelism) or "full"."""
-
-    _MODES = ("as_stored", "shard", "full")
-
-    def __init__(self):
-        self._mode, self._parallelism = self._MODES[0], None
-
-    @property
-    def mode(self):
-        """as_stored, shard or full."""
-        return self._mode
-
-    @mode.setter
-    def mode(self, value):
-        if not isinstance(value, str):
-            raise TypeError("mode is a str")
-        if value.lower() not in self._MODES:
-            raise RuntimeError(f"ReadTarget has no mode {value!r}: it is one of {', '.join(self._MODES)}")
-        self._mode = value.lower()
-
-    @property
-    def parallelism(self):
-        """The reader's place, or None: the tensor under the key itself."""
-        return self._parallelism
-
-    @parallelism.setter
-    def parallelism(self, value):
-        if value is not None and not isinstance(value, TensorParallelism):
-            raise TypeError("parallelism is a TensorParallelism or None")
-        self._parallelism = value
-
-
-class Place(NamedTuple):
-    """A checked TensorParallelism: axes in the caller's order."""
-
-    axes: Tuple[Axis, ...]
-
-    @property
-    def split(self) -> Optional[Axis]:
-        return next((axis for axis in self.axes if axis.kind == TP), None)
-
-    @property
-    def alone(self):
-        """One axis of tensor parallelism and nothing else."""
-        return len(self.axes) == 1 and self.split is not None
-
-    def at(self, rank, size, split_dim):
-        """The same place on the other axes."""
-        return Place(tuple(a._replace(rank=rank, size=size, split_dim=split_dim) if a.kind == TP else a for a in self.axes))
-
-    def key(self, key):
-        if self.alone:
-            return f"{key}_tp_{self.axes[0].rank}"
-        return key + "".join(_suffix(axis) for axis in sorted(self.axes))
-
-    def is_of(self, header):
-        """Whether a header says that its tensor lies here."""
-
-        def places(axes):
-            return sorted((axis.kind, axis.rank, axis.size, axis.split_dim, axis.id) for axis in axes)
-
-        return header.layout == SHARD and places(self.axes) == places(header.axes)
-
-
-def _suffix(axis):
-    text = f"__{('dp', 'tp', 'ep', 'pp')[axis.kind]}_{axis.rank}of{axis.size}"
-    return text + (f"_sd{axis.split_dim}", f"_eid{axis.id}", f"_sid{axis.id}")[axis.kind - 1] if axis.kind != DP else text
-
-
-def _checked_axis(index, axis):
-    kind = _KINDS.get(axis.kind.lower())
-    if kind is None or not 0 <= axis.rank < axis.size <= SHARDS_MAX:
-        return None
-    if (axis.split_dim is not None) != (kind == TP):
-        return None
-    if kind == TP:
-        return Axis(kind, index, axis.rank, axis.size, axis.split_dim) if 0 <= axis.split_dim < DIMENSIONS_MAX else None
-    number = {EP: axis.expert_id, PP: axis.stage_id, DP: 0}[kind]
-    return None if number is None else Axis(kind, index, axis.rank, axis.size, -1, number)
-
-
-def _place(parallelism):
-    """A Place, or None for what describes none."""
-    if not isinstance(parallelism, TensorParallelism) or not 1 <= len(parallelism.axes) <= AXES_MAX:
-        log.error("a TensorParallelism with 1 to %d axes is needed, not %r", AXES_MAX, parallelism)
-        return None
-    axes = [_checked_axis(index, axis) for index, axis in enumerate(parallelism.axes)]
-    if None in axes or len({axis.kind for axis in axes}) < len(axes):
-        log.error("not a place in a parallel program: %r", parallelism)
-        return None
-    return Place(tuple(axes))
-
-
-def _writer_place(partition):
-    try:
-        rank, size, split_dim = int(partition.rank), int(partition.size), int(partition.split_dim)
-    except (AttributeError, TypeError, ValueError, OverflowError):
-        log.error("a writer_partition needs rank, size and split_dim, not %r", partition)
-        return None
-    if not 0 <= rank < size <= SHARDS_MAX or not 0 <= split_dim < DIMENSIONS_MAX:
-        return None
-    return Place((Axis(TP, 0, rank, size, split_dim),))
-
-
-def _writer_key(key, axis):
-    return f"{key}__writer_{axis.rank}of{axis.size}_sd{axis.split_dim}"
-
-
-class Manifest(NamedTuple):
-    dtype: int
-    split_dim: int
-    size: int
-    whole: Tuple[int, ...]
-    edition: int = 0
-
-    def is_cut_as(self, other):
-        return (self.split_dim, self.size) == (other.split_dim, other.size)
-
-    def is_of(self, header):
-        """Whether a shard's header is of this partition and edition."""
-        split = next((axis for axis in header.axes if axis.kind == TP), None)
-        return split is not None and (split.split_dim, split.size, header.edition) == (self.split_dim, self.size, self.edition)
-
-    def pack(self):
-        return _MANIFEST.pack(
-            _MANIFEST_MAGIC, _MANIFEST_VERSION, _MANIFEST.size, self.dtype, len(self.whole), self.split_dim, self.size, self.edition, 0,
-            *self.whole, *(-1,) * (DIMENSIONS_MAX - len(self.whole)),
-        )  # fmt: skip
-
-
-def _manifest_of(data):
-    if len(data) != _MANIFEST.size:
-        return None
-    magic, version, size, dtype, dimensions, split_dim, shards, edition, _, *rest = _MANIFEST.unpack(data)
-    if (magic, version, size) != (_MANIFEST_MAGIC, _MANIFEST_VERSION, _MANIFEST.size):
-        return None
-    if not 0 <= dtype < len(DTYPES) or not 1 <= shards <= SHARDS_MAX or not 0 <= split_dim < dimensions <= DIMENSIONS_MAX:
-        return None
-    if edition < 0:
-        return None
-    whole = tuple(rest[:dimensions])
-    return None if any(length < 0 for length in whole) or whole[split_dim] % shards else Manifest(dtype, split_dim, shards, whole, edition)
+READS_MAX = 32  # of shards whose manifest changes meanwhile
+NO_OBJECT = -704
+COUNTS_MAX = 1 << 16  # shards of which a store remembers its last edition
 
 
 # ---- writing ----
@@ -324,41 +115,170 @@ def _local_shard(tensor, code, place):
     return Packed(_header(code, whole, tensor.shape, place), tensor)
 
 
-def _with_manifest(key, place, shards, suffix=_PARALLEL):
-    """What is written: the shards, then the manifest, so that who finds it finds them."""
-    split, header = place.split, shards[0][1].header
-    items = [(own.key(key) if suffix == _PARALLEL else _writer_key(key, own.axes[0]), packed) for own, packed in shards]
-    if split is not None:
-        items.append((key + suffix, _Swap(Manifest(header.dtype, split.split_dim, split.size, header.whole))))
-    return items
+class _Shards(list):
+    """[(name, Packed), ..., (name, manifest)]: what a put of shards writes, the manifest last, so that who finds it finds them."""
 
+    def __init__(self, names, shards, manifest):
+        self.names, self.shards, self.manifest = names, shards, manifest
+        self.call(manifest.edition, manifest.chain)
 
-class _Swap(Raw):
-    """A manifest on its way into the store."""
-
-    __slots__ = ("manifest",)
-
-    def __init__(self, manifest):
-        super().__init__(manifest.pack())
-        self.manifest = manifest
-
-
-def _number(store, groups, upsert):
-    """Gives shards and manifests their edition, which depends on the manifest that is there."""
-    groups = [group for group in groups if group and isinstance(group[-1][1], _Swap)]
-    if not groups:
-        return
-    for group, buffer in zip(groups, store.batch_get_buffer([group[-1][0] for group in groups])):
-        there, (name, swap) = _manifest_in(buffer), group[-1]
-        edition = 0 if there is None else there.edition
-        # A put replaces no manifest: its shards belong to what is there, or, of another partition, to nothing.
-        if there is not None and upsert and not there.is_cut_as(swap.manifest):
-            edition = (edition + 1) % _INT_MAX
-        for _, packed in group[:-1]:
+    def call(self, edition, chain):
+        """Gives all the names of an edition."""
+        self.manifest = self.manifest._replace(edition=edition, chain=chain)
+        for _, packed in self.shards:
             if packed.header.edition != edition:
                 packed.stamp(edition)
-        if edition != 0:
-            group[-1] = (name, _Swap(swap.manifest._replace(edition=edition)))
+        self[:] = [(self.names.shard(place, edition, chain), packed) for place, packed in self.shards]
+        self.append((self.names.own if edition else self.names.common, Raw(self.manifest.pack())))
+
+
+def _with_manifest(key, place, shards, writer=False):
+    split, header = place.split, shards[0][1].header
+    names = Names(key, place, writer)
+    if split is None:
+        return [(names.shard(own, 0), packed) for own, packed in shards]
+    return _Shards(names, shards, Manifest(header.dtype, split.split_dim, split.size, header.whole))
+
+
+def _manifests(store, names):
+    """The manifest that holds for each; None: there is none."""
+    wanted = [each.manifests() for each in names]
+    buffers = iter(store.batch_get_buffer([name for each in wanted for name in each]))
+    found = [[_manifest_in(next(buffers)) for _ in each] for each in wanted]
+    return [next((manifest for manifest in each if manifest is not None), None) for each in found]
+
+
+def _put_shards(store, groups, config):
+    """A put replaces no manifest: its shards belong to what is there, or, of another partition, to nothing."""
+    shards = [group for group in groups if isinstance(group, _Shards)]
+    for group, there in zip(shards, _manifests(store, [group.names for group in shards]) if shards else ()):
+        if there is None or not there.is_cut_as(group.manifest):
+            group.call(0, _lot())
+        else:
+            group.call(there.edition, there.chain)
+    return write(store, groups, config, False)
+
+
+class _Counts:
+    """The last edition of each shard that this store has written, and whether its upsert failed: then it is made again."""
+
+    def __init__(self):
+        self._last = {}
+
+    def next(self, group, there):
+        last, chain, failed = self._last.get(self._name(group), (0, None, False))
+        if chain != there.chain:
+            return there.edition + 1
+        return last if failed and last >= there.edition else max(last, there.edition) + 1
+
+    def note(self, group, failed):
+        name = self._name(group)
+        self._last.pop(name, None)
+        self._last[name] = (group.manifest.edition, group.manifest.chain, failed)
+        while len(self._last) > COUNTS_MAX:
+            try:
+                del self._last[next(iter(self._last))]
+            except (KeyError, RuntimeError, StopIteration):
+                pass  # another thread was here
+
+    @staticmethod
+    def _name(group):
+        # Not the edition's own name: that has the edition.
+        return group.names.own, group.names.writer, group.manifest.split_dim, group.manifest.size, group.shards[0][0].split.rank
+
+
+def _upsert_shards(store, groups, config, version):
+    if version is not None and (not hasattr(version, "__index__") or not 0 < version.__index__() < _INT_MAX):
+        log.error("a version is a number from 1 to %d, not %r", _INT_MAX - 1, version)
+        return refused(groups)
+    groups = list(groups)
+    places = [i for i, group in enumerate(groups) if isinstance(group, _Shards)]
+    if not places:
+        return write(store, groups, config, True)
+    failed = {}
+    counts = store.__dict__.setdefault("_edition_counts", _Counts())
+    begun = _begin(store, groups, places, config)
+    before = dict(zip(places, _manifests(store, [groups[i].names for i in places])))
+    for i in places:
+        if before[i] is None:
+            failed[i] = begun.get(i) or NO_OBJECT
+            groups[i] = None
+            continue
+        edition = counts.next(groups[i], before[i]) if version is None else version.__index__()
+        if version is not None and before[i].edition > edition:
+            log.error("%s has version %d: %d is not later", groups[i].names.key, before[i].edition, edition)
+            groups[i] = None
+        elif edition >= _INT_MAX:
+            groups[i] = None
+        else:
+            groups[i].call(edition, before[i].chain)
+    places = [i for i in places if groups[i] is not None]
+    codes = write(store, [group[:-1] if isinstance(group, _Shards) else group for group in groups], config, True)
+    whole = [i for i in places if codes[i] == 0 and _is_whole(store, groups[i])]
+    for i, code in _swap(store, groups, whole, config):
+        codes[i] = code
+    for i in places:
+        counts.note(groups[i], codes[i] != 0)
+    return [failed.get(i, code) for i, code in enumerate(codes)]
+
+
+def _begin(store, groups, places, config):
+    """Gives those a manifest of edition 0 that have none: the first one that is put is every rank's. Their codes."""
+    there = _manifests(store, [groups[i].names for i in places])
+    lacking = [i for i, manifest in zip(places, there) if manifest is None]
+    if not lacking:
+        return {}
+    for i in lacking:
+        groups[i].call(0, _lot())
+    beginnings = [[(groups[i].names.own, groups[i][-1][1])] if i in lacking else None for i in range(len(groups))]
+    codes = write(store, beginnings, config, False)
+    return {i: codes[i] for i in lacking}
+
+
+def _lot():
+    return secrets.randbelow(_INT_MAX - 1) + 1
+
+
+def _is_whole(store, group):
+    """Whether every rank has written its shard of a group's edition."""
+    shards = group.names.shards(group.manifest)
+    if len(shards) == len(group.shards):
+        return True
+    if any(code != 1 for code in store.batch_is_exist([name for _, name in shards])):
+        return False
+    room = ctypes.create_string_buffer(HEADER_SIZE * len(shards))
+    places = [[HEADER_SIZE * i] for i in range(len(shards))]
+    lengths = store.get_into_ranges(
+        [ctypes.addressof(room)], [[name for _, name in shards]], [places], [[[0]] * len(shards)], [[[HEADER_SIZE]] * len(shards)]
+    )[0]
+    for (place, _), [length], [at] in zip(shards, lengths, places):
+        header = None if length != HEADER_SIZE else header_in(room.raw[at : at + HEADER_SIZE])
+        if header is None or not place.is_of(header) or not group.manifest.is_of(header):
+            return False
+    return True
+
+
+def _is_later(manifest, there):
+    """Without a manifest, or of another chain: what was upserted has been removed meanwhile."""
+    return there is not None and there.chain == manifest.chain and there.edition < manifest.edition
+
+
+def _swap(store, groups, whole, config):
+    """Makes whole editions hold, unless a later one does already, and removes what they replace. (place in groups, code) of each."""
+    if not whole:
+        return []
+    there = dict(zip(whole, _manifests(store, [groups[i].names for i in whole])))
+    late = [i for i in whole if not _is_later(groups[i].manifest, there[i])]
+    swaps = [i for i in whole if i not in late]
+    codes = write(store, [groups[i][-1:] if i in swaps else None for i in range(len(groups))], config, True)
+    former = []
+    for i in swaps:
+        if codes[i] == 0:
+            former += [name for _, name in groups[i].names.shards(there[i])]
+    if former:
+        # What cannot be removed grows old.
+        store.batch_remove(former, True)
+    return [(i, codes[i]) for i in swaps]
 
 
 def _manifest_in(buffer):
@@ -407,7 +327,7 @@ def _parallel_group(key, tensor, parallelism, partition):
 def _writer_group(key, found, partition):
     place = _writer_place(partition)
     packed = None if place is None or found is None else _shard_of(*found, place)
-    return None if packed is None else _with_manifest(key, place, [(place, packed)], _WRITER)
+    return None if packed is None else _with_manifest(key, place, [(place, packed)], True)
 
 
 def _parallel_group_from(key, address, size, parallelism, partition):
@@ -470,37 +390,33 @@ class _Source(NamedTuple):
     """Shards that together are one tensor."""
 
     manifest: Manifest
-    place: Place
-    name: object
+    names: Names
 
     def read(self, store, first, last):
         """Headers and buffers of shards first..last-1, or None."""
-        manifest = self.manifest
-        places = [self.place.at(rank, manifest.size, manifest.split_dim) for rank in range(first, last)]
-        buffers = store.batch_get_buffer([self.name(place) for place in places])
+        shards = self.names.shards(self.manifest, range(first, last))
+        buffers = store.batch_get_buffer([name for _, name in shards])
         headers = [open_buffer(buffer) for buffer in buffers]
-        for place, header in zip(places, headers):
-            if header is None or not place.is_of(header) or not manifest.is_of(header):
-                return None
-            if (header.dtype, header.whole) != (manifest.dtype, manifest.whole):
-                return None
-            if header.shape[manifest.split_dim] * manifest.size != manifest.whole[manifest.split_dim]:
+        for (place, _), header in zip(shards, headers):
+            if header is None or not place.is_of(header) or not self.manifest.is_of(header):
                 return None
         return list(zip(headers, buffers))
 
 
-def _sources(store, key, place):
+def _sources(store, key, place, writers=True):
     """Where the shards of a key may lie, most likely first."""
     if place is not None:
-        manifest = _manifest_of(store.get(key + _PARALLEL))
+        names = Names(key, place)
+        manifest = _manifests(store, [names])[0]
         if manifest is None and place.alone:
             manifest = _manifest_by_shard(store, key, place)
         if manifest is not None:
-            yield _Source(manifest, place, lambda own: own.key(key))
-    if place is None or place.alone:
-        manifest = _manifest_of(store.get(key + _WRITER))
+            yield _Source(manifest, names)
+    if writers and (place is None or place.alone):
+        names = Names(key, _NO_PLACE, True)
+        manifest = _manifests(store, [names])[0]
         if manifest is not None:
-            yield _Source(manifest, Place((Axis(TP, 0, 0, 1, 0),)), lambda own: _writer_key(key, own.axes[0]))
+            yield _Source(manifest, names)
 
 
 def _manifest_by_shard(store, key, place):
@@ -530,12 +446,12 @@ def _wanted(source, request):
     return _header(manifest.dtype, manifest.whole, shape, request.place), split.rank * extent, (split.rank + 1) * extent
 
 
-def _assemble(store, key, request, room):
+def _assemble(store, key, request, room, writers=True):
     """The tensor that is put together from shards, in what `room(header)` gives; None when they are not (all) there."""
     seen = None
     for _ in range(READS_MAX):
         manifests = []
-        for source in _sources(store, key, request.place):
+        for source in _sources(store, key, request.place, writers):
             manifests.append(source.manifest)
             found = _from_shards(store, source, request, room)
             if found is not None:
@@ -553,6 +469,8 @@ def _from_shards(store, source, request, room):
         return None
     header, begin, end = wanted
     manifest = source.manifest
+    if request.mode == "as_stored" and (source.names.writer or request.place.split.size != manifest.size):
+        return None
     each = manifest.whole[manifest.split_dim] // manifest.size
     first, last = (begin // each, -(-end // each)) if each else (0, manifest.size)
     shards = source.read(store, first, last)
@@ -591,30 +509,42 @@ def _callers_memory(address, size):
     return room
 
 
-def _manifest_key(key, request):
-    """Of the manifest that says whether the shard in the place's name is what holds; None: there is none for such a place."""
-    return None if request.place is None or request.place.split is None or request.mode == "full" else key + _PARALLEL
+def _manifest_names(key, request):
+    """Of the manifests that say whether the shard in the place's name is what holds; none for a place that has none."""
+    if request is None or request.place is None or request.place.split is None or request.mode == "full":
+        return []
+    return Names(key, request.place).manifests()
 
 
 def _is_answer(request, header, manifest):
     if header is None or request.place is None:
         return header is not None
-    return request.place.is_of(header) and (manifest is None or manifest.is_of(header))
+    return request.place.is_of(header) and (manifest is None or (manifest.edition == 0 and manifest.is_of(header)))
 
 
 def _second_round(store, key, request, room, plain_read):
     """After the name that was guessed: from shards of any partition; or, for one rank of one, the tensor itself."""
-    if request.mode == "as_stored":
+    place = request.place
+    if request.mode == "as_stored" and (place is None or place.split is None):
         return None
     found = _assemble(store, key, request, room)
-    place = request.place
-    return plain_read(key) if found is None and place is not None and place.alone and place.split.size == 1 else found
+    if found is not None or request.mode == "as_stored":
+        return found
+    return plain_read(key) if place is not None and place.alone and place.split.size == 1 else None
 
 
 def _of_rank(header, tp_rank, tp_size):
     """A shard that says of itself that it is another one is not the one that was asked for."""
     splits = [axis for axis in header.axes if axis.kind == TP]
     return all((axis.rank, axis.size) == (tp_rank, tp_size) for axis in splits)
+
+
+def _shard_with_tp(store, key, tp_rank, tp_size, room):
+    """The shard of a partition that an upsert has written, along whichever dimension."""
+    manifest = _manifests(store, [Names(key, _NO_PLACE)])[0]
+    if manifest is None or manifest.size != tp_size or not 0 <= tp_rank < tp_size:
+        return None
+    return _assemble(store, key, Request("as_stored", _NO_PLACE.at(tp_rank, tp_size, manifest.split_dim)), room, False)
 
 
 def _rank_key(key, tp_rank, tp_size):
@@ -669,11 +599,19 @@ class ParallelTensorCalls:
     def batch_get_tensor_with_tp(self, base_keys, tp_rank=0, tp_size=1):
         """get_tensor_with_tp of many, in one batch: a list of tensors and None."""
         need_torch()
-        buffers = self.batch_get_buffer([_rank_key(key, tp_rank, tp_size) for key in base_keys])
-        headers = [open_buffer(buffer) for buffer in buffers]
-        if tp_size > 1:
-            headers = [None if header is None or not _of_rank(header, tp_rank, tp_size) else header for header in headers]
-        return [None if header is None else over(buffer, header) for header, buffer in zip(headers, buffers)]
+        keys = list(base_keys)
+        if tp_size <= 1:
+            return self.batch_get_tensor(keys)
+        found = self.batch_get_buffer([key + _PARALLEL for key in keys] + [_rank_key(key, tp_rank, tp_size) for key in keys])
+        tensors = []
+        for key, manifest, buffer in zip(keys, found, found[len(keys) :]):
+            manifest = _manifest_in(manifest)
+            if manifest is not None and manifest.edition != 0:
+                tensors.append(_shard_with_tp(self, key, tp_rank, tp_size, _own_memory))
+                continue
+            header = open_buffer(buffer)
+            tensors.append(over(buffer, header) if header is not None and _of_rank(header, tp_rank, tp_size) else None)
+        return tensors
 
     def get_tensor_with_tp_into(self, key, buffer_ptr, size, tp_rank=0, tp_size=1, split_dim=0):
         """get_tensor_with_tp into the caller's memory (header and elements). Returns a tensor over it, or None."""
@@ -681,20 +619,27 @@ class ParallelTensorCalls:
 
     def batch_get_tensor_with_tp_into(self, base_keys, buffer_ptrs, sizes, tp_rank=0, tp_size=1):
         """get_tensor_with_tp_into of many, in one batch. Lists of unequal length: -600 for each key."""
-        keys, addresses = [_rank_key(key, tp_rank, tp_size) for key in base_keys], list(buffer_ptrs)
-        if not same_length(keys, addresses, sizes):
-            return refused(keys)
-        found = self.batch_get_tensor_into(keys, addresses, sizes)
-        if tp_size <= 1:
-            return found
-        return [
-            None if each is None or not _of_rank(header_at(address, HEADER_SIZE + each.nbytes), tp_rank, tp_size) else each
-            for each, address in zip(found, addresses)
-        ]
+        keys, addresses, sizes = list(base_keys), list(buffer_ptrs), list(sizes)
+        if tp_size <= 1 or not same_length(keys, addresses, sizes):
+            return self.batch_get_tensor_into(keys, addresses, sizes)
+        need_torch()
+        manifests = [_manifest_in(buffer) for buffer in self.batch_get_buffer([key + _PARALLEL for key in keys])]
+        found = [None] * len(keys)
+        plain = [i for i, each in enumerate(manifests) if each is None or each.edition == 0]
+        tensors = self.batch_get_tensor_into(
+            [_rank_key(keys[i], tp_rank, tp_size) for i in plain], [addresses[i] for i in plain], [sizes[i] for i in plain]
+        )
+        for i, each in zip(plain, tensors):
+            if each is not None and _of_rank(header_at(addresses[i], HEADER_SIZE + each.nbytes), tp_rank, tp_size):
+                found[i] = each
+        for i in range(len(keys)):
+            if i not in plain and addresses[i]:
+                found[i] = _shard_with_tp(self, keys[i], tp_rank, tp_size, _callers_memory(addresses[i], sizes[i]))
+        return found
 
     # ---- with_parallelism ----
 
-    def _put_parallel(self, make, keys, values, parallelisms, config, partitions, upsert):
+    def _put_parallel(self, make, keys, values, parallelisms, config, partitions, upsert, version=None):
         keys = list(keys)
         if not same_length(keys, values) or not publishable(config) or (parallelisms is not None and partitions is not None):
             return refused(keys)
@@ -703,8 +648,7 @@ class ParallelTensorCalls:
             log.error("parallelisms and writer_partitions are lists as long as keys, or None")
             return refused(keys)
         groups = [make(*each) for each in zip(keys, values, places, cuts)]
-        _number(self, groups, upsert)
-        return write(self, groups, config, upsert)
+        return _upsert_shards(self, groups, config, version) if upsert else _put_shards(self, groups, config)
 
     def put_tensor_with_parallelism(self, key, tensor, parallelism=None, config=None, writer_partition=None):
         """Puts a rank's part of a tensor: with one axis "tp" the tensor is that rank's shard; with more axes it is the whole, of which the
@@ -715,28 +659,33 @@ class ParallelTensorCalls:
             _parallel_group, [key], [tensor], _one(parallelism), config, _one(writer_partition), False
         )[0]  # fmt: skip
 
-    def upsert_tensor_with_parallelism(self, key, tensor, parallelism=None, config=None, writer_partition=None):
-        """put_tensor_with_parallelism that replaces a value."""
+    def upsert_tensor_with_parallelism(self, key, tensor, parallelism=None, config=None, writer_partition=None, version=None):
+        """put_tensor_with_parallelism that replaces a value, once all ranks of the partition have written theirs: until then the former holds.
+
+        version: a number from 1 on that later upserts raise; ranks that give the same one belong together, whatever happened to them meanwhile,
+        and may give it again. -600 for one below that which holds. Without: the n-th upserts of the ranks belong together."""
         return self._put_parallel(
-            _parallel_group, [key], [tensor], _one(parallelism), config, _one(writer_partition), True
+            _parallel_group, [key], [tensor], _one(parallelism), config, _one(writer_partition), True, version
         )[0]  # fmt: skip
 
     def batch_put_tensor_with_parallelism(self, keys, tensors_list, parallelisms=None, config=None, writer_partitions=None):
         """put_tensor_with_parallelism of many, in one batch. A list of codes as long as keys."""
         return self._put_parallel(_parallel_group, keys, tensors_list, parallelisms, config, writer_partitions, False)
 
-    def batch_upsert_tensor_with_parallelism(self, keys, tensors_list, parallelisms=None, config=None, writer_partitions=None):
+    def batch_upsert_tensor_with_parallelism(
+        self, keys, tensors_list, parallelisms=None, config=None, writer_partitions=None, version=None
+    ):
         """upsert_tensor_with_parallelism of many. A list of codes as long as keys."""
-        return self._put_parallel(_parallel_group, keys, tensors_list, parallelisms, config, writer_partitions, True)
+        return self._put_parallel(_parallel_group, keys, tensors_list, parallelisms, config, writer_partitions, True, version)
 
     def put_tensor_with_parallelism_from(self, key, buffer_ptr, size, parallelism=None, config=None, writer_partition=None):
         """Puts the tensor (header and elements) that fills the caller's memory: a whole one as the shards of every "tp" rank, a shard only
         as itself (-600 for another place)."""
         return self._put_parallel_from([key], [buffer_ptr], [size], _one(parallelism), config, _one(writer_partition), False)[0]
 
-    def upsert_tensor_with_parallelism_from(self, key, buffer_ptr, size, parallelism=None, config=None, writer_partition=None):
+    def upsert_tensor_with_parallelism_from(self, key, buffer_ptr, size, parallelism=None, config=None, writer_partition=None, version=None):
         """put_tensor_with_parallelism_from that replaces a value."""
-        return self._put_parallel_from([key], [buffer_ptr], [size], _one(parallelism), config, _one(writer_partition), True)[0]
+        return self._put_parallel_from([key], [buffer_ptr], [size], _one(parallelism), config, _one(writer_partition), True, version)[0]
 
     def batch_put_tensor_with_parallelism_from(
         self, keys, buffer_ptrs, sizes, parallelisms=None, config=None, writer_partitions=None
@@ -745,19 +694,19 @@ class ParallelTensorCalls:
         return self._put_parallel_from(keys, buffer_ptrs, sizes, parallelisms, config, writer_partitions, False)
 
     def batch_upsert_tensor_with_parallelism_from(
-        self, keys, buffer_ptrs, sizes, parallelisms=None, config=None, writer_partitions=None
+        self, keys, buffer_ptrs, sizes, parallelisms=None, config=None, writer_partitions=None, version=None
     ):
         """upsert_tensor_with_parallelism_from of many. A list of codes as long as keys."""
-        return self._put_parallel_from(keys, buffer_ptrs, sizes, parallelisms, config, writer_partitions, True)
+        return self._put_parallel_from(keys, buffer_ptrs, sizes, parallelisms, config, writer_partitions, True, version)
 
-    def _put_parallel_from(self, keys, buffer_ptrs, sizes, parallelisms, config, partitions, upsert):
+    def _put_parallel_from(self, keys, buffer_ptrs, sizes, parallelisms, config, partitions, upsert, version=None):
         keys = list(keys)
         if not same_length(keys, buffer_ptrs, sizes):
             return refused(keys)
         values = list(zip(buffer_ptrs, sizes))
         return self._put_parallel(
             lambda key, value, place, cut: _parallel_group_from(key, *value, place, cut),
-            keys, values, parallelisms, config, partitions, upsert,
+            keys, values, parallelisms, config, partitions, upsert, version,
         )  # fmt: skip
 
     def get_tensor_with_parallelism(self, key, target=None):
@@ -771,9 +720,11 @@ class ParallelTensorCalls:
         targets = _each(keys, targets)
         requests = [None] * len(keys) if targets is None else [_request(target) for target in targets]
         firsts = [None if request is None else _first_key(key, request) for key, request in zip(keys, requests)]
-        manifests = [None if request is None else _manifest_key(key, request) for key, request in zip(keys, requests)]
-        buffers = iter(self.batch_get_buffer([each for each in [*manifests, *firsts] if each is not None]))
-        manifests = [None if each is None else _manifest_in(next(buffers)) for each in manifests]
+        names = [_manifest_names(key, request) for key, request in zip(keys, requests)]
+        wanted = [each for several in names for each in several] + [each for each in firsts if each is not None]
+        buffers = iter(self.batch_get_buffer(wanted))
+        manifests = [[_manifest_in(next(buffers)) for _ in several] for several in names]
+        manifests = [next((each for each in several if each is not None), None) for several in manifests]
         found = []
         for key, request, first, manifest in zip(keys, requests, firsts, manifests):
             buffer = None if first is None else next(buffers)
@@ -792,8 +743,8 @@ class ParallelTensorCalls:
             return None
         first = _first_key(key, request)
         if first is not None:
-            beside = _manifest_key(key, request)
-            manifest = None if beside is None else _manifest_of(self.get(beside))
+            beside = _manifest_names(key, request)
+            manifest = _manifests(self, [Names(key, request.place)])[0] if beside else None
             length = self.get_into(first, buffer_ptr, size)
             header = header_at(buffer_ptr, length)
             if _is_answer(request, header, manifest):

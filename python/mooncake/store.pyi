@@ -491,6 +491,7 @@ class MooncakeDistributedStore:
         parallelism: Optional[TensorParallelism] = None,
         config: Optional[ReplicateConfig] = None,
         writer_partition: Any = None,
+        version: Optional[int] = None,
     ) -> int: ...
     def batch_upsert_tensor_with_parallelism(
         self,
@@ -499,6 +500,7 @@ class MooncakeDistributedStore:
         parallelisms: Optional[Sequence[Optional[TensorParallelism]]] = None,
         config: Optional[ReplicateConfig] = None,
         writer_partitions: Optional[Sequence[Any]] = None,
+        version: Optional[int] = None,
     ) -> List[int]: ...
     def upsert_tensor_with_parallelism_from(
         self,
@@ -508,6 +510,7 @@ class MooncakeDistributedStore:
         parallelism: Optional[TensorParallelism] = None,
         config: Optional[ReplicateConfig] = None,
         writer_partition: Any = None,
+        version: Optional[int] = None,
     ) -> int: ...
     def batch_upsert_tensor_with_parallelism_from(
         self,
@@ -517,6 +520,7 @@ class MooncakeDistributedStore:
         parallelisms: Optional[Sequence[Optional[TensorParallelism]]] = None,
         config: Optional[ReplicateConfig] = None,
         writer_partitions: Optional[Sequence[Any]] = None,
+        version: Optional[int] = None,
     ) -> List[int]: ...
     def get_tensor_with_parallelism(self, key: _Key, target: Optional[ReadTarget] = None) -> Optional[Tensor]: ...
     def batch_get_tensor_with_parallelism(

@@ -2,6 +2,7 @@
 
 MC_ORIGINAL names a folder with the package of the original Mooncake: then bytes are compared with what it writes and reads."""
 import ctypes
+import json
 import os
 import pathlib
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import tensor_rank  # noqa: E402
 from python_cluster import address, master, node, pattern, store, unset, with_fields  # noqa: E402,F401
 from mooncake import _tensor_parallel as parallel  # noqa: E402
 from mooncake import store as module  # noqa: E402
@@ -430,9 +432,161 @@ def test_a_version_by_other_ranks_replaces_all_of_the_former_one(store):
         for size in (1, 2, 4, 8):
             got = reads_of(store, "key", size)
             assert all(each is None or len(each) == 1 and each <= {2, 3} for each in got), (size, done, got)
-            assert got[-1] == ({3} if done == 4 else None)
+            assert got[-1] == got[0] == ({3} if done == 4 else {2}), "what holds is there until another is whole"
+    # The same partition again; one rank is ahead of the others.
     upsert_by(store, "key", 4, [2], 4)
-    assert store.get_tensor_with_parallelism("key", target("shard", tp(2, 4)))[0, 0] == 4, "within a partition each rank is on its own"
+    upsert_by(store, "key", 5, [2], 4)
+    assert reads_of(store, "key", 4) == [{3}] * 25 and store.get_tensor_with_tp("key", 2, 4)[0, 0] == 3
+    for version in (4, 5):
+        upsert_by(store, "key", version, [0, 3, 1], 4)
+        assert all(each in ({version}, None) for size in (1, 2, 4, 8) for each in reads_of(store, "key", size))
+        assert reads_of(store, "key", 4) == [{version}] * 25
+        assert all(store.get_tensor_with_tp("key", rank, 4)[0, 0] == version for rank in range(4))
+        assert store.get_tensor_with_tp("key", 0, 2) is None
+    # Nothing is left of what was replaced.
+    assert store.remove_by_regex("^key", True) == 5
+
+
+@upserts
+def test_versions_that_the_ranks_name(store):
+    def upsert(value, rank, **more):
+        return store.upsert_tensor_with_parallelism("key", torch.full((8, 8), value), place(tp(rank, 2)), **more)
+
+    upsert_by(store, "key", 1, range(2), 2, "put_tensor_with_parallelism")
+    assert upsert(7, 0, version=7) == 0 and upsert(8, 0, version=8) == 0 and upsert(8, 1, version=8) == 0
+    assert reads_of(store, "key", 2) == [{8}] * 13
+    # A rank that was started again gives its last one again, or is late.
+    assert upsert(8, 1, version=8) == 0 and upsert(7, 1, version=7) == -600
+    assert reads_of(store, "key", 2) == [{8}] * 13
+    for wrong in (0, -1, "9", 1.5, (1 << 31) - 1, 1 << 40):
+        assert upsert(9, 0, version=wrong) == -600
+    # Without one: the next.
+    assert upsert(9, 0) == 0 and upsert(9, 1) == 0 and reads_of(store, "key", 4)[-1] == {9}
+    assert store.batch_upsert_tensor_with_parallelism(["key", "other"], [torch.full((8, 8), 20)] * 2, [place(tp(0, 2))] * 2, version=20) == [0, 0]
+    assert upsert(20, 1, version=20) == 0 and reads_of(store, "key", 8)[-1] == {20}
+
+
+@upserts
+def test_each_stage_has_editions_of_its_own(store):
+    def upsert(version, stage, rank):
+        whole = torch.full((16, 8), version)
+        assert store.upsert_tensor_with_parallelism("key", whole, place(pp(stage, 2, stage), tp(rank, 2))) == 0
+
+    def seen(stage):
+        return {int(store.get_tensor_with_parallelism("key", target(mode, tp(1, size), pp(stage, 2, stage)))[0, 0])
+                for mode, size in (("full", 4), ("shard", 4), ("shard", 2), ("as_stored", 2))}
+
+    for stage in range(2):
+        for rank in range(2):
+            assert store.put_tensor_with_parallelism("key", torch.full((16, 8), 1), place(pp(stage, 2, stage), tp(rank, 2))) == 0
+    upsert(2, 0, 0)
+    assert seen(0) == seen(1) == {1}
+    upsert(2, 0, 1)
+    assert seen(0) == {2} and seen(1) == {1}
+    upsert(2, 1, 1), upsert(2, 1, 0)
+    assert seen(0) == seen(1) == {2}
+
+
+@upserts
+def test_writers_partitions_are_replaced_as_one(store):
+    def upsert(version, rank, call="upsert"):
+        return getattr(store, call + "_tensor_with_parallelism")("key", torch.full((16, 8), version), writer_partition=Cut(rank, 2, 0))
+
+    asked = target("shard", tp(0, 1))
+    assert upsert(1, 0, "put") == upsert(1, 1, "put") == 0 and torch.equal(store.get_tensor_with_parallelism("key", asked), torch.full((16, 8), 1))
+    assert upsert(2, 1) == 0 and torch.equal(store.get_tensor_with_parallelism("key", asked), torch.full((16, 8), 1))
+    assert upsert(2, 0) == 0 and torch.equal(store.get_tensor_with_parallelism("key", asked), torch.full((16, 8), 2))
+
+
+@upserts
+def test_an_upsert_that_failed_is_made_again(store, monkeypatch):
+    """Its edition may have become whole meanwhile, by what was written though nobody said so."""
+    upsert_by(store, "key", 1, range(2), 2)
+    upsert_by(store, "key", 2, [0], 2)
+    real = parallel.write
+    monkeypatch.setattr(parallel, "write", lambda *arguments: [-703 for _ in real(*arguments)])
+    assert store.upsert_tensor_with_parallelism("key", torch.full((8, 8), 2), place(tp(1, 2))) == -703
+    monkeypatch.undo()
+    upsert_by(store, "key", 3, [0], 2)
+    upsert_by(store, "key", 2, [1], 2)
+    assert reads_of(store, "key", 2) == [{2}] * 13
+    upsert_by(store, "key", 3, [1], 2)
+    assert reads_of(store, "key", 2) == [{3}] * 13
+
+
+@upserts
+def test_ranks_that_are_apart_begin_together_when_the_tensor_was_removed(store):
+    upsert_by(store, "key", 1, range(2), 2)
+    for version in (2, 3, 4):
+        upsert_by(store, "key", version, [0], 2)
+    assert store.remove("key__parallelism_manifest", True) == 0  # as eviction may, and who knows no other names
+    assert reads_of(store, "key", 2) == [None] * 13
+    for version in (5, 6):
+        upsert_by(store, "key", version, [0], 2)
+        upsert_by(store, "key", version, [1], 2)
+        assert reads_of(store, "key", 2) == [{version}] * 13
+
+
+class Rank:
+    """A process of tensor_rank.py."""
+
+    def __init__(self, master, *arguments):
+        script = pathlib.Path(__file__).with_name("tensor_rank.py")
+        self.process = subprocess.Popen([sys.executable, "-B", str(script), master.address, *map(str, arguments)], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+
+    def line(self):
+        return json.loads(self.process.stdout.readline())
+
+    def end(self):
+        out, _ = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0
+        return [json.loads(line) for line in out.splitlines()]
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+@upserts
+@pytest.mark.timeout(300)
+def test_one_version_in_each_answer_of_processes(master, store):
+    """Four ranks put, two upsert again and again, each as fast as it can, others read as ranks of 1, 2, 4 and 8; the writers are killed in the middle."""
+    for rank in range(4):
+        tensor_rank.write(store, "put", rank, 4, 0, 0)
+    assert reads_by(store, 0)
+    readers = [Rank(master, "read", *sizes) for sizes in ((1, 8), (2, 4))]
+    for each in readers:
+        assert each.line() == []
+    # One dies; the other does not wait for it, and what it writes alone holds for nobody.
+    ranks = [Rank(master, "upsert", rank, 2, 1, 10_000) for rank in range(2)]
+    assert all(each.line() == [1, 0] for each in ranks)
+    while ranks[1].line()[0] < 30:
+        pass
+    ranks[1].kill()
+    while ranks[0].line()[0] < 40:
+        pass
+    ranks[0].kill()
+    first = tensor_rank.version_of(store.get_tensor_with_parallelism(tensor_rank.KEY, target("full", tp(0, 1))), tensor_rank.INDEX) + 1
+    assert 30 <= first < 10_000
+    # They come back, one where it was, the other beyond.
+    tensor_rank.write(store, "upsert", 1, 2, first, first + 10, "versions")
+    tensor_rank.write(store, "upsert", 0, 2, first + 5, first + 10, "versions")
+    assert reads_by(store, first + 10)
+    # Another partition; one rank is late.
+    for rank in (2, 0, 1, 3):
+        assert reads_by(store, first + 10)
+        tensor_rank.write(store, "upsert", rank, 4, first + 11, first + 11)
+    assert reads_by(store, first + 11)
+    for each in readers:
+        said = each.end()[-1]
+        print(said)
+        assert said["wrong"] == [] and said["answers"] > 50 and said["last"] == first + 11, said
+
+
+def reads_by(store, version):
+    found = [store.get_tensor_with_parallelism(tensor_rank.KEY, target("full", tp(0, size))) for size in (1, 2, 4, 8)]
+    return [tensor_rank.version_of(each, tensor_rank.INDEX) for each in found] == [version] * 4
 
 
 @upserts
@@ -450,8 +604,8 @@ def test_one_version_in_each_answer_under_load(store):
     threads = [threading.Thread(target=read, args=(i, size)) for i, size in enumerate((1, 2, 4, 8))]
     for one in threads:
         one.start()
-    for version in range(1, 81):
-        size = (8, 2, 4, 1)[version % 4]  # never the same twice in a row
+    for version in range(1, 43):
+        size = (8, 2, 2, 4, 1, 4, 4)[version % 7]
         ranks = [threading.Thread(target=upsert_by, args=(store, "key", version, [rank], size)) for rank in range(size)]
         for one in ranks:
             one.start()
