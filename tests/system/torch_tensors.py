@@ -652,6 +652,13 @@ def test_a_shard_that_was_read_is_put_elsewhere(store):
     assert reads_of(store, "copy", 4)[-1] == reads_of(store, "copy", 4)[0] == {2}
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_a_data_loader(master, node, method):
+    script = pathlib.Path(__file__).with_name("tensor_loader.py")
+    done = subprocess.run([sys.executable, "-B", str(script), master.address, method], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+
+
 def test_shards_without_a_manifest(store):
     assert store.put_tensor_with_tp("key", WHOLE, 0, 4) == 0
     assert torch.equal(store.get_tensor_with_parallelism("key", target("full", tp(0, 4))), WHOLE)
