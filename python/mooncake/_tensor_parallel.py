@@ -14,8 +14,12 @@ besides "tp" each place on those has editions and a manifest of its own. Who fin
 drawn by lot that is in all names: so what was removed, or is gone, and written anew has nothing to do with shards of before.
 
 Invariant: a shard is used only if its own header says that it is the one that was asked for: its place on every axis, the whole's shape,
-the dtype; and if there is a manifest, only if it is of the manifest's partition and edition. A shard of an edition is written by its rank
-alone, and its edition never holds again once another does. So no answer has parts of two versions.
+the dtype; and if there is a manifest, only if it is of the manifest's partition and edition. So no answer has parts of two editions.
+
+That an edition is one version is the callers' part, nothing here can see it: each shard of it must be written by one rank, always with the
+same value. `version` says so. Counting does only while each rank writes all its upserts through one store: a rank that begins anew in the
+middle counts from the manifest's edition, may be behind what it wrote ahead of the others, and writes a later value over a shard of an
+edition that is not whole yet. When that becomes whole, its answers have parts of two upserts.
 """
 
 import ctypes
@@ -663,7 +667,8 @@ class ParallelTensorCalls:
         """put_tensor_with_parallelism that replaces a value, once all ranks of the partition have written theirs: until then the former holds.
 
         version: a number from 1 on that later upserts raise; ranks that give the same one belong together, whatever happened to them meanwhile,
-        and may give it again. -600 for one below that which holds. Without: the n-th upserts of the ranks belong together."""
+        and may give it again with the same value. -600 for one below that which holds. Without: the n-th upserts of the ranks belong together,
+        which is true only while no rank is restarted alone."""
         return self._put_parallel(
             _parallel_group, [key], [tensor], _one(parallelism), config, _one(writer_partition), True, version
         )[0]  # fmt: skip
