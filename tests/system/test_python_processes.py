@@ -15,6 +15,8 @@ import store_process
 from python_cluster import SEGMENT, SLOW, address, arguments, joined, master, node, pattern, store, wait_until  # noqa: F401
 from mooncake.async_store import MooncakeDistributedStoreAsync
 
+LATE = 9 * SLOW  # a deadline (5 s) and what a busy machine adds, but not a second deadline
+
 HEAD = """
 import asyncio, atexit, multiprocessing, os, signal, sys, threading, time
 sys.path.insert(0, {path!r})
@@ -148,7 +150,7 @@ def test_interrupt_in_a_call_while_the_master_stands_still(tmp_path, master, sto
     assert store.put("big", bytes(100_000)) == 0
     said, took, out, code = interrupted(tmp_path, master, INTERRUPTED.replace("{call}", CALLS[name]), lambda: cluster.hold_still(master.pid),
                                         lambda: os.kill(master.pid, signal.SIGCONT))
-    assert said == "interrupted\n" and took < 7 * SLOW, (said, took)
+    assert said == "interrupted\n" and took < LATE, (said, took)
     assert (out, code) == ("fine 0\n", 0)
 
 
@@ -158,7 +160,7 @@ def test_interrupt_in_a_get_while_the_node_stands_still(tmp_path, master, store)
                    store.get_replica_desc("big")[0].get_memory_descriptor().buffer_descriptor.transport_endpoint_ != store.get_hostname())
         said, took, out, code = interrupted(tmp_path, master, INTERRUPTED.replace("{call}", CALLS["get_into"]), lambda: cluster.hold_still(other.process.pid),
                                             lambda: os.kill(other.process.pid, signal.SIGCONT))
-    assert said == "interrupted\n" and took < 7 * SLOW and (out, code) == ("fine 0\n", 0), (said, took, out)
+    assert said == "interrupted\n" and took < LATE and (out, code) == ("fine 0\n", 0), (said, took, out)
 
 
 def test_interrupt_in_a_setup_without_a_master(tmp_path):
@@ -178,7 +180,7 @@ def test_interrupt_in_a_setup_without_a_master(tmp_path):
             assert setup() == 0 and store.is_exist("none") == 0
             print("fine", store.close(), flush=True)""".replace("{master!r}", repr(own.address)), lambda: cluster.hold_still(own.pid),
             lambda: os.kill(own.pid, signal.SIGCONT))
-    assert said == "interrupted\n" and took < 7 * SLOW and (out, code) == ("fine 0\n", 0), (said, took, out)
+    assert said == "interrupted\n" and took < LATE and (out, code) == ("fine 0\n", 0), (said, took, out)
 
 
 def test_a_cancelled_call_runs_to_its_end(master, store):
@@ -201,7 +203,7 @@ def test_a_cancelled_call_runs_to_its_end(master, store):
             took = time.monotonic() - begun
         finally:
             os.kill(master.pid, signal.SIGCONT)
-        assert all(isinstance(each, asyncio.CancelledError) for each in ended) and took < 1 * SLOW, (ended, took)
+        assert all(isinstance(each, asyncio.CancelledError) for each in ended) and took < 3 * SLOW, (ended, took)
         assert await other.async_get("cancelled") == pattern(100_000)
 
     asyncio.run(work())  # its end waits for the executor's threads, and so for the calls

@@ -211,7 +211,7 @@ def torch_python():
     return named or (sys.executable if importlib.util.find_spec("torch") else None)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_with_torch(tmp_path):
     """torch_tensors.py in a Python that has torch; pytest itself is lent to it."""
     if os.environ.get("MC_SANITIZER"):
@@ -222,8 +222,8 @@ def test_with_torch(tmp_path):
     environment = dict(os.environ, PYTHONPATH=str(pathlib.Path(pytest.__file__).parents[1]))
     script = pathlib.Path(__file__).with_name("torch_tensors.py")
     report = tmp_path / "report.xml"
-    done = subprocess.run([python, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(script.parents[1]), "--timeout", "120",
-                           "--junitxml", str(report), str(script)], env=environment, capture_output=True, text=True, timeout=580)
+    done = subprocess.run([python, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(script.parents[1]), "--timeout", "300",
+                           "--junitxml", str(report), str(script)], env=environment, capture_output=True, text=True, timeout=1480)
     print(done.stdout[-20000:], done.stderr[-4000:])
     assert done.returncode == 0
     suite = xml.etree.ElementTree.parse(report).getroot().find("testsuite")
