@@ -29,7 +29,7 @@
 #define FDS_MAX 4
 #define CONNECTS_MAX 4u               /* on their way to one address */
 #define CONNECT_LATER_NS 100000000ull /* between the third and the fourth */
-#define CONNECT_OTHER_NS 250000000ull /* until the next address of the host is tried beside those before */
+#define CONNECT_OTHER_NS 250000000ull /* at most, until the next address of the host is tried beside those before */
 #define ACK_LATE_MS 80u               /* a host confirms within 40 ms what it does not answer */
 #define SMALL_NS 1000000u             /* for the rest of a small frame of which a part was taken */
 #define BACKLOG 4096                  /* after a failover everybody comes at once; the kernel may allow fewer */
@@ -175,8 +175,9 @@ static int connecting_take(struct connecting *all, nfds_t at)
 struct trying {
     struct connecting each[MC_RESOLVE_ADDRESSES_MAX];
     uint32_t count, begun;
-    uint64_t next_ns; /* another one is begun, whatever those before do */
-    int error;        /* errno of the last that refused */
+    uint64_t next_ns;  /* another one is begun, whatever those before do */
+    uint64_t pause_ns; /* between two of them: each has its turn before the deadline */
+    int error;         /* errno of the last that refused */
 };
 
 /* Begins what is due. When to look again. */
@@ -194,7 +195,7 @@ static uint64_t trying_begin(struct trying *trying)
         if (connecting_begin(all) < 0)
             trying->error = errno;
         alive += all->count;
-        trying->next_ns = now_ns + CONNECT_OTHER_NS;
+        trying->next_ns = now_ns + trying->pause_ns;
     }
     for (uint32_t i = 0; i < trying->begun; i++)
         if (trying->each[i].count > 0 && trying->each[i].due_ns < look_ns)
@@ -239,6 +240,8 @@ int mc_tcp_connect_any(const struct mc_tcp_address *peers, uint32_t count, uint6
     struct trying trying = {.count = count < MC_RESOLVE_ADDRESSES_MAX ? count : MC_RESOLVE_ADDRESSES_MAX};
     for (uint32_t i = 0; i < trying.count; i++)
         trying.each[i] = (struct connecting){.peer = &peers[i], .pace = &pace};
+    uint64_t now_ns = mc_clock_ns(), share_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / (count + 1) : 0;
+    trying.pause_ns = share_ns < CONNECT_OTHER_NS ? share_ns : CONNECT_OTHER_NS;
     int rc = MC_ERR_RPC_TIMEOUT;
     do {
         uint64_t look_ns = trying_begin(&trying);

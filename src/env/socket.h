@@ -57,7 +57,7 @@ bool mc_tcp_way(int fd, struct mc_tcp_way *way);
 bool mc_tcp_peer(int fd, struct mc_tcp_address *peer);
 
 /* To the first of a host's addresses that answers: they are tried one beside the other, each 250 ms after the one
- * before, or when that has refused. As mc_tcp_connect. */
+ * before, or when that has refused, or sooner, so that each has its part of a short time. As mc_tcp_connect. */
 int mc_tcp_connect_any(const struct mc_tcp_address *peers, uint32_t count, uint64_t deadline_ns);
 /* tcp: "host:port"; a name is looked up by the deadline, too (resolve.h). Several connections are tried when the first
  * takes longer than such a thing does (base/pace.h), as a lost packet is sent again only after a second. errno after
