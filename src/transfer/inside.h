@@ -40,7 +40,7 @@ struct mc_lane {
     uint32_t incarnation; /* of the peer */
     uint64_t number;      /* by which it can be cut; 0: it cannot */
     struct mc_spin spin;
-    uint64_t used_ms;
+    uint64_t used_ms, failed_ms; /* failed_ms: our own kernel has given it up, or 0 */
     struct mc_lane *next;
 };
 
@@ -99,6 +99,8 @@ struct mc_peer {
     uint32_t idle_count;
     uint64_t *uncut, uncut_first; /* numbers of connections of which a write may still arrive; of the first */
     uint32_t uncut_count, uncut_capacity;
+    struct mc_lane *unended; /* connections without a number, of which a write may still arrive */
+    uint32_t unended_count;
     struct mc_host_path *host;
     uint64_t host_retry_ms; /* not before */
     struct mc_rdma_remote *remote;
@@ -334,6 +336,10 @@ void mc_rdma_lanes_free(struct mc_rdma_lane *lanes);
 uint64_t mc_settle_number(void); /* for a new connection */
 /* That connection was given up, and a write of it may still arrive. 0: it has no number. */
 void mc_settle_note(struct mc_peer *peer, uint64_t number, uint32_t incarnation);
+/* The same of a lane, which is not the caller's any more. is_failed: our own kernel has given it up. */
+void mc_settle_give_up(struct mc_peer *peer, struct mc_lane *lane, bool is_failed);
+/* Closes those of which nothing can arrive any more. The peer's lock is held. */
+void mc_settle_tidy(struct mc_peer *peer);
 /* Asks the peer to cut them. 0: they are; 1: another process has the name; or negative. */
 int mc_settle_cut(struct mc_peer *peer, const uint64_t *numbers, size_t count, uint64_t deadline_ns);
 /* Another process has the name. The peer's lock is held. */

@@ -31,15 +31,26 @@ void mc_outbound_again(struct mc_outbound *outbound)
     mc_outbound_restart(outbound);
 }
 
+static bool has_fences(const struct mc_outbound *outbound)
+{
+    return !outbound->has_status && outbound->opcode == MC_TRANSFER_WRITE;
+}
+
 static uint64_t bytes_to_send(const struct mc_outbound *outbound, size_t at)
 {
-    return sizeof(struct mc_tcp_header) + (outbound->opcode == MC_TRANSFER_WRITE ? outbound->items[at].length : 0);
+    return sizeof(struct mc_tcp_header) + (outbound->opcode == MC_TRANSFER_WRITE ? outbound->items[at].length : 0) +
+           (has_fences(outbound) ? sizeof(struct mc_tcp_header) : 0);
+}
+
+/* Of a status, or of the byte that a fence brings. */
+static uint64_t word_size(const struct mc_outbound *outbound)
+{
+    return outbound->has_status ? sizeof(uint64_t) : has_fences(outbound) ? 1 : 0;
 }
 
 static uint64_t bytes_to_receive(const struct mc_outbound *outbound, size_t at)
 {
-    return (outbound->has_status ? sizeof(uint64_t) : 0) +
-           (outbound->opcode == MC_TRANSFER_READ ? outbound->items[at].length : 0);
+    return word_size(outbound) + (outbound->opcode == MC_TRANSFER_READ ? outbound->items[at].length : 0);
 }
 
 struct vector { /* the parts of one call: a bounded number of bytes */
@@ -56,6 +67,20 @@ static void add_part(struct vector *vector, void *base, uint64_t size, uint64_t 
     vector->room -= part;
 }
 
+static void add_header(struct vector *vector, struct mc_tcp_header *at, struct mc_tcp_header header, uint64_t lane,
+                       uint64_t skip)
+{
+    memcpy(header.lane, &lane, sizeof(header.lane)); /* little-endian */
+    *at = header;
+    add_part(vector, at, sizeof(*at), skip);
+}
+
+/* Of `skip` bytes those that are beyond so many others. */
+static uint64_t beyond(uint64_t skip, uint64_t others)
+{
+    return skip > others ? skip - others : 0;
+}
+
 size_t mc_outbound_send_parts(struct mc_outbound *outbound, struct iovec parts[MC_OUTBOUND_PARTS])
 {
     struct vector vector = {parts, 0, CALL_BYTES};
@@ -63,15 +88,18 @@ size_t mc_outbound_send_parts(struct mc_outbound *outbound, struct iovec parts[M
     size_t end = outbound->done + MC_OUTBOUND_WINDOW;
     for (size_t at = outbound->sending; at < outbound->count && at < end && vector.room > 0; at++, skip = 0) {
         const struct mc_transfer_item *item = &outbound->items[at];
-        struct mc_tcp_header *header = &outbound->headers[at % MC_OUTBOUND_WINDOW];
-        *header = (struct mc_tcp_header){
+        const uint64_t header_size = sizeof(struct mc_tcp_header);
+        struct mc_tcp_header header = {
             .length = item->length,
             .address = item->remote,
             .opcode = (uint8_t)((unsigned)outbound->opcode | (outbound->has_status ? MC_TCP_OPCODE_VERSION_2 : 0u))};
-        memcpy(header->lane, &outbound->lane, sizeof(header->lane)); /* little-endian */
-        add_part(&vector, header, sizeof(*header), skip);
+        add_header(&vector, &outbound->headers[at % MC_OUTBOUND_WINDOW], header, outbound->lane, skip);
         if (outbound->opcode == MC_TRANSFER_WRITE)
-            add_part(&vector, item->local, item->length, skip > sizeof(*header) ? skip - sizeof(*header) : 0);
+            add_part(&vector, item->local, item->length, beyond(skip, header_size));
+        header = (struct mc_tcp_header){.length = 1, .address = item->remote + item->length - 1};
+        if (has_fences(outbound))
+            add_header(&vector, &outbound->fences[at % MC_OUTBOUND_WINDOW], header, outbound->lane,
+                       beyond(skip, header_size + item->length));
     }
     return vector.used;
 }
@@ -84,9 +112,6 @@ void mc_outbound_sent(struct mc_outbound *outbound, size_t count)
         outbound->sending++;
     }
     outbound->sent_of_current = sent;
-    /* What has no answer is done when it has gone. */
-    if (!outbound->has_status && outbound->opcode == MC_TRANSFER_WRITE)
-        outbound->done = outbound->sending;
 }
 
 size_t mc_outbound_receive_parts(struct mc_outbound *outbound, struct iovec parts[MC_OUTBOUND_PARTS])
@@ -94,12 +119,10 @@ size_t mc_outbound_receive_parts(struct mc_outbound *outbound, struct iovec part
     struct vector vector = {parts, 0, CALL_BYTES};
     uint64_t skip = outbound->received_of_oldest;
     for (size_t at = outbound->done; at < outbound->sending && vector.room > 0; at++, skip = 0) {
-        uint64_t *status = &outbound->statuses[at % MC_OUTBOUND_WINDOW];
-        uint64_t status_size = outbound->has_status ? sizeof(*status) : 0;
-        add_part(&vector, status, status_size, skip);
+        uint64_t size = word_size(outbound);
+        add_part(&vector, &outbound->statuses[at % MC_OUTBOUND_WINDOW], size, skip);
         if (outbound->opcode == MC_TRANSFER_READ)
-            add_part(&vector, outbound->items[at].local, outbound->items[at].length,
-                     skip > status_size ? skip - status_size : 0);
+            add_part(&vector, outbound->items[at].local, outbound->items[at].length, beyond(skip, size));
     }
     return vector.used;
 }

@@ -1,6 +1,9 @@
 /* The asking half of one data connection: the requests of one lane as a state machine without I/O. Many requests are
  * under way at once; answers come in their order.
  *
+ * Version 1 confirms no write; so a read of its last byte goes behind each (the fence): as requests are served in their
+ * order, its answer says that the write is done.
+ *
  * Invariant: request `done` and later ones are not confirmed, earlier ones are; so after a break the rest can be asked
  * for again on another connection. */
 #ifndef MC_TRANSFER_OUTBOUND_H
@@ -11,7 +14,7 @@
 #include "mooncake_engine.h"
 
 #define MC_OUTBOUND_WINDOW 64u /* requests that are under way */
-#define MC_OUTBOUND_PARTS (2 * MC_OUTBOUND_WINDOW)
+#define MC_OUTBOUND_PARTS (3 * MC_OUTBOUND_WINDOW)
 
 struct mc_outbound {
     const struct mc_transfer_item *items; /* none of length zero */
@@ -21,7 +24,7 @@ struct mc_outbound {
     uint64_t lane;               /* the number of the connection; 0: none */
     uint64_t sent_of_current;    /* bytes of request `sending` (its header included) that went */
     uint64_t received_of_oldest; /* bytes of the answer to request `done` that came */
-    struct mc_tcp_header headers[MC_OUTBOUND_WINDOW];
+    struct mc_tcp_header headers[MC_OUTBOUND_WINDOW], fences[MC_OUTBOUND_WINDOW];
     uint64_t statuses[MC_OUTBOUND_WINDOW];
 };
 

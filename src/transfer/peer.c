@@ -213,6 +213,7 @@ static void peer_free(struct mc_peer *peer)
     mc_host_path_drop(peer);
     mc_rdma_lanes_free(links);
     mc_rdma_lanes_free(peer->rdma_uncut);
+    mc_settle_forget(peer);
     free(peer->uncut);
     mc_rdma_remote_release(peer->remote);
     pthread_cond_destroy(&peer->rdma_settled);
@@ -238,7 +239,7 @@ static bool is_idle(const struct mc_peer *peer, uint64_t idle_ms, uint64_t now_m
         idle_ms = PEER_BARE_MS;
     if (peer->rdma_uncut != NULL && idle_ms < PEER_IDLE_MS)
         idle_ms = PEER_IDLE_MS;
-    if (peer->uncut_count > 0 && idle_ms < UNCUT_IDLE_MS)
+    if ((peer->uncut_count > 0 || peer->unended != NULL) && idle_ms < UNCUT_IDLE_MS)
         idle_ms = UNCUT_IDLE_MS;
     return now_ms - peer->used_ms >= idle_ms;
 }
@@ -456,6 +457,7 @@ void mc_peers_tidy(struct mc_transfer_engine *engine)
             if (pthread_mutex_trylock(&peer->lock) != 0)
                 continue; /* busy, so not idle; and all other peers would wait with us */
             take_useless(peer, now_ms, &lanes);
+            mc_settle_tidy(peer);
             mc_rdma_lanes_idle(peer, LANE_IDLE_MS, &links);
             peer->is_doubtful |= mc_host_path_tidy(peer);
             pthread_mutex_unlock(&peer->lock);

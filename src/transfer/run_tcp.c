@@ -250,10 +250,10 @@ static void drop_lanes(struct run *run)
         struct job *job = &run->jobs[i];
         if (job->lane == NULL)
             continue;
-        if (may_arrive(job))
-            mc_settle_note(run->peer, job->lane->number, job->lane->incarnation);
         if (mc_outbound_is_done(&job->outbound))
             mc_peer_give_lane(run->peer, job->lane);
+        else if (may_arrive(job))
+            mc_settle_give_up(run->peer, job->lane, job->is_unsure);
         else
             mc_lane_abort(job->lane);
         job->lane = NULL;

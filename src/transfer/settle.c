@@ -4,8 +4,15 @@
  * A connection that is given up in the middle of a write is reset; but a reset is sent once, may be lost, and the peer
  * may have bytes of it that it has not read yet. So each connection has a number, which the peer is told with its
  * requests, and over another connection it is asked to cut those of these numbers. It does so at once, or, of one that
- * it has not seen yet, when it comes. Only engines of ours know that question (document: "cuts"); of others the reset
- * is all there is. RDMA links have such numbers, too, and a proof of their own besides (rdma_lane.c).
+ * it has not seen yet, when it comes. RDMA links have such numbers, too, and a proof of their own besides
+ * (rdma_lane.c).
+ *
+ * Only engines of ours know that question (document: "cuts"). A connection to any other is not reset, it is ended: the
+ * peer reads what our kernel still has of it (the caller's memory is not needed for that), and then its end, and ends
+ * it on its side. That is the proof: who has closed a connection reads nothing more of it. Until it has come nothing
+ * else goes to that peer. When our kernel gives the connection up, after a quarter of an hour without a word, two
+ * minutes more are enough: no packet lives so long, and a process that runs has read what had come. (One that was
+ * stopped all the time has not; of it nothing is known.)
  *
  * All of it is about one process. When another has the peer's name, what was on its way to the former is no matter. */
 #include "transfer/inside.h"
@@ -16,10 +23,21 @@
 #include "env/json.h"
 #include "env/log.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+
+#define FAILED_MS 120000u /* after our kernel has given a connection up, nothing of it is under way any more */
+#define ALIVE_S 60        /* a host that is gone is noticed some minutes after */
+#define ASK_MS 1000u      /* between two questions who has the name, while a connection does not end */
+#define WAITS_MAX 16u
+#define READS_MAX 64u /* of what a peer still says, in one go */
 
 uint64_t mc_settle_number(void)
 {
@@ -49,6 +67,101 @@ void mc_settle_note(struct mc_peer *peer, uint64_t number, uint32_t incarnation)
         mc_log_limited(ERROR, "more than %u writes to %s were given up: some are not known to have ended",
                        MC_SETTLE_NUMBERS_MAX, peer->name);
 }
+
+/* ---- connections without a number ---- */
+
+void mc_settle_give_up(struct mc_peer *peer, struct mc_lane *lane, bool is_failed)
+{
+    int on = 1, idle = ALIVE_S;
+    if (lane->number != 0) {
+        mc_settle_note(peer, lane->number, lane->incarnation);
+        mc_lane_abort(lane);
+        return;
+    }
+    (void)shutdown(lane->fd, SHUT_WR);
+    (void)setsockopt(lane->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    (void)setsockopt(lane->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+    lane->failed_ms = is_failed ? mc_clock_ms() : 0;
+    pthread_mutex_lock(&peer->lock);
+    bool is_former = lane->incarnation != peer->incarnation, is_kept = !is_former;
+    is_kept &= peer->unended_count < MC_SETTLE_NUMBERS_MAX;
+    if (is_kept) {
+        lane->next = peer->unended;
+        peer->unended = lane;
+        peer->unended_count++;
+    }
+    pthread_mutex_unlock(&peer->lock);
+    if (is_kept)
+        return;
+    mc_lane_abort(lane);
+    if (!is_former)
+        mc_log_limited(ERROR, "more than %u writes to %s were given up: some are not known to have ended",
+                       MC_SETTLE_NUMBERS_MAX, peer->name);
+}
+
+/* What the peer still says is thrown away. */
+static bool has_ended(struct mc_lane *lane, uint64_t now_ms)
+{
+    char thrown_away[16384];
+    for (unsigned i = 0; lane->failed_ms == 0 && i < READS_MAX; i++) {
+        ssize_t got = recv(lane->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno == ECONNRESET))
+            return true;
+        if (got < 0 && (errno == EAGAIN || errno == EINTR))
+            return false;
+        if (got < 0)
+            lane->failed_ms = now_ms;
+    }
+    return lane->failed_ms != 0 && now_ms - lane->failed_ms >= FAILED_MS;
+}
+
+void mc_settle_tidy(struct mc_peer *peer)
+{
+    uint64_t now_ms = mc_clock_ms();
+    for (struct mc_lane **at = &peer->unended; *at != NULL;) {
+        struct mc_lane *lane = *at;
+        if (!has_ended(lane, now_ms)) {
+            at = &lane->next;
+            continue;
+        }
+        *at = lane->next;
+        peer->unended_count--;
+        mc_lane_abort(lane);
+    }
+}
+
+/* Those of which nothing is known yet. */
+static nfds_t look(struct mc_peer *peer, struct pollfd fds[WAITS_MAX])
+{
+    nfds_t count = 0;
+    pthread_mutex_lock(&peer->lock);
+    mc_settle_tidy(peer);
+    for (const struct mc_lane *lane = peer->unended; lane != NULL && count < WAITS_MAX; lane = lane->next)
+        fds[count++] = (struct pollfd){.fd = lane->failed_ms == 0 ? lane->fd : -1, .events = POLLIN};
+    pthread_mutex_unlock(&peer->lock);
+    return count;
+}
+
+static int settle_unended(struct mc_peer *peer, uint64_t deadline_ns)
+{
+    struct pollfd fds[WAITS_MAX];
+    uint64_t asked_ms = mc_clock_ms();
+    for (nfds_t count; (count = look(peer, fds)) > 0;) {
+        uint64_t now_ms = mc_clock_ms();
+        if (peer->engine->is_closing)
+            return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+        if (mc_clock_ns() >= deadline_ns)
+            return MC_TRANSFER_ERR_TIMEOUT;
+        if (now_ms - asked_ms >= ASK_MS) { /* if another process has the name, the list is empty then */
+            (void)mc_peer_refresh(peer, deadline_ns);
+            asked_ms = mc_clock_ms();
+        }
+        (void)poll(fds, count, (int)MC_TRANSFER_LOOK_MS); /* another thread may close them: then it looks again */
+    }
+    return 0;
+}
+
+/* ---- connections with a number ---- */
 
 static int ask(struct mc_peer *peer, const uint64_t *numbers, size_t count, struct mc_id id, uint64_t deadline_ns)
 {
@@ -126,6 +239,12 @@ void mc_settle_forget(struct mc_peer *peer)
 {
     peer->uncut_first += peer->uncut_count;
     peer->uncut_count = 0;
+    while (peer->unended != NULL) {
+        struct mc_lane *lane = peer->unended;
+        peer->unended = lane->next;
+        mc_lane_abort(lane);
+    }
+    peer->unended_count = 0;
 }
 
 static int settle_tcp(struct mc_peer *peer, uint64_t deadline_ns)
@@ -134,12 +253,13 @@ static int settle_tcp(struct mc_peer *peer, uint64_t deadline_ns)
     for (;;) {
         pthread_mutex_lock(&peer->lock);
         uint32_t count = peer->uncut_count;
+        bool is_unended = peer->unended != NULL;
         uint64_t end = peer->uncut_first + count;
         if (count > 0)
             memcpy(numbers, peer->uncut, count * sizeof(*numbers));
         pthread_mutex_unlock(&peer->lock);
         if (count == 0)
-            return 0;
+            return is_unended ? settle_unended(peer, deadline_ns) : 0;
         int rc = mc_settle_cut(peer, numbers, count, deadline_ns);
         if (rc == 0)
             forget(peer, end);

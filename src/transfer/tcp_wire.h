@@ -2,8 +2,8 @@
  * memory, u8 opcode, 7 bytes; a WRITE's bytes follow it. The 7 bytes are zero, or, to an engine of ours whose document
  * says "cuts", the number of the connection, which every request of it has (settle.c). Opcode 0 READ, 1 WRITE; bit 7:
  * version 2, in which a status of 8 bytes goes back before a READ's bytes, or after all of a WRITE's bytes are in
- * memory. Version 1 has no status. Requests of one connection are answered in order, so several may be under way. After
- * a status that is not 0 the connection ends. Numbers are little-endian. */
+ * memory. Version 1 has no status (outbound.h makes up for it). Requests of one connection are answered in order, so
+ * several may be under way. After a status that is not 0 the connection ends. Numbers are little-endian. */
 #ifndef MC_TRANSFER_TCP_WIRE_H
 #define MC_TRANSFER_TCP_WIRE_H
 

@@ -15,6 +15,7 @@ struct silent {
     pthread_t thread;
     _Atomic bool stop, is_paused; /* is_paused: nor does it answer the handshake */
     _Atomic uint64_t process;     /* which one answers: its engine's id; 0: no engine of ours */
+    _Atomic unsigned version;     /* of the protocol that it speaks */
 };
 
 static inline void *silent_main(void *argument)
@@ -26,7 +27,7 @@ static inline void *silent_main(void *argument)
             continue;
         int fd = mc_socket_accept(silent->rpc);
         struct mc_document document = {
-            .name = "silent", .is_tcp = true, .data_port = silent->data_port, .data_version = 2};
+            .name = "silent", .is_tcp = true, .data_port = silent->data_port, .data_version = silent->version};
         document.id.low = silent->process;
         struct mc_buffer text = {0}, out = {0};
         uint8_t byte;
@@ -44,7 +45,7 @@ static inline void *silent_main(void *argument)
 
 static inline void silent_open(struct silent *silent, char *name, size_t size)
 {
-    *silent = (struct silent){.stop = false};
+    *silent = (struct silent){.version = 2};
     silent->rpc = mc_tcp_listen("127.0.0.1", &silent->rpc_port);
     silent->data = mc_tcp_listen("127.0.0.1", &silent->data_port);
     assert_true(silent->rpc >= 0 && silent->data >= 0);

@@ -283,17 +283,21 @@ struct heir {
 
 enum { HEIR_REQUEST = sizeof(struct mc_tcp_header) + 1 };
 
-static bool take_write(int fd)
+static bool take(int fd, void *bytes, size_t size)
 {
-    uint8_t request[HEIR_REQUEST];
-    for (size_t got = 0; got < sizeof(request);) {
-        int64_t more =
-            mc_socket_receive(fd, request + got, sizeof(request) - got, mc_clock_ns() + 10000000000ull, NULL);
+    for (size_t got = 0; got < size;) {
+        int64_t more = mc_socket_receive(fd, (uint8_t *)bytes + got, size - got, mc_clock_ns() + 10000000000ull, NULL);
         if (more <= 0)
             return false;
         got += (size_t)more;
     }
     return true;
+}
+
+static bool take_write(int fd)
+{
+    uint8_t request[HEIR_REQUEST];
+    return take(fd, request, sizeof(request));
 }
 
 static void *heir_main(void *argument)
@@ -401,7 +405,9 @@ static bool is_unused(struct mc_transfer_engine *engine)
     return is_unused;
 }
 
-static void late_bytes(bool is_closed_between)
+enum knows { CUTS, STATUSES, NEITHER }; /* the peer: our release; the last one, and the original; its version 1 */
+
+static void late_bytes(bool is_closed_between, enum knows knows)
 {
     enum { LENGTH = 12 << 20 };
     struct world world;
@@ -411,6 +417,8 @@ static void late_bytes(bool is_closed_between)
     assert_int_equal(mc_peer_get(world.near, far, UINT64_MAX, &peer), 0);
     world.near->settings.lanes_near = 1;
     world.near->settings.timeout_ns = 700000000;
+    world.near->settings.tcp_version = knows == NEITHER ? 1 : 2;
+    peer->document.can_cut = knows == CUTS;
     memset(world.near_seen, 0xaa, LENGTH);
     struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, LENGTH};
     int held = hold_connection(peer);
@@ -424,6 +432,7 @@ static void late_bytes(bool is_closed_between)
         usleep(1000);
     if (is_closed_between)
         assert_int_equal(mc_transfer_close_segment(world.near, far), 0);
+    assert_true(knows == CUTS || (peer->unended != NULL && peer->uncut_count == 0));
     world.near->settings.timeout_ns = 20000000000;
     memset(world.near_seen, 0xbb, LENGTH);
     assert_int_equal(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
@@ -446,14 +455,56 @@ static void late_bytes(bool is_closed_between)
 static void test_late_bytes(void **state)
 {
     (void)state;
-    late_bytes(false);
+    late_bytes(false, CUTS);
+}
+
+/* The same with one that cannot be asked to cut a connection: it ends it itself before the next write is sent. */
+static void test_late_bytes_at_an_older_one(void **state)
+{
+    (void)state;
+    late_bytes(false, STATUSES);
+    late_bytes(false, NEITHER);
+}
+
+/* What was sent is not written: a peer of version 1 that has stopped fails what is written to it, however little that
+ * is, and nothing else goes to it before it has ended that connection. */
+static void test_a_stopped_one_of_version_1(void **state)
+{
+    (void)state;
+    struct world world;
+    struct silent silent;
+    char name[64], byte;
+    world_open(&world);
+    silent_open(&silent, name, sizeof(name));
+    silent.version = 1;
+    world.near->settings.timeout_ns = 500000000;
+    struct mc_transfer_item item = {world.near_memory, 4096, 1};
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(mc_transfer_run(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL), MC_TRANSFER_ERR_TIMEOUT);
+    int first = next_write(&silent);
+    struct pollfd waited = {.fd = silent.data, .events = POLLIN};
+    assert_int_equal(poll(&waited, 1, 0), 0); /* the only connection */
+    struct mc_tcp_header fence;
+    assert_true(take(first, &fence, sizeof(fence)) && fence.opcode == 0 && fence.length == 1 && fence.address == 4096);
+    assert_int_equal(mc_socket_receive(first, &byte, 1, mc_clock_ns() + 5000000000u, NULL),
+                     MC_ERR_RPC_FAIL); /* its end */
+    world.near->settings.timeout_ns = 10000000000;
+    int64_t id = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
+    assert_int_equal(poll(&waited, 1, 300), 0); /* not before */
+    close(first);
+    int second = next_write(&silent);
+    assert_true(send(second, "x", 1, MSG_NOSIGNAL) == 1);
+    assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
+    close(second);
+    silent_close(&silent);
+    world_close(&world);
 }
 
 /* The same when the caller has closed the segment in between, and opens it again. */
 static void test_late_bytes_after_close(void **state)
 {
     (void)state;
-    late_bytes(true);
+    late_bytes(true, CUTS);
 }
 
 /* A name of the same bucket that nobody has: its end takes no other peer along. */
@@ -643,6 +694,8 @@ int main(void)
         cmocka_unit_test(test_lane_of_the_former),
         cmocka_unit_test(test_batch_to_two_processes),
         cmocka_unit_test(test_late_bytes),
+        cmocka_unit_test(test_late_bytes_at_an_older_one),
+        cmocka_unit_test(test_a_stopped_one_of_version_1),
         cmocka_unit_test(test_late_bytes_after_close),
         cmocka_unit_test(test_refused_by_the_former),
         cmocka_unit_test(test_settled_by_another_thread),
