@@ -25,8 +25,9 @@ void mc_outbound_restart(struct mc_outbound *outbound)
     outbound->sent_of_current = outbound->received_of_oldest = 0;
 }
 
-void mc_outbound_again(struct mc_outbound *outbound)
+void mc_outbound_again(struct mc_outbound *outbound, unsigned version)
 {
+    outbound->has_status = version >= 2;
     outbound->done = 0;
     mc_outbound_restart(outbound);
 }

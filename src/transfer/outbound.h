@@ -32,8 +32,8 @@ void mc_outbound_init(struct mc_outbound *outbound, enum mc_transfer_opcode opco
                       const struct mc_transfer_item *items, size_t count);
 /* Forgets what is under way but not confirmed: for another connection. */
 void mc_outbound_restart(struct mc_outbound *outbound);
-/* Forgets what is confirmed, too: for another process. */
-void mc_outbound_again(struct mc_outbound *outbound);
+/* Forgets what is confirmed, too: for another process, which speaks that version. */
+void mc_outbound_again(struct mc_outbound *outbound, unsigned version);
 static inline bool mc_outbound_is_done(const struct mc_outbound *outbound)
 {
     return outbound->done == outbound->count;

@@ -167,7 +167,8 @@ int mc_peer_refresh(struct mc_peer *peer, uint64_t deadline_ns)
     }
     bool was_known = peer->data_address[0] != 0; /* also of one that was forgotten since */
     bool is_other =
-        was_known && (strcmp(address, peer->data_address) != 0 || !mc_id_equal(document.id, peer->document.id));
+        was_known && (strcmp(address, peer->data_address) != 0 || !mc_id_equal(document.id, peer->document.id) ||
+                      document.data_version != peer->document.data_version);
     struct mc_rdma_remote *old = peer->remote;
     struct mc_rdma_lane *links = NULL;
     peer->remote = mc_rdma_remote_hold(document.remote);

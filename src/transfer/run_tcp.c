@@ -150,6 +150,13 @@ static int drive(struct run *run)
 
 /* ---- dealing ---- */
 
+/* Of the protocol, which its process speaks now. The peer's lock is held. */
+static unsigned version_of(const struct mc_peer *peer)
+{
+    unsigned own = peer->engine->settings.tcp_version;
+    return peer->document.data_version < own ? peer->document.data_version : own;
+}
+
 /* Cuts the items into so many portions of about the same number of bytes. */
 static int deal(struct run *run, enum mc_transfer_opcode opcode, unsigned version, const struct mc_transfer_item *items,
                 size_t count, uint64_t bytes, size_t lanes)
@@ -186,8 +193,7 @@ static int prepare(struct run *run, enum mc_transfer_opcode opcode, const struct
     for (size_t i = 0; i < count; i++)
         bytes += items[i].length;
     pthread_mutex_lock(&peer->lock);
-    unsigned version =
-        peer->document.data_version < settings->tcp_version ? peer->document.data_version : settings->tcp_version;
+    unsigned version = version_of(peer);
     run->incarnation = peer->incarnation;
     size_t lanes = peer->is_near ? settings->lanes_near : settings->lanes;
     pthread_mutex_unlock(&peer->lock);
@@ -208,12 +214,16 @@ static uint32_t incarnation_now(struct mc_peer *peer)
     return incarnation;
 }
 
-/* All of a batch goes to one process: when another has the peer's name by now, nothing is done yet. */
+/* All of a batch goes to one process: when another has the peer's name by now, nothing is done yet, and it may speak
+ * another version. */
 static void look_who(struct run *run)
 {
-    uint32_t incarnation = incarnation_now(run->peer);
+    pthread_mutex_lock(&run->peer->lock);
+    uint32_t incarnation = run->peer->incarnation;
+    unsigned version = version_of(run->peer);
+    pthread_mutex_unlock(&run->peer->lock);
     for (size_t i = 0; incarnation != run->incarnation && i < run->job_count; i++)
-        mc_outbound_again(&run->jobs[i].outbound);
+        mc_outbound_again(&run->jobs[i].outbound, version);
     run->incarnation = incarnation;
 }
 

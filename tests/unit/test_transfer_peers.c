@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 
 #define MEMORY ((size_t)16 << 20)
+#define TURNCOAT_BYTES ((size_t)512 << 10) /* one lane */
 
 struct world {
     struct mc_transfer_engine *near, *far;
@@ -383,6 +384,75 @@ static void test_refused_by_the_former(void **state)
     world_close(&world);
 }
 
+/* Hangs up when asked, and is another process then, which may speak another version of the protocol, and serves. */
+struct turncoat {
+    struct silent silent;
+    pthread_t thread;
+    unsigned versions[2];
+    uint8_t opcodes[2]; /* of the first request to each */
+    unsigned fences;    /* reads of one byte behind writes */
+};
+
+static bool serve_one(int fd, struct mc_tcp_header *header)
+{
+    static uint8_t payload[TURNCOAT_BYTES];
+    uint64_t status = MC_TCP_STATUS_OK;
+    if (!take(fd, header, sizeof(*header)) || header->length > sizeof(payload))
+        return false;
+    bool is_write = (header->opcode & 1) != 0;
+    if (is_write && !take(fd, payload, header->length))
+        return false;
+    struct iovec parts[2] = {{&status, (header->opcode & MC_TCP_OPCODE_VERSION_2) != 0 ? sizeof(status) : 0},
+                             {payload, is_write ? 0 : header->length}};
+    return mc_socket_send(fd, parts, 2, mc_clock_ns() + 10000000000ull) == 0;
+}
+
+static void *turncoat_main(void *argument)
+{
+    struct turncoat *turncoat = argument;
+    struct mc_tcp_header header = {0};
+    for (unsigned turn = 0; turn < 2; turn++) {
+        struct pollfd waited = {.fd = turncoat->silent.data, .events = POLLIN};
+        (void)poll(&waited, 1, 10000);
+        int fd = mc_socket_accept(turncoat->silent.data);
+        bool is_there = turn == 0 ? take(fd, &header, sizeof(header)) : serve_one(fd, &header);
+        turncoat->opcodes[turn] = is_there ? header.opcode : 0x7f;
+        turncoat->silent.version = turncoat->versions[1];
+        turncoat->silent.process *= turn == 0 ? 2u : 1u;
+        while (turn == 1 && serve_one(fd, &header))
+            turncoat->fences += header.length == 1 && header.opcode == 0;
+        close(fd);
+    }
+    return NULL;
+}
+
+/* The version belongs to the process, not to the name: what one has half taken goes to the next in the next one's, up
+ * and down, also when nothing else of its document differs (`process` 0). */
+static void test_another_version_under_the_name(void **state)
+{
+    (void)state;
+    struct world world;
+    world_open(&world);
+    for (unsigned i = 0; i < 8; i++) {
+        enum mc_transfer_opcode opcode = (i & 1) != 0 ? MC_TRANSFER_WRITE : MC_TRANSFER_READ;
+        struct turncoat turncoat = {.versions = {i & 2 ? 2 : 1, i & 2 ? 1 : 2}};
+        char name[64];
+        silent_open(&turncoat.silent, name, sizeof(name));
+        turncoat.silent.process = i >> 2;
+        turncoat.silent.version = turncoat.versions[0];
+        assert_int_equal(pthread_create(&turncoat.thread, NULL, turncoat_main, &turncoat), 0);
+        struct mc_transfer_item item = {world.near_memory, 4096, TURNCOAT_BYTES};
+        assert_int_equal(mc_transfer_run(world.near, name, opcode, &item, 1, NULL), 0);
+        assert_int_equal(mc_transfer_close_segment(world.near, name), 0);
+        pthread_join(turncoat.thread, NULL);
+        for (unsigned turn = 0; turn < 2; turn++)
+            assert_int_equal(turncoat.opcodes[turn], (unsigned)opcode | (turncoat.versions[turn] == 2 ? 0x80u : 0u));
+        assert_int_equal(turncoat.fences, opcode == MC_TRANSFER_WRITE && turncoat.versions[1] == 1);
+        silent_close(&turncoat.silent);
+    }
+    world_close(&world);
+}
+
 /* ---- writes that were given up ---- */
 
 /* A second descriptor of the connection that the next transfer will take: while it is there no reset is sent, as if it
@@ -698,6 +768,7 @@ int main(void)
         cmocka_unit_test(test_a_stopped_one_of_version_1),
         cmocka_unit_test(test_late_bytes_after_close),
         cmocka_unit_test(test_refused_by_the_former),
+        cmocka_unit_test(test_another_version_under_the_name),
         cmocka_unit_test(test_settled_by_another_thread),
         cmocka_unit_test(test_busy_peer),
         cmocka_unit_test(test_unknown_beside_one_with_a_late_write),
