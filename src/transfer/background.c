@@ -4,7 +4,11 @@
  * that thread. Each peer with work has one of its own; up to MC_PEER_WORKERS_MAX at a time come from a number that all
  * share, and a peer is *silent* that has ended nothing for SILENT_NS, or whose last batch could not be brought to it:
  * what it holds is not counted against the others any more, and it gets nothing beyond its own thread until it moves.
- * Peers take turns. Threads are started as they are needed, and end when they are not. */
+ * Peers take turns. Threads are started as they are needed, and end when they are not.
+ *
+ * However many peers fall silent at once, MC_SILENT_THREADS_MAX threads are all that they keep: a batch over tcp of
+ * which nothing moves is parked, with its connections, when there are more, or when it has had its turn and others of
+ * silent peers wait for theirs. It goes on where it was. */
 #include "transfer/inside.h"
 
 #include "base/error.h"
@@ -16,9 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SILENT_NS 100000000ull
-#define SILENT_THREADS_MAX (MC_TRANSFER_THREADS_MAX - 2 * MC_TRANSFER_WORKERS_MAX) /* others may answer */
-#define IDLE_S 5 /* then a thread ends that is beyond the first MC_TRANSFER_WORKERS_MAX */
+#define SILENT_TURN_NS 1000000000ull /* of a batch to a silent peer, when others wait */
+#define IDLE_S 5                     /* then a thread ends that is beyond the first MC_TRANSFER_WORKERS_MAX */
 
 /* ---- whose turn it is: engine->lock is held ---- */
 
@@ -73,7 +76,7 @@ static void set_silent(struct mc_transfer_engine *engine, struct mc_peer *peer, 
 
 static bool looks_silent(const struct mc_peer *peer, uint64_t now_ns)
 {
-    return peer->is_silent || (peer->running > 0 && now_ns - peer->moved_ns >= SILENT_NS);
+    return peer->is_silent || (peer->running > 0 && now_ns - peer->moved_ns >= MC_SILENT_NS);
 }
 
 /* What silent peers hold is given to the others. */
@@ -95,7 +98,7 @@ static enum turn turn_of(struct mc_transfer_engine *engine, struct mc_peer *peer
     if (looks_silent(peer, now_ns))
         set_silent(engine, peer, true);
     if (peer->running == 0)
-        return peer->is_silent && engine->silent_running >= SILENT_THREADS_MAX ? LATER : BEGIN;
+        return peer->is_silent && engine->silent_running >= engine->silent_threads_max ? LATER : BEGIN;
     if (peer->is_silent || peer->running >= MC_PEER_WORKERS_MAX)
         return AT_ITS_LIMIT;
     if (engine->lent >= MC_TRANSFER_WORKERS_MAX)
@@ -108,8 +111,10 @@ static struct mc_peer **find_next(struct mc_transfer_engine *engine)
 {
     uint64_t now_ns = engine->ready == NULL ? 0 : mc_clock_ns();
     struct mc_peer **at = &engine->ready;
+    engine->are_silent_waiting = false;
     while (*at != NULL) {
         enum turn turn = turn_of(engine, *at, now_ns);
+        engine->are_silent_waiting |= turn == LATER && (*at)->is_silent;
         if (turn == BEGIN)
             return at;
         if (turn == AT_ITS_LIMIT)
@@ -132,8 +137,9 @@ static struct mc_batch *take_next(struct mc_transfer_engine *engine)
     ready_add(engine, peer); /* behind the others */
     /* The time in the queue is the batch's own only where its peer is to blame for it. */
     uint64_t now_ns = mc_clock_ns();
-    if (!peer->is_silent)
+    if (!peer->is_silent && batch->parking.parked == NULL)
         batch->deadline_ns = now_ns + batch->allowed_ns;
+    batch->taken_ns = now_ns;
     if (peer->running == 0)
         peer->moved_ns = now_ns;
     peer->running++;
@@ -156,6 +162,22 @@ static void put_back(struct mc_transfer_engine *engine, struct mc_peer *peer, in
     ready_add(engine, peer);
 }
 
+/* It comes first when it is the turn of its peer, and that is last. */
+static void put_aside(struct mc_transfer_engine *engine, struct mc_batch *batch)
+{
+    struct mc_peer *peer = batch->peer;
+    peer->running--;
+    engine->silent_running -= peer->is_silent;
+    lend(engine, peer);
+    set_silent(engine, peer, true);
+    batch->state = MC_BATCH_QUEUED;
+    batch->next = peer->queue;
+    if (peer->queue == NULL)
+        peer->queue_end = &batch->next;
+    peer->queue = batch;
+    ready_add(engine, peer);
+}
+
 static void enqueue(struct mc_transfer_engine *engine, struct mc_batch *batch)
 {
     struct mc_peer *peer = batch->peer;
@@ -170,10 +192,38 @@ static void enqueue(struct mc_transfer_engine *engine, struct mc_batch *batch)
 
 /* ---- threads ---- */
 
+static bool is_short(void *context)
+{
+    struct mc_transfer_engine *engine = ((struct mc_batch *)context)->peer->engine;
+    pthread_mutex_lock(&engine->lock);
+    bool is_short = engine->worker_count >= engine->silent_threads_max / 2;
+    pthread_mutex_unlock(&engine->lock);
+    return is_short;
+}
+
+static bool shall_park(void *context)
+{
+    struct mc_batch *batch = context;
+    struct mc_peer *peer = batch->peer;
+    struct mc_transfer_engine *engine = peer->engine;
+    pthread_mutex_lock(&engine->lock);
+    bool shall_park = false;
+    uint64_t now_ns = mc_clock_ns();
+    if (engine->worker_count >= engine->silent_threads_max && looks_silent(peer, now_ns)) {
+        set_silent(engine, peer, true);
+        shall_park = engine->silent_running > engine->silent_threads_max ||
+                     (engine->are_silent_waiting && now_ns - batch->taken_ns >= SILENT_TURN_NS);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return shall_park;
+}
+
 static int run_batch(struct mc_batch *batch)
 {
     struct mc_peer *peer = batch->peer;
     struct mc_transfer_engine *engine = peer->engine;
+    if (batch->parking.parked != NULL)
+        return mc_run(peer, batch->opcode, batch->items, batch->count, batch->deadline_ns, &batch->parking);
     if (engine->is_closing)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     /* One that is late asks nobody: else many would end one after the other, each when its question has no answer. */
@@ -181,11 +231,15 @@ static int run_batch(struct mc_batch *batch)
     int rc = is_late ? 0 : mc_peer_be_sure(peer, batch->deadline_ns);
     engine->count.failed += rc < 0;
     if (rc == 0)
-        rc = mc_run(peer, batch->opcode, batch->items, batch->count, batch->deadline_ns);
-    struct mc_transfer_note note = {batch->note_name, batch->note_message};
-    if (rc == 0 && note.name != NULL && mc_transfer_notify(engine, peer->name, &note) < 0)
-        mc_log_limited(WARNING, "a note to %s was not taken; the bytes have been moved", peer->name);
+        rc = mc_run(peer, batch->opcode, batch->items, batch->count, batch->deadline_ns, &batch->parking);
     return rc;
+}
+
+static void send_note(const struct mc_batch *batch, struct mc_peer *peer)
+{
+    struct mc_transfer_note note = {batch->note_name, batch->note_message};
+    if (note.name != NULL && mc_transfer_notify(peer->engine, peer->name, &note) < 0)
+        mc_log_limited(WARNING, "a note to %s was not taken; the bytes have been moved", peer->name);
 }
 
 static int call_worker(struct mc_transfer_engine *engine);
@@ -220,7 +274,13 @@ static void *worker_main(void *argument)
             (void)call_worker(engine); /* else they wait for one that is at work */
         pthread_mutex_unlock(&engine->lock);
         int rc = run_batch(batch);
+        if (rc == 0)
+            send_note(batch, peer);
         pthread_mutex_lock(&engine->lock);
+        if (rc == MC_RUN_PARKED) {
+            put_aside(engine, batch);
+            continue;
+        }
         put_back(engine, peer, rc);
         batch->result = rc;
         batch->state = MC_BATCH_ENDED;
@@ -244,7 +304,7 @@ static int call_worker(struct mc_transfer_engine *engine)
         pthread_cond_signal(&engine->work_came);
         return 0;
     }
-    if (engine->worker_count == MC_TRANSFER_THREADS_MAX)
+    if (engine->worker_count == engine->threads_max)
         return 0;
     while (worker->engine != NULL && !worker->has_ended)
         worker++;
@@ -263,11 +323,11 @@ static int fill(struct mc_batch *batch, const struct mc_transfer_item *items, si
                 const struct mc_transfer_note *note)
 {
     batch->items = malloc((count + 1) * sizeof(*items));
-    batch->count = count;
     if (batch->items == NULL)
         return MC_TRANSFER_ERR_MEMORY;
-    if (count > 0)
-        memcpy(batch->items, items, count * sizeof(*items));
+    for (size_t i = 0; i < count; i++)
+        if (items[i].length > 0) /* nothing to do for the others */
+            batch->items[batch->count++] = items[i];
     if (note == NULL)
         return 0;
     batch->note_name = strdup(note->name);
@@ -296,6 +356,7 @@ int64_t mc_transfer_submit(struct mc_transfer_engine *engine, const char *target
         batch->opcode = opcode;
         batch->deadline_ns = deadline_ns;
         batch->allowed_ns = deadline_ns - now_ns;
+        batch->parking = (struct mc_parking){.shall_park = shall_park, .is_short = is_short, .context = batch};
         enqueue(engine, batch);
         if (find_next(engine) != NULL)
             (void)call_worker(engine); /* else it waits for one that is at work */

@@ -5,9 +5,21 @@
 
 #include "mooncake_engine.h"
 
+#define MC_SILENT_NS 100000000ull
+
 enum mc_batch_state { MC_BATCH_FREE, MC_BATCH_QUEUED, MC_BATCH_RUNNING, MC_BATCH_ENDED };
 
 struct mc_peer;
+struct mc_parked;
+
+/* For a batch that gives its thread back while nothing of it moves, and goes on later, on the same connections. */
+struct mc_parking {
+    bool (*shall_park)(void *context); /* nothing has moved for MC_SILENT_NS */
+    bool (*is_short)(void *context);   /* so that no step takes long which can be done again */
+    void *context;
+    struct mc_parked *parked; /* NULL: nothing to go on with */
+    uint64_t start_ns;
+};
 
 struct mc_batch {
     enum mc_batch_state state;
@@ -19,8 +31,10 @@ struct mc_batch {
     struct mc_transfer_item *items; /* owned; the texts of the note too */
     size_t count;
     char *note_name, *note_message;
-    uint64_t deadline_ns;  /* counted from when it was submitted, or, if its peer is not to blame for the wait, began */
-    uint64_t allowed_ns;   /* how long it may take */
+    uint64_t deadline_ns; /* counted from when it was submitted, or, if its peer is not to blame for the wait, began */
+    uint64_t allowed_ns;  /* how long it may take */
+    uint64_t taken_ns;    /* by the thread that runs it */
+    struct mc_parking parking;
     struct mc_batch *next; /* in its peer's queue */
 };
 

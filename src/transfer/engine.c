@@ -237,6 +237,8 @@ static struct mc_transfer_engine *allocate(void)
     engine->host_table_fd = -1;
     engine->notes_end = &engine->notes;
     engine->ready_end = &engine->ready;
+    engine->threads_max = MC_TRANSFER_THREADS_MAX;
+    engine->silent_threads_max = MC_SILENT_THREADS_MAX;
     pthread_mutex_init(&engine->lock, NULL);
     pthread_mutex_init(&engine->publish_lock, NULL);
     mc_condition_init(&engine->changed);

@@ -25,9 +25,10 @@
                                        */
 #define MC_PEER_WORKERS_MAX 8u        /* that one peer can have */
 #define MC_TRANSFER_THREADS_MAX 1024u /* in all */
-#define MC_TRANSFER_ATTEMPTS 4u       /* of one call, when its connections break */
-#define MC_TRANSFER_LOOK_MS 100u      /* how often a wait looks whether the engine is being closed */
-#define MC_UNREGISTER_GRACE_MS 2000u  /* peers' transfers may end by themselves for so long, then they are cut off */
+#define MC_SILENT_THREADS_MAX (MC_TRANSFER_THREADS_MAX - 2 * MC_TRANSFER_WORKERS_MAX) /* others may answer */
+#define MC_TRANSFER_ATTEMPTS 4u      /* of one call, when its connections break */
+#define MC_TRANSFER_LOOK_MS 100u     /* how often a wait looks whether the engine is being closed */
+#define MC_UNREGISTER_GRACE_MS 2000u /* peers' transfers may end by themselves for so long, then they are cut off */
 #define MC_UNREGISTER_WAIT_MS 10000u
 #define MC_SETTLE_NUMBERS_MAX                                                                                          \
     1024u                         /* of writes to one peer that were given up; further ones are reset, and hoped for */
@@ -179,7 +180,9 @@ struct mc_transfer_engine {
     pthread_cond_t work_came;
     struct mc_worker workers[MC_TRANSFER_THREADS_MAX];
     uint32_t worker_count, idle_workers;
-    uint32_t lent, silent_running; /* threads of all that peers have; batches that run for silent peers */
+    uint32_t threads_max, silent_threads_max; /* tests have fewer */
+    uint32_t lent, silent_running;            /* threads of all that peers have; batches that run for silent peers */
+    bool are_silent_waiting;                  /* for one of the threads that silent peers have */
 
     struct mc_host_table *host_table; /* NULL: no path within the machine */
     int host_table_fd;
@@ -350,11 +353,14 @@ int mc_settle(struct mc_peer *peer, uint64_t deadline_ns);
 /* ---- run.c, run_tcp.c, run_host.c, run_rdma.c, run_staged.c: codes are those of mc_transfer_run, and
  * MC_TRANSFER_ERR_TIMEOUT ----
  */
+/* With a parking none of the items is of length zero. */
 int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
-           uint64_t deadline_ns);
-/* items: none of length zero. */
+           uint64_t deadline_ns, struct mc_parking *parking);
+#define MC_RUN_PARKED 3 /* of a call with a parking: it goes on where it was when it is called again */
+/* items: none of length zero; with a parking they stay where they are until it ends. parking NULL: it keeps its thread.
+ */
 int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
-               uint64_t deadline_ns);
+               uint64_t deadline_ns, struct mc_parking *parking);
 /* 1: this path cannot be used; nothing is being copied. 2: the same, because the peer's process has ended. */
 int mc_run_host(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
                 size_t count, uint64_t deadline_ns);
@@ -366,7 +372,7 @@ bool mc_run_is_registered(struct mc_transfer_engine *engine, const struct mc_tra
 /* Over host, rdma or tcp, whichever works first; *path says which. is_staged: the local memory is ours, which no RDMA
  * device knows. */
 int mc_run_far(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
-               bool is_staged, uint64_t deadline_ns, int *path);
+               bool is_staged, uint64_t deadline_ns, struct mc_parking *parking, int *path);
 /* run_staged.c. Does any item's local memory belong to a device? *device: to which. */
 bool mc_run_has_devices(const struct mc_transfer_item *items, size_t count, int *device);
 /* By RDMA straight from and to the device where that is possible, else as mc_run_far, through memory of ours. */

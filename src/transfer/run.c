@@ -83,7 +83,7 @@ static int run_local(struct mc_peer *peer, struct mc_id id, enum mc_transfer_opc
 /* ---- all paths ---- */
 
 int mc_run_far(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
-               bool is_staged, uint64_t deadline_ns, int *path)
+               bool is_staged, uint64_t deadline_ns, struct mc_parking *parking, int *path)
 {
     *path = MC_TRANSFER_PATH_HOST;
     int rc = mc_run_host(peer, opcode, items, count, deadline_ns);
@@ -99,12 +99,16 @@ int mc_run_far(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struc
     if (rc != 1)
         return rc;
     *path = MC_TRANSFER_PATH_TCP;
-    return mc_run_tcp(peer, opcode, items, count, deadline_ns);
+    return mc_run_tcp(peer, opcode, items, count, deadline_ns, parking);
 }
 
 static int run_paths(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
-                     size_t count, uint64_t deadline_ns, int *path)
+                     size_t count, uint64_t deadline_ns, struct mc_parking *parking, int *path)
 {
+    if (parking != NULL && parking->parked != NULL) {
+        *path = MC_TRANSFER_PATH_TCP;
+        return mc_run_tcp(peer, opcode, items, count, deadline_ns, parking);
+    }
     pthread_mutex_lock(&peer->lock);
     struct mc_id id = peer->document.id;
     pthread_mutex_unlock(&peer->lock);
@@ -119,7 +123,7 @@ static int run_paths(struct mc_peer *peer, enum mc_transfer_opcode opcode, const
     int device;
     if (mc_device_is_there() && mc_run_has_devices(items, count, &device))
         return mc_run_staged(peer, opcode, items, count, device, deadline_ns, path);
-    return mc_run_far(peer, opcode, items, count, false, deadline_ns, path);
+    return mc_run_far(peer, opcode, items, count, false, deadline_ns, parking, path);
 }
 
 static void count_failure(struct mc_peer *peer, int rc, int path)
@@ -132,10 +136,11 @@ static void count_failure(struct mc_peer *peer, int rc, int path)
 }
 
 int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
-           uint64_t deadline_ns)
+           uint64_t deadline_ns, struct mc_parking *parking)
 {
     struct mc_transfer_item few[ITEMS_INLINE], *kept = NULL;
-    uint64_t bytes = 0, start_ns = mc_clock_ns();
+    bool is_parked = parking != NULL && parking->parked != NULL;
+    uint64_t bytes = 0, start_ns = is_parked ? parking->start_ns : mc_clock_ns();
     size_t empty = 0;
     int rc = 0, path = MC_METRICS_PATH_NONE;
     for (size_t i = 0; i < count; i++) {
@@ -158,7 +163,9 @@ int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc
     if (start_ns >= deadline_ns) /* it has waited for its thread too long */
         rc = MC_TRANSFER_ERR_TIMEOUT;
     else if (count > 0)
-        rc = run_paths(peer, opcode, items, count, deadline_ns, &path);
+        rc = run_paths(peer, opcode, items, count, deadline_ns, parking, &path);
+    if (rc == MC_RUN_PARKED)
+        parking->start_ns = start_ns;
     if (rc == 0 && count > 0)
         peer->last_path = path + 1;
     if (rc == 0 && count > 0)
@@ -184,7 +191,7 @@ int mc_transfer_run(struct mc_transfer_engine *engine, const char *target, enum 
     int rc = mc_peer_get(engine, target, deadline_ns, &peer);
     if (rc < 0)
         return rc;
-    rc = mc_run(peer, opcode, items, count, deadline_ns);
+    rc = mc_run(peer, opcode, items, count, deadline_ns, NULL);
     mc_peer_release(peer);
     if (rc == 0 && note != NULL && mc_transfer_notify(engine, target, note) < 0)
         mc_log_limited(WARNING, "a note to %s was not taken; the bytes have been moved", target);

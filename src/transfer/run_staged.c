@@ -167,7 +167,7 @@ static int fill(struct staging *staging, struct wave *wave, unsigned unit)
 static int run_wave(struct staging *staging, const struct wave *wave)
 {
     staging->wave_count++;
-    return mc_run_far(staging->peer, staging->opcode, wave->items, wave->count, true, staging->deadline_ns,
+    return mc_run_far(staging->peer, staging->opcode, wave->items, wave->count, true, staging->deadline_ns, NULL,
                       staging->path);
 }
 

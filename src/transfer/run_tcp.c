@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
+#define CONNECT_SHORT_NS 500000000ull      /* where threads are short: then it is tried again later */
 #define LANE_BYTES_MIN ((uint64_t)1 << 20) /* less is not worth a further lane */
 
 struct job { /* what one lane has to do */
@@ -23,6 +24,9 @@ struct job { /* what one lane has to do */
 
 struct run {
     struct mc_peer *peer;
+    struct mc_parking *parking;
+    uint64_t moved_ns; /* when a byte last moved, or it began to wait for one */
+    unsigned tries;
     uint64_t deadline_ns;
     uint32_t incarnation; /* of the peer: to which what is done was done */
     size_t job_count;
@@ -93,6 +97,20 @@ static int job_step(struct job *job)
 
 /* ---- all lanes ---- */
 
+/* What is kept of a run without a thread. */
+struct mc_parked {
+    struct run run;
+};
+
+static bool park(struct run *run)
+{
+    struct mc_parking *parking = run->parking;
+    if (parking == NULL || !parking->shall_park(parking->context))
+        return false;
+    parking->parked = malloc(sizeof(*parking->parked));
+    return parking->parked != NULL;
+}
+
 static int wait_for_any(struct run *run)
 {
     struct pollfd fds[MC_PEER_LANES_MAX];
@@ -116,6 +134,8 @@ static int wait_for_any(struct run *run)
         return MC_TRANSFER_ERR_TIMEOUT;
     if (run->peer->engine->is_closing)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    if (now_ns - run->moved_ns >= MC_SILENT_NS && park(run))
+        return MC_RUN_PARKED;
     if (count == 1 && !wants_write)
         (void)mc_socket_wait_read(last->lane->fd, until_ns, &last->lane->spin);
     else
@@ -123,9 +143,10 @@ static int wait_for_any(struct run *run)
     return 0;
 }
 
-/* Until every lane is done, or one is broken, refused or late. */
+/* Until every lane is done, or one is broken, refused or late, or the run is parked. */
 static int drive(struct run *run)
 {
+    run->moved_ns = mc_clock_ns();
     for (uint64_t turns = 1;; turns++) {
         bool is_done = true, is_stuck = true;
         for (size_t i = 0; i < run->job_count; i++) {
@@ -142,8 +163,10 @@ static int drive(struct run *run)
             return 0;
         if (!is_stuck && turns % 16 != 0)
             continue;
+        if (!is_stuck)
+            run->moved_ns = mc_clock_ns();
         int rc = is_stuck ? wait_for_any(run) : (mc_clock_ns() >= run->deadline_ns ? MC_TRANSFER_ERR_TIMEOUT : 0);
-        if (rc < 0)
+        if (rc != 0)
             return rc;
     }
 }
@@ -234,7 +257,12 @@ static int take_lanes(struct run *run)
         struct job *job = &run->jobs[i];
         if (mc_outbound_is_done(&job->outbound) || job->lane != NULL)
             continue;
-        int rc = mc_peer_take_lane(run->peer, run->deadline_ns, &job->lane);
+        bool is_short = run->parking != NULL && run->parking->is_short(run->parking->context);
+        uint64_t until_ns = is_short ? mc_clock_ns() + CONNECT_SHORT_NS : run->deadline_ns;
+        int rc = mc_peer_take_lane(run->peer, until_ns < run->deadline_ns ? until_ns : run->deadline_ns, &job->lane);
+        bool is_in_time = mc_clock_ns() < run->deadline_ns && !run->peer->engine->is_closing;
+        if (rc < 0 && is_short && mc_clock_ns() >= until_ns && is_in_time && park(run))
+            return MC_RUN_PARKED;
         if (rc < 0)
             return rc;
         job->outbound.lane = job->lane->number;
@@ -277,25 +305,48 @@ static int attempt(struct run *run)
     int rc = take_lanes(run);
     if (rc == 0)
         rc = drive(run);
-    drop_lanes(run);
+    if (rc != MC_RUN_PARKED)
+        drop_lanes(run);
     return rc;
 }
 
+static void init(struct run *run, struct mc_peer *peer, uint64_t deadline_ns)
+{
+    run->peer = peer;
+    run->deadline_ns = deadline_ns;
+    run->job_count = 0;
+    run->cut = NULL;
+    run->tries = 1;
+    for (size_t i = 0; i < MC_PEER_LANES_MAX; i++)
+        run->jobs[i].lane = NULL;
+}
+
+/* From where it was. */
+static void take_up(struct run *run, struct mc_parking *parking)
+{
+    *run = parking->parked->run;
+    free(parking->parked);
+    parking->parked = NULL;
+}
+
 int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
-               uint64_t deadline_ns)
+               uint64_t deadline_ns, struct mc_parking *parking)
 {
     struct run run;
-    run.peer = peer;
-    run.deadline_ns = deadline_ns;
-    run.job_count = 0;
-    run.cut = NULL;
-    for (size_t i = 0; i < MC_PEER_LANES_MAX; i++)
-        run.jobs[i].lane = NULL;
-    int rc = prepare(&run, opcode, items, count);
+    int rc = 0;
+    if (parking != NULL && parking->parked != NULL) {
+        take_up(&run, parking);
+        if (incarnation_now(peer) != run.incarnation)
+            drop_lanes(&run); /* its connections were to another process */
+    } else {
+        init(&run, peer, deadline_ns);
+        rc = prepare(&run, opcode, items, count);
+    }
+    run.parking = parking;
     if (rc == 0)
         rc = attempt(&run);
     const _Atomic bool *is_closing = &peer->engine->is_closing;
-    for (unsigned tries = 1; rc == MC_TRANSFER_ERR_SOCKET && tries < MC_TRANSFER_ATTEMPTS && !*is_closing; tries++) {
+    for (; rc == MC_TRANSFER_ERR_SOCKET && run.tries < MC_TRANSFER_ATTEMPTS && !*is_closing; run.tries++) {
         /* A kept lane may have been of a process that is gone: ask who is there now. */
         mc_log(DEBUG, "a connection to %s broke; asking where it is now", peer->name);
         mc_peer_drop_lanes(peer);
@@ -310,6 +361,9 @@ int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struc
     bool is_refused = rc == MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED || rc == MC_TRANSFER_ERR_REJECT_HANDSHAKE;
     if (is_refused && mc_peer_refresh(peer, deadline_ns) >= 0 && incarnation_now(peer) != run.incarnation)
         rc = attempt(&run);
-    free(run.cut);
+    if (rc == MC_RUN_PARKED) /* `cut` stays, too */
+        parking->parked->run = run;
+    else
+        free(run.cut);
     return rc;
 }

@@ -43,13 +43,19 @@ static inline void *silent_main(void *argument)
     return NULL;
 }
 
-static inline void silent_open(struct silent *silent, char *name, size_t size)
+/* host "": every address of this host, each a name. */
+static inline void silent_open_at(struct silent *silent, const char *host)
 {
     *silent = (struct silent){.version = 2};
-    silent->rpc = mc_tcp_listen("127.0.0.1", &silent->rpc_port);
-    silent->data = mc_tcp_listen("127.0.0.1", &silent->data_port);
+    silent->rpc = mc_tcp_listen(host, &silent->rpc_port);
+    silent->data = mc_tcp_listen(host, &silent->data_port);
     assert_true(silent->rpc >= 0 && silent->data >= 0);
     assert_int_equal(pthread_create(&silent->thread, NULL, silent_main, silent), 0);
+}
+
+static inline void silent_open(struct silent *silent, char *name, size_t size)
+{
+    silent_open_at(silent, "127.0.0.1");
     mc_address_join(name, size, "127.0.0.1", silent->rpc_port);
 }
 

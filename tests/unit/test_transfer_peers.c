@@ -7,64 +7,16 @@
 #include <cmocka.h>
 
 #include "base/checksum.h"
-#include "silent_peer.h"
 #include "transfer/service.h"
 #include "transfer/tcp_wire.h"
+#include "transfer_world.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 
-#define MEMORY ((size_t)16 << 20)
 #define TURNCOAT_BYTES ((size_t)512 << 10) /* one lane */
-
-struct world {
-    struct mc_transfer_engine *near, *far;
-    /* Each is mapped twice: engines use the one, the test looks at the other. (What passes through the kernel is
-     * ordered by it, but the thread sanitizer does not know that.) */
-    uint8_t *near_memory, *far_memory, *near_seen, *far_seen;
-};
-
-static struct mc_transfer_engine *engine_open(void)
-{
-    struct mc_transfer_config config = {"127.0.0.1", "P2PHANDSHAKE", "tcp", ""};
-    struct mc_transfer_engine *engine = NULL;
-    assert_int_equal(mc_transfer_open(&config, &engine), 0);
-    return engine;
-}
-
-static uint8_t *map(struct mc_transfer_engine *engine, uint8_t **seen)
-{
-    int fd = memfd_create("test", MFD_CLOEXEC);
-    assert_true(fd >= 0 && ftruncate(fd, (off_t)MEMORY) == 0);
-    *seen = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    uint8_t *memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    assert_true(*seen != MAP_FAILED && memory != MAP_FAILED);
-    close(fd);
-    assert_int_equal(mc_transfer_register(engine, &(struct mc_transfer_range){(uintptr_t)memory, MEMORY}, 1), 0);
-    return memory;
-}
-
-static void world_open(struct world *world)
-{
-    setenv("MC_FORCE_TCP", "1", 1);
-    world->near = engine_open();
-    world->far = engine_open();
-    world->near_memory = map(world->near, &world->near_seen);
-    world->far_memory = map(world->far, &world->far_seen);
-}
-
-static void world_close(struct world *world)
-{
-    mc_transfer_close(world->near);
-    mc_transfer_close(world->far);
-    munmap(world->near_memory, MEMORY);
-    munmap(world->far_memory, MEMORY);
-    munmap(world->near_seen, MEMORY);
-    munmap(world->far_seen, MEMORY);
-}
 
 /* ---- silent and slow ones ---- */
 
@@ -283,17 +235,6 @@ struct heir {
 };
 
 enum { HEIR_REQUEST = sizeof(struct mc_tcp_header) + 1 };
-
-static bool take(int fd, void *bytes, size_t size)
-{
-    for (size_t got = 0; got < size;) {
-        int64_t more = mc_socket_receive(fd, (uint8_t *)bytes + got, size - got, mc_clock_ns() + 10000000000ull, NULL);
-        if (more <= 0)
-            return false;
-        got += (size_t)more;
-    }
-    return true;
-}
 
 static bool take_write(int fd)
 {

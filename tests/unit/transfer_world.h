@@ -1,0 +1,69 @@
+/* An engine that moves bytes, and one that is moved from and to, in this process and over tcp. */
+#ifndef MC_TESTS_TRANSFER_WORLD_H
+#define MC_TESTS_TRANSFER_WORLD_H
+
+#include "silent_peer.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#define MEMORY ((size_t)16 << 20)
+
+struct world {
+    struct mc_transfer_engine *near, *far;
+    /* Each is mapped twice: engines use the one, the test looks at the other. (What passes through the kernel is
+     * ordered by it, but the thread sanitizer does not know that.) */
+    uint8_t *near_memory, *far_memory, *near_seen, *far_seen;
+};
+
+static inline struct mc_transfer_engine *engine_open(void)
+{
+    struct mc_transfer_config config = {"127.0.0.1", "P2PHANDSHAKE", "tcp", ""};
+    struct mc_transfer_engine *engine = NULL;
+    assert_int_equal(mc_transfer_open(&config, &engine), 0);
+    return engine;
+}
+
+static inline uint8_t *map(struct mc_transfer_engine *engine, uint8_t **seen)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC);
+    assert_true(fd >= 0 && ftruncate(fd, (off_t)MEMORY) == 0);
+    *seen = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    uint8_t *memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(*seen != MAP_FAILED && memory != MAP_FAILED);
+    close(fd);
+    assert_int_equal(mc_transfer_register(engine, &(struct mc_transfer_range){(uintptr_t)memory, MEMORY}, 1), 0);
+    return memory;
+}
+
+static inline void world_open(struct world *world)
+{
+    setenv("MC_FORCE_TCP", "1", 1);
+    world->near = engine_open();
+    world->far = engine_open();
+    world->near_memory = map(world->near, &world->near_seen);
+    world->far_memory = map(world->far, &world->far_seen);
+}
+
+static inline void world_close(struct world *world)
+{
+    mc_transfer_close(world->near);
+    mc_transfer_close(world->far);
+    munmap(world->near_memory, MEMORY);
+    munmap(world->far_memory, MEMORY);
+    munmap(world->near_seen, MEMORY);
+    munmap(world->far_seen, MEMORY);
+}
+
+static inline bool take(int fd, void *bytes, size_t size)
+{
+    for (size_t got = 0; got < size;) {
+        int64_t more = mc_socket_receive(fd, (uint8_t *)bytes + got, size - got, mc_clock_ns() + 10000000000ull, NULL);
+        if (more <= 0)
+            return false;
+        got += (size_t)more;
+    }
+    return true;
+}
+
+#endif
