@@ -25,7 +25,8 @@ struct job { /* what one lane has to do */
 struct run {
     struct mc_peer *peer;
     struct mc_parking *parking;
-    uint64_t moved_ns; /* when a byte last moved, or it began to wait for one */
+    uint64_t moved_ns; /* when a byte last moved, or it began to wait for one; has_moved: one has since */
+    bool has_moved;
     unsigned tries;
     uint64_t deadline_ns;
     uint32_t incarnation; /* of the peer: to which what is done was done */
@@ -128,6 +129,9 @@ static int wait_for_any(struct run *run)
         wants_write |= has_more;
         last = job;
     }
+    if (run->has_moved)
+        run->moved_ns = now_ns;
+    run->has_moved = false;
     if (run->deadline_ns < until_ns)
         until_ns = run->deadline_ns;
     if (now_ns >= run->deadline_ns)
@@ -147,6 +151,7 @@ static int wait_for_any(struct run *run)
 static int drive(struct run *run)
 {
     run->moved_ns = mc_clock_ns();
+    run->has_moved = false;
     for (uint64_t turns = 1;; turns++) {
         bool is_done = true, is_stuck = true;
         for (size_t i = 0; i < run->job_count; i++) {
@@ -161,10 +166,9 @@ static int drive(struct run *run)
         }
         if (is_done)
             return 0;
+        run->has_moved |= !is_stuck;
         if (!is_stuck && turns % 16 != 0)
             continue;
-        if (!is_stuck)
-            run->moved_ns = mc_clock_ns();
         int rc = is_stuck ? wait_for_any(run) : (mc_clock_ns() >= run->deadline_ns ? MC_TRANSFER_ERR_TIMEOUT : 0);
         if (rc != 0)
             return rc;

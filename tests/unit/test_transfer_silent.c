@@ -185,6 +185,70 @@ static void test_a_few_go_on(void **state)
     crowd_close(&crowd);
 }
 
+/* Gives so much of what is read, and so often. */
+enum { TRICKLE_MS = 20, TRICKLES = 100 };
+
+static void *trickle_main(void *argument)
+{
+    static uint8_t payload[PORTION];
+    struct silent *silent = argument;
+    uint64_t status = MC_TCP_STATUS_OK;
+    struct mc_tcp_header header;
+    struct pollfd waited = {.fd = silent->data, .events = POLLIN};
+    (void)poll(&waited, 1, 10000);
+    int fd = mc_socket_accept(silent->data);
+    bool is_there = take(fd, &header, sizeof(header)) && send(fd, &status, sizeof(status), MSG_NOSIGNAL) == 8;
+    for (unsigned i = 0; is_there && i < TRICKLES; i++) {
+        usleep(TRICKLE_MS * 1000);
+        is_there = send(fd, payload, sizeof(payload), MSG_NOSIGNAL) == (ssize_t)sizeof(payload);
+    }
+    return (void *)(intptr_t)fd;
+}
+
+static bool is_silent(struct mc_transfer_engine *engine, const struct mc_peer *peer)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool is_silent = peer->is_silent;
+    pthread_mutex_unlock(&engine->lock);
+    return is_silent;
+}
+
+/* One that is slow, but moves, is not taken for one that stopped, and keeps its thread beside a crowd of those. */
+static void test_slow_beside_a_crowd(void **state)
+{
+    (void)state;
+    static struct crowd crowd;
+    struct world world;
+    struct silent slow;
+    struct mc_peer *peer;
+    pthread_t thread;
+    char name[64];
+    int rc;
+    void *fd;
+    world_open(&world);
+    crowd_open(&crowd, &world, MC_TRANSFER_WRITE, FEW);
+    beside_a_crowd(&crowd, &world, 500);
+    silent_open(&slow, name, sizeof(name));
+    assert_int_equal(pthread_create(&thread, NULL, trickle_main, &slow), 0);
+    assert_int_equal(mc_peer_get(world.near, name, UINT64_MAX, &peer), 0);
+    struct mc_transfer_item item = {world.near_memory + CROWD * PORTION, 4096, TRICKLES * PORTION};
+    uint64_t start_ms = mc_clock_ms();
+    int64_t id = mc_transfer_submit(world.near, name, MC_TRANSFER_READ, &item, 1, NULL);
+    while ((rc = mc_transfer_status(world.near, id)) == 0) {
+        assert_false(is_silent(world.near, peer));
+        usleep(1000);
+    }
+    assert_int_equal(rc, 1);
+    pthread_join(thread, &fd);
+    print_message("  slow, but moving: %llu ms\n", (unsigned long long)(mc_clock_ms() - start_ms));
+    assert_true(mc_clock_ms() - start_ms < 2 * TRICKLES * TRICKLE_MS);
+    close((int)(intptr_t)fd);
+    mc_peer_release(peer);
+    silent_close(&slow);
+    world_close(&world);
+    silent_close(&crowd.silent);
+}
+
 /* The peer of one that is without a thread; NULL: there is none. */
 static struct mc_peer *parked_peer(struct mc_transfer_engine *engine)
 {
@@ -244,6 +308,7 @@ int main(void)
         cmocka_unit_test(test_a_thousand_stop_at_once),
         cmocka_unit_test(test_a_thousand_go_on),
         cmocka_unit_test(test_a_few_go_on),
+        cmocka_unit_test(test_slow_beside_a_crowd),
         cmocka_unit_test(test_parked_for_the_former),
         cmocka_unit_test(test_close_beside_many),
     };
