@@ -241,15 +241,44 @@ static uint32_t incarnation_now(struct mc_peer *peer)
     return incarnation;
 }
 
-/* All of a batch goes to one process: when another has the peer's name by now, nothing is done yet, and it may speak
- * another version. */
+/* May what the lane was given still be written over there? */
+static bool may_arrive(const struct job *job)
+{
+    const struct mc_outbound *outbound = &job->outbound;
+    bool is_under_way = outbound->sending > outbound->done || outbound->sent_of_current > 0;
+    return outbound->opcode == MC_TRANSFER_WRITE && is_under_way && (!job->has_ended || job->is_unsure);
+}
+
+/* Lanes with nothing under way are kept, the others are aborted: after that nothing moves any more. */
+static void drop_lanes(struct run *run)
+{
+    for (size_t i = 0; i < run->job_count; i++) {
+        struct job *job = &run->jobs[i];
+        if (job->lane == NULL)
+            continue;
+        if (mc_outbound_is_done(&job->outbound))
+            mc_peer_give_lane(run->peer, job->lane);
+        else if (may_arrive(job))
+            mc_settle_give_up(run->peer, job->lane, job->is_unsure);
+        else
+            mc_lane_abort(job->lane);
+        job->lane = NULL;
+        mc_outbound_restart(&job->outbound);
+    }
+}
+
+/* All of a batch goes to one process: when another has the peer's name by now, nothing is done yet, what connections it
+ * has kept are to the former, and it may speak another version. */
 static void look_who(struct run *run)
 {
     pthread_mutex_lock(&run->peer->lock);
     uint32_t incarnation = run->peer->incarnation;
     unsigned version = version_of(run->peer);
     pthread_mutex_unlock(&run->peer->lock);
-    for (size_t i = 0; incarnation != run->incarnation && i < run->job_count; i++)
+    if (incarnation == run->incarnation)
+        return;
+    drop_lanes(run);
+    for (size_t i = 0; i < run->job_count; i++)
         mc_outbound_again(&run->jobs[i].outbound, version);
     run->incarnation = incarnation;
 }
@@ -275,32 +304,6 @@ static int take_lanes(struct run *run)
             return MC_TRANSFER_ERR_SOCKET; /* just now; and again */
     }
     return 0;
-}
-
-/* May what the lane was given still be written over there? */
-static bool may_arrive(const struct job *job)
-{
-    const struct mc_outbound *outbound = &job->outbound;
-    bool is_under_way = outbound->sending > outbound->done || outbound->sent_of_current > 0;
-    return outbound->opcode == MC_TRANSFER_WRITE && is_under_way && (!job->has_ended || job->is_unsure);
-}
-
-/* Lanes with nothing under way are kept, the others are aborted: after that nothing moves any more. */
-static void drop_lanes(struct run *run)
-{
-    for (size_t i = 0; i < run->job_count; i++) {
-        struct job *job = &run->jobs[i];
-        if (job->lane == NULL)
-            continue;
-        if (mc_outbound_is_done(&job->outbound))
-            mc_peer_give_lane(run->peer, job->lane);
-        else if (may_arrive(job))
-            mc_settle_give_up(run->peer, job->lane, job->is_unsure);
-        else
-            mc_lane_abort(job->lane);
-        job->lane = NULL;
-        mc_outbound_restart(&job->outbound);
-    }
 }
 
 static int attempt(struct run *run)
@@ -340,8 +343,6 @@ int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struc
     int rc = 0;
     if (parking != NULL && parking->parked != NULL) {
         take_up(&run, parking);
-        if (incarnation_now(peer) != run.incarnation)
-            drop_lanes(&run); /* its connections were to another process */
     } else {
         init(&run, peer, deadline_ns);
         rc = prepare(&run, opcode, items, count);
