@@ -283,6 +283,27 @@ static void look_who(struct run *run)
     run->incarnation = incarnation;
 }
 
+/* Where threads are short a connection is tried for a while only, and then, when the run is not parked, for twice as
+ * long: in all for as long as otherwise. */
+static int take_lane(struct run *run, struct mc_lane **lane)
+{
+    const struct mc_transfer_engine *engine = run->peer->engine;
+    uint64_t step_ns = CONNECT_SHORT_NS, end_ns = mc_clock_ns() + engine->settings.handshake_connect_ms * 1000000ull;
+    end_ns = end_ns < run->deadline_ns ? end_ns : run->deadline_ns;
+    for (;; step_ns *= 2) {
+        bool is_short = run->parking != NULL && run->parking->is_short(run->parking->context);
+        uint64_t now_ns = mc_clock_ns(), until_ns = is_short && now_ns + step_ns < end_ns ? now_ns + step_ns : end_ns;
+        int rc = mc_peer_take_lane(run->peer, until_ns, lane);
+        now_ns = mc_clock_ns();
+        if (rc == 0 || now_ns < until_ns || now_ns >= run->deadline_ns || engine->is_closing)
+            return rc;
+        if (is_short && park(run))
+            return MC_RUN_PARKED;
+        if (now_ns >= end_ns)
+            return rc;
+    }
+}
+
 /* A lane for every job that is not done. */
 static int take_lanes(struct run *run)
 {
@@ -290,13 +311,8 @@ static int take_lanes(struct run *run)
         struct job *job = &run->jobs[i];
         if (mc_outbound_is_done(&job->outbound) || job->lane != NULL)
             continue;
-        bool is_short = run->parking != NULL && run->parking->is_short(run->parking->context);
-        uint64_t until_ns = is_short ? mc_clock_ns() + CONNECT_SHORT_NS : run->deadline_ns;
-        int rc = mc_peer_take_lane(run->peer, until_ns < run->deadline_ns ? until_ns : run->deadline_ns, &job->lane);
-        bool is_in_time = mc_clock_ns() < run->deadline_ns && !run->peer->engine->is_closing;
-        if (rc < 0 && is_short && mc_clock_ns() >= until_ns && is_in_time && park(run))
-            return MC_RUN_PARKED;
-        if (rc < 0)
+        int rc = take_lane(run, &job->lane);
+        if (rc != 0)
             return rc;
         job->outbound.lane = job->lane->number;
         job->has_ended = job->is_unsure = false;

@@ -287,6 +287,39 @@ static void test_parked_for_the_former(void **state)
     world_close(&world);
 }
 
+/* A connection that takes long is made also by an engine that is short of threads. */
+static void test_a_connection_takes_long(void **state)
+{
+    (void)state;
+    enum { WAITING = 4, WAIT_MS = 3000 };
+    static struct crowd crowd;
+    struct world world;
+    int fillers[WAITING];
+    char name[64];
+    world_open(&world);
+    world.near->silent_threads_max = 1;
+    silent_open_at(&crowd.silent, "");
+    assert_int_equal(listen(crowd.silent.data, 0), 0); /* its kernel does not answer when one waits */
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(crowd.silent.data_port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (int i = 0; i < WAITING; i++) {
+        fillers[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        (void)connect(fillers[i], (struct sockaddr *)&address, sizeof(address));
+    }
+    usleep(20000);
+    mc_address_join(name, sizeof(name), "127.1.0.1", crowd.silent.rpc_port);
+    struct mc_transfer_item item = {world.near_memory, 4096, PORTION};
+    int64_t id = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
+    usleep(WAIT_MS * 1000);
+    assert_int_equal(mc_transfer_status(world.near, id), 0);
+    for (int i = 0; i < WAITING; i++)
+        close(fillers[i]);
+    crowd_go_on(&crowd, 1);
+    assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
+    crowd_close(&crowd);
+    world_close(&world);
+}
+
 /* An engine that is closed while more batches are under way than it has threads. */
 static void test_close_beside_many(void **state)
 {
@@ -310,6 +343,7 @@ int main(void)
         cmocka_unit_test(test_a_few_go_on),
         cmocka_unit_test(test_slow_beside_a_crowd),
         cmocka_unit_test(test_parked_for_the_former),
+        cmocka_unit_test(test_a_connection_takes_long),
         cmocka_unit_test(test_close_beside_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
