@@ -7,12 +7,15 @@
  * it has not seen yet, when it comes. RDMA links have such numbers, too, and a proof of their own besides
  * (rdma_lane.c).
  *
- * Only engines of ours know that question (document: "cuts"). A connection to any other is not reset, it is ended: the
- * peer reads what our kernel still has of it (the caller's memory is not needed for that), and then its end, and ends
- * it on its side. That is the proof: who has closed a connection reads nothing more of it. Until it has come nothing
- * else goes to that peer. When our kernel gives the connection up, after a quarter of an hour without a word, two
- * minutes more are enough: no packet lives so long, and a process that runs has read what had come. (One that was
- * stopped all the time has not; of it nothing is known.)
+ * Only engines of ours know that question (document: "cuts"). An engine of the last release (it has an id) gets the
+ * reset alone: it drops a connection that was reset before it reads from it, also when it was stopped meanwhile. Of a
+ * reset that was lost nothing is known.
+ *
+ * A connection to any other, the original, is not reset, it is ended: the peer reads what our kernel still has of it
+ * (the caller's memory is not needed for that), and then its end, and ends it on its side. That is the proof: who has
+ * closed a connection reads nothing more of it. Until it has come nothing else goes to that peer. When our kernel gives
+ * the connection up, after a quarter of an hour without a word, two minutes more are enough: no packet lives so long,
+ * and a process that runs has read what had come. (One that was stopped all the time has not; of it nothing is known.)
  *
  * All of it is about one process. When another has the peer's name, what was on its way to the former is no matter. */
 #include "transfer/inside.h"
@@ -78,23 +81,23 @@ void mc_settle_give_up(struct mc_peer *peer, struct mc_lane *lane, bool is_faile
         mc_lane_abort(lane);
         return;
     }
-    (void)shutdown(lane->fd, SHUT_WR);
-    (void)setsockopt(lane->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    (void)setsockopt(lane->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-    lane->failed_ms = is_failed ? mc_clock_ms() : 0;
     pthread_mutex_lock(&peer->lock);
-    bool is_former = lane->incarnation != peer->incarnation, is_kept = !is_former;
-    is_kept &= peer->unended_count < MC_SETTLE_NUMBERS_MAX;
-    if (is_kept) {
+    bool is_kept = lane->incarnation == peer->incarnation && mc_id_is_zero(peer->document.id);
+    bool is_full = is_kept && peer->unended_count == MC_SETTLE_NUMBERS_MAX;
+    if (is_kept && !is_full) {
+        (void)shutdown(lane->fd, SHUT_WR);
+        (void)setsockopt(lane->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+        (void)setsockopt(lane->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+        lane->failed_ms = is_failed ? mc_clock_ms() : 0;
         lane->next = peer->unended;
         peer->unended = lane;
         peer->unended_count++;
     }
     pthread_mutex_unlock(&peer->lock);
-    if (is_kept)
+    if (is_kept && !is_full)
         return;
     mc_lane_abort(lane);
-    if (!is_former)
+    if (is_full)
         mc_log_limited(ERROR, "more than %u writes to %s were given up: some are not known to have ended",
                        MC_SETTLE_NUMBERS_MAX, peer->name);
 }

@@ -416,7 +416,7 @@ static bool is_unused(struct mc_transfer_engine *engine)
     return is_unused;
 }
 
-enum knows { CUTS, STATUSES, NEITHER }; /* the peer: our release; the last one, and the original; its version 1 */
+enum knows { CUTS, STATUSES, NEITHER }; /* the peer: our release; the original; its version 1 */
 
 static void late_bytes(bool is_closed_between, enum knows knows)
 {
@@ -430,6 +430,8 @@ static void late_bytes(bool is_closed_between, enum knows knows)
     world.near->settings.timeout_ns = 700000000;
     world.near->settings.tcp_version = knows == NEITHER ? 1 : 2;
     peer->document.can_cut = knows == CUTS;
+    if (knows != CUTS)
+        peer->document.id = (struct mc_id){0};
     memset(world.near_seen, 0xaa, LENGTH);
     struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, LENGTH};
     int held = hold_connection(peer);
@@ -469,12 +471,41 @@ static void test_late_bytes(void **state)
     late_bytes(false, CUTS);
 }
 
-/* The same with one that cannot be asked to cut a connection: it ends it itself before the next write is sent. */
-static void test_late_bytes_at_an_older_one(void **state)
+/* The same with the original, that cannot be asked to cut a connection: it ends it itself before the next write is
+ * sent. */
+static void test_late_bytes_at_the_original(void **state)
 {
     (void)state;
     late_bytes(false, STATUSES);
     late_bytes(false, NEITHER);
+}
+
+/* An engine of the last release drops what it has not read of a connection that is reset, so it is. Nothing waits. */
+static void test_late_bytes_at_the_last_release(void **state)
+{
+    (void)state;
+    struct world world;
+    struct silent silent;
+    char name[64];
+    uint64_t status = MC_TCP_STATUS_OK;
+    world_open(&world);
+    silent_open(&silent, name, sizeof(name));
+    silent.process = 1;
+    world.near->settings.timeout_ns = 500000000;
+    struct mc_transfer_item item = {world.near_memory, 4096, 1};
+    assert_int_equal(mc_transfer_run(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL), MC_TRANSFER_ERR_TIMEOUT);
+    struct pollfd first = {.fd = mc_socket_accept(silent.data), .events = POLLIN};
+    assert_true(first.fd >= 0 && poll(&first, 1, 5000) == 1);
+    assert_true((first.revents & POLLERR) != 0);
+    world.near->settings.timeout_ns = 10000000000;
+    int64_t id = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
+    int second = next_write(&silent);
+    assert_true(send(second, &status, sizeof(status), MSG_NOSIGNAL) == sizeof(status));
+    assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
+    close(first.fd);
+    close(second);
+    silent_close(&silent);
+    world_close(&world);
 }
 
 /* What was sent is not written: a peer of version 1 that has stopped fails what is written to it, however little that
@@ -705,7 +736,8 @@ int main(void)
         cmocka_unit_test(test_lane_of_the_former),
         cmocka_unit_test(test_batch_to_two_processes),
         cmocka_unit_test(test_late_bytes),
-        cmocka_unit_test(test_late_bytes_at_an_older_one),
+        cmocka_unit_test(test_late_bytes_at_the_original),
+        cmocka_unit_test(test_late_bytes_at_the_last_release),
         cmocka_unit_test(test_a_stopped_one_of_version_1),
         cmocka_unit_test(test_late_bytes_after_close),
         cmocka_unit_test(test_refused_by_the_former),
