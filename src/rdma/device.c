@@ -6,6 +6,7 @@
 #include "env/thread.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -133,6 +134,10 @@ static void device_close(struct mc_rdma_device *device)
     const struct mc_verbs *verbs = device->rdma->verbs;
     if (device->serving_cq != NULL)
         (void)verbs->destroy_cq(device->serving_cq);
+    if (device->channel != NULL) {
+        mc_rdma_fd_closing(device->rdma, device->channel->fd);
+        (void)verbs->destroy_comp_channel(device->channel);
+    }
     if (device->pd != NULL && verbs->dealloc_pd(device->pd) != 0)
         mc_log(WARNING, "RDMA device %s: something of it is still in use", device->name);
     if (device->context != NULL) {
@@ -158,6 +163,16 @@ static void judge(struct mc_rdma_device *device, bool is_asked_for)
         snprintf(device->reason, sizeof(device->reason), "no LID: is a subnet manager running?");
     else if (device->fabric == MC_RDMA_IWARP && !device->rdma->verbs->has_cm)
         snprintf(device->reason, sizeof(device->reason), "iWARP needs librdmacm.so.1, which is not here");
+}
+
+static int channel_open(struct mc_rdma_device *device)
+{
+    device->channel = device->rdma->verbs->create_comp_channel(device->context);
+    if (device->channel == NULL)
+        return -1;
+    mc_rdma_fd_opened(device->rdma, device->channel->fd);
+    int flags = fcntl(device->channel->fd, F_GETFL);
+    return flags < 0 ? -1 : fcntl(device->channel->fd, F_SETFL, flags | O_NONBLOCK);
 }
 
 /* Opens it and asks what it is. On failure reason says why, and nothing stays open. */
@@ -192,7 +207,7 @@ static int device_open(struct mc_rdma *rdma, struct mc_rdma_device *device, stru
                                                                   : MC_RDMA_INFINIBAND;
     device->has_relaxed_ordering = rdma->settings.relaxed_ordering != 0 && verbs->reg_mr_iova2 != NULL;
     device->serving_cq = verbs->create_cq(device->context, CQE_SERVING, NULL, NULL, 0);
-    if (device->serving_cq == NULL) {
+    if (device->serving_cq == NULL || channel_open(device) != 0) {
         snprintf(device->reason, sizeof(device->reason), "gives no completion queue: %.60s", strerror(errno));
         return MC_ERR_TRANSFER_FAIL;
     }
@@ -282,6 +297,7 @@ static int rdma_init(struct mc_rdma *rdma, const struct mc_rdma_options *options
     else
         mc_rdma_settings_read(&rdma->settings);
     mc_monitor_init(&rdma->lock, &rdma->unvisited);
+    pthread_mutex_init(&rdma->wait_lock, NULL);
     return rdma->verbs != NULL ? 0 : MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
 }
 
@@ -320,6 +336,7 @@ static void close_devices(struct mc_rdma *rdma)
         device_close(&rdma->devices[--rdma->device_count]);
     pthread_cond_destroy(&rdma->unvisited);
     pthread_mutex_destroy(&rdma->lock);
+    pthread_mutex_destroy(&rdma->wait_lock);
 }
 
 int mc_rdma_open(const struct mc_rdma_options *options, struct mc_rdma **rdma)

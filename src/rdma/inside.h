@@ -34,7 +34,8 @@ struct mc_rdma_device {
     char pci[32];
     struct ibv_context *context;
     struct ibv_pd *pd;
-    struct ibv_cq *serving_cq; /* of serving halves, which complete nothing */
+    struct ibv_cq *serving_cq;        /* of serving halves, which complete nothing */
+    struct ibv_comp_channel *channel; /* events of the completion queues of all links */
     struct ibv_device_attr attributes;
     _Atomic bool is_lost;
     _Atomic bool is_active; /* the port */
@@ -71,7 +72,10 @@ struct mc_rdma {
     bool has_matrix;              /* it was given; it does not change then */
     struct mc_rdma_link *serving; /* rdma->lock */
     uint32_t serving_count;
-    _Atomic uint32_t turn; /* of completion vectors */
+    _Atomic uint32_t turn;        /* of completion vectors */
+    pthread_mutex_t wait_lock;    /* wait.c; nothing is locked within it */
+    bool is_led;                  /* a thread sleeps on the channels; from here on: wait_lock */
+    struct mc_rdma_link *waiting; /* others, whose threads wait to be woken; a list by next_waiting */
     struct {
         _Atomic uint64_t read_bytes, written_bytes, slices, retries, pairs_made, pairs_failed, pairs_served, timeouts,
             stalls, refusals, port_downs, port_ups, gid_changes, device_losses;
@@ -82,7 +86,7 @@ struct mc_rdma {
 struct mc_rdma_half {
     struct ibv_qp *qp;
     struct rdma_cm_id *id;                 /* rdma_cm: NULL otherwise */
-    struct rdma_event_channel *cm_channel; /* of the asking half */
+    struct rdma_event_channel *cm_channel; /* of the asking half, while it connects */
     uint32_t psn, inline_max, remote;      /* remote: number of the peer's device */
     uint32_t wire;                         /* asking: the pair's number in offers and answers */
     int gid_index;                         /* -1: none is used */
@@ -116,9 +120,7 @@ struct mc_rdma_pair {
 
 struct mc_rdma_queue { /* completions of the pairs of one device in one link */
     struct mc_rdma_device *device;
-    struct ibv_comp_channel *channel;
     struct ibv_cq *cq;
-    unsigned unacknowledged;
 };
 
 struct mc_rdma_link {
@@ -138,6 +140,9 @@ struct mc_rdma_link {
     _Atomic uint32_t fresh_mask; /* pairs whose fresh half is ready to be taken */
     uint64_t checked_version;    /* of devices; of the thread that runs */
     pthread_mutex_t lock;
+    pthread_cond_t woken; /* rdma->wait_lock, from here on */
+    bool has_event;       /* of one of its queues */
+    struct mc_rdma_link *next_waiting;
 };
 
 /* ---- device.c ---- */
@@ -168,6 +173,10 @@ uint32_t mc_rdma_near(struct mc_rdma *rdma, const struct mc_rdma_range *range);
 /* ---- watch.c ---- */
 int mc_rdma_watch_start(struct mc_rdma *rdma);
 void mc_rdma_watch_stop(struct mc_rdma *rdma);
+
+/* ---- wait.c ---- */
+/* Waits for an event of one of the link's queues, on the thread that runs. True: there was one, perhaps of long ago. */
+bool mc_rdma_wait(struct mc_rdma_link *link, uint64_t until_ns);
 
 /* ---- link_pair.c: queue pairs ---- */
 /* A queue pair in state RESET. 0, MC_ERR_NO_MEMORY, MC_ERR_TRANSFER_FAIL with a reason. */

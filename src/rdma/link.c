@@ -7,7 +7,6 @@
 #include "env/thread.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -49,7 +48,7 @@ static struct mc_rdma_link *link_make(struct mc_rdma *rdma, bool is_serving)
         return NULL;
     link->rdma = rdma;
     link->is_serving = is_serving;
-    pthread_mutex_init(&link->lock, NULL);
+    mc_monitor_init(&link->lock, &link->woken);
     for (uint32_t i = 0; i < MC_RDMA_PAIRS_MAX; i++) {
         struct mc_rdma_half none = {.gid_index = -1};
         link->pairs[i].current = link->pairs[i].fresh = none;
@@ -93,20 +92,11 @@ static int queue_open(struct mc_rdma_link *link, struct mc_rdma_device *device, 
     const struct mc_verbs *verbs = link->rdma->verbs;
     struct mc_rdma_queue *queue = &link->queues[link->queue_count];
     *queue = (struct mc_rdma_queue){.device = device};
-    queue->channel = verbs->create_comp_channel(device->context);
-    if (queue->channel == NULL)
-        return MC_ERR_NO_MEMORY;
-    int flags = fcntl(queue->channel->fd, F_GETFL);
-    (void)fcntl(queue->channel->fd, F_SETFL, flags | O_NONBLOCK);
     int vectors = device->context->num_comp_vectors;
-    queue->cq = verbs->create_cq(device->context, (int)entries, NULL, queue->channel,
+    queue->cq = verbs->create_cq(device->context, (int)entries, link, device->channel,
                                  vectors > 1 ? (int)(link->rdma->turn++ % (uint32_t)vectors) : 0);
-    if (queue->cq == NULL) {
-        int rc = errno == ENOMEM ? MC_ERR_NO_MEMORY : MC_ERR_TRANSFER_FAIL;
-        (void)verbs->destroy_comp_channel(queue->channel);
-        return rc;
-    }
-    mc_rdma_fd_opened(link->rdma, queue->channel->fd);
+    if (queue->cq == NULL)
+        return errno == ENOMEM ? MC_ERR_NO_MEMORY : MC_ERR_TRANSFER_FAIL;
     link->queue_count++;
     return 0;
 }
@@ -114,14 +104,8 @@ static int queue_open(struct mc_rdma_link *link, struct mc_rdma_device *device, 
 static void queues_close(struct mc_rdma_link *link)
 {
     const struct mc_verbs *verbs = link->rdma->verbs;
-    while (link->queue_count > 0) {
-        struct mc_rdma_queue *queue = &link->queues[--link->queue_count];
-        if (queue->unacknowledged > 0) /* destroy waits for that */
-            verbs->ack_cq_events(queue->cq, queue->unacknowledged);
-        (void)verbs->destroy_cq(queue->cq);
-        mc_rdma_fd_closing(link->rdma, queue->channel->fd);
-        (void)verbs->destroy_comp_channel(queue->channel);
-    }
+    while (link->queue_count > 0) /* waits until whoever holds an event of it has handed it out */
+        (void)verbs->destroy_cq(link->queues[--link->queue_count].cq);
 }
 
 /* Requests that one queue pair may have under way: what settings, queue pairs and completion queues of all devices
@@ -594,6 +578,7 @@ void mc_rdma_link_close(struct mc_rdma_link *link)
     queues_close(link);
     mc_slices_free(&link->slices);
     free(link->peer_devices);
+    pthread_cond_destroy(&link->woken);
     pthread_mutex_destroy(&link->lock);
     free(link);
 }

@@ -192,6 +192,17 @@ static int resolve(struct mc_rdma_device *device, struct mc_rdma_half *half, con
     return expect(verbs, half->cm_channel, RDMA_CM_EVENT_ROUTE_RESOLVED, deadline_ns);
 }
 
+/* What comes of it from now on is nothing that anybody waits for: it goes to the watching thread, and the descriptor of
+ * the set-up is closed. */
+static void leave_channel(struct mc_rdma *rdma, struct mc_rdma_half *half)
+{
+    if (rdma->cm.channel == NULL || rdma->verbs->cm_migrate_id(half->id, rdma->cm.channel) != 0)
+        return;
+    mc_rdma_fd_closing(rdma, half->cm_channel->fd);
+    rdma->verbs->cm_destroy_channel(half->cm_channel);
+    half->cm_channel = NULL;
+}
+
 int mc_rdma_cm_connect(struct mc_rdma_link *link, uint32_t pair, struct mc_rdma_half *half,
                        const struct mc_rdma_tell *peer, uint64_t deadline_ns, char *reason, size_t size)
 {
@@ -215,8 +226,10 @@ int mc_rdma_cm_connect(struct mc_rdma_link *link, uint32_t pair, struct mc_rdma_
                     ? last_error()
                     : expect(verbs, half->cm_channel, RDMA_CM_EVENT_ESTABLISHED, deadline_ns);
     }
-    if (error == 0)
+    if (error == 0) {
+        leave_channel(link->rdma, half);
         return 0;
+    }
     snprintf(reason, size, "%s to %s by rdma_cm: %s: %s", device->name, peer->cm_address, step, strerror(error));
     return MC_ERR_TRANSFER_FAIL;
 }

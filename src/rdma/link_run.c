@@ -5,7 +5,6 @@
 #include "env/log.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 
@@ -363,17 +362,6 @@ static bool arm(struct job *job)
     return poll_queues(job) > 0;
 }
 
-static void take_events(struct mc_rdma_queue *queue, const struct mc_verbs *verbs)
-{
-    struct ibv_cq *cq;
-    void *context;
-    while (verbs->get_cq_event(queue->channel, &cq, &context) == 0)
-        if (++queue->unacknowledged == 1024) {
-            verbs->ack_cq_events(queue->cq, queue->unacknowledged);
-            queue->unacknowledged = 0;
-        }
-}
-
 static void wait_for_completions(struct job *job)
 {
     struct mc_rdma_link *link = job->link;
@@ -385,21 +373,10 @@ static void wait_for_completions(struct job *job)
     }
     if (arm(job))
         return;
-    struct pollfd fds[MC_RDMA_DEVICES_MAX];
-    for (uint32_t i = 0; i < link->queue_count; i++)
-        fds[i] = (struct pollfd){.fd = link->queues[i].channel->fd, .events = POLLIN};
     uint64_t start_ns = mc_clock_ns(), until_ns = start_ns + (job->stall_ns < LOOK_NS ? job->stall_ns : LOOK_NS);
     until_ns = job->run->deadline_ns < until_ns ? job->run->deadline_ns : until_ns;
-    uint64_t wait_ns = until_ns > start_ns ? until_ns - start_ns : 0;
-    struct timespec timeout = {(time_t)(wait_ns / 1000000000u), (long)(wait_ns % 1000000000u)};
-    int ready = ppoll(fds, link->queue_count, &timeout, NULL);
-    if (ready <= 0)
-        return;
-    if (may_count)
+    if (mc_rdma_wait(link, until_ns) && may_count)
         mc_spin_slept(&link->spin, mc_clock_ns() - start_ns);
-    for (uint32_t i = 0; i < link->queue_count; i++)
-        if (fds[i].revents != 0)
-            take_events(&link->queues[i], link->rdma->verbs);
 }
 
 /* ---- the run ---- */

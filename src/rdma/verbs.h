@@ -60,6 +60,7 @@
     X(int, cm_accept, "rdma_accept", (struct rdma_cm_id *, struct rdma_conn_param *))                                  \
     X(int, cm_reject, "rdma_reject", (struct rdma_cm_id *, const void *, uint8_t))                                     \
     X(int, cm_disconnect, "rdma_disconnect", (struct rdma_cm_id *))                                                    \
+    X(int, cm_migrate_id, "rdma_migrate_id", (struct rdma_cm_id *, struct rdma_event_channel *))                       \
     X(int, cm_get_event, "rdma_get_cm_event", (struct rdma_event_channel *, struct rdma_cm_event **))                  \
     X(int, cm_ack_event, "rdma_ack_cm_event", (struct rdma_cm_event *))
 

@@ -272,6 +272,15 @@ static int disconnect(struct rdma_cm_id *id)
     return 0;
 }
 
+static int migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *channel)
+{
+    pthread_mutex_lock(&fake.lock);
+    mc_assert(((struct channel *)id->channel)->count == 0); /* moving them, too, is left out here */
+    id->channel = channel;
+    pthread_mutex_unlock(&fake.lock);
+    return 0;
+}
+
 void fake_cm_fill(struct mc_verbs *verbs)
 {
     verbs->has_cm = true;
@@ -289,6 +298,7 @@ void fake_cm_fill(struct mc_verbs *verbs)
     verbs->cm_accept = accept_request;
     verbs->cm_reject = reject;
     verbs->cm_disconnect = disconnect;
+    verbs->cm_migrate_id = migrate_id;
     verbs->cm_get_event = get_event;
     verbs->cm_ack_event = ack_event;
 }

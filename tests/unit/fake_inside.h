@@ -10,6 +10,7 @@
 #define FAKE_EVENTS_MAX 64
 #define FAKE_REGIONS_MAX 4096
 #define FAKE_INLINE_MAX 256
+#define FAKE_QP_BUCKETS 16384
 
 struct fake_device {
     struct ibv_device device; /* first */
@@ -36,13 +37,14 @@ struct fake_region {
 struct fake_cq {
     struct ibv_cq cq; /* first */
     struct ibv_wc *completions;
-    uint32_t count, events, acknowledged;
+    uint32_t count, pending, events, acknowledged; /* events: pending in the channel; taken out of it; given back */
     bool is_armed;
+    struct fake_cq *next; /* in its channel */
 };
 
 struct fake_channel {
     struct ibv_comp_channel channel; /* first */
-    struct fake_cq *cq;
+    struct fake_cq *first;
 };
 
 struct fake_work {
@@ -54,8 +56,8 @@ struct fake_work {
 };
 
 struct fake_qp {
-    struct ibv_qp qp; /* first */
-    struct fake_qp *next;
+    struct ibv_qp qp;       /* first */
+    struct fake_qp *next;   /* in its bucket */
     struct fake_work *work; /* under way, oldest first */
     uint32_t count, capacity, max_inline;
     unsigned access;
@@ -71,7 +73,7 @@ struct fake {
     uint32_t device_count, next_key, next_qpn;
     struct fake_context *contexts[FAKE_CONTEXTS_MAX];
     struct fake_region regions[FAKE_REGIONS_MAX];
-    struct fake_qp *qps;
+    struct fake_qp *qps[FAKE_QP_BUCKETS]; /* by number */
     bool is_cut[FAKE_DEVICES_MAX][FAKE_DEVICES_MAX];
     char *gpu;
     size_t gpu_length;

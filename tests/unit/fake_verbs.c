@@ -325,17 +325,44 @@ static struct ibv_cq *create_cq(struct ibv_context *context, int entries, void *
     cq->cq = (struct ibv_cq){.context = context, .channel = channel, .cq_context = cq_context, .cqe = entries};
     pthread_mutex_lock(&fake.lock);
     fake.counts.cqs++;
-    if (channel != NULL)
-        ((struct fake_channel *)channel)->cq = cq;
+    fake.counts.heap += sizeof(*cq) + (size_t)entries * sizeof(*cq->completions);
+    if (channel != NULL) {
+        cq->next = ((struct fake_channel *)channel)->first;
+        ((struct fake_channel *)channel)->first = cq;
+    }
     pthread_mutex_unlock(&fake.lock);
     return &cq->cq;
 }
 
+/* The lock is held. Takes one event out of the channel; the sleep of a real one is for who has set it to block. */
+static bool take_event(struct ibv_comp_channel *channel, struct fake_cq *cq)
+{
+    uint64_t value;
+    if (cq->pending == 0 || read(channel->fd, &value, sizeof(value)) != sizeof(value))
+        return false;
+    cq->pending--;
+    return true;
+}
+
+/* What is pending is taken back; what somebody has taken out is waited for. */
 static int destroy_cq(struct ibv_cq *cq)
 {
     struct fake_cq *own = (struct fake_cq *)cq;
     pthread_mutex_lock(&fake.lock);
     fake.counts.cqs--;
+    if (cq->channel != NULL) {
+        struct fake_cq **at = &((struct fake_channel *)cq->channel)->first;
+        while (*at != own)
+            at = &(*at)->next;
+        *at = own->next;
+        while (take_event(cq->channel, own))
+            ;
+    }
+    for (unsigned i = 0; i < 10000 && own->events != own->acknowledged; i++) {
+        pthread_mutex_unlock(&fake.lock);
+        usleep(1000);
+        pthread_mutex_lock(&fake.lock);
+    }
     fake.counts.late_events += own->events != own->acknowledged;
     pthread_mutex_unlock(&fake.lock);
     free(own->completions);
@@ -357,6 +384,7 @@ static void complete(struct fake_qp *qp, const struct fake_work *work, enum ibv_
     fake.counts.completions++;
     if (cq->is_armed && cq->cq.channel != NULL) {
         cq->is_armed = false;
+        cq->pending++;
         fake_signal(cq->cq.channel->fd);
     }
 }
@@ -383,16 +411,18 @@ static int req_notify_cq(struct ibv_cq *cq)
 
 static int get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **context)
 {
-    uint64_t value;
-    if (read(channel->fd, &value, sizeof(value)) != sizeof(value))
-        return -1;
     pthread_mutex_lock(&fake.lock);
-    struct fake_cq *own = ((struct fake_channel *)channel)->cq; /* one queue for each channel here */
-    own->events++;
+    struct fake_cq *own = ((struct fake_channel *)channel)->first;
+    while (own != NULL && own->pending == 0)
+        own = own->next;
+    bool is_taken = own != NULL && take_event(channel, own);
+    if (is_taken) {
+        own->events++;
+        *cq = &own->cq;
+        *context = own->cq.cq_context;
+    }
     pthread_mutex_unlock(&fake.lock);
-    *cq = &own->cq;
-    *context = own->cq.cq_context;
-    return 0;
+    return is_taken ? 0 : -1;
 }
 
 static void ack_cq_events(struct ibv_cq *cq, unsigned count)
@@ -424,9 +454,11 @@ static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr
                              .qp_num = ++fake.next_qpn,
                              .state = IBV_QPS_RESET,
                              .qp_type = IBV_QPT_RC};
-    qp->next = fake.qps;
-    fake.qps = qp;
+    struct fake_qp **bucket = &fake.qps[qp->qp.qp_num % FAKE_QP_BUCKETS];
+    qp->next = *bucket;
+    *bucket = qp;
     fake.counts.qps++;
+    fake.counts.heap += sizeof(*qp) + attributes->cap.max_send_wr * sizeof(*qp->work);
     pthread_mutex_unlock(&fake.lock);
     return &qp->qp;
 }
@@ -441,7 +473,7 @@ static void flush(struct fake_qp *qp)
 
 struct fake_qp *fake_qp_find(uint32_t number)
 {
-    for (struct fake_qp *qp = fake.qps; qp != NULL; qp = qp->next)
+    for (struct fake_qp *qp = fake.qps[number % FAKE_QP_BUCKETS]; qp != NULL; qp = qp->next)
         if (qp->qp.qp_num == number)
             return qp;
     return NULL;
@@ -518,7 +550,7 @@ static int destroy_qp(struct ibv_qp *qp)
         if (cq->completions[i].qp_num != qp->qp_num)
             cq->completions[kept++] = cq->completions[i];
     cq->count = kept;
-    for (struct fake_qp **at = &fake.qps; *at != NULL; at = &(*at)->next)
+    for (struct fake_qp **at = &fake.qps[qp->qp_num % FAKE_QP_BUCKETS]; *at != NULL; at = &(*at)->next)
         if (*at == own) {
             *at = own->next;
             break;
@@ -686,8 +718,9 @@ void fake_release(uint32_t device)
 {
     pthread_mutex_lock(&fake.lock);
     fake.devices[device].is_held = false;
-    for (struct fake_qp *qp = fake.qps; qp != NULL; qp = qp->next)
-        step(qp);
+    for (uint32_t i = 0; i < FAKE_QP_BUCKETS; i++)
+        for (struct fake_qp *qp = fake.qps[i]; qp != NULL; qp = qp->next)
+            step(qp);
     pthread_mutex_unlock(&fake.lock);
 }
 

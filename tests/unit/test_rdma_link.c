@@ -301,6 +301,94 @@ static void test_woken(void **state)
     finish();
 }
 
+#define WAITING 6u
+
+struct waiting {
+    struct mc_rdma_link *asking, *serving;
+    pthread_t thread;
+    uint64_t wait_ns;
+    _Atomic bool is_over;
+    bool was_woken;
+};
+
+static void *wait_for_event(void *argument)
+{
+    struct waiting *one = argument;
+    one->was_woken = mc_rdma_wait(one->asking, mc_clock_ns() + one->wait_ns);
+    one->is_over = true;
+    return NULL;
+}
+
+/* Work of that link completes, and its queue tells of it. */
+static void complete_one(const struct mc_rdma_link *link)
+{
+    const struct mc_verbs *verbs = link->rdma->verbs;
+    const struct mc_rdma_chunk *local = mc_rdma_memory_local(asking.memory).list;
+    const struct mc_rdma_chunk *remote = mc_rdma_memory_remote(serving.memory).list;
+    struct ibv_sge part = {.addr = local->address, .length = 64, .lkey = local->keys[0]};
+    struct ibv_send_wr *bad, work = {.wr_id = UINT64_MAX, /* of no pair */
+                                     .sg_list = &part,
+                                     .num_sge = 1,
+                                     .opcode = IBV_WR_RDMA_WRITE,
+                                     .send_flags = IBV_SEND_SIGNALED,
+                                     .wr.rdma = {remote->address, remote->keys[0]}};
+    assert_int_equal(verbs->req_notify_cq(link->queues[0].cq), 0);
+    assert_int_equal(verbs->post_send(link->pairs[0].current.qp, &work, &bad), 0);
+}
+
+static void expect_over(struct waiting *one, bool was_woken)
+{
+    for (unsigned i = 0; i < 20000 && !one->is_over; i++)
+        usleep(1000);
+    assert_true(one->is_over);
+    pthread_join(one->thread, NULL);
+    assert_int_equal(one->was_woken, was_woken);
+}
+
+/* The links of many callers share a device's channel: each hears of its own work, whoever leads when it comes, and
+ * whoever left before. */
+static void test_each_is_woken(void **state)
+{
+    static const unsigned order[] = {3, 0, 5, 1, 4};
+    struct waiting all[WAITING];
+    struct mc_rdma_run run;
+    (void)state;
+    start(1 << 16);
+    for (unsigned i = 0; i < WAITING; i++) {
+        struct mc_rdma_request one = request(MC_RDMA_WRITE, 0, 0, 4096);
+        if (i > 0) {
+            open_link();
+            assert_int_equal(exchange(), 4);
+        }
+        assert_int_equal(run_for(&one, 1, 5000, &run), 0);
+        all[i] = (struct waiting){.asking = link_a, .serving = link_b, .wait_ns = (i == 2 ? 1 : 100) * SECOND_NS / 2};
+        link_a->has_event = false; /* of that run */
+        pthread_create(&all[i].thread, NULL, wait_for_event, &all[i]);
+        for (bool is_waiting = false; !is_waiting && !all[i].is_over; usleep(100)) {
+            pthread_mutex_lock(&asking.rdma->wait_lock);
+            is_waiting = asking.rdma->is_led && (i == 0 || asking.rdma->waiting == link_a);
+            pthread_mutex_unlock(&asking.rdma->wait_lock);
+        }
+    }
+    expect_over(&all[2], false); /* it was not its turn */
+    for (unsigned i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+        unsigned over = 0;
+        complete_one(all[order[i]].asking);
+        expect_over(&all[order[i]], true);
+        for (unsigned j = 0; j < WAITING; j++)
+            over += all[j].is_over;
+        assert_int_equal(over, i + 2);
+    }
+    assert_false(asking.rdma->is_led);
+    assert_null(asking.rdma->waiting);
+    complete_one(all[1].asking); /* nobody waits for that: it goes with its link */
+    for (unsigned i = 0; i < WAITING - 1; i++) {
+        mc_rdma_link_close(all[i].asking);
+        mc_rdma_link_close(all[i].serving);
+    }
+    finish();
+}
+
 static void wait_for_version(struct mc_rdma *rdma, uint64_t before_version)
 {
     for (unsigned i = 0; i < 2000 && mc_rdma_version(rdma) == before_version; i++)
@@ -408,9 +496,9 @@ int main(void)
         cmocka_unit_test_setup(test_not_writable, before),  cmocka_unit_test_setup(test_completion_error, before),
         cmocka_unit_test_setup(test_post_fails, before),    cmocka_unit_test_setup(test_lost_peer, before),
         cmocka_unit_test_setup(test_stall, before),         cmocka_unit_test_setup(test_deadline, before),
-        cmocka_unit_test_setup(test_woken, before),         cmocka_unit_test_setup(test_port_down, before),
-        cmocka_unit_test_setup(test_device_lost, before),   cmocka_unit_test_setup(test_gid_change, before),
-        cmocka_unit_test_setup(test_peer_closes, before),
+        cmocka_unit_test_setup(test_woken, before),         cmocka_unit_test_setup(test_each_is_woken, before),
+        cmocka_unit_test_setup(test_port_down, before),     cmocka_unit_test_setup(test_device_lost, before),
+        cmocka_unit_test_setup(test_gid_change, before),    cmocka_unit_test_setup(test_peer_closes, before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,9 @@
 /* Set-up, repair and end of links, registration of memory, opening of devices: over the fake device. */
 #include "rdma_sides.h"
 
+#include <dirent.h>
+#include <malloc.h>
+
 /* ---- set-up ---- */
 
 static void test_infiniband(void **state)
@@ -331,6 +334,17 @@ static void test_dead_peer_blames_nobody(void **state)
     finish();
 }
 
+static uint32_t count_descriptors(void)
+{
+    uint32_t count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    assert_non_null(folder);
+    while (readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    return count;
+}
+
 static int open_fds;
 
 static void note_fd(void *context, int fd)
@@ -361,13 +375,12 @@ static void test_descriptors(void **state)
                                       .context = &open_fds};
     open_fds = 0;
     assert_int_equal(mc_rdma_open(&options, &asking.rdma), 0);
-    assert_int_equal(open_fds, 4); /* the device's two, the watcher's, the manager's */
+    assert_int_equal(open_fds, 5); /* the device's two and its channel, the watcher's, the manager's */
     open_link();
-    assert_int_equal(open_fds, 5);
     assert_int_equal(exchange(), 2);
-    assert_int_equal(open_fds, 7);
+    assert_int_equal(open_fds, 5); /* none for a link */
     mc_rdma_link_close(link_a);
-    assert_int_equal(open_fds, 4);
+    assert_int_equal(open_fds, 5);
     mc_rdma_link_close(link_b);
     mc_rdma_close(asking.rdma);
     assert_int_equal(open_fds, 0);
@@ -422,6 +435,54 @@ static void test_many_links(void **state)
     finish();
 }
 
+#define PEERS 1000u
+
+/* What the heap has given to anybody but the fake. */
+static size_t heap_of_ours(void)
+{
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd - fake_counts().heap;
+}
+
+/* Links to a thousand peers over eight devices each: no descriptor for any of them. The figures of the table in
+ * docs/connections.md. */
+static void test_thousand_peers(void **state)
+{
+    (void)state;
+    struct fake_device_config configs[8];
+    static struct mc_rdma_link *links[PEERS], *halves[PEERS];
+    for (uint32_t i = 0; i < 8; i++)
+        configs[i] = fake_roce(i);
+    fake_reset(configs, 8);
+    side_open(&asking, "", 4096);
+    side_open(&serving, "", 4096);
+    uint32_t descriptors = count_descriptors(), channels = fake_counts().channels;
+    size_t opened = 0, whole = 0, before = heap_of_ours();
+    uint64_t start_ns = mc_clock_ns();
+    for (uint32_t i = 0; i < PEERS; i++) {
+        open_link();
+        opened += heap_of_ours() - before;
+        assert_int_equal(exchange(), 16);
+        links[i] = link_a;
+        halves[i] = link_b;
+        whole += heap_of_ours() - before;
+        before = heap_of_ours();
+    }
+    uint64_t took_ns = mc_clock_ns() - start_ns;
+    assert_int_equal(count_descriptors(), descriptors);
+    assert_int_equal(fake_counts().channels, channels);
+    assert_int_equal(fake_counts().qps, 2 * 16 * PEERS);
+    assert_int_equal(fake_counts().cqs, 2 * 8 + 8 * PEERS); /* a device's of serving halves; a link's */
+    print_message("a link: %u queue pairs and %u completion queues, %zu bytes to ask, %zu to serve, made in %.3f ms\n",
+                  16u, 8u, opened / PEERS, (whole - opened) / PEERS, (double)took_ns / PEERS / 1e6);
+    move_all();
+    for (uint32_t i = 0; i < PEERS - 1; i++) {
+        mc_rdma_link_close(links[i]);
+        mc_rdma_link_close(halves[i]);
+    }
+    finish();
+}
+
 int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
@@ -443,6 +504,7 @@ int main(void)
         cmocka_unit_test_setup(test_descriptors, before),
         cmocka_unit_test_setup(test_repair_meanwhile, before),
         cmocka_unit_test_setup(test_many_links, before),
+        cmocka_unit_test_setup(test_thousand_peers, before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
