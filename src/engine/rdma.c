@@ -20,6 +20,8 @@
 #define IDLE_MAX 8u
 #define GROUP_BYTES (4u << 20) /* of objects that are moved together */
 #define GROUP_MAX 128u
+#define SETUP_NS 2000000000ull /* for a link to be made */
+#define SETUP_LOOK_MS 2
 #define REPAIR_NS 50000000ull /* for pairs of a link that works without them */
 #define CUT_NS 50000000ull    /* for the owner to say that nothing arrives any more */
 #define SLOT_BYTES sizeof(struct mc_slot)
@@ -76,11 +78,14 @@ static int negotiate(const struct rdma_lane *lane, uint64_t deadline_ns, int *as
 {
     struct mc_buffer offer = {0}, answer = {0};
     *asked = 0;
-    int rc = mc_rdma_link_offer(lane->link, &offer);
+    uint64_t now_ns = mc_clock_ns(), left_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / 1000000u : 0;
+    int rc = mc_rdma_link_offer(lane->link, left_ms - left_ms / 4 + 1, &offer); /* the answer has a way to go */
     if (rc == 1) {
         *asked = ask(lane->control, mc_span(offer.data, offer.length), deadline_ns, &answer);
         rc = mc_rdma_link_complete(lane->link, mc_span(answer.data, answer.length), deadline_ns);
         rc = *asked < 0 ? *asked : rc;
+    } else if (rc == 0) {
+        rc = (int)mc_rdma_link_ready(lane->link);
     }
     mc_buffer_free(&offer);
     mc_buffer_free(&answer);
@@ -115,6 +120,16 @@ static int learn(struct rdma_path *rdma, const struct mc_tcp_lane *control, uint
 
 /* ---- links ---- */
 
+/* Asks until some pairs stand: the owner may be at work on them still. */
+static int negotiate_all(const struct rdma_lane *lane, uint64_t deadline_ns)
+{
+    uint64_t now_ns = mc_clock_ns(), until_ns = now_ns + SETUP_NS < deadline_ns ? now_ns + SETUP_NS : deadline_ns;
+    int rc, asked;
+    while ((rc = negotiate(lane, until_ns, &asked)) == 0 && mc_clock_ns() < until_ns)
+        (void)poll(NULL, 0, SETUP_LOOK_MS);
+    return rc > 0 ? 0 : rc < 0 ? rc : until_ns == deadline_ns ? MC_ERR_RPC_TIMEOUT : MC_ERR_TRANSFER_FAIL;
+}
+
 static void lane_close(struct rdma_path *rdma, struct rdma_lane *lane)
 {
     if (lane->link != NULL)
@@ -129,7 +144,6 @@ static int lane_open(struct rdma_path *rdma, const struct mc_patience *patience,
     uint64_t deadline_ns = patience->deadline_ns;
     struct mc_engine *engine = rdma->path.engine;
     struct rdma_lane *lane = calloc(1, sizeof(*lane));
-    int asked;
     if (lane == NULL)
         return MC_ERR_NO_MEMORY;
     int rc = mc_tcp_lane_open(engine, &rdma->path.endpoint, patience, &lane->control);
@@ -143,10 +157,8 @@ static int lane_open(struct rdma_path *rdma, const struct mc_patience *patience,
                                                .device_count = rdma->remote->device_count};
         rc = mc_rdma_link_open(engine->rdma, &options, &lane->link);
     }
-    if (rc == 0) {
-        rc = negotiate(lane, deadline_ns, &asked);
-        rc = rc > 0 ? 0 : rc == 0 ? MC_ERR_TRANSFER_FAIL : rc;
-    }
+    if (rc == 0)
+        rc = negotiate_all(lane, deadline_ns);
     if (rc == 0)
         *out = lane;
     else

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#define GRACE_NS 250000000ull
 #define CQE_SERVING 1 /* entries of a completion queue that gets none */
 
 /* ---- small facts ---- */
@@ -182,6 +183,7 @@ static int device_open(struct mc_rdma *rdma, struct mc_rdma_device *device, stru
     struct ibv_port_attr port;
     memset(device, 0, sizeof(*device));
     device->rdma = rdma;
+    device->queue_end = &device->queue;
     device->port = (uint8_t)rdma->settings.ib_port;
     device->chosen = -1;
     snprintf(device->name, sizeof(device->name), "%s", verbs->get_device_name(found));
@@ -298,6 +300,8 @@ static int rdma_init(struct mc_rdma *rdma, const struct mc_rdma_options *options
         mc_rdma_settings_read(&rdma->settings);
     mc_monitor_init(&rdma->lock, &rdma->unvisited);
     pthread_mutex_init(&rdma->wait_lock, NULL);
+    mc_rdma_setup_open(rdma);
+    rdma->grace_ns = GRACE_NS;
     return rdma->verbs != NULL ? 0 : MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
 }
 
@@ -337,6 +341,7 @@ static void close_devices(struct mc_rdma *rdma)
     pthread_cond_destroy(&rdma->unvisited);
     pthread_mutex_destroy(&rdma->lock);
     pthread_mutex_destroy(&rdma->wait_lock);
+    mc_rdma_setup_close(rdma);
 }
 
 int mc_rdma_open(const struct mc_rdma_options *options, struct mc_rdma **rdma)
@@ -368,6 +373,7 @@ void mc_rdma_close(struct mc_rdma *rdma)
     if (rdma == NULL)
         return;
     mc_assert(rdma->serving_count == 0);
+    mc_rdma_setup_stop(rdma);
     mc_rdma_watch_stop(rdma);
     close_devices(rdma);
     free(rdma);

@@ -23,6 +23,14 @@
  * ready. */
 #define MC_RDMA_ASKING_MAX (MC_RDMA_PAIRS_MAX / 2)
 
+#define MC_RDMA_SILENT_MAX 64u
+
+struct mc_rdma_silent { /* an address that did not answer while a thread waited for that; failures 0: none */
+    uint8_t gid[MC_GID_BYTES];
+    uint64_t until_ns; /* it is not tried again before */
+    uint32_t failures; /* in a row */
+};
+
 struct mc_rdma_device {
     struct mc_rdma *rdma;
     uint32_t number;
@@ -48,6 +56,18 @@ struct mc_rdma_device {
     uint32_t row_count;
     int chosen; /* of rows; -1: none */
     char gid_reason[MC_RDMA_REASON_MAX];
+    struct mc_rdma_silent silent[MC_RDMA_SILENT_MAX];
+    uint32_t silent_turn;
+    struct mc_rdma_pair *queue, **queue_end; /* that wait to be set up; setup.lock, from here on */
+    uint32_t running;                        /* that are being set up */
+    _Atomic uint64_t slow_until_ns;          /* until then more than one at a time */
+};
+
+struct mc_rdma_workshop { /* setup.c */
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    uint32_t threads, idle;
+    bool is_stopping;
 };
 
 struct mc_rdma_cm { /* requests of rdma_cm come in here; on the watching thread only, after it started */
@@ -72,7 +92,9 @@ struct mc_rdma {
     bool has_matrix;              /* it was given; it does not change then */
     struct mc_rdma_link *serving; /* rdma->lock */
     uint32_t serving_count;
-    _Atomic uint32_t turn;        /* of completion vectors */
+    struct mc_rdma_workshop setup;
+    uint64_t grace_ns;     /* once some pairs stand, the others of a set-up are waited for so long; does not change */
+    _Atomic uint32_t turn; /* of completion vectors */
     pthread_mutex_t wait_lock;    /* wait.c; nothing is locked within it */
     bool is_led;                  /* a thread sleeps on the channels; from here on: wait_lock */
     struct mc_rdma_link *waiting; /* others, whose threads wait to be woken; a list by next_waiting */
@@ -93,29 +115,45 @@ struct mc_rdma_half {
     uint8_t gid[MC_GID_BYTES];
 };
 
-enum mc_rdma_fresh { MC_RDMA_FRESH_NONE, MC_RDMA_FRESH_OFFERED, MC_RDMA_FRESH_READY };
+enum mc_rdma_fresh {
+    MC_RDMA_FRESH_NONE,
+    MC_RDMA_FRESH_OFFERED,
+    MC_RDMA_FRESH_PENDING,    /* the peer is at work on its half: the same is offered again when it is due */
+    MC_RDMA_FRESH_CONNECTING, /* the peer's half stands; a thread of setup.c is at work on ours */
+    MC_RDMA_FRESH_READY
+};
+
+enum mc_rdma_stage { MC_RDMA_STAGE_IDLE, MC_RDMA_STAGE_QUEUED, MC_RDMA_STAGE_RUNNING };
 
 struct mc_rdma_pair {
-    struct mc_rdma_device *device;
-    uint32_t queue;              /* of the link; asking half only */
-    struct mc_rdma_half current; /* asking: of the thread that runs; serving: link->lock */
-    uint32_t generation;         /* of current; in the ids of its work requests */
-    bool has_worked, is_moved;   /* current has moved something; took the place of one that worked */
-    _Atomic bool is_up;          /* current is there and works */
-    _Atomic uint64_t due_ns;     /* when it may be offered; UINT64_MAX: it stands, or is being set up */
-    _Atomic uint64_t move_ns;    /* when it may be moved to the peer's device that fits best; UINT64_MAX: it is there */
-    _Atomic uint32_t failures;   /* in a row */
-    _Atomic uint32_t fruitless;  /* set-ups in a row after which nothing arrived */
-    _Atomic uint32_t moves;      /* in a row that came to nothing */
+    struct mc_rdma_link *link;
+    struct mc_rdma_device *device; /* serving: as `current` */
+    uint32_t queue;                /* of the link; asking half only */
+    struct mc_rdma_half current;   /* asking: of the thread that runs; serving: link->lock */
+    uint32_t generation;           /* of current; in the ids of its work requests */
+    bool has_worked, is_moved;     /* current has moved something; took the place of one that worked */
+    _Atomic bool is_up;            /* current is there and works */
+    _Atomic uint64_t due_ns;       /* when it may be offered; UINT64_MAX: it stands, or is being set up */
+    _Atomic uint64_t move_ns;   /* when it may be moved to the peer's device that fits best; UINT64_MAX: it is there */
+    _Atomic uint32_t failures;  /* in a row */
+    _Atomic uint32_t fruitless; /* set-ups in a row after which nothing arrived */
+    _Atomic uint32_t moves;     /* in a row that came to nothing */
     _Atomic uint64_t bytes;
     _Atomic uint64_t token; /* serving, rdma_cm: whoever shows it may connect; 0: nobody */
     /* link->lock, from here on. */
     enum mc_rdma_fresh fresh_state;
     struct mc_rdma_half fresh;
-    bool is_move;            /* the fresh half takes the place of one that works */
-    uint32_t wire;           /* the pair's number in offers; see MC_RDMA_ASKING_MAX */
-    uint32_t setup_failures; /* in a row: the peer's device and the GID to try go by it */
+    bool is_move;              /* the fresh half takes the place of one that works */
+    uint32_t wire;             /* the pair's number in offers; see MC_RDMA_ASKING_MAX */
+    uint32_t setup_failures;   /* in a row: the peer's device and the GID to try go by it */
+    uint64_t offered_ns;       /* the fresh half, for the first time */
+    uint32_t asks;             /* for it, in vain */
+    struct mc_rdma_tell *told; /* by the peer of its half: what is set up, or stands. NULL: nothing */
+    uint32_t round;            /* counts what was told */
+    bool is_wanted;            /* to be set up */
     char error[MC_RDMA_REASON_MAX];
+    enum mc_rdma_stage stage; /* setup.lock, from here on */
+    struct mc_rdma_pair *next_queued;
 };
 
 struct mc_rdma_queue { /* completions of the pairs of one device in one link */
@@ -139,7 +177,15 @@ struct mc_rdma_link {
     _Atomic bool is_running;
     _Atomic uint32_t fresh_mask; /* pairs whose fresh half is ready to be taken */
     uint64_t checked_version;    /* of devices; of the thread that runs */
+    /* Serving: pairs of the last offer, when it came, how long its answer may take. Of who answers. */
+    uint32_t asked;
+    uint64_t asked_ns, wait_ns;
+    _Atomic uint64_t wanted_until_ns; /* later nobody waits for a set-up */
+    _Atomic bool is_closed;           /* freed by the last who uses it */
+    uint32_t users;                   /* setup.lock */
     pthread_mutex_t lock;
+    void (*notify)(void *context); /* a pair was set up, or was not; with the lock. NULL: nobody is told */
+    void *notify_context;
     pthread_cond_t woken; /* rdma->wait_lock, from here on */
     bool has_event;       /* of one of its queues */
     struct mc_rdma_link *next_waiting;
@@ -210,5 +256,27 @@ bool mc_rdma_cm_address(struct mc_rdma_device *device, const uint8_t *peer_gid, 
 void mc_rdma_pair_pause(struct mc_rdma_link *link, struct mc_rdma_pair *pair);
 /* It broke, and nothing had arrived since it was set up. */
 void mc_rdma_pair_was_fruitless(struct mc_rdma_pair *pair);
+/* A set-up has ended. *half is taken if that succeeded. link->lock is held. */
+void mc_rdma_pair_take(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struct mc_rdma_half *half, int rc,
+                       const char *reason);
+struct mc_rdma_device *mc_rdma_device_named(struct mc_rdma *rdma, const char *name); /* NULL: there is none */
+/* Nobody uses it, and its pairs are destroyed. */
+void mc_rdma_link_free(struct mc_rdma_link *link);
+
+/* ---- setup.c ---- */
+void mc_rdma_setup_open(struct mc_rdma *rdma);
+/* Waits for the threads, which may be asleep in the kernel for a second. All links are closed. */
+void mc_rdma_setup_stop(struct mc_rdma *rdma);
+void mc_rdma_setup_close(struct mc_rdma *rdma);
+/* Sets the pair up at that device, with what the peer has told, instead of what was begun before. link->lock is held.
+ * False: no memory, no thread. */
+bool mc_rdma_setup_begin(struct mc_rdma_pair *pair, struct mc_rdma_device *device, const struct mc_rdma_tell *told);
+/* Is one of these pairs being set up? */
+bool mc_rdma_setup_is_busy(struct mc_rdma_link *link, uint32_t mask);
+/* Waits until none is. */
+void mc_rdma_setup_wait(struct mc_rdma_link *link, uint32_t mask, uint64_t until_ns);
+/* Nothing of the link is begun or taken any more. It is freed after mc_rdma_setup_release, here or by a thread. */
+void mc_rdma_setup_leave(struct mc_rdma_link *link);
+void mc_rdma_setup_release(struct mc_rdma_link *link);
 
 #endif

@@ -12,8 +12,13 @@
 
 #define NEVER UINT64_MAX
 #define PAUSE_FIRST_NS 100000000ull
-#define FRUITLESS_MAX 2u        /* set-ups after which nothing arrived, until another device of the peer is tried */
-#define ANSWER_NS 1500000000ull /* a driver that resolves addresses may take a second for each that is not there */
+#define FRUITLESS_MAX 2u /* set-ups after which nothing arrived, until another device of the peer is tried */
+#define ANSWER_MS 1500u  /* an answer may take so long, unless the offer says for how long it is waited for */
+#define ANSWER_MAX_MS 4000u
+#define WANTED_NS 10000000000ull  /* whoever does not ask again for so long has given up */
+#define PENDING_NS 30000000000ull /* the peer may take so long to decide */
+#define ASK_FIRST_NS 50000000ull
+#define LOOK_NS 20000000ull
 
 /* ---- pauses ---- */
 
@@ -48,12 +53,14 @@ static struct mc_rdma_link *link_make(struct mc_rdma *rdma, bool is_serving)
         return NULL;
     link->rdma = rdma;
     link->is_serving = is_serving;
+    link->wanted_until_ns = NEVER;
     mc_monitor_init(&link->lock, &link->woken);
     for (uint32_t i = 0; i < MC_RDMA_PAIRS_MAX; i++) {
         struct mc_rdma_half none = {.gid_index = -1};
         link->pairs[i].current = link->pairs[i].fresh = none;
         link->pairs[i].due_ns = link->pairs[i].move_ns = NEVER;
         link->pairs[i].wire = i;
+        link->pairs[i].link = link;
     }
     return link;
 }
@@ -218,8 +225,19 @@ static int choose_next(struct mc_rdma_link *link, const struct mc_rdma_pair *pai
                          : choose_remote(link, pair->device, failures / gids + pair->fruitless / FRUITLESS_MAX);
 }
 
-/* Makes the fresh half of one pair and says what it is. */
-static int offer_pair(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struct mc_rdma_tell *tell)
+/* Says what the fresh half is. */
+static void tell_fresh(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struct mc_rdma_tell *tell)
+{
+    memset(tell, 0, sizeof(*tell));
+    mc_rdma_half_tell(pair, &pair->fresh, tell);
+    tell->pair = pair->fresh.wire;
+    tell->is_cm = mc_rdma_device_uses_cm(pair->device);
+    snprintf(tell->peer, sizeof(tell->peer), "%s", link->peer_devices[pair->fresh.remote].name);
+    pair->fresh_state = MC_RDMA_FRESH_OFFERED;
+}
+
+/* Makes the fresh half of one pair. */
+static int make_fresh(struct mc_rdma_link *link, struct mc_rdma_pair *pair)
 {
     char reason[MC_RDMA_REASON_MAX] = "";
     uint32_t gid_rank;
@@ -235,14 +253,10 @@ static int offer_pair(struct mc_rdma_link *link, struct mc_rdma_pair *pair, stru
         mc_rdma_half_destroy(link->rdma, &pair->fresh);
         return rc;
     }
-    memset(tell, 0, sizeof(*tell));
     pair->fresh.remote = (uint32_t)remote;
     pair->fresh.wire = pair->is_move ? (pair->wire + MC_RDMA_ASKING_MAX) % MC_RDMA_PAIRS_MAX : pair->wire;
-    mc_rdma_half_tell(pair, &pair->fresh, tell);
-    tell->pair = pair->fresh.wire;
-    tell->is_cm = mc_rdma_device_uses_cm(pair->device);
-    snprintf(tell->peer, sizeof(tell->peer), "%s", link->peer_devices[remote].name);
-    pair->fresh_state = MC_RDMA_FRESH_OFFERED;
+    pair->offered_ns = mc_clock_ns();
+    pair->asks = 0;
     return 0;
 }
 
@@ -258,6 +272,19 @@ static void setup_failed(struct mc_rdma_link *link, struct mc_rdma_pair *pair)
     mc_rdma_pair_pause(link, pair);
 }
 
+/* link->lock is held. The peer had not decided when it was asked last. 1: it is asked again. */
+static int ask_again(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struct mc_rdma_tell *tell)
+{
+    *(pair->is_move ? &pair->move_ns : &pair->due_ns) = NEVER;
+    if (mc_clock_ns() - pair->offered_ns < PENDING_NS) {
+        tell_fresh(link, pair, tell);
+        return 1;
+    }
+    mc_rdma_half_destroy(link->rdma, &pair->fresh);
+    setup_failed(link, pair);
+    return 0;
+}
+
 /* 1: the pair is offered. 0: it is not due. Negative: it is, but cannot be. */
 static int offer_if_due(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struct mc_rdma_tell *tell)
 {
@@ -268,25 +295,31 @@ static int offer_if_due(struct mc_rdma_link *link, struct mc_rdma_pair *pair, st
     pthread_mutex_lock(&link->lock);
     /* A half that is ready is taken first. One that is broken and not yet destroyed counts as there. */
     bool is_move = pair->current.qp != NULL;
-    if (pair->fresh_state == MC_RDMA_FRESH_NONE && (is_move ? pair->move_ns : pair->due_ns) <= now_ns) {
+    if (pair->fresh_state == MC_RDMA_FRESH_PENDING) {
+        if ((pair->is_move ? pair->move_ns : pair->due_ns) <= now_ns)
+            rc = ask_again(link, pair, tell);
+    } else if (pair->fresh_state == MC_RDMA_FRESH_NONE && (is_move ? pair->move_ns : pair->due_ns) <= now_ns) {
         pair->is_move = is_move;
         pair->due_ns = pair->move_ns = NEVER;
-        rc = offer_pair(link, pair, tell);
+        rc = make_fresh(link, pair);
         if (rc < 0)
             setup_failed(link, pair);
+        else
+            tell_fresh(link, pair, tell);
         rc = rc == 0 ? 1 : is_move ? 0 : rc;
     }
     pthread_mutex_unlock(&link->lock);
     return rc;
 }
 
-int mc_rdma_link_offer(struct mc_rdma_link *link, struct mc_buffer *offer)
+int mc_rdma_link_offer(struct mc_rdma_link *link, uint64_t wait_ms, struct mc_buffer *offer)
 {
     mc_assert(!link->is_serving);
     struct mc_rdma_message *message = calloc(1, sizeof(*message));
     if (message == NULL)
         return MC_ERR_NO_MEMORY;
     message->link = link->id;
+    message->wait_ms = wait_ms;
     int rc = 0;
     for (uint32_t i = 0; i < link->pair_count; i++) {
         int made = offer_if_due(link, &link->pairs[i], &message->pairs[message->count]);
@@ -309,42 +342,83 @@ static const struct mc_rdma_tell *find_tell(const struct mc_rdma_message *messag
     return NULL;
 }
 
-/* What the peer said of a pair that was offered: connect, or not. Only this thread touches a half that was offered. */
-static void complete_pair(struct mc_rdma_link *link, uint32_t number, const struct mc_rdma_tell *tell,
-                          uint64_t deadline_ns)
+/* What the peer said of a pair that was offered: connect, ask again, or not. Only this thread touches a half that was
+ * offered. */
+static void complete_pair(struct mc_rdma_link *link, uint32_t number, const struct mc_rdma_tell *tell)
 {
     struct mc_rdma_pair *pair = &link->pairs[number];
-    char reason[MC_RDMA_REASON_MAX] = "the peer did not answer";
-    int rc = MC_ERR_TRANSFER_FAIL;
-    if (tell != NULL && tell->error[0] != 0)
-        snprintf(reason, sizeof(reason), "%s", tell->error);
-    else if (tell != NULL && mc_clock_ns() >= deadline_ns)
-        snprintf(reason, sizeof(reason), "the deadline came during set-up");
-    else if (tell != NULL && tell->is_cm != mc_rdma_device_uses_cm(pair->device))
-        snprintf(reason, sizeof(reason), "the peer sets up another way: MC_RDMA_SETUP must be the same on both sides");
-    else if (tell != NULL && tell->is_cm)
-        rc = mc_rdma_cm_connect(link, number, &pair->fresh, tell, deadline_ns, reason, sizeof(reason));
-    else if (tell != NULL)
-        rc = mc_rdma_half_connect(link, pair, &pair->fresh, tell, reason, sizeof(reason));
-    int home = rc == 0 ? choose_home(link, pair->device) : -1;
     struct mc_rdma_half failed = {.gid_index = -1};
+    const char *reason = NULL;
     pthread_mutex_lock(&link->lock);
-    snprintf(pair->error, sizeof(pair->error), "%s", rc == 0 ? "" : reason);
-    if (rc == 0) {
-        pair->fresh_state = MC_RDMA_FRESH_READY;
-        pair->setup_failures = 0;
-        if (home >= 0 && (uint32_t)home != pair->fresh.remote)
-            pair->move_ns = after(link, pair->moves);
-        link->rdma->count.pairs_made++;
-        /* With the state: a run that takes the pair clears its bit, which must not come after that. */
-        atomic_fetch_or(&link->fresh_mask, 1u << number);
-    } else {
+    if (tell == NULL)
+        reason = "the peer did not answer";
+    else if (tell->error[0] != 0)
+        reason = tell->error;
+    else if (tell->is_cm != mc_rdma_device_uses_cm(pair->device))
+        reason = "the peer sets up another way: MC_RDMA_SETUP must be the same on both sides";
+    if (tell != NULL && tell->is_pending) {
+        *(pair->is_move ? &pair->move_ns : &pair->due_ns) =
+            mc_clock_ns() + (ASK_FIRST_NS << (pair->asks < 5 ? pair->asks : 5));
+        pair->asks++;
+        pair->fresh_state = MC_RDMA_FRESH_PENDING;
+    } else if (reason == NULL) {
+        pair->fresh_state = MC_RDMA_FRESH_CONNECTING;
+        if (!mc_rdma_setup_begin(pair, pair->device, tell))
+            reason = "no memory, or no thread";
+    }
+    if (reason != NULL)
+        snprintf(pair->error, sizeof(pair->error), "%s", reason);
+    if (reason != NULL && pair->fresh_state != MC_RDMA_FRESH_PENDING) {
         failed = pair->fresh;
         pair->fresh = (struct mc_rdma_half){.gid_index = -1};
         setup_failed(link, pair);
     }
     pthread_mutex_unlock(&link->lock);
     mc_rdma_half_destroy(link->rdma, &failed);
+}
+
+static void take_asking(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struct mc_rdma_half *half, int rc)
+{
+    if (rc != 0) {
+        setup_failed(link, pair);
+        return;
+    }
+    int home = choose_home(link, pair->device);
+    pair->fresh = *half;
+    pair->fresh_state = MC_RDMA_FRESH_READY;
+    pair->setup_failures = 0;
+    if (home >= 0 && (uint32_t)home != pair->fresh.remote)
+        pair->move_ns = after(link, pair->moves);
+    link->rdma->count.pairs_made++;
+    /* With the state: a run that takes the pair clears its bit, which must not come after that. */
+    atomic_fetch_or(&link->fresh_mask, 1u << (uint32_t)(pair - link->pairs));
+}
+
+void mc_rdma_pair_take(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struct mc_rdma_half *half, int rc,
+                       const char *reason)
+{
+    snprintf(pair->error, sizeof(pair->error), "%s", rc == 0 ? "" : reason);
+    if (!link->is_serving) {
+        take_asking(link, pair, half, rc);
+    } else if (rc == 0) {
+        pair->current = *half;
+        pair->is_up = true;
+        link->rdma->count.pairs_served++;
+    }
+    if (rc == 0)
+        *half = (struct mc_rdma_half){.gid_index = -1};
+}
+
+/* Those that connect are waited for, but not long once some stand: they go on by themselves. */
+static void wait_for_pairs(struct mc_rdma_link *link, uint64_t deadline_ns)
+{
+    uint64_t now_ns = mc_clock_ns(), grace_ns = now_ns + link->rdma->grace_ns;
+    while (mc_rdma_setup_is_busy(link, UINT32_MAX) && now_ns < deadline_ns &&
+           (now_ns < grace_ns || mc_rdma_link_ready(link) == 0)) {
+        uint64_t until_ns = now_ns + LOOK_NS < deadline_ns ? now_ns + LOOK_NS : deadline_ns;
+        mc_rdma_setup_wait(link, UINT32_MAX, until_ns);
+        now_ns = mc_clock_ns();
+    }
 }
 
 int mc_rdma_link_complete(struct mc_rdma_link *link, struct mc_span answer, uint64_t deadline_ns)
@@ -364,18 +438,25 @@ int mc_rdma_link_complete(struct mc_rdma_link *link, struct mc_span answer, uint
     pthread_mutex_unlock(&link->lock);
     for (uint32_t i = 0; i < link->pair_count; i++)
         if ((offered >> i & 1) != 0)
-            complete_pair(link, i, find_tell(message, link->pairs[i].fresh.wire), deadline_ns);
+            complete_pair(link, i, find_tell(message, link->pairs[i].fresh.wire));
     free(message);
     if (rc < 0)
         return rc;
+    wait_for_pairs(link, deadline_ns);
     uint32_t ready = mc_rdma_link_ready(link);
     if (ready > 0)
         return (int)ready;
     char reason[MC_RDMA_REASON_MAX] = "";
+    bool is_pending = false;
     pthread_mutex_lock(&link->lock);
-    for (uint32_t i = 0; i < link->pair_count && reason[0] == 0; i++)
-        snprintf(reason, sizeof(reason), "%s", link->pairs[i].error);
+    for (uint32_t i = 0; i < link->pair_count; i++) {
+        is_pending |= link->pairs[i].fresh_state != MC_RDMA_FRESH_NONE;
+        if (reason[0] == 0)
+            snprintf(reason, sizeof(reason), "%s", link->pairs[i].error);
+    }
     pthread_mutex_unlock(&link->lock);
+    if (is_pending)
+        return 0;
     mc_log_limited(WARNING, "no RDMA to this peer: %s", reason);
     return MC_ERR_TRANSFER_FAIL;
 }
@@ -402,7 +483,7 @@ uint32_t mc_rdma_link_ready(const struct mc_rdma_link *link)
 
 /* ---- the serving half ---- */
 
-static struct mc_rdma_device *device_named(struct mc_rdma *rdma, const char *name)
+struct mc_rdma_device *mc_rdma_device_named(struct mc_rdma *rdma, const char *name)
 {
     for (uint32_t i = 0; i < rdma->device_count; i++)
         if (strcmp(rdma->devices[i].name, name) == 0)
@@ -410,75 +491,68 @@ static struct mc_rdma_device *device_named(struct mc_rdma *rdma, const char *nam
     return NULL;
 }
 
-/* A queue pair at work with what the peer has told. The GIDs that fit are tried in turn. */
-static int serve_oob(struct mc_rdma_link *link, struct mc_rdma_pair *pair, const struct mc_rdma_tell *asked,
-                     struct mc_rdma_tell *tell)
+static int serve_cm(struct mc_rdma_pair *pair, struct mc_rdma_tell *told)
 {
-    int rc = MC_ERR_TRANSFER_FAIL;
-    int64_t ranks = link->rdma->settings.gid_retry_max + 1;
-    for (int64_t rank = 0; rc != 0 && rank < ranks; rank++) {
-        rc = mc_rdma_half_create(link, pair, &pair->current, tell->error, sizeof(tell->error));
-        if (rc == 0)
-            rc = mc_rdma_half_choose_gid(pair, &pair->current, asked->gid, (unsigned)rank, tell->error,
-                                         sizeof(tell->error));
-        if (rc == 0)
-            rc = mc_rdma_half_connect(link, pair, &pair->current, asked, tell->error, sizeof(tell->error));
-        if (rc != 0)
-            mc_rdma_half_destroy(link->rdma, &pair->current);
-    }
-    if (rc == 0) {
-        tell->error[0] = 0;
-        mc_rdma_half_tell(pair, &pair->current, tell);
-        pair->is_up = true;
-        link->rdma->count.pairs_served++;
-    }
-    return rc;
-}
-
-static int serve_cm(struct mc_rdma_pair *pair, const struct mc_rdma_tell *asked, struct mc_rdma_tell *tell)
-{
-    if (!mc_rdma_cm_address(pair->device, asked->gid, tell->cm_address, sizeof(tell->cm_address))) {
-        snprintf(tell->error, sizeof(tell->error), "%s has no address for rdma_cm", pair->device->name);
+    if (!mc_rdma_cm_address(pair->device, told->gid, told->cm_address, sizeof(told->cm_address))) {
+        snprintf(pair->error, sizeof(pair->error), "%s has no address for rdma_cm", pair->device->name);
         return MC_ERR_NOT_SUPPORTED;
     }
-    tell->is_cm = true;
-    tell->token = mc_random_u64() | 1;
-    pair->token = tell->token;
+    told->token = mc_random_u64() | 1;
+    pair->token = told->token;
     return 0;
 }
 
-static int serve_pair(struct mc_rdma_link *link, const struct mc_rdma_tell *asked, struct mc_rdma_tell *tell)
+/* link->lock is held. Begins with what was asked for; what cannot be has an error. */
+static void serve_pair(struct mc_rdma_link *link, struct mc_rdma_pair *pair, const struct mc_rdma_tell *asked)
 {
-    struct mc_rdma_pair *pair = &link->pairs[asked->pair];
-    struct mc_rdma_device *device = device_named(link->rdma, asked->peer);
-    memset(tell, 0, sizeof(*tell));
-    tell->pair = asked->pair;
-    snprintf(tell->device, sizeof(tell->device), "%s", asked->peer);
+    struct mc_rdma_device *device = mc_rdma_device_named(link->rdma, asked->peer);
+    struct mc_rdma_tell told = *asked;
+    pair->error[0] = 0;
+    pair->is_wanted = false;
     if (device == NULL || !mc_rdma_device_is_up(device)) {
-        snprintf(tell->error, sizeof(tell->error), "%s is %s at the peer", asked->peer,
+        snprintf(pair->error, sizeof(pair->error), "%s is %s at the peer", asked->peer,
                  device == NULL ? "not used" : "down");
-        return MC_ERR_NOT_SUPPORTED;
-    }
-    if (asked->is_cm != mc_rdma_device_uses_cm(device)) {
-        snprintf(tell->error, sizeof(tell->error), "%s of the peer is set up %s: MC_RDMA_SETUP must be the same",
+    } else if (asked->is_cm != mc_rdma_device_uses_cm(device)) {
+        snprintf(pair->error, sizeof(pair->error), "%s of the peer is set up %s: MC_RDMA_SETUP must be the same",
                  asked->peer, asked->is_cm ? "out of band" : "by rdma_cm");
-        return MC_ERR_NOT_SUPPORTED;
+    } else if (asked->is_cm) {
+        pair->device = device;
+        (void)serve_cm(pair, &told);
+    } else {
+        if (!mc_rdma_setup_begin(pair, device, asked))
+            snprintf(pair->error, sizeof(pair->error), "no memory, or no thread");
+        return;
     }
-    pthread_mutex_lock(&link->lock);
-    pair->device = device;
-    int rc = asked->is_cm ? serve_cm(pair, asked, tell) : serve_oob(link, pair, asked, tell);
-    pthread_mutex_unlock(&link->lock);
-    return rc;
+    pair->round++;
+    if (pair->told == NULL)
+        pair->told = malloc(sizeof(*pair->told));
+    if (pair->told != NULL)
+        *pair->told = told;
 }
 
-/* The pair's old half is destroyed first: what its peer wrote through it has ended when the answer is there. */
-static void drop_half(struct mc_rdma_link *link, struct mc_rdma_pair *pair)
+/* The same half as before, which stands or is being set up: its asker has only lost patience. */
+static bool is_known(struct mc_rdma_link *link, const struct mc_rdma_pair *pair, const struct mc_rdma_tell *asked)
 {
+    const struct mc_rdma_tell *told = pair->told;
+    return told != NULL && !asked->is_cm && !told->is_cm && told->qpn == asked->qpn && told->psn == asked->psn &&
+           told->lid == asked->lid && told->mtu_bytes == asked->mtu_bytes && strcmp(told->peer, asked->peer) == 0 &&
+           memcmp(told->gid, asked->gid, MC_GID_BYTES) == 0 &&
+           (pair->is_up || mc_rdma_setup_is_busy(link, 1u << (uint32_t)(pair - link->pairs)));
+}
+
+/* The pair's old half is destroyed: what its peer wrote through it has ended when the answer is there. */
+static void take_in(struct mc_rdma_link *link, const struct mc_rdma_tell *asked)
+{
+    struct mc_rdma_pair *pair = &link->pairs[asked->pair];
+    struct mc_rdma_half old = {.gid_index = -1};
     pthread_mutex_lock(&link->lock);
-    struct mc_rdma_half old = pair->current;
-    pair->current = (struct mc_rdma_half){.gid_index = -1};
-    pair->is_up = false;
-    pair->token = 0;
+    if (!is_known(link, pair, asked)) {
+        old = pair->current;
+        pair->current = (struct mc_rdma_half){.gid_index = -1};
+        pair->is_up = false;
+        pair->token = 0;
+        serve_pair(link, pair, asked);
+    }
     pthread_mutex_unlock(&link->lock);
     mc_rdma_half_destroy(link->rdma, &old);
 }
@@ -512,32 +586,8 @@ static void unlist_serving(struct mc_rdma_link *link)
     pthread_mutex_unlock(&rdma->lock);
 }
 
-static int answer_all(struct mc_rdma_link *link, const struct mc_rdma_message *asked, struct mc_buffer *answer)
-{
-    struct mc_rdma_message *message = calloc(1, sizeof(*message));
-    if (message == NULL)
-        return MC_ERR_NO_MEMORY;
-    uint32_t ready = 0;
-    uint64_t end_ns = mc_clock_ns() + ANSWER_NS;
-    message->link = asked->link;
-    for (uint32_t i = 0; i < asked->count; i++) {
-        const struct mc_rdma_tell *one = &asked->pairs[i];
-        struct mc_rdma_tell *tell = &message->pairs[message->count++];
-        drop_half(link, &link->pairs[one->pair]);
-        if (mc_clock_ns() < end_ns) {
-            ready += serve_pair(link, one, tell) == 0;
-        } else {
-            tell->pair = one->pair;
-            snprintf(tell->error, sizeof(tell->error), "those before it took too long");
-        }
-    }
-    mc_rdma_message_put(message, answer);
-    free(message);
-    return ready > 0 ? 0 : MC_ERR_NOT_SUPPORTED;
-}
-
-int mc_rdma_link_answer(struct mc_rdma *rdma, struct mc_rdma_link **link, struct mc_span offer,
-                        struct mc_buffer *answer)
+int mc_rdma_link_serve(struct mc_rdma *rdma, struct mc_rdma_link **link, struct mc_span offer,
+                       void (*notify)(void *context), void *context)
 {
     struct mc_rdma_message *asked = calloc(1, sizeof(*asked));
     struct mc_rdma_link *half = *link;
@@ -550,37 +600,126 @@ int mc_rdma_link_answer(struct mc_rdma *rdma, struct mc_rdma_link **link, struct
         if (rc == 0) {
             half->id = asked->link;
             half->pair_count = MC_RDMA_PAIRS_MAX;
+            half->notify = notify;
+            half->notify_context = context;
             rc = list_serving(half);
+            if (rc < 0)
+                mc_rdma_link_close(half);
         }
     }
-    if (rc == 0)
-        rc = answer_all(half, asked, answer);
+    if (rc == 0) {
+        uint64_t wait_ms = asked->wait_ms == 0 ? ANSWER_MS : asked->wait_ms;
+        half->wait_ns = ((wait_ms < ANSWER_MAX_MS ? wait_ms : ANSWER_MAX_MS) - 1) * 1000000u;
+        half->asked_ns = mc_clock_ns();
+        half->wanted_until_ns = half->asked_ns + half->wait_ns + WANTED_NS;
+        half->asked = 0;
+        for (uint32_t i = 0; i < asked->count; i++) {
+            half->asked |= 1u << asked->pairs[i].pair;
+            take_in(half, &asked->pairs[i]);
+        }
+        *link = half;
+    }
     free(asked);
-    if (rc < 0 && *link == NULL && half != NULL) {
-        mc_rdma_link_close(half);
+    return rc;
+}
+
+uint64_t mc_rdma_link_answer_due_ns(struct mc_rdma_link *link)
+{
+    bool is_any_up = false;
+    if (!mc_rdma_setup_is_busy(link, link->asked))
+        return 0;
+    for (uint32_t i = 0; i < link->pair_count; i++)
+        is_any_up |= (link->asked >> i & 1) != 0 && link->pairs[i].is_up;
+    uint64_t grace_ns = link->rdma->grace_ns;
+    return link->asked_ns + (is_any_up && grace_ns < link->wait_ns ? grace_ns : link->wait_ns);
+}
+
+/* True: the pair stands, or may yet. */
+static bool tell_served(struct mc_rdma_link *link, uint32_t number, struct mc_rdma_tell *tell)
+{
+    struct mc_rdma_pair *pair = &link->pairs[number];
+    pthread_mutex_lock(&link->lock);
+    tell->pair = number;
+    if (pair->told != NULL)
+        snprintf(tell->device, sizeof(tell->device), "%s", pair->told->peer);
+    bool is_up = pair->is_up && pair->current.id == NULL;
+    if (is_up) {
+        mc_rdma_half_tell(pair, &pair->current, tell);
+    } else if (pair->token != 0 && pair->told != NULL) {
+        tell->is_cm = true;
+        tell->token = pair->token;
+        snprintf(tell->cm_address, sizeof(tell->cm_address), "%s", pair->told->cm_address);
+    } else {
+        tell->is_pending = mc_rdma_setup_is_busy(link, 1u << number);
+        snprintf(tell->error, sizeof(tell->error), "%s",
+                 tell->is_pending      ? "it is still being set up"
+                 : pair->error[0] == 0 ? "it is not set up"
+                                       : pair->error);
+    }
+    pthread_mutex_unlock(&link->lock);
+    return tell->error[0] == 0 || tell->is_pending;
+}
+
+int mc_rdma_link_put_answer(struct mc_rdma_link *link, struct mc_buffer *answer)
+{
+    struct mc_rdma_message *message = calloc(1, sizeof(*message));
+    if (message == NULL)
+        return MC_ERR_NO_MEMORY;
+    bool is_any = false;
+    message->link = link->id;
+    for (uint32_t i = 0; i < link->pair_count; i++)
+        if ((link->asked >> i & 1) != 0)
+            is_any |= tell_served(link, i, &message->pairs[message->count++]);
+    mc_rdma_message_put(message, answer);
+    free(message);
+    return is_any ? 0 : MC_ERR_NOT_SUPPORTED;
+}
+
+int mc_rdma_link_answer(struct mc_rdma *rdma, struct mc_rdma_link **link, struct mc_span offer,
+                        struct mc_buffer *answer)
+{
+    bool is_new = *link == NULL;
+    int rc = mc_rdma_link_serve(rdma, link, offer, NULL, NULL);
+    if (rc < 0)
+        return rc;
+    uint64_t most_ns = ANSWER_MS * 1000000ull; /* others wait for this thread */
+    (*link)->wait_ns = (*link)->wait_ns < most_ns ? (*link)->wait_ns : most_ns;
+    for (uint64_t due_ns, now_ns; (now_ns = mc_clock_ns()) < (due_ns = mc_rdma_link_answer_due_ns(*link));)
+        mc_rdma_setup_wait(*link, (*link)->asked, now_ns + LOOK_NS < due_ns ? now_ns + LOOK_NS : due_ns);
+    rc = mc_rdma_link_put_answer(*link, answer);
+    if (rc < 0 && is_new) {
+        mc_rdma_link_close(*link);
+        *link = NULL;
         return rc;
     }
-    *link = half;
-    return *link != NULL && rc == MC_ERR_NOT_SUPPORTED ? 0 : rc; /* other pairs of it stand */
+    return rc == MC_ERR_NOT_SUPPORTED ? 0 : rc; /* other pairs of it stand */
 }
 
 /* ---- the end ---- */
 
-void mc_rdma_link_close(struct mc_rdma_link *link)
+void mc_rdma_link_free(struct mc_rdma_link *link)
 {
-    mc_assert(!link->is_running);
-    if (link->is_serving)
-        unlist_serving(link);
-    for (uint32_t i = 0; i < link->pair_count; i++) {
-        mc_rdma_half_destroy(link->rdma, &link->pairs[i].current);
-        mc_rdma_half_destroy(link->rdma, &link->pairs[i].fresh);
-    }
+    for (uint32_t i = 0; i < MC_RDMA_PAIRS_MAX; i++)
+        free(link->pairs[i].told);
     queues_close(link);
     mc_slices_free(&link->slices);
     free(link->peer_devices);
     pthread_cond_destroy(&link->woken);
     pthread_mutex_destroy(&link->lock);
     free(link);
+}
+
+void mc_rdma_link_close(struct mc_rdma_link *link)
+{
+    mc_assert(!link->is_running);
+    mc_rdma_setup_leave(link);
+    if (link->is_serving)
+        unlist_serving(link);
+    for (uint32_t i = 0; i < link->pair_count; i++) {
+        mc_rdma_half_destroy(link->rdma, &link->pairs[i].current);
+        mc_rdma_half_destroy(link->rdma, &link->pairs[i].fresh);
+    }
+    mc_rdma_setup_release(link); /* a set-up of it may be asleep in the kernel; nobody is told of what it makes */
 }
 
 void mc_rdma_link_describe(const struct mc_rdma_link *link, struct mc_buffer *out)

@@ -19,7 +19,7 @@ static void put_tell(const struct mc_rdma_tell *tell, struct mc_buffer *out)
     if (tell->error[0] != 0) {
         mc_buffer_printf(out, ",\"error\":");
         mc_json_put_text(out, tell->error);
-        mc_buffer_printf(out, "}");
+        mc_buffer_printf(out, tell->is_pending ? ",\"pending\":true}" : "}");
         return;
     }
     if (tell->peer[0] != 0) {
@@ -37,7 +37,10 @@ static void put_tell(const struct mc_rdma_tell *tell, struct mc_buffer *out)
 
 void mc_rdma_message_put(const struct mc_rdma_message *message, struct mc_buffer *out)
 {
-    mc_buffer_printf(out, "{\"version\":%u,\"link\":%llu,\"pairs\":[", VERSION, (unsigned long long)message->link);
+    mc_buffer_printf(out, "{\"version\":%u,\"link\":%llu,", VERSION, (unsigned long long)message->link);
+    if (message->wait_ms != 0)
+        mc_buffer_printf(out, "\"wait\":%llu,", (unsigned long long)message->wait_ms);
+    mc_buffer_printf(out, "\"pairs\":[");
     for (uint32_t i = 0; i < message->count; i++) {
         if (i > 0)
             mc_buffer_printf(out, ",");
@@ -115,6 +118,8 @@ static int parse_tell(struct mc_span text, struct mc_rdma_tell *tell)
             is_good = mc_json_text(&cursor, tell->peer, sizeof(tell->peer)) == 0;
         else if (mc_json_is(cursor.name, "error"))
             is_good = read_error(&cursor, tell->error, sizeof(tell->error));
+        else if (mc_json_is(cursor.name, "pending"))
+            tell->is_pending = cursor.kind == 't';
         else if (mc_json_is(cursor.name, "cm"))
             is_good = tell->is_cm = mc_json_text(&cursor, tell->cm_address, sizeof(tell->cm_address)) == 0;
         else if (mc_json_is(cursor.name, "token"))
@@ -157,7 +162,7 @@ int mc_rdma_message_parse(struct mc_span text, struct mc_rdma_message *message)
     struct mc_json_cursor cursor;
     uint64_t version = 0;
     bool has_link = false, has_pairs = false;
-    message->link = 0;
+    message->link = message->wait_ms = 0;
     message->count = 0;
     if (text.length > MC_RDMA_TEXT_MAX)
         return MC_ERR_PROTOCOL;
@@ -168,6 +173,8 @@ int mc_rdma_message_parse(struct mc_span text, struct mc_rdma_message *message)
         } else if (mc_json_is(cursor.name, "link")) {
             rc = mc_json_number(&cursor, &message->link);
             has_link = true;
+        } else if (mc_json_is(cursor.name, "wait")) {
+            rc = mc_json_number(&cursor, &message->wait_ms);
         } else if (mc_json_is(cursor.name, "pairs")) {
             rc = has_pairs ? MC_ERR_PROTOCOL : parse_tells(cursor.value, message);
             has_pairs = true;

@@ -2,7 +2,8 @@
  *
  * Offer and answer are JSON: {"version":1,"link":ID,"pairs":[{"pair":0,"device":"mlx5_0","peer":"mlx5_1","lid":0,
  * "gid":"..","qpn":1,"psn":2,"mtu":4096,"reads":16},..]}. "cm" instead of qpn and psn: rdma_cm at that address, with
- * "token". "error": no such pair, and why. What a reader does not know it skips. */
+ * "token". "error": no such pair, and why; with "pending" it is being set up still, and the same half may be offered
+ * again. "wait" beside "link": milliseconds until the asker gives up. What a reader does not know it skips. */
 #ifndef MC_RDMA_LINK_TEXT_H
 #define MC_RDMA_LINK_TEXT_H
 
@@ -21,10 +22,11 @@ struct mc_rdma_tell { /* what one side says of one pair */
     char cm_address[MC_RDMA_CM_ADDRESS_MAX]; /* answer with rdma_cm */
     uint64_t token;
     char error[MC_RDMA_REASON_MAX]; /* "" : none */
+    bool is_pending; /* answer, with an error for who does not know the word: it is not decided yet, ask again */
 };
 
 struct mc_rdma_message {
-    uint64_t link;
+    uint64_t link, wait_ms; /* offer: for so long the answer is waited for; 0: not said */
     uint32_t count;
     struct mc_rdma_tell pairs[MC_RDMA_PAIRS_MAX];
 };

@@ -12,9 +12,11 @@
  *
  * Threads. A link is used by one run at a time (the caller borrows it, as a lane of a connection); who wants two runs
  * at once opens two links. Set-up and repair (offer, answer, complete) of a link may go on in one other thread
- * meanwhile: that is how set-up stays off the threads that move data. One thread of each mc_rdma, "mc-rdma", watches
- * ports, GIDs and requests of rdma_cm; it never touches the caller's memory. No function takes a lock over a wait,
- * except where it says that it blocks.
+ * meanwhile: that is how set-up stays off the threads that move data. Queue pairs are connected by threads of each
+ * mc_rdma, "mc-rdma-setup", which come when there is something to do and go after five idle seconds: one for each
+ * device, more while its neighbours do not answer; a driver may sleep for a second in the kernel then. One more,
+ * "mc-rdma", watches ports, GIDs and requests of rdma_cm. None of them touches the caller's memory. No function takes a
+ * lock over a wait, except where it says that it blocks.
  *
  * Invariants.
  * 1. After mc_rdma_link_run has returned, whatever it returned, nothing of it reads or writes local memory: a queue
@@ -190,7 +192,11 @@ enum mc_rdma_memory_kind mc_rdma_memory_kind_of(const struct mc_rdma_memory *mem
  * nothing in them. The same three steps repair a link: the offer then holds only the pairs that are down, and the
  * answer replaces the peer's halves of these; and pairs that work, but not with the device of the peer that fits best,
  * as that was down: they go there when it takes them, and stand until then. With rdma_cm (iWARP, or MC_RDMA_SETUP=cm)
- * the answer says where to connect, and mc_rdma_link_complete connects there. */
+ * the answer says where to connect, and mc_rdma_link_complete connects there.
+ *
+ * Every pair is set up, fails and pauses alone. Neither side waits for the slowest: the answer goes out soon after the
+ * first pairs stand, and says of the others that they are being set up still; their next offer goes on with the same
+ * halves. What an asker does not ask for any more, as its link was closed or ten seconds have passed, is not begun. */
 
 struct mc_rdma_link_options {
     const struct mc_rdma_peer_device *devices; /* the peer's; copied */
@@ -202,26 +208,37 @@ struct mc_rdma_link_options {
  * of the GIDs, then same place in the list) and takes their resources. Makes no connection. 0; MC_ERR_NOT_SUPPORTED: no
  * two devices fit; MC_ERR_NO_MEMORY. Does not block on the network. */
 int mc_rdma_link_open(struct mc_rdma *rdma, const struct mc_rdma_link_options *options, struct mc_rdma_link **link);
-/* Text for the peer about the pairs that are down and may be tried again, or moved. 1: there is an offer. 0: none is
+/* Text for the peer about the pairs that are down and may be tried again, or moved, or were not decided yet. wait_ms:
+ * the answer is waited for so long, so it comes before, with 1 at once; 0: not said. 1: there is an offer. 0: none is
  * due. Negative: no queue pair could be made (MC_ERR_NO_MEMORY, MC_ERR_TRANSFER_FAIL; pairs of a device that fails are
  * skipped). Every 1 is followed by one mc_rdma_link_complete, with an empty answer if the peer did not give one. */
-int mc_rdma_link_offer(struct mc_rdma_link *link, struct mc_buffer *offer);
+int mc_rdma_link_offer(struct mc_rdma_link *link, uint64_t wait_ms, struct mc_buffer *offer);
 /* At the peer. *link NULL: a new serving half, else the one of an earlier offer of the same asking half. 0; the answer
  * then tells of each pair that it is ready, or why not. MC_ERR_PROTOCOL: not an offer. MC_ERR_BUSY: MC_RDMA_SERVED_MAX.
  * MC_ERR_NOT_SUPPORTED: not one pair could be made ready; there is no new half then, and the answer still says why.
- * Blocks only for drivers: milliseconds, but about three seconds when the peer's address cannot be resolved. */
+ * Blocks until the pairs are decided: milliseconds, but for a quarter of a second at most once one stands, and for as
+ * long as the asker waits, 1.5 seconds at most, while none does. */
 int mc_rdma_link_answer(struct mc_rdma *rdma, struct mc_rdma_link **link, struct mc_span offer,
                         struct mc_buffer *answer);
-/* Count of pairs that are ready now, all in all. MC_ERR_PROTOCOL: not an answer to the last offer.
- * MC_ERR_TRANSFER_FAIL: none; the reason is logged, with the setting that may help. Blocks as mc_rdma_link_answer does;
- * with rdma_cm until deadline_ns. */
+/* The same without waiting. First the offer is taken in; 0 or as above. notify is called, with a lock of the link, by
+ * the thread that has set up a pair of a new half, or failed; never after the half is closed. Then, not before
+ * mc_rdma_link_answer_due_ns (0: now), which notify may bring forward, the answer is written: 0; MC_ERR_NOT_SUPPORTED:
+ * no pair that was asked for stands or may yet: a half that has no other is to be closed; MC_ERR_NO_MEMORY. */
+int mc_rdma_link_serve(struct mc_rdma *rdma, struct mc_rdma_link **link, struct mc_span offer,
+                       void (*notify)(void *context), void *context);
+uint64_t mc_rdma_link_answer_due_ns(struct mc_rdma_link *link);
+int mc_rdma_link_put_answer(struct mc_rdma_link *link, struct mc_buffer *answer);
+/* Count of pairs that are ready now, all in all; 0: none, but some are being set up: the next offer is due soon.
+ * MC_ERR_PROTOCOL: not an answer to the last offer. MC_ERR_TRANSFER_FAIL: none; the reason is logged, with the setting
+ * that may help. Blocks until all are decided, a quarter of a second once one stands, and until deadline_ns. */
 int mc_rdma_link_complete(struct mc_rdma_link *link, struct mc_span answer, uint64_t deadline_ns);
 /* When the next offer is due (mc_clock_ns): 0 now, UINT64_MAX never (all pairs stand where they should). Cheap; any
  * thread. */
 uint64_t mc_rdma_link_due_ns(const struct mc_rdma_link *link);
 /* Pairs that a run would use. Cheap; any thread. 0: a run fails at once. */
 uint32_t mc_rdma_link_ready(const struct mc_rdma_link *link);
-/* Nobody runs on it, offers or completes. After the return nothing of the peer reaches memory through it. */
+/* Nobody runs on it, offers or completes. After the return nothing of the peer reaches memory through it; what of a
+ * set-up is asleep in the kernel frees itself when it wakes. */
 void mc_rdma_link_close(struct mc_rdma_link *link);
 /* Appends a JSON array: of each pair the devices, GIDs, state, bytes in all, last error. For show_links and the doctor.
  */

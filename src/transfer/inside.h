@@ -70,6 +70,7 @@ struct mc_rdma_lane {
     struct mc_id owner;   /* the engine that it must be of; zero: not known */
     uint64_t used_ms, cut_ms;
     bool is_given_up; /* by our own kernel: its end proves nothing */
+    bool is_pending;  /* none of its pairs stood yet when it was last looked at */
     struct mc_rdma_lane *next;
 };
 
@@ -113,6 +114,7 @@ struct mc_peer {
     uint32_t rdma_lanes;             /* all, but for the uncut */
     uint32_t rdma_pause_ms;          /* before the next try, once one has failed */
     uint64_t rdma_retry_ms;          /* not before */
+    uint64_t rdma_open_ms;           /* no further link before, while there is one */
     pthread_cond_t rdma_given, rdma_settled;
 };
 

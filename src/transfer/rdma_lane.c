@@ -18,9 +18,12 @@
 #include <unistd.h>
 
 #define PAGE 4096u
-#define SETUP_MS 2000u /* for a link to be made */
-#define REPAIR_MS 200u /* for pairs of a link that works without them */
-#define PAUSE_MS 1000u /* after a failure; doubling */
+#define SETUP_MS 2000u    /* for a link to be made */
+#define REPAIR_MS 200u    /* for pairs of a link that works without them */
+#define REPAIR_WAIT_MS 1u /* at once: the peer goes on by itself, and says later what came of it */
+#define ASK_AGAIN_MS 20u
+#define OPEN_PAUSE_MS 1000u /* after a link that could not be set up, while there are others */
+#define PAUSE_MS 1000u      /* after a failure; doubling */
 #define PAUSE_MAX_MS 30000u
 #define END_MS 500u /* for the end of a connection to come by itself, before the peer is asked */
 #define PACKET_LIFE_MS 120000u
@@ -143,15 +146,18 @@ bool mc_rdma_lane_has_ended(const struct mc_rdma_lane *lane)
     return poll(&looked, 1, 0) != 0; /* nothing is said there unasked but the end */
 }
 
-/* One round of offer and answer. Pairs that are ready, or negative. */
-static int negotiate(struct mc_transfer_engine *engine, const struct mc_rdma_lane *lane, uint64_t deadline_ns)
+/* One round of offer and answer, if one is due. Pairs that are ready, or negative. */
+static int negotiate(struct mc_transfer_engine *engine, const struct mc_rdma_lane *lane, uint64_t wait_ms,
+                     uint64_t deadline_ns)
 {
     struct mc_buffer offer = {0}, json = {0}, reply = {0};
     struct mc_span answer = {NULL, 0}, who;
     char owner[40];
     snprintf(owner, sizeof(owner), "%016" PRIx64 "%016" PRIx64, lane->owner.high, lane->owner.low);
-    int rc = mc_rdma_link_offer(lane->link, &offer);
-    if (rc == 1) {
+    int rc = mc_rdma_link_offer(lane->link, wait_ms, &offer);
+    if (rc == 0)
+        rc = (int)mc_rdma_link_ready(lane->link);
+    else if (rc == 1) {
         mc_buffer_printf(&json, "{\"mooncake_c\":{\"rdma\":%.*s,\"lane\":%" PRIu64 "}}", (int)offer.length, offer.data,
                          lane->number);
         rc = mc_ask_on(engine, lane->fd, MC_HANDSHAKE_CONNECTION, mc_span(json.data, json.length), deadline_ns, &reply);
@@ -170,7 +176,20 @@ static int negotiate(struct mc_transfer_engine *engine, const struct mc_rdma_lan
     return rc;
 }
 
-/* 0 or negative. */
+/* Asks until some pairs stand, or it is certain that none will. Those; 0: it is not by the deadline, and may be asked
+ * again; or negative. */
+static int negotiate_all(struct mc_transfer_engine *engine, const struct mc_rdma_lane *lane, uint64_t deadline_ns)
+{
+    for (;;) {
+        uint64_t now_ns = mc_clock_ns(), left_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / 1000000u : 0;
+        int rc = negotiate(engine, lane, left_ms - left_ms / 4 + 1, deadline_ns); /* the answer has a way to go */
+        if (rc != 0 || left_ms <= 2 * ASK_AGAIN_MS || engine->is_closing)
+            return rc;
+        (void)poll(NULL, 0, ASK_AGAIN_MS);
+    }
+}
+
+/* 0; 1: there is a link, but none of its pairs stands yet; or negative. */
 static int lane_open(struct mc_peer *peer, const struct mc_rdma_remote *remote, uint64_t deadline_ns,
                      struct mc_rdma_lane **out)
 {
@@ -192,10 +211,10 @@ static int lane_open(struct mc_peer *peer, const struct mc_rdma_remote *remote, 
     pthread_mutex_unlock(&peer->lock);
     rc = mc_rdma_link_open(peer->engine->rdma, &options, &lane->link);
     if (rc == 0) {
-        rc = negotiate(peer->engine, lane, deadline_ns);
-        if (rc > 0) {
+        rc = negotiate_all(peer->engine, lane, deadline_ns);
+        if (rc >= 0) {
             *out = lane;
-            return 0;
+            return rc > 0 ? 0 : 1;
         }
         mc_rdma_link_close(lane->link);
     }
@@ -204,17 +223,24 @@ static int lane_open(struct mc_peer *peer, const struct mc_rdma_remote *remote, 
     return rc < 0 ? rc : MC_ERR_TRANSFER_FAIL;
 }
 
-/* Pairs that are down, while others stand, are tried again now and then. False: it is of no more use. */
-static bool lane_is_fit(struct mc_transfer_engine *engine, const struct mc_rdma_lane *lane, uint64_t deadline_ns)
+enum fitness { FIT, NOT_YET, USELESS };
+
+/* Pairs that are down, while others stand, are tried again now and then. */
+static enum fitness lane_look(struct mc_transfer_engine *engine, const struct mc_rdma_lane *lane, uint64_t deadline_ns)
 {
     uint64_t now_ns = mc_clock_ns(), until_ns = now_ns + REPAIR_MS * 1000000ull;
     if (mc_rdma_lane_has_ended(lane))
-        return false;
-    if (mc_rdma_link_due_ns(lane->link) > now_ns)
-        return mc_rdma_link_ready(lane->link) > 0;
-    int rc = negotiate(engine, lane, until_ns < deadline_ns ? until_ns : deadline_ns);
+        return USELESS;
+    uint64_t due_ns = mc_rdma_link_due_ns(lane->link);
+    if (due_ns > now_ns && mc_rdma_link_ready(lane->link) > 0)
+        return FIT;
+    if (due_ns > now_ns)
+        return lane->is_pending ? NOT_YET : USELESS;
+    int rc = negotiate(engine, lane, REPAIR_WAIT_MS, until_ns < deadline_ns ? until_ns : deadline_ns);
     /* An answer that did not come may come yet, and would be taken for the next one's. */
-    return rc != MC_TRANSFER_ERR_SOCKET && rc != MC_TRANSFER_ERR_REJECT_HANDSHAKE && mc_rdma_link_ready(lane->link) > 0;
+    if (rc == MC_TRANSFER_ERR_SOCKET || rc == MC_TRANSFER_ERR_REJECT_HANDSHAKE)
+        return USELESS;
+    return mc_rdma_link_ready(lane->link) > 0 ? FIT : rc == 0 ? NOT_YET : USELESS;
 }
 
 void mc_rdma_pause(struct mc_peer *peer, const char *why)
@@ -226,6 +252,7 @@ void mc_rdma_pause(struct mc_peer *peer, const char *why)
     uint32_t pause_ms = peer->rdma_pause_ms;
     bool is_first = pause_ms == PAUSE_MS;
     peer->rdma_retry_ms = mc_clock_ms() + pause_ms;
+    pthread_cond_broadcast(&peer->rdma_given); /* nobody waits for a link meanwhile */
     pthread_mutex_unlock(&peer->lock);
     peer->engine->count.fallbacks++;
     if (is_first)
@@ -237,25 +264,86 @@ void mc_rdma_pause(struct mc_peer *peer, const char *why)
 /* With the peer's lock, which is let go while waiting. NULL and *may_open: there may be one more. */
 static struct mc_rdma_lane *wait_for_one(struct mc_peer *peer, uint64_t deadline_ns, bool *may_open)
 {
-    struct timespec until = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
     for (;;) {
         struct mc_rdma_lane *lane = peer->rdma_idle;
-        *may_open = lane == NULL && peer->rdma_lanes < MC_PEER_RDMA_LANES_MAX;
+        uint64_t now_ns = mc_clock_ns(), now_ms = mc_clock_ms(), until_ns = deadline_ns;
+        *may_open = false;
+        if (now_ms < peer->rdma_retry_ms)
+            return NULL;
+        *may_open = lane == NULL && peer->rdma_lanes < MC_PEER_RDMA_LANES_MAX &&
+                    (peer->rdma_lanes == 0 || now_ms >= peer->rdma_open_ms);
         if (lane != NULL) {
             peer->rdma_idle = lane->next;
             return lane;
         }
-        if (*may_open || pthread_cond_timedwait(&peer->rdma_given, &peer->lock, &until) == ETIMEDOUT)
+        if (*may_open || now_ns >= deadline_ns)
             return NULL;
+        if (peer->rdma_lanes < MC_PEER_RDMA_LANES_MAX &&
+            now_ns + (peer->rdma_open_ms - now_ms) * 1000000u < deadline_ns)
+            until_ns = now_ns + (peer->rdma_open_ms - now_ms) * 1000000u; /* then it opens one */
+        struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+        (void)pthread_cond_timedwait(&peer->rdma_given, &peer->lock, &until);
     }
 }
 
-static void count_out(struct mc_peer *peer)
+/* How many links there are besides. */
+static uint32_t count_out(struct mc_peer *peer)
 {
     pthread_mutex_lock(&peer->lock);
-    peer->rdma_lanes--;
+    uint32_t others = --peer->rdma_lanes;
     pthread_cond_signal(&peer->rdma_given);
     pthread_mutex_unlock(&peer->lock);
+    return others;
+}
+
+/* Behind those that stand: it is asked about when a call finds no other. */
+static void give_pending(struct mc_peer *peer, struct mc_rdma_lane *lane)
+{
+    lane->is_pending = true;
+    lane->used_ms = mc_clock_ms();
+    lane->next = NULL;
+    pthread_mutex_lock(&peer->lock);
+    struct mc_rdma_lane **at = &peer->rdma_idle;
+    while (*at != NULL)
+        at = &(*at)->next;
+    *at = lane;
+    pthread_cond_signal(&peer->rdma_given);
+    pthread_mutex_unlock(&peer->lock);
+    peer->engine->count.fallbacks++;
+}
+
+/* A new one could not be set up. True: the others carry on, and none is opened for a while. */
+static bool others_carry(struct mc_peer *peer)
+{
+    uint32_t others = count_out(peer);
+    pthread_mutex_lock(&peer->lock);
+    peer->rdma_open_ms = mc_clock_ms() + OPEN_PAUSE_MS;
+    pthread_mutex_unlock(&peer->lock);
+    return others > 0;
+}
+
+/* One that rests. 0: it can be used; 1: not by this path now; 2: it was of no use. */
+static int lane_reuse(struct mc_peer *peer, struct mc_rdma_lane *lane, uint64_t deadline_ns, struct mc_rdma_lane **out)
+{
+    switch (lane_look(peer->engine, lane, deadline_ns)) {
+    case FIT:
+        lane->is_pending = false;
+        *out = lane;
+        return 0;
+    case NOT_YET:
+        give_pending(peer, lane);
+        return 1;
+    default:
+        if (!lane->is_pending) {
+            mc_rdma_lane_end(peer, lane, false);
+            return 2;
+        }
+        lane_free(lane);
+        if (others_carry(peer))
+            return 2;
+        mc_rdma_pause(peer, "no queue pair could be set up");
+        return 1;
+    }
 }
 
 int mc_rdma_lane_take(struct mc_peer *peer, const struct mc_rdma_remote *remote, uint64_t deadline_ns,
@@ -264,28 +352,28 @@ int mc_rdma_lane_take(struct mc_peer *peer, const struct mc_rdma_remote *remote,
     for (;;) {
         bool may_open = false;
         pthread_mutex_lock(&peer->lock);
-        bool is_paused = mc_clock_ms() < peer->rdma_retry_ms;
         uint32_t incarnation = peer->incarnation;
-        struct mc_rdma_lane *lane = is_paused ? NULL : wait_for_one(peer, deadline_ns, &may_open);
+        struct mc_rdma_lane *lane = wait_for_one(peer, deadline_ns, &may_open);
         peer->rdma_lanes += lane == NULL && may_open;
         pthread_mutex_unlock(&peer->lock);
         if (lane == NULL && !may_open)
             return 1;
         if (lane != NULL) {
-            if (lane_is_fit(peer->engine, lane, deadline_ns)) {
-                *out = lane;
-                return 0;
-            }
-            mc_rdma_lane_end(peer, lane, false);
-            continue;
+            int used = lane_reuse(peer, lane, deadline_ns, out);
+            if (used == 2)
+                continue;
+            return used;
         }
         uint64_t until_ns = mc_clock_ns() + SETUP_MS * 1000000ull;
         int rc = lane_open(peer, remote, until_ns < deadline_ns ? until_ns : deadline_ns, out);
-        if (rc == 0) {
+        if (rc >= 0)
             (*out)->incarnation = incarnation;
-            return 0;
-        }
-        count_out(peer);
+        if (rc == 1)
+            give_pending(peer, *out);
+        if (rc >= 0)
+            return rc;
+        if (others_carry(peer))
+            continue;
         mc_rdma_pause(peer, rc == MC_ERR_NOT_SUPPORTED ? "no device of ours fits one of the peer's"
                                                        : "no queue pair could be set up");
         return 1;
@@ -341,7 +429,7 @@ void mc_rdma_lane_end(struct mc_peer *peer, struct mc_rdma_lane *lane, bool is_u
     } else {
         lane_free(lane);
     }
-    count_out(peer);
+    (void)count_out(peer);
 }
 
 /* Reads until the peer's end. A reset comes from a peer that has no such connection any more: its half is gone, too. A

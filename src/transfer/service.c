@@ -21,6 +21,7 @@
 #define EVENTS_PER_TURN 64
 #define ACCEPTS_PER_TURN 64u
 #define TICK_MS 500u
+#define ANSWER_LOOK_MS 20 /* while offers are being answered */
 #define SEND_PARTS 64u
 #define SPIN_HITS_MAX 16u
 #define SPIN_PROBE_EVERY 64u
@@ -47,6 +48,15 @@ static int watch(struct mc_service *service, struct mc_connection *connection, u
     return epoll_ctl(service->epoll_fd, EPOLL_CTL_ADD, connection->fd, &event);
 }
 
+static void leave_answering(struct mc_connection *connection)
+{
+    struct mc_connection **at = &connection->service->answering;
+    while (*at != connection)
+        at = &(*at)->next_answering;
+    *at = connection->next_answering;
+    connection->is_answering = false;
+}
+
 /* Unlinked at once; freed at the end of the turn, as an event of this turn may still name it. */
 static void drop(struct mc_connection *connection, bool is_abort)
 {
@@ -63,6 +73,8 @@ static void drop(struct mc_connection *connection, bool is_abort)
         mc_host_serve_end(connection);
     /* Closing alone would leave it watched while a forked child still has its copy. */
     (void)epoll_ctl(service->epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
+    if (connection->is_answering)
+        leave_answering(connection);
     if (connection->served != NULL)
         mc_rdma_link_close(connection->served); /* before the descriptor: its end tells the peer that nothing arrives */
     if (is_abort)
@@ -353,7 +365,7 @@ static bool is_cut(void *context, uint64_t lane)
     return mc_service_is_cut(((struct mc_transfer_engine *)context)->service, lane);
 }
 
-static void wake(struct mc_service *service)
+void mc_service_wake(struct mc_service *service)
 {
     uint64_t one = 1;
     (void)!write(service->wake_fd, &one, sizeof(one)); /* full: it is awake */
@@ -362,7 +374,7 @@ static void wake(struct mc_service *service)
 void mc_service_cut(struct mc_transfer_engine *engine)
 {
     atomic_store(&engine->service->cut_wanted, true);
-    wake(engine->service);
+    mc_service_wake(engine->service);
 }
 
 static void on_tick(struct mc_service *service)
@@ -414,6 +426,20 @@ static void on_event(struct mc_connection *connection, uint32_t events)
     }
 }
 
+/* Offers whose links have been set up meanwhile, or have taken long enough. */
+static void answer_offers(struct mc_service *service)
+{
+    for (struct mc_connection *one = service->answering, *next; one != NULL; one = next) {
+        next = one->next_answering;
+        if (!mc_rpc_answer(one))
+            continue;
+        if (!one->is_dead) {
+            leave_answering(one);
+            wants(one, one->out.length > 0 ? EPOLLOUT : EPOLLIN);
+        }
+    }
+}
+
 /* Polls for a while when recent waits were short, else sleeps until the next tick. */
 static int next_events(struct mc_service *service, struct epoll_event *events)
 {
@@ -430,7 +456,8 @@ static int next_events(struct mc_service *service, struct epoll_event *events)
         } while (mc_clock_ns() < end_ns);
         service->spin_hits = service->spin_hits > 4 ? service->spin_hits - 4 : 0;
     }
-    return epoll_wait(service->epoll_fd, events, EVENTS_PER_TURN, (int)TICK_MS);
+    int wait_ms = service->answering != NULL ? ANSWER_LOOK_MS : (int)TICK_MS;
+    return epoll_wait(service->epoll_fd, events, EVENTS_PER_TURN, wait_ms);
 }
 
 static void *service_main(void *argument)
@@ -441,6 +468,7 @@ static void *service_main(void *argument)
         int count = next_events(service, events);
         for (int i = 0; i < count; i++)
             on_event(events[i].data.ptr, events[i].events);
+        answer_offers(service);
         on_tick(service);
         bury(service);
     }
@@ -547,7 +575,7 @@ void mc_service_stop(struct mc_transfer_engine *engine)
         return;
     if (service->is_started) {
         atomic_store(&service->is_stopping, true);
-        wake(service);
+        mc_service_wake(service);
         pthread_join(service->thread, NULL);
     }
     for (size_t i = 0; i < service->listener_count; i++)

@@ -29,10 +29,15 @@ struct mc_connection {
     bool is_draining;     /* answered; input is thrown away until the peer's end */
     uint64_t deadline_ms; /* 0: none */
     struct mc_connection *previous, *next;
-    struct mc_buffer in, out;              /* RPC */
-    struct mc_inbound *data;               /* DATA */
-    struct mc_rdma_link *served;           /* RPC: the serving half that was set up over it; NULL */
-    uint64_t lane;                         /* RPC: the number of that link; 0: not said. Of data: in `data` */
+    struct mc_buffer in, out;          /* RPC */
+    struct mc_inbound *data;           /* DATA */
+    struct mc_rdma_link *served;       /* RPC: the serving half that was set up over it; NULL */
+    uint64_t lane;                     /* RPC: the number of that link; 0: not said. Of data: in `data` */
+    bool is_answering, is_new, is_old; /* RPC: an offer is being answered, the first one, in the old framing */
+    _Atomic bool has_news;             /* of the link: its answer may be due */
+    uint64_t answer_ns;                /* not before, but for news */
+    enum mc_handshake_type answer_type;
+    struct mc_connection *next_answering;
     const struct mc_host_intents *intents; /* HOST: mapped; NULL until it has said hello */
     struct mc_connection *next_initiator;
 };
@@ -45,6 +50,7 @@ struct mc_service {
     struct mc_connection listeners[4];
     size_t listener_count;
     struct mc_connection *connections, *dead;
+    struct mc_connection *answering; /* whose offers are being answered; in `connections`, too */
     uint32_t connection_count;
     uint64_t tick_ms, pause_until_ms;
     uint32_t spin_hits, spin_probe;
@@ -69,6 +75,10 @@ bool mc_service_cut_lane(const struct mc_connection *asker, uint64_t lane);
 bool mc_service_is_cut(const struct mc_service *service, uint64_t lane);
 /* service_rpc.c */
 void mc_rpc_serve(struct mc_connection *connection, uint32_t events);
+/* Answers an offer if that is due. False: it is not. */
+bool mc_rpc_answer(struct mc_connection *connection);
+/* The thread looks around at once. Any thread. */
+void mc_service_wake(struct mc_service *service);
 /* host_serve.c */
 void mc_host_serve(struct mc_connection *connection);
 void mc_host_serve_end(struct mc_connection *connection);

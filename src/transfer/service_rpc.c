@@ -74,60 +74,6 @@ static bool answer_cut(struct mc_connection *connection, struct mc_span json, st
     return is_cut;
 }
 
-/* An offer of a link: appends our answer. Anything else, or no RDMA here: says so. */
-static void answer_offer(struct mc_connection *connection, struct mc_span json, struct mc_buffer *out)
-{
-    struct mc_transfer_engine *engine = connection->service->engine;
-    struct mc_buffer text = {0};
-    struct mc_span offer;
-    if (answer_cut(connection, json, out))
-        return;
-    (void)mc_json_find_number(json, "mooncake_c.lane", &connection->lane);
-    bool is_late = connection->lane != 0 && mc_service_is_cut(connection->service, connection->lane);
-    int rc = engine->rdma == NULL || is_late || mc_json_find(json, "mooncake_c.rdma", &offer) != 1
-                 ? MC_ERR_NOT_SUPPORTED
-                 : mc_rdma_link_answer(engine->rdma, &connection->served, offer, &text);
-    if (text.length == 0)
-        mc_buffer_printf(out, NO_RDMA);
-    else
-        mc_buffer_printf(out,
-                         "{\"mooncake_c\":{\"rdma\":%.*s,\"id\":\"%016" PRIx64 "%016" PRIx64
-                         "\"},\"qp_num\":[],\"reply_msg\":\"%s\"}",
-                         (int)text.length, text.data, engine->id.high, engine->id.low,
-                         rc == 0 ? "" : mc_error_name(rc));
-    mc_buffer_free(&text);
-}
-
-static int answer(struct mc_connection *connection, const struct mc_handshake *frame)
-{
-    struct mc_transfer_engine *engine = connection->service->engine;
-    struct mc_buffer document = {0};
-    struct mc_span text = {NULL, 0};
-    int rc = 0;
-    switch (frame->type) {
-    case MC_HANDSHAKE_METADATA:
-        mc_transfer_document(engine, &document);
-        text = mc_span(document.data, document.length);
-        break;
-    case MC_HANDSHAKE_NOTIFY:
-        rc = take_note(engine, frame->json);
-        text = mc_span_string(NOTE_TAKEN);
-        break;
-    case MC_HANDSHAKE_PROBE:
-        text = mc_span_string(ALIVE);
-        break;
-    case MC_HANDSHAKE_CONNECTION:
-    case MC_HANDSHAKE_TYPES:
-        answer_offer(connection, frame->json, &document);
-        text = mc_span(document.data, document.length);
-        break;
-    }
-    if (rc == 0)
-        mc_handshake_write(&connection->out, frame->type, frame->is_old, text);
-    mc_buffer_free(&document);
-    return rc;
-}
-
 static void send_answer(struct mc_connection *connection)
 {
     ssize_t sent = send(connection->fd, connection->out.data, connection->out.length, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -146,6 +92,102 @@ static void send_answer(struct mc_connection *connection)
     /* The peer hangs up first, so that the port in TIME_WAIT is its own. */
     (void)shutdown(connection->fd, SHUT_WR);
     connection->is_draining = true;
+}
+
+/* A pair of that connection's link has been set up, or not. On a thread of the link. */
+static void link_has_news(void *context)
+{
+    struct mc_connection *connection = context;
+    atomic_store(&connection->has_news, true);
+    mc_service_wake(connection->service);
+}
+
+/* An offer of a link: true, and what it asks for is being set up, by other threads: a driver may sleep for seconds.
+ * Anything else, or no RDMA here: says so. */
+static bool take_offer(struct mc_connection *connection, struct mc_span json, struct mc_buffer *out)
+{
+    struct mc_service *service = connection->service;
+    struct mc_span offer;
+    if (answer_cut(connection, json, out))
+        return false;
+    (void)mc_json_find_number(json, "mooncake_c.lane", &connection->lane);
+    bool is_late = connection->lane != 0 && mc_service_is_cut(service, connection->lane);
+    connection->is_new = connection->served == NULL;
+    if (service->engine->rdma == NULL || is_late || mc_json_find(json, "mooncake_c.rdma", &offer) != 1 ||
+        mc_rdma_link_serve(service->engine->rdma, &connection->served, offer, link_has_news, connection) < 0) {
+        mc_buffer_printf(out, NO_RDMA);
+        return false;
+    }
+    connection->has_news = true;
+    connection->is_answering = true;
+    connection->next_answering = service->answering;
+    service->answering = connection;
+    return true;
+}
+
+bool mc_rpc_answer(struct mc_connection *connection)
+{
+    struct mc_transfer_engine *engine = connection->service->engine;
+    struct mc_buffer text = {0}, json = {0};
+    uint64_t now_ns = mc_clock_ns();
+    bool has_news = atomic_exchange(&connection->has_news, false);
+    if (!has_news && now_ns < connection->answer_ns)
+        return false;
+    connection->answer_ns = mc_rdma_link_answer_due_ns(connection->served);
+    if (now_ns < connection->answer_ns)
+        return false;
+    int rc = mc_rdma_link_put_answer(connection->served, &text);
+    if (rc < 0 && connection->is_new) {
+        mc_rdma_link_close(connection->served);
+        connection->served = NULL;
+    }
+    if (text.length == 0)
+        mc_buffer_printf(&json, NO_RDMA);
+    else
+        mc_buffer_printf(&json,
+                         "{\"mooncake_c\":{\"rdma\":%.*s,\"id\":\"%016" PRIx64 "%016" PRIx64
+                         "\"},\"qp_num\":[],\"reply_msg\":\"%s\"}",
+                         (int)text.length, text.data, engine->id.high, engine->id.low,
+                         rc == 0 || connection->served != NULL ? "" : mc_error_name(rc));
+    mc_handshake_write(&connection->out, connection->answer_type, connection->is_old, mc_span(json.data, json.length));
+    mc_buffer_free(&json);
+    mc_buffer_free(&text);
+    connection->deadline_ms = mc_clock_ms() + MC_SERVICE_HANDSHAKE_MS;
+    send_answer(connection);
+    return true;
+}
+
+static int answer(struct mc_connection *connection, const struct mc_handshake *frame)
+{
+    struct mc_transfer_engine *engine = connection->service->engine;
+    struct mc_buffer document = {0};
+    struct mc_span text = {NULL, 0};
+    bool is_later = false;
+    int rc = 0;
+    switch (frame->type) {
+    case MC_HANDSHAKE_METADATA:
+        mc_transfer_document(engine, &document);
+        text = mc_span(document.data, document.length);
+        break;
+    case MC_HANDSHAKE_NOTIFY:
+        rc = take_note(engine, frame->json);
+        text = mc_span_string(NOTE_TAKEN);
+        break;
+    case MC_HANDSHAKE_PROBE:
+        text = mc_span_string(ALIVE);
+        break;
+    case MC_HANDSHAKE_CONNECTION:
+    case MC_HANDSHAKE_TYPES:
+        connection->answer_type = frame->type;
+        connection->is_old = frame->is_old;
+        is_later = take_offer(connection, frame->json, &document);
+        text = mc_span(document.data, document.length);
+        break;
+    }
+    if (rc == 0 && !is_later)
+        mc_handshake_write(&connection->out, frame->type, frame->is_old, text);
+    mc_buffer_free(&document);
+    return rc;
 }
 
 /* False: nothing more came. */
@@ -174,9 +216,14 @@ void mc_rpc_serve(struct mc_connection *connection, uint32_t events)
             mc_connection_drop(connection);
         return;
     }
+    uint64_t limit = connection->service->engine->settings.handshake_length_max;
     if (!receive(connection) || connection->is_draining)
         return;
-    uint64_t limit = connection->service->engine->settings.handshake_length_max;
+    if (connection->is_answering) { /* it has nothing to say before, but its end */
+        if (connection->in.length > limit)
+            mc_connection_drop(connection);
+        return;
+    }
     int rc = mc_handshake_read(mc_span(connection->in.data, connection->in.length), limit, &frame);
     if (rc == 1)
         rc = answer(connection, &frame) == 0 ? 1 : MC_ERR_PROTOCOL;
@@ -188,6 +235,7 @@ void mc_rpc_serve(struct mc_connection *connection, uint32_t events)
         mc_connection_drop(connection);
     } else if (rc == 1) {
         connection->deadline_ms = mc_clock_ms() + MC_SERVICE_HANDSHAKE_MS;
-        send_answer(connection);
+        if (!connection->is_answering)
+            send_answer(connection);
     }
 }

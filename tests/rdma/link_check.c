@@ -195,7 +195,7 @@ static uint32_t connect_pairs(uint64_t ms)
     struct mc_buffer offer = {0};
     do {
         offer.length = 0;
-        int rc = mc_rdma_link_offer(the_link, &offer);
+        int rc = mc_rdma_link_offer(the_link, 0, &offer);
         if (rc == 1) {
             put_message('o', offer.data, (uint32_t)offer.length);
             expect('a', &text);

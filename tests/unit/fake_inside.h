@@ -6,7 +6,7 @@
 
 #include <pthread.h>
 
-#define FAKE_CONTEXTS_MAX 32
+#define FAKE_CONTEXTS_MAX 64
 #define FAKE_EVENTS_MAX 64
 #define FAKE_REGIONS_MAX 4096
 #define FAKE_INLINE_MAX 256
@@ -75,6 +75,8 @@ struct fake {
     struct fake_region regions[FAKE_REGIONS_MAX];
     struct fake_qp *qps[FAKE_QP_BUCKETS]; /* by number */
     bool is_cut[FAKE_DEVICES_MAX][FAKE_DEVICES_MAX];
+    uint32_t slow_ms[FAKE_DEVICES_MAX][FAKE_DEVICES_MAX];
+    int slow_error[FAKE_DEVICES_MAX][FAKE_DEVICES_MAX];
     char *gpu;
     size_t gpu_length;
     void *(*gpu_reach)(uint64_t address);

@@ -458,6 +458,7 @@ static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr
     qp->next = *bucket;
     *bucket = qp;
     fake.counts.qps++;
+    fake.counts.qps_made++;
     fake.counts.heap += sizeof(*qp) + attributes->cap.max_send_wr * sizeof(*qp->work);
     pthread_mutex_unlock(&fake.lock);
     return &qp->qp;
@@ -532,10 +533,32 @@ static int modify_locked(struct fake_qp *qp, const struct ibv_qp_attr *attribute
     return 0;
 }
 
+/* The lock is held, but not while it sleeps. */
+static int resolve(const struct ibv_qp *qp, const struct ibv_ah_attr *path)
+{
+    uint32_t device = fake_device_of(qp->context), ms = 0;
+    int error = 0;
+    for (uint32_t peer = 0; peer < fake.device_count; peer++)
+        if (fake.slow_ms[device][peer] != 0 && path->is_global &&
+            memcmp(fake.devices[peer].config.rows[0].gid, path->grh.dgid.raw, MC_GID_BYTES) == 0) {
+            ms = fake.slow_ms[device][peer];
+            error = fake.slow_error[device][peer];
+        }
+    if (ms == 0)
+        return 0;
+    fake.counts.slept++;
+    pthread_mutex_unlock(&fake.lock);
+    usleep(ms * 1000);
+    pthread_mutex_lock(&fake.lock);
+    return error;
+}
+
 static int modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attributes, int mask)
 {
     pthread_mutex_lock(&fake.lock);
-    int rc = modify_locked((struct fake_qp *)qp, attributes, mask);
+    int rc = (mask & IBV_QP_AV) != 0 ? resolve(qp, &attributes->ah_attr) : 0;
+    if (rc == 0)
+        rc = modify_locked((struct fake_qp *)qp, attributes, mask);
     pthread_mutex_unlock(&fake.lock);
     return rc;
 }
@@ -772,6 +795,14 @@ void fake_fail_rtr(uint32_t device, int gid_index, int error)
     pthread_mutex_unlock(&fake.lock);
 }
 
+void fake_slow_rtr(uint32_t device, uint32_t peer, uint32_t ms, int error)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.slow_ms[device][peer] = ms;
+    fake.slow_error[device][peer] = error;
+    pthread_mutex_unlock(&fake.lock);
+}
+
 void fake_gpu_memory(void *address, size_t length)
 {
     fake.gpu = address;
@@ -810,6 +841,7 @@ void fake_reset(const struct fake_device_config *devices, uint32_t count)
     memset(&fake.counts, 0, sizeof(fake.counts));
     memset(fake.devices, 0, sizeof(fake.devices));
     memset(fake.is_cut, 0, sizeof(fake.is_cut));
+    memset(fake.slow_ms, 0, sizeof(fake.slow_ms));
     fake.gpu = NULL;
     fake.gpu_length = 0;
     fake.gpu_reach = NULL;

@@ -40,7 +40,10 @@ void fake_set_gids(uint32_t device, const struct mc_gid_row *rows, uint32_t coun
 void fake_lose_device(uint32_t device);                                             /* IBV_EVENT_DEVICE_FATAL */
 void fake_fail_registrations(uint32_t device, uint32_t count, int error);
 void fake_fail_rtr(uint32_t device, int gid_index, int error); /* 0: no more */
-void fake_fail_post(uint32_t device, uint32_t after);          /* ENOMEM, once */
+/* Addresses of `peer` do not answer to that device: who tells a queue pair of one sleeps so long, and is given that
+ * error; 0: none, it has answered late. ms 0: no more. */
+void fake_slow_rtr(uint32_t device, uint32_t peer, uint32_t ms, int error);
+void fake_fail_post(uint32_t device, uint32_t after); /* ENOMEM, once */
 /* Addresses in this range are a GPU's: only dma-buf, or a device with peermem, registers them. */
 void fake_gpu_memory(void *address, size_t length);
 void fake_gpu_reach(void *(*reach)(uint64_t address)); /* where its bytes really are; after fake_gpu_memory */
@@ -52,6 +55,7 @@ struct fake_counts {
     uint64_t bytes[FAKE_DEVICES_MAX];                              /* moved by work of that device */
     uint32_t send_overflows, cq_overflows, bad_posts, late_events; /* our mistakes: always 0 */
     uint32_t biggest_mr_mib;
+    uint32_t qps_made, slept; /* in all; calls that slept */
     uint64_t heap; /* bytes that queues of all times have taken from the heap, so that a test can leave them out */
 };
 struct fake_counts fake_counts(void);

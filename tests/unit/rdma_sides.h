@@ -35,6 +35,7 @@ static inline void side_open(struct side *side, const char *filter, size_t lengt
 {
     struct mc_rdma_options options = {.verbs = fake_verbs(), .settings = &side->settings, .filter = filter};
     assert_int_equal(mc_rdma_open(&options, &side->rdma), 0);
+    side->rdma->grace_ns = 20 * SECOND_NS; /* all that can be is set up, however slow the machine */
     side->length = length;
     side->bytes = calloc(1, length);
     struct mc_rdma_range range = {.address = side->bytes,
@@ -65,10 +66,10 @@ static inline void settings_default(void)
 static inline int exchange(void)
 {
     struct mc_buffer offer = {0}, answer = {0};
-    int rc = mc_rdma_link_offer(link_a, &offer);
+    int rc = mc_rdma_link_offer(link_a, 0, &offer);
     if (rc == 1) {
         (void)mc_rdma_link_answer(serving.rdma, &link_b, mc_span(offer.data, offer.length), &answer);
-        rc = mc_rdma_link_complete(link_a, mc_span(answer.data, answer.length), mc_clock_ns() + SECOND_NS);
+        rc = mc_rdma_link_complete(link_a, mc_span(answer.data, answer.length), mc_clock_ns() + 20 * SECOND_NS);
     }
     mc_buffer_free(&offer);
     mc_buffer_free(&answer);

@@ -127,7 +127,7 @@ static void offer_move(struct mc_buffer *offer)
     peer_port(0, true);
     for (unsigned i = 0; i < 3000 && mc_rdma_link_due_ns(link_a) != 0; i++)
         usleep(1000);
-    assert_int_equal(mc_rdma_link_offer(link_a, offer), 1);
+    assert_int_equal(mc_rdma_link_offer(link_a, 0, offer), 1);
 }
 
 /* A move is offered and never answered, or answered too late to be of use: what stands goes on. */
