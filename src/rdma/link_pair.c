@@ -86,6 +86,16 @@ static uint32_t at_most(int64_t value, uint32_t most)
     return value < 0 ? 0 : value < most ? (uint32_t)value : most;
 }
 
+/* rdma->lock is held. Is more than the LID needed to reach it? */
+static bool is_lid_shared(const struct mc_rdma_device *device)
+{
+    const struct mc_rdma *rdma = device->rdma;
+    bool is_shared = (device->port_attributes.flags & IBV_QPF_GRH_REQUIRED) != 0;
+    for (uint32_t i = 0; i < rdma->device_count; i++)
+        is_shared |= i != device->number && rdma->devices[i].port_attributes.lid == device->port_attributes.lid;
+    return is_shared && device->fabric == MC_RDMA_INFINIBAND;
+}
+
 void mc_rdma_half_tell(struct mc_rdma_pair *pair, const struct mc_rdma_half *half, struct mc_rdma_tell *tell)
 {
     struct mc_rdma_device *device = pair->device;
@@ -96,6 +106,7 @@ void mc_rdma_half_tell(struct mc_rdma_pair *pair, const struct mc_rdma_half *hal
     tell->reads = at_most(device->attributes.max_qp_rd_atom, MC_RDMA_READS_MAX);
     pthread_mutex_lock(&device->rdma->lock);
     tell->lid = device->port_attributes.lid;
+    tell->needs_grh = is_lid_shared(device);
     tell->mtu_bytes = mtu_of(device);
     pthread_mutex_unlock(&device->rdma->lock);
 }
@@ -114,9 +125,12 @@ static struct ibv_ah_attr path_to(struct mc_rdma_pair *pair, const struct mc_rdm
     if (!is_global) { /* within one subnet the LID is enough */
         pthread_mutex_lock(&device->rdma->lock);
         bool is_required = (device->port_attributes.flags & IBV_QPF_GRH_REQUIRED) != 0;
+        uint16_t own_lid = device->port_attributes.lid;
         pthread_mutex_unlock(&device->rdma->lock);
+        /* Functions of one card may share a LID; the GID tells them apart, here and at the peer. */
+        bool is_shared = peer->lid == own_lid || peer->needs_grh;
         is_global = half->gid_index >= 0 && !mc_gid_is_null(peer->gid) &&
-                    (is_required || peer->lid == 0 || memcmp(half->gid, peer->gid, 8) != 0);
+                    (is_required || is_shared || peer->lid == 0 || memcmp(half->gid, peer->gid, 8) != 0);
     }
     if (is_global) {
         path.is_global = 1;

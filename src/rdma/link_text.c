@@ -31,8 +31,9 @@ static void put_tell(const struct mc_rdma_tell *tell, struct mc_buffer *out)
         mc_json_put_text(out, tell->cm_address);
         mc_buffer_printf(out, ",\"token\":%llu", (unsigned long long)tell->token);
     }
-    mc_buffer_printf(out, ",\"lid\":%u,\"gid\":\"%s\",\"qpn\":%u,\"psn\":%u,\"mtu\":%u,\"reads\":%u}", tell->lid, gid,
-                     (unsigned)tell->qpn, (unsigned)tell->psn, (unsigned)tell->mtu_bytes, (unsigned)tell->reads);
+    mc_buffer_printf(out, ",\"lid\":%u,\"gid\":\"%s\",\"qpn\":%u,\"psn\":%u,\"mtu\":%u,\"reads\":%u%s}", tell->lid, gid,
+                     (unsigned)tell->qpn, (unsigned)tell->psn, (unsigned)tell->mtu_bytes, (unsigned)tell->reads,
+                     tell->needs_grh ? ",\"grh\":true" : "");
 }
 
 void mc_rdma_message_put(const struct mc_rdma_message *message, struct mc_buffer *out)
@@ -118,6 +119,8 @@ static int parse_tell(struct mc_span text, struct mc_rdma_tell *tell)
             is_good = mc_json_text(&cursor, tell->peer, sizeof(tell->peer)) == 0;
         else if (mc_json_is(cursor.name, "error"))
             is_good = read_error(&cursor, tell->error, sizeof(tell->error));
+        else if (mc_json_is(cursor.name, "grh"))
+            tell->needs_grh = cursor.kind == 't';
         else if (mc_json_is(cursor.name, "pending"))
             tell->is_pending = cursor.kind == 't';
         else if (mc_json_is(cursor.name, "cm"))

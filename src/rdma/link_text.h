@@ -1,9 +1,10 @@
 /* The texts by which two halves of a link find each other, and the choice of who is paired with whom. Pure.
  *
  * Offer and answer are JSON: {"version":1,"link":ID,"pairs":[{"pair":0,"device":"mlx5_0","peer":"mlx5_1","lid":0,
- * "gid":"..","qpn":1,"psn":2,"mtu":4096,"reads":16},..]}. "cm" instead of qpn and psn: rdma_cm at that address, with
- * "token". "error": no such pair, and why; with "pending" it is being set up still, and the same half may be offered
- * again. "wait" beside "link": milliseconds until the asker gives up. What a reader does not know it skips. */
+ * "gid":"..","qpn":1,"psn":2,"mtu":4096,"reads":16},..]}. "grh":true where a LID is not enough. "cm" instead of qpn and
+ * psn: rdma_cm at that address, with "token". "error": no such pair, and why; with "pending" it is being set up still,
+ * and the same half may be offered again. "wait" beside "link": milliseconds until the asker gives up. What a reader
+ * does not know it skips. */
 #ifndef MC_RDMA_LINK_TEXT_H
 #define MC_RDMA_LINK_TEXT_H
 
@@ -18,6 +19,7 @@ struct mc_rdma_tell { /* what one side says of one pair */
     uint16_t lid;
     uint8_t gid[MC_GID_BYTES];
     uint32_t qpn, psn, mtu_bytes, reads;
+    bool needs_grh; /* the LID alone does not lead there */
     bool is_cm;
     char cm_address[MC_RDMA_CM_ADDRESS_MAX]; /* answer with rdma_cm */
     uint64_t token;

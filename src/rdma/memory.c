@@ -125,7 +125,8 @@ static void *register_at(void *argument)
     unsigned access = IBV_ACCESS_LOCAL_WRITE; /* READs of ours land here */
     if (range->is_remote_readable)
         access |= IBV_ACCESS_REMOTE_READ;
-    if (range->is_remote_writable)
+    /* With iWARP the answer to a READ of ours is a write of the peer's, so all memory takes such. */
+    if (range->is_remote_writable || job->device->fabric == MC_RDMA_IWARP)
         access |= IBV_ACCESS_REMOTE_WRITE;
     job->error = 0;
     for (uint32_t i = 0; i < job->memory->chunk_count && job->error == 0; i++) {

@@ -148,6 +148,7 @@ static int query_port(const struct mc_verbs *verbs, struct ibv_context *context,
         .active_mtu = (enum ibv_mtu)device->config.mtu,
         .gid_tbl_len = 8,
         .lid = device->config.lid,
+        .flags = device->config.needs_grh ? IBV_QPF_GRH_REQUIRED : 0,
         .active_width = 2,
         .active_speed = 32,
         .link_layer = device->config.is_infiniband ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET,
@@ -598,8 +599,12 @@ static bool reaches(const struct fake_qp *qp, const struct fake_qp *peer)
         return true;
     if (peer->rq_psn != qp->sq_psn || peer->mtu != qp->mtu)
         return false;
-    if (!qp->path.is_global)
-        return qp->path.dlid == fake.devices[b].config.lid;
+    if (!qp->path.is_global) { /* functions that share a LID are told apart by their GIDs alone */
+        unsigned with_it = 0;
+        for (uint32_t i = 0; i < fake.device_count; i++)
+            with_it += fake.devices[i].config.is_infiniband && fake.devices[i].config.lid == qp->path.dlid;
+        return qp->path.dlid == fake.devices[b].config.lid && with_it == 1;
+    }
     /* The GID that the peer's own queue pair sends from must be the one that we send to. */
     const struct mc_gid_row *row = row_at(&fake.devices[b], peer->path.grh.sgid_index);
     return row != NULL && memcmp(row->gid, qp->path.grh.dgid.raw, MC_GID_BYTES) == 0;
@@ -628,8 +633,10 @@ static enum ibv_wc_status execute(struct fake_qp *qp, const struct fake_work *wo
         device->is_failing = false;
         return device->fail_status;
     }
-    if (!work->is_inline && region_for(qp->qp.pd, work->lkey, false, work->local, work->length,
-                                       is_read ? IBV_ACCESS_LOCAL_WRITE : 0) == NULL)
+    unsigned sink =
+        (unsigned)IBV_ACCESS_LOCAL_WRITE | (device->config.is_iwarp ? (unsigned)IBV_ACCESS_REMOTE_WRITE : 0u);
+    if (!work->is_inline &&
+        region_for(qp->qp.pd, work->lkey, false, work->local, work->length, is_read ? sink : 0) == NULL)
         return IBV_WC_LOC_PROT_ERR;
     if (!reaches(qp, peer))
         return IBV_WC_RETRY_EXC_ERR;

@@ -10,7 +10,7 @@
 
 struct fake_device_config {
     const char *name;
-    bool is_iwarp, is_infiniband;
+    bool is_iwarp, is_infiniband, needs_grh;
     uint16_t lid;
     struct mc_gid_row rows[8];
     uint32_t row_count;

@@ -22,6 +22,52 @@ static void test_infiniband(void **state)
     finish();
 }
 
+/* Two functions of one card share its LID: with each other, or two at the peer. */
+static void test_shared_lid(void **state)
+{
+    static const char *const asks[] = {"fake0", "fake0", "fake0"}, *const serves[] = {"fake1", "fake1,fake2", "fake1"};
+    (void)state;
+    for (unsigned i = 0; i < 3; i++) {
+        struct fake_device_config configs[3] = {fake_roce(0), fake_roce(1), fake_roce(2)};
+        for (uint32_t j = 0; j < 3; j++) {
+            configs[j].is_infiniband = true;
+            configs[j].rows[0].type = MC_GID_INFINIBAND;
+            memcpy(configs[j].rows[0].gid, (uint8_t[]){0xfe, 0x80, [15] = (uint8_t)(j + 1)}, MC_GID_BYTES);
+            configs[j].lid = (uint16_t)(i == 0 ? 5 : j == 0 ? 4 : 5);
+        }
+        settings_default();
+        configs[1].needs_grh = i == 2; /* as the driver of a virtual function says; the other one is not ours */
+        start_with(configs, asks[i], serves[i], 3, 1 << 20);
+        assert_int_equal(exchange(), 2);
+        move_all();
+        assert_int_equal(exchange(), 0); /* nothing is due: no pair broke */
+        finish();
+    }
+}
+
+/* What only we use, the stage of a client, takes what READs bring. */
+static void test_iwarp_sink(void **state)
+{
+    (void)state;
+    struct mc_rdma_run run;
+    struct fake_device_config configs[2] = {fake_roce(0), fake_roce(1)};
+    configs[0].is_iwarp = configs[1].is_iwarp = true;
+    start_with(configs, "fake0", "fake1", 2, 1 << 16);
+    uint8_t *stage = calloc(1, 1 << 16);
+    struct mc_rdma_range range = {.address = stage, .length = 1 << 16, .dmabuf_fd = -1, .numa_node = -1};
+    struct mc_rdma_memory *memory;
+    assert_int_equal(mc_rdma_memory_register(asking.rdma, &range, &memory), 0);
+    assert_int_equal(exchange(), 2);
+    struct mc_rdma_request one = request(MC_RDMA_READ, 0, 0, 1 << 16);
+    one.local = stage;
+    one.local_chunks = mc_rdma_memory_local(memory);
+    assert_int_equal(run_for(&one, 1, 5000, &run), 0);
+    assert_memory_equal(stage, serving.bytes, 1 << 16);
+    mc_rdma_memory_unregister(memory);
+    free(stage);
+    finish();
+}
+
 static void test_iwarp(void **state)
 {
     (void)state;
@@ -489,6 +535,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_infiniband, before),
         cmocka_unit_test_setup(test_iwarp, before),
+        cmocka_unit_test_setup(test_iwarp_sink, before),
+        cmocka_unit_test_setup(test_shared_lid, before),
         cmocka_unit_test_setup(test_cm_on_roce, before),
         cmocka_unit_test_setup(test_setup_differs, before),
         cmocka_unit_test_setup(test_no_common_fabric, before),
