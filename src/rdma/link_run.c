@@ -435,7 +435,10 @@ int mc_rdma_link_run(struct mc_rdma_link *link, struct mc_rdma_request *requests
     bool was_running = atomic_exchange(&link->is_running, true);
     mc_assert(!was_running && !link->is_serving);
     struct job job = {.link = link, .run = run};
-    job.stall_ns = run->stall_ns != 0 ? run->stall_ns : (uint64_t)link->rdma->settings.stall_ms * 1000000u;
+    uint64_t patience_ns = mc_rdma_patience_ns(&link->rdma->settings);
+    job.stall_ns = run->stall_ns == 0            ? (uint64_t)link->rdma->settings.stall_ms * 1000000u
+                   : run->stall_ns > patience_ns ? run->stall_ns
+                                                 : patience_ns;
     job.look_ns = mc_clock_ns() + LOOK_NS;
     run->is_unsure = false;
     run->failed_pairs = 0;

@@ -263,7 +263,9 @@ struct mc_rdma_request {
 
 struct mc_rdma_run {
     uint64_t deadline_ns;
-    uint64_t stall_ns;           /* a pair with work but no completion for so long has failed; 0: MC_RDMA_STALL_MS */
+    /* A pair with work but no completion for so long has failed; 0: MC_RDMA_STALL_MS. Not less than a device needs to
+     * bring a packet that was lost twice (mc_rdma_patience_ns). */
+    uint64_t stall_ns;
     void (*tick)(void *context); /* every 100 ms while waiting; may be NULL; must not use the link */
     void *context;
     const _Atomic bool *stop; /* looked at with each tick; true: as if the deadline had come. May be NULL */

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
+#define PATIENCE_LOSSES 2u
+
 static int64_t number(const char *variable, const char *second, int64_t initial, int64_t least, int64_t most)
 {
     const char *name = variable, *text = getenv(variable);
@@ -42,6 +44,12 @@ static int64_t setup(void)
     return MC_RDMA_SETUP_AUTO;
 }
 
+uint64_t mc_rdma_patience_ns(const struct mc_rdma_settings *settings)
+{
+    uint64_t timeout_ns = 4096ull << settings->ack_timeout;
+    return 4 * timeout_ns * PATIENCE_LOSSES;
+}
+
 void mc_rdma_settings_read(struct mc_rdma_settings *settings)
 {
 #define READ(field, variable, second, initial, least, most, text)                                                      \
@@ -49,6 +57,10 @@ void mc_rdma_settings_read(struct mc_rdma_settings *settings)
     MC_RDMA_SETTINGS_MAP(READ)
 #undef READ
     settings->setup = setup();
+    int64_t least_ms = (int64_t)(mc_rdma_patience_ns(settings) / 1000000u) + 1;
+    const char *stall = getenv("MC_RDMA_STALL_MS");
+    if ((stall == NULL || stall[0] == 0) && settings->stall_ms < least_ms)
+        settings->stall_ms = least_ms;
     if ((settings->mtu_bytes & (settings->mtu_bytes - 1)) != 0) {
         mc_log(WARNING, "MC_MTU=%lld: 256, 512, 1024, 2048 or 4096 is expected; 4096 is used",
                (long long)settings->mtu_bytes);

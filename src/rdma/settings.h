@@ -47,5 +47,8 @@ enum mc_rdma_setup { MC_RDMA_SETUP_AUTO, MC_RDMA_SETUP_OOB, MC_RDMA_SETUP_CM };
 
 /* From the environment. A value that is not valid is one WARNING and the default. */
 void mc_rdma_settings_read(struct mc_rdma_settings *settings);
+/* How long a device may take until a packet that was lost twice has arrived: it waits up to four times the timeout that
+ * it was given. A pair that moves nothing for less has not stalled. */
+uint64_t mc_rdma_patience_ns(const struct mc_rdma_settings *settings);
 
 #endif

@@ -280,6 +280,42 @@ static void *release_later(void *argument)
     return NULL;
 }
 
+/* Nobody calls a pair stalled that may be sending a lost packet again. */
+static void test_patience(void **state)
+{
+    (void)state;
+    struct mc_rdma_run run = {.deadline_ns = mc_clock_ns() + 20 * SECOND_NS, .stall_ns = 1000000};
+    pthread_t thread;
+    start(1 << 20);
+    fake_hold(0);
+    fake_hold(1);
+    pthread_create(&thread, NULL, release_later, NULL);
+    struct mc_rdma_request one = request(MC_RDMA_WRITE, 0, 0, 1 << 20);
+    assert_int_equal(mc_rdma_link_run(link_a, &one, 1, &run), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(run.failed_pairs, 0);
+    assert_false(run.is_unsure);
+    finish();
+}
+
+/* A timeout of the devices that is longer than usual makes the default longer. */
+static void test_patience_by_settings(void **state)
+{
+    struct mc_rdma_settings settings;
+    (void)state;
+    mc_rdma_settings_read(&settings);
+    assert_int_equal(settings.stall_ms, 2000);
+    assert_true(mc_rdma_patience_ns(&settings) > 500000000 && mc_rdma_patience_ns(&settings) < 700000000);
+    setenv("MC_RDMA_ACK_TIMEOUT", "18", 1);
+    mc_rdma_settings_read(&settings);
+    assert_int_equal(settings.stall_ms, 8590);
+    setenv("MC_RDMA_STALL_MS", "3000", 1);
+    mc_rdma_settings_read(&settings);
+    assert_int_equal(settings.stall_ms, 3000);
+    unsetenv("MC_RDMA_STALL_MS");
+    unsetenv("MC_RDMA_ACK_TIMEOUT");
+}
+
 /* The caller sleeps on completion channels, and is woken. */
 static void test_woken(void **state)
 {
@@ -496,6 +532,7 @@ int main(void)
         cmocka_unit_test_setup(test_not_writable, before),  cmocka_unit_test_setup(test_completion_error, before),
         cmocka_unit_test_setup(test_post_fails, before),    cmocka_unit_test_setup(test_lost_peer, before),
         cmocka_unit_test_setup(test_stall, before),         cmocka_unit_test_setup(test_deadline, before),
+        cmocka_unit_test_setup(test_patience, before),      cmocka_unit_test(test_patience_by_settings),
         cmocka_unit_test_setup(test_woken, before),         cmocka_unit_test_setup(test_each_is_woken, before),
         cmocka_unit_test_setup(test_port_down, before),     cmocka_unit_test_setup(test_device_lost, before),
         cmocka_unit_test_setup(test_gid_change, before),    cmocka_unit_test_setup(test_peer_closes, before),
