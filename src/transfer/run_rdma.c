@@ -165,10 +165,11 @@ static int run_once(struct work *work, uint64_t deadline_ns)
     }
     mc_rdma_lane_end(peer, lane, run.is_unsure);
     /* By the deadline there is no time to wait: the next batch to that peer does. */
-    if (run.is_unsure && !is_late && mc_rdma_settle(peer, deadline_ns) != 0)
-        is_late = true;
-    if (rc == 0)
-        return 0; /* it has arrived; the rest that was cut off was of the same bytes */
+    bool is_settled = !run.is_unsure || (!is_late && mc_rdma_settle(peer, deadline_ns) == 0);
+    if (rc == 0 && is_settled)
+        return 0; /* what was cut off were the same bytes */
+    /* All has arrived, but may arrive once more: the peer must not be told that it may use its memory. */
+    is_late |= !is_settled;
     if (peer->engine->is_closing)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     if (is_late)

@@ -366,13 +366,39 @@ static void test_later_calls_go_on(void **state)
     world_close(&world);
 }
 
+/* ---- what a run may say ---- */
+
+/* Part of a write was cut off on a device that stalls, and came by another. While it may arrive once more, the peer
+ * must not be told that it has arrived. */
+static void test_not_before_it_is_cut(void **state)
+{
+    struct world world;
+    struct mc_peer *peer;
+    (void)state;
+    setenv("MC_RDMA_STALL_MS", "100", 1);
+    world_open(&world);
+    unsetenv("MC_RDMA_STALL_MS");
+    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), mc_clock_ns() + 20 * SECOND_NS, &peer), 0);
+    assert_int_equal(write_to_far(&world, world.near, world.near_memory, MEMORY), 0);
+    struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, MEMORY};
+    fake_hold(0);
+    pthread_mutex_lock(&world.far->rdma->lock); /* far cannot close its half */
+    int rc = mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 3 * SECOND_NS);
+    pthread_mutex_unlock(&world.far->rdma->lock);
+    assert_int_equal(rc, MC_TRANSFER_ERR_TIMEOUT);
+    assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 20 * SECOND_NS), 0);
+    fake_release(0);
+    mc_peer_release(peer);
+    world_close(&world);
+}
+
 int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_three_rails_carry), cmocka_unit_test(test_many_at_once),
         cmocka_unit_test(test_those_who_left),    cmocka_unit_test(test_others_carry),
-        cmocka_unit_test(test_later_calls_go_on),
+        cmocka_unit_test(test_later_calls_go_on), cmocka_unit_test(test_not_before_it_is_cut),
     };
     return cmocka_run_group_tests(tests, NULL, forget_all);
 }
