@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define PAGE ((size_t)4096)
 
@@ -273,8 +274,9 @@ int mc_device_dmabuf(const void *address, size_t length)
 {
     struct mc_device_finder finder = {0};
     int fd = -1;
-    if (!mc_device_is_ready() || mc_driver.range_handle == NULL || (uintptr_t)address % PAGE != 0 ||
-        length % PAGE != 0 || length == 0)
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (!mc_device_is_ready() || mc_driver.range_handle == NULL || (uintptr_t)address % page != 0 ||
+        length % page != 0 || length == 0)
         return -1;
     struct mc_device_place place = mc_device_find(&finder, address);
     void *context = place.kind == MC_DEVICE_MEMORY ? context_of(place.number) : NULL;

@@ -17,7 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PAGE 4096u
 #define SETUP_MS 2000u    /* for a link to be made */
 #define REPAIR_MS 200u    /* for pairs of a link that works without them */
 #define REPAIR_WAIT_MS 1u /* at once: the peer goes on by itself, and says later what came of it */
@@ -64,12 +63,20 @@ static int node_of(uint64_t address)
                : -1;
 }
 
-/* The whole pages around a range, as the driver exports them; -1: it does not. */
-static int dmabuf_of(uint64_t from, uint64_t end)
+bool mc_rdma_whole_pages(uint64_t address, uint64_t length, uint64_t page, uint64_t *from, uint64_t *size)
 {
-    uint64_t rest = end % PAGE == 0 ? 0 : PAGE - end % PAGE;
-    int fd =
-        end > UINT64_MAX - rest ? -1 : mc_device_dmabuf((const void *)(uintptr_t)from, (size_t)(end + rest - from));
+    uint64_t rest = (page - (address + length) % page) % page;
+    *from = address - address % page;
+    *size = address - *from + length + rest;
+    return length <= UINT64_MAX - address && rest <= UINT64_MAX - address - length;
+}
+
+/* The whole pages around a range, as the driver exports them; -1: it does not. */
+static int dmabuf_of(uint64_t address, uint64_t length, uint64_t *from)
+{
+    uint64_t size;
+    bool is_fine = mc_rdma_whole_pages(address, length, (uint64_t)sysconf(_SC_PAGESIZE), from, &size);
+    int fd = is_fine ? mc_device_dmabuf((const void *)(uintptr_t)*from, (size_t)size) : -1;
     if (fd >= 0)
         mc_transfer_note_fd(fd);
     return fd;
@@ -103,11 +110,12 @@ struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, u
     bool is_gpu = place.kind == MC_DEVICE_MEMORY;
     if (place.kind == MC_DEVICE_MANAGED)
         return NULL; /* it has no place of its own: the driver moves it about */
-    uint64_t from = address & ~(uint64_t)(PAGE - 1);
+    uint64_t from = address;
+    int dmabuf_fd = is_gpu ? dmabuf_of(address, length, &from) : -1;
     struct mc_rdma_range range = {.address = (void *)(uintptr_t)address,
                                   .length = length,
                                   .is_gpu = is_gpu,
-                                  .dmabuf_fd = is_gpu ? dmabuf_of(from, address + length) : -1,
+                                  .dmabuf_fd = dmabuf_fd,
                                   .dmabuf_offset = address - from,
                                   .is_remote_readable = true,
                                   .is_remote_writable = true};
