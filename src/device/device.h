@@ -83,6 +83,9 @@ int mc_device_copy(void *to, const void *from, size_t length);
 
 /* For network cards. The device's "domain:bus:device.function". 0 or negative. */
 int mc_device_pci_address(int device, char *text, size_t size);
+/* What network cards have written to these devices (a bit each) is seen by whatever is begun there after the return.
+ * Most drivers need no such word, and then it costs nothing. 0 or negative. */
+int mc_device_flush(uint64_t devices);
 /* A descriptor by which a kernel driver reaches that memory (dma-buf), the caller's; negative: not to be had. The
  * range begins and ends at a page. */
 int mc_device_dmabuf(const void *address, size_t length);

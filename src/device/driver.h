@@ -23,6 +23,11 @@ enum { MC_CU_MEMORY_DEVICE = 2 }; /* CUmemorytype; 1: the host's; 0: memory that
 enum { MC_CU_HOST_PORTABLE = 1 }; /* pinned memory for every context */
 enum { MC_CU_EVENT_NO_TIMING = 2 };
 enum { MC_CU_HANDLE_DMABUF = 1 }; /* CUmemRangeHandleType */
+/* CUdevice_attribute: GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, of which the first bit is "by a call of the host", and
+ * GPU_DIRECT_RDMA_WRITES_ORDERING: from 100 on the device sees such writes in order by itself. The same number says
+ * "for the device itself" in a flush. */
+enum { MC_CU_DEVICE_FLUSH_OPTIONS = 117, MC_CU_DEVICE_WRITES_ORDERING = 118 };
+enum { MC_CU_FLUSH_BY_HOST = 1, MC_CU_FLUSH_CURRENT_CONTEXT = 0, MC_CU_ORDERING_OWNER = 100 };
 
 /* Function, name in the library, arguments; all return a CUresult. Pointers of the device are 64-bit numbers
  * (CUdeviceptr), contexts, streams and events are opaque, devices are numbers. */
@@ -46,6 +51,8 @@ enum { MC_CU_HANDLE_DMABUF = 1 }; /* CUmemRangeHandleType */
 #define MC_DRIVER_OPTIONAL(X)                                                                                          \
     X(pci_bus_id, "cuDeviceGetPCIBusId", (char *, int, int))                                                           \
     X(address_range, "cuMemGetAddressRange_v2", (uint64_t *, size_t *, uint64_t))                                      \
+    X(device_attribute, "cuDeviceGetAttribute", (int *, int, int))                                                     \
+    X(flush_writes, "cuFlushGPUDirectRDMAWrites", (int, int))                                                          \
     X(range_handle, "cuMemGetHandleForAddressRange", (void *, uint64_t, size_t, int, unsigned long long))
 
 struct mc_device_table {

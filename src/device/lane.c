@@ -270,6 +270,44 @@ int mc_device_pci_address(int device, char *text, size_t size)
     return check(mc_driver.pci_bus_id(text, (int)size, handle), "say where a device is");
 }
 
+/* Does the driver want to be told, before the device reads what a network card has written? */
+static bool wants_flush(int device)
+{
+    static _Atomic uint64_t asked, wanted; /* a bit for each device */
+    uint64_t bit = 1ull << device;
+    int handle, ordering = 0, options = 0;
+    if ((atomic_load(&asked) & bit) != 0)
+        return (atomic_load(&wanted) & bit) != 0;
+    bool is_known = mc_driver.device_get(&handle, device) == MC_CU_SUCCESS &&
+                    mc_driver.device_attribute(&ordering, MC_CU_DEVICE_WRITES_ORDERING, handle) == MC_CU_SUCCESS &&
+                    mc_driver.device_attribute(&options, MC_CU_DEVICE_FLUSH_OPTIONS, handle) == MC_CU_SUCCESS;
+    bool is_wanted = is_known && ordering < MC_CU_ORDERING_OWNER && (options & MC_CU_FLUSH_BY_HOST) != 0;
+    if (is_wanted)
+        atomic_fetch_or(&wanted, bit);
+    atomic_fetch_or(&asked, bit);
+    return is_wanted;
+}
+
+int mc_device_flush(uint64_t devices)
+{
+    int rc = 0;
+    if (devices == 0 || !mc_device_is_ready() || mc_driver.flush_writes == NULL || mc_driver.device_attribute == NULL)
+        return 0;
+    for (int device = 0; device < MC_DEVICES_MAX; device++) {
+        if ((devices >> device & 1) == 0 || !wants_flush(device))
+            continue;
+        void *context = context_of(device);
+        if (context == NULL || enter(context) < 0) {
+            rc = -1;
+            continue;
+        }
+        if (check(mc_driver.flush_writes(MC_CU_FLUSH_CURRENT_CONTEXT, MC_CU_ORDERING_OWNER), "flush") < 0)
+            rc = -1;
+        leave();
+    }
+    return rc;
+}
+
 int mc_device_dmabuf(const void *address, size_t length)
 {
     struct mc_device_finder finder = {0};

@@ -189,7 +189,8 @@ struct mc_transfer_engine {
     struct mc_host_table *host_table; /* NULL: no path within the machine */
     int host_table_fd;
     struct mc_service *service;
-    struct mc_rdma *_Atomic rdma; /* NULL: not wanted, or none here; does not change once it is there */
+    _Atomic uint64_t direct_devices; /* whose memory RDMA devices reach themselves; a bit each, which stays */
+    struct mc_rdma *_Atomic rdma;    /* NULL: not wanted, or none here; does not change once it is there */
 
     struct {
         _Atomic uint64_t failed, timed_out, fallbacks, served_bytes, refused;
@@ -319,9 +320,9 @@ int mc_rdma_start(const char *device_name, const char *matrix, struct mc_rdma **
  * nothing. */
 struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, uint64_t length,
                                        struct mc_device_place place, const char *location);
-/* 0 and a link that is ready; 1: not by this path now. */
 /* The whole pages that hold a range. False: they go beyond the address space. */
 bool mc_rdma_whole_pages(uint64_t address, uint64_t length, uint64_t page, uint64_t *from, uint64_t *size);
+/* 0 and a link that is ready; 1: not by this path now. */
 int mc_rdma_lane_take(struct mc_peer *peer, const struct mc_rdma_remote *remote, uint64_t deadline_ns,
                       struct mc_rdma_lane **lane);
 void mc_rdma_lane_give(struct mc_peer *peer, struct mc_rdma_lane *lane);

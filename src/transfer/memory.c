@@ -168,6 +168,8 @@ static void pin(struct mc_transfer_engine *engine, const struct mc_transfer_rang
         struct mc_region *region = mc_transfer_hold(engine, ranges[i].address, ranges[i].length);
         if (region == NULL)
             continue; /* unregistered meanwhile, by another thread */
+        if (region->place.kind == MC_DEVICE_MEMORY)
+            atomic_fetch_or(&engine->direct_devices, 1ull << region->place.number);
         struct mc_rdma_memory *memory =
             mc_rdma_take_in(engine->rdma, ranges[i].address, ranges[i].length, region->place, region->location);
         pthread_mutex_lock(&engine->lock);

@@ -212,6 +212,17 @@ static int read_all(struct staging *staging, struct wave *wave)
     return rc;
 }
 
+static uint64_t devices_of(struct staging *staging)
+{
+    uint64_t devices = 0;
+    for (size_t i = 0; i < staging->count; i++) {
+        struct mc_device_place place = mc_device_find(&staging->finder, staging->items[i].local);
+        if (place.kind != MC_DEVICE_HOST)
+            devices |= 1ull << place.number;
+    }
+    return devices;
+}
+
 /* The default streams of all devices whose memory the items name have done what they were given. */
 static int wait_default_streams(struct staging *staging)
 {
@@ -243,7 +254,10 @@ static int run_direct(struct staging *staging)
     if (rc < 0)
         return rc;
     *staging->path = MC_TRANSFER_PATH_RDMA;
-    return mc_run_rdma(peer, staging->opcode, staging->items, staging->count, staging->deadline_ns);
+    rc = mc_run_rdma(peer, staging->opcode, staging->items, staging->count, staging->deadline_ns);
+    if (rc == 0 && staging->opcode == MC_TRANSFER_READ && mc_device_flush(devices_of(staging)) < 0)
+        rc = MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    return rc;
 }
 
 static uint32_t incarnation_of(struct mc_peer *peer)

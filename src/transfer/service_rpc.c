@@ -28,6 +28,9 @@ static int take_note(struct mc_transfer_engine *engine, struct mc_span json)
         free(note);
         return rc;
     }
+    /* A note says that something was written; what it was must be seen by who reads the note. */
+    if (mc_device_flush(engine->direct_devices) < 0)
+        mc_log_limited(ERROR, "what a peer has written to a GPU may not be seen there yet");
     pthread_mutex_lock(&engine->lock);
     bool is_full = engine->note_count >= MC_TRANSFER_NOTES_MAX;
     if (!is_full) {

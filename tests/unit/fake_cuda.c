@@ -59,6 +59,7 @@ static struct {
     unsigned after, times;
     int code;
 } failures[FAKE_CUDA_CALLS];
+static int write_ordering = 100;
 static uint64_t numbers[FAKE_CUDA_LONGEST + 1];
 static __thread void *stack[DEPTH];
 static __thread unsigned depth;
@@ -205,6 +206,13 @@ void fake_cuda_fail(int call, unsigned after, unsigned times, int code)
     failures[call].after = after;
     failures[call].times = times;
     failures[call].code = code;
+    leave(0);
+}
+
+void fake_cuda_ordering(int ordering)
+{
+    enter();
+    write_ordering = ordering;
     leave(0);
 }
 
@@ -443,4 +451,22 @@ int cuMemGetHandleForAddressRange(void *handle, uint64_t address, size_t size, i
     if (code == SUCCESS)
         *(int *)handle = memfd_create("fake-dmabuf", MFD_CLOEXEC);
     return code;
+}
+
+API int cuDeviceGetAttribute(int *value, int attribute, int device);
+int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    if (device >= FAKE_CUDA_DEVICES || (attribute != 117 && attribute != 118))
+        return INVALID_VALUE;
+    *value = attribute == 117 ? 1 : write_ordering;
+    return SUCCESS;
+}
+
+API int cuFlushGPUDirectRDMAWrites(int target, int scope);
+int cuFlushGPUDirectRDMAWrites(int target, int scope)
+{
+    enter();
+    int code = current() < 0 ? mistake(INVALID_CONTEXT) : target != 0 || scope != 100 ? INVALID_VALUE : SUCCESS;
+    numbers[FAKE_CUDA_FLUSHES] += code == SUCCESS;
+    return leave(code);
 }

@@ -29,6 +29,7 @@ enum fake_cuda_number {
     FAKE_CUDA_PINNED,   /* bytes of host memory */
     FAKE_CUDA_DEPTH,    /* contexts that the calling thread has pushed and not popped */
     FAKE_CUDA_MISTAKES, /* calls that no right program makes: no context, a copy beyond an allocation, ... */
+    FAKE_CUDA_FLUSHES,  /* of what network cards have written */
     FAKE_CUDA_LONGEST   /* copy, in bytes */
 };
 
@@ -43,6 +44,8 @@ enum fake_cuda_number {
     X(void *, fake_cuda_seen, (uint64_t address))                                                                      \
     /* After so many more calls of that kind, `times` of them answer `code`. */                                        \
     X(void, fake_cuda_fail, (int call, unsigned after, unsigned times, int code))                                      \
+    /* Does a device see what network cards write in order by itself? 0: it does not. */                               \
+    X(void, fake_cuda_ordering, (int ordering))                                                                        \
     X(uint64_t, fake_cuda_number, (int number))
 
 #endif

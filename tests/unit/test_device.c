@@ -336,6 +336,23 @@ static void for_network_cards(void **state)
     expect_clean();
 }
 
+/* Only of a device whose driver wants it; who says so is asked once. */
+static void flushes(void **state)
+{
+    (void)state;
+    uint64_t before = fake.fake_cuda_number(FAKE_CUDA_FLUSHES);
+    assert_int_equal(mc_device_flush(0), 0);
+    assert_int_equal(mc_device_flush(1), 0); /* device 0 sees all in order */
+    fake.fake_cuda_ordering(0);
+    assert_int_equal(mc_device_flush(1), 0);
+    assert_int_equal(fake.fake_cuda_number(FAKE_CUDA_FLUSHES), before);
+    assert_int_equal(mc_device_flush(3), 0); /* device 1 does not */
+    assert_int_equal(mc_device_flush(2), 0);
+    assert_int_equal(fake.fake_cuda_number(FAKE_CUDA_FLUSHES), before + 2);
+    fake.fake_cuda_ordering(100);
+    expect_clean();
+}
+
 int main(void)
 {
     const struct CMUnitTest before[] = {cmocka_unit_test(absence)};
@@ -350,6 +367,7 @@ int main(void)
         cmocka_unit_test(many_threads),
         cmocka_unit_test(forked),
         cmocka_unit_test(for_network_cards),
+        cmocka_unit_test(flushes),
     };
     int failed = cmocka_run_group_tests(before, NULL, NULL);
     return failed + cmocka_run_group_tests(tests, setup, NULL);

@@ -59,6 +59,7 @@ static int setup(void **state)
     (void)state;
     if (fake_cuda_load(&fake) != 0)
         return -1;
+    fake.fake_cuda_ordering(0);
     device_near = fake.fake_cuda_allocate(MEMORY, 0, 0);
     device_far = fake.fake_cuda_allocate(MEMORY, 1, 0);
     managed = fake.fake_cuda_allocate(MEMORY, 0, 1);
@@ -271,6 +272,26 @@ static void direct(void **state)
     world_close(&world);
     assert_int_equal(fake_counts().mrs, 0);
     assert_int_equal(fake_counts().bad_posts, 0);
+}
+
+/* A driver whose devices do not see in order what network cards write: it is told after a READ into a device's memory,
+ * and before a note of a peer, which may have written there, is handed out. */
+static void flushed(void **state)
+{
+    (void)state;
+    struct world world;
+    struct mc_transfer_note note = {"name", "it is written"};
+    world_open(&world, MC_TRANSFER_PATH_RDMA, NEAR_DEVICE | FAR_DEVICE);
+    struct mc_transfer_item item = {world.near_memory, world.far_address, UNIT};
+    uint64_t flushes = fake.fake_cuda_number(FAKE_CUDA_FLUSHES);
+    assert_int_equal(run(&world, MC_TRANSFER_WRITE, &item, 1), 0);
+    assert_int_equal(fake.fake_cuda_number(FAKE_CUDA_FLUSHES), flushes);
+    assert_int_equal(run(&world, MC_TRANSFER_READ, &item, 1), 0);
+    assert_int_equal(moved_by(&world, MC_TRANSFER_PATH_RDMA), 2 * UNIT);
+    assert_int_equal(fake.fake_cuda_number(FAKE_CUDA_FLUSHES), flushes + 1);
+    assert_int_equal(mc_transfer_notify(world.near, mc_transfer_name(world.far), &note), 0);
+    assert_int_equal(fake.fake_cuda_number(FAKE_CUDA_FLUSHES), flushes + 2);
+    world_close(&world);
 }
 
 static void managed_memory(void **state)
@@ -580,6 +601,7 @@ int main(void)
         cmocka_unit_test(there_and_back),
         cmocka_unit_test(batches),
         cmocka_unit_test(direct),
+        cmocka_unit_test(flushed),
         cmocka_unit_test(managed_memory),
         cmocka_unit_test(two_devices),
         cmocka_unit_test(in_the_background),
