@@ -63,6 +63,7 @@ struct mc_host_path { /* to a peer of this machine; reference counted */
 /* A link, and the connection over which it was set up: the peer holds its half as long as that connection lives, and
  * its end proves that nothing of the link arrives there any more. */
 struct mc_rdma_lane {
+    struct mc_transfer_engine *engine;
     struct mc_rdma_link *link;
     int fd;
     uint32_t incarnation; /* of the peer */
@@ -71,6 +72,7 @@ struct mc_rdma_lane {
     uint64_t used_ms, cut_ms;
     bool is_given_up; /* by our own kernel: its end proves nothing */
     bool is_pending;  /* none of its pairs stood yet when it was last looked at */
+    bool is_leaving;  /* the peer is leaving: what is under way may end, and then the lane does */
     struct mc_rdma_lane *next;
 };
 
@@ -189,6 +191,11 @@ struct mc_transfer_engine {
     struct mc_host_table *host_table; /* NULL: no path within the machine */
     int host_table_fd;
     struct mc_service *service;
+    /* Being drained: peers that have links to us are told, and end them when what is under way on them has ended. Links
+     * of those that hear it. */
+    _Atomic bool is_leaving;
+    _Atomic uint32_t heard_links;
+    _Atomic uint32_t lane_count;     /* of our links to peers */
     _Atomic uint64_t direct_devices; /* whose memory RDMA devices reach themselves; a bit each, which stays */
     struct mc_rdma *_Atomic rdma;    /* NULL: not wanted, or none here; does not change once it is there */
 
@@ -305,6 +312,8 @@ void mc_peer_give_lane(struct mc_peer *peer, struct mc_lane *lane);
 void mc_lane_abort(struct mc_lane *lane);
 /* Closes the idle lanes: one of them was broken. */
 void mc_peer_drop_lanes(struct mc_peer *peer);
+/* Ends links that rest, of peers that have ended or are leaving. Called now and then on the service thread. */
+void mc_peers_hear(struct mc_transfer_engine *engine);
 /* Closes what has not been used for long. Called now and then on the service thread. */
 void mc_peers_tidy(struct mc_transfer_engine *engine);
 /* Is no call and no batch of ours under way? engine->lock is held. */
@@ -328,8 +337,8 @@ int mc_rdma_lane_take(struct mc_peer *peer, const struct mc_rdma_remote *remote,
 void mc_rdma_lane_give(struct mc_peer *peer, struct mc_rdma_lane *lane);
 /* Ends it. is_unsure: WRITEs of it may be under way; it is cut before anything else goes to that peer. */
 void mc_rdma_lane_end(struct mc_peer *peer, struct mc_rdma_lane *lane, bool is_unsure);
-/* Has the peer, or its half of the link, ended? */
-bool mc_rdma_lane_has_ended(const struct mc_rdma_lane *lane);
+/* Has the peer, or its half of the link, ended? Also hears that the peer is leaving. */
+bool mc_rdma_lane_has_ended(struct mc_rdma_lane *lane);
 /* Waits until what was cut off can arrive no more. 0, or TIMEOUT. */
 int mc_rdma_settle(struct mc_peer *peer, uint64_t deadline_ns);
 /* RDMA to this peer has failed: not again for a while. */
@@ -428,6 +437,8 @@ void mc_background_stop(struct mc_transfer_engine *engine);
 /* The listeners are the service's from then on, also when it fails. unix_listener -1: none. */
 int mc_service_start(struct mc_transfer_engine *engine, int rpc_listener, int data_listener, int unix_listener);
 void mc_service_stop(struct mc_transfer_engine *engine);
+/* Tells peers that have links to us that we are leaving. engine->heard_links of them will end theirs. */
+void mc_service_leave(struct mc_transfer_engine *engine);
 /* Hangs up on everybody who holds a region that is leaving. */
 void mc_service_cut(struct mc_transfer_engine *engine);
 /* Does an initiator of this machine say that it copies into or out of that slot? */

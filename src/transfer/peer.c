@@ -443,6 +443,22 @@ static void take_useless(struct mc_peer *peer, uint64_t now_ms, struct mc_lane *
     }
 }
 
+void mc_peers_hear(struct mc_transfer_engine *engine)
+{
+    struct mc_rdma_lane *links = NULL;
+    if (engine->lane_count == 0)
+        return;
+    pthread_mutex_lock(&engine->lock);
+    for (uint32_t i = 0; i < MC_PEER_BUCKETS; i++)
+        for (struct mc_peer *peer = engine->peers[i]; peer != NULL; peer = peer->next)
+            if (pthread_mutex_trylock(&peer->lock) == 0) {
+                mc_rdma_lanes_idle(peer, UINT64_MAX, &links);
+                pthread_mutex_unlock(&peer->lock);
+            }
+    pthread_mutex_unlock(&engine->lock);
+    mc_rdma_lanes_free(links);
+}
+
 void mc_peers_tidy(struct mc_transfer_engine *engine)
 {
     static _Atomic uint32_t turn;

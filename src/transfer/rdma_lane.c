@@ -134,6 +134,8 @@ struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, u
 
 static void lane_free(struct mc_rdma_lane *lane)
 {
+    if (lane->engine != NULL) /* it was ready once */
+        lane->engine->lane_count--;
     mc_rdma_link_close(lane->link);
     mc_transfer_close_fd(lane->fd);
     free(lane);
@@ -148,10 +150,14 @@ void mc_rdma_lanes_free(struct mc_rdma_lane *lanes)
     }
 }
 
-bool mc_rdma_lane_has_ended(const struct mc_rdma_lane *lane)
+/* Nothing is said there unasked but that the peer is leaving, and the end. */
+bool mc_rdma_lane_has_ended(struct mc_rdma_lane *lane)
 {
-    struct pollfd looked = {.fd = lane->fd, .events = POLLIN};
-    return poll(&looked, 1, 0) != 0; /* nothing is said there unasked but the end */
+    char thrown_away[512];
+    ssize_t got;
+    while ((got = recv(lane->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT)) > 0 || (got < 0 && errno == EINTR))
+        lane->is_leaving |= got > 0;
+    return got == 0 || errno != EAGAIN;
 }
 
 /* One round of offer and answer, if one is due. Pairs that are ready, or negative. */
@@ -159,18 +165,20 @@ static int negotiate(struct mc_transfer_engine *engine, const struct mc_rdma_lan
                      uint64_t deadline_ns)
 {
     struct mc_buffer offer = {0}, json = {0}, reply = {0};
-    struct mc_span answer = {NULL, 0}, who;
+    struct mc_span answer = {NULL, 0}, who, leaving;
     char owner[40];
     snprintf(owner, sizeof(owner), "%016" PRIx64 "%016" PRIx64, lane->owner.high, lane->owner.low);
     int rc = mc_rdma_link_offer(lane->link, wait_ms, &offer);
     if (rc == 0)
         rc = (int)mc_rdma_link_ready(lane->link);
     else if (rc == 1) {
-        mc_buffer_printf(&json, "{\"mooncake_c\":{\"rdma\":%.*s,\"lane\":%" PRIu64 "}}", (int)offer.length, offer.data,
-                         lane->number);
+        mc_buffer_printf(&json, "{\"mooncake_c\":{\"rdma\":%.*s,\"lane\":%" PRIu64 ",\"hears\":true}}",
+                         (int)offer.length, offer.data, lane->number);
         rc = mc_ask_on(engine, lane->fd, MC_HANDSHAKE_CONNECTION, mc_span(json.data, json.length), deadline_ns, &reply);
         if (rc == 0 && mc_json_find(mc_span(reply.data, reply.length), "mooncake_c.rdma", &answer) != 1)
             answer = mc_span(NULL, 0);
+        if (rc == 0 && mc_json_find(mc_span(reply.data, reply.length), "mooncake_c.leaving", &leaving) == 1)
+            rc = MC_TRANSFER_ERR_REJECT_HANDSHAKE; /* the answer comes behind that */
         /* The keys that we know are of one process: no other one's memory may be written with them. */
         if (rc == 0 && mc_json_find(mc_span(reply.data, reply.length), "mooncake_c.id", &who) == 1 &&
             !mc_span_equal(who, mc_span_string(owner)))
@@ -221,6 +229,8 @@ static int lane_open(struct mc_peer *peer, const struct mc_rdma_remote *remote, 
     if (rc == 0) {
         rc = negotiate_all(peer->engine, lane, deadline_ns);
         if (rc >= 0) {
+            lane->engine = peer->engine;
+            lane->engine->lane_count++;
             *out = lane;
             return rc > 0 ? 0 : 1;
         }
@@ -234,10 +244,10 @@ static int lane_open(struct mc_peer *peer, const struct mc_rdma_remote *remote, 
 enum fitness { FIT, NOT_YET, USELESS };
 
 /* Pairs that are down, while others stand, are tried again now and then. */
-static enum fitness lane_look(struct mc_transfer_engine *engine, const struct mc_rdma_lane *lane, uint64_t deadline_ns)
+static enum fitness lane_look(struct mc_transfer_engine *engine, struct mc_rdma_lane *lane, uint64_t deadline_ns)
 {
     uint64_t now_ns = mc_clock_ns(), until_ns = now_ns + REPAIR_MS * 1000000ull;
-    if (mc_rdma_lane_has_ended(lane))
+    if (mc_rdma_lane_has_ended(lane) || lane->is_leaving)
         return USELESS;
     uint64_t due_ns = mc_rdma_link_due_ns(lane->link);
     if (due_ns > now_ns && mc_rdma_link_ready(lane->link) > 0)
@@ -393,7 +403,7 @@ void mc_rdma_lane_give(struct mc_peer *peer, struct mc_rdma_lane *lane)
     lane->used_ms = mc_clock_ms();
     pthread_mutex_lock(&peer->lock);
     peer->rdma_pause_ms = 0;
-    bool is_kept = lane->incarnation == peer->incarnation;
+    bool is_kept = lane->incarnation == peer->incarnation && !lane->is_leaving;
     if (is_kept) {
         lane->next = peer->rdma_idle;
         peer->rdma_idle = lane;
@@ -411,7 +421,7 @@ void mc_rdma_lanes_idle(struct mc_peer *peer, uint64_t idle_ms, struct mc_rdma_l
     uint64_t now_ms = mc_clock_ms();
     for (struct mc_rdma_lane **at = &peer->rdma_idle; *at != NULL;) {
         struct mc_rdma_lane *lane = *at;
-        if (idle_ms > 0 && now_ms - lane->used_ms < idle_ms && !mc_rdma_lane_has_ended(lane)) {
+        if (idle_ms > 0 && now_ms - lane->used_ms < idle_ms && !mc_rdma_lane_has_ended(lane) && !lane->is_leaving) {
             at = &lane->next;
             continue;
         }

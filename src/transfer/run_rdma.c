@@ -132,7 +132,7 @@ static bool prepare(struct work *work, enum mc_transfer_opcode opcode, const str
 }
 
 struct watch {
-    const struct mc_rdma_lane *lane;
+    struct mc_rdma_lane *lane;
     const struct mc_transfer_engine *engine;
     _Atomic bool stop;
 };

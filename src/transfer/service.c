@@ -75,6 +75,8 @@ static void drop(struct mc_connection *connection, bool is_abort)
     (void)epoll_ctl(service->epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
     if (connection->is_answering)
         leave_answering(connection);
+    if (connection->is_heard)
+        service->engine->heard_links--;
     if (connection->served != NULL)
         mc_rdma_link_close(connection->served); /* before the descriptor: its end tells the peer that nothing arrives */
     if (is_abort)
@@ -316,6 +318,10 @@ static void on_wake(struct mc_service *service)
     uint64_t count;
     if (read(service->wake_fd, &count, sizeof(count)) < 0)
         return;
+    if (service->engine->is_leaving && !service->has_told) {
+        service->has_told = true;
+        service->tick_ms = 0; /* a turn of the tick now */
+    }
     if (!atomic_exchange(&service->cut_wanted, false))
         return;
     for (struct mc_connection *one = service->connections, *next; one != NULL; one = next) {
@@ -377,6 +383,25 @@ void mc_service_cut(struct mc_transfer_engine *engine)
     mc_service_wake(engine->service);
 }
 
+/* Peers that read and write our memory themselves have no other way to know. */
+static void tell_leaving(struct mc_service *service)
+{
+    for (struct mc_connection *one = service->connections, *next; one != NULL; one = next) {
+        next = one->next;
+        if (one->kind != MC_CONNECTION_RPC || !one->is_heard || one->is_answering || one->out.length > 0)
+            continue;
+        mc_rpc_tell_leaving(one);
+        if (!one->is_dead)
+            wants(one, one->out.length > 0 ? EPOLLOUT : EPOLLIN);
+    }
+}
+
+void mc_service_leave(struct mc_transfer_engine *engine)
+{
+    atomic_store(&engine->is_leaving, true);
+    mc_service_wake(engine->service);
+}
+
 static void on_tick(struct mc_service *service)
 {
     uint64_t now_ms = mc_clock_ms();
@@ -393,6 +418,9 @@ static void on_tick(struct mc_service *service)
         for (size_t i = 0; i < service->listener_count; i++)
             wants(&service->listeners[i], EPOLLIN);
     }
+    if (service->engine->is_leaving)
+        tell_leaving(service); /* again: it may have been lost behind an answer */
+    mc_peers_hear(service->engine);
     mc_peers_tidy(service->engine);
     mc_metrics_report(service->engine);
     mc_device_look();

@@ -34,6 +34,7 @@ struct mc_connection {
     struct mc_rdma_link *served;       /* RPC: the serving half that was set up over it; NULL */
     uint64_t lane;                     /* RPC: the number of that link; 0: not said. Of data: in `data` */
     bool is_answering, is_new, is_old; /* RPC: an offer is being answered, the first one, in the old framing */
+    bool is_heard;                     /* RPC: it has a link, and its other end hears that we are leaving */
     _Atomic bool has_news;             /* of the link: its answer may be due */
     uint64_t answer_ns;                /* not before, but for news */
     enum mc_handshake_type answer_type;
@@ -65,6 +66,7 @@ struct mc_service {
     size_t staged;                                /* bytes of unit 1 that this turn's sending uses */
     uint64_t copying;                             /* devices whose copies into it have not been waited for */
     bool has_staging_failed;
+    bool has_told; /* peers that we are leaving */
 };
 
 /* Hangs up; may be called at any time on the service thread. */
@@ -75,6 +77,7 @@ bool mc_service_cut_lane(const struct mc_connection *asker, uint64_t lane);
 bool mc_service_is_cut(const struct mc_service *service, uint64_t lane);
 /* service_rpc.c */
 void mc_rpc_serve(struct mc_connection *connection, uint32_t events);
+void mc_rpc_tell_leaving(struct mc_connection *connection);
 /* Answers an offer if that is due. False: it is not. */
 bool mc_rpc_answer(struct mc_connection *connection);
 /* The thread looks around at once. Any thread. */

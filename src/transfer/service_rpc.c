@@ -18,6 +18,7 @@
     "],"                                                                                                               \
     "\"reply_msg\":\"this engine has no RDMA\"}"
 #define NOTE_TAKEN "{\"name\":\"\",\"notify_msg\":\"success\"}"
+#define LEAVING "{\"mooncake_c\":{\"leaving\":true},\"qp_num\":[],\"reply_msg\":\"\"}" /* said unasked */
 #define ALIVE "{\"status\":\"success\"}"
 
 static int take_note(struct mc_transfer_engine *engine, struct mc_span json)
@@ -110,22 +111,33 @@ static void link_has_news(void *context)
 static bool take_offer(struct mc_connection *connection, struct mc_span json, struct mc_buffer *out)
 {
     struct mc_service *service = connection->service;
-    struct mc_span offer;
+    struct mc_span offer, hears;
     if (answer_cut(connection, json, out))
         return false;
     (void)mc_json_find_number(json, "mooncake_c.lane", &connection->lane);
     bool is_late = connection->lane != 0 && mc_service_is_cut(service, connection->lane);
     connection->is_new = connection->served == NULL;
-    if (service->engine->rdma == NULL || is_late || mc_json_find(json, "mooncake_c.rdma", &offer) != 1 ||
+    if (service->engine->rdma == NULL || is_late || service->engine->is_leaving ||
+        mc_json_find(json, "mooncake_c.rdma", &offer) != 1 ||
         mc_rdma_link_serve(service->engine->rdma, &connection->served, offer, link_has_news, connection) < 0) {
         mc_buffer_printf(out, NO_RDMA);
         return false;
+    }
+    if (!connection->is_heard && mc_json_find(json, "mooncake_c.hears", &hears) == 1) {
+        connection->is_heard = true;
+        service->engine->heard_links++;
     }
     connection->has_news = true;
     connection->is_answering = true;
     connection->next_answering = service->answering;
     service->answering = connection;
     return true;
+}
+
+void mc_rpc_tell_leaving(struct mc_connection *connection)
+{
+    mc_handshake_write(&connection->out, MC_HANDSHAKE_CONNECTION, false, mc_span_string(LEAVING));
+    send_answer(connection);
 }
 
 bool mc_rpc_answer(struct mc_connection *connection)

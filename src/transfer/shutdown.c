@@ -31,12 +31,13 @@ static _Atomic int event_fd, seen;
 static bool is_idle(struct mc_transfer_engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
-    bool is_idle = mc_memory_is_quiet(engine) && mc_peers_are_idle(engine);
+    bool is_idle = mc_memory_is_quiet(engine) && mc_peers_are_idle(engine) && engine->heard_links == 0;
     pthread_mutex_unlock(&engine->lock);
     return is_idle;
 }
 
-/* Each engine leaves its metadata server before it refuses peers, so that they look elsewhere. */
+/* Each engine leaves its metadata server before it refuses peers, so that they look elsewhere. Peers with RDMA links
+ * reach our memory without a word to us: they are told, and end a link when nothing of theirs is under way on it. */
 static void drain(void)
 {
     struct mc_transfer_engine *engines = mc_transfer_enter_drained(), *one;
@@ -45,6 +46,7 @@ static void drain(void)
         pthread_mutex_lock(&one->lock);
         mc_memory_refuse(one);
         pthread_mutex_unlock(&one->lock);
+        mc_service_leave(one);
     }
     uint64_t until_ms = mc_clock_ms() + MC_TRANSFER_DRAIN_MS;
     for (one = engines; one != NULL;) {

@@ -366,6 +366,66 @@ static void test_later_calls_go_on(void **state)
     world_close(&world);
 }
 
+/* ---- a peer that leaves ---- */
+
+struct writing {
+    struct world *world;
+    int rc;
+};
+
+static void *write_all(void *argument)
+{
+    struct writing *writing = argument;
+    writing->rc = write_to_far(writing->world, writing->world->near, writing->world->near_memory, MEMORY);
+    return NULL;
+}
+
+/* It tells who has links to it; what is under way on them ends well, then they end, and so do those that rest. */
+static void test_peer_leaves(void **state)
+{
+    struct world world;
+    struct mc_peer *peer;
+    struct mc_rdma_lane *resting;
+    pthread_t thread;
+    (void)state;
+    setenv("MC_RDMA_STALL_MS", "60000", 1);
+    world_open(&world);
+    unsetenv("MC_RDMA_STALL_MS");
+    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), mc_clock_ns() + 20 * SECOND_NS, &peer), 0);
+    resting = take(peer);
+    assert_int_equal(write_to_far(&world, world.near, world.near_memory, MEMORY), 0); /* by another */
+    mc_rdma_lane_give(peer, resting);
+    assert_int_equal(world.far->heard_links, 2);
+    assert_int_equal(world.near->lane_count, 2);
+    for (uint32_t i = 0; i < RAILS; i++)
+        fake_hold(i);
+    memset(world.near_memory, 9, MEMORY);
+    struct writing writing = {.world = &world, .rc = 1};
+    uint64_t works = fake_counts().works;
+    pthread_create(&thread, NULL, write_all, &writing);
+    while (fake_counts().works == works)
+        usleep(1000);
+    mc_service_leave(world.far);
+    for (unsigned i = 0; i < 2000 && world.far->heard_links == 2; i++)
+        usleep(10000);
+    assert_int_equal(world.far->heard_links, 1);
+    usleep(300000);
+    assert_int_equal(world.far->heard_links, 1);
+    assert_int_equal(writing.rc, 1);
+    for (uint32_t i = 0; i < RAILS; i++)
+        fake_release(i);
+    pthread_join(thread, NULL);
+    assert_int_equal(writing.rc, 0);
+    assert_memory_equal(world.far_memory, world.near_memory, MEMORY);
+    assert_int_equal(moved_by(world.near, MC_TRANSFER_PATH_RDMA), 2 * MEMORY);
+    for (unsigned i = 0; i < 2000 && world.far->heard_links > 0; i++)
+        usleep(10000);
+    assert_int_equal(world.far->heard_links, 0);
+    assert_int_equal(world.near->lane_count, 0);
+    mc_peer_release(peer);
+    world_close(&world);
+}
+
 /* ---- what a run may say ---- */
 
 /* Part of a write was cut off on a device that stalls, and came by another. While it may arrive once more, the peer
@@ -419,7 +479,7 @@ int main(void)
         cmocka_unit_test(test_three_rails_carry), cmocka_unit_test(test_many_at_once),
         cmocka_unit_test(test_those_who_left),    cmocka_unit_test(test_others_carry),
         cmocka_unit_test(test_later_calls_go_on), cmocka_unit_test(test_not_before_it_is_cut),
-        cmocka_unit_test(test_whole_pages),
+        cmocka_unit_test(test_whole_pages),       cmocka_unit_test(test_peer_leaves),
     };
     return cmocka_run_group_tests(tests, NULL, forget_all);
 }

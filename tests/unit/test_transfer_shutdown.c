@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "fake_verbs.h"
 #include "transfer/inside.h"
 #include "transfer/tcp_wire.h"
 
@@ -34,6 +35,8 @@ struct child {
     int out, in; /* what it tells; a byte for it */
     struct told told;
 };
+
+static int rdma_out; /* of a child */
 
 static void pause_ms(long ms)
 {
@@ -212,6 +215,87 @@ static void test_peers_end(void **state)
     close(late);
 }
 
+static uint64_t works; /* of RDMA devices, before the write that is under way when the signal comes */
+
+static void *end_meanwhile(void *argument)
+{
+    (void)argument;
+    while (fake_counts().works == works)
+        pause_ms(1);
+    if (kill(getpid(), SIGTERM) != 0)
+        _exit(97);
+    pause_ms(1000);
+    fake_release(1);
+    return NULL;
+}
+
+/* In the child: a peer writes by RDMA, whose devices are slow, and tells when all has arrived. */
+static void *write_slowly(void *argument)
+{
+    struct mc_transfer_engine **engines = argument;
+    static uint8_t memory[MEMORY];
+    struct mc_transfer_range range = {(uintptr_t)memory, MEMORY};
+    struct mc_transfer_item item = {memory, engines[0]->regions.first->address, MEMORY};
+    struct mc_transfer_config config = {"127.0.0.1", "P2PHANDSHAKE", "rdma", "fake1"};
+    struct mc_transfer_engine *near = NULL;
+    pthread_t thread;
+    bool is_fine = mc_transfer_open(&config, &near) == 0 && mc_transfer_register(near, &range, 1) == 0 &&
+                   mc_transfer_run(near, mc_transfer_name(engines[0]), MC_TRANSFER_WRITE, &item, 1, NULL) == 0;
+    memset(memory, 7, MEMORY);
+    fake_hold(1);
+    works = fake_counts().works;
+    is_fine = is_fine && pthread_create(&thread, NULL, end_meanwhile, NULL) == 0 &&
+              mc_transfer_run(near, mc_transfer_name(engines[0]), MC_TRANSFER_WRITE, &item, 1, NULL) == 0 &&
+              memcmp((void *)(uintptr_t)item.remote, memory, MEMORY) == 0;
+    struct mc_transfer_counters counters;
+    mc_transfer_counters(near, &counters);
+    is_fine = is_fine && counters.bytes[MC_TRANSFER_PATH_RDMA] == 2 * MEMORY;
+    (void)!write(rdma_out, is_fine ? "y" : "n", 1);
+    return NULL;
+}
+
+static void with_rdma(void)
+{
+    struct fake_device_config devices[] = {fake_roce(0), fake_roce(1)};
+    fake_reset(devices, 2);
+    mc_transfer_verbs = fake_verbs();
+    setenv("MC_SAME_PROCESS", "0", 1);
+    setenv("MC_SAME_HOST", "0", 1);
+    setenv("MC_RDMA_STALL_MS", "30000", 1);
+}
+
+static void write_by_rdma(struct mc_transfer_engine **engines)
+{
+    pthread_t thread;
+    if (mc_transfer_start_rdma(engines[0], "fake0", NULL) != 0 ||
+        pthread_create(&thread, NULL, write_slowly, engines) != 0)
+        _exit(97);
+    for (;;)
+        pause_ms(20);
+}
+
+/* The process ends when its peers' one-sided work has: nothing of that is known here but that they end their links. */
+static void test_one_sided_work_ends(void **state)
+{
+    (void)state;
+    int out[2], in[2];
+    char word = 0;
+    assert_true(pipe(out) == 0 && pipe(in) == 0);
+    struct child child = {.pid = fork(), .out = out[0], .in = in[1]};
+    assert_true(child.pid >= 0);
+    if (child.pid == 0) {
+        rdma_out = out[1];
+        child_main(out[1], in[0], with_rdma, write_by_rdma);
+    }
+    close(out[1]);
+    close(in[0]);
+    assert_int_equal(read(child.out, &word, 1), 1); /* the end of the file: it has not waited */
+    assert_int_equal(word, 'y');
+    int status = child_end(&child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 128 + SIGTERM);
+}
+
 /* One that never ends is cut off; a second signal does not wait for that. */
 static void test_who_does_not_end(void **state)
 {
@@ -321,6 +405,7 @@ int main(void)
         cmocka_unit_test(test_closed_before),
         cmocka_unit_test(test_peers_end),
         cmocka_unit_test(test_who_does_not_end),
+        cmocka_unit_test(test_one_sided_work_ends),
         cmocka_unit_test(test_handler_of_the_program),
         cmocka_unit_test(test_fork),
     };
