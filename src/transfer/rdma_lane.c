@@ -21,9 +21,11 @@
 #define REPAIR_MS 200u    /* for pairs of a link that works without them */
 #define REPAIR_WAIT_MS 1u /* at once: the peer goes on by itself, and says later what came of it */
 #define ASK_AGAIN_MS 20u
+#define ASK_LEAST_MS 200u   /* with less left it is not asked again: an answer that comes late costs the link */
 #define OPEN_PAUSE_MS 1000u /* after a link that could not be set up, while there are others */
 #define PAUSE_MS 1000u      /* after a failure; doubling */
 #define PAUSE_MAX_MS 30000u
+#define HEAR_MAX 3u /* reads for what is said unasked; others wait meanwhile */
 #define END_MS 500u /* for the end of a connection to come by itself, before the peer is asked */
 #define PACKET_LIFE_MS 120000u
 #define MPOL_F_NODE 1ul /* of get_mempolicy(2): the node where an address lies */
@@ -154,10 +156,13 @@ void mc_rdma_lanes_free(struct mc_rdma_lane *lanes)
 bool mc_rdma_lane_has_ended(struct mc_rdma_lane *lane)
 {
     char thrown_away[512];
-    ssize_t got;
-    while ((got = recv(lane->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT)) > 0 || (got < 0 && errno == EINTR))
+    for (unsigned i = 0; i < HEAR_MAX; i++) {
+        ssize_t got = recv(lane->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
         lane->is_leaving |= got > 0;
-    return got == 0 || errno != EAGAIN;
+        if (got == 0 || (got < 0 && errno != EINTR))
+            return got == 0 || errno != EAGAIN;
+    }
+    return true; /* whoever says so much is not what it should be */
 }
 
 /* One round of offer and answer, if one is due. Pairs that are ready, or negative. */
@@ -199,7 +204,7 @@ static int negotiate_all(struct mc_transfer_engine *engine, const struct mc_rdma
     for (;;) {
         uint64_t now_ns = mc_clock_ns(), left_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / 1000000u : 0;
         int rc = negotiate(engine, lane, left_ms - left_ms / 4 + 1, deadline_ns); /* the answer has a way to go */
-        if (rc != 0 || left_ms <= 2 * ASK_AGAIN_MS || engine->is_closing)
+        if (rc != 0 || left_ms <= ASK_LEAST_MS || engine->is_closing)
             return rc;
         (void)poll(NULL, 0, ASK_AGAIN_MS);
     }
@@ -279,26 +284,66 @@ void mc_rdma_pause(struct mc_peer *peer, const char *why)
 
 /* ---- borrowing ---- */
 
+struct wish { /* of a call for a link */
+    uint64_t until_ns;
+    uint64_t open_ms; /* peer->rdma_open_ms at the beginning: it changes when a link cannot be opened */
+    bool has_failed;
+};
+
+/* The peer's lock is held. Once a link could not be opened the call opens no other, and tcp carries it before long. */
+static void look_for_failures(const struct mc_peer *peer, struct wish *wish, uint64_t now_ns)
+{
+    uint64_t until_ns = now_ns + OPEN_PAUSE_MS * 1000000ull;
+    if (wish->has_failed || peer->rdma_open_ms == wish->open_ms)
+        return;
+    wish->has_failed = true;
+    wish->until_ns = until_ns < wish->until_ns ? until_ns : wish->until_ns;
+}
+
+/* The peer's lock is held. The first that rests and can be of use now. Those that wait for the peer come last, and only
+ * if there are no others: then *are_out is false. */
+static struct mc_rdma_lane *take_idle(struct mc_peer *peer, uint64_t now_ns, bool *are_out)
+{
+    uint32_t waiting = 0;
+    struct mc_rdma_lane **at = &peer->rdma_idle;
+    while (*at != NULL && (*at)->is_pending && mc_rdma_link_ready((*at)->link) == 0 &&
+           mc_rdma_link_due_ns((*at)->link) > now_ns) {
+        waiting++;
+        at = &(*at)->next;
+    }
+    *are_out = peer->rdma_lanes > waiting;
+    if (*at == NULL && !*are_out)
+        at = &peer->rdma_idle;
+    struct mc_rdma_lane *lane = *at;
+    if (lane != NULL)
+        *at = lane->next;
+    return lane;
+}
+
 /* With the peer's lock, which is let go while waiting. NULL and *may_open: there may be one more. */
-static struct mc_rdma_lane *wait_for_one(struct mc_peer *peer, uint64_t deadline_ns, bool *may_open)
+static struct mc_rdma_lane *wait_for_one(struct mc_peer *peer, struct wish *wish, bool *may_open)
 {
     for (;;) {
-        struct mc_rdma_lane *lane = peer->rdma_idle;
-        uint64_t now_ns = mc_clock_ns(), now_ms = mc_clock_ms(), until_ns = deadline_ns;
+        bool are_out;
+        uint64_t now_ns = mc_clock_ns(), now_ms = mc_clock_ms();
+        look_for_failures(peer, wish, now_ns);
+        uint64_t until_ns = wish->until_ns;
         *may_open = false;
         if (now_ms < peer->rdma_retry_ms)
             return NULL;
-        *may_open = lane == NULL && peer->rdma_lanes < MC_PEER_RDMA_LANES_MAX &&
-                    (peer->rdma_lanes == 0 || now_ms >= peer->rdma_open_ms);
-        if (lane != NULL) {
-            peer->rdma_idle = lane->next;
+        struct mc_rdma_lane *lane = take_idle(peer, now_ns, &are_out);
+        if (lane != NULL)
             return lane;
-        }
-        if (*may_open || now_ns >= deadline_ns)
+        *may_open = !wish->has_failed && peer->rdma_idle == NULL && peer->rdma_lanes < MC_PEER_RDMA_LANES_MAX &&
+                    (peer->rdma_lanes == 0 || now_ms >= peer->rdma_open_ms);
+        if (*may_open || now_ns >= wish->until_ns || peer->rdma_lanes == 0)
             return NULL;
-        if (peer->rdma_lanes < MC_PEER_RDMA_LANES_MAX &&
-            now_ns + (peer->rdma_open_ms - now_ms) * 1000000u < deadline_ns)
-            until_ns = now_ns + (peer->rdma_open_ms - now_ms) * 1000000u; /* then it opens one */
+        uint64_t look_ns = UINT64_MAX;
+        if (peer->rdma_idle != NULL) /* one that waits for the peer: it may have become due, or ready */
+            look_ns = now_ns + ASK_AGAIN_MS * 1000000u;
+        else if (!wish->has_failed && peer->rdma_lanes < MC_PEER_RDMA_LANES_MAX)
+            look_ns = now_ns + (peer->rdma_open_ms - now_ms) * 1000000u; /* then it opens one */
+        until_ns = look_ns < until_ns ? look_ns : until_ns;
         struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
         (void)pthread_cond_timedwait(&peer->rdma_given, &peer->lock, &until);
     }
@@ -367,11 +412,13 @@ static int lane_reuse(struct mc_peer *peer, struct mc_rdma_lane *lane, uint64_t 
 int mc_rdma_lane_take(struct mc_peer *peer, const struct mc_rdma_remote *remote, uint64_t deadline_ns,
                       struct mc_rdma_lane **out)
 {
-    for (;;) {
+    struct wish wish = {.until_ns = deadline_ns};
+    for (bool is_first = true;; is_first = false) {
         bool may_open = false;
         pthread_mutex_lock(&peer->lock);
+        wish.open_ms = is_first ? peer->rdma_open_ms : wish.open_ms;
         uint32_t incarnation = peer->incarnation;
-        struct mc_rdma_lane *lane = wait_for_one(peer, deadline_ns, &may_open);
+        struct mc_rdma_lane *lane = wait_for_one(peer, &wish, &may_open);
         peer->rdma_lanes += lane == NULL && may_open;
         pthread_mutex_unlock(&peer->lock);
         if (lane == NULL && !may_open)

@@ -342,6 +342,26 @@ static void test_others_carry(void **state)
     world_close(&world);
 }
 
+/* The one that there is stays in use: the call that wanted another is not kept until its deadline. */
+static void test_others_are_busy(void **state)
+{
+    struct world world;
+    struct mc_peer *peer;
+    (void)state;
+    world_open(&world);
+    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), mc_clock_ns() + 20 * SECOND_NS, &peer), 0);
+    struct mc_rdma_lane *first = take(peer);
+    assert_non_null(first);
+    for (uint32_t i = 0; i < RAILS; i++)
+        fake_fail_rtr(RAILS + i, 0, EINVAL);
+    uint64_t start_ms = mc_clock_ms();
+    assert_null(take(peer));
+    assert_true(mc_clock_ms() - start_ms < 10000); /* of 20 s */
+    mc_rdma_lane_give(peer, first);
+    mc_peer_release(peer);
+    world_close(&world);
+}
+
 /* All rails take longer than a call waits: tcp carries, and the link goes on being set up until it can be used. */
 static void test_later_calls_go_on(void **state)
 {
@@ -476,10 +496,11 @@ int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_three_rails_carry), cmocka_unit_test(test_many_at_once),
-        cmocka_unit_test(test_those_who_left),    cmocka_unit_test(test_others_carry),
-        cmocka_unit_test(test_later_calls_go_on), cmocka_unit_test(test_not_before_it_is_cut),
-        cmocka_unit_test(test_whole_pages),       cmocka_unit_test(test_peer_leaves),
+        cmocka_unit_test(test_three_rails_carry),    cmocka_unit_test(test_many_at_once),
+        cmocka_unit_test(test_those_who_left),       cmocka_unit_test(test_others_carry),
+        cmocka_unit_test(test_others_are_busy),      cmocka_unit_test(test_later_calls_go_on),
+        cmocka_unit_test(test_not_before_it_is_cut), cmocka_unit_test(test_whole_pages),
+        cmocka_unit_test(test_peer_leaves),
     };
     return cmocka_run_group_tests(tests, NULL, forget_all);
 }
