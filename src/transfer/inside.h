@@ -196,6 +196,7 @@ struct mc_transfer_engine {
     _Atomic bool is_leaving;
     _Atomic uint32_t heard_links;
     _Atomic uint32_t lane_count;     /* of our links to peers */
+    struct mc_rdma_lane *ended;      /* links that are to be freed; of the service thread, while it runs */
     _Atomic uint64_t direct_devices; /* whose memory RDMA devices reach themselves; a bit each, which stays */
     struct mc_rdma *_Atomic rdma;    /* NULL: not wanted, or none here; does not change once it is there */
 

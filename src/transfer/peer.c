@@ -16,6 +16,8 @@
 #define PEER_BARE_MS 5000u     /* without lanes and path: its document is soon fetched again */
 #define UNCUT_IDLE_MS 3600000u /* a write that it may still hold must not be forgotten before */
 #define TIDY_BUCKETS 64u       /* of a turn */
+#define HEAR_BUCKETS 64u       /* under one hold of the lock */
+#define ENDED_AT_ONCE 8u       /* links, in a turn */
 
 /* ---- lanes ---- */
 
@@ -443,20 +445,32 @@ static void take_useless(struct mc_peer *peer, uint64_t now_ms, struct mc_lane *
     }
 }
 
+/* To end many queue pairs takes a driver long, and the thread has other work: a few links each time. */
+static void end_some(struct mc_transfer_engine *engine)
+{
+    for (uint32_t i = 0; i < ENDED_AT_ONCE && engine->ended != NULL; i++) {
+        struct mc_rdma_lane *lane = engine->ended;
+        engine->ended = lane->next;
+        lane->next = NULL;
+        mc_rdma_lanes_free(lane);
+    }
+}
+
 void mc_peers_hear(struct mc_transfer_engine *engine)
 {
-    struct mc_rdma_lane *links = NULL;
     if (engine->lane_count == 0)
         return;
-    pthread_mutex_lock(&engine->lock);
-    for (uint32_t i = 0; i < MC_PEER_BUCKETS; i++)
-        for (struct mc_peer *peer = engine->peers[i]; peer != NULL; peer = peer->next)
-            if (pthread_mutex_trylock(&peer->lock) == 0) {
-                mc_rdma_lanes_idle(peer, UINT64_MAX, &links);
-                pthread_mutex_unlock(&peer->lock);
-            }
-    pthread_mutex_unlock(&engine->lock);
-    mc_rdma_lanes_free(links);
+    for (uint32_t from = 0; from < MC_PEER_BUCKETS; from += HEAR_BUCKETS) {
+        pthread_mutex_lock(&engine->lock);
+        for (uint32_t i = from; i < from + HEAR_BUCKETS && i < MC_PEER_BUCKETS; i++)
+            for (struct mc_peer *peer = engine->peers[i]; peer != NULL; peer = peer->next)
+                if (pthread_mutex_trylock(&peer->lock) == 0) {
+                    mc_rdma_lanes_idle(peer, UINT64_MAX, &engine->ended);
+                    pthread_mutex_unlock(&peer->lock);
+                }
+        pthread_mutex_unlock(&engine->lock);
+    }
+    end_some(engine);
 }
 
 void mc_peers_tidy(struct mc_transfer_engine *engine)
@@ -464,7 +478,6 @@ void mc_peers_tidy(struct mc_transfer_engine *engine)
     static _Atomic uint32_t turn;
     struct mc_peer *gone = NULL;
     struct mc_lane *lanes = NULL;
-    struct mc_rdma_lane *links = NULL; /* freed without the lock: a driver takes its time to end queue pairs */
     uint64_t now_ms = mc_clock_ms();
     pthread_mutex_lock(&engine->lock);
     for (uint32_t i = 0; i < TIDY_BUCKETS; i++) {
@@ -475,14 +488,13 @@ void mc_peers_tidy(struct mc_transfer_engine *engine)
                 continue; /* busy, so not idle; and all other peers would wait with us */
             take_useless(peer, now_ms, &lanes);
             mc_settle_tidy(peer);
-            mc_rdma_lanes_idle(peer, LANE_IDLE_MS, &links);
+            mc_rdma_lanes_idle(peer, LANE_IDLE_MS, &engine->ended);
             peer->is_doubtful |= mc_host_path_tidy(peer);
             pthread_mutex_unlock(&peer->lock);
         }
     }
     pthread_mutex_unlock(&engine->lock);
     close_lanes(lanes);
-    mc_rdma_lanes_free(links);
     free_list(gone);
 }
 
@@ -497,6 +509,8 @@ bool mc_peers_are_idle(const struct mc_transfer_engine *engine)
 
 void mc_peers_free(struct mc_transfer_engine *engine)
 {
+    mc_rdma_lanes_free(engine->ended);
+    engine->ended = NULL;
     for (uint32_t i = 0; i < MC_PEER_BUCKETS; i++) {
         struct mc_peer *gone = NULL;
         unlink_idle(engine, &engine->peers[i], 0, &gone);
