@@ -22,6 +22,8 @@
 #define GROUP_MAX 128u
 #define SETUP_NS 2000000000ull /* for a link to be made */
 #define SETUP_LOOK_MS 2
+#define SETUP_WAIT_MS 20u     /* for the answer: the thread that gives it serves others, too */
+#define REPAIR_WAIT_MS 1u     /* at once: the owner goes on by itself, and says later what came of it */
 #define REPAIR_NS 50000000ull /* for pairs of a link that works without them */
 #define CUT_NS 50000000ull    /* for the owner to say that nothing arrives any more */
 #define SLOT_BYTES sizeof(struct mc_slot)
@@ -73,13 +75,12 @@ static int ask(const struct mc_tcp_lane *control, struct mc_span text, uint64_t 
     return rc;
 }
 
-/* A round of offer and answer. Pairs that are ready, or negative. */
-static int negotiate(const struct rdma_lane *lane, uint64_t deadline_ns, int *asked)
+/* A round of offer and answer, for which the owner may take so long. Pairs that are ready, or negative. */
+static int negotiate(const struct rdma_lane *lane, uint64_t wait_ms, uint64_t deadline_ns, int *asked)
 {
     struct mc_buffer offer = {0}, answer = {0};
     *asked = 0;
-    uint64_t now_ns = mc_clock_ns(), left_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / 1000000u : 0;
-    int rc = mc_rdma_link_offer(lane->link, left_ms - left_ms / 4 + 1, &offer); /* the answer has a way to go */
+    int rc = mc_rdma_link_offer(lane->link, wait_ms, &offer);
     if (rc == 1) {
         *asked = ask(lane->control, mc_span(offer.data, offer.length), deadline_ns, &answer);
         rc = mc_rdma_link_complete(lane->link, mc_span(answer.data, answer.length), deadline_ns);
@@ -125,7 +126,7 @@ static int negotiate_all(const struct rdma_lane *lane, uint64_t deadline_ns)
 {
     uint64_t now_ns = mc_clock_ns(), until_ns = now_ns + SETUP_NS < deadline_ns ? now_ns + SETUP_NS : deadline_ns;
     int rc, asked;
-    while ((rc = negotiate(lane, until_ns, &asked)) == 0 && mc_clock_ns() < until_ns)
+    while ((rc = negotiate(lane, SETUP_WAIT_MS, until_ns, &asked)) == 0 && mc_clock_ns() < until_ns)
         (void)poll(NULL, 0, SETUP_LOOK_MS);
     return rc > 0 ? 0 : rc < 0 ? rc : until_ns == deadline_ns ? MC_ERR_RPC_TIMEOUT : MC_ERR_TRANSFER_FAIL;
 }
@@ -179,7 +180,8 @@ static bool is_fit(const struct rdma_lane *lane, uint64_t deadline_ns)
     if (has_ended(lane))
         return false;
     if (mc_rdma_link_due_ns(lane->link) <= now_ns)
-        (void)negotiate(lane, now_ns + REPAIR_NS < deadline_ns ? now_ns + REPAIR_NS : deadline_ns, &asked);
+        (void)negotiate(lane, REPAIR_WAIT_MS, now_ns + REPAIR_NS < deadline_ns ? now_ns + REPAIR_NS : deadline_ns,
+                        &asked);
     return asked == 0 && mc_rdma_link_ready(lane->link) > 0; /* a late answer would be taken for the next one's */
 }
 
