@@ -7,16 +7,22 @@
 
 #include <poll.h>
 
-/* Hands out the events that have come of one device. */
+#define EVENTS_MAX 64u /* of one device, before others are looked at */
+
+/* Hands out events that have come of one device, until there is one for the leader. Whoever leads next finds the rest.
+ */
 static void take_events(struct mc_rdma_device *device, const struct mc_rdma_link *leader)
 {
     struct mc_rdma *rdma = device->rdma;
     struct ibv_cq *cq;
     void *context;
-    while (rdma->verbs->get_cq_event(device->channel, &cq, &context) == 0) {
+    bool is_done = false;
+    for (uint32_t i = 0; i < EVENTS_MAX && !is_done && rdma->verbs->get_cq_event(device->channel, &cq, &context) == 0;
+         i++) {
         struct mc_rdma_link *link = context;
         pthread_mutex_lock(&rdma->wait_lock);
         link->has_event = true;
+        is_done = leader->has_event;
         if (link != leader)
             pthread_cond_signal(&link->woken);
         pthread_mutex_unlock(&rdma->wait_lock);
