@@ -27,6 +27,7 @@
 
 struct mc_rdma_silent { /* an address that did not answer while a thread waited for that; failures 0: none */
     uint8_t gid[MC_GID_BYTES];
+    int gid_index;     /* of ours, from which it was asked for */
     uint64_t until_ns; /* it is not tried again before */
     uint32_t failures; /* in a row */
 };
@@ -180,6 +181,7 @@ struct mc_rdma_link {
     /* Serving: pairs of the last offer, when it came, how long its answer may take. Of who answers. */
     uint32_t asked;
     uint64_t asked_ns, wait_ns;
+    bool has_wait;                    /* the offer says how long */
     _Atomic uint64_t wanted_until_ns; /* later nobody waits for a set-up */
     _Atomic bool is_closed;           /* freed by the last who uses it */
     uint32_t users;                   /* setup.lock */
@@ -271,6 +273,9 @@ void mc_rdma_setup_close(struct mc_rdma *rdma);
 /* Sets the pair up at that device, with what the peer has told, instead of what was begun before. link->lock is held.
  * False: no memory, no thread. */
 bool mc_rdma_setup_begin(struct mc_rdma_pair *pair, struct mc_rdma_device *device, const struct mc_rdma_tell *told);
+/* link->lock is held. What waits to be begun is not begun, and what is being set up is of no use. False: a thread is
+ * still at work on it. */
+bool mc_rdma_setup_recall(struct mc_rdma_pair *pair);
 /* Is one of these pairs being set up? */
 bool mc_rdma_setup_is_busy(struct mc_rdma_link *link, uint32_t mask);
 /* Waits until none is. */

@@ -15,6 +15,7 @@
 #define FRUITLESS_MAX 2u /* set-ups after which nothing arrived, until another device of the peer is tried */
 #define ANSWER_MS 1500u  /* an answer may take so long, unless the offer says for how long it is waited for */
 #define ANSWER_MAX_MS 4000u
+#define ANSWER_SHORT_MS 20u       /* where the thread that answers serves others, too */
 #define WANTED_NS 10000000000ull  /* whoever does not ask again for so long has given up */
 #define PENDING_NS 30000000000ull /* the peer may take so long to decide */
 #define ASK_FIRST_NS 50000000ull
@@ -108,11 +109,19 @@ static int queue_open(struct mc_rdma_link *link, struct mc_rdma_device *device, 
     return 0;
 }
 
-static void queues_close(struct mc_rdma_link *link)
+/* Waits until whoever holds an event of them has handed it out. False: one is still there. */
+static bool queues_close(struct mc_rdma_link *link)
 {
     const struct mc_verbs *verbs = link->rdma->verbs;
-    while (link->queue_count > 0) /* waits until whoever holds an event of it has handed it out */
-        (void)verbs->destroy_cq(link->queues[--link->queue_count].cq);
+    bool is_closed = true;
+    while (link->queue_count > 0) {
+        struct mc_rdma_queue *queue = &link->queues[--link->queue_count];
+        int code = verbs->destroy_cq(queue->cq);
+        if (code != 0)
+            mc_log_limited(WARNING, "%s: a completion queue cannot be destroyed (error %d)", queue->device->name, code);
+        is_closed &= code == 0;
+    }
+    return is_closed;
 }
 
 /* Requests that one queue pair may have under way: what settings, queue pairs and completion queues of all devices
@@ -295,6 +304,11 @@ static int offer_if_due(struct mc_rdma_link *link, struct mc_rdma_pair *pair, st
     pthread_mutex_lock(&link->lock);
     /* A half that is ready is taken first. One that is broken and not yet destroyed counts as there. */
     bool is_move = pair->current.qp != NULL;
+    if (pair->fresh_state == MC_RDMA_FRESH_PENDING && pair->is_move && !is_move && pair->due_ns <= now_ns) {
+        /* What it was to take the place of has broken meanwhile: the pair begins anew, with the device that was up. */
+        mc_rdma_half_destroy(link->rdma, &pair->fresh);
+        pair->fresh_state = MC_RDMA_FRESH_NONE;
+    }
     if (pair->fresh_state == MC_RDMA_FRESH_PENDING) {
         if ((pair->is_move ? pair->move_ns : pair->due_ns) <= now_ns)
             rc = ask_again(link, pair, tell);
@@ -507,14 +521,16 @@ static void serve_pair(struct mc_rdma_link *link, struct mc_rdma_pair *pair, con
 {
     struct mc_rdma_device *device = mc_rdma_device_named(link->rdma, asked->peer);
     struct mc_rdma_tell told = *asked;
+    bool is_idle = mc_rdma_setup_recall(pair); /* what was asked for before is of no use */
     pair->error[0] = 0;
-    pair->is_wanted = false;
     if (device == NULL || !mc_rdma_device_is_up(device)) {
         snprintf(pair->error, sizeof(pair->error), "%s is %s at the peer", asked->peer,
                  device == NULL ? "not used" : "down");
     } else if (asked->is_cm != mc_rdma_device_uses_cm(device)) {
         snprintf(pair->error, sizeof(pair->error), "%s of the peer is set up %s: MC_RDMA_SETUP must be the same",
                  asked->peer, asked->is_cm ? "out of band" : "by rdma_cm");
+    } else if (asked->is_cm && !is_idle) { /* a thread is at work with the pair's device */
+        snprintf(pair->error, sizeof(pair->error), "what was asked for before is being set up still");
     } else if (asked->is_cm) {
         pair->device = device;
         (void)serve_cm(pair, &told);
@@ -610,6 +626,7 @@ int mc_rdma_link_serve(struct mc_rdma *rdma, struct mc_rdma_link **link, struct 
     if (rc == 0) {
         uint64_t wait_ms = asked->wait_ms == 0 ? ANSWER_MS : asked->wait_ms;
         half->wait_ns = ((wait_ms < ANSWER_MAX_MS ? wait_ms : ANSWER_MAX_MS) - 1) * 1000000u;
+        half->has_wait = asked->wait_ms != 0;
         half->asked_ns = mc_clock_ns();
         half->wanted_until_ns = half->asked_ns + half->wait_ns + WANTED_NS;
         half->asked = 0;
@@ -682,7 +699,8 @@ int mc_rdma_link_answer(struct mc_rdma *rdma, struct mc_rdma_link **link, struct
     int rc = mc_rdma_link_serve(rdma, link, offer, NULL, NULL);
     if (rc < 0)
         return rc;
-    uint64_t most_ns = ANSWER_MS * 1000000ull; /* others wait for this thread */
+    /* Others wait for this thread. Who names a time asks again for what is not decided; others do not know the word. */
+    uint64_t most_ns = ((*link)->has_wait ? ANSWER_SHORT_MS : ANSWER_MS) * 1000000ull;
     (*link)->wait_ns = (*link)->wait_ns < most_ns ? (*link)->wait_ns : most_ns;
     for (uint64_t due_ns, now_ns; (now_ns = mc_clock_ns()) < (due_ns = mc_rdma_link_answer_due_ns(*link));)
         mc_rdma_setup_wait(*link, (*link)->asked, now_ns + LOOK_NS < due_ns ? now_ns + LOOK_NS : due_ns);
@@ -701,9 +719,11 @@ void mc_rdma_link_free(struct mc_rdma_link *link)
 {
     for (uint32_t i = 0; i < MC_RDMA_PAIRS_MAX; i++)
         free(link->pairs[i].told);
-    queues_close(link);
+    bool is_closed = queues_close(link);
     mc_slices_free(&link->slices);
     free(link->peer_devices);
+    if (!is_closed)
+        return; /* an event may come that names the link */
     pthread_cond_destroy(&link->woken);
     pthread_mutex_destroy(&link->lock);
     free(link);

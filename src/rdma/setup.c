@@ -22,32 +22,33 @@
 /* ---- addresses that do not answer ---- */
 
 /* rdma->lock is held. */
-static struct mc_rdma_silent *silent_find(struct mc_rdma_device *device, const uint8_t *gid)
+static struct mc_rdma_silent *silent_find(struct mc_rdma_device *device, int gid_index, const uint8_t *gid)
 {
     for (uint32_t i = 0; i < MC_RDMA_SILENT_MAX; i++)
-        if (device->silent[i].failures != 0 && memcmp(device->silent[i].gid, gid, MC_GID_BYTES) == 0)
+        if (device->silent[i].failures != 0 && device->silent[i].gid_index == gid_index &&
+            memcmp(device->silent[i].gid, gid, MC_GID_BYTES) == 0)
             return &device->silent[i];
     return NULL;
 }
 
-/* Has that address kept a thread waiting for nothing a moment ago? */
-static bool is_silent(struct mc_rdma_device *device, const uint8_t *gid)
+/* Has that address, asked for from that row of ours, kept a thread waiting for nothing a moment ago? */
+static bool is_silent(struct mc_rdma_device *device, int gid_index, const uint8_t *gid)
 {
     pthread_mutex_lock(&device->rdma->lock);
-    const struct mc_rdma_silent *silent = silent_find(device, gid);
+    const struct mc_rdma_silent *silent = silent_find(device, gid_index, gid);
     bool is_silent = silent != NULL && mc_clock_ns() < silent->until_ns;
     pthread_mutex_unlock(&device->rdma->lock);
     return is_silent;
 }
 
-static void note_silence(struct mc_rdma_device *device, const uint8_t *gid, bool is_silent)
+static void note_silence(struct mc_rdma_device *device, int gid_index, const uint8_t *gid, bool is_silent)
 {
     uint64_t most_ns = (uint64_t)device->rdma->settings.pause_s * 1000000000u;
     pthread_mutex_lock(&device->rdma->lock);
-    struct mc_rdma_silent *silent = silent_find(device, gid);
+    struct mc_rdma_silent *silent = silent_find(device, gid_index, gid);
     if (silent == NULL && is_silent) {
         silent = &device->silent[device->silent_turn++ % MC_RDMA_SILENT_MAX];
-        *silent = (struct mc_rdma_silent){0};
+        *silent = (struct mc_rdma_silent){.gid_index = gid_index};
         memcpy(silent->gid, gid, MC_GID_BYTES);
     }
     if (is_silent) {
@@ -66,10 +67,11 @@ static int connect_oob(struct mc_rdma_pair *pair, struct mc_rdma_half *half, con
                        char *reason, size_t size)
 {
     struct mc_rdma_device *device = pair->device;
-    if (is_silent(device, peer->gid)) {
+    if (is_silent(device, half->gid_index, peer->gid)) {
         snprintf(reason, size, "%.50s: the address of %.50s did not answer a moment ago", device->name, peer->device);
         return MC_ERR_RPC_TIMEOUT;
     }
+    int gid_index = half->gid_index;
     uint64_t start_ns = mc_clock_ns();
     int rc = mc_rdma_half_connect(pair->link, pair, half, peer, reason, size);
     uint64_t now_ns = mc_clock_ns();
@@ -77,7 +79,7 @@ static int connect_oob(struct mc_rdma_pair *pair, struct mc_rdma_half *half, con
     if (is_slow)
         device->slow_until_ns = now_ns + SLOW_LIFE_NS;
     if (rc == 0 || is_slow)
-        note_silence(device, peer->gid, rc != 0);
+        note_silence(device, gid_index, peer->gid, rc != 0);
     return rc;
 }
 
@@ -85,14 +87,18 @@ static int connect_oob(struct mc_rdma_pair *pair, struct mc_rdma_half *half, con
 static int serve(struct mc_rdma_pair *pair, const struct mc_rdma_tell *asked, struct mc_rdma_half *half, char *reason,
                  size_t size)
 {
-    int rc = MC_ERR_TRANSFER_FAIL;
+    int rc = MC_ERR_TRANSFER_FAIL, first = -1;
     int64_t ranks = pair->link->rdma->settings.gid_retry_max + 1;
-    for (int64_t rank = 0; rc != 0 && rc != MC_ERR_RPC_TIMEOUT && rank < ranks && !pair->link->is_closed; rank++) {
+    bool is_over = false; /* the address did not answer, and no row is left to ask for it from */
+    for (int64_t rank = 0; rc != 0 && !is_over && rank < ranks && !pair->link->is_closed; rank++) {
+        bool is_silent = rc == MC_ERR_RPC_TIMEOUT;
         rc = mc_rdma_half_create(pair->link, pair, half, reason, size);
         if (rc == 0)
             rc = mc_rdma_half_choose_gid(pair, half, asked->gid, (unsigned)rank, reason, size);
+        first = rank == 0 ? half->gid_index : first;
+        is_over = is_silent && half->gid_index == first; /* where no further row is, the first comes again */
         if (rc == 0)
-            rc = connect_oob(pair, half, asked, reason, size);
+            rc = is_over ? MC_ERR_RPC_TIMEOUT : connect_oob(pair, half, asked, reason, size);
         if (rc != 0)
             mc_rdma_half_destroy(pair->link->rdma, half);
     }
@@ -173,8 +179,10 @@ static void run_pair(struct mc_rdma_pair *pair)
     char reason[MC_RDMA_REASON_MAX] = "";
     pthread_mutex_lock(&link->lock);
     struct mc_rdma_tell told = *pair->told;
-    uint32_t round = pair->round;
-    bool is_wanted = !link->is_closed && mc_clock_ns() < link->wanted_until_ns;
+    /* Told anew before this thread got here, and for another device: that is begun when this one ends. */
+    bool is_other = link->is_serving && strcmp(told.peer, pair->device->name) != 0;
+    uint32_t round = pair->round - is_other;
+    bool is_wanted = pair->is_wanted && !is_other && !link->is_closed && mc_clock_ns() < link->wanted_until_ns;
     if (!link->is_serving && !link->is_closed) {
         half = pair->fresh;
         pair->fresh = (struct mc_rdma_half){.gid_index = -1, .remote = half.remote, .wire = half.wire};
@@ -303,6 +311,18 @@ bool mc_rdma_setup_begin(struct mc_rdma_pair *pair, struct mc_rdma_device *devic
     pthread_mutex_unlock(&setup->lock);
     pair->is_wanted = is_staffed;
     return is_staffed;
+}
+
+bool mc_rdma_setup_recall(struct mc_rdma_pair *pair)
+{
+    struct mc_rdma_workshop *setup = &pair->link->rdma->setup;
+    pair->is_wanted = false;
+    pthread_mutex_lock(&setup->lock);
+    if (pair->stage == MC_RDMA_STAGE_QUEUED)
+        unqueue(pair);
+    bool is_idle = pair->stage == MC_RDMA_STAGE_IDLE;
+    pthread_mutex_unlock(&setup->lock);
+    return is_idle;
 }
 
 bool mc_rdma_setup_is_busy(struct mc_rdma_link *link, uint32_t mask)
