@@ -229,7 +229,8 @@ def test_commands_of_dev():
             assert re.search(rf"^(command_)?{command}\(\)", dev, re.M), f"{path}: ./dev {command}"
             if command == "test" and word:
                 assert word in lanes | {"all"}, f"{path}: ./dev test {word}"
-                assert not pattern or pattern in lanes or pattern in tests[word], f"{path}: ./dev test {word} {pattern}"
+                options = document(f"tests/{word}/run.py") if pattern.startswith("--") else ""
+                assert not pattern or f'"{pattern}"' in options or pattern in lanes or pattern in tests[word], f"{path}: ./dev test {word} {pattern}"
             if command == "bench" and word:
                 assert word in works, f"{path}: ./dev bench {word}"
 
