@@ -22,10 +22,12 @@ def there(store):
 def test_evicted_together(small):
     _, store = small
     assert store.put_batch(MEMBERS[:1], [bytes(SIZE)], with_fields(group_ids=["g"])) == 0
-    fill(store, 0, 40)
+    # Nearly all there is room for lies between the first member and the others: a round of eviction more, which a
+    # slow machine may need, does not come near what is as old as they are.
+    fill(store, 0, 120)
     assert store.put_batch(MEMBERS[1:], [bytes(SIZE)] * 2, with_fields(group_ids=["g", "g"])) == 0
     assert store.put("single", bytes(SIZE), with_fields(group_ids=[""])) == 0
-    fill(store, 40, PLACES - 44)
+    fill(store, 120, PLACES - 124)
     assert there(store) == 3
     for number in range(1000, 1100):
         fill(store, number, 1)
@@ -33,7 +35,7 @@ def test_evicted_together(small):
         assert left in (0, 3)
         if left == 0:
             break
-    assert there(store) == 0 and store.get_size("single") == SIZE and store.get_size("k39") == SIZE
+    assert there(store) == 0 and store.get_size("single") == SIZE and store.get_size("k119") == SIZE
 
 
 def test_a_read_protects_the_group(small):
