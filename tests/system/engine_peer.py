@@ -8,7 +8,6 @@ ENGINE_PROTOCOL and ENGINE_DEVICES: instead of tcp. MC_PYTHONPATH is where the p
 import ctypes
 import mmap
 import os
-import signal
 import sys
 import zlib
 
@@ -57,7 +56,6 @@ for line in sys.stdin:
     elif words[0] == "notes":
         print([(note.name, note.msg) for note in engine.get_notifies()], flush=True)
     elif words[0] == "graceful":
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell has started the tests in the background
         print(engine.enable_graceful_shutdown(), flush=True)
     elif words[0] == "bytes":
         code = engine.write_bytes_to_buffer(address, words[1].encode(), len(words[1]))
