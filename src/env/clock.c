@@ -5,6 +5,7 @@
 #include "base/error.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
@@ -35,16 +36,34 @@ struct mc_id mc_random_id(void)
     return (struct mc_id){mc_random_u64(), mc_random_u64()};
 }
 
-struct mc_id mc_host_id(void)
+static bool boot_id_read(struct mc_id *id)
 {
-    /* Without the boot id nobody is known to be on our host: a random id makes shared memory unused, not wrong. */
     char text[64];
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof(text));
     if (fd >= 0)
         close(fd);
     if (length < 32)
-        return mc_random_id();
+        return false;
     struct mc_hash hash = mc_hash(text, (size_t)length);
-    return (struct mc_id){hash.low, hash.high};
+    *id = (struct mc_id){hash.low, hash.high};
+    return true;
+}
+
+struct mc_id mc_host_id(void)
+{
+    /* A machine that boots anew has no process of before, so what was read holds for this one, also when no descriptor
+     * is left. Without the boot id nobody is known to be on our host: a random id makes shared memory unused, not
+     * wrong. No lock, which a fork could find taken: whoever reads it reads the same. */
+    static _Atomic uint64_t low, high;
+    static atomic_bool is_known;
+    if (!atomic_load(&is_known)) {
+        struct mc_id id;
+        if (!boot_id_read(&id))
+            return mc_random_id();
+        atomic_store(&low, id.low);
+        atomic_store(&high, id.high);
+        atomic_store(&is_known, true);
+    }
+    return (struct mc_id){atomic_load(&low), atomic_load(&high)};
 }

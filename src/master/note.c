@@ -109,6 +109,7 @@ int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, cha
     *note = (struct mc_note){.fd = -1};
     if (directory[0] == 0)
         return 0;
+    (void)mc_host_id(); /* each record says it, and later there may be no descriptor to read it by */
     const char *reason = NULL;
     int length = snprintf(note->path, sizeof(note->path), "%s/master-%u.note", directory, port);
     if (length >= (int)sizeof(note->path)) {

@@ -96,6 +96,31 @@ static void test_one_keeper_at_a_time(void **state)
     assert_true(mc_note_open(&second, "/proc/nowhere", PORT, error, sizeof(error)) < 0);
 }
 
+/* Which boot it is of is known from the start: a master that has no descriptor left still writes what the next one
+ * takes for its word. */
+static void test_without_descriptors(void **state)
+{
+    struct mc_note note = opened();
+    struct rlimit limit;
+    int held[64], count = 0;
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    struct rlimit few = {.rlim_cur = 32, .rlim_max = limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    while (count < 64 && (held[count] = dup(note.fd)) >= 0)
+        count++;
+    assert_true(count < 64);
+    int rc = mc_note_keep(&note, 7, 1000);
+    while (count > 0)
+        close(held[--count]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_int_equal(rc, 0);
+    mc_note_close(&note);
+    note = opened();
+    assert_int_equal(note.epoch, 7);
+    mc_note_close(&note);
+}
+
 /* Nothing of a note that is cut short, damaged or somebody's trap is believed. */
 static void test_bad_notes(void **state)
 {
@@ -351,6 +376,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_what_one_wrote_the_next_one_reads, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_one_keeper_at_a_time, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(test_without_descriptors, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_bad_notes, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_another_boot, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_who_came_of_age, folder_make, folder_remove),
