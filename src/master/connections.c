@@ -152,7 +152,9 @@ bool mc_server_core_way(void *context, uint64_t number, struct mc_core_way *way)
     struct mc_tcp_way known;
     if (connection == NULL || !mc_tcp_way(connection->fd, &known))
         return false;
-    *way = (struct mc_core_way){.lost = known.lost, .arrived = known.arrived};
+    char byte;
+    bool unread = recv(connection->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+    *way = (struct mc_core_way){.lost = known.lost, .arrived = known.arrived, .unread = unread};
     return true;
 }
 

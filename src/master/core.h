@@ -60,6 +60,7 @@ struct mc_core_config mc_core_config_default(void);
 struct mc_core_way {
     uint32_t lost; /* packets so far that may have been lost */
     bool arrived;  /* the peer's host has confirmed what was sent */
+    bool unread;   /* something has come from there that we have not looked at yet */
 };
 
 struct mc_core_output { /* how the core speaks, and asks; these must not call back into the core */

@@ -54,7 +54,7 @@ bool mc_way_loses(struct mc_core *core, struct mc_connection *owner)
     if ((int32_t)(way.lost - owner->lost) > 0)
         owner->lossy_until_ms = mc_core_life_ms(core) + MC_LOSSY_MS;
     owner->lost = way.lost;
-    return !way.arrived || mc_core_life_ms(core) < owner->lossy_until_ms;
+    return !way.arrived || way.unread || mc_core_life_ms(core) < owner->lossy_until_ms;
 }
 
 /* ---- machines that are wrong about others ---- */

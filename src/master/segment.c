@@ -364,7 +364,9 @@ static int32_t mount_known(struct mc_core *core, struct mounting *mounting)
     if (!own && !mc_segment_take_over(core, segment, member, mount))
         mc_core_log(core, MC_CORE_LOG_WARNING, "segment %u cannot be found by its name: out of memory",
                     segment->number);
-    if (!own || segment->inventory == MC_INVENTORY_TAKEOVER || segment->dropping)
+    /* Who has told it all on this very link tells no more: only what it did not tell is still being dropped. */
+    if (!own || segment->inventory == MC_INVENTORY_TAKEOVER ||
+        (segment->dropping && segment->owner != mounting->connection))
         mounting->inventory = MC_INVENTORY_TAKEOVER;
     if (mounting->inventory != MC_INVENTORY_NONE)
         (void)mc_recover_begin(core, segment, mounting->inventory, 0);

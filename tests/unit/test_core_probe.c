@@ -351,6 +351,28 @@ static void test_a_loss_before_the_probe_counts(void **state)
     world_close_all(&world);
 }
 
+/* A master that is behind has not read what the owner has said. */
+static void test_what_is_unread_may_be_the_answer(void **state)
+{
+    struct world world;
+    (void)state;
+    for (unsigned unread = 0; unread < 2; unread++) {
+        world_open(&world);
+        struct world_store store = world_store(&world, 5, MIB, "a");
+        uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
+        world.is_way_known = true;
+        world.way = (struct mc_core_way){.arrived = true, .unread = unread == 1};
+        (void)world_heartbeat(&world, store.keeper, store.segment, MIB);
+        run(&world, 1000);
+        complain(&world, one, store.segment);
+        run(&world, MC_PROBE_MOST_MS - 1);
+        assert_int_equal(state_of(&world, store.segment), unread == 1 ? 0 : 1);
+        assert_int_not_equal(answer_all(&world, store.owner), 0);
+        assert_int_equal(state_of(&world, store.segment), 0);
+        world_close_all(&world);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -362,6 +384,7 @@ int main(void)
         cmocka_unit_test(test_probe_without_answer),
         cmocka_unit_test(test_lost_packets_are_not_the_owners),
         cmocka_unit_test(test_a_loss_before_the_probe_counts),
+        cmocka_unit_test(test_what_is_unread_may_be_the_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -784,6 +784,8 @@ static void test_takeover(void **state)
         assert_int_equal(found(&world, w, "k1"), 0);
         assert_int_equal(world_grant(&world, w->call, 8, "new", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
         assert_true(fake_tell(&world, a, 7));
+        const struct mc_wire_mount grown = fake_mount(&world, a, MIB); /* as an owner does whose memory is made ready */
+        assert_int_not_equal(world_mount(&world, a->owner, &grown).inventory, 1);
         world_pass(&world, 100);
         (void)fake_obey(&world, a);
         int32_t code = 1;
