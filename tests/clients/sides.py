@@ -13,7 +13,6 @@ import pathlib
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,17 +22,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 SCENARIOS = HERE / "scenarios"
 sys.path.insert(0, str(HERE.parent / "system"))
 import cluster as ours_cluster  # noqa: E402
+from ports import free_port  # noqa: E402
 
 CLIENTS = pathlib.Path(os.environ["MC_CLIENTS"])  # the environments
 SCENARIO_SECONDS_MAX = 240
 NODE_SECONDS_MAX = 60
-
-
-def free_port():
-    """A port that the kernel has just given out and taken back: for programs that cannot choose one themselves."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def environment_python(name):

@@ -20,19 +20,9 @@ import time
 import urllib.request
 
 from cluster import wait_until
+from ports import free_ports
 
 MEMBERS = 3
-
-
-def free_ports(count):
-    """Ports that were free a moment ago: etcd must know its members' before it starts."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class Etcd:

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 
 from cluster import wait_until
-from etcd import free_ports
+from ports import free_ports
 
 
 class RedisError(Exception):

@@ -6,18 +6,17 @@
 
 That is a network and mount namespace of its own (root is needed). Where there is none, the ports become free ones and the addresses 127.0.0.1: `scene.real` says which.
 """
-import contextlib
 import ctypes
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 
 from cluster import BUILD, START_S, wait_until
+from ports import free_ports
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 TOOLS = ("curl", "etcd", "find", "grep", "jq", "lsof", "netstat", "ps", "ss", "xargs")
@@ -35,13 +34,6 @@ for words in (["mount", "--make-rprivate", "/"], ["mount", "-t", "tmpfs", "tmpfs
 print("ready", flush=True)
 sys.stdin.read()
 """
-
-
-def free_ports(count):
-    """All at once: one that was given back may be given again."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [probe.getsockname()[1] for probe in probes]
 
 
 class Running:

@@ -16,7 +16,8 @@ import time
 import pytest
 
 from cluster import BUILD, START_S, Master, request, wait_until
-from etcd import Etcd, free_ports
+from etcd import Etcd
+from ports import free_ports
 from redis_server import Redis
 from test_engine import ORIGINAL, P2P, SLOW, Near, Peer, exchange, frame, set_path, with_original
 from mooncake.engine import TransferEngine, TransferNotify, TransferOpcode

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import json
 import os
-import socket
 import sys
 import time
 
@@ -69,12 +68,6 @@ def fill(tensor, seed):
     flat = tensor.view(-1).view(torch.uint8)
     flat.copy_(torch.frombuffer(bytearray(pattern(flat.numel(), seed)), dtype=torch.uint8))
     return tensor
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_for(condition, seconds=10.0):
