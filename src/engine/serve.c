@@ -455,7 +455,7 @@ static bool has_links_of(const struct mc_connection *connection, struct mc_id wr
 void mc_serve_cut_links(struct mc_serve *serve, struct mc_id writer)
 {
     for (struct mc_connection *one = serve->guests.first, *next; one != NULL; one = next) {
-        next = one->next;
+        next = one->next; /* closing one may only finish cuts, which close none */
         if (has_links_of(one, writer))
             mc_connection_close(one);
     }
@@ -479,13 +479,7 @@ void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, st
 {
     if (serve->server.memory != NULL && mc_segment_memory_clear(serve->server.memory, slot, generation) < 0)
         mc_log_limited(ERROR, "the master cuts slot %" PRIu32 ", which the segment does not have", slot);
-    for (struct mc_connection *one = serve->guests.first, *next; one != NULL; one = next) {
-        next = one->next; /* closing one may only finish cuts, which close none */
-        if (has_links_of(one, writer))
-            mc_connection_close(one);
-        else if (!one->is_draining && mc_lane_is_writing(&one->lane, slot, generation))
-            mc_connection_fail(one, MC_ERR_STALE);
-    }
+    mc_serve_cut_links(serve, writer);
     struct mc_serve_cut new_cut = {
         .slot = slot, .generation = generation, .writer = writer, .done = done, .context = context};
     if (cut_is_done(serve, &new_cut)) {

@@ -53,8 +53,8 @@ void mc_serve_pin(struct mc_serve *serve, struct mc_segment_memory *memory);
 /* Ends the links of that writer, or of all (zero): nothing of theirs arrives any more, which a generation could not
  * refuse. Serve thread only. */
 void mc_serve_cut_links(struct mc_serve *serve, struct mc_id writer);
-/* CUT: from now on nothing of `generation` or older is accepted for `slot`; a write in progress for it is dropped with
- * its connection, and so are all links of the writer. done is called on the serve thread once no living process (this
+/* CUT: from now on nothing of `generation` or older is accepted for `slot`; what is left of a write in progress for it
+ * is drained, and all links of the writer are dropped. done is called on the serve thread once no living process (this
  * one included) has announced a copy to there that it has not ended (at once when that is so). Serve thread only. */
 void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, struct mc_id writer,
                   void (*done)(void *context, uint32_t slot, uint64_t generation), void *context);

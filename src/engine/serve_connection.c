@@ -356,10 +356,10 @@ static int connection_turn(struct mc_connection *connection)
     return connection_send(connection);
 }
 
-/* The connection is of no use any more.
+/* The connection is of no use any more: `code` says why.
  * A peer that has our memory mapped goes on being known by its entry in the table of writers. A refused hello's answer
  * must arrive: closing with unread input would make the kernel throw it away; the hello timer ends that wait. */
-void mc_connection_fail(struct mc_connection *connection, int code)
+static void connection_fail(struct mc_connection *connection, int code)
 {
     if (code == MC_ERR_PROTOCOL || code == MC_ERR_INVALID_PARAMS)
         mc_log_limited(WARNING, "a data connection sent what is not our protocol; closed");
@@ -394,7 +394,7 @@ static void on_readable(evutil_socket_t fd, short what, void *argument)
     }
     int rc = connection_turn(connection);
     if (rc < 0)
-        mc_connection_fail(connection, rc);
+        connection_fail(connection, rc);
 }
 
 static void on_writable(evutil_socket_t fd, short what, void *argument)
@@ -405,7 +405,7 @@ static void on_writable(evutil_socket_t fd, short what, void *argument)
     int rc = connection_send(connection);
     flush_commits(connection->serve); /* input that had to wait may have been commits */
     if (rc < 0)
-        mc_connection_fail(connection, rc);
+        connection_fail(connection, rc);
 }
 
 static void on_hello_late(evutil_socket_t fd, short what, void *argument)

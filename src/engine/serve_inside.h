@@ -88,8 +88,6 @@ void mc_connection_open(struct mc_listener *listener, int fd);
 /* Whether one more of that peer may come in: 0 or MC_ERR_BUSY (mc_lane_server.admit). */
 int mc_connection_admit(struct mc_lane *lane, struct mc_id peer);
 void mc_connection_close(struct mc_connection *connection);
-/* It is of no use any more: `code` says why. */
-void mc_connection_fail(struct mc_connection *connection, int code);
 void mc_connections_close(struct mc_serve *serve);
 /* Gives up the longest-resting one, because descriptors are out. False: none rests. */
 bool mc_connections_give_one(struct mc_serve *serve);

@@ -242,15 +242,24 @@ bool mc_lane_wants_input(const struct mc_lane *lane)
     return lane->queue_count < MC_LANE_QUEUE_MAX && !lane->is_ending;
 }
 
+/* May so many of the next bytes still be stored? A grant that has ended meanwhile is no fault of the peer's, and an end
+ * of the connection with bytes unread would look to it like ours: what is left is drained. */
+static int payload_look(struct mc_lane *lane, uint64_t length)
+{
+    int rc = mc_segment_memory_may_write(lane->server->memory, lane->write.slot, lane->write.generation,
+                                         lane->write.offset, length);
+    lane->write.refused = rc == MC_ERR_STALE;
+    return lane->write.refused ? 0 : rc;
+}
+
 int64_t mc_lane_window(struct mc_lane *lane, uint8_t **target)
 {
     *target = NULL;
     /* What is held in `in` comes first; while payload is outstanding there is nothing in it. */
     if (lane->write.left == 0 || lane->write.refused || lane->in.length > 0)
         return 0;
-    int rc = mc_segment_memory_may_write(lane->server->memory, lane->write.slot, lane->write.generation,
-                                         lane->write.offset, lane->write.left);
-    if (rc < 0)
+    int rc = payload_look(lane, lane->write.left);
+    if (rc < 0 || lane->write.refused)
         return rc;
     *target = mc_segment_memory_data(lane->server->memory) + lane->write.offset;
     return (int64_t)lane->write.left;
@@ -267,13 +276,11 @@ void mc_lane_window_filled(struct mc_lane *lane, uint64_t length)
 static int64_t payload_take(struct mc_lane *lane, const uint8_t *data, size_t length)
 {
     uint64_t count = length < lane->write.left ? length : lane->write.left;
-    if (!lane->write.refused) {
-        int rc = mc_segment_memory_may_write(lane->server->memory, lane->write.slot, lane->write.generation,
-                                             lane->write.offset, count);
-        if (rc < 0)
-            return rc;
+    int rc = lane->write.refused ? 0 : payload_look(lane, count);
+    if (rc < 0)
+        return rc;
+    if (!lane->write.refused)
         memcpy(mc_segment_memory_data(lane->server->memory) + lane->write.offset, data, count);
-    }
     mc_lane_window_filled(lane, count);
     return (int64_t)count;
 }
@@ -542,10 +549,4 @@ void mc_lane_settle(struct mc_lane *lane)
     free(lane->queue);
     lane->queue = NULL;
     lane->queue_first = lane->queue_capacity = 0;
-}
-
-bool mc_lane_is_writing(const struct mc_lane *lane, uint32_t slot, uint64_t generation)
-{
-    return lane->write.left > 0 && !lane->write.refused && lane->write.slot == slot &&
-           lane->write.generation <= generation;
 }

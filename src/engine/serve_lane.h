@@ -84,8 +84,8 @@ void mc_lane_free(struct mc_lane *lane);
 int mc_lane_input(struct mc_lane *lane, const uint8_t *data, size_t length);
 /* Wants more input? No while MC_LANE_QUEUE_MAX requests wait. */
 bool mc_lane_wants_input(const struct mc_lane *lane);
-/* Where the next bytes of the stream belong in the segment: *target and how many; 0 when they are not payload.
- * Negative: they are not wanted any more. */
+/* Where the next bytes of the stream belong in the segment: *target and how many; 0 when they are not payload, or
+ * payload that is not wanted any more. */
 int64_t mc_lane_window(struct mc_lane *lane, uint8_t **target);
 /* So many bytes were received into the window. */
 void mc_lane_window_filled(struct mc_lane *lane, uint64_t length);
@@ -102,7 +102,5 @@ bool mc_lane_has_ended(const struct mc_lane *lane);
 bool mc_lane_is_resting(const struct mc_lane *lane);
 /* Gives its buffers back; they come again when they are needed. Only while it rests. */
 void mc_lane_settle(struct mc_lane *lane);
-/* Is payload of this generation or an older one for the slot still arriving? */
-bool mc_lane_is_writing(const struct mc_lane *lane, uint32_t slot, uint64_t generation);
 
 #endif
