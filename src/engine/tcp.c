@@ -57,6 +57,8 @@ struct batch { /* one mc_path_run */
     uint64_t busy_until_ns, busy_wait_ns; /* waits for a lane until then, 0: need not; for the next try */
     bool reopened;
     bool doubted;
+    bool was_reset; /* a lane was ended by the peer or its host */
+    bool was_worse; /* a lane was silent, or what came was not our protocol */
 };
 
 static uint64_t earliest(uint64_t a, uint64_t b)
@@ -457,6 +459,8 @@ static bool lanes_move(struct batch *batch)
         int sent = mc_tcp_lane_send(&batch->run, lane);
         int received = sent < 0 || !lane->readable ? 0 : mc_tcp_lane_receive(&batch->run, lane);
         if (sent < 0 || received < 0) {
+            batch->was_reset = batch->was_reset || sent == MC_ERR_TRANSFER_FAIL || received == MC_ERR_TRANSFER_FAIL;
+            batch->was_worse = batch->was_worse || received == MC_ERR_PROTOCOL;
             lane_drop(batch, i, sent < 0 ? sent : received);
             continue;
         }
@@ -660,7 +664,7 @@ static int lanes_check(struct batch *batch, uint64_t now_ns)
         struct mc_tcp_lane *lane = batch->run.lanes[i - 1];
         if (lane->state == MC_TCP_READY && mc_tcp_lane_is_sending(lane) &&
             now_ns > lane->progress_ns + stall_after_ns(batch)) {
-            batch->reopened = true;
+            batch->reopened = batch->was_worse = true;
             lane_drop(batch, i - 1, MC_ERR_TRANSFER_FAIL);
         }
     }
@@ -784,6 +788,41 @@ static void batch_run(struct batch *batch)
     }
 }
 
+static bool is_lost_write(const struct mc_transfer *transfer)
+{
+    return transfer->kind == MC_TRANSFER_WRITE && transfer->result == MC_ERR_TRANSFER_FAIL;
+}
+
+/* A connection that is reset under a WRITE says less than a failed READ, which was asked for again: an owner may give
+ * the place of one that rested away just then, and lives. Nobody else can finish the WRITE, but the owner can be asked
+ * whether it is there; who answers has not failed, only this grant is spent. */
+static void writes_judge(struct batch *batch)
+{
+    size_t lost = 0;
+    for (size_t i = 0; i < batch->run.count; i++)
+        lost += is_lost_write(batch->run.jobs[i].transfer);
+    if (lost == 0 || !batch->was_reset || batch->was_worse ||
+        atomic_load_explicit(&batch->tcp->path.broken, memory_order_acquire))
+        return;
+    struct mc_tcp_lane *lane;
+    struct mc_tcp_opener opener = batch->opener; /* has ended: only what it is made of counts */
+    opener.count = 0;
+    opener.begun = opener.refused = 0;
+    opener.error = 0;
+    uint64_t deadline_ns = batch->motion.run->deadline_ns, stall_ns = mc_clock_ns() + MC_STALL_NS;
+    int rc = mc_tcp_opener_wait(&opener, earliest(deadline_ns, stall_ns), &lane);
+    mc_tcp_opener_end(&opener);
+    if (rc == 0)
+        idle_give(batch->tcp, lane);
+    if (rc == 0 || rc == MC_ERR_BUSY)
+        rc = MC_ERR_STALE;
+    else if (!mc_socket_is_own(rc) && (rc != MC_ERR_RPC_TIMEOUT || stall_ns <= deadline_ns))
+        return;
+    for (size_t i = 0; i < batch->run.count; i++)
+        if (is_lost_write(batch->run.jobs[i].transfer))
+            batch->run.jobs[i].transfer->result = rc;
+}
+
 static void tcp_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
 {
     struct mc_tcp_job few[JOBS_ON_STACK], *many = NULL;
@@ -816,6 +855,7 @@ static void tcp_run(struct mc_path *path, struct mc_transfer **transfers, size_t
     } else {
         batch_run(&batch);
         lanes_end(&batch, MC_ERR_TRANSFER_FAIL);
+        writes_judge(&batch);
     }
     free(batch.tables);
     free(many);

@@ -66,6 +66,7 @@ struct mc_transfer {
     struct mc_source *source; /* WRITE only: instead of what lies in the parts; NULL: they can be read */
     /* Out. 0: READ: bytes are in parts and verified (slot, hash, checksum). WRITE: written and the commit is on its way
      * (or done: local). MC_ERR_REPLICA_IS_GONE: the slot holds something else (a miss). MC_ERR_CHECKSUM_MISMATCH.
+     * MC_ERR_STALE: of a WRITE: the grant is void, or it is spent (its connection was reset by an owner that lives).
      * MC_ERR_TRANSFER_FAIL: path broken, or its owner silent for MC_STALL_NS. MC_ERR_RPC_TIMEOUT: deadline, patience,
      * or (shm, rdma) a stall. MC_ERR_BUSY, MC_ERR_NO_MEMORY, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS,
      * MC_ERR_INVALID_PARAMS: our own trouble (mc_socket_is_own), or BUSY: no place for one more
