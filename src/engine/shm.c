@@ -10,6 +10,7 @@
 #include "engine/writers.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/thread.h"
 #include "wire/stream.h"
 
 #include <errno.h>
@@ -37,7 +38,10 @@ struct shm_path {
     struct mc_writer_entry *table, *mine; /* the table of writers, our entry */
     uint32_t slot_count;
     _Atomic uint64_t *touched; /* a bit per stripe whose page tables were filled */
-    pthread_mutex_t send_lock; /* one frame at a time on fd */
+    pthread_mutex_t lock;      /* guards is_sending */
+    pthread_cond_t sent;       /* it is somebody else's turn to send */
+    bool is_sending;           /* somebody has the turn: one frame at a time on fd */
+    bool was_silent;           /* by who has the turn: it is broken because the owner took nothing */
 };
 
 /* ---- opening ---- */
@@ -185,7 +189,8 @@ static void shm_free(struct shm_path *shm)
     if (shm->fd_place >= 0)
         mc_engine_fd_close(shm->path.engine, shm->fd_place);
     free((void *)shm->touched);
-    pthread_mutex_destroy(&shm->send_lock);
+    pthread_cond_destroy(&shm->sent);
+    pthread_mutex_destroy(&shm->lock);
     free(shm);
 }
 
@@ -220,7 +225,7 @@ static int shm_open_path(struct mc_engine *engine, const struct mc_endpoint *end
     if (shm == NULL)
         return MC_ERR_NO_MEMORY;
     mc_path_init(&shm->path, &mc_transport_shm, engine, endpoint);
-    pthread_mutex_init(&shm->send_lock, NULL);
+    mc_monitor_init(&shm->lock, &shm->sent);
     shm->fd = shm->fd_place = shm->writers_place = -1;
     int rc = shm_connect(shm, patience);
     if (rc == 0)
@@ -287,20 +292,58 @@ static bool is_listening(int fd)
     return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
 }
 
-static int frame_send(struct shm_path *shm, const struct mc_buffer *frame, uint64_t deadline_ns)
+/* False: somebody else had the turn all the time. */
+static bool turn_take(struct shm_path *shm, uint64_t until_ns)
+{
+    struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+    pthread_mutex_lock(&shm->lock);
+    while (shm->is_sending && pthread_cond_timedwait(&shm->sent, &shm->lock, &until) == 0)
+        continue;
+    bool is_ours = !shm->is_sending;
+    shm->is_sending = true;
+    pthread_mutex_unlock(&shm->lock);
+    return is_ours;
+}
+
+static void turn_end(struct shm_path *shm)
+{
+    pthread_mutex_lock(&shm->lock);
+    shm->is_sending = false;
+    pthread_cond_signal(&shm->sent);
+    pthread_mutex_unlock(&shm->lock);
+}
+
+/* In our turn. A deadline of ours that comes before the first byte is nobody else's business; a frame of which a part
+ * is in the stream is finished, however late we are. MC_STALL_NS without room: the path is broken. */
+static int frame_push(struct shm_path *shm, const struct mc_buffer *frame, uint64_t deadline_ns)
 {
     struct iovec part = {frame->data, frame->length};
     uint64_t stall_ns = mc_clock_ns() + MC_STALL_NS;
+    bool is_short = deadline_ns < stall_ns;
     int rc = MC_ERR_RPC_FAIL;
-    pthread_mutex_lock(&shm->send_lock);
-    /* After a failure a part of a frame may be in the stream. The wait for the lock is bounded by that: one thread can
-     * stall, then all fail. */
-    if (!atomic_load_explicit(&shm->path.broken, memory_order_relaxed) && is_listening(shm->fd))
-        rc = mc_socket_send(shm->fd, &part, 1, deadline_ns < stall_ns ? deadline_ns : stall_ns);
-    if (rc < 0)
+    if (is_listening(shm->fd))
+        rc = mc_socket_send(shm->fd, &part, 1, is_short ? deadline_ns : stall_ns);
+    if (rc == MC_ERR_RPC_TIMEOUT && is_short && part.iov_len == frame->length)
+        return rc;
+    if (rc == MC_ERR_RPC_TIMEOUT && is_short)
+        rc = mc_socket_send(shm->fd, &part, 1, stall_ns);
+    shm->was_silent = rc == MC_ERR_RPC_TIMEOUT;
+    if (rc < 0) /* a part of a frame may be in the stream */
         atomic_store_explicit(&shm->path.broken, true, memory_order_release);
-    pthread_mutex_unlock(&shm->send_lock);
     return rc == MC_ERR_RPC_TIMEOUT || rc == 0 ? rc : MC_ERR_TRANSFER_FAIL;
+}
+
+static int frame_send(struct shm_path *shm, const struct mc_buffer *frame, uint64_t deadline_ns)
+{
+    if (!turn_take(shm, deadline_ns))
+        return MC_ERR_RPC_TIMEOUT;
+    int rc;
+    if (!atomic_load_explicit(&shm->path.broken, memory_order_relaxed))
+        rc = frame_push(shm, frame, deadline_ns);
+    else /* of a silence only who waited through it can say for how long it was */
+        rc = shm->was_silent ? MC_ERR_BUSY : MC_ERR_TRANSFER_FAIL;
+    turn_end(shm);
+    return rc;
 }
 
 /* Tells the owner of the commits of transfers[commits->first .. end). */
@@ -392,19 +435,19 @@ static void shm_close(struct mc_path *path)
     shm_free((struct shm_path *)path);
 }
 
-/* What the owner told the master may be lost. Who holds the lock is telling the owner something just now. */
+/* What the owner told the master may be lost. Who has the turn is telling the owner something just now. */
 static void shm_nudge(struct mc_path *path)
 {
     struct shm_path *shm = (struct shm_path *)path;
     uint8_t bytes[MC_PATH_NUDGE_BYTES];
     struct mc_buffer out = {.data = bytes, .capacity = sizeof(bytes)};
     mc_path_nudge_write(&out);
-    if (pthread_mutex_trylock(&shm->send_lock) != 0)
+    if (!turn_take(shm, 0))
         return;
     if (!atomic_load_explicit(&path->broken, memory_order_relaxed) &&
         mc_socket_send_small(shm->fd, out.data, out.length) < 0)
         atomic_store_explicit(&path->broken, true, memory_order_release);
-    pthread_mutex_unlock(&shm->send_lock);
+    turn_end(shm);
 }
 
 const struct mc_transport mc_transport_shm = {"shm",     false,        shm_open_path, shm_run,

@@ -70,9 +70,9 @@ struct mc_transfer {
      * MC_ERR_TRANSFER_FAIL: path broken, or its owner silent for MC_STALL_NS. MC_ERR_RPC_TIMEOUT: deadline, patience,
      * or (shm, rdma) a stall. MC_ERR_BUSY, MC_ERR_NO_MEMORY, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS,
      * MC_ERR_INVALID_PARAMS: our own trouble (mc_socket_is_own), or BUSY: no place for one more
-     * connection at the owner; either says nothing against it. After an error of a
-     * WRITE this process will not write there any more, but bytes already sent may still arrive: the caller revokes,
-     * the owner refuses. */
+     * connection at the owner, or (shm) another thread has found it silent; none says anything against it. After an
+     * error of a WRITE this process will not write there any more, but bytes already sent may still arrive: the caller
+     * revokes, the owner refuses. */
     int result;
     /* Out, of a WRITE over RDMA: bytes may still arrive, and the owner cannot refuse them. It must not be revoked: the
      * end of the connection to the master has it cut. */

@@ -1,0 +1,175 @@
+/* What only a path over shared memory can do wrong: an owner that does not read, and deadlines of several
+ * callers. */
+#include "transport_rig.h"
+
+#include "base/error.h"
+#include "engine/path.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#define CAPACITY (16u << 20)
+#define STEP 4096u
+#define COUNT 1000u /* objects of a large frame */
+#define FULL_AFTER 100000
+
+static void peer_start(struct rig *rig)
+{
+    assert_int_equal(rig_start(rig, MC_PATH_SHM, CAPACITY, true, false), 0);
+}
+
+/* Writes `count` objects of one byte, which is told by one frame; the first failure. */
+static int tell(struct rig *rig, size_t count, uint64_t generation, uint64_t timeout_ms)
+{
+    static uint8_t byte = 5;
+    struct iovec part = {&byte, 1};
+    struct mc_transfer *writes = calloc(count, sizeof(*writes));
+    for (size_t i = 0; i < count; i++)
+        writes[i] = rig_transfer(MC_TRANSFER_WRITE, (uint32_t)i, generation, i * STEP, 1, "told", &part, 1);
+    rig_run(rig, writes, count, timeout_ms);
+    int rc = 0;
+    for (size_t i = 0; i < count && rc == 0; i++)
+        rc = writes[i].result;
+    free(writes);
+    return rc;
+}
+
+static void wait_told(struct rig *rig, uint32_t slot, uint64_t generation)
+{
+    uint8_t byte = 0;
+    struct iovec part = {&byte, 1};
+    struct mc_transfer read =
+        rig_transfer(MC_TRANSFER_READ, slot, generation, slot * (uint64_t)STEP, 1, "told", &part, 1);
+    for (int i = 0; i < 5000 && rig_run_one(rig, &read, 5000) != 0; i++)
+        usleep(1000);
+    assert_int_equal(read.result, 0);
+    assert_int_equal(byte, 5);
+}
+
+struct teller {
+    struct rig *rig;
+    uint64_t generation, timeout_ms;
+    pthread_t thread;
+    _Atomic int result;
+};
+
+static void *teller_run(void *argument)
+{
+    struct teller *teller = argument;
+    atomic_store(&teller->result, tell(teller->rig, 1, teller->generation, teller->timeout_ms));
+    return NULL;
+}
+
+static void teller_start(struct teller *teller, struct rig *rig, uint64_t timeout_ms)
+{
+    *teller = (struct teller){.rig = rig, .generation = ++rig->generation, .timeout_ms = timeout_ms, .result = 1};
+    assert_int_equal(pthread_create(&teller->thread, NULL, teller_run, teller), 0);
+}
+
+/* Stops the owner and fills the connection to it. */
+static void peer_fill(struct rig *rig)
+{
+    int rc = 0;
+    assert_int_equal(tell(rig, 1, ++rig->generation, 5000), 0);
+    wait_told(rig, 0, rig->generation);
+    assert_int_equal(kill(rig->peer, SIGSTOP), 0);
+    for (int i = 0; i < FULL_AFTER && rc == 0; i++)
+        rc = tell(rig, 1, ++rig->generation, 20);
+    assert_int_equal(rc, MC_ERR_RPC_TIMEOUT);
+}
+
+/* Who has little time left fails alone, and by it; who has more goes on. */
+static void a_deadline_is_ones_own(void **state)
+{
+    struct rig rig;
+    struct teller patient;
+    (void)state;
+    peer_start(&rig);
+    peer_fill(&rig);
+    assert_false(atomic_load(&rig.path->broken));
+    teller_start(&patient, &rig, 5000);
+    usleep(50000);
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(tell(&rig, 1, rig.generation + 1, 20), MC_ERR_RPC_TIMEOUT);
+    assert_true(mc_clock_ns() - start_ns < MC_STALL_NS / 2);
+    assert_int_equal(atomic_load(&patient.result), 1);
+    assert_int_equal(kill(rig.peer, SIGCONT), 0);
+    pthread_join(patient.thread, NULL);
+    assert_int_equal(atomic_load(&patient.result), 0);
+    assert_false(atomic_load(&rig.path->broken));
+    wait_told(&rig, 0, rig.generation);
+    rig_stop(&rig);
+}
+
+/* A silence is told of by who waited through it, not by those behind him. */
+static void a_silence_is_told_once(void **state)
+{
+    struct rig rig;
+    struct teller first, second;
+    (void)state;
+    peer_start(&rig);
+    peer_fill(&rig);
+    teller_start(&first, &rig, 5000);
+    usleep(50000);
+    teller_start(&second, &rig, 5000);
+    pthread_join(first.thread, NULL);
+    pthread_join(second.thread, NULL);
+    assert_int_equal(atomic_load(&first.result), MC_ERR_RPC_TIMEOUT);
+    assert_int_equal(atomic_load(&second.result), MC_ERR_BUSY);
+    assert_true(atomic_load(&rig.path->broken));
+    assert_int_equal(kill(rig.peer, SIGCONT), 0);
+    rig_stop(&rig);
+}
+
+static void *continue_soon(void *argument)
+{
+    struct rig *rig = argument;
+    usleep(300000);
+    kill(rig->peer, SIGCONT);
+    return NULL;
+}
+
+/* A deadline that comes within a frame leaves no part of it behind. */
+static void frames_stay_whole(void **state)
+{
+    struct rig rig;
+    pthread_t thread;
+    int late = 0;
+    (void)state;
+    peer_start(&rig);
+    assert_true(rig.endpoint.slot_count >= COUNT);
+    for (int round = 0; round < 3; round++) {
+        assert_int_equal(kill(rig.peer, SIGSTOP), 0);
+        assert_int_equal(pthread_create(&thread, NULL, continue_soon, &rig), 0);
+        uint64_t until_ns = rig_deadline(300);
+        while (mc_clock_ns() < until_ns) {
+            uint64_t start_ns = mc_clock_ns();
+            int rc = tell(&rig, COUNT, ++rig.generation, 20);
+            assert_true(rc == 0 || rc == MC_ERR_RPC_TIMEOUT);
+            late += rc < 0 || mc_clock_ns() - start_ns >= 20000000u; /* nothing of it was taken, or only a part */
+        }
+        pthread_join(thread, NULL);
+        assert_false(atomic_load(&rig.path->broken));
+        assert_int_equal(tell(&rig, COUNT, ++rig.generation, 5000), 0);
+        wait_told(&rig, 0, rig.generation);
+        wait_told(&rig, COUNT - 1, rig.generation);
+    }
+    assert_true(late > 0);
+    rig_stop(&rig);
+}
+
+int main(int count, char **arguments)
+{
+    if (count == 4 && strcmp(arguments[1], "rig-owner") == 0)
+        return rig_owner_main(arguments);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_deadline_is_ones_own),
+        cmocka_unit_test(a_silence_is_told_once),
+        cmocka_unit_test(frames_stay_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
