@@ -119,7 +119,10 @@ static void *map(int fd, uint64_t size, int protection)
 static int writer_open(struct shm_path *shm, int passed_fd, uint32_t entry)
 {
     int fd = mc_writers_reopen(passed_fd);
-    if (fd < 0) /* no /proc here: the owner could not tell our death from our life */
+    int code = fd < 0 ? mc_socket_code(errno) : 0;
+    if (code == MC_ERR_BUSY || code == MC_ERR_NO_MEMORY)
+        return code;
+    if (code < 0) /* no /proc here: the owner could not tell our death from our life */
         return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
     shm->writers_place = mc_engine_fd_add(shm->path.engine, fd);
     if (shm->writers_place < 0) {

@@ -90,7 +90,7 @@ static int connect_until(int fd, const struct sockaddr *address, socklen_t lengt
     if (connect(fd, address, length) == 0)
         return 0;
     if (errno != EINPROGRESS) /* EAGAIN: a unix listener with a full backlog */
-        return MC_ERR_RPC_FAIL;
+        return mc_socket_code(errno);
     int rc = poll_until(fd, POLLOUT, deadline_ns);
     if (rc < 0)
         return rc;
@@ -98,7 +98,7 @@ static int connect_until(int fd, const struct sockaddr *address, socklen_t lengt
     socklen_t size = sizeof(error);
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) {
         errno = error;
-        return MC_ERR_RPC_FAIL;
+        return mc_socket_code(error);
     }
     return 0;
 }
@@ -378,7 +378,7 @@ static int unix_socket(const char *path, struct sockaddr_un *address, socklen_t 
         address->sun_path[0] = 0;
     *length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + path_length + (path[0] == '@' ? 0 : 1));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    return fd < 0 ? MC_ERR_RPC_FAIL : fd;
+    return fd < 0 ? mc_socket_code(errno) : fd;
 }
 
 int mc_unix_connect(const char *path, uint64_t deadline_ns)
@@ -712,6 +712,7 @@ int64_t mc_unix_receive_fds(int fd, void *data, size_t size, int *fds, size_t fd
                     close(got); /* more than asked for: not ours to keep */
             }
         }
-        return received;
+        /* Those that this process had no room for are gone, and the answer with them. */
+        return (message.msg_flags & MSG_CTRUNC) != 0 && *fd_count < fd_capacity ? MC_ERR_BUSY : received;
     }
 }

@@ -62,7 +62,8 @@ int mc_tcp_connect_any(const struct mc_tcp_address *peers, uint32_t count, uint6
 /* tcp: "host:port"; a name is looked up by the deadline, too (resolve.h). Several connections are tried when the first
  * takes longer than such a thing does (base/pace.h), as a lost packet is sent again only after a second. errno after
  * MC_ERR_RPC_FAIL: ECONNREFUSED only if it is the host of that name that refuses, as far as was said within the last
- * second. unix: path, or "@name" for the abstract namespace. Returns a descriptor or negative. */
+ * second. unix: path, or "@name" for the abstract namespace. Returns a descriptor or negative (unix: a code of
+ * mc_socket_code, or MC_ERR_RPC_TIMEOUT). */
 int mc_tcp_connect(const char *address, uint64_t deadline_ns);
 int mc_unix_connect(const char *path, uint64_t deadline_ns);
 /* port 0: the kernel chooses; *port is the one bound. SO_REUSEADDR is set. Error -EADDRINUSE etc. as MC_ERR_RPC_FAIL
@@ -109,7 +110,8 @@ int mc_socket_send_small(int fd, const void *data, size_t size);
 bool mc_tcp_is_unconfirmed(int fd);
 /* Receives at least 1 byte, at most `size`. Returns bytes, or MC_ERR_RPC_FAIL at end of file. spin may be NULL. */
 int64_t mc_socket_receive(int fd, void *data, size_t size, uint64_t deadline_ns, struct mc_spin *spin);
-/* One message with up to 4 descriptors beside its bytes (unix sockets). Received descriptors are close-on-exec. */
+/* One message with up to 4 descriptors beside its bytes (unix sockets). Received descriptors are close-on-exec.
+ * MC_ERR_BUSY: this process has no room for all that came; fd_count says how many it got. */
 int mc_unix_send_fds(int fd, const void *data, size_t size, const int *fds, size_t fd_count, uint64_t deadline_ns);
 int64_t mc_unix_receive_fds(int fd, void *data, size_t size, int *fds, size_t fd_capacity, size_t *fd_count,
                             uint64_t deadline_ns);

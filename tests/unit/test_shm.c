@@ -1,21 +1,25 @@
-/* What only a path over shared memory can do wrong: an owner that does not read, and deadlines of several
- * callers. */
+/* What only a path over shared memory can do wrong: an owner that does not read, deadlines of several callers, and a
+ * process without descriptors. */
 #include "transport_rig.h"
 
 #include "base/error.h"
 #include "engine/path.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <sys/resource.h>
 #include <cmocka.h>
 
 #define CAPACITY (16u << 20)
 #define STEP 4096u
 #define COUNT 1000u /* objects of a large frame */
 #define FULL_AFTER 100000
+#define LIMIT 256 /* descriptors */
 
 static void peer_start(struct rig *rig)
 {
@@ -162,6 +166,48 @@ static void frames_stay_whole(void **state)
     rig_stop(&rig);
 }
 
+/* Takes all descriptors up to LIMIT; how many. */
+static size_t take_all(int *fds)
+{
+    size_t count = 0;
+    while (count < LIMIT && (fds[count] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0)
+        count++;
+    assert_int_equal(errno, EMFILE);
+    return count;
+}
+
+/* No room for a descriptor is our own trouble, whichever of those that an attachment needs it is. */
+static void descriptors_are_out(void **state)
+{
+    struct rig rig;
+    struct rlimit before, few;
+    int fds[LIMIT];
+    (void)state;
+    peer_start(&rig);
+    struct mc_engine *engine = mc_engine_create(mc_random_id(), mc_random_u64(), MC_PATH_SHM);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    few.rlim_cur = LIMIT;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    size_t count = take_all(fds), room = 0;
+    int rc = MC_ERR_BUSY;
+    for (; rc == MC_ERR_BUSY && room < 16; room++) {
+        struct mc_path *path;
+        rc = mc_path_get(engine, &rig.endpoint, rig_deadline(5000), &path);
+        if (rc == 0)
+            mc_path_release(path);
+        else
+            close(fds[--count]);
+    }
+    while (count > 0)
+        close(fds[--count]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(rc, 0);
+    assert_true(room > 5); /* a socket, three that were passed, one that was opened anew */
+    mc_engine_destroy(engine);
+    rig_stop(&rig);
+}
+
 int main(int count, char **arguments)
 {
     if (count == 4 && strcmp(arguments[1], "rig-owner") == 0)
@@ -170,6 +216,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(a_deadline_is_ones_own),
         cmocka_unit_test(a_silence_is_told_once),
         cmocka_unit_test(frames_stay_whole),
+        cmocka_unit_test(descriptors_are_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
