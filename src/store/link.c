@@ -467,8 +467,10 @@ void mc_links_rest(struct mc_store *store, uint64_t now_ns)
     for (; *at != NULL && now_ns - (*at)->idle_since_ns < MC_LINK_IDLE_MS * 1000000ull; at = &(*at)->next) {
         if (now_ns - (*at)->idle_since_ns < MC_LINK_SETTLE_MS * 1000000ull)
             continue;
-        mc_buffer_free(&(*at)->in); /* what is in it was read: the next receive drops it */
         mc_buffer_free(&(*at)->out);
+        if ((*at)->in.length > (*at)->used) /* the start of an answer that it is owed: the rest will come */
+            continue;
+        mc_buffer_free(&(*at)->in); /* what is in it was read: the next receive drops it */
         (*at)->used = 0;
     }
     struct mc_link *old = *at;

@@ -36,6 +36,7 @@ struct fake_master {
     bool mute;                     /* connections made from now on are mute */
     uint32_t busy, retry_after_ms; /* so many requests are answered BUSY */
     unsigned losses;               /* so many calls meet a connection that is late from then on */
+    size_t early;                  /* of what such a call is answered, so many bytes come before it is late */
     unsigned lost_dones;           /* so many PUT_DONE are on their way in the same manner */
     bool nudged;                   /* a PING on a connection that is late delivers: as the kernel finds out */
     unsigned drops;                /* after so many requests the connection ends instead of an answer */
@@ -250,6 +251,15 @@ static inline void fake_call(struct fake_master *fake, struct mc_buffer *out, co
     }
 }
 
+static inline int fake_early(struct fake_master *fake, struct peer *peer)
+{
+    mc_assert(fake->early < peer->out.length);
+    struct iovec part = {peer->out.data, fake->early};
+    int rc = mc_socket_send(peer->fd, &part, 1, mc_clock_ns() + 1000000000ull);
+    mc_buffer_consume(&peer->out, fake->early);
+    return rc;
+}
+
 /* Takes what has come; false when the connection is to end. */
 static inline bool fake_take(struct fake_master *fake, struct fake_connection *connection)
 {
@@ -292,6 +302,8 @@ static inline bool fake_take(struct fake_master *fake, struct fake_connection *c
         if (is_call && fake->losses > 0) {
             fake->losses--;
             connection->late = true;
+            if (fake->early > 0 && fake_early(fake, peer) < 0)
+                return false;
         }
         if (connection->mute)
             peer->out.length = before;

@@ -443,6 +443,33 @@ static void a_link_that_is_opened_for_a_late_answer_may_be_lost_too(void **state
     finish();
 }
 
+/* Of an answer of several packets the first has come and the second is lost: the link rests with a part of a frame. */
+static void the_start_of_a_late_answer_is_kept(void **state)
+{
+    struct mc_link *kept;
+    (void)state;
+    start(5000);
+    FAKE_SET(&master, key_exists, true);
+    for (unsigned i = 0; i < 10; i++)
+        assert_int_equal(exist(), 1);
+    FAKE_SET(&master, early, 10);
+    FAKE_SET(&master, losses, 1);
+    assert_int_equal(exist(), 1);
+    assert_int_equal(FAKE_GET(&master, losses), 0);
+    unsigned hellos = FAKE_GET(&master, hellos);
+    mc_links_rest(store, mc_clock_ns() + MC_LINK_SETTLE_MS * 1000000ull);
+    fake_deliver(&master);
+    usleep(10000);
+    assert_int_equal(mc_link_borrow(store, mc_clock_ns() + SECOND_NS, &kept), 0); /* the one that answered */
+    assert_int_equal(remove_key(), 0);                                            /* on the other one */
+    assert_int_equal(exist(), 0);
+    mc_link_return(store, kept);
+    assert_int_equal(exist(), 0);
+    assert_int_equal(FAKE_GET(&master, removes), 1);
+    assert_int_equal(FAKE_GET(&master, hellos), hellos);
+    finish();
+}
+
 /* What changes something is asked once. */
 static void a_removal_is_never_asked_twice(void **state)
 {
@@ -889,6 +916,7 @@ int main(void)
         cmocka_unit_test(a_silent_master_is_left_by_the_deadline_or_when_it_is_away),
         cmocka_unit_test(a_late_answer_costs_little_and_answers_nothing_else),
         cmocka_unit_test(a_link_that_is_opened_for_a_late_answer_may_be_lost_too),
+        cmocka_unit_test(the_start_of_a_late_answer_is_kept),
         cmocka_unit_test(a_removal_is_never_asked_twice),
         cmocka_unit_test(a_link_that_the_master_closed_costs_nothing),
         cmocka_unit_test(a_child_forked_during_setup_holds_nothing),
