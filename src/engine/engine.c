@@ -31,16 +31,27 @@ struct mc_engine *mc_engine_create(struct mc_id node, uint64_t incarnation, unsi
     return engine;
 }
 
+void mc_engine_end(struct mc_engine *engine)
+{
+    mc_paths_clear(engine);
+    mc_rdma_stages_free(engine->stages);
+    engine->stages = NULL;
+}
+
+void mc_engine_free(struct mc_engine *engine)
+{
+    pthread_cond_destroy(&engine->opened);
+    pthread_mutex_destroy(&engine->lock);
+    free(engine);
+}
+
 void mc_engine_destroy(struct mc_engine *engine)
 {
     /* In a forked child locks and maps are not ours: what little heap this is stays. */
     if (engine == NULL || mc_engine_is_forked(engine))
         return;
-    mc_paths_clear(engine);
-    mc_rdma_stages_free(engine->stages);
-    pthread_cond_destroy(&engine->opened);
-    pthread_mutex_destroy(&engine->lock);
-    free(engine);
+    mc_engine_end(engine);
+    mc_engine_free(engine);
 }
 
 void mc_engine_set_rdma(struct mc_engine *engine, struct mc_rdma *rdma)

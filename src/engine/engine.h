@@ -19,9 +19,12 @@ struct mc_engine_counters {
 struct mc_rdma;
 
 struct mc_engine *mc_engine_create(struct mc_id node, uint64_t incarnation, unsigned allowed_paths);
-/* No path may be in use. */
+/* Closes all paths: none may be in use, and none is opened any more. A child may be forked until it is freed. */
+void mc_engine_end(struct mc_engine *engine);
+void mc_engine_free(struct mc_engine *engine);
+/* Both. */
 void mc_engine_destroy(struct mc_engine *engine);
-/* The devices that path rdma uses; before the first path. They outlive the engine. */
+/* The devices that path rdma uses; before the first path. They outlive its paths. */
 void mc_engine_set_rdma(struct mc_engine *engine, struct mc_rdma *rdma);
 /* In which cluster we are told of places: owners of another one refuse us. */
 void mc_engine_set_cluster(struct mc_engine *engine, struct mc_id cluster);

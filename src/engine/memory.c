@@ -96,6 +96,14 @@ void mc_segment_memory_release(struct mc_segment_memory *memory)
     memory_free(memory);
 }
 
+void mc_segment_memory_end(struct mc_segment_memory *memory)
+{
+    if (atomic_load(&memory->references) != 1)
+        return;
+    mc_segment_memory_populate_stop(memory);
+    mc_segment_file_free(&memory->file);
+}
+
 void mc_segment_memory_forked(struct mc_segment_memory *memory)
 {
     mc_segment_file_forked(&memory->file);

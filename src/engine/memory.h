@@ -40,6 +40,9 @@ int mc_segment_memory_populate(struct mc_segment_memory *memory, void (*progress
 
 /* Stops that thread; afterwards progress is not called any more. Not from progress itself. */
 void mc_segment_memory_populate_stop(struct mc_segment_memory *memory);
+/* Nobody uses it any more: gives up maps and descriptors, unless there is another holder, who does it with the last
+ * release. A child may be forked until the release. */
+void mc_segment_memory_end(struct mc_segment_memory *memory);
 /* In a forked child: closes the descriptors, nothing else. The maps do not exist there (MADV_DONTFORK). */
 void mc_segment_memory_forked(struct mc_segment_memory *memory);
 

@@ -120,11 +120,12 @@ void mc_segment_file_free(struct mc_segment_file *file)
     mc_segment_file_forked(file);
 }
 
-static void fd_close(int *fd)
+static void fd_close(int *at)
 {
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
+    int fd = *at;
+    *at = -1; /* first: a child forked in between must not close a stranger */
+    if (fd >= 0)
+        close(fd);
 }
 
 void mc_segment_file_forked(struct mc_segment_file *file)

@@ -144,9 +144,10 @@ static void listener_stop(struct mc_listener *listener)
         event_free(listener->acceptable);
     if (listener->pause != NULL)
         event_free(listener->pause);
-    if (listener->fd >= 0)
-        close(listener->fd);
-    *listener = (struct mc_listener){.fd = -1};
+    int fd = listener->fd;
+    *listener = (struct mc_listener){.fd = -1}; /* first: a child forked in between must not close a stranger */
+    if (fd >= 0)
+        close(fd);
 }
 
 /* The unix socket is only a faster path: without it peers come by tcp. */
@@ -470,8 +471,9 @@ void mc_serve_set_memory(struct mc_serve *serve, struct mc_segment_memory *memor
         mc_segment_memory_retain(memory);
         mc_segment_memory_set_owner(memory, serve->server.node, serve->server.incarnation);
     }
-    mc_segment_memory_release(serve->server.memory);
+    struct mc_segment_memory *old = serve->server.memory;
     serve->server.memory = memory;
+    mc_segment_memory_release(old);
 }
 
 void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, struct mc_id writer,
@@ -502,10 +504,8 @@ void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, st
     cuts_look_later(serve);
 }
 
-void mc_serve_destroy(struct mc_serve *serve)
+void mc_serve_end(struct mc_serve *serve)
 {
-    if (serve == NULL)
-        return;
     if (serve->started) {
         mc_serve_post(serve, serve_stop, serve);
         pthread_join(serve->thread, NULL);
@@ -525,12 +525,26 @@ void mc_serve_destroy(struct mc_serve *serve)
         event_free(serve->rest_timer);
     if (serve->base != NULL)
         event_base_free(serve->base);
-    if (serve->post_fd >= 0)
-        close(serve->post_fd);
+    int fd = serve->post_fd;
+    serve->post_fd = -1;
+    if (fd >= 0)
+        close(fd);
+}
+
+void mc_serve_free(struct mc_serve *serve)
+{
     free((void *)serve->connection_fds);
     free(serve->free_places);
     pthread_mutex_destroy(&serve->post_lock);
     free(serve);
+}
+
+void mc_serve_destroy(struct mc_serve *serve)
+{
+    if (serve == NULL)
+        return;
+    mc_serve_end(serve);
+    mc_serve_free(serve);
 }
 
 void mc_serve_forked(struct mc_serve *serve)

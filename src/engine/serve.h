@@ -62,7 +62,10 @@ void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, st
 void mc_serve_set_limits(struct mc_serve *serve, uint32_t connections, uint32_t hello_ms, uint32_t idle_ms);
 /* Open data connections. Serve thread only, or after a test has synchronised with it. */
 uint32_t mc_serve_connections(const struct mc_serve *serve);
-/* Stops the thread, closes everything, frees. */
+/* Stops the thread and closes everything. A child may be forked until it is freed. */
+void mc_serve_end(struct mc_serve *serve);
+void mc_serve_free(struct mc_serve *serve);
+/* Both. */
 void mc_serve_destroy(struct mc_serve *serve);
 /* In a forked child: closes descriptors, joins nothing. */
 void mc_serve_forked(struct mc_serve *serve);

@@ -53,7 +53,7 @@ static int serve_make(struct mc_owner *owner, const struct mc_owner_config *conf
     return MC_ERR_RPC_FAIL;
 }
 
-static void owner_free(struct mc_owner *owner)
+static void fields_free(struct mc_owner *owner)
 {
     mc_scrub_free(owner->scrub);
     free(owner->lost.items);
@@ -132,7 +132,7 @@ static int owner_make(const struct mc_owner_config *config, struct mc_owner **re
     owner->backoff_ms = BACKOFF_MIN_MS;
     atomic_init(&owner->fd, -1);
     if (owner->master_address == NULL || (has_dir && owner->data_dir == NULL)) {
-        owner_free(owner);
+        fields_free(owner);
         return MC_ERR_NO_MEMORY;
     }
     *result = owner;
@@ -152,6 +152,19 @@ static int memory_open(struct mc_owner *owner, uint64_t capacity, uint64_t data_
     mc_serve_set_memory(owner->serve, owner->memory);
     mc_scrub_set_memory(owner->scrub, owner->memory);
     return 0;
+}
+
+static void serving_end(struct mc_owner *owner)
+{
+    atomic_store(&owner->left, owner->memory);
+    mc_serve_end(owner->serve);
+}
+
+static void memory_end(struct mc_owner *owner)
+{
+    if (owner->memory != NULL)
+        mc_segment_memory_end(owner->memory);
+    owner->has_ended = true;
 }
 
 int mc_owner_create(const struct mc_owner_config *config, struct mc_owner **result)
@@ -187,14 +200,15 @@ fail_start:
 fail_populate:
     mc_engine_remove_segment(owner->engine, owner->memory);
 fail_timers:
-    if (config->coming != NULL)
-        atomic_store(config->coming, NULL);
     owner->is_closing = true; /* what was posted is still run, and then does nothing */
     timers_free(owner);
-    mc_serve_destroy(owner->serve);
-    mc_segment_memory_release(owner->memory);
+    serving_end(owner);
+    memory_end(owner);
+    if (config->coming == NULL)
+        mc_owner_free(owner);
+    return rc;
 fail_serve:
-    owner_free(owner);
+    fields_free(owner);
     return rc;
 }
 
@@ -353,9 +367,9 @@ static void closing_wait(struct mc_owner *owner, enum closing closing, uint64_t 
     pthread_mutex_unlock(&owner->lock);
 }
 
-void mc_owner_close(struct mc_owner *owner)
+void mc_owner_end(struct mc_owner *owner)
 {
-    if (owner == NULL)
+    if (owner->has_ended)
         return;
     mc_serve_post(owner->serve, on_close, owner);
     closing_wait(owner, UNMOUNTED, mc_clock_ns() + UNMOUNT_MS * 1000000ull);
@@ -364,11 +378,25 @@ void mc_owner_close(struct mc_owner *owner)
     /* From here on the serve thread does nothing for us but serve peers. */
     mc_segment_memory_populate_stop(owner->memory);
     mc_engine_remove_segment(owner->engine, owner->memory);
-    mc_serve_destroy(owner->serve);
+    serving_end(owner);
     if (owner->drop_on_close && owner->refusal != MC_ERR_OTHER_CLUSTER)
         mc_segment_memory_discard(owner->memory);
+    memory_end(owner);
+}
+
+void mc_owner_free(struct mc_owner *owner)
+{
+    mc_serve_free(owner->serve);
     mc_segment_memory_release(owner->memory);
-    owner_free(owner);
+    fields_free(owner);
+}
+
+void mc_owner_close(struct mc_owner *owner)
+{
+    if (owner == NULL)
+        return;
+    mc_owner_end(owner);
+    mc_owner_free(owner);
 }
 
 void mc_owner_forked(struct mc_owner *owner)
@@ -377,4 +405,7 @@ void mc_owner_forked(struct mc_owner *owner)
     if (fd >= 0)
         close(fd);
     mc_serve_forked(owner->serve);
+    struct mc_segment_memory *left = atomic_load(&owner->left);
+    if (left != NULL)
+        mc_segment_memory_forked(left);
 }

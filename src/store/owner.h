@@ -22,7 +22,8 @@ struct mc_owner_config {
     uint64_t capacity;                  /* bytes, already limited */
     const char *data_dir;               /* memory that outlives the process lies there; NULL or "" = none does */
     uint64_t data_dir_until_ns;         /* so long another process that is at work there is waited for (mc_clock_ns) */
-    _Atomic(struct mc_owner *) *coming; /* NULL, or where it stands as soon as it has descriptors, until it fails */
+    _Atomic(struct mc_owner *) *coming; /* NULL, or where it stands as soon as it has descriptors. One that fails then
+                                           has ended and stays there: it is the caller's to free */
     bool drop_on_close;                 /* with data_dir: close unmounts and drops the contents, as without */
 };
 
@@ -55,8 +56,12 @@ void mc_owner_cluster_told(struct mc_owner *owner, uint64_t epoch, struct mc_id 
 bool mc_owner_holds(struct mc_owner *owner, struct mc_id *cluster);
 /* What the scrubber has read and found rotten so far. */
 void mc_owner_scrubbed(const struct mc_owner *owner, uint64_t *bytes, uint64_t *rotten);
-/* Unmounts (waits at most 500 ms for the answer), stops serving, frees. Memory in a data_dir is left as it is, and the
- * master is not told, so that the next process takes it up where it was; unless drop_on_close. */
+/* Unmounts (waits at most 500 ms for the answer), stops serving, gives the memory back. Memory in a data_dir is left as
+ * it is, and the master is not told, so that the next process takes it up where it was; unless drop_on_close. A child
+ * may be forked until it is freed. */
+void mc_owner_end(struct mc_owner *owner);
+void mc_owner_free(struct mc_owner *owner);
+/* Both. */
 void mc_owner_close(struct mc_owner *owner);
 void mc_owner_forked(struct mc_owner *owner);
 

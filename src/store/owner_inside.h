@@ -52,7 +52,7 @@ struct mc_inventory { /* what lies in the memory, while the master is being told
     uint64_t start_ms;
 };
 
-enum closing { OPEN, UNMOUNTED, ENDED }; /* how far mc_owner_close is */
+enum closing { OPEN, UNMOUNTED, ENDED }; /* how far mc_owner_end is */
 
 struct mc_owner {
     struct mc_engine *engine;
@@ -69,7 +69,9 @@ struct mc_owner {
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct mc_segment_memory *memory; /* changed on the serve thread under the lock */
+    struct mc_segment_memory *memory;         /* changed on the serve thread under the lock */
+    _Atomic(struct mc_segment_memory *) left; /* that is served no more: a forked child closes its descriptors */
+    bool has_ended;                           /* nothing is left but to free it */
     bool was_mounted;
     enum closing closing;
     int refusal; /* the last, 0 = none */
@@ -167,7 +169,7 @@ void mc_owner_on_flush(void *context);
 void mc_owner_on_missed(void *context);
 /* 0, or negative: the link is of no use. */
 int mc_owner_frame_handle(struct mc_owner *owner, const struct mc_frame *frame);
-/* How far mc_owner_close is. */
+/* How far mc_owner_end is. */
 void mc_owner_closing_note(struct mc_owner *owner, enum closing closing);
 
 #endif

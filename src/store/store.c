@@ -35,6 +35,12 @@ static void after_fork_parent(void)
     pthread_mutex_unlock(&registry_lock);
 }
 
+static struct mc_owner *owner_of(struct mc_store *store)
+{
+    struct mc_owner *owner = atomic_load(&store->owner);
+    return owner != NULL ? owner : atomic_load(&store->owner_coming);
+}
+
 static void after_fork_child(void)
 {
     /* Only closes descriptors and sets flags: locks of the store may be held by threads that do not exist here. */
@@ -46,9 +52,9 @@ static void after_fork_child(void)
             close(link->fd);
         if (store->keeper != NULL)
             mc_keeper_forked(store->keeper);
-        struct mc_owner *owner = atomic_load(&store->owner), *coming = atomic_load(&store->owner_coming);
-        if (owner != NULL || coming != NULL)
-            mc_owner_forked(owner != NULL ? owner : coming);
+        struct mc_owner *owner = owner_of(store);
+        if (owner != NULL)
+            mc_owner_forked(owner);
         mc_engine_forked(store->engine);
     }
     pthread_mutex_init(&registry_lock, NULL);
@@ -609,9 +615,7 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
     rc = mc_owner_first_mount(owner, deadline_ns);
     if (rc < 0) {
         mc_log(ERROR, "the master at %s did not mount the segment: %s", store->master.configured, mc_error_name(rc));
-        atomic_store(&store->owner_coming, NULL);
-        mc_owner_close(owner);
-        return rc;
+        return rc; /* it is ended with the store */
     }
     mc_address_join(store->hostname, sizeof(store->hostname), advertise, mc_owner_port(owner));
     mc_log(INFO, "client_id=%016" PRIx64 "%016" PRIx64 ", action=mount_segment, segment_name=%s, size=%" PRIu64,
@@ -622,14 +626,37 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
     return 0;
 }
 
-/* What is left when every thread has stopped. */
-static void store_free(struct mc_store *store)
+/* Ends the threads and closes the descriptors. It takes seconds, in which a child may be forked: what the fork handler
+ * looks at stays where it is. */
+static void store_end(struct mc_store *store)
 {
+    struct mc_owner *owner = owner_of(store);
+    atomic_store(&store->closing, true);
+    if (store->keeper != NULL)
+        mc_keeper_stop(store->keeper); /* it tells the threads that end below, and these ask it: freed after them */
+    mc_ahead_end(atomic_load(&store->ahead));
+    mc_drain_end(store);
+    mc_engine_end(store->engine);
+    if (owner != NULL)
+        mc_owner_end(owner);
+    mc_rdma_close(store->rdma);
     mc_sessions_free(store);
-    for (struct mc_link *link = store->idle, *next; link != NULL; link = next) {
-        next = link->next;
+    for (struct mc_link *link; (link = store->idle) != NULL;) {
+        store->idle = link->next;
         mc_link_free(link);
     }
+}
+
+/* What is left. */
+static void store_free(struct mc_store *store)
+{
+    struct mc_owner *owner = owner_of(store);
+    if (owner != NULL)
+        mc_owner_free(owner);
+    if (store->keeper != NULL)
+        mc_keeper_free(store->keeper);
+    if (store->engine != NULL)
+        mc_engine_free(store->engine);
     mc_store_endpoints_clear(store);
     mc_places_free(&store->places);
     mc_master_address_free(&store->master);
@@ -651,7 +678,6 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
     if (store == NULL)
         return MC_ERR_NO_MEMORY;
     pthread_mutex_init(&store->lock, NULL);
-    mc_sessions_init(&store->sessions);
     mc_device_look();
     int rc = mc_master_address_init(&store->master, config->master_server_addr);
     if (rc == 0)
@@ -667,6 +693,7 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
     rc = store->engine == NULL ? MC_ERR_NO_MEMORY : 0;
     if (rc < 0)
         goto fail_free;
+    mc_sessions_init(&store->sessions);
     registry_add(store); /* from here on there are descriptors that a forked child must close */
     start_rdma(store, config);
     rc = mc_keeper_start(store, deadline_ns, &store->keeper);
@@ -674,14 +701,14 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
         mc_log(ERROR,
                "no master answers at %s within %u ms: %s; check master_server_addr and that mooncake_master runs",
                store->master.configured, store->call_timeout_ms, mc_error_name(rc));
-        goto fail_engine;
+        goto fail;
     }
     mc_address_join(store->hostname, sizeof(store->hostname), host,
                     port != 0 ? port : mc_keeper_local_port(store->keeper));
     if (store->segment_size > 0) {
         rc = start_owner(store, config, host, port, allowed, deadline_ns);
         if (rc < 0)
-            goto fail_keeper;
+            goto fail;
     }
     if (store->local_buffer_size > 0) {
         atomic_store(&store->ahead, mc_ahead_create(store)); /* without it paths are opened when they are needed */
@@ -691,15 +718,9 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
     *made = store;
     return 0;
 
-fail_keeper:
+fail:
+    store_end(store);
     registry_remove(store);
-    mc_keeper_stop(store->keeper);
-    mc_keeper_free(store->keeper);
-    store->keeper = NULL;
-fail_engine:
-    registry_remove(store); /* no harm if it is not there */
-    mc_engine_destroy(store->engine);
-    mc_rdma_close(store->rdma);
 fail_free:
     store_free(store);
     return rc == MC_ERR_RPC_TIMEOUT ? MC_ERR_RPC_FAIL : rc;
@@ -714,16 +735,8 @@ int mc_store_close(struct mc_store *store)
         usleep(CLOSE_POLL_US);
     mc_tasks_end(store); /* from now on its thread's calls are refused */
     mc_mounts_end(store);
+    store_end(store);
     registry_remove(store);
-    mc_keeper_stop(store->keeper); /* it tells the threads that end below, and these ask it: freed after them */
-    mc_ahead_end(atomic_load(&store->ahead));
-    mc_drain_end(store);
-    struct mc_owner *owner = atomic_exchange(&store->owner, NULL);
-    if (owner != NULL)
-        mc_owner_close(owner);
-    mc_keeper_free(store->keeper);
-    mc_engine_destroy(store->engine);
-    mc_rdma_close(store->rdma);
     store_free(store);
     return 0;
 }

@@ -48,8 +48,9 @@ struct fake_master {
     uint64_t done_after_ms; /* PUT_DONE comes so long after LIVE, unless the grants were revoked; or 0 */
     unsigned lose_done;     /* so many PUT_DONE come only when the grants were revoked */
     bool is_quiet;          /* says that it has not acted */
+    bool takes_mounts;      /* which are not answered otherwise; UNMOUNT never is */
     /* What it saw. */
-    unsigned mounts;
+    unsigned mounts, unmounts;
     unsigned pings; /* on connections for calls */
     unsigned hellos, calls, heartbeats, segment_asked, suspects, rotten, removes, puts;
     struct mc_wire_suspect suspect;
@@ -184,6 +185,13 @@ static inline void fake_segments(struct mc_buffer *out, struct mc_reader *reader
     mc_frame_end(out, frame);
 }
 
+static inline void fake_mounted(struct fake_master *fake, struct mc_buffer *out, uint64_t id)
+{
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_MOUNT_REPLY, id);
+    mc_wire_mount_reply_write(out, &(struct mc_wire_mount_reply){.code = 0, .segment = 1, .epoch = fake->epoch});
+    mc_frame_end(out, frame);
+}
+
 static inline void fake_one_way(struct fake_master *fake, struct mc_buffer *out, unsigned type,
                                 struct mc_reader *reader)
 {
@@ -231,7 +239,11 @@ static inline void fake_call(struct fake_master *fake, struct mc_buffer *out, co
         mc_wire_failed_write(out, &failed);
         mc_frame_end(out, start);
     } else if (frame->type == MC_MESSAGE_MOUNT) {
-        fake->mounts++; /* is not answered */
+        fake->mounts++;
+        if (fake->takes_mounts)
+            fake_mounted(fake, out, id);
+    } else if (frame->type == MC_MESSAGE_UNMOUNT) {
+        fake->unmounts++;
     } else if (frame->type == MC_MESSAGE_EXIST) {
         fake_exist(fake, out, reader, id);
     } else if (frame->type == MC_MESSAGE_REMOVE) {

@@ -573,8 +573,7 @@ static void *open_lender(void *argument)
                                      .global_segment_size = 16 * MIB,
                                      .local_buffer_size = 1,
                                      .call_timeout_ms = 3000};
-    struct mc_store *lender = NULL;
-    *(int *)argument = mc_store_open(&config, &lender);
+    *(int *)argument = mc_store_open(&config, &store);
     return NULL;
 }
 
@@ -605,6 +604,41 @@ static void a_child_forked_during_setup_holds_nothing(void **state)
         assert_int_equal(store_descriptors(), 0);
         fake_stop(&master);
     }
+}
+
+static void *call_close(void *unused)
+{
+    return mc_store_close(store) == 0 ? unused : NULL;
+}
+
+/* While close waits for the master's word to the unmount. */
+static void a_child_forked_during_close_holds_nothing(void **state)
+{
+    pthread_t thread;
+    void *result = NULL;
+    int rc = 7, status = -1;
+    master = (struct fake_master){.takes_mounts = true};
+    fake_start(&master, EPOCH);
+    open_lender(&rc);
+    assert_int_equal(rc, 0);
+    assert_int_equal(exist(), 0); /* a link is there */
+    assert_true(store_descriptors() >= 7);
+    assert_int_equal(pthread_create(&thread, NULL, call_close, state), 0);
+    for (unsigned wait = 0; wait < 20000 && FAKE_GET(&master, unmounts) == 0; wait++)
+        usleep(100);
+    int here = store_descriptors();
+    pid_t child = fork();
+    if (child == 0)
+        _exit(store_descriptors());
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_ptr_equal(result, state);
+    assert_true(here >= 5); /* owner, listener, data, index, writers */
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_int_equal(store_descriptors(), 0);
+    store = NULL;
+    fake_stop(&master);
 }
 
 /* ---- answers that are lost ---- */
@@ -873,11 +907,6 @@ static void a_name_is_resolved_and_an_unknown_one_ends_in_time(void **state)
     mc_master_address_free(&address);
 }
 
-static void *call_close(void *unused)
-{
-    return mc_store_close(store) == 0 ? unused : NULL;
-}
-
 /* A thread of the store that is about to ask the master asks first whether it is away: of the keeper, which must be
  * there as long as any of them is. */
 static void a_close_meets_a_thread_that_asks(void **state)
@@ -920,6 +949,7 @@ int main(void)
         cmocka_unit_test(a_removal_is_never_asked_twice),
         cmocka_unit_test(a_link_that_the_master_closed_costs_nothing),
         cmocka_unit_test(a_child_forked_during_setup_holds_nothing),
+        cmocka_unit_test(a_child_forked_during_close_holds_nothing),
         cmocka_unit_test(an_owner_that_is_always_slow_gets_each_put_once),
         cmocka_unit_test(what_changes_something_is_nudged_while_its_answer_is_late),
         cmocka_unit_test(a_remove_whose_answer_was_lost_has_removed),
