@@ -358,14 +358,15 @@ static int connection_turn(struct mc_connection *connection)
 
 /* The connection is of no use any more: `code` says why.
  * A peer that has our memory mapped goes on being known by its entry in the table of writers. A refused hello's answer
- * must arrive: closing with unread input would make the kernel throw it away; the hello timer ends that wait. */
+ * must arrive: closing with unread input would make the kernel throw it away; the hello timer ends that wait. A guest
+ * was not refused; it has no such timer, and those that rest are looked after as if they were of use. */
 static void connection_fail(struct mc_connection *connection, int code)
 {
     if (code == MC_ERR_PROTOCOL || code == MC_ERR_INVALID_PARAMS)
         mc_log_limited(WARNING, "a data connection sent what is not our protocol; closed");
     else
         mc_log(DEBUG, "data connection %d closed: %s", connection->fd, mc_error_name(code));
-    if (connection->is_at_end || connection->is_draining || code != MC_ERR_ILLEGAL_CLIENT) {
+    if (connection->is_at_end || connection->is_draining || connection->is_guest || code != MC_ERR_ILLEGAL_CLIENT) {
         mc_connection_close(connection);
         return;
     }

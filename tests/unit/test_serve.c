@@ -1,4 +1,5 @@
 /* The owner's data connections, from raw sockets: every message, garbage, limits, cuts and clears in the middle. */
+#include "engine/serve_inside.h"
 #include "engine/writers.h"
 #include "env/log.h"
 #include "random.h"
@@ -418,6 +419,36 @@ static void test_peer_that_stops_reading(void **state)
     rig_wait_connections(&rig, 1);
     expect_pong(&busy, 1000);
     peer_close(&busy);
+    rig_stop(&rig);
+}
+
+/* From now on there is no memory for what the guests are answered. */
+static void do_fail(struct rig *rig, void *argument)
+{
+    (void)argument;
+    for (struct mc_connection *one = rig->serve->guests.first; one != NULL; one = one->next)
+        one->lane.out.failed = true;
+}
+
+/* A connection that rests is asked for much at once, and the first answer cannot be made. */
+static void test_no_memory_for_an_answer(void **state)
+{
+    (void)state;
+    struct rig rig;
+    rig_start(&rig);
+    object_put(&rig, 1, 10, 0, MIB);
+    struct peer peer = connect_peer(&rig, false);
+    expect_pong(&peer, 1);
+    rig_call(&rig, do_fail, NULL);
+    for (uint32_t i = 0; i < 8; i++)
+        put_read(&peer, i, 1, 10, 0, MIB, true);
+    assert_int_equal(peer_flush(&peer), 0);
+    rig_wait_connections(&rig, 0); /* though the peer does not close */
+    struct peer next = connect_peer(&rig, false);
+    usleep((MC_SERVE_SETTLE_MS + 200) * 1000); /* when the first one would have rested for long */
+    expect_pong(&next, 1);
+    peer_close(&next);
+    peer_close(&peer);
     rig_stop(&rig);
 }
 
@@ -851,6 +882,7 @@ int main(void)
         cmocka_unit_test(test_read_errors),
         cmocka_unit_test(test_read_many),
         cmocka_unit_test(test_peer_that_stops_reading),
+        cmocka_unit_test(test_no_memory_for_an_answer),
         cmocka_unit_test(test_read_with_clear),
         cmocka_unit_test(test_cut_write),
         cmocka_unit_test(test_cut_unix),
