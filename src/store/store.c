@@ -57,6 +57,7 @@ static void after_fork_child(void)
             mc_owner_forked(owner);
         mc_engine_forked(store->engine);
     }
+    registry = NULL; /* a child of this child must not close these numbers again: they may be somebody else's */
     pthread_mutex_init(&registry_lock, NULL);
 }
 

@@ -8,6 +8,7 @@
 
 #include "fake_master.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -641,6 +642,40 @@ static void a_child_forked_during_close_holds_nothing(void **state)
     fake_stop(&master);
 }
 
+/* What has the number of one that was closed is the child's own. */
+static int close_nothing_twice(void)
+{
+    int fds[64], status = 1;
+    for (size_t i = 0; i < 64; i++)
+        fds[i] = dup(0);
+    pid_t child = fork();
+    if (child == 0) {
+        for (size_t i = 0; i < 64; i++)
+            if (fcntl(fds[i], F_GETFD) < 0)
+                _exit(1);
+        _exit(0);
+    }
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 2;
+}
+
+static void a_child_of_a_child_keeps_what_is_its_own(void **state)
+{
+    int status = -1, rc = 7;
+    (void)state;
+    master = (struct fake_master){.takes_mounts = true};
+    fake_start(&master, EPOCH);
+    open_lender(&rc);
+    assert_int_equal(rc, 0);
+    assert_int_equal(exist(), 0);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(close_nothing_twice());
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    finish();
+}
+
 /* ---- answers that are lost ---- */
 
 static void a_remove_whose_answer_was_lost_has_removed(void **state)
@@ -950,6 +985,7 @@ int main(void)
         cmocka_unit_test(a_link_that_the_master_closed_costs_nothing),
         cmocka_unit_test(a_child_forked_during_setup_holds_nothing),
         cmocka_unit_test(a_child_forked_during_close_holds_nothing),
+        cmocka_unit_test(a_child_of_a_child_keeps_what_is_its_own),
         cmocka_unit_test(an_owner_that_is_always_slow_gets_each_put_once),
         cmocka_unit_test(what_changes_something_is_nudged_while_its_answer_is_late),
         cmocka_unit_test(a_remove_whose_answer_was_lost_has_removed),
