@@ -13,6 +13,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -30,6 +31,7 @@
 #define CONNECTS_MAX 4u               /* on their way to one address */
 #define CONNECT_LATER_NS 100000000ull /* between the third and the fourth */
 #define CONNECT_OTHER_NS 250000000ull /* at most, until the next address of the host is tried beside those before */
+#define ON_THEIR_WAY_MAX 256u         /* connections of all threads that a forked child closes */
 #define ACK_LATE_MS 80u               /* a host confirms within 40 ms what it does not answer */
 #define SMALL_NS 1000000u             /* for the rest of a small frame of which a part was taken */
 #define BACKLOG 4096                  /* after a failover everybody comes at once; the kernel may allow fewer */
@@ -112,6 +114,45 @@ static void set_no_delay(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
 }
 
+/* In a forked child none of the threads is there that wait for a connection. */
+static _Atomic int on_their_way[ON_THEIR_WAY_MAX]; /* descriptor + 1; 0 = free */
+
+static void on_forked(void)
+{
+    for (size_t i = 0; i < ON_THEIR_WAY_MAX; i++) {
+        int fd = atomic_exchange(&on_their_way[i], 0) - 1;
+        if (fd >= 0)
+            close(fd);
+    }
+}
+
+static void install_fork_handler(void)
+{
+    (void)pthread_atfork(NULL, NULL, on_forked); /* fails for want of memory only */
+}
+
+/* One for which there is no place stays open in a child. */
+static void way_begin(int fd)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    bool has_place = false;
+    (void)pthread_once(&once, install_fork_handler);
+    for (size_t i = 0; i < ON_THEIR_WAY_MAX && !has_place; i++) {
+        int is_free = 0;
+        has_place = atomic_compare_exchange_strong(&on_their_way[i], &is_free, fd + 1);
+    }
+}
+
+/* Before it is closed: a child that is forked in between keeps it, which is better than closing a stranger. */
+static void way_end(int fd)
+{
+    bool was_there = false;
+    for (size_t i = 0; i < ON_THEIR_WAY_MAX && !was_there; i++) {
+        int wanted = fd + 1;
+        was_there = atomic_compare_exchange_strong(&on_their_way[i], &wanted, 0);
+    }
+}
+
 /* Connections to one address that are on their way, for one that is wanted. */
 struct connecting {
     const struct mc_tcp_address *peer;
@@ -142,6 +183,7 @@ static int connecting_begin(struct connecting *all)
         errno = error;
         return MC_ERR_RPC_FAIL;
     }
+    way_begin(fd);
     all->fds[all->count] = fd;
     all->begun_ns[all->count++] = now_ns;
     return 0;
@@ -150,8 +192,11 @@ static int connecting_begin(struct connecting *all)
 static void connecting_end(struct connecting *all)
 {
     int error = errno;
-    while (all->count > 0)
-        close(all->fds[--all->count]);
+    while (all->count > 0) {
+        int fd = all->fds[--all->count];
+        way_end(fd);
+        close(fd);
+    }
     errno = error;
 }
 
@@ -166,6 +211,7 @@ static int connecting_take(struct connecting *all, nfds_t at)
         connecting_end(all);
         return MC_ERR_RPC_FAIL;
     }
+    way_end(fd);
     mc_pace_sample(all->pace, mc_clock_ns() - all->begun_ns[at]);
     all->fds[at] = all->fds[--all->count];
     return fd;

@@ -1,7 +1,7 @@
 /* Stream sockets: addresses, connect, listen, and blocking calls with a deadline. All descriptors are non-blocking and
  * close-on-exec. Deadlines are absolute mc_clock_ns() values. Errors: MC_ERR_RPC_TIMEOUT (deadline), MC_ERR_RPC_FAIL
- * (broken, refused), MC_ERR_INVALID_PARAMS (address). After fork() a child's descriptors are closed by
- * mc_socket_forget_all. */
+ * (broken, refused), MC_ERR_INVALID_PARAMS (address). A forked child closes the connections that mc_tcp_connect is
+ * waiting for; all others are their owners' to close there. */
 #ifndef MC_ENV_SOCKET_H
 #define MC_ENV_SOCKET_H
 

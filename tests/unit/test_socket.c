@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 /* cmocka wants the ones above first */
 #include <cmocka.h>
@@ -341,6 +342,58 @@ static void addresses_are_tried_side_by_side(void **state)
     close(listeners[2]);
 }
 
+static void *connect_in_vain(void *argument)
+{
+    return mc_tcp_connect_any(argument, 1, in_ms(1000)) == MC_ERR_RPC_TIMEOUT ? argument : NULL;
+}
+
+static int open_fds(void)
+{
+    int count = 0;
+    for (int fd = 0; fd < 1024; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
+/* The thread that waits for it is not there. */
+static void a_forked_child_has_no_connection_on_its_way(void **state)
+{
+    struct mc_tcp_address peer;
+    pthread_t thread;
+    void *result = NULL;
+    uint16_t port = 0;
+    int queued[QUEUED], status = -1;
+    char address[MC_ADDRESS_MAX];
+    (void)state;
+    int listener = mc_tcp_listen("127.0.0.1", &port);
+    assert_true(listener >= 0);
+    assert_int_equal(listen(listener, 0), 0);
+    mc_address_join(address, sizeof(address), "127.0.0.1", port);
+    assert_int_equal(mc_tcp_resolve(address, in_ms(1000), &peer, 1), 1);
+    for (unsigned i = 0; i < QUEUED; i++)
+        assert_true((queued[i] = mc_tcp_begin(&peer)) >= 0);
+    usleep(50000);
+    int before = open_fds();
+    assert_int_equal(pthread_create(&thread, NULL, connect_in_vain, &peer), 0);
+    for (unsigned i = 0; i < 900 && open_fds() == before; i++)
+        usleep(1000);
+    usleep(20000);
+    int here = open_fds();
+    pid_t child = fork();
+    if (child == 0)
+        _exit(open_fds() == before ? 0 : 1);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_ptr_equal(result, &peer);
+    assert_true(here > before);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_int_equal(open_fds(), before);
+    for (unsigned i = 0; i < QUEUED; i++)
+        close(queued[i]);
+    close(listener);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -349,6 +402,7 @@ int main(void)
         cmocka_unit_test(the_way_is_known),
         cmocka_unit_test(a_lost_first_packet_costs_little),
         cmocka_unit_test(addresses_are_tried_side_by_side),
+        cmocka_unit_test(a_forked_child_has_no_connection_on_its_way),
         cmocka_unit_test(receive_keeps_its_deadline),
         cmocka_unit_test(send_to_a_full_socket_keeps_its_deadline),
         cmocka_unit_test(descriptors_arrive_close_on_exec),
