@@ -371,7 +371,6 @@ static void post_remove(struct mc_client *client)
         reply_detail(client, problem != NULL ? 400 : 404, "detail", problem != NULL ? problem : "No such instance.");
         return;
     }
-    mc_check_cancel(instance);
     mc_instances_remove(&proxy->instances, instance);
     mc_log(INFO, "removed %s from the %s instances", change.address.name, role_names[change.role]);
     (void)snprintf(text, sizeof(text), "Removed %s from %s_instances.", change.address.name, role_names[change.role]);

@@ -115,7 +115,7 @@ struct mc_check {
     uint64_t asked_ms;
 };
 
-void mc_check_cancel(struct mc_instance *instance)
+static void cancel(struct mc_instance *instance)
 {
     struct mc_check *check = instance->check;
     if (check == NULL)
@@ -139,7 +139,7 @@ static void set_up(struct mc_instance *instance)
                instance->role == MC_PROXY_PREFILL ? mc_proxy_mode_name(instance->address.mode) : "decode");
     instance->state = MC_INSTANCE_UP;
     instance->is_silent = false;
-    mc_check_cancel(instance);
+    cancel(instance);
 }
 
 static bool is_plain_id(const char *id)
@@ -227,7 +227,7 @@ static void ask_next(struct mc_check *check, enum check_step step)
     }
     if (ask(check->proxy, &check->question, &address, check->step == CHECK_MODEL ? "/v1/models" : "/query", CHECK_MS) <
         0)
-        mc_check_cancel(instance); /* the next round asks again */
+        cancel(instance); /* the next round asks again */
 }
 
 static void took_models(struct mc_check *check, enum mc_upstream_end end)
@@ -240,7 +240,7 @@ static void took_models(struct mc_check *check, enum mc_upstream_end end)
             mc_log(ERROR, "instance %s does not serve %s; it gets no requests", instance->address.name, model);
         instance->state = MC_INSTANCE_WRONG_MODEL;
         set_problem(instance, "it does not serve %.200s", model);
-        mc_check_cancel(instance);
+        cancel(instance);
         return;
     }
     if (found < 0)
@@ -267,12 +267,12 @@ static void took_health(struct mc_check *check, enum mc_upstream_end end, const 
     /* Its answer may lie in our own socket. */
     bool was_asleep = check->asked_ms <= check->proxy->woken_ms || has_stood_still(check->proxy);
     if (end == MC_UPSTREAM_TIMEOUT && was_asleep) {
-        mc_check_cancel(instance);
+        cancel(instance);
         return;
     }
     if (end == MC_UPSTREAM_OWN_TROUBLE) {
         mc_log_limited(WARNING, "instance %s cannot be asked whether it lives: %s", instance->address.name, problem);
-        mc_check_cancel(instance);
+        cancel(instance);
         return;
     }
     if (end == MC_UPSTREAM_DONE) {
@@ -288,7 +288,7 @@ static void took_health(struct mc_check *check, enum mc_upstream_end end, const 
     }
     if (is_sure || (end != MC_UPSTREAM_TIMEOUT && ++instance->strikes >= MC_PROXY_STRIKES_MAX))
         mc_instance_set_down(instance, problem);
-    mc_check_cancel(instance);
+    cancel(instance);
 }
 
 static void on_checked(struct question *question, enum mc_upstream_end end, const char *problem)
@@ -325,38 +325,76 @@ static void start(struct mc_proxy *proxy, struct mc_instance *instance)
     instance->check = check;
     mc_instance_hold(instance);
     if (ask(proxy, &check->question, &instance->address, "/health", health_ms(proxy, instance, now)) < 0)
-        mc_check_cancel(instance);
+        cancel(instance);
+}
+
+static void check_list(struct mc_proxy *proxy, struct mc_instance *list)
+{
+    for (struct mc_instance *at = list; at != NULL; at = at->next) {
+        if (at->check == NULL)
+            start(proxy, at);
+    }
 }
 
 void mc_check_all(struct mc_proxy *proxy)
 {
-    for (int role = 0; role < 2; role++) {
-        for (struct mc_instance *at = proxy->instances.list[role]; at != NULL; at = at->next) {
-            if (at->check == NULL)
-                start(proxy, at);
+    for (int role = 0; role < 2; role++)
+        check_list(proxy, proxy->instances.list[role]);
+    check_list(proxy, proxy->instances.removed);
+}
+
+void mc_check_cancel_all(struct mc_proxy *proxy)
+{
+    struct mc_instances *set = &proxy->instances;
+    struct mc_instance *const lists[] = {set->list[0], set->list[1], set->removed};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        for (struct mc_instance *at = lists[i]; at != NULL; at = at->next)
+            cancel(at);
+    }
+}
+
+/* One that was removed may be about to end: it refuses connections, or says that it is not well, and still answers what
+ * it has. So only silence ends that. */
+static void end_silent(struct mc_proxy *proxy, const struct mc_instance *instance)
+{
+    uint64_t dead = proxy->config->dead_ms;
+    if (instance->state != MC_INSTANCE_DOWN || instance->requests == 0 || dead == 0)
+        return;
+    if (instance->is_silent || !instance->is_removed)
+        mc_relay_end_silent(proxy, instance, instance->is_silent ? 0 : dead);
+}
+
+static void pulse_list(struct mc_proxy *proxy, struct mc_instance *list, uint64_t now)
+{
+    for (struct mc_instance *at = list; at != NULL; at = at->next) {
+        if (proxy->woken_ms == now) {
+            at->heard_ms = now;
+            continue;
         }
+        bool is_asked = at->check != NULL && at->check->step == CHECK_HEALTH;
+        at->is_late = is_asked && now - at->check->asked_ms >= SILENCE_LATE && at->heard_ms <= at->check->asked_ms;
+        if (at->check == NULL && at->state != MC_INSTANCE_DOWN && mc_instance_silent_ms(at, now) >= SILENCE_ASKED)
+            start(proxy, at);
+        end_silent(proxy, at);
     }
 }
 
 void mc_check_pulse(struct mc_proxy *proxy)
 {
-    uint64_t now = mc_clock_ms(), dead = proxy->config->dead_ms;
+    uint64_t now = mc_clock_ms();
+    struct mc_instance *next;
     if (has_stood_still(proxy))
         proxy->woken_ms = now;
     proxy->pulse_ms = now;
-    for (int role = 0; role < 2; role++) {
-        for (struct mc_instance *at = proxy->instances.list[role]; at != NULL; at = at->next) {
-            if (proxy->woken_ms == now) {
-                at->heard_ms = now;
-                continue;
-            }
-            bool is_asked = at->check != NULL && at->check->step == CHECK_HEALTH;
-            at->is_late = is_asked && now - at->check->asked_ms >= SILENCE_LATE && at->heard_ms <= at->check->asked_ms;
-            if (at->check == NULL && at->state != MC_INSTANCE_DOWN && mc_instance_silent_ms(at, now) >= SILENCE_ASKED)
-                start(proxy, at);
-            if (at->state == MC_INSTANCE_DOWN && at->requests > 0 && dead > 0)
-                mc_relay_end_silent(proxy, at, at->is_silent ? 0 : dead);
-        }
+    for (int role = 0; role < 2; role++)
+        pulse_list(proxy, proxy->instances.list[role], now);
+    pulse_list(proxy, proxy->instances.removed, now);
+    for (struct mc_instance *at = proxy->instances.removed; at != NULL; at = next) {
+        next = at->next;
+        if (at->requests > 0)
+            continue;
+        cancel(at);
+        mc_instances_forget(&proxy->instances, at);
     }
 }
 

@@ -55,31 +55,39 @@ struct mc_instance *mc_instances_add(struct mc_instances *set, enum mc_proxy_rol
     return instance;
 }
 
-void mc_instances_remove(struct mc_instances *set, struct mc_instance *instance)
+static void unlink_from(struct mc_instance **at, struct mc_instance *instance)
 {
-    struct mc_instance **at = &set->list[instance->role];
     while (*at != instance) {
         mc_assert(*at != NULL);
         at = &(*at)->next;
     }
     *at = instance->next;
     instance->next = NULL;
-    instance->is_removed = true;
+}
+
+void mc_instances_remove(struct mc_instances *set, struct mc_instance *instance)
+{
+    unlink_from(&set->list[instance->role], instance);
     set->count[instance->role]--;
+    instance->is_removed = true;
+    instance->next = set->removed;
+    set->removed = instance;
+}
+
+void mc_instances_forget(struct mc_instances *set, struct mc_instance *instance)
+{
+    unlink_from(&set->removed, instance);
     mc_instance_release(instance);
 }
 
 void mc_instances_free(struct mc_instances *set)
 {
     for (int role = 0; role < 2; role++) {
-        struct mc_instance *next;
-        for (struct mc_instance *at = set->list[role]; at != NULL; at = next) {
-            next = at->next;
-            mc_instance_release(at);
-        }
-        set->list[role] = NULL;
-        set->count[role] = 0;
+        while (set->list[role] != NULL)
+            mc_instances_remove(set, set->list[role]);
     }
+    while (set->removed != NULL)
+        mc_instances_forget(set, set->removed);
 }
 
 void mc_instance_hold(struct mc_instance *instance)

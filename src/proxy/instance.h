@@ -1,8 +1,10 @@
 /* The prefill and decode instances: which are there, which answer, how much each has to do, and the choice between
  * them.
  *
- * An instance lives as long as somebody holds it: the set (until it is removed) and each request that uses it.
- * Invariant: of the instances in a set no two have the same role and name; turns ascend along each list.
+ * An instance lives as long as somebody holds it: the set and each request that uses it. One that is removed gets no
+ * more requests and is found by no name; the set keeps it aside, so that it is still looked after, until those that it
+ * had have ended.
+ * Invariant: of the instances in a set's lists no two have the same role and name; turns ascend along each list.
  */
 #ifndef MC_PROXY_INSTANCE_H
 #define MC_PROXY_INSTANCE_H
@@ -53,6 +55,7 @@ struct mc_instance {
 
 struct mc_instances {
     struct mc_instance *list[2]; /* by role */
+    struct mc_instance *removed; /* of both roles */
     size_t count[2];
     struct mc_turns turns[2];
     uint64_t next_turn;
@@ -65,8 +68,10 @@ void mc_histogram_add(struct mc_histogram *histogram, uint64_t ms);
 struct mc_instance *mc_instances_add(struct mc_instances *set, enum mc_proxy_role role,
                                      const struct mc_proxy_address *address, const char **problem);
 struct mc_instance *mc_instances_find(const struct mc_instances *set, enum mc_proxy_role role, const char *name);
-/* Takes it out; it goes when its last holder does. */
+/* Takes it out of its list, and keeps it among the removed. */
 void mc_instances_remove(struct mc_instances *set, struct mc_instance *instance);
+/* Lets go of one that was removed; it goes when its last holder does. */
+void mc_instances_forget(struct mc_instances *set, struct mc_instance *instance);
 void mc_instances_free(struct mc_instances *set);
 
 void mc_instance_hold(struct mc_instance *instance);

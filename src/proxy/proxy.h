@@ -146,12 +146,12 @@ void mc_relay_end_silent(struct mc_proxy *proxy, const struct mc_instance *insta
 
 /* ---- check.c ---- */
 
-/* Starts a check of every instance that has none under way. */
+/* Starts a check of every instance that has none under way, also of those that were removed and have requests. */
 void mc_check_all(struct mc_proxy *proxy);
-/* Several times a second: asks an instance that owes answers and is silent, and ends the requests of one that is dead.
- */
+/* Several times a second: asks an instance that owes answers and is silent, ends the requests of one that is dead, and
+ * forgets who was removed and has none. */
 void mc_check_pulse(struct mc_proxy *proxy);
-void mc_check_cancel(struct mc_instance *instance);
+void mc_check_cancel_all(struct mc_proxy *proxy);
 /* Asks whether an address may become an instance. done is called once, later, with NULL or what speaks against it;
  * unless it is cancelled before. */
 struct mc_candidate_check;

@@ -185,10 +185,7 @@ static void destroy(struct mc_proxy *proxy)
     while (proxy->clients != NULL)
         mc_client_close(proxy->clients);
     mc_upstreams_end_left(proxy);
-    for (int role = 0; role < 2; role++) {
-        for (struct mc_instance *at = proxy->instances.list[role]; at != NULL; at = at->next)
-            mc_check_cancel(at);
-    }
+    mc_check_cancel_all(proxy);
     mc_instances_free(&proxy->instances);
     /* Connections are freed by the loop, once what is still deferred has run. */
     if (proxy->base != NULL)

@@ -82,6 +82,54 @@ def test_a_stopped_decode_instance_ends_its_requests_and_no_others(engines):  # 
         wait_until(lambda: state_of(proxy, first) == "up", 30, "the return of the one that was stopped")
 
 
+def remove(proxy, engine):
+    status, _, body = proxy.post("/instances/remove", {"type": "decode", "instance": engine.address}, {"X-API-Key": "secret"})
+    assert status == 200, body
+
+
+@pytest.mark.parametrize("under_check", [False, True])
+def test_removing_a_stopped_instance_ends_its_requests(under_check):
+    """A controller removes what does not answer; its kernel still does."""
+    with EngineProcess("a", tokens=400, delay_s=0.05) as engine, \
+            Proxy("--decode", engine.address, "--health_interval=5s", environment={"ADMIN_API_KEY": "secret"}) as proxy:
+        all_up(proxy)
+        connection = proxy.connect(timeout_s=15)
+        connection.request("POST", "/v1/completions", json.dumps(STREAM), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        assert reply.readline().startswith(b"data: {")
+        engine.process.send_signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        time.sleep(5 if under_check else 0)
+        remove(proxy, engine)
+        with pytest.raises(ConnectionResetError):
+            reply.read()
+        assert time.monotonic() - stopped < SILENCE_MAX_S
+        connection.close()
+        wait_until(lambda: proxy.metrics()["mooncake_proxy_requests_running"] == 0)
+        assert not proxy.status()["instances"]
+
+
+def test_a_removed_instance_that_takes_nothing_new_ends_what_it_has(engines):  # noqa: F811
+    """As an engine that is told to end: it says 503, and what it computes says nothing until it is done."""
+    decode = engines("d", tokens=100, delay_s=0.05)
+    with Proxy("--decode", decode.address, "--dead_timeout=500ms", environment={"ADMIN_API_KEY": "secret"}) as proxy:
+        answers = []
+        threads = [threading.Thread(target=lambda: answers.append(proxy.post("/v1/completions", STREAM)))]
+        threads[0].start()
+        wait_until(lambda: decode.running == 1)
+        decode.hold = threading.Event()
+        threads.append(threading.Thread(target=lambda: answers.append(proxy.complete())))
+        threads[1].start()
+        wait_until(lambda: decode.running == 2)
+        remove(proxy, decode)
+        decode.health = 503
+        threads[0].join()
+        assert threads[1].is_alive() and " is down: /health answers 503" in proxy.log(), "it is looked after all the time"
+        decode.hold.set()
+        threads[1].join()
+        assert [status for status, _, _ in answers] == [200, 200] and answers[0][2].endswith(b"data: [DONE]\n\n")
+
+
 def test_a_proxy_that_stood_still_blames_nobody(engines):  # noqa: F811
     """Answers lie in its own sockets when it goes on."""
     decode = engines("d", tokens=100, delay_s=0.03)

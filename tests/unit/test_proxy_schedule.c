@@ -98,6 +98,10 @@ static void instances(void **state)
     mc_instances_remove(&set, a);
     assert_true(a->is_removed);
     assert_null(mc_instances_find(&set, MC_PROXY_DECODE, "a:1"));
+    assert_ptr_equal(set.removed, a);
+    assert_int_equal(set.count[MC_PROXY_DECODE], 1);
+    mc_instances_forget(&set, a);
+    assert_null(set.removed);
     mc_instance_release(a);
     b->state = MC_INSTANCE_WRONG_MODEL;
     assert_null(mc_instances_choose(&set, MC_PROXY_DECODE, policy, NULL, 0, &rank));
