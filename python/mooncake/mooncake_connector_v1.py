@@ -71,7 +71,8 @@ PULL_TIMEOUT_S = 600.0  # after which it gives up whatever it finds
 READY_TIMEOUT_S = 50.0  # how long prefill waits for a request that it has been asked for
 PULL_AGAIN_S = 5.0  # where a failure cannot be reported
 GIVEN_UP_MAX = 10000  # requests whose blocks were freed because nobody came: who comes later hears so at once
-PULLS_MAX = 64  # threads: pulls at once on decode, questions at once on prefill
+PULLS_MAX = 64  # threads: pulls at once from one prefill worker; answers at once on prefill
+SOCKETS_MAX = 16384  # one for each pull; zmq itself would stop at 1023
 FAILED_BLOCKS_ARE_HANDLED = hasattr(KVConnectorBase_V1, "get_block_ids_with_load_errors")
 
 logger = init_logger(__name__)
@@ -100,6 +101,14 @@ class SendBlockMeta:
     local_block_ids: list[int]
     ready: threading.Event = field(default_factory=threading.Event)
     expire_time: float = float("inf")
+
+
+@dataclass
+class Question:
+    """Of a decode instance, until its requests are computed."""
+    identity: bytes
+    meta: MooncakeAgentMetadata
+    end: float
 
 
 class MooncakeConnectorMetadata(KVConnectorMetadata):
@@ -283,14 +292,20 @@ class MooncakeConnectorWorker:
         self._given_up: dict[ReqId, None] = {}  # the oldest first
         self._stopped = False
 
+        self._pulls: dict[str, deque] = {}  # by path: what waits there for a thread
+        self._pullers: dict[str, int] = {}  # by path: threads
+
         self._zmq = zmq.Context()
+        self._zmq.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(MooncakeAgentMetadata)
+        self._questions: list[Question] = []  # the listener's
         self._answers: deque = deque()
         self._wake, self._woken = socketpair()
+        self._wake.setblocking(False)
         self._woken.setblocking(False)
         self._transfers = threading.Semaphore(self.num_sender_workers)
-        self._pool = ThreadPoolExecutor(PULLS_MAX, "vllm-mooncake")
+        self._pool = ThreadPoolExecutor(PULLS_MAX, "vllm-mooncake")  # serves decode
         self._listener: Optional[threading.Thread] = None
 
     def _make_engine(self, kind):
@@ -322,7 +337,7 @@ class MooncakeConnectorWorker:
                 return
             self._stopped = True
             self._changed.notify_all()
-        self._wake.send(b"x")
+        self._nudge()
         if self._listener is not None and self._listener is not threading.current_thread():
             self._listener.join(timeout=5)
         self._pool.shutdown(wait=False)
@@ -361,8 +376,13 @@ class MooncakeConnectorWorker:
 
     # -- prefill --
 
+    def _nudge(self):
+        """Wakes the listener. When there is no room for one more byte it has not woken up from those before."""
+        with contextlib.suppress(OSError):
+            self._wake.send(b"x")
+
     def _listen(self, ready, problem):
-        """Takes questions and sends answers; the work between them is the pool's."""
+        """Takes questions and sends answers; the work between them is the pool's, once there is something to send."""
         try:
             sock = make_zmq_socket(self._zmq, make_zmq_path("tcp", self.hostname, self.side_channel_port + self.tp_rank), zmq.ROUTER, bind=True)
         except zmq.ZMQError as error:
@@ -375,7 +395,7 @@ class MooncakeConnectorWorker:
         poller.register(self._woken.fileno(), zmq.POLLIN)
         try:
             while not self._stopped:
-                events = dict(poller.poll())
+                events = dict(poller.poll(self._until_next_end_ms()))
                 with contextlib.suppress(BlockingIOError):
                     self._woken.recv(4096)
                 while self._answers:
@@ -383,35 +403,65 @@ class MooncakeConnectorWorker:
                 if sock in events:
                     frames = sock.recv_multipart()
                     if len(frames) == 3 and frames[1] == b"":
-                        self._pool.submit(self._serve, frames[0], frames[2])
+                        self._take_question(frames[0], frames[2])
+                self._hand_over()
         except (zmq.ContextTerminated, zmq.ZMQError, RuntimeError) as error:
             if not self._stopped:
                 logger.error("the listener for decode instances has ended: %s", error)
         finally:
             sock.close(linger=0)
 
-    def _serve(self, identity, question):
+    def _take_question(self, identity, question):
+        try:
+            self._questions.append(Question(identity, self._decoder.decode(question), time.monotonic() + READY_TIMEOUT_S))
+        except Exception as error:  # whatever it is, decode must hear of it
+            logger.error("a question cannot be read: %s", error)
+            self._answer(identity, TRANS_ERROR)
+
+    def _until_next_end_ms(self) -> Optional[int]:
+        if not self._questions:
+            return None
+        return max(0, int((min(one.end for one in self._questions) - time.monotonic()) * 1000) + 1)
+
+    def _hand_over(self):
+        """Gives the pool those questions that can be answered now. Until then they hold no thread."""
+        now = time.monotonic()
+        with self._lock:
+            due = [one.end <= now or self._can_answer(one.meta.request_ids) for one in self._questions]
+        questions, self._questions = self._questions, []
+        for one, is_due in zip(questions, due):
+            if is_due:
+                self._pool.submit(self._serve, one.identity, one.meta)
+            else:
+                self._questions.append(one)
+
+    def _can_answer(self, request_ids) -> bool:
+        """Whether all of them are computed, or one never will be. `_lock` is held."""
+        return any(one in self._given_up for one in request_ids) or self._are_ready(request_ids)
+
+    def _are_ready(self, request_ids) -> bool:
+        return all(one in self.reqs_need_send and self.reqs_need_send[one].ready.is_set() for one in request_ids)
+
+    def _answer(self, identity, answer):
+        self._answers.append((identity, b"", answer))
+        self._nudge()
+
+    def _serve(self, identity, meta):
         answer = TRANS_ERROR
         try:
-            self.send_kv_to_decode(self._decoder.decode(question))
+            self.send_kv_to_decode(meta)
             answer = TRANS_DONE
         except Exception as error:  # whatever it is, decode must hear of it
             logger.error("blocks could not be sent: %s", error)
-        self._answers.append((identity, b"", answer))
-        with contextlib.suppress(OSError):
-            self._wake.send(b"x")
+        self._answer(identity, answer)
 
     def _claim(self, request_ids) -> list[SendBlockMeta]:
-        """Waits until all of them are computed; from then on they do not expire."""
-        end = time.monotonic() + READY_TIMEOUT_S
-
-        def all_ready():
+        """From now on they do not expire."""
+        with self._lock:
             gone = [one for one in request_ids if one in self._given_up]
             if gone:
                 raise RuntimeError(f"nobody came for the requests {gone} in time; their blocks are freed")
-            return self._stopped or all(one in self.reqs_need_send and self.reqs_need_send[one].ready.is_set() for one in request_ids)
-        with self._lock:
-            if not self._changed.wait_for(all_ready, end - time.monotonic()) or self._stopped:
+            if self._stopped or not self._are_ready(request_ids):
                 raise RuntimeError(f"not all of the requests {request_ids} have blocks here")
             claimed = [self.reqs_need_send[one] for one in request_ids]
             for one in claimed:
@@ -504,6 +554,29 @@ class MooncakeConnectorWorker:
                 self._failed_blocks.update(block for blocks in block_ids for block in blocks)
                 self.finished_recving_reqs.update(local_ids)
 
+    def _pull(self, path: str, one: tuple[str, str, list[int]]):
+        """Each prefill worker has a queue and threads of its own: one that is silent keeps nobody waiting for the others."""
+        with self._lock:
+            self._pulls.setdefault(path, deque()).append(one)
+            if self._pullers.get(path, 0) >= PULLS_MAX:
+                return
+            self._pullers[path] = self._pullers.get(path, 0) + 1
+        threading.Thread(target=self._run_pulls, args=(path,), name="vllm-mooncake-pull", daemon=True).start()
+
+    def _run_pulls(self, path: str):
+        while True:
+            with self._lock:
+                if self._stopped or not self._pulls[path]:
+                    self._pullers[path] -= 1
+                    if self._pullers[path] == 0:
+                        del self._pullers[path], self._pulls[path]
+                    return
+                one = self._pulls[path].popleft()
+            try:
+                self.receive_kv(path, [one])
+            except Exception as error:  # the thread is for others, too
+                logger.error("%s from %s: %s", one[0], path, error)
+
     def _wait_stopped(self, seconds) -> bool:
         with self._lock:
             return self._changed.wait_for(lambda: self._stopped, seconds)
@@ -526,13 +599,14 @@ class MooncakeConnectorWorker:
                     meta.local_block_ids = block_ids
                     meta.expire_time = time.monotonic() + VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT
                     meta.ready.set()
-            self._changed.notify_all()
+        if metadata.reqs_to_send:
+            self._nudge()
 
     def start_load_kv(self, metadata: MooncakeConnectorMetadata):
         if self.kv_role != "kv_producer":
             for path, req_blocks in self.group_kv_pull(metadata).items():
                 for one in req_blocks:
-                    self._pool.submit(self.receive_kv, path, [one])
+                    self._pull(path, one)
         if self.kv_role != "kv_consumer":
             self.record_send_reqs(metadata)
 
@@ -551,10 +625,10 @@ class MooncakeConnectorWorker:
                 self._given_up[one] = None
             while len(self._given_up) > GIVEN_UP_MAX:
                 del self._given_up[next(iter(self._given_up))]
-            if expired:
-                self._changed.notify_all()
             sent, self.finished_sending_reqs = self.finished_sending_reqs | set(expired), set()
             received, self.finished_recving_reqs = self.finished_recving_reqs, set()
+        if expired:
+            self._nudge()
         return sent or None, received or None
 
     def take_failed_blocks(self) -> set[int]:

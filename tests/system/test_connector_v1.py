@@ -331,7 +331,6 @@ def test_a_request_that_fails_is_no_other_ones_trouble(sides, connector, monkeyp
     params = [prefill(left, "a", [2]), late, prefill(left, "b", [3])]
     for name, block, one in zip(("da", "dlate", "db"), (10, 11, 12), params):
         decode(right, name, [block], one)
-    right.step()
     left.step()
     got, end = set(), time.monotonic() + 5  # far below READY_TIMEOUT_S: prefill knows that it has given it up
     while len(got) < 3 and time.monotonic() < end:
@@ -340,6 +339,66 @@ def test_a_request_that_fails_is_no_other_ones_trouble(sides, connector, monkeyp
     assert got == {"da", "dlate", "db"}
     assert right.worker.get_block_ids_with_load_errors() == {11}
     assert all(mine.block(2) == theirs.block(10) and mine.block(3) == theirs.block(12) for mine, theirs in zip(left.tensors(), right.tensors()))
+
+
+@pytest.fixture
+def context(sides):
+    """Sockets of the test's own, which end before the sides do."""
+    import zmq
+    made = zmq.Context()
+    yield made
+    made.destroy(linger=0)
+
+
+def silent_prefills(context, kind, count):
+    """They take connections and questions, and never answer, as a process that was stopped: (sockets, what decode is told of each)."""
+    made = [context.socket(kind) for _ in range(count)]
+    return made, [{"do_remote_prefill": True, "remote_host": "127.0.0.1", "remote_port": one.bind_to_random_port("tcp://127.0.0.1")} for one in made]
+
+
+def test_a_silent_prefill_keeps_no_others_waiting(sides, connector, context):
+    """As many pulls from each as have threads, and more; then one from a prefill that answers."""
+    import zmq
+    left, right = sides
+    for tensor in left.tensors():
+        tensor.fill()
+    silent, params = silent_prefills(context, zmq.ROUTER, 2)
+    for i in range(connector.PULLS_MAX + 6):
+        for number, one in enumerate(params):
+            decode(right, f"s{number}-{i}", [0], one)
+    right.step()
+    decode(right, "d", [5], prefill(left, "p", [4]))
+    left.step()
+    assert right.wait(1, 5) == {"d"} and not any(one.closed for one in silent)
+    assert all(mine.block(4) == theirs.block(5) for mine, theirs in zip(left.tensors(), right.tensors()))
+    pullers = right.worker.connector_worker._pullers
+    assert sorted(pullers.values())[-2:] == [connector.PULLS_MAX] * 2, "and no more threads than that"
+
+
+def test_questions_that_must_wait_keep_no_others_waiting(sides, connector, context):
+    """What prefill has not computed holds none of its threads; it is answered when it is there, or in time."""
+    import msgspec
+    import zmq
+    left, right = sides
+    connector.READY_TIMEOUT_S = 6
+    start = time.monotonic()
+    params = prefill(left, "p", [4])
+    left.step()
+    asking = [context.socket(zmq.REQ) for _ in range(connector.PULLS_MAX + 6)]
+    for i, one in enumerate(asking):
+        one.connect(f"tcp://127.0.0.1:{params['remote_port']}")
+        one.send(msgspec.msgpack.encode({"remote_hostname": "127.0.0.1", "remote_port": 12345, "request_ids": [f"unknown{i}"],
+                                         "kv_caches_base_addr": [0] * LAYERS * 2, "block_ids": [[]]}))
+    time.sleep(0.5)
+    decode(right, "d", [5], params)
+    assert right.wait(1, 3) == {"d"} and left.wait(0) == {"p"}
+    prefill(left, "unknown0", [6])
+    left.step()
+    assert asking[0].poll(2000) and asking[0].recv() == connector.TRANS_DONE
+    assert time.monotonic() - start < connector.READY_TIMEOUT_S
+    for one in asking[1:]:
+        assert one.poll(10000) and one.recv() == connector.TRANS_ERROR
+    assert time.monotonic() - start > connector.READY_TIMEOUT_S
 
 
 def test_where_failures_cannot_be_told_blocks_are_asked_for_again(sides, connector, monkeypatch):
