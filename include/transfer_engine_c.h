@@ -136,7 +136,10 @@ MC_ORIGINAL_API batch_id_t allocateBatchID(transfer_engine_t engine, size_t batc
 /* Adds tasks: all or none. 0, also when a peer cannot be reached: then its tasks have failed. */
 MC_ORIGINAL_API int submitTransfer(transfer_engine_t engine, batch_id_t batch_id, struct transfer_request *entries,
                                    size_t count);
-/* And sends a note to the first entry's peer after all of the batch has been moved; one note for a batch. */
+/* And sends a note to the first entry's peer after all of the batch has been moved; one note for a batch. As in the
+ * original a note that the peer does not take (it has ended, or 65,536 wait there for getNotifsFromEngine) changes no
+ * status: the bytes have been moved, and our log says that the note was not taken. So who waits for a note needs a
+ * limit of time. */
 MC_ORIGINAL_API int submitTransferWithNotify(transfer_engine_t engine, batch_id_t batch_id,
                                              struct transfer_request *entries, size_t count, notify_msg_t notify_msg);
 MC_ORIGINAL_API int getTransferStatus(transfer_engine_t engine, batch_id_t batch_id, size_t task_id,
