@@ -34,6 +34,7 @@ struct place {
     uint64_t ttl_ms, lease_s;
     uint64_t lease, kept_ms; /* etcd's number for it, 0: none; since when it counts */
     enum { TIDY_LOOK, TIDY_COMPACT, TIDY_MARK } tidying;
+    bool compaction_is_refused;
     uint64_t tidied_revision;
     struct mc_buffer body, reply;
 };
@@ -218,12 +219,26 @@ static int tidy_look(struct place *place, uint64_t deadline_ns, uint64_t now, ui
     return 1;
 }
 
+/* Said once, until it changes: each interval would repeat it for ever. */
+static void note_compaction(struct place *place, bool is_refused)
+{
+    if (is_refused && !place->compaction_is_refused)
+        mc_log(WARNING, "etcd refuses compaction, so its history grows with each renewal: %.*s",
+               (int)(place->reply.length < 200 ? place->reply.length : 200),
+               place->reply.length == 0 ? "" : (const char *)place->reply.data);
+    else if (!is_refused && place->compaction_is_refused)
+        mc_log(INFO, "etcd takes compactions again");
+    place->compaction_is_refused = is_refused;
+}
+
 static int tidy_compact(struct place *place, uint64_t deadline_ns)
 {
     place->body.length = 0;
     mc_buffer_printf(&place->body, "{\"revision\":\"%" PRIu64 "\"}", place->tidied_revision);
     int rc = mc_etcd_call(place->etcd, "/v3/kv/compaction", mc_span(place->body.data, place->body.length), deadline_ns,
                           &place->reply);
+    if (rc == 0 || rc == MC_ERR_ETCD_OPERATION_ERROR)
+        note_compaction(place, rc != 0 && !says(place, "has been compacted"));
     place->tidying = TIDY_MARK; /* also when etcd refuses: somebody has compacted more than that, or nobody may */
     return rc == MC_ERR_ETCD_OPERATION_ERROR || rc == 0 ? 1 : rc;
 }

@@ -105,6 +105,7 @@ class Proxy:
 
     def __init__(self, port):
         self.target, self.delay_s, self.is_mute, self.requests = port, 0, False, 0
+        self.unknown = None  # a path of which etcd is to know nothing
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.sockets = []
@@ -139,6 +140,8 @@ class Proxy:
                     time.sleep(self.delay_s)
                 else:
                     self.requests += part.count(b"POST ")
+                    if self.unknown is not None:
+                        part = part.replace(self.unknown, self.unknown[:-1] + b"_")
                 if not self.is_mute:
                     sink.sendall(part)
             sink.shutdown(socket.SHUT_WR)

@@ -299,3 +299,16 @@ def test_renewals_leave_nothing(masters):
         third = revision_of(etcd)
         time.sleep(3)
         assert revision_of(etcd) > third and not is_compacted(etcd, third)
+
+
+def test_a_compaction_that_is_refused_is_said_once(emptied, masters):
+    """As where roles of etcd allow no compaction: the history grows, and somebody has to know."""
+    with Proxy(emptied.ports[0]) as proxy:
+        proxy.unknown = b"/v3/kv/compaction"
+        one = masters(proxy.port, "--ha_lease_ttl=500ms", "--etcd_compaction_interval=1s")
+        leads(one, 10)
+        wait_until(lambda: "etcd refuses compaction" in one.log(), 10)
+        time.sleep(3)
+        assert one.log().count("etcd refuses compaction") == 1 and serves(one)
+        proxy.unknown = None
+        wait_until(lambda: "takes compactions again" in one.log(), 10)
