@@ -11,7 +11,7 @@
  *     version of the protocol: that every byte was sent). After a failure either side's target may hold anything.
  *   - A peer can reach registered memory only, and no more of it once mc_transfer_unregister has returned 0.
  *   - A peer that is gone or stopped never blocks transfers to others. (Nor does it block who submits to it, once it
- *     is known: but a call that names a peer for the first time looks it up.)
+ *     is known: but a call that names a peer for the first time looks it up, as does one after an hour of rest.)
  *
  * Words: an engine is named by its session, "host:port" with P2PHANDSHAKE, else by its local_name. Addresses of a
  * peer's memory are the peer's own (virtual) addresses. Units: bytes. Threads: every function may be called from any

@@ -79,9 +79,9 @@ struct mc_rdma_lane {
 struct mc_peer {
     struct mc_transfer_engine *engine;
     char name[MC_DOCUMENT_NAME_MAX];
-    struct mc_peer *next; /* in its bucket */
-    uint32_t references;  /* engine->lock */
-    struct mc_tally *tally;
+    struct mc_peer *next;                /* in its bucket */
+    uint32_t references;                 /* engine->lock */
+    struct mc_tally *tally;              /* NULL: it has rested */
     struct mc_batch *queue, **queue_end; /* batches in the background that wait; from here on: engine->lock */
     struct mc_peer *next_ready;          /* of those with such that may have another thread; is_ready */
     struct mc_peer *next_borrower, *previous_borrower; /* of those with threads that all share; lent > 0 */
@@ -93,7 +93,7 @@ struct mc_peer {
     pthread_mutex_t lock;
     bool is_known;               /* document and address are filled in */
     uint32_t incarnation;        /* counts the processes that had the name; connections of earlier ones are closed */
-    bool is_doubtful;            /* its process has ended: to be asked for again before it is used */
+    bool is_doubtful;            /* its process has ended, or it has rested: to be asked for again before it is used */
     struct mc_document document; /* without buffers */
     uint64_t first_address;
     char data_address[MC_ADDRESS_MAX + 8];

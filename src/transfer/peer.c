@@ -13,7 +13,9 @@
 
 #define LANE_IDLE_MS 120000u
 #define PEER_IDLE_MS 600000u
-#define PEER_BARE_MS 5000u     /* without lanes and path: its document is soon fetched again */
+#define PEER_BARE_MS 5000u     /* without lanes and path: its document is not trusted any more */
+#define PEER_KNOWN_MS 3600000u /* who submits to it asks nobody */
+#define PEERS_KEPT_MAX 4096u   /* for so long; with more of them a bare one goes at once */
 #define UNCUT_IDLE_MS 3600000u /* a write that it may still hold must not be forgotten before */
 #define TIDY_BUCKETS 64u       /* of a turn */
 #define HEAR_BUCKETS 64u       /* under one hold of the lock */
@@ -225,20 +227,32 @@ static void peer_free(struct mc_peer *peer)
     free(peer);
 }
 
+static bool is_bare(const struct mc_peer *peer)
+{
+    return peer->idle == NULL && peer->host == NULL && peer->rdma_idle == NULL && peer->rdma_uncut == NULL;
+}
+
+/* While the server is away nobody could tell us of it again. */
+static bool is_needed(const struct mc_peer *peer)
+{
+    const struct mc_metadata *metadata = &peer->engine->metadata;
+    bool was_found = peer->is_known || peer->handshake_address[0] != 0;
+    return was_found && !metadata->is_p2p && mc_metadata_is_away(metadata);
+}
+
 /* Nobody uses it, and it has not been used for so long; longer, where it has what must not be lost before. engine->lock
  * is held, so nobody begins to. */
 static bool is_idle(const struct mc_peer *peer, uint64_t idle_ms, uint64_t now_ms)
 {
-    const struct mc_metadata *metadata = &peer->engine->metadata;
     if (peer->references > 0) /* then the rest is not ours to read */
         return false;
     if (peer->engine->is_closing)
         return now_ms - peer->used_ms >= idle_ms;
-    bool was_found = peer->is_known || peer->handshake_address[0] != 0;
-    if (was_found && !metadata->is_p2p && mc_metadata_is_away(metadata))
-        return false; /* nobody could tell us of it again */
-    bool is_bare = peer->idle == NULL && peer->host == NULL && peer->rdma_idle == NULL && peer->rdma_uncut == NULL;
-    if (is_bare && idle_ms > PEER_BARE_MS)
+    if (is_needed(peer))
+        return false;
+    if (idle_ms > 0 && peer->is_known && peer->engine->peer_count <= PEERS_KEPT_MAX)
+        idle_ms = PEER_KNOWN_MS;
+    else if (idle_ms > PEER_BARE_MS && is_bare(peer))
         idle_ms = PEER_BARE_MS;
     if (peer->rdma_uncut != NULL && idle_ms < PEER_IDLE_MS)
         idle_ms = PEER_IDLE_MS;
@@ -251,7 +265,8 @@ static bool is_idle(const struct mc_peer *peer, uint64_t idle_ms, uint64_t now_m
 static void unlink_one(struct mc_transfer_engine *engine, struct mc_peer **at, struct mc_peer **gone)
 {
     struct mc_peer *peer = *at;
-    mc_metrics_release(&engine->metrics, peer->tally);
+    if (peer->tally != NULL)
+        mc_metrics_release(&engine->metrics, peer->tally);
     *at = peer->next;
     peer->next = *gone;
     *gone = peer;
@@ -336,13 +351,15 @@ static struct mc_peer *find_or_add(struct mc_transfer_engine *engine, const char
         pthread_mutex_init(&peer->lock, NULL);
         mc_condition_init(&peer->rdma_given);
         mc_condition_init(&peer->rdma_settled);
-        peer->tally = mc_metrics_hold(&engine->metrics, name);
         peer->next = *bucket;
         *bucket = peer;
         engine->peer_count++;
     }
-    if (peer != NULL)
+    if (peer != NULL) {
         peer->references++;
+        if (peer->tally == NULL)
+            peer->tally = mc_metrics_hold(&engine->metrics, name);
+    }
     pthread_mutex_unlock(&engine->lock);
     free_list(gone);
     return peer;
@@ -445,6 +462,27 @@ static void take_useless(struct mc_peer *peer, uint64_t now_ms, struct mc_lane *
     }
 }
 
+/* Nobody uses it. One without lanes and path is remembered, so that who submits to it need not look it up; but its name
+ * may be another process's by now, so it is asked for again before it is used, and what is large of it is not kept.
+ * engine->lock is held, and the peer's. */
+static void rest(struct mc_peer *peer, uint64_t now_ms, struct mc_rdma_remote **useless)
+{
+    uint64_t unused_ms = now_ms - peer->used_ms;
+    if (unused_ms >= PEER_IDLE_MS)
+        mc_host_path_drop(peer);
+    if (!peer->is_known || is_needed(peer) || unused_ms < PEER_BARE_MS || !is_bare(peer) || peer->tally == NULL)
+        return;
+    peer->is_doubtful = true;
+    *useless = peer->remote;
+    peer->remote = NULL;
+    peer->remote_wait_ms = 0;
+    peer->rdma_retry_ms = 0;
+    peer->rdma_pause_ms = 0;
+    peer->host_retry_ms = 0;
+    mc_metrics_release(&peer->engine->metrics, peer->tally);
+    peer->tally = NULL;
+}
+
 /* To end many queue pairs takes a driver long, and the thread has other work: a few links each time. */
 static void end_some(struct mc_transfer_engine *engine)
 {
@@ -484,13 +522,17 @@ void mc_peers_tidy(struct mc_transfer_engine *engine)
         struct mc_peer **bucket = &engine->peers[atomic_fetch_add(&turn, 1) % MC_PEER_BUCKETS];
         unlink_idle(engine, bucket, PEER_IDLE_MS, &gone);
         for (struct mc_peer *peer = *bucket; peer != NULL; peer = peer->next) {
+            struct mc_rdma_remote *remote = NULL;
             if (pthread_mutex_trylock(&peer->lock) != 0)
                 continue; /* busy, so not idle; and all other peers would wait with us */
             take_useless(peer, now_ms, &lanes);
             mc_settle_tidy(peer);
             mc_rdma_lanes_idle(peer, LANE_IDLE_MS, &engine->ended);
             peer->is_doubtful |= mc_host_path_tidy(peer);
+            if (peer->references == 0)
+                rest(peer, now_ms, &remote);
             pthread_mutex_unlock(&peer->lock);
+            mc_rdma_remote_release(remote);
         }
     }
     pthread_mutex_unlock(&engine->lock);

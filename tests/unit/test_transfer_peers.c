@@ -577,6 +577,59 @@ static void test_unknown_beside_one_with_a_late_write(void **state)
     world_close(&world);
 }
 
+/* Makes the engine's tidying thread see peers that were used so long ago. */
+static void rest(struct mc_transfer_engine *engine, uint64_t unused_ms)
+{
+    while (!is_unused(engine)) /* the thread of the batch lets go of the peer */
+        usleep(1000);
+    pthread_mutex_lock(&engine->lock);
+    for (uint32_t i = 0; i < MC_PEER_BUCKETS; i++)
+        for (struct mc_peer *peer = engine->peers[i]; peer != NULL; peer = peer->next)
+            peer->used_ms = mc_clock_ms() - unused_ms;
+    pthread_mutex_unlock(&engine->lock);
+    for (uint32_t i = 0; i < 2 * MC_PEER_BUCKETS / 64; i++)
+        mc_peers_tidy(engine);
+}
+
+/* A peer of which nothing is left, as the last batch of it has timed out, stops: who submits to it does not ask it, the
+ * thread of the batch does. It is not remembered for ever, nor when the caller has closed it. */
+static void test_submit_after_a_rest(void **state)
+{
+    (void)state;
+    struct world world;
+    struct silent silent;
+    char name[64];
+    world_open(&world);
+    silent_open(&silent, name, sizeof(name));
+    silent.process = 1;
+    world.near->settings.timeout_ns = 300000000;
+    struct mc_transfer_item item = {world.near_memory, 4096, 4096};
+    assert_int_equal(mc_transfer_run(world.near, name, MC_TRANSFER_READ, &item, 1, NULL), MC_TRANSFER_ERR_TIMEOUT);
+    rest(world.near, 10000);
+    silent.is_paused = true;
+    usleep(100000); /* its thread has seen that */
+    world.near->settings.timeout_ns = 3000000000;
+    for (int i = 0; i < 2; i++) {
+        uint64_t start_ms = mc_clock_ms();
+        int64_t id = mc_transfer_submit(world.near, name, MC_TRANSFER_READ, &item, 1, NULL);
+        assert_true(mc_clock_ms() - start_ms < 1000);
+        assert_true(id > 0);
+        assert_true(mc_transfer_wait(world.near, &id, 1) < 0);
+        assert_true(mc_clock_ms() - start_ms >= 2900); /* it was asked, and has not answered */
+        rest(world.near, 1200000);
+    }
+    rest(world.near, 10000000);
+    assert_int_equal(world.near->peer_count, 0);
+    silent.is_paused = false;
+    assert_int_equal(mc_transfer_open_segment(world.near, name), 0);
+    rest(world.near, 10000);
+    assert_int_equal(world.near->peer_count, 1);
+    assert_int_equal(mc_transfer_close_segment(world.near, name), 0);
+    assert_int_equal(world.near->peer_count, 0);
+    silent_close(&silent);
+    world_close(&world);
+}
+
 /* While the metadata server is away, a segment that was closed is opened again: its engine is asked itself. */
 static void test_open_again_without_the_server(void **state)
 {
@@ -745,6 +798,7 @@ int main(void)
         cmocka_unit_test(test_settled_by_another_thread),
         cmocka_unit_test(test_busy_peer),
         cmocka_unit_test(test_unknown_beside_one_with_a_late_write),
+        cmocka_unit_test(test_submit_after_a_rest),
         cmocka_unit_test(test_open_again_without_the_server),
 
         cmocka_unit_test(test_cut_before_it_comes),
