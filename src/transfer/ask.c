@@ -11,6 +11,7 @@
 #define PORT_DEFAULT 12001
 #define RECEIVE_BYTES 65536u
 #define ANSWER_MS 10000u
+#define WATCH_MS 1000u
 
 /* P2P: the target's name is its address. */
 static int name_as_address(const char *target, char *address, size_t size)
@@ -56,13 +57,24 @@ int mc_ask_address(struct mc_transfer_engine *engine, const char *target, uint64
     return rc;
 }
 
+/* Does it say that an answer is of no use any more? It is asked now and then. */
+static bool is_useless(struct mc_ask_watch *watch)
+{
+    if (watch == NULL || mc_clock_ns() < watch->next_ns)
+        return false;
+    bool is_useless = watch->is_useless(watch->context);
+    watch->next_ns = mc_clock_ns() + WATCH_MS * 1000000ull;
+    return is_useless;
+}
+
 /* Looks now and then whether the engine is being closed. */
-static int64_t receive_some(int fd, struct mc_buffer *in, uint64_t deadline_ns, const _Atomic bool *is_closing)
+static int64_t receive_some(int fd, struct mc_buffer *in, uint64_t deadline_ns, const _Atomic bool *is_closing,
+                            struct mc_ask_watch *watch)
 {
     mc_buffer_reserve(in, RECEIVE_BYTES);
     for (;;) {
         uint64_t until_ns = mc_clock_ns() + MC_TRANSFER_LOOK_MS * 1000000ull;
-        bool is_last = deadline_ns <= until_ns || *is_closing;
+        bool is_last = deadline_ns <= until_ns || *is_closing || is_useless(watch);
         int64_t got = mc_socket_receive(fd, in->data + in->length, RECEIVE_BYTES,
                                         deadline_ns < until_ns ? deadline_ns : until_ns, NULL);
         if (got != MC_ERR_RPC_TIMEOUT || is_last)
@@ -70,22 +82,22 @@ static int64_t receive_some(int fd, struct mc_buffer *in, uint64_t deadline_ns, 
     }
 }
 
-static int receive_frame(int fd, uint64_t deadline_ns, const _Atomic bool *is_closing, struct mc_buffer *in,
-                         struct mc_handshake *frame)
+static int receive_frame(int fd, uint64_t deadline_ns, const _Atomic bool *is_closing, struct mc_ask_watch *watch,
+                         struct mc_buffer *in, struct mc_handshake *frame)
 {
     for (;;) {
         int rc = mc_handshake_read(mc_span(in->data, in->length), MC_HANDSHAKE_LENGTH_MAX, frame);
         if (rc != 0)
             return rc;
-        int64_t got = receive_some(fd, in, deadline_ns, is_closing);
+        int64_t got = receive_some(fd, in, deadline_ns, is_closing, watch);
         if (got < 0)
             return (int)got;
         in->length += (size_t)got;
     }
 }
 
-int mc_ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_type type, struct mc_span json,
-              uint64_t deadline_ns, struct mc_buffer *reply)
+static int ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_type type, struct mc_span json,
+                  uint64_t deadline_ns, struct mc_ask_watch *watch, struct mc_buffer *reply)
 {
     struct mc_buffer out = {0}, in = {0};
     struct mc_handshake frame = {0};
@@ -93,7 +105,7 @@ int mc_ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_type 
     struct iovec part = {out.data, out.length};
     int rc = mc_socket_send(fd, &part, 1, deadline_ns);
     if (rc == 0)
-        rc = receive_frame(fd, deadline_ns, &engine->is_closing, &in, &frame);
+        rc = receive_frame(fd, deadline_ns, &engine->is_closing, watch, &in, &frame);
     if (rc == 1)
         mc_buffer_append(reply, frame.json.data, frame.json.length);
     mc_buffer_free(&in);
@@ -101,18 +113,44 @@ int mc_ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_type 
     return rc == 1 ? 0 : rc == MC_ERR_PROTOCOL ? MC_TRANSFER_ERR_REJECT_HANDSHAKE : MC_TRANSFER_ERR_SOCKET;
 }
 
-int mc_ask(struct mc_transfer_engine *engine, const char *address, enum mc_handshake_type type, struct mc_span json,
-           uint64_t deadline_ns, struct mc_buffer *reply)
+int mc_ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_type type, struct mc_span json,
+              uint64_t deadline_ns, struct mc_buffer *reply)
+{
+    return ask_on(engine, fd, type, json, deadline_ns, NULL, reply);
+}
+
+/* While it is watched a try ends when the watch is due; what a lost packet costs is the same. */
+static int connect_to(const struct mc_transfer_engine *engine, const char *address, uint64_t deadline_ns,
+                      struct mc_ask_watch *watch)
+{
+    for (;;) {
+        bool is_last = watch == NULL || deadline_ns <= watch->next_ns;
+        int fd = mc_tcp_connect(address, is_last ? deadline_ns : watch->next_ns);
+        if (is_last || fd != MC_ERR_RPC_TIMEOUT || engine->is_closing || is_useless(watch))
+            return fd;
+    }
+}
+
+int mc_ask_watched(struct mc_transfer_engine *engine, const char *address, enum mc_handshake_type type,
+                   struct mc_span json, uint64_t deadline_ns, struct mc_ask_watch *watch, struct mc_buffer *reply)
 {
     uint64_t now_ns = mc_clock_ns(), connect_ns = now_ns + engine->settings.handshake_connect_ms * 1000000ull;
     uint64_t answer_ns = connect_ns + ANSWER_MS * 1000000ull;
-    int fd = mc_tcp_connect(address, connect_ns < deadline_ns ? connect_ns : deadline_ns);
+    if (watch != NULL)
+        watch->next_ns = now_ns + WATCH_MS * 1000000ull;
+    int fd = connect_to(engine, address, connect_ns < deadline_ns ? connect_ns : deadline_ns, watch);
     if (fd < 0)
         return MC_TRANSFER_ERR_SOCKET;
     mc_transfer_note_fd(fd);
-    int rc = mc_ask_on(engine, fd, type, json, answer_ns < deadline_ns ? answer_ns : deadline_ns, reply);
+    int rc = ask_on(engine, fd, type, json, answer_ns < deadline_ns ? answer_ns : deadline_ns, watch, reply);
     mc_transfer_close_fd(fd);
     return rc;
+}
+
+int mc_ask(struct mc_transfer_engine *engine, const char *address, enum mc_handshake_type type, struct mc_span json,
+           uint64_t deadline_ns, struct mc_buffer *reply)
+{
+    return mc_ask_watched(engine, address, type, json, deadline_ns, NULL, reply);
 }
 
 /* ---- a metadata server that is away ---- */

@@ -284,7 +284,15 @@ int mc_ask_peer_address(struct mc_transfer_engine *engine, const char *target, u
                         size_t size);
 int mc_ask(struct mc_transfer_engine *engine, const char *address, enum mc_handshake_type type, struct mc_span json,
            uint64_t deadline_ns, struct mc_buffer *reply);
-/* The same question on a connection that stays. Both end early when the engine is being closed. */
+/* Asked once a second while no answer comes; true: one is of no use any more, and the question ends. */
+struct mc_ask_watch {
+    bool (*is_useless)(void *context);
+    void *context;
+    uint64_t next_ns; /* of ask.c */
+};
+int mc_ask_watched(struct mc_transfer_engine *engine, const char *address, enum mc_handshake_type type,
+                   struct mc_span json, uint64_t deadline_ns, struct mc_ask_watch *watch, struct mc_buffer *reply);
+/* The same question on a connection that stays. All end early when the engine is being closed. */
 int mc_ask_on(struct mc_transfer_engine *engine, int fd, enum mc_handshake_type type, struct mc_span json,
               uint64_t deadline_ns, struct mc_buffer *reply);
 /* The target's document; *address is where it was asked ("" when it came from the metadata server). While that server

@@ -166,28 +166,6 @@ static int settle_unended(struct mc_peer *peer, uint64_t deadline_ns)
 
 /* ---- connections with a number ---- */
 
-static int ask(struct mc_peer *peer, const uint64_t *numbers, size_t count, struct mc_id id, uint64_t deadline_ns)
-{
-    char address[MC_ADDRESS_MAX], expected[40];
-    struct mc_buffer json = {0}, reply = {0};
-    struct mc_span who;
-    mc_buffer_printf(&json, "{\"mooncake_c\":{\"cut\":[");
-    for (size_t i = 0; i < count; i++)
-        mc_buffer_printf(&json, "%s%" PRIu64, i == 0 ? "" : ",", numbers[i]);
-    mc_buffer_printf(&json, "]}}");
-    int rc = mc_ask_peer_address(peer->engine, peer->name, deadline_ns, address, sizeof(address));
-    if (rc == 0)
-        rc = mc_ask(peer->engine, address, MC_HANDSHAKE_CONNECTION, mc_span(json.data, json.length), deadline_ns,
-                    &reply);
-    snprintf(expected, sizeof(expected), "%016" PRIx64 "%016" PRIx64, id.high, id.low);
-    if (rc == 0 && (mc_json_find(mc_span(reply.data, reply.length), "mooncake_c.cut", &who) != 1 ||
-                    !mc_span_equal(who, mc_span_string(expected))))
-        rc = MC_TRANSFER_ERR_REJECT_HANDSHAKE; /* another process */
-    mc_buffer_free(&json);
-    mc_buffer_free(&reply);
-    return rc;
-}
-
 /* Also when it was another thread that found it out. */
 static bool is_another(struct mc_peer *peer, uint32_t incarnation)
 {
@@ -197,21 +175,66 @@ static bool is_another(struct mc_peer *peer, uint32_t incarnation)
     return is_another;
 }
 
+/* Whom a question is about. */
+struct former {
+    struct mc_peer *peer;
+    struct mc_id id;
+    uint32_t incarnation;
+    uint64_t deadline_ns;
+};
+
+/* The metadata server may say so long before the silence of where the name was ends. Without one, who is asked for the
+ * document is who does not answer. */
+static bool has_moved(void *context)
+{
+    const struct former *former = context;
+    const struct mc_metadata *metadata = &former->peer->engine->metadata;
+    uint64_t until_ns = mc_clock_ns() + MC_METADATA_MS * 1000000ull;
+    if (!metadata->is_p2p && !mc_metadata_is_away(metadata))
+        (void)mc_peer_refresh(former->peer, until_ns < former->deadline_ns ? until_ns : former->deadline_ns);
+    return is_another(former->peer, former->incarnation);
+}
+
+static int ask(struct mc_peer *peer, const uint64_t *numbers, size_t count, struct former *former)
+{
+    uint64_t deadline_ns = former->deadline_ns;
+    struct mc_ask_watch watch = {.is_useless = has_moved, .context = former};
+    char address[MC_ADDRESS_MAX], expected[40];
+    struct mc_buffer json = {0}, reply = {0};
+    struct mc_span who;
+    mc_buffer_printf(&json, "{\"mooncake_c\":{\"cut\":[");
+    for (size_t i = 0; i < count; i++)
+        mc_buffer_printf(&json, "%s%" PRIu64, i == 0 ? "" : ",", numbers[i]);
+    mc_buffer_printf(&json, "]}}");
+    int rc = mc_ask_peer_address(peer->engine, peer->name, deadline_ns, address, sizeof(address));
+    if (rc == 0)
+        rc = mc_ask_watched(peer->engine, address, MC_HANDSHAKE_CONNECTION, mc_span(json.data, json.length),
+                            deadline_ns, &watch, &reply);
+    snprintf(expected, sizeof(expected), "%016" PRIx64 "%016" PRIx64, former->id.high, former->id.low);
+    if (rc == 0 && (mc_json_find(mc_span(reply.data, reply.length), "mooncake_c.cut", &who) != 1 ||
+                    !mc_span_equal(who, mc_span_string(expected))))
+        rc = MC_TRANSFER_ERR_REJECT_HANDSHAKE; /* another process */
+    mc_buffer_free(&json);
+    mc_buffer_free(&reply);
+    return rc;
+}
+
 /* 0: they are cut. 1: another process has the name. */
 int mc_settle_cut(struct mc_peer *peer, const uint64_t *numbers, size_t count, uint64_t deadline_ns)
 {
     pthread_mutex_lock(&peer->lock);
-    struct mc_id id = peer->document.id;
-    uint32_t incarnation = peer->incarnation;
+    struct former former = {peer, peer->document.id, peer->incarnation, deadline_ns};
     bool can_cut = peer->document.can_cut && count > 0 && numbers[0] != 0;
     pthread_mutex_unlock(&peer->lock);
-    int rc = can_cut ? ask(peer, numbers, count, id, deadline_ns) : MC_TRANSFER_ERR_NOT_IMPLEMENTED;
+    int rc = can_cut ? ask(peer, numbers, count, &former) : MC_TRANSFER_ERR_NOT_IMPLEMENTED;
     if (rc == 0)
         return 0;
     if (peer->engine->is_closing)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    if (is_another(peer, former.incarnation))
+        return 1;
     int refreshed = mc_peer_refresh(peer, deadline_ns);
-    if (is_another(peer, incarnation))
+    if (is_another(peer, former.incarnation))
         return 1;
     return refreshed < 0 ? refreshed : rc;
 }

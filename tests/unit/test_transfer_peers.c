@@ -657,6 +657,67 @@ static void *settle_main(void *argument)
     return mc_settle(peer, mc_clock_ns() + 10000000000ull) == 0 ? peer : NULL;
 }
 
+/* A metadata server that knows one name: who has it, and where. */
+static _Atomic uint16_t moving_port;
+static _Atomic uint64_t moving_process;
+
+static int moving_get(struct mc_metadata *metadata, const char *key, uint64_t deadline_ns, struct mc_buffer *reply)
+{
+    (void)metadata;
+    (void)deadline_ns;
+    struct mc_document document = {
+        .name = "moving", .is_tcp = true, .data_host = "127.0.0.1", .data_port = 1, .data_version = 2, .can_cut = true};
+    document.rpc_port = moving_port;
+    document.id.low = moving_process;
+    if (strstr(key, "rpc_meta") != NULL)
+        mc_rpc_meta_write(reply, "127.0.0.1", moving_port);
+    else
+        mc_document_write(reply, &document, "");
+    return 1;
+}
+
+static void *move_main(void *argument)
+{
+    (void)argument;
+    usleep(500000);
+    atomic_store(&moving_process, 2);
+    return NULL;
+}
+
+/* Who had the name is stopped and is asked to cut what was given up; it answers nothing. The name moves meanwhile: who
+ * has it now is not waited for any longer than the server takes to say so. */
+static void test_moved_while_it_is_asked(void **state)
+{
+    static const struct mc_metadata_kind kind = {.scheme = "moving://", .get = moving_get};
+    (void)state;
+    struct world world;
+    struct silent silent;
+    struct mc_peer *peer;
+    pthread_t moving;
+    char name[64];
+    world_open(&world);
+    silent_open(&silent, name, sizeof(name));
+    silent.is_paused = true;
+    usleep(100000); /* its thread has seen that */
+    moving_port = silent.rpc_port;
+    moving_process = 1;
+    world.near->metadata.kind = &kind;
+    world.near->metadata.is_p2p = false;
+    assert_int_equal(mc_peer_get(world.near, "moving", UINT64_MAX, &peer), 0);
+    mc_settle_note(peer, 77, peer->incarnation);
+    uint64_t start_ms = mc_clock_ms();
+    assert_int_equal(pthread_create(&moving, NULL, move_main, NULL), 0);
+    assert_int_equal(mc_settle(peer, mc_clock_ns() + 20000000000ull), 0);
+    assert_true(mc_clock_ms() - start_ms < 3000);
+    assert_int_equal(peer->document.id.low, 2);
+    assert_int_equal(peer->uncut_count, 0);
+    pthread_join(moving, NULL);
+    mc_peer_release(peer);
+    world.near->metadata.is_p2p = true;
+    silent_close(&silent);
+    world_close(&world);
+}
+
 /* Several ask a peer to cut what was given up, and another process answers: to none of them it matters any more, though
  * only one is the first to see who has the name. */
 static void test_settled_by_another_thread(void **state)
@@ -796,6 +857,7 @@ int main(void)
         cmocka_unit_test(test_refused_by_the_former),
         cmocka_unit_test(test_another_version_under_the_name),
         cmocka_unit_test(test_settled_by_another_thread),
+        cmocka_unit_test(test_moved_while_it_is_asked),
         cmocka_unit_test(test_busy_peer),
         cmocka_unit_test(test_unknown_beside_one_with_a_late_write),
         cmocka_unit_test(test_submit_after_a_rest),
