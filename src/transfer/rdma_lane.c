@@ -159,8 +159,11 @@ bool mc_rdma_lane_has_ended(struct mc_rdma_lane *lane)
     for (unsigned i = 0; i < HEAR_MAX; i++) {
         ssize_t got = recv(lane->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
         lane->is_leaving |= got > 0;
-        if (got == 0 || (got < 0 && errno != EINTR))
-            return got == 0 || errno != EAGAIN;
+        if (got > 0 || (got < 0 && errno == EINTR))
+            continue;
+        /* The error of our own kernel is said once; what is read after it is an end that the peer has not sent. */
+        lane->is_given_up |= got < 0 && errno != EAGAIN && errno != ECONNRESET && errno != EPIPE;
+        return got == 0 || errno != EAGAIN;
     }
     return true; /* whoever says so much is not what it should be */
 }

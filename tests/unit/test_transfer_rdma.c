@@ -304,12 +304,11 @@ static int given_up(int *other)
     return fd;
 }
 
-static void test_given_up_is_no_proof(void **state)
+static void given_up_is_no_proof(bool is_looked_at)
 {
     struct world world;
     struct mc_peer *peer;
     int end, other;
-    (void)state;
     world_open(&world, 1);
     expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
     assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
@@ -318,6 +317,7 @@ static void test_given_up_is_no_proof(void **state)
     struct mc_rdma_lane *lane = peer->rdma_uncut;
     close(lane->fd);
     lane->fd = given_up(&other);
+    assert_true(!is_looked_at || mc_rdma_lane_has_ended(lane));
     pthread_mutex_unlock(&peer->lock);
     for (int i = 0; i < 3; i++)
         assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 100000000), MC_TRANSFER_ERR_TIMEOUT);
@@ -329,6 +329,19 @@ static void test_given_up_is_no_proof(void **state)
     close(other);
     mc_peer_release(peer);
     world_close(&world);
+}
+
+static void test_given_up_is_no_proof(void **state)
+{
+    (void)state;
+    given_up_is_no_proof(false);
+}
+
+/* Nor when the error was read before, by who looks whether the link has ended. */
+static void test_given_up_while_it_runs(void **state)
+{
+    (void)state;
+    given_up_is_no_proof(true);
 }
 
 /* Nor does who closes the engine wait for that. */
@@ -772,6 +785,7 @@ int main(void)
         cmocka_unit_test(test_another_process_after_a_cut),
         cmocka_unit_test(test_cut_when_asked),
         cmocka_unit_test(test_given_up_is_no_proof),
+        cmocka_unit_test(test_given_up_while_it_runs),
         cmocka_unit_test(test_closed_before_the_cut),
         cmocka_unit_test(test_links_outlive_a_pause),
         cmocka_unit_test(test_unregistered_memory),
