@@ -213,9 +213,10 @@ static int negotiate_all(struct mc_transfer_engine *engine, const struct mc_rdma
     }
 }
 
-/* 0; 1: there is a link, but none of its pairs stands yet; or negative. */
-static int lane_open(struct mc_peer *peer, const struct mc_rdma_remote *remote, uint64_t deadline_ns,
-                     struct mc_rdma_lane **out)
+/* 0; 1: there is a link, but none of its pairs stands yet; or negative. A link to another process than the one of that
+ * incarnation is none: the keys that the caller has are the former's. */
+static int lane_open(struct mc_peer *peer, uint32_t incarnation, const struct mc_rdma_remote *remote,
+                     uint64_t deadline_ns, struct mc_rdma_lane **out)
 {
     struct mc_rdma_link_options options = {.devices = remote->devices, .device_count = remote->device_count};
     struct mc_rdma_lane *lane = calloc(1, sizeof(*lane));
@@ -232,8 +233,10 @@ static int lane_open(struct mc_peer *peer, const struct mc_rdma_remote *remote, 
     pthread_mutex_lock(&peer->lock);
     lane->owner = peer->document.id;
     lane->number = peer->document.can_cut ? mc_settle_number() : 0;
+    lane->incarnation = incarnation;
+    bool is_former = peer->incarnation != incarnation;
     pthread_mutex_unlock(&peer->lock);
-    rc = mc_rdma_link_open(peer->engine->rdma, &options, &lane->link);
+    rc = is_former ? MC_TRANSFER_ERR_REJECT_HANDSHAKE : mc_rdma_link_open(peer->engine->rdma, &options, &lane->link);
     if (rc == 0) {
         rc = negotiate_all(peer->engine, lane, deadline_ns);
         if (rc >= 0) {
@@ -378,6 +381,14 @@ static void give_pending(struct mc_peer *peer, struct mc_rdma_lane *lane)
     peer->engine->count.fallbacks++;
 }
 
+static bool has_changed(struct mc_peer *peer, uint32_t incarnation)
+{
+    pthread_mutex_lock(&peer->lock);
+    bool has_changed = peer->incarnation != incarnation;
+    pthread_mutex_unlock(&peer->lock);
+    return has_changed;
+}
+
 /* A new one could not be set up. True: the others carry on, and none is opened for a while. */
 static bool others_carry(struct mc_peer *peer)
 {
@@ -433,13 +444,15 @@ int mc_rdma_lane_take(struct mc_peer *peer, const struct mc_rdma_remote *remote,
             return used;
         }
         uint64_t until_ns = mc_clock_ns() + SETUP_MS * 1000000ull;
-        int rc = lane_open(peer, remote, until_ns < deadline_ns ? until_ns : deadline_ns, out);
-        if (rc >= 0)
-            (*out)->incarnation = incarnation;
+        int rc = lane_open(peer, incarnation, remote, until_ns < deadline_ns ? until_ns : deadline_ns, out);
         if (rc == 1)
             give_pending(peer, *out);
         if (rc >= 0)
             return rc;
+        if (has_changed(peer, incarnation)) { /* who has the name now is not paused for it */
+            (void)count_out(peer);
+            return 1;
+        }
         if (others_carry(peer))
             continue;
         mc_rdma_pause(peer, rc == MC_ERR_NOT_SUPPORTED ? "no device of ours fits one of the peer's"

@@ -366,6 +366,56 @@ static void test_closed_before_the_cut(void **state)
     close(end);
 }
 
+static struct {
+    const struct mc_transfer_engine *far;
+    struct mc_peer *peer;
+    bool is_due;
+} change;
+
+/* A metadata server's answer, while which another thread finds that another process has the name. */
+static int changing_get(struct mc_metadata *metadata, const char *key, uint64_t deadline_ns, struct mc_buffer *reply)
+{
+    (void)metadata;
+    (void)key;
+    (void)deadline_ns;
+    pthread_mutex_lock(&change.peer->lock);
+    change.peer->incarnation += change.is_due;
+    change.peer->document.id = change.far->id;
+    change.is_due = false;
+    pthread_mutex_unlock(&change.peer->lock);
+    mc_rpc_meta_write(reply, "127.0.0.1", change.far->rpc_port);
+    return 1;
+}
+
+/* The peer's name changes hands while a link to it is being opened: the keys are the former's, and nothing is written
+ * with them into its heir. */
+static void test_changes_while_it_is_opened(void **state)
+{
+    static const struct mc_metadata_kind kind = {.scheme = "changing://", .get = changing_get};
+    struct world world;
+    struct mc_peer *peer;
+    (void)state;
+    world_open(&world, 1);
+    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    change.far = world.far;
+    change.peer = peer;
+    change.is_due = true;
+    peer->document.id.low ^= 1; /* the former */
+    world.near->metadata.kind = &kind;
+    world.near->metadata.is_p2p = false;
+    struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, 4096};
+    fill(world.near_memory, 4096, 1);
+    assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 10000000000ull), 1);
+    assert_false(change.is_due);
+    assert_int_not_equal(memcmp(world.near_memory, world.far_memory, 4096), 0);
+    assert_int_equal(peer->rdma_lanes, 0);
+    assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 10000000000ull), 0);
+    assert_memory_equal(world.near_memory, world.far_memory, 4096);
+    world.near->metadata.is_p2p = true;
+    mc_peer_release(peer);
+    world_close(&world);
+}
+
 /* Makes the engine's tidying thread see a peer that was used so long ago. True: it is still known. */
 static bool is_kept(struct mc_transfer_engine *engine, uint64_t unused_ms)
 {
@@ -786,6 +836,7 @@ int main(void)
         cmocka_unit_test(test_cut_when_asked),
         cmocka_unit_test(test_given_up_is_no_proof),
         cmocka_unit_test(test_given_up_while_it_runs),
+        cmocka_unit_test(test_changes_while_it_is_opened),
         cmocka_unit_test(test_closed_before_the_cut),
         cmocka_unit_test(test_links_outlive_a_pause),
         cmocka_unit_test(test_unregistered_memory),
