@@ -336,6 +336,28 @@ static void on_wake(struct mc_service *service)
     }
 }
 
+/* None is pushed out while its connection may come: the peer that was told it is cut relies on that. */
+static bool note_cut(struct mc_service *service, uint64_t lane)
+{
+    uint64_t now_ms = mc_clock_ms();
+    if (service->cuts == NULL)
+        service->cuts = malloc(MC_SERVICE_CUTS_MAX * sizeof(*service->cuts));
+    if (service->cuts == NULL)
+        return false;
+    while (service->cut_count > 0 && now_ms - service->cuts[service->cut_first].at_ms >= MC_SERVICE_CUT_MS) {
+        service->cut_first = (service->cut_first + 1) % MC_SERVICE_CUTS_MAX;
+        service->cut_count--;
+    }
+    if (service->cut_count == MC_SERVICE_CUTS_MAX) {
+        mc_log_limited(ERROR, "peers have given up more than %u connections within %u s: some wait for more to be cut",
+                       MC_SERVICE_CUTS_MAX, MC_SERVICE_CUT_MS / 1000);
+        return false;
+    }
+    uint32_t last = (service->cut_first + service->cut_count++) % MC_SERVICE_CUTS_MAX;
+    service->cuts[last] = (struct mc_cut){lane, now_ms};
+    return true;
+}
+
 bool mc_service_cut_lane(const struct mc_connection *asker, uint64_t lane)
 {
     struct mc_service *service = asker->service;
@@ -349,19 +371,13 @@ bool mc_service_cut_lane(const struct mc_connection *asker, uint64_t lane)
     }
     if (is_found || mc_service_is_cut(service, lane)) /* it does not come again; or is known */
         return true;
-    if (service->cuts == NULL)
-        service->cuts = malloc(MC_SERVICE_CUTS_MAX * sizeof(*service->cuts));
-    if (service->cuts == NULL)
-        return false;
-    service->cuts[service->cut_count++ % MC_SERVICE_CUTS_MAX] = lane;
-    return true;
+    return note_cut(service, lane);
 }
 
 bool mc_service_is_cut(const struct mc_service *service, uint64_t lane)
 {
-    uint64_t count = service->cut_count < MC_SERVICE_CUTS_MAX ? service->cut_count : MC_SERVICE_CUTS_MAX;
-    for (uint64_t i = 0; service->cuts != NULL && i < count; i++)
-        if (service->cuts[i] == lane)
+    for (uint32_t i = 0; i < service->cut_count; i++)
+        if (service->cuts[(service->cut_first + i) % MC_SERVICE_CUTS_MAX].lane == lane)
             return true;
     return false;
 }

@@ -8,7 +8,8 @@
 #define MC_SERVICE_CONNECTIONS_MAX 16384u /* one more is closed at once */
 #define MC_SERVICE_HANDSHAKE_MS 5000u     /* a question has so long to come, and its answer to be taken */
 #define MC_SERVICE_DRAIN_MS 2000u
-#define MC_SERVICE_CUTS_MAX 4096u /* numbers of connections that were cut, and may still come */
+#define MC_SERVICE_CUTS_MAX 16384u /* numbers of connections that were cut, and may still come */
+#define MC_SERVICE_CUT_MS 600000u  /* for so long: no packet lives for two minutes, and what has come is taken soon */
 
 enum mc_connection_kind {
     MC_CONNECTION_WAKE,
@@ -43,6 +44,10 @@ struct mc_connection {
     struct mc_connection *next_initiator;
 };
 
+struct mc_cut {
+    uint64_t lane, at_ms;
+};
+
 struct mc_service {
     struct mc_transfer_engine *engine;
     struct mc_inbound_hooks inbound_hooks;
@@ -60,8 +65,8 @@ struct mc_service {
     _Atomic bool is_stopping, cut_wanted;
     pthread_mutex_t initiators_lock; /* of the list, and of the maps in it */
     struct mc_connection *initiators;
-    uint64_t *cuts; /* a ring; NULL: none was ever */
-    uint64_t cut_count;
+    struct mc_cut *cuts; /* a ring, by time; NULL: none was ever */
+    uint32_t cut_first, cut_count;
     struct mc_device_lane *lanes[MC_DEVICES_MAX]; /* for regions of devices: unit 0 to receive, unit 1 to send */
     size_t staged;                                /* bytes of unit 1 that this turn's sending uses */
     uint64_t copying;                             /* devices whose copies into it have not been waited for */
@@ -71,7 +76,8 @@ struct mc_service {
 
 /* Hangs up; may be called at any time on the service thread. */
 void mc_connection_drop(struct mc_connection *connection);
-/* Cuts the connection of that number, whether it is there or is still to come, for who asks so. False: no memory. */
+/* Cuts the connection of that number, whether it is there or is still to come, for who asks so. False: it cannot be
+ * noted, and may come; who asks has to wait. */
 bool mc_service_cut_lane(const struct mc_connection *asker, uint64_t lane);
 /* Has it been cut? */
 bool mc_service_is_cut(const struct mc_service *service, uint64_t lane);

@@ -840,6 +840,36 @@ static void test_cut_before_it_comes(void **state)
     world_close(&world);
 }
 
+/* Who is told that a connection is cut relies on it: when more are named than can be remembered the answer is no, until
+ * the first of them cannot come any more. */
+static void test_more_cuts_than_are_remembered(void **state)
+{
+    (void)state;
+    struct world world;
+    struct mc_peer *peer;
+    static uint64_t numbers[MC_SETTLE_NUMBERS_MAX];
+    world_open(&world);
+    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    uint64_t deadline_ns = mc_clock_ns() + 30000000000ull, number = 0, first = 1;
+    for (unsigned i = 0; i < MC_SERVICE_CUTS_MAX / MC_SETTLE_NUMBERS_MAX; i++) {
+        for (unsigned j = 0; j < MC_SETTLE_NUMBERS_MAX; j++)
+            numbers[j] = ++number;
+        assert_int_equal(mc_settle_cut(peer, numbers, MC_SETTLE_NUMBERS_MAX, deadline_ns), 0);
+    }
+    number++;
+    assert_true(mc_settle_cut(peer, &number, 1, deadline_ns) < 0);
+    assert_int_equal(mc_settle_cut(peer, &first, 1, deadline_ns), 0);
+    assert_true(mc_service_is_cut(world.far->service, first));
+#ifndef __SANITIZE_THREAD__ /* it does not know that the service thread has answered, and rests */
+    world.far->service->cuts[0].at_ms -= MC_SERVICE_CUT_MS;
+    assert_int_equal(mc_settle_cut(peer, &number, 1, deadline_ns), 0);
+    assert_false(mc_service_is_cut(world.far->service, first));
+    assert_true(mc_service_is_cut(world.far->service, number));
+#endif
+    mc_peer_release(peer);
+    world_close(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -864,6 +894,7 @@ int main(void)
         cmocka_unit_test(test_open_again_without_the_server),
 
         cmocka_unit_test(test_cut_before_it_comes),
+        cmocka_unit_test(test_more_cuts_than_are_remembered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
