@@ -31,8 +31,9 @@
 #define MC_UNREGISTER_GRACE_MS 2000u /* peers' transfers may end by themselves for so long, then they are cut off */
 #define MC_UNREGISTER_WAIT_MS 10000u
 #define MC_SETTLE_NUMBERS_MAX                                                                                          \
-    1024u                         /* of writes to one peer that were given up; further ones are reset, and hoped for */
-#define MC_PEER_RDMA_LANES_MAX 8u /* links to one peer; further calls wait for one of them */
+    1024u /* of connections to one peer that were given up: in one question, and at most of those without a number */
+#define MC_SETTLE_NOTED_MAX 65536u /* of those with a number */
+#define MC_PEER_RDMA_LANES_MAX 8u  /* links to one peer; further calls wait for one of them */
 
 struct ifaddrs;
 
@@ -103,6 +104,7 @@ struct mc_peer {
     uint32_t idle_count;
     uint64_t *uncut, uncut_first; /* numbers of connections of which a write may still arrive; of the first */
     uint32_t uncut_count, uncut_capacity;
+    bool is_uncut_lost; /* one more was not noted: nothing goes there any more, until another process has the name */
     struct mc_lane *unended; /* connections without a number, of which a write may still arrive */
     uint32_t unended_count;
     struct mc_host_path *host;

@@ -256,7 +256,7 @@ static bool is_idle(const struct mc_peer *peer, uint64_t idle_ms, uint64_t now_m
         idle_ms = PEER_BARE_MS;
     if (peer->rdma_uncut != NULL && idle_ms < PEER_IDLE_MS)
         idle_ms = PEER_IDLE_MS;
-    if ((peer->uncut_count > 0 || peer->unended != NULL) && idle_ms < UNCUT_IDLE_MS)
+    if ((peer->uncut_count > 0 || peer->is_uncut_lost || peer->unended != NULL) && idle_ms < UNCUT_IDLE_MS)
         idle_ms = UNCUT_IDLE_MS;
     return now_ms - peer->used_ms >= idle_ms;
 }

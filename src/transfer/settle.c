@@ -51,24 +51,31 @@ uint64_t mc_settle_number(void)
     return number;
 }
 
+/* The peer's lock is held. */
+static void lose(struct mc_peer *peer)
+{
+    peer->is_uncut_lost = true;
+    mc_log_limited(ERROR, "too many writes to %s were given up: nothing else is sent until it is another process",
+                   peer->name);
+}
+
 void mc_settle_note(struct mc_peer *peer, uint64_t number, uint32_t incarnation)
 {
     if (number == 0)
         return;
     pthread_mutex_lock(&peer->lock);
-    if (peer->uncut_count == peer->uncut_capacity && peer->uncut_capacity < MC_SETTLE_NUMBERS_MAX) {
+    if (peer->uncut_count == peer->uncut_capacity && peer->uncut_capacity < MC_SETTLE_NOTED_MAX) {
         uint32_t capacity = peer->uncut_capacity == 0 ? 16 : peer->uncut_capacity * 2;
         uint64_t *more = realloc(peer->uncut, capacity * sizeof(*more));
         peer->uncut = more == NULL ? peer->uncut : more;
         peer->uncut_capacity = more == NULL ? peer->uncut_capacity : capacity;
     }
-    bool is_noted = peer->uncut_count < peer->uncut_capacity;
-    if (is_noted && incarnation == peer->incarnation)
+    bool is_owed = incarnation == peer->incarnation, is_noted = peer->uncut_count < peer->uncut_capacity;
+    if (is_owed && is_noted)
         peer->uncut[peer->uncut_count++] = number;
+    else if (is_owed)
+        lose(peer);
     pthread_mutex_unlock(&peer->lock);
-    if (!is_noted)
-        mc_log_limited(ERROR, "more than %u writes to %s were given up: some are not known to have ended",
-                       MC_SETTLE_NUMBERS_MAX, peer->name);
 }
 
 /* ---- connections without a number ---- */
@@ -93,13 +100,11 @@ void mc_settle_give_up(struct mc_peer *peer, struct mc_lane *lane, bool is_faile
         peer->unended = lane;
         peer->unended_count++;
     }
-    pthread_mutex_unlock(&peer->lock);
-    if (is_kept && !is_full)
-        return;
-    mc_lane_abort(lane);
     if (is_full)
-        mc_log_limited(ERROR, "more than %u writes to %s were given up: some are not known to have ended",
-                       MC_SETTLE_NUMBERS_MAX, peer->name);
+        lose(peer);
+    pthread_mutex_unlock(&peer->lock);
+    if (!is_kept || is_full)
+        mc_lane_abort(lane);
 }
 
 /* What the peer still says is thrown away. */
@@ -265,6 +270,7 @@ void mc_settle_forget(struct mc_peer *peer)
 {
     peer->uncut_first += peer->uncut_count;
     peer->uncut_count = 0;
+    peer->is_uncut_lost = false;
     while (peer->unended != NULL) {
         struct mc_lane *lane = peer->unended;
         peer->unended = lane->next;
@@ -278,12 +284,20 @@ static int settle_tcp(struct mc_peer *peer, uint64_t deadline_ns)
     uint64_t numbers[MC_SETTLE_NUMBERS_MAX];
     for (;;) {
         pthread_mutex_lock(&peer->lock);
-        uint32_t count = peer->uncut_count;
+        uint32_t count = peer->uncut_count < MC_SETTLE_NUMBERS_MAX ? peer->uncut_count : MC_SETTLE_NUMBERS_MAX;
+        bool is_lost = peer->is_uncut_lost;
+        uint32_t incarnation = peer->incarnation;
         bool is_unended = peer->unended != NULL;
         uint64_t end = peer->uncut_first + count;
         if (count > 0)
             memcpy(numbers, peer->uncut, count * sizeof(*numbers));
         pthread_mutex_unlock(&peer->lock);
+        if (is_lost) {
+            (void)mc_peer_refresh(peer, deadline_ns);
+            if (!is_another(peer, incarnation))
+                return MC_TRANSFER_ERR_SOCKET;
+            continue;
+        }
         if (count == 0)
             return is_unended ? settle_unended(peer, deadline_ns) : 0;
         int rc = mc_settle_cut(peer, numbers, count, deadline_ns);

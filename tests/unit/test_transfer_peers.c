@@ -870,6 +870,33 @@ static void test_more_cuts_than_are_remembered(void **state)
     world_close(&world);
 }
 
+/* More writes than one question names are given up: all are cut. More than can be remembered: nothing goes to that
+ * process any more. */
+static void test_more_given_up_than_are_remembered(void **state)
+{
+    (void)state;
+    struct world world;
+    struct mc_peer *peer;
+    world_open(&world);
+    const char *far = mc_transfer_name(world.far);
+    struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, 4096};
+    assert_int_equal(mc_peer_get(world.near, far, UINT64_MAX, &peer), 0);
+    for (uint64_t i = 1; i <= 2 * MC_SETTLE_NUMBERS_MAX + 1; i++)
+        mc_settle_note(peer, i, peer->incarnation);
+    assert_int_equal(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
+    assert_int_equal(peer->uncut_count, 0);
+    for (uint64_t i = 1; i <= 2 * MC_SETTLE_NUMBERS_MAX + 1; i++)
+        assert_true(mc_service_is_cut(world.far->service, i));
+    for (uint64_t i = 1; i <= MC_SETTLE_NOTED_MAX + 1; i++)
+        mc_settle_note(peer, i, peer->incarnation);
+    assert_true(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL) < 0);
+    assert_true(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL) < 0);
+    peer->document.id.low ^= 1; /* so who answers now is another one */
+    assert_int_equal(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
+    mc_peer_release(peer);
+    world_close(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -895,6 +922,7 @@ int main(void)
 
         cmocka_unit_test(test_cut_before_it_comes),
         cmocka_unit_test(test_more_cuts_than_are_remembered),
+        cmocka_unit_test(test_more_given_up_than_are_remembered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
