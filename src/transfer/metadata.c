@@ -14,7 +14,7 @@
 #define PUBLISH_SHARE 10u /* so many times what the last document took is left before the next, within ... */
 #define PUBLISH_PAUSE_MIN_MS 20u
 #define PUBLISH_PAUSE_MAX_MS 200u
-#define OFTEN_LOOKS 6u /* are at the document, too: who is replaced notices by his next */
+#define OFTEN_LOOKS 7u /* are at the document, too: who is replaced notices by his next */
 #define RARE_LOOKS 12u /* then one in so many */
 
 int mc_metadata_init(struct mc_metadata *metadata, const char *server)
@@ -161,6 +161,26 @@ static int publish_document(struct mc_transfer_engine *engine)
     return taken(engine, key, rc);
 }
 
+/* Whoever had the name before may have written over our document before he noticed; it is looked at while he may, and
+ * now and then later. The publish lock is held. */
+static void look_at_document(struct mc_transfer_engine *engine)
+{
+    char key[MC_TRANSFER_KEY_MAX];
+    struct mc_buffer value = {0};
+    struct mc_document document = {0};
+    uint32_t turn = engine->looks++;
+    if (turn >= OFTEN_LOOKS && turn % RARE_LOOKS != 0)
+        return;
+    mc_segment_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
+    int rc = get(&engine->metadata, key, UINT64_MAX, &value);
+    bool is_ours = rc == 1 && mc_document_read(mc_span(value.data, value.length), &document) == 0 &&
+                   mc_id_equal(document.id, engine->id);
+    mc_document_free(&document);
+    mc_buffer_free(&value);
+    if (rc >= 0 && !is_ours && publish_document(engine) == 0)
+        mc_log(WARNING, "another engine had written over the document of %s; it stands there again", engine->name);
+}
+
 int mc_transfer_publish(struct mc_transfer_engine *engine)
 {
     if (engine->metadata.is_p2p)
@@ -170,6 +190,8 @@ int mc_transfer_publish(struct mc_transfer_engine *engine)
     if (rc == 0)
         rc = publish_name(engine);
     engine->is_published = rc == 0;
+    if (rc == 0)
+        look_at_document(engine); /* whoever had the name may have restored his before it was ours */
     pthread_mutex_unlock(&engine->publish_lock);
     return rc;
 }
@@ -265,26 +287,6 @@ void mc_transfer_withdraw(struct mc_transfer_engine *engine)
 }
 
 /* ---- a server that has forgotten us is told again ---- */
-
-/* Whoever had the name before may have written over our document before he noticed; it is looked at while he may, and
- * now and then later. The publish lock is held. */
-static void look_at_document(struct mc_transfer_engine *engine)
-{
-    char key[MC_TRANSFER_KEY_MAX];
-    struct mc_buffer value = {0};
-    struct mc_document document = {0};
-    uint32_t turn = engine->looks++;
-    if (turn >= OFTEN_LOOKS && turn % RARE_LOOKS != 0)
-        return;
-    mc_segment_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
-    int rc = get(&engine->metadata, key, UINT64_MAX, &value);
-    bool is_ours = rc == 1 && mc_document_read(mc_span(value.data, value.length), &document) == 0 &&
-                   mc_id_equal(document.id, engine->id);
-    mc_document_free(&document);
-    mc_buffer_free(&value);
-    if (rc >= 0 && !is_ours && publish_document(engine) == 0)
-        mc_log(WARNING, "another engine had written over the document of %s; it stands there again", engine->name);
-}
 
 static void look(struct mc_transfer_engine *engine)
 {

@@ -897,6 +897,57 @@ static void test_more_given_up_than_are_remembered(void **state)
     world_close(&world);
 }
 
+/* A metadata server where who had the name before looks between the heir's two steps: it finds its own name still, and
+ * restores its document. */
+static struct mc_buffer stands;
+
+static void set_document(const void *text, size_t length)
+{
+    mc_buffer_free(&stands);
+    mc_buffer_append(&stands, text, length);
+}
+
+static int restoring_get(struct mc_metadata *metadata, const char *key, uint64_t deadline_ns, struct mc_buffer *reply)
+{
+    (void)metadata;
+    (void)key;
+    (void)deadline_ns;
+    mc_buffer_append(reply, stands.data, stands.length);
+    return 1;
+}
+
+static int restoring_put(struct mc_metadata *metadata, const char *key, struct mc_span value, uint64_t deadline_ns,
+                         struct mc_buffer *reply)
+{
+    static const char formers[] = "{\"name\":\"former\",\"protocol\":\"tcp\"}";
+    (void)metadata;
+    (void)deadline_ns;
+    (void)reply;
+    if (strstr(key, "rpc_meta") == NULL)
+        set_document(value.data, value.length);
+    else
+        set_document(formers, sizeof(formers) - 1);
+    return 0;
+}
+
+static void test_document_of_the_former(void **state)
+{
+    static const struct mc_metadata_kind kind = {.scheme = "", .get = restoring_get, .put = restoring_put};
+    (void)state;
+    struct world world;
+    struct mc_document document;
+    world_open(&world);
+    world.near->metadata.kind = &kind;
+    world.near->metadata.is_p2p = false;
+    assert_int_equal(mc_transfer_publish(world.near), 0);
+    assert_int_equal(mc_document_read(mc_span(stands.data, stands.length), &document), 0);
+    assert_true(mc_id_equal(document.id, world.near->id));
+    mc_document_free(&document);
+    mc_buffer_free(&stands);
+    world.near->metadata.is_p2p = true;
+    world_close(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -923,6 +974,7 @@ int main(void)
         cmocka_unit_test(test_cut_before_it_comes),
         cmocka_unit_test(test_more_cuts_than_are_remembered),
         cmocka_unit_test(test_more_given_up_than_are_remembered),
+        cmocka_unit_test(test_document_of_the_former),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
