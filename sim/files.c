@@ -179,17 +179,19 @@ static bool is_living(const struct sim_memory *memory)
     return memory->bytes != NULL && memory->made_by->alive && memory->made_by->life == memory->made_life;
 }
 
-/* The data that belongs to an index: of the same name, or the newest that its process has made. */
+/* The data that belongs to an index: of the same name, or the newest that its process has made, unless that is gone:
+ * then the one before it, of which somebody may still have a map, is not it. */
 static const struct sim_memory *data_of(const struct sim_memory *index)
 {
     char name[sizeof(index->name)];
     int stem = (int)(strstr(index->name, "index") - index->name);
     snprintf(name, sizeof(name), "%.*sdata", stem, index->name);
     for (const struct sim_memory *memory = memories; memory != NULL; memory = memory->next) {
-        if (memory->bytes != NULL && strcmp(memory->name, name) == 0 && memory->is_named == index->is_named &&
-            !memory->is_unlinked && memory->machine == index->machine &&
-            (memory->is_named || memory->made_by == index->made_by))
-            return memory;
+        if (strcmp(memory->name, name) != 0 || memory->is_named != index->is_named || memory->is_unlinked ||
+            memory->machine != index->machine ||
+            (memory->is_named ? memory->bytes == NULL : memory->made_by != index->made_by))
+            continue;
+        return memory->bytes == NULL ? NULL : memory;
     }
     return NULL;
 }
