@@ -4,11 +4,20 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 # role NAME: that role's part of the manifest.
-role() { awk -v "name=    - name: $1" '/^    - name: |^---/ { inside = ($0 == name) } inside' cluster.yaml; }
+role() {
+    local line inside=false
+    while IFS= read -r line; do
+        case $line in
+            "    - name: $1") inside=true ;;
+            "    - name: "* | ---*) inside=false ;;
+        esac
+        ! $inside || printf '%s\n' "$line"
+    done <cluster.yaml
+}
 
 # environment NAME: its variables, as env(1) takes them.
 environment() {
-    role "$1" | awk '/- name: MOONCAKE_/ { name = $3 } name && /value: / { gsub(/"/, "", $2); print name "=" $2; name = "" }' |
+    role "$1" | sed -n '/- name: MOONCAKE_/ { s/.*- name: //; N; s/"//g; s/\n *value: /=/p; }' |
         sed 's/s-sglang-demo-mooncake-master/127.0.0.1/; s/=48gb/=64mb/'
 }
 
