@@ -34,13 +34,19 @@
 #define BUSY_FIRST_NS 5000000ull  /* between tries to open one, doubling, half of it random */
 #define BUSY_LAST_NS 100000000ull
 
+struct waiter { /* one who waits for a lane: on its thread's stack, in its path's list */
+    struct mc_tcp_lane *lane;
+    struct waiter *next;
+};
+
 struct tcp_path {
     struct mc_path path;
     struct mc_tcp_address peers[MC_TCP_PEERS_MAX]; /* of the owner, found when the path was opened */
     size_t peer_count;
     struct mc_pace pace;
     pthread_mutex_t lock;             /* guards the lists */
-    pthread_cond_t given;             /* an idle lane came back */
+    pthread_cond_t given;             /* a waiter got a lane */
+    struct waiter *waiting;           /* who came first is first, and gets the next lane that is given back */
     struct mc_tcp_lane *idle, *owing; /* the one used last comes first */
     struct mc_tcp_rest *resting;      /* idle for longer, the same order */
     uint32_t idle_count, owing_count; /* idle_count: with those that rest */
@@ -99,12 +105,16 @@ static void idle_give(struct tcp_path *tcp, struct mc_tcp_lane *lane)
 {
     lane->idle_since_ns = mc_clock_ns();
     pthread_mutex_lock(&tcp->lock);
-    bool keep = tcp->idle_count < IDLE_MAX;
-    if (keep) {
+    struct waiter *first = tcp->waiting;
+    bool keep = first != NULL || tcp->idle_count < IDLE_MAX;
+    if (first != NULL) { /* not into the list: who gave it back would have it again before the other is awake */
+        tcp->waiting = first->next;
+        first->lane = lane;
+        pthread_cond_broadcast(&tcp->given);
+    } else if (keep) {
         lane->next = tcp->idle;
         tcp->idle = lane;
         tcp->idle_count++;
-        pthread_cond_signal(&tcp->given);
     }
     pthread_mutex_unlock(&tcp->lock);
     if (!keep)
@@ -165,11 +175,23 @@ static struct mc_tcp_lane *idle_take(struct tcp_path *tcp)
 static struct mc_tcp_lane *idle_wait(struct tcp_path *tcp, uint64_t until_ns)
 {
     struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+    struct waiter self = {.lane = NULL}, **at = &tcp->waiting;
     pthread_mutex_lock(&tcp->lock);
-    while (tcp->idle_count == 0 && pthread_cond_timedwait(&tcp->given, &tcp->lock, &until) == 0)
-        continue;
+    bool waits = tcp->idle_count == 0;
+    if (waits) {
+        while (*at != NULL)
+            at = &(*at)->next;
+        *at = &self;
+        while (self.lane == NULL && pthread_cond_timedwait(&tcp->given, &tcp->lock, &until) == 0)
+            continue;
+    }
+    if (waits && self.lane == NULL) {
+        for (at = &tcp->waiting; *at != &self;)
+            at = &(*at)->next;
+        *at = self.next;
+    }
     pthread_mutex_unlock(&tcp->lock);
-    return idle_take(tcp);
+    return self.lane != NULL ? self.lane : idle_take(tcp);
 }
 
 static void lane_join(struct batch *batch, struct mc_tcp_lane *lane)
