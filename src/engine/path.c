@@ -285,11 +285,13 @@ static struct mc_path *entry_open(struct mc_engine *engine, struct mc_path_entry
     entry->opening = true;
     pthread_mutex_unlock(&engine->lock);
     struct mc_patience patience = mc_patience_until(deadline_ns);
+    bool was_hasty = deadline_ns < mc_clock_ns() + MC_STALL_NS;
     opening_run(engine, endpoint, &patience, &opening);
     pthread_mutex_lock(&engine->lock);
     entry->opening = false;
     entry->openings++;
     entry->last_error = opening.error;
+    entry->was_hasty = was_hasty;
     pthread_cond_broadcast(&engine->opened);
     *error = opening.error;
     if (opening.path != NULL && opening.faster_failed)
@@ -337,7 +339,8 @@ static struct mc_path *entry_path(struct mc_engine *engine, struct mc_path_entry
         bool retry = serves && entry->faster_failed && !entry->opening && mc_clock_ns() >= entry->retry_ns;
         if (serves && !retry)
             return path_retain(entry->path);
-        if (!entry->opening && waited && entry->last_error != 0 && entry->path == NULL) {
+        bool is_answer = entry->last_error != MC_ERR_RPC_TIMEOUT || !entry->was_hasty;
+        if (!entry->opening && waited && entry->last_error != 0 && is_answer && entry->path == NULL) {
             *error = entry->last_error; /* of the attempt just made: no second one in a row */
             return NULL;
         }

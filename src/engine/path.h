@@ -35,6 +35,7 @@ struct mc_path_entry { /* a segment that was asked for; guarded by the engine's 
     uint64_t version;   /* counts forgets, so that what is being opened meanwhile is not remembered */
     uint64_t openings;  /* counts attempts that ended */
     int last_error;     /* of the last attempt */
+    bool was_hasty;     /* it had less time than MC_STALL_NS: that nobody answered says nothing to who has more */
     bool faster_failed; /* a faster kind than that of path failed: tried again at retry_ns */
     uint64_t retry_ns;
     uint32_t backoff_ms;

@@ -134,6 +134,7 @@ static void cached_dropped_and_tried_again(void **state)
 struct getter {
     struct mc_engine *engine;
     const struct mc_endpoint *endpoint;
+    uint64_t timeout_ms;
     struct mc_path *path;
     int result;
 };
@@ -141,7 +142,7 @@ struct getter {
 static void *get_path(void *argument)
 {
     struct getter *getter = argument;
-    getter->result = mc_path_get(getter->engine, getter->endpoint, rig_deadline(3000), &getter->path);
+    getter->result = mc_path_get(getter->engine, getter->endpoint, rig_deadline(getter->timeout_ms), &getter->path);
     return NULL;
 }
 
@@ -152,7 +153,7 @@ static void opened_once(void **state)
     struct getter getters[8];
     pthread_t threads[8];
     for (size_t i = 0; i < 8; i++) {
-        getters[i] = (struct getter){.engine = engine, .endpoint = &rig->endpoint};
+        getters[i] = (struct getter){.engine = engine, .endpoint = &rig->endpoint, .timeout_ms = 3000};
         assert_int_equal(pthread_create(&threads[i], NULL, get_path, &getters[i]), 0);
     }
     for (size_t i = 0; i < 8; i++) {
@@ -161,6 +162,30 @@ static void opened_once(void **state)
         assert_ptr_equal(getters[i].path, getters[0].path);
         mc_path_release(getters[i].path);
     }
+    mc_engine_destroy(engine);
+}
+
+/* Who has little time finds out nothing for who has more. */
+static void one_in_haste_judges_for_nobody_else(void **state)
+{
+    struct rig *rig = rig_of(state);
+    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, MC_PATH_TCP);
+    struct mc_endpoint endpoint = rig->endpoint;
+    struct getter hasty = {.engine = engine, .endpoint = &endpoint, .timeout_ms = 100};
+    struct mc_path *path;
+    pthread_t thread;
+    uint16_t port = 0;
+    int silent = mc_tcp_listen("127.0.0.1", &port);
+    assert_true(silent >= 0);
+    mc_address_join(endpoint.tcp_address, sizeof(endpoint.tcp_address), "127.0.0.1", port);
+    assert_int_equal(pthread_create(&thread, NULL, get_path, &hasty), 0);
+    usleep(30000);
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(3000), &path), MC_ERR_RPC_TIMEOUT);
+    assert_true(mc_clock_ns() - start_ns >= MC_STALL_NS);
+    pthread_join(thread, NULL);
+    assert_int_equal(hasty.result, MC_ERR_RPC_TIMEOUT);
+    close(silent);
     mc_engine_destroy(engine);
 }
 
@@ -528,6 +553,7 @@ int main(int count, char **arguments)
         cmocka_unit_test_setup_teardown(another_layout_is_not_mapped, setup, teardown),
         cmocka_unit_test_setup_teardown(cached_dropped_and_tried_again, setup, teardown),
         cmocka_unit_test_setup_teardown(opened_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(one_in_haste_judges_for_nobody_else, setup, teardown),
         cmocka_unit_test_setup_teardown(wrong_answers, setup, teardown),
         cmocka_unit_test_setup_teardown(one_that_runs_is_waited_for, setup, teardown),
         cmocka_unit_test(one_that_is_stopped_is_not),
