@@ -10,7 +10,7 @@ static int rdma_open(struct mc_engine *engine, const struct mc_endpoint *endpoin
     (void)engine, (void)endpoint, (void)patience, (void)path;
     return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
 }
-const struct mc_transport mc_transport_rdma = {"rdma", false, rdma_open, NULL, NULL, NULL, NULL, NULL};
+const struct mc_transport mc_transport_rdma = {"rdma", false, rdma_open, NULL, NULL, NULL, NULL, NULL, false};
 
 int mc_rdma_open(const struct mc_rdma_options *options, struct mc_rdma **rdma)
 {

@@ -90,5 +90,5 @@ static bool local_is_ended(struct mc_path *path)
     return false;
 }
 
-const struct mc_transport mc_transport_local = {"local",     true,           local_open, local_run,
-                                                local_close, local_is_ended, NULL,       NULL};
+const struct mc_transport mc_transport_local = {"local",        true, local_open, local_run, local_close,
+                                                local_is_ended, NULL, NULL,       false};

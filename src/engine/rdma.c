@@ -701,5 +701,5 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
     mc_path_account(path, transfers, count);
 }
 
-const struct mc_transport mc_transport_rdma = {"rdma",     false,         rdma_open, rdma_run,
-                                               rdma_close, rdma_is_ended, NULL,      NULL};
+const struct mc_transport mc_transport_rdma = {"rdma",        false, rdma_open, rdma_run, rdma_close,
+                                               rdma_is_ended, NULL,  NULL,      false};

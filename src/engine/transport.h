@@ -123,6 +123,7 @@ struct mc_transport {
     void (*nudge)(struct mc_path *path);
     /* Lets go of what was not used for long (NULL: holds nothing). While others may run on it. */
     void (*rest)(struct mc_path *path, uint64_t now_ns);
+    bool has_patience; /* `run` knows patience_ns; else an owner has all its time */
 };
 
 struct mc_path { /* first member of each transport's own struct */

@@ -29,6 +29,8 @@ struct get_work {
     struct mc_transfer *transfers;
     struct mc_transfer **scratch;
     size_t *owner_of; /* index in ones of each transfer */
+    bool *has_others; /* see mc_haste */
+    bool stalled;     /* the same */
     mc_allocate *allocate;
     void *context;
     uint64_t renewed_ns;
@@ -240,7 +242,7 @@ static void judge(struct get_work *work, struct get_one *one, const struct mc_pl
     }
     one->reread = false;
     if (rc == MC_ERR_RPC_TIMEOUT && !late) {
-        if (one->tried == one->place_count && !one->patient && one->place_count > 1) {
+        if (one->tried == one->place_count && !one->patient) {
             one->patient = true;
             one->tried = 0;
             return;
@@ -254,18 +256,27 @@ static void judge(struct get_work *work, struct get_one *one, const struct mc_pl
                                                                 : rc;
 }
 
-/* One try of everything pending, each at its next replica. Returns how many were tried. */
+/* Is nothing left but what was silent, at all its replicas? */
+static bool are_all_patient(const struct get_work *work)
+{
+    for (size_t i = 0; i < work->count; i++)
+        if (work->ones[i].code == PENDING && !work->ones[i].patient)
+            return false;
+    return true;
+}
+
+/* One try of everything pending, each at its next replica; what was silent comes last. Returns how many were tried. */
 static size_t read_round(struct get_work *work)
 {
     size_t transfer_count = 0;
-    bool patient = false;
+    bool patient = are_all_patient(work);
     for (size_t i = 0; i < work->count; i++) {
         struct get_one *one = &work->ones[i];
-        if (one->code != PENDING)
+        if (one->code != PENDING || one->patient != patient)
             continue;
         const struct mc_place *place = next_place(work, one);
-        patient = patient || one->patient || one->place_count == 1;
         work->owner_of[transfer_count] = i;
+        work->has_others[transfer_count] = one->place_count > 1;
         work->transfers[transfer_count++] = (struct mc_transfer){.kind = MC_TRANSFER_READ,
                                                                  .place = *place,
                                                                  .object_length = one->object_length,
@@ -279,10 +290,11 @@ static size_t read_round(struct get_work *work)
     struct mc_run run = {.deadline_ns = work->deadline_ns,
                          .tick = renew_lease,
                          .context = work,
-                         .patience_ns = patient ? 0 : MC_PATIENCE_MS * 1000000ull,
                          .contact_age_max_ms = work->link == NULL ? work->contact_age_max_ms : 0};
-    work->failed |=
-        mc_store_move(work->store, work->link, work->epoch, work->transfers, transfer_count, &run, work->scratch, NULL);
+    struct mc_haste haste = {work->has_others, work->stalled};
+    work->failed |= mc_store_move(work->store, work->link, work->epoch, work->transfers, transfer_count, &run,
+                                  patient ? NULL : &haste, work->scratch, NULL);
+    work->stalled = haste.stalled;
     for (size_t i = 0; i < transfer_count; i++)
         judge(work, &work->ones[work->owner_of[i]], &work->transfers[i].place, work->transfers[i].result);
     return transfer_count;
@@ -387,6 +399,7 @@ static void read_known(struct get_work *work)
         one->first_place = place_count;
         one->place_count = (uint8_t)known.count;
         one->tried = 0;
+        one->reread = one->patient = false;
         memcpy(work->places + place_count, known.places, known.count * sizeof(*known.places));
         place_count += known.count;
     }
@@ -546,7 +559,8 @@ void mc_get_slice(struct get_call *call, size_t count, uint64_t last_ns)
     work.transfers = malloc(count * sizeof(*work.transfers));
     work.scratch = malloc(count * sizeof(struct mc_transfer *));
     work.owner_of = malloc(count * sizeof(*work.owner_of));
-    if (work.transfers != NULL && work.scratch != NULL && work.owner_of != NULL)
+    work.has_others = malloc(count * sizeof(*work.has_others));
+    if (work.transfers != NULL && work.scratch != NULL && work.owner_of != NULL && work.has_others != NULL)
         rc = get_known_or_asked(&work);
     for (size_t i = 0; rc < 0 && i < work.count; i++) {
         work.ones[i].code = rc;
@@ -560,6 +574,7 @@ void mc_get_slice(struct get_call *call, size_t count, uint64_t last_ns)
             atomic_fetch_add_explicit(&store->get_bytes, (uint64_t)ones[i].code, memory_order_relaxed);
     }
     free(work.places);
+    free(work.has_others);
     free(work.owner_of);
     free(work.scratch);
     free(work.transfers);

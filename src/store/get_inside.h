@@ -28,7 +28,7 @@ struct get_one {
     size_t first_place;
     uint8_t place_count, tried;
     int trouble;    /* our own, with the replica tried last; 0 = none */
-    bool patient;   /* no replica answered soon: each has all its time now */
+    bool patient;   /* no replica answered soon: each has all its time, when all others have been read */
     bool reread;    /* the replica tried last had wrong bytes, once */
     bool rotten;    /* a replica had wrong bytes, twice */
     bool allocated; /* own_part is from allocate */

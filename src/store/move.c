@@ -4,6 +4,8 @@
 #include "engine/path.h"
 #include "env/clock.h"
 
+#define PATIENCE_NS (MC_PATIENCE_MS * 1000000ull)
+
 static void write_live(struct mc_buffer *out, struct mc_transfer **group, size_t count)
 {
     for (size_t at = 0; at < count;) {
@@ -25,6 +27,17 @@ static void write_live(struct mc_buffer *out, struct mc_transfer **group, size_t
             out->length = frame;
     }
 }
+
+/* One call. */
+struct moving {
+    struct mc_store *store;
+    struct mc_link *link;
+    uint64_t epoch;
+    const struct mc_run *run;
+    struct mc_haste *haste;
+    struct mc_buffer *live;
+    const struct mc_transfer *transfers; /* all of them */
+};
 
 /* Did the group meet a path that does not work (as opposed to an object that is gone or rotten, to trouble of our own,
  * and to a deadline that came)? */
@@ -69,10 +82,28 @@ static bool is_to_tell(struct mc_store *store, const struct mc_link *link, uint6
     return link != NULL && (!was_silent || atomic_load(&mc_engine_counters(store->engine)->read_ns) > start_ns);
 }
 
-/* The way to the segment. 0; MC_ERR_TRANSFER_FAIL: there is none now; or our own trouble. */
-static int find_path(struct mc_store *store, struct mc_link *link, uint64_t epoch, uint32_t segment,
-                     const struct mc_run *run, struct mc_path **path, bool *failed)
+/* An owner has failed. Was it silent until then? */
+static void note_stall(const struct moving *moving, uint64_t start_ns)
 {
+    if (moving->haste != NULL && mc_clock_ns() - start_ns >= PATIENCE_NS)
+        moving->haste->stalled = true;
+}
+
+/* Until when a path may be opened. */
+static uint64_t open_until_ns(const struct moving *moving, uint64_t now_ns)
+{
+    bool is_short = moving->haste != NULL && moving->haste->stalled && now_ns + PATIENCE_NS < moving->run->deadline_ns;
+    return is_short ? now_ns + PATIENCE_NS : moving->run->deadline_ns;
+}
+
+/* The way to the segment. 0; MC_ERR_TRANSFER_FAIL: there is none now; MC_ERR_RPC_TIMEOUT: the deadline, or haste; or
+ * our own trouble. */
+static int find_path(const struct moving *moving, uint32_t segment, struct mc_path **path, bool *failed)
+{
+    struct mc_store *store = moving->store;
+    struct mc_link *link = moving->link;
+    const struct mc_run *run = moving->run;
+    uint64_t epoch = moving->epoch;
     struct mc_endpoint endpoint;
     int rc = MC_ERR_TRANSFER_FAIL;
     if (mc_store_is_shunned(store, epoch, segment))
@@ -83,53 +114,86 @@ static int find_path(struct mc_store *store, struct mc_link *link, uint64_t epoc
         rc = 0;
     if (rc < 0)
         return mc_master_is_gone(rc) || mc_socket_is_own(rc) || rc == MC_ERR_RPC_TIMEOUT ? rc : MC_ERR_TRANSFER_FAIL;
-    uint64_t start_ns = mc_clock_ns();
-    rc = mc_store_path(store, &endpoint, run->deadline_ns, path);
+    uint64_t start_ns = mc_clock_ns(), until_ns = open_until_ns(moving, start_ns);
+    rc = mc_store_path(store, &endpoint, until_ns, path);
     if (rc == 0 || mc_socket_is_own(rc))
         return rc;
-    if (rc == MC_ERR_RPC_TIMEOUT && mc_clock_ns() >= run->deadline_ns)
+    uint64_t now_ns = mc_clock_ns();
+    if (rc == MC_ERR_RPC_TIMEOUT && now_ns >= run->deadline_ns)
         return rc; /* it had less than its time */
     if (link != NULL && rc == MC_ERR_RPC_TIMEOUT)
         doubt(&(struct doubted){link, segment});
+    if (rc == MC_ERR_RPC_TIMEOUT && now_ns >= until_ns) {
+        mc_store_shun(store, epoch, segment, MC_SHUN_SLOW);
+        return rc;
+    }
+    note_stall(moving, start_ns);
     mc_store_report(store, is_to_tell(store, link, start_ns), epoch, &endpoint, NULL, rc);
     *failed = true;
     return MC_ERR_TRANSFER_FAIL;
 }
 
+/* How long the owner may be silent; 0: MC_STALL_NS, as on ways that know nothing shorter. */
+static uint64_t patience_ns(const struct moving *moving, const struct mc_path *path, struct mc_transfer **group,
+                            size_t count)
+{
+    const struct mc_haste *haste = moving->haste;
+    bool is_short = haste != NULL;
+    for (size_t i = 0; i < count && is_short; i++)
+        is_short = haste->has_others[group[i] - moving->transfers] || (haste->stalled && path->transport->has_patience);
+    return is_short ? PATIENCE_NS : 0;
+}
+
+/* The caller comes back to what was left in haste, and only to that. */
+static void end_stalled(struct mc_transfer **group, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (group[i]->result == MC_ERR_RPC_TIMEOUT)
+            group[i]->result = MC_ERR_TRANSFER_FAIL;
+    }
+}
+
 /* True when the owner has failed just now. */
-static bool move_group(struct mc_store *store, struct mc_link *link, uint64_t epoch, struct mc_transfer **group,
-                       size_t count, const struct mc_run *run, struct mc_buffer *live)
+static bool move_group(const struct moving *moving, struct mc_transfer **group, size_t count)
 {
     struct mc_path *path = NULL;
     uint32_t segment = group[0]->place.segment;
     bool failed = false;
-    int rc = find_path(store, link, epoch, segment, run, &path, &failed);
+    int rc = find_path(moving, segment, &path, &failed);
     for (size_t i = 0; i < count && rc < 0; i++)
         group[i]->result = rc;
     if (rc < 0)
         return failed;
-    struct doubted doubted = {link, segment};
-    struct mc_run own = *run;
-    if (link != NULL) {
-        own.doubt = doubt;
-        own.doubt_context = &doubted;
+    struct doubted doubted = {moving->link, segment};
+    struct mc_run run = *moving->run;
+    if (moving->link != NULL) {
+        run.doubt = doubt;
+        run.doubt_context = &doubted;
     }
+    run.patience_ns = patience_ns(moving, path, group, count);
     uint64_t start_ns = mc_clock_ns();
-    mc_path_run(path, group, count, &own);
-    rc = path_failure(group, count, run);
-    if (rc < 0)
-        mc_store_report(store, is_to_tell(store, link, start_ns), epoch, &path->endpoint, path, rc);
-    else if (is_slow(group, count, run))
-        mc_store_shun(store, epoch, segment, MC_SHUN_SLOW);
-    if (live != NULL && path->transport->commits_here)
-        write_live(live, group, count);
+    mc_path_run(path, group, count, &run);
+    rc = path_failure(group, count, &run);
+    if (rc < 0) {
+        note_stall(moving, start_ns);
+        mc_store_report(moving->store, is_to_tell(moving->store, moving->link, start_ns), moving->epoch,
+                        &path->endpoint, path, rc);
+        if (moving->haste != NULL && run.patience_ns == 0 && mc_clock_ns() < run.deadline_ns)
+            end_stalled(group, count);
+    } else if (is_slow(group, count, &run)) {
+        mc_store_shun(moving->store, moving->epoch, segment, MC_SHUN_SLOW);
+    }
+    if (moving->live != NULL && path->transport->commits_here)
+        write_live(moving->live, group, count);
     mc_path_release(path);
     return rc < 0;
 }
 
 bool mc_store_move(struct mc_store *store, struct mc_link *link, uint64_t epoch, struct mc_transfer *transfers,
-                   size_t count, const struct mc_run *run, struct mc_transfer **scratch, struct mc_buffer *live)
+                   size_t count, const struct mc_run *run, struct mc_haste *haste, struct mc_transfer **scratch,
+                   struct mc_buffer *live)
 {
+    const struct moving moving = {store, link, epoch, run, haste, live, transfers};
     /* Segments are few: one pass per segment. `result` 1 marks what has not been moved yet. */
     bool failed = false;
     for (size_t i = 0; i < count; i++)
@@ -142,7 +206,7 @@ bool mc_store_move(struct mc_store *store, struct mc_link *link, uint64_t epoch,
             if (transfers[i].result == 1 && transfers[i].place.segment == transfers[first].place.segment)
                 scratch[group_count++] = &transfers[i];
         }
-        failed |= move_group(store, link, epoch, scratch, group_count, run, live);
+        failed |= move_group(&moving, scratch, group_count);
     }
     return failed;
 }

@@ -384,7 +384,7 @@ static int put_round(struct put_work *work)
     if (work->transfer_count == 0)
         goto done;
     struct mc_run run = {.deadline_ns = work->deadline_ns};
-    (void)mc_store_move(store, link, link->epoch, work->transfers, work->transfer_count, &run, work->scratch,
+    (void)mc_store_move(store, link, link->epoch, work->transfers, work->transfer_count, &run, NULL, work->scratch,
                         &link->out); /* each transfer's result says it */
     if (is_any_unsure(work)) {       /* the end of this link has their writers' links cut, which a revoke would not */
         link->broken = true;

@@ -705,6 +705,98 @@ static void two_replicas_survive_a_killed_node(void **state)
     stop(&master, SIGTERM);
 }
 
+/* ---- many silent nodes ---- */
+
+#define SILENT 8u /* together more than a call has time for, if each gets all of its own */
+
+struct batch { /* a key on each silent node, one on one of them and on the good one, one on the good one alone */
+    struct mc_store *store;
+    char keys[SILENT + 2][16];
+    uint8_t back[SILENT + 2];
+    struct iovec parts[SILENT + 2];
+    struct mc_get_item items[SILENT + 2];
+};
+
+static void *batch_get(void *argument)
+{
+    struct batch *batch = argument;
+    for (unsigned i = 0; i < SILENT + 2; i++) {
+        batch->parts[i] = (struct iovec){&batch->back[i], 1};
+        batch->items[i] =
+            (struct mc_get_item){.key = key_of(batch->keys[i]), .parts = &batch->parts[i], .part_count = 1};
+    }
+    mc_store_get(batch->store, batch->items, SILENT + 2, NULL, NULL);
+    return NULL;
+}
+
+/* A key that lies on none of those segments; its segment becomes one of them. */
+static void put_elsewhere(struct mc_store *store, char *key, size_t size, char (*names)[256], unsigned *count)
+{
+    static unsigned number;
+    struct mc_replica_description found;
+    bool is_known;
+    do {
+        snprintf(key, size, "on-%u", number++);
+        assert_true(number < 10000);
+        assert_int_equal(put(store, key, "s", 1), 0);
+        assert_int_equal(mc_store_describe(store, key_of(key), &found, 1), 1);
+        is_known = false;
+        for (unsigned i = 0; i < *count; i++)
+            is_known = is_known || strcmp(names[i], found.segment_name) == 0;
+    } while (is_known);
+    memcpy(names[(*count)++], found.segment_name, sizeof(found.segment_name));
+}
+
+static void silent_nodes_do_not_use_up_the_time_of_others(void **state)
+{
+    static char names[SILENT + 1][256];
+    static struct batch batches[2]; /* of who has all paths, and of who has to open them */
+    struct process nodes[SILENT];
+    pthread_t threads[2];
+    unsigned known = 0;
+    (void)state;
+    start_master(0);
+    struct process good = start_node(16 * MIB);
+    struct batch *batch = &batches[0];
+    batch->store = open_client("tcp", 0);
+    put_elsewhere(batch->store, batch->keys[SILENT + 1], sizeof(batch->keys[0]), names, &known);
+    for (unsigned i = 0; i < SILENT; i++)
+        nodes[i] = start_node(16 * MIB);
+    for (unsigned i = 0; i < SILENT; i++)
+        put_elsewhere(batch->store, batch->keys[i], sizeof(batch->keys[0]), names, &known);
+    const char *preferred = names[0];
+    struct mc_replicate_config two = {
+        .replica_count = 2, .preferred_segment_count = 1, .preferred_segments = &preferred};
+    snprintf(batch->keys[SILENT], sizeof(batch->keys[0]), "two");
+    struct iovec part = {"s", 1};
+    struct mc_put_item item = {.key = key_of("two"), .parts = &part, .part_count = 1};
+    assert_int_equal(mc_store_put(batch->store, &item, 1, &two), 0);
+    batch_get(batch);
+    for (unsigned i = 0; i < SILENT + 2; i++)
+        assert_int_equal(batch->items[i].result, 1);
+
+    memcpy(batches[1].keys, batch->keys, sizeof(batch->keys));
+    for (unsigned i = 0; i < SILENT; i++)
+        kill(nodes[i].pid, SIGSTOP);
+    batches[1].store = open_client("tcp", 0);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, batch_get, &batches[i]), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        mc_store_close(batches[i].store);
+    }
+    for (unsigned i = 0; i < SILENT; i++)
+        stop(&nodes[i], SIGKILL);
+    stop(&good, SIGTERM);
+    stop(&master, SIGTERM);
+    for (unsigned i = 0; i < 2; i++) {
+        for (unsigned k = 0; k < SILENT; k++)
+            assert_true(batches[i].items[k].result < 0);
+        assert_int_equal(batches[i].items[SILENT].result, 1);
+        assert_int_equal(batches[i].items[SILENT + 1].result, 1);
+    }
+}
+
 static void a_master_that_comes_back_is_used_again(void **state)
 {
     char back[4];
@@ -834,9 +926,13 @@ static int run_suite(const char *paths)
 int main(int argument_count, char **arguments)
 {
     const struct CMUnitTest singles[] = {
-        cmocka_unit_test(no_master_is_an_error_in_time),      cmocka_unit_test(a_flipped_bit_is_an_error_never_bytes),
-        cmocka_unit_test(two_replicas_survive_a_killed_node), cmocka_unit_test(a_master_that_comes_back_is_used_again),
-        cmocka_unit_test(a_pure_server_refuses_put_and_get),  cmocka_unit_test(a_hundred_lives_leak_nothing),
+        cmocka_unit_test(no_master_is_an_error_in_time),
+        cmocka_unit_test(a_flipped_bit_is_an_error_never_bytes),
+        cmocka_unit_test(two_replicas_survive_a_killed_node),
+        cmocka_unit_test(a_master_that_comes_back_is_used_again),
+        cmocka_unit_test(a_pure_server_refuses_put_and_get),
+        cmocka_unit_test(a_hundred_lives_leak_nothing),
+        cmocka_unit_test(silent_nodes_do_not_use_up_the_time_of_others),
     };
     if (argument_count == 4 && strcmp(arguments[1], "node") == 0)
         return node_main(arguments[2], arguments[3]);
