@@ -4,6 +4,7 @@
 #ifndef MC_ENGINE_PATH_H
 #define MC_ENGINE_PATH_H
 
+#include "base/pace.h"
 #include "engine/engine.h"
 #include "wire/version.h"
 
@@ -51,6 +52,7 @@ struct mc_engine {
     struct mc_engine_counters counters;
     struct mc_rdma *rdma; /* NULL: none */
     struct mc_rdma_stages *stages;
+    struct mc_pace openings; /* connections to owners: what is opened because others are late is paid for here */
 
     pthread_mutex_t lock;  /* guards what follows, up to the descriptors */
     struct mc_id cluster;  /* in which the places are told; zero = not known */

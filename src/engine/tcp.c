@@ -691,7 +691,7 @@ static int lanes_check(struct batch *batch, uint64_t now_ns)
         }
     }
     if (now_ns >= mc_tcp_opener_due_ns(&batch->opener))
-        (void)mc_tcp_opener_begin(&batch->opener);
+        mc_tcp_opener_more(&batch->opener);
     if (is_ended(batch, now_ns)) {
         atomic_store_explicit(&batch->tcp->path.broken, true, memory_order_release);
         return MC_ERR_TRANSFER_FAIL;

@@ -3,7 +3,10 @@
 
 #include "env/clock.h"
 
-#define LATER_NS 100000000ull /* between those after the third */
+#define LATER_NS                                                                                                       \
+    100000000ull             /* between those after the third, and until it is asked again whether one may be begun    \
+                              */
+#define FREE_NS 250000000ull /* between those that nobody pays for */
 
 int mc_tcp_opener_begin(struct mc_tcp_opener *opener)
 {
@@ -25,7 +28,26 @@ uint64_t mc_tcp_opener_due_ns(const struct mc_tcp_opener *opener)
     uint64_t late_ns = mc_pace_late_ns(opener->pace);
     if (opener->count == 0 || opener->count == MC_TCP_OPENINGS_MAX)
         return UINT64_MAX;
-    return opener->begun_ns + (opener->begun <= 2 ? late_ns * opener->begun : LATER_NS + late_ns);
+    uint64_t due_ns = opener->begun_ns + (opener->begun <= 2 ? late_ns * opener->begun : LATER_NS + late_ns);
+    return due_ns > opener->later_ns ? due_ns : opener->later_ns;
+}
+
+static bool is_any_connected(const struct mc_tcp_opener *opener)
+{
+    for (size_t i = 0; i < opener->count; i++) {
+        if (opener->lanes[i]->state != MC_TCP_CONNECTING)
+            return true;
+    }
+    return false;
+}
+
+void mc_tcp_opener_more(struct mc_tcp_opener *opener)
+{
+    uint64_t now_ns = mc_clock_ns();
+    bool is_free =
+        opener->begun < opener->peer_count || (!is_any_connected(opener) && now_ns >= opener->begun_ns + FREE_NS);
+    if ((!is_free && !mc_pace_pay(&opener->engine->openings)) || mc_tcp_opener_begin(opener) < 0)
+        opener->later_ns = now_ns + LATER_NS;
 }
 
 void mc_tcp_opener_poll(const struct mc_tcp_opener *opener, struct pollfd *fds)
@@ -51,8 +73,10 @@ struct mc_tcp_lane *mc_tcp_opener_step(struct mc_tcp_opener *opener, const struc
         uint64_t now_ns = mc_clock_ns();
         bool connects = lane->state == MC_TCP_CONNECTING;
         int rc = mc_tcp_lane_step(opener->engine, opener->endpoint, lane);
-        if (rc >= 0)
+        if (rc >= 0) {
             mc_pace_sample(opener->pace, now_ns - lane->progress_ns);
+            mc_pace_sample(&opener->engine->openings, now_ns - lane->progress_ns);
+        }
         lane->progress_ns = now_ns;
         if (rc == 0)
             continue;
@@ -99,7 +123,7 @@ int mc_tcp_opener_wait(struct mc_tcp_opener *opener, uint64_t until_ns, struct m
         if (now_ns >= until_ns)
             return MC_ERR_RPC_TIMEOUT;
         if (now_ns >= due_ns) {
-            (void)mc_tcp_opener_begin(opener);
+            mc_tcp_opener_more(opener);
             due_ns = mc_tcp_opener_due_ns(opener);
         }
         due_ns = due_ns < until_ns ? due_ns : until_ns;

@@ -19,6 +19,7 @@ struct mc_tcp_opener {
     size_t count;
     uint32_t begun;    /* for the present need */
     uint64_t begun_ns; /* the last of them */
+    uint64_t later_ns; /* no other one before, as it cannot be paid for */
     uint32_t refused;  /* since the last that succeeded: nobody listens there */
     int error;         /* of the last that failed */
 };
@@ -27,6 +28,10 @@ struct mc_tcp_opener {
 int mc_tcp_opener_begin(struct mc_tcp_opener *opener);
 /* When another one is to be begun, as these take too long; UINT64_MAX: never. */
 uint64_t mc_tcp_opener_due_ns(const struct mc_tcp_opener *opener);
+/* It is due: begins another one, if it may. It is paid for out of one credit for all owners, since each connection
+ * takes a place at an owner that may be slow because so many come. Free is the first at each address; and one now and
+ * then while no host has answered at all: then packets are lost, and it takes no place. */
+void mc_tcp_opener_more(struct mc_tcp_opener *opener);
 /* Fills one entry for each lane. */
 void mc_tcp_opener_poll(const struct mc_tcp_opener *opener, struct pollfd *fds);
 /* After a poll of these entries. A lane that is ready now, which is the caller's, or NULL. */

@@ -189,6 +189,93 @@ static void one_in_haste_judges_for_nobody_else(void **state)
     mc_engine_destroy(engine);
 }
 
+/* ---- an owner that is slow for many at a time ---- */
+
+#define MANY 100u
+#define SLOW_NS 400000000ull
+
+static struct slow { /* answers each hello late, and with what the real one says */
+    int listener;
+    struct mc_endpoint real;
+    struct {
+        int fd, there;
+        uint64_t due_ns; /* 0: it has been answered */
+    } guests[8 * MANY];
+    size_t count;
+    _Atomic bool stop;
+} slow;
+
+static void slow_answer(int fd, int there)
+{
+    char bytes[1024];
+    ssize_t length = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+    struct iovec part = {bytes, length > 0 ? (size_t)length : 0};
+    if (length <= 0 || mc_socket_send(there, &part, 1, rig_deadline(1000)) < 0)
+        return; /* it has hung up */
+    int64_t got = mc_socket_receive(there, bytes, sizeof(bytes), rig_deadline(1000), NULL);
+    part = (struct iovec){bytes, got > 0 ? (size_t)got : 0};
+    (void)mc_socket_send(fd, &part, 1, rig_deadline(1000));
+}
+
+static void *slow_run(void *argument)
+{
+    (void)argument;
+    while (!atomic_load(&slow.stop)) {
+        int fd = slow.count == 8 * MANY ? -1 : mc_socket_accept(slow.listener);
+        if (fd >= 0) {
+            slow.guests[slow.count].fd = fd;
+            slow.guests[slow.count].there = mc_tcp_connect(slow.real.tcp_address, rig_deadline(1000));
+            slow.guests[slow.count++].due_ns = mc_clock_ns() + SLOW_NS;
+            continue;
+        }
+        for (size_t i = 0; i < slow.count; i++) {
+            if (slow.guests[i].due_ns == 0 || slow.guests[i].due_ns > mc_clock_ns())
+                continue;
+            slow_answer(slow.guests[i].fd, slow.guests[i].there);
+            slow.guests[i].due_ns = 0;
+        }
+        usleep(1000);
+    }
+    for (size_t i = 0; i < slow.count; i++) {
+        close(slow.guests[i].fd);
+        close(slow.guests[i].there);
+    }
+    return NULL;
+}
+
+static void a_slow_owner_is_not_asked_for_several_places_by_each(void **state)
+{
+    static struct mc_endpoint endpoints[MANY];
+    static struct getter getters[MANY];
+    static pthread_t threads[MANY];
+    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, MC_PATH_TCP);
+    pthread_t thread;
+    uint16_t port = 0;
+    slow.real = rig_of(state)->endpoint;
+    slow.listener = mc_tcp_listen("127.0.0.1", &port);
+    assert_true(slow.listener >= 0);
+    assert_int_equal(pthread_create(&thread, NULL, slow_run, NULL), 0);
+    for (uint32_t i = 0; i < MANY; i++) {
+        endpoints[i] = slow.real;
+        endpoints[i].segment = 100 + i; /* each a path of its own */
+        mc_address_join(endpoints[i].tcp_address, sizeof(endpoints[i].tcp_address), "127.0.0.1", port);
+        getters[i] = (struct getter){.engine = engine, .endpoint = &endpoints[i], .timeout_ms = 5000};
+        assert_int_equal(pthread_create(&threads[i], NULL, get_path, &getters[i]), 0);
+    }
+    for (size_t i = 0; i < MANY; i++) {
+        pthread_join(threads[i], NULL);
+        if (getters[i].result == 0)
+            mc_path_release(getters[i].path);
+    }
+    atomic_store(&slow.stop, true);
+    pthread_join(thread, NULL);
+    close(slow.listener);
+    mc_engine_destroy(engine);
+    for (size_t i = 0; i < MANY; i++)
+        assert_int_equal(getters[i].result, 0);
+    assert_in_range(slow.count, MANY, 2 * MANY); /* a credit for some there is */
+}
+
 /* A listener that accepts (or not) and answers the first bytes with `answer`, until closed. */
 struct impostor {
     int listener;
@@ -554,6 +641,7 @@ int main(int count, char **arguments)
         cmocka_unit_test_setup_teardown(cached_dropped_and_tried_again, setup, teardown),
         cmocka_unit_test_setup_teardown(opened_once, setup, teardown),
         cmocka_unit_test_setup_teardown(one_in_haste_judges_for_nobody_else, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_slow_owner_is_not_asked_for_several_places_by_each, setup, teardown),
         cmocka_unit_test_setup_teardown(wrong_answers, setup, teardown),
         cmocka_unit_test_setup_teardown(one_that_runs_is_waited_for, setup, teardown),
         cmocka_unit_test(one_that_is_stopped_is_not),
