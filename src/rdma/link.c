@@ -697,7 +697,7 @@ int mc_rdma_link_answer(struct mc_rdma *rdma, struct mc_rdma_link **link, struct
 {
     bool is_new = *link == NULL;
     int rc = mc_rdma_link_serve(rdma, link, offer, NULL, NULL);
-    if (rc < 0)
+    if (rc < 0 || *link == NULL)
         return rc;
     /* Others wait for this thread. Who names a time asks again for what is not decided; others do not know the word. */
     uint64_t most_ns = ((*link)->has_wait ? ANSWER_SHORT_MS : ANSWER_MS) * 1000000ull;

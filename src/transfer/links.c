@@ -69,13 +69,15 @@ static int picture_take(struct mc_transfer_engine *engine, struct picture *pictu
         for (struct mc_peer *peer = engine->peers[i]; peer != NULL; peer = peer->next)
             hold_peer(peer, &picture->peers[picture->peer_count++]);
     pthread_mutex_unlock(&engine->lock);
+    if (picture->peers == NULL)
+        return MC_TRANSFER_ERR_MEMORY;
     for (uint32_t i = 0; i < picture->peer_count; i++)
         take_peer(&picture->peers[i]);
     pthread_mutex_lock(&engine->lock);
     for (uint32_t i = 0; i < picture->peer_count; i++)
         picture->peers[i].peer->references--; /* looking at it is no use of it: it is tidied as before */
     pthread_mutex_unlock(&engine->lock);
-    return picture->peers == NULL ? MC_TRANSFER_ERR_MEMORY : 0;
+    return 0;
 }
 
 _Static_assert(sizeof(((struct mc_transfer_nic_load *)NULL)->device) == MC_RDMA_NAME_MAX &&

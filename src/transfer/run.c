@@ -164,7 +164,7 @@ int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc
         rc = MC_TRANSFER_ERR_TIMEOUT;
     else if (count > 0)
         rc = run_paths(peer, opcode, items, count, deadline_ns, parking, &path);
-    if (rc == MC_RUN_PARKED)
+    if (rc == MC_RUN_PARKED && parking != NULL)
         parking->start_ns = start_ns;
     if (rc == 0 && count > 0)
         peer->last_path = path + 1;

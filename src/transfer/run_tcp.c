@@ -190,13 +190,12 @@ static int deal(struct run *run, enum mc_transfer_opcode opcode, unsigned versio
 {
     uint64_t share = bytes / lanes + 1, room = share, offset = 0;
     size_t used = 0, start = 0, at = 0;
-    run->cut = malloc((count + lanes) * sizeof(*run->cut));
-    if (run->cut == NULL)
+    struct mc_transfer_item *cut = malloc((count + lanes) * sizeof(*cut));
+    if (cut == NULL)
         return MC_TRANSFER_ERR_MEMORY;
     while (at < count) {
         uint64_t left = items[at].length - offset, piece = left < room ? left : room;
-        run->cut[used++] =
-            (struct mc_transfer_item){(char *)items[at].local + offset, items[at].remote + offset, piece};
+        cut[used++] = (struct mc_transfer_item){(char *)items[at].local + offset, items[at].remote + offset, piece};
         room -= piece;
         offset += piece;
         if (offset == items[at].length) {
@@ -204,11 +203,12 @@ static int deal(struct run *run, enum mc_transfer_opcode opcode, unsigned versio
             at++;
         }
         if (room == 0 || at == count) {
-            mc_outbound_init(&run->jobs[run->job_count++].outbound, opcode, version, run->cut + start, used - start);
+            mc_outbound_init(&run->jobs[run->job_count++].outbound, opcode, version, cut + start, used - start);
             start = used;
             room = share;
         }
     }
+    run->cut = cut;
     return 0;
 }
 

@@ -341,7 +341,7 @@ static bool note_cut(struct mc_service *service, uint64_t lane)
 {
     uint64_t now_ms = mc_clock_ms();
     if (service->cuts == NULL)
-        service->cuts = malloc(MC_SERVICE_CUTS_MAX * sizeof(*service->cuts));
+        service->cuts = calloc(MC_SERVICE_CUTS_MAX, sizeof(*service->cuts));
     if (service->cuts == NULL)
         return false;
     while (service->cut_count > 0 && now_ms - service->cuts[service->cut_first].at_ms >= MC_SERVICE_CUT_MS) {
