@@ -116,9 +116,17 @@ static int find_path(const struct moving *moving, uint32_t segment, struct mc_pa
         return mc_master_is_gone(rc) || mc_socket_is_own(rc) || rc == MC_ERR_RPC_TIMEOUT ? rc : MC_ERR_TRANSFER_FAIL;
     uint64_t start_ns = mc_clock_ns(), until_ns = open_until_ns(moving, start_ns);
     rc = mc_store_path(store, &endpoint, until_ns, path);
-    if (rc == 0 || mc_socket_is_own(rc))
-        return rc;
     uint64_t now_ns = mc_clock_ns();
+    bool is_refused = rc == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS && link != NULL && now_ns - start_ns < MC_STALL_NS / 2;
+    if (rc == 0 || (mc_socket_is_own(rc) && !is_refused))
+        return rc;
+    if (is_refused) { /* a router or a filter said so at once, or there is no such name, and the master's way is open:
+                       * it may be this owner's. Nobody is accused, the master looks. */
+        doubt(&(struct doubted){link, segment});
+        mc_store_report(store, false, epoch, &endpoint, NULL, rc);
+        *failed = true;
+        return MC_ERR_TRANSFER_FAIL;
+    }
     if (rc == MC_ERR_RPC_TIMEOUT && now_ns >= run->deadline_ns)
         return rc; /* it had less than its time */
     if (link != NULL && rc == MC_ERR_RPC_TIMEOUT)

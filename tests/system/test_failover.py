@@ -1,4 +1,5 @@
 """The master dies, comes back, or stops while clients work: every call ends by its deadline, and nobody is restarted."""
+import ctypes
 import os
 import pathlib
 import signal
@@ -10,6 +11,7 @@ import pytest
 
 import cluster
 from python_cluster import SLOW, MooncakeDistributedStore, arguments, lateness, pattern, stopped
+from store_process import StoreProcess
 
 TIMEOUT_MS = 1500
 GRACE_S = 0.01 + 0.25 * SLOW  # a call ends within 10 ms of its deadline; the rest is for Python, beside what a sleeper waits on a loaded machine
@@ -231,3 +233,20 @@ def test_setup_waits_for_a_master_that_starts(timeout):
         timer.join()
         later.stop()
         later.log_file.close()
+
+
+def test_a_node_to_which_no_way_leads_is_a_miss(monkeypatch):
+    """Its address is one that the kernel refuses at once, as a filter's or a router's word does: no call waits for its deadline, and nobody is accused."""
+    with cluster.Master() as master, StoreProcess(master.address, host="255.255.255.255") as node:
+        writer = open_store(master)
+        cluster.wait_until(lambda: writer.put("key", pattern(SIZE)) == 0)
+        assert writer.get("key") == pattern(SIZE)
+        monkeypatch.setenv("MC_PATHS", "tcp")
+        reader, buffer = open_store(master), bytearray(SIZE)
+        where = (ctypes.c_char * SIZE).from_buffer(buffer)
+        assert reader.batch_get_into(["key"], [ctypes.addressof(where)], [SIZE]) == [-704]
+        assert writer.get("key") == pattern(SIZE)
+        assert b"SUSPECT" not in master.get("/get_segments_detail")[1]
+        reader.close()
+        writer.close()
+        assert node.process.poll() is None
