@@ -245,13 +245,37 @@ static uint64_t remove_visit(struct mc_core *core, struct mc_job *job, struct mc
     return steps;
 }
 
-/* The key has no value any more, but could get it back. */
+/* The key has no value any more, or its next one is not there yet, but could get the one before back. */
 static uint64_t remove_visit_held(struct mc_core *core, struct mc_job *job, struct mc_object *object)
 {
     uint64_t steps = MC_STEPS_VISIT;
-    if (object != NULL && object->tombstone != 0 && matches(core, job, object, &steps))
+    if (object == NULL || object->visible || !matches(core, job, object, &steps))
+        return steps;
+    if (object->tombstone != 0)
         mc_key_wait(core, object, job->wait);
+    else
+        job->again = true;
     return steps;
+}
+
+/* Do all replicas of the object lie where the removal has not looked yet? */
+static bool lies_ahead(const struct mc_core *core, const struct mc_job *job, const struct mc_object *object)
+{
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        if (at.segment->index < job->index || (at.segment->index == job->index && at.slot < job->slot))
+            return false;
+    return true;
+}
+
+bool mc_jobs_will_meet(const struct mc_core *core, const struct mc_object *object)
+{
+    const struct mc_link *link = core->job_count > 0 ? core->jobs.next : &core->jobs;
+    for (; link != &core->jobs; link = link->next) {
+        const struct mc_job *job = mc_link_of(link, struct mc_job, link);
+        if (job->kind == MC_JOB_REMOVE && job->wait->connection != NULL && lies_ahead(core, job, object))
+            return true;
+    }
+    return false;
 }
 
 /* True when the job is done. Every replica is looked at: an object that loses its first one meanwhile is still met at

@@ -386,7 +386,8 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
         return code;
     if (start->expected != 0 && (object == NULL || mc_object_version(core, object) != start->expected))
         return MC_ERR_STALE;
-    if (start->expected != 0 && is_copied(core, object)) /* one at a time: what remains of them is counted */
+    /* One at a time, since what remains of them is counted; and not past a removal that has still to meet the value. */
+    if (start->expected != 0 && (is_copied(core, object) || mc_jobs_will_meet(core, object)))
         return MC_ERR_PUT_IN_PROGRESS;
     if (start->connection->grants + start->replica_count > MC_GRANTS_PER_CONNECTION)
         return MC_ERR_BUSY;

@@ -491,7 +491,8 @@ enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *succes
     /* The serial alone proves nothing: the key may have got another object since. Its version is above ours then. */
     bool same = object != NULL && object->visible && object->serial == successor->soft_until_s &&
                 mc_object_version(core, object) < first_version(core, successor) &&
-                (expected == 0 || mc_object_version(core, object) == expected) && mc_object_clearable(core, object);
+                (expected == 0 || (mc_object_version(core, object) == expected && !mc_jobs_will_meet(core, object))) &&
+                mc_object_clearable(core, object);
     if (same) {
         mc_put_end_copies(core, object);
         mc_object_unlive(core, object, false);

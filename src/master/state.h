@@ -888,6 +888,9 @@ void mc_job_remove_all(struct mc_core *core, struct mc_connection *connection, c
 void mc_job_sweep(struct mc_core *core, struct mc_segment *segment);
 /* A slice of one job; true when there are jobs left. */
 bool mc_jobs_tick(struct mc_core *core);
+/* A removal of all or by pattern has not come by the visible object yet. A copy of its value that took its place now
+ * could lie where the removal has looked already: it would answer, and the value would stay. */
+bool mc_jobs_will_meet(const struct mc_core *core, const struct mc_object *object);
 void mc_job_destroy(struct mc_core *core, struct mc_job *job);
 
 /* check.c: proves the invariants, for tests and the fuzzer. NULL or what is wrong. */

@@ -552,6 +552,135 @@ static void test_both_are_found_again(void **state)
     finish(&world, a, NULL);
 }
 
+/* A removal of all looks at one segment after the other, in slices; how far it has come. */
+struct removal {
+    struct world_store a, b, c; /* it has looked through a, stands in b, and "x" lies in c */
+    uint64_t version;           /* of "x" */
+};
+
+static void removal_open(struct world *world, struct removal *removal)
+{
+    struct world_wish at_b = {.preferred = {"b"}}, at_c = {.preferred = {"c"}};
+    struct mc_wire_place place;
+    char key[16];
+    world_open(world);
+    removal->a = world_store(world, 5, MIB, "a");
+    removal->b = world_store(world, 6, MIB, "b");
+    removal->c = world_store(world, 7, MIB, "c");
+    for (unsigned i = 0; i < 3000; i++) {
+        (void)snprintf(key, sizeof(key), "k%u", i);
+        assert_int_equal(world_grant(world, removal->b.call, i, key, SMALL, &at_b, &place), 0);
+        assert_int_equal(place.segment, removal->b.segment);
+        world_live(world, removal->b.owner, &place);
+        assert_int_equal(world_put_done(world, removal->b.call, i), 0);
+    }
+    assert_int_equal(world_grant(world, removal->c.call, 1, "x", SMALL, &at_c, &place), 0);
+    assert_int_equal(place.segment, removal->c.segment);
+    world_live(world, removal->c.owner, &place);
+    assert_int_equal(world_put_done(world, removal->c.call, 1), 0);
+    removal->version = place.generation;
+}
+
+static void removal_begin(struct world *world, const struct removal *removal, const char *pattern)
+{
+    uint64_t before = world->core->visible_count;
+    world_remove_all_send(world, removal->c.call, pattern, true);
+    (void)mc_core_tick(world->core, world->now);
+    assert_int_equal(world_count_answer(world, removal->c.call), INT64_MIN);
+    assert_true(pattern != NULL || (world->core->visible_count < before && world->core->visible_count > 1));
+}
+
+/* To the end of the removal; how many were removed. */
+static int64_t removal_end(struct world *world, const struct removal *removal)
+{
+    int64_t count = INT64_MIN;
+    for (unsigned i = 0; i < 100 && count == INT64_MIN; i++) {
+        world_pass(world, 20);
+        (void)world_owner_obeys(world, removal->a.owner);
+        (void)world_owner_obeys(world, removal->b.owner);
+        (void)world_owner_obeys(world, removal->c.owner);
+        count = world_count_answer(world, removal->c.call);
+    }
+    world_check(world);
+    return count;
+}
+
+/* A value that was there all the time does not escape a removal by being copied to where that has looked already. */
+static void test_copy_does_not_escape_a_removal_of_all(void **state)
+{
+    struct world world;
+    struct removal removal;
+    struct mc_wire_place place;
+    (void)state;
+    for (unsigned late = 0; late < 2; late++) {
+        removal_open(&world, &removal);
+        struct world_wish at_a = {.flags = MC_PUT_REPLACE, .preferred = {"a"}, .expected = removal.version};
+        if (late == 0)
+            assert_int_equal(world_grant(&world, removal.a.call, 2, "x", SMALL, &at_a, &place), 0);
+        removal_begin(&world, &removal, NULL);
+        if (late == 0) {
+            assert_int_equal(place.segment, removal.a.segment);
+            world_live(&world, removal.a.owner, &place);
+            assert_int_equal(world_put_done(&world, removal.a.call, 2), MC_ERR_STALE);
+        } else {
+            assert_int_equal(world_grant(&world, removal.a.call, 2, "x", SMALL, &at_a, &place), MC_ERR_PUT_IN_PROGRESS);
+        }
+        assert_int_equal(removal_end(&world, &removal), 3001);
+        assert_int_equal(length_of(&world, removal.a.call, "x"), 0);
+        world_close_all(&world);
+    }
+}
+
+/* A removal that has come by the value and left it is no hindrance, nor is one that nobody waits for any more. */
+static void test_copy_beside_a_removal(void **state)
+{
+    struct world world;
+    struct removal removal;
+    struct mc_wire_place place;
+    (void)state;
+    for (unsigned how = 0; how < 2; how++) {
+        removal_open(&world, &removal);
+        struct world_wish at_a = {.flags = MC_PUT_REPLACE, .preferred = {"a"}, .expected = removal.version};
+        removal_begin(&world, &removal, "^k");
+        assert_int_equal(world_grant(&world, removal.a.call, 2, "x", SMALL, &at_a, &place), MC_ERR_PUT_IN_PROGRESS);
+        if (how == 0)
+            assert_int_equal(removal_end(&world, &removal), 3000);
+        else
+            world_disconnect(&world, removal.c.call);
+        assert_int_equal(world_grant(&world, removal.a.call, 3, "x", SMALL, &at_a, &place), 0);
+        world_live(&world, removal.a.owner, &place);
+        assert_int_equal(world_owner_obeys(&world, removal.c.owner), 1);
+        assert_int_equal(world_put_done(&world, removal.a.call, 3), 0);
+        assert_int_equal(length_of(&world, removal.a.call, "x"), SMALL);
+        world_close_all(&world);
+    }
+}
+
+/* The removal has looked where the new value lies, and the one before is not cleared: it would be what the master after
+ * us finds if the new one's owner ended as well. */
+static void test_removal_of_all_waits_for_the_value_before(void **state)
+{
+    struct world world;
+    struct removal removal;
+    struct mc_wire_place place;
+    (void)state;
+    removal_open(&world, &removal);
+    struct world_wish at_a = {.flags = MC_PUT_REPLACE, .preferred = {"a"}};
+    removal_begin(&world, &removal, NULL);
+    assert_int_equal(world_grant(&world, removal.a.call, 2, "x", SMALL * 2, &at_a, &place), 0);
+    assert_int_equal(place.segment, removal.a.segment);
+    world_live(&world, removal.a.owner, &place);
+    for (unsigned i = 0; i < 50; i++) {
+        world_pass(&world, 20);
+        (void)world_owner_obeys(&world, removal.b.owner);
+    }
+    assert_int_equal(world_count_answer(&world, removal.c.call), INT64_MIN);
+    assert_int_equal(world_owner_obeys(&world, removal.c.owner), 1);
+    assert_int_equal(world_put_done(&world, removal.a.call, 2), 0);
+    assert_true(removal_end(&world, &removal) >= 3000);
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -568,6 +697,9 @@ int main(void)
         cmocka_unit_test(test_another_value_with_the_same_serial),
         cmocka_unit_test(test_expected_version),
         cmocka_unit_test(test_copy_of_what_goes),
+        cmocka_unit_test(test_copy_does_not_escape_a_removal_of_all),
+        cmocka_unit_test(test_copy_beside_a_removal),
+        cmocka_unit_test(test_removal_of_all_waits_for_the_value_before),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_both_are_found_again),
     };
