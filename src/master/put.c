@@ -154,12 +154,22 @@ static void put_leave(struct mc_core *core, struct mc_object *object, const stru
     mc_put_waited(core, put, item, MC_ERR_PUT_IN_PROGRESS);
 }
 
+/* The object is whole, and no successor: nothing was there when it was begun. Unless its placement has evicted the
+ * value that it was to replace: then it waits for the end of that, as a successor does. */
+static enum mc_replace first_value(const struct mc_core *core, struct mc_object *object)
+{
+    if (object->remains == 0)
+        return MC_REPLACE_DONE;
+    object->soft_until_s = (uint32_t)core->now_ms;
+    return MC_REPLACE_WAITS;
+}
+
 /* Every grant of the item has ended, and some of its replicas are live. */
 static void item_whole(struct mc_core *core, struct mc_put *put, uint32_t item, struct mc_object *object,
                        uint64_t counter)
 {
     bool successor = object->successor; /* then it is freed here */
-    enum mc_replace how = successor ? mc_object_replace(core, object, put->expected) : MC_REPLACE_DONE;
+    enum mc_replace how = successor ? mc_object_replace(core, object, put->expected) : first_value(core, object);
     put->codes[item] = how == MC_REPLACE_DONE ? 0 : how == MC_REPLACE_WAITS ? MC_PUT_WAITS : MC_ERR_STALE;
     put->waiting += how == MC_REPLACE_WAITS;
     if (how == MC_REPLACE_DONE)
@@ -360,12 +370,34 @@ static int32_t group_code(const struct mc_object *object, uint64_t group)
     return group == mc_object_group_id(object) ? 0 : MC_ERR_INVALID_PARAMS; /* a key stays in its group */
 }
 
+/* Places for the replicas of one item; how many were found. */
+static uint32_t places_take(struct mc_core *core, struct start *start, uint64_t units, struct mc_replica *replicas)
+{
+    uint32_t stamp = ++core->stamp, count = 0;
+    start->placement.hopeful = false;
+    for (; count < start->replica_count; count++) {
+        replicas[count].segment = mc_place(core, &start->placement, stamp, units, &replicas[count].slot);
+        if (replicas[count].segment == NULL)
+            break;
+    }
+    return count;
+}
+
+static void places_return(struct mc_core *core, const struct mc_replica *replicas, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct mc_segment *segment = replicas[i].segment;
+        segment->used -= mc_segment_node(segment, replicas[i].slot)->size;
+        segment->granted--;
+        mc_node_free(core, segment, replicas[i].slot);
+    }
+}
+
 /* 0 and what was granted, or the item's code. */
 static int32_t put_item(struct mc_core *core, struct start *start, const struct mc_wire_put_start_item *item,
                         uint32_t index, struct mc_wire_granted *granted)
 {
     struct mc_replica replicas[MC_REPLICA_COUNT_MAX];
-    uint32_t count = 0;
     if (item->key.length == 0 || item->key.length > MC_KEY_LENGTH_MAX)
         return MC_ERR_INVALID_KEY;
     if (item->length == 0)
@@ -393,34 +425,27 @@ static int32_t put_item(struct mc_core *core, struct start *start, const struct 
         return MC_ERR_BUSY;
     if (start->places + start->replica_count > MC_BATCH_MAX)
         return MC_ERR_SPACE_SOON; /* the answer has no place left for its places; the rest of the batch comes again */
-    uint32_t stamp = ++core->stamp;
     /* Kept also when the value that is to be replaced is what has to make room. */
     uint64_t group = item->group != 0 || object == NULL ? item->group : mc_object_group_id(object);
-    uint64_t units = mc_extent_units(item->length, item->key.length);
-    start->placement.hopeful = false;
-    for (; count < start->replica_count; count++) {
-        replicas[count].segment = mc_place(core, &start->placement, stamp, units, &replicas[count].slot);
-        if (replicas[count].segment == NULL)
-            break;
-    }
+    uint32_t count = places_take(core, start, mc_extent_units(item->length, item->key.length), replicas);
     if (count == 0)
         return start->placement.hopeful || mc_recover_unsettled(core) ? MC_ERR_SPACE_SOON : MC_ERR_NO_AVAILABLE_HANDLE;
+    if (start->expected != 0 && mc_object_version(core, object) != start->expected) {
+        places_return(core, replicas, count); /* it had to make room for its own copy */
+        return MC_ERR_STALE;
+    }
     bool replaces = object != NULL && object->visible;
     granted->group = replaces ? mc_object_group_id(object) : 0;
     object = replaces ? mc_object_succeed(core, object, item->length, start->flags)
                       : mc_object_begin(core, object, item->key, item->length, start->flags, group);
-    if (object != NULL && !replaces)
+    if (object == NULL) {
+        places_return(core, replicas, count);
+        count = 0;
+    } else if (!replaces) {
         granted->group = mc_object_group_id(object);
-    for (uint32_t i = 0; i < count; i++) {
-        struct mc_segment *segment = replicas[i].segment;
-        if (object != NULL) {
-            grant_add(core, start, object, segment, replicas[i].slot, index);
-        } else {
-            segment->used -= mc_segment_node(segment, replicas[i].slot)->size;
-            segment->granted--;
-            mc_node_free(core, segment, replicas[i].slot);
-        }
     }
+    for (uint32_t i = 0; i < count; i++)
+        grant_add(core, start, object, replicas[i].segment, replicas[i].slot, index);
     core->statistics.put_start_partial += count < start->replica_count;
     granted->replica_count = (uint8_t)count;
     return object == NULL ? MC_ERR_NO_MEMORY : 0;

@@ -681,6 +681,70 @@ static void test_removal_of_all_waits_for_the_value_before(void **state)
     world_close_all(&world);
 }
 
+/* A segment just below its watermark, of which "k" is the oldest value; its version. */
+static uint64_t nearly_full(struct world *world, const struct world_store *store)
+{
+    struct mc_wire_place place;
+    char key[16];
+    assert_int_equal(world_grant(world, store->call, 1, "k", SMALL, NULL, &place), 0);
+    world_live(world, store->owner, &place);
+    assert_int_equal(world_put_done(world, store->call, 1), 0);
+    for (unsigned i = 0; i < 9; i++) {
+        (void)snprintf(key, sizeof(key), "f%u", i);
+        assert_int_equal(world_put(world, store->call, store->owner, key, 100 << 10), 0);
+    }
+    assert_int_equal(world->core->visible_count, 10);
+    return place.generation;
+}
+
+/* The upsert's own value has to make room for it: neither its writer nor a reader is told of the new one before that is
+ * cleared. A copy is not made of what is no more. */
+static void test_value_that_makes_room_for_the_next(void **state)
+{
+    enum { ENDS, FAILS, COPY, ROUNDS };
+    struct world world;
+    struct mc_wire_place place;
+    int32_t code = 1;
+    (void)state;
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        world_open(&world);
+        struct world_store store = world_store(&world, 5, MIB, "a");
+        uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+        struct world_wish wish = {.flags = MC_PUT_REPLACE, .expected = nearly_full(&world, &store)};
+        uint64_t used = world.core->segments[store.segment & 0xffff]->used;
+        if (round == COPY) {
+            assert_int_equal(world_grant(&world, other, 2, "k", 120 << 10, &wish, &place), MC_ERR_STALE);
+            assert_int_equal(get_code(&world, store.call, "k"), MC_ERR_OBJECT_NOT_FOUND);
+            assert_true(world.core->segments[store.segment & 0xffff]->used < used);
+            world_close_all(&world);
+            continue;
+        }
+        assert_int_equal(world_grant(&world, other, 2, "k", 120 << 10, &replace, &place), 0);
+        assert_int_not_equal(get_code(&world, store.call, "k"), 0);
+        if (round == FAILS) {
+            world_revoke(&world, other, &place);
+            assert_int_equal(world_put_done(&world, other, 2), MC_ERR_TRANSFER_FAIL);
+            assert_int_equal(world_grant(&world, other, 3, "k", SMALL, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
+            (void)world_owner_obeys(&world, store.owner);
+            assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+            world_close_all(&world);
+            continue;
+        }
+        world_live(&world, store.owner, &place);
+        world_check(&world);
+        assert_false(is_answered(&world, other));
+        assert_int_equal(get_code(&world, store.call, "k"), MC_ERR_PUT_IN_PROGRESS);
+        assert_int_equal(world_exist(&world, store.call, "k"), 1);
+        remove_send(&world, store.call, "k");
+        assert_true(world_remove_answer(&world, store.call, &code, 1));
+        assert_int_equal(code, MC_ERR_BUSY);
+        assert_true(world_owner_obeys(&world, store.owner) > 1);
+        assert_int_equal(world_put_done(&world, other, 2), 0);
+        assert_int_equal(length_of(&world, other, "k"), 120 << 10);
+        world_close_all(&world);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -700,6 +764,7 @@ int main(void)
         cmocka_unit_test(test_copy_does_not_escape_a_removal_of_all),
         cmocka_unit_test(test_copy_beside_a_removal),
         cmocka_unit_test(test_removal_of_all_waits_for_the_value_before),
+        cmocka_unit_test(test_value_that_makes_room_for_the_next),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_both_are_found_again),
     };
