@@ -466,20 +466,24 @@ static void start_items(struct mc_core *core, struct start *start, struct mc_buf
                         const struct mc_wire_put_start_item *items, uint32_t count)
 {
     struct mc_wire_none none = {0};
-    size_t frame = mc_core_frame(core, out, MC_MESSAGE_PUT_GRANTED, request_id);
-    mc_wire_none_write(out, &none);
-    size_t list = mc_list_begin(out);
+    struct mc_wire_granted granted[MC_BATCH_MAX];
     core->scratch.length = 0;
     warm(core, items, count);
     for (uint32_t i = 0; i < count; i++) {
-        struct mc_wire_granted granted = {0};
-        granted.code = put_item(core, start, &items[i], i, &granted);
-        if (granted.code != 0)
-            granted.replica_count = 0;
-        core->statistics.put_start_failures += granted.code != 0 && granted.code != MC_ERR_OBJECT_ALREADY_EXISTS;
-        start->put->codes[i] = granted.code == 0 ? MC_PUT_OPEN : granted.code;
-        mc_wire_granted_write(out, &granted);
+        granted[i] = (struct mc_wire_granted){0};
+        granted[i].code = put_item(core, start, &items[i], i, &granted[i]);
+        if (granted[i].code != 0)
+            granted[i].replica_count = 0;
+        core->statistics.put_start_failures += granted[i].code != 0 && granted[i].code != MC_ERR_OBJECT_ALREADY_EXISTS;
+        start->put->codes[i] = granted[i].code == 0 ? MC_PUT_OPEN : granted[i].code;
     }
+    /* Not begun before: what was evicted may have ended another put of this connection, whose PUT_DONE is there then.
+     */
+    size_t frame = mc_core_frame(core, out, MC_MESSAGE_PUT_GRANTED, request_id);
+    mc_wire_none_write(out, &none);
+    size_t list = mc_list_begin(out);
+    for (uint32_t i = 0; i < count; i++)
+        mc_wire_granted_write(out, &granted[i]);
     mc_list_end(out, list, count);
     size_t places = mc_list_begin(out);
     mc_buffer_append(out, core->scratch.data, core->scratch.length);

@@ -318,9 +318,8 @@ struct world_item {
     struct mc_span key;
     uint64_t length;
 };
-/* Sends it; what was granted. The first answer must be PUT_GRANTED. */
-static void world_put_start(struct world *world, uint64_t connection, uint64_t id, const struct world_item *items,
-                            uint32_t count, const struct world_wish *wish, struct world_grants *grants)
+static void world_put_start_send(struct world *world, uint64_t connection, uint64_t id, const struct world_item *items,
+                                 uint32_t count, const struct world_wish *wish)
 {
     struct mc_wire_put_start head = {
         .replica_count = wish->replica_count, .flags = wish->flags, .expected = wish->expected, .host = wish->host};
@@ -346,6 +345,11 @@ static void world_put_start(struct world *world, uint64_t connection, uint64_t i
     }
     mc_list_end(&world->frame, list, avoided);
     world_send(world, connection, frame);
+}
+/* What was granted. The first answer must be PUT_GRANTED. */
+static void world_put_granted(struct world *world, uint64_t connection, uint64_t id, uint32_t count,
+                              struct world_grants *grants)
+{
     struct mc_frame answer = world_receive(world, connection);
     mc_assert(answer.type == MC_MESSAGE_PUT_GRANTED && answer.request_id == id);
     struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
@@ -359,6 +363,12 @@ static void world_put_start(struct world *world, uint64_t connection, uint64_t i
         mc_wire_place_read(&reader, &grants->places[i]);
     mc_assert(!reader.bad && grants->count == count);
     world->group = count > 0 ? grants->items[0].group : 0;
+}
+static void world_put_start(struct world *world, uint64_t connection, uint64_t id, const struct world_item *items,
+                            uint32_t count, const struct world_wish *wish, struct world_grants *grants)
+{
+    world_put_start_send(world, connection, id, items, count, wish);
+    world_put_granted(world, connection, id, count, grants);
 }
 static void world_live_code(struct world *world, uint64_t owner, const struct mc_wire_place *place, int32_t code)
 {

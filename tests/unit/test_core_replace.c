@@ -745,6 +745,32 @@ static void test_value_that_makes_room_for_the_next(void **state)
     }
 }
 
+/* What has to make room for a put ends a copy that the same connection makes of it: its answer stands before that to
+ * the put, not within. */
+static void test_put_that_ends_a_copy_of_the_same_connection(void **state)
+{
+    struct world world;
+    struct mc_wire_place place;
+    static struct world_grants grants;
+    struct world_item item = {mc_span_string("x"), 120 << 10};
+    (void)state;
+    world_open(&world);
+    struct world_store a = world_store(&world, 5, MIB, "a");
+    uint64_t version = nearly_full(&world, &a);
+    struct world_store b = world_store(&world, 6, MIB, "b");
+    struct world_wish at_b = {.flags = MC_PUT_REPLACE, .preferred = {"b"}, .expected = version};
+    struct world_wish at_a = {.preferred = {"a"}};
+    assert_int_equal(world_grant(&world, a.call, 2, "k", SMALL, &at_b, &place), 0);
+    assert_int_equal(place.segment, b.segment);
+    world_put_start_send(&world, a.call, 3, &item, 1, &at_a);
+    assert_int_equal(world_put_done(&world, a.call, 2), MC_ERR_STALE);
+    world_put_granted(&world, a.call, 3, 1, &grants);
+    assert_int_equal(grants.items[0].code, 0);
+    assert_int_equal(grants.places[0].segment, a.segment);
+    assert_false(is_answered(&world, a.call));
+    world_close_all(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -765,6 +791,7 @@ int main(void)
         cmocka_unit_test(test_copy_beside_a_removal),
         cmocka_unit_test(test_removal_of_all_waits_for_the_value_before),
         cmocka_unit_test(test_value_that_makes_room_for_the_next),
+        cmocka_unit_test(test_put_that_ends_a_copy_of_the_same_connection),
         cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_both_are_found_again),
     };
