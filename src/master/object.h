@@ -44,10 +44,11 @@ struct mc_object {
     uint64_t visible : 1; /* readers may find it: nothing granted is left, at least one is live */
     uint32_t first_slot;  /* the first replica; the chain goes on in the nodes; MC_NODE_NONE = none */
     uint16_t first_segment;
-    uint8_t tombstone;     /* 0 = none, see tombstone.c, which uses length, lease, hard and first_* in its own way */
-    uint8_t remains : 5;   /* of `clearing`, those whose value somebody may have read */
-    uint8_t roomy : 1;     /* of this memory, not of the value: it has a membership */
-    uint32_t serial;       /* of this life of the memory */
+    uint8_t tombstone;   /* 0 = none, see tombstone.c, which uses length, lease, hard and first_* in its own way */
+    uint8_t remains : 5; /* of `clearing`, those whose value somebody may have read */
+    uint8_t roomy : 1;   /* of this memory, not of the value: it has a membership */
+    uint8_t met : 1;     /* its value may have been read somewhere else than where it lies now, or was one before it */
+    uint32_t serial;     /* of this life of the memory */
     uint32_t soft_until_s; /* until then it is evicted only when nothing else can be; of a successor: serial of the
                               object that it is to replace; of one that is being put: not 0 when the key may not get an
                               earlier value if this one fails; of one that waits: since when, ms */

@@ -309,6 +309,7 @@ static struct mc_object *begin_again(struct mc_core *core, struct mc_object *cel
         return NULL;
     mc_tombstone_revive(core, object);
     object->soft_until_s = 1;
+    object->met = 1;
     return object;
 }
 
@@ -412,7 +413,10 @@ static void drop_replica(struct mc_core *core, struct mc_object *object, struct 
 
 void mc_object_lose_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
 {
-    drop_replica(core, object, segment, slot, NULL, mc_node_version(core, mc_segment_node(segment, slot)));
+    /* What was never offered goes as if its owner had not told of it, and may come again, or an earlier value. */
+    object->met |= !segment->is_unmet;
+    uint64_t bound = object->met ? mc_node_version(core, mc_segment_node(segment, slot)) : 0;
+    drop_replica(core, object, segment, slot, NULL, bound);
 }
 
 void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait)

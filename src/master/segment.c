@@ -450,6 +450,7 @@ void mc_segment_gone(struct mc_core *core, struct mc_segment *segment)
     mc_link_remove(&segment->busy);
     mc_link_remove(&segment->watched);
     mc_link_remove(&segment->recovery);
+    segment->is_unmet = segment->is_earlier;
     mc_recover_judged(core, segment);
     segment->recovering = segment->dropping = segment->probing = segment->distrusted = false;
     segment->reporter_count = 0;

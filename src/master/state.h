@@ -288,6 +288,7 @@ struct mc_segment {
     uint64_t earlier_epoch;  /* under which its contents were mounted before, 0 = none */
     int64_t contact_ms;      /* and when its owner last had a sign of that master */
     bool is_earlier;         /* they were not offered under this epoch yet: what earlier masters did counts */
+    bool is_unmet;           /* gone, and they never were */
     uint64_t told_ms;        /* when the inventory began, or its last frame came; by life time */
     struct mc_link recovery; /* in core->recovering while recovering */
 

@@ -109,7 +109,8 @@ bool mc_tombstone_may_be(const struct mc_core *core, struct mc_span key)
 /* Nothing holds the cell: it is remembered as a tombstone, if need be. */
 static void rest(struct mc_core *core, struct mc_object *object)
 {
-    if (!mc_recover_open(core) || core->refuse_earlier) {
+    bool lets_all = mc_tombstone_lets(core, object, 0);
+    if (!mc_recover_open(core) || core->refuse_earlier || lets_all) {
         forget(core, object);
     } else if (core->tombstone_count >= core->tombstone_limit) {
         note_gone(core, mc_object_key(object));

@@ -143,6 +143,88 @@ static void test_too_many_tombstones(void **state)
     finish(&world, a, b);
 }
 
+/* An inventory breaks off, and comes again: what it had told is not taken for gone, however many keys that are. Nor are
+ * those of a segment that was told, but not offered yet. */
+static void test_many_keys_of_an_inventory_that_breaks_off(void **state)
+{
+    struct world world;
+    struct mc_wire_inventory_item items[30];
+    char key[24];
+    (void)state;
+    for (unsigned told = 0; told < 2; told++) {
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        for (unsigned i = 0; i < 40; i++) {
+            (void)snprintf(key, sizeof(key), "k%u", i);
+            assert_int_equal(fake_put(&world, a, key, SMALL + i, 0), 0);
+        }
+        crash(&world, 9, 10);
+        world.core->tombstone_limit = 5;
+        if (told == 1) {
+            assert_true(fake_return(&world, a));
+            mc_segment_gone(world.core, world.core->segments[a->segment & 0xffff]);
+        } else {
+            assert_int_equal(fake_join(&world, a).inventory, 1);
+            for (unsigned i = 0; i < 30; i++) {
+                (void)snprintf(key, sizeof(key), "k%u", i);
+                items[i] = item_of(a, held(a, key));
+            }
+            send_inventory(&world, a->owner, a->segment, 0, false, items, 30);
+        }
+        a->epoch = 3; /* it has not heard of an offer */
+        world_disconnect(&world, a->owner);
+        world_disconnect(&world, a->keeper);
+        world_disconnect(&world, a->call);
+        world_pass(&world, 100);
+        assert_int_equal(world.core->tombstone_count, 0);
+        assert_true(fake_return(&world, a));
+        world_pass(&world, 1100);
+        assert_null(world.core->gone_bits);
+        for (unsigned i = 0; i < 40; i++) {
+            (void)snprintf(key, sizeof(key), "k%u", i);
+            assert_int_equal(found(&world, a, key), SMALL + i);
+        }
+        finish(&world, a, NULL);
+    }
+}
+
+/* What was offered and has gone keeps values before it away: also when it comes again where it is not offered, and goes
+ * there, too. */
+static void test_what_was_offered_is_not_forgotten(void **state)
+{
+    struct world world;
+    (void)state;
+    world_start(&world, 3, NULL);
+    struct fake_owner *a = fake(5), *b = fake(6), *c = fake(7);
+    assert_int_equal(fake_join(&world, a).code, 0);
+    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+    *b = *a; /* what a has now is a value before, of which nobody knows that it is cleared */
+    b->node = b->id = 6;
+    (void)snprintf(b->name, sizeof(b->name), "n6");
+    assert_int_equal(fake_put(&world, a, "k", SMALL * 2, MC_PUT_REPLACE), 0);
+    *c = *a;
+    c->node = c->id = 7;
+    (void)snprintf(c->name, sizeof(c->name), "n7");
+    crash(&world, 9, 10);
+    assert_true(fake_return(&world, a));
+    world_pass(&world, 1100);
+    assert_int_equal(found(&world, a, "k"), SMALL * 2);
+    assert_int_equal(fake_join(&world, c).inventory, 1);
+    struct mc_wire_inventory_item item = item_of(c, held(c, "k"));
+    send_inventory(&world, c->owner, c->segment, 0, false, &item, 1);
+    mc_segment_gone(world.core, world.core->segments[a->segment & 0xffff]);
+    world_pass(&world, 100);
+    mc_segment_gone(world.core, world.core->segments[c->segment & 0xffff]);
+    world_pass(&world, 100);
+    assert_int_equal(world.core->tombstone_count, 1);
+    assert_true(fake_return(&world, b));
+    world_pass(&world, 1100);
+    assert_int_equal(found(&world, b, "k"), 0);
+    free(c);
+    finish(&world, a, b);
+}
+
 /* ---- masters before us ---- */
 
 /* E1 lived long after it had lost sight of `a`: told before the mount, before the offer, not long enough, by the word
@@ -473,6 +555,8 @@ int main(void)
         cmocka_unit_test(test_no_cliff),
         cmocka_unit_test(test_inventory_that_stands_still),
         cmocka_unit_test(test_too_many_tombstones),
+        cmocka_unit_test(test_many_keys_of_an_inventory_that_breaks_off),
+        cmocka_unit_test(test_what_was_offered_is_not_forgotten),
         cmocka_unit_test(test_evidence),
         cmocka_unit_test(test_evidence_that_is_none),
         cmocka_unit_test(test_evidence_of_who_has_met_us),
