@@ -240,7 +240,6 @@ MUTATIONS = [
     ("a_heartbeat_ends_a_drain", MASTER + "member.c", "            segment->leaving = item.leaving != 0 || segment->drain;", "            segment->leaving = item.leaving != 0;"),
     ("drains_leave_some", MASTER + "drain.c", "        if (object != NULL && object->visible)", "        if (object != NULL && object->visible && object->length % 3 != 0)"),
     ("drains_remove_what_they_should_move", STORE + "copy.c", "            rc = rewrite(store, key, &layout, names, wanted(&layout, segment, NULL, 0, names), layout.count);", "            rc = 0 * (int)sizeof(names);\n        if (rc == 0)\n            return mc_store_remove(store, &key, 1, true, &rc);"),
-    ("a_put_that_evicts_its_own_key_forgets_the_group", MASTER + "put.c", "    uint64_t group = item->group != 0 || object == NULL ? item->group : mc_object_group_id(object);", "    uint64_t group = item->group;"),
     # Want, limits, versions
     ("memory_is_always_there", STORE + "get.c", "    if (work.transfers != NULL && work.scratch != NULL && work.owner_of != NULL)", "    if (true)"),
     ("values_that_found_no_memory_are_stored", STORE + "put.c", "        items[i]->result = whole ? one->code : MC_ERR_NO_MEMORY;", "        items[i]->result = whole ? one->code : 0;"),

@@ -681,12 +681,13 @@ static void test_removal_of_all_waits_for_the_value_before(void **state)
     world_close_all(&world);
 }
 
-/* A segment just below its watermark, of which "k" is the oldest value; its version. */
+/* A segment just below its watermark, of which "k" is the oldest value, in group 77; its version. */
 static uint64_t nearly_full(struct world *world, const struct world_store *store)
 {
+    const struct world_wish in_group = {.group = 77};
     struct mc_wire_place place;
     char key[16];
-    assert_int_equal(world_grant(world, store->call, 1, "k", SMALL, NULL, &place), 0);
+    assert_int_equal(world_grant(world, store->call, 1, "k", SMALL, &in_group, &place), 0);
     world_live(world, store->owner, &place);
     assert_int_equal(world_put_done(world, store->call, 1), 0);
     for (unsigned i = 0; i < 9; i++) {
@@ -720,6 +721,7 @@ static void test_value_that_makes_room_for_the_next(void **state)
             continue;
         }
         assert_int_equal(world_grant(&world, other, 2, "k", 120 << 10, &replace, &place), 0);
+        assert_int_equal(world.group, 77); /* which the key keeps */
         assert_int_not_equal(get_code(&world, store.call, "k"), 0);
         if (round == FAILS) {
             world_revoke(&world, other, &place);
