@@ -137,8 +137,11 @@ struct mc_content { /* one thing that lies in the data */
     const uint8_t *key; /* in the data memory; valid while the slot is not cleared */
 };
 /* Everything in it by ascending offset; slots whose key does not match its hash, or that lie outside or overlap, are
- * cleared and left out. *contents is malloced. A count, or MC_ERR_NO_MEMORY. Serve thread, or before it runs. */
-int64_t mc_segment_memory_contents(struct mc_segment_memory *memory, struct mc_content **contents);
+ * cleared and left out. *contents is malloced. A count, MC_ERR_NO_MEMORY, or
+ * MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS soon after *stop (which may be NULL). Any thread: it takes seconds where much
+ * lies, and what ends meanwhile is left out. */
+int64_t mc_segment_memory_contents(struct mc_segment_memory *memory, const atomic_bool *stop,
+                                   struct mc_content **contents);
 /* Does the slot still hold what its checksums say? 0, MC_ERR_REPLICA_IS_GONE (no longer that generation) or
  * MC_ERR_CHECKSUM_MISMATCH. Reads about `budget` bytes from *at on (0 = start), whole blocks and at least one, and
  * moves *at; 1 = not finished. */

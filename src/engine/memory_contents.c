@@ -44,10 +44,18 @@ static bool key_matches(const uint8_t *key, const struct mc_slot *slot)
     return hash.low == slot->hash_low && hash.high == slot->hash_high;
 }
 
-static uint32_t live_collect(struct mc_segment_memory *memory, struct listing *listing)
+static bool is_stopped(const atomic_bool *stop)
+{
+    return stop != NULL && atomic_load_explicit(stop, memory_order_relaxed);
+}
+
+static uint32_t live_collect(struct mc_segment_memory *memory, struct listing *listing, const atomic_bool *stop)
 {
     uint32_t cleared = 0;
-    for (uint32_t i = 0; i < memory->slot_top; i++) {
+    pthread_mutex_lock(&memory->lock);
+    uint32_t top = memory->slot_top;
+    pthread_mutex_unlock(&memory->lock);
+    for (uint32_t i = 0; i < top && !is_stopped(stop); i++) {
         const struct mc_slot *slot = &memory->file.slots[i];
         uint64_t generation = atomic_load_explicit(&slot->generation, memory_order_acquire);
         uint32_t state = atomic_load_explicit(&slot->state, memory_order_acquire);
@@ -129,6 +137,20 @@ static void twice_remove(struct listing *listing)
     listing->count = kept;
 }
 
+/* What has ended since it was seen: its place may be another's by now, which was seen too. What still lasts when all is
+ * seen overlaps nothing but what is damaged. */
+static void gone_remove(struct mc_segment_memory *memory, struct listing *listing)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < listing->count; i++) {
+        const struct mc_content *item = &listing->items[i];
+        if (mc_slot_unchanged(&memory->file.slots[item->slot], item->generation) ||
+            (item->state == CONTENT_WRITING && mc_segment_memory_is_written(memory, item->slot, item->generation)))
+            listing->items[kept++] = *item;
+    }
+    listing->count = kept;
+}
+
 /* Takes out what overlaps. Of live ones it cannot be said which is right: none stays. Extents being written stay, as
  * one. Returns how many slots were cleared. */
 static uint32_t overlaps_remove(struct mc_segment_memory *memory, struct listing *listing)
@@ -166,20 +188,22 @@ static uint32_t overlaps_remove(struct mc_segment_memory *memory, struct listing
     return cleared;
 }
 
-int64_t mc_segment_memory_contents(struct mc_segment_memory *memory, struct mc_content **contents)
+int64_t mc_segment_memory_contents(struct mc_segment_memory *memory, const atomic_bool *stop,
+                                   struct mc_content **contents)
 {
     struct listing listing = {0};
     *contents = NULL;
     /* Writers first: what one of them completes in between is then live and known by its generation. */
     writing_collect(memory, &listing);
-    uint32_t cleared = live_collect(memory, &listing);
-    if (listing.out_of_memory) {
+    uint32_t cleared = live_collect(memory, &listing, stop);
+    if (listing.out_of_memory || is_stopped(stop)) {
         free(listing.items);
-        return MC_ERR_NO_MEMORY;
+        return listing.out_of_memory ? MC_ERR_NO_MEMORY : MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
     }
     if (listing.count > 0)
         qsort(listing.items, listing.count, sizeof(*listing.items), content_compare);
     twice_remove(&listing);
+    gone_remove(memory, &listing);
     cleared += overlaps_remove(memory, &listing);
     if (cleared > 0)
         mc_log(WARNING, "%" PRIu32 " objects of the segment were damaged and are dropped", cleared);

@@ -44,7 +44,8 @@ struct mc_news { /* first in, first out; grows up to a limit of its user's */
     size_t first, count, capacity;
 };
 
-struct mc_inventory { /* what lies in the memory, while the master is being told */
+struct mc_inventory {               /* what lies in the memory, while the master is being told */
+    struct mc_collector *collector; /* a thread of its own still looks; NULL: all is in items */
     struct mc_content *items;
     size_t count, sent;
     uint32_t next, acknowledged; /* frames: number of the next one, how many have their answer */
@@ -121,6 +122,8 @@ struct mc_owner {
 void mc_owner_link_start(struct mc_owner *owner);
 /* Sends what there is; what is left goes when the socket has room. */
 void mc_owner_link_send(struct mc_owner *owner);
+/* The link is of no use: another one is made, unless the owner is closing. */
+void mc_owner_link_break(struct mc_owner *owner, const char *why);
 /* Ends the connection and all that belonged to it. */
 void mc_owner_link_close(struct mc_owner *owner);
 /* Leaves a master of an earlier epoch, or one that has not answered yet, and looks for the leader of now. */
@@ -144,7 +147,9 @@ uint32_t mc_owner_contact_age_ms(struct mc_owner *owner);
 void mc_owner_forget(struct mc_owner *owner);
 
 /* owner_inventory.c; on the serve thread */
-/* Begins to tell the master, which has just mounted the memory, what lies in it. 0 or negative. */
+/* Begins to find out what lies in the memory, for the master that has just mounted it, and tells it then. 0 or
+ * negative.
+ */
 int mc_owner_inventory_start(struct mc_owner *owner);
 /* Makes the next frames as far as the window and the output buffer allow. */
 void mc_owner_inventory_write(struct mc_owner *owner);

@@ -1,11 +1,12 @@
 /* What lies in the memory, told to a master that does not know it: one of a later epoch, or the same after this process
- * took up a dead one's memory. Frames are made as the answers come, so that neither the loop nor the output buffer is
- * held up by a large segment. All on the serve thread. */
+ * took up a dead one's memory. A large segment holds up neither the loop, for a thread of its own collects what lies
+ * there, nor the output buffer, for frames are made as the answers come. All but that thread on the serve thread. */
 #include "store/owner_inside.h"
 
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/thread.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,24 +15,111 @@
 #define WINDOW_FRAMES 32u          /* not yet acknowledged */
 #define OUT_BYTES_MAX (512u << 10) /* with so much unsent no further frame is made */
 
+/* ---- collecting ---- */
+
+struct mc_collector { /* freed by the posted function, or by the thread when it was abandoned before it posted */
+    pthread_mutex_t lock;
+    struct mc_owner *owner; /* NULL: abandoned */
+    struct mc_serve *serve;
+    struct mc_segment_memory *memory; /* held until the thread has collected */
+    atomic_bool stop;
+    int64_t count;
+    struct mc_content *items;
+};
+
+static void collector_free(struct mc_collector *collector)
+{
+    pthread_mutex_destroy(&collector->lock);
+    free(collector->items);
+    free(collector);
+}
+
+static void on_collected(void *argument)
+{
+    struct mc_collector *collector = argument;
+    pthread_mutex_lock(&collector->lock); /* the thread that posted holds it until it is done with the collector */
+    struct mc_owner *owner = collector->owner;
+    pthread_mutex_unlock(&collector->lock);
+    int64_t count = collector->count;
+    if (owner != NULL) {
+        owner->inventory.collector = NULL;
+        owner->inventory.items = collector->items;
+        owner->inventory.count = count < 0 ? 0 : (size_t)count;
+        collector->items = NULL;
+    }
+    collector_free(collector);
+    if (owner == NULL)
+        return;
+    if (count < 0) {
+        mc_owner_link_break(owner, mc_error_name((int)count));
+        return;
+    }
+    mc_owner_timer_set(owner->timer, ANSWER_MS);
+    mc_owner_link_send(owner);
+}
+
+static void *collector_run(void *argument)
+{
+    struct mc_collector *collector = argument;
+    collector->count = mc_segment_memory_contents(collector->memory, &collector->stop, &collector->items);
+    mc_segment_memory_release(collector->memory);
+    pthread_mutex_lock(&collector->lock);
+    bool abandoned = collector->owner == NULL;
+    if (!abandoned)
+        mc_serve_post(collector->serve, on_collected, collector);
+    pthread_mutex_unlock(&collector->lock);
+    if (abandoned)
+        collector_free(collector);
+    return NULL;
+}
+
+static struct mc_collector *collector_start(struct mc_owner *owner)
+{
+    pthread_t thread;
+    struct mc_collector *collector = calloc(1, sizeof(*collector));
+    if (collector == NULL)
+        return NULL;
+    collector->owner = owner;
+    collector->serve = owner->serve;
+    collector->memory = owner->memory;
+    pthread_mutex_init(&collector->lock, NULL);
+    mc_segment_memory_retain(collector->memory);
+    if (mc_thread_start(&thread, "mc-inventory", collector_run, collector) != 0) {
+        mc_segment_memory_release(collector->memory);
+        collector_free(collector);
+        return NULL;
+    }
+    pthread_detach(thread);
+    return collector;
+}
+
+static void collector_abandon(struct mc_collector *collector)
+{
+    atomic_store(&collector->stop, true);
+    pthread_mutex_lock(&collector->lock);
+    collector->owner = NULL;
+    pthread_mutex_unlock(&collector->lock);
+}
+
 void mc_owner_inventory_stop(struct mc_owner *owner)
 {
+    if (owner->inventory.collector != NULL)
+        collector_abandon(owner->inventory.collector);
     free(owner->inventory.items);
     owner->inventory = (struct mc_inventory){0};
 }
 
 int mc_owner_inventory_start(struct mc_owner *owner)
 {
-    struct mc_content *items;
     mc_owner_inventory_stop(owner);
-    int64_t count = mc_segment_memory_contents(owner->memory, &items);
-    if (count < 0)
-        return (int)count;
-    owner->inventory =
-        (struct mc_inventory){.items = items, .count = (size_t)count, .is_active = true, .start_ms = mc_clock_ms()};
-    mc_owner_timer_set(owner->timer, ANSWER_MS);
-    return 0; /* the first frames are made when the link sends next, at the end of this turn */
+    struct mc_collector *collector = collector_start(owner);
+    if (collector == NULL)
+        return MC_ERR_NO_MEMORY;
+    owner->inventory = (struct mc_inventory){.collector = collector, .is_active = true, .start_ms = mc_clock_ms()};
+    return 0;
 }
+
+/* ---- telling ---- */
 
 /* Is it still there? What was cleared since the inventory was taken has an extent, and a key, that may be another's. */
 static bool is_there(const struct mc_owner *owner, const struct mc_content *item)
@@ -76,7 +164,7 @@ static void frame_write(struct mc_owner *owner)
 void mc_owner_inventory_write(struct mc_owner *owner)
 {
     const struct mc_inventory *inventory = &owner->inventory;
-    while (inventory->is_active && !inventory->is_last_sent &&
+    while (inventory->is_active && inventory->collector == NULL && !inventory->is_last_sent &&
            inventory->next - inventory->acknowledged < WINDOW_FRAMES &&
            owner->out.length - owner->out_sent < OUT_BYTES_MAX)
         frame_write(owner);

@@ -18,8 +18,6 @@
 #define RECEIVE_BYTES (64u << 10)
 #define TURN_BYTES (1u << 20)
 
-static void link_break(struct mc_owner *owner, const char *why);
-
 /* ---- sending; on the serve thread ---- */
 
 static void set_event(struct event *event, bool *is_added, bool wanted)
@@ -62,7 +60,7 @@ void mc_owner_link_send(struct mc_owner *owner)
         mc_owner_lost_write(owner);
         mc_owner_inventory_write(owner);
         if (owner->out.failed) {
-            link_break(owner, mc_error_name(MC_ERR_NO_MEMORY));
+            mc_owner_link_break(owner, mc_error_name(MC_ERR_NO_MEMORY));
             return;
         }
         if (owner->out.length == owner->out_sent)
@@ -74,7 +72,7 @@ void mc_owner_link_send(struct mc_owner *owner)
         if (sent < 0 && errno == EAGAIN)
             break;
         if (sent < 0) {
-            link_break(owner, strerror(errno));
+            mc_owner_link_break(owner, strerror(errno));
             return;
         }
         out_consume(owner, (size_t)sent);
@@ -113,7 +111,7 @@ static void on_link_readable(evutil_socket_t fd, short what, void *argument)
     (void)what;
     for (size_t moved = 0; moved < TURN_BYTES;) {
         if (!mc_buffer_reserve(&owner->in, RECEIVE_BYTES)) {
-            link_break(owner, mc_error_name(MC_ERR_NO_MEMORY));
+            mc_owner_link_break(owner, mc_error_name(MC_ERR_NO_MEMORY));
             return;
         }
         ssize_t received = recv((int)fd, owner->in.data + owner->in.length, RECEIVE_BYTES, MSG_DONTWAIT);
@@ -122,7 +120,7 @@ static void on_link_readable(evutil_socket_t fd, short what, void *argument)
         if (received < 0 && errno == EAGAIN)
             break;
         if (received <= 0) {
-            link_break(owner, received == 0 ? "closed by the master" : strerror(errno));
+            mc_owner_link_break(owner, received == 0 ? "closed by the master" : strerror(errno));
             return;
         }
         owner->in.length += (size_t)received;
@@ -131,7 +129,7 @@ static void on_link_readable(evutil_socket_t fd, short what, void *argument)
         if (atomic_load(&owner->fd) < 0)
             return;
         if (rc < 0) {
-            link_break(owner, mc_error_name(rc));
+            mc_owner_link_break(owner, mc_error_name(rc));
             return;
         }
         if ((size_t)received < RECEIVE_BYTES)
@@ -183,7 +181,7 @@ static void link_later(struct mc_owner *owner)
     owner->backoff_ms = owner->backoff_ms * 2 < BACKOFF_MAX_MS ? owner->backoff_ms * 2 : BACKOFF_MAX_MS;
 }
 
-static void link_break(struct mc_owner *owner, const char *why)
+void mc_owner_link_break(struct mc_owner *owner, const char *why)
 {
     if (owner->state == LINK_MOUNTED)
         mc_log(WARNING, "the link of segment %s to master %s broke: %s; connecting again", owner->name,
@@ -220,7 +218,7 @@ void mc_owner_on_timer(evutil_socket_t fd, short what, void *argument)
     if (owner->state == LINK_IDLE)
         mc_owner_link_start(owner);
     else if (owner->state == LINK_HELLO || owner->state == LINK_MOUNTING || owner->inventory.is_active)
-        link_break(owner, "no answer");
+        mc_owner_link_break(owner, "no answer");
 }
 
 static void link_options(int fd)
@@ -242,7 +240,7 @@ static void link_connected(struct mc_owner *owner, int fd)
     owner->readable = event_new(base, fd, EV_READ | EV_PERSIST, on_link_readable, owner);
     owner->writable = event_new(base, fd, EV_WRITE | EV_PERSIST, on_link_writable, owner);
     if (owner->readable == NULL || owner->writable == NULL) {
-        link_break(owner, "out of memory");
+        mc_owner_link_break(owner, "out of memory");
         return;
     }
     set_event(owner->readable, &owner->is_reading, true);

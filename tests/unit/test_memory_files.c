@@ -147,7 +147,7 @@ static struct mc_id make_and_leave(const char *name, uint64_t capacity)
 static int64_t count_contents(struct mc_segment_memory *memory)
 {
     struct mc_content *contents;
-    int64_t count = mc_segment_memory_contents(memory, &contents);
+    int64_t count = mc_segment_memory_contents(memory, NULL, &contents);
     free(contents);
     return count;
 }
@@ -192,7 +192,7 @@ static void test_taken_up(void **state)
     assert_int_equal(mc_segment_memory_populated(memory), CAPACITY);
     assert_in_range(mc_clock_boot_ms() - mc_segment_memory_contact_ms(memory), 0, 10000);
     assert_int_equal(mc_segment_memory_slot_top(memory), 4096);
-    assert_int_equal(mc_segment_memory_contents(memory, &contents), 4);
+    assert_int_equal(mc_segment_memory_contents(memory, NULL, &contents), 4);
     for (size_t i = 0; i < 4; i++) {
         char key[32];
         uint64_t at = 0;
@@ -408,19 +408,19 @@ static void test_overlap(void **state)
     put(memory, 4, 14, 2 * MIB, 100000);
     put(memory, 5, 15, 2 * MIB + 64, 10); /* damages nothing that 4's key would show */
     put(memory, 6, 16, 2 * MIB + 128000, 10);
-    assert_int_equal(mc_segment_memory_contents(memory, &contents), 4);
+    assert_int_equal(mc_segment_memory_contents(memory, NULL, &contents), 4);
     assert_int_equal(contents[3].slot, 6);
     free(contents);
     uint64_t soon = mc_clock_ns() + 1000000000;
     assert_int_equal(mc_segment_memory_write_begin(memory, &write, 7, 17, 2 * MIB + 128000, 4096, soon), 0);
-    assert_int_equal(mc_segment_memory_contents(memory, &contents), 4); /* over 6, which goes */
+    assert_int_equal(mc_segment_memory_contents(memory, NULL, &contents), 4); /* over 6, which goes */
     assert_int_equal(contents[3].slot, 7);
     assert_int_equal(contents[3].state, 2);
     assert_int_equal(contents[3].length, 4096);
     assert_true(mc_id_equal(contents[3].writer, owner));
     free(contents);
     put(memory, 7, 17, 2 * MIB + 128000, 10); /* committed before its end */
-    assert_int_equal(mc_segment_memory_contents(memory, &contents), 4);
+    assert_int_equal(mc_segment_memory_contents(memory, NULL, &contents), 4);
     assert_int_equal(contents[3].state, 1);
     free(contents);
     mc_segment_memory_write_end(memory, &write);

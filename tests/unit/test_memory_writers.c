@@ -155,7 +155,7 @@ static int writer_end(struct owner *owner, int signal)
 static struct mc_content content_being_written(struct owner *owner)
 {
     struct mc_content *contents, found = {0};
-    int64_t count = mc_segment_memory_contents(owner->memory, &contents);
+    int64_t count = mc_segment_memory_contents(owner->memory, NULL, &contents);
     unsigned writing = 0;
     assert_true(count >= 0);
     for (int64_t i = 0; i < count; i++) {
@@ -293,7 +293,7 @@ static void test_owner_restarts(void **state)
     writer_start(owner);
     struct mc_content writing = content_being_written(owner);
     struct mc_id id = mc_segment_memory_id(owner->memory);
-    int64_t count = mc_segment_memory_contents(owner->memory, &before);
+    int64_t count = mc_segment_memory_contents(owner->memory, NULL, &before);
     mc_segment_memory_set_contact_ms(owner->memory, mc_clock_boot_ms());
     owner_stop(owner);
     owner_start(owner, true);
@@ -301,7 +301,7 @@ static void test_owner_restarts(void **state)
     struct mc_content again = content_being_written(owner);
     assert_int_equal(again.slot, writing.slot);
     assert_int_equal(again.generation, writing.generation);
-    assert_int_equal(mc_segment_memory_contents(owner->memory, &after), count);
+    assert_int_equal(mc_segment_memory_contents(owner->memory, NULL, &after), count);
     for (int64_t i = 0; i < count; i++) {
         assert_int_equal(after[i].generation, before[i].generation);
         assert_int_equal(after[i].offset, before[i].offset);
@@ -319,7 +319,7 @@ static void test_owner_restarts(void **state)
     mc_segment_memory_writer_remove(owner->memory, (uint32_t)entry);
     assert_int_equal(writer_end(owner, SIGKILL), -SIGKILL);
     wait_cuts(owner, 1);
-    assert_int_equal(mc_segment_memory_contents(owner->memory, &after), count - 1);
+    assert_int_equal(mc_segment_memory_contents(owner->memory, NULL, &after), count - 1);
     free(after);
 }
 

@@ -1,4 +1,5 @@
 /* The owner and masters that do not know its memory; rotten slots. The test itself is the master. */
+#include "engine/memory_inside.h"
 #include "object_make.h"
 #include "owner_rig.h"
 
@@ -168,6 +169,32 @@ static void test_whole(void **state)
         commit_expect(&rig, 9000, generation_of(5, 1), 0);
         rig_stop(&rig);
     }
+}
+
+/* While the owner looks at what lies there, however long that takes, it goes on with all else. The memory's lock, which
+ * is taken for the first look, stands for a large segment. */
+static void test_collecting_takes_long(void **state)
+{
+    struct rig rig;
+    (void)state;
+    rig_ready(&rig);
+    objects_make(&rig, 300, 3);
+    for (unsigned round = 0; round < 3; round++) {
+        uint64_t request_id = master_change(&rig, 3);
+        struct mc_segment_memory *memory = rig_memory(&rig);
+        pthread_mutex_lock(&memory->lock);
+        answer_mount_with(&rig, request_id, 0, 1);
+        expect_quiet(&rig);
+        if (round == 1) { /* the link breaks meanwhile: what is found is for nobody */
+            peer_close(&rig.link);
+            usleep(20000);
+        }
+        pthread_mutex_unlock(&memory->lock);
+        if (round != 1)
+            assert_int_equal(inventory_take(&rig, 3, 300, 0, UINT32_MAX), 300);
+    }
+    expect_quiet(&rig);
+    rig_stop(&rig);
 }
 
 static void test_contact(void **state)
@@ -557,6 +584,7 @@ int main(void)
     mc_log_set_level(MC_LOG_ERROR);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_collecting_takes_long),
         cmocka_unit_test(test_contact),
         cmocka_unit_test(test_window),
         cmocka_unit_test(test_masters_that_offer_nothing),
