@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/limits.h"
 #include "env/log.h"
 #include "env/socket.h"
 
@@ -18,6 +19,11 @@
 #define KEEP_BYTES (64u << 10) /* an empty buffer larger than this is given back */
 #define ACCEPTS_PER_TURN 64
 #define ACCEPT_PAUSE_MS 100 /* when descriptors are out */
+/* Kept free while anything rests that can make room: owners, keepers and the election find a place among callers. */
+#define SPARE_FILES 16u
+#define SPARE_PLACES 64u
+#define ROOM_AT_ONCE 8u    /* so many resting ones make room at a time: to look for them takes milliseconds */
+#define ROOM_REST_MS 1000u /* and have rested for so long at least: the one between two calls is in use */
 /* Shares of one turn, which is to stay below 20 ms though others may have the processor for a while. What input is left
  * has the next one, after timers and output. */
 #define INPUT_NS 4000000u /* what connections ask */
@@ -500,6 +506,69 @@ void mc_server_run_ready(struct mc_server *server)
 
 /* ---- accepting ---- */
 
+/* Nothing is on its way from or to it, as far as can be seen from here. */
+static bool is_still(const struct connection *connection)
+{
+    char byte;
+    return connection->in.length == 0 && connection->out.length == connection->out_sent && !connection->is_ready &&
+           !connection->has_frames && !connection->is_dirty && !connection->is_closing && !connection->is_dead &&
+           recv(connection->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+}
+
+struct resting {
+    uint64_t rest_ms;
+    struct connection *connection;
+};
+
+/* Into a list by descending rest. Returns how many it has then. */
+static size_t resting_add(struct resting *list, size_t count, struct resting one)
+{
+    if (count == ROOM_AT_ONCE && list[count - 1].rest_ms >= one.rest_ms)
+        return count;
+    size_t at = count < ROOM_AT_ONCE ? count++ : count - 1;
+    for (; at > 0 && list[at - 1].rest_ms < one.rest_ms; at--)
+        list[at] = list[at - 1];
+    list[at] = one;
+    return count;
+}
+
+/* Callers' connections that have rested longest end with this turn, so that others find room. They are opened again
+ * when there is something to say. False: none rests. */
+static bool make_room(struct mc_server *server)
+{
+    struct resting list[ROOM_AT_ONCE] = {{0}};
+    size_t count = 0, closed = 0;
+    if (server->core == NULL || (server->crowded_ms != 0 && server->now_ms - server->crowded_ms < ACCEPT_PAUSE_MS))
+        return false;
+    for (size_t i = 0; i < server->indices_used; i++) {
+        struct connection *connection = server->connections[i];
+        if (connection == NULL || connection->is_closing || connection->is_dead)
+            continue;
+        uint64_t rest_ms = mc_core_rest_ms(server->core, server->now_ms, connection->number);
+        if (rest_ms >= ROOM_REST_MS)
+            count = resting_add(list, count, (struct resting){rest_ms, connection});
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!is_still(list[i].connection))
+            continue;
+        mc_server_core_close(server, list[i].connection->number);
+        closed++;
+    }
+    server->crowded_ms = closed > 0 ? 0 : server->now_ms;
+    if (closed > 0)
+        mc_log_limited(WARNING, "places or descriptors are out: callers' connections that rest are closed for others; "
+                                "raise the limit of open files");
+    return closed > 0;
+}
+
+/* Has that descriptor taken the table, or the process, into what is kept free? The kernel gives the lowest number. */
+static bool is_crowded(const struct mc_server *server, int fd)
+{
+    uint64_t limit = mc_file_limit(), spare = limit / 4 < SPARE_FILES ? limit / 4 : SPARE_FILES;
+    return (uint64_t)fd >= limit - spare ||
+           server->indices_used - server->free_count >= MC_SERVER_CONNECTIONS_MAX - SPARE_PLACES;
+}
+
 static int connection_create(struct mc_server *server, int fd)
 {
     struct connection *connection = calloc(1, sizeof(*connection));
@@ -536,6 +605,8 @@ void mc_server_on_accept(evutil_socket_t fd, short events, void *argument)
         int accepted = mc_socket_accept(fd);
         if (accepted < 0) {
             /* Out of descriptors the listener stays readable: without a pause the loop would spin. */
+            if (errno == EMFILE && make_room(server))
+                return; /* it has the next turn */
             if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
                 mc_log_limited(WARNING, "connections cannot be accepted: %s; raise the limit of open files",
                                strerror(errno));
@@ -549,6 +620,8 @@ void mc_server_on_accept(evutil_socket_t fd, short events, void *argument)
             mc_log_limited(WARNING, "a connection was refused: there are %u already", MC_SERVER_CONNECTIONS_MAX);
             close(accepted);
         }
+        if (is_crowded(server, accepted) && make_room(server))
+            return; /* the rest has the next turn, in which there is room */
     }
 }
 
@@ -580,7 +653,7 @@ void mc_server_sweep(struct mc_server *server)
             (!connection->has_spoken && age_ms > MC_SERVER_HELLO_MS) || (is_partial && age_ms > MC_SERVER_FRAME_MS))
             die(connection);
         else if (server->core != NULL && i % REST_TURNS == server->sweeps % REST_TURNS &&
-                 mc_core_rests(server->core, server->now_ms, connection->number))
+                 mc_core_rest_ms(server->core, server->now_ms, connection->number) > MC_CALL_IDLE_MS)
             mc_server_core_close(server, connection->number);
     }
     server->sweeps++;

@@ -73,7 +73,8 @@ struct mc_server {
     uint16_t *free_indices;
     size_t free_count, indices_used;
     struct connection_list dirty, ready, bulk;
-    size_t backlog; /* of all connections */
+    size_t backlog;      /* of all connections */
+    uint64_t crowded_ms; /* when nothing rested that could have made room; 0: that is not so */
     uint32_t spin_hits, spin_probe;
     uint64_t wait_ns; /* length of the last blocking wait */
     struct mc_metrics_window window;

@@ -373,13 +373,14 @@ void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t number
     (void)flush(core);
 }
 
-bool mc_core_rests(struct mc_core *core, uint64_t now_ms, uint64_t number)
+uint64_t mc_core_rest_ms(struct mc_core *core, uint64_t now_ms, uint64_t number)
 {
     enter(core, now_ms);
     const struct mc_connection *connection = mc_map_get(&core->connections, number);
-    return connection != NULL && connection->member != NULL && connection->role == MC_ROLE_CALL &&
-           !connection->closing && connection->grants == 0 && mc_link_alone(&connection->puts) &&
-           mc_link_alone(&connection->waits) && mc_core_life_ms(core) > connection->heard_ms + MC_CALL_IDLE_MS;
+    bool rests = connection != NULL && connection->member != NULL && connection->role == MC_ROLE_CALL &&
+                 !connection->closing && connection->grants == 0 && mc_link_alone(&connection->puts) &&
+                 mc_link_alone(&connection->waits);
+    return rests ? mc_core_life_ms(core) - connection->heard_ms : 0;
 }
 
 /* ---- frames ---- */

@@ -110,9 +110,10 @@ void mc_core_let_age(struct mc_core *core);
 /* A connection was accepted / has ended. Numbers are chosen by the shell, never reused. */
 void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
 void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
-/* Has a caller's connection said nothing for MC_CALL_IDLE_MS, and waits for nothing? Then it may be closed. */
+/* For how long has a caller's connection, which waits for nothing, said nothing? 0: it is in use, or no caller's. After
+ * MC_CALL_IDLE_MS it may be closed. */
 #define MC_CALL_IDLE_MS 300000u /* callers let go earlier (MC_LINK_IDLE_MS), and renew what they read for long */
-bool mc_core_rests(struct mc_core *core, uint64_t now_ms, uint64_t connection);
+uint64_t mc_core_rest_ms(struct mc_core *core, uint64_t now_ms, uint64_t connection);
 /* One frame of that connection. Malformed or unexpected: the core logs (limited by the shell) and closes the
  * connection. */
 void mc_core_input(struct mc_core *core, uint64_t now_ms, uint64_t connection, const struct mc_frame *frame);

@@ -1,6 +1,9 @@
 """Many connections: idle ones keep nobody out, cost little, and are let go."""
+import os
 import pathlib
 import resource
+import socket
+import struct
 import threading
 import time
 
@@ -8,7 +11,7 @@ import pytest
 
 import cluster
 import wire
-from idle_peers import ROLE_DATA, IdlePeers, raise_limit, segments
+from idle_peers import ROLE_DATA, SEGMENTS, SEGMENTS_REPLY, IdlePeers, hello, raise_limit, segments
 from python_cluster import SLOW, MooncakeDistributedStore, arguments, wait_until
 from store_process import StoreProcess
 
@@ -54,6 +57,35 @@ def test_a_node_full_of_idle_connections_takes_a_new_client(tcp_only):
             assert writer.put("other", VALUE) == 0
         assert node.process.poll() is None
         assert writer.close() == 0 and reader.close() == 0
+
+
+def test_a_master_full_of_resting_callers_takes_a_node(tcp_only):
+    """Its callers come again when they have something to say. The one that goes on all the time is not closed for it."""
+    ask = wire.record(struct.pack("<Q16s", 0, bytes(16)))
+    with cluster.Master() as master:
+        busy = wire.Connection(master.port, wire.ROLE_CALL, os.urandom(16))
+        resource.prlimit(master.pid, resource.RLIMIT_NOFILE, (64, 64))
+        callers = [socket.create_connection(("127.0.0.1", master.port)) for _ in range(100)]
+        for one in callers:
+            one.sendall(hello(wire.ROLE_CALL, os.urandom(16)))
+        is_done, answers = threading.Event(), []
+
+        def keep_asking():
+            while not is_done.wait(0.05):
+                answers.append(busy.call(SEGMENTS, SEGMENTS_REPLY, ask))
+        asking = threading.Thread(target=keep_asking)
+        asking.start()
+        try:
+            with StoreProcess(master.address):
+                wait_until(lambda: len(segments(master.port)) == 1)
+                count = len(answers)
+                wait_until(lambda: len(answers) > count + 5)
+        finally:
+            is_done.set()
+            asking.join()
+            for one in callers:
+                one.close()
+            busy.close()
 
 
 def test_a_client_without_descriptors_goes_on_with_what_it_has(tcp_only):

@@ -28,6 +28,11 @@ static void test_hello(void **state)
     world_close_all(&world);
 }
 
+static bool rests(struct world *world, uint64_t connection)
+{
+    return mc_core_rest_ms(world->core, world->now, connection) > MC_CALL_IDLE_MS;
+}
+
 /* A caller that came once. One that is owed something, or is no caller, is let be, however long it is silent. */
 static void test_connections_that_rest(void **state)
 {
@@ -38,22 +43,24 @@ static void test_connections_that_rest(void **state)
     uint64_t keeper = world_join(&world, MC_ROLE_OWNER, 3, 1), fresh = world_connect(&world);
     struct mc_connection *owed = mc_map_get(&world.core->connections, other);
     world_pass(&world, MC_CALL_IDLE_MS - 1000);
-    assert_false(mc_core_rests(world.core, world.now, call));
+    assert_int_equal(mc_core_rest_ms(world.core, world.now, call), MC_CALL_IDLE_MS - 1000);
+    assert_false(rests(&world, call));
     world_pass(&world, 500);
     size_t frame = world_begin(&world, MC_MESSAGE_PING, 5);
     mc_wire_none_write(&world.frame, &(struct mc_wire_none){0});
     world_send(&world, other, frame);
     world_pass(&world, 600);
-    assert_true(mc_core_rests(world.core, world.now, call));
-    assert_false(mc_core_rests(world.core, world.now, other)); /* it has said something since */
+    assert_true(rests(&world, call));
+    assert_false(rests(&world, other)); /* it has said something since */
     world_pass(&world, MC_CALL_IDLE_MS);
-    assert_true(mc_core_rests(world.core, world.now, other));
+    assert_true(rests(&world, other));
     owed->grants = 1; /* a writer may be busy elsewhere */
-    assert_false(mc_core_rests(world.core, world.now, other));
+    assert_false(rests(&world, other));
+    assert_int_equal(mc_core_rest_ms(world.core, world.now, other), 0);
     owed->grants = 0;
-    assert_false(mc_core_rests(world.core, world.now, keeper));
-    assert_false(mc_core_rests(world.core, world.now, fresh));
-    assert_false(mc_core_rests(world.core, world.now, 31415));
+    assert_int_equal(mc_core_rest_ms(world.core, world.now, keeper), 0);
+    assert_int_equal(mc_core_rest_ms(world.core, world.now, fresh), 0);
+    assert_int_equal(mc_core_rest_ms(world.core, world.now, 31415), 0);
     world_close_all(&world);
 }
 
