@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -96,11 +97,74 @@ static void read_back(struct mc_note *note)
     note->until_ms = record.until_ms < now_ms ? record.until_ms : now_ms; /* it has ended: we have its lock */
 }
 
-static void end_writer(struct mc_note *note)
+/* ---- the disk, which can take seconds, or for ever: the master's loop goes on meanwhile ---- */
+
+struct mc_note_sync {
+    atomic_int rc;   /* 1 as long as it runs, else 0 or an errno, negative */
+    atomic_int held; /* by the note and by the thread */
+    int fd;
+    bool closes; /* the note was closed first: whoever is last closes the file */
+    uint64_t writes;
+};
+
+static void sync_release(struct mc_note_sync *sync)
 {
-    if (note->has_writer)
-        pthread_join(note->writer, NULL);
-    note->has_writer = false;
+    if (atomic_fetch_sub(&sync->held, 1) != 1)
+        return;
+    if (sync->closes)
+        close(sync->fd);
+    free(sync);
+}
+
+static void *sync_run(void *argument)
+{
+    struct mc_note_sync *sync = argument;
+    atomic_store(&sync->rc, fdatasync(sync->fd) == 0 ? 0 : -errno);
+    sync_release(sync);
+    return NULL;
+}
+
+static int sync_start(struct mc_note *note)
+{
+    pthread_t thread;
+    struct mc_note_sync *sync = calloc(1, sizeof(*sync));
+    if (sync == NULL)
+        return MC_ERR_INTERNAL_ERROR;
+    sync->fd = note->fd;
+    sync->writes = note->writes;
+    atomic_store(&sync->rc, 1);
+    atomic_store(&sync->held, 2);
+    if (mc_thread_start(&thread, "mc-note", sync_run, sync) != 0) {
+        free(sync);
+        errno = EAGAIN;
+        return MC_ERR_INTERNAL_ERROR;
+    }
+    pthread_detach(thread);
+    note->sync = sync;
+    return 1;
+}
+
+/* Is that write on the disk? 0, 1: asked again, or negative: it cannot be said, errno says why. */
+static int synced(struct mc_note *note, uint64_t write)
+{
+    int rc = note->sync == NULL ? 0 : atomic_load(&note->sync->rc);
+    if (rc == 1)
+        return 1;
+    if (note->sync != NULL) {
+        if (rc == 0) {
+            note->synced = note->sync->writes;
+        } else {
+            note->failed = note->sync->writes;
+            note->why = -rc;
+        }
+        sync_release(note->sync);
+        note->sync = NULL;
+    }
+    if (write <= note->failed) {
+        errno = note->why;
+        return MC_ERR_INTERNAL_ERROR;
+    }
+    return write <= note->synced ? 0 : sync_start(note);
 }
 
 int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, char *error, size_t error_size)
@@ -141,9 +205,14 @@ void mc_note_close(struct mc_note *note)
 {
     if (note->fd < 0)
         return;
-    end_writer(note);
-    (void)flock(note->fd, LOCK_UN); /* a child that was forked meanwhile has the same description */
-    close(note->fd);
+    (void)flock(note->fd, LOCK_UN); /* a child that was forked meanwhile has the same description, as has a sync */
+    if (note->sync != NULL) {
+        note->sync->closes = true;
+        sync_release(note->sync);
+        note->sync = NULL;
+    } else {
+        close(note->fd);
+    }
     note->fd = -1;
 }
 
@@ -171,10 +240,15 @@ int mc_note_name(struct mc_note *note, struct mc_id cluster)
     name.crc = name_crc(&name);
     if (note->fd < 0 || mc_id_equal(note->cluster, cluster))
         return 0;
-    if (pwrite(note->fd, &name, sizeof(name), NAME_AT) != (ssize_t)sizeof(name))
-        return MC_ERR_INTERNAL_ERROR; /* the half of it has no checksum */
-    (void)fsync(note->fd);            /* else the next master asks who is here, as without a note */
-    note->cluster = cluster;
+    if (!mc_id_equal(note->naming, cluster)) {
+        if (pwrite(note->fd, &name, sizeof(name), NAME_AT) != (ssize_t)sizeof(name))
+            return MC_ERR_INTERNAL_ERROR; /* the half of it has no checksum */
+        note->naming = cluster;
+        note->naming_write = ++note->writes;
+    }
+    if (synced(note, note->naming_write) == 1)
+        return 1;
+    note->cluster = cluster; /* if the disk refused it, the next boot asks who is here, as without a note */
     return 0;
 }
 
@@ -193,42 +267,26 @@ int mc_note_keep(struct mc_note *note, uint64_t epoch, uint64_t boot_ms)
     return write_out(note, note->taken, epoch, boot_ms + AHEAD_MS);
 }
 
-/* A disk can take seconds, and the master's loop goes on meanwhile. */
-static void *writer_run(void *argument)
-{
-    struct mc_note *note = argument;
-    struct aged aged = {.magic = AGED_MAGIC, .epoch = note->aging};
-    aged.crc = aged_crc(&aged);
-    off_t at = (off_t)AGED_AT * (1 + (1 - (off_t)note->aged_place));
-    errno = EIO; /* of a write that is short */
-    bool done = pwrite(note->fd, &aged, sizeof(aged), at) == (ssize_t)sizeof(aged) && fdatasync(note->fd) == 0;
-    atomic_store(&note->aging_rc, done ? 0 : -errno);
-    return NULL;
-}
-
 int mc_note_age(struct mc_note *note, uint64_t epoch)
 {
     if (note->fd < 0 || note->aged >= epoch)
         return 0;
-    if (!note->has_writer) {
-        note->aging = epoch;
-        atomic_store(&note->aging_rc, 1);
-        int rc = mc_thread_start(&note->writer, "mc-note", writer_run, note);
-        if (rc != 0) {
-            errno = EAGAIN;
+    if (note->aging != epoch) { /* one of a core before this one is as good as never written */
+        struct aged aged = {.magic = AGED_MAGIC, .epoch = epoch};
+        aged.crc = aged_crc(&aged);
+        errno = EIO; /* of a write that is short */
+        if (pwrite(note->fd, &aged, sizeof(aged), (off_t)AGED_AT * (1 + (1 - (off_t)note->aged_place))) !=
+            (ssize_t)sizeof(aged))
             return MC_ERR_INTERNAL_ERROR;
-        }
-        note->has_writer = true;
+        note->aging = epoch;
+        note->aging_write = ++note->writes;
     }
-    int rc = atomic_load(&note->aging_rc);
-    if (rc == 1)
-        return 1;
-    end_writer(note);
-    if (rc < 0) {
-        errno = -rc;
-        return MC_ERR_INTERNAL_ERROR;
-    }
-    note->aged = note->aging;
+    int rc = synced(note, note->aging_write);
+    if (rc < 0)
+        note->aging = 0;
+    if (rc != 0)
+        return rc;
+    note->aged = epoch;
     note->aged_place = 1 - note->aged_place;
-    return note->aged >= epoch ? 0 : 1; /* of a core before this one: asked again */
+    return 0;
 }

@@ -12,7 +12,6 @@
 
 #include "base/bytes.h"
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,29 +24,33 @@ struct mc_note {
     struct mc_id cluster;            /* as written; zero: none was. Of any boot */
     uint64_t aged;                   /* of the last that came of age, as far as it is on the disk; 0: none */
     unsigned aged_place;             /* where that stands: its successor is written to the other place */
-    uint64_t aging;                  /* that comes of age */
-    bool has_writer;                 /* a thread writes it to the disk, or has done so */
-    pthread_t writer;
-    _Atomic int aging_rc; /* of the thread: 1 as long as it writes, else 0 or an errno, negative */
+    uint64_t aging;                  /* that comes of age, as written; 0: none */
+    struct mc_id naming;             /* cluster, as written, but perhaps not on the disk */
+    uint64_t writes;                 /* so many were to go to the disk; which of them those two were, */
+    uint64_t aging_write, naming_write;
+    uint64_t synced, failed;   /* and up to which one the disk has taken them, or has refused them */
+    int why;                   /* it refused: an errno */
+    struct mc_note_sync *sync; /* a thread waits for the disk; NULL: none does */
     char path[MC_NOTE_PATH_MAX];
 };
 
 /* Takes the note of that port up, or makes it. 0, or negative with one line in error; then it keeps nothing (fd -1), as
  * it does with an empty directory. The directory is made, its parents are not. */
 int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, char *error, size_t error_size);
-/* The note stays for the next master. Waits for the disk if that is written to. */
+/* The note stays for the next master. Does not wait for the disk: nobody has acted on what that does not have. */
 void mc_note_close(struct mc_note *note);
 /* A master of that epoch begins; no later one is to have it again, also after the machine went down. 0 or negative, as
  * mc_note_keep. */
 int mc_note_take(struct mc_note *note, uint64_t epoch);
-/* Which cluster this is, for all masters to come. Written to the disk. 0 or negative, as mc_note_keep. */
+/* Which cluster this is, for all masters to come. Written to the disk, which a thread of its own ("mc-note") waits for:
+ * asked again until the answer is not 1. 0 or negative: it could not be written. */
 int mc_note_name(struct mc_note *note, struct mc_id cluster);
 /* The master of that epoch may act from now on, at boot_ms (CLOCK_BOOTTIME), for a moment. Cheap when it was said
  * already. 0, or negative: it cannot be written, and is gone. */
 int mc_note_keep(struct mc_note *note, uint64_t epoch, uint64_t boot_ms);
 
 /* The master of that epoch has lived so long that it would act on the absence of owners that it has not met: that is
- * written to the disk first, by a thread of its own ("mc-note"). Asked again until the answer is not 1: it is under
+ * written to the disk first, by that thread, too. Asked again until the answer is not 1: it is under
  * way. 0: done, or there is no note. Negative: it could not be written, errno says why, and a later boot will not know.
  */
 int mc_note_age(struct mc_note *note, uint64_t epoch);

@@ -133,6 +133,17 @@ static bool keep_age(struct mc_server *server)
     return false;
 }
 
+static void tick_set(struct mc_server *server, uint64_t wait_ms)
+{
+    uint64_t due_ms = server->now_ms + wait_ms;
+    /* A timer that is set too early costs one turn; setting it in every turn costs more. */
+    if (server->tick_due_ms != 0 && server->tick_due_ms <= due_ms)
+        return;
+    struct timeval wait = {(time_t)(wait_ms / 1000), (suseconds_t)(wait_ms % 1000 * 1000)};
+    mc_assert(event_add(&server->tick_event, &wait) == 0);
+    server->tick_due_ms = due_ms;
+}
+
 /* Calls the core and sets the timer for its next wish. True: it has more work now. */
 static bool tick(struct mc_server *server)
 {
@@ -143,21 +154,15 @@ static bool tick(struct mc_server *server)
         server->is_departing = true;
         mc_election_ask_to_depart(server->election, atomic_load(&server->epoch));
     }
-    bool is_aging = keep_age(server);
+    bool is_waiting = keep_age(server) || server->naming_since_ms != 0;
     if (due_ms <= server->now_ms)
         return true;
     uint64_t wait_ms = due_ms - server->now_ms;
     if (wait_ms < IDLE_TICK_MS && server->now_ms - server->active_ms > IDLE_AFTER_MS)
         wait_ms = IDLE_TICK_MS;
-    if (wait_ms > (is_aging ? AGING_TICK_MS : TICK_MAX_MS))
-        wait_ms = is_aging ? AGING_TICK_MS : TICK_MAX_MS;
-    due_ms = server->now_ms + wait_ms;
-    /* A timer that is set too early costs one turn; setting it in every turn costs more. */
-    if (server->tick_due_ms != 0 && server->tick_due_ms <= due_ms)
-        return false;
-    struct timeval wait = {(time_t)(wait_ms / 1000), (suseconds_t)(wait_ms % 1000 * 1000)};
-    mc_assert(event_add(&server->tick_event, &wait) == 0);
-    server->tick_due_ms = due_ms;
+    if (wait_ms > (is_waiting ? AGING_TICK_MS : TICK_MAX_MS))
+        wait_ms = is_waiting ? AGING_TICK_MS : TICK_MAX_MS;
+    tick_set(server, wait_ms);
     return false;
 }
 
@@ -213,9 +218,25 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     server->core = mc_core_create(&config, &server->output, server->node, epoch, mc_random_u64(), server->now_ms);
     server->tick_due_ms = 0;
     server->is_departing = server->is_aging = false;
-    server->aging_since_ms = 0;
+    server->aging_since_ms = server->naming_since_ms = 0;
     atomic_store(&server->epoch, epoch);
     return server->core == NULL ? MC_ERR_NO_MEMORY : 0;
+}
+
+/* Members are told when the disk has it, or takes too long: then the next boot may have to ask who is here. */
+static void name_note(struct mc_server *server)
+{
+    int rc = mc_note_name(&server->note, server->cluster);
+    if (rc > 0 && server->naming_since_ms == 0)
+        server->naming_since_ms = server->now_ms;
+    if (rc > 0 && server->now_ms - server->naming_since_ms < AGING_PATIENCE_MS) {
+        tick_set(server, AGING_TICK_MS);
+        return;
+    }
+    if (rc < 0)
+        note_failed(server);
+    server->naming_since_ms = 0;
+    mc_core_cluster_is_kept(server->core);
 }
 
 /* The core knows which cluster this is: it is written down before anybody is told. */
@@ -228,9 +249,7 @@ static void cluster_keep(struct mc_server *server)
         return;
     server->cluster = mc_core_cluster(server->core);
     if (server->election == NULL) {
-        if (mc_note_name(&server->note, server->cluster) < 0)
-            note_failed(server);
-        mc_core_cluster_is_kept(server->core);
+        name_note(server);
     } else if (mc_election_has_named(server->election, epoch)) {
         mc_core_cluster_is_kept(server->core);
     } else if (!server->is_naming) {

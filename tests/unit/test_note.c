@@ -18,12 +18,24 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define PORT 5
 
 static char folder[64], error[2048];
+
+static atomic_bool disk_hangs;
+
+/* Instead of the C library's. */
+int fdatasync(int fd)
+{
+    while (atomic_load(&disk_hangs))
+        usleep(1000);
+    return (int)syscall(SYS_fdatasync, fd);
+}
 
 static int folder_make(void **state)
 {
@@ -189,6 +201,16 @@ static void test_another_boot(void **state)
 }
 
 /* As the master's loop does: asks until it is done. */
+static int name_to_the_end(struct mc_note *note, struct mc_id cluster)
+{
+    int rc = mc_note_name(note, cluster);
+    for (unsigned i = 0; rc == 1 && i < 10000; i++) {
+        usleep(1000);
+        rc = mc_note_name(note, cluster);
+    }
+    return rc;
+}
+
 static int come_of_age(struct mc_note *note, uint64_t epoch)
 {
     int rc = mc_note_age(note, epoch);
@@ -312,7 +334,7 @@ static void test_the_name_of_the_cluster(void **state)
     snprintf(path, sizeof(path), "%s/master-%u.note", folder, PORT);
     struct mc_note note = opened();
     assert_true(mc_id_is_zero(note.cluster));
-    assert_int_equal(mc_note_name(&note, cluster), 0);
+    assert_int_equal(name_to_the_end(&note, cluster), 0);
     assert_int_equal(mc_note_take(&note, 7), 0);
     mc_note_close(&note);
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -323,7 +345,7 @@ static void test_the_name_of_the_cluster(void **state)
     note = opened();
     assert_int_equal(note.taken, 0);
     assert_true(mc_id_equal(note.cluster, cluster));
-    assert_int_equal(mc_note_name(&note, (struct mc_id){1, 2}), 0);
+    assert_int_equal(name_to_the_end(&note, (struct mc_id){1, 2}), 0);
     mc_note_close(&note);
     for (off_t at = 64; at < 92; at += 4) {
         note = opened();
@@ -339,6 +361,34 @@ static void test_the_name_of_the_cluster(void **state)
         assert_int_equal(pwrite(fd, &byte, 1, at), 1);
     }
     close(fd);
+}
+
+/* Nobody waits for a disk that hangs: neither who writes the name or comes of age, nor who ends. */
+static void test_a_disk_that_hangs(void **state)
+{
+    const struct mc_id cluster = {3, 4};
+    (void)state;
+    struct mc_note note = opened();
+    assert_int_equal(mc_note_take(&note, 7), 0);
+    atomic_store(&disk_hangs, true);
+    assert_int_equal(mc_note_name(&note, cluster), 1);
+    assert_int_equal(mc_note_age(&note, 7), 1);
+    assert_int_equal(mc_note_name(&note, cluster), 1);
+    assert_true(mc_id_is_zero(note.cluster));
+    assert_int_equal(mc_note_keep(&note, 7, mc_clock_boot_ms()), 0);
+    mc_note_close(&note);
+    note = opened();
+    assert_int_equal(note.epoch, 7);
+    assert_int_equal(mc_note_age(&note, 9), 1);
+    assert_int_equal(mc_note_name(&note, (struct mc_id){5, 6}), 1); /* behind what the disk was asked for */
+    usleep(20000);
+    assert_int_equal(mc_note_age(&note, 9), 1);
+    atomic_store(&disk_hangs, false);
+    assert_int_equal(come_of_age(&note, 9), 0);
+    assert_int_equal(name_to_the_end(&note, (struct mc_id){5, 6}), 0);
+    assert_true(mc_id_equal(note.cluster, (struct mc_id){5, 6}));
+    assert_int_equal(note.aged, 9);
+    mc_note_close(&note);
 }
 
 /* A master whose clock is behind that of the one before it does not take an epoch a second time. */
@@ -382,6 +432,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_who_came_of_age, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_age_that_is_torn, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_age_without_room, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(test_a_disk_that_hangs, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_no_epoch_is_taken_twice, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_the_name_of_the_cluster, folder_make, folder_remove),
     };
