@@ -17,6 +17,8 @@ import sys
 import tempfile
 import time
 
+from ports import free_ports
+
 if os.environ.get("MC_LAB"):
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "lab"))
     from placed import here, new_host
@@ -94,8 +96,9 @@ class Master(Child):
         self.program = program
         self.host = new_host("master") if new_host else None
         self.bound, self.name = (self.host.address, self.host.known_as) if self.host else ("127.0.0.1", "127.0.0.1")
-        self.port = self.metrics_port = 0
-        self.metadata_port = 0 if metadata else None
+        # Not the kernel's: while it is dead somebody's connection could have one of its numbers.
+        self.port, self.metrics_port, metadata_port = free_ports(3)
+        self.metadata_port = metadata_port if metadata else None
         self.process = None
         self.log_file = None
         self.state_dir = tempfile.TemporaryDirectory(prefix="mc-state-")
@@ -103,7 +106,7 @@ class Master(Child):
     # -- life --
 
     def start(self):
-        """Starts it on the ports it had before, or on free ones, and returns when it answers. Flags given by the test come last and win."""
+        """Starts it, always on the same ports, and returns when it answers. Flags given by the test come last and win."""
         assert self.process is None, "it runs already"
         arguments = [str(self.program), f"--rpc_address={self.bound}", f"--metrics_host={self.bound}", f"--rpc_port={self.port}",
                      f"--metrics_port={self.metrics_port}"]
