@@ -11,6 +11,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -20,6 +21,7 @@
 #define KEEPALIVE_IDLE_S 5
 #define KEEPALIVE_INTERVAL_S 5
 #define UNSENT_MS 20000
+#define UNSEEN_MS 50 /* the loop looks at what has come before that */
 
 struct mc_upstream {
     struct mc_proxy *proxy;
@@ -86,12 +88,23 @@ static void arm(struct mc_upstream *upstream, uint64_t ms)
     mc_assert(event_add(upstream->timer, &after) == 0);
 }
 
+/* Has the kernel its answer to our connecting, which we have not looked at? So it is when this process stood still. */
+static bool is_unseen(const struct mc_upstream *upstream)
+{
+    struct pollfd seen = {.fd = bufferevent_getfd(upstream->channel), .events = POLLOUT};
+    return seen.fd >= 0 && poll(&seen, 1, 0) > 0;
+}
+
 /* Set once for the whole of a phase: each arrival only notes the time, and the timer finds out how much is left. */
 static void on_timer(evutil_socket_t fd, short what, void *context)
 {
     struct mc_upstream *upstream = context;
     uint64_t now = mc_clock_ms(), silence = upstream->proxy->config->silence_ms;
     (void)fd, (void)what;
+    if (!upstream->is_connected && is_unseen(upstream)) {
+        arm(upstream, UNSEEN_MS);
+        return;
+    }
     if (!upstream->is_connected) {
         finish(upstream, MC_UPSTREAM_NO_CONNECT, "no connection in time");
         return;
