@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MC_PACE_MORE_NS 8000000ull     /* beyond what an answer takes at most: a thread that waited for a processor */
+#define MC_PACE_MORE_NS 4000000ull     /* beyond what an answer takes at most: a thread that waited for a processor */
 #define MC_PACE_UNKNOWN_NS 50000000ull /* to wait while nothing is known */
 #define MC_PACE_LONGEST_US 100000u     /* more is a lost packet, not a distance */
 #define MC_PACE_CREDIT_MAX 128         /* a question that is asked again costs MC_PACE_COST, an answer brings 1 */

@@ -43,10 +43,10 @@ void mc_engine_remove_segment(struct mc_engine *engine, struct mc_segment_memory
 struct mc_segment_memory *mc_engine_find_segment(struct mc_engine *engine, struct mc_id segment_id);
 
 /* The best working path to a segment: cached; opened on first use in the order local, shm, rdma, tcp as far as allowed;
- * a faster one that failed is tried again after 1 s, doubling to 60 s. Returns 0 and a reference in *path
- * (mc_path_release), or the last error. One thread opens, others that want the same segment wait. An owner that does
- * not answer has MC_STALL_NS (by shm MC_CONNECT_NS; one that is seen to run, until the deadline). Our own trouble is
- * told apart: mc_socket_is_own. */
+ * a faster one that failed is tried again after 1 s, doubling to 60 s, and waited for 20 ms (160 at most) while another
+ * works. Returns 0 and a reference in *path (mc_path_release), or the last error. One thread opens, others that want
+ * the same segment wait. An owner that does not answer has MC_STALL_NS (by shm MC_CONNECT_NS; one that is seen to run,
+ * until the deadline). Our own trouble is told apart: mc_socket_is_own. */
 int mc_path_get(struct mc_engine *engine, const struct mc_endpoint *endpoint, uint64_t deadline_ns,
                 struct mc_path **path);
 /* Opens the path before it is needed, so that a first use need not wait for the owner. Holds up nobody: who needs it

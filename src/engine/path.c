@@ -12,6 +12,10 @@
 
 #define RETRY_FIRST_MS 1000u
 #define RETRY_LAST_MS 60000u
+/* A caller that has a path pays for the look at a faster one: so much of the time that has passed since the last look,
+ * 20 ms at first. More later, as a link by RDMA may take longer; but never so long that it shows as an outage. */
+#define RETRY_SHARE 50u
+#define RETRY_PATIENCE_MAX_MS 160u
 #define REST_PATHS 64u
 
 /* Fastest first; counter: index of mc_engine_counters.path_bytes. */
@@ -271,6 +275,15 @@ static void retry_plan(struct mc_path_entry *entry)
     entry->retry_ns = mc_clock_ns() + entry->backoff_ms * 1000000ull;
 }
 
+/* Until when a path that is faster than the one that works is waited for. */
+static uint64_t retry_until_ns(const struct mc_path_entry *entry, uint64_t deadline_ns)
+{
+    uint64_t patience_ms = entry->backoff_ms / RETRY_SHARE;
+    patience_ms = patience_ms < RETRY_PATIENCE_MAX_MS ? patience_ms : RETRY_PATIENCE_MAX_MS;
+    uint64_t until_ns = mc_clock_ns() + patience_ms * 1000000ull;
+    return until_ns < deadline_ns ? until_ns : deadline_ns;
+}
+
 /* Locked; unlocks while it opens. Returns what the caller gets a reference of, or NULL with *error; *old is to be
  * released without the lock. */
 static struct mc_path *entry_open(struct mc_engine *engine, struct mc_path_entry *entry,
@@ -282,6 +295,8 @@ static struct mc_path *entry_open(struct mc_engine *engine, struct mc_path_entry
     uint64_t version = entry->version;
     if (current == NULL)
         *old = entry_take(entry);
+    else
+        deadline_ns = retry_until_ns(entry, deadline_ns);
     entry->opening = true;
     pthread_mutex_unlock(&engine->lock);
     struct mc_patience patience = mc_patience_until(deadline_ns);

@@ -36,7 +36,7 @@ struct rdma_lane {
 
 struct rdma_path {
     struct mc_path path;
-    struct mc_path *tcp; /* for what must be asked of the owner; NULL until then. Guarded by the lock */
+    struct mc_path *tcp; /* for what must be asked of the owner, or has no link; NULL until then. Guarded by the lock */
     struct mc_rdma_remote *remote;
     uint64_t data, index; /* where these begin in the owner's memory */
     pthread_mutex_t lock; /* guards the list */
@@ -537,7 +537,8 @@ static void group_write(struct group *group)
 {
     struct mc_wire_commit_item commits[GROUP_MAX];
     size_t count = 0;
-    int rc = group_gather(group, commits, &count);
+    /* What a commit is made with is there before anything is written. */
+    int rc = mc_scratch_get() == NULL ? MC_ERR_NO_MEMORY : group_gather(group, commits, &count);
     if (rc == 0 && count > 0)
         rc = group_move(group);
     /* What was cut off and came again by another pair may still arrive a first time: nothing may go live before. */
@@ -557,18 +558,25 @@ static void group_write(struct group *group)
 
 /* ---- a batch ---- */
 
-/* What a path needs the owner for: who has no master must not read what the owner would not vouch for. */
-static void run_by_tcp(struct rdma_path *rdma, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
+static struct mc_path *tcp_of(struct rdma_path *rdma)
 {
-    struct mc_path *made = NULL;
     pthread_mutex_lock(&rdma->lock);
     struct mc_path *tcp = rdma->tcp;
     pthread_mutex_unlock(&rdma->lock);
+    return tcp;
+}
+
+/* What a path needs the owner for: who has no master must not read what the owner would not vouch for. And what no link
+ * can be had for. */
+static void run_by_tcp(struct rdma_path *rdma, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
+{
+    struct mc_path *made = NULL, *tcp = tcp_of(rdma);
     if (tcp == NULL) {
         struct mc_patience patience = mc_patience_until(run->deadline_ns);
         int rc = mc_transport_tcp.open(rdma->path.engine, &rdma->path.endpoint, &patience, &made);
         if (rc < 0) {
-            mc_path_fail_all(transfers, count, rc == MC_ERR_RPC_TIMEOUT ? rc : MC_ERR_TRANSFER_FAIL);
+            bool says_nothing = rc == MC_ERR_RPC_TIMEOUT || mc_socket_is_own(rc); /* of the owner */
+            mc_path_fail_all(transfers, count, says_nothing ? rc : MC_ERR_TRANSFER_FAIL);
             return;
         }
         pthread_mutex_lock(&rdma->lock);
@@ -589,7 +597,7 @@ static void group_run(struct group *group, enum mc_transfer_kind kind)
     int code = mc_motion_look(group->motion);
     group->stage = code < 0 ? NULL : mc_rdma_stage_take(stages, group->bytes);
     if (group->stage == NULL) {
-        group_fail(group, code < 0 ? code : MC_ERR_TRANSFER_FAIL);
+        group_fail(group, code < 0 ? code : MC_ERR_NO_MEMORY);
     } else {
         if (kind == MC_TRANSFER_WRITE)
             group_write(group);
@@ -667,6 +675,24 @@ static bool run_groups(struct group *group, struct mc_transfer **transfers, size
     return true;
 }
 
+/* There is no link for the batch. Our own trouble, or an owner that has no place for one more link just now, or devices
+ * that are gone: its connections are no worse for that, where tcp may be used. */
+static void run_without_link(struct rdma_path *rdma, int code, struct mc_transfer **transfers, size_t count,
+                             const struct mc_run *run)
+{
+    bool is_late = mc_clock_ns() >= run->deadline_ns; /* which says nothing of the path */
+    bool is_own = mc_socket_is_own(code), is_useless = code == MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    bool may_tcp = (rdma->path.engine->allowed_paths & MC_PATH_TCP) != 0;
+    if (!is_late && !is_own)
+        atomic_store_explicit(&rdma->path.broken, true, memory_order_release);
+    if (is_late || code == MC_ERR_RPC_TIMEOUT)
+        mc_path_fail_all(transfers, count, MC_ERR_RPC_TIMEOUT);
+    else if (may_tcp && (is_own || is_useless))
+        run_by_tcp(rdma, transfers, count, run);
+    else
+        mc_path_fail_all(transfers, count, is_own ? code : MC_ERR_TRANSFER_FAIL);
+}
+
 static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
 {
     struct rdma_path *rdma = (struct rdma_path *)path;
@@ -683,12 +709,8 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
     struct group *group = malloc(sizeof(*group));
     int rc = group == NULL ? MC_ERR_NO_MEMORY : lane_take(rdma, run->deadline_ns, &lane);
     if (rc != 0) {
-        bool is_late = mc_clock_ns() >= run->deadline_ns; /* which says nothing of the path */
-        if (!is_late)
-            atomic_store_explicit(&path->broken, true, memory_order_release);
-        mc_path_fail_all(transfers, count,
-                         is_late || rc == MC_ERR_RPC_TIMEOUT ? MC_ERR_RPC_TIMEOUT : MC_ERR_TRANSFER_FAIL);
         free(group);
+        run_without_link(rdma, rc, transfers, count, run);
         return;
     }
     mc_motion_start(&motion, run, path->engine->verify);
@@ -701,5 +723,20 @@ static void rdma_run(struct mc_path *path, struct mc_transfer **transfers, size_
     mc_path_account(path, transfers, count);
 }
 
-const struct mc_transport mc_transport_rdma = {"rdma",        false, rdma_open, rdma_run, rdma_close,
-                                               rdma_is_ended, NULL,  NULL,      false};
+/* Commits of the batches that went by tcp. */
+static void rdma_nudge(struct mc_path *path)
+{
+    struct mc_path *tcp = tcp_of((struct rdma_path *)path);
+    if (tcp != NULL)
+        tcp->transport->nudge(tcp);
+}
+
+static void rdma_rest(struct mc_path *path, uint64_t now_ns)
+{
+    struct mc_path *tcp = tcp_of((struct rdma_path *)path);
+    if (tcp != NULL)
+        tcp->transport->rest(tcp, now_ns);
+}
+
+const struct mc_transport mc_transport_rdma = {"rdma",        false,      rdma_open, rdma_run, rdma_close,
+                                               rdma_is_ended, rdma_nudge, rdma_rest, false};

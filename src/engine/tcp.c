@@ -24,8 +24,10 @@
 #define OWING_NS 3000000000ull /* so long */
 #define WAIT_NS 100000000ull
 #define AWAY_NS 50000000ull /* a wait that ends so much too late: it was us who did not run */
-#define TURNS_PAID 2u       /* so often a question is asked again out of the owner's credit, */
-#define TURNS_MAX 4u        /* and so often at all */
+/* So often a question is asked again out of the owner's credit, which keeps the work of a slow one from growing (a
+ * longer wait each time would only make the loss of two packets dear), */
+#define TURNS_PAID 2u
+#define TURNS_MAX 4u /* and so often at all */
 #define TURN_LATER_NS 250000000ull
 #define REFUSALS 2u    /* by each address of an owner that is silent: it has ended */
 #define RESCUES_MAX 2u /* of lanes that broke, in a batch */
@@ -505,7 +507,7 @@ static uint64_t lane_due_ns(const struct batch *batch, const struct mc_tcp_lane 
         mc_tcp_lane_is_sending(lane) || mc_tcp_lane_wanted(lane) == 0)
         return UINT64_MAX;
     uint64_t late_ns = mc_pace_late_ns(batch->run.pace);
-    return lane->progress_ns + (lane->turn < TURNS_PAID ? late_ns << lane->turn : later(TURN_LATER_NS, late_ns * 2));
+    return lane->progress_ns + (lane->turn < TURNS_PAID ? late_ns : later(TURN_LATER_NS, late_ns * 2));
 }
 
 /* A silence that long is worth a look by others, and one that long is the end. */

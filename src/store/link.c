@@ -641,7 +641,7 @@ static void race_asked(struct race *race, struct mc_link *link, uint64_t id)
 static void race_plan(struct race *race)
 {
     uint64_t late_ns = mc_pace_late_ns(&race->store->master_pace);
-    uint64_t wait_ns = race->turn < RACE_PAID ? late_ns << race->turn : RACE_LATER_MS * 1000000ull + late_ns;
+    uint64_t wait_ns = race->turn < RACE_PAID ? late_ns : RACE_LATER_MS * 1000000ull + late_ns;
     race->due_ns = race->count == RACE_LINKS_MAX ? UINT64_MAX : mc_clock_ns() + wait_ns;
 }
 

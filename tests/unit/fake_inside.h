@@ -17,6 +17,7 @@ struct fake_device {
     struct fake_device_config config;
     bool is_port_up, is_held, is_failing, is_post_failing;
     uint32_t fail_after, post_fail_after, failing_registrations;
+    int qp_error;
     enum ibv_wc_status fail_status;
     int registration_error, rtr_error, rtr_gid;
 };

@@ -443,6 +443,13 @@ static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr
         errno = EINVAL;
         return NULL;
     }
+    pthread_mutex_lock(&fake.lock);
+    int error = device_of(pd->context)->qp_error;
+    pthread_mutex_unlock(&fake.lock);
+    if (error != 0) {
+        errno = error;
+        return NULL;
+    }
     struct fake_qp *qp = calloc(1, sizeof(*qp));
     qp->work = calloc(attributes->cap.max_send_wr, sizeof(*qp->work));
     qp->capacity = attributes->cap.max_send_wr;
@@ -791,6 +798,13 @@ void fake_fail_registrations(uint32_t device, uint32_t count, int error)
     pthread_mutex_lock(&fake.lock);
     fake.devices[device].failing_registrations = count;
     fake.devices[device].registration_error = error;
+    pthread_mutex_unlock(&fake.lock);
+}
+
+void fake_fail_qps(uint32_t device, int error)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.devices[device].qp_error = error;
     pthread_mutex_unlock(&fake.lock);
 }
 

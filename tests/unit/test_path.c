@@ -131,6 +131,30 @@ static void cached_dropped_and_tried_again(void **state)
     mc_engine_destroy(engine);
 }
 
+/* Somebody's get pays for the look at a faster path: little, when there is one that works. */
+static void a_faster_path_is_not_waited_for(void **state)
+{
+    struct rig *rig = rig_of(state);
+    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, MC_PATH_SHM | MC_PATH_TCP);
+    struct mc_endpoint endpoint = rig->endpoint;
+    struct mc_path *first, *second;
+    snprintf(endpoint.unix_path, sizeof(endpoint.unix_path), "@silent-%llx", (unsigned long long)mc_random_u64());
+    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(1000), &first), 0);
+    assert_ptr_equal(first->transport, &mc_transport_tcp);
+    int silent = mc_unix_listen(endpoint.unix_path); /* runs, and does not answer */
+    assert_true(silent >= 0);
+    usleep(1050000);
+    uint64_t start_ns = mc_clock_ns();
+    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(3000), &second), 0);
+    uint64_t took_ns = mc_clock_ns() - start_ns;
+    assert_ptr_equal(second, first);
+    assert_in_range(took_ns, 15000000u, 500000000u);
+    close(silent);
+    mc_path_release(first);
+    mc_path_release(second);
+    mc_engine_destroy(engine);
+}
+
 struct getter {
     struct mc_engine *engine;
     const struct mc_endpoint *endpoint;
@@ -193,6 +217,13 @@ static void one_in_haste_judges_for_nobody_else(void **state)
 
 #define MANY 100u
 #define SLOW_NS 400000000ull
+#define LATE_NS 100000000ull /* with that twice, on a machine that does other work, it may be silent for MC_STALL_NS */
+#ifdef __SANITIZE_THREAD__ /* some thirty times slower, and the credit grows with time; without one it is six for each \
+                            */
+#define AT_MOST (3 * MANY)
+#else
+#define AT_MOST (2 * MANY)
+#endif
 
 static struct slow { /* answers each hello late, and with what the real one says */
     int listener;
@@ -202,25 +233,34 @@ static struct slow { /* answers each hello late, and with what the real one says
         uint64_t due_ns; /* 0: it has been answered */
     } guests[8 * MANY];
     size_t count;
+    uint64_t turn_ns; /* the longest turn of its loop */
     _Atomic bool stop;
 } slow;
 
-static void slow_answer(int fd, int there)
+/* False: nothing has come yet, its sender waits for a processor. */
+static bool slow_answer(int fd, int there)
 {
     char bytes[1024];
     ssize_t length = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
     struct iovec part = {bytes, length > 0 ? (size_t)length : 0};
+    if (length < 0 && errno == EAGAIN)
+        return false;
     if (length <= 0 || mc_socket_send(there, &part, 1, rig_deadline(1000)) < 0)
-        return; /* it has hung up */
+        return true; /* it has hung up */
     int64_t got = mc_socket_receive(there, bytes, sizeof(bytes), rig_deadline(1000), NULL);
     part = (struct iovec){bytes, got > 0 ? (size_t)got : 0};
     (void)mc_socket_send(fd, &part, 1, rig_deadline(1000));
+    return true;
 }
 
 static void *slow_run(void *argument)
 {
     (void)argument;
+    uint64_t began_ns = mc_clock_ns();
     while (!atomic_load(&slow.stop)) {
+        uint64_t now_ns = mc_clock_ns();
+        slow.turn_ns = now_ns - began_ns > slow.turn_ns ? now_ns - began_ns : slow.turn_ns;
+        began_ns = now_ns;
         int fd = slow.count == 8 * MANY ? -1 : mc_socket_accept(slow.listener);
         if (fd >= 0) {
             slow.guests[slow.count].fd = fd;
@@ -231,11 +271,12 @@ static void *slow_run(void *argument)
         for (size_t i = 0; i < slow.count; i++) {
             if (slow.guests[i].due_ns == 0 || slow.guests[i].due_ns > mc_clock_ns())
                 continue;
-            slow_answer(slow.guests[i].fd, slow.guests[i].there);
-            slow.guests[i].due_ns = 0;
+            if (slow_answer(slow.guests[i].fd, slow.guests[i].there))
+                slow.guests[i].due_ns = 0;
         }
         usleep(1000);
     }
+    slow.turn_ns = mc_clock_ns() - began_ns > slow.turn_ns ? mc_clock_ns() - began_ns : slow.turn_ns;
     for (size_t i = 0; i < slow.count; i++) {
         close(slow.guests[i].fd);
         close(slow.guests[i].there);
@@ -259,7 +300,7 @@ static void a_slow_owner_is_not_asked_for_several_places_by_each(void **state)
         endpoints[i] = slow.real;
         endpoints[i].segment = 100 + i; /* each a path of its own */
         mc_address_join(endpoints[i].tcp_address, sizeof(endpoints[i].tcp_address), "127.0.0.1", port);
-        getters[i] = (struct getter){.engine = engine, .endpoint = &endpoints[i], .timeout_ms = 5000};
+        getters[i] = (struct getter){.engine = engine, .endpoint = &endpoints[i], .timeout_ms = 60000};
         assert_int_equal(pthread_create(&threads[i], NULL, get_path, &getters[i]), 0);
     }
     for (size_t i = 0; i < MANY; i++) {
@@ -271,9 +312,11 @@ static void a_slow_owner_is_not_asked_for_several_places_by_each(void **state)
     pthread_join(thread, NULL);
     close(slow.listener);
     mc_engine_destroy(engine);
-    for (size_t i = 0; i < MANY; i++)
-        assert_int_equal(getters[i].result, 0);
-    assert_in_range(slow.count, MANY, 2 * MANY); /* a credit for some there is */
+    for (size_t i = 0; i < MANY; i++) {
+        bool is_excused = getters[i].result == MC_ERR_RPC_TIMEOUT && slow.turn_ns > LATE_NS;
+        assert_true(getters[i].result == 0 || is_excused);
+    }
+    assert_in_range(slow.count, MANY, AT_MOST); /* a credit for some there is */
 }
 
 /* A listener that accepts (or not) and answers the first bytes with `answer`, until closed. */
@@ -609,6 +652,8 @@ static void idle_lanes_are_let_go(void **state)
     struct rig *rig = rig_of(state);
     uint64_t second = 1000000000ull;
     assert_int_equal(share_all(rig->path), 0);
+    for (int i = 0; i < 100 && connections_of(rig) > 8; i++)
+        usleep(10000); /* more are opened for what is late, and not kept */
     int many = connections_of(rig);
     assert_in_range(many, 1, 8);
     mc_engine_rest(rig->engine, mc_clock_ns());
@@ -627,7 +672,7 @@ static void idle_lanes_are_let_go(void **state)
     assert_int_equal(connections_of(rig), 0);
     mc_engine_sweep(rig->engine); /* no connection is no sign of an end */
     assert_int_equal(read_nothing(rig->path, 1000), MC_ERR_REPLICA_IS_GONE);
-    assert_int_equal(connections_of(rig), 1);
+    assert_in_range(connections_of(rig), 1, 2); /* an answer that is late is asked for on a second one */
     assert_false(atomic_load(&rig->path->broken));
 }
 
@@ -639,6 +684,7 @@ int main(int count, char **arguments)
         cmocka_unit_test_setup_teardown(best_path, setup, teardown),
         cmocka_unit_test_setup_teardown(another_layout_is_not_mapped, setup, teardown),
         cmocka_unit_test_setup_teardown(cached_dropped_and_tried_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_faster_path_is_not_waited_for, setup, teardown),
         cmocka_unit_test_setup_teardown(opened_once, setup, teardown),
         cmocka_unit_test_setup_teardown(one_in_haste_judges_for_nobody_else, setup, teardown),
         cmocka_unit_test_setup_teardown(a_slow_owner_is_not_asked_for_several_places_by_each, setup, teardown),

@@ -26,14 +26,16 @@ static void peer_start(struct rig *rig)
     assert_int_equal(rig_start(rig, MC_PATH_SHM, CAPACITY, true, false), 0);
 }
 
-/* Writes `count` objects of one byte, which is told by one frame; the first failure. */
-static int tell(struct rig *rig, size_t count, uint64_t generation, uint64_t timeout_ms)
+/* Writes `count` objects of one byte from slot `first` on, which is told by one frame; the first failure. Threads that
+ * write at once have slots of their own: nobody promises more than one writer of a place. */
+static int tell(struct rig *rig, size_t first, size_t count, uint64_t generation, uint64_t timeout_ms)
 {
     static uint8_t byte = 5;
     struct iovec part = {&byte, 1};
     struct mc_transfer *writes = calloc(count, sizeof(*writes));
     for (size_t i = 0; i < count; i++)
-        writes[i] = rig_transfer(MC_TRANSFER_WRITE, (uint32_t)i, generation, i * STEP, 1, "told", &part, 1);
+        writes[i] =
+            rig_transfer(MC_TRANSFER_WRITE, (uint32_t)(first + i), generation, (first + i) * STEP, 1, "told", &part, 1);
     rig_run(rig, writes, count, timeout_ms);
     int rc = 0;
     for (size_t i = 0; i < count && rc == 0; i++)
@@ -56,6 +58,7 @@ static void wait_told(struct rig *rig, uint32_t slot, uint64_t generation)
 
 struct teller {
     struct rig *rig;
+    uint32_t slot;
     uint64_t generation, timeout_ms;
     pthread_t thread;
     _Atomic int result;
@@ -64,13 +67,14 @@ struct teller {
 static void *teller_run(void *argument)
 {
     struct teller *teller = argument;
-    atomic_store(&teller->result, tell(teller->rig, 1, teller->generation, teller->timeout_ms));
+    atomic_store(&teller->result, tell(teller->rig, teller->slot, 1, teller->generation, teller->timeout_ms));
     return NULL;
 }
 
-static void teller_start(struct teller *teller, struct rig *rig, uint64_t timeout_ms)
+static void teller_start(struct teller *teller, struct rig *rig, uint32_t slot, uint64_t timeout_ms)
 {
-    *teller = (struct teller){.rig = rig, .generation = ++rig->generation, .timeout_ms = timeout_ms, .result = 1};
+    *teller = (struct teller){
+        .rig = rig, .slot = slot, .generation = ++rig->generation, .timeout_ms = timeout_ms, .result = 1};
     assert_int_equal(pthread_create(&teller->thread, NULL, teller_run, teller), 0);
 }
 
@@ -78,11 +82,11 @@ static void teller_start(struct teller *teller, struct rig *rig, uint64_t timeou
 static void peer_fill(struct rig *rig)
 {
     int rc = 0;
-    assert_int_equal(tell(rig, 1, ++rig->generation, 5000), 0);
+    assert_int_equal(tell(rig, 0, 1, ++rig->generation, 5000), 0);
     wait_told(rig, 0, rig->generation);
     assert_int_equal(kill(rig->peer, SIGSTOP), 0);
     for (int i = 0; i < FULL_AFTER && rc == 0; i++)
-        rc = tell(rig, 1, ++rig->generation, 20);
+        rc = tell(rig, 0, 1, ++rig->generation, 20);
     assert_int_equal(rc, MC_ERR_RPC_TIMEOUT);
 }
 
@@ -95,17 +99,17 @@ static void a_deadline_is_ones_own(void **state)
     peer_start(&rig);
     peer_fill(&rig);
     assert_false(atomic_load(&rig.path->broken));
-    teller_start(&patient, &rig, 5000);
+    teller_start(&patient, &rig, 1, 5000);
     usleep(50000);
     uint64_t start_ns = mc_clock_ns();
-    assert_int_equal(tell(&rig, 1, rig.generation + 1, 20), MC_ERR_RPC_TIMEOUT);
+    assert_int_equal(tell(&rig, 0, 1, rig.generation + 1, 20), MC_ERR_RPC_TIMEOUT);
     assert_true(mc_clock_ns() - start_ns < MC_STALL_NS / 2);
     assert_int_equal(atomic_load(&patient.result), 1);
     assert_int_equal(kill(rig.peer, SIGCONT), 0);
     pthread_join(patient.thread, NULL);
     assert_int_equal(atomic_load(&patient.result), 0);
     assert_false(atomic_load(&rig.path->broken));
-    wait_told(&rig, 0, rig.generation);
+    wait_told(&rig, 1, patient.generation);
     rig_stop(&rig);
 }
 
@@ -117,9 +121,9 @@ static void a_silence_is_told_once(void **state)
     (void)state;
     peer_start(&rig);
     peer_fill(&rig);
-    teller_start(&first, &rig, 5000);
+    teller_start(&first, &rig, 1, 5000);
     usleep(50000);
-    teller_start(&second, &rig, 5000);
+    teller_start(&second, &rig, 2, 5000);
     pthread_join(first.thread, NULL);
     pthread_join(second.thread, NULL);
     assert_int_equal(atomic_load(&first.result), MC_ERR_RPC_TIMEOUT);
@@ -152,13 +156,13 @@ static void frames_stay_whole(void **state)
         uint64_t until_ns = rig_deadline(300);
         while (mc_clock_ns() < until_ns) {
             uint64_t start_ns = mc_clock_ns();
-            int rc = tell(&rig, COUNT, ++rig.generation, 20);
+            int rc = tell(&rig, 0, COUNT, ++rig.generation, 20);
             assert_true(rc == 0 || rc == MC_ERR_RPC_TIMEOUT);
             late += rc < 0 || mc_clock_ns() - start_ns >= 20000000u; /* nothing of it was taken, or only a part */
         }
         pthread_join(thread, NULL);
         assert_false(atomic_load(&rig.path->broken));
-        assert_int_equal(tell(&rig, COUNT, ++rig.generation, 5000), 0);
+        assert_int_equal(tell(&rig, 0, COUNT, ++rig.generation, 5000), 0);
         wait_told(&rig, 0, rig.generation);
         wait_told(&rig, COUNT - 1, rig.generation);
     }
