@@ -1,7 +1,7 @@
 /* What the proxy reads from strangers. The first byte chooses: 0 a request, 1 a response, 2 JSON that is edited; for
  * the first two the second byte is the size of the pieces in which it comes. */
 #include "base/error.h"
-#include "proxy/edit.h"
+#include "proxy/join.h"
 #include "proxy/message.h"
 
 #include <stdlib.h>
@@ -58,6 +58,19 @@ static void edit(const uint8_t *data, size_t size)
     mc_buffer_free(&out);
 }
 
+/* What is put in before a list is all that is added, whatever the answer is. */
+static void join(const uint8_t *data, size_t size)
+{
+    static struct mc_members members;
+    struct mc_buffer out = {0};
+    size_t event = mc_join_event(mc_span(data, size));
+    mc_assert(event <= size);
+    bool has_list = mc_join_list(&members, mc_span(data, size)).data != NULL;
+    mc_join_write(&members, mc_span(data, size), mc_span_string("1"), &out);
+    mc_assert(has_list ? out.length == size + 1 || out.length == size + 2 : out.length == size);
+    mc_buffer_free(&out);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     int whole, pieces;
@@ -65,6 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     if (data[0] % 3 == 2) {
         edit(data + 1, size - 1);
+        join(data + 1, size - 1);
         return 0;
     }
     size_t piece = data[1] == 0 ? 1 : data[1];

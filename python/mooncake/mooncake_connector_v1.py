@@ -13,7 +13,7 @@ blocks and sends their addresses there, from each tensor-parallel rank to the sa
 decode's memory and answers; then prefill frees its blocks and decode goes on. Each request is asked for alone, so that one which fails is
 no other one's trouble. A transfer that fails is reported to the scheduler where vLLM can compute the blocks again; what did not arrive is
 never used. vLLM before 0.11 cannot be told: there the blocks are asked for again for VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT, after which such a
-request waits until its client leaves.
+request waits until its client leaves; mooncake_proxy does after --silence_timeout (20 minutes).
 
 Environment: VLLM_MOONCAKE_SIDE_CHANNEL_PORT (6557), VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT (120 s), VLLM_MOONCAKE_SENDER_WORKERS (10),
 VLLM_MOONCAKE_PROTOCOL (rdma; tcp where that cannot be set up and nothing was asked for).

@@ -69,7 +69,7 @@ static const struct mc_option table[] = {
     ROW("stall_timeout", S, "300", "a client that takes nothing of its answer for so long is gone", LIMITS(10, DAY)),
     ROW("drain_timeout", S, "30", "after SIGTERM, requests under way have so long to end", LIMITS(0, DAY)),
 
-    ROW("max_body_bytes", INT, "67108864", "longest request", SECTION("Limits"), LIMITS(1024, 4 * GIB)),
+    ROW("max_body_bytes", INT, "67108864", "longest request, and longest answer of prefill that is needed", SECTION("Limits"), LIMITS(1024, 4 * GIB)),
     ROW("max_buffered_bytes", INT, "1073741824", "bytes of all requests under way", LIMITS(1024, 1024 * GIB)),
     ROW("max_requests", INT, "4096", "requests under way; more are answered 503", LIMITS(1, 1000000)),
     ROW("max_connections", INT, "8192", "connections of clients; more wait", LIMITS(1, 1000000)),

@@ -25,7 +25,7 @@
 #define MC_PROXY_OUTPUT_MAX ((size_t)256 << 10) /* unsent bytes of one answer at which its source is not read */
 #define MC_PROXY_OUTPUT_LOW ((size_t)64 << 10)  /* at which it is read again */
 #define MC_PROXY_INPUT_MAX ((size_t)128 << 10)  /* bytes read at once; and of requests behind the one under way */
-#define MC_PROXY_ANSWER_MAX ((size_t)16 << 20)  /* bytes of an answer that is kept: prefill's, checks */
+#define MC_PROXY_ANSWER_MAX ((size_t)16 << 20)  /* bytes of an answer to a check that are kept */
 #define MC_PROXY_LEFT_MAX 256                   /* instances' answers that nobody waits for any more */
 #define MC_PROXY_LINGER_MS 3000                 /* what a client still sends is read so long after a refusal */
 

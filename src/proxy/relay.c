@@ -4,7 +4,8 @@
  * sequential   the same, but the second is given the kv_transfer_params that the first has answered
  * concurrent   both at once; the second is told where the first one's bootstrap server is, and a transfer id that both
  *              know
- * room         the same request to both at once, with the first one's bootstrap server and a room there
+ * room         the same request to both at once, with the first one's bootstrap server and a room there; for
+ *              return_logprob the answer is made of both, see join.h
  *
  * A request that breaks one engine would break the next one too. So it is sent to another instance only when it has
  * certainly had no effect: no connection was made, or the instance has refused it with 503.
@@ -17,6 +18,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "proxy/join.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +28,7 @@
 #define KV_PARAMS_MAX ((size_t)1 << 20)
 #define LEAVE_MS 10000
 #define ROOM_MAX (((uint64_t)1 << 62) - 1) /* so that the rooms behind one fit into 63 bits */
-#define TOO_LONG "its answer is longer than 16 MiB"
+#define TOO_LONG "its answer is longer than --max_body_bytes"
 
 struct leg { /* one side of a request */
     enum mc_proxy_role role;
@@ -47,10 +49,14 @@ struct mc_relay {
     enum mc_proxy_mode mode;
     bool is_completion, is_begun; /* begun: the client has a part of the answer */
     bool is_too_long;             /* prefill's answer: not all of it is kept */
+    bool is_joined, is_stream;    /* joined: the answer is made of both; as a stream, see join.h */
+    bool is_known, is_decoded;    /* of a joined one: prefill's part is in `prompt`; all of decode's is there */
     char request_id[REQUEST_ID_SIZE], transfer_id[REQUEST_ID_SIZE + 8];
     struct mc_head answer;           /* decode's head, until its first byte */
     struct mc_head refusal;          /* prefill's head, when it is not beside decode or an error */
     struct evbuffer *kept;           /* prefill's answer */
+    struct evbuffer *held;           /* decode's answer, as far as it waits for prefill's or for its own rest */
+    struct mc_buffer prompt;         /* what goes before the list of each piece of decode's answer */
     struct mc_buffer kv_params;      /* JSON, what decode is given; empty: nothing */
     char room[MC_ADDRESS_MAX + 128]; /* members of both requests in mode room */
     int prefill_status;
@@ -107,8 +113,11 @@ static void destroy(struct mc_relay *relay)
     mc_head_free(&relay->answer);
     mc_head_free(&relay->refusal);
     mc_buffer_free(&relay->kv_params);
+    mc_buffer_free(&relay->prompt);
     if (relay->kept != NULL)
         evbuffer_free(relay->kept);
+    if (relay->held != NULL)
+        evbuffer_free(relay->held);
     *relay->back = relay->next;
     if (relay->next != NULL)
         relay->next->back = relay->back;
@@ -289,6 +298,96 @@ static void begin_answer(struct mc_relay *relay)
     mc_client_begin(relay->client, &relay->answer, relay->request_id);
 }
 
+/* What it had to give has arrived; broken off now it would count a transfer that failed. */
+static void leave_prefill(struct mc_relay *relay)
+{
+    if (relay->prefill.upstream == NULL)
+        return;
+    mc_upstream_leave(relay->prefill.upstream, LEAVE_MS);
+    relay->prefill.upstream = NULL;
+    end_leg(relay, &relay->prefill, LEG_DONE);
+}
+
+/* The client has the whole answer. */
+static void end_answered(struct mc_relay *relay)
+{
+    struct mc_client *client = relay->client;
+    if (relay->mode == MC_PROXY_ROOM && relay->answer.status < 300)
+        leave_prefill(relay);
+    mc_client_watch(client, NULL, NULL);
+    destroy(relay);
+    mc_client_end(client);
+}
+
+/* ---- an answer made of both ---- */
+
+static struct mc_span all_of(struct evbuffer *from)
+{
+    size_t length = evbuffer_get_length(from);
+    return mc_span(length == 0 ? NULL : evbuffer_pullup(from, -1), length);
+}
+
+static bool joins(const struct mc_relay *relay)
+{
+    return relay->is_joined && relay->answer.status < 300;
+}
+
+/* Looks whether prefill's part is there: its whole answer, or the first event of its stream. */
+static void learn_prompt(struct mc_relay *relay, bool is_end)
+{
+    struct mc_span text = all_of(relay->kept);
+    if (relay->is_known)
+        return;
+    if (relay->is_stream)
+        text.length = mc_join_event(text);
+    if (!is_end && (!relay->is_stream || text.length == 0))
+        return;
+    struct mc_span list = mc_join_list(&relay->proxy->members, text);
+    mc_buffer_append(&relay->prompt, list.data, list.length);
+    relay->is_known = true;
+}
+
+/* Sends what is held and whole. */
+static void send_joined(struct mc_relay *relay)
+{
+    struct mc_buffer out = {0};
+    struct mc_span text, before = mc_span(relay->prompt.data, relay->prompt.length);
+    if (!relay->is_known || !(relay->is_stream || relay->is_decoded))
+        return;
+    while ((text = all_of(relay->held)).length > 0) {
+        size_t event = relay->is_stream ? mc_join_event(text) : 0;
+        if (event == 0 && !relay->is_decoded)
+            break;
+        if (event > 0)
+            text.length = event;
+        mc_join_write(&relay->proxy->members, text, before, &out);
+        (void)evbuffer_drain(relay->held, text.length);
+    }
+    if (out.length > 0 || relay->is_decoded) {
+        relay->answer.framing = relay->is_stream ? MC_FRAMING_CHUNKED : MC_FRAMING_LENGTH;
+        relay->answer.length = out.length;
+        begin_answer(relay);
+        (void)evbuffer_drain(relay->kept,
+                             evbuffer_get_length(relay->kept)); /* all of prefill's that is needed is known */
+        (void)evbuffer_add(relay->kept, out.data, out.length);
+        mc_client_send(relay->client, relay->kept);
+    }
+    mc_buffer_free(&out);
+}
+
+/* False: the relay has ended. */
+static bool hold_decode(struct mc_relay *relay, struct evbuffer *data)
+{
+    if (evbuffer_get_length(relay->held) + evbuffer_get_length(data) > relay->proxy->config->body_max) {
+        note_problem(relay, &relay->decode, TOO_LONG);
+        fail(relay, 502, "BadGatewayError", "the decode instance failed");
+        return false;
+    }
+    (void)evbuffer_add_buffer(relay->held, data);
+    send_joined(relay);
+    return true;
+}
+
 static void decode_head(void *context, struct mc_head *head)
 {
     struct mc_relay *relay = context;
@@ -310,36 +409,32 @@ static void decode_data(void *context, struct evbuffer *data)
 {
     struct mc_relay *relay = context;
     note_byte(&relay->decode);
-    begin_answer(relay);
-    mc_client_send(relay->client, data);
+    if (joins(relay)) {
+        if (!hold_decode(relay, data))
+            return;
+    } else {
+        begin_answer(relay);
+        mc_client_send(relay->client, data);
+    }
     if (mc_client_is_full(relay->client))
         mc_upstream_pause(relay->decode.upstream, true);
-}
-
-/* What it had to give has arrived; broken off now it would count a transfer that failed. */
-static void leave_prefill(struct mc_relay *relay)
-{
-    if (relay->prefill.upstream == NULL)
-        return;
-    mc_upstream_leave(relay->prefill.upstream, LEAVE_MS);
-    relay->prefill.upstream = NULL;
-    end_leg(relay, &relay->prefill, LEG_DONE);
 }
 
 static void decode_end(void *context, enum mc_upstream_end end, const char *problem)
 {
     struct mc_relay *relay = context;
     struct leg *leg = &relay->decode;
-    struct mc_client *client = relay->client;
     leg->upstream = NULL;
     if (end == MC_UPSTREAM_DONE) {
-        begin_answer(relay);
         end_leg(relay, leg, relay->answer.status >= 500 ? LEG_FAILED : LEG_DONE);
-        if (relay->mode == MC_PROXY_ROOM && relay->answer.status < 300)
-            leave_prefill(relay);
-        mc_client_watch(client, NULL, NULL);
-        destroy(relay);
-        mc_client_end(client);
+        relay->is_decoded = true;
+        if (joins(relay)) {
+            send_joined(relay);
+            if (!relay->is_known)
+                return; /* prefill's end comes */
+        }
+        begin_answer(relay);
+        end_answered(relay);
         return;
     }
     end_failed(relay, leg, end, problem);
@@ -410,12 +505,16 @@ static void prefill_data(void *context, struct evbuffer *data)
 {
     struct mc_relay *relay = context;
     note_byte(&relay->prefill);
-    if (relay->prefill_status < 300 && relay->mode != MC_PROXY_SEQUENTIAL)
+    if (relay->prefill_status < 300 && relay->mode != MC_PROXY_SEQUENTIAL && (!relay->is_joined || relay->is_known))
         return; /* nobody wants it */
-    relay->is_too_long =
-        relay->is_too_long || evbuffer_get_length(relay->kept) + evbuffer_get_length(data) > MC_PROXY_ANSWER_MAX;
+    size_t length = evbuffer_get_length(relay->kept) + evbuffer_get_length(data);
+    relay->is_too_long = relay->is_too_long || length > relay->proxy->config->body_max;
     if (!relay->is_too_long)
         (void)evbuffer_add_buffer(relay->kept, data);
+    if (relay->is_joined && relay->prefill_status < 300) {
+        learn_prompt(relay, false);
+        send_joined(relay);
+    }
 }
 
 /* Keeps the kv_transfer_params out of prefill's answer. 0, or negative: it is not what an engine answers. */
@@ -502,10 +601,16 @@ static void prefill_end(void *context, enum mc_upstream_end end, const char *pro
     relay->prefill.upstream = NULL;
     /* Tokens flow: whatever prefill still says comes too late. Beside decode a good end needs no step. */
     bool is_late = relay->is_begun;
-    bool is_well = is_beside(relay) && relay->prefill_status < 300;
-    if (is_late || (end == MC_UPSTREAM_DONE && is_well))
+    bool is_well = is_beside(relay) && relay->prefill_status < 300 && !relay->is_too_long;
+    if (is_late || (end == MC_UPSTREAM_DONE && is_well)) {
         end_leg(relay, &relay->prefill, end == MC_UPSTREAM_DONE ? LEG_DONE : LEG_FAILED);
-    else if (end == MC_UPSTREAM_DONE)
+        if (!relay->is_joined)
+            return;
+        learn_prompt(relay, true);
+        send_joined(relay);
+        if (relay->is_decoded)
+            end_answered(relay);
+    } else if (end == MC_UPSTREAM_DONE)
         prefill_answered(relay);
     else
         prefill_failed(relay, end, problem);
@@ -563,6 +668,8 @@ static void start_prefill(struct mc_relay *relay)
     relay->kv_params.length = 0;
     relay->prefill_status = 0;
     relay->decode.tried_count = 0;
+    relay->is_known = relay->is_decoded = false;
+    (void)evbuffer_drain(relay->held, evbuffer_get_length(relay->held));
     /* Another try is another transfer: the engines may still know the one before. */
     make_id(id);
     (void)snprintf(relay->transfer_id, sizeof(relay->transfer_id), "xfer-%s", id);
@@ -602,6 +709,7 @@ static struct mc_relay *create(struct mc_client *client, bool is_completion)
         relay = calloc(1, sizeof(*relay));
     if (relay != NULL) {
         relay->kept = evbuffer_new();
+        relay->held = evbuffer_new();
         relay->proxy = proxy;
         relay->client = client;
         relay->is_completion = is_completion;
@@ -610,7 +718,11 @@ static struct mc_relay *create(struct mc_client *client, bool is_completion)
         relay->decode.role = MC_PROXY_DECODE;
         make_id(relay->request_id);
     }
-    if (relay == NULL || relay->kept == NULL) {
+    if (relay == NULL || relay->kept == NULL || relay->held == NULL) {
+        if (relay != NULL && relay->kept != NULL)
+            evbuffer_free(relay->kept);
+        if (relay != NULL && relay->held != NULL)
+            evbuffer_free(relay->held);
         free(relay);
         proxy->totals.refused++;
         mc_client_reply_error(client, 503, "ServiceUnavailableError", "too many requests are under way");
@@ -645,7 +757,15 @@ void mc_relay_end_silent(struct mc_proxy *proxy, const struct mc_instance *insta
     }
 }
 
-void mc_relay_completion(struct mc_client *client)
+/* Is it there, and neither false nor null? */
+static bool is_wished(const struct mc_members *members, const char *name)
+{
+    const struct mc_member *member = mc_members_find(members, name);
+    return member != NULL && !mc_span_equal(member->value, mc_span_string("false")) &&
+           !mc_span_equal(member->value, mc_span_string("null"));
+}
+
+static void complete(struct mc_client *client, bool is_generate)
 {
     struct evbuffer *content = mc_client_body(client);
     struct mc_proxy *proxy = mc_client_proxy(client);
@@ -660,34 +780,31 @@ void mc_relay_completion(struct mc_client *client)
         mc_client_reply_error(client, 400, "BadRequestError", "the request is not JSON: %s at byte %zu", problem, at);
         return;
     }
+    bool is_joined = is_generate && is_wished(&proxy->members, "return_logprob");
+    bool is_stream = mc_members_is_true(&proxy->members, "stream");
     struct mc_relay *relay = create(client, true);
     if (relay == NULL)
         return;
-    if (proxy->instances.count[MC_PROXY_PREFILL] == 0)
+    if (proxy->instances.count[MC_PROXY_PREFILL] == 0) {
         start_decode(relay);
-    else
-        start_prefill(relay);
+        return;
+    }
+    relay->is_joined = is_joined;
+    relay->is_stream = is_stream;
+    start_prefill(relay);
+}
+
+void mc_relay_completion(struct mc_client *client)
+{
+    complete(client, false);
 }
 
 void mc_relay_generate(struct mc_client *client)
 {
-    struct mc_proxy *proxy = mc_client_proxy(client);
-    struct evbuffer *content = mc_client_body(client);
-    size_t at, length = evbuffer_get_length(content);
-    const char *problem;
-    if (proxy->config->mode != MC_PROXY_ROOM) {
+    if (mc_client_proxy(client)->config->mode == MC_PROXY_ROOM)
+        complete(client, true);
+    else
         mc_client_reply_error(client, 404, "NotFoundError", "/generate is there with --mode=room");
-        return;
-    }
-    /* Its answer would have to be put together of both instances' answers; decode's alone lacks the prompt's. */
-    int rc = mc_members_scan(&proxy->members, mc_span(evbuffer_pullup(content, -1), length), &at, &problem);
-    const struct mc_member *wish = rc < 0 ? NULL : mc_members_find(&proxy->members, "return_logprob");
-    if (wish != NULL && !mc_span_equal(wish->value, mc_span_string("false")) &&
-        !mc_span_equal(wish->value, mc_span_string("null"))) {
-        mc_client_reply_error(client, 400, "BadRequestError", "return_logprob is not supported here");
-        return;
-    }
-    mc_relay_completion(client);
 }
 
 void mc_relay_other(struct mc_client *client)

@@ -13,7 +13,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "system"
 
 from cluster import START_S, wait_until  # noqa: E402
 from proxy_engines import Engine, Proxy  # noqa: E402
-from test_proxy_references import ANSWER, CASES, EVENTS, answer_all, answer_events, refuse  # noqa: E402
+from test_proxy_references import ANSWER, ASKS_LOGPROBS, CASES, EVENTS, PROMPT, answer_all, answer_events, generated, refuse  # noqa: E402
 
 PYTHON = pathlib.Path(os.environ.get("MC_CLIENTS", ".")) / "router" / "bin" / "python"
 START = """
@@ -91,6 +91,20 @@ def test_both_send_the_same(beside, case):
         found.append((first[:2], status, answer if body.get("stream") else json.loads(answer)))
     assert found[0] == found[1]
     assert found[0][1:] == (200, b"".join(EVENTS) if body.get("stream") else json.loads(ANSWER))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_both_put_the_prompts_log_probabilities_first(beside, stream):
+    found = []
+    for prefill, decode, proxy in beside:
+        prefill.behave, decode.behave = generated(PROMPT), generated([[-1.5, 13, None]])
+        status, _, answer = proxy.post("/generate", {**ASKS_LOGPROBS, "stream": stream})
+        assert status == 200
+        lines = [line for line in answer.splitlines() if line]  # theirs has more empty ones
+        found.append([json.loads(line[5:]) if line.startswith(b"data: {") else line for line in lines] if stream else json.loads(answer))
+    assert found[0] == found[1]
+    last = [one for one in found[0] if isinstance(one, dict)][-1] if stream else found[0]
+    assert last["meta_info"]["input_token_logprobs"] == PROMPT + [[-1.5, 13, None]]
 
 
 @pytest.mark.parametrize("status", [400, 404, 422, 429, 500, 503])

@@ -241,7 +241,9 @@ def test_the_client_gets_decodes_answer_byte_by_byte(engines, name):  # noqa: F8
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_large_requests_reach_both(engines, name):  # noqa: F811
+    """Decode waits for prefill's blocks, as an engine does: one that answers before prefill has read its request would end that request."""
     prefill, decode, proxy = pair(engines, name)
+    decode.behave = lambda handler, seen: (wait_until(lambda: prefill.requests), handler.answer(200, ANSWER))
     image = "data:image/png;base64," + "QUJD" * (5 << 20)
     body = {"model": "m", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": image}}]}], "max_tokens": 2}
     with proxy:
@@ -413,15 +415,100 @@ def test_generate_is_for_sglang(engines):  # noqa: F811
             assert first["path"] == second["path"] == "/generate"
             # One room for all of a batch: SGLang counts on from it; mini_lb makes a list.
             assert first["body"] == second["body"] == {**body, "bootstrap_host": "127.0.0.1", "bootstrap_port": prefill.port}
-        for wish in (True, [True, False]):
-            status, _, answer = proxy.post("/generate", {"text": "a", "return_logprob": wish})
-            assert status == 400 and "return_logprob" in json.loads(answer)["error"]["message"]
         assert proxy.post("/generate", b"{")[0] == 400
         assert len(prefill.requests) == len(decode.requests) == 3
     for name in ("demo", "toy", "mooncake"):
         prefill, decode, proxy = pair(engines, name)
         with proxy:
             assert proxy.post("/generate", {"text": "a"})[0] == 404 and not decode.requests
+
+
+PROMPT = [[None, 11, None], [-0.5, 12, "\u00e9]"]]
+GENERATED = [{"text": "x", "meta_info": {"id": "r", "input_token_logprobs": [[-1.5, 13, None]], "output_token_logprobs": [[-2.0, 14 + i, None]]}} for i in range(5)]
+ASKS_LOGPROBS = {"text": "a", "sampling_params": {"max_new_tokens": 5}, "return_logprob": True, "logprob_start_len": 0}
+
+
+def generated(own, pause_s=0.0):
+    """An engine's answer to /generate, whole or as a stream whose events come in two pieces."""
+    parts = [{**one, "meta_info": {**one["meta_info"], "input_token_logprobs": own}} for one in GENERATED]
+
+    def answer(handler, seen):
+        time.sleep(pause_s)
+        if not seen["body"].get("stream"):
+            return handler.answer(200, parts[-1])
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        for one in parts:
+            event = b"data: " + json.dumps(one).encode() + b"\n\n"
+            handler.chunk(event[:30])
+            handler.chunk(event[30:])
+        handler.chunk(b"data: [DONE]\n\n")
+        handler.chunk(b"")
+    return answer
+
+
+@pytest.mark.parametrize("first", ["prefill", "decode"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_the_prompts_log_probabilities_are_prefills(engines, stream, first):  # noqa: F811
+    """Whoever answers first. What the engines said otherwise is the client's, byte by byte."""
+    prefill, decode, proxy = pair(engines, "mini_lb")
+    own = GENERATED[0]["meta_info"]["input_token_logprobs"]
+    prefill.behave = generated(PROMPT, 0.3 * (first == "decode"))
+    decode.behave = generated(own, 0.3 * (first == "prefill"))
+    inner, before = json.dumps(own)[1:-1], json.dumps(PROMPT)[1:-1]
+    wanted = [json.dumps(one).replace(inner, f"{before},{inner}").encode() for one in GENERATED]
+    assert json.loads(wanted[-1])["meta_info"]["input_token_logprobs"] == PROMPT + own
+    with proxy:
+        usable(proxy)
+        for _ in range(3):
+            status, headers, body = proxy.post("/generate", {**ASKS_LOGPROBS, "stream": stream})
+            assert status == 200
+            if stream:
+                assert headers["Content-Type"] == "text/event-stream"
+                assert body == b"".join(b"data: " + one + b"\n\n" for one in wanted) + b"data: [DONE]\n\n"
+            else:
+                assert body == wanted[-1] and int(headers["Content-Length"]) == len(body)
+        wait_until(lambda: all(one["running"] == 0 for one in proxy.status()["instances"]))
+        assert all(one["failed"] == one["cancelled"] == 0 for one in proxy.status()["instances"])
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_an_answer_of_two_ends_with_either(engines, stream):  # noqa: F811
+    prefill, decode, proxy = pair(engines, "mini_lb", "--max_body_bytes=2000")
+    request = ("/generate", {**ASKS_LOGPROBS, "stream": stream})
+    with proxy:
+        usable(proxy)
+        prefill.behave, decode.behave = refuse(400), generated([])
+        assert proxy.post(*request)[0] == 400
+        prefill.behave, decode.behave = generated(PROMPT), refuse(429)
+        assert proxy.post(*request)[0] == 429
+        prefill.behave, decode.behave = broken, generated([])
+        assert proxy.post(*request)[0] == 502
+        prefill.behave, decode.behave = generated(PROMPT, 0.3), broken
+        assert proxy.post(*request)[0] == 502
+        prefill.behave, decode.behave = generated(PROMPT * 200), generated([])
+        status, _, body = proxy.post(*request)
+        assert status == 502 and b"--max_body_bytes" in body
+        prefill.behave, decode.behave = generated(PROMPT, 0.3), generated(PROMPT * 200)
+        status, _, body = proxy.post(*request)
+        assert status == 502 and b"--max_body_bytes" in body
+        # Not that of one prompt: as the script, decode's answer as it is.
+        prefill.behave = decode.behave = lambda handler, seen: handler.answer(200, GENERATED[:2])
+        status, _, body = proxy.post(*request)
+        assert (status, json.loads(body)) == (200, GENERATED[:2])
+        prefill.behave, decode.behave = generated(PROMPT), generated([])
+        assert proxy.post(*request)[0] == 200
+        wait_until(lambda: prefill.running == decode.running == 0)
+
+
+def broken(handler, seen):
+    handler.send_response(200)
+    handler.send_header("Content-Length", "100000")
+    handler.end_headers()
+    handler.wfile.write(b'{"meta_info":')
+    handler.close_connection = True
 
 
 def test_an_instance_of_sglang_may_come_later(engines):  # noqa: F811

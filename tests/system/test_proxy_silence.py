@@ -242,16 +242,19 @@ def test_a_proxy_without_descriptors_takes_nobody_out(engines):  # noqa: F811
 LONG = b'{"pad":"' + b"x" * (17 << 20) + b'"}'
 
 
-@pytest.mark.parametrize("mode,code,wanted", [("store", 200, 200), ("concurrent", 200, 200), ("sequential", 200, 502), ("store", 400, 502)])
-def test_a_long_answer_of_prefill_is_whole_or_refused(engines, mode, code, wanted):  # noqa: F811
+@pytest.mark.parametrize("mode,code,wanted,limit", [
+    ("store", 200, 200, 1 << 20), ("concurrent", 200, 200, 1 << 20), ("sequential", 200, 502, 16 << 20), ("store", 400, 502, 16 << 20),
+    ("sequential", 200, 200, 64 << 20), ("store", 400, 400, 64 << 20)])
+def test_a_long_answer_of_prefill_is_whole_or_refused(engines, mode, code, wanted, limit):  # noqa: F811
     prefill, decode = engines("p"), engines("d")
     prefill.behave = lambda handler, seen: handler.answer(code, LONG)
     flags = ("--prefill", prefill.url, prefill.port) if mode == "concurrent" else ("--mode", mode, "--prefill", prefill.address)
-    with Proxy(*flags, "--decode", decode.address) as proxy:
+    with Proxy(*flags, "--decode", decode.address, f"--max_body_bytes={limit}") as proxy:
         all_up(proxy)
         status, _, body = proxy.complete()
         assert status == wanted
-        assert wanted == 200 or "16 MiB" in json.loads(body)["error"]["message"]
+        assert wanted != 502 or "max_body_bytes" in json.loads(body)["error"]["message"]
+        assert wanted != 400 or body == LONG
         prefill.behave = lambda handler, seen: handler.answer(400, LONG[:1 << 20])
         if mode != "concurrent":
             assert proxy.complete()[2] == LONG[:1 << 20], "what is not too long is passed whole"
