@@ -32,6 +32,7 @@ class Known:
     def __init__(self):
         self.can = {None}  # None: no value
         self.late = set()  # of calls that failed: may come at any time later
+        self.over = set()  # of puts that were told 0 because the key exists; a master that has just begun to lead may not know of it yet, and takes them
 
     def did(self, kind, value, code):
         may = self.can | self.late
@@ -46,9 +47,12 @@ class Known:
             self.can = {value}
         else:
             self.can = (may - {None}) | ({value} if None in may else set())
+            self.over |= {value} - self.can
 
-    def wrong(self, found):
-        """What is wrong with this value (0: a miss), unless it may have been lost; empty: nothing."""
+    def wrong(self, found, led_anew=False):
+        """What is wrong with this value (0: a miss), unless it may have been lost; empty: nothing. led_anew: there may have been a new leader."""
+        if led_anew and found in self.over:
+            return ""
         if found == 0:
             return "" if None in self.can else "is lost"
         if found in self.can | self.late:
@@ -156,8 +160,10 @@ class Keep(Watched):
     def groups_hold(self, keys):
         """A key stays in its group, whichever master leads: an upsert that names another one is refused as long as the key is there.
 
-        What may be evicted meanwhile is not asked. A call that fails otherwise is not done, now or later."""
+        What may be evicted meanwhile is not asked. A call that fails otherwise is not done, now or later. Nor is a key that the master does not know
+        yet, which a reader finds where it lay: to a master that has just begun to lead an upsert of it is one of a new key."""
         keys = [key for key in keys if self.group(key) and (self.pinned(key) or not self.crowded)][:4]
+        keys = [key for key, where in zip(keys, self.cluster.keeper.ask("where", [f"kept-{key}" for key in keys])["where"]) if where]
         items = [[f"kept-{key}", self.next_value + number, 1, False, "another"] for number, key in enumerate(keys)]
         self.next_value += len(items)
         for key, item, code in zip(keys, items, self.cluster.keeper.ask("upsert", items)["codes"]):
@@ -215,9 +221,11 @@ class Witness(Watched):
         return written
 
     def check(self, faults, written):
+        led_anew = any(fault.target.name.startswith(("master", "etcd")) for fault in faults)
+
         def right(key, value):
             known, where = written[key]
-            return value >= 0 and (not known.wrong(value) or value == 0 and self.may_lose(where, faults))
+            return value >= 0 and (not known.wrong(value, led_anew) or value == 0 and self.may_lose(where, faults))
         found = self.look(written, right, "witness")
         wrong = []
         for key, (known, where) in written.items():

@@ -379,6 +379,13 @@ def test_what_one_writer_knows(name):
     assert all(known.wrong(found) for found in bad)
 
 
+def test_a_new_leader_may_take_a_put_over_what_it_does_not_know_yet():
+    known = keep.Known()
+    for call in ((PUT, 1, 0), (PUT, 2, 0)):
+        known.did(*call)
+    assert known.wrong(2) and not known.wrong(2, led_anew=True) and known.wrong(3, led_anew=True) and known.wrong(0, led_anew=True)
+
+
 class Pool:
     """Of a witness and its keeper: what was written, where, and what is found."""
 

@@ -136,8 +136,8 @@ def test_a_silent_leader_costs_nothing_where_another_may_lead():
 class Answers:
     """A keeper that gives these answers to `look`, for each key, the last one again and again; upserts that name another group are refused."""
 
-    def __init__(self, *found, upserts=-600):
-        self.found, self.upserts = list(found), upserts
+    def __init__(self, *found, upserts=-600, places=("a:1",)):
+        self.found, self.upserts, self.places = list(found), upserts, list(places)
 
     def ask(self, command, argument):
         if command == "look":
@@ -145,7 +145,7 @@ class Answers:
             return {"found": [found] * len(argument)}
         if command == "upsert":
             return {"codes": [self.upserts] * len(argument)}
-        return {"codes": [0] * len(argument), "where": [["a:1"]] * len(argument)}
+        return {"codes": [0] * len(argument), "where": [self.places] * len(argument)}
 
 
 def kept(keeper, *keys, etcd=()):
@@ -409,6 +409,9 @@ def test_a_key_that_leaves_its_group_is_told():
         watched = kept(Answers(7, upserts=code), 1)
         watched.check([])
         assert watched.wrong == wrong and watched.strange == (code == -600)
+    watched = kept(Answers(7, upserts=0, places=()), 1)  # the master has not heard of it yet
+    watched.check([])
+    assert not watched.wrong and watched.values == {1: 7}
 
 
 def test_after_the_removal_of_everything_nothing_is_there(monkeypatch):

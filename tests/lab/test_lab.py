@@ -13,6 +13,7 @@ from harm import Harm, Trouble
 
 HERE = pathlib.Path(__file__).resolve().parent
 LONG = bool(os.environ.get("MC_TEST_ALL"))
+PATIENT = ("--patience", 5)  # tests do not time: `./dev lab`, and the long tests, hold the limits as they are
 
 
 def lab(*words, check=0):
@@ -71,11 +72,11 @@ def test_lost_packets_are_normal():
 
 
 def test_clients_in_trouble_are_alone_with_it():
-    lab("--nodes", 6, "--clients", 3, "--loss", 0, "--minutes", 0.3, "--trouble", "descriptors", "--trouble", "deaf", "--trouble", "silent")
+    lab("--nodes", 6, "--clients", 3, "--loss", 0, "--minutes", 0.3, "--trouble", "descriptors", "--trouble", "deaf", "--trouble", "silent", *PATIENT)
 
 
 def test_a_node_that_fails_costs_its_own_keys_alone():
-    lab("--nodes", 4, "--clients", 3, "--loss", 0, "--minutes", 0.2, "--fault", "kill", "--fault", "thread", "--every", 1, "--lasts", 3)
+    lab("--nodes", 4, "--clients", 3, "--loss", 0, "--minutes", 0.2, "--fault", "kill", "--fault", "thread", "--every", 1, "--lasts", 3, *PATIENT)
 
 
 @pytest.mark.parametrize("how, said", [("missing", "-704:"), ("bytes", "wrong bytes:")])

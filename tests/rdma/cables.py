@@ -43,7 +43,7 @@ def is_active(number):
 
 
 def wait_active(*numbers):
-    cluster.wait_until(lambda: all(map(is_active, numbers)), 20, f"ACTIVE of {numbers}")
+    cluster.wait_until(lambda: all(map(is_active, numbers)), 60, f"ACTIVE of {numbers}")
 
 
 def carried(number):

@@ -31,9 +31,9 @@ def named(numbers):
 class Near:
     """The engine of this process, with memory."""
 
-    def __init__(self, devices=MINE, location="*"):
+    def __init__(self, devices=MINE, location="*", metadata=P2P, name="127.0.0.1"):
         self.engine = TransferEngine()
-        assert self.engine.initialize("127.0.0.1", P2P, "rdma", named(devices)) == 0
+        assert self.engine.initialize(name, metadata, "rdma", named(devices)) == 0
         self.memory = mmap.mmap(-1, SIZE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         assert self.engine.register_memory(self.address, SIZE, location) == 0

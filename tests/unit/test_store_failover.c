@@ -181,9 +181,9 @@ static void the_age_of_the_last_word_is_told(void **state)
 {
     (void)state;
     start(3000);
+    uint64_t last_ns = mc_clock_ns();
     assert_int_equal(exist(), 0);
     fake_stop(&master);
-    uint64_t down_ns = mc_clock_ns();
     usleep(700000);
     fake_start(&master, EPOCH); /* the same epoch, so that every hello tells of it */
     unsigned hellos = FAKE_GET(&master, hellos);
@@ -191,7 +191,7 @@ static void the_age_of_the_last_word_is_told(void **state)
         usleep(2000);
     assert_int_equal(FAKE_GET(&master, seen_epoch), EPOCH);
     uint32_t age_ms = FAKE_GET(&master, seen_age_ms);
-    assert_true(age_ms <= taken_ns(down_ns) / 1000000 + 1);
+    assert_true(age_ms <= taken_ns(last_ns) / 1000000 + 1);
     assert_true(age_ms >= 690 || FAKE_GET(&master, hellos) > hellos + 1);
     finish();
 }
@@ -945,6 +945,10 @@ static void a_close_meets_a_thread_that_asks(void **state)
     start(2000);
     pthread_mutex_t *lock = &store->engine->lock;
     pthread_mutex_lock(lock); /* which holds it up before it asks */
+    while (__atomic_load_n(&lock->__data.__lock, __ATOMIC_RELAXED) == 2) { /* so it stays for who had to wait for it */
+        pthread_mutex_unlock(lock);
+        pthread_mutex_lock(lock);
+    }
     uint64_t start_ns = mc_clock_ns();
     while (__atomic_load_n(&lock->__data.__lock, __ATOMIC_RELAXED) < 2) { /* 2: somebody waits for it */
         mc_ahead_told(atomic_load(&store->ahead), EPOCH, 1000);           /* a heartbeat's answer takes it back */

@@ -244,7 +244,7 @@ static void *write_slowly(void *argument)
     memset(memory, 7, MEMORY);
     fake_hold(1);
     works = fake_counts().works;
-    is_fine = is_fine && pthread_create(&thread, NULL, end_meanwhile, NULL) == 0 &&
+    is_fine = is_fine && pthread_create(&thread, NULL, end_meanwhile, NULL) == 0 && pthread_detach(thread) == 0 &&
               mc_transfer_run(near, mc_transfer_name(engines[0]), MC_TRANSFER_WRITE, &item, 1, NULL) == 0 &&
               memcmp((void *)(uintptr_t)item.remote, memory, MEMORY) == 0;
     struct mc_transfer_counters counters;
@@ -268,7 +268,7 @@ static void write_by_rdma(struct mc_transfer_engine **engines)
 {
     pthread_t thread;
     if (mc_transfer_start_rdma(engines[0], "fake0", NULL) != 0 ||
-        pthread_create(&thread, NULL, write_slowly, engines) != 0)
+        pthread_create(&thread, NULL, write_slowly, engines) != 0 || pthread_detach(thread) != 0)
         _exit(97);
     for (;;)
         pause_ms(20);
@@ -381,6 +381,9 @@ static void kill_a_fork(struct mc_transfer_engine **engines)
 static void test_fork(void **state)
 {
     (void)state;
+#ifdef __SANITIZE_THREAD__
+    skip(); /* its runtime keeps a signal back until a call returns, and in a child of several threads for ever */
+#endif
     struct child child = child_start(NULL, kill_a_fork);
     assert_false(has_ended(&child));
     ends_with(&child, SIGTERM);
