@@ -107,6 +107,7 @@ MUTATIONS = [
     ("who_has_done_nothing_is_noted", MASTER + "server.c", "    if (server->note.fd >= 0 && server->core != NULL && mc_core_acts(server->core) &&", "    if (server->note.fd >= 0 && server->core != NULL &&"),
     ("whoever_is_noted_lived_until_now", MASTER + "server.c", "(int64_t)age_ms < 0 ? 0 : age_ms;", "age_ms - age_ms;"),
     ("contents_in_doubt_are_taken_in_silence", MASTER + "recover.c", "    core->statistics.recovery_in_doubt++;\n    if (core->statistics.recovery_in_doubt == 1)", "    if (0)"),
+    ("cores_that_changed_nothing_count", MASTER + "evidence.c", "core->config.idle_since_ms != 0 && said.alive_ms", "0 && said.alive_ms"),
     ("who_came_of_age_is_not_believed", MASTER + "note.c", "    note->epoch = note->aged > 1 ? note->aged - 1 : 0;\n", ""),
     ("age_is_not_on_the_disk", MASTER + "note.c", "    atomic_store(&sync->rc, fdatasync(sync->fd) == 0 ? 0 : -errno);", "    atomic_store(&sync->rc, 0);"),
     ("nobody_waits_to_be_of_age", MASTER + "server.c", "    config.asks_to_age = role != NULL || server->note.fd >= 0;", "    config.asks_to_age = false;"),

@@ -314,6 +314,11 @@ bool mc_core_acts(const struct mc_core *core)
     return mc_recover_acts(core);
 }
 
+bool mc_core_has_changed(const struct mc_core *core)
+{
+    return core->has_changed;
+}
+
 bool mc_core_asks_to_depart(const struct mc_core *core)
 {
     return mc_core_is_departing(core);

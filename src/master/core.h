@@ -48,9 +48,11 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
                               acted on a departure, or on the absence of who never came to it; 0 = not known */
     uint64_t known_epoch;  /* of the last master that may have acted, as a note of its own says; 0 = there is none */
     uint64_t known_age_ms; /* since it can last have acted */
-    bool asks_to_depart;   /* departures are acted upon only after mc_core_let_depart */
-    bool asks_to_age;      /* nobody's absence is acted upon before mc_core_let_age, however long it has lived */
-    struct mc_id cluster;  /* which one this is; zero = that is not known yet */
+    uint64_t idle_since_ms; /* from then on (as now_ms) only cores of this process were here, which have changed nothing
+                               (mc_core_has_changed); 0 = that is not so */
+    bool asks_to_depart;    /* departures are acted upon only after mc_core_let_depart */
+    bool asks_to_age;       /* nobody's absence is acted upon before mc_core_let_age, however long it has lived */
+    struct mc_id cluster;   /* which one this is; zero = that is not known yet */
     enum mc_cluster_way cluster_way; /* how it is known */
     bool asks_to_keep_cluster;       /* nobody is told of the cluster before mc_core_cluster_is_kept */
 };
@@ -102,6 +104,8 @@ void mc_core_cluster_is_kept(struct mc_core *core);
 
 /* May it have done anything that a later master must know of? Before it may, nothing that it says depends on that. */
 bool mc_core_acts(const struct mc_core *core);
+/* Has it placed or removed anything? If not, one after it in this process need not ask what became of that. */
+bool mc_core_has_changed(const struct mc_core *core);
 
 /* It has lived for so long that it could act on the absence of owners that it has not met, but for asks_to_age. */
 bool mc_core_asks_to_age(const struct mc_core *core);

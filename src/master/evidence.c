@@ -4,7 +4,8 @@
  * judged, once when they are told and once when they are offered; afterwards they are ours. No master before us can
  * have acted on the absence of who obeys us, so nothing that is said of it is later than our own start, or than its end
  * where the election knows that. A hello alone is no evidence: the connection must go on to speak. The note that a
- * master of this machine has left (note.h) says the same, also when all who heard of it have ended.
+ * master of this machine has left (note.h) says the same, also when all who heard of it have ended. A core before us in
+ * this process that has placed and removed nothing counts as if it had not been.
  *
  * Of one of a later epoch: then it is we who are late, and begin again above it. That costs all connections and another
  * recovery, so one packet is never enough. As long as nothing of ours lives anywhere two words are. Once we have
@@ -26,6 +27,9 @@ static void evidence_add(struct mc_core *core, struct mc_evidence said)
 {
     struct mc_evidence *list = core->evidence;
     uint32_t kept = 0, at = 0;
+    int64_t idle_ms = (int64_t)(core->config.idle_since_ms - core->base_ms);
+    if (core->config.idle_since_ms != 0 && said.alive_ms > idle_ms) /* it was met by who met us, and did nothing */
+        said.alive_ms = idle_ms;
     for (uint32_t i = 0; i < core->evidence_count; i++)
         if (covers(&list[i], &said))
             return;

@@ -173,6 +173,7 @@ static void remove_start(struct mc_core *core, struct mc_connection *connection,
     wait = mc_wait_create(core, MC_WAIT_COUNT, connection, request_id, 0);
     if (wait == NULL)
         goto busy;
+    core->has_changed = true;
     mc_recover_refuse(core); /* what it would have matched among keys that are yet to come, nobody could say */
     *job = (struct mc_job){.kind = MC_JOB_REMOVE, .wait = wait, .regex = regex, .force = force};
     mc_link_init(&job->link);

@@ -336,6 +336,7 @@ static void grant_add(struct mc_core *core, struct start *start, struct mc_objec
 {
     struct mc_node *node = mc_segment_node(segment, slot);
     struct mc_put *put = start->put;
+    core->has_changed = true;
     core->counter++;
     *ended_well_word(core, core->counter) &= ~(1ull << core->counter % 64);
     node->base = 0;

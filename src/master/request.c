@@ -305,6 +305,7 @@ void mc_request_remove(struct mc_core *core, struct mc_connection *connection, c
         mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
         return;
     }
+    core->has_changed = true;
     core->statistics.remove_requests++;
     core->statistics.remove_items += count;
     struct mc_wait *wait = mc_wait_create(core, MC_WAIT_REMOVE, connection, frame->request_id, count);

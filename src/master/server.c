@@ -207,6 +207,8 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
             config.known_epoch = role->aged_epoch - 1;
     }
     config.asks_to_age = role != NULL || server->note.fd >= 0;
+    config.idle_since_ms = server->idle_since_ms;
+    server->core_since_ms = server->now_ms;
     if (role == NULL && server->note.epoch != 0 && server->note.epoch < epoch) {
         uint64_t age_ms = server->now_ms - server->note.until_ms;
         config.known_epoch = server->note.epoch;
@@ -271,6 +273,11 @@ static void core_end(struct mc_server *server, uint64_t wanted)
 {
     struct mc_core *core = server->core;
     server->core = NULL;
+    /* With an election another master may have been there as well. */
+    if (server->election != NULL || mc_core_has_changed(core))
+        server->idle_since_ms = 0;
+    else if (server->idle_since_ms == 0)
+        server->idle_since_ms = server->core_since_ms;
     mc_server_drop_connections(server);
     /* Before the memory is given back, which takes its time: nothing is said any more. */
     if (server->election != NULL)

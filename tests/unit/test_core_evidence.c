@@ -299,6 +299,38 @@ static void test_evidence_that_is_none(void **state)
     }
 }
 
+/* Cores of this process lived since somebody was last met, and have changed nothing: who has met them says no more than
+ * that until then there may have been another one. */
+static void test_cores_that_changed_nothing(void **state)
+{
+    static const struct {
+        uint64_t idle_ms; /* so long of the time without contact */
+        bool kept;
+    } rows[] = {{0, false}, {7001, true}, {7000, false}};
+    struct world world;
+    (void)state;
+    for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_core_config config = mc_core_config_default();
+        world_start(&world, 3, NULL);
+        struct fake_owner *a = fake(5);
+        assert_int_equal(fake_join(&world, a).code, 0);
+        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        assert_true(mc_core_has_changed(world.core));
+        master_stop(&world);
+        world.now += 10000;
+        if (rows[i].idle_ms != 0)
+            config.idle_since_ms = world.now - rows[i].idle_ms;
+        master_start(&world, 9, &config);
+        assert_false(mc_core_has_changed(world.core));
+        join_seen(&world, MC_ROLE_CALL, 50, 1, 8, 1); /* the core before this one */
+        assert_int_equal(fake_return(&world, a), rows[i].kept);
+        assert_false(mc_core_has_changed(world.core));
+        world_pass(&world, 1100);
+        assert_int_equal(found(&world, a, "k"), rows[i].kept ? SMALL : 0);
+        finish(&world, a, NULL);
+    }
+}
+
 /* A node that has met us as well as the master before us, and comes again, still knows how long that one lived. */
 static void test_evidence_of_who_has_met_us(void **state)
 {
@@ -559,6 +591,7 @@ int main(void)
         cmocka_unit_test(test_what_was_offered_is_not_forgotten),
         cmocka_unit_test(test_evidence),
         cmocka_unit_test(test_evidence_that_is_none),
+        cmocka_unit_test(test_cores_that_changed_nothing),
         cmocka_unit_test(test_evidence_of_who_has_met_us),
         cmocka_unit_test(test_late_hellos_cost_nothing),
         cmocka_unit_test(test_many_epochs_of_evidence),
