@@ -217,7 +217,7 @@ static void one_in_haste_judges_for_nobody_else(void **state)
 
 #define MANY 100u
 #define SLOW_NS 400000000ull
-#define LATE_NS 100000000ull /* with that twice, on a machine that does other work, it may be silent for MC_STALL_NS */
+#define LATE_NS 100000000ull /* twice that, on a busy machine, may be a silence of MC_STALL_NS */
 #ifdef __SANITIZE_THREAD__ /* some thirty times slower, and the credit grows with time; without one it is six for each \
                             */
 #define AT_MOST (3 * MANY)

@@ -944,22 +944,18 @@ static void a_close_meets_a_thread_that_asks(void **state)
     void *result = NULL;
     start(2000);
     pthread_mutex_t *lock = &store->engine->lock;
-    pthread_mutex_lock(lock); /* which holds it up before it asks */
-    while (__atomic_load_n(&lock->__data.__lock, __ATOMIC_RELAXED) == 2) { /* so it stays for who had to wait for it */
+    for (pthread_mutex_lock(lock); __atomic_load_n(&lock->__data.__lock, __ATOMIC_RELAXED) == 2;
+         pthread_mutex_lock(lock)) /* which holds it up before it asks; 2 stays for who had to wait for it */
         pthread_mutex_unlock(lock);
-        pthread_mutex_lock(lock);
-    }
     uint64_t start_ns = mc_clock_ns();
     while (__atomic_load_n(&lock->__data.__lock, __ATOMIC_RELAXED) < 2) { /* 2: somebody waits for it */
         mc_ahead_told(atomic_load(&store->ahead), EPOCH, 1000);           /* a heartbeat's answer takes it back */
-        assert_true(taken_ns(start_ns) < 60 * SECOND_NS);
-        usleep(1000);
+        assert_true(taken_ns(start_ns) < 60 * SECOND_NS && usleep(1000) == 0);
     }
     assert_int_equal(pthread_create(&closing, NULL, call_close, state), 0);
     usleep(100000);
     pthread_mutex_unlock(lock);
-    assert_int_equal(pthread_join(closing, &result), 0);
-    assert_ptr_equal(result, state);
+    assert_true(pthread_join(closing, &result) == 0 && result == state);
     store = NULL;
     fake_stop(&master);
 }
