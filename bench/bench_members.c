@@ -8,7 +8,7 @@
  */
 #include "base/bytes.h"
 #include "env/clock.h"
-#include "engine/layout.h"
+#include "segment/layout.h"
 #include "env/socket.h"
 #include "wire/wire.h"
 

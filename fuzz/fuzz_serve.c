@@ -3,7 +3,7 @@
  * the middle, 16 = a new epoch in the middle; byte 1: size of the pieces; then the stream. Slot 1 holds an object with
  * several blocks, slot 2 a small one. */
 #include "base/error.h"
-#include "engine/serve_lane.h"
+#include "segment/serve_lane.h"
 #include "env/log.h"
 
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static void object_put(struct mc_segment_memory *memory, uint32_t slot, uint64_t
     mc_assert(mc_segment_memory_commit(memory, &commit) == 0);
 }
 
-static void hello_say(struct mc_lane *lane, uint64_t nonce)
+static void hello_say(struct mc_serve_lane *lane, uint64_t nonce)
 {
     struct mc_buffer out = {0};
     struct mc_wire_hello hello = {.magic = MC_WIRE_MAGIC,
@@ -42,7 +42,7 @@ static void hello_say(struct mc_lane *lane, uint64_t nonce)
 }
 
 /* Takes away answers, at most `limit` bytes. Negative: the lane wants to be closed. */
-static int drain(struct mc_lane *lane, size_t limit)
+static int drain(struct mc_serve_lane *lane, size_t limit)
 {
     struct iovec parts[MC_LANE_PARTS_MAX];
     bool with_fds;
@@ -68,7 +68,7 @@ static int drain(struct mc_lane *lane, size_t limit)
 }
 
 /* One receive. Returns how many bytes were taken, or negative. */
-static int64_t receive(struct mc_lane *lane, const uint8_t *data, size_t length, bool use_window)
+static int64_t receive(struct mc_serve_lane *lane, const uint8_t *data, size_t length, bool use_window)
 {
     struct mc_segment_memory *memory = lane->server->memory;
     uint8_t *target, *start = mc_segment_memory_data(memory);
@@ -90,7 +90,7 @@ static int64_t receive(struct mc_lane *lane, const uint8_t *data, size_t length,
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct mc_lane_server server = {.node = {3, 4}, .incarnation = 1};
-    struct mc_lane lane;
+    struct mc_serve_lane lane;
     if (size < 2)
         return 0;
     uint8_t flags = data[0];

@@ -14,8 +14,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define MEMORY ((uint64_t)4096)
-#define BASE                                                                                                           \
-    ((uint64_t)1 << 20) /* where inputs find the memory: offsets from here, so that they mean the same in any run */
+/* Where inputs find the memory: offsets from here, so that they mean the same in any run */
+#define BASE ((uint64_t)1 << 20)
 
 /* Read, written, read again: the same. */
 static void run_document(struct mc_span text)

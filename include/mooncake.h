@@ -98,27 +98,30 @@ struct mc_store; /* one member of a cluster: a client, a store node, or both */
 
 /* Strings are copied by mc_store_open. A zeroed struct plus local_hostname and master_server_addr is valid. */
 struct mc_store_config {
-    const char
-        *local_hostname; /* "host" or "host:port"; port 0 or none: the kernel chooses. Others reach our segment here. */
-    const char *metadata_server; /* accepted for compatibility ("P2PHANDSHAKE", "http://..."); the store needs no second
-                                    service */
-    const char *protocol; /* "tcp" or "rdma" ("rdma" falls back to tcp with one warning where there is no device); NULL
-                             = "tcp" */
-    const char *rdma_devices; /* to be used, separated by commas; NULL or "": all */
-    const char
-        *master_server_addr; /* "host:port" or "etcd://host:port,..." (whoever leads); NULL = "127.0.0.1:50051" */
-    const char *paths; /* which paths may be used, comma separated: "local,shm,tcp"; NULL = all; environment MC_PATHS
-                          overrides */
-    uint64_t global_segment_size; /* bytes lent to the pool; 0 = pure client */
-    uint64_t local_buffer_size;   /* 0 = pure server: put and get are refused (-600); otherwise only a statement, memory
-                                     is taken as needed */
-    uint32_t
-        call_timeout_ms;  /* deadline of a call, before 1 s per 64 MiB moved is added; 0 = MC_RPC_TIMEOUT_MS or 5000 */
-    const char *data_dir; /* a directory in memory (/dev/shm/...): the segment lies in files there and outlives the
-                             process; the next store of this machine with the same segment size takes it up with its
-                             objects (of several the one of its own hostname), if it joins before the master gives
-                             the old one up. NULL = environment MC_DATA_DIR; "" = none */
-    bool drop_on_close;   /* with a data_dir: close drops the segment's contents, as without one */
+    /* "host" or "host:port", under which others reach our segment; port 0 or none: the kernel chooses. */
+    const char *local_hostname;
+    /* Accepted for compatibility ("P2PHANDSHAKE", "http://..."); the store needs no second service. */
+    const char *metadata_server;
+    /* "tcp" or "rdma", which falls back to tcp with one warning where there is no device; NULL = "tcp". */
+    const char *protocol;
+    /* RDMA devices to be used, separated by commas; NULL or "" = all. */
+    const char *rdma_devices;
+    /* "host:port", or "etcd://host:port,..." (whoever leads); NULL = "127.0.0.1:50051". */
+    const char *master_server_addr;
+    /* Paths that may be used, separated by commas: "local,shm,rdma,tcp"; NULL = all. Environment MC_PATHS overrides. */
+    const char *paths;
+    /* Bytes lent to the pool; 0 = pure client. */
+    uint64_t global_segment_size;
+    /* 0 = pure server: put and get are refused (-600). Otherwise only a statement: memory is taken as needed. */
+    uint64_t local_buffer_size;
+    /* Deadline of a call, in ms, before 1 s for each 64 MiB moved is added; 0 = MC_RPC_TIMEOUT_MS or 5000. */
+    uint32_t call_timeout_ms;
+    /* A directory in memory (/dev/shm/...): the segment lies in files there and outlives the process. The next store of
+     * this machine with the same segment size takes it up with its objects (of several the one of its own hostname), if
+     * it joins before the master gives the old one up. NULL = environment MC_DATA_DIR; "" = none. */
+    const char *data_dir;
+    /* With a data_dir: close drops the segment's contents, as without one. */
+    bool drop_on_close;
 };
 
 /* Joins the cluster. Returns at once (the segment is populated in the background). 0, or MC_ERR_RPC_FAIL when no master

@@ -3,10 +3,10 @@
 #include "oracle.h"
 #include "worker.h"
 
-#include "master/core.h"
+#include "core/core.h"
 #include "master/election.h"
 #include "master/server.h"
-#include "master/state.h"
+#include "core/state.h"
 #include "mooncake.h"
 
 #include <stdio.h>

@@ -10,9 +10,9 @@
 #include "oracle.h"
 #include "worker.h"
 
-#include "engine/layout.h"
-#include "engine/memory_inside.h"
-#include "master/state.h"
+#include "segment/layout.h"
+#include "segment/memory_inside.h"
+#include "core/state.h"
 #include "mooncake.h"
 
 #include <stdio.h>

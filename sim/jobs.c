@@ -3,8 +3,8 @@
 #include "oracle.h"
 #include "worker.h"
 
-#include "master/core.h"
-#include "master/state.h"
+#include "core/core.h"
+#include "core/state.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,8 +3,8 @@
 #include "oracle.h"
 #include "worker.h"
 
-#include "master/group.h"
-#include "master/state.h"
+#include "core/group.h"
+#include "core/state.h"
 
 #include <stdio.h>
 #include <string.h>

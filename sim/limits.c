@@ -3,8 +3,8 @@
 #include "cluster.h"
 #include "oracle.h"
 
-#include "master/core.h"
-#include "master/state.h"
+#include "core/core.h"
+#include "core/state.h"
 #include "wire/version.h"
 
 uint32_t sim_clearing_max = 31;

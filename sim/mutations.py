@@ -1,10 +1,10 @@
 """Breaks the code in many ways, one at a time, and lists which seed of the simulator catches each.
 
-usage: mutations.py SOURCE SCRATCH [--seeds N] [--jobs N] [NAME...]
+usage: mutations.py SOURCE SCRATCH [--seeds N] [--jobs N] [NAME...] | SOURCE --check
 
 A mutation is (name, file, text, other text, ...): three words for each change; each text occurs once in its file. Only what is
 changed is compiled again, with the command that the build used; so `./dev build` comes first. The last line counts; exit status 1
-when one was not caught.
+when one was not caught. --check builds nothing: it says which do not fit the code any more.
 
 Where one check stands behind another, so that taking out either alone changes nothing that anybody could see, both are taken
 out at once; the comment beside such a group says what stands behind what.
@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 
-ENGINE, MASTER, STORE = "src/engine/", "src/master/", "src/store/"
+CORE, MASTER, OWNER, PATH, SEGMENT, STORE = (f"src/{room}/" for room in ("core", "master", "owner", "path", "segment", "store"))
 
 # Texts that several changes need.
 READ_FIRST = "if (generation_read(slot) != generation || state_read(slot) != MC_SLOT_LIVE)\n        return false;"
@@ -27,159 +27,159 @@ READ_LAST = "(uint32_t)MC_SLOT_LIVE);\n    return state_read(slot) == MC_SLOT_LI
 READ_AGAIN = "#endif\n    return state_read(slot) == MC_SLOT_LIVE && generation_read(slot) == generation;"
 READ_HASH = "seen.length != transfer->object_length ||\n        seen.hash_low != transfer->hash_low || seen.hash_high != transfer->hash_high"
 PUTS_NEVER_DIE = (
-    MASTER + "put.c", "        if (now - put->started_ms < core->config.put_discard_ms)\n            break;", "        (void)now;\n        break;",
-    MASTER + "put.c", "        put_dies(core, put);\n        if (keep)", "        if (keep)",
+    CORE + "put.c", "        if (now - put->started_ms < core->config.put_discard_ms)\n            break;", "        (void)now;\n        break;",
+    CORE + "put.c", "        put_dies(core, put);\n        if (keep)", "        if (keep)",
 )
 
 MUTATIONS = [
     # What a slot says, and who may write it
-    ("commit_takes_any_generation", ENGINE + "memory.c", "if (commit->generation <= generation_read(slot) || is_below_floor", "if (is_below_floor"),
-    ("commit_skips_the_floor", ENGINE + "memory.c", "if (commit->generation <= generation_read(slot) || is_below_floor(memory, commit->generation))", "if (commit->generation <= generation_read(slot))"),
-    ("write_skips_generation_and_floor", ENGINE + "memory.c", "return generation > generation_read(&memory->file.slots[slot]) && !is_below_floor(memory, generation)", "return slot != UINT32_MAX"),
-    ("clear_forgets_the_generation", ENGINE + "memory.c", "    if (generation > generation_read(slot)) /* a second store", "    if (generation > generation_read(slot) && 0) /* a second store"),
-    ("clear_does_nothing", ENGINE + "memory.c", "if (generation_read(&memory->file.slots[number]) <= generation)", "if (generation_read(&memory->file.slots[number]) < generation)"),
-    ("clear_takes_later_ones_too", ENGINE + "memory.c", "if (generation_read(&memory->file.slots[number]) <= generation)", "if (true)"),
+    ("commit_takes_any_generation", SEGMENT + "memory.c", "if (commit->generation <= generation_read(slot) || is_below_floor", "if (is_below_floor"),
+    ("commit_skips_the_floor", SEGMENT + "memory.c", "if (commit->generation <= generation_read(slot) || is_below_floor(memory, commit->generation))", "if (commit->generation <= generation_read(slot))"),
+    ("write_skips_generation_and_floor", SEGMENT + "memory.c", "return generation > generation_read(&memory->file.slots[slot]) && !is_below_floor(memory, generation)", "return slot != UINT32_MAX"),
+    ("clear_forgets_the_generation", SEGMENT + "memory.c", "    if (generation > generation_read(slot)) /* a second store", "    if (generation > generation_read(slot) && 0) /* a second store"),
+    ("clear_does_nothing", SEGMENT + "memory.c", "if (generation_read(&memory->file.slots[number]) <= generation)", "if (generation_read(&memory->file.slots[number]) < generation)"),
+    ("clear_takes_later_ones_too", SEGMENT + "memory.c", "if (generation_read(&memory->file.slots[number]) <= generation)", "if (true)"),
     # A replica's place names a generation that no other has, and the slot says whose key it holds: a reader that looks at neither (before
     # or after the copy) reads whatever took the slot. Either alone is enough, so the key's hash has no mutation of its own.
-    ("reader_skips_the_generation_and_the_key", ENGINE + "memory.c", READ_FIRST, READ_FIRST_STATE,
-     ENGINE + "memory.c", READ_LAST, READ_LAST.replace(" && generation_read(slot) == generation", ""),
-     ENGINE + "memory.c", READ_AGAIN, READ_AGAIN.replace(" && generation_read(slot) == generation", ""),
-     ENGINE + "gather.c", READ_HASH, "seen.length != transfer->object_length"),
+    ("reader_skips_the_generation_and_the_key", SEGMENT + "memory.c", READ_FIRST, READ_FIRST_STATE,
+     SEGMENT + "memory.c", READ_LAST, READ_LAST.replace(" && generation_read(slot) == generation", ""),
+     SEGMENT + "memory.c", READ_AGAIN, READ_AGAIN.replace(" && generation_read(slot) == generation", ""),
+     PATH + "gather.c", READ_HASH, "seen.length != transfer->object_length"),
     # The state is looked at three times, and what was cleared before the first look is still cleared at the others.
-    ("reader_skips_the_state", ENGINE + "memory.c", READ_FIRST, "if (generation_read(slot) != generation)\n        return false;",
-     ENGINE + "memory.c", READ_LAST, READ_LAST.replace("state_read(slot) == MC_SLOT_LIVE && ", ""),
-     ENGINE + "memory.c", READ_AGAIN, READ_AGAIN.replace("state_read(slot) == MC_SLOT_LIVE && ", "")),
-    ("epoch_raises_no_floor", ENGINE + "memory.c", "atomic_store(&memory->file.header->floor, epoch << MC_EPOCH_SHIFT);", ""),
+    ("reader_skips_the_state", SEGMENT + "memory.c", READ_FIRST, "if (generation_read(slot) != generation)\n        return false;",
+     SEGMENT + "memory.c", READ_LAST, READ_LAST.replace("state_read(slot) == MC_SLOT_LIVE && ", ""),
+     SEGMENT + "memory.c", READ_AGAIN, READ_AGAIN.replace("state_read(slot) == MC_SLOT_LIVE && ", "")),
+    ("epoch_raises_no_floor", SEGMENT + "memory.c", "atomic_store(&memory->file.header->floor, epoch << MC_EPOCH_SHIFT);", ""),
     # Copies
-    ("reader_believes_without_checksum", ENGINE + "gather.c", "return rc < 0 ? rc : crc == slot->crc ? 0 : MC_ERR_CHECKSUM_MISMATCH;", "return rc < 0 ? rc : 0;"),
-    ("reader_looks_no_second_time_nor_at_checksum", ENGINE + "gather.c", "if (rc == 0 || rc == MC_ERR_CHECKSUM_MISMATCH)", "if (rc == MC_ERR_CHECKSUM_MISMATCH)\n        rc = 0;\n    if (0)"),
-    ("writer_sums_before_the_end", ENGINE + "gather.c", "crc = copy_crc(target + at, source, taken, crc, stream);\n            at += taken;", "crc = copy_crc(target + at, source, taken - (taken > 100), crc, stream);\n            at += taken;"),
+    ("reader_believes_without_checksum", PATH + "gather.c", "return rc < 0 ? rc : crc == slot->crc ? 0 : MC_ERR_CHECKSUM_MISMATCH;", "return rc < 0 ? rc : 0;"),
+    ("reader_looks_no_second_time_nor_at_checksum", PATH + "gather.c", "if (rc == 0 || rc == MC_ERR_CHECKSUM_MISMATCH)", "if (rc == MC_ERR_CHECKSUM_MISMATCH)\n        rc = 0;\n    if (0)"),
+    ("writer_sums_before_the_end", PATH + "gather.c", "crc = copy_crc(target + at, source, taken, crc, stream);\n            at += taken;", "crc = copy_crc(target + at, source, taken - (taken > 100), crc, stream);\n            at += taken;"),
     # Writers that may still be at work
-    ("cut_waits_for_nobody", ENGINE + "memory_writers.c", "    return found;\n}\n\nuint32_t mc_segment_memory_slot_top", "    return found && 0;\n}\n\nuint32_t mc_segment_memory_slot_top"),
-    ("writer_looks_not_at_the_slot", ENGINE + "writers.c", "        atomic_load(&slots[writing->slot].generation) < generation)", "        true)"),
-    ("writer_says_nothing", ENGINE + "writers.c", "        if (mc_intent_read(&writer->intents[i], &writing) && writing.slot == slot && writing.generation <= generation)", "        if (0 && mc_intent_read(&writer->intents[i], &writing))"),
+    ("cut_waits_for_nobody", SEGMENT + "memory_writers.c", "    return found;\n}\n\nuint32_t mc_segment_memory_slot_top", "    return found && 0;\n}\n\nuint32_t mc_segment_memory_slot_top"),
+    ("writer_looks_not_at_the_slot", SEGMENT + "writers.c", "        atomic_load(&slots[writing->slot].generation) < generation)", "        true)"),
+    ("writer_says_nothing", SEGMENT + "writers.c", "        if (mc_intent_read(&writer->intents[i], &writing) && writing.slot == slot && writing.generation <= generation)", "        if (0 && mc_intent_read(&writer->intents[i], &writing))"),
     # Behind the look at the lock stands the attempt to take it.
-    ("living_writers_are_reset", ENGINE + "memory_writers.c", "if (entry == 0 || memory->attached[entry] || mc_writers_locked(fd, entry, 1))", "if (entry == 0 || memory->attached[entry])",
-     ENGINE + "memory_writers.c", "    if (!mc_writer_lock(fd, entry))\n        return true;", "    (void)mc_writer_lock(fd, entry);"),
+    ("living_writers_are_reset", SEGMENT + "memory_writers.c", "if (entry == 0 || memory->attached[entry] || mc_writers_locked(fd, entry, 1))", "if (entry == 0 || memory->attached[entry])",
+     SEGMENT + "memory_writers.c", "    if (!mc_writer_lock(fd, entry))\n        return true;", "    (void)mc_writer_lock(fd, entry);"),
     # The master: visibility and space
-    ("answer_before_all_is_live", MASTER + "put.c", "    if (object->granted == 0 && object->live > 0) {", "    if (object->live > 0 && !object->visible) {"),
-    ("live_means_nothing_to_the_put", MASTER + "put.c", "item.code == 0 ? GRANT_LIVE : GRANT_CLEAR", "GRANT_CLEAR"),
+    ("answer_before_all_is_live", CORE + "put.c", "    if (object->granted == 0 && object->live > 0) {", "    if (object->live > 0 && !object->visible) {"),
+    ("live_means_nothing_to_the_put", CORE + "put.c", "item.code == 0 ? GRANT_LIVE : GRANT_CLEAR", "GRANT_CLEAR"),
     # No owner refuses what the master still grants, so this one refuses some for nothing: writers must place those again.
-    ("refused_commit_is_live", MASTER + "put.c", "item.code == 0 ? GRANT_LIVE : GRANT_CLEAR", "GRANT_LIVE",
-     ENGINE + "memory.c", "    if (commit->generation <= generation_read(slot) || is_below", "    if (commit->length % 5 == 2 || commit->generation <= generation_read(slot) || is_below"),
-    ("live_of_any_generation", MASTER + "put.c", "                     mc_node_generation(core, node) == item.generation;", "                     true;"),
-    ("existing_key_is_put_again", MASTER + "put.c", "        if (exists && (start->flags & MC_PUT_REPLACE) == 0)\n            return again && object->clearing > 0 ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_ALREADY_EXISTS;", "        (void)again;"),
-    ("dead_writers_space_is_cleared_only", MASTER + "put.c", "        if (how == GRANT_CLEAR)", "        if (how == GRANT_CLEAR || how == GRANT_CUT)"),
-    ("space_is_free_before_cleared", MASTER + "replica.c", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    mc_node_set_clearing_writer(node, NULL);", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    mc_node_set_clearing_writer(node, NULL);\n    mc_list_remove(segment, &segment->clears, slot);\n    segment->clearing -= node->size;\n    segment->clear_unsent = segment->clears.head;\n    mc_node_free(core, segment, slot);\n    return;"),
-    ("remove_waits_for_nobody", MASTER + "tombstone.c", "    if (wait != NULL)\n        mc_key_wait(core, object, wait);", "    (void)wait;"),
+    ("refused_commit_is_live", CORE + "put.c", "item.code == 0 ? GRANT_LIVE : GRANT_CLEAR", "GRANT_LIVE",
+     SEGMENT + "memory.c", "    if (commit->generation <= generation_read(slot) || is_below", "    if (commit->length % 5 == 2 || commit->generation <= generation_read(slot) || is_below"),
+    ("live_of_any_generation", CORE + "put.c", "                     mc_node_generation(core, node) == item.generation;", "                     true;"),
+    ("existing_key_is_put_again", CORE + "put.c", "        if (exists && (start->flags & MC_PUT_REPLACE) == 0)\n            return again && object->clearing > 0 ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_ALREADY_EXISTS;", "        (void)again;"),
+    ("dead_writers_space_is_cleared_only", CORE + "put.c", "        if (how == GRANT_CLEAR)", "        if (how == GRANT_CLEAR || how == GRANT_CUT)"),
+    ("space_is_free_before_cleared", CORE + "replica.c", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    mc_node_set_clearing_writer(node, NULL);", "    if (segment->clear_unsent == MC_NODE_NONE)\n        segment->clear_unsent = slot;\n    mc_node_set_clearing_writer(node, NULL);\n    mc_list_remove(segment, &segment->clears, slot);\n    segment->clearing -= node->size;\n    segment->clear_unsent = segment->clears.head;\n    mc_node_free(core, segment, slot);\n    return;"),
+    ("remove_waits_for_nobody", CORE + "tombstone.c", "    if (wait != NULL)\n        mc_key_wait(core, object, wait);", "    (void)wait;"),
     # Keys that are held until what was theirs is cleared.
-    ("cleared_keys_are_free_at_once", MASTER + "tombstone.c", "return object->tombstone != 0 && object->clearing > 0 && object->hard;", "return object == NULL;"),
-    ("nothing_holds_a_key", MASTER + "replica.c", "    if (object != NULL && !mc_segment_departed(core, segment)) {", "    if (0) {"),
-    ("late_removals_wait_for_nobody", MASTER + "request.c", "        if (object != NULL && object->clearing > 0)", "        if (0)"),
-    ("remove_all_passes_over_held_keys", MASTER + "job.c", "    if (object != NULL && object->tombstone != 0 && matches(core, job, object, &steps))", "    if (0)"),
+    ("cleared_keys_are_free_at_once", CORE + "tombstone.c", "return object->tombstone != 0 && object->clearing > 0 && object->hard;", "return object == NULL;"),
+    ("nothing_holds_a_key", CORE + "replica.c", "    if (object != NULL && !mc_segment_departed(core, segment)) {", "    if (0) {"),
+    ("late_removals_wait_for_nobody", CORE + "request.c", "        if (object != NULL && object->clearing > 0)", "        if (0)"),
+    ("remove_all_passes_over_held_keys", CORE + "job.c", "    if (object == NULL || object->visible || !matches(core, job, object, &steps))", "    if (object == NULL || object->visible || object->tombstone != 0)"),
     # mc_key_hides has no mutation: since an upsert waits for what it replaces, only what a merge refused is hidden, and no seed has met that
     # at the one moment in which it matters; tests/unit/test_core_held.c does.
     # Upserts
-    ("upsert_replaces_what_it_has_not_met", MASTER + "replica.c", "object->visible && object->serial == successor->soft_until_s &&\n                mc_object_version(core, object) < first_version(core, successor) &&", "object->visible &&"),
-    ("upsert_leaves_the_value_before", MASTER + "replica.c", "        mc_object_unlive(core, object, false);\n        core->visible_count--;", "        object->live = 0;\n        core->visible_count--;"),
-    ("upsert_drops_the_value_before_at_once", MASTER + "put.c", "    bool replaces = object != NULL && object->visible;",
+    ("upsert_replaces_what_it_has_not_met", CORE + "replica.c", "object->visible && object->serial == successor->soft_until_s &&\n                mc_object_version(core, object) < first_version(core, successor) &&", "object->visible &&"),
+    ("upsert_leaves_the_value_before", CORE + "replica.c", "        mc_object_unlive(core, object, false);\n        core->visible_count--;", "        object->live = 0;\n        core->visible_count--;"),
+    ("upsert_drops_the_value_before_at_once", CORE + "put.c", "    bool replaces = object != NULL && object->visible;",
      "    bool replaces = false;\n    if (object != NULL && object->visible) {\n        mc_object_drop(core, object, NULL);\n        object = mc_objects_find(&core->objects, item->key);\n    }"),
     # What an owner that is cut off holds is not replaced in the first place: between the swap and CLEARED it must be cut off to be waited for.
-    ("upsert_waits_for_nothing", MASTER + "replica.c", "how = object->remains > 0 ? MC_REPLACE_WAITS : MC_REPLACE_DONE;", "how = MC_REPLACE_DONE;",
-     MASTER + "replica.c", "    return object->remains == 0;\n}", "    return true;\n}", MASTER + "replica.c", "        if (at.segment->state != MC_SEGMENT_OK && !mc_segment_departed(core, at.segment))\n            return false;", "        continue;"),
-    ("what_a_failed_grant_left_is_forgotten", MASTER + "put.c", "exists && object->clearing == 0 && mc_object", "exists && mc_object"),
+    ("upsert_waits_for_nothing", CORE + "replica.c", "how = object->remains > 0 ? MC_REPLACE_WAITS : MC_REPLACE_DONE;", "how = MC_REPLACE_DONE;",
+     CORE + "replica.c", "    return object->remains == 0;\n}", "    return true;\n}", CORE + "replica.c", "        if (at.segment->state != MC_SEGMENT_OK && !mc_segment_departed(core, at.segment))\n            return false;", "        continue;"),
+    ("what_a_failed_grant_left_is_forgotten", CORE + "put.c", "exists && object->clearing == 0 && mc_object", "exists && mc_object"),
     ("reader_of_a_key_that_waits_asks_once", STORE + "get.c", "           one->code != MC_ERR_PUT_IN_PROGRESS;", "           true;"),
     # Young masters
-    ("young_masters_remove", MASTER + "recover.c", "    return !mc_link_alone(&core->recovering) || core->veiled || is_young(core) || mc_core_is_departing(core);", "    return !mc_link_alone(&core->recovering) || mc_core_is_departing(core);"),
-    ("quiet_masters_are_evidence", MASTER + "recover.c", "    return core->has_offered || core->has_acted || !(is_young(core) || core->veiled);", "    return core != NULL;"),
-    ("a_mount_is_an_act", STORE + "owner_master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind", "mc_owner_contact(owner, reply->epoch, true, reply->behind"),
-    ("contents_are_ours_before_they_are_offered", STORE + "owner_master.c", "    if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)", "    if (mc_segment_memory_epoch(owner->memory) != reply->epoch)"),
+    ("young_masters_remove", CORE + "recover.c", "    return !mc_link_alone(&core->recovering) || core->veiled || is_young(core) || mc_core_is_departing(core);", "    return !mc_link_alone(&core->recovering) || mc_core_is_departing(core);"),
+    ("quiet_masters_are_evidence", CORE + "recover.c", "    return core->has_offered || core->has_acted || !(is_young(core) || core->veiled);", "    return core != NULL;"),
+    ("a_mount_is_an_act", OWNER + "master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind", "mc_owner_contact(owner, reply->epoch, true, reply->behind"),
+    ("contents_are_ours_before_they_are_offered", OWNER + "master.c", "    if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)", "    if (mc_segment_memory_epoch(owner->memory) != reply->epoch)"),
     # The note of departures
-    ("departures_are_not_noted", MASTER + "core.c", "    core->may_depart = !config->asks_to_depart;", "    core->may_depart = true;"),
-    ("what_the_last_master_never_met_is_whole", MASTER + "evidence.c", "    return epoch != 0 && epoch >= since && epoch <= config->whole_epoch;", "    return epoch != 0 && since != 0 && epoch <= config->whole_epoch;"),
+    ("departures_are_not_noted", CORE + "core.c", "    core->may_depart = !config->asks_to_depart;", "    core->may_depart = true;"),
+    ("what_the_last_master_never_met_is_whole", CORE + "evidence.c", "    return epoch != 0 && epoch >= since && epoch <= config->whole_epoch;", "    return epoch != 0 && since != 0 && epoch <= config->whole_epoch;"),
     # A removal that comes before the note is BUSY, one that waits already goes on when the segment is let go or swept: each is one way of three.
-    ("nothing_waits_for_the_note", MASTER + "recover.c", "is_young(core) || mc_core_is_departing(core);", "is_young(core);",
-     MASTER + "job.c", "mc_core_is_departing(core) ? NULL : next_job(core, &core->jobs);", "next_job(core, &core->jobs);",
-     MASTER + "segment.c", "    if (segment->state == MC_SEGMENT_OK || !core->may_depart)", "    if (segment->state == MC_SEGMENT_OK)"),
+    ("nothing_waits_for_the_note", CORE + "recover.c", "is_young(core) || mc_core_is_departing(core);", "is_young(core);",
+     CORE + "job.c", "mc_core_is_departing(core) ? NULL : next_job(core, &core->jobs);", "next_job(core, &core->jobs);",
+     CORE + "segment.c", "    if (segment->state == MC_SEGMENT_OK || !core->may_depart)", "    if (segment->state == MC_SEGMENT_OK)"),
     # The note that a master leaves on its machine
-    ("the_note_is_not_read", MASTER + "evidence.c", "    if (epoch != 0 && epoch < core->epoch)\n        evidence_add(core, (struct mc_evidence){epoch,", "    if (false)\n        evidence_add(core, (struct mc_evidence){epoch,"),
+    ("the_note_is_not_read", CORE + "evidence.c", "    if (epoch != 0 && epoch < core->epoch)\n        evidence_add(core, (struct mc_evidence){epoch,", "    if (false)\n        evidence_add(core, (struct mc_evidence){epoch,"),
     ("the_note_is_written_once", MASTER + "note.c", "note->epoch == epoch && boot_ms + AHEAD_MS / 2 <= note->until_ms", "note->epoch == epoch"),
     ("who_has_done_nothing_is_noted", MASTER + "server.c", "    if (server->note.fd >= 0 && server->core != NULL && mc_core_acts(server->core) &&", "    if (server->note.fd >= 0 && server->core != NULL &&"),
     ("whoever_is_noted_lived_until_now", MASTER + "server.c", "(int64_t)age_ms < 0 ? 0 : age_ms;", "age_ms - age_ms;"),
-    ("contents_in_doubt_are_taken_in_silence", MASTER + "recover.c", "    core->statistics.recovery_in_doubt++;\n    if (core->statistics.recovery_in_doubt == 1)", "    if (0)"),
-    ("cores_that_changed_nothing_count", MASTER + "evidence.c", "core->config.idle_since_ms != 0 && said.alive_ms", "0 && said.alive_ms"),
+    ("contents_in_doubt_are_taken_in_silence", CORE + "recover.c", "    core->statistics.recovery_in_doubt++;\n    if (core->statistics.recovery_in_doubt == 1)", "    if (0)"),
+    ("cores_that_changed_nothing_count", CORE + "evidence.c", "core->config.idle_since_ms != 0 && said.alive_ms", "0 && said.alive_ms"),
     ("who_came_of_age_is_not_believed", MASTER + "note.c", "    note->epoch = note->aged > 1 ? note->aged - 1 : 0;\n", ""),
     ("age_is_not_on_the_disk", MASTER + "note.c", "    atomic_store(&sync->rc, fdatasync(sync->fd) == 0 ? 0 : -errno);", "    atomic_store(&sync->rc, 0);"),
     ("nobody_waits_to_be_of_age", MASTER + "server.c", "    config.asks_to_age = role != NULL || server->note.fd >= 0;", "    config.asks_to_age = false;"),
     # Contacts
     ("who_has_given_up_is_a_contact", STORE + "keeper.c", "reply.quiet == 0, is_held ? answered_ms : 0, frame.time);", "reply.quiet == 0, answered_ms, frame.time);"),
     ("contact_is_of_the_question", STORE + "keeper.c", "is_held ? answered_ms : 0, frame.time);", "is_held ? sent_ms : 0, frame.time);\n        (void)answered_ms;"),
-    ("who_is_behind_has_contact", MASTER + "member.c", ".code = own ? segment->late > 0 || !contact :", ".code = own ? !contact :"),
+    ("who_is_behind_has_contact", CORE + "member.c", ".code = own ? segment->late > 0 || !contact :", ".code = own ? !contact :"),
     ("who_remembers_asks_for_no_contact", STORE + "get.c", ".contact_age_max_ms = work->link == NULL ? work->contact_age_max_ms : 0};", ".contact_age_max_ms = 0};"),
     # When a master sent what is read
-    ("what_is_read_late_is_news", STORE + "master_time.c", "    if (epoch == 0 ||", "    if (true ||"),
-    ("masters_end_before_they_do", STORE + "master_time.c", "int64_t sent_ms = most_ms + age_ms;", "int64_t sent_ms = most_ms + age_ms - 2500;"),
-    ("quarantine_is_never_left", MASTER + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state == MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
-    ("cleared_is_not_heard", MASTER + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state != MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
-    ("clearing_forgets_its_sum", MASTER + "replica.c", "    segment->clearing -= node->size;\n    segment->late", "    segment->late"),
+    ("what_is_read_late_is_news", OWNER + "master_time.c", "    if (epoch == 0 ||", "    if (true ||"),
+    ("masters_end_before_they_do", OWNER + "master_time.c", "int64_t sent_ms = most_ms + age_ms;", "int64_t sent_ms = most_ms + age_ms - 2500;"),
+    ("quarantine_is_never_left", CORE + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state == MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
+    ("cleared_is_not_heard", CORE + "replica.c", "        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)", "        if (node != NULL && node->state == state && state != MC_NODE_CLEARING && mc_node_generation(core, node) == item.generation)"),
+    ("clearing_forgets_its_sum", CORE + "replica.c", "    segment->clearing -= node->size;\n    segment->late", "    segment->late"),
     # The master: recovery
-    ("stale_contents_are_taken", MASTER + "recover.c", "!core->refuse_earlier && !mc_evidence_against(core, cluster, epoch, contact_ms);", "!core->refuse_earlier;",
+    ("stale_contents_are_taken", CORE + "recover.c", "!core->refuse_earlier && !mc_evidence_against(core, cluster, epoch, contact_ms);", "!core->refuse_earlier;",
      # and again when they are offered
-     MASTER + "recover.c", "    return segment->is_earlier &&\n           mc_evidence_against(", "    return false && mc_evidence_against("),
-    ("contents_are_judged_once", MASTER + "recover.c", "    return segment->is_earlier &&\n           mc_evidence_against(", "    return false && mc_evidence_against("),
-    ("no_contents_are_taken", MASTER + "recover.c", "    return mc_recover_open(core) && !core->refuse_earlier && !mc_evidence_against(core, cluster, epoch, contact_ms);", "    return false;"),
+     CORE + "recover.c", "    return segment->is_earlier &&\n           mc_evidence_against(", "    return false && mc_evidence_against("),
+    ("contents_are_judged_once", CORE + "recover.c", "    return segment->is_earlier &&\n           mc_evidence_against(", "    return false && mc_evidence_against("),
+    ("no_contents_are_taken", CORE + "recover.c", "    return mc_recover_open(core) && !core->refuse_earlier && !mc_evidence_against(core, cluster, epoch, contact_ms);", "    return false;"),
     # Lost, after a fault that loses others: certainty is each owner's own.
-    ("contents_are_stale_too_soon", MASTER + "evidence.c", "contact_ms + (int64_t)core->config.depart_ms;", "contact_ms + (int64_t)core->config.depart_ms / 8;"),
-    ("a_directory_is_not_taken_up", ENGINE + "segment_name.c", "        verdict = page.header.capacity == capacity || capacity == ANY_CAPACITY ? GOOD : OTHER_SIZE;", "        verdict = OTHER_SIZE;"),
-    ("a_takeover_drops_what_was_told", MASTER + "recover.c", "node->state != MC_NODE_LIVE || node->seen == segment->round)", "node->state != MC_NODE_LIVE || (node->seen == segment->round && slot % 3 != 1))"),
-    ("tombstones_are_ignored", MASTER + "recover.c", "    if (object != NULL && !mc_tombstone_lets(core, object, version))", "    if (0)"),
-    ("no_tombstone_for_the_unknown", MASTER + "tombstone.c", "    if (!mc_recover_open(core) || core->refuse_earlier)\n        return;\n    cell = core", "    if (true)\n        return;\n    cell = core"),
-    ("an_older_version_wins", MASTER + "recover.c", "        if (known > version)\n            return NULL;", "        if (known < version)\n            return NULL;"),
-    ("versions_are_mixed", MASTER + "recover.c", "        if (known == version)\n            return object->length == item->length && object->live", "        if (true)\n            return object->live"),
-    ("generations_of_the_past_are_ours", MASTER + "recover.c", "    node->base = base & 0xff;", "    node->base = 0;"),
-    ("refused_entries_lie_free", MASTER + "recover.c", "    mc_node_clear(core, segment, slot, NULL);\n    if (counted && key.length > 0)\n        mc_key_hold_entry(core, node, key);\n    if (!counted)", "    (void)key;\n    (void)counted;\n    segment->used -= node->size;\n    mc_node_free(core, segment, slot);\n    if (0)"),
-    ("offered_before_all_is_told", MASTER + "recover.c", "    if (!segment->recovering || segment->inventory != MC_INVENTORY_NONE || segment->dropping || grace ||", "    if (!segment->recovering || grace ||"),
-    ("nothing_waits_for_writers_of_the_past", MASTER + "recover.c", "    mc_node_cut(core, segment, item->slot, NULL, writer);", "    segment->used -= node->size;\n    mc_node_free(core, segment, item->slot);"),
-    ("a_late_master_is_followed", MASTER + "member.c", "    if (hello.seen_epoch > core->epoch) {", "    if (0) {"),
-    ("remove_in_the_window_leaves_no_tombstone", MASTER + "tombstone.c", "    if (!mc_recover_open(core) || core->refuse_earlier) {\n        forget(core, object);\n    } else if", "    if (true) {\n        forget(core, object);\n    } else if"),
+    ("contents_are_stale_too_soon", CORE + "evidence.c", "contact_ms + (int64_t)core->config.depart_ms;", "contact_ms + (int64_t)core->config.depart_ms / 8;"),
+    ("a_directory_is_not_taken_up", SEGMENT + "name.c", "        verdict = page.header.capacity == capacity || capacity == ANY_CAPACITY ? GOOD : OTHER_SIZE;", "        verdict = OTHER_SIZE;"),
+    ("a_takeover_drops_what_was_told", CORE + "recover.c", "node->state != MC_NODE_LIVE || node->seen == segment->round)", "node->state != MC_NODE_LIVE || (node->seen == segment->round && slot % 3 != 1))"),
+    ("tombstones_are_ignored", CORE + "recover.c", "    if (object != NULL && !mc_tombstone_lets(core, object, version))", "    if (0)"),
+    ("no_tombstone_for_the_unknown", CORE + "tombstone.c", "    if (!mc_recover_open(core) || core->refuse_earlier)\n        return;\n    cell = core", "    if (true)\n        return;\n    cell = core"),
+    ("an_older_version_wins", CORE + "recover.c", "        if (known > version)\n            return NULL;", "        if (known < version)\n            return NULL;"),
+    ("versions_are_mixed", CORE + "recover.c", "        if (known == version)\n            return object->length == item->length && object->live", "        if (true)\n            return object->live"),
+    ("generations_of_the_past_are_ours", CORE + "recover.c", "    node->base = base & 0xff;", "    node->base = 0;"),
+    ("refused_entries_lie_free", CORE + "recover.c", "    mc_node_clear(core, segment, slot, NULL);\n    if (counted && key.length > 0)\n        mc_key_hold_entry(core, node, key);\n    if (!counted)", "    (void)key;\n    (void)counted;\n    segment->used -= node->size;\n    mc_node_free(core, segment, slot);\n    if (0)"),
+    ("offered_before_all_is_told", CORE + "recover.c", "    if (!segment->recovering || segment->inventory != MC_INVENTORY_NONE || segment->dropping || grace ||", "    if (!segment->recovering || grace ||"),
+    ("nothing_waits_for_writers_of_the_past", CORE + "recover.c", "    mc_node_cut(core, segment, item->slot, NULL, writer);", "    segment->used -= node->size;\n    mc_node_free(core, segment, item->slot);"),
+    ("a_late_master_is_followed", CORE + "member.c", "    if (hello.seen_epoch > core->epoch) {", "    if (0) {"),
+    ("remove_in_the_window_leaves_no_tombstone", CORE + "tombstone.c", "    if (!mc_recover_open(core) || core->refuse_earlier || lets_all) {\n        forget(core, object);\n    } else if", "    if (true) {\n        forget(core, object);\n    } else if"),
     ("epochs_of_another_boot_are_free", MASTER + "note.c", "    note->taken = record.taken;\n    if (!mc_id_equal(record.boot, mc_host_id()) || record.epoch == 0)\n        return;", "    if (!mc_id_equal(record.boot, mc_host_id()) || record.epoch == 0)\n        return;\n    note->taken = record.taken;"),
     ("masters_told_the_same_take_the_same_epoch", MASTER + "server.c", "leapt = wanted + mc_random_u64() % (room < EPOCH_LEAP ? room : EPOCH_LEAP);", "leapt = wanted + room - room;"),
     # The owner and the client
-    ("owner_forgets_early_commits", STORE + "owner_master.c", "        if (met != 0) {\n            mc_owner_news_drop", "        if (true) {\n            mc_owner_news_drop"),
+    ("owner_forgets_early_commits", OWNER + "master.c", "        if (met != 0) {\n            mc_owner_news_drop", "        if (true) {\n            mc_owner_news_drop"),
     # Behind the mount stands the contact with the master before, which is kept until a heartbeat is answered: it is too old only when
     # a master was away for seconds and the next one ends before its first heartbeat (seed 308 of seeds/found was that).
-    ("mount_is_no_contact", STORE + "owner_master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind != 0 ? 0 : owner->mount_sent_ms,\n                     frame_time);", "(void)frame_time;",
-     STORE + "owner_epoch.c", "    mc_segment_memory_set_epoch(owner->memory, epoch);\n    mc_segment_memory_set_contact_ms(owner->memory, contact_ms);",
+    ("mount_is_no_contact", OWNER + "master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind != 0 ? 0 : owner->mount_sent_ms,\n                     frame_time);", "(void)frame_time;",
+     OWNER + "epoch.c", "    mc_segment_memory_set_epoch(owner->memory, epoch);\n    mc_segment_memory_set_contact_ms(owner->memory, contact_ms);",
      "    mc_segment_memory_set_epoch(owner->memory, epoch);"),
-    ("owner_keeps_its_epoch", STORE + "owner_master.c", "    mc_owner_epoch_set(owner, owner->master_epoch);", ""),
-    ("stale_owner_keeps_its_memory", STORE + "owner_master.c", "    int rc = memory_renew(owner);\n    struct mc_id cluster;", "    int rc = 0;\n    struct mc_id cluster;"),
-    ("cleared_is_said_before_it_is_done", STORE + "owner_master.c", "        if (mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {", "        if (slot.slot == UINT32_MAX) {"),
+    ("owner_keeps_its_epoch", OWNER + "master.c", "    mc_owner_epoch_set(owner, owner->master_epoch);", ""),
+    ("stale_owner_keeps_its_memory", OWNER + "master.c", "    int rc = memory_renew(owner);\n    struct mc_id cluster;", "    int rc = 0;\n    struct mc_id cluster;"),
+    ("cleared_is_said_before_it_is_done", OWNER + "master.c", "        if (mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {", "        if (slot.slot == UINT32_MAX) {"),
     ("a_directory_is_waited_for_beyond_the_deadline", STORE + "store.c", "wait_ns < DATA_DIR_WAIT_NS ? wait_ns : DATA_DIR_WAIT_NS", "DATA_DIR_WAIT_NS"),
-    ("a_put_whose_answer_was_lost_happens_twice", MASTER + "put.c", "int32_t code = item->unsure == 0 ? 0 : unsure_code(core, object, item->unsure);", "int32_t code = 0;\n    (void)unsure_code;"),
+    ("a_put_whose_answer_was_lost_happens_twice", CORE + "put.c", "int32_t code = item->unsure == 0 ? 0 : unsure_code(core, object, item->unsure);", "int32_t code = 0;\n    (void)unsure_code;"),
     ("a_put_that_failed_is_forgotten_under_the_next_master", STORE + "put.c", "        if (one->code == PENDING && code.code == MC_ERR_STALE && work", "        if (one->transfer_count > 0)\n            one->unsure = 0;\n        if (one->code == PENDING && code.code == MC_ERR_STALE && work"),
-    ("memory_of_no_epoch_is_taken_for_empty", MASTER + "segment.c", "    if (mounting->earlier_epoch == 0 && mounting->wire.slot_top > 0)", "    if (false)"),
+    ("memory_of_no_epoch_is_taken_for_empty", CORE + "segment.c", "    if (mounting->earlier_epoch == 0 && mounting->wire.slot_top > 0)", "    if (false)"),
     # Told what is not so
-    ("removed_keys_exist", MASTER + "request.c", "objects[i] != NULL && (mc_object_readable(core, objects[i], &replica, 1) > 0 ||\n                                            mc_object_coming(core, objects[i], &replica, 1) > 0);", "mc_objects_find(&core->objects, keys[i]) != NULL;\n        (void)replica;",
-     MASTER + "request.c", "static void exist_group(struct mc_core *core, struct mc_object *const *objects, uint32_t count, uint8_t *results)", "static void exist_group(struct mc_core *core, struct mc_object *const *objects, uint32_t count, uint8_t *results,\n                        const struct mc_span *keys)",
-     MASTER + "request.c", "results[i] && objects[i]->visible", "results[i] && objects[i] != NULL && objects[i]->visible", MASTER + "request.c", "count - i : PREFETCH_GROUP, &results[i]);", "count - i : PREFETCH_GROUP, &results[i], &keys[i]);"),
-    ("nothing_exists_under_half_of_the_names", MASTER + "request.c", "        results[i] = objects[i] != NULL && (mc", "        results[i] = objects[i] != NULL && objects[i]->length % 2 == 0 && (mc"),
-    ("every_put_hears_exists", MASTER + "put.c", "return put->connection == start->connection ? MC_ERR_OBJECT_ALREADY_EXISTS : MC_ERR_PUT_IN_PROGRESS;", "return put != NULL ? MC_ERR_OBJECT_ALREADY_EXISTS : MC_ERR_PUT_IN_PROGRESS;"),
+    ("removed_keys_exist", CORE + "request.c", "objects[i] != NULL && (mc_object_readable(core, objects[i], &replica, 1) > 0 ||\n                                            mc_object_coming(core, objects[i], &replica, 1) > 0);", "mc_objects_find(&core->objects, keys[i]) != NULL;\n        (void)replica;",
+     CORE + "request.c", "static void exist_group(struct mc_core *core, struct mc_object *const *objects, uint32_t count, uint8_t *results)", "static void exist_group(struct mc_core *core, struct mc_object *const *objects, uint32_t count, uint8_t *results,\n                        const struct mc_span *keys)",
+     CORE + "request.c", "results[i] && objects[i]->visible", "results[i] && objects[i] != NULL && objects[i]->visible", CORE + "request.c", "count - i : PREFETCH_GROUP, &results[i]);", "count - i : PREFETCH_GROUP, &results[i], &keys[i]);"),
+    ("nothing_exists_under_half_of_the_names", CORE + "request.c", "        results[i] = objects[i] != NULL && (mc", "        results[i] = objects[i] != NULL && objects[i]->length % 2 == 0 && (mc"),
+    ("every_put_hears_exists", CORE + "put.c", "return put->connection == start->connection ? MC_ERR_OBJECT_ALREADY_EXISTS : MC_ERR_PUT_IN_PROGRESS;", "return put != NULL ? MC_ERR_OBJECT_ALREADY_EXISTS : MC_ERR_PUT_IN_PROGRESS;"),
     ("writers_name_no_version", STORE + "put.c", "            work->open[i]->unsure = place.generation - place.replica;", ""),
-    ("the_value_itself_is_no_proof", MASTER + "put.c", "return mc_object_version(core, object) >= version ? MC_ERR_OBJECT_ALREADY_EXISTS : 0;", "return 0;"),
+    ("the_value_itself_is_no_proof", CORE + "put.c", "return mc_object_version(core, object) >= version ? MC_ERR_OBJECT_ALREADY_EXISTS : 0;", "return 0;"),
     # Removals
-    ("what_is_evicted_is_gone_for_good", MASTER + "replica.c", "NULL, mc_node_version(core, mc_segment_node(segment, slot)));", "NULL, UINT64_MAX);"),
-    ("remove_takes_one_replica", MASTER + "replica.c", "        last = object->live == 1;", "        last = true;"),
-    ("values_come_while_a_removal_waits", MASTER + "tombstone.c", "    object->hard = 1; /* a value that came now would begin before the removal is over */", ""),
+    ("what_is_evicted_is_gone_for_good", CORE + "replica.c", "    uint64_t bound = object->met ? mc_node_version(core, mc_segment_node(segment, slot)) : 0;", "    uint64_t bound = UINT64_MAX;"),
+    ("remove_takes_one_replica", CORE + "replica.c", "        last = object->live == 1;", "        last = true;"),
+    ("values_come_while_a_removal_waits", CORE + "tombstone.c", "    object->hard = 1; /* a value that came now would begin before the removal is over */", ""),
     # Owners that come and go
-    ("clears_are_said_once", MASTER + "segment.c", "    segment->clear_unsent = segment->clears.head;", ""),
-    ("nobody_is_ever_gone", MASTER + "member.c", "        if (now - member->seen_ms >= gone_ms) {", "        if (now - member->seen_ms >= gone_ms && gone_ms == 0) {"),
-    ("recovery_joins_what_is_being_put", MASTER + "recover.c", "            return NULL; /* it is being put */", "            return object; /* it is being put */"),
-    ("the_last_entry_is_not_told", STORE + "owner_inventory.c", "        if (!is_there(owner, item))", "        if (!is_there(owner, item) || (head.last != 0 && i + 1 == count && i > 0))"),
-    ("quiet_masters_are_heard", STORE + "owner_master.c", "mc_owner_heard(owner, reply.epoch, reply.quiet == 0, frame->time);", "mc_owner_heard(owner, reply.epoch, true, frame->time);"),
+    ("clears_are_said_once", CORE + "segment.c", "    segment->clear_unsent = segment->clears.head;", ""),
+    ("nobody_is_ever_gone", CORE + "member.c", "        if (now - member->seen_ms >= gone_ms) {", "        if (now - member->seen_ms >= gone_ms && gone_ms == 0) {"),
+    ("recovery_joins_what_is_being_put", CORE + "recover.c", "            return NULL; /* it is being put */", "            return object; /* it is being put */"),
+    ("the_last_entry_is_not_told", OWNER + "inventory.c", "        if (!is_there(owner, item))", "        if (!is_there(owner, item) || (head.last != 0 && i + 1 == count && i > 0))"),
+    ("quiet_masters_are_heard", OWNER + "master.c", "mc_owner_heard(owner, reply.epoch, reply.quiet == 0, frame->time);", "mc_owner_heard(owner, reply.epoch, true, frame->time);"),
     # Remembered places
-    ("owners_compare_no_contact", ENGINE + "serve_lane.c", "        !mc_segment_memory_contact_within(lane->server->memory, request->contact_age_max_ms))", "        false)"),
-    ("readers_of_maps_compare_no_contact", ENGINE + "shm.c", "        !mc_index_contact_within(shm->header, run->contact_age_max_ms, mc_clock_boot_ms())) {", "        false) {"),
-    ("memory_of_the_dead_is_read", ENGINE + "shm.c", "    if (run->contact_age_max_ms != 0 && !is_listening(shm->fd)) {", "    if (0) {"),
+    ("owners_compare_no_contact", SEGMENT + "serve_lane.c", "        !mc_segment_memory_contact_within(lane->server->memory, request->contact_age_max_ms))", "        false)"),
+    ("readers_of_maps_compare_no_contact", PATH + "shm.c", "        !mc_index_contact_within(shm->header, run->contact_age_max_ms, mc_clock_boot_ms())) {", "        false) {"),
+    ("memory_of_the_dead_is_read", PATH + "shm.c", "    if (run->contact_age_max_ms != 0 && !is_listening(shm->fd)) {", "    if (0) {"),
     # Clocks, boots, starts
     ("masters_of_one_hundredth_share_an_epoch", MASTER + "election.c", "    (void)nanosleep(&step, NULL); /*", "    (void)step; /*"),
     # Elections
@@ -193,38 +193,38 @@ MUTATIONS = [
      MASTER + "election_etcd.c", "    mc_buffer_printf(&place->body, \",\");\n    compare_text(place, place->note_key, seen->note);\n", ""),
     # Plain mistakes of each party
     ("ranges_begin_at_zero", STORE + "get.c", "                                                                 .offset = one->offset,", "                                                                 .offset = 0,"),
-    ("sizes_are_one_more", MASTER + "request.c", ".length = object->length, .pins = pins};", ".length = object->length + 1, .pins = pins};"),
-    ("remove_all_leaves_some", MASTER + "job.c", "    if (job->regex == NULL)\n        return true;", "    if (job->regex == NULL)\n        return object->length % 3 != 0;"),
-    ("patterns_leave_some", MASTER + "job.c", "    return rc > 0;\n}", "    return rc > 0 && object->length % 3 != 0;\n}"),
-    ("extents_are_one_unit_too_short", MASTER + "put.c", "    uint64_t units = mc_extent_units(item->length, item->key.length);", "    uint64_t units = mc_extent_units(item->length, item->key.length) - (item->length > 640);"),
-    ("contents_end_before_they_do", ENGINE + "memory.c", "    if (number >= memory->slot_top) { /*", "    if (number >= memory->slot_top && number < 2) { /*"),
-    ("commits_of_no_sum", ENGINE + "memory.c", "        __atomic_store_n(&slot->crc, commit->crc, __ATOMIC_RELEASE);", "        __atomic_store_n(&slot->crc, commit->crc ^ (commit->length == 2001), __ATOMIC_RELEASE);"),
+    ("sizes_are_one_more", CORE + "request.c", ".length = object->length, .pins = pins};", ".length = object->length + 1, .pins = pins};"),
+    ("remove_all_leaves_some", CORE + "job.c", "    if (job->regex == NULL)\n        return true;", "    if (job->regex == NULL)\n        return object->length % 3 != 0;"),
+    ("patterns_leave_some", CORE + "job.c", "    return rc > 0;\n}", "    return rc > 0 && object->length % 3 != 0;\n}"),
+    ("extents_are_one_unit_too_short", CORE + "put.c", "places_take(core, start, mc_extent_units(item->length, item->key.length), replicas);", "places_take(core, start, mc_extent_units(item->length, item->key.length) - (item->length > 640), replicas);"),
+    ("contents_end_before_they_do", SEGMENT + "memory.c", "    if (number >= memory->slot_top) { /*", "    if (number >= memory->slot_top && number < 2) { /*"),
+    ("commits_of_no_sum", SEGMENT + "memory.c", "        __atomic_store_n(&slot->crc, commit->crc, __ATOMIC_RELEASE);", "        __atomic_store_n(&slot->crc, commit->crc ^ (commit->length == 2001), __ATOMIC_RELEASE);"),
     ("hearts_beat_too_seldom", STORE + "keeper.c", "    return clamp_ms(keeper->client_ttl_ms / BEATS_PER_TTL, HEARTBEAT_LEAST_MS, most_ms);", "    return clamp_ms(keeper->client_ttl_ms * 2, HEARTBEAT_LEAST_MS, 10 * most_ms);"),
-    ("a_writer_of_the_past_has_the_floor", ENGINE + "writers.c", "    if (generation != 0 && atomic_load(&header->floor) <= generation &&", "    if (generation != 0 && "),
-    ("offered_before_its_second", MASTER + "recover.c", "core->config.predecessor_end_ms == 0 && core->now_ms < core->config.recovery_grace_ms;", "core->config.predecessor_end_ms == 0 && false;"),
-    ("masters_before_us_lived_after_our_start", MASTER + "evidence.c", "(struct mc_evidence){epoch, alive_ms < 0 ? alive_ms : 0, hello->cluster};", "(struct mc_evidence){epoch, alive_ms + 4000, hello->cluster};"),
-    ("nobody_tells_of_masters_before", MASTER + "evidence.c", "    if (connection->said.epoch != 0 && !core->recovery_over)", "    if (connection->said.epoch == UINT64_MAX)"),
+    ("a_writer_of_the_past_has_the_floor", SEGMENT + "writers.c", "    if (generation != 0 && atomic_load(&header->floor) <= generation &&", "    if (generation != 0 && "),
+    ("offered_before_its_second", CORE + "recover.c", "core->config.predecessor_end_ms == 0 && core->now_ms < core->config.recovery_grace_ms;", "core->config.predecessor_end_ms == 0 && false;"),
+    ("masters_before_us_lived_after_our_start", CORE + "evidence.c", "(struct mc_evidence){epoch, alive_ms < 0 ? alive_ms : 0, hello->cluster};", "(struct mc_evidence){epoch, alive_ms + 4000, hello->cluster};"),
+    ("nobody_tells_of_masters_before", CORE + "evidence.c", "    if (connection->said.epoch != 0 && !core->recovery_over)", "    if (connection->said.epoch == UINT64_MAX)"),
     # Another cluster. Behind the master stands the owner, which looks whether the master is of its own.
-    ("foreign_contents_are_let_in", MASTER + "cluster.c", "    if (is_other && (hello->holds != 0 || hello->seen_epoch > core->epoch)) {", "    if (false) {",
-     MASTER + "cluster.c", "    return core->cluster_kept ? core->cluster : (struct mc_id){0, 0};", "    return core->cluster_kept ? (struct mc_id){0, 0} : core->config.cluster;"),
-    ("what_holds_nothing_is_said_of_foreign_contents", STORE + "owner_master.c", "    hello.holds = owner->held;", "    hello.holds = 0;",
-     STORE + "owner_master.c", "    if (holds) { /* since the hello; or the master has become another's meanwhile */", "    if (false) {"),
+    ("foreign_contents_are_let_in", CORE + "cluster.c", "    if (is_other && (hello->holds != 0 || hello->seen_epoch > core->epoch)) {", "    if (false) {",
+     CORE + "cluster.c", "    return core->cluster_kept ? core->cluster : (struct mc_id){0, 0};", "    return core->cluster_kept ? (struct mc_id){0, 0} : core->config.cluster;"),
+    ("what_holds_nothing_is_said_of_foreign_contents", OWNER + "master.c", "    hello.holds = owner->held;", "    hello.holds = 0;",
+     OWNER + "master.c", "    if (holds) { /* since the hello; or the master has become another's meanwhile */", "    if (false) {"),
     ("pieces_of_two_versions_are_one", STORE + "get.c", "    pin->torn |= pin->version != 0 && pin", "    pin->torn |= pin->version == 1 && pin"),
     ("reads_are_one_byte_short", STORE + "get.c", "                                                                 .length = one->length,", "                                                                 .length = one->length - (one->length == 1001),"),
-    ("owners_forget_what_they_were_told_to_clear", STORE + "owner_master.c", "        if (mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {", "        if (slot.slot % 5 != 3 && mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {"),
+    ("owners_forget_what_they_were_told_to_clear", OWNER + "master.c", "        if (mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {", "        if (slot.slot % 5 != 3 && mc_segment_memory_clear(owner->memory, slot.slot, slot.generation) < 0) {"),
     # A grant that failed is ended by the writer at once, by the writer after its patience, by the end of its link, and by put_discard.
     ("nobody_ends_grants_that_failed", STORE + "put.c", "            if ((!all && transfer->result >= 0) || transfer->is_unsure)", "            if (true)",
      STORE + "put.c", "        link->broken = true; /* a late PUT_DONE", "        rc = rc; /* a late PUT_DONE", *PUTS_NEVER_DIE),
     ("the_dead_keep_their_grants", *PUTS_NEVER_DIE),
     # Pins and groups
-    ("hard_pins_are_as_any_other", MASTER + "replica.c", "    if (!object->visible || object->hard)\n        return NULL;", "    if (!object->visible)\n        return NULL;"),
-    ("soft_pins_go_first", MASTER + "evict.c", "    uint32_t slot = oldest(core, segment, &segment->normal, skips);\n    if (slot == MC_NODE_NONE && core->config.allow_evict_soft_pinned)\n        slot = oldest(core, segment, &segment->soft, skips);",
+    ("hard_pins_are_as_any_other", CORE + "replica.c", "    if (!object->visible || object->hard)\n        return NULL;", "    if (!object->visible)\n        return NULL;"),
+    ("soft_pins_go_first", CORE + "evict.c", "    uint32_t slot = oldest(core, segment, &segment->normal, skips);\n    if (slot == MC_NODE_NONE && core->config.allow_evict_soft_pinned)\n        slot = oldest(core, segment, &segment->soft, skips);",
      "    uint32_t slot = oldest(core, segment, &segment->soft, skips);\n    if (slot == MC_NODE_NONE)\n        slot = oldest(core, segment, &segment->normal, skips);"),
-    ("groups_leave_in_part", MASTER + "evict.c", "    units += evict_members(core, group, segment, count);", "    group->going_left = 0;"),
-    ("a_read_protects_one_member", MASTER + "evict.c", "        return group->readers > 0 && core->now_ms < group->lease_until_ms;", "        return object->readers > 0 && core->now_ms < group->lease_until_ms;"),
-    ("pins_are_not_told", MASTER + "recover.c", "item->length, item->flags, item->group);", "item->length, 0, item->group);"),
-    ("groups_are_not_told", ENGINE + "memory.c", "                             .group = __atomic_load_n(&slot->group, __ATOMIC_ACQUIRE)};", "                             .group = 0};"),
-    ("an_upsert_pins_nothing", MASTER + "replica.c", "    object->hard = successor->hard;", "    object->hard = 0;"),
+    ("groups_leave_in_part", CORE + "evict.c", "    units += evict_members(core, group, segment, count);", "    group->going_left = 0;"),
+    ("a_read_protects_one_member", CORE + "evict.c", "        return group->readers > 0 && core->now_ms < group->lease_until_ms;", "        return object->readers > 0 && core->now_ms < group->lease_until_ms;"),
+    ("pins_are_not_told", CORE + "recover.c", "item->length, item->flags, item->group);", "item->length, 0, item->group);"),
+    ("groups_are_not_told", SEGMENT + "memory.c", "                             .group = __atomic_load_n(&slot->group, __ATOMIC_ACQUIRE)};", "                             .group = 0};"),
+    ("an_upsert_pins_nothing", CORE + "replica.c", "    object->hard = successor->hard;", "    object->hard = 0;"),
     # Sessions
     ("sessions_are_not_renewed", STORE + "session.c", "        if (now_ms - hold->renewed_ms >= renew_ms) {", "        if (now_ms - hold->renewed_ms >= 100 * renew_ms) {"),
     ("sessions_protect_one_key", STORE + "session.c", "    if (--hold->key_count == 0)\n        hold_drop(sessions, hold, &links);\n    pthread", "    hold->link = --hold->key_count > 1 ? (link->broken = true, mc_link_return(store, link), NULL) : link;\n    if (hold->key_count == 0)\n        hold_drop(sessions, hold, &links);\n    pthread"),
@@ -240,17 +240,30 @@ MUTATIONS = [
     ("copies_replace_whatever_is_there", STORE + "copy.c", "&put, &config, layout->described.version);", "&put, &config, 0);"),
     ("copies_are_not_pinned", STORE + "copy.c", "                                         .with_hard_pin = (layout->described.pins & MC_PUT_HARD_PIN) != 0,", "                                         .with_hard_pin = false,"),
     ("copies_are_one_byte_short", STORE + "copy.c", "    if (rc == 0) {\n        struct mc_put_item put", "    part.iov_len -= part.iov_len > 100;\n    if (rc == 0) {\n        struct mc_put_item put"),
-    ("drained_segments_take_puts", MASTER + "place.c", "    return segment->state == MC_SEGMENT_OK && !segment->leaving &&", "    return segment->state == MC_SEGMENT_OK &&"),
-    ("a_heartbeat_ends_a_drain", MASTER + "member.c", "            segment->leaving = item.leaving != 0 || segment->drain;", "            segment->leaving = item.leaving != 0;"),
-    ("drains_leave_some", MASTER + "drain.c", "        if (object != NULL && object->visible)", "        if (object != NULL && object->visible && object->length % 3 != 0)"),
+    ("drained_segments_take_puts", CORE + "place.c", "    return segment->state == MC_SEGMENT_OK && !segment->leaving &&", "    return segment->state == MC_SEGMENT_OK &&"),
+    ("a_heartbeat_ends_a_drain", CORE + "member.c", "            segment->leaving = item.leaving != 0 || segment->drain;", "            segment->leaving = item.leaving != 0;"),
+    ("drains_leave_some", CORE + "drain.c", "        if (object != NULL && object->visible)", "        if (object != NULL && object->visible && object->length % 3 != 0)"),
     ("drains_remove_what_they_should_move", STORE + "copy.c", "            rc = rewrite(store, key, &layout, names, wanted(&layout, segment, NULL, 0, names), layout.count);", "            rc = 0 * (int)sizeof(names);\n        if (rc == 0)\n            return mc_store_remove(store, &key, 1, true, &rc);"),
     # Want, limits, versions
-    ("memory_is_always_there", STORE + "get.c", "    if (work.transfers != NULL && work.scratch != NULL && work.owner_of != NULL)", "    if (true)"),
+    ("memory_is_always_there", STORE + "get.c", "    if (work.transfers != NULL && work.scratch != NULL && work.owner_of != NULL && work.has_others != NULL)", "    if (true)"),
     ("values_that_found_no_memory_are_stored", STORE + "put.c", "        items[i]->result = whole ? one->code : MC_ERR_NO_MEMORY;", "        items[i]->result = whole ? one->code : 0;"),
-    ("generations_begin_anew", MASTER + "put.c", "    if (core->counter_end - core->counter <= capacity) {", "    if (core->counter_end == capacity) {"),
+    ("generations_begin_anew", CORE + "put.c", "    if (core->counter_end - core->counter <= capacity) {", "    if (core->counter_end == capacity) {"),
     ("earlier_builds_are_strangers", "src/wire/version.c", "    if (version_min > version_max || ", "    if (features == 0 || version_min > version_max || "),
     ("put_waits_without_end", STORE + "put.c", "until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &wait, &reader);", "work->deadline_ns + 60000000000ull, &wait, &reader);"),
 ]
+
+
+def misfits(source):
+    """What of the list does not fit the code any more."""
+    problems = []
+    for name, *changes in MUTATIONS:
+        texts = {}
+        for path, old, new in zip(changes[::3], changes[1::3], changes[2::3]):
+            text = texts.get(path) or (pathlib.Path(source) / path).read_text()
+            if text.count(old) != 1:
+                problems.append(f"{name}: its text occurs {text.count(old)} times in {path}: {old.strip()[:60]}")
+            texts[path] = text.replace(old, new)
+    return problems
 
 
 class Build:
@@ -361,6 +374,9 @@ def judge(build, mutation, seeds):
 
 
 def main():
+    if sys.argv[2:] == ["--check"]:
+        print("\n".join([*misfits(sys.argv[1]), f"{len(MUTATIONS)} mutations"]))
+        return 1 if misfits(sys.argv[1]) else 0
     arguments, seeds, jobs = sys.argv[3:], 6000, 2
     if "--seeds" in arguments:
         at = arguments.index("--seeds")

@@ -1,13 +1,13 @@
 /* The room rdma as a machine without devices has it: what the product calls of it, and never gets anywhere. */
 #include "base/error.h"
-#include "engine/path.h"
-#include "engine/rdma_stage.h"
+#include "path/path.h"
+#include "path/rdma_stage.h"
 #include "rdma/remote.h"
 
-static int rdma_open(struct mc_engine *engine, const struct mc_endpoint *endpoint, const struct mc_patience *patience,
+static int rdma_open(struct mc_paths *paths, const struct mc_endpoint *endpoint, const struct mc_patience *patience,
                      struct mc_path **path)
 {
-    (void)engine, (void)endpoint, (void)patience, (void)path;
+    (void)paths, (void)endpoint, (void)patience, (void)path;
     return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
 }
 const struct mc_transport mc_transport_rdma = {"rdma", false, rdma_open, NULL, NULL, NULL, NULL, NULL, false};

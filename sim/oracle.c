@@ -4,9 +4,9 @@
 #include "cluster.h"
 
 #include "base/checksum.h"
-#include "engine/layout.h"
-#include "master/core.h"
-#include "master/state.h"
+#include "segment/layout.h"
+#include "core/core.h"
+#include "core/state.h"
 #include "mooncake.h"
 
 #include <stdio.h>

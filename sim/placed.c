@@ -7,8 +7,8 @@
 #include "oracle.h"
 
 #include "base/bytes.h"
-#include "engine/layout.h"
-#include "master/state.h"
+#include "segment/layout.h"
+#include "core/state.h"
 
 #include <string.h>
 

@@ -579,10 +579,10 @@ int sim_setrlimit64(int what, const void *limit)
 }
 
 /* There are no devices; what works on them is never called. */
-extern int sim_device_state;
-int sim_device_state;
-void sim_device_look(void);
-void sim_device_look(void) {}
+extern int sim_gpu_state;
+int sim_gpu_state;
+void sim_gpu_look(void);
+void sim_gpu_look(void) {}
 
 _Noreturn void sim_abort(void);
 #define WITHOUT_DEVICES(name)                                                                                          \
@@ -591,9 +591,9 @@ _Noreturn void sim_abort(void);
     {                                                                                                                  \
         sim_abort();                                                                                                   \
     }
-WITHOUT_DEVICES(sim_device_note)
-WITHOUT_DEVICES(sim_device_forget)
-WITHOUT_DEVICES(sim_device_copy)
+WITHOUT_DEVICES(sim_gpu_note)
+WITHOUT_DEVICES(sim_gpu_forget)
+WITHOUT_DEVICES(sim_gpu_copy)
 WITHOUT_DEVICES(sim_staged_run)
 
 _Noreturn void sim_abort(void)

@@ -3,12 +3,12 @@
 #ifndef SIM_SIZES_H
 #define SIM_SIZES_H
 
-#include "engine/layout.h"
-#include "engine/path.h"
-#include "engine/serve.h"
-#include "engine/serve_shares.h"
+#include "segment/layout.h"
+#include "path/path.h"
+#include "segment/serve.h"
+#include "segment/serve_shares.h"
 #include "env/resolve.h"
-#include "store/master_address.h"
+#include "owner/master_address.h"
 #include "wire/wire.h"
 
 #undef MC_WRITERS_MAX

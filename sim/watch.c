@@ -8,8 +8,8 @@
 #include "oracle.h"
 #include "worker.h"
 
-#include "engine/memory_inside.h"
-#include "master/state.h"
+#include "segment/memory_inside.h"
+#include "core/state.h"
 
 #include <stdio.h>
 #include <string.h>

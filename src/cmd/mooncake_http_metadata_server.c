@@ -62,7 +62,7 @@ static int take_flags(int argc, char **argv, struct mc_master_config *config, ch
 
 static int serve(const struct mc_master_config *config, char *error, size_t error_size)
 {
-    struct mc_http *http = NULL;
+    struct mc_http_server *http = NULL;
     sigset_t wanted;
     int number = 0;
     sigemptyset(&wanted);

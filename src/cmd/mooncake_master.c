@@ -11,7 +11,7 @@
 static int serve(const struct mc_master_config *config, char *error, size_t error_size)
 {
     struct mc_server *server = NULL;
-    struct mc_http *http = NULL;
+    struct mc_http_server *http = NULL;
     int rc = mc_server_create(config, &server, error, error_size);
     if (rc < 0)
         return rc;

@@ -619,11 +619,6 @@ int mc_socket_wait_read(int fd, uint64_t deadline_ns, struct mc_spin *spin)
     return block_read(fd, deadline_ns, spin);
 }
 
-int mc_socket_wait_write(int fd, uint64_t deadline_ns)
-{
-    return poll_until(fd, POLLOUT, deadline_ns);
-}
-
 int mc_socket_send(int fd, struct iovec *parts, size_t part_count, uint64_t deadline_ns)
 {
     while (part_count > 0) {

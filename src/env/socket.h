@@ -100,7 +100,6 @@ void mc_spin_slept(struct mc_spin *spin, uint64_t slept_ns);
 
 /* Waits until fd is readable (or closed). 0 or negative. */
 int mc_socket_wait_read(int fd, uint64_t deadline_ns, struct mc_spin *spin);
-int mc_socket_wait_write(int fd, uint64_t deadline_ns);
 /* Whole vector or error. parts is changed. */
 int mc_socket_send(int fd, struct iovec *parts, size_t part_count, uint64_t deadline_ns);
 /* A small frame, if the socket takes it at once: 1, or 0 when it does not. Negative: the connection is of no use, or a

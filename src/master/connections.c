@@ -14,8 +14,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define RECEIVE_MORE_BYTES                                                                                             \
-    (256u << 10)               /* of a long frame at once: memory follows what has arrived, not what was announced */
+/* Of a long frame at once: memory follows what has arrived, not what was announced */
+#define RECEIVE_MORE_BYTES (256u << 10)
 #define KEEP_BYTES (64u << 10) /* an empty buffer larger than this is given back */
 #define ACCEPTS_PER_TURN 64
 #define ACCEPT_PAUSE_MS 100 /* when descriptors are out */

@@ -2,7 +2,7 @@
 #include "master/election.h"
 
 #include "base/error.h"
-#include "engine/layout.h"
+#include "segment/layout.h"
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/thread.h"

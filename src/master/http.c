@@ -24,12 +24,12 @@
 
 #define COUNT_EVERY 64 /* accepted connections; so there are at most so many more than the limit */
 
-struct mc_http {
+struct mc_http_server {
     struct event_base *base;
     struct event *stop_event;
     struct evhttp *admin_http, *metadata_http;
     struct mc_admin *admin;
-    struct mc_metadata *metadata;
+    struct mc_metadata_store *metadata;
     uint16_t metrics_port, metadata_port;
     char metadata_host[256];
     int stop_fd;
@@ -195,7 +195,7 @@ struct open_connection {
 };
 
 /* Is it a connection of one of our ports? Only this thread opens and closes those, so the answer stays true. */
-static bool is_ours(const struct mc_http *http, int fd, uint32_t *idle_ms)
+static bool is_ours(const struct mc_http_server *http, int fd, uint32_t *idle_ms)
 {
     struct sockaddr_storage bound = {0};
     struct tcp_info info = {0};
@@ -223,7 +223,7 @@ static int compare_idle(const void *a, const void *b)
 }
 
 /* Shuts down those that were silent longest, when there are too many: evhttp sees their end and frees them. */
-static void limit_connections(const struct mc_http *http)
+static void limit_connections(const struct mc_http_server *http)
 {
     struct mc_buffer all = {0};
     DIR *folder = opendir("/proc/self/fd");
@@ -249,7 +249,7 @@ static void limit_connections(const struct mc_http *http)
  * tells nobody when one ends; so they are counted now and then. */
 static struct bufferevent *on_connection(struct event_base *base, void *argument)
 {
-    struct mc_http *http = argument;
+    struct mc_http_server *http = argument;
     if (++http->accepted >= COUNT_EVERY) {
         http->accepted = 0;
         limit_connections(http);
@@ -257,8 +257,8 @@ static struct bufferevent *on_connection(struct event_base *base, void *argument
     return bufferevent_socket_new(base, -1, 0);
 }
 
-static struct evhttp *create_server(struct mc_http *http, int fd, void (*handle)(struct evhttp_request *, void *),
-                                    void *context)
+static struct evhttp *create_server(struct mc_http_server *http, int fd,
+                                    void (*handle)(struct evhttp_request *, void *), void *context)
 {
     struct evhttp *server = evhttp_new(http->base);
     if (server == NULL)
@@ -280,14 +280,14 @@ static struct evhttp *create_server(struct mc_http *http, int fd, void (*handle)
 
 static void on_stop(evutil_socket_t fd, short events, void *argument)
 {
-    struct mc_http *http = argument;
+    struct mc_http_server *http = argument;
     (void)fd, (void)events;
     (void)event_base_loopbreak(http->base);
 }
 
 static void *run(void *argument)
 {
-    struct mc_http *http = argument;
+    struct mc_http_server *http = argument;
     if (event_base_dispatch(http->base) < 0)
         mc_log(ERROR, "the HTTP servers have stopped: the event loop failed");
     return NULL;
@@ -299,11 +299,11 @@ static int open_port(const char *host, uint16_t *port, const char *flag, int *fd
     return *fd < 0 ? *fd : 0;
 }
 
-int mc_http_create(struct mc_server *server, const struct mc_master_config *config, struct mc_http **out, char *error,
-                   size_t error_size)
+int mc_http_create(struct mc_server *server, const struct mc_master_config *config, struct mc_http_server **out,
+                   char *error, size_t error_size)
 {
     int rc, admin_fd = -1, metadata_fd = -1;
-    struct mc_http *http = calloc(1, sizeof(*http));
+    struct mc_http_server *http = calloc(1, sizeof(*http));
     if (http == NULL)
         return MC_ERR_NO_MEMORY;
     http->stop_fd = -1;
@@ -347,7 +347,7 @@ fail:
     return rc;
 }
 
-int mc_http_start(struct mc_http *http)
+int mc_http_start(struct mc_http_server *http)
 {
     if (mc_thread_start(&http->thread, "mc-http", run, http) != 0)
         return MC_ERR_INTERNAL_ERROR;
@@ -361,7 +361,7 @@ int mc_http_start(struct mc_http *http)
     return 0;
 }
 
-void mc_http_destroy(struct mc_http *http)
+void mc_http_destroy(struct mc_http_server *http)
 {
     uint64_t one = 1;
     if (http == NULL)

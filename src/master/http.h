@@ -13,22 +13,22 @@
 
 #define MC_HTTP_CONNECTIONS_MAX 256
 #define MC_HTTP_HEADER_MAX 32768 /* bytes of a request without its body */
-#define MC_HTTP_BODY_MAX                                                                                               \
-    (1088u << 10)            /* 1 MiB of value and something, so that a value a little too long gets a clear answer */
+/* 1 MiB of value and something, so that a value a little too long gets a clear answer */
+#define MC_HTTP_BODY_MAX (1088u << 10)
 #define MC_HTTP_TIMEOUT_S 10 /* without progress */
 #define MC_HTTP_ASK_MS 5000  /* wait for the core; then 503 */
 
-struct mc_http;
+struct mc_http_server;
 
 /* Listens on the ports of config and prepares everything. server NULL: a metadata server alone, without a master. 0, or
  * negative with a line in error. */
-int mc_http_create(struct mc_server *server, const struct mc_master_config *config, struct mc_http **http, char *error,
-                   size_t error_size);
+int mc_http_create(struct mc_server *server, const struct mc_master_config *config, struct mc_http_server **http,
+                   char *error, size_t error_size);
 /* Starts the thread, and says so in the log. 0 or negative. */
-int mc_http_start(struct mc_http *http);
+int mc_http_start(struct mc_http_server *http);
 /* Stops and joins the thread if it runs. The server must answer or refuse questions until this returns. NULL is
  * allowed. */
-void mc_http_destroy(struct mc_http *http);
+void mc_http_destroy(struct mc_http_server *http);
 
 /* ---- for the handlers ---- */
 
@@ -72,10 +72,10 @@ void mc_drain_job_query(struct mc_drain_jobs *jobs, struct evhttp_request *reque
 void mc_drain_job_cancel(struct mc_drain_jobs *jobs, struct evhttp_request *request);
 void mc_drain_segment_status(struct mc_drain_jobs *jobs, struct evhttp_request *request);
 
-struct mc_metadata;
+struct mc_metadata_store;
 /* most: bytes of all entries. base outlives it. */
-struct mc_metadata *mc_metadata_create(struct event_base *base, size_t most);
-void mc_metadata_destroy(struct mc_metadata *metadata);
+struct mc_metadata_store *mc_metadata_create(struct event_base *base, size_t most);
+void mc_metadata_destroy(struct mc_metadata_store *metadata);
 void mc_metadata_handle(struct evhttp_request *request, void *metadata);
 
 #endif

@@ -1,7 +1,7 @@
 /* Leadership as a state machine. */
 #include "master/leadership.h"
 
-#include "engine/layout.h"
+#include "segment/layout.h"
 
 #include <stddef.h>
 

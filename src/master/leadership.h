@@ -17,7 +17,7 @@
 #ifndef MC_MASTER_LEADERSHIP_H
 #define MC_MASTER_LEADERSHIP_H
 
-#include "engine/layout.h"
+#include "segment/layout.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -3,7 +3,7 @@
 #ifndef MC_MASTER_MAILBOX_H
 #define MC_MASTER_MAILBOX_H
 
-#include "master/core.h"
+#include "core/core.h"
 
 struct mc_mailbox;
 

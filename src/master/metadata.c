@@ -29,7 +29,7 @@ struct entry {
 };
 
 struct look { /* whether anybody is at the address of an entry that shall be replaced; the request waits for it */
-    struct mc_metadata *metadata;
+    struct mc_metadata_store *metadata;
     struct look *next, **at;
     struct evhttp_request *request;
     struct bufferevent *socket;
@@ -38,7 +38,7 @@ struct look { /* whether anybody is at the address of an entry that shall be rep
     char address[MC_ADDRESS_MAX];
 };
 
-struct mc_metadata {
+struct mc_metadata_store {
     struct event_base *base;
     struct entry **buckets;
     size_t bucket_count;       /* a power of two */
@@ -47,9 +47,9 @@ struct mc_metadata {
     unsigned look_count;
 };
 
-struct mc_metadata *mc_metadata_create(struct event_base *base, size_t most)
+struct mc_metadata_store *mc_metadata_create(struct event_base *base, size_t most)
 {
-    struct mc_metadata *metadata = calloc(1, sizeof(*metadata));
+    struct mc_metadata_store *metadata = calloc(1, sizeof(*metadata));
     if (metadata == NULL)
         return NULL;
     metadata->base = base;
@@ -74,7 +74,7 @@ static void look_end(struct look *look)
     free(look);
 }
 
-void mc_metadata_destroy(struct mc_metadata *metadata)
+void mc_metadata_destroy(struct mc_metadata_store *metadata)
 {
     if (metadata == NULL)
         return;
@@ -93,7 +93,7 @@ void mc_metadata_destroy(struct mc_metadata *metadata)
 }
 
 /* The link that points to the entry of that key, or the empty link where it would go. */
-static struct entry **find(struct mc_metadata *metadata, const struct mc_buffer *key, uint64_t hash)
+static struct entry **find(struct mc_metadata_store *metadata, const struct mc_buffer *key, uint64_t hash)
 {
     struct entry **link = &metadata->buckets[hash & (metadata->bucket_count - 1)];
     for (; *link != NULL; link = &(*link)->next) {
@@ -110,7 +110,7 @@ static size_t cost(size_t key_length, size_t value_length)
 }
 
 /* Keeps the chains short; without memory they just get longer. */
-static void grow(struct mc_metadata *metadata)
+static void grow(struct mc_metadata_store *metadata)
 {
     size_t wanted = metadata->bucket_count * 2;
     struct entry **buckets = metadata->count < metadata->bucket_count ? NULL : calloc(wanted, sizeof(buckets[0]));
@@ -128,7 +128,7 @@ static void grow(struct mc_metadata *metadata)
     metadata->bucket_count = wanted;
 }
 
-static void drop(struct mc_metadata *metadata, struct entry **link)
+static void drop(struct mc_metadata_store *metadata, struct entry **link)
 {
     struct entry *entry = *link;
     *link = entry->next;
@@ -170,7 +170,7 @@ static bool take_key(struct evhttp_request *request, struct mc_buffer *key)
 
 static void get_metadata(void *context, struct evhttp_request *request)
 {
-    struct mc_metadata *metadata = context;
+    struct mc_metadata_store *metadata = context;
     struct mc_buffer key = {0}, value = {0};
     if (!take_key(request, &key))
         return;
@@ -209,7 +209,7 @@ static bool read_address(const struct entry *entry, struct sockaddr_storage *to,
 }
 
 /* Puts it in place of what has its key. The metadata owns it then. */
-static void put_entry(struct mc_metadata *metadata, struct evhttp_request *request, struct entry *entry)
+static void put_entry(struct mc_metadata_store *metadata, struct evhttp_request *request, struct entry *entry)
 {
     struct mc_buffer key = {.data = (uint8_t *)entry->bytes, .length = entry->key_length};
     struct entry **link = find(metadata, &key, entry->hash);
@@ -241,7 +241,7 @@ static bool has_value(const struct entry *entry, const char *value, size_t lengt
 static void on_looked(struct bufferevent *socket, short events, void *argument)
 {
     struct look *look = argument;
-    struct mc_metadata *metadata = look->metadata;
+    struct mc_metadata_store *metadata = look->metadata;
     struct entry *entry = look->entry;
     struct mc_buffer key = {.data = (uint8_t *)entry->bytes, .length = entry->key_length};
     const struct entry *old = *find(metadata, &key, entry->hash);
@@ -262,7 +262,7 @@ static void on_looked(struct bufferevent *socket, short events, void *argument)
 
 /* The request is answered once it is known whether anybody takes connections at the old entry's address; a process that
  * is stopped still does. False: that cannot be found out, so the old entry stays. entry has room for the old value. */
-static bool look_begin(struct mc_metadata *metadata, struct evhttp_request *request, const struct entry *old,
+static bool look_begin(struct mc_metadata_store *metadata, struct evhttp_request *request, const struct entry *old,
                        struct entry *entry)
 {
     static const struct timeval patience = {LOOK_MS / 1000, LOOK_MS % 1000 * 1000};
@@ -298,7 +298,7 @@ static bool look_begin(struct mc_metadata *metadata, struct evhttp_request *requ
     return false;
 }
 
-static void store(struct mc_metadata *metadata, struct evhttp_request *request, const struct mc_buffer *key,
+static void store(struct mc_metadata_store *metadata, struct evhttp_request *request, const struct mc_buffer *key,
                   struct evbuffer *body)
 {
     size_t length = evbuffer_get_length(body);
@@ -342,7 +342,7 @@ static void put_metadata(void *context, struct evhttp_request *request)
 
 static void delete_metadata(void *context, struct evhttp_request *request)
 {
-    struct mc_metadata *metadata = context;
+    struct mc_metadata_store *metadata = context;
     struct mc_buffer key = {0};
     if (!take_key(request, &key))
         return;

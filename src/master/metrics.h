@@ -5,7 +5,7 @@
 #define MC_MASTER_METRICS_H
 
 #include "base/bytes.h"
-#include "master/core.h"
+#include "core/core.h"
 
 /* Rates between two looks. Zeroed = ready. */
 struct mc_metrics_window {

@@ -4,7 +4,7 @@
 #define MC_MASTER_OPTIONS_H
 
 #include "base/options.h"
-#include "master/core.h"
+#include "core/core.h"
 
 #define MC_CONFIG_KEYS_MAX 1024 /* settings in a config file */
 #define MC_CONFIG_DEPTH_MAX 16  /* nested maps in a config file */

@@ -2,7 +2,7 @@
 #include "master/connections.h"
 
 #include "base/error.h"
-#include "engine/layout.h"
+#include "segment/layout.h"
 #include "env/clock.h"
 #include "env/limits.h"
 #include "env/log.h"

@@ -108,7 +108,7 @@ static void get_healthcheck(struct mc_client *client)
 /* ---- metrics ---- */
 
 static void write_histogram(struct mc_buffer *out, const char *name, const struct mc_instance *at,
-                            const struct mc_histogram *histogram)
+                            const struct mc_proxy_histogram *histogram)
 {
     char labels[MC_ADDRESS_MAX + 64];
     uint64_t sum = 0;

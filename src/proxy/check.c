@@ -107,7 +107,7 @@ static int serves(struct question *question, const char *model)
 
 /* ---- the check of an instance ---- */
 
-struct mc_check {
+struct mc_instance_check {
     struct question question; /* first: a question is its check */
     struct mc_proxy *proxy;
     struct mc_instance *instance; /* held */
@@ -117,7 +117,7 @@ struct mc_check {
 
 static void cancel(struct mc_instance *instance)
 {
-    struct mc_check *check = instance->check;
+    struct mc_instance_check *check = instance->check;
     if (check == NULL)
         return;
     instance->check = NULL;
@@ -182,7 +182,7 @@ static bool take_engines(struct mc_instance *instance, struct question *question
     return true;
 }
 
-static void took_bootstrap(struct mc_check *check, enum mc_upstream_end end, const char *problem)
+static void took_bootstrap(struct mc_instance_check *check, enum mc_upstream_end end, const char *problem)
 {
     struct mc_instance *instance = check->instance;
     /* Refused, or an answer without engines: it is sure. Slow or broken off: it may be busy, and what it said holds. */
@@ -207,7 +207,7 @@ static void took_bootstrap(struct mc_check *check, enum mc_upstream_end end, con
     set_up(instance);
 }
 
-static void ask_next(struct mc_check *check, enum check_step step)
+static void ask_next(struct mc_instance_check *check, enum check_step step)
 {
     struct mc_instance *instance = check->instance;
     struct mc_proxy_address address = instance->address;
@@ -230,7 +230,7 @@ static void ask_next(struct mc_check *check, enum check_step step)
         cancel(instance); /* the next round asks again */
 }
 
-static void took_models(struct mc_check *check, enum mc_upstream_end end)
+static void took_models(struct mc_instance_check *check, enum mc_upstream_end end)
 {
     struct mc_instance *instance = check->instance;
     const char *model = check->proxy->config->model;
@@ -255,7 +255,7 @@ static bool has_stood_still(const struct mc_proxy *proxy)
     return mc_clock_ms() - proxy->pulse_ms >= STOOD_STILL;
 }
 
-static void took_health(struct mc_check *check, enum mc_upstream_end end, const char *problem)
+static void took_health(struct mc_instance_check *check, enum mc_upstream_end end, const char *problem)
 {
     struct mc_instance *instance = check->instance;
     char text[64];
@@ -293,7 +293,7 @@ static void took_health(struct mc_check *check, enum mc_upstream_end end, const 
 
 static void on_checked(struct question *question, enum mc_upstream_end end, const char *problem)
 {
-    struct mc_check *check = (struct mc_check *)question;
+    struct mc_instance_check *check = (struct mc_instance_check *)question;
     if (check->step == CHECK_HEALTH)
         took_health(check, end, problem);
     else if (check->step == CHECK_MODEL)
@@ -313,7 +313,7 @@ static uint64_t health_ms(const struct mc_proxy *proxy, const struct mc_instance
 
 static void start(struct mc_proxy *proxy, struct mc_instance *instance)
 {
-    struct mc_check *check = calloc(1, sizeof(*check));
+    struct mc_instance_check *check = calloc(1, sizeof(*check));
     uint64_t now = mc_clock_ms();
     if (check == NULL)
         return; /* the next round tries again */

@@ -199,7 +199,7 @@ static int scan_member(struct scan *scan, struct mc_members *members)
     int rc = scan_string(scan);
     if (rc < 0)
         return rc;
-    struct mc_member *member = &members->list[members->count];
+    struct mc_json_member *member = &members->list[members->count];
     member->name = mc_span(from + 1, (size_t)(scan->at - from) - 2);
     skip_space(scan);
     if (!next_is(scan, ':'))
@@ -252,7 +252,7 @@ int mc_members_scan(struct mc_members *members, struct mc_span text, size_t *at,
     return rc;
 }
 
-const struct mc_member *mc_members_find(const struct mc_members *members, const char *name)
+const struct mc_json_member *mc_members_find(const struct mc_members *members, const char *name)
 {
     for (size_t i = members->count; i-- > 0;) {
         if (mc_span_equal(members->list[i].name, mc_span_string(name)))
@@ -263,11 +263,11 @@ const struct mc_member *mc_members_find(const struct mc_members *members, const 
 
 bool mc_members_is_true(const struct mc_members *members, const char *name)
 {
-    const struct mc_member *member = mc_members_find(members, name);
+    const struct mc_json_member *member = mc_members_find(members, name);
     return member != NULL && mc_span_equal(member->value, mc_span_string("true"));
 }
 
-static bool is_named(const struct mc_member *member, const char *const *names)
+static bool is_named(const struct mc_json_member *member, const char *const *names)
 {
     for (; *names != NULL; names++) {
         if (mc_span_equal(member->name, mc_span_string(*names)))
@@ -284,7 +284,7 @@ void mc_members_write(const struct mc_members *members, const char *const *witho
     mc_buffer_reserve(out, members->text.length + strlen(more) + 2);
     mc_buffer_put_u8(out, '{');
     for (size_t i = 0; i < members->count; i++) {
-        const struct mc_member *member = &members->list[i];
+        const struct mc_json_member *member = &members->list[i];
         if (is_named(member, without))
             continue;
         if (!is_first)

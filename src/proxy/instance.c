@@ -10,7 +10,7 @@
 const uint32_t mc_histogram_bounds_ms[MC_PROXY_BUCKETS] = {5,    10,   25,   50,    100,   250,    500,
                                                            1000, 2500, 5000, 10000, 30000, 120000, 600000};
 
-void mc_histogram_add(struct mc_histogram *histogram, uint64_t ms)
+void mc_proxy_histogram_add(struct mc_proxy_histogram *histogram, uint64_t ms)
 {
     size_t i = 0;
     while (i < MC_PROXY_BUCKETS && ms > mc_histogram_bounds_ms[i])

@@ -27,7 +27,7 @@ enum mc_instance_state {
     MC_INSTANCE_WRONG_MODEL
 };
 
-struct mc_histogram {
+struct mc_proxy_histogram {
     uint64_t buckets[MC_PROXY_BUCKETS + 1]; /* each alone; the last one: above all bounds */
     uint64_t count, sum_ms;
 };
@@ -49,8 +49,8 @@ struct mc_instance {
     unsigned rank_count; /* of engine_ids; 0: its bootstrap server has not told yet */
     uint64_t requests, work;
     uint64_t started, failed, cancelled;
-    struct mc_histogram whole, first_byte; /* of requests that ended well; until the first byte of any */
-    struct mc_check *check;                /* under way, or NULL */
+    struct mc_proxy_histogram whole, first_byte; /* of requests that ended well; until the first byte of any */
+    struct mc_instance_check *check;             /* under way, or NULL */
 };
 
 struct mc_instances {
@@ -62,7 +62,7 @@ struct mc_instances {
 };
 
 extern const uint32_t mc_histogram_bounds_ms[MC_PROXY_BUCKETS];
-void mc_histogram_add(struct mc_histogram *histogram, uint64_t ms);
+void mc_proxy_histogram_add(struct mc_proxy_histogram *histogram, uint64_t ms);
 
 /* The new instance, or NULL: there is one of that name, too many, or no memory; *problem says which. */
 struct mc_instance *mc_instances_add(struct mc_instances *set, enum mc_proxy_role role,

@@ -1,10 +1,14 @@
 /* What the proxy's parts share: one event loop, one thread, no lock.
  *
- *   client.c    a connection of a client: reads a request, writes its answer, tells when the client is gone or takes
- * more relay.c     one request: prefill, then (or at the same time) decode, whose answer goes to the client piece by
- * piece upstream.c  one request to an instance, on a connection of its own check.c     asks instances whether they
- * live, what they serve, and prefill's bootstrap server who they are admin.c     the proxy's own paths server.c
- * listens, starts, drains, ends
+ *   client.c    a connection of a client: reads a request, writes its answer, tells when the client is gone or
+ *               takes more
+ *   relay.c     one request: prefill, then (or at the same time) decode, whose answer goes to the client piece by piece
+ *   join.c      one answer made of prefill's and decode's
+ *   upstream.c  one request to an instance, on a connection of its own
+ *   check.c     asks instances whether they live, what they serve, and prefill's bootstrap server who they are
+ *   schedule.c  which instance has the next request
+ *   admin.c     the proxy's own paths
+ *   server.c    listens, starts, drains, ends
  *
  * Back pressure: what an instance sends is read only while the client's unsent bytes are below MC_PROXY_OUTPUT_MAX.
  * A client that is gone cancels its relay, which cancels its upstreams: their connections are closed, and the engine
@@ -58,12 +62,12 @@ struct mc_proxy {
 /* ---- upstream.c ---- */
 
 enum mc_upstream_end {
-    MC_UPSTREAM_DONE,        /* the whole answer was handed over */
-    MC_UPSTREAM_NO_CONNECT,  /* it has seen nothing of the request */
-    MC_UPSTREAM_OWN_TROUBLE, /* neither, and that says nothing of the instance: no descriptor, no memory, no name server
-                              */
-    MC_UPSTREAM_BROKEN,      /* closed too early */
-    MC_UPSTREAM_GARBAGE,     /* what it sent is not HTTP */
+    MC_UPSTREAM_DONE,       /* the whole answer was handed over */
+    MC_UPSTREAM_NO_CONNECT, /* it has seen nothing of the request */
+    /* Neither, and that says nothing of the instance: no descriptor, no memory, no name server. */
+    MC_UPSTREAM_OWN_TROUBLE,
+    MC_UPSTREAM_BROKEN,  /* closed too early */
+    MC_UPSTREAM_GARBAGE, /* what it sent is not HTTP */
     MC_UPSTREAM_TIMEOUT
 };
 

@@ -4,7 +4,7 @@
  * cannot go away, as the call holds it. */
 #include "python/engine_module.h"
 
-#include "device/device.h"
+#include "gpu/gpu.h"
 #include "env/log.h"
 
 #include <stddef.h>
@@ -242,7 +242,7 @@ static PyObject *engine_write_bytes_to_buffer(PyObject *object, PyObject *const 
     bool is_fine = length <= (is_text ? text.length : bytes.length) &&
                    (length == 0 || mc_transfer_contains(engine_of(object), address, length));
     if (is_fine && length > 0)
-        is_fine = mc_device_copy((void *)(uintptr_t)address, data, (size_t)length) == 0;
+        is_fine = mc_gpu_copy((void *)(uintptr_t)address, data, (size_t)length) == 0;
     if (!is_text)
         mc_py_bytes_release(&bytes);
     if (!is_fine)
@@ -267,7 +267,7 @@ static PyObject *engine_read_bytes_from_buffer(PyObject *object, PyObject *const
     }
     PyObject *bytes = length > PY_SSIZE_T_MAX ? PyErr_NoMemory() : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)length);
     if (bytes != NULL && length > 0 &&
-        mc_device_copy(PyBytes_AsString(bytes), (const void *)(uintptr_t)address, (size_t)length) < 0) {
+        mc_gpu_copy(PyBytes_AsString(bytes), (const void *)(uintptr_t)address, (size_t)length) < 0) {
         Py_DECREF(bytes);
         PyErr_SetString(PyExc_RuntimeError, "read_bytes_from_buffer: the device cannot read there");
         return NULL;

@@ -32,8 +32,8 @@
 #define STORE_PREFERRED_MAX 64     /* preferred segments of one ReplicateConfig */
 #define STORE_SCRATCH_INLINE 8192  /* bytes of a call's work space that come from the stack */
 #define STORE_SCRATCH_BLOCKS 10    /* arrays of one call */
-#define STORE_COPY_MAX                                                                                                 \
-    ((uint64_t)65536)         /* get: up to here a copy costs less than taking the GIL in the middle of the call */
+/* Get: up to here a copy costs less than taking the GIL in the middle of the call */
+#define STORE_COPY_MAX ((uint64_t)65536)
 #define STORE_UNSET INT32_MIN /* result that the library did not write */
 
 /* A slot or method pointer: ISO C has no conversion from a function to void *, POSIX demands one. */
@@ -41,7 +41,7 @@
 #define MC_PY_METHOD(function) (PyCFunction)(void (*)(void))(function)
 #define MC_PY_KEYWORDS (METH_FASTCALL | METH_KEYWORDS)
 
-/* ---- arguments.c ---- */
+/* ---- store_arguments.c ---- */
 
 /* Parameters of one method. `names` ends with NULL. */
 struct mc_py_signature {

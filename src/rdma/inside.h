@@ -15,8 +15,8 @@
 
 #define MC_RDMA_MESSAGE_MAX ((uint64_t)1 << 30)
 #define MC_RDMA_READS_MAX 16u /* READs that the other side of a queue pair may have under way */
-#define MC_RDMA_BLAMES_MAX                                                                                             \
-    32u /* a device that failed so often in a row, where others reached the same peer, is retired */
+/* A device that failed so often in a row, where others reached the same peer, is retired */
+#define MC_RDMA_BLAMES_MAX 32u
 
 /* Queue pairs of an asking half. Each has two numbers in offers, the second higher by this: a pair that works is moved
  * to another device of the peer under the number that it does not use, so the one that works stays until the other is
@@ -124,7 +124,7 @@ enum mc_rdma_fresh {
     MC_RDMA_FRESH_READY
 };
 
-enum mc_rdma_stage { MC_RDMA_STAGE_IDLE, MC_RDMA_STAGE_QUEUED, MC_RDMA_STAGE_RUNNING };
+enum mc_rdma_setup_stage { MC_RDMA_STAGE_IDLE, MC_RDMA_STAGE_QUEUED, MC_RDMA_STAGE_RUNNING };
 
 struct mc_rdma_pair {
     struct mc_rdma_link *link;
@@ -153,7 +153,7 @@ struct mc_rdma_pair {
     uint32_t round;            /* counts what was told */
     bool is_wanted;            /* to be set up */
     char error[MC_RDMA_REASON_MAX];
-    enum mc_rdma_stage stage; /* setup.lock, from here on */
+    enum mc_rdma_setup_stage stage; /* setup.lock, from here on */
     struct mc_rdma_pair *next_queued;
 };
 

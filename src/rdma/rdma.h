@@ -7,8 +7,9 @@
  *   mc_rdma         the devices of this machine that a filter lets in, opened once per engine. Any thread, at any time.
  *   mc_rdma_memory  one range, registered at every device. Read-only once it is there; any thread may use it.
  *   mc_rdma_link    queue pairs with one peer process. Its *asking* half moves bytes, in both directions; its *serving*
- * half only holds queue pairs, costs no processor time, and is never told what is read or written through it. a run one
- * batch on the calling thread: mc_rdma_link_run.
+ *                   half only holds queue pairs, costs no processor time, and is never told what is read or written
+ *                   through it.
+ *   a run           one batch on the calling thread: mc_rdma_link_run.
  *
  * Threads. A link is used by one run at a time (the caller borrows it, as a lane of a connection); who wants two runs
  * at once opens two links. Set-up and repair (offer, answer, complete) of a link may go on in one other thread
@@ -20,13 +21,13 @@
  *
  * Invariants.
  * 1. After mc_rdma_link_run has returned, whatever it returned, nothing of it reads or writes local memory: a queue
- * pair with work under way is brought to an error, drained and destroyed before that.
+ *    pair with work under way is brought to an error, drained and destroyed before that.
  * 2. A byte is reported done only when its work, or later work of the same queue pair, completed without error.
  * 3. WRITEs that were cut off may still arrive at the peer, for as long as the peer keeps its half of that pair.
  *    mc_rdma_run.is_unsure says so. They have ended when the peer has closed the link (mc_rdma_link_close at the peer
- * *is* the cut of this writer).
+ *    is the cut of this writer).
  * 4. A serving half must not outlive what proves its peer alive: its owner closes it when the connection over which it
- * was set up ends. Queue pairs do not notice that their peer has died.
+ *    was set up ends. Queue pairs do not notice that their peer has died.
  *
  * Errors are mc_error's. Absence of the library or of devices is no error of the product: mc_rdma_open says
  * MC_ERR_UNAVAILABLE_IN_CURRENT_MODE, without a log line above INFO. After fork() a child must call nothing here;
@@ -124,9 +125,8 @@ struct mc_rdma_peer_device {
     char name[MC_RDMA_NAME_MAX];
     uint16_t lid;
     uint8_t gid[16];
-    bool is_up; /* as the peer last told */
-    enum mc_rdma_fabric
-        fabric; /* without word of it (the original's document): InfiniBand if it has a lid, else RoCE */
+    bool is_up;                 /* as the peer last told */
+    enum mc_rdma_fabric fabric; /* not told (the original's document): InfiniBand if it has a lid, else RoCE */
     uint32_t speed_mbps;
 };
 /* Count, or MC_ERR_PROTOCOL: not such an array, a name twice, more than capacity. */

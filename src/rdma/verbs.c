@@ -72,7 +72,7 @@ static void real_locate(struct ibv_device *device, int *numa_node, char *pci, si
 {
     char text[64], path[PATH_MAX], target[PATH_MAX];
     *numa_node = -1;
-    if (read_line(device->name, "device/numa_node", text, sizeof(text)))
+    if (read_line(device->name, "gpu/numa_node", text, sizeof(text)))
         *numa_node = atoi(text);
     pci[0] = 0;
     snprintf(path, sizeof(path), "/sys/class/infiniband/%s/device", device->name);

@@ -50,7 +50,7 @@ static int ask(struct mc_ahead *ahead, struct state *done, const struct state *t
     struct mc_wire_segments request = {.changes = done->epoch == told->epoch ? done->changes : 0, .host = store->host};
     struct mc_wire_segments_reply head;
     struct mc_wire_segment_reply one;
-    struct mc_link *link;
+    struct mc_master_link *link;
     struct mc_reader reader;
     if (done->epoch != told->epoch)
         ahead->count = 0;
@@ -98,7 +98,7 @@ static void open_all(struct mc_ahead *ahead)
     size_t left = 0;
     for (size_t i = 0; i < ahead->count && !is_stopping(ahead); i++) {
         const struct mc_endpoint *endpoint = &ahead->endpoints[i];
-        int rc = mc_path_prepare(ahead->store->engine, endpoint, mc_clock_ns() + MC_AHEAD_OPEN_MS * 1000000ull);
+        int rc = mc_path_prepare(ahead->store->paths, endpoint, mc_clock_ns() + MC_AHEAD_OPEN_MS * 1000000ull);
         if (rc == 0 || rc == MC_ERR_UNAVAILABLE_IN_CURRENT_MODE || rc == MC_ERR_STALE)
             continue;
         mc_log(DEBUG, "no path to segment %u of %s yet: %s", endpoint->segment, endpoint->name, mc_error_name(rc));
@@ -114,7 +114,7 @@ static void follow(struct mc_ahead *ahead, struct state *done)
 {
     struct state told = ahead->told;
     pthread_mutex_unlock(&ahead->lock);
-    mc_engine_sweep(ahead->store->engine);
+    mc_paths_sweep(ahead->store->paths);
     int rc = ask(ahead, done, &told);
     pthread_mutex_lock(&ahead->lock);
     if (rc < 0) {

@@ -139,7 +139,7 @@ static int read_remove(struct mc_reader *reader, const struct keys_request *requ
 static int call_slice(struct mc_store *store, const struct keys_call *call, const struct keys_request *request,
                       uint64_t deadline_ns, void *results, size_t at)
 {
-    struct mc_link *link;
+    struct mc_master_link *link;
     struct mc_reader reader;
     int rc = mc_link_call(store, deadline_ns, call->build, request, call->reply, &link, &reader);
     if (rc == 0) {
@@ -203,7 +203,7 @@ int mc_store_remove(struct mc_store *store, const struct mc_bytes *keys, size_t 
 
 static int64_t removal(struct mc_store *store, mc_link_build *build, const void *context)
 {
-    struct mc_link *link;
+    struct mc_master_link *link;
     struct mc_reader reader;
     struct mc_wire_count_reply reply;
     int rc = mc_store_enter(store);
@@ -239,7 +239,7 @@ int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, uint64_
                      struct mc_replica_description *descriptions, size_t capacity, struct mc_described *described)
 {
     struct keys_request request = {.keys = key, .count = 1};
-    struct mc_link *link;
+    struct mc_master_link *link;
     struct mc_reader reader;
     struct mc_wire_none head;
     struct mc_wire_found found = {.code = MC_ERR_PROTOCOL};
@@ -296,7 +296,7 @@ static void build_segment_named(struct mc_buffer *out, uint64_t request_id, cons
 
 int mc_call_segment_named(struct mc_store *store, const char *name, uint64_t deadline_ns)
 {
-    struct mc_link *link;
+    struct mc_master_link *link;
     struct mc_reader reader;
     struct mc_wire_segment_reply reply;
     int rc = mc_link_call(store, deadline_ns, build_segment_named, name, MC_MESSAGE_SEGMENT_REPLY, &link, &reader);

@@ -61,7 +61,7 @@ static int read_keys(struct mc_reader *reader, struct keys *keys)
 static int ask_keys(struct mc_store *store, uint32_t segment, struct keys *keys)
 {
     struct mc_wire_segment_keys request = {.segment = segment, .slot = keys->next_slot};
-    struct mc_link *link;
+    struct mc_master_link *link;
     struct mc_reader reader;
     int rc = mc_link_call(store, mc_clock_ns() + ASK_MS * 1000000ull, build_keys, &request,
                           MC_MESSAGE_SEGMENT_KEYS_REPLY, &link, &reader);

@@ -1,4 +1,4 @@
-/* Get: ask where, copy, check, try the next replica. ARCHITECTURE.md, ordering page, G1 to G3. Whole objects and ranges
+/* Get: ask where, copy, check, try the next replica. docs/ordering.md, G1 to G3. Whole objects and ranges
  * are one thing here. While no master can be reached, what is known of the places of objects is tried first. */
 #include "base/checksum.h"
 #include "env/clock.h"
@@ -18,9 +18,9 @@
 
 struct get_work {
     struct mc_store *store;
-    struct mc_link *link;      /* NULL: no master, the places are remembered ones */
-    uint64_t epoch;            /* of the places */
-    uint64_t call_deadline_ns; /* without what is added for bytes */
+    struct mc_master_link *link; /* NULL: no master, the places are remembered ones */
+    uint64_t epoch;              /* of the places */
+    uint64_t call_deadline_ns;   /* without what is added for bytes */
     uint64_t deadline_ns;
     uint64_t last_ns; /* to which bytes may extend the deadline */
     struct get_one *ones;
@@ -206,7 +206,7 @@ static void renew_lease(void *context)
     (void)mc_link_send(work->link, now_ns + 1000000ull); /* only a courtesy: the slot check protects the bytes */
 }
 
-static void write_rotten(struct mc_link *link, const struct mc_place *place)
+static void write_rotten(struct mc_master_link *link, const struct mc_place *place)
 {
     size_t frame = mc_frame_begin(&link->out, MC_MESSAGE_ROTTEN, 0);
     mc_wire_segment_write(&link->out, &(struct mc_wire_segment){.segment = place->segment});
@@ -583,7 +583,7 @@ void mc_get_slice(struct get_call *call, size_t count, uint64_t last_ns)
 /* ---- for sessions (session.h) ---- */
 
 int mc_get_hold(struct mc_store *store, const struct mc_bytes *keys, const struct mc_hash *hashes, size_t count,
-                uint64_t deadline_ns, int *results, struct mc_link **link)
+                uint64_t deadline_ns, int *results, struct mc_master_link **link)
 {
     struct mc_reader reader;
     struct get_work work = {.store = store, .count = count, .deadline_ns = deadline_ns};

@@ -5,7 +5,7 @@
 #include "env/log.h"
 #include "env/thread.h"
 #include "store/ahead.h"
-#include "store/owner.h"
+#include "owner/owner.h"
 #include "store/store.h"
 #include "wire/stream.h"
 
@@ -198,7 +198,7 @@ static void keeper_tidy(struct mc_keeper *keeper)
         return;
     keeper->tidied_ns = now_ns;
     mc_links_rest(keeper->store, now_ns);
-    mc_engine_rest(keeper->store->engine, now_ns);
+    mc_paths_rest(keeper->store->paths, now_ns);
 }
 
 static void *keeper_main(void *argument)
@@ -226,7 +226,7 @@ static void *keeper_main(void *argument)
         retry_ms = rc == 0 ? RETRY_FIRST_MS : retry_ms * 2 > RETRY_LAST_MS ? RETRY_LAST_MS : retry_ms * 2;
         if (rc == MC_ERR_OTHER_CLUSTER)
             retry_ms = RETRY_FOREIGN_MS;
-        mc_device_look();
+        mc_gpu_look();
         keeper_tidy(keeper);
         uint64_t sessions_ms = mc_sessions_tick(keeper->store);
         uint64_t rest_ms = beat_ms(keeper);

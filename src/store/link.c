@@ -3,11 +3,11 @@
 
 #include "base/build.h"
 #include "base/error.h"
-#include "engine/layout.h"
+#include "segment/layout.h"
 #include "env/clock.h"
 #include "env/log.h"
 #include "store/keeper.h"
-#include "store/owner.h"
+#include "owner/owner.h"
 #include "store/store.h"
 #include "wire/stream.h"
 
@@ -116,7 +116,7 @@ int mc_master_cluster_told(struct mc_store *store, uint64_t epoch, struct mc_id 
     pthread_mutex_lock(&store->lock);
     store->cluster = cluster;
     pthread_mutex_unlock(&store->lock);
-    mc_engine_set_cluster(store->engine, cluster);
+    mc_paths_set_cluster(store->paths, cluster);
     return 0;
 }
 
@@ -130,7 +130,7 @@ struct said { /* with a HELLO_REPLY; text and leader by a master that refuses */
 static int met_master(struct mc_store *store, const char *address, const struct mc_wire_hello_reply *reply,
                       const struct said *said)
 {
-    struct mc_link *old = NULL;
+    struct mc_master_link *old = NULL;
     if (!mc_epoch_can_be(reply->epoch)) {
         mc_log_limited(ERROR, "a master says that its epoch is %llu, which cannot be; is its clock right?",
                        (unsigned long long)reply->epoch);
@@ -157,7 +157,7 @@ static int met_master(struct mc_store *store, const char *address, const struct 
         store->idle = NULL;
         store->idle_count = 0;
         /* Who waits there for an answer of the old master need not wait for his deadline. */
-        for (struct mc_link *link = store->borrowed; link != NULL; link = link->next_borrowed) {
+        for (struct mc_master_link *link = store->borrowed; link != NULL; link = link->next_borrowed) {
             if (link->epoch < reply->epoch)
                 (void)shutdown(link->fd, SHUT_RDWR);
         }
@@ -167,7 +167,7 @@ static int met_master(struct mc_store *store, const char *address, const struct 
     if (reply->epoch > before)
         mc_log(INFO, "the master at %s (epoch %llu) is %s; this is %s", address, (unsigned long long)reply->epoch,
                said->build, mc_build());
-    for (struct mc_link *next; old != NULL; old = next) {
+    for (struct mc_master_link *next; old != NULL; old = next) {
         next = old->next;
         mc_link_free(old);
     }
@@ -253,10 +253,10 @@ static int greet(struct mc_store *store, int fd, const char *address, enum mc_ro
                        address, fd == MC_ERR_RPC_FAIL ? strerror(errno) : mc_error_name(fd));
         return fd;
     }
-    int place = mc_engine_fd_add(store->engine, fd); /* a child that is forked while we wait must not hold it */
+    int place = mc_paths_fd_add(store->paths, fd); /* a child that is forked while we wait must not hold it */
     int rc = hello(store, fd, role, deadline_ns, reply, said);
     if (place >= 0)
-        mc_engine_fd_leave(store->engine, place);
+        mc_paths_fd_leave(store->paths, place);
     if (rc == 0)
         rc = met_master(store, address, reply, said);
     else if (rc != MC_ERR_RPC_FAIL && rc != MC_ERR_RPC_TIMEOUT)
@@ -319,9 +319,9 @@ int mc_master_greet(struct mc_store *store, enum mc_role role, bool near, uint64
 /* ---- links ---- */
 
 /* Takes fd. NULL: no memory, and fd stays the caller's. */
-static struct mc_link *link_new(struct mc_store *store, int fd)
+static struct mc_master_link *link_new(struct mc_store *store, int fd)
 {
-    struct mc_link *link = calloc(1, sizeof(*link));
+    struct mc_master_link *link = calloc(1, sizeof(*link));
     if (link == NULL)
         return NULL;
     link->store = store;
@@ -330,13 +330,13 @@ static struct mc_link *link_new(struct mc_store *store, int fd)
     return link;
 }
 
-static int link_connect(struct mc_store *store, uint64_t deadline_ns, struct mc_link **made)
+static int link_connect(struct mc_store *store, uint64_t deadline_ns, struct mc_master_link **made)
 {
     struct mc_wire_hello_reply reply;
     int fd = mc_master_greet(store, MC_ROLE_CALL, true, deadline_ns, &reply);
     if (fd < 0)
         return fd;
-    struct mc_link *link = link_new(store, fd);
+    struct mc_master_link *link = link_new(store, fd);
     if (link == NULL) {
         close(fd);
         return MC_ERR_NO_MEMORY;
@@ -349,7 +349,7 @@ static int link_connect(struct mc_store *store, uint64_t deadline_ns, struct mc_
     return 0;
 }
 
-void mc_link_free(struct mc_link *link)
+void mc_link_free(struct mc_master_link *link)
 {
     close(link->fd);
     mc_buffer_free(&link->in);
@@ -358,7 +358,7 @@ void mc_link_free(struct mc_link *link)
 }
 
 /* Lock held. */
-static void borrowed_add(struct mc_store *store, struct mc_link *link)
+static void borrowed_add(struct mc_store *store, struct mc_master_link *link)
 {
     link->next_borrowed = store->borrowed;
     link->borrowed_at = &store->borrowed;
@@ -367,7 +367,7 @@ static void borrowed_add(struct mc_store *store, struct mc_link *link)
     store->borrowed = link;
 }
 
-static void borrowed_remove(struct mc_link *link)
+static void borrowed_remove(struct mc_master_link *link)
 {
     *link->borrowed_at = link->next_borrowed;
     if (link->next_borrowed != NULL)
@@ -375,7 +375,7 @@ static void borrowed_remove(struct mc_link *link)
 }
 
 /* Is it still owed an answer of which nothing has come? Then its packets may be on their way for long. */
-static bool is_stuck(const struct mc_link *link)
+static bool is_stuck(const struct mc_master_link *link)
 {
     char byte;
     return link->owed != 0 && recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
@@ -384,7 +384,7 @@ static bool is_stuck(const struct mc_link *link)
 
 /* Did the master close it while it rested? A request on it would be lost, and could not be told from one that the
  * master had carried out. */
-static bool is_ended(const struct mc_link *link, uint64_t now_ns)
+static bool is_ended(const struct mc_master_link *link, uint64_t now_ns)
 {
     char byte;
     if (now_ns - link->idle_since_ns < MC_LINK_SETTLE_MS * 1000000ull)
@@ -394,12 +394,12 @@ static bool is_ended(const struct mc_link *link, uint64_t now_ns)
 }
 
 /* Lock held. An idle link, or NULL; there are none of an older epoch, met_master sees to it. */
-static struct mc_link *idle_take(struct mc_store *store)
+static struct mc_master_link *idle_take(struct mc_store *store)
 {
-    struct mc_link **at = &store->idle;
+    struct mc_master_link **at = &store->idle;
     uint64_t now_ns = mc_clock_ns();
     while (*at != NULL) {
-        struct mc_link *ended = *at;
+        struct mc_master_link *ended = *at;
         if (is_ended(ended, now_ns)) {
             *at = ended->next;
             store->idle_count--;
@@ -410,7 +410,7 @@ static struct mc_link *idle_take(struct mc_store *store)
             break;
         }
     }
-    struct mc_link *link = *at;
+    struct mc_master_link *link = *at;
     if (link != NULL) {
         *at = link->next;
         store->idle_count--;
@@ -420,7 +420,7 @@ static struct mc_link *idle_take(struct mc_store *store)
     return link;
 }
 
-int mc_link_borrow(struct mc_store *store, uint64_t deadline_ns, struct mc_link **link)
+int mc_link_borrow(struct mc_store *store, uint64_t deadline_ns, struct mc_master_link **link)
 {
     pthread_mutex_lock(&store->lock);
     *link = idle_take(store);
@@ -442,7 +442,7 @@ int mc_link_borrow(struct mc_store *store, uint64_t deadline_ns, struct mc_link 
     return MC_ERR_RPC_FAIL;
 }
 
-void mc_link_return(struct mc_store *store, struct mc_link *link)
+void mc_link_return(struct mc_store *store, struct mc_master_link *link)
 {
     link->out.length = 0;
     link->idle_since_ns = mc_clock_ns();
@@ -463,7 +463,7 @@ void mc_link_return(struct mc_store *store, struct mc_link *link)
 void mc_links_rest(struct mc_store *store, uint64_t now_ns)
 {
     pthread_mutex_lock(&store->lock);
-    struct mc_link **at = &store->idle; /* the one used last comes first */
+    struct mc_master_link **at = &store->idle; /* the one used last comes first */
     for (; *at != NULL && now_ns - (*at)->idle_since_ns < MC_LINK_IDLE_MS * 1000000ull; at = &(*at)->next) {
         if (now_ns - (*at)->idle_since_ns < MC_LINK_SETTLE_MS * 1000000ull)
             continue;
@@ -473,18 +473,18 @@ void mc_links_rest(struct mc_store *store, uint64_t now_ns)
         mc_buffer_free(&(*at)->in); /* what is in it was read: the next receive drops it */
         (*at)->used = 0;
     }
-    struct mc_link *old = *at;
+    struct mc_master_link *old = *at;
     *at = NULL;
-    for (const struct mc_link *link = old; link != NULL; link = link->next)
+    for (const struct mc_master_link *link = old; link != NULL; link = link->next)
         store->idle_count--;
     pthread_mutex_unlock(&store->lock);
-    for (struct mc_link *next; old != NULL; old = next) {
+    for (struct mc_master_link *next; old != NULL; old = next) {
         next = old->next;
         mc_link_free(old);
     }
 }
 
-int mc_link_send(struct mc_link *link, uint64_t deadline_ns)
+int mc_link_send(struct mc_master_link *link, uint64_t deadline_ns)
 {
     struct iovec part = {link->out.data, link->out.length};
     int rc = link->out.failed        ? MC_ERR_NO_MEMORY
@@ -497,7 +497,7 @@ int mc_link_send(struct mc_link *link, uint64_t deadline_ns)
 }
 
 /* Waits no longer for a master that is away, whatever the deadline. */
-static int64_t receive_frame(struct mc_link *link, struct mc_frame *frame, uint64_t deadline_ns)
+static int64_t receive_frame(struct mc_master_link *link, struct mc_frame *frame, uint64_t deadline_ns)
 {
     for (;;) {
         uint64_t look_ns = mc_clock_ns() + LOOK_MS * 1000000ull;
@@ -511,7 +511,7 @@ static int64_t receive_frame(struct mc_link *link, struct mc_frame *frame, uint6
 }
 
 /* The code of a FAILED. */
-static int read_failed(struct mc_link *link, struct mc_reader *reader)
+static int read_failed(struct mc_master_link *link, struct mc_reader *reader)
 {
     struct mc_wire_failed failed;
     mc_wire_failed_read(reader, &failed);
@@ -524,7 +524,7 @@ static int read_failed(struct mc_link *link, struct mc_reader *reader)
 }
 
 /* The answer to a nudge, or to a question that nobody waits for any more. */
-static bool is_nobodys(const struct mc_link *link, const struct mc_frame *frame)
+static bool is_nobodys(const struct mc_master_link *link, const struct mc_frame *frame)
 {
     return (frame->type == MC_MESSAGE_PONG && frame->request_id == 0) ||
            (link->owed != 0 && frame->request_id <= link->owed);
@@ -532,7 +532,7 @@ static bool is_nobodys(const struct mc_link *link, const struct mc_frame *frame)
 
 /* The next frame, which must be of that type and request (FAILED: its code is returned). The reader is over its body
  * and valid until the next receive. After MC_ERR_RPC_TIMEOUT the link can be listened to again. */
-static int receive_one(struct mc_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
+static int receive_one(struct mc_master_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
                        struct mc_reader *reader)
 {
     struct mc_frame frame;
@@ -563,7 +563,7 @@ static int receive_one(struct mc_link *link, enum mc_message type, uint64_t requ
 }
 
 /* A frame that means nothing, behind what may have been lost; its answer comes behind an answer that may have been. */
-static void link_nudge(struct mc_link *link)
+static void link_nudge(struct mc_master_link *link)
 {
     uint8_t bytes[MC_FRAME_HEADER_SIZE + 8];
     struct mc_buffer out = {.data = bytes, .capacity = sizeof(bytes)};
@@ -574,7 +574,7 @@ static void link_nudge(struct mc_link *link)
         (void)shutdown(link->fd, SHUT_RDWR); /* the receive that goes on will see it */
 }
 
-int mc_link_await(struct mc_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
+int mc_link_await(struct mc_master_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
                   const struct mc_link_wait *wait, struct mc_reader *reader)
 {
     uint64_t due_ns = mc_clock_ns() + wait->late_ns;
@@ -593,7 +593,7 @@ int mc_link_await(struct mc_link *link, enum mc_message type, uint64_t request_i
 }
 
 /* Of what changes something and is answered by the master itself; removals wait for owners. */
-static int receive_change(struct mc_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
+static int receive_change(struct mc_master_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
                           struct mc_reader *reader)
 {
     struct mc_pace *pace = &link->store->change_pace;
@@ -615,7 +615,7 @@ struct race {
     mc_link_build *build;
     const void *context;
     enum mc_message reply;
-    struct mc_link *links[RACE_LINKS_MAX];
+    struct mc_master_link *links[RACE_LINKS_MAX];
     uint64_t ids[RACE_LINKS_MAX], asked_ns[RACE_LINKS_MAX];
     size_t count;
     uint64_t epoch;  /* of the master that was asked first */
@@ -631,7 +631,7 @@ static bool is_reading(enum mc_message reply)
            reply == MC_MESSAGE_SEGMENTS_REPLY;
 }
 
-static void race_asked(struct race *race, struct mc_link *link, uint64_t id)
+static void race_asked(struct race *race, struct mc_master_link *link, uint64_t id)
 {
     race->links[race->count] = link;
     race->ids[race->count] = id;
@@ -648,7 +648,7 @@ static void race_plan(struct race *race)
 /* The link leaves the race; the answer it is owed is nobody's. */
 static void race_leave(struct race *race, size_t index)
 {
-    struct mc_link *link = race->links[index];
+    struct mc_master_link *link = race->links[index];
     if (link->connecting || link->greeting)
         link->broken = true;
     link->owed = race->ids[index];
@@ -661,7 +661,7 @@ static void race_leave(struct race *race, size_t index)
 
 /* Begins a link to where the first one goes; hello and question go out as soon as it stands. One call at a time opens
  * links so; it may open the next one when the packets of the first were lost, too. */
-static struct mc_link *link_begin(struct race *race, uint64_t *id)
+static struct mc_master_link *link_begin(struct race *race, uint64_t *id)
 {
     struct mc_store *store = race->store;
     bool is_other = false;
@@ -669,7 +669,7 @@ static struct mc_link *link_begin(struct race *race, uint64_t *id)
         return NULL;
     race->opens = true;
     int fd = mc_tcp_begin(&race->links[0]->peer);
-    struct mc_link *link = fd < 0 ? NULL : link_new(store, fd);
+    struct mc_master_link *link = fd < 0 ? NULL : link_new(store, fd);
     if (link == NULL) {
         if (fd >= 0)
             close(fd);
@@ -700,7 +700,7 @@ static void race_widen(struct race *race)
     }
     race->turn++;
     pthread_mutex_lock(&store->lock);
-    struct mc_link *link = idle_take(store);
+    struct mc_master_link *link = idle_take(store);
     pthread_mutex_unlock(&store->lock);
     if (link != NULL) {
         id = ++link->request_id;
@@ -718,7 +718,7 @@ static void race_widen(struct race *race)
 }
 
 /* Something has happened on a link that is on its way. 0: it stands; MC_ERR_RPC_TIMEOUT: not yet; or how it failed. */
-static int link_step(struct race *race, struct mc_link *link)
+static int link_step(struct race *race, struct mc_master_link *link)
 {
     struct mc_wire_hello_reply reply;
     struct said said = {.asked_ms = link->asked_ms};
@@ -762,7 +762,7 @@ static int race_receive(struct race *race, uint64_t until_ns, size_t *index, str
     if (ppoll(fds, (nfds_t)race->count, &left, NULL) <= 0)
         return MC_ERR_RPC_TIMEOUT;
     for (size_t i = 0; i < race->count; i++) {
-        struct mc_link *link = race->links[i];
+        struct mc_master_link *link = race->links[i];
         if (fds[i].revents == 0)
             continue;
         *index = i;
@@ -791,7 +791,7 @@ static bool race_is_over(const struct race *race)
 }
 
 /* Waits for the answer to what was asked on *link as that request. *link becomes the link that it came on. */
-static int receive_first(struct race *race, struct mc_link **link, uint64_t request_id, uint64_t deadline_ns,
+static int receive_first(struct race *race, struct mc_master_link **link, uint64_t request_id, uint64_t deadline_ns,
                          struct mc_reader *reader)
 {
     size_t winner = 0;
@@ -845,7 +845,8 @@ struct attempt {
 };
 
 static int attempt(struct mc_store *store, uint64_t deadline_ns, mc_link_build *build, const void *context,
-                   enum mc_message reply, struct mc_link **link, struct mc_reader *reader, struct attempt *attempt)
+                   enum mc_message reply, struct mc_master_link **link, struct mc_reader *reader,
+                   struct attempt *attempt)
 {
     for (;;) {
         attempt->retry_after_ms = 0;
@@ -878,7 +879,7 @@ static int attempt(struct mc_store *store, uint64_t deadline_ns, mc_link_build *
 }
 
 int mc_link_try(struct mc_store *store, uint64_t deadline_ns, mc_link_build *build, const void *context,
-                enum mc_message reply, struct mc_link **link, struct mc_reader *reader)
+                enum mc_message reply, struct mc_master_link **link, struct mc_reader *reader)
 {
     struct attempt one = {.repeated = false};
     return attempt(store, deadline_ns, build, context, reply, link, reader, &one);
@@ -899,7 +900,7 @@ static bool wait_for_retry(struct mc_store *store, uint64_t wait_ms, uint64_t de
 }
 
 int mc_link_call(struct mc_store *store, uint64_t deadline_ns, mc_link_build *build, const void *context,
-                 enum mc_message reply, struct mc_link **link, struct mc_reader *reader)
+                 enum mc_message reply, struct mc_master_link **link, struct mc_reader *reader)
 {
     struct attempt all = {.repeated = false};
     for (uint64_t backoff_ms = RETRY_FIRST_MS;; backoff_ms *= 2) {

@@ -24,7 +24,7 @@ struct mc_store;
 #define MC_AWAY_MS 3000u      /* a master that was silent for so long is away: calls fail at once */
 #define MC_HELLO_TRY_MS 1000u /* one try to reach the master */
 
-struct mc_link {
+struct mc_master_link {
     struct mc_store *store;
     int fd;
     uint64_t epoch;             /* of the master that answered the hello */
@@ -42,8 +42,8 @@ struct mc_link {
     uint64_t asked_ms;          /* the hello, while greeting; by the clock of the boot */
     bool repeated;              /* an earlier try of this request may have reached the master, its answer was lost */
     uint32_t retry_after_ms;    /* the master's wish in the FAILED just received */
-    struct mc_link *next;
-    struct mc_link *next_borrowed, **borrowed_at;
+    struct mc_master_link *next;
+    struct mc_master_link *next_borrowed, **borrowed_at;
 };
 
 /* A connection to the master that leads, greeted with that role; *reply holds what it said of itself (text and leader
@@ -65,15 +65,15 @@ void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts, uint16_t
 void mc_master_age_told(struct mc_store *store, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms);
 
 /* An idle link or a new one. */
-int mc_link_borrow(struct mc_store *store, uint64_t deadline_ns, struct mc_link **link);
+int mc_link_borrow(struct mc_store *store, uint64_t deadline_ns, struct mc_master_link **link);
 /* Gives it back; a broken one is closed. */
-void mc_link_return(struct mc_store *store, struct mc_link *link);
-void mc_link_free(struct mc_link *link);
+void mc_link_return(struct mc_store *store, struct mc_master_link *link);
+void mc_link_free(struct mc_master_link *link);
 /* Lets go of what was not used for long; called every second or so. */
 void mc_links_rest(struct mc_store *store, uint64_t now_ns);
 
 /* Sends link->out and empties it. */
-int mc_link_send(struct mc_link *link, uint64_t deadline_ns);
+int mc_link_send(struct mc_master_link *link, uint64_t deadline_ns);
 /* How long the answer to what changes something takes, and who else may be shown a loss while it is late. */
 struct mc_link_wait {
     struct mc_pace *pace;
@@ -84,7 +84,7 @@ struct mc_link_wait {
 /* The next frame, which must be of that type and request (FAILED: its code is returned). The reader is over its body
  * and valid until the next receive. After MC_ERR_RPC_TIMEOUT the link can be listened to again: only PUT_DONE can be
  * told from what comes late. */
-int mc_link_await(struct mc_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
+int mc_link_await(struct mc_master_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
                   const struct mc_link_wait *wait, struct mc_reader *reader);
 
 /* Builds one request. `context` is what the caller needs to build it again for a second try. */
@@ -92,9 +92,9 @@ typedef void mc_link_build(struct mc_buffer *out, uint64_t request_id, const voi
 /* Borrow, build, send, receive; once more on a new connection when a reused one turned out dead. On success the caller
  * has the link (return it). */
 int mc_link_try(struct mc_store *store, uint64_t deadline_ns, mc_link_build *build, const void *context,
-                enum mc_message reply, struct mc_link **link, struct mc_reader *reader);
+                enum mc_message reply, struct mc_master_link **link, struct mc_reader *reader);
 /* The same, and again while the master cannot be reached or is busy: until the deadline, or until it is away. */
 int mc_link_call(struct mc_store *store, uint64_t deadline_ns, mc_link_build *build, const void *context,
-                 enum mc_message reply, struct mc_link **link, struct mc_reader *reader);
+                 enum mc_message reply, struct mc_master_link **link, struct mc_reader *reader);
 
 #endif

@@ -1,7 +1,7 @@
 /* Transfers by segment. */
 #include "store/move.h"
 
-#include "engine/path.h"
+#include "path/path.h"
 #include "env/clock.h"
 
 #define PATIENCE_NS (MC_PATIENCE_MS * 1000000ull)
@@ -31,7 +31,7 @@ static void write_live(struct mc_buffer *out, struct mc_transfer **group, size_t
 /* One call. */
 struct moving {
     struct mc_store *store;
-    struct mc_link *link;
+    struct mc_master_link *link;
     uint64_t epoch;
     const struct mc_run *run;
     struct mc_haste *haste;
@@ -62,7 +62,7 @@ static bool is_slow(struct mc_transfer **group, size_t count, const struct mc_ru
 }
 
 struct doubted {
-    struct mc_link *link;
+    struct mc_master_link *link;
     uint32_t segment;
 };
 
@@ -76,10 +76,10 @@ static void doubt(void *context)
 
 /* An owner that was only silent is not told of by who has heard no other one meanwhile: it may be his own cable. He has
  * doubted it already, so the master looks. An end of a connection, or a refusal, is a word of the peer's host. */
-static bool is_to_tell(struct mc_store *store, const struct mc_link *link, uint64_t start_ns)
+static bool is_to_tell(struct mc_store *store, const struct mc_master_link *link, uint64_t start_ns)
 {
     bool was_silent = mc_clock_ns() - start_ns >= MC_STALL_NS / 2;
-    return link != NULL && (!was_silent || atomic_load(&mc_engine_counters(store->engine)->read_ns) > start_ns);
+    return link != NULL && (!was_silent || atomic_load(&mc_paths_counters(store->paths)->read_ns) > start_ns);
 }
 
 /* An owner has failed. Was it silent until then? */
@@ -101,7 +101,7 @@ static uint64_t open_until_ns(const struct moving *moving, uint64_t now_ns)
 static int find_path(const struct moving *moving, uint32_t segment, struct mc_path **path, bool *failed)
 {
     struct mc_store *store = moving->store;
-    struct mc_link *link = moving->link;
+    struct mc_master_link *link = moving->link;
     const struct mc_run *run = moving->run;
     uint64_t epoch = moving->epoch;
     struct mc_endpoint endpoint;
@@ -197,7 +197,7 @@ static bool move_group(const struct moving *moving, struct mc_transfer **group, 
     return rc < 0;
 }
 
-bool mc_store_move(struct mc_store *store, struct mc_link *link, uint64_t epoch, struct mc_transfer *transfers,
+bool mc_store_move(struct mc_store *store, struct mc_master_link *link, uint64_t epoch, struct mc_transfer *transfers,
                    size_t count, const struct mc_run *run, struct mc_haste *haste, struct mc_transfer **scratch,
                    struct mc_buffer *live)
 {

@@ -19,7 +19,7 @@ struct mc_haste {
  * are known are used. `scratch` has room for `count` pointers. When live is not NULL, it gets the LIVE frames of what
  * was committed in this process. haste NULL: each owner has all its time. */
 /* True when an owner has failed just now. */
-bool mc_store_move(struct mc_store *store, struct mc_link *link, uint64_t epoch, struct mc_transfer *transfers,
+bool mc_store_move(struct mc_store *store, struct mc_master_link *link, uint64_t epoch, struct mc_transfer *transfers,
                    size_t count, const struct mc_run *run, struct mc_haste *haste, struct mc_transfer **scratch,
                    struct mc_buffer *live);
 

@@ -8,7 +8,7 @@
 #define MC_STORE_PLACES_H
 
 #include "base/checksum.h"
-#include "engine/transport.h"
+#include "path/transport.h"
 
 #include <stdatomic.h>
 

@@ -1,5 +1,4 @@
-/* Put: ask for space, write, let the owners commit, wait for the master's word. ARCHITECTURE.md, ordering page, P1 to
- * P6.
+/* Put: ask for space, write, let the owners commit, wait for the master's word. docs/ordering.md, P1 to P6.
  *
  * A batch goes in rounds. A round asks for what is still open, moves what was granted and waits until nothing granted
  * is open any more. What met another writer of the same key or space that is being freed is asked for again, holding
@@ -208,7 +207,7 @@ static bool is_any_unsure(const struct put_work *work)
 
 /* Bytes were sent and still no replica became live. A packet may have been lost, of which nobody is to blame: this put
  * goes elsewhere, and the master may look for itself. */
-static void pass_unconfirmed(struct put_work *work, const struct put_one *one, struct mc_link *link)
+static void pass_unconfirmed(struct put_work *work, const struct put_one *one, struct mc_master_link *link)
 {
     for (size_t i = 0; i < one->transfer_count; i++) {
         const struct mc_transfer *transfer = &work->transfers[one->first_transfer + i];
@@ -234,7 +233,7 @@ static int own_trouble(const struct put_work *work, const struct put_one *one)
     return 0;
 }
 
-static int read_done(struct put_work *work, struct mc_reader *reader, struct mc_link *link, bool late)
+static int read_done(struct put_work *work, struct mc_reader *reader, struct mc_master_link *link, bool late)
 {
     struct mc_wire_none head;
     struct mc_wire_code code;
@@ -304,7 +303,7 @@ static void nudge_owners(void *context)
     const struct put_work *work = context;
     for (size_t i = 0; i < work->transfer_count; i++)
         if (work->transfers[i].result == 0 && is_first_there(work, i))
-            mc_engine_nudge(work->store->engine, work->transfers[i].place.segment);
+            mc_paths_nudge(work->store->paths, work->transfers[i].place.segment);
 }
 
 /* A lost packet is no pace: one that was made up for counts as `most_ns`. */
@@ -326,7 +325,7 @@ static uint64_t patience_ns(const struct put_work *work, uint64_t late_ns)
 }
 
 /* Waits until no grant of the round is open. An owner that does not confirm in time loses its grant. */
-static int wait_done(struct put_work *work, struct mc_link *link, uint64_t request_id)
+static int wait_done(struct put_work *work, struct mc_master_link *link, uint64_t request_id)
 {
     struct mc_reader reader;
     uint64_t more_ns = work->granted_bytes * 1000000ull / COMMIT_BYTES_PER_MS, start_ns = mc_clock_ns();
@@ -363,7 +362,7 @@ static int wait_done(struct put_work *work, struct mc_link *link, uint64_t reque
 static int put_round(struct put_work *work)
 {
     struct mc_store *store = work->store;
-    struct mc_link *link;
+    struct mc_master_link *link;
     struct mc_reader reader;
     work->open_count = work->transfer_count = 0;
     work->granted_bytes = 0;

@@ -12,8 +12,8 @@
 #define BUSY_TICK_MS 20u
 #define RENEW_SEND_NS 1000000ull /* the keeper does not wait longer for a socket that is full */
 
-struct mc_session_hold {  /* one answer of the master: its link, and the sessions that it protects */
-    struct mc_link *link; /* NULL: expired */
+struct mc_session_hold {         /* one answer of the master: its link, and the sessions that it protects */
+    struct mc_master_link *link; /* NULL: expired */
     size_t key_count;
     uint64_t used_ms, renewed_ms;
     struct mc_session_hold *next;
@@ -44,7 +44,7 @@ static struct mc_get_session **find(struct mc_sessions *sessions, struct mc_hash
 }
 
 /* Takes a hold that protects nothing any more out of the list; its link goes to *links. Lock held. */
-static void hold_drop(struct mc_sessions *sessions, struct mc_session_hold *hold, struct mc_link **links)
+static void hold_drop(struct mc_sessions *sessions, struct mc_session_hold *hold, struct mc_master_link **links)
 {
     struct mc_session_hold **at = &sessions->holds;
     while (*at != hold)
@@ -59,7 +59,7 @@ static void hold_drop(struct mc_sessions *sessions, struct mc_session_hold *hold
 }
 
 /* Lock held. */
-static void session_drop(struct mc_sessions *sessions, struct mc_get_session **at, struct mc_link **links)
+static void session_drop(struct mc_sessions *sessions, struct mc_get_session **at, struct mc_master_link **links)
 {
     struct mc_get_session *session = *at;
     *at = session->next;
@@ -70,9 +70,9 @@ static void session_drop(struct mc_sessions *sessions, struct mc_get_session **a
 }
 
 /* Closes them: with its connection the master's count of readers ends at once. */
-static void links_close(struct mc_store *store, struct mc_link *links)
+static void links_close(struct mc_store *store, struct mc_master_link *links)
 {
-    for (struct mc_link *next; links != NULL; links = next) {
+    for (struct mc_master_link *next; links != NULL; links = next) {
         next = links->next;
         links->broken = true;
         mc_link_return(store, links);
@@ -80,7 +80,7 @@ static void links_close(struct mc_store *store, struct mc_link *links)
 }
 
 /* Makes room among sessions that are over. Lock held. */
-static void drop_expired(struct mc_sessions *sessions, struct mc_link **links)
+static void drop_expired(struct mc_sessions *sessions, struct mc_master_link **links)
 {
     for (size_t i = 0; i < MC_SESSION_BUCKETS; i++) {
         for (struct mc_get_session **at = &sessions->gets[i]; *at != NULL;) {
@@ -94,7 +94,7 @@ static void drop_expired(struct mc_sessions *sessions, struct mc_link **links)
 
 /* A session of that key, protected by the hold. Lock held. */
 static int session_add(struct mc_sessions *sessions, struct mc_hash hash, struct mc_session_hold *hold,
-                       struct mc_link **links)
+                       struct mc_master_link **links)
 {
     struct mc_get_session **at = find(sessions, hash);
     if (*at != NULL)
@@ -126,7 +126,7 @@ static int start_slice(struct mc_store *store, const struct mc_bytes *keys, size
                        int *results)
 {
     struct mc_sessions *sessions = &store->sessions;
-    struct mc_link *link = NULL, *links = NULL;
+    struct mc_master_link *link = NULL, *links = NULL;
     struct mc_session_hold *hold = malloc(sizeof(*hold));
     struct mc_hash hashes[MC_BATCH_MAX];
     mc_assert(count > 0 && count <= MC_BATCH_MAX);
@@ -185,7 +185,7 @@ int mc_store_get_session_start(struct mc_store *store, const struct mc_bytes *ke
 }
 
 /* Is the key in a session that lives? Its time starts anew. */
-static int session_touch(struct mc_sessions *sessions, struct mc_bytes key, struct mc_link **links)
+static int session_touch(struct mc_sessions *sessions, struct mc_bytes key, struct mc_master_link **links)
 {
     struct mc_get_session **at = sessions->gets == NULL ? NULL : find(sessions, mc_hash(key.data, key.length));
     if (at == NULL || *at == NULL)
@@ -201,7 +201,7 @@ static int session_touch(struct mc_sessions *sessions, struct mc_bytes key, stru
 /* Moves the items that are to be read to the front; `order` says where they were. */
 static size_t choose(struct mc_store *store, struct mc_range_item *items, size_t count, size_t *order)
 {
-    struct mc_link *links = NULL;
+    struct mc_master_link *links = NULL;
     size_t chosen = 0;
     pthread_mutex_lock(&store->sessions.lock);
     for (size_t i = 0; i < count; i++) {
@@ -248,7 +248,7 @@ int mc_store_get_session_ranges(struct mc_store *store, struct mc_range_item *it
 
 int mc_store_get_session_end(struct mc_store *store, const struct mc_bytes *keys, size_t count)
 {
-    struct mc_link *links = NULL;
+    struct mc_master_link *links = NULL;
     int rc = mc_store_enter(store);
     if (rc < 0)
         return rc;
@@ -277,7 +277,7 @@ void mc_sessions_init(struct mc_sessions *sessions)
 uint64_t mc_sessions_tick(struct mc_store *store)
 {
     struct mc_sessions *sessions = &store->sessions;
-    struct mc_link *links = NULL;
+    struct mc_master_link *links = NULL;
     uint64_t now_ms = mc_clock_ms(), renew_ms = atomic_load(&store->lease_ttl_ms) / 3;
     if (pthread_mutex_trylock(&sessions->lock) != 0)
         return BUSY_TICK_MS; /* somebody uses them */
@@ -305,7 +305,7 @@ uint64_t mc_sessions_tick(struct mc_store *store)
 void mc_sessions_free(struct mc_store *store)
 {
     struct mc_sessions *sessions = &store->sessions;
-    struct mc_link *links = NULL;
+    struct mc_master_link *links = NULL;
     for (size_t i = 0; sessions->gets != NULL && i < MC_SESSION_BUCKETS; i++) {
         while (sessions->gets[i] != NULL)
             session_drop(sessions, &sessions->gets[i], &links);

@@ -21,7 +21,7 @@
 #define MC_SESSION_PUT_BYTES_MAX (UINT64_C(16) << 30) /* of all put sessions of a store together */
 
 struct mc_store;
-struct mc_link;
+struct mc_master_link;
 struct mc_get_session;
 struct mc_put_session;
 struct mc_session_hold;
@@ -50,6 +50,6 @@ int mc_get_ranges_remembered(struct mc_store *store, struct mc_range_item *items
 /* Asks for at most MC_BATCH_MAX good keys and remembers their places. 0: the caller has the link, on which the master
  * counts a read of what was found; results are 0 or the key's code. */
 int mc_get_hold(struct mc_store *store, const struct mc_bytes *keys, const struct mc_hash *hashes, size_t count,
-                uint64_t deadline_ns, int *results, struct mc_link **link);
+                uint64_t deadline_ns, int *results, struct mc_master_link **link);
 
 #endif

@@ -186,8 +186,8 @@ static bool copy_in(uint8_t *to, const void *from, size_t size)
 {
     if (size == 0) /* then it may be nowhere */
         return true;
-    if (mc_device_is_there())
-        return mc_device_copy(to, from, size) == 0;
+    if (mc_gpu_is_there())
+        return mc_gpu_copy(to, from, size) == 0;
     memcpy(to, from, size);
     return true;
 }

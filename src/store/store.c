@@ -3,14 +3,14 @@
 #include "store/store.h"
 
 #include "base/address.h"
-#include "engine/memory.h"
+#include "segment/memory.h"
 #include "env/clock.h"
 #include "env/limits.h"
 #include "env/log.h"
 #include "rdma/rdma.h"
 #include "store/ahead.h"
 #include "store/keeper.h"
-#include "store/owner.h"
+#include "owner/owner.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -46,16 +46,16 @@ static void after_fork_child(void)
     /* Only closes descriptors and sets flags: locks of the store may be held by threads that do not exist here. */
     for (struct mc_store *store = registry; store != NULL; store = store->next) {
         atomic_store(&store->forked, true);
-        for (struct mc_link *link = store->idle; link != NULL; link = link->next)
+        for (struct mc_master_link *link = store->idle; link != NULL; link = link->next)
             close(link->fd);
-        for (struct mc_link *link = store->borrowed; link != NULL; link = link->next_borrowed)
+        for (struct mc_master_link *link = store->borrowed; link != NULL; link = link->next_borrowed)
             close(link->fd);
         if (store->keeper != NULL)
             mc_keeper_forked(store->keeper);
         struct mc_owner *owner = owner_of(store);
         if (owner != NULL)
             mc_owner_forked(owner);
-        mc_engine_forked(store->engine);
+        mc_paths_forked(store->paths);
     }
     registry = NULL; /* a child of this child must not close these numbers again: they may be somebody else's */
     pthread_mutex_init(&registry_lock, NULL);
@@ -272,7 +272,7 @@ int mc_store_endpoint(struct mc_store *store, uint64_t epoch, uint32_t segment, 
 
     /* Not on the caller's link: a request there would end the reads it has open. */
     struct mc_wire_segment request = {.segment = segment};
-    struct mc_link *link;
+    struct mc_master_link *link;
     struct mc_reader reader;
     int rc = (doubtful ? mc_link_try : mc_link_call)(store, deadline_ns, build_segment, &request,
                                                      MC_MESSAGE_SEGMENT_REPLY, &link, &reader);
@@ -365,14 +365,14 @@ void mc_store_shun(struct mc_store *store, uint64_t epoch, uint32_t segment, enu
     shun(store, epoch, segment, how, 0);
 }
 
-void mc_store_suspect(struct mc_link *link, uint32_t segment, int code)
+void mc_store_suspect(struct mc_master_link *link, uint32_t segment, int code)
 {
     size_t frame = mc_frame_begin(&link->out, MC_MESSAGE_SUSPECT, 0);
     mc_wire_suspect_write(&link->out, &(struct mc_wire_suspect){.segment = segment, .code = code});
     mc_frame_end(&link->out, frame);
 }
 
-void mc_store_tell(struct mc_store *store, struct mc_link *link)
+void mc_store_tell(struct mc_store *store, struct mc_master_link *link)
 {
     if (!atomic_load_explicit(&store->has_untold, memory_order_relaxed))
         return;
@@ -407,7 +407,7 @@ int mc_store_path(struct mc_store *store, const struct mc_endpoint *endpoint, ui
                   struct mc_path **path)
 {
     uint64_t open_ns = mc_clock_ns() + MC_PATH_OPEN_MS * 1000000ull;
-    return mc_path_get(store->engine, endpoint, open_ns < deadline_ns ? open_ns : deadline_ns, path);
+    return mc_path_get(store->paths, endpoint, open_ns < deadline_ns ? open_ns : deadline_ns, path);
 }
 
 /* ---- registered buffers ---- */
@@ -435,7 +435,7 @@ int mc_store_register_buffer(struct mc_store *store, void *base, size_t size)
         store->registered[store->registered_count++] = (struct mc_registered){base, size};
     pthread_mutex_unlock(&store->lock);
     if (rc == 0)
-        (void)mc_device_note(base, size);
+        (void)mc_gpu_note(base, size);
     mc_store_leave(store);
     return rc;
 }
@@ -456,7 +456,7 @@ int mc_store_unregister_buffer(struct mc_store *store, void *base)
     }
     pthread_mutex_unlock(&store->lock);
     if (rc == 0)
-        mc_device_forget(base);
+        mc_gpu_forget(base);
     mc_store_leave(store);
     return rc;
 }
@@ -544,11 +544,11 @@ const struct mc_verbs *mc_store_verbs;
 
 static void fd_opened(void *context, int fd)
 {
-    (void)mc_engine_fd_add(context, fd); /* none is left: a forked child keeps one open */
+    (void)mc_paths_fd_add(context, fd); /* none is left: a forked child keeps one open */
 }
 static void fd_closing(void *context, int fd)
 {
-    mc_engine_fd_forget(context, fd);
+    mc_paths_fd_forget(context, fd);
 }
 
 /* Where there is no device tcp does it. */
@@ -558,12 +558,12 @@ static void start_rdma(struct mc_store *store, const struct mc_store_config *con
                                       .filter = config->rdma_devices,
                                       .fd_opened = fd_opened,
                                       .fd_closing = fd_closing,
-                                      .context = store->engine};
+                                      .context = store->paths};
     if (config->protocol == NULL || strcasecmp(config->protocol, "rdma") != 0)
         return;
     int rc = mc_rdma_open(&options, &store->rdma);
     if (rc == 0)
-        mc_engine_set_rdma(store->engine, store->rdma);
+        mc_paths_set_rdma(store->paths, store->rdma);
     else
         mc_log(WARNING, "protocol rdma: %s; shared memory and tcp are used",
                rc == MC_ERR_UNAVAILABLE_IN_CURRENT_MODE ? "no usable RDMA device here (mooncake_doctor says why)"
@@ -595,7 +595,7 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
                capacity, reason);
     if (capacity == 0)
         return MC_ERR_NO_MEMORY;
-    struct mc_owner_config config = {.engine = store->engine,
+    struct mc_owner_config config = {.paths = store->paths,
                                      .rdma = store->rdma,
                                      .master_address = store->master.configured,
                                      .master_node = store->master_node,
@@ -637,12 +637,12 @@ static void store_end(struct mc_store *store)
         mc_keeper_stop(store->keeper); /* it tells the threads that end below, and these ask it: freed after them */
     mc_ahead_end(atomic_load(&store->ahead));
     mc_drain_end(store);
-    mc_engine_end(store->engine);
+    mc_paths_end(store->paths);
     if (owner != NULL)
         mc_owner_end(owner);
     mc_rdma_close(store->rdma);
     mc_sessions_free(store);
-    for (struct mc_link *link; (link = store->idle) != NULL;) {
+    for (struct mc_master_link *link; (link = store->idle) != NULL;) {
         store->idle = link->next;
         mc_link_free(link);
     }
@@ -656,13 +656,13 @@ static void store_free(struct mc_store *store)
         mc_owner_free(owner);
     if (store->keeper != NULL)
         mc_keeper_free(store->keeper);
-    if (store->engine != NULL)
-        mc_engine_free(store->engine);
+    if (store->paths != NULL)
+        mc_paths_free(store->paths);
     mc_store_endpoints_clear(store);
     mc_places_free(&store->places);
     mc_master_address_free(&store->master);
     for (size_t i = 0; i < store->registered_count; i++)
-        mc_device_forget(store->registered[i].base);
+        mc_gpu_forget(store->registered[i].base);
     free(store->registered);
     pthread_mutex_destroy(&store->lock);
     free(store);
@@ -679,7 +679,7 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
     if (store == NULL)
         return MC_ERR_NO_MEMORY;
     pthread_mutex_init(&store->lock, NULL);
-    mc_device_look();
+    mc_gpu_look();
     int rc = mc_master_address_init(&store->master, config->master_server_addr);
     if (rc == 0)
         rc = configure(store, config, host, sizeof(host), &port, &allowed);
@@ -690,8 +690,8 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
     store->host = mc_host_id();
     store->incarnation = mc_random_u64() >> 1;
     mc_address_join(store->hostname, sizeof(store->hostname), host, port);
-    store->engine = mc_engine_create(store->node, store->incarnation, allowed);
-    rc = store->engine == NULL ? MC_ERR_NO_MEMORY : 0;
+    store->paths = mc_paths_create(store->node, store->incarnation, allowed);
+    rc = store->paths == NULL ? MC_ERR_NO_MEMORY : 0;
     if (rc < 0)
         goto fail_free;
     mc_sessions_init(&store->sessions);
@@ -758,7 +758,7 @@ static void build_ping(struct mc_buffer *out, uint64_t request_id, const void *c
 
 int mc_store_health(struct mc_store *store)
 {
-    struct mc_link *link;
+    struct mc_master_link *link;
     struct mc_reader reader;
     int rc = mc_store_enter(store);
     if (rc < 0)
@@ -775,7 +775,7 @@ int mc_store_health(struct mc_store *store)
 
 void mc_store_statistics(struct mc_store *store, struct mc_store_statistics *statistics)
 {
-    const struct mc_engine_counters *counters = mc_engine_counters(store->engine);
+    const struct mc_paths_counters *counters = mc_paths_counters(store->paths);
     struct mc_owner *owner = atomic_load(&store->owner);
     *statistics = (struct mc_store_statistics){.put_objects = atomic_load(&store->put_objects),
                                                .put_bytes = atomic_load(&store->put_bytes),

@@ -4,7 +4,7 @@
  *   caller threads   borrow a link (master connection) each, move bytes themselves
  *   keeper thread    heartbeats on a connection of its own (keeper.c); touches no lock that a caller holds while it
  *                    waits
- *   serve thread     only with a segment: owner.c, engine/serve.c
+ *   serve thread     only with a segment: owner.c, segment/serve.c
  * `lock` guards the links, the endpoint cache and the registered buffers; it is never held over a system call that can
  * wait. What is known of the master: epoch and master_node change under `lock`, heard_ns only rises.
  */
@@ -13,10 +13,10 @@
 
 #include "base/error.h"
 #include "base/pace.h"
-#include "engine/engine.h"
+#include "path/paths.h"
 #include "store/link.h"
-#include "store/master_address.h"
-#include "store/master_time.h"
+#include "owner/master_address.h"
+#include "owner/master_time.h"
 #include "store/places.h"
 #include "store/session.h"
 
@@ -73,18 +73,18 @@ struct mc_store {
     uint32_t call_timeout_ms;
     struct mc_id node, host;
     uint64_t incarnation;
-    struct mc_engine *engine;
+    struct mc_paths *paths;
     struct mc_rdma *rdma;                    /* NULL: not wanted, or none here */
     _Atomic(struct mc_owner *) owner;        /* NULL: pure client */
     _Atomic(struct mc_owner *) owner_coming; /* one that is not mounted yet: for the fork handler */
     struct mc_keeper *keeper;
 
     pthread_mutex_t lock;
-    struct mc_id master_node; /* who answered the last hello over tcp; names its unix socket */
-    struct mc_id cluster;     /* of the masters that were met; zero = none has said it */
-    uint64_t refused_epoch;   /* of the last master that was not believed: it is logged once */
-    struct mc_link *idle;     /* stack */
-    struct mc_link *borrowed; /* list by next_borrowed, so that a forked child can close their descriptors */
+    struct mc_id master_node;        /* who answered the last hello over tcp; names its unix socket */
+    struct mc_id cluster;            /* of the masters that were met; zero = none has said it */
+    uint64_t refused_epoch;          /* of the last master that was not believed: it is logged once */
+    struct mc_master_link *idle;     /* stack */
+    struct mc_master_link *borrowed; /* list by next_borrowed, so that a forked child can close their descriptors */
     size_t idle_count;
     struct mc_pace master_pace;                   /* how long the master takes to answer what only reads, */
     struct mc_pace change_pace;                   /* and PUT_START; */
@@ -168,9 +168,9 @@ int mc_store_path(struct mc_store *store, const struct mc_endpoint *endpoint, ui
 void mc_store_report(struct mc_store *store, bool tell, uint64_t epoch, const struct mc_endpoint *owner,
                      struct mc_path *path, int code);
 /* The master has answered on that link: it is told of failures that it does not know of. One way. */
-void mc_store_tell(struct mc_store *store, struct mc_link *link);
+void mc_store_tell(struct mc_store *store, struct mc_master_link *link);
 /* SUSPECT on the link. */
-void mc_store_suspect(struct mc_link *link, uint32_t segment, int code);
+void mc_store_suspect(struct mc_master_link *link, uint32_t segment, int code);
 bool mc_store_is_shunned(struct mc_store *store, uint64_t epoch, uint32_t segment);
 /* The same, or slow. */
 bool mc_store_is_slow(struct mc_store *store, uint64_t epoch, uint32_t segment);

@@ -286,7 +286,7 @@ int mc_transfer_take_note(struct mc_transfer_engine *engine, char **name, char *
     if (!mc_transfer_alive(engine) || name == NULL || message == NULL)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     pthread_mutex_lock(&engine->lock);
-    struct mc_note *note = engine->notes;
+    struct mc_notification *note = engine->notes;
     if (note != NULL) {
         engine->notes = note->next;
         if (engine->notes == NULL)

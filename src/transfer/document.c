@@ -186,7 +186,7 @@ void mc_document_write(struct mc_buffer *out, const struct mc_document *document
     for (size_t i = 0; i < document->buffer_count; i++) {
         mc_buffer_printf(out, "%s{\"addr\":%" PRIu64 ",\"length\":%" PRIu64 ",\"name\":", i == 0 ? "" : ",",
                          document->buffers[i].address, document->buffers[i].length);
-        if (document->places != NULL && document->places[i].kind == MC_DEVICE_MEMORY)
+        if (document->places != NULL && document->places[i].kind == MC_GPU_MEMORY)
             mc_buffer_printf(out, "\"cuda:%d\"", document->places[i].number);
         else
             mc_json_put_text(out, document->name);

@@ -8,7 +8,7 @@
 #define MC_TRANSFER_DOCUMENT_H
 
 #include "base/bytes.h"
-#include "device/device.h"
+#include "gpu/gpu.h"
 #include "env/socket.h"
 #include "mooncake_engine.h"
 #include "rdma/remote.h"
@@ -24,13 +24,13 @@ struct mc_document {
     unsigned data_version;          /* of the tcp protocol: 1 or 2 */
     struct mc_transfer_range *buffers;
     size_t buffer_count;
-    const struct mc_device_place *places; /* writing only: where each buffer lies; NULL: all in the host's memory */
-    struct mc_id host, id;                /* ours only: machine and boot, this engine; zero: not one of ours */
-    char unix_name[MC_UNIX_PATH_MAX];     /* ours only: "@name" of the socket for peers of the same machine */
-    bool can_cut;                         /* ours only: knows numbers of connections, and the question to cut them */
-    uint16_t rpc_port;                    /* ours only: of its handshakes, at data_host; 0: not said */
-    struct mc_rdma_remote *remote;        /* ours only: what can be reached by RDMA; NULL. The document's */
-    struct mc_span rdma;                  /* for writing: the text of that */
+    const struct mc_gpu_place *places; /* writing only: where each buffer lies; NULL: all in the host's memory */
+    struct mc_id host, id;             /* ours only: machine and boot, this engine; zero: not one of ours */
+    char unix_name[MC_UNIX_PATH_MAX];  /* ours only: "@name" of the socket for peers of the same machine */
+    bool can_cut;                      /* ours only: knows numbers of connections, and the question to cut them */
+    uint16_t rpc_port;                 /* ours only: of its handshakes, at data_host; 0: not said */
+    struct mc_rdma_remote *remote;     /* ours only: what can be reached by RDMA; NULL. The document's */
+    struct mc_span rdma;               /* for writing: the text of that */
 };
 
 /* 0, MC_TRANSFER_ERR_MALFORMED_JSON, MC_TRANSFER_ERR_MEMORY. Free in every case; the buffers are the document's. */

@@ -246,7 +246,7 @@ static struct mc_transfer_engine *allocate(void)
     mc_condition_init(&engine->names_changed);
     mc_settings_read(&engine->settings);
     mc_metrics_report_init(&engine->metrics);
-    mc_device_look();
+    mc_gpu_look();
     return engine;
 }
 
@@ -320,7 +320,7 @@ int mc_transfer_open(const struct mc_transfer_config *config, struct mc_transfer
 static void free_notes(struct mc_transfer_engine *engine)
 {
     while (engine->notes != NULL) {
-        struct mc_note *next = engine->notes->next;
+        struct mc_notification *next = engine->notes->next;
         free(engine->notes->name);
         free(engine->notes->message);
         free(engine->notes);
@@ -403,9 +403,8 @@ char *mc_transfer_topology(const char *filter)
     struct mc_buffer out = {0};
     if (topology == NULL)
         return NULL;
-    mc_device_look();
-    while (count < GPUS_MAX &&
-           mc_device_pci_address(count, gpus[count].pci_bus_id, sizeof(gpus[count].pci_bus_id)) == 0) {
+    mc_gpu_look();
+    while (count < GPUS_MAX && mc_gpu_pci_address(count, gpus[count].pci_bus_id, sizeof(gpus[count].pci_bus_id)) == 0) {
         snprintf(gpus[count].location, sizeof(gpus[count].location), "cuda:%d", count);
         count++;
     }

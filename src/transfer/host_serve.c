@@ -87,7 +87,7 @@ static const struct mc_host_intents *map_intents(int fd)
     return map;
 }
 
-static bool take_hello(struct mc_connection *connection)
+static bool take_hello(struct mc_service_connection *connection)
 {
     struct mc_transfer_engine *engine = connection->service->engine;
     struct mc_host_hello hello;
@@ -113,7 +113,7 @@ static bool take_hello(struct mc_connection *connection)
                             mc_clock_ns() + 1000000) == 0;
 }
 
-void mc_host_serve(struct mc_connection *connection)
+void mc_host_serve(struct mc_service_connection *connection)
 {
     /* After its hello an initiator says nothing: what comes is its end, or nonsense. */
     if (connection->intents != NULL || !take_hello(connection))
@@ -124,12 +124,13 @@ void mc_host_serve(struct mc_connection *connection)
 
 /* The initiator's end of file has been seen: its process copies no more. (Or it broke the rules, or we close, after
  * mc_memory_leave_all has made sure that nobody copies.) */
-void mc_host_serve_end(struct mc_connection *connection)
+void mc_host_serve_end(struct mc_service_connection *connection)
 {
     if (connection->intents == NULL)
         return;
     pthread_mutex_lock(&connection->service->initiators_lock);
-    for (struct mc_connection **at = &connection->service->initiators; *at != NULL; at = &(*at)->next_initiator) {
+    for (struct mc_service_connection **at = &connection->service->initiators; *at != NULL;
+         at = &(*at)->next_initiator) {
         if (*at == connection) {
             *at = connection->next_initiator;
             break;
@@ -144,7 +145,7 @@ bool mc_service_is_intended(struct mc_transfer_engine *engine, uint32_t slot)
 {
     bool is_intended = false;
     pthread_mutex_lock(&engine->service->initiators_lock);
-    for (const struct mc_connection *one = engine->service->initiators; one != NULL && !is_intended;
+    for (const struct mc_service_connection *one = engine->service->initiators; one != NULL && !is_intended;
          one = one->next_initiator)
         is_intended = mc_host_is_intended(one->intents, slot);
     pthread_mutex_unlock(&engine->service->initiators_lock);

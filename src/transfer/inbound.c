@@ -135,7 +135,7 @@ size_t mc_inbound_window(struct mc_inbound *inbound, struct iovec parts[2])
         return 0;
     size_t direct = inbound->region == NULL ? 0 : inbound->left < PART_MAX ? (size_t)inbound->left : PART_MAX;
     void *at = (void *)(uintptr_t)inbound->address;
-    if (direct > 0 && inbound->region->place.kind != MC_DEVICE_HOST) {
+    if (direct > 0 && inbound->region->place.kind != MC_GPU_HOST) {
         at = inbound->bounce = inbound->hooks->receive_at(inbound->hooks->context, inbound->region, &direct);
         direct = inbound->bounce_size = at == NULL ? 0 : direct;
     }
@@ -149,7 +149,7 @@ size_t mc_inbound_window(struct mc_inbound *inbound, struct iovec parts[2])
 void mc_inbound_received(struct mc_inbound *inbound, size_t count)
 {
     size_t direct = 0;
-    if (inbound->region != NULL && inbound->region->place.kind != MC_DEVICE_HOST) {
+    if (inbound->region != NULL && inbound->region->place.kind != MC_GPU_HOST) {
         direct = count < inbound->bounce_size ? count : inbound->bounce_size;
         if (direct > 0 && !inbound->hooks->copy(inbound->hooks->context, inbound->address, inbound->bounce, direct)) {
             inbound->is_over = true; /* as in parse */
@@ -176,7 +176,7 @@ size_t mc_inbound_replies(const struct mc_inbound *inbound, struct iovec *parts,
                 (char *)(uintptr_t)&reply->status + sizeof(reply->status) - reply->status_left, reply->status_left};
         size_t size = reply->left < PART_MAX ? (size_t)reply->left : PART_MAX;
         const void *at = (const void *)(uintptr_t)reply->address;
-        if (size > 0 && reply->region->place.kind != MC_DEVICE_HOST) {
+        if (size > 0 && reply->region->place.kind != MC_GPU_HOST) {
             at = inbound->hooks->send_from(inbound->hooks->context, reply->region, reply->address, &size);
             size = at == NULL ? 0 : size;
         }

@@ -20,18 +20,17 @@
 #define MC_HOST_MAP_BUCKETS 64u
 #define MC_PEERS_MAX 65536u
 #define MC_PEER_LANES_MAX 16u /* of one call to one peer, and kept open idle */
-#define MC_TRANSFER_WORKERS_MAX                                                                                        \
-    32u                               /* threads for batches in the background, beyond one for each peer that has some \
-                                       */
-#define MC_PEER_WORKERS_MAX 8u        /* that one peer can have */
-#define MC_TRANSFER_THREADS_MAX 1024u /* in all */
+/* Threads for batches in the background: beyond one for each peer that has some, for one peer, in all. */
+#define MC_TRANSFER_WORKERS_MAX 32u
+#define MC_PEER_WORKERS_MAX 8u
+#define MC_TRANSFER_THREADS_MAX 1024u
 #define MC_SILENT_THREADS_MAX (MC_TRANSFER_THREADS_MAX - 2 * MC_TRANSFER_WORKERS_MAX) /* others may answer */
 #define MC_TRANSFER_ATTEMPTS 4u      /* of one call, when its connections break */
 #define MC_TRANSFER_LOOK_MS 100u     /* how often a wait looks whether the engine is being closed */
 #define MC_UNREGISTER_GRACE_MS 2000u /* peers' transfers may end by themselves for so long, then they are cut off */
 #define MC_UNREGISTER_WAIT_MS 10000u
-#define MC_SETTLE_NUMBERS_MAX                                                                                          \
-    1024u /* of connections to one peer that were given up: in one question, and at most of those without a number */
+/* Of connections to one peer that were given up: in one question, and at most of those without a number */
+#define MC_SETTLE_NUMBERS_MAX 1024u
 #define MC_SETTLE_NOTED_MAX 65536u /* of those with a number */
 #define MC_PEER_RDMA_LANES_MAX 8u  /* links to one peer; further calls wait for one of them */
 
@@ -122,9 +121,9 @@ struct mc_peer {
     pthread_cond_t rdma_given, rdma_settled;
 };
 
-struct mc_note {
+struct mc_notification {
     char *name, *message;
-    struct mc_note *next;
+    struct mc_notification *next;
 };
 
 struct mc_worker {                     /* a thread of background.c */
@@ -164,8 +163,8 @@ struct mc_transfer_engine {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a region was released, a batch has ended */
     struct mc_region_table regions;
-    pthread_mutex_t
-        publish_lock; /* of what stands at the metadata server; held over questions to it; before the others */
+    /* Of what stands at the metadata server; held over questions to it; taken before the others. */
+    pthread_mutex_t publish_lock;
     bool is_published;
     uint32_t looks;              /* of the names thread at our name */
     uint64_t published_version;  /* of the document there */
@@ -176,7 +175,7 @@ struct mc_transfer_engine {
     pthread_cond_t names_changed;
     struct mc_buffer document; /* as text, of document_version */
     uint64_t document_version;
-    struct mc_note *notes, **notes_end;
+    struct mc_notification *notes, **notes_end;
     uint32_t note_count;
     struct mc_peer *peers[MC_PEER_BUCKETS];
     uint32_t peer_count;
@@ -339,7 +338,7 @@ int mc_rdma_start(const char *device_name, const char *matrix, struct mc_rdma **
 /* What peers may reach of a region by RDMA; blocks while pages are pinned. location "" or "*": found out. NULL:
  * nothing. */
 struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, uint64_t length,
-                                       struct mc_device_place place, const char *location);
+                                       struct mc_gpu_place place, const char *location);
 /* The whole pages that hold a range. False: they go beyond the address space. */
 bool mc_rdma_whole_pages(uint64_t address, uint64_t length, uint64_t page, uint64_t *from, uint64_t *size);
 /* 0 and a link that is ready; 1: not by this path now. */
@@ -375,9 +374,8 @@ void mc_settle_forget(struct mc_peer *peer);
 /* Until nothing that was given up can arrive any more. 0, TIMEOUT, SOCKET. */
 int mc_settle(struct mc_peer *peer, uint64_t deadline_ns);
 
-/* ---- run.c, run_tcp.c, run_host.c, run_rdma.c, run_staged.c: codes are those of mc_transfer_run, and
- * MC_TRANSFER_ERR_TIMEOUT ----
- */
+/* ---- run.c, run_tcp.c, host_open.c, run_rdma.c, run_staged.c ----
+ * Codes are those of mc_transfer_run, and MC_TRANSFER_ERR_TIMEOUT. */
 /* With a parking none of the items is of length zero. */
 int mc_run(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
            uint64_t deadline_ns, struct mc_parking *parking);

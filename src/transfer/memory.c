@@ -84,7 +84,7 @@ static void render(struct mc_transfer_engine *engine)
     snprintf(document.data_host, sizeof(document.data_host), "%s", engine->host);
     snprintf(document.unix_name, sizeof(document.unix_name), "%s", engine->unix_name);
     document.buffers = calloc(engine->regions.count + 1, sizeof(*document.buffers));
-    struct mc_device_place *places = calloc(engine->regions.count + 1, sizeof(*places));
+    struct mc_gpu_place *places = calloc(engine->regions.count + 1, sizeof(*places));
     document.places = places;
     for (const struct mc_region *one = engine->regions.first; one != NULL && document.buffers != NULL;
          one = one->next) {
@@ -135,8 +135,8 @@ struct fresh { /* what is being registered */
     int memory_fd; /* the engine's from now on when all went well; -1: none */
 };
 
-static void show(struct mc_transfer_engine *engine, struct mc_region *const *regions,
-                 const struct mc_device_place *places, const struct fresh *fresh)
+static void show(struct mc_transfer_engine *engine, struct mc_region *const *regions, const struct mc_gpu_place *places,
+                 const struct fresh *fresh)
 {
     for (size_t i = 0; i < fresh->count; i++) {
         regions[i]->is_managed = fresh->is_managed;
@@ -146,7 +146,7 @@ static void show(struct mc_transfer_engine *engine, struct mc_region *const *reg
         if (places != NULL)
             regions[i]->place = places[i];
         /* The kernel cannot copy a device's memory for another process: peers use rdma, or ask us over tcp. */
-        if (regions[i]->place.kind != MC_DEVICE_HOST)
+        if (regions[i]->place.kind != MC_GPU_HOST)
             mc_region_hide(&engine->regions, regions[i]);
         if (engine->host_table != NULL && regions[i]->slot != MC_REGION_NO_SLOT)
             mc_host_entry_set(engine->host_table, regions[i]);
@@ -168,7 +168,7 @@ static void pin(struct mc_transfer_engine *engine, const struct mc_transfer_rang
         struct mc_region *region = mc_transfer_hold(engine, ranges[i].address, ranges[i].length);
         if (region == NULL)
             continue; /* unregistered meanwhile, by another thread */
-        if (region->place.kind == MC_DEVICE_MEMORY)
+        if (region->place.kind == MC_GPU_MEMORY)
             atomic_fetch_or(&engine->direct_devices, 1ull << region->place.number);
         struct mc_rdma_memory *memory =
             mc_rdma_take_in(engine->rdma, ranges[i].address, ranges[i].length, region->place, region->location);
@@ -202,15 +202,15 @@ int mc_memory_pin_all(struct mc_transfer_engine *engine)
 }
 
 /* Whose memory the ranges are; NULL: the host's, as there is no device (or no memory to say so: *rc). */
-static struct mc_device_place *find_places(const struct mc_transfer_range *ranges, size_t count, int *rc)
+static struct mc_gpu_place *find_places(const struct mc_transfer_range *ranges, size_t count, int *rc)
 {
-    mc_device_look();
-    if (!mc_device_is_there())
+    mc_gpu_look();
+    if (!mc_gpu_is_there())
         return NULL;
-    struct mc_device_place *places = malloc((count + 1) * sizeof(*places));
+    struct mc_gpu_place *places = malloc((count + 1) * sizeof(*places));
     *rc = places == NULL ? MC_TRANSFER_ERR_MEMORY : 0;
     for (size_t i = 0; places != NULL && i < count; i++)
-        places[i] = mc_device_note((const void *)(uintptr_t)ranges[i].address, (size_t)ranges[i].length);
+        places[i] = mc_gpu_note((const void *)(uintptr_t)ranges[i].address, (size_t)ranges[i].length);
     return places;
 }
 
@@ -219,7 +219,7 @@ static int add(struct mc_transfer_engine *engine, const struct fresh *fresh)
     const struct mc_transfer_range *ranges = fresh->ranges;
     size_t count = fresh->count;
     int rc = 0;
-    struct mc_device_place *places = find_places(ranges, count, &rc);
+    struct mc_gpu_place *places = find_places(ranges, count, &rc);
     struct mc_region *one, **regions = count == 1 ? &one : malloc((count + 1) * sizeof(struct mc_region *));
     if (regions == NULL || rc < 0) {
         rc = MC_TRANSFER_ERR_MEMORY;
@@ -232,7 +232,7 @@ static int add(struct mc_transfer_engine *engine, const struct fresh *fresh)
     pthread_mutex_unlock(&engine->lock);
 done:
     for (size_t i = 0; rc < 0 && places != NULL && i < count; i++)
-        mc_device_forget((const void *)(uintptr_t)ranges[i].address);
+        mc_gpu_forget((const void *)(uintptr_t)ranges[i].address);
     free(places);
     if (regions != &one)
         free(regions);
@@ -342,7 +342,7 @@ static int leave(struct mc_transfer_engine *engine, uint64_t address)
     }
     pthread_mutex_unlock(&engine->lock);
     if (rc == 0)
-        mc_device_forget((const void *)(uintptr_t)address);
+        mc_gpu_forget((const void *)(uintptr_t)address);
     if (rc == MC_TRANSFER_ERR_BATCH_BUSY)
         mc_log(ERROR,
                "memory at 0x%llx cannot be unregistered: a stopped process of this machine was copying there; it must "
@@ -479,7 +479,7 @@ void mc_memory_leave_all(struct mc_transfer_engine *engine)
 void mc_memory_free(struct mc_transfer_engine *engine)
 {
     for (struct mc_region *one = engine->regions.first; one != NULL; one = one->next) {
-        mc_device_forget((const void *)(uintptr_t)one->address);
+        mc_gpu_forget((const void *)(uintptr_t)one->address);
         if (one->rdma != NULL)
             mc_rdma_memory_unregister(one->rdma);
         if (!one->is_managed)

@@ -78,14 +78,14 @@ static int dmabuf_of(uint64_t address, uint64_t length, uint64_t *from)
 {
     uint64_t size;
     bool is_fine = mc_rdma_whole_pages(address, length, (uint64_t)sysconf(_SC_PAGESIZE), from, &size);
-    int fd = is_fine ? mc_device_dmabuf((const void *)(uintptr_t)*from, (size_t)size) : -1;
+    int fd = is_fine ? mc_gpu_dmabuf((const void *)(uintptr_t)*from, (size_t)size) : -1;
     if (fd >= 0)
         mc_transfer_note_fd(fd);
     return fd;
 }
 
 /* Where the memory lies, for the topology: what is said, else the GPU, else the NUMA node of its first page. */
-static void locate(struct mc_rdma_range *range, struct mc_device_place place, const char *location, char *gpu,
+static void locate(struct mc_rdma_range *range, struct mc_gpu_place place, const char *location, char *gpu,
                    size_t gpu_size, char *bus_id, size_t bus_id_size)
 {
     bool is_said = location[0] != 0 && strcmp(location, "*") != 0;
@@ -100,17 +100,17 @@ static void locate(struct mc_rdma_range *range, struct mc_device_place place, co
     if (is_said && strcmp(location, gpu) != 0)
         return;
     range->location = gpu;
-    if (mc_device_pci_address(place.number, bus_id, bus_id_size) == 0)
+    if (mc_gpu_pci_address(place.number, bus_id, bus_id_size) == 0)
         range->bus_id = bus_id;
 }
 
 struct mc_rdma_memory *mc_rdma_take_in(struct mc_rdma *rdma, uint64_t address, uint64_t length,
-                                       struct mc_device_place place, const char *location)
+                                       struct mc_gpu_place place, const char *location)
 {
     struct mc_rdma_memory *memory = NULL;
     char gpu[MC_REGION_LOCATION_MAX], bus_id[32];
-    bool is_gpu = place.kind == MC_DEVICE_MEMORY;
-    if (place.kind == MC_DEVICE_MANAGED)
+    bool is_gpu = place.kind == MC_GPU_MEMORY;
+    if (place.kind == MC_GPU_MANAGED)
         return NULL; /* it has no place of its own: the driver moves it about */
     uint64_t from = address;
     int dmabuf_fd = is_gpu ? dmabuf_of(address, length, &from) : -1;

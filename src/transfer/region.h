@@ -5,7 +5,7 @@
 #ifndef MC_TRANSFER_REGION_H
 #define MC_TRANSFER_REGION_H
 
-#include "device/device.h"
+#include "gpu/gpu.h"
 #include "mooncake_engine.h"
 
 #include <stdatomic.h>
@@ -25,7 +25,7 @@ struct mc_region {
     bool is_managed;                       /* our own memory */
     struct mc_rdma_memory *rdma;           /* NULL: not reached by RDMA. The engine's, not the table's */
     int memory_fd;                         /* of which it consists, and that peers may map; -1: private memory */
-    struct mc_device_place place;          /* whose memory it is */
+    struct mc_gpu_place place;             /* whose memory it is */
     char location[MC_REGION_LOCATION_MAX]; /* as who registered it said, "cpu:0"; "": not said */
     struct mc_region *previous, *next;     /* in the order of registration */
 };

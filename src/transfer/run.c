@@ -70,7 +70,7 @@ static int run_local(struct mc_peer *peer, struct mc_id id, enum mc_transfer_opc
     if (owner == NULL)
         return 1;
     int rc = 0;
-    if (mc_device_is_there()) {
+    if (mc_gpu_is_there()) {
         rc = mc_run_local_devices(owner, opcode, items, count, deadline_ns);
         count = 0;
     }
@@ -121,7 +121,7 @@ static int run_paths(struct mc_peer *peer, enum mc_transfer_opcode opcode, const
     if (rc != 1)
         return rc;
     int device;
-    if (mc_device_is_there() && mc_run_has_devices(items, count, &device))
+    if (mc_gpu_is_there() && mc_run_has_devices(items, count, &device))
         return mc_run_staged(peer, opcode, items, count, device, deadline_ns, path);
     return mc_run_far(peer, opcode, items, count, false, deadline_ns, parking, path);
 }

@@ -15,8 +15,8 @@
 
 struct local {
     struct mc_transfer_engine *owner;
-    struct mc_device_finder near, far;
-    struct mc_device_lane *lane;
+    struct mc_gpu_finder near, far;
+    struct mc_gpu_lane *lane;
     struct mc_region *region; /* held */
     uint64_t started;         /* bytes since the last finish */
 };
@@ -25,7 +25,7 @@ struct local {
 static int local_finish(struct local *local)
 {
     local->started = 0;
-    return local->lane == NULL || mc_device_finish(local->lane) == 0 ? 0 : MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    return local->lane == NULL || mc_gpu_finish(local->lane) == 0 ? 0 : MC_TRANSFER_ERR_INVALID_ARGUMENT;
 }
 
 static int local_release(struct local *local)
@@ -53,19 +53,19 @@ static int local_hold(struct local *local, const struct mc_transfer_item *item)
 
 static int local_copy(struct local *local, void *to, const void *from, size_t size)
 {
-    struct mc_device_place place = mc_device_find(&local->near, to);
-    if (place.kind == MC_DEVICE_HOST)
-        place = mc_device_find(&local->far, from);
-    if (place.kind == MC_DEVICE_HOST) {
+    struct mc_gpu_place place = mc_gpu_find(&local->near, to);
+    if (place.kind == MC_GPU_HOST)
+        place = mc_gpu_find(&local->far, from);
+    if (place.kind == MC_GPU_HOST) {
         memmove(to, from, size); /* the two may be the same memory */
         return 0;
     }
     if (local->lane == NULL)
-        local->lane = mc_device_take(place.number);
+        local->lane = mc_gpu_take(place.number);
     if (local->lane == NULL)
         return MC_TRANSFER_ERR_MEMORY;
     local->started += size;
-    return mc_device_start_any(local->lane, place.number, to, from, size) == 0 ? 0 : MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    return mc_gpu_start_any(local->lane, place.number, to, from, size) == 0 ? 0 : MC_TRANSFER_ERR_INVALID_ARGUMENT;
 }
 
 int mc_run_local_devices(struct mc_transfer_engine *owner, enum mc_transfer_opcode opcode,
@@ -78,19 +78,19 @@ int mc_run_local_devices(struct mc_transfer_engine *owner, enum mc_transfer_opco
         rc = local_hold(&local, &items[i]);
         for (uint64_t at = 0, size; rc == 0 && at < items[i].length; at += size) {
             uint64_t left = items[i].length - at;
-            size = left < MC_DEVICE_CHUNK_BYTES ? left : MC_DEVICE_CHUNK_BYTES;
+            size = left < MC_GPU_CHUNK_BYTES ? left : MC_GPU_CHUNK_BYTES;
             if (opcode == MC_TRANSFER_WRITE)
                 rc = local_copy(&local, far + at, near + at, (size_t)size);
             else
                 rc = local_copy(&local, near + at, far + at, (size_t)size);
-            if (rc == 0 && local.started >= MC_DEVICE_CHUNK_BYTES)
+            if (rc == 0 && local.started >= MC_GPU_CHUNK_BYTES)
                 rc = local_finish(&local);
             if (rc == 0 && at + size < items[i].length && mc_clock_ns() >= deadline_ns)
                 rc = MC_TRANSFER_ERR_TIMEOUT;
         }
     }
     int released = local_release(&local);
-    mc_device_give(local.lane);
+    mc_gpu_give(local.lane);
     return rc < 0 ? rc : released;
 }
 
@@ -112,18 +112,18 @@ struct staging { /* one batch */
     uint64_t at;
     size_t wave_count;
     uint64_t deadline_ns;
-    struct mc_device_finder finder;
-    struct mc_device_lane *lane;
+    struct mc_gpu_finder finder;
+    struct mc_gpu_lane *lane;
     int *path;
 };
 
 bool mc_run_has_devices(const struct mc_transfer_item *items, size_t count, int *device)
 {
-    struct mc_device_finder finder = {0};
+    struct mc_gpu_finder finder = {0};
     for (size_t i = 0; i < count; i++) {
-        struct mc_device_place place = mc_device_find(&finder, items[i].local);
+        struct mc_gpu_place place = mc_gpu_find(&finder, items[i].local);
         *device = place.number;
-        if (place.kind != MC_DEVICE_HOST)
+        if (place.kind != MC_GPU_HOST)
             return true;
     }
     return false;
@@ -132,15 +132,15 @@ bool mc_run_has_devices(const struct mc_transfer_item *items, size_t count, int 
 /* Takes what fits; for a write the copies out of the device are started. */
 static int fill(struct staging *staging, struct wave *wave, unsigned unit)
 {
-    struct mc_device_lane *lane = staging->lane;
+    struct mc_gpu_lane *lane = staging->lane;
     wave->unit = unit;
     wave->count = wave->used = 0;
     while (staging->index < staging->count && wave->count < WAVE_ITEMS) {
         const struct mc_transfer_item *item = &staging->items[staging->index];
         char *place = (char *)item->local + staging->at;
         uint64_t length = item->length - staging->at, room = lane->unit_bytes - wave->used;
-        struct mc_device_place found = mc_device_find(&staging->finder, place);
-        bool is_device = found.kind != MC_DEVICE_HOST;
+        struct mc_gpu_place found = mc_gpu_find(&staging->finder, place);
+        bool is_device = found.kind != MC_GPU_HOST;
         if (is_device && room == 0)
             break;
         if (is_device && length > room)
@@ -156,10 +156,10 @@ static int fill(struct staging *staging, struct wave *wave, unsigned unit)
             staging->index++;
         }
         if (is_device && staging->opcode == MC_TRANSFER_WRITE &&
-            mc_device_start_any(lane, found.number, staged, place, (size_t)length) < 0)
+            mc_gpu_start_any(lane, found.number, staged, place, (size_t)length) < 0)
             return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     }
-    if (staging->opcode == MC_TRANSFER_WRITE && mc_device_mark(lane, unit) < 0)
+    if (staging->opcode == MC_TRANSFER_WRITE && mc_gpu_mark(lane, unit) < 0)
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
     return 0;
 }
@@ -173,7 +173,7 @@ static int run_wave(struct staging *staging, const struct wave *wave)
 
 static int wait_unit(struct staging *staging, unsigned unit)
 {
-    return mc_device_wait(staging->lane, unit) == 0 ? 0 : MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    return mc_gpu_wait(staging->lane, unit) == 0 ? 0 : MC_TRANSFER_ERR_INVALID_ARGUMENT;
 }
 
 static int write_all(struct staging *staging, struct wave *waves)
@@ -203,10 +203,10 @@ static int read_all(struct staging *staging, struct wave *wave)
             break;
         rc = run_wave(staging, wave);
         for (size_t i = 0; rc == 0 && i < wave->count; i++)
-            if (wave->places[i] != NULL && mc_device_start_any(staging->lane, wave->devices[i], wave->places[i],
-                                                               wave->items[i].local, (size_t)wave->items[i].length) < 0)
+            if (wave->places[i] != NULL && mc_gpu_start_any(staging->lane, wave->devices[i], wave->places[i],
+                                                            wave->items[i].local, (size_t)wave->items[i].length) < 0)
                 rc = MC_TRANSFER_ERR_INVALID_ARGUMENT;
-        if (rc == 0 && mc_device_mark(staging->lane, unit) < 0)
+        if (rc == 0 && mc_gpu_mark(staging->lane, unit) < 0)
             rc = MC_TRANSFER_ERR_INVALID_ARGUMENT;
     }
     return rc;
@@ -216,8 +216,8 @@ static uint64_t devices_of(struct staging *staging)
 {
     uint64_t devices = 0;
     for (size_t i = 0; i < staging->count; i++) {
-        struct mc_device_place place = mc_device_find(&staging->finder, staging->items[i].local);
-        if (place.kind != MC_DEVICE_HOST)
+        struct mc_gpu_place place = mc_gpu_find(&staging->finder, staging->items[i].local);
+        if (place.kind != MC_GPU_HOST)
             devices |= 1ull << place.number;
     }
     return devices;
@@ -228,14 +228,13 @@ static int wait_default_streams(struct staging *staging)
 {
     uint64_t waited = 0; /* a bit for each device */
     for (size_t i = 0; i < staging->count; i++) {
-        struct mc_device_place place = mc_device_find(&staging->finder, staging->items[i].local);
-        if (place.kind == MC_DEVICE_HOST || (waited >> place.number & 1) != 0)
+        struct mc_gpu_place place = mc_gpu_find(&staging->finder, staging->items[i].local);
+        if (place.kind == MC_GPU_HOST || (waited >> place.number & 1) != 0)
             continue;
-        struct mc_device_lane *lane =
-            place.number == staging->lane->device ? staging->lane : mc_device_take(place.number);
-        int rc = lane == NULL || mc_device_mark(lane, 0) < 0 || mc_device_wait(lane, 0) < 0 ? -1 : 0;
+        struct mc_gpu_lane *lane = place.number == staging->lane->device ? staging->lane : mc_gpu_take(place.number);
+        int rc = lane == NULL || mc_gpu_mark(lane, 0) < 0 || mc_gpu_wait(lane, 0) < 0 ? -1 : 0;
         if (lane != staging->lane)
-            mc_device_give(lane);
+            mc_gpu_give(lane);
         if (rc < 0)
             return MC_TRANSFER_ERR_INVALID_ARGUMENT;
         waited |= 1ull << place.number;
@@ -255,7 +254,7 @@ static int run_direct(struct staging *staging)
         return rc;
     *staging->path = MC_TRANSFER_PATH_RDMA;
     rc = mc_run_rdma(peer, staging->opcode, staging->items, staging->count, staging->deadline_ns);
-    if (rc == 0 && staging->opcode == MC_TRANSFER_READ && mc_device_flush(devices_of(staging)) < 0)
+    if (rc == 0 && staging->opcode == MC_TRANSFER_READ && mc_gpu_flush(devices_of(staging)) < 0)
         rc = MC_TRANSFER_ERR_INVALID_ARGUMENT;
     return rc;
 }
@@ -289,7 +288,7 @@ static int run_waves(struct staging *staging, struct wave *waves)
         staging->at = 0;
         staging->wave_count = 0;
         rc = staging->opcode == MC_TRANSFER_WRITE ? write_all(staging, waves) : read_all(staging, waves);
-        if (mc_device_finish(staging->lane) < 0 && rc == 0)
+        if (mc_gpu_finish(staging->lane) < 0 && rc == 0)
             rc = MC_TRANSFER_ERR_INVALID_ARGUMENT;
         if (rc < 0 || staging->wave_count <= 1 || !has_changed(staging, incarnation))
             return rc;
@@ -304,16 +303,16 @@ int mc_run_staged(struct mc_peer *peer, enum mc_transfer_opcode opcode, const st
     struct staging staging = {
         .peer = peer, .opcode = opcode, .items = items, .count = count, .deadline_ns = deadline_ns, .path = path};
     struct wave *waves = malloc(2 * sizeof(*waves));
-    staging.lane = waves == NULL ? NULL : mc_device_take(device);
+    staging.lane = waves == NULL ? NULL : mc_gpu_take(device);
     int rc = MC_TRANSFER_ERR_MEMORY;
     if (staging.lane != NULL) {
         rc = run_direct(&staging);
         if (rc == 1)
             rc = run_waves(&staging, waves);
-        else if (mc_device_finish(staging.lane) < 0 && rc == 0)
+        else if (mc_gpu_finish(staging.lane) < 0 && rc == 0)
             rc = MC_TRANSFER_ERR_INVALID_ARGUMENT;
     }
-    mc_device_give(staging.lane);
+    mc_gpu_give(staging.lane);
     free(waves);
     return rc;
 }

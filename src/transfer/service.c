@@ -31,7 +31,7 @@
 
 /* ---- connections ---- */
 
-static void wants(struct mc_connection *connection, uint32_t events)
+static void wants(struct mc_service_connection *connection, uint32_t events)
 {
     struct epoll_event event = {.events = events, .data.ptr = connection};
     if (connection->events == events)
@@ -40,7 +40,7 @@ static void wants(struct mc_connection *connection, uint32_t events)
     mc_assert(epoll_ctl(connection->service->epoll_fd, EPOLL_CTL_MOD, connection->fd, &event) == 0);
 }
 
-static int watch(struct mc_service *service, struct mc_connection *connection, uint32_t events)
+static int watch(struct mc_service *service, struct mc_service_connection *connection, uint32_t events)
 {
     struct epoll_event event = {.events = events, .data.ptr = connection};
     connection->service = service;
@@ -48,9 +48,9 @@ static int watch(struct mc_service *service, struct mc_connection *connection, u
     return epoll_ctl(service->epoll_fd, EPOLL_CTL_ADD, connection->fd, &event);
 }
 
-static void leave_answering(struct mc_connection *connection)
+static void leave_answering(struct mc_service_connection *connection)
 {
-    struct mc_connection **at = &connection->service->answering;
+    struct mc_service_connection **at = &connection->service->answering;
     while (*at != connection)
         at = &(*at)->next_answering;
     *at = connection->next_answering;
@@ -58,7 +58,7 @@ static void leave_answering(struct mc_connection *connection)
 }
 
 /* Unlinked at once; freed at the end of the turn, as an event of this turn may still name it. */
-static void drop(struct mc_connection *connection, bool is_abort)
+static void drop(struct mc_service_connection *connection, bool is_abort)
 {
     struct mc_service *service = connection->service;
     if (connection->is_dead)
@@ -91,7 +91,7 @@ static void drop(struct mc_connection *connection, bool is_abort)
     service->dead = connection;
 }
 
-void mc_connection_drop(struct mc_connection *connection)
+void mc_connection_drop(struct mc_service_connection *connection)
 {
     drop(connection, false);
 }
@@ -99,7 +99,7 @@ void mc_connection_drop(struct mc_connection *connection)
 static void bury(struct mc_service *service)
 {
     while (service->dead != NULL) {
-        struct mc_connection *next = service->dead->next;
+        struct mc_service_connection *next = service->dead->next;
         mc_buffer_free(&service->dead->in);
         mc_buffer_free(&service->dead->out);
         free(service->dead->data);
@@ -118,7 +118,7 @@ static void keep_alive(int fd)
 
 static bool add_connection(struct mc_service *service, int fd, enum mc_connection_kind kind)
 {
-    struct mc_connection *connection = calloc(1, sizeof(*connection));
+    struct mc_service_connection *connection = calloc(1, sizeof(*connection));
     if (connection == NULL)
         return false;
     connection->kind = kind;
@@ -149,7 +149,7 @@ static bool add_connection(struct mc_service *service, int fd, enum mc_connectio
     return true;
 }
 
-static void on_listener(struct mc_connection *listener)
+static void on_listener(struct mc_service_connection *listener)
 {
     static const enum mc_connection_kind kinds[] = {[MC_LISTENER_RPC] = MC_CONNECTION_RPC,
                                                     [MC_LISTENER_DATA] = MC_CONNECTION_DATA,
@@ -173,17 +173,17 @@ static void on_listener(struct mc_connection *listener)
 
 /* ---- memory of devices ---- */
 
-static struct mc_device_lane *lane_of(struct mc_service *service, int device)
+static struct mc_gpu_lane *lane_of(struct mc_service *service, int device)
 {
     if (service->lanes[device] == NULL)
-        service->lanes[device] = mc_device_take(device);
+        service->lanes[device] = mc_gpu_take(device);
     return service->lanes[device];
 }
 
 static uint8_t *receive_at(void *context, const struct mc_region *region, size_t *size)
 {
     struct mc_service *service = ((struct mc_transfer_engine *)context)->service;
-    struct mc_device_lane *lane = lane_of(service, region->place.number);
+    struct mc_gpu_lane *lane = lane_of(service, region->place.number);
     if (lane == NULL)
         return NULL;
     *size = *size < lane->unit_bytes ? *size : lane->unit_bytes;
@@ -194,13 +194,13 @@ static uint8_t *receive_at(void *context, const struct mc_region *region, size_t
 static const uint8_t *send_from(void *context, const struct mc_region *region, uint64_t address, size_t *size)
 {
     struct mc_service *service = ((struct mc_transfer_engine *)context)->service;
-    struct mc_device_lane *lane = lane_of(service, region->place.number);
+    struct mc_gpu_lane *lane = lane_of(service, region->place.number);
     size_t room = STAGED_BYTES - service->staged;
     *size = *size < room ? *size : room;
     if (*size == 0)
         return NULL;
     uint8_t *staged = lane == NULL ? NULL : lane->units[1] + service->staged;
-    if (staged == NULL || mc_device_start(lane, staged, (const void *)(uintptr_t)address, *size) < 0)
+    if (staged == NULL || mc_gpu_start(lane, staged, (const void *)(uintptr_t)address, *size) < 0)
         service->has_staging_failed = true;
     service->staged += *size;
     if (staged != NULL)
@@ -213,7 +213,7 @@ static bool staging_end(struct mc_service *service)
 {
     bool is_fine = !service->has_staging_failed;
     for (int device = 0; service->copying != 0; device++, service->copying >>= 1)
-        if ((service->copying & 1) != 0 && mc_device_finish(service->lanes[device]) < 0)
+        if ((service->copying & 1) != 0 && mc_gpu_finish(service->lanes[device]) < 0)
             is_fine = false;
     service->has_staging_failed = false;
     return is_fine;
@@ -222,7 +222,7 @@ static bool staging_end(struct mc_service *service)
 /* ---- data ---- */
 
 /* False: the connection has ended. */
-static bool data_send(struct mc_connection *connection)
+static bool data_send(struct mc_service_connection *connection)
 {
     struct iovec parts[SEND_PARTS];
     struct mc_service *service = connection->service;
@@ -252,7 +252,7 @@ static bool data_send(struct mc_connection *connection)
     return true;
 }
 
-static void data_drain(struct mc_connection *connection)
+static void data_drain(struct mc_service_connection *connection)
 {
     char thrown_away[16384];
     ssize_t received = recv(connection->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
@@ -260,7 +260,7 @@ static void data_drain(struct mc_connection *connection)
         drop(connection, false);
 }
 
-static void data_interest(struct mc_connection *connection)
+static void data_interest(struct mc_service_connection *connection)
 {
     struct iovec parts[2];
     bool is_sending = connection->data->count > 0;
@@ -271,7 +271,7 @@ static void data_interest(struct mc_connection *connection)
         connection->deadline_ms = is_idle ? 0 : mc_clock_ms() + DATA_STALL_MS;
 }
 
-static void on_data(struct mc_connection *connection, uint32_t events)
+static void on_data(struct mc_service_connection *connection, uint32_t events)
 {
     struct iovec parts[2];
     /* Reset by the peer: it has given the transfer up, so what it had sent before must not be applied any more. */
@@ -324,7 +324,7 @@ static void on_wake(struct mc_service *service)
     }
     if (!atomic_exchange(&service->cut_wanted, false))
         return;
-    for (struct mc_connection *one = service->connections, *next; one != NULL; one = next) {
+    for (struct mc_service_connection *one = service->connections, *next; one != NULL; one = next) {
         next = one->next;
         if (one->kind != MC_CONNECTION_DATA)
             continue;
@@ -358,11 +358,11 @@ static bool note_cut(struct mc_service *service, uint64_t lane)
     return true;
 }
 
-bool mc_service_cut_lane(const struct mc_connection *asker, uint64_t lane)
+bool mc_service_cut_lane(const struct mc_service_connection *asker, uint64_t lane)
 {
     struct mc_service *service = asker->service;
     bool is_found = false;
-    for (struct mc_connection *one = service->connections, *next; one != NULL; one = next) {
+    for (struct mc_service_connection *one = service->connections, *next; one != NULL; one = next) {
         next = one->next;
         if (one != asker && lane == (one->kind == MC_CONNECTION_DATA ? one->data->lane : one->lane)) {
             drop(one, true);
@@ -402,7 +402,7 @@ void mc_service_cut(struct mc_transfer_engine *engine)
 /* Peers that read and write our memory themselves have no other way to know. */
 static void tell_leaving(struct mc_service *service)
 {
-    for (struct mc_connection *one = service->connections, *next; one != NULL; one = next) {
+    for (struct mc_service_connection *one = service->connections, *next; one != NULL; one = next) {
         next = one->next;
         if (one->kind != MC_CONNECTION_RPC || !one->is_heard || one->is_answering || one->out.length > 0)
             continue;
@@ -424,7 +424,7 @@ static void on_tick(struct mc_service *service)
     if (now_ms < service->tick_ms)
         return;
     service->tick_ms = now_ms + TICK_MS;
-    for (struct mc_connection *one = service->connections, *next; one != NULL; one = next) {
+    for (struct mc_service_connection *one = service->connections, *next; one != NULL; one = next) {
         next = one->next;
         if (one->deadline_ms != 0 && now_ms >= one->deadline_ms)
             drop(one, one->kind == MC_CONNECTION_DATA && !one->is_draining);
@@ -439,12 +439,12 @@ static void on_tick(struct mc_service *service)
     mc_peers_hear(service->engine);
     mc_peers_tidy(service->engine);
     mc_metrics_report(service->engine);
-    mc_device_look();
+    mc_gpu_look();
 }
 
 /* ---- the loop ---- */
 
-static void on_event(struct mc_connection *connection, uint32_t events)
+static void on_event(struct mc_service_connection *connection, uint32_t events)
 {
     if (connection->is_dead)
         return;
@@ -473,7 +473,7 @@ static void on_event(struct mc_connection *connection, uint32_t events)
 /* Offers whose links have been set up meanwhile, or have taken long enough. */
 static void answer_offers(struct mc_service *service)
 {
-    for (struct mc_connection *one = service->answering, *next; one != NULL; one = next) {
+    for (struct mc_service_connection *one = service->answering, *next; one != NULL; one = next) {
         next = one->next_answering;
         if (!mc_rpc_answer(one))
             continue;
@@ -536,14 +536,14 @@ static void release(void *context, struct mc_region *region)
 /* False when it is not a device's, or (*is_copied) when the device has refused. */
 static bool copy_to_device(struct mc_service *service, uint64_t address, const void *from, size_t size, bool *is_copied)
 {
-    struct mc_device_finder finder = {0};
-    struct mc_device_place place = mc_device_find(&finder, (const void *)(uintptr_t)address);
-    if (place.kind == MC_DEVICE_HOST)
+    struct mc_gpu_finder finder = {0};
+    struct mc_gpu_place place = mc_gpu_find(&finder, (const void *)(uintptr_t)address);
+    if (place.kind == MC_GPU_HOST)
         return false;
-    struct mc_device_lane *lane = lane_of(service, place.number);
-    *is_copied = lane != NULL && mc_device_start(lane, (void *)(uintptr_t)address, from, size) == 0;
+    struct mc_gpu_lane *lane = lane_of(service, place.number);
+    *is_copied = lane != NULL && mc_gpu_start(lane, (void *)(uintptr_t)address, from, size) == 0;
     /* Also after a refusal: the bytes must stay until then. */
-    *is_copied &= lane != NULL && mc_device_finish(lane) == 0;
+    *is_copied &= lane != NULL && mc_gpu_finish(lane) == 0;
     return true;
 }
 
@@ -553,7 +553,7 @@ static bool copy(void *context, uint64_t address, const void *from, size_t size)
 {
     struct mc_transfer_engine *engine = context;
     bool is_copied = false;
-    if (mc_device_is_there() && copy_to_device(engine->service, address, from, size, &is_copied))
+    if (mc_gpu_is_there() && copy_to_device(engine->service, address, from, size, &is_copied))
         return is_copied;
     struct iovec near = {(void *)(uintptr_t)from, size}, far = {(void *)(uintptr_t)address, size};
     ssize_t moved = process_vm_writev(engine->service->process, &near, 1, &far, 1, 0);
@@ -572,8 +572,8 @@ static int add_listener(struct mc_service *service, int fd, enum mc_connection_k
 {
     if (fd < 0)
         return 0;
-    struct mc_connection *listener = &service->listeners[service->listener_count++];
-    *listener = (struct mc_connection){.kind = kind, .fd = fd};
+    struct mc_service_connection *listener = &service->listeners[service->listener_count++];
+    *listener = (struct mc_service_connection){.kind = kind, .fd = fd};
     mc_transfer_note_fd(fd);
     return watch(service, listener, EPOLLIN);
 }
@@ -626,8 +626,8 @@ void mc_service_stop(struct mc_transfer_engine *engine)
         mc_transfer_close_fd(service->listeners[i].fd);
     if (service->epoll_fd >= 0)
         mc_transfer_close_fd(service->epoll_fd);
-    for (int i = 0; i < MC_DEVICES_MAX; i++)
-        mc_device_give(service->lanes[i]);
+    for (int i = 0; i < MC_GPUS_MAX; i++)
+        mc_gpu_give(service->lanes[i]);
     pthread_mutex_destroy(&service->initiators_lock);
     free(service->cuts);
     free(service);

@@ -21,7 +21,7 @@ enum mc_connection_kind {
     MC_CONNECTION_HOST
 };
 
-struct mc_connection {
+struct mc_service_connection {
     struct mc_service *service;
     enum mc_connection_kind kind;
     int fd;
@@ -29,7 +29,7 @@ struct mc_connection {
     bool is_dead;
     bool is_draining;     /* answered; input is thrown away until the peer's end */
     uint64_t deadline_ms; /* 0: none */
-    struct mc_connection *previous, *next;
+    struct mc_service_connection *previous, *next;
     struct mc_buffer in, out;          /* RPC */
     struct mc_inbound *data;           /* DATA */
     struct mc_rdma_link *served;       /* RPC: the serving half that was set up over it; NULL */
@@ -39,9 +39,9 @@ struct mc_connection {
     _Atomic bool has_news;             /* of the link: its answer may be due */
     uint64_t answer_ns;                /* not before, but for news */
     enum mc_handshake_type answer_type;
-    struct mc_connection *next_answering;
+    struct mc_service_connection *next_answering;
     const struct mc_host_intents *intents; /* HOST: mapped; NULL until it has said hello */
-    struct mc_connection *next_initiator;
+    struct mc_service_connection *next_initiator;
 };
 
 struct mc_cut {
@@ -53,10 +53,10 @@ struct mc_service {
     struct mc_inbound_hooks inbound_hooks;
     int epoll_fd, wake_fd;
     pid_t process;
-    struct mc_connection listeners[4];
+    struct mc_service_connection listeners[4];
     size_t listener_count;
-    struct mc_connection *connections, *dead;
-    struct mc_connection *answering; /* whose offers are being answered; in `connections`, too */
+    struct mc_service_connection *connections, *dead;
+    struct mc_service_connection *answering; /* whose offers are being answered; in `connections`, too */
     uint32_t connection_count;
     uint64_t tick_ms, pause_until_ms;
     uint32_t spin_hits, spin_probe;
@@ -64,32 +64,32 @@ struct mc_service {
     bool is_started;
     _Atomic bool is_stopping, cut_wanted;
     pthread_mutex_t initiators_lock; /* of the list, and of the maps in it */
-    struct mc_connection *initiators;
+    struct mc_service_connection *initiators;
     struct mc_cut *cuts; /* a ring, by time; NULL: none was ever */
     uint32_t cut_first, cut_count;
-    struct mc_device_lane *lanes[MC_DEVICES_MAX]; /* for regions of devices: unit 0 to receive, unit 1 to send */
-    size_t staged;                                /* bytes of unit 1 that this turn's sending uses */
-    uint64_t copying;                             /* devices whose copies into it have not been waited for */
+    struct mc_gpu_lane *lanes[MC_GPUS_MAX]; /* for regions of devices: unit 0 to receive, unit 1 to send */
+    size_t staged;                          /* bytes of unit 1 that this turn's sending uses */
+    uint64_t copying;                       /* devices whose copies into it have not been waited for */
     bool has_staging_failed;
     bool has_told; /* peers that we are leaving */
 };
 
 /* Hangs up; may be called at any time on the service thread. */
-void mc_connection_drop(struct mc_connection *connection);
+void mc_connection_drop(struct mc_service_connection *connection);
 /* Cuts the connection of that number, whether it is there or is still to come, for who asks so. False: it cannot be
  * noted, and may come; who asks has to wait. */
-bool mc_service_cut_lane(const struct mc_connection *asker, uint64_t lane);
+bool mc_service_cut_lane(const struct mc_service_connection *asker, uint64_t lane);
 /* Has it been cut? */
 bool mc_service_is_cut(const struct mc_service *service, uint64_t lane);
 /* service_rpc.c */
-void mc_rpc_serve(struct mc_connection *connection, uint32_t events);
-void mc_rpc_tell_leaving(struct mc_connection *connection);
+void mc_rpc_serve(struct mc_service_connection *connection, uint32_t events);
+void mc_rpc_tell_leaving(struct mc_service_connection *connection);
 /* Answers an offer if that is due. False: it is not. */
-bool mc_rpc_answer(struct mc_connection *connection);
+bool mc_rpc_answer(struct mc_service_connection *connection);
 /* The thread looks around at once. Any thread. */
 void mc_service_wake(struct mc_service *service);
 /* host_serve.c */
-void mc_host_serve(struct mc_connection *connection);
-void mc_host_serve_end(struct mc_connection *connection);
+void mc_host_serve(struct mc_service_connection *connection);
+void mc_host_serve_end(struct mc_service_connection *connection);
 
 #endif

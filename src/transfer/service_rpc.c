@@ -23,14 +23,14 @@
 
 static int take_note(struct mc_transfer_engine *engine, struct mc_span json)
 {
-    struct mc_note *note = calloc(1, sizeof(*note));
+    struct mc_notification *note = calloc(1, sizeof(*note));
     int rc = note == NULL ? MC_ERR_NO_MEMORY : mc_handshake_read_note(json, &note->name, &note->message);
     if (rc < 0) {
         free(note);
         return rc;
     }
     /* A note says that something was written; what it was must be seen by who reads the note. */
-    if (mc_device_flush(engine->direct_devices) < 0)
+    if (mc_gpu_flush(engine->direct_devices) < 0)
         mc_log_limited(ERROR, "what a peer has written to a GPU may not be seen there yet");
     pthread_mutex_lock(&engine->lock);
     bool is_full = engine->note_count >= MC_TRANSFER_NOTES_MAX;
@@ -62,7 +62,7 @@ static size_t count_numbers(struct mc_span list)
 
 /* Connections that their other end has given up: they are cut, or are when they come. False: it is another question, or
  * they cannot be. */
-static bool answer_cut(struct mc_connection *connection, struct mc_span json, struct mc_buffer *out)
+static bool answer_cut(struct mc_service_connection *connection, struct mc_span json, struct mc_buffer *out)
 {
     struct mc_id id = connection->service->engine->id;
     struct mc_json_cursor element;
@@ -78,7 +78,7 @@ static bool answer_cut(struct mc_connection *connection, struct mc_span json, st
     return is_cut;
 }
 
-static void send_answer(struct mc_connection *connection)
+static void send_answer(struct mc_service_connection *connection)
 {
     ssize_t sent = send(connection->fd, connection->out.data, connection->out.length, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
@@ -101,14 +101,14 @@ static void send_answer(struct mc_connection *connection)
 /* A pair of that connection's link has been set up, or not. On a thread of the link. */
 static void link_has_news(void *context)
 {
-    struct mc_connection *connection = context;
+    struct mc_service_connection *connection = context;
     atomic_store(&connection->has_news, true);
     mc_service_wake(connection->service);
 }
 
 /* An offer of a link: true, and what it asks for is being set up, by other threads: a driver may sleep for seconds.
  * Anything else, or no RDMA here: says so. */
-static bool take_offer(struct mc_connection *connection, struct mc_span json, struct mc_buffer *out)
+static bool take_offer(struct mc_service_connection *connection, struct mc_span json, struct mc_buffer *out)
 {
     struct mc_service *service = connection->service;
     struct mc_span offer, hears;
@@ -134,13 +134,13 @@ static bool take_offer(struct mc_connection *connection, struct mc_span json, st
     return true;
 }
 
-void mc_rpc_tell_leaving(struct mc_connection *connection)
+void mc_rpc_tell_leaving(struct mc_service_connection *connection)
 {
     mc_handshake_write(&connection->out, MC_HANDSHAKE_CONNECTION, false, mc_span_string(LEAVING));
     send_answer(connection);
 }
 
-bool mc_rpc_answer(struct mc_connection *connection)
+bool mc_rpc_answer(struct mc_service_connection *connection)
 {
     struct mc_transfer_engine *engine = connection->service->engine;
     struct mc_buffer text = {0}, json = {0};
@@ -172,7 +172,7 @@ bool mc_rpc_answer(struct mc_connection *connection)
     return true;
 }
 
-static int answer(struct mc_connection *connection, const struct mc_handshake *frame)
+static int answer(struct mc_service_connection *connection, const struct mc_handshake *frame)
 {
     struct mc_transfer_engine *engine = connection->service->engine;
     struct mc_buffer document = {0};
@@ -206,7 +206,7 @@ static int answer(struct mc_connection *connection, const struct mc_handshake *f
 }
 
 /* False: nothing more came. */
-static bool receive(struct mc_connection *connection)
+static bool receive(struct mc_service_connection *connection)
 {
     struct mc_buffer *in = &connection->in;
     if (connection->is_draining)
@@ -221,7 +221,7 @@ static bool receive(struct mc_connection *connection)
     return received > 0;
 }
 
-void mc_rpc_serve(struct mc_connection *connection, uint32_t events)
+void mc_rpc_serve(struct mc_service_connection *connection, uint32_t events)
 {
     struct mc_handshake frame;
     if (connection->out.length > 0) {

@@ -9,8 +9,8 @@
  *         delay_us, loss_ppm, reorder_ppm (held back by reorder_us more), cut (0 or 1), rate (bytes a second; 0: no
  *         limit), queue_us (so long a queue before the rate at most)
  *     port N NAME VALUE [...]    of all that host N sends and of all that it receives: rate, queue_us, cut
- *     stats                 a line for each pair that was used: from to packets bytes lost overflowed reordered cut;
- * "none"
+ *     stats                 a line for each pair that was used, or "none": from to packets bytes lost overflowed
+ *                           reordered cut
  *
  * What happens to the n-th packet of a pair is a function of SEED, the pair and n; when it comes is not. A packet that
  * the observer sends or receives is never touched unless it is named. */

@@ -2,8 +2,8 @@
 #ifndef MC_TEST_OWNER_RIG_H
 #define MC_TEST_OWNER_RIG_H
 
-#include "store/owner.h"
-#include "engine/memory.h"
+#include "owner/owner.h"
+#include "segment/memory.h"
 #include "env/log.h"
 #include "frames.h"
 #include "random.h"
@@ -21,7 +21,7 @@
 struct rig {
     int listener;
     char address[MC_ADDRESS_MAX];
-    struct mc_engine *engine;
+    struct mc_paths *paths;
     struct mc_owner *owner;
     struct mc_id node;
     struct peer link; /* the owner's connection, as the master sees it */
@@ -37,7 +37,7 @@ struct rig {
 
 static inline struct mc_owner_config config_of(struct rig *rig)
 {
-    return (struct mc_owner_config){.engine = rig->engine,
+    return (struct mc_owner_config){.paths = rig->paths,
                                     .master_address = rig->address,
                                     .node = rig->node,
                                     .incarnation = 99,
@@ -54,8 +54,8 @@ static inline void rig_prepare(struct rig *rig)
     rig->listener = mc_tcp_listen("127.0.0.1", &port);
     assert_true(rig->listener >= 0);
     mc_address_join(rig->address, sizeof(rig->address), "127.0.0.1", port);
-    rig->engine = mc_engine_create(rig->node, 99, MC_PATH_ALL);
-    assert_non_null(rig->engine);
+    rig->paths = mc_paths_create(rig->node, 99, MC_PATH_ALL);
+    assert_non_null(rig->paths);
 }
 
 static inline void rig_create(struct rig *rig)
@@ -201,7 +201,7 @@ static inline void rig_stop(struct rig *rig)
     peer_close(&rig->link); /* the owner sees the end and need not wait */
     if (rig->owner != NULL)
         mc_owner_close(rig->owner);
-    mc_engine_destroy(rig->engine);
+    mc_paths_destroy(rig->paths);
     close(rig->listener);
 }
 
@@ -314,7 +314,7 @@ static inline void expect_slots(struct rig *rig, enum mc_message type, const uin
 
 static inline struct mc_segment_memory *rig_memory(struct rig *rig)
 {
-    struct mc_segment_memory *memory = mc_engine_find_segment(rig->engine, rig->mount.segment_id);
+    struct mc_segment_memory *memory = mc_paths_find_segment(rig->paths, rig->mount.segment_id);
     assert_non_null(memory);
     mc_segment_memory_release(memory); /* the owner's own reference keeps it */
     return memory;

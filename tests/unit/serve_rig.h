@@ -2,7 +2,7 @@
 #ifndef MC_TEST_SERVE_RIG_H
 #define MC_TEST_SERVE_RIG_H
 
-#include "engine/serve.h"
+#include "segment/serve.h"
 #include "frames.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* The core and the cluster's id: whose contents come in, who is refused, and how a master finds out which cluster it
- * is. The rows of the table "Which cluster" in ARCHITECTURE.md. */
+ * is. The rows of the table "Which cluster" in docs/ordering.md. */
 #include "core_owner.h"
 
 static const struct mc_id A = {0xa, 0xaa}, B = {0xb, 0xbb}, NONE = {0, 0};

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "engine/layout.h"
+#include "segment/layout.h"
 #include "master/election.h"
 #include "master/leadership.h"
 #include "random.h"

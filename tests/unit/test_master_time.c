@@ -1,5 +1,5 @@
 /* Dating what a master has sent: never too early, and not late once one answer came in time. */
-#include "store/master_time.h"
+#include "owner/master_time.h"
 
 #include "wire/wire.h"
 

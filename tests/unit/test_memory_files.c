@@ -1,5 +1,5 @@
 /* Segments in named files: taken up again, by whom, and what damaged or foreign files do. Contents and checksums. */
-#include "engine/memory_inside.h"
+#include "segment/memory_inside.h"
 #include "env/clock.h"
 #include "env/log.h"
 #include "object_make.h"

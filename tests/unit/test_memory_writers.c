@@ -1,9 +1,9 @@
 /* A writer of another process that is stopped, killed or continued in the middle of a copy, against the owner that cuts
  * it, raises the epoch, or dies and comes back. */
 #include "base/checksum.h"
-#include "engine/engine.h"
-#include "engine/memory_inside.h"
-#include "engine/serve.h"
+#include "path/paths.h"
+#include "segment/memory_inside.h"
+#include "segment/serve.h"
 #include "env/clock.h"
 #include "env/log.h"
 
@@ -97,12 +97,12 @@ static void stop_here(void *context)
  * that write. */
 static void writer_run(const struct owner *owner)
 {
-    struct mc_engine *engine = mc_engine_create(owner->writer_node, 1, MC_PATH_SHM);
+    struct mc_paths *paths = mc_paths_create(owner->writer_node, 1, MC_PATH_SHM);
     struct mc_path *path;
     uint8_t *data = calloc(1, LENGTH);
     struct iovec part = {data, LENGTH};
     bool stopped = false;
-    if (engine == NULL || data == NULL || mc_path_get(engine, &owner->endpoint, soon(), &path) != 0)
+    if (paths == NULL || data == NULL || mc_path_get(paths, &owner->endpoint, soon(), &path) != 0)
         _exit(20);
     struct mc_hash hash = mc_hash("key", 3);
     static struct mc_transfer transfers[COPIES], *list[COPIES];
@@ -124,7 +124,7 @@ static void writer_run(const struct owner *owner)
     struct mc_run run = {.deadline_ns = UINT64_MAX, .tick = stop_here, .context = &stopped};
     path->transport->run(path, list, COPIES, &run);
     mc_path_release(path);
-    mc_engine_destroy(engine);
+    mc_paths_destroy(paths);
     _exit(stopped ? 0 : 21);
 }
 

@@ -1,6 +1,6 @@
 /* The table of objects against a model, its growth, and what a serial promises; the small map too. */
-#include "master/map.h"
-#include "master/object.h"
+#include "core/map.h"
+#include "core/object.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

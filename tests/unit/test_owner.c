@@ -360,7 +360,7 @@ static void test_stale(void **state)
     struct peer writer = writer_connect(&rig, true, mc_random_id(), 0);
     writer_commit(&writer, 1, 5, 5);
     expect_live(&rig, 1, 5, 5, 0);
-    struct mc_segment_memory *held = mc_engine_find_segment(rig.engine, old_id); /* as a path of this process would */
+    struct mc_segment_memory *held = mc_paths_find_segment(rig.paths, old_id); /* as a path of this process would */
     assert_non_null(held);
     peer_close(&rig.link);
     rig_accept(&rig);
@@ -377,7 +377,7 @@ static void test_stale(void **state)
     assert_true(rig.mount.populated < CAPACITY);
     assert_false(mc_owner_segment(rig.owner, &segment));
     assert_true(peer_is_closed(&writer));
-    assert_null(mc_engine_find_segment(rig.engine, old_id));
+    assert_null(mc_paths_find_segment(rig.paths, old_id));
     rig.epoch = 9;
     answer_mount(&rig, request_id, 0);
     uint64_t new_nonce = rig.mount.nonce;

@@ -2,8 +2,8 @@
 #include "transport_rig.h"
 
 #include "base/error.h"
-#include "engine/memory_inside.h"
-#include "engine/path.h"
+#include "segment/memory_inside.h"
+#include "path/path.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,10 +37,10 @@ static int teardown(void **state)
 
 static int open_kind(const struct mc_endpoint *endpoint, unsigned allowed, uint64_t timeout_ms, uint64_t *took_ns)
 {
-    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, allowed);
+    struct mc_paths *paths = mc_paths_create(mc_random_id(), 1, allowed);
     struct mc_path *path;
     uint64_t start_ns = mc_clock_ns();
-    int rc = mc_path_get(engine, endpoint, rig_deadline(timeout_ms), &path);
+    int rc = mc_path_get(paths, endpoint, rig_deadline(timeout_ms), &path);
     *took_ns = mc_clock_ns() - start_ns;
     if (rc == 0) {
         rc = path->transport == &mc_transport_local ? MC_PATH_LOCAL
@@ -48,7 +48,7 @@ static int open_kind(const struct mc_endpoint *endpoint, unsigned allowed, uint6
                                                     : MC_PATH_TCP;
         mc_path_release(path);
     }
-    mc_engine_destroy(engine);
+    mc_paths_destroy(paths);
     return rc;
 }
 
@@ -98,25 +98,25 @@ static void best_path(void **state)
 static void cached_dropped_and_tried_again(void **state)
 {
     struct rig *rig = rig_of(state);
-    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, MC_PATH_ALL);
+    struct mc_paths *paths = mc_paths_create(mc_random_id(), 1, MC_PATH_ALL);
     struct mc_endpoint endpoint = rig->endpoint;
     struct mc_path *first, *second, *third;
     snprintf(endpoint.unix_path, sizeof(endpoint.unix_path), "@nobody-listens-%llx",
              (unsigned long long)mc_random_u64());
-    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(1000), &first), 0);
+    assert_int_equal(mc_path_get(paths, &endpoint, rig_deadline(1000), &first), 0);
     assert_ptr_equal(first->transport, &mc_transport_tcp);
-    assert_int_equal(atomic_load(&mc_engine_counters(engine)->fallbacks), 1);
+    assert_int_equal(atomic_load(&mc_paths_counters(paths)->fallbacks), 1);
     endpoint = rig->endpoint; /* shm would work now; but not before the first second is over */
-    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(1000), &second), 0);
+    assert_int_equal(mc_path_get(paths, &endpoint, rig_deadline(1000), &second), 0);
     assert_ptr_equal(second, first);
     usleep(1050000);
-    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(1000), &third), 0);
+    assert_int_equal(mc_path_get(paths, &endpoint, rig_deadline(1000), &third), 0);
     assert_ptr_equal(third->transport, &mc_transport_shm);
     mc_path_drop(third);
     mc_path_release(third);
-    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(1000), &third), 0);
+    assert_int_equal(mc_path_get(paths, &endpoint, rig_deadline(1000), &third), 0);
     assert_ptr_equal(third->transport, &mc_transport_shm);
-    mc_engine_forget(engine, RIG_SEGMENT); /* the reference stays good */
+    mc_paths_forget(paths, RIG_SEGMENT); /* the reference stays good */
     uint8_t data[10];
     struct iovec part = {data, 10};
     struct mc_transfer read = rig_transfer(MC_TRANSFER_READ, 0, 1, 0, 10, "none", &part, 1), *list = &read;
@@ -125,38 +125,38 @@ static void cached_dropped_and_tried_again(void **state)
     assert_int_equal(read.result, MC_ERR_REPLICA_IS_GONE);
     mc_path_release(third);
     endpoint.incarnation++; /* a newer owner under the same number: the old path must not be used for it */
-    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(1000), &third), MC_ERR_STALE);
+    assert_int_equal(mc_path_get(paths, &endpoint, rig_deadline(1000), &third), MC_ERR_STALE);
     mc_path_release(first);
     mc_path_release(second);
-    mc_engine_destroy(engine);
+    mc_paths_destroy(paths);
 }
 
 /* Somebody's get pays for the look at a faster path: little, when there is one that works. */
 static void a_faster_path_is_not_waited_for(void **state)
 {
     struct rig *rig = rig_of(state);
-    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, MC_PATH_SHM | MC_PATH_TCP);
+    struct mc_paths *paths = mc_paths_create(mc_random_id(), 1, MC_PATH_SHM | MC_PATH_TCP);
     struct mc_endpoint endpoint = rig->endpoint;
     struct mc_path *first, *second;
     snprintf(endpoint.unix_path, sizeof(endpoint.unix_path), "@silent-%llx", (unsigned long long)mc_random_u64());
-    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(1000), &first), 0);
+    assert_int_equal(mc_path_get(paths, &endpoint, rig_deadline(1000), &first), 0);
     assert_ptr_equal(first->transport, &mc_transport_tcp);
     int silent = mc_unix_listen(endpoint.unix_path); /* runs, and does not answer */
     assert_true(silent >= 0);
     usleep(1050000);
     uint64_t start_ns = mc_clock_ns();
-    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(3000), &second), 0);
+    assert_int_equal(mc_path_get(paths, &endpoint, rig_deadline(3000), &second), 0);
     uint64_t took_ns = mc_clock_ns() - start_ns;
     assert_ptr_equal(second, first);
     assert_in_range(took_ns, 15000000u, 500000000u);
     close(silent);
     mc_path_release(first);
     mc_path_release(second);
-    mc_engine_destroy(engine);
+    mc_paths_destroy(paths);
 }
 
 struct getter {
-    struct mc_engine *engine;
+    struct mc_paths *paths;
     const struct mc_endpoint *endpoint;
     uint64_t timeout_ms;
     struct mc_path *path;
@@ -166,18 +166,18 @@ struct getter {
 static void *get_path(void *argument)
 {
     struct getter *getter = argument;
-    getter->result = mc_path_get(getter->engine, getter->endpoint, rig_deadline(getter->timeout_ms), &getter->path);
+    getter->result = mc_path_get(getter->paths, getter->endpoint, rig_deadline(getter->timeout_ms), &getter->path);
     return NULL;
 }
 
 static void opened_once(void **state)
 {
     struct rig *rig = rig_of(state);
-    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, MC_PATH_ALL);
+    struct mc_paths *paths = mc_paths_create(mc_random_id(), 1, MC_PATH_ALL);
     struct getter getters[8];
     pthread_t threads[8];
     for (size_t i = 0; i < 8; i++) {
-        getters[i] = (struct getter){.engine = engine, .endpoint = &rig->endpoint, .timeout_ms = 3000};
+        getters[i] = (struct getter){.paths = paths, .endpoint = &rig->endpoint, .timeout_ms = 3000};
         assert_int_equal(pthread_create(&threads[i], NULL, get_path, &getters[i]), 0);
     }
     for (size_t i = 0; i < 8; i++) {
@@ -186,16 +186,16 @@ static void opened_once(void **state)
         assert_ptr_equal(getters[i].path, getters[0].path);
         mc_path_release(getters[i].path);
     }
-    mc_engine_destroy(engine);
+    mc_paths_destroy(paths);
 }
 
 /* Who has little time finds out nothing for who has more. */
 static void one_in_haste_judges_for_nobody_else(void **state)
 {
     struct rig *rig = rig_of(state);
-    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, MC_PATH_TCP);
+    struct mc_paths *paths = mc_paths_create(mc_random_id(), 1, MC_PATH_TCP);
     struct mc_endpoint endpoint = rig->endpoint;
-    struct getter hasty = {.engine = engine, .endpoint = &endpoint, .timeout_ms = 100};
+    struct getter hasty = {.paths = paths, .endpoint = &endpoint, .timeout_ms = 100};
     struct mc_path *path;
     pthread_t thread;
     uint16_t port = 0;
@@ -205,12 +205,12 @@ static void one_in_haste_judges_for_nobody_else(void **state)
     assert_int_equal(pthread_create(&thread, NULL, get_path, &hasty), 0);
     usleep(30000);
     uint64_t start_ns = mc_clock_ns();
-    assert_int_equal(mc_path_get(engine, &endpoint, rig_deadline(3000), &path), MC_ERR_RPC_TIMEOUT);
+    assert_int_equal(mc_path_get(paths, &endpoint, rig_deadline(3000), &path), MC_ERR_RPC_TIMEOUT);
     assert_true(mc_clock_ns() - start_ns >= MC_STALL_NS);
     pthread_join(thread, NULL);
     assert_int_equal(hasty.result, MC_ERR_RPC_TIMEOUT);
     close(silent);
-    mc_engine_destroy(engine);
+    mc_paths_destroy(paths);
 }
 
 /* ---- an owner that is slow for many at a time ---- */
@@ -289,7 +289,7 @@ static void a_slow_owner_is_not_asked_for_several_places_by_each(void **state)
     static struct mc_endpoint endpoints[MANY];
     static struct getter getters[MANY];
     static pthread_t threads[MANY];
-    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, MC_PATH_TCP);
+    struct mc_paths *paths = mc_paths_create(mc_random_id(), 1, MC_PATH_TCP);
     pthread_t thread;
     uint16_t port = 0;
     slow.real = rig_of(state)->endpoint;
@@ -300,7 +300,7 @@ static void a_slow_owner_is_not_asked_for_several_places_by_each(void **state)
         endpoints[i] = slow.real;
         endpoints[i].segment = 100 + i; /* each a path of its own */
         mc_address_join(endpoints[i].tcp_address, sizeof(endpoints[i].tcp_address), "127.0.0.1", port);
-        getters[i] = (struct getter){.engine = engine, .endpoint = &endpoints[i], .timeout_ms = 60000};
+        getters[i] = (struct getter){.paths = paths, .endpoint = &endpoints[i], .timeout_ms = 60000};
         assert_int_equal(pthread_create(&threads[i], NULL, get_path, &getters[i]), 0);
     }
     for (size_t i = 0; i < MANY; i++) {
@@ -311,7 +311,7 @@ static void a_slow_owner_is_not_asked_for_several_places_by_each(void **state)
     atomic_store(&slow.stop, true);
     pthread_join(thread, NULL);
     close(slow.listener);
-    mc_engine_destroy(engine);
+    mc_paths_destroy(paths);
     for (size_t i = 0; i < MANY; i++) {
         bool is_excused = getters[i].result == MC_ERR_RPC_TIMEOUT && slow.turn_ns > LATE_NS;
         assert_true(getters[i].result == 0 || is_excused);
@@ -450,13 +450,13 @@ static void prepared_and_swept(void **state)
     for (unsigned kind = MC_PATH_SHM; kind <= MC_PATH_TCP; kind *= 2) {
         (void)state;
         assert_int_equal(rig_start(&rig, kind, 1u << 20, true, true), 0);
-        struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, kind);
-        assert_int_equal(mc_path_prepare(engine, &rig.endpoint, rig_deadline(3000)), 0);
-        assert_int_equal(mc_path_prepare(engine, &rig.endpoint, rig_deadline(3000)), 0); /* it is there */
+        struct mc_paths *paths = mc_paths_create(mc_random_id(), 1, kind);
+        assert_int_equal(mc_path_prepare(paths, &rig.endpoint, rig_deadline(3000)), 0);
+        assert_int_equal(mc_path_prepare(paths, &rig.endpoint, rig_deadline(3000)), 0); /* it is there */
         assert_int_equal(kill(rig.peer, SIGSTOP), 0);
-        assert_int_equal(mc_path_get(engine, &rig.endpoint, rig_deadline(3000), &first), 0); /* asks nobody */
-        mc_engine_sweep(engine);
-        assert_int_equal(mc_path_get(engine, &rig.endpoint, rig_deadline(3000), &second), 0);
+        assert_int_equal(mc_path_get(paths, &rig.endpoint, rig_deadline(3000), &first), 0); /* asks nobody */
+        mc_paths_sweep(paths);
+        assert_int_equal(mc_path_get(paths, &rig.endpoint, rig_deadline(3000), &second), 0);
         assert_ptr_equal(first, second); /* stopped is not ended */
         mc_path_release(second);
         assert_int_equal(kill(rig.peer, SIGKILL), 0);
@@ -464,11 +464,11 @@ static void prepared_and_swept(void **state)
         rig.peer = 0;
         close(rig.peer_life);
         usleep(20000); /* a tcp lane that was used a moment ago is not looked at */
-        mc_engine_sweep(engine);
-        assert_true(mc_path_get(engine, &rig.endpoint, rig_deadline(3000), &second) < 0);
-        assert_true(mc_path_prepare(engine, &rig.endpoint, rig_deadline(300)) < 0);
+        mc_paths_sweep(paths);
+        assert_true(mc_path_get(paths, &rig.endpoint, rig_deadline(3000), &second) < 0);
+        assert_true(mc_path_prepare(paths, &rig.endpoint, rig_deadline(300)) < 0);
         mc_path_release(first);
-        mc_engine_destroy(engine);
+        mc_paths_destroy(paths);
         rig_stop(&rig);
     }
 }
@@ -478,15 +478,15 @@ static void prepared_and_swept(void **state)
 /* Takes a place and does not rest: the start of a frame is under way. */
 static int place_hold(const struct rig *rig, struct mc_id node)
 {
-    struct mc_engine *engine = mc_engine_create(node, 1, MC_PATH_TCP);
+    struct mc_paths *paths = mc_paths_create(node, 1, MC_PATH_TCP);
     struct mc_patience patience = {rig_deadline(2000), rig_deadline(2000)};
     int fd = mc_tcp_connect(rig->endpoint.tcp_address, rig_deadline(2000));
     assert_true(fd >= 0);
     struct mc_owner_said said;
-    int rc = mc_path_hello(engine, &rig->endpoint, fd, &patience, &said);
+    int rc = mc_path_hello(paths, &rig->endpoint, fd, &patience, &said);
     assert_int_equal(rc, 0);
     assert_int_equal(send(fd, "\1\2\3", 3, MSG_NOSIGNAL), 3);
-    mc_engine_destroy(engine);
+    mc_paths_destroy(paths);
     return fd;
 }
 
@@ -519,9 +519,9 @@ static void a_full_owner_is_waited_for(void **state)
     rig_connection_limit = 0;
     for (int i = 0; i < 2; i++)
         held[i] = place_hold(&rig, mc_random_id());
-    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, MC_PATH_TCP);
-    assert_int_equal(read_nothing(rig.path, 1000), MC_ERR_REPLICA_IS_GONE);             /* so that it does not rest */
-    assert_int_equal(mc_path_get(engine, &rig.endpoint, rig_deadline(1000), &path), 0); /* no fault of the owner's */
+    struct mc_paths *paths = mc_paths_create(mc_random_id(), 1, MC_PATH_TCP);
+    assert_int_equal(read_nothing(rig.path, 1000), MC_ERR_REPLICA_IS_GONE);            /* so that it does not rest */
+    assert_int_equal(mc_path_get(paths, &rig.endpoint, rig_deadline(1000), &path), 0); /* no fault of the owner's */
     uint64_t start_ns = mc_clock_ns();
     assert_int_equal(pthread_create(&thread, NULL, close_soon, &held[0]), 0);
     int rc = read_nothing(path, 5000);
@@ -531,7 +531,7 @@ static void a_full_owner_is_waited_for(void **state)
     assert_in_range(took_ns, 150000000u, 480000000u);
     assert_false(atomic_load(&path->broken));
     mc_path_release(path);
-    mc_engine_destroy(engine);
+    mc_paths_destroy(paths);
     close(held[1]);
     rig_stop(&rig);
 }
@@ -545,14 +545,14 @@ static void a_full_owner_is_busy_and_not_broken(void **state)
     rig_connection_limit = 3;
     assert_int_equal(rig_start(&rig, MC_PATH_TCP, 1u << 20, false, false), 0);
     rig_connection_limit = 0;
-    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, MC_PATH_TCP);
+    struct mc_paths *paths = mc_paths_create(mc_random_id(), 1, MC_PATH_TCP);
     mc_path_release(rig.path);
     rig.path = NULL;
-    mc_engine_rest(rig.engine, mc_clock_ns() + 2 * MC_LANE_IDLE_MS * 1000000ull); /* its place is free */
+    mc_paths_rest(rig.paths, mc_clock_ns() + 2 * MC_LANE_IDLE_MS * 1000000ull); /* its place is free */
     usleep(50000);
     for (int i = 0; i < 3; i++)
         held[i] = place_hold(&rig, mc_random_id());
-    assert_int_equal(mc_path_get(engine, &rig.endpoint, rig_deadline(1000), &path), 0);
+    assert_int_equal(mc_path_get(paths, &rig.endpoint, rig_deadline(1000), &path), 0);
     uint64_t start_ns = mc_clock_ns();
     assert_int_equal(read_nothing(path, 200), MC_ERR_BUSY);
     assert_in_range(mc_clock_ns() - start_ns, 100000000u, 350000000u); /* by its deadline */
@@ -563,7 +563,7 @@ static void a_full_owner_is_busy_and_not_broken(void **state)
     usleep(50000);
     assert_int_equal(read_nothing(path, 5000), MC_ERR_REPLICA_IS_GONE);
     mc_path_release(path);
-    mc_engine_destroy(engine);
+    mc_paths_destroy(paths);
     close(held[1]);
     close(held[2]);
     rig_stop(&rig);
@@ -656,21 +656,21 @@ static void idle_lanes_are_let_go(void **state)
         usleep(10000); /* more are opened for what is late, and not kept */
     int many = connections_of(rig);
     assert_in_range(many, 1, 8);
-    mc_engine_rest(rig->engine, mc_clock_ns());
+    mc_paths_rest(rig->paths, mc_clock_ns());
     assert_int_equal(connections_of(rig), many);
-    mc_engine_rest(rig->engine, mc_clock_ns() + 2 * second); /* only their buffers */
+    mc_paths_rest(rig->paths, mc_clock_ns() + 2 * second); /* only their buffers */
     assert_int_equal(connections_of(rig), many);
     assert_int_equal(share_all(rig->path), 0);
-    mc_engine_rest(rig->engine, mc_clock_ns() + 2 * second);
+    mc_paths_rest(rig->paths, mc_clock_ns() + 2 * second);
     assert_int_equal(read_nothing(rig->path, 1000), MC_ERR_REPLICA_IS_GONE); /* the one used last, again */
-    mc_engine_rest(rig->engine, mc_clock_ns() + MC_LANE_IDLE_MS * 1000000ull - second);
+    mc_paths_rest(rig->paths, mc_clock_ns() + MC_LANE_IDLE_MS * 1000000ull - second);
     usleep(50000);
     assert_true(connections_of(rig) >= 1);
-    mc_engine_rest(rig->engine, mc_clock_ns() + MC_LANE_IDLE_MS * 1000000ull + second);
+    mc_paths_rest(rig->paths, mc_clock_ns() + MC_LANE_IDLE_MS * 1000000ull + second);
     for (int i = 0; i < 100 && connections_of(rig) > 0; i++)
         usleep(10000);
     assert_int_equal(connections_of(rig), 0);
-    mc_engine_sweep(rig->engine); /* no connection is no sign of an end */
+    mc_paths_sweep(rig->paths); /* no connection is no sign of an end */
     assert_int_equal(read_nothing(rig->path, 1000), MC_ERR_REPLICA_IS_GONE);
     assert_in_range(connections_of(rig), 1, 2); /* an answer that is late is asked for on a second one */
     assert_false(atomic_load(&rig->path->broken));

@@ -146,12 +146,12 @@ static void full(void **state)
 
 static void histogram(void **state)
 {
-    struct mc_histogram one = {0};
+    struct mc_proxy_histogram one = {0};
     (void)state;
-    mc_histogram_add(&one, 0);
-    mc_histogram_add(&one, 5);
-    mc_histogram_add(&one, 6);
-    mc_histogram_add(&one, UINT32_MAX);
+    mc_proxy_histogram_add(&one, 0);
+    mc_proxy_histogram_add(&one, 5);
+    mc_proxy_histogram_add(&one, 6);
+    mc_proxy_histogram_add(&one, UINT32_MAX);
     assert_int_equal(one.buckets[0], 2);
     assert_int_equal(one.buckets[1], 1);
     assert_int_equal(one.buckets[MC_PROXY_BUCKETS], 1);

@@ -2,7 +2,7 @@
  * against the owner, and the bytes go by tcp where they can. */
 #include "transport_rig.h"
 
-#include "engine/path.h"
+#include "path/path.h"
 #include "fake_verbs.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 #define LENGTH 100000u
 #define DEVICES 2u
 
-enum { BY_TCP = 2, BY_RDMA }; /* of mc_engine_counters.path_bytes */
+enum { BY_TCP = 2, BY_RDMA }; /* of mc_paths_counters.path_bytes */
 
 static void start(struct rig *rig, uint32_t connection_limit)
 {
@@ -28,12 +28,12 @@ static void start(struct rig *rig, uint32_t connection_limit)
     rig_connection_limit = connection_limit;
     assert_int_equal(rig_start(rig, MC_PATH_RDMA, 8u << 20, false, false), 0);
     rig_connection_limit = 0;
-    rig->engine->allowed_paths |= MC_PATH_TCP; /* now that it is there */
+    rig->paths->allowed_paths |= MC_PATH_TCP; /* now that it is there */
 }
 
 static uint64_t moved(const struct rig *rig, unsigned by)
 {
-    return atomic_load(&mc_engine_counters(rig->engine)->path_bytes[by]);
+    return atomic_load(&mc_paths_counters(rig->paths)->path_bytes[by]);
 }
 
 static int write_one(struct rig *rig, uint32_t slot, uint64_t generation, uint64_t timeout_ms)
@@ -135,11 +135,11 @@ static void no_queue_pairs(void **state)
     hold(&holder, &rig);
     for (uint32_t i = 0; i < DEVICES; i++)
         fake_fail_qps(i, ENOMEM);
-    rig.engine->allowed_paths = MC_PATH_RDMA;
+    rig.paths->allowed_paths = MC_PATH_RDMA;
     int only = read_one(&rig, 0, generation, 5000);
-    rig.engine->allowed_paths |= MC_PATH_TCP;
+    rig.paths->allowed_paths |= MC_PATH_TCP;
     int read = read_one(&rig, 0, generation, 5000), write = write_one(&rig, 2, ++rig.generation, 5000);
-    mc_engine_nudge(rig.engine, RIG_SEGMENT);
+    mc_paths_nudge(rig.paths, RIG_SEGMENT);
     bool is_live = rig_wait_live(&rig, 2, rig.generation), is_broken = atomic_load(&rig.path->broken);
     uint64_t still_by_rdma = moved(&rig, BY_RDMA);
     for (uint32_t i = 0; i < DEVICES; i++)
@@ -166,9 +166,9 @@ static void no_place(void **state)
     expect_rdma(&rig, 0);
     uint64_t generation = rig.generation;
     hold(&holder, &rig);
-    rig.engine->allowed_paths = MC_PATH_RDMA; /* else it waits for a place in tcp's queue */
+    rig.paths->allowed_paths = MC_PATH_RDMA; /* else it waits for a place in tcp's queue */
     int read = read_one(&rig, 0, generation, 5000);
-    rig.engine->allowed_paths |= MC_PATH_TCP;
+    rig.paths->allowed_paths |= MC_PATH_TCP;
     bool is_broken = atomic_load(&rig.path->broken);
     release(&holder);
     assert_int_equal(read, MC_ERR_BUSY);

@@ -1,6 +1,6 @@
 /* The owner's data connections, from raw sockets: every message, garbage, limits, cuts and clears in the middle. */
-#include "engine/serve_inside.h"
-#include "engine/writers.h"
+#include "segment/serve_inside.h"
+#include "segment/writers.h"
 #include "env/log.h"
 #include "random.h"
 #include "serve_rig.h"
@@ -426,7 +426,7 @@ static void test_peer_that_stops_reading(void **state)
 static void do_fail(struct rig *rig, void *argument)
 {
     (void)argument;
-    for (struct mc_connection *one = rig->serve->guests.first; one != NULL; one = one->next)
+    for (struct mc_serve_connection *one = rig->serve->guests.first; one != NULL; one = one->next)
         one->lane.out.failed = true;
 }
 

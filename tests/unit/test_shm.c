@@ -3,7 +3,7 @@
 #include "transport_rig.h"
 
 #include "base/error.h"
-#include "engine/path.h"
+#include "path/path.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -188,7 +188,7 @@ static void descriptors_are_out(void **state)
     int fds[LIMIT];
     (void)state;
     peer_start(&rig);
-    struct mc_engine *engine = mc_engine_create(mc_random_id(), mc_random_u64(), MC_PATH_SHM);
+    struct mc_paths *paths = mc_paths_create(mc_random_id(), mc_random_u64(), MC_PATH_SHM);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     few = before;
     few.rlim_cur = LIMIT;
@@ -197,7 +197,7 @@ static void descriptors_are_out(void **state)
     int rc = MC_ERR_BUSY;
     for (; rc == MC_ERR_BUSY && room < 16; room++) {
         struct mc_path *path;
-        rc = mc_path_get(engine, &rig.endpoint, rig_deadline(5000), &path);
+        rc = mc_path_get(paths, &rig.endpoint, rig_deadline(5000), &path);
         if (rc == 0)
             mc_path_release(path);
         else
@@ -208,7 +208,7 @@ static void descriptors_are_out(void **state)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_int_equal(rc, 0);
     assert_true(room > 5); /* a socket, three that were passed, one that was opened anew */
-    mc_engine_destroy(engine);
+    mc_paths_destroy(paths);
     rig_stop(&rig);
 }
 

@@ -3,7 +3,7 @@
 #include "transport_rig.h"
 
 #include "base/error.h"
-#include "engine/path.h"
+#include "path/path.h"
 #include "fake_cuda_load.h"
 #include "fake_verbs.h"
 #include "random.h"
@@ -15,7 +15,7 @@
 
 #define CAPACITY (96u << 20)
 #define DEVICE_BYTES (48u << 20)
-#define UNIT MC_DEVICE_UNIT_BYTES
+#define UNIT MC_GPU_UNIT_BYTES
 #define PARTS 24u
 #ifdef __SANITIZE_THREAD__ /* some thirty times slower */
 #define REFUSALS 8u
@@ -33,10 +33,10 @@ static int setup_kind(void **state, unsigned kind)
     if (device_memory == 0) {
         if (fake_cuda_load(&fake) != 0)
             return -1;
-        mc_device_look();
+        mc_gpu_look();
         device_memory = fake.fake_cuda_allocate(DEVICE_BYTES, 1, 0);
     }
-    return mc_device_is_there() && device_memory != 0 ? rig_start(&rig, kind, CAPACITY, false, false) : -1;
+    return mc_gpu_is_there() && device_memory != 0 ? rig_start(&rig, kind, CAPACITY, false, false) : -1;
 }
 static int setup_local(void **state)
 {
@@ -178,13 +178,13 @@ static void sizes(void **state)
 static void without_pinned_memory(void **state)
 {
     (void)state;
-    struct mc_device_lane *held[MC_DEVICE_LANES_MAX];
-    for (size_t i = 0; i < MC_DEVICE_LANES_MAX; i++)
-        held[i] = mc_device_take(1);
+    struct mc_gpu_lane *held[MC_GPU_LANES_MAX];
+    for (size_t i = 0; i < MC_GPU_LANES_MAX; i++)
+        held[i] = mc_gpu_take(1);
     for (uint64_t length = 1000; length < 5 * UNIT; length = length * 3 + 1)
         there_and_back(0, length, 2);
-    for (size_t i = 0; i < MC_DEVICE_LANES_MAX; i++)
-        mc_device_give(held[i]);
+    for (size_t i = 0; i < MC_GPU_LANES_MAX; i++)
+        mc_gpu_give(held[i]);
 }
 
 /* ---- many at once ---- */
@@ -337,17 +337,17 @@ static void refusals(void **state)
 static void one_of_many_refused(void **state)
 {
     (void)state;
-    static const uint64_t lengths[] = {3000, UNIT + 5, MC_DEVICE_UNIT_SMALL + 5};
-    struct mc_device_lane *held[MC_DEVICE_LANES_MAX];
+    static const uint64_t lengths[] = {3000, UNIT + 5, MC_GPU_UNIT_SMALL + 5};
+    struct mc_gpu_lane *held[MC_GPU_LANES_MAX];
     for (size_t l = 0; l < 3; l++) {
-        for (size_t i = 0; l == 2 && i < MC_DEVICE_LANES_MAX; i++) /* units are small */
-            held[i] = mc_device_take(1);
+        for (size_t i = 0; l == 2 && i < MC_GPU_LANES_MAX; i++) /* units are small */
+            held[i] = mc_gpu_take(1);
         uint64_t length = lengths[l], gone = fake.fake_cuda_allocate(length, 1, 0);
         struct mc_transfer writes[4];
         struct iovec parts[4], read_part;
         uint8_t *data = malloc(length), *got = malloc(length);
         rig_fill(data, length, l);
-        assert_int_equal(mc_device_note((void *)(uintptr_t)gone, length).kind, MC_DEVICE_MEMORY);
+        assert_int_equal(mc_gpu_note((void *)(uintptr_t)gone, length).kind, MC_GPU_MEMORY);
         fake.fake_cuda_free(gone);
         for (uint32_t i = 0; i < 4; i++) {
             parts[i] = (struct iovec){(void *)(uintptr_t)(i == 1 ? gone : device_memory + i * (8u << 20)), length};
@@ -371,12 +371,12 @@ static void one_of_many_refused(void **state)
         }
         struct mc_slot found;
         assert_false(mc_slot_read(&mc_segment_memory_slots(rig.memory)[3601], writes[1].place.generation, &found));
-        mc_device_forget((void *)(uintptr_t)gone);
+        mc_gpu_forget((void *)(uintptr_t)gone);
         free(data);
         free(got);
     }
-    for (size_t i = 0; i < MC_DEVICE_LANES_MAX; i++)
-        mc_device_give(held[i]);
+    for (size_t i = 0; i < MC_GPU_LANES_MAX; i++)
+        mc_gpu_give(held[i]);
 }
 
 static void memory_that_was_freed(void **state)
@@ -385,7 +385,7 @@ static void memory_that_was_freed(void **state)
     uint8_t data[5000];
     uint32_t slot = put_one(sizeof(data), data);
     uint64_t address = fake.fake_cuda_allocate(sizeof(data), 0, 0);
-    assert_int_equal(mc_device_note((void *)(uintptr_t)address, sizeof(data)).kind, MC_DEVICE_MEMORY);
+    assert_int_equal(mc_gpu_note((void *)(uintptr_t)address, sizeof(data)).kind, MC_GPU_MEMORY);
     fake.fake_cuda_free(address);
     struct iovec part = {(void *)(uintptr_t)address, sizeof(data)};
     struct mc_transfer read = rig_transfer(MC_TRANSFER_READ, slot, rig.generation, 0, sizeof(data), "one", &part, 1);
@@ -393,7 +393,7 @@ static void memory_that_was_freed(void **state)
     struct mc_transfer write =
         rig_transfer(MC_TRANSFER_WRITE, 3600, ++rig.generation, 1 << 20, sizeof(data), "x", &part, 1);
     assert_int_equal(rig_run_one(&rig, &write, 5000), MC_ERR_INVALID_PARAMS);
-    mc_device_forget((void *)(uintptr_t)address);
+    mc_gpu_forget((void *)(uintptr_t)address);
 }
 
 static void bad_arguments(void **state)

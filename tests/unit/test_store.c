@@ -1,6 +1,6 @@
 /* The store client against a real master and real store nodes, each a process of its own. The suite runs once per path.
  */
-#include "engine/memory.h"
+#include "segment/memory.h"
 #include "store/store.h"
 #include "store_rig.h"
 
@@ -640,7 +640,7 @@ static void a_flipped_bit_is_an_error_never_bytes(void **state)
     uint32_t segment = 0;
     while (mc_store_endpoint(store, atomic_load(&store->epoch), segment, mc_clock_ns() + 1000000000, &endpoint) < 0)
         assert_true(++segment < 10);
-    struct mc_segment_memory *memory = mc_engine_find_segment(store->engine, endpoint.segment_id);
+    struct mc_segment_memory *memory = mc_paths_find_segment(store->paths, endpoint.segment_id);
     assert_non_null(memory);
     uint8_t *byte = mc_segment_memory_data(memory) + description.address + 99999;
     *byte ^= 0x10;

@@ -1,8 +1,8 @@
 /* What a store client does when its master dies, is replaced, is a standby, is busy, is silent: against a master that
  * does as it is told, with objects in memory of this process. */
 #include "base/checksum.h"
-#include "engine/memory.h"
-#include "engine/path.h"
+#include "segment/memory.h"
+#include "path/path.h"
 #include "store/ahead.h"
 #include "store/store.h"
 
@@ -53,7 +53,7 @@ static void finish(void)
     for (size_t i = 0; i < 2; i++) {
         if (memories[i] == NULL)
             continue;
-        mc_engine_remove_segment(store->engine, memories[i]);
+        mc_paths_remove_segment(store->paths, memories[i]);
         mc_segment_memory_release(memories[i]);
         memories[i] = NULL;
     }
@@ -120,7 +120,7 @@ static void make_replicas(size_t count)
     for (size_t i = 0; i < count; i++) {
         assert_int_equal(mc_segment_memory_create(4 * MIB, &memories[i]), 0);
         mc_segment_memory_set_contact_ms(memories[i], mc_clock_boot_ms());
-        mc_engine_add_segment(store->engine, memories[i]);
+        mc_paths_add_segment(store->paths, memories[i]);
         uint64_t generation = (EPOCH << MC_EPOCH_SHIFT) + 10 + i, offset = 4096 * (i + 1);
         struct mc_wire_commit_item commit = {.slot = 3,
                                              .crc = mc_crc32c(0, content, SIZE),
@@ -447,7 +447,7 @@ static void a_link_that_is_opened_for_a_late_answer_may_be_lost_too(void **state
 /* Of an answer of several packets the first has come and the second is lost: the link rests with a part of a frame. */
 static void the_start_of_a_late_answer_is_kept(void **state)
 {
-    struct mc_link *kept;
+    struct mc_master_link *kept;
     (void)state;
     start(5000);
     FAKE_SET(&master, key_exists, true);
@@ -943,7 +943,7 @@ static void a_close_meets_a_thread_that_asks(void **state)
     pthread_t closing;
     void *result = NULL;
     start(2000);
-    pthread_mutex_t *lock = &store->engine->lock;
+    pthread_mutex_t *lock = &store->paths->lock;
     for (pthread_mutex_lock(lock); __atomic_load_n(&lock->__data.__lock, __ATOMIC_RELAXED) == 2;
          pthread_mutex_lock(lock)) /* which holds it up before it asks; 2 stays for who had to wait for it */
         pthread_mutex_unlock(lock);

@@ -4,7 +4,7 @@
 #include "transport_rig.h"
 
 #include "base/error.h"
-#include "engine/path.h"
+#include "path/path.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -115,7 +115,7 @@ static void *relay_run(void *argument)
 }
 
 static struct rig rig;
-static struct mc_engine *engine;
+static struct mc_paths *paths;
 static struct mc_path *path;
 static uint8_t small_bytes[SMALL], large_bytes[LARGE];
 static struct mc_transfer small_place, large_place;
@@ -146,15 +146,15 @@ static int before(void **state)
     mc_address_join(endpoint.tcp_address, sizeof(endpoint.tcp_address), "127.0.0.1", port);
     if (relay.listener < 0 || pthread_create(&relay.thread, NULL, relay_run, NULL) != 0)
         return -1;
-    engine = mc_engine_create(mc_random_id(), 1, MC_PATH_TCP);
-    return mc_path_get(engine, &endpoint, rig_deadline(3000), &path);
+    paths = mc_paths_create(mc_random_id(), 1, MC_PATH_TCP);
+    return mc_path_get(paths, &endpoint, rig_deadline(3000), &path);
 }
 
 static int after(void **state)
 {
     (void)state;
     mc_path_release(path);
-    mc_engine_destroy(engine);
+    mc_paths_destroy(paths);
     atomic_store(&relay.stop, true);
     pthread_join(relay.thread, NULL);
     close(relay.listener);
@@ -182,7 +182,7 @@ static int read_into(const struct mc_transfer *place, uint8_t *target, uint64_t 
     return read.result;
 }
 
-/* The small one, over another engine's path. */
+/* The small one, over the path of another process. */
 static int read_over(struct mc_path *other, uint8_t *target, uint64_t timeout_ms)
 {
     struct iovec part = {target, small_place.length};
@@ -308,7 +308,7 @@ static void *stop_listening(void *argument)
 /* The first packet of the first connection is lost, here for want of a place; the next one is refused. */
 static void refused_while_one_is_on_its_way(void **state)
 {
-    struct mc_engine *other = mc_engine_create(mc_random_id(), 2, MC_PATH_TCP);
+    struct mc_paths *other = mc_paths_create(mc_random_id(), 2, MC_PATH_TCP);
     struct mc_endpoint endpoint = rig.endpoint;
     struct mc_tcp_address peer;
     struct mc_path *none;
@@ -331,7 +331,7 @@ static void refused_while_one_is_on_its_way(void **state)
     for (int i = 0; i < QUEUED; i++)
         close(queued[i]);
     close(listener);
-    mc_engine_destroy(other);
+    mc_paths_destroy(other);
 }
 
 static void answers_twice(void **state)
@@ -369,7 +369,7 @@ static void one_without_descriptors_blames_nobody(void **state)
     uint8_t target[SMALL];
     uint64_t took_ns;
     (void)state;
-    struct mc_engine *fresh = mc_engine_create(mc_random_id(), 1, MC_PATH_TCP);
+    struct mc_paths *fresh = mc_paths_create(mc_random_id(), 1, MC_PATH_TCP);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     int next = dup(0); /* not a smaller number: poll() takes no more descriptors than the limit */
     assert_true(next >= 0 && close(next) == 0);
@@ -392,7 +392,7 @@ static void one_without_descriptors_blames_nobody(void **state)
     assert_int_equal(held, MC_ERR_RPC_TIMEOUT);
     assert_int_equal(mc_path_get(fresh, &rig.endpoint, rig_deadline(1000), &other), 0);
     mc_path_release(other);
-    mc_engine_destroy(fresh);
+    mc_paths_destroy(fresh);
     assert_int_equal(read_into(&small_place, target, 1000, 0, &took_ns), 0);
 }
 

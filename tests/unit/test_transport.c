@@ -3,7 +3,7 @@
 #include "transport_rig.h"
 
 #include "base/error.h"
-#include "engine/path.h"
+#include "path/path.h"
 #include "fake_verbs.h"
 #include "random.h"
 
@@ -155,11 +155,11 @@ static void sizes(void **state)
                                        BIG + 3};
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
         uint64_t before =
-            atomic_load(&mc_engine_counters(rig->engine)->path_bytes[rig->kind == MC_PATH_RDMA ? 3 : rig->kind / 2]);
+            atomic_load(&mc_paths_counters(rig->paths)->path_bytes[rig->kind == MC_PATH_RDMA ? 3 : rig->kind / 2]);
         put(rig, (uint32_t)i, i % 2 == 0 ? 0 : 64 * 1001, lengths[i], "sizes");
         assert_int_equal(get(rig, (uint32_t)i, lengths[i], "sizes"), 0);
         assert_int_equal(
-            atomic_load(&mc_engine_counters(rig->engine)->path_bytes[rig->kind == MC_PATH_RDMA ? 3 : rig->kind / 2]),
+            atomic_load(&mc_paths_counters(rig->paths)->path_bytes[rig->kind == MC_PATH_RDMA ? 3 : rig->kind / 2]),
             before + 2 * lengths[i]);
     }
 }
@@ -360,7 +360,7 @@ static void bit_flips(void **state)
 {
     struct rig *rig = rig_of(state);
     const uint64_t length = 4 * 65536 + 99, offset = 4096;
-    _Atomic uint64_t *errors = &mc_engine_counters(rig->engine)->checksum_errors;
+    _Atomic uint64_t *errors = &mc_paths_counters(rig->paths)->checksum_errors;
     put(rig, 0, offset, length, "flip");
     static const uint64_t places[] = {0, 1, 65535, 65536, 200000, 4 * 65536 + 98};
     for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
@@ -585,17 +585,17 @@ static void forked(void **state)
     put(rig, 0, 0, 100, "fork");
     pid_t child = fork();
     if (child == 0) {
-        mc_engine_forked(rig->engine);
+        mc_paths_forked(rig->paths);
         struct mc_transfer read = rig_transfer(MC_TRANSFER_READ, 0, rig->generation, 0, 100, "fork", &part, 1);
         struct mc_path *path;
         int bad = rig_run_one(rig, &read, 1000) != MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
         bad +=
-            mc_path_get(rig->engine, &rig->endpoint, rig_deadline(1000), &path) != MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
-        bad += mc_engine_find_segment(rig->engine, rig->endpoint.segment_id) != NULL;
+            mc_path_get(rig->paths, &rig->endpoint, rig_deadline(1000), &path) != MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
+        bad += mc_paths_find_segment(rig->paths, rig->endpoint.segment_id) != NULL;
         mc_path_drop(rig->path);
         mc_path_release(rig->path);
-        mc_engine_forget(rig->engine, RIG_SEGMENT);
-        mc_engine_destroy(rig->engine);
+        mc_paths_forget(rig->paths, RIG_SEGMENT);
+        mc_paths_destroy(rig->paths);
         _exit(bad);
     }
     int status = -1;
@@ -630,13 +630,13 @@ static void slot_only(void **state)
     struct iovec part = {data, length};
     put(rig, 0, 0, length, "slot");
     setenv("MC_CHECKSUM", "slot", 1);
-    struct mc_engine *engine = mc_engine_create(mc_random_id(), 1, rig->kind);
+    struct mc_paths *paths = mc_paths_create(mc_random_id(), 1, rig->kind);
     unsetenv("MC_CHECKSUM");
-    mc_engine_add_segment(engine, rig->memory);
+    mc_paths_add_segment(paths, rig->memory);
     if (rig_rdma != NULL)
-        mc_engine_set_rdma(engine, rig_rdma);
+        mc_paths_set_rdma(paths, rig_rdma);
     struct mc_path *path;
-    assert_int_equal(mc_path_get(engine, &rig->endpoint, rig_deadline(5000), &path), 0);
+    assert_int_equal(mc_path_get(paths, &rig->endpoint, rig_deadline(5000), &path), 0);
     struct mc_transfer read = rig_transfer(MC_TRANSFER_READ, 0, rig->generation, 0, length, "slot", &part, 1),
                        *list = &read;
     struct mc_run run = {.deadline_ns = rig_deadline(5000)};
@@ -656,7 +656,7 @@ static void slot_only(void **state)
     path->transport->run(path, &list, 1, &run);
     assert_int_equal(read.result, MC_ERR_REPLICA_IS_GONE);
     mc_path_release(path);
-    mc_engine_destroy(engine);
+    mc_paths_destroy(paths);
     free(data);
 }
 
@@ -675,10 +675,10 @@ static void nudged(void **state)
         struct rig rig;
         atomic_store(&missed, 0);
         assert_int_equal(rig_start(&rig, i == 0 ? MC_PATH_TCP : MC_PATH_SHM, CAPACITY, false, false), 0);
-        mc_engine_nudge(rig.engine, RIG_SEGMENT + 1); /* is not known */
+        mc_paths_nudge(rig.paths, RIG_SEGMENT + 1); /* is not known */
         put(&rig, 0, 0, 100, "nudge");
         for (unsigned turn = 1; turn <= 5; turn++) {
-            mc_engine_nudge(rig.engine, RIG_SEGMENT);
+            mc_paths_nudge(rig.paths, RIG_SEGMENT);
             for (unsigned wait = 0; wait < 2000 && atomic_load(&missed) < turn; wait++)
                 usleep(1000);
             assert_int_equal(atomic_load(&missed), turn);

@@ -1,13 +1,13 @@
-/* One owner (memory and server, here or in a process of its own) and one engine that reaches it by one kind of path.
+/* One owner (memory and server, here or in a process of its own) and another process that reaches it by one kind of path.
  * For tests and benches of the transports. Objects are filled from a seed, so that every byte of every object can be
  * checked. */
 #ifndef MC_TEST_TRANSPORT_RIG_H
 #define MC_TEST_TRANSPORT_RIG_H
 
 #include "base/checksum.h"
-#include "engine/engine.h"
-#include "engine/memory.h"
-#include "engine/serve.h"
+#include "path/paths.h"
+#include "segment/memory.h"
+#include "segment/serve.h"
 #include "env/clock.h"
 #include "mooncake.h"
 #include "rdma/rdma.h"
@@ -35,7 +35,7 @@ struct rig {
     pid_t peer;    /* 0 = none */
     int peer_life; /* closing it ends the peer */
     struct mc_endpoint endpoint;
-    struct mc_engine *engine;
+    struct mc_paths *paths;
     struct mc_path *path;
     uint64_t generation;
 };
@@ -124,26 +124,26 @@ static inline int rig_peer_start(struct rig *rig, uint64_t capacity, bool popula
     return length == (ssize_t)sizeof(rig->endpoint) ? 0 : -1;
 }
 
-/* kind: how the engine may reach the owner. other: the owner is another process. */
+/* kind: how the paths may reach the owner. other: the owner is another process. */
 static inline int rig_start(struct rig *rig, unsigned kind, uint64_t capacity, bool other, bool populate)
 {
     *rig = (struct rig){.kind = kind, .generation = 1ull << MC_EPOCH_SHIFT, .peer_life = -1};
     int rc = other ? rig_peer_start(rig, capacity, populate) : rig_owner_start(rig, capacity, populate);
     if (rc < 0)
         return rc;
-    rig->engine = mc_engine_create(mc_random_id(), mc_random_u64(), kind);
-    if (rig->engine == NULL)
+    rig->paths = mc_paths_create(mc_random_id(), mc_random_u64(), kind);
+    if (rig->paths == NULL)
         return MC_ERR_NO_MEMORY;
     if (!other)
-        mc_engine_add_segment(rig->engine, rig->memory);
+        mc_paths_add_segment(rig->paths, rig->memory);
     if (rig_rdma != NULL)
-        mc_engine_set_rdma(rig->engine, rig_rdma);
+        mc_paths_set_rdma(rig->paths, rig_rdma);
     for (int i = 0; i < 500 && rig_rdma != NULL; i++) { /* until the memory is registered */
-        if (mc_path_get(rig->engine, &rig->endpoint, rig_deadline(5000), &rig->path) == 0)
+        if (mc_path_get(rig->paths, &rig->endpoint, rig_deadline(5000), &rig->path) == 0)
             return 0;
         usleep(10000);
     }
-    return mc_path_get(rig->engine, &rig->endpoint, rig_deadline(5000), &rig->path);
+    return mc_path_get(rig->paths, &rig->endpoint, rig_deadline(5000), &rig->path);
 }
 
 static inline void rig_peer_stop(struct rig *rig)
@@ -160,9 +160,9 @@ static inline void rig_stop(struct rig *rig)
 {
     if (rig->path != NULL)
         mc_path_release(rig->path);
-    if (rig->memory != NULL && rig->engine != NULL)
-        mc_engine_remove_segment(rig->engine, rig->memory);
-    mc_engine_destroy(rig->engine);
+    if (rig->memory != NULL && rig->paths != NULL)
+        mc_paths_remove_segment(rig->paths, rig->memory);
+    mc_paths_destroy(rig->paths);
     mc_serve_destroy(rig->serve);
     if (rig->memory != NULL)
         mc_segment_memory_release(rig->memory);
