@@ -235,6 +235,13 @@ def test_commands_of_dev():
                 assert word in works, f"{path}: ./dev bench {word}"
 
 
+def test_the_map_has_every_room():
+    """README's map names each folder of src/, and none that is not there."""
+    shown = re.search(r"## Where things are\n```\n(.*?)```", document("README.md"), re.S).group(1)
+    rooms = {name for line in re.findall(r"^src/(.*?)  {2,}", shown, re.M) for name in line.replace("python/", "").split()}
+    assert rooms == {path.name for path in (SOURCE / "src").iterdir() if path.is_dir()}
+
+
 # Sources that name a client, and why.
 OF_CLIENTS = {
     "python/mooncake/mooncake_connector_v1.py": "a connector is a class of vLLM's",
