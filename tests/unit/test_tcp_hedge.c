@@ -356,10 +356,13 @@ static void nobody_is_asked_twice_without_need(void **state)
 {
     uint8_t target[SMALL];
     uint64_t took_ns;
+    int needed = 1;
     (void)state;
-    for (int i = 0; i < 2000; i++)
+    for (int i = 0; i < 2000; i++) {
         assert_int_equal(read_into(&small_place, target, 5000, 0, &took_ns), 0);
-    assert_true(atomic_load(&relay.count) <= 4); /* a busy machine may have made some late */
+        needed += took_ns > MC_PACE_MORE_NS / 2; /* a busy machine has made it late */
+    }
+    assert_true(atomic_load(&relay.count) <= needed);
 }
 
 static void one_without_descriptors_blames_nobody(void **state)
