@@ -30,6 +30,12 @@ def rows(text):
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line.startswith("| `")]
 
 
+def paragraph(text, beginning):
+    """What follows the beginning up to an empty line or another paragraph in bold, in one line."""
+    below = text[text.index("\n" + beginning) + 1 + len(beginning):]
+    return " ".join(re.split(r"\n(?=\n|\*\*)", below)[0].split())
+
+
 def names(text):
     return re.findall(r"`([^`]+)`", text)
 
@@ -100,8 +106,8 @@ def test_flags_of_the_master():
     works = {name: value for name, value in flags.items() if value[1] == ""}
     table = "\n".join(line for line in text.splitlines() if line.startswith("| `") and "/" not in line.split("|")[1])
     check_flags(table, works)
-    others = re.search(r"^Other names: (.*)$", text, re.M).group(1)
-    nothing = re.search(r"^\*\*Accepted without effect here\*\*.*?: (.*)$", text, re.M).group(1)
+    others = paragraph(text, "Other names: ")
+    nothing = paragraph(text, "**Accepted without effect here**").split(": ", 1)[1]
     later = text[text.index("**Accepted, not done yet**"):text.index("The log goes to stderr")]
     same(re.findall(r"`(\w+)` for `", others), [name for name, (_, mark) in flags.items() if mark not in ("", "later", "nothing")], "other names")
     targets = re.findall(r"`(\w+)` for `(\w+)`", others)
