@@ -91,8 +91,8 @@ MUTATIONS = [
     ("reader_of_a_key_that_waits_asks_once", STORE + "get.c", "           one->code != MC_ERR_PUT_IN_PROGRESS;", "           true;"),
     # Young masters
     ("young_masters_remove", CORE + "recover.c", "    return !mc_link_alone(&core->recovering) || core->veiled || is_young(core) || mc_core_is_departing(core);", "    return !mc_link_alone(&core->recovering) || mc_core_is_departing(core);"),
-    ("quiet_masters_are_evidence", CORE + "recover.c", "    return core->has_offered || core->has_acted || !(is_young(core) || core->veiled);", "    return core != NULL;"),
-    ("a_mount_is_an_act", OWNER + "master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind", "mc_owner_contact(owner, reply->epoch, true, reply->behind"),
+    ("quiet_masters_are_evidence", CORE + "recover.c", "    return core->has_changed || core->has_acted || !(is_young(core) || core->veiled);", "    return core != NULL;"),
+    ("a_mount_is_an_act", OWNER + "master.c", "mc_owner_contact(owner, reply->epoch, false, reply->behind", "mc_owner_contact(owner, reply->epoch, true, reply->behind"),
     ("contents_are_ours_before_they_are_offered", OWNER + "master.c", "    if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)", "    if (mc_segment_memory_epoch(owner->memory) != reply->epoch)"),
     # The note of departures
     ("departures_are_not_noted", CORE + "core.c", "    core->may_depart = !config->asks_to_depart;", "    core->may_depart = true;"),
@@ -102,12 +102,14 @@ MUTATIONS = [
      CORE + "job.c", "mc_core_is_departing(core) ? NULL : next_job(core, &core->jobs);", "next_job(core, &core->jobs);",
      CORE + "segment.c", "    if (segment->state == MC_SEGMENT_OK || !core->may_depart)", "    if (segment->state == MC_SEGMENT_OK)"),
     # The note that a master leaves on its machine
-    ("the_note_is_not_read", CORE + "evidence.c", "    if (epoch != 0 && epoch < core->epoch)\n        evidence_add(core, (struct mc_evidence){epoch,", "    if (false)\n        evidence_add(core, (struct mc_evidence){epoch,"),
+    ("the_note_is_not_read", CORE + "evidence.c", "    if (epoch == 0 || epoch >= core->epoch)\n        return;", "    if (epoch <= core->epoch)\n        return;"),
     ("the_note_is_written_once", MASTER + "note.c", "note->epoch == epoch && boot_ms + AHEAD_MS / 2 <= note->until_ms", "note->epoch == epoch"),
     ("who_has_done_nothing_is_noted", MASTER + "server.c", "    if (server->note.fd >= 0 && server->core != NULL && mc_core_acts(server->core) &&", "    if (server->note.fd >= 0 && server->core != NULL &&"),
     ("whoever_is_noted_lived_until_now", MASTER + "server.c", "(int64_t)age_ms < 0 ? 0 : age_ms;", "age_ms - age_ms;"),
     ("contents_in_doubt_are_taken_in_silence", CORE + "recover.c", "    core->statistics.recovery_in_doubt++;\n    if (core->statistics.recovery_in_doubt == 1)", "    if (0)"),
     ("cores_that_changed_nothing_count", CORE + "evidence.c", "core->config.idle_since_ms != 0 && said.alive_ms", "0 && said.alive_ms"),
+    ("who_has_offered_has_acted", CORE + "recover.c", "    return core->has_changed || core->has_acted", "    return core->has_offered || core->has_acted"),
+    ("what_is_noted_came_before_later_epochs", CORE + "evidence.c", "    if (core->config.known_is_timed)\n", "    if (0)\n"),
     ("who_came_of_age_is_not_believed", MASTER + "note.c", "    note->epoch = note->aged > 1 ? note->aged - 1 : 0;\n", ""),
     ("age_is_not_on_the_disk", MASTER + "note.c", "    atomic_store(&sync->rc, fdatasync(sync->fd) == 0 ? 0 : -errno);", "    atomic_store(&sync->rc, 0);"),
     ("nobody_waits_to_be_of_age", MASTER + "server.c", "    config.asks_to_age = role != NULL || server->note.fd >= 0;", "    config.asks_to_age = false;"),
@@ -148,7 +150,7 @@ MUTATIONS = [
     ("owner_forgets_early_commits", OWNER + "master.c", "        if (met != 0) {\n            mc_owner_news_drop", "        if (true) {\n            mc_owner_news_drop"),
     # Behind the mount stands the contact with the master before, which is kept until a heartbeat is answered: it is too old only when
     # a master was away for seconds and the next one ends before its first heartbeat (seed 308 of seeds/found was that).
-    ("mount_is_no_contact", OWNER + "master.c", "mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind != 0 ? 0 : owner->mount_sent_ms,\n                     frame_time);", "(void)frame_time;",
+    ("mount_is_no_contact", OWNER + "master.c", "mc_owner_contact(owner, reply->epoch, false, reply->behind != 0 ? 0 : owner->mount_sent_ms, frame_time);", "(void)frame_time;",
      OWNER + "epoch.c", "    mc_segment_memory_set_epoch(owner->memory, epoch);\n    mc_segment_memory_set_contact_ms(owner->memory, contact_ms);",
      "    mc_segment_memory_set_epoch(owner->memory, epoch);"),
     ("owner_keeps_its_epoch", OWNER + "master.c", "    mc_owner_epoch_set(owner, owner->master_epoch);", ""),

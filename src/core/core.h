@@ -48,8 +48,10 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
                               acted on a departure, or on the absence of who never came to it; 0 = not known */
     uint64_t known_epoch;  /* of the last master that may have acted, as a note of its own says; 0 = there is none */
     uint64_t known_age_ms; /* since it can last have acted */
+    bool known_is_timed;   /* that is when it ended, not only a time before which it did */
     uint64_t idle_since_ms; /* from then on (as now_ms) only cores of this process were here, which have changed nothing
                                (mc_core_has_changed); 0 = that is not so */
+    uint64_t idle_epoch;    /* of the last of them */
     bool asks_to_depart;    /* departures are acted upon only after mc_core_let_depart */
     bool asks_to_age;       /* nobody's absence is acted upon before mc_core_let_age, however long it has lived */
     struct mc_id cluster;   /* which one this is; zero = that is not known yet */

@@ -28,8 +28,12 @@ static void evidence_add(struct mc_core *core, struct mc_evidence said)
     struct mc_evidence *list = core->evidence;
     uint32_t kept = 0, at = 0;
     int64_t idle_ms = (int64_t)(core->config.idle_since_ms - core->base_ms);
-    if (core->config.idle_since_ms != 0 && said.alive_ms > idle_ms) /* it was met by who met us, and did nothing */
+    /* It was met by who met us, and did nothing. Who was let in there had met nobody of a later epoch. */
+    if (core->config.idle_since_ms != 0 && said.alive_ms > idle_ms) {
         said.alive_ms = idle_ms;
+        if (said.epoch > core->config.idle_epoch)
+            said.epoch = core->config.idle_epoch;
+    }
     for (uint32_t i = 0; i < core->evidence_count; i++)
         if (covers(&list[i], &said))
             return;
@@ -71,8 +75,13 @@ void mc_evidence_confirm(struct mc_core *core, struct mc_connection *connection)
 
 void mc_evidence_noted(struct mc_core *core, uint64_t epoch, uint64_t age_ms)
 {
-    if (epoch != 0 && epoch < core->epoch)
-        evidence_add(core, (struct mc_evidence){epoch, (int64_t)core->now_ms - (int64_t)age_ms, {0, 0}});
+    if (epoch == 0 || epoch >= core->epoch)
+        return;
+    /* Where the time itself is known it speaks against contents of a later epoch, too: their master came before that
+     * one, whose clock was late. */
+    if (core->config.known_is_timed)
+        epoch = core->epoch - 1;
+    evidence_add(core, (struct mc_evidence){epoch, (int64_t)core->now_ms - (int64_t)age_ms, {0, 0}});
 }
 
 bool mc_evidence_is_whole(const struct mc_core *core, uint64_t epoch)

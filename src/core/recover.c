@@ -177,9 +177,10 @@ bool mc_recover_hides(const struct mc_core *core)
     return (followed && is_young(core)) || mc_core_is_departing(core);
 }
 
+/* What has come here and is offered goes on as it was; a later master meets it again. */
 bool mc_recover_acts(const struct mc_core *core)
 {
-    return core->has_offered || core->has_acted || !(is_young(core) || core->veiled);
+    return core->has_changed || core->has_acted || !(is_young(core) || core->veiled);
 }
 
 /* From here on the owner counts its contents as of our epoch. Not before: a master that dies while it still learns what

@@ -437,8 +437,8 @@ struct mc_core {
     struct mc_evidence evidence[MC_EVIDENCE_MAX]; /* by ascending epoch and descending time */
     uint32_t evidence_count;
     bool has_offered;             /* a segment was offered under this epoch */
-    bool has_acted;               /* or removals may have been acknowledged */
     bool has_changed;             /* a place was granted, or a removal was begun */
+    bool has_acted;               /* the same, or removals may have been acknowledged */
     bool refuse_earlier;          /* something was removed that cannot be named: no further entry of an earlier epoch */
     struct mc_object *tombstones; /* the newest; the rest hangs on it */
     uint64_t tombstone_count, tombstone_limit, held_count;

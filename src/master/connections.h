@@ -64,14 +64,16 @@ struct mc_server {
     bool has_activity;      /* a callback has run in this turn, and not only for what nobody waits for */
     _Atomic uint64_t epoch; /* of the core, or of the last one; written by the server's thread only */
     uint64_t now_ms, tick_due_ms, active_ms;
-    uint64_t core_since_ms, idle_since_ms; /* without HA: the core began; and as mc_core_config's */
-    uint64_t aging_since_ms;               /* the note is being written to the disk; 0: it is not */
-    uint64_t naming_since_ms;              /* the same, of the cluster in it */
-    uint64_t turn_ns;                      /* this turn began, with the first callback; 0: it has not */
-    _Atomic uint64_t longest_turn_ns[2];   /* since the last report, and between the two before it */
-    uint64_t sweeps;                       /* so far */
-    uint64_t serial;                       /* last number given, without its index */
-    struct connection **connections;       /* by index; NULL = free */
+    /* Without HA. The core began; the cores since then have changed nothing (as mc_core_config's, 0: that is not so), and
+     * what the note said before them. */
+    uint64_t core_since_ms, idle_since_ms, noted_epoch, noted_until_ms;
+    uint64_t aging_since_ms;             /* the note is being written to the disk; 0: it is not */
+    uint64_t naming_since_ms;            /* the same, of the cluster in it */
+    uint64_t turn_ns;                    /* this turn began, with the first callback; 0: it has not */
+    _Atomic uint64_t longest_turn_ns[2]; /* since the last report, and between the two before it */
+    uint64_t sweeps;                     /* so far */
+    uint64_t serial;                     /* last number given, without its index */
+    struct connection **connections;     /* by index; NULL = free */
     uint16_t *free_indices;
     size_t free_count, indices_used;
     struct connection_list dirty, ready, bulk;

@@ -208,10 +208,16 @@ static int core_begin(struct mc_server *server, uint64_t epoch, const struct mc_
     }
     config.asks_to_age = role != NULL || server->note.fd >= 0;
     config.idle_since_ms = server->idle_since_ms;
+    config.idle_epoch = atomic_load(&server->epoch);
     server->core_since_ms = server->now_ms;
-    if (role == NULL && server->note.epoch != 0 && server->note.epoch < epoch) {
-        uint64_t age_ms = server->now_ms - server->note.until_ms;
-        config.known_epoch = server->note.epoch;
+    if (server->idle_since_ms == 0) {
+        server->noted_epoch = server->note.epoch;
+        server->noted_until_ms = server->note.until_ms;
+    }
+    if (role == NULL && server->noted_epoch != 0 && server->noted_epoch < epoch) {
+        uint64_t age_ms = server->now_ms - server->noted_until_ms;
+        config.known_epoch = server->noted_epoch;
+        config.known_is_timed = server->noted_until_ms != 0;
         config.known_age_ms = (int64_t)age_ms < 0 ? 0 : age_ms; /* our own, of a core before: it lies ahead */
     }
     if (mc_note_take(&server->note, epoch) < 0)

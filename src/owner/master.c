@@ -449,8 +449,7 @@ static int mounted(struct mc_owner *owner, const struct mc_wire_mount_reply *rep
     if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)
         mc_owner_epoch_set(owner, reply->epoch);
     /* Before the first heartbeat is answered: masters that end one soon after the other would cost the contents. */
-    mc_owner_contact(owner, reply->epoch, reply->inventory == 0, reply->behind != 0 ? 0 : owner->mount_sent_ms,
-                     frame_time);
+    mc_owner_contact(owner, reply->epoch, false, reply->behind != 0 ? 0 : owner->mount_sent_ms, frame_time);
     /* What holds nothing belongs where it is mounted, contents that do not say so where they were taken. */
     if (!is_known && (!owner->held || mc_id_is_zero(mc_segment_memory_cluster(owner->memory))))
         mc_segment_memory_set_cluster(owner->memory, owner->master_cluster);

@@ -304,9 +304,9 @@ static void test_evidence_that_is_none(void **state)
 static void test_cores_that_changed_nothing(void **state)
 {
     static const struct {
-        uint64_t idle_ms; /* so long of the time without contact */
+        uint64_t idle_ms, idle_epoch; /* so long of the time without contact */
         bool kept;
-    } rows[] = {{0, false}, {7001, true}, {7000, false}};
+    } rows[] = {{0, 0, false}, {7001, 8, true}, {7000, 8, false}, {7000, 2, true}};
     struct world world;
     (void)state;
     for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -320,6 +320,7 @@ static void test_cores_that_changed_nothing(void **state)
         world.now += 10000;
         if (rows[i].idle_ms != 0)
             config.idle_since_ms = world.now - rows[i].idle_ms;
+        config.idle_epoch = rows[i].idle_epoch;
         master_start(&world, 9, &config);
         assert_false(mc_core_has_changed(world.core));
         join_seen(&world, MC_ROLE_CALL, 50, 1, 8, 1); /* the core before this one */

@@ -69,8 +69,9 @@ static void test_young_master_without_a_sign(void **state)
     assert_int_equal(fake_join(&world, a).code, 0);
     assert_int_equal(fake_put(&world, a, key, SMALL, 0), 0);
     crash(&world, 9, 10);
-    assert_int_equal(hello_acts(&world, 50), 0); /* nothing was offered */
     assert_int_equal(fake_join(&world, b).code, 0);
+    assert_int_equal(hello_acts(&world, 50), 0); /* nothing was placed */
+    assert_int_equal(fake_put(&world, b, "other", SMALL, 0), 0);
     assert_int_equal(hello_acts(&world, 51), 1);
     assert_int_equal(world.core->evidence_count, 0);
     for (unsigned i = 0; i < 2; i++) {
@@ -239,8 +240,8 @@ static void test_offered(void **state)
     world_pass(&world, 1100);
     (void)fake_obey(&world, a);
     assert_int_equal(a->offered, 1);
-    assert_int_equal(hello_acts(&world, 51), 1);
-    a->epoch = 3; /* it did not hear of it */
+    assert_int_equal(hello_acts(&world, 51), 0); /* nor has it placed or removed anything */
+    a->epoch = 3;                                /* it did not hear of it */
     a->contact_ms = contact;
     assert_int_equal(fake_join(&world, a).inventory, 0);
     assert_int_equal(found(&world, a, "k"), SMALL);
@@ -319,13 +320,15 @@ static void test_what_a_note_tells(void **state)
 {
     static const struct {
         uint64_t known_epoch, known_age_ms;
-        bool returns, in_doubt;
+        bool is_timed, returns, in_doubt;
     } rows[] = {
-        {0, 0, true, true},     /* no note */
-        {2, 1000, true, true},  /* it was kept elsewhere, before */
-        {3, 4501, true, false}, /* who had them ended before it could act on the owner's absence */
-        {3, 4499, false, false}, {8, 4501, true, false}, /* so did a later one */
-        {8, 4499, false, false},
+        {0, 0, false, true, true},     /* no note */
+        {2, 1000, false, true, true},  /* of another boot: who had them came after it */
+        {2, 4501, true, true, true},   /* it was kept elsewhere, before */
+        {2, 4499, true, false, false}, /* its clock was late: it came after who had them */
+        {3, 4501, true, true, false},  /* who had them ended before it could act on the owner's absence */
+        {3, 4499, true, false, false}, {8, 4501, true, true, false}, /* so did a later one */
+        {8, 4499, true, false, false}, {8, 4499, false, false, false},
     };
     struct world world;
     struct mc_core_statistics statistics;
@@ -338,6 +341,7 @@ static void test_what_a_note_tells(void **state)
         assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
         config.known_epoch = rows[i].known_epoch;
         config.known_age_ms = rows[i].known_age_ms;
+        config.known_is_timed = rows[i].is_timed;
         a->contact_ms = world.now;
         master_stop(&world);
         world.now += 7500;
