@@ -414,6 +414,7 @@ struct sim_process *sim_process_start(uint32_t place, const char *name, uint32_t
     process->asleep = sim_machine_sleeps(machine);
     process->stopped_at_ns = sim_now_ns;
     process->stopped_ns = 0;
+    process->had_no_room = false;
     process->wall_s = 0;
     process->address = place + 1;
     process->machine = machine;

@@ -236,6 +236,7 @@ static int memory_resize(struct sim_memory *memory, uint64_t size)
         return -1;
     }
     if (size > memory->size && sim_is_short(SIM_SHORT_ROOM)) {
+        sim_process()->had_no_room = true;
         errno = ENOSPC;
         return -1;
     }

@@ -233,7 +233,7 @@ void oracle_process_killed(const struct sim_process *process)
 {
     if (sim_is_master(process->place))
         oracle_master_ends(process->core == NULL ? 0 : ((const struct mc_core *)process->core)->epoch);
-    else if (process->place < SIM_PLACE_CLIENT && !is_named)
+    else if (process->place < SIM_PLACE_CLIENT && (!is_named || process->had_no_room))
         oracle_owner_lost(process->place);
     for (uint32_t i = 0; i < put_count; i++) {
         if (all_puts[i].process == process && !all_puts[i].decided) {

@@ -104,9 +104,10 @@ struct sim_process {
     struct sim_arena *arena;
     uint32_t key_count;
     void (*key_destructors[SIM_KEYS_MAX])(void *value);
-    uint8_t *image; /* of the product's variables */
-    void *core;     /* of a master */
-    bool may_send;  /* of a leader: it has looked at its clock since it sent something */
+    uint8_t *image;   /* of the product's variables */
+    void *core;       /* of a master */
+    bool may_send;    /* of a leader: it has looked at its clock since it sent something */
+    bool had_no_room; /* on its disk: what it holds may end with it */
     uint64_t stopped_at_ns, stopped_ns;
     int64_t wall_s; /* how far its wall clock is off */
     void (*main)(struct sim_process *process);
