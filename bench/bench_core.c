@@ -5,8 +5,8 @@
  * bench_core recover [objects]: a master that learns them (default 50,000,000) from inventories of simulated owners:
  * time and resident bytes. bench_core evict [more] [fewer]: what an eviction costs with so many objects (defaults
  * 10,000,000 and 100,000). */
-#include "core/core.h"
-#include "segment/layout.h"
+#include "store/core/core.h"
+#include "store/segment/layout.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* What renewals leave behind in etcd: a leader's renewals as fast as a private etcd takes them, with the leader's own
- * requests (master/election_etcd.c), and its compaction by a clock that goes on by renew_ms with each of them.
+ * requests (store/master/election_etcd.c), and its compaction by a clock that goes on by renew_ms with each of them.
  *
  * bench_election [--minutes 10] [--ttl_ms 2000] [--compaction_s 1800] [--threads 4]: the size of etcd's database and of
  * its directory after each part of the run. --compaction_s 0: nobody compacts. Threads renew one claim together; each
@@ -8,8 +8,8 @@
 #include "env/clock.h"
 #include "env/etcd.h"
 #include "env/json.h"
-#include "master/election.h"
-#include "master/leadership.h"
+#include "store/master/election.h"
+#include "store/master/leadership.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -29,7 +29,7 @@
 #define THREADS_MAX 16
 #define PARTS 20
 #define CALL_MS 5000
-#define TIDY_LOOK_MS 60000u /* as in master/election.c */
+#define TIDY_LOOK_MS 60000u /* as in store/master/election.c */
 #define YEAR_S 31557600.0
 #define START_HUNDREDTHS 6000000000u /* of the clock of the claims */
 #define LEADER "10.0.0.7:50051"

@@ -8,9 +8,9 @@
  */
 #include "base/bytes.h"
 #include "env/clock.h"
-#include "segment/layout.h"
+#include "store/segment/layout.h"
 #include "env/socket.h"
-#include "wire/wire.h"
+#include "store/wire/wire.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* The flag parser and the config files. The first byte chooses: 0 YAML, 1 JSON, else flags, one a line. */
 #include "base/error.h"
 #include "env/log.h"
-#include "master/options.h"
+#include "store/master/options.h"
 
 #include <stdlib.h>
 #include <string.h>

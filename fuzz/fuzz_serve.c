@@ -3,7 +3,7 @@
  * the middle, 16 = a new epoch in the middle; byte 1: size of the pieces; then the stream. Slot 1 holds an object with
  * several blocks, slot 2 a small one. */
 #include "base/error.h"
-#include "segment/serve_lane.h"
+#include "store/segment/serve_lane.h"
 #include "env/log.h"
 
 #include <stdlib.h>

@@ -2,9 +2,9 @@
  * config file, else %XX and chunk sizes. */
 #include "base/error.h"
 #include "env/log.h"
-#include "service/config.h"
-#include "service/put_body.h"
-#include "service/web_head.h"
+#include "store/service/config.h"
+#include "store/service/put_body.h"
+#include "store/service/web_head.h"
 
 #include <stdlib.h>
 

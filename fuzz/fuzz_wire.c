@@ -2,7 +2,7 @@
  * head record read and written again. Also: whatever does not parse is taken as the body of a message whose type is its
  * first two bytes. */
 #include "base/error.h"
-#include "wire/wire.h"
+#include "store/wire/wire.h"
 
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seed inputs of fuzz_wire from the tables of src/wire/rpc.def: one file per message, so that a new message gets its seed by
+"""Writes the seed inputs of fuzz_wire from the tables of src/store/wire/rpc.def: one file per message, so that a new message gets its seed by
 running this again. Usage: python3 fuzz/make_corpus.py (from anywhere). Deterministic."""
 import pathlib
 import random
@@ -13,7 +13,7 @@ EDGES = (0, 1, 7, 0x80, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFFFFFFFFFF)
 
 def tables():
     """(records: name -> [(kind, field)], messages: [(name, number, head, lists)])"""
-    text = re.sub(r"/\*.*?\*/", "", (ROOT / "src/wire/rpc.def").read_text(), flags=re.S).replace("\\\n", " ")
+    text = re.sub(r"/\*.*?\*/", "", (ROOT / "src/store/wire/rpc.def").read_text(), flags=re.S).replace("\\\n", " ")
     records = {}
     for name, body in re.findall(r"#define MC_RECORD_(\w+)\([^)]*\)(.*)", text):
         records[name] = re.findall(r"(U8|U16|U32|U64|I32|ID|BYTES)\((\w+)\)", body)

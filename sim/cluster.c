@@ -3,10 +3,10 @@
 #include "oracle.h"
 #include "worker.h"
 
-#include "core/core.h"
-#include "master/election.h"
-#include "master/server.h"
-#include "core/state.h"
+#include "store/core/core.h"
+#include "store/master/election.h"
+#include "store/master/server.h"
+#include "store/core/state.h"
 #include "mooncake.h"
 
 #include <stdio.h>
@@ -30,7 +30,7 @@ uint32_t sim_depart_ms;
 static uint32_t operations_left, operations_done;
 static uint64_t latest_epoch; /* of the masters that have begun */
 static uint64_t aged_epoch;   /* of the last one that may come of age */
-/* What an election holds beside the claim (master/election.c): the epoch of the last master, and of the last one that
+/* What an election holds beside the claim (store/master/election.c): the epoch of the last master, and of the last one that
  * may have acted on a departure. */
 static struct {
     uint64_t last_epoch, departed_epoch, asked_epoch, due_ns;

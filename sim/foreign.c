@@ -4,8 +4,8 @@
 #include "oracle.h"
 
 #include "base/checksum.h"
-#include "segment/memory.h"
-#include "core/state.h"
+#include "store/segment/memory.h"
+#include "store/core/state.h"
 #include "mooncake.h"
 
 #include <stdio.h>

@@ -10,9 +10,9 @@
 #include "oracle.h"
 #include "worker.h"
 
-#include "segment/layout.h"
-#include "segment/memory_inside.h"
-#include "core/state.h"
+#include "store/segment/layout.h"
+#include "store/segment/memory_inside.h"
+#include "store/core/state.h"
 #include "mooncake.h"
 
 #include <stdio.h>

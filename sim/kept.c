@@ -3,8 +3,8 @@
 #include "oracle.h"
 #include "worker.h"
 
-#include "core/group.h"
-#include "core/state.h"
+#include "store/core/group.h"
+#include "store/core/state.h"
 
 #include <stdio.h>
 #include <string.h>

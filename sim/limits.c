@@ -3,9 +3,9 @@
 #include "cluster.h"
 #include "oracle.h"
 
-#include "core/core.h"
-#include "core/state.h"
-#include "wire/version.h"
+#include "store/core/core.h"
+#include "store/core/state.h"
+#include "store/wire/version.h"
 
 uint32_t sim_clearing_max = 31;
 static bool is_old[SIM_PROCESSES_MAX];

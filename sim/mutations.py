@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 
-CORE, MASTER, OWNER, PATH, SEGMENT, STORE = (f"src/{room}/" for room in ("core", "master", "owner", "path", "segment", "store"))
+CORE, MASTER, OWNER, PATH, SEGMENT, STORE = (f"src/store/{room}/" for room in ("core", "master", "owner", "path", "segment", "client"))
 
 # Texts that several changes need.
 READ_FIRST = "if (generation_read(slot) != generation || state_read(slot) != MC_SLOT_LIVE)\n        return false;"
@@ -251,7 +251,7 @@ MUTATIONS = [
     ("memory_is_always_there", STORE + "get.c", "    if (work.transfers != NULL && work.scratch != NULL && work.owner_of != NULL && work.has_others != NULL)", "    if (true)"),
     ("values_that_found_no_memory_are_stored", STORE + "put.c", "        items[i]->result = whole ? one->code : MC_ERR_NO_MEMORY;", "        items[i]->result = whole ? one->code : 0;"),
     ("generations_begin_anew", CORE + "put.c", "    if (core->counter_end - core->counter <= capacity) {", "    if (core->counter_end == capacity) {"),
-    ("earlier_builds_are_strangers", "src/wire/version.c", "    if (version_min > version_max || ", "    if (features == 0 || version_min > version_max || "),
+    ("earlier_builds_are_strangers", "src/store/wire/version.c", "    if (version_min > version_max || ", "    if (features == 0 || version_min > version_max || "),
     ("put_waits_without_end", STORE + "put.c", "until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &wait, &reader);", "work->deadline_ns + 60000000000ull, &wait, &reader);"),
 ]
 

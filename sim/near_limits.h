@@ -2,10 +2,10 @@
 #ifndef SIM_LIMITS_H
 #define SIM_LIMITS_H
 
-#include "core/group.h"
-#include "core/object.h"
-#include "core/slab.h"
-#include "core/state.h"
+#include "store/core/group.h"
+#include "store/core/object.h"
+#include "store/core/slab.h"
+#include "store/core/state.h"
 
 extern uint32_t sim_clearing_max; /* replicas that hold a key which its object counts itself */
 #undef MC_OBJECT_CLEARING_MAX

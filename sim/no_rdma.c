@@ -1,7 +1,7 @@
 /* The room rdma as a machine without devices has it: what the product calls of it, and never gets anywhere. */
 #include "base/error.h"
-#include "path/path.h"
-#include "path/rdma_stage.h"
+#include "store/path/path.h"
+#include "store/path/rdma_stage.h"
 #include "rdma/remote.h"
 
 static int rdma_open(struct mc_paths *paths, const struct mc_endpoint *endpoint, const struct mc_patience *patience,

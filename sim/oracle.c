@@ -4,9 +4,9 @@
 #include "cluster.h"
 
 #include "base/checksum.h"
-#include "segment/layout.h"
-#include "core/core.h"
-#include "core/state.h"
+#include "store/segment/layout.h"
+#include "store/core/core.h"
+#include "store/core/state.h"
 #include "mooncake.h"
 
 #include <stdio.h>

@@ -7,8 +7,8 @@
 #include "oracle.h"
 
 #include "base/bytes.h"
-#include "segment/layout.h"
-#include "core/state.h"
+#include "store/segment/layout.h"
+#include "store/core/state.h"
 
 #include <string.h>
 

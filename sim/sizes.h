@@ -3,13 +3,13 @@
 #ifndef SIM_SIZES_H
 #define SIM_SIZES_H
 
-#include "segment/layout.h"
-#include "path/path.h"
-#include "segment/serve.h"
-#include "segment/serve_shares.h"
+#include "store/segment/layout.h"
+#include "store/path/path.h"
+#include "store/segment/serve.h"
+#include "store/segment/serve_shares.h"
 #include "env/resolve.h"
-#include "owner/master_address.h"
-#include "wire/wire.h"
+#include "store/owner/master_address.h"
+#include "store/wire/wire.h"
 
 #undef MC_WRITERS_MAX
 #define MC_WRITERS_MAX 64u /* an entry is 4 KiB; a life of a client takes one */

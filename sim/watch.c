@@ -8,8 +8,8 @@
 #include "oracle.h"
 #include "worker.h"
 
-#include "segment/memory_inside.h"
-#include "core/state.h"
+#include "store/segment/memory_inside.h"
+#include "store/core/state.h"
 
 #include <stdio.h>
 #include <string.h>

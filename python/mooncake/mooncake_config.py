@@ -4,7 +4,7 @@
     config = MooncakeConfig.load_from_env()     # the file that MOONCAKE_CONFIG_PATH names, else MOONCAKE_* variables
 
 One file may serve several clients: the spellings of vLLM, SGLang, LMCache and FastDeploy are understood, their other keys are passed over, and a key
-that nobody knows is a warning that names the nearest one. The native commands (src/service/config.c) read the same files and variables by the same rules.
+that nobody knows is a warning that names the nearest one. The native commands (src/store/service/config.c) read the same files and variables by the same rules.
 """
 import dataclasses
 import difflib

@@ -1,5 +1,5 @@
 /* mc_store_rest_server: a store node with the REST API; also what `python -m mooncake.mooncake_store_service` runs. */
-#include "service/service.h"
+#include "store/service/service.h"
 
 int main(int argc, char **argv)
 {

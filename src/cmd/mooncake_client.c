@@ -1,5 +1,5 @@
 /* mooncake_client: a store node as a process of its own. */
-#include "service/service.h"
+#include "store/service/service.h"
 
 int main(int argc, char **argv)
 {

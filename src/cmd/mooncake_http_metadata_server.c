@@ -2,8 +2,8 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "env/log.h"
-#include "master/http.h"
-#include "master/options.h"
+#include "store/master/http.h"
+#include "store/master/options.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* mooncake_master: parse, build, run. */
 #include "base/error.h"
 #include "env/log.h"
-#include "master/http.h"
-#include "master/options.h"
-#include "master/server.h"
+#include "store/master/http.h"
+#include "store/master/options.h"
+#include "store/master/server.h"
 
 #include <signal.h>
 #include <stdio.h>

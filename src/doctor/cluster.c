@@ -7,8 +7,8 @@
 #include "env/json.h"
 #include "env/leader.h"
 #include "transfer/inside.h"
-#include "wire/stream.h"
-#include "wire/version.h"
+#include "store/wire/stream.h"
+#include "store/wire/version.h"
 
 #include <errno.h>
 #include <inttypes.h>

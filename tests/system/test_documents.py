@@ -152,7 +152,7 @@ def test_commands_of_the_bench():
 
 def test_routes():
     table = rows(section(document("docs/commands.md"), "HTTP on `metrics_port`"))
-    routes = re.findall(r'\{EVHTTP_REQ_\w+, "([^"]+)"', document("src/master/admin.c"))
+    routes = re.findall(r'\{EVHTTP_REQ_\w+, "([^"]+)"', document("src/store/master/admin.c"))
     assert len(routes) > 10
     same([name.split("?")[0] for cells in table for name in names(cells[0])], routes, "routes")
 
@@ -172,7 +172,7 @@ def test_environment():
 def test_messages():
     """Every message is explained, and no other is spoken of."""
     text = document("docs/protocol.md")
-    messages = re.findall(r"^    X\(([A-Z_]+), \d+, ", document("src/wire/rpc.def"), re.M)
+    messages = re.findall(r"^    X\(([A-Z_]+), \d+, ", document("src/store/wire/rpc.def"), re.M)
     assert len(messages) > 30
     words = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)*\b", text))
     assert [name for name in messages if name not in words] == []
@@ -241,11 +241,26 @@ def test_commands_of_dev():
                 assert word in works, f"{path}: ./dev bench {word}"
 
 
-def test_the_map_has_every_room():
-    """README's map names each folder of src/, and none that is not there."""
+def rooms_of_the_map():
+    """What README's map names below src, as "store/client": rooms of a folder are indented below its line."""
     shown = re.search(r"## Where things are\n```\n(.*?)```", document("README.md"), re.S).group(1)
-    rooms = {name for line in re.findall(r"^src/(.*?)  {2,}", shown, re.M) for name in line.replace("python/", "").split()}
-    assert rooms == {path.name for path in (SOURCE / "src").iterdir() if path.is_dir()}
+    rooms, folder = set(), None
+    for line in shown.splitlines():
+        names = line[:24].split()
+        if line.startswith("src"):
+            folder = names[0][len("src/"):]
+            rooms |= {folder, *(name for name in names[1:] if not name.endswith("/"))}
+        elif line.startswith("  ") and folder is not None:
+            rooms |= {f"{folder}/{name}".lstrip("/") for name in names}
+        else:
+            folder = None
+    return {room for room in rooms if room and not any(other.startswith(room + "/") for other in rooms)}
+
+
+def test_the_map_has_every_room():
+    """README's map names each room of src/, and none that is not there."""
+    source = SOURCE / "src"
+    assert rooms_of_the_map() == {str(path.parent.relative_to(source)) for path in source.rglob("*.*") if "__pycache__" not in path.parts}
 
 
 # Sources that name a client, and why.
@@ -253,7 +268,7 @@ OF_CLIENTS = {
     "python/mooncake/mooncake_connector_v1.py": "a connector is a class of vLLM's",
     "python/mooncake/vllm_v1_proxy_server.py": "the original's name of the proxy",
     "python/mooncake/mooncake_config.py": "keys that are other clients' are passed over",
-    "src/service/config.c": "the same",
+    "src/store/service/config.c": "the same",
 }
 
 

@@ -1,4 +1,4 @@
-"""The master's protocol, spoken by hand: a second, independent writer of what src/wire/rpc.def says, for tests that need a node without memory.
+"""The master's protocol, spoken by hand: a second, independent writer of what src/store/wire/rpc.def says, for tests that need a node without memory.
 
     owner = FakeOwner(master.port, "node:1", capacity=64 << 20)   # mounts a segment
     owner.put([b"key"], 4096)                                     # makes objects visible

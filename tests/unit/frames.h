@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/socket.h"
-#include "wire/stream.h"
+#include "store/wire/stream.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
 #define MC_TEST_OBJECT_MAKE_H
 
 #include "base/checksum.h"
-#include "segment/memory.h"
+#include "store/segment/memory.h"
 
 #include <string.h>
 

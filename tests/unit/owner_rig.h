@@ -2,8 +2,8 @@
 #ifndef MC_TEST_OWNER_RIG_H
 #define MC_TEST_OWNER_RIG_H
 
-#include "owner/owner.h"
-#include "segment/memory.h"
+#include "store/owner/owner.h"
+#include "store/segment/memory.h"
 #include "env/log.h"
 #include "frames.h"
 #include "random.h"

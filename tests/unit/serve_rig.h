@@ -2,7 +2,7 @@
 #ifndef MC_TEST_SERVE_RIG_H
 #define MC_TEST_SERVE_RIG_H
 
-#include "segment/serve.h"
+#include "store/segment/serve.h"
 #include "frames.h"
 
 #include <pthread.h>

@@ -6,9 +6,9 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "segment/layout.h"
-#include "master/election.h"
-#include "master/leadership.h"
+#include "store/segment/layout.h"
+#include "store/master/election.h"
+#include "store/master/leadership.h"
 #include "random.h"
 
 #include <string.h>

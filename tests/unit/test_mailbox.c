@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "env/clock.h"
-#include "master/mailbox.h"
+#include "store/master/mailbox.h"
 
 #include <poll.h>
 #include <pthread.h>

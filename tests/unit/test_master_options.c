@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "env/file.h"
 #include "env/log.h"
-#include "master/options.h"
+#include "store/master/options.h"
 
 #include <stdio.h>
 #include <stdlib.h>

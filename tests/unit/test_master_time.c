@@ -1,7 +1,7 @@
 /* Dating what a master has sent: never too early, and not late once one answer came in time. */
-#include "owner/master_time.h"
+#include "store/owner/master_time.h"
 
-#include "wire/wire.h"
+#include "store/wire/wire.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* The memory of a segment: limits, seals, populating, the life of a slot, readers against a writer. */
-#include "segment/memory.h"
+#include "store/segment/memory.h"
 #include "env/clock.h"
 #include "env/log.h"
 

@@ -1,5 +1,5 @@
 /* Segments in named files: taken up again, by whom, and what damaged or foreign files do. Contents and checksums. */
-#include "segment/memory_inside.h"
+#include "store/segment/memory_inside.h"
 #include "env/clock.h"
 #include "env/log.h"
 #include "object_make.h"

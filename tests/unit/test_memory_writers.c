@@ -1,9 +1,9 @@
 /* A writer of another process that is stopped, killed or continued in the middle of a copy, against the owner that cuts
  * it, raises the epoch, or dies and comes back. */
 #include "base/checksum.h"
-#include "path/paths.h"
-#include "segment/memory_inside.h"
-#include "segment/serve.h"
+#include "store/path/paths.h"
+#include "store/segment/memory_inside.h"
+#include "store/segment/serve.h"
 #include "env/clock.h"
 #include "env/log.h"
 

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "master/metrics.h"
+#include "store/master/metrics.h"
 
 #include <ctype.h>
 #include <stdio.h>

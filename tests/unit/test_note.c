@@ -8,8 +8,8 @@
 #include "base/checksum.h"
 #include "base/error.h"
 #include "env/clock.h"
-#include "master/note.h"
-#include "master/server.h"
+#include "store/master/note.h"
+#include "store/master/server.h"
 
 #include <errno.h>
 #include <fcntl.h>

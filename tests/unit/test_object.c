@@ -1,6 +1,6 @@
 /* The table of objects against a model, its growth, and what a serial promises; the small map too. */
-#include "core/map.h"
-#include "core/object.h"
+#include "store/core/map.h"
+#include "store/core/object.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* The owner and masters that do not know its memory; rotten slots. The test itself is the master. */
-#include "segment/memory_inside.h"
+#include "store/segment/memory_inside.h"
 #include "object_make.h"
 #include "owner_rig.h"
 

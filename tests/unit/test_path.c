@@ -2,8 +2,8 @@
 #include "transport_rig.h"
 
 #include "base/error.h"
-#include "segment/memory_inside.h"
-#include "path/path.h"
+#include "store/segment/memory_inside.h"
+#include "store/path/path.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* The cache of places. */
-#include "store/places.h"
+#include "store/client/places.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "service/put_body.h"
+#include "store/service/put_body.h"
 
 #include <stdlib.h>
 

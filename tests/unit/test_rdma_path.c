@@ -2,7 +2,7 @@
  * against the owner, and the bytes go by tcp where they can. */
 #include "transport_rig.h"
 
-#include "path/path.h"
+#include "store/path/path.h"
 #include "fake_verbs.h"
 
 #include <errno.h>

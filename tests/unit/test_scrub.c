@@ -1,5 +1,5 @@
 /* The scrubber on a loop of its own. */
-#include "owner/scrub.h"
+#include "store/owner/scrub.h"
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"

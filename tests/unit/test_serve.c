@@ -1,6 +1,6 @@
 /* The owner's data connections, from raw sockets: every message, garbage, limits, cuts and clears in the middle. */
-#include "segment/serve_inside.h"
-#include "segment/writers.h"
+#include "store/segment/serve_inside.h"
+#include "store/segment/writers.h"
 #include "env/log.h"
 #include "random.h"
 #include "serve_rig.h"

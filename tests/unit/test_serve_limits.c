@@ -1,5 +1,5 @@
 /* How many data connections an owner has: places, shares, rest, and those that say nothing. */
-#include "segment/serve_shares.h"
+#include "store/segment/serve_shares.h"
 #include "env/limits.h"
 #include "env/log.h"
 #include "serve_rig.h"

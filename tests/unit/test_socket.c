@@ -2,7 +2,7 @@
 #include "env/clock.h"
 #include "env/socket.h"
 #include "mooncake.h"
-#include "wire/stream.h"
+#include "store/wire/stream.h"
 
 #include <errno.h>
 #include <fcntl.h>

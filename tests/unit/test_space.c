@@ -1,6 +1,6 @@
 /* The allocator against a map of every unit: no overlap, no leak, full coalescing, exact fits, the ends of its numbers.
  */
-#include "core/space.h"
+#include "store/core/space.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
 #include "transport_rig.h"
 
 #include "base/error.h"
-#include "path/path.h"
+#include "store/path/path.h"
 
 #include <errno.h>
 #include <poll.h>

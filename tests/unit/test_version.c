@@ -1,5 +1,5 @@
 /* What two builds agree on. */
-#include "wire/version.h"
+#include "store/wire/version.h"
 
 #include "base/build.h"
 #include "base/error.h"

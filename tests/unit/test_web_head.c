@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "service/web_head.h"
+#include "store/service/web_head.h"
 
 #include <stdio.h>
 #include <stdlib.h>

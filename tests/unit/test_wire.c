@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "random.h"
-#include "wire/wire.h"
+#include "store/wire/wire.h"
 
 #include <stdio.h>
 

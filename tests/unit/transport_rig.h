@@ -5,9 +5,9 @@
 #define MC_TEST_TRANSPORT_RIG_H
 
 #include "base/checksum.h"
-#include "path/paths.h"
-#include "segment/memory.h"
-#include "segment/serve.h"
+#include "store/path/paths.h"
+#include "store/segment/memory.h"
+#include "store/segment/serve.h"
 #include "env/clock.h"
 #include "mooncake.h"
 #include "rdma/rdma.h"

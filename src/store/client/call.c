@@ -1,0 +1,308 @@
+/* The short calls: exist, size, describe, remove. Each is one request to the master per MC_BATCH_MAX keys. */
+#include "env/clock.h"
+#include "store/client/store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct keys_request {
+    const struct mc_bytes *keys;
+    size_t count;
+    bool force;
+};
+
+static void write_keys(struct mc_buffer *out, const struct keys_request *request)
+{
+    size_t list = mc_list_begin(out);
+    for (size_t i = 0; i < request->count; i++) {
+        struct mc_wire_key key = {.key = mc_span(request->keys[i].data, request->keys[i].length)};
+        mc_wire_key_write(out, &key);
+    }
+    mc_list_end(out, list, request->count);
+}
+
+static void build_exist(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_EXIST, request_id);
+    mc_wire_none_write(out, &(struct mc_wire_none){0});
+    write_keys(out, context);
+    mc_frame_end(out, frame);
+}
+
+static void build_size(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_GET, request_id);
+    mc_wire_get_write(out, &(struct mc_wire_get){.flags = MC_GET_NO_LEASE});
+    write_keys(out, context);
+    mc_frame_end(out, frame);
+}
+
+static void build_remove(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    const struct keys_request *request = context;
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_REMOVE, request_id);
+    mc_wire_remove_write(out, &(struct mc_wire_remove){.force = request->force});
+    write_keys(out, request);
+    mc_frame_end(out, frame);
+}
+
+static void build_remove_all(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_REMOVE_ALL, request_id);
+    mc_wire_remove_write(out, &(struct mc_wire_remove){.force = *(const bool *)context});
+    mc_frame_end(out, frame);
+}
+
+static void build_remove_regex(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_REMOVE_REGEX, request_id);
+    mc_wire_remove_regex_write(out, context);
+    mc_frame_end(out, frame);
+}
+
+/* First bad key's code, or 0. */
+static int check_keys(const struct mc_bytes *keys, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        int rc = mc_key_check(keys[i]);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- exist, size, remove: a code for each key ---- */
+
+typedef void put_result(void *results, size_t index, int64_t result);
+
+struct keys_call { /* one kind of call */
+    mc_link_build *build;
+    enum mc_message reply;
+    /* Sets the results of request->count keys from `at` on. 0, or the error of the whole request. repeated: the request
+     * may have been carried out before, its answer was lost. */
+    int (*read)(struct mc_reader *reader, const struct keys_request *request, bool repeated, void *results, size_t at);
+    put_result *put;
+};
+
+static void put_int(void *results, size_t index, int64_t result)
+{
+    ((int *)results)[index] = (int)result;
+}
+static void put_int64(void *results, size_t index, int64_t result)
+{
+    ((int64_t *)results)[index] = result;
+}
+
+static int read_exist(struct mc_reader *reader, const struct keys_request *request, bool repeated, void *results,
+                      size_t at)
+{
+    struct mc_wire_exist_reply reply;
+    (void)repeated;
+    mc_wire_exist_reply_read(reader, &reply);
+    int rc = reader->bad || reply.results.length != request->count ? MC_ERR_PROTOCOL : reply.code;
+    for (size_t i = 0; rc == 0 && i < request->count; i++)
+        put_int(results, at + i, ((const uint8_t *)reply.results.data)[i] == 1);
+    return rc;
+}
+
+static int read_size(struct mc_reader *reader, const struct keys_request *request, bool repeated, void *results,
+                     size_t at)
+{
+    struct mc_wire_none head;
+    struct mc_wire_found found;
+    (void)repeated;
+    mc_wire_none_read(reader, &head);
+    size_t count = mc_list_read(reader);
+    for (size_t i = 0; i < count && i < request->count; i++) {
+        mc_wire_found_read(reader, &found);
+        put_int64(results, at + i, found.code < 0 ? found.code : (int64_t)found.length);
+    }
+    return reader->bad || count != request->count ? MC_ERR_PROTOCOL : 0;
+}
+
+static int read_remove(struct mc_reader *reader, const struct keys_request *request, bool repeated, void *results,
+                       size_t at)
+{
+    struct mc_wire_none head;
+    struct mc_wire_code code;
+    mc_wire_none_read(reader, &head);
+    size_t count = mc_list_read(reader);
+    for (size_t i = 0; i < count && i < request->count; i++) {
+        mc_wire_code_read(reader, &code);
+        /* Not there any more: the try whose answer was lost has removed it. */
+        put_int(results, at + i, repeated && code.code == MC_ERR_OBJECT_NOT_FOUND ? 0 : code.code);
+    }
+    return reader->bad || count != request->count ? MC_ERR_PROTOCOL : 0;
+}
+
+/* One slice of a batch: its keys are all well formed. */
+static int call_slice(struct mc_store *store, const struct keys_call *call, const struct keys_request *request,
+                      uint64_t deadline_ns, void *results, size_t at)
+{
+    struct mc_master_link *link;
+    struct mc_reader reader;
+    int rc = mc_link_call(store, deadline_ns, call->build, request, call->reply, &link, &reader);
+    if (rc == 0) {
+        rc = call->read(&reader, request, link->repeated, results, at);
+        mc_link_return(store, link);
+    }
+    for (size_t i = 0; rc < 0 && i < request->count; i++)
+        call->put(results, at + i, rc);
+    return rc;
+}
+
+/* Runs slices of at most MC_BATCH_MAX well-formed keys; malformed ones get their code without a question. Returns the
+ * first error of a whole slice. */
+static int call_keys(struct mc_store *store, const struct keys_call *call, const struct mc_bytes *keys, size_t count,
+                     bool force, void *results)
+{
+    int rc = mc_store_enter(store), first = 0;
+    if (rc < 0) {
+        for (size_t i = 0; i < count; i++)
+            call->put(results, i, rc);
+        return rc;
+    }
+    uint64_t deadline_ns = mc_store_deadline(store, 0);
+    for (size_t at = 0; at < count;) {
+        struct keys_request slice = {.keys = keys + at, .force = force};
+        rc = 0;
+        while (slice.count < MC_BATCH_MAX && at + slice.count < count &&
+               (rc = mc_key_check(keys[at + slice.count])) == 0)
+            slice.count++;
+        if (slice.count == 0) {
+            call->put(results, at++, rc);
+            continue;
+        }
+        rc = call_slice(store, call, &slice, deadline_ns, results, at);
+        first = first < 0 ? first : rc;
+        at += slice.count;
+    }
+    mc_store_leave(store);
+    return first;
+}
+
+int mc_store_exist(struct mc_store *store, const struct mc_bytes *keys, size_t count, int *results)
+{
+    static const struct keys_call call = {build_exist, MC_MESSAGE_EXIST_REPLY, read_exist, put_int};
+    return call_keys(store, &call, keys, count, false, results);
+}
+
+int mc_store_size(struct mc_store *store, const struct mc_bytes *keys, size_t count, int64_t *results)
+{
+    static const struct keys_call call = {build_size, MC_MESSAGE_GET_FOUND, read_size, put_int64};
+    return call_keys(store, &call, keys, count, false, results);
+}
+
+int mc_store_remove(struct mc_store *store, const struct mc_bytes *keys, size_t count, bool force, int *results)
+{
+    static const struct keys_call call = {build_remove, MC_MESSAGE_REMOVE_REPLY, read_remove, put_int};
+    return call_keys(store, &call, keys, count, force, results);
+}
+
+/* ---- the rest ---- */
+
+static int64_t removal(struct mc_store *store, mc_link_build *build, const void *context)
+{
+    struct mc_master_link *link;
+    struct mc_reader reader;
+    struct mc_wire_count_reply reply;
+    int rc = mc_store_enter(store);
+    if (rc < 0)
+        return rc;
+    /* A sweep of millions of objects is long and still makes progress: the master answers when it is done. */
+    uint64_t deadline_ns = mc_store_deadline(store, 0) + 60u * 1000000000ull;
+    rc = mc_link_call(store, deadline_ns, build, context, MC_MESSAGE_COUNT_REPLY, &link, &reader);
+    int64_t result = rc;
+    if (rc == 0) {
+        mc_wire_count_reply_read(&reader, &reply);
+        result = reader.bad ? MC_ERR_PROTOCOL : reply.code < 0 ? reply.code : (int64_t)reply.count;
+        mc_link_return(store, link);
+    }
+    mc_store_leave(store);
+    return result;
+}
+
+int64_t mc_store_remove_all(struct mc_store *store, bool force)
+{
+    return removal(store, build_remove_all, &force);
+}
+
+int64_t mc_store_remove_by_regex(struct mc_store *store, struct mc_bytes pattern, bool force)
+{
+    if (pattern.data == NULL || pattern.length == 0 || pattern.length > MC_KEY_LENGTH_MAX)
+        return MC_ERR_INVALID_PARAMS;
+    struct mc_wire_remove_regex request = {.force = force, .pattern = mc_span(pattern.data, pattern.length)};
+    return removal(store, build_remove_regex, &request);
+}
+
+int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, uint64_t deadline_ns,
+                     struct mc_replica_description *descriptions, size_t capacity, struct mc_described *described)
+{
+    struct keys_request request = {.keys = key, .count = 1};
+    struct mc_master_link *link;
+    struct mc_reader reader;
+    struct mc_wire_none head;
+    struct mc_wire_found found = {.code = MC_ERR_PROTOCOL};
+    struct mc_place places[MC_REPLICA_COUNT_MAX];
+    int rc = mc_link_call(store, deadline_ns, build_size, &request, MC_MESSAGE_GET_FOUND, &link, &reader);
+    if (rc < 0)
+        return rc;
+    mc_wire_none_read(&reader, &head);
+    if (mc_list_read(&reader) == 1)
+        mc_wire_found_read(&reader, &found);
+    size_t place_count = mc_list_read(&reader);
+    for (size_t i = 0; i < place_count && i < MC_REPLICA_COUNT_MAX; i++) {
+        struct mc_wire_place place;
+        mc_wire_place_read(&reader, &place);
+        places[i] = (struct mc_place){place.segment, place.slot, place.generation, place.offset, place.replica};
+        *described = (struct mc_described){.version = place.generation - place.replica, .pins = found.pins};
+    }
+    rc = reader.bad || place_count > MC_REPLICA_COUNT_MAX ? MC_ERR_PROTOCOL : found.code;
+    uint64_t epoch = link->epoch;
+    mc_link_return(store, link);
+    for (size_t i = 0; rc == 0 && i < place_count && i < capacity; i++) {
+        struct mc_endpoint endpoint;
+        rc = mc_store_endpoint(store, epoch, places[i].segment, deadline_ns, &endpoint);
+        if (rc < 0)
+            break;
+        descriptions[i] =
+            (struct mc_replica_description){.size = found.length, .address = places[i].offset, .status = 3};
+        snprintf(descriptions[i].segment_name, sizeof(descriptions[i].segment_name), "%s", endpoint.name);
+    }
+    return rc < 0 ? rc : (int)place_count;
+}
+
+int mc_store_describe(struct mc_store *store, struct mc_bytes key, struct mc_replica_description *descriptions,
+                      size_t capacity)
+{
+    struct mc_described described;
+    int rc = check_keys(&key, 1);
+    if (rc < 0)
+        return rc;
+    rc = mc_store_enter(store);
+    if (rc < 0)
+        return rc;
+    rc = mc_call_describe(store, &key, mc_store_deadline(store, 0), descriptions, capacity, &described);
+    mc_store_leave(store);
+    return rc;
+}
+
+static void build_segment_named(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_SEGMENT_NAMED, request_id);
+    mc_wire_name_write(out, &(struct mc_wire_name){.name = mc_span_string(context)});
+    mc_frame_end(out, frame);
+}
+
+int mc_call_segment_named(struct mc_store *store, const char *name, uint64_t deadline_ns)
+{
+    struct mc_master_link *link;
+    struct mc_reader reader;
+    struct mc_wire_segment_reply reply;
+    int rc = mc_link_call(store, deadline_ns, build_segment_named, name, MC_MESSAGE_SEGMENT_REPLY, &link, &reader);
+    if (rc < 0)
+        return rc;
+    mc_wire_segment_reply_read(&reader, &reply);
+    mc_link_return(store, link);
+    return reader.bad ? MC_ERR_PROTOCOL : reply.code;
+}

@@ -1,0 +1,174 @@
+/* Draining of the own segment: a thread, started with the master's first wish, that moves its objects to others, one
+ * after the other, until the wish ends. */
+#include "env/clock.h"
+#include "env/log.h"
+#include "env/thread.h"
+#include "store/client/store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ASK_MS 2000u
+#define PASS_MS 1000u  /* from one pass to the next while there is something to move */
+#define IDLE_MS 10000u /* and when there is not: a put that was under way may still end there */
+
+struct mc_drain {
+    struct mc_store *store;
+    pthread_t thread;
+    pthread_mutex_t lock; /* guards what follows; held for no longer than it takes to look */
+    pthread_cond_t changed;
+    bool wanted, stop;
+    uint32_t segment;
+};
+
+struct keys { /* of one answer */
+    uint32_t next_slot;
+    size_t count;
+    struct mc_buffer text;
+    struct mc_bytes keys[MC_BATCH_MAX];
+};
+
+static void build_keys(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_SEGMENT_KEYS, request_id);
+    mc_wire_segment_keys_write(out, context);
+    mc_frame_end(out, frame);
+}
+
+/* Copies: the link is given back before the keys are moved. */
+static int read_keys(struct mc_reader *reader, struct keys *keys)
+{
+    struct mc_wire_segment_keys_reply head;
+    struct mc_wire_key key;
+    mc_wire_segment_keys_reply_read(reader, &head);
+    uint32_t count = mc_list_read(reader);
+    keys->count = 0;
+    keys->text.length = 0;
+    keys->next_slot = head.slot;
+    if (reader->bad || head.code < 0)
+        return reader->bad ? MC_ERR_PROTOCOL : head.code;
+    mc_buffer_reserve(&keys->text, mc_reader_left(reader)); /* so that it does not move below */
+    for (; count > 0 && !reader->bad && keys->count < MC_BATCH_MAX; count--) {
+        mc_wire_key_read(reader, &key);
+        if (reader->bad)
+            return MC_ERR_PROTOCOL;
+        keys->keys[keys->count++] = (struct mc_bytes){keys->text.data + keys->text.length, key.key.length};
+        mc_buffer_append(&keys->text, key.key.data, key.key.length);
+    }
+    return 0;
+}
+
+static int ask_keys(struct mc_store *store, uint32_t segment, struct keys *keys)
+{
+    struct mc_wire_segment_keys request = {.segment = segment, .slot = keys->next_slot};
+    struct mc_master_link *link;
+    struct mc_reader reader;
+    int rc = mc_link_call(store, mc_clock_ns() + ASK_MS * 1000000ull, build_keys, &request,
+                          MC_MESSAGE_SEGMENT_KEYS_REPLY, &link, &reader);
+    if (rc < 0)
+        return rc;
+    rc = read_keys(&reader, keys);
+    mc_link_return(store, link);
+    return rc;
+}
+
+static bool is_wanted(struct mc_drain *drain)
+{
+    pthread_mutex_lock(&drain->lock);
+    bool wanted = drain->wanted && !drain->stop;
+    pthread_mutex_unlock(&drain->lock);
+    return wanted;
+}
+
+/* All objects once. Returns how many there were. */
+static size_t pass(struct mc_drain *drain, uint32_t segment, struct keys *keys)
+{
+    size_t met = 0, failed = 0;
+    int last = 0;
+    keys->next_slot = 0;
+    do {
+        if (ask_keys(drain->store, segment, keys) < 0)
+            break;
+        for (size_t i = 0; i < keys->count && is_wanted(drain); i++) {
+            int rc = mc_store_move_away(drain->store, keys->keys[i], drain->store->hostname);
+            failed += rc < 0;
+            last = rc < 0 ? rc : last;
+            met++;
+        }
+    } while (keys->next_slot != 0 && is_wanted(drain));
+    if (failed > 0)
+        mc_log_limited(WARNING, "%zu of %zu objects could not be moved away yet: %s", failed, met, mc_error_name(last));
+    return met;
+}
+
+static void *drain_main(void *argument)
+{
+    struct mc_drain *drain = argument;
+    struct keys *keys = calloc(1, sizeof(*keys));
+    pthread_mutex_lock(&drain->lock);
+    while (!drain->stop && keys != NULL) {
+        if (!drain->wanted) {
+            pthread_cond_wait(&drain->changed, &drain->lock);
+            continue;
+        }
+        uint32_t segment = drain->segment;
+        pthread_mutex_unlock(&drain->lock);
+        size_t met = pass(drain, segment, keys);
+        uint64_t next_ns = mc_clock_ns() + (met > 0 ? PASS_MS : IDLE_MS) * 1000000ull;
+        struct timespec until = {(time_t)(next_ns / 1000000000), (long)(next_ns % 1000000000)};
+        pthread_mutex_lock(&drain->lock);
+        while (!drain->stop && drain->wanted && pthread_cond_timedwait(&drain->changed, &drain->lock, &until) == 0)
+            continue;
+    }
+    pthread_mutex_unlock(&drain->lock);
+    if (keys != NULL)
+        mc_buffer_free(&keys->text);
+    free(keys);
+    return NULL;
+}
+
+static struct mc_drain *drain_start(struct mc_store *store)
+{
+    struct mc_drain *drain = calloc(1, sizeof(*drain));
+    if (drain == NULL)
+        return NULL;
+    drain->store = store;
+    mc_monitor_init(&drain->lock, &drain->changed);
+    if (mc_thread_start(&drain->thread, "mc-drain", drain_main, drain) == 0)
+        return drain;
+    pthread_cond_destroy(&drain->changed);
+    pthread_mutex_destroy(&drain->lock);
+    free(drain);
+    return NULL;
+}
+
+void mc_drain_told(struct mc_store *store, uint32_t segment, bool wanted)
+{
+    if (store->drain == NULL && wanted)
+        store->drain = drain_start(store); /* without memory: the next heartbeat */
+    struct mc_drain *drain = store->drain;
+    if (drain == NULL)
+        return;
+    atomic_store(&store->draining, wanted);
+    pthread_mutex_lock(&drain->lock);
+    if (drain->wanted != wanted)
+        pthread_cond_signal(&drain->changed);
+    drain->wanted = wanted;
+    drain->segment = segment;
+    pthread_mutex_unlock(&drain->lock);
+}
+
+void mc_drain_end(struct mc_store *store)
+{
+    struct mc_drain *drain = store->drain;
+    if (drain == NULL)
+        return;
+    pthread_mutex_lock(&drain->lock);
+    drain->stop = true;
+    pthread_cond_signal(&drain->changed);
+    pthread_mutex_unlock(&drain->lock);
+    pthread_join(drain->thread, NULL); /* after the move under way, which has a deadline */
+    pthread_cond_destroy(&drain->changed);
+    pthread_mutex_destroy(&drain->lock);
+    free(drain);
+}

@@ -1,0 +1,333 @@
+/* Heartbeats. */
+#include "store/client/keeper.h"
+
+#include "env/clock.h"
+#include "env/log.h"
+#include "env/thread.h"
+#include "store/client/ahead.h"
+#include "store/owner/owner.h"
+#include "store/client/store.h"
+#include "store/wire/stream.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define HEARTBEAT_MS 1000u
+#define BEATS_PER_TTL 6u       /* at half of client_ttl the master thinks us silent: one or two may be late or lost */
+#define HEARTBEAT_LEAST_MS 10u /* however short client_ttl is */
+#define PATIENCE_LEAST_MS 100u
+#define SILENT_MS 2000u       /* a heartbeat that is not answered by then: not healthy, though it may still be */
+#define SILENT_LAST_MS 3000u  /* nor then: a new connection is tried */
+#define ELECTION_BEAT_MS 500u /* where another may lead at once, a stopped leader is noticed sooner */
+#define ELECTION_SILENT_MS 700u
+#define RETRY_FIRST_MS 50u /* doubling to RETRY_LAST_MS */
+#define RETRY_LAST_MS 500u
+#define RETRY_FOREIGN_MS 5000u /* after a master of another cluster */
+#define TIDY_MS 1000u          /* at most so often */
+
+struct mc_keeper {
+    struct mc_store *store;
+    pthread_t thread;
+    pthread_mutex_t lock; /* guards stop and woken; held for no longer than it takes to look */
+    pthread_cond_t changed;
+    _Atomic uint64_t until_ns; /* tries to connect end by then: the deadline of the open, until it has succeeded */
+    bool stop, woken;
+    bool is_unreachable; /* our segment, for other hosts, as the master said */
+    _Atomic int fd;
+    _Atomic bool healthy;
+    uint64_t epoch, request_id, tidied_ns;
+    struct mc_wire_peer agreed; /* with the master: what may be said to it */
+    uint32_t client_ttl_ms;
+    char local_host[INET6_ADDRSTRLEN];
+    uint16_t local_port;
+};
+
+/* Others are told an address that only this host reaches. */
+static void unreachable_told(struct mc_keeper *keeper, bool is_unreachable)
+{
+    if (is_unreachable && !keeper->is_unreachable)
+        mc_log(WARNING,
+               "other hosts are in the cluster, and they are told %s, where only this one reaches our memory: "
+               "local_hostname must be a name or address of this host that they can reach",
+               keeper->store->hostname);
+    keeper->is_unreachable = is_unreachable;
+}
+
+static int keeper_connect(struct mc_keeper *keeper, uint64_t deadline_ns)
+{
+    struct mc_store *store = keeper->store;
+    struct mc_wire_hello_reply reply;
+    /* Not over the unix socket: the local address that others are told is the one of the route to the master. */
+    int fd = mc_master_greet(store, MC_ROLE_KEEPER, false, deadline_ns, &reply);
+    if (fd < 0)
+        return fd;
+    if (keeper->local_port == 0)
+        (void)mc_socket_name(fd, MC_SOCKET_OURS, keeper->local_host, sizeof(keeper->local_host), &keeper->local_port);
+    if (keeper->epoch != 0 && keeper->epoch != reply.epoch)
+        mc_log(INFO, "the master at %s is a new one (epoch %llu)", store->master.configured,
+               (unsigned long long)reply.epoch);
+    keeper->epoch = reply.epoch;
+    keeper->client_ttl_ms = reply.client_ttl_ms;
+    (void)mc_wire_agree(&keeper->agreed, reply.version_min, reply.version_max, reply.features); /* greet has looked */
+    atomic_store(&keeper->fd, fd);
+    return 0;
+}
+
+static void keeper_disconnect(struct mc_keeper *keeper)
+{
+    /* Under the lock, so that mc_keeper_stop never shuts down a number that was closed and given to somebody else. */
+    pthread_mutex_lock(&keeper->lock);
+    int fd = atomic_exchange(&keeper->fd, -1);
+    if (fd >= 0)
+        close(fd);
+    pthread_mutex_unlock(&keeper->lock);
+}
+
+static uint64_t clamp_ms(uint64_t value, uint64_t least, uint64_t most)
+{
+    return value < least ? least : value > most ? most : value;
+}
+
+/* How long a heartbeat may wait for its answer. */
+static uint64_t patience_ms(const struct mc_keeper *keeper)
+{
+    uint64_t most_ms = keeper->store->master.is_election ? ELECTION_SILENT_MS : SILENT_LAST_MS;
+    return clamp_ms(keeper->client_ttl_ms / 2, PATIENCE_LEAST_MS, most_ms);
+}
+
+/* From one heartbeat to the next, as the master of the moment needs it. */
+static uint64_t beat_ms(const struct mc_keeper *keeper)
+{
+    uint64_t most_ms = keeper->store->master.is_election ? ELECTION_BEAT_MS : HEARTBEAT_MS;
+    return clamp_ms(keeper->client_ttl_ms / BEATS_PER_TTL, HEARTBEAT_LEAST_MS, most_ms);
+}
+
+/* One heartbeat and its answer. */
+static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_buffer *in)
+{
+    struct mc_owner *owner = atomic_load(&keeper->store->owner);
+    struct mc_wire_heartbeat_segment own = {0};
+    bool has_segment = owner != NULL && mc_owner_segment(owner, &own.segment);
+    int fd = atomic_load(&keeper->fd);
+    out->length = 0;
+    size_t frame_start = mc_frame_begin(out, MC_MESSAGE_HEARTBEAT, ++keeper->request_id);
+    mc_wire_heartbeat_write(out, &(struct mc_wire_heartbeat){.epoch = keeper->epoch});
+    size_t list = mc_list_begin(out);
+    if (has_segment) {
+        own.populated = mc_owner_populated(owner);
+        own.leaving = atomic_load(&keeper->store->leaving);
+        mc_wire_heartbeat_segment_write(out, &own);
+    }
+    mc_list_end(out, list, has_segment);
+    mc_frame_end(out, frame_start);
+
+    uint64_t now_ns = mc_clock_ns(), deadline_ns = now_ns + patience_ms(keeper) * 1000000ull;
+    uint64_t silent_ns = now_ns + SILENT_MS * 1000000ull, sent_ms = mc_clock_boot_ms();
+    struct iovec part = {out->data, out->length};
+    struct mc_frame frame;
+    int rc = mc_socket_send(fd, &part, 1, deadline_ns);
+    if (rc < 0)
+        return rc;
+    in->length = 0;
+    if (silent_ns < deadline_ns && mc_socket_wait_read(fd, silent_ns, NULL) == MC_ERR_RPC_TIMEOUT &&
+        atomic_exchange(&keeper->healthy, false))
+        mc_log(WARNING, "the master at %s is silent", keeper->store->master.configured);
+    int64_t used = mc_socket_receive_frame(fd, in, &frame, deadline_ns, NULL);
+    if (used < 0)
+        return (int)used;
+    struct mc_reader reader = mc_reader(frame.body.data, frame.body.length);
+    struct mc_wire_heartbeat_reply reply;
+    struct mc_wire_segment_code code;
+    mc_wire_heartbeat_reply_read(&reader, &reply);
+    if (frame.type != MC_MESSAGE_HEARTBEAT_REPLY || reader.bad || reply.code < 0)
+        return frame.type == MC_MESSAGE_HEARTBEAT_REPLY && !reader.bad ? reply.code : MC_ERR_PROTOCOL;
+    rc = mc_master_cluster_told(keeper->store, keeper->epoch, reply.cluster);
+    if (rc < 0)
+        return rc;
+    mc_master_age_told(keeper->store, keeper->epoch, reply.age_ms, sent_ms);
+    mc_master_heard(keeper->store, keeper->epoch, reply.quiet == 0, frame.time);
+    mc_ahead_told(atomic_load(&keeper->store->ahead), keeper->epoch, reply.changes);
+    if (owner != NULL)
+        mc_owner_follow(owner, keeper->epoch);
+    bool is_held = false; /* a master that has given the segment up says nothing of what it did meanwhile */
+    for (uint32_t count = mc_list_read(&reader); count > 0 && !reader.bad; count--) {
+        mc_wire_segment_code_read(&reader, &code);
+        is_held = code.code == 0;
+        mc_drain_told(keeper->store, code.segment, code.drain != 0 && code.code >= 0 && !reader.bad);
+        unreachable_told(keeper, code.unreachable != 0 && code.code >= 0 && !reader.bad);
+        if (code.code < 0 && owner != NULL)
+            mc_owner_remount(owner);
+    }
+    if (owner != NULL) {
+        mc_owner_cluster_told(owner, keeper->epoch, reply.cluster);
+        uint64_t answered_ms = mc_owner_age_told(owner, keeper->epoch, reply.age_ms, sent_ms);
+        mc_owner_contact(owner, keeper->epoch, reply.quiet == 0, is_held ? answered_ms : 0, frame.time);
+    }
+    return 0;
+}
+
+/* Sleeps; true when the keeper is to stop. */
+static bool keeper_sleep(struct mc_keeper *keeper, uint64_t sleep_ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)(sleep_ms / 1000);
+    until.tv_nsec += (long)(sleep_ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&keeper->lock);
+    while (!keeper->stop && !keeper->woken && pthread_cond_timedwait(&keeper->changed, &keeper->lock, &until) == 0)
+        continue;
+    keeper->woken = false;
+    bool stop = keeper->stop;
+    pthread_mutex_unlock(&keeper->lock);
+    return stop;
+}
+
+/* What callers keep open for a next use. It waits for nobody: locks that are held for a look, and closes. */
+static void keeper_tidy(struct mc_keeper *keeper)
+{
+    uint64_t now_ns = mc_clock_ns();
+    if (now_ns - keeper->tidied_ns < TIDY_MS * 1000000ull)
+        return;
+    keeper->tidied_ns = now_ns;
+    mc_links_rest(keeper->store, now_ns);
+    mc_paths_rest(keeper->store->paths, now_ns);
+}
+
+static void *keeper_main(void *argument)
+{
+    struct mc_keeper *keeper = argument;
+    struct mc_buffer out = {0}, in = {0};
+    uint64_t retry_ms = RETRY_FIRST_MS;
+    for (bool stop = false; !stop;) {
+        int rc = 0;
+        if (atomic_load(&keeper->fd) < 0)
+            rc = keeper_connect(keeper, atomic_load(&keeper->until_ns));
+        if (rc == 0)
+            rc = heartbeat(keeper, &out, &in);
+        bool was_healthy = atomic_exchange(&keeper->healthy, rc == 0);
+        if (rc < 0) {
+            keeper_disconnect(keeper);
+            if (keeper->epoch == atomic_load(&keeper->store->epoch)) /* nobody has met a newer one meanwhile */
+                mc_master_forget(&keeper->store->master, NULL);
+            if (was_healthy)
+                mc_log(WARNING, "lost the master at %s: %s; trying again until it answers",
+                       keeper->store->master.configured, mc_error_name(rc));
+        } else if (!was_healthy) {
+            mc_log(INFO, "the master at %s answers again", keeper->store->master.configured);
+        }
+        retry_ms = rc == 0 ? RETRY_FIRST_MS : retry_ms * 2 > RETRY_LAST_MS ? RETRY_LAST_MS : retry_ms * 2;
+        if (rc == MC_ERR_OTHER_CLUSTER)
+            retry_ms = RETRY_FOREIGN_MS;
+        mc_gpu_look();
+        keeper_tidy(keeper);
+        uint64_t sessions_ms = mc_sessions_tick(keeper->store);
+        uint64_t rest_ms = beat_ms(keeper);
+        rest_ms = sessions_ms < rest_ms ? sessions_ms : rest_ms;
+        /* Half of the wait is random, so that thousands of clients do not come back in step. */
+        stop = keeper_sleep(keeper, rc == 0 ? rest_ms : retry_ms / 2 + mc_random_u64() % (retry_ms / 2 + 1));
+    }
+    mc_buffer_free(&in);
+    mc_buffer_free(&out);
+    return NULL;
+}
+
+int mc_keeper_start(struct mc_store *store, uint64_t deadline_ns, struct mc_keeper **made)
+{
+    struct mc_keeper *keeper = calloc(1, sizeof(*keeper));
+    if (keeper == NULL)
+        return MC_ERR_NO_MEMORY;
+    keeper->store = store;
+    keeper->healthy = true;
+    atomic_store(&keeper->until_ns, deadline_ns);
+    atomic_store(&keeper->fd, -1);
+    mc_monitor_init(&keeper->lock, &keeper->changed);
+
+    int rc;
+    uint64_t retry_ms = RETRY_FIRST_MS;
+    while ((rc = keeper_connect(keeper, deadline_ns)) < 0) {
+        bool hopeless = !mc_master_is_gone(rc) && rc != MC_ERR_BUSY;
+        if (hopeless)
+            goto fail;
+        if (mc_clock_ns() + retry_ms * 1000000ull >= deadline_ns) {
+            rc = MC_ERR_RPC_FAIL; /* a standby or a busy one was not there in time either */
+            goto fail;
+        }
+        keeper_sleep(keeper, retry_ms);
+        retry_ms = retry_ms * 2 > RETRY_LAST_MS ? RETRY_LAST_MS : retry_ms * 2;
+    }
+    if (mc_thread_start(&keeper->thread, "mc-keeper", keeper_main, keeper) != 0) {
+        rc = MC_ERR_NO_MEMORY;
+        goto fail;
+    }
+    *made = keeper;
+    return 0;
+
+fail:
+    keeper_disconnect(keeper);
+    mc_keeper_free(keeper);
+    return rc;
+}
+
+const char *mc_keeper_local_host(const struct mc_keeper *keeper)
+{
+    return keeper->local_host;
+}
+uint16_t mc_keeper_local_port(const struct mc_keeper *keeper)
+{
+    return keeper->local_port;
+}
+bool mc_keeper_healthy(const struct mc_keeper *keeper)
+{
+    return atomic_load(&keeper->healthy);
+}
+
+void mc_keeper_settle(struct mc_keeper *keeper)
+{
+    atomic_store(&keeper->until_ns, UINT64_MAX);
+}
+
+void mc_keeper_wake(struct mc_keeper *keeper)
+{
+    pthread_mutex_lock(&keeper->lock);
+    keeper->woken = true;
+    pthread_cond_signal(&keeper->changed);
+    pthread_mutex_unlock(&keeper->lock);
+}
+
+void mc_keeper_stop(struct mc_keeper *keeper)
+{
+    pthread_mutex_lock(&keeper->lock);
+    keeper->stop = true;
+    pthread_cond_signal(&keeper->changed);
+    /* A heartbeat that waits for a stopped master must not hold up the close: its connection ends here, its descriptor
+     * below. */
+    int fd = atomic_load(&keeper->fd);
+    if (fd >= 0)
+        (void)shutdown(fd, SHUT_RDWR);
+    pthread_mutex_unlock(&keeper->lock);
+    pthread_join(keeper->thread, NULL);
+    keeper_disconnect(keeper);
+}
+
+void mc_keeper_free(struct mc_keeper *keeper)
+{
+    pthread_cond_destroy(&keeper->changed);
+    pthread_mutex_destroy(&keeper->lock);
+    free(keeper);
+}
+
+void mc_keeper_forked(struct mc_keeper *keeper)
+{
+    /* The lock may be held by a thread that does not exist here. */
+    int fd = atomic_exchange(&keeper->fd, -1);
+    if (fd >= 0)
+        close(fd);
+}

@@ -1,0 +1,919 @@
+/* Connections to the master: whom to believe, the idle stack, hello, request and reply in the calling thread. */
+#include "store/client/link.h"
+
+#include "base/build.h"
+#include "base/error.h"
+#include "store/segment/layout.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "store/client/keeper.h"
+#include "store/owner/owner.h"
+#include "store/client/store.h"
+#include "store/wire/stream.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define RETRY_FIRST_MS 10u /* between tries of one call, doubling, half of it random */
+#define RETRY_LAST_MS 200u
+#define RACE_LINKS_MAX 3u /* on which one question is asked */
+#define RACE_PAID 2u      /* of those after the first, so many come out of the master's credit */
+#define RACE_LATER_MS 250u
+#define NUDGES_MAX 5u      /* of one wait, each after twice the time of the one before */
+#define SEND_NS 1000000ull /* for what a fresh or idle link takes at once */
+#define LOOK_MS 200u       /* a call that waits for its answer looks so often whether the master is away */
+
+/* ---- what is known of the master ---- */
+
+bool mc_master_is_gone(int code)
+{
+    return code == MC_ERR_RPC_FAIL || code == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
+}
+
+uint64_t mc_master_silent_ms(const struct mc_store *store)
+{
+    /* Read before the clock, and still another thread's clock may have been a little ahead of ours. */
+    uint64_t heard_ns = atomic_load(&store->heard_ns), now_ns = mc_clock_boot_ns();
+    return heard_ns == 0 ? UINT64_MAX : now_ns > heard_ns ? (now_ns - heard_ns) / 1000000 : 0;
+}
+
+bool mc_master_is_away(const struct mc_store *store)
+{
+    /* The keeper's word too: a process that was stopped for a while has heard nothing and misses nobody. */
+    return store->keeper != NULL && !mc_keeper_healthy(store->keeper) && mc_master_silent_ms(store) > MC_AWAY_MS;
+}
+
+static void rise_to(_Atomic uint64_t *value, uint64_t least)
+{
+    uint64_t now = atomic_load_explicit(value, memory_order_relaxed);
+    while (now < least &&
+           !atomic_compare_exchange_weak_explicit(value, &now, least, memory_order_relaxed, memory_order_relaxed))
+        continue;
+}
+
+void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts, uint16_t frame_time)
+{
+    if (atomic_load_explicit(&store->epoch, memory_order_relaxed) != epoch)
+        return;
+    uint64_t sent_ns = mc_master_time_of(&store->master_time, epoch, frame_time, mc_clock_boot_ms()) * 1000000u;
+    rise_to(&store->heard_ns, sent_ns);
+    if (atomic_load_explicit(&store->master.refused_ns, memory_order_relaxed) != 0)
+        atomic_store(&store->master.refused_ns, 0);
+    if (acts)
+        atomic_store_explicit(&store->acting_epoch, epoch, memory_order_relaxed);
+    if (atomic_load_explicit(&store->acting_epoch, memory_order_relaxed) == epoch)
+        rise_to(&store->acted_ns, sent_ns);
+}
+
+void mc_master_age_told(struct mc_store *store, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms)
+{
+    pthread_mutex_lock(&store->lock);
+    if (atomic_load(&store->epoch) == epoch)
+        mc_master_time_learn(&store->master_time, epoch, age_ms, asked_ms, mc_clock_boot_ms());
+    pthread_mutex_unlock(&store->lock);
+}
+
+/* Since the last word of a master that may have acted. */
+static uint32_t seen_age_ms(const struct mc_store *store)
+{
+    uint64_t acted_ns = atomic_load(&store->acted_ns), now_ns = mc_clock_boot_ns();
+    uint64_t age_ms = acted_ns == 0 ? UINT32_MAX : now_ns > acted_ns ? (now_ns - acted_ns) / 1000000 : 0;
+    return age_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)age_ms;
+}
+
+/* To which cluster belongs what we hold and have met? True: there is something in our memory. */
+static bool own_cluster(struct mc_store *store, struct mc_id *cluster)
+{
+    struct mc_owner *owner = atomic_load(&store->owner);
+    bool holds = owner != NULL && mc_owner_holds(owner, cluster);
+    if (holds)
+        return true;
+    pthread_mutex_lock(&store->lock);
+    *cluster = store->cluster;
+    pthread_mutex_unlock(&store->lock);
+    return false;
+}
+
+int mc_master_cluster_told(struct mc_store *store, uint64_t epoch, struct mc_id cluster)
+{
+    struct mc_id ours;
+    if (mc_id_is_zero(cluster))
+        return 0;
+    bool holds = own_cluster(store, &ours);
+    bool is_other = !mc_id_is_zero(ours) && !mc_id_equal(ours, cluster);
+    if (is_other && (holds || epoch < atomic_load(&store->epoch))) {
+        mc_log_limited(WARNING,
+                       "the master is of cluster %016llx%016llx, this process belongs to %016llx%016llx: it stays away "
+                       "from there; to move it, restart it",
+                       (unsigned long long)cluster.high, (unsigned long long)cluster.low, (unsigned long long)ours.high,
+                       (unsigned long long)ours.low);
+        return MC_ERR_OTHER_CLUSTER;
+    }
+    pthread_mutex_lock(&store->lock);
+    store->cluster = cluster;
+    pthread_mutex_unlock(&store->lock);
+    mc_paths_set_cluster(store->paths, cluster);
+    return 0;
+}
+
+struct said { /* with a HELLO_REPLY; text and leader by a master that refuses */
+    char text[512], leader[MC_ADDRESS_MAX], build[MC_BUILD_TEXT_MAX];
+    uint64_t asked_ms; /* by the clock of the boot */
+    uint16_t frame_time;
+};
+
+/* Remembers what a master said of itself. MC_ERR_RPC_FAIL: it is one of the past. */
+static int met_master(struct mc_store *store, const char *address, const struct mc_wire_hello_reply *reply,
+                      const struct said *said)
+{
+    struct mc_master_link *old = NULL;
+    if (!mc_epoch_can_be(reply->epoch)) {
+        mc_log_limited(ERROR, "a master says that its epoch is %llu, which cannot be; is its clock right?",
+                       (unsigned long long)reply->epoch);
+        return MC_ERR_RPC_FAIL;
+    }
+    int rc = mc_master_cluster_told(store, reply->epoch, reply->cluster);
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&store->lock);
+    uint64_t before = atomic_load(&store->epoch);
+    if (reply->epoch < before) {
+        bool told = store->refused_epoch == reply->epoch;
+        store->refused_epoch = reply->epoch;
+        pthread_mutex_unlock(&store->lock);
+        if (!told)
+            mc_log(WARNING, "a master of epoch %llu answers, but epoch %llu was met already: it is not believed",
+                   (unsigned long long)reply->epoch, (unsigned long long)before);
+        return MC_ERR_RPC_FAIL;
+    }
+    store->master_node = reply->node;
+    if (reply->epoch > before) {
+        atomic_store(&store->epoch, reply->epoch);
+        old = store->idle;
+        store->idle = NULL;
+        store->idle_count = 0;
+        /* Who waits there for an answer of the old master need not wait for his deadline. */
+        for (struct mc_master_link *link = store->borrowed; link != NULL; link = link->next_borrowed) {
+            if (link->epoch < reply->epoch)
+                (void)shutdown(link->fd, SHUT_RDWR);
+        }
+        mc_store_endpoints_clear(store);
+    }
+    pthread_mutex_unlock(&store->lock);
+    if (reply->epoch > before)
+        mc_log(INFO, "the master at %s (epoch %llu) is %s; this is %s", address, (unsigned long long)reply->epoch,
+               said->build, mc_build());
+    for (struct mc_master_link *next; old != NULL; old = next) {
+        next = old->next;
+        mc_link_free(old);
+    }
+    atomic_store(&store->lease_ttl_ms, reply->lease_ttl_ms);
+    mc_master_age_told(store, reply->epoch, reply->age_ms, said->asked_ms);
+    mc_master_heard(store, reply->epoch, reply->quiet == 0, said->frame_time);
+    return 0;
+}
+
+/* ---- hello ---- */
+
+static void copy_said(char *target, size_t size, struct mc_span text)
+{
+    snprintf(target, size, "%.*s", (int)text.length, text.length == 0 ? "" : (const char *)text.data);
+}
+
+static void hello_write(struct mc_store *store, struct mc_buffer *out, enum mc_role role)
+{
+    /* The age first: read the other way round, a young age could be paired with an older master's epoch. */
+    uint32_t age_ms = seen_age_ms(store);
+    struct mc_id cluster;
+    bool holds = own_cluster(store, &cluster);
+    struct mc_wire_hello hello = {.role = (uint8_t)role,
+                                  .node = store->node,
+                                  .incarnation = store->incarnation,
+                                  .name = mc_span_string(store->hostname),
+                                  .token = mc_span(NULL, 0),
+                                  .seen_epoch = atomic_load(&store->epoch),
+                                  .seen_age_ms = age_ms,
+                                  .host = store->host,
+                                  .cluster = cluster,
+                                  .holds = holds};
+    size_t frame_start = mc_frame_begin(out, MC_MESSAGE_HELLO, 1);
+    mc_wire_hello_sign(&hello);
+    mc_wire_hello_write(out, &hello);
+    mc_frame_end(out, frame_start);
+}
+
+/* 0, or the master's code, or MC_ERR_PROTOCOL. */
+static int hello_read(const struct mc_frame *frame, struct mc_wire_hello_reply *reply, struct said *said)
+{
+    said->frame_time = frame->time;
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    mc_wire_hello_reply_read(&reader, reply);
+    if (reader.bad || frame->type != MC_MESSAGE_HELLO_REPLY)
+        return MC_ERR_PROTOCOL;
+    struct mc_wire_peer agreed;
+    int rc =
+        reply->code < 0 ? reply->code : mc_wire_agree(&agreed, reply->version_min, reply->version_max, reply->features);
+    (void)mc_wire_build(said->build, reply->build);
+    copy_said(said->text, sizeof(said->text), reply->text);
+    copy_said(said->leader, sizeof(said->leader), reply->leader);
+    reply->text = reply->leader = reply->build = mc_span(NULL, 0); /* they borrowed from the frame */
+    return rc;
+}
+
+/* Says hello with that role. 0 or the master's code, or how it failed. */
+static int hello(struct mc_store *store, int fd, enum mc_role role, uint64_t deadline_ns,
+                 struct mc_wire_hello_reply *reply, struct said *said)
+{
+    struct mc_buffer out = {0}, in = {0};
+    struct mc_frame frame;
+    hello_write(store, &out, role);
+    struct iovec part = {out.data, out.length};
+    said->asked_ms = mc_clock_boot_ms();
+    int rc = mc_socket_send(fd, &part, 1, deadline_ns);
+    if (rc == 0) {
+        int64_t used = mc_socket_receive_frame(fd, &in, &frame, deadline_ns, NULL);
+        rc = used < 0 ? (int)used : hello_read(&frame, reply, said);
+    }
+    mc_buffer_free(&in);
+    mc_buffer_free(&out);
+    return rc;
+}
+
+/* Takes fd, which may be an error. Gives it back when a master of today answered on it. */
+static int greet(struct mc_store *store, int fd, const char *address, enum mc_role role, uint64_t deadline_ns,
+                 struct mc_wire_hello_reply *reply, struct said *said)
+{
+    said->text[0] = said->leader[0] = 0;
+    if (fd < 0) {
+        mc_log_limited(WARNING, "cannot reach the master at %s: %s; check the address and that mooncake_master runs",
+                       address, fd == MC_ERR_RPC_FAIL ? strerror(errno) : mc_error_name(fd));
+        return fd;
+    }
+    int place = mc_paths_fd_add(store->paths, fd); /* a child that is forked while we wait must not hold it */
+    int rc = hello(store, fd, role, deadline_ns, reply, said);
+    if (place >= 0)
+        mc_paths_fd_leave(store->paths, place);
+    if (rc == 0)
+        rc = met_master(store, address, reply, said);
+    else if (rc != MC_ERR_RPC_FAIL && rc != MC_ERR_RPC_TIMEOUT)
+        mc_log_limited(WARNING, "the master at %s refused this client: %s %s", address, mc_error_name(rc), said->text);
+    if (rc == 0)
+        return fd;
+    close(fd);
+    return rc;
+}
+
+/* The master of this machine that we have met, over its unix socket; negative when it is elsewhere or gone. */
+static int greet_near(struct mc_store *store, enum mc_role role, uint64_t deadline_ns,
+                      struct mc_wire_hello_reply *reply)
+{
+    struct said said;
+    char name[MC_MASTER_UNIX_MAX];
+    pthread_mutex_lock(&store->lock);
+    struct mc_id node = store->master_node;
+    pthread_mutex_unlock(&store->lock);
+    if (mc_id_is_zero(node))
+        return MC_ERR_RPC_FAIL;
+    mc_master_unix_name(name, sizeof(name), node);
+    int fd = mc_unix_connect(name, deadline_ns);
+    if (fd >= 0)
+        fd = greet(store, fd, name, role, deadline_ns, reply, &said);
+    if (fd >= 0)
+        return fd;
+    pthread_mutex_lock(&store->lock);
+    if (mc_id_equal(store->master_node, node))
+        store->master_node = (struct mc_id){0, 0};
+    pthread_mutex_unlock(&store->lock);
+    return fd;
+}
+
+int mc_master_greet(struct mc_store *store, enum mc_role role, bool near, uint64_t deadline_ns,
+                    struct mc_wire_hello_reply *reply)
+{
+    struct said said, second;
+    char used[MC_ADDRESS_MAX];
+    uint64_t try_ns = mc_clock_ns() + MC_HELLO_TRY_MS * 1000000ull;
+    if (try_ns < deadline_ns)
+        deadline_ns = try_ns;
+    int fd = near ? greet_near(store, role, deadline_ns, reply) : MC_ERR_RPC_FAIL;
+    if (fd >= 0)
+        return fd;
+    fd = mc_master_open(&store->master, deadline_ns, used);
+    fd = greet(store, fd, used[0] != 0 ? used : store->master.configured, role, deadline_ns, reply, &said);
+    if (fd < 0)
+        mc_master_forget(&store->master, used);
+    if (fd == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS && said.leader[0] != 0 && strcmp(said.leader, used) != 0) {
+        /* Once: two standbys that name each other must not send us to and fro. */
+        fd = mc_master_open_hint(said.leader, deadline_ns);
+        fd = greet(store, fd, said.leader, role, deadline_ns, reply, &second);
+        if (fd >= 0)
+            mc_master_remember(&store->master, said.leader);
+    }
+    return fd == MC_ERR_RPC_TIMEOUT ? MC_ERR_RPC_FAIL : fd;
+}
+
+/* ---- links ---- */
+
+/* Takes fd. NULL: no memory, and fd stays the caller's. */
+static struct mc_master_link *link_new(struct mc_store *store, int fd)
+{
+    struct mc_master_link *link = calloc(1, sizeof(*link));
+    if (link == NULL)
+        return NULL;
+    link->store = store;
+    link->in.may_fail = link->out.may_fail = true;
+    link->fd = fd;
+    return link;
+}
+
+static int link_connect(struct mc_store *store, uint64_t deadline_ns, struct mc_master_link **made)
+{
+    struct mc_wire_hello_reply reply;
+    int fd = mc_master_greet(store, MC_ROLE_CALL, true, deadline_ns, &reply);
+    if (fd < 0)
+        return fd;
+    struct mc_master_link *link = link_new(store, fd);
+    if (link == NULL) {
+        close(fd);
+        return MC_ERR_NO_MEMORY;
+    }
+    link->epoch = reply.epoch;
+    if (!mc_tcp_peer(fd, &link->peer))
+        link->peer.length = 0;
+    (void)mc_wire_agree(&link->agreed, reply.version_min, reply.version_max, reply.features); /* greet has looked */
+    *made = link;
+    return 0;
+}
+
+void mc_link_free(struct mc_master_link *link)
+{
+    close(link->fd);
+    mc_buffer_free(&link->in);
+    mc_buffer_free(&link->out);
+    free(link);
+}
+
+/* Lock held. */
+static void borrowed_add(struct mc_store *store, struct mc_master_link *link)
+{
+    link->next_borrowed = store->borrowed;
+    link->borrowed_at = &store->borrowed;
+    if (store->borrowed != NULL)
+        store->borrowed->borrowed_at = &link->next_borrowed;
+    store->borrowed = link;
+}
+
+static void borrowed_remove(struct mc_master_link *link)
+{
+    *link->borrowed_at = link->next_borrowed;
+    if (link->next_borrowed != NULL)
+        link->next_borrowed->borrowed_at = link->borrowed_at;
+}
+
+/* Is it still owed an answer of which nothing has come? Then its packets may be on their way for long. */
+static bool is_stuck(const struct mc_master_link *link)
+{
+    char byte;
+    return link->owed != 0 && recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
+           (errno == EAGAIN || errno == EINTR);
+}
+
+/* Did the master close it while it rested? A request on it would be lost, and could not be told from one that the
+ * master had carried out. */
+static bool is_ended(const struct mc_master_link *link, uint64_t now_ns)
+{
+    char byte;
+    if (now_ns - link->idle_since_ns < MC_LINK_SETTLE_MS * 1000000ull)
+        return false;
+    ssize_t length = recv(link->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return length == 0 || (length < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+/* Lock held. An idle link, or NULL; there are none of an older epoch, met_master sees to it. */
+static struct mc_master_link *idle_take(struct mc_store *store)
+{
+    struct mc_master_link **at = &store->idle;
+    uint64_t now_ns = mc_clock_ns();
+    while (*at != NULL) {
+        struct mc_master_link *ended = *at;
+        if (is_ended(ended, now_ns)) {
+            *at = ended->next;
+            store->idle_count--;
+            mc_link_free(ended);
+        } else if (is_stuck(ended)) {
+            at = &ended->next;
+        } else {
+            break;
+        }
+    }
+    struct mc_master_link *link = *at;
+    if (link != NULL) {
+        *at = link->next;
+        store->idle_count--;
+        borrowed_add(store, link);
+        link->reused = true;
+    }
+    return link;
+}
+
+int mc_link_borrow(struct mc_store *store, uint64_t deadline_ns, struct mc_master_link **link)
+{
+    pthread_mutex_lock(&store->lock);
+    *link = idle_take(store);
+    pthread_mutex_unlock(&store->lock);
+    if (*link != NULL)
+        return 0;
+    int rc = link_connect(store, deadline_ns, link);
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&store->lock);
+    bool current = (*link)->epoch == atomic_load(&store->epoch);
+    if (current)
+        borrowed_add(store, *link);
+    pthread_mutex_unlock(&store->lock);
+    if (current)
+        return 0;
+    mc_link_free(*link); /* another thread has met a newer master meanwhile */
+    *link = NULL;
+    return MC_ERR_RPC_FAIL;
+}
+
+void mc_link_return(struct mc_store *store, struct mc_master_link *link)
+{
+    link->out.length = 0;
+    link->idle_since_ns = mc_clock_ns();
+    pthread_mutex_lock(&store->lock);
+    borrowed_remove(link);
+    bool keep = !link->broken && link->epoch == atomic_load(&store->epoch) && store->idle_count < MC_LINKS_IDLE_MAX &&
+                !atomic_load(&store->closing);
+    if (keep) {
+        link->next = store->idle;
+        store->idle = link;
+        store->idle_count++;
+    }
+    pthread_mutex_unlock(&store->lock);
+    if (!keep)
+        mc_link_free(link);
+}
+
+void mc_links_rest(struct mc_store *store, uint64_t now_ns)
+{
+    pthread_mutex_lock(&store->lock);
+    struct mc_master_link **at = &store->idle; /* the one used last comes first */
+    for (; *at != NULL && now_ns - (*at)->idle_since_ns < MC_LINK_IDLE_MS * 1000000ull; at = &(*at)->next) {
+        if (now_ns - (*at)->idle_since_ns < MC_LINK_SETTLE_MS * 1000000ull)
+            continue;
+        mc_buffer_free(&(*at)->out);
+        if ((*at)->in.length > (*at)->used) /* the start of an answer that it is owed: the rest will come */
+            continue;
+        mc_buffer_free(&(*at)->in); /* what is in it was read: the next receive drops it */
+        (*at)->used = 0;
+    }
+    struct mc_master_link *old = *at;
+    *at = NULL;
+    for (const struct mc_master_link *link = old; link != NULL; link = link->next)
+        store->idle_count--;
+    pthread_mutex_unlock(&store->lock);
+    for (struct mc_master_link *next; old != NULL; old = next) {
+        next = old->next;
+        mc_link_free(old);
+    }
+}
+
+int mc_link_send(struct mc_master_link *link, uint64_t deadline_ns)
+{
+    struct iovec part = {link->out.data, link->out.length};
+    int rc = link->out.failed        ? MC_ERR_NO_MEMORY
+             : link->out.length == 0 ? 0
+                                     : mc_socket_send(link->fd, &part, 1, deadline_ns);
+    link->out.length = 0;
+    if (rc < 0)
+        link->broken = true;
+    return rc;
+}
+
+/* Waits no longer for a master that is away, whatever the deadline. */
+static int64_t receive_frame(struct mc_master_link *link, struct mc_frame *frame, uint64_t deadline_ns)
+{
+    for (;;) {
+        uint64_t look_ns = mc_clock_ns() + LOOK_MS * 1000000ull;
+        bool last = look_ns >= deadline_ns;
+        int64_t used = mc_socket_receive_frame(link->fd, &link->in, frame, last ? deadline_ns : look_ns, &link->spin);
+        if (used != MC_ERR_RPC_TIMEOUT || last)
+            return used;
+        if (mc_master_is_away(link->store))
+            return MC_ERR_RPC_FAIL;
+    }
+}
+
+/* The code of a FAILED. */
+static int read_failed(struct mc_master_link *link, struct mc_reader *reader)
+{
+    struct mc_wire_failed failed;
+    mc_wire_failed_read(reader, &failed);
+    link->retry_after_ms = failed.retry_after_ms;
+    if (reader->bad || failed.code >= 0)
+        return MC_ERR_PROTOCOL;
+    if (failed.code == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS)
+        link->broken = true; /* it leads no more */
+    return failed.code;
+}
+
+/* The answer to a nudge, or to a question that nobody waits for any more. */
+static bool is_nobodys(const struct mc_master_link *link, const struct mc_frame *frame)
+{
+    return (frame->type == MC_MESSAGE_PONG && frame->request_id == 0) ||
+           (link->owed != 0 && frame->request_id <= link->owed);
+}
+
+/* The next frame, which must be of that type and request (FAILED: its code is returned). The reader is over its body
+ * and valid until the next receive. After MC_ERR_RPC_TIMEOUT the link can be listened to again. */
+static int receive_one(struct mc_master_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
+                       struct mc_reader *reader)
+{
+    struct mc_frame frame;
+    do {
+        mc_buffer_consume(&link->in, link->used);
+        link->used = 0;
+        int64_t used = receive_frame(link, &frame, deadline_ns);
+        if (used < 0) {
+            link->broken = link->broken || used != MC_ERR_RPC_TIMEOUT;
+            return (int)used;
+        }
+        link->used = (size_t)used;
+        /* What was removed or put is an act. */
+        bool acts = frame.type == MC_MESSAGE_PUT_DONE || frame.type == MC_MESSAGE_REMOVE_REPLY ||
+                    frame.type == MC_MESSAGE_COUNT_REPLY;
+        mc_master_heard(link->store, link->epoch, acts, frame.time);
+    } while (is_nobodys(link, &frame));
+    link->owed = 0;
+    *reader = mc_reader(frame.body.data, frame.body.length);
+    if (frame.request_id != request_id || (frame.type != type && frame.type != MC_MESSAGE_FAILED)) {
+        mc_log_limited(WARNING, "master answered %s to request %llu where %s to %llu was due",
+                       mc_message_name(frame.type), (unsigned long long)frame.request_id, mc_message_name(type),
+                       (unsigned long long)request_id);
+        link->broken = true;
+        return MC_ERR_PROTOCOL;
+    }
+    return frame.type == MC_MESSAGE_FAILED ? read_failed(link, reader) : 0;
+}
+
+/* A frame that means nothing, behind what may have been lost; its answer comes behind an answer that may have been. */
+static void link_nudge(struct mc_master_link *link)
+{
+    uint8_t bytes[MC_FRAME_HEADER_SIZE + 8];
+    struct mc_buffer out = {.data = bytes, .capacity = sizeof(bytes)};
+    if (link->peer.length == 0) /* a unix socket loses nothing */
+        return;
+    mc_frame_bare(&out, MC_MESSAGE_PING, 0);
+    if (mc_socket_send_small(link->fd, out.data, out.length) < 0)
+        (void)shutdown(link->fd, SHUT_RDWR); /* the receive that goes on will see it */
+}
+
+int mc_link_await(struct mc_master_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
+                  const struct mc_link_wait *wait, struct mc_reader *reader)
+{
+    uint64_t due_ns = mc_clock_ns() + wait->late_ns;
+    for (unsigned turn = 1;; turn++) {
+        bool last = turn > NUDGES_MAX || due_ns >= deadline_ns;
+        int rc = receive_one(link, type, request_id, last ? deadline_ns : due_ns, reader);
+        if (rc != MC_ERR_RPC_TIMEOUT || last)
+            return rc;
+        due_ns = mc_clock_ns() + (wait->late_ns << turn);
+        if (!mc_pace_pay(wait->pace)) /* it is slow for all, not for a lost packet */
+            continue;
+        link_nudge(link);
+        if (wait->nudge != NULL)
+            wait->nudge(wait->context);
+    }
+}
+
+/* Of what changes something and is answered by the master itself; removals wait for owners. */
+static int receive_change(struct mc_master_link *link, enum mc_message type, uint64_t request_id, uint64_t deadline_ns,
+                          struct mc_reader *reader)
+{
+    struct mc_pace *pace = &link->store->change_pace;
+    struct mc_link_wait wait = {.pace = pace, .late_ns = mc_pace_late_ns(pace)};
+    uint64_t start_ns = mc_clock_ns();
+    int rc = mc_link_await(link, type, request_id, deadline_ns, &wait, reader);
+    if (rc == MC_ERR_RPC_TIMEOUT) /* the next one cannot tell a late answer from his own */
+        link->broken = true;
+    uint64_t took_ns = mc_clock_ns() - start_ns;
+    if (rc == 0 && type == MC_MESSAGE_PUT_GRANTED) /* a lost packet that was made up for is no pace */
+        mc_pace_sample(pace, took_ns < wait.late_ns ? took_ns : wait.late_ns);
+    return rc;
+}
+
+/* ---- a question that is asked again while its answer is late ---- */
+
+struct race {
+    struct mc_store *store;
+    mc_link_build *build;
+    const void *context;
+    enum mc_message reply;
+    struct mc_master_link *links[RACE_LINKS_MAX];
+    uint64_t ids[RACE_LINKS_MAX], asked_ns[RACE_LINKS_MAX];
+    size_t count;
+    uint64_t epoch;  /* of the master that was asked first */
+    uint64_t due_ns; /* when the next link is to be asked */
+    uint32_t turn;
+    bool opens; /* one of them or two: store->link_coming is ours until the end */
+};
+
+/* Does the master only read for it? Then it may be asked twice. */
+static bool is_reading(enum mc_message reply)
+{
+    return reply == MC_MESSAGE_GET_FOUND || reply == MC_MESSAGE_EXIST_REPLY || reply == MC_MESSAGE_SEGMENT_REPLY ||
+           reply == MC_MESSAGE_SEGMENTS_REPLY;
+}
+
+static void race_asked(struct race *race, struct mc_master_link *link, uint64_t id)
+{
+    race->links[race->count] = link;
+    race->ids[race->count] = id;
+    race->asked_ns[race->count++] = mc_clock_ns();
+}
+
+static void race_plan(struct race *race)
+{
+    uint64_t late_ns = mc_pace_late_ns(&race->store->master_pace);
+    uint64_t wait_ns = race->turn < RACE_PAID ? late_ns : RACE_LATER_MS * 1000000ull + late_ns;
+    race->due_ns = race->count == RACE_LINKS_MAX ? UINT64_MAX : mc_clock_ns() + wait_ns;
+}
+
+/* The link leaves the race; the answer it is owed is nobody's. */
+static void race_leave(struct race *race, size_t index)
+{
+    struct mc_master_link *link = race->links[index];
+    if (link->connecting || link->greeting)
+        link->broken = true;
+    link->owed = race->ids[index];
+    race->count--;
+    race->links[index] = race->links[race->count];
+    race->ids[index] = race->ids[race->count];
+    race->asked_ns[index] = race->asked_ns[race->count];
+    mc_link_return(race->store, link);
+}
+
+/* Begins a link to where the first one goes; hello and question go out as soon as it stands. One call at a time opens
+ * links so; it may open the next one when the packets of the first were lost, too. */
+static struct mc_master_link *link_begin(struct race *race, uint64_t *id)
+{
+    struct mc_store *store = race->store;
+    bool is_other = false;
+    if (!race->opens && !atomic_compare_exchange_strong(&store->link_coming, &is_other, true))
+        return NULL;
+    race->opens = true;
+    int fd = mc_tcp_begin(&race->links[0]->peer);
+    struct mc_master_link *link = fd < 0 ? NULL : link_new(store, fd);
+    if (link == NULL) {
+        if (fd >= 0)
+            close(fd);
+        return NULL;
+    }
+    link->epoch = UINT64_MAX; /* of whoever answers: nobody newer shuts it down meanwhile */
+    link->request_id = 1;
+    link->peer = race->links[0]->peer;
+    link->connecting = true;
+    hello_write(store, &link->out, MC_ROLE_CALL);
+    *id = ++link->request_id;
+    race->build(&link->out, *id, race->context);
+    pthread_mutex_lock(&store->lock);
+    borrowed_add(store, link);
+    pthread_mutex_unlock(&store->lock);
+    return link;
+}
+
+/* The answer is late: asks on one more link. */
+static void race_widen(struct race *race)
+{
+    struct mc_store *store = race->store;
+    uint64_t id;
+    if (race->turn < RACE_PAID && !mc_pace_pay(&store->master_pace)) {
+        race->turn = RACE_PAID;
+        race_plan(race);
+        return;
+    }
+    race->turn++;
+    pthread_mutex_lock(&store->lock);
+    struct mc_master_link *link = idle_take(store);
+    pthread_mutex_unlock(&store->lock);
+    if (link != NULL) {
+        id = ++link->request_id;
+        race->build(&link->out, id, race->context);
+        if (mc_link_send(link, mc_clock_ns() + SEND_NS) < 0) {
+            mc_link_return(store, link);
+            link = NULL;
+        }
+    } else {
+        link = link_begin(race, &id);
+    }
+    if (link != NULL)
+        race_asked(race, link, id);
+    race_plan(race);
+}
+
+/* Something has happened on a link that is on its way. 0: it stands; MC_ERR_RPC_TIMEOUT: not yet; or how it failed. */
+static int link_step(struct race *race, struct mc_master_link *link)
+{
+    struct mc_wire_hello_reply reply;
+    struct said said = {.asked_ms = link->asked_ms};
+    struct mc_frame frame;
+    if (link->connecting) {
+        int rc = mc_tcp_begun(link->fd);
+        link->asked_ms = mc_clock_boot_ms();
+        if (rc == 0)
+            rc = mc_link_send(link, mc_clock_ns() + SEND_NS);
+        link->connecting = false;
+        link->greeting = true;
+        return rc == 0 ? MC_ERR_RPC_TIMEOUT : MC_ERR_RPC_FAIL;
+    }
+    int64_t used = mc_socket_receive_frame(link->fd, &link->in, &frame, mc_clock_ns(), NULL);
+    if (used < 0)
+        return (int)used;
+    int rc = hello_read(&frame, &reply, &said);
+    mc_buffer_consume(&link->in, (size_t)used);
+    if (rc == 0)
+        rc = met_master(race->store, race->store->master.configured, &reply, &said);
+    if (rc < 0)
+        return MC_ERR_RPC_FAIL;
+    (void)mc_wire_agree(&link->agreed, reply.version_min, reply.version_max,
+                        reply.features); /* hello_read has looked */
+    pthread_mutex_lock(&race->store->lock);
+    link->epoch = reply.epoch;
+    bool current = link->epoch == atomic_load(&race->store->epoch);
+    pthread_mutex_unlock(&race->store->lock);
+    link->greeting = false;
+    return current ? 0 : MC_ERR_RPC_FAIL;
+}
+
+/* Waits for the links; looks what has come on the one at *index. As receive_one. */
+static int race_receive(struct race *race, uint64_t until_ns, size_t *index, struct mc_reader *reader)
+{
+    struct pollfd fds[RACE_LINKS_MAX];
+    uint64_t now_ns = mc_clock_ns(), left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+    struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000u), .tv_nsec = (long)(left_ns % 1000000000u)};
+    for (size_t i = 0; i < race->count; i++)
+        fds[i] = (struct pollfd){.fd = race->links[i]->fd, .events = race->links[i]->connecting ? POLLOUT : POLLIN};
+    if (ppoll(fds, (nfds_t)race->count, &left, NULL) <= 0)
+        return MC_ERR_RPC_TIMEOUT;
+    for (size_t i = 0; i < race->count; i++) {
+        struct mc_master_link *link = race->links[i];
+        if (fds[i].revents == 0)
+            continue;
+        *index = i;
+        int rc = 0;
+        if (link->connecting || link->greeting) {
+            rc = link_step(race, link);
+            link->broken = link->broken || (rc < 0 && rc != MC_ERR_RPC_TIMEOUT);
+        }
+        if (rc == 0)
+            rc = receive_one(link, race->reply, race->ids[i], mc_clock_ns(), reader);
+        if (rc != MC_ERR_RPC_TIMEOUT)
+            return rc;
+    }
+    return MC_ERR_RPC_TIMEOUT;
+}
+
+/* Another master was met meanwhile, and none of the links is to that one: what is asked there is not answered any more,
+ * and who listens at that address may be stopped. */
+static bool race_is_over(const struct race *race)
+{
+    uint64_t epoch = atomic_load(&race->store->epoch);
+    for (size_t i = 0; i < race->count; i++)
+        if (race->links[i]->epoch == epoch)
+            return false;
+    return race->epoch != epoch;
+}
+
+/* Waits for the answer to what was asked on *link as that request. *link becomes the link that it came on. */
+static int receive_first(struct race *race, struct mc_master_link **link, uint64_t request_id, uint64_t deadline_ns,
+                         struct mc_reader *reader)
+{
+    size_t winner = 0;
+    int rc;
+    race->epoch = (*link)->epoch;
+    race_asked(race, *link, request_id);
+    for (race_plan(race);;) {
+        uint64_t until_ns = race->due_ns < deadline_ns ? race->due_ns : deadline_ns;
+        uint64_t look_ns = mc_clock_ns() + LOOK_MS * 1000000ull;
+        until_ns = until_ns < look_ns ? until_ns : look_ns;
+        rc = race->count == 1 && !race->links[0]->connecting && !race->links[0]->greeting
+                 ? receive_one(race->links[0], race->reply, race->ids[0], until_ns, reader)
+                 : race_receive(race, until_ns, &winner, reader);
+        winner = race->count == 1 ? 0 : winner;
+        if (rc < 0 && rc != MC_ERR_RPC_TIMEOUT && race->links[winner]->broken && race->count > 1) {
+            race_leave(race, winner); /* the others may do better */
+            winner = 0;
+            continue;
+        }
+        uint64_t now_ns = mc_clock_ns();
+        if (rc != MC_ERR_RPC_TIMEOUT || now_ns >= deadline_ns)
+            break;
+        if (mc_master_is_away(race->store) || race_is_over(race)) {
+            rc = MC_ERR_RPC_FAIL;
+            break;
+        }
+        if (now_ns >= race->due_ns)
+            race_widen(race);
+    }
+    bool is_silent = rc == MC_ERR_RPC_TIMEOUT || rc == MC_ERR_RPC_FAIL;
+    if (!is_silent)
+        mc_pace_sample(&race->store->master_pace, mc_clock_ns() - race->asked_ns[winner]);
+    *link = race->links[winner];
+    (*link)->broken = (*link)->broken || is_silent;
+    while (race->count > 1) {
+        size_t other = winner == 0 ? 1 : 0;
+        race->links[other]->broken = race->links[other]->broken || is_silent;
+        winner = winner == race->count - 1 ? other : winner; /* the last takes the place of the one that leaves */
+        race_leave(race, other);
+    }
+    if (race->opens)
+        atomic_store(&race->store->link_coming, false);
+    return rc;
+}
+
+/* ---- calls ---- */
+
+struct attempt {
+    bool repeated;           /* the request may have been carried out though its answer was lost */
+    uint32_t retry_after_ms; /* the master's wish */
+};
+
+static int attempt(struct mc_store *store, uint64_t deadline_ns, mc_link_build *build, const void *context,
+                   enum mc_message reply, struct mc_master_link **link, struct mc_reader *reader,
+                   struct attempt *attempt)
+{
+    for (;;) {
+        attempt->retry_after_ms = 0;
+        int rc = mc_link_borrow(store, deadline_ns, link);
+        if (rc < 0)
+            return rc;
+        uint64_t request_id = ++(*link)->request_id;
+        build(&(*link)->out, request_id, context);
+        rc = mc_link_send(*link, deadline_ns);
+        if (rc == 0) {
+            (*link)->retry_after_ms = 0;
+            struct race race = {.store = store, .build = build, .context = context, .reply = reply};
+            rc = is_reading(reply) && (*link)->peer.length != 0
+                     ? receive_first(&race, link, request_id, deadline_ns, reader)
+                     : receive_change(*link, reply, request_id, deadline_ns, reader);
+            attempt->repeated = attempt->repeated || (rc < 0 && (*link)->broken);
+        }
+        (*link)->repeated = attempt->repeated;
+        if (rc == 0) {
+            mc_store_tell(store, *link);
+            return 0;
+        }
+        bool again = rc == MC_ERR_RPC_FAIL && (*link)->reused && (*link)->broken && !mc_master_is_away(store);
+        attempt->retry_after_ms = (*link)->retry_after_ms;
+        mc_link_return(store, *link);
+        *link = NULL;
+        if (!again)
+            return rc;
+    }
+}
+
+int mc_link_try(struct mc_store *store, uint64_t deadline_ns, mc_link_build *build, const void *context,
+                enum mc_message reply, struct mc_master_link **link, struct mc_reader *reader)
+{
+    struct attempt one = {.repeated = false};
+    return attempt(store, deadline_ns, build, context, reply, link, reader, &one);
+}
+
+/* Sleeps; false when the deadline comes first, or the store is being closed. */
+static bool wait_for_retry(struct mc_store *store, uint64_t wait_ms, uint64_t deadline_ns)
+{
+    uint64_t now_ns = mc_clock_ns(), end_ns = now_ns + wait_ms * 1000000ull;
+    if (end_ns >= deadline_ns)
+        return false;
+    atomic_fetch_add_explicit(&store->retries, 1, memory_order_relaxed);
+    for (; now_ns < end_ns && !atomic_load(&store->closing); now_ns = mc_clock_ns()) {
+        uint64_t left_us = (end_ns - now_ns) / 1000 + 1, most_us = LOOK_MS * 1000u;
+        usleep((useconds_t)(left_us < most_us ? left_us : most_us));
+    }
+    return !atomic_load(&store->closing);
+}
+
+int mc_link_call(struct mc_store *store, uint64_t deadline_ns, mc_link_build *build, const void *context,
+                 enum mc_message reply, struct mc_master_link **link, struct mc_reader *reader)
+{
+    struct attempt all = {.repeated = false};
+    for (uint64_t backoff_ms = RETRY_FIRST_MS;; backoff_ms *= 2) {
+        if (mc_master_is_away(store))
+            return MC_ERR_RPC_FAIL;
+        int rc = attempt(store, deadline_ns, build, context, reply, link, reader, &all);
+        if (rc != MC_ERR_BUSY && !mc_master_is_gone(rc))
+            return rc;
+        backoff_ms = backoff_ms > RETRY_LAST_MS ? RETRY_LAST_MS : backoff_ms;
+        /* Partly random, so that those whom one failure hit do not come back in step. */
+        uint64_t wait_ms = all.retry_after_ms > 0 ? all.retry_after_ms : backoff_ms / 2;
+        wait_ms += mc_random_u64() % (wait_ms / (all.retry_after_ms > 0 ? 8 : 1) + 1);
+        if (!wait_for_retry(store, wait_ms, deadline_ns))
+            return rc == MC_ERR_BUSY ? MC_ERR_RPC_TIMEOUT : MC_ERR_RPC_FAIL;
+    }
+}

@@ -1,0 +1,220 @@
+/* Transfers by segment. */
+#include "store/client/move.h"
+
+#include "store/path/path.h"
+#include "env/clock.h"
+
+#define PATIENCE_NS (MC_PATIENCE_MS * 1000000ull)
+
+static void write_live(struct mc_buffer *out, struct mc_transfer **group, size_t count)
+{
+    for (size_t at = 0; at < count;) {
+        size_t items = 0;
+        size_t frame = mc_frame_begin(out, MC_MESSAGE_LIVE, 0);
+        mc_wire_live_write(out, &(struct mc_wire_live){.segment = group[0]->place.segment});
+        size_t list = mc_list_begin(out);
+        for (; at < count && items < MC_BATCH_MAX; at++) {
+            if (group[at]->result < 0)
+                continue;
+            struct mc_wire_live_item item = {
+                .slot = group[at]->place.slot, .code = 0, .generation = group[at]->place.generation};
+            mc_wire_live_item_write(out, &item);
+            items++;
+        }
+        mc_list_end(out, list, items);
+        mc_frame_end(out, frame);
+        if (items == 0)
+            out->length = frame;
+    }
+}
+
+/* One call. */
+struct moving {
+    struct mc_store *store;
+    struct mc_master_link *link;
+    uint64_t epoch;
+    const struct mc_run *run;
+    struct mc_haste *haste;
+    struct mc_buffer *live;
+    const struct mc_transfer *transfers; /* all of them */
+};
+
+/* Did the group meet a path that does not work (as opposed to an object that is gone or rotten, to trouble of our own,
+ * and to a deadline that came)? */
+static int path_failure(struct mc_transfer **group, size_t count, const struct mc_run *run)
+{
+    bool is_stall = run->patience_ns == 0 && mc_clock_ns() < run->deadline_ns;
+    for (size_t i = 0; i < count; i++) {
+        if (group[i]->result == MC_ERR_TRANSFER_FAIL || (group[i]->result == MC_ERR_RPC_TIMEOUT && is_stall))
+            return group[i]->result;
+    }
+    return 0;
+}
+
+/* Was it silent for longer than the run had patience? */
+static bool is_slow(struct mc_transfer **group, size_t count, const struct mc_run *run)
+{
+    for (size_t i = 0; i < count && run->patience_ns != 0; i++) {
+        if (group[i]->result == MC_ERR_RPC_TIMEOUT && mc_clock_ns() < run->deadline_ns)
+            return true;
+    }
+    return false;
+}
+
+struct doubted {
+    struct mc_master_link *link;
+    uint32_t segment;
+};
+
+/* One way, and not worth any wait. */
+static void doubt(void *context)
+{
+    const struct doubted *doubted = context;
+    mc_store_suspect(doubted->link, doubted->segment, 0);
+    (void)mc_link_send(doubted->link, mc_clock_ns() + 1000000ull);
+}
+
+/* An owner that was only silent is not told of by who has heard no other one meanwhile: it may be his own cable. He has
+ * doubted it already, so the master looks. An end of a connection, or a refusal, is a word of the peer's host. */
+static bool is_to_tell(struct mc_store *store, const struct mc_master_link *link, uint64_t start_ns)
+{
+    bool was_silent = mc_clock_ns() - start_ns >= MC_STALL_NS / 2;
+    return link != NULL && (!was_silent || atomic_load(&mc_paths_counters(store->paths)->read_ns) > start_ns);
+}
+
+/* An owner has failed. Was it silent until then? */
+static void note_stall(const struct moving *moving, uint64_t start_ns)
+{
+    if (moving->haste != NULL && mc_clock_ns() - start_ns >= PATIENCE_NS)
+        moving->haste->stalled = true;
+}
+
+/* Until when a path may be opened. */
+static uint64_t open_until_ns(const struct moving *moving, uint64_t now_ns)
+{
+    bool is_short = moving->haste != NULL && moving->haste->stalled && now_ns + PATIENCE_NS < moving->run->deadline_ns;
+    return is_short ? now_ns + PATIENCE_NS : moving->run->deadline_ns;
+}
+
+/* The way to the segment. 0; MC_ERR_TRANSFER_FAIL: there is none now; MC_ERR_RPC_TIMEOUT: the deadline, or haste; or
+ * our own trouble. */
+static int find_path(const struct moving *moving, uint32_t segment, struct mc_path **path, bool *failed)
+{
+    struct mc_store *store = moving->store;
+    struct mc_master_link *link = moving->link;
+    const struct mc_run *run = moving->run;
+    uint64_t epoch = moving->epoch;
+    struct mc_endpoint endpoint;
+    int rc = MC_ERR_TRANSFER_FAIL;
+    if (mc_store_is_shunned(store, epoch, segment))
+        return rc;
+    if (link != NULL)
+        rc = mc_store_endpoint(store, epoch, segment, run->deadline_ns, &endpoint);
+    else if (mc_store_endpoint_known(store, epoch, segment, &endpoint))
+        rc = 0;
+    if (rc < 0)
+        return mc_master_is_gone(rc) || mc_socket_is_own(rc) || rc == MC_ERR_RPC_TIMEOUT ? rc : MC_ERR_TRANSFER_FAIL;
+    uint64_t start_ns = mc_clock_ns(), until_ns = open_until_ns(moving, start_ns);
+    rc = mc_store_path(store, &endpoint, until_ns, path);
+    uint64_t now_ns = mc_clock_ns();
+    bool is_refused = rc == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS && link != NULL && now_ns - start_ns < MC_STALL_NS / 2;
+    if (rc == 0 || (mc_socket_is_own(rc) && !is_refused))
+        return rc;
+    if (is_refused) { /* a router or a filter said so at once, or there is no such name, and the master's way is open:
+                       * it may be this owner's. Nobody is accused, the master looks. */
+        doubt(&(struct doubted){link, segment});
+        mc_store_report(store, false, epoch, &endpoint, NULL, rc);
+        *failed = true;
+        return MC_ERR_TRANSFER_FAIL;
+    }
+    if (rc == MC_ERR_RPC_TIMEOUT && now_ns >= run->deadline_ns)
+        return rc; /* it had less than its time */
+    if (link != NULL && rc == MC_ERR_RPC_TIMEOUT)
+        doubt(&(struct doubted){link, segment});
+    if (rc == MC_ERR_RPC_TIMEOUT && now_ns >= until_ns) {
+        mc_store_shun(store, epoch, segment, MC_SHUN_SLOW);
+        return rc;
+    }
+    note_stall(moving, start_ns);
+    mc_store_report(store, is_to_tell(store, link, start_ns), epoch, &endpoint, NULL, rc);
+    *failed = true;
+    return MC_ERR_TRANSFER_FAIL;
+}
+
+/* How long the owner may be silent; 0: MC_STALL_NS, as on ways that know nothing shorter. */
+static uint64_t patience_ns(const struct moving *moving, const struct mc_path *path, struct mc_transfer **group,
+                            size_t count)
+{
+    const struct mc_haste *haste = moving->haste;
+    bool is_short = haste != NULL;
+    for (size_t i = 0; i < count && is_short; i++)
+        is_short = haste->has_others[group[i] - moving->transfers] || (haste->stalled && path->transport->has_patience);
+    return is_short ? PATIENCE_NS : 0;
+}
+
+/* The caller comes back to what was left in haste, and only to that. */
+static void end_stalled(struct mc_transfer **group, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (group[i]->result == MC_ERR_RPC_TIMEOUT)
+            group[i]->result = MC_ERR_TRANSFER_FAIL;
+    }
+}
+
+/* True when the owner has failed just now. */
+static bool move_group(const struct moving *moving, struct mc_transfer **group, size_t count)
+{
+    struct mc_path *path = NULL;
+    uint32_t segment = group[0]->place.segment;
+    bool failed = false;
+    int rc = find_path(moving, segment, &path, &failed);
+    for (size_t i = 0; i < count && rc < 0; i++)
+        group[i]->result = rc;
+    if (rc < 0)
+        return failed;
+    struct doubted doubted = {moving->link, segment};
+    struct mc_run run = *moving->run;
+    if (moving->link != NULL) {
+        run.doubt = doubt;
+        run.doubt_context = &doubted;
+    }
+    run.patience_ns = patience_ns(moving, path, group, count);
+    uint64_t start_ns = mc_clock_ns();
+    mc_path_run(path, group, count, &run);
+    rc = path_failure(group, count, &run);
+    if (rc < 0) {
+        note_stall(moving, start_ns);
+        mc_store_report(moving->store, is_to_tell(moving->store, moving->link, start_ns), moving->epoch,
+                        &path->endpoint, path, rc);
+        if (moving->haste != NULL && run.patience_ns == 0 && mc_clock_ns() < run.deadline_ns)
+            end_stalled(group, count);
+    } else if (is_slow(group, count, &run)) {
+        mc_store_shun(moving->store, moving->epoch, segment, MC_SHUN_SLOW);
+    }
+    if (moving->live != NULL && path->transport->commits_here)
+        write_live(moving->live, group, count);
+    mc_path_release(path);
+    return rc < 0;
+}
+
+bool mc_store_move(struct mc_store *store, struct mc_master_link *link, uint64_t epoch, struct mc_transfer *transfers,
+                   size_t count, const struct mc_run *run, struct mc_haste *haste, struct mc_transfer **scratch,
+                   struct mc_buffer *live)
+{
+    const struct moving moving = {store, link, epoch, run, haste, live, transfers};
+    /* Segments are few: one pass per segment. `result` 1 marks what has not been moved yet. */
+    bool failed = false;
+    for (size_t i = 0; i < count; i++)
+        transfers[i].result = 1;
+    for (size_t first = 0; first < count; first++) {
+        if (transfers[first].result != 1)
+            continue;
+        size_t group_count = 0;
+        for (size_t i = first; i < count; i++) {
+            if (transfers[i].result == 1 && transfers[i].place.segment == transfers[first].place.segment)
+                scratch[group_count++] = &transfers[i];
+        }
+        failed |= move_group(&moving, scratch, group_count);
+    }
+    return failed;
+}

@@ -1,0 +1,617 @@
+/* Put: ask for space, write, let the owners commit, wait for the master's word. docs/ordering.md, P1 to P6.
+ *
+ * A batch goes in rounds. A round asks for what is still open, moves what was granted and waits until nothing granted
+ * is open any more. What met another writer of the same key or space that is being freed is asked for again, holding
+ * nothing meanwhile, so that writers cannot wait for each other in a circle. */
+#include "base/checksum.h"
+#include "env/clock.h"
+#include "store/client/move.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#define PENDING 1 /* code of an item that is not decided */
+#define TWIN 2    /* of one whose key stands earlier in the batch, until that one is decided */
+#define TWIN_TABLE (4u * MC_BATCH_MAX)
+#define PLACE_AGAIN_MAX 4  /* times an item is placed elsewhere after its transfer failed */
+#define WAIT_FIRST_US 100u /* between rounds in which nothing was granted; doubling */
+#define WAIT_MAX_US 10000u
+#define REVOKED_GRACE_MS 7u
+#define LATE_MAX 16u
+#define LATE_DOUBLE_MAX 6u          /* times that the patience doubles */
+#define COMMIT_WAIT_MAX_MS 5000u    /* and so long it is at most */
+#define PACE_LONGEST_US 5000000u    /* what takes longer to be confirmed counts as that */
+#define COMMIT_BYTES_PER_MS 262144u /* an owner behind a slow path may confirm so much later per byte */
+
+struct put_one {
+    struct mc_put_item *item;
+    struct mc_hash hash;
+    const struct put_one *twin;
+    uint64_t length;
+    uint64_t group;  /* wished for */
+    int code;        /* PENDING, or what the item's result will be */
+    int last;        /* why it was not placed in the last round */
+    uint32_t again;  /* failed transfers so far */
+    uint64_t unsure; /* version of its last grant: it may have happened, or be found by a later master; 0 = none */
+    size_t first_transfer, transfer_count; /* of this round */
+};
+
+struct put_work {
+    struct mc_store *store;
+    const struct mc_replicate_config *config;
+    uint64_t deadline_ns;
+    uint8_t replica_count;
+    bool replace;      /* a value that is there already */
+    uint64_t expected; /* only the value of this version; 0 = any */
+    size_t count;
+    struct put_one *ones;
+    struct put_one **open; /* asked for in this round */
+    size_t open_count;
+    struct mc_transfer *transfers; /* granted in this round */
+    struct mc_transfer **scratch;
+    size_t transfer_count, transfer_capacity;
+    uint32_t avoid[MC_SHUNNED_MAX]; /* segments that failed a moment ago */
+    size_t avoid_count;
+    uint32_t
+        late[LATE_MAX]; /* those that did not confirm in the last round: the next is placed elsewhere, if it can be */
+    size_t late_count;
+    unsigned late_rounds;          /* in which something was not confirmed in time */
+    bool troubled;                 /* the round failed for trouble of our own */
+    uint64_t granted_bytes, epoch; /* of this round's link */
+};
+
+static uint8_t pins(const struct mc_replicate_config *config)
+{
+    if (config == NULL)
+        return 0;
+    return (uint8_t)((config->with_hard_pin ? MC_PUT_HARD_PIN : 0) | (config->with_soft_pin ? MC_PUT_SOFT_PIN : 0));
+}
+
+static void build_put_start(struct mc_buffer *out, uint64_t request_id, const void *context)
+{
+    const struct put_work *work = context;
+    const struct mc_replicate_config *config = work->config;
+    struct mc_wire_put_start head = {.replica_count = work->replica_count,
+                                     .flags = pins(config) | (work->replace ? MC_PUT_REPLACE : 0u),
+                                     .expected = work->expected};
+    if (config != NULL && config->prefer_same_node)
+        head.host = work->store->host;
+    size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_START, request_id);
+    mc_wire_put_start_write(out, &head);
+    size_t list = mc_list_begin(out);
+    for (size_t i = 0; i < work->open_count; i++) {
+        const struct mc_bytes *key = &work->open[i]->item->key;
+        struct mc_wire_put_start_item item = {.length = work->open[i]->length,
+                                              .unsure = work->open[i]->unsure,
+                                              .key = mc_span(key->data, key->length),
+                                              .group = work->open[i]->group};
+        mc_wire_put_start_item_write(out, &item);
+    }
+    mc_list_end(out, list, work->open_count);
+    list = mc_list_begin(out);
+    size_t names = config == NULL                                           ? 0
+                   : config->preferred_segment_count < MC_REPLICA_COUNT_MAX ? config->preferred_segment_count
+                                                                            : MC_REPLICA_COUNT_MAX;
+    for (size_t i = 0; i < names; i++)
+        mc_wire_name_write(out, &(struct mc_wire_name){.name = mc_span_string(config->preferred_segments[i])});
+    mc_list_end(out, list, names);
+    list = mc_list_begin(out);
+    for (size_t i = 0; i < work->avoid_count; i++)
+        mc_wire_segment_write(out, &(struct mc_wire_segment){.segment = work->avoid[i]});
+    mc_list_end(out, list, work->avoid_count);
+    mc_frame_end(out, frame);
+}
+
+static void add_transfer(struct put_work *work, const struct put_one *one, const struct mc_wire_place *place,
+                         uint64_t group)
+{
+    const struct mc_put_item *item = one->item;
+    work->transfers[work->transfer_count++] =
+        (struct mc_transfer){.kind = MC_TRANSFER_WRITE,
+                             .place = {place->segment, place->slot, place->generation, place->offset, place->replica},
+                             .object_length = one->length,
+                             .hash_low = one->hash.low,
+                             .hash_high = one->hash.high,
+                             .key = mc_span(item->key.data, item->key.length),
+                             .flags = pins(work->config),
+                             .group = group,
+                             .replica = place->replica,
+                             .length = one->length,
+                             .parts = item->parts,
+                             .part_count = item->part_count};
+    work->granted_bytes += one->length;
+}
+
+/* What an answer of PUT_START means for an item that was not granted. */
+static void not_granted(struct put_work *work, struct put_one *one, int code)
+{
+    if (code == MC_ERR_OBJECT_ALREADY_EXISTS)
+        one->code = 0;
+    else if (code == MC_ERR_STALE && work->expected != 0)
+        one->code = code;
+    else if (code == MC_ERR_PUT_IN_PROGRESS || code == MC_ERR_STALE || code == MC_ERR_SPACE_SOON ||
+             code == MC_ERR_BUSY || (code == MC_ERR_NO_AVAILABLE_HANDLE && work->avoid_count > 0))
+        one->last = code; /* asked for again */
+    else
+        one->code = code;
+}
+
+static int read_granted(struct put_work *work, struct mc_reader *reader)
+{
+    struct mc_wire_none head;
+    struct mc_wire_granted granted;
+    struct mc_wire_place place;
+    uint8_t replicas[MC_BATCH_MAX];
+    uint64_t groups[MC_BATCH_MAX];
+    mc_wire_none_read(reader, &head);
+    if (mc_list_read(reader) != work->open_count)
+        return MC_ERR_PROTOCOL;
+    size_t places = 0;
+    for (size_t i = 0; i < work->open_count; i++) {
+        mc_wire_granted_read(reader, &granted);
+        if (granted.code > 0 ||
+            (granted.code == 0 && (granted.replica_count == 0 || granted.replica_count > work->replica_count)))
+            return MC_ERR_PROTOCOL;
+        replicas[i] = granted.code == 0 ? granted.replica_count : 0;
+        groups[i] = granted.group;
+        places += replicas[i];
+        if (granted.code < 0)
+            not_granted(work, work->open[i], granted.code);
+    }
+    /* Not mc_list_read: a batch with replicas may have more places than a batch has items. */
+    if (mc_reader_u32(reader) != places || reader->bad)
+        return MC_ERR_PROTOCOL;
+    for (size_t i = 0; i < work->open_count; i++) {
+        work->open[i]->first_transfer = work->transfer_count;
+        work->open[i]->transfer_count = replicas[i];
+        for (; replicas[i] > 0; replicas[i]--) {
+            mc_wire_place_read(reader, &place);
+            add_transfer(work, work->open[i], &place, groups[i]);
+            work->open[i]->unsure = place.generation - place.replica;
+        }
+    }
+    return reader->bad ? MC_ERR_PROTOCOL : 0;
+}
+
+/* Revokes the grants whose transfer failed, or all of them. */
+static void write_revokes(struct put_work *work, struct mc_buffer *out, bool all)
+{
+    for (size_t at = 0; at < work->transfer_count;) {
+        size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_REVOKE, 0), items = 0;
+        mc_wire_none_write(out, &(struct mc_wire_none){0});
+        size_t list = mc_list_begin(out);
+        for (; at < work->transfer_count && items < MC_BATCH_MAX; at++) {
+            const struct mc_transfer *transfer = &work->transfers[at];
+            if ((!all && transfer->result >= 0) || transfer->is_unsure)
+                continue;
+            struct mc_wire_grant grant = {.segment = transfer->place.segment,
+                                          .slot = transfer->place.slot,
+                                          .generation = transfer->place.generation};
+            mc_wire_grant_write(out, &grant);
+            items++;
+        }
+        mc_list_end(out, list, items);
+        mc_frame_end(out, frame);
+        if (items == 0)
+            out->length = frame;
+    }
+}
+
+static bool is_any_unsure(const struct put_work *work)
+{
+    for (size_t i = 0; i < work->transfer_count; i++)
+        if (work->transfers[i].is_unsure)
+            return true;
+    return false;
+}
+
+/* Bytes were sent and still no replica became live. A packet may have been lost, of which nobody is to blame: this put
+ * goes elsewhere, and the master may look for itself. */
+static void pass_unconfirmed(struct put_work *work, const struct put_one *one, struct mc_master_link *link)
+{
+    for (size_t i = 0; i < one->transfer_count; i++) {
+        const struct mc_transfer *transfer = &work->transfers[one->first_transfer + i];
+        uint32_t segment = transfer->place.segment;
+        size_t at = 0;
+        while (at < work->late_count && work->late[at] != segment)
+            at++;
+        if (transfer->result != 0 || at < work->late_count || at == LATE_MAX)
+            continue;
+        work->late[work->late_count++] = segment;
+        mc_store_suspect(link, segment, 0);
+    }
+}
+
+/* Our own trouble with one of its transfers, or 0. */
+static int own_trouble(const struct put_work *work, const struct put_one *one)
+{
+    for (size_t i = 0; i < one->transfer_count; i++) {
+        int result = work->transfers[one->first_transfer + i].result;
+        if (mc_socket_is_own(result))
+            return result;
+    }
+    return 0;
+}
+
+static int read_done(struct put_work *work, struct mc_reader *reader, struct mc_master_link *link, bool late)
+{
+    struct mc_wire_none head;
+    struct mc_wire_code code;
+    mc_wire_none_read(reader, &head);
+    if (mc_list_read(reader) != work->open_count)
+        return MC_ERR_PROTOCOL;
+    for (size_t i = 0; i < work->open_count; i++) {
+        struct put_one *one = work->open[i];
+        mc_wire_code_read(reader, &code);
+        if (code.code == MC_ERR_PUT_IN_PROGRESS && one->code == PENDING) {
+            one->last = code.code; /* whole, but the value before it is not cleared yet: asking again finds out */
+            continue;
+        }
+        /* What failed may be live with an owner that the master could not reach, and a master after it may find it: the
+         * version is named as long as we ask. */
+        if (one->code == PENDING && code.code == MC_ERR_STALE && work->expected != 0)
+            one->code = code.code;
+        if (one->code != PENDING || (code.code != 0 && code.code != MC_ERR_TRANSFER_FAIL))
+            continue; /* decided before, or waiting for its turn (STALE: another upsert was faster) */
+        if (code.code == 0) {
+            one->code = 0;
+            continue;
+        }
+        one->last = MC_ERR_TRANSFER_FAIL;
+        pass_unconfirmed(work, one, link);
+        int own = own_trouble(work, one);
+        if (own == MC_ERR_INVALID_PARAMS) {
+            one->code = own;
+        } else if (own < 0) {
+            one->last = own == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS ? MC_ERR_TRANSFER_FAIL : own;
+            work->troubled = true;
+        } else if (!late && ++one->again > PLACE_AGAIN_MAX) {
+            one->code = MC_ERR_TRANSFER_FAIL;
+        }
+    }
+    return reader->bad ? MC_ERR_PROTOCOL : 0;
+}
+
+static struct mc_pace *pace_of(const struct put_work *work, size_t transfer)
+{
+    return &work->store->commit_paces[work->transfers[transfer].place.segment % MC_COMMIT_PACES];
+}
+
+/* Is it the first of the round in that segment? Segments of a round are few. */
+static bool is_first_there(const struct put_work *work, size_t transfer)
+{
+    for (size_t i = 0; i < transfer; i++)
+        if (work->transfers[i].place.segment == work->transfers[transfer].place.segment)
+            return false;
+    return true;
+}
+
+/* The pace of the slowest owner of the round. */
+static struct mc_pace *slowest_pace(const struct put_work *work)
+{
+    struct mc_pace *slowest = pace_of(work, 0);
+    for (size_t i = 1; i < work->transfer_count; i++) {
+        struct mc_pace *pace = pace_of(work, i);
+        if (mc_pace_late_ns(pace) > mc_pace_late_ns(slowest))
+            slowest = pace;
+    }
+    return slowest;
+}
+
+static void nudge_owners(void *context)
+{
+    const struct put_work *work = context;
+    for (size_t i = 0; i < work->transfer_count; i++)
+        if (work->transfers[i].result == 0 && is_first_there(work, i))
+            mc_paths_nudge(work->store->paths, work->transfers[i].place.segment);
+}
+
+/* A lost packet is no pace: one that was made up for counts as `most_ns`. */
+static void sample_owners(const struct put_work *work, uint64_t took_ns, uint64_t more_ns, uint64_t most_ns)
+{
+    uint64_t counts_ns = took_ns < most_ns ? took_ns : most_ns;
+    for (size_t i = 0; i < work->transfer_count; i++)
+        if (work->transfers[i].result == 0 && is_first_there(work, i))
+            mc_pace_sample_up_to(pace_of(work, i), counts_ns > more_ns ? counts_ns - more_ns : 0, PACE_LONGEST_US);
+}
+
+/* An owner that is slow for all would get all puts of the others besides, if each of them left it for the next one. */
+static uint64_t patience_ns(const struct put_work *work, uint64_t late_ns)
+{
+    uint64_t least_ns = MC_COMMIT_WAIT_MS * 1000000ull, most_ns = COMMIT_WAIT_MAX_MS * 1000000ull;
+    uint64_t wait_ns = 4 * late_ns > least_ns ? 4 * late_ns : least_ns;
+    wait_ns <<= work->late_rounds < LATE_DOUBLE_MAX ? work->late_rounds : LATE_DOUBLE_MAX;
+    return wait_ns < most_ns ? wait_ns : most_ns;
+}
+
+/* Waits until no grant of the round is open. An owner that does not confirm in time loses its grant. */
+static int wait_done(struct put_work *work, struct mc_master_link *link, uint64_t request_id)
+{
+    struct mc_reader reader;
+    uint64_t more_ns = work->granted_bytes * 1000000ull / COMMIT_BYTES_PER_MS, start_ns = mc_clock_ns();
+    struct mc_link_wait wait = {.pace = slowest_pace(work), .nudge = nudge_owners, .context = work};
+    wait.late_ns = mc_pace_late_ns(wait.pace) + more_ns;
+    uint64_t until_ns = start_ns + patience_ns(work, wait.late_ns) + more_ns;
+    int rc = mc_link_await(link, MC_MESSAGE_PUT_DONE, request_id,
+                           until_ns < work->deadline_ns ? until_ns : work->deadline_ns, &wait, &reader);
+    bool late = rc == MC_ERR_RPC_TIMEOUT;
+    if (rc == 0 || late)
+        sample_owners(work, mc_clock_ns() - start_ns, more_ns, late ? UINT64_MAX : wait.late_ns);
+    if (late) {
+        work->late_rounds++;
+        write_revokes(work, &link->out, true);
+        /* The answer comes at once, and without it the grants' fate is unknown: a little beyond the deadline. */
+        uint64_t answer_ns = mc_clock_ns() + MC_REVOKED_WAIT_MS * 1000000ull;
+        uint64_t last_ns = work->deadline_ns + REVOKED_GRACE_MS * 1000000ull;
+        answer_ns = answer_ns < last_ns ? answer_ns : last_ns;
+        rc = mc_link_send(link, answer_ns);
+        if (rc == 0)
+            rc = mc_link_await(link, MC_MESSAGE_PUT_DONE, request_id, answer_ns, &wait, &reader);
+    }
+    if (rc == 0)
+        rc = read_done(work, &reader, link, late);
+    if (rc < 0)
+        link->broken = true; /* a late PUT_DONE must not meet the next borrower; the master cuts what is open */
+    else if (link->out.length > 0)
+        (void)mc_link_send(link, work->deadline_ns); /* suspects */
+    return rc;
+}
+
+/* One round over what is pending. Returns how many were granted, or negative: then nothing is known of the round's
+ * items. */
+static int put_round(struct put_work *work)
+{
+    struct mc_store *store = work->store;
+    struct mc_master_link *link;
+    struct mc_reader reader;
+    work->open_count = work->transfer_count = 0;
+    work->granted_bytes = 0;
+    for (size_t i = 0; i < work->count; i++) {
+        if (work->ones[i].code == PENDING)
+            work->open[work->open_count++] = &work->ones[i];
+    }
+    int rc = mc_link_call(store, work->deadline_ns, build_put_start, work, MC_MESSAGE_PUT_GRANTED, &link, &reader);
+    if (rc < 0)
+        return rc;
+    uint64_t request_id = link->request_id;
+    work->epoch = link->epoch;
+    rc = read_granted(work, &reader);
+    if (rc < 0) {
+        link->broken = true;
+        goto done;
+    }
+    if (work->transfer_count == 0)
+        goto done;
+    struct mc_run run = {.deadline_ns = work->deadline_ns};
+    (void)mc_store_move(store, link, link->epoch, work->transfers, work->transfer_count, &run, NULL, work->scratch,
+                        &link->out); /* each transfer's result says it */
+    if (is_any_unsure(work)) {       /* the end of this link has their writers' links cut, which a revoke would not */
+        link->broken = true;
+        rc = MC_ERR_RPC_FAIL;
+        goto done;
+    }
+    write_revokes(work, &link->out, false);
+    rc = mc_link_send(link, work->deadline_ns);
+    if (rc == 0)
+        rc = wait_done(work, link, request_id);
+    if (rc == 0)
+        rc = (int)work->transfer_count;
+done:
+    mc_link_return(store, link);
+    return rc;
+}
+
+static size_t pending_count(const struct put_work *work)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < work->count; i++)
+        count += work->ones[i].code == PENDING;
+    return count;
+}
+
+/* Gives every item that is still pending the reason it was left with. */
+static void give_up(struct put_work *work, int reason)
+{
+    for (size_t i = 0; i < work->count; i++) {
+        struct put_one *one = &work->ones[i];
+        if (one->code != PENDING)
+            continue;
+        int code = reason < 0 ? reason : one->last;
+        one->code = code == MC_ERR_SPACE_SOON                                ? MC_ERR_NO_AVAILABLE_HANDLE
+                    : code == MC_ERR_PUT_IN_PROGRESS || code == MC_ERR_STALE ? MC_ERR_REPLICA_IS_NOT_READY
+                    : code >= 0                                              ? MC_ERR_RPC_TIMEOUT
+                                                                             : code;
+    }
+}
+
+/* Is a round that failed like that followed by another one? Its puts may have happened or not: asking again finds out.
+ */
+static bool goes_on(const struct put_work *work, int rc)
+{
+    if (rc >= 0 || rc == MC_ERR_BUSY)
+        return true;
+    return (mc_master_is_gone(rc) || rc == MC_ERR_RPC_TIMEOUT) && !mc_master_is_away(work->store);
+}
+
+static void put_rounds(struct put_work *work)
+{
+    uint64_t wait_us = WAIT_FIRST_US;
+    while (pending_count(work) > 0) {
+        work->avoid_count = mc_store_shunned(work->store, work->avoid, MC_SHUNNED_MAX - LATE_MAX);
+        memcpy(work->avoid + work->avoid_count, work->late, work->late_count * sizeof(*work->late));
+        work->avoid_count += work->late_count;
+        work->late_count = 0;
+        work->troubled = false;
+        int rc = put_round(work);
+        uint64_t now_ns = mc_clock_ns();
+        if (!goes_on(work, rc) || (rc < 0 && now_ns >= work->deadline_ns)) {
+            give_up(work, rc);
+            return;
+        }
+        if (rc > 0 && !work->troubled) {
+            wait_us = WAIT_FIRST_US;
+            if (now_ns >= work->deadline_ns)
+                give_up(work, 0);
+        } else if (pending_count(work) > 0) {
+            if (now_ns + wait_us * 1000 >= work->deadline_ns) {
+                give_up(work, rc);
+                return;
+            }
+            usleep((useconds_t)wait_us);
+            wait_us = wait_us * 2 > WAIT_MAX_US ? WAIT_MAX_US : wait_us * 2;
+        }
+    }
+}
+
+/* The master would say of the second of two equal keys that it exists, though the first may yet fail. The twin is the
+ * first of that key, whose result is its result; or, to be replaced in turn, the one before it. */
+static void find_twins(struct put_one *ones, size_t count, bool in_turn)
+{
+    if (count < 2)
+        return;
+    uint16_t table[TWIN_TABLE] = {0}; /* index + 1 */
+    for (size_t i = 0; i < count; i++) {
+        size_t at = ones[i].hash.low % TWIN_TABLE;
+        while (table[at] != 0 &&
+               (ones[table[at] - 1].hash.low != ones[i].hash.low || ones[table[at] - 1].hash.high != ones[i].hash.high))
+            at = (at + 1) % TWIN_TABLE;
+        if (table[at] != 0) {
+            ones[i].twin = &ones[table[at] - 1];
+            ones[i].code = TWIN;
+        }
+        if (table[at] == 0 || in_turn)
+            table[at] = (uint16_t)(i + 1);
+    }
+}
+
+/* Those whose turn has come are to be put. */
+static bool release_twins(struct put_work *work)
+{
+    bool any = false;
+    for (size_t i = work->count; i-- > 0;) { /* from behind: one after the other of a key */
+        struct put_one *one = &work->ones[i];
+        if (one->code == TWIN && one->twin->code != TWIN) {
+            one->code = PENDING;
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* Up to MC_BATCH_MAX items that have a good key and a length. */
+static void put_slice(struct mc_store *store, struct mc_put_item **items, const uint64_t *groups, size_t count,
+                      uint64_t bytes, const struct mc_replicate_config *config, bool replace, uint64_t expected)
+{
+    uint32_t replicas = config == NULL || config->replica_count == 0 ? 1 : config->replica_count;
+    struct put_work work = {.store = store,
+                            .config = config,
+                            .replace = replace,
+                            .expected = expected,
+                            .count = count,
+                            .deadline_ns = mc_store_deadline(store, bytes),
+                            .replica_count =
+                                (uint8_t)(replicas < MC_REPLICA_COUNT_MAX ? replicas : MC_REPLICA_COUNT_MAX)};
+    work.transfer_capacity = count * work.replica_count;
+    work.ones = calloc(count, sizeof(*work.ones));
+    work.open = calloc(count, sizeof(struct put_one *));
+    work.transfers = malloc(work.transfer_capacity * sizeof(*work.transfers));
+    work.scratch = malloc(work.transfer_capacity * sizeof(struct mc_transfer *));
+    bool whole = work.ones != NULL && work.open != NULL && work.transfers != NULL && work.scratch != NULL;
+    if (whole) {
+        for (size_t i = 0; i < count; i++)
+            work.ones[i] = (struct put_one){.item = items[i],
+                                            .hash = mc_hash(items[i]->key.data, items[i]->key.length),
+                                            .length = mc_parts_length(items[i]->parts, items[i]->part_count),
+                                            .group = groups[i],
+                                            .code = PENDING};
+        find_twins(work.ones, count, replace);
+        do
+            put_rounds(&work);
+        while (replace && release_twins(&work));
+    }
+    for (size_t i = 0; i < count; i++) {
+        const struct put_one *one = whole && work.ones[i].code == TWIN ? work.ones[i].twin : &work.ones[i];
+        items[i]->result = whole ? one->code : MC_ERR_NO_MEMORY;
+        if (replace)
+            mc_places_drop(&store->places, mc_hash(items[i]->key.data, items[i]->key.length));
+        if (items[i]->result == 0) {
+            atomic_fetch_add_explicit(&store->put_objects, 1, memory_order_relaxed);
+            atomic_fetch_add_explicit(&store->put_bytes, work.ones[i].length, memory_order_relaxed);
+        }
+    }
+    free(work.scratch);
+    free(work.transfers);
+    free(work.open);
+    free(work.ones);
+}
+
+static int check_item(const struct mc_store *store, const struct mc_put_item *item, uint64_t *length)
+{
+    *length = item->parts == NULL ? 0 : mc_parts_length(item->parts, item->part_count);
+    if ((store->local_buffer_size == 0 && !atomic_load(&store->draining)) || *length == 0 || *length == UINT64_MAX)
+        return MC_ERR_INVALID_PARAMS;
+    for (size_t i = 0; i < item->part_count; i++) {
+        if (item->parts[i].iov_base == NULL && item->parts[i].iov_len > 0)
+            return MC_ERR_INVALID_PARAMS;
+    }
+    return mc_key_check(item->key);
+}
+
+static int put_all(struct mc_store *store, struct mc_put_item *items, size_t count,
+                   const struct mc_replicate_config *config, bool replace, uint64_t expected)
+{
+    int rc = mc_store_enter(store);
+    if (rc < 0) {
+        for (size_t i = 0; i < count; i++)
+            items[i].result = rc;
+        return rc;
+    }
+    struct mc_put_item *slice[MC_BATCH_MAX];
+    uint64_t groups[MC_BATCH_MAX];
+    size_t slice_count = 0;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t length;
+        items[i].result = check_item(store, &items[i], &length);
+        if (items[i].result == 0) {
+            groups[slice_count] = config == NULL || config->groups == NULL ? 0 : config->groups[i];
+            slice[slice_count++] = &items[i];
+            bytes += length;
+        }
+        if (slice_count == MC_BATCH_MAX || (i + 1 == count && slice_count > 0)) {
+            put_slice(store, slice, groups, slice_count, bytes, config, replace, expected);
+            slice_count = 0;
+            bytes = 0;
+        }
+    }
+    for (size_t i = 0; i < count && rc == 0; i++)
+        rc = items[i].result;
+    mc_store_leave(store);
+    return rc;
+}
+
+uint64_t mc_group(const char *name, size_t length)
+{
+    if (length == 0)
+        return 0;
+    uint64_t number = mc_hash(name, length).low;
+    return number == 0 ? 1 : number;
+}
+
+int mc_store_put(struct mc_store *store, struct mc_put_item *items, size_t count,
+                 const struct mc_replicate_config *config)
+{
+    return put_all(store, items, count, config, false, 0);
+}
+
+int mc_store_upsert(struct mc_store *store, struct mc_put_item *items, size_t count,
+                    const struct mc_replicate_config *config)
+{
+    return put_all(store, items, count, config, true, 0);
+}
+
+int mc_put_expected(struct mc_store *store, struct mc_put_item *item, const struct mc_replicate_config *config,
+                    uint64_t version)
+{
+    return put_all(store, item, 1, config, true, version);
+}

@@ -1,0 +1,297 @@
+/* Proves the invariants of the whole state by walking it. For tests and the fuzzer. */
+#include "store/core/state.h"
+
+struct sums {
+    uint64_t used, clearing, quarantine, hard;
+    uint32_t granted, live, aged, clears, cuts, late;
+};
+
+/* All of its nodes name the same item, which waits; or none. */
+static const char *check_waiting(const struct mc_core *core, const struct mc_object *object)
+{
+    const struct mc_node *first = mc_segment_node(core->segments[object->first_segment], object->first_slot);
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
+        const struct mc_node *node = mc_segment_node(at.segment, at.slot);
+        const struct mc_put *put =
+            node->list_previous < core->puts.count ? mc_table_get(&core->puts, node->list_previous) : NULL;
+        if (node->list_previous != first->list_previous)
+            return "the put of an object that waits";
+        if (node->list_previous == MC_NODE_NONE)
+            continue;
+        if (put == NULL || node->list_next >= put->grant_count ||
+            put->codes[put->grants[node->list_next].item] != MC_PUT_WAITS)
+            return "an object that waits without a put";
+    }
+    return NULL;
+}
+
+static const char *check_object(const struct mc_core *core, const struct mc_object *object,
+                                const struct mc_segment *segment, uint32_t slot)
+{
+    unsigned live = 0, granted = 0;
+    uint64_t version = 0;
+    bool met = false;
+    if (object->tombstone != 0)
+        return "a tombstone with a replica";
+    if (object->successor ? object->visible != 0 : mc_objects_find(&core->objects, mc_object_key(object)) != object)
+        return "an object that is not in the table";
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
+        const struct mc_node *node = mc_segment_node(at.segment, at.slot);
+        if (mc_node_object(node) != object || live + granted > MC_REPLICA_COUNT_MAX)
+            return "the chain of an object";
+        if (live + granted > 0 && mc_node_version(core, node) != version)
+            return "replicas of different versions";
+        version = mc_node_version(core, node);
+        live += node->state == MC_NODE_LIVE;
+        granted += node->state == MC_NODE_GRANTED;
+        met |= at.segment == segment && at.slot == slot;
+    }
+    if (!met || live != object->live || granted != object->granted)
+        return "the replicas of an object";
+    if (mc_object_waits(object))
+        return object->remains == 0 ? "an object that waits for nothing" : check_waiting(core, object);
+    return object->visible == (granted == 0 && live > 0 && !object->successor) ? NULL : "visible";
+}
+
+static const char *check_grant(const struct mc_core *core, const struct mc_segment *segment, uint32_t slot)
+{
+    const struct mc_node *node = mc_segment_node(segment, slot);
+    const struct mc_put *put =
+        node->list_previous < core->puts.count ? mc_table_get(&core->puts, node->list_previous) : NULL;
+    if (put == NULL || node->list_next >= put->grant_count)
+        return "a grant without a put";
+    const struct mc_grant *grant = &put->grants[node->list_next];
+    return grant->slot == slot && grant->segment == segment->index ? NULL : "a grant of another node";
+}
+
+static const char *check_node(const struct mc_core *core, const struct mc_segment *segment, uint32_t slot,
+                              struct sums *sums)
+{
+    const struct mc_node *node = mc_segment_node(segment, slot);
+    const char *wrong = NULL;
+    if (node->state >= MC_NODE_GRANTED && node->state != MC_NODE_DEAD) {
+        if (node->base == MC_BASE_RAW ? node->state != MC_NODE_CLEARING : node->base > core->base_count)
+            return "the base of a generation";
+        if (node->base != 0 && mc_node_generation(core, node) >= core->epoch << MC_EPOCH_SHIFT)
+            return "a generation of an earlier epoch that is not";
+        if (node->base != 0 && node->state == MC_NODE_GRANTED)
+            return "a grant of an earlier epoch";
+        if (node->state == MC_NODE_GRANTED && segment->inventory == MC_INVENTORY_EARLIER)
+            return "a grant in a segment that is being rebuilt";
+    }
+    switch (node->state) {
+    case MC_NODE_GRANTED:
+        sums->used += node->size;
+        sums->granted++;
+        wrong = check_grant(core, segment, slot);
+        return wrong != NULL ? wrong : check_object(core, mc_node_object(node), segment, slot);
+    case MC_NODE_LIVE:
+        sums->used += node->size;
+        sums->live++;
+        wrong = check_object(core, mc_node_object(node), segment, slot);
+        if (wrong != NULL)
+            return wrong;
+        sums->aged += mc_node_object(node)->visible && !mc_node_object(node)->hard;
+        sums->hard += mc_node_object(node)->visible && mc_node_object(node)->hard ? node->size : 0;
+        return NULL;
+    case MC_NODE_CLEARING:
+        sums->clearing += node->size;
+        sums->clears++;
+        sums->late += node->seen & MC_CLEARING_LATE;
+        if (mc_node_held(node) != NULL && mc_node_held(node)->clearing == 0)
+            return "a held key that does not know it";
+        return NULL;
+    case MC_NODE_QUARANTINE:
+        sums->quarantine += node->size;
+        sums->cuts++;
+        return NULL;
+    case MC_NODE_DEAD:
+        return segment->state == MC_SEGMENT_GONE ? NULL : "a dead node in a living segment";
+    default:
+        return NULL;
+    }
+}
+
+/* All nodes of the list are in one of two states, and its links agree. */
+static const char *check_list(const struct mc_segment *segment, const struct mc_node_list *list, uint64_t state)
+{
+    uint32_t previous = MC_NODE_NONE, count = 0;
+    for (uint32_t slot = list->head; slot != MC_NODE_NONE; slot = mc_segment_node(segment, slot)->list_next) {
+        const struct mc_node *node = mc_segment_node(segment, slot);
+        if (node->state != state || node->list_previous != previous || ++count > list->count)
+            return "a list of nodes";
+        previous = slot;
+    }
+    return list->tail == previous && count == list->count ? NULL : "the ends of a list";
+}
+
+static bool check_place(const struct mc_segment_set *set, const struct mc_segment *segment)
+{
+    return !mc_set_has(set, segment) || set->items[segment->places[set->which]] == segment;
+}
+
+static const char *check_segment(const struct mc_core *core, const struct mc_segment *segment)
+{
+    struct sums sums = {0};
+    const char *wrong = NULL;
+    for (uint32_t slot = 0; slot < segment->space.node_fresh && wrong == NULL; slot++)
+        wrong = check_node(core, segment, slot, &sums);
+    if (wrong != NULL)
+        return wrong;
+    if (sums.used != segment->used || sums.clearing != segment->clearing || sums.quarantine != segment->quarantine ||
+        sums.hard != segment->hard)
+        return "sums of a segment";
+    if (sums.granted != segment->granted || sums.live != segment->live ||
+        (segment->state != MC_SEGMENT_GONE && sums.late != segment->late))
+        return "counts of a segment";
+    if (sums.clears != segment->clears.count || sums.cuts != segment->cuts.count)
+        return "what the owner is told";
+    wrong = check_list(segment, &segment->clears, MC_NODE_CLEARING);
+    wrong = wrong != NULL ? wrong : check_list(segment, &segment->cuts, MC_NODE_QUARANTINE);
+    if (segment->state == MC_SEGMENT_GONE || wrong != NULL)
+        return wrong;
+    if (sums.aged != segment->normal.count + segment->soft.count)
+        return "what may be evicted";
+    wrong = check_list(segment, &segment->normal, MC_NODE_LIVE);
+    wrong = wrong != NULL ? wrong : check_list(segment, &segment->soft, MC_NODE_LIVE);
+    wrong = wrong != NULL ? wrong : mc_space_check(&segment->space);
+    if (mc_set_has(&core->ok, segment) != (segment->state == MC_SEGMENT_OK) || !check_place(&core->ok, segment))
+        return "the array of segments that are trusted";
+    if (segment->recovering == mc_link_alone(&segment->recovery))
+        return "the list of segments that recover";
+    if (segment->state == MC_SEGMENT_OK && (segment->recovering || segment->distrusted || segment->owner == NULL))
+        return "a segment that is trusted too early";
+    if (!segment->recovering && (segment->inventory != MC_INVENTORY_NONE || segment->dropping))
+        return "an inventory of a segment that does not recover";
+    if ((segment->probing || segment->distrusted) == mc_link_alone(&segment->watched))
+        return "the list of segments that are watched";
+    if (!check_place(&core->roomy, segment) ||
+        (mc_set_has(&core->roomy, segment) && (segment->state != MC_SEGMENT_OK || segment->leaving)))
+        return "the array of segments with room";
+    return wrong;
+}
+
+static const char *check_puts(const struct mc_core *core)
+{
+    for (uint32_t i = 0; i < core->puts.count; i++) {
+        const struct mc_put *put = mc_table_get(&core->puts, i);
+        uint32_t open = 0, waiting = 0;
+        if (put == NULL)
+            continue;
+        for (uint32_t item = 0; item < put->item_count; item++)
+            waiting += put->codes[item] == MC_PUT_WAITS;
+        if (waiting != put->waiting)
+            return "the items of a put that wait";
+        for (uint32_t g = 0; g < put->grant_count; g++) {
+            const struct mc_grant *grant = &put->grants[g];
+            if (grant->slot == MC_NODE_NONE)
+                continue;
+            const struct mc_node *node = mc_segment_node(core->segments[grant->segment], grant->slot);
+            if (node->state != MC_NODE_GRANTED || node->list_previous != i || node->list_next != g)
+                return "an open grant";
+            open++;
+        }
+        if (open != put->open || open + waiting == 0)
+            return "the open grants of a put";
+    }
+    return NULL;
+}
+
+static const char *check_tombstones(const struct mc_core *core)
+{
+    uint64_t count = 0;
+    for (const struct mc_object *object = core->tombstones; object != NULL; object = mc_tombstone_next(object)) {
+        if (++count > core->tombstone_count || object->tombstone == 0 || object->tombstone > core->base_count + 1u)
+            return "the list of tombstones";
+        if (object->visible || object->live > 0 || object->granted > 0 || object->readers > 0 || object->clearing > 0)
+            return "a tombstone that lives";
+        if (mc_objects_find(&core->objects, mc_object_key(object)) != object)
+            return "a tombstone that is not in the table";
+    }
+    return count == core->tombstone_count ? NULL : "the count of tombstones";
+}
+
+struct holding { /* found in the table */
+    const struct mc_core *core;
+    uint64_t clearing, remains, held;
+    bool lost; /* a waiter is no more */
+};
+
+static void count_held(const struct mc_object *object, void *context)
+{
+    struct holding *holding = context;
+    holding->clearing += mc_key_holders(holding->core, object);
+    holding->remains += object->remains;
+    if (object->tombstone == 0 || object->clearing == 0)
+        return;
+    holding->held++;
+    holding->lost |=
+        object->first_slot != MC_NODE_NONE && (object->first_slot >= holding->core->waits.count ||
+                                               mc_table_get(&holding->core->waits, object->first_slot) == NULL);
+}
+
+/* Each is drawn by exactly the numbers that its capacity gives it. */
+static const char *check_set(const struct mc_segment_set *set)
+{
+    uint64_t capacity = 0;
+    for (uint32_t i = 0; i < set->count; i++) {
+        uint64_t end = capacity + set->items[i]->capacity;
+        if (end > set->capacity || mc_set_draw(set, capacity) != i || mc_set_draw(set, end - 1) != i)
+            return "a place that is not drawn";
+        capacity = end;
+    }
+    return capacity == set->capacity ? NULL : "a sum";
+}
+
+/* What only sums over all segments can tell. */
+static const char *check_sums(const struct mc_core *core)
+{
+    uint64_t objects = 0, clearing = 0, remains = 0, waiting = 0;
+    struct holding holding = {.core = core};
+    mc_objects_visit(&core->objects, count_held, &holding);
+    if (holding.lost)
+        return "a waiter that is no more";
+    if (check_set(&core->ok) != NULL || check_set(&core->roomy) != NULL)
+        return "the capacity of a set";
+    for (uint32_t index = 0; index < core->segment_top; index++) {
+        const struct mc_segment *segment = core->segments[index];
+        for (uint32_t slot = 0; segment != NULL && slot < segment->space.node_fresh; slot++) {
+            const struct mc_node *node = mc_segment_node(segment, slot);
+            clearing += node->state == MC_NODE_CLEARING && mc_node_held(node) != NULL;
+            remains += node->state == MC_NODE_CLEARING && (node->seen & MC_CLEARING_REMAINS) != 0;
+            if (node->state != MC_NODE_LIVE && node->state != MC_NODE_GRANTED)
+                continue;
+            const struct mc_object *object = mc_node_object(node);
+            bool is_first = !object->successor && object->first_segment == index && object->first_slot == slot;
+            objects += is_first;
+            waiting += is_first && mc_object_waits(object) && node->list_previous != MC_NODE_NONE;
+        }
+    }
+    for (uint32_t i = 0; i < core->puts.count; i++) {
+        const struct mc_put *put = mc_table_get(&core->puts, i);
+        waiting -= put == NULL ? 0 : put->waiting;
+    }
+    if (waiting != 0)
+        return "the objects that wait";
+    if (clearing != holding.clearing || remains != holding.remains || core->held_count != holding.held)
+        return "the keys that are held";
+    return objects + core->tombstone_count + holding.held == core->objects.count ? NULL : "an object without a replica";
+}
+
+const char *mc_core_check(const struct mc_core *core)
+{
+    uint64_t segments = 0;
+    const char *wrong = mc_objects_check(&core->objects);
+    for (uint32_t index = 0; index < core->segment_top && wrong == NULL; index++) {
+        if (core->segments[index] == NULL)
+            continue;
+        segments++;
+        wrong = check_segment(core, core->segments[index]);
+    }
+    if (wrong == NULL && segments != core->segment_count)
+        wrong = "the count of segments";
+    wrong = wrong != NULL ? wrong : mc_groups_check(&core->groups, &core->objects);
+    wrong = wrong != NULL ? wrong : check_puts(core);
+    wrong = wrong != NULL ? wrong : check_tombstones(core);
+    return wrong != NULL ? wrong : check_sums(core);
+}

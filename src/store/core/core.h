@@ -1,0 +1,199 @@
+/* The master's core: a deterministic state machine. State + (now, connection, frame) -> state + frames. No socket,
+ * clock, thread, file or environment in here; `now_ms` only ever grows. One thread calls it.
+ *
+ * No call takes longer than 1 ms: batches are limited by MC_BATCH_MAX, everything longer (sweep of a segment, remove
+ * all, regex, listings) is a job or a cursor that goes on in slices.
+ */
+#ifndef MC_CORE_CORE_H
+#define MC_CORE_CORE_H
+
+#include "base/bytes.h"
+#include "store/wire/version.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct mc_core;
+
+enum mc_cluster_way { /* how a master knows which cluster it is */
+                      MC_CLUSTER_OPEN,
+                      MC_CLUSTER_TOLD,    /* by its operator */
+                      MC_CLUSTER_NOTED,   /* by the note of the master before it */
+                      MC_CLUSTER_ELECTED, /* by what stands beside the election */
+                      MC_CLUSTER_BROUGHT, /* by more than half of the contents brought */
+                      MC_CLUSTER_MADE
+};
+
+struct mc_core_config {             /* a zeroed field is not a default: use mc_core_config_default */
+    uint64_t lease_ttl_ms;          /* 10000: remove without force answers -706 so long after a get; bound on a reader's
+                                       protection from eviction */
+    uint64_t client_ttl_ms;         /* 10000; a member is gone after it, but not before depart_ms */
+    uint64_t soft_pin_ttl_ms;       /* 1800000 */
+    double eviction_high_watermark; /* 0.90 of a segment's capacity (used + being cleared) */
+    double eviction_ratio; /* 0.05: once above the watermark, evict down to watermark - ratio, in steps bounded by what
+                              the puts allocate */
+    bool allow_evict_soft_pinned; /* true */
+    uint64_t put_discard_ms;      /* 30000: a grant older than this is cut */
+    uint64_t depart_ms; /* 3000: a segment that was silent so long may be acted upon: until then a remove of what lies
+                           there waits, and no new value takes the key */
+    uint64_t recovery_grace_ms;  /* 1000: contents of an earlier epoch are offered only so long after the start, unless
+                                    predecessor_end_ms is known */
+    uint64_t recovery_window_ms; /* 60000: whoever comes with contents of an earlier epoch so long after the start, or
+                                    while such contents are being told, may tell them, however long that takes */
+    /* The time (as now_ms) after which the master before us cannot have acted; 0 = unknown. */
+    uint64_t predecessor_end_ms;
+    uint64_t whole_epoch;  /* of the master before us, if it is known to have acted on no departure: what it has offered
+                              is whole, however long the owner was silent; 0 = that is not known */
+    uint64_t whole_since;  /* and so is what was offered by masters from this epoch up to that one: none since then has
+                              acted on a departure, or on the absence of who never came to it; 0 = not known */
+    uint64_t known_epoch;  /* of the last master that may have acted, as a note of its own says; 0 = there is none */
+    uint64_t known_age_ms; /* since it can last have acted */
+    bool known_is_timed;   /* that is when it ended, not only a time before which it did */
+    uint64_t idle_since_ms; /* from then on (as now_ms) only cores of this process were here, which have changed nothing
+                               (mc_core_has_changed); 0 = that is not so */
+    uint64_t idle_epoch;    /* of the last of them */
+    bool asks_to_depart;    /* departures are acted upon only after mc_core_let_depart */
+    bool asks_to_age;       /* nobody's absence is acted upon before mc_core_let_age, however long it has lived */
+    struct mc_id cluster;   /* which one this is; zero = that is not known yet */
+    enum mc_cluster_way cluster_way; /* how it is known */
+    bool asks_to_keep_cluster;       /* nobody is told of the cluster before mc_core_cluster_is_kept */
+};
+struct mc_core_config mc_core_config_default(void);
+
+/* What the shell knows of the way of a connection, beside the frames. */
+struct mc_core_way {
+    uint32_t lost; /* packets so far that may have been lost */
+    bool arrived;  /* the peer's host has confirmed what was sent */
+    bool unread;   /* something has come from there that we have not looked at yet */
+};
+
+struct mc_core_output { /* how the core speaks, and asks; these must not call back into the core */
+    void *context;
+    /* The connection's output buffer, to append a whole frame to; NULL when it is gone. */
+    struct mc_buffer *(*buffer)(void *context, uint64_t connection);
+    /* Close it once its output is flushed; mc_core_disconnected must follow, later. Frames that arrive until then are
+     * ignored. */
+    void (*close)(void *context, uint64_t connection);
+    /* A line for the log (joins, losses, evictions...). level as enum mc_log_level. */
+    void (*log)(void *context, int level, const char *text);
+    /* False: nothing is known of that connection's way. May be NULL. */
+    bool (*way)(void *context, uint64_t connection, struct mc_core_way *way);
+};
+
+/* seed: for the choice of segments. epoch: of this leadership, >= 1. */
+struct mc_core *mc_core_create(const struct mc_core_config *config, const struct mc_core_output *output,
+                               struct mc_id node, uint64_t epoch, uint64_t seed, uint64_t now_ms);
+void mc_core_destroy(struct mc_core *core);
+
+/* 0, or the least epoch that would not be refused: an owner or client has seen a higher one than ours. The shell then
+ * starts a new core with at least that. */
+uint64_t mc_core_wanted_epoch(const struct mc_core *core);
+
+/* The core would act on the departure of a segment, and waits for mc_core_let_depart: once in its life, and only when
+ * it was made to ask. */
+bool mc_core_asks_to_depart(const struct mc_core *core);
+/* A later master will know that we may have acted on departures. */
+void mc_core_let_depart(struct mc_core *core, uint64_t now_ms);
+
+/* Which cluster this is; zero: it is not settled yet. */
+struct mc_id mc_core_cluster(const struct mc_core *core);
+/* Nobody has brought contents: it is a new one, and its id is to be made. */
+bool mc_core_asks_for_cluster(const struct mc_core *core);
+void mc_core_make_cluster(struct mc_core *core, struct mc_id cluster);
+/* It was settled, and is to be kept for the masters after this one before members are told. */
+bool mc_core_asks_to_keep_cluster(const struct mc_core *core);
+void mc_core_cluster_is_kept(struct mc_core *core);
+
+/* May it have done anything that a later master must know of? Before it may, nothing that it says depends on that. */
+bool mc_core_acts(const struct mc_core *core);
+/* Has it placed or removed anything? If not, one after it in this process need not ask what became of that. */
+bool mc_core_has_changed(const struct mc_core *core);
+
+/* It has lived for so long that it could act on the absence of owners that it has not met, but for asks_to_age. */
+bool mc_core_asks_to_age(const struct mc_core *core);
+void mc_core_let_age(struct mc_core *core);
+
+/* A connection was accepted / has ended. Numbers are chosen by the shell, never reused. */
+void mc_core_connected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
+void mc_core_disconnected(struct mc_core *core, uint64_t now_ms, uint64_t connection);
+/* For how long has a caller's connection, which waits for nothing, said nothing? 0: it is in use, or no caller's. After
+ * MC_CALL_IDLE_MS it may be closed. */
+#define MC_CALL_IDLE_MS 300000u /* callers let go earlier (MC_LINK_IDLE_MS), and renew what they read for long */
+uint64_t mc_core_rest_ms(struct mc_core *core, uint64_t now_ms, uint64_t connection);
+/* One frame of that connection. Malformed or unexpected: the core logs (limited by the shell) and closes the
+ * connection. */
+void mc_core_input(struct mc_core *core, uint64_t now_ms, uint64_t connection, const struct mc_frame *frame);
+/* A connection that spoke another protocol was closed: only counted. */
+void mc_core_note_foreign(struct mc_core *core);
+/* Runs due timers and one slice of jobs. Returns the time (ms) at which it wants to be called again; <= now_ms: at
+ * once, there is more work. */
+uint64_t mc_core_tick(struct mc_core *core, uint64_t now_ms);
+
+/* ---- questions of the admin shell; no lease, no effect on order or hit counters ---- */
+
+/* clang-format off */
+#define MC_CORE_COUNTERS(X)                                                                                            \
+    X(put_start_requests) X(put_start_items) X(put_start_failures) X(put_start_partial) X(put_end_items)               \
+    X(put_revokes) X(get_requests) X(get_items) X(get_misses) X(get_hits) X(exist_requests) X(exist_items)             \
+    X(remove_requests) X(remove_items) X(remove_failures) X(remove_regex_requests) X(remove_all_requests)              \
+    X(mount_requests) X(mount_failures) X(unmount_requests) X(heartbeats) X(evicted_objects) X(evicted_bytes)          \
+    X(eviction_attempts) X(eviction_successes) X(allocation_failures) X(cuts) X(clears) X(suspects) X(members_lost)    \
+    X(protocol_errors) X(foreign_connections) X(put_bytes) X(stale_refused) X(recovered_objects) X(recovered_replicas)                         \
+    X(recovery_refused) X(recovery_in_doubt) X(recovery_dropped) X(segments_recovered) X(tombstones_made) X(probes) X(probes_failed)        \
+    X(rotten_reports) X(rotten_replicas) X(epochs_doubted) X(owners_stuck) X(reports_refuted) X(foreign_refused)
+/* clang-format on */
+struct mc_core_statistics {
+#define MC_CORE_COUNTER(name) uint64_t name;
+    MC_CORE_COUNTERS(MC_CORE_COUNTER)
+#undef MC_CORE_COUNTER
+    uint64_t objects, soft_pinned, members, segments, connections, recovering, tombstones, clusters_torn;
+    uint64_t capacity, populated, used, clearing_bytes,
+        quarantine_bytes;             /* bytes; used = of live and granted extents */
+    uint64_t value_size_histogram[9]; /* objects put of at most 4096, 65536, 262144, 1048576, 4194304, 16777216,
+                                         67108864 bytes, more; [8] = sum of bytes */
+};
+void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *statistics);
+
+struct mc_core_accuser {
+    char name[64];  /* of a member of that machine */
+    uint32_t nodes; /* segments that it has reported lately although they answer */
+};
+/* Machines that are wrong about so many nodes that the trouble is their own; at most `capacity`. */
+size_t mc_core_accusers(const struct mc_core *core, struct mc_core_accuser *list, size_t capacity);
+
+struct mc_core_segment {
+    uint32_t number;
+    struct mc_id segment_id, owner;
+    char name[256], tcp_address[256];
+    char build[MC_BUILD_TEXT_MAX]; /* of its owner; empty when that is gone */
+    uint64_t capacity, populated, used;
+    uint32_t objects, slot_count;
+    int state;       /* 0 ok, 1 suspect, 2 gone (being swept) */
+    bool draining;   /* nothing new is placed there, its owner moves its objects away */
+    bool leaving;    /* nothing new is placed there */
+    bool recovering; /* suspect because its inventory is not complete */
+};
+/* Segments in order of their number, from *cursor on (0 = start); returns how many were filled, moves *cursor; 0 = end.
+ */
+size_t mc_core_segments(const struct mc_core *core, uint64_t *cursor, struct mc_core_segment *segments,
+                        size_t capacity);
+
+/* Draining of all segments of that name begins or ends; returns how many there are. A later master does not know of it.
+ */
+size_t mc_core_drain(struct mc_core *core, struct mc_span name, bool on);
+
+/* Keys in slot order: calls visit for at most `limit` slots looked at. False when the end is reached. */
+bool mc_core_keys(const struct mc_core *core, uint64_t *cursor, size_t limit,
+                  void (*visit)(void *context, struct mc_span key, uint64_t length), void *context);
+
+struct mc_core_replica {
+    uint32_t segment;
+    uint64_t offset, length, generation;
+};
+/* Readable replicas of one object: how many there are (at most capacity filled); -704 without one; -703 while it is
+ * being put. */
+int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core_replica *replicas, size_t capacity);
+/* The segment of that number; false when there is none. */
+bool mc_core_segment(const struct mc_core *core, uint32_t number, struct mc_core_segment *segment);
+
+#endif

@@ -1,0 +1,293 @@
+/* Making room: replicas leave from the old end of their segment, one by one, only as many as allocations need.
+ *
+ * Ahead: once a segment was above its high watermark it is full, and every allocation evicts twice what it takes, until
+ * the lower mark is reached, then as much as it takes; so space is free again (its slots cleared by the owner) before
+ * it is needed. For: an allocation that
+ * found no hole evicts what it misses, twice as much each time it fails again, so a large object finds its hole after
+ * few rounds. Both cost O(evicted) and are bounded for one item and for one message.
+ *
+ * The members of a group have one age, that of the youngest, and go together. A use moves only the member that was
+ * used: the others are passed over when they come to the old end, so a group costs its users nothing. */
+#include "store/core/state.h"
+
+/* The owner is still taking memory for it: space comes without eviction. A segment that stays smaller than it wants to
+ * be is full at what it has. */
+static bool populating(const struct mc_core *core, const struct mc_segment *segment)
+{
+    return segment->populated < segment->capacity && core->now_ms - segment->populated_ms < MC_POPULATING_MS;
+}
+
+uint64_t mc_segment_budget(const struct mc_core *core, const struct mc_segment *segment)
+{
+    uint64_t bytes = populating(core, segment) ? segment->capacity : segment->populated;
+    uint64_t units = bytes / MC_EXTENT_UNIT;
+    return units > segment->quarantine ? units - segment->quarantine : 0;
+}
+
+/* Is a reader at it, or at one of its group? */
+static bool is_read(const struct mc_core *core, const struct mc_object *object)
+{
+    const struct mc_group *group = mc_object_group(object);
+    if (group != NULL)
+        return group->readers > 0 && core->now_ms < group->lease_until_ms;
+    return object->readers > 0 && core->now_ms < object->lease_until_ms;
+}
+
+/* Is it being read? Or may the value hide an older one that would be seen again if it went? */
+static bool is_kept(const struct mc_core *core, const struct mc_node *node)
+{
+    const struct mc_object *object = mc_node_object(node);
+    return is_read(core, object) || (node->base == 0 && mc_recover_hides(core)) || mc_key_hides(core, object);
+}
+
+static void rotate(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot)
+{
+    mc_list_remove(segment, list, slot);
+    mc_list_append(segment, list, slot);
+}
+
+/* A member whose group was used since goes to the young end. Beyond what one message may cost it is as old as it looks,
+ * so that there is always something that can go. */
+static bool is_turned(struct mc_core *core, struct mc_object *object)
+{
+    if (!mc_group_is_younger(object) || core->turns_left == 0)
+        return false;
+    core->turns_left--;
+    mc_object_rejuvenate(core, object);
+    return true;
+}
+
+/* The first of the list that is not kept; those it passes go to the young end. Each costs one of *skips. */
+static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, struct mc_node_list *list, unsigned *skips)
+{
+    for (uint32_t left = list->count; left > 0;) {
+        uint32_t slot = list->head;
+        const struct mc_node *node = mc_segment_node(segment, slot);
+        if (!is_kept(core, node)) {
+            if (!is_turned(core, mc_node_object(node)))
+                return slot;
+            continue;
+        }
+        if (*skips == 0)
+            return MC_NODE_NONE;
+        --*skips;
+        left--;
+        rotate(segment, list, slot);
+    }
+    return MC_NODE_NONE;
+}
+
+/* The slot to evict next, or MC_NODE_NONE. */
+static uint32_t candidate(struct mc_core *core, struct mc_segment *segment, unsigned *skips)
+{
+    for (uint32_t soft = segment->soft.head; soft != MC_NODE_NONE; soft = segment->soft.head) {
+        /* A soft pin that has run out was not used for all its time: it is older than anything unpinned is likely to
+         * be. */
+        const struct mc_node *node = mc_segment_node(segment, soft);
+        if (core->now_ms / 1000 < mc_node_object(node)->soft_until_s || is_kept(core, node))
+            break;
+        if (!is_turned(core, mc_node_object(node)))
+            return soft;
+    }
+    uint32_t slot = oldest(core, segment, &segment->normal, skips);
+    if (slot == MC_NODE_NONE && core->config.allow_evict_soft_pinned)
+        slot = oldest(core, segment, &segment->soft, skips);
+    return slot;
+}
+
+/* Old objects are cold. While one goes, the next comes: its own line and that of its bucket; and the node after it. */
+static void prefetch_next(const struct mc_core *core, const struct mc_segment *segment, uint32_t slot)
+{
+    if (slot == MC_NODE_NONE)
+        return;
+    const struct mc_node *node = mc_segment_node(segment, slot);
+    mc_object_prefetch(&core->objects, mc_node_object(node));
+    if (node->list_next != MC_NODE_NONE)
+        __builtin_prefetch(mc_node_object(mc_segment_node(segment, node->list_next)));
+}
+
+/* ---- groups ---- */
+
+/* May the member go with the others? */
+static bool may_go(const struct mc_core *core, const struct mc_group *group, const struct mc_object *object)
+{
+    if (!object->visible || object->hard)
+        return false;
+    if (object->soft && core->now_ms / 1000 < object->soft_until_s &&
+        !(group->going_soft && core->config.allow_evict_soft_pinned))
+        return false;
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        if (at.segment->state != MC_SEGMENT_OK || is_kept(core, mc_segment_node(at.segment, at.slot)))
+            return false; /* what its owner cannot be told to clear would hold the key */
+    return true;
+}
+
+/* Evicts it from everywhere; the units that this frees in that segment. */
+static uint64_t drop_whole(struct mc_core *core, struct mc_object *object, const struct mc_segment *segment)
+{
+    uint64_t units = 0;
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        units += at.segment == segment ? mc_segment_node(at.segment, at.slot)->size : 0;
+    core->statistics.evicted_bytes += object->length * object->live;
+    core->statistics.evicted_objects++;
+    mc_object_drop(core, object, NULL);
+    return units;
+}
+
+/* Looks at members of a group that is going, at most *count. */
+static uint64_t evict_members(struct mc_core *core, struct mc_group *group, const struct mc_segment *segment,
+                              uint32_t *count)
+{
+    uint64_t units = 0;
+    for (; group->going_left > 0 && group->first != NULL && *count > 0; group->going_left--, --*count) {
+        struct mc_object *object = group->first;
+        mc_group_turn(group); /* who stays is not met again */
+        if (may_go(core, group, object))
+            units += drop_whole(core, object, segment);
+    }
+    if (group->first == NULL)
+        group->going_left = 0;
+    return units;
+}
+
+/* Evicts one replica; what that frees in the segment. Of others, with owners that have not come to this master yet,
+ * nothing is said: there may be room. */
+static uint64_t drop_here(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    const struct mc_node *node = mc_segment_node(segment, slot);
+    struct mc_object *object = mc_node_object(node);
+    uint64_t units = node->size;
+    core->statistics.evicted_bytes += object->length;
+    core->statistics.evicted_objects += object->live == 1;
+    mc_object_lose_replica(core, object, segment, slot);
+    return units;
+}
+
+/* The member goes, and all of its group that may; what is more than *count is left to ticks. */
+static uint64_t evict_group(struct mc_core *core, struct mc_group *group, struct mc_segment *segment, uint32_t slot,
+                            uint32_t *count)
+{
+    struct mc_object *object = mc_node_object(mc_segment_node(segment, slot));
+    group->going_soft = object->soft;
+    mc_group_go(&core->groups, group);
+    uint64_t units = may_go(core, group, object) ? drop_whole(core, object, segment) : drop_here(core, segment, slot);
+    --*count;
+    units += evict_members(core, group, segment, count);
+    if (group->going_left == 0 && core->groups.going == group)
+        mc_groups_gone(&core->groups);
+    return units;
+}
+
+bool mc_evict_groups(struct mc_core *core)
+{
+    uint32_t count = MC_SLICE_EVICTIONS;
+    while (core->groups.going != NULL && count > 0) {
+        struct mc_group *group = core->groups.going;
+        (void)evict_members(core, group, NULL, &count);
+        if (group->going_left == 0)
+            mc_groups_gone(&core->groups);
+    }
+    return core->groups.going != NULL;
+}
+
+/* ---- making room ---- */
+
+/* Evicts at least `units` if it can with `*count` evictions; what it evicted, *count lowered. */
+static uint64_t evict(struct mc_core *core, struct mc_segment *segment, uint64_t units, uint32_t *count)
+{
+    unsigned skips = MC_EVICT_SKIPS_MAX;
+    uint64_t evicted = 0;
+    while (evicted<units && * count> 0) {
+        uint32_t slot = candidate(core, segment, &skips);
+        if (slot == MC_NODE_NONE)
+            break;
+        const struct mc_node *node = mc_segment_node(segment, slot);
+        struct mc_group *group = mc_object_group(mc_node_object(node));
+        prefetch_next(core, segment, node->list_next);
+        if (group != NULL) {
+            evicted += evict_group(core, group, segment, slot, count);
+        } else {
+            evicted += drop_here(core, segment, slot);
+            --*count;
+        }
+    }
+    return evicted;
+}
+
+/* The same within what this message may still cause; the rest becomes debt. */
+static void evict_now(struct mc_core *core, struct mc_segment *segment, uint64_t units)
+{
+    uint32_t count = core->evictions_left < MC_EVICT_ITEM_MAX ? core->evictions_left : MC_EVICT_ITEM_MAX;
+    core->evictions_left -= count;
+    core->statistics.eviction_attempts++;
+    uint64_t evicted = evict(core, segment, units, &count);
+    core->statistics.eviction_successes += evicted > 0;
+    core->evictions_left += count;
+    if (count > 0 || evicted >= units)
+        return; /* done, or nothing more is evictable */
+    segment->debt = units - evicted;
+    if (mc_link_alone(&segment->busy))
+        mc_link_append(&core->busy, &segment->busy);
+}
+
+void mc_evict_ahead(struct mc_core *core, struct mc_segment *segment, uint64_t units)
+{
+    double budget = (double)mc_segment_budget(core, segment);
+    double high = core->config.eviction_high_watermark * budget;
+    if ((double)(segment->used + segment->clearing) > high && !segment->full) {
+        segment->full = true;
+        mc_segment_update_room(core, segment);
+    }
+    if (!segment->full)
+        return;
+    /* What is being cleared already is as good as free: only `used` counts against the lower mark, so nothing is
+     * evicted twice for one need. */
+    double low = high - core->config.eviction_ratio * budget;
+    double excess = (double)segment->used - (low > 0 ? low : 0);
+    if (excess <= 0)
+        return;
+    evict_now(core, segment, (double)units * 2 < excess ? units * 2 : (uint64_t)excess);
+}
+
+static bool anything_evictable(const struct mc_core *core, const struct mc_segment *segment)
+{
+    return segment->normal.count > 0 || (segment->soft.count > 0 && core->config.allow_evict_soft_pinned);
+}
+
+bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t units)
+{
+    core->statistics.allocation_failures++;
+    if (populating(core, segment))
+        return true;
+    if (units + segment->hard > segment->space.end)
+        return false; /* nothing that may be evicted would help */
+    if (segment->demand_ms != core->now_ms) {
+        segment->demand_ms = core->now_ms;
+        segment->demand = 0;
+    }
+    segment->demand += units;
+    uint64_t goal = segment->demand;
+    if (segment->clearing == 0 && segment->debt == 0) {
+        /* All that was evicted before is free, and still there is no hole. */
+        segment->want = segment->want_size >= units && segment->want > 0 ? segment->want * 2 : units;
+        segment->want_size = units;
+        goal = goal > segment->want ? goal : segment->want;
+    }
+    if (goal > segment->clearing + segment->debt)
+        evict_now(core, segment, goal - segment->clearing);
+    return anything_evictable(core, segment) || segment->clearing > 0 || segment->quarantine > 0 ||
+           segment->granted > 0;
+}
+
+bool mc_evict_debt(struct mc_core *core, struct mc_segment *segment)
+{
+    if (segment->debt == 0)
+        return false;
+    uint32_t count = MC_SLICE_EVICTIONS;
+    uint64_t evicted = evict(core, segment, segment->debt, &count);
+    if (count > 0 || evicted >= segment->debt)
+        segment->debt = 0;
+    else
+        segment->debt -= evicted;
+    return segment->debt > 0;
+}

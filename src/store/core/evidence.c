@@ -1,0 +1,196 @@
+/* What nodes know of other masters.
+ *
+ * Of those before us: for how long they lived, when they may have acted. By that the contents of earlier epochs are
+ * judged, once when they are told and once when they are offered; afterwards they are ours. No master before us can
+ * have acted on the absence of who obeys us, so nothing that is said of it is later than our own start, or than its end
+ * where the election knows that. A hello alone is no evidence: the connection must go on to speak. The note that a
+ * master of this machine has left (note.h) says the same, also when all who heard of it have ended. A core before us in
+ * this process that has placed and removed nothing counts as if it had not been.
+ *
+ * Of one of a later epoch: then it is we who are late, and begin again above it. That costs all connections and another
+ * recovery, so one packet is never enough. As long as nothing of ours lives anywhere two words are. Once we have
+ * offered a segment it takes nodes that stand by their word: one that lends memory, or two. A client alone does not
+ * move us: it is answered no more than one of another cluster would be. */
+#include "store/core/state.h"
+
+/* ---- masters before us ---- */
+
+/* Whoever that speaks against, the other does as well. */
+static bool covers(const struct mc_evidence *wide, const struct mc_evidence *narrow)
+{
+    return (mc_id_is_zero(wide->cluster) || mc_id_equal(wide->cluster, narrow->cluster)) &&
+           wide->epoch >= narrow->epoch && wide->alive_ms >= narrow->alive_ms;
+}
+
+/* Keeps only what says more than any other: a later epoch or a later time, or of another cluster. */
+static void evidence_add(struct mc_core *core, struct mc_evidence said)
+{
+    struct mc_evidence *list = core->evidence;
+    uint32_t kept = 0, at = 0;
+    int64_t idle_ms = (int64_t)(core->config.idle_since_ms - core->base_ms);
+    /* It was met by who met us, and did nothing. Who was let in there had met nobody of a later epoch. */
+    if (core->config.idle_since_ms != 0 && said.alive_ms > idle_ms) {
+        said.alive_ms = idle_ms;
+        if (said.epoch > core->config.idle_epoch)
+            said.epoch = core->config.idle_epoch;
+    }
+    for (uint32_t i = 0; i < core->evidence_count; i++)
+        if (covers(&list[i], &said))
+            return;
+    for (uint32_t i = 0; i < core->evidence_count; i++)
+        if (!covers(&said, &list[i]))
+            list[kept++] = list[i];
+    if (kept == MC_EVIDENCE_MAX) { /* the first two become one that says at least as much */
+        list[1].alive_ms = list[0].alive_ms > list[1].alive_ms ? list[0].alive_ms : list[1].alive_ms;
+        if (!mc_id_equal(list[0].cluster, list[1].cluster))
+            list[1].cluster = (struct mc_id){0, 0};
+        for (uint32_t i = 1; i < kept; i++)
+            list[i - 1] = list[i];
+        kept--;
+    }
+    while (at < kept && list[at].epoch < said.epoch)
+        at++;
+    for (uint32_t i = kept; i > at; i--)
+        list[i] = list[i - 1];
+    list[at] = said;
+    core->evidence_count = kept + 1;
+}
+
+void mc_evidence_said(const struct mc_core *core, struct mc_connection *connection, const struct mc_wire_hello *hello)
+{
+    uint64_t epoch = hello->seen_epoch;
+    int64_t alive_ms = (int64_t)core->now_ms - (int64_t)hello->seen_age_ms;
+    if (epoch == core->epoch && alive_ms < 0)
+        epoch--; /* it has met us, but who had acted then was a master before us */
+    if (epoch < core->epoch)
+        connection->said = (struct mc_evidence){epoch, alive_ms < 0 ? alive_ms : 0, hello->cluster};
+}
+
+void mc_evidence_confirm(struct mc_core *core, struct mc_connection *connection)
+{
+    if (connection->said.epoch != 0 && !core->recovery_over)
+        evidence_add(core, connection->said);
+    connection->said.epoch = 0;
+}
+
+void mc_evidence_noted(struct mc_core *core, uint64_t epoch, uint64_t age_ms)
+{
+    if (epoch == 0 || epoch >= core->epoch)
+        return;
+    /* Where the time itself is known it speaks against contents of a later epoch, too: their master came before that
+     * one, whose clock was late. */
+    if (core->config.known_is_timed)
+        epoch = core->epoch - 1;
+    evidence_add(core, (struct mc_evidence){epoch, (int64_t)core->now_ms - (int64_t)age_ms, {0, 0}});
+}
+
+bool mc_evidence_is_whole(const struct mc_core *core, uint64_t epoch)
+{
+    const struct mc_core_config *config = &core->config;
+    uint64_t since = config->whole_since != 0 ? config->whole_since : config->whole_epoch;
+    return epoch != 0 && epoch >= since && epoch <= config->whole_epoch;
+}
+
+bool mc_evidence_against(const struct mc_core *core, struct mc_id cluster, uint64_t epoch, int64_t contact_ms)
+{
+    int64_t acted_ms = contact_ms + (int64_t)core->config.depart_ms;
+    /* No master since then has acted on anybody's departure, and none that followed it came of age: whatever was said
+     * about these contents waited for the owner. That a master lived long proves nothing, and for how long we know by
+     * late looks only. */
+    if (mc_evidence_is_whole(core, epoch))
+        return false;
+    /* The latest moment for all of them; what members say is no later. */
+    if (core->config.predecessor_end_ms != 0)
+        return (int64_t)(core->config.predecessor_end_ms - core->base_ms) >= acted_ms;
+    /* A master of a later epoch, which never knew these contents, counts as much as the one that did. */
+    struct mc_evidence wanted = {epoch, acted_ms, cluster};
+    for (uint32_t i = 0; i < core->evidence_count; i++) {
+        struct mc_evidence one = core->evidence[i];
+        if (mc_id_is_zero(cluster)) /* contents that do not say whose they are: any master may have been theirs */
+            one.cluster = cluster;
+        if (covers(&one, &wanted))
+            return true;
+    }
+    return false;
+}
+
+/* ---- masters after us ---- */
+
+static bool stands(const struct mc_witness *witness)
+{
+    return witness->words >= MC_WITNESS_WORDS && witness->last_ms - witness->first_ms >= MC_WITNESS_STANDS_MS;
+}
+
+/* Forgets who has said nothing for long. */
+static void witnesses_age(struct mc_core *core)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < core->witness_count; i++)
+        if (core->now_ms - core->witnesses[i].last_ms < MC_WITNESS_KEEP_MS)
+            core->witnesses[kept++] = core->witnesses[i];
+    core->witness_count = kept;
+}
+
+/* That of the node, made if need be, in the place of whoever has been silent for the longest time. */
+static struct mc_witness *witness_of(struct mc_core *core, struct mc_id node)
+{
+    struct mc_witness *place = &core->witnesses[0];
+    for (uint32_t i = 0; i < core->witness_count; i++) {
+        if (mc_id_equal(core->witnesses[i].node, node))
+            return &core->witnesses[i];
+        if (core->witnesses[i].last_ms < place->last_ms)
+            place = &core->witnesses[i];
+    }
+    if (core->witness_count < MC_WITNESSES_MAX)
+        place = &core->witnesses[core->witness_count++];
+    *place = (struct mc_witness){.node = node, .first_ms = core->now_ms};
+    return place;
+}
+
+/* The highest epoch that the witnesses prove; 0: none. */
+static uint64_t proven(const struct mc_core *core)
+{
+    uint64_t quick = 0, firm = 0;
+    uint32_t words = 0, standing = 0;
+    bool has_owner = false;
+    for (uint32_t i = 0; i < core->witness_count; i++) {
+        const struct mc_witness *witness = &core->witnesses[i];
+        if (witness->epoch <= MC_EPOCH_LATEST) {
+            words += witness->words;
+            quick = witness->epoch > quick ? witness->epoch : quick;
+        }
+        if (stands(witness)) {
+            standing++;
+            has_owner |= witness->is_owner;
+            firm = witness->epoch > firm ? witness->epoch : firm;
+        }
+    }
+    if (standing >= 2 || has_owner)
+        return firm;
+    return words >= 2 && !core->has_offered ? quick : 0;
+}
+
+void mc_evidence_contradicts(struct mc_core *core, struct mc_id node, bool is_owner, uint64_t epoch)
+{
+    witnesses_age(core);
+    struct mc_witness *witness = witness_of(core, node);
+    witness->last_ms = core->now_ms;
+    witness->is_owner |= is_owner;
+    witness->epoch = epoch;
+    if (witness->words++ == 0)
+        mc_core_log(core, MC_CORE_LOG_WARNING,
+                    "node %016llx says that it has met a master of epoch %llu, ours is %llu: one word is not believed",
+                    (unsigned long long)node.low, (unsigned long long)epoch, (unsigned long long)core->epoch);
+    core->statistics.epochs_doubted++;
+    uint64_t wish = proven(core);
+    if (wish == 0 || wish + MC_EPOCH_CARRY <= core->wanted_epoch)
+        return;
+    core->wanted_epoch = wish + MC_EPOCH_CARRY; /* it may have placed much under that epoch */
+    mc_core_log(core, MC_CORE_LOG_WARNING, "a master of epoch %llu was met by nodes, ours is %llu: we are late",
+                (unsigned long long)wish, (unsigned long long)core->epoch);
+}
+
+uint64_t mc_core_wanted_epoch(const struct mc_core *core)
+{
+    return core->wanted_epoch;
+}

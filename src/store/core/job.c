@@ -1,0 +1,390 @@
+/* Work that is too long for one call and goes on in slices: the sweep of a segment that is gone, the removal of all
+ * objects or of those that a pattern matches. And the answers that wait for owners. */
+#include "store/core/state.h"
+
+#include <stdlib.h>
+
+/* ---- answers that wait ---- */
+
+struct mc_wait *mc_wait_create(struct mc_core *core, enum mc_wait_kind kind, struct mc_connection *connection,
+                               uint64_t request_id, uint32_t code_count)
+{
+    if (connection != NULL && connection->wait_count >= MC_WAITS_PER_CONNECTION)
+        return NULL;
+    struct mc_wait *wait = calloc(1, sizeof(*wait) + code_count * sizeof(wait->codes[0]));
+    if (wait == NULL)
+        return NULL;
+    wait->kind = kind;
+    wait->connection = connection;
+    wait->request_id = request_id;
+    wait->outstanding = 1;
+    wait->code_count = code_count;
+    wait->index = mc_table_add(&core->waits, wait);
+    if (wait->index == UINT32_MAX) {
+        free(wait);
+        return NULL;
+    }
+    mc_link_init(&wait->of_connection);
+    if (connection != NULL) {
+        mc_link_append(&connection->waits, &wait->of_connection);
+        connection->wait_count++;
+    }
+    return wait;
+}
+
+static void wait_destroy(struct mc_core *core, struct mc_wait *wait)
+{
+    if (wait->connection != NULL)
+        wait->connection->wait_count--;
+    mc_link_remove(&wait->of_connection);
+    mc_table_remove(&core->waits, wait->index);
+    free(wait);
+}
+
+void mc_waits_abandon(struct mc_connection *connection)
+{
+    while (!mc_link_alone(&connection->waits)) {
+        struct mc_wait *wait = mc_link_of(connection->waits.next, struct mc_wait, of_connection);
+        mc_link_remove(&wait->of_connection);
+        wait->connection = NULL;
+        connection->wait_count--;
+    }
+}
+
+static void count_reply(struct mc_core *core, uint64_t connection, uint64_t request_id, int32_t code, uint64_t count)
+{
+    struct mc_buffer *out = mc_core_buffer(core, connection);
+    if (out == NULL)
+        return;
+    struct mc_wire_count_reply head = {.code = code, .count = count};
+    size_t frame = mc_core_frame(core, out, MC_MESSAGE_COUNT_REPLY, request_id);
+    mc_wire_count_reply_write(out, &head);
+    mc_frame_end(out, frame);
+}
+
+static void remove_reply(struct mc_core *core, const struct mc_wait *wait)
+{
+    struct mc_buffer *out = mc_core_buffer(core, wait->connection->number);
+    if (out == NULL)
+        return;
+    struct mc_wire_none none = {0};
+    size_t frame = mc_core_frame(core, out, MC_MESSAGE_REMOVE_REPLY, wait->request_id);
+    mc_wire_none_write(out, &none);
+    size_t list = mc_list_begin(out);
+    for (uint32_t i = 0; i < wait->code_count; i++) {
+        struct mc_wire_code code = {.code = wait->codes[i]};
+        mc_wire_code_write(out, &code);
+    }
+    mc_list_end(out, list, wait->code_count);
+    mc_frame_end(out, frame);
+}
+
+static void answer(struct mc_core *core, const struct mc_wait *wait)
+{
+    if (wait->connection == NULL)
+        return;
+    if (wait->kind == MC_WAIT_REMOVE && wait->code != 0)
+        mc_core_reply_failed(core, wait->connection->number, wait->request_id, wait->code);
+    else if (wait->kind == MC_WAIT_REMOVE)
+        remove_reply(core, wait);
+    else if (wait->kind == MC_WAIT_COUNT)
+        count_reply(core, wait->connection->number, wait->request_id, wait->code, wait->removed);
+}
+
+/* Of one that is no BOTH. */
+static void single_done(struct mc_core *core, struct mc_wait *wait)
+{
+    if (--wait->outstanding > 0)
+        return;
+    answer(core, wait);
+    wait_destroy(core, wait);
+}
+
+struct mc_wait *mc_wait_part(struct mc_core *core, struct mc_wait *both)
+{
+    struct mc_wait *before = both->before;
+    single_done(core, both->own);
+    wait_destroy(core, both);
+    return before;
+}
+
+/* As many may wait for the same as there are connections, and more: they are a chain, which is gone through in slices.
+ */
+void mc_wait_done(struct mc_core *core, struct mc_wait *wait)
+{
+    for (; wait->kind == MC_WAIT_BOTH; wait = mc_wait_part(core, wait)) {
+        if (core->waits_left == 0) {
+            wait->next_due = core->waits_due;
+            core->waits_due = wait;
+            return;
+        }
+        core->waits_left--;
+    }
+    single_done(core, wait);
+}
+
+bool mc_waits_tick(struct mc_core *core)
+{
+    while (core->waits_due != NULL && core->waits_left > 0) {
+        struct mc_wait *wait = core->waits_due;
+        core->waits_due = wait->next_due;
+        mc_wait_done(core, wait);
+    }
+    return core->waits_due != NULL;
+}
+
+/* ---- jobs ---- */
+
+void mc_job_destroy(struct mc_core *core, struct mc_job *job)
+{
+    mc_link_remove(&job->link);
+    if (job->kind == MC_JOB_REMOVE)
+        core->job_count--;
+    mc_regex_free(job->regex);
+    free(job);
+}
+
+void mc_job_sweep(struct mc_core *core, struct mc_segment *segment)
+{
+    struct mc_job *job = segment->sweep;
+    segment->sweep = NULL;
+    job->kind = MC_JOB_SWEEP;
+    job->segment = segment;
+    mc_link_init(&job->link);
+    mc_link_append(&core->jobs, &job->link);
+}
+
+/* Takes over the regex. */
+static void remove_start(struct mc_core *core, struct mc_connection *connection, uint64_t request_id, bool force,
+                         struct mc_regex *regex)
+{
+    struct mc_job *job = NULL;
+    struct mc_wait *wait = NULL;
+    if (mc_recover_unsettled(core)) {
+        mc_regex_free(regex);
+        mc_core_reply_failed(core, connection->number, request_id, MC_ERR_BUSY);
+        return;
+    }
+    if (core->job_count >= MC_JOBS_MAX)
+        goto busy;
+    job = calloc(1, sizeof(*job));
+    if (job == NULL)
+        goto busy;
+    wait = mc_wait_create(core, MC_WAIT_COUNT, connection, request_id, 0);
+    if (wait == NULL)
+        goto busy;
+    core->has_changed = true;
+    mc_recover_refuse(core); /* what it would have matched among keys that are yet to come, nobody could say */
+    *job = (struct mc_job){.kind = MC_JOB_REMOVE, .wait = wait, .regex = regex, .force = force};
+    mc_link_init(&job->link);
+    mc_link_append(&core->jobs, &job->link);
+    core->job_count++;
+    return;
+busy:
+    free(job);
+    mc_regex_free(regex);
+    count_reply(core, connection->number, request_id, MC_ERR_BUSY, 0);
+}
+
+void mc_job_remove_regex(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_remove_regex head;
+    struct mc_regex *regex;
+    char why[160] = "";
+    mc_wire_remove_regex_read(&reader, &head);
+    core->statistics.remove_regex_requests++;
+    int rc = mc_regex_compile(head.pattern, &regex, why, sizeof(why));
+    if (rc != 0) {
+        mc_core_log(core, MC_CORE_LOG_WARNING, "a pattern for removal is refused: %s", why);
+        count_reply(core, connection->number, frame->request_id, rc, 0);
+        return;
+    }
+    remove_start(core, connection, frame->request_id, head.force != 0, regex);
+}
+
+void mc_job_remove_all(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_remove head;
+    mc_wire_remove_read(&reader, &head);
+    core->statistics.remove_all_requests++;
+    remove_start(core, connection, frame->request_id, head.force != 0, NULL);
+}
+
+/* Does the job's pattern match the key? */
+static bool matches(struct mc_core *core, struct mc_job *job, const struct mc_object *object, uint64_t *steps)
+{
+    if (job->regex == NULL)
+        return true;
+    *steps += MC_STEPS_SEARCH;
+    int rc = mc_regex_search(job->regex, mc_object_key(object), steps);
+    if (rc < 0 && !job->too_costly) {
+        job->too_costly = true;
+        mc_core_log(core, MC_CORE_LOG_WARNING,
+                    "a pattern for removal costs too much on some keys; these are taken as not matching");
+    }
+    return rc > 0;
+}
+
+/* What it cost, in steps; removes the object when the job is to. */
+static uint64_t remove_visit(struct mc_core *core, struct mc_job *job, struct mc_object *object)
+{
+    uint64_t steps = MC_STEPS_VISIT;
+    if (!object->visible && !mc_object_waits(object))
+        return steps;
+    if (!job->force && mc_object_is_leased(core, object))
+        return steps;
+    if (!matches(core, job, object, &steps))
+        return steps;
+    if (mc_key_hides(core, object)) {
+        job->again = true;
+        return steps + core->segment_top;
+    }
+    job->wait->removed++;
+    mc_object_drop(core, object, job->wait);
+    return steps;
+}
+
+/* The key has no value any more, or its next one is not there yet, but could get the one before back. */
+static uint64_t remove_visit_held(struct mc_core *core, struct mc_job *job, struct mc_object *object)
+{
+    uint64_t steps = MC_STEPS_VISIT;
+    if (object == NULL || object->visible || !matches(core, job, object, &steps))
+        return steps;
+    if (object->tombstone != 0)
+        mc_key_wait(core, object, job->wait);
+    else
+        job->again = true;
+    return steps;
+}
+
+/* Do all replicas of the object lie where the removal has not looked yet? */
+static bool lies_ahead(const struct mc_core *core, const struct mc_job *job, const struct mc_object *object)
+{
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        if (at.segment->index < job->index || (at.segment->index == job->index && at.slot < job->slot))
+            return false;
+    return true;
+}
+
+bool mc_jobs_will_meet(const struct mc_core *core, const struct mc_object *object)
+{
+    const struct mc_link *link = core->job_count > 0 ? core->jobs.next : &core->jobs;
+    for (; link != &core->jobs; link = link->next) {
+        const struct mc_job *job = mc_link_of(link, struct mc_job, link);
+        if (job->kind == MC_JOB_REMOVE && job->wait->connection != NULL && lies_ahead(core, job, object))
+            return true;
+    }
+    return false;
+}
+
+/* True when the job is done. Every replica is looked at: an object that loses its first one meanwhile is still met at
+ * another. */
+static bool remove_slice(struct mc_core *core, struct mc_job *job)
+{
+    uint64_t steps = 0;
+    if (job->wait->connection == NULL) { /* who asked has left: the rest stays */
+        mc_wait_done(core, job->wait);
+        return true;
+    }
+    for (uint32_t looked = 0; looked < MC_SLICE_SLOTS && steps < MC_SLICE_STEPS; looked++) {
+        while (job->index < core->segment_top &&
+               (core->segments[job->index] == NULL || core->segments[job->index]->state == MC_SEGMENT_GONE ||
+                job->slot >= core->segments[job->index]->space.node_fresh)) {
+            job->index++;
+            job->slot = 0;
+        }
+        if (job->index >= core->segment_top && job->again) {
+            job->index = job->slot = 0;
+            job->again = false;
+            job->rest_until_ms = core->now_ms + MC_JOB_REST_MS;
+            return false;
+        }
+        if (job->index >= core->segment_top) {
+            mc_wait_done(core, job->wait);
+            return true;
+        }
+        const struct mc_node *node = mc_segment_node(core->segments[job->index], job->slot++);
+        if (node->state == MC_NODE_LIVE)
+            steps += remove_visit(core, job, mc_node_object(node));
+        else if (node->state == MC_NODE_CLEARING)
+            steps += remove_visit_held(core, job, mc_node_held(node));
+    }
+    return false;
+}
+
+static void sweep_node(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    switch (node->state) {
+    case MC_NODE_LIVE:
+        mc_object_lose_replica(core, mc_node_object(node), segment, slot);
+        break;
+    case MC_NODE_GRANTED:
+        mc_grant_fail(core, segment, slot);
+        break;
+    case MC_NODE_CLEARING:
+        segment->clearing -= node->size;
+        mc_list_remove(segment, &segment->clears, slot);
+        node->state = MC_NODE_DEAD;
+        mc_key_release(core, node);
+        if (mc_node_clearing_writer(node) != NULL)
+            mc_writer_release(mc_node_clearing_writer(node));
+        break;
+    case MC_NODE_QUARANTINE:
+        segment->quarantine -= node->size;
+        mc_list_remove(segment, &segment->cuts, slot);
+        node->state = MC_NODE_DEAD;
+        mc_writer_release((struct mc_writer *)(uintptr_t)node->pointer);
+        break;
+    default:
+        break;
+    }
+}
+
+/* True when the segment is no more. */
+static bool sweep_slice(struct mc_core *core, struct mc_job *job)
+{
+    struct mc_segment *segment = job->segment;
+    for (uint32_t looked = 0; looked < MC_SLICE_SLOTS; looked++) {
+        if (job->slot < segment->space.node_fresh) {
+            sweep_node(core, segment, job->slot++);
+            continue;
+        }
+        job->slot = UINT32_MAX; /* all is swept; what is left is memory */
+        if (!mc_space_destroy_slice(&segment->space, MC_SLICE_CHUNKS))
+            return false;
+        mc_segment_destroy(core, segment);
+        return true;
+    }
+    return false;
+}
+
+/* The first that does not rest, and is not that one (the list: any); NULL. */
+static struct mc_job *next_job(const struct mc_core *core, const struct mc_link *but)
+{
+    for (struct mc_link *link = core->jobs.next; link != &core->jobs; link = link->next) {
+        struct mc_job *job = mc_link_of(link, struct mc_job, link);
+        if (link != but && core->now_ms >= job->rest_until_ms)
+            return job;
+    }
+    return NULL;
+}
+
+bool mc_jobs_tick(struct mc_core *core)
+{
+    /* The sweep of what is gone lets its keys go, a removal passes over it: both act on the departure. */
+    struct mc_job *job = mc_core_is_departing(core) ? NULL : next_job(core, &core->jobs);
+    if (job == NULL)
+        return false;
+    bool done = job->kind == MC_JOB_SWEEP ? sweep_slice(core, job) : remove_slice(core, job);
+    bool is_more = next_job(core, done ? &job->link : &core->jobs) != NULL;
+    if (done) {
+        mc_job_destroy(core, job);
+    } else {
+        mc_link_remove(&job->link);
+        mc_link_append(&core->jobs, &job->link);
+    }
+    return is_more;
+}

@@ -1,0 +1,408 @@
+/* Members: who they are, and whether they live. A member is (node id, incarnation); its first connection makes it. A
+ * keeper connection makes it mortal: from then on it must send heartbeats, and the end of the keeper is taken for the
+ * end of its process until another keeper comes. A heartbeat says that the process lives. Whoever lends memory must
+ * also have said something over its owner's connection since the heartbeat before: that is the thread which serves the
+ * data.
+ */
+#include "base/build.h"
+#include "store/core/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+void mc_writer_release(struct mc_writer *writer)
+{
+    if (--writer->references == 0)
+        free(writer);
+}
+
+void mc_member_seen(struct mc_core *core, struct mc_member *member)
+{
+    member->seen_ms = mc_core_life_ms(core);
+    member->departed = false;
+    mc_link_remove(&member->by_seen);
+    mc_link_append(&core->members, &member->by_seen);
+}
+
+static void refresh_segments(struct mc_core *core, struct mc_member *member)
+{
+    for (struct mc_link *link = member->segments.next; link != &member->segments; link = link->next)
+        mc_segment_refresh(core, mc_link_of(link, struct mc_segment, of_member));
+}
+
+static struct mc_member *member_create(struct mc_core *core, const struct mc_wire_hello *hello, uint64_t hash)
+{
+    struct mc_member *member = NULL;
+    struct mc_writer *writer = NULL;
+    if (core->members_by_id.count >= MC_MEMBERS_MAX)
+        return NULL;
+    member = calloc(1, sizeof(*member));
+    writer = calloc(1, sizeof(*writer));
+    if (member == NULL || writer == NULL || !mc_map_put(&core->members_by_id, hash, member))
+        goto fail;
+    *writer = (struct mc_writer){hello->node, 1};
+    *member = (struct mc_member){
+        .id = hello->node, .host = hello->host, .incarnation = hello->incarnation, .hash = hash, .writer = writer};
+    if (hello->name.length > 0)
+        (void)snprintf(member->name, sizeof(member->name), "%.*s", (int)(hello->name.length & UINT16_MAX),
+                       (const char *)hello->name.data);
+    mc_link_init(&member->connections);
+    mc_link_init(&member->segments);
+    mc_link_init(&member->by_seen);
+    mc_member_seen(core, member);
+    return member;
+fail:
+    free(writer);
+    free(member);
+    return NULL;
+}
+
+void mc_member_destroy(struct mc_core *core, struct mc_member *member)
+{
+    mc_link_remove(&member->by_seen);
+    void *known = mc_map_remove(&core->members_by_id, member->hash);
+    mc_assert(known == member);
+    mc_writer_release(member->writer);
+    free(member);
+}
+
+void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *why)
+{
+    mc_core_log(core, MC_CORE_LOG_INFO, "member %016llx/%llu leaves: %s", (unsigned long long)member->id.low,
+                (unsigned long long)member->incarnation, why);
+    core->wants_to_depart |= !mc_link_alone(&member->segments);
+    while (!mc_link_alone(&member->connections)) {
+        struct mc_connection *connection = mc_link_of(member->connections.next, struct mc_connection, of_member);
+        mc_reading_end(core, connection);
+        mc_puts_abandon(core, connection, false);
+        mc_link_remove(&connection->of_member);
+        connection->member = NULL;
+        mc_core_close(core, connection);
+    }
+    while (!mc_link_alone(&member->segments)) /* takes it off the list */
+        mc_segment_gone(core, mc_link_of(member->segments.next, struct mc_segment, of_member));
+    mc_member_destroy(core, member);
+}
+
+void mc_member_connection_ended(struct mc_core *core, struct mc_connection *connection)
+{
+    struct mc_member *member = connection->member;
+    if (member == NULL)
+        return;
+    mc_link_remove(&connection->of_member);
+    connection->member = NULL;
+    if (member->owner == connection) {
+        member->owner = NULL;
+        for (struct mc_link *link = member->segments.next; link != &member->segments; link = link->next) {
+            struct mc_segment *segment = mc_link_of(link, struct mc_segment, of_member);
+            if (segment->owner == connection)
+                mc_segment_owner_lost(segment);
+        }
+        refresh_segments(core, member);
+    }
+    if (member->keeper == connection) {
+        /* P1 of the ordering page: its process has ended, or is about to be treated so. What it may still write is cut
+         * off. */
+        member->keeper = NULL;
+        member->keeper_lost = true;
+        mc_member_seen(core, member);
+        for (struct mc_link *link = member->connections.next; link != &member->connections; link = link->next)
+            mc_puts_abandon(core, mc_link_of(link, struct mc_connection, of_member), true);
+        refresh_segments(core, member);
+    }
+    if (mc_link_alone(&member->connections) && mc_link_alone(&member->segments))
+        mc_member_destroy(core, member);
+}
+
+static void hello_reply(struct mc_core *core, struct mc_connection *connection, uint64_t request_id, int32_t code,
+                        const char *text)
+{
+    struct mc_buffer *out = mc_core_buffer(core, connection->number);
+    if (out == NULL)
+        return;
+    struct mc_wire_hello_reply head = {
+        .code = code,
+        .node = core->node,
+        .epoch = core->epoch,
+        .lease_ttl_ms = (uint32_t)(core->config.lease_ttl_ms < UINT32_MAX ? core->config.lease_ttl_ms : UINT32_MAX),
+        .client_ttl_ms = (uint32_t)(core->config.client_ttl_ms < UINT32_MAX ? core->config.client_ttl_ms : UINT32_MAX),
+        .text = mc_span_string(text),
+        .quiet = !mc_recover_acts(core),
+        .age_ms = core->now_ms + 1,
+        .cluster = mc_cluster_told(core),
+    };
+    mc_wire_hello_reply_sign(&head);
+    size_t frame = mc_core_frame(core, out, MC_MESSAGE_HELLO_REPLY, request_id);
+    mc_wire_hello_reply_write(out, &head);
+    mc_frame_end(out, frame);
+}
+
+static void hello_refuse(struct mc_core *core, struct mc_connection *connection, uint64_t request_id, int32_t code,
+                         const char *text)
+{
+    mc_core_log(core, MC_CORE_LOG_WARNING, "connection %llu is refused: %s", (unsigned long long)connection->number,
+                text);
+    hello_reply(core, connection, request_id, code, text);
+    mc_core_close(core, connection);
+}
+
+/* The member this hello is of, made if need be. NULL when there are too many. */
+static struct mc_member *member_of(struct mc_core *core, const struct mc_wire_hello *hello)
+{
+    uint64_t hash = mc_core_hash_id(core, hello->node);
+    struct mc_member *member = mc_map_get(&core->members_by_id, hash);
+    if (member != NULL && (member->incarnation != hello->incarnation || !mc_id_equal(member->id, hello->node))) {
+        mc_member_drop(core, member, "another incarnation of this node has come");
+        member = NULL;
+    }
+    if (member != NULL)
+        return member;
+    member = member_create(core, hello, hash);
+    if (member == NULL)
+        return NULL;
+    mc_core_log(core, MC_CORE_LOG_INFO, "member %016llx/%llu (%.*s) joins: %s", (unsigned long long)hello->node.low,
+                (unsigned long long)hello->incarnation, (int)(hello->name.length < 256 ? hello->name.length : 256),
+                hello->name.length == 0 ? "" : (const char *)hello->name.data,
+                mc_wire_build(member->build, hello->build));
+    return member;
+}
+
+/* The newest connection of a role counts; the one before it is of a past of the same process. */
+static void take_role(struct mc_core *core, struct mc_member *member, struct mc_connection *connection)
+{
+    if (connection->role == MC_ROLE_OWNER) {
+        struct mc_connection *before = member->owner;
+        member->owner = connection;
+        for (struct mc_link *link = member->segments.next; link != &member->segments; link = link->next)
+            mc_segment_owner_lost(mc_link_of(link, struct mc_segment, of_member));
+        refresh_segments(core, member);
+        if (before != NULL)
+            mc_core_close(core, before);
+    } else if (connection->role == MC_ROLE_KEEPER) {
+        struct mc_connection *before = member->keeper;
+        member->keeper = connection;
+        member->had_keeper = true;
+        member->keeper_lost = member->silent = false;
+        mc_member_seen(core, member);
+        refresh_segments(core, member);
+        if (before != NULL)
+            mc_core_close(core, before);
+    }
+}
+
+void mc_member_hello(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_hello hello;
+    char text[448];
+    mc_wire_hello_read(&reader, &hello);
+    if (hello.magic != MC_WIRE_MAGIC) {
+        mc_core_malformed(core, connection, "its hello is not of our protocol");
+        return;
+    }
+    if (mc_wire_agree(&connection->peer, hello.version_min, hello.version_max, hello.features) < 0) {
+        char build[MC_BUILD_TEXT_MAX];
+        (void)snprintf(text, sizeof(text),
+                       "the client (%s) speaks protocol version %u to %u, this master (%s) %u to %u; releases next to "
+                       "each other understand each other",
+                       mc_wire_build(build, hello.build), hello.version_min, hello.version_max, mc_build(),
+                       MC_WIRE_VERSION_MIN, MC_WIRE_VERSION_MAX);
+        hello_refuse(core, connection, frame->request_id, MC_ERR_INVALID_VERSION, text);
+        return;
+    }
+    if (hello.role > MC_ROLE_OWNER) {
+        hello_refuse(core, connection, frame->request_id, MC_ERR_INVALID_PARAMS, "a master serves no data connections");
+        return;
+    }
+    if (mc_id_is_zero(hello.node)) {
+        hello_refuse(core, connection, frame->request_id, MC_ERR_INVALID_PARAMS, "the node id is zero");
+        return;
+    }
+    if (hello.seen_epoch > MC_EPOCH_MAX) {
+        mc_core_malformed(core, connection, "it has met an epoch that cannot be");
+        return;
+    }
+    int32_t code = mc_cluster_judge(core, &hello, text);
+    if (code != 0) {
+        hello_reply(core, connection, frame->request_id, code, text);
+        mc_core_close(core, connection);
+        return;
+    }
+    /* What a node of another cluster has met says nothing of ours. */
+    bool is_other = mc_cluster_is_other(core, hello.cluster);
+    if (hello.seen_epoch > core->epoch) { /* no answer: it would be that of a master of the past */
+        mc_evidence_contradicts(core, hello.node, hello.role == MC_ROLE_OWNER, hello.seen_epoch);
+        mc_core_close(core, connection);
+        return;
+    }
+    if (!is_other)
+        mc_evidence_said(core, connection, &hello);
+    if (hello.holds != 0)
+        connection->cluster = hello.cluster;
+    struct mc_member *member = member_of(core, &hello);
+    if (member == NULL) {
+        hello_refuse(core, connection, frame->request_id, MC_ERR_BUSY, "this master has too many members");
+        return;
+    }
+    connection->member = member;
+    connection->role = hello.role;
+    mc_link_append(&member->connections, &connection->of_member);
+    hello_reply(core, connection, frame->request_id, 0, "");
+    take_role(core, member, connection);
+}
+
+/* Whoever lends memory is asked over its owner's connection at every heartbeat, and must have spoken there when the
+ * next one comes: else the heartbeat is no contact. The reply says so, and the owner counts none, so that a master
+ * after us does not think that nothing was missed. */
+static bool has_contact(struct mc_core *core, struct mc_member *member)
+{
+    uint64_t before_ms = member->beat_ms;
+    member->beat_ms = mc_core_life_ms(core);
+    if (mc_link_alone(&member->segments))
+        return true;
+    struct mc_connection *owner = member->owner;
+    struct mc_buffer *out = owner == NULL ? NULL : mc_core_buffer(core, owner->number);
+    if (out != NULL) {
+        mc_core_frame_bare(core, out, MC_MESSAGE_PING, 0);
+        owner->asked_ms = owner->asked_ms != 0 ? owner->asked_ms : core->now_ms;
+        (void)mc_way_loses(core, owner); /* a loss that a later probe has to know of */
+    }
+    if (owner != NULL && owner->heard_ms >= before_ms)
+        return true;
+    if (owner == NULL)
+        return false;
+    for (struct mc_link *link = member->segments.next; link != &member->segments; link = link->next)
+        mc_segment_doubt(core, mc_link_of(link, struct mc_segment, of_member));
+    return false;
+}
+
+void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_member *member = connection->member;
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_heartbeat head;
+    mc_wire_heartbeat_read(&reader, &head);
+    core->statistics.heartbeats++;
+    bool contact = has_contact(core, member);
+    if (contact)
+        mc_member_seen(core, member);
+    if (contact && member->silent) {
+        member->silent = false;
+        refresh_segments(core, member);
+    }
+    struct mc_buffer *out = mc_core_buffer(core, connection->number);
+    size_t at = 0, list = 0;
+    if (out != NULL) {
+        struct mc_wire_heartbeat_reply reply = {.code = 0,
+                                                .epoch = core->epoch,
+                                                .quiet = !mc_recover_acts(core),
+                                                .changes = core->segment_changes,
+                                                .age_ms = core->now_ms + 1,
+                                                .cluster = mc_cluster_told(core)};
+        at = mc_core_frame(core, out, MC_MESSAGE_HEARTBEAT_REPLY, frame->request_id);
+        mc_wire_heartbeat_reply_write(out, &reply);
+        list = mc_list_begin(out);
+    }
+    uint32_t count = mc_list_read(&reader);
+    for (uint32_t i = 0; i < count; i++) {
+        struct mc_wire_heartbeat_segment item;
+        mc_wire_heartbeat_segment_read(&reader, &item);
+        struct mc_segment *segment = mc_segment_find(core, item.segment);
+        bool own = segment != NULL && segment->member == member;
+        if (own) {
+            segment->leaving = item.leaving != 0 || segment->drain;
+            mc_segment_set_populated(core, segment, item.populated);
+            mc_segment_update_room(core, segment);
+        }
+        struct mc_wire_segment_code code = {.segment = item.segment,
+                                            .code = own ? segment->late > 0 || !contact : MC_ERR_SEGMENT_NOT_FOUND,
+                                            .drain = own && segment->drain,
+                                            .unreachable = own && segment->unreachable};
+        if (out != NULL)
+            mc_wire_segment_code_write(out, &code);
+    }
+    if (out != NULL) {
+        mc_list_end(out, list, count);
+        mc_frame_end(out, at);
+    }
+}
+
+/* Nobody can end a member that never had a keeper and owns nothing, but the end of its last connection. */
+static bool mortal(const struct mc_member *member)
+{
+    return member->had_keeper || !mc_link_alone(&member->segments);
+}
+
+static void release_segments(struct mc_core *core, struct mc_member *member)
+{
+    for (struct mc_link *link = member->segments.next; link != &member->segments; link = link->next)
+        mc_segment_release(core, mc_link_of(link, struct mc_segment, of_member));
+}
+
+/* Its process lives, but not what serves its segments: they go, and it stays as a client. */
+static void give_up_segments(struct mc_core *core, struct mc_member *member)
+{
+    core->statistics.owners_stuck++;
+    core->wants_to_depart = true;
+    while (!mc_link_alone(&member->segments)) { /* takes it off the list */
+        struct mc_segment *segment = mc_link_of(member->segments.next, struct mc_segment, of_member);
+        mc_core_log(core, MC_CORE_LOG_WARNING,
+                    "segment %u (%s) is given up: its node sends heartbeats, but what serves its data has not answered "
+                    "for %llu ms",
+                    segment->number, segment->name, (unsigned long long)(mc_core_life_ms(core) - member->seen_ms));
+        mc_segment_gone(core, segment);
+    }
+    if (member->owner != NULL) /* should it run again, it begins anew */
+        mc_core_close(core, member->owner);
+    mc_member_seen(core, member);
+}
+
+/* From now on what its segments hold may be acted upon. */
+static void depart(struct mc_core *core, struct mc_member *member)
+{
+    member->departed = true;
+    core->wants_to_depart |= !mc_link_alone(&member->segments);
+    release_segments(core, member);
+}
+
+void mc_members_depart(struct mc_core *core)
+{
+    for (struct mc_link *link = core->members.next; link != &core->members; link = link->next) {
+        struct mc_member *member = mc_link_of(link, struct mc_member, by_seen);
+        if (member->departed)
+            release_segments(core, member);
+    }
+}
+
+void mc_members_tick(struct mc_core *core)
+{
+    uint64_t now = mc_core_life_ms(core), ttl = core->config.client_ttl_ms, depart_ms = core->config.depart_ms;
+    uint64_t least = depart_ms < ttl / 2 ? depart_ms : ttl / 2;
+    uint64_t gone_ms = ttl > depart_ms ? ttl : depart_ms; /* to be gone is to have departed */
+    struct mc_link *link = core->members.next;
+    while (link != &core->members) {
+        struct mc_member *member = mc_link_of(link, struct mc_member, by_seen);
+        link = link->next;
+        if (now - member->seen_ms < least)
+            break; /* those behind it were seen later */
+        if (!mortal(member)) {
+            mc_member_seen(core, member);
+            continue;
+        }
+        if (now - member->seen_ms >= gone_ms && member->keeper != NULL && now - member->beat_ms < gone_ms) {
+            give_up_segments(core, member);
+            continue;
+        }
+        if (now - member->seen_ms >= gone_ms) {
+            core->statistics.members_lost++;
+            mc_member_drop(core, member, "no sign of life within client_ttl");
+            continue;
+        }
+        if (now - member->seen_ms >= depart_ms && !member->departed)
+            depart(core, member);
+        if (now - member->seen_ms >= ttl / 2 && !member->silent) {
+            member->silent = true;
+            refresh_segments(core, member);
+        }
+    }
+}

@@ -1,0 +1,666 @@
+/* Puts: P1 to P6 of the ordering page. A PUT_START is answered at once; what it granted is remembered until the last
+ * grant has ended, one way or the other: live, cleared (the writer or the owner said that it failed) or cut (nobody can
+ * say where the writer is); and of an upsert, until the value before is cleared. */
+#include "store/core/state.h"
+
+#include <stdlib.h>
+
+static struct mc_put *put_create(struct mc_core *core, struct mc_connection *connection, uint64_t request_id,
+                                 uint32_t item_count, uint32_t grant_capacity)
+{
+    size_t head = sizeof(struct mc_put) + (item_count * sizeof(int32_t) + 7) / 8 * 8;
+    struct mc_put *put = malloc(head + grant_capacity * sizeof(struct mc_grant));
+    if (put == NULL)
+        return NULL;
+    *put = (struct mc_put){
+        .connection = connection,
+        .writer = connection->member->writer,
+        .request_id = request_id,
+        .started_ms = mc_core_life_ms(core),
+        .item_count = item_count,
+        .grants = (struct mc_grant *)(void *)((char *)put + head),
+    };
+    put->index = mc_table_add(&core->puts, put);
+    if (put->index == UINT32_MAX) {
+        free(put);
+        return NULL;
+    }
+    put->writer->references++;
+    mc_link_init(&put->of_connection);
+    mc_link_init(&put->by_age);
+    mc_link_init(&put->copying);
+    mc_link_append(&connection->puts, &put->of_connection);
+    mc_link_append(&core->puts_by_age, &put->by_age);
+    return put;
+}
+
+void mc_put_destroy(struct mc_core *core, struct mc_put *put)
+{
+    mc_link_remove(&put->of_connection);
+    mc_link_remove(&put->by_age);
+    mc_link_remove(&put->copying);
+    mc_table_remove(&core->puts, put->index);
+    mc_writer_release(put->writer);
+    free(put);
+}
+
+static void put_finish(struct mc_core *core, struct mc_put *put)
+{
+    struct mc_buffer *out = put->connection == NULL ? NULL : mc_core_buffer(core, put->connection->number);
+    if (out != NULL) {
+        struct mc_wire_none none = {0};
+        size_t frame = mc_core_frame(core, out, MC_MESSAGE_PUT_DONE, put->request_id);
+        mc_wire_none_write(out, &none);
+        size_t list = mc_list_begin(out);
+        for (uint32_t i = 0; i < put->item_count; i++) {
+            struct mc_wire_code code = {.code = put->codes[i]};
+            mc_wire_code_write(out, &code);
+        }
+        mc_list_end(out, list, put->item_count);
+        mc_frame_end(out, frame);
+    }
+    mc_put_destroy(core, put);
+}
+
+/* ---- puts whose answer was lost ----
+ *
+ * A writer that does not know how a put ended asks for it again. Had it happened, and had its value been removed or
+ * replaced since, a second one would bring that value back. So it names the version that it was granted. */
+
+static uint64_t *ended_well_word(const struct mc_core *core, uint64_t counter)
+{
+    return &core->ended_well[counter / 64 % (MC_ENDED_WELL_MAX / 64)];
+}
+
+/* 0: it did not happen, or is still open. OBJECT_ALREADY_EXISTS: it did. PUT_IN_PROGRESS: we may know later. RPC_FAIL:
+ * nobody will ever know. */
+static int32_t unsure_code(const struct mc_core *core, const struct mc_object *object, uint64_t version)
+{
+    uint64_t counter = version - mc_base(core, 0);
+    struct mc_replica replica;
+    if (version > mc_base(core, 0) && counter <= core->counter && core->counter - counter < MC_ENDED_WELL_MAX)
+        return (*ended_well_word(core, counter) >> counter % 64 & 1) != 0 ? MC_ERR_OBJECT_ALREADY_EXISTS : 0;
+    /* A master before us granted it. A later version was granted while the writer was waiting: its put may count as
+     * what replaced the writer's. */
+    if (object != NULL && object->visible && mc_object_readable(core, object, &replica, 1) > 0)
+        return mc_object_version(core, object) >= version ? MC_ERR_OBJECT_ALREADY_EXISTS : 0;
+    if (object != NULL && object->tombstone == 0)
+        return 0; /* somebody's value is on its way, or may be back: it is waited for */
+    return mc_recover_unsettled(core) ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_RPC_FAIL;
+}
+
+/* ---- the end of an item ---- */
+
+/* Nothing of the put is open any more: it is answered, or waits where no grant is left that could be cut. */
+static void put_settle(struct mc_core *core, struct mc_put *put)
+{
+    if (put->open > 0)
+        return;
+    if (put->waiting == 0)
+        put_finish(core, put);
+    else
+        mc_link_remove(&put->by_age);
+}
+
+/* The object is offered: whoever asks whether that put has happened is told so. */
+static void count_end(struct mc_core *core, uint64_t counter)
+{
+    core->statistics.put_end_items++;
+    *ended_well_word(core, counter) |= 1ull << counter % 64;
+}
+
+struct mc_put *mc_put_waiting(const struct mc_core *core, const struct mc_object *object, uint32_t *item)
+{
+    struct mc_replica first = mc_replica_first(core, object);
+    mc_assert(first.segment != NULL); /* what waits has a place */
+    const struct mc_node *node = mc_segment_node(first.segment, first.slot);
+    if (node->list_previous == MC_NODE_NONE)
+        return NULL;
+    struct mc_put *put = mc_table_get(&core->puts, node->list_previous);
+    *item = put->grants[node->list_next].item;
+    mc_assert(put->waiting > 0 && put->codes[*item] == MC_PUT_WAITS);
+    return put;
+}
+
+void mc_put_waited(struct mc_core *core, struct mc_put *put, uint32_t item, int32_t code)
+{
+    put->codes[item] = code;
+    put->waiting--;
+    put_settle(core, put);
+}
+
+void mc_put_replaced(struct mc_core *core, struct mc_object *object)
+{
+    uint32_t item = 0;
+    struct mc_put *put = mc_put_waiting(core, object, &item);
+    struct mc_replica first = mc_replica_first(core, object);
+    mc_assert(first.segment != NULL); /* what waits has a place */
+    const struct mc_node *node = mc_segment_node(first.segment, first.slot);
+    count_end(core, mc_node_version(core, node) - mc_base(core, 0));
+    mc_object_appear(core, object); /* from here on its nodes name their neighbours, not their put */
+    if (put != NULL)
+        mc_put_waited(core, put, item, 0);
+}
+
+/* The writer of what waits has had enough: it will ask how that ended. */
+static void put_leave(struct mc_core *core, struct mc_object *object, const struct mc_writer *writer)
+{
+    uint32_t item = 0;
+    struct mc_put *put = mc_put_waiting(core, object, &item);
+    if (put == NULL || put->writer != writer)
+        return;
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        mc_segment_node(at.segment, at.slot)->list_previous = MC_NODE_NONE;
+    mc_put_waited(core, put, item, MC_ERR_PUT_IN_PROGRESS);
+}
+
+/* The object is whole, and no successor: nothing was there when it was begun. Unless its placement has evicted the
+ * value that it was to replace: then it waits for the end of that, as a successor does. */
+static enum mc_replace first_value(const struct mc_core *core, struct mc_object *object)
+{
+    if (object->remains == 0)
+        return MC_REPLACE_DONE;
+    object->soft_until_s = (uint32_t)core->now_ms;
+    return MC_REPLACE_WAITS;
+}
+
+/* Every grant of the item has ended, and some of its replicas are live. */
+static void item_whole(struct mc_core *core, struct mc_put *put, uint32_t item, struct mc_object *object,
+                       uint64_t counter)
+{
+    bool successor = object->successor; /* then it is freed here */
+    enum mc_replace how = successor ? mc_object_replace(core, object, put->expected) : first_value(core, object);
+    put->codes[item] = how == MC_REPLACE_DONE ? 0 : how == MC_REPLACE_WAITS ? MC_PUT_WAITS : MC_ERR_STALE;
+    put->waiting += how == MC_REPLACE_WAITS;
+    if (how == MC_REPLACE_DONE)
+        count_end(core, counter);
+    if (how == MC_REPLACE_DONE && !successor)
+        mc_object_appear(core, object);
+}
+
+/* ---- the end of a grant ---- */
+
+enum grant_end { GRANT_LIVE, GRANT_CLEAR, GRANT_CUT, GRANT_STALE }; /* STALE: cut, for what it copies is going */
+
+/* The put of the grant is freed when this was its last. */
+static void grant_end(struct mc_core *core, struct mc_segment *segment, uint32_t slot, enum grant_end how)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    struct mc_object *object = mc_node_object(node);
+    struct mc_put *put = mc_table_get(&core->puts, node->list_previous);
+    struct mc_grant *grant = &put->grants[node->list_next];
+    mc_assert(node->state == MC_NODE_GRANTED && grant->slot == slot && grant->segment == segment->index);
+    uint64_t counter = ((uint64_t)node->generation_high << 32 | node->generation_low) - node->replica;
+    segment->granted--;
+    object->granted--;
+    if (how == GRANT_LIVE) {
+        node->state = MC_NODE_LIVE;
+        node->seen = segment->round;
+        segment->live++;
+        object->live++;
+    } else {
+        mc_object_unlink(core, object, segment, slot);
+        if (how == GRANT_CLEAR)
+            mc_node_clear(core, segment, slot, object);
+        else
+            mc_node_cut(core, segment, slot, object, put->writer);
+        if (put->expected != 0)
+            mc_node_remains(node);
+    }
+    grant->slot = MC_NODE_NONE;
+    put->open--;
+    if (put->connection != NULL)
+        put->connection->grants--;
+    if (object->granted == 0 && object->live > 0) {
+        item_whole(core, put, grant->item, object, counter);
+    } else if (object->granted == 0) {
+        put->codes[grant->item] = how == GRANT_STALE ? MC_ERR_STALE : MC_ERR_TRANSFER_FAIL;
+        /* Nothing was ever there: what may not come back is what might not before, too. */
+        mc_object_vanish(core, object, object->soft_until_s != 0 ? UINT64_MAX : 0, NULL);
+    }
+    put_settle(core, put);
+}
+
+void mc_grant_fail(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    grant_end(core, segment, slot, GRANT_CLEAR);
+}
+
+void mc_put_found_live(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    grant_end(core, segment, slot, GRANT_LIVE);
+}
+
+/* ---- copies: puts that name the version of which they are another place ---- */
+
+/* The next open grant of the put that copies the object's value, from *at on; false: there is none. */
+static bool copy_next(const struct mc_core *core, const struct mc_object *object, const struct mc_put *put,
+                      uint32_t *at)
+{
+    for (; *at < put->grant_count; ++*at) {
+        const struct mc_grant *grant = &put->grants[*at];
+        if (grant->slot == MC_NODE_NONE)
+            continue;
+        const struct mc_object *copy = mc_node_object(mc_segment_node(core->segments[grant->segment], grant->slot));
+        if (copy->successor && mc_span_equal(mc_object_key(copy), mc_object_key(object)))
+            return true;
+    }
+    return false;
+}
+
+/* The writer of a copy may make it live any moment, and nobody but us knows that it is stale. So it is among what is to
+ * be cleared before anybody hears that the value has gone. */
+void mc_put_end_copies(struct mc_core *core, const struct mc_object *object)
+{
+    for (struct mc_link *link = core->copies.next; link != &core->copies;) {
+        struct mc_put *put = mc_link_of(link, struct mc_put, copying);
+        link = link->next;
+        for (uint32_t at = 0; copy_next(core, object, put, &at); at++) {
+            const struct mc_grant *grant = &put->grants[at];
+            struct mc_segment *segment = core->segments[grant->segment];
+            bool is_last = put->open == 1; /* then the put is freed, or has nothing left to end */
+            mc_object_unlive(core, mc_node_object(mc_segment_node(segment, grant->slot)), true);
+            grant_end(core, segment, grant->slot, GRANT_STALE);
+            if (is_last)
+                break;
+        }
+    }
+}
+
+static bool is_copied(const struct mc_core *core, const struct mc_object *object)
+{
+    for (const struct mc_link *link = core->copies.next; link != &core->copies; link = link->next) {
+        uint32_t at = 0;
+        if (copy_next(core, object, mc_link_of(link, struct mc_put, copying), &at))
+            return true;
+    }
+    return false;
+}
+
+/* ---- PUT_START ---- */
+
+struct start { /* one message at work */
+    struct mc_connection *connection;
+    struct mc_put *put;
+    struct mc_placement placement;
+    uint32_t replica_count, flags;
+    uint64_t expected; /* version that is to be replaced, 0 = any */
+    uint32_t places;   /* written to core->scratch */
+};
+
+/* Only segments hold it whose contents nothing can bring back: a new value replaces it. */
+static bool given_up(const struct mc_core *core, const struct mc_object *object)
+{
+    struct mc_replica replica;
+    if (!object->visible || mc_object_readable(core, object, &replica, 1) > 0)
+        return false;
+    for (replica = mc_replica_first(core, object); replica.segment != NULL; replica = mc_replica_next(core, replica))
+        if (!mc_segment_departed(core, replica.segment))
+            return false;
+    return true;
+}
+
+/* What is said of a key that the table knows; 0 = it may be put. again: the writer may have been granted it before. */
+static int32_t known_code(struct mc_core *core, const struct start *start, struct mc_object *object, bool again)
+{
+    struct mc_replica replica;
+    if (object->tombstone != 0)
+        return mc_key_takes_no_value(object) ? MC_ERR_PUT_IN_PROGRESS : 0;
+    if (object->visible) {
+        /* The writer's own value may lie where it was granted first, with an owner that has not cleared it yet. If it
+         * heard "exists" now, that value could still come back after this one. */
+        bool exists = mc_object_readable(core, object, &replica, 1) > 0;
+        if (exists && (start->flags & MC_PUT_REPLACE) == 0)
+            return again && object->clearing > 0 ? MC_ERR_PUT_IN_PROGRESS : MC_ERR_OBJECT_ALREADY_EXISTS;
+        /* While one of its owners is cut off the value stays as it is: readable where it can be read. An owner is also
+         * where a grant of the key has failed and is not cleared yet: the value may be live there. */
+        if (exists && object->clearing == 0 && mc_object_clearable(core, object))
+            return 0;
+        /* Only segments that may be lost hold it: to say "exists" would be a promise that no reader finds kept. One
+         * that may be back any moment is waited for. */
+        return MC_ERR_PUT_IN_PROGRESS;
+    }
+    for (replica = mc_replica_first(core, object); replica.segment != NULL; replica = mc_replica_next(core, replica)) {
+        const struct mc_node *node = mc_segment_node(replica.segment, replica.slot);
+        if (node->state != MC_NODE_GRANTED)
+            continue;
+        const struct mc_put *put = mc_table_get(&core->puts, node->list_previous);
+        return put->connection == start->connection ? MC_ERR_OBJECT_ALREADY_EXISTS : MC_ERR_PUT_IN_PROGRESS;
+    }
+    return MC_ERR_PUT_IN_PROGRESS;
+}
+
+/* Makes the node a grant of the put and tells the writer of it. */
+static void grant_add(struct mc_core *core, struct start *start, struct mc_object *object, struct mc_segment *segment,
+                      uint32_t slot, uint32_t item)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    struct mc_put *put = start->put;
+    core->has_changed = true;
+    core->counter++;
+    *ended_well_word(core, core->counter) &= ~(1ull << core->counter % 64);
+    node->base = 0;
+    node->generation_low = (uint32_t)core->counter;
+    node->generation_high = (uint8_t)(core->counter >> 32);
+    node->replica = object->granted; /* so that generation - replica is the same for all of them */
+    node->list_previous = put->index;
+    node->list_next = put->grant_count;
+    mc_object_link(object, segment, slot);
+    object->granted++;
+    put->grants[put->grant_count++] = (struct mc_grant){slot, segment->index, (uint16_t)item};
+    put->open++;
+    start->connection->grants++;
+    struct mc_wire_place place = {
+        .segment = segment->number,
+        .slot = slot,
+        .generation = mc_node_generation(core, node),
+        .offset = (uint64_t)node->offset * MC_EXTENT_UNIT,
+        .replica = node->replica,
+    };
+    mc_wire_place_write(&core->scratch, &place);
+    start->places++;
+}
+
+/* What the wish for a group has to say about a key that may be put otherwise; 0 or the item's code. */
+static int32_t group_code(const struct mc_object *object, uint64_t group)
+{
+    if (group == 0 || object == NULL)
+        return 0;
+    if (object->tombstone != 0) /* a cell without room for it stays what it is as long as it is held */
+        return object->clearing > 0 && !object->roomy ? MC_ERR_PUT_IN_PROGRESS : 0;
+    return group == mc_object_group_id(object) ? 0 : MC_ERR_INVALID_PARAMS; /* a key stays in its group */
+}
+
+/* Places for the replicas of one item; how many were found. */
+static uint32_t places_take(struct mc_core *core, struct start *start, uint64_t units, struct mc_replica *replicas)
+{
+    uint32_t stamp = ++core->stamp, count = 0;
+    start->placement.hopeful = false;
+    for (; count < start->replica_count; count++) {
+        replicas[count].segment = mc_place(core, &start->placement, stamp, units, &replicas[count].slot);
+        if (replicas[count].segment == NULL)
+            break;
+    }
+    return count;
+}
+
+static void places_return(struct mc_core *core, const struct mc_replica *replicas, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct mc_segment *segment = replicas[i].segment;
+        segment->used -= mc_segment_node(segment, replicas[i].slot)->size;
+        segment->granted--;
+        mc_node_free(core, segment, replicas[i].slot);
+    }
+}
+
+/* 0 and what was granted, or the item's code. */
+static int32_t put_item(struct mc_core *core, struct start *start, const struct mc_wire_put_start_item *item,
+                        uint32_t index, struct mc_wire_granted *granted)
+{
+    struct mc_replica replicas[MC_REPLICA_COUNT_MAX];
+    if (item->key.length == 0 || item->key.length > MC_KEY_LENGTH_MAX)
+        return MC_ERR_INVALID_KEY;
+    if (item->length == 0)
+        return MC_ERR_INVALID_PARAMS;
+    if (item->length > MC_OBJECT_LENGTH_MAX)
+        return MC_ERR_NO_AVAILABLE_HANDLE;
+    struct mc_object *object = mc_objects_find(&core->objects, item->key);
+    if (object != NULL && given_up(core, object)) {
+        mc_object_drop(core, object, NULL);
+        object = mc_objects_find(&core->objects, item->key); /* its tombstone, if it left one */
+    }
+    int32_t code = item->unsure == 0 ? 0 : unsure_code(core, object, item->unsure);
+    if (code == 0 && object != NULL)
+        code = known_code(core, start, object, item->unsure != 0);
+    if (code == 0)
+        code = group_code(object, item->group);
+    if (code != 0)
+        return code;
+    if (start->expected != 0 && (object == NULL || mc_object_version(core, object) != start->expected))
+        return MC_ERR_STALE;
+    /* One at a time, since what remains of them is counted; and not past a removal that has still to meet the value. */
+    if (start->expected != 0 && (is_copied(core, object) || mc_jobs_will_meet(core, object)))
+        return MC_ERR_PUT_IN_PROGRESS;
+    if (start->connection->grants + start->replica_count > MC_GRANTS_PER_CONNECTION)
+        return MC_ERR_BUSY;
+    if (start->places + start->replica_count > MC_BATCH_MAX)
+        return MC_ERR_SPACE_SOON; /* the answer has no place left for its places; the rest of the batch comes again */
+    /* Kept also when the value that is to be replaced is what has to make room. */
+    uint64_t group = item->group != 0 || object == NULL ? item->group : mc_object_group_id(object);
+    uint32_t count = places_take(core, start, mc_extent_units(item->length, item->key.length), replicas);
+    if (count == 0)
+        return start->placement.hopeful || mc_recover_unsettled(core) ? MC_ERR_SPACE_SOON : MC_ERR_NO_AVAILABLE_HANDLE;
+    if (start->expected != 0 && mc_object_version(core, object) != start->expected) {
+        places_return(core, replicas, count); /* it had to make room for its own copy */
+        return MC_ERR_STALE;
+    }
+    bool replaces = object != NULL && object->visible;
+    granted->group = replaces ? mc_object_group_id(object) : 0;
+    object = replaces ? mc_object_succeed(core, object, item->length, start->flags)
+                      : mc_object_begin(core, object, item->key, item->length, start->flags, group);
+    if (object == NULL) {
+        places_return(core, replicas, count);
+        count = 0;
+    } else if (!replaces) {
+        granted->group = mc_object_group_id(object);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        grant_add(core, start, object, replicas[i].segment, replicas[i].slot, index);
+    core->statistics.put_start_partial += count < start->replica_count;
+    granted->replica_count = (uint8_t)count;
+    return object == NULL ? MC_ERR_NO_MEMORY : 0;
+}
+
+/* Looks all keys up together, for what that brings into the cache: the answers change as items of the batch are
+ * granted. */
+static void warm(const struct mc_core *core, const struct mc_wire_put_start_item *items, uint32_t count)
+{
+    struct mc_span keys[MC_BATCH_MAX];
+    struct mc_object *found[MC_BATCH_MAX];
+    for (uint32_t i = 0; i < count; i++)
+        keys[i] = items[i].key;
+    mc_objects_find_batch(&core->objects, keys, count, found);
+}
+
+static void start_items(struct mc_core *core, struct start *start, struct mc_buffer *out, uint64_t request_id,
+                        const struct mc_wire_put_start_item *items, uint32_t count)
+{
+    struct mc_wire_none none = {0};
+    struct mc_wire_granted granted[MC_BATCH_MAX];
+    core->scratch.length = 0;
+    warm(core, items, count);
+    for (uint32_t i = 0; i < count; i++) {
+        granted[i] = (struct mc_wire_granted){0};
+        granted[i].code = put_item(core, start, &items[i], i, &granted[i]);
+        if (granted[i].code != 0)
+            granted[i].replica_count = 0;
+        core->statistics.put_start_failures += granted[i].code != 0 && granted[i].code != MC_ERR_OBJECT_ALREADY_EXISTS;
+        start->put->codes[i] = granted[i].code == 0 ? MC_PUT_OPEN : granted[i].code;
+    }
+    /* Not begun before: what was evicted may have ended another put of this connection, whose PUT_DONE is there then.
+     */
+    size_t frame = mc_core_frame(core, out, MC_MESSAGE_PUT_GRANTED, request_id);
+    mc_wire_none_write(out, &none);
+    size_t list = mc_list_begin(out);
+    for (uint32_t i = 0; i < count; i++)
+        mc_wire_granted_write(out, &granted[i]);
+    mc_list_end(out, list, count);
+    size_t places = mc_list_begin(out);
+    mc_buffer_append(out, core->scratch.data, core->scratch.length);
+    mc_list_end(out, places, start->places);
+    mc_frame_end(out, frame);
+}
+
+/* No generation of this epoch is left: its master begins again under a later one, as if it had been restarted. */
+static void epoch_is_full(struct mc_core *core)
+{
+    if (core->wanted_epoch == 0)
+        mc_core_log(core, MC_CORE_LOG_WARNING, "%llu replicas were placed under this epoch: a later one begins",
+                    (unsigned long long)core->counter);
+    if (core->wanted_epoch < core->epoch + MC_EPOCH_CARRY)
+        core->wanted_epoch = core->epoch + MC_EPOCH_CARRY;
+}
+
+void mc_put_start(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_put_start head;
+    struct mc_wire_put_start_item items[MC_BATCH_MAX];
+    struct start start = {.connection = connection};
+    mc_wire_put_start_read(&reader, &head);
+    uint32_t count = mc_list_read(&reader);
+    for (uint32_t i = 0; i < count; i++)
+        mc_wire_put_start_item_read(&reader, &items[i]);
+    for (uint32_t names = mc_list_read(&reader); names > 0; names--) {
+        struct mc_wire_name name;
+        mc_wire_name_read(&reader, &name);
+        mc_placement_prefer(core, &start.placement, name.name);
+    }
+    if (!mc_id_is_zero(head.host))
+        mc_placement_keep_near(core, &start.placement, head.host);
+    start.placement.avoid_stamp = ++core->stamp;
+    for (uint32_t avoided = mc_list_read(&reader); avoided > 0; avoided--) {
+        struct mc_wire_segment number;
+        mc_wire_segment_read(&reader, &number);
+        struct mc_segment *segment = mc_segment_find(core, number.segment);
+        if (segment != NULL)
+            segment->avoid_stamp = start.placement.avoid_stamp;
+    }
+    core->statistics.put_start_requests++;
+    core->statistics.put_start_items += count;
+    start.replica_count = head.replica_count == 0 ? 1 : head.replica_count;
+    start.flags = head.flags;
+    start.expected = head.expected;
+    struct mc_buffer *out = mc_core_buffer(core, connection->number);
+    if (out == NULL)
+        return;
+    if (start.replica_count > MC_REPLICA_COUNT_MAX) {
+        mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_INVALID_PARAMS);
+        return;
+    }
+    uint32_t capacity = count * start.replica_count < MC_BATCH_MAX ? count * start.replica_count : MC_BATCH_MAX;
+    if (core->counter_end - core->counter <= capacity) {
+        epoch_is_full(core);
+        mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
+        return;
+    }
+    start.put = put_create(core, connection, frame->request_id, count, capacity);
+    if (start.put == NULL) {
+        mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
+        return;
+    }
+    start.put->expected = head.expected;
+    if (head.expected != 0)
+        mc_link_append(&core->copies, &start.put->copying);
+    start_items(core, &start, out, frame->request_id, items, count);
+    if (start.put->open == 0)
+        mc_put_destroy(core, start.put);
+}
+
+/* ---- LIVE, PUT_REVOKE ---- */
+
+/* The owner holds something live that we do not know (any more): it is to be cleared. These are not awaited. */
+static void clear_stale(struct mc_core *core, const struct mc_segment *segment, const struct mc_wire_slot *slots,
+                        uint32_t count)
+{
+    core->statistics.stale_refused += count;
+    if (count > 0)
+        mc_core_send_slots(core, segment->owner, MC_MESSAGE_CLEAR, segment->number, slots, count);
+}
+
+void mc_put_live(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_live head;
+    struct mc_wire_slot stale[MC_BATCH_MAX];
+    uint32_t stale_count = 0;
+    mc_wire_live_read(&reader, &head);
+    uint32_t count = mc_list_read(&reader);
+    struct mc_segment *segment = mc_segment_find(core, head.segment);
+    if (segment == NULL || segment->member != connection->member) {
+        core->statistics.stale_refused += count; /* of a segment that is gone, or of another epoch */
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct mc_wire_live_item item;
+        mc_wire_live_item_read(&reader, &item);
+        const struct mc_node *node = mc_space_node_checked(&segment->space, item.slot);
+        bool known = node != NULL && node->state != MC_NODE_FREE && node->state != MC_NODE_UNUSED &&
+                     mc_node_generation(core, node) == item.generation;
+        if (known && node->state == MC_NODE_GRANTED)
+            grant_end(core, segment, item.slot, item.code == 0 ? GRANT_LIVE : GRANT_CLEAR);
+        else if (item.code == 0 && !(known && node->state == MC_NODE_LIVE)) /* what is live already was said twice */
+            stale[stale_count++] = (struct mc_wire_slot){.slot = item.slot, .generation = item.generation};
+    }
+    clear_stale(core, segment, stale, stale_count);
+}
+
+void mc_put_revoke(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_none head;
+    mc_wire_none_read(&reader, &head);
+    for (uint32_t count = mc_list_read(&reader); count > 0; count--) {
+        struct mc_wire_grant item;
+        mc_wire_grant_read(&reader, &item);
+        struct mc_segment *segment = mc_segment_find(core, item.segment);
+        const struct mc_node *node = segment == NULL ? NULL : mc_space_node_checked(&segment->space, item.slot);
+        if (node == NULL || mc_node_generation(core, node) != item.generation)
+            continue;
+        if (node->state == MC_NODE_LIVE && mc_object_waits(mc_node_object(node)))
+            put_leave(core, mc_node_object(node), connection->member->writer);
+        if (node->state != MC_NODE_GRANTED)
+            continue; /* it has ended otherwise meanwhile */
+        const struct mc_put *put = mc_table_get(&core->puts, node->list_previous);
+        if (put->writer != connection->member->writer)
+            continue;
+        core->statistics.put_revokes++;
+        grant_end(core, segment, item.slot, GRANT_CLEAR);
+    }
+}
+
+/* ---- the dead and the late ---- */
+
+static void put_dies(struct mc_core *core, struct mc_put *put)
+{
+    if (put->dying || put->open == 0)
+        return;
+    put->dying = true;
+    mc_link_remove(&put->by_age);
+    mc_link_append(&core->puts_dying, &put->by_age);
+}
+
+void mc_puts_abandon(struct mc_core *core, struct mc_connection *connection, bool keep)
+{
+    struct mc_link *link = connection->puts.next;
+    while (link != &connection->puts) {
+        struct mc_put *put = mc_link_of(link, struct mc_put, of_connection);
+        link = link->next;
+        put_dies(core, put);
+        if (keep)
+            continue;
+        connection->grants -= put->open;
+        put->connection = NULL;
+        mc_link_remove(&put->of_connection);
+    }
+}
+
+bool mc_puts_tick(struct mc_core *core)
+{
+    uint64_t now = mc_core_life_ms(core);
+    while (!mc_link_alone(&core->puts_by_age)) {
+        struct mc_put *put = mc_link_of(core->puts_by_age.next, struct mc_put, by_age);
+        if (now - put->started_ms < core->config.put_discard_ms)
+            break;
+        put_dies(core, put);
+    }
+    for (uint32_t budget = MC_SLICE_GRANTS; budget > 0 && !mc_link_alone(&core->puts_dying); budget--) {
+        struct mc_put *put = mc_link_of(core->puts_dying.next, struct mc_put, by_age);
+        mc_assert(put->cursor < put->grant_count); /* an open grant lies ahead, or it would have been freed */
+        const struct mc_grant *grant = &put->grants[put->cursor++];
+        if (grant->slot != MC_NODE_NONE)
+            grant_end(core, core->segments[grant->segment], grant->slot, GRANT_CUT);
+    }
+    return !mc_link_alone(&core->puts_dying);
+}

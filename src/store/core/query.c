@@ -1,0 +1,114 @@
+/* Questions of the admin shell. Nothing here changes anything. */
+#include "store/core/state.h"
+
+#include <string.h>
+
+void mc_core_statistics(const struct mc_core *core, struct mc_core_statistics *statistics)
+{
+    *statistics = core->statistics;
+    statistics->objects = core->visible_count;
+    statistics->soft_pinned = core->soft_count;
+    statistics->members = core->members_by_id.count;
+    statistics->connections = core->connections.count;
+    statistics->tombstones = core->tombstone_count;
+    statistics->clusters_torn = core->torn;
+    for (uint32_t index = 1; index < core->segment_top; index++) {
+        const struct mc_segment *segment = core->segments[index];
+        if (segment == NULL || segment->state == MC_SEGMENT_GONE)
+            continue;
+        uint64_t used = segment->used * MC_EXTENT_UNIT;
+        statistics->segments++;
+        statistics->recovering += segment->recovering;
+        statistics->capacity += segment->capacity;
+        statistics->populated += segment->populated;
+        statistics->used += used < segment->capacity ? used : segment->capacity;
+        statistics->clearing_bytes += segment->clearing * MC_EXTENT_UNIT;
+        statistics->quarantine_bytes += segment->quarantine * MC_EXTENT_UNIT;
+    }
+}
+
+static void describe(const struct mc_segment *from, struct mc_core_segment *to)
+{
+    uint64_t used = from->used * MC_EXTENT_UNIT;
+    *to = (struct mc_core_segment){
+        .number = from->number,
+        .segment_id = from->id,
+        .owner = from->owner_id,
+        .capacity = from->capacity,
+        .populated = from->populated,
+        .used = used < from->capacity ? used : from->capacity, /* extents may reach into the slack */
+        .objects = from->live,
+        .slot_count = from->slot_count,
+        .state = from->state,
+        .draining = from->drain,
+        .leaving = from->leaving,
+        .recovering = from->recovering,
+    };
+    memcpy(to->name, from->name, sizeof(to->name));
+    memcpy(to->tcp_address, from->tcp_address, sizeof(to->tcp_address));
+    if (from->member != NULL)
+        memcpy(to->build, from->member->build, sizeof(to->build));
+}
+
+size_t mc_core_segments(const struct mc_core *core, uint64_t *cursor, struct mc_core_segment *segments, size_t capacity)
+{
+    size_t count = 0;
+    for (; *cursor < core->segment_top && count < capacity; ++*cursor)
+        if (core->segments[*cursor] != NULL)
+            describe(core->segments[*cursor], &segments[count++]);
+    return count;
+}
+
+bool mc_core_segment(const struct mc_core *core, uint32_t number, struct mc_core_segment *segment)
+{
+    const struct mc_segment *found = core->segments[number % MC_SEGMENTS_MAX];
+    if (found == NULL || found->number != number)
+        return false;
+    describe(found, segment);
+    return true;
+}
+
+bool mc_core_keys(const struct mc_core *core, uint64_t *cursor, size_t limit,
+                  void (*visit)(void *context, struct mc_span key, uint64_t length), void *context)
+{
+    uint64_t index = *cursor >> 32;
+    uint32_t slot = (uint32_t)*cursor;
+    for (; index < core->segment_top && limit > 0; limit--) {
+        const struct mc_segment *segment = core->segments[index];
+        if (segment == NULL || segment->state == MC_SEGMENT_GONE || slot >= segment->space.node_fresh) {
+            index++;
+            slot = 0;
+            continue;
+        }
+        const struct mc_node *node = mc_segment_node(segment, slot);
+        const struct mc_object *object = node->state == MC_NODE_LIVE ? mc_node_object(node) : NULL;
+        if (object != NULL && object->visible && object->first_segment == index && object->first_slot == slot)
+            visit(context, mc_object_key(object), object->length);
+        slot++;
+    }
+    *cursor = index << 32 | slot;
+    return index < core->segment_top;
+}
+
+int mc_core_query(const struct mc_core *core, struct mc_span key, struct mc_core_replica *replicas, size_t capacity)
+{
+    struct mc_replica found[MC_REPLICA_COUNT_MAX];
+    const struct mc_object *object = NULL;
+    if (key.length > 0 && key.length <= MC_KEY_LENGTH_MAX)
+        object = mc_object_find(core, key);
+    if (object == NULL)
+        return MC_ERR_OBJECT_NOT_FOUND;
+    if (!object->visible)
+        return MC_ERR_REPLICA_IS_NOT_READY;
+    uint32_t count = mc_object_readable(core, object, found, MC_REPLICA_COUNT_MAX);
+    for (uint32_t i = 0; i < count && i < capacity; i++) {
+        const struct mc_node *node = mc_segment_node(found[i].segment, found[i].slot);
+        replicas[i] = (struct mc_core_replica){
+            .segment = found[i].segment->number,
+            .offset = (uint64_t)node->offset * MC_EXTENT_UNIT,
+            .length = object->length,
+            .generation = mc_node_generation(core, node),
+        };
+    }
+    return count == 0 ? MC_ERR_OBJECT_NOT_FOUND : (int)count;
+}

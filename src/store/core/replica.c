@@ -1,0 +1,565 @@
+/* Nodes and objects: how a replica comes, ages and goes, and what its owner is told about it (R1 to R3, P-cut of the
+ * ordering page). */
+#include "store/core/state.h"
+
+/* ---- lists of nodes ---- */
+
+void mc_list_append(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    node->list_previous = list->tail;
+    node->list_next = MC_NODE_NONE;
+    if (list->tail == MC_NODE_NONE)
+        list->head = slot;
+    else
+        mc_segment_node(segment, list->tail)->list_next = slot;
+    list->tail = slot;
+    list->count++;
+}
+
+void mc_list_remove(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot)
+{
+    const struct mc_node *node = mc_segment_node(segment, slot);
+    if (node->list_previous == MC_NODE_NONE)
+        list->head = node->list_next;
+    else
+        mc_segment_node(segment, node->list_previous)->list_next = node->list_next;
+    if (node->list_next == MC_NODE_NONE)
+        list->tail = node->list_previous;
+    else
+        mc_segment_node(segment, node->list_next)->list_previous = node->list_previous;
+    list->count--;
+}
+
+/* The list a live replica of the object ages in; NULL when it does not. */
+static struct mc_node_list *age_list(struct mc_segment *segment, const struct mc_object *object)
+{
+    if (!object->visible || object->hard)
+        return NULL;
+    return object->soft ? &segment->soft : &segment->normal;
+}
+
+/* ---- the end of a node ---- */
+
+void mc_node_free(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    mc_space_release(&segment->space, slot);
+    mc_segment_update_room(core, segment);
+}
+
+static void mark_dirty(struct mc_core *core, struct mc_segment *segment)
+{
+    if (segment->owner != NULL && mc_link_alone(&segment->dirty))
+        mc_link_append(&core->dirty, &segment->dirty);
+}
+
+void mc_node_remains(struct mc_node *node)
+{
+    struct mc_object *object = node->state == MC_NODE_CLEARING ? mc_node_held(node) : NULL;
+    if (object == NULL || !object->visible || (node->seen & MC_CLEARING_REMAINS) != 0)
+        return;
+    node->seen |= MC_CLEARING_REMAINS;
+    object->remains++;
+}
+
+void mc_node_clear(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    segment->used -= node->size;
+    if (segment->state == MC_SEGMENT_GONE) { /* nobody is left to be told, the sweep frees it all */
+        node->state = MC_NODE_DEAD;
+        return;
+    }
+    node->state = MC_NODE_CLEARING;
+    node->pointer = 0;
+    node->seen = mc_segment_departed(core, segment) ? MC_CLEARING_LATE : 0;
+    segment->late += node->seen;
+    segment->clearing += node->size;
+    mc_list_append(segment, &segment->clears, slot);
+    if (segment->clear_unsent == MC_NODE_NONE)
+        segment->clear_unsent = slot;
+    mc_node_set_clearing_writer(node, NULL);
+    if (object != NULL && !mc_segment_departed(core, segment)) {
+        if (object->successor)
+            mc_key_hold_entry(core, node, mc_object_key(object));
+        else
+            mc_key_hold(core, node, object);
+        if (object->visible)
+            mc_node_remains(node);
+    }
+    core->statistics.clears++;
+    mark_dirty(core, segment);
+    mc_segment_update_room(core, segment);
+}
+
+/* The extent rests until the owner says that the writer stores there no more. */
+static void rest(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_writer *writer)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    node->state = MC_NODE_QUARANTINE;
+    node->pointer = (uint64_t)(uintptr_t)writer & ((1ull << 48) - 1);
+    segment->quarantine += node->size;
+    mc_list_append(segment, &segment->cuts, slot);
+    if (segment->cut_unsent == MC_NODE_NONE)
+        segment->cut_unsent = slot;
+    mark_dirty(core, segment);
+    mc_segment_update_room(core, segment);
+}
+
+/* In two steps, because a writer that is stopped in its copy holds up the second for as long as it stands: the first
+ * one ends what concerns the key, at once. */
+void mc_node_cut(struct mc_core *core, struct mc_segment *segment, uint32_t slot, struct mc_object *object,
+                 struct mc_writer *writer)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    if (object != NULL || segment->state == MC_SEGMENT_GONE)
+        mc_node_clear(core, segment, slot, object);
+    if (segment->state == MC_SEGMENT_GONE)
+        return;
+    core->statistics.cuts++;
+    writer->references++;
+    if (object != NULL) {
+        mc_node_set_clearing_writer(node, writer);
+        return;
+    }
+    segment->used -= node->size;
+    rest(core, segment, slot, writer);
+}
+
+static void leave_clears(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    struct mc_writer *writer = mc_node_clearing_writer(node);
+    uint32_t next = node->list_next;
+    if (segment->clear_unsent == slot)
+        segment->clear_unsent = next;
+    if (segment->release == slot)
+        segment->release = next;
+    mc_list_remove(segment, &segment->clears, slot);
+    segment->clearing -= node->size;
+    segment->late -= node->seen & MC_CLEARING_LATE;
+    mc_key_release(core, node);
+    if (writer != NULL)
+        rest(core, segment, slot, writer);
+    else
+        mc_node_free(core, segment, slot);
+}
+
+static void leave_cuts(struct mc_core *core, struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    if (segment->cut_unsent == slot)
+        segment->cut_unsent = node->list_next;
+    mc_list_remove(segment, &segment->cuts, slot);
+    segment->quarantine -= node->size;
+    mc_writer_release((struct mc_writer *)(uintptr_t)node->pointer);
+    mc_node_free(core, segment, slot);
+}
+
+/* CLEARED and CUT_DONE: the owner's word that nobody can read or write the extents any more. */
+static void owner_done(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame,
+                       uint64_t state, void (*leave)(struct mc_core *core, struct mc_segment *segment, uint32_t slot))
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_segment head;
+    mc_wire_segment_read(&reader, &head);
+    struct mc_segment *segment = mc_segment_find(core, head.segment);
+    if (segment == NULL || segment->member != connection->member)
+        return; /* gone meanwhile */
+    for (uint32_t count = mc_list_read(&reader); count > 0; count--) {
+        struct mc_wire_slot item;
+        mc_wire_slot_read(&reader, &item);
+        const struct mc_node *node = mc_space_node_checked(&segment->space, item.slot);
+        if (node != NULL && node->state == state && mc_node_generation(core, node) == item.generation)
+            leave(core, segment, item.slot);
+    }
+}
+
+void mc_node_cleared(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    owner_done(core, connection, frame, MC_NODE_CLEARING, leave_clears);
+}
+
+void mc_node_cut_done(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    owner_done(core, connection, frame, MC_NODE_QUARANTINE, leave_cuts);
+}
+
+/* ---- telling the owner ---- */
+
+/* One frame of CLEAR or CUT from *unsent on; false when there is nothing to send or nobody to send it to. */
+static bool send_some(struct mc_core *core, struct mc_segment *segment, enum mc_message type, uint32_t *unsent)
+{
+    struct mc_buffer *out =
+        *unsent == MC_NODE_NONE || segment->owner == NULL ? NULL : mc_core_buffer(core, segment->owner->number);
+    if (out == NULL)
+        return false;
+    struct mc_wire_segment head = {.segment = segment->number};
+    size_t frame = mc_core_frame(core, out, type, 0);
+    mc_wire_segment_write(out, &head);
+    size_t list = mc_list_begin(out), count = 0;
+    for (; *unsent != MC_NODE_NONE && count < MC_BATCH_MAX; count++) {
+        const struct mc_node *node = mc_segment_node(segment, *unsent);
+        uint64_t generation = mc_node_generation(core, node);
+        if (type == MC_MESSAGE_CLEAR) {
+            struct mc_wire_slot item = {.slot = *unsent, .generation = generation};
+            mc_wire_slot_write(out, &item);
+        } else {
+            const struct mc_writer *writer = (const struct mc_writer *)(uintptr_t)node->pointer;
+            struct mc_wire_cut_item item = {.slot = *unsent, .generation = generation, .writer = writer->id};
+            mc_wire_cut_item_write(out, &item);
+        }
+        *unsent = node->list_next;
+    }
+    mc_list_end(out, list, count);
+    mc_frame_end(out, frame);
+    return true;
+}
+
+bool mc_segment_flush(struct mc_core *core, struct mc_segment *segment)
+{
+    for (unsigned frames = 0; frames < MC_SLICE_FRAMES; frames += 2) {
+        bool sent = send_some(core, segment, MC_MESSAGE_CLEAR, &segment->clear_unsent);
+        sent |= send_some(core, segment, MC_MESSAGE_CUT, &segment->cut_unsent);
+        if (!sent)
+            return false; /* all said, or nobody listens: then it is said after the next mount */
+    }
+    return segment->clear_unsent != MC_NODE_NONE || segment->cut_unsent != MC_NODE_NONE;
+}
+
+bool mc_segment_release_keys(struct mc_core *core, struct mc_segment *segment)
+{
+    if (!mc_segment_departed(core, segment))
+        segment->release = MC_NODE_NONE; /* it is back, and clears what it is told */
+    for (uint32_t budget = MC_SLICE_SLOTS; segment->release != MC_NODE_NONE && budget > 0; budget--) {
+        struct mc_node *node = mc_segment_node(segment, segment->release);
+        segment->release = node->list_next;
+        segment->late += (node->seen & MC_CLEARING_LATE) == 0;
+        node->seen |= MC_CLEARING_LATE;
+        mc_key_release(core, node);
+    }
+    return segment->release != MC_NODE_NONE;
+}
+
+/* ---- objects and their replicas ---- */
+
+void mc_object_link(struct mc_object *object, struct mc_segment *segment, uint32_t slot)
+{
+    struct mc_node *node = mc_segment_node(segment, slot);
+    node->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
+    node->replica_next_segment = object->first_segment;
+    node->replica_next_slot = object->first_slot;
+    object->first_segment = segment->index;
+    object->first_slot = slot;
+}
+
+void mc_object_unlink(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
+{
+    const struct mc_node *node = mc_segment_node(segment, slot);
+    if (object->first_segment == segment->index && object->first_slot == slot) {
+        object->first_segment = (uint16_t)node->replica_next_segment;
+        object->first_slot = node->replica_next_slot;
+        return;
+    }
+    struct mc_node *at = mc_segment_node(core->segments[object->first_segment], object->first_slot);
+    while (at->replica_next_segment != segment->index || at->replica_next_slot != slot)
+        at = mc_segment_node(core->segments[at->replica_next_segment], at->replica_next_slot);
+    at->replica_next_segment = node->replica_next_segment;
+    at->replica_next_slot = node->replica_next_slot;
+}
+
+struct mc_object *mc_object_find(const struct mc_core *core, struct mc_span key)
+{
+    struct mc_object *object = mc_objects_find(&core->objects, key);
+    return object != NULL && object->tombstone == 0 ? object : NULL;
+}
+
+static void set_wishes(struct mc_object *object, uint64_t length, uint32_t flags)
+{
+    object->length = length & ((1ull << 48) - 1);
+    object->hard = (flags & MC_PUT_HARD_PIN) != 0;
+    object->soft = !object->hard && (flags & MC_PUT_SOFT_PIN) != 0;
+}
+
+/* A new object of that key in the table; NULL when memory is out. */
+static struct mc_object *begin_new(struct mc_core *core, struct mc_span key, uint64_t group)
+{
+    struct mc_object *object =
+        group == 0 ? mc_object_create(&core->objects, key) : mc_object_create_roomy(&core->objects, key);
+    if (object == NULL)
+        return NULL;
+    if (group != 0 && !mc_group_join(&core->groups, object, group))
+        goto fail_group;
+    if (!mc_objects_insert(&core->objects, object))
+        goto fail_insert;
+    return object;
+fail_insert:
+    mc_group_leave(&core->groups, object);
+fail_group:
+    mc_object_free(&core->objects, object);
+    return NULL;
+}
+
+/* The cell of a key is an object again; NULL when memory is out. */
+static struct mc_object *begin_again(struct mc_core *core, struct mc_object *cell, uint64_t group)
+{
+    struct mc_object *object =
+        group != 0 && !cell->roomy && cell->clearing == 0 ? mc_tombstone_enlarge(core, cell) : cell;
+    if (object == NULL || (group != 0 && object->roomy && !mc_group_join(&core->groups, object, group)))
+        return NULL;
+    mc_tombstone_revive(core, object);
+    object->soft_until_s = 1;
+    object->met = 1;
+    return object;
+}
+
+struct mc_object *mc_object_begin(struct mc_core *core, struct mc_object *cell, struct mc_span key, uint64_t length,
+                                  uint32_t flags, uint64_t group)
+{
+    struct mc_object *object = cell == NULL ? begin_new(core, key, group) : begin_again(core, cell, group);
+    if (object != NULL)
+        set_wishes(object, length, flags);
+    return object;
+}
+
+static void count_size(struct mc_core *core, uint64_t length)
+{
+    static const uint64_t bounds[7] = {4096, 65536, 262144, 1048576, 4194304, 16777216, 67108864};
+    unsigned at = 0;
+    while (at < 7 && length > bounds[at])
+        at++;
+    core->statistics.value_size_histogram[at]++;
+    core->statistics.value_size_histogram[8] += length;
+}
+
+void mc_object_appear(struct mc_core *core, struct mc_object *object)
+{
+    core->statistics.put_bytes += object->length;
+    count_size(core, object->length);
+    mc_object_show(core, object);
+}
+
+/* A live replica of a visible object begins to age. */
+static void enter_age_list(struct mc_segment *segment, const struct mc_object *object, uint32_t slot)
+{
+    struct mc_node_list *list = age_list(segment, object);
+    if (list != NULL && segment->state != MC_SEGMENT_GONE)
+        mc_list_append(segment, list, slot);
+    if (object->hard)
+        segment->hard += mc_segment_node(segment, slot)->size;
+}
+
+/* The group is as young as the youngest of its members. */
+static void group_use(const struct mc_core *core, struct mc_object *object)
+{
+    struct mc_group *group = mc_object_group(object);
+    if (group == NULL)
+        return;
+    group->touched = (uint16_t)(core->now_ms >> MC_GROUP_AGE_SHIFT);
+    mc_object_membership(object)->touched = group->touched;
+}
+
+void mc_object_show(struct mc_core *core, struct mc_object *object)
+{
+    mc_assert(!object->visible && object->granted == 0 && object->live > 0);
+    object->visible = 1;
+    core->visible_count++;
+    core->soft_count += object->soft;
+    object->soft_until_s = object->soft ? (uint32_t)((core->now_ms + core->config.soft_pin_ttl_ms) / 1000) : 0;
+    group_use(core, object);
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        enter_age_list(at.segment, object, at.slot);
+}
+
+void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
+{
+    mc_assert(object->visible);
+    (void)core;
+    mc_segment_node(segment, slot)->state = MC_NODE_LIVE;
+    mc_object_link(object, segment, slot);
+    object->live++;
+    segment->live++;
+    enter_age_list(segment, object, slot);
+}
+
+/* One live replica leaves the object. */
+static void part_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
+{
+    mc_assert(segment != NULL);
+    struct mc_node_list *list = age_list(segment, object);
+    if (list != NULL && segment->state != MC_SEGMENT_GONE) /* the lists of a segment that is gone are no longer kept */
+        mc_list_remove(segment, list, slot);
+    if (object->hard && object->visible)
+        segment->hard -= mc_segment_node(segment, slot)->size;
+    mc_object_unlink(core, object, segment, slot);
+    object->live--;
+    segment->live--;
+    mc_node_clear(core, segment, slot, object);
+}
+
+/* bound: of the least version that may bring the object back, when this was its last replica. */
+static void drop_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot,
+                         struct mc_wait *wait, uint64_t bound)
+{
+    uint32_t item = 0;
+    bool is_last = object->live == 1 && object->granted == 0;
+    struct mc_put *put = is_last && mc_object_waits(object) ? mc_put_waiting(core, object, &item) : NULL;
+    part_replica(core, object, segment, slot);
+    if (is_last)
+        mc_object_vanish(core, object, bound, wait);
+    if (put != NULL)
+        mc_put_waited(core, put, item, MC_ERR_TRANSFER_FAIL);
+}
+
+void mc_object_lose_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
+{
+    /* What was never offered goes as if its owner had not told of it, and may come again, or an earlier value. */
+    object->met |= !segment->is_unmet;
+    uint64_t bound = object->met ? mc_node_version(core, mc_segment_node(segment, slot)) : 0;
+    drop_replica(core, object, segment, slot, NULL, bound);
+}
+
+void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait)
+{
+    mc_assert(object->visible);
+    for (bool last = false; !last;) {
+        last = object->live == 1;
+        drop_replica(core, object, core->segments[object->first_segment], object->first_slot, wait, UINT64_MAX);
+    }
+}
+
+void mc_object_unlive(struct mc_core *core, struct mc_object *object, bool is_copy)
+{
+    struct mc_replica at = mc_replica_first(core, object), next;
+    for (; object->live > 0; at = next) {
+        mc_assert(at.segment != NULL); /* a live one is among them */
+        struct mc_node *node = mc_segment_node(at.segment, at.slot);
+        next = mc_replica_next(core, at);
+        if (node->state != MC_NODE_LIVE)
+            continue;
+        part_replica(core, object, at.segment, at.slot);
+        if (is_copy)
+            mc_node_remains(node);
+    }
+}
+
+static uint64_t first_version(const struct mc_core *core, const struct mc_object *object)
+{
+    struct mc_replica first = mc_replica_first(core, object);
+    mc_assert(first.segment != NULL); /* asked only of what has live replicas */
+    return mc_node_version(core, mc_segment_node(first.segment, first.slot));
+}
+
+uint64_t mc_object_version(const struct mc_core *core, const struct mc_object *object)
+{
+    return object == NULL || !object->visible ? 0 : first_version(core, object);
+}
+
+struct mc_object *mc_object_succeed(struct mc_core *core, const struct mc_object *object, uint64_t length,
+                                    uint32_t flags)
+{
+    struct mc_object *successor = mc_object_create(&core->objects, mc_object_key(object));
+    if (successor == NULL)
+        return NULL;
+    set_wishes(successor, length, flags);
+    successor->successor = 1;
+    successor->soft_until_s = object->serial;
+    return successor;
+}
+
+/* The object takes over the replicas of its successor. */
+static void take_replicas(struct mc_core *core, struct mc_object *object, const struct mc_object *successor)
+{
+    object->length = successor->length;
+    object->hard = successor->hard;
+    object->soft = successor->soft;
+    object->live = successor->live;
+    object->first_slot = successor->first_slot;
+    object->first_segment = successor->first_segment;
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        mc_segment_node(at.segment, at.slot)->pointer = (uint64_t)(uintptr_t)object & ((1ull << 48) - 1);
+}
+
+bool mc_object_clearable(const struct mc_core *core, const struct mc_object *object)
+{
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        if (at.segment->state != MC_SEGMENT_OK && !mc_segment_departed(core, at.segment))
+            return false;
+    return object->remains == 0;
+}
+
+enum mc_replace mc_object_replace(struct mc_core *core, struct mc_object *successor, uint64_t expected)
+{
+    enum mc_replace how = MC_REPLACE_STALE;
+    struct mc_object *object = mc_objects_find(&core->objects, mc_object_key(successor));
+    /* The serial alone proves nothing: the key may have got another object since. Its version is above ours then. */
+    bool same = object != NULL && object->visible && object->serial == successor->soft_until_s &&
+                mc_object_version(core, object) < first_version(core, successor) &&
+                (expected == 0 || (mc_object_version(core, object) == expected && !mc_jobs_will_meet(core, object))) &&
+                mc_object_clearable(core, object);
+    if (same) {
+        mc_put_end_copies(core, object);
+        mc_object_unlive(core, object, false);
+        core->visible_count--;
+        core->soft_count -= object->soft;
+        object->visible = 0;
+        mc_group_end_reads(object);
+        object->serial++; /* who reads the value before compares in vain */
+        take_replicas(core, object, successor);
+        /* Who has read the new value must not meet the one before again, be it where a client remembers it or under the
+         * master after us: so nobody reads it as long as an owner may have that one. */
+        how = object->remains > 0 ? MC_REPLACE_WAITS : MC_REPLACE_DONE;
+        object->soft_until_s = (uint32_t)core->now_ms;
+        if (how == MC_REPLACE_DONE)
+            mc_object_appear(core, object);
+    } else {
+        mc_object_unlive(core, successor, expected != 0);
+    }
+    mc_object_free(&core->objects, successor);
+    return how;
+}
+
+void mc_object_touch(struct mc_core *core, struct mc_object *object)
+{
+    group_use(core, object);
+    mc_object_rejuvenate(core, object);
+}
+
+void mc_object_rejuvenate(struct mc_core *core, struct mc_object *object)
+{
+    const struct mc_group *group = mc_object_group(object);
+    if (group != NULL)
+        mc_object_membership(object)->touched = group->touched;
+    if (object->soft)
+        object->soft_until_s = (uint32_t)((core->now_ms + core->config.soft_pin_ttl_ms) / 1000);
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
+        struct mc_node_list *list = age_list(at.segment, object);
+        if (list == NULL || at.segment->state == MC_SEGMENT_GONE || list->tail == at.slot)
+            continue;
+        mc_list_remove(at.segment, list, at.slot);
+        mc_list_append(at.segment, list, at.slot);
+    }
+}
+
+static uint32_t live_replicas(const struct mc_core *core, const struct mc_object *object, struct mc_replica *replicas,
+                              uint32_t capacity)
+{
+    uint32_t count = 0;
+    for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
+        if (at.segment->state == MC_SEGMENT_OK && mc_segment_node(at.segment, at.slot)->state == MC_NODE_LIVE &&
+            count < capacity)
+            replicas[count++] = at;
+    return count;
+}
+
+uint32_t mc_object_readable(const struct mc_core *core, const struct mc_object *object, struct mc_replica *replicas,
+                            uint32_t capacity)
+{
+    return object->visible ? live_replicas(core, object, replicas, capacity) : 0;
+}
+
+uint32_t mc_object_coming(const struct mc_core *core, const struct mc_object *object, struct mc_replica *replicas,
+                          uint32_t capacity)
+{
+    return mc_object_waits(object) ? live_replicas(core, object, replicas, capacity) : 0;
+}

@@ -1,0 +1,322 @@
+/* GET, RENEW, EXIST, REMOVE. */
+#include "store/core/state.h"
+
+#include <stdlib.h>
+
+#define PREFETCH_GROUP 32u
+
+/* The keys of a list; how many. */
+static uint32_t read_keys(struct mc_reader *reader, struct mc_span keys[MC_BATCH_MAX])
+{
+    uint32_t count = mc_list_read(reader);
+    for (uint32_t i = 0; i < count; i++) {
+        struct mc_wire_key item;
+        mc_wire_key_read(reader, &item);
+        keys[i] = item.key;
+    }
+    return count;
+}
+
+static void find_keys(const struct mc_core *core, const struct mc_span *keys, uint32_t count,
+                      struct mc_object **objects)
+{
+    mc_objects_find_batch(&core->objects, keys, count, objects);
+    for (uint32_t i = 0; i < count; i++)
+        if (objects[i] != NULL && objects[i]->tombstone != 0)
+            objects[i] = NULL;
+}
+
+/* ---- reads in progress ---- */
+
+void mc_reading_end(struct mc_core *core, struct mc_connection *connection)
+{
+    for (uint32_t i = 0; i < connection->reading_count; i++) {
+        struct mc_object *object = connection->reading[i].object;
+        if (object->serial != connection->reading[i].serial)
+            continue; /* it died; its memory is still that of some object, or free */
+        struct mc_group *group = mc_object_group(object);
+        object->readers--;
+        if (group != NULL)
+            group->readers--;
+        mc_object_touch(core, object);
+    }
+    connection->reading_count = 0;
+}
+
+static void lease(const struct mc_core *core, struct mc_object *object)
+{
+    uint64_t until = core->now_ms + core->config.lease_ttl_ms;
+    struct mc_group *group = mc_object_group(object);
+    object->lease_until_ms = until & ((1ull << 40) - 1); /* 34 years of milliseconds */
+    if (group != NULL)
+        group->lease_until_ms = object->lease_until_ms;
+}
+
+static void reading_add(struct mc_core *core, struct mc_connection *connection, struct mc_object *object)
+{
+    lease(core, object);
+    mc_object_touch(core, object);
+    if (connection->reading_count == connection->reading_capacity || object->readers == MC_OBJECT_READERS_MAX)
+        return; /* read without protection: the slot check still stands */
+    struct mc_group *group = mc_object_group(object);
+    object->readers++;
+    if (group != NULL)
+        group->readers++;
+    connection->reading[connection->reading_count++] = (struct mc_reading){object, object->serial};
+}
+
+static void reading_reserve(struct mc_connection *connection, uint32_t count)
+{
+    if (connection->reading_capacity >= count)
+        return;
+    struct mc_reading *reading = realloc(connection->reading, count * sizeof(*reading));
+    if (reading == NULL)
+        return;
+    connection->reading = reading;
+    connection->reading_capacity = count;
+}
+
+void mc_request_renew(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    (void)frame;
+    for (uint32_t i = 0; i < connection->reading_count; i++)
+        if (connection->reading[i].object->serial == connection->reading[i].serial)
+            lease(core, connection->reading[i].object);
+}
+
+/* ---- GET ---- */
+
+static void write_places(struct mc_core *core, const struct mc_replica *replicas, uint32_t count, uint32_t taken)
+{
+    uint32_t start = core->rotation++ % count;
+    for (uint32_t i = 0; i < taken; i++) {
+        const struct mc_replica *replica = &replicas[(start + i) % count];
+        const struct mc_node *node = mc_segment_node(replica->segment, replica->slot);
+        struct mc_wire_place place = {
+            .segment = replica->segment->number,
+            .slot = replica->slot,
+            .generation = mc_node_generation(core, node),
+            .offset = (uint64_t)node->offset * MC_EXTENT_UNIT,
+            .replica = node->replica,
+        };
+        mc_wire_place_write(&core->scratch, &place);
+    }
+}
+
+/* The value before is nearly always cleared within a turn of its owner's loop: the reader asks again. Not if an owner
+ * that is to clear something is cut off, nor for long: it may be stopped. */
+static int32_t waits_code(const struct mc_core *core, const struct mc_object *object)
+{
+    if ((uint32_t)core->now_ms - object->soft_until_s >= MC_REPLACE_HOPE_MS)
+        return MC_ERR_REPLICA_IS_NOT_READY;
+    for (uint32_t i = 0; i < core->segment_top; i++) {
+        const struct mc_segment *segment = core->segments[i];
+        if (segment != NULL && segment->state == MC_SEGMENT_SUSPECT && segment->clears.count > 0)
+            return MC_ERR_REPLICA_IS_NOT_READY;
+    }
+    return MC_ERR_PUT_IN_PROGRESS;
+}
+
+/* What is said of one key; at most `places_left` of its replicas. leased: it will be read. */
+static struct mc_wire_found find_one(struct mc_core *core, struct mc_span key, const struct mc_object *object,
+                                     bool leased, uint32_t places_left)
+{
+    struct mc_replica replicas[MC_REPLICA_COUNT_MAX];
+    uint32_t count;
+    if (key.length == 0 || key.length > MC_KEY_LENGTH_MAX)
+        return (struct mc_wire_found){.code = MC_ERR_INVALID_KEY};
+    if (object == NULL)
+        return (struct mc_wire_found){.code = MC_ERR_OBJECT_NOT_FOUND};
+    if (mc_object_waits(object) && leased)
+        return (struct mc_wire_found){.code = waits_code(core, object)};
+    if (!object->visible && !mc_object_waits(object))
+        return (struct mc_wire_found){.code = MC_ERR_REPLICA_IS_NOT_READY};
+    /* Who only asks what there is (size, description) is told of the value that comes. */
+    if (object->visible)
+        count = mc_object_readable(core, object, replicas, MC_REPLICA_COUNT_MAX);
+    else
+        count = mc_object_coming(core, object, replicas, MC_REPLICA_COUNT_MAX);
+    if (count == 0)
+        return (struct mc_wire_found){.code = MC_ERR_OBJECT_NOT_FOUND};
+    uint32_t taken = count < places_left ? count : places_left;
+    write_places(core, replicas, count, taken);
+    uint8_t pins = (uint8_t)((object->hard ? MC_PUT_HARD_PIN : 0) | (object->soft ? MC_PUT_SOFT_PIN : 0));
+    return (struct mc_wire_found){.code = 0, .replica_count = (uint8_t)taken, .length = object->length, .pins = pins};
+}
+
+void mc_request_get(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_span keys[MC_BATCH_MAX];
+    struct mc_object *objects[MC_BATCH_MAX];
+    struct mc_wire_get head;
+    struct mc_wire_none none = {0};
+    mc_wire_get_read(&reader, &head);
+    uint32_t count = read_keys(&reader, keys), places = 0;
+    find_keys(core, keys, count, objects);
+    core->statistics.get_requests++;
+    core->statistics.get_items += count;
+    struct mc_buffer *out = mc_core_buffer(core, connection->number);
+    if (out == NULL)
+        return;
+    bool leased = (head.flags & MC_GET_NO_LEASE) == 0;
+    if (leased)
+        reading_reserve(connection, count);
+    size_t at = mc_core_frame(core, out, MC_MESSAGE_GET_FOUND, frame->request_id);
+    mc_wire_none_write(out, &none);
+    size_t list = mc_list_begin(out);
+    core->scratch.length = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        /* The list of places is as long as any list may be: every key gets one, more while some are left. */
+        struct mc_wire_found found =
+            find_one(core, keys[i], objects[i], leased, MC_BATCH_MAX - places - (count - i - 1));
+        places += found.replica_count;
+        if (found.code == 0 && leased)
+            reading_add(core, connection, objects[i]);
+        core->statistics.get_hits += found.code == 0;
+        core->statistics.get_misses += found.code != 0;
+        mc_wire_found_write(out, &found);
+    }
+    mc_list_end(out, list, count);
+    size_t flat = mc_list_begin(out);
+    mc_buffer_append(out, core->scratch.data, core->scratch.length);
+    mc_list_end(out, flat, places);
+    mc_frame_end(out, at);
+}
+
+/* ---- EXIST ---- */
+
+static void prefetch_node(const struct mc_core *core, const struct mc_object *object)
+{
+    if (object != NULL && object->first_slot != MC_NODE_NONE)
+        __builtin_prefetch(mc_segment_node(core->segments[object->first_segment], object->first_slot));
+}
+
+/* A node is moved within a list: its neighbours are written too. */
+static void prefetch_neighbours(const struct mc_core *core, const struct mc_object *object)
+{
+    if (object == NULL || object->first_slot == MC_NODE_NONE)
+        return;
+    const struct mc_segment *segment = core->segments[object->first_segment];
+    const struct mc_node *node = mc_segment_node(segment, object->first_slot);
+    if (node->state != MC_NODE_LIVE || !object->visible || object->hard)
+        return;
+    if (node->list_previous < segment->space.node_fresh)
+        __builtin_prefetch(mc_segment_node(segment, node->list_previous), 1);
+    if (node->list_next < segment->space.node_fresh)
+        __builtin_prefetch(mc_segment_node(segment, node->list_next), 1);
+}
+
+static void exist_group(struct mc_core *core, struct mc_object *const *objects, uint32_t count, uint8_t *results)
+{
+    struct mc_replica replica;
+    for (uint32_t i = 0; i < count; i++)
+        prefetch_node(core, objects[i]);
+    for (uint32_t i = 0; i < count; i++)
+        prefetch_neighbours(core, objects[i]);
+    for (uint32_t i = 0; i < count; i++) {
+        results[i] = objects[i] != NULL && (mc_object_readable(core, objects[i], &replica, 1) > 0 ||
+                                            mc_object_coming(core, objects[i], &replica, 1) > 0);
+        if (results[i] && objects[i]->visible)
+            mc_object_touch(core, objects[i]);
+    }
+}
+
+void mc_request_exist(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_span keys[MC_BATCH_MAX];
+    struct mc_object *objects[MC_BATCH_MAX];
+    uint8_t results[MC_BATCH_MAX];
+    struct mc_wire_none none;
+    mc_wire_none_read(&reader, &none);
+    uint32_t count = read_keys(&reader, keys);
+    if (reader.bad || mc_reader_left(&reader) != 0) {
+        mc_core_malformed(core, connection, "a malformed message");
+        return;
+    }
+    find_keys(core, keys, count, objects);
+    for (uint32_t i = 0; i < count; i += PREFETCH_GROUP)
+        exist_group(core, &objects[i], count - i < PREFETCH_GROUP ? count - i : PREFETCH_GROUP, &results[i]);
+    core->statistics.exist_requests++;
+    core->statistics.exist_items += count;
+    struct mc_buffer *out = mc_core_buffer(core, connection->number);
+    if (out == NULL)
+        return;
+    struct mc_wire_exist_reply reply = {.code = 0, .results = mc_span(results, count)};
+    size_t at = mc_core_frame(core, out, MC_MESSAGE_EXIST_REPLY, frame->request_id);
+    mc_wire_exist_reply_write(out, &reply);
+    mc_frame_end(out, at);
+}
+
+/* ---- REMOVE ---- */
+
+static int32_t remove_one(struct mc_core *core, struct mc_span key, bool force, struct mc_wait *wait)
+{
+    if (key.length == 0 || key.length > MC_KEY_LENGTH_MAX)
+        return MC_ERR_INVALID_KEY;
+    struct mc_object *object = mc_objects_find(&core->objects, key);
+    if (object == NULL || object->tombstone != 0) {
+        mc_tombstone_add(core, key, object);
+        if (object != NULL && object->clearing > 0)
+            mc_key_wait(core, object, wait);
+        return MC_ERR_OBJECT_NOT_FOUND;
+    }
+    if (!object->visible)
+        return MC_ERR_REPLICA_IS_NOT_READY;
+    if (!force && mc_object_is_leased(core, object))
+        return MC_ERR_OBJECT_HAS_LEASE;
+    mc_object_drop(core, object, wait);
+    return 0;
+}
+
+/* Something that would be removed lies over what cannot be cleared, or is not cleared yet. */
+static bool any_hides(const struct mc_core *core, const struct mc_span *keys, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const struct mc_object *object = mc_object_find(core, keys[i]);
+        if (object != NULL && mc_key_hides(core, object))
+            return true;
+    }
+    return false;
+}
+
+/* Nothing would be removed, and nothing is said to be absent. */
+static bool all_stay(const struct mc_core *core, const struct mc_span *keys, uint32_t count, bool force)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const struct mc_object *object = mc_object_find(core, keys[i]);
+        if (object == NULL || mc_object_waits(object) ||
+            (object->visible && (force || !mc_object_is_leased(core, object))))
+            return false;
+    }
+    return true;
+}
+
+void mc_request_remove(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_span keys[MC_BATCH_MAX];
+    struct mc_wire_remove head;
+    mc_wire_remove_read(&reader, &head);
+    uint32_t count = read_keys(&reader, keys);
+    if ((mc_recover_unsettled(core) || any_hides(core, keys, count)) && !all_stay(core, keys, count, head.force != 0)) {
+        /* The key, a second replica or a value before it, may lie where we have not met it or do not reach it. */
+        mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
+        return;
+    }
+    core->has_changed = true;
+    core->statistics.remove_requests++;
+    core->statistics.remove_items += count;
+    struct mc_wait *wait = mc_wait_create(core, MC_WAIT_REMOVE, connection, frame->request_id, count);
+    if (wait == NULL) {
+        core->statistics.remove_failures += count;
+        mc_core_reply_failed(core, connection->number, frame->request_id, MC_ERR_BUSY);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        wait->codes[i] = remove_one(core, keys[i], head.force != 0, wait);
+        core->statistics.remove_failures += wait->codes[i] != 0;
+    }
+    mc_wait_done(core, wait);
+}

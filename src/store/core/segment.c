@@ -1,0 +1,596 @@
+/* Segments: mounting, whether they are to be trusted, and their end. */
+#include "store/core/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+struct mc_segment *mc_segment_find(const struct mc_core *core, uint32_t number)
+{
+    struct mc_segment *segment = core->segments[number % MC_SEGMENTS_MAX];
+    return segment != NULL && segment->number == number && segment->state != MC_SEGMENT_GONE ? segment : NULL;
+}
+
+void mc_segment_update_room(struct mc_core *core, struct mc_segment *segment)
+{
+    double budget = (double)mc_segment_budget(core, segment), band = core->config.eviction_ratio * budget;
+    double high = core->config.eviction_high_watermark * budget;
+    double taken = (double)(segment->used + segment->clearing); /* quarantine is off the budget */
+    bool nodes = segment->space.node_count + 2 <= segment->space.node_limit;
+    /* What evictions keep at its lower mark stays full: else those that evict just now would be taken for the emptiest,
+     * and what the others hold would never grow old. */
+    segment->full &= taken > high - 2 * band;
+    if (segment->state == MC_SEGMENT_OK && !segment->leaving && nodes && !segment->full && taken <= high)
+        mc_set_add(&core->roomy, segment);
+    else
+        mc_set_remove(&core->roomy, segment);
+}
+
+/* ---- trust ---- */
+
+bool mc_segment_departed(const struct mc_core *core, const struct mc_segment *segment)
+{
+    if (segment->state == MC_SEGMENT_OK || !core->may_depart)
+        return false;
+    return segment->state == MC_SEGMENT_GONE || segment->member->departed;
+}
+
+void mc_segment_release(struct mc_core *core, struct mc_segment *segment)
+{
+    if (!mc_segment_departed(core, segment) || segment->state == MC_SEGMENT_GONE)
+        return;
+    segment->release = segment->clears.head;
+    if (segment->release != MC_NODE_NONE && mc_link_alone(&segment->busy))
+        mc_link_append(&core->busy, &segment->busy);
+}
+
+void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment)
+{
+    if (segment->state == MC_SEGMENT_GONE)
+        return;
+    const struct mc_member *member = segment->member;
+    bool ok = segment->owner != NULL && !member->keeper_lost && !member->silent && !segment->distrusted &&
+              !segment->recovering && !core->veiled;
+    uint8_t state = ok ? MC_SEGMENT_OK : MC_SEGMENT_SUSPECT;
+    if (segment->state == state)
+        return;
+    segment->state = state;
+    mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s) is %s", segment->number, segment->name,
+                ok ? "trusted" : "suspect");
+    if (ok) {
+        core->has_offered = true;
+        mc_set_add(&core->ok, segment);
+    } else {
+        mc_set_remove(&core->ok, segment);
+        mc_segment_release(core, segment);
+    }
+    mc_segment_update_room(core, segment);
+}
+
+void mc_segment_owner_lost(struct mc_segment *segment)
+{
+    segment->owner = NULL;
+    segment->clear_unsent = segment->clears.head;
+    segment->cut_unsent = segment->cuts.head;
+    mc_link_remove(&segment->dirty);
+}
+
+void mc_segment_set_populated(struct mc_core *core, struct mc_segment *segment, uint64_t populated)
+{
+    if (populated > segment->capacity)
+        populated = segment->capacity;
+    if (populated > segment->populated) {
+        segment->populated = populated;
+        segment->populated_ms = core->now_ms;
+    }
+    if (segment->inventory == MC_INVENTORY_EARLIER)
+        return; /* its space ends where the inventory has come to */
+    /* The slack behind the capacity is the owner's memory too, populated with the rest. */
+    uint64_t bytes = segment->populated < segment->capacity ? segment->populated : segment->capacity + MC_EXTENT_SLACK;
+    uint64_t units = bytes / MC_EXTENT_UNIT;
+    if (units > segment->space.end)
+        (void)mc_space_grow(&segment->space,
+                            units - segment->space.end); /* without a node for it: at the next heartbeat */
+    mc_segment_update_room(core, segment);
+}
+
+/* ---- mounting ---- */
+
+static void mount_reply(struct mc_core *core, struct mc_connection *connection, uint64_t request_id, int32_t code,
+                        uint32_t number, uint8_t inventory, bool behind)
+{
+    if (code != 0)
+        core->statistics.mount_failures++;
+    struct mc_buffer *out = mc_core_buffer(core, connection->number);
+    if (out == NULL)
+        return;
+    struct mc_wire_mount_reply head = {
+        .code = code, .segment = number, .epoch = core->epoch, .inventory = inventory, .behind = behind};
+    size_t frame = mc_core_frame(core, out, MC_MESSAGE_MOUNT_REPLY, request_id);
+    mc_wire_mount_reply_write(out, &head);
+    mc_frame_end(out, frame);
+}
+
+static bool mount_sane(const struct mc_wire_mount *mount)
+{
+    return mount->capacity >= MC_EXTENT_UNIT && mount->capacity <= MC_SEGMENT_CAPACITY_MAX && mount->slot_count > 0 &&
+           mount->slot_count <= UINT32_MAX / 2 && mount->name.length > 0 && mount->name.length <= MC_SEGMENT_TEXT_MAX &&
+           mount->tcp_address.length <= MC_SEGMENT_TEXT_MAX && mount->unix_path.length <= MC_SEGMENT_TEXT_MAX &&
+           !mc_id_is_zero(mount->segment_id) && mount->epoch <= MC_EPOCH_MAX && mount->slot_top <= mount->slot_count;
+}
+
+/* An index that nobody uses, the one given back longest ago; 0 when there is none. */
+static uint32_t free_index(struct mc_core *core)
+{
+    for (uint32_t i = 0; i < MC_SEGMENTS_MAX; i++) {
+        uint32_t index = core->segment_cursor;
+        core->segment_cursor = index + 1 < MC_SEGMENTS_MAX ? index + 1 : 1;
+        if (core->segments[index] == NULL && core->segment_uses[index] < UINT16_MAX)
+            return index;
+    }
+    return 0;
+}
+
+static void copy_text(char text[MC_SEGMENT_TEXT_MAX + 1], struct mc_span from)
+{
+    if (from.length > 0)
+        memcpy(text, from.data, from.length);
+    text[from.length] = 0;
+}
+
+static uint64_t hash_name(const struct mc_core *core, struct mc_span name)
+{
+    return XXH3_64bits_withSeed(name.data, name.length, core->objects.seed);
+}
+
+struct mc_segment *mc_segment_by_name(const struct mc_core *core, struct mc_span name)
+{
+    return mc_map_get(&core->segments_by_alias[MC_ALIAS_NAME], hash_name(core, name));
+}
+
+struct mc_segment *mc_segment_by_host(const struct mc_core *core, struct mc_id host)
+{
+    return mc_map_get(&core->segments_by_alias[MC_ALIAS_HOST], mc_core_hash_id(core, host));
+}
+
+/* Neither need be unique: the map knows the first, the rest is a chain. */
+static bool alias_add(struct mc_core *core, struct mc_segment *segment, unsigned which, uint64_t hash)
+{
+    struct mc_alias *alias = &segment->aliases[which];
+    struct mc_segment *first = mc_map_get(&core->segments_by_alias[which], hash);
+    alias->hash = hash;
+    alias->known = true;
+    if (first == NULL) {
+        alias->known = mc_map_put(&core->segments_by_alias[which], hash, segment);
+        return alias->known;
+    }
+    alias->next = first->aliases[which].next;
+    first->aliases[which].next = segment;
+    return true;
+}
+
+static void alias_remove(struct mc_core *core, struct mc_segment *segment, unsigned which)
+{
+    struct mc_map *map = &core->segments_by_alias[which];
+    struct mc_alias *alias = &segment->aliases[which];
+    if (!alias->known)
+        return;
+    alias->known = false;
+    struct mc_segment *at = mc_map_get(map, alias->hash);
+    if (at == segment) {
+        (void)mc_map_remove(map, alias->hash);
+        if (alias->next != NULL) {
+            bool done = mc_map_put(map, alias->hash, alias->next);
+            mc_assert(done); /* its place has just become free */
+        }
+    } else {
+        while (at->aliases[which].next != segment)
+            at = at->aliases[which].next;
+        at->aliases[which].next = alias->next;
+    }
+    alias->next = NULL;
+}
+
+static bool aliases_add(struct mc_core *core, struct mc_segment *segment)
+{
+    return alias_add(core, segment, MC_ALIAS_NAME, hash_name(core, mc_span_string(segment->name))) &&
+           alias_add(core, segment, MC_ALIAS_HOST, mc_core_hash_id(core, segment->host));
+}
+
+static void aliases_remove(struct mc_core *core, struct mc_segment *segment)
+{
+    for (unsigned which = 0; which < MC_ALIASES; which++)
+        alias_remove(core, segment, which);
+}
+
+static struct mc_segment *segment_create(struct mc_core *core, const struct mc_wire_mount *mount, uint32_t index)
+{
+    struct mc_segment *segment = calloc(1, sizeof(*segment));
+    if (segment == NULL)
+        return NULL;
+    segment->index = (uint16_t)index;
+    segment->number = (uint32_t)core->segment_uses[index] << 16 | index;
+    segment->state = MC_SEGMENT_SUSPECT;
+    segment->id = mount->segment_id;
+    segment->id_hash = mc_core_hash_id(core, segment->id);
+    segment->host = mount->host;
+    segment->nonce = mount->nonce;
+    segment->capacity = mount->capacity;
+    segment->slot_count = mount->slot_count;
+    copy_text(segment->name, mount->name);
+    copy_text(segment->tcp_address, mount->tcp_address);
+    copy_text(segment->unix_path, mount->unix_path);
+    for (unsigned i = 0; i < MC_SETS; i++)
+        segment->places[i] = MC_SET_NOWHERE;
+    segment->normal = segment->soft = segment->clears = segment->cuts =
+        (struct mc_node_list){MC_NODE_NONE, MC_NODE_NONE, 0};
+    segment->clear_unsent = segment->cut_unsent = segment->release = MC_NODE_NONE;
+    segment->populated_ms = core->now_ms;
+    mc_link_init(&segment->of_member);
+    mc_link_init(&segment->dirty);
+    mc_link_init(&segment->busy);
+    mc_link_init(&segment->watched);
+    mc_link_init(&segment->recovery);
+    segment->sweep = calloc(1, sizeof(*segment->sweep));
+    if (segment->sweep == NULL || !mc_space_init(&segment->space, mount->slot_count)) {
+        free(segment->sweep);
+        free(segment);
+        return NULL;
+    }
+    return segment;
+}
+
+struct mc_segment *mc_segment_add(struct mc_core *core, struct mc_member *member, const struct mc_wire_mount *mount)
+{
+    uint32_t index = free_index(core);
+    struct mc_segment *segment = index == 0 ? NULL : segment_create(core, mount, index);
+    if (segment == NULL)
+        return NULL;
+    if (!mc_map_put(&core->segments_by_id, segment->id_hash, segment))
+        goto fail_id;
+    if (!aliases_add(core, segment))
+        goto fail_alias;
+    segment->member = member;
+    segment->owner_id = member->id;
+    segment->incarnation = member->incarnation;
+    mc_link_append(&member->segments, &segment->of_member);
+    core->segments[index] = segment;
+    core->segment_uses[index]++;
+    segment->change = ++core->segment_changes;
+    core->segment_count++;
+    if (index >= core->segment_top)
+        core->segment_top = index + 1;
+    return segment;
+fail_alias:
+    aliases_remove(core, segment);
+    (void)mc_map_remove(&core->segments_by_id, segment->id_hash);
+fail_id:
+    mc_space_destroy(&segment->space);
+    free(segment->sweep);
+    free(segment);
+    return NULL;
+}
+
+bool mc_segment_take_over(struct mc_core *core, struct mc_segment *segment, struct mc_member *member,
+                          const struct mc_wire_mount *mount)
+{
+    struct mc_member *before = segment->member;
+    mc_link_remove(&segment->of_member);
+    mc_link_append(&member->segments, &segment->of_member);
+    segment->member = member;
+    segment->owner_id = member->id;
+    segment->incarnation = member->incarnation;
+    segment->change = ++core->segment_changes;
+    segment->reporter_count = 0;
+    copy_text(segment->tcp_address, mount->tcp_address);
+    copy_text(segment->unix_path, mount->unix_path);
+    aliases_remove(core, segment);
+    copy_text(segment->name, mount->name);
+    segment->host = mount->host;
+    if (mc_link_alone(&before->connections) && mc_link_alone(&before->segments))
+        mc_member_destroy(core, before);
+    return aliases_add(core, segment);
+}
+
+static void attach(struct mc_core *core, struct mc_segment *segment, struct mc_connection *connection,
+                   uint64_t populated)
+{
+    mc_segment_owner_lost(segment);
+    segment->owner = connection;
+    if (segment->clears.count + segment->cuts.count > 0)
+        mc_link_append(&core->dirty, &segment->dirty);
+    mc_segment_set_populated(core, segment, populated);
+    mc_segment_refresh(core, segment);
+}
+
+struct mounting { /* one MOUNT at work */
+    struct mc_connection *connection;
+    struct mc_wire_mount wire;
+    struct mc_segment *segment;
+    enum mc_inventory inventory; /* what the owner is asked for */
+    uint64_t earlier_epoch;      /* of the contents */
+    int64_t contact_ms;
+};
+
+/* Memory that we know nothing of, with contents or without. */
+static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
+{
+    if (mounting->earlier_epoch != 0 &&
+        !mc_recover_wanted(core, mounting->connection->cluster, mounting->earlier_epoch, mounting->contact_ms))
+        return MC_ERR_STALE;
+    /* Peers heard of its mount before its owner did, and that master has ended: nobody knows what became of this. */
+    if (mounting->earlier_epoch == 0 && mounting->wire.slot_top > 0)
+        return MC_ERR_STALE;
+    mounting->segment = mc_segment_add(core, mounting->connection->member, &mounting->wire);
+    if (mounting->segment == NULL)
+        return MC_ERR_BUSY;
+    if (mounting->earlier_epoch == 0)
+        return 0;
+    mounting->inventory = MC_INVENTORY_EARLIER;
+    mounting->segment->cluster = mounting->connection->cluster;
+    mounting->segment->earlier_epoch = mounting->earlier_epoch;
+    mounting->segment->contact_ms = mounting->contact_ms;
+    if (mounting->wire.slot_top > 0)
+        mc_recover_taken(core, mounting->segment);
+    if (mc_recover_begin(core, mounting->segment, MC_INVENTORY_EARLIER, mounting->wire.slot_top))
+        return 0;
+    mc_segment_gone(core, mounting->segment);
+    return MC_ERR_BUSY;
+}
+
+/* A segment that is mounted: its owner has come back, or another process has taken its memory up. */
+static int32_t mount_known(struct mc_core *core, struct mounting *mounting)
+{
+    const struct mc_wire_mount *mount = &mounting->wire;
+    struct mc_segment *segment = mounting->segment;
+    struct mc_member *member = mounting->connection->member;
+    bool own = segment->member == member, rebuilding = segment->inventory == MC_INVENTORY_EARLIER;
+    if (!mc_id_equal(segment->id, mount->segment_id) || (!own && segment->owner != NULL))
+        return MC_ERR_SEGMENT_ALREADY_EXISTS;
+    /* Epoch 0 of a segment that we know: the answer to its first mount was lost. It is the same memory either way. An
+     * earlier epoch: its contents were not offered yet, or it has not heard of that. */
+    bool same = segment->capacity == mount->capacity && segment->slot_count == mount->slot_count &&
+                segment->nonce == mount->nonce;
+    if (!same || (mount->epoch != 0 && mount->epoch != core->epoch && mount->epoch != segment->earlier_epoch))
+        return MC_ERR_STALE;
+    if (rebuilding) { /* broken off half-way: what was merged goes, and all of it comes again */
+        mounting->earlier_epoch = segment->earlier_epoch;
+        mounting->contact_ms = segment->contact_ms;
+        mc_segment_gone(core, segment);
+        mounting->segment = NULL;
+        return mount_unknown(core, mounting);
+    }
+    if (!own && !mc_segment_take_over(core, segment, member, mount))
+        mc_core_log(core, MC_CORE_LOG_WARNING, "segment %u cannot be found by its name: out of memory",
+                    segment->number);
+    /* Who has told it all on this very link tells no more: only what it did not tell is still being dropped. */
+    if (!own || segment->inventory == MC_INVENTORY_TAKEOVER ||
+        (segment->dropping && segment->owner != mounting->connection))
+        mounting->inventory = MC_INVENTORY_TAKEOVER;
+    if (mounting->inventory != MC_INVENTORY_NONE)
+        (void)mc_recover_begin(core, segment, mounting->inventory, 0);
+    return 0;
+}
+
+void mc_segment_mount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mounting mounting = {.connection = connection};
+    struct mc_wire_mount *mount = &mounting.wire;
+    mc_wire_mount_read(&reader, mount);
+    core->statistics.mount_requests++;
+    if (!mount_sane(mount)) {
+        mount_reply(core, connection, frame->request_id, MC_ERR_INVALID_PARAMS, 0, 0, false);
+        return;
+    }
+    if (mount->epoch > core->epoch) { /* we may be late: no answer that could cost the owner its contents */
+        mc_evidence_contradicts(core, connection->member->id, true, mount->epoch);
+        mc_core_close(core, connection);
+        return;
+    }
+    int32_t code = 0;
+    mounting.segment = mc_map_get(&core->segments_by_id, mc_core_hash_id(core, mount->segment_id));
+    bool again = mounting.segment != NULL;
+    /* On the link that it has already: it tells how much of its memory is ready, many times while that grows. */
+    bool progress = again && mounting.segment->owner == connection;
+    if (again) {
+        code = mount_known(core, &mounting);
+    } else if (mount->epoch == core->epoch) {
+        code = MC_ERR_STALE;
+    } else {
+        mounting.earlier_epoch = mount->epoch;
+        mounting.contact_ms = (int64_t)core->now_ms - (int64_t)mount->contact_age_ms;
+        code = mount_unknown(core, &mounting);
+    }
+    if (code != 0) {
+        mount_reply(core, connection, frame->request_id, code, 0, 0, false);
+        return;
+    }
+    struct mc_segment *segment = mounting.segment;
+    /* The owner remembers a mount as contact: a master after us must not think that we may have acted on its silence.
+     */
+    mc_member_seen(core, segment->member);
+    if (!progress || mounting.inventory != MC_INVENTORY_NONE)
+        mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s, %llu bytes) is %s%s", segment->number, segment->name,
+                    (unsigned long long)segment->capacity, again ? "mounted again" : "mounted",
+                    mounting.inventory == MC_INVENTORY_NONE ? "" : ", its inventory is wanted");
+    if (!progress)
+        mc_reach_mounted(core, segment);
+    uint8_t inventory = mounting.inventory != MC_INVENTORY_NONE ? 1 : segment->recovering ? 2 : 0;
+    mount_reply(core, connection, frame->request_id, 0, segment->number, inventory, segment->late > 0);
+    attach(core, segment, connection, mount->populated);
+}
+
+void mc_segment_unmount(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_unmount head;
+    mc_wire_unmount_read(&reader, &head);
+    core->statistics.unmount_requests++;
+    struct mc_segment *segment = mc_segment_find(core, head.segment);
+    int32_t code = segment == NULL                         ? MC_ERR_SEGMENT_NOT_FOUND
+                   : segment->member != connection->member ? MC_ERR_ILLEGAL_CLIENT
+                                                           : 0;
+    if (code == 0)
+        mc_segment_gone(core, segment);
+    mc_core_reply_code(core, connection->number, MC_MESSAGE_UNMOUNT_REPLY, frame->request_id, code);
+}
+
+void mc_segment_gone(struct mc_core *core, struct mc_segment *segment)
+{
+    mc_core_log(core, MC_CORE_LOG_INFO, "segment %u (%s) is gone, with replicas of %u objects", segment->number,
+                segment->name, segment->live);
+    mc_set_remove(&core->ok, segment);
+    mc_set_remove(&core->roomy, segment);
+    aliases_remove(core, segment);
+    (void)mc_map_remove(&core->segments_by_id, segment->id_hash);
+    mc_link_remove(&segment->of_member);
+    mc_link_remove(&segment->dirty);
+    mc_link_remove(&segment->busy);
+    mc_link_remove(&segment->watched);
+    mc_link_remove(&segment->recovery);
+    segment->is_unmet = segment->is_earlier;
+    mc_recover_judged(core, segment);
+    segment->recovering = segment->dropping = segment->probing = segment->distrusted = false;
+    segment->reporter_count = 0;
+    segment->inventory = MC_INVENTORY_NONE;
+    segment->member = NULL;
+    segment->owner = NULL;
+    segment->debt = 0;
+    segment->state = MC_SEGMENT_GONE;
+    core->segment_changes++;
+    mc_job_sweep(core, segment);
+}
+
+void mc_segment_destroy(struct mc_core *core, struct mc_segment *segment)
+{
+    core->segments[segment->index] = NULL;
+    core->segment_count--;
+    mc_space_destroy(&segment->space);
+    free(segment->sweep);
+    free(segment);
+}
+
+static struct mc_wire_segment_reply described(const struct mc_segment *segment)
+{
+    return (struct mc_wire_segment_reply){
+        .code = 0,
+        .segment = segment->number,
+        .node = segment->owner_id,
+        .incarnation = segment->incarnation,
+        .segment_id = segment->id,
+        .capacity = segment->capacity,
+        .slot_count = segment->slot_count,
+        .nonce = segment->nonce,
+        .host = segment->host,
+        .name = mc_span_string(segment->name),
+        .tcp_address = mc_span_string(segment->tcp_address),
+        .unix_path = mc_span_string(segment->unix_path),
+    };
+}
+
+/* segment NULL: there is none of that number. */
+static void segment_reply(struct mc_core *core, const struct mc_connection *connection, uint64_t request_id,
+                          uint32_t number, const struct mc_segment *segment)
+{
+    struct mc_buffer *out = mc_core_buffer(core, connection->number);
+    if (out == NULL)
+        return;
+    struct mc_wire_segment_reply reply = {.code = MC_ERR_SEGMENT_NOT_FOUND, .segment = number};
+    if (segment != NULL)
+        reply = described(segment);
+    size_t at = mc_core_frame(core, out, MC_MESSAGE_SEGMENT_REPLY, request_id);
+    mc_wire_segment_reply_write(out, &reply);
+    mc_frame_end(out, at);
+}
+
+void mc_segment_describe(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_segment head;
+    mc_wire_segment_read(&reader, &head);
+    segment_reply(core, connection, frame->request_id, head.segment, mc_segment_find(core, head.segment));
+}
+
+void mc_segment_describe_named(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_placement found = {.preferred_count = 0};
+    struct mc_wire_name head;
+    mc_wire_name_read(&reader, &head);
+    mc_placement_prefer(core, &found, head.name);
+    segment_reply(core, connection, frame->request_id, 0, found.preferred_count > 0 ? found.preferred[0] : NULL);
+}
+
+/* The segments that lie nearest to a client in an order of its own, at most `capacity` of them. */
+struct nearest {
+    const struct mc_segment *segments[MC_SEGMENTS_TOLD_NEAR];
+    uint64_t distances[MC_SEGMENTS_TOLD_NEAR]; /* rising */
+    size_t count, capacity;
+};
+
+/* Another one for each pair, and always the same: so clients spread evenly over segments, each is told of a few, and a
+ * segment that is new is news to a few. */
+static uint64_t distance(struct mc_id client, const struct mc_segment *segment)
+{
+    uint64_t mixed = client.low ^ segment->id.low * 0x9e3779b97f4a7c15u;
+    mixed = (mixed ^ mixed >> 32) * 0xd6e8feb86659fd93u;
+    mixed = (mixed ^ mixed >> 32 ^ client.high ^ segment->id.high) * 0xd6e8feb86659fd93u;
+    return mixed ^ mixed >> 32;
+}
+
+static void nearest_add(struct nearest *nearest, const struct mc_segment *segment, uint64_t distance)
+{
+    size_t at = nearest->count;
+    if (at == nearest->capacity && distance >= nearest->distances[at - 1])
+        return;
+    at -= at == nearest->capacity;
+    for (; at > 0 && nearest->distances[at - 1] > distance; at--) {
+        nearest->segments[at] = nearest->segments[at - 1];
+        nearest->distances[at] = nearest->distances[at - 1];
+    }
+    nearest->segments[at] = segment;
+    nearest->distances[at] = distance;
+    nearest->count += nearest->count < nearest->capacity;
+}
+
+static size_t nearest_write(const struct nearest *nearest, uint64_t changes, struct mc_buffer *out)
+{
+    size_t told = 0;
+    for (size_t i = 0; i < nearest->count; i++) {
+        if (nearest->segments[i]->change <= changes)
+            continue;
+        struct mc_wire_segment_reply one = described(nearest->segments[i]);
+        mc_wire_segment_reply_write(out, &one);
+        told++;
+    }
+    return told;
+}
+
+/* What has been mounted since the client last asked, of the few segments that it is told of: it opens ways to them
+ * ahead. The rest it asks for when it needs them, so that not everybody is connected with everybody. One pass. */
+void mc_segments_tell(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)
+{
+    struct nearest near = {.capacity = MC_SEGMENTS_TOLD_NEAR}, far = {.capacity = MC_SEGMENTS_TOLD_FAR};
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_segments head;
+    mc_wire_segments_read(&reader, &head);
+    mc_reach_asked(core, head.host);
+    struct mc_buffer *out = mc_core_buffer(core, connection->number);
+    if (out == NULL)
+        return;
+    for (uint32_t index = 1; index < core->segment_top; index++) {
+        const struct mc_segment *segment = core->segments[index];
+        if (segment != NULL && segment->state != MC_SEGMENT_GONE)
+            nearest_add(mc_id_equal(segment->host, head.host) ? &near : &far, segment,
+                        distance(connection->member->id, segment));
+    }
+    size_t at = mc_core_frame(core, out, MC_MESSAGE_SEGMENTS_REPLY, frame->request_id);
+    mc_wire_segments_reply_write(out, &(struct mc_wire_segments_reply){.changes = core->segment_changes});
+    size_t list = mc_list_begin(out);
+    size_t told = nearest_write(&near, head.changes, out);
+    told += nearest_write(&far, head.changes, out);
+    mc_list_end(out, list, told);
+    mc_frame_end(out, at);
+}

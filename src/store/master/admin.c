@@ -1,0 +1,692 @@
+/* The admin port: metrics, health, and questions about objects and segments. Runs on the HTTP thread and asks the core
+ * in slices of well under 1 ms. */
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/socket.h"
+#include "store/master/http.h"
+#include "store/master/metrics.h"
+
+#include <event2/buffer.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define KEYS_PER_SLICE 1024u /* slots that the core looks at for one question */
+#define SEGMENTS_PER_SLICE 256u
+#define QUERIES_PER_SLICE 64u
+#define QUERY_KEYS_MAX 1024u    /* keys of one /batch_query_keys */
+#define CHUNK_BYTES (64u << 10) /* of a long listing on its way */
+#define SUMMARY_WINDOW_MS 1000u /* rates are computed over at least this */
+#define HEALTH_ASK_MS 1000u     /* a probe should not hang */
+
+extern const unsigned char mc_web_index[]; /* src/store/master/index.html */
+extern const size_t mc_web_index_size;
+
+struct mc_admin {
+    struct mc_server *server;
+    uint64_t started_ms;
+    struct mc_metrics_window window;
+    struct mc_drain_jobs *drains;
+    bool is_ha;
+    uint16_t metadata_port;
+};
+
+struct mc_admin *mc_admin_create(struct mc_server *server, const struct mc_master_config *config,
+                                 uint16_t metadata_port)
+{
+    struct mc_admin *admin = calloc(1, sizeof(*admin));
+    if (admin == NULL)
+        return NULL;
+    admin->drains = mc_drain_jobs_create(server);
+    if (admin->drains == NULL) {
+        free(admin);
+        return NULL;
+    }
+    admin->server = server;
+    admin->started_ms = mc_clock_ms();
+    admin->is_ha = config->ha_enabled;
+    admin->metadata_port = metadata_port;
+    return admin;
+}
+
+void mc_admin_destroy(struct mc_admin *admin)
+{
+    if (admin != NULL)
+        mc_drain_jobs_destroy(admin->drains);
+    free(admin);
+}
+
+static int ask(const struct mc_admin *admin, mc_question *function, void *argument)
+{
+    return mc_server_ask(admin->server, function, argument, MC_HTTP_ASK_MS);
+}
+
+/* ---- what is asked of the core ---- */
+
+static void ask_statistics(struct mc_core *core, void *argument)
+{
+    mc_core_statistics(core, argument);
+}
+
+#define ACCUSERS_MAX 64u
+struct accusers {
+    struct mc_core_accuser list[ACCUSERS_MAX];
+    size_t count;
+};
+
+static void ask_accusers(struct mc_core *core, void *argument)
+{
+    struct accusers *accusers = argument;
+    accusers->count = mc_core_accusers(core, accusers->list, ACCUSERS_MAX);
+}
+
+struct segment_slice {
+    uint64_t cursor;
+    size_t count;
+    struct mc_core_segment segments[SEGMENTS_PER_SLICE];
+};
+
+static void ask_segments(struct mc_core *core, void *argument)
+{
+    struct segment_slice *slice = argument;
+    slice->count = mc_core_segments(core, &slice->cursor, slice->segments, SEGMENTS_PER_SLICE);
+}
+
+/* All segments; *segments is the caller's to free. Returns how many, or negative. */
+static int64_t collect_segments(const struct mc_admin *admin, struct mc_core_segment **segments)
+{
+    struct segment_slice *slice = calloc(1, sizeof(*slice));
+    struct mc_buffer all = {0};
+    int rc = slice == NULL ? MC_ERR_NO_MEMORY : 0;
+    while (rc == 0) {
+        rc = ask(admin, ask_segments, slice);
+        if (rc == 0)
+            mc_buffer_append(&all, slice->segments, slice->count * sizeof(slice->segments[0]));
+        if (rc == 0 && (slice->cursor == 0 || slice->count == 0))
+            break;
+    }
+    free(slice);
+    if (rc < 0) {
+        mc_buffer_free(&all);
+        return rc;
+    }
+    *segments = (struct mc_core_segment *)(void *)all.data; /* realloc's memory: aligned for everything */
+    return (int64_t)(all.length / sizeof(struct mc_core_segment));
+}
+
+struct key_slice {
+    uint64_t cursor;
+    bool has_more;
+    struct mc_buffer *text;
+};
+
+/* A key is bytes: one with a line break in it must not look like two. */
+static void write_key(void *context, struct mc_span key, uint64_t length)
+{
+    struct mc_buffer *text = context;
+    const char *at = key.data;
+    (void)length;
+    if (memchr(at, '\n', key.length) == NULL && memchr(at, '\r', key.length) == NULL) {
+        mc_buffer_append(text, at, key.length);
+    } else {
+        for (size_t i = 0; i < key.length; i++) {
+            if (at[i] == '\n' || at[i] == '\r')
+                mc_buffer_printf(text, "%%%02X", (unsigned)at[i]);
+            else
+                mc_buffer_put_u8(text, (uint8_t)at[i]);
+        }
+    }
+    mc_buffer_put_u8(text, '\n');
+}
+
+static void ask_keys(struct mc_core *core, void *argument)
+{
+    struct key_slice *slice = argument;
+    slice->has_more = mc_core_keys(core, &slice->cursor, KEYS_PER_SLICE, write_key, slice->text);
+}
+
+struct query {
+    struct mc_span key;
+    int count; /* of replicas, or an error */
+    struct mc_core_replica replicas[MC_REPLICA_COUNT_MAX];
+    char endpoints[MC_REPLICA_COUNT_MAX][MC_ADDRESS_MAX];
+};
+struct query_slice {
+    struct query *queries;
+    size_t count;
+};
+
+static void ask_queries(struct mc_core *core, void *argument)
+{
+    struct query_slice *slice = argument;
+    for (size_t i = 0; i < slice->count; i++) {
+        struct query *query = &slice->queries[i];
+        query->count = mc_core_query(core, query->key, query->replicas, MC_REPLICA_COUNT_MAX);
+        if (query->count > MC_REPLICA_COUNT_MAX)
+            query->count = MC_REPLICA_COUNT_MAX;
+        for (int j = 0; j < query->count; j++) {
+            struct mc_core_segment segment;
+            bool is_there = mc_core_segment(core, query->replicas[j].segment, &segment);
+            const char *endpoint = !is_there ? "" : segment.tcp_address[0] != 0 ? segment.tcp_address : segment.name;
+            snprintf(query->endpoints[j], sizeof(query->endpoints[j]), "%s", endpoint);
+        }
+    }
+}
+
+/* ---- metrics and health ---- */
+
+static uint64_t resident_bytes(void)
+{
+    char text[128];
+    unsigned long long pages = 0;
+    int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+    if (fd >= 0)
+        close(fd);
+    if (length <= 0)
+        return 0;
+    text[length] = 0;
+    if (sscanf(text, "%*u %llu", &pages) != 1)
+        return 0;
+    return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+static void get_metrics(void *context, struct evhttp_request *request)
+{
+    struct mc_admin *admin = context;
+    struct mc_core_statistics statistics;
+    struct mc_core_segment *segments = NULL;
+    struct mc_buffer text = {0};
+    int rc = ask(admin, ask_statistics, &statistics);
+    int64_t count = rc < 0 ? rc : collect_segments(admin, &segments);
+    struct accusers accusers = {.count = 0};
+    if (count >= 0 && ask(admin, ask_accusers, &accusers) < 0)
+        accusers.count = 0; /* the page is worth more than that line */
+    if (count < 0) {
+        mc_http_reply_error(request, (int)count);
+        return;
+    }
+    struct mc_metrics_extra extra = {resident_bytes(),
+                                     (mc_clock_ms() - admin->started_ms) / 1000,
+                                     mc_server_epoch(admin->server),
+                                     mc_server_longest_turn_ns(admin->server),
+                                     accusers.list,
+                                     accusers.count};
+    mc_metrics_text(&text, &statistics, segments, (size_t)count, &extra);
+    free(segments);
+    mc_http_reply(request, 200, "text/plain; version=0.0.4; charset=utf-8", &text);
+}
+
+static const char *role_name(const struct mc_election_role *role)
+{
+    return role->epoch != 0 ? "leader" : "standby";
+}
+
+static const char *state_of(const struct mc_election_role *role)
+{
+    return role->epoch != 0 ? "serving" : role->phase == MC_LEADERSHIP_CANDIDATE ? "candidate" : "standby";
+}
+
+static void get_summary(void *context, struct evhttp_request *request)
+{
+    struct mc_admin *admin = context;
+    struct mc_core_statistics statistics;
+    struct mc_buffer text = {0};
+    uint64_t now_ms = mc_clock_ms();
+    struct mc_election_role role;
+    int rc = ask(admin, ask_statistics, &statistics);
+    if (rc < 0 && rc != MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS) {
+        mc_http_reply_error(request, rc);
+        return;
+    }
+    if (rc == 0 && now_ms - admin->window.last_ms >= SUMMARY_WINDOW_MS)
+        mc_metrics_window_move(&admin->window, &statistics, now_ms);
+    mc_server_describe(admin->server, &role);
+    mc_buffer_printf(&text, "role=%s, state=%s, service_ready=%s, master={", role_name(&role), state_of(&role),
+                     rc == 0 ? "true" : "false");
+    if (rc == 0)
+        mc_metrics_summary(&text, &statistics, &admin->window);
+    mc_buffer_printf(&text, "}, ha={%s}, leader=%s, view_version=%llu\n", admin->is_ha ? "enabled" : "disabled",
+                     role.leader, (unsigned long long)role.leader_epoch);
+    mc_http_reply(request, 200, MC_HTTP_TEXT, &text);
+}
+
+/* Answers with the JSON object begun in `text`, and in it who leads. */
+static void reply_leader(struct evhttp_request *request, const struct mc_election_role *role, struct mc_buffer *text)
+{
+    mc_buffer_printf(text, ",\"leader_address\":");
+    mc_http_json_string(text, role->leader, strlen(role->leader));
+    mc_buffer_printf(text, ",\"view_version\":%llu}", (unsigned long long)role->leader_epoch);
+    mc_http_reply(request, 200, MC_HTTP_JSON, text);
+}
+
+static void ask_nothing(struct mc_core *core, void *argument)
+{
+    (void)core, (void)argument;
+}
+
+static void get_health(void *context, struct evhttp_request *request)
+{
+    struct mc_admin *admin = context;
+    struct mc_buffer text = {0};
+    struct mc_election_role role;
+    int rc = mc_server_ask(admin->server, ask_nothing, NULL, HEALTH_ASK_MS);
+    mc_server_describe(admin->server, &role);
+    /* A standby is well when it can see who leads, or that nobody does. */
+    bool is_ready = rc == 0, is_well = is_ready || (role.epoch == 0 && role.has_contact);
+    mc_buffer_printf(&text,
+                     "{\"status\":\"%s\",\"role\":\"%s\",\"ha_state\":\"%s\",\"service_ready\":%s,\"metadata_port\":%u",
+                     is_well ? "ok" : "busy", role_name(&role), state_of(&role), is_ready ? "true" : "false",
+                     (unsigned)admin->metadata_port);
+    reply_leader(request, &role, &text);
+}
+
+static void get_role(void *context, struct evhttp_request *request)
+{
+    struct mc_admin *admin = context;
+    struct mc_election_role role;
+    mc_server_describe(admin->server, &role);
+    mc_http_reply_text(request, 200, MC_HTTP_TEXT, role_name(&role));
+}
+
+static void get_ha_status(void *context, struct evhttp_request *request)
+{
+    struct mc_admin *admin = context;
+    struct mc_election_role role;
+    mc_server_describe(admin->server, &role);
+    mc_http_reply_text(request, 200, MC_HTTP_TEXT, state_of(&role));
+}
+
+static void get_leader(void *context, struct evhttp_request *request)
+{
+    struct mc_admin *admin = context;
+    struct mc_buffer text = {0};
+    struct mc_election_role role;
+    mc_server_describe(admin->server, &role);
+    mc_buffer_printf(&text, "{\"present\":%s", role.leader[0] != 0 ? "true" : "false");
+    reply_leader(request, &role, &text);
+}
+
+static void get_index(void *context, struct evhttp_request *request)
+{
+    struct mc_buffer page = {0};
+    (void)context;
+    mc_buffer_append(&page, mc_web_index, mc_web_index_size);
+    mc_http_reply(request, 200, "text/html; charset=utf-8", &page);
+}
+
+/* ---- objects ---- */
+
+static void write_replicas(struct mc_buffer *text, const struct query *query)
+{
+    mc_buffer_printf(text, "[");
+    for (int i = 0; i < query->count; i++) {
+        mc_buffer_printf(text,
+                         "%s{\"size_\":%llu,\"buffer_address_\":%llu,\"protocol_\":\"tcp\",\"transport_endpoint_\":",
+                         i == 0 ? "" : ",", (unsigned long long)query->replicas[i].length,
+                         (unsigned long long)query->replicas[i].offset);
+        mc_http_json_string(text, query->endpoints[i], strlen(query->endpoints[i]));
+        mc_buffer_printf(text, "}");
+    }
+    mc_buffer_printf(text, "]");
+}
+
+static void query_key(void *context, struct evhttp_request *request)
+{
+    struct mc_admin *admin = context;
+    struct mc_buffer key = {0}, text = {0};
+    struct query query = {0};
+    struct query_slice slice = {&query, 1};
+    int rc = mc_http_parameter(request, "key", &key) && key.length > 0 ? 0 : MC_ERR_INVALID_PARAMS;
+    query.key = mc_span(key.data, key.length);
+    if (rc == 0)
+        rc = ask(admin, ask_queries, &slice);
+    mc_buffer_free(&key);
+    if (rc < 0 || query.count < 0) {
+        mc_http_reply_error(request, rc < 0 ? rc : query.count);
+        return;
+    }
+    mc_buffer_printf(&text, "{\"success\":true,\"data\":");
+    write_replicas(&text, &query);
+    mc_buffer_printf(&text, "}");
+    mc_http_reply(request, 200, MC_HTTP_JSON, &text);
+}
+
+static void write_answer(struct mc_buffer *text, const struct query *query, bool is_first)
+{
+    bool is_found = query->count >= 0;
+    mc_buffer_printf(text, is_first ? "" : ",");
+    mc_http_json_string(text, query->key.data, query->key.length);
+    mc_buffer_printf(
+        text, is_found ? ":{\"ok\":true,\"error\":null,\"values\":" : ":{\"ok\":false,\"error\":\"%s\",\"values\":",
+        mc_error_name(query->count));
+    if (is_found)
+        write_replicas(text, query);
+    else
+        mc_buffer_printf(text, "[]");
+    mc_buffer_printf(text, ",\"disk_values\":[],\"local_disk_values\":[],\"nof_values\":[]}");
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    const struct mc_span *x = a, *y = b;
+    size_t length = x->length < y->length ? x->length : y->length;
+    int order = memcmp(x->data, y->data, length);
+    return order != 0 ? order : (x->length > y->length) - (x->length < y->length);
+}
+
+/* Splits at commas; sorted and without the second of two equal ones, because a JSON object has each name once.
+ * Negative: too many. */
+static int64_t split_keys(const struct mc_buffer *list, struct mc_span *keys)
+{
+    size_t count = 0, unique = 0;
+    const char *at = (const char *)list->data, *end = at + list->length;
+    while (at < end) {
+        const char *comma = memchr(at, ',', (size_t)(end - at));
+        size_t length = (size_t)((comma == NULL ? end : comma) - at);
+        if (length > 0) {
+            if (count == QUERY_KEYS_MAX)
+                return MC_ERR_INVALID_PARAMS;
+            keys[count++] = mc_span(at, length);
+        }
+        at += length + 1;
+    }
+    qsort(keys, count, sizeof(keys[0]), compare_keys);
+    for (size_t i = 0; i < count; i++) {
+        if (unique == 0 || !mc_span_equal(keys[unique - 1], keys[i]))
+            keys[unique++] = keys[i];
+    }
+    return (int64_t)unique;
+}
+
+static int answer_keys(const struct mc_admin *admin, const struct mc_span *keys, size_t count, struct mc_buffer *text)
+{
+    struct query *queries = calloc(QUERIES_PER_SLICE, sizeof(*queries));
+    int rc = queries == NULL ? MC_ERR_NO_MEMORY : 0;
+    for (size_t from = 0; rc == 0 && from < count; from += QUERIES_PER_SLICE) {
+        struct query_slice slice = {queries, count - from < QUERIES_PER_SLICE ? count - from : QUERIES_PER_SLICE};
+        for (size_t i = 0; i < slice.count; i++)
+            queries[i].key = keys[from + i];
+        rc = ask(admin, ask_queries, &slice);
+        for (size_t i = 0; rc == 0 && i < slice.count; i++)
+            write_answer(text, &queries[i], from + i == 0);
+    }
+    free(queries);
+    return rc;
+}
+
+static void query_keys(void *context, struct evhttp_request *request)
+{
+    struct mc_buffer list = {0}, text = {0};
+    struct mc_span *keys = calloc(QUERY_KEYS_MAX, sizeof(*keys));
+    bool is_given = mc_http_parameter(request, "keys", &list);
+    int64_t count = keys == NULL ? MC_ERR_NO_MEMORY : split_keys(&list, keys);
+    if (!is_given || count == 0) {
+        mc_http_reply_text(request, 400, MC_HTTP_JSON,
+                           "{\"success\":false,\"error\":\"No keys provided. Use ?keys=key1,key2,...\"}");
+    } else if (count < 0) {
+        mc_http_reply_text(request, 400, MC_HTTP_JSON,
+                           "{\"success\":false,\"error\":\"Too many keys; at most 1024 at once.\"}");
+    } else {
+        mc_buffer_printf(&text, "{\"success\":true,\"data\":{");
+        int rc = answer_keys(context, keys, (size_t)count, &text);
+        mc_buffer_printf(&text, "}}");
+        if (rc < 0)
+            mc_http_reply_error(request, rc);
+        else
+            mc_http_reply(request, 200, MC_HTTP_JSON, &text);
+    }
+    mc_buffer_free(&text);
+    mc_buffer_free(&list);
+    free(keys);
+}
+
+/* ---- the listing of all keys, which may be longer than memory ---- */
+
+struct listing {
+    struct mc_admin *admin;
+    struct evhttp_request *request;
+    uint64_t cursor;
+    bool has_more;
+    struct mc_buffer text;
+};
+
+/* Fetches about a chunk. */
+static int listing_fill(struct listing *listing)
+{
+    while (listing->has_more && listing->text.length < CHUNK_BYTES) {
+        struct key_slice slice = {listing->cursor, false, &listing->text};
+        int rc = ask(listing->admin, ask_keys, &slice);
+        if (rc < 0)
+            return rc;
+        listing->cursor = slice.cursor;
+        listing->has_more = slice.has_more;
+    }
+    return 0;
+}
+
+static void listing_free(struct listing *listing)
+{
+    mc_buffer_free(&listing->text);
+    free(listing);
+}
+
+/* The peer has gone. evhttp has then taken the request off the connection for us to end, unless it is the one to free
+ * it. */
+static void on_listing_closed(struct evhttp_connection *connection, void *argument)
+{
+    struct listing *listing = argument;
+    (void)connection;
+    if (evhttp_request_get_connection(listing->request) == NULL)
+        evhttp_send_reply_end(listing->request); /* frees it */
+    listing_free(listing);
+}
+
+/* Called when the chunk before has been sent, so that no more than one is in memory. */
+static void on_listing_sent(struct evhttp_connection *connection, void *argument)
+{
+    struct listing *listing = argument;
+    struct evbuffer *chunk = evbuffer_new();
+    int rc = chunk == NULL ? MC_ERR_NO_MEMORY : listing_fill(listing);
+    if (rc == 0)
+        rc = evbuffer_add(chunk, listing->text.data, listing->text.length);
+    if (rc != 0) {
+        /* Half a list must not look like a whole one. Freeing calls on_listing_closed. */
+        if (chunk != NULL)
+            evbuffer_free(chunk);
+        evhttp_connection_free(connection);
+        return;
+    }
+    bool is_end = listing->text.length == 0;
+    listing->text.length = 0;
+    if (is_end) {
+        struct evhttp_request *request = listing->request;
+        evhttp_connection_set_closecb(connection, NULL, NULL);
+        listing_free(listing);
+        evhttp_send_reply_end(request);
+    } else {
+        evhttp_send_reply_chunk_with_cb(listing->request, chunk, on_listing_sent, listing);
+    }
+    evbuffer_free(chunk);
+}
+
+static void get_all_keys(void *context, struct evhttp_request *request)
+{
+    struct listing *listing = calloc(1, sizeof(*listing));
+    if (listing == NULL) {
+        mc_http_reply_error(request, MC_ERR_NO_MEMORY);
+        return;
+    }
+    listing->admin = context;
+    listing->request = request;
+    listing->has_more = true;
+    int rc = listing_fill(listing);
+    if (rc < 0) {
+        listing_free(listing);
+        mc_http_reply_error(request, rc);
+        return;
+    }
+    if (!listing->has_more) {
+        mc_http_reply(request, 200, MC_HTTP_TEXT, &listing->text);
+        listing_free(listing);
+        return;
+    }
+    struct evhttp_connection *connection = evhttp_request_get_connection(request);
+    (void)evhttp_add_header(evhttp_request_get_output_headers(request), "Content-Type", MC_HTTP_TEXT);
+    evhttp_connection_set_closecb(connection, on_listing_closed, listing);
+    evhttp_send_reply_start(request, 200, NULL);
+    on_listing_sent(connection, listing);
+}
+
+/* ---- segments ---- */
+
+static const char *state_name(int state)
+{
+    return state == 0 ? "OK" : state == 1 ? "SUSPECT" : "UNMOUNTING";
+}
+
+static void get_all_segments(void *context, struct evhttp_request *request)
+{
+    struct mc_core_segment *segments = NULL;
+    struct mc_buffer text = {0};
+    int64_t count = collect_segments(context, &segments);
+    if (count < 0) {
+        mc_http_reply_error(request, (int)count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (segments[i].state != 2)
+            mc_buffer_printf(&text, "%s\n", segments[i].name);
+    }
+    free(segments);
+    mc_http_reply(request, 200, MC_HTTP_TEXT, &text);
+}
+
+static void write_human(struct mc_buffer *text, uint64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    for (; value >= 1024 && unit < 4; unit++)
+        value /= 1024;
+    mc_buffer_printf(text, unit == 0 ? "\"%.0f %s\"" : "\"%.3f %s\"", value, units[unit]);
+}
+
+static void write_segment(struct mc_buffer *text, const struct mc_core_segment *segment)
+{
+    double percent = segment->capacity == 0 ? 0 : 100 * (double)segment->used / (double)segment->capacity;
+    mc_buffer_printf(text, "{\"segment_name\":");
+    mc_http_json_string(text, segment->name, strlen(segment->name));
+    mc_buffer_printf(text,
+                     ",\"segment_id\":\"%llu-%llu\",\"client_id\":\"%llu-%llu\",\"base_address\":\"0x0\",\"size_"
+                     "bytes\":%llu,\"size_human\":",
+                     (unsigned long long)segment->segment_id.high, (unsigned long long)segment->segment_id.low,
+                     (unsigned long long)segment->owner.high, (unsigned long long)segment->owner.low,
+                     (unsigned long long)segment->capacity);
+    write_human(text, segment->capacity);
+    mc_buffer_printf(text, ",\"te_endpoint\":");
+    mc_http_json_string(text, segment->tcp_address, strlen(segment->tcp_address));
+    mc_buffer_printf(
+        text,
+        ",\"protocol\":\"tcp\",\"status\":\"%s\",\"allocator_used_bytes\":%llu,\"allocator_capacity_bytes\":%llu,"
+        "\"allocator_usage_percent\":%.2f,\"populated_bytes\":%llu,\"objects\":%u,\"slots\":%u,\"build\":\"%s\"}",
+        state_name(segment->state), (unsigned long long)segment->used, (unsigned long long)segment->capacity, percent,
+        (unsigned long long)segment->populated, segment->objects, segment->slot_count, segment->build);
+}
+
+static void get_segments_detail(void *context, struct evhttp_request *request)
+{
+    struct mc_core_segment *segments = NULL;
+    struct mc_buffer text = {0};
+    int64_t count = collect_segments(context, &segments);
+    if (count < 0) {
+        mc_http_reply_error(request, (int)count);
+        return;
+    }
+    mc_buffer_printf(&text, "{\"total_segments\":%lld,\"segments\":[", (long long)count);
+    for (int64_t i = 0; i < count; i++) {
+        mc_buffer_printf(&text, i == 0 ? "" : ",");
+        write_segment(&text, &segments[i]);
+    }
+    mc_buffer_printf(&text, "]}");
+    free(segments);
+    mc_http_reply(request, 200, MC_HTTP_JSON, &text);
+}
+
+static void query_segment(void *context, struct evhttp_request *request)
+{
+    struct mc_core_segment *segments = NULL;
+    struct mc_buffer name = {0}, text = {0};
+    uint64_t used = 0, capacity = 0;
+    bool is_found = false;
+    if (!mc_http_parameter(request, "segment", &name)) {
+        mc_http_reply_error(request, MC_ERR_INVALID_PARAMS);
+        return;
+    }
+    int64_t count = collect_segments(context, &segments);
+    for (int64_t i = 0; i < count; i++) {
+        if (segments[i].state == 2 || !mc_span_equal(mc_span_string(segments[i].name), mc_span(name.data, name.length)))
+            continue;
+        is_found = true;
+        used += segments[i].used;
+        capacity += segments[i].capacity;
+    }
+    free(segments);
+    if (count < 0) {
+        mc_http_reply_error(request, (int)count);
+    } else if (!is_found) {
+        mc_http_reply_text(request, 500, MC_HTTP_TEXT, "Failed to query segment");
+    } else {
+        mc_buffer_append(&text, name.data, name.length);
+        mc_buffer_printf(&text, "\nUsed(bytes): %llu\nCapacity(bytes) : %llu\n", (unsigned long long)used,
+                         (unsigned long long)capacity);
+        mc_http_reply(request, 200, MC_HTTP_TEXT, &text);
+    }
+    mc_buffer_free(&name);
+}
+
+static void post_drain(void *context, struct evhttp_request *request)
+{
+    mc_drain_job_create(((struct mc_admin *)context)->drains, request);
+}
+
+static void get_drain(void *context, struct evhttp_request *request)
+{
+    mc_drain_job_query(((struct mc_admin *)context)->drains, request);
+}
+
+static void cancel_drain(void *context, struct evhttp_request *request)
+{
+    mc_drain_job_cancel(((struct mc_admin *)context)->drains, request);
+}
+
+static void get_segment_status(void *context, struct evhttp_request *request)
+{
+    mc_drain_segment_status(((struct mc_admin *)context)->drains, request);
+}
+
+static const struct mc_http_route routes[] = {
+    {EVHTTP_REQ_GET, "/", get_index},
+    {EVHTTP_REQ_GET, "/metrics", get_metrics},
+    {EVHTTP_REQ_GET, "/metrics/summary", get_summary},
+    {EVHTTP_REQ_GET, "/health", get_health},
+    {EVHTTP_REQ_GET, "/role", get_role},
+    {EVHTTP_REQ_GET, "/ha_status", get_ha_status},
+    {EVHTTP_REQ_GET, "/leader", get_leader},
+    {EVHTTP_REQ_GET, "/query_key", query_key},
+    {EVHTTP_REQ_GET, "/batch_query_keys", query_keys},
+    {EVHTTP_REQ_GET, "/get_all_keys", get_all_keys},
+    {EVHTTP_REQ_GET, "/get_all_segments", get_all_segments},
+    {EVHTTP_REQ_GET, "/get_segments_detail", get_segments_detail},
+    {EVHTTP_REQ_GET, "/query_segment", query_segment},
+    {EVHTTP_REQ_POST, "/api/v1/drain_jobs", post_drain},
+    {EVHTTP_REQ_GET, "/api/v1/drain_jobs/query", get_drain},
+    {EVHTTP_REQ_POST, "/api/v1/drain_jobs/cancel", cancel_drain},
+    {EVHTTP_REQ_GET, "/api/v1/segments/status", get_segment_status},
+};
+
+void mc_admin_handle(struct evhttp_request *request, void *admin)
+{
+    mc_http_dispatch(routes, sizeof(routes) / sizeof(routes[0]), admin, request);
+}

@@ -1,0 +1,329 @@
+/* Drain jobs of the admin port: which segments are to be emptied, and how far they are. The work is the owners'
+ * (drain.c of the store); a job only sets and clears the wish, and counts. Jobs live with this process: a later master
+ * knows nothing of them, and drains nothing. HTTP thread only. */
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/json.h"
+#include "store/master/http.h"
+
+#include <event2/buffer.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define JOBS_MAX 64u         /* the one that ended longest ago makes room */
+#define JOB_SEGMENTS_MAX 64u /* names in one job */
+#define NAME_MAX_BYTES 256u
+#define BODY_MAX (64u << 10)
+#define JOB_NOT_FOUND (-1402) /* of the original */
+
+enum status { CREATED, PLANNING, RUNNING, SUCCEEDED, FAILED, CANCELED };
+static const char *const status_names[] = {"CREATED", "PLANNING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELED"};
+
+struct job {
+    struct mc_id id; /* zero: free */
+    enum status status;
+    uint64_t number; /* in order of their creation */
+    uint64_t units, bytes;
+    uint64_t units_left, bytes_left;
+    size_t segment_count;
+    char segments[JOB_SEGMENTS_MAX][NAME_MAX_BYTES];
+};
+
+struct mc_drain_jobs {
+    struct mc_server *server;
+    uint64_t created;
+    struct job jobs[JOBS_MAX];
+};
+
+struct mc_drain_jobs *mc_drain_jobs_create(struct mc_server *server)
+{
+    struct mc_drain_jobs *jobs = calloc(1, sizeof(*jobs));
+    if (jobs != NULL)
+        jobs->server = server;
+    return jobs;
+}
+
+void mc_drain_jobs_destroy(struct mc_drain_jobs *jobs)
+{
+    free(jobs);
+}
+
+/* ---- the core ---- */
+
+struct drain_question {
+    const struct job *job;
+    bool on;
+    size_t missing; /* names of which there is no segment */
+};
+
+static void ask_drain(struct mc_core *core, void *argument)
+{
+    struct drain_question *question = argument;
+    for (size_t i = 0; i < question->job->segment_count; i++)
+        question->missing += mc_core_drain(core, mc_span_string(question->job->segments[i]), question->on) == 0;
+}
+
+struct look_question {
+    struct job *job;
+    uint64_t cursor;
+    bool is_done;
+    size_t not_draining;
+    uint64_t objects, used;
+    uint32_t found[JOB_SEGMENTS_MAX];
+};
+
+/* A slice: the segments of the job among the next few. */
+static void ask_look(struct mc_core *core, void *argument)
+{
+    struct look_question *look = argument;
+    struct mc_core_segment segments[16];
+    size_t count = mc_core_segments(core, &look->cursor, segments, sizeof(segments) / sizeof(segments[0]));
+    look->is_done = count == 0;
+    for (size_t i = 0; i < count; i++) {
+        for (size_t k = 0; k < look->job->segment_count && segments[i].state != 2; k++) {
+            if (strcmp(segments[i].name, look->job->segments[k]) != 0)
+                continue;
+            look->found[k]++;
+            look->not_draining += !segments[i].draining;
+            look->objects += segments[i].objects;
+            look->used += segments[i].used;
+        }
+    }
+}
+
+static int look_at(struct mc_drain_jobs *jobs, struct job *job, struct look_question *look)
+{
+    *look = (struct look_question){.job = job};
+    while (!look->is_done) {
+        int rc = mc_server_ask(jobs->server, ask_look, look, MC_HTTP_ASK_MS);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* What has become of it. */
+static int job_update(struct mc_drain_jobs *jobs, struct job *job)
+{
+    struct look_question look;
+    if (job->status >= SUCCEEDED)
+        return 0;
+    int rc = look_at(jobs, job, &look);
+    if (rc < 0)
+        return rc;
+    job->status = RUNNING;
+    job->units_left = look.objects < job->units ? look.objects : job->units;
+    job->bytes_left = look.used < job->bytes ? look.used : job->bytes;
+    bool is_lost = look.not_draining > 0; /* this master is another one than it was, or the segment was mounted anew */
+    for (size_t k = 0; k < job->segment_count; k++)
+        is_lost = is_lost || look.found[k] == 0;
+    if (is_lost)
+        job->status = FAILED;
+    else if (look.objects == 0)
+        job->status = SUCCEEDED;
+    return 0;
+}
+
+/* ---- requests ---- */
+
+static void reply_plain_error(struct evhttp_request *request, int http, int code, const char *message)
+{
+    struct mc_buffer text = {0};
+    mc_buffer_printf(&text, "{\"success\":false,\"error_code\":%d,\"error_message\":", code);
+    mc_http_json_string(&text, message, strlen(message));
+    mc_buffer_printf(&text, "}");
+    mc_http_reply(request, http, MC_HTTP_JSON, &text);
+}
+
+static void reply_conflict(struct evhttp_request *request)
+{
+    reply_plain_error(request, 409, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS,
+                      mc_error_name(MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS));
+}
+
+static void reply_job(struct evhttp_request *request, const struct job *job, bool by_name)
+{
+    struct mc_buffer text = {0};
+    uint64_t done = job->units - job->units_left;
+    mc_buffer_printf(&text, "{\"success\":true,\"job_id\":\"%" PRIu64 "-%" PRIu64 "\",\"type\":0,", job->id.high,
+                     job->id.low);
+    if (by_name)
+        mc_buffer_printf(&text, "\"status\":\"%s\",", status_names[job->status]);
+    else
+        mc_buffer_printf(&text, "\"status\":%d,\"status_name\":\"%s\",", job->status, status_names[job->status]);
+    mc_buffer_printf(&text, "\"segments\":[");
+    for (size_t i = 0; i < job->segment_count; i++) {
+        mc_buffer_printf(&text, "%s", i == 0 ? "" : ",");
+        mc_http_json_string(&text, job->segments[i], strlen(job->segments[i]));
+    }
+    mc_buffer_printf(&text,
+                     "],\"total_units\":%" PRIu64 ",\"succeeded_units\":%" PRIu64 ",\"failed_units\":%" PRIu64
+                     ",\"active_units\":%" PRIu64 ",\"migrated_bytes\":%" PRIu64 "}",
+                     job->units, done, job->status == FAILED ? job->units_left : 0,
+                     job->status <= RUNNING ? job->units_left : 0, job->bytes - job->bytes_left);
+    mc_http_reply(request, 200, MC_HTTP_JSON, &text);
+}
+
+/* 0, or MC_ERR_INVALID_PARAMS. */
+static int read_segments(struct mc_span body, struct job *job)
+{
+    struct mc_json_cursor object, list;
+    int rc = mc_json_open(body, '{', &object), more;
+    bool is_found = false;
+    while (rc == 0 && (more = mc_json_next(&object)) != 0) {
+        if (more < 0)
+            return MC_ERR_INVALID_PARAMS;
+        if (!mc_json_is(object.name, "segments"))
+            continue;
+        is_found = object.kind == '[' && mc_json_open(object.value, '[', &list) == 0;
+        while (is_found && (more = mc_json_next(&list)) != 0) {
+            if (more < 0 || job->segment_count == JOB_SEGMENTS_MAX ||
+                mc_json_text(&list, job->segments[job->segment_count], NAME_MAX_BYTES) < 0 ||
+                job->segments[job->segment_count][0] == 0)
+                return MC_ERR_INVALID_PARAMS;
+            job->segment_count++;
+        }
+    }
+    return rc == 0 && is_found && job->segment_count > 0 ? 0 : MC_ERR_INVALID_PARAMS;
+}
+
+/* A free place, or that of the job that ended and is oldest. */
+static struct job *job_place(struct mc_drain_jobs *jobs)
+{
+    struct job *place = NULL;
+    for (size_t i = 0; i < JOBS_MAX; i++) {
+        struct job *job = &jobs->jobs[i];
+        if (mc_id_is_zero(job->id))
+            return job;
+        if (job->status >= SUCCEEDED && (place == NULL || job->number < place->number))
+            place = job;
+    }
+    return place;
+}
+
+void mc_drain_job_create(struct mc_drain_jobs *jobs, struct evhttp_request *request)
+{
+    struct evbuffer *body = evhttp_request_get_input_buffer(request);
+    size_t length = evbuffer_get_length(body);
+    struct job *place = job_place(jobs), *job = calloc(1, sizeof(*job));
+    struct look_question look;
+    const void *text = length > 0 && length <= BODY_MAX ? evbuffer_pullup(body, -1) : NULL;
+    struct drain_question drain = {.job = job, .on = true}, back = {.job = job};
+    int rc = job == NULL ? MC_ERR_NO_MEMORY : 0;
+    if (place == NULL) { /* JOBS_MAX of them run */
+        free(job);
+        reply_conflict(request);
+        return;
+    }
+    if (rc == 0)
+        rc = text == NULL ? MC_ERR_INVALID_PARAMS : read_segments(mc_span(text, length), job);
+    if (rc == 0)
+        rc = look_at(jobs, job, &look);
+    for (size_t k = 0; rc == 0 && k < job->segment_count; k++)
+        rc = look.found[k] == 0 ? MC_ERR_SEGMENT_NOT_FOUND : 0;
+    if (rc == 0)
+        rc = mc_server_ask(jobs->server, ask_drain, &drain, MC_HTTP_ASK_MS);
+    if (rc == 0 && drain.missing > 0) { /* it has gone in this moment */
+        rc = mc_server_ask(jobs->server, ask_drain, &back, MC_HTTP_ASK_MS);
+        rc = rc < 0 ? rc : MC_ERR_SEGMENT_NOT_FOUND;
+    }
+    if (rc != 0) {
+        free(job);
+        mc_http_reply_error(request, rc);
+        return;
+    }
+    job->id = mc_random_id();
+    job->number = ++jobs->created;
+    job->units = job->units_left = look.objects;
+    job->bytes = job->bytes_left = look.used;
+    *place = *job;
+    free(job);
+    reply_job(request, place, true);
+}
+
+/* The job that the request names; NULL: answered. */
+static struct job *job_named(struct mc_drain_jobs *jobs, struct evhttp_request *request)
+{
+    struct mc_buffer name = {0};
+    struct mc_id id = {0, 0};
+    char text[64], more;
+    bool is_there = mc_http_parameter(request, "job_id", &name) && name.length > 0 && name.length < sizeof(text);
+    if (is_there) {
+        memcpy(text, name.data, name.length);
+        text[name.length] = 0;
+        is_there = sscanf(text, "%" SCNu64 "-%" SCNu64 "%c", &id.high, &id.low, &more) == 2 && !mc_id_is_zero(id);
+    }
+    mc_buffer_free(&name);
+    if (!is_there) {
+        mc_http_reply_error(request, MC_ERR_INVALID_PARAMS);
+        return NULL;
+    }
+    for (size_t i = 0; i < JOBS_MAX; i++) {
+        if (mc_id_equal(jobs->jobs[i].id, id))
+            return &jobs->jobs[i];
+    }
+    reply_plain_error(request, 404, JOB_NOT_FOUND, "JOB_NOT_FOUND");
+    return NULL;
+}
+
+void mc_drain_job_query(struct mc_drain_jobs *jobs, struct evhttp_request *request)
+{
+    struct job *job = job_named(jobs, request);
+    int rc = job == NULL ? 0 : job_update(jobs, job);
+    if (rc < 0)
+        mc_http_reply_error(request, rc);
+    else if (job != NULL)
+        reply_job(request, job, false);
+}
+
+void mc_drain_job_cancel(struct mc_drain_jobs *jobs, struct evhttp_request *request)
+{
+    struct job *job = job_named(jobs, request);
+    int rc = job == NULL ? 0 : job_update(jobs, job);
+    if (job == NULL)
+        return;
+    if (rc == 0 && job->status >= SUCCEEDED) {
+        reply_conflict(request);
+        return;
+    }
+    struct drain_question back = {.job = job};
+    if (rc == 0)
+        rc = mc_server_ask(jobs->server, ask_drain, &back, MC_HTTP_ASK_MS);
+    if (rc < 0) {
+        mc_http_reply_error(request, rc);
+        return;
+    }
+    job->status = CANCELED;
+    reply_job(request, job, false);
+}
+
+void mc_drain_segment_status(struct mc_drain_jobs *jobs, struct evhttp_request *request)
+{
+    struct mc_buffer name = {0}, text = {0};
+    struct job *one = calloc(1, sizeof(*one));
+    struct look_question look;
+    int rc = one == NULL ? MC_ERR_NO_MEMORY : 0;
+    if (rc == 0 && (!mc_http_parameter(request, "segment", &name) || name.length == 0 || name.length >= NAME_MAX_BYTES))
+        rc = MC_ERR_INVALID_PARAMS;
+    if (rc == 0) {
+        memcpy(one->segments[0], name.data, name.length);
+        one->segment_count = 1;
+        rc = look_at(jobs, one, &look);
+    }
+    if (rc == 0 && look.found[0] == 0)
+        rc = MC_ERR_SEGMENT_NOT_FOUND;
+    if (rc < 0) {
+        mc_http_reply_error(request, rc);
+    } else { /* the original's numbers; one that is unmounted with a grace is told as OK */
+        int status = look.not_draining > 0 ? 1 : look.objects > 0 ? 2 : 3;
+        static const char *const names[] = {"UNDEFINED", "OK", "DRAINING", "DRAINED"};
+        mc_buffer_printf(&text, "{\"success\":true,\"segment\":");
+        mc_http_json_string(&text, one->segments[0], strlen(one->segments[0]));
+        mc_buffer_printf(&text, ",\"status\":%d,\"status_name\":\"%s\"}", status, names[status]);
+        mc_http_reply(request, 200, MC_HTTP_JSON, &text);
+    }
+    mc_buffer_free(&name);
+    free(one);
+}

@@ -1,0 +1,671 @@
+/* The connections of the RPC shell: what comes in, what goes out, and whose turn it is. */
+#include "store/master/connections.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/limits.h"
+#include "env/log.h"
+#include "env/socket.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Of a long frame at once: memory follows what has arrived, not what was announced */
+#define RECEIVE_MORE_BYTES (256u << 10)
+#define KEEP_BYTES (64u << 10) /* an empty buffer larger than this is given back */
+#define ACCEPTS_PER_TURN 64
+#define ACCEPT_PAUSE_MS 100 /* when descriptors are out */
+/* Kept free while anything rests that can make room: owners, keepers and the election find a place among callers. */
+#define SPARE_FILES 16u
+#define SPARE_PLACES 64u
+#define ROOM_AT_ONCE 8u    /* so many resting ones make room at a time: to look for them takes milliseconds */
+#define ROOM_REST_MS 1000u /* and have rested for so long at least: the one between two calls is in use */
+/* Shares of one turn, which is to stay below 20 ms though others may have the processor for a while. What input is left
+ * has the next one, after timers and output. */
+#define INPUT_NS 4000000u /* what connections ask */
+#define BULK_NS 3000000u  /* inventories, whatever else is asked */
+#define FLUSH_NS 4000000u /* what is sent */
+#define REST_TURNS 8u     /* sweeps in which each connection is asked once whether it rests */
+#define FLUSH_LOOK 16u    /* connections between two looks at the clock */
+
+_Static_assert(MC_SERVER_CONNECTIONS_MAX == 1u << MC_SERVER_INDEX_BITS, "a connection's number holds its index");
+
+enum left { /* of what a connection has sent */
+            LEFT_NOTHING,
+            LEFT_FRAMES, /* its turn was over */
+            LEFT_BULK    /* the next frame is an inventory: those take turns among themselves */
+};
+
+/* To be asked before every turn's input and before everything that is sent: a leader whose time is over says nothing.
+ * One that is stopped between the look and what it was about to do does it late: what it takes in changes nothing but a
+ * core that is dropped, and what it sends is no later than a packet that the network has kept. */
+bool mc_server_may_serve(const struct mc_server *server)
+{
+    return server->core != NULL &&
+           (server->election == NULL ||
+            mc_election_may_serve(server->election, atomic_load_explicit(&server->epoch, memory_order_relaxed)));
+}
+
+/* ---- turns ---- */
+
+/* The first thing that each callback of the loop does, but one that reads. */
+void mc_server_turn_enter(struct mc_server *server)
+{
+    server->now_ms = mc_clock_boot_ms(); /* members are told how old we are: a sleep counts */
+    if (server->turn_ns == 0)
+        server->turn_ns = mc_clock_ns();
+}
+
+/* The last thing that a callback does which may have worked for long: callbacks that are due have the next turn. */
+static void turn_leave(const struct mc_server *server)
+{
+    if (mc_clock_ns() - server->turn_ns > INPUT_NS)
+        (void)event_base_loopbreak(server->base);
+}
+
+void mc_server_turn_end(struct mc_server *server)
+{
+    uint64_t took_ns = server->turn_ns == 0 ? 0 : mc_clock_ns() - server->turn_ns;
+    if (took_ns > atomic_load_explicit(&server->longest_turn_ns[0], memory_order_relaxed))
+        atomic_store_explicit(&server->longest_turn_ns[0], took_ns, memory_order_relaxed);
+    server->turn_ns = 0;
+}
+
+uint64_t mc_server_longest_turn_ns(const struct mc_server *server)
+{
+    uint64_t now = atomic_load_explicit(&server->longest_turn_ns[0], memory_order_relaxed);
+    uint64_t before = atomic_load_explicit(&server->longest_turn_ns[1], memory_order_relaxed);
+    return now > before ? now : before;
+}
+
+/* ---- connections ---- */
+
+static void list_append(struct connection_list *list, struct connection **next, struct connection *connection)
+{
+    *next = NULL;
+    *list->last = connection;
+    list->last = next;
+}
+
+static struct connection *find(const struct mc_server *server, uint64_t number)
+{
+    struct connection *connection = server->connections[number & (MC_SERVER_CONNECTIONS_MAX - 1)];
+    return connection != NULL && connection->number == number && !connection->is_dead ? connection : NULL;
+}
+
+static void mark_dirty(struct connection *connection)
+{
+    if (connection->is_dirty)
+        return;
+    connection->is_dirty = true;
+    list_append(&connection->server->dirty, &connection->next_dirty, connection);
+}
+
+static void mark_ready(struct connection *connection, struct connection_list *list)
+{
+    if (connection->is_ready)
+        return;
+    connection->is_ready = true;
+    list_append(list, &connection->next_ready, connection);
+}
+
+static void die(struct connection *connection)
+{
+    connection->is_dead = true;
+    mark_dirty(connection);
+}
+
+static void die_of_memory(struct connection *connection)
+{
+    mc_log_limited(ERROR, "out of memory: a connection is closed");
+    die(connection);
+}
+
+struct mc_buffer *mc_server_core_buffer(void *context, uint64_t number)
+{
+    struct connection *connection = find(context, number);
+    if (connection == NULL || connection->is_closing)
+        return NULL;
+    if (connection->out.length - connection->out_sent > MC_SERVER_BACKLOG_MAX) {
+        mc_log_limited(WARNING, "a peer takes no answers: %u MiB wait for it, it is closed",
+                       MC_SERVER_BACKLOG_MAX >> 20);
+        die(connection);
+        return NULL;
+    }
+    mark_dirty(connection);
+    return &connection->out;
+}
+
+void mc_server_core_close(void *context, uint64_t number)
+{
+    struct mc_server *server = context;
+    struct connection *connection = find(server, number);
+    if (connection == NULL || connection->is_closing)
+        return;
+    connection->is_closing = true;
+    connection->since_ms = server->now_ms;
+    (void)event_del(&connection->read_event); /* cannot fail for a set event */
+    mark_dirty(connection);
+}
+
+bool mc_server_core_way(void *context, uint64_t number, struct mc_core_way *way)
+{
+    const struct connection *connection = find(context, number);
+    struct mc_tcp_way known;
+    if (connection == NULL || !mc_tcp_way(connection->fd, &known))
+        return false;
+    char byte;
+    bool unread = recv(connection->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+    *way = (struct mc_core_way){.lost = known.lost, .arrived = known.arrived, .unread = unread};
+    return true;
+}
+
+/* Ends a connection that nothing points to any more but its slot in the table. */
+static void destroy(struct connection *connection)
+{
+    struct mc_server *server = connection->server;
+    uint16_t index = (uint16_t)(connection->number & (MC_SERVER_CONNECTIONS_MAX - 1));
+    (void)event_del(&connection->read_event);
+    (void)event_del(&connection->write_event);
+    close(connection->fd);
+    server->backlog -= connection->backlog;
+    server->connections[index] = NULL;
+    server->free_indices[server->free_count++] = index;
+    mc_buffer_free(&connection->in);
+    mc_buffer_free(&connection->out);
+    free(connection);
+}
+
+/* ---- output ---- */
+
+/* Sends what can be sent. False when the connection is broken. */
+static bool send_pending(struct connection *connection)
+{
+    struct mc_buffer *out = &connection->out;
+    if (out->failed) {
+        mc_log_limited(ERROR, "out of memory: a connection is closed, some of what was for it is not there");
+        return false;
+    }
+    while (connection->out_sent < out->length) {
+        if (connection->server->core != NULL && !mc_server_may_serve(connection->server))
+            return false; /* for each: a turn may have much to say, and be stopped in the middle of it */
+        ssize_t sent =
+            send(connection->fd, out->data + connection->out_sent, out->length - connection->out_sent, MSG_NOSIGNAL);
+        if (sent > 0) {
+            connection->out_sent += (size_t)sent;
+            connection->taken_ms = connection->server->now_ms;
+        } else if (sent < 0 && errno == EINTR)
+            continue;
+        else
+            return sent < 0 && errno == EAGAIN;
+    }
+    out->length = connection->out_sent = 0;
+    if (out->capacity > KEEP_BYTES)
+        mc_buffer_free(out);
+    return true;
+}
+
+/* How much may wait for one connection before nothing more is taken from it: less when much waits in all. */
+static size_t backlog_pause(const struct mc_server *server)
+{
+    return server->backlog > MC_SERVER_BACKLOG_ALL ? MC_SERVER_BACKLOG_LOW : MC_SERVER_BACKLOG_PAUSE;
+}
+
+/* Sets the events that fit what is not sent. */
+static void settle(struct connection *connection)
+{
+    struct mc_server *server = connection->server;
+    struct mc_buffer *out = &connection->out;
+    size_t backlog = out->length - connection->out_sent, pause = backlog_pause(server);
+    server->backlog += backlog - connection->backlog;
+    connection->backlog = backlog;
+    bool is_wait = backlog > 0, is_pause = backlog > (connection->is_paused ? pause / 2 : pause);
+    /* Moves at most as much as was sent since the last time. */
+    if (connection->out_sent > out->length / 2) {
+        mc_buffer_consume(out, connection->out_sent);
+        connection->out_sent = 0;
+    }
+    int rc = 0;
+    if (is_wait && !connection->is_waiting) {
+        rc |= event_add(&connection->write_event, NULL);
+        connection->taken_ms = server->now_ms;
+    } else if (!is_wait && connection->is_waiting) {
+        rc |= event_del(&connection->write_event);
+    }
+    connection->is_waiting = is_wait;
+    if (!connection->is_closing && is_pause && !connection->is_paused)
+        rc |= event_del(&connection->read_event);
+    if (!connection->is_closing && !is_pause && connection->is_paused)
+        rc |= event_add(&connection->read_event, NULL);
+    connection->is_paused = is_pause;
+    if (connection->has_frames && !is_pause) {
+        connection->has_frames = false;
+        mark_ready(connection, &server->ready);
+    }
+    if (rc != 0 || (connection->is_closing && !is_wait))
+        connection->is_dead = true;
+}
+
+/* Sends what turns have made, and ends what shall end, the first in the list first, for as long as FLUSH_NS: a send
+ * costs more than what it answers, so a turn's input may make more output than the turn may send. The rest is sent in
+ * the next turn. The end of one may make output for others, which then come to the end of the list. */
+void mc_server_flush(struct mc_server *server)
+{
+    struct connection *connection;
+    uint64_t begun_ns = 0; /* known at the first look: most turns have little to send, and end before it */
+    for (unsigned count = 1; (connection = server->dirty.first) != NULL; count++) {
+        uint64_t now_ns = count % FLUSH_LOOK == 0 ? mc_clock_ns() : 0;
+        if (begun_ns != 0 && now_ns > begun_ns + FLUSH_NS)
+            return;
+        begun_ns = begun_ns == 0 ? now_ns : begun_ns;
+        server->dirty.first = connection->next_dirty;
+        if (server->dirty.first == NULL)
+            server->dirty.last = &server->dirty.first;
+        connection->is_dirty = false;
+        if (!connection->is_dead && !send_pending(connection))
+            connection->is_dead = true;
+        if (!connection->is_dead)
+            settle(connection);
+        if (!connection->is_dead)
+            continue;
+        if (connection->is_ready)
+            continue; /* the ready list still points to it; run_ready sends it here again */
+        if (server->core != NULL)
+            mc_core_disconnected(server->core, server->now_ms, connection->number);
+        mc_assert(!connection->is_dirty);
+        destroy(connection);
+    }
+}
+
+static void on_writable(evutil_socket_t fd, short events, void *argument)
+{
+    struct connection *connection = argument;
+    (void)fd, (void)events;
+    mc_server_turn_enter(connection->server);
+    connection->server->has_activity = true;
+    mark_dirty(connection);
+}
+
+/* ---- input ---- */
+
+/* A standby tells who leads, as far as it knows, and hangs up. */
+static void standby_input(struct connection *connection, const struct mc_frame *frame)
+{
+    struct mc_server *server = connection->server;
+    struct mc_election_role role;
+    if (frame->type != MC_MESSAGE_HELLO) {
+        die(connection);
+        return;
+    }
+    mc_server_describe(server, &role);
+    /* Ours soon: no answer, they come again. Our address: the claim is of a life of ours before this one. */
+    bool is_other = role.epoch == 0 && strcmp(role.leader, server->address) != 0;
+    struct mc_wire_hello_reply head = {
+        .code = MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS,
+        .node = server->node,
+        .text = mc_span_string("this master is a standby"),
+        .leader = mc_span_string(is_other ? role.leader : ""),
+    };
+    mc_wire_hello_reply_sign(&head);
+    size_t at = mc_frame_begin(&connection->out, MC_MESSAGE_HELLO_REPLY, frame->request_id);
+    mc_wire_hello_reply_write(&connection->out, &head);
+    mc_frame_end(&connection->out, at);
+    mc_server_core_close(server, connection->number);
+}
+
+/* The head of a frame of another protocol may look like one of ours. */
+static bool is_hello(const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_hello hello;
+    mc_wire_hello_read(&reader, &hello);
+    return frame->type == MC_MESSAGE_HELLO && !reader.bad && hello.magic == MC_WIRE_MAGIC;
+}
+
+/* Something else than a node of ours. Clients of the original come this way: their protocol has the same port. */
+static void die_foreign(struct connection *connection)
+{
+    char host[INET6_ADDRSTRLEN], address[MC_ADDRESS_MAX] = "a process of this machine";
+    uint16_t port;
+    if (mc_socket_name(connection->fd, MC_SOCKET_PEERS, host, sizeof(host), &port))
+        mc_address_join(address, sizeof(address), host, port);
+    mc_log_limited(WARNING,
+                   "%s speaks another protocol; its connection is closed. Clients of the original Mooncake "
+                   "cannot use this master: install this package there",
+                   address);
+    if (connection->server->core != NULL)
+        mc_core_note_foreign(connection->server->core);
+    die(connection);
+}
+
+/* Gives whole frames to the core, a turn's worth. Returns bytes used. may_bulk: the first may be an inventory. */
+static size_t take_frames(struct connection *connection, const uint8_t *data, size_t length, bool may_bulk,
+                          enum left *left)
+{
+    struct mc_server *server = connection->server;
+    size_t at = 0, used = 0;
+    struct mc_frame frame;
+    *left = LEFT_NOTHING;
+    for (unsigned count = 0;; count++) {
+        if (connection->is_dead || connection->is_closing)
+            return length; /* what comes after the end is of no interest */
+        int rc = mc_frame_parse(data + at, length - at, &frame, &used);
+        if (rc == 0)
+            return at;
+        if (rc < 0 || (!connection->has_spoken && !is_hello(&frame))) {
+            die_foreign(connection);
+            return length;
+        }
+        if (frame.type == MC_MESSAGE_INVENTORY && !(may_bulk && count == 0)) {
+            *left = LEFT_BULK;
+            return at;
+        }
+        if (count == MC_SERVER_FRAMES_PER_TURN || at > MC_SERVER_BYTES_PER_TURN ||
+            connection->out.length - connection->out_sent > backlog_pause(server)) {
+            *left = LEFT_FRAMES;
+            return at;
+        }
+        connection->has_spoken = true;
+        at += used;
+        if (server->core == NULL) {
+            standby_input(connection, &frame);
+            continue;
+        }
+        /* An owner that has cleared keeps nobody waiting: to spin after it would take the processor from those who
+         * work. */
+        if (frame.type != MC_MESSAGE_CLEARED)
+            server->has_activity = true;
+        mc_core_input(server->core, server->now_ms, connection->number, &frame);
+    }
+}
+
+/* Whole frames are left: they have their turn after the others, or once settle() finds enough output sent. */
+static void keep_for_later(struct connection *connection, enum left left)
+{
+    struct mc_server *server = connection->server;
+    if (left == LEFT_NOTHING)
+        return;
+    if (connection->out.length - connection->out_sent > backlog_pause(server))
+        connection->has_frames = true;
+    else
+        mark_ready(connection, left == LEFT_BULK ? &server->bulk : &server->ready);
+}
+
+/* Frames out of `in`. */
+static void take_stored(struct connection *connection, bool may_bulk)
+{
+    enum left left;
+    struct mc_buffer *in = &connection->in;
+    size_t used = take_frames(connection, in->data, in->length, may_bulk, &left);
+    mc_buffer_consume(in, used);
+    if (used > 0)
+        connection->since_ms = connection->is_closing ? connection->since_ms : connection->server->now_ms;
+    if (in->length == 0 && in->capacity > KEEP_BYTES)
+        mc_buffer_free(in);
+    keep_for_later(connection, left);
+}
+
+/* Frames straight out of the receive buffer; what is left over is stored. */
+static void take_received(struct connection *connection, size_t length)
+{
+    enum left left;
+    struct mc_server *server = connection->server;
+    size_t used = take_frames(connection, server->received, length, false, &left);
+    if (used == length)
+        return;
+    connection->since_ms = server->now_ms;
+    mc_buffer_append(&connection->in, server->received + used, length - used);
+    if (connection->in.failed)
+        die_of_memory(connection);
+    else
+        keep_for_later(connection, left);
+}
+
+/* How much to receive behind what is stored: the rest of the frame, within reason. */
+static size_t missing(const struct mc_buffer *in)
+{
+    struct mc_frame frame;
+    size_t whole;
+    int rc = mc_frame_parse(in->data, in->length, &frame, &whole);
+    size_t more = rc == 0 && whole > in->length ? whole - in->length : MC_SERVER_RECEIVE_BYTES;
+    return more < MC_SERVER_RECEIVE_BYTES ? MC_SERVER_RECEIVE_BYTES
+           : more > RECEIVE_MORE_BYTES    ? RECEIVE_MORE_BYTES
+                                          : more;
+}
+
+static void on_readable(evutil_socket_t fd, short events, void *argument)
+{
+    struct connection *connection = argument;
+    struct mc_server *server = connection->server;
+    struct mc_buffer *in = &connection->in;
+    ssize_t length;
+    (void)events;
+    if (connection->is_ready || connection->has_frames || connection->is_dead || connection->is_closing)
+        return; /* first what is there */
+    if (server->core != NULL && !mc_server_may_serve(server))
+        return; /* the turn's end closes it */
+    if (in->length == 0) {
+        length = recv(fd, server->received, sizeof(server->received), 0);
+    } else {
+        size_t more = missing(in);
+        if (!mc_buffer_reserve(in, more)) {
+            die_of_memory(connection);
+            return;
+        }
+        length = recv(fd, in->data + in->length, more, 0);
+    }
+    mc_server_turn_enter(server); /* now: what was read is not younger than the age that we answer with */
+    if (length <= 0) {
+        if (length == 0 || (errno != EAGAIN && errno != EINTR))
+            die(connection);
+    } else if (in->length == 0) {
+        take_received(connection, (size_t)length);
+    } else {
+        in->length += (size_t)length;
+        take_stored(connection, false);
+    }
+    turn_leave(server);
+}
+
+/* Turns for connections that have whole frames waiting, the first in the list first: for each that is there now one, or
+ * as many as the time allows. Who has more comes to the end of a list. */
+static void run_list(struct connection_list *list, bool is_bulk, uint64_t until_ns)
+{
+    struct connection_list all = *list;
+    struct connection *connection = all.first;
+    if (connection == NULL)
+        return;
+    *list = (struct connection_list){NULL, &list->first};
+    do {
+        struct connection *next = connection->next_ready;
+        connection->is_ready = false;
+        if (connection->is_dead)
+            mark_dirty(connection);
+        else if (!connection->is_closing)
+            take_stored(connection, is_bulk);
+        connection = next;
+    } while (connection != NULL && mc_clock_ns() < until_ns);
+    if (connection == NULL)
+        return;
+    *all.last = list->first; /* those that had no turn stay before those that had one */
+    list->last = list->first == NULL ? all.last : list->last;
+    list->first = connection;
+}
+
+/* Inventories have a share of each turn of their own, so that neither they nor requests wait for all of the others. */
+void mc_server_run_ready(struct mc_server *server)
+{
+    run_list(&server->ready, false, server->turn_ns + INPUT_NS);
+    if (server->bulk.first != NULL)
+        run_list(&server->bulk, true, mc_clock_ns() + BULK_NS);
+}
+
+/* ---- accepting ---- */
+
+/* Nothing is on its way from or to it, as far as can be seen from here. */
+static bool is_still(const struct connection *connection)
+{
+    char byte;
+    return connection->in.length == 0 && connection->out.length == connection->out_sent && !connection->is_ready &&
+           !connection->has_frames && !connection->is_dirty && !connection->is_closing && !connection->is_dead &&
+           recv(connection->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+}
+
+struct resting {
+    uint64_t rest_ms;
+    struct connection *connection;
+};
+
+/* Into a list by descending rest. Returns how many it has then. */
+static size_t resting_add(struct resting *list, size_t count, struct resting one)
+{
+    if (count == ROOM_AT_ONCE && list[count - 1].rest_ms >= one.rest_ms)
+        return count;
+    size_t at = count < ROOM_AT_ONCE ? count++ : count - 1;
+    for (; at > 0 && list[at - 1].rest_ms < one.rest_ms; at--)
+        list[at] = list[at - 1];
+    list[at] = one;
+    return count;
+}
+
+/* Callers' connections that have rested longest end with this turn, so that others find room. They are opened again
+ * when there is something to say. False: none rests. */
+static bool make_room(struct mc_server *server)
+{
+    struct resting list[ROOM_AT_ONCE] = {{0}};
+    size_t count = 0, closed = 0;
+    if (server->core == NULL || (server->crowded_ms != 0 && server->now_ms - server->crowded_ms < ACCEPT_PAUSE_MS))
+        return false;
+    for (size_t i = 0; i < server->indices_used; i++) {
+        struct connection *connection = server->connections[i];
+        if (connection == NULL || connection->is_closing || connection->is_dead)
+            continue;
+        uint64_t rest_ms = mc_core_rest_ms(server->core, server->now_ms, connection->number);
+        if (rest_ms >= ROOM_REST_MS)
+            count = resting_add(list, count, (struct resting){rest_ms, connection});
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!is_still(list[i].connection))
+            continue;
+        mc_server_core_close(server, list[i].connection->number);
+        closed++;
+    }
+    server->crowded_ms = closed > 0 ? 0 : server->now_ms;
+    if (closed > 0)
+        mc_log_limited(WARNING, "places or descriptors are out: callers' connections that rest are closed for others; "
+                                "raise the limit of open files");
+    return closed > 0;
+}
+
+/* Has that descriptor taken the table, or the process, into what is kept free? The kernel gives the lowest number. */
+static bool is_crowded(const struct mc_server *server, int fd)
+{
+    uint64_t limit = mc_file_limit(), spare = limit / 4 < SPARE_FILES ? limit / 4 : SPARE_FILES;
+    return (uint64_t)fd >= limit - spare ||
+           server->indices_used - server->free_count >= MC_SERVER_CONNECTIONS_MAX - SPARE_PLACES;
+}
+
+static int connection_create(struct mc_server *server, int fd)
+{
+    struct connection *connection = calloc(1, sizeof(*connection));
+    if (connection == NULL || (server->free_count == 0 && server->indices_used == MC_SERVER_CONNECTIONS_MAX)) {
+        free(connection);
+        return MC_ERR_BUSY;
+    }
+    uint64_t index = server->free_count > 0 ? server->free_indices[--server->free_count] : server->indices_used++;
+    connection->number = ++server->serial << MC_SERVER_INDEX_BITS | index;
+    connection->server = server;
+    connection->fd = fd;
+    connection->in.may_fail = connection->out.may_fail = true;
+    connection->since_ms = server->now_ms;
+    server->connections[index] = connection;
+    mc_assert(event_assign(&connection->read_event, server->base, fd, EV_READ | EV_PERSIST, on_readable, connection) ==
+              0);
+    mc_assert(
+        event_assign(&connection->write_event, server->base, fd, EV_WRITE | EV_PERSIST, on_writable, connection) == 0);
+    if (server->core != NULL)
+        mc_core_connected(server->core, server->now_ms, connection->number);
+    if (event_add(&connection->read_event, NULL) != 0)
+        die(connection);
+    return 0;
+}
+
+void mc_server_on_accept(evutil_socket_t fd, short events, void *argument)
+{
+    struct mc_server *server = argument;
+    static const struct timeval pause = {0, ACCEPT_PAUSE_MS * 1000};
+    (void)events;
+    server->has_activity = true;
+    mc_server_turn_enter(server);
+    for (int i = 0; i < ACCEPTS_PER_TURN; i++) {
+        int accepted = mc_socket_accept(fd);
+        if (accepted < 0) {
+            /* Out of descriptors the listener stays readable: without a pause the loop would spin. */
+            if (errno == EMFILE && make_room(server))
+                return; /* it has the next turn */
+            if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
+                mc_log_limited(WARNING, "connections cannot be accepted: %s; raise the limit of open files",
+                               strerror(errno));
+                (void)event_del(&server->listen_event);
+                (void)event_del(&server->unix_event);
+                (void)event_add(&server->resume_event, &pause);
+            }
+            return;
+        }
+        if (connection_create(server, accepted) < 0) {
+            mc_log_limited(WARNING, "a connection was refused: there are %u already", MC_SERVER_CONNECTIONS_MAX);
+            close(accepted);
+        }
+        if (is_crowded(server, accepted) && make_room(server))
+            return; /* the rest has the next turn, in which there is room */
+    }
+}
+
+void mc_server_on_resume(evutil_socket_t fd, short events, void *argument)
+{
+    struct mc_server *server = argument;
+    (void)fd, (void)events;
+    mc_server_turn_enter(server);
+    (void)event_add(&server->listen_event, NULL);
+    if (server->unix_listener >= 0)
+        (void)event_add(&server->unix_event, NULL);
+}
+
+/* Connections that do not get on are closed, so that nobody collects memory and descriptors by sitting still. */
+void mc_server_sweep(struct mc_server *server)
+{
+    for (size_t i = 0; i < server->indices_used; i++) {
+        struct connection *connection = server->connections[i];
+        if (connection == NULL)
+            continue;
+        uint64_t age_ms = server->now_ms - connection->since_ms;
+        bool is_partial =
+            connection->in.length > 0 && !connection->is_ready && !connection->has_frames && !connection->is_paused;
+        bool is_stuck = connection->is_waiting && server->now_ms - connection->taken_ms > MC_SERVER_STUCK_MS;
+        if (is_stuck)
+            mc_log_limited(WARNING, "a peer has taken nothing for %u s while %zu KiB wait for it; it is closed",
+                           MC_SERVER_STUCK_MS / 1000, connection->backlog >> 10);
+        if (is_stuck || (connection->is_closing && age_ms > MC_SERVER_CLOSE_MS) ||
+            (!connection->has_spoken && age_ms > MC_SERVER_HELLO_MS) || (is_partial && age_ms > MC_SERVER_FRAME_MS))
+            die(connection);
+        else if (server->core != NULL && i % REST_TURNS == server->sweeps % REST_TURNS &&
+                 mc_core_rest_ms(server->core, server->now_ms, connection->number) > MC_CALL_IDLE_MS)
+            mc_server_core_close(server, connection->number);
+    }
+    server->sweeps++;
+}
+
+void mc_server_drop_connections(struct mc_server *server)
+{
+    for (size_t i = 0; i < server->indices_used; i++) {
+        if (server->connections[i] != NULL)
+            destroy(server->connections[i]);
+    }
+    server->dirty = (struct connection_list){NULL, &server->dirty.first};
+    server->ready = (struct connection_list){NULL, &server->ready.first};
+    server->bulk = (struct connection_list){NULL, &server->bulk.first};
+}

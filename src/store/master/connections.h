@@ -1,0 +1,111 @@
+/* What server.c (life, leadership, the loop) and connections.c (input, output, turns) share. Not for others.
+ *
+ * Invariant: the loop's thread alone touches any of it, but for what is atomic.
+ */
+#ifndef MC_MASTER_CONNECTIONS_H
+#define MC_MASTER_CONNECTIONS_H
+
+#include "env/socket.h"
+#include "store/master/metrics.h"
+#include "store/master/server.h"
+
+#include <event2/event.h>
+#include <event2/event_struct.h>
+#include <stdatomic.h>
+
+#define MC_SERVER_RECEIVE_BYTES (64u << 10)
+#define MC_SERVER_INDEX_BITS 16
+
+struct connection {
+    uint64_t number;
+    struct mc_server *server;
+    int fd;
+    struct event read_event, write_event;
+    struct mc_buffer in;  /* what was received and is not a whole frame, or had no turn yet */
+    struct mc_buffer out; /* from out_sent on: not sent */
+    size_t out_sent;
+    size_t backlog;    /* bytes of `out` that were not sent when the last turn ended */
+    uint64_t taken_ms; /* when the peer last took some of `out`, or all */
+    uint64_t since_ms; /* accepted, then: when the pending frame began, or closing began */
+    struct connection *next_dirty, *next_ready;
+    bool is_dirty;   /* on the dirty list: has output, or shall be closed */
+    bool is_ready;   /* on the ready or the bulk list: a whole frame waits in `in` */
+    bool is_paused;  /* not read: too much is not sent */
+    bool is_closing; /* nothing more is read; closed once sent */
+    bool is_dead;    /* closed at the end of this turn */
+    bool is_waiting; /* write_event is set */
+    bool has_spoken; /* a whole frame came */
+    bool has_frames; /* whole frames wait in `in` until enough output is sent */
+};
+
+struct connection_list {
+    struct connection *first, **last;
+};
+
+struct mc_server {
+    struct event_base *base;
+    struct mc_core *core; /* NULL: a standby */
+    struct mc_core_config core_config;
+    struct mc_id cluster; /* as the last core knew it; zero: none did */
+    bool is_naming;       /* the election was asked to write it down */
+    struct mc_core_output output;
+    struct mc_election *election; /* NULL without HA */
+    struct mc_note note;          /* without HA: of what the one after us has to know; fd -1: there is none */
+    struct mc_mailbox *mailbox;
+    struct event listen_event, unix_event, resume_event, tick_event, report_event, signal_event, mail_event,
+        election_event;
+    int listener, unix_listener, signal_fd; /* unix_listener: -1 when there is none */
+    struct mc_id node;
+    char address[MC_ADDRESS_MAX]; /* under which we are found */
+    uint16_t port;
+    bool is_stopping, report_metrics, is_role_due;
+    bool is_departing;      /* the election was asked to note that the core acts on departures */
+    bool is_aging;          /* and that it came of age */
+    bool has_activity;      /* a callback has run in this turn, and not only for what nobody waits for */
+    _Atomic uint64_t epoch; /* of the core, or of the last one; written by the server's thread only */
+    uint64_t now_ms, tick_due_ms, active_ms;
+    /* Without HA. The core began; the cores since then have changed nothing (as mc_core_config's, 0: that is not so), and
+     * what the note said before them. */
+    uint64_t core_since_ms, idle_since_ms, noted_epoch, noted_until_ms;
+    uint64_t aging_since_ms;             /* the note is being written to the disk; 0: it is not */
+    uint64_t naming_since_ms;            /* the same, of the cluster in it */
+    uint64_t turn_ns;                    /* this turn began, with the first callback; 0: it has not */
+    _Atomic uint64_t longest_turn_ns[2]; /* since the last report, and between the two before it */
+    uint64_t sweeps;                     /* so far */
+    uint64_t serial;                     /* last number given, without its index */
+    struct connection **connections;     /* by index; NULL = free */
+    uint16_t *free_indices;
+    size_t free_count, indices_used;
+    struct connection_list dirty, ready, bulk;
+    size_t backlog;      /* of all connections */
+    uint64_t crowded_ms; /* when nothing rested that could have made room; 0: that is not so */
+    uint32_t spin_hits, spin_probe;
+    uint64_t wait_ns; /* length of the last blocking wait */
+    struct mc_metrics_window window;
+    uint64_t log_second_ms;
+    uint32_t log_lines, log_held;
+    uint8_t received[MC_SERVER_RECEIVE_BYTES];
+};
+
+/* To be asked before every turn's input and before every flush: a leader whose time is over takes and says nothing. */
+bool mc_server_may_serve(const struct mc_server *server);
+/* The first thing that each callback of the loop does: the turn begins, and the time is looked at. */
+void mc_server_turn_enter(struct mc_server *server);
+void mc_server_turn_end(struct mc_server *server);
+/* Frames that were left over have their turn. */
+void mc_server_run_ready(struct mc_server *server);
+/* Sends what turns have made, and ends what shall end, within its share of the turn: the rest stays for the next. */
+void mc_server_flush(struct mc_server *server);
+/* Closes connections that do not get on, so that nobody collects memory and descriptors by sitting still. */
+void mc_server_sweep(struct mc_server *server);
+/* Ends all connections; the core is not told. */
+void mc_server_drop_connections(struct mc_server *server);
+/* Callbacks of the listeners. */
+void mc_server_on_accept(evutil_socket_t fd, short events, void *argument);
+void mc_server_on_resume(evutil_socket_t fd, short events, void *argument);
+/* mc_core_output */
+struct mc_buffer *mc_server_core_buffer(void *context, uint64_t number);
+void mc_server_core_close(void *context, uint64_t number);
+bool mc_server_core_way(void *context, uint64_t number, struct mc_core_way *way);
+
+#endif

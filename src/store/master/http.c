@@ -1,0 +1,386 @@
+/* The HTTP thread, and what its handlers share. */
+#include "store/master/http.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "env/thread.h"
+
+#include <dirent.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define ALL_METHODS                                                                                                    \
+    (EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS |    \
+     EVHTTP_REQ_TRACE | EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH)
+
+#define COUNT_EVERY 64 /* accepted connections; so there are at most so many more than the limit */
+
+struct mc_http_server {
+    struct event_base *base;
+    struct event *stop_event;
+    struct evhttp *admin_http, *metadata_http;
+    struct mc_admin *admin;
+    struct mc_metadata_store *metadata;
+    uint16_t metrics_port, metadata_port;
+    char metadata_host[256];
+    int stop_fd;
+    bool is_running;
+    pthread_t thread;
+    unsigned accepted; /* since connections were counted last */
+};
+
+/* ---- replies ---- */
+
+void mc_http_reply(struct evhttp_request *request, int code, const char *type, struct mc_buffer *body)
+{
+    struct evbuffer *out = evhttp_request_get_output_buffer(request);
+    /* Fails without memory only; then the answer is short. */
+    (void)evhttp_add_header(evhttp_request_get_output_headers(request), "Content-Type", type);
+    if (body != NULL && body->length > 0)
+        (void)evbuffer_add(out, body->data, body->length);
+    if (body != NULL)
+        mc_buffer_free(body);
+    evhttp_send_reply(request, code, NULL, NULL);
+}
+
+void mc_http_reply_text(struct evhttp_request *request, int code, const char *type, const char *text)
+{
+    struct mc_buffer body = {0};
+    mc_buffer_append(&body, text, strlen(text));
+    mc_http_reply(request, code, type, &body);
+}
+
+void mc_http_reply_error(struct evhttp_request *request, int error)
+{
+    static const struct {
+        int error, code;
+    } codes[] = {
+        {MC_ERR_INVALID_PARAMS, 400},
+        {MC_ERR_OBJECT_NOT_FOUND, 404},
+        {MC_ERR_SEGMENT_NOT_FOUND, 404},
+        {MC_ERR_UNAVAILABLE_IN_CURRENT_MODE, 409},
+        /* The core did not answer: */
+        {MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS, 503},
+        {MC_ERR_RPC_TIMEOUT, 503},
+    };
+    int code = 500;
+    struct mc_buffer body = {0};
+    for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++) {
+        if (codes[i].error == error)
+            code = codes[i].code;
+    }
+    if (code == 503)
+        mc_buffer_printf(
+            &body, "{\"success\":false,\"error_code\":%d,\"error_message\":\"service plane is not active\"}", error);
+    else
+        mc_buffer_printf(&body, "{\"success\":false,\"error_code\":%d,\"error_message\":\"%s\"}", error,
+                         mc_error_name(error));
+    mc_http_reply(request, code, MC_HTTP_JSON, &body);
+}
+
+/* Bytes of the UTF-8 character at text, or 0 when it is none. */
+static size_t utf8_length(const uint8_t *text, size_t length)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t size = text[0] < 0x80             ? 1
+                  : (text[0] & 0xe0) == 0xc0 ? 2
+                  : (text[0] & 0xf0) == 0xe0 ? 3
+                  : (text[0] & 0xf8) == 0xf0 ? 4
+                                             : 0;
+    if (size <= 1 || size > length)
+        return size == 1 ? 1 : 0;
+    uint32_t point = text[0] & (0x7fu >> size);
+    for (size_t i = 1; i < size; i++) {
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+        point = point << 6 | (text[i] & 0x3fu);
+    }
+    return point < least[size] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000) ? 0 : size;
+}
+
+void mc_http_json_string(struct mc_buffer *out, const void *text, size_t length)
+{
+    const uint8_t *at = text;
+    mc_buffer_put_u8(out, '"');
+    for (size_t i = 0; i < length;) {
+        size_t size = utf8_length(at + i, length - i);
+        if (size == 0)
+            mc_buffer_append(out, "\\ufffd", 6);
+        else if (at[i] == '"' || at[i] == '\\')
+            mc_buffer_printf(out, "\\%c", at[i]);
+        else if (at[i] < ' ' || at[i] == 0x7f)
+            mc_buffer_printf(out, "\\u%04x", (unsigned)at[i]);
+        else
+            mc_buffer_append(out, at + i, size);
+        i += size == 0 ? 1 : size;
+    }
+    mc_buffer_put_u8(out, '"');
+}
+
+/* ---- requests ---- */
+
+bool mc_http_parameter(const struct evhttp_request *request, const char *name, struct mc_buffer *value)
+{
+    const char *at = evhttp_uri_get_query(evhttp_request_get_evhttp_uri(request));
+    size_t name_length = strlen(name), size = 0;
+    for (; at != NULL && *at != 0; at += *at == '&') {
+        size_t length = strcspn(at, "&");
+        if (length > name_length && memcmp(at, name, name_length) == 0 && at[name_length] == '=') {
+            char *encoded = strndup(at + name_length + 1, length - name_length - 1);
+            char *decoded = encoded == NULL ? NULL : evhttp_uridecode(encoded, 1, &size);
+            mc_buffer_append(value, decoded, decoded == NULL ? 0 : size);
+            free(encoded);
+            free(decoded);
+            return true;
+        }
+        at += length;
+    }
+    return false;
+}
+
+void mc_http_dispatch(const struct mc_http_route *routes, size_t count, void *context, struct evhttp_request *request)
+{
+    static const struct {
+        enum evhttp_cmd_type method;
+        const char *name;
+    } names[] = {{EVHTTP_REQ_GET, "GET, HEAD"},
+                 {EVHTTP_REQ_PUT, "PUT"},
+                 {EVHTTP_REQ_DELETE, "DELETE"},
+                 {EVHTTP_REQ_POST, "POST"}};
+    const char *path = evhttp_uri_get_path(evhttp_request_get_evhttp_uri(request));
+    enum evhttp_cmd_type method = evhttp_request_get_command(request);
+    struct mc_buffer allowed = {0};
+    if (method == EVHTTP_REQ_HEAD)
+        method = EVHTTP_REQ_GET;
+    if (path == NULL || path[0] == 0)
+        path = "/";
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(routes[i].path, path) != 0)
+            continue;
+        if (routes[i].method == method) {
+            mc_buffer_free(&allowed);
+            routes[i].handler(context, request);
+            return;
+        }
+        for (size_t j = 0; j < sizeof(names) / sizeof(names[0]); j++) {
+            if (names[j].method == routes[i].method)
+                mc_buffer_printf(&allowed, "%s%s", allowed.length == 0 ? "" : ", ", names[j].name);
+        }
+    }
+    if (allowed.length == 0) {
+        mc_http_reply_text(request, 404, MC_HTTP_JSON, "{\"success\":false,\"error\":\"No such path.\"}");
+        return;
+    }
+    mc_buffer_put_u8(&allowed, 0);
+    (void)evhttp_add_header(evhttp_request_get_output_headers(request), "Allow", (const char *)allowed.data);
+    mc_buffer_free(&allowed);
+    mc_http_reply_text(request, 405, MC_HTTP_JSON,
+                       "{\"success\":false,\"error\":\"This method is not possible here.\"}");
+}
+
+/* ---- connections ---- */
+
+struct open_connection {
+    int fd;
+    uint32_t idle_ms; /* since it sent something */
+};
+
+/* Is it a connection of one of our ports? Only this thread opens and closes those, so the answer stays true. */
+static bool is_ours(const struct mc_http_server *http, int fd, uint32_t *idle_ms)
+{
+    struct sockaddr_storage bound = {0};
+    struct tcp_info info = {0};
+    socklen_t length = sizeof(bound), size = sizeof(int), info_size = sizeof(info);
+    int is_listener = 0;
+    if (getsockname(fd, (struct sockaddr *)&bound, &length) != 0 ||
+        (bound.ss_family != AF_INET && bound.ss_family != AF_INET6))
+        return false;
+    uint16_t port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                                      : ((struct sockaddr_in *)&bound)->sin_port);
+    if ((http->admin_http == NULL || port != http->metrics_port) &&
+        (http->metadata_http == NULL || port != http->metadata_port))
+        return false;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listener, &size) != 0 || is_listener != 0 ||
+        getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &info_size) != 0)
+        return false;
+    *idle_ms = info.tcpi_last_data_recv;
+    return true;
+}
+
+static int compare_idle(const void *a, const void *b)
+{
+    const struct open_connection *x = a, *y = b;
+    return (x->idle_ms < y->idle_ms) - (x->idle_ms > y->idle_ms);
+}
+
+/* Shuts down those that were silent longest, when there are too many: evhttp sees their end and frees them. */
+static void limit_connections(const struct mc_http_server *http)
+{
+    struct mc_buffer all = {0};
+    DIR *folder = opendir("/proc/self/fd");
+    if (folder == NULL)
+        return;
+    for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
+        struct open_connection one = {.fd = atoi(entry->d_name)}; /* "." is 0, and no connection of ours */
+        if (is_ours(http, one.fd, &one.idle_ms))
+            mc_buffer_append(&all, &one, sizeof(one));
+    }
+    (void)closedir(folder);
+    size_t count = all.length / sizeof(struct open_connection);
+    if (count > MC_HTTP_CONNECTIONS_MAX) {
+        struct open_connection *connections = (struct open_connection *)(void *)all.data;
+        qsort(connections, count, sizeof(connections[0]), compare_idle);
+        for (size_t i = 0; i < count - MC_HTTP_CONNECTIONS_MAX; i++)
+            (void)shutdown(connections[i].fd, SHUT_RDWR);
+    }
+    mc_buffer_free(&all);
+}
+
+/* evhttp asks for the bufferevent of a connection that it has just accepted. It has no limit of connections itself, and
+ * tells nobody when one ends; so they are counted now and then. */
+static struct bufferevent *on_connection(struct event_base *base, void *argument)
+{
+    struct mc_http_server *http = argument;
+    if (++http->accepted >= COUNT_EVERY) {
+        http->accepted = 0;
+        limit_connections(http);
+    }
+    return bufferevent_socket_new(base, -1, 0);
+}
+
+static struct evhttp *create_server(struct mc_http_server *http, int fd,
+                                    void (*handle)(struct evhttp_request *, void *), void *context)
+{
+    struct evhttp *server = evhttp_new(http->base);
+    if (server == NULL)
+        return NULL;
+    evhttp_set_allowed_methods(server, ALL_METHODS);
+    evhttp_set_max_headers_size(server, MC_HTTP_HEADER_MAX);
+    evhttp_set_max_body_size(server, MC_HTTP_BODY_MAX);
+    evhttp_set_timeout(server, MC_HTTP_TIMEOUT_S);
+    evhttp_set_default_content_type(server, MC_HTTP_TEXT);
+    evhttp_set_bevcb(server, on_connection, http);
+    evhttp_set_gencb(server, handle, context);
+    if (evhttp_accept_socket(server, fd) == 0)
+        return server; /* which owns the descriptor now */
+    evhttp_free(server);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+static void on_stop(evutil_socket_t fd, short events, void *argument)
+{
+    struct mc_http_server *http = argument;
+    (void)fd, (void)events;
+    (void)event_base_loopbreak(http->base);
+}
+
+static void *run(void *argument)
+{
+    struct mc_http_server *http = argument;
+    if (event_base_dispatch(http->base) < 0)
+        mc_log(ERROR, "the HTTP servers have stopped: the event loop failed");
+    return NULL;
+}
+
+static int open_port(const char *host, uint16_t *port, const char *flag, int *fd, char *error, size_t error_size)
+{
+    *fd = mc_server_listen(host, port, flag, error, error_size);
+    return *fd < 0 ? *fd : 0;
+}
+
+int mc_http_create(struct mc_server *server, const struct mc_master_config *config, struct mc_http_server **out,
+                   char *error, size_t error_size)
+{
+    int rc, admin_fd = -1, metadata_fd = -1;
+    struct mc_http_server *http = calloc(1, sizeof(*http));
+    if (http == NULL)
+        return MC_ERR_NO_MEMORY;
+    http->stop_fd = -1;
+    http->metrics_port = config->metrics_port;
+    http->metadata_port = config->metadata_port;
+    snprintf(http->metadata_host, sizeof(http->metadata_host), "%s", config->metadata_host);
+    rc = server == NULL
+             ? 0
+             : open_port(config->metrics_host, &http->metrics_port, "metrics_port", &admin_fd, error, error_size);
+    if (rc == 0 && config->metadata_enabled)
+        rc = open_port(config->metadata_host, &http->metadata_port,
+                       server == NULL ? "port" : "http_metadata_server_port", &metadata_fd, error, error_size);
+    if (rc < 0)
+        goto fail;
+    rc = MC_ERR_NO_MEMORY;
+    snprintf(error, error_size, "the HTTP servers cannot be set up: %s", mc_error_text(rc));
+    http->base = event_base_new();
+    http->stop_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    http->admin = server == NULL ? NULL : mc_admin_create(server, config, metadata_fd < 0 ? 0 : http->metadata_port);
+    http->metadata = http->base == NULL ? NULL : mc_metadata_create(http->base, config->metadata_max_bytes);
+    if (http->base == NULL || http->stop_fd < 0 || (http->admin == NULL) != (server == NULL) || http->metadata == NULL)
+        goto fail;
+    http->stop_event = event_new(http->base, http->stop_fd, EV_READ, on_stop, http);
+    if (http->stop_event == NULL || event_add(http->stop_event, NULL) != 0)
+        goto fail;
+    http->admin_http = admin_fd < 0 ? NULL : create_server(http, admin_fd, mc_admin_handle, http->admin);
+    if (admin_fd >= 0 && http->admin_http == NULL)
+        goto fail;
+    admin_fd = -1;
+    http->metadata_http = metadata_fd < 0 ? NULL : create_server(http, metadata_fd, mc_metadata_handle, http->metadata);
+    if (metadata_fd >= 0 && http->metadata_http == NULL)
+        goto fail;
+    *out = http;
+    return 0;
+fail:
+    if (admin_fd >= 0)
+        close(admin_fd);
+    if (metadata_fd >= 0 && http->metadata_http == NULL)
+        close(metadata_fd);
+    mc_http_destroy(http);
+    return rc;
+}
+
+int mc_http_start(struct mc_http_server *http)
+{
+    if (mc_thread_start(&http->thread, "mc-http", run, http) != 0)
+        return MC_ERR_INTERNAL_ERROR;
+    http->is_running = true;
+    if (http->admin_http != NULL) {
+        mc_log(INFO, "HTTP metrics server started on port %u", (unsigned)http->metrics_port);
+        mc_log(INFO, "Master admin server started on port %u", (unsigned)http->metrics_port);
+    }
+    if (http->metadata_http != NULL)
+        mc_log(INFO, "HTTP metadata server started on %s:%u", http->metadata_host, (unsigned)http->metadata_port);
+    return 0;
+}
+
+void mc_http_destroy(struct mc_http_server *http)
+{
+    uint64_t one = 1;
+    if (http == NULL)
+        return;
+    if (http->is_running) {
+        mc_assert(write(http->stop_fd, &one, sizeof(one)) == (ssize_t)sizeof(one));
+        pthread_join(http->thread, NULL);
+    }
+    if (http->admin_http != NULL)
+        evhttp_free(http->admin_http);
+    if (http->metadata_http != NULL)
+        evhttp_free(http->metadata_http);
+    if (http->stop_event != NULL)
+        event_free(http->stop_event);
+    mc_metadata_destroy(http->metadata); /* has events of the base */
+    if (http->base != NULL)
+        event_base_free(http->base);
+    mc_admin_destroy(http->admin);
+    if (http->stop_fd >= 0)
+        close(http->stop_fd);
+    free(http);
+}

@@ -1,0 +1,375 @@
+/* The HTTP metadata server: a small key-value store in memory that transfer engines use to find each other. Only the
+ * HTTP thread touches it. */
+#include "base/checksum.h"
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/json.h"
+#include "env/log.h"
+#include "env/socket.h"
+#include "store/master/http.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <stdlib.h>
+
+#define METADATA_KEY_MAX 4096u
+#define METADATA_VALUE_MAX (1u << 20)
+#define BUCKETS_MIN 256u
+#define LOOK_MS 2500u /* one lost packet of a connection's beginning costs a second; askers have 3 s */
+#define LOOKS_MAX 64u /* under way at once */
+
+struct entry {
+    struct entry *next;
+    uint64_t hash;
+    size_t key_length, value_length;
+    char bytes[]; /* key, value */
+};
+
+struct look { /* whether anybody is at the address of an entry that shall be replaced; the request waits for it */
+    struct mc_metadata_store *metadata;
+    struct look *next, **at;
+    struct evhttp_request *request;
+    struct bufferevent *socket;
+    struct entry *entry; /* what shall stand there */
+    size_t old_length;   /* of the value that stood there; it lies behind the entry's own */
+    char address[MC_ADDRESS_MAX];
+};
+
+struct mc_metadata_store {
+    struct event_base *base;
+    struct entry **buckets;
+    size_t bucket_count;       /* a power of two */
+    size_t count, total, most; /* total: bytes of all entries with their overhead; most: so many may be there */
+    struct look *looks;
+    unsigned look_count;
+};
+
+struct mc_metadata_store *mc_metadata_create(struct event_base *base, size_t most)
+{
+    struct mc_metadata_store *metadata = calloc(1, sizeof(*metadata));
+    if (metadata == NULL)
+        return NULL;
+    metadata->base = base;
+    metadata->most = most;
+    metadata->bucket_count = BUCKETS_MIN;
+    metadata->buckets = calloc(BUCKETS_MIN, sizeof(metadata->buckets[0]));
+    if (metadata->buckets == NULL) {
+        free(metadata);
+        return NULL;
+    }
+    return metadata;
+}
+
+static void look_end(struct look *look)
+{
+    *look->at = look->next;
+    if (look->next != NULL)
+        look->next->at = look->at;
+    look->metadata->look_count--;
+    bufferevent_free(look->socket);
+    free(look->entry);
+    free(look);
+}
+
+void mc_metadata_destroy(struct mc_metadata_store *metadata)
+{
+    if (metadata == NULL)
+        return;
+    for (struct look *look = metadata->looks, *next; look != NULL; look = next) {
+        next = look->next;
+        look_end(look);
+    }
+    for (size_t i = 0; i < metadata->bucket_count; i++) {
+        for (struct entry *entry = metadata->buckets[i], *next; entry != NULL; entry = next) {
+            next = entry->next;
+            free(entry);
+        }
+    }
+    free(metadata->buckets);
+    free(metadata);
+}
+
+/* The link that points to the entry of that key, or the empty link where it would go. */
+static struct entry **find(struct mc_metadata_store *metadata, const struct mc_buffer *key, uint64_t hash)
+{
+    struct entry **link = &metadata->buckets[hash & (metadata->bucket_count - 1)];
+    for (; *link != NULL; link = &(*link)->next) {
+        if ((*link)->hash == hash && (*link)->key_length == key->length &&
+            memcmp((*link)->bytes, key->data, key->length) == 0)
+            break;
+    }
+    return link;
+}
+
+static size_t cost(size_t key_length, size_t value_length)
+{
+    return sizeof(struct entry) + 2 * sizeof(void *) + key_length + value_length;
+}
+
+/* Keeps the chains short; without memory they just get longer. */
+static void grow(struct mc_metadata_store *metadata)
+{
+    size_t wanted = metadata->bucket_count * 2;
+    struct entry **buckets = metadata->count < metadata->bucket_count ? NULL : calloc(wanted, sizeof(buckets[0]));
+    if (buckets == NULL)
+        return;
+    for (size_t i = 0; i < metadata->bucket_count; i++) {
+        for (struct entry *entry = metadata->buckets[i], *next; entry != NULL; entry = next) {
+            next = entry->next;
+            entry->next = buckets[entry->hash & (wanted - 1)];
+            buckets[entry->hash & (wanted - 1)] = entry;
+        }
+    }
+    free(metadata->buckets);
+    metadata->buckets = buckets;
+    metadata->bucket_count = wanted;
+}
+
+static void drop(struct mc_metadata_store *metadata, struct entry **link)
+{
+    struct entry *entry = *link;
+    *link = entry->next;
+    metadata->count--;
+    metadata->total -= cost(entry->key_length, entry->value_length);
+    free(entry);
+}
+
+/* Blanks around a key are none of it. */
+static void trim(struct mc_buffer *key)
+{
+    static const char blanks[] = " \t\r\n\v\f";
+    size_t start = 0;
+    while (key->length > 0 && memchr(blanks, key->data[key->length - 1], sizeof(blanks) - 1) != NULL)
+        key->length--;
+    while (start < key->length && memchr(blanks, key->data[start], sizeof(blanks) - 1) != NULL)
+        start++;
+    mc_buffer_consume(key, start);
+}
+
+/* The key of the request; false after having answered. */
+static bool take_key(struct evhttp_request *request, struct mc_buffer *key)
+{
+    bool is_there = mc_http_parameter(request, "key", key);
+    trim(key);
+    if (!is_there || key->length == 0) {
+        mc_http_reply_text(request, 400, MC_HTTP_TEXT,
+                           "Missing key parameter. The metadata server is serving; use /metadata?key=...");
+        mc_buffer_free(key);
+        return false;
+    }
+    if (key->length > METADATA_KEY_MAX) {
+        mc_http_reply_text(request, 413, MC_HTTP_TEXT, "The key is longer than 4096 bytes.");
+        mc_buffer_free(key);
+        return false;
+    }
+    return true;
+}
+
+static void get_metadata(void *context, struct evhttp_request *request)
+{
+    struct mc_metadata_store *metadata = context;
+    struct mc_buffer key = {0}, value = {0};
+    if (!take_key(request, &key))
+        return;
+    const struct entry *entry = *find(metadata, &key, mc_hash(key.data, key.length).low);
+    mc_buffer_free(&key);
+    if (entry == NULL) {
+        mc_http_reply_text(request, 404, MC_HTTP_TEXT, "metadata not found");
+        return;
+    }
+    mc_buffer_append(&value, entry->bytes + entry->key_length, entry->value_length);
+    mc_http_reply(request, 200, MC_HTTP_JSON, &value);
+}
+
+/* The address of an engine that is in use must not be taken over by another one of the same name. */
+static bool is_protected(const struct mc_buffer *key)
+{
+    return memmem(key->data, key->length, "rpc_meta", 8) != NULL;
+}
+
+/* The address that stands in an entry, when it is a number: names would have to be looked up, so they are believed.
+ * False: there is none. */
+static bool read_address(const struct entry *entry, struct sockaddr_storage *to, int *to_length, char *text,
+                         size_t size)
+{
+    char host[INET6_ADDRSTRLEN];
+    struct mc_span value, document = mc_span(entry->bytes + entry->key_length, entry->value_length);
+    uint64_t port = 0;
+    if (mc_json_find(document, "ip_or_host_name", &value) != 1 || value.length >= sizeof(host) ||
+        mc_json_find_number(document, "rpc_port", &port) != 1 || port == 0 || port > UINT16_MAX)
+        return false;
+    memcpy(host, value.data, value.length);
+    host[value.length] = 0;
+    mc_address_join(text, size, host, (uint16_t)port);
+    *to_length = sizeof(*to);
+    return evutil_parse_sockaddr_port(text, (struct sockaddr *)to, to_length) == 0;
+}
+
+/* Puts it in place of what has its key. The metadata owns it then. */
+static void put_entry(struct mc_metadata_store *metadata, struct evhttp_request *request, struct entry *entry)
+{
+    struct mc_buffer key = {.data = (uint8_t *)entry->bytes, .length = entry->key_length};
+    struct entry **link = find(metadata, &key, entry->hash);
+    size_t freed = *link == NULL ? 0 : cost((*link)->key_length, (*link)->value_length);
+    size_t needed = cost(entry->key_length, entry->value_length);
+    if (metadata->total - freed + needed > metadata->most) {
+        free(entry);
+        mc_http_reply_text(request, 507, MC_HTTP_TEXT,
+                           "The metadata server is full; delete keys that are not needed, or let it have more memory "
+                           "(http_metadata_server_max_mib).");
+        return;
+    }
+    if (*link != NULL)
+        drop(metadata, link);
+    link = find(metadata, &key, entry->hash);
+    entry->next = NULL;
+    *link = entry;
+    metadata->count++;
+    metadata->total += needed;
+    grow(metadata);
+    mc_http_reply_text(request, 200, MC_HTTP_TEXT, "metadata updated");
+}
+
+static bool has_value(const struct entry *entry, const char *value, size_t length)
+{
+    return entry->value_length == length && memcmp(entry->bytes + entry->key_length, value, length) == 0;
+}
+
+static void on_looked(struct bufferevent *socket, short events, void *argument)
+{
+    struct look *look = argument;
+    struct mc_metadata_store *metadata = look->metadata;
+    struct entry *entry = look->entry;
+    struct mc_buffer key = {.data = (uint8_t *)entry->bytes, .length = entry->key_length};
+    const struct entry *old = *find(metadata, &key, entry->hash);
+    const char *old_value = entry->bytes + entry->key_length + entry->value_length;
+    (void)socket;
+    bool is_our_trouble = (events & BEV_EVENT_ERROR) != 0 && errno != ECONNREFUSED && errno != EHOSTUNREACH;
+    /* Whoever has written it meanwhile is there. */
+    bool is_changed = old != NULL && !has_value(old, old_value, look->old_length);
+    if ((events & BEV_EVENT_CONNECTED) != 0 || is_our_trouble || is_changed) {
+        mc_http_reply_text(look->request, 400, MC_HTTP_TEXT, "Duplicate rpc_meta key not allowed");
+    } else {
+        mc_log(INFO, "the metadata of an engine at %s is replaced: nobody is there", look->address);
+        put_entry(metadata, look->request, entry);
+        look->entry = NULL;
+    }
+    look_end(look);
+}
+
+/* The request is answered once it is known whether anybody takes connections at the old entry's address; a process that
+ * is stopped still does. False: that cannot be found out, so the old entry stays. entry has room for the old value. */
+static bool look_begin(struct mc_metadata_store *metadata, struct evhttp_request *request, const struct entry *old,
+                       struct entry *entry)
+{
+    static const struct timeval patience = {LOOK_MS / 1000, LOOK_MS % 1000 * 1000};
+    struct sockaddr_storage to;
+    int to_length;
+    struct look *look = metadata->look_count < LOOKS_MAX ? calloc(1, sizeof(*look)) : NULL;
+    if (look == NULL)
+        return false;
+    look->socket = read_address(old, &to, &to_length, look->address, sizeof(look->address))
+                       ? bufferevent_socket_new(metadata->base, -1, BEV_OPT_CLOSE_ON_FREE | BEV_OPT_DEFER_CALLBACKS)
+                       : NULL;
+    if (look->socket == NULL) {
+        free(look);
+        return false;
+    }
+    memcpy(entry->bytes + entry->key_length + entry->value_length, old->bytes + old->key_length, old->value_length);
+    look->metadata = metadata;
+    look->request = request;
+    look->entry = entry;
+    look->old_length = old->value_length;
+    look->next = metadata->looks;
+    look->at = &metadata->looks;
+    if (look->next != NULL)
+        look->next->at = &look->next;
+    metadata->looks = look;
+    metadata->look_count++;
+    bufferevent_setcb(look->socket, NULL, NULL, on_looked, look);
+    bufferevent_set_timeouts(look->socket, NULL, &patience); /* of the connection's beginning, too */
+    if (bufferevent_socket_connect(look->socket, (struct sockaddr *)&to, to_length) == 0)
+        return true; /* whoever refuses is told to on_looked as well */
+    look->entry = NULL;
+    look_end(look);
+    return false;
+}
+
+static void store(struct mc_metadata_store *metadata, struct evhttp_request *request, const struct mc_buffer *key,
+                  struct evbuffer *body)
+{
+    size_t length = evbuffer_get_length(body);
+    uint64_t hash = mc_hash(key->data, key->length).low;
+    const struct entry *old = *find(metadata, key, hash);
+    size_t room = old != NULL && is_protected(key) ? old->value_length : 0;
+    struct entry *entry = malloc(sizeof(*entry) + key->length + length + room);
+    if (entry == NULL) {
+        mc_http_reply_text(request, 507, MC_HTTP_TEXT, "The metadata server is out of memory.");
+        return;
+    }
+    entry->hash = hash;
+    entry->key_length = key->length;
+    entry->value_length = length;
+    memcpy(entry->bytes, key->data, key->length);
+    mc_assert(evbuffer_copyout(body, entry->bytes + key->length, length) == (ev_ssize_t)length);
+    if (old == NULL || !is_protected(key)) {
+        put_entry(metadata, request, entry);
+        return;
+    }
+    bool is_same = has_value(old, entry->bytes + key->length, length);
+    if (!is_same && look_begin(metadata, request, old, entry))
+        return;
+    free(entry);
+    mc_http_reply_text(request, is_same ? 200 : 400, MC_HTTP_TEXT,
+                       is_same ? "metadata unchanged" : "Duplicate rpc_meta key not allowed");
+}
+
+static void put_metadata(void *context, struct evhttp_request *request)
+{
+    struct mc_buffer key = {0};
+    struct evbuffer *body = evhttp_request_get_input_buffer(request);
+    if (!take_key(request, &key))
+        return;
+    if (evbuffer_get_length(body) > METADATA_VALUE_MAX)
+        mc_http_reply_text(request, 413, MC_HTTP_TEXT, "The value is longer than 1 MiB.");
+    else
+        store(context, request, &key, body);
+    mc_buffer_free(&key);
+}
+
+static void delete_metadata(void *context, struct evhttp_request *request)
+{
+    struct mc_metadata_store *metadata = context;
+    struct mc_buffer key = {0};
+    if (!take_key(request, &key))
+        return;
+    struct entry **link = find(metadata, &key, mc_hash(key.data, key.length).low);
+    mc_buffer_free(&key);
+    if (*link == NULL) {
+        mc_http_reply_text(request, 404, MC_HTTP_TEXT, "metadata not found");
+        return;
+    }
+    drop(metadata, link);
+    mc_http_reply_text(request, 200, MC_HTTP_TEXT, "metadata deleted");
+}
+
+static void get_health(void *context, struct evhttp_request *request)
+{
+    (void)context;
+    mc_http_reply_text(request, 200, MC_HTTP_TEXT, "OK");
+}
+
+static const struct mc_http_route routes[] = {
+    {EVHTTP_REQ_GET, "/metadata", get_metadata},
+    {EVHTTP_REQ_PUT, "/metadata", put_metadata},
+    {EVHTTP_REQ_DELETE, "/metadata", delete_metadata},
+    {EVHTTP_REQ_GET, "/health", get_health},
+};
+
+void mc_metadata_handle(struct evhttp_request *request, void *metadata)
+{
+    mc_http_dispatch(routes, sizeof(routes) / sizeof(routes[0]), metadata, request);
+}

@@ -1,0 +1,398 @@
+/* Prometheus text and the summary line. */
+#include "store/master/metrics.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
+#define NOTHING SIZE_MAX /* a name of the original without a meaning here */
+
+enum kind { GAUGE, COUNTER };
+static const char *const kind_names[] = {"gauge", "counter"};
+
+struct metric {
+    enum kind kind;
+    const char *name;
+    size_t offset; /* of a uint64_t in struct mc_core_statistics, or NOTHING */
+    const char *help;
+};
+#define FROM(field) offsetof(struct mc_core_statistics, field)
+#define ABSENT "Kept for dashboards; there is nothing of it here."
+
+/* clang-format off */
+static const struct metric metrics[] = {
+    {GAUGE, "master_allocated_bytes", FROM(used), "Bytes of live and granted extents."},
+    {GAUGE, "master_total_capacity_bytes", FROM(capacity), "Bytes that all segments lend."},
+    {GAUGE, "master_nof_allocated_bytes", NOTHING, ABSENT},
+    {GAUGE, "master_total_nof_capacity_bytes", NOTHING, ABSENT},
+    {GAUGE, "master_allocated_file_size_bytes", NOTHING, ABSENT},
+    {GAUGE, "master_total_file_capacity_bytes", NOTHING, ABSENT},
+    {GAUGE, "master_key_count", FROM(objects), "Objects that can be read."},
+    {GAUGE, "master_soft_pin_key_count", FROM(soft_pinned), "Objects with a soft pin."},
+    {GAUGE, "master_active_clients", FROM(members), "Members of the cluster."},
+    {GAUGE, "mem_cache_nums_", FROM(objects), "Objects in memory."},
+    {GAUGE, "file_cache_nums_", NOTHING, ABSENT},
+    {GAUGE, "master_put_start_discarded_staging_size", FROM(quarantine_bytes), "Bytes whose writer was cut and is not yet confirmed gone."},
+    {GAUGE, "master_promotion_in_flight", NOTHING, ABSENT},
+    {COUNTER, "master_put_start_requests_total", FROM(put_start_items), "Puts begun, one per object."},
+    {COUNTER, "master_put_start_failures_total", FROM(put_start_failures), "Puts refused, one per object."},
+    {COUNTER, "master_put_start_alloc_failures_total", FROM(allocation_failures), "Puts for which no segment had room."},
+    {COUNTER, "master_put_start_partial_allocations_total", FROM(put_start_partial), "Puts with fewer replicas than wanted."},
+    {COUNTER, "master_put_end_requests_total", FROM(put_end_items), "Puts ended well, one per object."},
+    {COUNTER, "master_put_end_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_put_revoke_requests_total", FROM(put_revokes), "Grants given back by their writer."},
+    {COUNTER, "master_put_revoke_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_get_replica_list_requests_total", FROM(get_items), "Lookups, one per key."},
+    {COUNTER, "master_get_replica_list_failures_total", FROM(get_misses), "Lookups that found nothing readable."},
+    {COUNTER, "master_get_replica_list_by_regex_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_get_replica_list_by_regex_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_exist_key_requests_total", FROM(exist_items), "Existence checks, one per key."},
+    {COUNTER, "master_exist_key_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_remove_requests_total", FROM(remove_items), "Removes, one per key."},
+    {COUNTER, "master_remove_failures_total", FROM(remove_failures), "Removes refused or of absent keys."},
+    {COUNTER, "master_remove_by_regex_requests_total", FROM(remove_regex_requests), "Removes by pattern."},
+    {COUNTER, "master_remove_by_regex_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_remove_all_requests_total", FROM(remove_all_requests), "Removes of everything."},
+    {COUNTER, "master_remove_all_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_mount_segment_requests_total", FROM(mount_requests), "Mounts."},
+    {COUNTER, "master_mount_segment_failures_total", FROM(mount_failures), "Mounts refused."},
+    {COUNTER, "master_unmount_segment_requests_total", FROM(unmount_requests), "Unmounts."},
+    {COUNTER, "master_unmount_segment_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_remount_segment_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_remount_segment_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_mount_nof_segment_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_mount_nof_segment_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_unmount_nof_segment_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_unmount_nof_segment_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_remount_nof_segment_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_remount_nof_segment_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_ping_requests_total", FROM(heartbeats), "Heartbeats."},
+    {COUNTER, "master_ping_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_nof_heartbeat_success_total", NOTHING, ABSENT},
+    {COUNTER, "master_nof_heartbeat_failure_total", NOTHING, ABSENT},
+    {COUNTER, "master_nof_heartbeat_timeout_total", NOTHING, ABSENT},
+    {COUNTER, "master_nof_segments_unmounted_by_heartbeat_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_exist_key_requests_total", FROM(exist_requests), "Requests with existence checks."},
+    {COUNTER, "master_batch_exist_key_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_exist_key_partial_successes_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_exist_key_items_total", FROM(exist_items), "Keys in them."},
+    {COUNTER, "master_batch_exist_key_failed_items_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_query_ip_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_query_ip_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_query_ip_partial_successes_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_query_ip_items_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_query_ip_failed_items_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_replica_clear_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_replica_clear_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_replica_clear_partial_successes_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_replica_clear_items_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_replica_clear_failed_items_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_get_replica_list_requests_total", FROM(get_requests), "Requests with lookups."},
+    {COUNTER, "master_batch_get_replica_list_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_get_replica_list_partial_successes_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_get_replica_list_items_total", FROM(get_items), "Keys in them."},
+    {COUNTER, "master_batch_get_replica_list_failed_items_total", FROM(get_misses), "Keys in them that were not found."},
+    {COUNTER, "master_batch_put_start_requests_total", FROM(put_start_requests), "Requests that begin puts."},
+    {COUNTER, "master_batch_put_start_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_put_start_partial_successes_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_put_start_items_total", FROM(put_start_items), "Objects in them."},
+    {COUNTER, "master_batch_put_start_failed_items_total", FROM(put_start_failures), "Objects in them that were refused."},
+    {COUNTER, "master_batch_put_end_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_put_end_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_put_end_partial_successes_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_put_end_items_total", FROM(put_end_items), "Puts ended well."},
+    {COUNTER, "master_batch_put_end_failed_items_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_put_revoke_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_put_revoke_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_put_revoke_partial_successes_total", NOTHING, ABSENT},
+    {COUNTER, "master_batch_put_revoke_items_total", FROM(put_revokes), "Grants given back."},
+    {COUNTER, "master_batch_put_revoke_failed_items_total", NOTHING, ABSENT},
+    {COUNTER, "mem_cache_hit_nums_", FROM(get_hits), "Lookups that found an object in memory."},
+    {COUNTER, "file_cache_hit_nums_", NOTHING, ABSENT},
+    {COUNTER, "mem_cache_hit_bytes_total", NOTHING, ABSENT},
+    {COUNTER, "file_cache_hit_bytes_total", NOTHING, ABSENT},
+    {COUNTER, "valid_get_nums_", FROM(get_hits), "Lookups that found an object."},
+    {COUNTER, "total_get_nums_", FROM(get_items), "Lookups."},
+    {COUNTER, "master_successful_evictions_total", FROM(eviction_successes), "Evictions that freed something."},
+    {COUNTER, "master_attempted_evictions_total", FROM(eviction_attempts), "Evictions tried."},
+    {COUNTER, "master_evicted_key_count", FROM(evicted_objects), "Objects evicted."},
+    {COUNTER, "master_evicted_size_bytes", FROM(evicted_bytes), "Bytes of objects evicted."},
+    {COUNTER, "master_successful_evictions_mem", FROM(eviction_successes), "Evictions that freed something."},
+    {COUNTER, "master_attempted_evictions_mem", FROM(eviction_attempts), "Evictions tried, memory."},
+    {COUNTER, "master_evicted_key_count_mem", FROM(evicted_objects), "Objects evicted from memory."},
+    {COUNTER, "master_evicted_size_bytes_mem", FROM(evicted_bytes), "Bytes of objects evicted from memory."},
+    {COUNTER, "master_successful_evictions_nof", NOTHING, ABSENT},
+    {COUNTER, "master_attempted_evictions_nof", NOTHING, ABSENT},
+    {COUNTER, "master_evicted_key_count_nof", NOTHING, ABSENT},
+    {COUNTER, "master_evicted_size_bytes_nof", NOTHING, ABSENT},
+    {COUNTER, "master_put_start_discard_cnt", FROM(cuts), "Grants whose writer was cut."},
+    {COUNTER, "master_put_start_release_cnt", NOTHING, ABSENT},
+    {COUNTER, "master_promotion_admitted_total", NOTHING, ABSENT},
+    {COUNTER, "master_promotion_completed_total", NOTHING, ABSENT},
+    {COUNTER, "master_promotion_completed_bytes_total", NOTHING, ABSENT},
+    {COUNTER, "master_promotion_expired_total", NOTHING, ABSENT},
+    {COUNTER, "master_promotion_failed_total", NOTHING, ABSENT},
+    {COUNTER, "master_promotion_cancelled_total", NOTHING, ABSENT},
+    {COUNTER, "master_promotion_rejected_frequency_total", NOTHING, ABSENT},
+    {COUNTER, "master_promotion_rejected_watermark_total", NOTHING, ABSENT},
+    {COUNTER, "master_promotion_rejected_cap_total", NOTHING, ABSENT},
+    {COUNTER, "master_promotion_candidate_recorded_total", NOTHING, ABSENT},
+    {COUNTER, "master_promotion_candidate_admitted_total", NOTHING, ABSENT},
+    {COUNTER, "master_promotion_candidate_admission_rejected_total", NOTHING, ABSENT},
+    {COUNTER, "master_promotion_candidate_expired_evaluated_total", NOTHING, ABSENT},
+    {COUNTER, "master_promotion_candidate_expired_unevaluated_total", NOTHING, ABSENT},
+    {COUNTER, "master_promotion_candidate_dropped_limit_total", NOTHING, ABSENT},
+    {COUNTER, "master_snapshot_success", NOTHING, ABSENT},
+    {COUNTER, "master_snapshot_fail", NOTHING, ABSENT},
+    {COUNTER, "master_copy_start_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_copy_start_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_copy_end_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_copy_end_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_copy_revoke_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_copy_revoke_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_move_start_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_move_start_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_move_end_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_move_end_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_move_revoke_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_move_revoke_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_evict_disk_replica_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_evict_disk_replica_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_create_copy_task_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_create_copy_task_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_create_move_task_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_create_move_task_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_query_task_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_query_task_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_fetch_tasks_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_fetch_tasks_failures_total", NOTHING, ABSENT},
+    {COUNTER, "master_update_task_requests_total", NOTHING, ABSENT},
+    {COUNTER, "master_update_task_failures_total", NOTHING, ABSENT},
+    {GAUGE, "mooncake_segments", FROM(segments), "Segments mounted."},
+    {GAUGE, "mooncake_connections", FROM(connections), "Connections to the master."},
+    {GAUGE, "mooncake_populated_bytes", FROM(populated), "Bytes of segments that are ready for objects."},
+    {GAUGE, "mooncake_clearing_bytes", FROM(clearing_bytes), "Bytes that wait for their owner to clear them."},
+    {GAUGE, "mooncake_quarantine_bytes", FROM(quarantine_bytes), "Bytes whose writer was cut and is not yet confirmed gone."},
+    {COUNTER, "mooncake_cuts_total", FROM(cuts), "Grants whose writer was cut."},
+    {COUNTER, "mooncake_clears_total", FROM(clears), "Slots that owners were told to clear."},
+    {COUNTER, "mooncake_suspects_total", FROM(suspects), "Reports of failed transfers."},
+    {COUNTER, "mooncake_reports_refuted_total", FROM(reports_refuted), "Reports of nodes that answered the master."},
+    {COUNTER, "mooncake_members_lost_total", FROM(members_lost), "Members that were silent too long."},
+    {COUNTER, "mooncake_owners_stuck_total", FROM(owners_stuck),
+     "Nodes given up because what serves their data was silent too long, though their heartbeats came."},
+    {COUNTER, "mooncake_foreign_connections_total", FROM(foreign_connections),
+     "Connections closed because they spoke another protocol."},
+    {COUNTER, "mooncake_protocol_errors_total", FROM(protocol_errors), "Connections closed for what they sent."},
+    {COUNTER, "mooncake_stale_refused_total", FROM(stale_refused), "Late news refused."},
+    {COUNTER, "mooncake_put_bytes_total", FROM(put_bytes), "Bytes of objects put."},
+    {COUNTER, "mooncake_remove_requests_total", FROM(remove_requests), "Requests with removes."},
+    {GAUGE, "mooncake_recovering_segments", FROM(recovering), "Segments whose contents are being taken in."},
+    {COUNTER, "mooncake_recovered_segments_total", FROM(segments_recovered), "Segments offered after their contents were taken in."},
+    {COUNTER, "mooncake_recovered_objects_total", FROM(recovered_objects), "Objects taken in from the contents of segments."},
+    {COUNTER, "mooncake_recovered_replicas_total", FROM(recovered_replicas), "Replicas taken in from the contents of segments."},
+    {COUNTER, "mooncake_recovery_refused_total", FROM(recovery_refused), "Replicas of contents that were not taken in: of an older value, of a removed key, or not known after a takeover."},
+    {COUNTER, "mooncake_recovery_in_doubt_total", FROM(recovery_in_doubt), "Segments whose contents were taken in though their owner was without a master so long that one that nobody remembers may have removed some of them; see --state_dir."},
+    {COUNTER, "mooncake_recovery_dropped_total", FROM(recovery_dropped), "Replicas that the contents told after a takeover did not confirm; they are dropped."},
+    {GAUGE, "mooncake_tombstones", FROM(tombstones), "Keys that must not come back from an earlier epoch."},
+    {COUNTER, "mooncake_tombstones_made_total", FROM(tombstones_made), "Tombstones made."},
+    {COUNTER, "mooncake_probes_total", FROM(probes), "Owners that were pinged after a report."},
+    {COUNTER, "mooncake_probes_failed_total", FROM(probes_failed), "Pings without an answer in time."},
+    {COUNTER, "mooncake_rotten_reports_total", FROM(rotten_reports), "Replicas that readers called rotten."},
+    {COUNTER, "mooncake_foreign_refused_total", FROM(foreign_refused), "Hellos of nodes that hold contents of another cluster, or have met a later epoch there; they keep what they hold."},
+    {GAUGE, "mooncake_clusters_torn", FROM(clusters_torn), "1 while store nodes bring contents of several clusters and it is not known which of them this is."},
+    {COUNTER, "mooncake_epochs_doubted_total", FROM(epochs_doubted), "Hellos and mounts that named a later epoch than the master's."},
+    {COUNTER, "mooncake_rotten_replicas_total", FROM(rotten_replicas), "Replicas that their owner found rotten; they are dropped."},
+};
+/* clang-format on */
+
+static const uint64_t value_size_bounds[] = {4096, 65536, 262144, 1048576, 4194304, 16777216, 67108864};
+static const uint64_t snapshot_bounds[] = {0, 500, 1000, 5000, 10000, 30000, 60000, 120000, 180000, 240000, 300000};
+static const uint64_t probe_bounds[] = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000};
+
+static uint64_t value_at(const struct mc_core_statistics *statistics, size_t offset)
+{
+    uint64_t value = 0;
+    if (offset != NOTHING)
+        memcpy(&value, (const char *)statistics + offset, sizeof(value));
+    return value;
+}
+
+/* ---- summary ---- */
+
+static struct mc_metrics_rate rate(uint64_t total, uint64_t last_total, uint64_t failed, uint64_t last_failed,
+                                   double seconds)
+{
+    double all = (double)(total - last_total), bad = (double)(failed - last_failed);
+    return (struct mc_metrics_rate){(all > bad ? all - bad : 0) / seconds, all / seconds};
+}
+
+void mc_metrics_window_move(struct mc_metrics_window *window, const struct mc_core_statistics *now, uint64_t now_ms)
+{
+    const struct mc_core_statistics *last = &window->last;
+    double seconds = (double)(now_ms - window->last_ms) / 1000;
+    if (window->last_ms != 0 && now_ms > window->last_ms) {
+        window->put = rate(now->put_start_items, last->put_start_items, now->put_start_failures,
+                           last->put_start_failures, seconds);
+        window->get = rate(now->get_items, last->get_items, now->get_misses, last->get_misses, seconds);
+        window->exist = rate(now->exist_items, last->exist_items, 0, 0, seconds);
+        window->remove =
+            rate(now->remove_items, last->remove_items, now->remove_failures, last->remove_failures, seconds);
+    }
+    window->last = *now;
+    window->last_ms = now_ms;
+}
+
+void mc_metrics_size(char *text, size_t size, uint64_t bytes)
+{
+    static const char *const units[] = {"KB", "MB", "GB", "TB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    if (bytes < 1024) {
+        snprintf(text, size, "%llu B", (unsigned long long)bytes);
+        return;
+    }
+    /* 1023.999 KB would be printed as 1024.00 KB. */
+    for (value /= 1024; value >= 1023.995 && unit + 1 < LENGTH(units); unit++)
+        value /= 1024;
+    snprintf(text, size, "%.2f %s", value, units[unit]);
+}
+
+void mc_metrics_summary(struct mc_buffer *out, const struct mc_core_statistics *statistics,
+                        const struct mc_metrics_window *window)
+{
+    char used[32], capacity[32], evicted[32];
+    const struct mc_core_statistics *s = statistics;
+    double percent = s->capacity == 0 ? 0 : 100 * (double)s->used / (double)s->capacity;
+    mc_metrics_size(used, sizeof(used), s->used);
+    mc_metrics_size(capacity, sizeof(capacity), s->capacity);
+    mc_metrics_size(evicted, sizeof(evicted), s->evicted_bytes);
+    mc_buffer_printf(out, "Storage: %s / %s (%.1f%%) | Keys: %llu (soft-pinned: %llu) | Clients: %llu", used, capacity,
+                     percent, (unsigned long long)s->objects, (unsigned long long)s->soft_pinned,
+                     (unsigned long long)s->members);
+    mc_buffer_printf(
+        out, " | Requests (Success/Total per sec): PutStart=%.2f/%.2f, Get=%.2f/%.2f, Exist=%.2f/%.2f, Del=%.2f/%.2f",
+        window->put.success, window->put.total, window->get.success, window->get.total, window->exist.success,
+        window->exist.total, window->remove.success, window->remove.total);
+    mc_buffer_printf(out, " | Eviction: Success/Attempts=%llu/%llu, keys=%llu, size=%s",
+                     (unsigned long long)s->eviction_successes, (unsigned long long)s->eviction_attempts,
+                     (unsigned long long)s->evicted_objects, evicted);
+}
+
+/* ---- exposition ---- */
+
+static void put_head(struct mc_buffer *out, const char *name, const char *kind, const char *help)
+{
+    mc_buffer_printf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind);
+}
+
+static void put_one(struct mc_buffer *out, const char *name, enum kind kind, const char *help, uint64_t value)
+{
+    put_head(out, name, kind_names[kind], help);
+    mc_buffer_printf(out, "%s %llu\n", name, (unsigned long long)value);
+}
+
+static void put_label(struct mc_buffer *out, const char *text)
+{
+    for (; *text != 0; text++) {
+        if (*text == '\n')
+            mc_buffer_append(out, "\\n", 2);
+        else if (*text == '"' || *text == '\\')
+            mc_buffer_printf(out, "\\%c", *text);
+        else
+            mc_buffer_put_u8(out, (uint8_t)*text);
+    }
+}
+
+/* counts: one per bound and one for what is larger; NULL: nothing was counted. */
+static void put_histogram(struct mc_buffer *out, const char *name, const char *help, const uint64_t *bounds,
+                          size_t bound_count, const uint64_t *counts, uint64_t sum)
+{
+    uint64_t total = 0;
+    put_head(out, name, "histogram", help);
+    for (size_t i = 0; i < bound_count; i++) {
+        total += counts == NULL ? 0 : counts[i];
+        mc_buffer_printf(out, "%s_bucket{le=\"%llu\"} %llu\n", name, (unsigned long long)bounds[i],
+                         (unsigned long long)total);
+    }
+    total += counts == NULL ? 0 : counts[bound_count];
+    mc_buffer_printf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %llu\n%s_count %llu\n", name, (unsigned long long)total,
+                     name, (unsigned long long)sum, name, (unsigned long long)total);
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const struct mc_core_segment *)a)->name, ((const struct mc_core_segment *)b)->name);
+}
+
+/* Makes one entry of those with one name (a node that mounted anew while its old segment is swept): a sample may be
+ * there once only. */
+static size_t merge_segments(struct mc_core_segment *segments, size_t count)
+{
+    size_t merged = 0;
+    if (count == 0)
+        return 0;
+    qsort(segments, count, sizeof(segments[0]), compare_names);
+    for (size_t i = 1; i < count; i++) {
+        if (strcmp(segments[merged].name, segments[i].name) != 0) {
+            segments[++merged] = segments[i];
+            continue;
+        }
+        segments[merged].used += segments[i].used;
+        segments[merged].capacity += segments[i].capacity;
+    }
+    return merged + 1;
+}
+
+static void put_segments(struct mc_buffer *out, const struct mc_core_segment *segments, size_t count)
+{
+    put_head(out, "segment_allocated_bytes", "gauge", "Bytes of live and granted extents of a segment.");
+    for (size_t i = 0; i < count; i++) {
+        mc_buffer_printf(out, "segment_allocated_bytes{segment=\"");
+        put_label(out, segments[i].name);
+        mc_buffer_printf(out, "\"} %llu\n", (unsigned long long)segments[i].used);
+    }
+    put_head(out, "segment_total_capacity_bytes", "gauge", "Bytes that a segment lends.");
+    for (size_t i = 0; i < count; i++) {
+        mc_buffer_printf(out, "segment_total_capacity_bytes{segment=\"");
+        put_label(out, segments[i].name);
+        mc_buffer_printf(out, "\"} %llu\n", (unsigned long long)segments[i].capacity);
+    }
+}
+
+static void put_accusers(struct mc_buffer *out, const struct mc_core_accuser *accusers, size_t count)
+{
+    put_head(out, "mooncake_accusing_host", "gauge",
+             "Nodes that a host has reported in the last minute although they answer: look at that host's link.");
+    for (size_t i = 0; i < count; i++) {
+        size_t same = 0; /* a sample may be there once only */
+        while (strcmp(accusers[same].name, accusers[i].name) != 0)
+            same++;
+        if (same < i)
+            continue;
+        mc_buffer_printf(out, "mooncake_accusing_host{host=\"");
+        put_label(out, accusers[i].name);
+        mc_buffer_printf(out, "\"} %u\n", accusers[i].nodes);
+    }
+}
+
+void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *statistics,
+                     struct mc_core_segment *segments, size_t count, const struct mc_metrics_extra *extra)
+{
+    for (size_t i = 0; i < LENGTH(metrics); i++)
+        put_one(out, metrics[i].name, metrics[i].kind, metrics[i].help, value_at(statistics, metrics[i].offset));
+    put_histogram(out, "master_value_size_bytes", "Bytes of the objects put.", value_size_bounds,
+                  LENGTH(value_size_bounds), statistics->value_size_histogram, statistics->value_size_histogram[8]);
+    put_histogram(out, "master_snapshot_duration_ms", ABSENT, snapshot_bounds, LENGTH(snapshot_bounds), NULL, 0);
+    put_histogram(out, "master_nof_heartbeat_probe_latency_ms", ABSENT, probe_bounds, LENGTH(probe_bounds), NULL, 0);
+    put_segments(out, segments, merge_segments(segments, count));
+    put_accusers(out, extra->accusers, extra->accuser_count);
+    put_one(out, "mooncake_resident_bytes", GAUGE, "Resident memory of the master.", extra->resident_bytes);
+    put_one(out, "mooncake_uptime_seconds", GAUGE, "Seconds since the master started.", extra->uptime_seconds);
+    put_one(out, "mooncake_epoch", GAUGE, "Epoch of this leadership.", extra->epoch);
+    put_one(out, "mooncake_loop_longest_turn_us", GAUGE,
+            "For how long the master's loop answered nobody, at most, in the last 10 to 20 seconds.",
+            extra->longest_turn_ns / 1000);
+    put_head(out, "mooncake_build_info", "gauge", "Version of the master.");
+    mc_buffer_printf(out, "mooncake_build_info{version=\"%s\"} 1\n", MC_VERSION);
+}

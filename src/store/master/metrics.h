@@ -1,0 +1,36 @@
+/* What the master says about itself: the text for Prometheus and the summary line of the log. Pure text out of numbers;
+ * no I/O. The names are those that dashboards of the original know; what has no meaning here stays 0, so that a
+ * dashboard shows a flat line, not a hole. */
+#ifndef MC_MASTER_METRICS_H
+#define MC_MASTER_METRICS_H
+
+#include "base/bytes.h"
+#include "store/core/core.h"
+
+/* Rates between two looks. Zeroed = ready. */
+struct mc_metrics_window {
+    struct mc_core_statistics last;
+    uint64_t last_ms;
+    struct mc_metrics_rate { /* per second */
+        double success, total;
+    } put, get, exist, remove;
+};
+/* Computes the rates since the last move, and begins the next window. */
+void mc_metrics_window_move(struct mc_metrics_window *window, const struct mc_core_statistics *now, uint64_t now_ms);
+
+/* "0 B", "1.50 KB", "30.00 GB" (1024). */
+void mc_metrics_size(char *text, size_t size, uint64_t bytes);
+/* "Storage: 0 B / 30.00 GB (0.0%) | Keys: ..." without "Master Metrics: " and newline. */
+void mc_metrics_summary(struct mc_buffer *out, const struct mc_core_statistics *statistics,
+                        const struct mc_metrics_window *window);
+
+struct mc_metrics_extra { /* what the core does not know */
+    uint64_t resident_bytes, uptime_seconds, epoch, longest_turn_ns;
+    const struct mc_core_accuser *accusers;
+    size_t accuser_count;
+};
+/* The exposition format, version 0.0.4. Sorts `segments`; those of one name become one sample. */
+void mc_metrics_text(struct mc_buffer *out, const struct mc_core_statistics *statistics,
+                     struct mc_core_segment *segments, size_t count, const struct mc_metrics_extra *extra);
+
+#endif

@@ -1,0 +1,651 @@
+/* The master's flag table, its config files (YAML, JSON), and what is derived from both. */
+#include "store/master/options.h"
+
+#include "base/error.h"
+#include "env/file.h"
+#include "env/log.h"
+
+#include <errno.h>
+#include <ifaddrs.h>
+#include <jansson.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <yaml.h>
+
+#define SECOND ((int64_t)1000)
+#define DAY (86400 * SECOND)
+#define YEAR (365 * DAY)
+#define KEY_MAX_BYTES 256
+
+/* Rows: name, type, default, help, further fields. */
+#define WORKS(flag, kind, value, text, ...)                                                                            \
+    {                                                                                                                  \
+        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
+    }
+#define LATER(flag, kind, value, text, ...)                                                                            \
+    {                                                                                                                  \
+        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, .status = MC_OPTION_LATER, __VA_ARGS__ \
+    }
+#define NO_EFFECT(flag, kind, value, text, ...)                                                                        \
+    {                                                                                                                  \
+        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, .status = MC_OPTION_NO_EFFECT,         \
+        __VA_ARGS__                                                                                                    \
+    }
+#define ALIAS(flag, target)                                                                                            \
+    {                                                                                                                  \
+        .name = flag, .type = MC_OPTION_TEXT, .initial = "", .help = "", .alias_of = target                            \
+    }
+#define SECTION(text) .section = text
+#define LIMITS(low, high) .minimum = (low), .maximum = (high)
+#define PORT LIMITS(0, 65535)
+#define CHOICES(text) .choices = text
+#define FLAG_ONLY .is_flag_only = true
+
+/* clang-format off */
+static const struct mc_option table[] = {
+    WORKS("help", BOOL, "false", "shows this text", SECTION("General"), FLAG_ONLY),
+    ALIAS("h", "help"),
+    ALIAS("helpfull", "help"),
+    WORKS("version", BOOL, "false", "shows the version", FLAG_ONLY),
+    WORKS("print_config", BOOL, "false", "shows every setting as it would be used, as a config file, and where it comes from", FLAG_ONLY),
+    WORKS("config_path", TEXT, "", "settings from this .yaml, .yml or .json file: the same names, nested names joined by a dot; flags override it", FLAG_ONLY),
+    WORKS("flagfile", TEXT, "", "flags from this file, one a line, # for comments", FLAG_ONLY),
+
+    WORKS("rpc_port", INT, "50051", "port of the master's service; 0: the kernel chooses, the log names it", SECTION("Service"), PORT),
+    WORKS("port", INT, "50051", "older name of rpc_port, which wins when both are given", PORT),
+    WORKS("rpc_address", TEXT, "0.0.0.0", "address of the master's service"),
+    WORKS("rpc_interface", TEXT, "", "network interface whose address is used when rpc_address is not given"),
+    NO_EFFECT("max_threads", INT, "16", "the master's core is one thread", LIMITS(0, 65536)),
+    NO_EFFECT("rpc_thread_num", INT, "0", "the master's core is one thread", LIMITS(0, 65536)),
+    NO_EFFECT("rpc_conn_timeout_seconds", S, "0", "idle connections cost nothing; dead peers are found by client_ttl", LIMITS(0, YEAR)),
+    NO_EFFECT("rpc_enable_tcp_no_delay", BOOL, "true", "always on"),
+
+    WORKS("enable_metric_reporting", BOOL, "true", "writes the line 'Master Metrics: ...' every ten seconds", SECTION("Metrics and admin HTTP")),
+    WORKS("metrics_port", INT, "9003", "port of /metrics, /metrics/summary, /health, the admin calls and the index page", PORT),
+    WORKS("metrics_host", TEXT, "0.0.0.0", "address of the same"),
+
+    WORKS("enable_http_metadata_server", BOOL, "false", "serves /metadata; on by itself when its host or port is given", SECTION("HTTP metadata server")),
+    WORKS("http_metadata_server_port", INT, "8080", "its port", PORT),
+    WORKS("http_metadata_server_host", TEXT, "0.0.0.0", "its address"),
+    WORKS("http_metadata_server_max_mib", INT, "1024", "it keeps so much in memory (MiB)", LIMITS(1, 1 << 20)),
+    LATER("enable_metadata_cleanup_on_timeout", BOOL, "false", "removes the metadata of clients that are gone"),
+
+    WORKS("default_kv_lease_ttl", MS, "10000", "a get protects an object from remove and eviction for so long", SECTION("Objects"), LIMITS(0, DAY)),
+    WORKS("default_kv_soft_pin_ttl", MS, "1800000", "a soft pin lasts so long", LIMITS(0, YEAR)),
+    LATER("max_kv_soft_pin_ttl", MS, "86400000", "longest soft pin that a put may ask for", LIMITS(0, YEAR)),
+    WORKS("allow_evict_soft_pinned_objects", BOOL, "true", "evicts soft-pinned objects when nothing else can be evicted"),
+    WORKS("eviction_ratio", REAL, "0.05", "above the high watermark, this part of the capacity is evicted", LIMITS(0, 1)),
+    WORKS("eviction_high_watermark_ratio", REAL, "0.90", "used part of the capacity above which eviction works ahead", LIMITS(0, 1)),
+    WORKS("put_start_discard_timeout_sec", S, "30", "a put that was begun and not ended is cut after this", LIMITS(SECOND, YEAR)),
+    NO_EFFECT("put_start_release_timeout_sec", S, "600", "space comes back when its owner confirms that nobody can write it, not by time", LIMITS(SECOND, YEAR)),
+    WORKS("client_ttl", S, "10", "a member that was silent for so long is gone", LIMITS(100, DAY), .file_name = "client_live_ttl_sec"),
+    NO_EFFECT("memory_allocator", TEXT, "offset", "there is one allocator, the offset kind", CHOICES("offset|cachelib")),
+    LATER("allocation_strategy", TEXT, "random", "how segments are chosen; now: by free space, at random among equals", CHOICES("random|free_ratio_first|ssd_free_ratio_first|local_first|cxl")),
+    WORKS("state_dir", TEXT, "", "directory that outlives the process, where the master leaves a note for the next one of its port: who acted last, and until when; empty: $STATE_DIRECTORY, else /tmp/mooncake-UID; none: no note; not used with enable_ha"),
+    WORKS("cluster_id", TEXT, "mooncake_cluster", "name of the cluster in the place of the election; equal for all its masters"),
+    WORKS("cluster_uuid", TEXT, "", "which cluster this is, 32 hex digits: nodes that hold contents of another one are refused; empty: as the master before knew it, or as the contents say"),
+
+    LATER("root_fs_dir", TEXT, "", "directory of the shared file tier", SECTION("Disk tier")),
+    LATER("global_file_segment_size", INT, "9223372036854775807", "bytes of the file tier", LIMITS(0, INT64_MAX)),
+    LATER("enable_disk_eviction", BOOL, "true", "evicts from the file tier"),
+    LATER("quota_bytes", INT, "0", "bytes that the file tier may use; 0: 90 % of the disk", LIMITS(0, INT64_MAX)),
+    LATER("enable_offload", BOOL, "false", "store nodes copy objects to disks of their own"),
+    LATER("offload_on_evict", BOOL, "false", "copies when an object is evicted instead of when it is put"),
+    LATER("offload_force_evict", BOOL, "false", "evicts also what is not yet on disk"),
+    LATER("offloading_queue_limit", INT, "50000", "objects that wait for their copy", LIMITS(1, 100000000)),
+    LATER("offload_cap_ratio", REAL, "0.5", "part of the queue that eviction may fill", LIMITS(0, 1)),
+    LATER("promotion_on_hit", BOOL, "false", "copies an object from disk to memory when it is read"),
+    LATER("promotion_admission_threshold", INT, "2", "reads that are needed for it", LIMITS(1, 255)),
+    LATER("promotion_queue_limit", INT, "50000", "objects that wait for it", LIMITS(1, 100000000)),
+    LATER("promotion_max_per_heartbeat", INT, "1", "promotions that a node is given with one heartbeat", LIMITS(1, 65536)),
+
+    LATER("dynamic_replication_mode", TEXT, "off", "more replicas of hot objects", SECTION("Dynamic replication and tasks"), CHOICES("off|observe|enforce")),
+    LATER("dynamic_replication_heat_window_seconds", S, "10", "time over which reads are counted", LIMITS(SECOND, DAY)),
+    LATER("dynamic_replication_admission_qps_threshold", REAL, "0.8", "reads a second that make an object hot", LIMITS(0, 1000000000)),
+    LATER("dynamic_replication_max_memory_replicas", INT, "2", "most replicas in memory", LIMITS(1, 16)),
+    LATER("max_total_finished_tasks", INT, "10000", "finished tasks that are remembered", LIMITS(0, 100000000)),
+    LATER("max_total_pending_tasks", INT, "10000", "tasks that wait", LIMITS(0, 100000000)),
+    LATER("max_total_processing_tasks", INT, "10000", "tasks that run", LIMITS(0, 100000000)),
+    LATER("pending_task_timeout_sec", S, "300", "a task that waited so long fails", LIMITS(0, YEAR)),
+    LATER("processing_task_timeout_sec", S, "300", "a task that ran so long fails", LIMITS(0, YEAR)),
+    LATER("max_retry_attempts", INT, "10", "tries of a task", LIMITS(0, 65536)),
+
+    WORKS("enable_ha", BOOL, "false", "several masters, one of which is elected; needs etcd_endpoints, and rpc_address or rpc_interface: the address that clients are told", SECTION("High availability")),
+    WORKS("ha_backend_type", TEXT, "etcd", "where the election is held; redis and k8s are not there yet", CHOICES("etcd|redis|k8s")),
+    WORKS("ha_backend_connstring", TEXT, "", "its addresses, when etcd_endpoints is not given"),
+    WORKS("etcd_endpoints", TEXT, "", "host:port of the members of etcd, separated by ; or , with or without http://"),
+    WORKS("ha_lease_ttl", MS, "2000", "a leader that cannot renew stops serving after this, and another may follow; equal for all masters", LIMITS(500, 60000)),
+    WORKS("etcd_compaction_interval", S, "1800", "the leader throws away etcd's history (all of it, also other users') of before the last such time, since each renewal adds to it; 0: never, for an etcd that compacts by itself", LIMITS(0, DAY)),
+    LATER("enable_oplog", BOOL, "false", "ships a log to standby masters"),
+    LATER("oplog_poll_interval_ms", MS, "1000", "how often a standby looks", LIMITS(1, DAY)),
+    LATER("oplog_batch_max_entries", INT, "1024", "entries in one record", LIMITS(1, 1000000)),
+    LATER("batch_oplog_retry_timeout_sec", S, "180", "how long a record is tried", LIMITS(0, YEAR)),
+    LATER("pod_name", TEXT, "", "this pod, for the Kubernetes backend"),
+    LATER("pod_namespace", TEXT, "", "its namespace"),
+
+    LATER("enable_snapshot", BOOL, "false", "writes snapshots of the metadata", SECTION("Snapshots")),
+    LATER("enable_snapshot_restore", BOOL, "false", "starts from the last snapshot"),
+    LATER("snapshot_interval_seconds", S, "600", "time between two", LIMITS(SECOND, YEAR)),
+    LATER("snapshot_child_timeout_seconds", S, "300", "longest time that one may take", LIMITS(SECOND, YEAR)),
+    LATER("snapshot_retention_count", INT, "2", "snapshots that are kept", LIMITS(1, 65536)),
+    LATER("snapshot_backup_dir", TEXT, "", "where a copy is kept"),
+    LATER("snapshot_object_store_type", TEXT, "", "where snapshots lie: local or s3", CHOICES("|local|s3")),
+    ALIAS("snapshot_payload_store_type", "snapshot_object_store_type"),
+    ALIAS("snapshot_payload_backend_type", "snapshot_object_store_type"),
+    LATER("snapshot_catalog_store_type", TEXT, "", "where the list of snapshots lies", CHOICES("|embedded|redis|payload")),
+    ALIAS("snapshot_catalog_backend_type", "snapshot_catalog_store_type"),
+    LATER("snapshot_catalog_store_connstring", TEXT, "", "its address"),
+    ALIAS("snapshot_catalog_backend_connstring", "snapshot_catalog_store_connstring"),
+
+    LATER("enable_multi_tenants", BOOL, "false", "quotas by tenant", SECTION("Tenants")),
+    LATER("tenant_quota_connector_type", TEXT, "file", "where quotas come from", CHOICES("file|etcd")),
+    LATER("tenant_quota_connector_uri", TEXT, "", "its path or address"),
+
+    LATER("nof_eviction_ratio", REAL, "0.05", "as eviction_ratio, for NVMe-oF segments", SECTION("NVMe-oF and CXL segments"), LIMITS(0, 1)),
+    LATER("nof_eviction_high_watermark_ratio", REAL, "0.90", "as eviction_high_watermark_ratio", LIMITS(0, 1)),
+    LATER("nof_heartbeat_interval_sec", S, "10", "time between two probes", LIMITS(SECOND, DAY)),
+    LATER("nof_heartbeat_probe_timeout_ms", MS, "1000", "longest time of a probe", LIMITS(1, DAY)),
+    LATER("nof_heartbeat_failures_threshold", INT, "3", "failed probes that end a segment", LIMITS(1, 65536)),
+    LATER("enable_cxl", BOOL, "false", "lends CXL memory"),
+    LATER("cxl_path", TEXT, "/dev/dax0.0", "its device"),
+    LATER("cxl_size", INT, "8589934592", "its bytes", LIMITS(0, INT64_MAX)),
+
+    LATER("enable_kv_events", BOOL, "false", "publishes puts and removes", SECTION("KV events")),
+    LATER("kv_events_bind_endpoint", TEXT, "", "where"),
+    LATER("kv_events_backend_id", TEXT, "", "under which name"),
+    LATER("kv_events_emit_legacy_compat", BOOL, "true", "also in the older form"),
+    LATER("kv_events_emit_object_key", BOOL, "true", "with the key"),
+    LATER("kv_events_queue_capacity", INT, "65536", "events that wait", LIMITS(1, 100000000)),
+    LATER("kv_events_model_name", TEXT, "", "deprecated"),
+    LATER("kv_events_tenant_id", TEXT, "", "deprecated"),
+    LATER("kv_events_additional_salt", TEXT, "", "deprecated"),
+    LATER("kv_events_lora_name", TEXT, "", "deprecated"),
+    LATER("kv_events_block_size", INT, "0", "deprecated", LIMITS(0, INT64_MAX)),
+    LATER("kv_events_dp_rank", INT, "0", "deprecated", LIMITS(INT32_MIN, INT32_MAX)),
+
+    WORKS("v", INT, "0", "detail of the log: 1 debug, 2 every message; MC_LOG_LEVEL=DEBUG or TRACE does the same", SECTION("Log"), LIMITS(0, 9)),
+    WORKS("minloglevel", INT, "0", "0 info, 1 warnings and errors, 2 errors", LIMITS(0, 3)),
+    NO_EFFECT("logtostderr", BOOL, "true", "the log goes to stderr"),
+    NO_EFFECT("alsologtostderr", BOOL, "true", "the log goes to stderr"),
+    NO_EFFECT("stderrthreshold", INT, "0", "use minloglevel", LIMITS(0, 3)),
+    LATER("log_dir", TEXT, "", "directory of log files; now the log goes to stderr only"),
+};
+/* clang-format on */
+
+void mc_master_options_init(struct mc_options *options)
+{
+    mc_options_init(options, table, sizeof(table) / sizeof(table[0]));
+}
+
+/* ---- config files ---- */
+
+struct config_file {
+    struct mc_options *options;
+    const char *name;
+    char *error;
+    size_t error_size;
+    size_t keys;
+};
+
+static int file_fail(struct config_file *file, long line, const char *text)
+{
+    if (line > 0)
+        snprintf(file->error, file->error_size, "%.200s:%ld: %.250s", file->name, line, text);
+    else
+        snprintf(file->error, file->error_size, "%.200s: %.250s", file->name, text);
+    return MC_ERR_INVALID_PARAMS;
+}
+
+/* One setting. line 0: not known. */
+static int file_set(struct config_file *file, const char *key, const char *value, long line)
+{
+    char prefix[256], place[24] = "";
+    if (line > 0)
+        snprintf(place, sizeof(place), ":%ld", line);
+    if (++file->keys > MC_CONFIG_KEYS_MAX)
+        return file_fail(file, line, "more settings than there can be");
+    int index = mc_options_find(file->options, key);
+    if (index < 0) {
+        const char *nearest = mc_options_nearest(file->options, key);
+        mc_log(WARNING, "%s%s: unknown setting '%.100s' is ignored%s%s%s", file->name, place, key,
+               nearest == NULL ? "" : "; did you mean ", nearest == NULL ? "" : nearest, nearest == NULL ? "" : "?");
+        return 0;
+    }
+    if (table[index].is_flag_only) {
+        mc_log(WARNING, "%s%s: '%s' is a flag only and is ignored in a file", file->name, place, table[index].name);
+        return 0;
+    }
+    snprintf(prefix, sizeof(prefix), "%.200s%s: ", file->name, place);
+    return mc_options_set(file->options, (size_t)index, value, MC_OPTION_FROM_FILE, prefix, file->error,
+                          file->error_size);
+}
+
+/* Writes "prefix.name" over key, whose first `prefix` bytes stay. Negative when it does not fit. */
+static int join_key(char *key, size_t prefix, const char *name, size_t length)
+{
+    if (length == 0 || memchr(name, 0, length) != NULL || prefix + length + 2 > KEY_MAX_BYTES)
+        return MC_ERR_INVALID_PARAMS;
+    if (prefix > 0)
+        key[prefix++] = '.';
+    memcpy(key + prefix, name, length);
+    key[prefix + length] = 0;
+    return 0;
+}
+
+struct yaml_state {
+    struct config_file *file;
+    char key[KEY_MAX_BYTES];
+    size_t prefixes[MC_CONFIG_DEPTH_MAX]; /* length of the key that leads to each open map */
+    int depth, documents;
+    bool has_key;
+};
+
+static int yaml_scalar(struct yaml_state *state, const yaml_event_t *event, long line)
+{
+    const char *text = (const char *)event->data.scalar.value;
+    size_t length = event->data.scalar.length;
+    if (state->depth == 0)
+        return file_fail(state->file, line, "a list of 'name: value' lines is expected");
+    if (!state->has_key) {
+        state->has_key = true;
+        return join_key(state->key, state->prefixes[state->depth - 1], text, length) < 0
+                   ? file_fail(state->file, line, "this name is not possible")
+                   : 0;
+    }
+    state->has_key = false;
+    if (memchr(text, 0, length) != NULL)
+        return file_fail(state->file, line, "a value holds a zero byte");
+    if (event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+        (length == 0 || strcmp(text, "~") == 0 || strcmp(text, "null") == 0))
+        return 0; /* named without a value: stays as it is */
+    return file_set(state->file, state->key, text, line);
+}
+
+static int yaml_event(struct yaml_state *state, const yaml_event_t *event)
+{
+    long line = (long)event->start_mark.line + 1;
+    switch (event->type) {
+    case YAML_DOCUMENT_START_EVENT:
+        return ++state->documents > 1 ? file_fail(state->file, line, "a second document in one file") : 0;
+    case YAML_MAPPING_START_EVENT:
+        if (state->depth > 0 && !state->has_key)
+            return file_fail(state->file, line, "a map cannot be a name");
+        if (state->depth == MC_CONFIG_DEPTH_MAX)
+            return file_fail(state->file, line, "nested too deep");
+        state->prefixes[state->depth] = state->depth == 0 ? 0 : strlen(state->key);
+        state->depth++;
+        state->has_key = false;
+        return 0;
+    case YAML_MAPPING_END_EVENT:
+        state->depth--;
+        state->has_key = false;
+        return 0;
+    case YAML_SCALAR_EVENT:
+        return yaml_scalar(state, event, line);
+    case YAML_SEQUENCE_START_EVENT:
+        return file_fail(state->file, line, "a list is not a possible value here");
+    case YAML_ALIAS_EVENT:
+        return file_fail(state->file, line, "aliases are not supported");
+    default:
+        return 0;
+    }
+}
+
+static int apply_yaml(struct config_file *file, const char *text, size_t length)
+{
+    struct yaml_state state = {.file = file};
+    yaml_parser_t parser;
+    bool is_end = false;
+    int rc = 0;
+    if (yaml_parser_initialize(&parser) == 0)
+        return MC_ERR_NO_MEMORY;
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, length);
+    while (rc == 0 && !is_end) {
+        yaml_event_t event;
+        if (yaml_parser_parse(&parser, &event) == 0) {
+            rc = file_fail(file, (long)parser.problem_mark.line + 1,
+                           parser.problem == NULL ? "not YAML" : parser.problem);
+            break;
+        }
+        is_end = event.type == YAML_STREAM_END_EVENT;
+        rc = yaml_event(&state, &event);
+        yaml_event_delete(&event);
+    }
+    yaml_parser_delete(&parser);
+    return rc;
+}
+
+static int json_value(struct config_file *file, const char *key, json_t *value)
+{
+    char text[64];
+    switch (json_typeof(value)) {
+    case JSON_NULL:
+        return 0;
+    case JSON_TRUE:
+        return file_set(file, key, "true", 0);
+    case JSON_FALSE:
+        return file_set(file, key, "false", 0);
+    case JSON_INTEGER:
+        snprintf(text, sizeof(text), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+        return file_set(file, key, text, 0);
+    case JSON_REAL:
+        snprintf(text, sizeof(text), "%.17g", json_real_value(value));
+        return file_set(file, key, text, 0);
+    case JSON_STRING:
+        return file_set(file, key, json_string_value(value), 0);
+    default:
+        snprintf(text, sizeof(text), "'%.30s': a list is not possible", key);
+        return file_fail(file, 0, text);
+    }
+}
+
+/* Bounded recursion: MC_CONFIG_DEPTH_MAX. */
+static int json_map(struct config_file *file, json_t *map, char *key, size_t prefix, int depth)
+{
+    const char *name;
+    json_t *value;
+    if (depth == MC_CONFIG_DEPTH_MAX)
+        return file_fail(file, 0, "nested too deep");
+    json_object_foreach(map, name, value)
+    {
+        int rc = join_key(key, prefix, name, strlen(name));
+        if (rc < 0)
+            return file_fail(file, 0, "a name is not possible");
+        rc = json_is_object(value) ? json_map(file, value, key, strlen(key), depth + 1) : json_value(file, key, value);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int apply_json(struct config_file *file, const char *text, size_t length)
+{
+    char key[KEY_MAX_BYTES];
+    json_error_t reason;
+    json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &reason);
+    if (root == NULL)
+        return file_fail(file, reason.line > 0 ? reason.line : 1, reason.text);
+    int rc = json_is_object(root) ? json_map(file, root, key, 0, 0)
+                                  : file_fail(file, 1, "an object { \"name\": value } is expected");
+    json_decref(root);
+    return rc;
+}
+
+int mc_master_options_apply(struct mc_options *options, enum mc_config_format format, const char *text, size_t length,
+                            const char *name, char *error, size_t error_size)
+{
+    struct config_file file = {options, name, error, error_size, 0};
+    return format == MC_CONFIG_JSON ? apply_json(&file, text, length) : apply_yaml(&file, text, length);
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+static int load_file(struct mc_options *options, const char *path, char *error, size_t error_size)
+{
+    char reason[MC_OPTION_ERROR_MAX];
+    size_t length;
+    if (!ends_with(path, ".yaml") && !ends_with(path, ".yml") && !ends_with(path, ".json")) {
+        snprintf(error, error_size, "--config_path %.200s: the name must end in .yaml, .yml or .json", path);
+        return MC_ERR_INVALID_PARAMS;
+    }
+    char *text = mc_file_read(NULL, path, &length, reason, sizeof(reason));
+    if (text == NULL) {
+        snprintf(error, error_size, "--config_path %.200s: %.250s", path, reason);
+        return MC_ERR_FILE_OPEN_FAIL;
+    }
+    enum mc_config_format format = ends_with(path, ".json") ? MC_CONFIG_JSON : MC_CONFIG_YAML;
+    int rc = mc_master_options_apply(options, format, text, length, path, error, error_size);
+    free(text);
+    return rc;
+}
+
+/* ---- what follows from the values ---- */
+
+/* The first address of a network interface, IPv4 before IPv6. */
+static int interface_address(const char *name, char *address, size_t size, char *error, size_t error_size)
+{
+    struct ifaddrs *all = NULL;
+    int family = 0;
+    if (getifaddrs(&all) != 0) {
+        snprintf(error, error_size, "--rpc_interface: the interfaces cannot be listed: %s", strerror(errno));
+        return MC_ERR_INVALID_PARAMS;
+    }
+    for (const struct ifaddrs *one = all; one != NULL && family != AF_INET; one = one->ifa_next) {
+        int found = one->ifa_addr == NULL || strcmp(one->ifa_name, name) != 0 ? 0 : one->ifa_addr->sa_family;
+        if (found != AF_INET && (found != AF_INET6 || family != 0))
+            continue;
+        socklen_t length = found == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+        if (getnameinfo(one->ifa_addr, length, address, (socklen_t)size, NULL, 0, NI_NUMERICHOST) == 0)
+            family = found;
+    }
+    freeifaddrs(all);
+    if (family != 0)
+        return 0;
+    snprintf(error, error_size, "--rpc_interface: no interface '%.64s' with an address; `ip address` lists them", name);
+    return MC_ERR_INVALID_PARAMS;
+}
+
+static int copy_host(const struct mc_options *options, const char *name, char *host, size_t size, char *error,
+                     size_t error_size)
+{
+    const char *text = mc_options_text(options, name);
+    if (strlen(text) < size) {
+        memcpy(host, text, strlen(text) + 1);
+        return 0;
+    }
+    snprintf(error, error_size, "--%s: '%.100s...' is too long for a host name", name, text);
+    return MC_ERR_INVALID_PARAMS;
+}
+
+/* Gives a value that follows from others, so that from here on, and in what --print_config shows, it is as if it had
+ * been given. */
+static int derive(struct mc_options *options, const char *name, const char *text, char *error, size_t error_size)
+{
+    return mc_options_set(options, (size_t)mc_options_find(options, name), text, MC_OPTION_FROM_FLAG, "--", error,
+                          error_size);
+}
+
+static int settle(struct mc_options *options, char *error, size_t error_size)
+{
+    char text[256];
+    int rc = 0;
+    /* rpc_port wins over its older name unless only that was given, or was given more explicitly. */
+    if (mc_options_source(options, "port") > mc_options_source(options, "rpc_port")) {
+        snprintf(text, sizeof(text), "%lld", (long long)mc_options_int(options, "port"));
+        rc = derive(options, "rpc_port", text, error, error_size);
+    }
+    const char *interface = mc_options_text(options, "rpc_interface");
+    if (rc == 0 && interface[0] != 0 && mc_options_source(options, "rpc_address") == MC_OPTION_FROM_DEFAULT) {
+        rc = interface_address(interface, text, sizeof(text), error, error_size);
+        if (rc == 0)
+            rc = derive(options, "rpc_address", text, error, error_size);
+    }
+    bool is_placed = mc_options_source(options, "http_metadata_server_host") != MC_OPTION_FROM_DEFAULT ||
+                     mc_options_source(options, "http_metadata_server_port") != MC_OPTION_FROM_DEFAULT;
+    if (rc == 0 && is_placed && mc_options_source(options, "enable_http_metadata_server") == MC_OPTION_FROM_DEFAULT)
+        rc = derive(options, "enable_http_metadata_server", "true", error, error_size);
+    return rc;
+}
+
+static int choose_addresses(const struct mc_options *options, struct mc_master_config *config, char *error,
+                            size_t error_size)
+{
+    config->rpc_port = (uint16_t)mc_options_int(options, "rpc_port");
+    config->metrics_port = (uint16_t)mc_options_int(options, "metrics_port");
+    config->metadata_port = (uint16_t)mc_options_int(options, "http_metadata_server_port");
+    config->metadata_max_bytes = (size_t)mc_options_int(options, "http_metadata_server_max_mib") << 20;
+    config->metadata_enabled = mc_options_bool(options, "enable_http_metadata_server");
+    int rc = copy_host(options, "rpc_address", config->rpc_address, sizeof(config->rpc_address), error, error_size);
+    if (rc == 0)
+        rc = copy_host(options, "metrics_host", config->metrics_host, sizeof(config->metrics_host), error, error_size);
+    if (rc == 0)
+        rc = copy_host(options, "http_metadata_server_host", config->metadata_host, sizeof(config->metadata_host),
+                       error, error_size);
+    return rc;
+}
+
+#define HA_DEPART_SLACK_MS 2000u /* a heartbeat's age and what a failover adds to the ttl */
+
+static bool is_wildcard(const char *host)
+{
+    return host[0] == 0 || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+}
+
+static int choose_election(const struct mc_options *options, struct mc_master_config *config, char *error,
+                           size_t error_size)
+{
+    static const char scheme[] = "etcd://";
+    const char *endpoints = mc_options_text(options, "etcd_endpoints");
+    config->ha_enabled = mc_options_bool(options, "enable_ha");
+    config->ha_lease_ttl_ms = (uint64_t)mc_options_int(options, "ha_lease_ttl");
+    config->etcd_compaction_ms = (uint64_t)mc_options_int(options, "etcd_compaction_interval");
+    if (!config->ha_enabled)
+        return 0;
+    if (endpoints[0] == 0)
+        endpoints = mc_options_text(options, "ha_backend_connstring");
+    if (strncmp(endpoints, scheme, sizeof(scheme) - 1) == 0)
+        endpoints += sizeof(scheme) - 1;
+    const char *reason = strcmp(mc_options_text(options, "ha_backend_type"), "etcd") != 0
+                             ? "--ha_backend_type: elections are held by etcd only, the others are not there yet"
+                         : endpoints[0] == 0
+                             ? "--enable_ha needs --etcd_endpoints: host:port of etcd's members, separated by ;"
+                         : strlen(endpoints) >= sizeof(config->etcd_endpoints) ? "--etcd_endpoints is too long"
+                         : is_wildcard(config->rpc_address)
+                             ? "--enable_ha needs --rpc_address or --rpc_interface: the address that clients are told"
+                             : NULL;
+    if (reason != NULL) {
+        snprintf(error, error_size, "%s", reason);
+        return MC_ERR_INVALID_PARAMS;
+    }
+    memcpy(config->etcd_endpoints, endpoints, strlen(endpoints) + 1);
+    /* What a successor knows of our end is late by a ttl: who was in touch with us to the last must not look silent. */
+    if (config->core.depart_ms < config->ha_lease_ttl_ms + HA_DEPART_SLACK_MS)
+        config->core.depart_ms = config->ha_lease_ttl_ms + HA_DEPART_SLACK_MS;
+    return copy_host(options, "cluster_id", config->cluster_id, sizeof(config->cluster_id), error, error_size);
+}
+
+static int choose_state_dir(const struct mc_options *options, struct mc_master_config *config, char *error,
+                            size_t error_size)
+{
+    const char *wanted = mc_options_text(options, "state_dir"), *given = getenv("STATE_DIRECTORY");
+    size_t size = sizeof(config->state_dir);
+    int length = 0;
+    if (config->ha_enabled || strcmp(wanted, "none") == 0)
+        config->state_dir[0] = 0;
+    else if (wanted[0] != 0 || (given != NULL && given[0] != 0)) /* systemd may name several, the first is meant */
+        length =
+            snprintf(config->state_dir, size, "%.*s", wanted[0] != 0 ? (int)strlen(wanted) : (int)strcspn(given, ":"),
+                     wanted[0] != 0 ? wanted : given);
+    else
+        length = snprintf(config->state_dir, size, "/tmp/mooncake-%u", (unsigned)geteuid());
+    if (length < (int)size)
+        return 0;
+    snprintf(error, error_size, "--state_dir is too long");
+    return MC_ERR_INVALID_PARAMS;
+}
+
+static void warn_unfinished(const struct mc_options *options)
+{
+    for (size_t i = 0; i < options->count; i++) {
+        if (!mc_options_changed(options, i))
+            continue;
+        if (table[i].status == MC_OPTION_LATER)
+            mc_log(WARNING, "--%s is accepted but not done yet: it changes nothing", table[i].name);
+        else if (table[i].status == MC_OPTION_NO_EFFECT)
+            mc_log(INFO, "--%s has no effect here: %s", table[i].name, table[i].help);
+    }
+}
+
+static int resolve(struct mc_options *options, struct mc_master_config *config, char *error, size_t error_size)
+{
+    int rc = settle(options, error, error_size);
+    if (rc == 0)
+        rc = choose_addresses(options, config, error, error_size);
+    if (rc < 0)
+        return rc;
+    config->report_metrics = mc_options_bool(options, "enable_metric_reporting");
+
+    int64_t detail = mc_options_int(options, "v"), least = mc_options_int(options, "minloglevel");
+    config->log_level = detail >= 2   ? MC_LOG_TRACE
+                        : detail == 1 ? MC_LOG_DEBUG
+                        : least >= 2  ? MC_LOG_ERROR
+                        : least == 1  ? MC_LOG_WARNING
+                                      : -1;
+
+    config->core = mc_core_config_default();
+    config->core.lease_ttl_ms = (uint64_t)mc_options_int(options, "default_kv_lease_ttl");
+    config->core.client_ttl_ms = (uint64_t)mc_options_int(options, "client_ttl");
+    config->core.soft_pin_ttl_ms = (uint64_t)mc_options_int(options, "default_kv_soft_pin_ttl");
+    config->core.eviction_high_watermark = mc_options_real(options, "eviction_high_watermark_ratio");
+    config->core.eviction_ratio = mc_options_real(options, "eviction_ratio");
+    config->core.allow_evict_soft_pinned = mc_options_bool(options, "allow_evict_soft_pinned_objects");
+    config->core.put_discard_ms = (uint64_t)mc_options_int(options, "put_start_discard_timeout_sec");
+    if (config->core.put_discard_ms >= (uint64_t)mc_options_int(options, "put_start_release_timeout_sec")) {
+        snprintf(error, error_size,
+                 "--put_start_discard_timeout_sec must be less than --put_start_release_timeout_sec");
+        return MC_ERR_INVALID_PARAMS;
+    }
+    const char *cluster = mc_options_text(options, "cluster_uuid");
+    if (cluster[0] != 0 && (!mc_id_parse(cluster, &config->core.cluster) || mc_id_is_zero(config->core.cluster))) {
+        snprintf(error, error_size, "--cluster_uuid must be 32 hex digits, as the master's log says them");
+        return MC_ERR_INVALID_PARAMS;
+    }
+    config->core.cluster_way = MC_CLUSTER_TOLD;
+    rc = choose_election(options, config, error, error_size);
+    return rc == 0 ? choose_state_dir(options, config, error, error_size) : rc;
+}
+
+static void write_help(const struct mc_options *options, struct mc_buffer *text)
+{
+    static const char head[] =
+        "mooncake_master: knows which object of the pool lies where.\n"
+        "Usage: mooncake_master [--flag=value ...]      also: --flag value, -flag value, --boolean, --noboolean\n"
+        "Durations: 500 or 500ms, 5s, 30m, 1h. The log goes to stderr.\n";
+    mc_buffer_append(text, head, sizeof(head) - 1);
+    mc_options_help(options, text);
+}
+
+int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *config, struct mc_buffer *text,
+                          char *error, size_t error_size)
+{
+    struct mc_options options;
+    memset(config, 0, sizeof(*config));
+    mc_master_options_init(&options);
+    int rc = mc_options_parse(&options, argc, argv, mc_file_read, NULL, error, error_size);
+    if (rc < 0)
+        goto done;
+    if (mc_options_bool(&options, "help")) {
+        write_help(&options, text);
+        rc = 1;
+        goto done;
+    }
+    if (mc_options_bool(&options, "version")) {
+        mc_buffer_append(text, "mooncake_master " MC_VERSION "\n", sizeof("mooncake_master " MC_VERSION "\n") - 1);
+        rc = 1;
+        goto done;
+    }
+    const char *path = mc_options_text(&options, "config_path");
+    if (path[0] != 0)
+        rc = load_file(&options, path, error, error_size);
+    if (rc == 0)
+        rc = resolve(&options, config, error, error_size);
+    if (rc == 0 && mc_options_bool(&options, "print_config")) {
+        mc_options_print(&options, text);
+        rc = 1;
+    }
+    if (rc == 0 && config->log_level >= 0)
+        mc_log_set_level((enum mc_log_level)config->log_level);
+    if (rc == 0)
+        warn_unfinished(&options);
+done:
+    mc_options_free(&options);
+    return rc;
+}

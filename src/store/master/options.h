@@ -1,0 +1,41 @@
+/* The master's flags and config file: one table (options.c), resolved into struct mc_master_config.
+ * Flags override the config file, the file overrides the defaults. */
+#ifndef MC_MASTER_OPTIONS_H
+#define MC_MASTER_OPTIONS_H
+
+#include "base/options.h"
+#include "store/core/core.h"
+
+#define MC_CONFIG_KEYS_MAX 1024 /* settings in a config file */
+#define MC_CONFIG_DEPTH_MAX 16  /* nested maps in a config file */
+
+struct mc_master_config {
+    char rpc_address[256], metrics_host[256], metadata_host[256];
+    uint16_t rpc_port, metrics_port, metadata_port; /* 0: the kernel chooses */
+    bool metadata_enabled;
+    size_t metadata_max_bytes;
+    bool report_metrics; /* the line every ten seconds */
+    int log_level;       /* enum mc_log_level, or -1: as the environment says; already in effect */
+    struct mc_core_config core;
+    bool ha_enabled;
+    char etcd_endpoints[4096], cluster_id[256];
+    char state_dir[512]; /* without HA: of the note for the next master; empty: none is kept */
+    uint64_t ha_lease_ttl_ms;
+    uint64_t etcd_compaction_ms; /* 0: never */
+};
+
+enum mc_config_format { MC_CONFIG_YAML, MC_CONFIG_JSON };
+
+/* The table with its defaults. */
+void mc_master_options_init(struct mc_options *options);
+/* Applies a config file's text; name words messages. Unknown names are logged and ignored. 0 or MC_ERR_INVALID_PARAMS
+ * with a line in error. */
+int mc_master_options_apply(struct mc_options *options, enum mc_config_format format, const char *text, size_t length,
+                            const char *name, char *error, size_t error_size);
+/* Flags, the file that config_path names, and what follows from them. 0: run with *config. 1: print `text` and exit
+ * with 0 (--help, --version,
+ * --print_config). Negative: error holds one line. The caller frees text. */
+int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *config, struct mc_buffer *text,
+                          char *error, size_t error_size);
+
+#endif

@@ -1,0 +1,86 @@
+/* Connecting without holding up a loop. */
+#include "store/owner/connector.h"
+
+#include "env/clock.h"
+#include "env/thread.h"
+#include "store/owner/master_address.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct mc_connector { /* freed by the posted function, or by the thread when it was abandoned before it posted */
+    pthread_mutex_t lock;
+    struct mc_serve *serve; /* NULL: abandoned */
+    char address[MC_MASTER_ADDRESS_MAX];
+    uint32_t timeout_ms;
+    int fd;
+    void (*done)(void *context, int fd);
+    void *context;
+};
+
+static void connector_free(struct mc_connector *connector)
+{
+    pthread_mutex_destroy(&connector->lock);
+    free(connector);
+}
+
+static void on_result(void *argument)
+{
+    struct mc_connector *connector = argument;
+    pthread_mutex_lock(&connector->lock); /* the thread that posted holds it until it is done with the connector */
+    bool abandoned = connector->serve == NULL;
+    int fd = connector->fd;
+    void (*done)(void *context, int fd) = connector->done;
+    void *context = connector->context;
+    pthread_mutex_unlock(&connector->lock);
+    connector_free(connector);
+    if (!abandoned)
+        done(context, fd);
+    else if (fd >= 0)
+        close(fd);
+}
+
+static void *connector_run(void *argument)
+{
+    struct mc_connector *connector = argument;
+    int fd = mc_master_connect(connector->address, mc_clock_ns() + connector->timeout_ms * 1000000ull, NULL);
+    pthread_mutex_lock(&connector->lock);
+    bool abandoned = connector->serve == NULL;
+    connector->fd = fd;
+    if (!abandoned)
+        mc_serve_post(connector->serve, on_result, connector);
+    pthread_mutex_unlock(&connector->lock);
+    if (abandoned) {
+        if (fd >= 0)
+            close(fd);
+        connector_free(connector);
+    }
+    return NULL;
+}
+
+struct mc_connector *mc_connector_start(struct mc_serve *serve, const char *address, uint32_t timeout_ms,
+                                        void (*done)(void *context, int fd), void *context)
+{
+    pthread_t thread;
+    struct mc_connector *connector = malloc(sizeof(*connector));
+    if (connector == NULL)
+        return NULL;
+    *connector =
+        (struct mc_connector){.serve = serve, .timeout_ms = timeout_ms, .fd = -1, .done = done, .context = context};
+    snprintf(connector->address, sizeof(connector->address), "%s", address);
+    pthread_mutex_init(&connector->lock, NULL);
+    if (mc_thread_start(&thread, "mc-connect", connector_run, connector) != 0) {
+        connector_free(connector);
+        return NULL;
+    }
+    pthread_detach(thread);
+    return connector;
+}
+
+void mc_connector_abandon(struct mc_connector *connector)
+{
+    pthread_mutex_lock(&connector->lock);
+    connector->serve = NULL;
+    pthread_mutex_unlock(&connector->lock);
+}

@@ -1,0 +1,68 @@
+/* The owner's link to the master: mounts this node's segment, makes commits LIVE, clears and cuts on the master's word.
+ * Runs on the serve thread (store/segment/serve.h). Contract between store.c and owner.c; functions may be called from any
+ * thread. */
+#ifndef MC_OWNER_OWNER_H
+#define MC_OWNER_OWNER_H
+
+#include "store/path/paths.h"
+
+struct mc_owner;
+
+struct mc_owner_config {
+    struct mc_paths *paths;     /* borrowed; outlives the owner */
+    struct mc_rdma *rdma;       /* the same; NULL: none */
+    const char *master_address; /* as mc_connector_start takes it */
+    struct mc_id master_node;   /* of the master that the keeper has met: it is tried over its unix socket first */
+    struct mc_id node;
+    uint64_t incarnation;
+    const char *advertise_host; /* others reach us here; the segment's name is advertise_host:port */
+    const char *bind_host;      /* falls back to every interface when it is not an address of this machine */
+    uint16_t port;              /* 0: the kernel chooses; taken: the kernel chooses, with one log line */
+    bool unix_allowed;
+    uint64_t capacity;                  /* bytes, already limited */
+    const char *data_dir;               /* memory that outlives the process lies there; NULL or "" = none does */
+    uint64_t data_dir_until_ns;         /* so long another process that is at work there is waited for (mc_clock_ns) */
+    _Atomic(struct mc_owner *) *coming; /* NULL, or where it stands as soon as it has descriptors. One that fails then
+                                           has ended and stays there: it is the caller's to free */
+    bool drop_on_close;                 /* with data_dir: close unmounts and drops the contents, as without */
+};
+
+/* Makes memory and listeners, starts serving, populating and connecting. 0, MC_ERR_NO_MEMORY, MC_ERR_RPC_FAIL (cannot
+ * listen). */
+int mc_owner_create(const struct mc_owner_config *config, struct mc_owner **owner);
+/* Waits for the first successful mount. 0, the master's refusal, or MC_ERR_RPC_TIMEOUT. */
+int mc_owner_first_mount(struct mc_owner *owner, uint64_t deadline_ns);
+uint16_t mc_owner_port(const struct mc_owner *owner);
+uint64_t mc_owner_capacity(const struct mc_owner *owner);
+uint64_t mc_owner_populated(const struct mc_owner *owner);
+/* Number of the segment at the master; false while it is not mounted. */
+bool mc_owner_segment(const struct mc_owner *owner, uint32_t *segment);
+/* The master does not know the segment (its word to a heartbeat): mount again. */
+void mc_owner_remount(struct mc_owner *owner);
+/* The keeper has met the master of that epoch: the owner leaves an earlier one, which may be stopped or cut off and
+ * then breaks no link. Keeper's thread only. */
+void mc_owner_follow(struct mc_owner *owner, uint64_t epoch);
+/* The master of that epoch has answered a heartbeat at answered_ms (mc_clock_boot_ms), not before, and holds our
+ * segment: from then on it counts our silence. 0: it has answered, but holds nothing of ours, or has acted on our
+ * absence: that is no contact. */
+void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_t answered_ms, uint16_t frame_time);
+/* It said its age, asked at that time (mc_clock_boot_ms). Before what came with it is heard. Returns when it answered,
+ * at the earliest. */
+uint64_t mc_owner_age_told(struct mc_owner *owner, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms);
+/* That master says which cluster it is (zero: it does not): the memory that is mounted there belongs to it from now on.
+ * Keeper's thread only. */
+void mc_owner_cluster_told(struct mc_owner *owner, uint64_t epoch, struct mc_id cluster);
+/* Does its memory hold anything? And to which cluster does that belong (zero: it is not known). */
+bool mc_owner_holds(struct mc_owner *owner, struct mc_id *cluster);
+/* What the scrubber has read and found rotten so far. */
+void mc_owner_scrubbed(const struct mc_owner *owner, uint64_t *bytes, uint64_t *rotten);
+/* Unmounts (waits at most 500 ms for the answer), stops serving, gives the memory back. Memory in a data_dir is left as
+ * it is, and the master is not told, so that the next process takes it up where it was; unless drop_on_close. A child
+ * may be forked until it is freed. */
+void mc_owner_end(struct mc_owner *owner);
+void mc_owner_free(struct mc_owner *owner);
+/* Both. */
+void mc_owner_close(struct mc_owner *owner);
+void mc_owner_forked(struct mc_owner *owner);
+
+#endif

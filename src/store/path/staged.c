@@ -1,0 +1,436 @@
+/* Transfers whose parts lie in a device's memory, over any path: through pinned memory of ours, in waves, while the
+ * device copies the wave before or the one after.
+ *
+ * A READ is cut at its blocks into pieces that the transport verifies one by one in our memory; only what was found
+ * right goes to the device. A WRITE that fits into a unit is copied from the device as a whole; a longer one is a
+ * source that the transport reads from. Invariant: when mc_staged_run returns, no copy is under way. */
+#include "store/path/gather.h"
+#include "store/path/path.h"
+
+#include "base/error.h"
+
+#include <stdlib.h>
+
+#define WAVE_PIECES 64u
+#define STREAMS_MAX 4u /* long writes at a time: each holds two units */
+#define FEW 16u
+#define ALIGN 64u
+#define REFUSED MC_ERR_INVALID_PARAMS /* the caller's memory; the peer is not to blame */
+
+struct staging { /* one mc_staged_run */
+    struct mc_path *path;
+    const struct mc_run *run;
+    struct mc_transfer **transfers; /* those of devices */
+    size_t count;
+    struct mc_gpu_finder finder;
+    int device;
+    struct mc_gpu_lane *lane;
+    int stop; /* the path has failed: what is left has too */
+    /* where the next piece begins */
+    size_t index;
+    uint64_t at;
+    struct mc_cursor cursor;
+};
+
+struct wave {
+    unsigned unit;
+    size_t count, used; /* used: bytes of the unit */
+    int refused;
+    struct mc_transfer moves[WAVE_PIECES], *list[WAVE_PIECES], *owners[WAVE_PIECES];
+    struct iovec parts[WAVE_PIECES];
+    struct mc_cursor cursors[WAVE_PIECES]; /* of the owner's parts, where the piece begins */
+};
+
+/* Whose memory the first part is in that no processor can touch; -1: all of it is the host's. */
+static int device_of(struct mc_gpu_finder *finder, const struct mc_transfer *transfer)
+{
+    for (size_t i = 0; i < transfer->part_count; i++) {
+        if (transfer->parts[i].iov_len == 0)
+            continue;
+        struct mc_gpu_place place = mc_gpu_find(finder, transfer->parts[i].iov_base);
+        if (place.kind != MC_GPU_HOST)
+            return place.number;
+    }
+    return -1;
+}
+
+/* Between a stream of host memory and what lies at the cursor. 0 or REFUSED. */
+static int copy_parts(struct mc_gpu_finder *finder, struct mc_gpu_lane *lane, struct mc_cursor *cursor, uint8_t *host,
+                      uint64_t length, bool to_parts)
+{
+    int rc = 0;
+    while (length > 0 && rc == 0) {
+        size_t taken;
+        uint8_t *part = mc_cursor_take(cursor, length, &taken);
+        if (taken == 0)
+            return REFUSED; /* the parts are too short */
+        uint8_t *to = to_parts ? part : host, *from = to_parts ? host : part;
+        struct mc_gpu_place place = mc_gpu_find(finder, part);
+        if (place.kind == MC_GPU_HOST)
+            memcpy(to, from, taken);
+        else
+            rc = mc_gpu_start_any(lane, place.number, to, from, taken);
+        host += taken;
+        length -= taken;
+    }
+    return rc < 0 ? REFUSED : 0;
+}
+
+static void fail(struct mc_transfer *transfer, int code)
+{
+    if (transfer->result == 0)
+        transfer->result = code;
+}
+
+/* ---- waves ---- */
+
+static void wave_begin(struct wave *wave, unsigned unit)
+{
+    wave->unit = unit;
+    wave->count = wave->used = 0;
+    wave->refused = 0;
+}
+
+/* Adds [at, at + length) of the transfer. */
+static void wave_add(struct staging *staging, struct wave *wave, struct mc_transfer *owner, uint64_t at,
+                     uint64_t length)
+{
+    size_t i = wave->count++;
+    wave->owners[i] = owner;
+    wave->cursors[i] = staging->cursor;
+    wave->parts[i] = (struct iovec){staging->lane->units[wave->unit] + wave->used, (size_t)length};
+    wave->moves[i] = *owner;
+    wave->moves[i].offset = owner->offset + at;
+    wave->moves[i].length = length;
+    wave->moves[i].parts = &wave->parts[i];
+    wave->moves[i].part_count = 1;
+    wave->moves[i].result = 0;
+    wave->list[i] = &wave->moves[i];
+    wave->used += (size_t)((length + ALIGN - 1) & ~(uint64_t)(ALIGN - 1));
+}
+
+/* Runs what is in the wave. */
+static void wave_run(struct staging *staging, struct wave *wave)
+{
+    if (wave->count == 0)
+        return;
+    if (staging->stop < 0 || wave->refused < 0)
+        mc_path_fail_all(wave->list, wave->count, wave->refused < 0 ? wave->refused : staging->stop);
+    else
+        staging->path->transport->run(staging->path, wave->list, wave->count, staging->run);
+    for (size_t i = 0; i < wave->count; i++) {
+        int rc = wave->moves[i].result;
+        if (rc == MC_ERR_TRANSFER_FAIL || rc == MC_ERR_RPC_TIMEOUT)
+            staging->stop = rc;
+        wave->owners[i]->is_unsure |= wave->moves[i].is_unsure;
+        if (rc < 0)
+            fail(wave->owners[i], rc);
+    }
+}
+
+static void next_transfer(struct staging *staging)
+{
+    staging->at = 0;
+    staging->index++;
+    if (staging->index < staging->count)
+        staging->cursor =
+            mc_cursor(staging->transfers[staging->index]->parts, staging->transfers[staging->index]->part_count);
+}
+
+static void rewind_to_start(struct staging *staging)
+{
+    staging->index = SIZE_MAX;
+    next_transfer(staging);
+}
+
+/* How much of the transfer goes into what is left of the unit: to the end, or to the end of a block, so that no block
+ * is read and summed twice (unless one alone is longer than a unit). 0: nothing more. */
+static uint64_t piece_length(const struct staging *staging, const struct wave *wave, const struct mc_transfer *transfer)
+{
+    uint64_t left = transfer->length - staging->at, room = staging->lane->unit_bytes - wave->used;
+    if (left <= room)
+        return left;
+    uint64_t block = 1ull << mc_block_shift(transfer->object_length), start = transfer->offset + staging->at;
+    uint64_t end = (start + room) & ~(block - 1);
+    return end > start ? end - start : wave->used == 0 ? room : 0;
+}
+
+static void read_fill(struct staging *staging, struct wave *wave)
+{
+    while (staging->index < staging->count && wave->count < WAVE_PIECES) {
+        struct mc_transfer *transfer = staging->transfers[staging->index];
+        if (transfer->kind != MC_TRANSFER_READ || transfer->result < 0 || staging->at == transfer->length) {
+            next_transfer(staging);
+            continue;
+        }
+        uint64_t length = piece_length(staging, wave, transfer);
+        if (length == 0)
+            return;
+        wave_add(staging, wave, transfer, staging->at, length);
+        mc_cursor_skip(&staging->cursor, length);
+        staging->at += length;
+    }
+}
+
+/* What was read and verified goes to the device. */
+static void read_deliver(struct staging *staging, struct wave *wave)
+{
+    struct mc_gpu_lane *lane = staging->lane;
+    for (size_t i = 0; i < wave->count; i++) {
+        if (wave->moves[i].result < 0 || wave->owners[i]->result < 0)
+            continue;
+        int rc = copy_parts(&staging->finder, lane, &wave->cursors[i], wave->parts[i].iov_base, wave->parts[i].iov_len,
+                            true);
+        if (rc < 0)
+            fail(wave->owners[i], rc);
+    }
+    wave->refused = mc_gpu_mark(lane, wave->unit) < 0 ? REFUSED : 0;
+}
+
+static int run_reads(struct staging *staging, struct wave *wave)
+{
+    int rc = 0;
+    rewind_to_start(staging);
+    for (unsigned turn = 0; rc == 0; turn++) {
+        unsigned unit = turn & 1;
+        if (turn >= 2 && mc_gpu_wait(staging->lane, unit) < 0)
+            return REFUSED;
+        wave_begin(wave, unit);
+        read_fill(staging, wave);
+        if (wave->count == 0)
+            break;
+        wave_run(staging, wave);
+        read_deliver(staging, wave);
+        rc = wave->refused;
+    }
+    return rc;
+}
+
+static bool is_short_write(const struct staging *staging, const struct mc_transfer *transfer)
+{
+    return transfer->kind == MC_TRANSFER_WRITE && transfer->result == 0 &&
+           transfer->length <= staging->lane->unit_bytes;
+}
+
+/* Starts the copies of the next wave. */
+static void write_fill(struct staging *staging, struct wave *wave)
+{
+    for (; staging->index < staging->count && wave->count < WAVE_PIECES; next_transfer(staging)) {
+        struct mc_transfer *transfer = staging->transfers[staging->index];
+        if (!is_short_write(staging, transfer))
+            continue;
+        if (transfer->length > staging->lane->unit_bytes - wave->used)
+            break;
+        struct mc_cursor cursor = staging->cursor;
+        size_t used = wave->used;
+        wave_add(staging, wave, transfer, 0, transfer->length);
+        int rc = copy_parts(&staging->finder, staging->lane, &cursor, wave->parts[wave->count - 1].iov_base,
+                            transfer->length, false);
+        if (rc < 0) { /* its place is given to the next, so what was started for it must have ended */
+            (void)mc_gpu_finish(staging->lane);
+            fail(transfer, rc);
+            wave->count--;
+            wave->used = used;
+        }
+    }
+    if (wave->count > 0 && mc_gpu_mark(staging->lane, wave->unit) < 0)
+        wave->refused = REFUSED;
+}
+
+static void run_short_writes(struct staging *staging, struct wave *waves)
+{
+    rewind_to_start(staging);
+    wave_begin(&waves[0], 0);
+    write_fill(staging, &waves[0]);
+    for (unsigned turn = 0; waves[turn & 1].count > 0; turn++) {
+        struct wave *wave = &waves[turn & 1], *after = &waves[(turn + 1) & 1];
+        wave_begin(after, (turn + 1) & 1);
+        write_fill(staging, after);
+        if (wave->refused == 0 && mc_gpu_wait(staging->lane, wave->unit) < 0)
+            wave->refused = REFUSED;
+        wave_run(staging, wave);
+    }
+}
+
+/* ---- long writes ---- */
+
+struct stream {
+    struct mc_source source;
+    struct staging *staging;
+    struct mc_gpu_lane *lane;
+    struct mc_cursor cursor;
+    uint64_t left; /* not yet asked of the device */
+    unsigned current;
+    bool begun, refill; /* refill: the other unit is used up, but may still be in a transport's hands */
+    size_t at, lengths[2];
+};
+
+static int stream_fetch(struct stream *stream, unsigned unit)
+{
+    size_t unit_bytes = stream->lane->unit_bytes;
+    size_t length = stream->left < unit_bytes ? (size_t)stream->left : unit_bytes;
+    stream->lengths[unit] = length;
+    stream->left -= length;
+    if (length == 0)
+        return 0;
+    int rc =
+        copy_parts(&stream->staging->finder, stream->lane, &stream->cursor, stream->lane->units[unit], length, false);
+    return rc < 0 ? rc : mc_gpu_mark(stream->lane, unit) < 0 ? REFUSED : 0;
+}
+
+static int stream_begin(struct stream *stream)
+{
+    stream->begun = true;
+    stream->lane = mc_gpu_take(stream->staging->device);
+    if (stream->lane == NULL)
+        return MC_ERR_NO_MEMORY;
+    mc_assert(stream->lane->unit_bytes >= MC_SOURCE_HELD_BYTES);
+    int rc = stream_fetch(stream, 0);
+    if (rc == 0)
+        rc = stream_fetch(stream, 1);
+    return rc < 0 ? rc : mc_gpu_wait(stream->lane, 0) < 0 ? REFUSED : 0;
+}
+
+/* The current unit was taken whole, so what was taken before it is in nobody's hands any more. */
+static int stream_switch(struct stream *stream)
+{
+    unsigned other = stream->current ^ 1;
+    int rc = stream->refill ? stream_fetch(stream, other) : 0;
+    if (rc < 0)
+        return rc;
+    if (stream->lengths[other] == 0)
+        return REFUSED; /* more is wanted than there is */
+    stream->current = other;
+    stream->at = 0;
+    stream->refill = true;
+    return mc_gpu_wait(stream->lane, other) < 0 ? REFUSED : 0;
+}
+
+static const uint8_t *stream_take(struct mc_source *source, uint64_t want, size_t *length)
+{
+    static const uint8_t zeros[4096];
+    struct stream *stream = (struct stream *)source; /* its first member */
+    if (source->result == 0 && !stream->begun)
+        source->result = stream_begin(stream);
+    if (source->result == 0 && stream->at == stream->lengths[stream->current])
+        source->result = stream_switch(stream);
+    if (source->result == 0 && stream->refill && stream->at >= MC_SOURCE_HELD_BYTES) {
+        stream->refill = false;
+        source->result = stream_fetch(stream, stream->current ^ 1);
+    }
+    if (source->result < 0) {
+        *length = want < sizeof(zeros) ? (size_t)want : sizeof(zeros);
+        return zeros;
+    }
+    size_t there = stream->lengths[stream->current] - stream->at;
+    const uint8_t *bytes = stream->lane->units[stream->current] + stream->at;
+    *length = want < there ? (size_t)want : there;
+    stream->at += *length;
+    return bytes;
+}
+
+static void run_streams(struct staging *staging, struct stream *streams, struct mc_transfer **list, size_t count)
+{
+    staging->path->transport->run(staging->path, list, count, staging->run);
+    for (size_t i = 0; i < count; i++) {
+        if (list[i]->result == MC_ERR_TRANSFER_FAIL || list[i]->result == MC_ERR_RPC_TIMEOUT)
+            staging->stop = list[i]->result;
+        list[i]->source = NULL;
+        if (streams[i].lane == NULL)
+            continue;
+        (void)mc_gpu_finish(streams[i].lane); /* after a failure copies may still be under way */
+        mc_gpu_give(streams[i].lane);
+    }
+}
+
+static void run_long_writes(struct staging *staging)
+{
+    struct stream streams[STREAMS_MAX];
+    struct mc_transfer *list[STREAMS_MAX];
+    size_t count = 0;
+    for (size_t i = 0; i < staging->count; i++) {
+        struct mc_transfer *transfer = staging->transfers[i];
+        if (transfer->kind == MC_TRANSFER_WRITE && transfer->result == 0 &&
+            transfer->length > staging->lane->unit_bytes) {
+            if (staging->stop < 0) {
+                transfer->result = staging->stop;
+                continue;
+            }
+            streams[count] = (struct stream){.source = {.take = stream_take},
+                                             .staging = staging,
+                                             .cursor = mc_cursor(transfer->parts, transfer->part_count),
+                                             .left = transfer->length};
+            transfer->source = &streams[count].source;
+            list[count++] = transfer;
+        }
+        if (count == STREAMS_MAX) {
+            run_streams(staging, streams, list, count);
+            count = 0;
+        }
+    }
+    if (count > 0)
+        run_streams(staging, streams, list, count);
+}
+
+/* ---- a batch ---- */
+
+static void run_devices(struct staging *staging)
+{
+    struct wave *waves = malloc(2 * sizeof(*waves));
+    staging->lane = waves == NULL ? NULL : mc_gpu_take(staging->device);
+    if (staging->lane == NULL) {
+        free(waves);
+        mc_path_fail_all(staging->transfers, staging->count, MC_ERR_NO_MEMORY);
+        return;
+    }
+    for (size_t i = 0; i < staging->count; i++)
+        staging->transfers[i]->result = staging->transfers[i]->length > 0 ? 0 : MC_ERR_INVALID_PARAMS;
+    int rc = run_reads(staging, waves);
+    /* Also after a failure: then nothing touches the caller's memory any more. */
+    if (mc_gpu_finish(staging->lane) < 0)
+        rc = REFUSED;
+    for (size_t i = 0; rc < 0 && i < staging->count; i++)
+        if (staging->transfers[i]->kind == MC_TRANSFER_READ)
+            fail(staging->transfers[i], rc);
+    /* A long write by the units that it will have: short ones first, as they hold the lane. */
+    run_short_writes(staging, waves);
+    (void)mc_gpu_finish(staging->lane);
+    run_long_writes(staging);
+    mc_gpu_give(staging->lane);
+    free(waves);
+}
+
+void mc_staged_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run)
+{
+    struct staging staging = {.path = path, .run = run};
+    struct mc_transfer *few[FEW], **sorted = count <= FEW ? few : malloc(count * sizeof(*sorted));
+    size_t hosts = 0, devices = 0;
+    if (sorted == NULL) {
+        mc_path_fail_all(transfers, count, MC_ERR_NO_MEMORY);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (device_of(&staging.finder, transfers[i]) >= 0)
+            sorted[count - ++devices] = transfers[i]; /* from the end, the other way round */
+        else
+            sorted[hosts++] = transfers[i];
+    }
+    if (hosts > 0)
+        path->transport->run(path, sorted, hosts, run);
+    /* Each device's by a stream of its own: that is what waits for the work on its default stream. */
+    for (size_t first = hosts; first < count; first += staging.count) {
+        staging.transfers = sorted + first;
+        staging.device = device_of(&staging.finder, sorted[first]);
+        staging.count = 0;
+        for (size_t i = first; i < count; i++) {
+            struct mc_transfer *transfer = sorted[i];
+            if (device_of(&staging.finder, transfer) != staging.device)
+                continue;
+            sorted[i] = staging.transfers[staging.count];
+            staging.transfers[staging.count++] = transfer;
+        }
+        run_devices(&staging);
+    }
+    if (sorted != few)
+        free(sorted);
+}

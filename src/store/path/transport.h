@@ -1,0 +1,139 @@
+/* How bytes move between this process and a segment. A transport is one file that ends in one const table of functions.
+ *
+ * A path is one way to one segment (local, shm, rdma or tcp). mc_path_run moves a batch in the calling thread. A path
+ * may be used by many threads at once. Failing down (shm -> rdma -> tcp) is the business of path.c, never of a
+ * transport.
+ */
+#ifndef MC_PATH_TRANSPORT_H
+#define MC_PATH_TRANSPORT_H
+
+#include "base/bytes.h"
+#include "store/segment/layout.h"
+#include "env/socket.h"
+
+#include <stdint.h>
+#include <sys/uio.h>
+
+/* Where a segment can be reached: from the master's SEGMENT_REPLY. */
+struct mc_endpoint {
+    uint32_t segment;
+    struct mc_id node;
+    uint64_t incarnation;
+    struct mc_id segment_id;
+    uint64_t capacity;
+    uint32_t slot_count;
+    uint64_t nonce; /* shown by the client at shm attach, so that only members of the cluster get in */
+    struct mc_id host;
+    char name[MC_ADDRESS_MAX];
+    char tcp_address[MC_ADDRESS_MAX];
+    char unix_path[MC_UNIX_PATH_MAX];
+};
+
+struct mc_place { /* one replica, from the master */
+    uint32_t segment, slot;
+    uint64_t generation, offset;
+    uint8_t replica;
+};
+/* The same for all replicas of a value, and of no other value. */
+static inline uint64_t mc_place_version(const struct mc_place *place)
+{
+    return place->generation - place->replica;
+}
+
+/* Where a WRITE's bytes come from when they do not lie in memory that can be read (a device's): a stream. It never ends
+ * early: after a failure come zeros, `result` says so, and such an object must not be committed. */
+struct mc_source {
+    /* The next bytes, at most `want`, in their order. They stay until MC_SOURCE_HELD_BYTES more were taken. */
+    const uint8_t *(*take)(struct mc_source *source, uint64_t want, size_t *length);
+    int result;
+};
+#define MC_SOURCE_HELD_BYTES (256u << 10)
+
+enum mc_transfer_kind { MC_TRANSFER_READ, MC_TRANSFER_WRITE };
+
+struct mc_transfer {
+    enum mc_transfer_kind kind;
+    struct mc_place place;
+    uint64_t object_length;       /* of the whole object */
+    uint64_t hash_low, hash_high; /* XXH3-128 of the key. READ: must equal the slot's. WRITE: goes into the slot */
+    struct mc_span key;           /* WRITE only: stored behind the data */
+    uint8_t flags, replica;       /* WRITE only: into the slot */
+    uint64_t group;               /* as well */
+    uint64_t offset,
+        length; /* READ: the range of the object that is wanted (0, object_length = all). WRITE: always all */
+    const struct iovec *parts; /* scattered to or gathered from; together at least `length` bytes */
+    size_t part_count;
+    struct mc_source *source; /* WRITE only: instead of what lies in the parts; NULL: they can be read */
+    /* Out. 0: READ: bytes are in parts and verified (slot, hash, checksum). WRITE: written and the commit is on its way
+     * (or done: local). MC_ERR_REPLICA_IS_GONE: the slot holds something else (a miss). MC_ERR_CHECKSUM_MISMATCH.
+     * MC_ERR_STALE: of a WRITE: the grant is void, or it is spent (its connection was reset by an owner that lives).
+     * MC_ERR_TRANSFER_FAIL: path broken, or its owner silent for MC_STALL_NS. MC_ERR_RPC_TIMEOUT: deadline, patience,
+     * or (shm, rdma) a stall. MC_ERR_BUSY, MC_ERR_NO_MEMORY, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS,
+     * MC_ERR_INVALID_PARAMS: our own trouble (mc_socket_is_own), or BUSY: no place for one more
+     * connection at the owner, or (shm) another thread has found it silent; none says anything against it. After an
+     * error of a WRITE this process will not write there any more, but bytes already sent may still arrive: the caller
+     * revokes, the owner refuses. */
+    int result;
+    /* Out, of a WRITE over RDMA: bytes may still arrive, and the owner cannot refuse them. It must not be revoked: the
+     * end of the connection to the master has it cut. */
+    bool is_unsure;
+};
+
+struct mc_run { /* how a batch is run */
+    uint64_t deadline_ns;
+    void (*tick)(void *context); /* called at least every 100 ms while bytes move (lease renewal); may be NULL */
+    void *context;
+    void (*doubt)(void *context); /* the owner has moved nothing for MC_DOUBT_NS; once a batch; may be NULL */
+    void *doubt_context;
+    /* An owner that is silent for so long is left, and nothing is said of it: there are other replicas. 0: it has
+     * MC_STALL_NS. */
+    uint64_t patience_ns;
+    /* No master vouches for the places, 0 = one does. An owner that has ended must not be read from, nor one whose last
+     * contact with a master is longer ago: its departure may have been acted upon. */
+    uint32_t contact_age_max_ms;
+};
+
+struct mc_path;
+struct mc_paths;
+
+/* Of who opens a path. Who has not answered by soon_ns is dead or stopped; one of this machine that is seen to run has
+ * until deadline_ns: an overloaded machine has not let it answer. */
+struct mc_patience {
+    uint64_t soon_ns, deadline_ns;
+};
+
+struct mc_transport {
+    const char *name;
+    /* True when WRITE has made the slot live itself (same process) and the caller must tell the master (LIVE). False:
+     * the owner does. */
+    bool commits_here;
+    /* A path to that segment. 0, MC_ERR_UNAVAILABLE_IN_CURRENT_MODE (not reachable this way: other host, other uid),
+     * MC_ERR_STALE (another incarnation answers), MC_ERR_RPC_FAIL, MC_ERR_RPC_TIMEOUT. */
+    int (*open)(struct mc_paths *paths, const struct mc_endpoint *endpoint, const struct mc_patience *patience,
+                struct mc_path **path);
+    /* Moves the batch, sets every result. All places are of this path's segment. */
+    void (*run)(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run);
+    /* Called once nobody runs on it. */
+    void (*close)(struct mc_path *path);
+    /* Has the owner's process ended, as far as can be seen without asking it? Then what the path holds of it is of no
+     * use. */
+    bool (*is_ended)(struct mc_path *path);
+    /* A commit that was sent is not confirmed in time: shows both kernels what was lost, and tells the owner that it is
+     * waited for (NULL: nothing can be lost). Never waits. While others may run on it. */
+    void (*nudge)(struct mc_path *path);
+    /* Lets go of what was not used for long (NULL: holds nothing). While others may run on it. */
+    void (*rest)(struct mc_path *path, uint64_t now_ns);
+    bool has_patience; /* `run` knows patience_ns; else an owner has all its time */
+};
+
+struct mc_path { /* first member of each transport's own struct */
+    const struct mc_transport *transport;
+    struct mc_paths *paths;
+    struct mc_endpoint endpoint;
+    _Atomic uint32_t references;
+    _Atomic bool broken; /* set by run: do not use again */
+};
+
+extern const struct mc_transport mc_transport_local, mc_transport_shm, mc_transport_rdma, mc_transport_tcp;
+
+#endif

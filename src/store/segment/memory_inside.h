@@ -1,0 +1,42 @@
+/* What the files of memory.h share: the inside of struct mc_segment_memory. Not for others. */
+#ifndef MC_SEGMENT_MEMORY_INSIDE_H
+#define MC_SEGMENT_MEMORY_INSIDE_H
+
+#include "store/segment/memory.h"
+#include "store/segment/file.h"
+
+#include <pthread.h>
+
+struct mc_segment_memory {
+    struct mc_segment_file file;
+    pthread_mutex_t lock; /* serialises writes to the index; guards slot_top and attached */
+    uint32_t slot_top;    /* one more than the highest slot that was ever used */
+    bool attached[MC_WRITERS_MAX];
+    _Atomic uint32_t references;
+    _Atomic uint64_t populated;  /* at most capacity */
+    _Atomic uint64_t backed_end; /* of the data: up to here touching it cannot fault */
+    _Atomic bool stop;
+    bool populating; /* thread is to be joined */
+    pthread_t thread;
+    void (*progress)(void *context, uint64_t populated);
+    void *progress_context;
+};
+
+static inline uint64_t mc_sub_to_zero(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+/* What the tightest limit leaves, UINT64_MAX when there is none. */
+uint64_t mc_memory_capacity_with(const struct mc_segment_left *left, uint64_t wanted,
+                                 const struct mc_memory_limits *limits, const char **reason);
+uint64_t mc_memory_limits_left(const struct mc_memory_limits *limits, const char **reason);
+/* Do these fields describe an object inside of what is backed? slot.generation and slot.state are not looked at. */
+bool mc_slot_is_sane(const struct mc_segment_memory *memory, const struct mc_slot *slot);
+/* May the process of that entry be storing? An entry whose process is gone is reset. With the lock. */
+bool mc_writer_is_living(struct mc_segment_memory *memory, uint32_t entry);
+/* After a memory was taken up: entries of the dead are reset, those of the living counted. */
+void mc_writers_take_up(struct mc_segment_memory *memory);
+uint32_t mc_writers_top(const struct mc_segment_memory *memory);
+
+#endif

@@ -1,0 +1,73 @@
+/* The owner's side of the data connections: one thread with one libevent loop that serves peers (unix socket: ATTACH,
+ * COMMIT, PING; tcp: READ, WRITE, COMMIT, PING) for one own segment. The owner's link to the master runs on the same
+ * loop (store/owner/owner.c), so a commit becomes LIVE without a hop between threads. */
+#ifndef MC_SEGMENT_SERVE_H
+#define MC_SEGMENT_SERVE_H
+
+#include "base/bytes.h"
+#include "store/segment/memory.h"
+#include "env/socket.h"
+
+/* At most so many, and three quarters of the descriptors that the process may have. One more gets the place of one that
+ * rests (serve_shares.h), or MC_ERR_BUSY as the answer to its hello. */
+#define MC_SERVE_CONNECTIONS_MAX 65536u
+#define MC_SERVE_GREETERS_MAX 1024u /* beside them, that have not said hello or were refused; the oldest makes room */
+#define MC_SERVE_HELLO_MS 5000u     /* a connection without a HELLO after so long is closed */
+#define MC_SERVE_SETTLE_MS 1000u    /* one that rests for so long gives its buffers back */
+#define MC_SERVE_IDLE_MS 300000u    /* and so long: it is closed. Clients let go earlier (MC_LANE_IDLE_MS) */
+
+struct event_base;
+struct mc_rdma;
+struct mc_serve;
+
+struct mc_serve_hooks { /* all called on the serve thread */
+    void *context;
+    /* A commit was applied (code 0) or refused. Called per slot; flush is called once after a burst of them. */
+    void (*committed)(void *context, struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, int code);
+    void (*flush)(void *context);
+    /* A writer misses the master's word of a commit that was applied: the packet may be lost that tells the master. */
+    void (*missed)(void *context);
+};
+
+/* Listens: tcp on `host` (port 0: kernel chooses) and, unless unix_allowed is false, a unix socket (abstract
+ * "@mooncake-<node>", or a file in MC_SHM_DIR). 0 or negative. The thread is not started yet. */
+int mc_serve_create(struct mc_id node, uint64_t incarnation, const char *host, uint16_t port, bool unix_allowed,
+                    const struct mc_serve_hooks *hooks, struct mc_serve **serve);
+uint16_t mc_serve_tcp_port(const struct mc_serve *serve);
+const char *mc_serve_unix_path(const struct mc_serve *serve); /* "" when none */
+struct event_base *mc_serve_base(struct mc_serve *serve);
+int mc_serve_start(struct mc_serve *serve);
+/* Runs function(argument) on the serve thread soon; from any thread. What is still waiting at destroy runs there, so
+ * arguments can be owned. */
+void mc_serve_post(struct mc_serve *serve, void (*function)(void *argument), void *argument);
+/* The segment that is served; replaced when new memory is mounted: all data connections are closed first,
+ * and CUTs that still wait are forgotten (the master forgot that segment). Takes a reference. Serve thread only, or
+ * before start. While a memory is served, its slots are cleared on the serve thread only: so nothing is cleared within
+ * one system call that sends from it. */
+void mc_serve_set_memory(struct mc_serve *serve, struct mc_segment_memory *memory);
+/* The devices by which peers may read and write the memory; before start. They outlive the server. NULL: none. */
+void mc_serve_set_rdma(struct mc_serve *serve, struct mc_rdma *rdma);
+/* Registers the memory there, which blocks for as long as its pages are pinned, and then tells the serve thread. Any
+ * thread but that one; mc_serve_set_memory takes it back. */
+void mc_serve_pin(struct mc_serve *serve, struct mc_segment_memory *memory);
+/* Ends the links of that writer, or of all (zero): nothing of theirs arrives any more, which a generation could not
+ * refuse. Serve thread only. */
+void mc_serve_cut_links(struct mc_serve *serve, struct mc_id writer);
+/* CUT: from now on nothing of `generation` or older is accepted for `slot`; what is left of a write in progress for it
+ * is drained, and all links of the writer are dropped. done is called on the serve thread once no living process (this
+ * one included) has announced a copy to there that it has not ended (at once when that is so). Serve thread only. */
+void mc_serve_cut(struct mc_serve *serve, uint32_t slot, uint64_t generation, struct mc_id writer,
+                  void (*done)(void *context, uint32_t slot, uint64_t generation), void *context);
+/* Other limits than MC_SERVE_CONNECTIONS_MAX, MC_SERVE_HELLO_MS and MC_SERVE_IDLE_MS; before start. */
+void mc_serve_set_limits(struct mc_serve *serve, uint32_t connections, uint32_t hello_ms, uint32_t idle_ms);
+/* Open data connections. Serve thread only, or after a test has synchronised with it. */
+uint32_t mc_serve_connections(const struct mc_serve *serve);
+/* Stops the thread and closes everything. A child may be forked until it is freed. */
+void mc_serve_end(struct mc_serve *serve);
+void mc_serve_free(struct mc_serve *serve);
+/* Both. */
+void mc_serve_destroy(struct mc_serve *serve);
+/* In a forked child: closes descriptors, joins nothing. */
+void mc_serve_forked(struct mc_serve *serve);
+
+#endif

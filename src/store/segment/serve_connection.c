@@ -1,0 +1,471 @@
+/* Data connections of an owner: their sockets, their places, their rest and their end. */
+#include "base/checksum.h"
+#include "base/error.h"
+#include "store/segment/serve_inside.h"
+#include "env/clock.h"
+#include "env/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define TURN_BYTES (1u << 20) /* a connection moves about so much before others have their turn */
+
+/* ---- lists ---- */
+
+static void list_append(struct mc_connections *list, struct mc_serve_connection *connection)
+{
+    connection->previous = list->last;
+    connection->next = NULL;
+    if (list->last != NULL)
+        list->last->next = connection;
+    else
+        list->first = connection;
+    list->last = connection;
+    list->count++;
+}
+
+static void list_remove(struct mc_connections *list, struct mc_serve_connection *connection)
+{
+    if (connection->previous != NULL)
+        connection->previous->next = connection->next;
+    else
+        list->first = connection->next;
+    if (connection->next != NULL)
+        connection->next->previous = connection->previous;
+    else
+        list->last = connection->previous;
+    list->count--;
+}
+
+void mc_connection_close(struct mc_serve_connection *connection)
+{
+    struct mc_serve *serve = connection->serve;
+    bool was_attached = connection->lane.attached != NULL;
+    list_remove(connection->is_guest ? &serve->guests : &serve->greeters, connection);
+    mc_shares_leave(&serve->shares, &connection->guest);
+    event_free(connection->readable);
+    event_free(connection->writable);
+    if (connection->hello_timer != NULL)
+        event_free(connection->hello_timer);
+    mc_lane_free(&connection->lane); /* first: the end of the connection tells the peer that its link has ended */
+    atomic_store(&serve->connection_fds[connection->place], 0);
+    serve->free_places[serve->free_count++] = connection->place;
+    close(connection->fd);
+    free(connection);
+    if (was_attached && serve->cuts != NULL)
+        mc_serve_cuts_look(serve);
+}
+
+static void list_close(struct mc_connections *list)
+{
+    for (struct mc_serve_connection *first; (first = list->first) != NULL;) {
+        mc_connection_close(first);
+        mc_assert(list->first != first);
+    }
+}
+
+void mc_connections_close(struct mc_serve *serve)
+{
+    list_close(&serve->guests);
+    list_close(&serve->greeters);
+}
+
+/* ---- places ---- */
+
+int mc_connections_limit(struct mc_serve *serve, uint32_t limit)
+{
+    uint32_t count = limit + MC_SERVE_GREETERS_MAX;
+    _Atomic int *fds = calloc(count, sizeof(*fds));
+    uint32_t *places = malloc(count * sizeof(*places));
+    if (fds == NULL || places == NULL) {
+        free((void *)fds);
+        free(places);
+        return MC_ERR_NO_MEMORY;
+    }
+    free((void *)serve->connection_fds);
+    free(serve->free_places);
+    serve->connection_fds = fds;
+    serve->free_places = places;
+    serve->place_count = count;
+    serve->shares.limit = limit;
+    return 0;
+}
+
+static uint32_t place_take(struct mc_serve *serve)
+{
+    if (serve->free_count > 0)
+        return serve->free_places[--serve->free_count];
+    mc_assert(serve->places_used < serve->place_count);
+    return serve->places_used++;
+}
+
+static struct mc_serve_connection *connection_of(struct mc_guest *guest)
+{
+    return (struct mc_serve_connection *)(void *)((char *)guest - offsetof(struct mc_serve_connection, guest));
+}
+
+/* One that rests is closed, unless a request has just come. */
+static bool connection_give(struct mc_serve_connection *connection, const char *why)
+{
+    char byte;
+    ssize_t waiting = recv(connection->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (waiting > 0) {
+        mc_shares_wake(&connection->serve->shares, &connection->guest);
+        return false;
+    }
+    mc_log(DEBUG, "data connection %d closed: %s", connection->fd, why);
+    mc_connection_close(connection);
+    return true;
+}
+
+bool mc_connections_give_one(struct mc_serve *serve)
+{
+    struct mc_guest *guest;
+    uint64_t now_ms = mc_clock_ms();
+    while ((guest = mc_shares_oldest(&serve->shares)) != NULL && guest->since_ms + MC_SHARES_LEAST_MS <= now_ms) {
+        if (connection_give(connection_of(guest), "descriptors are out"))
+            return true;
+    }
+    return false;
+}
+
+/* By which the shares of hosts are counted; zero: this one. */
+static struct mc_id host_of(const struct mc_serve_connection *connection)
+{
+    char host[MC_ADDRESS_MAX];
+    uint16_t port;
+    if (connection->lane.is_unix || !mc_socket_name(connection->fd, MC_SOCKET_PEERS, host, sizeof(host), &port))
+        return (struct mc_id){0, 0};
+    struct mc_hash hash = mc_hash(host, strlen(host));
+    return (struct mc_id){hash.low, hash.high};
+}
+
+int mc_connection_admit(struct mc_serve_lane *lane, struct mc_id peer)
+{
+    struct mc_serve_connection *connection =
+        (struct mc_serve_connection *)(void *)((char *)lane - offsetof(struct mc_serve_connection, lane));
+    struct mc_serve *serve = connection->serve;
+    struct mc_id host = host_of(connection);
+    for (struct mc_guest *victim;;) {
+        if (!mc_shares_ask(&serve->shares, peer, host, mc_clock_ms(), &victim)) {
+            mc_log_limited(WARNING,
+                           "all %" PRIu32 " data connections are in use by %" PRIu32 " nodes of %" PRIu32
+                           " hosts: one more is told to come later",
+                           serve->shares.limit, serve->shares.peers.count, serve->shares.hosts.count);
+            return MC_ERR_BUSY;
+        }
+        if (victim == NULL || connection_give(connection_of(victim), "its place is needed"))
+            break;
+    }
+    int rc = mc_shares_enter(&serve->shares, &connection->guest, peer, host);
+    if (rc < 0)
+        return MC_ERR_BUSY; /* no memory: later there may be some */
+    list_remove(&serve->greeters, connection);
+    list_append(&serve->guests, connection);
+    connection->is_guest = true;
+    return 0;
+}
+
+/* ---- rest ---- */
+
+static void rest_timer_set(struct mc_serve *serve, uint64_t now_ms)
+{
+    const struct mc_guest *fresh = serve->shares.fresh.oldest, *settled = serve->shares.settled.oldest;
+    uint64_t due_ms = UINT64_MAX;
+    if (fresh != NULL)
+        due_ms = fresh->since_ms + MC_SERVE_SETTLE_MS;
+    if (settled != NULL && settled->since_ms + serve->idle_ms < due_ms)
+        due_ms = settled->since_ms + serve->idle_ms;
+    if (due_ms == UINT64_MAX)
+        return;
+    uint64_t wait_ms = due_ms > now_ms ? due_ms - now_ms : 0;
+    struct timeval wait = {.tv_sec = (time_t)(wait_ms / 1000), .tv_usec = (suseconds_t)(wait_ms % 1000) * 1000};
+    mc_assert(evtimer_add(serve->rest_timer, &wait) == 0);
+}
+
+void mc_connections_on_rest_timer(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd;
+    (void)what;
+    struct mc_serve *serve = argument;
+    struct mc_shares *shares = &serve->shares;
+    struct mc_guest *guest;
+    uint64_t now_ms = mc_clock_ms();
+    while ((guest = shares->fresh.oldest) != NULL && guest->since_ms + MC_SERVE_SETTLE_MS <= now_ms) {
+        mc_lane_settle(&connection_of(guest)->lane);
+        mc_shares_settle(shares, guest);
+    }
+    while ((guest = shares->settled.oldest) != NULL && guest->since_ms + serve->idle_ms <= now_ms) {
+        (void)connection_give(connection_of(guest), "it was idle");
+        mc_assert(shares->settled.oldest != guest);
+    }
+    rest_timer_set(serve, now_ms);
+}
+
+static void connection_rest(struct mc_serve_connection *connection)
+{
+    struct mc_serve *serve = connection->serve;
+    if (!connection->is_guest || !mc_lane_is_resting(&connection->lane)) {
+        mc_shares_wake(&serve->shares, &connection->guest);
+        return;
+    }
+    uint64_t now_ms = mc_clock_ms();
+    mc_shares_rest(&serve->shares, &connection->guest, now_ms);
+    if (!evtimer_pending(serve->rest_timer, NULL))
+        rest_timer_set(serve, now_ms);
+}
+
+/* ---- moving bytes ---- */
+
+/* One receive, into the window of a payload and behind it into the scratch. Bytes, 0 when the socket is empty, or
+ * negative. *more: worth another. */
+static int64_t connection_receive(struct mc_serve_connection *connection, bool *more)
+{
+    struct mc_serve *serve = connection->serve;
+    uint8_t *target;
+    int64_t window = mc_lane_window(&connection->lane, &target);
+    if (window < 0)
+        return window;
+    size_t direct = window < (int64_t)TURN_BYTES ? (size_t)window : TURN_BYTES;
+    struct iovec parts[2] = {{target, direct}, {serve->scratch, sizeof(serve->scratch)}};
+    bool has_scratch = (int64_t)direct == window; /* what lies behind the window must not go where payload goes */
+    struct msghdr message = {.msg_iov = direct > 0 ? parts : parts + 1,
+                             .msg_iovlen = direct == 0   ? 1
+                                           : has_scratch ? 2
+                                                         : 1};
+    ssize_t received;
+    do
+        received = recvmsg(connection->fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    while (received < 0 && errno == EINTR);
+    *more = false;
+    if (received < 0 && errno == EAGAIN)
+        return 0;
+    if (received <= 0) {
+        connection->is_at_end = true;
+        return MC_ERR_RPC_FAIL;
+    }
+    *more = (size_t)received == direct + (has_scratch ? sizeof(serve->scratch) : 0);
+    size_t in_window = (size_t)received < direct ? (size_t)received : direct;
+    mc_lane_window_filled(&connection->lane, in_window);
+    int rc = mc_lane_input(&connection->lane, serve->scratch, (size_t)received - in_window);
+    return rc < 0 ? rc : (int64_t)received;
+}
+
+static void flush_commits(struct mc_serve *serve)
+{
+    if (!serve->server.committed)
+        return;
+    serve->server.committed = false;
+    if (serve->server.hooks.flush != NULL)
+        serve->server.hooks.flush(serve->server.hooks.context);
+}
+
+/* One sendmsg; with the descriptors of the segment when they are due. */
+static ssize_t send_parts(struct mc_serve_connection *connection, struct iovec *parts, size_t count, bool with_fds)
+{
+    union {
+        char bytes[CMSG_SPACE(3 * sizeof(int))];
+        struct cmsghdr align;
+    } control = {0};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    if (with_fds) {
+        const struct mc_segment_memory *memory = connection->serve->server.memory;
+        int fds[3] = {mc_segment_memory_data_fd(memory), mc_segment_memory_index_fd(memory),
+                      mc_segment_memory_writers_fd(memory)};
+        message.msg_control = control.bytes;
+        message.msg_controllen = sizeof(control.bytes);
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(fds));
+        memcpy(CMSG_DATA(header), fds, sizeof(fds));
+    }
+    ssize_t sent;
+    do
+        sent = sendmsg(connection->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (sent < 0 && errno == EINTR);
+    return sent;
+}
+
+static void set_event(struct event *event, bool *is_added, bool wanted)
+{
+    if (*is_added == wanted)
+        return;
+    *is_added = wanted;
+    mc_assert((wanted ? event_add(event, NULL) : event_del(event)) == 0);
+}
+
+/* Sends what there is, up to a turn's worth. 0 or negative. */
+static int connection_send(struct mc_serve_connection *connection)
+{
+    uint64_t budget = TURN_BYTES;
+    bool is_blocked = false;
+    while (budget > 0 && !is_blocked) {
+        struct iovec parts[MC_LANE_PARTS_MAX];
+        bool with_fds;
+        size_t count = mc_lane_output(&connection->lane, parts, budget, &with_fds);
+        if (count == 0)
+            break;
+        ssize_t sent = send_parts(connection, parts, count, with_fds);
+        if (sent < 0) {
+            if (errno != EAGAIN)
+                return MC_ERR_RPC_FAIL;
+            is_blocked = true;
+            break;
+        }
+        connection->serve->activity++;
+        int rc = mc_lane_sent(&connection->lane, (uint64_t)sent);
+        if (rc < 0)
+            return rc;
+        budget -= (uint64_t)sent < budget ? (uint64_t)sent : budget;
+    }
+    if (mc_lane_has_ended(&connection->lane))
+        return MC_ERR_ILLEGAL_CLIENT;
+    set_event(connection->writable, &connection->is_writing, is_blocked || budget == 0);
+    set_event(connection->readable, &connection->is_reading, mc_lane_wants_input(&connection->lane));
+    connection_rest(connection);
+    return 0;
+}
+
+/* A turn: receive, tell the owner of commits, answer. */
+static int connection_turn(struct mc_serve_connection *connection)
+{
+    uint64_t moved = 0;
+    bool more = true;
+    int64_t rc = 0;
+    while (more && moved < TURN_BYTES && mc_lane_wants_input(&connection->lane)) {
+        rc = connection_receive(connection, &more);
+        if (rc < 0)
+            break; /* commits that came before the end are still told */
+        moved += (uint64_t)rc;
+    }
+    if (moved > 0)
+        connection->serve->activity++;
+    flush_commits(connection->serve);
+    if (rc < 0)
+        return (int)rc;
+    if (connection->lane.is_open && connection->hello_timer != NULL) {
+        event_free(connection->hello_timer);
+        connection->hello_timer = NULL;
+    }
+    return connection_send(connection);
+}
+
+/* The connection is of no use any more: `code` says why.
+ * A peer that has our memory mapped goes on being known by its entry in the table of writers. A refused hello's answer
+ * must arrive: closing with unread input would make the kernel throw it away; the hello timer ends that wait. A guest
+ * was not refused; it has no such timer, and those that rest are looked after as if they were of use. */
+static void connection_fail(struct mc_serve_connection *connection, int code)
+{
+    if (code == MC_ERR_PROTOCOL || code == MC_ERR_INVALID_PARAMS)
+        mc_log_limited(WARNING, "a data connection sent what is not our protocol; closed");
+    else
+        mc_log(DEBUG, "data connection %d closed: %s", connection->fd, mc_error_name(code));
+    if (connection->is_at_end || connection->is_draining || connection->is_guest || code != MC_ERR_ILLEGAL_CLIENT) {
+        mc_connection_close(connection);
+        return;
+    }
+    (void)shutdown(connection->fd, SHUT_WR); /* fails when the peer is gone, which the next receive shows */
+    connection->is_draining = true;
+    set_event(connection->writable, &connection->is_writing, false);
+    set_event(connection->readable, &connection->is_reading, true);
+}
+
+static void connection_drain(struct mc_serve_connection *connection)
+{
+    struct mc_serve *serve = connection->serve;
+    ssize_t received = recv(connection->fd, serve->scratch, sizeof(serve->scratch), MSG_DONTWAIT);
+    if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR))
+        mc_connection_close(connection);
+}
+
+static void on_readable(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd;
+    (void)what;
+    struct mc_serve_connection *connection = argument;
+    if (connection->is_draining) {
+        connection_drain(connection);
+        return;
+    }
+    int rc = connection_turn(connection);
+    if (rc < 0)
+        connection_fail(connection, rc);
+}
+
+static void on_writable(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd;
+    (void)what;
+    struct mc_serve_connection *connection = argument;
+    int rc = connection_send(connection);
+    flush_commits(connection->serve); /* input that had to wait may have been commits */
+    if (rc < 0)
+        connection_fail(connection, rc);
+}
+
+static void on_hello_late(evutil_socket_t fd, short what, void *argument)
+{
+    (void)fd;
+    (void)what;
+    mc_connection_close(argument);
+}
+
+static void keep_alive(int fd)
+{
+    /* A host that vanished without a word: its connections end after about a minute. Best effort. */
+    int on = 1, idle_s = 30, interval_s = 10, count = 3;
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+}
+
+static int connection_make(struct mc_listener *listener, int fd)
+{
+    struct mc_serve *serve = listener->serve;
+    struct mc_serve_connection *connection = calloc(1, sizeof(*connection));
+    if (connection == NULL)
+        return MC_ERR_NO_MEMORY;
+    struct timeval late = {.tv_sec = serve->hello_ms / 1000, .tv_usec = (suseconds_t)(serve->hello_ms % 1000) * 1000};
+    connection->serve = serve;
+    connection->fd = fd;
+    connection->readable = event_new(serve->base, fd, EV_READ | EV_PERSIST, on_readable, connection);
+    connection->writable = event_new(serve->base, fd, EV_WRITE | EV_PERSIST, on_writable, connection);
+    connection->hello_timer = evtimer_new(serve->base, on_hello_late, connection);
+    if (connection->readable == NULL || connection->writable == NULL || connection->hello_timer == NULL ||
+        event_add(connection->readable, NULL) != 0 || evtimer_add(connection->hello_timer, &late) != 0)
+        goto fail;
+    connection->is_reading = true;
+    mc_lane_init(&connection->lane, &serve->server, listener->is_unix,
+                 listener->is_unix && mc_unix_peer_uid(fd) == (int64_t)geteuid());
+    connection->place = place_take(serve);
+    atomic_store(&serve->connection_fds[connection->place], fd + 1);
+    list_append(&serve->greeters, connection);
+    return 0;
+fail:
+    if (connection->hello_timer != NULL)
+        event_free(connection->hello_timer);
+    if (connection->writable != NULL)
+        event_free(connection->writable);
+    if (connection->readable != NULL)
+        event_free(connection->readable);
+    free(connection);
+    return MC_ERR_NO_MEMORY;
+}
+
+void mc_connection_open(struct mc_listener *listener, int fd)
+{
+    struct mc_serve *serve = listener->serve;
+    if (serve->greeters.count == MC_SERVE_GREETERS_MAX) /* the one that has been silent for longest makes room */
+        mc_connection_close(serve->greeters.first);
+    if (!listener->is_unix)
+        keep_alive(fd);
+    if (connection_make(listener, fd) < 0)
+        close(fd);
+}

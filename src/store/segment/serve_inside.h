@@ -1,0 +1,99 @@
+/* Inside of the owner's server: what serve.c (listeners, posts, cuts, the loop) and serve_connection.c share. */
+#ifndef MC_SEGMENT_SERVE_INSIDE_H
+#define MC_SEGMENT_SERVE_INSIDE_H
+
+#include "store/segment/serve_lane.h"
+#include "store/segment/serve_shares.h"
+
+#include <event2/event.h>
+#include <pthread.h>
+
+/* Beyond the window of a payload: what is payload of it is copied once more */
+#define MC_SERVE_RECEIVE_BYTES (16u << 10)
+
+struct mc_serve_post {
+    void (*function)(void *argument);
+    void *argument;
+    struct mc_serve_post *next;
+};
+
+struct mc_serve_cut { /* waits until the writer can store no more */
+    uint32_t slot;
+    uint64_t generation;
+    struct mc_id writer;
+    void (*done)(void *context, uint32_t slot, uint64_t generation);
+    void *context;
+    struct mc_serve_cut *next;
+};
+
+struct mc_serve_connection {
+    struct mc_serve *serve;
+    int fd;
+    uint32_t place; /* in serve->connection_fds */
+    struct event *readable, *writable, *hello_timer;
+    bool is_reading, is_writing; /* events are added */
+    bool is_at_end;              /* the peer has closed its side */
+    bool is_draining;            /* we have closed ours: input is thrown away until the peer's end */
+    bool is_guest;               /* its hello was accepted: among serve->guests, else among serve->greeters */
+    struct mc_serve_lane lane;
+    struct mc_guest guest;
+    struct mc_serve_connection *previous, *next;
+};
+
+struct mc_connections { /* in the order in which they came there */
+    struct mc_serve_connection *first, *last;
+    uint32_t count;
+};
+
+struct mc_listener {
+    struct mc_serve *serve;
+    int fd; /* -1: none */
+    bool is_unix;
+    struct event *acceptable, *pause;
+};
+
+struct mc_serve {
+    struct event_base *base;
+    struct mc_lane_server server;
+    struct mc_listener tcp, local;
+    uint16_t tcp_port;
+    char unix_path[MC_UNIX_PATH_MAX];
+    uint32_t hello_ms, idle_ms;
+    struct mc_connections guests, greeters;
+    struct mc_shares shares;     /* of the guests; its limit is the server's */
+    struct event *rest_timer;    /* runs while a connection rests */
+    _Atomic int *connection_fds; /* descriptor + 1, 0 = free; a forked child closes them */
+    uint32_t *free_places, free_count, places_used, place_count;
+    struct mc_serve_cut *cuts;
+    struct event *cut_timer; /* runs while a cut waits */
+
+    int post_fd; /* eventfd */
+    struct event *posted;
+    pthread_mutex_t post_lock; /* guards posts */
+    struct mc_serve_post *posts, **posts_end;
+
+    pthread_t thread;
+    bool started, stopping;
+    uint64_t activity; /* counts what happened; the spin of the loop looks at it */
+    uint32_t spin_hits, spin_probe;
+    uint8_t scratch[MC_SERVE_RECEIVE_BYTES];
+};
+
+/* serve_connection.c */
+
+/* Room for so many guests. 0 or MC_ERR_NO_MEMORY: as it was. */
+int mc_connections_limit(struct mc_serve *serve, uint32_t limit);
+/* Takes the accepted descriptor, whatever comes of it. */
+void mc_connection_open(struct mc_listener *listener, int fd);
+/* Whether one more of that peer may come in: 0 or MC_ERR_BUSY (mc_lane_server.admit). */
+int mc_connection_admit(struct mc_serve_lane *lane, struct mc_id peer);
+void mc_connection_close(struct mc_serve_connection *connection);
+void mc_connections_close(struct mc_serve *serve);
+/* Gives up the longest-resting one, because descriptors are out. False: none rests. */
+bool mc_connections_give_one(struct mc_serve *serve);
+void mc_connections_on_rest_timer(evutil_socket_t fd, short what, void *argument);
+
+/* serve.c: a connection that had an entry in the table of writers is gone. */
+void mc_serve_cuts_look(struct mc_serve *serve);
+
+#endif

@@ -1,0 +1,552 @@
+/* The protocol of a data connection at the owner: hello, ATTACH, COMMIT, WRITE, READ, PING. */
+#include "store/segment/serve_lane.h"
+
+#include "base/error.h"
+#include "env/log.h"
+#include "rdma/remote.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define IN_KEEP_BYTES (64u << 10) /* a larger input buffer is given back when empty */
+#define QUEUE_FIRST 4u            /* requests that the queue begins with room for */
+
+void mc_lane_init(struct mc_serve_lane *lane, struct mc_lane_server *server, bool is_unix, bool is_same_user)
+{
+    *lane = (struct mc_serve_lane){.server = server, .is_unix = is_unix, .is_same_user = is_same_user};
+    lane->in.may_fail = lane->out.may_fail = true;
+}
+
+void mc_lane_free(struct mc_serve_lane *lane)
+{
+    if (lane->attached != NULL)
+        mc_segment_memory_writer_remove(lane->attached, lane->writer);
+    if (lane->served != NULL)
+        mc_rdma_link_close(lane->served);
+    lane->attached = NULL;
+    lane->served = NULL;
+    mc_buffer_free(&lane->in);
+    mc_buffer_free(&lane->out);
+    free(lane->queue);
+    lane->queue = NULL;
+    lane->queue_count = lane->queue_capacity = 0;
+}
+
+/* ---- hello ---- */
+
+static int hello_code(struct mc_serve_lane *lane, const struct mc_wire_hello *hello)
+{
+    const struct mc_lane_server *server = lane->server;
+    if (mc_wire_agree(&lane->agreed, hello->version_min, hello->version_max, hello->features) < 0)
+        return MC_ERR_INVALID_VERSION;
+    if (hello->role != MC_ROLE_DATA || mc_id_is_zero(hello->node) || (lane->is_unix && !lane->is_same_user))
+        return MC_ERR_ILLEGAL_CLIENT;
+    if (server->memory == NULL || hello->nonce != mc_segment_memory_nonce(server->memory))
+        return MC_ERR_STALE;
+    struct mc_id ours = mc_segment_memory_cluster(server->memory);
+    if (!mc_id_is_zero(ours) && !mc_id_is_zero(hello->cluster) && !mc_id_equal(ours, hello->cluster))
+        return MC_ERR_OTHER_CLUSTER;
+    return server->admit == NULL ? 0 : server->admit(lane, hello->node);
+}
+
+static uint32_t layout_of(const struct mc_lane_server *server)
+{
+    return server->memory == NULL ? MC_INDEX_VERSION : mc_segment_memory_layout(server->memory);
+}
+
+static int hello_handle(struct mc_serve_lane *lane, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    struct mc_wire_hello hello;
+    mc_wire_hello_read(&reader, &hello);
+    if (frame->type != MC_MESSAGE_HELLO || reader.bad || mc_reader_left(&reader) != 0 || hello.magic != MC_WIRE_MAGIC)
+        return MC_ERR_PROTOCOL;
+    int code = hello_code(lane, &hello);
+    struct mc_wire_hello_reply reply = {.code = code,
+                                        .node = lane->server->node,
+                                        .incarnation = lane->server->incarnation,
+                                        .layout = layout_of(lane->server),
+                                        .text = mc_span_string(code == 0 ? "" : mc_error_text(code))};
+    size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_HELLO_REPLY, frame->request_id);
+    mc_wire_hello_reply_sign(&reply);
+    mc_wire_hello_reply_write(&lane->out, &reply);
+    mc_frame_end(&lane->out, start);
+    lane->is_open = code == 0;
+    lane->is_ending = code != 0;
+    lane->peer = hello.node;
+    lane->peer_incarnation = hello.incarnation;
+    char build[MC_BUILD_TEXT_MAX];
+    if (code != 0 && code != MC_ERR_BUSY) /* who has no place for it says that himself */
+        mc_log_limited(WARNING, "a data connection was refused: %s (peer, %s, speaks versions %u to %u, we %u to %u)",
+                       mc_error_name(code), mc_wire_build(build, hello.build), (unsigned)hello.version_min,
+                       (unsigned)hello.version_max, MC_WIRE_VERSION_MIN, MC_WIRE_VERSION_MAX);
+    return 0;
+}
+
+/* ---- requests ---- */
+
+static int queue_grow(struct mc_serve_lane *lane)
+{
+    uint32_t capacity = lane->queue_capacity == 0 ? QUEUE_FIRST : lane->queue_capacity * 2;
+    struct mc_lane_request *grown = malloc(capacity * sizeof(*grown));
+    if (grown == NULL)
+        return MC_ERR_NO_MEMORY;
+    mc_assert(lane->queue_count <= lane->queue_capacity);
+    for (uint32_t i = 0; i < lane->queue_count; i++)
+        grown[i] = lane->queue[(lane->queue_first + i) % lane->queue_capacity];
+    free(lane->queue);
+    lane->queue = grown;
+    lane->queue_first = 0;
+    lane->queue_capacity = capacity;
+    return 0;
+}
+
+static int queue_push(struct mc_serve_lane *lane, struct mc_lane_request request)
+{
+    mc_assert(lane->queue_count < MC_LANE_QUEUE_MAX); /* the parser stops before */
+    int rc = lane->queue_count == lane->queue_capacity ? queue_grow(lane) : 0;
+    if (rc < 0)
+        return rc;
+    lane->queue[(lane->queue_first + lane->queue_count) % lane->queue_capacity] = request;
+    lane->queue_count++;
+    return 0;
+}
+
+static int commit_handle(struct mc_serve_lane *lane, const struct mc_frame *frame, struct mc_reader *reader)
+{
+    struct mc_lane_server *server = lane->server;
+    struct mc_wire_none head;
+    int rc = mc_wire_check(frame->type, frame->body);
+    if (rc < 0) /* a malformed batch is not applied in part */
+        return rc;
+    mc_wire_none_read(reader, &head);
+    uint32_t count = mc_list_read(reader);
+    if (count == 0 && server->hooks.missed != NULL)
+        server->hooks.missed(server->hooks.context);
+    for (; count > 0; count--) {
+        struct mc_wire_commit_item item;
+        mc_wire_commit_item_read(reader, &item);
+        int code = mc_segment_memory_commit(server->memory, &item);
+        if (code < 0)
+            mc_log_limited(WARNING, "commit of slot %" PRIu32 " generation %" PRIu64 " refused: %s", item.slot,
+                           item.generation, mc_error_name(code));
+        if (server->hooks.committed != NULL)
+            server->hooks.committed(server->hooks.context, server->memory, item.slot, item.generation, code);
+        server->committed = true;
+    }
+    return 0;
+}
+
+static int write_handle(struct mc_serve_lane *lane, struct mc_reader *reader)
+{
+    struct mc_wire_write head;
+    mc_wire_write_read(reader, &head);
+    if (reader->bad || mc_reader_left(reader) != 0)
+        return MC_ERR_PROTOCOL;
+    int code =
+        mc_segment_memory_may_write(lane->server->memory, head.slot, head.generation, head.offset, head.payload_length);
+    if (code == MC_ERR_INVALID_PARAMS) /* outside of the segment: no honest writer has a grant for that */
+        return code;
+    lane->write.left = head.payload_length;
+    lane->write.generation = head.generation;
+    lane->write.offset = head.offset;
+    lane->write.slot = head.slot;
+    lane->write.refused = code < 0; /* its COMMIT is refused by the same generation */
+    return 0;
+}
+
+static int read_handle(struct mc_serve_lane *lane, uint64_t request_id, struct mc_reader *reader)
+{
+    struct mc_wire_read head;
+    mc_wire_read_read(reader, &head);
+    if (reader->bad || mc_reader_left(reader) != 0)
+        return MC_ERR_PROTOCOL;
+    return queue_push(lane, (struct mc_lane_request){.request_id = request_id,
+                                                     .type = MC_MESSAGE_READ,
+                                                     .slot = head.slot,
+                                                     .generation = head.generation,
+                                                     .offset = head.offset,
+                                                     .length = head.length,
+                                                     .contact_age_max_ms = head.contact_age_max_ms,
+                                                     .table = head.table != 0});
+}
+
+static int rdma_answer(struct mc_serve_lane *lane, struct mc_span offer, struct mc_buffer *text)
+{
+    struct mc_lane_server *server = lane->server;
+    if (server->rdma == NULL)
+        return MC_ERR_UNAVAILABLE_IN_CURRENT_MODE;
+    if (server->rdma_data == NULL)
+        return MC_ERR_BUSY; /* still being populated and registered */
+    if (offer.length > 0)
+        return mc_rdma_link_answer(server->rdma, &lane->served, offer, text);
+    struct mc_buffer devices = {0};
+    mc_rdma_put_devices(server->rdma, &devices);
+    mc_rdma_remote_begin(text, mc_span(devices.data, devices.length));
+    mc_rdma_remote_region(text, mc_rdma_memory_remote(server->rdma_data));
+    mc_rdma_remote_region(text, mc_rdma_memory_remote(server->rdma_index));
+    mc_rdma_remote_end(text);
+    mc_buffer_free(&devices);
+    return 0;
+}
+
+/* Answered at once: on such a connection nothing else is asked meanwhile. */
+static int rdma_handle(struct mc_serve_lane *lane, uint64_t request_id, struct mc_reader *reader)
+{
+    struct mc_wire_rdma_text offer;
+    struct mc_buffer text = {0};
+    mc_wire_rdma_text_read(reader, &offer);
+    if (reader->bad || mc_reader_left(reader) != 0 || lane->is_unix || lane->queue_count > 0 || lane->read.active ||
+        lane->out.length >= MC_LANE_OUT_MAX)
+        return MC_ERR_PROTOCOL;
+    int code = rdma_answer(lane, offer.text, &text);
+    struct mc_wire_rdma_text answer = {.code = code, .text = mc_span(text.data, text.length)};
+    size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_RDMA_ANSWER, request_id);
+    mc_wire_rdma_text_write(&lane->out, &answer);
+    mc_frame_end(&lane->out, start);
+    mc_buffer_free(&text);
+    return 0;
+}
+
+static int frame_handle(struct mc_serve_lane *lane, const struct mc_frame *frame)
+{
+    struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
+    if (!lane->is_open)
+        return hello_handle(lane, frame);
+    switch (frame->type) {
+    case MC_MESSAGE_COMMIT:
+        return commit_handle(lane, frame, &reader);
+    case MC_MESSAGE_WRITE:
+        return write_handle(lane, &reader);
+    case MC_MESSAGE_READ:
+        return read_handle(lane, frame->request_id, &reader);
+    case MC_MESSAGE_RDMA_OFFER:
+        return rdma_handle(lane, frame->request_id, &reader);
+    case MC_MESSAGE_ATTACH:
+        if (!lane->is_unix)
+            return MC_ERR_PROTOCOL;
+        /* fallthrough */
+    case MC_MESSAGE_PING:
+        if (mc_wire_check(frame->type, frame->body) < 0)
+            return MC_ERR_PROTOCOL;
+        return queue_push(lane, (struct mc_lane_request){.request_id = frame->request_id, .type = frame->type});
+    default:
+        return MC_ERR_PROTOCOL;
+    }
+}
+
+/* ---- input ---- */
+
+bool mc_lane_wants_input(const struct mc_serve_lane *lane)
+{
+    return lane->queue_count < MC_LANE_QUEUE_MAX && !lane->is_ending;
+}
+
+/* May so many of the next bytes still be stored? A grant that has ended meanwhile is no fault of the peer's, and an end
+ * of the connection with bytes unread would look to it like ours: what is left is drained. */
+static int payload_look(struct mc_serve_lane *lane, uint64_t length)
+{
+    int rc = mc_segment_memory_may_write(lane->server->memory, lane->write.slot, lane->write.generation,
+                                         lane->write.offset, length);
+    lane->write.refused = rc == MC_ERR_STALE;
+    return lane->write.refused ? 0 : rc;
+}
+
+int64_t mc_lane_window(struct mc_serve_lane *lane, uint8_t **target)
+{
+    *target = NULL;
+    /* What is held in `in` comes first; while payload is outstanding there is nothing in it. */
+    if (lane->write.left == 0 || lane->write.refused || lane->in.length > 0)
+        return 0;
+    int rc = payload_look(lane, lane->write.left);
+    if (rc < 0 || lane->write.refused)
+        return rc;
+    *target = mc_segment_memory_data(lane->server->memory) + lane->write.offset;
+    return (int64_t)lane->write.left;
+}
+
+void mc_lane_window_filled(struct mc_serve_lane *lane, uint64_t length)
+{
+    mc_assert(length <= lane->write.left);
+    lane->write.left -= length;
+    lane->write.offset += length;
+}
+
+/* Takes payload that came in with frames. Returns how many bytes, or negative. */
+static int64_t payload_take(struct mc_serve_lane *lane, const uint8_t *data, size_t length)
+{
+    uint64_t count = length < lane->write.left ? length : lane->write.left;
+    int rc = lane->write.refused ? 0 : payload_look(lane, count);
+    if (rc < 0)
+        return rc;
+    if (!lane->write.refused)
+        memcpy(mc_segment_memory_data(lane->server->memory) + lane->write.offset, data, count);
+    mc_lane_window_filled(lane, count);
+    return (int64_t)count;
+}
+
+/* Handles what is whole in data. Returns how many bytes are done with, or negative. */
+static int64_t input_parse(struct mc_serve_lane *lane, const uint8_t *data, size_t length)
+{
+    size_t at = 0;
+    while (at < length && mc_lane_wants_input(lane)) {
+        if (lane->write.left > 0) {
+            int64_t taken = payload_take(lane, data + at, length - at);
+            if (taken < 0)
+                return taken;
+            at += (size_t)taken;
+            continue;
+        }
+        struct mc_frame frame;
+        size_t used;
+        int found = mc_frame_parse(data + at, length - at, &frame, &used);
+        if (found < 0 || used > MC_FRAME_HEADER_SIZE + MC_LANE_BODY_MAX)
+            return MC_ERR_PROTOCOL;
+        if (found == 0)
+            break;
+        int rc = frame_handle(lane, &frame);
+        if (rc < 0)
+            return rc;
+        at += used;
+    }
+    return (int64_t)at;
+}
+
+static int input_resume(struct mc_serve_lane *lane)
+{
+    int64_t used = input_parse(lane, lane->in.data, lane->in.length);
+    if (used < 0)
+        return (int)used;
+    mc_buffer_consume(&lane->in, (size_t)used);
+    if (lane->in.length == 0 && lane->in.capacity > IN_KEEP_BYTES)
+        mc_buffer_free(&lane->in);
+    return 0;
+}
+
+int mc_lane_input(struct mc_serve_lane *lane, const uint8_t *data, size_t length)
+{
+    if (lane->is_ending) /* refused: what follows is not looked at */
+        return 0;
+    if (lane->in.length > 0) {
+        mc_buffer_append(&lane->in, data, length);
+        return lane->in.failed ? MC_ERR_NO_MEMORY : input_resume(lane);
+    }
+    int64_t used = input_parse(lane, data, length);
+    if (used < 0)
+        return (int)used;
+    mc_buffer_append(&lane->in, data + used, length - (size_t)used);
+    return lane->in.failed ? MC_ERR_NO_MEMORY : 0;
+}
+
+/* ---- output ---- */
+
+static size_t code_frame_write(struct mc_buffer *out, enum mc_message type, uint64_t request_id, int code)
+{
+    struct mc_wire_code head = {.code = code};
+    size_t start = mc_frame_begin(out, type, request_id);
+    mc_wire_code_write(out, &head);
+    mc_frame_end(out, start);
+    return out->length - start;
+}
+
+static const struct mc_slot *request_slot(const struct mc_serve_lane *lane, const struct mc_lane_request *request)
+{
+    return &mc_segment_memory_slots(lane->server->memory)[request->slot];
+}
+
+static int end_code(const struct mc_serve_lane *lane, const struct mc_lane_request *request)
+{
+    return mc_slot_unchanged(request_slot(lane, request), request->generation) ? 0 : MC_ERR_REPLICA_IS_GONE;
+}
+
+static int read_find(const struct mc_serve_lane *lane, const struct mc_lane_request *request, struct mc_slot *slot)
+{
+    if (request->slot >= mc_segment_memory_slot_count(lane->server->memory))
+        return MC_ERR_INVALID_PARAMS;
+    if (!mc_slot_read(request_slot(lane, request), request->generation, slot) ||
+        !mc_segment_memory_contact_within(lane->server->memory, request->contact_age_max_ms))
+        return MC_ERR_REPLICA_IS_GONE;
+    if (request->offset > slot->length || request->length > slot->length - request->offset)
+        return MC_ERR_INVALID_PARAMS;
+    return 0;
+}
+
+static void read_start(struct mc_serve_lane *lane, const struct mc_lane_request *request)
+{
+    struct mc_slot slot;
+    struct mc_wire_read_reply reply = {.code = read_find(lane, request, &slot)};
+    if (reply.code == 0) {
+        reply.crc = slot.crc;
+        reply.length = slot.length;
+        reply.hash_low = slot.hash_low;
+        reply.hash_high = slot.hash_high;
+        reply.block_shift = slot.block_shift;
+        reply.table_length = request->table ? mc_table_length(slot.length, slot.block_shift) : 0;
+        reply.payload_length = request->length;
+    }
+    size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_READ_REPLY, request->request_id);
+    mc_wire_read_reply_write(&lane->out, &reply);
+    mc_frame_end(&lane->out, start);
+    if (reply.code < 0)
+        return;
+    const uint8_t *extent = mc_segment_memory_data(lane->server->memory) + slot.offset;
+    const uint8_t *table = extent + mc_table_offset(slot.length);
+    if (reply.table_length + reply.payload_length <= MC_LANE_COPY_MAX) {
+        mc_buffer_append(&lane->out, table, reply.table_length);
+        mc_buffer_append(&lane->out, extent + request->offset, reply.payload_length);
+        code_frame_write(&lane->out, MC_MESSAGE_READ_END, request->request_id, end_code(lane, request));
+        return;
+    }
+    lane->read.active = true;
+    lane->read.request = *request;
+    lane->read.table = table;
+    lane->read.table_left = reply.table_length;
+    lane->read.payload = extent + request->offset;
+    lane->read.payload_left = reply.payload_length;
+    lane->read.end_length = 0;
+}
+
+/* An entry in the table of writers for the life of the connection. 0 or MC_ERR_BUSY. */
+static int writer_start(struct mc_serve_lane *lane)
+{
+    if (lane->attached != NULL)
+        return 0;
+    int entry = mc_segment_memory_writer_add(lane->server->memory, lane->peer, lane->peer_incarnation);
+    if (entry < 0) {
+        mc_log_limited(WARNING, "more than %u processes of this host are attached: one more has to use tcp",
+                       MC_WRITERS_MAX - 1);
+        return entry;
+    }
+    lane->attached = lane->server->memory;
+    lane->writer = (uint32_t)entry;
+    return 0;
+}
+
+static void attach_start(struct mc_serve_lane *lane, const struct mc_lane_request *request)
+{
+    struct mc_segment_memory *memory = lane->server->memory;
+    int code = writer_start(lane);
+    struct mc_wire_attach_reply reply = {.code = code,
+                                         .segment_id = mc_segment_memory_id(memory),
+                                         .data_size = mc_segment_memory_data_size(memory),
+                                         .capacity = mc_segment_memory_capacity(memory),
+                                         .slot_count = mc_segment_memory_slot_count(memory),
+                                         .writer = lane->writer};
+    size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_ATTACH_REPLY, request->request_id);
+    mc_wire_attach_reply_write(&lane->out, &reply);
+    mc_frame_end(&lane->out, start);
+    lane->out_has_fds = code == 0;
+}
+
+/* Makes answers until enough is there to send. */
+static void output_fill(struct mc_serve_lane *lane)
+{
+    while (lane->queue_count > 0 && !lane->read.active && lane->out.length < MC_LANE_OUT_MAX && !lane->out_has_fds) {
+        const struct mc_lane_request *request = &lane->queue[lane->queue_first];
+        if (request->type == MC_MESSAGE_ATTACH) {
+            if (lane->out.length >
+                0) /* descriptors go with the first byte of their answer: send what is before it first */
+                return;
+            attach_start(lane, request);
+        } else if (request->type == MC_MESSAGE_PING) {
+            mc_frame_bare(&lane->out, MC_MESSAGE_PONG, request->request_id);
+        } else {
+            read_start(lane, request);
+        }
+        lane->queue_first = (lane->queue_first + 1) % lane->queue_capacity;
+        lane->queue_count--;
+    }
+}
+
+/* READ_END can go with the last of the payload: nothing is cleared on this thread between here and the end of the
+ * system call that sends both. */
+static void end_prepare(struct mc_serve_lane *lane)
+{
+    struct mc_buffer end = {.data = lane->read.end, .capacity = sizeof(lane->read.end)};
+    lane->read.end_length =
+        code_frame_write(&end, MC_MESSAGE_READ_END, lane->read.request.request_id, end_code(lane, &lane->read.request));
+    mc_assert(end.data == lane->read.end);
+}
+
+static void part_add(struct iovec *parts, size_t *count, const void *data, uint64_t length)
+{
+    if (length > 0)
+        parts[(*count)++] = (struct iovec){(void *)(uintptr_t)data, (size_t)length};
+}
+
+size_t mc_lane_output(struct mc_serve_lane *lane, struct iovec *parts, uint64_t budget, bool *with_fds)
+{
+    size_t count = 0;
+    output_fill(lane);
+    if (lane->out.failed) { /* answers are missing: nothing more is sent */
+        lane->is_ending = true;
+        lane->read.active = false;
+        lane->out.length = lane->out_sent = 0;
+    }
+    *with_fds = lane->out_has_fds;
+    if (lane->out.length > 0)
+        part_add(parts, &count, lane->out.data + lane->out_sent, lane->out.length - lane->out_sent);
+    if (lane->read.active) {
+        uint64_t now = lane->read.payload_left < budget ? lane->read.payload_left : budget;
+        part_add(parts, &count, lane->read.table, lane->read.table_left);
+        part_add(parts, &count, lane->read.payload, now);
+        lane->read.end_length = 0;
+        if (now == lane->read.payload_left) {
+            end_prepare(lane);
+            part_add(parts, &count, lane->read.end, lane->read.end_length);
+        }
+    }
+    return count;
+}
+
+/* Takes what it can of *length off *left. */
+static uint64_t sent_take(uint64_t *length, uint64_t *left)
+{
+    uint64_t count = *length < *left ? *length : *left;
+    *length -= count;
+    *left -= count;
+    return count;
+}
+
+int mc_lane_sent(struct mc_serve_lane *lane, uint64_t length)
+{
+    uint64_t out_left = lane->out.length - lane->out_sent;
+    if (length > 0)
+        lane->out_has_fds = false;
+    lane->out_sent += sent_take(&length, &out_left);
+    if (out_left == 0)
+        lane->out.length = lane->out_sent = 0;
+    if (lane->read.active) {
+        lane->read.table += sent_take(&length, &lane->read.table_left);
+        lane->read.payload += sent_take(&length, &lane->read.payload_left);
+        if (lane->read.table_left == 0 && lane->read.payload_left == 0) {
+            lane->read.active = false;
+            /* It was made for the vector that held the last of the payload, so it is there and true; what of it did not
+             * fit goes next. */
+            mc_assert(lane->read.end_length > 0 && length <= lane->read.end_length);
+            mc_buffer_append(&lane->out, lane->read.end + length, lane->read.end_length - length);
+        }
+    }
+    return lane->in.length > 0 && mc_lane_wants_input(lane) ? input_resume(lane) : 0;
+}
+
+bool mc_lane_has_ended(const struct mc_serve_lane *lane)
+{
+    return lane->is_ending && lane->out.length == 0;
+}
+
+bool mc_lane_is_resting(const struct mc_serve_lane *lane)
+{
+    return lane->is_open && lane->attached == NULL && lane->served == NULL && lane->in.length == 0 &&
+           lane->write.left == 0 && lane->queue_count == 0 && !lane->read.active && lane->out.length == 0;
+}
+
+void mc_lane_settle(struct mc_serve_lane *lane)
+{
+    mc_assert(mc_lane_is_resting(lane));
+    mc_buffer_free(&lane->in);
+    mc_buffer_free(&lane->out);
+    free(lane->queue);
+    lane->queue = NULL;
+    lane->queue_first = lane->queue_capacity = 0;
+}

@@ -1,0 +1,106 @@
+/* One data connection as seen by the owner, without its socket: bytes in, bytes out. serve.c moves the bytes; tests and
+ * the fuzzer do it by hand.
+ *
+ * Invariants: memory per lane is bounded (input at most one frame and one receive, MC_LANE_QUEUE_MAX requests, output
+ * MC_LANE_OUT_MAX and one small answer); payload of a WRITE goes straight into the segment and only while its
+ * generation may still be written; requests are answered in order. A negative result of any function means: close the
+ * connection. */
+#ifndef MC_SEGMENT_SERVE_LANE_H
+#define MC_SEGMENT_SERVE_LANE_H
+
+#include "store/segment/serve.h"
+#include "store/wire/version.h"
+
+#include <sys/uio.h>
+
+#define MC_LANE_BODY_MAX (256u << 10) /* bytes of a frame: a COMMIT of MC_BATCH_MAX items fits four times */
+#define MC_LANE_QUEUE_MAX 1024u       /* requests that wait for their answer */
+#define MC_LANE_OUT_MAX (128u << 10)  /* answers are not made beyond so many bytes unsent */
+/* Smaller payloads are copied behind their header, larger ones are sent from the segment */
+#define MC_LANE_COPY_MAX (16u << 10)
+#define MC_LANE_PARTS_MAX 4
+
+struct mc_serve_lane;
+
+struct mc_lane_server {                            /* what all lanes of a server share */
+    struct mc_segment_memory *memory;              /* NULL: nobody gets in */
+    struct mc_rdma *rdma;                          /* NULL: no RDMA here */
+    struct mc_rdma_memory *rdma_data, *rdma_index; /* of `memory`; NULL: not registered (yet) */
+    struct mc_id node;
+    uint64_t incarnation;
+    struct mc_serve_hooks hooks;
+    /* Whether that peer may have one more lane, this one: 0, or what it is told (MC_ERR_BUSY). NULL: any may. */
+    int (*admit)(struct mc_serve_lane *lane, struct mc_id peer);
+    bool committed; /* hooks.committed was called and hooks.flush not yet */
+};
+
+struct mc_lane_request {
+    uint64_t request_id, generation, offset, length;
+    uint32_t slot, contact_age_max_ms;
+    uint16_t type; /* enum mc_message */
+    bool table;
+};
+
+struct mc_serve_lane {
+    struct mc_lane_server *server;
+    bool is_unix, is_same_user;         /* is_same_user: unix only */
+    bool is_open;                       /* hello was accepted */
+    bool is_ending;                     /* hello was refused: close when the answer is sent */
+    struct mc_segment_memory *attached; /* of which it has an entry in the table of writers; NULL = none */
+    uint32_t writer;                    /* that entry */
+    struct mc_rdma_link *served;        /* what the peer reads and writes through; NULL: nothing. tcp only */
+    struct mc_id peer;                  /* the node at the other end, once open */
+    uint64_t peer_incarnation;
+    struct mc_wire_peer agreed; /* with it: what may be said to it */
+    struct mc_buffer in;        /* start of a frame, or input that waits until the queue has room */
+
+    struct { /* WRITE whose payload is arriving */
+        uint64_t left, generation, offset;
+        uint32_t slot;
+        bool refused; /* drained instead */
+    } write;
+
+    struct mc_lane_request *queue; /* ring of queue_capacity, which grows up to MC_LANE_QUEUE_MAX */
+    uint32_t queue_first, queue_count, queue_capacity;
+
+    struct mc_buffer out;
+    size_t out_sent;  /* of out */
+    bool out_has_fds; /* the descriptors of the segment go with the next byte of out */
+    struct {          /* large READ being answered behind out */
+        bool active;
+        struct mc_lane_request request;
+        const uint8_t *table, *payload;
+        uint64_t table_left, payload_left;
+        uint8_t end[MC_FRAME_HEADER_SIZE + 16]; /* READ_END, made when it goes with the last of the payload */
+        size_t end_length;
+    } read;
+};
+
+void mc_lane_init(struct mc_serve_lane *lane, struct mc_lane_server *server, bool is_unix, bool is_same_user);
+/* Also ends the link: nothing of the peer arrives through it any more. */
+void mc_lane_free(struct mc_serve_lane *lane);
+
+/* Takes all bytes. 0 or negative. */
+int mc_lane_input(struct mc_serve_lane *lane, const uint8_t *data, size_t length);
+/* Wants more input? No while MC_LANE_QUEUE_MAX requests wait. */
+bool mc_lane_wants_input(const struct mc_serve_lane *lane);
+/* Where the next bytes of the stream belong in the segment: *target and how many; 0 when they are not payload, or
+ * payload that is not wanted any more. */
+int64_t mc_lane_window(struct mc_serve_lane *lane, uint8_t **target);
+/* So many bytes were received into the window. */
+void mc_lane_window_filled(struct mc_serve_lane *lane, uint64_t length);
+
+/* What to send next, at most about `budget` bytes: returns how many of MC_LANE_PARTS_MAX parts are filled. with_fds:
+ * descriptors go along. */
+size_t mc_lane_output(struct mc_serve_lane *lane, struct iovec *parts, uint64_t budget, bool *with_fds);
+/* So many bytes of these parts were sent, right after mc_lane_output. Goes on with input that waited. 0 or negative. */
+int mc_lane_sent(struct mc_serve_lane *lane, uint64_t length);
+/* Everything is sent and the connection is to be closed. */
+bool mc_lane_has_ended(const struct mc_serve_lane *lane);
+/* Nothing is under way or held, and it is no more than a way to ask: neither an entry in the table of writers nor a
+ * link hangs on it. */
+bool mc_lane_is_resting(const struct mc_serve_lane *lane);
+/* Gives its buffers back; they come again when they are needed. Only while it rests. */
+void mc_lane_settle(struct mc_serve_lane *lane);
+
+#endif

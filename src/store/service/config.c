@@ -1,0 +1,656 @@
+/* The settings of the store service: one table of settings, one of flags for each command. */
+#include "store/service/config.h"
+
+#include "base/error.h"
+#include "base/options.h"
+#include "env/file.h"
+#include "env/log.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define DEFINES_MAX 64 /* -Dkey=value */
+
+enum kind { TEXT, SIZE, BOOL, PORT };
+
+static const struct setting {
+    const char *name;
+    enum kind kind;
+    size_t offset;        /* in struct mc_service_config */
+    const char *initial;  /* NULL: must be given */
+    bool is_null_initial; /* null in a file means the same as not given */
+    const char *spellings[2];
+    const char *variables[2]; /* the first that is set counts */
+} settings[] = {
+#define AT(member) offsetof(struct mc_service_config, member)
+    {"local_hostname", TEXT, AT(local_hostname), NULL, false, {0}, {"MOONCAKE_LOCAL_HOSTNAME", "LOCAL_HOSTNAME"}},
+    {"metadata_server",
+     TEXT,
+     AT(metadata_server),
+     NULL,
+     false,
+     {0},
+     {"MOONCAKE_TE_META_DATA_SERVER", "MOONCAKE_METADATA_SERVER"}},
+    {"global_segment_size", SIZE, AT(global_segment_size), "3355443200", false, {0}, {"MOONCAKE_GLOBAL_SEGMENT_SIZE"}},
+    {"local_buffer_size", SIZE, AT(local_buffer_size), "1073741824", false, {0}, {"MOONCAKE_LOCAL_BUFFER_SIZE"}},
+    {"protocol", TEXT, AT(protocol), "tcp", false, {0}, {"MOONCAKE_PROTOCOL"}},
+    {"device_name",
+     TEXT,
+     AT(device_name),
+     "",
+     true,
+     {"rdma_devices", "device_names"},
+     {"MOONCAKE_DEVICE", "MOONCAKE_RDMA_DEVICES"}},
+    {"master_server_address",
+     TEXT,
+     AT(master_server_address),
+     NULL,
+     false,
+     {"master_server_addr"},
+     {"MOONCAKE_MASTER", "MOONCAKE_MASTER_SERVER_ADDR"}},
+    {"enable_ssd_offload",
+     BOOL,
+     AT(enable_ssd_offload),
+     "false",
+     true,
+     {"enable_offload"},
+     {"MOONCAKE_OFFLOAD_ENABLED", "MOONCAKE_ENABLE_SSD_OFFLOAD"}},
+    {"ssd_offload_path", TEXT, AT(ssd_offload_path), "", true, {0}, {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"}},
+    {"tenant_id", TEXT, AT(tenant_id), "default", true, {0}, {"MOONCAKE_TENANT_ID"}},
+    {"enable_client_http_server",
+     BOOL,
+     AT(enable_client_http_server),
+     "false",
+     true,
+     {0},
+     {"MOONCAKE_ENABLE_CLIENT_HTTP_SERVER"}},
+    {"client_http_port", PORT, AT(client_http_port), "9300", false, {0}, {"MOONCAKE_CLIENT_HTTP_PORT"}},
+#undef AT
+};
+
+/* What only other clients understand. */
+static const char *const of_others[] = {
+    /* vLLM */ "mode",
+    "preferred_segment",
+    "enable_group_semantics",
+    /* SGLang */ "client_server_address",
+    "master_metrics_port",
+    "check_server",
+    "standalone_storage",
+    "extra_backend_tag",
+    "engine",
+    /* LMCache */ "transfer_timeout",
+    "storage_root_dir",
+    "prefer_local_alloc",
+    "save_chunk_meta",
+    "use_exists_sync",
+};
+
+/* Rows: name, type, default, help, further fields. */
+#define WORKS(flag, type_, value, text, ...)                                                                           \
+    {                                                                                                                  \
+        .name = flag, .type = MC_OPTION_##type_, .initial = value, .help = text, __VA_ARGS__                           \
+    }
+#define LATER(flag, type_, value, text, ...) WORKS(flag, type_, value, text, .status = MC_OPTION_LATER, __VA_ARGS__)
+#define NO_EFFECT(flag, type_, value, text, ...)                                                                       \
+    WORKS(flag, type_, value, text, .status = MC_OPTION_NO_EFFECT, __VA_ARGS__)
+#define ALIAS(flag, target)                                                                                            \
+    {                                                                                                                  \
+        .name = flag, .type = MC_OPTION_TEXT, .initial = "", .help = "", .alias_of = target                            \
+    }
+#define SECTION(text) .section = text
+#define LIMITS(low, high) .minimum = (low), .maximum = (high)
+#define PORT_LIMITS LIMITS(0, 65535)
+#define GENERAL                                                                                                        \
+    WORKS("help", BOOL, "false", "shows this text", SECTION("General")), ALIAS("h", "help"),                           \
+        ALIAS("helpfull", "help"), WORKS("version", BOOL, "false", "shows the version"),                               \
+        WORKS("print_config", BOOL, "false",                                                                           \
+              "shows the settings of the store as they would be used, as a config file"),                              \
+        WORKS("flagfile", TEXT, "", "flags from this file, one a line, # for comments"),                               \
+        WORKS("max_wait_time", REAL, "60",                                                                             \
+              "seconds to keep trying while there is no master yet; then it exits with 1", LIMITS(0, 86400))
+#define LOG                                                                                                            \
+    WORKS("v", INT, "0", "detail of the log: 1 debug, 2 every message", SECTION("Log"), LIMITS(0, 9)),                 \
+        WORKS("minloglevel", INT, "0", "0 info, 1 warnings and errors, 2 errors", LIMITS(0, 3)),                       \
+        NO_EFFECT("logtostderr", BOOL, "true", "the log goes to stderr"),                                              \
+        NO_EFFECT("alsologtostderr", BOOL, "true", "the log goes to stderr"),                                          \
+        LATER("log_dir", TEXT, "", "directory of log files; now the log goes to stderr only")
+
+/* clang-format off */
+static const struct mc_option rest_flags[] = {
+    GENERAL,
+    WORKS("config", TEXT, "", "JSON file with the settings of the store; without it the environment: MOONCAKE_CONFIG_PATH, or MOONCAKE_MASTER and others"),
+    WORKS("define", TEXT, "", "key=value, also -Dkey=value: overrides one setting of the store; may be given many times"),
+    WORKS("port", INT, "8080", "port of the REST API; 0: the kernel chooses, the log names it", SECTION("REST API"), PORT_LIMITS),
+    WORKS("host", TEXT, "0.0.0.0", "its address"),
+    WORKS("local_hostname", TEXT, "localhost", "host or host:port under which others reach this node's memory", SECTION("Store: keys of the file; flags win")),
+    NO_EFFECT("metadata_server", TEXT, "P2PHANDSHAKE", "the store asks nothing there"),
+    WORKS("global_segment_size", TEXT, "3355443200", "memory lent to the pool: bytes, or 512mb, 50gb, ... (powers of 1024); 0: none"),
+    WORKS("local_buffer_size", TEXT, "1073741824", "0: a pure server, whose own puts and gets are refused; otherwise memory is taken as needed"),
+    WORKS("protocol", TEXT, "tcp", "tcp, or rdma: tcp too, and RDMA wherever both sides have it; same-host peers use shared memory by themselves"),
+    WORKS("device_name", TEXT, "", "RDMA devices to use, separated by commas; empty: all"),
+    ALIAS("rdma_devices", "device_name"), ALIAS("device_names", "device_name"),
+    WORKS("master_server_address", TEXT, "", "host:port of mooncake_master, or etcd://host:port,... for whoever leads"),
+    ALIAS("master_server_addr", "master_server_address"),
+    LATER("enable_ssd_offload", BOOL, "false", "copies objects to a disk of this node"),
+    LATER("ssd_offload_path", TEXT, "", "where"),
+    LATER("tenant_id", TEXT, "default", "whose keys these are; now all clients share one space of keys"),
+    WORKS("enable_client_http_server", BOOL, "false", "also serves /health and /metrics on client_http_port"),
+    WORKS("client_http_port", INT, "9300", "see there; 0: the kernel chooses", PORT_LIMITS),
+    LOG,
+};
+static const struct mc_option client_flags[] = {
+    GENERAL,
+    WORKS("host", TEXT, "0.0.0.0", "host or host:port under which others reach this node's memory; 0.0.0.0: the address that the master sees", SECTION("Store")),
+    NO_EFFECT("metadata_server", TEXT, "http://127.0.0.1:8080/metadata", "the store asks nothing there"),
+    WORKS("master_server_address", TEXT, "127.0.0.1:50051", "host:port of mooncake_master, or etcd://host:port,... for whoever leads"),
+    WORKS("global_segment_size", TEXT, "4 GB", "memory lent to the pool: bytes, or 512mb, 50gb, ... (powers of 1024)"),
+    WORKS("local_buffer_size", TEXT, "0", "memory is taken as needed"),
+    WORKS("protocol", TEXT, "tcp", "tcp, or rdma: tcp too, and RDMA wherever both sides have it; same-host peers use shared memory by themselves"),
+    WORKS("device_names", TEXT, "", "RDMA devices to use, separated by commas; empty: all"),
+    LATER("tenant_id", TEXT, "default", "whose keys these are; now all clients share one space of keys"),
+    WORKS("port", INT, "50052", "tells processes without a pool of their own (setup_dummy) which master to use; 0: the kernel chooses", PORT_LIMITS),
+    NO_EFFECT("threads", INT, "1", "a thread for each connection, up to a limit", LIMITS(0, 65536)),
+    LATER("enable_offload", BOOL, "false", "copies objects to a disk of this node"),
+    LATER("start_offload_rpc_server", BOOL, "true", "serves what lies on that disk"),
+    NO_EFFECT("mmap_arena_pool_size", INT, "8589934592", "there is no arena", LIMITS(0, INT64_MAX)),
+    NO_EFFECT("use_mmap_arena_allocator", BOOL, "false", "there is no arena"),
+    WORKS("enable_http_server", BOOL, "false", "serves /health and /metrics on http_port", SECTION("HTTP")),
+    WORKS("http_port", INT, "9300", "see there; 0: the kernel chooses", PORT_LIMITS),
+    LOG,
+};
+/* clang-format on */
+
+/* Flags of mooncake_client that have another name than their setting. */
+static const struct {
+    const char *flag, *setting;
+} client_names[] = {
+    {"host", "local_hostname"},
+    {"device_names", "device_name"},
+    {"enable_offload", "enable_ssd_offload"},
+    {"enable_http_server", "enable_client_http_server"},
+    {"http_port", "client_http_port"},
+};
+
+/* ---- values ---- */
+
+static int fail(char *error, size_t error_size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static int fail(char *error, size_t error_size, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error, error_size, format, arguments);
+    va_end(arguments);
+    return MC_ERR_INVALID_PARAMS;
+}
+
+bool mc_service_parse_size(const char *text, uint64_t *bytes)
+{
+    static const char units[] = "kmgt";
+    char number[64];
+    size_t length = strlen(text), shift = 0;
+    while (length > 0 && isspace((unsigned char)text[0]))
+        text++, length--;
+    while (length > 0 && isspace((unsigned char)text[length - 1]))
+        length--;
+    if (length > 0 && tolower((unsigned char)text[length - 1]) == 'b')
+        length--;
+    const char *unit = length == 0 ? NULL : memchr(units, tolower((unsigned char)text[length - 1]), sizeof(units) - 1);
+    if (unit != NULL)
+        shift = 10 * (size_t)(unit - units + 1), length--;
+    while (length > 0 && isspace((unsigned char)text[length - 1]))
+        length--;
+    if (length == 0 || length >= sizeof(number))
+        return false;
+    memcpy(number, text, length);
+    number[length] = 0;
+    char *end;
+    if (strspn(number, "0123456789") == length) { /* exact: a double has 53 bits only */
+        errno = 0;
+        unsigned long long value = strtoull(number, &end, 10);
+        *bytes = (uint64_t)value << shift;
+        return errno == 0 && value <= (UINT64_C(1) << 63 >> shift) && *bytes < UINT64_C(1) << 63;
+    }
+    if (strspn(number, "0123456789+-.eE") != length)
+        return false;
+    double value = strtod(number, &end) * (double)(UINT64_C(1) << shift);
+    if (*end != 0 || !isfinite(value) || value < 0 || value >= 0x1p63)
+        return false;
+    *bytes = (uint64_t)value;
+    return true;
+}
+
+static bool parse_bool(const char *text, bool *value)
+{
+    static const char *const words[2][6] = {{"false", "0", "no", "off", "disable", ""},
+                                            {"true", "1", "yes", "on", "enable", "true"}};
+    for (size_t i = 0; i < 12; i++) {
+        if (strcasecmp(text, words[i / 6][i % 6]) == 0) {
+            *value = i >= 6;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Sets one from text. where and key word the error. */
+static int set_text(struct mc_service_config *config, const struct setting *row, const char *text, const char *where,
+                    const char *key, char *error, size_t error_size)
+{
+    void *at = (char *)config + row->offset;
+    char *end;
+    switch (row->kind) {
+    case TEXT:
+        if (strlen(text) >= MC_SERVICE_TEXT_MAX)
+            return fail(error, error_size, "%.200s%s: longer than %d bytes", where, key, MC_SERVICE_TEXT_MAX - 1);
+        memcpy(at, text, strlen(text) + 1);
+        return 0;
+    case SIZE:
+        if (mc_service_parse_size(text, at))
+            return 0;
+        return fail(error, error_size,
+                    "%.200s%s: '%.60s' is not possible; bytes are expected, as a number or as text like \"512mb\", "
+                    "\"50gb\" (powers of 1024)",
+                    where, key, text);
+    case BOOL:
+        if (parse_bool(text, at))
+            return 0;
+        return fail(error, error_size, "%.200s%s: '%.60s' is not possible; true or false is expected", where, key,
+                    text);
+    case PORT:
+        break;
+    }
+    long port = strtol(text, &end, 10);
+    if (end == text || *end != 0 || port < 0 || port > 65535)
+        return fail(error, error_size, "%.200s%s: '%.60s' is not possible; a port from 0 to 65535 is expected", where,
+                    key, text);
+    *(uint16_t *)at = (uint16_t)port;
+    return 0;
+}
+
+static void set_initial(struct mc_service_config *config)
+{
+    char error[8];
+    memset(config, 0, sizeof(*config));
+    for (size_t i = 0; i < COUNT(settings); i++)
+        mc_assert(settings[i].initial == NULL ||
+                  set_text(config, &settings[i], settings[i].initial, "", "", error, sizeof(error)) == 0);
+}
+
+static const struct setting *find_setting(const char *key)
+{
+    if (strncmp(key, "mooncake_", 9) == 0) /* LMCache hands on keys with its own prefix */
+        key += 9;
+    for (size_t i = 0; i < COUNT(settings); i++) {
+        if (strcmp(settings[i].name, key) == 0)
+            return &settings[i];
+        for (size_t j = 0; j < 2 && settings[i].spellings[j] != NULL; j++)
+            if (strcmp(settings[i].spellings[j], key) == 0)
+                return &settings[i];
+    }
+    return NULL;
+}
+
+static bool is_of_others(const char *key)
+{
+    if (strncmp(key, "mooncake_", 9) == 0)
+        key += 9;
+    for (size_t i = 0; i < COUNT(of_others); i++)
+        if (strcmp(of_others[i], key) == 0)
+            return true;
+    return false;
+}
+
+/* ": did you mean x?" or nothing. */
+static void suggest(const char *key, char *text, size_t size)
+{
+    struct mc_options options;
+    mc_options_init(&options, rest_flags, COUNT(rest_flags));
+    const char *nearest = mc_options_nearest(&options, key);
+    text[0] = 0;
+    if (nearest != NULL && find_setting(nearest) != NULL)
+        snprintf(text, size, "; did you mean '%s'?", nearest);
+    mc_options_free(&options);
+}
+
+/* ---- JSON ---- */
+
+static int set_json(struct mc_service_config *config, const struct setting *row, json_t *value, const char *name,
+                    const char *key, char *error, size_t error_size)
+{
+    char where[256], text[64];
+    snprintf(where, sizeof(where), "%.240s: ", name);
+    if (json_is_string(value) && strlen(json_string_value(value)) == json_string_length(value))
+        return set_text(config, row, json_string_value(value), where, key, error, error_size);
+    if (json_is_boolean(value) && row->kind == BOOL)
+        return set_text(config, row, json_is_true(value) ? "1" : "0", where, key, error, error_size);
+    if (json_is_number(value) && row->kind == BOOL)
+        return set_text(config, row, json_number_value(value) != 0 ? "1" : "0", where, key, error, error_size);
+    if (json_is_integer(value) && row->kind != TEXT) {
+        snprintf(text, sizeof(text), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+        return set_text(config, row, text, where, key, error, error_size);
+    }
+    if (json_is_real(value) && row->kind == SIZE) {
+        snprintf(text, sizeof(text), "%.17g", json_real_value(value));
+        return set_text(config, row, text, where, key, error, error_size);
+    }
+    return fail(error, error_size, "%s%s: %s is expected", where, key,
+                row->kind == TEXT   ? "a text in quotes"
+                : row->kind == SIZE ? "bytes, as a number or as text like \"50gb\","
+                : row->kind == BOOL ? "true or false"
+                                    : "a port from 0 to 65535");
+}
+
+static int apply_object(struct mc_service_config *config, json_t *root, const char *name, char *error,
+                        size_t error_size)
+{
+    bool given[COUNT(settings)] = {false}, has_other = false;
+    const char *key;
+    json_t *value;
+    json_object_foreach(root, key, value)
+    {
+        const struct setting *row = find_setting(key);
+        if (row == NULL) {
+            char hint[128];
+            suggest(key, hint, sizeof(hint));
+            has_other = has_other || is_of_others(key);
+            if (!is_of_others(key))
+                mc_log(WARNING, "%s: unknown key '%.100s' is ignored%s", name, key, hint);
+            continue;
+        }
+        bool is_own = strcmp(key, row->name) == 0;
+        has_other = has_other || !is_own;
+        if ((!is_own && json_object_get(root, row->name) != NULL) || (json_is_null(value) && row->is_null_initial))
+            continue; /* the name of ours wins */
+        int rc = set_json(config, row, value, name, key, error, error_size);
+        if (rc < 0)
+            return rc;
+        given[row - settings] = true;
+    }
+    for (size_t i = 0; i < COUNT(settings); i++) {
+        if (given[i] || settings[i].initial != NULL)
+            continue;
+        /* A file that was written for FastDeploy or vLLM names no host; one of ours must. */
+        if (!has_other || strcmp(settings[i].name, "local_hostname") != 0)
+            return fail(error, error_size, "%.200s: Missing required config field: %s", name, settings[i].name);
+        const char *host = getenv("MOONCAKE_LOCAL_HOSTNAME");
+        int rc = set_text(config, &settings[i], host != NULL ? host : "localhost", "", "MOONCAKE_LOCAL_HOSTNAME", error,
+                          error_size);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+int mc_service_config_apply(struct mc_service_config *config, const char *text, size_t length, const char *name,
+                            char *error, size_t error_size)
+{
+    json_error_t reason;
+    json_t *root = json_loadb(text, length, JSON_DECODE_ANY, &reason);
+    if (root == NULL)
+        return fail(error, error_size, "%.200s:%d:%d: %.200s", name, reason.line, reason.column, reason.text);
+    int rc = json_is_object(root)
+                 ? apply_object(config, root, name, error, error_size)
+                 : fail(error, error_size, "%.200s:1:1: an object {\"name\": value} is expected", name);
+    json_decref(root);
+    return rc;
+}
+
+static int apply_file(struct mc_service_config *config, const char *path, char *error, size_t error_size)
+{
+    char reason[256];
+    size_t length;
+    char *text = mc_file_read(NULL, path, &length, reason, sizeof(reason));
+    if (text == NULL)
+        return fail(error, error_size, "config file %.200s: %s", path, reason);
+    int rc = mc_service_config_apply(config, text, length, path, error, error_size);
+    free(text);
+    return rc;
+}
+
+/* ---- environment ---- */
+
+static int apply_environment(struct mc_service_config *config, char *error, size_t error_size)
+{
+    int rc = 0;
+    snprintf(config->local_hostname, sizeof(config->local_hostname), "localhost");
+    snprintf(config->metadata_server, sizeof(config->metadata_server), "P2PHANDSHAKE");
+    for (size_t i = 0; i < COUNT(settings) && rc == 0; i++) {
+        for (size_t j = 0; j < 2 && settings[i].variables[j] != NULL; j++) {
+            const char *text = getenv(settings[i].variables[j]);
+            if (text == NULL)
+                continue;
+            rc = set_text(config, &settings[i], text, "environment: ", settings[i].variables[j], error, error_size);
+            break;
+        }
+    }
+    return rc;
+}
+
+/* ---- flags ---- */
+
+static const struct setting *setting_of_flag(enum mc_service_command command, const char *flag)
+{
+    for (size_t i = 0; command == MC_SERVICE_CLIENT && i < COUNT(client_names); i++)
+        if (strcmp(client_names[i].flag, flag) == 0)
+            return find_setting(client_names[i].setting);
+    for (size_t i = 0; i < COUNT(settings); i++)
+        if (strcmp(settings[i].name, flag) == 0)
+            return &settings[i];
+    return NULL;
+}
+
+/* Flags that name a setting; of a command that reads no file its defaults too. */
+static int apply_flags(enum mc_service_command command, const struct mc_options *options,
+                       struct mc_service_config *config, char *error, size_t error_size)
+{
+    int rc = 0;
+    for (size_t i = 0; i < options->count && rc == 0; i++) {
+        const struct mc_option *flag = &options->table[i];
+        const struct setting *row = setting_of_flag(command, flag->name);
+        const struct mc_option_value *value = &options->values[i];
+        char number[24];
+        if (row == NULL || (command == MC_SERVICE_REST && value->source != MC_OPTION_FROM_FLAG))
+            continue;
+        snprintf(number, sizeof(number), "%lld", (long long)value->number);
+        rc = set_text(config, row, flag->type == MC_OPTION_TEXT ? value->text : number, "--", flag->name, error,
+                      error_size);
+    }
+    return rc;
+}
+
+/* Takes -Dkey=value, -D key=value, --define key=value and --define=key=value out of argv; returns how many. */
+static int take_defines(int *argc, char **argv, const char *defines[DEFINES_MAX], char *error, size_t error_size)
+{
+    int count = 0, left = 1;
+    for (int i = 1; i < *argc; i++) {
+        const char *value = strncmp(argv[i], "--define=", 9) == 0 ? argv[i] + 9
+                            : strncmp(argv[i], "-D", 2) == 0      ? argv[i] + 2
+                                                                  : NULL;
+        if (strcmp(argv[i], "--define") == 0 || strcmp(argv[i], "-D") == 0) {
+            if (i + 1 == *argc)
+                return fail(error, error_size, "%s needs key=value behind it", argv[i]);
+            value = argv[++i];
+        }
+        if (value == NULL)
+            argv[left++] = argv[i];
+        else if (count == DEFINES_MAX)
+            return fail(error, error_size, "more than %d -D", DEFINES_MAX);
+        else
+            defines[count++] = value;
+    }
+    *argc = left;
+    argv[left] = NULL;
+    return count;
+}
+
+static int apply_define(struct mc_service_config *config, const char *define, char *error, size_t error_size)
+{
+    char key[128], hint[128];
+    const char *equals = strchr(define, '=');
+    size_t length = equals == NULL ? 0 : (size_t)(equals - define);
+    if (length == 0 || length >= sizeof(key)) {
+        mc_log(WARNING, "-D%.200s is ignored: key=value is expected", define);
+        return 0;
+    }
+    memcpy(key, define, length);
+    key[length] = 0;
+    const struct setting *row = find_setting(key);
+    if (row != NULL)
+        return set_text(config, row, equals + 1, "-D", key, error, error_size);
+    suggest(key, hint, sizeof(hint));
+    mc_log(WARNING, "-D%.200s is ignored: there is no such key%s", define, hint);
+    return 0;
+}
+
+static void set_log_level(const struct mc_options *options)
+{
+    int64_t detail = mc_options_int(options, "v"), least = mc_options_int(options, "minloglevel");
+    if (detail > 0)
+        mc_log_set_level(detail >= 2 ? MC_LOG_TRACE : MC_LOG_DEBUG);
+    else if (least > 0)
+        mc_log_set_level(least >= 2 ? MC_LOG_ERROR : MC_LOG_WARNING);
+}
+
+/* What is accepted without doing what it says: never in silence. */
+static void warn_ignored(const struct mc_options *options, const struct mc_service_config *config)
+{
+    for (size_t i = 0; i < options->count; i++) {
+        if (options->table[i].status != MC_OPTION_LATER || !mc_options_changed(options, i))
+            continue;
+        mc_log(WARNING, "--%s is accepted but not done yet: it changes nothing", options->table[i].name);
+    }
+    if (config->enable_ssd_offload)
+        mc_log(WARNING, "enable_ssd_offload is not in this build yet: objects stay in memory only");
+    if (strcmp(config->tenant_id, "default") != 0)
+        mc_log(WARNING, "tenants are not in this build yet: tenant_id is ignored, all clients share one space of keys");
+}
+
+static int check(struct mc_service_config *config, char *error, size_t error_size)
+{
+    const char *const required[] = {config->local_hostname, config->metadata_server, config->master_server_address,
+                                    config->protocol};
+    static const char *const names[] = {"local_hostname", "metadata_server", "master_server_address", "protocol"};
+    for (size_t i = 0; i < COUNT(required); i++)
+        if (required[i][strspn(required[i], " \t")] == 0)
+            return fail(error, error_size, "Config field '%s' must be a non-empty string", names[i]);
+    /* An address to listen on is none to be reached under: the store finds one itself for a host that is local. */
+    if (strcmp(config->local_hostname, "0.0.0.0") == 0 || strcmp(config->local_hostname, "::") == 0)
+        snprintf(config->local_hostname, sizeof(config->local_hostname), "localhost");
+    return 0;
+}
+
+static int load_settings(enum mc_service_command command, const struct mc_options *options,
+                         struct mc_service_config *config, char *error, size_t error_size)
+{
+    set_initial(config);
+    if (command == MC_SERVICE_CLIENT)
+        return 0;
+    const char *path = mc_options_text(options, "config");
+    if (path[0] == 0)
+        path = getenv("MOONCAKE_CONFIG_PATH");
+    return path != NULL ? apply_file(config, path, error, error_size) : apply_environment(config, error, error_size);
+}
+
+static int take_own(enum mc_service_command command, const struct mc_options *options, struct mc_service_config *config,
+                    char *error, size_t error_size)
+{
+    config->max_wait_s = mc_options_real(options, "max_wait_time");
+    config->has_rest = command == MC_SERVICE_REST;
+    if (!config->has_rest) {
+        config->dummy_port = (uint16_t)mc_options_int(options, "port");
+        return 0;
+    }
+    config->rest_port = (uint16_t)mc_options_int(options, "port");
+    if (strlen(mc_options_text(options, "host")) >= sizeof(config->rest_host))
+        return fail(error, error_size, "--host is too long");
+    snprintf(config->rest_host, sizeof(config->rest_host), "%s", mc_options_text(options, "host"));
+    if (config->master_server_address[0] == 0)
+        return fail(error, error_size,
+                    "no master is named: give --config FILE, --master_server_address, or set MOONCAKE_CONFIG_PATH or "
+                    "MOONCAKE_MASTER");
+    return 0;
+}
+
+static void print_config(const struct mc_service_config *config, struct mc_buffer *text)
+{
+    json_t *root = json_object();
+    int rc = root == NULL ? -1 : 0;
+    for (size_t i = 0; i < COUNT(settings) && rc == 0; i++) {
+        const void *at = (const char *)config + settings[i].offset;
+        json_t *value = settings[i].kind == TEXT   ? json_string(at)
+                        : settings[i].kind == SIZE ? json_integer((json_int_t) * (const uint64_t *)at)
+                        : settings[i].kind == BOOL ? json_boolean(*(const bool *)at)
+                                                   : json_integer(*(const uint16_t *)at);
+        rc = json_object_set_new(root, settings[i].name, value); /* NULL for a text that is not UTF-8 */
+    }
+    char *out = rc == 0 ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    mc_buffer_printf(text, "%s\n", out != NULL ? out : "{}");
+    free(out);
+    json_decref(root);
+}
+
+static void write_help(enum mc_service_command command, const struct mc_options *options, struct mc_buffer *text)
+{
+    mc_buffer_printf(text, "%s",
+                     command == MC_SERVICE_REST
+                         ? "mc_store_rest_server: lends memory to the pool, and serves put and get over HTTP.\n"
+                           "Usage: mc_store_rest_server [--config FILE] [--port 8080] [-Dkey=value ...]\n"
+                           "       also: python -m mooncake.mooncake_store_service\n"
+                         : "mooncake_client: lends memory to the pool.\n"
+                           "Usage: mooncake_client [--flag=value ...]\n");
+    mc_buffer_printf(text, "Flags: --flag=value, --flag value, --boolean, --noboolean; dashes are as good as "
+                           "underscores. The log goes to stderr.\n");
+    mc_options_help(options, text);
+}
+
+int mc_service_config_load(enum mc_service_command command, int argc, char **argv, struct mc_service_config *config,
+                           struct mc_buffer *text, char *error, size_t error_size)
+{
+    const char *defines[DEFINES_MAX];
+    struct mc_options options;
+    int define_count = 0, rc = 0;
+    if (command == MC_SERVICE_REST) {
+        define_count = take_defines(&argc, argv, defines, error, error_size);
+        if (define_count < 0)
+            return define_count;
+        mc_options_init(&options, rest_flags, COUNT(rest_flags));
+    } else {
+        mc_options_init(&options, client_flags, COUNT(client_flags));
+    }
+    rc = mc_options_parse(&options, argc, argv, mc_file_read, NULL, error, error_size);
+    if (rc == 0 && mc_options_bool(&options, "help")) {
+        write_help(command, &options, text);
+        rc = 1;
+    } else if (rc == 0 && mc_options_bool(&options, "version")) {
+        mc_buffer_printf(text, "%s " MC_VERSION "\n",
+                         command == MC_SERVICE_REST ? "mc_store_rest_server" : "mooncake_client");
+        rc = 1;
+    }
+    if (rc == 0) {
+        set_log_level(&options);
+        rc = load_settings(command, &options, config, error, error_size);
+    }
+    if (rc == 0)
+        rc = apply_flags(command, &options, config, error, error_size);
+    for (int i = 0; i < define_count && rc == 0; i++)
+        rc = apply_define(config, defines[i], error, error_size);
+    if (rc == 0)
+        rc = take_own(command, &options, config, error, error_size);
+    if (rc == 0)
+        rc = check(config, error, error_size);
+    if (rc == 0 && mc_options_bool(&options, "print_config")) {
+        print_config(config, text);
+        rc = 1;
+    }
+    if (rc == 0)
+        warn_ignored(&options, config);
+    mc_options_free(&options);
+    return rc;
+}

@@ -1,0 +1,516 @@
+/* Routes of the store service, one function each. */
+#include "store/service/rest.h"
+
+#include "env/clock.h"
+#include "env/log.h"
+#include "store/service/put_body.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+/* ---- answers ---- */
+
+static void succeed(struct mc_web_request *request)
+{
+    mc_web_reply_text(request, 200, MC_WEB_JSON, "{\"status\": \"success\"}");
+}
+
+/* text: plain words, or what jansson says about a stranger's text. */
+static void fail(struct mc_web_request *request, int status, const char *text)
+{
+    json_t *root = json_pack("{s:s}", "error", text);
+    char *body = root == NULL ? NULL : json_dumps(root, 0);
+    mc_web_reply_text(request, status, MC_WEB_JSON, body != NULL ? body : "{\"error\": \"Bad request\"}");
+    free(body);
+    json_decref(root);
+}
+
+/* What the store refused, with its code and what it means. */
+static void fail_code(struct mc_web_request *request, const char *text, int64_t code)
+{
+    char body[512];
+    snprintf(body, sizeof(body), "{\"error\": \"%s\", \"code\": %d, \"reason\": \"%s\"}", text, (int)code,
+             mc_error_text((int)code));
+    mc_web_reply_text(request, 500, MC_WEB_JSON, body);
+}
+
+static void not_found(struct mc_web_request *request)
+{
+    mc_web_reply_text(request, 404, MC_WEB_TEXT, "404: Not Found");
+}
+
+/* The JSON object of a small body; NULL after an answer. */
+static json_t *read_object(struct mc_web_request *request)
+{
+    struct mc_web_bytes body = {NULL, 0, 0};
+    json_error_t error;
+    char text[256];
+    if (!mc_web_read_body(request, MC_REST_BODY_MAX, &body))
+        return NULL;
+    json_t *root = json_loadb((const char *)body.data, (size_t)body.length, 0, &error);
+    mc_web_bytes_free(request, &body);
+    if (root == NULL) {
+        snprintf(text, sizeof(text), "Malformed JSON body: line %d column %d: %.150s", error.line, error.column,
+                 error.text);
+        fail(request, 400, text);
+    } else if (!json_is_object(root)) {
+        json_decref(root);
+        root = NULL;
+        fail(request, 400, "Request body must be a JSON object");
+    }
+    return root;
+}
+
+/* ---- objects ---- */
+
+/* The key behind the route's path, decoded; false after an answer. */
+static bool take_key(struct mc_web_request *request, size_t prefix, char key[MC_KEY_LENGTH_MAX], size_t *length)
+{
+    struct mc_span raw = mc_span((const char *)request->head.path.data + prefix, request->head.path.length - prefix);
+    char decoded[MC_WEB_HEAD_MAX];
+    if (raw.length == 0 || memchr(raw.data, '/', raw.length) != NULL) {
+        not_found(request); /* a slash of a key is written %2F */
+        return false;
+    }
+    int64_t size = mc_web_decode(raw, decoded);
+    if (size < 0 || size > MC_KEY_LENGTH_MAX) {
+        fail(request, 400, size < 0 ? "The key holds a % that begins no %XX" : "The key is longer than 1024 bytes");
+        return false;
+    }
+    memcpy(key, decoded, (size_t)size);
+    *length = (size_t)size;
+    return true;
+}
+
+static void put(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+{
+    struct mc_web_bytes text = {NULL, 0, 0};
+    struct mc_put_body body;
+    char reason[256];
+    (void)prefix;
+    if (!mc_web_read_body(request, MC_REST_PUT_MAX, &text))
+        return;
+    text.data[text.length] = 0; /* there is a byte more than asked for */
+    const char *problem = mc_put_body_parse((char *)text.data, (size_t)text.length, &body, reason, sizeof(reason));
+    if (problem == NULL && (body.key.length == 0 || body.value.data == NULL))
+        problem = "Missing key or value";
+    if (problem != NULL) {
+        fail(request, 400, problem);
+    } else {
+        struct iovec part = {.iov_base = (void *)(uintptr_t)body.value.data, .iov_len = body.value.length};
+        struct mc_put_item item = {.key = {body.key.data, body.key.length}, .parts = &part, .part_count = 1};
+        int rc = mc_store_put(rest->store, &item, 1, NULL);
+        if (rc == 0)
+            succeed(request);
+        else
+            fail_code(request, "PUT operation failed", rc);
+    }
+    mc_web_bytes_free(request, &text);
+}
+
+struct value {
+    struct mc_web_request *request;
+    struct mc_web_bytes bytes;
+};
+
+static void *allocate(void *context, size_t index, uint64_t length)
+{
+    struct value *value = context;
+    (void)index;
+    mc_web_bytes_free(value->request, &value->bytes); /* of a try on another replica */
+    return mc_web_bytes_make(value->request, &value->bytes, length);
+}
+
+static void reply_missing(struct mc_web_request *request, const char *text, int64_t code)
+{
+    if (code == MC_ERR_OBJECT_NOT_FOUND || code == MC_ERR_REPLICA_IS_GONE || code == MC_ERR_REPLICA_IS_NOT_READY)
+        fail(request, 404, "Key not found");
+    else if (code == MC_ERR_NO_MEMORY)
+        fail(request, 503, "Too many bytes under way; try again");
+    else
+        fail_code(request, code == MC_ERR_RPC_FAIL || code == MC_ERR_RPC_TIMEOUT ? "Exist check failed" : text, code);
+}
+
+static void get(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+{
+    char key[MC_KEY_LENGTH_MAX];
+    struct value value = {.request = request};
+    struct mc_get_item item = {.key = {key, 0}};
+    if (!take_key(request, prefix, key, &item.key.length))
+        return;
+    if (request->is_head) {
+        int rc = mc_store_size(rest->store, &item.key, 1, &item.result);
+        item.result = rc < 0 ? rc : item.result;
+    } else {
+        (void)mc_store_get(rest->store, &item, 1, allocate, &value); /* also in item.result */
+    }
+    if (item.result > 0)
+        mc_web_reply(request, 200, MC_WEB_BYTES, value.bytes.data, (uint64_t)item.result);
+    else
+        reply_missing(request, "GET operation failed", item.result);
+    mc_web_bytes_free(request, &value.bytes);
+}
+
+static void exist(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+{
+    char key[MC_KEY_LENGTH_MAX];
+    struct mc_bytes name = {key, 0};
+    int found = 0;
+    if (!take_key(request, prefix, key, &name.length))
+        return;
+    int rc = mc_store_exist(rest->store, &name, 1, &found);
+    rc = rc < 0 ? rc : found;
+    if (rc < 0)
+        fail_code(request, "Exist check failed", rc);
+    else
+        mc_web_reply_text(request, 200, MC_WEB_JSON, rc > 0 ? "{\"exists\": true}" : "{\"exists\": false}");
+}
+
+static void remove_one(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+{
+    char key[MC_KEY_LENGTH_MAX];
+    struct mc_bytes name = {key, 0};
+    int result = 0;
+    if (!take_key(request, prefix, key, &name.length))
+        return;
+    int rc = mc_store_remove(rest->store, &name, 1, false, &result);
+    rc = rc < 0 ? rc : result;
+    if (rc == 0)
+        succeed(request);
+    else
+        fail_code(request, "Remove operation failed", rc);
+}
+
+static void remove_all(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+{
+    char text[64];
+    (void)prefix;
+    int64_t count = mc_store_remove_all(rest->store, false);
+    if (count < 0) {
+        fail_code(request, "RemoveAll operation failed", count);
+        return;
+    }
+    snprintf(text, sizeof(text), "{\"status\": \"success removed %" PRId64 " keys\"}", count);
+    mc_web_reply_text(request, 200, MC_WEB_JSON, text);
+}
+
+/* ---- mounts ---- */
+
+/* Optional: absent is `initial`. */
+static bool take_text(json_t *root, const char *name, const char *initial, const char **text)
+{
+    json_t *value = json_object_get(root, name);
+    *text = value == NULL ? initial : json_string_value(value);
+    return *text != NULL;
+}
+
+static void mount(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+{
+    char id[MC_MOUNT_ID_MAX], text[192];
+    const char *protocol, *location;
+    uint64_t bytes = 0;
+    (void)prefix;
+    json_t *root = read_object(request);
+    if (root == NULL)
+        return;
+    json_t *size = json_object_get(root, "size");
+    if (!json_is_integer(size) || json_integer_value(size) <= 0) {
+        fail(request, 400, "Invalid size, must be a positive integer");
+    } else if (!take_text(root, "protocol", "tcp", &protocol) || !take_text(root, "location", "", &location)) {
+        fail(request, 400, "Invalid protocol or location, must be a string");
+    } else {
+        /* As the original does: whole steps, so that a small size is not one that holds nothing. */
+        uint64_t wanted =
+            ((uint64_t)json_integer_value(size) + MC_REST_MOUNT_STEP - 1) / MC_REST_MOUNT_STEP * MC_REST_MOUNT_STEP;
+        bool is_known = strcasecmp(protocol, "tcp") == 0 || strcasecmp(protocol, "rdma") == 0;
+        int rc = is_known ? mc_store_mount(rest->store, wanted, id, &bytes) : MC_ERR_INVALID_PARAMS;
+        snprintf(text, sizeof(text), "Allocate and mount failed, ret=%d", rc);
+        if (rc < 0) {
+            fail_code(request, text, rc);
+        } else {
+            snprintf(text, sizeof(text),
+                     "{\"status\": \"success\", \"segment_ids\": [\"%s\"], \"allocated_size\": %" PRIu64 "}", id,
+                     bytes);
+            mc_web_reply_text(request, 200, MC_WEB_JSON, text);
+        }
+    }
+    json_decref(root);
+}
+
+/* segment_ids of an unmount as an array, which root keeps; NULL after an answer. */
+static json_t *take_ids(struct mc_web_request *request, json_t *root, uint64_t *grace_s)
+{
+    json_t *ids = json_object_get(root, "segment_ids"), *grace = json_object_get(root, "grace_period_seconds"), *id;
+    size_t i;
+    bool are_texts = true;
+    if (json_is_string(ids) && json_string_length(ids) > 0) {
+        json_t *list = json_pack("[O]", ids);
+        if (list == NULL || json_object_set_new(root, "segment_ids", list) != 0) {
+            fail(request, 500, "out of memory");
+            return NULL;
+        }
+        ids = list;
+    }
+    if (!json_is_array(ids) || json_array_size(ids) == 0) {
+        fail(request, 400, "Missing segment_ids");
+        return NULL;
+    }
+    json_array_foreach(ids, i, id) are_texts = are_texts && json_is_string(id);
+    json_int_t seconds = json_integer_value(grace);
+    if (!are_texts || (grace != NULL && !json_is_integer(grace)) || seconds < 0 || seconds > MC_REST_GRACE_MAX_S) {
+        fail(request, 400,
+             are_texts ? "Invalid grace_period_seconds, must be an integer from 0 to 3600"
+                       : "Invalid segment_ids, must be strings");
+        return NULL;
+    }
+    *grace_s = (uint64_t)seconds;
+    return ids;
+}
+
+static bool is_mount_id(const char *id)
+{
+    const char *dash = strchr(id, '-');
+    size_t length = strlen(id);
+    return dash != NULL && dash != id && dash[1] != 0 && length < MC_MOUNT_ID_MAX &&
+           strspn(id, "0123456789-") == length && strchr(dash + 1, '-') == NULL;
+}
+
+/* The codes are the original's: -1 for what is no id, -600 for one that is not mounted. */
+static int unmount_one(struct mc_rest *rest, const char *id, uint64_t grace_s)
+{
+    if (!is_mount_id(id))
+        return MC_ERR_INTERNAL_ERROR;
+    int rc = mc_store_unmount(rest->store, id, grace_s * 1000);
+    return rc == MC_ERR_SEGMENT_NOT_FOUND ? MC_ERR_INVALID_PARAMS : rc;
+}
+
+static void unmount(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+{
+    json_t *root = read_object(request), *id;
+    uint64_t grace_s = 0;
+    size_t i;
+    int first = 0;
+    char text[64];
+    (void)prefix;
+    json_t *ids = root == NULL ? NULL : take_ids(request, root, &grace_s);
+    if (ids != NULL) {
+        json_array_foreach(ids, i, id)
+        {
+            int rc = unmount_one(rest, json_string_value(id), grace_s);
+            first = first == 0 ? rc : first;
+        }
+        snprintf(text, sizeof(text), "Unmount and free failed, ret=%d", first);
+        if (first == 0)
+            succeed(request);
+        else
+            fail_code(request, text, first);
+    }
+    json_decref(root);
+}
+
+/* A name of /dev/shm, with or without a slash before it. */
+static bool is_shm_name(const char *name)
+{
+    if (name != NULL && name[0] == '/')
+        name++;
+    return name != NULL && name[0] != 0 && strchr(name, '/') == NULL && strcmp(name, ".") != 0 &&
+           strcmp(name, "..") != 0;
+}
+
+/* To lend a file of somebody else is not done: whoever can truncate it kills every process that maps it. */
+static void mount_shm(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+{
+    (void)rest, (void)prefix;
+    json_t *root = read_object(request);
+    if (root == NULL)
+        return;
+    json_t *size = json_object_get(root, "size");
+    if (!is_shm_name(json_string_value(json_object_get(root, "name"))) || size == NULL || json_is_null(size))
+        fail(request, 400, "Missing or invalid name or size");
+    else
+        fail_code(request, "Mount failed, ret=-1012", MC_ERR_NOT_SUPPORTED);
+    json_decref(root);
+}
+
+static void unmount_shm(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+{
+    json_t *root = read_object(request);
+    uint64_t grace_s = 0;
+    (void)rest, (void)prefix;
+    json_t *ids = root == NULL ? NULL : take_ids(request, root, &grace_s);
+    if (ids != NULL) {
+        json_t *answer =
+            json_pack("{s:s, s:O}", "error", "Unmount failed for one or more segments", "failed_segment_ids", ids);
+        char *text = answer == NULL ? NULL : json_dumps(answer, 0);
+        mc_web_reply_text(request, 500, MC_WEB_JSON, text != NULL ? text : "{}");
+        free(text);
+        json_decref(answer);
+    }
+    json_decref(root);
+}
+
+/* An engine between decoding and prefilling lends its own shared memory: see mount_shm. So the mode is always prefill.
+ */
+static void reconfigure(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+{
+    (void)rest, (void)prefix;
+    json_t *root = read_object(request);
+    if (root == NULL)
+        return;
+    const char *mode = json_string_value(json_object_get(root, "mode"));
+    const char *path = json_string_value(json_object_get(root, "path"));
+    json_t *size = json_object_get(root, "size");
+    if (mode != NULL && strcasecmp(mode, "prefill") == 0)
+        mc_web_reply_text(request, 200, MC_WEB_JSON, "{\"status\": \"success\", \"mode\": \"prefill\"}");
+    else if (mode == NULL || strcasecmp(mode, "decode") != 0)
+        fail(request, 400, "Invalid mode. Use 'decode' or 'prefill'");
+    else if (path == NULL || path[0] == 0 || size == NULL || json_is_null(size))
+        fail(request, 400, "Missing path or size for decode mode");
+    else
+        mc_web_reply_text(request, 500, MC_WEB_JSON,
+                          "{\"error\": \"Mount failed, ret=-1012; rolled back to prefill\", \"mode\": \"prefill\"}");
+    json_decref(root);
+}
+
+/* There is no disk tier yet, so there is nothing to leave, and no read to wait for. */
+static void unmount_local_disk(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+{
+    (void)rest, (void)prefix;
+    json_t *root = read_object(request);
+    if (root == NULL)
+        return;
+    json_t *grace = json_object_get(root, "grace_period_seconds");
+    json_int_t seconds = json_integer_value(grace);
+    if ((grace != NULL && !json_is_integer(grace)) || seconds < 0 || seconds > MC_REST_GRACE_MAX_S)
+        fail(request, 400, "Invalid grace_period_seconds, must be a non-negative integer no greater than 3600");
+    else
+        succeed(request);
+    json_decref(root);
+}
+
+/* ---- health ---- */
+
+static void health(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+{
+    (void)prefix;
+    if (mc_store_health(rest->store) == 0)
+        mc_web_reply_text(request, 200, MC_WEB_JSON, "{\"status\":\"healthy\",\"code\":0}");
+    else
+        mc_web_reply_text(request, 503, MC_WEB_JSON, "{\"status\":\"master_unreachable\",\"code\":2}");
+}
+
+static void metrics(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+{
+    struct mc_store_statistics now;
+    struct mc_buffer text = {0};
+    (void)prefix;
+    mc_store_statistics(rest->store, &now);
+    const struct {
+        const char *name, *type, *help;
+        uint64_t value;
+    } rows[] = {
+        {"put_objects_total", "counter", "Objects put by this process", now.put_objects},
+        {"put_bytes_total", "counter", "Their bytes", now.put_bytes},
+        {"get_objects_total", "counter", "Objects read by this process", now.get_objects},
+        {"get_bytes_total", "counter", "Their bytes", now.get_bytes},
+        {"get_misses_total", "counter", "Objects asked for that were not there", now.get_misses},
+        {"path_local_bytes_total", "counter", "Bytes moved within this process", now.path_bytes[0]},
+        {"path_shm_bytes_total", "counter", "Bytes moved by shared memory", now.path_bytes[1]},
+        {"path_tcp_bytes_total", "counter", "Bytes moved by tcp", now.path_bytes[2]},
+        {"checksum_errors_total", "counter", "Blocks that did not match their checksum", now.checksum_errors},
+        {"retries_total", "counter", "Calls that were tried again", now.retries},
+        {"fallbacks_total", "counter", "Faster paths that failed", now.fallbacks},
+        {"segment_capacity_bytes", "gauge", "Memory lent to the pool", now.segment_capacity},
+        {"segment_populated_bytes", "gauge", "Of it, ready for objects", now.segment_populated},
+        {"scrubbed_bytes_total", "counter", "Bytes read and compared in the background", now.scrubbed_bytes},
+        {"rotten_slots_total", "counter", "Objects dropped because their bytes had changed", now.rotten_slots},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        mc_buffer_printf(&text,
+                         "# HELP mooncake_client_%s %s\n# TYPE mooncake_client_%s %s\nmooncake_client_%s %" PRIu64 "\n",
+                         rows[i].name, rows[i].help, rows[i].name, rows[i].type, rows[i].name, rows[i].value);
+    mc_web_reply(request, 200, MC_WEB_TEXT, text.data, text.length);
+    mc_buffer_free(&text);
+}
+
+static void summary(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+{
+    struct mc_store_statistics now;
+    char text[512];
+    (void)prefix;
+    mc_store_statistics(rest->store, &now);
+    snprintf(text, sizeof(text),
+             "Client Metrics Summary\nSegment: %" PRIu64 " B, ready %" PRIu64 " B\nTotal Read: %" PRIu64
+             " B in %" PRIu64 " objects, %" PRIu64 " misses\nTotal Write: %" PRIu64 " B in %" PRIu64 " objects\n",
+             now.segment_capacity, now.segment_populated, now.get_bytes, now.get_objects, now.get_misses, now.put_bytes,
+             now.put_objects);
+    mc_web_reply_text(request, 200, MC_WEB_TEXT, text);
+}
+
+/* ---- routes ---- */
+
+typedef void route_handler(struct mc_rest *rest, struct mc_web_request *request, size_t prefix);
+
+static const struct route {
+    const char *method, *path; /* a path that ends with a slash goes on with a key */
+    route_handler *handler;
+    bool is_health;
+} routes[] = {
+    {"PUT", "/api/put", put, false},
+    {"GET", "/api/get/", get, false},
+    {"GET", "/api/exist/", exist, false},
+    {"DELETE", "/api/remove/", remove_one, false},
+    {"DELETE", "/api/remove_all", remove_all, false},
+    {"POST", "/api/mount", mount, false},
+    {"POST", "/api/unmount", unmount, false},
+    {"POST", "/api/mount_shm", mount_shm, false},
+    {"POST", "/api/unmount_shm", unmount_shm, false},
+    {"POST", "/api/reconfigure", reconfigure, false},
+    {"POST", "/api/unmount_local_disk", unmount_local_disk, false},
+    {"GET", "/health", health, true},
+    {"GET", "/metrics", metrics, true},
+    {"GET", "/metrics/summary", summary, true},
+};
+
+static bool is_path(const struct route *route, struct mc_span path)
+{
+    size_t length = strlen(route->path);
+    bool goes_on = route->path[length - 1] == '/';
+    return path.length >= length && memcmp(path.data, route->path, length) == 0 && (goes_on || path.length == length);
+}
+
+static void dispatch(struct mc_rest *rest, struct mc_web_request *request, bool health_only)
+{
+    const char *allowed = NULL;
+    uint64_t start_ns = mc_clock_ns();
+    for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
+        const struct route *route = &routes[i];
+        if ((health_only && !route->is_health) || !is_path(route, request->head.path))
+            continue;
+        if (mc_web_is(request->head.method, route->method)) {
+            route->handler(rest, request, strlen(route->path));
+            mc_log(DEBUG, "%s %s took %.2f ms", route->method, route->path,
+                   (double)(mc_clock_ns() - start_ns) / 1000000);
+            return;
+        }
+        allowed = strcmp(route->method, "GET") == 0 ? "GET, HEAD" : route->method;
+    }
+    if (allowed != NULL)
+        mc_web_reply_not_allowed(request, allowed);
+    else
+        not_found(request);
+}
+
+void mc_rest_handle(void *rest, struct mc_web_request *request)
+{
+    dispatch(rest, request, false);
+}
+
+void mc_rest_handle_health(void *rest, struct mc_web_request *request)
+{
+    dispatch(rest, request, true);
+}

@@ -1,0 +1,631 @@
+/* The HTTP server of the store service: listener, threads of connections, bodies and answers. */
+#include "store/service/web.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "env/socket.h"
+#include "env/thread.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHUNK_LINE_MAX 1024
+#define DISCARD_MAX 65536u /* bytes of a body that nobody read, taken so that the connection can stay */
+#define LINGER_MS 5000u    /* what a refused sender still sends, taken so that it sees the answer */
+#define LINGER_BYTES (256u << 20)
+#define MILLION 1000000u
+
+struct mc_web_connection {
+    struct mc_web *web;
+    mc_web_handler *handler;
+    void *context;
+    int fd;
+    bool is_busy;        /* with web->lock; else it waits for a request */
+    uint64_t idle_since; /* with web->lock */
+    bool is_broken;      /* nothing more can be read or sent */
+    uint64_t body_left;  /* of a body with a length */
+    bool is_chunked;     /* and its end was not read yet */
+    bool is_continue_due;
+    size_t length; /* of what lies in buffer from `begin` on */
+    size_t begin;
+    char method[16], path[MC_WEB_HEAD_MAX];
+    char buffer[MC_WEB_HEAD_MAX];
+};
+
+struct mc_web {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* budget given back, a connection has ended */
+    struct mc_web_connection *connections[MC_WEB_CONNECTIONS_MAX];
+    size_t count;
+    uint64_t budget_used;
+    atomic_bool is_stopping;
+};
+
+/* ---- budget ---- */
+
+static struct timespec after_ms(uint64_t ms)
+{
+    uint64_t ns = mc_clock_ns() + ms * MILLION;
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+}
+
+static bool budget_take(struct mc_web *web, uint64_t bytes)
+{
+    struct timespec end = after_ms(MC_WEB_BUDGET_WAIT_MS);
+    bool ok;
+    pthread_mutex_lock(&web->lock);
+    /* One alone may be larger than the whole, or it could never be served. */
+    while (!(ok = web->budget_used == 0 || web->budget_used + bytes <= MC_WEB_BUDGET_BYTES) &&
+           !atomic_load(&web->is_stopping)) {
+        if (pthread_cond_timedwait(&web->changed, &web->lock, &end) == ETIMEDOUT)
+            break;
+    }
+    if (ok)
+        web->budget_used += bytes;
+    pthread_mutex_unlock(&web->lock);
+    return ok;
+}
+
+static void budget_give(struct mc_web *web, uint64_t bytes)
+{
+    pthread_mutex_lock(&web->lock);
+    web->budget_used -= bytes;
+    pthread_cond_broadcast(&web->changed);
+    pthread_mutex_unlock(&web->lock);
+}
+
+void *mc_web_bytes_make(struct mc_web_request *request, struct mc_web_bytes *bytes, uint64_t length)
+{
+    uint64_t charged = length <= MC_WEB_SMALL_BYTES ? 0 : length;
+    if (length > SIZE_MAX / 2 || (charged > 0 && !budget_take(request->connection->web, charged)))
+        return NULL;
+    *bytes = (struct mc_web_bytes){malloc((size_t)length + 1), length, charged};
+    if (bytes->data == NULL)
+        mc_web_bytes_free(request, bytes);
+    return bytes->data;
+}
+
+void mc_web_bytes_free(struct mc_web_request *request, struct mc_web_bytes *bytes)
+{
+    free(bytes->data);
+    if (bytes->charged > 0)
+        budget_give(request->connection->web, bytes->charged);
+    *bytes = (struct mc_web_bytes){NULL, 0, 0};
+}
+
+/* ---- reading ---- */
+
+static uint64_t deadline_for(uint64_t bytes)
+{
+    return mc_clock_ns() + (MC_WEB_PROGRESS_MS + bytes / MC_WEB_BYTES_PER_MS) * MILLION;
+}
+
+/* At least one more byte into the buffer. False at the end. */
+static bool refill(struct mc_web_connection *connection, uint64_t deadline_ns)
+{
+    if (connection->begin > 0) {
+        memmove(connection->buffer, connection->buffer + connection->begin, connection->length);
+        connection->begin = 0;
+    }
+    size_t room = sizeof(connection->buffer) - connection->length;
+    int64_t got =
+        room == 0 ? -1
+                  : mc_socket_receive(connection->fd, connection->buffer + connection->length, room, deadline_ns, NULL);
+    if (got <= 0)
+        return false;
+    connection->length += (size_t)got;
+    return true;
+}
+
+/* Exactly so many bytes. data NULL: they are dropped. */
+static bool take(struct mc_web_connection *connection, void *data, uint64_t bytes, uint64_t deadline_ns)
+{
+    uint8_t *at = data;
+    char dropped[4096];
+    uint64_t part = bytes < connection->length ? bytes : connection->length;
+    if (at != NULL && part > 0) {
+        memcpy(at, connection->buffer + connection->begin, (size_t)part);
+        at += part;
+    }
+    connection->begin += (size_t)part;
+    connection->length -= (size_t)part;
+    for (bytes -= part; bytes > 0; bytes -= part) {
+        uint64_t limit = at != NULL ? UINT64_C(1) << 30 : sizeof(dropped);
+        int64_t got = mc_socket_receive(connection->fd, at != NULL ? (void *)at : dropped,
+                                        (size_t)(bytes < limit ? bytes : limit), deadline_ns, NULL);
+        if (got <= 0)
+            return false;
+        part = (uint64_t)got;
+        at = at == NULL ? NULL : at + part;
+    }
+    return true;
+}
+
+/* A line without its end, borrowed from the buffer; taken out of it. */
+static bool take_line(struct mc_web_connection *connection, struct mc_span *line, uint64_t deadline_ns)
+{
+    const char *end;
+    while ((end = memchr(connection->buffer + connection->begin, '\n', connection->length)) == NULL)
+        if (connection->length > CHUNK_LINE_MAX || !refill(connection, deadline_ns))
+            return false;
+    const char *at = connection->buffer + connection->begin;
+    size_t length = (size_t)(end - at);
+    connection->begin += length + 1;
+    connection->length -= length + 1;
+    *line = mc_span(at, length > 0 && at[length - 1] == '\r' ? length - 1 : length);
+    return true;
+}
+
+static void send_continue(struct mc_web_connection *connection)
+{
+    static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    struct iovec part = {.iov_base = (void *)(uintptr_t)text, .iov_len = sizeof(text) - 1};
+    if (connection->is_continue_due && mc_socket_send(connection->fd, &part, 1, deadline_for(0)) < 0)
+        connection->is_broken = true;
+    connection->is_continue_due = false;
+}
+
+static bool refuse_body(struct mc_web_request *request, int status, const char *text)
+{
+    mc_web_reply_text(request, status, MC_WEB_JSON, text);
+    return false;
+}
+
+static bool refuse_long(struct mc_web_request *request)
+{
+    return refuse_body(request, 413, "{\"error\": \"Request Entity Too Large\"}");
+}
+
+static bool refuse_busy(struct mc_web_request *request)
+{
+    return refuse_body(request, 503, "{\"error\": \"Too many bytes under way; try again\"}");
+}
+
+static bool read_sized(struct mc_web_request *request, uint64_t limit, struct mc_web_bytes *body)
+{
+    struct mc_web_connection *connection = request->connection;
+    uint64_t length = connection->body_left;
+    if (length > limit)
+        return refuse_long(request);
+    if (mc_web_bytes_make(request, body, length) == NULL)
+        return refuse_busy(request);
+    send_continue(connection);
+    if (take(connection, body->data, length, deadline_for(length))) {
+        connection->body_left = 0;
+        return true;
+    }
+    connection->is_broken = true; /* cut off, or too slow: the rest of it would be taken for a request */
+    request->is_answered = true;
+    mc_web_bytes_free(request, body);
+    return false;
+}
+
+/* Makes room for more bytes behind body->length. */
+static bool grow(struct mc_web_request *request, struct mc_web_bytes *body, uint64_t more, uint64_t *capacity)
+{
+    if (body->length + more <= *capacity)
+        return true;
+    uint64_t wanted = body->length + more > 2 * *capacity ? body->length + more : 2 * *capacity;
+    if (!budget_take(request->connection->web, wanted - body->charged))
+        return false;
+    body->charged = wanted;
+    uint8_t *data = realloc(body->data, (size_t)wanted + 1);
+    if (data == NULL)
+        return false;
+    body->data = data;
+    *capacity = wanted;
+    return true;
+}
+
+/* One chunk: 1 more may follow, 0 it was the last, -413, -503, or -1: broken. */
+static int read_chunk(struct mc_web_request *request, uint64_t limit, struct mc_web_bytes *body, uint64_t *capacity)
+{
+    struct mc_web_connection *connection = request->connection;
+    struct mc_span line;
+    uint64_t size, deadline_ns = deadline_for(0);
+    if (!take_line(connection, &line, deadline_ns) || !mc_web_parse_chunk(line, &size))
+        return -1;
+    if (size > limit || body->length + size > limit)
+        return -413;
+    if (size == 0) {
+        for (int trailers = 0; trailers < 100; trailers++) {
+            if (!take_line(connection, &line, deadline_ns))
+                return -1;
+            if (line.length == 0)
+                return 0;
+        }
+        return -1;
+    }
+    if (!grow(request, body, size, capacity))
+        return -503;
+    if (!take(connection, body->data + body->length, size, deadline_for(size)) ||
+        !take_line(connection, &line, deadline_for(0)) || line.length != 0)
+        return -1;
+    body->length += size;
+    return 1;
+}
+
+static bool read_chunked(struct mc_web_request *request, uint64_t limit, struct mc_web_bytes *body)
+{
+    uint64_t capacity = MC_WEB_SMALL_BYTES;
+    uint64_t end_ns = deadline_for(limit);
+    int rc = 1;
+    *body = (struct mc_web_bytes){malloc(MC_WEB_SMALL_BYTES + 1), 0, 0};
+    if (body->data == NULL)
+        return refuse_busy(request);
+    send_continue(request->connection);
+    while (rc > 0)
+        rc = mc_clock_ns() > end_ns ? -1 : read_chunk(request, limit, body, &capacity);
+    if (rc == 0) {
+        request->connection->is_chunked = false;
+        return true;
+    }
+    mc_web_bytes_free(request, body);
+    if (rc == -413)
+        return refuse_long(request);
+    if (rc == -503)
+        return refuse_busy(request);
+    request->connection->is_broken = true;
+    request->is_answered = true;
+    return false;
+}
+
+bool mc_web_read_body(struct mc_web_request *request, uint64_t limit, struct mc_web_bytes *body)
+{
+    return request->connection->is_chunked ? read_chunked(request, limit, body) : read_sized(request, limit, body);
+}
+
+/* ---- answers ---- */
+
+static const char *reason(int status)
+{
+    static const struct {
+        int status;
+        const char *text;
+    } reasons[] = {
+        {200, "OK"},
+        {400, "Bad Request"},
+        {404, "Not Found"},
+        {405, "Method Not Allowed"},
+        {408, "Request Timeout"},
+        {413, "Request Entity Too Large"},
+        {431, "Request Header Fields Too Large"},
+        {500, "Internal Server Error"},
+        {501, "Not Implemented"},
+        {503, "Service Unavailable"},
+        {505, "HTTP Version Not Supported"},
+    };
+    for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
+        if (reasons[i].status == status)
+            return reasons[i].text;
+    return "Unknown";
+}
+
+/* A body that is still to come is taken when it is short; else the connection ends after the answer. */
+static bool can_stay(struct mc_web_connection *connection)
+{
+    return !connection->is_chunked && !connection->is_continue_due && connection->body_left <= DISCARD_MAX &&
+           !atomic_load(&connection->web->is_stopping);
+}
+
+static void reply(struct mc_web_request *request, int status, const char *type, const char *extra, const void *body,
+                  uint64_t length)
+{
+    struct mc_web_connection *connection = request->connection;
+    char head[512], date[64];
+    time_t now = time(NULL);
+    struct tm utc;
+    mc_assert(!request->is_answered);
+    request->is_answered = true;
+    if (connection->is_broken)
+        return;
+    if (!can_stay(connection))
+        request->head.is_kept_alive = false;
+    if (gmtime_r(&now, &utc) == NULL || strftime(date, sizeof(date), "%a, %d %b %Y %H:%M:%S GMT", &utc) == 0)
+        date[0] = 0;
+    int size = snprintf(
+        head, sizeof(head), "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %" PRIu64 "\r\nDate: %s\r\n%s%s\r\n",
+        status, reason(status), type, length, date, extra, request->head.is_kept_alive ? "" : "Connection: close\r\n");
+    mc_assert(size > 0 && (size_t)size < sizeof(head));
+    struct iovec parts[2] = {{.iov_base = head, .iov_len = (size_t)size},
+                             {.iov_base = (void *)(uintptr_t)body, .iov_len = (size_t)length}};
+    size_t count = request->is_head || length == 0 ? 1 : 2;
+    if (mc_socket_send(connection->fd, parts, count, deadline_for(length)) < 0)
+        connection->is_broken = true;
+}
+
+void mc_web_reply(struct mc_web_request *request, int status, const char *type, const void *body, uint64_t length)
+{
+    reply(request, status, type, status == 503 ? "Retry-After: 1\r\n" : "", body, length);
+}
+
+void mc_web_reply_text(struct mc_web_request *request, int status, const char *type, const char *text)
+{
+    mc_web_reply(request, status, type, text, strlen(text));
+}
+
+void mc_web_reply_not_allowed(struct mc_web_request *request, const char *allowed)
+{
+    static const char text[] = "405: Method Not Allowed";
+    char extra[64];
+    snprintf(extra, sizeof(extra), "Allow: %.40s\r\n", allowed);
+    reply(request, 405, MC_WEB_TEXT, extra, text, sizeof(text) - 1);
+}
+
+/* ---- a connection's thread ---- */
+
+static void set_busy(struct mc_web_connection *connection, bool is_busy)
+{
+    pthread_mutex_lock(&connection->web->lock);
+    connection->is_busy = is_busy;
+    connection->idle_since = mc_clock_ns();
+    pthread_mutex_unlock(&connection->web->lock);
+}
+
+/* > 0: bytes of the head; 0: the connection has ended; negative: status to refuse it with. */
+static int wait_head(struct mc_web_connection *connection, struct mc_web_head *head)
+{
+    uint64_t deadline_ns = mc_clock_ns() + MC_WEB_IDLE_MS * (uint64_t)MILLION;
+    for (bool is_first = connection->length == 0;;) {
+        const char *at = connection->buffer + connection->begin;
+        /* Empty lines before a request are passed over, as others do. */
+        while (connection->length > 0 && (*at == '\r' || *at == '\n'))
+            at++, connection->begin++, connection->length--;
+        int rc = mc_web_parse_head(at, connection->length, head);
+        if (rc != 0)
+            return rc;
+        if (atomic_load(&connection->web->is_stopping) || mc_clock_ns() > deadline_ns ||
+            !refill(connection, deadline_ns))
+            return 0;
+        if (is_first) /* the whole head must come soon now */
+            deadline_ns = deadline_for(0);
+        is_first = false;
+    }
+}
+
+/* The sender of a body that nobody will read gets time to see the answer: closing with bytes unread would reset. */
+static void linger(struct mc_web_connection *connection)
+{
+    char dropped[16384];
+    uint64_t end_ns = mc_clock_ns() + LINGER_MS * (uint64_t)MILLION;
+    size_t total = 0;
+    if (shutdown(connection->fd, SHUT_WR) != 0)
+        return;
+    while (total < LINGER_BYTES) {
+        int64_t got = mc_socket_receive(connection->fd, dropped, sizeof(dropped), end_ns, NULL);
+        if (got <= 0)
+            return;
+        total += (size_t)got;
+    }
+}
+
+static void refuse_head(struct mc_web_connection *connection, int status)
+{
+    struct mc_web_request request = {.connection = connection};
+    char text[64];
+    snprintf(text, sizeof(text), "%d: %s", status, reason(status));
+    mc_web_reply_text(&request, status, MC_WEB_TEXT, text);
+    linger(connection);
+}
+
+/* Copies what must outlive the buffer. */
+static bool keep_head(struct mc_web_connection *connection, struct mc_web_request *request)
+{
+    struct mc_web_head *head = &request->head;
+    if (head->method.length >= sizeof(connection->method))
+        return false;
+    memcpy(connection->method, head->method.data, head->method.length);
+    memcpy(connection->path, head->path.data, head->path.length);
+    request->is_head = mc_web_is(head->method, "HEAD");
+    head->method = request->is_head ? mc_span_string("GET") : mc_span(connection->method, head->method.length);
+    head->path = mc_span(connection->path, head->path.length);
+    connection->body_left = head->is_chunked ? 0 : head->content_length;
+    connection->is_chunked = head->is_chunked;
+    connection->is_continue_due = head->is_continue_expected && (head->is_chunked || head->content_length > 0);
+    return true;
+}
+
+/* False: the connection ends. */
+static bool serve_one(struct mc_web_connection *connection)
+{
+    struct mc_web_request request = {.connection = connection};
+    int rc = wait_head(connection, &request.head);
+    if (rc == 0)
+        return false;
+    set_busy(connection, true);
+    if (rc < 0 || !keep_head(connection, &request)) {
+        refuse_head(connection, rc < 0 ? -rc : 501);
+        return false;
+    }
+    connection->begin += (size_t)rc;
+    connection->length -= (size_t)rc;
+    connection->handler(connection->context, &request);
+    mc_assert(request.is_answered);
+    if (connection->is_broken)
+        return false;
+    if (!request.head.is_kept_alive) {
+        if (connection->body_left > 0 || connection->is_chunked)
+            linger(connection);
+        return false;
+    }
+    if (connection->body_left > 0 && !take(connection, NULL, connection->body_left, deadline_for(0)))
+        return false;
+    set_busy(connection, false);
+    return true;
+}
+
+static void forget(struct mc_web *web, struct mc_web_connection *connection)
+{
+    pthread_mutex_lock(&web->lock);
+    for (size_t i = 0; i < web->count; i++) {
+        if (web->connections[i] == connection) {
+            web->connections[i] = web->connections[--web->count];
+            break;
+        }
+    }
+    close(connection->fd); /* under the lock: nobody shuts down a descriptor that is somebody else's by now */
+    free(connection);
+    pthread_cond_broadcast(&web->changed);
+    pthread_mutex_unlock(&web->lock); /* the last use of web by this thread */
+}
+
+static void *serve(void *argument)
+{
+    struct mc_web_connection *connection = argument;
+    (void)pthread_detach(pthread_self());
+    while (serve_one(connection))
+        ;
+    forget(connection->web, connection);
+    return NULL;
+}
+
+/* ---- listening ---- */
+
+static int bind_one(const struct addrinfo *address)
+{
+    int on = 1;
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd, address->ai_addr, address->ai_addrlen) == 0)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+int mc_web_bind(const char *host, uint16_t *port, const char *flag, char *error, size_t error_size)
+{
+    char port_text[8];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_PASSIVE}, *found = NULL;
+    snprintf(port_text, sizeof(port_text), "%u", (unsigned)*port);
+    if (getaddrinfo(host[0] == 0 ? NULL : host, port_text, &hints, &found) != 0) {
+        snprintf(error, error_size, "cannot listen on '%.200s': that is no address of this machine", host);
+        return MC_ERR_INVALID_PARAMS;
+    }
+    int fd = -1;
+    for (const struct addrinfo *one = found; one != NULL && fd < 0; one = one->ai_next)
+        fd = bind_one(one);
+    int why = errno;
+    freeaddrinfo(found);
+    if (fd < 0) {
+        snprintf(error, error_size,
+                 "cannot listen on %.200s port %u (%s): %s; stop the process that has it, or choose "
+                 "another with --%s",
+                 host, (unsigned)*port, flag, strerror(why), flag);
+        return MC_ERR_RPC_FAIL;
+    }
+    char name[INET6_ADDRSTRLEN];
+    (void)mc_socket_name(fd, MC_SOCKET_OURS, name, sizeof(name), port); /* a bound socket has a name */
+    return fd;
+}
+
+/* With the lock: closes the connection that waited longest for a request, so that a new one has room soon. */
+static void drop_idle(struct mc_web *web)
+{
+    struct mc_web_connection *oldest = NULL;
+    for (size_t i = 0; i < web->count; i++) {
+        struct mc_web_connection *one = web->connections[i];
+        if (!one->is_busy && (oldest == NULL || one->idle_since < oldest->idle_since))
+            oldest = one;
+    }
+    if (oldest != NULL)
+        (void)shutdown(oldest->fd, SHUT_RDWR);
+}
+
+static bool admit(struct mc_web *web, int fd, mc_web_handler *handler, void *context)
+{
+    pthread_t thread;
+    struct mc_web_connection *connection = calloc(1, sizeof(*connection));
+    if (connection == NULL)
+        return false;
+    connection->web = web;
+    connection->handler = handler;
+    connection->context = context;
+    connection->fd = fd;
+    connection->idle_since = mc_clock_ns();
+    pthread_mutex_lock(&web->lock);
+    if (web->count == MC_WEB_CONNECTIONS_MAX) {
+        struct timespec end = after_ms(100);
+        drop_idle(web);
+        while (web->count == MC_WEB_CONNECTIONS_MAX &&
+               pthread_cond_timedwait(&web->changed, &web->lock, &end) != ETIMEDOUT)
+            ;
+    }
+    bool ok = web->count < MC_WEB_CONNECTIONS_MAX && mc_thread_start(&thread, "mc-rest", serve, connection) == 0;
+    if (ok)
+        web->connections[web->count++] = connection; /* its thread needs the lock before it can end */
+    pthread_mutex_unlock(&web->lock);
+    if (!ok)
+        free(connection);
+    return ok;
+}
+
+void mc_web_accept(struct mc_web *web, int listener, mc_web_handler *handler, void *context)
+{
+    static const char full[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    int fd;
+    while ((fd = mc_socket_accept(listener)) >= 0) {
+        if (admit(web, fd, handler, context))
+            continue;
+        mc_log_limited(WARNING, "more than %d connections: one is refused", MC_WEB_CONNECTIONS_MAX);
+        (void)send(fd, full, sizeof(full) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        close(fd);
+    }
+    if (errno == EMFILE || errno == ENFILE)
+        usleep(50000); /* the listener stays readable: not in a circle */
+}
+
+/* ---- life ---- */
+
+struct mc_web *mc_web_create(void)
+{
+    struct mc_web *web = calloc(1, sizeof(*web));
+    pthread_condattr_t attributes;
+    if (web == NULL)
+        return NULL;
+    pthread_mutex_init(&web->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&web->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return web;
+}
+
+bool mc_web_stop(struct mc_web *web)
+{
+    pthread_mutex_lock(&web->lock);
+    atomic_store(&web->is_stopping, true);
+    pthread_cond_broadcast(&web->changed);
+    for (int round = 0; round < 2 && web->count > 0; round++) {
+        struct timespec end = after_ms(MC_WEB_STOP_MS);
+        for (size_t i = 0; i < web->count; i++)
+            if (!web->connections[i]->is_busy || round == 1)
+                (void)shutdown(web->connections[i]->fd, SHUT_RDWR);
+        while (web->count > 0 && pthread_cond_timedwait(&web->changed, &web->lock, &end) != ETIMEDOUT)
+            ;
+    }
+    bool is_empty = web->count == 0;
+    pthread_mutex_unlock(&web->lock);
+    return is_empty;
+}
+
+void mc_web_destroy(struct mc_web *web)
+{
+    if (web == NULL)
+        return;
+    pthread_cond_destroy(&web->changed);
+    pthread_mutex_destroy(&web->lock);
+    free(web);
+}

@@ -1,0 +1,67 @@
+/* A small HTTP/1.1 server for handlers that block: each connection has a thread for as long as it lasts.
+ *
+ * Why not libevent's, which the master uses: calls of the store block, its server keeps whole bodies in memory without
+ * counting them, and a request whose connection ends while another thread works on it is a trap there.
+ *
+ * Invariant: memory that strangers can claim is bounded: by the number of connections, and for bodies and values by one
+ * budget that all share; who holds a part of it and makes no progress is cut off.
+ */
+#ifndef MC_SERVICE_WEB_H
+#define MC_SERVICE_WEB_H
+
+#include "store/service/web_head.h"
+
+#define MC_WEB_CONNECTIONS_MAX 256
+#define MC_WEB_BUDGET_BYTES (UINT64_C(512) << 20) /* bodies and values in memory at a time; one alone may be larger */
+#define MC_WEB_SMALL_BYTES 65536u                 /* not counted */
+#define MC_WEB_IDLE_MS 75000u                     /* between two requests */
+#define MC_WEB_PROGRESS_MS 30000u                 /* for a head; for a body or an answer, and more by its length: */
+#define MC_WEB_BYTES_PER_MS 256u                  /* the slowest peer that is served */
+#define MC_WEB_BUDGET_WAIT_MS 3000u /* for a part of the budget; then 503; less than a call of the store may take */
+#define MC_WEB_STOP_MS 5000u        /* for requests under way when the server stops */
+
+#define MC_WEB_TEXT "text/plain; charset=utf-8"
+#define MC_WEB_JSON "application/json; charset=utf-8"
+#define MC_WEB_BYTES "application/octet-stream"
+
+struct mc_web;
+struct mc_web_connection;
+
+struct mc_web_request {
+    struct mc_web_head head; /* valid until the body is read: method and path are copies that stay */
+    struct mc_web_connection *connection;
+    bool is_head; /* HEAD: head.method says GET, and no body is sent */
+    bool is_answered;
+};
+
+/* Must answer, once. Runs on a thread of its own. */
+typedef void mc_web_handler(void *context, struct mc_web_request *request);
+
+struct mc_web *mc_web_create(void);
+/* Binds; nobody can connect yet. A descriptor, or negative with a line in error. port 0: the kernel chooses. */
+int mc_web_bind(const char *host, uint16_t *port, const char *flag, char *error, size_t error_size);
+/* Takes all connections that wait at a listener. */
+void mc_web_accept(struct mc_web *web, int listener, mc_web_handler *handler, void *context);
+/* Idle connections are closed at once, the others when they are answered. False when some are still under way: then
+ * what they use must stay. */
+bool mc_web_stop(struct mc_web *web);
+void mc_web_destroy(struct mc_web *web); /* after mc_web_stop said true; NULL is allowed */
+
+/* ---- for the handlers ---- */
+
+struct mc_web_bytes { /* memory with its part of the budget; zeroed = none */
+    uint8_t *data;
+    uint64_t length, charged;
+};
+/* NULL without memory, or when the budget is used up for too long. */
+void *mc_web_bytes_make(struct mc_web_request *request, struct mc_web_bytes *bytes, uint64_t length);
+void mc_web_bytes_free(struct mc_web_request *request, struct mc_web_bytes *bytes);
+/* The whole body. False: it could not be read or is too long, and an answer has been given. */
+bool mc_web_read_body(struct mc_web_request *request, uint64_t limit, struct mc_web_bytes *body);
+
+void mc_web_reply(struct mc_web_request *request, int status, const char *type, const void *body, uint64_t length);
+void mc_web_reply_text(struct mc_web_request *request, int status, const char *type, const char *text);
+/* 405 with the methods that are allowed. */
+void mc_web_reply_not_allowed(struct mc_web_request *request, const char *allowed);
+
+#endif

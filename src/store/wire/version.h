@@ -1,0 +1,46 @@
+/* How two builds find out what they may say to each other: versions, features, names of builds. docs/versions.md says
+ * what a version may change.
+ *
+ * HELLO and HELLO_REPLY carry the range of versions that their speaker knows; both sides then speak the highest that
+ * both know. Within a version, fields are added at the ends of records, which an old reader skips, and new messages, or
+ * new meanings, are said only to a peer whose hello has their feature's bit: mc_wire_can. */
+#ifndef MC_WIRE_VERSION_H
+#define MC_WIRE_VERSION_H
+
+#include "store/wire/wire.h"
+
+#define MC_BUILD_TEXT_MAX 64u /* bytes of a build's name with its end; a longer one is cut */
+
+/* name, bit, what its speaker understands. A bit is never given a second meaning. */
+#define MC_FEATURES(X) X(NAMED_BUILD, 0, "build in HELLO and HELLO_REPLY, layout in HELLO_REPLY")
+
+enum mc_feature {
+#define MC_FEATURE_ENUM(name, bit, what) MC_FEATURE_##name = (bit),
+    MC_FEATURES(MC_FEATURE_ENUM)
+#undef MC_FEATURE_ENUM
+};
+
+#define MC_FEATURE_BIT(name, bit, what) | UINT64_C(1) << (bit)
+#define MC_FEATURES_OURS (UINT64_C(0) MC_FEATURES(MC_FEATURE_BIT))
+
+struct mc_wire_peer { /* what was agreed with the other end of a connection; zeroed = nothing yet */
+    uint16_t version;
+    uint64_t features; /* that both have */
+};
+
+/* From what the other end's hello says. 0, or MC_ERR_INVALID_VERSION: no version that both know. */
+int mc_wire_agree(struct mc_wire_peer *peer, uint16_t version_min, uint16_t version_max, uint64_t features);
+
+static inline bool mc_wire_can(const struct mc_wire_peer *peer, enum mc_feature feature)
+{
+    return (peer->features >> feature & 1) != 0;
+}
+
+/* Fills in what every HELLO and HELLO_REPLY says of its speaker. */
+void mc_wire_hello_sign(struct mc_wire_hello *hello);
+void mc_wire_hello_reply_sign(struct mc_wire_hello_reply *reply);
+
+/* A peer's name of its build, printable and ended; "an earlier build" of one that does not say. */
+const char *mc_wire_build(char text[MC_BUILD_TEXT_MAX], struct mc_span build);
+
+#endif
