@@ -3,10 +3,10 @@
  * themselves), the answers to requests of ours, or what etcd's gateway says of a key. */
 #include "base/error.h"
 #include "env/etcd.h"
-#include "transfer/document.h"
-#include "transfer/handshake.h"
-#include "transfer/inbound.h"
-#include "transfer/outbound.h"
+#include "transfer/wire/document.h"
+#include "transfer/wire/handshake.h"
+#include "transfer/serve/inbound.h"
+#include "transfer/run/outbound.h"
 
 #include <stdlib.h>
 #include <string.h>

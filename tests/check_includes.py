@@ -25,11 +25,16 @@ ALLOWED = {
     "store/core": ("base", "store/wire"),
     "store/master": (*FLOOR, "store/wire", "store/segment", "store/core"),
     "store/service": FLOOR,  # and the store by its public header alone
-    "transfer": (*FLOOR, "gpu", "rdma"),
+    "transfer/wire": (*FLOOR, "gpu", "rdma"),
+    "transfer/state": (*FLOOR, "gpu", "rdma", "transfer/wire"),
+    "transfer/peer": (*FLOOR, "gpu", "rdma", "transfer/wire", "transfer/state"),
+    "transfer/serve": (*FLOOR, "gpu", "rdma", "transfer/wire", "transfer/state", "transfer/peer"),
+    "transfer/run": (*FLOOR, "gpu", "rdma", "transfer/wire", "transfer/state", "transfer/peer", "transfer/serve"),
+    "transfer/engine": (*FLOOR, "gpu", "rdma", "transfer/wire", "transfer/state", "transfer/peer", "transfer/serve", "transfer/run"),
     "proxy": FLOOR,
-    "doctor": (*FLOOR, "rdma", "store/wire", "transfer"),
-    "cmd": (*FLOOR, "rdma", "store/wire", "store/client", "store/core", "store/master", "store/service", "transfer", "proxy", "doctor"),
-    "python": (*FLOOR, "gpu", "store/client", "transfer"),
+    "doctor": (*FLOOR, "rdma", "store/wire", "transfer/wire", "transfer/state", "transfer/engine"),
+    "cmd": (*FLOOR, "rdma", "store/wire", "store/client", "store/core", "store/master", "store/service", "proxy", "doctor"),
+    "python": (*FLOOR, "gpu", "store/client", "transfer/engine"),
 }
 # The master's core is pure: no socket, clock, thread or file. Of a segment it knows the layout alone.
 CORE, CORE_MAY_ALSO = "store/core", "store/segment/layout.h"

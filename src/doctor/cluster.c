@@ -6,7 +6,8 @@
 #include "env/http.h"
 #include "env/json.h"
 #include "env/leader.h"
-#include "transfer/inside.h"
+#include "mooncake_engine.h"
+#include "transfer/wire/metadata.h"
 #include "store/wire/stream.h"
 #include "store/wire/version.h"
 

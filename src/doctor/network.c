@@ -2,7 +2,7 @@
 #include "doctor/doctor.h"
 
 #include "base/address.h"
-#include "transfer/inside.h"
+#include "transfer/state/settings.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

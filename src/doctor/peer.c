@@ -1,7 +1,7 @@
 /* A peer, by its session or its name: found, answering, and reached by which path, or why not. */
 #include "doctor/doctor.h"
 
-#include "transfer/trial.h"
+#include "transfer/engine/trial.h"
 
 #include <errno.h>
 #include <stdio.h>

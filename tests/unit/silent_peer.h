@@ -3,7 +3,8 @@
 #define MC_TESTS_SILENT_PEER_H
 
 #include "env/clock.h"
-#include "transfer/inside.h"
+#include "transfer/wire/document.h"
+#include "transfer/wire/handshake.h"
 
 #include <poll.h>
 #include <stdatomic.h>

@@ -7,7 +7,7 @@
 
 #include "base/bytes.h"
 #include "env/clock.h"
-#include "transfer/region.h"
+#include "transfer/state/region.h"
 
 #include <stdio.h>
 #include <stdlib.h>

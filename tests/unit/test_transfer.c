@@ -12,8 +12,10 @@
 #include "env/socket.h"
 #include "fake_verbs.h"
 #include "silent_peer.h"
-#include "transfer/service.h"
-#include "transfer/tcp_wire.h"
+#include "transfer/peer/rdma_lane.h"
+#include "transfer/state/engine.h"
+#include "transfer/serve/service_inside.h"
+#include "transfer/wire/tcp_wire.h"
 
 #include <errno.h>
 #include <fcntl.h>

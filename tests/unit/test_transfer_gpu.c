@@ -11,8 +11,12 @@
 #include "fake_cuda_load.h"
 #include "fake_verbs.h"
 #include "silent_peer.h"
-#include "transfer/tcp_wire.h"
-#include "transfer/inside.h"
+#include "transfer/wire/tcp_wire.h"
+#include "transfer/peer/rdma_lane.h"
+#include "transfer/serve/memory.h"
+#include "transfer/state/engine.h"
+#include "transfer/state/region.h"
+#include "transfer/wire/document.h"
 
 #include <pthread.h>
 #include <stdlib.h>

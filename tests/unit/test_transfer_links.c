@@ -11,7 +11,14 @@
 #include "env/log.h"
 #include "fake_verbs.h"
 #include "rdma/inside.h"
-#include "transfer/inside.h"
+#include "transfer/peer/ask.h"
+#include "transfer/peer/peer.h"
+#include "transfer/peer/rdma_lane.h"
+#include "transfer/run/run.h"
+#include "transfer/serve/service.h"
+#include "transfer/state/engine.h"
+#include "transfer/wire/document.h"
+#include "transfer/wire/handshake.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "transfer/inside.h"
-#include "transfer/metrics.h"
+#include "transfer/state/engine.h"
+#include "transfer/state/metrics.h"
 
 #include <math.h>
 #include <stdio.h>

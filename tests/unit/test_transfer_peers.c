@@ -7,8 +7,14 @@
 #include <cmocka.h>
 
 #include "base/checksum.h"
-#include "transfer/service.h"
-#include "transfer/tcp_wire.h"
+#include "transfer/peer/peer.h"
+#include "transfer/peer/settle.h"
+#include "transfer/serve/publish.h"
+#include "transfer/state/engine.h"
+#include "transfer/wire/document.h"
+#include "transfer/wire/metadata.h"
+#include "transfer/serve/service_inside.h"
+#include "transfer/wire/tcp_wire.h"
 #include "transfer_world.h"
 
 #include <stdio.h>

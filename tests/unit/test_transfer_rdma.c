@@ -7,7 +7,13 @@
 
 #include "env/clock.h"
 #include "fake_verbs.h"
-#include "transfer/inside.h"
+#include "transfer/engine/open.h"
+#include "transfer/peer/peer.h"
+#include "transfer/peer/rdma_lane.h"
+#include "transfer/run/run.h"
+#include "transfer/state/engine.h"
+#include "transfer/wire/document.h"
+#include "transfer/wire/metadata.h"
 #include "transfer_engine_c.h"
 
 #include <errno.h>

@@ -7,8 +7,10 @@
 #include <cmocka.h>
 
 #include "fake_verbs.h"
-#include "transfer/inside.h"
-#include "transfer/tcp_wire.h"
+#include "transfer/engine/open.h"
+#include "transfer/peer/rdma_lane.h"
+#include "transfer/state/engine.h"
+#include "transfer/wire/tcp_wire.h"
 
 #include <arpa/inet.h>
 #include <poll.h>

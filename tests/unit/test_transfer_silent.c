@@ -6,7 +6,10 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "transfer/tcp_wire.h"
+#include "transfer/peer/peer.h"
+#include "transfer/state/batch.h"
+#include "transfer/state/engine.h"
+#include "transfer/wire/tcp_wire.h"
 #include "transfer_world.h"
 
 #include <netinet/in.h>

@@ -7,13 +7,15 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "transfer/batch.h"
-#include "transfer/document.h"
-#include "transfer/handshake.h"
-#include "transfer/host_table.h"
-#include "transfer/inbound.h"
-#include "transfer/inside.h"
-#include "transfer/outbound.h"
+#include "transfer/state/batch.h"
+#include "transfer/wire/document.h"
+#include "transfer/wire/handshake.h"
+#include "transfer/state/host_table.h"
+#include "transfer/serve/inbound.h"
+#include "transfer/state/region.h"
+#include "transfer/state/settings.h"
+#include "transfer/wire/tcp_wire.h"
+#include "transfer/run/outbound.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

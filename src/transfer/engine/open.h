@@ -1,0 +1,12 @@
+/* An engine that is open, and RDMA devices that come later. */
+#ifndef MC_TRANSFER_ENGINE_OPEN_H
+#define MC_TRANSFER_ENGINE_OPEN_H
+
+#include "transfer/state/engine.h"
+
+/* Opens the RDMA devices that device_name ("": all) and the priority matrix (NULL: none is given) name, registers there
+ * what is registered already, and tells peers. An engine that has them keeps those it has. 0, or a negative enum
+ * mc_error of mc_rdma_open. */
+int mc_transfer_start_rdma(struct mc_transfer_engine *engine, const char *device_name, const char *matrix);
+
+#endif

@@ -1,0 +1,395 @@
+/* A batch over tcp: its bytes are dealt over lanes, and one thread drives them all. */
+#include "transfer/peer/peer.h"
+#include "transfer/peer/settle.h"
+#include "transfer/run/run.h"
+#include "transfer/state/batch.h"
+#include "transfer/state/engine.h"
+#include "transfer/state/settings.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "transfer/run/outbound.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#define CONNECT_SHORT_NS 500000000ull      /* where threads are short: then it is tried again later */
+#define LANE_BYTES_MIN ((uint64_t)1 << 20) /* less is not worth a further lane */
+
+struct job { /* what one lane has to do */
+    struct mc_lane *lane;
+    bool is_stuck;  /* nothing moved when last tried */
+    bool has_ended; /* the peer has ended the connection, or stopped reading from it */
+    bool is_unsure; /* our own kernel gave it up */
+    struct mc_outbound outbound;
+};
+
+struct run {
+    struct mc_peer *peer;
+    struct mc_parking *parking;
+    uint64_t moved_ns; /* when a byte last moved, or it began to wait for one; has_moved: one has since */
+    bool has_moved;
+    unsigned tries;
+    uint64_t deadline_ns;
+    uint32_t incarnation; /* of the peer: to which what is done was done */
+    size_t job_count;
+    struct job jobs[MC_PEER_LANES_MAX];
+    struct mc_transfer_item *cut; /* items, cut at the borders between lanes; NULL: one lane */
+};
+
+/* ---- one lane ---- */
+
+static bool would_wait(ssize_t moved)
+{
+    return moved < 0 && (errno == EAGAIN || errno == EINTR);
+}
+
+/* 1: something moved. 0: nothing can now. MC_TRANSFER_ERR_SOCKET: broken; or what mc_outbound_received says. */
+static int send_some(struct job *job)
+{
+    struct iovec parts[MC_OUTBOUND_PARTS];
+    size_t count = mc_outbound_send_parts(&job->outbound, parts);
+    if (count == 0)
+        return 0;
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    ssize_t sent = sendmsg(job->lane->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && would_wait(sent))
+        return 0;
+    if (sent < 0) {
+        job->is_unsure |= errno != ECONNRESET && errno != EPIPE;
+        return MC_TRANSFER_ERR_SOCKET;
+    }
+    mc_outbound_sent(&job->outbound, (size_t)sent);
+    return 1;
+}
+
+static int receive_some(struct job *job)
+{
+    struct iovec parts[MC_OUTBOUND_PARTS];
+    size_t count = mc_outbound_receive_parts(&job->outbound, parts);
+    if (count == 0)
+        return 0;
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    ssize_t received = recvmsg(job->lane->fd, &message, MSG_DONTWAIT);
+    if (received < 0 && would_wait(received))
+        return 0;
+    if (received <= 0) {
+        job->is_unsure |= received < 0 && errno != ECONNRESET;
+        job->has_ended = true;
+        return MC_TRANSFER_ERR_SOCKET;
+    }
+    int rc = mc_outbound_received(&job->outbound, (size_t)received);
+    job->has_ended |= rc < 0;
+    return rc < 0 ? rc : 1;
+}
+
+static int job_step(struct job *job)
+{
+    int sent = send_some(job);
+    if (sent == MC_TRANSFER_ERR_SOCKET) {
+        /* A peer that refuses hangs up: its word may still be there to be read. */
+        int received = receive_some(job);
+        return received < 0 ? received : received > 0 ? 1 : sent;
+    }
+    int received = mc_outbound_is_done(&job->outbound) ? 0 : receive_some(job);
+    if (received < 0)
+        return received;
+    job->is_stuck = sent == 0 && received == 0;
+    return !job->is_stuck;
+}
+
+/* ---- all lanes ---- */
+
+/* What is kept of a run without a thread. */
+struct mc_parked {
+    struct run run;
+};
+
+static bool park(struct run *run)
+{
+    struct mc_parking *parking = run->parking;
+    if (parking == NULL || !parking->shall_park(parking->context))
+        return false;
+    parking->parked = malloc(sizeof(*parking->parked));
+    return parking->parked != NULL;
+}
+
+static int wait_for_any(struct run *run)
+{
+    struct pollfd fds[MC_PEER_LANES_MAX];
+    nfds_t count = 0;
+    struct job *last = NULL;
+    uint64_t now_ns = mc_clock_ns(), until_ns = now_ns + MC_TRANSFER_LOOK_MS * 1000000ull;
+    bool wants_write = false;
+    for (size_t i = 0; i < run->job_count; i++) {
+        struct job *job = &run->jobs[i];
+        if (job->lane == NULL || mc_outbound_is_done(&job->outbound))
+            continue;
+        bool has_more = job->outbound.sending < job->outbound.count &&
+                        job->outbound.sending < job->outbound.done + MC_OUTBOUND_WINDOW;
+        fds[count++] = (struct pollfd){.fd = job->lane->fd, .events = (short)(POLLIN | (has_more ? POLLOUT : 0))};
+        wants_write |= has_more;
+        last = job;
+    }
+    if (run->has_moved)
+        run->moved_ns = now_ns;
+    run->has_moved = false;
+    if (run->deadline_ns < until_ns)
+        until_ns = run->deadline_ns;
+    if (now_ns >= run->deadline_ns)
+        return MC_TRANSFER_ERR_TIMEOUT;
+    if (run->peer->engine->is_closing)
+        return MC_TRANSFER_ERR_INVALID_ARGUMENT;
+    if (now_ns - run->moved_ns >= MC_SILENT_NS && park(run))
+        return MC_RUN_PARKED;
+    if (count == 1 && !wants_write)
+        (void)mc_socket_wait_read(last->lane->fd, until_ns, &last->lane->spin);
+    else
+        (void)poll(fds, count, (int)((until_ns - now_ns) / 1000000u) + 1);
+    return 0;
+}
+
+/* Until every lane is done, or one is broken, refused or late, or the run is parked. */
+static int drive(struct run *run)
+{
+    run->moved_ns = mc_clock_ns();
+    run->has_moved = false;
+    for (uint64_t turns = 1;; turns++) {
+        bool is_done = true, is_stuck = true;
+        for (size_t i = 0; i < run->job_count; i++) {
+            struct job *job = &run->jobs[i];
+            if (mc_outbound_is_done(&job->outbound))
+                continue;
+            int rc = job_step(job);
+            if (rc < 0)
+                return rc;
+            is_stuck &= rc == 0;
+            is_done &= mc_outbound_is_done(&job->outbound);
+        }
+        if (is_done)
+            return 0;
+        run->has_moved |= !is_stuck;
+        if (!is_stuck && turns % 16 != 0)
+            continue;
+        int rc = is_stuck ? wait_for_any(run) : (mc_clock_ns() >= run->deadline_ns ? MC_TRANSFER_ERR_TIMEOUT : 0);
+        if (rc != 0)
+            return rc;
+    }
+}
+
+/* ---- dealing ---- */
+
+/* Of the protocol, which its process speaks now. The peer's lock is held. */
+static unsigned version_of(const struct mc_peer *peer)
+{
+    unsigned own = peer->engine->settings.tcp_version;
+    return peer->document.data_version < own ? peer->document.data_version : own;
+}
+
+/* Cuts the items into so many portions of about the same number of bytes. */
+static int deal(struct run *run, enum mc_transfer_opcode opcode, unsigned version, const struct mc_transfer_item *items,
+                size_t count, uint64_t bytes, size_t lanes)
+{
+    uint64_t share = bytes / lanes + 1, room = share, offset = 0;
+    size_t used = 0, start = 0, at = 0;
+    struct mc_transfer_item *cut = malloc((count + lanes) * sizeof(*cut));
+    if (cut == NULL)
+        return MC_TRANSFER_ERR_MEMORY;
+    while (at < count) {
+        uint64_t left = items[at].length - offset, piece = left < room ? left : room;
+        cut[used++] = (struct mc_transfer_item){(char *)items[at].local + offset, items[at].remote + offset, piece};
+        room -= piece;
+        offset += piece;
+        if (offset == items[at].length) {
+            offset = 0;
+            at++;
+        }
+        if (room == 0 || at == count) {
+            mc_outbound_init(&run->jobs[run->job_count++].outbound, opcode, version, cut + start, used - start);
+            start = used;
+            room = share;
+        }
+    }
+    run->cut = cut;
+    return 0;
+}
+
+static int prepare(struct run *run, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count)
+{
+    struct mc_peer *peer = run->peer;
+    const struct mc_settings *settings = &peer->engine->settings;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += items[i].length;
+    pthread_mutex_lock(&peer->lock);
+    unsigned version = version_of(peer);
+    run->incarnation = peer->incarnation;
+    size_t lanes = peer->is_near ? settings->lanes_near : settings->lanes;
+    pthread_mutex_unlock(&peer->lock);
+    if (bytes / LANE_BYTES_MIN < lanes)
+        lanes = bytes < 2 * LANE_BYTES_MIN ? 1 : (size_t)(bytes / LANE_BYTES_MIN);
+    if (lanes > 1)
+        return deal(run, opcode, version, items, count, bytes, lanes);
+    mc_outbound_init(&run->jobs[0].outbound, opcode, version, items, count);
+    run->job_count = 1;
+    return 0;
+}
+
+static uint32_t incarnation_now(struct mc_peer *peer)
+{
+    pthread_mutex_lock(&peer->lock);
+    uint32_t incarnation = peer->incarnation;
+    pthread_mutex_unlock(&peer->lock);
+    return incarnation;
+}
+
+/* May what the lane was given still be written over there? */
+static bool may_arrive(const struct job *job)
+{
+    const struct mc_outbound *outbound = &job->outbound;
+    bool is_under_way = outbound->sending > outbound->done || outbound->sent_of_current > 0;
+    return outbound->opcode == MC_TRANSFER_WRITE && is_under_way && (!job->has_ended || job->is_unsure);
+}
+
+/* Lanes with nothing under way are kept, the others are aborted: after that nothing moves any more. */
+static void drop_lanes(struct run *run)
+{
+    for (size_t i = 0; i < run->job_count; i++) {
+        struct job *job = &run->jobs[i];
+        if (job->lane == NULL)
+            continue;
+        if (mc_outbound_is_done(&job->outbound))
+            mc_peer_give_lane(run->peer, job->lane);
+        else if (may_arrive(job))
+            mc_settle_give_up(run->peer, job->lane, job->is_unsure);
+        else
+            mc_lane_abort(job->lane);
+        job->lane = NULL;
+        mc_outbound_restart(&job->outbound);
+    }
+}
+
+/* All of a batch goes to one process: when another has the peer's name by now, nothing is done yet, what connections it
+ * has kept are to the former, and it may speak another version. */
+static void look_who(struct run *run)
+{
+    pthread_mutex_lock(&run->peer->lock);
+    uint32_t incarnation = run->peer->incarnation;
+    unsigned version = version_of(run->peer);
+    pthread_mutex_unlock(&run->peer->lock);
+    if (incarnation == run->incarnation)
+        return;
+    drop_lanes(run);
+    for (size_t i = 0; i < run->job_count; i++)
+        mc_outbound_again(&run->jobs[i].outbound, version);
+    run->incarnation = incarnation;
+}
+
+/* Where threads are short a connection is tried for a while only, and then, when the run is not parked, for twice as
+ * long: in all for as long as otherwise. */
+static int take_lane(struct run *run, struct mc_lane **lane)
+{
+    const struct mc_transfer_engine *engine = run->peer->engine;
+    uint64_t step_ns = CONNECT_SHORT_NS, end_ns = mc_clock_ns() + engine->settings.handshake_connect_ms * 1000000ull;
+    end_ns = end_ns < run->deadline_ns ? end_ns : run->deadline_ns;
+    for (;; step_ns *= 2) {
+        bool is_short = run->parking != NULL && run->parking->is_short(run->parking->context);
+        uint64_t now_ns = mc_clock_ns(), until_ns = is_short && now_ns + step_ns < end_ns ? now_ns + step_ns : end_ns;
+        int rc = mc_peer_take_lane(run->peer, until_ns, lane);
+        now_ns = mc_clock_ns();
+        if (rc == 0 || now_ns < until_ns || now_ns >= run->deadline_ns || engine->is_closing)
+            return rc;
+        if (is_short && park(run))
+            return MC_RUN_PARKED;
+        if (now_ns >= end_ns)
+            return rc;
+    }
+}
+
+/* A lane for every job that is not done. */
+static int take_lanes(struct run *run)
+{
+    for (size_t i = 0; i < run->job_count; i++) {
+        struct job *job = &run->jobs[i];
+        if (mc_outbound_is_done(&job->outbound) || job->lane != NULL)
+            continue;
+        int rc = take_lane(run, &job->lane);
+        if (rc != 0)
+            return rc;
+        job->outbound.lane = job->lane->number;
+        job->has_ended = job->is_unsure = false;
+        if (job->lane->incarnation != run->incarnation)
+            return MC_TRANSFER_ERR_SOCKET; /* just now; and again */
+    }
+    return 0;
+}
+
+static int attempt(struct run *run)
+{
+    look_who(run);
+    int rc = take_lanes(run);
+    if (rc == 0)
+        rc = drive(run);
+    if (rc != MC_RUN_PARKED)
+        drop_lanes(run);
+    return rc;
+}
+
+static void init(struct run *run, struct mc_peer *peer, uint64_t deadline_ns)
+{
+    run->peer = peer;
+    run->deadline_ns = deadline_ns;
+    run->job_count = 0;
+    run->cut = NULL;
+    run->tries = 1;
+    for (size_t i = 0; i < MC_PEER_LANES_MAX; i++)
+        run->jobs[i].lane = NULL;
+}
+
+/* From where it was. */
+static void take_up(struct run *run, struct mc_parking *parking)
+{
+    *run = parking->parked->run;
+    free(parking->parked);
+    parking->parked = NULL;
+}
+
+int mc_run_tcp(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
+               uint64_t deadline_ns, struct mc_parking *parking)
+{
+    struct run run;
+    int rc = 0;
+    if (parking != NULL && parking->parked != NULL) {
+        take_up(&run, parking);
+    } else {
+        init(&run, peer, deadline_ns);
+        rc = prepare(&run, opcode, items, count);
+    }
+    run.parking = parking;
+    if (rc == 0)
+        rc = attempt(&run);
+    const _Atomic bool *is_closing = &peer->engine->is_closing;
+    for (; rc == MC_TRANSFER_ERR_SOCKET && run.tries < MC_TRANSFER_ATTEMPTS && !*is_closing; run.tries++) {
+        /* A kept lane may have been of a process that is gone: ask who is there now. */
+        mc_log(DEBUG, "a connection to %s broke; asking where it is now", peer->name);
+        mc_peer_drop_lanes(peer);
+        rc = mc_clock_ns() < deadline_ns ? mc_peer_refresh(peer, deadline_ns) : MC_TRANSFER_ERR_TIMEOUT;
+        if (rc >= 0)
+            rc = mc_settle(peer, deadline_ns);
+        if (rc == 0)
+            rc = attempt(&run);
+    }
+    /* Refused, but by whom? A connection does not say who answers, and the port may be another process's by now, even
+     * the one of its handshakes. Another thread may have asked just before. */
+    bool is_refused = rc == MC_TRANSFER_ERR_ADDRESS_NOT_REGISTERED || rc == MC_TRANSFER_ERR_REJECT_HANDSHAKE;
+    if (is_refused && mc_peer_refresh(peer, deadline_ns) >= 0 && incarnation_now(peer) != run.incarnation)
+        rc = attempt(&run);
+    if (rc == MC_RUN_PARKED) /* `cut` stays, too */
+        parking->parked->run = run;
+    else
+        free(run.cut);
+    return rc;
+}

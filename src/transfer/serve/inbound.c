@@ -1,0 +1,220 @@
+/* The parser of data connections. */
+#include "transfer/serve/inbound.h"
+
+#include "base/error.h"
+
+#include <string.h>
+
+#define PART_MAX ((size_t)1 << 20) /* of one part: a call has a bounded length, and the sum of a vector is small */
+
+void mc_inbound_init(struct mc_inbound *inbound, const struct mc_inbound_hooks *hooks)
+{
+    memset(inbound, 0, offsetof(struct mc_inbound, replies));
+    inbound->hooks = hooks;
+    inbound->first = inbound->count = 0;
+    inbound->stash_at = inbound->stash_end = 0;
+    inbound->bytes = inbound->refused = 0;
+}
+
+static void release(struct mc_inbound *inbound, struct mc_region **region)
+{
+    if (*region != NULL)
+        inbound->hooks->release(inbound->hooks->context, *region);
+    *region = NULL;
+}
+
+void mc_inbound_end(struct mc_inbound *inbound)
+{
+    release(inbound, &inbound->region);
+    for (; inbound->count > 0; inbound->count--, inbound->first++)
+        release(inbound, &inbound->replies[inbound->first % MC_INBOUND_REPLIES].region);
+    inbound->is_over = true;
+}
+
+static struct mc_inbound_reply *add_reply(struct mc_inbound *inbound)
+{
+    mc_assert(inbound->count < MC_INBOUND_REPLIES);
+    struct mc_inbound_reply *reply = &inbound->replies[(inbound->first + inbound->count++) % MC_INBOUND_REPLIES];
+    *reply = (struct mc_inbound_reply){0};
+    return reply;
+}
+
+static void add_status(struct mc_inbound *inbound, uint64_t status)
+{
+    struct mc_inbound_reply *reply = add_reply(inbound);
+    reply->status = status;
+    reply->status_left = sizeof(status);
+}
+
+static void refuse(struct mc_inbound *inbound, bool wants_status)
+{
+    inbound->refused++;
+    if (wants_status)
+        add_status(inbound, MC_TCP_STATUS_REFUSED);
+    inbound->is_over = true;
+}
+
+static void take_header(struct mc_inbound *inbound)
+{
+    struct mc_tcp_header header;
+    memcpy(&header, inbound->header, sizeof(header));
+    inbound->header_used = 0;
+    uint8_t opcode = header.opcode & (uint8_t)~MC_TCP_OPCODE_VERSION_2;
+    bool wants_status = opcode != header.opcode;
+    if (opcode > MC_TRANSFER_WRITE) {
+        inbound->is_over = true; /* not this protocol */
+        return;
+    }
+    bool is_first = inbound->lane == 0;
+    memcpy(&inbound->lane, header.lane, sizeof(header.lane));
+    if (is_first && inbound->lane != 0 && inbound->hooks->is_cut != NULL &&
+        inbound->hooks->is_cut(inbound->hooks->context, inbound->lane)) {
+        inbound->is_over = true; /* nobody waits for an answer */
+        return;
+    }
+    struct mc_region *region = inbound->hooks->hold(inbound->hooks->context, header.address, header.length);
+    if (region == NULL) {
+        refuse(inbound, wants_status);
+    } else if (opcode == MC_TRANSFER_WRITE) {
+        inbound->region = region;
+        inbound->address = header.address;
+        inbound->left = header.length;
+        inbound->wants_status = wants_status;
+    } else {
+        struct mc_inbound_reply *reply = add_reply(inbound);
+        reply->status = MC_TCP_STATUS_OK;
+        reply->status_left = wants_status ? sizeof(reply->status) : 0;
+        reply->region = region;
+        reply->address = header.address;
+        reply->left = header.length;
+    }
+}
+
+static void payload_came(struct mc_inbound *inbound, uint64_t count)
+{
+    inbound->address += count;
+    inbound->left -= count;
+    inbound->bytes += count;
+    if (inbound->left > 0)
+        return;
+    release(inbound, &inbound->region);
+    if (inbound->wants_status)
+        add_status(inbound, MC_TCP_STATUS_OK);
+}
+
+/* Parses the stash as far as there is room for replies. */
+static void parse(struct mc_inbound *inbound)
+{
+    while (!inbound->is_over && inbound->stash_at < inbound->stash_end && inbound->count < MC_INBOUND_REPLIES) {
+        const uint8_t *at = inbound->stash + inbound->stash_at;
+        size_t left = inbound->stash_end - inbound->stash_at, used;
+        if (inbound->region != NULL) {
+            used = left < inbound->left ? left : (size_t)inbound->left;
+            if (inbound->hooks->copy(inbound->hooks->context, inbound->address, at, used))
+                payload_came(inbound, used);
+            else
+                inbound->is_over = true; /* what was announced cannot be answered: hang up */
+        } else {
+            used = sizeof(struct mc_tcp_header) - inbound->header_used;
+            used = left < used ? left : used;
+            memcpy(inbound->header + inbound->header_used, at, used);
+            inbound->header_used += used;
+            if (inbound->header_used == sizeof(struct mc_tcp_header))
+                take_header(inbound);
+        }
+        inbound->stash_at += used;
+    }
+    if (inbound->is_over || inbound->stash_at == inbound->stash_end)
+        inbound->stash_at = inbound->stash_end = 0;
+}
+
+size_t mc_inbound_window(struct mc_inbound *inbound, struct iovec parts[2])
+{
+    size_t count = 0;
+    if (inbound->is_over || inbound->stash_end > 0 || inbound->count == MC_INBOUND_REPLIES)
+        return 0;
+    size_t direct = inbound->region == NULL ? 0 : inbound->left < PART_MAX ? (size_t)inbound->left : PART_MAX;
+    void *at = (void *)(uintptr_t)inbound->address;
+    if (direct > 0 && inbound->region->place.kind != MC_GPU_HOST) {
+        at = inbound->bounce = inbound->hooks->receive_at(inbound->hooks->context, inbound->region, &direct);
+        direct = inbound->bounce_size = at == NULL ? 0 : direct;
+    }
+    if (direct > 0)
+        parts[count++] = (struct iovec){at, direct};
+    if (direct == 0 || direct == inbound->left)
+        parts[count++] = (struct iovec){inbound->stash, sizeof(inbound->stash)};
+    return count;
+}
+
+void mc_inbound_received(struct mc_inbound *inbound, size_t count)
+{
+    size_t direct = 0;
+    if (inbound->region != NULL && inbound->region->place.kind != MC_GPU_HOST) {
+        direct = count < inbound->bounce_size ? count : inbound->bounce_size;
+        if (direct > 0 && !inbound->hooks->copy(inbound->hooks->context, inbound->address, inbound->bounce, direct)) {
+            inbound->is_over = true; /* as in parse */
+            return;
+        }
+        if (direct > 0)
+            payload_came(inbound, direct);
+    } else if (inbound->region != NULL) {
+        direct = count < inbound->left ? count : (size_t)inbound->left;
+        payload_came(inbound, direct);
+    }
+    mc_assert(count - direct <= sizeof(inbound->stash));
+    inbound->stash_end = count - direct;
+    parse(inbound);
+}
+
+size_t mc_inbound_replies(const struct mc_inbound *inbound, struct iovec *parts, size_t most)
+{
+    size_t used = 0;
+    for (uint32_t i = 0; i < inbound->count && used + 2 <= most; i++) {
+        const struct mc_inbound_reply *reply = &inbound->replies[(inbound->first + i) % MC_INBOUND_REPLIES];
+        if (reply->status_left > 0)
+            parts[used++] = (struct iovec){
+                (char *)(uintptr_t)&reply->status + sizeof(reply->status) - reply->status_left, reply->status_left};
+        size_t size = reply->left < PART_MAX ? (size_t)reply->left : PART_MAX;
+        const void *at = (const void *)(uintptr_t)reply->address;
+        if (size > 0 && reply->region->place.kind != MC_GPU_HOST) {
+            at = inbound->hooks->send_from(inbound->hooks->context, reply->region, reply->address, &size);
+            size = at == NULL ? 0 : size;
+        }
+        if (size > 0)
+            parts[used++] = (struct iovec){(void *)(uintptr_t)at, size};
+        if (size < reply->left)
+            break; /* the rest of it comes before the next */
+    }
+    return used;
+}
+
+void mc_inbound_sent(struct mc_inbound *inbound, size_t count)
+{
+    while (count > 0) {
+        mc_assert(inbound->count > 0);
+        struct mc_inbound_reply *reply = &inbound->replies[inbound->first % MC_INBOUND_REPLIES];
+        uint32_t status = count < reply->status_left ? (uint32_t)count : reply->status_left;
+        reply->status_left -= status;
+        count -= status;
+        uint64_t data = count < reply->left ? count : reply->left;
+        reply->address += data;
+        reply->left -= data;
+        inbound->bytes += data;
+        count -= (size_t)data;
+        if (reply->status_left > 0 || reply->left > 0)
+            break;
+        release(inbound, &reply->region);
+        inbound->first++;
+        inbound->count--;
+    }
+    mc_assert(count == 0);
+    parse(inbound);
+}
+
+bool mc_inbound_holds(const struct mc_inbound *inbound, const struct mc_region *region)
+{
+    bool holds = inbound->region == region;
+    for (uint32_t i = 0; !holds && i < inbound->count; i++)
+        holds = inbound->replies[(inbound->first + i) % MC_INBOUND_REPLIES].region == region;
+    return holds;
+}

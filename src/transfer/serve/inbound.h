@@ -1,0 +1,76 @@
+/* The serving half of one data connection: a parser without I/O. The shell asks where to receive (window), says how
+ * much came (received), asks what to send (replies), says how much went (sent).
+ *
+ * Invariant: every byte is received into, or sent from, a region that this connection holds (through other memory, if
+ * the region is a device's: then it is copied before an answer goes out); a region is held from the
+ * moment its header was accepted until the last byte is in place or has been sent. So mc_inbound_holds tells whom to
+ * hang up on before memory is given back. */
+#ifndef MC_TRANSFER_INBOUND_H
+#define MC_TRANSFER_INBOUND_H
+
+#include "transfer/state/region.h"
+#include "transfer/wire/tcp_wire.h"
+
+#define MC_INBOUND_REPLIES 256u          /* under way on one connection; then nothing is received until some are sent */
+#define MC_INBOUND_STASH_MAX (64u << 10) /* what one receive may bring beyond a payload */
+
+struct mc_inbound_hooks {
+    void *context;
+    /* The region that holds the range, held for this connection; NULL: refused. */
+    struct mc_region *(*hold)(void *context, uint64_t address, uint64_t length);
+    void (*release)(void *context, struct mc_region *region);
+    /* Copies into registered memory. False: the memory is not there, which is for the user to answer, not for this
+     * process to die of. */
+    bool (*copy)(void *context, uint64_t address, const void *from, size_t size);
+    /* Memory of a device, which the kernel must not be given. Where its payload is received, at most *size bytes, until
+     * the next `copy`; NULL: nowhere but in the stash. */
+    uint8_t *(*receive_at)(void *context, const struct mc_region *region, size_t *size);
+    /* Where its bytes can be sent from until the next mc_inbound_replies, at most *size of them; NULL: not now. */
+    const uint8_t *(*send_from)(void *context, const struct mc_region *region, uint64_t address, size_t *size);
+    /* Has the connection of that number been cut, before it was known here? NULL: none. */
+    bool (*is_cut)(void *context, uint64_t lane);
+};
+
+struct mc_inbound_reply {
+    uint64_t status;
+    uint32_t status_left;     /* bytes of status still to send: 8 .. 0 */
+    struct mc_region *region; /* of a READ; NULL: status only */
+    uint64_t address, left;
+};
+
+struct mc_inbound {
+    const struct mc_inbound_hooks *hooks;
+    uint8_t header[sizeof(struct mc_tcp_header)];
+    size_t header_used;
+    uint64_t lane;            /* the number of the connection; 0: not said */
+    struct mc_region *region; /* of the WRITE whose payload comes now; NULL: a header comes */
+    uint64_t address, left;
+    uint8_t *bounce;    /* a device's payload is received there; NULL: in the stash */
+    size_t bounce_size; /* of the last window */
+    bool wants_status;
+    bool is_over; /* refused or nonsense: nothing more is taken; the replies there are go out, then the end */
+    struct mc_inbound_reply replies[MC_INBOUND_REPLIES];
+    uint32_t first, count;
+    uint8_t stash[MC_INBOUND_STASH_MAX]; /* received, and not yet parsed because the replies are full */
+    size_t stash_at, stash_end;
+    uint64_t bytes, refused; /* moved; addresses refused */
+};
+
+void mc_inbound_init(struct mc_inbound *inbound, const struct mc_inbound_hooks *hooks);
+/* Lets go of everything. */
+void mc_inbound_end(struct mc_inbound *inbound);
+
+/* Where to receive: up to two parts, the second is the stash. 0: nothing now (replies are full, or it is over). */
+size_t mc_inbound_window(struct mc_inbound *inbound, struct iovec parts[2]);
+void mc_inbound_received(struct mc_inbound *inbound, size_t count);
+/* What to send, up to `most` parts; 0: nothing. */
+size_t mc_inbound_replies(const struct mc_inbound *inbound, struct iovec *parts, size_t most);
+void mc_inbound_sent(struct mc_inbound *inbound, size_t count);
+/* Is it over, and everything sent? Then close. */
+static inline bool mc_inbound_is_done(const struct mc_inbound *inbound)
+{
+    return inbound->is_over && inbound->count == 0;
+}
+bool mc_inbound_holds(const struct mc_inbound *inbound, const struct mc_region *region);
+
+#endif

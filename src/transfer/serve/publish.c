@@ -1,0 +1,268 @@
+/* Name and document of an engine at the metadata server. */
+#include "transfer/serve/publish.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "env/thread.h"
+#include "transfer/serve/memory.h"
+
+#include <time.h>
+
+#define PUBLISH_SHARE 10u /* so many times what the last document took is left before the next, within ... */
+#define PUBLISH_PAUSE_MIN_MS 20u
+#define PUBLISH_PAUSE_MAX_MS 200u
+#define OFTEN_LOOKS 7u /* are at the document, too: who is replaced notices by his next */
+#define RARE_LOOKS 12u /* then one in so many */
+
+/* What had no answer has its line in the log already. */
+static int taken(struct mc_transfer_engine *engine, const char *key, int rc)
+{
+    if (rc == MC_TRANSFER_ERR_REJECT_HANDSHAKE)
+        mc_log(ERROR, "the metadata server at %s%s refuses %s", engine->metadata.kind->scheme, engine->metadata.server,
+               key);
+    return rc < 0 ? MC_TRANSFER_ERR_METADATA : 0;
+}
+
+static int publish_name(struct mc_transfer_engine *engine)
+{
+    char key[MC_TRANSFER_KEY_MAX];
+    struct mc_buffer value = {0};
+    mc_rpc_meta_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
+    mc_rpc_meta_write(&value, engine->host, engine->rpc_port);
+    struct mc_span text = mc_span(value.data, value.length);
+    int rc = mc_metadata_put(&engine->metadata, key, text);
+    if (rc == MC_TRANSFER_ERR_REJECT_HANDSHAKE) {
+        /* A process that ended without taking its entry back: servers refuse to overwrite one. */
+        mc_log(INFO, "replacing what an earlier process has left at the metadata server under %s", key);
+        rc = mc_metadata_remove(&engine->metadata, key);
+        if (rc == 0)
+            rc = mc_metadata_put(&engine->metadata, key, text);
+    }
+    mc_buffer_free(&value);
+    return taken(engine, key, rc);
+}
+
+static uint64_t pause_of(uint64_t took_ns)
+{
+    uint64_t pause_ns = took_ns * PUBLISH_SHARE;
+    pause_ns = pause_ns < PUBLISH_PAUSE_MIN_MS * 1000000ull ? PUBLISH_PAUSE_MIN_MS * 1000000ull : pause_ns;
+    return pause_ns > PUBLISH_PAUSE_MAX_MS * 1000000ull ? PUBLISH_PAUSE_MAX_MS * 1000000ull : pause_ns;
+}
+
+/* The publish lock is held, so that an older document cannot overtake a newer one. */
+static int publish_document(struct mc_transfer_engine *engine)
+{
+    char key[MC_TRANSFER_KEY_MAX];
+    struct mc_buffer value = {0};
+    uint64_t start_ns = mc_clock_ns();
+    mc_segment_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
+    pthread_mutex_lock(&engine->lock);
+    engine->is_publishing_due = false; /* before the text is made: what changes from here on is due again */
+    pthread_mutex_unlock(&engine->lock);
+    uint64_t version = mc_transfer_document(engine, &value);
+    int rc = mc_metadata_put(&engine->metadata, key, mc_span(value.data, value.length));
+    mc_buffer_free(&value);
+    if (rc == 0)
+        engine->published_version = version;
+    uint64_t end_ns = mc_clock_ns();
+    pthread_mutex_lock(&engine->lock);
+    engine->publishing_calm_ns = rc < 0 ? 0 : end_ns + pause_of(end_ns - start_ns);
+    pthread_mutex_unlock(&engine->lock);
+    return taken(engine, key, rc);
+}
+
+/* Whoever had the name before may have written over our document before he noticed; it is looked at while he may, and
+ * now and then later. The publish lock is held. */
+static void look_at_document(struct mc_transfer_engine *engine)
+{
+    char key[MC_TRANSFER_KEY_MAX];
+    struct mc_buffer value = {0};
+    struct mc_document document = {0};
+    uint32_t turn = engine->looks++;
+    if (turn >= OFTEN_LOOKS && turn % RARE_LOOKS != 0)
+        return;
+    mc_segment_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
+    int rc = mc_metadata_try(&engine->metadata, key, UINT64_MAX, &value);
+    bool is_ours = rc == 1 && mc_document_read(mc_span(value.data, value.length), &document) == 0 &&
+                   mc_id_equal(document.id, engine->id);
+    mc_document_free(&document);
+    mc_buffer_free(&value);
+    if (rc >= 0 && !is_ours && publish_document(engine) == 0)
+        mc_log(WARNING, "another engine had written over the document of %s; it stands there again", engine->name);
+}
+
+int mc_transfer_publish(struct mc_transfer_engine *engine)
+{
+    if (engine->metadata.is_p2p)
+        return 0;
+    pthread_mutex_lock(&engine->publish_lock);
+    int rc = publish_document(engine);
+    if (rc == 0)
+        rc = publish_name(engine);
+    engine->is_published = rc == 0;
+    if (rc == 0)
+        look_at_document(engine); /* whoever had the name may have restored his before it was ours */
+    pthread_mutex_unlock(&engine->publish_lock);
+    return rc;
+}
+
+/* The server has taken a document just now, or the names thread has one to bring: then it brings this change, too. */
+static bool is_left_to_names(struct mc_transfer_engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool is_left =
+        engine->publishing_calm_ns != 0 && (engine->is_publishing_due || mc_clock_ns() < engine->publishing_calm_ns);
+    if (is_left && !engine->is_publishing_due) {
+        engine->is_publishing_due = true;
+        pthread_cond_signal(&engine->names_changed);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return is_left;
+}
+
+enum holder { NOBODY, US, ANOTHER, UNKNOWN };
+
+/* Under whom our name stands at the server. */
+static enum holder holder_of_name(struct mc_transfer_engine *engine, const char *key)
+{
+    char host[MC_ADDRESS_MAX];
+    struct mc_buffer value = {0};
+    uint16_t port = 0;
+    int rc = mc_metadata_try(&engine->metadata, key, UINT64_MAX, &value);
+    bool is_ours = rc == 1 && mc_rpc_meta_read(mc_span(value.data, value.length), host, sizeof(host), &port) == 0 &&
+                   port == engine->rpc_port && strcmp(host, engine->host) == 0;
+    mc_buffer_free(&value);
+    return is_ours ? US : rc == 1 ? ANOTHER : rc == 0 ? NOBODY : UNKNOWN;
+}
+
+/* The publish lock is held. */
+static void lose_name(struct mc_transfer_engine *engine)
+{
+    mc_log(WARNING, "another engine has taken the name %s over; peers will not find this one", engine->name);
+    engine->is_published = false;
+}
+
+/* Unless another thread has told of this change along with its own, or the name is somebody else's by now: what stands
+ * there then is his. */
+static int publish_changes(struct mc_transfer_engine *engine)
+{
+    char key[MC_TRANSFER_KEY_MAX];
+    int rc = 0;
+    mc_rpc_meta_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
+    pthread_mutex_lock(&engine->publish_lock);
+    bool is_due = engine->is_published && mc_transfer_document_version(engine) != engine->published_version;
+    enum holder holder = is_due ? holder_of_name(engine, key) : US;
+    if (holder == ANOTHER)
+        lose_name(engine);
+    else if (is_due)
+        rc = holder == UNKNOWN ? MC_TRANSFER_ERR_METADATA : publish_document(engine);
+    pthread_mutex_unlock(&engine->publish_lock);
+    if (holder != UNKNOWN)
+        return rc;
+    mc_log_limited(ERROR, "the metadata server at %s%s does not answer: it is not told what is registered",
+                   engine->metadata.kind->scheme, engine->metadata.server);
+    pthread_mutex_lock(&engine->lock);
+    engine->publishing_calm_ns = 0;
+    pthread_mutex_unlock(&engine->lock);
+    return rc;
+}
+
+int mc_transfer_publish_document(struct mc_transfer_engine *engine, bool may_wait)
+{
+    if (engine->metadata.is_p2p || (may_wait && is_left_to_names(engine)))
+        return 0;
+    return publish_changes(engine);
+}
+
+void mc_transfer_withdraw(struct mc_transfer_engine *engine)
+{
+    char key[MC_TRANSFER_KEY_MAX];
+    int rc = 0;
+    if (engine->metadata.is_p2p)
+        return;
+    mc_rpc_meta_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
+    pthread_mutex_lock(&engine->publish_lock);
+    /* Only what is still ours: somebody else may have taken the name over. */
+    bool is_ours = engine->is_published && holder_of_name(engine, key) == US;
+    engine->is_published = false;
+    if (is_ours) {
+        rc = mc_metadata_remove(&engine->metadata, key);
+        mc_segment_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
+        if (rc == 0)
+            rc = mc_metadata_remove(&engine->metadata, key);
+    }
+    pthread_mutex_unlock(&engine->publish_lock);
+    if (rc < 0)
+        mc_log(WARNING, "the metadata server still holds the name %s of this engine", engine->name);
+}
+
+/* ---- a server that has forgotten us is told again ---- */
+
+static void look(struct mc_transfer_engine *engine)
+{
+    char key[MC_TRANSFER_KEY_MAX];
+    mc_rpc_meta_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
+    pthread_mutex_lock(&engine->publish_lock);
+    enum holder holder = engine->is_published ? holder_of_name(engine, key) : US;
+    if (holder == NOBODY && publish_document(engine) == 0 && publish_name(engine) == 0)
+        mc_log(WARNING, "the metadata server had lost the name %s; it has it again", engine->name);
+    if (holder == ANOTHER)
+        lose_name(engine);
+    if (holder == US && engine->is_published)
+        look_at_document(engine);
+    pthread_mutex_unlock(&engine->publish_lock);
+    if (holder == US)
+        (void)publish_changes(engine); /* what it did not take before; a line of the log says so, if it does not now */
+}
+
+/* Brings what is due; with engine->lock held, which is let go meanwhile. */
+static void bring(struct mc_transfer_engine *engine)
+{
+    engine->is_publishing_due = false; /* also when there is nothing to bring any more */
+    pthread_mutex_unlock(&engine->lock);
+    (void)publish_changes(engine); /* tried again by the next look */
+    pthread_mutex_lock(&engine->lock);
+}
+
+static void *names_main(void *argument)
+{
+    struct mc_transfer_engine *engine = argument;
+    uint64_t look_ns = mc_clock_ns() + MC_METADATA_LOOK_S * 1000000000ull;
+    pthread_mutex_lock(&engine->lock);
+    while (!engine->is_closing) {
+        bool is_due = engine->is_publishing_due && engine->publishing_calm_ns < look_ns;
+        uint64_t until_ns = is_due ? engine->publishing_calm_ns : look_ns;
+        if (mc_clock_ns() < until_ns) {
+            struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+            (void)pthread_cond_timedwait(&engine->names_changed, &engine->lock, &until);
+        } else if (is_due) {
+            bring(engine);
+        } else {
+            pthread_mutex_unlock(&engine->lock);
+            look(engine);
+            look_ns = mc_clock_ns() + MC_METADATA_LOOK_S * 1000000000ull;
+            pthread_mutex_lock(&engine->lock);
+        }
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return NULL;
+}
+
+int mc_transfer_names_start(struct mc_transfer_engine *engine)
+{
+    if (engine->metadata.is_p2p)
+        return 0;
+    engine->has_names_thread = mc_thread_start(&engine->names_thread, "mc-names", names_main, engine) == 0;
+    return engine->has_names_thread ? 0 : MC_TRANSFER_ERR_MEMORY;
+}
+
+void mc_transfer_names_stop(struct mc_transfer_engine *engine)
+{
+    if (!engine->has_names_thread)
+        return;
+    pthread_mutex_lock(&engine->lock);
+    pthread_cond_broadcast(&engine->names_changed);
+    pthread_mutex_unlock(&engine->lock);
+    pthread_join(engine->names_thread, NULL);
+}

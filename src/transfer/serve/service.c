@@ -1,0 +1,638 @@
+/* The thread that serves peers: handshakes, data connections, and initiators of this machine. One epoll loop; a
+ * connection does one receive and one send in its turn, so none can hold up another. */
+#include "transfer/peer/peer.h"
+#include "transfer/serve/memory.h"
+#include "transfer/serve/service.h"
+#include "transfer/serve/service_inside.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "env/thread.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define EVENTS_PER_TURN 64
+#define ACCEPTS_PER_TURN 64u
+#define TICK_MS 500u
+#define ANSWER_LOOK_MS 20 /* while offers are being answered */
+#define SEND_PARTS 64u
+#define SPIN_HITS_MAX 16u
+#define SPIN_PROBE_EVERY 64u
+#define KEEPALIVE_IDLE_S 60
+#define DATA_STALL_MS 60000u
+#define STAGED_BYTES ((size_t)512 << 10) /* of devices' memory, sent in one turn */
+
+/* ---- connections ---- */
+
+static void wants(struct mc_service_connection *connection, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.ptr = connection};
+    if (connection->events == events)
+        return;
+    connection->events = events;
+    mc_assert(epoll_ctl(connection->service->epoll_fd, EPOLL_CTL_MOD, connection->fd, &event) == 0);
+}
+
+static int watch(struct mc_service *service, struct mc_service_connection *connection, uint32_t events)
+{
+    struct epoll_event event = {.events = events, .data.ptr = connection};
+    connection->service = service;
+    connection->events = events;
+    return epoll_ctl(service->epoll_fd, EPOLL_CTL_ADD, connection->fd, &event);
+}
+
+static void leave_answering(struct mc_service_connection *connection)
+{
+    struct mc_service_connection **at = &connection->service->answering;
+    while (*at != connection)
+        at = &(*at)->next_answering;
+    *at = connection->next_answering;
+    connection->is_answering = false;
+}
+
+/* Unlinked at once; freed at the end of the turn, as an event of this turn may still name it. */
+static void drop(struct mc_service_connection *connection, bool is_abort)
+{
+    struct mc_service *service = connection->service;
+    if (connection->is_dead)
+        return;
+    connection->is_dead = true;
+    if (connection->kind == MC_CONNECTION_DATA) {
+        service->engine->count.served_bytes += connection->data->bytes;
+        service->engine->count.refused += connection->data->refused;
+        mc_inbound_end(connection->data);
+    }
+    if (connection->kind == MC_CONNECTION_HOST)
+        mc_host_serve_end(connection);
+    /* Closing alone would leave it watched while a forked child still has its copy. */
+    (void)epoll_ctl(service->epoll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
+    if (connection->is_answering)
+        leave_answering(connection);
+    if (connection->is_heard)
+        service->engine->heard_links--;
+    if (connection->served != NULL)
+        mc_rdma_link_close(connection->served); /* before the descriptor: its end tells the peer that nothing arrives */
+    if (is_abort)
+        mc_transfer_reset_fd(connection->fd);
+    else
+        mc_transfer_close_fd(connection->fd);
+    *(connection->previous == NULL ? &service->connections : &connection->previous->next) = connection->next;
+    if (connection->next != NULL)
+        connection->next->previous = connection->previous;
+    service->connection_count--;
+    connection->next = service->dead;
+    service->dead = connection;
+}
+
+void mc_connection_drop(struct mc_service_connection *connection)
+{
+    drop(connection, false);
+}
+
+static void bury(struct mc_service *service)
+{
+    while (service->dead != NULL) {
+        struct mc_service_connection *next = service->dead->next;
+        mc_buffer_free(&service->dead->in);
+        mc_buffer_free(&service->dead->out);
+        free(service->dead->data);
+        free(service->dead);
+        service->dead = next;
+    }
+}
+
+static void keep_alive(int fd)
+{
+    int on = 1, idle = KEEPALIVE_IDLE_S;
+    /* So that the place of a machine that vanished is free again some time. */
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+}
+
+static bool add_connection(struct mc_service *service, int fd, enum mc_connection_kind kind)
+{
+    struct mc_service_connection *connection = calloc(1, sizeof(*connection));
+    if (connection == NULL)
+        return false;
+    connection->kind = kind;
+    connection->fd = fd;
+    if (kind == MC_CONNECTION_DATA) {
+        connection->data = malloc(sizeof(*connection->data));
+        if (connection->data == NULL) {
+            free(connection);
+            return false;
+        }
+        mc_inbound_init(connection->data, &service->inbound_hooks);
+    } else {
+        connection->deadline_ms = mc_clock_ms() + MC_SERVICE_HANDSHAKE_MS;
+    }
+    if (watch(service, connection, EPOLLIN) != 0) {
+        free(connection->data);
+        free(connection);
+        return false;
+    }
+    if (kind != MC_CONNECTION_HOST)
+        keep_alive(fd);
+    mc_transfer_note_fd(fd);
+    connection->next = service->connections;
+    if (service->connections != NULL)
+        service->connections->previous = connection;
+    service->connections = connection;
+    service->connection_count++;
+    return true;
+}
+
+static void on_listener(struct mc_service_connection *listener)
+{
+    static const enum mc_connection_kind kinds[] = {[MC_LISTENER_RPC] = MC_CONNECTION_RPC,
+                                                    [MC_LISTENER_DATA] = MC_CONNECTION_DATA,
+                                                    [MC_LISTENER_HOST] = MC_CONNECTION_HOST};
+    struct mc_service *service = listener->service;
+    for (unsigned i = 0; i < ACCEPTS_PER_TURN; i++) {
+        int fd = mc_socket_accept(listener->fd);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+                mc_log_limited(ERROR, "cannot accept a peer: %s", strerror(errno));
+                service->pause_until_ms = mc_clock_ms() + TICK_MS;
+                wants(listener, 0);
+            }
+            return;
+        }
+        if (service->connection_count >= MC_SERVICE_CONNECTIONS_MAX ||
+            !add_connection(service, fd, kinds[listener->kind]))
+            close(fd);
+    }
+}
+
+/* ---- memory of devices ---- */
+
+static struct mc_gpu_lane *lane_of(struct mc_service *service, int device)
+{
+    if (service->lanes[device] == NULL)
+        service->lanes[device] = mc_gpu_take(device);
+    return service->lanes[device];
+}
+
+static uint8_t *receive_at(void *context, const struct mc_region *region, size_t *size)
+{
+    struct mc_service *service = ((struct mc_transfer_engine *)context)->service;
+    struct mc_gpu_lane *lane = lane_of(service, region->place.number);
+    if (lane == NULL)
+        return NULL;
+    *size = *size < lane->unit_bytes ? *size : lane->unit_bytes;
+    return lane->units[0];
+}
+
+/* What the socket does not take is copied again in the next turn, so a turn stages little. */
+static const uint8_t *send_from(void *context, const struct mc_region *region, uint64_t address, size_t *size)
+{
+    struct mc_service *service = ((struct mc_transfer_engine *)context)->service;
+    struct mc_gpu_lane *lane = lane_of(service, region->place.number);
+    size_t room = STAGED_BYTES - service->staged;
+    *size = *size < room ? *size : room;
+    if (*size == 0)
+        return NULL;
+    uint8_t *staged = lane == NULL ? NULL : lane->units[1] + service->staged;
+    if (staged == NULL || mc_gpu_start(lane, staged, (const void *)(uintptr_t)address, *size) < 0)
+        service->has_staging_failed = true;
+    service->staged += *size;
+    if (staged != NULL)
+        service->copying |= 1ull << region->place.number;
+    return service->has_staging_failed ? NULL : staged;
+}
+
+/* Waits for what send_from has started. False: some of it is not there. */
+static bool staging_end(struct mc_service *service)
+{
+    bool is_fine = !service->has_staging_failed;
+    for (int device = 0; service->copying != 0; device++, service->copying >>= 1)
+        if ((service->copying & 1) != 0 && mc_gpu_finish(service->lanes[device]) < 0)
+            is_fine = false;
+    service->has_staging_failed = false;
+    return is_fine;
+}
+
+/* ---- data ---- */
+
+/* False: the connection has ended. */
+static bool data_send(struct mc_service_connection *connection)
+{
+    struct iovec parts[SEND_PARTS];
+    struct mc_service *service = connection->service;
+    service->staged = 0;
+    size_t count = mc_inbound_replies(connection->data, parts, SEND_PARTS);
+    if (service->staged > 0 && !staging_end(service)) {
+        drop(connection, false);
+        return false;
+    }
+    if (count > 0) {
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+        ssize_t sent = sendmsg(connection->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+            drop(connection, false);
+            return false;
+        }
+        if (sent > 0)
+            mc_inbound_sent(connection->data, (size_t)sent);
+    }
+    if (mc_inbound_is_done(connection->data)) {
+        /* The word of refusal must arrive: a close with input unread would take it back. */
+        mc_log_limited(WARNING, "a peer asked for memory that is not registered, or speaks another protocol");
+        (void)shutdown(connection->fd, SHUT_WR);
+        connection->is_draining = true;
+        connection->deadline_ms = mc_clock_ms() + MC_SERVICE_DRAIN_MS;
+    }
+    return true;
+}
+
+static void data_drain(struct mc_service_connection *connection)
+{
+    char thrown_away[16384];
+    ssize_t received = recv(connection->fd, thrown_away, sizeof(thrown_away), MSG_DONTWAIT);
+    if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR))
+        drop(connection, false);
+}
+
+static void data_interest(struct mc_service_connection *connection)
+{
+    struct iovec parts[2];
+    bool is_sending = connection->data->count > 0;
+    bool is_receiving = connection->is_draining || mc_inbound_window(connection->data, parts) > 0;
+    wants(connection, (is_receiving ? (uint32_t)EPOLLIN : 0u) | (is_sending ? (uint32_t)EPOLLOUT : 0u));
+    bool is_idle = !is_sending && connection->data->region == NULL && connection->data->header_used == 0;
+    if (!connection->is_draining)
+        connection->deadline_ms = is_idle ? 0 : mc_clock_ms() + DATA_STALL_MS;
+}
+
+static void on_data(struct mc_service_connection *connection, uint32_t events)
+{
+    struct iovec parts[2];
+    /* Reset by the peer: it has given the transfer up, so what it had sent before must not be applied any more. */
+    if ((events & EPOLLERR) != 0) {
+        drop(connection, false);
+        return;
+    }
+    if (connection->is_draining) {
+        data_drain(connection);
+        return;
+    }
+    size_t count = (events & (EPOLLIN | EPOLLHUP)) != 0 ? mc_inbound_window(connection->data, parts) : 0;
+    if (count > 0) {
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+        ssize_t received = recvmsg(connection->fd, &message, MSG_DONTWAIT);
+        if (received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR)) {
+            drop(connection, false);
+            return;
+        }
+        if (received > 0)
+            mc_inbound_received(connection->data, (size_t)received);
+    }
+    if ((connection->data->count > 0 || connection->data->is_over) && !data_send(connection))
+        return;
+    data_interest(connection);
+}
+
+/* ---- interruptions ---- */
+
+static bool holds_leaving(const struct mc_inbound *data)
+{
+    if (data->region != NULL && data->region->is_leaving)
+        return true;
+    for (uint32_t i = 0; i < data->count; i++) {
+        const struct mc_region *region = data->replies[(data->first + i) % MC_INBOUND_REPLIES].region;
+        if (region != NULL && region->is_leaving)
+            return true;
+    }
+    return false;
+}
+
+static void on_wake(struct mc_service *service)
+{
+    uint64_t count;
+    if (read(service->wake_fd, &count, sizeof(count)) < 0)
+        return;
+    if (service->engine->is_leaving && !service->has_told) {
+        service->has_told = true;
+        service->tick_ms = 0; /* a turn of the tick now */
+    }
+    if (!atomic_exchange(&service->cut_wanted, false))
+        return;
+    for (struct mc_service_connection *one = service->connections, *next; one != NULL; one = next) {
+        next = one->next;
+        if (one->kind != MC_CONNECTION_DATA)
+            continue;
+        pthread_mutex_lock(&service->engine->lock);
+        bool is_cut = holds_leaving(one->data);
+        pthread_mutex_unlock(&service->engine->lock);
+        if (is_cut)
+            drop(one, true);
+    }
+}
+
+/* None is pushed out while its connection may come: the peer that was told it is cut relies on that. */
+static bool note_cut(struct mc_service *service, uint64_t lane)
+{
+    uint64_t now_ms = mc_clock_ms();
+    if (service->cuts == NULL)
+        service->cuts = calloc(MC_SERVICE_CUTS_MAX, sizeof(*service->cuts));
+    if (service->cuts == NULL)
+        return false;
+    while (service->cut_count > 0 && now_ms - service->cuts[service->cut_first].at_ms >= MC_SERVICE_CUT_MS) {
+        service->cut_first = (service->cut_first + 1) % MC_SERVICE_CUTS_MAX;
+        service->cut_count--;
+    }
+    if (service->cut_count == MC_SERVICE_CUTS_MAX) {
+        mc_log_limited(ERROR, "peers have given up more than %u connections within %u s: some wait for more to be cut",
+                       MC_SERVICE_CUTS_MAX, MC_SERVICE_CUT_MS / 1000);
+        return false;
+    }
+    uint32_t last = (service->cut_first + service->cut_count++) % MC_SERVICE_CUTS_MAX;
+    service->cuts[last] = (struct mc_cut){lane, now_ms};
+    return true;
+}
+
+bool mc_service_cut_lane(const struct mc_service_connection *asker, uint64_t lane)
+{
+    struct mc_service *service = asker->service;
+    bool is_found = false;
+    for (struct mc_service_connection *one = service->connections, *next; one != NULL; one = next) {
+        next = one->next;
+        if (one != asker && lane == (one->kind == MC_CONNECTION_DATA ? one->data->lane : one->lane)) {
+            drop(one, true);
+            is_found = true;
+        }
+    }
+    if (is_found || mc_service_is_cut(service, lane)) /* it does not come again; or is known */
+        return true;
+    return note_cut(service, lane);
+}
+
+bool mc_service_is_cut(const struct mc_service *service, uint64_t lane)
+{
+    for (uint32_t i = 0; i < service->cut_count; i++)
+        if (service->cuts[(service->cut_first + i) % MC_SERVICE_CUTS_MAX].lane == lane)
+            return true;
+    return false;
+}
+
+static bool is_cut(void *context, uint64_t lane)
+{
+    return mc_service_is_cut(((struct mc_transfer_engine *)context)->service, lane);
+}
+
+void mc_service_wake(struct mc_service *service)
+{
+    uint64_t one = 1;
+    (void)!write(service->wake_fd, &one, sizeof(one)); /* full: it is awake */
+}
+
+void mc_service_cut(struct mc_transfer_engine *engine)
+{
+    atomic_store(&engine->service->cut_wanted, true);
+    mc_service_wake(engine->service);
+}
+
+/* Peers that read and write our memory themselves have no other way to know. */
+static void tell_leaving(struct mc_service *service)
+{
+    for (struct mc_service_connection *one = service->connections, *next; one != NULL; one = next) {
+        next = one->next;
+        if (one->kind != MC_CONNECTION_RPC || !one->is_heard || one->is_answering || one->out.length > 0)
+            continue;
+        mc_rpc_tell_leaving(one);
+        if (!one->is_dead)
+            wants(one, one->out.length > 0 ? EPOLLOUT : EPOLLIN);
+    }
+}
+
+void mc_service_leave(struct mc_transfer_engine *engine)
+{
+    atomic_store(&engine->is_leaving, true);
+    mc_service_wake(engine->service);
+}
+
+static void on_tick(struct mc_service *service)
+{
+    uint64_t now_ms = mc_clock_ms();
+    if (now_ms < service->tick_ms)
+        return;
+    service->tick_ms = now_ms + TICK_MS;
+    for (struct mc_service_connection *one = service->connections, *next; one != NULL; one = next) {
+        next = one->next;
+        if (one->deadline_ms != 0 && now_ms >= one->deadline_ms)
+            drop(one, one->kind == MC_CONNECTION_DATA && !one->is_draining);
+    }
+    if (service->pause_until_ms != 0 && now_ms >= service->pause_until_ms) {
+        service->pause_until_ms = 0;
+        for (size_t i = 0; i < service->listener_count; i++)
+            wants(&service->listeners[i], EPOLLIN);
+    }
+    if (service->engine->is_leaving)
+        tell_leaving(service); /* again: it may have been lost behind an answer */
+    mc_peers_hear(service->engine);
+    mc_peers_tidy(service->engine);
+    mc_metrics_report(service->engine);
+    mc_gpu_look();
+}
+
+/* ---- the loop ---- */
+
+static void on_event(struct mc_service_connection *connection, uint32_t events)
+{
+    if (connection->is_dead)
+        return;
+    switch (connection->kind) {
+    case MC_CONNECTION_WAKE:
+        on_wake(connection->service);
+        break;
+    case MC_LISTENER_RPC:
+    case MC_LISTENER_DATA:
+    case MC_LISTENER_HOST:
+        on_listener(connection);
+        break;
+    case MC_CONNECTION_RPC:
+        mc_rpc_serve(connection, events);
+        wants(connection, connection->is_dead ? connection->events : connection->out.length > 0 ? EPOLLOUT : EPOLLIN);
+        break;
+    case MC_CONNECTION_HOST:
+        mc_host_serve(connection);
+        break;
+    case MC_CONNECTION_DATA:
+        on_data(connection, events);
+        break;
+    }
+}
+
+/* Offers whose links have been set up meanwhile, or have taken long enough. */
+static void answer_offers(struct mc_service *service)
+{
+    for (struct mc_service_connection *one = service->answering, *next; one != NULL; one = next) {
+        next = one->next_answering;
+        if (!mc_rpc_answer(one))
+            continue;
+        if (!one->is_dead) {
+            leave_answering(one);
+            wants(one, one->out.length > 0 ? EPOLLOUT : EPOLLIN);
+        }
+    }
+}
+
+/* Polls for a while when recent waits were short, else sleeps until the next tick. */
+static int next_events(struct mc_service *service, struct epoll_event *events)
+{
+    bool spins = service->spin_hits > 0 || ++service->spin_probe % SPIN_PROBE_EVERY == 0;
+    if (spins) {
+        uint64_t end_ns = mc_clock_ns() + mc_spin_ns();
+        do {
+            int count = epoll_wait(service->epoll_fd, events, EVENTS_PER_TURN, 0);
+            if (count != 0) {
+                service->spin_hits = service->spin_hits < SPIN_HITS_MAX ? service->spin_hits + 1 : SPIN_HITS_MAX;
+                return count;
+            }
+            sched_yield();
+        } while (mc_clock_ns() < end_ns);
+        service->spin_hits = service->spin_hits > 4 ? service->spin_hits - 4 : 0;
+    }
+    int wait_ms = service->answering != NULL ? ANSWER_LOOK_MS : (int)TICK_MS;
+    return epoll_wait(service->epoll_fd, events, EVENTS_PER_TURN, wait_ms);
+}
+
+static void *service_main(void *argument)
+{
+    struct mc_service *service = argument;
+    struct epoll_event events[EVENTS_PER_TURN];
+    while (!atomic_load_explicit(&service->is_stopping, memory_order_relaxed)) {
+        int count = next_events(service, events);
+        for (int i = 0; i < count; i++)
+            on_event(events[i].data.ptr, events[i].events);
+        answer_offers(service);
+        on_tick(service);
+        bury(service);
+    }
+    while (service->connections != NULL)
+        drop(service->connections, true);
+    bury(service);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+static struct mc_region *hold(void *context, uint64_t address, uint64_t length)
+{
+    return mc_transfer_hold(context, address, length);
+}
+static void release(void *context, struct mc_region *region)
+{
+    mc_transfer_release(context, region);
+}
+
+/* False when it is not a device's, or (*is_copied) when the device has refused. */
+static bool copy_to_device(struct mc_service *service, uint64_t address, const void *from, size_t size, bool *is_copied)
+{
+    struct mc_gpu_finder finder = {0};
+    struct mc_gpu_place place = mc_gpu_find(&finder, (const void *)(uintptr_t)address);
+    if (place.kind == MC_GPU_HOST)
+        return false;
+    struct mc_gpu_lane *lane = lane_of(service, place.number);
+    *is_copied = lane != NULL && mc_gpu_start(lane, (void *)(uintptr_t)address, from, size) == 0;
+    /* Also after a refusal: the bytes must stay until then. */
+    *is_copied &= lane != NULL && mc_gpu_finish(lane) == 0;
+    return true;
+}
+
+/* By the kernel, which answers with an error where a copy of ours would be a fault: users free memory that is still
+ * registered. */
+static bool copy(void *context, uint64_t address, const void *from, size_t size)
+{
+    struct mc_transfer_engine *engine = context;
+    bool is_copied = false;
+    if (mc_gpu_is_there() && copy_to_device(engine->service, address, from, size, &is_copied))
+        return is_copied;
+    struct iovec near = {(void *)(uintptr_t)from, size}, far = {(void *)(uintptr_t)address, size};
+    ssize_t moved = process_vm_writev(engine->service->process, &near, 1, &far, 1, 0);
+    if (moved == (ssize_t)size)
+        return true;
+    if (moved < 0 && (errno == ENOSYS || errno == EPERM)) { /* not allowed here */
+        memcpy((void *)(uintptr_t)address, from, size);
+        return true;
+    }
+    mc_log_limited(ERROR, "memory at 0x%llx is registered, but it is not there (any more)",
+                   (unsigned long long)address);
+    return false;
+}
+
+static int add_listener(struct mc_service *service, int fd, enum mc_connection_kind kind)
+{
+    if (fd < 0)
+        return 0;
+    struct mc_service_connection *listener = &service->listeners[service->listener_count++];
+    *listener = (struct mc_service_connection){.kind = kind, .fd = fd};
+    mc_transfer_note_fd(fd);
+    return watch(service, listener, EPOLLIN);
+}
+
+int mc_service_start(struct mc_transfer_engine *engine, int rpc_listener, int data_listener, int unix_listener)
+{
+    struct mc_service *service = calloc(1, sizeof(*service));
+    if (service == NULL) {
+        close(rpc_listener);
+        close(data_listener);
+        if (unix_listener >= 0)
+            close(unix_listener);
+        return MC_TRANSFER_ERR_MEMORY;
+    }
+    engine->service = service;
+    service->engine = engine;
+    service->inbound_hooks = (struct mc_inbound_hooks){engine, hold, release, copy, receive_at, send_from, is_cut};
+    service->process = getpid();
+    pthread_mutex_init(&service->initiators_lock, NULL);
+    service->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    service->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    bool is_fine = service->epoll_fd >= 0 && service->wake_fd >= 0;
+    int error = errno;
+    mc_transfer_note_fd(service->epoll_fd);
+    /* All of them, also after a failure: mc_service_stop closes what was added. */
+    is_fine &= add_listener(service, service->wake_fd, MC_CONNECTION_WAKE) == 0;
+    is_fine &= add_listener(service, rpc_listener, MC_LISTENER_RPC) == 0;
+    is_fine &= add_listener(service, data_listener, MC_LISTENER_DATA) == 0;
+    is_fine &= add_listener(service, unix_listener, MC_LISTENER_HOST) == 0;
+    if (is_fine)
+        error = mc_thread_start(&service->thread, "mc-transfer", service_main, service);
+    service->is_started = is_fine && error == 0;
+    if (service->is_started)
+        return 0;
+    mc_log(ERROR, "the transfer engine cannot start its thread: %s", strerror(error));
+    return MC_TRANSFER_ERR_MEMORY;
+}
+
+void mc_service_stop(struct mc_transfer_engine *engine)
+{
+    struct mc_service *service = engine->service;
+    if (service == NULL)
+        return;
+    if (service->is_started) {
+        atomic_store(&service->is_stopping, true);
+        mc_service_wake(service);
+        pthread_join(service->thread, NULL);
+    }
+    for (size_t i = 0; i < service->listener_count; i++)
+        mc_transfer_close_fd(service->listeners[i].fd);
+    if (service->epoll_fd >= 0)
+        mc_transfer_close_fd(service->epoll_fd);
+    for (int i = 0; i < MC_GPUS_MAX; i++)
+        mc_gpu_give(service->lanes[i]);
+    pthread_mutex_destroy(&service->initiators_lock);
+    free(service->cuts);
+    free(service);
+    engine->service = NULL;
+}

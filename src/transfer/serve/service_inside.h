@@ -1,0 +1,97 @@
+/* What the files of the service thread share. Everything here belongs to that thread, but for what says otherwise. */
+#ifndef MC_TRANSFER_SERVICE_INSIDE_H
+#define MC_TRANSFER_SERVICE_INSIDE_H
+
+#include "transfer/serve/inbound.h"
+#include "transfer/state/engine.h"
+#include "transfer/state/host_table.h"
+#include "transfer/wire/handshake.h"
+
+#define MC_SERVICE_CONNECTIONS_MAX 16384u /* one more is closed at once */
+#define MC_SERVICE_HANDSHAKE_MS 5000u     /* a question has so long to come, and its answer to be taken */
+#define MC_SERVICE_DRAIN_MS 2000u
+#define MC_SERVICE_CUTS_MAX 16384u /* numbers of connections that were cut, and may still come */
+#define MC_SERVICE_CUT_MS 600000u  /* for so long: no packet lives for two minutes, and what has come is taken soon */
+
+enum mc_connection_kind {
+    MC_CONNECTION_WAKE,
+    MC_LISTENER_RPC,
+    MC_LISTENER_DATA,
+    MC_LISTENER_HOST,
+    MC_CONNECTION_RPC,
+    MC_CONNECTION_DATA,
+    MC_CONNECTION_HOST
+};
+
+struct mc_service_connection {
+    struct mc_service *service;
+    enum mc_connection_kind kind;
+    int fd;
+    uint32_t events;
+    bool is_dead;
+    bool is_draining;     /* answered; input is thrown away until the peer's end */
+    uint64_t deadline_ms; /* 0: none */
+    struct mc_service_connection *previous, *next;
+    struct mc_buffer in, out;          /* RPC */
+    struct mc_inbound *data;           /* DATA */
+    struct mc_rdma_link *served;       /* RPC: the serving half that was set up over it; NULL */
+    uint64_t lane;                     /* RPC: the number of that link; 0: not said. Of data: in `data` */
+    bool is_answering, is_new, is_old; /* RPC: an offer is being answered, the first one, in the old framing */
+    bool is_heard;                     /* RPC: it has a link, and its other end hears that we are leaving */
+    _Atomic bool has_news;             /* of the link: its answer may be due */
+    uint64_t answer_ns;                /* not before, but for news */
+    enum mc_handshake_type answer_type;
+    struct mc_service_connection *next_answering;
+    const struct mc_host_intents *intents; /* HOST: mapped; NULL until it has said hello */
+    struct mc_service_connection *next_initiator;
+};
+
+struct mc_cut {
+    uint64_t lane, at_ms;
+};
+
+struct mc_service {
+    struct mc_transfer_engine *engine;
+    struct mc_inbound_hooks inbound_hooks;
+    int epoll_fd, wake_fd;
+    pid_t process;
+    struct mc_service_connection listeners[4];
+    size_t listener_count;
+    struct mc_service_connection *connections, *dead;
+    struct mc_service_connection *answering; /* whose offers are being answered; in `connections`, too */
+    uint32_t connection_count;
+    uint64_t tick_ms, pause_until_ms;
+    uint32_t spin_hits, spin_probe;
+    pthread_t thread;
+    bool is_started;
+    _Atomic bool is_stopping, cut_wanted;
+    pthread_mutex_t initiators_lock; /* of the list, and of the maps in it */
+    struct mc_service_connection *initiators;
+    struct mc_cut *cuts; /* a ring, by time; NULL: none was ever */
+    uint32_t cut_first, cut_count;
+    struct mc_gpu_lane *lanes[MC_GPUS_MAX]; /* for regions of devices: unit 0 to receive, unit 1 to send */
+    size_t staged;                          /* bytes of unit 1 that this turn's sending uses */
+    uint64_t copying;                       /* devices whose copies into it have not been waited for */
+    bool has_staging_failed;
+    bool has_told; /* peers that we are leaving */
+};
+
+/* Hangs up; may be called at any time on the service thread. */
+void mc_connection_drop(struct mc_service_connection *connection);
+/* Cuts the connection of that number, whether it is there or is still to come, for who asks so. False: it cannot be
+ * noted, and may come; who asks has to wait. */
+bool mc_service_cut_lane(const struct mc_service_connection *asker, uint64_t lane);
+/* Has it been cut? */
+bool mc_service_is_cut(const struct mc_service *service, uint64_t lane);
+/* service_rpc.c */
+void mc_rpc_serve(struct mc_service_connection *connection, uint32_t events);
+void mc_rpc_tell_leaving(struct mc_service_connection *connection);
+/* Answers an offer if that is due. False: it is not. */
+bool mc_rpc_answer(struct mc_service_connection *connection);
+/* The thread looks around at once. Any thread. */
+void mc_service_wake(struct mc_service *service);
+/* host_serve.c */
+void mc_host_serve(struct mc_service_connection *connection);
+void mc_host_serve_end(struct mc_service_connection *connection);
+
+#endif
