@@ -12,6 +12,9 @@
 
 #include "store/segment/layout.h"
 #include "store/segment/memory_inside.h"
+#include "store/core/job.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
 #include "mooncake.h"
 

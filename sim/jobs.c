@@ -4,6 +4,8 @@
 #include "worker.h"
 
 #include "store/core/core.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
 
 #include <stdio.h>

@@ -4,7 +4,11 @@
 #include "worker.h"
 
 #include "store/core/group.h"
+#include "store/core/recover.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/tombstone.h"
 
 #include <stdio.h>
 #include <string.h>

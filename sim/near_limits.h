@@ -5,7 +5,7 @@
 #include "store/core/group.h"
 #include "store/core/object.h"
 #include "store/core/slab.h"
-#include "store/core/state.h"
+#include "store/core/limits.h"
 
 extern uint32_t sim_clearing_max; /* replicas that hold a key which its object counts itself */
 #undef MC_OBJECT_CLEARING_MAX

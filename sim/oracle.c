@@ -6,6 +6,7 @@
 #include "base/checksum.h"
 #include "store/segment/layout.h"
 #include "store/core/core.h"
+#include "store/core/replica.h"
 #include "store/core/state.h"
 #include "mooncake.h"
 

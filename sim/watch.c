@@ -9,6 +9,8 @@
 #include "worker.h"
 
 #include "store/segment/memory_inside.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
 
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* The core and what it is told of other masters: evidence of those before it, words of later ones; and how long it
  * takes contents of earlier epochs. */
 #include "core_owner.h"
+#include "store/core/replica.h"
 #include "random.h"
 
 /* ---- until when contents are taken ---- */

@@ -1,5 +1,6 @@
 /* Groups: members age together, a read of one protects all, they are evicted together, and a key stays in its group. */
 #include "core_owner.h"
+#include "store/core/replica.h"
 
 #define OBJECT 4000u /* with its key and rounding: 4032 bytes */
 #define FULL 900u    /* so many in 4 MiB, and nothing is evicted yet */

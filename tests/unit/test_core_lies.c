@@ -1,6 +1,7 @@
 /* The core against owners whose inventories cannot be true or break off, and what it does about rotten replicas,
  * overload and empty nodes. */
 #include "core_owner.h"
+#include "store/core/replica.h"
 
 /* ---- lies ---- */
 

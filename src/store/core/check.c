@@ -1,5 +1,12 @@
 /* Proves the invariants of the whole state by walking it. For tests and the fuzzer. */
+#include "store/core/limits.h"
+#include "store/core/list.h"
+#include "store/core/put.h"
+#include "store/core/recover.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/tombstone.h"
 
 struct sums {
     uint64_t used, clearing, quarantine, hard;

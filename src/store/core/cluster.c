@@ -8,6 +8,10 @@
  * second id are brought the matter is torn: whoever brings others than the leading ones waits, untouched; and unless
  * more than half of all that are here bring the leading ones, nothing is offered at all (veiled). At the end of the
  * window more than half decide. Without that the matter stays open, aloud, until the operator takes a node away. */
+#include "store/core/limits.h"
+#include "store/core/member.h"
+#include "store/core/recover.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
 
 #include <stdio.h>

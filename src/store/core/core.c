@@ -1,4 +1,14 @@
 /* The core's life, the way of a frame to its handler, and the clockwork of ticks. */
+#include "store/core/job.h"
+#include "store/core/limits.h"
+#include "store/core/list.h"
+#include "store/core/member.h"
+#include "store/core/place.h"
+#include "store/core/put.h"
+#include "store/core/recover.h"
+#include "store/core/replica.h"
+#include "store/core/request.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
 
 #include <stdarg.h>

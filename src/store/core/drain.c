@@ -1,5 +1,8 @@
 /* Draining: a segment takes nothing new, and its owner is told, by its heartbeats, to move what lies there elsewhere.
  * The owner asks here for the keys. */
+#include "store/core/member.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
 
 #define KEYS_MAX 256u   /* in one answer */

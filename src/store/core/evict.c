@@ -8,7 +8,14 @@
  *
  * The members of a group have one age, that of the youngest, and go together. A use moves only the member that was
  * used: the others are passed over when they come to the old end, so a group costs its users nothing. */
+#include "store/core/limits.h"
+#include "store/core/list.h"
+#include "store/core/place.h"
+#include "store/core/recover.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/tombstone.h"
 
 /* The owner is still taking memory for it: space comes without eviction. A segment that stays smaller than it wants to
  * be is full at what it has. */

@@ -11,6 +11,9 @@
  * recovery, so one packet is never enough. As long as nothing of ours lives anywhere two words are. Once we have
  * offered a segment it takes nodes that stand by their word: one that lends memory, or two. A client alone does not
  * move us: it is answered no more than one of another cluster would be. */
+#include "store/core/limits.h"
+#include "store/core/member.h"
+#include "store/core/recover.h"
 #include "store/core/state.h"
 
 /* ---- masters before us ---- */

@@ -1,6 +1,15 @@
 /* Work that is too long for one call and goes on in slices: the sweep of a segment that is gone, the removal of all
  * objects or of those that a pattern matches. And the answers that wait for owners. */
+#include "store/core/job.h"
+#include "store/core/limits.h"
+#include "store/core/list.h"
+#include "store/core/member.h"
+#include "store/core/put.h"
+#include "store/core/recover.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/tombstone.h"
 
 #include <stdlib.h>
 

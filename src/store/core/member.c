@@ -5,6 +5,13 @@
  * data.
  */
 #include "base/build.h"
+#include "store/core/limits.h"
+#include "store/core/list.h"
+#include "store/core/member.h"
+#include "store/core/put.h"
+#include "store/core/recover.h"
+#include "store/core/request.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
 
 #include <stdio.h>

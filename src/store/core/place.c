@@ -5,6 +5,10 @@
  * when no other one will do, and one that got more than twice its share of what was placed lately only when nobody
  * else has or can make room: a node that comes empty is not to be where everything new is. The machine of another
  * replica of the object is used only when no other one has or can make room. */
+#include "store/core/limits.h"
+#include "store/core/place.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
 
 #define EVICT_TRIES 2u /* full segments that are evicted from for one replica */

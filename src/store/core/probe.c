@@ -15,6 +15,10 @@
  *
  * Reports that were refuted are counted by the machine that they came from: one that reports many nodes which answer is
  * itself in trouble, and is named. */
+#include "store/core/limits.h"
+#include "store/core/list.h"
+#include "store/core/member.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
 
 #include <stdio.h>

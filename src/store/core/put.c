@@ -1,7 +1,17 @@
 /* Puts: P1 to P6 of the ordering page. A PUT_START is answered at once; what it granted is remembered until the last
  * grant has ended, one way or the other: live, cleared (the writer or the owner said that it failed) or cut (nobody can
  * say where the writer is); and of an upsert, until the value before is cleared. */
+#include "store/core/job.h"
+#include "store/core/limits.h"
+#include "store/core/list.h"
+#include "store/core/member.h"
+#include "store/core/place.h"
+#include "store/core/put.h"
+#include "store/core/recover.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/tombstone.h"
 
 #include <stdlib.h>
 

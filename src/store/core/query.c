@@ -1,4 +1,7 @@
 /* Questions of the admin shell. Nothing here changes anything. */
+#include "store/core/limits.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
 
 #include <string.h>

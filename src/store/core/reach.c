@@ -1,6 +1,7 @@
 /* Segments that other hosts cannot reach: their owner tells an address that means its own machine. On one machine that
  * is right, so it is said only when another host is there, once, here and in the owner's log. */
 #include "base/address.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
 
 static void cannot_be_reached(struct mc_core *core, struct mc_segment *segment, const char *from)

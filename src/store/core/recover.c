@@ -8,7 +8,15 @@
  * missed is judged by evidence: it acted only after depart_ms of silence, so a segment is stale if that master is known
  * to have lived so long after the segment's last contact with it. Unless it is known to have acted on nobody's absence.
  */
+#include "store/core/limits.h"
+#include "store/core/list.h"
+#include "store/core/member.h"
+#include "store/core/put.h"
+#include "store/core/recover.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/tombstone.h"
 
 #include <stdlib.h>
 

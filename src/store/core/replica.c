@@ -1,6 +1,14 @@
 /* Nodes and objects: how a replica comes, ages and goes, and what its owner is told about it (R1 to R3, P-cut of the
  * ordering page). */
+#include "store/core/job.h"
+#include "store/core/limits.h"
+#include "store/core/list.h"
+#include "store/core/member.h"
+#include "store/core/put.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/tombstone.h"
 
 /* ---- lists of nodes ---- */
 

@@ -1,5 +1,13 @@
 /* GET, RENEW, EXIST, REMOVE. */
+#include "store/core/job.h"
+#include "store/core/limits.h"
+#include "store/core/member.h"
+#include "store/core/recover.h"
+#include "store/core/replica.h"
+#include "store/core/request.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/tombstone.h"
 
 #include <stdlib.h>
 

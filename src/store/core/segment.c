@@ -1,4 +1,11 @@
 /* Segments: mounting, whether they are to be trusted, and their end. */
+#include "store/core/job.h"
+#include "store/core/limits.h"
+#include "store/core/list.h"
+#include "store/core/member.h"
+#include "store/core/place.h"
+#include "store/core/recover.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
 
 #include <stdio.h>

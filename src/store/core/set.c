@@ -1,6 +1,7 @@
 /* A set of segments, drawn from by capacity. Sums over capacities lie in a Fenwick tree, so that a segment comes, goes
  * and is drawn in as many steps as the number of places has bits. All in whole units: nothing drifts. */
-#include "store/core/state.h"
+#include "store/core/limits.h"
+#include "store/core/segment.h"
 
 #include <stdlib.h>
 

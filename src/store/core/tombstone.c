@@ -3,7 +3,15 @@
  * cleared. If the master ended now, the one after it would meet that value again; so whoever removes the key waits, and
  * a key that had a value takes no new one. A cell is a tombstone in the list while nothing holds it, else it is held.
  */
+#include "store/core/job.h"
+#include "store/core/limits.h"
+#include "store/core/list.h"
+#include "store/core/put.h"
+#include "store/core/recover.h"
+#include "store/core/replica.h"
+#include "store/core/segment.h"
 #include "store/core/state.h"
+#include "store/core/tombstone.h"
 
 #include <stdlib.h>
 #include <xxhash.h>

@@ -1,0 +1,63 @@
+/* Long work in slices, and answers that wait for it. */
+#ifndef MC_CORE_JOB_H
+#define MC_CORE_JOB_H
+
+#include "base/regex.h"
+#include "store/core/list.h"
+#include "store/wire/wire.h"
+
+struct mc_connection;
+struct mc_core;
+struct mc_object;
+struct mc_segment;
+
+enum mc_wait_kind { MC_WAIT_REMOVE, MC_WAIT_COUNT, MC_WAIT_BOTH };
+struct mc_wait { /* an answer that waits for CLEARED; BOTH: one more that waits for the same as others */
+    uint32_t index;
+    enum mc_wait_kind kind;
+    struct mc_connection *connection; /* NULL: nobody wants to hear the answer; always of BOTH */
+    struct mc_link of_connection;
+    uint64_t request_id;
+    uint64_t outstanding;         /* held keys and BOTHs, plus one while the request itself is still at work */
+    struct mc_wait *before, *own; /* of BOTH: those who waited already, maybe a BOTH too; and the one more */
+    struct mc_wait *next_due;     /* in core->waits_due */
+    int32_t code;
+    uint64_t removed;
+    uint32_t code_count;
+    int32_t codes[];
+};
+
+enum mc_job_kind { MC_JOB_SWEEP, MC_JOB_REMOVE };
+struct mc_job {
+    struct mc_link link;
+    enum mc_job_kind kind;
+    struct mc_segment *segment;    /* SWEEP */
+    struct mc_wait *wait;          /* REMOVE */
+    struct mc_regex *regex;        /* REMOVE; NULL = all */
+    bool force, too_costly, again; /* again: something could not go yet */
+    uint32_t index, slot;          /* of the segment, where to go on */
+    uint64_t rest_until_ms;        /* before it looks again at what could not go */
+};
+
+/* NULL: the connection waits for too much already, or memory is out. */
+struct mc_wait *mc_wait_create(struct mc_core *core, enum mc_wait_kind kind, struct mc_connection *connection,
+                               uint64_t request_id, uint32_t code_count);
+/* One of what it waits for is done; answers when it was the last. */
+void mc_wait_done(struct mc_core *core, struct mc_wait *wait);
+/* Whoever waited before this BOTH, without the one more, which is not answered any longer. */
+struct mc_wait *mc_wait_part(struct mc_core *core, struct mc_wait *both);
+/* The connection ends: nobody wants to hear its answers. */
+void mc_waits_abandon(struct mc_connection *connection);
+/* Answers more of those who waited for the same; true when some are left. */
+bool mc_waits_tick(struct mc_core *core);
+void mc_job_remove_regex(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_job_remove_all(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_job_sweep(struct mc_core *core, struct mc_segment *segment);
+/* A slice of one job; true when there are jobs left. */
+bool mc_jobs_tick(struct mc_core *core);
+/* A removal of all or by pattern has not come by the visible object yet. A copy of its value that took its place now
+ * could lie where the removal has looked already: it would answer, and the value would stay. */
+bool mc_jobs_will_meet(const struct mc_core *core, const struct mc_object *object);
+void mc_job_destroy(struct mc_core *core, struct mc_job *job);
+
+#endif

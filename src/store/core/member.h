@@ -1,0 +1,78 @@
+/* Members, the connections that they hold, and how long they are silent. */
+#ifndef MC_CORE_MEMBER_H
+#define MC_CORE_MEMBER_H
+
+#include "store/core/core.h"
+#include "store/core/limits.h"
+#include "store/core/list.h"
+#include "store/core/recover.h"
+#include "store/wire/version.h"
+
+struct mc_object;
+
+struct mc_writer { /* who may still write into a quarantined extent; counted, outlives its member */
+    struct mc_id id;
+    uint64_t references;
+};
+
+struct mc_member {
+    struct mc_id id, host; /* host: as its hello says; 0 = it does not */
+    char name[MC_MEMBER_NAME_MAX + 1];
+    uint64_t incarnation;
+    uint64_t hash; /* key in the map */
+    struct mc_writer *writer;
+    struct mc_connection *keeper, *owner; /* the newest of each role, or NULL */
+    struct mc_link connections, segments;
+    struct mc_link by_seen; /* in core->members, ordered by seen_ms */
+    uint64_t seen_ms;       /* life time (core->life_ms) of its last sign of life */
+    uint64_t beat_ms;       /* and of its last heartbeat; that is no sign of life of what serves its segments */
+    bool had_keeper;        /* from then on it is mortal */
+    bool keeper_lost, silent;
+    bool departed; /* silent for depart_ms: its segments may be acted upon, if the core may do so at all */
+    char build[MC_BUILD_TEXT_MAX];
+};
+
+struct mc_reading {
+    struct mc_object *object;
+    uint32_t serial;
+};
+
+struct mc_connection {
+    uint64_t number;
+    struct mc_member *member; /* NULL before the hello */
+    struct mc_link of_member;
+    struct mc_link puts;
+    uint32_t grants; /* open ones of its puts */
+    struct mc_link waits;
+    uint32_t wait_count;
+    struct mc_wire_peer peer; /* what may be said to it, once it has said hello */
+    uint64_t heard_ms;        /* life time of its last frame */
+    uint64_t asked_ms;        /* of an owner: when the PING of a heartbeat was sent that has no answer yet; 0 = none */
+    struct mc_answering {
+        uint32_t smoothed8_ms; /* eight times the smoothed time from PING to PONG */
+        uint32_t slow_ms;      /* the longest of late */
+    } answering;               /* of an owner */
+    uint32_t lost;             /* signs of lost packets on its way, when it was last looked at; of an owner */
+    uint64_t lossy_until_ms;   /* life time; so long they count */
+    uint8_t role;
+    struct mc_id cluster;    /* of the contents that its hello speaks of; zero = there are none, or it does not say */
+    struct mc_evidence said; /* in its hello; counts from its next frame on. epoch 0: nothing */
+    bool closing;            /* nothing of it is listened to any more */
+    uint32_t reading_count, reading_capacity;
+    struct mc_reading *reading;
+};
+
+void mc_member_hello(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
+void mc_member_connection_ended(struct mc_core *core, struct mc_connection *connection);
+void mc_members_tick(struct mc_core *core);
+void mc_member_destroy(struct mc_core *core, struct mc_member *member);
+void mc_writer_release(struct mc_writer *writer);
+/* Departures may be acted upon from now on. */
+void mc_members_depart(struct mc_core *core);
+/* A sign of life: its silence is counted from now on. */
+void mc_member_seen(struct mc_core *core, struct mc_member *member);
+/* Of this core, for a member that ended: its connections are closed, its grants cut, its segments gone. */
+void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *why);
+
+#endif
