@@ -29,10 +29,14 @@ def sources(root):
     return found
 
 
+def is_product(path):
+    return path.parts[0] in ("src", "include") or path.parts[:2] == ("bench", "tool")
+
+
 def doubled_tags(texts):
     places = collections.defaultdict(list)
     for path, text in texts.items():
-        if path.parts[0] in ("src", "include"):
+        if is_product(path):
             for tag in TAG.findall(text):
                 places[tag].append(str(path))
     return [f"{tag} is {len(where)} things: {', '.join(where)}" for tag, where in sorted(places.items()) if len(where) > 1]
@@ -54,7 +58,7 @@ def missing_files(texts):
 def unused_headers(texts):
     included = {name for path, text in texts.items() if path.suffix in (".c", ".h") for name in re.findall(r'#\s*include "([^"]+)"', text)}
     return [f"{path}: nobody includes it" for path in texts
-            if path.parts[0] == "src" and path.suffix in (".h", ".def") and not any(str(path).endswith("/" + name) for name in included)]
+            if is_product(path) and path.parts[0] != "include" and path.suffix in (".h", ".def") and not any(str(path).endswith("/" + name) for name in included)]
 
 
 def uncalled(texts):
@@ -70,7 +74,7 @@ def uncalled(texts):
         for pattern in (DEFINITION, DECLARATION):
             for match in pattern.finditer(plain):
                 known[match.group(1)] += 1
-                if pattern is DEFINITION and path.parts[0] == "src" and not match.group(0).startswith("static"):
+                if pattern is DEFINITION and is_product(path) and not match.group(0).startswith("static"):
                     defined[match.group(1)] = path
     pasted = tuple(re.findall(r"(\w+)##", "".join(text for path, text in texts.items() if path.suffix != ".py")))  # names that macros make
     return [f"{path}: nobody calls {name}" for name, path in sorted(defined.items())

@@ -10,7 +10,7 @@ def tree_state():
     """Changes whenever a file that goes into the wheel does."""
     newest = 0.0
     count = 0
-    for top in ("src", "include", "python", "meson.build", "pyproject.toml"):
+    for top in ("src", "bench/tool", "include", "python", "meson.build", "pyproject.toml"):
         path = ROOT / top
         files = [path] if path.is_file() else [item for item in path.rglob("*") if item.is_file() and "__pycache__" not in item.parts]
         for item in files:

@@ -159,7 +159,7 @@ def test_routes():
 
 def test_environment():
     used = set()
-    for path in (SOURCE / "src").rglob("*.[ch]"):
+    for path in (*(SOURCE / "src").rglob("*.[ch]"), *(SOURCE / "bench" / "tool").glob("*.[ch]")):
         used.update(re.findall(r'\bgetenv\("(\w+)"\)|"((?:MC|NCCL)_[A-Z0-9_]+)"', path.read_text()))
     assert len(used) > 5
     text = document("docs/commands.md")
@@ -275,7 +275,7 @@ OF_CLIENTS = {
 def test_no_source_is_specific_to_one_client():
     """What all clients call is the same for all. Only connectors to one, and the list of everybody's keys, name any."""
     found = {}
-    for path in (*(SOURCE / "src").rglob("*.[ch]"), *(SOURCE / "include").rglob("*.h"), *(SOURCE / "python").rglob("*.py*")):
+    for path in (*(SOURCE / "src").rglob("*.[ch]"), *(SOURCE / "bench" / "tool").glob("*.[ch]"), *(SOURCE / "include").rglob("*.h"), *(SOURCE / "python").rglob("*.py*")):
         clients = {name.lower() for name in re.findall(r"vllm|sglang|lmcache|fastdeploy", path.name + path.read_text(errors="replace"), re.I)}
         if clients and "__pycache__" not in path.parts:
             found[str(path.relative_to(SOURCE))] = clients

@@ -1,9 +1,9 @@
 /* The replay's parts that have no cluster in them: trace parser, block content, histogram, shared memory, sizes. */
-#include "cmd/bench.h"
-#include "cmd/bench_content.h"
-#include "cmd/bench_histogram.h"
-#include "cmd/bench_replay.h"
-#include "cmd/bench_trace.h"
+#include "tool/bench.h"
+#include "tool/content.h"
+#include "tool/histogram.h"
+#include "tool/replay.h"
+#include "tool/trace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* Deterministic block content. A word is x ^ (x >> 31) with x = start + place * step: additions, shifts and
  * exclusive-or only, which every vector unit does; start and (odd) step come from a strong mix of seed and id, so that
  * two blocks share no run of words. */
-#include "cmd/bench_content.h"
+#include "tool/content.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* transfer_engine_bench: the original's command and flags, on the code of `mooncake_bench engine`. */
-#include "cmd/bench.h"
-#include "cmd/bench_engine.h"
+#include "tool/bench.h"
+#include "tool/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* A cluster on this machine: a master and store nodes as child processes. */
-#include "cmd/bench_process.h"
+#include "tool/process.h"
 
 #include "base/bytes.h"
 #include "env/clock.h"

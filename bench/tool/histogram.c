@@ -1,5 +1,5 @@
 /* Log-linear histogram. */
-#include "cmd/bench_histogram.h"
+#include "tool/histogram.h"
 
 #define SUB_COUNT (1u << MC_HISTOGRAM_SUB_BITS)
 #define VALUE_MAX ((UINT64_C(1) << MC_HISTOGRAM_VALUE_BITS) - 1)

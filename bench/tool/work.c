@@ -1,7 +1,7 @@
 /* `mooncake_bench work`: times single operations of the store from C, one client, one thread; made for profiles. */
-#include "cmd/bench.h"
-#include "cmd/bench_histogram.h"
-#include "cmd/bench_process.h"
+#include "tool/bench.h"
+#include "tool/histogram.h"
+#include "tool/process.h"
 
 #include "env/clock.h"
 #include "mooncake.h"

@@ -1,5 +1,5 @@
 /* Starts, watches and ends child processes. */
-#include "cmd/bench_process.h"
+#include "tool/process.h"
 
 #include "env/clock.h"
 

@@ -1,7 +1,7 @@
 /* `mooncake_bench replay`: starts or joins a cluster, starts the workers, shows how far they are, and reports. */
-#include "cmd/bench.h"
-#include "cmd/bench_process.h"
-#include "cmd/bench_replay.h"
+#include "tool/bench.h"
+#include "tool/process.h"
+#include "tool/replay.h"
 
 #include "env/clock.h"
 

@@ -1,5 +1,5 @@
 /* Reads traces. Lines come from a file that somebody else wrote: nothing in them is trusted. */
-#include "cmd/bench_trace.h"
+#include "tool/trace.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -1,7 +1,7 @@
 /* `mooncake_bench engine`: the transfer engine between two processes, in the columns of the original's tebench. */
-#include "cmd/bench_engine.h"
+#include "tool/engine.h"
 
-#include "cmd/bench.h"
+#include "tool/bench.h"
 #include "env/clock.h"
 #include "env/log.h"
 

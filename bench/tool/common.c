@@ -1,7 +1,7 @@
 /* Sizes, times, options and JSON of mooncake_bench. */
-#include "cmd/bench.h"
+#include "tool/bench.h"
 
-#include "cmd/bench_histogram.h"
+#include "tool/histogram.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* A worker of the replay: does what an inference engine does with each request it draws. Started by `replay` with the
  * shared memfd. Also the store node, a process that only lends memory. */
-#include "cmd/bench.h"
-#include "cmd/bench_content.h"
-#include "cmd/bench_replay.h"
+#include "tool/bench.h"
+#include "tool/content.h"
+#include "tool/replay.h"
 
 #include "env/clock.h"
 #include "mooncake.h"

@@ -2,7 +2,7 @@
  * memory and a memfd (what the shared-memory path does), a sender and a receiver process move the same buffers over one
  * loopback connection in plain loops (what the TCP path does), and 64 bytes go there and back. Buffers rotate over
  * --total bytes, so that caches help no more than they help the store. */
-#include "cmd/bench.h"
+#include "tool/bench.h"
 
 #include "env/clock.h"
 

@@ -1,5 +1,5 @@
 /* Runs one step of a measurement of the transfer engine: its threads, their clocks, what they compare. */
-#include "cmd/bench_engine.h"
+#include "tool/engine.h"
 
 #include "env/clock.h"
 

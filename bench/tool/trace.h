@@ -2,8 +2,8 @@
  *   {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [prefix blocks of
  * MC_TRACE_BLOCK_TOKENS tokens]} Invariant of a loaded trace: timestamps never fall (a line that steps back is given
  * its predecessor's time), and every block belongs to exactly one request. */
-#ifndef MC_CMD_BENCH_TRACE_H
-#define MC_CMD_BENCH_TRACE_H
+#ifndef MC_TOOL_TRACE_H
+#define MC_TOOL_TRACE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* The memory that the processes of a replay share. */
-#include "cmd/bench_replay.h"
+#include "tool/replay.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Child processes and the cluster that they form. Every child is in a process group of its own (so that Ctrl-C reaches
  * only the parent, which then ends them in order), is ended by pid, and is killed by the kernel when the parent dies
  * without having done so. */
-#ifndef MC_CMD_BENCH_PROCESS_H
-#define MC_CMD_BENCH_PROCESS_H
+#ifndef MC_TOOL_PROCESS_H
+#define MC_TOOL_PROCESS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* What the subcommands of mooncake_bench share: sizes, JSON output, the list of commands. */
-#ifndef MC_CMD_BENCH_H
-#define MC_CMD_BENCH_H
+#ifndef MC_TOOL_BENCH_H
+#define MC_TOOL_BENCH_H
 
 #include "base/options.h"
 

@@ -5,11 +5,11 @@
  *
  * Invariant of --verify: a byte of the target is what mc_engine_pattern says for its offset and a version that the
  * initiator chose (0: what a target fills its buffer with before it says its name). */
-#ifndef MC_CMD_BENCH_ENGINE_H
-#define MC_CMD_BENCH_ENGINE_H
+#ifndef MC_TOOL_ENGINE_H
+#define MC_TOOL_ENGINE_H
 
-#include "cmd/bench_histogram.h"
-#include "cmd/bench_process.h"
+#include "tool/histogram.h"
+#include "tool/process.h"
 
 #include "mooncake_engine.h"
 

@@ -1,8 +1,8 @@
 /* One side of a measurement of the transfer engine: engine, buffer, pattern; and the process that is nothing but a
  * target. */
-#include "cmd/bench_engine.h"
+#include "tool/engine.h"
 
-#include "cmd/bench.h"
+#include "tool/bench.h"
 
 #include <errno.h>
 #include <signal.h>

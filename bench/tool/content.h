@@ -1,8 +1,8 @@
 /* What a block holds: a function of (seed, block id, offset) alone, so that any process can make and check it at the
  * speed of memory. Each 8-byte word depends on the id and on its place; bytes of another block, another place or
  * another run do not pass. */
-#ifndef MC_CMD_BENCH_CONTENT_H
-#define MC_CMD_BENCH_CONTENT_H
+#ifndef MC_TOOL_CONTENT_H
+#define MC_TOOL_CONTENT_H
 
 #include <stddef.h>
 #include <stdint.h>

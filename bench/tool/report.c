@@ -1,7 +1,7 @@
 /* What a replay ends in: the table and the JSON. */
-#include "cmd/bench.h"
-#include "cmd/bench_process.h"
-#include "cmd/bench_replay.h"
+#include "tool/bench.h"
+#include "tool/process.h"
+#include "tool/replay.h"
 
 #include "mooncake.h"
 

@@ -1,5 +1,5 @@
 /* mooncake_bench: replays traces, measures the machine, the store and the transfer engine. */
-#include "cmd/bench.h"
+#include "tool/bench.h"
 
 #include "mooncake.h"
 

@@ -2,11 +2,11 @@
  * request and the results of every worker thread. The parent writes settings and trace before it starts a worker;
  * afterwards each field has one writer
  * (`next_request` many, by atomic addition). */
-#ifndef MC_CMD_BENCH_REPLAY_H
-#define MC_CMD_BENCH_REPLAY_H
+#ifndef MC_TOOL_REPLAY_H
+#define MC_TOOL_REPLAY_H
 
-#include "cmd/bench_histogram.h"
-#include "cmd/bench_trace.h"
+#include "tool/histogram.h"
+#include "tool/trace.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>

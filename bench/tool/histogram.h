@@ -1,7 +1,7 @@
 /* Latencies in log-linear buckets (64 to each power of two: at most 1.6 % too high). One writer, any number of readers,
  * also from other processes over shared memory; histograms add up exactly. Zeroed memory is an empty histogram. */
-#ifndef MC_CMD_BENCH_HISTOGRAM_H
-#define MC_CMD_BENCH_HISTOGRAM_H
+#ifndef MC_TOOL_BENCH_HISTOGRAM_H
+#define MC_TOOL_BENCH_HISTOGRAM_H
 
 #include <stdatomic.h>
 #include <stdint.h>
