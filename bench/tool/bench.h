@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Exit codes. */
 #define MC_BENCH_OK 0
@@ -31,14 +32,26 @@ char *mc_size_format(uint64_t bytes, char *text, size_t size);
 /* "4.2 us", "13 ms", "1.3 s"; returns `text`. */
 char *mc_time_format(uint64_t ns, char *text, size_t size);
 
-/* Parses argv with the table; prints help or the error itself. true: go on; false: end with *rc. */
-bool mc_bench_options(struct mc_options *options, const struct mc_option *table, size_t count, const char *usage,
-                      int argc, char **argv, int *rc);
+/* A row of a table of options. */
+#define ROW(flag, kind, value, text, ...)                                                                              \
+    {                                                                                                                  \
+        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
+    }
+
+/* Parses argv with the table; prints help or the error itself. usage: how it goes on behind the command's name. true:
+ * go on, and free the options later; false: end with *rc. */
+bool mc_bench_options(struct mc_options *options, const struct mc_option *table, size_t count, const char *command,
+                      const char *usage, int argc, char **argv, int *rc);
+/* The text of an option, or NULL when it is empty. */
+const char *mc_bench_text(const struct mc_options *options, const char *name);
 /* Reads a size option; prints the error itself. */
 bool mc_bench_size(const struct mc_options *options, const char *name, uint64_t minimum, uint64_t *bytes);
 
-/* Writes the document to a file, or to stdout for "-". 0 or -1 with a line on stderr. */
-int mc_bench_write_json(const char *path, const json_t *document);
+/* Where what people read goes: stdout, unless --json has that for itself. */
+FILE *mc_bench_out(const struct mc_options *options);
+/* Writes the document, which it takes over, to the file that --json names, if it names one; "-" is stdout. The exit code
+ * of a run that ended with rc. */
+int mc_bench_write_json(const struct mc_options *options, json_t *document, int rc);
 
 /* Calls of one kind: count, p50, p99, p999, max and mean in microseconds. A new reference. */
 struct mc_histogram;

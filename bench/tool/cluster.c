@@ -24,26 +24,10 @@ static void find_master(const struct mc_cluster_config *config, char *path, size
         snprintf(path, size, "%s", config->master_binary);
         return;
     }
-    if (mc_self_path(path, size)) {
-        char *slash = strrchr(path, '/');
-        size_t room = size - (size_t)(slash + 1 - path);
-        if (snprintf(slash + 1, room, "mooncake_master") < (int)room && access(path, X_OK) == 0)
-            return;
-    }
-    snprintf(path, size, "mooncake_master");
-}
-
-/* Waits for a line of the log; false when the process ends, the time is over or the user has had enough. */
-static bool await_line(struct mc_process *process, const char *mark, char *text, size_t size, uint64_t deadline_ms)
-{
-    for (;;) {
-        bool running = mc_process_running(process);
-        if (mc_process_log_find(process, mark, text, size))
-            return true;
-        if (!running || mc_interrupted || mc_clock_ms() > deadline_ms)
-            return false;
-        usleep(2000);
-    }
+    const char *self = mc_self_path(), *slash = strrchr(self, '/');
+    int length = snprintf(path, size, "%.*smooncake_master", slash != NULL ? (int)(slash + 1 - self) : 0, self);
+    if (length >= (int)size || access(path, X_OK) != 0)
+        snprintf(path, size, "mooncake_master");
 }
 
 static int start_master(struct mc_cluster *cluster, const struct mc_cluster_config *config)
@@ -58,8 +42,9 @@ static int start_master(struct mc_cluster *cluster, const struct mc_cluster_conf
     if (mc_process_start(&cluster->master, "master", argv, config->log_directory, -1) != 0)
         return -1;
     uint64_t deadline = mc_clock_ms() + START_MASTER_MS;
-    if (!await_line(&cluster->master, "Master service started on port ", service, sizeof(service), deadline) ||
-        !await_line(&cluster->master, "HTTP metrics server started on port ", metrics, sizeof(metrics), deadline)) {
+    if (!mc_process_await(&cluster->master, "Master service started on port ", service, sizeof(service), deadline) ||
+        !mc_process_await(&cluster->master, "HTTP metrics server started on port ", metrics, sizeof(metrics),
+                          deadline)) {
         if (!mc_interrupted)
             fprintf(stderr, "%s did not start\n", path);
         mc_process_log_show(&cluster->master);
@@ -74,10 +59,9 @@ static int start_master(struct mc_cluster *cluster, const struct mc_cluster_conf
 
 static int start_node(struct mc_cluster *cluster, const struct mc_cluster_config *config, uint64_t segment)
 {
-    char self[1024], size[32], name[32];
-    char *argv[MC_PROCESS_ARGUMENTS_MAX] = {self, "node", "--master", cluster->master_address, "--segment", size};
-    if (!mc_self_path(self, sizeof(self)))
-        return -1;
+    char size[32], name[32];
+    char *argv[MC_PROCESS_ARGUMENTS_MAX] = {mc_self_path(),          "node",      "--master",
+                                            cluster->master_address, "--segment", size};
     snprintf(size, sizeof(size), "%llu", (unsigned long long)segment);
     snprintf(name, sizeof(name), "node-%u", cluster->node_count + 1);
     if (config->paths != NULL) {
@@ -103,7 +87,7 @@ int mc_cluster_start(struct mc_cluster *cluster, const struct mc_cluster_config 
     uint64_t deadline = mc_clock_ms() + START_NODE_MS + (config->capacity >> 20) * POPULATE_MS_PER_MIB;
     for (unsigned i = 0; i < config->node_count; i++) {
         struct mc_process *node = &cluster->nodes[i];
-        if (!await_line(node, "node populated ", text, sizeof(text), deadline)) {
+        if (!mc_process_await(node, "node populated ", text, sizeof(text), deadline)) {
             if (!mc_interrupted)
                 fprintf(stderr, "store node %u did not come up\n", i + 1);
             mc_process_log_show(node);

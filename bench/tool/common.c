@@ -62,18 +62,18 @@ char *mc_time_format(uint64_t ns, char *text, size_t size)
     return text;
 }
 
-bool mc_bench_options(struct mc_options *options, const struct mc_option *table, size_t count, const char *usage,
-                      int argc, char **argv, int *rc)
+bool mc_bench_options(struct mc_options *options, const struct mc_option *table, size_t count, const char *command,
+                      const char *usage, int argc, char **argv, int *rc)
 {
     char error[MC_OPTION_ERROR_MAX];
     mc_options_init(options, table, count);
     if (mc_options_parse(options, argc, argv, NULL, NULL, error, sizeof(error)) != 0) {
-        fprintf(stderr, "mooncake_bench %s: %s\n", argv[0], error);
+        fprintf(stderr, "%s: %s\n", command, error);
         *rc = MC_BENCH_USAGE;
     } else if (mc_options_bool(options, "help")) {
         struct mc_buffer help = {0};
         mc_options_help(options, &help);
-        printf("%s\n%.*s", usage, (int)help.length, (const char *)help.data);
+        printf("usage: %s%s\n%.*s", command, usage, (int)help.length, (const char *)help.data);
         mc_buffer_free(&help);
         *rc = MC_BENCH_OK;
     } else {
@@ -81,6 +81,12 @@ bool mc_bench_options(struct mc_options *options, const struct mc_option *table,
     }
     mc_options_free(options);
     return false;
+}
+
+const char *mc_bench_text(const struct mc_options *options, const char *name)
+{
+    const char *text = mc_options_text(options, name);
+    return text[0] != '\0' ? text : NULL;
 }
 
 bool mc_bench_size(const struct mc_options *options, const char *name, uint64_t minimum, uint64_t *bytes)
@@ -94,28 +100,41 @@ bool mc_bench_size(const struct mc_options *options, const char *name, uint64_t 
     return false;
 }
 
-int mc_bench_write_json(const char *path, const json_t *document)
+FILE *mc_bench_out(const struct mc_options *options)
+{
+    return strcmp(mc_options_text(options, "json"), "-") == 0 ? stderr : stdout;
+}
+
+static bool write_json(const char *path, const json_t *document)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "we");
     if (file == NULL) {
         fprintf(stderr, "%s: cannot be written: %s\n", path, strerror(errno));
-        return -1;
+        return false;
     }
     bool good = json_dumpf(document, file, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) == 0;
     good = fputc('\n', file) != EOF && good;
     good = (file == stdout ? fflush(file) : fclose(file)) == 0 && good;
     if (!good)
         fprintf(stderr, "%s: could not be written whole\n", path);
-    return good ? 0 : -1;
+    return good;
+}
+
+int mc_bench_write_json(const struct mc_options *options, json_t *document, int rc)
+{
+    const char *path = mc_bench_text(options, "json");
+    bool good = path == NULL || write_json(path, document);
+    json_decref(document);
+    return good || rc != MC_BENCH_OK ? rc : MC_BENCH_TROUBLE;
 }
 
 json_t *mc_histogram_json(const struct mc_histogram *histogram)
 {
-    uint64_t count = mc_histogram_count(histogram);
-    double mean = count > 0 ? (double)mc_histogram_sum(histogram) / (double)count : 0;
+    uint64_t count = histogram->count;
+    double mean = count > 0 ? (double)histogram->sum / (double)count : 0;
     return json_pack("{s:I, s:f, s:f, s:f, s:f, s:f}", "count", (json_int_t)count, "p50_us",
                      (double)mc_histogram_quantile(histogram, 0.5) / 1e3, "p99_us",
                      (double)mc_histogram_quantile(histogram, 0.99) / 1e3, "p999_us",
-                     (double)mc_histogram_quantile(histogram, 0.999) / 1e3, "max_us",
-                     (double)mc_histogram_max(histogram) / 1e3, "mean_us", mean / 1e3);
+                     (double)mc_histogram_quantile(histogram, 0.999) / 1e3, "max_us", (double)histogram->max / 1e3,
+                     "mean_us", mean / 1e3);
 }

@@ -14,11 +14,6 @@
 #define START_MS 30000u
 #define END_MS 2000u
 
-#define ROW(flag, kind, value, text, ...)                                                                              \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
-    }
-
 static const struct mc_option option_table[] = {
     ROW("operation", TEXT, "write,read", "read, write, mix (in turn); comma separated", .section = "Work"),
     ROW("sizes", TEXT, "4K,64K,1M,16M,64M", "bytes of a block, comma separated"),
@@ -133,31 +128,26 @@ static struct mc_transfer_config config_of(const struct mc_options *options)
 
 static int start_process(struct bench *bench)
 {
-    char self[512], total[64], memory[32], path[32], local[MC_ADDRESS_SIZE + 32], metadata[600], protocol[64],
-        device[256];
+    static const char *const handed[] = {"memory", "path", "metadata", "protocol", "device_name"};
+    enum { HANDED = sizeof(handed) / sizeof(handed[0]) };
     const struct mc_options *options = &bench->options;
-    if (!mc_self_path(self, sizeof(self)))
-        return -1;
+    char total[64], local[MC_ADDRESS_SIZE + 32], words[HANDED][600];
+    char *argv[HANDED + 6] = {mc_self_path(), "engine", "--mode=target", total, local};
     bool is_named = strcmp(mc_options_text(options, "metadata"), "P2PHANDSHAKE") != 0;
     snprintf(total, sizeof(total), "--total=%llu", (unsigned long long)bench->total);
-    snprintf(memory, sizeof(memory), "--memory=%s", mc_options_text(options, "memory"));
-    snprintf(path, sizeof(path), "--path=%s", bench->path);
     snprintf(local, sizeof(local), "--local_name=%.200s%s", mc_options_text(options, "local_name"),
              is_named ? "-target" : "");
-    snprintf(metadata, sizeof(metadata), "--metadata=%s", mc_options_text(options, "metadata"));
-    snprintf(protocol, sizeof(protocol), "--protocol=%s", mc_options_text(options, "protocol"));
-    snprintf(device, sizeof(device), "--device_name=%s", mc_options_text(options, "device_name"));
-    char *argv[] = {self, "engine", "--mode=target", total, memory, path, local, metadata, protocol, device, NULL};
+    for (unsigned i = 0; i < HANDED; i++) {
+        snprintf(words[i], sizeof(words[i]), "--%s=%s", handed[i], mc_options_text(options, handed[i]));
+        argv[5 + i] = words[i];
+    }
     if (mc_process_start(&bench->process, "target", argv, NULL, -1) != 0)
         return -1;
     uint64_t until_ms = mc_clock_ms() + START_MS + bench->total / 1000000;
-    while (!mc_process_log_find(&bench->process, "target ", bench->target_name, sizeof(bench->target_name))) {
-        if (!mc_process_running(&bench->process) || mc_clock_ms() >= until_ms || mc_interrupted) {
-            fprintf(stderr, "the target does not start\n");
-            mc_process_log_show(&bench->process);
-            return -1;
-        }
-        usleep(2000);
+    if (!mc_process_await(&bench->process, "target ", bench->target_name, sizeof(bench->target_name), until_ms)) {
+        fprintf(stderr, "the target does not start\n");
+        mc_process_log_show(&bench->process);
+        return -1;
     }
     bench->target.pid = bench->process.pid;
     return 0;
@@ -233,8 +223,7 @@ static double latency_us(const struct mc_engine_step *step, const struct mc_engi
 
 static double mean_us(const struct mc_histogram *times)
 {
-    uint64_t count = mc_histogram_count(times);
-    return count == 0 ? -1 : (double)mc_histogram_sum(times) / (double)count / 1e3;
+    return times->count == 0 ? -1 : (double)times->sum / (double)times->count / 1e3;
 }
 
 static void show(const struct bench *bench, const struct mc_engine_step *step, const struct mc_engine_result *result)
@@ -341,21 +330,18 @@ static void run_steps(struct bench *bench)
     free(result);
 }
 
-static void finish(struct bench *bench, const char *json_path)
+static void finish(struct bench *bench)
 {
     json_t *document = json_pack("{s:s, s:s, s:I, s:s, s:O}", "version", mc_version(), "target", bench->target_name,
                                  "total", (json_int_t)bench->total, "memory",
                                  mc_options_text(&bench->options, "memory"), "steps", bench->steps);
-    if (json_path[0] != 0 && mc_bench_write_json(json_path, document) != 0 && bench->rc == MC_BENCH_OK)
-        bench->rc = MC_BENCH_TROUBLE;
-    json_decref(document);
+    bench->rc = mc_bench_write_json(&bench->options, document, bench->rc);
 }
 
 static int measure(struct bench *bench)
 {
-    const char *json_path = mc_options_text(&bench->options, "json");
     struct mc_transfer_config config = config_of(&bench->options);
-    bench->out = strcmp(json_path, "-") == 0 ? stderr : stdout;
+    bench->out = mc_bench_out(&bench->options);
     bench->is_terminal = isatty(STDERR_FILENO);
     bench->steps = json_array();
     bench->process.log = -1;
@@ -363,7 +349,7 @@ static int measure(struct bench *bench)
     bench->rc = find_target(bench, &config) == 0 ? MC_BENCH_OK : MC_BENCH_TROUBLE;
     if (bench->rc == MC_BENCH_OK) {
         run_steps(bench);
-        finish(bench, json_path);
+        finish(bench);
     }
     mc_engine_side_close(&bench->side);
     mc_engine_side_close(&bench->near_target);
@@ -380,8 +366,9 @@ int mc_bench_engine(int argc, char **argv)
     if (bench == NULL)
         return rc;
     if (mc_bench_options(&bench->options, option_table, sizeof(option_table) / sizeof(option_table[0]),
-                         "usage: mooncake_bench engine [options]\nMeasures the transfer engine between two processes; "
-                         "columns are those of the original's tebench.\n",
+                         "mooncake_bench engine",
+                         " [options]\nMeasures the transfer engine between two processes; columns are those of the "
+                         "original's tebench.\n",
                          argc, argv, &rc)) {
         rc = MC_BENCH_USAGE;
         if (take_options(bench)) {

@@ -74,16 +74,3 @@ uint64_t mc_histogram_quantile(const struct mc_histogram *histogram, double part
     }
     return max;
 }
-
-uint64_t mc_histogram_count(const struct mc_histogram *histogram)
-{
-    return get(&histogram->count);
-}
-uint64_t mc_histogram_sum(const struct mc_histogram *histogram)
-{
-    return get(&histogram->sum);
-}
-uint64_t mc_histogram_max(const struct mc_histogram *histogram)
-{
-    return get(&histogram->max);
-}

@@ -1,7 +1,7 @@
 /* Latencies in log-linear buckets (64 to each power of two: at most 1.6 % too high). One writer, any number of readers,
  * also from other processes over shared memory; histograms add up exactly. Zeroed memory is an empty histogram. */
-#ifndef MC_TOOL_BENCH_HISTOGRAM_H
-#define MC_TOOL_BENCH_HISTOGRAM_H
+#ifndef MC_TOOL_HISTOGRAM_H
+#define MC_TOOL_HISTOGRAM_H
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -20,8 +20,5 @@ void mc_histogram_merge(struct mc_histogram *into, const struct mc_histogram *fr
 /* Smallest value that at least `part` (0..1) of all values do not exceed, rounded up to its bucket's end; 0 when empty.
  */
 uint64_t mc_histogram_quantile(const struct mc_histogram *histogram, double part);
-uint64_t mc_histogram_count(const struct mc_histogram *histogram);
-uint64_t mc_histogram_sum(const struct mc_histogram *histogram);
-uint64_t mc_histogram_max(const struct mc_histogram *histogram);
 
 #endif

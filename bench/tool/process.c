@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LOG_LOOK_BYTES (256 * 1024) /* how far into a log mc_process_log_find looks */
+#define LOG_LOOK_BYTES (256 * 1024) /* how far into a log mc_process_await looks */
 #define LOG_SHOW_BYTES 2000
 
 volatile int mc_interrupted;
@@ -39,13 +39,12 @@ void mc_interrupt_catch(void)
     sigaction(SIGPIPE, &ignore, NULL);
 }
 
-bool mc_self_path(char *path, size_t size)
+char *mc_self_path(void)
 {
-    ssize_t length = readlink("/proc/self/exe", path, size - 1);
-    if (length <= 0 || (size_t)length >= size - 1)
-        return false;
-    path[length] = '\0';
-    return true;
+    static char path[1024];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    path[length > 0 && (size_t)length < sizeof(path) - 1 ? length : 0] = '\0';
+    return path;
 }
 
 static int open_log(const char *directory, const char *name)
@@ -142,7 +141,7 @@ void mc_process_reap(struct mc_process *process, uint64_t grace_ms)
     *process = (struct mc_process){.log = -1};
 }
 
-bool mc_process_log_find(const struct mc_process *process, const char *mark, char *text, size_t size)
+static bool find_in_log(const struct mc_process *process, const char *mark, char *text, size_t size)
 {
     char *log = malloc(LOG_LOOK_BYTES + 1);
     if (log == NULL)
@@ -158,6 +157,18 @@ bool mc_process_log_find(const struct mc_process *process, const char *mark, cha
     }
     free(log);
     return end != NULL;
+}
+
+bool mc_process_await(struct mc_process *process, const char *mark, char *text, size_t size, uint64_t deadline_ms)
+{
+    for (;;) {
+        bool running = mc_process_running(process);
+        if (find_in_log(process, mark, text, size))
+            return true;
+        if (!running || mc_interrupted || mc_clock_ms() > deadline_ms)
+            return false;
+        usleep(2000);
+    }
 }
 
 void mc_process_log_show(const struct mc_process *process)

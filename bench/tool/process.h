@@ -30,8 +30,9 @@ bool mc_process_running(struct mc_process *process);
 void mc_process_ask_to_end(struct mc_process *process);
 /* Waits up to grace_ms after ask_to_end, then kills. Closes the log. */
 void mc_process_reap(struct mc_process *process, uint64_t grace_ms);
-/* Copies what follows `mark` in the log up to the end of its line; false while it is not there. */
-bool mc_process_log_find(const struct mc_process *process, const char *mark, char *text, size_t size);
+/* Waits for a line of the log, and copies what follows `mark` up to its end; false when the process ends, the time is
+ * over or the user has had enough. */
+bool mc_process_await(struct mc_process *process, const char *mark, char *text, size_t size, uint64_t deadline_ms);
 /* The last lines of the log, to stderr. */
 void mc_process_log_show(const struct mc_process *process);
 
@@ -40,8 +41,8 @@ void mc_process_log_show(const struct mc_process *process);
 extern volatile int mc_interrupted;
 void mc_interrupt_catch(void);
 
-/* Full path of this executable. */
-bool mc_self_path(char *path, size_t size);
+/* Full path of this executable; "" where it cannot be known. */
+char *mc_self_path(void);
 
 struct mc_cluster_config {
     const char *master_binary; /* NULL: beside this executable, else on PATH */

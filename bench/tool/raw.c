@@ -25,11 +25,6 @@
 #define PING_BYTES 64
 #define PINGS 5000
 
-#define ROW(flag, kind, value, text, ...)                                                                              \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
-    }
-
 static const struct mc_option option_table[] = {
     ROW("sizes", TEXT, "64K,1M,4M,16M,64M", "sizes of one copy or message, comma separated"),
     ROW("total", TEXT, "512M", "bytes of buffers to rotate over"),
@@ -229,12 +224,12 @@ static bool make_memory(struct raw *raw)
     return true;
 }
 
-static int measure(struct raw *raw, const char *json_path)
+static int measure(struct raw *raw, const struct mc_options *options)
 {
     double tcp[SIZES_MAX] = {0}, round_trip_us = 0;
     char text[32];
-    json_t *document = json_object(), *list = json_array();
-    FILE *out = json_path != NULL && strcmp(json_path, "-") == 0 ? stderr : stdout;
+    json_t *list = json_array();
+    FILE *out = mc_bench_out(options);
     if (!measure_tcp(raw, tcp, &round_trip_us)) {
         fprintf(stderr, "loopback TCP does not work: %s\n", strerror(errno));
         return MC_BENCH_TROUBLE;
@@ -251,12 +246,10 @@ static int measure(struct raw *raw, const char *json_path)
                                               tcp[i]));
     }
     fprintf(out, "round trip of %d bytes: %.1f us p50\n", PING_BYTES, round_trip_us);
-    json_object_set_new(document, "sizes", list);
-    json_object_set_new(document, "round_trip_us", json_real(round_trip_us));
-    json_object_set_new(document, "total", json_integer((json_int_t)raw->total));
-    int rc = json_path != NULL && mc_bench_write_json(json_path, document) != 0 ? MC_BENCH_TROUBLE : MC_BENCH_OK;
-    json_decref(document);
-    return rc;
+    return mc_bench_write_json(
+        options,
+        json_pack("{s:o, s:f, s:I}", "sizes", list, "round_trip_us", round_trip_us, "total", (json_int_t)raw->total),
+        MC_BENCH_OK);
 }
 
 int mc_bench_raw(int argc, char **argv)
@@ -264,15 +257,13 @@ int mc_bench_raw(int argc, char **argv)
     struct mc_options options;
     struct raw raw = {0};
     int rc = MC_BENCH_USAGE;
-    if (!mc_bench_options(&options, option_table, sizeof(option_table) / sizeof(option_table[0]),
-                          "usage: mooncake_bench raw [options]\nMeasures what this machine can do at all.\n", argc,
-                          argv, &rc))
+    if (!mc_bench_options(&options, option_table, sizeof(option_table) / sizeof(option_table[0]), "mooncake_bench raw",
+                          " [options]\nMeasures what this machine can do at all.\n", argc, argv, &rc))
         return rc;
     raw.passes = (unsigned)mc_options_int(&options, "passes");
-    const char *json_path = mc_options_text(&options, "json");
     if (mc_bench_size(&options, "total", 4096, &raw.total) && parse_sizes(&raw, mc_options_text(&options, "sizes"))) {
         if (make_memory(&raw)) {
-            rc = measure(&raw, json_path[0] != '\0' ? json_path : NULL);
+            rc = measure(&raw, &options);
         } else {
             fprintf(stderr, "no memory for two times --total: %s\n", strerror(errno));
             rc = MC_BENCH_TROUBLE;

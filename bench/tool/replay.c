@@ -19,11 +19,11 @@
 #define DEFAULT_CAPACITY (UINT64_C(3) << 30)
 #define STOP_GRACE_MS 8000 /* for the calls in progress to end */
 
-static const char usage[] = "usage: mooncake_bench replay TRACE [options]\n"
-                            "Replays a trace of requests as an inference engine would: looks up the longest cached "
-                            "prefix, gets its blocks, puts the missing ones,\n"
-                            "and checks every byte that it gets. Without --master it starts a cluster of its own on "
-                            "this machine and ends it afterwards.\n";
+static const char usage[] =
+    " TRACE [options]\nReplays a trace of requests as an inference engine would: looks up the longest cached "
+    "prefix, gets its blocks, puts the missing ones,\n"
+    "and checks every byte that it gets. Without --master it starts a cluster of its own on "
+    "this machine and ends it afterwards.\n";
 
 /* KV bytes of one token: 2 (key and value) * layers * KV heads * head size * 2 bytes. MLA models keep one latent vector
  * instead. */
@@ -41,11 +41,6 @@ static const struct {
     {"qwen3-32b", 2 * 64 * 8 * 128 * 2},
     {"deepseek-v3", 61 * (512 + 64) * 2},
 };
-
-#define ROW(flag, kind, value, text, ...)                                                                              \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
-    }
 
 static const struct mc_option option_table[] = {
     ROW("model", TEXT, "demo", "sets the bytes of a block of 512 tokens; --model=list lists them", .section = "Work"),
@@ -82,26 +77,19 @@ static const struct mc_option option_table[] = {
 
 struct replay {
     struct mc_options options;
-    const char *trace_path;
+    struct mc_replay_report told;
     struct mc_replay_view view;
     int shared_fd;
     struct mc_cluster cluster;
     struct mc_process workers[MC_REPLAY_WORKERS_MAX];
     uint32_t worker_count;
-    uint64_t block_bytes, capacity;
+    uint64_t block_bytes;
     uint64_t parts[MC_CLUSTER_NODES_MAX]; /* of the capacity, for each node */
     unsigned node_count;
-    double speed, seconds;
-    bool terminal, started, cut_short;
+    double speed;
+    bool terminal;
     FILE *out; /* for people: stdout, or stderr when stdout is for the JSON */
-    const char *lost;
 };
-
-static const char *text_or_null(const struct replay *replay, const char *name)
-{
-    const char *text = mc_options_text(&replay->options, name);
-    return text[0] != '\0' ? text : NULL;
-}
 
 static void list_models(FILE *out)
 {
@@ -115,7 +103,7 @@ static void list_models(FILE *out)
 static bool choose_block_bytes(struct replay *replay)
 {
     const char *name = mc_options_text(&replay->options, "model");
-    if (text_or_null(replay, "block_bytes") != NULL)
+    if (mc_bench_text(&replay->options, "block_bytes") != NULL)
         return mc_bench_size(&replay->options, "block_bytes", 1, &replay->block_bytes);
     for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++)
         if (strcmp(models[i].name, name) == 0) {
@@ -204,7 +192,8 @@ static uint64_t share_out(struct replay *replay)
     for (unsigned i = 0; i < replay->node_count; i++)
         sum += replay->parts[i];
     for (unsigned i = 0; i < replay->node_count; i++) {
-        replay->parts[i] = (uint64_t)((double)replay->capacity / (double)sum * (double)replay->parts[i]) & ~4095ull;
+        replay->parts[i] =
+            (uint64_t)((double)replay->told.capacity / (double)sum * (double)replay->parts[i]) & ~4095ull;
         least = replay->parts[i] < least ? replay->parts[i] : least;
     }
     return least;
@@ -217,9 +206,9 @@ static bool check_settings(struct replay *replay)
     if (!choose_weights(replay))
         return false;
     uint64_t nodes = replay->node_count;
-    if (text_or_null(replay, "capacity") == NULL)
-        replay->capacity = default_capacity();
-    else if (!mc_bench_size(&replay->options, "capacity", nodes << 20, &replay->capacity))
+    if (mc_bench_text(&replay->options, "capacity") == NULL)
+        replay->told.capacity = default_capacity();
+    else if (!mc_bench_size(&replay->options, "capacity", nodes << 20, &replay->told.capacity))
         return false;
     uint64_t batch = (uint64_t)mc_options_int(&replay->options, "batch");
     if (replay->block_bytes > MC_REPLAY_BUFFER_MAX / batch) {
@@ -229,11 +218,11 @@ static bool check_settings(struct replay *replay)
                 batch, replay->block_bytes, MC_REPLAY_BUFFER_MAX);
         return false;
     }
-    if (text_or_null(replay, "master") == NULL && share_out(replay) < replay->block_bytes) {
+    if (mc_bench_text(&replay->options, "master") == NULL && share_out(replay) < replay->block_bytes) {
         fprintf(stderr,
                 "--capacity: %" PRIu64 " bytes on %" PRIu64 " store node(s) are less than a block of %" PRIu64
                 " bytes for each\n",
-                replay->capacity, nodes, replay->block_bytes);
+                replay->told.capacity, nodes, replay->block_bytes);
         return false;
     }
     return true;
@@ -253,9 +242,9 @@ static bool load(struct replay *replay)
 {
     struct mc_trace trace;
     char why[256];
-    if (mc_trace_load(replay->trace_path, (uint64_t)mc_options_int(&replay->options, "limit"), &trace, why,
+    if (mc_trace_load(replay->told.trace_path, (uint64_t)mc_options_int(&replay->options, "limit"), &trace, why,
                       sizeof(why)) != 0) {
-        fprintf(stderr, "%s: %s\n", replay->trace_path, why);
+        fprintf(stderr, "%s: %s\n", replay->told.trace_path, why);
         return false;
     }
     uint32_t workers = (uint32_t)mc_options_int(&replay->options, "workers");
@@ -276,40 +265,40 @@ static bool load(struct replay *replay)
     shared->verify = mc_options_bool(&replay->options, "verify");
     shared->block_bytes = replay->block_bytes;
     shared->speed = replay->speed;
-    bool sized = text_or_null(replay, "block_bytes") != NULL;
+    bool sized = mc_bench_text(&replay->options, "block_bytes") != NULL;
     snprintf(shared->paths, sizeof(shared->paths), "%s", mc_options_text(&replay->options, "paths"));
     if (sized)
         snprintf(shared->model, sizeof(shared->model), "b%" PRIu64, replay->block_bytes);
     else
         snprintf(shared->model, sizeof(shared->model), "%s", mc_options_text(&replay->options, "model"));
-    name_of(replay->trace_path, shared->trace_name, sizeof(shared->trace_name));
+    name_of(replay->told.trace_path, shared->trace_name, sizeof(shared->trace_name));
     return true;
 }
 
 static bool start_cluster(struct replay *replay)
 {
     struct mc_replay_shared *shared = replay->view.shared;
-    const char *master = text_or_null(replay, "master");
+    const char *master = mc_bench_text(&replay->options, "master");
     if (master != NULL) {
         snprintf(shared->master_address, sizeof(shared->master_address), "%s", master);
         snprintf(replay->cluster.metrics_address, sizeof(replay->cluster.metrics_address), "%s",
                  mc_options_text(&replay->options, "metrics"));
         return true;
     }
-    struct mc_cluster_config config = {.master_binary = text_or_null(replay, "master_binary"),
-                                       .log_directory = text_or_null(replay, "logs"),
-                                       .lease_ttl = text_or_null(replay, "lease_ttl"),
-                                       .paths = text_or_null(replay, "paths"),
-                                       .capacity = replay->capacity,
+    struct mc_cluster_config config = {.master_binary = mc_bench_text(&replay->options, "master_binary"),
+                                       .log_directory = mc_bench_text(&replay->options, "logs"),
+                                       .lease_ttl = mc_bench_text(&replay->options, "lease_ttl"),
+                                       .paths = mc_bench_text(&replay->options, "paths"),
+                                       .capacity = replay->told.capacity,
                                        .parts = replay->parts,
                                        .node_count = replay->node_count};
     char text[32];
     fprintf(replay->out, "starting a master and %u store node(s) with %s together ...\n", config.node_count,
-            mc_size_format(replay->capacity, text, sizeof(text)));
+            mc_size_format(replay->told.capacity, text, sizeof(text)));
     fflush(replay->out);
     if (mc_cluster_start(&replay->cluster, &config) != 0)
         return false;
-    replay->started = true;
+    replay->told.started = true;
     memcpy(shared->master_address, replay->cluster.master_address, sizeof(shared->master_address));
     fprintf(replay->out, "cluster is up: master %s, metrics http://%s/metrics\n", shared->master_address,
             replay->cluster.metrics_address);
@@ -332,7 +321,7 @@ static void show_lost(struct replay *replay)
     for (uint32_t i = 0; i < replay->worker_count; i++)
         if (replay->workers[i].ended && replay->workers[i].status != 0)
             mc_process_log_show(&replay->workers[i]);
-    if (!replay->started) /* what went wrong at the start was shown there */
+    if (!replay->told.started) /* what went wrong at the start was shown there */
         return;
     if (replay->cluster.master.ended)
         mc_process_log_show(&replay->cluster.master);
@@ -343,15 +332,14 @@ static void show_lost(struct replay *replay)
 
 static bool start_workers(struct replay *replay)
 {
-    char self[1024], fd[16], index[16], name[32];
-    char *argv[] = {self, "worker", fd, index, NULL};
-    if (!mc_self_path(self, sizeof(self)))
-        return false;
+    char fd[16], index[16], name[32];
+    char *argv[] = {mc_self_path(), "worker", fd, index, NULL};
     snprintf(fd, sizeof(fd), "%d", replay->shared_fd);
     for (uint32_t i = 0; i < replay->view.shared->worker_count; i++) {
         snprintf(index, sizeof(index), "%" PRIu32, i);
         snprintf(name, sizeof(name), "worker-%" PRIu32, i + 1);
-        if (mc_process_start(&replay->workers[i], name, argv, text_or_null(replay, "logs"), replay->shared_fd) != 0)
+        if (mc_process_start(&replay->workers[i], name, argv, mc_bench_text(&replay->options, "logs"),
+                             replay->shared_fd) != 0)
             return false;
         replay->worker_count++;
     }
@@ -361,8 +349,8 @@ static bool start_workers(struct replay *replay)
             ready++;
             continue;
         }
-        replay->lost = lost_worker(replay);
-        if (replay->lost != NULL || mc_interrupted || mc_clock_ms() > deadline)
+        replay->told.lost = lost_worker(replay);
+        if (replay->told.lost != NULL || mc_interrupted || mc_clock_ms() > deadline)
             return false;
         usleep(1000);
     }
@@ -380,7 +368,7 @@ static bool workers_run(struct replay *replay)
 static void show_progress(struct replay *replay, double seconds)
 {
     struct mc_replay_counters sum;
-    mc_replay_sum(&replay->view, &sum, NULL, NULL, NULL);
+    mc_replay_sum(&replay->view, &sum, NULL);
     const struct mc_replay_shared *shared = replay->view.shared;
     double part = (double)sum.requests / (double)shared->request_count;
     double duration = mc_options_real(&replay->options, "duration");
@@ -408,12 +396,12 @@ static void run(struct replay *replay)
     while (workers_run(replay)) {
         double seconds = (double)(mc_clock_ns() - start) / 1e9;
         if (duration > 0 && seconds >= duration)
-            replay->cut_short = true;
-        if (replay->started && replay->lost == NULL)
-            replay->lost = mc_cluster_lost(&replay->cluster);
-        if (replay->lost == NULL)
-            replay->lost = lost_worker(replay);
-        if (replay->cut_short || mc_interrupted || replay->lost != NULL)
+            replay->told.cut_short = true;
+        if (replay->told.started && replay->told.lost == NULL)
+            replay->told.lost = mc_cluster_lost(&replay->cluster);
+        if (replay->told.lost == NULL)
+            replay->told.lost = lost_worker(replay);
+        if (replay->told.cut_short || mc_interrupted || replay->told.lost != NULL)
             break;
         if (mc_clock_ms() >= next_ms) {
             show_progress(replay, seconds);
@@ -425,9 +413,9 @@ static void run(struct replay *replay)
     uint64_t deadline = mc_clock_ms() + STOP_GRACE_MS;
     while (workers_run(replay) && mc_clock_ms() < deadline)
         usleep(2000);
-    replay->seconds = (double)(mc_clock_ns() - start) / 1e9;
-    if (replay->lost == NULL)
-        replay->lost = lost_worker(replay);
+    replay->told.seconds = (double)(mc_clock_ns() - start) / 1e9;
+    if (replay->told.lost == NULL)
+        replay->told.lost = lost_worker(replay);
     if (replay->terminal)
         fprintf(replay->out, "\n");
 }
@@ -452,22 +440,6 @@ static void keep_running(struct replay *replay)
         usleep(100000);
 }
 
-static int report(struct replay *replay)
-{
-    struct mc_replay_report settings = {.view = &replay->view,
-                                        .trace_path = replay->trace_path,
-                                        .json_path = text_or_null(replay, "json"),
-                                        .metrics_address = replay->cluster.metrics_address,
-                                        .lost = replay->lost,
-                                        .capacity = replay->capacity,
-                                        .node_count = replay->cluster.node_count,
-                                        .seconds = replay->seconds,
-                                        .started = replay->started,
-                                        .interrupted = mc_interrupted != 0,
-                                        .cut_short = replay->cut_short};
-    return mc_replay_print(&settings);
-}
-
 static int replay_all(struct replay *replay)
 {
     int rc = MC_BENCH_TROUBLE;
@@ -476,8 +448,11 @@ static int replay_all(struct replay *replay)
     mc_interrupt_catch();
     if (start_cluster(replay) && start_workers(replay)) {
         run(replay);
-        rc = report(replay);
-        if (replay->lost != NULL)
+        replay->told.options = &replay->options;
+        replay->told.metrics_address = replay->cluster.metrics_address;
+        replay->told.node_count = replay->cluster.node_count;
+        rc = mc_replay_print(&replay->told, &replay->view);
+        if (replay->told.lost != NULL)
             show_lost(replay);
     } else {
         atomic_store(&replay->view.shared->stop, 1);
@@ -485,7 +460,7 @@ static int replay_all(struct replay *replay)
         rc = mc_interrupted ? MC_BENCH_INTERRUPTED : MC_BENCH_TROUBLE;
     }
     stop_workers(replay);
-    if (replay->started && rc != MC_BENCH_TROUBLE && !mc_interrupted && mc_options_bool(&replay->options, "keep"))
+    if (replay->told.started && rc != MC_BENCH_TROUBLE && !mc_interrupted && mc_options_bool(&replay->options, "keep"))
         keep_running(replay);
     mc_cluster_stop(&replay->cluster);
     mc_replay_detach(&replay->view);
@@ -500,13 +475,13 @@ int mc_bench_replay(int argc, char **argv)
     /* TRACE comes first; the options follow with their own argv[0]. */
     bool has_trace = argc > 1 && argv[1][0] != '-';
     if (has_trace) {
-        replay.trace_path = argv[1];
+        replay.told.trace_path = argv[1];
         argv[1] = argv[0];
         argv++;
         argc--;
     }
-    if (!mc_bench_options(&replay.options, option_table, sizeof(option_table) / sizeof(option_table[0]), usage, argc,
-                          argv, &rc))
+    if (!mc_bench_options(&replay.options, option_table, sizeof(option_table) / sizeof(option_table[0]),
+                          "mooncake_bench replay", usage, argc, argv, &rc))
         return rc;
     if (strcmp(mc_options_text(&replay.options, "model"), "list") == 0) {
         list_models(stdout);
@@ -515,7 +490,7 @@ int mc_bench_replay(int argc, char **argv)
         fprintf(stderr, "mooncake_bench replay: the first argument must be a trace, for example "
                         "traces/conversation_trace.jsonl.gz\n");
     } else {
-        replay.out = strcmp(mc_options_text(&replay.options, "json"), "-") == 0 ? stderr : stdout;
+        replay.out = mc_bench_out(&replay.options);
         replay.terminal = isatty(fileno(replay.out)) == 1;
         rc = replay_all(&replay);
     }

@@ -5,6 +5,7 @@
 #ifndef MC_TOOL_REPLAY_H
 #define MC_TOOL_REPLAY_H
 
+#include "base/options.h"
 #include "tool/histogram.h"
 #include "tool/trace.h"
 
@@ -47,6 +48,8 @@ struct mc_replay_counters {
 #undef MC_REPLAY_FIELD
 };
 
+enum mc_replay_call { MC_REPLAY_LOOKUP, MC_REPLAY_GET, MC_REPLAY_PUT, MC_REPLAY_CALLS };
+
 struct mc_replay_stats {
 #define MC_REPLAY_FIELD(name) _Atomic uint64_t name;
     MC_REPLAY_COUNTERS(MC_REPLAY_FIELD)
@@ -55,7 +58,7 @@ struct mc_replay_stats {
         _Atomic int code;
         _Atomic uint64_t count;
     } errors[MC_REPLAY_ERROR_KINDS];
-    struct mc_histogram lookup, get, put; /* ns per call of the library */
+    struct mc_histogram calls[MC_REPLAY_CALLS]; /* ns per call of the library */
 };
 
 enum mc_replay_state { MC_REPLAY_STARTING, MC_REPLAY_READY, MC_REPLAY_DONE };
@@ -89,25 +92,24 @@ int mc_replay_share(const struct mc_trace *trace, uint32_t stats_count, struct m
 int mc_replay_attach(int fd, struct mc_replay_view *view);
 void mc_replay_detach(struct mc_replay_view *view);
 
-/* Adds up the counters of all threads; histograms too when they are not NULL. */
-void mc_replay_sum(const struct mc_replay_view *view, struct mc_replay_counters *sum, struct mc_histogram *lookup,
-                   struct mc_histogram *get, struct mc_histogram *put);
+/* Adds up the counters of all threads; also their MC_REPLAY_CALLS histograms when they are not NULL. */
+void mc_replay_sum(const struct mc_replay_view *view, struct mc_replay_counters *sum, struct mc_histogram *calls);
 
 /* Bytes of a block of so many tokens; at least 1. */
 uint64_t mc_replay_bytes(uint64_t block_bytes, uint32_t tokens);
 
-/* Settings that only the report needs. */
+/* What only the report needs. */
 struct mc_replay_report {
-    const struct mc_replay_view *view;
-    const char *trace_path, *json_path; /* json_path NULL: none */
-    const char *metrics_address;        /* "" = unknown */
-    const char *lost;                   /* name of a process that ended early, or NULL */
+    const struct mc_options *options;
+    const char *trace_path;
+    const char *metrics_address; /* "" = unknown */
+    const char *lost;            /* name of a process that ended early, or NULL */
     uint64_t capacity;
     unsigned node_count;
     double seconds;
-    bool started, interrupted, cut_short;
+    bool started, cut_short;
 };
 /* Prints the table, writes the JSON; the exit code of the run. */
-int mc_replay_print(const struct mc_replay_report *report);
+int mc_replay_print(const struct mc_replay_report *report, const struct mc_replay_view *view);
 
 #endif

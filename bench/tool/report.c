@@ -14,7 +14,7 @@
 
 struct totals {
     struct mc_replay_counters sum;
-    struct mc_histogram lookup, get, put;
+    struct mc_histogram calls[MC_REPLAY_CALLS];
     struct {
         int code;
         uint64_t count;
@@ -45,21 +45,21 @@ static double part_of(uint64_t part, uint64_t whole)
 /* Bytes per second of time spent in the calls themselves, per thread. */
 static double call_gbps(uint64_t bytes, const struct mc_histogram *calls)
 {
-    uint64_t ns = mc_histogram_sum(calls);
-    return ns > 0 ? (double)bytes / (double)ns : 0;
+    return part_of(bytes, calls->sum);
 }
 
 static void print_calls(FILE *out, const char *name, const struct mc_histogram *calls)
 {
     static const double parts[] = {0.5, 0.99, 0.999};
     char text[32];
-    fprintf(out, "  %-26s %9" PRIu64, name, mc_histogram_count(calls));
+    fprintf(out, "  %-26s %9" PRIu64, name, (uint64_t)calls->count);
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         fprintf(out, " %10s", mc_time_format(mc_histogram_quantile(calls, parts[i]), text, sizeof(text)));
-    fprintf(out, " %10s\n", mc_time_format(mc_histogram_max(calls), text, sizeof(text)));
+    fprintf(out, " %10s\n", mc_time_format(calls->max, text, sizeof(text)));
 }
 
-static void print_traffic(FILE *out, const struct mc_replay_report *report, const struct totals *totals)
+static void print_traffic(FILE *out, const struct mc_replay_report *report, const struct mc_replay_view *view,
+                          const struct totals *totals)
 {
     const struct mc_replay_counters *sum = &totals->sum;
     char text[32];
@@ -68,10 +68,10 @@ static void print_traffic(FILE *out, const struct mc_replay_report *report, cons
             sum->blocks);
     fprintf(out, "  in  (put)            %s, %.2f GB/s; %.2f GB/s of a thread while it puts\n",
             mc_size_format(sum->put_bytes, text, sizeof(text)), (double)sum->put_bytes / report->seconds / 1e9,
-            call_gbps(sum->put_bytes, &totals->put));
+            call_gbps(sum->put_bytes, &totals->calls[MC_REPLAY_PUT]));
     fprintf(out, "  out (get)            %s, %.2f GB/s; %.2f GB/s of a thread while it gets\n",
             mc_size_format(sum->got_bytes, text, sizeof(text)), (double)sum->got_bytes / report->seconds / 1e9,
-            call_gbps(sum->got_bytes, &totals->get));
+            call_gbps(sum->got_bytes, &totals->calls[MC_REPLAY_GET]));
     fprintf(out, "  failed puts          %" PRIu64 "\n", sum->failed_puts);
     if (sum->failed_gets + sum->failed_lookups > 0)
         fprintf(out, "  failed gets, lookups %" PRIu64 ", %" PRIu64 "\n", sum->failed_gets, sum->failed_lookups);
@@ -84,25 +84,26 @@ static void print_traffic(FILE *out, const struct mc_replay_report *report, cons
                 mc_size_format((uint64_t)totals->evicted_bytes, text, sizeof(text)));
     else
         fprintf(out, "  evicted              unknown (give --metrics)\n");
-    if (report->view->shared->speed > 0)
+    if (view->shared->speed > 0)
         fprintf(out, "  started late         %" PRIu64 " requests (more than 10 ms behind the trace's clock)\n",
                 sum->late_requests);
-    if (report->view->shared->verify)
+    if (view->shared->verify)
         fprintf(out, "  wrong bytes          %" PRIu64 " of %" PRIu64 " compared, at %.1f GB/s\n", sum->wrong_bytes,
                 sum->checked_bytes, sum->check_ns > 0 ? (double)sum->checked_bytes / (double)sum->check_ns : 0);
     else
         fprintf(out, "  wrong bytes          not looked for (--noverify)\n");
 }
 
-static void print_table(FILE *out, const struct mc_replay_report *report, const struct totals *totals)
+static void print_table(FILE *out, const struct mc_replay_report *report, const struct mc_replay_view *view,
+                        const struct totals *totals)
 {
-    const struct mc_replay_shared *shared = report->view->shared;
+    const struct mc_replay_shared *shared = view->shared;
     const struct mc_replay_counters *sum = &totals->sum;
     char block[32], capacity[32];
-    const char *end = report->lost != NULL  ? "  BROKEN OFF"
-                      : report->interrupted ? "  interrupted"
-                      : report->cut_short   ? "  stopped after --duration"
-                                            : "";
+    const char *end = report->lost != NULL ? "  BROKEN OFF"
+                      : mc_interrupted     ? "  interrupted"
+                      : report->cut_short  ? "  stopped after --duration"
+                                           : "";
     fprintf(out, "\n%s: %" PRIu64 " of %" PRIu64 " requests in %.1f s, %.0f/s%s\n", shared->trace_name, sum->requests,
             shared->request_count, report->seconds, (double)sum->requests / report->seconds, end);
     fprintf(out, "  %" PRIu32 " worker(s) x %" PRIu32 " thread(s), blocks of %s (%s), ", shared->worker_count,
@@ -111,14 +112,14 @@ static void print_table(FILE *out, const struct mc_replay_report *report, const 
         fprintf(out, "%u store node(s) with %s, ", report->node_count,
                 mc_size_format(report->capacity, capacity, sizeof(capacity)));
     fprintf(out, "paths %s\n", shared->paths[0] != '\0' ? shared->paths : "all");
-    print_traffic(out, report, totals);
+    print_traffic(out, report, view, totals);
     fprintf(out, "\n  %-26s %9s %10s %10s %10s %10s\n", "call", "count", "p50", "p99", "p99.9", "max");
     char get[40], put[40];
     snprintf(get, sizeof(get), "get of up to %" PRIu32 " blocks", shared->batch);
     snprintf(put, sizeof(put), "put of up to %" PRIu32 " blocks", shared->batch);
-    print_calls(out, "lookup of a request", &totals->lookup);
-    print_calls(out, get, &totals->get);
-    print_calls(out, put, &totals->put);
+    print_calls(out, "lookup of a request", &totals->calls[MC_REPLAY_LOOKUP]);
+    print_calls(out, get, &totals->calls[MC_REPLAY_GET]);
+    print_calls(out, put, &totals->calls[MC_REPLAY_PUT]);
     if (report->lost != NULL)
         fprintf(out, "\n%s ended before its time; the figures above are incomplete.\n", report->lost);
     if (report->started)
@@ -138,9 +139,9 @@ static json_t *errors_json(const struct totals *totals)
     return list;
 }
 
-static json_t *settings_json(const struct mc_replay_report *report)
+static json_t *settings_json(const struct mc_replay_report *report, const struct mc_replay_view *view)
 {
-    const struct mc_replay_shared *shared = report->view->shared;
+    const struct mc_replay_shared *shared = view->shared;
     return json_pack("{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:f, s:I, s:s, s:b, s:s}", "trace",
                      report->trace_path, "model", shared->model, "block_bytes", (json_int_t)shared->block_bytes,
                      "requests", (json_int_t)shared->request_count, "capacity",
@@ -151,43 +152,38 @@ static json_t *settings_json(const struct mc_replay_report *report)
                      mc_version());
 }
 
-static int write_json(const struct mc_replay_report *report, const struct totals *totals, const char *outcome)
+static json_t *result_json(const struct mc_replay_report *report, const struct mc_replay_view *view,
+                           const struct totals *totals, const char *outcome)
 {
     const struct mc_replay_counters *sum = &totals->sum;
-    json_t *document = json_object();
-    json_object_set_new(document, "outcome", json_string(outcome));
-    json_object_set_new(document, "settings", settings_json(report));
-    json_object_set_new(document, "seconds", json_real(report->seconds));
-    json_object_set_new(document, "requests_per_s", json_real((double)sum->requests / report->seconds));
+    const struct mc_histogram *calls = totals->calls;
+    json_t *document = json_pack("{s:s, s:o, s:f, s:f}", "outcome", outcome, "settings", settings_json(report, view),
+                                 "seconds", report->seconds, "requests_per_s", (double)sum->requests / report->seconds);
 #define COUNTER(name) json_object_set_new(document, #name, json_integer((json_int_t)sum->name));
     MC_REPLAY_COUNTERS(COUNTER)
 #undef COUNTER
-    json_object_set_new(document, "hit_ratio_blocks", json_real(part_of(sum->hit_blocks, sum->blocks)));
-    json_object_set_new(document, "hit_ratio_tokens", json_real(part_of(sum->hit_tokens, sum->tokens)));
-    json_object_set_new(document, "put_gbps", json_real((double)sum->put_bytes / report->seconds / 1e9));
-    json_object_set_new(document, "get_gbps", json_real((double)sum->got_bytes / report->seconds / 1e9));
-    json_object_set_new(document, "put_call_gbps", json_real(call_gbps(sum->put_bytes, &totals->put)));
-    json_object_set_new(document, "get_call_gbps", json_real(call_gbps(sum->got_bytes, &totals->get)));
-    json_object_set_new(document, "evicted_objects",
-                        totals->evictions_known ? json_integer((json_int_t)totals->evicted_objects) : json_null());
-    json_object_set_new(document, "evicted_bytes",
-                        totals->evictions_known ? json_integer((json_int_t)totals->evicted_bytes) : json_null());
-    json_object_set_new(document, "errors", errors_json(totals));
-    json_object_set_new(document, "calls",
-                        json_pack("{s:o, s:o, s:o}", "lookup", mc_histogram_json(&totals->lookup), "get",
-                                  mc_histogram_json(&totals->get), "put", mc_histogram_json(&totals->put)));
-    int rc = mc_bench_write_json(report->json_path, document);
-    json_decref(document);
-    return rc;
+    bool known = totals->evictions_known;
+    json_object_update_new(
+        document,
+        json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:{s:o, s:o, s:o}}", "hit_ratio_blocks",
+                  part_of(sum->hit_blocks, sum->blocks), "hit_ratio_tokens", part_of(sum->hit_tokens, sum->tokens),
+                  "put_gbps", (double)sum->put_bytes / report->seconds / 1e9, "get_gbps",
+                  (double)sum->got_bytes / report->seconds / 1e9, "put_call_gbps",
+                  call_gbps(sum->put_bytes, &calls[MC_REPLAY_PUT]), "get_call_gbps",
+                  call_gbps(sum->got_bytes, &calls[MC_REPLAY_GET]), "evicted_objects",
+                  known ? json_integer((json_int_t)totals->evicted_objects) : json_null(), "evicted_bytes",
+                  known ? json_integer((json_int_t)totals->evicted_bytes) : json_null(), "errors", errors_json(totals),
+                  "calls", "lookup", mc_histogram_json(&calls[MC_REPLAY_LOOKUP]), "get",
+                  mc_histogram_json(&calls[MC_REPLAY_GET]), "put", mc_histogram_json(&calls[MC_REPLAY_PUT])));
+    return document;
 }
 
-int mc_replay_print(const struct mc_replay_report *report)
+int mc_replay_print(const struct mc_replay_report *report, const struct mc_replay_view *view)
 {
     struct totals *totals = calloc(1, sizeof(*totals));
     if (totals == NULL)
         return MC_BENCH_TROUBLE;
-    const struct mc_replay_view *view = report->view;
-    mc_replay_sum(view, &totals->sum, &totals->lookup, &totals->get, &totals->put);
+    mc_replay_sum(view, &totals->sum, totals->calls);
     for (uint32_t i = 0; i < view->shared->worker_count * view->shared->thread_count; i++)
         add_errors(totals, &view->stats[i]);
     totals->evictions_known =
@@ -195,17 +191,16 @@ int mc_replay_print(const struct mc_replay_report *report)
         mc_cluster_metric(report->metrics_address, "master_evicted_size_bytes", &totals->evicted_bytes);
     int rc = totals->sum.wrong_bytes > 0 ? MC_BENCH_WRONG
              : report->lost != NULL      ? MC_BENCH_TROUBLE
-             : report->interrupted       ? MC_BENCH_INTERRUPTED
+             : mc_interrupted            ? MC_BENCH_INTERRUPTED
                                          : MC_BENCH_OK;
     const char *outcome = rc == MC_BENCH_WRONG         ? "wrong bytes"
                           : rc == MC_BENCH_TROUBLE     ? "broken off"
                           : rc == MC_BENCH_INTERRUPTED ? "interrupted"
                           : report->cut_short          ? "stopped"
                                                        : "complete";
-    bool to_stdout = report->json_path != NULL && strcmp(report->json_path, "-") == 0;
-    print_table(to_stdout ? stderr : stdout, report, totals);
-    if (report->json_path != NULL && write_json(report, totals, outcome) != 0 && rc == MC_BENCH_OK)
-        rc = MC_BENCH_TROUBLE;
+    print_table(mc_bench_out(report->options), report, view, totals);
+    if (mc_bench_text(report->options, "json") != NULL)
+        rc = mc_bench_write_json(report->options, result_json(report, view, totals, outcome), rc);
     free(totals);
     return rc;
 }

@@ -83,8 +83,7 @@ void mc_replay_detach(struct mc_replay_view *view)
     *view = (struct mc_replay_view){0};
 }
 
-void mc_replay_sum(const struct mc_replay_view *view, struct mc_replay_counters *sum, struct mc_histogram *lookup,
-                   struct mc_histogram *get, struct mc_histogram *put)
+void mc_replay_sum(const struct mc_replay_view *view, struct mc_replay_counters *sum, struct mc_histogram *calls)
 {
     uint32_t count = view->shared->worker_count * view->shared->thread_count;
     *sum = (struct mc_replay_counters){0};
@@ -93,12 +92,8 @@ void mc_replay_sum(const struct mc_replay_view *view, struct mc_replay_counters 
 #define ADD(name) sum->name += atomic_load_explicit(&stats->name, memory_order_relaxed);
         MC_REPLAY_COUNTERS(ADD)
 #undef ADD
-        if (lookup != NULL)
-            mc_histogram_merge(lookup, &stats->lookup);
-        if (get != NULL)
-            mc_histogram_merge(get, &stats->get);
-        if (put != NULL)
-            mc_histogram_merge(put, &stats->put);
+        for (unsigned call = 0; calls != NULL && call < MC_REPLAY_CALLS; call++)
+            mc_histogram_merge(&calls[call], &stats->calls[call]);
     }
 }
 

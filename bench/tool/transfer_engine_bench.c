@@ -7,11 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ROW(flag, kind, value, text, ...)                                                                              \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
-    }
-
 static const struct mc_option option_table[] = {
     ROW("mode", TEXT, "initiator", "target: serves until it is ended", .choices = "initiator|target"),
     ROW("metadata_server", TEXT, "192.168.3.77:2379", "P2PHANDSHAKE, or a metadata server; host:port alone is etcd"),
@@ -56,27 +51,21 @@ static double unit_bytes(const char *name)
 
 static int report(const struct mc_options *options, const struct mc_engine_result *result)
 {
-    const char *unit = mc_options_text(options, "report_unit"), *json_path = mc_options_text(options, "json");
-    const char *path = mc_engine_path_name(mc_engine_main_path(result));
+    const char *unit = mc_options_text(options, "report_unit"),
+               *path = mc_engine_path_name(mc_engine_main_path(result));
     double bytes_per_s = result->seconds > 0 ? (double)result->bytes / result->seconds : 0;
     fprintf(stderr, "Test completed: duration %.2f, batch count %llu, throughput %.*f %s/s\n", result->seconds,
             (unsigned long long)result->batches, (int)mc_options_int(options, "report_precision"),
             bytes_per_s / unit_bytes(unit), unit);
     fprintf(stderr, "path %s, mean %.1f us, p99 %.1f us of a batch\n", path,
-            result->batches == 0 ? 0 : (double)mc_histogram_sum(&result->times) / (double)result->batches / 1e3,
+            result->batches == 0 ? 0 : (double)result->times.sum / (double)result->batches / 1e3,
             (double)mc_histogram_quantile(&result->times, 0.99) / 1e3);
     if (result->failed > 0)
         fprintf(stderr, "a transfer failed: %s\n", mc_transfer_error_text(result->error));
-    int rc = result->failed > 0 ? MC_BENCH_WRONG : MC_BENCH_OK;
-    if (json_path[0] != 0) {
-        json_t *document = json_pack("{s:f, s:I, s:I, s:f, s:s, s:o}", "seconds", result->seconds, "batches",
-                                     (json_int_t)result->batches, "bytes", (json_int_t)result->bytes, "gbps",
-                                     bytes_per_s / 1e9, "path", path, "transfer", mc_histogram_json(&result->times));
-        if (mc_bench_write_json(json_path, document) != 0 && rc == MC_BENCH_OK)
-            rc = MC_BENCH_TROUBLE;
-        json_decref(document);
-    }
-    return rc;
+    json_t *document = json_pack("{s:f, s:I, s:I, s:f, s:s, s:o}", "seconds", result->seconds, "batches",
+                                 (json_int_t)result->batches, "bytes", (json_int_t)result->bytes, "gbps",
+                                 bytes_per_s / 1e9, "path", path, "transfer", mc_histogram_json(&result->times));
+    return mc_bench_write_json(options, document, result->failed > 0 ? MC_BENCH_WRONG : MC_BENCH_OK);
 }
 
 static int initiate(const struct mc_options *options, const struct mc_transfer_config *config)
@@ -133,23 +122,14 @@ static int run(const struct mc_options *options)
 int main(int argc, char **argv)
 {
     struct mc_options options;
-    char error[MC_OPTION_ERROR_MAX];
-    int rc = MC_BENCH_USAGE;
-    mc_options_init(&options, option_table, sizeof(option_table) / sizeof(option_table[0]));
-    if (mc_options_parse(&options, argc, argv, NULL, NULL, error, sizeof(error)) != 0) {
-        fprintf(stderr, "transfer_engine_bench: %s\n", error);
-    } else if (mc_options_bool(&options, "help")) {
-        struct mc_buffer help = {0};
-        mc_options_help(&options, &help);
-        printf(
-            "usage: transfer_engine_bench --mode=target|initiator [options]\nMeasures the transfer engine between two "
-            "processes; mooncake_bench engine tells more.\n%.*s",
-            (int)help.length, (const char *)help.data);
-        mc_buffer_free(&help);
-        rc = MC_BENCH_OK;
-    } else {
-        rc = run(&options);
-    }
+    int rc;
+    if (!mc_bench_options(&options, option_table, sizeof(option_table) / sizeof(option_table[0]),
+                          "transfer_engine_bench",
+                          " --mode=target|initiator [options]\nMeasures the transfer engine between two processes; "
+                          "mooncake_bench engine tells more.",
+                          argc, argv, &rc))
+        return rc;
+    rc = run(&options);
     mc_options_free(&options);
     return rc;
 }

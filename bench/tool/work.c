@@ -17,11 +17,6 @@
 #define BATCH_MAX 1024
 #define KEYS_MAX (1u << 20)
 
-#define ROW(flag, kind, value, text, ...)                                                                              \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
-    }
-
 static const struct mc_option option_table[] = {
     ROW("operations", TEXT, "put,exist,batch_exist,get,batch_put,batch_get",
         "what to do, in this order, comma separated", .section = "Work"),
@@ -124,14 +119,14 @@ static json_t *time_operation(struct work *work, const struct operation *operati
         done += items;
     }
     double seconds = (double)(mc_clock_ns() - start) / 1e9;
-    double gbps = operation->moves ? (double)(done * work->size) / (double)(mc_histogram_sum(calls) + 1) : 0;
+    double gbps = operation->moves ? (double)(done * work->size) / (double)(calls->sum + 1) : 0;
     json_t *result = mc_histogram_json(calls);
     json_object_set_new(result, "operation", json_string(operation->name));
     json_object_set_new(result, "keys_per_s", json_real((double)done / seconds));
     json_object_set_new(result, "gbps", json_real(gbps));
     json_object_set_new(result, "failed", json_integer((json_int_t)(work->failed - failed)));
     fprintf(out, "%-12s %9" PRIu64 " calls %12.0f keys/s  p50 %10s  p99 %10s  %6.2f GB/s  %" PRIu64 " failed\n",
-            operation->name, mc_histogram_count(calls), (double)done / seconds,
+            operation->name, (uint64_t)calls->count, (double)done / seconds,
             mc_time_format(mc_histogram_quantile(calls, 0.5), p50, sizeof(p50)),
             mc_time_format(mc_histogram_quantile(calls, 0.99), p99, sizeof(p99)), gbps, work->failed - failed);
     free(calls);
@@ -167,8 +162,7 @@ static bool prepare(struct work *work, const struct mc_options *options)
 static int run_operations(struct work *work, const struct mc_options *options)
 {
     char copy[256], *rest = copy, *word;
-    const char *json_path = mc_options_text(options, "json");
-    FILE *out = strcmp(json_path, "-") == 0 ? stderr : stdout;
+    FILE *out = mc_bench_out(options);
     json_t *list = json_array();
     int rc = MC_BENCH_OK;
     snprintf(copy, sizeof(copy), "%s", mc_options_text(options, "operations"));
@@ -184,19 +178,20 @@ static int run_operations(struct work *work, const struct mc_options *options)
         else
             json_array_append_new(list, result);
     }
-    if (rc == MC_BENCH_OK && json_path[0] != '\0' && mc_bench_write_json(json_path, list) != 0)
-        rc = MC_BENCH_TROUBLE;
-    json_decref(list);
+    if (rc == MC_BENCH_OK)
+        rc = mc_bench_write_json(options, list, rc);
+    else
+        json_decref(list);
     return rc == MC_BENCH_OK && work->failed > 0 ? MC_BENCH_WRONG : rc;
 }
 
 static int join(struct work *work, struct mc_cluster *cluster, const struct mc_options *options)
 {
-    const char *master = mc_options_text(options, "master"), *binary = mc_options_text(options, "master_binary");
-    const char *paths = mc_options_text(options, "paths");
-    struct mc_cluster_config config = {
-        .master_binary = binary[0] != '\0' ? binary : NULL, .paths = paths[0] != '\0' ? paths : NULL, .node_count = 1};
-    if (master[0] == '\0') {
+    const char *master = mc_bench_text(options, "master");
+    struct mc_cluster_config config = {.master_binary = mc_bench_text(options, "master_binary"),
+                                       .paths = mc_bench_text(options, "paths"),
+                                       .node_count = 1};
+    if (master == NULL) {
         if (!mc_bench_size(options, "capacity", 1 << 20, &config.capacity))
             return MC_BENCH_USAGE;
         if (mc_cluster_start(cluster, &config) != 0)
@@ -220,10 +215,9 @@ int mc_bench_work(int argc, char **argv)
     struct mc_cluster cluster = {0};
     struct mc_options options;
     int rc = MC_BENCH_USAGE;
-    if (!mc_bench_options(&options, option_table, sizeof(option_table) / sizeof(option_table[0]),
-                          "usage: mooncake_bench work [options]\nTimes single operations of the store. Existing "
-                          "objects are removed!\n",
-                          argc, argv, &rc))
+    if (!mc_bench_options(&options, option_table, sizeof(option_table) / sizeof(option_table[0]), "mooncake_bench work",
+                          " [options]\nTimes single operations of the store. Existing objects are removed!\n", argc,
+                          argv, &rc))
         return rc;
     if (prepare(&work, &options)) {
         mc_interrupt_catch();

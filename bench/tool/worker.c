@@ -82,7 +82,7 @@ static uint32_t look_up(struct worker_thread *worker, const struct mc_trace_requ
 {
     uint64_t before = mc_clock_ns();
     int rc = mc_store_exist(worker->store, worker->key_list, request->block_count, worker->found);
-    mc_histogram_add(&worker->stats->lookup, mc_clock_ns() - before);
+    mc_histogram_add(&worker->stats->calls[MC_REPLAY_LOOKUP], mc_clock_ns() - before);
     if (rc != 0) {
         count(&worker->stats->failed_lookups, 1);
         count_error(worker->stats, rc);
@@ -138,7 +138,7 @@ static void get_batch(struct worker_thread *worker, const struct mc_trace_reques
     }
     uint64_t before = mc_clock_ns();
     int rc = mc_store_get(worker->store, worker->get_items, items, NULL, NULL);
-    mc_histogram_add(&stats->get, mc_clock_ns() - before);
+    mc_histogram_add(&stats->calls[MC_REPLAY_GET], mc_clock_ns() - before);
     for (uint32_t i = 0; i < items; i++) {
         int64_t result = worker->get_items[i].result;
         if (result > 0) {
@@ -187,7 +187,7 @@ static void put_batch(struct worker_thread *worker, const struct mc_trace_reques
     int rc = mc_store_put(worker->store, worker->put_items, items, &config);
     uint64_t end = mc_clock_ns();
     count(&stats->generate_ns, start - before);
-    mc_histogram_add(&stats->put, end - start);
+    mc_histogram_add(&stats->calls[MC_REPLAY_PUT], end - start);
     for (uint32_t i = 0; i < items; i++) {
         int result = worker->put_items[i].result;
         if (result == 0) {
@@ -379,11 +379,6 @@ int mc_bench_worker(int argc, char **argv)
 
 /* --- store node --- */
 
-#define ROW(flag, kind, value, text, ...)                                                                              \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
-    }
-
 static const struct mc_option node_options[] = {
     ROW("master", TEXT, "127.0.0.1:50051", "address of the master"),
     ROW("segment", TEXT, "1GiB", "memory to lend"),
@@ -421,9 +416,8 @@ int mc_bench_node(int argc, char **argv)
     uint64_t segment = 0;
     sigset_t signals;
     int rc = MC_BENCH_USAGE;
-    if (!mc_bench_options(&options, node_options, sizeof(node_options) / sizeof(node_options[0]),
-                          "usage: mooncake_bench node [options]\nLends memory to a cluster until it is told to end.\n",
-                          argc, argv, &rc))
+    if (!mc_bench_options(&options, node_options, sizeof(node_options) / sizeof(node_options[0]), "mooncake_bench node",
+                          " [options]\nLends memory to a cluster until it is told to end.\n", argc, argv, &rc))
         return rc;
     if (!mc_bench_size(&options, "segment", 0, &segment))
         goto done;
@@ -432,12 +426,11 @@ int mc_bench_node(int argc, char **argv)
     sigaddset(&signals, SIGINT);
     sigprocmask(SIG_BLOCK, &signals, NULL); /* before the library's threads, which inherit it */
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    const char *paths = mc_options_text(&options, "paths"), *data_dir = mc_options_text(&options, "data_dir");
     struct mc_store_config config = {.local_hostname = mc_options_text(&options, "host"),
                                      .master_server_addr = mc_options_text(&options, "master"),
                                      .global_segment_size = segment,
-                                     .data_dir = data_dir[0] != '\0' ? data_dir : NULL,
-                                     .paths = paths[0] != '\0' ? paths : NULL};
+                                     .data_dir = mc_bench_text(&options, "data_dir"),
+                                     .paths = mc_bench_text(&options, "paths")};
     int error = mc_store_open(&config, &store);
     if (error != 0) {
         fprintf(stderr, "cannot join the master at %s: %s\n", config.master_server_addr, mc_error_text(error));
