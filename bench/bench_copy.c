@@ -6,11 +6,9 @@
  * Each line: min median max of 5 rounds in GB/s, and the median's ratio to the first line of its group. */
 #include "../tests/unit/transport_rig.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <fcntl.h>
+#include "tool/plain.h"
+
 #include <sys/mman.h>
-#include <sys/socket.h>
 
 #define TOTAL (512ull << 20) /* of rotated buffers: more than any cache */
 #define ROUNDS 5
@@ -179,42 +177,29 @@ static void bare_serve(int fd, uint8_t *memory)
 {
     uint64_t ask[2];
     for (;;) {
-        uint64_t at = 0;
-        if (recv(fd, ask, sizeof(ask), MSG_WAITALL) != (ssize_t)sizeof(ask))
+        if (!mc_plain_receive(fd, ask, sizeof(ask)))
             _exit(0);
         uint64_t size = ask[0], total = ask[1] == 0 ? TOTAL : size;
         static uint64_t place;
         uint64_t base = ask[1] == 0 ? 0 : (place = (place + size) % TOTAL);
-        while (at < total) {
-            ssize_t moved =
-                ask[1] == 0 ? recv(fd, memory + base + at, total - at, 0) : send(fd, memory + base + at, total - at, 0);
-            if (moved <= 0)
-                _exit(1);
-            at += (uint64_t)moved;
-        }
-        if (ask[1] == 0 && send(fd, ask, 1, 0) != 1)
+        bool good = ask[1] == 0 ? mc_plain_receive(fd, memory + base, total) && mc_plain_send(fd, ask, 1)
+                                : mc_plain_send(fd, memory + base, total);
+        if (!good)
             _exit(1);
     }
 }
 
 static struct bare bare_start(void)
 {
-    struct bare bare;
     uint16_t port = 0;
-    int on = 1, listener = mc_tcp_listen("127.0.0.1", &port);
-    char address[MC_ADDRESS_MAX];
-    mc_address_join(address, sizeof(address), "127.0.0.1", port);
-    bare.fd = mc_tcp_connect(address, rig_deadline(1000));
+    int listener = mc_plain_listen(&port);
+    struct bare bare = {.fd = mc_plain_connect(port)};
     bare.pid = fork();
     if (bare.pid == 0) {
         close(bare.fd); /* or its end would never show */
-        int fd = accept(listener, NULL, NULL);
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-        bare_serve(fd, private_memory(TOTAL));
+        bare_serve(mc_plain_accept(listener), private_memory(TOTAL));
     }
     close(listener);
-    int flags = fcntl(bare.fd, F_GETFL);
-    fcntl(bare.fd, F_SETFL, flags & ~O_NONBLOCK);
     return bare;
 }
 
@@ -225,20 +210,11 @@ static double limit_tcp(uint64_t size, uint8_t *mine, bool out)
     if (bare.pid == 0)
         bare = bare_start();
     uint64_t start_ns = mc_clock_ns();
-    if (out && send(bare.fd, ask, sizeof(ask), 0) < 0)
-        abort();
-    for (uint64_t i = 0; i < count; i++) {
-        if (!out && send(bare.fd, ask, sizeof(ask), 0) < 0)
-            abort();
-        for (uint64_t at = 0; at < size;) {
-            ssize_t moved = out ? send(bare.fd, mine + i * size + at, size - at, 0)
-                                : recv(bare.fd, mine + i * size + at, size - at, 0);
-            if (moved <= 0)
-                abort();
-            at += (uint64_t)moved;
-        }
-    }
-    if (out && recv(bare.fd, ask, 1, 0) != 1)
+    bool good = !out || mc_plain_send(bare.fd, ask, sizeof(ask));
+    for (uint64_t i = 0; i < count && good; i++)
+        good = out ? mc_plain_send(bare.fd, mine + i * size, size)
+                   : mc_plain_send(bare.fd, ask, sizeof(ask)) && mc_plain_receive(bare.fd, mine + i * size, size);
+    if (!good || (out && !mc_plain_receive(bare.fd, ask, 1)))
         abort();
     return rate(TOTAL, start_ns);
 }

@@ -7,6 +7,7 @@
  * 10,000,000 and 100,000). */
 #include "store/core/core.h"
 #include "store/segment/layout.h"
+#include "tool/process.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -49,12 +50,7 @@ static double now_s(void)
 
 static size_t resident(void)
 {
-    size_t size = 0, pages = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-    if (file == NULL || fscanf(file, "%zu %zu", &size, &pages) != 2)
-        exit(1);
-    (void)fclose(file);
-    return pages * (size_t)sysconf(_SC_PAGESIZE);
+    return mc_process_resident(getpid());
 }
 
 static void send_frame(struct bench *bench, uint64_t connection)
@@ -70,10 +66,32 @@ static void send_frame(struct bench *bench, uint64_t connection)
         bench->longest_us = us;
 }
 
-static void join(struct bench *bench, uint64_t connection, uint8_t role)
+static struct mc_core_config config;
+
+static void start(struct bench *bench, uint64_t epoch, uint64_t recovery_window_ms)
+{
+    static struct mc_core_output output;
+    memset(bench, 0, sizeof(*bench));
+    config = mc_core_config_default();
+    config.recovery_window_ms = recovery_window_ms;
+    output = (struct mc_core_output){bench, get_buffer, closed, NULL, NULL};
+    bench->core = mc_core_create(&config, &output, (struct mc_id){1, 2}, epoch, 7, 0);
+    if (bench->core == NULL)
+        exit(1);
+}
+
+static void stop(struct bench *bench)
+{
+    mc_core_destroy(bench->core);
+    for (unsigned i = 0; i < 8 + OWNERS; i++)
+        mc_buffer_free(&bench->out[i]);
+    mc_buffer_free(&bench->in);
+}
+
+static void join(struct bench *bench, uint64_t connection, uint8_t role, struct mc_id node)
 {
     struct mc_wire_hello hello = {
-        .magic = MC_WIRE_MAGIC, .version_min = 1, .version_max = 1, .role = role, .node = {5, 5}, .incarnation = 1};
+        .magic = MC_WIRE_MAGIC, .version_min = 1, .version_max = 1, .role = role, .node = node, .incarnation = 1};
     mc_core_connected(bench->core, 1, connection);
     bench->in.length = 0;
     size_t frame = mc_frame_begin(&bench->in, MC_MESSAGE_HELLO, 1);
@@ -83,19 +101,26 @@ static void join(struct bench *bench, uint64_t connection, uint8_t role)
     bench->out[connection].length = 0;
 }
 
-static void mount(struct bench *bench, uint64_t id, uint64_t capacity)
+static void mount(struct bench *bench, uint64_t connection, struct mc_wire_mount mount)
 {
-    struct mc_wire_mount mount = {.segment_id = {id, id},
-                                  .capacity = capacity,
-                                  .populated = capacity,
-                                  .slot_count = mc_slot_count(capacity),
-                                  .name = mc_span_string("bench")};
+    mount.populated = mount.capacity;
+    mount.slot_count = mc_slot_count(mount.capacity);
+    mount.name = mc_span_string("bench");
     bench->in.length = 0;
     size_t frame = mc_frame_begin(&bench->in, MC_MESSAGE_MOUNT, 1);
     mc_wire_mount_write(&bench->in, &mount);
     mc_frame_end(&bench->in, frame);
-    send_frame(bench, 2);
-    bench->out[2].length = 0;
+    send_frame(bench, connection);
+    bench->out[connection].length = 0;
+}
+
+/* A client, and an owner whose segments have room for so many objects. */
+static void join_both(struct bench *bench, uint64_t objects)
+{
+    join(bench, 1, MC_ROLE_CALL, (struct mc_id){5, 5});
+    join(bench, 2, MC_ROLE_OWNER, (struct mc_id){5, 5});
+    for (uint64_t i = 1; i <= SEGMENTS; i++)
+        mount(bench, 2, (struct mc_wire_mount){.segment_id = {i, i}, .capacity = objects * 4096 / SEGMENTS / 80 * 100});
 }
 
 static void key_of(char key[41], uint64_t number)
@@ -277,53 +302,6 @@ static void sweep(struct bench *bench)
 
 /* ---- recovery ---- */
 
-static void start(struct bench *bench, struct mc_core_config *config, struct mc_core_output *output)
-{
-    *config = mc_core_config_default();
-    *output = (struct mc_core_output){bench, get_buffer, closed, NULL, NULL};
-    bench->core = mc_core_create(config, output, (struct mc_id){1, 2}, EPOCH, 7, 0);
-    if (bench->core == NULL)
-        exit(1);
-}
-
-static void stop(struct bench *bench)
-{
-    mc_core_destroy(bench->core);
-    for (unsigned i = 0; i < 8 + OWNERS; i++)
-        mc_buffer_free(&bench->out[i]);
-    mc_buffer_free(&bench->in);
-}
-
-static void join_owner(struct bench *bench, uint32_t owner, uint64_t capacity, uint32_t slots)
-{
-    uint64_t connection = 8 + owner;
-    struct mc_wire_hello hello = {.magic = MC_WIRE_MAGIC,
-                                  .version_min = 1,
-                                  .version_max = 1,
-                                  .role = MC_ROLE_OWNER,
-                                  .node = {100 + owner, 5},
-                                  .incarnation = 1};
-    struct mc_wire_mount mount = {.segment_id = {100 + owner, 1},
-                                  .capacity = capacity,
-                                  .populated = capacity,
-                                  .slot_count = mc_slot_count(capacity),
-                                  .epoch = EPOCH - 1,
-                                  .slot_top = slots,
-                                  .name = mc_span_string("bench")};
-    mc_core_connected(bench->core, 1, connection);
-    bench->in.length = 0;
-    size_t frame = mc_frame_begin(&bench->in, MC_MESSAGE_HELLO, 1);
-    mc_wire_hello_write(&bench->in, &hello);
-    mc_frame_end(&bench->in, frame);
-    send_frame(bench, connection);
-    bench->in.length = 0;
-    frame = mc_frame_begin(&bench->in, MC_MESSAGE_MOUNT, 1);
-    mc_wire_mount_write(&bench->in, &mount);
-    mc_frame_end(&bench->in, frame);
-    send_frame(bench, connection);
-    bench->out[connection].length = 0;
-}
-
 /* Slots come in an order of their own, as they do after a long life. */
 static void tell(struct bench *bench, uint32_t owner, uint32_t sequence, uint32_t slots)
 {
@@ -353,14 +331,18 @@ static void tell(struct bench *bench, uint32_t owner, uint32_t sequence, uint32_
 static int recover(uint64_t objects)
 {
     static struct bench bench;
-    struct mc_core_config config;
-    struct mc_core_output output;
     struct mc_core_statistics statistics;
     uint32_t slots = (uint32_t)((objects + OWNERS - 1) / OWNERS);
     size_t before = resident();
-    start(&bench, &config, &output);
-    for (uint32_t owner = 0; owner < OWNERS; owner++)
-        join_owner(&bench, owner, (uint64_t)slots * 4160 + 4096, slots);
+    start(&bench, EPOCH, mc_core_config_default().recovery_window_ms);
+    for (uint32_t owner = 0; owner < OWNERS; owner++) {
+        join(&bench, 8 + owner, MC_ROLE_OWNER, (struct mc_id){100 + owner, 5});
+        mount(&bench, 8 + owner,
+              (struct mc_wire_mount){.segment_id = {100 + owner, 1},
+                                     .capacity = (uint64_t)slots * 4160 + 4096,
+                                     .epoch = EPOCH - 1,
+                                     .slot_top = slots});
+    }
     bench.longest_us = 0;
     double seconds = 0;
     for (uint32_t sequence = 0; sequence * ITEMS < slots; sequence++) {
@@ -399,20 +381,9 @@ static int recover(uint64_t objects)
 static double insertion(uint64_t objects, uint64_t insertions, double *with_room)
 {
     static struct bench bench;
-    struct mc_core_config config;
-    struct mc_core_output output;
     struct mc_core_statistics before, after;
-    memset(&bench, 0, sizeof(bench));
-    start(&bench, &config, &output);
-    mc_core_destroy(bench.core);
-    config.recovery_window_ms = 0;
-    bench.core = mc_core_create(&config, &output, (struct mc_id){1, 2}, EPOCH, 7, 0);
-    if (bench.core == NULL)
-        exit(1);
-    join(&bench, 1, MC_ROLE_CALL);
-    join(&bench, 2, MC_ROLE_OWNER);
-    for (uint64_t i = 1; i <= SEGMENTS; i++)
-        mount(&bench, i, objects * 4096 / SEGMENTS / 80 * 100);
+    start(&bench, EPOCH, 0);
+    join_both(&bench, objects);
     *with_room = 1 / put_all(&bench, 0, objects / BATCH * BATCH, BATCH);
     (void)put_all(&bench, objects * 2, objects / 2 / BATCH * BATCH, BATCH); /* now it is full */
     mc_core_statistics(bench.core, &before);
@@ -445,18 +416,9 @@ int main(int argc, char **argv)
     uint64_t objects = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
     objects = (objects + BATCH - 1) / BATCH * BATCH;
     static struct bench bench;
-    struct mc_core_config config = mc_core_config_default();
-    config.recovery_window_ms = 0; /* no tombstones among what is measured */
-    struct mc_core_output output = {&bench, get_buffer, closed, NULL, NULL};
     size_t before = resident();
-    bench.core = mc_core_create(&config, &output, (struct mc_id){1, 2}, 1, 7, 0);
-    if (bench.core == NULL)
-        return 1;
-    join(&bench, 1, MC_ROLE_CALL);
-    join(&bench, 2, MC_ROLE_OWNER);
-    uint64_t capacity = objects * 4096 / SEGMENTS / 80 * 100;
-    for (uint64_t i = 1; i <= SEGMENTS; i++)
-        mount(&bench, i, capacity);
+    start(&bench, 1, 0); /* no tombstones among what is measured */
+    join_both(&bench, objects);
     size_t empty = resident();
     bench.longest_us = 0;
     double put = put_all(&bench, 0, objects, BATCH);
@@ -484,11 +446,8 @@ int main(int argc, char **argv)
     remove_matching(&bench, "([a-z]+-?)+[0-9]$", "a costly search");
     remove_matching(&bench, "[0-7]$", "removal of half of the objects");
     sweep(&bench);
-    double start = now_s();
-    mc_core_destroy(bench.core);
-    printf("destroyed in                   %10.1f ms\n", (now_s() - start) * 1e3);
-    for (unsigned i = 0; i < 8 + OWNERS; i++)
-        mc_buffer_free(&bench.out[i]);
-    mc_buffer_free(&bench.in);
+    double begun = now_s();
+    stop(&bench);
+    printf("destroyed in                   %10.1f ms\n", (now_s() - begun) * 1e3);
     return 0;
 }

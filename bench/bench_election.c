@@ -9,21 +9,18 @@
 #include "env/etcd.h"
 #include "env/json.h"
 #include "store/master/election.h"
+#include "env/socket.h"
 #include "store/master/leadership.h"
+#include "tool/bench.h"
+#include "tool/process.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <ftw.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define THREADS_MAX 16
@@ -38,7 +35,7 @@ struct bench {
     uint64_t ttl_ms, compaction_s;
     struct mc_leadership_config config;
     char folder[64], endpoint[32], claim[MC_ELECTION_CLAIM_MAX];
-    pid_t etcd;
+    struct mc_process etcd;
     _Atomic uint64_t renewals, failed;
     _Atomic bool is_over;
 };
@@ -54,22 +51,20 @@ static uint64_t deadline(void)
     return mc_clock_ns() + CALL_MS * 1000000ull;
 }
 
-static uint16_t free_port(void)
+static unsigned free_port(void)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof(address);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, size) != 0 ||
-        getsockname(fd, (struct sockaddr *)&address, &size) != 0)
+    uint16_t port = 0;
+    int fd = mc_tcp_listen("127.0.0.1", &port);
+    if (fd < 0)
         give_up("no port");
     close(fd);
-    return ntohs(address.sin_port);
+    return port;
 }
 
 /* With the settings that etcd has by itself, but for the disk, which is not waited for. */
 static void start_etcd(struct bench *bench)
 {
-    char client[64], peer[64], members[96], data[80], log[80];
+    char client[64], peer[64], members[96], data[80];
     snprintf(bench->folder, sizeof(bench->folder), "/tmp/mc-election-XXXXXX");
     if (mkdtemp(bench->folder) == NULL)
         give_up("no directory");
@@ -79,21 +74,12 @@ static void start_etcd(struct bench *bench)
     snprintf(peer, sizeof(peer), "http://127.0.0.1:%u", free_port());
     snprintf(members, sizeof(members), "default=%s", peer);
     snprintf(data, sizeof(data), "%s/data", bench->folder);
-    snprintf(log, sizeof(log), "%s/log", bench->folder);
-    fflush(NULL);
-    bench->etcd = fork();
-    if (bench->etcd < 0)
-        give_up("fork");
-    if (bench->etcd != 0)
-        return;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    if (fd < 0 || dup2(fd, STDOUT_FILENO) < 0 || dup2(fd, STDERR_FILENO) < 0)
-        _exit(126);
-    execlp("etcd", "etcd", "--data-dir", data, "--listen-client-urls", client, "--advertise-client-urls", client,
-           "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", members,
-           "--unsafe-no-fsync", (char *)NULL);
-    _exit(127);
+    char *argv[] = {
+        "etcd",  "--data-dir",         data, "--listen-client-urls",          client, "--advertise-client-urls",
+        client,  "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,   "--initial-cluster",
+        members, "--unsafe-no-fsync",  NULL};
+    if (mc_process_start(&bench->etcd, "etcd", argv, NULL, -1) != 0)
+        give_up("no etcd");
 }
 
 static _Atomic uint64_t folder_bytes;
@@ -113,8 +99,7 @@ static int remove_file(const char *path, const struct stat *status, int kind, st
 
 static void end_etcd(struct bench *bench)
 {
-    (void)kill(bench->etcd, SIGKILL); /* it may have ended */
-    (void)waitpid(bench->etcd, NULL, 0);
+    mc_process_reap(&bench->etcd, 0);
     if (nftw(bench->folder, remove_file, 16, FTW_DEPTH | FTW_PHYS) != 0)
         fprintf(stderr, "bench_election: %s is left\n", bench->folder);
 }
@@ -229,29 +214,28 @@ static void run(struct bench *bench, double minutes, unsigned threads)
     backend.destroy(backend.context);
 }
 
+static const struct mc_option option_table[] = {
+    ROW("minutes", REAL, "10", "that it takes", .minimum = 0, .maximum = 100000),
+    ROW("ttl_ms", INT, "2000", "of the claim", .minimum = 5, .maximum = 86400000),
+    ROW("compaction_s", INT, "1800", "of history that is kept; 0: nobody compacts", .minimum = 0, .maximum = 86400000),
+    ROW("threads", INT, "4", "that renew", .minimum = 1, .maximum = THREADS_MAX),
+    ROW("help", BOOL, "false", "prints this"),
+};
+
 int main(int argc, char **argv)
 {
-    struct bench bench = {.ttl_ms = 2000, .compaction_s = 1800};
-    double minutes = 10;
-    unsigned threads = 4;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        const char *value = argv[i + 1];
-        if (strcmp(argv[i], "--minutes") == 0)
-            minutes = atof(value);
-        else if (strcmp(argv[i], "--ttl_ms") == 0)
-            bench.ttl_ms = strtoull(value, NULL, 10);
-        else if (strcmp(argv[i], "--compaction_s") == 0)
-            bench.compaction_s = strtoull(value, NULL, 10);
-        else if (strcmp(argv[i], "--threads") == 0)
-            threads = (unsigned)atoi(value);
-        else
-            argc = 0;
-    }
-    if (argc % 2 != 1 || minutes <= 0 || bench.ttl_ms < 5 || threads < 1 || threads > THREADS_MAX)
-        give_up("usage: bench_election [--minutes 10] [--ttl_ms 2000] [--compaction_s 1800] [--threads 4]");
+    struct bench bench = {.failed = 0};
+    struct mc_options options;
+    int rc;
+    if (!mc_bench_options(&options, option_table, sizeof(option_table) / sizeof(option_table[0]), "bench_election",
+                          " [options]\nWhat a leader's renewals leave behind in etcd.\n", argc, argv, &rc))
+        return rc;
+    bench.ttl_ms = (uint64_t)mc_options_int(&options, "ttl_ms");
+    bench.compaction_s = (uint64_t)mc_options_int(&options, "compaction_s");
     bench.config = mc_leadership_config(bench.ttl_ms);
     start_etcd(&bench);
-    run(&bench, minutes, threads);
+    run(&bench, mc_options_real(&options, "minutes"), (unsigned)mc_options_int(&options, "threads"));
     end_etcd(&bench);
+    mc_options_free(&options);
     return bench.failed == 0 && bench.renewals != 0 ? 0 : 1;
 }

@@ -10,6 +10,9 @@
 #include "env/clock.h"
 #include "store/segment/layout.h"
 #include "env/socket.h"
+#include "tool/bench.h"
+#include "tool/histogram.h"
+#include "tool/process.h"
 #include "store/wire/wire.h"
 
 #include <errno.h>
@@ -18,16 +21,13 @@
 #include <limits.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define ITEMS 128u            /* of a frame of an inventory */
@@ -55,25 +55,17 @@ struct party {
     struct mc_buffer in, out;
 };
 
-struct delays {
-    uint32_t *us;
-    size_t count, capacity;
-};
-
 struct bench {
     uint32_t owners, objects, clients, seconds;
-    char master[PATH_MAX];
-    pid_t pid;
-    char address[64];
-    uint16_t metrics_port;
+    struct mc_cluster cluster; /* the master alone */
     uint64_t epoch, begun_ns;
     int epoll;
     struct party *parties; /* clients, keepers, owners, the asker */
     size_t count;
     uint32_t greeted, offered;
     uint64_t beats, missed;
-    double longest_us; /* turn of the master's loop */
-    struct delays beat_delays, ask_delays;
+    double longest_us;                           /* turn of the master's loop */
+    struct mc_histogram beat_delays, ask_delays; /* ns */
     uint8_t received[256u << 10];
 };
 
@@ -81,18 +73,6 @@ static void give_up(const char *what)
 {
     fprintf(stderr, "bench_members: %s (%s)\n", what, strerror(errno));
     exit(1);
-}
-
-static void delays_add(struct delays *delays, uint64_t ns)
-{
-    if (delays->count == delays->capacity) {
-        delays->capacity = delays->capacity == 0 ? 65536 : delays->capacity * 2;
-        delays->us = realloc(delays->us, delays->capacity * sizeof(delays->us[0]));
-        if (delays->us == NULL)
-            give_up("out of memory");
-    }
-    uint64_t us = ns / 1000;
-    delays->us[delays->count++] = us > UINT32_MAX ? UINT32_MAX : (uint32_t)us;
 }
 
 /* ---- what the machine took for itself: a virtual machine's processor may be away, and no program on it can do
@@ -167,97 +147,22 @@ static double stolen_seconds(void)
     return count == 8 ? (double)part[7] / (double)sysconf(_SC_CLK_TCK) : 0;
 }
 
-static int compare_us(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* One line, and all is forgotten. */
-static void delays_print(struct delays *delays, const char *what)
+static void delays_print(struct mc_histogram *delays, const char *what)
 {
-    if (delays->count > 0) {
-        qsort(delays->us, delays->count, sizeof(delays->us[0]), compare_us);
-        const uint32_t *us = delays->us;
-        size_t n = delays->count;
-        printf("  %-34s %8zu, ms: median %.2f, p99 %.2f, p99.9 %.2f, max %.2f\n", what, n, us[n / 2] / 1e3,
-               us[n * 99 / 100] / 1e3, us[n * 999 / 1000] / 1e3, us[n - 1] / 1e3);
-    }
-    delays->count = 0;
+    if (delays->count > 0)
+        printf("  %-34s %8zu, ms: median %.2f, p99 %.2f, p99.9 %.2f, max %.2f\n", what, (size_t)delays->count,
+               (double)mc_histogram_quantile(delays, 0.5) / 1e6, (double)mc_histogram_quantile(delays, 0.99) / 1e6,
+               (double)mc_histogram_quantile(delays, 0.999) / 1e6, (double)delays->max / 1e6);
+    memset(delays, 0, sizeof(*delays));
 }
 
-/* ---- the master's process ---- */
-
-static uint16_t free_port(void)
-{
-    uint16_t port = 0;
-    int fd = mc_tcp_listen("127.0.0.1", &port);
-    if (fd < 0)
-        give_up("no port");
-    close(fd);
-    return port;
-}
-
-static void start_master(struct bench *bench)
-{
-    char rpc[64], metrics[64];
-    uint16_t port = free_port();
-    bench->metrics_port = free_port();
-    (void)snprintf(bench->address, sizeof(bench->address), "127.0.0.1:%u", (unsigned)port);
-    (void)snprintf(rpc, sizeof(rpc), "--rpc_port=%u", (unsigned)port);
-    (void)snprintf(metrics, sizeof(metrics), "--metrics_port=%u", (unsigned)bench->metrics_port);
-    bench->pid = fork();
-    if (bench->pid < 0)
-        give_up("fork");
-    if (bench->pid == 0) {
-        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        (void)setenv("MC_LOG_LEVEL", "ERROR", 0);
-        (void)execl(bench->master, bench->master, rpc, metrics, (char *)NULL);
-        _exit(127);
-    }
-}
-
-static void stop_master(const struct bench *bench)
-{
-    int status;
-    (void)kill(bench->pid, SIGTERM);
-    (void)waitpid(bench->pid, &status, 0);
-}
-
-static uint64_t resident_bytes(pid_t pid)
-{
-    char path[64];
-    unsigned long long pages = 0;
-    (void)snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
-    FILE *file = fopen(path, "r");
-    if (file == NULL || fscanf(file, "%*u %llu", &pages) != 1)
-        give_up(path);
-    (void)fclose(file);
-    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
-/* The value of a metric, or -1. */
+/* The value of a metric of the master. */
 static double metric(const struct bench *bench, const char *name)
 {
-    static char text[4u << 20]; /* a node has some lines of its own */
-    char address[64], request[] = "GET /metrics HTTP/1.0\r\n\r\n", *at;
-    size_t length = 0;
     double value = -1;
-    uint64_t deadline_ns = mc_clock_ns() + 10000000000ull;
-    (void)snprintf(address, sizeof(address), "127.0.0.1:%u", (unsigned)bench->metrics_port);
-    int fd = mc_tcp_connect(address, deadline_ns);
-    struct iovec part = {request, sizeof(request) - 1};
-    if (fd < 0 || mc_socket_send(fd, &part, 1, deadline_ns) < 0)
+    if (!mc_cluster_metric(bench->cluster.metrics_address, name, &value))
         give_up("the master's metrics");
-    for (int64_t got = 1; got > 0 && length<sizeof(text) - 1; length += got> 0 ? (size_t)got : 0)
-        got = mc_socket_receive(fd, text + length, sizeof(text) - 1 - length, deadline_ns, NULL);
-    close(fd);
-    text[length] = 0;
-    char wanted[128];
-    (void)snprintf(wanted, sizeof(wanted), "\n%s ", name);
-    at = strstr(text, wanted);
-    if (at != NULL)
-        value = strtod(at + strlen(wanted), NULL);
     return value;
 }
 
@@ -416,11 +321,11 @@ static void hear(struct bench *bench, struct party *party, const struct mc_frame
         party->is_offered = true;
         bench->offered++;
     } else if (frame->type == MC_MESSAGE_HEARTBEAT_REPLY) {
-        delays_add(&bench->beat_delays, waited_ns);
+        mc_histogram_add(&bench->beat_delays, waited_ns);
         bench->missed += waited_ns > MISSED_MS * 1000000ull;
         party->asked_ns = 0;
     } else if (frame->type == MC_MESSAGE_EXIST_REPLY) {
-        delays_add(&bench->ask_delays, waited_ns);
+        mc_histogram_add(&bench->ask_delays, waited_ns);
         party->asked_ns = 0;
     } else if (frame->type == MC_MESSAGE_PING) {
         mc_frame_bare(&party->out, MC_MESSAGE_PONG, frame->request_id);
@@ -507,7 +412,7 @@ static void beat(struct bench *bench, struct beats *beats)
 static void join(struct bench *bench, struct party *party)
 {
     uint64_t deadline_ns = mc_clock_ns() + 10000000000ull;
-    party->fd = mc_tcp_connect(bench->address, deadline_ns);
+    party->fd = mc_tcp_connect(bench->cluster.master_address, deadline_ns);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = party};
     if (party->fd < 0 || epoll_ctl(bench->epoll, EPOLL_CTL_ADD, party->fd, &event) != 0)
         give_up("a member cannot connect");
@@ -537,18 +442,7 @@ static void prepare(struct bench *bench)
         at -= party->kind == KEEPER ? bench->clients : party->kind == OWNER ? bench->clients + bench->owners : 0;
         party->number = (uint32_t)at;
     }
-    uint64_t until_ns = mc_clock_ns() + 10000000000ull;
     struct party *asker = &bench->parties[bench->count - 1];
-    for (;;) { /* until the master listens */
-        int fd = mc_tcp_connect(bench->address, until_ns);
-        if (fd >= 0) {
-            close(fd);
-            break;
-        }
-        if (mc_clock_ns() > until_ns)
-            give_up("the master does not start");
-        (void)usleep(20000);
-    }
     join(bench, asker);
     while (!asker->is_greeted)
         step(bench);
@@ -557,7 +451,7 @@ static void prepare(struct bench *bench)
 static void run(struct bench *bench)
 {
     struct beats beats;
-    uint64_t begun_ns = mc_clock_ns(), empty = resident_bytes(bench->pid);
+    uint64_t begun_ns = mc_clock_ns(), empty = mc_process_resident(bench->cluster.master.pid);
     for (size_t i = 0; i < bench->clients; i++) {
         join(bench, &bench->parties[i]);
         if (i % 64 == 63)
@@ -566,7 +460,7 @@ static void run(struct bench *bench)
     while (bench->greeted < bench->clients + 1)
         step(bench);
     printf("%u clients joined in %.2f s, %.1f KiB each at the master\n", bench->clients, seconds_since(begun_ns),
-           (double)(resident_bytes(bench->pid) - empty) / 1024 / bench->clients);
+           (double)(mc_process_resident(bench->cluster.master.pid) - empty) / 1024 / bench->clients);
     (void)fflush(stdout);
 
     begun_ns = mc_clock_ns();
@@ -599,7 +493,8 @@ static void run(struct bench *bench)
     double took = seconds_since(begun_ns);
     printf("%.1f M objects of %u owners recovered in %.2f s (%.2f M/s), the master has %.2f GiB\n",
            (double)bench->owners * bench->objects / 1e6, bench->owners, took,
-           (double)bench->owners * bench->objects / 1e6 / took, (double)resident_bytes(bench->pid) / (1 << 30));
+           (double)bench->owners * bench->objects / 1e6 / took,
+           (double)mc_process_resident(bench->cluster.master.pid) / (1 << 30));
     delays_print(&bench->beat_delays, "heartbeats answered meanwhile");
     delays_print(&bench->ask_delays, "existence checks meanwhile");
     note_turn(bench);
@@ -625,51 +520,40 @@ static void run(struct bench *bench)
     printf("objects at the master: %.0f\n", metric(bench, "master_key_count"));
 }
 
-static uint32_t number_of(const char *text)
-{
-    char *end;
-    unsigned long value = strtoul(text, &end, 10);
-    if (*end != 0 || value == 0 || value > 100000000) {
-        fprintf(stderr, "bench_members: not a number: %s\n", text);
-        exit(2);
-    }
-    return (uint32_t)value;
-}
+#define NUMBER .minimum = 1, .maximum = 100000000
 
-static void read_arguments(struct bench *bench, int argc, char **argv)
+static const struct mc_option option_table[] = {
+    ROW("owners", INT, "1000", "simulated owners", NUMBER),
+    ROW("objects", INT, "50000", "that each of them brings", NUMBER),
+    ROW("clients", INT, "10000", "simulated clients", NUMBER),
+    ROW("seconds", INT, "10", "of heartbeats after the recovery", NUMBER),
+    ROW("master", TEXT, "", "program; empty: the mooncake_master of the build"),
+    ROW("help", BOOL, "false", "prints this"),
+};
+
+static void start_master(struct bench *bench, const char *program)
 {
-    static char self[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    if (length < 0)
-        give_up("/proc/self/exe");
-    self[length] = 0;
-    (void)snprintf(bench->master, sizeof(bench->master), "%.4000s/../mooncake_master", dirname(self));
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--owners") == 0)
-            bench->owners = number_of(argv[i + 1]);
-        else if (strcmp(argv[i], "--objects") == 0)
-            bench->objects = number_of(argv[i + 1]);
-        else if (strcmp(argv[i], "--clients") == 0)
-            bench->clients = number_of(argv[i + 1]);
-        else if (strcmp(argv[i], "--seconds") == 0)
-            bench->seconds = number_of(argv[i + 1]);
-        else if (strcmp(argv[i], "--master") == 0)
-            (void)snprintf(bench->master, sizeof(bench->master), "%s", argv[i + 1]);
-        else
-            argc = 0;
-    }
-    if (argc % 2 == 0) {
-        fprintf(stderr, "usage: bench_members [--owners 1000] [--objects 50000] [--clients 10000] [--seconds 10] "
-                        "[--master PROGRAM]\n");
-        exit(2);
-    }
+    char beside[PATH_MAX];
+    (void)snprintf(beside, sizeof(beside), "%s/../mooncake_master", dirname(mc_self_path()));
+    struct mc_cluster_config config = {.master_binary = program != NULL ? program : beside};
+    if (mc_cluster_start(&bench->cluster, &config) != 0)
+        give_up("the master does not start");
 }
 
 int main(int argc, char **argv)
 {
-    static struct bench bench = {.owners = 1000, .objects = 50000, .clients = 10000, .seconds = 10};
+    static struct bench bench;
+    struct mc_options options;
     struct rlimit limit;
-    read_arguments(&bench, argc, argv);
+    int rc;
+    if (!mc_bench_options(&options, option_table, sizeof(option_table) / sizeof(option_table[0]), "bench_members",
+                          " [options]\nA master that learns what many owners have, while clients send heartbeats.\n",
+                          argc, argv, &rc))
+        return rc;
+    bench.owners = (uint32_t)mc_options_int(&options, "owners");
+    bench.objects = (uint32_t)mc_options_int(&options, "objects");
+    bench.clients = (uint32_t)mc_options_int(&options, "clients");
+    bench.seconds = (uint32_t)mc_options_int(&options, "seconds");
     size_t wanted = bench.clients + 2 * (size_t)bench.owners + 64;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
         limit.rlim_cur = limit.rlim_max;
@@ -681,11 +565,11 @@ int main(int argc, char **argv)
         }
     }
     bench.begun_ns = mc_clock_ns();
-    start_master(&bench);
+    start_master(&bench, mc_bench_text(&options, "master"));
     watch_processors();
     prepare(&bench);
     run(&bench);
-    bool is_good = bench.missed == 0;
-    stop_master(&bench);
-    return is_good ? 0 : 1;
+    mc_cluster_stop(&bench.cluster);
+    mc_options_free(&options);
+    return bench.missed == 0 ? 0 : 1;
 }

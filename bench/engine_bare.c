@@ -1,11 +1,10 @@
 /* What the machine can do at all, over the very buffers of a measurement: plain loops over process_vm_*, TCP and
  * memcpy; and the same loop around the C API of the transfer engine, so that both are called in the same way. A shared
  * object for bench/engine_worker.py. Every loop runs for so long, at least twice, and notes the time of each call. */
+#include "tool/plain.h"
+
 #include "mooncake_engine.h"
 
-#include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,28 +89,6 @@ BARE int64_t bare_vm(const struct loop *loop, int32_t pid)
 
 /* ---- TCP ---- */
 
-static int send_all(int fd, const uint8_t *bytes, uint64_t size)
-{
-    for (uint64_t at = 0; at < size;) {
-        ssize_t moved = send(fd, bytes + at, size - at, MSG_NOSIGNAL);
-        if (moved <= 0)
-            return -1;
-        at += (uint64_t)moved;
-    }
-    return 0;
-}
-
-static int receive_all(int fd, uint8_t *bytes, uint64_t size)
-{
-    for (uint64_t at = 0; at < size;) {
-        ssize_t moved = recv(fd, bytes + at, size - at, 0);
-        if (moved <= 0)
-            return -1;
-        at += (uint64_t)moved;
-    }
-    return 0;
-}
-
 struct server {
     int listener;
     uint8_t *memory;
@@ -122,11 +99,11 @@ static void serve_one(const struct server *server, int fd)
 {
     struct ask ask;
     uint64_t done = 0;
-    while (receive_all(fd, (uint8_t *)&ask, sizeof(ask)) == 0 && ask.offset <= server->size &&
+    while (mc_plain_receive(fd, &ask, sizeof(ask)) && ask.offset <= server->size &&
            ask.size <= server->size - ask.offset) {
-        int rc = ask.is_write ? receive_all(fd, server->memory + ask.offset, ask.size)
-                              : send_all(fd, server->memory + ask.offset, ask.size);
-        if (rc != 0 || (ask.is_write && send_all(fd, (const uint8_t *)&done, sizeof(done)) != 0))
+        bool good = ask.is_write ? mc_plain_receive(fd, server->memory + ask.offset, ask.size)
+                                 : mc_plain_send(fd, server->memory + ask.offset, ask.size);
+        if (!good || (ask.is_write && !mc_plain_send(fd, &done, sizeof(done))))
             break;
     }
 }
@@ -135,10 +112,9 @@ static void *serve(void *context)
 {
     const struct server *server = context;
     for (;;) {
-        int one = 1, fd = accept(server->listener, NULL, NULL);
+        int fd = mc_plain_accept(server->listener);
         if (fd < 0)
             return NULL;
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
         serve_one(server, fd);
         close(fd);
     }
@@ -147,29 +123,21 @@ static void *serve(void *context)
 /* A thread of this process answers for that memory until the process ends. The port, or -1. */
 BARE int32_t bare_tcp_serve(uint64_t memory, uint64_t size)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t length = sizeof(address);
     pthread_t thread;
+    uint16_t port;
     struct server *server = malloc(sizeof(*server));
     if (server == NULL)
         return -1;
-    *server = (struct server){socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), (uint8_t *)(uintptr_t)memory, size};
-    if (server->listener < 0 || bind(server->listener, (struct sockaddr *)&address, length) != 0 ||
-        listen(server->listener, 4) != 0 || getsockname(server->listener, (struct sockaddr *)&address, &length) != 0 ||
-        pthread_create(&thread, NULL, serve, server) != 0)
+    *server = (struct server){mc_plain_listen(&port), (uint8_t *)(uintptr_t)memory, size};
+    if (server->listener < 0 || pthread_create(&thread, NULL, serve, server) != 0)
         return -1;
     (void)pthread_detach(thread);
-    return ntohs(address.sin_port);
+    return port;
 }
 
 BARE int32_t bare_tcp_connect(uint16_t port)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0 ||
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) != 0)
-        return -1;
-    return fd;
+    return mc_plain_connect(port);
 }
 
 /* A write ends with the other side's word that it has the bytes, as the engine's do. */
@@ -180,14 +148,14 @@ static int tcp_one(void *context, const struct loop *loop, uint64_t offset)
     struct ask ask = {(uint64_t)loop->is_write, offset, loop->size};
     uint64_t done;
     if (!loop->is_write)
-        return send_all(fd, (const uint8_t *)&ask, sizeof(ask)) == 0 ? receive_all(fd, near, loop->size) : -1;
+        return mc_plain_send(fd, &ask, sizeof(ask)) && mc_plain_receive(fd, near, loop->size) ? 0 : -1;
     struct iovec parts[2] = {{&ask, sizeof(ask)}, {near, loop->size}};
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
     ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
     if (sent < (ssize_t)sizeof(ask)) /* so little is never cut */
         return -1;
     uint64_t at = (uint64_t)sent - sizeof(ask);
-    return send_all(fd, near + at, loop->size - at) == 0 ? receive_all(fd, (uint8_t *)&done, sizeof(done)) : -1;
+    return mc_plain_send(fd, near + at, loop->size - at) && mc_plain_receive(fd, &done, sizeof(done)) ? 0 : -1;
 }
 
 BARE int64_t bare_tcp(const struct loop *loop, int32_t fd)

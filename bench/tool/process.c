@@ -47,6 +47,20 @@ char *mc_self_path(void)
     return path;
 }
 
+uint64_t mc_process_resident(pid_t pid)
+{
+    char path[64];
+    unsigned long long pages = 0;
+    snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return 0;
+    if (fscanf(file, "%*u %llu", &pages) != 1)
+        pages = 0;
+    fclose(file);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 static int open_log(const char *directory, const char *name)
 {
     if (directory == NULL)

@@ -41,6 +41,9 @@ void mc_process_log_show(const struct mc_process *process);
 extern volatile int mc_interrupted;
 void mc_interrupt_catch(void);
 
+/* Bytes of memory that a process has now; 0 where that cannot be known. */
+uint64_t mc_process_resident(pid_t pid);
+
 /* Full path of this executable; "" where it cannot be known. */
 char *mc_self_path(void);
 

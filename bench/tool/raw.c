@@ -3,20 +3,17 @@
  * loopback connection in plain loops (what the TCP path does), and 64 bytes go there and back. Buffers rotate over
  * --total bytes, so that caches help no more than they help the store. */
 #include "tool/bench.h"
+#include "tool/plain.h"
 
 #include "env/clock.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -67,59 +64,6 @@ static double copy_gbps(const struct raw *raw, uint8_t *target, const uint8_t *s
     return median(gbps, raw->passes);
 }
 
-static int connect_pair(int *server, int *client)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t length = sizeof(address);
-    int one = 1;
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    *client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    *server = -1;
-    if (listener >= 0 && *client >= 0 && bind(listener, (struct sockaddr *)&address, length) == 0 &&
-        listen(listener, 1) == 0 && getsockname(listener, (struct sockaddr *)&address, &length) == 0 &&
-        connect(*client, (struct sockaddr *)&address, length) == 0)
-        *server = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    if (listener >= 0)
-        close(listener);
-    if (*server < 0) {
-        if (*client >= 0)
-            close(*client);
-        return -1;
-    }
-    if (setsockopt(*server, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) != 0 ||
-        setsockopt(*client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) != 0)
-        return -1;
-    return 0;
-}
-
-static bool send_all(int fd, const uint8_t *data, uint64_t size)
-{
-    while (size > 0) {
-        ssize_t count = send(fd, data, size, MSG_NOSIGNAL);
-        if (count < 0 && errno == EINTR)
-            continue;
-        if (count <= 0)
-            return false;
-        data += count;
-        size -= (uint64_t)count;
-    }
-    return true;
-}
-
-static bool receive_all(int fd, uint8_t *data, uint64_t size)
-{
-    while (size > 0) {
-        ssize_t count = recv(fd, data, size, 0);
-        if (count < 0 && errno == EINTR)
-            continue;
-        if (count <= 0)
-            return false;
-        data += count;
-        size -= (uint64_t)count;
-    }
-    return true;
-}
-
 /* The other process: sends all buffers of the asked size for each request, until the connection ends; size 0 is a ping.
  */
 static _Noreturn void send_for_requests(int fd, const struct raw *raw)
@@ -127,14 +71,14 @@ static _Noreturn void send_for_requests(int fd, const struct raw *raw)
     uint64_t size;
     uint8_t ping[PING_BYTES] = {0};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    while (receive_all(fd, (uint8_t *)&size, sizeof(size))) {
+    while (mc_plain_receive(fd, &size, sizeof(size))) {
         if (size == 0) {
-            if (!receive_all(fd, ping, PING_BYTES - sizeof(size)) || !send_all(fd, ping, PING_BYTES))
+            if (!mc_plain_receive(fd, ping, PING_BYTES - sizeof(size)) || !mc_plain_send(fd, ping, PING_BYTES))
                 break;
             continue;
         }
         for (uint64_t at = 0; at + size <= raw->total; at += size)
-            if (!send_all(fd, raw->shared + at, size))
+            if (!mc_plain_send(fd, raw->shared + at, size))
                 _exit(1);
     }
     _exit(0);
@@ -144,10 +88,10 @@ static bool tcp_pass(int fd, const struct raw *raw, uint64_t size, double *gbps)
 {
     uint64_t used = raw->total / size * size;
     uint64_t start = mc_clock_ns();
-    if (!send_all(fd, (const uint8_t *)&size, sizeof(size)))
+    if (!mc_plain_send(fd, &size, sizeof(size)))
         return false;
     for (uint64_t at = 0; at + size <= raw->total; at += size)
-        if (!receive_all(fd, raw->private + at, size))
+        if (!mc_plain_receive(fd, raw->private + at, size))
             return false;
     *gbps = (double)used / (double)(mc_clock_ns() - start);
     return true;
@@ -159,7 +103,7 @@ static bool ping_pass(int fd, double *us)
     uint8_t message[PING_BYTES] = {0};
     for (unsigned i = 0; i < PINGS; i++) {
         uint64_t start = mc_clock_ns();
-        if (!send_all(fd, message, sizeof(message)) || !receive_all(fd, message, sizeof(message)))
+        if (!mc_plain_send(fd, message, sizeof(message)) || !mc_plain_receive(fd, message, sizeof(message)))
             return false;
         memset(message, 0, sizeof(message));
         times[i] = (double)(mc_clock_ns() - start) / 1e3;
@@ -170,9 +114,11 @@ static bool ping_pass(int fd, double *us)
 
 static bool measure_tcp(const struct raw *raw, double *gbps, double *round_trip_us)
 {
-    int server, client;
-    bool good = true;
-    if (connect_pair(&server, &client) != 0)
+    uint16_t port;
+    int listener = mc_plain_listen(&port), client = mc_plain_connect(port),
+        server = client < 0 ? -1 : mc_plain_accept(listener);
+    close(listener);
+    if (server < 0)
         return false;
     pid_t pid = fork();
     if (pid == 0) {
@@ -180,7 +126,7 @@ static bool measure_tcp(const struct raw *raw, double *gbps, double *round_trip_
         send_for_requests(server, raw);
     }
     close(server);
-    good = pid > 0 && ping_pass(client, round_trip_us);
+    bool good = pid > 0 && ping_pass(client, round_trip_us);
     for (unsigned i = 0; good && i < raw->size_count; i++) {
         double passes[PASSES_MAX];
         for (unsigned pass = 0; good && pass < raw->passes; pass++)
