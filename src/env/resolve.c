@@ -127,7 +127,6 @@ static void *resolver_run(void *argument)
 /* Locked. */
 static void name_ask(struct name *name)
 {
-    pthread_t thread;
     if (!name->is_asked) {
         name->is_asked = true;
         name->next_asked = NULL;
@@ -137,9 +136,7 @@ static void name_ask(struct name *name)
     if (resolver.asked == NULL || resolver.threads == MC_RESOLVE_THREADS_MAX)
         return;
     resolver.threads++;
-    if (mc_thread_start(&thread, "mc-resolve", resolver_run, NULL) == 0)
-        pthread_detach(thread);
-    else
+    if (mc_thread_start(NULL, "mc-resolve", resolver_run, NULL) != 0)
         resolver.threads--; /* a thread that there is sees to it, or the next call */
 }
 
@@ -221,12 +218,11 @@ static void name_copy(const struct name *name, struct mc_resolved *resolved)
 /* Locked; unlocks while it waits. 0, or why there is nothing new. */
 static int name_wait(struct name *name, uint64_t deadline_ns)
 {
-    struct timespec until = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
     uint64_t lookups = name->lookups;
     int rc = 0;
     while (name->lookups == lookups && rc == 0) {
         name_ask(name);
-        rc = pthread_cond_timedwait(&resolver.changed, &resolver.lock, &until);
+        rc = mc_monitor_wait(&resolver.lock, &resolver.changed, deadline_ns);
     }
     if (name->lookups == lookups)
         return MC_ERR_RPC_TIMEOUT;

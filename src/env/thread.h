@@ -7,32 +7,51 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdint.h>
 #include <time.h>
 
-/* 0 or an errno value. name: at most 15 bytes. */
+/* 0 or an errno value. name: at most 15 bytes. Who passes NULL for thread does not join it. */
 static inline int mc_thread_start(pthread_t *thread, const char *name, void *(*function)(void *), void *argument)
 {
     sigset_t all, before;
+    pthread_t detached;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(thread, NULL, function, argument);
+    int rc = pthread_create(thread == NULL ? &detached : thread, NULL, function, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc == 0)
-        pthread_setname_np(*thread, name);
+        pthread_setname_np(thread == NULL ? detached : *thread, name);
+    if (rc == 0 && thread == NULL)
+        pthread_detach(detached);
     return rc;
 }
 
-/* A lock, and a condition under it whose timed waits go by CLOCK_MONOTONIC. None of it takes memory or can fail on
+/* A condition whose timed waits go by CLOCK_MONOTONIC, and a lock with one. None of it takes memory or can fail on
  * Linux. */
-static inline void mc_monitor_init(pthread_mutex_t *lock, pthread_cond_t *changed)
+static inline void mc_condition_init(pthread_cond_t *changed)
 {
     pthread_condattr_t attributes;
-    int rc = pthread_mutex_init(lock, NULL);
-    rc |= pthread_condattr_init(&attributes);
+    int rc = pthread_condattr_init(&attributes);
     rc |= pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     rc |= pthread_cond_init(changed, &attributes);
     rc |= pthread_condattr_destroy(&attributes);
     mc_assert(rc == 0);
+}
+static inline void mc_monitor_init(pthread_mutex_t *lock, pthread_cond_t *changed)
+{
+    pthread_mutex_init(lock, NULL);
+    mc_condition_init(changed);
+}
+static inline void mc_monitor_destroy(pthread_mutex_t *lock, pthread_cond_t *changed)
+{
+    pthread_cond_destroy(changed);
+    pthread_mutex_destroy(lock);
+}
+/* Until it is woken, 0, or mc_clock_ns() has come there, ETIMEDOUT. */
+static inline int mc_monitor_wait(pthread_mutex_t *lock, pthread_cond_t *changed, uint64_t until_ns)
+{
+    struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+    return pthread_cond_timedwait(changed, lock, &until);
 }
 
 #endif

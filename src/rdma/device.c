@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #define GRACE_NS 250000000ull
 #define CQE_SERVING 1 /* entries of a completion queue that gets none */
@@ -338,8 +337,7 @@ static void close_devices(struct mc_rdma *rdma)
     free(rdma->topology);
     while (rdma->device_count > 0)
         device_close(&rdma->devices[--rdma->device_count]);
-    pthread_cond_destroy(&rdma->unvisited);
-    pthread_mutex_destroy(&rdma->lock);
+    mc_monitor_destroy(&rdma->lock, &rdma->unvisited);
     pthread_mutex_destroy(&rdma->wait_lock);
     mc_rdma_setup_close(rdma);
 }

@@ -724,8 +724,7 @@ void mc_rdma_link_free(struct mc_rdma_link *link)
     free(link->peer_devices);
     if (!is_closed)
         return; /* an event may come that names the link */
-    pthread_cond_destroy(&link->woken);
-    pthread_mutex_destroy(&link->lock);
+    mc_monitor_destroy(&link->lock, &link->woken);
     free(link);
 }
 

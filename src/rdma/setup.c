@@ -158,13 +158,10 @@ static void *setup_main(void *argument);
 static bool staff(struct mc_rdma *rdma)
 {
     struct mc_rdma_workshop *setup = &rdma->setup;
-    pthread_t thread;
     if (setup->idle > 0)
         pthread_cond_signal(&setup->work);
-    else if (setup->threads < THREADS_MAX && mc_thread_start(&thread, "mc-rdma-setup", setup_main, rdma) == 0) {
-        (void)pthread_detach(thread);
+    else if (setup->threads < THREADS_MAX && mc_thread_start(NULL, "mc-rdma-setup", setup_main, rdma) == 0)
         setup->threads++;
-    }
     return setup->threads > 0;
 }
 
@@ -218,12 +215,10 @@ static void *setup_main(void *argument)
     for (;;) {
         struct mc_rdma_pair *pair = next_pair(rdma);
         if (pair == NULL) {
-            uint64_t until_ns = mc_clock_ns() + IDLE_NS;
-            struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
             if (setup->is_stopping)
                 break;
             setup->idle++;
-            int rc = pthread_cond_timedwait(&setup->work, &setup->lock, &until);
+            int rc = mc_monitor_wait(&setup->lock, &setup->work, mc_clock_ns() + IDLE_NS);
             setup->idle--;
             if (rc == ETIMEDOUT && next_pair(rdma) == NULL)
                 break;
@@ -259,12 +254,8 @@ static void *setup_main(void *argument)
 
 void mc_rdma_setup_open(struct mc_rdma *rdma)
 {
-    pthread_condattr_t attributes;
     mc_monitor_init(&rdma->setup.lock, &rdma->setup.work);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&rdma->setup.done, &attributes);
-    pthread_condattr_destroy(&attributes);
+    mc_condition_init(&rdma->setup.done);
 }
 
 void mc_rdma_setup_stop(struct mc_rdma *rdma)
@@ -281,8 +272,7 @@ void mc_rdma_setup_stop(struct mc_rdma *rdma)
 void mc_rdma_setup_close(struct mc_rdma *rdma)
 {
     pthread_cond_destroy(&rdma->setup.work);
-    pthread_cond_destroy(&rdma->setup.done);
-    pthread_mutex_destroy(&rdma->setup.lock);
+    mc_monitor_destroy(&rdma->setup.lock, &rdma->setup.done);
 }
 
 bool mc_rdma_setup_begin(struct mc_rdma_pair *pair, struct mc_rdma_device *device, const struct mc_rdma_tell *told)
@@ -338,7 +328,6 @@ bool mc_rdma_setup_is_busy(struct mc_rdma_link *link, uint32_t mask)
 void mc_rdma_setup_wait(struct mc_rdma_link *link, uint32_t mask, uint64_t until_ns)
 {
     struct mc_rdma_workshop *setup = &link->rdma->setup;
-    struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
     bool is_busy = true;
     pthread_mutex_lock(&setup->lock);
     for (int rc = 0; is_busy && rc == 0;) {
@@ -346,7 +335,7 @@ void mc_rdma_setup_wait(struct mc_rdma_link *link, uint32_t mask, uint64_t until
         for (uint32_t i = 0; i < link->pair_count; i++)
             is_busy |= (mask >> i & 1) != 0 && link->pairs[i].stage != MC_RDMA_STAGE_IDLE;
         if (is_busy)
-            rc = pthread_cond_timedwait(&setup->done, &setup->lock, &until);
+            rc = mc_monitor_wait(&setup->lock, &setup->done, until_ns);
     }
     pthread_mutex_unlock(&setup->lock);
 }

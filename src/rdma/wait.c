@@ -4,6 +4,7 @@
 #include "rdma/inside.h"
 
 #include "env/clock.h"
+#include "env/thread.h"
 
 #include <poll.h>
 
@@ -48,10 +49,9 @@ static void lead(const struct mc_rdma_link *link, uint64_t wait_ns)
 static void follow(struct mc_rdma_link *link, uint64_t until_ns)
 {
     struct mc_rdma *rdma = link->rdma;
-    struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
     link->next_waiting = rdma->waiting;
     rdma->waiting = link;
-    (void)pthread_cond_timedwait(&link->woken, &rdma->wait_lock, &until);
+    (void)mc_monitor_wait(&rdma->wait_lock, &link->woken, until_ns);
     struct mc_rdma_link **at = &rdma->waiting;
     while (*at != link)
         at = &(*at)->next_waiting;

@@ -77,10 +77,9 @@ static int ask(struct mc_ahead *ahead, struct state *done, const struct state *t
 /* Lock held. False when there is something else to do. */
 static bool pause_for(struct mc_ahead *ahead, const struct state *done, uint64_t until_ns)
 {
-    struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
     int rc = 0;
     while (rc == 0 && !ahead->stop && ahead->told.epoch == done->epoch && ahead->told.changes <= done->changes)
-        rc = pthread_cond_timedwait(&ahead->changed, &ahead->lock, &until);
+        rc = mc_monitor_wait(&ahead->lock, &ahead->changed, until_ns);
     return rc != 0;
 }
 
@@ -157,8 +156,7 @@ struct mc_ahead *mc_ahead_create(struct mc_store *store)
     if (mc_thread_start(&ahead->thread, "mc-ahead", ahead_main, ahead) == 0)
         return ahead;
     atomic_fetch_sub(&stores, 1);
-    pthread_cond_destroy(&ahead->changed);
-    pthread_mutex_destroy(&ahead->lock);
+    mc_monitor_destroy(&ahead->lock, &ahead->changed);
     free(ahead);
     return NULL;
 }
@@ -185,7 +183,6 @@ void mc_ahead_end(struct mc_ahead *ahead)
     pthread_mutex_unlock(&ahead->lock);
     pthread_join(ahead->thread, NULL);
     atomic_fetch_sub(&stores, 1);
-    pthread_cond_destroy(&ahead->changed);
-    pthread_mutex_destroy(&ahead->lock);
+    mc_monitor_destroy(&ahead->lock, &ahead->changed);
     free(ahead);
 }

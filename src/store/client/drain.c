@@ -6,7 +6,6 @@
 #include "store/client/store.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define ASK_MS 2000u
 #define PASS_MS 1000u  /* from one pass to the next while there is something to move */
@@ -115,9 +114,8 @@ static void *drain_main(void *argument)
         pthread_mutex_unlock(&drain->lock);
         size_t met = pass(drain, segment, keys);
         uint64_t next_ns = mc_clock_ns() + (met > 0 ? PASS_MS : IDLE_MS) * 1000000ull;
-        struct timespec until = {(time_t)(next_ns / 1000000000), (long)(next_ns % 1000000000)};
         pthread_mutex_lock(&drain->lock);
-        while (!drain->stop && drain->wanted && pthread_cond_timedwait(&drain->changed, &drain->lock, &until) == 0)
+        while (!drain->stop && drain->wanted && mc_monitor_wait(&drain->lock, &drain->changed, next_ns) == 0)
             continue;
     }
     pthread_mutex_unlock(&drain->lock);
@@ -136,8 +134,7 @@ static struct mc_drain *drain_start(struct mc_store *store)
     mc_monitor_init(&drain->lock, &drain->changed);
     if (mc_thread_start(&drain->thread, "mc-drain", drain_main, drain) == 0)
         return drain;
-    pthread_cond_destroy(&drain->changed);
-    pthread_mutex_destroy(&drain->lock);
+    mc_monitor_destroy(&drain->lock, &drain->changed);
     free(drain);
     return NULL;
 }
@@ -168,7 +165,6 @@ void mc_drain_end(struct mc_store *store)
     pthread_cond_signal(&drain->changed);
     pthread_mutex_unlock(&drain->lock);
     pthread_join(drain->thread, NULL); /* after the move under way, which has a deadline */
-    pthread_cond_destroy(&drain->changed);
-    pthread_mutex_destroy(&drain->lock);
+    mc_monitor_destroy(&drain->lock, &drain->changed);
     free(drain);
 }

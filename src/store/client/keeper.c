@@ -9,9 +9,7 @@
 #include "store/client/store.h"
 #include "store/wire/stream.h"
 
-#include <errno.h>
 #include <netinet/in.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -173,16 +171,9 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
 /* Sleeps; true when the keeper is to stop. */
 static bool keeper_sleep(struct mc_keeper *keeper, uint64_t sleep_ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)(sleep_ms / 1000);
-    until.tv_nsec += (long)(sleep_ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
+    uint64_t until_ns = mc_clock_ns() + sleep_ms * 1000000ull;
     pthread_mutex_lock(&keeper->lock);
-    while (!keeper->stop && !keeper->woken && pthread_cond_timedwait(&keeper->changed, &keeper->lock, &until) == 0)
+    while (!keeper->stop && !keeper->woken && mc_monitor_wait(&keeper->lock, &keeper->changed, until_ns) == 0)
         continue;
     keeper->woken = false;
     bool stop = keeper->stop;
@@ -319,8 +310,7 @@ void mc_keeper_stop(struct mc_keeper *keeper)
 
 void mc_keeper_free(struct mc_keeper *keeper)
 {
-    pthread_cond_destroy(&keeper->changed);
-    pthread_mutex_destroy(&keeper->lock);
+    mc_monitor_destroy(&keeper->lock, &keeper->changed);
     free(keeper);
 }
 

@@ -38,8 +38,7 @@ static struct mc_mounts *mounts_of(struct mc_store *store)
     mc_monitor_init(&mounts->lock, &mounts->changed);
     if (atomic_compare_exchange_strong(&store->mounts, &other, mounts))
         return mounts;
-    pthread_cond_destroy(&mounts->changed);
-    pthread_mutex_destroy(&mounts->lock);
+    mc_monitor_destroy(&mounts->lock, &mounts->changed);
     free(mounts);
     return other;
 }
@@ -76,8 +75,7 @@ static void *mounts_main(void *argument)
         } else if (next_ns == 0) {
             pthread_cond_wait(&mounts->changed, &mounts->lock);
         } else {
-            struct timespec until = {(time_t)(next_ns / 1000000000), (long)(next_ns % 1000000000)};
-            (void)pthread_cond_timedwait(&mounts->changed, &mounts->lock, &until); /* looks at the clock again */
+            (void)mc_monitor_wait(&mounts->lock, &mounts->changed, next_ns); /* looks at the clock again */
         }
     }
     pthread_mutex_unlock(&mounts->lock);
@@ -97,8 +95,7 @@ void mc_mounts_end(struct mc_store *store)
         pthread_join(mounts->thread, NULL);
     for (size_t i = 0; i < MC_MOUNTS_MAX; i++)
         (void)mc_store_close(mounts->mounts[i].store); /* always 0 */
-    pthread_cond_destroy(&mounts->changed);
-    pthread_mutex_destroy(&mounts->lock);
+    mc_monitor_destroy(&mounts->lock, &mounts->changed);
     free(mounts);
 }
 

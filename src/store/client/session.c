@@ -313,6 +313,5 @@ void mc_sessions_free(struct mc_store *store)
     links_close(store, links);
     mc_put_sessions_free(sessions);
     free(sessions->gets);
-    pthread_cond_destroy(&sessions->quiet);
-    pthread_mutex_destroy(&sessions->lock);
+    mc_monitor_destroy(&sessions->lock, &sessions->quiet);
 }

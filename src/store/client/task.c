@@ -96,8 +96,7 @@ static struct mc_tasks *tasks_of(struct mc_store *store)
     pthread_mutex_unlock(&tasks->lock);
     pthread_join(tasks->thread, NULL);
 fail:
-    pthread_cond_destroy(&tasks->changed);
-    pthread_mutex_destroy(&tasks->lock);
+    mc_monitor_destroy(&tasks->lock, &tasks->changed);
     free(tasks);
     return other;
 }
@@ -116,8 +115,7 @@ void mc_tasks_end(struct mc_store *store)
         next = tasks->first->next;
         free(tasks->first);
     }
-    pthread_cond_destroy(&tasks->changed);
-    pthread_mutex_destroy(&tasks->lock);
+    mc_monitor_destroy(&tasks->lock, &tasks->changed);
     free(tasks);
 }
 

@@ -356,8 +356,7 @@ static void wait_until(struct mc_election *election, uint64_t now_ms, uint64_t a
 {
     uint64_t wait_ms = at_ms - now_ms < WAIT_MAX_MS ? at_ms - now_ms : WAIT_MAX_MS;
     uint64_t end_ns = mc_clock_ns() + wait_ms * 1000000;
-    struct timespec end = {(time_t)(end_ns / 1000000000), (long)(end_ns % 1000000000)};
-    (void)pthread_cond_timedwait(&election->changed, &election->mutex, &end); /* either way the state is looked at */
+    (void)mc_monitor_wait(&election->mutex, &election->changed, end_ns); /* either way the state is looked at */
 }
 
 /* The epoch that is to be noted now, or at *at_ms if that is sooner; 0: none. The mutex is held. */
@@ -536,8 +535,7 @@ void mc_election_destroy(struct mc_election *election)
     if (election->is_running)
         pthread_join(election->thread, NULL);
     election->backend.destroy(election->backend.context);
-    pthread_cond_destroy(&election->changed);
-    pthread_mutex_destroy(&election->mutex);
+    mc_monitor_destroy(&election->mutex, &election->changed);
     close(election->fd);
     free(election);
 }

@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 enum state { STATE_EMPTY, STATE_POSTED, STATE_RUNNING, STATE_DONE, STATE_REFUSED };
@@ -42,8 +41,7 @@ void mc_mailbox_destroy(struct mc_mailbox *mailbox)
 {
     if (mailbox == NULL)
         return;
-    pthread_cond_destroy(&mailbox->changed);
-    pthread_mutex_destroy(&mailbox->mutex);
+    mc_monitor_destroy(&mailbox->mutex, &mailbox->changed);
     close(mailbox->fd);
     free(mailbox);
 }
@@ -56,7 +54,6 @@ int mc_mailbox_fd(const struct mc_mailbox *mailbox)
 int mc_mailbox_ask(struct mc_mailbox *mailbox, mc_question *function, void *argument, uint64_t timeout_ms)
 {
     uint64_t deadline_ns = mc_clock_ns() + timeout_ms * 1000000, one = 1;
-    struct timespec deadline = {(time_t)(deadline_ns / 1000000000), (long)(deadline_ns % 1000000000)};
     int rc = 0, waited = 0;
     pthread_mutex_lock(&mailbox->mutex);
     mc_assert(mailbox->state == STATE_EMPTY);
@@ -68,7 +65,7 @@ int mc_mailbox_ask(struct mc_mailbox *mailbox, mc_question *function, void *argu
         mc_assert(write(mailbox->fd, &one, sizeof(one)) == (ssize_t)sizeof(one));
     }
     while (mailbox->state == STATE_POSTED && !mailbox->is_closed && waited != ETIMEDOUT)
-        waited = pthread_cond_timedwait(&mailbox->changed, &mailbox->mutex, &deadline);
+        waited = mc_monitor_wait(&mailbox->mutex, &mailbox->changed, deadline_ns);
     /* Once begun it ends soon, and its argument must stay until then. */
     while (mailbox->state == STATE_RUNNING)
         pthread_cond_wait(&mailbox->changed, &mailbox->mutex);

@@ -126,7 +126,6 @@ static void *sync_run(void *argument)
 
 static int sync_start(struct mc_note *note)
 {
-    pthread_t thread;
     struct mc_note_sync *sync = calloc(1, sizeof(*sync));
     if (sync == NULL)
         return MC_ERR_INTERNAL_ERROR;
@@ -134,12 +133,11 @@ static int sync_start(struct mc_note *note)
     sync->writes = note->writes;
     atomic_store(&sync->rc, 1);
     atomic_store(&sync->held, 2);
-    if (mc_thread_start(&thread, "mc-note", sync_run, sync) != 0) {
+    if (mc_thread_start(NULL, "mc-note", sync_run, sync) != 0) {
         free(sync);
         errno = EAGAIN;
         return MC_ERR_INTERNAL_ERROR;
     }
-    pthread_detach(thread);
     note->sync = sync;
     return 1;
 }

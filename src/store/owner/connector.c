@@ -62,7 +62,6 @@ static void *connector_run(void *argument)
 struct mc_connector *mc_connector_start(struct mc_serve *serve, const char *address, uint32_t timeout_ms,
                                         void (*done)(void *context, int fd), void *context)
 {
-    pthread_t thread;
     struct mc_connector *connector = malloc(sizeof(*connector));
     if (connector == NULL)
         return NULL;
@@ -70,11 +69,10 @@ struct mc_connector *mc_connector_start(struct mc_serve *serve, const char *addr
         (struct mc_connector){.serve = serve, .timeout_ms = timeout_ms, .fd = -1, .done = done, .context = context};
     snprintf(connector->address, sizeof(connector->address), "%s", address);
     pthread_mutex_init(&connector->lock, NULL);
-    if (mc_thread_start(&thread, "mc-connect", connector_run, connector) != 0) {
+    if (mc_thread_start(NULL, "mc-connect", connector_run, connector) != 0) {
         connector_free(connector);
         return NULL;
     }
-    pthread_detach(thread);
     return connector;
 }
 

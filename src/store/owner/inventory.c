@@ -75,7 +75,6 @@ static void *collector_run(void *argument)
 
 static struct mc_collector *collector_start(struct mc_owner *owner)
 {
-    pthread_t thread;
     struct mc_collector *collector = calloc(1, sizeof(*collector));
     if (collector == NULL)
         return NULL;
@@ -84,12 +83,11 @@ static struct mc_collector *collector_start(struct mc_owner *owner)
     collector->memory = owner->memory;
     pthread_mutex_init(&collector->lock, NULL);
     mc_segment_memory_retain(collector->memory);
-    if (mc_thread_start(&thread, "mc-inventory", collector_run, collector) != 0) {
+    if (mc_thread_start(NULL, "mc-inventory", collector_run, collector) != 0) {
         mc_segment_memory_release(collector->memory);
         collector_free(collector);
         return NULL;
     }
-    pthread_detach(thread);
     return collector;
 }
 

@@ -11,7 +11,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SEEKERS_MAX 32u     /* threads of the process that wait for an election */
@@ -52,8 +51,7 @@ static _Atomic unsigned seekers;
 
 static void seeker_free(struct seeker *seeker)
 {
-    pthread_cond_destroy(&seeker->found);
-    pthread_mutex_destroy(&seeker->lock);
+    mc_monitor_destroy(&seeker->lock, &seeker->found);
     free(seeker);
     atomic_fetch_sub(&seekers, 1);
 }
@@ -98,7 +96,6 @@ static bool seeker_admit(uint64_t deadline_ns)
 
 static struct seeker *seeker_start(const char *configured, uint64_t deadline_ns)
 {
-    pthread_t thread;
     struct seeker *seeker = calloc(1, sizeof(*seeker));
     if (seeker == NULL) {
         atomic_fetch_sub(&seekers, 1);
@@ -107,11 +104,10 @@ static struct seeker *seeker_start(const char *configured, uint64_t deadline_ns)
     seeker->deadline_ns = deadline_ns;
     snprintf(seeker->configured, sizeof(seeker->configured), "%s", configured);
     mc_monitor_init(&seeker->lock, &seeker->found);
-    if (mc_thread_start(&thread, "mc-find", seeker_run, seeker) != 0) {
+    if (mc_thread_start(NULL, "mc-find", seeker_run, seeker) != 0) {
         seeker_free(seeker);
         return NULL;
     }
-    pthread_detach(thread);
     return seeker;
 }
 
@@ -123,10 +119,8 @@ static int seek(const char *configured, uint64_t deadline_ns, char used[MC_ADDRE
     struct seeker *seeker = seeker_start(configured, deadline_ns);
     if (seeker == NULL)
         return MC_ERR_RPC_FAIL; /* no memory, no thread: as good as no master, and tried again like that */
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
-                             .tv_nsec = (long)(deadline_ns % 1000000000u)};
     pthread_mutex_lock(&seeker->lock);
-    while (!seeker->done && pthread_cond_timedwait(&seeker->found, &seeker->lock, &until) == 0)
+    while (!seeker->done && mc_monitor_wait(&seeker->lock, &seeker->found, deadline_ns) == 0)
         continue;
     bool done = seeker->done;
     seeker->abandoned = !done;

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #define UNMOUNT_MS 500u
@@ -63,8 +62,7 @@ static void fields_free(struct mc_owner *owner)
     free(owner->cut_done.items);
     mc_buffer_free(&owner->in);
     mc_buffer_free(&owner->out);
-    pthread_cond_destroy(&owner->changed);
-    pthread_mutex_destroy(&owner->lock);
+    mc_monitor_destroy(&owner->lock, &owner->changed);
     free(owner);
 }
 
@@ -212,11 +210,6 @@ fail_serve:
     return rc;
 }
 
-static struct timespec timespec_of(uint64_t ns)
-{
-    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
-}
-
 /* Trying again would not change it. */
 static bool is_final(int refusal)
 {
@@ -226,15 +219,11 @@ static bool is_final(int refusal)
 
 int mc_owner_first_mount(struct mc_owner *owner, uint64_t deadline_ns)
 {
-    struct timespec deadline = timespec_of(deadline_ns);
-    int rc = 0;
     pthread_mutex_lock(&owner->lock);
-    while (!owner->was_mounted && !is_final(owner->refusal) && rc != ETIMEDOUT)
-        rc = pthread_cond_timedwait(&owner->changed, &owner->lock, &deadline);
-    if (owner->was_mounted)
-        rc = 0;
-    else
-        rc = owner->refusal < 0 ? owner->refusal : MC_ERR_RPC_TIMEOUT;
+    while (!owner->was_mounted && !is_final(owner->refusal) &&
+           mc_monitor_wait(&owner->lock, &owner->changed, deadline_ns) != ETIMEDOUT)
+        continue;
+    int rc = owner->was_mounted ? 0 : owner->refusal < 0 ? owner->refusal : MC_ERR_RPC_TIMEOUT;
     pthread_mutex_unlock(&owner->lock);
     return rc;
 }
@@ -359,11 +348,9 @@ static void on_end(void *argument)
 
 static void closing_wait(struct mc_owner *owner, enum closing closing, uint64_t deadline_ns)
 {
-    struct timespec deadline = timespec_of(deadline_ns);
-    int rc = 0;
     pthread_mutex_lock(&owner->lock);
-    while (owner->closing < closing && rc != ETIMEDOUT)
-        rc = pthread_cond_timedwait(&owner->changed, &owner->lock, &deadline);
+    while (owner->closing < closing && mc_monitor_wait(&owner->lock, &owner->changed, deadline_ns) != ETIMEDOUT)
+        continue;
     pthread_mutex_unlock(&owner->lock);
 }
 

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/thread.h"
 #include "store/wire/stream.h"
 
 #include <inttypes.h>
@@ -335,10 +336,8 @@ static struct mc_path *entry_open(struct mc_paths *paths, struct mc_path_entry *
 static int opening_wait(struct mc_paths *paths, struct mc_path_entry *entry, uint64_t deadline_ns)
 {
     uint64_t openings = entry->openings;
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
-                             .tv_nsec = (long)(deadline_ns % 1000000000u)};
     while (entry->opening && entry->openings == openings) {
-        if (pthread_cond_timedwait(&paths->opened, &paths->lock, &until) != 0)
+        if (mc_monitor_wait(&paths->lock, &paths->opened, deadline_ns) != 0)
             return MC_ERR_RPC_TIMEOUT;
     }
     return 0;

@@ -40,8 +40,7 @@ void mc_paths_end(struct mc_paths *paths)
 
 void mc_paths_free(struct mc_paths *paths)
 {
-    pthread_cond_destroy(&paths->opened);
-    pthread_mutex_destroy(&paths->lock);
+    mc_monitor_destroy(&paths->lock, &paths->opened);
     free(paths);
 }
 

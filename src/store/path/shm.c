@@ -192,8 +192,7 @@ static void shm_free(struct shm_path *shm)
     if (shm->fd_place >= 0)
         mc_paths_fd_close(shm->path.paths, shm->fd_place);
     free((void *)shm->touched);
-    pthread_cond_destroy(&shm->sent);
-    pthread_mutex_destroy(&shm->lock);
+    mc_monitor_destroy(&shm->lock, &shm->sent);
     free(shm);
 }
 
@@ -298,9 +297,8 @@ static bool is_listening(int fd)
 /* False: somebody else had the turn all the time. */
 static bool turn_take(struct shm_path *shm, uint64_t until_ns)
 {
-    struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
     pthread_mutex_lock(&shm->lock);
-    while (shm->is_sending && pthread_cond_timedwait(&shm->sent, &shm->lock, &until) == 0)
+    while (shm->is_sending && mc_monitor_wait(&shm->lock, &shm->sent, until_ns) == 0)
         continue;
     bool is_ours = !shm->is_sending;
     shm->is_sending = true;

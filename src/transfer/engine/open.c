@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define GPUS_MAX 32
@@ -102,9 +101,8 @@ static struct mc_transfer_engine *allocate(void)
     engine->ready_end = &engine->ready;
     engine->threads_max = MC_TRANSFER_THREADS_MAX;
     engine->silent_threads_max = MC_SILENT_THREADS_MAX;
-    pthread_mutex_init(&engine->lock, NULL);
+    mc_monitor_init(&engine->lock, &engine->changed);
     pthread_mutex_init(&engine->publish_lock, NULL);
-    mc_condition_init(&engine->changed);
     mc_condition_init(&engine->work_came);
     mc_condition_init(&engine->names_changed);
     mc_settings_read(&engine->settings);
@@ -210,9 +208,8 @@ void mc_transfer_close(struct mc_transfer_engine *engine)
     mc_buffer_free(&engine->document);
     pthread_cond_destroy(&engine->names_changed);
     pthread_cond_destroy(&engine->work_came);
-    pthread_cond_destroy(&engine->changed);
     pthread_mutex_destroy(&engine->publish_lock);
-    pthread_mutex_destroy(&engine->lock);
+    mc_monitor_destroy(&engine->lock, &engine->changed);
     free(engine);
 }
 

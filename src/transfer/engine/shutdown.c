@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "env/thread.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -120,17 +119,15 @@ static void *watch_main(void *argument)
 static int install(void)
 {
     struct sigaction ours = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    pthread_t thread;
     int fd = eventfd(0, EFD_CLOEXEC);
     if (fd < 0)
         return MC_TRANSFER_ERR_MEMORY;
     atomic_store(&event_fd, fd);
     atomic_store(&seen, 0);
-    if (mc_thread_start(&thread, "mc-signals", watch_main, NULL) != 0) {
+    if (mc_thread_start(NULL, "mc-signals", watch_main, NULL) != 0) {
         close(fd);
         return MC_TRANSFER_ERR_MEMORY;
     }
-    (void)pthread_detach(thread);
     mc_transfer_note_fd(fd);
     atomic_store(&owner, getpid());
     sigemptyset(&ours.sa_mask);

@@ -230,8 +230,7 @@ static void peer_free(struct mc_peer *peer)
     free(peer->uncut);
     mc_rdma_remote_release(peer->remote);
     pthread_cond_destroy(&peer->rdma_settled);
-    pthread_cond_destroy(&peer->rdma_given);
-    pthread_mutex_destroy(&peer->lock);
+    mc_monitor_destroy(&peer->lock, &peer->rdma_given);
     free(peer);
 }
 
@@ -356,8 +355,7 @@ static struct mc_peer *find_or_add(struct mc_transfer_engine *engine, const char
     if (peer == NULL && engine->peer_count < MC_PEERS_MAX && (peer = calloc(1, sizeof(*peer))) != NULL) {
         peer->engine = engine;
         snprintf(peer->name, sizeof(peer->name), "%s", name);
-        pthread_mutex_init(&peer->lock, NULL);
-        mc_condition_init(&peer->rdma_given);
+        mc_monitor_init(&peer->lock, &peer->rdma_given);
         mc_condition_init(&peer->rdma_settled);
         peer->next = *bucket;
         *bucket = peer;

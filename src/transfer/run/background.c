@@ -19,7 +19,6 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "env/thread.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -252,11 +251,8 @@ static int call_worker(struct mc_transfer_engine *engine);
 /* engine->lock is held, and let go while waiting. False: nothing to do for long, and others are there. */
 static bool wait_for_work(struct mc_transfer_engine *engine)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += IDLE_S;
     engine->idle_workers++;
-    int rc = pthread_cond_timedwait(&engine->work_came, &engine->lock, &until);
+    int rc = mc_monitor_wait(&engine->lock, &engine->work_came, mc_clock_ns() + IDLE_S * 1000000000ull);
     engine->idle_workers--;
     return rc != ETIMEDOUT || engine->worker_count <= MC_TRANSFER_WORKERS_MAX || find_next(engine) != NULL;
 }

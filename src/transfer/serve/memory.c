@@ -288,12 +288,7 @@ int mc_transfer_register(struct mc_transfer_engine *engine, const struct mc_tran
 
 static void wait_a_little(struct mc_transfer_engine *engine, unsigned ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += (long)ms * 1000000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    (void)pthread_cond_timedwait(&engine->changed, &engine->lock, &until);
+    (void)mc_monitor_wait(&engine->lock, &engine->changed, mc_clock_ns() + ms * 1000000ull);
 }
 
 /* Can nobody touch the region any more? Its entry in the table is dead already, so no copy begins. */

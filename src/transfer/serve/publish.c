@@ -4,10 +4,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "env/thread.h"
 #include "transfer/serve/memory.h"
-
-#include <time.h>
 
 #define PUBLISH_SHARE 10u /* so many times what the last document took is left before the next, within ... */
 #define PUBLISH_PAUSE_MIN_MS 20u
@@ -234,8 +231,7 @@ static void *names_main(void *argument)
         bool is_due = engine->is_publishing_due && engine->publishing_calm_ns < look_ns;
         uint64_t until_ns = is_due ? engine->publishing_calm_ns : look_ns;
         if (mc_clock_ns() < until_ns) {
-            struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
-            (void)pthread_cond_timedwait(&engine->names_changed, &engine->lock, &until);
+            (void)mc_monitor_wait(&engine->lock, &engine->names_changed, until_ns);
         } else if (is_due) {
             bring(engine);
         } else {

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "env/thread.h"
 
 #include <errno.h>
 #include <netinet/in.h>

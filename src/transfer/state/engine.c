@@ -143,15 +143,6 @@ void mc_transfer_each(void (*function)(struct mc_transfer_engine *engine, void *
     pthread_mutex_unlock(&list_lock);
 }
 
-void mc_condition_init(pthread_cond_t *condition)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(condition, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
 /* ---- what an engine says of itself ---- */
 
 uint16_t mc_transfer_rpc_port(const struct mc_transfer_engine *engine)

@@ -6,14 +6,13 @@
 #define MC_TRANSFER_STATE_ENGINE_H
 
 #include "base/bytes.h"
+#include "env/thread.h"
 #include "transfer/state/batch.h"
 #include "transfer/state/metrics.h"
 #include "transfer/state/region.h"
 #include "transfer/state/settings.h"
 #include "transfer/wire/document.h"
 #include "transfer/wire/metadata.h"
-#include <pthread.h>
-
 struct mc_host_table;
 struct mc_peer;
 struct mc_rdma;
@@ -102,8 +101,6 @@ struct mc_transfer_engine {
     struct mc_metrics metrics; /* whose tallies they are: engine->lock */
 };
 
-/* One whose timed waits go by CLOCK_MONOTONIC. */
-void mc_condition_init(pthread_cond_t *condition);
 /* How often this process, or those that it was forked from, have forked since their first engine. */
 uint32_t mc_transfer_fork_count(void);
 /* False after fork(): nothing of the engine may be touched. */
