@@ -126,8 +126,7 @@ void mc_doctor_segments(struct mc_doctor *doctor, struct mc_span json)
     await(dials, count, deadline_ns);
     for (size_t i = 0; i < count; i++) {
         say(doctor, &dials[i], true);
-        if (dials[i].fd >= 0)
-            close(dials[i].fd);
+        mc_fd_close(dials[i].fd);
     }
     free(dials);
     for (; is_more; is_more = mc_json_next(&element) == 1) {

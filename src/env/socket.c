@@ -121,8 +121,7 @@ static void on_forked(void)
 {
     for (size_t i = 0; i < ON_THEIR_WAY_MAX; i++) {
         int fd = atomic_exchange(&on_their_way[i], 0) - 1;
-        if (fd >= 0)
-            close(fd);
+        mc_fd_close(fd);
     }
 }
 

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #define MC_ADDRESS_MAX 256 /* bytes of "host:port" with its zero */
 #define MC_UNIX_PATH_MAX 108
@@ -72,6 +73,12 @@ int mc_tcp_listen(const char *host, uint16_t *port);
 int mc_unix_listen(const char *path);
 /* A connected or accepted descriptor, or negative when there is none. Sets TCP_NODELAY. */
 int mc_socket_accept(int listener);
+/* Closes it unless it is negative: none. */
+static inline void mc_fd_close(int fd)
+{
+    if (fd >= 0)
+        (void)close(fd);
+}
 /* The numeric host and the port of one end of a tcp connection. False: it is none, or not connected. */
 enum mc_socket_end { MC_SOCKET_OURS, MC_SOCKET_PEERS };
 bool mc_socket_name(int fd, enum mc_socket_end end, char *host, size_t host_size, uint16_t *port);

@@ -79,9 +79,7 @@ static void keeper_disconnect(struct mc_keeper *keeper)
 {
     /* Under the lock, so that mc_keeper_stop never shuts down a number that was closed and given to somebody else. */
     pthread_mutex_lock(&keeper->lock);
-    int fd = atomic_exchange(&keeper->fd, -1);
-    if (fd >= 0)
-        close(fd);
+    mc_fd_close(atomic_exchange(&keeper->fd, -1));
     pthread_mutex_unlock(&keeper->lock);
 }
 
@@ -317,7 +315,5 @@ void mc_keeper_free(struct mc_keeper *keeper)
 void mc_keeper_forked(struct mc_keeper *keeper)
 {
     /* The lock may be held by a thread that does not exist here. */
-    int fd = atomic_exchange(&keeper->fd, -1);
-    if (fd >= 0)
-        close(fd);
+    mc_fd_close(atomic_exchange(&keeper->fd, -1));
 }

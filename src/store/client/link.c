@@ -671,8 +671,7 @@ static struct mc_master_link *link_begin(struct race *race, uint64_t *id)
     int fd = mc_tcp_begin(&race->links[0]->peer);
     struct mc_master_link *link = fd < 0 ? NULL : link_new(store, fd);
     if (link == NULL) {
-        if (fd >= 0)
-            close(fd);
+        mc_fd_close(fd);
         return NULL;
     }
     link->epoch = UINT64_MAX; /* of whoever answers: nobody newer shuts it down meanwhile */

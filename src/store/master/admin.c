@@ -182,8 +182,7 @@ static uint64_t resident_bytes(void)
     unsigned long long pages = 0;
     int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-    if (fd >= 0)
-        close(fd);
+    mc_fd_close(fd);
     if (length <= 0)
         return 0;
     text[length] = 0;

@@ -339,8 +339,7 @@ int mc_http_create(struct mc_server *server, const struct mc_master_config *conf
     *out = http;
     return 0;
 fail:
-    if (admin_fd >= 0)
-        close(admin_fd);
+    mc_fd_close(admin_fd);
     if (metadata_fd >= 0 && http->metadata_http == NULL)
         close(metadata_fd);
     mc_http_destroy(http);
@@ -380,7 +379,6 @@ void mc_http_destroy(struct mc_http_server *http)
     if (http->base != NULL)
         event_base_free(http->base);
     mc_admin_destroy(http->admin);
-    if (http->stop_fd >= 0)
-        close(http->stop_fd);
+    mc_fd_close(http->stop_fd);
     free(http);
 }

@@ -571,12 +571,9 @@ void mc_server_destroy(struct mc_server *server)
         event_base_free(server->base);
     free(server->connections);
     free(server->free_indices);
-    if (server->signal_fd >= 0)
-        close(server->signal_fd);
-    if (server->unix_listener >= 0)
-        close(server->unix_listener);
-    if (server->listener >= 0)
-        close(server->listener);
+    mc_fd_close(server->signal_fd);
+    mc_fd_close(server->unix_listener);
+    mc_fd_close(server->listener);
     mc_note_close(&server->note);
     free(server);
 }

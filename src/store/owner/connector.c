@@ -52,8 +52,7 @@ static void *connector_run(void *argument)
         mc_serve_post(connector->serve, on_result, connector);
     pthread_mutex_unlock(&connector->lock);
     if (abandoned) {
-        if (fd >= 0)
-            close(fd);
+        mc_fd_close(fd);
         connector_free(connector);
     }
     return NULL;

@@ -154,8 +154,7 @@ void mc_owner_link_close(struct mc_owner *owner)
         event_free(owner->writable);
     owner->readable = owner->writable = NULL;
     owner->is_reading = owner->is_writing = false;
-    if (fd >= 0)
-        close(fd);
+    mc_fd_close(fd);
     mc_buffer_free(&owner->in);
     mc_buffer_free(&owner->out); /* they may have failed */
     owner->out_sent = 0;

@@ -71,8 +71,7 @@ static void *seeker_run(void *argument)
     pthread_cond_signal(&seeker->found);
     pthread_mutex_unlock(&seeker->lock);
     if (abandoned) {
-        if (result >= 0)
-            close(result);
+        mc_fd_close(result);
         seeker_free(seeker);
     }
     return NULL;

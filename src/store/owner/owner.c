@@ -388,9 +388,7 @@ void mc_owner_close(struct mc_owner *owner)
 
 void mc_owner_forked(struct mc_owner *owner)
 {
-    int fd = atomic_exchange(&owner->fd, -1);
-    if (fd >= 0)
-        close(fd);
+    mc_fd_close(atomic_exchange(&owner->fd, -1));
     mc_serve_forked(owner->serve);
     struct mc_segment_memory *left = atomic_load(&owner->left);
     if (left != NULL)

@@ -148,8 +148,7 @@ void mc_paths_fd_close(struct mc_paths *paths, int place)
 {
     /* First out of the table: a child forked in between keeps it open, which is better than closing a stranger. */
     int fd = atomic_exchange(&paths->fds[place], 0) - 1;
-    if (fd >= 0)
-        close(fd);
+    mc_fd_close(fd);
 }
 
 void mc_paths_forked(struct mc_paths *paths)
@@ -157,7 +156,6 @@ void mc_paths_forked(struct mc_paths *paths)
     atomic_store(&paths->forked, true);
     for (uint32_t i = 0; i < MC_PATHS_FDS_MAX; i++) {
         int fd = atomic_exchange(&paths->fds[i], 0) - 1;
-        if (fd >= 0)
-            close(fd);
+        mc_fd_close(fd);
     }
 }

@@ -146,8 +146,7 @@ static void listener_stop(struct mc_listener *listener)
         event_free(listener->pause);
     int fd = listener->fd;
     *listener = (struct mc_listener){.fd = -1}; /* first: a child forked in between must not close a stranger */
-    if (fd >= 0)
-        close(fd);
+    mc_fd_close(fd);
 }
 
 /* The unix socket is only a faster path: without it peers come by tcp. */
@@ -170,8 +169,7 @@ static int local_start(struct mc_serve *serve)
     if (fd < 0 || (is_file && chmod(serve->unix_path, 0600) != 0)) {
         mc_log(WARNING, "cannot listen on unix socket %s: %s; peers on this host will use tcp", serve->unix_path,
                strerror(errno));
-        if (fd >= 0)
-            close(fd);
+        mc_fd_close(fd);
         serve->unix_path[0] = 0;
         return 0;
     }
@@ -527,8 +525,7 @@ void mc_serve_end(struct mc_serve *serve)
         event_base_free(serve->base);
     int fd = serve->post_fd;
     serve->post_fd = -1;
-    if (fd >= 0)
-        close(fd);
+    mc_fd_close(fd);
 }
 
 void mc_serve_free(struct mc_serve *serve)
@@ -551,16 +548,12 @@ void mc_serve_forked(struct mc_serve *serve)
 {
     /* The descriptors that libevent made are left. Its epoll is shared with the parent: taking events out of it here
      * would take them from the parent. It is close-on-exec and watches nothing that this child keeps. */
-    if (serve->tcp.fd >= 0)
-        close(serve->tcp.fd);
-    if (serve->local.fd >= 0)
-        close(serve->local.fd);
-    if (serve->post_fd >= 0)
-        close(serve->post_fd);
+    mc_fd_close(serve->tcp.fd);
+    mc_fd_close(serve->local.fd);
+    mc_fd_close(serve->post_fd);
     for (uint32_t i = 0; i < serve->places_used; i++) {
         int fd = atomic_exchange(&serve->connection_fds[i], 0) - 1;
-        if (fd >= 0)
-            close(fd);
+        mc_fd_close(fd);
     }
     if (serve->server.memory != NULL)
         mc_segment_memory_forked(serve->server.memory);

@@ -108,8 +108,7 @@ static int join_cluster(struct service *service, const struct mc_store_config *s
     *join = (struct join){.config = &service->config, .store_config = *store_config};
     join->done_fd = eventfd(0, EFD_CLOEXEC);
     if (join->done_fd < 0 || mc_thread_start(&thread, "mc-join", run_join, join) != 0) {
-        if (join->done_fd >= 0)
-            close(join->done_fd);
+        mc_fd_close(join->done_fd);
         free(join);
         return MC_ERR_INTERNAL_ERROR;
     }
@@ -229,15 +228,13 @@ static int watch_signals(struct service *service)
 static void close_all(struct service *service)
 {
     for (int i = 0; i < LISTENERS; i++)
-        if (service->listeners[i] >= 0)
-            close(service->listeners[i]);
+        mc_fd_close(service->listeners[i]);
     mc_web_destroy(service->web);
     if (service->rest.store != NULL) {
         (void)mc_store_close(service->rest.store); /* always 0 */
         mc_log(INFO, "Mooncake service stopped");
     }
-    if (service->signal_fd >= 0)
-        close(service->signal_fd);
+    mc_fd_close(service->signal_fd);
 }
 
 static int run(struct service *service, char *error, size_t error_size)
@@ -271,8 +268,7 @@ static int run(struct service *service, char *error, size_t error_size)
         return rc;
     serve(service);
     for (int i = 0; i < LISTENERS; i++) { /* nobody new while those under way are answered */
-        if (service->listeners[i] >= 0)
-            close(service->listeners[i]);
+        mc_fd_close(service->listeners[i]);
         service->listeners[i] = -1;
     }
     if (!mc_web_stop(service->web)) {

@@ -77,8 +77,7 @@ static int open_sockets(struct mc_transfer_engine *engine, const char *local_nam
     int rpc = mc_network_listen(&engine->settings, listen_host, &engine->rpc_port);
     int data = rpc < 0 ? -1 : mc_network_listen(&engine->settings, listen_host, &engine->data_port);
     if (data < 0) {
-        if (rpc >= 0)
-            close(rpc);
+        mc_fd_close(rpc);
         return MC_TRANSFER_ERR_SOCKET;
     }
     if (engine->metadata.is_p2p)

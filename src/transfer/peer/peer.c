@@ -81,8 +81,7 @@ int mc_peer_take_lane(struct mc_peer *peer, uint64_t deadline_ns, struct mc_lane
         int fd = mc_tcp_connect(address, connect_ns < deadline_ns ? connect_ns : deadline_ns);
         lane = fd < 0 ? NULL : calloc(1, sizeof(*lane));
         if (lane == NULL) {
-            if (fd >= 0)
-                close(fd);
+            mc_fd_close(fd);
             return MC_TRANSFER_ERR_SOCKET;
         }
         lane->fd = fd;

@@ -586,8 +586,7 @@ int mc_service_start(struct mc_transfer_engine *engine, int rpc_listener, int da
     if (service == NULL) {
         close(rpc_listener);
         close(data_listener);
-        if (unix_listener >= 0)
-            close(unix_listener);
+        mc_fd_close(unix_listener);
         return MC_TRANSFER_ERR_MEMORY;
     }
     engine->service = service;
