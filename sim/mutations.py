@@ -193,7 +193,7 @@ MUTATIONS = [
     # The revision of the view, and the claim, change together with every claim.
     ("claims_have_no_guard", MASTER + "election_etcd.c", "    compare_revision(place, place->view_key, seen->is_present ? seen->revision : 0);", "    compare_text(place, place->epoch_key, seen->claim);",
      MASTER + "election_etcd.c", "    mc_buffer_printf(&place->body, \",\");\n    compare_text(place, place->epoch_key, seen->claim);\n", "    place->body.length = (size_t)((uint8_t *)strchr((char *)place->body.data, '[') - place->body.data) + 1;\n",
-     MASTER + "election_etcd.c", "    mc_buffer_printf(&place->body, \",\");\n    compare_text(place, place->note_key, seen->note);\n", ""),
+     MASTER + "election_etcd.c", "        mc_buffer_printf(&place->body, \",\");\n        compare_text(place, place->word_keys[i]", "        if (i == MC_ELECTION_DEPARTED)\n            continue;\n        mc_buffer_printf(&place->body, \",\");\n        compare_text(place, place->word_keys[i]"),
     # Plain mistakes of each party
     ("ranges_begin_at_zero", STORE + "get.c", "                                                                 .offset = one->offset,", "                                                                 .offset = 0,"),
     ("sizes_are_one_more", CORE + "request.c", ".length = object->length, .pins = pins};", ".length = object->length + 1, .pins = pins};"),

@@ -22,6 +22,12 @@
 #define TIDY_LOOK_MS 60000u /* a leader looks so often whether it is time to tidy up */
 #define NOTE_PART 4u        /* of the time to live: a note that takes longer must not hold up the renewal */
 
+struct word {
+    _Atomic uint64_t said_epoch; /* under which it was written; read without the mutex */
+    uint64_t asked_epoch;        /* of ours, which is to write it */
+    uint64_t due_ms;             /* when that is to be done, again perhaps */
+};
+
 struct mc_election {
     struct mc_election_backend backend;
     char address[MC_ADDRESS_MAX];
@@ -32,25 +38,19 @@ struct mc_election {
     /* Read without the mutex by may_serve. until_ms is written after the epoch that it belongs to, and is 0 before that
      * one changes: who reads until_ms first and then its own epoch has not mixed two leaderships. */
     _Atomic uint64_t until_ms, epoch;
-    _Atomic uint64_t departing_epoch; /* under which departures are noted */
-    _Atomic uint64_t aging_epoch;     /* under which it is noted that we came of age */
-    _Atomic uint64_t named_epoch;     /* under which it was written which cluster this is */
-    pthread_mutex_t mutex;            /* everything below */
+    pthread_mutex_t mutex; /* everything below */
     pthread_cond_t changed;
     struct mc_leadership leadership;
     struct mc_election_view view;
     char claim[MC_ELECTION_CLAIM_MAX]; /* our last */
     uint64_t departed_epoch; /* of the last leader before us that may have acted on a departure; 0: none did */
-    uint64_t asked_epoch;    /* of ours, which would act on one */
-    uint64_t note_due_ms;    /* when that is to be noted, again perhaps */
     uint64_t aged_epoch;     /* of the last leader before us that may have come of age; 0: none did */
     bool aged_is_known;      /* it did */
-    uint64_t age_asked_epoch, age_due_ms; /* as asked_epoch, note_due_ms */
+    struct word words[MC_ELECTION_WORDS];
+    char cluster[MC_ELECTION_WORD_MAX]; /* that is to be written */
     uint64_t loop_asked_ms; /* since when the server's loop has not taken its role, though it was asked to; 0: it has */
     uint64_t loop_taken_ms, looked_ms;
-    uint64_t naming_epoch; /* of ours, which knows which cluster this is */
-    char cluster[MC_ELECTION_CLUSTER_MAX];
-    uint64_t name_due_ms, tidy_due_ms;
+    uint64_t tidy_due_ms;
     bool has_contact, is_stuck;
 };
 
@@ -125,7 +125,7 @@ static uint64_t departed_epoch(const struct mc_election_view *view, uint64_t epo
     char word[8] = "";
     unsigned long long noted;
     bool has_notes = sscanf(view->claim, "%*s %*s %*s %7s", word) == 1 && strcmp(word, "notes") == 0;
-    if (!has_notes || sscanf(view->note, "%19llu", &noted) != 1 || noted > epoch)
+    if (!has_notes || sscanf(view->words[MC_ELECTION_DEPARTED], "%19llu", &noted) != 1 || noted > epoch)
         return epoch;
     return noted;
 }
@@ -138,7 +138,7 @@ static uint64_t aged_epoch(const struct mc_election_view *view, uint64_t epoch, 
     char word[8] = "", doubt[8];
     unsigned long long noted = 0;
     bool has_ages = sscanf(view->claim, "%*s %*s %*s %*s %7s", word) == 1 && strcmp(word, "ages") == 0;
-    int count = has_ages ? sscanf(view->aged, "%19llu %7s", &noted, doubt) : 0;
+    int count = has_ages ? sscanf(view->words[MC_ELECTION_AGED], "%19llu %7s", &noted, doubt) : 0;
     *is_known = count == 1 && noted <= epoch;
     return count >= 1 && noted <= epoch ? noted : epoch;
 }
@@ -227,7 +227,7 @@ static void observe(struct mc_election *election, uint64_t deadline_ns)
 static void claim(struct mc_election *election, uint64_t epoch, uint64_t deadline_ns)
 {
     struct mc_election_view seen;
-    char text[MC_ELECTION_CLAIM_MAX], note[MC_ELECTION_NOTE_MAX], aged[MC_ELECTION_NOTE_MAX];
+    char text[MC_ELECTION_CLAIM_MAX], note[MC_ELECTION_WORD_MAX], aged[MC_ELECTION_WORD_MAX];
     pthread_mutex_lock(&election->mutex);
     seen = election->view;
     snprintf(text, sizeof(text), "%llu %llu %016llx notes ages", (unsigned long long)epoch,
@@ -266,55 +266,26 @@ static void renew(struct mc_election *election, uint64_t deadline_ns)
     pthread_mutex_unlock(&election->mutex);
 }
 
-static void write_note(struct mc_election *election, uint64_t epoch)
+static void write_word(struct mc_election *election, enum mc_election_word number, uint64_t epoch)
 {
-    char note[MC_ELECTION_NOTE_MAX];
+    char text[MC_ELECTION_WORD_MAX];
+    struct word *word = &election->words[number];
     uint64_t deadline_ns = mc_clock_ns() + election->ttl_ms / NOTE_PART * 1000000;
-    snprintf(note, sizeof(note), "%llu", (unsigned long long)epoch);
-    int rc = election->backend.write_note(election->backend.context, deadline_ns, election->claim, note);
-    pthread_mutex_lock(&election->mutex);
-    note_contact(election, rc);
-    election->note_due_ms = mc_clock_boot_ms() + NOTE_RETRY_MS;
-    if (rc == 0) {
-        uint64_t one = 1;
-        atomic_store(&election->departing_epoch, epoch);
-        mc_assert(write(election->fd, &one, sizeof(one)) == (ssize_t)sizeof(one)); /* as in publish */
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)epoch);
+    if (number == MC_ELECTION_CLUSTER) {
+        pthread_mutex_lock(&election->mutex);
+        memcpy(text, election->cluster, sizeof(text));
+        pthread_mutex_unlock(&election->mutex);
     }
-    pthread_mutex_unlock(&election->mutex);
-}
-
-static void write_aged(struct mc_election *election, uint64_t epoch)
-{
-    char aged[MC_ELECTION_NOTE_MAX];
-    uint64_t deadline_ns = mc_clock_ns() + election->ttl_ms / NOTE_PART * 1000000;
-    snprintf(aged, sizeof(aged), "%llu", (unsigned long long)epoch);
-    int rc = election->backend.write_aged(election->backend.context, deadline_ns, election->claim, aged);
+    int rc = election->backend.write(election->backend.context, deadline_ns, election->claim, number, text);
     pthread_mutex_lock(&election->mutex);
     note_contact(election, rc);
-    election->age_due_ms = mc_clock_boot_ms() + NOTE_RETRY_MS;
+    word->due_ms = mc_clock_boot_ms() + NOTE_RETRY_MS;
     if (rc == 0) {
         uint64_t one = 1;
-        atomic_store(&election->aging_epoch, epoch);
-        mc_assert(write(election->fd, &one, sizeof(one)) == (ssize_t)sizeof(one)); /* as in publish */
-    }
-    pthread_mutex_unlock(&election->mutex);
-}
-
-static void write_cluster(struct mc_election *election, uint64_t epoch)
-{
-    char cluster[MC_ELECTION_CLUSTER_MAX];
-    uint64_t deadline_ns = mc_clock_ns() + election->ttl_ms / NOTE_PART * 1000000;
-    pthread_mutex_lock(&election->mutex);
-    memcpy(cluster, election->cluster, sizeof(cluster));
-    pthread_mutex_unlock(&election->mutex);
-    int rc = election->backend.write_cluster(election->backend.context, deadline_ns, election->claim, cluster);
-    pthread_mutex_lock(&election->mutex);
-    note_contact(election, rc);
-    election->name_due_ms = mc_clock_boot_ms() + NOTE_RETRY_MS;
-    if (rc == 0) {
-        uint64_t one = 1;
-        memcpy(election->view.cluster, cluster, sizeof(cluster));
-        atomic_store(&election->named_epoch, epoch);
+        if (number == MC_ELECTION_CLUSTER)
+            memcpy(election->view.words[number], text, sizeof(text));
+        atomic_store(&word->said_epoch, epoch);
         mc_assert(write(election->fd, &one, sizeof(one)) == (ssize_t)sizeof(one)); /* as in publish */
     }
     pthread_mutex_unlock(&election->mutex);
@@ -359,30 +330,20 @@ static void wait_until(struct mc_election *election, uint64_t now_ms, uint64_t a
     (void)mc_monitor_wait(&election->mutex, &election->changed, end_ns); /* either way the state is looked at */
 }
 
-/* The epoch that is to be noted now, or at *at_ms if that is sooner; 0: none. The mutex is held. */
-static uint64_t note_due(const struct mc_election *election, uint64_t now_ms, uint64_t *at_ms)
+/* The word that is to be written now, or at *at_ms if that is sooner; MC_ELECTION_WORDS: none. The mutex is held. */
+static enum mc_election_word word_due(const struct mc_election *election, uint64_t now_ms, uint64_t *at_ms)
 {
-    const struct mc_leadership *leadership = &election->leadership;
-    if (leadership->phase != MC_LEADERSHIP_LEADER || election->asked_epoch != leadership->epoch ||
-        atomic_load(&election->departing_epoch) == leadership->epoch)
-        return 0;
-    if (now_ms >= election->note_due_ms)
-        return leadership->epoch;
-    *at_ms = election->note_due_ms < *at_ms ? election->note_due_ms : *at_ms;
-    return 0;
-}
-
-/* The same for the coming of age. */
-static uint64_t age_due(const struct mc_election *election, uint64_t now_ms, uint64_t *at_ms)
-{
-    const struct mc_leadership *leadership = &election->leadership;
-    if (leadership->phase != MC_LEADERSHIP_LEADER || election->age_asked_epoch != leadership->epoch ||
-        atomic_load(&election->aging_epoch) == leadership->epoch)
-        return 0;
-    if (now_ms >= election->age_due_ms)
-        return leadership->epoch;
-    *at_ms = election->age_due_ms < *at_ms ? election->age_due_ms : *at_ms;
-    return 0;
+    uint64_t epoch = election->leadership.epoch;
+    enum mc_election_word number = 0;
+    for (; election->leadership.phase == MC_LEADERSHIP_LEADER && number < MC_ELECTION_WORDS; number++) {
+        const struct word *word = &election->words[number];
+        if (word->asked_epoch != epoch || atomic_load(&word->said_epoch) == epoch)
+            continue;
+        if (now_ms >= word->due_ms)
+            return number;
+        *at_ms = word->due_ms < *at_ms ? word->due_ms : *at_ms;
+    }
+    return MC_ELECTION_WORDS;
 }
 
 /* The server's loop stands still while this thread goes on: who does not serve must not lead. The mutex is held. */
@@ -405,19 +366,6 @@ static bool loop_is_stuck(struct mc_election *election, uint64_t now_ms)
             mc_log(INFO, "this master's loop goes on");
     }
     return election->is_stuck = is_stuck;
-}
-
-/* The same for the cluster that is to be named. */
-static uint64_t name_due(const struct mc_election *election, uint64_t now_ms, uint64_t *at_ms)
-{
-    const struct mc_leadership *leadership = &election->leadership;
-    if (leadership->phase != MC_LEADERSHIP_LEADER || election->naming_epoch != leadership->epoch ||
-        atomic_load(&election->named_epoch) == leadership->epoch)
-        return 0;
-    if (now_ms >= election->name_due_ms)
-        return leadership->epoch;
-    *at_ms = election->name_due_ms < *at_ms ? election->name_due_ms : *at_ms;
-    return 0;
 }
 
 static bool tidy_due(const struct mc_election *election, uint64_t now_ms, uint64_t *at_ms)
@@ -455,22 +403,17 @@ static void *run(void *argument)
             continue;
         }
         bool is_due = step.at_ms <= now_ms;
-        uint64_t noted = is_due ? 0 : note_due(election, now_ms, &step.at_ms);
-        uint64_t named = is_due || noted != 0 ? 0 : name_due(election, now_ms, &step.at_ms);
-        uint64_t aged = is_due || noted != 0 || named != 0 ? 0 : age_due(election, now_ms, &step.at_ms);
-        bool is_writing = noted != 0 || named != 0 || aged != 0;
+        enum mc_election_word word = is_due ? MC_ELECTION_WORDS : word_due(election, now_ms, &step.at_ms);
+        bool is_writing = word != MC_ELECTION_WORDS;
+        uint64_t epoch = election->leadership.epoch;
         bool tidies = !is_due && !is_writing && tidy_due(election, now_ms, &step.at_ms);
         if (!is_due && !is_writing && !tidies && step.action != MC_LEADERSHIP_END)
             wait_until(election, now_ms, step.at_ms);
         pthread_mutex_unlock(&election->mutex);
         if (step.action == MC_LEADERSHIP_END)
             return NULL;
-        if (noted != 0)
-            write_note(election, noted);
-        if (named != 0)
-            write_cluster(election, named);
-        if (aged != 0)
-            write_aged(election, aged);
+        if (is_writing)
+            write_word(election, word, epoch);
         if (tidies)
             tidy(election);
         if (!is_due)
@@ -574,7 +517,7 @@ void mc_election_describe(struct mc_election *election, struct mc_election_role 
     role->whole_epoch = departed < last ? last : 0;
     role->whole_since = departed < aged ? aged : departed + 1;
     role->aged_epoch = election->aged_is_known ? aged : 0;
-    role->cluster = parse_cluster(election->view.cluster);
+    role->cluster = parse_cluster(election->view.words[MC_ELECTION_CLUSTER]);
     if (is_leader || election->view.is_present)
         memcpy(role->leader, election->view.leader, sizeof(role->leader));
     (void)parse_claim(election->view.claim, &role->leader_epoch, &ttl_ms); /* 0 when it is none */
@@ -600,47 +543,20 @@ bool mc_election_may_serve(const struct mc_election *election, uint64_t epoch)
     return epoch != 0 && atomic_load(&election->epoch) == epoch && mc_clock_boot_ms() < until_ms;
 }
 
-void mc_election_ask_to_depart(struct mc_election *election, uint64_t epoch)
+void mc_election_say(struct mc_election *election, enum mc_election_word word, uint64_t epoch, struct mc_id cluster)
 {
     pthread_mutex_lock(&election->mutex);
-    election->asked_epoch = epoch;
-    election->note_due_ms = 0;
+    if (word == MC_ELECTION_CLUSTER)
+        mc_id_format(election->cluster, cluster);
+    election->words[word].asked_epoch = epoch;
+    election->words[word].due_ms = 0;
     pthread_cond_signal(&election->changed);
     pthread_mutex_unlock(&election->mutex);
 }
 
-bool mc_election_may_depart(const struct mc_election *election, uint64_t epoch)
+bool mc_election_has_said(const struct mc_election *election, enum mc_election_word word, uint64_t epoch)
 {
-    return epoch != 0 && atomic_load(&election->departing_epoch) == epoch;
-}
-
-void mc_election_ask_to_age(struct mc_election *election, uint64_t epoch)
-{
-    pthread_mutex_lock(&election->mutex);
-    election->age_asked_epoch = epoch;
-    election->age_due_ms = 0;
-    pthread_cond_signal(&election->changed);
-    pthread_mutex_unlock(&election->mutex);
-}
-
-bool mc_election_may_age(const struct mc_election *election, uint64_t epoch)
-{
-    return epoch != 0 && atomic_load(&election->aging_epoch) == epoch;
-}
-
-void mc_election_name(struct mc_election *election, uint64_t epoch, struct mc_id cluster)
-{
-    pthread_mutex_lock(&election->mutex);
-    election->naming_epoch = epoch;
-    mc_id_format(election->cluster, cluster);
-    election->name_due_ms = 0;
-    pthread_cond_signal(&election->changed);
-    pthread_mutex_unlock(&election->mutex);
-}
-
-bool mc_election_has_named(const struct mc_election *election, uint64_t epoch)
-{
-    return epoch != 0 && atomic_load(&election->named_epoch) == epoch;
+    return epoch != 0 && atomic_load(&election->words[word].said_epoch) == epoch;
 }
 
 void mc_election_yield(struct mc_election *election, uint64_t epoch, uint64_t wanted)

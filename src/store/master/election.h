@@ -12,18 +12,23 @@
 #include <time.h>
 
 #define MC_ELECTION_CLAIM_MAX 128 /* bytes of a claim's text with its zero */
-#define MC_ELECTION_NOTE_MAX 32
-#define MC_ELECTION_CLUSTER_MAX 33 /* 32 hex digits */
+#define MC_ELECTION_WORD_MAX 33   /* 32 hex digits */
+
+/* What stands beside a claim, written by leaders for those after them. */
+enum mc_election_word {
+    MC_ELECTION_DEPARTED, /* which leader may have acted on a departure last */
+    MC_ELECTION_CLUSTER,  /* whose masters these are */
+    MC_ELECTION_AGED,     /* which leader came of age last */
+    MC_ELECTION_WORDS
+};
 
 /* What stands in the place of the election. */
 struct mc_election_view {
-    bool is_present;                       /* somebody leads, or did until lately */
-    char leader[MC_ADDRESS_MAX];           /* its address */
-    uint64_t revision;                     /* of the place; changes with every renewal */
-    char claim[MC_ELECTION_CLAIM_MAX];     /* of the last leadership, also when nobody leads; "" = there was none */
-    char note[MC_ELECTION_NOTE_MAX];       /* that stands beside it; "" = there is none */
-    char cluster[MC_ELECTION_CLUSTER_MAX]; /* whose masters these are; "" = nobody has said it */
-    char aged[MC_ELECTION_NOTE_MAX];       /* who came of age last; "" = nobody has said it */
+    bool is_present;                   /* somebody leads, or did until lately */
+    char leader[MC_ADDRESS_MAX];       /* its address */
+    uint64_t revision;                 /* of the place; changes with every renewal */
+    char claim[MC_ELECTION_CLAIM_MAX]; /* of the last leadership, also when nobody leads; "" = there was none */
+    char words[MC_ELECTION_WORDS][MC_ELECTION_WORD_MAX]; /* "" = nobody has said it */
 };
 
 /* A place where elections are held. Calls are blocking, end by their deadline (mc_clock_ns), and come from one thread.
@@ -34,18 +39,14 @@ struct mc_election_backend {
     void *context;
     /* 0 or negative. */
     int (*observe)(void *context, uint64_t deadline_ns, struct mc_election_view *view);
-    /* Becomes leader under `claim`, with that note and that word of who came of age, if the place is as it was seen. 0;
-     * MC_ERR_ETCD_TRANSACTION_FAIL: it is not; other: unknown. */
+    /* Becomes leader under `claim`, with those words of who departed and who came of age, if the place is as it was
+     * seen. 0; MC_ERR_ETCD_TRANSACTION_FAIL: it is not; other: unknown. */
     int (*claim)(void *context, uint64_t deadline_ns, const struct mc_election_view *seen, const char *claim,
-                 const char *leader, const char *note, const char *aged);
+                 const char *leader, const char *departed, const char *aged);
     /* Changes the revision, if the claim still stands and the view is there. As above. */
     int (*renew)(void *context, uint64_t deadline_ns, const char *claim, const char *leader);
-    /* Replaces the note, if the claim still stands. As above. */
-    int (*write_note)(void *context, uint64_t deadline_ns, const char *claim, const char *note);
-    /* Says which cluster this is, if the claim still stands. As above. */
-    int (*write_cluster)(void *context, uint64_t deadline_ns, const char *claim, const char *cluster);
-    /* Says who came of age, if the claim still stands. As above. */
-    int (*write_aged)(void *context, uint64_t deadline_ns, const char *claim, const char *aged);
+    /* Replaces that word, if the claim still stands. As above. */
+    int (*write)(void *context, uint64_t deadline_ns, const char *claim, enum mc_election_word word, const char *text);
     /* Nobody leads any more, and `resigned` stands in place of the claim, if that still stands. */
     int (*resign)(void *context, uint64_t deadline_ns, const char *claim, const char *resigned);
     /* One step of throwing away what renewals have left behind longer than `every` ago, if the claim still stands; now
@@ -90,18 +91,11 @@ void mc_election_role(struct mc_election *election, struct mc_election_role *rol
 void mc_election_describe(struct mc_election *election, struct mc_election_role *role);
 /* Cheap: to be asked before every turn's input and output. */
 bool mc_election_may_serve(const struct mc_election *election, uint64_t epoch);
-/* The leader under that epoch would act on the departure of an owner: that is noted first, for the leaders after it.
- * Then mc_election_fd is readable and mc_election_may_depart true. */
-void mc_election_ask_to_depart(struct mc_election *election, uint64_t epoch);
-bool mc_election_may_depart(const struct mc_election *election, uint64_t epoch);
-/* The leader under that epoch has lived so long that it would act on the absence of who never came to it: that is noted
- * first, as above. Then mc_election_fd is readable and mc_election_may_age true. */
-void mc_election_ask_to_age(struct mc_election *election, uint64_t epoch);
-bool mc_election_may_age(const struct mc_election *election, uint64_t epoch);
-/* The leader under that epoch knows which cluster this is: that is written down for the leaders after it. Then
- * mc_election_fd is readable and mc_election_has_named true. */
-void mc_election_name(struct mc_election *election, uint64_t epoch, struct mc_id cluster);
-bool mc_election_has_named(const struct mc_election *election, uint64_t epoch);
+/* The leader under that epoch would act on the departure of an owner, or, since it has lived so long, on the absence of
+ * who never came to it, or it knows which cluster this is: that is written down first, for the leaders after it. Then
+ * mc_election_fd is readable and mc_election_has_said true. The others say the epoch. */
+void mc_election_say(struct mc_election *election, enum mc_election_word word, uint64_t epoch, struct mc_id cluster);
+bool mc_election_has_said(const struct mc_election *election, enum mc_election_word word, uint64_t epoch);
 /* The server has stopped to serve under that epoch; wanted: the least epoch that would do, 0: any. */
 void mc_election_yield(struct mc_election *election, uint64_t epoch, uint64_t wanted);
 

@@ -28,8 +28,8 @@
 
 struct place {
     struct mc_etcd *etcd;
-    char view_key[MC_ETCD_KEY_MAX], epoch_key[MC_ETCD_KEY_MAX], note_key[MC_ETCD_KEY_MAX], cluster_key[MC_ETCD_KEY_MAX],
-        aged_key[MC_ETCD_KEY_MAX], tidied_key[MC_ETCD_KEY_MAX];
+    char view_key[MC_ETCD_KEY_MAX], epoch_key[MC_ETCD_KEY_MAX], tidied_key[MC_ETCD_KEY_MAX];
+    char word_keys[MC_ELECTION_WORDS][MC_ETCD_KEY_MAX];
     char forget[MC_ETCD_KEY_MAX + 16];
     uint64_t ttl_ms, lease_s;
     uint64_t lease, kept_ms; /* etcd's number for it, 0: none; since when it counts */
@@ -265,57 +265,45 @@ static int tidy(void *context, uint64_t deadline_ns, const char *text, uint64_t 
 
 /* ---- the table of functions ---- */
 
+/* The value of the key that was asked for as that one of the transaction. */
+static int value_of(const struct place *place, unsigned number, char *text, size_t size)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "responses.%u.response_range.kvs.0.value", number);
+    return mc_etcd_text(reply_of(place), path, text, size);
+}
+
 /* All keys at one moment: a transaction without a guard. */
 static int observe(void *context, uint64_t deadline_ns, struct mc_election_view *view)
 {
     struct place *place = context;
-    static const char view_at[] = "responses.0.response_range.kvs.0.", epoch_at[] = "responses.1.response_range.kvs.0.",
-                      note_at[] = "responses.2.response_range.kvs.0.",
-                      cluster_at[] = "responses.3.response_range.kvs.0.",
-                      aged_at[] = "responses.4.response_range.kvs.0.";
-    char path[64];
     place->body.length = 0;
     mc_buffer_printf(&place->body, "{\"success\":[");
     request_key(place, "request_range", place->view_key);
     mc_buffer_printf(&place->body, ",");
     request_key(place, "request_range", place->epoch_key);
-    mc_buffer_printf(&place->body, ",");
-    request_key(place, "request_range", place->note_key);
-    mc_buffer_printf(&place->body, ",");
-    request_key(place, "request_range", place->cluster_key);
-    mc_buffer_printf(&place->body, ",");
-    request_key(place, "request_range", place->aged_key);
+    for (unsigned i = 0; i < MC_ELECTION_WORDS; i++) {
+        mc_buffer_printf(&place->body, ",");
+        request_key(place, "request_range", place->word_keys[i]);
+    }
     int rc = call_transaction(place, deadline_ns);
     if (rc < 0)
         return rc == MC_ERR_ETCD_TRANSACTION_FAIL ? MC_ERR_PROTOCOL : rc;
     *view = (struct mc_election_view){0};
-    snprintf(path, sizeof(path), "%smod_revision", view_at);
-    rc = mc_json_find_number(reply_of(place), path, &view->revision);
+    rc = mc_json_find_number(reply_of(place), "responses.0.response_range.kvs.0.mod_revision", &view->revision);
     if (rc < 0)
         return rc;
     view->is_present = rc == 1;
-    snprintf(path, sizeof(path), "%svalue", view_at);
-    if (mc_etcd_text(reply_of(place), path, view->leader, sizeof(view->leader)) < 0)
+    if (value_of(place, 0, view->leader, sizeof(view->leader)) < 0)
         view->leader[0] = 0; /* somebody else's idea of an address; it leads none the less */
-    snprintf(path, sizeof(path), "%svalue", epoch_at);
-    rc = mc_etcd_text(reply_of(place), path, view->claim, sizeof(view->claim));
-    if (rc < 0)
-        return rc;
-    snprintf(path, sizeof(path), "%svalue", note_at);
-    rc = mc_etcd_text(reply_of(place), path, view->note, sizeof(view->note));
-    if (rc < 0)
-        return rc;
-    snprintf(path, sizeof(path), "%svalue", cluster_at);
-    rc = mc_etcd_text(reply_of(place), path, view->cluster, sizeof(view->cluster));
-    if (rc < 0)
-        return rc;
-    snprintf(path, sizeof(path), "%svalue", aged_at);
-    rc = mc_etcd_text(reply_of(place), path, view->aged, sizeof(view->aged));
+    rc = value_of(place, 1, view->claim, sizeof(view->claim));
+    for (unsigned i = 0; i < MC_ELECTION_WORDS && rc >= 0; i++)
+        rc = value_of(place, 2 + i, view->words[i], sizeof(view->words[i]));
     return rc < 0 ? rc : 0;
 }
 
 static int claim(void *context, uint64_t deadline_ns, const struct mc_election_view *seen, const char *text,
-                 const char *leader, const char *note, const char *aged)
+                 const char *leader, const char *departed, const char *aged)
 {
     struct place *place = context;
     int rc = keep_lease(place, deadline_ns);
@@ -325,20 +313,18 @@ static int claim(void *context, uint64_t deadline_ns, const struct mc_election_v
     compare_revision(place, place->view_key, seen->is_present ? seen->revision : 0);
     mc_buffer_printf(&place->body, ",");
     compare_text(place, place->epoch_key, seen->claim);
-    mc_buffer_printf(&place->body, ",");
-    compare_text(place, place->note_key, seen->note);
-    mc_buffer_printf(&place->body, ",");
-    compare_text(place, place->cluster_key, seen->cluster);
-    mc_buffer_printf(&place->body, ",");
-    compare_text(place, place->aged_key, seen->aged);
+    for (unsigned i = 0; i < MC_ELECTION_WORDS; i++) {
+        mc_buffer_printf(&place->body, ",");
+        compare_text(place, place->word_keys[i], seen->words[i]);
+    }
     mc_buffer_printf(&place->body, "],\"success\":[");
     request_put(place, place->view_key, leader, place->lease);
     mc_buffer_printf(&place->body, ",");
     request_put(place, place->epoch_key, text, 0);
     mc_buffer_printf(&place->body, ",");
-    request_put(place, place->note_key, note, 0);
+    request_put(place, place->word_keys[MC_ELECTION_DEPARTED], departed, 0);
     mc_buffer_printf(&place->body, ",");
-    request_put(place, place->aged_key, aged, 0);
+    request_put(place, place->word_keys[MC_ELECTION_AGED], aged, 0);
     return call_transaction(place, deadline_ns);
 }
 
@@ -359,27 +345,12 @@ static int renew(void *context, uint64_t deadline_ns, const char *text, const ch
     return call_transaction(place, deadline_ns);
 }
 
-static int write_note(void *context, uint64_t deadline_ns, const char *text, const char *note)
+static int write_word(void *context, uint64_t deadline_ns, const char *claim_text, enum mc_election_word word,
+                      const char *text)
 {
     struct place *place = context;
-    begin_while_claimed(place, text);
-    request_put(place, place->note_key, note, 0);
-    return call_transaction(place, deadline_ns);
-}
-
-static int write_cluster(void *context, uint64_t deadline_ns, const char *text, const char *cluster)
-{
-    struct place *place = context;
-    begin_while_claimed(place, text);
-    request_put(place, place->cluster_key, cluster, 0);
-    return call_transaction(place, deadline_ns);
-}
-
-static int write_aged(void *context, uint64_t deadline_ns, const char *text, const char *aged)
-{
-    struct place *place = context;
-    begin_while_claimed(place, text);
-    request_put(place, place->aged_key, aged, 0);
+    begin_while_claimed(place, claim_text);
+    request_put(place, place->word_keys[word], text, 0);
     return call_transaction(place, deadline_ns);
 }
 
@@ -415,19 +386,19 @@ int mc_election_etcd_create(const char *endpoints, const char *cluster_id, uint6
         free(place);
         return rc;
     }
+    static const char *const words[MC_ELECTION_WORDS] = {"departed", "cluster", "aged"};
     mc_etcd_view_key(place->view_key, sizeof(place->view_key), cluster_id, "master_view");
     mc_etcd_view_key(place->epoch_key, sizeof(place->epoch_key), cluster_id, "epoch");
-    mc_etcd_view_key(place->note_key, sizeof(place->note_key), cluster_id, "departed");
-    mc_etcd_view_key(place->cluster_key, sizeof(place->cluster_key), cluster_id, "cluster");
-    mc_etcd_view_key(place->aged_key, sizeof(place->aged_key), cluster_id, "aged");
     mc_etcd_view_key(place->tidied_key, sizeof(place->tidied_key), cluster_id, "tidied");
+    for (unsigned i = 0; i < MC_ELECTION_WORDS; i++)
+        mc_etcd_view_key(place->word_keys[i], sizeof(place->word_keys[i]), cluster_id, words[i]);
     snprintf(place->forget, sizeof(place->forget), "etcdctl del %s", place->epoch_key);
     place->ttl_ms = ttl_ms;
     place->lease_s = (LEASE_TTLS * ttl_ms + 999) / 1000;
     if (place->lease_s < LEASE_LEAST_S)
         place->lease_s = LEASE_LEAST_S;
     mc_etcd_patience(place->etcd, ttl_ms / PATIENCE_PART < PATIENCE_MAX_MS ? ttl_ms / PATIENCE_PART : PATIENCE_MAX_MS);
-    *backend = (struct mc_election_backend){"etcd",     place->forget, place,      observe, claim, renew,
-                                            write_note, write_cluster, write_aged, resign,  tidy,  destroy};
+    *backend = (struct mc_election_backend){"etcd", place->forget, place,  observe, claim,
+                                            renew,  write_word,    resign, tidy,    destroy};
     return 0;
 }

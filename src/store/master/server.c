@@ -115,7 +115,7 @@ static bool keep_age(struct mc_server *server)
         return false;
     if (server->election != NULL) { /* the answer comes by its descriptor */
         if (!server->is_aging)
-            mc_election_ask_to_age(server->election, atomic_load(&server->epoch));
+            mc_election_say(server->election, MC_ELECTION_AGED, atomic_load(&server->epoch), server->cluster);
         server->is_aging = true;
         return false;
     }
@@ -152,7 +152,7 @@ static bool tick(struct mc_server *server)
     uint64_t due_ms = mc_core_tick(server->core, server->now_ms);
     if (!server->is_departing && mc_core_asks_to_depart(server->core)) {
         server->is_departing = true;
-        mc_election_ask_to_depart(server->election, atomic_load(&server->epoch));
+        mc_election_say(server->election, MC_ELECTION_DEPARTED, atomic_load(&server->epoch), server->cluster);
     }
     bool is_waiting = keep_age(server) || server->naming_since_ms != 0;
     if (due_ms <= server->now_ms)
@@ -258,11 +258,11 @@ static void cluster_keep(struct mc_server *server)
     server->cluster = mc_core_cluster(server->core);
     if (server->election == NULL) {
         name_note(server);
-    } else if (mc_election_has_named(server->election, epoch)) {
+    } else if (mc_election_has_said(server->election, MC_ELECTION_CLUSTER, epoch)) {
         mc_core_cluster_is_kept(server->core);
     } else if (!server->is_naming) {
         server->is_naming = true;
-        mc_election_name(server->election, epoch, server->cluster);
+        mc_election_say(server->election, MC_ELECTION_CLUSTER, epoch, server->cluster);
     }
 }
 
@@ -324,9 +324,9 @@ static int keep_role(struct mc_server *server)
         return 0;
     mc_election_role(server->election, &role); /* whatever it was, the descriptor is read */
     if (server->core != NULL) {
-        if (mc_election_may_depart(server->election, atomic_load(&server->epoch)))
+        if (mc_election_has_said(server->election, MC_ELECTION_DEPARTED, atomic_load(&server->epoch)))
             mc_core_let_depart(server->core, server->now_ms);
-        if (mc_election_may_age(server->election, atomic_load(&server->epoch)))
+        if (mc_election_has_said(server->election, MC_ELECTION_AGED, atomic_load(&server->epoch)))
             mc_core_let_age(server->core);
         server->is_role_due = !mc_server_may_serve(server);
         return 0;
