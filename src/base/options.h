@@ -51,6 +51,16 @@ struct mc_option {
     bool is_flag_only;     /* has no place in a config file */
 };
 
+/* Rows of a table: flag, type, default, help, further fields. */
+#define MC_OPTION_ROW(flag, kind, value, text, ...)                                                                    \
+    {                                                                                                                  \
+        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
+    }
+#define MC_OPTION_ROW_LATER(...) MC_OPTION_ROW(__VA_ARGS__, .status = MC_OPTION_LATER)
+#define MC_OPTION_ROW_NO_EFFECT(...) MC_OPTION_ROW(__VA_ARGS__, .status = MC_OPTION_NO_EFFECT)
+#define MC_OPTION_ROW_ALIAS(flag, target) MC_OPTION_ROW(flag, TEXT, "", "", .alias_of = target)
+#define MC_OPTION_LIMITS(low, high) .minimum = (low), .maximum = (high)
+
 enum mc_option_source { MC_OPTION_FROM_DEFAULT, MC_OPTION_FROM_FILE, MC_OPTION_FROM_FLAG };
 
 struct mc_option_value {

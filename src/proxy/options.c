@@ -13,16 +13,10 @@
 #define GIB ((int64_t)1 << 30)
 #define HTTP_PORT 80
 
-#define ROW(flag, kind, value, text, ...)                                                                              \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
-    }
-#define ALIAS(flag, target)                                                                                            \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_TEXT, .initial = "", .help = "", .alias_of = target                            \
-    }
+#define ROW MC_OPTION_ROW
+#define ALIAS MC_OPTION_ROW_ALIAS
 #define SECTION(text) .section = text
-#define LIMITS(low, high) .minimum = (low), .maximum = (high)
+#define LIMITS MC_OPTION_LIMITS
 
 /* clang-format off */
 static const struct mc_option table[] = {

@@ -21,26 +21,12 @@
 #define YEAR (365 * DAY)
 #define KEY_MAX_BYTES 256
 
-/* Rows: name, type, default, help, further fields. */
-#define WORKS(flag, kind, value, text, ...)                                                                            \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
-    }
-#define LATER(flag, kind, value, text, ...)                                                                            \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, .status = MC_OPTION_LATER, __VA_ARGS__ \
-    }
-#define NO_EFFECT(flag, kind, value, text, ...)                                                                        \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, .status = MC_OPTION_NO_EFFECT,         \
-        __VA_ARGS__                                                                                                    \
-    }
-#define ALIAS(flag, target)                                                                                            \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_TEXT, .initial = "", .help = "", .alias_of = target                            \
-    }
+#define WORKS MC_OPTION_ROW
+#define LATER MC_OPTION_ROW_LATER
+#define NO_EFFECT MC_OPTION_ROW_NO_EFFECT
+#define ALIAS MC_OPTION_ROW_ALIAS
 #define SECTION(text) .section = text
-#define LIMITS(low, high) .minimum = (low), .maximum = (high)
+#define LIMITS MC_OPTION_LIMITS
 #define PORT LIMITS(0, 65535)
 #define CHOICES(text) .choices = text
 #define FLAG_ONLY .is_flag_only = true

@@ -29,48 +29,20 @@ static const struct setting {
     const char *variables[2]; /* the first that is set counts */
 } settings[] = {
 #define AT(member) offsetof(struct mc_service_config, member)
+    /* clang-format off */
     {"local_hostname", TEXT, AT(local_hostname), NULL, false, {0}, {"MOONCAKE_LOCAL_HOSTNAME", "LOCAL_HOSTNAME"}},
-    {"metadata_server",
-     TEXT,
-     AT(metadata_server),
-     NULL,
-     false,
-     {0},
-     {"MOONCAKE_TE_META_DATA_SERVER", "MOONCAKE_METADATA_SERVER"}},
+    {"metadata_server", TEXT, AT(metadata_server), NULL, false, {0}, {"MOONCAKE_TE_META_DATA_SERVER", "MOONCAKE_METADATA_SERVER"}},
     {"global_segment_size", SIZE, AT(global_segment_size), "3355443200", false, {0}, {"MOONCAKE_GLOBAL_SEGMENT_SIZE"}},
     {"local_buffer_size", SIZE, AT(local_buffer_size), "1073741824", false, {0}, {"MOONCAKE_LOCAL_BUFFER_SIZE"}},
     {"protocol", TEXT, AT(protocol), "tcp", false, {0}, {"MOONCAKE_PROTOCOL"}},
-    {"device_name",
-     TEXT,
-     AT(device_name),
-     "",
-     true,
-     {"rdma_devices", "device_names"},
-     {"MOONCAKE_DEVICE", "MOONCAKE_RDMA_DEVICES"}},
-    {"master_server_address",
-     TEXT,
-     AT(master_server_address),
-     NULL,
-     false,
-     {"master_server_addr"},
-     {"MOONCAKE_MASTER", "MOONCAKE_MASTER_SERVER_ADDR"}},
-    {"enable_ssd_offload",
-     BOOL,
-     AT(enable_ssd_offload),
-     "false",
-     true,
-     {"enable_offload"},
-     {"MOONCAKE_OFFLOAD_ENABLED", "MOONCAKE_ENABLE_SSD_OFFLOAD"}},
+    {"device_name", TEXT, AT(device_name), "", true, {"rdma_devices", "device_names"}, {"MOONCAKE_DEVICE", "MOONCAKE_RDMA_DEVICES"}},
+    {"master_server_address", TEXT, AT(master_server_address), NULL, false, {"master_server_addr"}, {"MOONCAKE_MASTER", "MOONCAKE_MASTER_SERVER_ADDR"}},
+    {"enable_ssd_offload", BOOL, AT(enable_ssd_offload), "false", true, {"enable_offload"}, {"MOONCAKE_OFFLOAD_ENABLED", "MOONCAKE_ENABLE_SSD_OFFLOAD"}},
     {"ssd_offload_path", TEXT, AT(ssd_offload_path), "", true, {0}, {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"}},
     {"tenant_id", TEXT, AT(tenant_id), "default", true, {0}, {"MOONCAKE_TENANT_ID"}},
-    {"enable_client_http_server",
-     BOOL,
-     AT(enable_client_http_server),
-     "false",
-     true,
-     {0},
-     {"MOONCAKE_ENABLE_CLIENT_HTTP_SERVER"}},
+    {"enable_client_http_server", BOOL, AT(enable_client_http_server), "false", true, {0}, {"MOONCAKE_ENABLE_CLIENT_HTTP_SERVER"}},
     {"client_http_port", PORT, AT(client_http_port), "9300", false, {0}, {"MOONCAKE_CLIENT_HTTP_PORT"}},
+/* clang-format on */
 #undef AT
 };
 
@@ -92,20 +64,12 @@ static const char *const of_others[] = {
     "use_exists_sync",
 };
 
-/* Rows: name, type, default, help, further fields. */
-#define WORKS(flag, type_, value, text, ...)                                                                           \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_##type_, .initial = value, .help = text, __VA_ARGS__                           \
-    }
-#define LATER(flag, type_, value, text, ...) WORKS(flag, type_, value, text, .status = MC_OPTION_LATER, __VA_ARGS__)
-#define NO_EFFECT(flag, type_, value, text, ...)                                                                       \
-    WORKS(flag, type_, value, text, .status = MC_OPTION_NO_EFFECT, __VA_ARGS__)
-#define ALIAS(flag, target)                                                                                            \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_TEXT, .initial = "", .help = "", .alias_of = target                            \
-    }
+#define WORKS MC_OPTION_ROW
+#define LATER MC_OPTION_ROW_LATER
+#define NO_EFFECT MC_OPTION_ROW_NO_EFFECT
+#define ALIAS MC_OPTION_ROW_ALIAS
 #define SECTION(text) .section = text
-#define LIMITS(low, high) .minimum = (low), .maximum = (high)
+#define LIMITS MC_OPTION_LIMITS
 #define PORT_LIMITS LIMITS(0, 65535)
 #define GENERAL                                                                                                        \
     WORKS("help", BOOL, "false", "shows this text", SECTION("General")), ALIAS("h", "help"),                           \
