@@ -79,7 +79,7 @@ struct mc_server {
     struct connection_list dirty, ready, bulk;
     size_t backlog;      /* of all connections */
     uint64_t crowded_ms; /* when nothing rested that could have made room; 0: that is not so */
-    uint32_t spin_hits, spin_probe;
+    struct mc_spin spin;
     uint64_t wait_ns; /* length of the last blocking wait */
     struct mc_metrics_window window;
     uint64_t log_second_ms;

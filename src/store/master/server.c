@@ -17,7 +17,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define SPIN_HITS_MAX 16u
 #define SPIN_PROBE_EVERY 16u
 #define SPIN_BUSY_NS 1000000u /* a wait longer than this ends all probing: nobody is in a hurry */
 #define IDLE_AFTER_MS 5000u
@@ -371,18 +370,18 @@ static bool look(struct mc_server *server)
 static void wait_for_events(struct mc_server *server)
 {
     uint64_t start_ns = mc_clock_ns();
-    bool is_probe = server->wait_ns < SPIN_BUSY_NS && ++server->spin_probe % SPIN_PROBE_EVERY == 0;
-    if (server->spin_hits > 0 || is_probe) {
+    bool is_probe = server->wait_ns < SPIN_BUSY_NS && ++server->spin.probe % SPIN_PROBE_EVERY == 0;
+    if (server->spin.hits > 0 || is_probe) {
         do {
             sched_yield(); /* first: what has just been answered must run before it can ask again */
             if (look(server)) {
-                server->spin_hits = server->spin_hits < SPIN_HITS_MAX ? server->spin_hits + 1 : SPIN_HITS_MAX;
+                mc_spin_hit(&server->spin);
                 return;
             }
             if (is_pending(server))
                 return;
         } while (mc_clock_ns() - start_ns < mc_spin_ns());
-        server->spin_hits = server->spin_hits > 4 ? server->spin_hits - 4 : 0;
+        mc_spin_miss(&server->spin);
     }
     server->has_activity = false;
     (void)event_base_loop(server->base, EVLOOP_ONCE);

@@ -26,7 +26,6 @@
 #define ACCEPTS_PER_TURN 64u
 #define CUT_LOOK_MS 20u      /* how often a CUT that waits looks for the end of the writer's copy */
 #define ACCEPT_PAUSE_MS 100u /* after running out of descriptors */
-#define SPIN_HITS_MAX 16u
 #define SPIN_PROBE_EVERY 64u
 
 /* ---- waiting cuts ---- */
@@ -237,17 +236,17 @@ static void loop_once(struct mc_serve *serve, int flags)
 static void loop_turn(struct mc_serve *serve)
 {
     uint64_t before = serve->activity, start_ns = mc_clock_ns();
-    bool probe = ++serve->spin_probe % SPIN_PROBE_EVERY == 0;
-    if (serve->spin_hits > 0 || probe) {
+    bool probe = ++serve->spin.probe % SPIN_PROBE_EVERY == 0;
+    if (serve->spin.hits > 0 || probe) {
         do {
             sched_yield(); /* first: on one processor nothing can have come before others ran */
             loop_once(serve, EVLOOP_NONBLOCK);
             if (serve->activity != before) {
-                serve->spin_hits += serve->spin_hits < SPIN_HITS_MAX;
+                mc_spin_hit(&serve->spin);
                 return;
             }
         } while (mc_clock_ns() - start_ns < mc_spin_ns() && !serve->stopping);
-        serve->spin_hits = serve->spin_hits > 4 ? serve->spin_hits - 4 : 0;
+        mc_spin_miss(&serve->spin);
     }
     if (serve->stopping)
         return;
@@ -255,7 +254,7 @@ static void loop_turn(struct mc_serve *serve)
     loop_once(serve, 0);
     /* A blocked wait costs a wake-up of its own, so one a little longer than the spin counts. */
     if (serve->activity != before && mc_clock_ns() - start_ns < 3 * mc_spin_ns())
-        serve->spin_hits += serve->spin_hits < SPIN_HITS_MAX;
+        mc_spin_hit(&serve->spin);
 }
 
 static void *serve_run(void *argument)

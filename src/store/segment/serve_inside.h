@@ -75,7 +75,7 @@ struct mc_serve {
     pthread_t thread;
     bool started, stopping;
     uint64_t activity; /* counts what happened; the spin of the loop looks at it */
-    uint32_t spin_hits, spin_probe;
+    struct mc_spin spin;
     uint8_t scratch[MC_SERVE_RECEIVE_BYTES];
 };
 

@@ -25,8 +25,6 @@
 #define TICK_MS 500u
 #define ANSWER_LOOK_MS 20 /* while offers are being answered */
 #define SEND_PARTS 64u
-#define SPIN_HITS_MAX 16u
-#define SPIN_PROBE_EVERY 64u
 #define KEEPALIVE_IDLE_S 60
 #define DATA_STALL_MS 60000u
 #define STAGED_BYTES ((size_t)512 << 10) /* of devices' memory, sent in one turn */
@@ -489,18 +487,17 @@ static void answer_offers(struct mc_service *service)
 /* Polls for a while when recent waits were short, else sleeps until the next tick. */
 static int next_events(struct mc_service *service, struct epoll_event *events)
 {
-    bool spins = service->spin_hits > 0 || ++service->spin_probe % SPIN_PROBE_EVERY == 0;
-    if (spins) {
+    if (mc_spin_wanted(&service->spin)) {
         uint64_t end_ns = mc_clock_ns() + mc_spin_ns();
         do {
             int count = epoll_wait(service->epoll_fd, events, EVENTS_PER_TURN, 0);
             if (count != 0) {
-                service->spin_hits = service->spin_hits < SPIN_HITS_MAX ? service->spin_hits + 1 : SPIN_HITS_MAX;
+                mc_spin_hit(&service->spin);
                 return count;
             }
             sched_yield();
         } while (mc_clock_ns() < end_ns);
-        service->spin_hits = service->spin_hits > 4 ? service->spin_hits - 4 : 0;
+        mc_spin_miss(&service->spin);
     }
     int wait_ms = service->answering != NULL ? ANSWER_LOOK_MS : (int)TICK_MS;
     return epoll_wait(service->epoll_fd, events, EVENTS_PER_TURN, wait_ms);

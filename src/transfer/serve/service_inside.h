@@ -61,7 +61,7 @@ struct mc_service {
     struct mc_service_connection *answering; /* whose offers are being answered; in `connections`, too */
     uint32_t connection_count;
     uint64_t tick_ms, pause_until_ms;
-    uint32_t spin_hits, spin_probe;
+    struct mc_spin spin;
     pthread_t thread;
     bool is_started;
     _Atomic bool is_stopping, cut_wanted;

@@ -13,6 +13,7 @@
 #include "transfer/state/settings.h"
 #include "transfer/wire/document.h"
 #include "transfer/wire/metadata.h"
+
 struct mc_host_table;
 struct mc_peer;
 struct mc_rdma;
