@@ -11,7 +11,6 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #define PORTS_TRIED 64u

@@ -4,7 +4,6 @@
 #include "transfer/engine/trial.h"
 
 #include <errno.h>
-#include <stdio.h>
 
 /* ---- finding it ---- */
 

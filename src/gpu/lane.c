@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "env/log.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

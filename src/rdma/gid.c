@@ -3,7 +3,6 @@
 
 #include <arpa/inet.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 bool mc_gid_is_null(const uint8_t *gid)
 {

@@ -12,7 +12,6 @@
 #include <ifaddrs.h>
 #include <poll.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #define BACKLOG 1024
 #define STEP_MS 2000 /* the kernel's own limit for resolving address and route */

@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #define MIN_RNR_TIMER 12 /* 0.64 ms; nothing here ever waits for a receive */
 #define RNR_RETRY 7

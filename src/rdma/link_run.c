@@ -4,7 +4,6 @@
 #include "env/clock.h"
 #include "env/log.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 

@@ -4,7 +4,6 @@
 #include "env/json.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #define VERSION 1u
 

@@ -1,7 +1,6 @@
 /* Registration of memory at every device in use, in pieces that all of them take. */
 #include "rdma/inside.h"
 
-#include "env/clock.h"
 #include "env/log.h"
 #include "env/thread.h"
 

@@ -4,7 +4,6 @@
 #include "rdma/inside.h"
 
 #include "env/clock.h"
-#include "env/log.h"
 #include "env/thread.h"
 
 #include <errno.h>

@@ -1,9 +1,7 @@
 /* The short calls: exist, size, describe, remove. Each is one request to the master per MC_BATCH_MAX keys. */
-#include "env/clock.h"
 #include "store/client/store.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 struct keys_request {
     const struct mc_bytes *keys;

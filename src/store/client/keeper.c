@@ -12,7 +12,6 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #define HEARTBEAT_MS 1000u
 #define BEATS_PER_TTL 6u       /* at half of client_ttl the master thinks us silent: one or two may be late or lost */

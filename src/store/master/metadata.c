@@ -2,13 +2,11 @@
  * HTTP thread touches it. */
 #include "base/checksum.h"
 #include "base/error.h"
-#include "env/clock.h"
 #include "env/json.h"
 #include "env/log.h"
 #include "env/socket.h"
 #include "store/master/http.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>

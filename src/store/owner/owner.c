@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #define UNMOUNT_MS 500u
 #define MASTER_ADDRESS_MAX 1024u /* an election has several addresses */

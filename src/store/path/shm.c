@@ -9,7 +9,6 @@
 #include "store/path/path.h"
 #include "store/segment/writers.h"
 #include "env/clock.h"
-#include "env/log.h"
 #include "env/thread.h"
 #include "store/wire/stream.h"
 

@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 
 #ifndef F_OFD_GETLK
 #define F_OFD_GETLK 36

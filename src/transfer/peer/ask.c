@@ -10,7 +10,6 @@
 #include "env/clock.h"
 #include "env/log.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #define PORT_DEFAULT 12001

@@ -17,7 +17,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #define LANE_IDLE_MS 120000u
 #define PEER_IDLE_MS 600000u
