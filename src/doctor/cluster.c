@@ -47,10 +47,8 @@ static void say_hello(int fd, struct said *said)
                                   .name = mc_span_string("mooncake_doctor"),
                                   .seen_age_ms = UINT32_MAX};
     struct mc_frame frame;
-    size_t start = mc_frame_begin(&out, MC_MESSAGE_HELLO, 1);
     mc_wire_hello_sign(&hello);
-    mc_wire_hello_write(&out, &hello);
-    mc_frame_end(&out, start);
+    mc_wire_hello_frame(&out, mc_frame_begin(&out, MC_MESSAGE_HELLO, 1), &hello);
     struct iovec part = {out.data, out.length};
     said->code = mc_socket_send(fd, &part, 1, deadline_of());
     int64_t used = said->code < 0 ? said->code : mc_socket_receive_frame(fd, &in, &frame, deadline_of(), NULL);

@@ -38,9 +38,7 @@ static size_t share(void)
 
 static void build_segments(struct mc_buffer *out, uint64_t request_id, const void *context)
 {
-    size_t frame = mc_frame_begin(out, MC_MESSAGE_SEGMENTS, request_id);
-    mc_wire_segments_write(out, context);
-    mc_frame_end(out, frame);
+    mc_wire_segments_frame(out, mc_frame_begin(out, MC_MESSAGE_SEGMENTS, request_id), context);
 }
 
 /* Asks what is new since *done, which becomes what is known then. It joins what is still to be opened. */

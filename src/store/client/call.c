@@ -46,16 +46,13 @@ static void build_remove(struct mc_buffer *out, uint64_t request_id, const void 
 
 static void build_remove_all(struct mc_buffer *out, uint64_t request_id, const void *context)
 {
-    size_t frame = mc_frame_begin(out, MC_MESSAGE_REMOVE_ALL, request_id);
-    mc_wire_remove_write(out, &(struct mc_wire_remove){.force = *(const bool *)context});
-    mc_frame_end(out, frame);
+    mc_wire_remove_frame(out, mc_frame_begin(out, MC_MESSAGE_REMOVE_ALL, request_id),
+                         &(struct mc_wire_remove){.force = *(const bool *)context});
 }
 
 static void build_remove_regex(struct mc_buffer *out, uint64_t request_id, const void *context)
 {
-    size_t frame = mc_frame_begin(out, MC_MESSAGE_REMOVE_REGEX, request_id);
-    mc_wire_remove_regex_write(out, context);
-    mc_frame_end(out, frame);
+    mc_wire_remove_regex_frame(out, mc_frame_begin(out, MC_MESSAGE_REMOVE_REGEX, request_id), context);
 }
 
 /* First bad key's code, or 0. */
@@ -287,9 +284,8 @@ int mc_store_describe(struct mc_store *store, struct mc_bytes key, struct mc_rep
 
 static void build_segment_named(struct mc_buffer *out, uint64_t request_id, const void *context)
 {
-    size_t frame = mc_frame_begin(out, MC_MESSAGE_SEGMENT_NAMED, request_id);
-    mc_wire_name_write(out, &(struct mc_wire_name){.name = mc_span_string(context)});
-    mc_frame_end(out, frame);
+    mc_wire_name_frame(out, mc_frame_begin(out, MC_MESSAGE_SEGMENT_NAMED, request_id),
+                       &(struct mc_wire_name){.name = mc_span_string(context)});
 }
 
 int mc_call_segment_named(struct mc_store *store, const char *name, uint64_t deadline_ns)

@@ -29,9 +29,7 @@ struct keys { /* of one answer */
 
 static void build_keys(struct mc_buffer *out, uint64_t request_id, const void *context)
 {
-    size_t frame = mc_frame_begin(out, MC_MESSAGE_SEGMENT_KEYS, request_id);
-    mc_wire_segment_keys_write(out, context);
-    mc_frame_end(out, frame);
+    mc_wire_segment_keys_frame(out, mc_frame_begin(out, MC_MESSAGE_SEGMENT_KEYS, request_id), context);
 }
 
 /* Copies: the link is given back before the keys are moved. */

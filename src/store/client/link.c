@@ -200,10 +200,8 @@ static void hello_write(struct mc_store *store, struct mc_buffer *out, enum mc_r
                                   .host = store->host,
                                   .cluster = cluster,
                                   .holds = holds};
-    size_t frame_start = mc_frame_begin(out, MC_MESSAGE_HELLO, 1);
     mc_wire_hello_sign(&hello);
-    mc_wire_hello_write(out, &hello);
-    mc_frame_end(out, frame_start);
+    mc_wire_hello_frame(out, mc_frame_begin(out, MC_MESSAGE_HELLO, 1), &hello);
 }
 
 /* 0, or the master's code, or MC_ERR_PROTOCOL. */

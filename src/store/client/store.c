@@ -198,9 +198,7 @@ static void endpoint_store(struct mc_store *store, uint64_t epoch, const struct 
 
 static void build_segment(struct mc_buffer *out, uint64_t request_id, const void *context)
 {
-    size_t frame = mc_frame_begin(out, MC_MESSAGE_SEGMENT, request_id);
-    mc_wire_segment_write(out, context);
-    mc_frame_end(out, frame);
+    mc_wire_segment_frame(out, mc_frame_begin(out, MC_MESSAGE_SEGMENT, request_id), context);
 }
 
 static bool copy_text(char *target, size_t size, struct mc_span text)
@@ -367,9 +365,8 @@ void mc_store_shun(struct mc_store *store, uint64_t epoch, uint32_t segment, enu
 
 void mc_store_suspect(struct mc_master_link *link, uint32_t segment, int code)
 {
-    size_t frame = mc_frame_begin(&link->out, MC_MESSAGE_SUSPECT, 0);
-    mc_wire_suspect_write(&link->out, &(struct mc_wire_suspect){.segment = segment, .code = code});
-    mc_frame_end(&link->out, frame);
+    mc_wire_suspect_frame(&link->out, mc_frame_begin(&link->out, MC_MESSAGE_SUSPECT, 0),
+                          &(struct mc_wire_suspect){.segment = segment, .code = code});
 }
 
 void mc_store_tell(struct mc_store *store, struct mc_master_link *link)

@@ -74,9 +74,7 @@ void mc_core_malformed(struct mc_core *core, struct mc_connection *connection, c
 
 void mc_core_frame_bare(const struct mc_core *core, struct mc_buffer *out, enum mc_message type, uint64_t request_id)
 {
-    size_t frame = mc_core_frame(core, out, type, request_id);
-    mc_wire_none_write(out, &(struct mc_wire_none){0});
-    mc_frame_end(out, frame);
+    mc_wire_none_frame(out, mc_core_frame(core, out, type, request_id), &(struct mc_wire_none){0});
 }
 
 void mc_core_reply_code(struct mc_core *core, uint64_t connection, enum mc_message type, uint64_t request_id,
@@ -86,9 +84,7 @@ void mc_core_reply_code(struct mc_core *core, uint64_t connection, enum mc_messa
     if (out == NULL)
         return;
     struct mc_wire_code head = {.code = code};
-    size_t frame = mc_core_frame(core, out, type, request_id);
-    mc_wire_code_write(out, &head);
-    mc_frame_end(out, frame);
+    mc_wire_code_frame(out, mc_core_frame(core, out, type, request_id), &head);
 }
 
 void mc_core_reply_failed(struct mc_core *core, uint64_t connection, uint64_t request_id, int32_t code)
@@ -99,9 +95,7 @@ void mc_core_reply_failed(struct mc_core *core, uint64_t connection, uint64_t re
     struct mc_wire_failed head = {.code = code};
     if (code == MC_ERR_BUSY) /* not all at the same time */
         head.retry_after_ms = MC_BUSY_RETRY_MS + (uint32_t)(mc_core_random(core) % MC_BUSY_RETRY_MS);
-    size_t frame = mc_core_frame(core, out, MC_MESSAGE_FAILED, request_id);
-    mc_wire_failed_write(out, &head);
-    mc_frame_end(out, frame);
+    mc_wire_failed_frame(out, mc_core_frame(core, out, MC_MESSAGE_FAILED, request_id), &head);
 }
 
 void mc_core_send_slots(struct mc_core *core, const struct mc_connection *to, enum mc_message type, uint32_t segment,

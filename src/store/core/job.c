@@ -66,9 +66,7 @@ static void count_reply(struct mc_core *core, uint64_t connection, uint64_t requ
     if (out == NULL)
         return;
     struct mc_wire_count_reply head = {.code = code, .count = count};
-    size_t frame = mc_core_frame(core, out, MC_MESSAGE_COUNT_REPLY, request_id);
-    mc_wire_count_reply_write(out, &head);
-    mc_frame_end(out, frame);
+    mc_wire_count_reply_frame(out, mc_core_frame(core, out, MC_MESSAGE_COUNT_REPLY, request_id), &head);
 }
 
 static void remove_reply(struct mc_core *core, const struct mc_wait *wait)

@@ -139,9 +139,7 @@ static void hello_reply(struct mc_core *core, struct mc_connection *connection, 
         .cluster = mc_cluster_told(core),
     };
     mc_wire_hello_reply_sign(&head);
-    size_t frame = mc_core_frame(core, out, MC_MESSAGE_HELLO_REPLY, request_id);
-    mc_wire_hello_reply_write(out, &head);
-    mc_frame_end(out, frame);
+    mc_wire_hello_reply_frame(out, mc_core_frame(core, out, MC_MESSAGE_HELLO_REPLY, request_id), &head);
 }
 
 static void hello_refuse(struct mc_core *core, struct mc_connection *connection, uint64_t request_id, int32_t code,

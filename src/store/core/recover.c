@@ -136,9 +136,7 @@ static void acknowledge(struct mc_core *core, const struct mc_connection *to, ui
     if (out == NULL)
         return;
     struct mc_wire_inventory_ack head = {.segment = segment, .sequence = sequence, .code = code};
-    size_t frame = mc_core_frame(core, out, MC_MESSAGE_INVENTORY_ACK, 0);
-    mc_wire_inventory_ack_write(out, &head);
-    mc_frame_end(out, frame);
+    mc_wire_inventory_ack_frame(out, mc_core_frame(core, out, MC_MESSAGE_INVENTORY_ACK, 0), &head);
 }
 
 /* The owner is to bring new memory. */
@@ -199,9 +197,7 @@ static void tell_offered(struct mc_core *core, const struct mc_segment *segment)
     if (out == NULL)
         return; /* the answer to its next mount says it */
     struct mc_wire_segment head = {.segment = segment->number};
-    size_t frame = mc_core_frame(core, out, MC_MESSAGE_OFFERED, 0);
-    mc_wire_segment_write(out, &head);
-    mc_frame_end(out, frame);
+    mc_wire_segment_frame(out, mc_core_frame(core, out, MC_MESSAGE_OFFERED, 0), &head);
 }
 
 void mc_recover_judged(struct mc_core *core, struct mc_segment *segment)

@@ -252,9 +252,7 @@ void mc_request_exist(struct mc_core *core, struct mc_connection *connection, co
     if (out == NULL)
         return;
     struct mc_wire_exist_reply reply = {.code = 0, .results = mc_span(results, count)};
-    size_t at = mc_core_frame(core, out, MC_MESSAGE_EXIST_REPLY, frame->request_id);
-    mc_wire_exist_reply_write(out, &reply);
-    mc_frame_end(out, at);
+    mc_wire_exist_reply_frame(out, mc_core_frame(core, out, MC_MESSAGE_EXIST_REPLY, frame->request_id), &reply);
 }
 
 /* ---- REMOVE ---- */

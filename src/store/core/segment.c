@@ -114,9 +114,7 @@ static void mount_reply(struct mc_core *core, struct mc_connection *connection, 
         return;
     struct mc_wire_mount_reply head = {
         .code = code, .segment = number, .epoch = core->epoch, .inventory = inventory, .behind = behind};
-    size_t frame = mc_core_frame(core, out, MC_MESSAGE_MOUNT_REPLY, request_id);
-    mc_wire_mount_reply_write(out, &head);
-    mc_frame_end(out, frame);
+    mc_wire_mount_reply_frame(out, mc_core_frame(core, out, MC_MESSAGE_MOUNT_REPLY, request_id), &head);
 }
 
 static bool mount_sane(const struct mc_wire_mount *mount)
@@ -507,9 +505,7 @@ static void segment_reply(struct mc_core *core, const struct mc_connection *conn
     struct mc_wire_segment_reply reply = {.code = MC_ERR_SEGMENT_NOT_FOUND, .segment = number};
     if (segment != NULL)
         reply = described(segment);
-    size_t at = mc_core_frame(core, out, MC_MESSAGE_SEGMENT_REPLY, request_id);
-    mc_wire_segment_reply_write(out, &reply);
-    mc_frame_end(out, at);
+    mc_wire_segment_reply_frame(out, mc_core_frame(core, out, MC_MESSAGE_SEGMENT_REPLY, request_id), &reply);
 }
 
 void mc_segment_describe(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)

@@ -311,9 +311,8 @@ static void standby_input(struct connection *connection, const struct mc_frame *
         .leader = mc_span_string(is_other ? role.leader : ""),
     };
     mc_wire_hello_reply_sign(&head);
-    size_t at = mc_frame_begin(&connection->out, MC_MESSAGE_HELLO_REPLY, frame->request_id);
-    mc_wire_hello_reply_write(&connection->out, &head);
-    mc_frame_end(&connection->out, at);
+    mc_wire_hello_reply_frame(&connection->out,
+                              mc_frame_begin(&connection->out, MC_MESSAGE_HELLO_REPLY, frame->request_id), &head);
     mc_server_core_close(server, connection->number);
 }
 

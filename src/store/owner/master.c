@@ -116,10 +116,8 @@ void mc_owner_hello_send(struct mc_owner *owner)
     hello.seen_epoch = mc_owner_seen(owner, &hello.seen_age_ms);
     owner->master_epoch = 0;
     owner->hello_ms = mc_clock_boot_ms();
-    size_t frame = mc_frame_begin(&owner->out, MC_MESSAGE_HELLO, ++owner->request_id);
     mc_wire_hello_sign(&hello);
-    mc_wire_hello_write(&owner->out, &hello);
-    mc_frame_end(&owner->out, frame);
+    mc_wire_hello_frame(&owner->out, mc_frame_begin(&owner->out, MC_MESSAGE_HELLO, ++owner->request_id), &hello);
     mc_owner_link_send(owner);
 }
 
@@ -145,9 +143,7 @@ void mc_owner_mount_send(struct mc_owner *owner)
     owner->populated_told = mount.populated;
     owner->populated_told_ms = mc_clock_ms();
     owner->mount_sent_ms = mc_clock_boot_ms();
-    size_t frame = mc_frame_begin(&owner->out, MC_MESSAGE_MOUNT, owner->mount_id);
-    mc_wire_mount_write(&owner->out, &mount);
-    mc_frame_end(&owner->out, frame);
+    mc_wire_mount_frame(&owner->out, mc_frame_begin(&owner->out, MC_MESSAGE_MOUNT, owner->mount_id), &mount);
     if (owner->state != LINK_MOUNTED) {
         owner->state = LINK_MOUNTING;
         mc_owner_timer_set(owner->timer, ANSWER_MS);

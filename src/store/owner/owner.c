@@ -327,9 +327,7 @@ static void on_close(void *argument)
         return;
     }
     struct mc_wire_unmount head = {.segment = atomic_load(&owner->segment)};
-    size_t frame = mc_frame_begin(&owner->out, MC_MESSAGE_UNMOUNT, ++owner->request_id);
-    mc_wire_unmount_write(&owner->out, &head);
-    mc_frame_end(&owner->out, frame);
+    mc_wire_unmount_frame(&owner->out, mc_frame_begin(&owner->out, MC_MESSAGE_UNMOUNT, ++owner->request_id), &head);
     owner->state = LINK_UNMOUNTING;
     mc_owner_link_send(owner);
 }

@@ -69,10 +69,8 @@ void mc_path_hello_write(struct mc_paths *paths, const struct mc_endpoint *endpo
     pthread_mutex_lock(&paths->lock);
     hello.cluster = paths->cluster;
     pthread_mutex_unlock(&paths->lock);
-    size_t start = mc_frame_begin(out, MC_MESSAGE_HELLO, 0);
     mc_wire_hello_sign(&hello);
-    mc_wire_hello_write(out, &hello);
-    mc_frame_end(out, start);
+    mc_wire_hello_frame(out, mc_frame_begin(out, MC_MESSAGE_HELLO, 0), &hello);
 }
 
 /* Each build that is met is told once in a while: a rolling upgrade shows in the logs of both sides. */

@@ -67,10 +67,9 @@ static int hello_handle(struct mc_serve_lane *lane, const struct mc_frame *frame
                                         .incarnation = lane->server->incarnation,
                                         .layout = layout_of(lane->server),
                                         .text = mc_span_string(code == 0 ? "" : mc_error_text(code))};
-    size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_HELLO_REPLY, frame->request_id);
     mc_wire_hello_reply_sign(&reply);
-    mc_wire_hello_reply_write(&lane->out, &reply);
-    mc_frame_end(&lane->out, start);
+    mc_wire_hello_reply_frame(&lane->out, mc_frame_begin(&lane->out, MC_MESSAGE_HELLO_REPLY, frame->request_id),
+                              &reply);
     lane->is_open = code == 0;
     lane->is_ending = code != 0;
     lane->peer = hello.node;
@@ -201,9 +200,7 @@ static int rdma_handle(struct mc_serve_lane *lane, uint64_t request_id, struct m
         return MC_ERR_PROTOCOL;
     int code = rdma_answer(lane, offer.text, &text);
     struct mc_wire_rdma_text answer = {.code = code, .text = mc_span(text.data, text.length)};
-    size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_RDMA_ANSWER, request_id);
-    mc_wire_rdma_text_write(&lane->out, &answer);
-    mc_frame_end(&lane->out, start);
+    mc_wire_rdma_text_frame(&lane->out, mc_frame_begin(&lane->out, MC_MESSAGE_RDMA_ANSWER, request_id), &answer);
     mc_buffer_free(&text);
     return 0;
 }
@@ -344,8 +341,7 @@ static size_t code_frame_write(struct mc_buffer *out, enum mc_message type, uint
 {
     struct mc_wire_code head = {.code = code};
     size_t start = mc_frame_begin(out, type, request_id);
-    mc_wire_code_write(out, &head);
-    mc_frame_end(out, start);
+    mc_wire_code_frame(out, start, &head);
     return out->length - start;
 }
 
@@ -384,9 +380,8 @@ static void read_start(struct mc_serve_lane *lane, const struct mc_lane_request 
         reply.table_length = request->table ? mc_table_length(slot.length, slot.block_shift) : 0;
         reply.payload_length = request->length;
     }
-    size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_READ_REPLY, request->request_id);
-    mc_wire_read_reply_write(&lane->out, &reply);
-    mc_frame_end(&lane->out, start);
+    mc_wire_read_reply_frame(&lane->out, mc_frame_begin(&lane->out, MC_MESSAGE_READ_REPLY, request->request_id),
+                             &reply);
     if (reply.code < 0)
         return;
     const uint8_t *extent = mc_segment_memory_data(lane->server->memory) + slot.offset;
@@ -432,9 +427,8 @@ static void attach_start(struct mc_serve_lane *lane, const struct mc_lane_reques
                                          .capacity = mc_segment_memory_capacity(memory),
                                          .slot_count = mc_segment_memory_slot_count(memory),
                                          .writer = lane->writer};
-    size_t start = mc_frame_begin(&lane->out, MC_MESSAGE_ATTACH_REPLY, request->request_id);
-    mc_wire_attach_reply_write(&lane->out, &reply);
-    mc_frame_end(&lane->out, start);
+    mc_wire_attach_reply_frame(&lane->out, mc_frame_begin(&lane->out, MC_MESSAGE_ATTACH_REPLY, request->request_id),
+                               &reply);
     lane->out_has_fds = code == 0;
 }
 

@@ -179,6 +179,13 @@ MC_RECORDS(MC_RECORD_STRUCT)
                          MC_WRITE_BYTES) uint16_t size = (uint16_t)(out->length - start - 2);                          \
         if (!out->failed)                                                                                              \
             memcpy(out->data + start, &size, 2);                                                                       \
+    }                                                                                                                  \
+    /* What is all of a frame that was just begun. */                                                                  \
+    static inline void mc_wire_##type##_frame(struct mc_buffer *out, size_t frame,                                     \
+                                              const struct mc_wire_##type *record)                                     \
+    {                                                                                                                  \
+        mc_wire_##type##_write(out, record);                                                                           \
+        mc_frame_end(out, frame);                                                                                      \
     }
 MC_RECORDS(MC_RECORD_WRITE)
 
@@ -206,9 +213,7 @@ MC_RECORDS(MC_RECORD_READ)
 /* A whole message that has an empty head and no lists: PING, PONG, RENEW, ATTACH. */
 static inline void mc_frame_bare(struct mc_buffer *out, enum mc_message type, uint64_t request_id)
 {
-    size_t frame = mc_frame_begin(out, type, request_id);
-    mc_wire_none_write(out, &(struct mc_wire_none){0});
-    mc_frame_end(out, frame);
+    mc_wire_none_frame(out, mc_frame_begin(out, type, request_id), &(struct mc_wire_none){0});
 }
 
 /* Checks that a body is well formed for its type (every record and list whole, nothing behind). 0 or MC_ERR_PROTOCOL.
