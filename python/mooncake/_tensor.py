@@ -25,7 +25,7 @@ import sys
 from math import prod
 from typing import NamedTuple, Tuple
 
-from mooncake._store import ReplicateConfig
+from mooncake._types import ReplicateConfig
 
 log = logging.getLogger("mooncake.store")
 

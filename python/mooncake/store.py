@@ -3,19 +3,21 @@
 
 See MooncakeDistributedStore. Codes: 0 or a count is success, negative is an error of include/mooncake.h.
 
-The calls on bytes are those of the extension module ``mooncake._store``; this module adds the calls on tensors and the pools of buffers.
+The calls on bytes are those of the extension module ``mooncake._store``; this module adds the calls on tensors, the pools of buffers and
+the small types.
 torch is imported by the first call that needs it, never by this module.
 """
 
 from mooncake import _store
 from mooncake._buffer_pool import BufferLease, BufferLeaseView, BufferPool
 from mooncake._store import *  # noqa: F403  (the extension has no __all__: its public names)
-from mooncake._store import __version__, _get_pyclient_from_wrapper  # noqa: F401  # noqa: F401
+from mooncake._store import __version__  # noqa: F401
 from mooncake._tensor import TensorCalls
 from mooncake._tensor import deserialize as _deserialize_tensor
 from mooncake._tensor import metadata_size as _tensor_metadata_size
 from mooncake._tensor import serialize as _serialize_tensor
 from mooncake._tensor_parallel import ParallelAxis, ParallelTensorCalls, ReadTarget, TensorParallelism
+from mooncake._types import *  # noqa: F403
 
 RegisteredBufferPool = BufferPool
 RegisteredBufferLease = BufferLease
@@ -24,6 +26,11 @@ RegisteredBufferLeaseView = BufferLeaseView
 
 class MooncakeDistributedStore(ParallelTensorCalls, TensorCalls, _store.MooncakeDistributedStore):
     __doc__ = _store.MooncakeDistributedStore.__doc__
+
+
+def _get_pyclient_from_wrapper(wrapper):
+    """Raises NotImplementedError: there is no C++ object behind a store."""
+    raise NotImplementedError("_get_pyclient_from_wrapper: there is no C++ object behind a store.")
 
 
 for _each in (BufferLease, BufferLeaseView, BufferPool, ParallelAxis, ReadTarget, TensorParallelism):

@@ -21,7 +21,6 @@ static struct mc_transfer_engine *engine_of(PyObject *object)
 static void engine_dealloc(PyObject *object)
 {
     struct mc_py_engine *self = (struct mc_py_engine *)object;
-    PyTypeObject *type = Py_TYPE(object);
     PyObject *error_type, *error, *trace;
     PyErr_Fetch(&error_type, &error, &trace);
     if (self->weak_references != NULL)
@@ -30,9 +29,7 @@ static void engine_dealloc(PyObject *object)
     self->engine = NULL;
     Py_BEGIN_ALLOW_THREADS mc_transfer_close(engine);
     Py_END_ALLOW_THREADS PyErr_Restore(error_type, error, trace);
-    freefunc release = __extension__(freefunc) PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF((PyObject *)type);
+    mc_py_object_free(object);
 }
 
 static PyObject *open_engine(PyObject *object, const struct mc_transfer_config *config)

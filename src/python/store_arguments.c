@@ -307,6 +307,14 @@ void mc_py_bytes_release(struct mc_py_bytes *bytes)
     bytes->exported = false;
 }
 
+void mc_py_object_free(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    freefunc release = __extension__(freefunc) PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF((PyObject *)type);
+}
+
 PyObject *mc_py_list_of(Py_ssize_t count, long value)
 {
     PyObject *list = PyList_New(count);

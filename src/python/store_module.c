@@ -11,6 +11,21 @@ int mc_py_module_add(PyObject *module, const char *name, PyObject *value)
     return rc;
 }
 
+/* ---- for what is written in Python ---- */
+
+static PyObject *number(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    uint64_t value;
+    return mc_py_u64(object, &value) < 0 ? NULL : PyLong_FromUnsignedLongLong(value);
+}
+
+static PyObject *snapshot(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *sequence;
+    const char *name;
+    return PyArg_ParseTuple(args, "Os", &sequence, &name) ? mc_py_snapshot(sequence, name) : NULL;
+}
+
 static PyMethodDef module_methods[] = {
     {"bind_to_numa_node", mc_py_bind_to_numa_node, METH_O,
      "bind_to_numa_node(node)\n--\n\nMoves the calling thread to the processors of a NUMA node, as far as they exist "
@@ -19,8 +34,8 @@ static PyMethodDef module_methods[] = {
      "get_alloc_func_addr()\n--\n\nAddress of a C function void *f(size_t) that returns page-aligned host memory."},
     {"get_free_func_addr", mc_py_free_address, METH_NOARGS,
      "get_free_func_addr()\n--\n\nAddress of the C function void f(void *) that gives it back."},
-    {"_get_pyclient_from_wrapper", mc_py_pyclient, METH_O,
-     "_get_pyclient_from_wrapper(wrapper)\n--\n\nRaises NotImplementedError: there is no C++ object behind a store."},
+    {"_number", number, METH_O, NULL},
+    {"_snapshot", snapshot, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -41,8 +56,6 @@ static int module_fill(PyObject *module)
     if (mc_py_module_add(module, "MooncakeDistributedStore", PyType_FromSpec(&mc_py_store_spec)) < 0)
         return -1;
     if (mc_py_module_add(module, "MooncakeHostMemAllocator", PyType_FromSpec(&mc_py_allocator_spec)) < 0)
-        return -1;
-    if (mc_py_task_add(module) < 0 || mc_py_names_add(module) < 0)
         return -1;
     if (mc_py_module_add(module, "__version__", PyUnicode_FromString(mc_version())) < 0)
         return -1;

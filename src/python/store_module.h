@@ -110,6 +110,9 @@ struct mc_py_bytes {
 int mc_py_bytes_acquire(PyObject *object, bool parts_only, struct mc_py_bytes *bytes);
 void mc_py_bytes_release(struct mc_py_bytes *bytes);
 
+/* The end of a tp_dealloc. */
+void mc_py_object_free(PyObject *object);
+
 /* New list of `count` times `value`. */
 PyObject *mc_py_list_of(Py_ssize_t count, long value);
 PyObject *mc_py_list_of_i64(const int64_t *values, Py_ssize_t count);
@@ -168,7 +171,7 @@ MC_PY_METHODS(MC_PY_METHOD_DECLARE)
 
 /* ---- store_types.c ---- */
 
-/* A ReplicateConfig as the library wants it. `held` keeps the strings alive. */
+/* A ReplicateConfig as the library wants it. `held`, its values, keeps the strings alive. */
 struct mc_py_replicate {
     struct mc_replicate_config config;
     const char *names[STORE_PREFERRED_MAX];
@@ -186,10 +189,9 @@ void mc_py_replicate_release(struct mc_py_replicate *replicate);
 PyObject *mc_py_buffer_handle(void *data, size_t length);
 /* list of ReplicaDescriptor. */
 PyObject *mc_py_descriptors(const struct mc_replica_description *descriptions, int count);
-enum mc_py_enum { MC_PY_TASK_TYPE, MC_PY_TASK_STATUS };
-/* New reference to a member. */
-PyObject *mc_py_enum_member(enum mc_py_enum which, long value);
-/* Makes the types and enums of store_types.c and adds them to the module. */
+/* New reference to something of mooncake/_types.py. */
+PyObject *mc_py_type(const char *name);
+/* Adds BufferHandle to the module. */
 int mc_py_types_add(PyObject *module);
 
 /* Adds a new reference to the module; drops it also on failure. */
@@ -197,12 +199,8 @@ int mc_py_module_add(PyObject *module, const char *name, PyObject *value);
 
 /* ---- store_task.c, store_names.c ---- */
 
-int mc_py_task_add(PyObject *module);
-/* What the original has and this build has not: it says so when it is used. */
-int mc_py_names_add(PyObject *module);
 PyObject *mc_py_alloc_address(PyObject *module, PyObject *unused);
 PyObject *mc_py_free_address(PyObject *module, PyObject *unused);
-PyObject *mc_py_pyclient(PyObject *module, PyObject *wrapper);
 
 /* ---- store_host.c: helpers of the module that need no store ---- */
 

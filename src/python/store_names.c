@@ -38,45 +38,6 @@ NOT_THERE_METHOD(get_tensor_into_cuda, "get_tensor_into_cuda(key, tensor)", "thi
 NOT_THERE_METHOD(batch_get_tensor_into_cuda, "batch_get_tensor_into_cuda(keys, tensors_list)",
                  "this build moves host memory only.")
 
-PyObject *mc_py_pyclient(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(wrapper))
-{
-    return not_there("_get_pyclient_from_wrapper: there is no C++ object behind a store.");
-}
-
-static PyObject *engram_new(PyTypeObject *Py_UNUSED(type), PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords))
-{
-    return not_there("EngramStore: embedding tables are not in this build; store them as objects of their own.");
-}
-
-static PyObject *nof_new(PyTypeObject *Py_UNUSED(type), PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords))
-{
-    return not_there("MooncakeDistributedNoFRegister: there is no NVMe-over-Fabrics tier in this build.");
-}
-
-#define NOT_THERE_TYPE(type, type_name, constructor)                                                                   \
-    static PyType_Slot type##_slots[] = {                                                                              \
-        {Py_tp_doc, (void *)"Not in this build: raises NotImplementedError."},                                         \
-        {Py_tp_new, MC_PY_POINTER(constructor)},                                                                       \
-        {0, NULL},                                                                                                     \
-    };                                                                                                                 \
-    static PyType_Spec type##_spec = {.name = "mooncake.store." type_name,                                             \
-                                      .basicsize = sizeof(PyObject),                                                   \
-                                      .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,                               \
-                                      .slots = type##_slots}
-NOT_THERE_TYPE(engram, "EngramStore", engram_new);
-NOT_THERE_TYPE(engram_config, "EngramStoreConfig", engram_new);
-NOT_THERE_TYPE(nof, "MooncakeDistributedNoFRegister", nof_new);
-
-int mc_py_names_add(PyObject *module)
-{
-    int rc = mc_py_module_add(module, "EngramStore", PyType_FromSpec(&engram_spec));
-    if (rc == 0)
-        rc = mc_py_module_add(module, "EngramStoreConfig", PyType_FromSpec(&engram_config_spec));
-    if (rc == 0)
-        rc = mc_py_module_add(module, "MooncakeDistributedNoFRegister", PyType_FromSpec(&nof_spec));
-    return rc;
-}
-
 const char mc_py_doc_get_offload_rpc_read_count[] =
     "get_offload_rpc_read_count()\n--\n\nReturns 0: this build has no disk tier, so nothing was read from one.";
 MC_PY_SIGNATURE(get_offload_rpc_read_count, 0, NULL);

@@ -187,7 +187,6 @@ static PyObject *store_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObje
 static void store_dealloc(PyObject *object)
 {
     struct mc_py_store *self = (struct mc_py_store *)object;
-    PyTypeObject *type = Py_TYPE(object);
     PyObject *error_type, *error, *trace;
     PyErr_Fetch(&error_type, &error, &trace);
     if (self->weak_references != NULL)
@@ -200,9 +199,7 @@ static void store_dealloc(PyObject *object)
     pthread_cond_destroy(&self->idle);
     pthread_mutex_destroy(&self->mutex);
     PyErr_Restore(error_type, error, trace);
-    freefunc release = __extension__(freefunc) PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF((PyObject *)type);
+    mc_py_object_free(object);
 }
 
 static PyObject *store_close(PyObject *object, PyObject *Py_UNUSED(unused))

@@ -12,107 +12,6 @@
 #define UNKNOWN_SEGMENT (-1) /* what the original says of a segment that it does not know */
 #define TASK_FIELDS 7
 
-/* ---- QueryTaskResponse ---- */
-
-static PyObject *response_type;
-
-struct response_object {
-    PyObject_HEAD PyObject *fields[TASK_FIELDS]; /* id, type, status, created, updated, assigned client, message */
-};
-
-static int response_set(struct response_object *self, const struct mc_task *task)
-{
-    const bool failed = task->status == MC_TASK_FAILED;
-    PyObject *fields[TASK_FIELDS] = {
-        Py_BuildValue("(KK)", (unsigned long long)task->id[0], (unsigned long long)task->id[1]),
-        mc_py_enum_member(MC_PY_TASK_TYPE, task->is_move),
-        mc_py_enum_member(MC_PY_TASK_STATUS, (long)task->status),
-        PyLong_FromUnsignedLongLong(task->created_ms),
-        PyLong_FromUnsignedLongLong(task->updated_ms),
-        Py_BuildValue("(ii)", 0, 0),
-        PyUnicode_FromString(failed ? mc_error_text(task->code) : ""),
-    };
-    int rc = 0;
-    for (int i = 0; i < TASK_FIELDS; i++) {
-        rc = fields[i] == NULL ? -1 : rc;
-        self->fields[i] = fields[i];
-    }
-    return rc;
-}
-
-static PyObject *response_make(PyTypeObject *type, const struct mc_task *task)
-{
-    allocfunc allocate = __extension__(allocfunc) PyType_GetSlot(type, Py_tp_alloc);
-    PyObject *object = allocate(type, 0);
-    if (object != NULL && response_set((struct response_object *)object, task) < 0)
-        Py_CLEAR(object);
-    return object;
-}
-
-static PyObject *response_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(keywords))
-{
-    const struct mc_task none = {.is_move = false};
-    if (PyTuple_Size(args) == 0)
-        return response_make(type, &none);
-    PyErr_SetString(PyExc_TypeError, "QueryTaskResponse() takes no arguments");
-    return NULL;
-}
-
-static void response_dealloc(PyObject *object)
-{
-    PyTypeObject *type = Py_TYPE(object);
-    for (int i = 0; i < TASK_FIELDS; i++)
-        Py_XDECREF(((struct response_object *)object)->fields[i]);
-    freefunc release = __extension__(freefunc) PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF((PyObject *)type);
-}
-
-static PyObject *response_repr(PyObject *object)
-{
-    PyObject **fields = ((struct response_object *)object)->fields;
-    return PyUnicode_FromFormat("QueryTaskResponse(id=%R, type=%R, status=%R, message=%R)", fields[0], fields[1],
-                                fields[2], fields[6]);
-}
-
-#define RESPONSE_FIELD(name, index, doc)                                                                               \
-    {                                                                                                                  \
-        name, T_OBJECT_EX, (Py_ssize_t)(offsetof(struct response_object, fields) + (index) * sizeof(PyObject *)),      \
-            READONLY, doc                                                                                              \
-    }
-static PyMemberDef response_members[] = {
-    RESPONSE_FIELD("id", 0, "two ints, as create_copy_task returned them"),
-    RESPONSE_FIELD("type", 1, "TaskType"),
-    RESPONSE_FIELD("status", 2, "TaskStatus"),
-    RESPONSE_FIELD("created_at_ms_epoch", 3, "milliseconds since 1970"),
-    RESPONSE_FIELD("last_updated_at_ms_epoch", 4, "milliseconds since 1970"),
-    RESPONSE_FIELD("assigned_client", 5, "always (0, 0): the store that made the task carries it out"),
-    RESPONSE_FIELD("message", 6, "why it failed, else empty"),
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyType_Slot response_slots[] = {
-    {Py_tp_doc, (void *)"QueryTaskResponse()\n--\n\nWhat query_task tells of a task."},
-    {Py_tp_new, MC_PY_POINTER(response_new)},
-    {Py_tp_dealloc, MC_PY_POINTER(response_dealloc)},
-    {Py_tp_repr, MC_PY_POINTER(response_repr)},
-    {Py_tp_members, response_members},
-    {0, NULL},
-};
-static PyType_Spec response_spec = {
-    .name = "mooncake.store.QueryTaskResponse",
-    .basicsize = sizeof(struct response_object),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = response_slots,
-};
-
-int mc_py_task_add(PyObject *module)
-{
-    response_type = PyType_FromSpec(&response_spec);
-    Py_XINCREF(response_type);
-    return mc_py_module_add(module, "QueryTaskResponse", response_type);
-}
-
 /* ---- texts ---- */
 
 /* Borrowed text of a str without NUL. NULL with an exception. */
@@ -230,10 +129,17 @@ PyObject *mc_py_store_query_task(PyObject *object, PyObject *const *args, Py_ssi
         rc = mc_store_task_query(store, id, &task); /* waits for nothing */
         mc_py_store_leave(self);
     }
-    PyObject *response = rc == 0 ? response_make((PyTypeObject *)response_type, &task) : NULL;
-    if (rc == 0 && response == NULL)
+    if (rc < 0)
+        return Py_BuildValue("(Oi)", Py_None, rc);
+    PyObject *make = mc_py_type("_task");
+    if (make == NULL)
         return NULL;
-    return rc == 0 ? Py_BuildValue("(Ni)", response, 0) : Py_BuildValue("(Oi)", Py_None, rc);
+    PyObject *response = PyObject_CallFunction(make, "(KK)iiKKs", (unsigned long long)task.id[0],
+                                               (unsigned long long)task.id[1], (int)task.is_move, (int)task.status,
+                                               (unsigned long long)task.created_ms, (unsigned long long)task.updated_ms,
+                                               task.status == MC_TASK_FAILED ? mc_error_text(task.code) : "");
+    Py_DECREF(make);
+    return response == NULL ? NULL : Py_BuildValue("(Ni)", response, 0);
 }
 
 const char mc_py_doc_batch_replica_clear[] =
