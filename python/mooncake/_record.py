@@ -49,10 +49,11 @@ def field(at, doc):
     return property(lambda record: record._fields[at], doc=doc)
 
 
-def absent(module, name, sentence):
+def absent(module, name, sentence, *bases, **members):
     """A type of the original that this build has not: it says so when one is made."""
 
     def new(cls, *args, **keywords):
         raise NotImplementedError(sentence)
 
-    return type(name, (), {"__new__": new, "__slots__": (), "__module__": module, "__doc__": "Not in this build: raises NotImplementedError."})
+    doc = "Not in this build: raises NotImplementedError."
+    return type(name, bases, {"__new__": new, "__slots__": (), "__module__": module, "__doc__": doc, **members})

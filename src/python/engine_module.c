@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+PyObject *mc_py_engine_types;
+
 static int add(PyObject *module, const char *name, PyObject *value)
 {
     int rc = value == NULL ? -1 : PyObject_SetAttrString(module, name, value);
@@ -63,38 +65,33 @@ static int withdraw_at_exit(PyObject *module)
     return result == NULL ? -1 : 0;
 }
 
-static int add_opcode(PyObject *module, PyObject *engine_type)
+/* What is written in Python. */
+static int add_types(PyObject *module, PyObject *engine_type)
 {
-    mc_py_opcode_enum = mc_py_opcode_new();
-    if (mc_py_opcode_enum == NULL || PyObject_SetAttrString(engine_type, "TransferOpcode", mc_py_opcode_enum) < 0 ||
-        PyObject_SetAttrString(module, "TransferOpcode", mc_py_opcode_enum) < 0)
-        return -1;
-    return add(module, "Read", PyObject_GetAttrString(mc_py_opcode_enum, "Read")) < 0 ||
-                   add(module, "Write", PyObject_GetAttrString(mc_py_opcode_enum, "Write")) < 0
-               ? -1
-               : 0;
+    mc_py_engine_types = PyImport_ImportModule("mooncake._engine_types");
+    PyObject *names = mc_py_engine_types == NULL ? NULL : PyObject_GetAttrString(mc_py_engine_types, "__all__");
+    int rc = names == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; rc == 0 && i < PyList_Size(names); i++) {
+        PyObject *name = PyList_GetItem(names, i), *value = PyObject_GetAttr(mc_py_engine_types, name);
+        rc = value == NULL ? -1 : PyObject_SetAttr(module, name, value);
+        Py_XDECREF(value);
+    }
+    Py_XDECREF(names);
+    PyObject *opcode = rc < 0 ? NULL : PyObject_GetAttrString(module, "TransferOpcode");
+    rc = opcode == NULL ? -1 : PyObject_SetAttrString(engine_type, "TransferOpcode", opcode);
+    Py_XDECREF(opcode);
+    return rc;
 }
 
 static int module_fill(PyObject *module)
 {
-    static const char *const flags[] = {"SUPPORT_CUDA",  "SUPPORT_EFA",  "SUPPORT_HIP", "SUPPORT_INTRA_NVLINK",
-                                        "SUPPORT_MNNVL", "SUPPORT_MUSA", NULL};
     PyObject *engine_type = PyType_FromSpec(&mc_py_engine_spec);
-    if (engine_type == NULL || add_opcode(module, engine_type) < 0) {
+    if (engine_type == NULL || add_types(module, engine_type) < 0) {
         Py_XDECREF(engine_type);
         return -1;
     }
-    mc_py_note_type = PyType_FromSpec(&mc_py_note_spec);
-    mc_py_inner_type = PyType_FromSpec(&mc_py_inner_spec);
-    if (mc_py_note_type == NULL || mc_py_inner_type == NULL || add(module, "TransferEngine", engine_type) < 0 ||
-        PyObject_SetAttrString(module, "TransferNotify", mc_py_note_type) < 0 ||
-        PyObject_SetAttrString(module, "InnerTransferEngine", mc_py_inner_type) < 0 ||
-        mc_py_engine_types_add(module) < 0)
-        return -1;
-    for (size_t i = 0; flags[i] != NULL; i++)
-        if (PyObject_SetAttrString(module, flags[i], Py_False) < 0)
-            return -1;
-    if (add(module, "__version__", PyUnicode_FromString(mc_version())) < 0)
+    if (add(module, "TransferEngine", engine_type) < 0 ||
+        add(module, "__version__", PyUnicode_FromString(mc_version())) < 0)
         return -1;
     return withdraw_at_exit(module);
 }

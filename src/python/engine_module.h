@@ -16,20 +16,7 @@ struct mc_py_engine {
 };
 extern PyType_Spec mc_py_engine_spec;
 
-struct mc_py_note {
-    PyObject_HEAD PyObject *name, *message; /* str */
-};
-extern PyType_Spec mc_py_note_spec, mc_py_inner_spec;
-extern PyObject *mc_py_note_type, *mc_py_inner_type, *mc_py_opcode_enum; /* of the module */
-
-PyObject *mc_py_note_new(const char *name, const char *message);
-/* None or NULL: *note is NULL. Else *note points to space, which borrows from the object. -1 with TypeError. */
-int mc_py_note_read(PyObject *object, struct mc_transfer_note *space, const struct mc_transfer_note **note);
-PyObject *mc_py_inner_new(PyObject *engine);
-/* enum.IntEnum TransferOpcode. */
-PyObject *mc_py_opcode_new(void);
-/* engine_types.c: the types of the original that are not there. Adds them to the module. */
-int mc_py_engine_types_add(PyObject *module);
+extern PyObject *mc_py_engine_types; /* the module mooncake._engine_types */
 
 /* Numbers and texts of arguments: TypeError names the argument. */
 int mc_py_number(PyObject *object, const char *name, uint64_t *value);

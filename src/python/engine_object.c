@@ -16,6 +16,26 @@ static struct mc_transfer_engine *engine_of(PyObject *object)
     return ((struct mc_py_engine *)object)->engine;
 }
 
+int mc_py_number(PyObject *object, const char *name, uint64_t *value)
+{
+    if (mc_py_u64(object, value) == 0)
+        return 0;
+    PyErr_Clear();
+    PyErr_Format(PyExc_TypeError, "%s must be an int from 0 to 2^64 - 1, not %R", name, object);
+    return -1;
+}
+
+const char *mc_py_text(PyObject *object, const char *name)
+{
+    Py_ssize_t length = 0;
+    const char *text = PyUnicode_Check(object) ? PyUnicode_AsUTF8AndSize(object, &length) : NULL;
+    if (text != NULL && strlen(text) == (size_t)length)
+        return text;
+    PyErr_Clear();
+    PyErr_Format(PyExc_TypeError, "%s must be a str without zeros, not %R", name, object);
+    return NULL;
+}
+
 /* ---- life ---- */
 
 static void engine_dealloc(PyObject *object)
@@ -299,12 +319,25 @@ static PyObject *engine_get_first_buffer_address(PyObject *object, PyObject *seg
     Py_END_ALLOW_THREADS return PyLong_FromUnsignedLongLong(address);
 }
 
+static PyObject *make_note(const char *name, const char *message)
+{
+    /* A peer may send any bytes: what is no UTF-8 comes as Python's own names of files do, and loses no note. */
+    PyObject *one = PyUnicode_DecodeUTF8(name, (Py_ssize_t)strlen(name), "surrogateescape");
+    PyObject *other = PyUnicode_DecodeUTF8(message, (Py_ssize_t)strlen(message), "surrogateescape");
+    PyObject *note = one == NULL || other == NULL
+                         ? NULL
+                         : PyObject_CallMethod(mc_py_engine_types, "TransferNotify", "OO", one, other);
+    Py_XDECREF(one);
+    Py_XDECREF(other);
+    return note;
+}
+
 static PyObject *engine_get_notifies(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     PyObject *list = PyList_New(0);
     char *name, *message;
     while (list != NULL && mc_transfer_take_note(engine_of(object), &name, &message) == 1) {
-        PyObject *note = mc_py_note_new(name, message);
+        PyObject *note = make_note(name, message);
         if (note == NULL || PyList_Append(list, note) < 0)
             Py_CLEAR(list);
         Py_XDECREF(note);
@@ -405,7 +438,7 @@ static PyObject *engine_warmup_efa_segment(PyObject *Py_UNUSED(object), PyObject
 
 static PyObject *engine_get_engine(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    return mc_py_inner_new(object);
+    return PyObject_CallMethod(mc_py_engine_types, "_inner", "O", object);
 }
 static PyObject *engine_get_engine_ptr(PyObject *object, PyObject *Py_UNUSED(unused))
 {

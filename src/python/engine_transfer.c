@@ -80,18 +80,58 @@ static int lists_read(struct lists *lists, PyObject *const *values)
 
 /* ---- running ---- */
 
+/* A TransferNotify for the library. `held` keeps the texts alive. */
+struct note {
+    PyObject *held[2];
+    struct mc_transfer_note note;
+    const struct mc_transfer_note *given; /* NULL: none */
+};
+
+static void note_release(struct note *note)
+{
+    Py_XDECREF(note->held[0]);
+    Py_XDECREF(note->held[1]);
+}
+
+/* -1 with an exception. Release in every case. */
+static int note_acquire(PyObject *object, struct note *note)
+{
+    static PyObject *type;
+    *note = (struct note){.given = NULL};
+    if (object == NULL || object == Py_None)
+        return 0;
+    if (type == NULL && (type = PyObject_GetAttrString(mc_py_engine_types, "TransferNotify")) == NULL)
+        return -1;
+    /* By its type: isinstance() would believe a mock. */
+    if (!PyObject_TypeCheck(object, (PyTypeObject *)type)) {
+        PyErr_Format(PyExc_TypeError, "notify must be a TransferNotify or None, not %R", object);
+        return -1;
+    }
+    note->held[0] = PyObject_GetAttrString(object, "_name");
+    note->held[1] = PyObject_GetAttrString(object, "_msg");
+    if (note->held[0] == NULL || note->held[1] == NULL ||
+        (note->note.name = mc_py_text(note->held[0], "notify.name")) == NULL ||
+        (note->note.message = mc_py_text(note->held[1], "notify.msg")) == NULL)
+        return -1;
+    note->given = &note->note;
+    return 0;
+}
+
 static PyObject *run(PyObject *object, PyObject *target_object, enum mc_transfer_opcode opcode,
                      const struct mc_transfer_item *items, size_t count, PyObject *notify)
 {
     struct mc_transfer_engine *engine = ((struct mc_py_engine *)object)->engine;
-    struct mc_transfer_note space;
-    const struct mc_transfer_note *note;
+    struct note note;
     const char *target = mc_py_text(target_object, "target_hostname");
-    int rc;
-    if (target == NULL || mc_py_note_read(notify, &space, &note) < 0)
+    int rc = 1;
+    if (target == NULL)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS rc = mc_transfer_run(engine, target, opcode, items, count, note);
-    Py_END_ALLOW_THREADS return PyLong_FromLong(rc < 0 ? -1 : 0);
+    if (note_acquire(notify, &note) == 0) {
+        Py_BEGIN_ALLOW_THREADS rc = mc_transfer_run(engine, target, opcode, items, count, note.given);
+        Py_END_ALLOW_THREADS
+    }
+    note_release(&note);
+    return rc > 0 ? NULL : PyLong_FromLong(rc < 0 ? -1 : 0);
 }
 
 static PyObject *submit(PyObject *object, PyObject *target_object, enum mc_transfer_opcode opcode,

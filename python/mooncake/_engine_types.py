@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The small types of mooncake.engine: the names in __all__ become its own. The extension makes and reads them."""
+
+import operator
+from enum import IntEnum
+
+from mooncake._record import Final, Record, absent, field, made
+
+__all__ = """CoroRPCInterface InnerTransferEngine Read ReceivedData ReceivedTensor RpcInterface SUPPORT_CUDA SUPPORT_EFA SUPPORT_HIP
+SUPPORT_INTRA_NVLINK SUPPORT_MNNVL SUPPORT_MUSA SharedSegment TransferNotify TransferOpcode Write""".split()
+_MODULE = "mooncake.engine"
+TransferOpcode = IntEnum("TransferOpcode", {"Read": 0, "Write": 1, "READ": 0, "WRITE": 1}, module=_MODULE)
+Read, Write = TransferOpcode.Read, TransferOpcode.Write
+SUPPORT_CUDA = SUPPORT_EFA = SUPPORT_HIP = SUPPORT_INTRA_NVLINK = SUPPORT_MNNVL = SUPPORT_MUSA = False
+
+
+def _text(slot, name, doc):
+    def assign(self, value):
+        try:
+            if not issubclass(type(value), str) or 0 in str.encode(value):
+                raise ValueError
+        except ValueError:  # also what is no UTF-8
+            raise TypeError(f"{name} must be a str without zeros, not {value!r}") from None
+        setattr(self, slot, value)
+
+    def delete(self):
+        raise TypeError("it cannot be deleted")
+
+    return property(operator.attrgetter(slot), assign, delete, doc)
+
+
+class TransferNotify(Final):
+    """A short note to a peer, sent after a transfer."""
+
+    __slots__ = ("_name", "_msg")
+    __module__ = _MODULE
+    name = _text("_name", "name", "what it is about")
+    msg = _text("_msg", "msg", "its text")
+
+    def __new__(cls, name="", msg=""):
+        for at, text in enumerate((name, msg)):
+            if not issubclass(type(text), str):
+                raise TypeError(f"argument {at + 1} must be str, not {text if text is None else type(text).__name__}")
+        self = object.__new__(cls)
+        self._name, self._msg = name, msg
+        return self
+
+    def __repr__(self):
+        return f"TransferNotify({self.name!r}, {self.msg!r})"
+
+
+class InnerTransferEngine(Record):
+    """What TransferEngine.get_engine() returns and MooncakeDistributedStore.setup(engine=...) takes."""
+
+    __slots__ = ()
+    __module__ = _MODULE
+    _engine = field(0, "the TransferEngine")
+
+    def __new__(cls, *args, **keywords):
+        raise TypeError("cannot create 'mooncake.engine.InnerTransferEngine' instances")
+
+
+def _inner(engine):
+    return made(InnerTransferEngine, engine)
+
+
+def _no_segment(*args, **keywords):
+    """Raises NotImplementedError."""
+    raise NotImplementedError("SharedSegment.create is not in this build; memory that several processes share is TransferEngine.allocate_managed_buffer's")
+
+
+def _unsupported(*args, **keywords):
+    """False."""
+    return False  # programs ask before they use it
+
+
+def _absent(name, **members):
+    return absent(_MODULE, name, f"<class '{_MODULE}.{name}'> is not in this build", Final, **members)
+
+
+CoroRPCInterface, ReceivedData, ReceivedTensor, RpcInterface = map(_absent, ("CoroRPCInterface", "ReceivedData", "ReceivedTensor", "RpcInterface"))
+SharedSegment = _absent("SharedSegment", create=staticmethod(_no_segment), supported=staticmethod(_unsupported))
