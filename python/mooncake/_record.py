@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the small types of mooncake.store and mooncake.engine have in common: they are as closed as the types of an extension."""
+"""What makes types and methods that are written in Python look as those of an extension do."""
+
+import functools
 
 
 def full_name(cls):
@@ -57,3 +59,29 @@ def absent(module, name, sentence, *bases, **members):
 
     doc = "Not in this build: raises NotImplementedError."
     return type(name, bases, {"__new__": new, "__slots__": (), "__module__": module, "__doc__": doc, **members})
+
+
+def checked(function, spellings={}):
+    """The method `function`, whose caller is told of wrong arguments as by the methods of an extension. spellings: other name -> its name."""
+    name, code = function.__name__, function.__code__
+    names = code.co_varnames[1 : code.co_argcount]
+    needed = names[: len(names) - len(function.__defaults__ or ())]
+
+    @functools.wraps(function)
+    def method(self, /, *args, **keywords):
+        if len(args) > len(names):
+            raise TypeError(f"{name}() takes at most {len(names)} arguments ({len(args)} given)")
+        values = dict(zip(names, args))
+        for given, value in keywords.items():
+            at = spellings.get(given, given)
+            if at not in names:
+                raise TypeError(f"{name}() got an unexpected keyword argument '{given}'")
+            if at in values:
+                raise TypeError(f"{name}() got multiple values for argument '{given}'")
+            values[at] = value
+        for each in needed:
+            if each not in values:
+                raise TypeError(f"{name}() missing required argument '{each}'")
+        return function(self, **values)
+
+    return method

@@ -3,13 +3,15 @@
 
 See MooncakeDistributedStore. Codes: 0 or a count is success, negative is an error of include/mooncake.h.
 
-The calls on bytes are those of the extension module ``mooncake._store``; this module adds the calls on tensors, the pools of buffers and
-the small types.
+The calls on bytes are those of the extension module ``mooncake._store``; this module adds setup, the calls on tensors, the pools of buffers
+and the small types.
 torch is imported by the first call that needs it, never by this module.
 """
 
 from mooncake import _store
 from mooncake._buffer_pool import BufferLease, BufferLeaseView, BufferPool
+from mooncake._host import MooncakeHostMemAllocator, bind_to_numa_node
+from mooncake._setup import SetupCalls
 from mooncake._store import *  # noqa: F403  (the extension has no __all__: its public names)
 from mooncake._store import __version__  # noqa: F401
 from mooncake._tensor import TensorCalls
@@ -24,7 +26,7 @@ RegisteredBufferLease = BufferLease
 RegisteredBufferLeaseView = BufferLeaseView
 
 
-class MooncakeDistributedStore(ParallelTensorCalls, TensorCalls, _store.MooncakeDistributedStore):
+class MooncakeDistributedStore(ParallelTensorCalls, TensorCalls, SetupCalls, _store.MooncakeDistributedStore):
     __doc__ = _store.MooncakeDistributedStore.__doc__
 
 
@@ -35,4 +37,4 @@ def _get_pyclient_from_wrapper(wrapper):
 
 for _each in (BufferLease, BufferLeaseView, BufferPool, ParallelAxis, ReadTarget, TensorParallelism):
     _each.__module__ = __name__
-del _each, TensorCalls, ParallelTensorCalls
+del _each, SetupCalls, TensorCalls, ParallelTensorCalls

@@ -4,6 +4,8 @@
  * interpreter with a GIL of its own refuses the import with ImportError. */
 #include "python/store_module.h"
 
+#include "env/log.h"
+
 int mc_py_module_add(PyObject *module, const char *name, PyObject *value)
 {
     int rc = value == NULL ? -1 : PyObject_SetAttrString(module, name, value);
@@ -26,16 +28,35 @@ static PyObject *snapshot(PyObject *Py_UNUSED(module), PyObject *args)
     return PyArg_ParseTuple(args, "Os", &sequence, &name) ? mc_py_snapshot(sequence, name) : NULL;
 }
 
+static PyObject *log_error(PyObject *Py_UNUSED(module), PyObject *text)
+{
+    const char *line = PyUnicode_AsUTF8AndSize(text, NULL);
+    if (line == NULL)
+        return NULL;
+    mc_log(ERROR, "%s", line);
+    Py_RETURN_NONE;
+}
+
+static PyObject *log_warning(PyObject *Py_UNUSED(module), PyObject *text)
+{
+    const char *line = PyUnicode_AsUTF8AndSize(text, NULL);
+    if (line == NULL)
+        return NULL;
+    mc_log(WARNING, "%s", line);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef module_methods[] = {
-    {"bind_to_numa_node", mc_py_bind_to_numa_node, METH_O,
-     "bind_to_numa_node(node)\n--\n\nMoves the calling thread to the processors of a NUMA node, as far as they exist "
-     "and are allowed. Never raises."},
     {"get_alloc_func_addr", mc_py_alloc_address, METH_NOARGS,
      "get_alloc_func_addr()\n--\n\nAddress of a C function void *f(size_t) that returns page-aligned host memory."},
     {"get_free_func_addr", mc_py_free_address, METH_NOARGS,
      "get_free_func_addr()\n--\n\nAddress of the C function void f(void *) that gives it back."},
     {"_number", number, METH_O, NULL},
     {"_snapshot", snapshot, METH_VARARGS, NULL},
+    {"_log_error", log_error, METH_O, NULL},
+    {"_log_warning", log_warning, METH_O, NULL},
+    {"_allocate", mc_py_allocate, METH_O, NULL},
+    {"_release", mc_py_release, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -54,8 +75,6 @@ static int module_fill(PyObject *module)
     if (mc_py_types_add(module) < 0)
         return -1;
     if (mc_py_module_add(module, "MooncakeDistributedStore", PyType_FromSpec(&mc_py_store_spec)) < 0)
-        return -1;
-    if (mc_py_module_add(module, "MooncakeHostMemAllocator", PyType_FromSpec(&mc_py_allocator_spec)) < 0)
         return -1;
     if (mc_py_module_add(module, "__version__", PyUnicode_FromString(mc_version())) < 0)
         return -1;

@@ -150,7 +150,7 @@ bool mc_py_exiting(void);
 
 /* clang-format off */
 #define MC_PY_METHODS(X) \
-    X(setup) X(put) X(put_parts) X(put_batch) X(put_from) X(batch_put_from) X(batch_put_from_multi_buffers) \
+    X(put) X(put_parts) X(put_batch) X(put_from) X(batch_put_from) X(batch_put_from_multi_buffers) \
     X(put_from_with_metadata) X(upsert) X(upsert_parts) X(upsert_batch) X(upsert_from) X(batch_upsert_from) \
     X(get) X(get_batch) X(get_buffer) X(batch_get_buffer) X(get_into) X(batch_get_into) \
     X(batch_get_into_multi_buffers) X(get_into_ranges) \
@@ -160,8 +160,7 @@ bool mc_py_exiting(void);
     X(create_copy_task) X(create_move_task) X(query_task) X(batch_replica_clear) \
     X(allocate_and_mount_segment) X(mount_segment) X(unmount_segment) X(unmount_and_free_segment) \
     X(unmount_local_disk_segment) \
-    X(setup_dummy) X(init_all) X(alloc_from_mem_pool) X(get_offload_rpc_read_count) X(_get_pyclient_capsule) \
-    X(get_tensor_into_cuda) X(batch_get_tensor_into_cuda)
+    X(setup_dummy) X(alloc_from_mem_pool)
 /* clang-format on */
 #define MC_PY_METHOD_DECLARE(name)                                                                                     \
     PyObject *mc_py_store_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);       \
@@ -197,14 +196,12 @@ int mc_py_types_add(PyObject *module);
 /* Adds a new reference to the module; drops it also on failure. */
 int mc_py_module_add(PyObject *module, const char *name, PyObject *value);
 
-/* ---- store_task.c, store_names.c ---- */
+/* ---- store_setup.c: memory of this host, and the store's method _open ---- */
 
+PyObject *mc_py_allocate(PyObject *module, PyObject *size);
+PyObject *mc_py_release(PyObject *module, PyObject *address);
 PyObject *mc_py_alloc_address(PyObject *module, PyObject *unused);
 PyObject *mc_py_free_address(PyObject *module, PyObject *unused);
-
-/* ---- store_host.c: helpers of the module that need no store ---- */
-
-extern PyType_Spec mc_py_allocator_spec;
-PyObject *mc_py_bind_to_numa_node(PyObject *module, PyObject *node);
+PyObject *mc_py_store_open(PyObject *object, PyObject *args);
 
 #endif

@@ -552,6 +552,7 @@ static PyMethodDef store_methods[] = {
     PLAIN(get_hostname),
     PLAIN(health_check),
     PLAIN(close),
+    {"_open", mc_py_store_open, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Helpers of mooncake.store about this host: memory for buffers, and binding a thread to a NUMA node."""
+
+import operator
+import os
+
+from mooncake._record import checked
+from mooncake._store import _allocate, _number, _release
+
+_addresses = set()  # of all allocators: tensors often outlive the allocator they came from
+
+
+class MooncakeHostMemAllocator:
+    """Host memory for buffers. It stays until free(), also when the allocator is gone."""
+
+    __slots__ = ()
+    __module__ = "mooncake.store"
+
+    @checked
+    def alloc(self, size):
+        """Address of size zeroed bytes at a page's start; 0 when there is no memory."""
+        address = _allocate(_number(size))
+        if address != 0:
+            _addresses.add(address)
+        return address
+
+    @checked
+    def free(self, ptr):
+        """Gives an address of alloc back. 0, or -600 when it is none."""
+        address = _number(ptr)
+        try:
+            _addresses.remove(address)
+        except KeyError:
+            return -600
+        _release(address)
+        return 0
+
+
+def bind_to_numa_node(node, /):
+    """Moves the calling thread to the processors of a NUMA node, as far as they exist and are allowed. Never raises."""
+    try:
+        with open(f"/sys/devices/system/node/node{operator.index(node)}/cpulist") as file:
+            spans = [span.split("-") for span in file.read().split(",")]
+        wanted = {processor for span in spans for processor in range(int(span[0]), int(span[-1]) + 1)} & os.sched_getaffinity(0)
+        if wanted:
+            os.sched_setaffinity(0, wanted)  # new memory then comes from the node by itself
+    except Exception:
+        pass  # a wish, not a promise

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MooncakeDistributedStore's calls that are made once: setup, positional, by keyword, or by one dict with either spelling of its keys."""
+
+import functools
+import re
+
+from mooncake._record import checked
+from mooncake._store import _log_error, _log_warning, _number
+
+INVALID_PARAMS = -600
+_LOCAL_BUFFER_MIN = 1024
+_DICT_SIZE_DEFAULT = "16mb"
+_INT64_MAX = (1 << 63) - 1
+_SIZES = ("global_segment_size", "local_buffer_size")
+_OTHER_SPELLINGS = {"device_name": "rdma_devices", "master_server_address": "master_server_addr"}
+# "3gb", "16 MB", "1.5g", "1024". Units are powers of 1024.
+_SIZE = re.compile(r" *([0-9]*)(?:\.([0-9]*))? *(?:b|([kmgt])(?:b|ib)?)? *", re.ASCII | re.IGNORECASE)
+
+
+def _parse_size(text):
+    """Bytes, or None."""
+    match = _SIZE.fullmatch(text)
+    whole, fraction, unit = match.groups("") if match else ("", "", "")
+    if not whole + fraction or len(whole.lstrip("0")) > 19:
+        return None
+    scale = 1 << 10 * ("kmgt".index(unit.lower()) + 1) if unit else 1
+    part, place = 0.0, 0.1
+    for digit in fraction:
+        part += place * int(digit)
+        place /= 10
+    size = int(whole or 0) * scale
+    return size + int(part * scale) if size + int(part * scale) <= _INT64_MAX else None
+
+
+def _size(values, name, from_dict):
+    value = values.get(name, _DICT_SIZE_DEFAULT)
+    if not from_dict and not issubclass(type(value), (int, str, float)) and not hasattr(type(value), "__index__"):
+        raise TypeError(f"setup() argument '{name}' must be int or str, not {type(value)!r}")
+    text = str(value)
+    str.encode(text)  # what is no UTF-8 raises
+    size, is_buffer = _parse_size(text), name == "local_buffer_size"
+    if from_dict and is_buffer and size is not None and 0 < size < _LOCAL_BUFFER_MIN:
+        size = None
+    if size is None:
+        more = " (0, or 1 kb and more)" if is_buffer else ""
+        _log_error(f'setup: {name} "%s" is not a size; give bytes or a number with kb, mb, gb or tb{more}' % text.partition("\0")[0])
+    return size
+
+
+def _text(values, name):
+    """None stands for "not given"."""
+    text = values.get(name)
+    if name not in values or (name == "data_dir" and text is None):
+        return None
+    if not issubclass(type(text), str):
+        raise TypeError(f"setup() argument '{name}' must be str, not {type(text)!r}")
+    if 0 in str.encode(text):
+        raise ValueError(f"setup() argument '{name}' holds a NUL character")
+    return text
+
+
+def _is_on(value):
+    if issubclass(type(value), str):
+        return value in ("1", "true", "True")
+    try:
+        return bool(value)
+    except Exception:
+        return False
+
+
+def _warn_ignored(values):
+    """Settings of the original that this build accepts without doing what they say: never in silence."""
+    if _is_on(values.get("enable_ssd_offload")):
+        _log_warning("setup: enable_ssd_offload is not in this build yet: objects stay in memory only")
+    if _is_on(values.get("enable_client_http_server")):
+        _log_warning("setup: enable_client_http_server is not in this build yet: no HTTP server was started")
+    tenant = values.get("tenant_id", "default")
+    if issubclass(type(tenant), str) and tenant != "default":
+        _log_warning("setup: tenants are not in this build yet: tenant_id is ignored, all clients share one space of keys")
+
+
+def _join(store, values, from_dict):
+    texts = {name: _text(values, name) for name in ("local_hostname", "metadata_server", "protocol", "rdma_devices", "master_server_addr", "data_dir")}
+    sizes = {}
+    for name in _SIZES:
+        sizes[name] = _size(values, name, from_dict)
+        if sizes[name] is None:
+            return INVALID_PARAMS
+    _warn_ignored(values)
+    return store._open(*texts.values(), *sizes.values())
+
+
+def _of_dict(config):
+    """The values by their canonical names, which win over other spellings; or None. Unknown keys are ignored, None is absent, any other value
+    counts as its str()."""
+    other = {name: spelling for spelling, name in _OTHER_SPELLINGS.items()}
+    values = {}
+    for name in _NAMES:
+        value = dict.get(config, name)
+        if value is None and name in other:
+            value = dict.get(config, other[name])
+        if value is not None:
+            values[name] = value if name == "engine" or name in _SIZES else str(value)
+        elif name in ("local_hostname", "metadata_server"):
+            _log_error(f'setup: the config has no "{name}"')
+            return None
+    return values
+
+
+def setup(self, local_hostname, metadata_server, global_segment_size, local_buffer_size, protocol, rdma_devices, master_server_addr, engine=None,
+          enable_ssd_offload=False, ssd_offload_path="", tenant_id="default", enable_client_http_server=False, client_http_port=9300, data_dir=None):
+    """Joins a cluster; also setup(config) with one dict of the same names.
+
+    local_hostname       "host" or "host:port" under which others reach this store; no port: the system chooses one.
+    metadata_server      accepted ("P2PHANDSHAKE", "http://..."); nothing is asked there.
+    global_segment_size  bytes lent to the cluster; 0: none, a pure client.
+    local_buffer_size    bytes; 0: a pure server, whose puts and gets return -600.
+    protocol             "tcp" or "rdma".
+    rdma_devices         to use, separated by commas; "" (all) by default. Other spelling: device_name.
+    master_server_addr   "host:port" of mooncake_master. Other spelling: master_server_address.
+    engine               accepted; the store has its own transport.
+    data_dir             the segment lies in files there, best under /dev/shm, and outlives the process: the next store takes
+                         it up with its objects. None: environment MC_DATA_DIR; "": none. None of it is in the original.
+
+    Sizes are int or text such as "3gb", "16 MB" (powers of 1024). In the dict every value may be a str, local_hostname and
+    metadata_server must be there, sizes are 16 MB and the master 127.0.0.1:50051 when not given, unknown keys are ignored.
+
+    Returns 0; -600: a bad value (the log says which), or set up already; -900: no master answers within its time. Raises TypeError for
+    a wrong type, a missing or an unknown argument. Returns at once: the segment becomes usable in the background."""
+    values = dict(locals())
+    return _join(values.pop("self"), values, False)
+
+
+_NAMES = setup.__code__.co_varnames[1 : setup.__code__.co_argcount]
+_setup = checked(setup, _OTHER_SPELLINGS)
+
+
+class SetupCalls:
+    @functools.wraps(setup)
+    def setup(self, /, *args, **keywords):
+        given = (*args, *keywords.values())
+        if len(given) == 1 and issubclass(type(given[0]), dict) and (args or "config" in keywords):
+            values = _of_dict(given[0])
+            return INVALID_PARAMS if values is None else _join(self, values, True)
+        return _setup(self, *args, **keywords)
+
+    @checked
+    def init_all(self, protocol, device_name, mount_segment_size=16777216):
+        """setup on this machine for a try: 127.0.0.1, the master at 127.0.0.1:50051, a segment of mount_segment_size bytes.
+
+        Returns as setup does."""
+        size = _number(mount_segment_size)
+        return self.setup("127.0.0.1", "P2PHANDSHAKE", size, 16 << 20, protocol, device_name, "127.0.0.1:50051")
+
+    @checked
+    def get_offload_rpc_read_count(self):
+        """Returns 0: this build has no disk tier, so nothing was read from one."""
+        return 0
+
+    def _get_pyclient_capsule(self, *args, **keywords):
+        """Raises NotImplementedError: there is no C++ object behind a store."""
+        raise NotImplementedError("_get_pyclient_capsule: there is no C++ object behind a store.")
