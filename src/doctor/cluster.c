@@ -67,20 +67,6 @@ static void say_hello(int fd, struct said *said)
     mc_buffer_free(&in);
 }
 
-const char *mc_doctor_fix_of_connect(int error)
-{
-    switch (error) {
-    case ECONNREFUSED:
-        return "nobody listens on that port: is the process running, and is this its port? (ss -ltn there)";
-    case ETIMEDOUT:
-    case EHOSTUNREACH:
-    case ENETUNREACH:
-        return "a firewall, a route or a wrong address: try it with nc -vz from here";
-    default:
-        return "is the name right, and known here? (getent hosts NAME)";
-    }
-}
-
 /* The address of who should lead. False: a fact says why not. */
 static bool find_leader(struct mc_doctor *doctor, char address[MC_ADDRESS_MAX])
 {

@@ -155,10 +155,6 @@ const struct mc_slot *mc_segment_memory_slots(const struct mc_segment_memory *me
 {
     return memory->file.slots;
 }
-uint64_t mc_segment_memory_populated(const struct mc_segment_memory *memory)
-{
-    return atomic_load_explicit(&memory->populated, memory_order_acquire);
-}
 bool mc_segment_memory_is_named(const struct mc_segment_memory *memory)
 {
     return memory->file.is_named;
@@ -279,6 +275,23 @@ int mc_segment_memory_may_write(struct mc_segment_memory *memory, uint32_t slot,
     return generation > generation_read(&memory->file.slots[slot]) && !is_below_floor(memory, generation)
                ? 0
                : MC_ERR_STALE;
+}
+
+int mc_segment_memory_write_begin(struct mc_segment_memory *memory, struct mc_local_write *write, uint32_t slot,
+                                  uint64_t generation, uint64_t offset, uint64_t length, uint64_t deadline_ns)
+{
+    int rc = mc_segment_memory_may_write(memory, slot, generation, offset, length);
+    if (rc < 0)
+        return rc;
+    const struct mc_writing writing = {generation, offset, length, slot};
+    rc = mc_writer_claim(&memory->file.writers[0], memory->file.header, memory->file.slots, &writing, deadline_ns);
+    write->intent = rc;
+    return rc < 0 ? rc : 0;
+}
+
+void mc_segment_memory_write_end(struct mc_segment_memory *memory, struct mc_local_write *write)
+{
+    mc_writer_intent_end(&memory->file.writers[0], write->intent);
 }
 
 int mc_segment_memory_clear(struct mc_segment_memory *memory, uint32_t number, uint64_t generation)

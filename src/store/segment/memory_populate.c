@@ -18,6 +18,11 @@
 #define POPULATE_BITE (2ull << 20)         /* between two looks at the stop flag */
 #define POPULATE_CHECK_EVERY (64ull << 20) /* between two looks at the machine's limits */
 
+uint64_t mc_segment_memory_populated(const struct mc_segment_memory *memory)
+{
+    return atomic_load_explicit(&memory->populated, memory_order_acquire);
+}
+
 /* Backs [offset, offset + length) of the data by real pages. 0 or an errno value; never a signal. */
 static int populate_bite(struct mc_segment_memory *memory, uint64_t offset, uint64_t length)
 {

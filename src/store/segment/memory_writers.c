@@ -68,23 +68,6 @@ void mc_segment_memory_set_owner(struct mc_segment_memory *memory, struct mc_id 
     pthread_mutex_unlock(&memory->lock);
 }
 
-int mc_segment_memory_write_begin(struct mc_segment_memory *memory, struct mc_local_write *write, uint32_t slot,
-                                  uint64_t generation, uint64_t offset, uint64_t length, uint64_t deadline_ns)
-{
-    int rc = mc_segment_memory_may_write(memory, slot, generation, offset, length);
-    if (rc < 0)
-        return rc;
-    const struct mc_writing writing = {generation, offset, length, slot};
-    rc = mc_writer_claim(&memory->file.writers[0], memory->file.header, memory->file.slots, &writing, deadline_ns);
-    write->intent = rc;
-    return rc < 0 ? rc : 0;
-}
-
-void mc_segment_memory_write_end(struct mc_segment_memory *memory, struct mc_local_write *write)
-{
-    mc_writer_intent_end(&memory->file.writers[0], write->intent);
-}
-
 bool mc_segment_memory_is_written(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation)
 {
     bool found = false;

@@ -8,6 +8,7 @@
 #include "transfer/state/host_table.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -21,6 +22,12 @@ struct mc_host_map {
     bool is_gone;   /* in no bucket any more; freed with its last user */
     uint8_t *bytes; /* NULL: cannot be mapped, which is not tried again */
 };
+
+bool mc_host_has_ended(const struct mc_host_path *path)
+{
+    struct pollfd looked = {.fd = path->fd, .events = POLLIN};
+    return poll(&looked, 1, 0) != 0; /* nothing is ever said there but the end */
+}
 
 static uint8_t *map_memory(const struct mc_host_path *path, const struct mc_host_known *known)
 {

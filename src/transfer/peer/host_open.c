@@ -12,7 +12,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -56,12 +55,6 @@ void mc_host_path_drop(struct mc_peer *peer)
     atomic_store(&peer->host->is_broken, true);
     mc_host_path_release(peer->host);
     peer->host = NULL;
-}
-
-bool mc_host_has_ended(const struct mc_host_path *path)
-{
-    struct pollfd looked = {.fd = path->fd, .events = POLLIN};
-    return poll(&looked, 1, 0) != 0; /* nothing is ever said there but the end */
 }
 
 bool mc_host_path_tidy(struct mc_peer *peer)

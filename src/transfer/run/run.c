@@ -84,28 +84,6 @@ static int run_local(struct mc_peer *peer, struct mc_id id, enum mc_transfer_opc
     return rc;
 }
 
-/* ---- all paths ---- */
-
-int mc_run_far(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items, size_t count,
-               bool is_staged, uint64_t deadline_ns, struct mc_parking *parking, int *path)
-{
-    *path = MC_TRANSFER_PATH_HOST;
-    int rc = mc_run_host(peer, opcode, items, count, deadline_ns);
-    if (rc == 2) { /* who had that name is gone, and its ports may be somebody else's: ask who has the name now */
-        rc = mc_peer_refresh(peer, deadline_ns);
-        if (rc >= 0)
-            rc = mc_run_host(peer, opcode, items, count, deadline_ns);
-    }
-    if (rc <= 0)
-        return rc;
-    *path = MC_TRANSFER_PATH_RDMA;
-    rc = is_staged ? 1 : mc_run_rdma(peer, opcode, items, count, deadline_ns);
-    if (rc != 1)
-        return rc;
-    *path = MC_TRANSFER_PATH_TCP;
-    return mc_run_tcp(peer, opcode, items, count, deadline_ns, parking);
-}
-
 static int run_paths(struct mc_peer *peer, enum mc_transfer_opcode opcode, const struct mc_transfer_item *items,
                      size_t count, uint64_t deadline_ns, struct mc_parking *parking, int *path)
 {
