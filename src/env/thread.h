@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -52,6 +53,32 @@ static inline int mc_monitor_wait(pthread_mutex_t *lock, pthread_cond_t *changed
 {
     struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
     return pthread_cond_timedwait(changed, lock, &until);
+}
+
+/* A thread with a lock of its own, under which it sleeps until there is work, or it is to stop. */
+struct mc_sleeper {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t thread;
+    bool has_thread, stop;
+};
+/* 0 or an errno value. Its lock is there already: mc_monitor_init. */
+static inline int mc_sleeper_start(struct mc_sleeper *self, const char *name, void *(*function)(void *), void *argument)
+{
+    int rc = mc_thread_start(&self->thread, name, function, argument);
+    self->has_thread = rc == 0;
+    return rc;
+}
+/* Returns when the thread, if there is one, has seen that it is to stop. */
+static inline void mc_sleeper_end(struct mc_sleeper *self)
+{
+    pthread_mutex_lock(&self->lock);
+    self->stop = true;
+    pthread_cond_signal(&self->changed);
+    pthread_mutex_unlock(&self->lock);
+    if (self->has_thread)
+        pthread_join(self->thread, NULL);
+    mc_monitor_destroy(&self->lock, &self->changed);
 }
 
 #endif

@@ -17,11 +17,8 @@ struct state { /* of the list of segments */
 
 struct mc_ahead {
     struct mc_store *store;
-    pthread_t thread;
-    pthread_mutex_t lock; /* guards told and stop; held for no longer than it takes to look */
-    pthread_cond_t changed;
+    struct mc_sleeper sleeper; /* its lock guards told; held for no longer than it takes to look */
     struct state told;
-    bool stop;
     /* Of the thread alone. */
     size_t count;
     struct mc_endpoint endpoints[MC_AHEAD_SEGMENTS_MAX];
@@ -76,16 +73,16 @@ static int ask(struct mc_ahead *ahead, struct state *done, const struct state *t
 static bool pause_for(struct mc_ahead *ahead, const struct state *done, uint64_t until_ns)
 {
     int rc = 0;
-    while (rc == 0 && !ahead->stop && ahead->told.epoch == done->epoch && ahead->told.changes <= done->changes)
-        rc = mc_monitor_wait(&ahead->lock, &ahead->changed, until_ns);
+    while (rc == 0 && !ahead->sleeper.stop && ahead->told.epoch == done->epoch && ahead->told.changes <= done->changes)
+        rc = mc_monitor_wait(&ahead->sleeper.lock, &ahead->sleeper.changed, until_ns);
     return rc != 0;
 }
 
 static bool is_stopping(struct mc_ahead *ahead)
 {
-    pthread_mutex_lock(&ahead->lock);
-    bool stop = ahead->stop;
-    pthread_mutex_unlock(&ahead->lock);
+    pthread_mutex_lock(&ahead->sleeper.lock);
+    bool stop = ahead->sleeper.stop;
+    pthread_mutex_unlock(&ahead->sleeper.lock);
     return stop;
 }
 
@@ -110,18 +107,18 @@ static void open_all(struct mc_ahead *ahead)
 static void follow(struct mc_ahead *ahead, struct state *done)
 {
     struct state told = ahead->told;
-    pthread_mutex_unlock(&ahead->lock);
+    pthread_mutex_unlock(&ahead->sleeper.lock);
     mc_paths_sweep(ahead->store->paths);
     int rc = ask(ahead, done, &told);
-    pthread_mutex_lock(&ahead->lock);
+    pthread_mutex_lock(&ahead->sleeper.lock);
     if (rc < 0) {
         *done = told; /* the next change is soon enough */
         return;
     }
     for (unsigned tries = 1; ahead->count > 0; tries++) {
-        pthread_mutex_unlock(&ahead->lock);
+        pthread_mutex_unlock(&ahead->sleeper.lock);
         open_all(ahead);
-        pthread_mutex_lock(&ahead->lock);
+        pthread_mutex_lock(&ahead->sleeper.lock);
         if (ahead->count == 0 || tries == MC_AHEAD_TRIES ||
             !pause_for(ahead, done, mc_clock_ns() + PAUSE_MS * 1000000ull))
             return;
@@ -132,14 +129,14 @@ static void *ahead_main(void *argument)
 {
     struct mc_ahead *ahead = argument;
     struct state done = {0, 0};
-    pthread_mutex_lock(&ahead->lock);
-    while (!ahead->stop) {
+    pthread_mutex_lock(&ahead->sleeper.lock);
+    while (!ahead->sleeper.stop) {
         if (ahead->told.changes == 0 || (ahead->told.epoch == done.epoch && ahead->told.changes <= done.changes))
-            pthread_cond_wait(&ahead->changed, &ahead->lock);
+            pthread_cond_wait(&ahead->sleeper.changed, &ahead->sleeper.lock);
         else
             follow(ahead, &done);
     }
-    pthread_mutex_unlock(&ahead->lock);
+    pthread_mutex_unlock(&ahead->sleeper.lock);
     return NULL;
 }
 
@@ -150,12 +147,10 @@ struct mc_ahead *mc_ahead_create(struct mc_store *store)
         return NULL;
     ahead->store = store;
     atomic_fetch_add(&stores, 1);
-    mc_monitor_init(&ahead->lock, &ahead->changed);
-    if (mc_thread_start(&ahead->thread, "mc-ahead", ahead_main, ahead) == 0)
+    mc_monitor_init(&ahead->sleeper.lock, &ahead->sleeper.changed);
+    if (mc_sleeper_start(&ahead->sleeper, "mc-ahead", ahead_main, ahead) == 0)
         return ahead;
-    atomic_fetch_sub(&stores, 1);
-    mc_monitor_destroy(&ahead->lock, &ahead->changed);
-    free(ahead);
+    mc_ahead_end(ahead);
     return NULL;
 }
 
@@ -163,24 +158,19 @@ void mc_ahead_told(struct mc_ahead *ahead, uint64_t epoch, uint64_t changes)
 {
     if (ahead == NULL)
         return;
-    pthread_mutex_lock(&ahead->lock);
+    pthread_mutex_lock(&ahead->sleeper.lock);
     if (ahead->told.epoch != epoch || ahead->told.changes != changes) {
         ahead->told = (struct state){epoch, changes};
-        pthread_cond_signal(&ahead->changed);
+        pthread_cond_signal(&ahead->sleeper.changed);
     }
-    pthread_mutex_unlock(&ahead->lock);
+    pthread_mutex_unlock(&ahead->sleeper.lock);
 }
 
 void mc_ahead_end(struct mc_ahead *ahead)
 {
     if (ahead == NULL)
         return;
-    pthread_mutex_lock(&ahead->lock);
-    ahead->stop = true;
-    pthread_cond_signal(&ahead->changed);
-    pthread_mutex_unlock(&ahead->lock);
-    pthread_join(ahead->thread, NULL);
+    mc_sleeper_end(&ahead->sleeper);
     atomic_fetch_sub(&stores, 1);
-    mc_monitor_destroy(&ahead->lock, &ahead->changed);
     free(ahead);
 }

@@ -13,10 +13,8 @@
 
 struct mc_drain {
     struct mc_store *store;
-    pthread_t thread;
-    pthread_mutex_t lock; /* guards what follows; held for no longer than it takes to look */
-    pthread_cond_t changed;
-    bool wanted, stop;
+    struct mc_sleeper sleeper; /* its lock guards what follows; held for no longer than it takes to look */
+    bool wanted;
     uint32_t segment;
 };
 
@@ -71,9 +69,9 @@ static int ask_keys(struct mc_store *store, uint32_t segment, struct keys *keys)
 
 static bool is_wanted(struct mc_drain *drain)
 {
-    pthread_mutex_lock(&drain->lock);
-    bool wanted = drain->wanted && !drain->stop;
-    pthread_mutex_unlock(&drain->lock);
+    pthread_mutex_lock(&drain->sleeper.lock);
+    bool wanted = drain->wanted && !drain->sleeper.stop;
+    pthread_mutex_unlock(&drain->sleeper.lock);
     return wanted;
 }
 
@@ -102,21 +100,22 @@ static void *drain_main(void *argument)
 {
     struct mc_drain *drain = argument;
     struct keys *keys = calloc(1, sizeof(*keys));
-    pthread_mutex_lock(&drain->lock);
-    while (!drain->stop && keys != NULL) {
+    pthread_mutex_lock(&drain->sleeper.lock);
+    while (!drain->sleeper.stop && keys != NULL) {
         if (!drain->wanted) {
-            pthread_cond_wait(&drain->changed, &drain->lock);
+            pthread_cond_wait(&drain->sleeper.changed, &drain->sleeper.lock);
             continue;
         }
         uint32_t segment = drain->segment;
-        pthread_mutex_unlock(&drain->lock);
+        pthread_mutex_unlock(&drain->sleeper.lock);
         size_t met = pass(drain, segment, keys);
         uint64_t next_ns = mc_clock_ns() + (met > 0 ? PASS_MS : IDLE_MS) * 1000000ull;
-        pthread_mutex_lock(&drain->lock);
-        while (!drain->stop && drain->wanted && mc_monitor_wait(&drain->lock, &drain->changed, next_ns) == 0)
+        pthread_mutex_lock(&drain->sleeper.lock);
+        while (!drain->sleeper.stop && drain->wanted &&
+               mc_monitor_wait(&drain->sleeper.lock, &drain->sleeper.changed, next_ns) == 0)
             continue;
     }
-    pthread_mutex_unlock(&drain->lock);
+    pthread_mutex_unlock(&drain->sleeper.lock);
     if (keys != NULL)
         mc_buffer_free(&keys->text);
     free(keys);
@@ -129,10 +128,10 @@ static struct mc_drain *drain_start(struct mc_store *store)
     if (drain == NULL)
         return NULL;
     drain->store = store;
-    mc_monitor_init(&drain->lock, &drain->changed);
-    if (mc_thread_start(&drain->thread, "mc-drain", drain_main, drain) == 0)
+    mc_monitor_init(&drain->sleeper.lock, &drain->sleeper.changed);
+    if (mc_sleeper_start(&drain->sleeper, "mc-drain", drain_main, drain) == 0)
         return drain;
-    mc_monitor_destroy(&drain->lock, &drain->changed);
+    mc_sleeper_end(&drain->sleeper);
     free(drain);
     return NULL;
 }
@@ -145,12 +144,12 @@ void mc_drain_told(struct mc_store *store, uint32_t segment, bool wanted)
     if (drain == NULL)
         return;
     atomic_store(&store->draining, wanted);
-    pthread_mutex_lock(&drain->lock);
+    pthread_mutex_lock(&drain->sleeper.lock);
     if (drain->wanted != wanted)
-        pthread_cond_signal(&drain->changed);
+        pthread_cond_signal(&drain->sleeper.changed);
     drain->wanted = wanted;
     drain->segment = segment;
-    pthread_mutex_unlock(&drain->lock);
+    pthread_mutex_unlock(&drain->sleeper.lock);
 }
 
 void mc_drain_end(struct mc_store *store)
@@ -158,11 +157,6 @@ void mc_drain_end(struct mc_store *store)
     struct mc_drain *drain = store->drain;
     if (drain == NULL)
         return;
-    pthread_mutex_lock(&drain->lock);
-    drain->stop = true;
-    pthread_cond_signal(&drain->changed);
-    pthread_mutex_unlock(&drain->lock);
-    pthread_join(drain->thread, NULL); /* after the move under way, which has a deadline */
-    mc_monitor_destroy(&drain->lock, &drain->changed);
+    mc_sleeper_end(&drain->sleeper); /* after the move under way, which has a deadline */
     free(drain);
 }

@@ -20,10 +20,7 @@ struct mount {
 };
 
 struct mc_mounts {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    pthread_t thread;
-    bool started, stop;
+    struct mc_sleeper sleeper;
     struct mount mounts[MC_MOUNTS_MAX];
 };
 
@@ -35,10 +32,10 @@ static struct mc_mounts *mounts_of(struct mc_store *store)
     mounts = calloc(1, sizeof(*mounts));
     if (mounts == NULL)
         return NULL;
-    mc_monitor_init(&mounts->lock, &mounts->changed);
+    mc_monitor_init(&mounts->sleeper.lock, &mounts->sleeper.changed);
     if (atomic_compare_exchange_strong(&store->mounts, &other, mounts))
         return mounts;
-    mc_monitor_destroy(&mounts->lock, &mounts->changed);
+    mc_monitor_destroy(&mounts->sleeper.lock, &mounts->sleeper.changed);
     free(mounts);
     return other;
 }
@@ -64,21 +61,22 @@ static struct mc_store *take_due(struct mc_mounts *mounts, uint64_t *next_ns)
 static void *mounts_main(void *argument)
 {
     struct mc_mounts *mounts = argument;
-    pthread_mutex_lock(&mounts->lock);
-    while (!mounts->stop) {
+    pthread_mutex_lock(&mounts->sleeper.lock);
+    while (!mounts->sleeper.stop) {
         uint64_t next_ns;
         struct mc_store *due = take_due(mounts, &next_ns);
         if (due != NULL) {
-            pthread_mutex_unlock(&mounts->lock);
+            pthread_mutex_unlock(&mounts->sleeper.lock);
             (void)mc_store_close(due); /* always 0 */
-            pthread_mutex_lock(&mounts->lock);
+            pthread_mutex_lock(&mounts->sleeper.lock);
         } else if (next_ns == 0) {
-            pthread_cond_wait(&mounts->changed, &mounts->lock);
+            pthread_cond_wait(&mounts->sleeper.changed, &mounts->sleeper.lock);
         } else {
-            (void)mc_monitor_wait(&mounts->lock, &mounts->changed, next_ns); /* looks at the clock again */
+            (void)mc_monitor_wait(&mounts->sleeper.lock, &mounts->sleeper.changed,
+                                  next_ns); /* looks at the clock again */
         }
     }
-    pthread_mutex_unlock(&mounts->lock);
+    pthread_mutex_unlock(&mounts->sleeper.lock);
     return NULL;
 }
 
@@ -87,15 +85,9 @@ void mc_mounts_end(struct mc_store *store)
     struct mc_mounts *mounts = atomic_exchange(&store->mounts, NULL);
     if (mounts == NULL)
         return;
-    pthread_mutex_lock(&mounts->lock);
-    mounts->stop = true;
-    pthread_cond_signal(&mounts->changed);
-    pthread_mutex_unlock(&mounts->lock);
-    if (mounts->started)
-        pthread_join(mounts->thread, NULL);
+    mc_sleeper_end(&mounts->sleeper);
     for (size_t i = 0; i < MC_MOUNTS_MAX; i++)
         (void)mc_store_close(mounts->mounts[i].store); /* always 0 */
-    mc_monitor_destroy(&mounts->lock, &mounts->changed);
     free(mounts);
 }
 
@@ -126,22 +118,22 @@ int mc_store_mount(struct mc_store *store, uint64_t size, char id[MC_MOUNT_ID_MA
     struct mount *mount = NULL;
     rc = size == 0 ? MC_ERR_INVALID_PARAMS : mounts == NULL ? MC_ERR_NO_MEMORY : 0;
     if (rc == 0) {
-        pthread_mutex_lock(&mounts->lock);
+        pthread_mutex_lock(&mounts->sleeper.lock);
         for (size_t i = 0; i < MC_MOUNTS_MAX && mount == NULL; i++)
             mount = mounts->mounts[i].taken ? NULL : &mounts->mounts[i];
         if (mount != NULL)
             mount->taken = true;
-        pthread_mutex_unlock(&mounts->lock);
+        pthread_mutex_unlock(&mounts->sleeper.lock);
         rc = mount == NULL ? MC_ERR_NO_AVAILABLE_HANDLE : open_lender(store, size, &lender); /* may take seconds */
     }
     if (mount != NULL) {
         struct mc_id random = mc_random_id();
         snprintf(id, MC_MOUNT_ID_MAX, "%" PRIu64 "-%" PRIu64, random.high, random.low);
-        pthread_mutex_lock(&mounts->lock);
+        pthread_mutex_lock(&mounts->sleeper.lock);
         mount->taken = rc == 0;
         mount->store = lender;
         memcpy(mount->id, id, MC_MOUNT_ID_MAX);
-        pthread_mutex_unlock(&mounts->lock);
+        pthread_mutex_unlock(&mounts->sleeper.lock);
     }
     if (rc == 0) {
         mc_store_statistics(lender, &statistics);
@@ -154,13 +146,12 @@ int mc_store_mount(struct mc_store *store, uint64_t size, char id[MC_MOUNT_ID_MA
 /* Lock held. */
 static int leave_later(struct mc_mounts *mounts, struct mount *mount, uint64_t grace_ms)
 {
-    if (!mounts->started && mc_thread_start(&mounts->thread, "mc-mounts", mounts_main, mounts) != 0)
+    if (!mounts->sleeper.has_thread && mc_sleeper_start(&mounts->sleeper, "mc-mounts", mounts_main, mounts) != 0)
         return MC_ERR_NO_MEMORY;
-    mounts->started = true;
     mount->leave_ns = mc_clock_ns() + (grace_ms < GRACE_MAX_MS ? grace_ms : GRACE_MAX_MS) * 1000000ull;
     atomic_store(&mount->store->leaving, true);
     mc_keeper_wake(mount->store->keeper); /* the master is told at once */
-    pthread_cond_signal(&mounts->changed);
+    pthread_cond_signal(&mounts->sleeper.changed);
     return 0;
 }
 
@@ -173,7 +164,7 @@ int mc_store_unmount(struct mc_store *store, const char *id, uint64_t grace_ms)
     struct mc_mounts *mounts = atomic_load(&store->mounts);
     rc = MC_ERR_SEGMENT_NOT_FOUND;
     if (mounts != NULL)
-        pthread_mutex_lock(&mounts->lock);
+        pthread_mutex_lock(&mounts->sleeper.lock);
     for (size_t i = 0; mounts != NULL && i < MC_MOUNTS_MAX; i++) {
         struct mount *mount = &mounts->mounts[i];
         if (mount->store == NULL || strcmp(mount->id, id) != 0)
@@ -186,7 +177,7 @@ int mc_store_unmount(struct mc_store *store, const char *id, uint64_t grace_ms)
         break;
     }
     if (mounts != NULL)
-        pthread_mutex_unlock(&mounts->lock);
+        pthread_mutex_unlock(&mounts->sleeper.lock);
     (void)mc_store_close(lender); /* always 0; NULL is allowed */
     mc_store_leave(store);
     return rc;

@@ -18,14 +18,11 @@ struct task {
 };
 
 struct mc_tasks {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    pthread_t thread;
+    struct mc_sleeper sleeper;
     struct mc_store *store;
     struct task *first, **last; /* ended ones, then the one that runs, then those that wait */
     struct task *next;          /* to run */
     size_t waiting, ended;
-    bool stop;
 };
 
 static uint64_t wall_ms(void)
@@ -45,21 +42,21 @@ static void set_status(struct task *task, enum mc_task_status status)
 static void *tasks_main(void *argument)
 {
     struct mc_tasks *tasks = argument;
-    pthread_mutex_lock(&tasks->lock);
+    pthread_mutex_lock(&tasks->sleeper.lock);
     for (;;) {
-        while (!tasks->stop && tasks->next == NULL)
-            pthread_cond_wait(&tasks->changed, &tasks->lock);
-        if (tasks->stop)
+        while (!tasks->sleeper.stop && tasks->next == NULL)
+            pthread_cond_wait(&tasks->sleeper.changed, &tasks->sleeper.lock);
+        if (tasks->sleeper.stop)
             break;
         struct task *task = tasks->next;
         tasks->next = task->next;
         tasks->waiting--;
         set_status(task, MC_TASK_PROCESSING);
-        pthread_mutex_unlock(&tasks->lock);
+        pthread_mutex_unlock(&tasks->sleeper.lock);
         /* Without the lock: only ended tasks are freed. */
         struct mc_bytes key = {task->text, task->key_length};
         int rc = mc_store_copy(tasks->store, key, task->source, task->targets, task->target_count);
-        pthread_mutex_lock(&tasks->lock);
+        pthread_mutex_lock(&tasks->sleeper.lock);
         task->told.code = rc;
         set_status(task, rc == 0 ? MC_TASK_SUCCESS : MC_TASK_FAILED);
         if (++tasks->ended > MC_TASKS_MAX) {
@@ -71,7 +68,7 @@ static void *tasks_main(void *argument)
             tasks->ended--;
         }
     }
-    pthread_mutex_unlock(&tasks->lock);
+    pthread_mutex_unlock(&tasks->sleeper.lock);
     return NULL;
 }
 
@@ -83,20 +80,13 @@ static struct mc_tasks *tasks_of(struct mc_store *store)
     tasks = calloc(1, sizeof(*tasks));
     if (tasks == NULL)
         return NULL;
-    mc_monitor_init(&tasks->lock, &tasks->changed);
+    mc_monitor_init(&tasks->sleeper.lock, &tasks->sleeper.changed);
     tasks->store = store;
     tasks->last = &tasks->first;
-    if (mc_thread_start(&tasks->thread, "mc-tasks", tasks_main, tasks) != 0)
-        goto fail;
-    if (atomic_compare_exchange_strong(&store->tasks, &other, tasks))
+    if (mc_sleeper_start(&tasks->sleeper, "mc-tasks", tasks_main, tasks) == 0 &&
+        atomic_compare_exchange_strong(&store->tasks, &other, tasks))
         return tasks;
-    pthread_mutex_lock(&tasks->lock); /* another thread was faster */
-    tasks->stop = true;
-    pthread_cond_signal(&tasks->changed);
-    pthread_mutex_unlock(&tasks->lock);
-    pthread_join(tasks->thread, NULL);
-fail:
-    mc_monitor_destroy(&tasks->lock, &tasks->changed);
+    mc_sleeper_end(&tasks->sleeper); /* another thread was faster, perhaps */
     free(tasks);
     return other;
 }
@@ -106,16 +96,11 @@ void mc_tasks_end(struct mc_store *store)
     struct mc_tasks *tasks = atomic_exchange(&store->tasks, NULL);
     if (tasks == NULL)
         return;
-    pthread_mutex_lock(&tasks->lock);
-    tasks->stop = true;
-    pthread_cond_signal(&tasks->changed);
-    pthread_mutex_unlock(&tasks->lock);
-    pthread_join(tasks->thread, NULL); /* after the copy under way, which has a deadline */
+    mc_sleeper_end(&tasks->sleeper); /* after the copy under way, which has a deadline */
     for (struct task *next; tasks->first != NULL; tasks->first = next) {
         next = tasks->first->next;
         free(tasks->first);
     }
-    mc_monitor_destroy(&tasks->lock, &tasks->changed);
     free(tasks);
 }
 
@@ -160,7 +145,7 @@ int mc_store_task_create(struct mc_store *store, struct mc_bytes key, const char
     struct task *task = tasks == NULL ? NULL : task_make(key, source, targets, target_count);
     rc = task == NULL ? MC_ERR_NO_MEMORY : 0;
     if (rc == 0) {
-        pthread_mutex_lock(&tasks->lock);
+        pthread_mutex_lock(&tasks->sleeper.lock);
         if (tasks->waiting >= MC_TASKS_MAX) {
             rc = MC_ERR_BUSY;
             free(task);
@@ -171,9 +156,9 @@ int mc_store_task_create(struct mc_store *store, struct mc_bytes key, const char
             tasks->waiting++;
             if (tasks->next == NULL)
                 tasks->next = task;
-            pthread_cond_signal(&tasks->changed);
+            pthread_cond_signal(&tasks->sleeper.changed);
         }
-        pthread_mutex_unlock(&tasks->lock);
+        pthread_mutex_unlock(&tasks->sleeper.lock);
     }
     mc_store_leave(store);
     return rc;
@@ -187,14 +172,14 @@ int mc_store_task_query(struct mc_store *store, const uint64_t id[2], struct mc_
     struct mc_tasks *tasks = atomic_load(&store->tasks);
     rc = MC_ERR_TASK_NOT_FOUND;
     if (tasks != NULL) {
-        pthread_mutex_lock(&tasks->lock);
+        pthread_mutex_lock(&tasks->sleeper.lock);
         for (const struct task *task = tasks->first; task != NULL && rc < 0; task = task->next) {
             if (task->told.id[0] != id[0] || task->told.id[1] != id[1])
                 continue;
             *told = task->told;
             rc = 0;
         }
-        pthread_mutex_unlock(&tasks->lock);
+        pthread_mutex_unlock(&tasks->sleeper.lock);
     }
     mc_store_leave(store);
     return rc;
