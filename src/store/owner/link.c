@@ -140,8 +140,7 @@ static void on_link_readable(evutil_socket_t fd, short what, void *argument)
 
 static void on_link_writable(evutil_socket_t fd, short what, void *argument)
 {
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     mc_owner_link_send(argument);
 }
 
@@ -212,8 +211,7 @@ void mc_owner_link_follow(struct mc_owner *owner)
 void mc_owner_on_timer(evutil_socket_t fd, short what, void *argument)
 {
     struct mc_owner *owner = argument;
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     if (owner->state == LINK_IDLE)
         mc_owner_link_start(owner);
     else if (owner->state == LINK_HELLO || owner->state == LINK_MOUNTING || owner->inventory.is_active)

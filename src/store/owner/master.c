@@ -175,8 +175,7 @@ static void on_populated(void *argument)
 
 void mc_owner_on_populated_timer(evutil_socket_t fd, short what, void *argument)
 {
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     mc_owner_populated_tell(argument);
 }
 

@@ -122,8 +122,7 @@ static bool walk_step(struct mc_scrub *scrub, uint64_t *bytes, uint64_t end_ns)
 static void on_timer(evutil_socket_t fd, short what, void *argument)
 {
     struct mc_scrub *scrub = argument;
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     if (scrub->memory == NULL)
         return;
     uint64_t bytes = 0, end_ns = mc_clock_ns() + STEP_NS;

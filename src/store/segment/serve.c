@@ -71,8 +71,7 @@ void mc_serve_cuts_look(struct mc_serve *serve)
 
 static void on_cut_timer(evutil_socket_t fd, short what, void *argument)
 {
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     mc_serve_cuts_look(argument);
 }
 
@@ -89,8 +88,7 @@ static void cuts_forget(struct mc_serve *serve)
 
 static void on_pause_over(evutil_socket_t fd, short what, void *argument)
 {
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     struct mc_listener *listener = argument;
     mc_assert(event_add(listener->acceptable, NULL) == 0);
 }

@@ -190,8 +190,7 @@ static void rest_timer_set(struct mc_serve *serve, uint64_t now_ms)
 
 void mc_connections_on_rest_timer(evutil_socket_t fd, short what, void *argument)
 {
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     struct mc_serve *serve = argument;
     struct mc_shares *shares = &serve->shares;
     struct mc_guest *guest;
@@ -386,8 +385,7 @@ static void connection_drain(struct mc_serve_connection *connection)
 
 static void on_readable(evutil_socket_t fd, short what, void *argument)
 {
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     struct mc_serve_connection *connection = argument;
     if (connection->is_draining) {
         connection_drain(connection);
@@ -400,8 +398,7 @@ static void on_readable(evutil_socket_t fd, short what, void *argument)
 
 static void on_writable(evutil_socket_t fd, short what, void *argument)
 {
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     struct mc_serve_connection *connection = argument;
     int rc = connection_send(connection);
     flush_commits(connection->serve); /* input that had to wait may have been commits */
@@ -411,8 +408,7 @@ static void on_writable(evutil_socket_t fd, short what, void *argument)
 
 static void on_hello_late(evutil_socket_t fd, short what, void *argument)
 {
-    (void)fd;
-    (void)what;
+    (void)fd, (void)what;
     mc_connection_close(argument);
 }
 
