@@ -8,20 +8,18 @@ to round, and a ratio is taken within a round: above 1 this tree is better. A ro
 when a row is worse, or a call failed.
 """
 
-import argparse
 import os
 import pathlib
 import statistics
 import sys
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
-
-import engine  # noqa: E402
-import figures  # noqa: E402
-import released  # noqa: E402
-import store  # noqa: E402
-from contestants import Ours  # noqa: E402
+import paths  # noqa: F401, before what it makes importable
+import engine
+import figures
+import released
+import store
+from contestants import Ours
+from figures import spread_of
 
 CACHE = store.ROOT / ".cache"
 WORSE = 0.97
@@ -41,7 +39,7 @@ def store_figures(arguments, old, new):
     for number in range(arguments.rounds):
         for mode in arguments.modes:
             for one in contestants if number % 2 == 0 else contestants[2:] + contestants[:2]:
-                run.attempt(f"round {number + 1} {mode}: {one.name}", run.session, one, mode)
+                run.attempt_and_say(f"round {number + 1} {mode}: {one.name}", run.session, one, mode)
     found = {}
     for (name, mode, key), values in run.figures.items():
         if name.startswith("ours"):
@@ -91,21 +89,19 @@ def report(found):
         pairs = [(a, b) for a, b in zip(mine, others) if a and b]
         if not pairs:
             continue
-        ratios = [b / a if title.endswith(LOWER) else a / b for a, b in pairs]
+        ratios = figures.times_as_good(title.endswith(LOWER), *zip(*pairs))
         is_worse = statistics.median(ratios) < WORSE
         worse += [f"{mode}: {title}"] if is_worse else []
-        print(form.format(mode, title, store.spread_of(mine), store.spread_of(others), store.spread_of(ratios, form="{:.3f}"), "WORSE" if is_worse else "").rstrip())
+        print(form.format(mode, title, spread_of(mine), spread_of(others), spread_of(ratios, form="{:.3f}"), "WORSE" if is_worse else "").rstrip())
     print(f"\n{len(worse)} of {len(found)} rows are worse by more than 3 %" + "".join(f"\n  {text}" for text in worse))
     return len(worse)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = figures.parser_of(__doc__, "less of everything", rounds="4; even: each side is the first as often", keep=False)
     parser.add_argument("what", nargs="?", choices=("store", "engine"), default="store")
-    parser.add_argument("--rounds", type=int, default=4, help="even: each side is the first as often")
     parser.add_argument("--modes", type=lambda text: text.split(","), default=["pinned", "spread"], help="pinned: all on one core; spread: on two")
-    parser.add_argument("--quick", action="store_true", help="less of everything")
-    figures.add_flags(parser, keep=False)
+    parser.set_defaults(rounds=4)
     arguments = parser.parse_args()
     new = released.Release(pathlib.Path(os.environ["MC_BUILD"]), pathlib.Path(os.environ["MC_PYTHONPATH"]))
     print(f"building {released.COMMIT}, the release before …", flush=True)

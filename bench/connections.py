@@ -13,16 +13,14 @@ import sys
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "system"))
-sys.path.insert(0, os.environ.get("MC_PYTHONPATH", str(ROOT / ".cache" / "pypath")))
-os.environ.setdefault("MC_BUILD", str(ROOT / ".cache" / "build-release"))
-os.environ["MC_PATHS"] = "tcp"
+import paths  # noqa: F401, before what it makes importable
+import cluster
+import idle_peers
+import wire
+from store_process import StoreProcess
+from worker import joined, percentile
 
-import cluster  # noqa: E402
-import idle_peers  # noqa: E402
-import wire  # noqa: E402
-from store_process import StoreProcess  # noqa: E402
+os.environ["MC_PATHS"] = "tcp"
 
 THREADS, PAUSE_S, KEYS, VALUE = 50, 0.02, 64, bytes(range(256)) * 16
 
@@ -49,9 +47,7 @@ def hold(address, count, role, nonce, pipe):
 
 def work(address, seconds, pipe):
     """One client with THREADS threads."""
-    from mooncake.store import MooncakeDistributedStore
-    store = MooncakeDistributedStore()
-    assert store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 1 << 20, "tcp", "", address) == 0
+    store = joined(address, buffer=1 << 20)
     for i in range(KEYS):
         cluster.wait_until(lambda: store.put(f"key-{i}", VALUE) == 0)
     pipe.send("ready")
@@ -74,9 +70,7 @@ def work(address, seconds, pipe):
             threads[-1].start()
         for thread in threads:
             thread.join()
-        times.sort()
-        at = lambda share: times[min(len(times) - 1, int(len(times) * share))] * 1e6  # noqa: E731
-        pipe.send((len(times), len(failures), at(0.5), at(0.99), at(0.999), status(os.getpid())))
+        pipe.send((len(times), len(failures), *(percentile(times, share) * 1e6 for share in (0.5, 0.99, 0.999)), status(os.getpid())))
     store.close()
 
 

@@ -7,18 +7,14 @@ Prints the checks and a table, and writes .cache/bench/e2e-<date>.{txt,json}, ma
 .cache/clients/vllm, lmcache and original (tests/clients), which `./dev` makes first.
 """
 
-import argparse
-import pathlib
 import signal
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-
-import e2e_parts  # noqa: E402
-import e2e_servers  # noqa: E402
-import e2e_turns  # noqa: E402
-import figures  # noqa: E402
+import e2e_parts
+import e2e_servers
+import e2e_turns
+import figures
 
 PARTS = {
     "same-prompt": e2e_parts.same_prompt,
@@ -31,14 +27,12 @@ VARIANTS = ["none", "ours", "original"]
 
 
 def parse():
-    parser = argparse.ArgumentParser(description="two vLLM servers on one store, end to end", prog="./dev bench engine-e2e")
-    parser.add_argument("--quick", action="store_true", help="one round of everything")
+    parser = figures.parser_of("two vLLM servers on one store, end to end", "one round of everything", "of each measurement (default: 3, with --quick 1)", keep=False)
+    parser.prog = "./dev bench engine-e2e"
     parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas (default: %(default)s)")
     parser.add_argument("--variants", default=",".join(VARIANTS), help="what is compared (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=0, help="rounds of each measurement (default: 3, with --quick 1)")
     parser.add_argument("--clients", type=int, default=4, help="conversations at a time in turns (default: %(default)s)")
     parser.add_argument("--kv", default="limited,ample", help="local KV space in turns (default: %(default)s)")
-    figures.add_flags(parser, keep=False)
     options = parser.parse_args()
     options.kv = options.kv.split(",")
     options.only = options.only.split(",")
@@ -48,7 +42,7 @@ def parse():
         for word in words:
             if word not in known:
                 parser.error(f"no such {what}: {word} (there are: {', '.join(known)})")
-    options.rounds = options.rounds or (1 if options.quick else 3)
+    options.rounds = figures.rounds_of(options)
     options.stores = [name for name in options.variants if name != "none"]
     options.folder = e2e_servers.FOLDER
     options.keep = False

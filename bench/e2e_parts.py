@@ -11,7 +11,7 @@ import threading
 import time
 
 import e2e_client
-from e2e_servers import BLOCK_TOKENS, HERE, MIB, Engine, Master, Pair, Proxy, Redis, Variant, connector, free_port, lmcache_path, say
+from e2e_servers import BLOCK_TOKENS, MIB, Engine, Master, Pair, Proxy, Redis, Variant, connector, free_port, lmcache_path, say
 
 PROMPT_BLOCKS = 16
 PROMPT_TOKENS = PROMPT_BLOCKS * BLOCK_TOKENS + 64  # the last block is not full and must be computed

@@ -12,12 +12,11 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
 
 import e2e_client
+from contestants.base import accepts, answers, cpu_seconds, free_port
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -36,12 +35,6 @@ MIB = 1 << 20
 
 def say(text):
     print(f"  {time.strftime('%H:%M:%S')} {text}", flush=True)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def cores():
@@ -96,21 +89,14 @@ class Server:
             time.sleep(0.1)
         return time.monotonic() - start
 
-    def answers(self, port, path):
-        with contextlib.suppress(OSError, ValueError):
-            e2e_client.page(port, path, 5)
-            return True
-        return False
-
     def cpu_seconds(self):
         """Time on a core of all its processes, in nanosecond steps: what another load on the machine hardly changes."""
         total = 0
         for process in os.listdir("/proc"):
             with contextlib.suppress(OSError, ValueError):
                 if os.getsid(int(process)) == self.child.pid:
-                    for task in os.listdir(f"/proc/{process}/task"):
-                        total += int(pathlib.Path(f"/proc/{process}/task/{task}/schedstat").read_text(encoding="ascii").split()[0])
-        return total / 1e9
+                    total += cpu_seconds(process)
+        return total
 
     def stop(self, seconds=30):
         """Asks; then the whole group, which is ours alone, is killed: an engine is several processes."""
@@ -147,7 +133,7 @@ class Master(Server):
         command = [variant.master_program, "--rpc_address=127.0.0.1", f"--rpc_port={self.port}", f"--metrics_port={self.metrics_port}", *flags]
         super().__init__(f"master-{label or variant.name}", command)
         self.address = f"127.0.0.1:{self.port}"
-        self.wait_for(lambda: self.answers(self.metrics_port, "/metrics"), 60, "answer at /metrics")
+        self.wait_for(lambda: answers(f"http://127.0.0.1:{self.metrics_port}/metrics", 5), 60, "answer at /metrics")
 
     def keys(self):
         return int(e2e_client.counter(self.metrics_port, "master_key_count"))
@@ -205,7 +191,7 @@ class Engine(Server):
         return path
 
     def wait(self, warm=True):
-        seconds = self.wait_for(lambda: self.answers(self.port, "/health"), START_SECONDS_MAX, "answer at /health")
+        seconds = self.wait_for(lambda: answers(f"http://127.0.0.1:{self.port}/health", 5), START_SECONDS_MAX, "answer at /health")
         if warm:  # the first request of a process pays for what is made on first use
             e2e_client.complete(self.port, e2e_client.prompt(f"warm {self.name} {time.time_ns()}", 300), 4)
         say(f"{self.name} ready after {seconds:.0f} s")
@@ -250,7 +236,7 @@ class Proxy(Server):
         self.port = free_port()
         program = pathlib.Path(os.environ.get("MC_BUILD", CACHE / "build-release")) / "mooncake_proxy"
         super().__init__("proxy", [program, "--host", "127.0.0.1", "--port", self.port, *words])
-        self.wait_for(lambda: self.answers(self.port, "/health"), 60, "answer at /health")
+        self.wait_for(lambda: answers(f"http://127.0.0.1:{self.port}/health", 5), 60, "answer at /health")
 
 
 class Redis(Server):
@@ -258,12 +244,7 @@ class Redis(Server):
         self.port = free_port()
         command = ["redis-server", "--port", self.port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", FOLDER]
         super().__init__("redis", command)
-
-        def accepts():
-            with socket.socket() as probe:
-                return probe.connect_ex(("127.0.0.1", self.port)) == 0
-
-        self.wait_for(accepts, 30, "connection")
+        self.wait_for(lambda: accepts(self.port), 30, "connection")
 
 
 def make_model():

@@ -10,7 +10,6 @@ shows medians with min and max over the rounds, ratios per round, and for each b
 .cache/bench/engine-<date>.{json,txt}. Exit code 0 when all was measured and no byte was wrong, also with bars missed; 1 otherwise.
 """
 
-import argparse
 import dataclasses
 import json
 import os
@@ -19,14 +18,13 @@ import signal
 import statistics
 import subprocess
 import sys
-import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-
-import figures  # noqa: E402
-from contestants.base import ROOT, Process, affinity, apt_install, cpu_seconds, make_venv  # noqa: E402
-from contestants.original import Original  # noqa: E402
-from engine_link import Link  # noqa: E402
+import contestants.base
+import figures
+from contestants.base import ROOT, Process, affinity, apt_install, cpu_seconds, in_turn, make_venv
+from contestants.original import Original
+from engine_link import Link
+from figures import spread_of, times_as_good
 
 HERE = pathlib.Path(__file__).resolve().parent
 KIB, MIB = 1 << 10, 1 << 20
@@ -138,33 +136,12 @@ class Pair:
             process.stop()
 
 
-class Run:
+class Run(contestants.base.Run):
     def __init__(self, arguments, cache):
-        self.quick = arguments.quick
-        self.rounds = arguments.rounds or (1 if self.quick else 3)
+        super().__init__(arguments, cache)
         self.seconds = 0.06 if self.quick else 0.15  # of one slice
         self.slices = 2 if self.quick else 3
-        self.figures = {}  # (contestant, how, mode, work) -> [result of each round]
         self.other = {}  # title -> [(contestant, text)]
-        self.problems = []
-        self.logs = cache / "bench" / "logs"
-        self.logs.mkdir(parents=True, exist_ok=True)
-        self.started = time.monotonic()
-
-    def say(self, text):
-        print(f"[{time.monotonic() - self.started:5.0f} s] {text}", flush=True)
-
-    def problem(self, text):
-        self.problems.append(text)
-        self.say("PROBLEM: " + text)
-
-    def attempt(self, what, call, *words):
-        try:
-            call(*words)
-            return True
-        except (RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:
-            self.problem(f"{what}: {error}")
-            return False
 
     # --- bytes ---
 
@@ -203,9 +180,7 @@ class Run:
         for number in range(self.rounds):
             for mode in MODES:
                 for work in works:
-                    turn = [pair for pair in pairs if takes_part(pair.name, work[0])]
-                    turn = turn[number % len(turn) :] + turn[: number % len(turn)]
-                    for pair in turn:
+                    for pair in in_turn([pair for pair in pairs if takes_part(pair.name, work[0])], number):
                         self.attempt(f"{pair.name}, {mode}, {work}", self.measure, pair, ways(pair.name, work), mode, work)
                 self.say(f"round {number + 1} of {self.rounds}, {mode}")
 
@@ -310,18 +285,6 @@ def ways(name, work):
 # --- report ---
 
 
-def text_of(values, form="{:.3g}"):
-    if not values:
-        return "-"
-    middle = statistics.median(values)
-    return form.format(middle) if len(values) == 1 else f"{form.format(middle)} ({form.format(min(values))}-{form.format(max(values))})"
-
-
-def better(row, mine, others):
-    """How many times as good, round by round."""
-    return [(other / me if me else float("inf")) if row.lower else (me / other if other else float("inf")) for me, other in zip(mine, others)]
-
-
 def collect(run, row, mode):
     def values(name):
         return [result[row.figure] for result in run.figures.get((name, mode, row.work), [])]
@@ -340,9 +303,9 @@ def judge(row, found):
         checks.append((f"<= {row.limit:g} {row.unit}", statistics.median(found["ours"]) <= row.limit))
     for name, least, words in (("original", row.factor, f"{row.factor:g}x original"), ("nixl", 1.0 if row.nixl else 0, "NIXL")):
         if least and found["ours"] and found[name]:
-            checks.append((words, statistics.median(better(row, found["ours"], found[name])) >= least))
+            checks.append((words, statistics.median(times_as_good(row.lower, found["ours"], found[name])) >= least))
     if row.bare_part and found["c"] and found["bare"]:
-        checks.append((f"{row.bare_part * 100:.0f} % bare", statistics.median(better(row, found["c"], found["bare"])) >= row.bare_part))
+        checks.append((f"{row.bare_part * 100:.0f} % bare", statistics.median(times_as_good(row.lower, found["c"], found["bare"])) >= row.bare_part))
     return ", ".join(f"{words} {'met' if good else 'MISSED'}" for words, good in checks), [good for _, good in checks]
 
 
@@ -363,14 +326,12 @@ def report(run, rows):
                 bar, verdicts = judge(row, found)
                 met += sum(verdicts)
                 missed += [f"{mode}: {row.path} {row.title}: {bar}"] if not all(verdicts) else []
-                ratio = {name: better(row, found["c" if name == "bare" else "ours"], found[name]) for name in ("original", "nixl", "bare")}
-                ratio["allocated"] = better(row, found["allocated"], found["original"])
-                cells = [found["ours"], found["original"], None, found["nixl"], None, found["c"], found["bare"], None, found["allocated"], None, found["memcpy"]]
-                cells = [cell if cell is None else text_of(cell) for cell in cells]
-                cells[2] = text_of(ratio["original"], "{:.2f}").split(" ")[0] + ("x" if ratio["original"] else "")
-                cells[4] = text_of(ratio["nixl"], "{:.2f}").split(" ")[0] + ("x" if ratio["nixl"] else "")
-                cells[9] = text_of(ratio["allocated"], "{:.2f}").split(" ")[0] + ("x" if ratio["allocated"] else "")
-                cells[7] = text_of([value * 100 for value in ratio["bare"]], "{:.0f}").split(" ")[0] + (" %" if ratio["bare"] else "")
+                ratio = {name: times_as_good(row.lower, found["c" if name == "bare" else "ours"], found[name]) for name in ("original", "nixl", "bare")}
+                ratio["allocated"] = times_as_good(row.lower, found["allocated"], found["original"])
+                shown = {name: spread_of(values) for name, values in found.items()}
+                over = {name: spread_of(values and [statistics.median(values)], *((100, "{:.0f}", " %") if name == "bare" else (1, "{:.2f}", "x"))) for name, values in ratio.items()}
+                cells = [shown["ours"], shown["original"], over["original"], shown["nixl"], over["nixl"], shown["c"], shown["bare"], over["bare"], shown["allocated"],
+                         over["allocated"], shown["memcpy"]]  # fmt: skip
                 lines.append(form.format(row.title, row.unit, *cells, bar).rstrip())
                 table.append({"mode": mode, "path": path, "work": row.title, "unit": row.unit, **found, "ratios": ratio, "bars": bar})
     for item in run.other.get("registered", []):
@@ -392,10 +353,10 @@ def report(run, rows):
         good = statistics.median(mine / other for mine, other in zip(item["ours"], item["iperf"])) >= 0.7
         met += good
         missed += [] if good else [f"netem {item['work']}, {item['lanes']} lane(s)"]
-        part = text_of([mine / other * 100 for mine, other in zip(item["ours"], item["iperf"])], "{:.0f}")
+        part = spread_of([mine / other * 100 for mine, other in zip(item["ours"], item["iperf"])], form="{:.0f}")
         lines.append(
-            f"{item['link']}, {item['work']}: ours {text_of(item['ours'])} MB/s on {item['lanes']} lane(s),"
-            f" iperf3 {text_of(item['iperf'])} MB/s on as many streams, {part} %   >= 70 % {'met' if good else 'MISSED'}"
+            f"{item['link']}, {item['work']}: ours {spread_of(item['ours'])} MB/s on {item['lanes']} lane(s),"
+            f" iperf3 {spread_of(item['iperf'])} MB/s on as many streams, {part} %   >= 70 % {'met' if good else 'MISSED'}"
         )
     lines += ["", f"{met} bars met, in {len(missed)} rows some missed" + (":" if missed else "")]
     lines += [f"  {text}" for text in missed] + [f"  PROBLEM: {text.splitlines()[0]}" for text in run.problems]
@@ -408,21 +369,17 @@ def stopped_line(name, rounds):
     part = statistics.median(beside / max(before, after) for before, beside, after in zip(p99["before"], p99["beside"], p99["after"]))
     slowest = max(item["beside"]["stopped_slowest_s"] for item in rounds)
     line = (
-        f"4 KiB writes over tcp, {name}: p99 {text_of(p99['before'])} us; while {STOPPED_CALLERS} threads and {STOPPED_CALLERS} batches wait for a stopped peer {text_of(p99['beside'])} us; afterwards"
-        f" {text_of(p99['after'])} us; slowest of {sum(item['beside']['stopped_calls'] for item in rounds)} calls to it {slowest:.2f} s, deadline {STOPPED_LIMIT_S} s"
+        f"4 KiB writes over tcp, {name}: p99 {spread_of(p99['before'])} us; while {STOPPED_CALLERS} threads and {STOPPED_CALLERS} batches wait for a stopped peer {spread_of(p99['beside'])} us; afterwards"
+        f" {spread_of(p99['after'])} us; slowest of {sum(item['beside']['stopped_calls'] for item in rounds)} calls to it {slowest:.2f} s, deadline {STOPPED_LIMIT_S} s"
     )
     return line, [("p99 <= 1.5x", part <= 1.5), ("ends by the deadline", slowest <= STOPPED_LIMIT_S + 0.1)]
 
 
 def write_results(run, rows, arguments, conditions):
     lines, table = report(run, rows)
-    print("\n".join(lines))
     all_of_it = [{"contestant": name, "mode": mode, "work": work, "rounds": values} for (name, mode, work), values in run.figures.items()]
-    document = {
-        "conditions": conditions.end(run.rounds, MODES, run.problems), "quick": run.quick, "huge": arguments.huge, "rows": table, "other": run.other,
-        "figures": all_of_it, "problems": run.problems,
-    }  # fmt: skip
-    return figures.write("engine", arguments, document, lines)
+    return figures.finish("engine", arguments, conditions.end(run.rounds, MODES, run.problems), lines,
+                          {"quick": run.quick, "huge": arguments.huge, "rows": table, "other": run.other, "figures": all_of_it}, run.problems)  # fmt: skip
 
 
 # --- all of it ---
@@ -469,13 +426,10 @@ def stand_still(run, arguments, cache, build):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one round, fewer sizes, less of everything: about two minutes")
-    parser.add_argument("--rounds", type=int, help="3, with --quick 1")
+    parser = figures.parser_of(__doc__, "one round, fewer sizes, less of everything: about two minutes")
     parser.add_argument("--only", help=f"parts, comma separated: {','.join(PARTS)}")
     parser.add_argument("--contestants", help="comma separated: ours,ours-allocated,ours-tcp,original,nixl,nixl-bold,nixl-tcp")
     parser.add_argument("--huge", action="store_true", help="buffers of huge pages, for every contestant")
-    figures.add_flags(parser)
     arguments = parser.parse_args()
     parts = arguments.only.split(",") if arguments.only else PARTS
     if set(parts) - set(PARTS):
@@ -499,8 +453,7 @@ def main():
         stand_still(run, arguments, cache, build)
     if "netem" in parts:
         run.attempt("netem", run.netem, build)
-    is_written = write_results(run, rows, arguments, conditions)
-    return 1 if run.problems or not is_written else 0
+    return write_results(run, rows, arguments, conditions)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,10 @@
 import os
 import pathlib
 import subprocess
-import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/lab"))
-
-from switch import Switch  # noqa: E402
+import paths  # noqa: F401, before what it makes importable
+from switch import Switch
 
 DELAY_US, LOSS_PER_MILLION = 1000, 10_000  # each way
 

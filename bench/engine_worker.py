@@ -13,16 +13,12 @@ import ctypes
 import json
 import mmap
 import os
-import pathlib
 import statistics
-import sys
 import threading
 import time
 import zlib
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-
-from worker import LIBC, Memory, log  # noqa: E402
+from worker import LIBC, Memory, answer, fill, percentile
 
 CALLS_MAX = 1 << 20
 HANDLES_MAX = 2048  # of NIXL, made before the clock starts
@@ -41,15 +37,6 @@ def make_memory(arguments):
         memory.map.madvise(mmap.MADV_HUGEPAGE)
         ctypes.memset(memory.address, 0xEE, arguments.size)
     return memory
-
-
-def fill(memory, size, salt):
-    """A pattern that differs at every 64 bytes, and with the salt."""
-    block = b"".join(b"%016x" % ((number + salt) * 0x9E3779B97F4A7C15 % (1 << 64)) for number in range(1 << 12))
-    for at in range(0, size, len(block)):
-        part = min(len(block), size - at)
-        memory.map[at : at + part] = block[:part]
-        memory.map[at : at + 8] = (at + salt).to_bytes(8, "little")
 
 
 class Allocated:
@@ -210,7 +197,7 @@ class Initiator:
         return {}
 
     def step_fill(self, size, salt):
-        fill(self.memory, size, salt)
+        fill(self.memory, size, salt, 1 << 16)
         return {"crc": zlib.crc32(self.memory.view(0, size))}
 
     def step_clear(self, size):
@@ -264,8 +251,8 @@ class Initiator:
 
     def step_calls(self, seconds):
         """Small writes, one after the other: how long they took."""
-        took = sorted(self._python(True, 4096, 1, [item * 4096 for item in range(256)], seconds))
-        return {"calls": len(took), "p50_us": took[len(took) // 2] * 1e6, "p99_us": took[len(took) * 99 // 100] * 1e6, "slowest_us": took[-1] * 1e6}
+        took = self._python(True, 4096, 1, [item * 4096 for item in range(256)], seconds)
+        return {"calls": len(took), "p50_us": percentile(took, 0.5) * 1e6, "p99_us": percentile(took, 0.99) * 1e6, "slowest_us": max(took) * 1e6}
 
     def step_reach(self, other):
         if self.api.engine.transfer_sync_write(other["name"], self.memory.address, other["address"], 8) != 0:
@@ -329,15 +316,7 @@ def main():
     if arguments.role == "target" and worker.bare:
         hello["bare_port"] = worker.bare.serve()
     print(json.dumps(hello), flush=True)
-    for line in sys.stdin:
-        step = json.loads(line)
-        name = step.pop("step")
-        try:
-            result = getattr(worker, "step_" + name)(**step)
-        except Exception as error:  # the driver must hear of it, whatever it is
-            log(f"step {name}: {error!r}")
-            result = {"failed_step": f"{name}: {error!r}"}
-        print(json.dumps(result), flush=True)
+    answer(worker)
     os._exit(0)
 
 

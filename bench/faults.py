@@ -10,22 +10,18 @@ seconds: the fault comes when one has been written after the last put, and each 
 "recovered" is the time from the fault until the last key that came back at all had come back, puts succeeded, and calls took less than 200 ms.
 "keys lost" is what cannot be read at the end. The deadline is 5 s for both: ours promises it, the original has no such setting.
 """
-import argparse
 import os
 import pathlib
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-
-import figures  # noqa: E402
-from contestants import Original, OriginalSnapshot, Ours, free_port  # noqa: E402
-from contestants.base import HERE, ROOT, START_SECONDS_MAX, Process, accepts, answers  # noqa: E402
+import figures
+from contestants import Cluster, Original, OriginalSnapshot, Ours
+from contestants.base import HERE, ROOT, START_SECONDS_MAX, Process, Run
 
 NODES = 4
 SIZE = 512
@@ -40,61 +36,45 @@ ROWS = (
 )  # fmt: skip
 
 
-class Deployment:
+class Deployment(Cluster):
     """A master, nodes and a client of one contestant, in a folder of their own."""
 
     def __init__(self, contestant, logs, keys):
-        self.contestant, self.logs = contestant, logs
-        self.cores = os.sched_getaffinity(0)
-        self.port, self.metrics_port = free_port(), free_port()
-        self.address = f"127.0.0.1:{self.port}"
         # Half as much again as is needed, so that nothing is evicted: ours has a slot for each SLOT_BYTES of capacity.
-        self.segment = max(256 << 20, (keys * max(SIZE + 512, SLOT_BYTES) * 3 // 2 // NODES + (1 << 20) - 1 >> 20) << 20)
+        super().__init__(contestant, "spread", logs, max(256 << 20, (keys * max(SIZE + 512, SLOT_BYTES) * 3 // 2 // NODES + (1 << 20) - 1 >> 20) << 20))
+        self.cores = os.sched_getaffinity(0)
         self.data = pathlib.Path(tempfile.mkdtemp(prefix="mc-bench-faults-", dir="/dev/shm"))
-        self.master, self.nodes, self.client = None, [], None
+        self.nodes = []
 
-    def process(self, role, command, talk=False):
+    def process(self, role, command, talk=True):
         env = {**self.contestant.env, **self.contestant.env_in(self.data)}
         return Process(command, self.logs / f"faults-{self.contestant.name}-{role}.log", self.cores, env, talk)
 
     def start_master(self):
-        self.master = self.process("master", self.contestant.server_command(self.port, self.metrics_port))
-
-    def wait_master(self):
-        end = time.monotonic() + START_SECONDS_MAX
-        while not accepts(self.port) or not answers(self.contestant.health_url(self.metrics_port)):
-            if time.monotonic() > end or self.master.child.poll() is not None:
-                self.master.fail("does not answer")
-            time.sleep(0.005)
-
-    def node_command(self, number):
-        bench = getattr(self.contestant, "bench", None)
-        if bench and self.contestant.keeps_files:
-            text = subprocess.run([str(bench), "node", "--help"], capture_output=True, text=True, env={**os.environ, **self.contestant.env}).stdout
-            option = next((name for name in ("--data_dir", "--data-dir", "--data") if f"{name} " in text), None)
-            if option:
-                folder = self.data / str(number)
-                folder.mkdir(exist_ok=True)
-                return [bench, "node", "--master", self.address, "--segment", self.segment, option, folder]
-        return [self.contestant.python, HERE / "worker.py", "node", "--address", self.address, "--segment", self.segment]
+        self.server = self.process("master", self.contestant.server_command(self.port, self.metrics_port), talk=False)
 
     def start_node(self, number):
-        return self.process(f"node{number}", self.node_command(number), talk=True)
+        command = self.node_command()
+        bench = getattr(self.contestant, "bench", None)
+        if bench and self.contestant.keeps_files:
+            folder = self.data / str(number)
+            folder.mkdir(exist_ok=True)
+            command = [bench, "node", "--master", self.address, "--segment", self.segment, "--data_dir", folder]
+        return self.process(f"node{number}", command)
 
     def start(self):
         self.start_master()
-        self.wait_master()
+        self.wait_server(0.005)
         self.nodes = [self.start_node(number) for number in range(NODES)]
         time.sleep(SETTLE_S * 3)
         for node in self.nodes:
             if node.child.poll() is not None:
                 node.fail("has ended")
-        self.client = self.process("client", [self.contestant.python, HERE / "faults_worker.py", "--address", self.address], talk=True)
+        self.client = self.process("client", [self.contestant.python, HERE / "faults_worker.py", "--address", self.address])
         self.client.read(START_SECONDS_MAX)
-        return self
 
-    def end(self):
-        for process in [self.client, *self.nodes, self.master]:
+    def __exit__(self, *_):
+        for process in [self.client, *self.nodes, self.server]:
             if process is not None:
                 if process.child.poll() is None:
                     process.child.send_signal(signal.SIGCONT)
@@ -107,8 +87,8 @@ class Deployment:
     def break_it(self, fault):
         """Does it; returns what undoes it later, or None."""
         if fault.startswith("master"):
-            self.master.child.kill()
-            self.master.child.wait()
+            self.server.child.kill()
+            self.server.child.wait()
             self.start_master()
             return None
         victim = self.nodes[0]
@@ -125,8 +105,7 @@ class Deployment:
 
 
 def measure(contestant, fault, keys, limit_s, logs):
-    deployment = Deployment(contestant, logs, keys)
-    try:
+    with Deployment(contestant, logs, keys) as deployment:
         deployment.start()
         filled = deployment.client.ask(step="fill", count=keys, size=SIZE)
         if filled["stored"] < keys // 2:
@@ -141,8 +120,6 @@ def measure(contestant, fault, keys, limit_s, logs):
             timer.join()
             time.sleep(2 * SETTLE_S)
         final = deployment.client.ask(step="verify")
-    finally:
-        deployment.end()
     times = (result["found_s"], result["trouble_s"], result["puts_s"])
     stored = filled["stored"]
     return {
@@ -176,21 +153,16 @@ def report(results, contestants):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, help="3, with --quick 1")
+    parser = figures.parser_of(__doc__, "one round, a quarter of the keys")
     parser.add_argument("--only", choices=("ours", "ours-plain", "original", "original-snapshot"), action="append")
     parser.add_argument("--fault", choices=FAULTS, action="append")
     parser.add_argument("--keys", type=int, help="instead of the usual number, for all")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds after which a fault is not waited for any longer")
     parser.add_argument("--ours-build", type=pathlib.Path, help="a build folder (with MC_PYTHONPATH) instead of the wheel of this tree")
-    figures.add_flags(parser)
     options = parser.parse_args()
-    conditions, rounds = figures.Conditions(options), options.rounds or (1 if options.quick else 3)
-    cache = ROOT / ".cache"
-    logs = cache / "bench" / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    for old in logs.glob("faults-*.log"):
+    conditions, cache = figures.Conditions(options), ROOT / ".cache"
+    run = Run(options, cache)
+    for old in run.logs.glob("faults-*.log"):
         old.unlink()
     contestants = [one for one in (Ours(), Ours(keeps_files=False), Original(), OriginalSnapshot()) if not options.only or one.name in options.only]
     for contestant in contestants:
@@ -199,26 +171,21 @@ def main():
                                  options.ours_build / "mooncake_bench")
         else:
             contestant.prepare(cache)
-    results, problems = {}, []
+    results = {}
+
+    def once(contestant, fault):
+        keys = options.keys or KEYS[contestant.name.split("-")[0]] // (4 if options.quick else 1)
+        results.setdefault((contestant.name, fault), []).append(measure(contestant, fault, keys, options.limit, run.logs))
+
     conditions.begin()
-    for number in range(rounds):
+    for number in range(run.rounds):
         for fault in options.fault or FAULTS:
             for contestant in contestants if number % 2 == 0 else contestants[::-1]:
-                keys = options.keys or KEYS[contestant.name.split("-")[0]] // (4 if options.quick else 1)
-                begun = time.monotonic()
-                try:
-                    results.setdefault((contestant.name, fault), []).append(measure(contestant, fault, keys, options.limit, logs))
-                except (RuntimeError, OSError, ValueError) as error:
-                    problems.append(f"{contestant.name}, {fault}: {error}")
-                    print("PROBLEM: " + problems[-1], flush=True)
-                print(f"round {number + 1}: {contestant.name}, {fault} ({time.monotonic() - begun:.1f} s)", flush=True)
-    lines = report({key: runs for key, runs in results.items() if runs}, contestants)
-    print("\n".join(lines), flush=True)
+                run.attempt_and_say(f"round {number + 1}: {contestant.name}, {fault}", once, contestant, fault)
+    lines = report(results, contestants)
     titles = {contestant.name: contestant.title for contestant in contestants}
     rows = [{"contestant": name, "title": titles[name], "fault": fault, "runs": runs} for (name, fault), runs in results.items()]
-    document = {"conditions": conditions.end(rounds, [], problems), "results": rows, "problems": problems}
-    is_written = figures.write("faults", options, document, lines)
-    return 1 if problems or not is_written else 0
+    return figures.finish("faults", options, conditions.end(run.rounds, [], run.problems), lines, {"results": rows}, run.problems)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ import ctypes
 import json
 import os
 import random
-import sys
 import time
+
+from worker import answer, joined
 
 BATCH = 500
 SAMPLE = 2000
@@ -20,17 +21,9 @@ DEADLINE_S = 5.0
 TOLERANCE_S = 0.010
 
 
-def log(*words):
-    print(*words, file=sys.stderr, flush=True)
-
-
 class Watcher:
     def __init__(self, address):
-        from mooncake.store import MooncakeDistributedStore
-        self.store = MooncakeDistributedStore()
-        rc = self.store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 256 << 20, "tcp", "", address)
-        if rc != 0:
-            raise SystemExit(f"setup at {address} returned {rc}")
+        self.store = joined(address, buffer=256 << 20)
         self.names, self.numbers, self.extra = [], [], 0
 
     def content(self, number):
@@ -43,7 +36,7 @@ class Watcher:
         return ctypes.string_at(place, 8) == word and ctypes.string_at(place + self.size - 8, 8) == word and \
             ctypes.string_at(place + 8, self.size - 16) == bytes([number & 0xFF]) * (self.size - 16)
 
-    def fill(self, count, size):
+    def step_fill(self, count, size):
         self.size = size
         self.memory = ctypes.create_string_buffer(BATCH * size)
         self.base = self.place = ctypes.addressof(self.memory)
@@ -93,7 +86,7 @@ class Watcher:
             self.last_failed_put = time.monotonic()
         return rc == 0
 
-    def watch(self, fault, limit_s):
+    def step_watch(self, fault, limit_s):
         """Looks for all keys (exist) and for a sample of them (get) until each was found, puts meanwhile; ends when all is well or nothing changes."""
         self.calls = self.late = self.failed_puts = self.wrong = 0
         self.slowest, self.trouble, self.last_failed_put = 0.0, fault, fault
@@ -132,7 +125,7 @@ class Watcher:
         return {"found_s": found_at - fault, "trouble_s": self.trouble - fault, "puts_s": self.last_failed_put - fault if put_ok else None,
                 "calls": self.calls, "late": self.late, "slowest_ms": self.slowest * 1000, "failed_puts": self.failed_puts, "wrong": self.wrong}
 
-    def verify(self):
+    def step_verify(self):
         lost = wrong = 0
         for first in range(0, len(self.names), BATCH):
             names = self.names[first:first + BATCH]
@@ -151,13 +144,7 @@ def main():
     parser.add_argument("--address", required=True)
     watcher = Watcher(parser.parse_args().address)
     print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        step = json.loads(line)
-        name = step.pop("step")
-        try:
-            print(json.dumps(getattr(watcher, name)(**step)), flush=True)
-        except Exception as error:  # the parent decides; whatever it was belongs into its report
-            print(json.dumps({"failed_step": f"{name}: {error!r}"}), flush=True)
+    answer(watcher)
     os._exit(0)
 
 

@@ -132,21 +132,46 @@ def write(name, arguments, document, lines):
     return not (arguments.keep and against)
 
 
-def add_flags(parser, keep=True):
+def parser_of(doc, quick, rounds="3, with --quick 1", keep=True):
+    """With the flags that all comparisons have."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--rounds", type=int, help=rounds)
     parser.add_argument("--busy", action="store_true", help=f"measures at a load above {LOAD_MAX} too, and marks the run as not to be quoted")
     if keep:
         parser.add_argument("--keep", action="store_true", help="writes bench/NAME.txt and .json and the tables of the documents, if the run may be quoted")
+    return parser
+
+
+def rounds_of(arguments):
+    return arguments.rounds or (1 if arguments.quick else ROUNDS_MIN)
+
+
+def finish(name, arguments, conditions, lines, document, problems=()):
+    """Shows and writes what a run has found. Its exit code."""
+    print("\n".join(lines), flush=True)
+    return 0 if write(name, arguments, {"conditions": conditions, **document, "problems": problems}, lines) and not problems else 1
 
 
 # --- tables ---
 
 
-def text_of(values, scale=1.0, form="{:.3g}"):
-    values = [value * scale for value in values]
+def text_of(values, scale=1.0, form="{:.3g}", unit="", to=" to "):
+    """Median (least to most)unit."""
     if not values:
         return "-"
-    middle = form.format(statistics.median(values))
-    return middle if len(values) == 1 else f"{middle} ({form.format(min(values))} to {form.format(max(values))})"
+    middle, least, most = (form.format(one(values) * scale) for one in (statistics.median, min, max))
+    return (middle if len(values) == 1 else f"{middle} ({least}{to}{most})") + unit
+
+
+def spread_of(values, scale=1.0, form="{:.3g}", unit=""):
+    return text_of(values, scale, form, unit, "-")
+
+
+def times_as_good(lower, ours, others):
+    """Round by round. lower: less is better."""
+    pairs = [(other, mine) if lower else (mine, other) for mine, other in zip(ours, others)]
+    return [above / below if below else float("inf") for above, below in pairs]
 
 
 def by_mode(rows):
@@ -154,7 +179,7 @@ def by_mode(rows):
     works = {}
     for title, unit, scale, mode, ours, original, ratios in rows:
         cells = works.setdefault((title, unit), {})
-        cells[mode] = [text_of(ours, scale), text_of(original, scale), text_of(ratios, form="{:.2f}") + ("x" if ratios else "")]
+        cells[mode] = [text_of(ours, scale), text_of(original, scale), text_of(ratios, form="{:.2f}", unit="x" if ratios else "")]
     lines = ["| work | unit | one core: ours | original | times as good | two cores: ours | original | times as good |", "|---|---|---|---|---|---|---|---|"]
     for (title, unit), cells in works.items():
         lines.append("| " + " | ".join([title, unit or "-", *cells.get("pinned", ["-"] * 3), *cells.get("spread", ["-"] * 3)]) + " |")

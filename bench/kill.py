@@ -17,12 +17,9 @@ import sys
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "system"))
-sys.path.insert(0, os.environ.get("MC_PYTHONPATH", str(ROOT / ".cache" / "pypath")))
-os.environ.setdefault("MC_BUILD", str(ROOT / ".cache" / "build-release"))
-
-import cluster  # noqa: E402
+import paths  # noqa: F401, before what it makes importable
+import cluster
+from worker import joined, percentile
 
 NODES, KEYS, SIZE = 4, 1000, 64 << 10
 MISSING = -704
@@ -35,20 +32,15 @@ class Node:
     def __init__(self, master, segment_bytes):
         self.process = subprocess.Popen(
             [str(cluster.BUILD / "mooncake_bench"), "node", "--master", master.address, "--segment", str(segment_bytes)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.name = self.process.stdout.readline().split()[-1]  # node ready NAME
 
     def signal(self, number):
         os.kill(self.process.pid, number)
 
     def end(self):
-        if self.process.poll() is None:
+        with self.process:
             self.process.kill()
-            self.process.wait()
-
-
-def percentile(values, share):
-    values = sorted(values)
-    return values[min(len(values) - 1, int(len(values) * share))] if values else 0.0
 
 
 def load(store, buffer, keys, seconds, content):
@@ -77,11 +69,9 @@ def sleeper(worst, end):
 
 def bystander(address, keys, pipe):
     """A client that has read every key and then waits; from a moment on it gets as told: [(start, index, seconds, result)] in a process of its own."""
-    from mooncake.store import MooncakeDistributedStore
-    store = MooncakeDistributedStore()
+    store = joined(address, buffer=16 << 20)
     buffer = ctypes.create_string_buffer(SIZE)
     place = ctypes.addressof(buffer)
-    pipe.send(store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 16 << 20, "tcp", "", address))
     for key in keys:
         store.get_into(key, place, SIZE)
     pipe.send("ready")
@@ -118,15 +108,14 @@ def measure(number=signal.SIGKILL, replicas=1, before_s=3.0, after_s=4.0):
             where = {key: [d.get_memory_descriptor().buffer_descriptor.transport_endpoint_ for d in found]
                      for key, found in store.batch_get_replica_desc(keys).items()}
             victim = where[keys[0]][0]
-            # Which process is it? The one that holds the port.
-            port = int(victim.rsplit(":", 1)[1])
-            node = next(n for n in nodes if port in listening_ports(n.process.pid))
+            node = next(one for one in nodes if one.name == victim)
             buffer = ctypes.create_string_buffer(SIZE)
             lost = {i for i, key in enumerate(keys) if where[key] == [victim]}
             touched = {i for i, key in enumerate(keys) if victim in where[key]}
             other = multiprocessing.get_context("spawn").Process(target=bystander, args=(master.address, keys, theirs))
             other.start()
-            assert pipe.recv() == 0 and pipe.recv() == "ready"
+            theirs.close()
+            assert pipe.recv() == "ready"
             threading.Thread(target=sleeper, args=(worst, end)).start()
             load(store, buffer, keys, 1.0, content)
             before = load(store, buffer, keys, before_s, content)
@@ -174,21 +163,6 @@ def measure(number=signal.SIGKILL, replicas=1, before_s=3.0, after_s=4.0):
         "others: failed gets": sum(result < 0 for _, index, _, result, _ in after if index in others),
         "offered 1 s after": sum(name == victim for name in offered), "puts failed 1 s after": sum(rc != 0 for rc in puts),
     }
-
-
-def listening_ports(pid):
-    """Ports that this process listens on."""
-    inodes = set()
-    for fd in os.scandir(f"/proc/{pid}/fd"):
-        try:
-            target = os.readlink(fd.path)
-        except FileNotFoundError:  # it has just been closed
-            continue
-        if target.startswith("socket:["):
-            inodes.add(target[8:-1])
-    with open(f"/proc/{pid}/net/tcp") as table:
-        rows = [line.split() for line in table][1:]
-    return {int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and row[9] in inodes}
 
 
 def main():

@@ -9,7 +9,6 @@ not be behind the original. .cache/bench/store-<date>.{txt,json}; --keep: see fi
 missed; 1 otherwise.
 """
 
-import argparse
 import dataclasses
 import json
 import os
@@ -19,11 +18,11 @@ import subprocess
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-
-import figures  # noqa: E402
-from contestants import Cluster, Original, Ours, RedisServer, affinity  # noqa: E402
-from contestants.base import ROOT, cpu_seconds, resident_bytes  # noqa: E402
+import contestants.base
+import figures
+from contestants import Cluster, Original, Ours, RedisServer, affinity
+from contestants.base import ROOT, cpu_seconds, in_turn, resident_bytes
+from figures import spread_of, times_as_good
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 ROTATED = 512 * MIB  # buffers that transfers and the raw copies rotate over
@@ -82,29 +81,10 @@ ROWS = [
 ]
 
 
-class Run:
-    def __init__(self, arguments, cache):
-        self.quick = arguments.quick
-        self.cache = cache
-        self.rounds = arguments.rounds or (1 if self.quick else 3)
-        self.figures = {}  # (contestant, mode, key) -> [value of each round]
-        self.problems = []
-        self.logs = cache / "bench" / "logs"
-        self.logs.mkdir(parents=True, exist_ok=True)
-        for old in self.logs.glob("*.log"):
-            old.unlink()
-        self.started = time.monotonic()
-
+class Run(contestants.base.Run):
     def note(self, name, mode, values):
         for key, value in values.items():
             self.figures.setdefault((name, mode, key), []).append(value)
-
-    def say(self, text):
-        print(f"[{time.monotonic() - self.started:5.0f} s] {text}", flush=True)
-
-    def problem(self, text):
-        self.problems.append(text)
-        self.say("PROBLEM: " + text)
 
     # --- one contestant, one mode ---
 
@@ -215,46 +195,24 @@ class Run:
 
     # --- all of it ---
 
-    def attempt(self, what, call, *words):
-        started = time.monotonic()
-        try:
-            call(*words)
-        except (RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:
-            self.problem(f"{what}: {error}")
-        self.say(f"{what} ({time.monotonic() - started:.1f} s)")
-
     def everything(self, contestants, bench):
         stores = [contestant for contestant in contestants if contestant.api == "mooncake" and contestant.name != "ours-tcp"]
         for number in range(self.rounds):
-            turn = contestants[number % len(contestants) :] + contestants[: number % len(contestants)]
+            turn = in_turn(contestants, number)
             for mode in MODES:
                 if bench:
-                    self.attempt(f"round {number + 1} {mode}: raw", self.raw, bench, mode)
+                    self.attempt_and_say(f"round {number + 1} {mode}: raw", self.raw, bench, mode)
                 for contestant in turn:
-                    self.attempt(f"round {number + 1} {mode}: {contestant.name}", self.session, contestant, mode)
+                    self.attempt_and_say(f"round {number + 1} {mode}: {contestant.name}", self.session, contestant, mode)
                 for contestant in turn:
                     if contestant in stores:
-                        self.attempt(f"round {number + 1} {mode}: {contestant.name}, full", self.full, contestant, mode)
-            self.attempt(f"round {number + 1}: masters idle", self.masters, stores)
+                        self.attempt_and_say(f"round {number + 1} {mode}: {contestant.name}, full", self.full, contestant, mode)
+            self.attempt_and_say(f"round {number + 1}: masters idle", self.masters, stores)
         for contestant in stores:
-            self.attempt(f"many objects: {contestant.name}", self.many, contestant)
+            self.attempt_and_say(f"many objects: {contestant.name}", self.many, contestant)
 
 
 # --- report ---
-
-
-def spread_of(values, scale=1.0, form="{:.3g}"):
-    values = [value * scale for value in values]
-    if len(values) == 1:
-        return form.format(values[0])
-    return f"{form.format(statistics.median(values))} ({form.format(min(values))}-{form.format(max(values))})"
-
-
-def ratios(row, ours, others):
-    pairs = list(zip(ours, others))
-    if row.lower:
-        return [other / mine if mine else float("inf") for mine, other in pairs]
-    return [mine / other if other else float("inf") for mine, other in pairs]
 
 
 def judge(row, mode, ours, original, raw):
@@ -269,9 +227,9 @@ def judge(row, mode, ours, original, raw):
         checks.append((f">= {row.floor:g}", middle >= row.floor))
     factor = row.factor if mode == "pinned" else (1.0 if row.factor else 0)
     if factor and original:
-        checks.append((f">= {factor:g}x", statistics.median(ratios(row, ours, original)) >= factor))
+        checks.append((f">= {factor:g}x", statistics.median(times_as_good(row.lower, ours, original)) >= factor))
     if row.raw_part and raw and mode == "pinned":
-        checks.append((f">= {row.raw_part * 100:.0f} % raw", statistics.median(ratios(row, ours, raw)) >= row.raw_part))
+        checks.append((f">= {row.raw_part * 100:.0f} % raw", statistics.median(times_as_good(row.lower, ours, raw)) >= row.raw_part))
     return ", ".join(text for text, _ in checks), "PASS" if all(good for _, good in checks) else "MISS"
 
 
@@ -292,31 +250,15 @@ def report(run):
             ours, original = values(row.ours, mode, row.key), values("original", mode, row.key)
             redis, raw = values("redis", mode, row.key), values("raw", mode, row.raw)
             bar, verdict = judge(row, mode, ours, original, raw)
-            comparable = ours and original and row.limit != 0
-            over = ratios(row, ours, original) if comparable else []
-            part = [value * 100 for value in ratios(row, ours, raw)] if ours and raw else []
-            original_part = [value * 100 for value in ratios(row, original, raw)] if original and raw else []
-            lines.append(
-                form.format(
-                    row.title,
-                    row.unit,
-                    spread_of(ours, row.scale) if ours else "-",
-                    spread_of(original, row.scale) if original else "-",
-                    spread_of(over, form="{:.2f}") + "x" if over else "-",
-                    spread_of(raw) if raw else "-",
-                    spread_of(part, form="{:.0f}") + " %" if part else "-",
-                    spread_of(redis, row.scale) if redis else "-",
-                    bar,
-                    verdict,
-                ).rstrip()
-            )
-            table.append(
-                {
-                    "work": row.title, "mode": mode, "unit": row.unit, "scale": row.scale, "ours": ours, "original": original, "redis": redis,
-                    "raw": raw, "ours_over_original": over, "percent_of_raw": part, "original_percent_of_raw": original_part,
-                    "bar": bar, "verdict": verdict,
-                }
-            )  # fmt: skip
+            over = times_as_good(row.lower, ours, original) if row.limit != 0 else []
+            part, original_part = ([value * 100 for value in times_as_good(row.lower, mine, raw)] for mine in (ours, original))
+            cells = [spread_of(ours, row.scale), spread_of(original, row.scale), spread_of(over, form="{:.2f}", unit="x"), spread_of(raw),
+                     spread_of(part, form="{:.0f}", unit=" %"), spread_of(redis, row.scale)]  # fmt: skip
+            lines.append(form.format(row.title, row.unit, *cells, bar, verdict).rstrip())
+            table.append({
+                "work": row.title, "mode": mode, "unit": row.unit, "scale": row.scale, "ours": ours, "original": original, "redis": redis, "raw": raw,
+                "ours_over_original": over, "percent_of_raw": part, "original_percent_of_raw": original_part, "bar": bar, "verdict": verdict,
+            })  # fmt: skip
     judged = [item for item in table if item["verdict"] != "-"]
     missed = [item for item in judged if item["verdict"] == "MISS"]
     lines.append("")
@@ -344,30 +286,25 @@ def choose(arguments, cache):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one round, less of everything: a few minutes")
-    parser.add_argument("--rounds", type=int, help="3, with --quick 1")
+    parser = figures.parser_of(__doc__, "one round, less of everything: a few minutes")
     parser.add_argument("--only", help="contestants, comma separated: original,ours,ours-tcp,redis")
     parser.add_argument("--ours-build", help="a build directory to take ours from instead of building a wheel")
     parser.add_argument("--ours-python", help="with --ours-build: the directory that holds the package mooncake")
     parser.add_argument("--bench", help="the mooncake_bench that measures the machine; default: that of ours")
-    figures.add_flags(parser)
     arguments = parser.parse_args()
     cache = ROOT / ".cache"
     cache.mkdir(exist_ok=True)
     conditions = figures.Conditions(arguments)
     contestants, bench = choose(arguments, cache)
     run = Run(arguments, cache)
+    for old in run.logs.glob("*.log"):
+        old.unlink()
     conditions.begin()
     run.everything(contestants, bench)
     lines, table = report(run)
-    print("\n".join(lines))
     all_of_it = [{"contestant": name, "mode": mode, "key": key, "values": values} for (name, mode, key), values in run.figures.items()]
-    document = {
-        "conditions": conditions.end(run.rounds, MODES, run.problems), "quick": run.quick, "rows": table, "figures": all_of_it, "problems": run.problems,
-    }  # fmt: skip
-    is_written = figures.write("store", arguments, document, lines)
-    return 1 if run.problems or not is_written else 0
+    return figures.finish("store", arguments, conditions.end(run.rounds, MODES, run.problems), lines,
+                          {"quick": run.quick, "rows": table, "figures": all_of_it}, run.problems)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -26,19 +26,42 @@ def log(*words):
     print(*words, file=sys.stderr, flush=True)
 
 
+def percentile(values, share):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(len(values) * share))] if values else 0.0
+
+
+def answer(worker):
+    """Does one step (JSON) per line of stdin, by the worker's method of that name, and prints what it returns, until stdin ends."""
+    for line in sys.stdin:
+        step = json.loads(line)
+        name = step.pop("step")
+        try:
+            result = getattr(worker, "step_" + name)(**step)
+        except Exception as error:  # the driver must hear of it, whatever it is
+            log(f"step {name}: {error!r}")
+            result = {"failed_step": f"{name}: {error!r}"}
+        print(json.dumps(result), flush=True)
+
+
+def fill(memory, size, salt, length=1 << 20):
+    """A pattern that differs at every 64 bytes, from one `length` to the next, and with the salt."""
+    block = b"".join(b"%016x" % ((number + salt) * 0x9E3779B97F4A7C15 % (1 << 64)) for number in range(length // 16))
+    for at in range(0, size, len(block)):
+        part = min(len(block), size - at)
+        memory.map[at : at + part] = block[:part]
+        memory.map[at : at + 8] = (at + salt).to_bytes(8, "little")
+
+
 class Memory:
-    """Private anonymous memory with every page touched; filled with a pattern that differs at every 64 bytes."""
+    """Private anonymous memory with every page touched; filled with a pattern, or with bytes that are all the same."""
 
     def __init__(self, size, pattern):
         self.map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.size = size
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         if pattern:
-            block = b"".join(b"%016x" % (number * 0x9E3779B97F4A7C15 % (1 << 64)) for number in range(1 << 16))
-            for at in range(0, size, len(block)):
-                part = min(len(block), size - at)
-                self.map[at : at + part] = block[:part]
-                self.map[at : at + 8] = at.to_bytes(8, "little")  # no two megabytes are alike
+            fill(self, size, 0)
         else:
             ctypes.memset(self.address, 0xEE, size)
 
@@ -46,14 +69,20 @@ class Memory:
         return memoryview(self.map)[offset : offset + size]
 
 
+def joined(address, segment=0, protocol="tcp", buffer=64 << 20):
+    """A store client of whichever package is there."""
+    from mooncake.store import MooncakeDistributedStore
+
+    store = MooncakeDistributedStore()
+    rc = store.setup("127.0.0.1", "P2PHANDSHAKE", segment, buffer, protocol, "", address)
+    if rc != 0:
+        raise SystemExit(f"setup at {address} returned {rc}")
+    return store
+
+
 class MooncakeApi:
     def __init__(self, address, segment=0, protocol="tcp", buffer=64 << 20):
-        from mooncake.store import MooncakeDistributedStore
-
-        self.store = MooncakeDistributedStore()
-        rc = self.store.setup("127.0.0.1", "P2PHANDSHAKE", segment, buffer, protocol, "", address)
-        if rc != 0:
-            raise SystemExit(f"setup at {address} returned {rc}")
+        self.store = joined(address, segment, protocol, buffer)
         for name in ("put", "get", "is_exist", "batch_is_exist"):
             setattr(self, name, getattr(self.store, name))
 
@@ -231,8 +260,8 @@ class Client:
         return {
             "put_us": statistics.median(put_us) * 1e6,
             "get_us": statistics.median(get_us) * 1e6,
-            "put_p99_us": sorted(put_us)[int(count * 0.99)] * 1e6,
-            "get_p99_us": sorted(get_us)[int(count * 0.99)] * 1e6,
+            "put_p99_us": percentile(put_us, 0.99) * 1e6,
+            "get_p99_us": percentile(get_us, 0.99) * 1e6,
             "errors": errors,
         }
 
@@ -335,16 +364,7 @@ def run_client(arguments):
     started = time.perf_counter()
     api = RedisApi(arguments.address) if arguments.api == "redis" else MooncakeApi(arguments.address, 0, arguments.protocol)
     print(json.dumps({"ready": True, "setup_seconds": time.perf_counter() - started}), flush=True)
-    client = Client(api)
-    for line in sys.stdin:
-        step = json.loads(line)
-        name = step.pop("step")
-        try:
-            result = getattr(client, "step_" + name)(**step)
-        except Exception as error:  # the driver must hear of it, whatever it is
-            log(f"step {name}: {error!r}")
-            result = {"failed_step": f"{name}: {error!r}"}
-        print(json.dumps(result), flush=True)
+    answer(Client(api))
     api.close()
 
 

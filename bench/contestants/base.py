@@ -13,6 +13,8 @@ import sys
 import time
 import urllib.request
 
+import figures
+
 HERE = pathlib.Path(__file__).resolve().parent.parent
 ROOT = HERE.parent
 STEP_SECONDS_MAX = 300
@@ -61,6 +63,46 @@ def make_venv(path, requirements, stamp):
     if done.returncode != 0:
         raise SystemExit(f"pip install {' '.join(map(str, requirements))} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
     mark.write_text(wanted)
+
+
+class Run:
+    """A run's logs, what it says, and what went wrong in it."""
+
+    def __init__(self, arguments, cache):
+        self.quick = arguments.quick
+        self.rounds = figures.rounds_of(arguments)
+        self.figures = {}  # (contestant, mode, what) -> [value or result of each round]
+        self.problems = []
+        self.logs = cache / "bench" / "logs"
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.started = time.monotonic()
+
+    def say(self, text):
+        print(f"[{time.monotonic() - self.started:5.0f} s] {text}", flush=True)
+
+    def problem(self, text):
+        self.problems.append(text)
+        self.say("PROBLEM: " + text)
+
+    def attempt(self, what, call, *words):
+        """True: it went well."""
+        try:
+            call(*words)
+            return True
+        except (RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:
+            self.problem(f"{what}: {error}")
+            return False
+
+    def attempt_and_say(self, what, call, *words):
+        started = time.monotonic()
+        self.attempt(what, call, *words)
+        self.say(f"{what} ({time.monotonic() - started:.1f} s)")
+
+
+def in_turn(contestants, number):
+    """In an order that rotates from round to round."""
+    at = number % len(contestants)
+    return contestants[at:] + contestants[:at]
 
 
 class Process:
@@ -149,11 +191,11 @@ def accepts(port):
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def answers(url):
+def answers(url, seconds=1):
     try:
-        with urllib.request.urlopen(url, timeout=1) as reply:
+        with urllib.request.urlopen(url, timeout=seconds) as reply:
             return reply.status == 200
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 
@@ -168,7 +210,10 @@ class Contestant:
         raise NotImplementedError
 
     def server_command(self, port, metrics_port):
-        raise NotImplementedError
+        return [self.master, "--rpc_address=127.0.0.1", f"--rpc_port={port}", f"--metrics_port={metrics_port}"]
+
+    def health_url(self, metrics_port):
+        return f"http://127.0.0.1:{metrics_port}/metrics"
 
     def env_in(self, folder):
         """What its processes get besides, of a deployment whose files lie in that folder."""
@@ -182,42 +227,39 @@ class Cluster:
     """A master, a store node and a client of one contestant, all on the same cores."""
 
     def __init__(self, contestant, mode, logs, segment):
-        self.contestant = contestant
+        self.contestant, self.logs, self.segment = contestant, logs, segment
         self.cores = affinity(mode)
-        self.logs = logs
-        self.segment = segment
-        self.port = free_port()
-        self.metrics_port = free_port()
+        self.port, self.metrics_port = free_port(), free_port()
         self.address = f"127.0.0.1:{self.port}"
-        self.started_seconds = None
         self.server = self.node = self.client = None
 
-    def _log(self, role):
-        return self.logs / f"{self.contestant.name}-{role}.log"
+    def process(self, role, command, talk=True):
+        return Process(command, self.logs / f"{self.contestant.name}-{role}.log", self.cores, self.contestant.env, talk)
 
     def start_server(self):
         """Starts it and waits until the service port accepts and, where there is one, the metrics page answers."""
-        url = self.contestant.health_url(self.metrics_port)
-        command = self.contestant.server_command(self.port, self.metrics_port)
-        started = time.perf_counter()
-        self.server = Process(command, self._log("server"), self.cores, self.contestant.env)
+        self.server = self.process("server", self.contestant.server_command(self.port, self.metrics_port), talk=False)
+        self.started_seconds = self.wait_server(0.001)
+
+    def wait_server(self, pause):
+        """The seconds that it took."""
+        url, started = self.contestant.health_url(self.metrics_port), time.perf_counter()
         while not accepts(self.port) or (url and not answers(url)):
             if self.server.child.poll() is not None or time.perf_counter() - started > START_SECONDS_MAX:
                 self.server.fail("does not answer")
-            time.sleep(0.001)
-        self.started_seconds = time.perf_counter() - started
-        return self
+            time.sleep(pause)
+        return time.perf_counter() - started
+
+    def node_command(self):
+        return [self.contestant.python, HERE / "worker.py", "node", "--address", self.address, "--segment", self.segment]
 
     def start_node(self):
-        if self.contestant.api == "redis":
-            return
-        command = [self.contestant.python, HERE / "worker.py", "node", "--address", self.address, "--segment", self.segment]
-        self.node = Process(command, self._log("node"), self.cores, self.contestant.env, talk=True)
-        self.node.read(START_SECONDS_MAX)
+        if self.contestant.api != "redis":
+            self.node = self.process("node", self.node_command())
+            self.node.read(START_SECONDS_MAX)
 
     def start_client(self):
-        command = [self.contestant.python, HERE / "worker.py", "client", "--api", self.contestant.api, "--address", self.address]
-        self.client = Process(command, self._log("client"), self.cores, self.contestant.env, talk=True)
+        self.client = self.process("client", [self.contestant.python, HERE / "worker.py", "client", "--api", self.contestant.api, "--address", self.address])
         self.client.read(START_SECONDS_MAX)
 
     def __enter__(self):

@@ -20,12 +20,6 @@ class Original(Contestant):
         self.python = path / "bin/python"
         self.master = path / "bin/mooncake_master"
 
-    def server_command(self, port, metrics_port):
-        return [self.master, "--rpc_address=127.0.0.1", f"--rpc_port={port}", f"--metrics_port={metrics_port}"]
-
-    def health_url(self, metrics_port):
-        return f"http://127.0.0.1:{metrics_port}/metrics"
-
 
 class OriginalSnapshot(Original):
     name = "original-snapshot"

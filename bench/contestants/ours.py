@@ -54,12 +54,6 @@ class Ours(Contestant):
         if pythonpath:
             self.env = {**self.env, "PYTHONPATH": os.pathsep.join([str(pythonpath), os.environ.get("PYTHONPATH", "")])}
 
-    def server_command(self, port, metrics_port):
-        return [self.master, "--rpc_address=127.0.0.1", f"--rpc_port={port}", f"--metrics_port={metrics_port}"]
-
-    def health_url(self, metrics_port):
-        return f"http://127.0.0.1:{metrics_port}/metrics"
-
     def version(self):
         done = subprocess.run([self.master, "--version"], capture_output=True, text=True, env={**os.environ, **self.env})
         return done.stdout.strip() or done.stderr.strip()
