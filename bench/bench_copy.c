@@ -6,6 +6,7 @@
  * Each line: min median max of 5 rounds in GB/s, and the median's ratio to the first line of its group. */
 #include "../tests/unit/transport_rig.h"
 
+#include "tool/bench.h"
 #include "tool/plain.h"
 
 #include <sys/mman.h>
@@ -37,8 +38,8 @@ static double rate(uint64_t bytes, uint64_t start_ns)
 
 static uint8_t *private_memory(uint64_t size)
 {
-    uint8_t *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
+    uint8_t *memory = mc_bench_memory(size);
+    if (memory == NULL)
         abort();
     memset(memory, 1, size);
     return memory;

@@ -8,6 +8,7 @@
  */
 #include "base/bytes.h"
 #include "env/clock.h"
+#include "env/limits.h"
 #include "store/segment/layout.h"
 #include "env/socket.h"
 #include "tool/bench.h"
@@ -26,7 +27,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -544,7 +544,6 @@ int main(int argc, char **argv)
 {
     static struct bench bench;
     struct mc_options options;
-    struct rlimit limit;
     int rc;
     if (!mc_bench_options(&options, option_table, sizeof(option_table) / sizeof(option_table[0]), "bench_members",
                           " [options]\nA master that learns what many owners have, while clients send heartbeats.\n",
@@ -555,15 +554,10 @@ int main(int argc, char **argv)
     bench.clients = (uint32_t)mc_options_int(&options, "clients");
     bench.seconds = (uint32_t)mc_options_int(&options, "seconds");
     size_t wanted = bench.clients + 2 * (size_t)bench.owners + 64;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit);
-        if (limit.rlim_cur < wanted) {
-            fprintf(stderr, "bench_members: %zu descriptors are needed, the limit is %" PRIu64 "\n", wanted,
-                    (uint64_t)limit.rlim_cur);
-            return 1;
-        }
-    }
+    mc_file_limit_raise();
+    if (mc_file_limit() < wanted)
+        return mc_bench_fail(1, "bench_members: %zu descriptors are needed, the limit is %" PRIu64, wanted,
+                             mc_file_limit());
     bench.begun_ns = mc_clock_ns();
     start_master(&bench, mc_bench_text(&options, "master"));
     watch_processors();

@@ -32,6 +32,12 @@ char *mc_size_format(uint64_t bytes, char *text, size_t size);
 /* "4.2 us", "13 ms", "1.3 s"; returns `text`. */
 char *mc_time_format(uint64_t ns, char *text, size_t size);
 
+/* A line on stderr; the result. */
+int mc_bench_fail(int result, const char *form, ...) __attribute__((format(printf, 2, 3)));
+
+/* Private memory whose pages are all there, or NULL; munmap frees it. */
+void *mc_bench_memory(uint64_t size);
+
 /* A row of a table of options. */
 #define ROW(flag, kind, value, text, ...)                                                                              \
     {                                                                                                                  \

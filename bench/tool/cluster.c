@@ -3,7 +3,7 @@
 
 #include "base/bytes.h"
 #include "env/clock.h"
-#include "env/socket.h"
+#include "env/http.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,6 @@
 #define START_NODE_MS 30000
 #define POPULATE_MS_PER_MIB 20 /* slowest first touch seen is 0.29 GB/s, 3.5 ms for a MiB; several nodes share it */
 #define END_GRACE_MS 3000
-#define PAGE_BYTES_MAX (4u << 20) /* of a metrics page */
 #define PAGE_MS 2000
 
 static void find_master(const struct mc_cluster_config *config, char *path, size_t size)
@@ -118,44 +117,20 @@ void mc_cluster_stop(struct mc_cluster *cluster)
     *cluster = (struct mc_cluster){0};
 }
 
-/* GET /metrics; the page with a terminating zero, or NULL. */
-static char *fetch_metrics(const char *address)
-{
-    char request[MC_ADDRESS_SIZE + 64];
-    struct mc_buffer page = {0};
-    uint64_t deadline = mc_clock_ns() + UINT64_C(1000000) * PAGE_MS;
-    int fd = mc_tcp_connect(address, deadline);
-    if (fd < 0)
-        return NULL;
-    int length = snprintf(request, sizeof(request), "GET /metrics HTTP/1.0\r\nHost: %s\r\n\r\n", address);
-    struct iovec part = {request, (size_t)length};
-    bool good = mc_socket_send(fd, &part, 1, deadline) == 0;
-    while (good && page.length < PAGE_BYTES_MAX) {
-        mc_buffer_reserve(&page, 65536);
-        int64_t count = mc_socket_receive(fd, page.data + page.length, 65536, deadline, NULL);
-        if (count <= 0) { /* the server closes after an HTTP/1.0 answer */
-            good = page.length > 0;
-            break;
-        }
-        page.length += (size_t)count;
-    }
-    close(fd);
-    if (!good) {
-        mc_buffer_free(&page);
-        return NULL;
-    }
-    mc_buffer_put_u8(&page, 0);
-    return (char *)page.data;
-}
-
 bool mc_cluster_metric(const char *metrics_address, const char *name, double *value)
 {
-    if (metrics_address == NULL || metrics_address[0] == '\0')
-        return false;
-    char *page = fetch_metrics(metrics_address);
+    struct mc_http http = {.fd = -1};
+    struct mc_buffer page = {0};
+    uint64_t deadline_ns = mc_clock_ns() + UINT64_C(1000000) * PAGE_MS;
     size_t length = strlen(name);
     bool found = false;
-    for (char *line = page; line != NULL && !found; line = strchr(line, '\n')) {
+    if (metrics_address == NULL || metrics_address[0] == '\0')
+        return false;
+    snprintf(http.address, sizeof(http.address), "%s", metrics_address);
+    bool is_read = mc_http_connect(&http, deadline_ns) == 0 &&
+                   mc_http_exchange(&http, "GET", "/metrics", mc_span("", 0), deadline_ns, &page) == 200;
+    mc_buffer_put_u8(&page, 0);
+    for (const char *line = is_read ? (char *)page.data : NULL; line != NULL && !found; line = strchr(line, '\n')) {
         line += line[0] == '\n';
         if (strncmp(line, name, length) == 0 && (line[length] == ' ' || line[length] == '{')) {
             const char *number = strchr(line + length, ' ');
@@ -164,6 +139,7 @@ bool mc_cluster_metric(const char *metrics_address, const char *name, double *va
                 *value = strtod(number, NULL);
         }
     }
-    free(page);
+    mc_http_free(&http);
+    mc_buffer_free(&page);
     return found;
 }

@@ -4,10 +4,28 @@
 #include "tool/histogram.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/mman.h>
+
+int mc_bench_fail(int result, const char *form, ...)
+{
+    va_list list;
+    va_start(list, form);
+    vfprintf(stderr, form, list);
+    va_end(list);
+    fputc('\n', stderr);
+    return result;
+}
+
+void *mc_bench_memory(uint64_t size)
+{
+    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    return map == MAP_FAILED ? NULL : map;
+}
 
 bool mc_size_parse(const char *text, uint64_t *bytes)
 {
@@ -95,9 +113,8 @@ bool mc_bench_size(const struct mc_options *options, const char *name, uint64_t 
     char least[32];
     if (mc_size_parse(text, bytes) && *bytes >= minimum)
         return true;
-    fprintf(stderr, "--%s=%s: not a size of %s or more (examples: 65536, 64K, 1.5GiB)\n", name, text,
-            mc_size_format(minimum, least, sizeof(least)));
-    return false;
+    return mc_bench_fail(false, "--%s=%s: not a size of %s or more (examples: 65536, 64K, 1.5GiB)", name, text,
+                         mc_size_format(minimum, least, sizeof(least)));
 }
 
 FILE *mc_bench_out(const struct mc_options *options)
@@ -108,10 +125,8 @@ FILE *mc_bench_out(const struct mc_options *options)
 static bool write_json(const char *path, const json_t *document)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "we");
-    if (file == NULL) {
-        fprintf(stderr, "%s: cannot be written: %s\n", path, strerror(errno));
-        return false;
-    }
+    if (file == NULL)
+        return mc_bench_fail(false, "%s: cannot be written: %s", path, strerror(errno));
     bool good = json_dumpf(document, file, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) == 0;
     good = fputc('\n', file) != EOF && good;
     good = (file == stdout ? fflush(file) : fclose(file)) == 0 && good;

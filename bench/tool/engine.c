@@ -71,11 +71,9 @@ static bool take_list(const struct mc_options *options, const char *name, bool (
     char copy[512], *rest = copy, *word;
     snprintf(copy, sizeof(copy), "%s", mc_options_text(options, name));
     for (*count = 0; (word = strsep(&rest, ",")) != NULL; (*count)++) {
-        if (*count == LIST_MAX || !take(word, &list[*count]) || list[*count] < least || list[*count] > most) {
-            fprintf(stderr, "--%s=%s: '%s' is not one of up to %d that can be\n", name, mc_options_text(options, name),
-                    word, LIST_MAX);
-            return false;
-        }
+        if (*count == LIST_MAX || !take(word, &list[*count]) || list[*count] < least || list[*count] > most)
+            return mc_bench_fail(false, "--%s=%s: '%s' is not one of up to %d that can be", name,
+                                 mc_options_text(options, name), word, LIST_MAX);
     }
     return true;
 }
@@ -88,10 +86,8 @@ static bool take_options(struct bench *bench)
                     : strcmp(memory, "engine") == 0 ? MC_ENGINE_ALLOCATED
                                                     : MC_ENGINE_PAGES;
     bench->path = mc_options_text(options, "path");
-    if (strcmp(bench->path, "local") == 0 && mc_options_text(options, "target")[0] != 0) {
-        fprintf(stderr, "--path=local: the target is this process, --target can name no other\n");
-        return false;
-    }
+    if (strcmp(bench->path, "local") == 0 && mc_options_text(options, "target")[0] != 0)
+        return mc_bench_fail(false, "--path=local: the target is this process, --target can name no other");
     return mc_bench_size(options, "total", 4096, &bench->total) &&
            take_list(options, "sizes", mc_size_parse, 1, UINT64_C(1) << 50, bench->sizes, &bench->size_count) &&
            take_list(options, "batches", mc_size_parse, 1, MC_ENGINE_BATCH_MAX, bench->batches, &bench->batch_count) &&
@@ -181,8 +177,7 @@ static int find_target(struct bench *bench, const struct mc_transfer_config *con
     bench->target.address = mc_transfer_first_address(bench->side.engine, bench->target_name);
     if (bench->target.address != 0)
         return 0;
-    fprintf(stderr, "%s cannot be reached, or has no memory registered\n", bench->target_name);
-    return -1;
+    return mc_bench_fail(-1, "%s cannot be reached, or has no memory registered", bench->target_name);
 }
 
 /* ---- telling ---- */

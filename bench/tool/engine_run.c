@@ -2,6 +2,7 @@
 #include "tool/engine.h"
 
 #include "env/clock.h"
+#include "tool/bench.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -196,8 +197,7 @@ static bool worker_init(struct worker *worker, struct run *run, uint32_t number)
     if (!step->verify)
         return worker->items != NULL;
     worker->versions = calloc(worker->span / step->block, sizeof(*worker->versions));
-    void *map = mmap(NULL, step->block, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    worker->read = map == MAP_FAILED ? NULL : map;
+    worker->read = mc_bench_memory(step->block);
     return worker->items != NULL && worker->versions != NULL && worker->read != NULL;
 }
 

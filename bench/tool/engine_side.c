@@ -50,17 +50,14 @@ int mc_engine_side_open(struct mc_engine_side *side, const struct mc_transfer_co
 {
     *side = (struct mc_engine_side){.memory = memory};
     int rc = mc_transfer_open(config, &side->engine);
-    if (rc < 0) {
-        fprintf(stderr, "the transfer engine does not start: %s\n", mc_transfer_error_text(rc));
-        return rc;
-    }
+    if (rc < 0)
+        return mc_bench_fail(rc, "the transfer engine does not start: %s", mc_transfer_error_text(rc));
     size = (size + 4095) & ~(uint64_t)4095;
     side->buffer = memory == MC_ENGINE_ALLOCATED ? mc_transfer_allocate(side->engine, size)
                                                  : map_buffer(size, memory == MC_ENGINE_HUGE);
-    if (side->buffer == NULL) {
-        fprintf(stderr, "no memory for a buffer of %llu bytes: %s\n", (unsigned long long)size, strerror(errno));
-        return MC_TRANSFER_ERR_MEMORY;
-    }
+    if (side->buffer == NULL)
+        return mc_bench_fail(MC_TRANSFER_ERR_MEMORY, "no memory for a buffer of %llu bytes: %s",
+                             (unsigned long long)size, strerror(errno));
     side->size = size;
     mc_engine_pattern(side->buffer, 0, size, 0);
     if (memory == MC_ENGINE_ALLOCATED)

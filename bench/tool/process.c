@@ -2,6 +2,7 @@
 #include "tool/process.h"
 
 #include "env/clock.h"
+#include "tool/bench.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -101,10 +102,8 @@ int mc_process_start(struct mc_process *process, const char *name, char *const *
     *process = (struct mc_process){.log = -1};
     snprintf(process->name, sizeof(process->name), "%s", name);
     process->log = open_log(log_directory, name);
-    if (process->log < 0) {
-        fprintf(stderr, "no log for %s: %s\n", name, strerror(errno));
-        return -1;
-    }
+    if (process->log < 0)
+        return mc_bench_fail(-1, "no log for %s: %s", name, strerror(errno));
     pid_t parent = getpid();
     pid_t pid = fork();
     if (pid < 0) {

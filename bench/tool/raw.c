@@ -146,10 +146,8 @@ static bool parse_sizes(struct raw *raw, const char *text)
     snprintf(copy, sizeof(copy), "%s", text);
     while ((word = strsep(&rest, ",")) != NULL) {
         if (raw->size_count == SIZES_MAX || !mc_size_parse(word, &raw->sizes[raw->size_count]) ||
-            raw->sizes[raw->size_count] == 0 || raw->sizes[raw->size_count] > raw->total) {
-            fprintf(stderr, "--sizes=%s: must be up to %d sizes of 1 byte to --total\n", text, SIZES_MAX);
-            return false;
-        }
+            raw->sizes[raw->size_count] == 0 || raw->sizes[raw->size_count] > raw->total)
+            return mc_bench_fail(false, "--sizes=%s: must be up to %d sizes of 1 byte to --total", text, SIZES_MAX);
         raw->size_count++;
     }
     return true;
@@ -161,9 +159,9 @@ static bool make_memory(struct raw *raw)
     if (fd < 0 || ftruncate(fd, (off_t)raw->total) != 0)
         return false;
     raw->shared = mmap(NULL, raw->total, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-    raw->private = mmap(NULL, raw->total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    raw->private = mc_bench_memory(raw->total);
     close(fd);
-    if (raw->shared == MAP_FAILED || raw->private == MAP_FAILED)
+    if (raw->shared == MAP_FAILED || raw->private == NULL)
         return false;
     memset(raw->shared, 0x5a, raw->total);
     memset(raw->private, 0xa5, raw->total);
@@ -176,10 +174,8 @@ static int measure(struct raw *raw, const struct mc_options *options)
     char text[32];
     json_t *list = json_array();
     FILE *out = mc_bench_out(options);
-    if (!measure_tcp(raw, tcp, &round_trip_us)) {
-        fprintf(stderr, "loopback TCP does not work: %s\n", strerror(errno));
-        return MC_BENCH_TROUBLE;
-    }
+    if (!measure_tcp(raw, tcp, &round_trip_us))
+        return mc_bench_fail(MC_BENCH_TROUBLE, "loopback TCP does not work: %s", strerror(errno));
     fprintf(out, "%-12s %20s %20s %14s   (GB/s, rotating over %s)\n", "size", "memcpy to memfd", "memcpy from memfd",
             "TCP loop", mc_size_format(raw->total, text, sizeof(text)));
     for (unsigned i = 0; i < raw->size_count; i++) {

@@ -124,8 +124,7 @@ static bool choose_speed(struct replay *replay)
     replay->speed = strtod(text, &end);
     if (end != text && *end == '\0' && replay->speed > 0 && replay->speed <= 1e6)
         return true;
-    fprintf(stderr, "--speed=%s: must be max, or a number above 0 (1.0 is the trace's own clock)\n", text);
-    return false;
+    return mc_bench_fail(false, "--speed=%s: must be max, or a number above 0 (1.0 is the trace's own clock)", text);
 }
 
 /* A number from the line of a file that begins with `name`; UINT64_MAX when there is none. */
@@ -180,9 +179,8 @@ static bool choose_weights(struct replay *replay)
         if (!more)
             return true;
     }
-    fprintf(stderr, "--node_weights=%s: must be weights above 0 like 7x2,1x14, of at most %u nodes\n", text,
-            MC_CLUSTER_NODES_MAX);
-    return false;
+    return mc_bench_fail(false, "--node_weights=%s: must be weights above 0 like 7x2,1x14, of at most %u nodes", text,
+                         MC_CLUSTER_NODES_MAX);
 }
 
 /* The capacity by the weights; the least part. */
@@ -211,13 +209,11 @@ static bool check_settings(struct replay *replay)
     else if (!mc_bench_size(&replay->options, "capacity", nodes << 20, &replay->told.capacity))
         return false;
     uint64_t batch = (uint64_t)mc_options_int(&replay->options, "batch");
-    if (replay->block_bytes > MC_REPLAY_BUFFER_MAX / batch) {
-        fprintf(stderr,
-                "--batch=%" PRIu64 ": blocks of %" PRIu64 " bytes make a batch of more than %" PRIu64
-                " bytes; choose a smaller one\n",
-                batch, replay->block_bytes, MC_REPLAY_BUFFER_MAX);
-        return false;
-    }
+    if (replay->block_bytes > MC_REPLAY_BUFFER_MAX / batch)
+        return mc_bench_fail(false,
+                             "--batch=%" PRIu64 ": blocks of %" PRIu64 " bytes make a batch of more than %" PRIu64
+                             " bytes; choose a smaller one",
+                             batch, replay->block_bytes, MC_REPLAY_BUFFER_MAX);
     if (mc_bench_text(&replay->options, "master") == NULL && share_out(replay) < replay->block_bytes) {
         fprintf(stderr,
                 "--capacity: %" PRIu64 " bytes on %" PRIu64 " store node(s) are less than a block of %" PRIu64
@@ -243,18 +239,14 @@ static bool load(struct replay *replay)
     struct mc_trace trace;
     char why[256];
     if (mc_trace_load(replay->told.trace_path, (uint64_t)mc_options_int(&replay->options, "limit"), &trace, why,
-                      sizeof(why)) != 0) {
-        fprintf(stderr, "%s: %s\n", replay->told.trace_path, why);
-        return false;
-    }
+                      sizeof(why)) != 0)
+        return mc_bench_fail(false, "%s: %s", replay->told.trace_path, why);
     uint32_t workers = (uint32_t)mc_options_int(&replay->options, "workers");
     uint32_t threads = (uint32_t)mc_options_int(&replay->options, "threads");
     replay->shared_fd = mc_replay_share(&trace, workers * threads, &replay->view);
     mc_trace_free(&trace);
-    if (replay->shared_fd < 0) {
-        fprintf(stderr, "no shared memory for the trace: %s\n", strerror(errno));
-        return false;
-    }
+    if (replay->shared_fd < 0)
+        return mc_bench_fail(false, "no shared memory for the trace: %s", strerror(errno));
     struct mc_replay_shared *shared = replay->view.shared;
     shared->worker_count = workers;
     shared->thread_count = threads;

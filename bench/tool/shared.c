@@ -12,36 +12,31 @@ static uint64_t round_up(uint64_t value)
     return (value + 63) & ~UINT64_C(63);
 }
 
-static void lay_out(struct mc_replay_view *view, uint8_t *base, uint64_t stats_count)
+/* How much it is; base may be NULL, to know that beforehand. */
+static uint64_t lay_out(struct mc_replay_view *view, void *base, uint64_t stats_count)
 {
-    uint64_t at = round_up(sizeof(struct mc_replay_shared));
-    view->shared = (struct mc_replay_shared *)(void *)base;
-    view->stats = (struct mc_replay_stats *)(void *)(base + at);
-    at = round_up(at + stats_count * sizeof(struct mc_replay_stats));
-    view->trace.requests = (struct mc_trace_request *)(void *)(base + at);
-    at = round_up(at + view->trace.request_count * sizeof(struct mc_trace_request));
-    view->trace.block_ids = (uint64_t *)(void *)(base + at);
-}
-
-static uint64_t size_of(const struct mc_trace *trace, uint64_t stats_count)
-{
-    return round_up(sizeof(struct mc_replay_shared)) + round_up(stats_count * sizeof(struct mc_replay_stats)) +
-           round_up(trace->request_count * sizeof(struct mc_trace_request)) +
-           round_up(trace->block_count * sizeof(uint64_t));
+    uintptr_t at = (uintptr_t)base;
+    view->shared = (struct mc_replay_shared *)at;
+    at += round_up(sizeof(struct mc_replay_shared));
+    view->stats = (struct mc_replay_stats *)at;
+    at += round_up(stats_count * sizeof(struct mc_replay_stats));
+    view->trace.requests = (struct mc_trace_request *)at;
+    at += round_up(view->trace.request_count * sizeof(struct mc_trace_request));
+    view->trace.block_ids = (uint64_t *)at;
+    return at + round_up(view->trace.block_count * sizeof(uint64_t)) - (uintptr_t)base;
 }
 
 int mc_replay_share(const struct mc_trace *trace, uint32_t stats_count, struct mc_replay_view *view)
 {
-    uint64_t size = size_of(trace, stats_count);
+    *view =
+        (struct mc_replay_view){.trace = {.request_count = trace->request_count, .block_count = trace->block_count}};
+    uint64_t size = lay_out(view, NULL, stats_count);
     int fd = memfd_create("replay", MFD_CLOEXEC);
-    if (fd < 0)
-        return -1;
-    if (ftruncate(fd, (off_t)size) != 0)
+    if (fd < 0 || ftruncate(fd, (off_t)size) != 0)
         goto fail;
     void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
         goto fail;
-    view->trace = (struct mc_trace){.request_count = trace->request_count, .block_count = trace->block_count};
     lay_out(view, base, stats_count);
     memcpy(view->trace.requests, trace->requests, trace->request_count * sizeof(struct mc_trace_request));
     if (trace->block_count > 0)
@@ -51,7 +46,9 @@ int mc_replay_share(const struct mc_trace *trace, uint32_t stats_count, struct m
     view->shared->block_count = trace->block_count;
     return fd;
 fail:
-    close(fd);
+    *view = (struct mc_replay_view){0};
+    if (fd >= 0)
+        close(fd);
     return -1;
 }
 
@@ -67,12 +64,12 @@ int mc_replay_attach(int fd, struct mc_replay_view *view)
     uint64_t stats_count = (uint64_t)shared->worker_count * shared->thread_count;
     view->trace = (struct mc_trace){.request_count = shared->request_count, .block_count = shared->block_count};
     if (shared->size != (uint64_t)stat.st_size || shared->worker_count > MC_REPLAY_WORKERS_MAX ||
-        shared->thread_count > MC_REPLAY_THREADS_MAX || size_of(&view->trace, stats_count) != shared->size) {
+        shared->thread_count > MC_REPLAY_THREADS_MAX || lay_out(view, base, stats_count) != shared->size) {
         munmap(base, (size_t)stat.st_size);
+        *view = (struct mc_replay_view){0};
         errno = EINVAL;
         return -1;
     }
-    lay_out(view, base, stats_count);
     return 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,17 @@ struct loader {
     size_t why_size;
 };
 
+/* -1, and why. */
+static int complain(char *why, size_t size, const char *form, ...) __attribute__((format(printf, 3, 4)));
+static int complain(char *why, size_t size, const char *form, ...)
+{
+    va_list list;
+    va_start(list, form);
+    vsnprintf(why, size, form, list);
+    va_end(list);
+    return -1;
+}
+
 static int take_number(const json_t *object, const char *name, bool required, uint64_t max, uint64_t *value, char *why,
                        size_t why_size)
 {
@@ -26,10 +38,8 @@ static int take_number(const json_t *object, const char *name, bool required, ui
     if (field == NULL && !required)
         return 0;
     double number = json_is_number(field) ? json_number_value(field) : -1;
-    if (number < 0 || number > (double)max) {
-        snprintf(why, why_size, "\"%s\" is not a number from 0 to %llu", name, (unsigned long long)max);
-        return -1;
-    }
+    if (number < 0 || number > (double)max)
+        return complain(why, why_size, "\"%s\" is not a number from 0 to %llu", name, (unsigned long long)max);
     *value = json_is_integer(field) ? (uint64_t)json_integer_value(field) : (uint64_t)number;
     return 0;
 }
@@ -37,21 +47,15 @@ static int take_number(const json_t *object, const char *name, bool required, ui
 static int take_ids(const json_t *object, struct mc_trace_request *request, uint64_t *ids, char *why, size_t why_size)
 {
     const json_t *list = json_object_get(object, "hash_ids");
-    if (!json_is_array(list)) {
-        snprintf(why, why_size, "\"hash_ids\" is not a list");
-        return -1;
-    }
+    if (!json_is_array(list))
+        return complain(why, why_size, "\"hash_ids\" is not a list");
     size_t count = json_array_size(list);
-    if (count > MC_TRACE_REQUEST_BLOCKS_MAX) {
-        snprintf(why, why_size, "%zu blocks in one request, at most %u", count, MC_TRACE_REQUEST_BLOCKS_MAX);
-        return -1;
-    }
+    if (count > MC_TRACE_REQUEST_BLOCKS_MAX)
+        return complain(why, why_size, "%zu blocks in one request, at most %u", count, MC_TRACE_REQUEST_BLOCKS_MAX);
     for (size_t i = 0; i < count; i++) {
         const json_t *id = json_array_get(list, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0) {
-            snprintf(why, why_size, "\"hash_ids\"[%zu] is not a whole number of 0 or more", i);
-            return -1;
-        }
+        if (!json_is_integer(id) || json_integer_value(id) < 0)
+            return complain(why, why_size, "\"hash_ids\"[%zu] is not a whole number of 0 or more", i);
         ids[i] = (uint64_t)json_integer_value(id);
     }
     request->block_count = (uint32_t)count;
@@ -73,10 +77,8 @@ int mc_trace_parse_line(const char *line, size_t length, struct mc_trace_request
         return 1;
     json_error_t error;
     json_t *object = json_loadb(line, length, JSON_REJECT_DUPLICATES, &error);
-    if (object == NULL) {
-        snprintf(why, why_size, "not JSON: %s", error.text);
-        return -1;
-    }
+    if (object == NULL)
+        return complain(why, why_size, "not JSON: %s", error.text);
     int rc = -1;
     uint64_t input = 0, output = 0;
     *request = (struct mc_trace_request){0};
@@ -109,11 +111,9 @@ static int append(struct loader *loader, struct mc_trace_request *request)
 {
     struct mc_trace *trace = loader->trace;
     if (trace->request_count >= MC_TRACE_REQUESTS_MAX ||
-        trace->block_count + request->block_count > MC_TRACE_BLOCKS_MAX) {
-        snprintf(loader->why, loader->why_size, "too long: at most %u requests and %u blocks", MC_TRACE_REQUESTS_MAX,
-                 MC_TRACE_BLOCKS_MAX);
-        return -1;
-    }
+        trace->block_count + request->block_count > MC_TRACE_BLOCKS_MAX)
+        return complain(loader->why, loader->why_size, "too long: at most %u requests and %u blocks",
+                        MC_TRACE_REQUESTS_MAX, MC_TRACE_BLOCKS_MAX);
     void *requests = grow(trace->requests, trace->request_count, 1, &loader->request_capacity, sizeof(*request));
     if (requests != NULL)
         trace->requests = requests;
@@ -121,10 +121,8 @@ static int append(struct loader *loader, struct mc_trace_request *request)
         grow(trace->block_ids, trace->block_count, request->block_count + 1, &loader->block_capacity, sizeof(uint64_t));
     if (ids != NULL)
         trace->block_ids = ids;
-    if (requests == NULL || ids == NULL) {
-        snprintf(loader->why, loader->why_size, "out of memory");
-        return -1;
-    }
+    if (requests == NULL || ids == NULL)
+        return complain(loader->why, loader->why_size, "out of memory");
     request->first_block = trace->block_count;
     if (trace->request_count > 0 && request->timestamp_ms < trace->requests[trace->request_count - 1].timestamp_ms)
         request->timestamp_ms = trace->requests[trace->request_count - 1].timestamp_ms;
@@ -149,19 +147,15 @@ static int read_lines(struct loader *loader, gzFile file, uint64_t limit)
         } else {
             rc = mc_trace_parse_line(loader->line, length, &request, loader->ids, inner, sizeof(inner));
         }
-        if (rc < 0) {
-            snprintf(loader->why, loader->why_size, "line %llu: %s", (unsigned long long)number, inner);
-            return -1;
-        }
+        if (rc < 0)
+            return complain(loader->why, loader->why_size, "line %llu: %s", (unsigned long long)number, inner);
         if (rc == 0 && append(loader, &request) != 0)
             return -1;
     }
     int code = Z_OK;
     const char *text = gzerror(file, &code);
-    if (code != Z_OK && code != Z_STREAM_END) {
-        snprintf(loader->why, loader->why_size, "damaged or cut short: %s", text);
-        return -1;
-    }
+    if (code != Z_OK && code != Z_STREAM_END)
+        return complain(loader->why, loader->why_size, "damaged or cut short: %s", text);
     return 0;
 }
 
@@ -171,10 +165,8 @@ int mc_trace_load(const char *path, uint64_t limit, struct mc_trace *trace, char
     int rc = -1;
     *trace = (struct mc_trace){0};
     gzFile file = gzopen(path, "rbe");
-    if (file == NULL) {
-        snprintf(why, why_size, "cannot be opened: %s", strerror(errno != 0 ? errno : ENOMEM));
-        return -1;
-    }
+    if (file == NULL)
+        return complain(why, why_size, "cannot be opened: %s", strerror(errno != 0 ? errno : ENOMEM));
     loader.line = malloc(MC_TRACE_LINE_MAX);
     loader.ids = malloc(MC_TRACE_REQUEST_BLOCKS_MAX * sizeof(uint64_t));
     if (loader.line == NULL || loader.ids == NULL)

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #define KEY_SIZE 48
@@ -142,18 +141,13 @@ static bool prepare(struct work *work, const struct mc_options *options)
         work->key_count = work->batch;
     if (!mc_bench_size(options, "size", 1, &work->size))
         return false;
-    if (work->size > (UINT64_C(1) << 40) / work->key_count) {
-        fprintf(stderr, "--keys=%" PRIu32 ": the buffers would be above 1 TiB\n", work->key_count);
-        return false;
-    }
-    void *buffer = mmap(NULL, work->size * work->key_count, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    work->buffer = buffer == MAP_FAILED ? NULL : buffer;
+    if (work->size > (UINT64_C(1) << 40) / work->key_count)
+        return mc_bench_fail(false, "--keys=%" PRIu32 ": the buffers would be above 1 TiB", work->key_count);
+    work->buffer = mc_bench_memory(work->size * work->key_count);
     work->keys = calloc(work->key_count, sizeof(*work->keys));
-    if (work->buffer == NULL || work->keys == NULL) {
-        fprintf(stderr, "no memory for %" PRIu32 " objects of %" PRIu64 " bytes\n", work->key_count, work->size);
-        return false;
-    }
+    if (work->buffer == NULL || work->keys == NULL)
+        return mc_bench_fail(false, "no memory for %" PRIu32 " objects of %" PRIu64 " bytes", work->key_count,
+                             work->size);
     for (uint32_t i = 0; i < work->key_count; i++)
         snprintf(work->keys[i], KEY_SIZE, "work-of-one-client@block@%016" PRIx32, i);
     return true;
@@ -201,10 +195,8 @@ static int join(struct work *work, struct mc_cluster *cluster, const struct mc_o
     struct mc_store_config client = {
         .local_hostname = "127.0.0.1", .master_server_addr = master, .local_buffer_size = 1, .paths = config.paths};
     int rc = mc_store_open(&client, &work->store);
-    if (rc != 0) {
-        fprintf(stderr, "cannot join the master at %s: %s\n", master, mc_error_text(rc));
-        return MC_BENCH_TROUBLE;
-    }
+    if (rc != 0)
+        return mc_bench_fail(MC_BENCH_TROUBLE, "cannot join the master at %s: %s", master, mc_error_text(rc));
     return mc_store_register_buffer(work->store, work->buffer, work->size * work->key_count) == 0 ? MC_BENCH_OK
                                                                                                   : MC_BENCH_TROUBLE;
 }

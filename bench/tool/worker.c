@@ -298,9 +298,7 @@ static bool prepare_thread(struct worker_thread *worker, struct mc_store *store,
     worker->key_list = calloc(most, sizeof(*worker->key_list));
     worker->found = calloc(most, sizeof(*worker->found));
     /* Touched now: an engine's KV cache is there before the first request. */
-    void *buffer =
-        mmap(NULL, worker->buffer_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    worker->buffer = buffer == MAP_FAILED ? NULL : buffer;
+    worker->buffer = mc_bench_memory(worker->buffer_size);
     if (worker->keys == NULL || worker->key_list == NULL || worker->found == NULL || worker->buffer == NULL)
         return false;
     return mc_store_register_buffer(store, worker->buffer, worker->buffer_size) == 0;
@@ -349,16 +347,13 @@ int mc_bench_worker(int argc, char **argv)
 {
     struct mc_replay_view view = {0};
     struct mc_store *store = NULL;
-    if (argc != 3) {
-        fprintf(stderr, "mooncake_bench worker is started by mooncake_bench replay\n");
-        return MC_BENCH_USAGE;
-    }
+    if (argc != 3)
+        return mc_bench_fail(MC_BENCH_USAGE, "mooncake_bench worker is started by mooncake_bench replay");
     int fd = (int)strtol(argv[1], NULL, 10);
     uint32_t index = (uint32_t)strtoul(argv[2], NULL, 10);
-    if (mc_replay_attach(fd, &view) != 0 || index >= view.shared->worker_count) {
-        fprintf(stderr, "worker %u: descriptor %d is not a replay's: %s\n", index, fd, strerror(errno));
-        return MC_BENCH_USAGE;
-    }
+    if (mc_replay_attach(fd, &view) != 0 || index >= view.shared->worker_count)
+        return mc_bench_fail(MC_BENCH_USAGE, "worker %u: descriptor %d is not a replay's: %s", index, fd,
+                             strerror(errno));
     struct mc_store_config config = {.local_hostname = "127.0.0.1",
                                      .master_server_addr = view.shared->master_address,
                                      .local_buffer_size = view.shared->block_bytes * view.shared->batch,
