@@ -189,12 +189,17 @@ class ReplicaDescriptor(Record):
 
 
 _STATUSES = tuple(ReplicaStatus)
+_new, _fill = object.__new__, Record._fields.__set__
 
 
 def _replica(size, address, segment_name, status):
     # The number comes from another process: what we do not know is UNDEFINED.
     known = _STATUSES[status if 0 <= status < len(_STATUSES) else 0]
-    return made(ReplicaDescriptor, known, made(MemoryDescriptor, made(Descriptor, size, address, segment_name)))
+    place, memory, replica = _new(Descriptor), _new(MemoryDescriptor), _new(ReplicaDescriptor)
+    _fill(place, (size, address, segment_name))
+    _fill(memory, (place,))
+    _fill(replica, (known, memory))
+    return replica
 
 
 # ---- tasks ----

@@ -22,30 +22,22 @@ extern PyObject *mc_py_engine_types; /* the module mooncake._engine_types */
 int mc_py_number(PyObject *object, const char *name, uint64_t *value);
 const char *mc_py_text(PyObject *object, const char *name);
 
-/* engine_transfer.c: name, arguments as inspect.signature shows them, result. */
+/* engine_object.c, engine_transfer.c: methods */
 /* clang-format off */
-#define MC_PY_ENGINE_ONE   "target_hostname, buffer, peer_buffer_address, length, "
-#define MC_PY_ENGINE_MANY  "target_hostname, buffers, peer_buffer_addresses, lengths, "
-#define MC_PY_ENGINE_HINT  "transport_hint=''"
-#define MC_PY_ENGINE_DONE  "0: all bytes have been moved; -1."
-#define MC_PY_ENGINE_BATCH "The id of a batch for transfer_check_status; 0: it was not begun."
-#define MC_PY_ENGINE_TRANSFERS(X) \
-    X(transfer_sync, MC_PY_ENGINE_ONE "opcode, notify=None, " MC_PY_ENGINE_HINT, MC_PY_ENGINE_DONE) \
-    X(transfer_sync_write, MC_PY_ENGINE_ONE MC_PY_ENGINE_HINT, MC_PY_ENGINE_DONE) \
-    X(transfer_sync_read, MC_PY_ENGINE_ONE MC_PY_ENGINE_HINT, MC_PY_ENGINE_DONE) \
-    X(batch_transfer_sync, MC_PY_ENGINE_MANY "opcode, notify=None, " MC_PY_ENGINE_HINT, MC_PY_ENGINE_DONE) \
-    X(batch_transfer_sync_write, MC_PY_ENGINE_MANY MC_PY_ENGINE_HINT, MC_PY_ENGINE_DONE) \
-    X(batch_transfer_sync_read, MC_PY_ENGINE_MANY MC_PY_ENGINE_HINT, MC_PY_ENGINE_DONE) \
-    X(batch_transfer_async, MC_PY_ENGINE_MANY "opcode, " MC_PY_ENGINE_HINT, MC_PY_ENGINE_BATCH) \
-    X(batch_transfer_async_write, MC_PY_ENGINE_MANY MC_PY_ENGINE_HINT, MC_PY_ENGINE_BATCH) \
-    X(batch_transfer_async_read, MC_PY_ENGINE_MANY MC_PY_ENGINE_HINT, MC_PY_ENGINE_BATCH) \
-    X(transfer_submit_write, MC_PY_ENGINE_ONE MC_PY_ENGINE_HINT, MC_PY_ENGINE_BATCH) \
-    X(transfer_check_status, "batch_id", "0: under way; 1: all of it is done; -1: failed; -2: timed out.") \
-    X(get_batch_transfer_status, "batch_ids", "Waits for all of them: 0, or -1 when one failed.")
+#define MC_PY_ENGINE_METHODS(X) \
+    X(initialize) X(initialize_ext) X(register_memory) X(unregister_memory) X(batch_register_memory) \
+    X(batch_unregister_memory) X(free_managed_buffer) X(write_bytes_to_buffer) X(read_bytes_from_buffer) \
+    X(send_probe) X(get_local_topology) X(show_links) X(warmup_efa_segment) \
+    X(transfer_sync) X(transfer_sync_write) X(transfer_sync_read) \
+    X(batch_transfer_sync) X(batch_transfer_sync_write) X(batch_transfer_sync_read) \
+    X(batch_transfer_async) X(batch_transfer_async_write) X(batch_transfer_async_read) \
+    X(transfer_submit_write) X(transfer_check_status) X(get_batch_transfer_status)
 /* clang-format on */
-#define MC_PY_ENGINE_DECLARE(name, arguments, answer)                                                                  \
-    PyObject *mc_py_engine_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);
-MC_PY_ENGINE_TRANSFERS(MC_PY_ENGINE_DECLARE)
+#define MC_PY_ENGINE_DECLARE(name)                                                                                     \
+    PyObject *mc_py_engine_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);      \
+    extern const char mc_py_engine_doc_##name[];
+MC_PY_ENGINE_METHODS(MC_PY_ENGINE_DECLARE)
 #undef MC_PY_ENGINE_DECLARE
+#define MC_PY_ENGINE_METHOD(name, ...) MC_PY_METHOD_OF(mc_py_engine, name, __VA_ARGS__)
 
 #endif

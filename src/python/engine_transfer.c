@@ -7,7 +7,7 @@
 
 /* ---- arguments to items ---- */
 
-static int read_opcode(PyObject *object, enum mc_transfer_opcode *opcode)
+static int read_opcode(PyObject *object, int *opcode)
 {
     uint64_t value;
     if (mc_py_number(object, "opcode", &value) < 0)
@@ -16,7 +16,7 @@ static int read_opcode(PyObject *object, enum mc_transfer_opcode *opcode)
         PyErr_Format(PyExc_TypeError, "opcode must be TransferOpcode.Read or .Write, not %R", object);
         return -1;
     }
-    *opcode = (enum mc_transfer_opcode)value;
+    *opcode = (int)value;
     return 0;
 }
 
@@ -117,146 +117,102 @@ static int note_acquire(PyObject *object, struct note *note)
     return 0;
 }
 
-static PyObject *run(PyObject *object, PyObject *target_object, enum mc_transfer_opcode opcode,
+static PyObject *run(struct mc_transfer_engine *engine, PyObject *target_object, int opcode,
                      const struct mc_transfer_item *items, size_t count, PyObject *notify)
 {
-    struct mc_transfer_engine *engine = ((struct mc_py_engine *)object)->engine;
     struct note note;
     const char *target = mc_py_text(target_object, "target_hostname");
     int rc = 1;
     if (target == NULL)
         return NULL;
     if (note_acquire(notify, &note) == 0) {
-        Py_BEGIN_ALLOW_THREADS rc = mc_transfer_run(engine, target, opcode, items, count, note.given);
+        Py_BEGIN_ALLOW_THREADS rc =
+            mc_transfer_run(engine, target, (enum mc_transfer_opcode)opcode, items, count, note.given);
         Py_END_ALLOW_THREADS
     }
     note_release(&note);
     return rc > 0 ? NULL : PyLong_FromLong(rc < 0 ? -1 : 0);
 }
 
-static PyObject *submit(PyObject *object, PyObject *target_object, enum mc_transfer_opcode opcode,
+static PyObject *submit(struct mc_transfer_engine *engine, PyObject *target_object, int opcode,
                         const struct mc_transfer_item *items, size_t count)
 {
-    struct mc_transfer_engine *engine = ((struct mc_py_engine *)object)->engine;
     const char *target = mc_py_text(target_object, "target_hostname");
     int64_t id;
     if (target == NULL)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS id = mc_transfer_submit(engine, target, opcode, items, count, NULL);
+    Py_BEGIN_ALLOW_THREADS id = mc_transfer_submit(engine, target, (enum mc_transfer_opcode)opcode, items, count, NULL);
     Py_END_ALLOW_THREADS return PyLong_FromLongLong(id < 0 ? 0 : id);
 }
 
-static PyObject *run_lists(PyObject *object, PyObject *const *values, enum mc_transfer_opcode opcode, PyObject *notify,
-                           bool is_async)
+#define GIVEN (-1) /* the opcode is values[4], a note values[5] */
+
+static PyObject *transfer_one(struct mc_py_engine *self, PyObject **values, int opcode, bool is_async)
+{
+    struct mc_transfer_item item;
+    PyObject *notify = opcode == GIVEN ? values[5] : NULL;
+    if (read_item(values + 1, &item) < 0 || (opcode == GIVEN && read_opcode(values[4], &opcode) < 0))
+        return NULL;
+    return is_async ? submit(self->engine, values[0], opcode, &item, 1)
+                    : run(self->engine, values[0], opcode, &item, 1, notify);
+}
+
+static PyObject *transfer_many(struct mc_py_engine *self, PyObject **values, int opcode, bool is_async)
 {
     struct lists lists;
-    PyObject *answer = NULL;
+    PyObject *answer = NULL, *notify = opcode == GIVEN ? values[5] : NULL;
+    if (opcode == GIVEN && read_opcode(values[4], &opcode) < 0)
+        return NULL;
     int rc = lists_read(&lists, values + 1);
     if (rc < 0)
         answer = PyLong_FromLong(is_async ? 0 : -1);
     else if (rc == 0)
-        answer = is_async ? submit(object, values[0], opcode, lists.items, lists.count)
-                          : run(object, values[0], opcode, lists.items, lists.count, notify);
+        answer = is_async ? submit(self->engine, values[0], opcode, lists.items, lists.count)
+                          : run(self->engine, values[0], opcode, lists.items, lists.count, notify);
     lists_free(&lists);
     return answer;
 }
 
 /* ---- the methods ---- */
 
-/* One transfer, with a fixed direction. transport_hint is taken and has no effect: the shortest path is chosen. */
-#define ONE(name, opcode, act)                                                                                         \
-    MC_PY_SIGNATURE(name, 4, "target_hostname", "buffer", "peer_buffer_address", "length", "transport_hint");          \
-    PyObject *mc_py_engine_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)       \
-    {                                                                                                                  \
-        PyObject *values[5];                                                                                           \
-        struct mc_transfer_item item;                                                                                  \
-        if (mc_py_arguments(&name##_signature, args, count, keywords, values) < 0 || read_item(values + 1, &item) < 0) \
-            return NULL;                                                                                               \
-        return act;                                                                                                    \
-    }
-ONE(transfer_sync_write, MC_TRANSFER_WRITE, run(object, values[0], MC_TRANSFER_WRITE, &item, 1, NULL))
-ONE(transfer_sync_read, MC_TRANSFER_READ, run(object, values[0], MC_TRANSFER_READ, &item, 1, NULL))
-ONE(transfer_submit_write, MC_TRANSFER_WRITE, submit(object, values[0], MC_TRANSFER_WRITE, &item, 1))
-#undef ONE
+/* clang-format off */
+#define ONE  "target_hostname, buffer, peer_buffer_address, length, "
+#define MANY "target_hostname, buffers, peer_buffer_addresses, lengths, "
+#define HINT "transport_hint=''"
+#define DONE "0: all bytes have been moved; -1."
+#define BATCH "The id of a batch for transfer_check_status; 0: it was not begun."
+#define TRANSFER(name, required, parameters, transfer, opcode, is_async, doc) \
+    MC_PY_ENGINE_METHOD(name, required, parameters, doc) { return transfer(self, values, opcode, is_async); }
+TRANSFER(transfer_sync, 5, ONE "opcode, notify=None, " HINT, transfer_one, GIVEN, false, DONE)
+TRANSFER(transfer_sync_write, 4, ONE HINT, transfer_one, MC_TRANSFER_WRITE, false, DONE)
+TRANSFER(transfer_sync_read, 4, ONE HINT, transfer_one, MC_TRANSFER_READ, false, DONE)
+TRANSFER(batch_transfer_sync, 5, MANY "opcode, notify=None, " HINT, transfer_many, GIVEN, false, DONE)
+TRANSFER(batch_transfer_sync_write, 4, MANY HINT, transfer_many, MC_TRANSFER_WRITE, false, DONE)
+TRANSFER(batch_transfer_sync_read, 4, MANY HINT, transfer_many, MC_TRANSFER_READ, false, DONE)
+TRANSFER(batch_transfer_async, 5, MANY "opcode, " HINT, transfer_many, GIVEN, true, BATCH)
+TRANSFER(batch_transfer_async_write, 4, MANY HINT, transfer_many, MC_TRANSFER_WRITE, true, BATCH)
+TRANSFER(batch_transfer_async_read, 4, MANY HINT, transfer_many, MC_TRANSFER_READ, true, BATCH)
+TRANSFER(transfer_submit_write, 4, ONE HINT, transfer_one, MC_TRANSFER_WRITE, true, BATCH)
+/* clang-format on */
 
-#define MANY(name, opcode, is_async)                                                                                   \
-    MC_PY_SIGNATURE(name, 4, "target_hostname", "buffers", "peer_buffer_addresses", "lengths", "transport_hint");      \
-    PyObject *mc_py_engine_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)       \
-    {                                                                                                                  \
-        PyObject *values[5];                                                                                           \
-        if (mc_py_arguments(&name##_signature, args, count, keywords, values) < 0)                                     \
-            return NULL;                                                                                               \
-        return run_lists(object, values, opcode, NULL, is_async);                                                      \
-    }
-MANY(batch_transfer_sync_write, MC_TRANSFER_WRITE, false)
-MANY(batch_transfer_sync_read, MC_TRANSFER_READ, false)
-MANY(batch_transfer_async_write, MC_TRANSFER_WRITE, true)
-MANY(batch_transfer_async_read, MC_TRANSFER_READ, true)
-#undef MANY
-
-MC_PY_SIGNATURE(transfer_sync, 5, "target_hostname", "buffer", "peer_buffer_address", "length", "opcode", "notify",
-                "transport_hint");
-PyObject *mc_py_engine_transfer_sync(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_ENGINE_METHOD(transfer_check_status, 1, "batch_id",
+                    "0: under way; 1: all of it is done; -1: failed; -2: timed out.")
 {
-    PyObject *values[7];
-    struct mc_transfer_item item;
-    enum mc_transfer_opcode opcode;
-    if (mc_py_arguments(&transfer_sync_signature, args, count, keywords, values) < 0 ||
-        read_item(values + 1, &item) < 0 || read_opcode(values[4], &opcode) < 0)
-        return NULL;
-    return run(object, values[0], opcode, &item, 1, values[5]);
-}
-
-MC_PY_SIGNATURE(batch_transfer_sync, 5, "target_hostname", "buffers", "peer_buffer_addresses", "lengths", "opcode",
-                "notify", "transport_hint");
-PyObject *mc_py_engine_batch_transfer_sync(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                           PyObject *keywords)
-{
-    PyObject *values[7];
-    enum mc_transfer_opcode opcode;
-    if (mc_py_arguments(&batch_transfer_sync_signature, args, count, keywords, values) < 0 ||
-        read_opcode(values[4], &opcode) < 0)
-        return NULL;
-    return run_lists(object, values, opcode, values[5], false);
-}
-
-MC_PY_SIGNATURE(batch_transfer_async, 5, "target_hostname", "buffers", "peer_buffer_addresses", "lengths", "opcode",
-                "transport_hint");
-PyObject *mc_py_engine_batch_transfer_async(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                            PyObject *keywords)
-{
-    PyObject *values[6];
-    enum mc_transfer_opcode opcode;
-    if (mc_py_arguments(&batch_transfer_async_signature, args, count, keywords, values) < 0 ||
-        read_opcode(values[4], &opcode) < 0)
-        return NULL;
-    return run_lists(object, values, opcode, NULL, true);
-}
-
-MC_PY_SIGNATURE(transfer_check_status, 1, "batch_id");
-PyObject *mc_py_engine_transfer_check_status(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                             PyObject *keywords)
-{
-    PyObject *values[1];
+    struct mc_transfer_engine *engine = self->engine;
     uint64_t id;
-    if (mc_py_arguments(&transfer_check_status_signature, args, count, keywords, values) < 0 ||
-        mc_py_number(values[0], "batch_id", &id) < 0)
-        return NULL;
-    struct mc_transfer_engine *engine = ((struct mc_py_engine *)object)->engine;
     int rc;
+    if (mc_py_number(values[0], "batch_id", &id) < 0)
+        return NULL;
     Py_BEGIN_ALLOW_THREADS rc = mc_transfer_status(engine, id > INT64_MAX ? -1 : (int64_t)id);
     Py_END_ALLOW_THREADS return PyLong_FromLong(rc);
 }
 
-MC_PY_SIGNATURE(get_batch_transfer_status, 1, "batch_ids");
-PyObject *mc_py_engine_get_batch_transfer_status(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                                 PyObject *keywords)
+MC_PY_ENGINE_METHOD(get_batch_transfer_status, 1, "batch_ids", "Waits for all of them: 0, or -1 when one failed.")
 {
-    struct mc_transfer_engine *engine = ((struct mc_py_engine *)object)->engine;
-    PyObject *values[1], *tuple, *answer = NULL;
+    struct mc_transfer_engine *engine = self->engine;
+    PyObject *tuple, *answer = NULL;
     struct mc_py_scratch scratch;
-    if (mc_py_arguments(&get_batch_transfer_status_signature, args, count, keywords, values) < 0 ||
-        (tuple = mc_py_snapshot(values[0], "batch_ids")) == NULL)
+    if ((tuple = mc_py_snapshot(values[0], "batch_ids")) == NULL)
         return NULL;
     mc_py_scratch_init(&scratch);
     Py_ssize_t id_count = PyTuple_Size(tuple), i = 0;

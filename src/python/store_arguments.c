@@ -9,12 +9,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-static Py_ssize_t find_name(const char *const *names, PyObject *name)
+/* The place of a parameter, or -1. */
+static Py_ssize_t find_name(const char *parameters, PyObject *name)
 {
-    for (Py_ssize_t i = 0; names[i] != NULL; i++)
-        if (PyUnicode_CompareWithASCIIString(name, names[i]) == 0)
-            return i;
-    return -1;
+    Py_ssize_t length = 0;
+    const char *text = PyUnicode_AsUTF8AndSize(name, &length);
+    if (text == NULL)
+        PyErr_Clear();
+    if (text == NULL || length == 0 || strlen(text) != (size_t)length)
+        return -1;
+    for (Py_ssize_t at = 0;; at++) {
+        if (strncmp(parameters, text, (size_t)length) == 0 && strchr("=,", parameters[length]) != NULL)
+            return at; /* strchr finds the final zero, too */
+        if ((parameters = strchr(parameters, ',')) == NULL)
+            return -1;
+        parameters += 2;
+    }
 }
 
 static int take_keywords(const struct mc_py_signature *signature, PyObject *const *args, PyObject *keywords,
@@ -23,13 +33,12 @@ static int take_keywords(const struct mc_py_signature *signature, PyObject *cons
     Py_ssize_t count = PyTuple_Size(keywords);
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *name = PyTuple_GetItem(keywords, i);
-        Py_ssize_t at = find_name(signature->names, name);
-        if (at < 0) {
-            PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", signature->method, name);
-            return -1;
-        }
-        if (values[at] != NULL) {
-            PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%U'", signature->method, name);
+        Py_ssize_t at = find_name(signature->parameters, name);
+        if (at < 0 || values[at] != NULL) {
+            PyErr_Format(PyExc_TypeError,
+                         at < 0 ? "%s() got an unexpected keyword argument '%U'"
+                                : "%s() got multiple values for argument '%U'",
+                         signature->method, name);
             return -1;
         }
         values[at] = args[i];
@@ -37,25 +46,38 @@ static int take_keywords(const struct mc_py_signature *signature, PyObject *cons
     return 0;
 }
 
-int mc_py_arguments(const struct mc_py_signature *signature, PyObject *const *args, Py_ssize_t count,
-                    PyObject *keywords, PyObject **values)
+static int name_missing(const struct mc_py_signature *signature, Py_ssize_t at)
 {
-    Py_ssize_t i = 0;
-    for (; signature->names[i] != NULL; i++)
+    const char *name = signature->parameters;
+    while (at-- > 0)
+        name = strchr(name, ',') + 2;
+    PyObject *text = PyUnicode_FromStringAndSize(name, (Py_ssize_t)strcspn(name, "=,"));
+    if (text != NULL)
+        PyErr_Format(PyExc_TypeError, "%s() missing required argument '%U'", signature->method, text);
+    Py_XDECREF(text);
+    return -1;
+}
+
+int mc_py_arguments(struct mc_py_signature *signature, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                    PyObject **values)
+{
+    if (signature->most == 0 && signature->parameters[0] != 0) {
+        signature->most = 1;
+        for (const char *at = signature->parameters; (at = strchr(at, ',')) != NULL; at++)
+            signature->most++;
+    }
+    for (Py_ssize_t i = 0; i < signature->most; i++)
         values[i] = i < count ? args[i] : NULL;
-    if (count > i) {
-        PyErr_Format(PyExc_TypeError, "%s() takes at most %zd arguments (%zd given)", signature->method, i, count);
+    if (count > signature->most) {
+        PyErr_Format(PyExc_TypeError, "%s() takes at most %zd arguments (%zd given)", signature->method,
+                     signature->most, count);
         return -1;
     }
     if (keywords != NULL && take_keywords(signature, args + count, keywords, values) < 0)
         return -1;
-    for (i = 0; i < signature->required; i++) {
-        if (values[i] == NULL) {
-            PyErr_Format(PyExc_TypeError, "%s() missing required argument '%s'", signature->method,
-                         signature->names[i]);
-            return -1;
-        }
-    }
+    for (Py_ssize_t i = count; i < signature->required; i++)
+        if (values[i] == NULL)
+            return name_missing(signature, i);
     return 0;
 }
 
@@ -315,35 +337,18 @@ void mc_py_object_free(PyObject *object)
     Py_DECREF((PyObject *)type);
 }
 
-PyObject *mc_py_list_of(Py_ssize_t count, long value)
-{
-    PyObject *list = PyList_New(count);
-    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
-        PyObject *number = PyLong_FromLong(value);
-        if (number == NULL || PyList_SetItem(list, i, number) < 0)
-            Py_CLEAR(list);
+/* A function that makes a list of `count` numbers. */
+#define LIST_OF(name, parameters, number)                                                                              \
+    PyObject *name parameters                                                                                          \
+    {                                                                                                                  \
+        PyObject *list = PyList_New(count);                                                                            \
+        for (Py_ssize_t i = 0; list != NULL && i < count; i++) {                                                       \
+            PyObject *item = PyLong_FromLongLong(number);                                                              \
+            if (item == NULL || PyList_SetItem(list, i, item) < 0)                                                     \
+                Py_CLEAR(list);                                                                                        \
+        }                                                                                                              \
+        return list;                                                                                                   \
     }
-    return list;
-}
-
-PyObject *mc_py_list_of_i64(const int64_t *values, Py_ssize_t count)
-{
-    PyObject *list = PyList_New(count);
-    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
-        PyObject *number = PyLong_FromLongLong(values[i]);
-        if (number == NULL || PyList_SetItem(list, i, number) < 0)
-            Py_CLEAR(list);
-    }
-    return list;
-}
-
-PyObject *mc_py_list_of_int(const int *values, Py_ssize_t count)
-{
-    PyObject *list = PyList_New(count);
-    for (Py_ssize_t i = 0; list != NULL && i < count; i++) {
-        PyObject *number = PyLong_FromLong(values[i]);
-        if (number == NULL || PyList_SetItem(list, i, number) < 0)
-            Py_CLEAR(list);
-    }
-    return list;
-}
+LIST_OF(mc_py_list_of, (Py_ssize_t count, long value), value)
+LIST_OF(mc_py_list_of_i64, (const int64_t *values, Py_ssize_t count), values[i])
+LIST_OF(mc_py_list_of_int, (const int *values, Py_ssize_t count), values[i])

@@ -157,7 +157,7 @@ static PyObject *take_handle(struct get_call *call, Py_ssize_t i)
     return mc_py_buffer_handle(data, (size_t)target->length);
 }
 
-static PyObject *get_one(PyObject *object, PyObject *key_object, bool want_bytes)
+static PyObject *get_one(struct mc_py_store *self, PyObject *key_object, bool want_bytes)
 {
     struct get_call call;
     struct mc_bytes key;
@@ -166,21 +166,21 @@ static PyObject *get_one(PyObject *object, PyObject *key_object, bool want_bytes
         return NULL;
     if (get_init(&call, 1, true, want_bytes) == 0) {
         get_add(&call, 0, key, NULL, 0);
-        get_run((struct mc_py_store *)object, &call);
+        get_run(self, &call);
         answer = want_bytes ? take_bytes(&call, 0) : take_handle(&call, 0);
     }
     get_free(&call);
     return answer;
 }
 
-static PyObject *get_many(PyObject *object, PyObject *list, bool want_bytes)
+static PyObject *get_many(struct mc_py_store *self, PyObject *list, bool want_bytes)
 {
     struct get_call call;
     PyObject *answer = NULL;
     PyObject *snapshot = mc_py_snapshot(list, "keys");
     if (snapshot == NULL)
         return NULL;
-    if (get_keys((struct mc_py_store *)object, &call, snapshot, want_bytes) == 0)
+    if (get_keys(self, &call, snapshot, want_bytes) == 0)
         answer = PyList_New(call.key_count);
     for (Py_ssize_t i = 0; answer != NULL && i < call.key_count; i++) {
         PyObject *item = want_bytes ? take_bytes(&call, i) : take_handle(&call, i);
@@ -192,49 +192,15 @@ static PyObject *get_many(PyObject *object, PyObject *list, bool want_bytes)
     return answer;
 }
 
-const char mc_py_doc_get[] = "get(key)\n--\n\nThe object as bytes; b\"\" when it is not there or on any failure. Never "
-                             "None, never raises for a failure.";
-MC_PY_SIGNATURE(get, 1, "key");
-PyObject *mc_py_store_get(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    PyObject *values[1];
-    if (mc_py_arguments(&get_signature, args, count, keywords, values) < 0)
-        return NULL;
-    return get_one(object, values[0], true);
-}
-
-const char mc_py_doc_get_batch[] =
-    "get_batch(keys)\n--\n\nList of bytes as long as keys; b\"\" where an object is not there or on a failure.";
-MC_PY_SIGNATURE(get_batch, 1, "keys");
-PyObject *mc_py_store_get_batch(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    PyObject *values[1];
-    if (mc_py_arguments(&get_batch_signature, args, count, keywords, values) < 0)
-        return NULL;
-    return get_many(object, values[0], true);
-}
-
-const char mc_py_doc_get_buffer[] =
-    "get_buffer(key)\n--\n\nThe object as a BufferHandle (writable memory of its own), or None.";
-MC_PY_SIGNATURE(get_buffer, 1, "key");
-PyObject *mc_py_store_get_buffer(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    PyObject *values[1];
-    if (mc_py_arguments(&get_buffer_signature, args, count, keywords, values) < 0)
-        return NULL;
-    return get_one(object, values[0], false);
-}
-
-const char mc_py_doc_batch_get_buffer[] =
-    "batch_get_buffer(keys)\n--\n\nList as long as keys of BufferHandle, or None where there is no object.";
-MC_PY_SIGNATURE(batch_get_buffer, 1, "keys");
-PyObject *mc_py_store_batch_get_buffer(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    PyObject *values[1];
-    if (mc_py_arguments(&batch_get_buffer_signature, args, count, keywords, values) < 0)
-        return NULL;
-    return get_many(object, values[0], false);
-}
+MC_PY_STORE_CALL(
+    get, 1, "key", get_one(self, values[0], true),
+    "The object as bytes; b\"\" when it is not there or on any failure. Never None, never raises for a failure.")
+MC_PY_STORE_CALL(get_batch, 1, "keys", get_many(self, values[0], true),
+                 "List of bytes as long as keys; b\"\" where an object is not there or on a failure.")
+MC_PY_STORE_CALL(get_buffer, 1, "key", get_one(self, values[0], false),
+                 "The object as a BufferHandle (writable memory of its own), or None.")
+MC_PY_STORE_CALL(batch_get_buffer, 1, "keys", get_many(self, values[0], false),
+                 "List as long as keys of BufferHandle, or None where there is no object.")
 
 /* ---- into addresses ---- */
 
@@ -249,27 +215,24 @@ static void get_add_address(struct get_call *call, Py_ssize_t key_at, struct mc_
                        (unsigned long long)size);
 }
 
-const char mc_py_doc_get_into[] =
-    "get_into(key, buffer_ptr, size)\n--\n\n"
-    "Copies the whole object to address buffer_ptr, where size bytes are. The memory must stay until the call "
-    "returns.\n\n"
-    "Returns its length in bytes; -704: no such object; -703: still being written; -600: the buffer is smaller than "
-    "the\n"
-    "object, or address 0; -801: stored bytes are damaged. After a failure the buffer may hold anything.";
-MC_PY_SIGNATURE(get_into, 3, "key", "buffer_ptr", "size");
-PyObject *mc_py_store_get_into(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_STORE_METHOD(
+    get_into, 3, "key, buffer_ptr, size",
+    "Copies the whole object to address buffer_ptr, where size bytes are. The memory must stay until the "
+    "call returns.\n\n"
+    "Returns its length in bytes; -704: no such object; -703: still being written; -600: the buffer is "
+    "smaller than the\n"
+    "object, or address 0; -801: stored bytes are damaged. After a failure the buffer may hold anything.")
 {
-    PyObject *values[3], *answer = NULL;
+    PyObject *answer = NULL;
     struct get_call call;
     struct mc_bytes key;
     struct iovec part;
     uint64_t address, size;
-    if (mc_py_arguments(&get_into_signature, args, count, keywords, values) < 0 || mc_py_key(values[0], &key) < 0 ||
-        mc_py_u64(values[1], &address) < 0 || mc_py_u64(values[2], &size) < 0)
+    if (mc_py_key(values[0], &key) < 0 || mc_py_u64(values[1], &address) < 0 || mc_py_u64(values[2], &size) < 0)
         return NULL;
     if (get_init(&call, 1, false, false) == 0) {
         get_add_address(&call, 0, key, address, size, &part);
-        get_run((struct mc_py_store *)object, &call);
+        get_run(self, &call);
         answer = PyLong_FromLongLong(call.results[0]);
     }
     get_free(&call);
@@ -324,7 +287,7 @@ out:
     return rc;
 }
 
-static PyObject *get_lists(PyObject *object, const char *method, PyObject **values, get_fill *fill)
+static PyObject *get_lists(struct mc_py_store *self, const char *method, PyObject **values, get_fill *fill)
 {
     struct get_call call;
     PyObject *tuples[3], *answer = NULL;
@@ -336,7 +299,7 @@ static PyObject *get_lists(PyObject *object, const char *method, PyObject **valu
         rc = get_init(&call, key_count, false, false);
         struct mc_bytes *keys = rc < 0 ? NULL : mc_py_keys(tuples[0], key_count, &call.scratch);
         if (keys != NULL && fill(&call, tuples, keys) == 0) {
-            get_run((struct mc_py_store *)object, &call);
+            get_run(self, &call);
             answer = mc_py_list_of_i64(call.results, key_count);
         }
         get_free(&call);
@@ -346,39 +309,23 @@ static PyObject *get_lists(PyObject *object, const char *method, PyObject **valu
     return answer;
 }
 
-const char mc_py_doc_batch_get_into[] =
-    "batch_get_into(keys, buffer_ptrs, sizes)\n--\n\n"
-    "get_into of many keys in one call: three lists of one length.\n\n"
-    "Returns a list of int as long as keys: the object's length in bytes, or a negative code.";
-MC_PY_SIGNATURE(batch_get_into, 3, "keys", "buffer_ptrs", "sizes");
-PyObject *mc_py_store_batch_get_into(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    PyObject *values[3];
-    if (mc_py_arguments(&batch_get_into_signature, args, count, keywords, values) < 0)
-        return NULL;
-    return get_lists(object, "batch_get_into", values, fill_addresses);
-}
-
-const char mc_py_doc_batch_get_into_multi_buffers[] =
-    "batch_get_into_multi_buffers(keys, all_buffer_ptrs, all_sizes, prefer_alloc_in_same_node=False)\n--\n\n"
-    "Scatters object i over the pieces (all_buffer_ptrs[i][j], all_sizes[i][j]), in order. prefer_alloc_in_same_node "
-    "is accepted; the\n"
-    "nearest replica is always read.\n\n"
-    "Returns a list of int as long as keys: the object's length in bytes, or a negative code; -600: the pieces are too "
-    "small.";
-MC_PY_SIGNATURE(batch_get_into_multi_buffers, 3, "keys", "all_buffer_ptrs", "all_sizes", "prefer_alloc_in_same_node");
-PyObject *mc_py_store_batch_get_into_multi_buffers(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                                   PyObject *keywords)
-{
-    PyObject *values[4];
-    if (mc_py_arguments(&batch_get_into_multi_buffers_signature, args, count, keywords, values) < 0)
-        return NULL;
-    return get_lists(object, "batch_get_into_multi_buffers", values, fill_multi);
-}
+MC_PY_STORE_CALL(batch_get_into, 3, "keys, buffer_ptrs, sizes",
+                 get_lists(self, "batch_get_into", values, fill_addresses),
+                 "get_into of many keys in one call: three lists of one length.\n\n"
+                 "Returns a list of int as long as keys: the object's length in bytes, or a negative code.")
+MC_PY_STORE_CALL(batch_get_into_multi_buffers, 3, "keys, all_buffer_ptrs, all_sizes, prefer_alloc_in_same_node=False",
+                 get_lists(self, "batch_get_into_multi_buffers", values, fill_multi),
+                 "Scatters object i over the pieces (all_buffer_ptrs[i][j], all_sizes[i][j]), in order. "
+                 "prefer_alloc_in_same_node is accepted; the\n"
+                 "nearest replica is always read.\n\n"
+                 "Returns a list of int as long as keys: the object's length in bytes, or a negative code; -600: the "
+                 "pieces are too small.")
 
 /* ---- ranges ---- */
 
 enum { RANGE_BUFFERS, RANGE_KEYS, RANGE_TARGETS, RANGE_SOURCES, RANGE_SIZES, RANGE_LISTS };
+static const char *const range_names[RANGE_LISTS] = {"buffer_ptrs", "all_keys", "all_dst_offsets", "all_src_offsets",
+                                                     "all_sizes"};
 static const int range_depth[RANGE_LISTS] = {1, 2, 3, 3, 3};
 
 struct range_call {
@@ -464,13 +411,9 @@ static int ranges_fill(struct range_call *call)
 
 static void ranges_run(struct mc_py_store *self, struct range_call *call)
 {
-    struct mc_store *store = NULL;
-    int rc = mc_py_store_enter(self, &store);
-    if (rc == 0) {
-        Py_BEGIN_ALLOW_THREADS if (call->item_count > 0) rc = mc_store_get_ranges(store, call->items, call->item_count);
-        mc_py_store_leave(self);
-        Py_END_ALLOW_THREADS
-    }
+    int rc;
+    MC_PY_IN_STORE(self, store, rc,
+                   call->item_count > 0 ? mc_store_get_ranges(store, call->items, call->item_count) : 0);
     for (size_t i = 0; i < call->item_count; i++) {
         int64_t result = call->items[i].result;
         call->results[call->result_of[i]] = result != STORE_UNSET ? result : rc < 0 ? rc : MC_ERR_INTERNAL_ERROR;
@@ -522,28 +465,24 @@ out:
     return answer;
 }
 
-const char mc_py_doc_get_into_ranges[] =
-    "get_into_ranges(buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes)\n--\n\n"
-    "Copies parts of objects. For buffer b, its key k and that key's range r: all_sizes[b][k][r] bytes from offset "
-    "all_src_offsets[b][k][r] of\n"
-    "object all_keys[b][k] to address buffer_ptrs[b] + all_dst_offsets[b][k][r]. Each part is verified by its own "
-    "checksums.\n\n"
-    "Returns lists [b][k][r] of int: the bytes copied, or a negative code; -600 beyond the object's end; -600 "
-    "everywhere when the lists are not\n"
-    "of one shape.";
-MC_PY_SIGNATURE(get_into_ranges, 5, "buffer_ptrs", "all_keys", "all_dst_offsets", "all_src_offsets", "all_sizes");
-PyObject *mc_py_store_get_into_ranges(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_STORE_METHOD(
+    get_into_ranges, 5, "buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes",
+    "Copies parts of objects. For buffer b, its key k and that key's range r: all_sizes[b][k][r] bytes from "
+    "offset all_src_offsets[b][k][r] of\n"
+    "object all_keys[b][k] to address buffer_ptrs[b] + all_dst_offsets[b][k][r]. Each part is verified by "
+    "its own checksums.\n\n"
+    "Returns lists [b][k][r] of int: the bytes copied, or a negative code; -600 beyond the object's end; "
+    "-600 everywhere when the lists are not\n"
+    "of one shape.")
 {
-    PyObject *values[RANGE_LISTS], *answer = NULL;
+    PyObject *answer = NULL;
     struct range_call call = {.item_count = 0};
-    if (mc_py_arguments(&get_into_ranges_signature, args, count, keywords, values) < 0)
-        return NULL;
     int i = 0;
     for (; i < RANGE_LISTS; i++)
-        if ((call.tuples[i] = mc_py_snapshot_deep(values[i], range_depth[i], get_into_ranges_names[i])) == NULL)
+        if ((call.tuples[i] = mc_py_snapshot_deep(values[i], range_depth[i], range_names[i])) == NULL)
             break;
     if (i == RANGE_LISTS)
-        answer = ranges_answer((struct mc_py_store *)object, &call);
+        answer = ranges_answer(self, &call);
     for (i = 0; i < RANGE_LISTS; i++)
         Py_XDECREF(call.tuples[i]);
     return answer;

@@ -43,19 +43,38 @@
 
 /* ---- store_arguments.c ---- */
 
-/* Parameters of one method. `names` ends with NULL. */
+/* Parameters of one method, as inspect.signature shows them: "key, value, config=None". `most` is counted when it is 0. */
 struct mc_py_signature {
-    const char *method;
-    const char *const *names;
-    Py_ssize_t required;
+    const char *method, *parameters;
+    Py_ssize_t required, most;
 };
-#define MC_PY_SIGNATURE(function, required_count, ...)                                                                 \
-    static const char *const function##_names[] = {__VA_ARGS__, NULL};                                                 \
-    static const struct mc_py_signature function##_signature = {#function, function##_names, required_count}
 /* Spreads a fastcall's arguments over values[] (borrowed; NULL = not given). -1 with TypeError that names the argument.
  */
-int mc_py_arguments(const struct mc_py_signature *signature, PyObject *const *args, Py_ssize_t count,
-                    PyObject *keywords, PyObject **values);
+int mc_py_arguments(struct mc_py_signature *signature, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
+                    PyObject **values);
+#define MC_PY_ARGUMENTS_MAX 8
+
+/* A method: its documentation, its function of the type's table, and the head of what follows, which gets the arguments.
+ * `type` is the struct of the object. */
+#define MC_PY_METHOD_OF(type, name, required, parameters, doc)                                                         \
+    const char type##_doc_##name[] = #name "(" parameters ")\n--\n\n" doc;                                             \
+    static PyObject *call_##name(struct type *self, PyObject **values);                                                \
+    PyObject *type##_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)             \
+    {                                                                                                                  \
+        static struct mc_py_signature signature = {#name, parameters, required, 0};                                    \
+        PyObject *values[MC_PY_ARGUMENTS_MAX];                                                                         \
+        if (mc_py_arguments(&signature, args, count, keywords, values) < 0)                                            \
+            return NULL;                                                                                               \
+        return call_##name((struct type *)object, values);                                                             \
+    }                                                                                                                  \
+    static PyObject *call_##name(__attribute__((unused)) struct type *self, __attribute__((unused)) PyObject **values)
+#define MC_PY_STORE_METHOD(name, ...) MC_PY_METHOD_OF(mc_py_store, name, __VA_ARGS__)
+/* One that is a call. */
+#define MC_PY_STORE_CALL(name, required, parameters, call, doc)                                                        \
+    MC_PY_STORE_METHOD(name, required, parameters, doc)                                                                \
+    {                                                                                                                  \
+        return call;                                                                                                   \
+    }
 
 /* Work space of one call: the stack first, then the heap. Zero the counters with MC_PY_SCRATCH, free with
  * mc_py_scratch_free. */
@@ -138,6 +157,17 @@ extern PyType_Spec mc_py_store_spec;
 /* Takes the library's store for one call. 0, MC_ERR_INVALID_PARAMS (not set up), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS
  * (forked). */
 int mc_py_store_enter(struct mc_py_store *self, struct mc_store **store);
+/* rc = call, which may use `store`, without the GIL; or why there is no store. */
+#define MC_PY_IN_STORE(self, store, rc, call)                                                                          \
+    do {                                                                                                               \
+        struct mc_store *store;                                                                                        \
+        rc = mc_py_store_enter(self, &store);                                                                          \
+        if (rc == 0) {                                                                                                 \
+            Py_BEGIN_ALLOW_THREADS rc = call;                                                                          \
+            mc_py_store_leave(self);                                                                                   \
+            Py_END_ALLOW_THREADS                                                                                       \
+        }                                                                                                              \
+    } while (0)
 /* Gives it back; before the GIL is taken again, because a thread may end there while the interpreter goes down. */
 void mc_py_store_leave(struct mc_py_store *self);
 /* For setup: claims the object and publishes the outcome (store may be NULL). */
@@ -160,11 +190,13 @@ bool mc_py_exiting(void);
     X(create_copy_task) X(create_move_task) X(query_task) X(batch_replica_clear) \
     X(allocate_and_mount_segment) X(mount_segment) X(unmount_segment) X(unmount_and_free_segment) \
     X(unmount_local_disk_segment) \
-    X(setup_dummy) X(alloc_from_mem_pool)
+    X(setup_dummy) X(alloc_from_mem_pool) \
+    X(is_exist) X(batch_is_exist) X(remove) X(batch_remove) X(remove_by_regex) X(remove_all) X(get_size) \
+    X(register_buffer) X(unregister_buffer) X(get_replica_desc) X(batch_get_replica_desc)
 /* clang-format on */
 #define MC_PY_METHOD_DECLARE(name)                                                                                     \
     PyObject *mc_py_store_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);       \
-    extern const char mc_py_doc_##name[];
+    extern const char mc_py_store_doc_##name[];
 MC_PY_METHODS(MC_PY_METHOD_DECLARE)
 #undef MC_PY_METHOD_DECLARE
 

@@ -236,18 +236,18 @@ static int call_on_keys(struct mc_py_store *self, enum key_call call, const stru
     return rc;
 }
 
-static PyObject *one_key(PyObject *object, enum key_call call, PyObject *key_object, PyObject *force_object)
+static PyObject *one_key(struct mc_py_store *self, enum key_call call, PyObject *key_object, PyObject *force_object)
 {
     struct mc_bytes key;
     bool force;
     int result;
     if (mc_py_key(key_object, &key) < 0 || mc_py_flag(force_object, &force) < 0)
         return NULL;
-    call_on_keys((struct mc_py_store *)object, call, &key, 1, force, &result);
+    call_on_keys(self, call, &key, 1, force, &result);
     return PyLong_FromLong(result);
 }
 
-static PyObject *many_keys(PyObject *object, enum key_call call, PyObject *list, PyObject *force_object)
+static PyObject *many_keys(struct mc_py_store *self, enum key_call call, PyObject *list, PyObject *force_object)
 {
     struct mc_py_scratch scratch;
     PyObject *answer = NULL;
@@ -263,7 +263,7 @@ static PyObject *many_keys(PyObject *object, enum key_call call, PyObject *list,
     int *results = keys == NULL ? NULL : mc_py_scratch_take(&scratch, (size_t)count, sizeof(*results));
     if (results != NULL) {
         if (count > 0)
-            call_on_keys((struct mc_py_store *)object, call, keys, count, force, results);
+            call_on_keys(self, call, keys, count, force, results);
         answer = mc_py_list_of_int(results, count);
     }
     mc_py_scratch_free(&scratch);
@@ -271,138 +271,79 @@ static PyObject *many_keys(PyObject *object, enum key_call call, PyObject *list,
     return answer;
 }
 
-MC_PY_SIGNATURE(is_exist, 1, "key");
-static PyObject *store_is_exist(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    PyObject *values[1];
-    if (mc_py_arguments(&is_exist_signature, args, count, keywords, values) < 0)
-        return NULL;
-    return one_key(object, CALL_EXIST, values[0], NULL);
-}
+MC_PY_STORE_CALL(is_exist, 1, "key", one_key(self, CALL_EXIST, values[0], NULL),
+                 "1 when the object can be read, 0 when it is not there, a negative code on failure.\n"
+                 "It takes no lease: a remove right after it works.")
+MC_PY_STORE_CALL(batch_is_exist, 1, "keys", many_keys(self, CALL_EXIST, values[0], NULL),
+                 "is_exist of many keys in one round trip.\n\n"
+                 "Returns a list of int (1, 0 or negative) as long as keys, in its order.")
+MC_PY_STORE_CALL(
+    remove, 1, "key, force=False", one_key(self, CALL_REMOVE, values[0], values[1]),
+    "Removes one object.\n\nReturns 0; -704: no such object; -706: it was read within the lease time "
+    "and force is False; -703: it is being written.\n\n"
+    "Waits, up to about 3 s, while a master that has just started cannot know yet whether the object could "
+    "come back; -901 when its\ndeadline is earlier.")
+MC_PY_STORE_CALL(batch_remove, 1, "keys, force=False", many_keys(self, CALL_REMOVE, values[0], values[1]),
+                 "remove of many keys. Returns a list of int as long as keys.")
 
-MC_PY_SIGNATURE(batch_is_exist, 1, "keys");
-static PyObject *store_batch_is_exist(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_STORE_METHOD(remove_by_regex, 1, "regex_pattern, force=False",
+                   "Removes every object in whose key the pattern is found anywhere (Perl-compatible syntax).\n\n"
+                   "Returns how many; -600 for a bad pattern. Leased objects stay unless force.")
 {
-    PyObject *values[1];
-    if (mc_py_arguments(&batch_is_exist_signature, args, count, keywords, values) < 0)
+    struct mc_bytes pattern;
+    int64_t removed;
+    bool force;
+    if (mc_py_key(values[0], &pattern) < 0 || mc_py_flag(values[1], &force) < 0)
         return NULL;
-    return many_keys(object, CALL_EXIST, values[0], NULL);
-}
-
-MC_PY_SIGNATURE(remove, 1, "key", "force");
-static PyObject *store_remove(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    PyObject *values[2];
-    if (mc_py_arguments(&remove_signature, args, count, keywords, values) < 0)
-        return NULL;
-    return one_key(object, CALL_REMOVE, values[0], values[1]);
-}
-
-MC_PY_SIGNATURE(batch_remove, 1, "keys", "force");
-static PyObject *store_batch_remove(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    PyObject *values[2];
-    if (mc_py_arguments(&batch_remove_signature, args, count, keywords, values) < 0)
-        return NULL;
-    return many_keys(object, CALL_REMOVE, values[0], values[1]);
-}
-
-/* pattern NULL: remove everything. */
-static PyObject *remove_matching(PyObject *object, const struct mc_bytes *pattern, bool force)
-{
-    struct mc_py_store *self = (struct mc_py_store *)object;
-    struct mc_store *store = NULL;
-    int64_t removed = mc_py_store_enter(self, &store);
-    if (removed == 0) {
-        Py_BEGIN_ALLOW_THREADS removed =
-            pattern == NULL ? mc_store_remove_all(store, force) : mc_store_remove_by_regex(store, *pattern, force);
-        mc_py_store_leave(self);
-        Py_END_ALLOW_THREADS
-    }
+    MC_PY_IN_STORE(self, store, removed, mc_store_remove_by_regex(store, pattern, force));
     return PyLong_FromLongLong(removed);
 }
 
-MC_PY_SIGNATURE(remove_by_regex, 1, "regex_pattern", "force");
-static PyObject *store_remove_by_regex(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_STORE_METHOD(remove_all, 0, "force=False",
+                   "Removes every object of the cluster. Returns how many. Leased objects stay unless force.")
 {
-    PyObject *values[2];
-    struct mc_bytes pattern;
+    int64_t removed;
     bool force;
-    if (mc_py_arguments(&remove_by_regex_signature, args, count, keywords, values) < 0 ||
-        mc_py_key(values[0], &pattern) < 0 || mc_py_flag(values[1], &force) < 0)
+    if (mc_py_flag(values[0], &force) < 0)
         return NULL;
-    return remove_matching(object, &pattern, force);
+    MC_PY_IN_STORE(self, store, removed, mc_store_remove_all(store, force));
+    return PyLong_FromLongLong(removed);
 }
 
-MC_PY_SIGNATURE(remove_all, 0, "force");
-static PyObject *store_remove_all(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_STORE_METHOD(get_size, 1, "key", "Length of the object in bytes; -704: no such object.")
 {
-    PyObject *values[1];
-    bool force;
-    if (mc_py_arguments(&remove_all_signature, args, count, keywords, values) < 0 || mc_py_flag(values[0], &force) < 0)
-        return NULL;
-    return remove_matching(object, NULL, force);
-}
-
-MC_PY_SIGNATURE(get_size, 1, "key");
-static PyObject *store_get_size(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    struct mc_py_store *self = (struct mc_py_store *)object;
-    struct mc_store *store = NULL;
-    PyObject *values[1];
     struct mc_bytes key;
     int64_t size = STORE_UNSET;
-    if (mc_py_arguments(&get_size_signature, args, count, keywords, values) < 0 || mc_py_key(values[0], &key) < 0)
+    int rc;
+    if (mc_py_key(values[0], &key) < 0)
         return NULL;
-    int rc = mc_py_store_enter(self, &store);
-    if (rc == 0) {
-        Py_BEGIN_ALLOW_THREADS rc = mc_store_size(store, &key, 1, &size);
-        mc_py_store_leave(self);
-        Py_END_ALLOW_THREADS
-    }
+    MC_PY_IN_STORE(self, store, rc, mc_store_size(store, &key, 1, &size));
     if (size == STORE_UNSET)
         size = rc < 0 ? rc : MC_ERR_INTERNAL_ERROR;
     return PyLong_FromLongLong(size);
 }
 
-MC_PY_SIGNATURE(register_buffer, 2, "buffer_ptr", "size");
-static PyObject *store_register_buffer(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_STORE_METHOD(register_buffer, 2, "buffer_ptr, size",
+                   "Announces memory (address, bytes) for put_from and get_into.\n\n"
+                   "Returns 0; -600 for NULL, size 0, or a base that is registered already.")
 {
-    struct mc_py_store *self = (struct mc_py_store *)object;
-    struct mc_store *store = NULL;
-    PyObject *values[2];
     uint64_t address, size;
     struct iovec part;
-    if (mc_py_arguments(&register_buffer_signature, args, count, keywords, values) < 0 ||
-        mc_py_u64(values[0], &address) < 0 || mc_py_u64(values[1], &size) < 0)
+    int rc;
+    if (mc_py_u64(values[0], &address) < 0 || mc_py_u64(values[1], &size) < 0)
         return NULL;
-    int rc = mc_py_store_enter(self, &store);
-    if (rc == 0) {
-        Py_BEGIN_ALLOW_THREADS rc = mc_py_part(address, size, &part);
-        if (rc == 0)
-            rc = mc_store_register_buffer(store, part.iov_base, part.iov_len);
-        mc_py_store_leave(self);
-        Py_END_ALLOW_THREADS
-    }
+    const int bad = mc_py_part(address, size, &part);
+    MC_PY_IN_STORE(self, store, rc, bad != 0 ? bad : mc_store_register_buffer(store, part.iov_base, part.iov_len));
     return PyLong_FromLong(rc);
 }
 
-MC_PY_SIGNATURE(unregister_buffer, 1, "buffer_ptr");
-static PyObject *store_unregister_buffer(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_STORE_METHOD(unregister_buffer, 1, "buffer_ptr", "Returns 0; -600 when this base is not registered.")
 {
-    struct mc_py_store *self = (struct mc_py_store *)object;
-    struct mc_store *store = NULL;
-    PyObject *values[1];
     uint64_t address;
-    if (mc_py_arguments(&unregister_buffer_signature, args, count, keywords, values) < 0 ||
-        mc_py_u64(values[0], &address) < 0)
+    int rc;
+    if (mc_py_u64(values[0], &address) < 0)
         return NULL;
-    int rc = mc_py_store_enter(self, &store);
-    if (rc == 0) {
-        Py_BEGIN_ALLOW_THREADS rc = mc_store_unregister_buffer(store, (void *)(uintptr_t)address);
-        mc_py_store_leave(self);
-        Py_END_ALLOW_THREADS
-    }
+    MC_PY_IN_STORE(self, store, rc, mc_store_unregister_buffer(store, (void *)(uintptr_t)address));
     return PyLong_FromLong(rc);
 }
 
@@ -436,34 +377,27 @@ static PyObject *store_health_check(PyObject *object, PyObject *Py_UNUSED(unused
 static PyObject *describe(struct mc_py_store *self, struct mc_bytes key)
 {
     struct mc_replica_description descriptions[MC_REPLICA_COUNT_MAX];
-    struct mc_store *store = NULL;
-    int rc = mc_py_store_enter(self, &store);
-    if (rc == 0) {
-        Py_BEGIN_ALLOW_THREADS rc = mc_store_describe(store, key, descriptions, MC_REPLICA_COUNT_MAX);
-        mc_py_store_leave(self);
-        Py_END_ALLOW_THREADS
-    }
+    int rc;
+    MC_PY_IN_STORE(self, store, rc, mc_store_describe(store, key, descriptions, MC_REPLICA_COUNT_MAX));
     return rc <= 0 ? NULL : mc_py_descriptors(descriptions, rc < MC_REPLICA_COUNT_MAX ? rc : MC_REPLICA_COUNT_MAX);
 }
 
-MC_PY_SIGNATURE(get_replica_desc, 1, "key");
-static PyObject *store_get_replica_desc(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_STORE_METHOD(get_replica_desc, 1, "key",
+                   "Where the object lies: a list of ReplicaDescriptor, [] when there is none.")
 {
-    PyObject *values[1];
     struct mc_bytes key;
-    if (mc_py_arguments(&get_replica_desc_signature, args, count, keywords, values) < 0 ||
-        mc_py_key(values[0], &key) < 0)
+    if (mc_py_key(values[0], &key) < 0)
         return NULL;
-    PyObject *list = describe((struct mc_py_store *)object, key);
+    PyObject *list = describe(self, key);
     return list == NULL && PyErr_Occurred() == NULL ? PyList_New(0) : list;
 }
 
-static int describe_into(PyObject *object, PyObject *key_object, PyObject *answer)
+static int describe_into(struct mc_py_store *self, PyObject *key_object, PyObject *answer)
 {
     struct mc_bytes key;
     if (mc_py_key(key_object, &key) < 0)
         return -1;
-    PyObject *list = describe((struct mc_py_store *)object, key);
+    PyObject *list = describe(self, key);
     if (list == NULL)
         return PyErr_Occurred() == NULL ? 0 : -1;
     int rc = PyDict_SetItem(answer, key_object, list);
@@ -471,17 +405,13 @@ static int describe_into(PyObject *object, PyObject *key_object, PyObject *answe
     return rc;
 }
 
-MC_PY_SIGNATURE(batch_get_replica_desc, 1, "keys");
-static PyObject *store_batch_get_replica_desc(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                              PyObject *keywords)
+MC_PY_STORE_METHOD(batch_get_replica_desc, 1, "keys",
+                   "Dict of key to list of ReplicaDescriptor; absent objects have no entry.")
 {
-    PyObject *values[1];
-    if (mc_py_arguments(&batch_get_replica_desc_signature, args, count, keywords, values) < 0)
-        return NULL;
     PyObject *snapshot = mc_py_snapshot(values[0], "keys");
     PyObject *answer = snapshot == NULL ? NULL : PyDict_New();
     for (Py_ssize_t i = 0; answer != NULL && i < PyTuple_Size(snapshot); i++)
-        if (describe_into(object, PyTuple_GetItem(snapshot, i), answer) < 0)
+        if (describe_into(self, PyTuple_GetItem(snapshot, i), answer) < 0)
             Py_CLEAR(answer);
     Py_XDECREF(snapshot);
     return answer;
@@ -489,69 +419,16 @@ static PyObject *store_batch_get_replica_desc(PyObject *object, PyObject *const 
 
 /* ---- the type ---- */
 
-PyDoc_STRVAR(doc_is_exist,
-             "is_exist(key)\n--\n\n1 when the object can be read, 0 when it is not there, a negative code on failure.\n"
-             "It takes no lease: a remove right after it works.");
-PyDoc_STRVAR(doc_batch_is_exist, "batch_is_exist(keys)\n--\n\nis_exist of many keys in one round trip.\n\n"
-                                 "Returns a list of int (1, 0 or negative) as long as keys, in its order.");
-PyDoc_STRVAR(doc_remove, "remove(key, force=False)\n--\n\nRemoves one object.\n\nReturns 0; -704: no such object; "
-                         "-706: it was read within the lease time "
-                         "and force is False; -703: it is being written.\n\n"
-                         "Waits, up to about 3 s, while a master that has just started cannot know yet whether the "
-                         "object could come back; -901 when its\n"
-                         "deadline is earlier.");
-PyDoc_STRVAR(doc_batch_remove,
-             "batch_remove(keys, force=False)\n--\n\nremove of many keys. Returns a list of int as long as keys.");
-PyDoc_STRVAR(
-    doc_remove_by_regex,
-    "remove_by_regex(regex_pattern, force=False)\n--\n\nRemoves every object in whose key the pattern is found "
-    "anywhere (Perl-compatible syntax).\n\nReturns how many; -600 for a bad pattern. Leased objects stay unless "
-    "force.");
-PyDoc_STRVAR(doc_remove_all, "remove_all(force=False)\n--\n\nRemoves every object of the cluster. Returns how many. "
-                             "Leased objects stay unless force.");
-PyDoc_STRVAR(doc_get_size, "get_size(key)\n--\n\nLength of the object in bytes; -704: no such object.");
-PyDoc_STRVAR(doc_register_buffer,
-             "register_buffer(buffer_ptr, size)\n--\n\nAnnounces memory (address, bytes) for put_from and get_into.\n\n"
-             "Returns 0; -600 for NULL, size 0, or a base that is registered already.");
-PyDoc_STRVAR(doc_unregister_buffer,
-             "unregister_buffer(buffer_ptr)\n--\n\nReturns 0; -600 when this base is not registered.");
-PyDoc_STRVAR(
-    doc_get_hostname,
-    "get_hostname()\n--\n\n\"host:port\" of this store, which is also its segment's name; \"\" when not set up.");
-PyDoc_STRVAR(doc_get_replica_desc,
-             "get_replica_desc(key)\n--\n\nWhere the object lies: a list of ReplicaDescriptor, [] when there is none.");
-PyDoc_STRVAR(
-    doc_batch_get_replica_desc,
-    "batch_get_replica_desc(keys)\n--\n\nDict of key to list of ReplicaDescriptor; absent objects have no entry.");
-PyDoc_STRVAR(doc_health_check, "health_check()\n--\n\n0: healthy; 1: not set up; 2: the master cannot be reached.");
-PyDoc_STRVAR(doc_close, "close()\n--\n\nLeaves the cluster: waits for calls in progress, then unmounts the segment "
-                        "(its objects are lost).\n\n"
-                        "Returns 0, also when not set up. The object can be set up again. Done by the destructor too.");
-
-#define FAST(name)                                                                                                     \
-    {                                                                                                                  \
-#name, MC_PY_METHOD(store_##name), MC_PY_KEYWORDS, doc_##name                                                  \
-    }
-#define PLAIN(name)                                                                                                    \
-    {                                                                                                                  \
-#name, store_##name, METH_NOARGS, doc_##name                                                                   \
-    }
-#define MOVE(name) {#name, MC_PY_METHOD(mc_py_store_##name), MC_PY_KEYWORDS, mc_py_doc_##name},
+#define ROW(name) {#name, MC_PY_METHOD(mc_py_store_##name), MC_PY_KEYWORDS, mc_py_store_doc_##name},
 static PyMethodDef store_methods[] = {
-    MC_PY_METHODS(MOVE) FAST(is_exist),
-    FAST(batch_is_exist),
-    FAST(remove),
-    FAST(batch_remove),
-    FAST(remove_by_regex),
-    FAST(remove_all),
-    FAST(get_size),
-    FAST(register_buffer),
-    FAST(unregister_buffer),
-    FAST(get_replica_desc),
-    FAST(batch_get_replica_desc),
-    PLAIN(get_hostname),
-    PLAIN(health_check),
-    PLAIN(close),
+    MC_PY_METHODS(ROW){
+        "get_hostname", store_get_hostname, METH_NOARGS,
+        "get_hostname()\n--\n\n\"host:port\" of this store, which is also its segment's name; \"\" when not set up."},
+    {"health_check", store_health_check, METH_NOARGS,
+     "health_check()\n--\n\n0: healthy; 1: not set up; 2: the master cannot be reached."},
+    {"close", store_close, METH_NOARGS,
+     "close()\n--\n\nLeaves the cluster: waits for calls in progress, then unmounts the segment (its objects are "
+     "lost).\n\nReturns 0, also when not set up. The object can be set up again. Done by the destructor too."},
     {"_open", mc_py_store_open, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

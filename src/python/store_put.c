@@ -100,45 +100,31 @@ static void put_nothing(struct put_call *call, Py_ssize_t key_at, bool is_batch)
 
 /* ---- from buffer objects ---- */
 
-const char mc_py_doc_put[] =
-    "put(key, value, config=None)\n--\n\n"
-    "Stores a copy of value (any buffer object: bytes, bytearray, memoryview, array, numpy) under key.\n\n"
-    "Returns 0 when it is stored, or when the key exists already (the old value stays); -200: no room; -400: bad key; "
-    "-600: empty\n"
-    "value or bad config; -900, -901: the master cannot be reached in time.";
-const char mc_py_doc_upsert[] = "upsert(key, value, config=None)\n--\n\n"
-                                "put that replaces the value which the key may have. That one stays readable until the "
-                                "new one is whole.\n\nReturns as put does.";
-MC_PY_SIGNATURE(put, 2, "key", "value", "config");
-MC_PY_SIGNATURE(upsert, 2, "key", "value", "config");
-static PyObject *put_bytes(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords, bool replace)
+static PyObject *put_bytes(struct mc_py_store *self, PyObject **values, bool replace)
 {
-    PyObject *values[3];
     struct put_call call;
     struct mc_py_bytes bytes;
     struct mc_bytes key;
-    if (mc_py_arguments(replace ? &upsert_signature : &put_signature, args, count, keywords, values) < 0 ||
-        mc_py_key(values[0], &key) < 0 || mc_py_bytes_acquire(values[1], false, &bytes) < 0)
+    if (mc_py_key(values[0], &key) < 0 || mc_py_bytes_acquire(values[1], false, &bytes) < 0)
         return NULL;
     int rc = put_init(&call, values[2], 1, MC_PY_PUT_ONE, replace);
     struct iovec part = {(void *)(uintptr_t)bytes.data, bytes.length};
     if (rc == 0) {
         put_add(&call, 0, key, &part, 1);
-        put_run((struct mc_py_store *)object, &call);
+        put_run(self, &call);
     }
     mc_py_bytes_release(&bytes);
     return put_answer_one(&call, rc);
 }
 
-PyObject *mc_py_store_put(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    return put_bytes(object, args, count, keywords, false);
-}
-
-PyObject *mc_py_store_upsert(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    return put_bytes(object, args, count, keywords, true);
-}
+MC_PY_STORE_CALL(put, 2, "key, value, config=None", put_bytes(self, values, false),
+                 "Stores a copy of value (any buffer object: bytes, bytearray, memoryview, array, numpy) under key.\n\n"
+                 "Returns 0 when it is stored, or when the key exists already (the old value stays); -200: no room; "
+                 "-400: bad key; -600: empty\n"
+                 "value or bad config; -900, -901: the master cannot be reached in time.")
+MC_PY_STORE_CALL(upsert, 2, "key, value, config=None", put_bytes(self, values, true),
+                 "put that replaces the value which the key may have. That one stays readable until the new one is "
+                 "whole.\n\nReturns as put does.")
 
 /* Releases what the first `count` of them hold. */
 static void release_all(struct mc_py_bytes *bytes, Py_ssize_t count)
@@ -180,13 +166,14 @@ static int parts_config(const char *method, PyObject *const *args, Py_ssize_t co
     return 0;
 }
 
-const char mc_py_doc_put_parts[] = "put_parts(key, *parts, config=None)\n--\n\n"
-                                   "Stores the parts, one after the other, as one object. Each part is a 1-D buffer of "
-                                   "one-byte items, else RuntimeError.\n\n"
-                                   "Returns as put does; no byte at all: 0, and nothing is stored.";
-const char mc_py_doc_upsert_parts[] = "upsert_parts(key, *parts, config=None)\n--\n\n"
-                                      "put_parts that replaces the value which the key may have.\n\n"
-                                      "Returns as put does.";
+const char mc_py_store_doc_put_parts[] =
+    "put_parts(key, *parts, config=None)\n--\n\n"
+    "Stores the parts, one after the other, as one object. Each part is a 1-D buffer of "
+    "one-byte items, else RuntimeError.\n\n"
+    "Returns as put does; no byte at all: 0, and nothing is stored.";
+const char mc_py_store_doc_upsert_parts[] = "upsert_parts(key, *parts, config=None)\n--\n\n"
+                                            "put_parts that replaces the value which the key may have.\n\n"
+                                            "Returns as put does.";
 static PyObject *put_joined(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords, bool replace)
 {
     PyObject *config;
@@ -258,22 +245,9 @@ static int put_values(struct mc_py_store *self, struct put_call *call, PyObject 
     return acquired == count ? 0 : 1;
 }
 
-const char mc_py_doc_put_batch[] =
-    "put_batch(keys, values, config=None)\n--\n\n"
-    "Stores values[i] (buffer objects) under keys[i] in one call.\n\n"
-    "Returns 0 when all are stored or existed already, else the first negative code; -600 for lists of unequal length.";
-const char mc_py_doc_upsert_batch[] = "upsert_batch(keys, values, config=None)\n--\n\n"
-                                      "put_batch that replaces values which the keys may have.\n\n"
-                                      "Returns as put_batch does.";
-MC_PY_SIGNATURE(put_batch, 2, "keys", "values", "config");
-MC_PY_SIGNATURE(upsert_batch, 2, "keys", "values", "config");
-static PyObject *put_many(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords, bool replace)
+static PyObject *put_many(struct mc_py_store *self, PyObject **values, bool replace)
 {
-    PyObject *values[3];
     struct put_call call;
-    const struct mc_py_signature *signature = replace ? &upsert_batch_signature : &put_batch_signature;
-    if (mc_py_arguments(signature, args, count, keywords, values) < 0)
-        return NULL;
     PyObject *keys = mc_py_snapshot(values[0], "keys");
     PyObject *data = keys == NULL ? NULL : mc_py_snapshot(values[1], "values");
     if (data == NULL) {
@@ -283,12 +257,12 @@ static PyObject *put_many(PyObject *object, PyObject *const *args, Py_ssize_t co
     Py_ssize_t key_count = PyTuple_Size(keys);
     int rc = put_init(&call, values[2], key_count, MC_PY_PUT_BATCH, replace);
     if (rc == 0 && PyTuple_Size(data) != key_count) {
-        mc_log(ERROR, "%s: %zd keys but %zd values; nothing was stored", signature->method, key_count,
-               PyTuple_Size(data));
+        mc_log(ERROR, "%s: %zd keys but %zd values; nothing was stored", replace ? "upsert_batch" : "put_batch",
+               key_count, PyTuple_Size(data));
         rc = MC_ERR_INVALID_PARAMS;
     }
     if (rc == 0)
-        rc = put_values((struct mc_py_store *)object, &call, keys, data);
+        rc = put_values(self, &call, keys, data);
     for (Py_ssize_t i = 0; rc == 0 && i < key_count; i++)
         rc = call.results[i] < 0 ? call.results[i] : 0;
     put_free(&call);
@@ -297,15 +271,12 @@ static PyObject *put_many(PyObject *object, PyObject *const *args, Py_ssize_t co
     return rc > 0 ? NULL : PyLong_FromLong(rc);
 }
 
-PyObject *mc_py_store_put_batch(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    return put_many(object, args, count, keywords, false);
-}
-
-PyObject *mc_py_store_upsert_batch(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    return put_many(object, args, count, keywords, true);
-}
+MC_PY_STORE_CALL(put_batch, 2, "keys, values, config=None", put_many(self, values, false),
+                 "Stores values[i] (buffer objects) under keys[i] in one call.\n\n"
+                 "Returns 0 when all are stored or existed already, else the first negative code; -600 for lists of "
+                 "unequal length.")
+MC_PY_STORE_CALL(upsert_batch, 2, "keys, values, config=None", put_many(self, values, true),
+                 "put_batch that replaces values which the keys may have.\n\nReturns as put_batch does.")
 
 /* ---- from addresses ---- */
 
@@ -323,43 +294,28 @@ static void put_add_address(struct put_call *call, Py_ssize_t key_at, struct mc_
     }
 }
 
-const char mc_py_doc_put_from[] = "put_from(key, buffer_ptr, size, config=None)\n--\n\n"
-                                  "Stores size bytes at address buffer_ptr, without a copy in between. The memory must "
-                                  "stay until the call returns.\n\n"
-                                  "Returns as put does; size 0 returns 0 and stores nothing; address 0 returns -600.";
-const char mc_py_doc_upsert_from[] = "upsert_from(key, buffer_ptr, size, config=None)\n--\n\n"
-                                     "put_from that replaces the value which the key may have.\n\n"
-                                     "Returns as put_from does.";
-MC_PY_SIGNATURE(put_from, 3, "key", "buffer_ptr", "size", "config");
-MC_PY_SIGNATURE(upsert_from, 3, "key", "buffer_ptr", "size", "config");
-static PyObject *put_address(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
-                             bool replace)
+static PyObject *put_address(struct mc_py_store *self, PyObject **values, bool replace)
 {
-    PyObject *values[4];
     struct put_call call;
     struct mc_bytes key;
     struct iovec part;
     uint64_t address, size;
-    if (mc_py_arguments(replace ? &upsert_from_signature : &put_from_signature, args, count, keywords, values) < 0 ||
-        mc_py_key(values[0], &key) < 0 || mc_py_u64(values[1], &address) < 0 || mc_py_u64(values[2], &size) < 0)
+    if (mc_py_key(values[0], &key) < 0 || mc_py_u64(values[1], &address) < 0 || mc_py_u64(values[2], &size) < 0)
         return NULL;
     int rc = put_init(&call, values[3], 1, MC_PY_PUT_ONE, replace);
     if (rc == 0) {
         put_add_address(&call, 0, key, address, size, &part, false);
-        put_run((struct mc_py_store *)object, &call);
+        put_run(self, &call);
     }
     return put_answer_one(&call, rc);
 }
 
-PyObject *mc_py_store_put_from(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    return put_address(object, args, count, keywords, false);
-}
-
-PyObject *mc_py_store_upsert_from(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    return put_address(object, args, count, keywords, true);
-}
+MC_PY_STORE_CALL(put_from, 3, "key, buffer_ptr, size, config=None", put_address(self, values, false),
+                 "Stores size bytes at address buffer_ptr, without a copy in between. The memory must stay until the "
+                 "call returns.\n\n"
+                 "Returns as put does; size 0 returns 0 and stores nothing; address 0 returns -600.")
+MC_PY_STORE_CALL(upsert_from, 3, "key, buffer_ptr, size, config=None", put_address(self, values, true),
+                 "put_from that replaces the value which the key may have.\n\nReturns as put_from does.")
 
 /* Data behind its metadata, as one object. */
 static int put_framed(struct mc_py_store *self, struct put_call *call, struct mc_bytes key, const uint64_t numbers[4])
@@ -379,28 +335,23 @@ static int put_framed(struct mc_py_store *self, struct put_call *call, struct mc
     return 0;
 }
 
-const char mc_py_doc_put_from_with_metadata[] =
-    "put_from_with_metadata(key, buffer_ptr, metadata_buffer_ptr, size, metadata_size, config=None)\n--\n\n"
-    "Stores metadata_size bytes at metadata_buffer_ptr and, behind them, size bytes at buffer_ptr as one object.\n\n"
-    "Returns as put_from does; a negative code on failure (the original: a positive one).";
-MC_PY_SIGNATURE(put_from_with_metadata, 5, "key", "buffer_ptr", "metadata_buffer_ptr", "size", "metadata_size",
-                "config");
-PyObject *mc_py_store_put_from_with_metadata(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                             PyObject *keywords)
+MC_PY_STORE_METHOD(
+    put_from_with_metadata, 5, "key, buffer_ptr, metadata_buffer_ptr, size, metadata_size, config=None",
+    "Stores metadata_size bytes at metadata_buffer_ptr and, behind them, size bytes at buffer_ptr as one "
+    "object.\n\n"
+    "Returns as put_from does; a negative code on failure (the original: a positive one).")
 {
-    PyObject *values[6];
     struct put_call call;
     struct mc_bytes key;
     uint64_t numbers[4];
-    if (mc_py_arguments(&put_from_with_metadata_signature, args, count, keywords, values) < 0 ||
-        mc_py_key(values[0], &key) < 0)
+    if (mc_py_key(values[0], &key) < 0)
         return NULL;
     for (int i = 0; i < 4; i++)
         if (mc_py_u64(values[i + 1], &numbers[i]) < 0)
             return NULL;
     int rc = put_init(&call, values[5], 1, MC_PY_PUT_ONE, false);
     if (rc == 0)
-        rc = put_framed((struct mc_py_store *)object, &call, key, numbers);
+        rc = put_framed(self, &call, key, numbers);
     return put_answer_one(&call, rc);
 }
 
@@ -465,7 +416,7 @@ static int put_nested(struct mc_py_store *self, struct put_call *call, PyObject 
 
 typedef int put_fill(struct mc_py_store *self, struct put_call *call, PyObject **tuples);
 
-static PyObject *put_lists(PyObject *object, const char *method, PyObject **values, enum mc_py_put_kind kind,
+static PyObject *put_lists(struct mc_py_store *self, const char *method, PyObject **values, enum mc_py_put_kind kind,
                            put_fill *fill, bool replace)
 {
     struct put_call call;
@@ -477,7 +428,7 @@ static PyObject *put_lists(PyObject *object, const char *method, PyObject **valu
     } else if (rc == 0) {
         rc = put_init(&call, values[3], key_count, kind, replace);
         if (rc == 0)
-            rc = fill((struct mc_py_store *)object, &call, tuples);
+            rc = fill(self, &call, tuples);
         answer = put_answer_list(&call, rc);
     }
     for (int i = 0; i < 3; i++)
@@ -485,42 +436,15 @@ static PyObject *put_lists(PyObject *object, const char *method, PyObject **valu
     return answer;
 }
 
-const char mc_py_doc_batch_put_from[] =
-    "batch_put_from(keys, buffer_ptrs, sizes, config=None)\n--\n\n"
-    "put_from of many keys in one call: three lists of one length.\n\n"
-    "Returns a list of int as long as keys: 0 or a negative code each, -600 for a size of 0; -600 for all when lengths "
-    "differ.";
-MC_PY_SIGNATURE(batch_put_from, 3, "keys", "buffer_ptrs", "sizes", "config");
-PyObject *mc_py_store_batch_put_from(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    PyObject *values[4];
-    if (mc_py_arguments(&batch_put_from_signature, args, count, keywords, values) < 0)
-        return NULL;
-    return put_lists(object, "batch_put_from", values, MC_PY_PUT_BATCH, put_addresses, false);
-}
-
-const char mc_py_doc_batch_upsert_from[] = "batch_upsert_from(keys, buffer_ptrs, sizes, config=None)\n--\n\n"
-                                           "batch_put_from that replaces values which the keys may have.\n\n"
-                                           "Returns as batch_put_from does.";
-MC_PY_SIGNATURE(batch_upsert_from, 3, "keys", "buffer_ptrs", "sizes", "config");
-PyObject *mc_py_store_batch_upsert_from(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    PyObject *values[4];
-    if (mc_py_arguments(&batch_upsert_from_signature, args, count, keywords, values) < 0)
-        return NULL;
-    return put_lists(object, "batch_upsert_from", values, MC_PY_PUT_BATCH, put_addresses, true);
-}
-
-const char mc_py_doc_batch_put_from_multi_buffers[] =
-    "batch_put_from_multi_buffers(keys, all_buffer_ptrs, all_sizes, config=None)\n--\n\n"
-    "Gathers object i from the pieces (all_buffer_ptrs[i][j], all_sizes[i][j]), in order.\n\n"
-    "Returns a list of int as long as keys: 0 or a negative code each; -200: no room; -600: no bytes.";
-MC_PY_SIGNATURE(batch_put_from_multi_buffers, 3, "keys", "all_buffer_ptrs", "all_sizes", "config");
-PyObject *mc_py_store_batch_put_from_multi_buffers(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                                   PyObject *keywords)
-{
-    PyObject *values[4];
-    if (mc_py_arguments(&batch_put_from_multi_buffers_signature, args, count, keywords, values) < 0)
-        return NULL;
-    return put_lists(object, "batch_put_from_multi_buffers", values, MC_PY_PUT_MULTI, put_nested, false);
-}
+MC_PY_STORE_CALL(batch_put_from, 3, "keys, buffer_ptrs, sizes, config=None",
+                 put_lists(self, "batch_put_from", values, MC_PY_PUT_BATCH, put_addresses, false),
+                 "put_from of many keys in one call: three lists of one length.\n\n"
+                 "Returns a list of int as long as keys: 0 or a negative code each, -600 for a size of 0; -600 for all "
+                 "when lengths differ.")
+MC_PY_STORE_CALL(batch_upsert_from, 3, "keys, buffer_ptrs, sizes, config=None",
+                 put_lists(self, "batch_upsert_from", values, MC_PY_PUT_BATCH, put_addresses, true),
+                 "batch_put_from that replaces values which the keys may have.\n\nReturns as batch_put_from does.")
+MC_PY_STORE_CALL(batch_put_from_multi_buffers, 3, "keys, all_buffer_ptrs, all_sizes, config=None",
+                 put_lists(self, "batch_put_from_multi_buffers", values, MC_PY_PUT_MULTI, put_nested, false),
+                 "Gathers object i from the pieces (all_buffer_ptrs[i][j], all_sizes[i][j]), in order.\n\n"
+                 "Returns a list of int as long as keys: 0 or a negative code each; -200: no room; -600: no bytes.")

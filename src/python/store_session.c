@@ -5,52 +5,32 @@
 
 #include "env/log.h"
 
-#include <string.h>
-
 /* ---- start and end ---- */
 
-/* What a method over keys (and sizes) does without the GIL. */
-typedef int session_act(struct mc_store *store, const struct mc_bytes *keys, const uint64_t *sizes, size_t count,
-                        const struct mc_replicate_config *config, int *results);
+enum session_act { GET_START, GET_END, PUT_START, PUT_END, PUT_REVOKE };
 
-static int act_get_start(struct mc_store *store, const struct mc_bytes *keys, const uint64_t *sizes, size_t count,
-                         const struct mc_replicate_config *config, int *results)
+static int act_in_store(struct mc_store *store, enum session_act act, const struct mc_bytes *keys, size_t count,
+                        const uint64_t *sizes, const struct mc_replicate_config *config, int *results)
 {
-    (void)sizes;
-    (void)config;
-    return mc_store_get_session_start(store, keys, count, results);
-}
-
-static int act_get_end(struct mc_store *store, const struct mc_bytes *keys, const uint64_t *sizes, size_t count,
-                       const struct mc_replicate_config *config, int *results)
-{
-    (void)sizes;
-    (void)config;
-    memset(results, 0, count * sizeof(*results));
-    return mc_store_get_session_end(store, keys, count);
-}
-
-static int act_put_end(struct mc_store *store, const struct mc_bytes *keys, const uint64_t *sizes, size_t count,
-                       const struct mc_replicate_config *config, int *results)
-{
-    (void)sizes;
-    (void)config;
-    return mc_store_put_session_end(store, keys, count, results);
-}
-
-static int act_put_revoke(struct mc_store *store, const struct mc_bytes *keys, const uint64_t *sizes, size_t count,
-                          const struct mc_replicate_config *config, int *results)
-{
-    (void)sizes;
-    (void)config;
+    switch (act) {
+    case GET_START:
+        return mc_store_get_session_start(store, keys, count, results);
+    case GET_END:
+        return mc_store_get_session_end(store, keys, count);
+    case PUT_START:
+        return mc_store_put_session_start(store, keys, sizes, count, config, results);
+    case PUT_END:
+        return mc_store_put_session_end(store, keys, count, results);
+    case PUT_REVOKE:
+        break;
+    }
     return mc_store_put_session_revoke(store, keys, count, results);
 }
 
-/* The list of results, or with `one` only what the call said. */
-static PyObject *act_on_keys(PyObject *object, session_act *act, PyObject *snapshot, const uint64_t *sizes,
-                             const struct mc_replicate_config *config, bool one)
+/* The list of results; of GET_END what the call said. */
+static PyObject *act_on_keys(struct mc_py_store *self, enum session_act act, PyObject *snapshot, const uint64_t *sizes,
+                             const struct mc_replicate_config *config)
 {
-    struct mc_py_store *self = (struct mc_py_store *)object;
     struct mc_py_scratch scratch;
     struct mc_store *store = NULL;
     PyObject *answer = NULL;
@@ -63,56 +43,37 @@ static PyObject *act_on_keys(PyObject *object, session_act *act, PyObject *snaps
         for (Py_ssize_t i = 0; i < count; i++)
             results[i] = rc;
         if (rc == 0) {
-            Py_BEGIN_ALLOW_THREADS rc = act(store, keys, sizes, (size_t)count, config, results);
+            Py_BEGIN_ALLOW_THREADS rc = act_in_store(store, act, keys, (size_t)count, sizes, config, results);
             mc_py_store_leave(self);
             Py_END_ALLOW_THREADS
         }
-        answer = one ? PyLong_FromLong(rc) : mc_py_list_of_int(results, count);
+        answer = act == GET_END ? PyLong_FromLong(rc) : mc_py_list_of_int(results, count);
     }
     mc_py_scratch_free(&scratch);
     return answer;
 }
 
-static PyObject *on_keys(PyObject *object, session_act *act, const struct mc_py_signature *signature,
-                         PyObject *const *args, Py_ssize_t count, PyObject *keywords, bool one)
+static PyObject *on_keys(struct mc_py_store *self, enum session_act act, PyObject *list)
 {
-    PyObject *values[1];
-    if (mc_py_arguments(signature, args, count, keywords, values) < 0)
-        return NULL;
-    PyObject *snapshot = mc_py_snapshot(values[0], "keys");
-    PyObject *answer = snapshot == NULL ? NULL : act_on_keys(object, act, snapshot, NULL, NULL, one);
+    PyObject *snapshot = mc_py_snapshot(list, "keys");
+    PyObject *answer = snapshot == NULL ? NULL : act_on_keys(self, act, snapshot, NULL, NULL);
     Py_XDECREF(snapshot);
     return answer;
 }
 
-#define KEYS_METHOD(name, act, one)                                                                                    \
-    MC_PY_SIGNATURE(name, 1, "keys");                                                                                  \
-    PyObject *mc_py_store_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)        \
-    {                                                                                                                  \
-        return on_keys(object, act, &name##_signature, args, count, keywords, one);                                    \
-    }
-const char mc_py_doc_batch_get_session_start[] =
-    "batch_get_session_start(keys)\n--\n\n"
-    "Begins to read objects in pieces: they are not evicted until the session ends, and their places are asked for "
-    "once.\n\n"
-    "Returns a list of int: 0, or a negative code (-704: no such object). A session that nobody reads from for 30 s "
-    "ends by itself.";
-KEYS_METHOD(batch_get_session_start, act_get_start, false)
-
-const char mc_py_doc_batch_get_session_end[] = "batch_get_session_end(keys)\n--\n\n"
-                                               "Ends get sessions. Returns 0, also for keys without one.";
-KEYS_METHOD(batch_get_session_end, act_get_end, true)
-
-const char mc_py_doc_batch_put_session_end[] =
-    "batch_put_session_end(keys)\n--\n\n"
-    "Stores the objects of put sessions, whole; what no range covered is zero.\n\n"
-    "Returns a list of int: 0, or a negative code; -600: no such session. The sessions have ended in every case.";
-KEYS_METHOD(batch_put_session_end, act_put_end, false)
-
-const char mc_py_doc_batch_put_session_revoke[] =
-    "batch_put_session_revoke(keys)\n--\n\n"
-    "Ends put sessions and stores nothing. Returns a list of int: 0; -600: no such session.";
-KEYS_METHOD(batch_put_session_revoke, act_put_revoke, false)
+MC_PY_STORE_CALL(batch_get_session_start, 1, "keys", on_keys(self, GET_START, values[0]),
+                 "Begins to read objects in pieces: they are not evicted until the session ends, and their places are "
+                 "asked for once.\n\n"
+                 "Returns a list of int: 0, or a negative code (-704: no such object). A session that nobody reads "
+                 "from for 30 s ends by itself.")
+MC_PY_STORE_CALL(batch_get_session_end, 1, "keys", on_keys(self, GET_END, values[0]),
+                 "Ends get sessions. Returns 0, also for keys without one.")
+MC_PY_STORE_CALL(batch_put_session_end, 1, "keys", on_keys(self, PUT_END, values[0]),
+                 "Stores the objects of put sessions, whole; what no range covered is zero.\n\n"
+                 "Returns a list of int: 0, or a negative code; -600: no such session. The sessions have ended in "
+                 "every case.")
+MC_PY_STORE_CALL(batch_put_session_revoke, 1, "keys", on_keys(self, PUT_REVOKE, values[0]),
+                 "Ends put sessions and stores nothing. Returns a list of int: 0; -600: no such session.")
 
 /* 0, MC_ERR_INVALID_PARAMS for unequal lengths, 1 with an exception. */
 static int read_sizes(PyObject *tuple, Py_ssize_t count, struct mc_py_scratch *scratch, uint64_t **sizes)
@@ -128,21 +89,16 @@ static int read_sizes(PyObject *tuple, Py_ssize_t count, struct mc_py_scratch *s
     return *sizes == NULL ? 1 : 0;
 }
 
-const char mc_py_doc_batch_put_session_start[] =
-    "batch_put_session_start(keys, sizes, config=None)\n--\n\n"
-    "Begins to put objects together from pieces, in memory of this process. Nobody sees them before their session "
-    "ends.\n\n"
-    "Returns a list of int: 0; -705: the key exists; -600: it has a session, or size 0; -200: too large.";
-MC_PY_SIGNATURE(batch_put_session_start, 2, "keys", "sizes", "config");
-PyObject *mc_py_store_batch_put_session_start(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                              PyObject *keywords)
+MC_PY_STORE_METHOD(
+    batch_put_session_start, 2, "keys, sizes, config=None",
+    "Begins to put objects together from pieces, in memory of this process. Nobody sees them before "
+    "their session ends.\n\n"
+    "Returns a list of int: 0; -705: the key exists; -600: it has a session, or size 0; -200: too large.")
 {
-    PyObject *values[3], *answer = NULL;
+    PyObject *answer = NULL;
     struct mc_py_scratch scratch;
     struct mc_py_replicate replicate;
     uint64_t *sizes = NULL;
-    if (mc_py_arguments(&batch_put_session_start_signature, args, count, keywords, values) < 0)
-        return NULL;
     PyObject *keys = mc_py_snapshot(values[0], "keys");
     PyObject *given = keys == NULL ? NULL : mc_py_snapshot(values[1], "sizes");
     if (given == NULL) {
@@ -155,7 +111,7 @@ PyObject *mc_py_store_batch_put_session_start(PyObject *object, PyObject *const 
     if (rc == 0)
         rc = read_sizes(given, key_count, &scratch, &sizes);
     if (rc == 0)
-        answer = act_on_keys(object, mc_store_put_session_start, keys, sizes, &replicate.config, false);
+        answer = act_on_keys(self, PUT_START, keys, sizes, &replicate.config);
     else if (rc < 0)
         answer = mc_py_list_of(key_count, rc);
     mc_py_replicate_release(&replicate);
@@ -274,18 +230,18 @@ static void ranges_run(struct mc_py_store *self, struct ranges_call *call)
             call->results[i] = MC_ERR_INVALID_REPLICA;
 }
 
-static PyObject *session_ranges(PyObject *object, const struct mc_py_signature *signature, PyObject *const *args,
-                                Py_ssize_t count, PyObject *keywords, bool is_put)
+static PyObject *session_ranges(struct mc_py_store *self, PyObject **values, bool is_put)
 {
-    PyObject *values[LISTS], *answer = NULL;
+    static const char *const names[][LISTS] = {{"keys", "all_buffer_ptrs", "all_sizes", "all_src_offsets"},
+                                               {"keys", "all_buffer_ptrs", "all_sizes", "all_dst_offsets"}};
+    static const char *const methods[] = {"batch_get_into_multi_buffer_ranges", "batch_put_from_multi_buffer_ranges"};
+    PyObject *answer = NULL;
     struct ranges_call call = {.is_put = is_put, .tuples = {NULL}, .item_count = 0};
-    if (mc_py_arguments(signature, args, count, keywords, values) < 0)
-        return NULL;
     mc_py_scratch_init(&call.scratch);
     int lists = 0;
     bool equal = true;
     for (; lists < LISTS; lists++) {
-        call.tuples[lists] = mc_py_snapshot_deep(values[lists], lists == LIST_KEYS ? 1 : 2, signature->names[lists]);
+        call.tuples[lists] = mc_py_snapshot_deep(values[lists], lists == LIST_KEYS ? 1 : 2, names[is_put][lists]);
         if (call.tuples[lists] == NULL)
             break;
         equal = equal && PyTuple_Size(call.tuples[lists]) == PyTuple_Size(call.tuples[LIST_KEYS]);
@@ -293,10 +249,10 @@ static PyObject *session_ranges(PyObject *object, const struct mc_py_signature *
     if (lists == LISTS) {
         call.key_count = PyTuple_Size(call.tuples[LIST_KEYS]);
         if (!equal) {
-            mc_log(ERROR, "%s: the lists are not of one length", signature->method);
+            mc_log(ERROR, "%s: the lists are not of one length", methods[is_put]);
             answer = mc_py_list_of(call.key_count, MC_ERR_INVALID_PARAMS);
         } else if (ranges_fill(&call) == 0) {
-            ranges_run((struct mc_py_store *)object, &call);
+            ranges_run(self, &call);
             answer = mc_py_list_of_i64(call.results, call.key_count);
         }
     }
@@ -306,30 +262,17 @@ static PyObject *session_ranges(PyObject *object, const struct mc_py_signature *
     return answer;
 }
 
-const char mc_py_doc_batch_get_into_multi_buffer_ranges[] =
-    "batch_get_into_multi_buffer_ranges(keys, all_buffer_ptrs, all_sizes, all_src_offsets)\n--\n\n"
-    "Of each object keys[i], in a session: all_sizes[i][j] bytes from offset all_src_offsets[i][j] to address "
-    "all_buffer_ptrs[i][j].\n\n"
-    "Returns a list of int: the sum of the key's sizes, or its first negative code; -600: no session, or beyond the "
-    "object; -707: the session\n"
-    "ended by itself.";
-MC_PY_SIGNATURE(batch_get_into_multi_buffer_ranges, 4, "keys", "all_buffer_ptrs", "all_sizes", "all_src_offsets");
-PyObject *mc_py_store_batch_get_into_multi_buffer_ranges(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                                         PyObject *keywords)
-{
-    return session_ranges(object, &batch_get_into_multi_buffer_ranges_signature, args, count, keywords, false);
-}
-
-const char mc_py_doc_batch_put_from_multi_buffer_ranges[] =
-    "batch_put_from_multi_buffer_ranges(keys, all_buffer_ptrs, all_sizes, all_dst_offsets)\n--\n\n"
-    "Of each object keys[i], in a put session: all_sizes[i][j] bytes at address all_buffer_ptrs[i][j] become its bytes "
-    "from offset\n"
-    "all_dst_offsets[i][j] on. The memory is copied before the call returns.\n\n"
-    "Returns a list of int: the sum of the key's sizes, or its first negative code; -600: no session, or beyond its "
-    "size.";
-MC_PY_SIGNATURE(batch_put_from_multi_buffer_ranges, 4, "keys", "all_buffer_ptrs", "all_sizes", "all_dst_offsets");
-PyObject *mc_py_store_batch_put_from_multi_buffer_ranges(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                                         PyObject *keywords)
-{
-    return session_ranges(object, &batch_put_from_multi_buffer_ranges_signature, args, count, keywords, true);
-}
+MC_PY_STORE_CALL(batch_get_into_multi_buffer_ranges, 4, "keys, all_buffer_ptrs, all_sizes, all_src_offsets",
+                 session_ranges(self, values, false),
+                 "Of each object keys[i], in a session: all_sizes[i][j] bytes from offset all_src_offsets[i][j] to "
+                 "address all_buffer_ptrs[i][j].\n\n"
+                 "Returns a list of int: the sum of the key's sizes, or its first negative code; -600: no session, or "
+                 "beyond the object; -707: the session\n"
+                 "ended by itself.")
+MC_PY_STORE_CALL(batch_put_from_multi_buffer_ranges, 4, "keys, all_buffer_ptrs, all_sizes, all_dst_offsets",
+                 session_ranges(self, values, true),
+                 "Of each object keys[i], in a put session: all_sizes[i][j] bytes at address all_buffer_ptrs[i][j] "
+                 "become its bytes from offset\n"
+                 "all_dst_offsets[i][j] on. The memory is copied before the call returns.\n\n"
+                 "Returns a list of int: the sum of the key's sizes, or its first negative code; -600: no session, or "
+                 "beyond its size.")

@@ -66,17 +66,12 @@ PyObject *mc_py_free_address(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(un
     return PyLong_FromUnsignedLongLong((uint64_t)(uintptr_t)host_free);
 }
 
-const char mc_py_doc_alloc_from_mem_pool[] = "alloc_from_mem_pool(size)\n--\n\nAddress of size bytes of the pool that "
-                                             "setup_dummy made; they stay as long as the "
-                                             "store object. 0: no\nroom, or no pool.";
-MC_PY_SIGNATURE(alloc_from_mem_pool, 1, "size");
-PyObject *mc_py_store_alloc_from_mem_pool(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_STORE_METHOD(alloc_from_mem_pool, 1, "size",
+                   "Address of size bytes of the pool that setup_dummy made; they stay as long as the store object. 0: "
+                   "no\nroom, or no pool.")
 {
-    struct mc_py_store *self = (struct mc_py_store *)object;
-    PyObject *values[1];
     uint64_t size, address = 0;
-    if (mc_py_arguments(&alloc_from_mem_pool_signature, args, count, keywords, values) < 0 ||
-        mc_py_u64(values[0], &size) < 0)
+    if (mc_py_u64(values[0], &size) < 0)
         return NULL;
     pthread_mutex_lock(&self->mutex);
     if (self->pool != NULL && size > 0 && size <= self->pool_size - self->pool_used) {
@@ -157,23 +152,18 @@ static int make_pool(struct mc_py_store *self, uint64_t size)
     return 0;
 }
 
-const char mc_py_doc_setup_dummy[] =
-    "setup_dummy(mem_pool_size, local_buffer_size, server_address)\n--\n\n"
-    "Joins as a client without memory of its own, with the master that the mooncake_client at server_address "
-    "(\"host:port\") uses.\n"
-    "Segments of this machine are reached by shared memory, without the daemon in between. mem_pool_size bytes are "
-    "for\n"
+MC_PY_STORE_METHOD(
+    setup_dummy, 3, "mem_pool_size, local_buffer_size, server_address",
+    "Joins as a client without memory of its own, with the master that the mooncake_client at "
+    "server_address (\"host:port\") uses.\n"
+    "Segments of this machine are reached by shared memory, without the daemon in between. mem_pool_size "
+    "bytes are for\n"
     "alloc_from_mem_pool.\n\n"
-    "Returns 0; -1: nobody answers at server_address; otherwise as setup.";
-MC_PY_SIGNATURE(setup_dummy, 3, "mem_pool_size", "local_buffer_size", "server_address");
-PyObject *mc_py_store_setup_dummy(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+    "Returns 0; -1: nobody answers at server_address; otherwise as setup.")
 {
-    struct mc_py_store *self = (struct mc_py_store *)object;
-    PyObject *values[3];
     char master[DAEMON_LINE_MAX];
     uint64_t pool_size, buffer_size;
-    if (mc_py_arguments(&setup_dummy_signature, args, count, keywords, values) < 0 ||
-        mc_py_u64(values[0], &pool_size) < 0 || mc_py_u64(values[1], &buffer_size) < 0)
+    if (mc_py_u64(values[0], &pool_size) < 0 || mc_py_u64(values[1], &buffer_size) < 0)
         return NULL;
     const char *address = PyUnicode_Check(values[2]) ? PyUnicode_AsUTF8AndSize(values[2], NULL) : NULL;
     if (address == NULL) {

@@ -43,79 +43,60 @@ static int texts_of(PyObject *snapshot, const char *name, struct mc_py_scratch *
 
 /* ---- tasks ---- */
 
-static PyObject *create_task(PyObject *object, struct mc_bytes key, const char *source, const char *const *targets,
-                             size_t target_count)
+static PyObject *create_task(struct mc_py_store *self, struct mc_bytes key, const char *source,
+                             const char *const *targets, size_t target_count)
 {
-    struct mc_py_store *self = (struct mc_py_store *)object;
-    struct mc_store *store = NULL;
     uint64_t id[2] = {0, 0};
-    int rc = mc_py_store_enter(self, &store);
-    if (rc == 0) {
-        Py_BEGIN_ALLOW_THREADS rc = mc_store_task_create(store, key, source, targets, target_count, id);
-        mc_py_store_leave(self);
-        Py_END_ALLOW_THREADS
-    }
+    int rc;
+    MC_PY_IN_STORE(self, store, rc, mc_store_task_create(store, key, source, targets, target_count, id));
     return Py_BuildValue("((KK)i)", (unsigned long long)id[0], (unsigned long long)id[1], rc);
 }
 
-const char mc_py_doc_create_copy_task[] =
-    "create_copy_task(key, targets)\n--\n\n"
-    "Gives an object one more replica on each segment named in targets (get_hostname() of its owner), in the "
-    "background.\n\n"
-    "Returns ((int, int), code): the task's id and 0; -704: no such object; -600: no such segment.";
-MC_PY_SIGNATURE(create_copy_task, 2, "key", "targets");
-PyObject *mc_py_store_create_copy_task(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_STORE_METHOD(
+    create_copy_task, 2, "key, targets",
+    "Gives an object one more replica on each segment named in targets (get_hostname() of its owner), in "
+    "the background.\n\n"
+    "Returns ((int, int), code): the task's id and 0; -704: no such object; -600: no such segment.")
 {
-    PyObject *values[2], *answer = NULL;
+    PyObject *answer = NULL;
     struct mc_py_scratch scratch;
     struct mc_bytes key;
     const char **targets;
-    if (mc_py_arguments(&create_copy_task_signature, args, count, keywords, values) < 0 ||
-        mc_py_key(values[0], &key) < 0)
+    if (mc_py_key(values[0], &key) < 0)
         return NULL;
     PyObject *snapshot = mc_py_snapshot(values[1], "targets");
     if (snapshot == NULL)
         return NULL;
     mc_py_scratch_init(&scratch);
     if (texts_of(snapshot, "targets", &scratch, &targets) == 0)
-        answer = create_task(object, key, NULL, targets, (size_t)PyTuple_Size(snapshot));
+        answer = create_task(self, key, NULL, targets, (size_t)PyTuple_Size(snapshot));
     mc_py_scratch_free(&scratch);
     Py_DECREF(snapshot);
     return answer;
 }
 
-const char mc_py_doc_create_move_task[] =
-    "create_move_task(key, source, target)\n--\n\n"
+MC_PY_STORE_METHOD(
+    create_move_task, 3, "key, source, target",
     "Moves an object's replica from the segment source to the segment target, in the background.\n\n"
-    "Returns ((int, int), code): the task's id and 0; -704: no such object; -600: no such segment, or one segment "
-    "twice; -710: no replica\n"
-    "on source.";
-MC_PY_SIGNATURE(create_move_task, 3, "key", "source", "target");
-PyObject *mc_py_store_create_move_task(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+    "Returns ((int, int), code): the task's id and 0; -704: no such object; -600: no such segment, or one "
+    "segment twice; -710: no replica\n"
+    "on source.")
 {
-    PyObject *values[3];
     struct mc_bytes key;
-    if (mc_py_arguments(&create_move_task_signature, args, count, keywords, values) < 0 ||
-        mc_py_key(values[0], &key) < 0)
+    if (mc_py_key(values[0], &key) < 0)
         return NULL;
     const char *source = text_of(values[1], "source");
     const char *target = source == NULL ? NULL : text_of(values[2], "target");
-    return target == NULL ? NULL : create_task(object, key, source, &target, 1);
+    return target == NULL ? NULL : create_task(self, key, source, &target, 1);
 }
 
-const char mc_py_doc_query_task[] = "query_task(task_id)\n--\n\n"
-                                    "What became of a task that this store has made.\n\n"
-                                    "Returns (QueryTaskResponse, 0), or (None, -1400) when there is no such task.";
-MC_PY_SIGNATURE(query_task, 1, "task_id");
-PyObject *mc_py_store_query_task(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_STORE_METHOD(query_task, 1, "task_id",
+                   "What became of a task that this store has made.\n\n"
+                   "Returns (QueryTaskResponse, 0), or (None, -1400) when there is no such task.")
 {
-    struct mc_py_store *self = (struct mc_py_store *)object;
-    struct mc_store *store = NULL;
     struct mc_task task;
-    PyObject *values[1];
     uint64_t id[2];
-    if (mc_py_arguments(&query_task_signature, args, count, keywords, values) < 0)
-        return NULL;
+    int rc;
     PyObject *pair = mc_py_snapshot(values[0], "task_id");
     bool good = pair != NULL && PyTuple_Size(pair) == 2;
     if (pair != NULL && !good)
@@ -124,11 +105,7 @@ PyObject *mc_py_store_query_task(PyObject *object, PyObject *const *args, Py_ssi
     Py_XDECREF(pair);
     if (!good)
         return NULL;
-    int rc = mc_py_store_enter(self, &store);
-    if (rc == 0) {
-        rc = mc_store_task_query(store, id, &task); /* waits for nothing */
-        mc_py_store_leave(self);
-    }
+    MC_PY_IN_STORE(self, store, rc, mc_store_task_query(store, id, &task));
     if (rc < 0)
         return Py_BuildValue("(Oi)", Py_None, rc);
     PyObject *make = mc_py_type("_task");
@@ -142,19 +119,15 @@ PyObject *mc_py_store_query_task(PyObject *object, PyObject *const *args, Py_ssi
     return response == NULL ? NULL : Py_BuildValue("(Ni)", response, 0);
 }
 
-const char mc_py_doc_batch_replica_clear[] =
-    "batch_replica_clear(keys, segment_name='')\n--\n\n"
-    "Drops the replicas on that segment, or all of them: of objects that nobody has read within the lease time.\n\n"
-    "Returns the list of those keys whose replicas are gone now.";
-MC_PY_SIGNATURE(batch_replica_clear, 1, "keys", "segment_name");
-PyObject *mc_py_store_batch_replica_clear(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_STORE_METHOD(
+    batch_replica_clear, 1, "keys, segment_name=''",
+    "Drops the replicas on that segment, or all of them: of objects that nobody has read within the lease "
+    "time.\n\n"
+    "Returns the list of those keys whose replicas are gone now.")
 {
-    struct mc_py_store *self = (struct mc_py_store *)object;
     struct mc_store *store = NULL;
     struct mc_py_scratch scratch;
-    PyObject *values[2], *answer = NULL;
-    if (mc_py_arguments(&batch_replica_clear_signature, args, count, keywords, values) < 0)
-        return NULL;
+    PyObject *answer = NULL;
     const char *segment = values[1] == NULL ? "" : text_of(values[1], "segment_name");
     PyObject *snapshot = segment == NULL ? NULL : mc_py_snapshot(values[0], "keys");
     if (snapshot == NULL)
@@ -188,53 +161,37 @@ out:
 
 #define MOUNT_STEP ((uint64_t)16 << 20) /* as the original: sizes are rounded up to multiples of it */
 
-const char mc_py_doc_allocate_and_mount_segment[] =
-    "allocate_and_mount_segment(size, protocol='tcp', location='')\n--\n\n"
-    "Lends size bytes more, rounded up to multiples of 16 MiB, as a segment of its own. protocol and location are\n"
-    "accepted.\n\n"
-    "Returns {'ret': 0 or a negative code, 'segment_ids': [str], 'allocated_size': int}.";
-MC_PY_SIGNATURE(allocate_and_mount_segment, 1, "size", "protocol", "location");
-PyObject *mc_py_store_allocate_and_mount_segment(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                                 PyObject *keywords)
+MC_PY_STORE_METHOD(allocate_and_mount_segment, 1, "size, protocol='tcp', location=''",
+                   "Lends size bytes more, rounded up to multiples of 16 MiB, as a segment of its own. protocol and "
+                   "location are\n"
+                   "accepted.\n\n"
+                   "Returns {'ret': 0 or a negative code, 'segment_ids': [str], 'allocated_size': int}.")
 {
-    struct mc_py_store *self = (struct mc_py_store *)object;
-    struct mc_store *store = NULL;
-    PyObject *values[3];
     char id[MC_MOUNT_ID_MAX];
     uint64_t size, bytes = 0;
-    if (mc_py_arguments(&allocate_and_mount_segment_signature, args, count, keywords, values) < 0 ||
-        mc_py_u64(values[0], &size) < 0)
+    int rc;
+    if (mc_py_u64(values[0], &size) < 0)
         return NULL;
     if (size <= UINT64_MAX - MOUNT_STEP)
         size = (size + MOUNT_STEP - 1) / MOUNT_STEP * MOUNT_STEP;
-    int rc = mc_py_store_enter(self, &store);
-    if (rc == 0) {
-        Py_BEGIN_ALLOW_THREADS rc = mc_store_mount(store, size, id, &bytes);
-        mc_py_store_leave(self);
-        Py_END_ALLOW_THREADS
-    }
+    MC_PY_IN_STORE(self, store, rc, mc_store_mount(store, size, id, &bytes));
     if (rc == 0)
         return Py_BuildValue("{s:i,s:[s],s:K}", "ret", 0, "segment_ids", id, "allocated_size",
                              (unsigned long long)bytes);
     return Py_BuildValue("{s:i,s:[],s:i}", "ret", rc, "segment_ids", "allocated_size", 0);
 }
 
-const char mc_py_doc_mount_segment[] =
-    "mount_segment(path, size, offset=0, protocol='tcp', location='')\n--\n\n"
-    "Not done by this build: a segment lies in memory of a form of its own, not in a file that somebody else has made; "
-    "use\n"
-    "allocate_and_mount_segment, or setup's data_dir.\n\n"
-    "Returns {'ret': code, 'segment_ids': []}: -1100: no such file; -600: it is smaller than offset + size; -1012.";
-MC_PY_SIGNATURE(mount_segment, 2, "path", "size", "offset", "protocol", "location");
-PyObject *mc_py_store_mount_segment(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
+MC_PY_STORE_METHOD(mount_segment, 2, "path, size, offset=0, protocol='tcp', location=''",
+                   "Not done by this build: a segment lies in memory of a form of its own, not in a file that somebody "
+                   "else has made; use\n"
+                   "allocate_and_mount_segment, or setup's data_dir.\n\n"
+                   "Returns {'ret': code, 'segment_ids': []}: -1100: no such file; -600: it is smaller than offset + "
+                   "size; -1012.")
 {
-    struct mc_py_store *self = (struct mc_py_store *)object;
     struct mc_store *store = NULL;
-    PyObject *values[5];
     struct stat file;
     uint64_t size, offset = 0;
-    if (mc_py_arguments(&mount_segment_signature, args, count, keywords, values) < 0 ||
-        mc_py_u64(values[1], &size) < 0 || (values[2] != NULL && mc_py_u64(values[2], &offset) < 0))
+    if (mc_py_u64(values[1], &size) < 0 || (values[2] != NULL && mc_py_u64(values[2], &offset) < 0))
         return NULL;
     const char *path = text_of(values[0], "path");
     if (path == NULL)
@@ -254,18 +211,14 @@ PyObject *mc_py_store_mount_segment(PyObject *object, PyObject *const *args, Py_
     return Py_BuildValue("{s:i,s:[]}", "ret", rc, "segment_ids");
 }
 
-static PyObject *unmount(PyObject *object, const struct mc_py_signature *signature, PyObject *const *args,
-                         Py_ssize_t count, PyObject *keywords)
+static PyObject *unmount(struct mc_py_store *self, PyObject **values)
 {
-    struct mc_py_store *self = (struct mc_py_store *)object;
     struct mc_store *store = NULL;
     struct mc_py_scratch scratch;
-    PyObject *values[2];
     const char **ids;
     uint64_t grace_s = 0;
     int first = 1;
-    if (mc_py_arguments(signature, args, count, keywords, values) < 0 ||
-        (values[1] != NULL && mc_py_u64(values[1], &grace_s) < 0))
+    if (values[1] != NULL && mc_py_u64(values[1], &grace_s) < 0)
         return NULL;
     PyObject *snapshot = mc_py_snapshot(values[0], "segment_ids");
     if (snapshot == NULL)
@@ -290,41 +243,20 @@ static PyObject *unmount(PyObject *object, const struct mc_py_signature *signatu
     return first > 0 ? NULL : PyLong_FromLong(first);
 }
 
-const char mc_py_doc_unmount_segment[] =
-    "unmount_segment(segment_ids, grace_period_seconds=0)\n--\n\n"
-    "Takes mounted segments back. With a grace they are read from so long, while nothing new is placed there.\n\n"
-    "Returns 0, or the first code: -1: no such segment; -600: it is leaving already.";
-MC_PY_SIGNATURE(unmount_segment, 1, "segment_ids", "grace_period_seconds");
-PyObject *mc_py_store_unmount_segment(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
-{
-    return unmount(object, &unmount_segment_signature, args, count, keywords);
-}
+MC_PY_STORE_CALL(unmount_segment, 1, "segment_ids, grace_period_seconds=0", unmount(self, values),
+                 "Takes mounted segments back. With a grace they are read from so long, while nothing new is placed "
+                 "there.\n\n"
+                 "Returns 0, or the first code: -1: no such segment; -600: it is leaving already.")
+MC_PY_STORE_CALL(unmount_and_free_segment, 1, "segment_ids, grace_period_seconds=0", unmount(self, values),
+                 "unmount_segment: memory that was allocated with a mount always goes with it.")
 
-const char mc_py_doc_unmount_and_free_segment[] =
-    "unmount_and_free_segment(segment_ids, grace_period_seconds=0)\n--\n\n"
-    "unmount_segment: memory that was allocated with a mount always goes with it.";
-MC_PY_SIGNATURE(unmount_and_free_segment, 1, "segment_ids", "grace_period_seconds");
-PyObject *mc_py_store_unmount_and_free_segment(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                               PyObject *keywords)
+MC_PY_STORE_METHOD(unmount_local_disk_segment, 0, "grace_period_seconds=0",
+                   "Returns -1012: this build has no disk tier.")
 {
-    return unmount(object, &unmount_and_free_segment_signature, args, count, keywords);
-}
-
-const char mc_py_doc_unmount_local_disk_segment[] = "unmount_local_disk_segment(grace_period_seconds=0)\n--\n\n"
-                                                    "Returns -1012: this build has no disk tier.";
-MC_PY_SIGNATURE(unmount_local_disk_segment, 0, "grace_period_seconds");
-PyObject *mc_py_store_unmount_local_disk_segment(PyObject *object, PyObject *const *args, Py_ssize_t count,
-                                                 PyObject *keywords)
-{
-    struct mc_py_store *self = (struct mc_py_store *)object;
-    struct mc_store *store = NULL;
-    PyObject *values[1];
-    uint64_t grace_s = 0;
-    if (mc_py_arguments(&unmount_local_disk_segment_signature, args, count, keywords, values) < 0 ||
-        (values[0] != NULL && mc_py_u64(values[0], &grace_s) < 0))
+    uint64_t grace_s;
+    int rc;
+    if (values[0] != NULL && mc_py_u64(values[0], &grace_s) < 0)
         return NULL;
-    int rc = mc_py_store_enter(self, &store);
-    if (rc == 0)
-        mc_py_store_leave(self);
-    return PyLong_FromLong(rc < 0 ? rc : MC_ERR_NOT_SUPPORTED);
+    MC_PY_IN_STORE(self, store, rc, MC_ERR_NOT_SUPPORTED);
+    return PyLong_FromLong(rc);
 }

@@ -43,10 +43,12 @@ struct fields {
     uint64_t ttl_ms;
 };
 
-/* The fields, borrowed from *values, which is a new reference. -1 with an exception. */
+/* The fields, borrowed from *values, which is a new reference. -1 with an exception. Those read last are remembered:
+ * a tuple does not change, and most programs have one config. */
 static int read_fields(PyObject *object, PyObject **values, struct fields *fields)
 {
-    static PyObject *type, *name;
+    static PyObject *type, *name, *last;
+    static struct fields of_last;
     if (type == NULL)
         type = mc_py_type("ReplicateConfig");
     if (name == NULL)
@@ -59,6 +61,10 @@ static int read_fields(PyObject *object, PyObject **values, struct fields *field
         return -1;
     }
     *values = PyObject_GetAttr(object, name);
+    if (*values == last && last != NULL) {
+        *fields = of_last;
+        return 0;
+    }
     if (*values == NULL ||
         !PyArg_ParseTuple(*values, "KKKlOppO!UO!pOO", &fields->replica_num, &fields->nof_replica_num,
                           &fields->dfs_replica_num, &fields->soft_pin_action, &fields->soft_pin_ttl_ms,
@@ -69,7 +75,14 @@ static int read_fields(PyObject *object, PyObject **values, struct fields *field
     if (fields->with_soft_pin)
         fields->soft_pin_action = 1;
     fields->ttl_ms = fields->soft_pin_ttl_ms == Py_None ? 0 : PyLong_AsUnsignedLongLong(fields->soft_pin_ttl_ms);
-    return PyErr_Occurred() != NULL ? -1 : 0;
+    if (PyErr_Occurred() != NULL)
+        return -1;
+    PyObject *old = last;
+    last = *values;
+    Py_INCREF(last);
+    of_last = *fields;
+    Py_XDECREF(old);
+    return 0;
 }
 
 /* NULL, or what is wrong with the config for such a call. */
@@ -274,7 +287,10 @@ static PyType_Spec handle_spec = {
 
 PyObject *mc_py_descriptors(const struct mc_replica_description *descriptions, int count)
 {
-    PyObject *make = mc_py_type("_replica"), *list = make == NULL ? NULL : PyList_New(count);
+    static PyObject *make;
+    if (make == NULL)
+        make = mc_py_type("_replica");
+    PyObject *list = make == NULL ? NULL : PyList_New(count);
     for (int i = 0; list != NULL && i < count; i++) {
         const struct mc_replica_description *one = &descriptions[i];
         PyObject *replica = PyObject_CallFunction(make, "KKsi", (unsigned long long)one->size,
@@ -282,7 +298,6 @@ PyObject *mc_py_descriptors(const struct mc_replica_description *descriptions, i
         if (replica == NULL || PyList_SetItem(list, i, replica) < 0)
             Py_CLEAR(list);
     }
-    Py_XDECREF(make);
     return list;
 }
 
