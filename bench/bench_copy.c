@@ -13,21 +13,16 @@
 
 #define TOTAL (512ull << 20) /* of rotated buffers: more than any cache */
 #define ROUNDS 5
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
+#define HOWS_MAX 5
 
 static double first_median;
 
 static void show(const char *what, uint64_t size, const char *how, double *rates, bool first)
 {
-    qsort(rates, ROUNDS, sizeof(*rates), by_value);
-    first_median = first ? rates[ROUNDS / 2] : first_median;
+    double median = mc_bench_median(rates, ROUNDS);
+    first_median = first ? median : first_median;
     printf("%-12s %6llu KiB  %-12s %6.2f %6.2f %6.2f  %4.0f %%\n", what, (unsigned long long)size >> 10, how, rates[0],
-           rates[ROUNDS / 2], rates[ROUNDS - 1], 100 * rates[ROUNDS / 2] / first_median);
+           median, rates[ROUNDS - 1], 100 * median / first_median);
     fflush(stdout);
 }
 
@@ -68,32 +63,47 @@ static void copy_fused(uint8_t *target, const uint8_t *source, uint64_t size, bo
                       : mc_copy_crc32c(target + at, source + at, 65536, 0);
 }
 
+/* Each way in turn over all of the memory, there and back. is_fresh: ways but the first get a mapping of their own. */
+static void in_turn(const uint64_t *sizes, size_t size_count, const char *const *hows, int how_count, bool is_fresh,
+                    void (*move)(int how, uint8_t *target, const uint8_t *source, uint8_t *shared, uint64_t at,
+                                 uint64_t size))
+{
+    int fd;
+    uint8_t *shared = shared_memory(TOTAL, &fd), *mine = private_memory(TOTAL);
+    for (size_t pass = 0; pass < 2 * size_count; pass++) {
+        double rates[HOWS_MAX][ROUNDS];
+        bool out = pass >= size_count;
+        uint64_t size = sizes[pass % size_count];
+        for (int i = 0; i < ROUNDS * how_count; i++) {
+            int how = i % how_count;
+            bool is_mapped = is_fresh && how > 0;
+            uint8_t *far = is_mapped ? mmap(NULL, TOTAL, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : shared;
+            uint64_t start_ns = mc_clock_ns();
+            for (uint64_t at = 0; at < TOTAL; at += size)
+                move(how, (out ? far : mine) + at, (out ? mine : far) + at, far, at, size);
+            rates[how][i / how_count] = rate(TOTAL, start_ns);
+            if (is_mapped)
+                munmap(far, TOTAL);
+        }
+        for (int how = 0; how < how_count; how++)
+            show(out ? "to memfd" : "from memfd", size, hows[how], rates[how], how == 0);
+    }
+}
+
+static void copy_one(int how, uint8_t *target, const uint8_t *source, uint8_t *shared, uint64_t at, uint64_t size)
+{
+    (void)shared, (void)at;
+    if (how == 0)
+        memcpy(target, source, size);
+    else
+        copy_fused(target, source, size, how == 2);
+}
+
 static void bench_copy(void)
 {
     static const uint64_t sizes[] = {64u << 10, 1u << 20, 16u << 20, 64u << 20};
     static const char *const hows[] = {"memcpy", "fused", "fused stream"};
-    int fd;
-    uint8_t *shared = shared_memory(TOTAL, &fd), *mine = private_memory(TOTAL);
-    for (int out = 0; out < 2; out++) {
-        uint8_t *target = out ? shared : mine, *source = out ? mine : shared;
-        for (size_t s = 0; s < 4; s++) {
-            double rates[3][ROUNDS];
-            for (int round = 0; round < ROUNDS; round++) {
-                for (int how = 0; how < 3; how++) {
-                    uint64_t start_ns = mc_clock_ns();
-                    for (uint64_t at = 0; at < TOTAL; at += sizes[s]) {
-                        if (how == 0)
-                            memcpy(target + at, source + at, sizes[s]);
-                        else
-                            copy_fused(target + at, source + at, sizes[s], how == 2);
-                    }
-                    rates[how][round] = rate(TOTAL, start_ns);
-                }
-            }
-            for (int how = 0; how < 3; how++)
-                show(out ? "to memfd" : "from memfd", sizes[s], hows[how], rates[how], how == 0);
-        }
-    }
+    in_turn(sizes, 4, hows, 3, false, copy_one);
 }
 
 /* ---- paths ---- */
@@ -222,38 +232,22 @@ static double limit_tcp(uint64_t size, uint8_t *mine, bool out)
 
 /* ---- first touch ---- */
 
+static void touch_one(int how, uint8_t *target, const uint8_t *source, uint8_t *shared, uint64_t at, uint64_t size)
+{
+    const uint64_t stripe = 2u << 20;
+    if (how == 2 || how == 3)
+        madvise(shared + at, size, how == 2 ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
+    for (uint64_t from = at; how == 4 && from < at + size; from += stripe)
+        if (from % stripe == 0)
+            madvise(shared + from, stripe, MADV_POPULATE_READ);
+    copy_fused(target, source, size, size >= 4u << 20);
+}
+
 static void bench_first(void)
 {
-    static const char *const hows[] = {"warm", "faults", "read extent", "write extent", "read 2 MiB"};
+    static const char *const hows[HOWS_MAX] = {"warm", "faults", "read extent", "write extent", "read 2 MiB"};
     static const uint64_t sizes[] = {64u << 10, 1u << 20, 16u << 20};
-    int fd;
-    uint8_t *shared = shared_memory(TOTAL, &fd), *mine = private_memory(TOTAL);
-    for (int out = 0; out < 2; out++) {
-        for (size_t s = 0; s < 3; s++) {
-            double rates[5][ROUNDS];
-            for (int round = 0; round < ROUNDS; round++) {
-                for (int how = 0; how < 5; how++) {
-                    uint8_t *fresh = how == 0 ? shared : mmap(NULL, TOTAL, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-                    uint64_t start_ns = mc_clock_ns();
-                    for (uint64_t at = 0; at < TOTAL; at += sizes[s]) {
-                        if (how == 2 || how == 3)
-                            madvise(fresh + at, sizes[s], how == 2 ? MADV_POPULATE_READ : MADV_POPULATE_WRITE);
-                        for (uint64_t stripe = at; how == 4 && stripe < at + sizes[s]; stripe += 2u << 20) {
-                            if (stripe % (2u << 20) == 0)
-                                madvise(fresh + stripe, 2u << 20, MADV_POPULATE_READ);
-                        }
-                        copy_fused(out ? fresh + at : mine + at, out ? mine + at : fresh + at, sizes[s],
-                                   sizes[s] >= 4u << 20);
-                    }
-                    rates[how][round] = rate(TOTAL, start_ns);
-                    if (how > 0)
-                        munmap(fresh, TOTAL);
-                }
-            }
-            for (int how = 0; how < 5; how++)
-                show(out ? "to memfd" : "from memfd", sizes[s], hows[how], rates[how], how == 0);
-        }
-    }
+    in_turn(sizes, 3, hows, HOWS_MAX, true, touch_one);
 }
 
 int main(int count, char **arguments)

@@ -35,6 +35,9 @@ char *mc_time_format(uint64_t ns, char *text, size_t size);
 /* A line on stderr; the result. */
 int mc_bench_fail(int result, const char *form, ...) __attribute__((format(printf, 2, 3)));
 
+/* Of at least one value; sorts them. */
+double mc_bench_median(double *values, unsigned count);
+
 /* Private memory whose pages are all there, or NULL; munmap frees it. */
 void *mc_bench_memory(uint64_t size);
 

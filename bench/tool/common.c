@@ -21,6 +21,18 @@ int mc_bench_fail(int result, const char *form, ...)
     return result;
 }
 
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double mc_bench_median(double *values, unsigned count)
+{
+    qsort(values, count, sizeof(*values), compare_doubles);
+    return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
 void *mc_bench_memory(uint64_t size)
 {
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -161,14 +160,6 @@ static void *work(void *context)
 
 /* ---- the step ---- */
 
-static double own_cpu(void)
-{
-    struct rusage usage;
-    (void)getrusage(RUSAGE_SELF, &usage);
-    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
-}
-
 static double cpu_of(pid_t pid)
 {
     clockid_t clock;
@@ -256,7 +247,7 @@ static int run_threads(struct run *run, struct worker *workers, void (*tell)(voi
     run->stop = started < run->step->threads;
     start_clock(run, started);
     mc_transfer_counters(run->side->engine, &before);
-    double cpu = own_cpu(), target_cpu = cpu_of(run->target->pid);
+    double cpu = cpu_of(getpid()), target_cpu = cpu_of(run->target->pid);
     uint64_t start_ns = mc_clock_ns();
     watch(run, tell, context);
     for (uint32_t i = 0; i < started; i++) { /* each ends its last batch, which counts */
@@ -264,7 +255,7 @@ static int run_threads(struct run *run, struct worker *workers, void (*tell)(voi
         merge(result, &workers[i].result);
     }
     result->seconds = (double)(mc_clock_ns() - start_ns) / 1e9;
-    result->cpu_seconds = own_cpu() - cpu;
+    result->cpu_seconds = cpu_of(getpid()) - cpu;
     result->target_cpu_seconds = target_cpu < 0 ? -1 : cpu_of(run->target->pid) - target_cpu;
     mc_transfer_counters(run->side->engine, &after);
     for (int path = 0; path < MC_TRANSFER_PATHS; path++)

@@ -37,18 +37,6 @@ struct raw {
     uint8_t *private, *shared;
 };
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, unsigned count)
-{
-    qsort(values, count, sizeof(*values), compare_doubles);
-    return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
-}
-
 static double copy_gbps(const struct raw *raw, uint8_t *target, const uint8_t *source, uint64_t size)
 {
     double gbps[PASSES_MAX];
@@ -61,7 +49,7 @@ static double copy_gbps(const struct raw *raw, uint8_t *target, const uint8_t *s
         }
         gbps[pass] = (double)used / (double)(mc_clock_ns() - start);
     }
-    return median(gbps, raw->passes);
+    return mc_bench_median(gbps, raw->passes);
 }
 
 /* The other process: sends all buffers of the asked size for each request, until the connection ends; size 0 is a ping.
@@ -108,7 +96,7 @@ static bool ping_pass(int fd, double *us)
         memset(message, 0, sizeof(message));
         times[i] = (double)(mc_clock_ns() - start) / 1e3;
     }
-    *us = median(times, PINGS);
+    *us = mc_bench_median(times, PINGS);
     return true;
 }
 
@@ -132,7 +120,7 @@ static bool measure_tcp(const struct raw *raw, double *gbps, double *round_trip_
         for (unsigned pass = 0; good && pass < raw->passes; pass++)
             good = tcp_pass(client, raw, raw->sizes[i], &passes[pass]);
         if (good)
-            gbps[i] = median(passes, raw->passes);
+            gbps[i] = mc_bench_median(passes, raw->passes);
     }
     close(client);
     while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
