@@ -105,5 +105,8 @@ def external_hits(port):
     return counter(port, "vllm:external_prefix_cache_hits_total")
 
 
-def local_hits(port):
-    return counter(port, "vllm:prefix_cache_hits_total")
+def counted(port, tokens, count, reader=None):
+    """complete(), and how many tokens the engine at `reader` (the one that is asked, if it is not named) took from the store meanwhile."""
+    before = external_hits(reader or port)
+    answer = complete(port, tokens, count)
+    return answer, external_hits(reader or port) - before

@@ -48,9 +48,7 @@ def ask_both(first, second, master, seed, keys):
     cold = e2e_client.complete(first.port, tokens, ANSWER_TOKENS)
     master.wait_for_keys(keys)
     local = e2e_client.complete(first.port, tokens, ANSWER_TOKENS)
-    before = e2e_client.external_hits(second.port)
-    other = e2e_client.complete(second.port, tokens, ANSWER_TOKENS)
-    return cold, local, other, e2e_client.external_hits(second.port) - before
+    return cold, local, *e2e_client.counted(second.port, tokens, ANSWER_TOKENS)
 
 
 def same_answer(left, right):
@@ -126,17 +124,14 @@ def pd_store(result, name, rounds):
 def pd_conversation(result, name, pair, proxy):
     prefill, decode = pair.engines
     history = e2e_client.prompt(f"pd {name}", PD_PROMPT_TOKENS)
-    before, keys = e2e_client.external_hits(decode.port), pair.master.keys()
-    answer = e2e_client.complete(proxy.port, history, PD_ANSWER_TOKENS)
-    taken = e2e_client.external_hits(decode.port) - before
+    keys = pair.master.keys()
+    answer, taken = e2e_client.counted(proxy.port, history, PD_ANSWER_TOKENS, decode.port)
     result.check(f"{name}: decode takes the prompt from the store", taken > 0,
                  f"{taken:.0f} of {PD_PROMPT_TOKENS // BLOCK_TOKENS * BLOCK_TOKENS} tokens; first token after {answer.first_seconds:.3f} s")
     saved = (PD_PROMPT_TOKENS + PD_ANSWER_TOKENS - 1) // BLOCK_TOKENS
     pair.master.wait_for_keys(keys + saved)
-    before = e2e_client.external_hits(prefill.port)
     history += answer.tokens + e2e_client.prompt(f"pd {name} 2", BLOCK_TOKENS)
-    answer = e2e_client.complete(proxy.port, history, ANSWER_TOKENS)
-    taken = e2e_client.external_hits(prefill.port) - before
+    answer, taken = e2e_client.counted(proxy.port, history, ANSWER_TOKENS, prefill.port)
     wanted = (saved - PD_PROMPT_TOKENS // BLOCK_TOKENS) * BLOCK_TOKENS
     result.check(f"{name}: prefill reads what decode saved in the last turn", taken == wanted, f"{taken:.0f} of {wanted} tokens")
 
@@ -172,10 +167,10 @@ def pd_direct(result, name):
 def last_error(engines):
     """The first exception that a log names: what comes later only passes it on."""
     for engine in engines:
-        text = engine.log_path.read_text(errors="replace")
+        text = engine.log.read_text(errors="replace")
         match = re.search(r"\b((?:Runtime|Import|Attribute|Assertion|NotImplemented|Value|Type|Key|ModuleNotFound)Error: .*)", text)
         if match:
-            return f"{match.group(1)[:300]} ({engine.log_path.name})"
+            return f"{match.group(1)[:300]} ({engine.log.name})"
     return ""
 
 
@@ -238,9 +233,9 @@ def lmcache_requests(result, options, remote, engines):
         tokens = e2e_client.prompt(f"lmcache {remote} {number}", PROMPT_TOKENS)
         cold.append(e2e_client.complete(engines[0].port, tokens, ANSWER_TOKENS).first_seconds)
         time.sleep(2)  # it stores in the background and does not say when it is done
-        before = e2e_client.external_hits(engines[1].port)
-        hits.append(e2e_client.complete(engines[1].port, tokens, ANSWER_TOKENS).first_seconds)
-        taken.append(e2e_client.external_hits(engines[1].port) - before)
+        answer, more = e2e_client.counted(engines[1].port, tokens, ANSWER_TOKENS)
+        hits.append(answer.first_seconds)
+        taken.append(more)
     whole = PROMPT_TOKENS // LMCACHE_CHUNK * LMCACHE_CHUNK
     result.check(f"LMCache on {remote}: every whole chunk comes from the store", min(taken) == whole, f"{min(taken):.0f} of {whole} tokens")
     result.row(f"LMCache on {remote}: mean TTFT, cold / other instance, s", f"{statistics.mean(cold):.3f} / {statistics.mean(hits):.3f}")
@@ -311,7 +306,5 @@ def kill_report(result, pair, traffic, killed, master_pid):
     keys = pair.master.keys() + PROMPT_BLOCKS
     e2e_client.complete(pair.engines[1].port, tokens, ANSWER_TOKENS)
     pair.master.wait_for_keys(keys)
-    before = e2e_client.external_hits(pair.engines[0].port)
-    e2e_client.complete(pair.engines[0].port, tokens, ANSWER_TOKENS)
-    taken = e2e_client.external_hits(pair.engines[0].port) - before
+    _, taken = e2e_client.counted(pair.engines[0].port, tokens, ANSWER_TOKENS)
     result.check("kill: the first takes blocks from the store again", taken == PROMPT_BLOCKS * BLOCK_TOKENS, f"{taken:.0f} tokens")

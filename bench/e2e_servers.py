@@ -16,7 +16,7 @@ import subprocess
 import time
 
 import e2e_client
-from contestants.base import accepts, answers, cpu_seconds, free_port
+from contestants.base import Process, accepts, answers, cpu_seconds, free_port
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -48,31 +48,14 @@ def plain_env():
     return {name: value for name, value in os.environ.items() if not re.match(r"(MOONCAKE|MC|LMCACHE|VLLM|PYTHONPATH)(_|$)", name)}
 
 
-class Server:
-    """A process with a log, in a group of its own."""
+class Server(Process):
+    """A process with a log of its own."""
 
     def __init__(self, name, command, env=None, core=None):
         LOGS.mkdir(parents=True, exist_ok=True)
-        self.name = name
-        self.log_path = LOGS / f"{name}.log"
-        self.command = [str(word) for word in command]
-        with open(self.log_path, "wb") as log:
-            self.child = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=env or plain_env(),
-                start_new_session=True,
-                preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
-            )
-
-    @property
-    def pid(self):
-        return self.child.pid
-
-    def log(self, size=3000):
-        return self.log_path.read_text(errors="replace")[-size:]
+        self.name, log = name, LOGS / f"{name}.log"
+        log.write_bytes(b"")
+        super().__init__(command, log, os.sched_getaffinity(0) if core is None else {core}, env or plain_env(), instead=True)
 
     def wait_for(self, ready, seconds, what):
         """Until ready() is true; says every 20 s that it still waits."""
@@ -80,9 +63,9 @@ class Server:
         while not ready():
             now = time.monotonic()
             if self.child.poll() is not None:
-                raise RuntimeError(f"{self.name} ended with {self.child.returncode} before {what}:\n{self.log()}")
+                self.fail(f"ended with {self.child.returncode} before {what}")
             if now - start > seconds:
-                raise RuntimeError(f"{self.name}: no {what} within {seconds} s:\n{self.log()}")
+                self.fail(f"no {what} within {seconds} s")
             if now - spoken > 20:
                 spoken = now
                 say(f"waiting for {self.name}: {now - start:.0f} s")

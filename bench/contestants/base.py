@@ -106,21 +106,15 @@ def in_turn(contestants, number):
 
 
 class Process:
-    """A child in a process group of its own, its stderr in a file."""
+    """A child in a process group of its own, its stderr in a file. env: what it gets besides our environment, or instead of it."""
 
-    def __init__(self, command, log, cores, env, talk=False):
+    def __init__(self, command, log, cores, env, talk=False, instead=False):
         self.log = log
         self.command = [str(word) for word in command]
         with open(log, "ab") as stderr:
             self.child = subprocess.Popen(
-                self.command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE if talk else stderr,
-                stderr=stderr,
-                env={**os.environ, **env},
-                start_new_session=True,
-                preexec_fn=lambda: os.sched_setaffinity(0, cores),
-            )
+                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE if talk else stderr, stderr=stderr, start_new_session=True,
+                env=env if instead else {**os.environ, **env}, preexec_fn=lambda: os.sched_setaffinity(0, cores))  # fmt: skip
         self.pid = self.child.pid
 
     def fail(self, why):
