@@ -26,10 +26,10 @@ class Watcher:
         self.store = joined(address, buffer=256 << 20)
         self.names, self.numbers, self.extra = [], [], 0
 
-    def content(self, number):
-        ctypes.memset(self.place, number & 0xFF, self.size)
-        ctypes.memmove(self.place, number.to_bytes(8, "little"), 8)
-        ctypes.memmove(self.place + self.size - 8, number.to_bytes(8, "little"), 8)
+    def content(self, number, place):
+        ctypes.memset(place, number & 0xFF, self.size)
+        ctypes.memmove(place, number.to_bytes(8, "little"), 8)
+        ctypes.memmove(place + self.size - 8, number.to_bytes(8, "little"), 8)
 
     def is_right(self, number, place):
         word = number.to_bytes(8, "little")
@@ -39,14 +39,14 @@ class Watcher:
     def step_fill(self, count, size):
         self.size = size
         self.memory = ctypes.create_string_buffer(BATCH * size)
-        self.base = self.place = ctypes.addressof(self.memory)
+        self.base = ctypes.addressof(self.memory)
         self.store.register_buffer(self.base, BATCH * size)
         begun, failed = time.monotonic(), 0
         for first in range(0, count, BATCH):
             numbers = list(range(first, min(first + BATCH, count)))
             places = [self.base + i * size for i in range(len(numbers))]
-            for number, self.place in zip(numbers, places):
-                self.content(number)
+            for number, place in zip(numbers, places):
+                self.content(number, place)
             names = [f"fault-{number}" for number in numbers]
             results = self.store.batch_put_from(names, places, [size] * len(names))
             for name, number, rc in zip(names, numbers, results):
@@ -55,7 +55,6 @@ class Watcher:
                     self.numbers.append(number)
                 else:
                     failed += 1
-        self.place = self.base
         return {"stored": len(self.names), "failed": failed, "seconds": time.monotonic() - begun}
 
     def timed(self, call, *words):
@@ -78,8 +77,7 @@ class Watcher:
 
     def put_one(self):
         self.extra += 1
-        self.place = self.base
-        self.content(self.extra)
+        self.content(self.extra, self.base)
         rc = self.timed(self.store.put_from, f"extra-{self.extra}", self.base, self.size)
         if rc != 0:
             self.failed_puts += 1

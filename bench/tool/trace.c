@@ -134,7 +134,7 @@ static int append(struct loader *loader, struct mc_trace_request *request)
 
 static int read_lines(struct loader *loader, gzFile file, uint64_t limit)
 {
-    struct mc_trace_request request;
+    struct mc_trace_request request = {0};
     char inner[160] = "";
     for (uint64_t number = 1; limit == 0 || loader->trace->request_count < limit; number++) {
         if (gzgets(file, loader->line, (int)MC_TRACE_LINE_MAX) == NULL)
