@@ -49,6 +49,11 @@ class TransferNotify(Final):
         return f"TransferNotify({self.name!r}, {self.msg!r})"
 
 
+def _note(name, message):
+    # A peer may send any bytes: what is no UTF-8 comes as Python's own names of files do, and loses no note.
+    return TransferNotify(name.decode("utf-8", "surrogateescape"), message.decode("utf-8", "surrogateescape"))
+
+
 class InnerTransferEngine(Record):
     """What TransferEngine.get_engine() returns and MooncakeDistributedStore.setup(engine=...) takes."""
 

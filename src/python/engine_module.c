@@ -7,13 +7,6 @@
 
 PyObject *mc_py_engine_types;
 
-static int add(PyObject *module, const char *name, PyObject *value)
-{
-    int rc = value == NULL ? -1 : PyObject_SetAttrString(module, name, value);
-    Py_XDECREF(value);
-    return rc;
-}
-
 static PyObject *rpc_later(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords))
 {
     PyErr_SetString(PyExc_NotImplementedError, "the original's general RPC is not part of this build");
@@ -53,18 +46,6 @@ static struct PyModuleDef module_definition = {
     .m_methods = module_methods,
 };
 
-/* Engines that live until the end of the interpreter are never closed. */
-static int withdraw_at_exit(PyObject *module)
-{
-    PyObject *atexit = PyImport_ImportModule("atexit");
-    PyObject *function = atexit == NULL ? NULL : PyObject_GetAttrString(module, "_withdraw");
-    PyObject *result = function == NULL ? NULL : PyObject_CallMethod(atexit, "register", "O", function);
-    Py_XDECREF(atexit);
-    Py_XDECREF(function);
-    Py_XDECREF(result);
-    return result == NULL ? -1 : 0;
-}
-
 /* What is written in Python. */
 static int add_types(PyObject *module, PyObject *engine_type)
 {
@@ -90,31 +71,15 @@ static int module_fill(PyObject *module)
         Py_XDECREF(engine_type);
         return -1;
     }
-    if (add(module, "TransferEngine", engine_type) < 0 ||
-        add(module, "__version__", PyUnicode_FromString(mc_version())) < 0)
+    if (mc_py_module_add(module, "TransferEngine", engine_type) < 0 ||
+        mc_py_module_add(module, "__version__", PyUnicode_FromString(mc_version())) < 0)
         return -1;
-    return withdraw_at_exit(module);
-}
-
-/* Engines catch ImportError and nothing else. */
-static void fail_import(void)
-{
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    PyErr_Format(PyExc_ImportError, "mooncake.engine cannot start: %S", value != NULL ? value : Py_None);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
+    return mc_py_at_exit(PyObject_GetAttrString(module, "_withdraw")); /* engines that live until then are not closed */
 }
 
 PyMODINIT_FUNC PyInit_engine(void);
 PyMODINIT_FUNC PyInit_engine(void)
 {
     PyObject *module = PyModule_Create(&module_definition);
-    if (module == NULL || module_fill(module) < 0) {
-        Py_CLEAR(module);
-        fail_import();
-    }
-    return module;
+    return mc_py_module_made(module, "mooncake.engine", module != NULL && module_fill(module) == 0);
 }

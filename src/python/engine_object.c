@@ -294,25 +294,12 @@ static PyObject *engine_get_first_buffer_address(PyObject *object, PyObject *seg
     Py_END_ALLOW_THREADS return PyLong_FromUnsignedLongLong(address);
 }
 
-static PyObject *make_note(const char *name, const char *message)
-{
-    /* A peer may send any bytes: what is no UTF-8 comes as Python's own names of files do, and loses no note. */
-    PyObject *one = PyUnicode_DecodeUTF8(name, (Py_ssize_t)strlen(name), "surrogateescape");
-    PyObject *other = PyUnicode_DecodeUTF8(message, (Py_ssize_t)strlen(message), "surrogateescape");
-    PyObject *note = one == NULL || other == NULL
-                         ? NULL
-                         : PyObject_CallMethod(mc_py_engine_types, "TransferNotify", "OO", one, other);
-    Py_XDECREF(one);
-    Py_XDECREF(other);
-    return note;
-}
-
 static PyObject *engine_get_notifies(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     PyObject *list = PyList_New(0);
     char *name, *message;
     while (list != NULL && mc_transfer_take_note(engine_of(object), &name, &message) == 1) {
-        PyObject *note = make_note(name, message);
+        PyObject *note = PyObject_CallMethod(mc_py_engine_types, "_note", "yy", name, message);
         if (note == NULL || PyList_Append(list, note) < 0)
             Py_CLEAR(list);
         Py_XDECREF(note);

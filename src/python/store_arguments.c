@@ -243,21 +243,89 @@ int mc_py_part(uint64_t address, uint64_t size, struct iovec *part)
     return 0;
 }
 
-int mc_py_parts(PyObject *addresses, PyObject *sizes, struct iovec *parts, size_t *part_count)
+/* Puts and gets each have a limit of their own. */
+#define LOG_FOR(is_put, put_word, get_word, ...)                                                                       \
+    do {                                                                                                               \
+        if (is_put)                                                                                                    \
+            mc_log_limited(ERROR, put_word __VA_ARGS__);                                                               \
+        else                                                                                                           \
+            mc_log_limited(ERROR, get_word __VA_ARGS__);                                                               \
+    } while (0)
+
+int mc_py_place(uint64_t address, uint64_t size, bool is_put, struct iovec *part)
 {
-    Py_ssize_t count = PyTuple_Size(addresses);
-    size_t first = *part_count;
-    int rc = count == PyTuple_Size(sizes) ? 0 : MC_ERR_INVALID_PARAMS;
+    int rc = mc_py_part(address, size, part);
+    if (rc < 0)
+        LOG_FOR(is_put, "a put from", "a get into", " address 0x%llx of %llu bytes: no such memory",
+                (unsigned long long)address, (unsigned long long)size);
+    return rc;
+}
+
+/* Number i of two tuples. -1 with an exception. */
+static int read_pair(PyObject *const *tuples, Py_ssize_t i, uint64_t *address, uint64_t *size)
+{
+    return mc_py_u64(PyTuple_GetItem(tuples[0], i), address) < 0 || mc_py_u64(PyTuple_GetItem(tuples[1], i), size) < 0
+               ? -1
+               : 0;
+}
+
+/* One key's parts behind *parts, without the empty ones. 0, MC_ERR_INVALID_PARAMS for this key, 1 with an exception. */
+static int read_parts(PyObject *const *tuples, struct iovec *parts, size_t *part_count)
+{
+    Py_ssize_t count = PyTuple_Size(tuples[0]);
+    int rc = count == PyTuple_Size(tuples[1]) ? 0 : MC_ERR_INVALID_PARAMS;
     for (Py_ssize_t i = 0; rc == 0 && i < count; i++) {
         uint64_t address, size;
-        if (mc_py_u64(PyTuple_GetItem(addresses, i), &address) < 0 || mc_py_u64(PyTuple_GetItem(sizes, i), &size) < 0)
+        if (read_pair(tuples, i, &address, &size) < 0)
             return 1;
         if (size > 0)
             rc = mc_py_part(address, size, &parts[(*part_count)++]);
     }
-    if (rc < 0)
-        *part_count = first;
     return rc;
+}
+
+/* With parts for all of it. -1 with an exception. */
+static int read_places(PyObject *const *tuples, bool is_put, bool is_nested, struct iovec *parts,
+                       struct mc_py_place *places)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_Size(tuples[0]); i++) {
+        struct mc_py_place *place = &places[i];
+        uint64_t address, size;
+        *place = (struct mc_py_place){.parts = parts, .part_count = is_nested ? 0 : 1};
+        if (is_nested) {
+            PyObject *of_key[] = {PyTuple_GetItem(tuples[0], i), PyTuple_GetItem(tuples[1], i)};
+            place->rc = read_parts(of_key, parts, &place->part_count);
+            if (place->rc < 0)
+                LOG_FOR(is_put, "batch_put_from_multi_buffers", "batch_get_into_multi_buffers",
+                        ": key %zd has a bad address, or not as many sizes as addresses", i);
+        } else {
+            place->rc = read_pair(tuples, i, &address, &size) < 0 ? 1 : mc_py_place(address, size, is_put, parts);
+        }
+        if (place->rc > 0)
+            return -1;
+        parts += place->part_count;
+    }
+    return 0;
+}
+
+struct mc_py_place *mc_py_places(PyObject *const *tuples, bool is_put, bool is_nested, struct mc_py_scratch *scratch)
+{
+    static const char *const names[] = {"all_buffer_ptrs", "all_sizes"};
+    PyObject *read[2];
+    for (int i = 0; i < 2; i++)
+        read[i] = is_nested ? NULL : tuples[i];
+    for (int i = 0; is_nested && i < 2 && (i == 0 || read[0] != NULL); i++)
+        read[i] = mc_py_snapshot_deep(tuples[i], 2, names[i]);
+    size_t count = (size_t)PyTuple_Size(tuples[0]);
+    struct mc_py_place *places = read[1] == NULL ? NULL : mc_py_scratch_take(scratch, count, sizeof(*places));
+    struct iovec *parts =
+        places == NULL ? NULL
+                       : mc_py_scratch_take(scratch, is_nested ? mc_py_count_inner(read[0]) : count, sizeof(*parts));
+    if (parts == NULL || read_places(read, is_put, is_nested, parts, places) < 0)
+        places = NULL;
+    for (int i = 0; is_nested && i < 2; i++)
+        Py_XDECREF(read[i]);
+    return places;
 }
 
 /* Strided memory has no single run of bytes: gather it into a copy. */
@@ -327,6 +395,38 @@ void mc_py_bytes_release(struct mc_py_bytes *bytes)
     if (bytes->exported)
         PyBuffer_Release(&bytes->view);
     bytes->exported = false;
+}
+
+int mc_py_module_add(PyObject *module, const char *name, PyObject *value)
+{
+    int rc = value == NULL ? -1 : PyObject_SetAttrString(module, name, value);
+    Py_XDECREF(value);
+    return rc;
+}
+
+PyObject *mc_py_module_made(PyObject *module, const char *name, bool is_whole)
+{
+    PyObject *type, *value, *trace;
+    if (is_whole)
+        return module;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    PyErr_Format(PyExc_ImportError, "%s cannot start: %S", name, value != NULL ? value : Py_None);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    Py_XDECREF(module);
+    return NULL;
+}
+
+int mc_py_at_exit(PyObject *function)
+{
+    PyObject *atexit = function == NULL ? NULL : PyImport_ImportModule("atexit");
+    PyObject *result = atexit == NULL ? NULL : PyObject_CallMethod(atexit, "register", "O", function);
+    Py_XDECREF(atexit);
+    Py_XDECREF(function);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
 }
 
 void mc_py_object_free(PyObject *object)

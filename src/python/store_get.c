@@ -204,17 +204,6 @@ MC_PY_STORE_CALL(batch_get_buffer, 1, "keys", get_many(self, values[0], false),
 
 /* ---- into addresses ---- */
 
-static void get_add_address(struct get_call *call, Py_ssize_t key_at, struct mc_bytes key, uint64_t address,
-                            uint64_t size, struct iovec *part)
-{
-    call->results[key_at] = mc_py_part(address, size, part);
-    if (call->results[key_at] == 0)
-        get_add(call, key_at, key, part, 1);
-    else
-        mc_log_limited(ERROR, "a get into address 0x%llx of %llu bytes: no such memory", (unsigned long long)address,
-                       (unsigned long long)size);
-}
-
 MC_PY_STORE_METHOD(
     get_into, 3, "key, buffer_ptr, size",
     "Copies the whole object to address buffer_ptr, where size bytes are. The memory must stay until the "
@@ -231,7 +220,9 @@ MC_PY_STORE_METHOD(
     if (mc_py_key(values[0], &key) < 0 || mc_py_u64(values[1], &address) < 0 || mc_py_u64(values[2], &size) < 0)
         return NULL;
     if (get_init(&call, 1, false, false) == 0) {
-        get_add_address(&call, 0, key, address, size, &part);
+        call.results[0] = mc_py_place(address, size, false, &part);
+        if (call.results[0] == 0)
+            get_add(&call, 0, key, &part, 1);
         get_run(self, &call);
         answer = PyLong_FromLongLong(call.results[0]);
     }
@@ -239,55 +230,7 @@ MC_PY_STORE_METHOD(
     return answer;
 }
 
-typedef int get_fill(struct get_call *call, PyObject **tuples, struct mc_bytes *keys);
-
-static int fill_addresses(struct get_call *call, PyObject **tuples, struct mc_bytes *keys)
-{
-    struct iovec *parts = mc_py_scratch_take(&call->scratch, (size_t)call->key_count, sizeof(*parts));
-    if (parts == NULL)
-        return -1;
-    for (Py_ssize_t i = 0; i < call->key_count; i++) {
-        uint64_t address, size;
-        if (mc_py_u64(PyTuple_GetItem(tuples[1], i), &address) < 0 ||
-            mc_py_u64(PyTuple_GetItem(tuples[2], i), &size) < 0)
-            return -1;
-        get_add_address(call, i, keys[i], address, size, &parts[i]);
-    }
-    return 0;
-}
-
-static int fill_multi(struct get_call *call, PyObject **tuples, struct mc_bytes *keys)
-{
-    size_t part_count = 0;
-    PyObject *sizes = NULL;
-    int rc = -1;
-    PyObject *addresses = mc_py_snapshot_deep(tuples[1], 2, "all_buffer_ptrs");
-    if (addresses != NULL)
-        sizes = mc_py_snapshot_deep(tuples[2], 2, "all_sizes");
-    struct iovec *parts =
-        sizes == NULL ? NULL : mc_py_scratch_take(&call->scratch, mc_py_count_inner(addresses), sizeof(*parts));
-    if (parts == NULL)
-        goto out;
-    for (Py_ssize_t i = 0; i < call->key_count; i++) {
-        size_t first = part_count;
-        int bad = mc_py_parts(PyTuple_GetItem(addresses, i), PyTuple_GetItem(sizes, i), parts, &part_count);
-        if (bad > 0)
-            goto out;
-        call->results[i] = bad;
-        if (bad == 0)
-            get_add(call, i, keys[i], parts + first, part_count - first);
-        else
-            mc_log_limited(
-                ERROR, "batch_get_into_multi_buffers: key %zd has a bad address, or not as many sizes as addresses", i);
-    }
-    rc = 0;
-out:
-    Py_XDECREF(addresses);
-    Py_XDECREF(sizes);
-    return rc;
-}
-
-static PyObject *get_lists(struct mc_py_store *self, const char *method, PyObject **values, get_fill *fill)
+static PyObject *get_lists(struct mc_py_store *self, const char *method, PyObject **values, bool is_nested)
 {
     struct get_call call;
     PyObject *tuples[3], *answer = NULL;
@@ -298,7 +241,13 @@ static PyObject *get_lists(struct mc_py_store *self, const char *method, PyObjec
     } else if (rc == 0) {
         rc = get_init(&call, key_count, false, false);
         struct mc_bytes *keys = rc < 0 ? NULL : mc_py_keys(tuples[0], key_count, &call.scratch);
-        if (keys != NULL && fill(&call, tuples, keys) == 0) {
+        struct mc_py_place *places = keys == NULL ? NULL : mc_py_places(tuples + 1, false, is_nested, &call.scratch);
+        for (Py_ssize_t i = 0; places != NULL && i < key_count; i++) {
+            call.results[i] = places[i].rc;
+            if (places[i].rc == 0)
+                get_add(&call, i, keys[i], places[i].parts, places[i].part_count);
+        }
+        if (places != NULL) {
             get_run(self, &call);
             answer = mc_py_list_of_i64(call.results, key_count);
         }
@@ -309,12 +258,11 @@ static PyObject *get_lists(struct mc_py_store *self, const char *method, PyObjec
     return answer;
 }
 
-MC_PY_STORE_CALL(batch_get_into, 3, "keys, buffer_ptrs, sizes",
-                 get_lists(self, "batch_get_into", values, fill_addresses),
+MC_PY_STORE_CALL(batch_get_into, 3, "keys, buffer_ptrs, sizes", get_lists(self, "batch_get_into", values, false),
                  "get_into of many keys in one call: three lists of one length.\n\n"
                  "Returns a list of int as long as keys: the object's length in bytes, or a negative code.")
 MC_PY_STORE_CALL(batch_get_into_multi_buffers, 3, "keys, all_buffer_ptrs, all_sizes, prefer_alloc_in_same_node=False",
-                 get_lists(self, "batch_get_into_multi_buffers", values, fill_multi),
+                 get_lists(self, "batch_get_into_multi_buffers", values, true),
                  "Scatters object i over the pieces (all_buffer_ptrs[i][j], all_sizes[i][j]), in order. "
                  "prefer_alloc_in_same_node is accepted; the\n"
                  "nearest replica is always read.\n\n"

@@ -6,13 +6,6 @@
 
 #include "env/log.h"
 
-int mc_py_module_add(PyObject *module, const char *name, PyObject *value)
-{
-    int rc = value == NULL ? -1 : PyObject_SetAttrString(module, name, value);
-    Py_XDECREF(value);
-    return rc;
-}
-
 /* ---- for what is written in Python ---- */
 
 static PyObject *number(PyObject *Py_UNUSED(module), PyObject *object)
@@ -81,25 +74,9 @@ static int module_fill(PyObject *module)
     return mc_py_store_start(module);
 }
 
-/* Engines catch ImportError and nothing else. */
-static void fail_import(void)
-{
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    PyErr_Format(PyExc_ImportError, "mooncake.store cannot start: %S", value != NULL ? value : Py_None);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
-}
-
 PyMODINIT_FUNC PyInit__store(void);
 PyMODINIT_FUNC PyInit__store(void)
 {
     PyObject *module = PyModule_Create(&module_definition);
-    if (module == NULL || module_fill(module) < 0) {
-        Py_CLEAR(module);
-        fail_import();
-    }
-    return module;
+    return mc_py_module_made(module, "mooncake.store", module != NULL && module_fill(module) == 0);
 }

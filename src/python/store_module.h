@@ -113,9 +113,16 @@ int mc_py_flag(PyObject *object, bool *value);
 /* Address and size as a part: MC_ERR_INVALID_PARAMS for NULL with a size, for what no address space holds. */
 int mc_py_part(uint64_t address, uint64_t size, struct iovec *part);
 
-/* One key's tuples of addresses and sizes as parts behind *part_count, without the empty ones. 0, MC_ERR_INVALID_PARAMS
- * for this key (nothing was added), 1 with an exception. */
-int mc_py_parts(PyObject *addresses, PyObject *sizes, struct iovec *parts, size_t *part_count);
+/* The same, and a line of log says so. */
+int mc_py_place(uint64_t address, uint64_t size, bool is_put, struct iovec *part);
+/* What a key's bytes lie in; rc: why there is no such place. */
+struct mc_py_place {
+    const struct iovec *parts;
+    size_t part_count; /* of a nested list: without the empty ones */
+    int rc;
+};
+/* Of each key by tuples of addresses and sizes; is_nested: of many parts each. NULL with an exception. */
+struct mc_py_place *mc_py_places(PyObject *const *tuples, bool is_put, bool is_nested, struct mc_py_scratch *scratch);
 
 /* Bytes of any buffer object. Contiguous ones are borrowed, others are copied. Release always. */
 struct mc_py_bytes {
@@ -129,6 +136,12 @@ struct mc_py_bytes {
 int mc_py_bytes_acquire(PyObject *object, bool parts_only, struct mc_py_bytes *bytes);
 void mc_py_bytes_release(struct mc_py_bytes *bytes);
 
+/* Adds a new reference to the module; drops it also on failure. */
+int mc_py_module_add(PyObject *module, const char *name, PyObject *value);
+/* What PyInit returns: the module, or NULL with ImportError, whatever the exception was: engines catch that one only. */
+PyObject *mc_py_module_made(PyObject *module, const char *name, bool is_whole);
+/* Takes over a function, or NULL with an exception, that the interpreter calls when it ends. */
+int mc_py_at_exit(PyObject *function);
 /* The end of a tp_dealloc. */
 void mc_py_object_free(PyObject *object);
 
@@ -224,9 +237,6 @@ PyObject *mc_py_descriptors(const struct mc_replica_description *descriptions, i
 PyObject *mc_py_type(const char *name);
 /* Adds BufferHandle to the module. */
 int mc_py_types_add(PyObject *module);
-
-/* Adds a new reference to the module; drops it also on failure. */
-int mc_py_module_add(PyObject *module, const char *name, PyObject *value);
 
 /* ---- store_setup.c: memory of this host, and the store's method _open ---- */
 

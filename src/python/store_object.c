@@ -38,14 +38,8 @@ int mc_py_store_start(PyObject *module)
     static bool done;
     if (done)
         return 0;
-    PyObject *atexit = PyImport_ImportModule("atexit");
-    PyObject *function = atexit == NULL ? NULL : PyCFunction_New(&exit_method, module);
-    PyObject *result = function == NULL ? NULL : PyObject_CallMethod(atexit, "register", "O", function);
-    Py_XDECREF(atexit);
-    Py_XDECREF(function);
-    if (result == NULL)
+    if (mc_py_at_exit(PyCFunction_New(&exit_method, module)) < 0)
         return -1;
-    Py_DECREF(result);
     if (pthread_atfork(NULL, NULL, on_fork_in_child) != 0) {
         PyErr_SetString(PyExc_ImportError, "mooncake.store: no memory for a fork handler");
         return -1;

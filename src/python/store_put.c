@@ -280,18 +280,15 @@ MC_PY_STORE_CALL(upsert_batch, 2, "keys, values, config=None", put_many(self, va
 
 /* ---- from addresses ---- */
 
-static void put_add_address(struct put_call *call, Py_ssize_t key_at, struct mc_bytes key, uint64_t address,
-                            uint64_t size, struct iovec *part, bool is_batch)
+static void put_add_place(struct put_call *call, Py_ssize_t key_at, struct mc_bytes key,
+                          const struct mc_py_place *place, bool is_batch)
 {
-    if (size == 0) {
+    if (place->rc < 0)
+        call->results[key_at] = place->rc;
+    else if (place->part_count == 0 || place->parts[0].iov_len == 0)
         put_nothing(call, key_at, is_batch);
-    } else if (mc_py_part(address, size, part) < 0) {
-        mc_log_limited(ERROR, "a put from address 0x%llx of %llu bytes: no such memory", (unsigned long long)address,
-                       (unsigned long long)size);
-        call->results[key_at] = MC_ERR_INVALID_PARAMS;
-    } else {
-        put_add(call, key_at, key, part, 1);
-    }
+    else
+        put_add(call, key_at, key, place->parts, place->part_count);
 }
 
 static PyObject *put_address(struct mc_py_store *self, PyObject **values, bool replace)
@@ -304,7 +301,8 @@ static PyObject *put_address(struct mc_py_store *self, PyObject **values, bool r
         return NULL;
     int rc = put_init(&call, values[3], 1, MC_PY_PUT_ONE, replace);
     if (rc == 0) {
-        put_add_address(&call, 0, key, address, size, &part, false);
+        const struct mc_py_place place = {&part, 1, mc_py_place(address, size, true, &part)};
+        put_add_place(&call, 0, key, &place, false);
         put_run(self, &call);
     }
     return put_answer_one(&call, rc);
@@ -355,70 +353,10 @@ MC_PY_STORE_METHOD(
     return put_answer_one(&call, rc);
 }
 
-static int put_addresses(struct mc_py_store *self, struct put_call *call, PyObject **tuples)
-{
-    struct mc_bytes *keys = mc_py_keys(tuples[0], call->key_count, &call->scratch);
-    struct iovec *parts =
-        keys == NULL ? NULL : mc_py_scratch_take(&call->scratch, (size_t)call->key_count, sizeof(*parts));
-    if (parts == NULL)
-        return 1;
-    for (Py_ssize_t i = 0; i < call->key_count; i++) {
-        uint64_t address, size;
-        if (mc_py_u64(PyTuple_GetItem(tuples[1], i), &address) < 0 ||
-            mc_py_u64(PyTuple_GetItem(tuples[2], i), &size) < 0)
-            return 1;
-        put_add_address(call, i, keys[i], address, size, &parts[i], true);
-    }
-    put_run(self, call);
-    return 0;
-}
-
-static int put_multi(struct mc_py_store *self, struct put_call *call, PyObject *key_tuple, PyObject **nested)
-{
-    size_t part_count = 0;
-    struct mc_bytes *keys = mc_py_keys(key_tuple, call->key_count, &call->scratch);
-    struct iovec *parts =
-        keys == NULL ? NULL : mc_py_scratch_take(&call->scratch, mc_py_count_inner(nested[0]), sizeof(*parts));
-    if (parts == NULL)
-        return 1;
-    for (Py_ssize_t i = 0; i < call->key_count; i++) {
-        size_t first = part_count;
-        int rc = mc_py_parts(PyTuple_GetItem(nested[0], i), PyTuple_GetItem(nested[1], i), parts, &part_count);
-        if (rc > 0)
-            return 1;
-        if (rc < 0) {
-            mc_log_limited(
-                ERROR, "batch_put_from_multi_buffers: key %zd has a bad address, or not as many sizes as addresses", i);
-            call->results[i] = rc;
-        } else if (part_count == first) {
-            put_nothing(call, i, true);
-        } else {
-            put_add(call, i, keys[i], parts + first, part_count - first);
-        }
-    }
-    put_run(self, call);
-    return 0;
-}
-
-static int put_nested(struct mc_py_store *self, struct put_call *call, PyObject **tuples)
-{
-    PyObject *nested[2] = {NULL, NULL};
-    int rc = 1;
-    nested[0] = mc_py_snapshot_deep(tuples[1], 2, "all_buffer_ptrs");
-    if (nested[0] != NULL)
-        nested[1] = mc_py_snapshot_deep(tuples[2], 2, "all_sizes");
-    if (nested[1] != NULL)
-        rc = put_multi(self, call, tuples[0], nested);
-    Py_XDECREF(nested[0]);
-    Py_XDECREF(nested[1]);
-    return rc;
-}
-
-typedef int put_fill(struct mc_py_store *self, struct put_call *call, PyObject **tuples);
-
 static PyObject *put_lists(struct mc_py_store *self, const char *method, PyObject **values, enum mc_py_put_kind kind,
-                           put_fill *fill, bool replace)
+                           bool replace)
 {
+    const bool is_nested = kind == MC_PY_PUT_MULTI;
     struct put_call call;
     PyObject *tuples[3], *answer = NULL;
     Py_ssize_t key_count = 0;
@@ -427,9 +365,13 @@ static PyObject *put_lists(struct mc_py_store *self, const char *method, PyObjec
         answer = mc_py_list_of(key_count, rc);
     } else if (rc == 0) {
         rc = put_init(&call, values[3], key_count, kind, replace);
-        if (rc == 0)
-            rc = fill(self, &call, tuples);
-        answer = put_answer_list(&call, rc);
+        struct mc_bytes *keys = rc == 0 ? mc_py_keys(tuples[0], key_count, &call.scratch) : NULL;
+        struct mc_py_place *places = keys == NULL ? NULL : mc_py_places(tuples + 1, true, is_nested, &call.scratch);
+        for (Py_ssize_t i = 0; places != NULL && i < key_count; i++)
+            put_add_place(&call, i, keys[i], &places[i], true);
+        if (places != NULL)
+            put_run(self, &call);
+        answer = put_answer_list(&call, rc == 0 && places == NULL ? 1 : rc);
     }
     for (int i = 0; i < 3; i++)
         Py_XDECREF(tuples[i]);
@@ -437,14 +379,14 @@ static PyObject *put_lists(struct mc_py_store *self, const char *method, PyObjec
 }
 
 MC_PY_STORE_CALL(batch_put_from, 3, "keys, buffer_ptrs, sizes, config=None",
-                 put_lists(self, "batch_put_from", values, MC_PY_PUT_BATCH, put_addresses, false),
+                 put_lists(self, "batch_put_from", values, MC_PY_PUT_BATCH, false),
                  "put_from of many keys in one call: three lists of one length.\n\n"
                  "Returns a list of int as long as keys: 0 or a negative code each, -600 for a size of 0; -600 for all "
                  "when lengths differ.")
 MC_PY_STORE_CALL(batch_upsert_from, 3, "keys, buffer_ptrs, sizes, config=None",
-                 put_lists(self, "batch_upsert_from", values, MC_PY_PUT_BATCH, put_addresses, true),
+                 put_lists(self, "batch_upsert_from", values, MC_PY_PUT_BATCH, true),
                  "batch_put_from that replaces values which the keys may have.\n\nReturns as batch_put_from does.")
 MC_PY_STORE_CALL(batch_put_from_multi_buffers, 3, "keys, all_buffer_ptrs, all_sizes, config=None",
-                 put_lists(self, "batch_put_from_multi_buffers", values, MC_PY_PUT_MULTI, put_nested, false),
+                 put_lists(self, "batch_put_from_multi_buffers", values, MC_PY_PUT_MULTI, false),
                  "Gathers object i from the pieces (all_buffer_ptrs[i][j], all_sizes[i][j]), in order.\n\n"
                  "Returns a list of int as long as keys: 0 or a negative code each; -200: no room; -600: no bytes.")
