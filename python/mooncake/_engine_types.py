@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small types of mooncake.engine: the names in __all__ become its own. The extension makes and reads them."""
+"""The small types of mooncake.engine: the extension takes those in __all__ over, makes and reads them."""
 
 import operator
 from enum import IntEnum
@@ -85,3 +85,20 @@ def _absent(name, **members):
 
 CoroRPCInterface, ReceivedData, ReceivedTensor, RpcInterface = map(_absent, ("CoroRPCInterface", "ReceivedData", "ReceivedTensor", "RpcInterface"))
 SharedSegment = _absent("SharedSegment", create=staticmethod(_no_segment), supported=staticmethod(_unsupported))
+
+
+def _no_stream(name):
+    def refuse(*args, **keywords):
+        """Raises NotImplementedError."""
+        raise NotImplementedError(f"{name}: there are no transfers on a stream; the other transfers take addresses of GPU memory, too")
+
+    refuse.__name__, refuse.__qualname__ = name, f"TransferEngine.{name}"
+    return refuse
+
+
+def _complete(engine_module):
+    for name in __all__:
+        setattr(engine_module, name, globals()[name])
+    engine_module.TransferEngine.TransferOpcode = TransferOpcode
+    for name in ("transfer_write_on_cuda", "transfer_read_on_cuda", "batch_transfer_write_on_cuda", "batch_transfer_read_on_cuda"):
+        setattr(engine_module.TransferEngine, name, _no_stream(name))

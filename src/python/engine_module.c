@@ -46,33 +46,15 @@ static struct PyModuleDef module_definition = {
     .m_methods = module_methods,
 };
 
-/* What is written in Python. */
-static int add_types(PyObject *module, PyObject *engine_type)
-{
-    mc_py_engine_types = PyImport_ImportModule("mooncake._engine_types");
-    PyObject *names = mc_py_engine_types == NULL ? NULL : PyObject_GetAttrString(mc_py_engine_types, "__all__");
-    int rc = names == NULL ? -1 : 0;
-    for (Py_ssize_t i = 0; rc == 0 && i < PyList_Size(names); i++) {
-        PyObject *name = PyList_GetItem(names, i), *value = PyObject_GetAttr(mc_py_engine_types, name);
-        rc = value == NULL ? -1 : PyObject_SetAttr(module, name, value);
-        Py_XDECREF(value);
-    }
-    Py_XDECREF(names);
-    PyObject *opcode = rc < 0 ? NULL : PyObject_GetAttrString(module, "TransferOpcode");
-    rc = opcode == NULL ? -1 : PyObject_SetAttrString(engine_type, "TransferOpcode", opcode);
-    Py_XDECREF(opcode);
-    return rc;
-}
-
 static int module_fill(PyObject *module)
 {
-    PyObject *engine_type = PyType_FromSpec(&mc_py_engine_spec);
-    if (engine_type == NULL || add_types(module, engine_type) < 0) {
-        Py_XDECREF(engine_type);
+    PyObject *engine_type = PyType_FromSpec(&mc_py_engine_spec), *done;
+    mc_py_engine_types = PyImport_ImportModule("mooncake._engine_types");
+    if (mc_py_module_add(module, "TransferEngine", engine_type) < 0 || mc_py_engine_types == NULL ||
+        (done = PyObject_CallMethod(mc_py_engine_types, "_complete", "O", module)) == NULL)
         return -1;
-    }
-    if (mc_py_module_add(module, "TransferEngine", engine_type) < 0 ||
-        mc_py_module_add(module, "__version__", PyUnicode_FromString(mc_version())) < 0)
+    Py_DECREF(done);
+    if (mc_py_module_add(module, "__version__", PyUnicode_FromString(mc_version())) < 0)
         return -1;
     return mc_py_at_exit(PyObject_GetAttrString(module, "_withdraw")); /* engines that live until then are not closed */
 }

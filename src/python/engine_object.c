@@ -393,25 +393,6 @@ static PyObject *engine_get_engine_ptr(PyObject *object, PyObject *Py_UNUSED(unu
     return PyLong_FromVoidPtr(engine_of(object));
 }
 
-/* ---- what is not there ---- */
-
-#define ABSENT(name)                                                                                                   \
-    static PyObject *name(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(map))            \
-    {                                                                                                                  \
-        PyErr_SetString(                                                                                               \
-            PyExc_NotImplementedError,                                                                                 \
-            #name ": there are no transfers on a stream; the other transfers take addresses of GPU memory, too");      \
-        return NULL;                                                                                                   \
-    }
-ABSENT(transfer_write_on_cuda)
-ABSENT(transfer_read_on_cuda)
-ABSENT(batch_transfer_write_on_cuda)
-ABSENT(batch_transfer_read_on_cuda)
-
-#define LATER(name)                                                                                                    \
-    {                                                                                                                  \
-#name, MC_PY_METHOD(name), METH_VARARGS | METH_KEYWORDS, "Raises NotImplementedError."                         \
-    }
 #define ROW(name) {#name, MC_PY_METHOD(mc_py_engine_##name), MC_PY_KEYWORDS, mc_py_engine_doc_##name},
 static PyMethodDef engine_methods[] = {
     MC_PY_ENGINE_METHODS(ROW){"get_rpc_port", engine_get_rpc_port, METH_NOARGS,
@@ -435,10 +416,6 @@ static PyMethodDef engine_methods[] = {
     {"enable_graceful_shutdown", engine_enable_graceful_shutdown, METH_NOARGS,
      "enable_graceful_shutdown()\n--\n\nFrom now on SIGTERM and SIGINT take the name back and let transfers end before "
      "the process does. 0 or negative."},
-    LATER(transfer_write_on_cuda),
-    LATER(transfer_read_on_cuda),
-    LATER(batch_transfer_write_on_cuda),
-    LATER(batch_transfer_read_on_cuda),
     {NULL, NULL, 0, NULL},
 };
 

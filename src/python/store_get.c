@@ -120,21 +120,6 @@ static void get_run(struct mc_py_store *self, struct get_call *call)
     }
 }
 
-/* Starts a call for a tuple of keys whose objects go to targets. */
-static int get_keys(struct mc_py_store *self, struct get_call *call, PyObject *snapshot, bool want_bytes)
-{
-    Py_ssize_t count = PyTuple_Size(snapshot);
-    if (get_init(call, count, true, want_bytes) < 0)
-        return -1;
-    struct mc_bytes *keys = mc_py_keys(snapshot, count, &call->scratch);
-    if (keys == NULL)
-        return -1;
-    for (Py_ssize_t i = 0; i < count; i++)
-        get_add(call, i, keys[i], NULL, 0);
-    get_run(self, call);
-    return 0;
-}
-
 /* The bytes of key i; b"" for any failure. */
 static PyObject *take_bytes(struct get_call *call, Py_ssize_t i)
 {
@@ -180,8 +165,14 @@ static PyObject *get_many(struct mc_py_store *self, PyObject *list, bool want_by
     PyObject *snapshot = mc_py_snapshot(list, "keys");
     if (snapshot == NULL)
         return NULL;
-    if (get_keys(self, &call, snapshot, want_bytes) == 0)
+    int rc = get_init(&call, PyTuple_Size(snapshot), true, want_bytes);
+    struct mc_bytes *keys = rc < 0 ? NULL : mc_py_keys(snapshot, call.key_count, &call.scratch);
+    for (Py_ssize_t i = 0; keys != NULL && i < call.key_count; i++)
+        get_add(&call, i, keys[i], NULL, 0);
+    if (keys != NULL) {
+        get_run(self, &call);
         answer = PyList_New(call.key_count);
+    }
     for (Py_ssize_t i = 0; answer != NULL && i < call.key_count; i++) {
         PyObject *item = want_bytes ? take_bytes(&call, i) : take_handle(&call, i);
         if (item == NULL || PyList_SetItem(answer, i, item) < 0)

@@ -183,9 +183,8 @@ int mc_py_store_enter(struct mc_py_store *self, struct mc_store **store);
     } while (0)
 /* Gives it back; before the GIL is taken again, because a thread may end there while the interpreter goes down. */
 void mc_py_store_leave(struct mc_py_store *self);
-/* For setup: claims the object and publishes the outcome (store may be NULL). */
-int mc_py_store_opening(struct mc_py_store *self);
-void mc_py_store_opened(struct mc_py_store *self, struct mc_store *store);
+/* For setup: opens the library's store, without the GIL, for an object that has none. 0, or an enum mc_error. */
+int mc_py_store_join(struct mc_py_store *self, const struct mc_store_config *config);
 int mc_py_store_start(PyObject *module); /* fork and exit handlers */
 bool mc_py_exiting(void);
 

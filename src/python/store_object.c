@@ -104,8 +104,10 @@ void mc_py_store_leave(struct mc_py_store *self)
     pthread_mutex_unlock(&self->mutex);
 }
 
-int mc_py_store_opening(struct mc_py_store *self)
+int mc_py_store_join(struct mc_py_store *self, const struct mc_store_config *config)
 {
+    struct mc_store *store = NULL;
+    int rc;
     if (is_forked(self))
         renew_after_fork(self);
     pthread_mutex_lock(&self->mutex);
@@ -113,18 +115,16 @@ int mc_py_store_opening(struct mc_py_store *self)
     if (!busy)
         self->opening = true;
     pthread_mutex_unlock(&self->mutex);
-    if (!busy)
-        return 0;
-    mc_log(ERROR, "setup: this store is already set up; close() it first");
-    return MC_ERR_INVALID_PARAMS;
-}
-
-void mc_py_store_opened(struct mc_py_store *self, struct mc_store *store)
-{
+    if (busy) {
+        mc_log(ERROR, "setup: this store is already set up; close() it first");
+        return MC_ERR_INVALID_PARAMS;
+    }
+    Py_BEGIN_ALLOW_THREADS rc = mc_store_open(config, &store);
     pthread_mutex_lock(&self->mutex);
-    self->store = store;
+    self->store = rc == 0 ? store : NULL;
     self->opening = false;
     pthread_mutex_unlock(&self->mutex);
+    Py_END_ALLOW_THREADS return rc;
 }
 
 /* Waits until nobody runs in the store any more. Library calls have deadlines, so this ends; except for daemon threads

@@ -85,17 +85,6 @@ MC_PY_STORE_METHOD(alloc_from_mem_pool, 1, "size",
 
 /* ---- setting up ---- */
 
-static int open_store(struct mc_py_store *self, const struct mc_store_config *config)
-{
-    struct mc_store *store = NULL;
-    int rc = mc_py_store_opening(self);
-    if (rc < 0)
-        return rc;
-    Py_BEGIN_ALLOW_THREADS rc = mc_store_open(config, &store);
-    mc_py_store_opened(self, rc == 0 ? store : NULL);
-    Py_END_ALLOW_THREADS return rc;
-}
-
 PyObject *mc_py_store_open(PyObject *object, PyObject *args)
 {
     struct mc_store_config config = {.local_hostname = NULL};
@@ -106,7 +95,7 @@ PyObject *mc_py_store_open(PyObject *object, PyObject *args)
         return NULL;
     config.global_segment_size = segment_size;
     config.local_buffer_size = buffer_size;
-    return PyLong_FromLong(open_store((struct mc_py_store *)object, &config));
+    return PyLong_FromLong(mc_py_store_join((struct mc_py_store *)object, &config));
 }
 
 /* Which master a mooncake_client uses: it says so in one line to whoever connects to its --port. */
@@ -179,7 +168,7 @@ MC_PY_STORE_METHOD(
             const struct mc_store_config config = {
                 .local_hostname = "127.0.0.1", .master_server_addr = master, .local_buffer_size = buffer_size};
         if (rc == 0)
-            rc = open_store(self, &config);
+            rc = mc_py_store_join(self, &config);
         else
             mc_log(ERROR, "setup_dummy: no mooncake_client answers at \"%s\": %s", address, mc_error_name(rc));
     }
