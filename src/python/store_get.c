@@ -283,26 +283,22 @@ static size_t count_ranges(PyObject *sizes)
     return total;
 }
 
-/* Do all five lists have one shape? */
+static bool have_one_shape(PyObject *one, PyObject *other, int depth)
+{
+    Py_ssize_t count = PyTuple_Size(one);
+    bool same = PyTuple_Size(other) == count;
+    for (Py_ssize_t i = 0; same && depth > 1 && i < count; i++)
+        same = have_one_shape(PyTuple_GetItem(one, i), PyTuple_GetItem(other, i), depth - 1);
+    return same;
+}
+
+/* Is each list, as deep as it is, of the sizes' shape? */
 static bool ranges_match(PyObject **tuples)
 {
-    Py_ssize_t buffers = PyTuple_Size(tuples[RANGE_BUFFERS]);
-    for (int i = RANGE_KEYS; i < RANGE_LISTS; i++)
-        if (PyTuple_Size(tuples[i]) != buffers)
-            return false;
-    for (Py_ssize_t b = 0; b < buffers; b++) {
-        Py_ssize_t keys = PyTuple_Size(PyTuple_GetItem(tuples[RANGE_KEYS], b));
-        for (int i = RANGE_TARGETS; i < RANGE_LISTS; i++)
-            if (PyTuple_Size(PyTuple_GetItem(tuples[i], b)) != keys)
-                return false;
-        for (Py_ssize_t k = 0; k < keys; k++) {
-            Py_ssize_t ranges = PyTuple_Size(PyTuple_GetItem(PyTuple_GetItem(tuples[RANGE_SIZES], b), k));
-            for (int i = RANGE_TARGETS; i < RANGE_SIZES; i++)
-                if (PyTuple_Size(PyTuple_GetItem(PyTuple_GetItem(tuples[i], b), k)) != ranges)
-                    return false;
-        }
-    }
-    return true;
+    bool match = true;
+    for (int i = 0; match && i < RANGE_SIZES; i++)
+        match = have_one_shape(tuples[i], tuples[RANGE_SIZES], range_depth[i]);
+    return match;
 }
 
 /* The ranges of one key. -1 with an exception. */

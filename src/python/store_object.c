@@ -203,31 +203,21 @@ static PyObject *store_close(PyObject *object, PyObject *Py_UNUSED(unused))
 
 /* ---- calls without bytes ---- */
 
-/* Results that the library left alone share the fate of the whole call. */
-static void settle_int(int *results, Py_ssize_t count, int rc)
+enum key_call { CALL_EXIST, CALL_REMOVE };
+
+static void call_on_keys(struct mc_py_store *self, enum key_call call, const struct mc_bytes *keys, Py_ssize_t count,
+                         bool force, int *results)
 {
+    int rc;
+    for (Py_ssize_t i = 0; i < count; i++)
+        results[i] = STORE_UNSET;
+    MC_PY_IN_STORE(self, store, rc,
+                   call == CALL_EXIST ? mc_store_exist(store, keys, (size_t)count, results)
+                                      : mc_store_remove(store, keys, (size_t)count, force, results));
+    /* Results that the library left alone share the fate of the whole call. */
     for (Py_ssize_t i = 0; i < count; i++)
         if (results[i] == STORE_UNSET)
             results[i] = rc < 0 ? rc : MC_ERR_INTERNAL_ERROR;
-}
-
-enum key_call { CALL_EXIST, CALL_REMOVE };
-
-static int call_on_keys(struct mc_py_store *self, enum key_call call, const struct mc_bytes *keys, Py_ssize_t count,
-                        bool force, int *results)
-{
-    struct mc_store *store = NULL;
-    for (Py_ssize_t i = 0; i < count; i++)
-        results[i] = STORE_UNSET;
-    int rc = mc_py_store_enter(self, &store);
-    if (rc == 0) {
-        Py_BEGIN_ALLOW_THREADS if (call == CALL_EXIST) rc = mc_store_exist(store, keys, (size_t)count, results);
-        else rc = mc_store_remove(store, keys, (size_t)count, force, results);
-        mc_py_store_leave(self);
-        Py_END_ALLOW_THREADS
-    }
-    settle_int(results, count, rc);
-    return rc;
 }
 
 static PyObject *one_key(struct mc_py_store *self, enum key_call call, PyObject *key_object, PyObject *force_object)

@@ -125,9 +125,9 @@ MC_PY_STORE_METHOD(
     "time.\n\n"
     "Returns the list of those keys whose replicas are gone now.")
 {
-    struct mc_store *store = NULL;
     struct mc_py_scratch scratch;
     PyObject *answer = NULL;
+    int rc;
     const char *segment = values[1] == NULL ? "" : text_of(values[1], "segment_name");
     PyObject *snapshot = segment == NULL ? NULL : mc_py_snapshot(values[0], "keys");
     if (snapshot == NULL)
@@ -138,15 +138,9 @@ MC_PY_STORE_METHOD(
     int *results = keys == NULL ? NULL : mc_py_scratch_take(&scratch, (size_t)key_count, sizeof(*results));
     if (results == NULL)
         goto out;
-    int rc = mc_py_store_enter(self, &store);
     for (Py_ssize_t i = 0; i < key_count; i++)
-        results[i] = rc < 0 ? rc : STORE_UNSET;
-    if (rc == 0) {
-        Py_BEGIN_ALLOW_THREADS(void)
-            mc_store_replica_clear(store, keys, (size_t)key_count, segment, results); /* each key has its result */
-        mc_py_store_leave(self);
-        Py_END_ALLOW_THREADS
-    }
+        results[i] = STORE_UNSET; /* each key has its result */
+    MC_PY_IN_STORE(self, store, rc, mc_store_replica_clear(store, keys, (size_t)key_count, segment, results));
     answer = PyList_New(0);
     for (Py_ssize_t i = 0; answer != NULL && i < key_count; i++)
         if (results[i] == 0 && PyList_Append(answer, PyTuple_GetItem(snapshot, i)) < 0)
