@@ -4,7 +4,7 @@
 #include "env/log.h"
 #include "store/service/config.h"
 #include "store/service/put_body.h"
-#include "store/service/web_head.h"
+#include "store/service/web.h"
 
 #include <stdlib.h>
 
@@ -18,11 +18,14 @@ static bool is_within(struct mc_span part, const char *text, size_t length)
 
 static void head(const char *text, size_t length)
 {
-    struct mc_web_head head;
-    int rc = mc_web_parse_head(text, length, &head);
+    static const struct mc_message_rules rules = {MC_WEB_HEAD_MAX, 100, true};
+    struct mc_head head = {0};
+    int rc = mc_head_read_request(&head, &rules, text, length);
     mc_assert(rc <= (int)(length < MC_WEB_HEAD_MAX ? length : MC_WEB_HEAD_MAX));
     if (rc > 0)
-        mc_assert(is_within(head.method, text, (size_t)rc) && is_within(head.path, text, (size_t)rc));
+        mc_assert(is_within(mc_span_string(head.method), head.text, (size_t)rc) &&
+                  is_within(mc_span_string(head.target), head.text, (size_t)rc));
+    mc_head_free(&head);
 }
 
 static void put_body(char *text, size_t length)
@@ -45,11 +48,14 @@ static void config(const char *text, size_t length)
 static void words(const char *text, size_t length)
 {
     char *out = malloc(length + 1);
+    const struct mc_head chunked = {.framing = MC_FRAMING_CHUNKED, .is_lenient = true};
+    struct mc_body body;
     uint64_t size;
     if (out != NULL)
-        mc_assert(mc_web_decode(mc_span(text, length), out) <= (int64_t)length);
+        mc_assert(mc_uri_decode(mc_span(text, length), out) <= (int64_t)length);
     free(out);
-    (void)mc_web_parse_chunk(mc_span(text, length), &size);
+    mc_body_begin(&body, &chunked);
+    mc_assert(mc_body_line(&body, text, length) <= (int64_t)length);
     (void)mc_service_parse_size(text, &size);
 }
 

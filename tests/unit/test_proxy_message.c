@@ -160,7 +160,7 @@ static void chunks(void **state)
 
 static void large_heads(void **state)
 {
-    static char text[MC_MESSAGE_HEAD_MAX + 64];
+    static char text[MC_PROXY_HEAD_MAX + 64];
     struct mc_head head = {0};
     (void)state;
     struct evbuffer *in = evbuffer_new();

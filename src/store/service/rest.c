@@ -70,13 +70,13 @@ static json_t *read_object(struct mc_web_request *request)
 /* The key behind the route's path, decoded; false after an answer. */
 static bool take_key(struct mc_web_request *request, size_t prefix, char key[MC_KEY_LENGTH_MAX], size_t *length)
 {
-    struct mc_span raw = mc_span((const char *)request->head.path.data + prefix, request->head.path.length - prefix);
+    struct mc_span raw = mc_span((const char *)request->path.data + prefix, request->path.length - prefix);
     char decoded[MC_WEB_HEAD_MAX];
     if (raw.length == 0 || memchr(raw.data, '/', raw.length) != NULL) {
         not_found(request); /* a slash of a key is written %2F */
         return false;
     }
-    int64_t size = mc_web_decode(raw, decoded);
+    int64_t size = mc_uri_decode(raw, decoded);
     if (size < 0 || size > MC_KEY_LENGTH_MAX) {
         fail(request, 400, size < 0 ? "The key holds a % that begins no %XX" : "The key is longer than 1024 bytes");
         return false;
@@ -489,9 +489,9 @@ static void dispatch(struct mc_rest *rest, struct mc_web_request *request, bool 
     uint64_t start_ns = mc_clock_ns();
     for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
         const struct route *route = &routes[i];
-        if ((health_only && !route->is_health) || !is_path(route, request->head.path))
+        if ((health_only && !route->is_health) || !is_path(route, request->path))
             continue;
-        if (mc_web_is(request->head.method, route->method)) {
+        if (strcmp(request->head.method, route->method) == 0) {
             route->handler(rest, request, strlen(route->path));
             mc_log(DEBUG, "%s %s took %.2f ms", route->method, route->path,
                    (double)(mc_clock_ns() - start_ns) / 1000000);

@@ -18,7 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHUNK_LINE_MAX 1024
+#define HEADERS_MAX 100
+#define METHOD_MAX 15
 #define DISCARD_MAX 65536u /* bytes of a body that nobody read, taken so that the connection can stay */
 #define LINGER_MS 5000u    /* what a refused sender still sends, taken so that it sees the answer */
 #define LINGER_BYTES (256u << 20)
@@ -32,12 +33,10 @@ struct mc_web_connection {
     bool is_busy;        /* with web->lock; else it waits for a request */
     uint64_t idle_since; /* with web->lock */
     bool is_broken;      /* nothing more can be read or sent */
-    uint64_t body_left;  /* of a body with a length */
-    bool is_chunked;     /* and its end was not read yet */
+    struct mc_body body; /* of the request, as far as it was not read yet */
     bool is_continue_due;
     size_t length; /* of what lies in buffer from `begin` on */
     size_t begin;
-    char method[16], path[MC_WEB_HEAD_MAX];
     char buffer[MC_WEB_HEAD_MAX];
 };
 
@@ -150,19 +149,23 @@ static bool take(struct mc_web_connection *connection, void *data, uint64_t byte
     return true;
 }
 
-/* A line without its end, borrowed from the buffer; taken out of it. */
-static bool take_line(struct mc_web_connection *connection, struct mc_span *line, uint64_t deadline_ns)
+/* The lines up to a chunk's bytes, or to the end of the body. */
+static bool take_lines(struct mc_web_connection *connection, uint64_t deadline_ns)
 {
-    const char *end;
-    while ((end = memchr(connection->buffer + connection->begin, '\n', connection->length)) == NULL)
-        if (connection->length > CHUNK_LINE_MAX || !refill(connection, deadline_ns))
+    while (connection->body.state != MC_BODY_DATA && connection->body.state != MC_BODY_DONE) {
+        int used = mc_body_line(&connection->body, connection->buffer + connection->begin, connection->length);
+        if (used < 0 || (used == 0 && !refill(connection, deadline_ns)))
             return false;
-    const char *at = connection->buffer + connection->begin;
-    size_t length = (size_t)(end - at);
-    connection->begin += length + 1;
-    connection->length -= length + 1;
-    *line = mc_span(at, length > 0 && at[length - 1] == '\r' ? length - 1 : length);
+        connection->begin += (size_t)used;
+        connection->length -= (size_t)used;
+    }
     return true;
+}
+
+/* Are chunks still to come? */
+static bool is_chunked(const struct mc_web_connection *connection)
+{
+    return connection->body.framing == MC_FRAMING_CHUNKED && connection->body.state != MC_BODY_DONE;
 }
 
 static void send_continue(struct mc_web_connection *connection)
@@ -193,14 +196,14 @@ static bool refuse_busy(struct mc_web_request *request)
 static bool read_sized(struct mc_web_request *request, uint64_t limit, struct mc_web_bytes *body)
 {
     struct mc_web_connection *connection = request->connection;
-    uint64_t length = connection->body_left;
+    uint64_t length = connection->body.left;
     if (length > limit)
         return refuse_long(request);
     if (mc_web_bytes_make(request, body, length) == NULL)
         return refuse_busy(request);
     send_continue(connection);
     if (take(connection, body->data, length, deadline_for(length))) {
-        connection->body_left = 0;
+        mc_body_took(&connection->body, length);
         return true;
     }
     connection->is_broken = true; /* cut off, or too slow: the rest of it would be taken for a request */
@@ -230,26 +233,18 @@ static bool grow(struct mc_web_request *request, struct mc_web_bytes *body, uint
 static int read_chunk(struct mc_web_request *request, uint64_t limit, struct mc_web_bytes *body, uint64_t *capacity)
 {
     struct mc_web_connection *connection = request->connection;
-    struct mc_span line;
-    uint64_t size, deadline_ns = deadline_for(0);
-    if (!take_line(connection, &line, deadline_ns) || !mc_web_parse_chunk(line, &size))
+    if (!take_lines(connection, deadline_for(0)))
         return -1;
+    uint64_t size = connection->body.left;
+    if (connection->body.state == MC_BODY_DONE)
+        return 0;
     if (size > limit || body->length + size > limit)
         return -413;
-    if (size == 0) {
-        for (int trailers = 0; trailers < 100; trailers++) {
-            if (!take_line(connection, &line, deadline_ns))
-                return -1;
-            if (line.length == 0)
-                return 0;
-        }
-        return -1;
-    }
     if (!grow(request, body, size, capacity))
         return -503;
-    if (!take(connection, body->data + body->length, size, deadline_for(size)) ||
-        !take_line(connection, &line, deadline_for(0)) || line.length != 0)
+    if (!take(connection, body->data + body->length, size, deadline_for(size)))
         return -1;
+    mc_body_took(&connection->body, size);
     body->length += size;
     return 1;
 }
@@ -265,10 +260,8 @@ static bool read_chunked(struct mc_web_request *request, uint64_t limit, struct 
     send_continue(request->connection);
     while (rc > 0)
         rc = mc_clock_ns() > end_ns ? -1 : read_chunk(request, limit, body, &capacity);
-    if (rc == 0) {
-        request->connection->is_chunked = false;
+    if (rc == 0)
         return true;
-    }
     mc_web_bytes_free(request, body);
     if (rc == -413)
         return refuse_long(request);
@@ -281,7 +274,7 @@ static bool read_chunked(struct mc_web_request *request, uint64_t limit, struct 
 
 bool mc_web_read_body(struct mc_web_request *request, uint64_t limit, struct mc_web_bytes *body)
 {
-    return request->connection->is_chunked ? read_chunked(request, limit, body) : read_sized(request, limit, body);
+    return is_chunked(request->connection) ? read_chunked(request, limit, body) : read_sized(request, limit, body);
 }
 
 /* ---- answers ---- */
@@ -313,7 +306,7 @@ static const char *reason(int status)
 /* A body that is still to come is taken when it is short; else the connection ends after the answer. */
 static bool can_stay(struct mc_web_connection *connection)
 {
-    return !connection->is_chunked && !connection->is_continue_due && connection->body_left <= DISCARD_MAX &&
+    return !is_chunked(connection) && !connection->is_continue_due && connection->body.left <= DISCARD_MAX &&
            !atomic_load(&connection->web->is_stopping);
 }
 
@@ -329,12 +322,12 @@ static void reply(struct mc_web_request *request, int status, const char *type, 
     if (connection->is_broken)
         return;
     if (!can_stay(connection))
-        request->head.is_kept_alive = false;
+        request->head.keeps_alive = false;
     if (gmtime_r(&now, &utc) == NULL || strftime(date, sizeof(date), "%a, %d %b %Y %H:%M:%S GMT", &utc) == 0)
         date[0] = 0;
     int size = snprintf(
         head, sizeof(head), "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %" PRIu64 "\r\nDate: %s\r\n%s%s\r\n",
-        status, reason(status), type, length, date, extra, request->head.is_kept_alive ? "" : "Connection: close\r\n");
+        status, reason(status), type, length, date, extra, request->head.keeps_alive ? "" : "Connection: close\r\n");
     mc_assert(size > 0 && (size_t)size < sizeof(head));
     struct iovec parts[2] = {{.iov_base = head, .iov_len = (size_t)size},
                              {.iov_base = (void *)(uintptr_t)body, .iov_len = (size_t)length}};
@@ -372,15 +365,16 @@ static void set_busy(struct mc_web_connection *connection, bool is_busy)
 }
 
 /* > 0: bytes of the head; 0: the connection has ended; negative: status to refuse it with. */
-static int wait_head(struct mc_web_connection *connection, struct mc_web_head *head)
+static int wait_head(struct mc_web_connection *connection, struct mc_head *head)
 {
+    static const struct mc_message_rules rules = {MC_WEB_HEAD_MAX, HEADERS_MAX, true};
     uint64_t deadline_ns = mc_clock_ns() + MC_WEB_IDLE_MS * (uint64_t)MILLION;
     for (bool is_first = connection->length == 0;;) {
         const char *at = connection->buffer + connection->begin;
         /* Empty lines before a request are passed over, as others do. */
         while (connection->length > 0 && (*at == '\r' || *at == '\n'))
             at++, connection->begin++, connection->length--;
-        int rc = mc_web_parse_head(at, connection->length, head);
+        int rc = mc_head_read_request(head, &rules, at, connection->length);
         if (rc != 0)
             return rc;
         if (atomic_load(&connection->web->is_stopping) || mc_clock_ns() > deadline_ns ||
@@ -417,47 +411,41 @@ static void refuse_head(struct mc_web_connection *connection, int status)
     linger(connection);
 }
 
-/* Copies what must outlive the buffer. */
-static bool keep_head(struct mc_web_connection *connection, struct mc_web_request *request)
+static void begin_request(struct mc_web_connection *connection, struct mc_web_request *request)
 {
-    struct mc_web_head *head = &request->head;
-    if (head->method.length >= sizeof(connection->method))
-        return false;
-    memcpy(connection->method, head->method.data, head->method.length);
-    memcpy(connection->path, head->path.data, head->path.length);
-    request->is_head = mc_web_is(head->method, "HEAD");
-    head->method = request->is_head ? mc_span_string("GET") : mc_span(connection->method, head->method.length);
-    head->path = mc_span(connection->path, head->path.length);
-    connection->body_left = head->is_chunked ? 0 : head->content_length;
-    connection->is_chunked = head->is_chunked;
-    connection->is_continue_due = head->is_continue_expected && (head->is_chunked || head->content_length > 0);
-    return true;
+    struct mc_head *head = &request->head;
+    request->is_head = strcmp(head->method, "HEAD") == 0;
+    if (request->is_head)
+        head->method = "GET";
+    request->path = mc_span(head->target, strcspn(head->target, "?"));
+    mc_body_begin(&connection->body, head);
+    connection->is_continue_due = head->expects_continue && connection->body.state != MC_BODY_DONE;
 }
 
 /* False: the connection ends. */
-static bool serve_one(struct mc_web_connection *connection)
+static bool serve_one(struct mc_web_connection *connection, struct mc_web_request *request)
 {
-    struct mc_web_request request = {.connection = connection};
-    int rc = wait_head(connection, &request.head);
+    int rc = wait_head(connection, &request->head);
     if (rc == 0)
         return false;
     set_busy(connection, true);
-    if (rc < 0 || !keep_head(connection, &request)) {
+    if (rc < 0 || strlen(request->head.method) > METHOD_MAX) {
         refuse_head(connection, rc < 0 ? -rc : 501);
         return false;
     }
     connection->begin += (size_t)rc;
     connection->length -= (size_t)rc;
-    connection->handler(connection->context, &request);
-    mc_assert(request.is_answered);
+    begin_request(connection, request);
+    connection->handler(connection->context, request);
+    mc_assert(request->is_answered);
     if (connection->is_broken)
         return false;
-    if (!request.head.is_kept_alive) {
-        if (connection->body_left > 0 || connection->is_chunked)
+    if (!request->head.keeps_alive) {
+        if (connection->body.state != MC_BODY_DONE)
             linger(connection);
         return false;
     }
-    if (connection->body_left > 0 && !take(connection, NULL, connection->body_left, deadline_for(0)))
+    if (!take(connection, NULL, connection->body.left, deadline_for(0)))
         return false;
     set_busy(connection, false);
     return true;
@@ -482,8 +470,11 @@ static void *serve(void *argument)
 {
     struct mc_web_connection *connection = argument;
     (void)pthread_detach(pthread_self());
-    while (serve_one(connection))
-        ;
+    for (bool goes_on = true; goes_on;) {
+        struct mc_web_request request = {.connection = connection};
+        goes_on = serve_one(connection, &request);
+        mc_head_free(&request.head);
+    }
     forget(connection->web, connection);
     return NULL;
 }

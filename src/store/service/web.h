@@ -9,8 +9,9 @@
 #ifndef MC_SERVICE_WEB_H
 #define MC_SERVICE_WEB_H
 
-#include "store/service/web_head.h"
+#include "net/message.h"
 
+#define MC_WEB_HEAD_MAX 16384 /* bytes of a head with its empty line */
 #define MC_WEB_CONNECTIONS_MAX 256
 #define MC_WEB_BUDGET_BYTES (UINT64_C(512) << 20) /* bodies and values in memory at a time; one alone may be larger */
 #define MC_WEB_SMALL_BYTES 65536u                 /* not counted */
@@ -28,7 +29,8 @@ struct mc_web;
 struct mc_web_connection;
 
 struct mc_web_request {
-    struct mc_web_head head; /* valid until the body is read: method and path are copies that stay */
+    struct mc_head head;
+    struct mc_span path; /* as it was sent, without the query; borrowed from the head */
     struct mc_web_connection *connection;
     bool is_head; /* HEAD: head.method says GET, and no body is sent */
     bool is_answered;
