@@ -64,14 +64,10 @@ bool mc_id_parse(const char *text, struct mc_id *id)
     if (strlen(text) != MC_ID_TEXT_MAX - 1)
         return false;
     for (unsigned i = 0; i < MC_ID_TEXT_MAX - 1; i++) {
-        char c = text[i];
-        unsigned digit = c >= '0' && c <= '9'   ? (unsigned)(c - '0')
-                         : c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10
-                         : c >= 'A' && c <= 'F' ? (unsigned)(c - 'A') + 10
-                                                : 16;
-        if (digit == 16)
+        int digit = mc_hex_digit(text[i]);
+        if (digit < 0)
             return false;
-        halves[i / 16] = halves[i / 16] << 4 | digit;
+        halves[i / 16] = halves[i / 16] << 4 | (unsigned)digit;
     }
     *id = (struct mc_id){halves[1], halves[0]};
     return true;

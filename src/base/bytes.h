@@ -29,6 +29,12 @@ static inline bool mc_span_equal(struct mc_span a, struct mc_span b)
     return a.length == b.length && (a.length == 0 || memcmp(a.data, b.data, a.length) == 0);
 }
 
+/* The value of a hexadecimal digit, or -1. */
+static inline int mc_hex_digit(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
+}
+
 struct mc_id { /* 16 random bytes: node ids, segment ids, host ids */
     uint64_t low, high;
 };

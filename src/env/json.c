@@ -209,14 +209,10 @@ static int hex4(const char *at, const char *end, uint32_t *code)
     if (end - at < 4)
         return MC_ERR_PROTOCOL;
     for (int i = 0; i < 4; i++) {
-        char c = at[i];
-        uint32_t digit = c >= '0' && c <= '9'   ? (uint32_t)(c - '0')
-                         : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10)
-                         : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10)
-                                                : 16;
-        if (digit == 16)
+        int digit = mc_hex_digit(at[i]);
+        if (digit < 0)
             return MC_ERR_PROTOCOL;
-        *code = *code << 4 | digit;
+        *code = *code << 4 | (uint32_t)digit;
     }
     return 0;
 }
@@ -225,7 +221,7 @@ static int hex4(const char *at, const char *end, uint32_t *code)
 static int unescape_unicode(const char **at, const char *end, char *four)
 {
     uint32_t code, low;
-    if (hex4(*at, end, &code) < 0 || code == 0 || (code >= 0xdc00 && code < 0xe000))
+    if (hex4(*at, end, &code) < 0 || (code >= 0xdc00 && code < 0xe000))
         return MC_ERR_PROTOCOL;
     *at += 4;
     if (code >= 0xd800 && code < 0xdc00) {
@@ -243,30 +239,29 @@ static int unescape_unicode(const char **at, const char *end, char *four)
     return count;
 }
 
-int mc_json_text(const struct mc_json_cursor *cursor, char *text, size_t size)
+int mc_json_unescape(const char **at, const char *end, char *four)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    char name = *at < end ? *(*at)++ : 0;
+    const char *found = name != 0 ? strchr(from, name) : NULL;
+    if (found == NULL)
+        return name == 'u' ? unescape_unicode(at, end, four) : MC_ERR_PROTOCOL;
+    four[0] = to[found - from];
+    return 1;
+}
+
+int mc_json_text(const struct mc_json_cursor *cursor, char *text, size_t size)
+{
     const char *at = cursor->value.data, *end = at + cursor->value.length;
     size_t used = 0;
     if (cursor->kind != '"')
         return MC_ERR_PROTOCOL;
     while (at < end) {
         char four[4] = {*at++};
-        int count = 1;
-        if (four[0] == '\\') {
-            const char *found = at < end && *at != 0 ? strchr(from, *at) : NULL;
-            if (found != NULL) {
-                four[0] = to[found - from];
-                at++;
-            } else if (at < end && *at == 'u') {
-                at++;
-                count = unescape_unicode(&at, end, four);
-            } else {
-                count = MC_ERR_PROTOCOL;
-            }
-        }
-        if (count < 0)
-            return count;
+        bool is_escape = four[0] == '\\';
+        int count = is_escape ? mc_json_unescape(&at, end, four) : 1;
+        if (count < 0 || (is_escape && four[0] == 0))
+            return MC_ERR_PROTOCOL;
         if (used + (size_t)count >= size)
             return MC_ERR_BUFFER_OVERFLOW;
         memcpy(text + used, four, (size_t)count);

@@ -33,6 +33,8 @@ int mc_json_number(const struct mc_json_cursor *cursor, uint64_t *number);
 /* The text of a string value, its escapes resolved, with a zero behind it. 0; MC_ERR_PROTOCOL: no string, a zero in it,
  * bad escapes; MC_ERR_BUFFER_OVERFLOW. */
 int mc_json_text(const struct mc_json_cursor *cursor, char *text, size_t size);
+/* What stands behind a backslash of a string, as UTF-8 in four; steps *at over it. Bytes, or MC_ERR_PROTOCOL. */
+int mc_json_unescape(const char **at, const char *end, char *four);
 /* Appends text as a JSON string with its quotes. */
 void mc_json_put_text(struct mc_buffer *out, const char *text);
 

@@ -35,14 +35,6 @@ static bool is_clean(const char *text, size_t length)
     return true;
 }
 
-static int hex(char digit)
-{
-    return digit >= '0' && digit <= '9'   ? digit - '0'
-           : digit >= 'a' && digit <= 'f' ? digit - 'a' + 10
-           : digit >= 'A' && digit <= 'F' ? digit - 'A' + 10
-                                          : -1;
-}
-
 const char *mc_head_find(const struct mc_head *head, const char *name)
 {
     for (size_t i = 0; i < head->header_count; i++) {
@@ -282,8 +274,8 @@ static bool parse_chunk_line(const char *line, size_t length, uint64_t *size)
 {
     size_t i = 0;
     *size = 0;
-    for (; i < length && i < 16 && hex(line[i]) >= 0; i++)
-        *size = *size << 4 | (uint64_t)hex(line[i]);
+    for (; i < length && i < 16 && mc_hex_digit(line[i]) >= 0; i++)
+        *size = *size << 4 | (uint64_t)mc_hex_digit(line[i]);
     bool has_digits = i > 0;
     while (i < length && (line[i] == ' ' || line[i] == '\t'))
         i++;
@@ -337,9 +329,9 @@ int64_t mc_uri_decode(struct mc_span in, char *out)
             out[length++] = at[i];
             continue;
         }
-        if (in.length - i < 3 || hex(at[i + 1]) < 0 || hex(at[i + 2]) < 0)
+        if (in.length - i < 3 || mc_hex_digit(at[i + 1]) < 0 || mc_hex_digit(at[i + 2]) < 0)
             return -1;
-        out[length++] = (char)(hex(at[i + 1]) << 4 | hex(at[i + 2]));
+        out[length++] = (char)(mc_hex_digit(at[i + 1]) << 4 | mc_hex_digit(at[i + 2]));
         i += 2;
     }
     return length;

@@ -27,11 +27,6 @@ static bool next_is(const struct scan *scan, char wanted)
     return scan->at < scan->end && *scan->at == (uint8_t)wanted;
 }
 
-static bool is_hex(uint8_t at)
-{
-    return (at >= '0' && at <= '9') || ((at | 0x20) >= 'a' && (at | 0x20) <= 'f');
-}
-
 /* Stands on the opening quote; ends behind the closing one. */
 static int scan_string(struct scan *scan)
 {
@@ -50,7 +45,7 @@ static int scan_string(struct scan *scan)
         if (*scan->at == 'u') {
             for (int i = 0; i < 4; i++) {
                 scan->at++;
-                if (scan->at == scan->end || !is_hex(*scan->at))
+                if (scan->at == scan->end || mc_hex_digit((char)*scan->at) < 0)
                     return fail(scan, "bad \\u escape");
             }
         } else if (*scan->at == 0 || strchr("\"\\/bfnrt", *scan->at) == NULL) {

@@ -60,20 +60,12 @@ void mc_gid_format(const uint8_t *gid, char *text, size_t size)
         used += (size_t)snprintf(text + used, size - used, i == 0 ? "%02x" : ":%02x", gid[i]);
 }
 
-static int digit(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 int mc_gid_parse(const char *text, uint8_t *gid)
 {
     if (strlen(text) != MC_GID_BYTES * 3 - 1)
         return MC_ERR_PROTOCOL;
     for (size_t i = 0; i < MC_GID_BYTES; i++, text += 3) {
-        int high = digit(text[0]), low = digit(text[1]);
+        int high = mc_hex_digit(text[0]), low = mc_hex_digit(text[1]);
         if (high < 0 || low < 0 || (i + 1 < MC_GID_BYTES && text[2] != ':'))
             return MC_ERR_PROTOCOL;
         gid[i] = (uint8_t)(high << 4 | low);

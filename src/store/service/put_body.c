@@ -8,65 +8,8 @@
 
 #define EXPLAIN_MAX (1u << 20) /* bytes of a text that is read a second time only to say what is wrong with it */
 
-/* Four hexadecimal digits, or -1. */
-static int32_t unit(const char *at, const char *end)
-{
-    int32_t value = 0;
-    if (end - at < 4)
-        return -1;
-    for (int i = 0; i < 4; i++) {
-        int digit = at[i] >= '0' && at[i] <= '9'   ? at[i] - '0'
-                    : at[i] >= 'a' && at[i] <= 'f' ? at[i] - 'a' + 10
-                    : at[i] >= 'A' && at[i] <= 'F' ? at[i] - 'A' + 10
-                                                   : -1;
-        if (digit < 0)
-            return -1;
-        value = value << 4 | digit;
-    }
-    return value;
-}
-
-static char *put_utf8(char *to, uint32_t point)
-{
-    if (point < 0x80) {
-        *to++ = (char)point;
-    } else if (point < 0x800) {
-        *to++ = (char)(0xc0 | point >> 6);
-        *to++ = (char)(0x80 | (point & 0x3f));
-    } else if (point < 0x10000) {
-        *to++ = (char)(0xe0 | point >> 12);
-        *to++ = (char)(0x80 | (point >> 6 & 0x3f));
-        *to++ = (char)(0x80 | (point & 0x3f));
-    } else {
-        *to++ = (char)(0xf0 | point >> 18);
-        *to++ = (char)(0x80 | (point >> 12 & 0x3f));
-        *to++ = (char)(0x80 | (point >> 6 & 0x3f));
-        *to++ = (char)(0x80 | (point & 0x3f));
-    }
-    return to;
-}
-
-/* Behind "\u": moves *at past it and, of a pair of surrogates, past both. An escape is never shorter than its bytes. */
-static char *put_unicode(char *to, const char **at, const char *end)
-{
-    int32_t first = unit(*at, end), second;
-    if (first < 0)
-        return NULL;
-    *at += 4;
-    if (first < 0xd800 || first >= 0xe000)
-        return put_utf8(to, (uint32_t)first);
-    if (first >= 0xdc00 || end - *at < 6 || (*at)[0] != '\\' || (*at)[1] != 'u')
-        return NULL;
-    second = unit(*at + 2, end);
-    if (second < 0xdc00 || second >= 0xe000)
-        return NULL;
-    *at += 6;
-    return put_utf8(to, 0x10000u + ((uint32_t)(first - 0xd800) << 10) + (uint32_t)(second - 0xdc00));
-}
-
 static const char *unescape(char *text, struct mc_span *span)
 {
-    static const char names[] = "\"\\/bfnrt", bytes[] = "\"\\/\b\f\n\r\t";
     const char *at = memchr(span->data, '\\', span->length), *end = (const char *)span->data + span->length;
     if (at == NULL)
         return NULL;
@@ -79,15 +22,14 @@ static const char *unescape(char *text, struct mc_span *span)
         at += plain;
         if (at == end)
             break;
-        char name = at[1]; /* there: an escape is never cut, or the text would not have been a string */
-        at += 2;
-        const char *found = memchr(names, name, sizeof(names) - 1);
-        if (found != NULL)
-            *to++ = bytes[found - names];
-        else if (name != 'u')
-            return "a string holds an escape that is none";
-        else if ((to = put_unicode(to, &at, end)) == NULL)
-            return "a string holds a \\u escape that is no character";
+        char name = at[1], four[4]; /* there: an escape is never cut, or the text would not have been a string */
+        at++;
+        int count = mc_json_unescape(&at, end, four);
+        if (count < 0)
+            return name == 'u' ? "a string holds a \\u escape that is no character"
+                               : "a string holds an escape that is none";
+        memcpy(to, four, (size_t)count); /* an escape is never shorter than its bytes */
+        to += count;
     }
     span->length = (size_t)(to - (const char *)span->data);
     return NULL;
