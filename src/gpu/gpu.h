@@ -45,11 +45,6 @@ struct mc_gpu_finder {
 };
 /* What lies there. */
 struct mc_gpu_place mc_gpu_find(struct mc_gpu_finder *finder, const void *address);
-/* Does it have to be copied by the driver? */
-static inline bool mc_gpu_holds(struct mc_gpu_finder *finder, const void *address)
-{
-    return mc_gpu_is_there() && mc_gpu_find(finder, address).kind != MC_GPU_HOST;
-}
 /* Remembers registered memory, so that the driver is not asked for every address in it. */
 struct mc_gpu_place mc_gpu_note(const void *base, size_t length);
 void mc_gpu_forget(const void *base);

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #define BACKLOG 1024
-#define ACCEPT_AGAIN_MS 100
 #define PULSE_MS 250
 #define EVENTS_PER_TURN 64 /* so that one busy connection does not hold up the timers */
 

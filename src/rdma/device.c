@@ -407,41 +407,6 @@ int mc_rdma_scan(const struct mc_rdma_options *options, struct mc_rdma_device_in
     return count;
 }
 
-static void describe_rows(const struct mc_rdma_device *device, struct mc_buffer *out)
-{
-    for (uint32_t i = 0; i < device->row_count; i++) {
-        const struct mc_gid_row *row = &device->rows[i];
-        char address[MC_GID_TEXT_MAX];
-        mc_gid_address(row->gid, address, sizeof(address));
-        mc_buffer_printf(
-            out, "%u %s %s %s%s%s%s\n", (unsigned)row->index, mc_gid_type_text(row->type), address,
-            row->netdev[0] != 0 ? row->netdev : "-", row->is_here ? "" : ", not an address of an interface here",
-            mc_gid_is_link_local(row->gid) ? ", link-local" : "", (int)i == device->chosen ? ", chosen" : "");
-    }
-}
-
-int mc_rdma_describe_gids(const struct mc_rdma_options *options, const char *device, struct mc_buffer *out)
-{
-    int found = 0, rc = MC_ERR_INVALID_PARAMS;
-    struct mc_rdma *rdma = malloc(sizeof(*rdma));
-    if (rdma == NULL)
-        return MC_ERR_NO_MEMORY;
-    struct ibv_device **list = rdma_init(rdma, options) == 0 ? rdma->verbs->get_device_list(&found) : NULL;
-    for (int i = 0; list != NULL && i < found && rc != 0; i++) {
-        if (strcmp(rdma->verbs->get_device_name(list[i]), device) != 0)
-            continue;
-        (void)device_open(rdma, &rdma->devices[0], list[i], true);
-        describe_rows(&rdma->devices[0], out);
-        device_close(&rdma->devices[0]);
-        rc = 0;
-    }
-    if (list != NULL)
-        rdma->verbs->free_device_list(list);
-    close_devices(rdma);
-    free(rdma);
-    return rc;
-}
-
 void mc_rdma_device_load(const struct mc_rdma *rdma, uint32_t device, uint64_t *under_way_bytes, uint64_t *moved_bytes)
 {
     mc_assert(device < rdma->device_count);

@@ -13,7 +13,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define MC_RDMA_MESSAGE_MAX ((uint64_t)1 << 30)
 #define MC_RDMA_READS_MAX 16u /* READs that the other side of a queue pair may have under way */
 /* A device that failed so often in a row, where others reached the same peer, is retired */
 #define MC_RDMA_BLAMES_MAX 32u

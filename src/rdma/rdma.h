@@ -110,9 +110,6 @@ void mc_rdma_device_load(const struct mc_rdma *rdma, uint32_t device, uint64_t *
 /* Every device of the machine, usable or not, whatever the filter: for mooncake_doctor. Opens and closes each. Count, 0
  * without library. One that cannot be opened has a reason and no more. */
 int mc_rdma_scan(const struct mc_rdma_options *options, struct mc_rdma_device_info *infos, size_t capacity);
-/* Rows of the GID table of one device and port as text lines: index, type, GID, interface, verdict. Appended to out. 0
- * or MC_ERR_INVALID_PARAMS: no such device. */
-int mc_rdma_describe_gids(const struct mc_rdma_options *options, const char *device, struct mc_buffer *out);
 
 /* Appends a JSON array of the devices in use, each with the original's "name", "lid", "gid" and what peers of ours need
  * besides. A face puts it into its own document; it changes when a GID does (mc_rdma_version counts). */

@@ -125,10 +125,10 @@ static void kinds(void **state)
     struct mc_gpu_finder finder = {0};
     uint64_t asked = fake.fake_cuda_number(FAKE_CUDA_ASKED);
     for (size_t i = 0; i < 1000; i++)
-        assert_true(mc_gpu_holds(&finder, pointer(zero + i * 1024)));
+        assert_int_equal(mc_gpu_find(&finder, pointer(zero + i * 1024)).kind, MC_GPU_MEMORY);
     assert_int_equal(fake.fake_cuda_number(FAKE_CUDA_ASKED), asked + 1);
-    assert_false(mc_gpu_holds(&finder, &local));
-    assert_true(mc_gpu_holds(&finder, pointer(one)));
+    assert_int_equal(mc_gpu_find(&finder, &local).kind, MC_GPU_HOST);
+    assert_int_equal(mc_gpu_find(&finder, pointer(one)).kind, MC_GPU_MEMORY);
     fake.fake_cuda_free(one);
     assert_int_equal(find(pointer(one)).kind, MC_GPU_HOST);
 }

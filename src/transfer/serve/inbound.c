@@ -211,10 +211,12 @@ void mc_inbound_sent(struct mc_inbound *inbound, size_t count)
     parse(inbound);
 }
 
-bool mc_inbound_holds(const struct mc_inbound *inbound, const struct mc_region *region)
+bool mc_inbound_holds_leaving(const struct mc_inbound *inbound)
 {
-    bool holds = inbound->region == region;
-    for (uint32_t i = 0; !holds && i < inbound->count; i++)
-        holds = inbound->replies[(inbound->first + i) % MC_INBOUND_REPLIES].region == region;
+    bool holds = inbound->region != NULL && inbound->region->is_leaving;
+    for (uint32_t i = 0; !holds && i < inbound->count; i++) {
+        const struct mc_region *region = inbound->replies[(inbound->first + i) % MC_INBOUND_REPLIES].region;
+        holds = region != NULL && region->is_leaving;
+    }
     return holds;
 }

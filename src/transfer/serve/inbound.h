@@ -3,7 +3,7 @@
  *
  * Invariant: every byte is received into, or sent from, a region that this connection holds (through other memory, if
  * the region is a device's: then it is copied before an answer goes out); a region is held from the
- * moment its header was accepted until the last byte is in place or has been sent. So mc_inbound_holds tells whom to
+ * moment its header was accepted until the last byte is in place or has been sent. So mc_inbound_holds_leaving tells whom to
  * hang up on before memory is given back. */
 #ifndef MC_TRANSFER_INBOUND_H
 #define MC_TRANSFER_INBOUND_H
@@ -71,6 +71,6 @@ static inline bool mc_inbound_is_done(const struct mc_inbound *inbound)
 {
     return inbound->is_over && inbound->count == 0;
 }
-bool mc_inbound_holds(const struct mc_inbound *inbound, const struct mc_region *region);
+bool mc_inbound_holds_leaving(const struct mc_inbound *inbound);
 
 #endif

@@ -301,18 +301,6 @@ static void on_data(struct mc_service_connection *connection, uint32_t events)
 
 /* ---- interruptions ---- */
 
-static bool holds_leaving(const struct mc_inbound *data)
-{
-    if (data->region != NULL && data->region->is_leaving)
-        return true;
-    for (uint32_t i = 0; i < data->count; i++) {
-        const struct mc_region *region = data->replies[(data->first + i) % MC_INBOUND_REPLIES].region;
-        if (region != NULL && region->is_leaving)
-            return true;
-    }
-    return false;
-}
-
 static void on_wake(struct mc_service *service)
 {
     uint64_t count;
@@ -329,7 +317,7 @@ static void on_wake(struct mc_service *service)
         if (one->kind != MC_CONNECTION_DATA)
             continue;
         pthread_mutex_lock(&service->engine->lock);
-        bool is_cut = holds_leaving(one->data);
+        bool is_cut = mc_inbound_holds_leaving(one->data);
         pthread_mutex_unlock(&service->engine->lock);
         if (is_cut)
             drop(one, true);
