@@ -44,14 +44,12 @@ static void build_get(struct mc_buffer *out, uint64_t request_id, const void *co
 {
     const struct get_work *work = context;
     size_t frame = mc_frame_begin(out, MC_MESSAGE_GET, request_id);
-    mc_wire_get_write(out, &(struct mc_wire_get){.flags = 0});
-    size_t list = mc_list_begin(out);
+    size_t list = mc_wire_get_head(out, &(struct mc_wire_get){.flags = 0});
     for (size_t i = 0; i < work->count; i++) {
         mc_wire_key_write(out, &(struct mc_wire_key){.key = mc_span(work->ones[i].key.data, work->ones[i].key.length)});
         mc_places_expect(&work->store->places, work->ones[i].hash);
     }
-    mc_list_end(out, list, work->count);
-    mc_frame_end(out, frame);
+    mc_frame_end_list(out, frame, list, work->count);
 }
 
 /* Of a place that was read, or that is to be. False when what was read before is of another version. */
@@ -209,11 +207,9 @@ static void renew_lease(void *context)
 static void write_rotten(struct mc_master_link *link, const struct mc_place *place)
 {
     size_t frame = mc_frame_begin(&link->out, MC_MESSAGE_ROTTEN, 0);
-    mc_wire_segment_write(&link->out, &(struct mc_wire_segment){.segment = place->segment});
-    size_t list = mc_list_begin(&link->out);
+    size_t list = mc_wire_segment_head(&link->out, &(struct mc_wire_segment){.segment = place->segment});
     mc_wire_slot_write(&link->out, &(struct mc_wire_slot){.slot = place->slot, .generation = place->generation});
-    mc_list_end(&link->out, list, 1);
-    mc_frame_end(&link->out, frame);
+    mc_frame_end_list(&link->out, frame, list, 1);
 }
 
 /* Trouble of our own that may pass. */

@@ -110,15 +110,13 @@ static int heartbeat(struct mc_keeper *keeper, struct mc_buffer *out, struct mc_
     int fd = atomic_load(&keeper->fd);
     out->length = 0;
     size_t frame_start = mc_frame_begin(out, MC_MESSAGE_HEARTBEAT, ++keeper->request_id);
-    mc_wire_heartbeat_write(out, &(struct mc_wire_heartbeat){.epoch = keeper->epoch});
-    size_t list = mc_list_begin(out);
+    size_t list = mc_wire_heartbeat_head(out, &(struct mc_wire_heartbeat){.epoch = keeper->epoch});
     if (has_segment) {
         own.populated = mc_owner_populated(owner);
         own.leaving = atomic_load(&keeper->store->leaving);
         mc_wire_heartbeat_segment_write(out, &own);
     }
-    mc_list_end(out, list, has_segment);
-    mc_frame_end(out, frame_start);
+    mc_frame_end_list(out, frame_start, list, has_segment);
 
     uint64_t now_ns = mc_clock_ns(), deadline_ns = now_ns + patience_ms(keeper) * 1000000ull;
     uint64_t silent_ns = now_ns + SILENT_MS * 1000000ull, sent_ms = mc_clock_boot_ms();

@@ -11,8 +11,7 @@ static void write_live(struct mc_buffer *out, struct mc_transfer **group, size_t
     for (size_t at = 0; at < count;) {
         size_t items = 0;
         size_t frame = mc_frame_begin(out, MC_MESSAGE_LIVE, 0);
-        mc_wire_live_write(out, &(struct mc_wire_live){.segment = group[0]->place.segment});
-        size_t list = mc_list_begin(out);
+        size_t list = mc_wire_live_head(out, &(struct mc_wire_live){.segment = group[0]->place.segment});
         for (; at < count && items < MC_BATCH_MAX; at++) {
             if (group[at]->result < 0)
                 continue;
@@ -21,8 +20,7 @@ static void write_live(struct mc_buffer *out, struct mc_transfer **group, size_t
             mc_wire_live_item_write(out, &item);
             items++;
         }
-        mc_list_end(out, list, items);
-        mc_frame_end(out, frame);
+        mc_frame_end_list(out, frame, list, items);
         if (items == 0)
             out->length = frame;
     }

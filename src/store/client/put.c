@@ -77,8 +77,7 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
     if (config != NULL && config->prefer_same_node)
         head.host = work->store->host;
     size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_START, request_id);
-    mc_wire_put_start_write(out, &head);
-    size_t list = mc_list_begin(out);
+    size_t list = mc_wire_put_start_head(out, &head);
     for (size_t i = 0; i < work->open_count; i++) {
         const struct mc_bytes *key = &work->open[i]->item->key;
         struct mc_wire_put_start_item item = {.length = work->open[i]->length,
@@ -98,8 +97,7 @@ static void build_put_start(struct mc_buffer *out, uint64_t request_id, const vo
     list = mc_list_begin(out);
     for (size_t i = 0; i < work->avoid_count; i++)
         mc_wire_segment_write(out, &(struct mc_wire_segment){.segment = work->avoid[i]});
-    mc_list_end(out, list, work->avoid_count);
-    mc_frame_end(out, frame);
+    mc_frame_end_list(out, frame, list, work->avoid_count);
 }
 
 static void add_transfer(struct put_work *work, const struct put_one *one, const struct mc_wire_place *place,
@@ -178,8 +176,7 @@ static void write_revokes(struct put_work *work, struct mc_buffer *out, bool all
 {
     for (size_t at = 0; at < work->transfer_count;) {
         size_t frame = mc_frame_begin(out, MC_MESSAGE_PUT_REVOKE, 0), items = 0;
-        mc_wire_none_write(out, &(struct mc_wire_none){0});
-        size_t list = mc_list_begin(out);
+        size_t list = mc_wire_none_head(out, &(struct mc_wire_none){0});
         for (; at < work->transfer_count && items < MC_BATCH_MAX; at++) {
             const struct mc_transfer *transfer = &work->transfers[at];
             if ((!all && transfer->result >= 0) || transfer->is_unsure)
@@ -190,8 +187,7 @@ static void write_revokes(struct put_work *work, struct mc_buffer *out, bool all
             mc_wire_grant_write(out, &grant);
             items++;
         }
-        mc_list_end(out, list, items);
-        mc_frame_end(out, frame);
+        mc_frame_end_list(out, frame, list, items);
         if (items == 0)
             out->length = frame;
     }

@@ -106,12 +106,10 @@ void mc_core_send_slots(struct mc_core *core, const struct mc_connection *to, en
         return;
     struct mc_wire_segment head = {.segment = segment};
     size_t frame = mc_core_frame(core, out, type, 0);
-    mc_wire_segment_write(out, &head);
-    size_t list = mc_list_begin(out);
+    size_t list = mc_wire_segment_head(out, &head);
     for (uint32_t i = 0; i < count; i++)
         mc_wire_slot_write(out, &slots[i]);
-    mc_list_end(out, list, count);
-    mc_frame_end(out, frame);
+    mc_frame_end_list(out, frame, list, count);
 }
 
 uint64_t mc_core_random(struct mc_core *core)

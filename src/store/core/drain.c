@@ -47,10 +47,8 @@ void mc_segment_tell_keys(struct mc_core *core, struct mc_connection *connection
     struct mc_wire_segment_keys_reply reply = {.code = segment == NULL ? MC_ERR_SEGMENT_NOT_FOUND : 0,
                                                .slot = slot < end ? slot : 0};
     size_t at = mc_core_frame(core, out, MC_MESSAGE_SEGMENT_KEYS_REPLY, frame->request_id);
-    mc_wire_segment_keys_reply_write(out, &reply);
-    size_t list = mc_list_begin(out);
+    size_t list = mc_wire_segment_keys_reply_head(out, &reply);
     for (size_t i = 0; i < count; i++)
         mc_wire_key_write(out, &(struct mc_wire_key){.key = mc_object_key(objects[i])});
-    mc_list_end(out, list, count);
-    mc_frame_end(out, at);
+    mc_frame_end_list(out, at, list, count);
 }

@@ -76,14 +76,12 @@ static void remove_reply(struct mc_core *core, const struct mc_wait *wait)
         return;
     struct mc_wire_none none = {0};
     size_t frame = mc_core_frame(core, out, MC_MESSAGE_REMOVE_REPLY, wait->request_id);
-    mc_wire_none_write(out, &none);
-    size_t list = mc_list_begin(out);
+    size_t list = mc_wire_none_head(out, &none);
     for (uint32_t i = 0; i < wait->code_count; i++) {
         struct mc_wire_code code = {.code = wait->codes[i]};
         mc_wire_code_write(out, &code);
     }
-    mc_list_end(out, list, wait->code_count);
-    mc_frame_end(out, frame);
+    mc_frame_end_list(out, frame, list, wait->code_count);
 }
 
 static void answer(struct mc_core *core, const struct mc_wait *wait)

@@ -327,8 +327,7 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
             mc_wire_segment_code_write(out, &code);
     }
     if (out != NULL) {
-        mc_list_end(out, list, count);
-        mc_frame_end(out, at);
+        mc_frame_end_list(out, at, list, count);
     }
 }
 

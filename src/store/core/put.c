@@ -60,14 +60,12 @@ static void put_finish(struct mc_core *core, struct mc_put *put)
     if (out != NULL) {
         struct mc_wire_none none = {0};
         size_t frame = mc_core_frame(core, out, MC_MESSAGE_PUT_DONE, put->request_id);
-        mc_wire_none_write(out, &none);
-        size_t list = mc_list_begin(out);
+        size_t list = mc_wire_none_head(out, &none);
         for (uint32_t i = 0; i < put->item_count; i++) {
             struct mc_wire_code code = {.code = put->codes[i]};
             mc_wire_code_write(out, &code);
         }
-        mc_list_end(out, list, put->item_count);
-        mc_frame_end(out, frame);
+        mc_frame_end_list(out, frame, list, put->item_count);
     }
     mc_put_destroy(core, put);
 }
@@ -491,15 +489,13 @@ static void start_items(struct mc_core *core, struct start *start, struct mc_buf
     /* Not begun before: what was evicted may have ended another put of this connection, whose PUT_DONE is there then.
      */
     size_t frame = mc_core_frame(core, out, MC_MESSAGE_PUT_GRANTED, request_id);
-    mc_wire_none_write(out, &none);
-    size_t list = mc_list_begin(out);
+    size_t list = mc_wire_none_head(out, &none);
     for (uint32_t i = 0; i < count; i++)
         mc_wire_granted_write(out, &granted[i]);
     mc_list_end(out, list, count);
     size_t places = mc_list_begin(out);
     mc_buffer_append(out, core->scratch.data, core->scratch.length);
-    mc_list_end(out, places, start->places);
-    mc_frame_end(out, frame);
+    mc_frame_end_list(out, frame, places, start->places);
 }
 
 /* No generation of this epoch is left: its master begins again under a later one, as if it had been restarted. */

@@ -204,8 +204,7 @@ static bool send_some(struct mc_core *core, struct mc_segment *segment, enum mc_
         return false;
     struct mc_wire_segment head = {.segment = segment->number};
     size_t frame = mc_core_frame(core, out, type, 0);
-    mc_wire_segment_write(out, &head);
-    size_t list = mc_list_begin(out), count = 0;
+    size_t list = mc_wire_segment_head(out, &head), count = 0;
     for (; *unsent != MC_NODE_NONE && count < MC_BATCH_MAX; count++) {
         const struct mc_node *node = mc_segment_node(segment, *unsent);
         uint64_t generation = mc_node_generation(core, node);
@@ -219,8 +218,7 @@ static bool send_some(struct mc_core *core, struct mc_segment *segment, enum mc_
         }
         *unsent = node->list_next;
     }
-    mc_list_end(out, list, count);
-    mc_frame_end(out, frame);
+    mc_frame_end_list(out, frame, list, count);
     return true;
 }
 

@@ -171,8 +171,7 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
     if (leased)
         reading_reserve(connection, count);
     size_t at = mc_core_frame(core, out, MC_MESSAGE_GET_FOUND, frame->request_id);
-    mc_wire_none_write(out, &none);
-    size_t list = mc_list_begin(out);
+    size_t list = mc_wire_none_head(out, &none);
     core->scratch.length = 0;
     for (uint32_t i = 0; i < count; i++) {
         /* The list of places is as long as any list may be: every key gets one, more while some are left. */
@@ -188,8 +187,7 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
     mc_list_end(out, list, count);
     size_t flat = mc_list_begin(out);
     mc_buffer_append(out, core->scratch.data, core->scratch.length);
-    mc_list_end(out, flat, places);
-    mc_frame_end(out, at);
+    mc_frame_end_list(out, at, flat, places);
 }
 
 /* ---- EXIST ---- */

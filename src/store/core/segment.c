@@ -590,10 +590,8 @@ void mc_segments_tell(struct mc_core *core, struct mc_connection *connection, co
                         distance(connection->member->id, segment));
     }
     size_t at = mc_core_frame(core, out, MC_MESSAGE_SEGMENTS_REPLY, frame->request_id);
-    mc_wire_segments_reply_write(out, &(struct mc_wire_segments_reply){.changes = core->segment_changes});
-    size_t list = mc_list_begin(out);
+    size_t list = mc_wire_segments_reply_head(out, &(struct mc_wire_segments_reply){.changes = core->segment_changes});
     size_t told = nearest_write(&near, head.changes, out);
     told += nearest_write(&far, head.changes, out);
-    mc_list_end(out, list, told);
-    mc_frame_end(out, at);
+    mc_frame_end_list(out, at, list, told);
 }

@@ -135,8 +135,7 @@ static void frame_write(struct mc_owner *owner)
     struct mc_wire_inventory head = {
         .segment = atomic_load(&owner->segment), .sequence = inventory->next++, .last = count == left};
     size_t frame = mc_frame_begin(&owner->out, MC_MESSAGE_INVENTORY, 0);
-    mc_wire_inventory_write(&owner->out, &head);
-    size_t list = mc_list_begin(&owner->out);
+    size_t list = mc_wire_inventory_head(&owner->out, &head);
     for (size_t i = 0; i < count; i++) {
         const struct mc_content *item = &inventory->items[inventory->sent + i];
         if (!is_there(owner, item))
@@ -154,8 +153,7 @@ static void frame_write(struct mc_owner *owner)
         mc_wire_inventory_item_write(&owner->out, &record);
         written++;
     }
-    mc_list_end(&owner->out, list, written);
-    mc_frame_end(&owner->out, frame);
+    mc_frame_end_list(&owner->out, frame, list, written);
     inventory->sent += count;
     inventory->is_last_sent = head.last != 0;
 }

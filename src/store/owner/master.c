@@ -56,15 +56,13 @@ void mc_owner_live_write(struct mc_owner *owner)
     size_t count = owner->live.count < MC_BATCH_MAX ? owner->live.count : MC_BATCH_MAX;
     struct mc_wire_live head = {.segment = atomic_load(&owner->segment)};
     size_t frame = mc_frame_begin(&owner->out, MC_MESSAGE_LIVE, 0);
-    mc_wire_live_write(&owner->out, &head);
-    size_t list = mc_list_begin(&owner->out);
+    size_t list = mc_wire_live_head(&owner->out, &head);
     for (size_t i = 0; i < count; i++) {
         const struct slot_news *item = &owner->live.items[owner->live.first + i];
         struct mc_wire_live_item record = {.slot = item->slot, .code = item->code, .generation = item->generation};
         mc_wire_live_item_write(&owner->out, &record);
     }
-    mc_list_end(&owner->out, list, count);
-    mc_frame_end(&owner->out, frame);
+    mc_frame_end_list(&owner->out, frame, list, count);
     owner->live_framed = count;
     owner->live_framed_end = owner->out.length;
 }
@@ -75,15 +73,13 @@ static void slots_write(struct mc_owner *owner, enum mc_message type, const stru
 {
     struct mc_wire_segment head = {.segment = atomic_load(&owner->segment)};
     size_t frame = mc_frame_begin(&owner->out, type, 0);
-    mc_wire_segment_write(&owner->out, &head);
-    size_t list = mc_list_begin(&owner->out);
+    size_t list = mc_wire_segment_head(&owner->out, &head);
     for (size_t i = 0; i < count; i++) {
         const struct slot_news *item = &news->items[news->first + first + i];
         struct mc_wire_slot record = {.slot = item->slot, .generation = item->generation};
         mc_wire_slot_write(&owner->out, &record);
     }
-    mc_list_end(&owner->out, list, count);
-    mc_frame_end(&owner->out, frame);
+    mc_frame_end_list(&owner->out, frame, list, count);
 }
 
 /* All of them again over a new connection: nobody knows what of it a broken one took, and twice does no harm. */
@@ -518,8 +514,7 @@ static void clear_handle(struct mc_owner *owner, const struct mc_frame *frame, s
     if (!is_our_segment(owner, reader, &head))
         return;
     size_t answer = mc_frame_begin(&owner->out, MC_MESSAGE_CLEARED, frame->request_id);
-    mc_wire_segment_write(&owner->out, &head);
-    size_t list = mc_list_begin(&owner->out), cleared = 0;
+    size_t list = mc_wire_segment_head(&owner->out, &head), cleared = 0;
     for (uint32_t count = mc_list_read(reader); count > 0; count--) {
         struct mc_wire_slot slot;
         mc_wire_slot_read(reader, &slot);
@@ -530,8 +525,7 @@ static void clear_handle(struct mc_owner *owner, const struct mc_frame *frame, s
         mc_wire_slot_write(&owner->out, &slot);
         cleared++;
     }
-    mc_list_end(&owner->out, list, cleared);
-    mc_frame_end(&owner->out, answer);
+    mc_frame_end_list(&owner->out, answer, list, cleared);
 }
 
 static void cut_handle(struct mc_owner *owner, struct mc_reader *reader)

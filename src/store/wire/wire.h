@@ -110,6 +110,12 @@ static inline void mc_list_end(struct mc_buffer *out, size_t list, size_t count)
     if (!out->failed)
         memcpy(out->data + list, &written, 4);
 }
+/* The last list of a frame, and the frame. */
+static inline void mc_frame_end_list(struct mc_buffer *out, size_t frame, size_t list, size_t count)
+{
+    mc_list_end(out, list, count);
+    mc_frame_end(out, frame);
+}
 static inline void mc_list_empty(struct mc_buffer *out)
 {
     mc_buffer_put_u32(out, 0);
@@ -179,6 +185,12 @@ MC_RECORDS(MC_RECORD_STRUCT)
                          MC_WRITE_BYTES) uint16_t size = (uint16_t)(out->length - start - 2);                          \
         if (!out->failed)                                                                                              \
             memcpy(out->data + start, &size, 2);                                                                       \
+    }                                                                                                                  \
+    /* Before the last list of a frame; where that list begins. */                                                     \
+    static inline size_t mc_wire_##type##_head(struct mc_buffer *out, const struct mc_wire_##type *record)             \
+    {                                                                                                                  \
+        mc_wire_##type##_write(out, record);                                                                           \
+        return mc_list_begin(out);                                                                                     \
     }                                                                                                                  \
     /* What is all of a frame that was just begun. */                                                                  \
     static inline void mc_wire_##type##_frame(struct mc_buffer *out, size_t frame,                                     \
