@@ -55,17 +55,6 @@ static void build_remove_regex(struct mc_buffer *out, uint64_t request_id, const
     mc_wire_remove_regex_frame(out, mc_frame_begin(out, MC_MESSAGE_REMOVE_REGEX, request_id), context);
 }
 
-/* First bad key's code, or 0. */
-static int check_keys(const struct mc_bytes *keys, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        int rc = mc_key_check(keys[i]);
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
-}
-
 /* ---- exist, size, remove: a code for each key ---- */
 
 typedef void put_result(void *results, size_t index, int64_t result);
@@ -271,7 +260,7 @@ int mc_store_describe(struct mc_store *store, struct mc_bytes key, struct mc_rep
                       size_t capacity)
 {
     struct mc_described described;
-    int rc = check_keys(&key, 1);
+    int rc = mc_key_check(key);
     if (rc < 0)
         return rc;
     rc = mc_store_enter(store);

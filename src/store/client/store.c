@@ -748,9 +748,7 @@ static void build_ping(struct mc_buffer *out, uint64_t request_id, const void *c
 {
     (void)context;
     size_t frame = mc_frame_begin(out, MC_MESSAGE_EXIST, request_id);
-    mc_wire_none_write(out, &(struct mc_wire_none){0});
-    mc_list_empty(out);
-    mc_frame_end(out, frame);
+    mc_frame_end_list(out, frame, mc_wire_none_head(out, &(struct mc_wire_none){0}), 0);
 }
 
 int mc_store_health(struct mc_store *store)

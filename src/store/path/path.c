@@ -488,9 +488,7 @@ void mc_paths_nudge(struct mc_paths *paths, uint32_t segment)
 void mc_path_nudge_write(struct mc_buffer *out)
 {
     size_t frame = mc_frame_begin(out, MC_MESSAGE_COMMIT, 0);
-    mc_wire_none_write(out, &(struct mc_wire_none){0});
-    mc_list_empty(out);
-    mc_frame_end(out, frame);
+    mc_frame_end_list(out, frame, mc_wire_none_head(out, &(struct mc_wire_none){0}), 0);
 }
 
 void mc_path_drop(struct mc_path *path)
