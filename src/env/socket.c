@@ -441,14 +441,14 @@ int mc_unix_connect(const char *path, uint64_t deadline_ns)
     return fd;
 }
 
-int mc_tcp_listen(const char *host, uint16_t *port)
+static int open_listener(const char *host, uint16_t *port, bool listens)
 {
     char port_text[8];
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_PASSIVE}, *found = NULL;
     snprintf(port_text, sizeof(port_text), "%u", (unsigned)*port);
     if (getaddrinfo(host[0] == 0 ? NULL : host, port_text, &hints, &found) != 0) {
         errno = EADDRNOTAVAIL;
-        return MC_ERR_RPC_FAIL;
+        return MC_ERR_INVALID_PARAMS;
     }
     int on = 1, error = EADDRNOTAVAIL, fd = -1;
     for (struct addrinfo *one = found; one != NULL && fd < 0; one = one->ai_next) {
@@ -458,7 +458,7 @@ int mc_tcp_listen(const char *host, uint16_t *port)
             continue;
         }
         (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-        if (bind(fd, one->ai_addr, one->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0) {
+        if (bind(fd, one->ai_addr, one->ai_addrlen) != 0 || (listens && listen(fd, BACKLOG) != 0)) {
             error = errno;
             close(fd);
             fd = -1;
@@ -472,6 +472,17 @@ int mc_tcp_listen(const char *host, uint16_t *port)
     char name[INET6_ADDRSTRLEN];
     (void)mc_socket_name(fd, MC_SOCKET_OURS, name, sizeof(name), port); /* a bound socket has a name */
     return fd;
+}
+
+int mc_tcp_bind(const char *host, uint16_t *port)
+{
+    return open_listener(host, port, false);
+}
+
+int mc_tcp_listen(const char *host, uint16_t *port)
+{
+    int fd = open_listener(host, port, true);
+    return fd < 0 ? MC_ERR_RPC_FAIL : fd;
 }
 
 int mc_unix_listen(const char *path)

@@ -70,6 +70,8 @@ int mc_unix_connect(const char *path, uint64_t deadline_ns);
 /* port 0: the kernel chooses; *port is the one bound. SO_REUSEADDR is set. Error -EADDRINUSE etc. as MC_ERR_RPC_FAIL
  * with errno kept. */
 int mc_tcp_listen(const char *host, uint16_t *port);
+/* The same, but nobody can connect yet; MC_ERR_INVALID_PARAMS: no such host. */
+int mc_tcp_bind(const char *host, uint16_t *port);
 int mc_unix_listen(const char *path);
 /* A connected or accepted descriptor, or negative when there is none. Sets TCP_NODELAY. */
 int mc_socket_accept(int listener);

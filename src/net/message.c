@@ -318,7 +318,39 @@ int mc_body_line(struct mc_body *body, const char *in, size_t length)
     return body->trailer_bytes > MC_MESSAGE_TRAILER_MAX ? -1 : (int)used;
 }
 
-/* ---- targets ---- */
+/* ---- words ---- */
+
+const char *mc_http_reason(int status)
+{
+    static const struct {
+        int status;
+        const char *reason;
+    } reasons[] = {
+        {200, "OK"},
+        {400, "Bad Request"},
+        {401, "Unauthorized"},
+        {403, "Forbidden"},
+        {404, "Not Found"},
+        {405, "Method Not Allowed"},
+        {408, "Request Timeout"},
+        {413, "Content Too Large"},
+        {415, "Unsupported Media Type"},
+        {422, "Unprocessable Content"},
+        {429, "Too Many Requests"},
+        {431, "Request Header Fields Too Large"},
+        {500, "Internal Server Error"},
+        {501, "Not Implemented"},
+        {502, "Bad Gateway"},
+        {503, "Service Unavailable"},
+        {504, "Gateway Timeout"},
+        {505, "HTTP Version Not Supported"},
+    };
+    for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++) {
+        if (reasons[i].status == status)
+            return reasons[i].reason;
+    }
+    return "Status";
+}
 
 int64_t mc_uri_decode(struct mc_span in, char *out)
 {

@@ -71,6 +71,9 @@ void mc_body_took(struct mc_body *body, uint64_t bytes);
  * not a body. */
 int mc_body_line(struct mc_body *body, const char *in, size_t length);
 
+/* What a status line says beside the number; "Status" for one that has no word here. */
+const char *mc_http_reason(int status);
+
 /* Decodes %41; out holds at least in.length bytes. Bytes written, or negative for a broken one. */
 int64_t mc_uri_decode(struct mc_span in, char *out);
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/json.h"
 #include "env/log.h"
 
 #include <netinet/in.h>
@@ -75,7 +76,7 @@ bool mc_client_is_full(const struct mc_client *client)
 
 static void arm(struct mc_client *client, uint64_t ms)
 {
-    struct timeval after = {(time_t)(ms / 1000), (suseconds_t)(ms % 1000 * 1000)};
+    struct timeval after = mc_proxy_time(ms);
     mc_assert(event_add(client->timer, &after) == 0);
 }
 
@@ -137,38 +138,6 @@ void mc_client_break(struct mc_client *client)
 
 /* ---- answers ---- */
 
-static const char *reason_of(int status)
-{
-    static const struct {
-        int status;
-        const char *reason;
-    } reasons[] = {
-        {200, "OK"},
-        {400, "Bad Request"},
-        {401, "Unauthorized"},
-        {403, "Forbidden"},
-        {404, "Not Found"},
-        {405, "Method Not Allowed"},
-        {408, "Request Timeout"},
-        {413, "Content Too Large"},
-        {415, "Unsupported Media Type"},
-        {422, "Unprocessable Content"},
-        {429, "Too Many Requests"},
-        {431, "Request Header Fields Too Large"},
-        {500, "Internal Server Error"},
-        {501, "Not Implemented"},
-        {502, "Bad Gateway"},
-        {503, "Service Unavailable"},
-        {504, "Gateway Timeout"},
-        {505, "HTTP Version Not Supported"},
-    };
-    for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++) {
-        if (reasons[i].status == status)
-            return reasons[i].reason;
-    }
-    return "Status";
-}
-
 static void write_head(struct mc_client *client, int status, const char *lines)
 {
     struct evbuffer *out = bufferevent_get_output(client->channel);
@@ -176,7 +145,7 @@ static void write_head(struct mc_client *client, int status, const char *lines)
         client->is_last = true;
     client->proxy->totals.by_class[status / 100 % 6]++;
     client->is_begun = true;
-    (void)evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\n%s%s\r\n", status, reason_of(status), lines,
+    (void)evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\n%s%s\r\n", status, mc_http_reason(status), lines,
                               client->is_last            ? "Connection: close\r\n"
                               : client->head.is_http_1_0 ? "Connection: keep-alive\r\n"
                                                          : "");
@@ -210,19 +179,6 @@ void mc_client_reply(struct mc_client *client, int status, const char *type, str
     answered(client);
 }
 
-/* Text between quotes in JSON; what is no UTF-8 comes out as it came in. */
-static void escape(struct mc_buffer *out, const char *text)
-{
-    for (; *text != 0; text++) {
-        if (*text == '"' || *text == '\\')
-            mc_buffer_printf(out, "\\%c", *text);
-        else if ((unsigned char)*text < ' ' || *text == 0x7f)
-            mc_buffer_printf(out, "\\u%04x", (unsigned)(unsigned char)*text);
-        else
-            mc_buffer_append(out, text, 1);
-    }
-}
-
 void mc_client_reply_error(struct mc_client *client, int status, const char *type, const char *format, ...)
 {
     struct mc_buffer body = {0};
@@ -231,9 +187,9 @@ void mc_client_reply_error(struct mc_client *client, int status, const char *typ
     va_start(arguments, format);
     (void)vsnprintf(message, sizeof(message), format, arguments);
     va_end(arguments);
-    mc_buffer_printf(&body, "{\"error\":{\"message\":\"");
-    escape(&body, message);
-    mc_buffer_printf(&body, "\",\"type\":\"%s\",\"param\":null,\"code\":%d}}", type, status);
+    mc_buffer_printf(&body, "{\"error\":{\"message\":");
+    mc_json_put_text(&body, message);
+    mc_buffer_printf(&body, ",\"type\":\"%s\",\"param\":null,\"code\":%d}}", type, status);
     mc_log_limited(INFO, "answered %d: %s", status, message);
     mc_client_reply(client, status, "application/json", mc_span(body.data, body.length));
     mc_buffer_free(&body);
@@ -429,8 +385,7 @@ static void on_timer(evutil_socket_t fd, short what, void *context)
 void mc_client_accept(struct mc_proxy *proxy, int fd)
 {
     struct mc_client *client = calloc(1, sizeof(*client));
-    struct timeval stall = {(time_t)(proxy->config->stall_ms / 1000),
-                            (suseconds_t)(proxy->config->stall_ms % 1000 * 1000)};
+    struct timeval stall = mc_proxy_time(proxy->config->stall_ms);
     int one = 1;
     if (client == NULL) {
         (void)close(fd);

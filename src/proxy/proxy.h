@@ -59,6 +59,11 @@ struct mc_proxy {
     struct mc_members members; /* of whatever JSON is being looked at; nothing keeps it */
 };
 
+static inline struct timeval mc_proxy_time(uint64_t ms)
+{
+    return (struct timeval){(time_t)(ms / 1000), (suseconds_t)(ms % 1000 * 1000)};
+}
+
 /* ---- upstream.c ---- */
 
 enum mc_upstream_end {

@@ -17,11 +17,6 @@
 #define PULSE_MS 250
 #define EVENTS_PER_TURN 64 /* so that one busy connection does not hold up the timers */
 
-static struct timeval milliseconds(uint64_t ms)
-{
-    return (struct timeval){(time_t)(ms / 1000), (suseconds_t)(ms % 1000 * 1000)};
-}
-
 /* ---- clients ---- */
 
 static void listen_more(struct mc_proxy *proxy)
@@ -88,7 +83,7 @@ static void on_drained(evutil_socket_t fd, short what, void *context)
 static void on_signal(evutil_socket_t fd, short what, void *context)
 {
     struct mc_proxy *proxy = context;
-    struct timeval longest = milliseconds(proxy->config->drain_ms);
+    struct timeval longest = mc_proxy_time(proxy->config->drain_ms);
     (void)fd, (void)what;
     if (proxy->is_draining) {
         (void)event_base_loopbreak(proxy->base);
@@ -129,7 +124,7 @@ static int start_listening(struct mc_proxy *proxy, char *error, size_t error_siz
     int fd = mc_tcp_listen(proxy->config->host, &port);
     if (fd < 0) {
         (void)snprintf(error, error_size, "--port=%u of --host=%.200s cannot be opened: %s", port, proxy->config->host,
-                       fd == MC_ERR_INVALID_PARAMS ? "no such address" : strerror(errno));
+                       strerror(errno));
         return fd;
     }
     proxy->listener =
@@ -149,9 +144,9 @@ static int start_listening(struct mc_proxy *proxy, char *error, size_t error_siz
 
 static int create_events(struct mc_proxy *proxy)
 {
-    struct timeval interval = milliseconds(proxy->config->health_interval_ms);
+    struct timeval interval = mc_proxy_time(proxy->config->health_interval_ms);
     struct event_config *wanted = event_config_new();
-    struct timeval slice = milliseconds(5), pulse = milliseconds(PULSE_MS);
+    struct timeval slice = mc_proxy_time(5), pulse = mc_proxy_time(PULSE_MS);
     if (wanted != NULL && event_config_set_max_dispatch_interval(wanted, &slice, EVENTS_PER_TURN, 1) == 0)
         proxy->base = event_base_new_with_config(wanted);
     if (wanted != NULL)

@@ -84,7 +84,7 @@ void mc_upstream_give_up(struct mc_upstream *upstream, const char *problem)
 
 static void arm(struct mc_upstream *upstream, uint64_t ms)
 {
-    struct timeval after = {(time_t)(ms / 1000), (suseconds_t)(ms % 1000 * 1000)};
+    struct timeval after = mc_proxy_time(ms);
     mc_assert(event_add(upstream->timer, &after) == 0);
 }
 

@@ -279,28 +279,10 @@ bool mc_web_read_body(struct mc_web_request *request, uint64_t limit, struct mc_
 
 /* ---- answers ---- */
 
+/* As the original's server calls them. */
 static const char *reason(int status)
 {
-    static const struct {
-        int status;
-        const char *text;
-    } reasons[] = {
-        {200, "OK"},
-        {400, "Bad Request"},
-        {404, "Not Found"},
-        {405, "Method Not Allowed"},
-        {408, "Request Timeout"},
-        {413, "Request Entity Too Large"},
-        {431, "Request Header Fields Too Large"},
-        {500, "Internal Server Error"},
-        {501, "Not Implemented"},
-        {503, "Service Unavailable"},
-        {505, "HTTP Version Not Supported"},
-    };
-    for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
-        if (reasons[i].status == status)
-            return reasons[i].text;
-    return "Unknown";
+    return status == 413 ? "Request Entity Too Large" : mc_http_reason(status);
 }
 
 /* A body that is still to come is taken when it is short; else the connection ends after the answer. */
@@ -481,44 +463,17 @@ static void *serve(void *argument)
 
 /* ---- listening ---- */
 
-static int bind_one(const struct addrinfo *address)
-{
-    int on = 1;
-    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return -1;
-    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(fd, address->ai_addr, address->ai_addrlen) == 0)
-        return fd;
-    int error = errno;
-    close(fd);
-    errno = error;
-    return -1;
-}
-
 int mc_web_bind(const char *host, uint16_t *port, const char *flag, char *error, size_t error_size)
 {
-    char port_text[8];
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_PASSIVE}, *found = NULL;
-    snprintf(port_text, sizeof(port_text), "%u", (unsigned)*port);
-    if (getaddrinfo(host[0] == 0 ? NULL : host, port_text, &hints, &found) != 0) {
+    uint16_t wanted = *port;
+    int fd = mc_tcp_bind(host, port);
+    if (fd == MC_ERR_INVALID_PARAMS)
         snprintf(error, error_size, "cannot listen on '%.200s': that is no address of this machine", host);
-        return MC_ERR_INVALID_PARAMS;
-    }
-    int fd = -1;
-    for (const struct addrinfo *one = found; one != NULL && fd < 0; one = one->ai_next)
-        fd = bind_one(one);
-    int why = errno;
-    freeaddrinfo(found);
-    if (fd < 0) {
+    else if (fd < 0)
         snprintf(error, error_size,
                  "cannot listen on %.200s port %u (%s): %s; stop the process that has it, or choose "
                  "another with --%s",
-                 host, (unsigned)*port, flag, strerror(why), flag);
-        return MC_ERR_RPC_FAIL;
-    }
-    char name[INET6_ADDRSTRLEN];
-    (void)mc_socket_name(fd, MC_SOCKET_OURS, name, sizeof(name), port); /* a bound socket has a name */
+                 host, (unsigned)wanted, flag, strerror(errno), flag);
     return fd;
 }
 
