@@ -76,7 +76,7 @@ int mc_py_arguments(struct mc_py_signature *signature, PyObject *const *args, Py
         return call;                                                                                                   \
     }
 
-/* Work space of one call: the stack first, then the heap. Zero the counters with MC_PY_SCRATCH, free with
+/* Work space of one call: the stack first, then the heap. Made ready by mc_py_scratch_init, freed by
  * mc_py_scratch_free. */
 struct mc_py_scratch {
     size_t used;
@@ -170,6 +170,8 @@ extern PyType_Spec mc_py_store_spec;
 /* Takes the library's store for one call. 0, MC_ERR_INVALID_PARAMS (not set up), MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS
  * (forked). */
 int mc_py_store_enter(struct mc_py_store *self, struct mc_store **store);
+/* Gives it back; before the GIL is taken again, because a thread may end there while the interpreter goes down. */
+void mc_py_store_leave(struct mc_py_store *self);
 /* rc = call, which may use `store`, without the GIL; or why there is no store. */
 #define MC_PY_IN_STORE(self, store, rc, call)                                                                          \
     do {                                                                                                               \
@@ -181,8 +183,6 @@ int mc_py_store_enter(struct mc_py_store *self, struct mc_store **store);
             Py_END_ALLOW_THREADS                                                                                       \
         }                                                                                                              \
     } while (0)
-/* Gives it back; before the GIL is taken again, because a thread may end there while the interpreter goes down. */
-void mc_py_store_leave(struct mc_py_store *self);
 /* For setup: opens the library's store, without the GIL, for an object that has none. 0, or an enum mc_error. */
 int mc_py_store_join(struct mc_py_store *self, const struct mc_store_config *config);
 int mc_py_store_start(PyObject *module); /* fork and exit handlers */
