@@ -119,16 +119,14 @@ void mc_cluster_stop(struct mc_cluster *cluster)
 
 bool mc_cluster_metric(const char *metrics_address, const char *name, double *value)
 {
-    struct mc_http http = {.fd = -1};
     struct mc_buffer page = {0};
     uint64_t deadline_ns = mc_clock_ns() + UINT64_C(1000000) * PAGE_MS;
     size_t length = strlen(name);
     bool found = false;
+    int error;
     if (metrics_address == NULL || metrics_address[0] == '\0')
         return false;
-    snprintf(http.address, sizeof(http.address), "%s", metrics_address);
-    bool is_read = mc_http_connect(&http, deadline_ns) == 0 &&
-                   mc_http_exchange(&http, "GET", "/metrics", mc_span("", 0), deadline_ns, &page) == 200;
+    bool is_read = mc_http_once(metrics_address, "GET", "/metrics", mc_span("", 0), deadline_ns, &page, &error) == 200;
     mc_buffer_put_u8(&page, 0);
     for (const char *line = is_read ? (char *)page.data : NULL; line != NULL && !found; line = strchr(line, '\n')) {
         line += line[0] == '\n';
@@ -139,7 +137,6 @@ bool mc_cluster_metric(const char *metrics_address, const char *name, double *va
                 *value = strtod(number, NULL);
         }
     }
-    mc_http_free(&http);
     mc_buffer_free(&page);
     return found;
 }

@@ -150,15 +150,7 @@ void mc_check_master(struct mc_doctor *doctor)
 
 static int ask_http(const char *address, const char *path, struct mc_buffer *reply, int *error)
 {
-    struct mc_http http = {.fd = -1};
-    snprintf(http.address, sizeof(http.address), "%s", address);
-    errno = 0;
-    int rc = mc_http_connect(&http, deadline_of());
-    *error = rc == MC_ERR_RPC_TIMEOUT ? ETIMEDOUT : rc < 0 ? errno : 0;
-    if (rc == 0)
-        rc = mc_http_exchange(&http, "GET", path, mc_span(NULL, 0), deadline_of(), reply);
-    mc_http_free(&http);
-    return rc;
+    return mc_http_once(address, "GET", path, mc_span(NULL, 0), deadline_of(), reply, error);
 }
 
 /* The value of a metric without labels; -1: none. */

@@ -4,12 +4,14 @@
 #include "base/error.h"
 #include "net/message.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #define HEADER_MAX (16u << 10)
 #define RECEIVE_BYTES 4096u
 
-void mc_http_hang_up(struct mc_http *http)
+static void hang_up(struct mc_http *http)
 {
     if (http->fd >= 0)
         close(http->fd);
@@ -17,16 +19,9 @@ void mc_http_hang_up(struct mc_http *http)
     http->in.length = 0;
 }
 
-int mc_http_connect(struct mc_http *http, uint64_t deadline_ns)
-{
-    if (http->fd < 0)
-        http->fd = mc_tcp_connect(http->address, deadline_ns);
-    return http->fd < 0 ? http->fd : 0;
-}
-
 void mc_http_free(struct mc_http *http)
 {
-    mc_http_hang_up(http);
+    hang_up(http);
     mc_buffer_free(&http->in);
 }
 
@@ -99,16 +94,23 @@ int mc_http_answer(struct mc_http *http, uint64_t deadline_ns, struct mc_buffer 
     if (rc == 0)
         rc = receive_body(http, &body, reply, deadline_ns);
     if (rc == 0 && (!head.keeps_alive || http->in.length > 0))
-        mc_http_hang_up(http);
+        hang_up(http);
     int status = head.status;
     mc_head_free(&head);
     return rc < 0 ? rc : status;
 }
 
-int mc_http_exchange(struct mc_http *http, const char *method, const char *path, struct mc_span body,
-                     uint64_t deadline_ns, struct mc_buffer *reply)
+int mc_http_once(const char *address, const char *method, const char *path, struct mc_span body, uint64_t deadline_ns,
+                 struct mc_buffer *reply, int *error)
 {
+    errno = 0;
+    struct mc_http http = {.fd = mc_tcp_connect(address, deadline_ns)};
+    snprintf(http.address, sizeof(http.address), "%s", address);
+    *error = http.fd == MC_ERR_RPC_TIMEOUT ? ETIMEDOUT : http.fd < 0 ? errno : 0;
     reply->length = 0;
-    int rc = mc_http_ask(http, method, path, body, deadline_ns);
-    return rc < 0 ? rc : mc_http_answer(http, deadline_ns, reply);
+    int rc = http.fd < 0 ? http.fd : mc_http_ask(&http, method, path, body, deadline_ns);
+    if (rc == 0)
+        rc = mc_http_answer(&http, deadline_ns, reply);
+    mc_http_free(&http);
+    return rc;
 }

@@ -14,17 +14,14 @@ struct mc_http { /* set fd to -1 and address before the first use */
     struct mc_buffer in;
 };
 
-/* Opens the connection unless it is open. 0 or negative. */
-int mc_http_connect(struct mc_http *http, uint64_t deadline_ns);
-/* One request and its answer on the open connection. The status (200..599), and reply holds the body; or
- * MC_ERR_RPC_FAIL (a kept connection may have ended: hang up, connect, once more), MC_ERR_RPC_TIMEOUT, MC_ERR_PROTOCOL.
+/* A question on an open connection, and its answer: the status (200..599), and reply holds the body; or
+ * MC_ERR_RPC_FAIL (a kept connection may have ended: free it, connect, once more), MC_ERR_RPC_TIMEOUT, MC_ERR_PROTOCOL.
  * path must hold no blanks or line ends. */
-int mc_http_exchange(struct mc_http *http, const char *method, const char *path, struct mc_span body,
-                     uint64_t deadline_ns, struct mc_buffer *reply);
-/* The two halves of it, for who waits between them for something else, too. */
 int mc_http_ask(struct mc_http *http, const char *method, const char *path, struct mc_span body, uint64_t deadline_ns);
 int mc_http_answer(struct mc_http *http, uint64_t deadline_ns, struct mc_buffer *reply);
-void mc_http_hang_up(struct mc_http *http);
 void mc_http_free(struct mc_http *http);
+/* Both on a connection of its own. *error: why there is none, an errno; 0 when there was one. */
+int mc_http_once(const char *address, const char *method, const char *path, struct mc_span body, uint64_t deadline_ns,
+                 struct mc_buffer *reply, int *error);
 
 #endif

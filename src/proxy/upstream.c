@@ -27,7 +27,7 @@ struct mc_upstream {
     struct mc_proxy *proxy;
     struct bufferevent *channel;
     struct event *timer;
-    const struct mc_upstream_events *events;
+    const struct mc_upstream_events *events; /* NULL: nobody waits for it */
     void *context;
     struct mc_head head;
     struct mc_body body;
@@ -66,7 +66,7 @@ void mc_upstream_cancel(struct mc_upstream *upstream)
 static void finish(struct mc_upstream *upstream, enum mc_upstream_end end, const char *problem)
 {
     upstream->is_calling = true;
-    if (!upstream->is_cancelled)
+    if (!upstream->is_cancelled && upstream->events != NULL)
         upstream->events->end(upstream->context, end, problem);
     destroy(upstream);
 }
@@ -135,7 +135,8 @@ static int read_head(struct mc_upstream *upstream, struct evbuffer *in)
     }
     mc_body_begin(&upstream->body, &upstream->head);
     upstream->has_head = true;
-    upstream->events->head(upstream->context, &upstream->head);
+    if (upstream->events != NULL)
+        upstream->events->head(upstream->context, &upstream->head);
     return 1;
 }
 
@@ -149,7 +150,7 @@ static bool pump(struct mc_upstream *upstream)
         rc = read_head(upstream, in);
     if (rc > 0 && !upstream->is_cancelled) {
         rc = mc_body_decode(&upstream->body, in, upstream->data);
-        if (evbuffer_get_length(upstream->data) > 0)
+        if (upstream->events != NULL && evbuffer_get_length(upstream->data) > 0)
             upstream->events->data(upstream->context, upstream->data);
         (void)evbuffer_drain(upstream->data, evbuffer_get_length(upstream->data));
     }
@@ -222,24 +223,8 @@ static void on_event(struct bufferevent *channel, short what, void *context)
         finish(upstream, MC_UPSTREAM_BROKEN, "it closed the connection in the middle");
 }
 
-static void nobody_head(void *context, struct mc_head *head)
-{
-    (void)context, (void)head;
-}
-
-static void nobody_data(void *context, struct evbuffer *data)
-{
-    (void)context, (void)data;
-}
-
-static void nobody_end(void *context, enum mc_upstream_end end, const char *problem)
-{
-    (void)context, (void)end, (void)problem;
-}
-
 void mc_upstream_leave(struct mc_upstream *upstream, uint64_t longest_ms)
 {
-    static const struct mc_upstream_events nobody = {nobody_head, nobody_data, nobody_end};
     struct mc_proxy *proxy = upstream->proxy;
     uint64_t end_ms = mc_clock_ms() + longest_ms;
     mc_assert(!upstream->is_calling && upstream->back == NULL);
@@ -248,7 +233,7 @@ void mc_upstream_leave(struct mc_upstream *upstream, uint64_t longest_ms)
         return;
     }
     proxy->left_count++;
-    upstream->events = &nobody;
+    upstream->events = NULL;
     upstream->context = NULL;
     if (end_ms < upstream->end_ms)
         upstream->end_ms = end_ms;

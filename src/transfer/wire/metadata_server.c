@@ -58,13 +58,9 @@ static int http_exchange(struct mc_metadata *metadata, const char *method, const
                          uint64_t deadline_ns, struct mc_buffer *reply)
 {
     struct mc_buffer target = {0};
-    struct mc_http http = {.fd = -1};
+    int error;
     put_target(&target, metadata, key);
-    snprintf(http.address, sizeof(http.address), "%.255s", metadata->server); /* parse_address made it fit */
-    int rc = mc_http_connect(&http, deadline_ns);
-    if (rc == 0)
-        rc = mc_http_exchange(&http, method, (const char *)target.data, body, deadline_ns, reply);
-    mc_http_free(&http);
+    int rc = mc_http_once(metadata->server, method, (const char *)target.data, body, deadline_ns, reply, &error);
     mc_buffer_free(&target);
     return rc;
 }
