@@ -35,12 +35,12 @@
 #define LENGTH 4000u          /* of an object */
 #define EXTENT 4160u          /* bytes from one object to the next */
 #define BEAT_MS 1000u         /* between two heartbeats of one member */
-#define MISSED_MS 700u        /* a keeper takes the master for gone after it */
+#define MISSED_MS 700u        /* a heartbeat thread takes the master for gone after it */
 #define ASK_US 2000u          /* between two questions of the client that is served meanwhile */
 #define EPOCHS_BEFORE 100000u /* of the contents, before the master's */
 #define PATIENCE_S 600u
 
-enum kind { CLIENT, KEEPER, OWNER, ASKER };
+enum kind { CLIENT, HEARTBEAT, OWNER, ASKER };
 
 struct party {
     enum kind kind;
@@ -48,7 +48,7 @@ struct party {
     uint32_t number; /* among its kind */
     bool is_writing; /* EPOLLOUT is asked for */
     bool is_greeted, is_mounted, is_offered;
-    uint32_t segment;                /* as the master numbers it, of owners and their keepers */
+    uint32_t segment;                /* as the master numbers it, of owners and their heartbeat connections */
     uint32_t sequence, acknowledged; /* frames of the inventory */
     uint64_t asked_ns;               /* a heartbeat or question that is not answered; 0 = none */
     uint32_t unanswered;             /* heartbeats that came due meanwhile */
@@ -60,7 +60,7 @@ struct bench {
     struct mc_cluster cluster; /* the master alone */
     uint64_t epoch, begun_ns;
     int epoll;
-    struct party *parties; /* clients, keepers, owners, the asker */
+    struct party *parties; /* clients, heartbeat connections, owners, the asker */
     size_t count;
     uint32_t greeted, offered;
     uint64_t beats, missed;
@@ -183,8 +183,8 @@ static uint32_t contact_age_ms(const struct bench *bench)
 
 static void say_hello(const struct bench *bench, struct party *party)
 {
-    static const uint8_t roles[] = {MC_ROLE_KEEPER, MC_ROLE_KEEPER, MC_ROLE_OWNER, MC_ROLE_CALL};
-    bool is_node = party->kind == KEEPER || party->kind == OWNER;
+    static const uint8_t roles[] = {MC_ROLE_HEARTBEAT, MC_ROLE_HEARTBEAT, MC_ROLE_OWNER, MC_ROLE_CALL};
+    bool is_node = party->kind == HEARTBEAT || party->kind == OWNER;
     struct mc_wire_hello hello = {.magic = MC_WIRE_MAGIC,
                                   .version_min = MC_WIRE_VERSION_MIN,
                                   .version_max = MC_WIRE_VERSION_MAX,
@@ -256,7 +256,7 @@ static void say_heartbeat(struct bench *bench, struct party *party)
         party->unanswered++;
         return;
     }
-    const struct party *owner = party->kind == KEEPER ? party + bench->owners : NULL;
+    const struct party *owner = party->kind == HEARTBEAT ? party + bench->owners : NULL;
     bool has_segment = owner != NULL && owner->is_mounted;
     struct mc_wire_heartbeat head = {.epoch = bench->epoch};
     size_t frame = mc_frame_begin(&party->out, MC_MESSAGE_HEARTBEAT, 3);
@@ -437,9 +437,9 @@ static void prepare(struct bench *bench)
         size_t at = i;
         party->kind = i == bench->count - 1                ? ASKER
                       : i < bench->clients                 ? CLIENT
-                      : i < bench->clients + bench->owners ? KEEPER
+                      : i < bench->clients + bench->owners ? HEARTBEAT
                                                            : OWNER;
-        at -= party->kind == KEEPER ? bench->clients : party->kind == OWNER ? bench->clients + bench->owners : 0;
+        at -= party->kind == HEARTBEAT ? bench->clients : party->kind == OWNER ? bench->clients + bench->owners : 0;
         party->number = (uint32_t)at;
     }
     struct party *asker = &bench->parties[bench->count - 1];

@@ -411,7 +411,7 @@ static void step(struct game *game)
 static void begin(struct game *game)
 {
     static const uint8_t opening[] = {
-        0, 0, 0x01, 0,    1, 0x02, 0,    2, 0x00,                         /* keeper, owner, calls of node 1 */
+        0, 0, 0x01, 0,    1, 0x02, 0,    2, 0x00,                         /* heartbeat, owner, calls of node 1 */
         0, 3, 0x05, 0,    4, 0x06, 0,    5, 0x04, 0, 6, 0x08, 0, 7, 0x08, /* the same of node 2; two of node 3 */
         3, 1, 0x20, 0x40, 0, 10,   64,   0,                               /* 64 KiB with 64 slots */
         3, 4, 0x21, 0x80, 0, 10,   0xff, 0,                               /* 128 KiB with 255 slots */

@@ -115,8 +115,8 @@ MUTATIONS = [
     ("age_is_not_on_the_disk", MASTER + "note.c", "    atomic_store(&sync->rc, fdatasync(sync->fd) == 0 ? 0 : -errno);", "    atomic_store(&sync->rc, 0);"),
     ("nobody_waits_to_be_of_age", MASTER + "server.c", "    config.asks_to_age = role != NULL || server->note.fd >= 0;", "    config.asks_to_age = false;"),
     # Contacts
-    ("who_has_given_up_is_a_contact", STORE + "keeper.c", "reply.quiet == 0, is_held ? answered_ms : 0, frame.time);", "reply.quiet == 0, answered_ms, frame.time);"),
-    ("contact_is_of_the_question", STORE + "keeper.c", "is_held ? answered_ms : 0, frame.time);", "is_held ? sent_ms : 0, frame.time);\n        (void)answered_ms;"),
+    ("who_has_given_up_is_a_contact", STORE + "heartbeat.c", "reply.quiet == 0, is_held ? answered_ms : 0, frame.time);", "reply.quiet == 0, answered_ms, frame.time);"),
+    ("contact_is_of_the_question", STORE + "heartbeat.c", "is_held ? answered_ms : 0, frame.time);", "is_held ? sent_ms : 0, frame.time);\n        (void)answered_ms;"),
     ("who_is_behind_has_contact", CORE + "member.c", ".code = own ? segment->late > 0 || !contact :", ".code = own ? !contact :"),
     ("who_remembers_asks_for_no_contact", STORE + "get.c", ".contact_age_max_ms = work->link == NULL ? work->contact_age_max_ms : 0};", ".contact_age_max_ms = 0};"),
     # When a master sent what is read
@@ -202,7 +202,7 @@ MUTATIONS = [
     ("extents_are_one_unit_too_short", CORE + "put.c", "places_take(core, start, mc_extent_units(item->length, item->key.length), replicas);", "places_take(core, start, mc_extent_units(item->length, item->key.length) - (item->length > 640), replicas);"),
     ("contents_end_before_they_do", SEGMENT + "memory.c", "    if (number >= memory->slot_top) { /*", "    if (number >= memory->slot_top && number < 2) { /*"),
     ("commits_of_no_sum", SEGMENT + "memory.c", "        __atomic_store_n(&slot->crc, commit->crc, __ATOMIC_RELEASE);", "        __atomic_store_n(&slot->crc, commit->crc ^ (commit->length == 2001), __ATOMIC_RELEASE);"),
-    ("hearts_beat_too_seldom", STORE + "keeper.c", "    return clamp_ms(keeper->client_ttl_ms / BEATS_PER_TTL, HEARTBEAT_LEAST_MS, most_ms);", "    return clamp_ms(keeper->client_ttl_ms * 2, HEARTBEAT_LEAST_MS, 10 * most_ms);"),
+    ("hearts_beat_too_seldom", STORE + "heartbeat.c", "    return clamp_ms(heartbeat->client_ttl_ms / BEATS_PER_TTL, HEARTBEAT_LEAST_MS, most_ms);", "    return clamp_ms(heartbeat->client_ttl_ms * 2, HEARTBEAT_LEAST_MS, 10 * most_ms);"),
     ("a_writer_of_the_past_has_the_floor", SEGMENT + "writers.c", "    if (generation != 0 && atomic_load(&header->floor) <= generation &&", "    if (generation != 0 && "),
     ("offered_before_its_second", CORE + "recover.c", "core->config.predecessor_end_ms == 0 && core->now_ms < core->config.recovery_grace_ms;", "core->config.predecessor_end_ms == 0 && false;"),
     ("masters_before_us_lived_after_our_start", CORE + "evidence.c", "(struct mc_evidence){epoch, alive_ms < 0 ? alive_ms : 0, hello->cluster};", "(struct mc_evidence){epoch, alive_ms + 4000, hello->cluster};"),

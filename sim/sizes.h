@@ -40,7 +40,7 @@
 extern uint32_t sim_depart_ms;
 #undef MC_DEPART_MS
 #define MC_DEPART_MS sim_depart_ms
-#undef MC_PLACES_TRUST_MS
-#define MC_PLACES_TRUST_MS (sim_depart_ms > 1000u ? sim_depart_ms - 1000u : 0u)
+#undef MC_LOCATIONS_TRUST_MS
+#define MC_LOCATIONS_TRUST_MS (sim_depart_ms > 1000u ? sim_depart_ms - 1000u : 0u)
 
 #endif

@@ -64,7 +64,7 @@ def test_unknown_flag_names_the_nearest():
     (["--rpc_port"], ["--rpc_port", "needs a value"]),
     (["--eviction_ratio=1.5"], ["--eviction_ratio", "1.5", "0 to 1"]),
     (["--default_kv_lease_ttl=5 parsecs"], ["--default_kv_lease_ttl", "5 parsecs", "500ms"]),
-    (["--ha_backend_type=zookeeper"], ["zookeeper", "etcd|redis|k8s"]),
+    (["--ha_backend_type=zooheartbeat"], ["zooheartbeat", "etcd|redis|k8s"]),
     (["serve"], ["unexpected argument 'serve'"]),
     (["--config_path=/nonexistent.yaml"], ["/nonexistent.yaml", "No such file"]),
     (["--config_path=/etc/hostname"], [".yaml, .yml or .json"]),

@@ -130,7 +130,7 @@ def test_keys_of_shards_are_the_originals(axes, key):
     [dict(TP, split_dim=-1)], [dict(TP, split_dim=8)], [dict(PP, stage_id=None)], [dict(EP, expert_id=None)], [dict(DP, split_dim=0)],
     [dict(PP, split_dim=0)], [dict(EP, split_dim=0)], [dict(TP, kind="")], [dict(TP, kind="cp")], [dict(TP, size=1 << 20)],
 ], ids=str)
-def test_places_that_are_none(wrong):
+def test_locations_that_are_none(wrong):
     assert place(*(axis(**each) for each in wrong)) is None
     assert parallel._place(None) is None and parallel._place(7) is None
 

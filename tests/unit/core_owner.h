@@ -21,7 +21,7 @@ struct fake_slot {
 };
 struct fake_owner { /* an owner's process and its memory; the memory survives masters */
     uint64_t node, incarnation, epoch, contact_ms;
-    uint64_t keeper, owner, call;
+    uint64_t heartbeat, owner, call;
     uint32_t segment, slot_top;
     uint64_t id;
     bool mounted;
@@ -111,8 +111,8 @@ static struct mc_wire_mount fake_mount(const struct world *world, const struct f
 /* Connects and mounts; the reply. */
 static struct mc_wire_mount_reply fake_join(struct world *world, struct fake_owner *owner)
 {
-    owner->keeper =
-        join_seen(world, MC_ROLE_KEEPER, owner->node, owner->incarnation, owner->epoch, world->now - owner->contact_ms);
+    owner->heartbeat = join_seen(world, MC_ROLE_HEARTBEAT, owner->node, owner->incarnation, owner->epoch,
+                                 world->now - owner->contact_ms);
     owner->owner = world_join(world, MC_ROLE_OWNER, owner->node, owner->incarnation);
     owner->call = world_join(world, MC_ROLE_CALL, owner->node, owner->incarnation);
     struct mc_wire_mount mount = fake_mount(world, owner, MIB);
@@ -327,7 +327,7 @@ static inline void grow_old(struct world *world, struct fake_owner *owner)
 {
     for (unsigned i = 0; i < 3; i++) {
         world_pass(world, 1000);
-        world_heartbeat(world, owner->keeper, 0, 0);
+        world_heartbeat(world, owner->heartbeat, 0, 0);
     }
 }
 

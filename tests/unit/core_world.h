@@ -232,13 +232,13 @@ static struct mc_wire_mount_reply world_mount(struct world *world, uint64_t owne
 }
 
 struct world_store { /* a store node */
-    uint64_t keeper, owner, call;
+    uint64_t heartbeat, owner, call;
     uint32_t segment;
 };
 static struct world_store world_store(struct world *world, uint64_t node, uint64_t capacity, const char *name)
 {
     struct world_store store = {0};
-    store.keeper = world_join(world, MC_ROLE_KEEPER, node, 1);
+    store.heartbeat = world_join(world, MC_ROLE_HEARTBEAT, node, 1);
     store.owner = world_join(world, MC_ROLE_OWNER, node, 1);
     store.call = world_join(world, MC_ROLE_CALL, node, 1);
     struct mc_wire_mount mount = world_mount_of(node, capacity, name);
@@ -271,7 +271,7 @@ static void world_answer_contact(struct world *world)
     }
 }
 
-static int32_t world_heartbeat(struct world *world, uint64_t keeper, uint32_t segment, uint64_t populated)
+static int32_t world_heartbeat(struct world *world, uint64_t heartbeat, uint32_t segment, uint64_t populated)
 {
     struct mc_wire_heartbeat head = {.epoch = world->core->epoch};
     struct mc_wire_heartbeat_segment item = {.segment = segment, .populated = populated};
@@ -281,9 +281,9 @@ static int32_t world_heartbeat(struct world *world, uint64_t keeper, uint32_t se
     if (segment != 0)
         mc_wire_heartbeat_segment_write(&world->frame, &item);
     mc_list_end(&world->frame, list, segment != 0);
-    world_send(world, keeper, frame);
+    world_send(world, heartbeat, frame);
     world_answer_contact(world);
-    struct mc_frame answer = world_receive(world, keeper);
+    struct mc_frame answer = world_receive(world, heartbeat);
     mc_assert(answer.type == MC_MESSAGE_HEARTBEAT_REPLY);
     struct mc_reader reader = mc_reader(answer.body.data, answer.body.length);
     struct mc_wire_heartbeat_reply reply;

@@ -48,7 +48,7 @@ static void ordering_P1(void **state)
     world_close_all(&world);
 }
 
-static void ordering_P1_keeper(void **state)
+static void ordering_P1_heartbeat(void **state)
 {
     struct world world;
     struct mc_wire_place place;
@@ -56,14 +56,14 @@ static void ordering_P1_keeper(void **state)
     (void)state;
     world_open(&world);
     struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t keeper = world_join(&world, MC_ROLE_KEEPER, 6, 1), writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+    uint64_t heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, 6, 1), writer = world_join(&world, MC_ROLE_CALL, 6, 1);
     assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
-    world_disconnect(&world, keeper);
+    world_disconnect(&world, heartbeat);
     world_settle(&world, 10);
     world_owner_told_to_cut(&world, store.owner, &told);
     assert_int_equal(world_put_done(&world, writer, 1),
                      MC_ERR_TRANSFER_FAIL); /* it hears of it, should it still live */
-    keeper = world_join(&world, MC_ROLE_KEEPER, 6, 1);
+    heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, 6, 1);
     assert_int_equal(world_grant(&world, writer, 2, "k", SMALL, NULL, &place), 0);
     world_close_all(&world);
 }
@@ -211,7 +211,7 @@ static void ordering_P_cut_of_the_late(void **state)
     assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
     for (unsigned second = 0; second < 29; second++) {
         world_pass(&world, 1000);
-        assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 0);
+        assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
     }
     assert_int_equal(world_receive(&world, writer).type, 0);
     world_pass(&world, 1100);
@@ -402,7 +402,7 @@ static void test_preferred_and_avoided(void **state)
 static struct world_store store_on(struct world *world, uint64_t node, uint64_t capacity, const char *name,
                                    struct mc_id host)
 {
-    struct world_store store = {.keeper = world_join(world, MC_ROLE_KEEPER, node, 1),
+    struct world_store store = {.heartbeat = world_join(world, MC_ROLE_HEARTBEAT, node, 1),
                                 .owner = world_join(world, MC_ROLE_OWNER, node, 1),
                                 .call = world_join(world, MC_ROLE_CALL, node, 1)};
     struct mc_wire_mount mount = world_mount_of(node, capacity, name);
@@ -495,9 +495,9 @@ static void ordering_G1_G3(void **state)
     world_remove_send(&world, reader, &key, 1, false);
     assert_true(world_remove_answer(&world, reader, &code, 1));
     assert_int_equal(code, MC_ERR_OBJECT_HAS_LEASE);
-    world_heartbeat(&world, store.keeper, 0, 0);
+    world_heartbeat(&world, store.heartbeat, 0, 0);
     world_pass(&world, 5000);
-    world_heartbeat(&world, store.keeper, 0, 0);
+    world_heartbeat(&world, store.heartbeat, 0, 0);
     world_pass(&world, 4990);
     world_remove_send(&world, reader, &key, 1, false);
     assert_true(world_remove_answer(&world, reader, &code, 1));
@@ -798,7 +798,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ordering_P1),
-        cmocka_unit_test(ordering_P1_keeper),
+        cmocka_unit_test(ordering_P1_heartbeat),
         cmocka_unit_test(ordering_P4_commit_before_cut),
         cmocka_unit_test(ordering_P5),
         cmocka_unit_test(test_live_of_others),

@@ -26,7 +26,7 @@ static struct mc_wire_hello hello_of(const struct fake_owner *owner, unsigned ro
  * were lost. */
 static int32_t come(struct world *world, struct fake_owner *owner, struct mc_id cluster)
 {
-    owner->keeper = owner->owner = 0;
+    owner->heartbeat = owner->owner = 0;
     uint64_t connection = world_connect(world);
     struct mc_wire_hello hello = hello_of(owner, MC_ROLE_OWNER, cluster);
     hello.seen_age_ms = (uint32_t)(world->now - owner->contact_ms);
@@ -37,7 +37,7 @@ static int32_t come(struct world *world, struct fake_owner *owner, struct mc_id 
         return code;
     }
     owner->owner = connection;
-    owner->keeper = world_join(world, MC_ROLE_KEEPER, owner->node, owner->incarnation);
+    owner->heartbeat = world_join(world, MC_ROLE_HEARTBEAT, owner->node, owner->incarnation);
     owner->call = world_join(world, MC_ROLE_CALL, owner->node, owner->incarnation);
     struct mc_wire_mount mount = fake_mount(world, owner, MIB);
     struct mc_wire_mount_reply reply = world_mount(world, owner->owner, &mount);
@@ -58,7 +58,7 @@ static struct fake_owner *node_with(uint64_t node, const char *key, uint64_t len
     assert_int_equal(fake_join(&other, owner).code, 0);
     assert_int_equal(fake_put(&other, owner, key, length, 0), 0);
     world_close_all(&other);
-    owner->keeper = 0;
+    owner->heartbeat = 0;
     return owner;
 }
 
@@ -80,8 +80,8 @@ static void pass(struct world *world, uint64_t ms, struct fake_owner *const *own
     for (uint64_t at = 0; at < ms; at += 1000) {
         world_pass(world, 1000);
         for (unsigned i = 0; i < count; i++)
-            if (owners[i]->keeper != 0 && !world->connections[owners[i]->keeper].closed)
-                (void)world_heartbeat(world, owners[i]->keeper, owners[i]->segment, MIB);
+            if (owners[i]->heartbeat != 0 && !world->connections[owners[i]->heartbeat].closed)
+                (void)world_heartbeat(world, owners[i]->heartbeat, owners[i]->segment, MIB);
     }
 }
 
@@ -274,7 +274,7 @@ static void test_a_tie_is_not_broken(void **state)
     assert_int_equal(hello_acts(&world, 90), 0); /* so the next master takes what one holds */
     world_disconnect(&world, stray->owner);
     world_disconnect(&world, stray->call);
-    world_disconnect(&world, stray->keeper);
+    world_disconnect(&world, stray->heartbeat);
     int32_t code = MC_ERR_BUSY;
     for (unsigned i = 0; i < 30 && code == MC_ERR_BUSY; i++) {
         world_pass(&world, 1000);

@@ -20,7 +20,7 @@ static void test_full_store_takes_everything(void **state)
     for (unsigned i = 0; i < 6000; i++) {
         assert_int_equal(world_put_hard(&world, &store, world_name(key, "k", i), OBJECT, NULL), 0);
         if (i % 500 == 0) {
-            world_heartbeat(&world, store.keeper, store.segment, 4 * MIB);
+            world_heartbeat(&world, store.heartbeat, store.segment, 4 * MIB);
             world_check(&world);
         }
     }
@@ -95,7 +95,7 @@ static void test_readers_are_waited_for(void **state)
     }
     assert_true(count >= 18);
     assert_int_equal(world_grant(&world, store.call, 1, "more", 57000, NULL, &place), MC_ERR_SPACE_SOON);
-    world_heartbeat(&world, store.keeper, 0, 0);
+    world_heartbeat(&world, store.heartbeat, 0, 0);
     world_pass(&world, 4000);
     assert_int_equal(world_grant(&world, store.call, 1, "more", 57000, NULL, &place), MC_ERR_SPACE_SOON);
     assert_int_equal(world_owner_obeys(&world, store.owner), 0);
@@ -104,9 +104,9 @@ static void test_readers_are_waited_for(void **state)
     assert_int_equal(world_exist(&world, store.call, "k4"), 0);
     assert_int_equal(world_exist(&world, store.call, "k5"), 1);
     /* A reader is not waited for longer than its lease. */
-    world_heartbeat(&world, store.keeper, 0, 0);
+    world_heartbeat(&world, store.heartbeat, 0, 0);
     world_pass(&world, 6100);
-    world_heartbeat(&world, store.keeper, 0, 0);
+    world_heartbeat(&world, store.heartbeat, 0, 0);
     for (unsigned i = 0; i < 5; i++)
         assert_int_equal(world_put_hard(&world, &store, world_name(key, "late", i), 57000, NULL), 0);
     world_close_all(&world);
@@ -184,7 +184,7 @@ static void test_soft_pins_that_never_go(void **state)
         assert_int_equal(world_exist(&world, store.call, world_name(key, "s", i)), 1);
     for (unsigned i = 0; i < 21; i++) {
         world_pass(&world, 1000);
-        world_heartbeat(&world, store.keeper, 0, 0);
+        world_heartbeat(&world, store.heartbeat, 0, 0);
     }
     assert_int_equal(world_put_hard(&world, &store, "k", MIB, NULL), 0); /* their time is over */
     world_close_all(&world);
@@ -245,14 +245,14 @@ static void test_population(void **state)
     char key[32];
     (void)state;
     world_open(&world);
-    struct world_store store = {.keeper = world_join(&world, MC_ROLE_KEEPER, 5, 1),
+    struct world_store store = {.heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, 5, 1),
                                 .owner = world_join(&world, MC_ROLE_OWNER, 5, 1),
                                 .call = world_join(&world, MC_ROLE_CALL, 5, 1)};
     struct mc_wire_mount mount = world_mount_of(5, 4 * MIB, "a");
     mount.populated = 0;
     store.segment = world_mount(&world, store.owner, &mount).segment;
     assert_int_equal(world_grant(&world, store.call, 1, "k", OBJECT, NULL, &place), MC_ERR_SPACE_SOON);
-    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 0);
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
     unsigned count = 0;
     while (world_grant(&world, store.call, 1, world_name(key, "k", count), OBJECT, NULL, &place) == 0) {
         assert_true(place.offset + OBJECT <= MIB); /* only in what is populated */
@@ -265,16 +265,16 @@ static void test_population(void **state)
     mc_core_statistics(world.core, &statistics);
     assert_int_equal(statistics.evicted_objects, 0); /* space is coming */
     assert_int_equal(statistics.populated, MIB);
-    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB / 2), 0); /* never falls */
-    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, 2 * MIB), 0);
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB / 2), 0); /* never falls */
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, 2 * MIB), 0);
     assert_int_equal(world_put_hard(&world, &store, "more", OBJECT, NULL), 0);
     /* It comes no further: then that is all there is, and it is evicted from. */
     world_pass(&world, 2000);
-    world_heartbeat(&world, store.keeper, store.segment, 2 * MIB);
+    world_heartbeat(&world, store.heartbeat, store.segment, 2 * MIB);
     world_pass(&world, 2000);
     for (unsigned i = 0; i < 2000; i++)
         assert_int_equal(world_put_hard(&world, &store, world_name(key, "n", i), OBJECT, NULL), 0);
-    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, UINT64_MAX), 0);
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, UINT64_MAX), 0);
     mc_core_statistics(world.core, &statistics);
     assert_int_equal(statistics.populated, 4 * MIB);
     world_close_all(&world);
@@ -428,7 +428,7 @@ static void crowd_step(struct crowd *crowd)
     else
         crowd_break(crowd, store);
     for (unsigned i = 0; i < 3; i++) {
-        world_heartbeat(world, crowd->stores[i].keeper, 0, 0);
+        world_heartbeat(world, crowd->stores[i].heartbeat, 0, 0);
         world_owner_obeys(world, crowd->stores[i].owner);
     }
     for (unsigned i = 0; i < 3; i++)

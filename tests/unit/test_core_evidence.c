@@ -51,8 +51,8 @@ static void test_no_cliff(void **state)
     for (uint32_t i = 0; i < count; i++) { /* two minutes */
         struct mc_wire_inventory_item item = item_of(a, order[i]);
         for (unsigned beat = 0; beat < 2; beat++) {
-            world_heartbeat(&world, a->keeper, 0, 0);
-            world_heartbeat(&world, b->keeper, 0, 0);
+            world_heartbeat(&world, a->heartbeat, 0, 0);
+            world_heartbeat(&world, b->heartbeat, 0, 0);
             world_pass(&world, 3000);
         }
         if (i == 3) { /* a new value of a key that is told later, and it is gone again */
@@ -66,7 +66,7 @@ static void test_no_cliff(void **state)
         send_inventory(&world, a->owner, a->segment, i, i + 1 == count, &item, 1);
         (void)world_receive(&world, a->owner);
     }
-    world_heartbeat(&world, c->keeper, 0, 0);
+    world_heartbeat(&world, c->heartbeat, 0, 0);
     world_pass(&world, 200);
     for (unsigned i = 0; i < 20; i++) {
         (void)snprintf(key, sizeof(key), "k%u", i);
@@ -93,7 +93,7 @@ static void test_inventory_that_stands_still(void **state)
     assert_int_equal(fake_join(&world, a).inventory, 1);
     for (unsigned s = 0; s < 29; s++) {
         world_pass(&world, 1000);
-        world_heartbeat(&world, a->keeper, 0, 0);
+        world_heartbeat(&world, a->heartbeat, 0, 0);
     }
     assert_true(mc_recover_unsettled(world.core));
     world_pass(&world, 1000);
@@ -137,7 +137,7 @@ static void test_too_many_tombstones(void **state)
         assert_int_equal(found(&world, b, key), i < 19 ? 0 : i == 19 ? 8 : SMALL + i);
     }
     for (unsigned i = 0; i < 60; i++) {
-        world_heartbeat(&world, a->keeper, 0, 0);
+        world_heartbeat(&world, a->heartbeat, 0, 0);
         world_pass(&world, 1000);
     }
     assert_null(world.core->gone_bits);
@@ -175,7 +175,7 @@ static void test_many_keys_of_an_inventory_that_breaks_off(void **state)
         }
         a->epoch = 3; /* it has not heard of an offer */
         world_disconnect(&world, a->owner);
-        world_disconnect(&world, a->keeper);
+        world_disconnect(&world, a->heartbeat);
         world_disconnect(&world, a->call);
         world_pass(&world, 100);
         assert_int_equal(world.core->tombstone_count, 0);
@@ -472,10 +472,10 @@ static void test_wanted_epoch_of_who_serves(void **state)
         uint64_t every_ms;
         bool moves;
     } rows[] = {
-        {MC_ROLE_CALL, 1, 1, 0, false},      {MC_ROLE_CALL, 1, 100, 0, false},  {MC_ROLE_CALL, 1, 60, 500, false},
-        {MC_ROLE_KEEPER, 1, 60, 500, false}, {MC_ROLE_CALL, 40, 1, 0, false},   {MC_ROLE_CALL, 2, 2, 5000, false},
-        {MC_ROLE_CALL, 2, 3, 999, false},    {MC_ROLE_CALL, 2, 3, 1000, true},  {MC_ROLE_OWNER, 1, 1, 0, false},
-        {MC_ROLE_OWNER, 1, 100, 0, false},   {MC_ROLE_OWNER, 1, 3, 1000, true},
+        {MC_ROLE_CALL, 1, 1, 0, false},         {MC_ROLE_CALL, 1, 100, 0, false},  {MC_ROLE_CALL, 1, 60, 500, false},
+        {MC_ROLE_HEARTBEAT, 1, 60, 500, false}, {MC_ROLE_CALL, 40, 1, 0, false},   {MC_ROLE_CALL, 2, 2, 5000, false},
+        {MC_ROLE_CALL, 2, 3, 999, false},       {MC_ROLE_CALL, 2, 3, 1000, true},  {MC_ROLE_OWNER, 1, 1, 0, false},
+        {MC_ROLE_OWNER, 1, 100, 0, false},      {MC_ROLE_OWNER, 1, 3, 1000, true},
     };
     struct world world;
     (void)state;

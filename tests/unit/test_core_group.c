@@ -106,7 +106,7 @@ static void test_members_age_together(void **state)
     }
     fill(&world, &store, 0, 800);
     world_pass(&world, 1500);
-    world_heartbeat(&world, store.keeper, 0, 0);
+    world_heartbeat(&world, store.heartbeat, 0, 0);
     assert_int_equal(world_exist(&world, store.call, "g49"), 1);
     fill(&world, &store, 800, 1300);
     assert_int_equal(members_left(&world, &store, 50), 50);
@@ -150,10 +150,10 @@ static void test_lease_and_removal(void **state)
     assert_int_equal(remove_key(&world, &store, "g1", false), MC_ERR_OBJECT_HAS_LEASE);
     assert_int_equal(world_get(&world, reader, "g1", 0, NULL, NULL), 0);
     assert_int_equal(world_get(&world, reader, "g2", 0, NULL, NULL), 0); /* ends that of g1 */
-    world_heartbeat(&world, store.keeper, 0, 0);
+    world_heartbeat(&world, store.heartbeat, 0, 0);
     for (uint64_t end = world.now + mc_core_config_default().lease_ttl_ms + 1; world.now < end;) {
         world_pass(&world, 500);
-        world_heartbeat(&world, store.keeper, 0, 0);
+        world_heartbeat(&world, store.heartbeat, 0, 0);
     }
     assert_int_equal(remove_key(&world, &store, "g1", false), 0);
     assert_int_equal(members_left(&world, &store, 3), 1);
@@ -334,7 +334,7 @@ static void test_passing_over_is_bounded(void **state)
     for (unsigned i = 0; i < 12; i++)
         assert_int_equal(put_wish(&world, &store, world_name(key, "k", i), MIB, NULL), 0);
     world_pass(&world, 1100);
-    world_heartbeat(&world, store.keeper, 0, 0);
+    world_heartbeat(&world, store.heartbeat, 0, 0);
     assert_int_equal(world_exist(&world, store.call, "g0"), 1);
     assert_int_equal(world.core->turns_left, MC_EVICT_TURNS_MAX);
     assert_int_equal(world_grant(&world, store.call, 1, "more", 4 * MIB, NULL, &place), MC_ERR_SPACE_SOON);
@@ -358,7 +358,7 @@ static void test_nothing_but_hot_groups(void **state)
         assert_int_equal(put_in(&world, &store, world_name(key, "g", i), 1 + i % 10), 0);
     for (unsigned i = 0; i < 300; i++) {
         world_pass(&world, 1100);
-        world_heartbeat(&world, store.keeper, 0, 0);
+        world_heartbeat(&world, store.heartbeat, 0, 0);
         for (unsigned k = 0; k < 10; k++)
             (void)world_exist(&world, store.call, world_name(key, "g", FULL - 10 + k));
         assert_int_equal(put_in(&world, &store, world_name(key, "n", i), 0), 0);
@@ -428,7 +428,7 @@ static void random_life(unsigned seed)
         } else if (dice == 14) {
             world_pass(&world, (uint64_t)(rand() % 2000));
         }
-        world_heartbeat(&world, store.keeper, 0, 0);
+        world_heartbeat(&world, store.heartbeat, 0, 0);
         if (rand() % 2 == 0)
             world_owner_obeys(&world, store.owner);
         while (world_receive(&world, store.call).type != 0)

@@ -15,11 +15,11 @@ static void remove_send(struct world *world, uint64_t connection, const char *ke
 }
 
 /* Time passes, and only this one gives signs of life. */
-static void pass(struct world *world, uint64_t ms, uint64_t keeper)
+static void pass(struct world *world, uint64_t ms, uint64_t heartbeat)
 {
     for (uint64_t left = ms; left > 0; left -= left < 1000 ? left : 1000) {
         world_pass(world, left < 1000 ? left : 1000);
-        (void)world_heartbeat(world, keeper, 0, 0);
+        (void)world_heartbeat(world, heartbeat, 0, 0);
     }
 }
 
@@ -75,11 +75,11 @@ static void test_released_by_departure(void **state)
         remove_send(&world, other.call, "k");
         if (gone)
             world_disconnect(&world, store.owner);
-        pass(&world, 2900, other.keeper);
+        pass(&world, 2900, other.heartbeat);
         assert_int_equal(remove_answer(&world, other.call), 1);
         remove_send(&world, store.call, "k"); /* also for who asks late */
         assert_int_equal(world_grant(&world, other.call, 2, "k", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
-        pass(&world, gone ? 20000 : 2500, other.keeper);
+        pass(&world, gone ? 20000 : 2500, other.heartbeat);
         assert_int_equal(remove_answer(&world, other.call), 0);
         assert_int_equal(world_put(&world, other.call, other.owner, "k", SMALL), 0);
         world_close_all(&world);
@@ -109,9 +109,9 @@ static void test_departure_is_noted_first(void **state)
         assert_int_equal(world_put_done(&world, b.call, 2), 0);
         world_disconnect(&world, a.owner);
         remove_send(&world, b.call, "k");
-        pass(&world, 2900, b.keeper);
+        pass(&world, 2900, b.heartbeat);
         assert_false(mc_core_asks_to_depart(world.core));
-        pass(&world, how == 0 ? 2000 : 20000, b.keeper);
+        pass(&world, how == 0 ? 2000 : 20000, b.heartbeat);
         assert_true(mc_core_asks_to_depart(world.core));
         assert_int_equal(remove_answer(&world, b.call), 1);
         assert_int_equal(world_put(&world, b.call, b.owner, "other", SMALL), MC_ERR_PUT_IN_PROGRESS);
@@ -123,7 +123,7 @@ static void test_departure_is_noted_first(void **state)
         mc_core_let_depart(world.core, world.now);
         assert_false(mc_core_asks_to_depart(world.core));
         mc_core_let_depart(world.core, world.now);
-        pass(&world, how == 2 ? 20000 : 100, b.keeper);
+        pass(&world, how == 2 ? 20000 : 100, b.heartbeat);
         assert_int_equal(remove_answer(&world, b.call), 0);
         assert_int_equal(world_put(&world, b.call, b.owner, "k", SMALL), 0);
         assert_int_equal(world_put(&world, b.call, b.owner, "other", SMALL), 0);
@@ -156,8 +156,8 @@ static void test_what_hides_another_stays(void **state)
     for (unsigned how = 0; how < 3; how++) { /* it departs, comes back; nothing is wrong with it */
         world_open(&world);
         struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
-        pass(&world, 3000, b.keeper);
-        (void)world_heartbeat(&world, a.keeper, 0, 0);
+        pass(&world, 3000, b.heartbeat);
+        (void)world_heartbeat(&world, a.heartbeat, 0, 0);
         k_at(&world, &a, "a", true);
         k_at(&world, &b, "b", false);
         if (how < 2) {
@@ -165,7 +165,7 @@ static void test_what_hides_another_stays(void **state)
             remove_send(&world, b.call, "k");
             assert_int_equal(remove_answer(&world, b.call), MC_ERR_BUSY);
             world_remove_all_send(&world, b.call, how == 0 ? NULL : "k", true);
-            pass(&world, 1000, b.keeper);
+            pass(&world, 1000, b.heartbeat);
             assert_int_equal(world_count_answer(&world, b.call), INT64_MIN);
             assert_int_equal(world_exist(&world, b.call, "k"), 1);
         } else {
@@ -184,7 +184,7 @@ static void test_what_hides_another_stays(void **state)
             assert_int_equal(world_mount(&world, a.owner, &mount).code, 0);
             assert_int_equal(world_owner_obeys(&world, a.owner), 1);
         }
-        pass(&world, how == 0 ? 3000 : 100, b.keeper);
+        pass(&world, how == 0 ? 3000 : 100, b.heartbeat);
         if (how < 2) {
             assert_int_equal(world_owner_obeys(&world, b.owner), 1);
             assert_int_equal(world_count_answer(&world, b.call), 1);
@@ -231,7 +231,7 @@ static void test_exists_waits_for_what_may_come_back(void **state)
             assert_int_equal(world_grant(&world, writer, 5, "k", SMALL, &again, NULL), MC_ERR_PUT_IN_PROGRESS);
             assert_int_equal(world_owner_obeys(&world, a.owner), is_cut ? 2 : 1);
         } else {
-            pass(&world, 3500, b.keeper);
+            pass(&world, 3500, b.heartbeat);
         }
         assert_int_equal(world_grant(&world, writer, 6, "k", SMALL, &again, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
         world_close_all(&world);
@@ -266,7 +266,7 @@ static void upsert_waits(bool is_cut)
     assert_int_equal(world_put_done(&world, writer, 2), 0);
     assert_int_equal(world_grant(&world, b.call, 3, "k", SMALL, &replace, NULL), MC_ERR_PUT_IN_PROGRESS);
     assert_int_equal(world_exist(&world, b.call, "k"), 1);
-    pass(&world, 3500, b.keeper);
+    pass(&world, 3500, b.heartbeat);
     assert_int_equal(world_grant(&world, b.call, 4, "k", SMALL, &replace, NULL), 0);
     world_close_all(&world);
 }
@@ -290,8 +290,8 @@ static void test_removal_waits_for_what_is_cut_off(void **state)
     world_open(&world);
     struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
     struct world_wish at_a = {.preferred = {"a"}};
-    pass(&world, 3000, b.keeper);
-    (void)world_heartbeat(&world, a.keeper, 0, 0);
+    pass(&world, 3000, b.heartbeat);
+    (void)world_heartbeat(&world, a.heartbeat, 0, 0);
     uint64_t writer = world_join(&world, MC_ROLE_CALL, 7, 1);
     assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, &at_a, &place), 0);
     assert_int_equal(place.segment, a.segment);
@@ -328,13 +328,13 @@ static void test_behind_is_no_contact(void **state)
         world_live(&world, store.owner, &place);
         assert_int_equal(world_put_done(&world, other.call, i), 0);
     }
-    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 0);
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
     remove_send(&world, other.call, "k");
-    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 0); /* not acknowledged: no matter */
-    pass(&world, 5500, other.keeper);
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0); /* not acknowledged: no matter */
+    pass(&world, 5500, other.heartbeat);
     assert_int_equal(remove_answer(&world, other.call), 0);
     assert_int_equal(world_put(&world, other.call, other.owner, "l", SMALL), 0); /* over its absence */
-    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 1);
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 1);
     world_disconnect(&world, store.owner);
     store.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
     struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
@@ -344,15 +344,15 @@ static void test_behind_is_no_contact(void **state)
     assert_int_equal(reply.behind, 1);
     unsigned cleared = 0;
     for (world_owner_told(&world, store.owner, &told); told.type != 0; world_owner_told(&world, store.owner, &told)) {
-        assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 1);
+        assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 1);
         cleared += told.count;
         world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
     }
     assert_int_equal(cleared, 2);
-    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 0);
-    pass(&world, 25000, other.keeper); /* given up */
-    store.keeper = world_join(&world, MC_ROLE_KEEPER, 5, 1);
-    assert_true(world_heartbeat(&world, store.keeper, store.segment, MIB) < 0);
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
+    pass(&world, 25000, other.heartbeat); /* given up */
+    store.heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, 5, 1);
+    assert_true(world_heartbeat(&world, store.heartbeat, store.segment, MIB) < 0);
     world_close_all(&world);
 }
 
@@ -604,8 +604,8 @@ static void test_refused_entry_holds(void **state)
     send_inventory(&world, a->owner, a->segment, 0, true, &item, 1);
     for (unsigned i = 0; i < 3; i++) {
         world_pass(&world, 1000);
-        (void)world_heartbeat(&world, a->keeper, 0, 0);
-        (void)world_heartbeat(&world, b->keeper, 0, 0);
+        (void)world_heartbeat(&world, a->heartbeat, 0, 0);
+        (void)world_heartbeat(&world, b->heartbeat, 0, 0);
     }
     assert_int_equal(found(&world, b, "k"), SMALL + 1);
     remove_send(&world, b->call, "k");

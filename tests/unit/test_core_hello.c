@@ -40,7 +40,7 @@ static void test_connections_that_rest(void **state)
     (void)state;
     world_open(&world);
     uint64_t call = world_join(&world, MC_ROLE_CALL, 1, 1), other = world_join(&world, MC_ROLE_CALL, 2, 1);
-    uint64_t keeper = world_join(&world, MC_ROLE_OWNER, 3, 1), fresh = world_connect(&world);
+    uint64_t heartbeat = world_join(&world, MC_ROLE_OWNER, 3, 1), fresh = world_connect(&world);
     struct mc_connection *owed = mc_map_get(&world.core->connections, other);
     world_pass(&world, MC_CALL_IDLE_MS - 1000);
     assert_int_equal(mc_core_rest_ms(world.core, world.now, call), MC_CALL_IDLE_MS - 1000);
@@ -58,7 +58,7 @@ static void test_connections_that_rest(void **state)
     assert_false(rests(&world, other));
     assert_int_equal(mc_core_rest_ms(world.core, world.now, other), 0);
     owed->grants = 0;
-    assert_int_equal(mc_core_rest_ms(world.core, world.now, keeper), 0);
+    assert_int_equal(mc_core_rest_ms(world.core, world.now, heartbeat), 0);
     assert_int_equal(mc_core_rest_ms(world.core, world.now, fresh), 0);
     assert_int_equal(mc_core_rest_ms(world.core, world.now, 31415), 0);
     world_close_all(&world);
@@ -132,11 +132,11 @@ static void test_roles(void **state)
     static const struct {
         unsigned role, type;
     } wrong[] = {
-        {MC_ROLE_KEEPER, MC_MESSAGE_GET},
+        {MC_ROLE_HEARTBEAT, MC_MESSAGE_GET},
         {MC_ROLE_OWNER, MC_MESSAGE_EXIST},
         {MC_ROLE_CALL, MC_MESSAGE_HEARTBEAT},
         {MC_ROLE_CALL, MC_MESSAGE_CLEARED},
-        {MC_ROLE_KEEPER, MC_MESSAGE_LIVE},
+        {MC_ROLE_HEARTBEAT, MC_MESSAGE_LIVE},
         {MC_ROLE_CALL, MC_MESSAGE_MOUNT},
         {MC_ROLE_CALL, MC_MESSAGE_FAILED},
         {MC_ROLE_OWNER, MC_MESSAGE_PUT_GRANTED},
@@ -173,7 +173,7 @@ static void test_incarnations(void **state)
     world_open(&world);
     struct world_store store = world_store(&world, 5, MIB, "a");
     uint64_t newer = world_join(&world, MC_ROLE_CALL, 5, 2);
-    assert_true(world.connections[store.keeper].closed && world.connections[store.owner].closed &&
+    assert_true(world.connections[store.heartbeat].closed && world.connections[store.owner].closed &&
                 world.connections[store.call].closed);
     assert_false(world.connections[newer].closed);
     mc_core_statistics(world.core, &statistics);
@@ -181,7 +181,7 @@ static void test_incarnations(void **state)
     assert_int_equal(statistics.segments, 0);
     world_settle(&world, 100);
     world_disconnect(&world, store.owner);
-    world_disconnect(&world, store.keeper);
+    world_disconnect(&world, store.heartbeat);
     world_disconnect(&world, newer);
     mc_core_statistics(world.core, &statistics);
     assert_int_equal(statistics.members, 0); /* nothing left to remember it for */

@@ -116,7 +116,7 @@ static void samples_of_owners(struct sample samples[8], uint32_t segment)
     mc_wire_heartbeat_segment_write(&items, &beat);
     RECORD(heartbeat, .epoch = 3);
     list_of(&buffer, &items, 1);
-    samples[4] = (struct sample){MC_MESSAGE_HEARTBEAT, MC_ROLE_KEEPER, take_buffer(&buffer)};
+    samples[4] = (struct sample){MC_MESSAGE_HEARTBEAT, MC_ROLE_HEARTBEAT, take_buffer(&buffer)};
     RECORD(segment, .segment = segment);
     samples[5] = (struct sample){MC_MESSAGE_SEGMENT, MC_ROLE_CALL, take_buffer(&buffer)};
     RECORD(none, 0);
@@ -257,7 +257,7 @@ static void test_bytes_changed(void **state)
         mc_buffer_free(&body);
         if (round % 512 == 0) {
             world_check(&fixture.world);
-            world_heartbeat(&fixture.world, fixture.store.keeper, 0, 0);
+            world_heartbeat(&fixture.world, fixture.store.heartbeat, 0, 0);
         }
     }
     assert_int_equal(world_exist(&fixture.world, fixture.store.call, "nothing"), 0); /* it still serves */

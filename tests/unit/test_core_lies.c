@@ -158,7 +158,7 @@ static void test_broken_inventory(void **state)
             world_disconnect(&world, a->owner);
         } else {
             world_disconnect(&world, a->owner);
-            world_disconnect(&world, a->keeper);
+            world_disconnect(&world, a->heartbeat);
             a->node = 7;
         }
         world_pass(&world, 500);
@@ -198,10 +198,10 @@ static void test_segment_leaves_amid_its_inventory(void **state)
     assert_true(world_remove_answer(&world, b->call, &code, 1));
     assert_int_equal(code, MC_ERR_BUSY);
     world_disconnect(&world, a->owner);
-    world_disconnect(&world, a->keeper);
+    world_disconnect(&world, a->heartbeat);
     world_pass(&world, 3100);
     for (unsigned i = 0; i < 7; i++) {
-        world_heartbeat(&world, b->keeper, 0, 0);
+        world_heartbeat(&world, b->heartbeat, 0, 0);
         world_pass(&world, 1000);
     }
     assert_int_equal(world.core->segment_count, 1); /* swept */
@@ -297,9 +297,9 @@ static void test_rotten(void **state)
     say_slots(&world, a->call, MC_MESSAGE_ROTTEN, a->segment, &slots[20], 20);
     assert_int_equal(checks_of(&world, a->owner), 2); /* as many as have ended */
     world_pass(&world, 3000);
-    world_heartbeat(&world, a->keeper, 0, 0);
+    world_heartbeat(&world, a->heartbeat, 0, 0);
     world_pass(&world, 4000);
-    world_heartbeat(&world, a->keeper, 0, 0);
+    world_heartbeat(&world, a->heartbeat, 0, 0);
     world_pass(&world, 3500);
     say_slots(&world, a->call, MC_MESSAGE_ROTTEN, a->segment, &slots[20], 20);
     assert_int_equal(checks_of(&world, a->owner), 16);

@@ -26,7 +26,7 @@ static void add(struct cluster *cluster, uint64_t capacity, struct mc_id host)
     uint64_t node = 100 + cluster->count;
     char name[16];
     (void)snprintf(name, sizeof(name), "s%u", cluster->count);
-    store->keeper = world_join(world, MC_ROLE_KEEPER, node, 1);
+    store->heartbeat = world_join(world, MC_ROLE_HEARTBEAT, node, 1);
     store->owner = world_join(world, MC_ROLE_OWNER, node, 1);
     store->call = world_join(world, MC_ROLE_CALL, node, 1);
     struct mc_wire_mount mount = world_mount_of(node, capacity, name);

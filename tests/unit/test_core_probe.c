@@ -139,7 +139,7 @@ static void test_who_accuses_many_is_named(void **state)
     for (unsigned i = 0; i < 61; i++) {
         world_pass(&world, 1000);
         for (unsigned j = 0; j < 4; j++)
-            (void)world_heartbeat(&world, stores[j].keeper, stores[j].segment, MIB);
+            (void)world_heartbeat(&world, stores[j].heartbeat, stores[j].segment, MIB);
     }
     assert_int_equal(mc_core_accusers(world.core, accusers, 4), 0); /* over */
     world_close_all(&world);
@@ -269,7 +269,7 @@ static void test_slow_links_have_more_time(void **state)
     uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
     world.stuck = store.owner; /* its answers take this test's time */
     for (unsigned i = 0; i < 3; i++) {
-        (void)world_heartbeat(&world, store.keeper, store.segment, MIB);
+        (void)world_heartbeat(&world, store.heartbeat, store.segment, MIB);
         run(&world, i == 1 ? 240 : 2);
         struct mc_frame frame = world_receive(&world, store.owner);
         assert_int_equal(frame.type, MC_MESSAGE_PING);
@@ -303,7 +303,7 @@ static void test_lost_packets_are_not_the_owners(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         for (unsigned late = 0; late < 2; late++) {
             run(&world, MC_LOSSY_MS); /* what was lost before is forgotten */
-            (void)world_heartbeat(&world, store.keeper, store.segment, MIB);
+            (void)world_heartbeat(&world, store.heartbeat, store.segment, MIB);
             complain(&world, one, store.segment);
             world.is_way_known = cases[i].is_known;
             world.way.arrived = cases[i].arrived;
@@ -335,7 +335,7 @@ static void test_a_loss_before_the_probe_counts(void **state)
     uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
     world.is_way_known = true;
     world.way = (struct mc_core_way){.lost = 7, .arrived = true};
-    (void)world_heartbeat(&world, store.keeper, store.segment, MIB);
+    (void)world_heartbeat(&world, store.heartbeat, store.segment, MIB);
     run(&world, 1000);
     complain(&world, one, store.segment);
     run(&world, MC_PROBE_MOST_MS - 1);
@@ -344,7 +344,7 @@ static void test_a_loss_before_the_probe_counts(void **state)
     /* Seven, for long: nothing new. One that had only been thought lost is none. */
     run(&world, MC_LOSSY_MS);
     world.way.lost = 6;
-    (void)world_heartbeat(&world, store.keeper, store.segment, MIB);
+    (void)world_heartbeat(&world, store.heartbeat, store.segment, MIB);
     complain(&world, one, store.segment);
     run(&world, MC_PROBE_LEAST_MS);
     assert_int_equal(state_of(&world, store.segment), 1);
@@ -362,7 +362,7 @@ static void test_what_is_unread_may_be_the_answer(void **state)
         uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
         world.is_way_known = true;
         world.way = (struct mc_core_way){.arrived = true, .unread = unread == 1};
-        (void)world_heartbeat(&world, store.keeper, store.segment, MIB);
+        (void)world_heartbeat(&world, store.heartbeat, store.segment, MIB);
         run(&world, 1000);
         complain(&world, one, store.segment);
         run(&world, MC_PROBE_MOST_MS - 1);

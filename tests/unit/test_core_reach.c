@@ -38,9 +38,9 @@ static uint32_t mount(struct world *world, uint64_t node, struct mc_id host, con
 
 static bool is_told(struct world *world, uint64_t node, uint32_t segment)
 {
-    uint64_t keeper = world_join(world, MC_ROLE_KEEPER, node, 1);
-    assert_int_equal(world_heartbeat(world, keeper, segment, MIB), 0);
-    world_disconnect(world, keeper);
+    uint64_t heartbeat = world_join(world, MC_ROLE_HEARTBEAT, node, 1);
+    assert_int_equal(world_heartbeat(world, heartbeat, segment, MIB), 0);
+    world_disconnect(world, heartbeat);
     return world->is_told_lonely;
 }
 

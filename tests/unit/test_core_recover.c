@@ -305,8 +305,8 @@ static void test_predecessor_that_gave_nobody_up(void **state)
         assert_int_equal(fake_join(&world, b).inventory, 1);
         assert_false(mc_core_asks_to_depart(world.core));
         for (unsigned s = 0; s < 30; s++) { /* it does not go on */
-            world_heartbeat(&world, a->keeper, 0, 0);
-            world_heartbeat(&world, b->keeper, 0, 0);
+            world_heartbeat(&world, a->heartbeat, 0, 0);
+            world_heartbeat(&world, b->heartbeat, 0, 0);
             world_pass(&world, 1000);
         }
         assert_true(mc_core_asks_to_depart(world.core));
@@ -496,7 +496,7 @@ static void test_removed_while_away(void **state)
     assert_int_equal(fake_put(&world, b, "k0", SMALL + 3, 0), 0); /* a tombstone is no hindrance */
     assert_int_equal(statistics_of(&world).recovery_refused, 4);
     for (unsigned i = 0; i < 62; i++) {
-        world_heartbeat(&world, a->keeper, 0, 0);
+        world_heartbeat(&world, a->heartbeat, 0, 0);
         world_pass(&world, 1000);
     }
     assert_int_equal(statistics_of(&world).tombstones, 0);
@@ -661,7 +661,7 @@ static void complain(struct world *world, uint64_t from, uint32_t segment)
     world_send(world, from, frame);
 }
 
-/* It stands still in the middle of its inventory, while its keeper beats: the others do not wait for it for ever. */
+/* It stands still in the middle of its inventory, while its heartbeat thread beats: the others do not wait for it for ever. */
 static void test_half_dead_in_its_inventory(void **state)
 {
     struct world world;
@@ -678,14 +678,14 @@ static void test_half_dead_in_its_inventory(void **state)
     world.stuck = a->owner;
     for (unsigned i = 0; i < 8; i++) {
         world_pass(&world, 1000);
-        (void)world_heartbeat(&world, a->keeper, a->segment, MIB);
-        assert_int_equal(world_heartbeat(&world, b->keeper, b->segment, MIB), 0);
+        (void)world_heartbeat(&world, a->heartbeat, a->segment, MIB);
+        assert_int_equal(world_heartbeat(&world, b->heartbeat, b->segment, MIB), 0);
     }
     assert_int_equal(fake_remove(&world, b, b, "l"), MC_ERR_BUSY); /* another replica may come yet */
     for (unsigned i = 0; i < 3; i++) {
         world_pass(&world, 1000);
-        (void)world_heartbeat(&world, a->keeper, 0, 0);
-        assert_int_equal(world_heartbeat(&world, b->keeper, b->segment, MIB), 0);
+        (void)world_heartbeat(&world, a->heartbeat, 0, 0);
+        assert_int_equal(world_heartbeat(&world, b->heartbeat, b->segment, MIB), 0);
     }
     assert_int_equal(fake_remove(&world, b, b, "l"), 0);
     finish(&world, a, b);
@@ -703,7 +703,7 @@ static void test_reports_after_a_takeover(void **state)
     assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
     uint64_t first = world_join(&world, MC_ROLE_CALL, 21, 1), second = world_join(&world, MC_ROLE_CALL, 22, 1);
     world_disconnect(&world, a->owner);
-    world_disconnect(&world, a->keeper);
+    world_disconnect(&world, a->heartbeat);
     world_disconnect(&world, a->call);
     a->node = 7;
     assert_int_equal(fake_join(&world, a).inventory, 1);
@@ -767,7 +767,7 @@ static void test_takeover(void **state)
         a->slots[4000] = (struct fake_slot){
             .generation = (3ull << MC_EPOCH_SHIFT) + 1, .offset = 512 << 10, .length = 10, .key = "ghost", .state = 1};
         world_disconnect(&world, a->owner);
-        world_disconnect(&world, a->keeper);
+        world_disconnect(&world, a->heartbeat);
         world_disconnect(&world, a->call);
         a->node = 7; /* another process */
         world_pass(&world, 500);
@@ -881,7 +881,7 @@ static void model_round(uint64_t seed)
                 if (owners[i]->mounted) {
                     owners[i]->contact_ms = world.now;
                     if (step % 50 == 49)
-                        world_heartbeat(&world, owners[i]->keeper, 0, 0);
+                        world_heartbeat(&world, owners[i]->heartbeat, 0, 0);
                 }
         }
         master_stop(&world);

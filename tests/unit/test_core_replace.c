@@ -26,11 +26,11 @@ static int32_t get_code(struct world *world, uint64_t connection, const char *ke
 }
 
 /* Time passes, and only this one gives signs of life. */
-static void pass(struct world *world, uint64_t ms, uint64_t keeper)
+static void pass(struct world *world, uint64_t ms, uint64_t heartbeat)
 {
     for (uint64_t left = ms; left > 0; left -= left < 1000 ? left : 1000) {
         world_pass(world, left < 1000 ? left : 1000);
-        (void)world_heartbeat(world, keeper, 0, 0);
+        (void)world_heartbeat(world, heartbeat, 0, 0);
     }
 }
 
@@ -109,9 +109,9 @@ static void test_waits_for_an_owner_that_is_cut_off(void **state)
         struct world_wish again = {.flags = MC_PUT_REPLACE, .unsure = place.generation};
         assert_int_equal(get_code(&world, b.call, "k"), MC_ERR_PUT_IN_PROGRESS);
         if (returns) { /* it is stopped, before that is noticed */
-            pass(&world, 990, b.keeper);
+            pass(&world, 990, b.heartbeat);
             assert_int_equal(get_code(&world, b.call, "k"), MC_ERR_PUT_IN_PROGRESS);
-            pass(&world, 20, b.keeper);
+            pass(&world, 20, b.heartbeat);
             assert_int_equal(get_code(&world, b.call, "k"), MC_ERR_REPLICA_IS_NOT_READY);
         }
         world_disconnect(&world, a.owner);
@@ -128,7 +128,7 @@ static void test_waits_for_an_owner_that_is_cut_off(void **state)
         assert_int_equal(code, MC_ERR_BUSY);
         world_remove_all_send(&world, a.call, NULL, false);
         world_check(&world);
-        pass(&world, 1500, b.keeper);
+        pass(&world, 1500, b.heartbeat);
         assert_false(is_answered(&world, b.call));
         assert_int_equal(world_count_answer(&world, a.call), INT64_MIN);
         if (returns) {
@@ -138,12 +138,12 @@ static void test_waits_for_an_owner_that_is_cut_off(void **state)
             assert_int_equal(world_mount(&world, a.owner, &mount).code, 0);
             assert_int_equal(world_owner_obeys(&world, a.owner), 1);
         } else {
-            pass(&world, 1500, b.keeper);
+            pass(&world, 1500, b.heartbeat);
         }
         if (!leaves)
             assert_int_equal(world_put_done(&world, b.call, 2), 0);
         assert_int_equal(world_grant(&world, other, 4, "k", SMALL, &again, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
-        pass(&world, 100, b.keeper); /* the removal of all comes back to what it could not remove */
+        pass(&world, 100, b.heartbeat); /* the removal of all comes back to what it could not remove */
         (void)world_owner_obeys(&world, b.owner);
         assert_int_equal(world_count_answer(&world, a.call), 1);
         world_close_all(&world);
@@ -178,7 +178,7 @@ static void test_value_with_a_replica_that_is_cut_off_stays(void **state)
         }
         assert_int_equal(world_grant(&world, b.call, 3, "k", SMALL * 2, &at_b, &place), MC_ERR_PUT_IN_PROGRESS);
         assert_int_equal(length_of(&world, b.call, "k"), SMALL);
-        pass(&world, 3500, b.keeper);
+        pass(&world, 3500, b.heartbeat);
         assert_int_equal(world_grant(&world, b.call, 4, "k", SMALL * 2, &at_b, &place), 0);
         world_live(&world, b.owner, &place);
         assert_int_equal(world_owner_obeys(&world, b.owner), 1);
@@ -221,7 +221,7 @@ static void test_what_a_failed_grant_left_is_cleared_first(void **state)
         assert_int_equal(length_of(&world, b.call, "k"), SMALL);
         assert_int_equal(world_grant(&world, b.call, 2, "k", SMALL * 2, &at_b, &place), MC_ERR_PUT_IN_PROGRESS);
         assert_int_equal(length_of(&world, b.call, "k"), SMALL);
-        pass(&world, 3500, b.keeper);
+        pass(&world, 3500, b.heartbeat);
         world_check(&world);
         assert_int_equal(world_grant(&world, b.call, 3, "k", SMALL * 2, &at_b, &place), 0);
         world_live(&world, b.owner, &place);
@@ -271,7 +271,7 @@ static void test_writer_goes_while_it_waits(void **state)
         upsert_over(&world, &a, &b, &place);
         if (dies)
             world_disconnect(&world, b.call);
-        pass(&world, 700, b.keeper);
+        pass(&world, 700, b.heartbeat);
         world_check(&world);
         assert_int_equal(world_owner_obeys(&world, a.owner), 1);
         if (!dies)
@@ -354,11 +354,11 @@ static void test_failures(void **state)
             world_disconnect(&world, writer);
         } else {
             world_disconnect(&world, second.owner);
-            world_disconnect(&world, second.keeper);
+            world_disconnect(&world, second.heartbeat);
             world_disconnect(&world, second.call);
             for (unsigned i = 0; i < 14; i++) {
                 world_pass(&world, 1000);
-                (void)world_heartbeat(&world, store.keeper, 0, 0);
+                (void)world_heartbeat(&world, store.heartbeat, 0, 0);
             }
         }
         world_settle(&world, 100);
@@ -413,7 +413,7 @@ static void test_another_value_with_the_same_serial(void **state)
     uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
     for (unsigned i = 0; i < 61; i++) { /* from then on a key that goes is forgotten */
         world_pass(&world, 1000);
-        assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 0);
+        assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
     }
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     assert_int_equal(world_grant(&world, other, 1, "k", SMALL * 2, &replace, &place), 0);

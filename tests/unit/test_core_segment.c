@@ -65,15 +65,15 @@ static void test_put_replaces_what_only_the_departed_holds(void **state)
     assert_int_equal(world_put_done(&world, b.call, 1), 0);
     world_disconnect(&world, a.owner);
     assert_int_equal(world_put(&world, b.call, b.owner, "k", SMALL + 1), MC_ERR_PUT_IN_PROGRESS);
-    for (unsigned i = 0; i < 29; i++) { /* that its keeper beats does not help */
+    for (unsigned i = 0; i < 29; i++) { /* that its heartbeat thread beats does not help */
         world_pass(&world, 100);
-        world_heartbeat(&world, a.keeper, 0, 0);
-        world_heartbeat(&world, b.keeper, 0, 0);
+        world_heartbeat(&world, a.heartbeat, 0, 0);
+        world_heartbeat(&world, b.heartbeat, 0, 0);
     }
     assert_int_equal(world_put(&world, b.call, b.owner, "k", SMALL + 1), MC_ERR_PUT_IN_PROGRESS);
     world_pass(&world, 200);
     assert_int_equal(world_put(&world, b.call, b.owner, "k", SMALL + 1), 0);
-    world_heartbeat(&world, a.keeper, 0, 0);
+    world_heartbeat(&world, a.heartbeat, 0, 0);
     a.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
     struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
     mount.epoch = 3;
@@ -135,12 +135,12 @@ static void ordering_owner_silence(void **state)
     world_pass(&world, 200);
     assert_true(mc_core_segment(world.core, store.segment, &segment));
     assert_int_equal(segment.state, 1); /* suspect at half of client_ttl */
-    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment, MIB), 0);
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
     assert_true(mc_core_segment(world.core, store.segment, &segment));
     assert_int_equal(segment.state, 0); /* it spoke */
     world_pass(&world, 10100);
     assert_false(mc_core_segment(world.core, store.segment, &segment)); /* gone and swept */
-    assert_true(world.connections[store.keeper].closed && world.connections[store.owner].closed);
+    assert_true(world.connections[store.heartbeat].closed && world.connections[store.owner].closed);
     mc_core_statistics(world.core, &statistics);
     assert_int_equal(statistics.members_lost, 1);
     assert_int_equal(statistics.members, 0);
@@ -159,14 +159,14 @@ static void ordering_owner_silence(void **state)
     world_close_all(&world);
 }
 
-/* Time passes, and both keepers beat; the code that the first one hears last. */
+/* Time passes, and both heartbeat connections beat; the code that the first one hears last. */
 static int32_t beat(struct world *world, uint64_t ms, const struct world_store *one, const struct world_store *other)
 {
     int32_t code = 0;
     for (uint64_t left = ms; left > 0; left -= left < 1000 ? left : 1000) {
         world_pass(world, left < 1000 ? left : 1000);
-        code = world_heartbeat(world, one->keeper, one->segment, MIB);
-        assert_int_equal(world_heartbeat(world, other->keeper, other->segment, MIB), 0);
+        code = world_heartbeat(world, one->heartbeat, one->segment, MIB);
+        assert_int_equal(world_heartbeat(world, other->heartbeat, other->segment, MIB), 0);
     }
     return code;
 }
@@ -177,7 +177,7 @@ static void drop_told(struct world *world, uint64_t owner)
         continue;
 }
 
-/* The keeper beats, but what serves the data does nothing: that is no contact, and no life. */
+/* The heartbeat thread beats, but what serves the data does nothing: that is no contact, and no life. */
 static void ordering_owner_half_dead(void **state)
 {
     struct world world;
@@ -214,12 +214,12 @@ static void ordering_owner_half_dead(void **state)
     (void)beat(&world, 7000, &a, &b);
     assert_false(mc_core_segment(world.core, a.segment, &segment));
     assert_int_equal(world_put(&world, b.call, b.owner, "m", SMALL), 0);
-    /* The process is still a client, and its keeper is told to mount again. */
-    assert_false(world.connections[a.keeper].closed);
+    /* The process is still a client, and its heartbeat thread is told to mount again. */
+    assert_false(world.connections[a.heartbeat].closed);
     assert_false(world.connections[a.call].closed);
     assert_true(world.connections[a.owner].closed);
     assert_int_equal(beat(&world, 1000, &a, &b), MC_ERR_SEGMENT_NOT_FOUND);
-    assert_int_equal(beat(&world, 30000, &(struct world_store){.keeper = a.keeper}, &b), 0);
+    assert_int_equal(beat(&world, 30000, &(struct world_store){.heartbeat = a.heartbeat}, &b), 0);
     assert_int_equal(world_exist(&world, a.call, "l"), 1);
     /* The thread runs again: nothing of that memory is wanted back. */
     world_disconnect(&world, a.owner);
@@ -276,7 +276,7 @@ static void ordering_owner_half_dead_returns(void **state)
     world_close_all(&world);
 }
 
-/* The owner's connection is gone while its keeper beats: as if the node had fallen silent. */
+/* The owner's connection is gone while its heartbeat thread beats: as if the node had fallen silent. */
 static void ordering_owner_link_is_lost(void **state)
 {
     struct world world;
@@ -314,21 +314,21 @@ static void test_nobody_is_gone_before_he_has_departed(void **state)
     world_close_all(&world);
 }
 
-static void ordering_owner_keeper_dies(void **state)
+static void ordering_owner_heartbeat_dies(void **state)
 {
     struct world world;
     struct mc_core_segment segment;
     (void)state;
     world_open(&world);
     struct world_store store = world_store(&world, 5, MIB, "a");
-    world_disconnect(&world, store.keeper);
+    world_disconnect(&world, store.heartbeat);
     assert_true(mc_core_segment(world.core, store.segment, &segment));
     assert_int_equal(segment.state, 1); /* at once */
     world_pass(&world, 9000);
-    store.keeper = world_join(&world, MC_ROLE_KEEPER, 5, 1);
+    store.heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, 5, 1);
     assert_true(mc_core_segment(world.core, store.segment, &segment));
     assert_int_equal(segment.state, 0);
-    world_disconnect(&world, store.keeper);
+    world_disconnect(&world, store.heartbeat);
     world_pass(&world, 10100);
     assert_false(mc_core_segment(world.core, store.segment, &segment));
     world_close_all(&world);
@@ -471,8 +471,8 @@ static void tell_leaving(struct world *world, const struct world_store *store, b
     size_t list = mc_list_begin(&world->frame);
     mc_wire_heartbeat_segment_write(&world->frame, &item);
     mc_list_end(&world->frame, list, 1);
-    world_send(world, store->keeper, frame);
-    assert_int_equal(world_receive(world, store->keeper).type, MC_MESSAGE_HEARTBEAT_REPLY);
+    world_send(world, store->heartbeat, frame);
+    assert_int_equal(world_receive(world, store->heartbeat).type, MC_MESSAGE_HEARTBEAT_REPLY);
     world_check(world);
 }
 
@@ -545,7 +545,7 @@ static void test_segment_is_described(void **state)
         assert_true(mc_span_equal(reply.name, mc_span_string("host:1")));
         assert_true(mc_span_equal(reply.unix_path, mc_span_string("@x")));
     }
-    assert_int_equal(world_heartbeat(&world, store.keeper, store.segment + 1, 0), MC_ERR_SEGMENT_NOT_FOUND);
+    assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment + 1, 0), MC_ERR_SEGMENT_NOT_FOUND);
     world_close_all(&world);
 }
 
@@ -741,7 +741,7 @@ int main(void)
         cmocka_unit_test(ordering_owner_half_dead_returns),
         cmocka_unit_test(ordering_owner_link_is_lost),
         cmocka_unit_test(test_nobody_is_gone_before_he_has_departed),
-        cmocka_unit_test(ordering_owner_keeper_dies),
+        cmocka_unit_test(ordering_owner_heartbeat_dies),
         cmocka_unit_test(ordering_owner_gap),
         cmocka_unit_test(ordering_gone_is_swept_in_slices),
         cmocka_unit_test(test_mount_codes),

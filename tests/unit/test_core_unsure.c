@@ -141,7 +141,7 @@ static void test_of_a_master_before(void **state)
         }
         for (unsigned i = 0; i < 3; i++) {
             world_pass(&world, 1000);
-            (void)world_heartbeat(&world, a->keeper, 0, 0);
+            (void)world_heartbeat(&world, a->heartbeat, 0, 0);
         }
         if (kind == 0 || kind == 3) {
             assert_int_equal(grant(&world, writer, version, MC_PUT_REPLACE, &place), MC_ERR_OBJECT_ALREADY_EXISTS);
@@ -174,7 +174,7 @@ static void test_forgotten(void **state)
     assert_int_equal(fake_remove(&world, a, a, "k"), 0);
     for (unsigned i = 0; i < 3; i++) {
         world_pass(&world, 1000);
-        (void)world_heartbeat(&world, a->keeper, 0, 0);
+        (void)world_heartbeat(&world, a->heartbeat, 0, 0);
     }
     assert_int_equal(grant(&world, a->call, version, 0, &place), MC_ERR_OBJECT_ALREADY_EXISTS);
     world.core->counter += MC_ENDED_WELL_MAX - 1;

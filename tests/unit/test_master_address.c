@@ -118,7 +118,7 @@ static void a_leader_that_leads_no_more_is_left(void **state)
     FAKE_SET(&second, epoch, 11);
     elect(second.address, 0, 0);
     fake_hang_up(&first, MC_ROLE_CALL);
-    fake_hang_up(&first, MC_ROLE_KEEPER);
+    fake_hang_up(&first, MC_ROLE_HEARTBEAT);
     assert_int_equal(exist(), 1);
     assert_int_equal(atomic_load(&store->epoch), 11);
     finish();
@@ -151,13 +151,13 @@ static void what_a_standby_says_is_remembered(void **state)
     pthread_mutex_unlock(&first.lock);
     FAKE_SET(&second, epoch, 11);
     fake_hang_up(&first, MC_ROLE_CALL);
-    fake_hang_up(&first, MC_ROLE_KEEPER);
+    fake_hang_up(&first, MC_ROLE_HEARTBEAT);
     assert_int_equal(exist(), 1);
     assert_int_equal(atomic_load(&store->epoch), 11);
     unsigned hellos = FAKE_GET(&first, hellos);
     fake_hang_up(&second, MC_ROLE_CALL);
     assert_int_equal(exist(), 1);
-    assert_true(FAKE_GET(&first, hellos) <= hellos + 1); /* the keeper's at most */
+    assert_true(FAKE_GET(&first, hellos) <= hellos + 1); /* the heartbeat thread's at most */
     finish();
 }
 

@@ -92,7 +92,7 @@ static void test_what_one_wrote_the_next_one_reads(void **state)
     mc_note_close(&note);
 }
 
-static void test_one_keeper_at_a_time(void **state)
+static void test_one_heartbeat_at_a_time(void **state)
 {
     struct mc_note first = opened(), second;
     (void)state;
@@ -425,7 +425,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_what_one_wrote_the_next_one_reads, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(test_one_keeper_at_a_time, folder_make, folder_remove),
+        cmocka_unit_test_setup_teardown(test_one_heartbeat_at_a_time, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_without_descriptors, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_bad_notes, folder_make, folder_remove),
         cmocka_unit_test_setup_teardown(test_another_boot, folder_make, folder_remove),

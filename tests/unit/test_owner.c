@@ -46,7 +46,7 @@ static void test_mount_and_unmount(void **state)
     }
     assert_int_equal(mc_owner_populated(rig.owner), CAPACITY);
 
-    request_id = rig_remount(&rig); /* the keeper heard that we are unknown */
+    request_id = rig_remount(&rig); /* the heartbeat thread heard that we are unknown */
     assert_int_equal(rig.mount.epoch, 3);
     answer_mount(&rig, request_id, 0);
 
@@ -317,7 +317,7 @@ static void test_reconnect(void **state)
     rig_stop(&rig);
 }
 
-/* A leader that is stopped or cut off breaks no link. The keeper notices it, and the owner goes to the next one at
+/* A leader that is stopped or cut off breaks no link. The heartbeat thread notices it, and the owner goes to the next one at
  * once: until it comes, what it holds cannot be read there, and if that one ends before, it may be lost. */
 static void test_another_leads(void **state)
 {
@@ -394,7 +394,7 @@ static void test_stale(void **state)
     mc_segment_memory_release(held);
     peer_close(&writer);
 
-    /* on a link that is up: the master forgot us and the keeper noticed */
+    /* on a link that is up: the master forgot us and the heartbeat thread noticed */
     old_id = rig.mount.segment_id;
     while (rig.mount.populated < CAPACITY)
         answer_mount(&rig, rig_expect_mount(&rig), 0);

@@ -3,7 +3,7 @@
 #include "base/checksum.h"
 #include "store/segment/memory.h"
 #include "store/path/path.h"
-#include "store/client/ahead.h"
+#include "store/client/preconnect.h"
 #include "store/client/store.h"
 
 #include "fake_master.h"
@@ -246,10 +246,10 @@ static void who_waits_for_a_stopped_leader_goes_on_with_the_next(void **state)
     for (unsigned i = 0; i < 1000 && FAKE_GET(&master, calls) == calls; i++)
         usleep(1000);
     assert_int_equal(FAKE_GET(&master, calls), calls + 1);
-    /* Another one leads from now on: new connections, a higher epoch. Only the keeper finds out. */
+    /* Another one leads from now on: new connections, a higher epoch. Only the heartbeat thread finds out. */
     FAKE_SET(&master, epoch, EPOCH + 1);
     uint64_t start_ns = mc_clock_ns();
-    fake_hang_up(&master, MC_ROLE_KEEPER);
+    fake_hang_up(&master, MC_ROLE_HEARTBEAT);
     pthread_join(caller, NULL);
     assert_int_equal(result, 1);
     assert_true(taken_ns(start_ns) < 2 * SECOND_NS * SLOW);
@@ -288,7 +288,7 @@ static void standbys_that_name_each_other_are_no_master(void **state)
     snprintf(master.leader, sizeof(master.leader), "%s", other.address);
     pthread_mutex_unlock(&master.lock);
     fake_hang_up(&master, MC_ROLE_CALL);
-    fake_hang_up(&master, MC_ROLE_KEEPER);
+    fake_hang_up(&master, MC_ROLE_HEARTBEAT);
     uint64_t start_ns = mc_clock_ns();
     assert_int_equal(exist(), MC_ERR_RPC_FAIL);
     assert_true(taken_ns(start_ns) < 600000000ull + GRACE_NS + SLACK_NS * SLOW);
@@ -464,7 +464,7 @@ static void the_start_of_a_late_answer_is_kept(void **state)
     mc_link_return(store, kept);
     assert_int_equal(exist(), 0);
     assert_int_equal(FAKE_GET(&master, removes), 1);
-    assert_int_equal(FAKE_GET(&master, hellos), 3); /* keeper's, and of both links: none is new */
+    assert_int_equal(FAKE_GET(&master, hellos), 3); /* heartbeat thread's, and of both links: none is new */
     finish();
 }
 
@@ -589,7 +589,7 @@ static void a_child_forked_during_setup_holds_nothing(void **state)
             usleep(1000);
             here = i == 0 || FAKE_GET(&master, mounts) > 0 ? store_descriptors() : 0;
         }
-        assert_true(here >= (i == 0 ? 1 : 5)); /* keeper, owner, listener, data, index, writers */
+        assert_true(here >= (i == 0 ? 1 : 5)); /* heartbeat, owner, listener, data, index, writers */
         pid_t child = fork();
         if (child == 0)
             _exit(store_descriptors());
@@ -936,7 +936,7 @@ static void a_name_is_resolved_and_an_unknown_one_ends_in_time(void **state)
     mc_master_address_free(&address);
 }
 
-/* A thread of the store that is about to ask the master asks first whether it is away: of the keeper, which must be
+/* A thread of the store that is about to ask the master asks first whether it is away: of the heartbeat thread, which must be
  * there as long as any of them is. */
 static void a_close_meets_a_thread_that_asks(void **state)
 {
@@ -949,7 +949,7 @@ static void a_close_meets_a_thread_that_asks(void **state)
         pthread_mutex_unlock(lock);
     uint64_t start_ns = mc_clock_ns();
     while (__atomic_load_n(&lock->__data.__lock, __ATOMIC_RELAXED) < 2) { /* 2: somebody waits for it */
-        mc_ahead_told(atomic_load(&store->ahead), EPOCH, 1000);           /* a heartbeat's answer takes it back */
+        mc_preconnect_told(atomic_load(&store->preconnect), EPOCH, 1000); /* a heartbeat's answer takes it back */
         assert_true(taken_ns(start_ns) < 60 * SECOND_NS && usleep(1000) == 0);
     }
     assert_int_equal(pthread_create(&closing, NULL, call_close, state), 0);

@@ -47,7 +47,7 @@ static void build_get(struct mc_buffer *out, uint64_t request_id, const void *co
     size_t list = mc_wire_get_head(out, &(struct mc_wire_get){.flags = 0});
     for (size_t i = 0; i < work->count; i++) {
         mc_wire_key_write(out, &(struct mc_wire_key){.key = mc_span(work->ones[i].key.data, work->ones[i].key.length)});
-        mc_places_expect(&work->store->places, work->ones[i].hash);
+        mc_locations_expect(&work->store->locations, work->ones[i].hash);
     }
     mc_frame_end_list(out, frame, list, work->count);
 }
@@ -146,8 +146,9 @@ static int read_found(struct get_work *work, struct mc_reader *reader)
         return MC_ERR_PROTOCOL;
     for (size_t i = 0; i < work->count; i++) {
         const struct get_one *one = &work->ones[i];
-        if (one->code == PENDING && mc_places_put(&work->store->places, one->hash, work->epoch, one->object_length,
-                                                  work->places + one->first_place, one->place_count))
+        if (one->code == PENDING &&
+            mc_locations_put(&work->store->locations, one->hash, work->epoch, one->object_length,
+                             work->places + one->first_place, one->place_count))
             work->learnt = true;
     }
     return 0;
@@ -361,10 +362,10 @@ static uint32_t contact_age_max_ms(struct mc_store *store)
 {
     uint64_t refused_ns = atomic_load(&store->master.refused_ns), since_ns = atomic_load(&store->master.refusing_ns);
     uint64_t now_ns = mc_clock_boot_ns(), age_ms = 0;
-    if (refused_ns != 0 && now_ns < refused_ns + MC_PLACES_TRUST_MS * 1000000ull &&
+    if (refused_ns != 0 && now_ns < refused_ns + MC_LOCATIONS_TRUST_MS * 1000000ull &&
         since_ns >= atomic_load(&store->heard_ns))
         age_ms = MC_DEPART_MS + (now_ns > since_ns ? (now_ns - since_ns) / 1000000 : 0);
-    else if (mc_master_silent_ms(store) < MC_PLACES_TRUST_MS)
+    else if (mc_master_silent_ms(store) < MC_LOCATIONS_TRUST_MS)
         age_ms = MC_DEPART_MS;
     return age_ms < UINT32_MAX ? (uint32_t)age_ms : UINT32_MAX;
 }
@@ -383,11 +384,11 @@ static void read_known(struct get_work *work)
     }
     work->link = NULL;
     work->epoch = atomic_load(&work->store->epoch);
-    if (places_reserve(work, work->count * MC_PLACES_REPLICAS) < 0)
+    if (places_reserve(work, work->count * MC_LOCATIONS_REPLICAS) < 0)
         return;
     for (size_t i = 0; i < work->count; i++) {
         struct get_one *one = &work->ones[i];
-        bool found = mc_places_get(&work->store->places, one->hash, work->epoch, &known);
+        bool found = mc_locations_get(&work->store->locations, one->hash, work->epoch, &known);
         one->code = found ? PENDING : MC_ERR_RPC_FAIL;
         if (!found)
             continue;
@@ -404,7 +405,7 @@ static void read_known(struct get_work *work)
     for (size_t i = 0; i < work->count; i++) {
         struct get_one *one = &work->ones[i];
         if (one->code == MC_ERR_REPLICA_IS_GONE || one->code == MC_ERR_CHECKSUM_MISMATCH)
-            mc_places_drop(&work->store->places, one->hash);
+            mc_locations_drop(&work->store->locations, one->hash);
         one->rotten = false;
         if (is_read(work, one) && !work->session)
             atomic_fetch_add_explicit(&work->store->places_hits, 1, memory_order_relaxed);

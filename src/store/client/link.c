@@ -6,7 +6,7 @@
 #include "store/segment/layout.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "store/client/keeper.h"
+#include "store/client/heartbeat.h"
 #include "store/owner/owner.h"
 #include "store/client/store.h"
 #include "store/wire/stream.h"
@@ -43,8 +43,9 @@ uint64_t mc_master_silent_ms(const struct mc_store *store)
 
 bool mc_master_is_away(const struct mc_store *store)
 {
-    /* The keeper's word too: a process that was stopped for a while has heard nothing and misses nobody. */
-    return store->keeper != NULL && !mc_keeper_healthy(store->keeper) && mc_master_silent_ms(store) > MC_AWAY_MS;
+    /* The heartbeat thread's word too: a process that was stopped for a while has heard nothing and misses nobody. */
+    return store->heartbeat != NULL && !mc_heartbeat_healthy(store->heartbeat) &&
+           mc_master_silent_ms(store) > MC_AWAY_MS;
 }
 
 static void rise_to(_Atomic uint64_t *value, uint64_t least)

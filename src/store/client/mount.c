@@ -2,7 +2,7 @@
  * closed. A thread, started with the first grace, closes those whose time is over. */
 #include "env/clock.h"
 #include "env/thread.h"
-#include "store/client/keeper.h"
+#include "store/client/heartbeat.h"
 #include "store/client/store.h"
 
 #include <inttypes.h>
@@ -150,7 +150,7 @@ static int leave_later(struct mc_mounts *mounts, struct mount *mount, uint64_t g
         return MC_ERR_NO_MEMORY;
     mount->leave_ns = mc_clock_ns() + (grace_ms < GRACE_MAX_MS ? grace_ms : GRACE_MAX_MS) * 1000000ull;
     atomic_store(&mount->store->leaving, true);
-    mc_keeper_wake(mount->store->keeper); /* the master is told at once */
+    mc_heartbeat_wake(mount->store->heartbeat); /* the master is told at once */
     pthread_cond_signal(&mounts->sleeper.changed);
     return 0;
 }

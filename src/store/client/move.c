@@ -104,7 +104,7 @@ static int find_path(const struct moving *moving, uint32_t segment, struct mc_pa
     uint64_t epoch = moving->epoch;
     struct mc_endpoint endpoint;
     int rc = MC_ERR_TRANSFER_FAIL;
-    if (mc_store_is_shunned(store, epoch, segment))
+    if (mc_store_is_avoided(store, epoch, segment))
         return rc;
     if (link != NULL)
         rc = mc_store_endpoint(store, epoch, segment, run->deadline_ns, &endpoint);
@@ -130,7 +130,7 @@ static int find_path(const struct moving *moving, uint32_t segment, struct mc_pa
     if (link != NULL && rc == MC_ERR_RPC_TIMEOUT)
         doubt(&(struct doubted){link, segment});
     if (rc == MC_ERR_RPC_TIMEOUT && now_ns >= until_ns) {
-        mc_store_shun(store, epoch, segment, MC_SHUN_SLOW);
+        mc_store_avoid(store, epoch, segment, MC_AVOID_SLOW);
         return rc;
     }
     note_stall(moving, start_ns);
@@ -187,7 +187,7 @@ static bool move_group(const struct moving *moving, struct mc_transfer **group, 
         if (moving->haste != NULL && run.patience_ns == 0 && mc_clock_ns() < run.deadline_ns)
             end_stalled(group, count);
     } else if (is_slow(group, count, &run)) {
-        mc_store_shun(moving->store, moving->epoch, segment, MC_SHUN_SLOW);
+        mc_store_avoid(moving->store, moving->epoch, segment, MC_AVOID_SLOW);
     }
     if (moving->live != NULL && path->transport->commits_here)
         write_live(moving->live, group, count);

@@ -13,7 +13,7 @@ struct mc_haste {
     bool stalled;           /* in and out: an owner was waited for in vain */
 };
 
-/* Sets the result of every transfer. The places are of that epoch. Segments whose owners failed are shunned and
+/* Sets the result of every transfer. The places are of that epoch. Segments whose owners failed are avoided and
  * reported (mc_store_report); what is our own trouble (mc_socket_is_own, or that the master cannot be asked where a
  * segment is) is the transfer's result, and nobody else's business; link NULL: there is no master, only endpoints that
  * are known are used. `scratch` has room for `count` pointers. When live is not NULL, it gets the LIVE frames of what

@@ -50,7 +50,7 @@ struct put_work {
     struct mc_transfer *transfers; /* granted in this round */
     struct mc_transfer **scratch;
     size_t transfer_count, transfer_capacity;
-    uint32_t avoid[MC_SHUNNED_MAX]; /* segments that failed a moment ago */
+    uint32_t avoid[MC_AVOIDED_MAX]; /* segments that failed a moment ago */
     size_t avoid_count;
     uint32_t
         late[LATE_MAX]; /* those that did not confirm in the last round: the next is placed elsewhere, if it can be */
@@ -433,7 +433,7 @@ static void put_rounds(struct put_work *work)
 {
     uint64_t wait_us = WAIT_FIRST_US;
     while (pending_count(work) > 0) {
-        work->avoid_count = mc_store_shunned(work->store, work->avoid, MC_SHUNNED_MAX - LATE_MAX);
+        work->avoid_count = mc_store_avoided(work->store, work->avoid, MC_AVOIDED_MAX - LATE_MAX);
         memcpy(work->avoid + work->avoid_count, work->late, work->late_count * sizeof(*work->late));
         work->avoid_count += work->late_count;
         work->late_count = 0;
@@ -529,7 +529,7 @@ static void put_slice(struct mc_store *store, struct mc_put_item **items, const 
         const struct put_one *one = whole && work.ones[i].code == TWIN ? work.ones[i].twin : &work.ones[i];
         items[i]->result = whole ? one->code : MC_ERR_NO_MEMORY;
         if (replace)
-            mc_places_drop(&store->places, mc_hash(items[i]->key.data, items[i]->key.length));
+            mc_locations_drop(&store->locations, mc_hash(items[i]->key.data, items[i]->key.length));
         if (items[i]->result == 0) {
             atomic_fetch_add_explicit(&store->put_objects, 1, memory_order_relaxed);
             atomic_fetch_add_explicit(&store->put_bytes, work.ones[i].length, memory_order_relaxed);

@@ -3,14 +3,14 @@
 
 #include "env/clock.h"
 #include "env/thread.h"
-#include "store/client/keeper.h"
+#include "store/client/heartbeat.h"
 #include "store/client/session_inside.h"
 #include "store/client/store.h"
 
 #include <stdlib.h>
 
 #define BUSY_TICK_MS 20u
-#define RENEW_SEND_NS 1000000ull /* the keeper does not wait longer for a socket that is full */
+#define RENEW_SEND_NS 1000000ull /* the heartbeat thread does not wait longer for a socket that is full */
 
 struct mc_session_hold {         /* one answer of the master: its link, and the sessions that it protects */
     struct mc_master_link *link; /* NULL: expired */
@@ -155,7 +155,7 @@ static int start_slice(struct mc_store *store, const struct mc_bytes *keys, size
         hold_drop(sessions, hold, &links);
     pthread_mutex_unlock(&sessions->lock);
     links_close(store, links);
-    mc_keeper_wake(store->keeper); /* it sleeps as if there were no session */
+    mc_heartbeat_wake(store->heartbeat); /* it sleeps as if there were no session */
     return rc;
 }
 

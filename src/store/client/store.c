@@ -8,8 +8,8 @@
 #include "env/limits.h"
 #include "env/log.h"
 #include "rdma/rdma.h"
-#include "store/client/ahead.h"
-#include "store/client/keeper.h"
+#include "store/client/preconnect.h"
+#include "store/client/heartbeat.h"
 #include "store/owner/owner.h"
 
 #include <inttypes.h>
@@ -50,8 +50,8 @@ static void after_fork_child(void)
             close(link->fd);
         for (struct mc_master_link *link = store->borrowed; link != NULL; link = link->next_borrowed)
             close(link->fd);
-        if (store->keeper != NULL)
-            mc_keeper_forked(store->keeper);
+        if (store->heartbeat != NULL)
+            mc_heartbeat_forked(store->heartbeat);
         struct mc_owner *owner = owner_of(store);
         if (owner != NULL)
             mc_owner_forked(owner);
@@ -292,54 +292,54 @@ int mc_store_endpoint(struct mc_store *store, uint64_t epoch, uint32_t segment, 
 
 /* ---- paths ---- */
 
-static bool is_shunned(struct mc_store *store, uint64_t epoch, uint32_t segment, enum mc_shun least)
+static bool is_avoided(struct mc_store *store, uint64_t epoch, uint32_t segment, enum mc_avoid least)
 {
-    uint64_t until_ms = atomic_load(&store->shunned_until_ms), now_ms = until_ms == 0 ? 0 : mc_clock_ms();
+    uint64_t until_ms = atomic_load(&store->avoided_until_ms), now_ms = until_ms == 0 ? 0 : mc_clock_ms();
     bool found = false;
     if (until_ms <= now_ms)
         return false;
     pthread_mutex_lock(&store->lock);
-    for (size_t i = 0; i < MC_SHUNNED_MAX && !found; i++) {
-        const struct mc_shunned *one = &store->shunned[i];
+    for (size_t i = 0; i < MC_AVOIDED_MAX && !found; i++) {
+        const struct mc_avoided *one = &store->avoided[i];
         found = one->until_ms > now_ms && one->epoch == epoch && one->segment == segment && one->how >= least;
     }
     pthread_mutex_unlock(&store->lock);
     return found;
 }
 
-bool mc_store_is_shunned(struct mc_store *store, uint64_t epoch, uint32_t segment)
+bool mc_store_is_avoided(struct mc_store *store, uint64_t epoch, uint32_t segment)
 {
-    return is_shunned(store, epoch, segment, MC_SHUN_FAILED);
+    return is_avoided(store, epoch, segment, MC_AVOID_FAILED);
 }
 
 bool mc_store_is_slow(struct mc_store *store, uint64_t epoch, uint32_t segment)
 {
-    return is_shunned(store, epoch, segment, MC_SHUN_SLOW);
+    return is_avoided(store, epoch, segment, MC_AVOID_SLOW);
 }
 
-size_t mc_store_shunned(struct mc_store *store, uint32_t *segments, size_t capacity)
+size_t mc_store_avoided(struct mc_store *store, uint32_t *segments, size_t capacity)
 {
-    uint64_t until_ms = atomic_load(&store->shunned_until_ms), epoch = atomic_load(&store->epoch);
+    uint64_t until_ms = atomic_load(&store->avoided_until_ms), epoch = atomic_load(&store->epoch);
     uint64_t now_ms = until_ms == 0 ? 0 : mc_clock_ms();
     size_t count = 0;
     if (until_ms <= now_ms)
         return 0;
     pthread_mutex_lock(&store->lock);
-    for (size_t i = 0; i < MC_SHUNNED_MAX && count < capacity; i++) {
-        if (store->shunned[i].until_ms > now_ms && store->shunned[i].epoch == epoch)
-            segments[count++] = store->shunned[i].segment;
+    for (size_t i = 0; i < MC_AVOIDED_MAX && count < capacity; i++) {
+        if (store->avoided[i].until_ms > now_ms && store->avoided[i].epoch == epoch)
+            segments[count++] = store->avoided[i].segment;
     }
     pthread_mutex_unlock(&store->lock);
     return count;
 }
 
-static void shun(struct mc_store *store, uint64_t epoch, uint32_t segment, enum mc_shun how, int code)
+static void avoid(struct mc_store *store, uint64_t epoch, uint32_t segment, enum mc_avoid how, int code)
 {
-    uint64_t until_ms = mc_clock_ms() + MC_SHUN_MS;
+    uint64_t until_ms = mc_clock_ms() + MC_AVOID_MS;
     pthread_mutex_lock(&store->lock);
-    struct mc_shunned *oldest = &store->shunned[0];
-    for (size_t i = 0; i < MC_SHUNNED_MAX; i++) {
-        struct mc_shunned *one = &store->shunned[i];
+    struct mc_avoided *oldest = &store->avoided[0];
+    for (size_t i = 0; i < MC_AVOIDED_MAX; i++) {
+        struct mc_avoided *one = &store->avoided[i];
         if (one->epoch == epoch && one->segment == segment && one->until_ms > 0) {
             oldest = one;
             if (one->until_ms > mc_clock_ms() && one->how > how)
@@ -351,16 +351,16 @@ static void shun(struct mc_store *store, uint64_t epoch, uint32_t segment, enum 
         if (one->until_ms < oldest->until_ms)
             oldest = one;
     }
-    *oldest = (struct mc_shunned){epoch, until_ms, segment, how, code};
+    *oldest = (struct mc_avoided){epoch, until_ms, segment, how, code};
     if (code != 0)
         atomic_store(&store->has_untold, true);
-    atomic_store(&store->shunned_until_ms, until_ms);
+    atomic_store(&store->avoided_until_ms, until_ms);
     pthread_mutex_unlock(&store->lock);
 }
 
-void mc_store_shun(struct mc_store *store, uint64_t epoch, uint32_t segment, enum mc_shun how)
+void mc_store_avoid(struct mc_store *store, uint64_t epoch, uint32_t segment, enum mc_avoid how)
 {
-    shun(store, epoch, segment, how, 0);
+    avoid(store, epoch, segment, how, 0);
 }
 
 void mc_store_suspect(struct mc_master_link *link, uint32_t segment, int code)
@@ -376,9 +376,9 @@ void mc_store_tell(struct mc_store *store, struct mc_master_link *link)
     uint64_t now_ms = mc_clock_ms();
     pthread_mutex_lock(&store->lock);
     atomic_store(&store->has_untold, false);
-    for (size_t i = 0; i < MC_SHUNNED_MAX; i++) {
-        struct mc_shunned *one = &store->shunned[i];
-        if (one->code != 0 && one->until_ms > now_ms + MC_SHUN_MS - MC_TELL_MS && one->epoch == link->epoch)
+    for (size_t i = 0; i < MC_AVOIDED_MAX; i++) {
+        struct mc_avoided *one = &store->avoided[i];
+        if (one->code != 0 && one->until_ms > now_ms + MC_AVOID_MS - MC_TELL_MS && one->epoch == link->epoch)
             mc_store_suspect(link, one->segment, one->code);
         one->code = 0;
     }
@@ -390,7 +390,7 @@ void mc_store_report(struct mc_store *store, bool tell, uint64_t epoch, const st
                      struct mc_path *path, int code)
 {
     uint32_t segment = owner->segment;
-    shun(store, epoch, segment, MC_SHUN_FAILED, tell ? code : 0);
+    avoid(store, epoch, segment, MC_AVOID_FAILED, tell ? code : 0);
     endpoint_doubt(store, epoch, segment);
     atomic_fetch_add(&store->retries, 1);
     mc_log_limited(WARNING, "segment %u (%s, at %s) cannot be reached over %s: %s; other replicas are used", segment,
@@ -574,7 +574,7 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
     struct mc_memory_limits limits;
     struct mc_owner *owner;
     const char *reason;
-    const char *seen_host = mc_keeper_local_host(store->keeper);
+    const char *seen_host = mc_heartbeat_local_host(store->heartbeat);
     const char *advertise = host;
     if (mc_address_is_loopback(host) && seen_host[0] != 0 && !mc_address_is_loopback(seen_host)) {
         mc_log(WARNING, "local_hostname is %s but the master is on another machine; others are told %s", host,
@@ -620,7 +620,7 @@ static int start_owner(struct mc_store *store, const struct mc_store_config *ask
            store->node.high, store->node.low, store->hostname, capacity);
     atomic_store(&store->owner, owner);
     atomic_store(&store->owner_coming, NULL);
-    mc_keeper_wake(store->keeper);
+    mc_heartbeat_wake(store->heartbeat);
     return 0;
 }
 
@@ -630,9 +630,10 @@ static void store_end(struct mc_store *store)
 {
     struct mc_owner *owner = owner_of(store);
     atomic_store(&store->closing, true);
-    if (store->keeper != NULL)
-        mc_keeper_stop(store->keeper); /* it tells the threads that end below, and these ask it: freed after them */
-    mc_ahead_end(atomic_load(&store->ahead));
+    if (store->heartbeat != NULL)
+        mc_heartbeat_stop(
+            store->heartbeat); /* it tells the threads that end below, and these ask it: freed after them */
+    mc_preconnect_end(atomic_load(&store->preconnect));
     mc_drain_end(store);
     mc_paths_end(store->paths);
     if (owner != NULL)
@@ -651,12 +652,12 @@ static void store_free(struct mc_store *store)
     struct mc_owner *owner = owner_of(store);
     if (owner != NULL)
         mc_owner_free(owner);
-    if (store->keeper != NULL)
-        mc_keeper_free(store->keeper);
+    if (store->heartbeat != NULL)
+        mc_heartbeat_free(store->heartbeat);
     if (store->paths != NULL)
         mc_paths_free(store->paths);
     mc_store_endpoints_clear(store);
-    mc_places_free(&store->places);
+    mc_locations_free(&store->locations);
     mc_master_address_free(&store->master);
     for (size_t i = 0; i < store->registered_count; i++)
         mc_gpu_forget(store->registered[i].base);
@@ -694,7 +695,7 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
     mc_sessions_init(&store->sessions);
     registry_add(store); /* from here on there are descriptors that a forked child must close */
     start_rdma(store, config);
-    rc = mc_keeper_start(store, deadline_ns, &store->keeper);
+    rc = mc_heartbeat_start(store, deadline_ns, &store->heartbeat);
     if (rc < 0) {
         mc_log(ERROR,
                "no master answers at %s within %u ms: %s; check master_server_addr and that mooncake_master runs",
@@ -702,17 +703,18 @@ int mc_store_open(const struct mc_store_config *config, struct mc_store **made)
         goto fail;
     }
     mc_address_join(store->hostname, sizeof(store->hostname), host,
-                    port != 0 ? port : mc_keeper_local_port(store->keeper));
+                    port != 0 ? port : mc_heartbeat_local_port(store->heartbeat));
     if (store->segment_size > 0) {
         rc = start_owner(store, config, host, port, allowed, deadline_ns);
         if (rc < 0)
             goto fail;
     }
     if (store->local_buffer_size > 0) {
-        atomic_store(&store->ahead, mc_ahead_create(store)); /* without it paths are opened when they are needed */
-        mc_keeper_wake(store->keeper);
+        atomic_store(&store->preconnect,
+                     mc_preconnect_create(store)); /* without it paths are opened when they are needed */
+        mc_heartbeat_wake(store->heartbeat);
     }
-    mc_keeper_settle(store->keeper);
+    mc_heartbeat_settle(store->heartbeat);
     *made = store;
     return 0;
 

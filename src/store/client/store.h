@@ -2,7 +2,7 @@
  *
  * Threads x data
  *   caller threads   borrow a link (master connection) each, move bytes themselves
- *   keeper thread    heartbeats on a connection of its own (keeper.c); touches no lock that a caller holds while it
+ *   heartbeat thread    heartbeats on a connection of its own (heartbeat.c); touches no lock that a caller holds while it
  *                    waits
  *   serve thread     only with a segment: owner.c, store/segment/serve.c
  * `lock` guards the links, the endpoint cache and the registered buffers; it is never held over a system call that can
@@ -17,7 +17,7 @@
 #include "store/client/link.h"
 #include "store/owner/master_address.h"
 #include "store/owner/master_time.h"
-#include "store/client/places.h"
+#include "store/client/locations.h"
 #include "store/client/session.h"
 
 #include <pthread.h>
@@ -25,8 +25,8 @@
 
 #define MC_ENDPOINTS_MAX 65536u  /* cached segments */
 #define MC_REGISTERED_MAX 65536u /* registered buffers */
-#define MC_SHUNNED_MAX 64u       /* segments hidden after a failed transfer */
-#define MC_SHUN_MS 1000u         /* so long */
+#define MC_AVOIDED_MAX 64u       /* segments hidden after a failed transfer */
+#define MC_AVOID_MS 1000u        /* so long */
 #define MC_TELL_MS 300u          /* a failure is told if the master answers so soon after it */
 #define MC_PATH_OPEN_MS 1000u    /* to reach a store node that is seen to run (else MC_CONNECT_NS, MC_STALL_NS) */
 #define MC_COMMIT_WAIT_MS 100u   /* at least, for an owner to confirm; then the put is placed again */
@@ -36,10 +36,10 @@
 #define MC_CALL_TIMEOUT_MS_DEFAULT 5000u
 #define MC_BYTES_PER_SECOND_ASSUMED (64u << 20) /* a call's deadline grows by a second for so many bytes */
 
-struct mc_ahead;
+struct mc_preconnect;
 struct mc_drain;
 struct mc_owner;
-struct mc_keeper;
+struct mc_heartbeat;
 struct mc_mounts;
 struct mc_tasks;
 
@@ -57,12 +57,12 @@ struct mc_cached_endpoint { /* key: (epoch, endpoint.segment) */
     struct mc_endpoint endpoint;
 };
 
-enum mc_shun { MC_SHUN_SLOW = 1, MC_SHUN_FAILED }; /* others are preferred; nothing is asked of it */
+enum mc_avoid { MC_AVOID_SLOW = 1, MC_AVOID_FAILED }; /* others are preferred; nothing is asked of it */
 
-struct mc_shunned {
+struct mc_avoided {
     uint64_t epoch, until_ms;
     uint32_t segment;
-    enum mc_shun how;
+    enum mc_avoid how;
     int code; /* of its owner's failure, which the master has not been told of yet; 0 = nothing is to be told */
 };
 
@@ -77,7 +77,7 @@ struct mc_store {
     struct mc_rdma *rdma;                    /* NULL: not wanted, or none here */
     _Atomic(struct mc_owner *) owner;        /* NULL: pure client */
     _Atomic(struct mc_owner *) owner_coming; /* one that is not mounted yet: for the fork handler */
-    struct mc_keeper *keeper;
+    struct mc_heartbeat *heartbeat;
 
     pthread_mutex_t lock;
     struct mc_id master_node;        /* who answered the last hello over tcp; names its unix socket */
@@ -92,8 +92,8 @@ struct mc_store {
     _Atomic bool link_coming;              /* a call opens links because its answer is late: one call at a time */
     struct mc_cached_endpoint **endpoints; /* hash table, NULL = free */
     size_t endpoint_count, endpoint_capacity;
-    struct mc_shunned shunned[MC_SHUNNED_MAX];
-    _Atomic uint64_t shunned_until_ms; /* nothing is shunned after it: a look without the lock */
+    struct mc_avoided avoided[MC_AVOIDED_MAX];
+    _Atomic uint64_t avoided_until_ms; /* nothing is avoided after it: a look without the lock */
     _Atomic bool has_untold;           /* of a failure, see mc_store_tell */
     struct mc_registered *registered;
     size_t registered_count, registered_capacity;
@@ -107,13 +107,13 @@ struct mc_store {
     _Atomic uint64_t heard_ns;               /* when that master sent the last that came from it, by the clock of the
                                                 boot; 0 = nothing did */
     _Atomic uint64_t acting_epoch, acted_ns; /* the same of masters that may have acted (hello_reply.quiet) */
-    struct mc_places places;
+    struct mc_locations locations;
     struct mc_sessions sessions;
-    _Atomic(struct mc_ahead *) ahead;   /* NULL: needs no paths */
-    struct mc_drain *drain;             /* of the keeper; NULL: it was never told to */
-    _Atomic bool draining;              /* objects of the own segment are moved away */
-    _Atomic(struct mc_tasks *) tasks;   /* NULL: there was none */
-    _Atomic(struct mc_mounts *) mounts; /* NULL: there was none */
+    _Atomic(struct mc_preconnect *) preconnect; /* NULL: needs no paths */
+    struct mc_drain *drain;                     /* of the heartbeat thread; NULL: it was never told to */
+    _Atomic bool draining;                      /* objects of the own segment are moved away */
+    _Atomic(struct mc_tasks *) tasks;           /* NULL: there was none */
+    _Atomic(struct mc_mounts *) mounts;         /* NULL: there was none */
     _Atomic uint64_t put_objects, put_bytes, get_objects, get_bytes, get_misses, retries, places_hits;
     struct mc_store *next; /* registry of the fork handler */
 };
@@ -122,7 +122,7 @@ struct mc_store {
 void mc_mounts_end(struct mc_store *store);
 void mc_tasks_end(struct mc_store *store);
 
-/* Of drain.c: the master's wish, as each heartbeat's answer tells it; called by the keeper. The end: when it has
+/* Of drain.c: the master's wish, as each heartbeat's answer tells it; called by the heartbeat thread. The end: when it has
  * stopped. */
 void mc_drain_told(struct mc_store *store, uint32_t segment, bool wanted);
 void mc_drain_end(struct mc_store *store);
@@ -171,12 +171,12 @@ void mc_store_report(struct mc_store *store, bool tell, uint64_t epoch, const st
 void mc_store_tell(struct mc_store *store, struct mc_master_link *link);
 /* SUSPECT on the link. */
 void mc_store_suspect(struct mc_master_link *link, uint32_t segment, int code);
-bool mc_store_is_shunned(struct mc_store *store, uint64_t epoch, uint32_t segment);
+bool mc_store_is_avoided(struct mc_store *store, uint64_t epoch, uint32_t segment);
 /* The same, or slow. */
 bool mc_store_is_slow(struct mc_store *store, uint64_t epoch, uint32_t segment);
-/* Hides a segment from this client for MC_SHUN_MS, or has it prefer others for so long. */
-void mc_store_shun(struct mc_store *store, uint64_t epoch, uint32_t segment, enum mc_shun how);
-/* Fills up to capacity numbers of shunned segments of the latest epoch. */
-size_t mc_store_shunned(struct mc_store *store, uint32_t *segments, size_t capacity);
+/* Hides a segment from this client for MC_AVOID_MS, or has it prefer others for so long. */
+void mc_store_avoid(struct mc_store *store, uint64_t epoch, uint32_t segment, enum mc_avoid how);
+/* Fills up to capacity numbers of avoided segments of the latest epoch. */
+size_t mc_store_avoided(struct mc_store *store, uint32_t *segments, size_t capacity);
 
 #endif

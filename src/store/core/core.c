@@ -399,7 +399,7 @@ static void pong(struct mc_core *core, struct mc_connection *connection, const s
         mc_core_frame_bare(core, out, MC_MESSAGE_PONG, frame->request_id);
 }
 
-enum { CALL = 1 << MC_ROLE_CALL, KEEPER = 1 << MC_ROLE_KEEPER, OWNER = 1 << MC_ROLE_OWNER };
+enum { CALL = 1 << MC_ROLE_CALL, HEARTBEAT = 1 << MC_ROLE_HEARTBEAT, OWNER = 1 << MC_ROLE_OWNER };
 
 struct handler {
     void (*run)(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
@@ -410,7 +410,7 @@ struct handler {
 
 /* By message number; what is not here is not for a master, or not after the hello. */
 static const struct handler handlers[] = {
-    [MC_MESSAGE_HEARTBEAT] = {mc_member_heartbeat, KEEPER, false, false},
+    [MC_MESSAGE_HEARTBEAT] = {mc_member_heartbeat, HEARTBEAT, false, false},
     [MC_MESSAGE_MOUNT] = {mc_segment_mount, OWNER, false, false},
     [MC_MESSAGE_UNMOUNT] = {mc_segment_unmount, OWNER, false, false},
     [MC_MESSAGE_LIVE] = {mc_put_live, OWNER | CALL, true, false},
@@ -433,7 +433,7 @@ static const struct handler handlers[] = {
     [MC_MESSAGE_LOST] = {mc_recover_lost, OWNER, false, false},
     [MC_MESSAGE_ROTTEN] = {mc_recover_rotten, CALL, true, false},
     [MC_MESSAGE_PONG] = {mc_segment_pong, OWNER, true, false},
-    [MC_MESSAGE_PING] = {pong, CALL | KEEPER | OWNER, true, false},
+    [MC_MESSAGE_PING] = {pong, CALL | HEARTBEAT | OWNER, true, false},
 };
 
 static void dispatch(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame)

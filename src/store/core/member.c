@@ -1,6 +1,6 @@
 /* Members: who they are, and whether they live. A member is (node id, incarnation); its first connection makes it. A
- * keeper connection makes it mortal: from then on it must send heartbeats, and the end of the keeper is taken for the
- * end of its process until another keeper comes. A heartbeat says that the process lives. Whoever lends memory must
+ * heartbeat connection makes it mortal: from then on it must send heartbeats, and the end of the heartbeat thread is taken for the
+ * end of its process until another heartbeat thread comes. A heartbeat says that the process lives. Whoever lends memory must
  * also have said something over its owner's connection since the heartbeat before: that is the thread which serves the
  * data.
  */
@@ -107,11 +107,11 @@ void mc_member_connection_ended(struct mc_core *core, struct mc_connection *conn
         }
         refresh_segments(core, member);
     }
-    if (member->keeper == connection) {
+    if (member->heartbeat == connection) {
         /* P1 of the ordering page: its process has ended, or is about to be treated so. What it may still write is cut
          * off. */
-        member->keeper = NULL;
-        member->keeper_lost = true;
+        member->heartbeat = NULL;
+        member->heartbeat_lost = true;
         mc_member_seen(core, member);
         for (struct mc_link *link = member->connections.next; link != &member->connections; link = link->next)
             mc_puts_abandon(core, mc_link_of(link, struct mc_connection, of_member), true);
@@ -183,11 +183,11 @@ static void take_role(struct mc_core *core, struct mc_member *member, struct mc_
         refresh_segments(core, member);
         if (before != NULL)
             mc_core_close(core, before);
-    } else if (connection->role == MC_ROLE_KEEPER) {
-        struct mc_connection *before = member->keeper;
-        member->keeper = connection;
-        member->had_keeper = true;
-        member->keeper_lost = member->silent = false;
+    } else if (connection->role == MC_ROLE_HEARTBEAT) {
+        struct mc_connection *before = member->heartbeat;
+        member->heartbeat = connection;
+        member->had_heartbeat = true;
+        member->heartbeat_lost = member->silent = false;
         mc_member_seen(core, member);
         refresh_segments(core, member);
         if (before != NULL)
@@ -331,10 +331,10 @@ void mc_member_heartbeat(struct mc_core *core, struct mc_connection *connection,
     }
 }
 
-/* Nobody can end a member that never had a keeper and owns nothing, but the end of its last connection. */
+/* Nobody can end a member that never had a heartbeat thread and owns nothing, but the end of its last connection. */
 static bool mortal(const struct mc_member *member)
 {
-    return member->had_keeper || !mc_link_alone(&member->segments);
+    return member->had_heartbeat || !mc_link_alone(&member->segments);
 }
 
 static void release_segments(struct mc_core *core, struct mc_member *member)
@@ -393,7 +393,7 @@ void mc_members_tick(struct mc_core *core)
             mc_member_seen(core, member);
             continue;
         }
-        if (now - member->seen_ms >= gone_ms && member->keeper != NULL && now - member->beat_ms < gone_ms) {
+        if (now - member->seen_ms >= gone_ms && member->heartbeat != NULL && now - member->beat_ms < gone_ms) {
             give_up_segments(core, member);
             continue;
         }

@@ -21,13 +21,13 @@ struct mc_member {
     uint64_t incarnation;
     uint64_t hash; /* key in the map */
     struct mc_writer *writer;
-    struct mc_connection *keeper, *owner; /* the newest of each role, or NULL */
+    struct mc_connection *heartbeat, *owner; /* the newest of each role, or NULL */
     struct mc_link connections, segments;
     struct mc_link by_seen; /* in core->members, ordered by seen_ms */
     uint64_t seen_ms;       /* life time (core->life_ms) of its last sign of life */
     uint64_t beat_ms;       /* and of its last heartbeat; that is no sign of life of what serves its segments */
-    bool had_keeper;        /* from then on it is mortal */
-    bool keeper_lost, silent;
+    bool had_heartbeat;     /* from then on it is mortal */
+    bool heartbeat_lost, silent;
     bool departed; /* silent for depart_ms: its segments may be acted upon, if the core may do so at all */
     char build[MC_BUILD_TEXT_MAX];
 };

@@ -57,7 +57,7 @@ void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment)
     if (segment->state == MC_SEGMENT_GONE)
         return;
     const struct mc_member *member = segment->member;
-    bool ok = segment->owner != NULL && !member->keeper_lost && !member->silent && !segment->distrusted &&
+    bool ok = segment->owner != NULL && !member->heartbeat_lost && !member->silent && !segment->distrusted &&
               !segment->recovering && !core->veiled;
     uint8_t state = ok ? MC_SEGMENT_OK : MC_SEGMENT_SUSPECT;
     if (segment->state == state)

@@ -81,7 +81,7 @@ struct mc_owner {
      * was sent. CLOCK_BOOTTIME. */
     uint64_t seen_epoch, acting_epoch, seen_ms, answered_epoch, answered_ms;
     struct mc_master_time master_time;
-    _Atomic uint64_t led_epoch; /* whose leadership the keeper has met; written by its thread only */
+    _Atomic uint64_t led_epoch; /* whose leadership the heartbeat thread has met; written by its thread only */
     _Atomic bool is_mounted;
     _Atomic uint32_t segment;
 
@@ -100,7 +100,7 @@ struct mc_owner {
     struct mc_wire_peer agreed;    /* with it: what may be said to it */
     bool held;                     /* the last HELLO said that the memory holds something */
     struct mc_id master_cluster;   /* which one that master is; zero = it did not say */
-    struct mc_cluster_word {       /* of the keeper, under the lock */
+    struct mc_cluster_word {       /* of the heartbeat thread, under the lock */
         uint64_t epoch;
         struct mc_id cluster;
     } cluster_word;

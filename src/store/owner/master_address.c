@@ -196,7 +196,7 @@ static int look_or_wait(struct mc_master_address *master, uint64_t deadline_ns)
 static void refused(struct mc_master_address *master)
 {
     uint64_t now_ns = mc_clock_boot_ns(), before_ns = atomic_load(&master->refused_ns);
-    if (before_ns == 0 || now_ns - before_ns >= MC_PLACES_TRUST_MS * 1000000ull)
+    if (before_ns == 0 || now_ns - before_ns >= MC_LOCATIONS_TRUST_MS * 1000000ull)
         atomic_store(&master->refusing_ns, now_ns);
     atomic_store(&master->refused_ns, now_ns);
 }

@@ -1,5 +1,5 @@
 /* Where the master is: "host:port", or "etcd://..." for whoever leads now. One place for the two ways, used by the
- * calls and the keeper (with memory: struct mc_master_address) and by the owner's connector (without).
+ * calls and the heartbeat thread (with memory: struct mc_master_address) and by the owner's connector (without).
  *
  * A name server or an election may take as long as it likes: mc_master_open gives up at its deadline all the same,
  * because whatever cannot be bounded runs on a thread of its own that nobody waits for (names: env/resolve.h). */
@@ -13,13 +13,13 @@
 #define MC_MASTER_ADDRESS_MAX 1024 /* bytes of what is configured: an election has several endpoints */
 
 /* Remembered places are read so long after the last word of a master, or of its machine. */
-#define MC_PLACES_TRUST_MS 2000u
+#define MC_LOCATIONS_TRUST_MS 2000u
 
 struct mc_master_address {
     pthread_mutex_t lock;
     char configured[MC_MASTER_ADDRESS_MAX];
     /* When the only master's machine last said that nobody listens there, and since when it says so without a break of
-     * MC_PLACES_TRUST_MS; 0 = never. */
+     * MC_LOCATIONS_TRUST_MS; 0 = never. */
     _Atomic uint64_t refused_ns, refusing_ns;
     bool is_election;
     char leader[MC_ADDRESS_MAX]; /* as the election said last; empty: ask it */

@@ -12,7 +12,8 @@ struct mc_owner_config {
     struct mc_paths *paths;     /* borrowed; outlives the owner */
     struct mc_rdma *rdma;       /* the same; NULL: none */
     const char *master_address; /* as mc_connector_start takes it */
-    struct mc_id master_node;   /* of the master that the keeper has met: it is tried over its unix socket first */
+    struct mc_id
+        master_node; /* of the master that the heartbeat thread has met: it is tried over its unix socket first */
     struct mc_id node;
     uint64_t incarnation;
     const char *advertise_host; /* others reach us here; the segment's name is advertise_host:port */
@@ -39,8 +40,8 @@ uint64_t mc_owner_populated(const struct mc_owner *owner);
 bool mc_owner_segment(const struct mc_owner *owner, uint32_t *segment);
 /* The master does not know the segment (its word to a heartbeat): mount again. */
 void mc_owner_remount(struct mc_owner *owner);
-/* The keeper has met the master of that epoch: the owner leaves an earlier one, which may be stopped or cut off and
- * then breaks no link. Keeper's thread only. */
+/* The heartbeat thread has met the master of that epoch: the owner leaves an earlier one, which may be stopped or cut off and
+ * then breaks no link. Heartbeat thread's thread only. */
 void mc_owner_follow(struct mc_owner *owner, uint64_t epoch);
 /* The master of that epoch has answered a heartbeat at answered_ms (mc_clock_boot_ms), not before, and holds our
  * segment: from then on it counts our silence. 0: it has answered, but holds nothing of ours, or has acted on our
@@ -50,7 +51,7 @@ void mc_owner_contact(struct mc_owner *owner, uint64_t epoch, bool acts, uint64_
  * at the earliest. */
 uint64_t mc_owner_age_told(struct mc_owner *owner, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms);
 /* That master says which cluster it is (zero: it does not): the memory that is mounted there belongs to it from now on.
- * Keeper's thread only. */
+ * Heartbeat thread's thread only. */
 void mc_owner_cluster_told(struct mc_owner *owner, uint64_t epoch, struct mc_id cluster);
 /* Does its memory hold anything? And to which cluster does that belong (zero: it is not known). */
 bool mc_owner_holds(struct mc_owner *owner, struct mc_id *cluster);

@@ -34,7 +34,7 @@ static inline void mc_master_unix_name(char *name, size_t size, struct mc_id nod
              (unsigned long long)node.low);
 }
 
-enum mc_role { MC_ROLE_CALL = 0, MC_ROLE_KEEPER = 1, MC_ROLE_OWNER = 2, MC_ROLE_DATA = 3 };
+enum mc_role { MC_ROLE_CALL = 0, MC_ROLE_HEARTBEAT = 1, MC_ROLE_OWNER = 2, MC_ROLE_DATA = 3 };
 /* A master acts on the absence of a segment, at the earliest, when it has missed its owner for so long. */
 #define MC_DEPART_MS 3000u
 

@@ -1,9 +1,9 @@
 /* The cache of places. */
-#include "store/client/places.h"
+#include "store/client/locations.h"
 
 #include <stdlib.h>
 
-enum { LOW, HIGH, EPOCH, LENGTH, FIRST, PLACE_WORDS = 3, WORDS = FIRST + (int)MC_PLACES_REPLICAS * PLACE_WORDS };
+enum { LOW, HIGH, EPOCH, LENGTH, FIRST, PLACE_WORDS = 3, WORDS = FIRST + (int)MC_LOCATIONS_REPLICAS * PLACE_WORDS };
 
 #define HEAD_WORDS (FIRST + PLACE_WORDS)
 #define LINE_BYTES 64u
@@ -21,9 +21,9 @@ struct tail {
     _Atomic uint64_t words[WORDS - HEAD_WORDS];
 };
 
-struct mc_places_table {
-    struct tail tails[MC_PLACES_ENTRIES];
-    uint8_t heads[MC_PLACES_ENTRIES * LINE_BYTES + LINE_BYTES - 1]; /* begin at the first line of their own */
+struct mc_locations_table {
+    struct tail tails[MC_LOCATIONS_ENTRIES];
+    uint8_t heads[MC_LOCATIONS_ENTRIES * LINE_BYTES + LINE_BYTES - 1]; /* begin at the first line of their own */
 };
 
 struct entry {
@@ -31,12 +31,12 @@ struct entry {
     struct tail *tail;
 };
 
-_Static_assert((MC_PLACES_ENTRIES & (MC_PLACES_ENTRIES - 1)) == 0, "a power of two");
+_Static_assert((MC_LOCATIONS_ENTRIES & (MC_LOCATIONS_ENTRIES - 1)) == 0, "a power of two");
 _Static_assert(sizeof(struct head) == LINE_BYTES, "one miss for an object of one replica");
 
-static struct entry entry_of(struct mc_places_table *table, struct mc_hash key)
+static struct entry entry_of(struct mc_locations_table *table, struct mc_hash key)
 {
-    uint64_t index = key.low & (MC_PLACES_ENTRIES - 1);
+    uint64_t index = key.low & (MC_LOCATIONS_ENTRIES - 1);
     uintptr_t first = ((uintptr_t)table->heads + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
     return (struct entry){(struct head *)(first + index * LINE_BYTES), &table->tails[index]};
 }
@@ -51,9 +51,9 @@ static size_t words_used(uint64_t sequence)
     return (sequence & HAS_TAIL) != 0 ? WORDS : HEAD_WORDS;
 }
 
-static struct mc_places_table *table_make(struct mc_places *places)
+static struct mc_locations_table *table_make(struct mc_locations *places)
 {
-    struct mc_places_table *made = calloc(1, sizeof(*made)), *other = NULL;
+    struct mc_locations_table *made = calloc(1, sizeof(*made)), *other = NULL;
     if (made == NULL || atomic_compare_exchange_strong(&places->table, &other, made))
         return made;
     free(made);
@@ -75,12 +75,12 @@ static size_t choose(struct mc_place *chosen, const struct mc_place *found, size
 {
     size_t kept = 0;
     for (size_t i = 0; i < count; i++) {
-        size_t at = kept < MC_PLACES_REPLICAS ? kept++ : MC_PLACES_REPLICAS;
+        size_t at = kept < MC_LOCATIONS_REPLICAS ? kept++ : MC_LOCATIONS_REPLICAS;
         for (; at > 0 && chosen[at - 1].segment > found[i].segment; at--) {
-            if (at < MC_PLACES_REPLICAS)
+            if (at < MC_LOCATIONS_REPLICAS)
                 chosen[at] = chosen[at - 1];
         }
-        if (at < MC_PLACES_REPLICAS)
+        if (at < MC_LOCATIONS_REPLICAS)
             chosen[at] = found[i];
     }
     return kept;
@@ -114,19 +114,19 @@ static void entry_write(struct entry entry, const uint64_t *words, uint64_t has_
     atomic_store_explicit(number, (sequence & ~(uint64_t)HAS_TAIL) + STEP + has_tail, memory_order_release);
 }
 
-bool mc_places_put(struct mc_places *places, struct mc_hash key, uint64_t epoch, uint64_t length,
-                   const struct mc_place *found, size_t count)
+bool mc_locations_put(struct mc_locations *places, struct mc_hash key, uint64_t epoch, uint64_t length,
+                      const struct mc_place *found, size_t count)
 {
-    struct mc_places_table *table = atomic_load_explicit(&places->table, memory_order_acquire);
+    struct mc_locations_table *table = atomic_load_explicit(&places->table, memory_order_acquire);
     uint64_t words[WORDS] = {[LOW] = key.low, [HIGH] = key.high, [EPOCH] = epoch, [LENGTH] = length};
     if (table == NULL && (table = table_make(places)) == NULL)
         return false;
-    struct mc_place chosen[MC_PLACES_REPLICAS];
+    struct mc_place chosen[MC_LOCATIONS_REPLICAS];
     if (count > 1) {
         count = choose(chosen, found, count);
         found = chosen;
     }
-    for (size_t i = 0; i < MC_PLACES_REPLICAS; i++)
+    for (size_t i = 0; i < MC_LOCATIONS_REPLICAS; i++)
         place_pack(words + FIRST + i * PLACE_WORDS, i < count ? &found[i] : NULL);
     struct entry entry = entry_of(table, key);
     uint64_t has_tail = count > 1 ? HAS_TAIL : 0;
@@ -136,9 +136,9 @@ bool mc_places_put(struct mc_places *places, struct mc_hash key, uint64_t epoch,
     return true;
 }
 
-void mc_places_expect(struct mc_places *places, struct mc_hash key)
+void mc_locations_expect(struct mc_locations *places, struct mc_hash key)
 {
-    struct mc_places_table *table = atomic_load_explicit(&places->table, memory_order_acquire);
+    struct mc_locations_table *table = atomic_load_explicit(&places->table, memory_order_acquire);
     if (table != NULL)
         __builtin_prefetch(entry_of(table, key).head);
 }
@@ -155,15 +155,15 @@ static bool entry_read(struct entry entry, uint64_t words[WORDS])
     return atomic_load_explicit(&entry.head->sequence, memory_order_relaxed) == before;
 }
 
-bool mc_places_get(struct mc_places *places, struct mc_hash key, uint64_t epoch, struct mc_known *known)
+bool mc_locations_get(struct mc_locations *places, struct mc_hash key, uint64_t epoch, struct mc_known *known)
 {
-    struct mc_places_table *table = atomic_load_explicit(&places->table, memory_order_acquire);
+    struct mc_locations_table *table = atomic_load_explicit(&places->table, memory_order_acquire);
     uint64_t words[WORDS];
     if (table == NULL || !entry_read(entry_of(table, key), words) || words[LOW] != key.low || words[HIGH] != key.high ||
         words[EPOCH] != epoch)
         return false;
     *known = (struct mc_known){.epoch = epoch, .length = words[LENGTH]};
-    for (size_t i = 0; i < MC_PLACES_REPLICAS; i++) {
+    for (size_t i = 0; i < MC_LOCATIONS_REPLICAS; i++) {
         const uint64_t *place = words + FIRST + i * PLACE_WORDS;
         if (place[1] != 0)
             known->places[known->count++] =
@@ -173,9 +173,9 @@ bool mc_places_get(struct mc_places *places, struct mc_hash key, uint64_t epoch,
     return known->count > 0;
 }
 
-void mc_places_drop(struct mc_places *places, struct mc_hash key)
+void mc_locations_drop(struct mc_locations *places, struct mc_hash key)
 {
-    struct mc_places_table *table = atomic_load_explicit(&places->table, memory_order_acquire);
+    struct mc_locations_table *table = atomic_load_explicit(&places->table, memory_order_acquire);
     uint64_t words[WORDS] = {0};
     if (table == NULL)
         return;
@@ -185,7 +185,7 @@ void mc_places_drop(struct mc_places *places, struct mc_hash key)
         entry_write(entry, words, 0);
 }
 
-void mc_places_free(struct mc_places *places)
+void mc_locations_free(struct mc_locations *places)
 {
     free(atomic_exchange(&places->table, NULL));
 }

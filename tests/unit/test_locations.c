@@ -1,5 +1,5 @@
 /* The cache of places. */
-#include "store/client/places.h"
+#include "store/client/locations.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -18,44 +18,44 @@ static struct mc_hash key_of(uint64_t low, uint64_t high)
 
 static void empty_knows_nothing(void **state)
 {
-    struct mc_places places = {NULL};
+    struct mc_locations places = {NULL};
     struct mc_known known;
     (void)state;
-    assert_false(mc_places_get(&places, key_of(0, 0), 0, &known));
-    mc_places_drop(&places, key_of(1, 2));
-    mc_places_put(&places, key_of(1, 2), 9, 100, NULL, 0); /* no replica: nothing to know */
-    assert_false(mc_places_get(&places, key_of(1, 2), 9, &known));
-    assert_false(mc_places_get(&places, key_of(0, 0), 0, &known));
-    mc_places_free(&places);
-    mc_places_free(&places);
+    assert_false(mc_locations_get(&places, key_of(0, 0), 0, &known));
+    mc_locations_drop(&places, key_of(1, 2));
+    mc_locations_put(&places, key_of(1, 2), 9, 100, NULL, 0); /* no replica: nothing to know */
+    assert_false(mc_locations_get(&places, key_of(1, 2), 9, &known));
+    assert_false(mc_locations_get(&places, key_of(0, 0), 0, &known));
+    mc_locations_free(&places);
+    mc_locations_free(&places);
 }
 
 static void what_was_told_is_known_under_its_epoch(void **state)
 {
-    struct mc_places places = {NULL};
+    struct mc_locations places = {NULL};
     struct mc_known known;
     struct mc_place told[3] = {
         {UINT32_MAX, 7, UINT64_MAX, 1ull << 60, MC_REPLICA_COUNT_MAX - 1}, {5, UINT32_MAX, 6, 0, 0}, {9, 1, 2, 192, 1}};
     (void)state;
-    mc_places_put(&places, key_of(3, 4), 9, UINT64_MAX, told, 1);
-    assert_true(mc_places_get(&places, key_of(3, 4), 9, &known));
+    mc_locations_put(&places, key_of(3, 4), 9, UINT64_MAX, told, 1);
+    assert_true(mc_locations_get(&places, key_of(3, 4), 9, &known));
     assert_int_equal(known.count, 1);
     assert_int_equal(known.length, UINT64_MAX);
     assert_int_equal(known.places[0].segment, UINT32_MAX);
     assert_int_equal(known.places[0].slot, 7);
     assert_int_equal(known.places[0].offset, 1ull << 60);
     assert_int_equal(mc_place_version(&known.places[0]), UINT64_MAX - MC_REPLICA_COUNT_MAX + 1);
-    assert_false(mc_places_get(&places, key_of(3, 4), 10, &known));
-    assert_false(mc_places_get(&places, key_of(3, 4), 8, &known));
-    assert_false(mc_places_get(&places, key_of(3, 5), 9, &known)); /* the same entry, another key */
+    assert_false(mc_locations_get(&places, key_of(3, 4), 10, &known));
+    assert_false(mc_locations_get(&places, key_of(3, 4), 8, &known));
+    assert_false(mc_locations_get(&places, key_of(3, 5), 9, &known)); /* the same entry, another key */
     /* Of three the two of the lowest segments, in whatever order they are told. */
     for (unsigned turn = 0; turn < 3; turn++) {
         struct mc_place first = told[0];
         told[0] = told[1];
         told[1] = told[2];
         told[2] = first;
-        mc_places_put(&places, key_of(3, 4), 9, 5, told, 3);
-        assert_true(mc_places_get(&places, key_of(3, 4), 9, &known));
+        mc_locations_put(&places, key_of(3, 4), 9, 5, told, 3);
+        assert_true(mc_locations_get(&places, key_of(3, 4), 9, &known));
         assert_int_equal(known.count, 2);
         assert_int_equal(known.places[0].segment, 5);
         assert_int_equal(known.places[1].segment, 9);
@@ -63,21 +63,21 @@ static void what_was_told_is_known_under_its_epoch(void **state)
         assert_int_equal(mc_place_version(&known.places[1]), 1);
     }
     /* One less than before: the second is gone. */
-    mc_places_put(&places, key_of(3, 4), 9, 5, told, 1);
-    assert_true(mc_places_get(&places, key_of(3, 4), 9, &known));
+    mc_locations_put(&places, key_of(3, 4), 9, 5, told, 1);
+    assert_true(mc_locations_get(&places, key_of(3, 4), 9, &known));
     assert_int_equal(known.count, 1);
     /* The last one told has the entry. */
-    mc_places_put(&places, key_of(3 + MC_PLACES_ENTRIES, 4), 9, 5, told, 1);
-    assert_false(mc_places_get(&places, key_of(3, 4), 9, &known));
-    mc_places_drop(&places, key_of(3, 4)); /* not the one that is there */
-    assert_true(mc_places_get(&places, key_of(3 + MC_PLACES_ENTRIES, 4), 9, &known));
-    mc_places_drop(&places, key_of(3 + MC_PLACES_ENTRIES, 4));
-    assert_false(mc_places_get(&places, key_of(3 + MC_PLACES_ENTRIES, 4), 9, &known));
-    mc_places_free(&places);
+    mc_locations_put(&places, key_of(3 + MC_LOCATIONS_ENTRIES, 4), 9, 5, told, 1);
+    assert_false(mc_locations_get(&places, key_of(3, 4), 9, &known));
+    mc_locations_drop(&places, key_of(3, 4)); /* not the one that is there */
+    assert_true(mc_locations_get(&places, key_of(3 + MC_LOCATIONS_ENTRIES, 4), 9, &known));
+    mc_locations_drop(&places, key_of(3 + MC_LOCATIONS_ENTRIES, 4));
+    assert_false(mc_locations_get(&places, key_of(3 + MC_LOCATIONS_ENTRIES, 4), 9, &known));
+    mc_locations_free(&places);
 }
 
 struct worker {
-    struct mc_places *places;
+    struct mc_locations *places;
     unsigned number;
     unsigned torn, hits;
 };
@@ -93,11 +93,11 @@ static void *work(void *argument)
         uint64_t low = random >> 58, value = random >> 20 | 1; /* KEYS entries, two keys each */
         struct mc_hash key = key_of(low % KEYS, random & 1);
         if ((random & 6) == 0)
-            mc_places_drop(worker->places, key);
+            mc_locations_drop(worker->places, key);
         else if ((random & 2) != 0) {
             struct mc_place place = {(uint32_t)value, (uint32_t)(value >> 1), value, value * 192, value % 16};
-            mc_places_put(worker->places, key, 1, value * 5, &place, 1);
-        } else if (mc_places_get(worker->places, key, 1, &known)) {
+            mc_locations_put(worker->places, key, 1, value * 5, &place, 1);
+        } else if (mc_locations_get(worker->places, key, 1, &known)) {
             value = known.places[0].generation;
             worker->hits++;
             worker->torn += known.count != 1 || known.length != value * 5 || known.places[0].offset != value * 192 ||
@@ -110,7 +110,7 @@ static void *work(void *argument)
 
 static void many_threads_never_see_a_mixture(void **state)
 {
-    struct mc_places places = {NULL};
+    struct mc_locations places = {NULL};
     struct worker workers[THREADS];
     pthread_t threads[THREADS];
     (void)state;
@@ -125,7 +125,7 @@ static void many_threads_never_see_a_mixture(void **state)
         hits += workers[i].hits;
     }
     assert_true(hits > TURNS / 100);
-    mc_places_free(&places);
+    mc_locations_free(&places);
 }
 
 int main(void)
