@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Names in the source: one tag is one thing, comments name files that are there, headers are included, functions are called.
+"""Names in the source: one tag is one thing, comments name files that are there, headers are included, functions are called, statics say
+what they do.
 
 check_names.py [CHECKOUT]. Exits 1 and names what breaks a rule. Without argument: the checkout this file lies in.
 """
@@ -16,6 +17,8 @@ HEAD = r"^(?:[a-z_]\w*[\s*]+)+(\w+)\([^;{}]*\)"  # what a function begins with, 
 DEFINITION, DECLARATION = re.compile(HEAD + r"\n\{", re.M), re.compile(HEAD + r";", re.M)
 # What others call: the C interfaces, Python's entry points, tests of cmocka.
 PUBLIC = ("mooncake.h", "mooncake_engine.h", "transfer_engine_c.h")
+# A static of such a name is found by no search: its name says what it does to what.
+BARE = re.compile(r"^static [\w\s*]*\b(add|check|fail|find|get|give|look|put|take)\(", re.M)
 SYSTEM = re.compile(r"^(sys|net|netinet|arpa|linux|event2)/")
 
 
@@ -81,10 +84,15 @@ def uncalled(texts):
             if words[name] <= known[name] and name != "main" and not name.startswith(pasted) and not re.search(rf"\b{name}\b", public)]
 
 
+def bare_statics(texts):
+    return [f"{path}: a static named {name} says not what it does to what" for path, text in texts.items()
+            if path.parts[0] == "src" and path.suffix == ".c" for name in BARE.findall(text)]
+
+
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
     texts = sources(root)
-    problems = [problem for rule in (doubled_tags, missing_files, unused_headers, uncalled) for problem in rule(texts)]
+    problems = [problem for rule in (doubled_tags, missing_files, unused_headers, uncalled, bare_statics) for problem in rule(texts)]
     for problem in problems:
         print(problem)
     print(f"{len(texts)} files, {len(problems)} problems")

@@ -42,7 +42,7 @@ static void read_segment(struct dial *dial, struct mc_span text)
     }
 }
 
-static void begin(struct dial *dial, uint64_t deadline_ns)
+static void dial_begin(struct dial *dial, uint64_t deadline_ns)
 {
     struct mc_tcp_address peer;
     dial->error = ETIMEDOUT;
@@ -120,7 +120,7 @@ void mc_doctor_segments(struct mc_doctor *doctor, struct mc_span json)
     bool is_more = mc_json_next(&element) == 1;
     for (; is_more && count < DIALS_MAX; is_more = mc_json_next(&element) == 1) {
         read_segment(&dials[count], element.value);
-        begin(&dials[count++], deadline_ns);
+        dial_begin(&dials[count++], deadline_ns);
     }
     await(dials, count, deadline_ns);
     for (size_t i = 0; i < count; i++) {

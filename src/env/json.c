@@ -20,7 +20,7 @@ static void skip_space(struct scan *scan)
         scan->at++;
 }
 
-static bool take(struct scan *scan, char wanted)
+static bool scan_take(struct scan *scan, char wanted)
 {
     skip_space(scan);
     if (scan->at == scan->end || *scan->at != wanted)
@@ -31,7 +31,7 @@ static bool take(struct scan *scan, char wanted)
 
 static bool scan_string(struct scan *scan, struct mc_span *text)
 {
-    if (!take(scan, '"'))
+    if (!scan_take(scan, '"'))
         return false;
     const char *start = scan->at;
     while (scan->at < scan->end && *scan->at != '"') {
@@ -58,20 +58,20 @@ static const char *follow(const char *path, struct mc_span part)
 static bool scan_object(struct scan *scan, const char *path)
 {
     struct mc_span name;
-    if (take(scan, '}'))
+    if (scan_take(scan, '}'))
         return true;
     do {
-        if (!scan_string(scan, &name) || !take(scan, ':') || !scan_value(scan, follow(path, name)))
+        if (!scan_string(scan, &name) || !scan_take(scan, ':') || !scan_value(scan, follow(path, name)))
             return false;
-    } while (take(scan, ','));
-    return take(scan, '}');
+    } while (scan_take(scan, ','));
+    return scan_take(scan, '}');
 }
 
 static bool scan_array(struct scan *scan, const char *path)
 {
     char *rest = NULL;
     unsigned long wanted = path == NULL || *path < '0' || *path > '9' ? UINT32_MAX : strtoul(path, &rest, 10);
-    if (take(scan, ']'))
+    if (scan_take(scan, ']'))
         return true;
     for (unsigned long index = 0;; index++) {
         const char *inner = index != wanted || rest == NULL || (*rest != '.' && *rest != 0) ? NULL
@@ -79,8 +79,8 @@ static bool scan_array(struct scan *scan, const char *path)
                                                                                             : rest + 1;
         if (!scan_value(scan, inner))
             return false;
-        if (!take(scan, ','))
-            return take(scan, ']');
+        if (!scan_take(scan, ','))
+            return scan_take(scan, ']');
     }
 }
 
@@ -166,7 +166,7 @@ int mc_json_open(struct mc_span text, char kind, struct mc_json_cursor *cursor)
 {
     struct scan scan = {text.data, (const char *)text.data + text.length, 0, NULL, false};
     *cursor = (struct mc_json_cursor){.end = scan.end, .is_object = kind == '{'};
-    if (text.length == 0 || !take(&scan, kind))
+    if (text.length == 0 || !scan_take(&scan, kind))
         return MC_ERR_PROTOCOL;
     cursor->at = scan.at;
     return 0;
@@ -175,14 +175,14 @@ int mc_json_open(struct mc_span text, char kind, struct mc_json_cursor *cursor)
 int mc_json_next(struct mc_json_cursor *cursor)
 {
     struct scan scan = {cursor->at, cursor->end, 1, &cursor->value, false};
-    bool is_end = take(&scan, cursor->is_object ? '}' : ']');
+    bool is_end = scan_take(&scan, cursor->is_object ? '}' : ']');
     if (is_end) {
         skip_space(&scan);
         return scan.at == scan.end ? 0 : MC_ERR_PROTOCOL;
     }
-    if (cursor->is_started && !take(&scan, ','))
+    if (cursor->is_started && !scan_take(&scan, ','))
         return MC_ERR_PROTOCOL;
-    if (cursor->is_object && (!scan_string(&scan, &cursor->name) || !take(&scan, ':')))
+    if (cursor->is_object && (!scan_string(&scan, &cursor->name) || !scan_take(&scan, ':')))
         return MC_ERR_PROTOCOL;
     skip_space(&scan);
     cursor->kind = scan.at < scan.end ? *scan.at : 0;

@@ -26,7 +26,7 @@ void mc_gpu_lanes_forget(void)
 }
 
 /* 0, or -1 with a log line. */
-static int check(int code, const char *what)
+static int driver_check(int code, const char *what)
 {
     if (code == MC_CU_SUCCESS)
         return 0;
@@ -36,13 +36,13 @@ static int check(int code, const char *what)
 
 static int enter(void *context)
 {
-    return check(mc_driver.context_push(context), "make its context current");
+    return driver_check(mc_driver.context_push(context), "make its context current");
 }
 
 static void leave(void)
 {
     void *popped;
-    (void)check(mc_driver.context_pop(&popped), "give its context back");
+    (void)driver_check(mc_driver.context_pop(&popped), "give its context back");
 }
 
 /* ---- lanes ---- */
@@ -52,8 +52,8 @@ static void *context_of(int device)
     int handle;
     pthread_mutex_lock(&lock);
     void *context = contexts[device];
-    if (context == NULL && check(mc_driver.device_get(&handle, device), "name a device") == 0 &&
-        check(mc_driver.context_retain(&context, handle), "open a device") == 0)
+    if (context == NULL && driver_check(mc_driver.device_get(&handle, device), "name a device") == 0 &&
+        driver_check(mc_driver.context_retain(&context, handle), "open a device") == 0)
         contexts[device] = context;
     else if (contexts[device] == NULL)
         context = NULL;
@@ -65,7 +65,7 @@ static void *context_of(int device)
 static void units_free(struct mc_gpu_lane *lane)
 {
     if (lane->is_pinned)
-        (void)check(mc_driver.host_free(lane->units[0]), "free pinned memory");
+        (void)driver_check(mc_driver.host_free(lane->units[0]), "free pinned memory");
     else
         free(lane->units[0]);
     lane->units[0] = lane->units[1] = NULL;
@@ -97,9 +97,9 @@ static void destroy(struct mc_gpu_lane *lane)
     if (enter(lane->context) == 0) {
         for (int i = 0; i < 2; i++)
             if (lane->events[i] != NULL)
-                (void)check(mc_driver.event_destroy(lane->events[i]), "end an event");
+                (void)driver_check(mc_driver.event_destroy(lane->events[i]), "end an event");
         if (lane->stream != NULL)
-            (void)check(mc_driver.stream_destroy(lane->stream), "end a stream");
+            (void)driver_check(mc_driver.stream_destroy(lane->stream), "end a stream");
         if (lane->units[0] != NULL)
             units_free(lane);
         leave();
@@ -120,9 +120,9 @@ static struct mc_gpu_lane *create(int device, bool wants_pinned)
         return NULL;
     }
     /* A stream that waits for the default one, as a plain copy would: callers of the original rely on that. */
-    int rc = check(mc_driver.stream_create(&lane->stream, 0), "make a stream");
+    int rc = driver_check(mc_driver.stream_create(&lane->stream, 0), "make a stream");
     for (int i = 0; rc == 0 && i < 2; i++)
-        rc = check(mc_driver.event_create(&lane->events[i], MC_CU_EVENT_NO_TIMING), "make an event");
+        rc = driver_check(mc_driver.event_create(&lane->events[i], MC_CU_EVENT_NO_TIMING), "make an event");
     if (rc == 0)
         rc = units_make(lane, wants_pinned);
     leave();
@@ -197,7 +197,7 @@ int mc_gpu_start(struct mc_gpu_lane *lane, void *to, const void *from, size_t le
         return 0;
     if (enter(lane->context) < 0)
         return -1;
-    int rc = check(mc_driver.copy((uintptr_t)to, (uintptr_t)from, length, lane->stream), "copy");
+    int rc = driver_check(mc_driver.copy((uintptr_t)to, (uintptr_t)from, length, lane->stream), "copy");
     leave();
     return rc;
 }
@@ -206,7 +206,7 @@ int mc_gpu_mark(struct mc_gpu_lane *lane, unsigned unit)
 {
     if (enter(lane->context) < 0)
         return -1;
-    int rc = check(mc_driver.event_record(lane->events[unit], lane->stream), "mark a copy");
+    int rc = driver_check(mc_driver.event_record(lane->events[unit], lane->stream), "mark a copy");
     leave();
     return rc;
 }
@@ -215,7 +215,7 @@ int mc_gpu_wait(struct mc_gpu_lane *lane, unsigned unit)
 {
     if (enter(lane->context) < 0)
         return -1;
-    int rc = check(mc_driver.event_wait(lane->events[unit]), "end a copy");
+    int rc = driver_check(mc_driver.event_wait(lane->events[unit]), "end a copy");
     leave();
     return rc;
 }
@@ -224,7 +224,7 @@ int mc_gpu_finish(struct mc_gpu_lane *lane)
 {
     if (enter(lane->context) < 0)
         return -1;
-    int rc = check(mc_driver.stream_wait(lane->stream), "end its copies");
+    int rc = driver_check(mc_driver.stream_wait(lane->stream), "end its copies");
     leave();
     return rc;
 }
@@ -266,7 +266,7 @@ int mc_gpu_pci_address(int device, char *text, size_t size)
     if (!mc_gpu_is_ready() || mc_driver.pci_bus_id == NULL || size > INT32_MAX ||
         mc_driver.device_get(&handle, device) != MC_CU_SUCCESS)
         return -1;
-    return check(mc_driver.pci_bus_id(text, (int)size, handle), "say where a device is");
+    return driver_check(mc_driver.pci_bus_id(text, (int)size, handle), "say where a device is");
 }
 
 /* Does the driver want to be told, before the device reads what a network card has written? */
@@ -300,7 +300,7 @@ int mc_gpu_flush(uint64_t devices)
             rc = -1;
             continue;
         }
-        if (check(mc_driver.flush_writes(MC_CU_FLUSH_CURRENT_CONTEXT, MC_CU_ORDERING_OWNER), "flush") < 0)
+        if (driver_check(mc_driver.flush_writes(MC_CU_FLUSH_CURRENT_CONTEXT, MC_CU_ORDERING_OWNER), "flush") < 0)
             rc = -1;
         leave();
     }

@@ -10,7 +10,7 @@ struct scan {
     size_t depth;
 };
 
-static int fail(struct scan *scan, const char *problem)
+static int scan_fail(struct scan *scan, const char *problem)
 {
     scan->problem = problem;
     return MC_ERR_INVALID_PARAMS;
@@ -36,7 +36,7 @@ static int scan_string(struct scan *scan)
             return 0;
         }
         if (*scan->at < ' ')
-            return fail(scan, "control character in a string");
+            return scan_fail(scan, "control character in a string");
         if (*scan->at != '\\')
             continue;
         scan->at++;
@@ -46,13 +46,13 @@ static int scan_string(struct scan *scan)
             for (int i = 0; i < 4; i++) {
                 scan->at++;
                 if (scan->at == scan->end || mc_hex_digit((char)*scan->at) < 0)
-                    return fail(scan, "bad \\u escape");
+                    return scan_fail(scan, "bad \\u escape");
             }
         } else if (*scan->at == 0 || strchr("\"\\/bfnrt", *scan->at) == NULL) {
-            return fail(scan, "bad escape");
+            return scan_fail(scan, "bad escape");
         }
     }
-    return fail(scan, "the string does not end");
+    return scan_fail(scan, "the string does not end");
 }
 
 static bool digits(struct scan *scan)
@@ -70,18 +70,18 @@ static int scan_number(struct scan *scan)
     if (next_is(scan, '0'))
         scan->at++;
     else if (!digits(scan))
-        return fail(scan, "a value was expected");
+        return scan_fail(scan, "a value was expected");
     if (next_is(scan, '.')) {
         scan->at++;
         if (!digits(scan))
-            return fail(scan, "a digit was expected");
+            return scan_fail(scan, "a digit was expected");
     }
     if (next_is(scan, 'e') || next_is(scan, 'E')) {
         scan->at++;
         if (next_is(scan, '-') || next_is(scan, '+'))
             scan->at++;
         if (!digits(scan))
-            return fail(scan, "a digit was expected");
+            return scan_fail(scan, "a digit was expected");
     }
     return 0;
 }
@@ -104,7 +104,7 @@ static int scan_plain(struct scan *scan)
 static int open_level(struct scan *scan)
 {
     if (scan->depth == MC_EDIT_DEPTH_MAX)
-        return fail(scan, "nested too deep");
+        return scan_fail(scan, "nested too deep");
     uint64_t bit = (uint64_t)1 << (scan->depth % 64);
     if (*scan->at == '{')
         scan->is_object[scan->depth / 64] |= bit;
@@ -125,13 +125,13 @@ static int scan_name(struct scan *scan)
 {
     skip_space(scan);
     if (!next_is(scan, '"'))
-        return fail(scan, "a name in quotes was expected");
+        return scan_fail(scan, "a name in quotes was expected");
     int rc = scan_string(scan);
     if (rc < 0)
         return rc;
     skip_space(scan);
     if (!next_is(scan, ':'))
-        return fail(scan, "a colon was expected");
+        return scan_fail(scan, "a colon was expected");
     scan->at++;
     return 0;
 }
@@ -147,7 +147,7 @@ static int close_levels(struct scan *scan, size_t floor)
             return in_object(scan) ? scan_name(scan) : 0;
         }
         if (!next_is(scan, in_object(scan) ? '}' : ']'))
-            return fail(scan, "a comma or the end of a list or object was expected");
+            return scan_fail(scan, "a comma or the end of a list or object was expected");
         scan->at++;
         scan->depth--;
     }
@@ -188,9 +188,9 @@ static int scan_member(struct scan *scan, struct mc_members *members)
     skip_space(scan);
     const uint8_t *from = scan->at;
     if (!next_is(scan, '"'))
-        return fail(scan, "a name in quotes was expected");
+        return scan_fail(scan, "a name in quotes was expected");
     if (members->count == MC_EDIT_MEMBERS_MAX)
-        return fail(scan, "too many members");
+        return scan_fail(scan, "too many members");
     int rc = scan_string(scan);
     if (rc < 0)
         return rc;
@@ -198,7 +198,7 @@ static int scan_member(struct scan *scan, struct mc_members *members)
     member->name = mc_span(from + 1, (size_t)(scan->at - from) - 2);
     skip_space(scan);
     if (!next_is(scan, ':'))
-        return fail(scan, "a colon was expected");
+        return scan_fail(scan, "a colon was expected");
     scan->at++;
     skip_space(scan);
     const uint8_t *value = scan->at;
@@ -216,12 +216,12 @@ static int scan_object(struct scan *scan, struct mc_members *members)
 {
     skip_space(scan);
     if (!next_is(scan, '{'))
-        return fail(scan, "an object was expected");
+        return scan_fail(scan, "an object was expected");
     scan->at++;
     skip_space(scan);
     for (bool is_first = true; !next_is(scan, '}'); is_first = false) {
         if (!is_first && !next_is(scan, ','))
-            return fail(scan, "a comma or the end of the object was expected");
+            return scan_fail(scan, "a comma or the end of the object was expected");
         if (!is_first)
             scan->at++;
         int rc = scan_member(scan, members);
@@ -232,7 +232,7 @@ static int scan_object(struct scan *scan, struct mc_members *members)
     members->end = (size_t)(scan->at - scan->start);
     scan->at++;
     skip_space(scan);
-    return scan->at == scan->end ? 0 : fail(scan, "more behind the object");
+    return scan->at == scan->end ? 0 : scan_fail(scan, "more behind the object");
 }
 
 int mc_members_scan(struct mc_members *members, struct mc_span text, size_t *at, const char **problem)

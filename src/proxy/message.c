@@ -25,7 +25,7 @@ bool mc_header_is_hop(const struct mc_head *head, const char *name)
 }
 
 /* The first bytes in one piece, as many as are there. */
-static const char *look(struct evbuffer *in, size_t most, size_t *length)
+static const char *head_look(struct evbuffer *in, size_t most, size_t *length)
 {
     size_t there = evbuffer_get_length(in);
     const char *start = (const char *)evbuffer_pullup(in, (ev_ssize_t)(there < most ? there : most));
@@ -40,9 +40,9 @@ int mc_head_take_request(struct mc_head *head, struct evbuffer *in)
     size_t length;
     const char *start;
     /* An empty line before a request is an old client's habit behind the body of the one before. */
-    while ((start = look(in, 2, &length)) != NULL && length == 2 && start[0] == '\r' && start[1] == '\n')
+    while ((start = head_look(in, 2, &length)) != NULL && length == 2 && start[0] == '\r' && start[1] == '\n')
         (void)evbuffer_drain(in, 2);
-    start = look(in, MC_PROXY_HEAD_MAX, &length);
+    start = head_look(in, MC_PROXY_HEAD_MAX, &length);
     int rc = mc_head_read_request(head, &rules, start, length);
     return rc > 0 ? evbuffer_drain(in, (size_t)rc) + 1 : rc;
 }
@@ -50,7 +50,7 @@ int mc_head_take_request(struct mc_head *head, struct evbuffer *in)
 int mc_head_take_response(struct mc_head *head, struct evbuffer *in, bool is_head)
 {
     size_t length;
-    const char *start = look(in, MC_PROXY_HEAD_MAX, &length);
+    const char *start = head_look(in, MC_PROXY_HEAD_MAX, &length);
     int rc = mc_head_read_response(head, &rules, start, length, is_head);
     return rc > 0 ? evbuffer_drain(in, (size_t)rc) + 1 : rc;
 }
@@ -68,7 +68,7 @@ int mc_body_decode(struct mc_body *body, struct evbuffer *in, struct evbuffer *o
             mc_body_took(body, part);
             continue;
         }
-        const char *line = look(in, MC_MESSAGE_LINE_MAX + 2, &length);
+        const char *line = head_look(in, MC_MESSAGE_LINE_MAX + 2, &length);
         int rc = mc_body_line(body, line, length);
         if (rc <= 0 || evbuffer_drain(in, (size_t)rc) != 0)
             return rc < 0 ? -1 : 0;

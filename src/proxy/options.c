@@ -94,7 +94,7 @@ static const char *const list_rows[ROWS_OF_LISTS] = {"prefill",         "decode"
 
 /* ---- addresses ---- */
 
-static int fail(char *error, size_t error_size, const char *format, const char *text)
+static int address_complain(char *error, size_t error_size, const char *format, const char *text)
 {
     (void)snprintf(error, error_size, format, text);
     return MC_ERR_INVALID_PARAMS;
@@ -119,9 +119,9 @@ int mc_proxy_address_parse(struct mc_proxy_address *address, const char *text, c
     bool is_url = strncasecmp(text, "http://", 7) == 0;
     *address = (struct mc_proxy_address){.bootstrap_port = MC_PROXY_BOOTSTRAP_PORT};
     if (strncasecmp(text, "https://", 8) == 0)
-        return fail(error, error_size, "'%.200s': instances are reached by http:// only", text);
+        return address_complain(error, error_size, "'%.200s': instances are reached by http:// only", text);
     if (strlen(text) >= sizeof(copy))
-        return fail(error, error_size, "'%.40s...': an address is host:port or http://host:port", text);
+        return address_complain(error, error_size, "'%.40s...': an address is host:port or http://host:port", text);
     (void)snprintf(copy, sizeof(copy), "%s", text + (is_url ? 7 : 0));
     size_t length = strlen(copy);
     if (is_url && length > 0 && copy[length - 1] == '/')
@@ -129,7 +129,7 @@ int mc_proxy_address_parse(struct mc_proxy_address *address, const char *text, c
     uint16_t port = is_url ? HTTP_PORT : 0;
     if (mc_address_split(copy, address->host, sizeof(address->host), &port) < 0 || port == 0 ||
         !is_host(address->host) || strlen(address->host) > 250)
-        return fail(error, error_size, "'%.200s': an address is host:port or http://host:port", text);
+        return address_complain(error, error_size, "'%.200s': an address is host:port or http://host:port", text);
     address->port = port;
     address->mode = is_url ? MC_PROXY_CONCURRENT : MC_PROXY_STORE;
     mc_address_join(address->name, sizeof(address->name), address->host, port);
@@ -202,7 +202,7 @@ static int parse(struct mc_options *options, int argc, char *const *argv, char *
         if (name[length] == '=')
             add_word(&found[row], name + length + 1);
         else if (i + 1 == argc || argv[i + 1][0] == '-')
-            rc = fail(error, error_size, "flag %s needs at least one value", argument);
+            rc = address_complain(error, error_size, "flag %s needs at least one value", argument);
         else
             while (i + 1 < argc && argv[i + 1][0] != '-')
                 add_word(&found[row], argv[++i]);
@@ -238,9 +238,10 @@ static int read_addresses(const char *list, struct mc_proxy_address *addresses, 
             continue;
         if (is_bootstrap(word)) {
             if (*count == 0 || mc_proxy_bootstrap_parse(&addresses[*count - 1], word) < 0)
-                rc = fail(error, error_size, "'%.100s' is no address, and no bootstrap port behind one", word);
+                rc = address_complain(error, error_size, "'%.100s' is no address, and no bootstrap port behind one",
+                                      word);
         } else if (*count == MC_PROXY_INSTANCES_MAX) {
-            rc = fail(error, error_size, "too many instances at '%.100s'", word);
+            rc = address_complain(error, error_size, "too many instances at '%.100s'", word);
         } else {
             rc = mc_proxy_address_parse(&addresses[*count], word, error, error_size);
             *count += rc == 0;
@@ -262,7 +263,7 @@ static int read_pairs(const char *hosts, const char *ports, struct mc_proxy_addr
         if (host == NULL && port == NULL)
             break;
         if (host == NULL || port == NULL || *count == MC_PROXY_INSTANCES_MAX) {
-            rc = fail(error, error_size, "there must be as many hosts as ports%s", "");
+            rc = address_complain(error, error_size, "there must be as many hosts as ports%s", "");
             break;
         }
         (void)snprintf(address, sizeof(address), strchr(host, ':') == NULL ? "%.200s:%.8s" : "[%.200s]:%.8s", host,
@@ -311,8 +312,8 @@ static int read_instances(const struct mc_options *options, struct mc_proxy_conf
     if (rc == 0)
         rc = check_twice(config->decode, config->decode_count, "decode", error, error_size);
     if (rc == 0 && config->decode_count == 0 && config->admin_key[0] == 0) /* nobody could ever add one */
-        rc = fail(error, error_size, "at least one --decode instance is needed%s",
-                  ", or ADMIN_API_KEY, under which instances can be added");
+        rc = address_complain(error, error_size, "at least one --decode instance is needed%s",
+                              ", or ADMIN_API_KEY, under which instances can be added");
     for (size_t i = 0; rc == 0 && i < config->prefill_count; i++) {
         if (config->mode != MC_PROXY_AUTO)
             config->prefill[i].mode = config->mode;
@@ -326,7 +327,7 @@ static int copy_key(char *key, const char *variable, char *error, size_t error_s
     if (value == NULL)
         return 0;
     if (strlen(value) >= MC_PROXY_KEY_MAX || value[strcspn(value, "\r\n")] != 0)
-        return fail(error, error_size, "%s is too long or has a line end", variable);
+        return address_complain(error, error_size, "%s is too long or has a line end", variable);
     (void)snprintf(key, MC_PROXY_KEY_MAX, "%s", value);
     return 0;
 }
@@ -342,7 +343,7 @@ static int resolve(const struct mc_options *options, struct mc_proxy_config *con
     config->port = (uint16_t)mc_options_int(options, "port");
     const char *host = mc_options_text(options, "host"), *model = mc_options_text(options, "model");
     if (strlen(host) >= sizeof(config->host) || strlen(model) >= sizeof(config->model))
-        return fail(error, error_size, "--host or --model is too long%s", "");
+        return address_complain(error, error_size, "--host or --model is too long%s", "");
     (void)snprintf(config->host, sizeof(config->host), "%s", host);
     (void)snprintf(config->model, sizeof(config->model), "%s", model);
     config->health_interval_ms = (uint64_t)mc_options_int(options, "health_interval");

@@ -127,7 +127,7 @@ static void destroy(struct mc_relay *relay)
 }
 
 /* Ends with an answer of our own, or, when a part of another is out already, by breaking that off. */
-static void fail(struct mc_relay *relay, int status, const char *type, const char *message)
+static void relay_fail(struct mc_relay *relay, int status, const char *type, const char *message)
 {
     struct mc_client *client = relay->client;
     bool is_begun = relay->is_begun;
@@ -160,7 +160,7 @@ static bool choose(struct mc_relay *relay, struct leg *leg)
         if (relay->problem[0] == 0 && first != NULL)
             (void)snprintf(relay->problem, sizeof(relay->problem), "%s: %s", first->address.name, first->problem);
         (void)snprintf(message, sizeof(message), "no %s instance is available", role);
-        fail(relay, 503, "ServiceUnavailableError", message);
+        relay_fail(relay, 503, "ServiceUnavailableError", message);
         return false;
     }
     if (leg->seen_by == 0) {
@@ -240,12 +240,12 @@ static bool send_leg(struct mc_relay *relay, struct leg *leg, struct mc_buffer *
     mc_buffer_free(body);
     if (leg->upstream != NULL)
         return true;
-    fail(relay, 503, "ServiceUnavailableError", "no memory for the request");
+    relay_fail(relay, 503, "ServiceUnavailableError", "no memory for the request");
     return false;
 }
 
 /* The members of the client's request. It was checked when it came. */
-static const struct mc_members *look(struct mc_relay *relay)
+static const struct mc_members *request_members(struct mc_relay *relay)
 {
     struct evbuffer *content = mc_client_body(relay->client);
     struct mc_members *members = &relay->proxy->members;
@@ -380,7 +380,7 @@ static bool hold_decode(struct mc_relay *relay, struct evbuffer *data)
 {
     if (evbuffer_get_length(relay->held) + evbuffer_get_length(data) > relay->proxy->config->body_max) {
         note_problem(relay, &relay->decode, TOO_LONG);
-        fail(relay, 502, "BadGatewayError", "the decode instance failed");
+        relay_fail(relay, 502, "BadGatewayError", "the decode instance failed");
         return false;
     }
     (void)evbuffer_add_buffer(relay->held, data);
@@ -441,7 +441,7 @@ static void decode_end(void *context, enum mc_upstream_end end, const char *prob
     if (leg->seen_by == 0)
         start_decode(relay);
     else
-        fail(relay, end == MC_UPSTREAM_TIMEOUT ? 504 : 502, "BadGatewayError", "the decode instance failed");
+        relay_fail(relay, end == MC_UPSTREAM_TIMEOUT ? 504 : 502, "BadGatewayError", "the decode instance failed");
 }
 
 static const struct mc_upstream_events decode_events = {decode_head, decode_data, decode_end};
@@ -460,7 +460,7 @@ static void choose_room(struct mc_relay *relay)
 static void write_room(struct mc_relay *relay, struct mc_buffer *body)
 {
     static const char *const replaced[] = {"bootstrap_host", "bootstrap_port", "bootstrap_room", NULL};
-    mc_members_write(look(relay), replaced, relay->room, body);
+    mc_members_write(request_members(relay), replaced, relay->room, body);
 }
 
 static void start_decode(struct mc_relay *relay)
@@ -475,7 +475,7 @@ static void start_decode(struct mc_relay *relay)
         mc_buffer_printf(&more, "\"kv_transfer_params\":");
         mc_buffer_append(&more, relay->kv_params.data, relay->kv_params.length);
         mc_buffer_put_u8(&more, 0);
-        mc_members_write(look(relay), replaced, (const char *)more.data, &body);
+        mc_members_write(request_members(relay), replaced, (const char *)more.data, &body);
     } else {
         struct evbuffer *content = mc_client_body(relay->client);
         mc_buffer_append(&body, evbuffer_pullup(content, -1), evbuffer_get_length(content));
@@ -562,7 +562,7 @@ static void prefill_failed(struct mc_relay *relay, enum mc_upstream_end end, con
     if (leg->seen_by == 0)
         start_prefill(relay);
     else
-        fail(relay, end == MC_UPSTREAM_TIMEOUT ? 504 : 502, "BadGatewayError", "the prefill instance failed");
+        relay_fail(relay, end == MC_UPSTREAM_TIMEOUT ? 504 : 502, "BadGatewayError", "the prefill instance failed");
 }
 
 static void prefill_answered(struct mc_relay *relay)
@@ -627,7 +627,7 @@ static void write_prefill(struct mc_relay *relay, struct mc_buffer *body)
     static const char *const in_transfer[] = {
         "max_tokens", "max_completion_tokens", "min_tokens",         "min_completion_tokens",
         "stream",     "stream_options",        "kv_transfer_params", NULL};
-    const struct mc_members *members = look(relay);
+    const struct mc_members *members = request_members(relay);
     struct mc_buffer more = {0};
     mc_buffer_printf(&more, "\"stream\":false,\"max_tokens\":1%s",
                      mc_members_find(members, "max_completion_tokens") != NULL ? ",\"max_completion_tokens\":1" : "");

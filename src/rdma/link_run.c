@@ -308,7 +308,7 @@ static void break_mask(struct job *job, uint32_t mask, const char *error)
 }
 
 /* What time and others have changed. 0, or MC_ERR_RPC_TIMEOUT. */
-static int look(struct job *job)
+static int job_refresh(struct job *job)
 {
     struct mc_rdma_link *link = job->link;
     struct mc_rdma_run *run = job->run;
@@ -395,7 +395,7 @@ static int drive(struct job *job)
             wait_for_completions(job);
             bury(job);
         }
-        int rc = count == 0 || turns % TURNS_BETWEEN_LOOKS == 0 ? look(job) : 0;
+        int rc = count == 0 || turns % TURNS_BETWEEN_LOOKS == 0 ? job_refresh(job) : 0;
         if (rc < 0)
             return rc;
     }
@@ -447,7 +447,7 @@ int mc_rdma_link_run(struct mc_rdma_link *link, struct mc_rdma_request *requests
         link->is_running = false;
         return rc;
     }
-    if (look(&job) < 0 || drive(&job) < 0) {
+    if (job_refresh(&job) < 0 || drive(&job) < 0) {
         mc_slices_cancel(&link->slices, MC_ERR_RPC_TIMEOUT);
         if (mc_slices_busy(&link->slices) != 0)
             link->rdma->count.timeouts++;

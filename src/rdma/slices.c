@@ -106,7 +106,7 @@ static bool is_covered(struct mc_rdma_chunks chunks, uint64_t address, uint64_t 
     return false;
 }
 
-static int check(const struct mc_rdma_request *request)
+static int request_check(const struct mc_rdma_request *request)
 {
     if (request->opcode != MC_RDMA_READ && request->opcode != MC_RDMA_WRITE)
         return MC_ERR_INVALID_PARAMS;
@@ -133,7 +133,7 @@ int mc_slices_begin(struct mc_slices *slices, struct mc_rdma_request *requests, 
     slices->retried = 0;
     for (size_t i = 0; i < count; i++) {
         requests[i].cut = requests[i].done = 0;
-        requests[i].result = check(&requests[i]);
+        requests[i].result = request_check(&requests[i]);
         if (requests[i].result != PENDING)
             continue;
         slices->pending++;
@@ -181,7 +181,7 @@ static bool peek(struct mc_slices *slices, struct mc_slice *slice)
     return false;
 }
 
-static void take(struct mc_slices *slices, const struct mc_slice *slice)
+static void slice_consume(struct mc_slices *slices, const struct mc_slice *slice)
 {
     if (slices->waiting_count > 0) {
         slices->waiting_count--;
@@ -329,7 +329,7 @@ bool mc_slices_next(struct mc_slices *slices, uint64_t now_ns, uint32_t *pair, s
             break;
         }
         put_in_ring(slices, &slices->pairs[chosen], &slice, &route, &posts[*count], now_ns);
-        take(slices, &slice);
+        slice_consume(slices, &slice);
         quota -= least(quota, slice.length);
         (*count)++;
     }

@@ -13,7 +13,7 @@ struct layout { /* of one value */
     size_t count;
 };
 
-static int look(struct mc_store *store, struct mc_bytes key, struct layout *layout)
+static int describe_layout(struct mc_store *store, struct mc_bytes key, struct layout *layout)
 {
     int rc = mc_call_describe(store, &key, mc_store_deadline(store, 0), layout->replicas, MC_REPLICA_COUNT_MAX,
                               &layout->described);
@@ -78,8 +78,8 @@ static size_t wanted(const struct layout *layout, const char *source, const char
     return count;
 }
 
-static int check(struct mc_store *store, struct mc_bytes key, const char *source, const char *const *targets,
-                 size_t target_count, struct layout *layout)
+static int request_check(struct mc_store *store, struct mc_bytes key, const char *source, const char *const *targets,
+                         size_t target_count, struct layout *layout)
 {
     int rc = mc_key_check(key);
     if (rc == 0 && (target_count == 0 || target_count > MC_REPLICA_COUNT_MAX || (source != NULL && target_count != 1)))
@@ -87,7 +87,7 @@ static int check(struct mc_store *store, struct mc_bytes key, const char *source
     if (rc == 0 && source != NULL && strcmp(source, targets[0]) == 0)
         rc = MC_ERR_INVALID_PARAMS;
     if (rc == 0)
-        rc = look(store, key, layout);
+        rc = describe_layout(store, key, layout);
     if (rc == 0 && source != NULL && !is_on(layout, source))
         rc = MC_ERR_REPLICA_NOT_FOUND;
     for (size_t i = 0; rc == 0 && i < target_count; i++)
@@ -102,7 +102,7 @@ int mc_store_copy_check(struct mc_store *store, struct mc_bytes key, const char 
     int rc = mc_store_enter(store);
     if (rc < 0)
         return rc;
-    rc = check(store, key, source, targets, target_count, &layout);
+    rc = request_check(store, key, source, targets, target_count, &layout);
     mc_store_leave(store);
     return rc;
 }
@@ -120,13 +120,13 @@ static int copy(struct mc_store *store, struct mc_bytes key, const char *source,
 {
     struct layout layout;
     const char *names[MC_REPLICA_COUNT_MAX];
-    int rc = check(store, key, source, targets, target_count, &layout);
+    int rc = request_check(store, key, source, targets, target_count, &layout);
     for (unsigned again = 0; rc == 0 && !is_done(&layout, source, targets, target_count); again++) {
         size_t count = wanted(&layout, source, targets, target_count, names);
         rc = again == AGAIN_MAX ? MC_ERR_STALE : rewrite(store, key, &layout, names, count, count);
         bool replaced = rc == MC_ERR_STALE && again < AGAIN_MAX;
         if (rc == 0 || replaced) {
-            int looked = look(store, key, &layout);
+            int looked = describe_layout(store, key, &layout);
             if (looked == 0 && rc == 0 && !is_done(&layout, source, targets, target_count))
                 return MC_ERR_NO_AVAILABLE_HANDLE;
             rc = looked;
@@ -151,7 +151,7 @@ int mc_store_move_away(struct mc_store *store, struct mc_bytes key, const char *
     struct layout layout;
     const char *names[MC_REPLICA_COUNT_MAX];
     for (unsigned again = 0; again < AGAIN_MAX; again++) {
-        int rc = look(store, key, &layout);
+        int rc = describe_layout(store, key, &layout);
         if (rc == MC_ERR_OBJECT_NOT_FOUND || (rc == 0 && !is_on(&layout, segment)))
             return 0;
         if (rc == 0)
@@ -170,7 +170,7 @@ static int clear_one(struct mc_store *store, struct mc_bytes key, const char *se
     const char *names[MC_REPLICA_COUNT_MAX];
     int rc = mc_key_check(key), removed = 0;
     for (unsigned again = 0; rc == 0 && again < AGAIN_MAX; again++) {
-        rc = look(store, key, &layout);
+        rc = describe_layout(store, key, &layout);
         if (rc == 0 && !is_on(&layout, segment))
             rc = MC_ERR_REPLICA_NOT_FOUND;
         if (rc < 0)

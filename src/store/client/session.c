@@ -35,7 +35,7 @@ bool mc_hash_equal(struct mc_hash a, struct mc_hash b)
     return a.low == b.low && a.high == b.high;
 }
 
-static struct mc_get_session **find(struct mc_sessions *sessions, struct mc_hash hash)
+static struct mc_get_session **get_session_find(struct mc_sessions *sessions, struct mc_hash hash)
 {
     struct mc_get_session **at = &sessions->gets[bucket_of(hash)];
     while (*at != NULL && !mc_hash_equal((*at)->hash, hash))
@@ -96,7 +96,7 @@ static void drop_expired(struct mc_sessions *sessions, struct mc_master_link **l
 static int session_add(struct mc_sessions *sessions, struct mc_hash hash, struct mc_session_hold *hold,
                        struct mc_master_link **links)
 {
-    struct mc_get_session **at = find(sessions, hash);
+    struct mc_get_session **at = get_session_find(sessions, hash);
     if (*at != NULL)
         session_drop(sessions, at, links);
     if (sessions->get_count == MC_SESSION_KEYS_MAX)
@@ -106,7 +106,7 @@ static int session_add(struct mc_sessions *sessions, struct mc_hash hash, struct
     struct mc_get_session *session = malloc(sizeof(*session));
     if (session == NULL)
         return MC_ERR_NO_MEMORY;
-    at = find(sessions, hash); /* the sweep may have moved it */
+    at = get_session_find(sessions, hash); /* the sweep may have moved it */
     *session = (struct mc_get_session){.next = *at, .hash = hash, .hold = hold};
     *at = session;
     sessions->get_count++;
@@ -187,7 +187,8 @@ int mc_store_get_session_start(struct mc_store *store, const struct mc_bytes *ke
 /* Is the key in a session that lives? Its time starts anew. */
 static int session_touch(struct mc_sessions *sessions, struct mc_bytes key, struct mc_master_link **links)
 {
-    struct mc_get_session **at = sessions->gets == NULL ? NULL : find(sessions, mc_hash(key.data, key.length));
+    struct mc_get_session **at =
+        sessions->gets == NULL ? NULL : get_session_find(sessions, mc_hash(key.data, key.length));
     if (at == NULL || *at == NULL)
         return MC_ERR_INVALID_PARAMS;
     if ((*at)->hold->link == NULL) {
@@ -256,7 +257,7 @@ int mc_store_get_session_end(struct mc_store *store, const struct mc_bytes *keys
     for (size_t i = 0; store->sessions.gets != NULL && i < count; i++) {
         if (mc_key_check(keys[i]) < 0)
             continue; /* no session has such a key */
-        struct mc_get_session **at = find(&store->sessions, mc_hash(keys[i].data, keys[i].length));
+        struct mc_get_session **at = get_session_find(&store->sessions, mc_hash(keys[i].data, keys[i].length));
         if (*at != NULL)
             session_drop(&store->sessions, at, &links);
     }

@@ -62,7 +62,7 @@ static struct options *options_make(const struct mc_replicate_config *config)
     return options;
 }
 
-static struct mc_put_session **find(struct mc_sessions *sessions, struct mc_bytes key)
+static struct mc_put_session **put_session_find(struct mc_sessions *sessions, struct mc_bytes key)
 {
     struct mc_hash hash = mc_hash(key.data, key.length);
     struct mc_put_session **at = &sessions->puts[hash.low % MC_SESSION_BUCKETS];
@@ -79,7 +79,7 @@ static void session_free(struct mc_put_session *session)
 }
 
 /* Out of the table; then nobody finds it any more. Lock held. */
-static struct mc_put_session *take(struct mc_sessions *sessions, struct mc_put_session **at)
+static struct mc_put_session *put_session_detach(struct mc_sessions *sessions, struct mc_put_session **at)
 {
     struct mc_put_session *session = *at;
     *at = session->next;
@@ -95,7 +95,7 @@ static void drop_idle(struct mc_sessions *sessions)
     for (size_t i = 0; i < MC_SESSION_BUCKETS; i++) {
         for (struct mc_put_session **at = &sessions->puts[i]; *at != NULL;) {
             if ((*at)->users == 0 && now_ms - (*at)->used_ms >= MC_SESSION_PUT_IDLE_MS)
-                session_free(take(sessions, at));
+                session_free(put_session_detach(sessions, at));
             else
                 at = &(*at)->next;
         }
@@ -106,7 +106,7 @@ static void drop_idle(struct mc_sessions *sessions)
 static int start_one(struct mc_sessions *sessions, struct mc_bytes key, uint64_t size, uint64_t group,
                      struct options *options)
 {
-    if (*find(sessions, key) != NULL)
+    if (*put_session_find(sessions, key) != NULL)
         return MC_ERR_INVALID_PARAMS;
     if (sessions->put_count >= MC_SESSION_KEYS_MAX || size > MC_SESSION_PUT_BYTES_MAX - sessions->put_bytes)
         drop_idle(sessions);
@@ -120,7 +120,7 @@ static int start_one(struct mc_sessions *sessions, struct mc_bytes key, uint64_t
         free(session);
         return MC_ERR_NO_AVAILABLE_HANDLE;
     }
-    struct mc_put_session **at = find(sessions, key);
+    struct mc_put_session **at = put_session_find(sessions, key);
     *session = (struct mc_put_session){.next = NULL,
                                        .hash = mc_hash(key.data, key.length),
                                        .options = options,
@@ -197,7 +197,7 @@ static int64_t copy_range(struct mc_sessions *sessions, const struct mc_put_rang
     if (mc_key_check(item->key) < 0 || (item->source == NULL && item->size > 0))
         return MC_ERR_INVALID_PARAMS;
     pthread_mutex_lock(&sessions->lock);
-    struct mc_put_session *session = sessions->puts == NULL ? NULL : *find(sessions, item->key);
+    struct mc_put_session *session = sessions->puts == NULL ? NULL : *put_session_find(sessions, item->key);
     bool fits =
         session != NULL && item->target_offset <= session->size && item->size <= session->size - item->target_offset;
     if (fits) {
@@ -234,9 +234,9 @@ static struct mc_put_session *claim(struct mc_sessions *sessions, struct mc_byte
     if (mc_key_check(key) < 0)
         return NULL;
     pthread_mutex_lock(&sessions->lock);
-    struct mc_put_session **at = sessions->puts == NULL ? NULL : find(sessions, key);
+    struct mc_put_session **at = sessions->puts == NULL ? NULL : put_session_find(sessions, key);
     if (at != NULL && *at != NULL)
-        session = take(sessions, at);
+        session = put_session_detach(sessions, at);
     while (session != NULL && session->users > 0) /* copies: they end by themselves */
         pthread_cond_wait(&sessions->quiet, &sessions->lock);
     pthread_mutex_unlock(&sessions->lock);
@@ -317,7 +317,7 @@ void mc_put_sessions_free(struct mc_sessions *sessions)
 {
     for (size_t i = 0; sessions->puts != NULL && i < MC_SESSION_BUCKETS; i++) {
         while (sessions->puts[i] != NULL)
-            session_free(take(sessions, &sessions->puts[i]));
+            session_free(put_session_detach(sessions, &sessions->puts[i]));
     }
     free(sessions->puts);
 }

@@ -17,7 +17,7 @@ void mc_map_destroy(struct mc_map *map)
     *map = (struct mc_map){0};
 }
 
-static struct mc_map_entry *find(const struct mc_map *map, uint64_t key)
+static struct mc_map_entry *entry_find(const struct mc_map *map, uint64_t key)
 {
     if (map->entries == NULL)
         return NULL;
@@ -29,7 +29,7 @@ static struct mc_map_entry *find(const struct mc_map *map, uint64_t key)
 
 void *mc_map_get(const struct mc_map *map, uint64_t key)
 {
-    const struct mc_map_entry *entry = find(map, key);
+    const struct mc_map_entry *entry = entry_find(map, key);
     return entry == NULL ? NULL : entry->value;
 }
 
@@ -41,7 +41,7 @@ static bool grow(struct mc_map *map)
         return false;
     for (size_t i = 0; map->entries != NULL && i <= map->mask; i++)
         if (map->entries[i].value != NULL)
-            *find(&next, map->entries[i].key) = map->entries[i];
+            *entry_find(&next, map->entries[i].key) = map->entries[i];
     free(map->entries);
     *map = next;
     return true;
@@ -53,7 +53,7 @@ bool mc_map_put(struct mc_map *map, uint64_t key, void *value)
         if (!grow(map))
             return false;
     }
-    struct mc_map_entry *entry = find(map, key);
+    struct mc_map_entry *entry = entry_find(map, key);
     mc_assert(value != NULL && entry->value == NULL);
     *entry = (struct mc_map_entry){key, value};
     map->count++;
@@ -62,7 +62,7 @@ bool mc_map_put(struct mc_map *map, uint64_t key, void *value)
 
 void *mc_map_remove(struct mc_map *map, uint64_t key)
 {
-    struct mc_map_entry *entry = find(map, key);
+    struct mc_map_entry *entry = entry_find(map, key);
     if (entry == NULL || entry->value == NULL)
         return NULL;
     void *value = entry->value;

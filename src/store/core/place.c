@@ -110,7 +110,7 @@ static void say_index_full(struct mc_core *core, struct mc_segment *segment)
 }
 
 /* The slot, or MC_NODE_NONE. */
-static uint32_t take(struct mc_core *core, const struct wish *wish, struct mc_segment *segment)
+static uint32_t node_allocate(struct mc_core *core, const struct wish *wish, struct mc_segment *segment)
 {
     uint32_t slot = mc_space_allocate(&segment->space, wish->units);
     if (slot == MC_NODE_NONE) {
@@ -161,7 +161,7 @@ static struct mc_segment *draw(struct mc_core *core, struct wish *wish, const st
         struct mc_segment *segment = array[(start + i) % count];
         if (!eligible(core, wish, segment) || (!evict && !has_room(core, wish, segment)))
             continue;
-        *slot = take(core, wish, segment);
+        *slot = node_allocate(core, wish, segment);
         if (*slot != MC_NODE_NONE)
             return segment;
         if (evict && wish->evictions_left > 0) {
@@ -183,7 +183,7 @@ static struct mc_segment *take_first(struct mc_core *core, const struct wish *wi
         struct mc_segment *segment = array[(start + i) % count];
         if (!eligible(core, wish, segment) || (roomy && !has_room(core, wish, segment)))
             continue;
-        *slot = take(core, wish, segment);
+        *slot = node_allocate(core, wish, segment);
         if (*slot != MC_NODE_NONE)
             return segment;
     }

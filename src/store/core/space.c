@@ -198,7 +198,7 @@ static uint32_t find_in_own_bin(const struct mc_space *space, uint64_t units)
 }
 
 /* A free block of at least `units`, or MC_NODE_NONE. */
-static uint32_t find(const struct mc_space *space, uint64_t units)
+static uint32_t free_block_find(const struct mc_space *space, uint64_t units)
 {
     uint64_t rounded = units;
     if (units >= MC_SPACE_BINS)
@@ -219,7 +219,7 @@ uint32_t mc_space_allocate(struct mc_space *space, uint64_t units)
 {
     if (units == 0 || units > space->free)
         return MC_NODE_NONE;
-    uint32_t block = find(space, units);
+    uint32_t block = free_block_find(space, units);
     if (block == MC_NODE_NONE)
         return MC_NODE_NONE;
     struct mc_node *from = mc_space_node(space, block);

@@ -91,7 +91,7 @@ static void list_append(struct connection_list *list, struct connection **next, 
     list->last = next;
 }
 
-static struct connection *find(const struct mc_server *server, uint64_t number)
+static struct connection *connection_find(const struct mc_server *server, uint64_t number)
 {
     struct connection *connection = server->connections[number & (MC_SERVER_CONNECTIONS_MAX - 1)];
     return connection != NULL && connection->number == number && !connection->is_dead ? connection : NULL;
@@ -127,7 +127,7 @@ static void die_of_memory(struct connection *connection)
 
 struct mc_buffer *mc_server_core_buffer(void *context, uint64_t number)
 {
-    struct connection *connection = find(context, number);
+    struct connection *connection = connection_find(context, number);
     if (connection == NULL || connection->is_closing)
         return NULL;
     if (connection->out.length - connection->out_sent > MC_SERVER_BACKLOG_MAX) {
@@ -143,7 +143,7 @@ struct mc_buffer *mc_server_core_buffer(void *context, uint64_t number)
 void mc_server_core_close(void *context, uint64_t number)
 {
     struct mc_server *server = context;
-    struct connection *connection = find(server, number);
+    struct connection *connection = connection_find(server, number);
     if (connection == NULL || connection->is_closing)
         return;
     connection->is_closing = true;
@@ -154,7 +154,7 @@ void mc_server_core_close(void *context, uint64_t number)
 
 bool mc_server_core_way(void *context, uint64_t number, struct mc_core_way *way)
 {
-    const struct connection *connection = find(context, number);
+    const struct connection *connection = connection_find(context, number);
     struct mc_tcp_way known;
     if (connection == NULL || !mc_tcp_way(connection->fd, &known))
         return false;

@@ -75,8 +75,8 @@ struct mc_leadership_step mc_leadership_next(struct mc_leadership *leadership, u
 }
 
 /* Keeps what is seen, and since when. */
-static void look(struct mc_leadership *leadership, uint64_t sent_ms, uint64_t now_ms,
-                 const struct mc_leadership_view *view)
+static void note_view(struct mc_leadership *leadership, uint64_t sent_ms, uint64_t now_ms,
+                      const struct mc_leadership_view *view)
 {
     uint64_t before_ms = leadership->looked_ms;
     leadership->looked_ms = sent_ms;
@@ -172,7 +172,7 @@ void mc_leadership_observed(struct mc_leadership *leadership, uint64_t sent_ms, 
     leadership->met_epoch = most(leadership->met_epoch, view->epoch);
     view = &believed;
     be_patient(leadership, sent_ms, now_ms, view);
-    look(leadership, sent_ms, now_ms, view);
+    note_view(leadership, sent_ms, now_ms, view);
     bool is_void = view->is_ours && leadership->own_end_ms == 0;
     if (view->epoch != leadership->claim_epoch && !is_void) {
         leadership->before_end_ms = leadership->claim_epoch == 0 || is_forgetful ? 0 : now_ms;

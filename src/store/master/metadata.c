@@ -91,7 +91,7 @@ void mc_metadata_destroy(struct mc_metadata_store *metadata)
 }
 
 /* The link that points to the entry of that key, or the empty link where it would go. */
-static struct entry **find(struct mc_metadata_store *metadata, const struct mc_buffer *key, uint64_t hash)
+static struct entry **entry_find(struct mc_metadata_store *metadata, const struct mc_buffer *key, uint64_t hash)
 {
     struct entry **link = &metadata->buckets[hash & (metadata->bucket_count - 1)];
     for (; *link != NULL; link = &(*link)->next) {
@@ -172,7 +172,7 @@ static void get_metadata(void *context, struct evhttp_request *request)
     struct mc_buffer key = {0}, value = {0};
     if (!take_key(request, &key))
         return;
-    const struct entry *entry = *find(metadata, &key, mc_hash(key.data, key.length).low);
+    const struct entry *entry = *entry_find(metadata, &key, mc_hash(key.data, key.length).low);
     mc_buffer_free(&key);
     if (entry == NULL) {
         mc_http_reply_text(request, 404, MC_HTTP_TEXT, "metadata not found");
@@ -210,7 +210,7 @@ static bool read_address(const struct entry *entry, struct sockaddr_storage *to,
 static void put_entry(struct mc_metadata_store *metadata, struct evhttp_request *request, struct entry *entry)
 {
     struct mc_buffer key = {.data = (uint8_t *)entry->bytes, .length = entry->key_length};
-    struct entry **link = find(metadata, &key, entry->hash);
+    struct entry **link = entry_find(metadata, &key, entry->hash);
     size_t freed = *link == NULL ? 0 : cost((*link)->key_length, (*link)->value_length);
     size_t needed = cost(entry->key_length, entry->value_length);
     if (metadata->total - freed + needed > metadata->most) {
@@ -222,7 +222,7 @@ static void put_entry(struct mc_metadata_store *metadata, struct evhttp_request 
     }
     if (*link != NULL)
         drop(metadata, link);
-    link = find(metadata, &key, entry->hash);
+    link = entry_find(metadata, &key, entry->hash);
     entry->next = NULL;
     *link = entry;
     metadata->count++;
@@ -242,7 +242,7 @@ static void on_looked(struct bufferevent *socket, short events, void *argument)
     struct mc_metadata_store *metadata = look->metadata;
     struct entry *entry = look->entry;
     struct mc_buffer key = {.data = (uint8_t *)entry->bytes, .length = entry->key_length};
-    const struct entry *old = *find(metadata, &key, entry->hash);
+    const struct entry *old = *entry_find(metadata, &key, entry->hash);
     const char *old_value = entry->bytes + entry->key_length + entry->value_length;
     (void)socket;
     bool is_our_trouble = (events & BEV_EVENT_ERROR) != 0 && errno != ECONNREFUSED && errno != EHOSTUNREACH;
@@ -301,7 +301,7 @@ static void store(struct mc_metadata_store *metadata, struct evhttp_request *req
 {
     size_t length = evbuffer_get_length(body);
     uint64_t hash = mc_hash(key->data, key->length).low;
-    const struct entry *old = *find(metadata, key, hash);
+    const struct entry *old = *entry_find(metadata, key, hash);
     size_t room = old != NULL && is_protected(key) ? old->value_length : 0;
     struct entry *entry = malloc(sizeof(*entry) + key->length + length + room);
     if (entry == NULL) {
@@ -344,7 +344,7 @@ static void delete_metadata(void *context, struct evhttp_request *request)
     struct mc_buffer key = {0};
     if (!take_key(request, &key))
         return;
-    struct entry **link = find(metadata, &key, mc_hash(key.data, key.length).low);
+    struct entry **link = entry_find(metadata, &key, mc_hash(key.data, key.length).low);
     mc_buffer_free(&key);
     if (*link == NULL) {
         mc_http_reply_text(request, 404, MC_HTTP_TEXT, "metadata not found");

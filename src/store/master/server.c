@@ -355,7 +355,7 @@ static bool is_pending(const struct mc_server *server)
 }
 
 /* Looks without waiting; true when something happened. */
-static bool look(struct mc_server *server)
+static bool poll_events(struct mc_server *server)
 {
     server->has_activity = false;
     (void)event_base_loop(server->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
@@ -373,7 +373,7 @@ static void wait_for_events(struct mc_server *server)
     if (server->spin.hits > 0 || is_probe) {
         do {
             sched_yield(); /* first: what has just been answered must run before it can ask again */
-            if (look(server)) {
+            if (poll_events(server)) {
                 mc_spin_hit(&server->spin);
                 return;
             }
@@ -394,7 +394,7 @@ int mc_server_run(struct mc_server *server)
     on_report(-1, 0, server);
     while (!server->is_stopping && rc == 0) {
         if (is_busy)
-            (void)look(server);
+            (void)poll_events(server);
         else
             wait_for_events(server);
         if (server->turn_ns == 0) /* else a callback has just begun it */

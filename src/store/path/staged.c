@@ -76,7 +76,7 @@ static int copy_parts(struct mc_gpu_finder *finder, struct mc_gpu_lane *lane, st
     return rc < 0 ? REFUSED : 0;
 }
 
-static void fail(struct mc_transfer *transfer, int code)
+static void transfer_fail(struct mc_transfer *transfer, int code)
 {
     if (transfer->result == 0)
         transfer->result = code;
@@ -124,7 +124,7 @@ static void wave_run(struct staging *staging, struct wave *wave)
             staging->stop = rc;
         wave->owners[i]->is_unsure |= wave->moves[i].is_unsure;
         if (rc < 0)
-            fail(wave->owners[i], rc);
+            transfer_fail(wave->owners[i], rc);
     }
 }
 
@@ -182,7 +182,7 @@ static void read_deliver(struct staging *staging, struct wave *wave)
         int rc = copy_parts(&staging->finder, lane, &wave->cursors[i], wave->parts[i].iov_base, wave->parts[i].iov_len,
                             true);
         if (rc < 0)
-            fail(wave->owners[i], rc);
+            transfer_fail(wave->owners[i], rc);
     }
     wave->refused = mc_gpu_mark(lane, wave->unit) < 0 ? REFUSED : 0;
 }
@@ -228,7 +228,7 @@ static void write_fill(struct staging *staging, struct wave *wave)
                             transfer->length, false);
         if (rc < 0) { /* its place is given to the next, so what was started for it must have ended */
             (void)mc_gpu_finish(staging->lane);
-            fail(transfer, rc);
+            transfer_fail(transfer, rc);
             wave->count--;
             wave->used = used;
         }
@@ -391,7 +391,7 @@ static void run_devices(struct staging *staging)
         rc = REFUSED;
     for (size_t i = 0; rc < 0 && i < staging->count; i++)
         if (staging->transfers[i]->kind == MC_TRANSFER_READ)
-            fail(staging->transfers[i], rc);
+            transfer_fail(staging->transfers[i], rc);
     /* A long write by the units that it will have: short ones first, as they hold the lane. */
     run_short_writes(staging, waves);
     (void)mc_gpu_finish(staging->lane);

@@ -144,8 +144,8 @@ static const struct {
 
 /* ---- values ---- */
 
-static int fail(char *error, size_t error_size, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static int fail(char *error, size_t error_size, const char *format, ...)
+static int complain(char *error, size_t error_size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static int complain(char *error, size_t error_size, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -212,28 +212,28 @@ static int set_text(struct mc_service_config *config, const struct setting *row,
     switch (row->kind) {
     case TEXT:
         if (strlen(text) >= MC_SERVICE_TEXT_MAX)
-            return fail(error, error_size, "%.200s%s: longer than %d bytes", where, key, MC_SERVICE_TEXT_MAX - 1);
+            return complain(error, error_size, "%.200s%s: longer than %d bytes", where, key, MC_SERVICE_TEXT_MAX - 1);
         memcpy(at, text, strlen(text) + 1);
         return 0;
     case SIZE:
         if (mc_service_parse_size(text, at))
             return 0;
-        return fail(error, error_size,
-                    "%.200s%s: '%.60s' is not possible; bytes are expected, as a number or as text like \"512mb\", "
-                    "\"50gb\" (powers of 1024)",
-                    where, key, text);
+        return complain(error, error_size,
+                        "%.200s%s: '%.60s' is not possible; bytes are expected, as a number or as text like \"512mb\", "
+                        "\"50gb\" (powers of 1024)",
+                        where, key, text);
     case BOOL:
         if (parse_bool(text, at))
             return 0;
-        return fail(error, error_size, "%.200s%s: '%.60s' is not possible; true or false is expected", where, key,
-                    text);
+        return complain(error, error_size, "%.200s%s: '%.60s' is not possible; true or false is expected", where, key,
+                        text);
     case PORT:
         break;
     }
     long port = strtol(text, &end, 10);
     if (end == text || *end != 0 || port < 0 || port > 65535)
-        return fail(error, error_size, "%.200s%s: '%.60s' is not possible; a port from 0 to 65535 is expected", where,
-                    key, text);
+        return complain(error, error_size, "%.200s%s: '%.60s' is not possible; a port from 0 to 65535 is expected",
+                        where, key, text);
     *(uint16_t *)at = (uint16_t)port;
     return 0;
 }
@@ -304,11 +304,11 @@ static int set_json(struct mc_service_config *config, const struct setting *row,
         snprintf(text, sizeof(text), "%.17g", json_real_value(value));
         return set_text(config, row, text, where, key, error, error_size);
     }
-    return fail(error, error_size, "%s%s: %s is expected", where, key,
-                row->kind == TEXT   ? "a text in quotes"
-                : row->kind == SIZE ? "bytes, as a number or as text like \"50gb\","
-                : row->kind == BOOL ? "true or false"
-                                    : "a port from 0 to 65535");
+    return complain(error, error_size, "%s%s: %s is expected", where, key,
+                    row->kind == TEXT   ? "a text in quotes"
+                    : row->kind == SIZE ? "bytes, as a number or as text like \"50gb\","
+                    : row->kind == BOOL ? "true or false"
+                                        : "a port from 0 to 65535");
 }
 
 static int apply_object(struct mc_service_config *config, json_t *root, const char *name, char *error,
@@ -342,7 +342,7 @@ static int apply_object(struct mc_service_config *config, json_t *root, const ch
             continue;
         /* A file that was written for FastDeploy or vLLM names no host; one of ours must. */
         if (!has_other || strcmp(settings[i].name, "local_hostname") != 0)
-            return fail(error, error_size, "%.200s: Missing required config field: %s", name, settings[i].name);
+            return complain(error, error_size, "%.200s: Missing required config field: %s", name, settings[i].name);
         const char *host = getenv("MOONCAKE_LOCAL_HOSTNAME");
         int rc = set_text(config, &settings[i], host != NULL ? host : "localhost", "", "MOONCAKE_LOCAL_HOSTNAME", error,
                           error_size);
@@ -358,10 +358,10 @@ int mc_service_config_apply(struct mc_service_config *config, const char *text, 
     json_error_t reason;
     json_t *root = json_loadb(text, length, JSON_DECODE_ANY, &reason);
     if (root == NULL)
-        return fail(error, error_size, "%.200s:%d:%d: %.200s", name, reason.line, reason.column, reason.text);
+        return complain(error, error_size, "%.200s:%d:%d: %.200s", name, reason.line, reason.column, reason.text);
     int rc = json_is_object(root)
                  ? apply_object(config, root, name, error, error_size)
-                 : fail(error, error_size, "%.200s:1:1: an object {\"name\": value} is expected", name);
+                 : complain(error, error_size, "%.200s:1:1: an object {\"name\": value} is expected", name);
     json_decref(root);
     return rc;
 }
@@ -372,7 +372,7 @@ static int apply_file(struct mc_service_config *config, const char *path, char *
     size_t length;
     char *text = mc_file_read(NULL, path, &length, reason, sizeof(reason));
     if (text == NULL)
-        return fail(error, error_size, "config file %.200s: %s", path, reason);
+        return complain(error, error_size, "config file %.200s: %s", path, reason);
     int rc = mc_service_config_apply(config, text, length, path, error, error_size);
     free(text);
     return rc;
@@ -439,13 +439,13 @@ static int take_defines(int *argc, char **argv, const char *defines[DEFINES_MAX]
                                                                   : NULL;
         if (strcmp(argv[i], "--define") == 0 || strcmp(argv[i], "-D") == 0) {
             if (i + 1 == *argc)
-                return fail(error, error_size, "%s needs key=value behind it", argv[i]);
+                return complain(error, error_size, "%s needs key=value behind it", argv[i]);
             value = argv[++i];
         }
         if (value == NULL)
             argv[left++] = argv[i];
         else if (count == DEFINES_MAX)
-            return fail(error, error_size, "more than %d -D", DEFINES_MAX);
+            return complain(error, error_size, "more than %d -D", DEFINES_MAX);
         else
             defines[count++] = value;
     }
@@ -496,14 +496,14 @@ static void warn_ignored(const struct mc_options *options, const struct mc_servi
         mc_log(WARNING, "tenants are not in this build yet: tenant_id is ignored, all clients share one space of keys");
 }
 
-static int check(struct mc_service_config *config, char *error, size_t error_size)
+static int config_check(struct mc_service_config *config, char *error, size_t error_size)
 {
     const char *const required[] = {config->local_hostname, config->metadata_server, config->master_server_address,
                                     config->protocol};
     static const char *const names[] = {"local_hostname", "metadata_server", "master_server_address", "protocol"};
     for (size_t i = 0; i < COUNT(required); i++)
         if (required[i][strspn(required[i], " \t")] == 0)
-            return fail(error, error_size, "Config field '%s' must be a non-empty string", names[i]);
+            return complain(error, error_size, "Config field '%s' must be a non-empty string", names[i]);
     /* An address to listen on is none to be reached under: the store finds one itself for a host that is local. */
     if (strcmp(config->local_hostname, "0.0.0.0") == 0 || strcmp(config->local_hostname, "::") == 0)
         snprintf(config->local_hostname, sizeof(config->local_hostname), "localhost");
@@ -533,12 +533,13 @@ static int take_own(enum mc_service_command command, const struct mc_options *op
     }
     config->rest_port = (uint16_t)mc_options_int(options, "port");
     if (strlen(mc_options_text(options, "host")) >= sizeof(config->rest_host))
-        return fail(error, error_size, "--host is too long");
+        return complain(error, error_size, "--host is too long");
     snprintf(config->rest_host, sizeof(config->rest_host), "%s", mc_options_text(options, "host"));
     if (config->master_server_address[0] == 0)
-        return fail(error, error_size,
-                    "no master is named: give --config FILE, --master_server_address, or set MOONCAKE_CONFIG_PATH or "
-                    "MOONCAKE_MASTER");
+        return complain(
+            error, error_size,
+            "no master is named: give --config FILE, --master_server_address, or set MOONCAKE_CONFIG_PATH or "
+            "MOONCAKE_MASTER");
     return 0;
 }
 
@@ -608,7 +609,7 @@ int mc_service_config_load(enum mc_service_command command, int argc, char **arg
     if (rc == 0)
         rc = take_own(command, &options, config, error, error_size);
     if (rc == 0)
-        rc = check(config, error, error_size);
+        rc = config_check(config, error, error_size);
     if (rc == 0 && mc_options_bool(&options, "print_config")) {
         print_config(config, text);
         rc = 1;

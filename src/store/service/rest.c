@@ -20,7 +20,7 @@ static void succeed(struct mc_web_request *request)
 }
 
 /* text: plain words, or what jansson says about a stranger's text. */
-static void fail(struct mc_web_request *request, int status, const char *text)
+static void reply_error(struct mc_web_request *request, int status, const char *text)
 {
     json_t *root = json_pack("{s:s}", "error", text);
     char *body = root == NULL ? NULL : json_dumps(root, 0);
@@ -56,11 +56,11 @@ static json_t *read_object(struct mc_web_request *request)
     if (root == NULL) {
         snprintf(text, sizeof(text), "Malformed JSON body: line %d column %d: %.150s", error.line, error.column,
                  error.text);
-        fail(request, 400, text);
+        reply_error(request, 400, text);
     } else if (!json_is_object(root)) {
         json_decref(root);
         root = NULL;
-        fail(request, 400, "Request body must be a JSON object");
+        reply_error(request, 400, "Request body must be a JSON object");
     }
     return root;
 }
@@ -78,7 +78,8 @@ static bool take_key(struct mc_web_request *request, size_t prefix, char key[MC_
     }
     int64_t size = mc_uri_decode(raw, decoded);
     if (size < 0 || size > MC_KEY_LENGTH_MAX) {
-        fail(request, 400, size < 0 ? "The key holds a % that begins no %XX" : "The key is longer than 1024 bytes");
+        reply_error(request, 400,
+                    size < 0 ? "The key holds a % that begins no %XX" : "The key is longer than 1024 bytes");
         return false;
     }
     memcpy(key, decoded, (size_t)size);
@@ -86,7 +87,7 @@ static bool take_key(struct mc_web_request *request, size_t prefix, char key[MC_
     return true;
 }
 
-static void put(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+static void serve_put(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
 {
     struct mc_web_bytes text = {NULL, 0, 0};
     struct mc_put_body body;
@@ -99,7 +100,7 @@ static void put(struct mc_rest *rest, struct mc_web_request *request, size_t pre
     if (problem == NULL && (body.key.length == 0 || body.value.data == NULL))
         problem = "Missing key or value";
     if (problem != NULL) {
-        fail(request, 400, problem);
+        reply_error(request, 400, problem);
     } else {
         struct iovec part = {.iov_base = (void *)(uintptr_t)body.value.data, .iov_len = body.value.length};
         struct mc_put_item item = {.key = {body.key.data, body.key.length}, .parts = &part, .part_count = 1};
@@ -128,14 +129,14 @@ static void *allocate(void *context, size_t index, uint64_t length)
 static void reply_missing(struct mc_web_request *request, const char *text, int64_t code)
 {
     if (code == MC_ERR_OBJECT_NOT_FOUND || code == MC_ERR_REPLICA_IS_GONE || code == MC_ERR_REPLICA_IS_NOT_READY)
-        fail(request, 404, "Key not found");
+        reply_error(request, 404, "Key not found");
     else if (code == MC_ERR_NO_MEMORY)
-        fail(request, 503, "Too many bytes under way; try again");
+        reply_error(request, 503, "Too many bytes under way; try again");
     else
         fail_code(request, code == MC_ERR_RPC_FAIL || code == MC_ERR_RPC_TIMEOUT ? "Exist check failed" : text, code);
 }
 
-static void get(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
+static void serve_get(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
 {
     char key[MC_KEY_LENGTH_MAX];
     struct value value = {.request = request};
@@ -219,9 +220,9 @@ static void mount(struct mc_rest *rest, struct mc_web_request *request, size_t p
         return;
     json_t *size = json_object_get(root, "size");
     if (!json_is_integer(size) || json_integer_value(size) <= 0) {
-        fail(request, 400, "Invalid size, must be a positive integer");
+        reply_error(request, 400, "Invalid size, must be a positive integer");
     } else if (!take_text(root, "protocol", "tcp", &protocol) || !take_text(root, "location", "", &location)) {
-        fail(request, 400, "Invalid protocol or location, must be a string");
+        reply_error(request, 400, "Invalid protocol or location, must be a string");
     } else {
         /* As the original does: whole steps, so that a small size is not one that holds nothing. */
         uint64_t wanted =
@@ -250,21 +251,21 @@ static json_t *take_ids(struct mc_web_request *request, json_t *root, uint64_t *
     if (json_is_string(ids) && json_string_length(ids) > 0) {
         json_t *list = json_pack("[O]", ids);
         if (list == NULL || json_object_set_new(root, "segment_ids", list) != 0) {
-            fail(request, 500, "out of memory");
+            reply_error(request, 500, "out of memory");
             return NULL;
         }
         ids = list;
     }
     if (!json_is_array(ids) || json_array_size(ids) == 0) {
-        fail(request, 400, "Missing segment_ids");
+        reply_error(request, 400, "Missing segment_ids");
         return NULL;
     }
     json_array_foreach(ids, i, id) are_texts = are_texts && json_is_string(id);
     json_int_t seconds = json_integer_value(grace);
     if (!are_texts || (grace != NULL && !json_is_integer(grace)) || seconds < 0 || seconds > MC_REST_GRACE_MAX_S) {
-        fail(request, 400,
-             are_texts ? "Invalid grace_period_seconds, must be an integer from 0 to 3600"
-                       : "Invalid segment_ids, must be strings");
+        reply_error(request, 400,
+                    are_texts ? "Invalid grace_period_seconds, must be an integer from 0 to 3600"
+                              : "Invalid segment_ids, must be strings");
         return NULL;
     }
     *grace_s = (uint64_t)seconds;
@@ -330,7 +331,7 @@ static void mount_shm(struct mc_rest *rest, struct mc_web_request *request, size
         return;
     json_t *size = json_object_get(root, "size");
     if (!is_shm_name(json_string_value(json_object_get(root, "name"))) || size == NULL || json_is_null(size))
-        fail(request, 400, "Missing or invalid name or size");
+        reply_error(request, 400, "Missing or invalid name or size");
     else
         fail_code(request, "Mount failed, ret=-1012", MC_ERR_NOT_SUPPORTED);
     json_decref(root);
@@ -367,9 +368,9 @@ static void reconfigure(struct mc_rest *rest, struct mc_web_request *request, si
     if (mode != NULL && strcasecmp(mode, "prefill") == 0)
         mc_web_reply_text(request, 200, MC_WEB_JSON, "{\"status\": \"success\", \"mode\": \"prefill\"}");
     else if (mode == NULL || strcasecmp(mode, "decode") != 0)
-        fail(request, 400, "Invalid mode. Use 'decode' or 'prefill'");
+        reply_error(request, 400, "Invalid mode. Use 'decode' or 'prefill'");
     else if (path == NULL || path[0] == 0 || size == NULL || json_is_null(size))
-        fail(request, 400, "Missing path or size for decode mode");
+        reply_error(request, 400, "Missing path or size for decode mode");
     else
         mc_web_reply_text(request, 500, MC_WEB_JSON,
                           "{\"error\": \"Mount failed, ret=-1012; rolled back to prefill\", \"mode\": \"prefill\"}");
@@ -386,7 +387,7 @@ static void unmount_local_disk(struct mc_rest *rest, struct mc_web_request *requ
     json_t *grace = json_object_get(root, "grace_period_seconds");
     json_int_t seconds = json_integer_value(grace);
     if ((grace != NULL && !json_is_integer(grace)) || seconds < 0 || seconds > MC_REST_GRACE_MAX_S)
-        fail(request, 400, "Invalid grace_period_seconds, must be a non-negative integer no greater than 3600");
+        reply_error(request, 400, "Invalid grace_period_seconds, must be a non-negative integer no greater than 3600");
     else
         succeed(request);
     json_decref(root);
@@ -460,8 +461,8 @@ static const struct route {
     route_handler *handler;
     bool is_health;
 } routes[] = {
-    {"PUT", "/api/put", put, false},
-    {"GET", "/api/get/", get, false},
+    {"PUT", "/api/put", serve_put, false},
+    {"GET", "/api/get/", serve_get, false},
     {"GET", "/api/exist/", exist, false},
     {"DELETE", "/api/remove/", remove_one, false},
     {"DELETE", "/api/remove_all", remove_all, false},

@@ -126,7 +126,7 @@ static bool refill(struct mc_web_connection *connection, uint64_t deadline_ns)
 }
 
 /* Exactly so many bytes. data NULL: they are dropped. */
-static bool take(struct mc_web_connection *connection, void *data, uint64_t bytes, uint64_t deadline_ns)
+static bool body_take(struct mc_web_connection *connection, void *data, uint64_t bytes, uint64_t deadline_ns)
 {
     uint8_t *at = data;
     char dropped[4096];
@@ -202,7 +202,7 @@ static bool read_sized(struct mc_web_request *request, uint64_t limit, struct mc
     if (mc_web_bytes_make(request, body, length) == NULL)
         return refuse_busy(request);
     send_continue(connection);
-    if (take(connection, body->data, length, deadline_for(length))) {
+    if (body_take(connection, body->data, length, deadline_for(length))) {
         mc_body_took(&connection->body, length);
         return true;
     }
@@ -242,7 +242,7 @@ static int read_chunk(struct mc_web_request *request, uint64_t limit, struct mc_
         return -413;
     if (!grow(request, body, size, capacity))
         return -503;
-    if (!take(connection, body->data + body->length, size, deadline_for(size)))
+    if (!body_take(connection, body->data + body->length, size, deadline_for(size)))
         return -1;
     mc_body_took(&connection->body, size);
     body->length += size;
@@ -427,7 +427,7 @@ static bool serve_one(struct mc_web_connection *connection, struct mc_web_reques
             linger(connection);
         return false;
     }
-    if (!take(connection, NULL, connection->body.left, deadline_for(0)))
+    if (!body_take(connection, NULL, connection->body.left, deadline_for(0)))
         return false;
     set_busy(connection, false);
     return true;

@@ -603,8 +603,8 @@ static void take_tasks(struct batch *batch, const struct plan *plan, const struc
 }
 
 /* Begins them, without the lock: a peer may have to be looked up. */
-static void begin(struct original *original, struct batch *batch, struct plan *plan,
-                  const struct mc_transfer_note *note)
+static void task_begin(struct original *original, struct batch *batch, struct plan *plan,
+                       const struct mc_transfer_note *note)
 {
     for (size_t i = 0; i < plan->group_count; i++) {
         struct plan_group *group = &plan->groups[i];
@@ -660,7 +660,7 @@ static int submit(transfer_engine_t engine, uint64_t id, const struct transfer_r
     }
     pthread_mutex_unlock(&original->lock);
     if (rc == 0)
-        begin(original, batch, &plan, note); /* the batch cannot be freed meanwhile */
+        task_begin(original, batch, &plan, note); /* the batch cannot be freed meanwhile */
     if (is_fine)
         plan_free(&plan);
     leave(original);
@@ -682,7 +682,7 @@ int submitTransferWithNotify(transfer_engine_t engine, batch_id_t batch_id, stru
 /* ---- the end of tasks ---- */
 
 /* The lock is held. */
-static int look(struct original *original, struct group *group)
+static int group_status(struct original *original, struct group *group)
 {
     if (group->id == 0)
         return group->status;
@@ -701,7 +701,7 @@ static int look_at_all(struct original *original, struct batch *batch)
 {
     int worst = batch->submitting > 0 ? STATUS_WAITING : STATUS_COMPLETED;
     for (struct group *group = batch->groups; group != NULL; group = group->next) {
-        int status = look(original, group);
+        int status = group_status(original, group);
         if (status != STATUS_COMPLETED && worst != STATUS_WAITING)
             worst = status;
     }
@@ -720,7 +720,7 @@ int getTransferStatus(transfer_engine_t engine, batch_id_t batch_id, size_t task
     bool is_there = batch != NULL && task_id < batch->used && status != NULL;
     if (is_there) {
         const struct task *task = &batch->tasks[task_id];
-        status->status = look(original, task->group);
+        status->status = group_status(original, task->group);
         status->transferred_bytes = status->status == STATUS_COMPLETED ? task->length : 0;
     }
     if (is_there && batch->note_name != NULL && look_at_all(original, batch) == STATUS_COMPLETED) {

@@ -306,7 +306,7 @@ bool mc_peer_is_name(const char *name)
 }
 
 /* engine->lock is held. */
-static struct mc_peer *find(struct mc_transfer_engine *engine, const char *name)
+static struct mc_peer *peer_find(struct mc_transfer_engine *engine, const char *name)
 {
     struct mc_peer *peer = *bucket_of(engine, name);
     while (peer != NULL && strcmp(peer->name, name) != 0)
@@ -318,7 +318,7 @@ static struct mc_peer *find(struct mc_transfer_engine *engine, const char *name)
 static struct mc_peer *find_and_hold(struct mc_transfer_engine *engine, const char *name)
 {
     pthread_mutex_lock(&engine->lock);
-    struct mc_peer *peer = find(engine, name);
+    struct mc_peer *peer = peer_find(engine, name);
     if (peer != NULL)
         peer->references++;
     pthread_mutex_unlock(&engine->lock);
@@ -346,7 +346,7 @@ static struct mc_peer *find_or_add(struct mc_transfer_engine *engine, const char
 {
     struct mc_peer *gone = NULL;
     pthread_mutex_lock(&engine->lock);
-    struct mc_peer **bucket = bucket_of(engine, name), *peer = find(engine, name);
+    struct mc_peer **bucket = bucket_of(engine, name), *peer = peer_find(engine, name);
     if (peer == NULL && engine->peer_count >= MC_PEERS_MAX)
         for (uint32_t i = 0; i < MC_PEER_BUCKETS; i++)
             unlink_idle(engine, &engine->peers[i], 0, &gone);
@@ -369,8 +369,8 @@ static struct mc_peer *find_or_add(struct mc_transfer_engine *engine, const char
     return peer;
 }
 
-static int get(struct mc_transfer_engine *engine, const char *name, bool may_be_doubtful, uint64_t deadline_ns,
-               struct mc_peer **out)
+static int peer_get(struct mc_transfer_engine *engine, const char *name, bool may_be_doubtful, uint64_t deadline_ns,
+                    struct mc_peer **out)
 {
     if (!mc_peer_is_name(name))
         return MC_TRANSFER_ERR_INVALID_ARGUMENT;
@@ -391,12 +391,12 @@ static int get(struct mc_transfer_engine *engine, const char *name, bool may_be_
 
 int mc_peer_get(struct mc_transfer_engine *engine, const char *name, uint64_t deadline_ns, struct mc_peer **peer)
 {
-    return get(engine, name, false, deadline_ns, peer);
+    return peer_get(engine, name, false, deadline_ns, peer);
 }
 
 int mc_peer_get_known(struct mc_transfer_engine *engine, const char *name, uint64_t deadline_ns, struct mc_peer **peer)
 {
-    return get(engine, name, true, deadline_ns, peer);
+    return peer_get(engine, name, true, deadline_ns, peer);
 }
 
 int mc_peer_be_sure(struct mc_peer *peer, uint64_t deadline_ns)

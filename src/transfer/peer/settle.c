@@ -145,7 +145,7 @@ void mc_settle_tidy(struct mc_peer *peer)
 }
 
 /* Those of which nothing is known yet. */
-static nfds_t look(struct mc_peer *peer, struct pollfd fds[WAITS_MAX])
+static nfds_t collect_unsettled(struct mc_peer *peer, struct pollfd fds[WAITS_MAX])
 {
     nfds_t count = 0;
     pthread_mutex_lock(&peer->lock);
@@ -160,7 +160,7 @@ static int settle_unended(struct mc_peer *peer, uint64_t deadline_ns)
 {
     struct pollfd fds[WAITS_MAX];
     uint64_t asked_ms = mc_clock_ms();
-    for (nfds_t count; (count = look(peer, fds)) > 0;) {
+    for (nfds_t count; (count = collect_unsettled(peer, fds)) > 0;) {
         uint64_t now_ms = mc_clock_ms();
         if (peer->engine->is_closing)
             return MC_TRANSFER_ERR_INVALID_ARGUMENT;

@@ -142,7 +142,7 @@ struct watch {
     _Atomic bool stop;
 };
 
-static void look(void *context)
+static void lane_watch(void *context)
 {
     struct watch *watch = context;
     if (watch->engine->is_closing || mc_rdma_lane_has_ended(watch->lane))
@@ -161,7 +161,7 @@ static int run_once(struct work *work, uint64_t deadline_ns)
         return 1;
     }
     struct watch watch = {.lane = lane, .engine = peer->engine};
-    struct mc_rdma_run run = {.deadline_ns = deadline_ns, .tick = look, .context = &watch, .stop = &watch.stop};
+    struct mc_rdma_run run = {.deadline_ns = deadline_ns, .tick = lane_watch, .context = &watch, .stop = &watch.stop};
     int rc = mc_rdma_link_run(lane->link, work->requests, work->count, &run);
     bool is_late = mc_clock_ns() >= deadline_ns;
     if (rc == 0 && !run.is_unsure) {

@@ -221,7 +221,7 @@ static struct mc_gpu_place *find_places(const struct mc_transfer_range *ranges, 
     return places;
 }
 
-static int add(struct mc_transfer_engine *engine, const struct fresh *fresh)
+static int regions_add(struct mc_transfer_engine *engine, const struct fresh *fresh)
 {
     const struct mc_transfer_range *ranges = fresh->ranges;
     size_t count = fresh->count;
@@ -270,7 +270,7 @@ int mc_transfer_register_at(struct mc_transfer_engine *engine, const struct mc_t
     if (count == 0)
         return 0;
     struct fresh fresh = {ranges, count, location == NULL ? "" : location, false, -1};
-    int rc = add(engine, &fresh);
+    int rc = regions_add(engine, &fresh);
     if (rc < 0)
         return rc;
     rc = publish_added(engine, ranges[0].address);
@@ -409,7 +409,7 @@ void *mc_transfer_allocate(struct mc_transfer_engine *engine, size_t length)
     bool is_shared = fd >= 0;
     mc_transfer_note_fd(fd);
     struct mc_transfer_range range = {(uintptr_t)memory, size};
-    int rc = add(engine, &(struct fresh){&range, 1, "", true, fd});
+    int rc = regions_add(engine, &(struct fresh){&range, 1, "", true, fd});
     if (rc < 0 && fd >= 0)
         mc_transfer_close_fd(fd);
     if (rc == 0) {

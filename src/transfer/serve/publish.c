@@ -196,7 +196,7 @@ void mc_transfer_withdraw(struct mc_transfer_engine *engine)
 
 /* ---- a server that has forgotten us is told again ---- */
 
-static void look(struct mc_transfer_engine *engine)
+static void name_check(struct mc_transfer_engine *engine)
 {
     char key[MC_TRANSFER_KEY_MAX];
     mc_rpc_meta_key(key, sizeof(key), engine->metadata.cluster_id, engine->name);
@@ -236,7 +236,7 @@ static void *names_main(void *argument)
             bring(engine);
         } else {
             pthread_mutex_unlock(&engine->lock);
-            look(engine);
+            name_check(engine);
             look_ns = mc_clock_ns() + MC_METADATA_LOOK_S * 1000000000ull;
             pthread_mutex_lock(&engine->lock);
         }

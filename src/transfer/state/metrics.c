@@ -11,12 +11,12 @@ static const int error_codes[] = {
 #undef ROW
 };
 
-static void add(_Atomic uint64_t *counter, uint64_t amount)
+static void counter_add(_Atomic uint64_t *counter, uint64_t amount)
 {
     atomic_fetch_add_explicit(counter, amount, memory_order_relaxed);
 }
 
-static uint64_t get(const _Atomic uint64_t *counter)
+static uint64_t counter_get(const _Atomic uint64_t *counter)
 {
     return atomic_load_explicit(counter, memory_order_relaxed);
 }
@@ -32,10 +32,10 @@ void mc_tally_add(struct mc_tally *tally, int path, enum mc_transfer_opcode opco
                   uint64_t duration_ns)
 {
     unsigned way = opcode == MC_TRANSFER_WRITE;
-    add(&tally->bytes[path][way], bytes);
-    add(&tally->items[path][way], items);
-    add(&tally->batches[path][bucket_of(duration_ns)], 1);
-    add(&tally->batches_ns[path], duration_ns);
+    counter_add(&tally->bytes[path][way], bytes);
+    counter_add(&tally->items[path][way], items);
+    counter_add(&tally->batches[path][bucket_of(duration_ns)], 1);
+    counter_add(&tally->batches_ns[path], duration_ns);
 }
 
 void mc_tally_fail(struct mc_tally *tally, int path, int code)
@@ -44,22 +44,22 @@ void mc_tally_fail(struct mc_tally *tally, int path, int code)
     for (size_t i = 0; i < MC_METRICS_ERRORS; i++)
         if (error_codes[i] == code)
             error = i;
-    add(&tally->errors[path][error], 1);
+    counter_add(&tally->errors[path][error], 1);
 }
 
 static void add_up(struct mc_tally *into, const struct mc_tally *from)
 {
     for (int path = 0; path < MC_METRICS_PATHS; path++)
         for (size_t i = 0; i < MC_METRICS_ERRORS; i++)
-            add(&into->errors[path][i], get(&from->errors[path][i]));
+            counter_add(&into->errors[path][i], counter_get(&from->errors[path][i]));
     for (int path = 0; path < MC_TRANSFER_PATHS; path++) {
         for (unsigned way = 0; way < 2; way++) {
-            add(&into->bytes[path][way], get(&from->bytes[path][way]));
-            add(&into->items[path][way], get(&from->items[path][way]));
+            counter_add(&into->bytes[path][way], counter_get(&from->bytes[path][way]));
+            counter_add(&into->items[path][way], counter_get(&from->items[path][way]));
         }
         for (unsigned i = 0; i <= MC_METRICS_BUCKETS; i++)
-            add(&into->batches[path][i], get(&from->batches[path][i]));
-        add(&into->batches_ns[path], get(&from->batches_ns[path]));
+            counter_add(&into->batches[path][i], counter_get(&from->batches[path][i]));
+        counter_add(&into->batches_ns[path], counter_get(&from->batches_ns[path]));
     }
 }
 
@@ -135,7 +135,7 @@ double mc_metrics_quantile(const struct mc_tally *now, const struct mc_tally *be
     uint64_t counts[MC_METRICS_BUCKETS + 1] = {0}, total = 0, seen = 0;
     for (unsigned i = 0; i <= MC_METRICS_BUCKETS; i++) {
         for (int path = 0; path < MC_TRANSFER_PATHS; path++)
-            counts[i] += get(&now->batches[path][i]) - get(&before->batches[path][i]);
+            counts[i] += counter_get(&now->batches[path][i]) - counter_get(&before->batches[path][i]);
         total += counts[i];
     }
     for (unsigned i = 0; i <= MC_METRICS_BUCKETS; i++) {
