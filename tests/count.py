@@ -2,11 +2,12 @@
 """Counts test cases for the last line of `./dev test`.
 
 count.py meson  testlog.json EXIT NAME     cmocka cases in the output of every executable that `meson test` ran
-count.py pytest junit.xml    EXIT NAME     cases of a pytest run
+count.py pytest junit.xml    EXIT NAME     cases of a pytest run, or of several whose reports lie in a folder
 
 Prints "passed failed NAME". A run that ended badly, or left no report, counts at least one failure: no way to fail may look like success.
 """
 import json
+import os
 import re
 import sys
 import xml.etree.ElementTree
@@ -32,8 +33,13 @@ def count_meson(path):
 
 
 def count_pytest(path):
+    """Of a report, or of all in a folder; a file's log without a report is a failure."""
     passed = failed = 0
-    for suite in xml.etree.ElementTree.parse(path).getroot().iter("testsuite"):
+    reports = [path]
+    if os.path.isdir(path):
+        reports = [os.path.join(path, name) for name in os.listdir(path) if name.endswith(".xml")]
+        failed = sum(not os.path.exists(os.path.join(path, name[:-len("log")] + "xml")) for name in os.listdir(path) if name.endswith(".log"))
+    for suite in (suite for report in reports for suite in xml.etree.ElementTree.parse(report).getroot().iter("testsuite")):
         total, bad, skipped = int(suite.get("tests")), int(suite.get("failures")) + int(suite.get("errors")), int(suite.get("skipped"))
         passed += total - bad - skipped
         failed += bad

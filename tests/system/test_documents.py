@@ -234,7 +234,7 @@ def test_commands_of_dev():
         for command, word, pattern in re.findall(r"\./dev (\w+)(?: ([\w-]+))?(?: ([\w-]+))?", text):
             assert re.search(rf"^(command_)?{command}\(\)", dev, re.M), f"{path}: ./dev {command}"
             if command == "test" and word:
-                assert word in lanes | {"all"}, f"{path}: ./dev test {word}"
+                assert word in lanes | {"all", "ci"}, f"{path}: ./dev test {word}"
                 options = document(f"tests/{word}/run.py") if pattern.startswith("--") else ""
                 assert not pattern or f'"{pattern}"' in options or pattern in lanes or pattern in tests[word], f"{path}: ./dev test {word} {pattern}"
             if command == "bench" and word:
