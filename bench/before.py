@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Is this tree slower than the release before it? The same work on both, in turn, in one run.
+"""Is this tree slower than the release before it, or than another commit? The same work on both, in turn, in one run.
 
-    ./dev bench before [store|engine] [--rounds 4] [--modes pinned,spread]
+    ./dev bench before [store|engine|core] [--rounds 4] [--modes pinned,spread] [--commit 3f6ce5a]
 
-The release is built once from the repository's history (tests/released.py). In each round the two take turns, the order changes from round
+The other tree is built once from the repository's history (tests/released.py). In each round the two take turns, the order changes from round
 to round, and a ratio is taken within a round: above 1 this tree is better. A row is worse when its median ratio is below 0.97. Exit code 1
 when a row is worse, or a call failed.
 """
 
 import os
 import pathlib
+import re
 import statistics
+import subprocess
 import sys
 
 import paths  # noqa: F401, before what it makes importable
@@ -23,7 +25,7 @@ from figures import spread_of
 
 CACHE = store.ROOT / ".cache"
 WORSE = 0.97
-LOWER = ("_us", "_s_per_gb")  # names of figures of which less is better
+LOWER = ("_us", "_ms", "_s_per_gb")  # names of figures of which less is better
 
 
 def store_figures(arguments, old, new):
@@ -80,11 +82,24 @@ def engine_figures(arguments, old, new):
     return found, run.problems
 
 
+def core_figures(arguments, old, new):
+    """bench_core of either tree as a program of its own, on one processor. {("alone", what): ...} as above."""
+    programs = {"ours": new.build / "bench" / "bench_core", "before": released.measurement(old, "bench_core")}
+    found = {}
+    for number in range(arguments.rounds):
+        for name in list(programs) if number % 2 == 0 else reversed(programs):
+            text = subprocess.run(["taskset", "-c", "1", programs[name]], capture_output=True, check=True, text=True).stdout
+            for title, value, unit in re.findall(r"^(\S.*?) {2,}([\d.]+) (M/s|ms|us)", text, re.M):
+                key = "alone", title + {"ms": "_ms", "us": "_us"}.get(unit, "")
+                found.setdefault(key, ([], []))[name == "before"].append(float(value))
+    return found, []
+
+
 def report(found):
     """How many rows are worse."""
     worse = []
     form = "{:<7} {:<34} {:<26} {:<26} {:<20} {}"
-    print(form.format("", "median (min-max)", "this tree", "the release before", "ratio, 1 or more", ""))
+    print(form.format("", "median (min-max)", "this tree", "the other", "ratio, 1 or more", ""))
     for (mode, title), (mine, others) in sorted(found.items()):
         pairs = [(a, b) for a, b in zip(mine, others) if a and b]
         if not pairs:
@@ -99,17 +114,18 @@ def report(found):
 
 def main():
     parser = figures.parser_of(__doc__, "less of everything", rounds="4; even: each side is the first as often", keep=False)
-    parser.add_argument("what", nargs="?", choices=("store", "engine"), default="store")
+    parser.add_argument("what", nargs="?", choices=("store", "engine", "core"), default="store")
+    parser.add_argument("--commit", default=released.COMMIT, help="the other tree: %(default)s, the release before")
     parser.add_argument("--modes", type=lambda text: text.split(","), default=["pinned", "spread"], help="pinned: all on one core; spread: on two")
     parser.set_defaults(rounds=4)
     arguments = parser.parse_args()
     new = released.Release(pathlib.Path(os.environ["MC_BUILD"]), pathlib.Path(os.environ["MC_PYTHONPATH"]))
-    print(f"building {released.COMMIT}, the release before …", flush=True)
-    old = released.build(CACHE)
+    print(f"building {arguments.commit} …", flush=True)
+    old = released.build(CACHE, arguments.commit)
     if old is None:
         raise SystemExit(released.WHY)
     conditions = figures.Conditions(arguments, "before").begin()
-    found, problems = (engine_figures if arguments.what == "engine" else store_figures)(arguments, old, new)
+    found, problems = {"store": store_figures, "engine": engine_figures, "core": core_figures}[arguments.what](arguments, old, new)
     for text in problems:
         print(f"PROBLEM: {text}")
     print("\n".join(figures.heading(conditions.end(arguments.rounds, arguments.modes, problems))))

@@ -1,6 +1,8 @@
 """The release before this tree, built from the repository's own history, so that tests can run both versions in one cluster.
 
     old = released.build(cache)      # None where git does not know the commit (a shallow clone, a tarball): released.WHY says so
+    old = released.build(cache, commit)     # another tree than the last release
+    released.measurement(old, "bench_core") # one of its C measurements, built when asked for
     old.build                        # as MC_BUILD: mooncake_master, mooncake_bench, ...
     old.python_path                  # as MC_PYTHONPATH
 
@@ -16,15 +18,15 @@ from collections import namedtuple
 
 COMMIT = "3f6ce5a"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-WHY = f"git does not have {COMMIT}, the last release: this needs the whole history of the repository"
+WHY = f"git does not have {COMMIT}, the last release, or what was asked for in its place: this needs the whole history of the repository"
 PROGRAMS = ("mooncake_master", "mooncake_bench")  # these and the Python package's extensions; what nobody runs of it is not built
 OPTIONS = ("-Dtests=false", "-Dbuildtype=release", "-Db_ndebug=false", "-Dwerror=false")
 
 Release = namedtuple("Release", "build python_path")
 
 
-def has_history():
-    asked = ["git", "-C", str(ROOT), "cat-file", "-e", COMMIT + "^{commit}"]
+def has_history(commit=COMMIT):
+    asked = ["git", "-C", str(ROOT), "cat-file", "-e", commit + "^{commit}"]
     return shutil.which("git") is not None and subprocess.run(asked, capture_output=True).returncode == 0
 
 
@@ -39,10 +41,10 @@ def run(log, *words):
             raise RuntimeError(f"{' '.join(map(str, words))} failed: {pathlib.Path(log).read_text(errors='replace')[-4000:]}")
 
 
-def make(folder):
+def make(folder, commit):
     source, build = folder / "source", folder / "build"
     source.mkdir(parents=True)
-    archive = subprocess.run(["git", "-C", str(ROOT), "archive", COMMIT], capture_output=True, check=True).stdout
+    archive = subprocess.run(["git", "-C", str(ROOT), "archive", commit], capture_output=True, check=True).stdout
     subprocess.run(["tar", "-x", "-C", str(source)], input=archive, check=True)
     run(folder / "log", "meson", "setup", build, source, *OPTIONS)
     run(folder / "log", "ninja", "-C", build, *outputs(build))
@@ -54,10 +56,10 @@ def outputs(build):
     return [os.path.relpath(name, build) for target in wanted for name in target["filename"]]
 
 
-def build(cache):
-    folder = pathlib.Path(cache).resolve() / f"released-{COMMIT}"
+def build(cache, commit=COMMIT):
+    folder = pathlib.Path(cache).resolve() / f"released-{commit}"
     release = Release(folder / "build", folder / "python")
-    if not has_history():
+    if not has_history(commit):
         return None
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.lock", "w", encoding="ascii") as lock:
@@ -65,10 +67,19 @@ def build(cache):
         done = folder / "done"
         if not done.exists() or done.read_text(encoding="utf-8") != str(folder):  # a checkout that was moved
             shutil.rmtree(folder, ignore_errors=True)
-            make(folder)
+            make(folder, commit)
             package = release.python_path / "mooncake"
             package.mkdir(parents=True)
             for part in [*(folder / "source" / "python" / "mooncake").iterdir(), *(release.build / "src" / "python").glob("*.so")]:
                 (package / part.name).symlink_to(part)
             done.write_text(str(folder), encoding="utf-8")
     return release
+
+
+def measurement(release, name):
+    """The path of one of its measurements in C (bench/NAME.c): such a program is the one of its own tree."""
+    folder, build = release.build.parent, release.build.parent / "build-bench"
+    if not build.exists():
+        run(folder / "log", "meson", "setup", build, folder / "source", "-Dtests=true", *OPTIONS[1:])
+    run(folder / "log", "ninja", "-C", build, f"bench/{name}")
+    return build / "bench" / name
