@@ -182,6 +182,9 @@ def test_messages():
     assert strange == set()
 
 
+ROOMS = ("src", "include", "tests", "fuzz", "sim", "bench", "python", "examples")
+
+
 def pages():
     """Every page of ours, by its path; what lies in .cache is not."""
     found = {path: path.read_text() for path in SOURCE.rglob("*.md") if not any(part.startswith(".") for part in path.relative_to(SOURCE).parts[:-1])}
@@ -207,6 +210,14 @@ def test_links():
             assert other.exists(), f"{path}: {target}"
             assert not anchor or anchor in anchors(other.read_text()), f"{path}: {target}"
     assert looked_at > 50
+
+
+def test_files_that_are_named():
+    """A file or folder of ours that a page names is there: a whole path, or the end of one."""
+    files = [str(path.relative_to(SOURCE)) for room in ROOMS for path in (SOURCE / room).rglob("*")]
+    for path in pages():
+        for name in re.findall(rf"`((?:(?:{'|'.join(ROOMS)})/[\w./-]*)|(?:[\w-]+/)*[\w-]+\.(?:c|h|def))`", path.read_text()):
+            assert "NAME" in name or any(f"/{file}".endswith(f"/{name.rstrip('/')}") for file in files), f"{path}: no {name}"
 
 
 def test_commands_that_are_named():
