@@ -1,6 +1,7 @@
 /* The master's core against a program of bytes: who connects, breaks, mounts, puts, commits, removes, says nonsense,
  * and how time passes. After every few steps all invariants are proved. Whatever is not understood of the bytes is a
  * message of its own: raw frames are one of the steps. */
+#include "../tests/core_check.h"
 #include "store/core/state.h"
 
 #include <stdio.h>

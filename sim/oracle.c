@@ -1,6 +1,7 @@
 /* The oracle. */
 #include "oracle.h"
 
+#include "../tests/core_check.h"
 #include "cluster.h"
 
 #include "base/checksum.h"

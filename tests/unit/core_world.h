@@ -3,6 +3,7 @@
 #ifndef MC_TEST_CORE_WORLD_H
 #define MC_TEST_CORE_WORLD_H
 
+#include "../core_check.h"
 #include "store/core/state.h"
 
 #include <stdio.h>

@@ -4,7 +4,7 @@
  * segments (lists). An object is reached by the table and by the nodes of its replicas; whoever wants to remember one
  * longer than a call keeps (pointer, serial).
  *
- * Invariants (proved by mc_core_check): an object is in the table from its first grant until its last replica leaves;
+ * Invariants (proved by tests/core_check.c): an object is in the table from its first grant until its last replica leaves;
  * `visible` exactly when nothing granted is left, something is live and it does not wait; a live node is in its
  * segment's `normal` or `soft` list exactly when its object is visible and not pinned hard; used, clearing and
  * quarantine of a segment are the sums over its nodes; the live replicas of an object have one version; a segment that
@@ -142,8 +142,5 @@ void mc_core_send_slots(struct mc_core *core, const struct mc_connection *to, en
                         const struct mc_wire_slot *slots, uint32_t count);
 uint64_t mc_core_random(struct mc_core *core);
 uint64_t mc_core_hash_id(const struct mc_core *core, struct mc_id id);
-
-/* check.c: proves the invariants, for tests and the fuzzer. NULL or what is wrong. */
-const char *mc_core_check(const struct mc_core *core);
 
 #endif

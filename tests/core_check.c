@@ -1,4 +1,5 @@
-/* Proves the invariants of the whole state by walking it. For tests and the fuzzer. */
+#include "core_check.h"
+
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/put.h"
