@@ -1,18 +1,25 @@
-/* A small strict JSON scanner and base64. */
+/* A strict JSON scanner without recursion or memory of its own, and base64. */
 #include "env/json.h"
 
 #include "base/error.h"
 
+#include <math.h>
 #include <stdlib.h>
+
+/* ---- what is JSON ---- */
 
 struct scan {
     const char *at, *end;
-    unsigned depth;
-    struct mc_span *found;
-    bool is_found;
+    const char *problem;
+    uint64_t is_object[MC_JSON_DEPTH_MAX / 64]; /* a bit for each level that is open */
+    size_t depth;
 };
 
-static bool scan_value(struct scan *scan, const char *path);
+static bool scan_fail(struct scan *scan, const char *problem)
+{
+    scan->problem = problem;
+    return false;
+}
 
 static void skip_space(struct scan *scan)
 {
@@ -20,120 +27,240 @@ static void skip_space(struct scan *scan)
         scan->at++;
 }
 
-static bool scan_take(struct scan *scan, char wanted)
+static bool next_is(const struct scan *scan, char wanted)
 {
-    skip_space(scan);
-    if (scan->at == scan->end || *scan->at != wanted)
-        return false;
+    return scan->at < scan->end && *scan->at == wanted;
+}
+
+static bool step_over(struct scan *scan, char wanted)
+{
+    bool is_there = next_is(scan, wanted);
+    scan->at += is_there;
+    return is_there;
+}
+
+/* Stands behind a backslash. */
+static bool scan_escape(struct scan *scan)
+{
+    static const char names[] = "\"\\/bfnrt";
+    if (scan->at == scan->end)
+        return scan_fail(scan, "the string does not end");
+    if (*scan->at != 'u') {
+        bool is_escape = memchr(names, *scan->at, sizeof(names) - 1) != NULL;
+        return is_escape ? (scan->at++, true) : scan_fail(scan, "bad escape");
+    }
     scan->at++;
+    for (int i = 0; i < 4; i++, scan->at++)
+        if (scan->at == scan->end || mc_hex_digit(*scan->at) < 0)
+            return scan_fail(scan, "bad \\u escape");
     return true;
 }
 
+/* *text: between the quotes. */
 static bool scan_string(struct scan *scan, struct mc_span *text)
 {
-    if (!scan_take(scan, '"'))
-        return false;
-    const char *start = scan->at;
-    while (scan->at < scan->end && *scan->at != '"') {
+    const char *start = scan->at + 1;
+    if (!step_over(scan, '"'))
+        return scan_fail(scan, "a name in quotes was expected");
+    while (scan->at < scan->end) {
         if ((unsigned char)*scan->at < ' ')
+            return scan_fail(scan, "control character in a string");
+        char letter = *scan->at++;
+        if (letter == '"') {
+            *text = mc_span(start, (size_t)(scan->at - 1 - start));
+            return true;
+        }
+        if (letter == '\\' && !scan_escape(scan))
             return false;
-        scan->at += *scan->at == '\\' ? 2 : 1;
     }
-    if (scan->at >= scan->end) /* a backslash at the end steps over it */
+    return scan_fail(scan, "the string does not end");
+}
+
+/* "name" : */
+static bool scan_name(struct scan *scan, struct mc_span *name)
+{
+    skip_space(scan);
+    if (!scan_string(scan, name))
         return false;
+    skip_space(scan);
+    return step_over(scan, ':') || scan_fail(scan, "a colon was expected");
+}
+
+static bool scan_digits(struct scan *scan)
+{
+    const char *from = scan->at;
+    while (scan->at < scan->end && *scan->at >= '0' && *scan->at <= '9')
+        scan->at++;
+    return scan->at > from || scan_fail(scan, "a digit was expected");
+}
+
+static bool scan_number(struct scan *scan)
+{
+    step_over(scan, '-');
+    if (!step_over(scan, '0') && !scan_digits(scan))
+        return scan_fail(scan, "a value was expected");
+    if (step_over(scan, '.') && !scan_digits(scan))
+        return false;
+    if (!step_over(scan, 'e') && !step_over(scan, 'E'))
+        return true;
+    if (!step_over(scan, '-'))
+        step_over(scan, '+');
+    return scan_digits(scan);
+}
+
+/* A string, a number, true, false, null. *text: of a string what is between the quotes. */
+static bool scan_plain(struct scan *scan, struct mc_span *text)
+{
+    static const char *const words[] = {"true", "false", "null"};
+    const char *start = scan->at;
+    if (next_is(scan, '"'))
+        return scan_string(scan, text);
+    for (size_t i = 0; i < 3 && scan->at == start; i++) {
+        size_t length = strlen(words[i]);
+        if ((size_t)(scan->end - scan->at) >= length && memcmp(scan->at, words[i], length) == 0)
+            scan->at += length;
+    }
+    bool is_fine = scan->at > start || scan_number(scan);
     *text = mc_span(start, (size_t)(scan->at - start));
+    return is_fine;
+}
+
+static bool in_object(const struct scan *scan)
+{
+    return (scan->is_object[(scan->depth - 1) / 64] >> ((scan->depth - 1) % 64) & 1) != 0;
+}
+
+static bool open_level(struct scan *scan)
+{
+    if (scan->depth == MC_JSON_DEPTH_MAX)
+        return scan_fail(scan, "nested too deep");
+    uint64_t bit = (uint64_t)1 << (scan->depth % 64), *bits = &scan->is_object[scan->depth / 64];
+    *bits = *scan->at == '{' ? *bits | bit : *bits & ~bit;
+    scan->depth++;
     scan->at++;
     return true;
 }
 
-/* The rest of the path behind its first part, when that is `part`; else NULL. */
-static const char *follow(const char *path, struct mc_span part)
-{
-    if (path == NULL || strlen(path) < part.length || part.length == 0 || memcmp(path, part.data, part.length) != 0)
-        return NULL;
-    const char *rest = path + part.length;
-    return *rest == 0 ? rest : *rest == '.' ? rest + 1 : NULL;
-}
-
-static bool scan_object(struct scan *scan, const char *path)
+/* Behind a value: closes levels up to the next comma, or until none is open. */
+static bool close_levels(struct scan *scan)
 {
     struct mc_span name;
-    if (scan_take(scan, '}'))
-        return true;
-    do {
-        if (!scan_string(scan, &name) || !scan_take(scan, ':') || !scan_value(scan, follow(path, name)))
-            return false;
-    } while (scan_take(scan, ','));
-    return scan_take(scan, '}');
-}
-
-static bool scan_array(struct scan *scan, const char *path)
-{
-    char *rest = NULL;
-    unsigned long wanted = path == NULL || *path < '0' || *path > '9' ? UINT32_MAX : strtoul(path, &rest, 10);
-    if (scan_take(scan, ']'))
-        return true;
-    for (unsigned long index = 0;; index++) {
-        const char *inner = index != wanted || rest == NULL || (*rest != '.' && *rest != 0) ? NULL
-                            : *rest == 0                                                    ? rest
-                                                                                            : rest + 1;
-        if (!scan_value(scan, inner))
-            return false;
-        if (!scan_take(scan, ','))
-            return scan_take(scan, ']');
-    }
-}
-
-/* Numbers, true, false, null. */
-static bool scan_word(struct scan *scan, struct mc_span *text)
-{
-    const char *start = scan->at;
-    while (scan->at < scan->end && ((*scan->at >= '0' && *scan->at <= '9') || (*scan->at >= 'a' && *scan->at <= 'z') ||
-                                    *scan->at == '-' || *scan->at == '+' || *scan->at == '.' || *scan->at == 'E'))
-        scan->at++;
-    *text = mc_span(start, (size_t)(scan->at - start));
-    bool is_number = text->length > 0 && (*start == '-' || (*start >= '0' && *start <= '9'));
-    return is_number || mc_span_equal(*text, mc_span_string("true")) || mc_span_equal(*text, mc_span_string("false")) ||
-           mc_span_equal(*text, mc_span_string("null"));
-}
-
-/* path: what is wanted of this value; "" the value itself; NULL nothing. Recursion is bounded by MC_JSON_DEPTH_MAX. */
-static bool scan_value(struct scan *scan, const char *path)
-{
-    struct mc_span text = mc_span(NULL, 0);
-    skip_space(scan);
-    if (scan->at == scan->end)
-        return false;
-    const char *start = scan->at;
-    if (*start == '{' || *start == '[') {
-        scan->at++;
-        if (++scan->depth > MC_JSON_DEPTH_MAX)
-            return false;
-        if (!(*start == '{' ? scan_object(scan, path) : scan_array(scan, path)))
-            return false;
+    while (scan->depth > 0) {
+        skip_space(scan);
+        if (step_over(scan, ','))
+            return !in_object(scan) || scan_name(scan, &name);
+        if (!step_over(scan, in_object(scan) ? '}' : ']'))
+            return scan_fail(scan, "a comma or the end of a list or object was expected");
         scan->depth--;
-        text = mc_span(start, (size_t)(scan->at - start));
-    } else if (!(*start == '"' ? scan_string(scan, &text) : scan_word(scan, &text))) {
-        return false;
-    }
-    if (path != NULL && *path == 0) {
-        *scan->found = text;
-        scan->is_found = true;
     }
     return true;
 }
 
-int mc_json_find(struct mc_span text, const char *path, struct mc_span *value)
+/* Any value. *text: as scan_plain gives it. */
+static bool scan_value(struct scan *scan, struct mc_span *text)
 {
-    struct scan scan = {text.data, (const char *)text.data + text.length, 0, value, false};
-    *value = mc_span(NULL, 0);
-    if (!scan_value(&scan, path))
-        return MC_ERR_PROTOCOL;
-    skip_space(&scan);
-    if (scan.at != scan.end)
-        return MC_ERR_PROTOCOL;
-    return scan.is_found ? 1 : 0;
+    struct mc_span inner;
+    skip_space(scan);
+    const char *start = scan->at;
+    if (!next_is(scan, '{') && !next_is(scan, '['))
+        return scan_plain(scan, text);
+    do {
+        skip_space(scan);
+        if (next_is(scan, '{') || next_is(scan, '[')) {
+            if (!open_level(scan))
+                return false;
+            skip_space(scan);
+            if (!next_is(scan, in_object(scan) ? '}' : ']')) {
+                if (in_object(scan) && !scan_name(scan, &inner))
+                    return false;
+                continue;
+            }
+        } else if (!scan_plain(scan, &inner)) {
+            return false;
+        }
+        if (!close_levels(scan))
+            return false;
+    } while (scan->depth > 0);
+    *text = mc_span(start, (size_t)(scan->at - start));
+    return true;
 }
+
+/* ---- one after the other ---- */
+
+static int cursor_fail(struct mc_json_cursor *cursor, const char *at, const char *problem)
+{
+    cursor->at = at;
+    cursor->problem = problem;
+    return MC_ERR_PROTOCOL;
+}
+
+int mc_json_open(struct mc_span text, char kind, struct mc_json_cursor *cursor)
+{
+    struct scan scan = {.at = text.data, .end = (const char *)text.data + text.length};
+    *cursor = (struct mc_json_cursor){.start = text.data, .end = scan.end, .is_object = kind == '{'};
+    skip_space(&scan);
+    if (text.length == 0 || !next_is(&scan, kind))
+        return cursor_fail(cursor, scan.at, kind == '{' ? "an object was expected" : "a list was expected");
+    cursor->at = scan.at + 1;
+    return 0;
+}
+
+int mc_json_next(struct mc_json_cursor *cursor)
+{
+    struct scan scan = {.at = cursor->at, .end = cursor->end};
+    skip_space(&scan);
+    if (step_over(&scan, cursor->is_object ? '}' : ']')) {
+        skip_space(&scan);
+        return scan.at == scan.end ? 0 : cursor_fail(cursor, scan.at, "more behind the end");
+    }
+    if (cursor->is_started && !step_over(&scan, ','))
+        return cursor_fail(cursor, scan.at, "a comma or the end of a list or object was expected");
+    skip_space(&scan);
+    cursor->from = scan.at;
+    if (cursor->is_object && !scan_name(&scan, &cursor->name))
+        return cursor_fail(cursor, scan.at, scan.problem);
+    skip_space(&scan);
+    cursor->kind = scan.at < scan.end ? *scan.at : 0;
+    if (!scan_value(&scan, &cursor->value))
+        return cursor_fail(cursor, scan.at, scan.problem);
+    cursor->at = scan.at;
+    cursor->is_started = true;
+    return 1;
+}
+
+bool mc_json_is(struct mc_span name, const char *text)
+{
+    return mc_span_equal(name, mc_span_string(text));
+}
+
+int mc_json_member(struct mc_span object, const char *name, struct mc_json_cursor *member)
+{
+    struct mc_json_cursor cursor;
+    bool is_found = false;
+    int rc = mc_json_open(object, '{', &cursor);
+    if (rc == 0) {
+        while ((rc = mc_json_next(&cursor)) == 1) {
+            if (mc_json_is(cursor.name, name)) {
+                *member = cursor;
+                is_found = true;
+            }
+        }
+    }
+    if (rc < 0 || !is_found)
+        *member = cursor;
+    return rc < 0 ? rc : is_found;
+}
+
+void mc_json_where(struct mc_span text, const struct mc_json_cursor *cursor, int *line, int *column)
+{
+    *line = *column = 1;
+    for (const char *at = text.data; at < cursor->at; at++) {
+        *line += *at == '\n';
+        *column = *at == '\n' ? 1 : *column + 1;
+    }
+}
+
+/* ---- by a path ---- */
 
 static int digits(struct mc_span text, uint64_t *number)
 {
@@ -150,6 +277,43 @@ static int digits(struct mc_span text, uint64_t *number)
     return 0;
 }
 
+/* Is it the member of that name, the element of that index? */
+static bool is_named(const struct mc_json_cursor *cursor, uint64_t index, struct mc_span part)
+{
+    uint64_t wanted;
+    return cursor->is_object ? mc_span_equal(cursor->name, part) : digits(part, &wanted) == 0 && wanted == index;
+}
+
+/* Recursion is bounded by the path. */
+int mc_json_find(struct mc_span text, const char *path, struct mc_span *value)
+{
+    struct scan scan = {.at = text.data, .end = (const char *)text.data + text.length};
+    struct mc_json_cursor cursor;
+    struct mc_span found = mc_span(NULL, 0), whole;
+    size_t length = strcspn(path, ".");
+    char kind = 0;
+    int rc;
+    *value = mc_span(NULL, 0);
+    skip_space(&scan);
+    if (mc_json_open(text, next_is(&scan, '[') ? '[' : '{', &cursor) < 0) {
+        bool is_plain = scan_value(&scan, &whole);
+        skip_space(&scan);
+        return is_plain && scan.at == scan.end ? 0 : MC_ERR_PROTOCOL;
+    }
+    for (uint64_t index = 0; (rc = mc_json_next(&cursor)) == 1; index++) {
+        if (is_named(&cursor, index, mc_span(path, length))) {
+            found = cursor.value;
+            kind = cursor.kind;
+        }
+    }
+    if (rc < 0 || kind == 0)
+        return rc;
+    if (path[length] == '.')
+        return kind == '{' || kind == '[' ? mc_json_find(found, path + length + 1, value) : 0;
+    *value = found;
+    return 1;
+}
+
 int mc_json_find_number(struct mc_span text, const char *path, uint64_t *number)
 {
     struct mc_span value;
@@ -160,47 +324,33 @@ int mc_json_find_number(struct mc_span text, const char *path, uint64_t *number)
     return rc < 0 ? rc : 1;
 }
 
-/* ---- one after the other ---- */
-
-int mc_json_open(struct mc_span text, char kind, struct mc_json_cursor *cursor)
-{
-    struct scan scan = {text.data, (const char *)text.data + text.length, 0, NULL, false};
-    *cursor = (struct mc_json_cursor){.end = scan.end, .is_object = kind == '{'};
-    if (text.length == 0 || !scan_take(&scan, kind))
-        return MC_ERR_PROTOCOL;
-    cursor->at = scan.at;
-    return 0;
-}
-
-int mc_json_next(struct mc_json_cursor *cursor)
-{
-    struct scan scan = {cursor->at, cursor->end, 1, &cursor->value, false};
-    bool is_end = scan_take(&scan, cursor->is_object ? '}' : ']');
-    if (is_end) {
-        skip_space(&scan);
-        return scan.at == scan.end ? 0 : MC_ERR_PROTOCOL;
-    }
-    if (cursor->is_started && !scan_take(&scan, ','))
-        return MC_ERR_PROTOCOL;
-    if (cursor->is_object && (!scan_string(&scan, &cursor->name) || !scan_take(&scan, ':')))
-        return MC_ERR_PROTOCOL;
-    skip_space(&scan);
-    cursor->kind = scan.at < scan.end ? *scan.at : 0;
-    if (!scan_value(&scan, ""))
-        return MC_ERR_PROTOCOL;
-    cursor->at = scan.at;
-    cursor->is_started = true;
-    return 1;
-}
-
-bool mc_json_is(struct mc_span name, const char *text)
-{
-    return mc_span_equal(name, mc_span_string(text));
-}
-
 int mc_json_number(const struct mc_json_cursor *cursor, uint64_t *number)
 {
     return cursor->kind >= '0' && cursor->kind <= '9' ? digits(cursor->value, number) : MC_ERR_PROTOCOL;
+}
+
+int mc_json_integer(const struct mc_json_cursor *cursor, int64_t *number)
+{
+    struct mc_span text = cursor->value;
+    bool is_negative = cursor->kind == '-';
+    uint64_t size;
+    if (is_negative)
+        text = mc_span((const char *)text.data + 1, text.length - 1);
+    if ((!is_negative && (cursor->kind < '0' || cursor->kind > '9')) || digits(text, &size) < 0 || size > INT64_MAX)
+        return MC_ERR_PROTOCOL;
+    *number = is_negative ? -(int64_t)size : (int64_t)size;
+    return 0;
+}
+
+int mc_json_real(const struct mc_json_cursor *cursor, double *number)
+{
+    char text[64];
+    if ((cursor->kind != '-' && (cursor->kind < '0' || cursor->kind > '9')) || cursor->value.length >= sizeof(text))
+        return MC_ERR_PROTOCOL;
+    memcpy(text, cursor->value.data, cursor->value.length);
+    text[cursor->value.length] = 0;
+    *number = strtod(text, NULL);
+    return isfinite(*number) ? 0 : MC_ERR_PROTOCOL;
 }
 
 static int hex4(const char *at, const char *end, uint32_t *code)

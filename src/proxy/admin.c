@@ -4,9 +4,9 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/json.h"
 #include "env/log.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -16,25 +16,21 @@
 
 static const char *const role_names[] = {"prefill", "decode"};
 
+/* Answers with it, and frees it. */
+static void reply_json(struct mc_client *client, int status, struct mc_buffer *answer)
+{
+    mc_client_reply(client, status, JSON_TYPE, mc_span(answer->data, answer->length));
+    mc_buffer_free(answer);
+}
+
 /* FastAPI's form of an error, which users of the original's admin calls know. */
 static void reply_detail(struct mc_client *client, int status, const char *member, const char *text)
 {
-    json_t *answer = json_pack("{s:s}", member, text);
-    char *dump = answer == NULL ? NULL : json_dumps(answer, JSON_COMPACT);
-    mc_client_reply(client, status, JSON_TYPE, mc_span_string(dump == NULL ? "{}" : dump));
-    free(dump);
-    json_decref(answer);
-}
-
-static void reply_json(struct mc_client *client, int status, json_t *answer)
-{
-    char *dump = answer == NULL ? NULL : json_dumps(answer, JSON_COMPACT);
-    if (dump == NULL)
-        mc_client_reply_error(client, 500, "InternalServerError", "no memory for the answer");
-    else
-        mc_client_reply(client, status, JSON_TYPE, mc_span_string(dump));
-    free(dump);
-    json_decref(answer);
+    struct mc_buffer answer = {0};
+    mc_buffer_printf(&answer, "{\"%s\":", member);
+    mc_json_put_text(&answer, text);
+    mc_buffer_put_u8(&answer, '}');
+    reply_json(client, status, &answer);
 }
 
 /* ---- what is there ---- */
@@ -47,39 +43,69 @@ static size_t count_usable(const struct mc_proxy *proxy, enum mc_proxy_role role
     return count;
 }
 
-static json_t *describe(const struct mc_instance *at)
+/* ,"name":"text" */
+static void write_text(struct mc_buffer *out, const char *name, const char *text)
 {
-    json_t *one =
-        json_pack("{s:s, s:s, s:s, s:b, s:s, s:I, s:I, s:I, s:I}", "type", role_names[at->role], "instance",
-                  at->address.name, "state", mc_instance_state_name(at), "usable", (int)mc_instance_is_usable(at),
-                  "problem", at->problem, "running", (json_int_t)at->requests, "requests", (json_int_t)at->started,
-                  "failed", (json_int_t)at->failed, "cancelled", (json_int_t)at->cancelled);
-    if (one != NULL && at->role == MC_PROXY_PREFILL) {
-        (void)json_object_set_new(one, "mode", json_string(mc_proxy_mode_name(at->address.mode)));
-        if (at->address.mode == MC_PROXY_CONCURRENT || at->address.mode == MC_PROXY_ROOM)
-            (void)json_object_set_new(one, "bootstrap_port", json_integer(at->address.bootstrap_port));
-        if (at->address.mode == MC_PROXY_CONCURRENT)
-            (void)json_object_set_new(one, "data_parallel_size", json_integer(at->rank_count));
+    mc_buffer_printf(out, ",\"%s\":", name);
+    mc_json_put_text(out, text);
+}
+
+static void describe(const struct mc_instance *at, struct mc_buffer *out)
+{
+    enum mc_proxy_mode mode = at->address.mode;
+    mc_buffer_printf(out, "{\"type\":\"%s\"", role_names[at->role]);
+    write_text(out, "instance", at->address.name);
+    write_text(out, "state", mc_instance_state_name(at));
+    mc_buffer_printf(out, ",\"usable\":%s", mc_instance_is_usable(at) ? "true" : "false");
+    write_text(out, "problem", at->problem);
+    mc_buffer_printf(out, ",\"running\":%llu,\"requests\":%llu,\"failed\":%llu,\"cancelled\":%llu",
+                     (unsigned long long)at->requests, (unsigned long long)at->started, (unsigned long long)at->failed,
+                     (unsigned long long)at->cancelled);
+    if (at->role == MC_PROXY_PREFILL) {
+        write_text(out, "mode", mc_proxy_mode_name(mode));
+        if (mode == MC_PROXY_CONCURRENT || mode == MC_PROXY_ROOM)
+            mc_buffer_printf(out, ",\"bootstrap_port\":%u", at->address.bootstrap_port);
+        if (mode == MC_PROXY_CONCURRENT)
+            mc_buffer_printf(out, ",\"data_parallel_size\":%llu", (unsigned long long)at->rank_count);
     }
-    return one;
+    mc_buffer_put_u8(out, '}');
 }
 
 static void get_status(struct mc_client *client)
 {
-    struct mc_proxy *proxy = mc_client_proxy(client);
-    json_t *nodes[2] = {json_array(), json_array()}, *all = json_array();
+    const struct mc_proxy *proxy = mc_client_proxy(client);
+    const struct mc_instances *set = &proxy->instances;
+    struct mc_buffer out = {0};
+    const char *comma = "";
+    mc_buffer_printf(&out, "{\"prefill_node_count\":%zu,\"decode_node_count\":%zu",
+                     (size_t)set->count[MC_PROXY_PREFILL], (size_t)set->count[MC_PROXY_DECODE]);
     for (int role = 0; role < 2; role++) {
-        for (const struct mc_instance *at = proxy->instances.list[role]; at != NULL; at = at->next) {
-            (void)json_array_append_new(nodes[role], json_string(at->address.name));
-            (void)json_array_append_new(all, describe(at));
+        mc_buffer_printf(&out, ",\"%s_nodes\":[", role_names[role]);
+        for (const struct mc_instance *at = set->list[role]; at != NULL; at = at->next) {
+            mc_json_put_text(&out, at->address.name);
+            mc_buffer_printf(&out, "%s", at->next == NULL ? "" : ",");
+        }
+        mc_buffer_put_u8(&out, ']');
+    }
+    write_text(&out, "scheduling", proxy->config->policy->name);
+    write_text(&out, "model", proxy->config->model);
+    mc_buffer_printf(&out, ",\"running\":%zu,\"instances\":[", (size_t)proxy->request_count);
+    for (int role = 0; role < 2; role++) {
+        for (const struct mc_instance *at = set->list[role]; at != NULL; at = at->next, comma = ",") {
+            mc_buffer_printf(&out, "%s", comma);
+            describe(at, &out);
         }
     }
-    reply_json(client, 200,
-               json_pack("{s:I, s:I, s:o, s:o, s:s, s:s, s:I, s:o}", "prefill_node_count",
-                         (json_int_t)proxy->instances.count[MC_PROXY_PREFILL], "decode_node_count",
-                         (json_int_t)proxy->instances.count[MC_PROXY_DECODE], "prefill_nodes", nodes[0], "decode_nodes",
-                         nodes[1], "scheduling", proxy->config->policy->name, "model", proxy->config->model, "running",
-                         (json_int_t)proxy->request_count, "instances", all));
+    mc_buffer_printf(&out, "]}");
+    reply_json(client, 200, &out);
+}
+
+static void reply_counts(struct mc_client *client, int status, const char *word, size_t prefill, size_t decode)
+{
+    struct mc_buffer out = {0};
+    mc_buffer_printf(&out, "{\"status\":\"%s\",\"prefill_instances\":%zu,\"decode_instances\":%zu}", word, prefill,
+                     decode);
+    reply_json(client, status, &out);
 }
 
 static void get_health(struct mc_client *client)
@@ -87,22 +113,15 @@ static void get_health(struct mc_client *client)
     struct mc_proxy *proxy = mc_client_proxy(client);
     size_t prefill = count_usable(proxy, MC_PROXY_PREFILL), decode = count_usable(proxy, MC_PROXY_DECODE);
     bool is_good = decode > 0 && (prefill > 0 || proxy->instances.count[MC_PROXY_PREFILL] == 0) && !proxy->is_draining;
-    reply_json(client, is_good ? 200 : 503,
-               json_pack("{s:s, s:I, s:I}", "status",
-                         is_good              ? "ok"
-                         : proxy->is_draining ? "draining"
-                                              : "unavailable",
-                         "prefill_instances", (json_int_t)prefill, "decode_instances", (json_int_t)decode));
+    const char *word = is_good ? "ok" : proxy->is_draining ? "draining" : "unavailable";
+    reply_counts(client, is_good ? 200 : 503, word, prefill, decode);
 }
 
 /* Answers 200 whatever the instances do: is the proxy itself alive? */
 static void get_healthcheck(struct mc_client *client)
 {
     const struct mc_instances *set = &mc_client_proxy(client)->instances;
-    reply_json(client, 200,
-               json_pack("{s:s, s:I, s:I}", "status", "ok", "prefill_instances",
-                         (json_int_t)set->count[MC_PROXY_PREFILL], "decode_instances",
-                         (json_int_t)set->count[MC_PROXY_DECODE]));
+    reply_counts(client, 200, "ok", set->count[MC_PROXY_PREFILL], set->count[MC_PROXY_DECODE]);
 }
 
 /* ---- metrics ---- */
@@ -243,9 +262,9 @@ static bool is_allowed(struct mc_client *client)
     const char *wanted = mc_client_proxy(client)->config->admin_key;
     const char *given = mc_head_find(mc_client_head(client), "x-api-key");
     if (given == NULL)
-        reply_json(client, 422,
-                   json_pack("{s:[{s:s, s:[s, s], s:s, s:n}]}", "detail", "type", "missing", "loc", "header",
-                             "x-api-key", "msg", "Field required", "input"));
+        mc_client_reply(client, 422, JSON_TYPE,
+                        mc_span_string("{\"detail\":[{\"type\":\"missing\",\"loc\":[\"header\",\"x-api-key\"],"
+                                       "\"msg\":\"Field required\",\"input\":null}]}"));
     else if (wanted[0] == 0) {
         mc_log_limited(ERROR, "ADMIN_API_KEY is not set in the environment, so instances cannot be changed");
         reply_detail(client, 500, "detail", "Server configuration error.");
@@ -258,48 +277,51 @@ static bool is_allowed(struct mc_client *client)
     return false;
 }
 
+/* The member's text; nothing where it is not there, is no text, or too long for any that is right. */
+static void take_text(struct mc_span object, const char *name, char *text, size_t size)
+{
+    struct mc_json_cursor member;
+    if (mc_json_member(object, name, &member) != 1 || mc_json_text(&member, text, size) < 0)
+        text[0] = 0;
+}
+
 /* {"type": "prefill", "instance": "host:port"[, "bootstrap_port": 8998][, "mode": "..."]}. NULL, or what is wrong. */
 static const char *read_change(struct mc_client *client, struct change *change)
 {
     struct evbuffer *content = mc_client_body(client);
     const struct mc_proxy *proxy = mc_client_proxy(client);
-    size_t length = evbuffer_get_length(content);
-    json_t *body = json_loadb((const char *)evbuffer_pullup(content, -1), length, 0, NULL);
-    const char *type = json_string_value(json_object_get(body, "type"));
-    const char *name = json_string_value(json_object_get(body, "instance"));
-    const char *mode = json_string_value(json_object_get(body, "mode"));
-    json_t *port = json_object_get(body, "bootstrap_port");
-    const char *problem = NULL;
-    char text[MC_OPTION_ERROR_MAX];
-    if (!json_is_object(body))
-        problem = "The body is not a JSON object.";
-    else if (type == NULL || (strcmp(type, "prefill") != 0 && strcmp(type, "decode") != 0))
-        problem = "Invalid instance type.";
-    else if (name == NULL || strchr(name, ':') == NULL)
-        problem = "Invalid instance format.";
-    else if (mc_proxy_address_parse(&change->address, name, text, sizeof(text)) < 0)
-        problem = "Invalid instance address.";
-    else if (port != NULL &&
-             (!json_is_integer(port) || json_integer_value(port) < 1 || json_integer_value(port) > 65535))
-        problem = "Invalid bootstrap port.";
-    if (problem == NULL) {
-        const struct mc_instance *first = proxy->instances.list[MC_PROXY_PREFILL];
-        change->role = strcmp(type, "prefill") == 0 ? MC_PROXY_PREFILL : MC_PROXY_DECODE;
-        if (port != NULL) {
-            change->address.mode = MC_PROXY_CONCURRENT;
-            change->address.bootstrap_port = (uint16_t)json_integer_value(port);
-        } else if (first != NULL) {
-            change->address.mode = first->address.mode; /* instances of one cluster work the same way */
-        }
-        if (proxy->config->mode != MC_PROXY_AUTO)
-            change->address.mode = proxy->config->mode;
-        for (enum mc_proxy_mode i = MC_PROXY_STORE; mode != NULL && i <= MC_PROXY_ROOM; i++) {
-            if (strcmp(mc_proxy_mode_name(i), mode) == 0)
-                change->address.mode = i;
-        }
+    struct mc_span body = mc_span(evbuffer_pullup(content, -1), evbuffer_get_length(content));
+    struct mc_json_cursor member;
+    char type[16] = "", name[MC_ADDRESS_MAX] = "", mode[16] = "", text[MC_OPTION_ERROR_MAX];
+    int64_t port = 0;
+    if (mc_json_member(body, "", &member) < 0)
+        return "The body is not a JSON object.";
+    take_text(body, "type", type, sizeof(type));
+    take_text(body, "instance", name, sizeof(name));
+    take_text(body, "mode", mode, sizeof(mode));
+    if (strcmp(type, "prefill") != 0 && strcmp(type, "decode") != 0)
+        return "Invalid instance type.";
+    if (strchr(name, ':') == NULL)
+        return "Invalid instance format.";
+    if (mc_proxy_address_parse(&change->address, name, text, sizeof(text)) < 0)
+        return "Invalid instance address.";
+    bool has_port = mc_json_member(body, "bootstrap_port", &member) == 1;
+    if (has_port && (mc_json_integer(&member, &port) < 0 || port < 1 || port > 65535))
+        return "Invalid bootstrap port.";
+    const struct mc_instance *first = proxy->instances.list[MC_PROXY_PREFILL];
+    change->role = strcmp(type, "prefill") == 0 ? MC_PROXY_PREFILL : MC_PROXY_DECODE;
+    if (has_port) {
+        change->address.mode = MC_PROXY_CONCURRENT;
+        change->address.bootstrap_port = (uint16_t)port;
+    } else if (first != NULL) {
+        change->address.mode = first->address.mode; /* instances of one cluster work the same way */
     }
-    json_decref(body);
-    return problem;
+    if (proxy->config->mode != MC_PROXY_AUTO)
+        change->address.mode = proxy->config->mode;
+    for (enum mc_proxy_mode i = MC_PROXY_STORE; i <= MC_PROXY_ROOM; i++)
+        if (strcmp(mc_proxy_mode_name(i), mode) == 0)
+            change->address.mode = i;
+    return NULL;
 }
 
 static void on_change_gone(void *context)

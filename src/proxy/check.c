@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "env/clock.h"
+#include "env/json.h"
 #include "env/log.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -72,10 +72,12 @@ static int ask(struct mc_proxy *proxy, struct question *question, const struct m
     return question->upstream == NULL ? MC_ERR_NO_MEMORY : 0;
 }
 
-static json_t *parse(struct question *question)
+/* What it answered with 200; empty otherwise, which is no JSON. */
+static struct mc_span answer_of(const struct question *question)
 {
-    size_t length = evbuffer_get_length(question->answer);
-    return json_loadb((const char *)evbuffer_pullup(question->answer, -1), length, 0, NULL);
+    if (question->status != 200 || question->answer == NULL)
+        return mc_span("", 0);
+    return mc_span(evbuffer_pullup(question->answer, -1), evbuffer_get_length(question->answer));
 }
 
 static void forget(struct question *question)
@@ -89,19 +91,18 @@ static void forget(struct question *question)
 }
 
 /* Does a list of models hold this one? -1: it is no such list. */
-static int serves(struct question *question, const char *model)
+static int serves(const struct question *question, const char *model)
 {
-    json_t *answer = question->status == 200 ? parse(question) : NULL;
-    json_t *list = json_object_get(answer, "data"), *one;
-    size_t i;
-    int found = json_is_array(list) ? 0 : -1;
-    json_array_foreach(list, i, one)
-    {
-        const char *id = json_string_value(json_object_get(one, "id"));
-        if (id != NULL && strcmp(id, model) == 0)
+    struct mc_json_cursor list, one, id;
+    char text[512]; /* as long as a model's name may be */
+    int found = 0;
+    if (mc_json_member(answer_of(question), "data", &list) != 1 || list.kind != '[' ||
+        mc_json_open(list.value, '[', &one) < 0)
+        return -1;
+    while (mc_json_next(&one) == 1)
+        if (mc_json_member(one.value, "id", &id) == 1 && mc_json_text(&id, text, sizeof(text)) == 0 &&
+            strcmp(text, model) == 0)
             found = 1;
-    }
-    json_decref(answer);
     return found;
 }
 
@@ -144,19 +145,24 @@ static void set_up(struct mc_instance *instance)
 
 static bool is_plain_id(const char *id)
 {
-    size_t length = id == NULL ? 0 : strlen(id);
+    size_t length = strlen(id);
     for (size_t i = 0; i < length; i++) {
         if (id[i] < ' ' || id[i] == 0x7f || id[i] == '"' || id[i] == '\\')
             return false;
     }
-    return length > 0 && length < MC_PROXY_ENGINE_ID_MAX;
+    return length > 0;
 }
 
 /* {"0": {"engine_id": "...", ...}, "1": ...}: as many as data-parallel ranks. False: it is not that. */
 static bool take_engines(struct mc_instance *instance, struct question *question)
 {
-    json_t *answer = question->status == 200 ? parse(question) : NULL;
-    size_t count = json_object_size(answer);
+    struct mc_span answer = answer_of(question);
+    struct mc_json_cursor one, id;
+    size_t count = 0;
+    if (mc_json_open(answer, '{', &one) < 0)
+        return false;
+    while (mc_json_next(&one) == 1)
+        count++;
     char(*ids)[MC_PROXY_ENGINE_ID_MAX] = NULL;
     bool is_good = count > 0 && count <= MC_PROXY_RANKS_MAX;
     if (is_good)
@@ -164,12 +170,10 @@ static bool take_engines(struct mc_instance *instance, struct question *question
     for (size_t rank = 0; ids != NULL && rank < count; rank++) {
         char key[16];
         (void)snprintf(key, sizeof(key), "%zu", rank);
-        const char *id = json_string_value(json_object_get(json_object_get(answer, key), "engine_id"));
-        is_good = is_good && is_plain_id(id);
-        if (is_good)
-            (void)snprintf(ids[rank], sizeof(ids[rank]), "%s", id);
+        is_good = is_good && mc_json_member(answer, key, &one) == 1 &&
+                  mc_json_member(one.value, "engine_id", &id) == 1 &&
+                  mc_json_text(&id, ids[rank], sizeof(ids[rank])) == 0 && is_plain_id(ids[rank]);
     }
-    json_decref(answer);
     if (!is_good || ids == NULL) {
         free(ids);
         return false;

@@ -57,7 +57,7 @@ struct mc_span mc_join_list(struct mc_members *members, struct mc_span text)
     for (size_t i = 0; i < sizeof(path) / sizeof(path[0]); i++) {
         size_t at;
         const char *problem;
-        const struct mc_json_member *member = NULL;
+        const struct mc_edit_member *member = NULL;
         if (mc_members_scan(members, text, &at, &problem) == 0)
             member = mc_members_find(members, path[i]);
         if (member == NULL)

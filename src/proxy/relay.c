@@ -525,7 +525,7 @@ static int keep_params(struct mc_relay *relay)
     struct mc_members *members = &relay->proxy->members;
     if (mc_members_scan(members, mc_span(evbuffer_pullup(relay->kept, -1), length), &at, &problem) < 0)
         return MC_ERR_INVALID_PARAMS;
-    const struct mc_json_member *params = mc_members_find(members, "kv_transfer_params");
+    const struct mc_edit_member *params = mc_members_find(members, "kv_transfer_params");
     if (params == NULL || mc_span_equal(params->value, mc_span_string("null")) ||
         mc_span_equal(params->value, mc_span_string("{}"))) {
         mc_log_limited(WARNING,
@@ -760,7 +760,7 @@ void mc_relay_end_silent(struct mc_proxy *proxy, const struct mc_instance *insta
 /* Is it there, and neither false nor null? */
 static bool is_wished(const struct mc_members *members, const char *name)
 {
-    const struct mc_json_member *member = mc_members_find(members, name);
+    const struct mc_edit_member *member = mc_members_find(members, name);
     return member != NULL && !mc_span_equal(member->value, mc_span_string("false")) &&
            !mc_span_equal(member->value, mc_span_string("null"));
 }

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
+#include "env/json.h"
 #include "proxy/edit.h"
 
 #include <jansson.h>
@@ -68,9 +69,9 @@ static void bad(void **state)
 
 static void deep(void **state)
 {
-    static char text[MC_EDIT_DEPTH_MAX * 2 + 32];
+    static char text[MC_JSON_DEPTH_MAX * 2 + 32];
     (void)state;
-    for (size_t depth = MC_EDIT_DEPTH_MAX; depth <= MC_EDIT_DEPTH_MAX + 1; depth++) {
+    for (size_t depth = MC_JSON_DEPTH_MAX; depth <= MC_JSON_DEPTH_MAX + 1; depth++) {
         size_t length = 5;
         memcpy(text, "{\"a\":", 5);
         memset(text + length, '[', depth);
@@ -78,7 +79,7 @@ static void deep(void **state)
         memset(text + length, ']', depth);
         length += depth;
         text[length++] = '}';
-        assert_int_equal(scan(text, length) == 0, depth == MC_EDIT_DEPTH_MAX);
+        assert_int_equal(scan(text, length) == 0, depth == MC_JSON_DEPTH_MAX);
     }
 }
 

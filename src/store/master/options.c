@@ -3,11 +3,11 @@
 
 #include "base/error.h"
 #include "env/file.h"
+#include "env/json.h"
 #include "env/log.h"
 
 #include <errno.h>
 #include <ifaddrs.h>
-#include <jansson.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -305,60 +305,74 @@ static int apply_yaml(struct config_file *file, const char *text, size_t length)
     return rc;
 }
 
-static int json_value(struct config_file *file, const char *key, json_t *value)
+/* A name that stands twice in one object is a mistake. */
+static bool is_again(struct mc_span object, const struct mc_json_cursor *member)
 {
-    char text[64];
-    switch (json_typeof(value)) {
-    case JSON_NULL:
+    struct mc_json_cursor before;
+    if (mc_json_open(object, '{', &before) < 0)
+        return true;
+    while (mc_json_next(&before) == 1 && before.from != member->from)
+        if (mc_span_equal(before.name, member->name))
+            return true;
+    return false;
+}
+
+static int json_value(struct config_file *file, const char *key, const struct mc_json_cursor *value)
+{
+    char text[MC_OPTION_TEXT_MAX];
+    int64_t whole;
+    double number;
+    if (value->kind == 'n')
         return 0;
-    case JSON_TRUE:
-        return file_set(file, key, "true", 0);
-    case JSON_FALSE:
-        return file_set(file, key, "false", 0);
-    case JSON_INTEGER:
-        snprintf(text, sizeof(text), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
-        return file_set(file, key, text, 0);
-    case JSON_REAL:
-        snprintf(text, sizeof(text), "%.17g", json_real_value(value));
-        return file_set(file, key, text, 0);
-    case JSON_STRING:
-        return file_set(file, key, json_string_value(value), 0);
-    default:
+    if (value->kind == '[' || value->kind == '{') {
         snprintf(text, sizeof(text), "'%.30s': a list is not possible", key);
         return file_fail(file, 0, text);
     }
+    if (value->kind == '"') {
+        if (mc_json_text(value, text, sizeof(text)) < 0)
+            return file_fail(file, 0, "a text that is too long, or holds a zero byte");
+    } else if (mc_json_real(value, &number) == 0 && mc_json_integer(value, &whole) < 0) {
+        snprintf(text, sizeof(text), "%.17g", number);
+    } else {
+        snprintf(text, sizeof(text), "%.*s", (int)value->value.length, (const char *)value->value.data);
+    }
+    return file_set(file, key, text, 0);
 }
 
 /* Bounded recursion: MC_CONFIG_DEPTH_MAX. */
-static int json_map(struct config_file *file, json_t *map, char *key, size_t prefix, int depth)
+static int json_map(struct config_file *file, struct mc_span map, char *key, size_t prefix, int depth)
 {
-    const char *name;
-    json_t *value;
+    struct mc_json_cursor member;
+    char name[KEY_MAX_BYTES];
     if (depth == MC_CONFIG_DEPTH_MAX)
         return file_fail(file, 0, "nested too deep");
-    json_object_foreach(map, name, value)
-    {
-        int rc = join_key(key, prefix, name, strlen(name));
-        if (rc < 0)
+    int rc = mc_json_open(map, '{', &member);
+    for (int count = 1; rc == 0 && mc_json_next(&member) == 1; count++) {
+        struct mc_json_cursor as_text = {.kind = '"', .value = member.name};
+        if (count > MC_CONFIG_KEYS_MAX)
+            return file_fail(file, 0, "more settings than there can be");
+        if (is_again(map, &member))
+            return file_fail(file, 0, "a name stands twice in one object");
+        if (mc_json_text(&as_text, name, sizeof(name)) < 0 || join_key(key, prefix, name, strlen(name)) < 0)
             return file_fail(file, 0, "a name is not possible");
-        rc = json_is_object(value) ? json_map(file, value, key, strlen(key), depth + 1) : json_value(file, key, value);
-        if (rc < 0)
-            return rc;
+        rc = member.kind == '{' ? json_map(file, member.value, key, strlen(key), depth + 1)
+                                : json_value(file, key, &member);
     }
-    return 0;
+    return rc;
 }
 
 static int apply_json(struct config_file *file, const char *text, size_t length)
 {
     char key[KEY_MAX_BYTES];
-    json_error_t reason;
-    json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &reason);
-    if (root == NULL)
-        return file_fail(file, reason.line > 0 ? reason.line : 1, reason.text);
-    int rc = json_is_object(root) ? json_map(file, root, key, 0, 0)
-                                  : file_fail(file, 1, "an object { \"name\": value } is expected");
-    json_decref(root);
-    return rc;
+    struct mc_span whole = mc_span(text, length), unused;
+    struct mc_json_cursor root;
+    int line, column;
+    if (mc_json_member(whole, "", &root) >= 0) /* all of it is JSON, or nothing of it is applied */
+        return json_map(file, whole, key, 0, 0);
+    if (mc_json_find(whole, "", &unused) >= 0)
+        return file_fail(file, 1, "an object { \"name\": value } is expected");
+    mc_json_where(whole, &root, &line, &column);
+    return file_fail(file, line, root.problem);
 }
 
 int mc_master_options_apply(struct mc_options *options, enum mc_config_format format, const char *text, size_t length,

@@ -4,11 +4,12 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "env/file.h"
+#include "env/json.h"
 #include "env/log.h"
 
 #include <ctype.h>
 #include <errno.h>
-#include <jansson.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -285,23 +286,26 @@ static void suggest(const char *key, char *text, size_t size)
 
 /* ---- JSON ---- */
 
-static int set_json(struct mc_service_config *config, const struct setting *row, json_t *value, const char *name,
-                    const char *key, char *error, size_t error_size)
+static int set_json(struct mc_service_config *config, const struct setting *row, const struct mc_json_cursor *value,
+                    const char *name, const char *key, char *error, size_t error_size)
 {
-    char where[256], text[64];
+    char where[256], text[MC_SERVICE_TEXT_MAX * 2];
+    int64_t whole;
+    double number;
     snprintf(where, sizeof(where), "%.240s: ", name);
-    if (json_is_string(value) && strlen(json_string_value(value)) == json_string_length(value))
-        return set_text(config, row, json_string_value(value), where, key, error, error_size);
-    if (json_is_boolean(value) && row->kind == BOOL)
-        return set_text(config, row, json_is_true(value) ? "1" : "0", where, key, error, error_size);
-    if (json_is_number(value) && row->kind == BOOL)
-        return set_text(config, row, json_number_value(value) != 0 ? "1" : "0", where, key, error, error_size);
-    if (json_is_integer(value) && row->kind != TEXT) {
-        snprintf(text, sizeof(text), "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    bool is_word = value->kind == 't' || value->kind == 'f';
+    bool is_number = mc_json_real(value, &number) == 0, is_whole = is_number && mc_json_integer(value, &whole) == 0;
+    int rc = value->kind == '"' ? mc_json_text(value, text, sizeof(text)) : MC_ERR_PROTOCOL;
+    if (rc == 0)
         return set_text(config, row, text, where, key, error, error_size);
-    }
-    if (json_is_real(value) && row->kind == SIZE) {
-        snprintf(text, sizeof(text), "%.17g", json_real_value(value));
+    if (rc == MC_ERR_BUFFER_OVERFLOW)
+        return complain(error, error_size, "%s%s: longer than %d bytes", where, key, MC_SERVICE_TEXT_MAX - 1);
+    if (is_word && row->kind == BOOL)
+        return set_text(config, row, value->kind == 't' ? "1" : "0", where, key, error, error_size);
+    if (is_number && row->kind == BOOL)
+        return set_text(config, row, number != 0 ? "1" : "0", where, key, error, error_size);
+    if ((is_whole && row->kind != TEXT) || (is_number && row->kind == SIZE)) {
+        snprintf(text, sizeof(text), "%.*s", (int)value->value.length, (const char *)value->value.data);
         return set_text(config, row, text, where, key, error, error_size);
     }
     return complain(error, error_size, "%s%s: %s is expected", where, key,
@@ -311,32 +315,21 @@ static int set_json(struct mc_service_config *config, const struct setting *row,
                                         : "a port from 0 to 65535");
 }
 
-static int apply_object(struct mc_service_config *config, json_t *root, const char *name, char *error,
-                        size_t error_size)
+/* A key that is none of ours. True: it is one of another client's. */
+static bool pass_over(const char *key, const char *name)
 {
-    bool given[COUNT(settings)] = {false}, has_other = false;
-    const char *key;
-    json_t *value;
-    json_object_foreach(root, key, value)
-    {
-        const struct setting *row = find_setting(key);
-        if (row == NULL) {
-            char hint[128];
-            suggest(key, hint, sizeof(hint));
-            has_other = has_other || is_of_others(key);
-            if (!is_of_others(key))
-                mc_log(WARNING, "%s: unknown key '%.100s' is ignored%s", name, key, hint);
-            continue;
-        }
-        bool is_own = strcmp(key, row->name) == 0;
-        has_other = has_other || !is_own;
-        if ((!is_own && json_object_get(root, row->name) != NULL) || (json_is_null(value) && row->is_null_initial))
-            continue; /* the name of ours wins */
-        int rc = set_json(config, row, value, name, key, error, error_size);
-        if (rc < 0)
-            return rc;
-        given[row - settings] = true;
-    }
+    char hint[128];
+    if (is_of_others(key))
+        return true;
+    suggest(key, hint, sizeof(hint));
+    mc_log(WARNING, "%s: unknown key '%.100s' is ignored%s", name, key, hint);
+    return false;
+}
+
+/* What must be given and was not. */
+static int complete(struct mc_service_config *config, const bool *given, bool has_other, const char *name, char *error,
+                    size_t error_size)
+{
     for (size_t i = 0; i < COUNT(settings); i++) {
         if (given[i] || settings[i].initial != NULL)
             continue;
@@ -355,14 +348,38 @@ static int apply_object(struct mc_service_config *config, json_t *root, const ch
 int mc_service_config_apply(struct mc_service_config *config, const char *text, size_t length, const char *name,
                             char *error, size_t error_size)
 {
-    json_error_t reason;
-    json_t *root = json_loadb(text, length, JSON_DECODE_ANY, &reason);
-    if (root == NULL)
-        return complain(error, error_size, "%.200s:%d:%d: %.200s", name, reason.line, reason.column, reason.text);
-    int rc = json_is_object(root)
-                 ? apply_object(config, root, name, error, error_size)
-                 : complain(error, error_size, "%.200s:1:1: an object {\"name\": value} is expected", name);
-    json_decref(root);
+    bool given[COUNT(settings)] = {false}, has_other = false;
+    struct mc_span whole = mc_span(text, length);
+    struct mc_json_cursor cursor, own;
+    char key[128];
+    int rc = mc_json_member(whole, "", &cursor), line, column; /* all of it is JSON, or nothing of it is applied */
+    if (rc >= 0)
+        rc = mc_json_open(whole, '{', &cursor);
+    while (rc == 0 && mc_json_next(&cursor) == 1) {
+        struct mc_json_cursor as_text = cursor;
+        as_text.value = cursor.name;
+        as_text.kind = '"';
+        if (mc_json_text(&as_text, key, sizeof(key)) < 0)
+            snprintf(key, sizeof(key), "%.*s", (int)(cursor.name.length < 100 ? cursor.name.length : 100),
+                     (const char *)cursor.name.data);
+        const struct setting *row = find_setting(key);
+        if (row == NULL) {
+            has_other |= pass_over(key, name);
+            continue;
+        }
+        bool is_own = strcmp(key, row->name) == 0;
+        has_other = has_other || !is_own;
+        if ((!is_own && mc_json_member(whole, row->name, &own) == 1) || (cursor.kind == 'n' && row->is_null_initial))
+            continue; /* the name of ours wins */
+        rc = set_json(config, row, &cursor, name, key, error, error_size);
+        given[row - settings] = true;
+    }
+    if (rc == 0)
+        return complete(config, given, has_other, name, error, error_size);
+    if (rc == MC_ERR_PROTOCOL) {
+        mc_json_where(whole, &cursor, &line, &column);
+        return complain(error, error_size, "%.200s:%d:%d: %.200s", name, line, column, cursor.problem);
+    }
     return rc;
 }
 
@@ -545,20 +562,18 @@ static int take_own(enum mc_service_command command, const struct mc_options *op
 
 static void print_config(const struct mc_service_config *config, struct mc_buffer *text)
 {
-    json_t *root = json_object();
-    int rc = root == NULL ? -1 : 0;
-    for (size_t i = 0; i < COUNT(settings) && rc == 0; i++) {
+    for (size_t i = 0; i < COUNT(settings); i++) {
         const void *at = (const char *)config + settings[i].offset;
-        json_t *value = settings[i].kind == TEXT   ? json_string(at)
-                        : settings[i].kind == SIZE ? json_integer((json_int_t) * (const uint64_t *)at)
-                        : settings[i].kind == BOOL ? json_boolean(*(const bool *)at)
-                                                   : json_integer(*(const uint16_t *)at);
-        rc = json_object_set_new(root, settings[i].name, value); /* NULL for a text that is not UTF-8 */
+        mc_buffer_printf(text, "%s\n  \"%s\": ", i == 0 ? "{" : ",", settings[i].name);
+        if (settings[i].kind == TEXT)
+            mc_json_put_text(text, at);
+        else if (settings[i].kind == BOOL)
+            mc_buffer_printf(text, "%s", *(const bool *)at ? "true" : "false");
+        else
+            mc_buffer_printf(text, "%" PRIu64,
+                             settings[i].kind == SIZE ? *(const uint64_t *)at : *(const uint16_t *)at);
     }
-    char *out = rc == 0 ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    mc_buffer_printf(text, "%s\n", out != NULL ? out : "{}");
-    free(out);
-    json_decref(root);
+    mc_buffer_printf(text, "\n}\n");
 }
 
 static void write_help(enum mc_service_command command, const struct mc_options *options, struct mc_buffer *text)

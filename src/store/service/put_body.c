@@ -3,10 +3,7 @@
 
 #include "env/json.h"
 
-#include <jansson.h>
 #include <stdio.h>
-
-#define EXPLAIN_MAX (1u << 20) /* bytes of a text that is read a second time only to say what is wrong with it */
 
 static const char *unescape(char *text, struct mc_span *span)
 {
@@ -35,50 +32,39 @@ static const char *unescape(char *text, struct mc_span *span)
     return NULL;
 }
 
-/* 1 a string, 0 null or not there, negative: not JSON, -2: something else. */
-static int find_string(struct mc_span text, const char *name, struct mc_span *value)
+/* A string, or null, or what is as falsy as nothing for a key. False: something else. */
+static bool is_string(struct mc_json_cursor *member, int found, bool may_be_falsy)
 {
-    int rc = mc_json_find(text, name, value);
-    const char *at = value->data;
-    if (rc > 0 && at[-1] != '"') { /* between the quotes of a string; never the text's first byte, which is a brace */
-        rc = mc_span_equal(*value, mc_span_string("null")) ? 0 : -2;
-        /* As falsy as nothing, for a key. */
-        if (rc < 0 && (mc_span_equal(*value, mc_span_string("0")) || mc_span_equal(*value, mc_span_string("false"))))
-            rc = strcmp(name, "key") == 0 ? 0 : -2;
-    }
-    if (rc <= 0)
-        *value = mc_span(NULL, 0);
-    return rc;
-}
-
-static const char *explain(const char *text, size_t length, char *reason, size_t reason_size)
-{
-    json_error_t error;
-    json_t *root = length > EXPLAIN_MAX ? NULL : json_loadb(text, length, 0, &error);
-    if (root != NULL || length > EXPLAIN_MAX)
-        snprintf(reason, reason_size, "Malformed JSON body");
-    else
-        snprintf(reason, reason_size, "Malformed JSON body: line %d column %d: %.100s", error.line, error.column,
-                 error.text);
-    json_decref(root);
-    return reason;
+    if (found == 1 && member->kind == '"')
+        return true;
+    bool is_none =
+        found == 0 || member->kind == 'n' || (may_be_falsy && (member->kind == 'f' || mc_json_is(member->value, "0")));
+    member->value = mc_span(NULL, 0);
+    return is_none;
 }
 
 const char *mc_put_body_parse(char *text, size_t length, struct mc_put_body *body, char *reason, size_t reason_size)
 {
-    struct mc_span whole = mc_span(text, length);
-    size_t blank = strspn(text, " \t\r\n"); /* the text ends with a zero */
+    struct mc_span whole = mc_span(text, length), unused;
+    struct mc_json_cursor key, value;
+    int line, column;
     *body = (struct mc_put_body){{NULL, 0}, {NULL, 0}};
-    int key = find_string(whole, "key", &body->key);
-    int value = find_string(whole, "value", &body->value);
-    if (key == -2 || value == -2) {
-        snprintf(reason, reason_size, "%s must be a string", key == -2 ? "key" : "value");
+    int has_key = mc_json_member(whole, "key", &key),
+        has_value = has_key < 0 ? 0 : mc_json_member(whole, "value", &value);
+    if (has_key < 0 && mc_json_find(whole, "", &unused) >= 0)
+        return "Request body must be a JSON object";
+    if (has_key < 0) {
+        mc_json_where(whole, &key, &line, &column);
+        snprintf(reason, reason_size, "Malformed JSON body: line %d column %d: %s", line, column, key.problem);
         return reason;
     }
-    if (key < 0 || value < 0)
-        return explain(text, length, reason, reason_size);
-    if (text[blank] != '{')
-        return "Request body must be a JSON object";
+    bool is_key = is_string(&key, has_key, true);
+    if (!is_key || !is_string(&value, has_value, false)) {
+        snprintf(reason, reason_size, "%s must be a string", is_key ? "value" : "key");
+        return reason;
+    }
+    body->key = key.value;
+    body->value = value.value;
     const char *problem = body->key.data == NULL ? NULL : unescape(text, &body->key);
     return problem != NULL || body->value.data == NULL ? problem : unescape(text, &body->value);
 }

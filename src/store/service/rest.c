@@ -2,11 +2,11 @@
 #include "store/service/rest.h"
 
 #include "env/clock.h"
+#include "env/json.h"
 #include "env/log.h"
 #include "store/service/put_body.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,14 +19,14 @@ static void succeed(struct mc_web_request *request)
     mc_web_reply_text(request, 200, MC_WEB_JSON, "{\"status\": \"success\"}");
 }
 
-/* text: plain words, or what jansson says about a stranger's text. */
 static void reply_error(struct mc_web_request *request, int status, const char *text)
 {
-    json_t *root = json_pack("{s:s}", "error", text);
-    char *body = root == NULL ? NULL : json_dumps(root, 0);
-    mc_web_reply_text(request, status, MC_WEB_JSON, body != NULL ? body : "{\"error\": \"Bad request\"}");
-    free(body);
-    json_decref(root);
+    struct mc_buffer body = {0};
+    mc_buffer_printf(&body, "{\"error\": ");
+    mc_json_put_text(&body, text);
+    mc_buffer_printf(&body, "}");
+    mc_web_reply(request, status, MC_WEB_JSON, body.data, body.length);
+    mc_buffer_free(&body);
 }
 
 /* What the store refused, with its code and what it means. */
@@ -43,26 +43,58 @@ static void not_found(struct mc_web_request *request)
     mc_web_reply_text(request, 404, MC_WEB_TEXT, "404: Not Found");
 }
 
-/* The JSON object of a small body; NULL after an answer. */
-static json_t *read_object(struct mc_web_request *request)
+static struct mc_span object_of(const struct mc_web_bytes *body)
 {
-    struct mc_web_bytes body = {NULL, 0, 0};
-    json_error_t error;
+    return mc_span(body->data, (size_t)body->length);
+}
+
+/* The JSON object of a small body, for mc_web_bytes_free; false after an answer. */
+static bool read_object(struct mc_web_request *request, struct mc_web_bytes *body)
+{
+    struct mc_json_cursor any;
+    struct mc_span unused;
     char text[256];
-    if (!mc_web_read_body(request, MC_REST_BODY_MAX, &body))
-        return NULL;
-    json_t *root = json_loadb((const char *)body.data, (size_t)body.length, 0, &error);
-    mc_web_bytes_free(request, &body);
-    if (root == NULL) {
-        snprintf(text, sizeof(text), "Malformed JSON body: line %d column %d: %.150s", error.line, error.column,
-                 error.text);
-        reply_error(request, 400, text);
-    } else if (!json_is_object(root)) {
-        json_decref(root);
-        root = NULL;
+    int line, column;
+    *body = (struct mc_web_bytes){NULL, 0, 0};
+    if (!mc_web_read_body(request, MC_REST_BODY_MAX, body))
+        return false;
+    if (mc_json_member(object_of(body), "", &any) >= 0)
+        return true;
+    if (mc_json_find(object_of(body), "", &unused) >= 0) {
         reply_error(request, 400, "Request body must be a JSON object");
+    } else {
+        mc_json_where(object_of(body), &any, &line, &column);
+        snprintf(text, sizeof(text), "Malformed JSON body: line %d column %d: %s", line, column, any.problem);
+        reply_error(request, 400, text);
     }
-    return root;
+    mc_web_bytes_free(request, body);
+    return false;
+}
+
+/* The member as a text without zeros, in size bytes. 1; 0: it is not there, or null; negative: it is something else. */
+static int take_text(struct mc_span object, const char *name, char *text, size_t size)
+{
+    struct mc_json_cursor member;
+    if (mc_json_member(object, name, &member) != 1)
+        return 0;
+    return mc_json_text(&member, text, size) == 0 ? 1 : MC_ERR_INVALID_PARAMS;
+}
+
+/* Is it there, and not null? */
+static bool has_member(struct mc_span object, const char *name)
+{
+    struct mc_json_cursor member;
+    return mc_json_member(object, name, &member) == 1 && member.kind != 'n';
+}
+
+/* Seconds to wait for readers, from 0; absent: 0. False: not possible. */
+static bool take_grace(struct mc_span object, int64_t *seconds)
+{
+    struct mc_json_cursor member;
+    *seconds = 0;
+    if (mc_json_member(object, "grace_period_seconds", &member) != 1)
+        return true;
+    return mc_json_integer(&member, seconds) == 0 && *seconds >= 0 && *seconds <= MC_REST_GRACE_MAX_S;
 }
 
 /* ---- objects ---- */
@@ -201,32 +233,25 @@ static void remove_all(struct mc_rest *rest, struct mc_web_request *request, siz
 
 /* ---- mounts ---- */
 
-/* Optional: absent is `initial`. */
-static bool take_text(json_t *root, const char *name, const char *initial, const char **text)
-{
-    json_t *value = json_object_get(root, name);
-    *text = value == NULL ? initial : json_string_value(value);
-    return *text != NULL;
-}
-
 static void mount(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
 {
-    char id[MC_MOUNT_ID_MAX], text[192];
-    const char *protocol, *location;
+    char id[MC_MOUNT_ID_MAX], text[192], protocol[64] = "tcp";
+    struct mc_web_bytes body;
+    struct mc_json_cursor size, location;
+    int64_t asked;
     uint64_t bytes = 0;
     (void)prefix;
-    json_t *root = read_object(request);
-    if (root == NULL)
+    if (!read_object(request, &body))
         return;
-    json_t *size = json_object_get(root, "size");
-    if (!json_is_integer(size) || json_integer_value(size) <= 0) {
+    struct mc_span object = object_of(&body);
+    if (mc_json_member(object, "size", &size) != 1 || mc_json_integer(&size, &asked) < 0 || asked <= 0) {
         reply_error(request, 400, "Invalid size, must be a positive integer");
-    } else if (!take_text(root, "protocol", "tcp", &protocol) || !take_text(root, "location", "", &location)) {
+    } else if (take_text(object, "protocol", protocol, sizeof(protocol)) < 0 ||
+               (mc_json_member(object, "location", &location) == 1 && location.kind != '"')) {
         reply_error(request, 400, "Invalid protocol or location, must be a string");
     } else {
         /* As the original does: whole steps, so that a small size is not one that holds nothing. */
-        uint64_t wanted =
-            ((uint64_t)json_integer_value(size) + MC_REST_MOUNT_STEP - 1) / MC_REST_MOUNT_STEP * MC_REST_MOUNT_STEP;
+        uint64_t wanted = ((uint64_t)asked + MC_REST_MOUNT_STEP - 1) / MC_REST_MOUNT_STEP * MC_REST_MOUNT_STEP;
         bool is_known = strcasecmp(protocol, "tcp") == 0 || strcasecmp(protocol, "rdma") == 0;
         int rc = is_known ? mc_store_mount(rest->store, wanted, id, &bytes) : MC_ERR_INVALID_PARAMS;
         snprintf(text, sizeof(text), "Allocate and mount failed, ret=%d", rc);
@@ -239,37 +264,29 @@ static void mount(struct mc_rest *rest, struct mc_web_request *request, size_t p
             mc_web_reply_text(request, 200, MC_WEB_JSON, text);
         }
     }
-    json_decref(root);
+    mc_web_bytes_free(request, &body);
 }
 
-/* segment_ids of an unmount as an array, which root keeps; NULL after an answer. */
-static json_t *take_ids(struct mc_web_request *request, json_t *root, uint64_t *grace_s)
+/* segment_ids of an unmount, one text or a list of them. False after an answer. */
+static bool take_ids(struct mc_web_request *request, struct mc_span object, struct mc_json_cursor *ids,
+                     int64_t *grace_s)
 {
-    json_t *ids = json_object_get(root, "segment_ids"), *grace = json_object_get(root, "grace_period_seconds"), *id;
-    size_t i;
-    bool are_texts = true;
-    if (json_is_string(ids) && json_string_length(ids) > 0) {
-        json_t *list = json_pack("[O]", ids);
-        if (list == NULL || json_object_set_new(root, "segment_ids", list) != 0) {
-            reply_error(request, 500, "out of memory");
-            return NULL;
-        }
-        ids = list;
-    }
-    if (!json_is_array(ids) || json_array_size(ids) == 0) {
+    struct mc_json_cursor id;
+    bool are_texts = true, is_there = mc_json_member(object, "segment_ids", ids) == 1;
+    size_t count = is_there && ids->kind == '"' && ids->value.length > 0;
+    if (is_there && ids->kind == '[' && mc_json_open(ids->value, '[', &id) == 0)
+        for (; mc_json_next(&id) == 1; count++)
+            are_texts = are_texts && id.kind == '"';
+    if (count == 0) {
         reply_error(request, 400, "Missing segment_ids");
-        return NULL;
+        return false;
     }
-    json_array_foreach(ids, i, id) are_texts = are_texts && json_is_string(id);
-    json_int_t seconds = json_integer_value(grace);
-    if (!are_texts || (grace != NULL && !json_is_integer(grace)) || seconds < 0 || seconds > MC_REST_GRACE_MAX_S) {
+    bool is_grace = take_grace(object, grace_s);
+    if (!are_texts || !is_grace)
         reply_error(request, 400,
                     are_texts ? "Invalid grace_period_seconds, must be an integer from 0 to 3600"
                               : "Invalid segment_ids, must be strings");
-        return NULL;
-    }
-    *grace_s = (uint64_t)seconds;
-    return ids;
+    return are_texts && is_grace;
 }
 
 static bool is_mount_id(const char *id)
@@ -281,27 +298,29 @@ static bool is_mount_id(const char *id)
 }
 
 /* The codes are the original's: -1 for what is no id, -600 for one that is not mounted. */
-static int unmount_one(struct mc_rest *rest, const char *id, uint64_t grace_s)
+static int unmount_one(struct mc_rest *rest, const struct mc_json_cursor *id, int64_t grace_s)
 {
-    if (!is_mount_id(id))
+    char text[MC_MOUNT_ID_MAX];
+    if (mc_json_text(id, text, sizeof(text)) < 0 || !is_mount_id(text))
         return MC_ERR_INTERNAL_ERROR;
-    int rc = mc_store_unmount(rest->store, id, grace_s * 1000);
+    int rc = mc_store_unmount(rest->store, text, (uint64_t)grace_s * 1000);
     return rc == MC_ERR_SEGMENT_NOT_FOUND ? MC_ERR_INVALID_PARAMS : rc;
 }
 
 static void unmount(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
 {
-    json_t *root = read_object(request), *id;
-    uint64_t grace_s = 0;
-    size_t i;
-    int first = 0;
+    struct mc_web_bytes body;
+    struct mc_json_cursor ids, id;
+    int64_t grace_s;
     char text[64];
     (void)prefix;
-    json_t *ids = root == NULL ? NULL : take_ids(request, root, &grace_s);
-    if (ids != NULL) {
-        json_array_foreach(ids, i, id)
-        {
-            int rc = unmount_one(rest, json_string_value(id), grace_s);
+    if (!read_object(request, &body))
+        return;
+    if (take_ids(request, object_of(&body), &ids, &grace_s)) {
+        bool is_list = ids.kind == '[' && mc_json_open(ids.value, '[', &id) == 0;
+        int first = is_list ? 0 : unmount_one(rest, &ids, grace_s);
+        while (is_list && mc_json_next(&id) == 1) {
+            int rc = unmount_one(rest, &id, grace_s);
             first = first == 0 ? rc : first;
         }
         snprintf(text, sizeof(text), "Unmount and free failed, ret=%d", first);
@@ -310,87 +329,90 @@ static void unmount(struct mc_rest *rest, struct mc_web_request *request, size_t
         else
             fail_code(request, text, first);
     }
-    json_decref(root);
+    mc_web_bytes_free(request, &body);
 }
 
 /* A name of /dev/shm, with or without a slash before it. */
 static bool is_shm_name(const char *name)
 {
-    if (name != NULL && name[0] == '/')
+    if (name[0] == '/')
         name++;
-    return name != NULL && name[0] != 0 && strchr(name, '/') == NULL && strcmp(name, ".") != 0 &&
-           strcmp(name, "..") != 0;
+    return name[0] != 0 && strchr(name, '/') == NULL && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
 
 /* To lend a file of somebody else is not done: whoever can truncate it kills every process that maps it. */
 static void mount_shm(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
 {
+    struct mc_web_bytes body;
+    char name[256];
     (void)rest, (void)prefix;
-    json_t *root = read_object(request);
-    if (root == NULL)
+    if (!read_object(request, &body))
         return;
-    json_t *size = json_object_get(root, "size");
-    if (!is_shm_name(json_string_value(json_object_get(root, "name"))) || size == NULL || json_is_null(size))
+    if (take_text(object_of(&body), "name", name, sizeof(name)) != 1 || !is_shm_name(name) ||
+        !has_member(object_of(&body), "size"))
         reply_error(request, 400, "Missing or invalid name or size");
     else
         fail_code(request, "Mount failed, ret=-1012", MC_ERR_NOT_SUPPORTED);
-    json_decref(root);
+    mc_web_bytes_free(request, &body);
 }
 
 static void unmount_shm(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
 {
-    json_t *root = read_object(request);
-    uint64_t grace_s = 0;
+    struct mc_web_bytes body;
+    struct mc_json_cursor ids;
+    struct mc_buffer answer = {0};
+    int64_t grace_s;
     (void)rest, (void)prefix;
-    json_t *ids = root == NULL ? NULL : take_ids(request, root, &grace_s);
-    if (ids != NULL) {
-        json_t *answer =
-            json_pack("{s:s, s:O}", "error", "Unmount failed for one or more segments", "failed_segment_ids", ids);
-        char *text = answer == NULL ? NULL : json_dumps(answer, 0);
-        mc_web_reply_text(request, 500, MC_WEB_JSON, text != NULL ? text : "{}");
-        free(text);
-        json_decref(answer);
+    if (!read_object(request, &body))
+        return;
+    if (take_ids(request, object_of(&body), &ids, &grace_s)) {
+        mc_buffer_printf(&answer, "{\"error\": \"Unmount failed for one or more segments\", \"failed_segment_ids\": ");
+        mc_buffer_printf(&answer, ids.kind == '[' ? "%.*s}" : "[\"%.*s\"]}", (int)ids.value.length,
+                         (const char *)ids.value.data);
+        mc_web_reply(request, 500, MC_WEB_JSON, answer.data, answer.length);
+        mc_buffer_free(&answer);
     }
-    json_decref(root);
+    mc_web_bytes_free(request, &body);
 }
 
 /* An engine between decoding and prefilling lends its own shared memory: see mount_shm. So the mode is always prefill.
  */
 static void reconfigure(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
 {
+    struct mc_web_bytes body;
+    char mode[16] = "";
     (void)rest, (void)prefix;
-    json_t *root = read_object(request);
-    if (root == NULL)
+    if (!read_object(request, &body))
         return;
-    const char *mode = json_string_value(json_object_get(root, "mode"));
-    const char *path = json_string_value(json_object_get(root, "path"));
-    json_t *size = json_object_get(root, "size");
-    if (mode != NULL && strcasecmp(mode, "prefill") == 0)
+    struct mc_span object = object_of(&body);
+    struct mc_json_cursor path;
+    (void)take_text(object, "mode", mode, sizeof(mode));
+    bool has_path = mc_json_member(object, "path", &path) == 1 && path.kind == '"' && path.value.length > 0;
+    if (strcasecmp(mode, "prefill") == 0)
         mc_web_reply_text(request, 200, MC_WEB_JSON, "{\"status\": \"success\", \"mode\": \"prefill\"}");
-    else if (mode == NULL || strcasecmp(mode, "decode") != 0)
+    else if (strcasecmp(mode, "decode") != 0)
         reply_error(request, 400, "Invalid mode. Use 'decode' or 'prefill'");
-    else if (path == NULL || path[0] == 0 || size == NULL || json_is_null(size))
+    else if (!has_path || !has_member(object, "size"))
         reply_error(request, 400, "Missing path or size for decode mode");
     else
         mc_web_reply_text(request, 500, MC_WEB_JSON,
                           "{\"error\": \"Mount failed, ret=-1012; rolled back to prefill\", \"mode\": \"prefill\"}");
-    json_decref(root);
+    mc_web_bytes_free(request, &body);
 }
 
 /* There is no disk tier yet, so there is nothing to leave, and no read to wait for. */
 static void unmount_local_disk(struct mc_rest *rest, struct mc_web_request *request, size_t prefix)
 {
+    struct mc_web_bytes body;
+    int64_t seconds;
     (void)rest, (void)prefix;
-    json_t *root = read_object(request);
-    if (root == NULL)
+    if (!read_object(request, &body))
         return;
-    json_t *grace = json_object_get(root, "grace_period_seconds");
-    json_int_t seconds = json_integer_value(grace);
-    if ((grace != NULL && !json_is_integer(grace)) || seconds < 0 || seconds > MC_REST_GRACE_MAX_S)
-        reply_error(request, 400, "Invalid grace_period_seconds, must be a non-negative integer no greater than 3600");
-    else
+    if (take_grace(object_of(&body), &seconds))
         succeed(request);
-    json_decref(root);
+    else
+        reply_error(request, 400, "Invalid grace_period_seconds, must be a non-negative integer no greater than 3600");
+    mc_web_bytes_free(request, &body);
 }
 
 /* ---- health ---- */
