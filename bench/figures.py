@@ -15,6 +15,7 @@ import os
 import pathlib
 import platform
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -42,6 +43,8 @@ def machine():
 def tree():
     """The commit, and whether something was changed behind it."""
     def git(*words):
+        if shutil.which("git") is None:
+            return ""
         return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True).stdout.strip()
     return (git("rev-parse", "--short", "HEAD") or "unknown") + (", changed" if git("status", "--porcelain", "--untracked-files=no") else "")
 

@@ -3,8 +3,8 @@
 #define MC_TOOL_BENCH_H
 
 #include "base/options.h"
+#include "env/json.h"
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -58,12 +58,16 @@ bool mc_bench_size(const struct mc_options *options, const char *name, uint64_t 
 
 /* Where what people read goes: stdout, unless --json has that for itself. */
 FILE *mc_bench_out(const struct mc_options *options);
-/* Writes the document, which it takes over, to the file that --json names, if it names one; "-" is stdout. The exit code
- * of a run that ended with rc. */
-int mc_bench_write_json(const struct mc_options *options, json_t *document, int rc);
+/* Begins a document, for mc_bench_write_json: an object ('{') or a list ('['). */
+struct mc_json_writer mc_bench_json(struct mc_buffer *document, char bracket);
+/* Ends it, writes it to the file that --json names, if it names one, and frees it; "-" is stdout. The exit code of a run
+ * that ended with rc. */
+int mc_bench_write_json(const struct mc_options *options, struct mc_json_writer *writer, int rc);
 
-/* Calls of one kind: count, p50, p99, p999, max and mean in microseconds. A new reference. */
+/* Calls of one kind, members of an object: count, p50, p99, p999, max and mean in microseconds. */
 struct mc_histogram;
-json_t *mc_histogram_json(const struct mc_histogram *histogram);
+void mc_histogram_json(const struct mc_histogram *histogram, struct mc_json_writer *writer);
+/* The same as an object of that name. */
+void mc_histogram_member(const struct mc_histogram *histogram, const char *name, struct mc_json_writer *writer);
 
 #endif

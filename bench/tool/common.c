@@ -134,34 +134,53 @@ FILE *mc_bench_out(const struct mc_options *options)
     return strcmp(mc_options_text(options, "json"), "-") == 0 ? stderr : stdout;
 }
 
-static bool write_json(const char *path, const json_t *document)
+static bool write_text(const char *path, const struct mc_buffer *text)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdout : fopen(path, "we");
     if (file == NULL)
         return mc_bench_fail(false, "%s: cannot be written: %s", path, strerror(errno));
-    bool good = json_dumpf(document, file, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) == 0;
-    good = fputc('\n', file) != EOF && good;
+    bool good = fwrite(text->data, 1, text->length, file) == text->length;
     good = (file == stdout ? fflush(file) : fclose(file)) == 0 && good;
     if (!good)
         fprintf(stderr, "%s: could not be written whole\n", path);
     return good;
 }
 
-int mc_bench_write_json(const struct mc_options *options, json_t *document, int rc)
+struct mc_json_writer mc_bench_json(struct mc_buffer *document, char bracket)
+{
+    struct mc_json_writer writer = {.out = document, .indent = 2};
+    mc_json_begin(&writer, NULL, bracket);
+    return writer;
+}
+
+int mc_bench_write_json(const struct mc_options *options, struct mc_json_writer *writer, int rc)
 {
     const char *path = mc_bench_text(options, "json");
-    bool good = path == NULL || write_json(path, document);
-    json_decref(document);
+    mc_json_end(writer, ((const char *)writer->out->data)[0] == '{' ? '}' : ']');
+    mc_buffer_put_u8(writer->out, '\n');
+    bool good = path == NULL || write_text(path, writer->out);
+    mc_buffer_free(writer->out);
     return good || rc != MC_BENCH_OK ? rc : MC_BENCH_TROUBLE;
 }
 
-json_t *mc_histogram_json(const struct mc_histogram *histogram)
+void mc_histogram_json(const struct mc_histogram *histogram, struct mc_json_writer *writer)
 {
+    static const struct {
+        const char *name;
+        double quantile;
+    } rows[] = {{"p50_us", 0.5}, {"p99_us", 0.99}, {"p999_us", 0.999}};
     uint64_t count = histogram->count;
     double mean = count > 0 ? (double)histogram->sum / (double)count : 0;
-    return json_pack("{s:I, s:f, s:f, s:f, s:f, s:f}", "count", (json_int_t)count, "p50_us",
-                     (double)mc_histogram_quantile(histogram, 0.5) / 1e3, "p99_us",
-                     (double)mc_histogram_quantile(histogram, 0.99) / 1e3, "p999_us",
-                     (double)mc_histogram_quantile(histogram, 0.999) / 1e3, "max_us", (double)histogram->max / 1e3,
-                     "mean_us", mean / 1e3);
+    mc_json_add_number(writer, "count", count);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        mc_json_add_real(writer, rows[i].name, (double)mc_histogram_quantile(histogram, rows[i].quantile) / 1e3);
+    mc_json_add_real(writer, "max_us", (double)histogram->max / 1e3);
+    mc_json_add_real(writer, "mean_us", mean / 1e3);
+}
+
+void mc_histogram_member(const struct mc_histogram *histogram, const char *name, struct mc_json_writer *writer)
+{
+    mc_json_begin(writer, name, '{');
+    mc_histogram_json(histogram, writer);
+    mc_json_end(writer, '}');
 }

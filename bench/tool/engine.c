@@ -5,6 +5,7 @@
 #include "env/clock.h"
 #include "env/log.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +51,8 @@ struct bench {
     const char *path;
     FILE *out;
     bool is_terminal;
-    json_t *steps;
+    struct mc_buffer document;
+    struct mc_json_writer json;
     uint32_t number, number_max;
     int rc;
 };
@@ -241,28 +243,37 @@ static void show(const struct bench *bench, const struct mc_engine_step *step, c
     fflush(out);
 }
 
-static json_t *json_or_null(double number)
+/* Below 0: there is none. */
+static void add_real_or_null(struct mc_json_writer *json, const char *name, double number)
 {
-    return number < 0 ? json_null() : json_real(number);
+    mc_json_add_real(json, name, number < 0 ? (double)NAN : number);
 }
 
 static void note(struct bench *bench, const struct mc_engine_step *step, const struct mc_engine_result *result)
 {
-    json_t *paths = json_object();
+    struct mc_json_writer *json = &bench->json;
+    mc_json_begin(json, NULL, '{');
+    mc_json_add_text(json, "operation", mc_engine_operation_name(step->operation));
+    mc_json_add_number(json, "block_bytes", step->block);
+    mc_json_add_number(json, "batch", step->batch);
+    mc_json_add_number(json, "threads", step->threads);
+    mc_json_add_real(json, "seconds", result->seconds);
+    mc_json_add_number(json, "batches", result->batches);
+    mc_json_add_number(json, "bytes", result->bytes);
+    mc_json_add_number(json, "failed", result->failed);
+    mc_json_add_number(json, "wrong", result->wrong);
+    mc_json_add_real(json, "gbps", (double)result->bytes / 1e9 / result->seconds);
+    mc_json_add_real(json, "instant_gbps", result->instant_gbps);
+    add_real_or_null(json, "latency_us", latency_us(step, result));
+    mc_histogram_member(&result->times, "transfer", json);
+    mc_json_add_text(json, "path", mc_engine_path_name(mc_engine_main_path(result)));
+    mc_json_begin(json, "path_bytes", '{');
     for (int path = 0; path < MC_TRANSFER_PATHS; path++)
-        json_object_set_new(paths, mc_engine_path_name(path), json_integer((json_int_t)result->path_bytes[path]));
-    json_array_append_new(
-        bench->steps,
-        json_pack("{s:s, s:I, s:i, s:i, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:s, s:o, s:o, s:o}", "operation",
-                  mc_engine_operation_name(step->operation), "block_bytes", (json_int_t)step->block, "batch",
-                  (int)step->batch, "threads", (int)step->threads, "seconds", result->seconds, "batches",
-                  (json_int_t)result->batches, "bytes", (json_int_t)result->bytes, "failed", (json_int_t)result->failed,
-                  "wrong", (json_int_t)result->wrong, "gbps", (double)result->bytes / 1e9 / result->seconds,
-                  "instant_gbps", result->instant_gbps, "latency_us", json_or_null(latency_us(step, result)),
-                  "transfer", mc_histogram_json(&result->times), "path",
-                  mc_engine_path_name(mc_engine_main_path(result)), "path_bytes", paths, "cpu_seconds_per_gb",
-                  json_or_null(per_gb(result->cpu_seconds, result, step->verify)), "target_cpu_seconds_per_gb",
-                  json_or_null(per_gb(result->target_cpu_seconds, result, step->verify))));
+        mc_json_add_number(json, mc_engine_path_name(path), result->path_bytes[path]);
+    mc_json_end(json, '}');
+    add_real_or_null(json, "cpu_seconds_per_gb", per_gb(result->cpu_seconds, result, step->verify));
+    add_real_or_null(json, "target_cpu_seconds_per_gb", per_gb(result->target_cpu_seconds, result, step->verify));
+    mc_json_end(json, '}');
 }
 
 /* ---- the steps ---- */
@@ -325,12 +336,15 @@ static void run_steps(struct bench *bench)
     free(result);
 }
 
-static void finish(struct bench *bench)
+static void begin_document(struct bench *bench)
 {
-    json_t *document = json_pack("{s:s, s:s, s:I, s:s, s:O}", "version", mc_version(), "target", bench->target_name,
-                                 "total", (json_int_t)bench->total, "memory",
-                                 mc_options_text(&bench->options, "memory"), "steps", bench->steps);
-    bench->rc = mc_bench_write_json(&bench->options, document, bench->rc);
+    struct mc_json_writer *json = &bench->json;
+    *json = mc_bench_json(&bench->document, '{');
+    mc_json_add_text(json, "version", mc_version());
+    mc_json_add_text(json, "target", bench->target_name);
+    mc_json_add_number(json, "total", bench->total);
+    mc_json_add_text(json, "memory", mc_options_text(&bench->options, "memory"));
+    mc_json_begin(json, "steps", '[');
 }
 
 static int measure(struct bench *bench)
@@ -338,19 +352,19 @@ static int measure(struct bench *bench)
     struct mc_transfer_config config = config_of(&bench->options);
     bench->out = mc_bench_out(&bench->options);
     bench->is_terminal = isatty(STDERR_FILENO);
-    bench->steps = json_array();
     bench->process.log = -1;
     mc_interrupt_catch();
     bench->rc = find_target(bench, &config) == 0 ? MC_BENCH_OK : MC_BENCH_TROUBLE;
     if (bench->rc == MC_BENCH_OK) {
+        begin_document(bench);
         run_steps(bench);
-        finish(bench);
+        mc_json_end(&bench->json, ']');
+        bench->rc = mc_bench_write_json(&bench->options, &bench->json, bench->rc);
     }
     mc_engine_side_close(&bench->side);
     mc_engine_side_close(&bench->near_target);
     mc_process_ask_to_end(&bench->process);
     mc_process_reap(&bench->process, END_MS);
-    json_decref(bench->steps);
     return mc_interrupted ? MC_BENCH_INTERRUPTED : bench->rc;
 }
 

@@ -160,10 +160,12 @@ static int measure(struct raw *raw, const struct mc_options *options)
 {
     double tcp[SIZES_MAX] = {0}, round_trip_us = 0;
     char text[32];
-    json_t *list = json_array();
+    struct mc_buffer document = {0};
     FILE *out = mc_bench_out(options);
     if (!measure_tcp(raw, tcp, &round_trip_us))
         return mc_bench_fail(MC_BENCH_TROUBLE, "loopback TCP does not work: %s", strerror(errno));
+    struct mc_json_writer json = mc_bench_json(&document, '{');
+    mc_json_begin(&json, "sizes", '[');
     fprintf(out, "%-12s %20s %20s %14s   (GB/s, rotating over %s)\n", "size", "memcpy to memfd", "memcpy from memfd",
             "TCP loop", mc_size_format(raw->total, text, sizeof(text)));
     for (unsigned i = 0; i < raw->size_count; i++) {
@@ -171,15 +173,18 @@ static int measure(struct raw *raw, const struct mc_options *options)
         double from = copy_gbps(raw, raw->private, raw->shared, raw->sizes[i]);
         fprintf(out, "%-12s %20.2f %20.2f %14.2f\n", mc_size_format(raw->sizes[i], text, sizeof(text)), to, from,
                 tcp[i]);
-        json_array_append_new(list, json_pack("{s:I, s:f, s:f, s:f}", "bytes", (json_int_t)raw->sizes[i],
-                                              "memcpy_to_shared_gbps", to, "memcpy_from_shared_gbps", from, "tcp_gbps",
-                                              tcp[i]));
+        mc_json_begin(&json, NULL, '{');
+        mc_json_add_number(&json, "bytes", raw->sizes[i]);
+        mc_json_add_real(&json, "memcpy_to_shared_gbps", to);
+        mc_json_add_real(&json, "memcpy_from_shared_gbps", from);
+        mc_json_add_real(&json, "tcp_gbps", tcp[i]);
+        mc_json_end(&json, '}');
     }
     fprintf(out, "round trip of %d bytes: %.1f us p50\n", PING_BYTES, round_trip_us);
-    return mc_bench_write_json(
-        options,
-        json_pack("{s:o, s:f, s:I}", "sizes", list, "round_trip_us", round_trip_us, "total", (json_int_t)raw->total),
-        MC_BENCH_OK);
+    mc_json_end(&json, ']');
+    mc_json_add_real(&json, "round_trip_us", round_trip_us);
+    mc_json_add_number(&json, "total", raw->total);
+    return mc_bench_write_json(options, &json, MC_BENCH_OK);
 }
 
 int mc_bench_raw(int argc, char **argv)

@@ -5,6 +5,7 @@
 
 #include "mooncake.h"
 
+#include <math.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,52 +131,69 @@ static void print_table(FILE *out, const struct mc_replay_report *report, const 
     fflush(out);
 }
 
-static json_t *errors_json(const struct totals *totals)
+static void write_settings(const struct mc_replay_report *report, const struct mc_replay_shared *shared,
+                           struct mc_json_writer *json)
 {
-    json_t *list = json_object();
-    for (unsigned i = 0; i < CODES_MAX && totals->errors[i].code != 0; i++)
-        json_object_set_new(list, mc_error_name(totals->errors[i].code),
-                            json_integer((json_int_t)totals->errors[i].count));
-    return list;
+    mc_json_begin(json, "settings", '{');
+    mc_json_add_text(json, "trace", report->trace_path);
+    mc_json_add_text(json, "model", shared->model);
+    mc_json_add_number(json, "block_bytes", shared->block_bytes);
+    mc_json_add_number(json, "requests", shared->request_count);
+    mc_json_add_number(json, "capacity", report->started ? report->capacity : 0);
+    mc_json_add_number(json, "store_nodes", report->node_count);
+    mc_json_add_number(json, "workers", shared->worker_count);
+    mc_json_add_number(json, "threads", shared->thread_count);
+    mc_json_add_number(json, "batch", shared->batch);
+    mc_json_add_number(json, "replicas", shared->replica_count);
+    mc_json_add_real(json, "speed", shared->speed);
+    mc_json_add_number(json, "seed", shared->seed);
+    mc_json_add_text(json, "paths", shared->paths);
+    mc_json_add_bool(json, "verify", shared->verify);
+    mc_json_add_text(json, "version", mc_version());
+    mc_json_end(json, '}');
 }
 
-static json_t *settings_json(const struct mc_replay_report *report, const struct mc_replay_view *view)
+/* null where the master was not asked. */
+static void write_evictions(struct mc_json_writer *json, const char *name, const struct totals *totals, double count)
 {
-    const struct mc_replay_shared *shared = view->shared;
-    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:f, s:I, s:s, s:b, s:s}", "trace",
-                     report->trace_path, "model", shared->model, "block_bytes", (json_int_t)shared->block_bytes,
-                     "requests", (json_int_t)shared->request_count, "capacity",
-                     (json_int_t)(report->started ? report->capacity : 0), "store_nodes", (int)report->node_count,
-                     "workers", (int)shared->worker_count, "threads", (int)shared->thread_count, "batch",
-                     (int)shared->batch, "replicas", (int)shared->replica_count, "speed", shared->speed, "seed",
-                     (json_int_t)shared->seed, "paths", shared->paths, "verify", (int)shared->verify, "version",
-                     mc_version());
+    if (totals->evictions_known)
+        mc_json_add_number(json, name, (uint64_t)count);
+    else
+        mc_json_add_real(json, name, (double)NAN);
 }
 
-static json_t *result_json(const struct mc_replay_report *report, const struct mc_replay_view *view,
-                           const struct totals *totals, const char *outcome)
+static void write_result(const struct mc_replay_report *report, const struct mc_replay_view *view,
+                         const struct totals *totals, const char *outcome, struct mc_json_writer *json)
 {
+    static const struct {
+        const char *name;
+        int call;
+    } kinds[] = {{"lookup", MC_REPLAY_LOOKUP}, {"get", MC_REPLAY_GET}, {"put", MC_REPLAY_PUT}};
     const struct mc_replay_counters *sum = &totals->sum;
     const struct mc_histogram *calls = totals->calls;
-    json_t *document = json_pack("{s:s, s:o, s:f, s:f}", "outcome", outcome, "settings", settings_json(report, view),
-                                 "seconds", report->seconds, "requests_per_s", (double)sum->requests / report->seconds);
-#define COUNTER(name) json_object_set_new(document, #name, json_integer((json_int_t)sum->name));
+    mc_json_add_text(json, "outcome", outcome);
+    write_settings(report, view->shared, json);
+    mc_json_add_real(json, "seconds", report->seconds);
+    mc_json_add_real(json, "requests_per_s", (double)sum->requests / report->seconds);
+#define COUNTER(name) mc_json_add_number(json, #name, sum->name);
     MC_REPLAY_COUNTERS(COUNTER)
 #undef COUNTER
-    bool known = totals->evictions_known;
-    json_object_update_new(
-        document,
-        json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:{s:o, s:o, s:o}}", "hit_ratio_blocks",
-                  part_of(sum->hit_blocks, sum->blocks), "hit_ratio_tokens", part_of(sum->hit_tokens, sum->tokens),
-                  "put_gbps", (double)sum->put_bytes / report->seconds / 1e9, "get_gbps",
-                  (double)sum->got_bytes / report->seconds / 1e9, "put_call_gbps",
-                  call_gbps(sum->put_bytes, &calls[MC_REPLAY_PUT]), "get_call_gbps",
-                  call_gbps(sum->got_bytes, &calls[MC_REPLAY_GET]), "evicted_objects",
-                  known ? json_integer((json_int_t)totals->evicted_objects) : json_null(), "evicted_bytes",
-                  known ? json_integer((json_int_t)totals->evicted_bytes) : json_null(), "errors", errors_json(totals),
-                  "calls", "lookup", mc_histogram_json(&calls[MC_REPLAY_LOOKUP]), "get",
-                  mc_histogram_json(&calls[MC_REPLAY_GET]), "put", mc_histogram_json(&calls[MC_REPLAY_PUT])));
-    return document;
+    mc_json_add_real(json, "hit_ratio_blocks", part_of(sum->hit_blocks, sum->blocks));
+    mc_json_add_real(json, "hit_ratio_tokens", part_of(sum->hit_tokens, sum->tokens));
+    mc_json_add_real(json, "put_gbps", (double)sum->put_bytes / report->seconds / 1e9);
+    mc_json_add_real(json, "get_gbps", (double)sum->got_bytes / report->seconds / 1e9);
+    mc_json_add_real(json, "put_call_gbps", call_gbps(sum->put_bytes, &calls[MC_REPLAY_PUT]));
+    mc_json_add_real(json, "get_call_gbps", call_gbps(sum->got_bytes, &calls[MC_REPLAY_GET]));
+    write_evictions(json, "evicted_objects", totals, totals->evicted_objects);
+    write_evictions(json, "evicted_bytes", totals, totals->evicted_bytes);
+    mc_json_begin(json, "errors", '{');
+    for (unsigned i = 0; i < CODES_MAX && totals->errors[i].code != 0; i++)
+        mc_json_add_number(json, mc_error_name(totals->errors[i].code), totals->errors[i].count);
+    mc_json_end(json, '}');
+    mc_json_begin(json, "calls", '{');
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        mc_histogram_member(&calls[kinds[i].call], kinds[i].name, json);
+    mc_json_end(json, '}');
 }
 
 int mc_replay_print(const struct mc_replay_report *report, const struct mc_replay_view *view)
@@ -199,8 +217,10 @@ int mc_replay_print(const struct mc_replay_report *report, const struct mc_repla
                           : report->cut_short          ? "stopped"
                                                        : "complete";
     print_table(mc_bench_out(report->options), report, view, totals);
-    if (mc_bench_text(report->options, "json") != NULL)
-        rc = mc_bench_write_json(report->options, result_json(report, view, totals, outcome), rc);
+    struct mc_buffer document = {0};
+    struct mc_json_writer json = mc_bench_json(&document, '{');
+    write_result(report, view, totals, outcome, &json);
+    rc = mc_bench_write_json(report->options, &json, rc);
     free(totals);
     return rc;
 }

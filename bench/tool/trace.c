@@ -2,7 +2,7 @@
 #include "tool/trace.h"
 
 #include <errno.h>
-#include <jansson.h>
+#include "env/json.h"
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -30,35 +30,37 @@ static int complain(char *why, size_t size, const char *form, ...)
     return -1;
 }
 
-static int take_number(const json_t *object, const char *name, bool required, uint64_t max, uint64_t *value, char *why,
+static int take_number(struct mc_span object, const char *name, bool required, uint64_t max, uint64_t *value, char *why,
                        size_t why_size)
 {
-    const json_t *field = json_object_get(object, name);
+    struct mc_json_cursor field;
+    int64_t whole;
+    double number = -1;
     *value = 0;
-    if (field == NULL && !required)
+    int found = mc_json_member(object, name, &field);
+    if (found == 0 && !required)
         return 0;
-    double number = json_is_number(field) ? json_number_value(field) : -1;
-    if (number < 0 || number > (double)max)
+    if (found != 1 || mc_json_real(&field, &number) < 0 || number < 0 || number > (double)max)
         return complain(why, why_size, "\"%s\" is not a number from 0 to %llu", name, (unsigned long long)max);
-    *value = json_is_integer(field) ? (uint64_t)json_integer_value(field) : (uint64_t)number;
+    *value = mc_json_integer(&field, &whole) == 0 ? (uint64_t)whole : (uint64_t)number;
     return 0;
 }
 
-static int take_ids(const json_t *object, struct mc_trace_request *request, uint64_t *ids, char *why, size_t why_size)
+static int take_ids(struct mc_span object, struct mc_trace_request *request, uint64_t *ids, char *why, size_t why_size)
 {
-    const json_t *list = json_object_get(object, "hash_ids");
-    if (!json_is_array(list))
+    struct mc_json_cursor list, id;
+    int64_t whole;
+    if (mc_json_member(object, "hash_ids", &list) != 1 || list.kind != '[' || mc_json_open(list.value, '[', &id) < 0)
         return complain(why, why_size, "\"hash_ids\" is not a list");
-    size_t count = json_array_size(list);
-    if (count > MC_TRACE_REQUEST_BLOCKS_MAX)
-        return complain(why, why_size, "%zu blocks in one request, at most %u", count, MC_TRACE_REQUEST_BLOCKS_MAX);
-    for (size_t i = 0; i < count; i++) {
-        const json_t *id = json_array_get(list, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0)
-            return complain(why, why_size, "\"hash_ids\"[%zu] is not a whole number of 0 or more", i);
-        ids[i] = (uint64_t)json_integer_value(id);
+    uint32_t count = 0;
+    for (; mc_json_next(&id) == 1; count++) {
+        if (count == MC_TRACE_REQUEST_BLOCKS_MAX)
+            return complain(why, why_size, "more than %u blocks in one request", MC_TRACE_REQUEST_BLOCKS_MAX);
+        if (mc_json_integer(&id, &whole) < 0 || whole < 0)
+            return complain(why, why_size, "\"hash_ids\"[%u] is not a whole number of 0 or more", count);
+        ids[count] = (uint64_t)whole;
     }
-    request->block_count = (uint32_t)count;
+    request->block_count = count;
     return 0;
 }
 
@@ -75,24 +77,24 @@ int mc_trace_parse_line(const char *line, size_t length, struct mc_trace_request
 {
     if (is_blank(line, length))
         return 1;
-    json_error_t error;
-    json_t *object = json_loadb(line, length, JSON_REJECT_DUPLICATES, &error);
-    if (object == NULL)
-        return complain(why, why_size, "not JSON: %s", error.text);
-    int rc = -1;
+    struct mc_span object = mc_span(line, length);
+    struct mc_json_cursor any;
     uint64_t input = 0, output = 0;
     *request = (struct mc_trace_request){0};
-    if (!json_is_object(object))
-        snprintf(why, why_size, "not a JSON object");
-    else if (take_number(object, "timestamp", true, UINT64_C(1) << 52, &request->timestamp_ms, why, why_size) == 0 &&
-             take_number(object, "input_length", true, UINT32_MAX, &input, why, why_size) == 0 &&
-             take_number(object, "output_length", false, UINT32_MAX, &output, why, why_size) == 0 &&
-             take_ids(object, request, ids, why, why_size) == 0)
-        rc = 0;
+    if (mc_json_member(object, "", &any) < 0)
+        return complain(why, why_size, "not a JSON object: %s", any.problem);
+    (void)mc_json_open(object, '{', &any);
+    while (mc_json_next(&any) == 1)
+        if (mc_json_is_again(object, &any))
+            return complain(why, why_size, "not JSON: a name stands twice in the object");
+    if (take_number(object, "timestamp", true, UINT64_C(1) << 52, &request->timestamp_ms, why, why_size) < 0 ||
+        take_number(object, "input_length", true, UINT32_MAX, &input, why, why_size) < 0 ||
+        take_number(object, "output_length", false, UINT32_MAX, &output, why, why_size) < 0 ||
+        take_ids(object, request, ids, why, why_size) < 0)
+        return -1;
     request->input_tokens = (uint32_t)input;
     request->output_tokens = (uint32_t)output;
-    json_decref(object);
-    return rc;
+    return 0;
 }
 
 /* Room for `more` behind `used` elements; doubles. */

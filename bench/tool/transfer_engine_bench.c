@@ -62,10 +62,15 @@ static int report(const struct mc_options *options, const struct mc_engine_resul
             (double)mc_histogram_quantile(&result->times, 0.99) / 1e3);
     if (result->failed > 0)
         fprintf(stderr, "a transfer failed: %s\n", mc_transfer_error_text(result->error));
-    json_t *document = json_pack("{s:f, s:I, s:I, s:f, s:s, s:o}", "seconds", result->seconds, "batches",
-                                 (json_int_t)result->batches, "bytes", (json_int_t)result->bytes, "gbps",
-                                 bytes_per_s / 1e9, "path", path, "transfer", mc_histogram_json(&result->times));
-    return mc_bench_write_json(options, document, result->failed > 0 ? MC_BENCH_WRONG : MC_BENCH_OK);
+    struct mc_buffer document = {0};
+    struct mc_json_writer out = mc_bench_json(&document, '{');
+    mc_json_add_real(&out, "seconds", result->seconds);
+    mc_json_add_number(&out, "batches", result->batches);
+    mc_json_add_number(&out, "bytes", result->bytes);
+    mc_json_add_real(&out, "gbps", bytes_per_s / 1e9);
+    mc_json_add_text(&out, "path", path);
+    mc_histogram_member(&result->times, "transfer", &out);
+    return mc_bench_write_json(options, &out, result->failed > 0 ? MC_BENCH_WRONG : MC_BENCH_OK);
 }
 
 static int initiate(const struct mc_options *options, const struct mc_transfer_config *config)

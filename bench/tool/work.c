@@ -99,13 +99,13 @@ static const struct operation *find_operation(const char *name)
 }
 
 /* Runs one operation until its time is over (a put: until each key was put once into the emptied store). */
-static json_t *time_operation(struct work *work, const struct operation *operation, FILE *out)
+static bool time_operation(struct work *work, const struct operation *operation, FILE *out, struct mc_json_writer *json)
 {
     uint32_t items = operation->batch ? work->batch : 1;
     char p50[32], p99[32];
     struct mc_histogram *calls = calloc(1, sizeof(*calls));
     if (calls == NULL)
-        return NULL;
+        return false;
     if (operation->once && mc_store_remove_all(work->store, true) < 0)
         work->failed++;
     uint64_t start = mc_clock_ns(), done = 0, failed = work->failed;
@@ -119,17 +119,19 @@ static json_t *time_operation(struct work *work, const struct operation *operati
     }
     double seconds = (double)(mc_clock_ns() - start) / 1e9;
     double gbps = operation->moves ? (double)(done * work->size) / (double)(calls->sum + 1) : 0;
-    json_t *result = mc_histogram_json(calls);
-    json_object_set_new(result, "operation", json_string(operation->name));
-    json_object_set_new(result, "keys_per_s", json_real((double)done / seconds));
-    json_object_set_new(result, "gbps", json_real(gbps));
-    json_object_set_new(result, "failed", json_integer((json_int_t)(work->failed - failed)));
+    mc_json_begin(json, NULL, '{');
+    mc_histogram_json(calls, json);
+    mc_json_add_text(json, "operation", operation->name);
+    mc_json_add_real(json, "keys_per_s", (double)done / seconds);
+    mc_json_add_real(json, "gbps", gbps);
+    mc_json_add_number(json, "failed", work->failed - failed);
+    mc_json_end(json, '}');
     fprintf(out, "%-12s %9" PRIu64 " calls %12.0f keys/s  p50 %10s  p99 %10s  %6.2f GB/s  %" PRIu64 " failed\n",
             operation->name, (uint64_t)calls->count, (double)done / seconds,
             mc_time_format(mc_histogram_quantile(calls, 0.5), p50, sizeof(p50)),
             mc_time_format(mc_histogram_quantile(calls, 0.99), p99, sizeof(p99)), gbps, work->failed - failed);
     free(calls);
-    return result;
+    return true;
 }
 
 static bool prepare(struct work *work, const struct mc_options *options)
@@ -157,25 +159,22 @@ static int run_operations(struct work *work, const struct mc_options *options)
 {
     char copy[256], *rest = copy, *word;
     FILE *out = mc_bench_out(options);
-    json_t *list = json_array();
+    struct mc_buffer document = {0};
+    struct mc_json_writer json = mc_bench_json(&document, '[');
     int rc = MC_BENCH_OK;
     snprintf(copy, sizeof(copy), "%s", mc_options_text(options, "operations"));
     while (rc == MC_BENCH_OK && !mc_interrupted && (word = strsep(&rest, ",")) != NULL) {
         const struct operation *operation = find_operation(word);
-        json_t *result = operation != NULL ? time_operation(work, operation, out) : NULL;
         if (operation == NULL)
             fprintf(stderr,
                     "--operations: there is no \"%s\"; there are exist, batch_exist, put, get, batch_put, batch_get\n",
                     word);
-        if (result == NULL)
+        if (operation == NULL || !time_operation(work, operation, out, &json))
             rc = MC_BENCH_USAGE;
-        else
-            json_array_append_new(list, result);
     }
     if (rc == MC_BENCH_OK)
-        rc = mc_bench_write_json(options, list, rc);
-    else
-        json_decref(list);
+        rc = mc_bench_write_json(options, &json, rc);
+    mc_buffer_free(&document);
     return rc == MC_BENCH_OK && work->failed > 0 ? MC_BENCH_WRONG : rc;
 }
 

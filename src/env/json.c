@@ -3,7 +3,9 @@
 
 #include "base/error.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- what is JSON ---- */
@@ -251,6 +253,16 @@ int mc_json_member(struct mc_span object, const char *name, struct mc_json_curso
     return rc < 0 ? rc : is_found;
 }
 
+bool mc_json_is_again(struct mc_span object, const struct mc_json_cursor *member)
+{
+    struct mc_json_cursor before;
+    int rc = mc_json_open(object, '{', &before);
+    while (rc >= 0 && mc_json_next(&before) == 1 && before.from != member->from)
+        if (mc_span_equal(before.name, member->name))
+            return true;
+    return false;
+}
+
 void mc_json_where(struct mc_span text, const struct mc_json_cursor *cursor, int *line, int *column)
 {
     *line = *column = 1;
@@ -349,8 +361,11 @@ int mc_json_real(const struct mc_json_cursor *cursor, double *number)
         return MC_ERR_PROTOCOL;
     memcpy(text, cursor->value.data, cursor->value.length);
     text[cursor->value.length] = 0;
-    *number = strtod(text, NULL);
-    return isfinite(*number) ? 0 : MC_ERR_PROTOCOL;
+    double value = strtod(text, NULL);
+    if (!isfinite(value))
+        return MC_ERR_PROTOCOL;
+    *number = value;
+    return 0;
 }
 
 static int hex4(const char *at, const char *end, uint32_t *code)
@@ -435,6 +450,62 @@ void mc_json_put_text(struct mc_buffer *out, const char *text)
             mc_buffer_append(out, text, 1);
     }
     mc_buffer_append(out, "\"", 1);
+}
+
+static void begin_item(struct mc_json_writer *writer, const char *name)
+{
+    if (writer->has_items)
+        mc_buffer_put_u8(writer->out, ',');
+    if (writer->indent > 0 && writer->depth > 0)
+        mc_buffer_printf(writer->out, "\n%*s", (int)(writer->indent * writer->depth), "");
+    writer->has_items = true;
+    if (name == NULL)
+        return;
+    mc_json_put_text(writer->out, name);
+    mc_buffer_printf(writer->out, writer->indent > 0 ? ": " : ":");
+}
+
+void mc_json_begin(struct mc_json_writer *writer, const char *name, char bracket)
+{
+    begin_item(writer, name);
+    mc_buffer_put_u8(writer->out, (uint8_t)bracket);
+    writer->depth++;
+    writer->has_items = false;
+}
+
+void mc_json_end(struct mc_json_writer *writer, char bracket)
+{
+    writer->depth--;
+    if (writer->indent > 0 && writer->has_items)
+        mc_buffer_printf(writer->out, "\n%*s", (int)(writer->indent * writer->depth), "");
+    mc_buffer_put_u8(writer->out, (uint8_t)bracket);
+    writer->has_items = true;
+}
+
+void mc_json_add_text(struct mc_json_writer *writer, const char *name, const char *text)
+{
+    begin_item(writer, name);
+    mc_json_put_text(writer->out, text);
+}
+
+void mc_json_add_number(struct mc_json_writer *writer, const char *name, uint64_t number)
+{
+    begin_item(writer, name);
+    mc_buffer_printf(writer->out, "%" PRIu64, number);
+}
+
+void mc_json_add_bool(struct mc_json_writer *writer, const char *name, bool value)
+{
+    begin_item(writer, name);
+    mc_buffer_printf(writer->out, value ? "true" : "false");
+}
+
+void mc_json_add_real(struct mc_json_writer *writer, const char *name, double number)
+{
+    char text[32];
+    begin_item(writer, name);
+    snprintf(text, sizeof(text), isfinite(number) ? "%.6g" : "null", number);
+    mc_buffer_printf(writer->out, "%s%s", text, strpbrk(text, ".eu") == NULL ? ".0" : "");
 }
 
 /* ---- base64 ---- */

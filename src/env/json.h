@@ -31,6 +31,8 @@ int mc_json_open(struct mc_span text, char kind, struct mc_json_cursor *cursor);
 int mc_json_next(struct mc_json_cursor *cursor);
 /* The last member of that name; the whole object is checked. 1; 0: none; MC_ERR_PROTOCOL: *member says what is wrong. */
 int mc_json_member(struct mc_span object, const char *name, struct mc_json_cursor *member);
+/* One of that name stands before it in the object. Looks at all that stands before. */
+bool mc_json_is_again(struct mc_span object, const struct mc_json_cursor *member);
 /* Line and column of cursor->at, both from 1. */
 void mc_json_where(struct mc_span text, const struct mc_json_cursor *cursor, int *line, int *column);
 bool mc_json_is(struct mc_span name, const char *text);
@@ -47,6 +49,21 @@ int mc_json_text(const struct mc_json_cursor *cursor, char *text, size_t size);
 int mc_json_unescape(const char **at, const char *end, char *four);
 /* Appends text as a JSON string with its quotes. */
 void mc_json_put_text(struct mc_buffer *out, const char *text);
+
+/* Writes one document; {.out = &buffer} writes it in one line, .indent as many spaces a level. name: of the member; NULL
+ * in a list and for the document itself. */
+struct mc_json_writer {
+    struct mc_buffer *out;
+    unsigned indent, depth;
+    bool has_items;
+};
+void mc_json_begin(struct mc_json_writer *writer, const char *name, char bracket); /* '{' or '[' */
+void mc_json_end(struct mc_json_writer *writer, char bracket);                     /* '}' or ']' */
+void mc_json_add_text(struct mc_json_writer *writer, const char *name, const char *text);
+void mc_json_add_number(struct mc_json_writer *writer, const char *name, uint64_t number);
+void mc_json_add_bool(struct mc_json_writer *writer, const char *name, bool value);
+/* Six digits, with a point or an exponent; what is not finite is null. */
+void mc_json_add_real(struct mc_json_writer *writer, const char *name, double number);
 
 void mc_base64_encode(struct mc_buffer *out, struct mc_span bytes);
 /* 0 or MC_ERR_PROTOCOL; padding is needed. */

@@ -27,9 +27,10 @@ static void reply_json(struct mc_client *client, int status, struct mc_buffer *a
 static void reply_detail(struct mc_client *client, int status, const char *member, const char *text)
 {
     struct mc_buffer answer = {0};
-    mc_buffer_printf(&answer, "{\"%s\":", member);
-    mc_json_put_text(&answer, text);
-    mc_buffer_put_u8(&answer, '}');
+    struct mc_json_writer writer = {.out = &answer};
+    mc_json_begin(&writer, NULL, '{');
+    mc_json_add_text(&writer, member, text);
+    mc_json_end(&writer, '}');
     reply_json(client, status, &answer);
 }
 
@@ -43,69 +44,67 @@ static size_t count_usable(const struct mc_proxy *proxy, enum mc_proxy_role role
     return count;
 }
 
-/* ,"name":"text" */
-static void write_text(struct mc_buffer *out, const char *name, const char *text)
-{
-    mc_buffer_printf(out, ",\"%s\":", name);
-    mc_json_put_text(out, text);
-}
-
-static void describe(const struct mc_instance *at, struct mc_buffer *out)
+static void describe(const struct mc_instance *at, struct mc_json_writer *out)
 {
     enum mc_proxy_mode mode = at->address.mode;
-    mc_buffer_printf(out, "{\"type\":\"%s\"", role_names[at->role]);
-    write_text(out, "instance", at->address.name);
-    write_text(out, "state", mc_instance_state_name(at));
-    mc_buffer_printf(out, ",\"usable\":%s", mc_instance_is_usable(at) ? "true" : "false");
-    write_text(out, "problem", at->problem);
-    mc_buffer_printf(out, ",\"running\":%llu,\"requests\":%llu,\"failed\":%llu,\"cancelled\":%llu",
-                     (unsigned long long)at->requests, (unsigned long long)at->started, (unsigned long long)at->failed,
-                     (unsigned long long)at->cancelled);
+    mc_json_begin(out, NULL, '{');
+    mc_json_add_text(out, "type", role_names[at->role]);
+    mc_json_add_text(out, "instance", at->address.name);
+    mc_json_add_text(out, "state", mc_instance_state_name(at));
+    mc_json_add_bool(out, "usable", mc_instance_is_usable(at));
+    mc_json_add_text(out, "problem", at->problem);
+    mc_json_add_number(out, "running", at->requests);
+    mc_json_add_number(out, "requests", at->started);
+    mc_json_add_number(out, "failed", at->failed);
+    mc_json_add_number(out, "cancelled", at->cancelled);
     if (at->role == MC_PROXY_PREFILL) {
-        write_text(out, "mode", mc_proxy_mode_name(mode));
+        mc_json_add_text(out, "mode", mc_proxy_mode_name(mode));
         if (mode == MC_PROXY_CONCURRENT || mode == MC_PROXY_ROOM)
-            mc_buffer_printf(out, ",\"bootstrap_port\":%u", at->address.bootstrap_port);
+            mc_json_add_number(out, "bootstrap_port", at->address.bootstrap_port);
         if (mode == MC_PROXY_CONCURRENT)
-            mc_buffer_printf(out, ",\"data_parallel_size\":%llu", (unsigned long long)at->rank_count);
+            mc_json_add_number(out, "data_parallel_size", at->rank_count);
     }
-    mc_buffer_put_u8(out, '}');
+    mc_json_end(out, '}');
 }
 
 static void get_status(struct mc_client *client)
 {
+    static const char *const lists[] = {"prefill_nodes", "decode_nodes"};
     const struct mc_proxy *proxy = mc_client_proxy(client);
     const struct mc_instances *set = &proxy->instances;
-    struct mc_buffer out = {0};
-    const char *comma = "";
-    mc_buffer_printf(&out, "{\"prefill_node_count\":%zu,\"decode_node_count\":%zu",
-                     (size_t)set->count[MC_PROXY_PREFILL], (size_t)set->count[MC_PROXY_DECODE]);
+    struct mc_buffer answer = {0};
+    struct mc_json_writer out = {.out = &answer};
+    mc_json_begin(&out, NULL, '{');
+    mc_json_add_number(&out, "prefill_node_count", set->count[MC_PROXY_PREFILL]);
+    mc_json_add_number(&out, "decode_node_count", set->count[MC_PROXY_DECODE]);
     for (int role = 0; role < 2; role++) {
-        mc_buffer_printf(&out, ",\"%s_nodes\":[", role_names[role]);
-        for (const struct mc_instance *at = set->list[role]; at != NULL; at = at->next) {
-            mc_json_put_text(&out, at->address.name);
-            mc_buffer_printf(&out, "%s", at->next == NULL ? "" : ",");
-        }
-        mc_buffer_put_u8(&out, ']');
+        mc_json_begin(&out, lists[role], '[');
+        for (const struct mc_instance *at = set->list[role]; at != NULL; at = at->next)
+            mc_json_add_text(&out, NULL, at->address.name);
+        mc_json_end(&out, ']');
     }
-    write_text(&out, "scheduling", proxy->config->policy->name);
-    write_text(&out, "model", proxy->config->model);
-    mc_buffer_printf(&out, ",\"running\":%zu,\"instances\":[", (size_t)proxy->request_count);
-    for (int role = 0; role < 2; role++) {
-        for (const struct mc_instance *at = set->list[role]; at != NULL; at = at->next, comma = ",") {
-            mc_buffer_printf(&out, "%s", comma);
+    mc_json_add_text(&out, "scheduling", proxy->config->policy->name);
+    mc_json_add_text(&out, "model", proxy->config->model);
+    mc_json_add_number(&out, "running", proxy->request_count);
+    mc_json_begin(&out, "instances", '[');
+    for (int role = 0; role < 2; role++)
+        for (const struct mc_instance *at = set->list[role]; at != NULL; at = at->next)
             describe(at, &out);
-        }
-    }
-    mc_buffer_printf(&out, "]}");
-    reply_json(client, 200, &out);
+    mc_json_end(&out, ']');
+    mc_json_end(&out, '}');
+    reply_json(client, 200, &answer);
 }
 
 static void reply_counts(struct mc_client *client, int status, const char *word, size_t prefill, size_t decode)
 {
-    struct mc_buffer out = {0};
-    mc_buffer_printf(&out, "{\"status\":\"%s\",\"prefill_instances\":%zu,\"decode_instances\":%zu}", word, prefill,
-                     decode);
-    reply_json(client, status, &out);
+    struct mc_buffer answer = {0};
+    struct mc_json_writer out = {.out = &answer};
+    mc_json_begin(&out, NULL, '{');
+    mc_json_add_text(&out, "status", word);
+    mc_json_add_number(&out, "prefill_instances", prefill);
+    mc_json_add_number(&out, "decode_instances", decode);
+    mc_json_end(&out, '}');
+    reply_json(client, status, &answer);
 }
 
 static void get_health(struct mc_client *client)

@@ -305,18 +305,6 @@ static int apply_yaml(struct config_file *file, const char *text, size_t length)
     return rc;
 }
 
-/* A name that stands twice in one object is a mistake. */
-static bool is_again(struct mc_span object, const struct mc_json_cursor *member)
-{
-    struct mc_json_cursor before;
-    if (mc_json_open(object, '{', &before) < 0)
-        return true;
-    while (mc_json_next(&before) == 1 && before.from != member->from)
-        if (mc_span_equal(before.name, member->name))
-            return true;
-    return false;
-}
-
 static int json_value(struct config_file *file, const char *key, const struct mc_json_cursor *value)
 {
     char text[MC_OPTION_TEXT_MAX];
@@ -351,7 +339,7 @@ static int json_map(struct config_file *file, struct mc_span map, char *key, siz
         struct mc_json_cursor as_text = {.kind = '"', .value = member.name};
         if (count > MC_CONFIG_KEYS_MAX)
             return file_fail(file, 0, "more settings than there can be");
-        if (is_again(map, &member))
+        if (mc_json_is_again(map, &member))
             return file_fail(file, 0, "a name stands twice in one object");
         if (mc_json_text(&as_text, name, sizeof(name)) < 0 || join_key(key, prefix, name, strlen(name)) < 0)
             return file_fail(file, 0, "a name is not possible");

@@ -562,18 +562,20 @@ static int take_own(enum mc_service_command command, const struct mc_options *op
 
 static void print_config(const struct mc_service_config *config, struct mc_buffer *text)
 {
+    struct mc_json_writer out = {.out = text, .indent = 2};
+    mc_json_begin(&out, NULL, '{');
     for (size_t i = 0; i < COUNT(settings); i++) {
         const void *at = (const char *)config + settings[i].offset;
-        mc_buffer_printf(text, "%s\n  \"%s\": ", i == 0 ? "{" : ",", settings[i].name);
         if (settings[i].kind == TEXT)
-            mc_json_put_text(text, at);
+            mc_json_add_text(&out, settings[i].name, at);
         else if (settings[i].kind == BOOL)
-            mc_buffer_printf(text, "%s", *(const bool *)at ? "true" : "false");
+            mc_json_add_bool(&out, settings[i].name, *(const bool *)at);
         else
-            mc_buffer_printf(text, "%" PRIu64,
-                             settings[i].kind == SIZE ? *(const uint64_t *)at : *(const uint16_t *)at);
+            mc_json_add_number(&out, settings[i].name,
+                               settings[i].kind == SIZE ? *(const uint64_t *)at : *(const uint16_t *)at);
     }
-    mc_buffer_printf(text, "\n}\n");
+    mc_json_end(&out, '}');
+    mc_buffer_put_u8(text, '\n');
 }
 
 static void write_help(enum mc_service_command command, const struct mc_options *options, struct mc_buffer *text)
