@@ -12,10 +12,12 @@
 #define PARALLEL_MIN ((uint64_t)64 << 20) /* less is registered faster than a thread starts */
 #define PIECE_UNIT ((uint64_t)2 << 20)    /* pieces end at borders of huge pages, where limits allow */
 
+/* Of a GPU: as an exported descriptor, or by its address, if the kernel has a module for it. Of the host: by address. */
+enum register_kind { BY_ADDRESS, BY_DMABUF };
+
 struct mc_rdma_memory {
     struct mc_rdma *rdma;
     struct mc_rdma_range range;
-    enum mc_rdma_memory_kind kind;
     uint32_t chunk_count;
     struct mc_rdma_chunk *local, *remote; /* chunk_count each */
     struct ibv_mr **regions;              /* device_count times chunk_count; NULL: none */
@@ -24,7 +26,7 @@ struct mc_rdma_memory {
 struct registering { /* at one device, perhaps on a thread of its own */
     struct mc_rdma_memory *memory;
     struct mc_rdma_device *device;
-    enum mc_rdma_memory_kind kind;
+    enum register_kind kind;
     int error; /* an errno; 0: all pieces are registered */
     pthread_t thread;
     bool has_thread;
@@ -109,7 +111,7 @@ static struct ibv_mr *register_piece(const struct registering *job, const struct
     const struct mc_verbs *verbs = job->memory->rdma->verbs;
     const struct mc_rdma_range *range = &job->memory->range;
     uint64_t offset = chunk->address - (uintptr_t)range->address;
-    if (job->kind == MC_RDMA_MEMORY_DMABUF)
+    if (job->kind == BY_DMABUF)
         return verbs->reg_dmabuf_mr(job->device->pd, range->dmabuf_offset + offset, (size_t)chunk->length,
                                     chunk->address, range->dmabuf_fd, (int)access);
     if (job->device->has_relaxed_ordering)
@@ -154,12 +156,11 @@ static void complain(const struct registering *job)
         snprintf(hint, sizeof(hint), "; RLIMIT_MEMLOCK is %llu KiB (ulimit -l), unlimited is wanted",
                  (unsigned long long)limit.rlim_cur / 1024);
     mc_log(WARNING, "RDMA device %s does not register %llu bytes%s: %s%s", job->device->name,
-           (unsigned long long)range->length, job->kind == MC_RDMA_MEMORY_DMABUF ? " by dma-buf" : "",
-           strerror(job->error), hint);
+           (unsigned long long)range->length, job->kind == BY_DMABUF ? " by dma-buf" : "", strerror(job->error), hint);
 }
 
 /* Registers as one kind at every device. Mask of those that did; *error: of one that did not. */
-static uint32_t register_as(struct mc_rdma_memory *memory, enum mc_rdma_memory_kind kind, int *error)
+static uint32_t register_as(struct mc_rdma_memory *memory, enum register_kind kind, int *error)
 {
     struct mc_rdma *rdma = memory->rdma;
     struct registering jobs[MC_RDMA_DEVICES_MAX];
@@ -206,15 +207,10 @@ int mc_rdma_memory_register(struct mc_rdma *rdma, const struct mc_rdma_range *ra
         return MC_ERR_NO_MEMORY;
     int error = 0;
     uint32_t mask = 0;
-    made->kind = range->is_gpu ? MC_RDMA_MEMORY_DMABUF : MC_RDMA_MEMORY_HOST;
     if (range->is_gpu && range->dmabuf_fd >= 0 && rdma->verbs->reg_dmabuf_mr != NULL)
-        mask = register_as(made, MC_RDMA_MEMORY_DMABUF, &error);
-    if (range->is_gpu && mask == 0) {
-        made->kind = MC_RDMA_MEMORY_PEERMEM;
-        mask = register_as(made, MC_RDMA_MEMORY_PEERMEM, &error);
-    } else if (!range->is_gpu) {
-        mask = register_as(made, MC_RDMA_MEMORY_HOST, &error);
-    }
+        mask = register_as(made, BY_DMABUF, &error);
+    if (mask == 0)
+        mask = register_as(made, BY_ADDRESS, &error);
     if (mask == 0) {
         memory_free(made);
         return range->is_gpu                        ? MC_ERR_NOT_SUPPORTED
@@ -241,9 +237,4 @@ struct mc_rdma_chunks mc_rdma_memory_local(const struct mc_rdma_memory *memory)
 struct mc_rdma_chunks mc_rdma_memory_remote(const struct mc_rdma_memory *memory)
 {
     return (struct mc_rdma_chunks){memory->remote, memory->chunk_count};
-}
-
-enum mc_rdma_memory_kind mc_rdma_memory_kind_of(const struct mc_rdma_memory *memory)
-{
-    return memory->kind;
 }

@@ -146,12 +146,6 @@ struct mc_rdma_chunks {
     uint32_t count;
 };
 
-enum mc_rdma_memory_kind {
-    MC_RDMA_MEMORY_HOST,
-    MC_RDMA_MEMORY_DMABUF,  /* of a GPU, exported as a descriptor */
-    MC_RDMA_MEMORY_PEERMEM, /* of a GPU, by its address: the kernel has a module for it */
-};
-
 struct mc_rdma_range {
     void *address;
     uint64_t length;        /* > 0 */
@@ -175,7 +169,6 @@ int mc_rdma_memory_register(struct mc_rdma *rdma, const struct mc_rdma_range *ra
 void mc_rdma_memory_unregister(struct mc_rdma_memory *memory);
 struct mc_rdma_chunks mc_rdma_memory_local(const struct mc_rdma_memory *memory);  /* keys are lkeys */
 struct mc_rdma_chunks mc_rdma_memory_remote(const struct mc_rdma_memory *memory); /* keys are rkeys: for peers */
-enum mc_rdma_memory_kind mc_rdma_memory_kind_of(const struct mc_rdma_memory *memory);
 
 /* ---- links ----
  *
@@ -237,9 +230,6 @@ uint32_t mc_rdma_link_ready(const struct mc_rdma_link *link);
 /* Nobody runs on it, offers or completes. After the return nothing of the peer reaches memory through it; what of a
  * set-up is asleep in the kernel frees itself when it wakes. */
 void mc_rdma_link_close(struct mc_rdma_link *link);
-/* Appends a JSON array: of each pair the devices, GIDs, state, bytes in all, last error. For show_links and the doctor.
- */
-void mc_rdma_link_describe(const struct mc_rdma_link *link, struct mc_buffer *out);
 
 /* ---- moving bytes ---- */
 

@@ -5,6 +5,8 @@
  * LOCAL and REMOTE are lists of devices ("rxe0,rxe1"). --break: a command that pulls a cable of one of several, run in
  * the middle of a transfer, which must end well all the same; after --mend all pairs must come back. Exit 0 and
  * "link_check: good ...", or 1 and a line that says what is wrong. */
+#include "link_describe.h"
+
 #include "env/clock.h"
 #include "env/log.h"
 #include "rdma/rdma.h"
@@ -338,7 +340,7 @@ static void ask(const char *filter, int64_t setup, size_t most, const char *brea
         fail("no link", rc);
     uint32_t pairs = connect_pairs(10000);
     text.length = 0;
-    mc_rdma_link_describe(the_link, &text);
+    rdma_link_describe(the_link, &text);
     printf("link_check: %.*s\n", (int)text.length, (const char *)text.data);
     if (pairs == 0)
         fail("no pair could be connected", 0);

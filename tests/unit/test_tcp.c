@@ -55,7 +55,7 @@ static void on_cut(void *context, uint32_t slot, uint64_t generation)
 static void cut_now(void *argument)
 {
     struct harmful *harmful = argument;
-    mc_serve_cut(harmful->rig->serve, 0, harmful->generation, mc_paths_node(harmful->rig->paths), on_cut, harmful);
+    mc_serve_cut(harmful->rig->serve, 0, harmful->generation, harmful->rig->paths->node, on_cut, harmful);
 }
 
 static void hang_up_now(void *argument)

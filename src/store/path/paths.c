@@ -66,10 +66,6 @@ void mc_paths_set_cluster(struct mc_paths *paths, struct mc_id cluster)
     pthread_mutex_unlock(&paths->lock);
 }
 
-struct mc_id mc_paths_node(const struct mc_paths *paths)
-{
-    return paths->node;
-}
 struct mc_paths_counters *mc_paths_counters(struct mc_paths *paths)
 {
     return &paths->counters;

@@ -32,7 +32,6 @@ void mc_paths_set_cluster(struct mc_paths *paths, struct mc_id cluster);
 int mc_paths_fd_add(struct mc_paths *paths, int fd);
 void mc_paths_fd_forget(struct mc_paths *paths, int fd);
 void mc_paths_fd_leave(struct mc_paths *paths, int place);
-struct mc_id mc_paths_node(const struct mc_paths *paths);
 struct mc_paths_counters *mc_paths_counters(struct mc_paths *paths);
 
 /* Own segments, so that the local transport finds them. memory must outlive its registration. */

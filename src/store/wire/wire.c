@@ -2,8 +2,6 @@
 
 #include "base/error.h"
 
-#include <stdio.h>
-
 const char *mc_message_name(unsigned type)
 {
     switch (type) {
@@ -67,13 +65,4 @@ int mc_wire_check(unsigned type, struct mc_span body)
         return MC_ERR_PROTOCOL;
     }
     return reader.bad || mc_reader_left(&reader) != 0 ? MC_ERR_PROTOCOL : 0;
-}
-
-size_t mc_wire_describe(unsigned type, struct mc_span body, char *text, size_t size)
-{
-    int length = snprintf(text, size, "%s %zu bytes%s", mc_message_name(type), body.length,
-                          mc_wire_check(type, body) == 0 ? "" : " (malformed)");
-    if (length < 0)
-        return 0;
-    return (size_t)length < size ? (size_t)length : (size == 0 ? 0 : size - 1);
 }

@@ -231,8 +231,5 @@ static inline void mc_frame_bare(struct mc_buffer *out, enum mc_message type, ui
 /* Checks that a body is well formed for its type (every record and list whole, nothing behind). 0 or MC_ERR_PROTOCOL.
  */
 int mc_wire_check(unsigned type, struct mc_span body);
-/* Writes one line that shows a message for logs (-v=2, MC_LOG_LEVEL=TRACE) and fuzzers. Returns its length; never more
- * than `size`. */
-size_t mc_wire_describe(unsigned type, struct mc_span body, char *text, size_t size);
 
 #endif
