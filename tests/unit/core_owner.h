@@ -9,8 +9,6 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define MIB (1u << 20)
-#define SMALL 100u
 #define SLOTS 4096u
 
 struct fake_slot {
@@ -326,16 +324,45 @@ static void crash(struct world *world, uint64_t epoch, uint64_t down_ms)
 static inline void grow_old(struct world *world, struct fake_owner *owner)
 {
     for (unsigned i = 0; i < 3; i++) {
-        world_pass(world, 1000);
-        world_heartbeat(world, owner->heartbeat, 0, 0);
+        world_pass(world, SECOND_MS);
+        world_beat(world, owner->heartbeat);
     }
 }
 
-static struct mc_core_statistics statistics_of(const struct world *world)
+/* ---- worlds as most tests begin ---- */
+
+/* The first master, and the owner NODE_A. */
+static inline struct fake_owner *start_with_owner(struct world *world)
 {
-    struct mc_core_statistics statistics;
-    mc_core_statistics(world->core, &statistics);
-    return statistics;
+    world_start(world, FIRST_EPOCH, NULL);
+    struct fake_owner *owner = fake(NODE_A);
+    assert_int_equal(fake_join(world, owner).code, 0);
+    return owner;
+}
+static inline struct fake_owner *start_with_value(struct world *world, const char *key)
+{
+    struct fake_owner *owner = start_with_owner(world);
+    assert_int_equal(fake_put(world, owner, key, SMALL, 0), 0);
+    return owner;
+}
+/* Its contents live, and are offered. */
+static inline void come_back(struct world *world, struct fake_owner *owner)
+{
+    assert_true(fake_return(world, owner));
+    world_pass(world, GRACE_OVER_MS);
+}
+/* "k0", "k1" and so on, each one byte longer than the one before. */
+static inline void put_numbered(struct world *world, struct fake_owner *owner, unsigned count)
+{
+    char key[32];
+    for (unsigned i = 0; i < count; i++)
+        assert_int_equal(fake_put(world, owner, world_name(key, "k", i), SMALL + i, 0), 0);
+}
+static inline void expect_numbered(struct world *world, const struct fake_owner *through, unsigned count)
+{
+    char key[32];
+    for (unsigned i = 0; i < count; i++)
+        assert_int_equal(found(world, through, world_name(key, "k", i)), SMALL + i);
 }
 
 static void finish(struct world *world, struct fake_owner *a, struct fake_owner *b)

@@ -13,6 +13,21 @@
 #pragma GCC diagnostic ignored "-Wunused-function" /* no test uses all of it */
 
 #define WORLD_CONNECTIONS 256
+#define MIB (1u << 20)
+#define SMALL 100u /* bytes of a value of which the length does not matter */
+
+/* Who is in a world: nodes that lend a segment, nodes that only call, and such as only say what they have seen. */
+enum { NODE_A = 5, NODE_B, NODE_C };
+enum { CLIENT = 16, SECOND_CLIENT, THIRD_CLIENT, FOURTH_CLIENT };
+enum { WITNESS = 50, SECOND_WITNESS, THIRD_WITNESS };
+enum { FIRST_LIFE = 1, SECOND_LIFE };     /* incarnations */
+enum { FIRST_EPOCH = 3, NEXT_EPOCH = 9 }; /* of the first master of a world, and of the one after it */
+enum { PUT_1 = 1, PUT_2, PUT_3, PUT_4, PUT_5, PUT_6, PUT_7, PUT_8, PUT_9 }; /* numbers of requests */
+enum {
+    SHORTLY_MS = 10, /* that no master is there, and nobody is given up for it */
+    SECOND_MS = 1000,
+    GRACE_OVER_MS = 1100, /* after which contents that came back are offered */
+};
 
 struct world {
     struct mc_core *core;
@@ -67,7 +82,7 @@ static void world_open_with(struct world *world, const struct mc_core_config *co
     *world = (struct world){.now = 1000000, .next_connection = 1};
     struct mc_core_output output = {world, world_buffer, world_close, world_log, world_way};
     uint64_t young_ms = config->depart_ms;
-    world->core = mc_core_create(config, &output, (struct mc_id){77, 88}, 3, 42, world->now - young_ms);
+    world->core = mc_core_create(config, &output, (struct mc_id){77, 88}, FIRST_EPOCH, 42, world->now - young_ms);
     mc_assert(world->core != NULL);
     while (young_ms > 0) { /* no master before us has left anything that may still come */
         young_ms = young_ms > 1000 ? young_ms - 1000 : 0;
@@ -207,6 +222,11 @@ static uint64_t world_join(struct world *world, unsigned role, uint64_t node, ui
     return connection;
 }
 
+static uint64_t world_client(struct world *world, uint64_t node)
+{
+    return world_join(world, MC_ROLE_CALL, node, FIRST_LIFE);
+}
+
 static struct mc_wire_mount world_mount_of(uint64_t id, uint64_t capacity, const char *name)
 {
     return (struct mc_wire_mount){.segment_id = {id, 1},
@@ -239,14 +259,34 @@ struct world_store { /* a store node */
 static struct world_store world_store(struct world *world, uint64_t node, uint64_t capacity, const char *name)
 {
     struct world_store store = {0};
-    store.heartbeat = world_join(world, MC_ROLE_HEARTBEAT, node, 1);
-    store.owner = world_join(world, MC_ROLE_OWNER, node, 1);
-    store.call = world_join(world, MC_ROLE_CALL, node, 1);
+    store.heartbeat = world_join(world, MC_ROLE_HEARTBEAT, node, FIRST_LIFE);
+    store.owner = world_join(world, MC_ROLE_OWNER, node, FIRST_LIFE);
+    store.call = world_join(world, MC_ROLE_CALL, node, FIRST_LIFE);
     struct mc_wire_mount mount = world_mount_of(node, capacity, name);
     struct mc_wire_mount_reply reply = world_mount(world, store.owner, &mount);
     mc_assert(reply.code == 0);
     store.segment = reply.segment;
     return store;
+}
+/* A world of one store node: most tests begin so. */
+static struct world_store world_open_one(struct world *world)
+{
+    world_open(world);
+    return world_store(world, NODE_A, MIB, "a");
+}
+/* The process of NODE_A is in touch again, with what it had; the code of its mount. */
+static int32_t world_remount(struct world *world, struct world_store *store)
+{
+    struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
+    mount.epoch = FIRST_EPOCH;
+    store->owner = world_join(world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
+    return world_mount(world, store->owner, &mount).code;
+}
+static struct mc_core_statistics statistics_of(const struct world *world)
+{
+    struct mc_core_statistics statistics;
+    mc_core_statistics(world->core, &statistics);
+    return statistics;
 }
 
 /* Takes the PING that a heartbeat has caused off the end of what an owner is told, and answers it. */
@@ -297,6 +337,12 @@ static int32_t world_heartbeat(struct world *world, uint64_t heartbeat, uint32_t
         mc_wire_segment_code_read(&reader, &code);
     world->is_told_lonely = code.unreachable != 0;
     return code.code;
+}
+
+/* A sign of life, of no segment. */
+static int32_t world_beat(struct world *world, uint64_t heartbeat)
+{
+    return world_heartbeat(world, heartbeat, 0, 0);
 }
 
 /* ---- puts ---- */
@@ -386,6 +432,13 @@ static void world_live(struct world *world, uint64_t owner, const struct mc_wire
 {
     world_live_code(world, owner, place, 0);
 }
+/* All that was granted, at the owners of either segment. */
+static void world_live_all(struct world *world, const struct world_store *a, const struct world_store *b,
+                           const struct world_grants *grants)
+{
+    for (uint32_t i = 0; i < grants->place_count; i++)
+        world_live(world, grants->places[i].segment == a->segment ? a->owner : b->owner, &grants->places[i]);
+}
 static void world_revoke(struct world *world, uint64_t connection, const struct mc_wire_place *place)
 {
     struct mc_wire_none none = {0};
@@ -422,15 +475,31 @@ static int32_t world_grant(struct world *world, uint64_t connection, uint64_t id
         *place = grants.place_count > 0 ? grants.places[0] : (struct mc_wire_place){0};
     return grants.items[0].code;
 }
-/* A whole put to the one segment of that owner. */
+/* A whole put that lands at that owner; *place = where. */
+static int32_t world_put_place(struct world *world, uint64_t connection, uint64_t owner, const char *key,
+                               uint64_t length, const struct world_wish *wish, struct mc_wire_place *place)
+{
+    enum { WHOLE_PUT = 100 };
+    int32_t code = world_grant(world, connection, WHOLE_PUT, key, length, wish, place);
+    if (code != 0)
+        return code;
+    world_live(world, owner, place);
+    return world_put_done(world, connection, WHOLE_PUT);
+}
+/* To the one segment of that owner. */
 static int32_t world_put(struct world *world, uint64_t connection, uint64_t owner, const char *key, uint64_t length)
 {
     struct mc_wire_place place;
-    int32_t code = world_grant(world, connection, 100, key, length, NULL, &place);
-    if (code != 0)
-        return code;
-    world_live(world, owner, &place);
-    return world_put_done(world, connection, 100);
+    return world_put_place(world, connection, owner, key, length, NULL, &place);
+}
+/* "PREFIX0", "PREFIX1" and so on. */
+static void world_fill(struct world *world, const struct world_store *store, const char *prefix, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        char key[32];
+        (void)snprintf(key, sizeof(key), "%s%u", prefix, i);
+        mc_assert(world_put(world, store->call, store->owner, key, SMALL) == 0);
+    }
 }
 
 /* ---- CLEAR and CUT, as an owner sees them ---- */
@@ -587,6 +656,14 @@ static bool world_remove_answer(struct world *world, uint64_t connection, int32_
         codes[i] = code.code;
     }
     return true;
+}
+/* The code of a removal that is answered at once. */
+static int32_t world_remove(struct world *world, uint64_t connection, const char *key, bool force)
+{
+    int32_t code = 1;
+    world_remove_send(world, connection, &key, 1, force);
+    mc_assert(world_remove_answer(world, connection, &code, 1));
+    return code;
 }
 static void world_remove_all_send(struct world *world, uint64_t connection, const char *pattern, bool force)
 {

@@ -7,9 +7,6 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define MIB (1u << 20)
-#define SMALL 100u
-
 /* ---- put ---- */
 
 static void ordering_P1(void **state)
@@ -17,10 +14,9 @@ static void ordering_P1(void **state)
     struct world world;
     struct mc_wire_place place;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
-    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    struct world_store store = world_open_one(&world);
+    uint64_t writer = world_client(&world, CLIENT);
+    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, NULL, &place), 0);
     assert_int_equal(place.generation >> MC_EPOCH_SHIFT, 3);
     assert_int_equal(place.segment, store.segment);
     /* Unknown to readers: not ready, not there. */
@@ -29,20 +25,19 @@ static void ordering_P1(void **state)
     /* The writer dies: P-cut, and only after it is the extent free. */
     world_disconnect(&world, writer);
     static struct world_told told;
-    struct mc_core_statistics statistics;
-    mc_core_statistics(world.core, &statistics);
+    struct mc_core_statistics statistics = statistics_of(&world);
     assert_int_equal(statistics.clearing_bytes, 128);
     world_owner_told_to_cut(&world, store.owner, &told);
     assert_int_equal(told.count, 1);
     assert_int_equal(told.slots[0].slot, place.slot);
     assert_int_equal(told.slots[0].generation, place.generation);
-    assert_int_equal(told.writer.low, 6);
-    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(told.writer.low, CLIENT);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.quarantine_bytes, 128);
     assert_int_equal(statistics.used, 0);
     assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
     world_owner_says(&world, store.owner, MC_MESSAGE_CUT_DONE, &told);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.quarantine_bytes, 0);
     world_owner_says(&world, store.owner, MC_MESSAGE_CUT_DONE, &told); /* said twice */
     world_close_all(&world);
@@ -54,17 +49,17 @@ static void ordering_P1_heartbeat(void **state)
     struct mc_wire_place place;
     static struct world_told told;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, 6, 1), writer = world_join(&world, MC_ROLE_CALL, 6, 1);
-    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    struct world_store store = world_open_one(&world);
+    uint64_t heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, CLIENT, FIRST_LIFE),
+             writer = world_client(&world, CLIENT);
+    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, NULL, &place), 0);
     world_disconnect(&world, heartbeat);
     world_settle(&world, 10);
     world_owner_told_to_cut(&world, store.owner, &told);
-    assert_int_equal(world_put_done(&world, writer, 1),
+    assert_int_equal(world_put_done(&world, writer, PUT_1),
                      MC_ERR_TRANSFER_FAIL); /* it hears of it, should it still live */
-    heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, 6, 1);
-    assert_int_equal(world_grant(&world, writer, 2, "k", SMALL, NULL, &place), 0);
+    heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, CLIENT, FIRST_LIFE);
+    assert_int_equal(world_grant(&world, writer, PUT_2, "k", SMALL, NULL, &place), 0);
     world_close_all(&world);
 }
 
@@ -74,10 +69,9 @@ static void ordering_P4_commit_before_cut(void **state)
     struct mc_wire_place place;
     static struct world_told told, clear;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
-    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    struct world_store store = world_open_one(&world);
+    uint64_t writer = world_client(&world, CLIENT);
+    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, NULL, &place), 0);
     world_disconnect(&world, writer);
     world_owner_told(&world, store.owner, &told);
     assert_int_equal(told.type, MC_MESSAGE_CLEAR);
@@ -90,12 +84,11 @@ static void ordering_P4_commit_before_cut(void **state)
     world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &clear); /* must not free what is in quarantine */
     world_owner_told(&world, store.owner, &told);
     assert_int_equal(told.type, MC_MESSAGE_CUT);
-    struct mc_core_statistics statistics;
-    mc_core_statistics(world.core, &statistics);
+    struct mc_core_statistics statistics = statistics_of(&world);
     assert_int_equal(statistics.quarantine_bytes, 128);
     assert_int_equal(statistics.stale_refused, 1);
     world_owner_says(&world, store.owner, MC_MESSAGE_CUT_DONE, &told);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.quarantine_bytes, 0);
     world_close_all(&world);
 }
@@ -107,10 +100,9 @@ static void ordering_P5(void **state)
     struct mc_wire_found found;
     struct mc_core_statistics statistics;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
-    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    struct world_store store = world_open_one(&world);
+    uint64_t writer = world_client(&world, CLIENT);
+    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, NULL, &place), 0);
     struct mc_wire_place other = place;
     other.generation++; /* of no grant */
     world_live(&world, store.owner, &other);
@@ -121,11 +113,11 @@ static void ordering_P5(void **state)
     assert_int_equal(found.length, SMALL);
     assert_int_equal(other.generation, place.generation);
     assert_int_equal(other.offset, place.offset);
-    assert_int_equal(world_put_done(&world, writer, 1), 0);      /* P6 */
+    assert_int_equal(world_put_done(&world, writer, PUT_1), 0);  /* P6 */
     world_live(&world, store.owner, &place);                     /* twice is no reason to clear it */
     assert_int_equal(world_owner_obeys(&world, store.owner), 1); /* only the wrong generation above */
     assert_int_equal(world_exist(&world, store.call, "k"), 1);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.objects, 1);
     assert_int_equal(statistics.put_bytes, SMALL);
     assert_int_equal(statistics.put_end_items, 1);
@@ -140,9 +132,9 @@ static void test_live_of_others(void **state)
     struct mc_wire_place place;
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a"), other = world_store(&world, 7, MIB, "b");
+    struct world_store store = world_store(&world, NODE_A, MIB, "a"), other = world_store(&world, NODE_C, MIB, "b");
     const struct world_wish wish = {.preferred = {"a"}};
-    assert_int_equal(world_grant(&world, other.call, 1, "k", SMALL, &wish, &place), 0);
+    assert_int_equal(world_grant(&world, other.call, PUT_1, "k", SMALL, &wish, &place), 0);
     assert_int_equal(place.segment, store.segment);
     world_live(&world, other.owner, &place); /* the writer cannot say it for the owner */
     assert_int_equal(world_exist(&world, store.call, "k"), 0);
@@ -158,14 +150,13 @@ static void test_live_with_an_error(void **state)
     struct world world;
     struct mc_wire_place place;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
-    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    struct world_store store = world_open_one(&world);
+    uint64_t writer = world_client(&world, CLIENT);
+    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, NULL, &place), 0);
     world_live_code(&world, store.owner, &place, MC_ERR_STALE);
-    assert_int_equal(world_put_done(&world, writer, 1), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(world_put_done(&world, writer, PUT_1), MC_ERR_TRANSFER_FAIL);
     assert_int_equal(world_owner_obeys(&world, store.owner), 1);
-    assert_int_equal(world_grant(&world, writer, 2, "k", SMALL, NULL, &place), 0);
+    assert_int_equal(world_grant(&world, writer, PUT_2, "k", SMALL, NULL, &place), 0);
     world_close_all(&world);
 }
 
@@ -175,25 +166,23 @@ static void ordering_P_revoke(void **state)
     struct mc_wire_place place;
     static struct world_told told;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1), stranger = world_join(&world, MC_ROLE_CALL, 8, 1);
-    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    struct world_store store = world_open_one(&world);
+    uint64_t writer = world_client(&world, CLIENT), stranger = world_client(&world, THIRD_CLIENT);
+    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, NULL, &place), 0);
     world_revoke(&world, stranger, &place);
     assert_int_equal(world_receive(&world, writer).type, 0);
     world_revoke(&world, writer, &place);
-    assert_int_equal(world_put_done(&world, writer, 1), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(world_put_done(&world, writer, PUT_1), MC_ERR_TRANSFER_FAIL);
     world_owner_told(&world, store.owner, &told);
     assert_int_equal(told.type, MC_MESSAGE_CLEAR);
     assert_int_equal(told.slots[0].generation, place.generation);
     assert_int_equal(world_get(&world, writer, "k", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
-    struct mc_core_statistics statistics;
-    mc_core_statistics(world.core, &statistics);
+    struct mc_core_statistics statistics = statistics_of(&world);
     assert_int_equal(statistics.clearing_bytes, 128);
     world_live(&world, store.owner, &place); /* late news loses */
     assert_int_equal(world_exist(&world, writer, "k"), 0);
     world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.clearing_bytes, 0);
     world_revoke(&world, writer, &place); /* twice */
     world_close_all(&world);
@@ -205,17 +194,16 @@ static void ordering_P_cut_of_the_late(void **state)
     struct mc_wire_place place;
     static struct world_told told;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
-    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    struct world_store store = world_open_one(&world);
+    uint64_t writer = world_client(&world, CLIENT);
+    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, NULL, &place), 0);
     for (unsigned second = 0; second < 29; second++) {
-        world_pass(&world, 1000);
+        world_pass(&world, SECOND_MS);
         assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
     }
     assert_int_equal(world_receive(&world, writer).type, 0);
-    world_pass(&world, 1100);
-    assert_int_equal(world_put_done(&world, writer, 1), MC_ERR_TRANSFER_FAIL);
+    world_pass(&world, GRACE_OVER_MS);
+    assert_int_equal(world_put_done(&world, writer, PUT_1), MC_ERR_TRANSFER_FAIL);
     world_owner_told_to_cut(&world, store.owner, &told);
     world_close_all(&world);
 }
@@ -230,8 +218,8 @@ static void ordering_P_cut_of_many(void **state)
     struct mc_core_statistics statistics;
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, 16 * MIB, "a");
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_store(&world, NODE_A, 16 * MIB, "a");
+    uint64_t writer = world_client(&world, CLIENT);
     for (unsigned round = 0; round < 9; round++) {
         for (unsigned i = 0; i < 1000; i++) {
             int length = snprintf(keys[i], sizeof(keys[i]), "k%u", round * 1000 + i);
@@ -246,12 +234,12 @@ static void ordering_P_cut_of_many(void **state)
     }
     world_disconnect(&world, writer);
     world_settle(&world, 100);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.used, 0);
     assert_true(statistics.cuts >= 8000);
     assert_int_equal(statistics.clears, statistics.cuts);
     assert_int_equal(world_owner_obeys(&world, store.owner), statistics.clears + statistics.cuts);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.quarantine_bytes + statistics.clearing_bytes, 0);
     world_close_all(&world);
 }
@@ -261,15 +249,14 @@ static void ordering_P_same_key(void **state)
     struct world world;
     struct mc_wire_place place, unused;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1), two = world_join(&world, MC_ROLE_CALL, 7, 1);
-    assert_int_equal(world_grant(&world, one, 1, "k", SMALL, NULL, &place), 0);
-    assert_int_equal(world_grant(&world, two, 1, "k", SMALL, NULL, &unused), MC_ERR_PUT_IN_PROGRESS);
-    assert_int_equal(world_grant(&world, one, 2, "k", SMALL, NULL, &unused), MC_ERR_OBJECT_ALREADY_EXISTS);
+    struct world_store store = world_open_one(&world);
+    uint64_t one = world_client(&world, CLIENT), two = world_client(&world, SECOND_CLIENT);
+    assert_int_equal(world_grant(&world, one, PUT_1, "k", SMALL, NULL, &place), 0);
+    assert_int_equal(world_grant(&world, two, PUT_1, "k", SMALL, NULL, &unused), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_grant(&world, one, PUT_2, "k", SMALL, NULL, &unused), MC_ERR_OBJECT_ALREADY_EXISTS);
     world_live(&world, store.owner, &place);
-    assert_int_equal(world_put_done(&world, one, 1), 0);
-    assert_int_equal(world_grant(&world, two, 2, "k", SMALL, NULL, &unused), MC_ERR_OBJECT_ALREADY_EXISTS);
+    assert_int_equal(world_put_done(&world, one, PUT_1), 0);
+    assert_int_equal(world_grant(&world, two, PUT_2, "k", SMALL, NULL, &unused), MC_ERR_OBJECT_ALREADY_EXISTS);
     assert_int_equal(world_receive(&world, two).type, 0); /* no PUT_DONE where nothing was granted */
     world_close_all(&world);
 }
@@ -282,8 +269,7 @@ static void test_put_batch_codes(void **state)
     static char longest[MC_KEY_LENGTH_MAX + 1];
     (void)state;
     memset(longest, 'x', sizeof(longest));
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_open_one(&world);
     const struct world_item items[] = {
         {mc_span("", 0), 1},
         {mc_span(longest, MC_KEY_LENGTH_MAX + 1), 1},
@@ -297,7 +283,7 @@ static void test_put_batch_codes(void **state)
     static const int32_t codes[] = {
         MC_ERR_INVALID_KEY,         MC_ERR_INVALID_KEY,         0, MC_ERR_INVALID_PARAMS,
         MC_ERR_NO_AVAILABLE_HANDLE, MC_ERR_NO_AVAILABLE_HANDLE, 0, MC_ERR_OBJECT_ALREADY_EXISTS};
-    world_put_start(&world, store.call, 1, items, 8, &wish, &grants);
+    world_put_start(&world, store.call, PUT_1, items, 8, &wish, &grants);
     for (unsigned i = 0; i < 8; i++)
         assert_int_equal(grants.items[i].code, codes[i]);
     assert_int_equal(grants.place_count, 2);
@@ -315,7 +301,7 @@ static void test_put_batch_codes(void **state)
         mc_wire_code_read(&reader, &code);
         assert_int_equal(code.code, codes[i]);
     }
-    world_put_start(&world, store.call, 2, items, 0, &wish, &grants); /* nothing asked, nothing granted */
+    world_put_start(&world, store.call, PUT_2, items, 0, &wish, &grants); /* nothing asked, nothing granted */
     assert_int_equal(world_receive(&world, store.call).type, 0);
     world_close_all(&world);
 }
@@ -330,15 +316,15 @@ static void test_replicas(void **state)
     struct mc_core_statistics statistics;
     (void)state;
     world_open(&world);
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 9, 1);
+    uint64_t writer = world_client(&world, FOURTH_CLIENT);
     for (uint64_t i = 0; i < 3; i++)
         stores[i] = world_store(&world, 10 + i, MIB, "same"); /* names need not differ */
     struct world_item item = {mc_span_string("k"), SMALL};
     struct world_wish wish = {.replica_count = 5};
-    world_put_start(&world, writer, 1, &item, 1, &wish, &grants);
+    world_put_start(&world, writer, PUT_1, &item, 1, &wish, &grants);
     assert_int_equal(grants.items[0].code, 0);
     assert_int_equal(grants.items[0].replica_count, 3); /* as many as there are segments */
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.put_start_partial, 1);
     uint64_t owner_of[70000] = {0};
     for (unsigned i = 0; i < 3; i++)
@@ -348,7 +334,7 @@ static void test_replicas(void **state)
     world_revoke(&world, writer, &grants.places[1]);
     assert_int_equal(world_exist(&world, writer, "k"), 0);
     world_live(&world, owner_of[grants.places[2].segment], &grants.places[2]);
-    assert_int_equal(world_put_done(&world, writer, 1), 0);
+    assert_int_equal(world_put_done(&world, writer, PUT_1), 0);
     assert_int_equal(world_get(&world, writer, "k", 0, &found, &place), 0);
     assert_int_equal(found.replica_count, 2);
     uint32_t first = place.segment;
@@ -380,21 +366,21 @@ static void test_preferred_and_avoided(void **state)
     char key[16];
     (void)state;
     world_open(&world);
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 9, 1);
+    uint64_t writer = world_client(&world, FOURTH_CLIENT);
     struct world_store a = world_store(&world, 10, MIB, "a"), b = world_store(&world, 11, MIB, "b"),
                        c = world_store(&world, 12, MIB, "c");
     for (unsigned i = 0; i < 20; i++) {
         (void)snprintf(key, sizeof(key), "p%u", i);
         const struct world_wish prefer = {.preferred = {"nobody", "b", "a"}};
-        assert_int_equal(world_grant(&world, writer, 1, key, SMALL, &prefer, &place), 0);
+        assert_int_equal(world_grant(&world, writer, PUT_1, key, SMALL, &prefer, &place), 0);
         assert_int_equal(place.segment, b.segment);
         (void)snprintf(key, sizeof(key), "a%u", i);
         const struct world_wish avoid = {.preferred = {"b"}, .avoided = {b.segment, a.segment, 999}};
-        assert_int_equal(world_grant(&world, writer, 1, key, SMALL, &avoid, &place), 0);
+        assert_int_equal(world_grant(&world, writer, PUT_1, key, SMALL, &avoid, &place), 0);
         assert_int_equal(place.segment, c.segment);
     }
     const struct world_wish none = {.avoided = {a.segment, b.segment, c.segment}};
-    assert_int_equal(world_grant(&world, writer, 1, "x", SMALL, &none, &place), MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_int_equal(world_grant(&world, writer, PUT_1, "x", SMALL, &none, &place), MC_ERR_NO_AVAILABLE_HANDLE);
     world_close_all(&world);
 }
 
@@ -424,7 +410,7 @@ static void test_near_the_writer(void **state)
     struct world_item items[8];
     (void)state;
     world_open(&world);
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 9, 1);
+    uint64_t writer = world_client(&world, FOURTH_CLIENT);
     struct world_store big = store_on(&world, 10, 64 * MIB, "big", there);
     struct world_store near[2] = {store_on(&world, 11, MIB, "a", here), store_on(&world, 12, MIB, "b", here)};
     struct world_wish wish = {.host = here};
@@ -434,7 +420,7 @@ static void test_near_the_writer(void **state)
             (void)snprintf(keys[i], sizeof(keys[i]), "n%u-%u", batch, i);
             items[i] = (struct world_item){mc_span_string(keys[i]), SMALL};
         }
-        world_put_start(&world, writer, 1, items, 8, &wish, &grants);
+        world_put_start(&world, writer, PUT_1, items, 8, &wish, &grants);
         assert_int_equal(grants.place_count, 8);
         for (unsigned i = 0; i < 8; i++)
             assert_int_equal(grants.places[i].segment, grants.places[0].segment);
@@ -443,22 +429,22 @@ static void test_near_the_writer(void **state)
     }
     assert_true(at[0] + at[1] == 12 && at[0] > 0 && at[1] > 0); /* neither is forgotten */
     wish.preferred[0] = "big";
-    assert_int_equal(world_grant(&world, writer, 2, "named", SMALL, &wish, &place), 0);
+    assert_int_equal(world_grant(&world, writer, PUT_2, "named", SMALL, &wish, &place), 0);
     assert_int_equal(place.segment, big.segment);
     wish.preferred[0] = NULL;
-    assert_int_equal(world_grant(&world, writer, 3, "large", 4 * MIB, &wish, &place), 0);
+    assert_int_equal(world_grant(&world, writer, PUT_3, "large", 4 * MIB, &wish, &place), 0);
     assert_int_equal(place.segment, big.segment);
     wish.host = (struct mc_id){5, 6}; /* a machine that lends nothing */
-    assert_int_equal(world_grant(&world, writer, 4, "nowhere", SMALL, &wish, &place), 0);
+    assert_int_equal(world_grant(&world, writer, PUT_4, "nowhere", SMALL, &wish, &place), 0);
     wish.host = here;
     wish.avoided[0] = near[0].segment;
     for (unsigned i = 0; i < 8; i++) {
         (void)snprintf(keys[0], sizeof(keys[0]), "avoid%u", i);
-        assert_int_equal(world_grant(&world, writer, 5, keys[0], SMALL, &wish, &place), 0);
+        assert_int_equal(world_grant(&world, writer, PUT_5, keys[0], SMALL, &wish, &place), 0);
         assert_int_equal(place.segment, near[1].segment);
     }
     world_disconnect(&world, near[1].owner); /* suspect: what is left of the machine is to be avoided */
-    assert_int_equal(world_grant(&world, writer, 6, "left", SMALL, &wish, &place), 0);
+    assert_int_equal(world_grant(&world, writer, PUT_6, "left", SMALL, &wish, &place), 0);
     assert_int_equal(place.segment, big.segment);
     world_close_all(&world);
 }
@@ -471,9 +457,8 @@ static void ordering_G1_G3(void **state)
     int32_t code;
     const char *key = "k";
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t reader = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t reader = world_client(&world, CLIENT);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     assert_int_equal(world_get(&world, reader, "absent", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
     assert_int_equal(world_get(&world, reader, "", 0, NULL, NULL), MC_ERR_INVALID_KEY);
@@ -483,7 +468,7 @@ static void ordering_G1_G3(void **state)
     assert_int_equal(world_get(&world, reader, "k", 0, NULL, NULL), 0);
     assert_int_equal(object->readers, 1);
     uint64_t lease = object->lease_until_ms;
-    world_pass(&world, 1000);
+    world_pass(&world, SECOND_MS);
     world_input(&world, reader, MC_MESSAGE_RENEW, 0, "\0\0", 2);
     assert_int_equal(object->lease_until_ms, lease + 1000);
     assert_int_equal(object->readers, 1);
@@ -492,16 +477,12 @@ static void ordering_G1_G3(void **state)
     world_input(&world, reader, MC_MESSAGE_RENEW, 0, "\0\0", 2); /* renews nothing any more */
     assert_int_equal(object->lease_until_ms, lease + 1000);
     /* The lease outlives the read. */
-    world_remove_send(&world, reader, &key, 1, false);
-    assert_true(world_remove_answer(&world, reader, &code, 1));
-    assert_int_equal(code, MC_ERR_OBJECT_HAS_LEASE);
-    world_heartbeat(&world, store.heartbeat, 0, 0);
-    world_pass(&world, 5000);
-    world_heartbeat(&world, store.heartbeat, 0, 0);
+    assert_int_equal(world_remove(&world, reader, key, false), MC_ERR_OBJECT_HAS_LEASE);
+    world_beat(&world, store.heartbeat);
+    world_pass(&world, 5 * SECOND_MS);
+    world_beat(&world, store.heartbeat);
     world_pass(&world, 4990);
-    world_remove_send(&world, reader, &key, 1, false);
-    assert_true(world_remove_answer(&world, reader, &code, 1));
-    assert_int_equal(code, MC_ERR_OBJECT_HAS_LEASE);
+    assert_int_equal(world_remove(&world, reader, key, false), MC_ERR_OBJECT_HAS_LEASE);
     world_pass(&world, 10);
     world_remove_send(&world, reader, &key, 1, false);
     assert_int_equal(world_owner_obeys(&world, store.owner), 1);
@@ -517,8 +498,8 @@ static void ordering_G1_reader_dies(void **state)
     struct mc_core_config config = mc_core_config_default();
     config.recovery_window_ms = 0; /* its memory is to be free at once */
     world_open_with(&world, &config);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t reader = world_join(&world, MC_ROLE_CALL, 6, 1), other = world_join(&world, MC_ROLE_CALL, 7, 1);
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
+    uint64_t reader = world_client(&world, CLIENT), other = world_client(&world, SECOND_CLIENT);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     assert_int_equal(world_get(&world, reader, "k", 0, NULL, NULL), 0);
     assert_int_equal(world_get(&world, other, "k", 0, NULL, NULL), 0);
@@ -549,17 +530,16 @@ static void test_get_batch_is_bounded_in_places(void **state)
     static const char *names[MC_BATCH_MAX];
     (void)state;
     world_open(&world);
-    struct world_store a = world_store(&world, 5, 16 * MIB, "a"), b = world_store(&world, 6, 16 * MIB, "b");
+    struct world_store a = world_store(&world, NODE_A, 16 * MIB, "a"), b = world_store(&world, NODE_B, 16 * MIB, "b");
     struct world_wish wish = {.replica_count = 2};
     for (unsigned i = 0; i < 512; i++) {
         int length = snprintf(keys[i], sizeof(keys[i]), "k%u", i);
         items[i] = (struct world_item){mc_span(keys[i], (size_t)length), SMALL};
     }
-    world_put_start(&world, a.call, 1, items, 512, &wish, &grants);
+    world_put_start(&world, a.call, PUT_1, items, 512, &wish, &grants);
     assert_int_equal(grants.place_count, 1024);
-    for (unsigned i = 0; i < 1024; i++)
-        world_live(&world, grants.places[i].segment == a.segment ? a.owner : b.owner, &grants.places[i]);
-    assert_int_equal(world_put_done(&world, a.call, 1), 0);
+    world_live_all(&world, &a, &b, &grants);
+    assert_int_equal(world_put_done(&world, a.call, PUT_1), 0);
     for (unsigned i = 0; i < MC_BATCH_MAX; i++)
         names[i] = keys[i % 512];
     struct mc_wire_get head = {0};
@@ -596,11 +576,10 @@ static void ordering_R1_R3(void **state)
     struct mc_wire_place place;
     const char *keys[4] = {"k", "absent", "growing", "k"};
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t other = world_client(&world, CLIENT);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
-    assert_int_equal(world_grant(&world, other, 1, "growing", SMALL, NULL, &place), 0);
+    assert_int_equal(world_grant(&world, other, PUT_1, "growing", SMALL, NULL, &place), 0);
     world_remove_send(&world, store.call, keys, 4, false);
     assert_int_equal(world_exist(&world, other, "k"), 0); /* R1: invisible at once */
     assert_int_equal(world_get(&world, other, "k", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
@@ -612,9 +591,9 @@ static void ordering_R1_R3(void **state)
     wrong.slots[0].generation--;
     world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &wrong);
     assert_false(world_remove_answer(&world, store.call, codes, 4));
-    assert_int_equal(world_grant(&world, other, 2, "k", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_grant(&world, other, PUT_2, "k", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
     world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
-    assert_int_equal(world_grant(&world, other, 3, "k", SMALL, NULL, &place), 0);
+    assert_int_equal(world_grant(&world, other, PUT_3, "k", SMALL, NULL, &place), 0);
     assert_true(world_remove_answer(&world, store.call, codes, 4));
     assert_int_equal(codes[0], 0);
     assert_int_equal(codes[1], MC_ERR_OBJECT_NOT_FOUND);
@@ -631,9 +610,8 @@ static void ordering_R2_owner_dies(void **state)
     const char *key = "k";
     static struct world_told told;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t other = world_client(&world, CLIENT);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     world_remove_send(&world, other, &key, 1, false);
     assert_false(world_remove_answer(&world, other, &code, 1));
@@ -645,9 +623,9 @@ static void ordering_R2_owner_dies(void **state)
     assert_true(world_remove_answer(&world, other, &code, 1)); /* out of the table it is, and the owner is given up */
     assert_int_equal(code, 0);
     /* The same incarnation returns: the CLEAR is sent again. */
-    store.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
-    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
-    mount.epoch = 3;
+    store.owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
+    struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
+    mount.epoch = FIRST_EPOCH;
     struct mc_wire_mount_reply reply = world_mount(&world, store.owner, &mount);
     assert_int_equal(reply.code, 0);
     assert_int_equal(reply.segment, store.segment);
@@ -656,9 +634,7 @@ static void ordering_R2_owner_dies(void **state)
     assert_int_equal(again.type, MC_MESSAGE_CLEAR);
     assert_memory_equal(&again.slots[0], &told.slots[0], sizeof(told.slots[0]));
     world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &again);
-    struct mc_core_statistics statistics;
-    mc_core_statistics(world.core, &statistics);
-    assert_int_equal(statistics.clearing_bytes, 0);
+    assert_int_equal(statistics_of(&world).clearing_bytes, 0);
     world_close_all(&world);
 }
 
@@ -667,9 +643,8 @@ static void test_remover_dies(void **state)
     struct world world;
     const char *key = "k";
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t other = world_client(&world, CLIENT);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     world_remove_send(&world, other, &key, 1, false);
     world_disconnect(&world, other);
@@ -680,26 +655,17 @@ static void test_remover_dies(void **state)
 
 /* ---- removal of many ---- */
 
-static void fill(struct world *world, const struct world_store *store, const char *prefix, unsigned count)
-{
-    char key[32];
-    for (unsigned i = 0; i < count; i++) {
-        (void)snprintf(key, sizeof(key), "%s%u", prefix, i);
-        assert_int_equal(world_put(world, store->call, store->owner, key, SMALL), 0);
-    }
-}
-
 static void test_remove_regex(void **state)
 {
     struct world world;
     struct mc_wire_place place;
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, 8 * MIB, "a");
-    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
-    fill(&world, &store, "x/", 300);
-    fill(&world, &store, "y/", 50);
-    assert_int_equal(world_grant(&world, store.call, 1, "x/growing", SMALL, NULL, &place), 0);
+    struct world_store store = world_store(&world, NODE_A, 8 * MIB, "a");
+    uint64_t other = world_client(&world, CLIENT);
+    world_fill(&world, &store, "x/", 300);
+    world_fill(&world, &store, "y/", 50);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "x/growing", SMALL, NULL, &place), 0);
     assert_int_equal(world_get(&world, store.call, "x/17", 0, NULL, NULL), 0); /* leased */
     world_remove_all_send(&world, other, "(", false);
     assert_int_equal(world_count_answer(&world, other), MC_ERR_INVALID_PARAMS);
@@ -728,12 +694,12 @@ static void test_remove_all(void **state)
     struct world world;
     (void)state;
     world_open(&world);
-    struct world_store a = world_store(&world, 5, 8 * MIB, "a");
-    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store a = world_store(&world, NODE_A, 8 * MIB, "a");
+    uint64_t other = world_client(&world, CLIENT);
     world_remove_all_send(&world, other, NULL, false); /* of nothing */
     world_settle(&world, 100);
     assert_int_equal(world_count_answer(&world, other), 0);
-    fill(&world, &a, "k", 3000);
+    world_fill(&world, &a, "k", 3000);
     assert_int_equal(world_get(&world, a.call, "k5", 0, NULL, NULL), 0);
     world_remove_all_send(&world, other, NULL, false);
     assert_true(world_settle(&world, 100) > 1); /* more than a slice */
@@ -743,11 +709,9 @@ static void test_remove_all(void **state)
     world_remove_all_send(&world, other, NULL, true);
     world_settle(&world, 100);
     world_disconnect(&world, a.owner); /* instead of CLEARED */
-    world_pass(&world, 3000);
+    world_pass(&world, 3 * SECOND_MS);
     assert_int_equal(world_count_answer(&world, other), 1);
-    struct mc_core_statistics statistics;
-    mc_core_statistics(world.core, &statistics);
-    assert_int_equal(statistics.objects, 0);
+    assert_int_equal(statistics_of(&world).objects, 0);
     world_close_all(&world);
 }
 
@@ -756,14 +720,12 @@ static void test_remove_all_counts_replicas_once(void **state)
     struct world world;
     static struct world_grants grants;
     (void)state;
-    world_open(&world);
-    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+    struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
     struct world_item item = {mc_span_string("k"), SMALL};
     const struct world_wish wish = {.replica_count = 2};
-    world_put_start(&world, a.call, 1, &item, 1, &wish, &grants);
-    for (unsigned i = 0; i < 2; i++)
-        world_live(&world, grants.places[i].segment == a.segment ? a.owner : b.owner, &grants.places[i]);
-    assert_int_equal(world_put_done(&world, a.call, 1), 0);
+    world_put_start(&world, a.call, PUT_1, &item, 1, &wish, &grants);
+    world_live_all(&world, &a, &b, &grants);
+    assert_int_equal(world_put_done(&world, a.call, PUT_1), 0);
     world_remove_all_send(&world, b.call, NULL, false);
     world_settle(&world, 100);
     assert_int_equal(world_owner_obeys(&world, a.owner), 1);
@@ -778,9 +740,8 @@ static void test_jobs_are_limited(void **state)
     struct world world;
     unsigned busy = 0, done = 0;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    fill(&world, &store, "k", 10);
+    struct world_store store = world_open_one(&world);
+    world_fill(&world, &store, "k", 10);
     for (unsigned i = 0; i < MC_JOBS_MAX + 6; i++)
         world_remove_all_send(&world, store.call, "^z", false);
     world_settle(&world, 1000);

@@ -107,7 +107,7 @@ static void test_settled_refuses_foreign_contents(void **state)
     assert_int_equal(world.core->evidence_count, 0);
     own->contact_ms = 1000000 - 100;
     assert_int_equal(come(&world, own, B), 0);
-    world_pass(&world, 1100);
+    world_pass(&world, GRACE_OVER_MS);
     assert_int_equal(found(&world, own, "k"), 222);
     assert_int_equal(held(stray, "k")->state, 1);
     finish(&world, stray, own);
@@ -128,7 +128,7 @@ static void test_settled_takes_the_empty_and_the_silent(void **state)
     assert_true(mc_id_equal(reply.cluster, B));
     silent->contact_ms = world.now;
     assert_int_equal(come(&world, silent, NONE), 0);
-    world_pass(&world, 1100);
+    world_pass(&world, GRACE_OVER_MS);
     assert_int_equal(found(&world, silent, "k"), 222);
     for (uint32_t i = 0; i < world.core->evidence_count; i++)
         assert_int_not_equal(world.core->evidence[i].epoch, 8);
@@ -150,7 +150,7 @@ static void test_open_and_of_one_mind(void **state)
     begin(&world, 9, NONE);
     one->contact_ms = two->contact_ms = world.now;
     assert_int_equal(come(&world, one, A), 0);
-    world_pass(&world, 1000);
+    world_pass(&world, SECOND_MS);
     assert_int_equal(found(&world, one, "k"), 111);
     assert_int_equal(come(&world, two, A), 0);
     assert_int_equal(found(&world, one, "l"), 222);
@@ -169,7 +169,7 @@ static void test_made_when_nobody_brought_one(void **state)
     (void)state;
     struct fake_owner *empty = fake(5), *all[] = {empty};
     begin(&world, 9, NONE);
-    world_pass(&world, 70000);
+    world_pass(&world, 70 * SECOND_MS);
     assert_false(mc_core_asks_for_cluster(world.core)); /* nobody is here yet */
     finish(&world, NULL, NULL);
     begin(&world, 9, NONE);
@@ -203,7 +203,7 @@ static void test_a_stray_that_comes_first_does_not_decide(void **state)
         uint64_t epoch = one->epoch;
         assert_int_equal(come(&world, one, B), MC_ERR_BUSY);
         assert_true(world.core->torn && world.core->veiled);
-        world_pass(&world, 1100);
+        world_pass(&world, GRACE_OVER_MS);
         assert_int_equal(found(&world, stray, "k"), 0);                       /* nothing is offered, */
         assert_int_equal(fake_remove(&world, stray, NULL, "k"), MC_ERR_BUSY); /* nothing removed, */
         assert_int_not_equal(fake_put(&world, stray, "n", 10, 0), 0);         /* nothing put, */
@@ -242,7 +242,7 @@ static void test_a_stray_waits_for_the_many(void **state)
     assert_int_equal(come(&world, one, B), 0);
     assert_int_equal(come(&world, two, B), 0);
     assert_int_equal(come(&world, stray, A), MC_ERR_BUSY);
-    world_pass(&world, 1100);
+    world_pass(&world, GRACE_OVER_MS);
     assert_true(world.core->torn && !world.core->veiled);
     assert_int_equal(found(&world, one, "k"), 222);
     for (unsigned i = 0; i < 12; i++) {
@@ -277,7 +277,7 @@ static void test_a_tie_is_not_broken(void **state)
     world_disconnect(&world, stray->heartbeat);
     int32_t code = MC_ERR_BUSY;
     for (unsigned i = 0; i < 30 && code == MC_ERR_BUSY; i++) {
-        world_pass(&world, 1000);
+        world_pass(&world, SECOND_MS);
         code = come(&world, one, B);
     }
     assert_int_equal(code, 0);
@@ -305,7 +305,7 @@ static void test_foreign_evidence_costs_nothing(void **state)
     world_send(&world, connection, frame);
     assert_int_equal(world.core->evidence_count, 1);
     assert_int_equal(come(&world, one, B), 0);
-    world_pass(&world, 1100);
+    world_pass(&world, GRACE_OVER_MS);
     assert_int_equal(found(&world, one, "k"), 222);
     finish(&world, one, NULL);
 }
@@ -318,8 +318,8 @@ static void test_told_when_it_is_kept(void **state)
     struct mc_core_config config = config_of(A);
     config.asks_to_keep_cluster = true;
     world = (struct world){.now = 1000000, .next_connection = 1};
-    master_start(&world, 9, &config);
-    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 5, 1);
+    master_start(&world, NEXT_EPOCH, &config);
+    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, NODE_A, FIRST_LIFE);
     assert_true(mc_id_is_zero(world_greet(&world, world_connect(&world), &hello).cluster));
     assert_true(mc_core_asks_to_keep_cluster(world.core));
     mc_core_cluster_is_kept(world.core);

@@ -6,7 +6,6 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define MIB (1u << 20)
 #define OBJECT 4000u /* with its key and rounding: 4032 bytes */
 
 static void test_full_store_takes_everything(void **state)
@@ -16,7 +15,7 @@ static void test_full_store_takes_everything(void **state)
     char key[32];
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, 4 * MIB, "a");
+    struct world_store store = world_store(&world, NODE_A, 4 * MIB, "a");
     for (unsigned i = 0; i < 6000; i++) {
         assert_int_equal(world_put_hard(&world, &store, world_name(key, "k", i), OBJECT, NULL), 0);
         if (i % 500 == 0) {
@@ -24,7 +23,7 @@ static void test_full_store_takes_everything(void **state)
             world_check(&world);
         }
     }
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.put_start_failures, 0); /* a little ahead: nobody had to come again */
     assert_true(statistics.evicted_objects > 4500);
     assert_true(statistics.objects > 800); /* and not more than needed: 85 % of 1040 */
@@ -40,7 +39,7 @@ static void test_order_is_by_use(void **state)
     char key[32];
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, 4 * MIB, "a");
+    struct world_store store = world_store(&world, NODE_A, 4 * MIB, "a");
     for (unsigned i = 0; i < 900; i++)
         assert_int_equal(world_put_hard(&world, &store, world_name(key, "k", i), OBJECT, NULL), 0);
     assert_int_equal(world_exist(&world, store.call, "k3"), 1);
@@ -61,16 +60,13 @@ static void test_exist_storm_while_full(void **state)
     struct world world;
     char key[32];
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_open_one(&world);
     for (unsigned i = 0; i < 2000; i++) {
         assert_int_equal(world_put_hard(&world, &store, world_name(key, "k", i), OBJECT, NULL), 0);
         for (unsigned look = i < 200 ? 0 : i - 200; look < i; look++)
             (void)world_exist(&world, store.call, world_name(key, "k", look)); /* takes no lease, hinders no eviction */
     }
-    struct mc_core_statistics statistics;
-    mc_core_statistics(world.core, &statistics);
-    assert_int_equal(statistics.put_start_failures, 0);
+    assert_int_equal(statistics_of(&world).put_start_failures, 0);
     world_close_all(&world);
 }
 
@@ -82,31 +78,30 @@ static void test_readers_are_waited_for(void **state)
     char key[32];
     unsigned count = 0;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_open_one(&world);
     /* Eighteen objects of 56 KiB; each is being read by somebody. */
     for (; count < 100; count++) {
-        if (world_grant(&world, store.call, 1, world_name(key, "k", count), 57000, NULL, &place) != 0)
+        if (world_grant(&world, store.call, PUT_1, world_name(key, "k", count), 57000, NULL, &place) != 0)
             break;
         world_live(&world, store.owner, &place);
-        assert_int_equal(world_put_done(&world, store.call, 1), 0);
-        readers[count] = world_join(&world, MC_ROLE_CALL, 100 + count, 1);
+        assert_int_equal(world_put_done(&world, store.call, PUT_1), 0);
+        readers[count] = world_client(&world, 100 + count);
         assert_int_equal(world_get(&world, readers[count], key, 0, NULL, NULL), 0);
     }
     assert_true(count >= 18);
-    assert_int_equal(world_grant(&world, store.call, 1, "more", 57000, NULL, &place), MC_ERR_SPACE_SOON);
-    world_heartbeat(&world, store.heartbeat, 0, 0);
-    world_pass(&world, 4000);
-    assert_int_equal(world_grant(&world, store.call, 1, "more", 57000, NULL, &place), MC_ERR_SPACE_SOON);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "more", 57000, NULL, &place), MC_ERR_SPACE_SOON);
+    world_beat(&world, store.heartbeat);
+    world_pass(&world, 4 * SECOND_MS);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "more", 57000, NULL, &place), MC_ERR_SPACE_SOON);
     assert_int_equal(world_owner_obeys(&world, store.owner), 0);
     world_exist(&world, readers[4], "nothing"); /* this one has finished */
     assert_int_equal(world_put_hard(&world, &store, "more", 57000, NULL), 0);
     assert_int_equal(world_exist(&world, store.call, "k4"), 0);
     assert_int_equal(world_exist(&world, store.call, "k5"), 1);
     /* A reader is not waited for longer than its lease. */
-    world_heartbeat(&world, store.heartbeat, 0, 0);
+    world_beat(&world, store.heartbeat);
     world_pass(&world, 6100);
-    world_heartbeat(&world, store.heartbeat, 0, 0);
+    world_beat(&world, store.heartbeat);
     for (unsigned i = 0; i < 5; i++)
         assert_int_equal(world_put_hard(&world, &store, world_name(key, "late", i), 57000, NULL), 0);
     world_close_all(&world);
@@ -120,8 +115,7 @@ static void test_hard_pins(void **state)
     char key[32];
     unsigned count = 0;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_open_one(&world);
     for (unsigned i = 0; i < 3; i++)
         assert_int_equal(world_put_hard(&world, &store, world_name(key, "soft", i), 50000, NULL), 0);
     while (count < 100 && world_put_hard(&world, &store, world_name(key, "k", count), 57000, &hard) == 0)
@@ -131,7 +125,7 @@ static void test_hard_pins(void **state)
         assert_int_equal(world_exist(&world, store.call, world_name(key, "soft", i)), 0); /* made room */
     for (unsigned i = 0; i < count; i++)
         assert_int_equal(world_exist(&world, store.call, world_name(key, "k", i)), 1);
-    assert_int_equal(world_grant(&world, store.call, 1, "more", 200000, NULL, &place), MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "more", 200000, NULL, &place), MC_ERR_NO_AVAILABLE_HANDLE);
     const char *victim = "k0";
     int32_t code;
     world_remove_send(&world, store.call, &victim, 1, false);
@@ -148,18 +142,17 @@ static void test_soft_pins(void **state)
     const struct world_wish soft = {.flags = MC_PUT_SOFT_PIN};
     char key[32];
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_open_one(&world);
     for (unsigned i = 0; i < 10; i++)
         assert_int_equal(world_put_hard(&world, &store, world_name(key, "s", i), OBJECT, &soft), 0);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.soft_pinned, 10);
     for (unsigned i = 0; i < 1000; i++)
         assert_int_equal(world_put_hard(&world, &store, world_name(key, "k", i), OBJECT, NULL), 0);
     for (unsigned i = 0; i < 10; i++)
         assert_int_equal(world_exist(&world, store.call, world_name(key, "s", i)), 1); /* others go first */
     assert_int_equal(world_put_hard(&world, &store, "whole", MIB, NULL), 0); /* nothing else is left: they go too */
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.soft_pinned, 0);
     assert_int_equal(statistics.objects, 1);
     world_close_all(&world);
@@ -176,15 +169,15 @@ static void test_soft_pins_that_never_go(void **state)
     config.allow_evict_soft_pinned = false;
     config.soft_pin_ttl_ms = 20000;
     world_open_with(&world, &config);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
     for (unsigned i = 0; i < 10; i++)
         assert_int_equal(world_put_hard(&world, &store, world_name(key, "s", i), 100000, &soft), 0);
-    assert_int_equal(world_grant(&world, store.call, 1, "k", MIB, NULL, &place), MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "k", MIB, NULL, &place), MC_ERR_NO_AVAILABLE_HANDLE);
     for (unsigned i = 0; i < 10; i++)
         assert_int_equal(world_exist(&world, store.call, world_name(key, "s", i)), 1);
     for (unsigned i = 0; i < 21; i++) {
-        world_pass(&world, 1000);
-        world_heartbeat(&world, store.heartbeat, 0, 0);
+        world_pass(&world, SECOND_MS);
+        world_beat(&world, store.heartbeat);
     }
     assert_int_equal(world_put_hard(&world, &store, "k", MIB, NULL), 0); /* their time is over */
     world_close_all(&world);
@@ -197,7 +190,7 @@ static void test_large_object_finds_a_hole(void **state)
     char key[32];
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, 16 * MIB, "a");
+    struct world_store store = world_store(&world, NODE_A, 16 * MIB, "a");
     for (unsigned i = 0; i < 6000; i++)
         assert_int_equal(
             world_put_hard(&world, &store, world_name(key, "k", i * 7919 % 6007), 500 + i * 37 % 3000, NULL), 0);
@@ -218,20 +211,20 @@ static void test_nodes_run_out(void **state)
     char key[32];
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, 4 * MIB, "a"); /* 4096 slots */
+    struct world_store store = world_store(&world, NODE_A, 4 * MIB, "a"); /* 4096 slots */
     unsigned long highest = 0;
     for (unsigned i = 0; i < 9000; i++) {
         struct mc_wire_place place;
-        int32_t code = world_grant(&world, store.call, 1, world_name(key, "k", i), 10 + i % 300, NULL, &place);
+        int32_t code = world_grant(&world, store.call, PUT_1, world_name(key, "k", i), 10 + i % 300, NULL, &place);
         for (unsigned attempt = 0; code == MC_ERR_SPACE_SOON && attempt < 50; attempt++) {
             world_owner_obeys(&world, store.owner);
             world.now++;
-            code = world_grant(&world, store.call, 1, key, 10 + i % 300, NULL, &place);
+            code = world_grant(&world, store.call, PUT_1, key, 10 + i % 300, NULL, &place);
         }
         assert_int_equal(code, 0);
         highest = place.slot > highest ? place.slot : highest;
         world_live(&world, store.owner, &place);
-        assert_int_equal(world_put_done(&world, store.call, 1), 0);
+        assert_int_equal(world_put_done(&world, store.call, PUT_1), 0);
     }
     assert_true(highest < mc_slot_count(4 * MIB));
     assert_int_equal(world.full_indexes, 1); /* that its index is full, and its memory is not: said once */
@@ -245,37 +238,36 @@ static void test_population(void **state)
     char key[32];
     (void)state;
     world_open(&world);
-    struct world_store store = {.heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, 5, 1),
-                                .owner = world_join(&world, MC_ROLE_OWNER, 5, 1),
-                                .call = world_join(&world, MC_ROLE_CALL, 5, 1)};
-    struct mc_wire_mount mount = world_mount_of(5, 4 * MIB, "a");
+    struct world_store store = {.heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, NODE_A, FIRST_LIFE),
+                                .owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE),
+                                .call = world_client(&world, 5)};
+    struct mc_wire_mount mount = world_mount_of(NODE_A, 4 * MIB, "a");
     mount.populated = 0;
     store.segment = world_mount(&world, store.owner, &mount).segment;
-    assert_int_equal(world_grant(&world, store.call, 1, "k", OBJECT, NULL, &place), MC_ERR_SPACE_SOON);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "k", OBJECT, NULL, &place), MC_ERR_SPACE_SOON);
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
     unsigned count = 0;
-    while (world_grant(&world, store.call, 1, world_name(key, "k", count), OBJECT, NULL, &place) == 0) {
+    while (world_grant(&world, store.call, PUT_1, world_name(key, "k", count), OBJECT, NULL, &place) == 0) {
         assert_true(place.offset + OBJECT <= MIB); /* only in what is populated */
         world_live(&world, store.owner, &place);
-        assert_int_equal(world_put_done(&world, store.call, 1), 0);
+        assert_int_equal(world_put_done(&world, store.call, PUT_1), 0);
         count++;
     }
     assert_true(count > 200);
-    struct mc_core_statistics statistics;
-    mc_core_statistics(world.core, &statistics);
+    struct mc_core_statistics statistics = statistics_of(&world);
     assert_int_equal(statistics.evicted_objects, 0); /* space is coming */
     assert_int_equal(statistics.populated, MIB);
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB / 2), 0); /* never falls */
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, 2 * MIB), 0);
     assert_int_equal(world_put_hard(&world, &store, "more", OBJECT, NULL), 0);
     /* It comes no further: then that is all there is, and it is evicted from. */
-    world_pass(&world, 2000);
+    world_pass(&world, 2 * SECOND_MS);
     world_heartbeat(&world, store.heartbeat, store.segment, 2 * MIB);
-    world_pass(&world, 2000);
+    world_pass(&world, 2 * SECOND_MS);
     for (unsigned i = 0; i < 2000; i++)
         assert_int_equal(world_put_hard(&world, &store, world_name(key, "n", i), OBJECT, NULL), 0);
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, UINT64_MAX), 0);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.populated, 4 * MIB);
     world_close_all(&world);
 }
@@ -288,16 +280,16 @@ static void test_full_segments_are_left_alone_while_others_have_room(void **stat
     char key[32];
     (void)state;
     world_open(&world);
-    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, 8 * MIB, "b");
+    struct world_store a = world_store(&world, NODE_A, MIB, "a"), b = world_store(&world, NODE_B, 8 * MIB, "b");
     const struct world_wish in_a = {.preferred = {"a"}, .avoided = {b.segment}};
     for (unsigned i = 0; i < 230; i++) /* up to its watermark */
         assert_int_equal(world_put_hard(&world, &a, world_name(key, "a", i), OBJECT, &in_a), 0);
     for (unsigned i = 0; i < 1500; i++) {
-        assert_int_equal(world_grant(&world, b.call, 1, world_name(key, "b", i), OBJECT, NULL, &place), 0);
+        assert_int_equal(world_grant(&world, b.call, PUT_1, world_name(key, "b", i), OBJECT, NULL, &place), 0);
         world_live(&world, place.segment == a.segment ? a.owner : b.owner, &place);
-        assert_int_equal(world_put_done(&world, b.call, 1), 0);
+        assert_int_equal(world_put_done(&world, b.call, PUT_1), 0);
     }
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.evicted_objects, 0);
     world_close_all(&world);
 }
@@ -310,13 +302,12 @@ static void test_eviction_takes_one_replica(void **state)
     char key[32];
     (void)state;
     world_open(&world);
-    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, 8 * MIB, "b");
+    struct world_store a = world_store(&world, NODE_A, MIB, "a"), b = world_store(&world, NODE_B, 8 * MIB, "b");
     struct world_item item = {mc_span_string("both"), OBJECT};
     const struct world_wish two = {.replica_count = 2}, in_a = {.preferred = {"a"}, .avoided = {b.segment}};
-    world_put_start(&world, a.call, 1, &item, 1, &two, &grants);
-    for (unsigned i = 0; i < 2; i++)
-        world_live(&world, grants.places[i].segment == a.segment ? a.owner : b.owner, &grants.places[i]);
-    assert_int_equal(world_put_done(&world, a.call, 1), 0);
+    world_put_start(&world, a.call, PUT_1, &item, 1, &two, &grants);
+    world_live_all(&world, &a, &b, &grants);
+    assert_int_equal(world_put_done(&world, a.call, PUT_1), 0);
     for (unsigned i = 0; i < 400; i++)
         assert_int_equal(world_put_hard(&world, &a, world_name(key, "a", i), OBJECT, &in_a), 0);
     assert_int_equal(world_get(&world, a.call, "both", 0, &found, NULL), 0);
@@ -334,7 +325,7 @@ static void test_batch_against_a_full_store(void **state)
     unsigned rounds = 0;
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, 4 * MIB, "a");
+    struct world_store store = world_store(&world, NODE_A, 4 * MIB, "a");
     for (unsigned batch = 0; batch < 60; batch++) {
         unsigned left = 128;
         for (unsigned i = 0; i < 128; i++)
@@ -400,7 +391,7 @@ static void crowd_break(struct crowd *crowd, struct world_store *store)
         world_disconnect(&crowd->world, store->owner);
         store->owner = world_join(&crowd->world, MC_ROLE_OWNER, node, 1);
         struct mc_wire_mount mount = world_mount_of(node, MIB, "s");
-        mount.epoch = 3;
+        mount.epoch = FIRST_EPOCH;
         assert_int_equal(world_mount(&crowd->world, store->owner, &mount).code, 0);
     } else if (rand() % 8 == 0) {
         world_disconnect(&crowd->world, store->call);

@@ -10,11 +10,9 @@ static void test_after_the_window(void **state)
 {
     struct world world;
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5);
-    assert_int_equal(fake_join(&world, a).code, 0);
+    struct fake_owner *a = start_with_owner(&world);
     assert_int_equal(fake_put(&world, a, "ka", SMALL, 0), 0);
-    crash(&world, 9, 10);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
     world_pass(&world, 60100);
     assert_false(fake_return(&world, a));
     assert_int_equal(found(&world, a, "ka"), 0);
@@ -29,16 +27,11 @@ static void test_no_cliff(void **state)
     struct world world;
     char key[24];
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5), *b = fake(6), *c = fake(7);
-    assert_int_equal(fake_join(&world, a).code, 0);
+    struct fake_owner *a = start_with_owner(&world), *b = fake(NODE_B), *c = fake(NODE_C);
     assert_int_equal(fake_join(&world, c).code, 0);
-    for (unsigned i = 0; i < 20; i++) {
-        (void)snprintf(key, sizeof(key), "k%u", i);
-        assert_int_equal(fake_put(&world, a, key, SMALL + i, 0), 0);
-    }
+    put_numbered(&world, a, 20);
     assert_int_equal(fake_put(&world, c, "kc", SMALL, 0), 0);
-    crash(&world, 9, 10);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
     assert_int_equal(fake_join(&world, a).inventory, 1);
     assert_int_equal(fake_join(&world, b).code, 0);
     static struct fake_slot *order[20];
@@ -51,9 +44,9 @@ static void test_no_cliff(void **state)
     for (uint32_t i = 0; i < count; i++) { /* two minutes */
         struct mc_wire_inventory_item item = item_of(a, order[i]);
         for (unsigned beat = 0; beat < 2; beat++) {
-            world_heartbeat(&world, a->heartbeat, 0, 0);
-            world_heartbeat(&world, b->heartbeat, 0, 0);
-            world_pass(&world, 3000);
+            world_beat(&world, a->heartbeat);
+            world_beat(&world, b->heartbeat);
+            world_pass(&world, 3 * SECOND_MS);
         }
         if (i == 3) { /* a new value of a key that is told later, and it is gone again */
             assert_int_equal(fake_put(&world, b, order[15]->key, 7, 0), 0);
@@ -66,7 +59,7 @@ static void test_no_cliff(void **state)
         send_inventory(&world, a->owner, a->segment, i, i + 1 == count, &item, 1);
         (void)world_receive(&world, a->owner);
     }
-    world_heartbeat(&world, c->heartbeat, 0, 0);
+    world_beat(&world, c->heartbeat);
     world_pass(&world, 200);
     for (unsigned i = 0; i < 20; i++) {
         (void)snprintf(key, sizeof(key), "k%u", i);
@@ -85,18 +78,15 @@ static void test_inventory_that_stands_still(void **state)
 {
     struct world world;
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5);
-    assert_int_equal(fake_join(&world, a).code, 0);
-    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
-    crash(&world, 9, 10);
+    struct fake_owner *a = start_with_value(&world, "k");
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
     assert_int_equal(fake_join(&world, a).inventory, 1);
     for (unsigned s = 0; s < 29; s++) {
-        world_pass(&world, 1000);
-        world_heartbeat(&world, a->heartbeat, 0, 0);
+        world_pass(&world, SECOND_MS);
+        world_beat(&world, a->heartbeat);
     }
     assert_true(mc_recover_unsettled(world.core));
-    world_pass(&world, 1000);
+    world_pass(&world, SECOND_MS);
     assert_false(mc_recover_unsettled(world.core));
     assert_int_equal(fake_obey(&world, a), MC_ERR_STALE);
     finish(&world, a, NULL);
@@ -108,14 +98,9 @@ static void test_too_many_tombstones(void **state)
     struct world world;
     char key[24];
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5), *b = fake(6);
-    assert_int_equal(fake_join(&world, a).code, 0);
-    for (unsigned i = 0; i < 40; i++) {
-        (void)snprintf(key, sizeof(key), "k%u", i);
-        assert_int_equal(fake_put(&world, a, key, SMALL + i, 0), 0);
-    }
-    crash(&world, 9, 10);
+    struct fake_owner *a = start_with_owner(&world), *b = fake(NODE_B);
+    put_numbered(&world, a, 40);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
     assert_int_equal(fake_join(&world, b).code, 0);
     grow_old(&world, b);
     world.core->tombstone_limit = 5;
@@ -130,15 +115,14 @@ static void test_too_many_tombstones(void **state)
     }
     assert_int_equal(statistics_of(&world).tombstones, 5);
     assert_int_equal(fake_put(&world, b, "k19", 8, 0), 0); /* put again: that is no hindrance */
-    assert_true(fake_return(&world, a));
-    world_pass(&world, 1100);
+    come_back(&world, a);
     for (unsigned i = 0; i < 40; i++) {
         (void)snprintf(key, sizeof(key), "k%u", i);
         assert_int_equal(found(&world, b, key), i < 19 ? 0 : i == 19 ? 8 : SMALL + i);
     }
     for (unsigned i = 0; i < 60; i++) {
-        world_heartbeat(&world, a->heartbeat, 0, 0);
-        world_pass(&world, 1000);
+        world_beat(&world, a->heartbeat);
+        world_pass(&world, SECOND_MS);
     }
     assert_null(world.core->gone_bits);
     finish(&world, a, b);
@@ -153,14 +137,9 @@ static void test_many_keys_of_an_inventory_that_breaks_off(void **state)
     char key[24];
     (void)state;
     for (unsigned told = 0; told < 2; told++) {
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5);
-        assert_int_equal(fake_join(&world, a).code, 0);
-        for (unsigned i = 0; i < 40; i++) {
-            (void)snprintf(key, sizeof(key), "k%u", i);
-            assert_int_equal(fake_put(&world, a, key, SMALL + i, 0), 0);
-        }
-        crash(&world, 9, 10);
+        struct fake_owner *a = start_with_owner(&world);
+        put_numbered(&world, a, 40);
+        crash(&world, NEXT_EPOCH, SHORTLY_MS);
         world.core->tombstone_limit = 5;
         if (told == 1) {
             assert_true(fake_return(&world, a));
@@ -173,19 +152,15 @@ static void test_many_keys_of_an_inventory_that_breaks_off(void **state)
             }
             send_inventory(&world, a->owner, a->segment, 0, false, items, 30);
         }
-        a->epoch = 3; /* it has not heard of an offer */
+        a->epoch = FIRST_EPOCH; /* it has not heard of an offer */
         world_disconnect(&world, a->owner);
         world_disconnect(&world, a->heartbeat);
         world_disconnect(&world, a->call);
         world_pass(&world, 100);
         assert_int_equal(world.core->tombstone_count, 0);
-        assert_true(fake_return(&world, a));
-        world_pass(&world, 1100);
+        come_back(&world, a);
         assert_null(world.core->gone_bits);
-        for (unsigned i = 0; i < 40; i++) {
-            (void)snprintf(key, sizeof(key), "k%u", i);
-            assert_int_equal(found(&world, a, key), SMALL + i);
-        }
+        expect_numbered(&world, a, 40);
         finish(&world, a, NULL);
     }
 }
@@ -196,10 +171,7 @@ static void test_what_was_offered_is_not_forgotten(void **state)
 {
     struct world world;
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5), *b = fake(6), *c = fake(7);
-    assert_int_equal(fake_join(&world, a).code, 0);
-    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+    struct fake_owner *a = start_with_value(&world, "k"), *b = fake(NODE_B), *c = fake(NODE_C);
     *b = *a; /* what a has now is a value before, of which nobody knows that it is cleared */
     b->node = b->id = 6;
     (void)snprintf(b->name, sizeof(b->name), "n6");
@@ -207,9 +179,8 @@ static void test_what_was_offered_is_not_forgotten(void **state)
     *c = *a;
     c->node = c->id = 7;
     (void)snprintf(c->name, sizeof(c->name), "n7");
-    crash(&world, 9, 10);
-    assert_true(fake_return(&world, a));
-    world_pass(&world, 1100);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
+    come_back(&world, a);
     assert_int_equal(found(&world, a, "k"), SMALL * 2);
     assert_int_equal(fake_join(&world, c).inventory, 1);
     struct mc_wire_inventory_item item = item_of(c, held(c, "k"));
@@ -219,8 +190,7 @@ static void test_what_was_offered_is_not_forgotten(void **state)
     mc_segment_gone(world.core, world.core->segments[c->segment & 0xffff]);
     world_pass(&world, 100);
     assert_int_equal(world.core->tombstone_count, 1);
-    assert_true(fake_return(&world, b));
-    world_pass(&world, 1100);
+    come_back(&world, b);
     assert_int_equal(found(&world, b, "k"), 0);
     free(c);
     finish(&world, a, b);
@@ -237,30 +207,29 @@ static void test_evidence(void **state)
     (void)state;
     for (unsigned round = 0; round < ROUNDS; round++) {
         bool kept = round == TOO_SHORT || round == AFTER_OFFER;
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5);
-        assert_int_equal(fake_join(&world, a).code, 0);
-        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        struct fake_owner *a = start_with_value(&world, "k");
         uint64_t contact = world.now;
         const struct fake_slot held_before = *held(a, "k");
         uint64_t epoch = round == MASTER_BETWEEN ? 4 : 3;
-        crash(&world, 9, 10000);
+        crash(&world, NEXT_EPOCH, 10000);
         uint64_t alive = contact + (round == TOO_SHORT ? 2999 : 3000);
         if (round == BEFORE_MOUNT)
-            join_seen(&world, MC_ROLE_CALL, 50, 1, epoch, world.now - alive);
+            join_seen(&world, MC_ROLE_CALL, WITNESS, FIRST_LIFE, epoch, world.now - alive);
         assert_int_equal(fake_return(&world, a), round != BEFORE_MOUNT);
         world_pass(&world, round == AFTER_OFFER ? 1100 : 500);
         if (round > BEFORE_MOUNT) {
-            join_seen(&world, MC_ROLE_CALL, 50, 1, epoch, world.now - alive + 1); /* less is nothing new */
-            join_seen(&world, MC_ROLE_CALL, 51, 1, epoch, world.now - alive);
-            join_seen(&world, MC_ROLE_CALL, 52, 1, 2, world.now - alive - 9); /* of a master before it */
-            world_pass(&world, 1100);
+            join_seen(&world, MC_ROLE_CALL, WITNESS, FIRST_LIFE, epoch,
+                      world.now - alive + 1); /* less is nothing new */
+            join_seen(&world, MC_ROLE_CALL, SECOND_WITNESS, FIRST_LIFE, epoch, world.now - alive);
+            join_seen(&world, MC_ROLE_CALL, THIRD_WITNESS, FIRST_LIFE, 2,
+                      world.now - alive - 9); /* of a master before it */
+            world_pass(&world, GRACE_OVER_MS);
             assert_int_equal(fake_obey(&world, a), kept ? 1 : MC_ERR_STALE);
         }
         assert_int_equal(found(&world, a, "k"), kept ? SMALL : 0);
         if (round == BEFORE_OFFER) { /* what was dropped so is not barred from coming from where it is right */
-            struct fake_owner *b = fake(6);
-            b->epoch = 3;
+            struct fake_owner *b = fake(NODE_B);
+            b->epoch = FIRST_EPOCH;
             b->contact_ms = alive;
             b->slots[7] = held_before;
             assert_true(fake_return(&world, b));
@@ -278,23 +247,20 @@ static void test_evidence_that_is_none(void **state)
     struct world world;
     (void)state;
     for (unsigned round = 0; round < 3; round++) {
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5);
-        assert_int_equal(fake_join(&world, a).code, 0);
-        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
-        crash(&world, 9, round == 2 ? 3000 : 2999);
+        struct fake_owner *a = start_with_value(&world, "k");
+        crash(&world, NEXT_EPOCH, round == 2 ? 3000 : 2999);
         world.now += 900; /* whoever starts now has missed as much */
         if (round == 0) {
             struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 50, 1);
-            hello.seen_epoch = 3;
+            hello.seen_epoch = FIRST_EPOCH;
             assert_int_equal(world_greet(&world, world_connect(&world), &hello).code, 0);
             assert_int_equal(world.core->evidence_count, 0);
         } else {
-            join_seen(&world, MC_ROLE_CALL, 50, 1, 3, 0);
+            join_seen(&world, MC_ROLE_CALL, WITNESS, FIRST_LIFE, FIRST_EPOCH, 0);
             assert_int_equal(world.core->evidence[0].alive_ms, 0);
         }
         assert_int_equal(fake_return(&world, a), round != 2);
-        world_pass(&world, 1100);
+        world_pass(&world, GRACE_OVER_MS);
         assert_int_equal(found(&world, a, "k"), round == 2 ? 0 : SMALL);
         finish(&world, a, NULL);
     }
@@ -312,22 +278,19 @@ static void test_cores_that_changed_nothing(void **state)
     (void)state;
     for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct mc_core_config config = mc_core_config_default();
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5);
-        assert_int_equal(fake_join(&world, a).code, 0);
-        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        struct fake_owner *a = start_with_value(&world, "k");
         assert_true(mc_core_has_changed(world.core));
         master_stop(&world);
         world.now += 10000;
         if (rows[i].idle_ms != 0)
             config.idle_since_ms = world.now - rows[i].idle_ms;
         config.idle_epoch = rows[i].idle_epoch;
-        master_start(&world, 9, &config);
+        master_start(&world, NEXT_EPOCH, &config);
         assert_false(mc_core_has_changed(world.core));
-        join_seen(&world, MC_ROLE_CALL, 50, 1, 8, 1); /* the core before this one */
+        join_seen(&world, MC_ROLE_CALL, WITNESS, FIRST_LIFE, 8, 1); /* the core before this one */
         assert_int_equal(fake_return(&world, a), rows[i].kept);
         assert_false(mc_core_has_changed(world.core));
-        world_pass(&world, 1100);
+        world_pass(&world, GRACE_OVER_MS);
         assert_int_equal(found(&world, a, "k"), rows[i].kept ? SMALL : 0);
         finish(&world, a, NULL);
     }
@@ -338,15 +301,12 @@ static void test_evidence_of_who_has_met_us(void **state)
 {
     struct world world;
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5);
-    assert_int_equal(fake_join(&world, a).code, 0);
-    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
-    crash(&world, 9, 10000);
+    struct fake_owner *a = start_with_value(&world, "k");
+    crash(&world, NEXT_EPOCH, 10000);
     world.now += 500;
-    join_seen(&world, MC_ROLE_CALL, 51, 1, 9, 400); /* we ourselves: says nothing */
+    join_seen(&world, MC_ROLE_CALL, SECOND_WITNESS, FIRST_LIFE, NEXT_EPOCH, 400); /* we ourselves: says nothing */
     assert_int_equal(world.core->evidence_count, 0);
-    join_seen(&world, MC_ROLE_CALL, 50, 1, 9, 600);
+    join_seen(&world, MC_ROLE_CALL, WITNESS, FIRST_LIFE, NEXT_EPOCH, 600);
     assert_int_equal(world.core->evidence_count, 1);
     assert_false(fake_return(&world, a));
     finish(&world, a, NULL);
@@ -356,28 +316,18 @@ static void test_evidence_of_who_has_met_us(void **state)
 static void test_late_hellos_cost_nothing(void **state)
 {
     struct world world;
-    char key[24];
     static const uint64_t ages[] = {0, 8000, 62000, UINT32_MAX};
     (void)state;
     for (size_t i = 0; i < sizeof(ages) / sizeof(ages[0]); i++) {
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5);
-        assert_int_equal(fake_join(&world, a).code, 0);
-        for (unsigned k = 0; k < 200; k++) {
-            (void)snprintf(key, sizeof(key), "k%u", k);
-            assert_int_equal(fake_put(&world, a, key, SMALL + k, 0), 0);
-        }
-        crash(&world, 9, 5000);
-        assert_true(fake_return(&world, a));
-        world_pass(&world, 1100);
+        struct fake_owner *a = start_with_owner(&world);
+        put_numbered(&world, a, 200);
+        crash(&world, NEXT_EPOCH, 5000);
+        come_back(&world, a);
         for (unsigned again = 0; again < 3; again++) {
             join_seen(&world, MC_ROLE_CALL, 50 + again, 1, 3, ages[i]);
             world_pass(&world, 500);
         }
-        for (unsigned k = 0; k < 200; k++) {
-            (void)snprintf(key, sizeof(key), "k%u", k);
-            assert_int_equal(found(&world, a, key), SMALL + k);
-        }
+        expect_numbered(&world, a, 200);
         finish(&world, a, NULL);
     }
 }
@@ -434,7 +384,7 @@ static void test_wanted_epoch(void **state)
     struct world world;
     (void)state;
     for (unsigned nodes = 1; nodes <= 2; nodes++) {
-        world_start(&world, 3, NULL);
+        world_start(&world, FIRST_EPOCH, NULL);
         assert_int_equal(mc_core_wanted_epoch(world.core), 0);
         assert_int_equal(contradict(&world, MC_ROLE_CALL, 5, 7), 0);
         assert_int_equal(contradict(&world, MC_ROLE_CALL, 4 + nodes, 8 - nodes),
@@ -445,11 +395,11 @@ static void test_wanted_epoch(void **state)
         assert_int_equal(contradict(&world, MC_ROLE_CALL, 5, MC_EPOCH_LATEST), MC_EPOCH_LATEST + MC_EPOCH_CARRY);
         finish(&world, NULL, NULL);
     }
-    world_start(&world, 3, NULL);
+    world_start(&world, FIRST_EPOCH, NULL);
     assert_int_equal(contradict(&world, MC_ROLE_CALL, 5, 7), 0);
-    world_pass(&world, 10000); /* forgotten */
+    world_pass(&world, 10 * SECOND_MS); /* forgotten */
     assert_int_equal(contradict(&world, MC_ROLE_CALL, 6, 7), 0);
-    uint64_t owner = world_join(&world, MC_ROLE_OWNER, 7, 1);
+    uint64_t owner = world_join(&world, MC_ROLE_OWNER, NODE_C, FIRST_LIFE);
     struct mc_wire_mount mount = world_mount_of(1, MIB, "a");
     mount.epoch = 9;
     size_t frame = world_begin(&world, MC_MESSAGE_MOUNT, 2);
@@ -458,8 +408,8 @@ static void test_wanted_epoch(void **state)
     assert_int_equal(world_receive(&world, owner).type, 0); /* STALE would cost it its contents */
     assert_true(world.connections[owner].closed);
     assert_int_equal(mc_core_wanted_epoch(world.core), 9 + MC_EPOCH_CARRY);
-    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 5, 1);
-    hello.seen_epoch = 3;
+    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, NODE_A, FIRST_LIFE);
+    hello.seen_epoch = FIRST_EPOCH;
     assert_int_equal(world_greet(&world, world_connect(&world), &hello).code, 0);
     finish(&world, NULL, NULL);
 }
@@ -480,10 +430,7 @@ static void test_wanted_epoch_of_who_serves(void **state)
     struct world world;
     (void)state;
     for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5);
-        assert_int_equal(fake_join(&world, a).code, 0);
-        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        struct fake_owner *a = start_with_value(&world, "k");
         for (unsigned word = 0; word < rows[row].words; word++) {
             for (unsigned node = 0; node < rows[row].nodes; node++)
                 (void)contradict(&world, rows[row].role, 50 + node, 7);
@@ -505,9 +452,7 @@ static void test_epoch_that_is_full(void **state)
 {
     struct world world;
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5);
-    assert_int_equal(fake_join(&world, a).code, 0);
+    struct fake_owner *a = start_with_owner(&world);
     world.core->counter = MC_COUNTER_END - 3;
     assert_int_equal(fake_put(&world, a, "k1", SMALL, 0), 0);
     uint64_t highest = held(a, "k1")->generation;
@@ -528,8 +473,7 @@ static void test_epoch_that_is_full(void **state)
     assert_int_equal(mc_core_wanted_epoch(world.core), 3 + MC_EPOCH_CARRY);
     assert_int_equal(found(&world, a, "k2"), SMALL);
     crash(&world, mc_core_wanted_epoch(world.core), 0); /* what the shell does */
-    assert_true(fake_return(&world, a));
-    world_pass(&world, 1100);
+    come_back(&world, a);
     assert_int_equal(found(&world, a, "k1"), SMALL);
     assert_int_equal(found(&world, a, "k2"), SMALL);
     assert_int_equal(fake_put(&world, a, "k3", SMALL, 0), 0);
@@ -543,8 +487,8 @@ static void test_segment_numbers_that_are_used_up(void **state)
 {
     struct world world;
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5), *b = fake(6);
+    world_start(&world, FIRST_EPOCH, NULL);
+    struct fake_owner *a = fake(NODE_A), *b = fake(NODE_B);
     world.core->segment_uses[1] = UINT16_MAX - 1;
     assert_int_equal(fake_join(&world, a).segment, (uint32_t)(UINT16_MAX - 1) << 16 | 1);
     for (uint32_t i = 1; i < MC_SEGMENTS_MAX; i++)
@@ -559,26 +503,17 @@ static void test_segment_numbers_that_are_used_up(void **state)
 static void test_two_frames(void **state)
 {
     struct world world;
-    char key[24];
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5);
-    assert_int_equal(fake_join(&world, a).code, 0);
-    for (unsigned k = 0; k < 200; k++) {
-        (void)snprintf(key, sizeof(key), "k%u", k);
-        assert_int_equal(fake_put(&world, a, key, SMALL + k, 0), 0);
-    }
+    struct fake_owner *a = start_with_owner(&world);
+    put_numbered(&world, a, 200);
     assert_int_equal(contradict(&world, MC_ROLE_CALL, 66, 4), 0);
     if (mc_core_wanted_epoch(world.core) != 0) /* what the shell does then */
         crash(&world, mc_core_wanted_epoch(world.core), 4000);
     if (!a->mounted)
         (void)fake_return(&world, a);
     join_seen(&world, MC_ROLE_CALL, 66, 1, 3, 0);
-    world_pass(&world, 1100);
-    for (unsigned k = 0; k < 200; k++) {
-        (void)snprintf(key, sizeof(key), "k%u", k);
-        assert_int_equal(found(&world, a, key), SMALL + k);
-    }
+    world_pass(&world, GRACE_OVER_MS);
+    expect_numbered(&world, a, 200);
     finish(&world, a, NULL);
 }
 

@@ -52,7 +52,7 @@ static void test_evicted_together(void **state)
     struct mc_core_statistics statistics;
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, 4 * MIB, "a");
+    struct world_store store = world_store(&world, NODE_A, 4 * MIB, "a");
     /* The first is the oldest object; the other two lie behind 200 others. */
     assert_int_equal(put_in(&world, &store, "g0", 7), 0);
     fill(&world, &store, 0, 200);
@@ -66,7 +66,7 @@ static void test_evicted_together(void **state)
     assert_int_equal(members_left(&world, &store, 3), 0);
     assert_int_equal(world.core->groups.count, 0);
     assert_int_equal(world_exist(&world, store.call, "k200"), 1); /* younger than the first: it stays */
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.evicted_bytes, statistics.evicted_objects * OBJECT);
     world_close_all(&world);
 }
@@ -76,8 +76,8 @@ static void test_a_reader_protects_all(void **state)
     struct world world;
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, 4 * MIB, "a");
-    uint64_t reader = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_store(&world, NODE_A, 4 * MIB, "a");
+    uint64_t reader = world_client(&world, CLIENT);
     for (unsigned i = 0; i < 3; i++) {
         char key[32];
         assert_int_equal(put_in(&world, &store, world_name(key, "g", i), 7), 0);
@@ -99,14 +99,14 @@ static void test_members_age_together(void **state)
     char key[32];
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, 4 * MIB, "a");
+    struct world_store store = world_store(&world, NODE_A, 4 * MIB, "a");
     for (unsigned i = 0; i < 50; i++) {
         assert_int_equal(put_in(&world, &store, world_name(key, "g", i), 7), 0);
         assert_int_equal(put_in(&world, &store, world_name(key, "s", i), 0), 0);
     }
     fill(&world, &store, 0, 800);
     world_pass(&world, 1500);
-    world_heartbeat(&world, store.heartbeat, 0, 0);
+    world_beat(&world, store.heartbeat);
     assert_int_equal(world_exist(&world, store.call, "g49"), 1);
     fill(&world, &store, 800, 1300);
     assert_int_equal(members_left(&world, &store, 50), 50);
@@ -133,9 +133,8 @@ static void test_lease_and_removal(void **state)
 {
     struct world world;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t reader = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t reader = world_client(&world, CLIENT);
     for (unsigned i = 0; i < 3; i++) {
         char key[32];
         assert_int_equal(put_in(&world, &store, world_name(key, "g", i), 7), 0);
@@ -150,10 +149,10 @@ static void test_lease_and_removal(void **state)
     assert_int_equal(remove_key(&world, &store, "g1", false), MC_ERR_OBJECT_HAS_LEASE);
     assert_int_equal(world_get(&world, reader, "g1", 0, NULL, NULL), 0);
     assert_int_equal(world_get(&world, reader, "g2", 0, NULL, NULL), 0); /* ends that of g1 */
-    world_heartbeat(&world, store.heartbeat, 0, 0);
+    world_beat(&world, store.heartbeat);
     for (uint64_t end = world.now + mc_core_config_default().lease_ttl_ms + 1; world.now < end;) {
         world_pass(&world, 500);
-        world_heartbeat(&world, store.heartbeat, 0, 0);
+        world_beat(&world, store.heartbeat);
     }
     assert_int_equal(remove_key(&world, &store, "g1", false), 0);
     assert_int_equal(members_left(&world, &store, 3), 1);
@@ -169,8 +168,7 @@ static void test_a_key_stays_in_its_group(void **state)
     const struct world_wish keep = {.flags = MC_PUT_REPLACE}, same = {.flags = MC_PUT_REPLACE, .group = 7},
                             other = {.flags = MC_PUT_REPLACE, .group = 8};
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_open_one(&world);
     assert_int_equal(put_in(&world, &store, "g0", 7), 0);
     assert_int_equal(world.group, 7);
     assert_int_equal(put_in(&world, &store, "single", 0), 0);
@@ -180,7 +178,7 @@ static void test_a_key_stays_in_its_group(void **state)
     assert_int_equal(put_in(&world, &store, "g0", 8), MC_ERR_OBJECT_ALREADY_EXISTS);
     assert_int_equal(put_wish(&world, &store, "g0", OBJECT + 1, &same), 0);
     assert_int_equal(world.group, 7);
-    uint64_t reader = world_join(&world, MC_ROLE_CALL, 6, 1);
+    uint64_t reader = world_client(&world, CLIENT);
     assert_int_equal(world_get(&world, reader, "g0", 0, NULL, NULL), 0); /* its read ends with the value */
     assert_int_equal(put_wish(&world, &store, "g0", OBJECT + 2, &keep), 0);
     assert_int_equal(world.group, 7); /* what the owner's slot is to say */
@@ -211,29 +209,28 @@ static void test_failed_puts(void **state)
     struct mc_wire_place place;
     const struct world_wish seven = {.group = 7}, eight = {.group = 8};
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    assert_int_equal(world_grant(&world, store.call, 1, "g", OBJECT, &seven, &place), 0);
+    struct world_store store = world_open_one(&world);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "g", OBJECT, &seven, &place), 0);
     assert_int_equal(world.core->groups.count, 1);
     world_revoke(&world, store.call, &place);
-    assert_int_equal(world_put_done(&world, store.call, 1), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(world_put_done(&world, store.call, PUT_1), MC_ERR_TRANSFER_FAIL);
     assert_int_equal(world.core->groups.count, 0);
-    assert_int_equal(world_grant(&world, store.call, 2, "g", OBJECT, &eight, &place), 0);
+    assert_int_equal(world_grant(&world, store.call, PUT_2, "g", OBJECT, &eight, &place), 0);
     assert_int_equal(world.group, 8);
     world_revoke(&world, store.call, &place);
-    assert_int_equal(world_put_done(&world, store.call, 2), MC_ERR_TRANSFER_FAIL);
-    assert_int_equal(world_grant(&world, store.call, 3, "g", OBJECT, NULL, &place), 0);
+    assert_int_equal(world_put_done(&world, store.call, PUT_2), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(world_grant(&world, store.call, PUT_3, "g", OBJECT, NULL, &place), 0);
     assert_int_equal(world.group, 0);
     world_revoke(&world, store.call, &place);
-    assert_int_equal(world_put_done(&world, store.call, 3), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(world_put_done(&world, store.call, PUT_3), MC_ERR_TRANSFER_FAIL);
     world_check(&world);
 
-    assert_int_equal(world_grant(&world, store.call, 4, "plain", OBJECT, NULL, &place), 0);
+    assert_int_equal(world_grant(&world, store.call, PUT_4, "plain", OBJECT, NULL, &place), 0);
     world_revoke(&world, store.call, &place);
-    assert_int_equal(world_put_done(&world, store.call, 4), MC_ERR_TRANSFER_FAIL);
-    assert_int_equal(world_grant(&world, store.call, 5, "plain", OBJECT, &seven, &place), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_put_done(&world, store.call, PUT_4), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(world_grant(&world, store.call, PUT_5, "plain", OBJECT, &seven, &place), MC_ERR_PUT_IN_PROGRESS);
     world_owner_obeys(&world, store.owner);
-    assert_int_equal(world_grant(&world, store.call, 6, "plain", OBJECT, &seven, &place), 0);
+    assert_int_equal(world_grant(&world, store.call, PUT_6, "plain", OBJECT, &seven, &place), 0);
     assert_int_equal(world.group, 7);
     world_disconnect(&world, store.call); /* cut */
     world_settle(&world, 100);
@@ -248,7 +245,7 @@ static void test_pinned_members(void **state)
     char key[32];
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, 4 * MIB, "a");
+    struct world_store store = world_store(&world, NODE_A, 4 * MIB, "a");
     for (unsigned i = 0; i < 9; i++) {
         const struct world_wish wish = {.flags = i % 3, .group = 7}; /* none, hard, soft */
         assert_int_equal(put_wish(&world, &store, world_name(key, "g", i), OBJECT, &wish), 0);
@@ -270,14 +267,14 @@ static void test_replicas(void **state)
     char key[32];
     (void)state;
     world_open(&world);
-    struct world_store a = world_store(&world, 5, 4 * MIB, "a"), b = world_store(&world, 6, 64 * MIB, "b");
+    struct world_store a = world_store(&world, NODE_A, 4 * MIB, "a"), b = world_store(&world, NODE_B, 64 * MIB, "b");
     for (unsigned i = 0; i < 4; i++) {
         struct world_item item = {mc_span_string(world_name(key, "g", i)), OBJECT};
-        world_put_start(&world, a.call, 1, &item, 1, &two, &grants);
+        world_put_start(&world, a.call, PUT_1, &item, 1, &two, &grants);
         assert_int_equal(grants.place_count, 2);
         for (unsigned p = 0; p < 2; p++)
             world_live(&world, grants.places[p].segment == a.segment ? a.owner : b.owner, &grants.places[p]);
-        assert_int_equal(world_put_done(&world, a.call, 1), 0);
+        assert_int_equal(world_put_done(&world, a.call, PUT_1), 0);
     }
     const struct world_wish in_a = {.preferred = {"a"}, .avoided = {b.segment}};
     for (unsigned i = 0; i < 2 * FULL; i++)
@@ -297,12 +294,12 @@ static void test_large_group(void **state)
     (void)state;
     for (unsigned how = 0; how < 2; how++) {
         world_open(&world);
-        struct world_store store = world_store(&world, 5, 16 * MIB, "a");
-        uint64_t reader = world_join(&world, MC_ROLE_CALL, 6, 1);
+        struct world_store store = world_store(&world, NODE_A, 16 * MIB, "a");
+        uint64_t reader = world_client(&world, CLIENT);
         for (unsigned i = 0; i < 5000; i++)
             assert_int_equal(put_wish(&world, &store, world_name(key, "g", i), 100, &wish), 0);
         /* 5,000 need 960 KiB; this one needs all. */
-        assert_int_equal(world_grant(&world, store.call, 1, "large", 16 * MIB, NULL, &place), MC_ERR_SPACE_SOON);
+        assert_int_equal(world_grant(&world, store.call, PUT_1, "large", 16 * MIB, NULL, &place), MC_ERR_SPACE_SOON);
         world_check(&world);
         unsigned left = members_left(&world, &store, 5000);
         assert_in_range(left, 2000, 4999);
@@ -328,16 +325,16 @@ static void test_passing_over_is_bounded(void **state)
     char key[32];
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, 16 * MIB, "a");
+    struct world_store store = world_store(&world, NODE_A, 16 * MIB, "a");
     for (unsigned i = 0; i < 3 * MC_EVICT_TURNS_MAX; i++)
         assert_int_equal(put_wish(&world, &store, world_name(key, "g", i), 100, &wish), 0);
     for (unsigned i = 0; i < 12; i++)
         assert_int_equal(put_wish(&world, &store, world_name(key, "k", i), MIB, NULL), 0);
-    world_pass(&world, 1100);
-    world_heartbeat(&world, store.heartbeat, 0, 0);
+    world_pass(&world, GRACE_OVER_MS);
+    world_beat(&world, store.heartbeat);
     assert_int_equal(world_exist(&world, store.call, "g0"), 1);
     assert_int_equal(world.core->turns_left, MC_EVICT_TURNS_MAX);
-    assert_int_equal(world_grant(&world, store.call, 1, "more", 4 * MIB, NULL, &place), MC_ERR_SPACE_SOON);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "more", 4 * MIB, NULL, &place), MC_ERR_SPACE_SOON);
     assert_int_equal(world.core->turns_left, 0);
     world_check(&world);
     world_owner_obeys(&world, store.owner);
@@ -353,12 +350,12 @@ static void test_nothing_but_hot_groups(void **state)
     char key[32];
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, 4 * MIB, "a");
+    struct world_store store = world_store(&world, NODE_A, 4 * MIB, "a");
     for (unsigned i = 0; i < FULL; i++)
         assert_int_equal(put_in(&world, &store, world_name(key, "g", i), 1 + i % 10), 0);
     for (unsigned i = 0; i < 300; i++) {
-        world_pass(&world, 1100);
-        world_heartbeat(&world, store.heartbeat, 0, 0);
+        world_pass(&world, GRACE_OVER_MS);
+        world_beat(&world, store.heartbeat);
         for (unsigned k = 0; k < 10; k++)
             (void)world_exist(&world, store.call, world_name(key, "g", FULL - 10 + k));
         assert_int_equal(put_in(&world, &store, world_name(key, "n", i), 0), 0);
@@ -372,16 +369,13 @@ static void test_groups_survive_the_master(void **state)
     struct world world;
     char key[32];
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5);
-    assert_int_equal(fake_join(&world, a).code, 0);
+    struct fake_owner *a = start_with_owner(&world);
     for (unsigned i = 0; i < 60; i++)
         assert_int_equal(fake_put_in(&world, a, world_name(key, "g", i), SMALL, 0, i % 3), 0);
     assert_int_equal(fake_put_in(&world, a, "g1", SMALL + 1, MC_PUT_REPLACE, 0), 0); /* keeps its group */
     (void)fake_obey(&world, a);
-    crash(&world, 9, 500);
-    assert_true(fake_return(&world, a));
-    world_pass(&world, 1100);
+    crash(&world, NEXT_EPOCH, 500);
+    come_back(&world, a);
     assert_int_equal(world.core->groups.count, 2);
     for (unsigned i = 0; i < 60; i++)
         assert_int_equal(mc_object_group_id(mc_object_find(world.core, mc_span_string(world_name(key, "g", i)))),
@@ -401,10 +395,10 @@ static void random_life(unsigned seed)
     char text[32];
     world_open(&world);
     srand(seed);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_store(&world, NODE_A, MIB, "a");
     uint64_t readers[3];
     for (unsigned i = 0; i < 3; i++)
-        readers[i] = world_join(&world, MC_ROLE_CALL, 10 + i, 1);
+        readers[i] = world_client(&world, 10 + i);
     for (unsigned step = 0; step < 3000; step++) {
         const char *key = world_name(text, "k", (unsigned)(rand() % 200));
         uint64_t reader = readers[rand() % 3];
@@ -413,7 +407,8 @@ static void random_life(unsigned seed)
                                                  (rand() % 16 == 0 ? MC_PUT_SOFT_PIN : 0u),
                                         .group = (uint64_t)(rand() % 4)};
         if (dice < 6 && open_count < 32) {
-            if (world_grant(&world, store.call, 1, key, 1 + (unsigned)rand() % 20000, &wish, &open[open_count]) == 0)
+            if (world_grant(&world, store.call, PUT_1, key, 1 + (unsigned)rand() % 20000, &wish, &open[open_count]) ==
+                0)
                 open_count++;
         } else if (dice < 10 && open_count > 0) {
             open_count--;
@@ -428,7 +423,7 @@ static void random_life(unsigned seed)
         } else if (dice == 14) {
             world_pass(&world, (uint64_t)(rand() % 2000));
         }
-        world_heartbeat(&world, store.heartbeat, 0, 0);
+        world_beat(&world, store.heartbeat);
         if (rand() % 2 == 0)
             world_owner_obeys(&world, store.owner);
         while (world_receive(&world, store.call).type != 0)

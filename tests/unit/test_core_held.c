@@ -19,7 +19,7 @@ static void pass(struct world *world, uint64_t ms, uint64_t heartbeat)
 {
     for (uint64_t left = ms; left > 0; left -= left < 1000 ? left : 1000) {
         world_pass(world, left < 1000 ? left : 1000);
-        (void)world_heartbeat(world, heartbeat, 0, 0);
+        (void)world_beat(world, heartbeat);
     }
 }
 
@@ -31,11 +31,10 @@ static void test_many_wait(void **state)
     struct mc_wire_place place;
     uint64_t clients[4];
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_open_one(&world);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     for (unsigned i = 0; i < 4; i++) {
-        clients[i] = world_join(&world, MC_ROLE_CALL, 10 + i, 1);
+        clients[i] = world_client(&world, 10 + i);
         remove_send(&world, clients[i], "k");
     }
     const char *twice[2] = {"k", "k"};
@@ -64,21 +63,18 @@ static void test_released_by_departure(void **state)
     struct world world;
     (void)state;
     for (unsigned gone = 0; gone < 2; gone++) {
-        world_open(&world);
-        struct world_store store = world_store(&world, 5, MIB, "a"), other = world_store(&world, 6, MIB, "b");
+        struct world_store store = world_open_one(&world), other = world_store(&world, NODE_B, MIB, "b");
         struct mc_wire_place place;
         struct world_wish wish = {.preferred = {"a"}};
-        assert_int_equal(world_grant(&world, other.call, 1, "k", SMALL, &wish, &place), 0);
+        assert_int_equal(world_put_place(&world, other.call, store.owner, "k", SMALL, &wish, &place), 0);
         assert_int_equal(place.segment, store.segment);
-        world_live(&world, store.owner, &place);
-        assert_int_equal(world_put_done(&world, other.call, 1), 0);
         remove_send(&world, other.call, "k");
         if (gone)
             world_disconnect(&world, store.owner);
         pass(&world, 2900, other.heartbeat);
         assert_int_equal(remove_answer(&world, other.call), 1);
         remove_send(&world, store.call, "k"); /* also for who asks late */
-        assert_int_equal(world_grant(&world, other.call, 2, "k", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
+        assert_int_equal(world_grant(&world, other.call, PUT_2, "k", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
         pass(&world, gone ? 20000 : 2500, other.heartbeat);
         assert_int_equal(remove_answer(&world, other.call), 0);
         assert_int_equal(world_put(&world, other.call, other.owner, "k", SMALL), 0);
@@ -98,15 +94,11 @@ static void test_departure_is_noted_first(void **state)
         struct mc_core_config config = mc_core_config_default();
         config.asks_to_depart = true;
         world_open_with(&world, &config);
-        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
-        uint64_t late = world_join(&world, MC_ROLE_CALL, 50, 1);
+        struct world_store a = world_store(&world, NODE_A, MIB, "a"), b = world_store(&world, NODE_B, MIB, "b");
+        uint64_t late = world_client(&world, WITNESS);
         struct world_wish wish = {.preferred = {"a"}};
-        assert_int_equal(world_grant(&world, b.call, 1, "k", SMALL, &wish, &place), 0);
-        world_live(&world, a.owner, &place);
-        assert_int_equal(world_put_done(&world, b.call, 1), 0);
-        assert_int_equal(world_grant(&world, b.call, 2, "other", SMALL, &wish, &place), 0);
-        world_live(&world, a.owner, &place);
-        assert_int_equal(world_put_done(&world, b.call, 2), 0);
+        assert_int_equal(world_put_place(&world, b.call, a.owner, "k", SMALL, &wish, &place), 0);
+        assert_int_equal(world_put_place(&world, b.call, a.owner, "other", SMALL, &wish, &place), 0);
         world_disconnect(&world, a.owner);
         remove_send(&world, b.call, "k");
         pass(&world, 2900, b.heartbeat);
@@ -154,10 +146,9 @@ static void test_what_hides_another_stays(void **state)
     struct world world;
     (void)state;
     for (unsigned how = 0; how < 3; how++) { /* it departs, comes back; nothing is wrong with it */
-        world_open(&world);
-        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+        struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
         pass(&world, 3000, b.heartbeat);
-        (void)world_heartbeat(&world, a.heartbeat, 0, 0);
+        (void)world_beat(&world, a.heartbeat);
         k_at(&world, &a, "a", true);
         k_at(&world, &b, "b", false);
         if (how < 2) {
@@ -178,10 +169,7 @@ static void test_what_hides_another_stays(void **state)
             assert_int_equal(remove_answer(&world, b.call), 0);
         }
         if (how == 1) {
-            a.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
-            struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
-            mount.epoch = 3;
-            assert_int_equal(world_mount(&world, a.owner, &mount).code, 0);
+            assert_int_equal(world_remount(&world, &a), 0);
             assert_int_equal(world_owner_obeys(&world, a.owner), 1);
         }
         pass(&world, how == 0 ? 3000 : 100, b.heartbeat);
@@ -202,38 +190,32 @@ static void test_exists_waits_for_what_may_come_back(void **state)
     (void)state;
     for (unsigned how = 0; how < 4; how++) {
         bool returns = how % 2 == 1, is_cut = how >= 2;
-        world_open(&world);
-        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+        struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
         struct world_wish at_a = {.preferred = {"a"}}, at_b = {.preferred = {"b"}};
-        uint64_t writer = world_join(&world, MC_ROLE_CALL, 7, 1);
-        assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, &at_a, &place), 0);
+        uint64_t writer = world_client(&world, SECOND_CLIENT);
+        assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, &at_a, &place), 0);
         assert_int_equal(place.segment, a.segment);
         struct world_wish again = {.unsure = place.generation};
         world_disconnect(&world, a.owner); /* the value is live there, but that is never heard */
         if (is_cut) {
             world_disconnect(&world, writer);
-            writer = world_join(&world, MC_ROLE_CALL, 7, 1);
+            writer = world_client(&world, SECOND_CLIENT);
             world_settle(&world, 10);
         } else {
             world_revoke(&world, writer, &place);
-            assert_int_equal(world_put_done(&world, writer, 1), MC_ERR_TRANSFER_FAIL);
+            assert_int_equal(world_put_done(&world, writer, PUT_1), MC_ERR_TRANSFER_FAIL);
         }
-        assert_int_equal(world_grant(&world, b.call, 2, "k", SMALL * 2, &at_b, &place), 0);
-        world_live(&world, b.owner, &place);
-        assert_int_equal(world_put_done(&world, b.call, 2), 0);
-        assert_int_equal(world_grant(&world, writer, 3, "k", SMALL, &again, NULL), MC_ERR_PUT_IN_PROGRESS);
-        assert_int_equal(world_grant(&world, a.call, 4, "k", SMALL, NULL, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
+        assert_int_equal(world_put_place(&world, b.call, b.owner, "k", SMALL * 2, &at_b, &place), 0);
+        assert_int_equal(world_grant(&world, writer, PUT_3, "k", SMALL, &again, NULL), MC_ERR_PUT_IN_PROGRESS);
+        assert_int_equal(world_grant(&world, a.call, PUT_4, "k", SMALL, NULL, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
         if (returns) {
-            a.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
-            struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
-            mount.epoch = 3;
-            assert_int_equal(world_mount(&world, a.owner, &mount).code, 0);
-            assert_int_equal(world_grant(&world, writer, 5, "k", SMALL, &again, NULL), MC_ERR_PUT_IN_PROGRESS);
+            assert_int_equal(world_remount(&world, &a), 0);
+            assert_int_equal(world_grant(&world, writer, PUT_5, "k", SMALL, &again, NULL), MC_ERR_PUT_IN_PROGRESS);
             assert_int_equal(world_owner_obeys(&world, a.owner), is_cut ? 2 : 1);
         } else {
             pass(&world, 3500, b.heartbeat);
         }
-        assert_int_equal(world_grant(&world, writer, 6, "k", SMALL, &again, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
+        assert_int_equal(world_grant(&world, writer, PUT_6, "k", SMALL, &again, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
         world_close_all(&world);
     }
 }
@@ -244,30 +226,27 @@ static void upsert_waits(bool is_cut)
 {
     struct world world;
     struct mc_wire_place place;
-    world_open(&world);
-    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+    struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
     struct world_wish at_a = {.preferred = {"a"}}, replace = {.flags = MC_PUT_REPLACE, .preferred = {"b"}};
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 7, 1);
-    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, &at_a, &place), 0);
+    uint64_t writer = world_client(&world, SECOND_CLIENT);
+    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, &at_a, &place), 0);
     assert_int_equal(place.segment, a.segment);
     struct world_wish again = {.preferred = {"b"}, .unsure = place.generation};
     world_disconnect(&world, a.owner);
     if (is_cut) {
         world_disconnect(&world, writer);
-        writer = world_join(&world, MC_ROLE_CALL, 7, 1);
+        writer = world_client(&world, SECOND_CLIENT);
         world_settle(&world, 10);
     } else {
         world_revoke(&world, writer, &place);
-        assert_int_equal(world_put_done(&world, writer, 1), MC_ERR_TRANSFER_FAIL);
+        assert_int_equal(world_put_done(&world, writer, PUT_1), MC_ERR_TRANSFER_FAIL);
     }
-    assert_int_equal(world_grant(&world, writer, 2, "k", SMALL, &again, &place), 0);
+    assert_int_equal(world_put_place(&world, writer, b.owner, "k", SMALL, &again, &place), 0);
     assert_int_equal(place.segment, b.segment);
-    world_live(&world, b.owner, &place);
-    assert_int_equal(world_put_done(&world, writer, 2), 0);
-    assert_int_equal(world_grant(&world, b.call, 3, "k", SMALL, &replace, NULL), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_grant(&world, b.call, PUT_3, "k", SMALL, &replace, NULL), MC_ERR_PUT_IN_PROGRESS);
     assert_int_equal(world_exist(&world, b.call, "k"), 1);
     pass(&world, 3500, b.heartbeat);
-    assert_int_equal(world_grant(&world, b.call, 4, "k", SMALL, &replace, NULL), 0);
+    assert_int_equal(world_grant(&world, b.call, PUT_4, "k", SMALL, &replace, NULL), 0);
     world_close_all(&world);
 }
 
@@ -287,13 +266,12 @@ static void test_removal_waits_for_what_is_cut_off(void **state)
     struct mc_core_statistics statistics;
     static struct world_told told;
     (void)state;
-    world_open(&world);
-    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+    struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
     struct world_wish at_a = {.preferred = {"a"}};
     pass(&world, 3000, b.heartbeat);
-    (void)world_heartbeat(&world, a.heartbeat, 0, 0);
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 7, 1);
-    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, &at_a, &place), 0);
+    (void)world_beat(&world, a.heartbeat);
+    uint64_t writer = world_client(&world, SECOND_CLIENT);
+    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, &at_a, &place), 0);
     assert_int_equal(place.segment, a.segment);
     world_disconnect(&world, writer);
     world_settle(&world, 10);
@@ -303,10 +281,10 @@ static void test_removal_waits_for_what_is_cut_off(void **state)
     assert_int_equal(remove_answer(&world, b.call), 1);
     world_owner_told_to_cut(&world, a.owner, &told);
     assert_int_equal(remove_answer(&world, b.call), 0);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.quarantine_bytes, 128);
     world_owner_says(&world, a.owner, MC_MESSAGE_CUT_DONE, &told);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.quarantine_bytes, 0);
     world_close_all(&world);
 }
@@ -318,15 +296,12 @@ static void test_behind_is_no_contact(void **state)
     struct world world;
     static struct world_told told;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a"), other = world_store(&world, 6, MIB, "b");
+    struct world_store store = world_open_one(&world), other = world_store(&world, NODE_B, MIB, "b");
     struct world_wish at_a = {.preferred = {"a"}};
     struct mc_wire_place place;
     for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(world_grant(&world, other.call, i, i == 0 ? "k" : "l", SMALL, &at_a, &place), 0);
+        assert_int_equal(world_put_place(&world, other.call, store.owner, i == 0 ? "k" : "l", SMALL, &at_a, &place), 0);
         assert_int_equal(place.segment, store.segment);
-        world_live(&world, store.owner, &place);
-        assert_int_equal(world_put_done(&world, other.call, i), 0);
     }
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
     remove_send(&world, other.call, "k");
@@ -336,9 +311,9 @@ static void test_behind_is_no_contact(void **state)
     assert_int_equal(world_put(&world, other.call, other.owner, "l", SMALL), 0); /* over its absence */
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 1);
     world_disconnect(&world, store.owner);
-    store.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
-    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
-    mount.epoch = 3;
+    store.owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
+    struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
+    mount.epoch = FIRST_EPOCH;
     struct mc_wire_mount_reply reply = world_mount(&world, store.owner, &mount);
     assert_int_equal(reply.code, 0);
     assert_int_equal(reply.behind, 1);
@@ -351,7 +326,7 @@ static void test_behind_is_no_contact(void **state)
     assert_int_equal(cleared, 2);
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
     pass(&world, 25000, other.heartbeat); /* given up */
-    store.heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, 5, 1);
+    store.heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, NODE_A, FIRST_LIFE);
     assert_true(world_heartbeat(&world, store.heartbeat, store.segment, MIB) < 0);
     world_close_all(&world);
 }
@@ -363,21 +338,18 @@ static void test_failed_put_is_no_hindrance(void **state)
     struct mc_wire_place first, second;
     static struct world_told told;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a"), other = world_store(&world, 6, MIB, "b");
+    struct world_store store = world_open_one(&world), other = world_store(&world, NODE_B, MIB, "b");
     struct world_wish at_a = {.preferred = {"a"}}, at_b = {.preferred = {"b"}};
-    assert_int_equal(world_grant(&world, other.call, 1, "k", SMALL, &at_a, &first), 0);
+    assert_int_equal(world_grant(&world, other.call, PUT_1, "k", SMALL, &at_a, &first), 0);
     assert_int_equal(first.segment, store.segment);
     world_revoke(&world, other.call, &first);
-    assert_int_not_equal(world_put_done(&world, other.call, 1), 0);
-    assert_int_equal(world_grant(&world, other.call, 2, "k", SMALL, &at_b, &second), 0);
+    assert_int_not_equal(world_put_done(&world, other.call, PUT_1), 0);
+    assert_int_equal(world_put_place(&world, other.call, other.owner, "k", SMALL, &at_b, &second), 0);
     assert_int_equal(second.segment, other.segment);
-    world_live(&world, other.owner, &second);
-    assert_int_equal(world_put_done(&world, other.call, 2), 0);
     remove_send(&world, other.call, "k");
     assert_int_equal(world_owner_obeys(&world, other.owner), 1);
     assert_int_equal(remove_answer(&world, other.call), 1); /* the first may be live in its owner's index */
-    assert_int_equal(world_grant(&world, other.call, 3, "k", SMALL, NULL, &second), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_grant(&world, other.call, PUT_3, "k", SMALL, NULL, &second), MC_ERR_PUT_IN_PROGRESS);
     world_owner_told(&world, store.owner, &told);
     assert_int_equal(told.type, MC_MESSAGE_CLEAR);
     world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
@@ -391,15 +363,14 @@ static void test_removed_after_a_failed_put(void **state)
     struct world world;
     struct mc_wire_place place;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
-    assert_int_equal(world_grant(&world, other, 1, "k", SMALL, NULL, &place), 0);
+    struct world_store store = world_open_one(&world);
+    uint64_t other = world_client(&world, CLIENT);
+    assert_int_equal(world_grant(&world, other, PUT_1, "k", SMALL, NULL, &place), 0);
     world_revoke(&world, other, &place);
-    assert_int_not_equal(world_put_done(&world, other, 1), 0);
+    assert_int_not_equal(world_put_done(&world, other, PUT_1), 0);
     remove_send(&world, store.call, "k");
     assert_int_equal(remove_answer(&world, store.call), 1);
-    assert_int_equal(world_grant(&world, other, 2, "k", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_grant(&world, other, PUT_2, "k", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
     assert_int_equal(world_owner_obeys(&world, store.owner), 1);
     assert_int_equal(remove_answer(&world, store.call), MC_ERR_OBJECT_NOT_FOUND);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
@@ -412,9 +383,8 @@ static void test_remove_all_waits_for_what_left(void **state)
     struct world world;
     (void)state;
     for (unsigned regex = 0; regex < 2; regex++) {
-        world_open(&world);
-        struct world_store store = world_store(&world, 5, MIB, "a");
-        uint64_t first = world_join(&world, MC_ROLE_CALL, 6, 1), second = world_join(&world, MC_ROLE_CALL, 7, 1);
+        struct world_store store = world_open_one(&world);
+        uint64_t first = world_client(&world, CLIENT), second = world_client(&world, SECOND_CLIENT);
         assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
         assert_int_equal(world_put(&world, store.call, store.owner, "x", SMALL), 0);
         remove_send(&world, first, "k");
@@ -436,9 +406,8 @@ static void test_removals_without_end(void **state)
 {
     struct world world;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t hostile = world_join(&world, MC_ROLE_CALL, 6, 1), last = world_join(&world, MC_ROLE_CALL, 7, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t hostile = world_client(&world, CLIENT), last = world_client(&world, SECOND_CLIENT);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     for (unsigned i = 0; i < 200000; i++) {
         remove_send(&world, hostile, "k");
@@ -471,11 +440,10 @@ static void test_a_crowd_is_answered_in_slices(void **state)
     uint64_t clients[CLIENTS];
     unsigned answered = 0, ticks = 0;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_open_one(&world);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     for (unsigned i = 0; i < CLIENTS; i++) {
-        clients[i] = world_join(&world, MC_ROLE_CALL, 10 + i, 1);
+        clients[i] = world_client(&world, 10 + i);
         for (unsigned j = 0; j < MC_WAITS_PER_CONNECTION; j++)
             remove_send(&world, clients[i], "k");
     }
@@ -501,12 +469,11 @@ static void test_who_leaves_waits_no_more(void **state)
 {
     struct world world;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t stays = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t stays = world_client(&world, CLIENT);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     for (unsigned i = 0; i < 100; i++) {
-        uint64_t guest = world_join(&world, MC_ROLE_CALL, 7, 1);
+        uint64_t guest = world_client(&world, SECOND_CLIENT);
         for (unsigned j = 0; j < 10; j++)
             remove_send(&world, guest, "k");
         if (i == 50)
@@ -529,7 +496,7 @@ static void test_remove_all_ends_with_its_caller(void **state)
         enum { KEYS = 6000 };
         world_open(&world);
         struct world_store store = world_store(&world, 64 * MIB, 64 * MIB, "a");
-        uint64_t guest = world_join(&world, MC_ROLE_CALL, 7, 1);
+        uint64_t guest = world_client(&world, SECOND_CLIENT);
         for (unsigned i = 0; i < KEYS; i++) {
             char key[16];
             (void)snprintf(key, sizeof(key), "k%u", i);
@@ -556,8 +523,7 @@ static void test_more_is_held_than_the_object_counts(void **state)
     struct world world;
     struct mc_wire_place place;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_open_one(&world);
     for (unsigned i = 0; i < FAILED; i++) {
         assert_int_equal(world_grant(&world, store.call, i, "k", SMALL, NULL, &place), 0);
         world_revoke(&world, store.call, &place);
@@ -588,24 +554,22 @@ static void test_refused_entry_holds(void **state)
     struct world world;
     static struct world_told told;
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5), *b = fake(6);
-    assert_int_equal(fake_join(&world, a).code, 0);
-    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
-    crash(&world, 9, 10);
+    struct fake_owner *a = start_with_value(&world, "k"), *b = fake(NODE_B);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
     assert_int_equal(fake_join(&world, b).code, 0);
-    world_pass(&world, 1100);
+    world_pass(&world, GRACE_OVER_MS);
     struct mc_wire_place place;
-    assert_int_equal(world_grant(&world, b->call, 1, "k", SMALL + 1, NULL, &place), 0); /* the master does not know */
+    assert_int_equal(world_grant(&world, b->call, PUT_1, "k", SMALL + 1, NULL, &place),
+                     0); /* the master does not know */
     world_live(&world, b->owner, &place);
-    assert_int_equal(world_put_done(&world, b->call, 1), 0);
+    assert_int_equal(world_put_done(&world, b->call, PUT_1), 0);
     assert_int_equal(fake_join(&world, a).inventory, 1);
     struct mc_wire_inventory_item item = item_of(a, held(a, "k"));
     send_inventory(&world, a->owner, a->segment, 0, true, &item, 1);
     for (unsigned i = 0; i < 3; i++) {
-        world_pass(&world, 1000);
-        (void)world_heartbeat(&world, a->heartbeat, 0, 0);
-        (void)world_heartbeat(&world, b->heartbeat, 0, 0);
+        world_pass(&world, SECOND_MS);
+        (void)world_beat(&world, a->heartbeat);
+        (void)world_beat(&world, b->heartbeat);
     }
     assert_int_equal(found(&world, b, "k"), SMALL + 1);
     remove_send(&world, b->call, "k");
@@ -628,8 +592,7 @@ static void test_evicted_key_waits(void **state)
     char key[24];
     unsigned count = 0, waits = 0;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_open_one(&world);
     for (int32_t code = 0; count < 20000 && waits == 0; count++) {
         (void)snprintf(key, sizeof(key), "k%u", count);
         code = world_grant(&world, store.call, 100 + count, key, 8192, NULL, &place);
@@ -642,9 +605,9 @@ static void test_evicted_key_waits(void **state)
         waits++;
     }
     assert_int_equal(waits, 1);
-    assert_int_equal(world_grant(&world, store.call, 1, "k0", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "k0", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
     assert_true(world_owner_obeys(&world, store.owner) > 0);
-    assert_int_equal(world_grant(&world, store.call, 2, "k0", SMALL, NULL, &place), 0);
+    assert_int_equal(world_grant(&world, store.call, PUT_2, "k0", SMALL, NULL, &place), 0);
     world_close_all(&world);
 }
 

@@ -7,8 +7,6 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define MIB (1u << 20)
-
 static void test_hello(void **state)
 {
     struct world world;
@@ -39,7 +37,7 @@ static void test_connections_that_rest(void **state)
     struct world world;
     (void)state;
     world_open(&world);
-    uint64_t call = world_join(&world, MC_ROLE_CALL, 1, 1), other = world_join(&world, MC_ROLE_CALL, 2, 1);
+    uint64_t call = world_client(&world, 1), other = world_client(&world, 2);
     uint64_t heartbeat = world_join(&world, MC_ROLE_OWNER, 3, 1), fresh = world_connect(&world);
     struct mc_connection *owed = mc_map_get(&world.core->connections, other);
     world_pass(&world, MC_CALL_IDLE_MS - 1000);
@@ -152,7 +150,7 @@ static void test_roles(void **state)
         uint64_t connection = world_join(&world, wrong[i].role, 1, 1);
         world_input(&world, connection, wrong[i].type, 1, "\0\0\0\0\0\0", 6);
         assert_true(world.connections[connection].closed);
-        mc_core_statistics(world.core, &statistics);
+        statistics = statistics_of(&world);
         assert_int_equal(statistics.protocol_errors, i + 1);
         world_disconnect(&world, connection);
     }
@@ -170,20 +168,19 @@ static void test_incarnations(void **state)
     struct world world;
     struct mc_core_statistics statistics;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_open_one(&world);
     uint64_t newer = world_join(&world, MC_ROLE_CALL, 5, 2);
     assert_true(world.connections[store.heartbeat].closed && world.connections[store.owner].closed &&
                 world.connections[store.call].closed);
     assert_false(world.connections[newer].closed);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.members, 1);
     assert_int_equal(statistics.segments, 0);
     world_settle(&world, 100);
     world_disconnect(&world, store.owner);
     world_disconnect(&world, store.heartbeat);
     world_disconnect(&world, newer);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.members, 0); /* nothing left to remember it for */
     world_close_all(&world);
 }

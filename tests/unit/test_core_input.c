@@ -6,8 +6,6 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define MIB (1u << 20)
-
 struct sample {
     unsigned type, role;
     struct mc_buffer body;
@@ -280,8 +278,7 @@ static void test_hello_cut(void **state)
         assert_true(world.connections[connection].closed);
         world_disconnect(&world, connection);
     }
-    struct mc_core_statistics statistics;
-    mc_core_statistics(world.core, &statistics);
+    struct mc_core_statistics statistics = statistics_of(&world);
     assert_int_equal(statistics.members, 0);
     assert_int_equal(statistics.connections, 0);
     mc_buffer_free(&body);

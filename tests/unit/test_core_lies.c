@@ -11,9 +11,9 @@ static void test_lying_inventories(void **state)
     (void)state;
     const uint64_t old = 3ull << MC_EPOCH_SHIFT;
     for (unsigned lie = 0; lie < 18; lie++) {
-        world_start(&world, 9, NULL);
-        struct fake_owner *a = fake(5);
-        a->epoch = 3;
+        world_start(&world, NEXT_EPOCH, NULL);
+        struct fake_owner *a = fake(NODE_A);
+        a->epoch = FIRST_EPOCH;
         a->contact_ms = world.now;
         a->slots[9].state = 1; /* for slot_top = 10 */
         assert_int_equal(fake_join(&world, a).inventory, 1);
@@ -88,7 +88,7 @@ static void test_lying_inventories(void **state)
         }
         send_inventory(&world, a->owner, a->segment, sequence, true, items, 3);
         assert_int_equal(fake_obey(&world, a), MC_ERR_STALE);
-        world_pass(&world, 1100);
+        world_pass(&world, GRACE_OVER_MS);
         assert_int_equal(statistics_of(&world).segments, 0);
         assert_int_equal(statistics_of(&world).objects, 0);
         assert_int_equal(world.core->segment_count, 0);
@@ -102,8 +102,8 @@ static void test_inventory_nobody_asked_for(void **state)
 {
     struct world world;
     (void)state;
-    world_start(&world, 9, NULL);
-    struct fake_owner *a = fake(5), *b = fake(6);
+    world_start(&world, NEXT_EPOCH, NULL);
+    struct fake_owner *a = fake(NODE_A), *b = fake(NODE_B);
     assert_int_equal(fake_join(&world, a).code, 0);
     assert_int_equal(fake_join(&world, b).code, 0);
     send_inventory(&world, a->owner, b->segment, 0, true, NULL, 0); /* not its own */
@@ -119,17 +119,11 @@ static void test_inventory_nobody_asked_for(void **state)
 static void test_broken_inventory(void **state)
 {
     struct world world;
-    char key[24];
     (void)state;
     for (unsigned cut = 0; cut < 14; cut++) {
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5);
-        assert_int_equal(fake_join(&world, a).code, 0);
-        for (unsigned i = 0; i < 20; i++) {
-            (void)snprintf(key, sizeof(key), "k%u", i);
-            assert_int_equal(fake_put(&world, a, key, SMALL + i, 0), 0);
-        }
-        crash(&world, 9, 10);
+        struct fake_owner *a = start_with_owner(&world);
+        put_numbered(&world, a, 20);
+        crash(&world, NEXT_EPOCH, SHORTLY_MS);
         assert_int_equal(fake_join(&world, a).inventory, 1);
         assert_int_equal(a->epoch, 9);
         static struct fake_slot *order[SLOTS];
@@ -163,12 +157,8 @@ static void test_broken_inventory(void **state)
         }
         world_pass(&world, 500);
         a->contact_ms = world.now - 4000; /* what counts is the contact with the master that had it */
-        assert_true(fake_return(&world, a));
-        world_pass(&world, 1100);
-        for (unsigned i = 0; i < 20; i++) {
-            (void)snprintf(key, sizeof(key), "k%u", i);
-            assert_int_equal(found(&world, a, key), SMALL + i);
-        }
+        come_back(&world, a);
+        expect_numbered(&world, a, 20);
         assert_int_equal(world.core->segment_count, 1);
         finish(&world, a, NULL);
     }
@@ -177,32 +167,23 @@ static void test_broken_inventory(void **state)
 static void test_segment_leaves_amid_its_inventory(void **state)
 {
     struct world world;
-    char key[24];
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5), *b = fake(6);
-    assert_int_equal(fake_join(&world, a).code, 0);
-    for (unsigned i = 0; i < 20; i++) {
-        (void)snprintf(key, sizeof(key), "k%u", i);
-        assert_int_equal(fake_put(&world, a, key, SMALL + i, 0), 0);
-    }
-    crash(&world, 9, 10);
+    struct fake_owner *a = start_with_owner(&world), *b = fake(NODE_B);
+    put_numbered(&world, a, 20);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
     assert_int_equal(fake_join(&world, b).code, 0);
     assert_int_equal(fake_join(&world, a).inventory, 1);
     struct mc_wire_inventory_item item = item_of(a, held(a, "k0"));
     send_inventory(&world, a->owner, a->segment, 1, false, &item, 1); /* numbers from 1 are as good */
     /* A removal is not taken before all is known. */
-    int32_t code = 1;
     const char *name = "k0";
-    world_remove_send(&world, b->call, &name, 1, true);
-    assert_true(world_remove_answer(&world, b->call, &code, 1));
-    assert_int_equal(code, MC_ERR_BUSY);
+    assert_int_equal(world_remove(&world, b->call, name, true), MC_ERR_BUSY);
     world_disconnect(&world, a->owner);
     world_disconnect(&world, a->heartbeat);
     world_pass(&world, 3100);
     for (unsigned i = 0; i < 7; i++) {
-        world_heartbeat(&world, b->heartbeat, 0, 0);
-        world_pass(&world, 1000);
+        world_beat(&world, b->heartbeat);
+        world_pass(&world, SECOND_MS);
     }
     assert_int_equal(world.core->segment_count, 1); /* swept */
     finish(&world, a, b);
@@ -214,7 +195,7 @@ static void test_too_many_epochs(void **state)
     struct world world;
     (void)state;
     world_start(&world, 10000000, NULL);
-    struct fake_owner *a = fake(5);
+    struct fake_owner *a = fake(NODE_A);
     a->epoch = 9999999;
     a->contact_ms = world.now;
     for (unsigned i = 0; i < 300; i++) {
@@ -224,8 +205,7 @@ static void test_too_many_epochs(void **state)
                                          .state = 1};
         (void)snprintf(a->slots[i].key, sizeof(a->slots[i].key), "k%u", i);
     }
-    assert_true(fake_return(&world, a));
-    world_pass(&world, 1100);
+    come_back(&world, a);
     assert_int_equal(statistics_of(&world).objects, MC_BASES_MAX);
     assert_int_equal(statistics_of(&world).clearing_bytes, 0); /* the others were cleared under their true names */
     assert_int_equal(found(&world, a, "k0"), 700);
@@ -263,9 +243,7 @@ static void test_rotten(void **state)
     struct mc_wire_slot slots[40];
     char key[24];
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5);
-    assert_int_equal(fake_join(&world, a).code, 0);
+    struct fake_owner *a = start_with_owner(&world);
     for (unsigned i = 0; i < 40; i++) {
         (void)snprintf(key, sizeof(key), "k%u", i);
         assert_int_equal(fake_put(&world, a, key, SMALL, 0), 0);
@@ -296,10 +274,10 @@ static void test_rotten(void **state)
     assert_int_equal(statistics_of(&world).clearing_bytes, 0);
     say_slots(&world, a->call, MC_MESSAGE_ROTTEN, a->segment, &slots[20], 20);
     assert_int_equal(checks_of(&world, a->owner), 2); /* as many as have ended */
-    world_pass(&world, 3000);
-    world_heartbeat(&world, a->heartbeat, 0, 0);
-    world_pass(&world, 4000);
-    world_heartbeat(&world, a->heartbeat, 0, 0);
+    world_pass(&world, 3 * SECOND_MS);
+    world_beat(&world, a->heartbeat);
+    world_pass(&world, 4 * SECOND_MS);
+    world_beat(&world, a->heartbeat);
     world_pass(&world, 3500);
     say_slots(&world, a->call, MC_MESSAGE_ROTTEN, a->segment, &slots[20], 20);
     assert_int_equal(checks_of(&world, a->owner), 16);
@@ -351,8 +329,7 @@ static void test_busy_says_when(void **state)
 {
     struct world world;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_open_one(&world);
     world.core->waits.limit = 0;
     const char *key = "k";
     world_remove_send(&world, store.call, &key, 1, true);

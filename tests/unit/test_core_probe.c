@@ -5,8 +5,6 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define MIB (1u << 20)
-
 static int state_of(struct world *world, uint32_t number)
 {
     struct mc_core_segment segment;
@@ -70,8 +68,7 @@ static void ordering_client_reports(void **state)
     struct world world;
     struct mc_core_statistics statistics;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_open_one(&world);
     uint64_t clients[8];
     for (unsigned i = 0; i < 8; i++)
         clients[i] = join_from(&world, 10 + i, i < 4 ? 1 : i, "w");
@@ -97,7 +94,7 @@ static void ordering_client_reports(void **state)
         assert_int_equal(state_of(&world, store.segment), 0);
     }
     complain(&world, clients[0], 4711);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.suspects, 3 + 160 + 1);
     assert_int_equal(statistics.reports_refuted, 1 + 20 * 4); /* as many machines as are remembered */
     struct mc_core_accuser accusers[4];
@@ -137,7 +134,7 @@ static void test_who_accuses_many_is_named(void **state)
     assert_int_equal(mc_core_accusers(world.core, accusers, 4), 1);
     assert_int_equal(accusers[0].nodes, 3);
     for (unsigned i = 0; i < 61; i++) {
-        world_pass(&world, 1000);
+        world_pass(&world, SECOND_MS);
         for (unsigned j = 0; j < 4; j++)
             (void)world_heartbeat(&world, stores[j].heartbeat, stores[j].segment, MIB);
     }
@@ -150,9 +147,8 @@ static void test_doubts_only_ask(void **state)
     struct world world;
     struct mc_core_statistics statistics;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1), two = world_join(&world, MC_ROLE_CALL, 7, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t one = world_client(&world, CLIENT), two = world_client(&world, SECOND_CLIENT);
     report(&world, one, store.segment, 0);
     uint64_t ping = pinged(&world, store.owner);
     assert_int_not_equal(ping, 0);
@@ -164,7 +160,7 @@ static void test_doubts_only_ask(void **state)
     answer_ping(&world, store.owner, ping);
     world_pass(&world, 300);
     assert_int_equal(state_of(&world, store.segment), 0);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.suspects, 0);
     assert_int_equal(statistics.reports_refuted, 0);
     world_close_all(&world);
@@ -186,9 +182,8 @@ static void test_probe_without_answer(void **state)
     struct world world;
     struct mc_core_statistics statistics;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t one = world_client(&world, CLIENT);
     world_pass(&world, 70);
     complain(&world, one, store.segment);
     run(&world, 99);
@@ -207,7 +202,7 @@ static void test_probe_without_answer(void **state)
     assert_int_equal(state_of(&world, store.segment), 1);
     answer_ping(&world, store.owner, last);
     assert_int_equal(state_of(&world, store.segment), 0);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_in_range(statistics.probes_failed, 4, 7);
     assert_int_equal(statistics.reports_refuted, 0); /* it was true */
     /* It is gone while it is asked after. */
@@ -215,8 +210,8 @@ static void test_probe_without_answer(void **state)
     world_disconnect(&world, store.owner);
     world_pass(&world, 500);
     assert_int_equal(state_of(&world, store.segment), 1);
-    store.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
-    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
+    store.owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
+    struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
     assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
     world_pass(&world, 250);
     assert_int_equal(state_of(&world, store.segment), 1); /* until it answers */
@@ -230,9 +225,8 @@ static void test_a_lost_ping_hides_nobody(void **state)
 {
     struct world world;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t one = world_client(&world, CLIENT);
     for (unsigned lost = 1; lost < MC_PROBE_PINGS; lost++) {
         complain(&world, one, store.segment);
         uint64_t last = pinged(&world, store.owner);
@@ -264,9 +258,8 @@ static void test_slow_links_have_more_time(void **state)
 {
     struct world world;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t one = world_client(&world, CLIENT);
     world.stuck = store.owner; /* its answers take this test's time */
     for (unsigned i = 0; i < 3; i++) {
         (void)world_heartbeat(&world, store.heartbeat, store.segment, MIB);
@@ -297,9 +290,8 @@ static void test_lost_packets_are_not_the_owners(void **state)
     };
     struct world world;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t one = world_client(&world, CLIENT);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         for (unsigned late = 0; late < 2; late++) {
             run(&world, MC_LOSSY_MS); /* what was lost before is forgotten */
@@ -330,9 +322,8 @@ static void test_a_loss_before_the_probe_counts(void **state)
 {
     struct world world;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t one = world_client(&world, CLIENT);
     world.is_way_known = true;
     world.way = (struct mc_core_way){.lost = 7, .arrived = true};
     (void)world_heartbeat(&world, store.heartbeat, store.segment, MIB);
@@ -357,9 +348,8 @@ static void test_what_is_unread_may_be_the_answer(void **state)
     struct world world;
     (void)state;
     for (unsigned unread = 0; unread < 2; unread++) {
-        world_open(&world);
-        struct world_store store = world_store(&world, 5, MIB, "a");
-        uint64_t one = world_join(&world, MC_ROLE_CALL, 6, 1);
+        struct world_store store = world_open_one(&world);
+        uint64_t one = world_client(&world, CLIENT);
         world.is_way_known = true;
         world.way = (struct mc_core_way){.arrived = true, .unread = unread == 1};
         (void)world_heartbeat(&world, store.heartbeat, store.segment, MIB);

@@ -9,8 +9,6 @@
 
 #include <cmocka.h>
 
-#define MIB (UINT64_C(1) << 20)
-
 static const struct mc_id here = {9, 9}, elsewhere = {8, 8};
 
 static void test_what_loopback_is(void **state)

@@ -9,8 +9,8 @@ static void test_contents_come_back(void **state)
     struct world world;
     char key[24];
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5);
+    world_start(&world, FIRST_EPOCH, NULL);
+    struct fake_owner *a = fake(NODE_A);
     assert_int_equal(fake_join(&world, a).inventory, 0);
     for (unsigned i = 0; i < 300; i++) {
         (void)snprintf(key, sizeof(key), "k%u", i);
@@ -21,14 +21,14 @@ static void test_contents_come_back(void **state)
         assert_int_equal(fake_remove(&world, a, a, key), 0);
     }
     uint64_t used = statistics_of(&world).used;
-    crash(&world, 9, 500);
+    crash(&world, NEXT_EPOCH, 500);
     struct mc_wire_mount_reply reply = fake_join(&world, a);
     assert_int_equal(reply.code, 0);
     assert_int_equal(reply.inventory, 1);
     struct mc_core_segment segment;
     assert_true(mc_core_segment(world.core, a->segment, &segment));
     assert_true(segment.recovering && segment.state == 1);
-    assert_int_equal(world_grant(&world, a->call, 1, "new", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
+    assert_int_equal(world_grant(&world, a->call, PUT_1, "new", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
     assert_true(fake_tell(&world, a, 100));
     assert_int_equal(found(&world, a, "k1"), 0); /* not before the grace has passed */
     world_pass(&world, 900);
@@ -61,23 +61,18 @@ static void test_contents_come_back(void **state)
 static void test_young_master_without_a_sign(void **state)
 {
     struct world world;
-    int32_t code = 1;
     const char *key = "k";
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5), *b = fake(6);
-    assert_int_equal(fake_join(&world, a).code, 0);
+    struct fake_owner *a = start_with_owner(&world), *b = fake(NODE_B);
     assert_int_equal(fake_put(&world, a, key, SMALL, 0), 0);
-    crash(&world, 9, 10);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
     assert_int_equal(fake_join(&world, b).code, 0);
-    assert_int_equal(hello_acts(&world, 50), 0); /* nothing was placed */
+    assert_int_equal(hello_acts(&world, WITNESS), 0); /* nothing was placed */
     assert_int_equal(fake_put(&world, b, "other", SMALL, 0), 0);
-    assert_int_equal(hello_acts(&world, 51), 1);
+    assert_int_equal(hello_acts(&world, SECOND_WITNESS), 1);
     assert_int_equal(world.core->evidence_count, 0);
     for (unsigned i = 0; i < 2; i++) {
-        world_remove_send(&world, b->call, &key, 1, true);
-        assert_true(world_remove_answer(&world, b->call, &code, 1));
-        assert_int_equal(code, MC_ERR_BUSY);
+        assert_int_equal(world_remove(&world, b->call, key, true), MC_ERR_BUSY);
         world_remove_all_send(&world, b->call, NULL, true);
         assert_int_equal(world_receive(&world, b->call).type, MC_MESSAGE_FAILED);
         world_pass(&world, i == 0 ? 2998 : 1); /* the last moment, and past it */
@@ -90,13 +85,13 @@ static void test_young_master_without_a_sign(void **state)
     struct mc_core_config config = mc_core_config_default();
     config.predecessor_end_ms = 1000000 - 2000;
     world.now = 1000000;
-    master_start(&world, 9, &config);
-    assert_int_equal(hello_acts(&world, 50), 0);
+    master_start(&world, NEXT_EPOCH, &config);
+    assert_int_equal(hello_acts(&world, WITNESS), 0);
     world_pass(&world, 2999);
     assert_true(mc_recover_unsettled(world.core));
     world_pass(&world, 1);
     assert_false(mc_recover_unsettled(world.core));
-    assert_int_equal(hello_acts(&world, 51), 1);
+    assert_int_equal(hello_acts(&world, SECOND_WITNESS), 1);
     finish(&world, NULL, NULL);
 }
 
@@ -107,16 +102,16 @@ static void test_young_until_it_is_noted(void **state)
     struct world world;
     (void)state;
     config.asks_to_age = true;
-    world_start(&world, 3, NULL);
+    world_start(&world, FIRST_EPOCH, NULL);
     master_stop(&world);
-    master_start(&world, 9, &config);
-    struct fake_owner *a = fake(5);
+    master_start(&world, NEXT_EPOCH, &config);
+    struct fake_owner *a = fake(NODE_A);
     world_pass(&world, 2999);
     assert_false(mc_core_asks_to_age(world.core));
     world_pass(&world, 1);
     assert_true(mc_core_asks_to_age(world.core));
-    world_pass(&world, 60000);
-    assert_int_equal(hello_acts(&world, 50), 0);
+    world_pass(&world, 60 * SECOND_MS);
+    assert_int_equal(hello_acts(&world, WITNESS), 0);
     assert_false(mc_core_acts(world.core));
     assert_int_equal(fake_join(&world, a).code, 0);
     assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
@@ -137,20 +132,17 @@ static void test_nobody_has_led_for_long(void **state)
     (void)state;
     for (unsigned slept = 0; slept < 2; slept++) {
         struct mc_core_config config = mc_core_config_default();
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5);
-        assert_int_equal(fake_join(&world, a).code, 0);
-        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        struct fake_owner *a = start_with_value(&world, "k");
         config.predecessor_end_ms = world.now + 100;
         master_stop(&world);
         world.now += 10000;
-        master_start(&world, 9, &config);
-        uint64_t call = world_join(&world, MC_ROLE_CALL, 50, 1);
+        master_start(&world, NEXT_EPOCH, &config);
+        uint64_t call = world_client(&world, WITNESS);
         world_pass(&world, slept ? 500 : 2500);
         world.now += slept ? 9999 : 0; /* of which it may count the second after which it wished to be called */
         world_remove_all_send(&world, call, "^x", true);
         assert_int_equal(world_receive(&world, call).type, MC_MESSAGE_FAILED);
-        assert_int_equal(world_grant(&world, call, 1, "new", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
+        assert_int_equal(world_grant(&world, call, PUT_1, "new", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
         assert_true(fake_return(&world, a));
         assert_int_equal(found(&world, a, "k"), SMALL); /* no grace */
         assert_int_equal(fake_remove(&world, a, a, "k"), MC_ERR_BUSY);
@@ -171,8 +163,8 @@ static void test_young_master_evicts_nothing_new(void **state)
     (void)state;
     for (unsigned old = 0; old < 2; old++) {
         unsigned count = 0;
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5), *b = fake(6);
+        world_start(&world, FIRST_EPOCH, NULL);
+        struct fake_owner *a = fake(NODE_A), *b = fake(NODE_B);
         if (old == 1) {
             assert_int_equal(fake_join(&world, a).code, 0);
             for (unsigned i = 0; i < 4; i++) {
@@ -180,13 +172,13 @@ static void test_young_master_evicts_nothing_new(void **state)
                 assert_int_equal(fake_put(&world, a, key, MIB / 5, 0), 0);
             }
         }
-        crash(&world, 9, 10);
-        join_seen(&world, MC_ROLE_CALL, 50, 1, 3, 10);
+        crash(&world, NEXT_EPOCH, SHORTLY_MS);
+        join_seen(&world, MC_ROLE_CALL, WITNESS, FIRST_LIFE, FIRST_EPOCH, 10);
         if (old == 1)
             assert_true(fake_return(&world, a));
         else
             assert_int_equal(fake_join(&world, a).code, 0);
-        world_pass(&world, 1100);
+        world_pass(&world, GRACE_OVER_MS);
         for (; count < 20; count++) {
             int32_t code = 0;
             (void)snprintf(key, sizeof(key), "n%u", count);
@@ -224,24 +216,21 @@ static void test_offered(void **state)
 {
     struct world world;
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5);
-    assert_int_equal(fake_join(&world, a).code, 0);
-    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+    struct fake_owner *a = start_with_value(&world, "k");
     uint64_t contact = world.now;
-    crash(&world, 9, 10);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
     assert_int_equal(fake_join(&world, a).inventory, 1);
     assert_true(fake_tell(&world, a, 3));
     assert_int_equal(a->offered, 0);
-    a->epoch = 3; /* an owner that is not told goes on saying so */
+    a->epoch = FIRST_EPOCH; /* an owner that is not told goes on saying so */
     a->contact_ms = contact;
     assert_int_equal(fake_join(&world, a).inventory, 2);
-    assert_int_equal(hello_acts(&world, 50), 0);
-    world_pass(&world, 1100);
+    assert_int_equal(hello_acts(&world, WITNESS), 0);
+    world_pass(&world, GRACE_OVER_MS);
     (void)fake_obey(&world, a);
     assert_int_equal(a->offered, 1);
-    assert_int_equal(hello_acts(&world, 51), 0); /* nor has it placed or removed anything */
-    a->epoch = 3;                                /* it did not hear of it */
+    assert_int_equal(hello_acts(&world, SECOND_WITNESS), 0); /* nor has it placed or removed anything */
+    a->epoch = FIRST_EPOCH;                                  /* it did not hear of it */
     a->contact_ms = contact;
     assert_int_equal(fake_join(&world, a).inventory, 0);
     assert_int_equal(found(&world, a, "k"), SMALL);
@@ -256,14 +245,11 @@ static void test_predecessor_that_is_known_to_have_ended(void **state)
     (void)state;
     for (unsigned round = 0; round < 2; round++) {
         struct mc_core_config config = mc_core_config_default();
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5);
-        assert_int_equal(fake_join(&world, a).code, 0);
-        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        struct fake_owner *a = start_with_value(&world, "k");
         config.predecessor_end_ms = world.now + (round == 0 ? 2999 : 3000);
         master_stop(&world);
         world.now += 5000;
-        master_start(&world, 9, &config);
+        master_start(&world, NEXT_EPOCH, &config);
         assert_int_equal(fake_return(&world, a), round == 0);
         assert_int_equal(found(&world, a, "k"), round == 0 ? SMALL : 0); /* no grace */
         finish(&world, a, NULL);
@@ -284,10 +270,7 @@ static void test_predecessor_that_gave_nobody_up(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct mc_core_config config = mc_core_config_default();
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5), *b = fake(6);
-        assert_int_equal(fake_join(&world, a).code, 0);
-        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        struct fake_owner *a = start_with_value(&world, "k"), *b = fake(NODE_B);
         world.now += 20000;
         config.predecessor_end_ms = world.now;
         config.whole_epoch = rows[i].whole_epoch;
@@ -295,8 +278,9 @@ static void test_predecessor_that_gave_nobody_up(void **state)
         config.asks_to_depart = true;
         master_stop(&world);
         world.now += 2000;
-        master_start(&world, 9, &config);
-        join_seen(&world, MC_ROLE_CALL, 50, 1, 3, 2000); /* others were in touch with it to the end */
+        master_start(&world, NEXT_EPOCH, &config);
+        join_seen(&world, MC_ROLE_CALL, WITNESS, FIRST_LIFE, FIRST_EPOCH,
+                  2000); /* others were in touch with it to the end */
         assert_int_equal(fake_return(&world, a), rows[i].returns);
         assert_int_equal(found(&world, a, "k"), rows[i].returns ? SMALL : 0);
         /* That somebody was given up is for the next to know. */
@@ -305,9 +289,9 @@ static void test_predecessor_that_gave_nobody_up(void **state)
         assert_int_equal(fake_join(&world, b).inventory, 1);
         assert_false(mc_core_asks_to_depart(world.core));
         for (unsigned s = 0; s < 30; s++) { /* it does not go on */
-            world_heartbeat(&world, a->heartbeat, 0, 0);
-            world_heartbeat(&world, b->heartbeat, 0, 0);
-            world_pass(&world, 1000);
+            world_beat(&world, a->heartbeat);
+            world_beat(&world, b->heartbeat);
+            world_pass(&world, SECOND_MS);
         }
         assert_true(mc_core_asks_to_depart(world.core));
         finish(&world, a, b);
@@ -335,21 +319,18 @@ static void test_what_a_note_tells(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct mc_core_config config = mc_core_config_default();
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5);
-        assert_int_equal(fake_join(&world, a).code, 0);
-        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+        struct fake_owner *a = start_with_value(&world, "k");
         config.known_epoch = rows[i].known_epoch;
         config.known_age_ms = rows[i].known_age_ms;
         config.known_is_timed = rows[i].is_timed;
         a->contact_ms = world.now;
         master_stop(&world);
         world.now += 7500;
-        master_start(&world, 9, &config);
+        master_start(&world, NEXT_EPOCH, &config);
         assert_int_equal(fake_return(&world, a), rows[i].returns);
-        world_pass(&world, 1000);
+        world_pass(&world, SECOND_MS);
         assert_int_equal(found(&world, a, "k"), rows[i].returns ? SMALL : 0);
-        mc_core_statistics(world.core, &statistics);
+        statistics = statistics_of(&world);
         assert_int_equal(statistics.recovery_in_doubt, rows[i].in_doubt);
         finish(&world, a, NULL);
     }
@@ -359,12 +340,9 @@ static void test_empty_inventory(void **state)
 {
     struct world world;
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5);
-    assert_int_equal(fake_join(&world, a).code, 0);
-    crash(&world, 9, 10);
-    assert_true(fake_return(&world, a));
-    world_pass(&world, 1100);
+    struct fake_owner *a = start_with_owner(&world);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
+    come_back(&world, a);
     assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
     assert_int_equal(found(&world, a, "k"), SMALL);
     finish(&world, a, NULL);
@@ -376,9 +354,7 @@ static void test_versions(void **state)
     struct world world;
     (void)state;
     for (unsigned order = 0; order < 2; order++) {
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5), *b = fake(6);
-        assert_int_equal(fake_join(&world, a).code, 0);
+        struct fake_owner *a = start_with_owner(&world), *b = fake(NODE_B);
         assert_int_equal(fake_join(&world, b).code, 0);
         assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
         struct fake_slot *of_k = held(a, "k"), old = *of_k;
@@ -388,7 +364,7 @@ static void test_versions(void **state)
         static struct world_grants grants;
         const struct world_wish two = {.replica_count = 2};
         struct world_item item = {mc_span_string("t"), 200};
-        world_put_start(&world, a->call, 1, &item, 1, &two, &grants);
+        world_put_start(&world, a->call, PUT_1, &item, 1, &two, &grants);
         assert_int_equal(grants.place_count, 2);
         for (unsigned i = 0; i < 2; i++) {
             assert_int_equal(grants.places[i].replica, i);
@@ -400,10 +376,10 @@ static void test_versions(void **state)
         of_k = &a->slots[3000]; /* its CLEAR did not arrive, say; at a place of its own, for others may be there now */
         *of_k = old;
         of_k->offset = 512 << 10;
-        crash(&world, 9, 10);
+        crash(&world, NEXT_EPOCH, SHORTLY_MS);
         assert_true(fake_return(&world, order == 0 ? a : b));
         assert_true(fake_return(&world, order == 0 ? b : a));
-        world_pass(&world, 1100);
+        world_pass(&world, GRACE_OVER_MS);
         assert_int_equal(found(&world, a, "k"), SMALL + 1);
         struct mc_wire_found what;
         assert_int_equal(world_get(&world, a->call, "t", 0, &what, NULL), 0);
@@ -426,22 +402,19 @@ static void test_evicted_before_the_other_replica_is_back(void **state)
     char key[24];
     (void)state;
     for (unsigned is_removed = 0; is_removed < 2; is_removed++) {
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5), *b = fake(6);
-        assert_int_equal(fake_join(&world, a).code, 0);
+        struct fake_owner *a = start_with_owner(&world), *b = fake(NODE_B);
         assert_int_equal(fake_join(&world, b).code, 0);
         struct world_item item = {mc_span_string("both"), MIB / 5};
         const struct world_wish two = {.replica_count = 2};
-        world_put_start(&world, a->call, 9, &item, 1, &two, &grants);
+        world_put_start(&world, a->call, PUT_9, &item, 1, &two, &grants);
         for (unsigned i = 0; i < 2; i++) {
             struct fake_owner *to = grants.places[i].segment == a->segment ? a : b;
             fake_write(to, &grants.places[i], "both", MIB / 5, 0, 1);
             world_live(&world, to->owner, &grants.places[i]);
         }
-        assert_int_equal(world_put_done(&world, a->call, 9), 0);
-        crash(&world, 9, 10);
-        assert_true(fake_return(&world, a));
-        world_pass(&world, 1100);
+        assert_int_equal(world_put_done(&world, a->call, PUT_9), 0);
+        crash(&world, NEXT_EPOCH, SHORTLY_MS);
+        come_back(&world, a);
         assert_int_equal(found(&world, a, "both"), MIB / 5);
         grow_old(&world, a); /* nobody reads it any more, and removals are answered */
         for (unsigned i = 0; i < 40 && held(a, "both")->state == 1; i++) {
@@ -466,12 +439,10 @@ static void test_removed_while_away(void **state)
     struct world world;
     static const char *const keys[] = {"k0", "k1", "k2", "k3", "k4"};
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5), *b = fake(6);
-    assert_int_equal(fake_join(&world, a).code, 0);
+    struct fake_owner *a = start_with_owner(&world), *b = fake(NODE_B);
     for (unsigned i = 0; i < 5; i++)
         assert_int_equal(fake_put(&world, a, keys[i], SMALL, 0), 0);
-    crash(&world, 9, 10);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
     assert_int_equal(fake_join(&world, b).code, 0);
     grow_old(&world, b);
     assert_int_equal(fake_remove(&world, b, NULL, "k0"), MC_ERR_OBJECT_NOT_FOUND);
@@ -479,25 +450,24 @@ static void test_removed_while_away(void **state)
     assert_int_equal(fake_put(&world, b, "k2", SMALL + 2, 0), 0);
     assert_int_equal(fake_remove(&world, b, b, "k2"), 0); /* and this one is removed again */
     struct mc_wire_place place;
-    assert_int_equal(world_grant(&world, b->call, 7, "k3", 300, NULL, &place), 0); /* is being written */
+    assert_int_equal(world_grant(&world, b->call, PUT_7, "k3", 300, NULL, &place), 0); /* is being written */
     assert_int_equal(statistics_of(&world).tombstones, 2);
     assert_int_equal(world_exist(&world, b->call, "k0"), 0);
     assert_int_equal(world_get(&world, b->call, "k0", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
     assert_int_equal(mc_core_query(world.core, mc_span_string("k0"), NULL, 0), MC_ERR_OBJECT_NOT_FOUND);
-    assert_true(fake_return(&world, a));
-    world_pass(&world, 1100);
+    come_back(&world, a);
     assert_int_equal(found(&world, b, "k0"), 0);
     assert_int_equal(found(&world, b, "k1"), SMALL + 1);
     assert_int_equal(found(&world, b, "k2"), 0);
     world_live_code(&world, b->owner, &place, -1);
-    assert_int_equal(world_put_done(&world, b->call, 7), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(world_put_done(&world, b->call, PUT_7), MC_ERR_TRANSFER_FAIL);
     assert_int_equal(found(&world, b, "k3"), 0); /* its put failed: the old value is not back */
     assert_int_equal(found(&world, b, "k4"), SMALL);
     assert_int_equal(fake_put(&world, b, "k0", SMALL + 3, 0), 0); /* a tombstone is no hindrance */
     assert_int_equal(statistics_of(&world).recovery_refused, 4);
     for (unsigned i = 0; i < 62; i++) {
-        world_heartbeat(&world, a->heartbeat, 0, 0);
-        world_pass(&world, 1000);
+        world_beat(&world, a->heartbeat);
+        world_pass(&world, SECOND_MS);
     }
     assert_int_equal(statistics_of(&world).tombstones, 0);
     finish(&world, a, b);
@@ -510,23 +480,20 @@ static void test_put_that_fails_before_the_segment_is_back(void **state)
     struct world world;
     struct mc_wire_place place;
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5), *b = fake(6);
-    assert_int_equal(fake_join(&world, a).code, 0);
+    struct fake_owner *a = start_with_owner(&world), *b = fake(NODE_B);
     assert_int_equal(fake_put(&world, a, "kept", SMALL, 0), 0);
     assert_int_equal(fake_put(&world, a, "removed", SMALL, 0), 0);
-    crash(&world, 9, 10);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
     assert_int_equal(fake_join(&world, b).code, 0);
     grow_old(&world, b);
     assert_int_equal(fake_remove(&world, b, NULL, "removed"), MC_ERR_OBJECT_NOT_FOUND);
-    assert_int_equal(world_grant(&world, b->call, 7, "kept", 300, NULL, &place), 0);
+    assert_int_equal(world_grant(&world, b->call, PUT_7, "kept", 300, NULL, &place), 0);
     world_live_code(&world, b->owner, &place, -1);
-    assert_int_equal(world_put_done(&world, b->call, 7), MC_ERR_TRANSFER_FAIL);
-    assert_int_equal(world_grant(&world, b->call, 8, "removed", 300, NULL, &place), 0);
+    assert_int_equal(world_put_done(&world, b->call, PUT_7), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(world_grant(&world, b->call, PUT_8, "removed", 300, NULL, &place), 0);
     world_live_code(&world, b->owner, &place, -1);
-    assert_int_equal(world_put_done(&world, b->call, 8), MC_ERR_TRANSFER_FAIL);
-    assert_true(fake_return(&world, a));
-    world_pass(&world, 1100);
+    assert_int_equal(world_put_done(&world, b->call, PUT_8), MC_ERR_TRANSFER_FAIL);
+    come_back(&world, a);
     assert_int_equal(found(&world, b, "kept"), SMALL);
     assert_int_equal(found(&world, b, "removed"), 0);
     finish(&world, a, b);
@@ -536,27 +503,17 @@ static void test_put_that_fails_before_the_segment_is_back(void **state)
 static void test_remove_before_all_is_known(void **state)
 {
     struct world world;
-    int32_t code = 1;
     const char *unknown = "never put";
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5), *b = fake(6);
-    assert_int_equal(fake_join(&world, a).code, 0);
-    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
-    crash(&world, 9, 10);
+    struct fake_owner *a = start_with_value(&world, "k"), *b = fake(NODE_B);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
     assert_true(fake_return(&world, a));
     assert_int_equal(fake_join(&world, b).code, 0);
-    world_remove_send(&world, b->call, &unknown, 1, true);
-    assert_true(world_remove_answer(&world, b->call, &code, 1));
-    assert_int_equal(code, MC_ERR_BUSY);
-    world_pass(&world, 1100); /* all that is known of is back, and still another may have the key */
-    world_remove_send(&world, b->call, &unknown, 1, true);
-    assert_true(world_remove_answer(&world, b->call, &code, 1));
-    assert_int_equal(code, MC_ERR_BUSY);
-    world_pass(&world, 2000);
-    world_remove_send(&world, b->call, &unknown, 1, true);
-    assert_true(world_remove_answer(&world, b->call, &code, 1));
-    assert_int_equal(code, MC_ERR_OBJECT_NOT_FOUND);
+    assert_int_equal(world_remove(&world, b->call, unknown, true), MC_ERR_BUSY);
+    world_pass(&world, GRACE_OVER_MS); /* all that is known of is back, and still another may have the key */
+    assert_int_equal(world_remove(&world, b->call, unknown, true), MC_ERR_BUSY);
+    world_pass(&world, 2 * SECOND_MS);
+    assert_int_equal(world_remove(&world, b->call, unknown, true), MC_ERR_OBJECT_NOT_FOUND);
     assert_int_equal(found(&world, b, "k"), SMALL);
     finish(&world, a, b);
 }
@@ -568,9 +525,9 @@ static void test_young_master_says_what_stays(void **state)
     int32_t codes[2] = {1, 1};
     const char *keys[2] = {"k", "absent"};
     (void)state;
-    world_start(&world, 3, NULL);
-    crash(&world, 9, 10);
-    struct fake_owner *a = fake(5);
+    world_start(&world, FIRST_EPOCH, NULL);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
+    struct fake_owner *a = fake(NODE_A);
     assert_int_equal(fake_join(&world, a).code, 0);
     assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
     assert_int_equal(found(&world, a, "k"), SMALL); /* and leases it */
@@ -591,11 +548,8 @@ static void test_remove_all_while_away(void **state)
     struct world world;
     (void)state;
     for (unsigned regex = 0; regex < 2; regex++) {
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5), *b = fake(6);
-        assert_int_equal(fake_join(&world, a).code, 0);
-        assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
-        crash(&world, 9, 10);
+        struct fake_owner *a = start_with_value(&world, "k"), *b = fake(NODE_B);
+        crash(&world, NEXT_EPOCH, SHORTLY_MS);
         assert_int_equal(fake_join(&world, b).code, 0);
         assert_int_equal(fake_join(&world, a).inventory, 1); /* has begun already */
         world_remove_all_send(&world, b->call, regex == 0 ? NULL : "^k$", true);
@@ -620,15 +574,12 @@ static void test_somebody_writes(void **state)
 {
     struct world world;
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5);
-    assert_int_equal(fake_join(&world, a).code, 0);
-    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+    struct fake_owner *a = start_with_value(&world, "k");
     struct mc_wire_place place;
     uint64_t free_before = world.core->segments[1]->space.free;
-    assert_int_equal(world_grant(&world, a->call, 1, "w", 1000, NULL, &place), 0);
+    assert_int_equal(world_grant(&world, a->call, PUT_1, "w", 1000, NULL, &place), 0);
     fake_write(a, &place, "", 1000, 0, 2);
-    crash(&world, 9, 10);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
     assert_int_equal(fake_join(&world, a).inventory, 1);
     struct mc_wire_inventory_item items[2] = {item_of(a, held(a, "k")), item_of(a, &a->slots[place.slot])};
     if (items[0].offset > items[1].offset) {
@@ -666,25 +617,25 @@ static void test_half_dead_in_its_inventory(void **state)
 {
     struct world world;
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5), *b = fake(6);
+    world_start(&world, FIRST_EPOCH, NULL);
+    struct fake_owner *a = fake(NODE_A), *b = fake(NODE_B);
     assert_true(fake_return(&world, a));
     assert_true(fake_return(&world, b));
     assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
     assert_int_equal(fake_put(&world, b, "l", SMALL, 0), 0);
-    crash(&world, 9, 10);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
     assert_true(fake_return(&world, b));
     assert_int_equal(fake_join(&world, a).inventory, 1);
     world.stuck = a->owner;
     for (unsigned i = 0; i < 8; i++) {
-        world_pass(&world, 1000);
+        world_pass(&world, SECOND_MS);
         (void)world_heartbeat(&world, a->heartbeat, a->segment, MIB);
         assert_int_equal(world_heartbeat(&world, b->heartbeat, b->segment, MIB), 0);
     }
     assert_int_equal(fake_remove(&world, b, b, "l"), MC_ERR_BUSY); /* another replica may come yet */
     for (unsigned i = 0; i < 3; i++) {
-        world_pass(&world, 1000);
-        (void)world_heartbeat(&world, a->heartbeat, 0, 0);
+        world_pass(&world, SECOND_MS);
+        (void)world_beat(&world, a->heartbeat);
         assert_int_equal(world_heartbeat(&world, b->heartbeat, b->segment, MIB), 0);
     }
     assert_int_equal(fake_remove(&world, b, b, "l"), 0);
@@ -697,11 +648,8 @@ static void test_reports_after_a_takeover(void **state)
     struct world world;
     struct mc_core_segment segment;
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5);
-    assert_int_equal(fake_join(&world, a).code, 0);
-    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
-    uint64_t first = world_join(&world, MC_ROLE_CALL, 21, 1), second = world_join(&world, MC_ROLE_CALL, 22, 1);
+    struct fake_owner *a = start_with_value(&world, "k");
+    uint64_t first = world_client(&world, 21), second = world_client(&world, 22);
     world_disconnect(&world, a->owner);
     world_disconnect(&world, a->heartbeat);
     world_disconnect(&world, a->call);
@@ -724,14 +672,14 @@ static void test_put_before_the_segments_are_back(void **state)
 {
     struct world world;
     (void)state;
-    world_start(&world, 3, NULL);
-    crash(&world, 9, 10);
-    uint64_t client = world_join(&world, MC_ROLE_CALL, 6, 1);
-    assert_int_equal(world_grant(&world, client, 1, "k", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
+    world_start(&world, FIRST_EPOCH, NULL);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
+    uint64_t client = world_client(&world, CLIENT);
+    assert_int_equal(world_grant(&world, client, PUT_1, "k", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
     world_pass(&world, 2900);
-    assert_int_equal(world_grant(&world, client, 1, "k", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
+    assert_int_equal(world_grant(&world, client, PUT_1, "k", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
     world_pass(&world, 100);
-    assert_int_equal(world_grant(&world, client, 2, "k", SMALL, NULL, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_int_equal(world_grant(&world, client, PUT_2, "k", SMALL, NULL, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
     finish(&world, NULL, NULL);
 }
 
@@ -741,22 +689,17 @@ static void test_takeover(void **state)
     char key[24];
     (void)state;
     for (unsigned broken = 0; broken < 2; broken++) {
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5), *w = fake(6);
-        assert_int_equal(fake_join(&world, a).code, 0);
-        w->call = world_join(&world, MC_ROLE_CALL, 6, 1);
+        struct fake_owner *a = start_with_owner(&world), *w = fake(NODE_B);
+        w->call = world_client(&world, CLIENT);
         uint32_t number = a->segment;
-        for (unsigned i = 0; i < 50; i++) {
-            (void)snprintf(key, sizeof(key), "k%u", i);
-            assert_int_equal(fake_put(&world, a, key, SMALL + i, 0), 0);
-        }
+        put_numbered(&world, a, 50);
         const struct mc_wire_mount live = fake_mount(&world, a, MIB);
         uint64_t thief = world_join(&world, MC_ROLE_OWNER, 99, 1);
         assert_int_equal(world_mount(&world, thief, &live).code, MC_ERR_SEGMENT_ALREADY_EXISTS);
         /* Open: one whose LIVE is lost with the process, one that nobody has written, one removed and not cleared. */
         struct mc_wire_place lost, open;
-        assert_int_equal(world_grant(&world, w->call, 1, "lost", 200, NULL, &lost), 0);
-        assert_int_equal(world_grant(&world, w->call, 2, "open", 200, NULL, &open), 0);
+        assert_int_equal(world_grant(&world, w->call, PUT_1, "lost", 200, NULL, &lost), 0);
+        assert_int_equal(world_grant(&world, w->call, PUT_2, "open", 200, NULL, &open), 0);
         fake_write(a, &lost, "lost", 200, 0, 1);
         const char *removed = "k7";
         world_remove_send(&world, w->call, &removed, 1, true);
@@ -786,14 +729,14 @@ static void test_takeover(void **state)
             assert_int_equal(reply.inventory, 1); /* all of it again */
         }
         assert_int_equal(found(&world, w, "k1"), 0);
-        assert_int_equal(world_grant(&world, w->call, 8, "new", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
+        assert_int_equal(world_grant(&world, w->call, PUT_8, "new", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
         assert_true(fake_tell(&world, a, 7));
         const struct mc_wire_mount grown = fake_mount(&world, a, MIB); /* as an owner does whose memory is made ready */
         assert_int_not_equal(world_mount(&world, a->owner, &grown).inventory, 1);
         world_pass(&world, 100);
         (void)fake_obey(&world, a);
         int32_t code = 1;
-        assert_int_equal(world_put_done(&world, w->call, 1), 0); /* it had arrived */
+        assert_int_equal(world_put_done(&world, w->call, PUT_1), 0); /* it had arrived */
         assert_true(world_remove_answer(&world, w->call, &code, 1));
         assert_int_equal(code, 0);
         for (unsigned i = 0; i < 50; i++) {
@@ -808,7 +751,7 @@ static void test_takeover(void **state)
         assert_int_equal(segment.state, 0);
         fake_write(a, &open, "open", 200, 0, 1); /* its writer lives and ends it */
         world_live(&world, a->owner, &open);
-        assert_int_equal(world_put_done(&world, w->call, 2), 0);
+        assert_int_equal(world_put_done(&world, w->call, PUT_2), 0);
         assert_int_equal(found(&world, w, "open"), 200);
         assert_int_equal(fake_put(&world, a, "more", SMALL, 0), 0);
         world_pass(&world, 100);
@@ -835,7 +778,7 @@ static void model_round(uint64_t seed)
         assert_int_equal(fake_join(&world, owners[i]).code, 0);
     }
     for (unsigned life = 0; life < 6; life++) {
-        uint64_t client = world_join(&world, MC_ROLE_CALL, 1, 1);
+        uint64_t client = world_client(&world, 1);
         struct fake_owner teller = {.call = client};
         unsigned late = (unsigned)random_below(&dice, 8);
         for (unsigned i = 0; i < MODEL_OWNERS && life > 0; i++) /* some return at once, others after some work */
@@ -851,7 +794,7 @@ static void model_round(uint64_t seed)
                 for (unsigned i = 0; i < MODEL_OWNERS && life > 0; i++)
                     if ((late >> i & 1) != 0)
                         (void)fake_return(&world, owners[i]);
-                world_pass(&world, 1000);
+                world_pass(&world, SECOND_MS);
             } else if (kind < 5 && owner->mounted && step > 70) {
                 uint64_t length = 1 + random_below(&dice, 2000);
                 if (fake_put_in(&world, owner, key, length, (uint32_t)random_below(&dice, 3), random_below(&dice, 4)) ==

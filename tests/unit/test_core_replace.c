@@ -15,6 +15,17 @@ static void remove_send(struct world *world, uint64_t connection, const char *ke
     world_remove_send(world, connection, &key, 1, true);
 }
 
+/* A whole upsert, for which one value before is cleared. */
+static void put_over(struct world *world, const struct world_store *to, const struct world_store *before,
+                     const char *key, uint64_t length, const struct world_wish *wish)
+{
+    struct mc_wire_place place;
+    assert_int_equal(world_grant(world, to->call, PUT_9, key, length, wish, &place), 0);
+    world_live(world, to->owner, &place);
+    assert_int_equal(world_owner_obeys(world, before->owner), 1);
+    assert_int_equal(world_put_done(world, to->call, PUT_9), 0);
+}
+
 static bool is_answered(struct world *world, uint64_t connection)
 {
     return world_receive(world, connection).type != 0;
@@ -30,7 +41,7 @@ static void pass(struct world *world, uint64_t ms, uint64_t heartbeat)
 {
     for (uint64_t left = ms; left > 0; left -= left < 1000 ? left : 1000) {
         world_pass(world, left < 1000 ? left : 1000);
-        (void)world_heartbeat(world, heartbeat, 0, 0);
+        (void)world_beat(world, heartbeat);
     }
 }
 
@@ -39,10 +50,8 @@ static void upsert_over(struct world *world, const struct world_store *a, const 
                         struct mc_wire_place *place)
 {
     struct world_wish at_a = {.preferred = {"a"}}, at_b = {.flags = MC_PUT_REPLACE, .preferred = {"b"}};
-    assert_int_equal(world_grant(world, a->call, 1, "k", SMALL, &at_a, place), 0);
+    assert_int_equal(world_put_place(world, a->call, a->owner, "k", SMALL, &at_a, place), 0);
     assert_int_equal(place->segment, a->segment);
-    world_live(world, a->owner, place);
-    assert_int_equal(world_put_done(world, a->call, 1), 0);
     assert_int_equal(world_grant(world, b->call, 2, "k", SMALL * 2, &at_b, place), 0);
     assert_int_equal(place->segment, b->segment);
     world_live(world, b->owner, place);
@@ -57,12 +66,11 @@ static void test_old_value_until_the_new_one_is_whole(void **state)
     struct mc_wire_found size;
     int32_t code = 1;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t other = world_client(&world, CLIENT);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
-    assert_int_equal(world_grant(&world, other, 1, "k", SMALL * 2, NULL, &place), MC_ERR_OBJECT_ALREADY_EXISTS);
-    assert_int_equal(world_grant(&world, other, 2, "k", SMALL * 2, &replace, &place), 0);
+    assert_int_equal(world_grant(&world, other, PUT_1, "k", SMALL * 2, NULL, &place), MC_ERR_OBJECT_ALREADY_EXISTS);
+    assert_int_equal(world_grant(&world, other, PUT_2, "k", SMALL * 2, &replace, &place), 0);
     assert_int_equal(length_of(&world, other, "k"), SMALL);
     world_live(&world, store.owner, &place);
     /* The owner still has the one before: nobody reads either, or takes the key, but it is said to be there. */
@@ -72,8 +80,8 @@ static void test_old_value_until_the_new_one_is_whole(void **state)
     assert_int_equal(world_exist(&world, store.call, "k"), 1);
     assert_int_equal(world_get(&world, store.call, "k", MC_GET_NO_LEASE, &size, NULL), 0);
     assert_int_equal(size.length, SMALL * 2);
-    assert_int_equal(world_grant(&world, store.call, 3, "k", SMALL, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
-    assert_int_equal(world_grant(&world, store.call, 4, "k", SMALL, &replace, NULL), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_grant(&world, store.call, PUT_3, "k", SMALL, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_grant(&world, store.call, PUT_4, "k", SMALL, &replace, NULL), MC_ERR_PUT_IN_PROGRESS);
     remove_send(&world, store.call, "k");
     assert_true(world_remove_answer(&world, store.call, &code, 1));
     assert_int_equal(code, MC_ERR_BUSY);
@@ -82,7 +90,7 @@ static void test_old_value_until_the_new_one_is_whole(void **state)
     assert_int_equal(told.count, 1);
     assert_int_not_equal(told.slots[0].slot, place.slot);
     world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told);
-    assert_int_equal(world_put_done(&world, other, 2), 0);
+    assert_int_equal(world_put_done(&world, other, PUT_2), 0);
     assert_int_equal(length_of(&world, other, "k"), SMALL * 2);
     world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told); /* said twice */
     assert_false(is_answered(&world, other));
@@ -103,8 +111,7 @@ static void test_waits_for_an_owner_that_is_cut_off(void **state)
     (void)state;
     for (unsigned how = 0; how < 4; how++) {
         bool returns = how % 2 == 1, leaves = how / 2 == 1;
-        world_open(&world);
-        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+        struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
         upsert_over(&world, &a, &b, &place);
         struct world_wish again = {.flags = MC_PUT_REPLACE, .unsure = place.generation};
         assert_int_equal(get_code(&world, b.call, "k"), MC_ERR_PUT_IN_PROGRESS);
@@ -117,12 +124,12 @@ static void test_waits_for_an_owner_that_is_cut_off(void **state)
         world_disconnect(&world, a.owner);
         if (leaves) {
             world_revoke(&world, b.call, &place);
-            assert_int_equal(world_put_done(&world, b.call, 2), MC_ERR_PUT_IN_PROGRESS);
+            assert_int_equal(world_put_done(&world, b.call, PUT_2), MC_ERR_PUT_IN_PROGRESS);
             world_revoke(&world, b.call, &place); /* said twice */
         }
         assert_int_equal(get_code(&world, b.call, "k"), MC_ERR_REPLICA_IS_NOT_READY); /* no hope for now */
-        uint64_t other = world_join(&world, MC_ROLE_CALL, 7, 1);
-        assert_int_equal(world_grant(&world, other, 3, "k", SMALL, &again, NULL), MC_ERR_PUT_IN_PROGRESS);
+        uint64_t other = world_client(&world, SECOND_CLIENT);
+        assert_int_equal(world_grant(&world, other, PUT_3, "k", SMALL, &again, NULL), MC_ERR_PUT_IN_PROGRESS);
         remove_send(&world, other, "k");
         assert_true(world_remove_answer(&world, other, &code, 1));
         assert_int_equal(code, MC_ERR_BUSY);
@@ -132,17 +139,14 @@ static void test_waits_for_an_owner_that_is_cut_off(void **state)
         assert_false(is_answered(&world, b.call));
         assert_int_equal(world_count_answer(&world, a.call), INT64_MIN);
         if (returns) {
-            a.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
-            struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
-            mount.epoch = 3;
-            assert_int_equal(world_mount(&world, a.owner, &mount).code, 0);
+            assert_int_equal(world_remount(&world, &a), 0);
             assert_int_equal(world_owner_obeys(&world, a.owner), 1);
         } else {
             pass(&world, 1500, b.heartbeat);
         }
         if (!leaves)
-            assert_int_equal(world_put_done(&world, b.call, 2), 0);
-        assert_int_equal(world_grant(&world, other, 4, "k", SMALL, &again, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
+            assert_int_equal(world_put_done(&world, b.call, PUT_2), 0);
+        assert_int_equal(world_grant(&world, other, PUT_4, "k", SMALL, &again, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
         pass(&world, 100, b.heartbeat); /* the removal of all comes back to what it could not remove */
         (void)world_owner_obeys(&world, b.owner);
         assert_int_equal(world_count_answer(&world, a.call), 1);
@@ -161,28 +165,23 @@ static void test_value_with_a_replica_that_is_cut_off_stays(void **state)
     struct world_wish two = {.replica_count = 2}, at_b = {.flags = MC_PUT_REPLACE, .preferred = {"b"}};
     (void)state;
     for (unsigned late = 0; late < 2; late++) {
-        world_open(&world);
-        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
-        world_put_start(&world, a.call, 1, &item, 1, &two, &grants);
+        struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
+        world_put_start(&world, a.call, PUT_1, &item, 1, &two, &grants);
         assert_int_equal(grants.place_count, 2);
-        for (unsigned i = 0; i < 2; i++)
-            world_live(&world, grants.places[i].segment == a.segment ? a.owner : b.owner, &grants.places[i]);
-        assert_int_equal(world_put_done(&world, a.call, 1), 0);
+        world_live_all(&world, &a, &b, &grants);
+        assert_int_equal(world_put_done(&world, a.call, PUT_1), 0);
         if (late)
-            assert_int_equal(world_grant(&world, b.call, 2, "k", SMALL * 2, &at_b, &place), 0);
+            assert_int_equal(world_grant(&world, b.call, PUT_2, "k", SMALL * 2, &at_b, &place), 0);
         world_disconnect(&world, a.owner);
         if (late) {
             world_live(&world, b.owner, &place);
-            assert_int_equal(world_put_done(&world, b.call, 2), MC_ERR_STALE);
+            assert_int_equal(world_put_done(&world, b.call, PUT_2), MC_ERR_STALE);
             assert_int_equal(world_owner_obeys(&world, b.owner), 1);
         }
-        assert_int_equal(world_grant(&world, b.call, 3, "k", SMALL * 2, &at_b, &place), MC_ERR_PUT_IN_PROGRESS);
+        assert_int_equal(world_grant(&world, b.call, PUT_3, "k", SMALL * 2, &at_b, &place), MC_ERR_PUT_IN_PROGRESS);
         assert_int_equal(length_of(&world, b.call, "k"), SMALL);
         pass(&world, 3500, b.heartbeat);
-        assert_int_equal(world_grant(&world, b.call, 4, "k", SMALL * 2, &at_b, &place), 0);
-        world_live(&world, b.owner, &place);
-        assert_int_equal(world_owner_obeys(&world, b.owner), 1);
-        assert_int_equal(world_put_done(&world, b.call, 4), 0);
+        put_over(&world, &b, &b, "k", SMALL * 2, &at_b);
         assert_int_equal(length_of(&world, b.call, "k"), SMALL * 2);
         world_close_all(&world);
     }
@@ -199,15 +198,12 @@ static void test_what_a_failed_grant_left_is_cleared_first(void **state)
     struct world_wish two = {.replica_count = 2}, at_b = {.flags = MC_PUT_REPLACE, .preferred = {"b"}};
     (void)state;
     for (unsigned upsert = 0; upsert < 2; upsert++) {
-        world_open(&world);
-        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+        struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
         if (upsert) {
-            assert_int_equal(world_grant(&world, b.call, 9, "k", SMALL * 3, &at_b, &place), 0);
-            world_live(&world, b.owner, &place);
-            assert_int_equal(world_put_done(&world, b.call, 9), 0);
+            assert_int_equal(world_put_place(&world, b.call, b.owner, "k", SMALL * 3, &at_b, &place), 0);
             two.flags = MC_PUT_REPLACE;
         }
-        world_put_start(&world, b.call, 1, &item, 1, &two, &grants);
+        world_put_start(&world, b.call, PUT_1, &item, 1, &two, &grants);
         assert_int_equal(grants.place_count, 2);
         const struct mc_wire_place *at_a = &grants.places[grants.places[0].segment == a.segment ? 0 : 1];
         const struct mc_wire_place *other = &grants.places[grants.places[0].segment == a.segment ? 1 : 0];
@@ -217,16 +213,13 @@ static void test_what_a_failed_grant_left_is_cleared_first(void **state)
         world_check(&world);
         if (upsert)
             assert_int_equal(world_owner_obeys(&world, b.owner), 1);
-        assert_int_equal(world_put_done(&world, b.call, 1), 0);
+        assert_int_equal(world_put_done(&world, b.call, PUT_1), 0);
         assert_int_equal(length_of(&world, b.call, "k"), SMALL);
-        assert_int_equal(world_grant(&world, b.call, 2, "k", SMALL * 2, &at_b, &place), MC_ERR_PUT_IN_PROGRESS);
+        assert_int_equal(world_grant(&world, b.call, PUT_2, "k", SMALL * 2, &at_b, &place), MC_ERR_PUT_IN_PROGRESS);
         assert_int_equal(length_of(&world, b.call, "k"), SMALL);
         pass(&world, 3500, b.heartbeat);
         world_check(&world);
-        assert_int_equal(world_grant(&world, b.call, 3, "k", SMALL * 2, &at_b, &place), 0);
-        world_live(&world, b.owner, &place);
-        assert_int_equal(world_owner_obeys(&world, b.owner), 1);
-        assert_int_equal(world_put_done(&world, b.call, 3), 0);
+        put_over(&world, &b, &b, "k", SMALL * 2, &at_b);
         world_close_all(&world);
     }
 }
@@ -238,22 +231,19 @@ static void test_new_value_goes_while_it_waits(void **state)
     struct world world;
     struct mc_wire_place place;
     (void)state;
-    world_open(&world);
-    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+    struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
     upsert_over(&world, &a, &b, &place);
     size_t frame = world_begin(&world, MC_MESSAGE_UNMOUNT, 4);
     mc_wire_unmount_write(&world.frame, &(struct mc_wire_unmount){.segment = b.segment});
     world_send(&world, b.owner, frame);
     world_settle(&world, 100);
     world_check(&world);
-    assert_int_equal(world_put_done(&world, b.call, 2), MC_ERR_TRANSFER_FAIL);
+    assert_int_equal(world_put_done(&world, b.call, PUT_2), MC_ERR_TRANSFER_FAIL);
     struct world_wish again = {.flags = MC_PUT_REPLACE, .unsure = place.generation};
     assert_int_equal(get_code(&world, a.call, "k"), MC_ERR_OBJECT_NOT_FOUND);
-    assert_int_equal(world_grant(&world, b.call, 3, "k", SMALL, &again, &place), MC_ERR_PUT_IN_PROGRESS);
+    assert_int_equal(world_grant(&world, b.call, PUT_3, "k", SMALL, &again, &place), MC_ERR_PUT_IN_PROGRESS);
     assert_int_equal(world_owner_obeys(&world, a.owner), 1);
-    assert_int_equal(world_grant(&world, b.call, 4, "k", SMALL, &again, &place), 0);
-    world_live(&world, a.owner, &place);
-    assert_int_equal(world_put_done(&world, b.call, 4), 0);
+    assert_int_equal(world_put_place(&world, b.call, a.owner, "k", SMALL, &again, &place), 0);
     world_close_all(&world);
 }
 
@@ -267,7 +257,7 @@ static void test_writer_goes_while_it_waits(void **state)
     config.put_discard_ms = 500;
     for (unsigned dies = 0; dies < 2; dies++) {
         world_open_with(&world, &config);
-        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+        struct world_store a = world_store(&world, NODE_A, MIB, "a"), b = world_store(&world, NODE_B, MIB, "b");
         upsert_over(&world, &a, &b, &place);
         if (dies)
             world_disconnect(&world, b.call);
@@ -275,10 +265,10 @@ static void test_writer_goes_while_it_waits(void **state)
         world_check(&world);
         assert_int_equal(world_owner_obeys(&world, a.owner), 1);
         if (!dies)
-            assert_int_equal(world_put_done(&world, b.call, 2), 0);
+            assert_int_equal(world_put_done(&world, b.call, PUT_2), 0);
         assert_int_equal(length_of(&world, a.call, "k"), SMALL * 2);
         struct world_wish again = {.unsure = place.generation};
-        assert_int_equal(world_grant(&world, a.call, 3, "k", SMALL, &again, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
+        assert_int_equal(world_grant(&world, a.call, PUT_3, "k", SMALL, &again, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
         world_close_all(&world);
     }
 }
@@ -291,10 +281,9 @@ static void test_one_of_a_batch_waits(void **state)
     struct world_item items[2] = {{mc_span_string("k"), SMALL}, {mc_span_string("l"), SMALL}};
     (void)state;
     for (unsigned leaves = 0; leaves < 2; leaves++) {
-        world_open(&world);
-        struct world_store store = world_store(&world, 5, MIB, "a");
+        struct world_store store = world_open_one(&world);
         assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
-        world_put_start(&world, store.call, 5, items, 2, &replace, &grants);
+        world_put_start(&world, store.call, PUT_5, items, 2, &replace, &grants);
         assert_int_equal(grants.place_count, 2);
         world_live(&world, store.owner, &grants.places[0]);
         if (leaves)
@@ -306,7 +295,7 @@ static void test_one_of_a_batch_waits(void **state)
             assert_false(is_answered(&world, store.call));
             assert_int_equal(world_owner_obeys(&world, store.owner), 1);
         }
-        assert_int_equal(world_put_done(&world, store.call, 5), leaves ? MC_ERR_PUT_IN_PROGRESS : 0);
+        assert_int_equal(world_put_done(&world, store.call, PUT_5), leaves ? MC_ERR_PUT_IN_PROGRESS : 0);
         if (leaves)
             assert_int_equal(world_owner_obeys(&world, store.owner), 1);
         assert_int_equal(length_of(&world, store.call, "k"), SMALL);
@@ -320,13 +309,12 @@ static void test_absent_key(void **state)
     struct world world;
     struct mc_wire_place place, again;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
-    assert_int_equal(world_grant(&world, store.call, 1, "k", SMALL, &replace, &place), 0);
-    assert_int_equal(world_grant(&world, other, 1, "k", SMALL, &replace, &again), MC_ERR_PUT_IN_PROGRESS);
+    struct world_store store = world_open_one(&world);
+    uint64_t other = world_client(&world, CLIENT);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "k", SMALL, &replace, &place), 0);
+    assert_int_equal(world_grant(&world, other, PUT_1, "k", SMALL, &replace, &again), MC_ERR_PUT_IN_PROGRESS);
     world_live(&world, store.owner, &place);
-    assert_int_equal(world_put_done(&world, store.call, 1), 0);
+    assert_int_equal(world_put_done(&world, store.call, PUT_1), 0);
     assert_int_equal(length_of(&world, other, "k"), SMALL);
     world_close_all(&world);
 }
@@ -338,18 +326,15 @@ static void test_failures(void **state)
     struct mc_wire_place place;
     (void)state;
     for (unsigned how = 0; how < 3; how++) {
-        world_open(&world);
-        struct world_store store = world_store(&world, 5, MIB, "a"), second = world_store(&world, 6, MIB, "b");
+        struct world_store store = world_open_one(&world), second = world_store(&world, NODE_B, MIB, "b");
         struct world_wish at_a = {.preferred = {"a"}}, over_b = {.flags = MC_PUT_REPLACE, .preferred = {"b"}};
-        assert_int_equal(world_grant(&world, store.call, 1, "k", SMALL, &at_a, &place), 0);
-        world_live(&world, store.owner, &place);
-        assert_int_equal(world_put_done(&world, store.call, 1), 0);
-        uint64_t writer = world_join(&world, MC_ROLE_CALL, 7, 1);
-        assert_int_equal(world_grant(&world, writer, 2, "k", SMALL * 2, &over_b, &place), 0);
+        assert_int_equal(world_put_place(&world, store.call, store.owner, "k", SMALL, &at_a, &place), 0);
+        uint64_t writer = world_client(&world, SECOND_CLIENT);
+        assert_int_equal(world_grant(&world, writer, PUT_2, "k", SMALL * 2, &over_b, &place), 0);
         assert_int_equal(place.segment, second.segment);
         if (how == 0) {
             world_revoke(&world, writer, &place);
-            assert_int_not_equal(world_put_done(&world, writer, 2), 0);
+            assert_int_not_equal(world_put_done(&world, writer, PUT_2), 0);
         } else if (how == 1) {
             world_disconnect(&world, writer);
         } else {
@@ -357,8 +342,8 @@ static void test_failures(void **state)
             world_disconnect(&world, second.heartbeat);
             world_disconnect(&world, second.call);
             for (unsigned i = 0; i < 14; i++) {
-                world_pass(&world, 1000);
-                (void)world_heartbeat(&world, store.heartbeat, 0, 0);
+                world_pass(&world, SECOND_MS);
+                (void)world_beat(&world, store.heartbeat);
             }
         }
         world_settle(&world, 100);
@@ -375,23 +360,22 @@ static void test_two_at_a_time(void **state)
     struct world world;
     struct mc_wire_place first, second;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t other = world_client(&world, CLIENT);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
-    assert_int_equal(world_grant(&world, store.call, 1, "k", SMALL * 2, &replace, &first), 0);
-    assert_int_equal(world_grant(&world, other, 2, "k", SMALL * 3, &replace, &second), 0);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "k", SMALL * 2, &replace, &first), 0);
+    assert_int_equal(world_grant(&world, other, PUT_2, "k", SMALL * 3, &replace, &second), 0);
     world_live(&world, store.owner, &second);
     world_live(&world, store.owner, &first); /* the second waits */
-    assert_int_equal(world_put_done(&world, store.call, 1), MC_ERR_STALE);
+    assert_int_equal(world_put_done(&world, store.call, PUT_1), MC_ERR_STALE);
     assert_int_equal(world_owner_obeys(&world, store.owner), 2);
-    assert_int_equal(world_put_done(&world, other, 2), 0);
+    assert_int_equal(world_put_done(&world, other, PUT_2), 0);
     assert_int_equal(length_of(&world, other, "k"), SMALL * 3);
     /* Removed meanwhile. */
-    assert_int_equal(world_grant(&world, other, 3, "k", SMALL * 4, &replace, &second), 0);
+    assert_int_equal(world_grant(&world, other, PUT_3, "k", SMALL * 4, &replace, &second), 0);
     remove_send(&world, store.call, "k");
     world_live(&world, store.owner, &second);
-    assert_int_equal(world_put_done(&world, other, 3), MC_ERR_STALE);
+    assert_int_equal(world_put_done(&world, other, PUT_3), MC_ERR_STALE);
     assert_int_equal(world_owner_obeys(&world, store.owner), 2);
     int32_t code = 1;
     assert_true(world_remove_answer(&world, store.call, &code, 1));
@@ -408,15 +392,14 @@ static void test_another_value_with_the_same_serial(void **state)
     struct mc_wire_place place;
     int32_t code = 1;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t other = world_client(&world, CLIENT);
     for (unsigned i = 0; i < 61; i++) { /* from then on a key that goes is forgotten */
-        world_pass(&world, 1000);
+        world_pass(&world, SECOND_MS);
         assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
     }
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
-    assert_int_equal(world_grant(&world, other, 1, "k", SMALL * 2, &replace, &place), 0);
+    assert_int_equal(world_grant(&world, other, PUT_1, "k", SMALL * 2, &replace, &place), 0);
     remove_send(&world, store.call, "k");
     assert_int_equal(world_owner_obeys(&world, store.owner), 1);
     assert_true(world_remove_answer(&world, store.call, &code, 1));
@@ -424,7 +407,7 @@ static void test_another_value_with_the_same_serial(void **state)
     assert_int_equal(world_put(&world, store.call, store.owner, "l", SMALL), 0); /* in the memory of the first */
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL * 3), 0);
     world_live(&world, store.owner, &place);
-    assert_int_equal(world_put_done(&world, other, 1), MC_ERR_STALE);
+    assert_int_equal(world_put_done(&world, other, PUT_1), MC_ERR_STALE);
     assert_int_equal(length_of(&world, other, "k"), SMALL * 3);
     world_close_all(&world);
 }
@@ -434,20 +417,14 @@ static void test_expected_version(void **state)
     struct world world;
     struct mc_wire_place place, other_place;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    assert_int_equal(world_grant(&world, store.call, 1, "k", SMALL, NULL, &place), 0);
-    world_live(&world, store.owner, &place);
-    assert_int_equal(world_put_done(&world, store.call, 1), 0);
+    struct world_store store = world_open_one(&world);
+    assert_int_equal(world_put_place(&world, store.call, store.owner, "k", SMALL, NULL, &place), 0);
     struct world_wish wrong = {.flags = MC_PUT_REPLACE, .expected = place.generation - 1};
     struct world_wish right = {.flags = MC_PUT_REPLACE, .expected = place.generation};
-    assert_int_equal(world_grant(&world, store.call, 2, "k", SMALL, &wrong, &other_place), MC_ERR_STALE);
-    assert_int_equal(world_grant(&world, store.call, 3, "absent", SMALL, &right, &other_place), MC_ERR_STALE);
-    assert_int_equal(world_grant(&world, store.call, 4, "k", SMALL, &right, &other_place), 0);
-    world_live(&world, store.owner, &other_place);
-    assert_int_equal(world_owner_obeys(&world, store.owner), 1);
-    assert_int_equal(world_put_done(&world, store.call, 4), 0);
-    assert_int_equal(world_grant(&world, store.call, 5, "k", SMALL, &right, &place), MC_ERR_STALE);
+    assert_int_equal(world_grant(&world, store.call, PUT_2, "k", SMALL, &wrong, &other_place), MC_ERR_STALE);
+    assert_int_equal(world_grant(&world, store.call, PUT_3, "absent", SMALL, &right, &other_place), MC_ERR_STALE);
+    put_over(&world, &store, &store, "k", SMALL, &right);
+    assert_int_equal(world_grant(&world, store.call, PUT_5, "k", SMALL, &right, &place), MC_ERR_STALE);
     world_close_all(&world);
 }
 
@@ -463,24 +440,21 @@ static void test_copy_of_what_goes(void **state)
     int32_t code = 1;
     (void)state;
     for (unsigned replaced = 0; replaced < 2; replaced++) {
-        world_open(&world);
-        struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+        struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
         struct world_wish at_a = {.preferred = {"a"}};
-        assert_int_equal(world_grant(&world, a.call, 1, "k", SMALL, &at_a, &place), 0);
-        world_live(&world, a.owner, &place);
-        assert_int_equal(world_put_done(&world, a.call, 1), 0);
+        assert_int_equal(world_put_place(&world, a.call, a.owner, "k", SMALL, &at_a, &place), 0);
         struct world_wish upsert = {.flags = MC_PUT_REPLACE, .preferred = {"a"}};
         if (replaced)
-            assert_int_equal(world_grant(&world, a.call, 2, "k", SMALL * 2, &upsert, &second), 0);
+            assert_int_equal(world_grant(&world, a.call, PUT_2, "k", SMALL * 2, &upsert, &second), 0);
         struct world_wish at_b = {.flags = MC_PUT_REPLACE, .expected = place.generation, .preferred = {"b"}};
-        assert_int_equal(world_grant(&world, b.call, 3, "k", SMALL, &at_b, &copy), 0);
+        assert_int_equal(world_grant(&world, b.call, PUT_3, "k", SMALL, &at_b, &copy), 0);
         assert_int_equal(copy.segment, b.segment);
-        assert_int_equal(world_grant(&world, a.call, 4, "k", SMALL, &at_b, &place), MC_ERR_PUT_IN_PROGRESS);
+        assert_int_equal(world_grant(&world, a.call, PUT_4, "k", SMALL, &at_b, &place), MC_ERR_PUT_IN_PROGRESS);
         if (replaced)
             world_live(&world, a.owner, &second);
         else
             world_remove_send(&world, a.call, &key, 1, true);
-        assert_int_equal(world_put_done(&world, b.call, 3), MC_ERR_STALE);
+        assert_int_equal(world_put_done(&world, b.call, PUT_3), MC_ERR_STALE);
         assert_int_equal(world_owner_obeys(&world, a.owner), 1);
         if (replaced)
             assert_int_equal(length_of(&world, a.call, "k"), 0); /* readers wait */
@@ -491,7 +465,7 @@ static void test_copy_of_what_goes(void **state)
         assert_int_equal(told.count, 1);
         world_owner_says(&world, b.owner, MC_MESSAGE_CLEARED, &told);
         if (replaced) {
-            assert_int_equal(world_put_done(&world, a.call, 2), 0);
+            assert_int_equal(world_put_done(&world, a.call, PUT_2), 0);
             assert_int_equal(length_of(&world, a.call, "k"), SMALL * 2);
         } else {
             assert_true(world_remove_answer(&world, a.call, &code, 1));
@@ -508,16 +482,14 @@ static void test_replicas(void **state)
     static struct world_grants grants;
     struct world_item item = {mc_span_string("k"), SMALL};
     (void)state;
-    world_open(&world);
-    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+    struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
     struct world_wish two = {.replica_count = 2},
                       over = {.replica_count = 2, .flags = MC_PUT_REPLACE | MC_PUT_HARD_PIN};
     for (unsigned round = 0; round < 3; round++) {
         item.length = SMALL + round;
         world_put_start(&world, a.call, 10 + round, &item, 1, round == 0 ? &two : &over, &grants);
         assert_int_equal(grants.place_count, 2);
-        for (unsigned i = 0; i < 2; i++)
-            world_live(&world, grants.places[i].segment == a.segment ? a.owner : b.owner, &grants.places[i]);
+        world_live_all(&world, &a, &b, &grants);
         assert_int_equal(world_owner_obeys(&world, a.owner), round == 0 ? 0 : 1);
         assert_int_equal(is_answered(&world, b.call), false);
         assert_int_equal(length_of(&world, b.call, "k"), round == 0 ? SMALL : 0); /* of the other, something remains */
@@ -525,8 +497,7 @@ static void test_replicas(void **state)
         assert_int_equal(world_put_done(&world, a.call, 10 + round), 0);
         assert_int_equal(length_of(&world, b.call, "k"), SMALL + round);
     }
-    struct mc_core_statistics statistics;
-    mc_core_statistics(world.core, &statistics);
+    struct mc_core_statistics statistics = statistics_of(&world);
     assert_int_equal(statistics.objects, 1);
     assert_int_equal(statistics.clearing_bytes, 0);
     world_close_all(&world);
@@ -538,16 +509,12 @@ static void test_both_are_found_again(void **state)
     struct world world;
     struct mc_wire_place place;
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5);
-    assert_int_equal(fake_join(&world, a).code, 0);
-    assert_int_equal(fake_put(&world, a, "k", SMALL, 0), 0);
+    struct fake_owner *a = start_with_value(&world, "k");
     assert_int_equal(world_grant(&world, a->call, 50, "k", SMALL * 2, &replace, &place), 0);
     fake_write(a, &place, "k", SMALL * 2, 0, 1);
     world_live(&world, a->owner, &place); /* and the CLEAR of the other is never heard */
-    crash(&world, 9, 10);
-    assert_true(fake_return(&world, a));
-    world_pass(&world, 1100);
+    crash(&world, NEXT_EPOCH, SHORTLY_MS);
+    come_back(&world, a);
     assert_int_equal(found(&world, a, "k"), SMALL * 2);
     finish(&world, a, NULL);
 }
@@ -569,15 +536,11 @@ static void removal_open(struct world *world, struct removal *removal)
     removal->c = world_store(world, 7, MIB, "c");
     for (unsigned i = 0; i < 3000; i++) {
         (void)snprintf(key, sizeof(key), "k%u", i);
-        assert_int_equal(world_grant(world, removal->b.call, i, key, SMALL, &at_b, &place), 0);
+        assert_int_equal(world_put_place(world, removal->b.call, removal->b.owner, key, SMALL, &at_b, &place), 0);
         assert_int_equal(place.segment, removal->b.segment);
-        world_live(world, removal->b.owner, &place);
-        assert_int_equal(world_put_done(world, removal->b.call, i), 0);
     }
-    assert_int_equal(world_grant(world, removal->c.call, 1, "x", SMALL, &at_c, &place), 0);
+    assert_int_equal(world_put_place(world, removal->c.call, removal->c.owner, "x", SMALL, &at_c, &place), 0);
     assert_int_equal(place.segment, removal->c.segment);
-    world_live(world, removal->c.owner, &place);
-    assert_int_equal(world_put_done(world, removal->c.call, 1), 0);
     removal->version = place.generation;
 }
 
@@ -616,14 +579,15 @@ static void test_copy_does_not_escape_a_removal_of_all(void **state)
         removal_open(&world, &removal);
         struct world_wish at_a = {.flags = MC_PUT_REPLACE, .preferred = {"a"}, .expected = removal.version};
         if (late == 0)
-            assert_int_equal(world_grant(&world, removal.a.call, 2, "x", SMALL, &at_a, &place), 0);
+            assert_int_equal(world_grant(&world, removal.a.call, PUT_2, "x", SMALL, &at_a, &place), 0);
         removal_begin(&world, &removal, NULL);
         if (late == 0) {
             assert_int_equal(place.segment, removal.a.segment);
             world_live(&world, removal.a.owner, &place);
-            assert_int_equal(world_put_done(&world, removal.a.call, 2), MC_ERR_STALE);
+            assert_int_equal(world_put_done(&world, removal.a.call, PUT_2), MC_ERR_STALE);
         } else {
-            assert_int_equal(world_grant(&world, removal.a.call, 2, "x", SMALL, &at_a, &place), MC_ERR_PUT_IN_PROGRESS);
+            assert_int_equal(world_grant(&world, removal.a.call, PUT_2, "x", SMALL, &at_a, &place),
+                             MC_ERR_PUT_IN_PROGRESS);
         }
         assert_int_equal(removal_end(&world, &removal), 3001);
         assert_int_equal(length_of(&world, removal.a.call, "x"), 0);
@@ -642,15 +606,15 @@ static void test_copy_beside_a_removal(void **state)
         removal_open(&world, &removal);
         struct world_wish at_a = {.flags = MC_PUT_REPLACE, .preferred = {"a"}, .expected = removal.version};
         removal_begin(&world, &removal, "^k");
-        assert_int_equal(world_grant(&world, removal.a.call, 2, "x", SMALL, &at_a, &place), MC_ERR_PUT_IN_PROGRESS);
+        assert_int_equal(world_grant(&world, removal.a.call, PUT_2, "x", SMALL, &at_a, &place), MC_ERR_PUT_IN_PROGRESS);
         if (how == 0)
             assert_int_equal(removal_end(&world, &removal), 3000);
         else
             world_disconnect(&world, removal.c.call);
-        assert_int_equal(world_grant(&world, removal.a.call, 3, "x", SMALL, &at_a, &place), 0);
+        assert_int_equal(world_grant(&world, removal.a.call, PUT_3, "x", SMALL, &at_a, &place), 0);
         world_live(&world, removal.a.owner, &place);
         assert_int_equal(world_owner_obeys(&world, removal.c.owner), 1);
-        assert_int_equal(world_put_done(&world, removal.a.call, 3), 0);
+        assert_int_equal(world_put_done(&world, removal.a.call, PUT_3), 0);
         assert_int_equal(length_of(&world, removal.a.call, "x"), SMALL);
         world_close_all(&world);
     }
@@ -667,7 +631,7 @@ static void test_removal_of_all_waits_for_the_value_before(void **state)
     removal_open(&world, &removal);
     struct world_wish at_a = {.flags = MC_PUT_REPLACE, .preferred = {"a"}};
     removal_begin(&world, &removal, NULL);
-    assert_int_equal(world_grant(&world, removal.a.call, 2, "x", SMALL * 2, &at_a, &place), 0);
+    assert_int_equal(world_grant(&world, removal.a.call, PUT_2, "x", SMALL * 2, &at_a, &place), 0);
     assert_int_equal(place.segment, removal.a.segment);
     world_live(&world, removal.a.owner, &place);
     for (unsigned i = 0; i < 50; i++) {
@@ -676,7 +640,7 @@ static void test_removal_of_all_waits_for_the_value_before(void **state)
     }
     assert_int_equal(world_count_answer(&world, removal.c.call), INT64_MIN);
     assert_int_equal(world_owner_obeys(&world, removal.c.owner), 1);
-    assert_int_equal(world_put_done(&world, removal.a.call, 2), 0);
+    assert_int_equal(world_put_done(&world, removal.a.call, PUT_2), 0);
     assert_true(removal_end(&world, &removal) >= 3000);
     world_close_all(&world);
 }
@@ -687,9 +651,7 @@ static uint64_t nearly_full(struct world *world, const struct world_store *store
     const struct world_wish in_group = {.group = 77};
     struct mc_wire_place place;
     char key[16];
-    assert_int_equal(world_grant(world, store->call, 1, "k", SMALL, &in_group, &place), 0);
-    world_live(world, store->owner, &place);
-    assert_int_equal(world_put_done(world, store->call, 1), 0);
+    assert_int_equal(world_put_place(world, store->call, store->owner, "k", SMALL, &in_group, &place), 0);
     for (unsigned i = 0; i < 9; i++) {
         (void)snprintf(key, sizeof(key), "f%u", i);
         assert_int_equal(world_put(world, store->call, store->owner, key, 100 << 10), 0);
@@ -708,25 +670,24 @@ static void test_value_that_makes_room_for_the_next(void **state)
     int32_t code = 1;
     (void)state;
     for (unsigned round = 0; round < ROUNDS; round++) {
-        world_open(&world);
-        struct world_store store = world_store(&world, 5, MIB, "a");
-        uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+        struct world_store store = world_open_one(&world);
+        uint64_t other = world_client(&world, CLIENT);
         struct world_wish wish = {.flags = MC_PUT_REPLACE, .expected = nearly_full(&world, &store)};
         uint64_t used = world.core->segments[store.segment & 0xffff]->used;
         if (round == COPY) {
-            assert_int_equal(world_grant(&world, other, 2, "k", 120 << 10, &wish, &place), MC_ERR_STALE);
+            assert_int_equal(world_grant(&world, other, PUT_2, "k", 120 << 10, &wish, &place), MC_ERR_STALE);
             assert_int_equal(get_code(&world, store.call, "k"), MC_ERR_OBJECT_NOT_FOUND);
             assert_true(world.core->segments[store.segment & 0xffff]->used < used);
             world_close_all(&world);
             continue;
         }
-        assert_int_equal(world_grant(&world, other, 2, "k", 120 << 10, &replace, &place), 0);
+        assert_int_equal(world_grant(&world, other, PUT_2, "k", 120 << 10, &replace, &place), 0);
         assert_int_equal(world.group, 77); /* which the key keeps */
         assert_int_not_equal(get_code(&world, store.call, "k"), 0);
         if (round == FAILS) {
             world_revoke(&world, other, &place);
-            assert_int_equal(world_put_done(&world, other, 2), MC_ERR_TRANSFER_FAIL);
-            assert_int_equal(world_grant(&world, other, 3, "k", SMALL, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
+            assert_int_equal(world_put_done(&world, other, PUT_2), MC_ERR_TRANSFER_FAIL);
+            assert_int_equal(world_grant(&world, other, PUT_3, "k", SMALL, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
             (void)world_owner_obeys(&world, store.owner);
             assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
             world_close_all(&world);
@@ -741,7 +702,7 @@ static void test_value_that_makes_room_for_the_next(void **state)
         assert_true(world_remove_answer(&world, store.call, &code, 1));
         assert_int_equal(code, MC_ERR_BUSY);
         assert_true(world_owner_obeys(&world, store.owner) > 1);
-        assert_int_equal(world_put_done(&world, other, 2), 0);
+        assert_int_equal(world_put_done(&world, other, PUT_2), 0);
         assert_int_equal(length_of(&world, other, "k"), 120 << 10);
         world_close_all(&world);
     }
@@ -756,17 +717,16 @@ static void test_put_that_ends_a_copy_of_the_same_connection(void **state)
     static struct world_grants grants;
     struct world_item item = {mc_span_string("x"), 120 << 10};
     (void)state;
-    world_open(&world);
-    struct world_store a = world_store(&world, 5, MIB, "a");
+    struct world_store a = world_open_one(&world);
     uint64_t version = nearly_full(&world, &a);
-    struct world_store b = world_store(&world, 6, MIB, "b");
+    struct world_store b = world_store(&world, NODE_B, MIB, "b");
     struct world_wish at_b = {.flags = MC_PUT_REPLACE, .preferred = {"b"}, .expected = version};
     struct world_wish at_a = {.preferred = {"a"}};
-    assert_int_equal(world_grant(&world, a.call, 2, "k", SMALL, &at_b, &place), 0);
+    assert_int_equal(world_grant(&world, a.call, PUT_2, "k", SMALL, &at_b, &place), 0);
     assert_int_equal(place.segment, b.segment);
-    world_put_start_send(&world, a.call, 3, &item, 1, &at_a);
-    assert_int_equal(world_put_done(&world, a.call, 2), MC_ERR_STALE);
-    world_put_granted(&world, a.call, 3, 1, &grants);
+    world_put_start_send(&world, a.call, PUT_3, &item, 1, &at_a);
+    assert_int_equal(world_put_done(&world, a.call, PUT_2), MC_ERR_STALE);
+    world_put_granted(&world, a.call, PUT_3, 1, &grants);
     assert_int_equal(grants.items[0].code, 0);
     assert_int_equal(grants.places[0].segment, a.segment);
     assert_false(is_answered(&world, a.call));

@@ -6,18 +6,6 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-#define MIB (1u << 20)
-#define SMALL 100u
-
-static void fill(struct world *world, const struct world_store *store, const char *prefix, unsigned count)
-{
-    char key[32];
-    for (unsigned i = 0; i < count; i++) {
-        (void)snprintf(key, sizeof(key), "%s%u", prefix, i);
-        assert_int_equal(world_put(world, store->call, store->owner, key, SMALL), 0);
-    }
-}
-
 /* ---- the owner's connection ---- */
 
 static void ordering_owner_connection_breaks(void **state)
@@ -26,9 +14,8 @@ static void ordering_owner_connection_breaks(void **state)
     struct mc_wire_place place;
     struct mc_core_segment segment;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t other = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t other = world_client(&world, CLIENT);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     world_disconnect(&world, store.owner);
     assert_true(mc_core_segment(world.core, store.segment, &segment));
@@ -36,14 +23,14 @@ static void ordering_owner_connection_breaks(void **state)
     assert_int_equal(world_get(&world, other, "k", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
     assert_int_equal(world_exist(&world, other, "k"), 0);
     assert_int_equal(mc_core_query(world.core, mc_span_string("k"), NULL, 0), MC_ERR_OBJECT_NOT_FOUND);
-    assert_int_equal(world_grant(&world, other, 1, "n", SMALL, NULL, &place), MC_ERR_NO_AVAILABLE_HANDLE);
-    world_pass(&world, 3000);
-    store.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
+    assert_int_equal(world_grant(&world, other, PUT_1, "n", SMALL, NULL, &place), MC_ERR_NO_AVAILABLE_HANDLE);
+    world_pass(&world, 3 * SECOND_MS);
+    store.owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
     assert_int_equal(world_exist(&world, other, "k"), 0); /* not before it is mounted */
-    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
+    struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
     mount.epoch = 2;
     assert_int_equal(world_mount(&world, store.owner, &mount).code, MC_ERR_STALE);
-    mount.epoch = 3;
+    mount.epoch = FIRST_EPOCH;
     mount.capacity--;
     assert_int_equal(world_mount(&world, store.owner, &mount).code, MC_ERR_STALE);
     mount.capacity++;
@@ -57,27 +44,21 @@ static void test_put_replaces_what_only_the_departed_holds(void **state)
     struct world world;
     struct mc_wire_place place;
     (void)state;
-    world_open(&world);
-    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+    struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
     const struct world_wish in_a = {.preferred = {"a"}};
-    assert_int_equal(world_grant(&world, b.call, 1, "k", SMALL, &in_a, &place), 0);
-    world_live(&world, a.owner, &place);
-    assert_int_equal(world_put_done(&world, b.call, 1), 0);
+    assert_int_equal(world_put_place(&world, b.call, a.owner, "k", SMALL, &in_a, &place), 0);
     world_disconnect(&world, a.owner);
     assert_int_equal(world_put(&world, b.call, b.owner, "k", SMALL + 1), MC_ERR_PUT_IN_PROGRESS);
     for (unsigned i = 0; i < 29; i++) { /* that its heartbeat thread beats does not help */
         world_pass(&world, 100);
-        world_heartbeat(&world, a.heartbeat, 0, 0);
-        world_heartbeat(&world, b.heartbeat, 0, 0);
+        world_beat(&world, a.heartbeat);
+        world_beat(&world, b.heartbeat);
     }
     assert_int_equal(world_put(&world, b.call, b.owner, "k", SMALL + 1), MC_ERR_PUT_IN_PROGRESS);
     world_pass(&world, 200);
     assert_int_equal(world_put(&world, b.call, b.owner, "k", SMALL + 1), 0);
-    world_heartbeat(&world, a.heartbeat, 0, 0);
-    a.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
-    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
-    mount.epoch = 3;
-    assert_int_equal(world_mount(&world, a.owner, &mount).code, 0);
+    world_beat(&world, a.heartbeat);
+    assert_int_equal(world_remount(&world, &a), 0);
     struct mc_wire_found found;
     assert_int_equal(world_get(&world, b.call, "k", 0, &found, NULL), 0);
     assert_int_equal(found.length, SMALL + 1);
@@ -92,15 +73,14 @@ static void ordering_owner_cut_sent_again(void **state)
     struct mc_wire_place place;
     static struct world_told told;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
-    assert_int_equal(world_grant(&world, writer, 1, "k", SMALL, NULL, &place), 0);
+    struct world_store store = world_open_one(&world);
+    uint64_t writer = world_client(&world, CLIENT);
+    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, NULL, &place), 0);
     world_disconnect(&world, store.owner);
     world_disconnect(&world, writer); /* its member is forgotten, its id is not */
-    store.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
-    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
-    mount.epoch = 3;
+    store.owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
+    struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
+    mount.epoch = FIRST_EPOCH;
     assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
     for (unsigned i = 0; i < 4; i++) {
         world_owner_told(&world, store.owner, &told);
@@ -112,11 +92,9 @@ static void ordering_owner_cut_sent_again(void **state)
     }
     world_owner_told(&world, store.owner, &told);
     assert_int_equal(told.type, MC_MESSAGE_CUT);
-    assert_int_equal(told.writer.low, 6);
+    assert_int_equal(told.writer.low, CLIENT);
     world_owner_says(&world, store.owner, MC_MESSAGE_CUT_DONE, &told);
-    struct mc_core_statistics statistics;
-    mc_core_statistics(world.core, &statistics);
-    assert_int_equal(statistics.quarantine_bytes, 0);
+    assert_int_equal(statistics_of(&world).quarantine_bytes, 0);
     world_close_all(&world);
 }
 
@@ -126,8 +104,7 @@ static void ordering_owner_silence(void **state)
     struct mc_core_segment segment;
     struct mc_core_statistics statistics;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_open_one(&world);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     world_pass(&world, 4900);
     assert_true(mc_core_segment(world.core, store.segment, &segment));
@@ -141,15 +118,15 @@ static void ordering_owner_silence(void **state)
     world_pass(&world, 10100);
     assert_false(mc_core_segment(world.core, store.segment, &segment)); /* gone and swept */
     assert_true(world.connections[store.heartbeat].closed && world.connections[store.owner].closed);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.members_lost, 1);
     assert_int_equal(statistics.members, 0);
     assert_int_equal(statistics.objects, 0);
     world_disconnect(&world, store.owner);
     /* It returns and is told to bring new memory. */
-    store.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
-    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
-    mount.epoch = 3;
+    store.owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
+    struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
+    mount.epoch = FIRST_EPOCH;
     assert_int_equal(world_mount(&world, store.owner, &mount).code, MC_ERR_STALE);
     mount.segment_id.low = 50;
     mount.epoch = 0;
@@ -187,12 +164,14 @@ static void ordering_owner_half_dead(void **state)
     int32_t code = 1;
     const char *k = "k";
     (void)state;
-    world_open(&world);
-    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+    struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
     for (unsigned i = 0; i < 3; i++) {
-        assert_int_equal(world_grant(&world, b.call, i, i == 0 ? "k" : i == 1 ? "l" : "m", SMALL, &in_a, &place), 0);
-        world_live(&world, a.owner, &place);
-        assert_int_equal(world_put_done(&world, b.call, i), 0);
+        assert_int_equal(world_put_place(&world, b.call, a.owner,
+                                         i == 0   ? "k"
+                                         : i == 1 ? "l"
+                                                  : "m",
+                                         SMALL, &in_a, &place),
+                         0);
     }
     assert_int_equal(beat(&world, 20000, &a, &b), 0); /* idle is not dead */
     world.stuck = a.owner;
@@ -223,9 +202,9 @@ static void ordering_owner_half_dead(void **state)
     assert_int_equal(world_exist(&world, a.call, "l"), 1);
     /* The thread runs again: nothing of that memory is wanted back. */
     world_disconnect(&world, a.owner);
-    a.owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
-    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
-    mount.epoch = 3;
+    a.owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
+    struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
+    mount.epoch = FIRST_EPOCH;
     assert_int_equal(world_mount(&world, a.owner, &mount).code, MC_ERR_STALE);
     mount.segment_id.low = 50;
     mount.epoch = 0;
@@ -235,8 +214,7 @@ static void ordering_owner_half_dead(void **state)
     assert_int_equal(beat(&world, 20000, &a, &b), 0);
     assert_true(mc_core_segment(world.core, a.segment, &segment));
     assert_int_equal(segment.state, 0);
-    struct mc_core_statistics statistics;
-    mc_core_statistics(world.core, &statistics);
+    struct mc_core_statistics statistics = statistics_of(&world);
     assert_int_equal(statistics.owners_stuck, 1);
     assert_int_equal(statistics.members_lost, 0);
     world_close_all(&world);
@@ -249,21 +227,15 @@ static void ordering_owner_half_dead_returns(void **state)
     static struct world_told told;
     struct mc_wire_place place;
     struct world_wish in_a = {.preferred = {"a"}};
-    int32_t code = 1;
     const char *k = "k";
     (void)state;
-    world_open(&world);
-    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
-    assert_int_equal(world_grant(&world, b.call, 1, "k", SMALL, &in_a, &place), 0);
-    world_live(&world, a.owner, &place);
-    assert_int_equal(world_put_done(&world, b.call, 1), 0);
+    struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
+    assert_int_equal(world_put_place(&world, b.call, a.owner, "k", SMALL, &in_a, &place), 0);
     assert_int_equal(beat(&world, 3000, &a, &b), 0);
     world.stuck = a.owner;
     assert_int_equal(beat(&world, 5000, &a, &b), 1);
     drop_told(&world, a.owner);
-    world_remove_send(&world, b.call, &k, 1, true);
-    assert_true(world_remove_answer(&world, b.call, &code, 1));
-    assert_int_equal(code, 0);
+    assert_int_equal(world_remove(&world, b.call, k, true), 0);
     world_owner_told(&world, a.owner, &told);
     assert_int_equal(told.type, MC_MESSAGE_CLEAR);
     world.stuck = 0;
@@ -282,8 +254,7 @@ static void ordering_owner_link_is_lost(void **state)
     struct world world;
     struct mc_core_segment segment;
     (void)state;
-    world_open(&world);
-    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
+    struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
     assert_int_equal(beat(&world, 3000, &a, &b), 0);
     world_disconnect(&world, a.owner);
     assert_int_equal(beat(&world, 9000, &a, &b), 1);
@@ -303,7 +274,7 @@ static void test_nobody_is_gone_before_he_has_departed(void **state)
     (void)state;
     config.client_ttl_ms = 1000;
     world_open_with(&world, &config);
-    struct world_store a = world_store(&world, 5, MIB, "a");
+    struct world_store a = world_store(&world, NODE_A, MIB, "a");
     assert_int_equal(world_put(&world, a.call, a.owner, "k", SMALL), 0);
     world_pass(&world, 2999);
     assert_true(mc_core_segment(world.core, a.segment, &segment));
@@ -319,13 +290,12 @@ static void ordering_owner_heartbeat_dies(void **state)
     struct world world;
     struct mc_core_segment segment;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
+    struct world_store store = world_open_one(&world);
     world_disconnect(&world, store.heartbeat);
     assert_true(mc_core_segment(world.core, store.segment, &segment));
     assert_int_equal(segment.state, 1); /* at once */
-    world_pass(&world, 9000);
-    store.heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, 5, 1);
+    world_pass(&world, 9 * SECOND_MS);
+    store.heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, NODE_A, FIRST_LIFE);
     assert_true(mc_core_segment(world.core, store.segment, &segment));
     assert_int_equal(segment.state, 0);
     world_disconnect(&world, store.heartbeat);
@@ -339,9 +309,8 @@ static void ordering_owner_gap(void **state)
     struct world world;
     struct mc_core_segment segment;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    world_pass(&world, 4000);
+    struct world_store store = world_open_one(&world);
+    world_pass(&world, 4 * SECOND_MS);
     world.now += 60000;                   /* we were stopped */
     world_exist(&world, store.call, "x"); /* an input comes first */
     world_settle(&world, 10);
@@ -365,19 +334,17 @@ static void ordering_gone_is_swept_in_slices(void **state)
     struct mc_wire_place place;
     (void)state;
     world_open(&world);
-    struct world_store a = world_store(&world, 5, 16 * MIB, "a"), b = world_store(&world, 6, MIB, "b");
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 7, 1), dead = world_join(&world, MC_ROLE_CALL, 8, 1);
+    struct world_store a = world_store(&world, NODE_A, 16 * MIB, "a"), b = world_store(&world, NODE_B, MIB, "b");
+    uint64_t writer = world_client(&world, SECOND_CLIENT), dead = world_client(&world, THIRD_CLIENT);
     char name[16];
     const struct world_wish in_a = {.preferred = {"a"}};
     for (unsigned i = 0; i < 5000; i++) {
         (void)snprintf(name, sizeof(name), "k%u", i);
-        assert_int_equal(world_grant(&world, a.call, 1, name, SMALL, &in_a, &place), 0);
-        world_live(&world, a.owner, &place);
-        assert_int_equal(world_put_done(&world, a.call, 1), 0);
+        assert_int_equal(world_put_place(&world, a.call, a.owner, name, SMALL, &in_a, &place), 0);
     }
-    assert_int_equal(world_grant(&world, dead, 1, "q", SMALL, &in_a, &place), 0);
+    assert_int_equal(world_grant(&world, dead, PUT_1, "q", SMALL, &in_a, &place), 0);
     world_disconnect(&world, dead); /* quarantine */
-    assert_int_equal(world_grant(&world, writer, 9, "w", SMALL, &in_a, &place), 0);
+    assert_int_equal(world_grant(&world, writer, PUT_9, "w", SMALL, &in_a, &place), 0);
     world_remove_send(&world, b.call, &key, 1, false); /* waits for a CLEARED that never comes */
     size_t frame = world_begin(&world, MC_MESSAGE_UNMOUNT, 4);
     struct mc_wire_unmount head = {.segment = a.segment};
@@ -398,8 +365,8 @@ static void ordering_gone_is_swept_in_slices(void **state)
     assert_true(ticks >= 2);
     assert_true(world_remove_answer(&world, b.call, &code, 1));
     assert_int_equal(code, 0);
-    assert_int_equal(world_put_done(&world, writer, 9), MC_ERR_TRANSFER_FAIL);
-    mc_core_statistics(world.core, &statistics);
+    assert_int_equal(world_put_done(&world, writer, PUT_9), MC_ERR_TRANSFER_FAIL);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.objects, 1);
     assert_int_equal(statistics.segments, 1);
     assert_int_equal(world.core->segment_count, 1);
@@ -416,7 +383,8 @@ static void test_mount_codes(void **state)
     (void)state;
     memset(long_name, 'n', sizeof(long_name) - 1);
     world_open(&world);
-    uint64_t owner = world_join(&world, MC_ROLE_OWNER, 5, 1), other = world_join(&world, MC_ROLE_OWNER, 6, 1);
+    uint64_t owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE),
+             other = world_join(&world, MC_ROLE_OWNER, NODE_B, FIRST_LIFE);
     struct mc_wire_mount bad[8];
     for (unsigned i = 0; i < 8; i++)
         bad[i] = world_mount_of(1, MIB, "a");
@@ -431,7 +399,7 @@ static void test_mount_codes(void **state)
     for (unsigned i = 0; i < 8; i++)
         assert_int_equal(world_mount(&world, owner, &bad[i]).code, MC_ERR_INVALID_PARAMS);
     struct mc_wire_mount mount = world_mount_of(1, MIB, "a");
-    mount.epoch = 3;
+    mount.epoch = FIRST_EPOCH;
     assert_int_equal(world_mount(&world, owner, &mount).code, MC_ERR_STALE); /* not one of ours */
     mount.epoch = 0;
     mount.slot_top = 1;
@@ -443,7 +411,7 @@ static void test_mount_codes(void **state)
     mount.slot_top = 1;                                                          /* under us */
     assert_int_equal(world_mount(&world, owner, &mount).segment, reply.segment); /* again, its answer lost */
     assert_int_equal(world_mount(&world, other, &mount).code, MC_ERR_SEGMENT_ALREADY_EXISTS);
-    mc_core_statistics(world.core, &statistics);
+    statistics = statistics_of(&world);
     assert_int_equal(statistics.segments, 1);
     assert_int_equal(statistics.mount_failures, 11);
     for (unsigned round = 0; round < 3; round++) { /* not its own, its own, no longer there */
@@ -482,11 +450,11 @@ static void test_leaving_segment_is_read_and_not_written(void **state)
     struct mc_wire_place place;
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "host:1");
+    struct world_store store = world_store(&world, NODE_A, MIB, "host:1");
     assert_int_equal(world_put(&world, store.call, store.owner, "before", SMALL), 0);
     tell_leaving(&world, &store, true);
     assert_int_equal(world_get(&world, store.call, "before", 0, NULL, NULL), 0);
-    assert_int_equal(world_grant(&world, store.call, 9, "after", SMALL, NULL, &place), MC_ERR_NO_AVAILABLE_HANDLE);
+    assert_int_equal(world_grant(&world, store.call, PUT_9, "after", SMALL, NULL, &place), MC_ERR_NO_AVAILABLE_HANDLE);
     tell_leaving(&world, &store, false);
     assert_int_equal(world_put(&world, store.call, store.owner, "after", SMALL), 0);
     world_close_all(&world);
@@ -513,7 +481,7 @@ static void test_segment_is_found_by_name(void **state)
     uint32_t segment;
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "host:1");
+    struct world_store store = world_store(&world, NODE_A, MIB, "host:1");
     assert_int_equal(find_named(&world, store.call, "host:1", &segment), 0);
     assert_int_equal(segment, store.segment);
     assert_int_equal(find_named(&world, store.call, "host:2", &segment), MC_ERR_SEGMENT_NOT_FOUND);
@@ -526,7 +494,7 @@ static void test_segment_is_described(void **state)
     struct world world;
     (void)state;
     world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "host:1");
+    struct world_store store = world_store(&world, NODE_A, MIB, "host:1");
     for (unsigned round = 0; round < 2; round++) {
         struct mc_wire_segment head = {.segment = store.segment + round};
         struct mc_wire_segment_reply reply;
@@ -539,7 +507,7 @@ static void test_segment_is_described(void **state)
         assert_int_equal(reply.code, round == 0 ? 0 : MC_ERR_SEGMENT_NOT_FOUND);
         if (round == 1)
             break;
-        assert_int_equal(reply.node.low, 5);
+        assert_int_equal(reply.node.low, NODE_A);
         assert_int_equal(reply.nonce, 15);
         assert_int_equal(reply.capacity, MIB);
         assert_true(mc_span_equal(reply.name, mc_span_string("host:1")));
@@ -584,22 +552,22 @@ static void test_segments_are_told_once(void **state)
     const struct mc_id here = {9, 9}, elsewhere = {8, 8};
     (void)state;
     world_open(&world);
-    uint64_t call = world_join(&world, MC_ROLE_CALL, 77, 1);
+    uint64_t call = world_client(&world, 77);
     assert_int_equal(ask_segments(&world, call, 0, here).count, 0);
-    struct world_store first = world_store(&world, 5, MIB, "a");
+    struct world_store first = world_store(&world, NODE_A, MIB, "a");
     struct told told = ask_segments(&world, call, 0, elsewhere);
     assert_int_equal(told.count, 1);
     assert_int_equal(told.first, first.segment);
     assert_int_equal(ask_segments(&world, call, told.changes, here).count, 0);
     assert_int_equal(ask_segments(&world, call, UINT64_MAX, here).count, 0);
     /* Many: of other machines a few are told, of the own one more, and these first, though mounted last. */
-    uint64_t owner = world_join(&world, MC_ROLE_OWNER, 6, 1);
+    uint64_t owner = world_join(&world, MC_ROLE_OWNER, NODE_B, FIRST_LIFE);
     for (unsigned i = 0; i < 100; i++) {
         struct mc_wire_mount mount = world_mount_of(100 + i, MIB, "many");
         mount.host = elsewhere;
         assert_int_equal(world_mount(&world, owner, &mount).code, 0);
     }
-    struct world_store last = world_store(&world, 7, MIB, "b");
+    struct world_store last = world_store(&world, NODE_C, MIB, "b");
     struct told more = ask_segments(&world, call, told.changes, here);
     assert_int_equal(more.count, MC_SEGMENTS_TOLD_FAR + 1);
     assert_int_equal(more.first, last.segment);
@@ -607,8 +575,8 @@ static void test_segments_are_told_once(void **state)
     assert_int_equal(ask_segments(&world, call, 0, elsewhere).count, MC_SEGMENTS_TOLD_NEAR + 2);
     /* A new process that takes the memory over is news; so is an end, of which only the count tells. */
     world_disconnect(&world, first.owner);
-    uint64_t next = world_join(&world, MC_ROLE_OWNER, 8, 1);
-    struct mc_wire_mount mount = world_mount_of(5, MIB, "a");
+    uint64_t next = world_join(&world, MC_ROLE_OWNER, NODE_C, FIRST_LIFE);
+    struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
     mount.epoch = world.core->epoch;
     assert_int_equal(world_mount(&world, next, &mount).code, 0);
     told = ask_segments(&world, call, more.changes, here);
@@ -628,14 +596,14 @@ static void test_clients_are_told_of_different_segments(void **state)
     uint64_t changes[CLIENTS], calls[CLIENTS];
     (void)state;
     world_open(&world);
-    uint64_t owner = world_join(&world, MC_ROLE_OWNER, 6, 1);
+    uint64_t owner = world_join(&world, MC_ROLE_OWNER, NODE_B, FIRST_LIFE);
     for (unsigned i = 0; i < SEGMENTS; i++) {
         struct mc_wire_mount mount = world_mount_of(100 + i, MIB, "many");
         mount.host = elsewhere;
         assert_int_equal(world_mount(&world, owner, &mount).segment % MC_SEGMENTS_MAX, i + 1);
     }
     for (unsigned i = 0; i < CLIENTS; i++) {
-        calls[i] = world_join(&world, MC_ROLE_CALL, 1000 + i, 1);
+        calls[i] = world_client(&world, 1000 + i);
         struct told told = ask_segments(&world, calls[i], 0, here);
         assert_int_equal(told.count, MC_SEGMENTS_TOLD_FAR);
         for (unsigned at = 0; at < told.count; at++)
@@ -659,7 +627,7 @@ static void test_numbers_are_not_used_again(void **state)
     uint32_t before = 0;
     (void)state;
     world_open(&world);
-    uint64_t owner = world_join(&world, MC_ROLE_OWNER, 5, 1);
+    uint64_t owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
     for (unsigned round = 0; round < 200; round++) {
         struct mc_wire_mount mount = world_mount_of(round + 1, MIB, round % 2 == 0 ? "a" : "b");
         struct mc_wire_mount_reply reply = world_mount(&world, owner, &mount);
@@ -710,10 +678,9 @@ static void test_questions(void **state)
     uint64_t cursor = 0;
     unsigned calls = 1;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    fill(&world, &store, "k", 500);
-    assert_int_equal(world_grant(&world, store.call, 1, "growing", SMALL, NULL, &place), 0);
+    struct world_store store = world_open_one(&world);
+    world_fill(&world, &store, "k", 500);
+    assert_int_equal(world_grant(&world, store.call, PUT_1, "growing", SMALL, NULL, &place), 0);
     while (mc_core_keys(world.core, &cursor, 60, count_key, seen))
         calls++;
     assert_true(calls > 8);

@@ -21,19 +21,18 @@ static void test_happened(void **state)
     struct mc_wire_place place;
     (void)state;
     for (unsigned replaced = 0; replaced < 2; replaced++) {
-        world_open(&world);
-        struct world_store store = world_store(&world, 5, MIB, "a");
-        uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+        struct world_store store = world_open_one(&world);
+        uint64_t writer = world_client(&world, CLIENT);
         assert_int_equal(grant(&world, writer, 0, 0, &place), 0);
         uint64_t version = version_of(&place);
         world_live(&world, store.owner, &place);
         world_disconnect(&world, writer);
-        writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+        writer = world_client(&world, CLIENT);
         if (replaced) {
             assert_int_equal(grant(&world, store.call, 0, MC_PUT_REPLACE, &place), 0);
             world_live(&world, store.owner, &place);
             assert_int_equal(world_owner_obeys(&world, store.owner), 1);
-            assert_int_equal(world_put_done(&world, store.call, 1), 0);
+            assert_int_equal(world_put_done(&world, store.call, PUT_1), 0);
         } else {
             const char *key = "k";
             int32_t code = 1;
@@ -57,19 +56,18 @@ static void test_did_not_happen(void **state)
     struct world world;
     struct mc_wire_place place;
     (void)state;
-    world_open(&world);
-    struct world_store store = world_store(&world, 5, MIB, "a");
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+    struct world_store store = world_open_one(&world);
+    uint64_t writer = world_client(&world, CLIENT);
     assert_int_equal(grant(&world, writer, 0, 0, &place), 0);
     uint64_t version = version_of(&place);
     world_disconnect(&world, writer);
-    writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+    writer = world_client(&world, CLIENT);
     world_pass(&world, 10);
     while (world_owner_obeys(&world, store.owner) > 0)
         world_pass(&world, 10);
     assert_int_equal(grant(&world, writer, version, 0, &place), 0);
     world_live(&world, store.owner, &place);
-    assert_int_equal(world_put_done(&world, writer, 1), 0);
+    assert_int_equal(world_put_done(&world, writer, PUT_1), 0);
     world_close_all(&world);
 }
 
@@ -79,19 +77,18 @@ static void test_half_of_the_replicas(void **state)
     struct world world;
     static struct world_grants grants;
     (void)state;
-    world_open(&world);
-    struct world_store a = world_store(&world, 5, MIB, "a"), b = world_store(&world, 6, MIB, "b");
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 7, 1);
+    struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
+    uint64_t writer = world_client(&world, SECOND_CLIENT);
     struct world_item item = {mc_span_string("k"), SMALL};
     struct world_wish wish = {.replica_count = 2};
-    world_put_start(&world, writer, 1, &item, 1, &wish, &grants);
+    world_put_start(&world, writer, PUT_1, &item, 1, &wish, &grants);
     assert_int_equal(grants.place_count, 2);
     wish.unsure = version_of(&grants.places[0]);
     assert_int_equal(version_of(&grants.places[1]), wish.unsure);
     bool second_at_a = grants.places[1].segment == a.segment;
     world_live(&world, second_at_a ? a.owner : b.owner, &grants.places[1]);
     world_disconnect(&world, writer);
-    writer = world_join(&world, MC_ROLE_CALL, 7, 1);
+    writer = world_client(&world, SECOND_CLIENT);
     world_pass(&world, 10);
     for (unsigned i = 0; i < 10; i++)
         (void)(world_owner_obeys(&world, a.owner) + world_owner_obeys(&world, b.owner));
@@ -101,7 +98,7 @@ static void test_half_of_the_replicas(void **state)
     int32_t code = 1;
     assert_true(world_remove_answer(&world, a.call, &code, 1));
     assert_int_equal(code, 0);
-    world_put_start(&world, writer, 2, &item, 1, &wish, &grants);
+    world_put_start(&world, writer, PUT_2, &item, 1, &wish, &grants);
     assert_int_equal(grants.items[0].code, MC_ERR_OBJECT_ALREADY_EXISTS);
     world_close_all(&world);
 }
@@ -113,24 +110,21 @@ static void test_of_a_master_before(void **state)
     struct mc_wire_place place;
     (void)state;
     for (unsigned kind = 0; kind < 4; kind++) { /* 0: stored, 1: stored and removed, 2: never stored, 3: replaced */
-        world_start(&world, 3, NULL);
-        struct fake_owner *a = fake(5);
-        assert_int_equal(fake_join(&world, a).code, 0);
+        struct fake_owner *a = start_with_owner(&world);
         assert_int_equal(grant(&world, a->call, 0, 0, &place), 0);
         uint64_t version = version_of(&place);
         if (kind != 2) {
             fake_write(a, &place, "k", SMALL, 0, 1);
             world_live(&world, a->owner, &place);
-            assert_int_equal(world_put_done(&world, a->call, 1), 0);
+            assert_int_equal(world_put_done(&world, a->call, PUT_1), 0);
         }
         if (kind == 1)
             assert_int_equal(fake_remove(&world, a, a, "k"), 0);
-        crash(&world, 9, 10);
-        join_seen(&world, MC_ROLE_CALL, 50, 1, 3, 10);
-        uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+        crash(&world, NEXT_EPOCH, SHORTLY_MS);
+        join_seen(&world, MC_ROLE_CALL, WITNESS, FIRST_LIFE, FIRST_EPOCH, 10);
+        uint64_t writer = world_client(&world, CLIENT);
         assert_int_equal(grant(&world, writer, version, 0, &place), MC_ERR_PUT_IN_PROGRESS);
-        assert_true(fake_return(&world, a));
-        world_pass(&world, 1100);
+        come_back(&world, a);
         if (kind == 0 || kind == 3)
             assert_int_equal(grant(&world, writer, version, 0, &place), MC_ERR_OBJECT_ALREADY_EXISTS);
         else
@@ -140,8 +134,8 @@ static void test_of_a_master_before(void **state)
             (void)fake_obey(&world, a);
         }
         for (unsigned i = 0; i < 3; i++) {
-            world_pass(&world, 1000);
-            (void)world_heartbeat(&world, a->heartbeat, 0, 0);
+            world_pass(&world, SECOND_MS);
+            (void)world_beat(&world, a->heartbeat);
         }
         if (kind == 0 || kind == 3) {
             assert_int_equal(grant(&world, writer, version, MC_PUT_REPLACE, &place), MC_ERR_OBJECT_ALREADY_EXISTS);
@@ -163,18 +157,16 @@ static void test_forgotten(void **state)
     struct world world;
     struct mc_wire_place place;
     (void)state;
-    world_start(&world, 3, NULL);
-    struct fake_owner *a = fake(5);
-    assert_int_equal(fake_join(&world, a).code, 0);
+    struct fake_owner *a = start_with_owner(&world);
     assert_int_equal(grant(&world, a->call, 0, 0, &place), 0);
     uint64_t version = version_of(&place);
     fake_write(a, &place, "k", SMALL, 0, 1);
     world_live(&world, a->owner, &place);
-    assert_int_equal(world_put_done(&world, a->call, 1), 0);
+    assert_int_equal(world_put_done(&world, a->call, PUT_1), 0);
     assert_int_equal(fake_remove(&world, a, a, "k"), 0);
     for (unsigned i = 0; i < 3; i++) {
-        world_pass(&world, 1000);
-        (void)world_heartbeat(&world, a->heartbeat, 0, 0);
+        world_pass(&world, SECOND_MS);
+        (void)world_beat(&world, a->heartbeat);
     }
     assert_int_equal(grant(&world, a->call, version, 0, &place), MC_ERR_OBJECT_ALREADY_EXISTS);
     world.core->counter += MC_ENDED_WELL_MAX - 1;
@@ -185,11 +177,11 @@ static void test_forgotten(void **state)
     assert_int_equal(grant(&world, a->call, 1, 0, &place), MC_ERR_RPC_FAIL);
     /* The place in the ring is another version's now. */
     world.core->counter = version + MC_ENDED_WELL_MAX - 1 - (world.core->epoch << MC_EPOCH_SHIFT);
-    uint64_t writer = world_join(&world, MC_ROLE_CALL, 6, 1);
+    uint64_t writer = world_client(&world, CLIENT);
     assert_int_equal(grant(&world, writer, 0, 0, &place), 0);
     assert_int_equal(version_of(&place), version + MC_ENDED_WELL_MAX);
     world_revoke(&world, writer, &place);
-    assert_int_not_equal(world_put_done(&world, writer, 1), 0);
+    assert_int_not_equal(world_put_done(&world, writer, PUT_1), 0);
     (void)fake_obey(&world, a);
     assert_int_equal(grant(&world, writer, version + MC_ENDED_WELL_MAX, 0, &place), 0);
     finish(&world, a, NULL);
