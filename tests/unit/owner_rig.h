@@ -251,17 +251,24 @@ static inline void writer_commit(struct peer *peer, uint32_t first_slot, uint32_
     assert_int_equal(peer_flush(peer), 0);
 }
 
+/* The length of the list that a message about our segment has. */
+static inline uint32_t expect_list(struct rig *rig, enum mc_message type, struct mc_frame *frame,
+                                   struct mc_reader *reader)
+{
+    struct mc_wire_segment head; /* LIVE has the same */
+    rig_expect(rig, type, frame, reader);
+    mc_wire_segment_read(reader, &head);
+    assert_int_equal(head.segment, SEGMENT);
+    return mc_list_read(reader);
+}
+
 /* Receives LIVE until so many items are there, in slot order. */
 static inline void expect_live(struct rig *rig, uint32_t first_slot, uint32_t count, uint64_t generation, int code)
 {
     for (uint32_t seen = 0; seen < count;) {
         struct mc_frame frame;
         struct mc_reader reader;
-        struct mc_wire_live head;
-        rig_expect(rig, MC_MESSAGE_LIVE, &frame, &reader);
-        mc_wire_live_read(&reader, &head);
-        assert_int_equal(head.segment, SEGMENT);
-        uint32_t items = mc_list_read(&reader);
+        uint32_t items = expect_list(rig, MC_MESSAGE_LIVE, &frame, &reader);
         assert_in_range(items, 1, MC_BATCH_MAX);
         for (uint32_t i = 0; i < items; i++, seen++) {
             struct mc_wire_live_item item;
@@ -299,11 +306,7 @@ static inline void expect_slots(struct rig *rig, enum mc_message type, const uin
 {
     struct mc_frame frame;
     struct mc_reader reader;
-    struct mc_wire_segment head;
-    rig_expect(rig, type, &frame, &reader);
-    mc_wire_segment_read(&reader, &head);
-    assert_int_equal(head.segment, SEGMENT);
-    assert_int_equal(mc_list_read(&reader), count);
+    assert_int_equal(expect_list(rig, type, &frame, &reader), count);
     for (uint32_t i = 0; i < count; i++) {
         struct mc_wire_slot slot;
         mc_wire_slot_read(&reader, &slot);

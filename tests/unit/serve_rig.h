@@ -223,18 +223,23 @@ static inline void put_write(struct peer *peer, uint32_t slot, uint64_t generati
     mc_frame_end(&peer->out, frame);
 }
 
+static inline struct mc_wire_commit_item commit_of(uint32_t slot, uint64_t generation, uint64_t offset, uint64_t length)
+{
+    return (struct mc_wire_commit_item){.slot = slot,
+                                        .crc = slot + 1,
+                                        .generation = generation,
+                                        .offset = offset,
+                                        .length = length,
+                                        .hash_low = 11,
+                                        .hash_high = 12,
+                                        .key_length = 8,
+                                        .block_shift = mc_block_shift(length)};
+}
+
 static inline void put_commit(struct peer *peer, uint32_t slot, uint64_t generation, uint64_t offset, uint64_t length)
 {
     struct mc_wire_none none = {0};
-    struct mc_wire_commit_item item = {.slot = slot,
-                                       .crc = slot + 1,
-                                       .generation = generation,
-                                       .offset = offset,
-                                       .length = length,
-                                       .hash_low = 11,
-                                       .hash_high = 12,
-                                       .key_length = 8,
-                                       .block_shift = mc_block_shift(length)};
+    struct mc_wire_commit_item item = commit_of(slot, generation, offset, length);
     size_t frame = mc_frame_begin(&peer->out, MC_MESSAGE_COMMIT, 0);
     mc_wire_none_write(&peer->out, &none);
     size_t list = mc_list_begin(&peer->out);
@@ -322,15 +327,7 @@ static inline void object_put(struct rig *rig, uint32_t slot, uint64_t generatio
         data[i] = pattern(i, slot);
     uint32_t table = mc_table_length(length, mc_block_shift(length));
     memset(data + mc_table_offset(length), 0x77, table);
-    struct mc_wire_commit_item commit = {.slot = slot,
-                                         .crc = 99,
-                                         .generation = generation,
-                                         .offset = offset,
-                                         .length = length,
-                                         .hash_low = 1,
-                                         .hash_high = 2,
-                                         .key_length = 4,
-                                         .block_shift = mc_block_shift(length)};
+    struct mc_wire_commit_item commit = commit_of(slot, generation, offset, length);
     assert_int_equal(mc_segment_memory_commit(rig->memory, &commit), 0);
 }
 

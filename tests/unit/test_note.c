@@ -24,8 +24,9 @@
 #include <unistd.h>
 
 #define PORT 5
+#define EPOCH 7 /* of the master that keeps it */
 
-static char folder[64], error[2048];
+static char folder[64], path[128], error[2048]; /* path: of the note */
 
 static atomic_bool disk_hangs;
 
@@ -41,14 +42,15 @@ static int folder_make(void **state)
 {
     (void)state;
     snprintf(folder, sizeof(folder), "/tmp/mc-note-XXXXXX");
-    return mkdtemp(folder) == NULL;
+    if (mkdtemp(folder) == NULL)
+        return -1;
+    snprintf(path, sizeof(path), "%s/master-%u.note", folder, PORT);
+    return 0;
 }
 
 static int folder_remove(void **state)
 {
-    char path[128];
     (void)state;
-    snprintf(path, sizeof(path), "%s/master-%u.note", folder, PORT);
     (void)unlink(path);
     return rmdir(folder);
 }
@@ -57,6 +59,13 @@ static struct mc_note opened(void)
 {
     struct mc_note note;
     assert_int_equal(mc_note_open(&note, folder, PORT, error, sizeof(error)), 0);
+    return note;
+}
+
+static struct mc_note taken(uint64_t epoch)
+{
+    struct mc_note note = opened();
+    assert_int_equal(mc_note_take(&note, epoch), 0);
     return note;
 }
 
@@ -136,9 +145,8 @@ static void test_without_descriptors(void **state)
 /* Nothing of a note that is cut short, damaged or somebody's trap is believed. */
 static void test_bad_notes(void **state)
 {
-    char path[128], text[64];
+    char text[64];
     (void)state;
-    snprintf(path, sizeof(path), "%s/master-%u.note", folder, PORT);
     for (off_t at = -1; at < 56; at += 4) {
         struct mc_note note = opened();
         assert_int_equal(mc_note_keep(&note, 8, 1000), 0);
@@ -169,7 +177,7 @@ static void test_bad_notes(void **state)
 }
 
 /* What was written is of another boot from now on. */
-static void boot_again(const char *path)
+static void boot_again(void)
 {
     unsigned char bytes[56];
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -185,14 +193,11 @@ static void boot_again(const char *path)
  * comes back late. */
 static void test_another_boot(void **state)
 {
-    char path[128];
     (void)state;
-    snprintf(path, sizeof(path), "%s/master-%u.note", folder, PORT);
-    struct mc_note note = opened();
-    assert_int_equal(mc_note_take(&note, 7), 0);
+    struct mc_note note = taken(EPOCH);
     assert_int_equal(mc_note_keep(&note, 7, mc_clock_boot_ms()), 0);
     mc_note_close(&note);
-    boot_again(path);
+    boot_again();
     note = opened();
     assert_int_equal(note.taken, 7);
     assert_int_equal(note.epoch, 0);
@@ -225,11 +230,8 @@ static int come_of_age(struct mc_note *note, uint64_t epoch)
  * Its own contents are not spoken of. Within its boot its last words say more. */
 static void test_who_came_of_age(void **state)
 {
-    char path[128];
     (void)state;
-    snprintf(path, sizeof(path), "%s/master-%u.note", folder, PORT);
-    struct mc_note note = opened();
-    assert_int_equal(mc_note_take(&note, 7), 0);
+    struct mc_note note = taken(EPOCH);
     assert_int_equal(mc_note_age(&note, 7), 1); /* the disk is not waited for */
     assert_int_equal(come_of_age(&note, 7), 0);
     assert_int_equal(mc_note_age(&note, 7), 0); /* said already */
@@ -239,7 +241,7 @@ static void test_who_came_of_age(void **state)
     assert_int_equal(note.epoch, 7);
     assert_true(note.until_ms > 0);
     mc_note_close(&note);
-    boot_again(path);
+    boot_again();
     note = opened();
     assert_int_equal(note.taken, 7);
     assert_int_equal(note.epoch, 6);
@@ -251,14 +253,14 @@ static void test_who_came_of_age(void **state)
     assert_int_equal(note.epoch, 6);
     assert_int_equal(note.until_ms, 0);
     mc_note_close(&note);
-    boot_again(path);
+    boot_again();
     note = opened();
     assert_int_equal(note.taken, 9);
     assert_int_equal(note.epoch, 6);
     /* One that ends while it is written: the note is closed when the disk has it. */
     assert_int_equal(mc_note_age(&note, 9), 1);
     mc_note_close(&note);
-    boot_again(path);
+    boot_again();
     note = opened();
     assert_int_equal(note.epoch, 8);
     mc_note_close(&note);
@@ -267,17 +269,15 @@ static void test_who_came_of_age(void **state)
 /* What was torn while it was written is not believed, and the one before it is. */
 static void test_age_that_is_torn(void **state)
 {
-    char path[128];
     uint8_t byte;
     (void)state;
-    snprintf(path, sizeof(path), "%s/master-%u.note", folder, PORT);
     struct mc_note note = opened();
     for (uint64_t epoch = 7; epoch <= 9; epoch++) {
         assert_int_equal(mc_note_take(&note, epoch), 0);
         assert_int_equal(come_of_age(&note, epoch), 0);
     }
     mc_note_close(&note);
-    boot_again(path);
+    boot_again();
     int fd = open(path, O_RDWR | O_CLOEXEC);
     assert_true(fd >= 0);
     for (off_t at = 0; at < 20; at++) {
@@ -307,8 +307,7 @@ static void test_age_without_room(void **state)
 {
     struct rlimit before, small = {256, 256};
     (void)state;
-    struct mc_note note = opened();
-    assert_int_equal(mc_note_take(&note, 7), 0);
+    struct mc_note note = taken(EPOCH);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     small.rlim_max = before.rlim_max;
     assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
@@ -328,10 +327,8 @@ static void test_age_without_room(void **state)
 static void test_the_name_of_the_cluster(void **state)
 {
     const struct mc_id cluster = {0x123456789abcdef0, 77};
-    char path[128];
     uint8_t byte;
     (void)state;
-    snprintf(path, sizeof(path), "%s/master-%u.note", folder, PORT);
     struct mc_note note = opened();
     assert_true(mc_id_is_zero(note.cluster));
     assert_int_equal(name_to_the_end(&note, cluster), 0);
@@ -368,8 +365,7 @@ static void test_a_disk_that_hangs(void **state)
 {
     const struct mc_id cluster = {3, 4};
     (void)state;
-    struct mc_note note = opened();
-    assert_int_equal(mc_note_take(&note, 7), 0);
+    struct mc_note note = taken(EPOCH);
     atomic_store(&disk_hangs, true);
     assert_int_equal(mc_note_name(&note, cluster), 1);
     assert_int_equal(mc_note_age(&note, 7), 1);
@@ -396,7 +392,6 @@ static void test_no_epoch_is_taken_twice(void **state)
 {
     struct mc_master_config config = {.rpc_address = "127.0.0.1", .log_level = -1};
     struct mc_server *server;
-    char path[128];
     uint64_t last = 0;
     (void)state;
     config.core = mc_core_config_default();

@@ -1,7 +1,6 @@
 /* The owner's link to the master; the test itself is the master, and now and then a peer that writes. */
+#include "directory.h"
 #include "owner_rig.h"
-
-#include <dirent.h>
 
 /* ---- tests ---- */
 
@@ -472,17 +471,6 @@ static void test_create(void **state)
     mc_address_join(name, sizeof(name), "store.example", mc_owner_port(rig.owner));
     assert_string_equal(rig.tcp_address, name);
     rig_stop(&rig);
-}
-
-static unsigned count_of(const char *path)
-{
-    unsigned count = 0;
-    DIR *folder = opendir(path);
-    assert_non_null(folder);
-    while (readdir(folder) != NULL)
-        count++;
-    closedir(folder);
-    return count;
 }
 
 static void test_life(void **state)

@@ -1,7 +1,7 @@
 /* Set-up, repair and end of links, registration of memory, opening of devices: over the fake device. */
+#include "directory.h"
 #include "rdma_sides.h"
 
-#include <dirent.h>
 #include <malloc.h>
 
 /* ---- set-up ---- */
@@ -371,17 +371,6 @@ static void test_dead_peer_blames_nobody(void **state)
     finish();
 }
 
-static uint32_t count_descriptors(void)
-{
-    uint32_t count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    assert_non_null(folder);
-    while (readdir(folder) != NULL)
-        count++;
-    closedir(folder);
-    return count;
-}
-
 static int open_fds;
 
 static void note_fd(void *context, int fd)
@@ -493,7 +482,7 @@ static void test_thousand_peers(void **state)
     fake_reset(configs, 8);
     side_open(&asking, "", 4096);
     side_open(&serving, "", 4096);
-    uint32_t descriptors = count_descriptors(), channels = fake_counts().channels;
+    uint32_t descriptors = count_of("/proc/self/fd"), channels = fake_counts().channels;
     size_t opened = 0, whole = 0, before = heap_of_ours();
     uint64_t start_ns = mc_clock_ns();
     for (uint32_t i = 0; i < PEERS; i++) {
@@ -506,7 +495,7 @@ static void test_thousand_peers(void **state)
         before = heap_of_ours();
     }
     uint64_t took_ns = mc_clock_ns() - start_ns;
-    assert_int_equal(count_descriptors(), descriptors);
+    assert_int_equal(count_of("/proc/self/fd"), descriptors);
     assert_int_equal(fake_counts().channels, channels);
     assert_int_equal(fake_counts().qps, 2 * 16 * PEERS);
     assert_int_equal(fake_counts().cqs, 2 * 8 + 8 * PEERS); /* a device's of serving halves; a link's */

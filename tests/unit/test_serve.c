@@ -1,11 +1,11 @@
 /* The owner's data connections, from raw sockets: every message, garbage, limits, cuts and clears in the middle. */
+#include "directory.h"
 #include "store/segment/serve_inside.h"
 #include "store/segment/writers.h"
 #include "env/log.h"
 #include "random.h"
 #include "serve_rig.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -769,21 +769,10 @@ static void test_posts(void **state)
     assert_int_equal(atomic_load(&posts_run), 3001);
 }
 
-static unsigned open_fds(void)
-{
-    unsigned count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    assert_non_null(folder);
-    while (readdir(folder) != NULL)
-        count++;
-    closedir(folder);
-    return count;
-}
-
 static void test_life(void **state)
 {
     (void)state;
-    unsigned before = open_fds();
+    unsigned before = count_of("/proc/self/fd");
     for (unsigned i = 0; i < 30; i++) {
         struct rig rig;
         rig_start(&rig);
@@ -794,7 +783,7 @@ static void test_life(void **state)
             peer_close(&peers[j]);
         }
     }
-    assert_int_equal(open_fds(), before);
+    assert_int_equal(count_of("/proc/self/fd"), before);
 }
 
 static void test_listening(void **state)
@@ -847,14 +836,14 @@ static void test_fork(void **state)
     (void)state;
     struct rig rig;
     int status;
-    unsigned before = open_fds();
+    unsigned before = count_of("/proc/self/fd");
     rig_start(&rig);
     struct peer peer = connect_peer(&rig, false), local = connect_peer(&rig, true);
     pid_t child = fork();
     if (child == 0) {
         mc_serve_forked(rig.serve);
         /* what is left: our two ends of the connections, and libevent's own: epoll and a pair of sockets */
-        _exit(open_fds() <= before + 5 ? 0 : 1);
+        _exit(count_of("/proc/self/fd") <= before + 5 ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "env/clock.h"
 #include "env/json.h"
+#include "engines.h"
 #include "env/socket.h"
 #include "fake_verbs.h"
 #include "silent_peer.h"
@@ -74,13 +75,6 @@ static struct mc_transfer_engine *open_at(const char *host)
     return engine;
 }
 
-static uint8_t *map(size_t size)
-{
-    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    assert_true(memory != MAP_FAILED);
-    return memory;
-}
-
 static uint8_t *map_twice(size_t size, uint8_t **seen)
 {
     int fd = memfd_create("test", MFD_CLOEXEC);
@@ -90,11 +84,6 @@ static uint8_t *map_twice(size_t size, uint8_t **seen)
     assert_true(*seen != MAP_FAILED && memory != MAP_FAILED);
     close(fd);
     return memory;
-}
-
-static int add(struct mc_transfer_engine *engine, const void *memory, uint64_t size)
-{
-    return mc_transfer_register(engine, &(struct mc_transfer_range){(uintptr_t)memory, size}, 1);
 }
 
 static int drop(struct mc_transfer_engine *engine, const void *memory)
@@ -109,7 +98,7 @@ static void world_open(struct world *world, int path)
     world->path = path < MC_TRANSFER_PATHS ? path : MC_TRANSFER_PATH_TCP;
     world->near = open_at("127.0.0.1");
     world->far = open_at("127.0.0.1");
-    world->near_memory = map(MEMORY);
+    world->near_memory = memory_map(MEMORY);
     world->far_memory = map_twice(MEMORY, &world->far_seen);
     assert_int_equal(add(world->near, world->near_memory, MEMORY), 0);
     assert_int_equal(add(world->far, world->far_memory, MEMORY), 0);
@@ -117,10 +106,7 @@ static void world_open(struct world *world, int path)
 
 static void world_close(struct world *world)
 {
-    mc_transfer_close(world->near);
-    mc_transfer_close(world->far);
-    munmap(world->near_memory, MEMORY);
-    munmap(world->far_memory, MEMORY);
+    pair_close(world->near, world->near_memory, world->far, world->far_memory, MEMORY);
     munmap(world->far_seen, MEMORY);
 }
 
@@ -200,7 +186,7 @@ static void refusals(struct world *world)
     assert_true(move(world, MC_TRANSFER_WRITE, NULL, far, 1) < 0);
     assert_int_equal(move(world, MC_TRANSFER_WRITE, world->near_memory, far + MEMORY - 1, 1), 0);
     /* Over the border of two registered pieces. */
-    uint8_t *two = map(8192);
+    uint8_t *two = memory_map(8192);
     assert_int_equal(add(world->far, two, 4096), 0);
     assert_int_equal(add(world->far, two + 4096, 4096), 0);
     assert_int_equal(move(world, MC_TRANSFER_WRITE, world->near_memory, (uintptr_t)two + 4095, 1), 0);
@@ -372,7 +358,7 @@ static void test_many_registrations(void **state)
     enum { COUNT = 10000 };
     allow(MC_TRANSFER_PATH_HOST);
     struct mc_transfer_engine *engine = open_at("127.0.0.1");
-    uint8_t *memory = map((size_t)COUNT * 64);
+    uint8_t *memory = memory_map((size_t)COUNT * 64);
     uint64_t start_ns = mc_clock_ns();
     for (size_t i = 0; i < COUNT; i++)
         assert_int_equal(add(engine, memory + i * 64, 64), 0);
@@ -454,7 +440,7 @@ static void test_half_open(void **state)
     struct world world;
     int fds[2 * COUNT];
     world_open(&world, MC_TRANSFER_PATH_TCP);
-    uint8_t *memory = map(1 << 20);
+    uint8_t *memory = memory_map(1 << 20);
     assert_int_equal(add(world.far, memory, 1 << 20), 0);
     struct mc_tcp_header header = {.length = 1 << 20, .address = (uintptr_t)memory, .opcode = 0x81};
     for (int i = 0; i < COUNT; i++) {
@@ -609,7 +595,7 @@ static void test_memory_gone(void **state)
         if (path == MC_TRANSFER_PATH_RDMA)
             continue; /* a device holds the pages that it knows; the fake one does not */
         world_open(&world, path);
-        uint8_t *memory = map(8 << 20);
+        uint8_t *memory = memory_map(8 << 20);
         assert_int_equal(add(world.far, memory, 8 << 20), 0);
         assert_int_equal(move(&world, MC_TRANSFER_WRITE, world.near_memory, (uintptr_t)memory, 8 << 20), 0);
         assert_int_equal(munmap(memory, 8 << 20), 0);
@@ -692,7 +678,7 @@ static void test_segments(void **state)
         struct mc_transfer_range ranges[2] = {{7, 7}, {7, 7}};
         world_open(&world, path);
         const char *far = mc_transfer_name(world.far);
-        uint8_t *more = map(4096);
+        uint8_t *more = memory_map(4096);
         assert_int_equal(add(world.far, more, 4096), 0);
         assert_int_equal(mc_transfer_open_segment(world.near, far), 0);
         assert_path(world.near, "");

@@ -92,6 +92,15 @@ static void world_open(struct world *world)
     world->plain = engine_open("tcp", "", world->plain_memory);
 }
 
+/* And what near knows of far. */
+static struct mc_peer *world_open_peer(struct world *world)
+{
+    struct mc_peer *peer;
+    world_open(world);
+    assert_int_equal(mc_peer_get(world->near, mc_transfer_name(world->far), mc_clock_ns() + 20 * SECOND_NS, &peer), 0);
+    return peer;
+}
+
 static void world_close(struct world *world)
 {
     mc_transfer_close(world->near);
@@ -210,12 +219,10 @@ static uint64_t late(uint64_t start_ms, uint64_t worst_ms)
 static void test_many_at_once(void **state)
 {
     struct world world;
-    struct mc_peer *peer;
     static struct asker askers[ASKERS];
     uint64_t last_ms = 0, worst_ms = 0;
     (void)state;
-    world_open(&world);
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), mc_clock_ns() + 20 * SECOND_NS, &peer), 0);
+    struct mc_peer *peer = world_open_peer(&world);
     fake_slow_rtr(7, 3, 3000, ETIMEDOUT);
     is_begun = false;
     linked = 0;
@@ -261,10 +268,8 @@ static void test_many_at_once(void **state)
 static void test_those_who_left(void **state)
 {
     struct world world;
-    struct mc_peer *peer;
     (void)state;
-    world_open(&world);
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), mc_clock_ns() + 20 * SECOND_NS, &peer), 0);
+    struct mc_peer *peer = world_open_peer(&world);
     for (uint32_t i = 0; i < RAILS; i++)
         fake_slow_rtr(RAILS + i, i, 300, 0);
     for (unsigned i = 0; i < 20; i++) {
@@ -324,12 +329,10 @@ static bool has_failed(struct mc_peer *peer)
 static void test_others_carry(void **state)
 {
     struct world world;
-    struct mc_peer *peer;
     pthread_t waiting;
     void *second;
     (void)state;
-    world_open(&world);
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), mc_clock_ns() + 20 * SECOND_NS, &peer), 0);
+    struct mc_peer *peer = world_open_peer(&world);
     struct mc_rdma_lane *first = take(peer);
     assert_non_null(first);
     for (uint32_t i = 0; i < RAILS; i++)
@@ -353,10 +356,8 @@ static void test_others_carry(void **state)
 static void test_others_are_busy(void **state)
 {
     struct world world;
-    struct mc_peer *peer;
     (void)state;
-    world_open(&world);
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), mc_clock_ns() + 20 * SECOND_NS, &peer), 0);
+    struct mc_peer *peer = world_open_peer(&world);
     struct mc_rdma_lane *first = take(peer);
     assert_non_null(first);
     for (uint32_t i = 0; i < RAILS; i++)
@@ -411,14 +412,12 @@ static void *write_all(void *argument)
 static void test_peer_leaves(void **state)
 {
     struct world world;
-    struct mc_peer *peer;
     struct mc_rdma_lane *resting;
     pthread_t thread;
     (void)state;
     setenv("MC_RDMA_STALL_MS", "60000", 1);
-    world_open(&world);
+    struct mc_peer *peer = world_open_peer(&world);
     unsetenv("MC_RDMA_STALL_MS");
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), mc_clock_ns() + 20 * SECOND_NS, &peer), 0);
     resting = take(peer);
     assert_int_equal(write_to_far(&world, world.near, world.near_memory, MEMORY), 0); /* by another */
     mc_rdma_lane_give(peer, resting);
@@ -460,12 +459,10 @@ static void test_peer_leaves(void **state)
 static void test_not_before_it_is_cut(void **state)
 {
     struct world world;
-    struct mc_peer *peer;
     (void)state;
     setenv("MC_RDMA_STALL_MS", "100", 1);
-    world_open(&world);
+    struct mc_peer *peer = world_open_peer(&world);
     unsetenv("MC_RDMA_STALL_MS");
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), mc_clock_ns() + 20 * SECOND_NS, &peer), 0);
     assert_int_equal(write_to_far(&world, world.near, world.near_memory, MEMORY), 0);
     struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, MEMORY};
     fake_hold(0);

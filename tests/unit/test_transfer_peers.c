@@ -40,7 +40,7 @@ static void test_many_silent_peers(void **state)
     struct mc_transfer_item item = {world.near_memory, 4096, 16 << 20};
     struct mc_transfer_item fine = {world.near_memory, (uintptr_t)world.far_memory, 65536};
     for (int i = 0; i < SILENT; i++) {
-        char name[64];
+        char name[SILENT_NAME_MAX];
         silent_open(&silent[i], name, sizeof(name));
         for (int j = 0; j < EACH; j++) {
             int64_t id = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
@@ -108,9 +108,8 @@ static void test_queue_of_a_slow_peer(void **state)
     struct world world;
     struct slow slow = {.answer_ms = 50};
     int64_t ids[COUNT];
-    char name[64];
-    world_open(&world);
-    silent_open(&slow.silent, name, sizeof(name));
+    char name[SILENT_NAME_MAX];
+    world_open_beside(&world, &slow.silent, name);
     assert_int_equal(pthread_create(&slow.thread, NULL, slow_main, &slow), 0);
     world.near->settings.timeout_ns = 1500000000;
     struct mc_transfer_item item = {world.near_memory, 4096, 1};
@@ -133,11 +132,10 @@ static void test_silent_beside_a_silent_server(void **state)
     struct world world;
     struct silent silent;
     struct mc_peer *peer;
-    char name[64], server[96];
+    char name[SILENT_NAME_MAX], server[96];
     int64_t ids[WAITING];
     uint16_t port = 0;
-    world_open(&world);
-    silent_open(&silent, name, sizeof(name));
+    world_open_beside(&world, &silent, name);
     world.near->settings.timeout_ns = 1000000000;
     struct mc_transfer_item item = {world.near_memory, 4096, 1};
     int64_t id = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
@@ -173,9 +171,8 @@ static void test_close_beside_a_silent_peer(void **state)
     struct world world;
     struct silent silent;
     struct mc_peer *peer;
-    char name[64];
-    world_open(&world);
-    silent_open(&silent, name, sizeof(name));
+    char name[SILENT_NAME_MAX];
+    world_open_beside(&world, &silent, name);
     assert_int_equal(mc_peer_get(world.near, name, UINT64_MAX, &peer), 0);
     mc_peer_release(peer);
     silent.is_paused = true;
@@ -203,10 +200,9 @@ static void test_lane_of_the_former(void **state)
     struct silent silent;
     struct mc_peer *peer;
     struct mc_lane *lane, *idle;
-    char name[64];
+    char name[SILENT_NAME_MAX];
     uint64_t until_ns = mc_clock_ns() + 20000000000ull;
-    world_open(&world);
-    silent_open(&silent, name, sizeof(name));
+    world_open_beside(&world, &silent, name);
     silent.process = 1;
     assert_int_equal(mc_peer_get(world.near, name, until_ns, &peer), 0);
     assert_int_equal(mc_peer_take_lane(peer, until_ns, &lane), 0);
@@ -276,9 +272,8 @@ static void test_batch_to_two_processes(void **state)
     (void)state;
     struct world world;
     struct heir heir = {.first = 0};
-    char name[64];
-    world_open(&world);
-    silent_open(&heir.silent, name, sizeof(name));
+    char name[SILENT_NAME_MAX];
+    world_open_beside(&world, &heir.silent, name);
     heir.silent.process = 1;
     assert_int_equal(pthread_create(&heir.thread, NULL, heir_main, &heir), 0);
     struct mc_transfer_item items[2] = {{world.near_memory, 4096, 1}, {world.near_memory + 1, 4097, 1}};
@@ -308,9 +303,8 @@ static void test_refused_by_the_former(void **state)
     struct world world;
     struct silent silent;
     struct mc_peer *peer;
-    char name[64];
-    world_open(&world);
-    silent_open(&silent, name, sizeof(name));
+    char name[SILENT_NAME_MAX];
+    world_open_beside(&world, &silent, name);
     silent.process = 1;
     assert_int_equal(mc_peer_get(world.near, name, UINT64_MAX, &peer), 0);
     struct mc_transfer_item item = {world.near_memory, 4096, 1};
@@ -383,7 +377,7 @@ static void test_another_version_under_the_name(void **state)
     for (unsigned i = 0; i < 8; i++) {
         enum mc_transfer_opcode opcode = (i & 1) != 0 ? MC_TRANSFER_WRITE : MC_TRANSFER_READ;
         struct turncoat turncoat = {.versions = {i & 2 ? 2 : 1, i & 2 ? 1 : 2}};
-        char name[64];
+        char name[SILENT_NAME_MAX];
         silent_open(&turncoat.silent, name, sizeof(name));
         turncoat.silent.process = i >> 2;
         turncoat.silent.version = turncoat.versions[0];
@@ -492,10 +486,9 @@ static void test_late_bytes_at_the_last_release(void **state)
     (void)state;
     struct world world;
     struct silent silent;
-    char name[64];
+    char name[SILENT_NAME_MAX];
     uint64_t status = MC_TCP_STATUS_OK;
-    world_open(&world);
-    silent_open(&silent, name, sizeof(name));
+    world_open_beside(&world, &silent, name);
     silent.process = 1;
     world.near->settings.timeout_ns = 500000000;
     struct mc_transfer_item item = {world.near_memory, 4096, 1};
@@ -521,9 +514,8 @@ static void test_a_stopped_one_of_version_1(void **state)
     (void)state;
     struct world world;
     struct silent silent;
-    char name[64], byte;
-    world_open(&world);
-    silent_open(&silent, name, sizeof(name));
+    char name[SILENT_NAME_MAX], byte;
+    world_open_beside(&world, &silent, name);
     silent.version = 1;
     world.near->settings.timeout_ns = 500000000;
     struct mc_transfer_item item = {world.near_memory, 4096, 1};
@@ -561,7 +553,7 @@ static void test_unknown_beside_one_with_a_late_write(void **state)
     (void)state;
     struct world world;
     struct mc_peer *peer, *unknown;
-    char name[64];
+    char name[SILENT_NAME_MAX];
     world_open(&world);
     const char *far = mc_transfer_name(world.far);
     assert_int_equal(mc_peer_get(world.near, far, UINT64_MAX, &peer), 0);
@@ -588,13 +580,7 @@ static void rest(struct mc_transfer_engine *engine, uint64_t unused_ms)
 {
     while (!is_unused(engine)) /* the thread of the batch lets go of the peer */
         usleep(1000);
-    pthread_mutex_lock(&engine->lock);
-    for (uint32_t i = 0; i < MC_PEER_BUCKETS; i++)
-        for (struct mc_peer *peer = engine->peers[i]; peer != NULL; peer = peer->next)
-            peer->used_ms = mc_clock_ms() - unused_ms;
-    pthread_mutex_unlock(&engine->lock);
-    for (uint32_t i = 0; i < 2 * MC_PEER_BUCKETS / 64; i++)
-        mc_peers_tidy(engine);
+    peers_age(engine, unused_ms);
 }
 
 /* A peer of which nothing is left, as the last batch of it has timed out, stops: who submits to it does not ask it, the
@@ -604,9 +590,8 @@ static void test_submit_after_a_rest(void **state)
     (void)state;
     struct world world;
     struct silent silent;
-    char name[64];
-    world_open(&world);
-    silent_open(&silent, name, sizeof(name));
+    char name[SILENT_NAME_MAX];
+    world_open_beside(&world, &silent, name);
     silent.process = 1;
     world.near->settings.timeout_ns = 300000000;
     struct mc_transfer_item item = {world.near_memory, 4096, 4096};
@@ -700,9 +685,8 @@ static void test_moved_while_it_is_asked(void **state)
     struct silent silent;
     struct mc_peer *peer;
     pthread_t moving;
-    char name[64];
-    world_open(&world);
-    silent_open(&silent, name, sizeof(name));
+    char name[SILENT_NAME_MAX];
+    world_open_beside(&world, &silent, name);
     silent.is_paused = true;
     usleep(100000); /* its thread has seen that */
     moving_port = silent.rpc_port;
@@ -734,9 +718,8 @@ static void test_settled_by_another_thread(void **state)
     struct silent silent;
     struct mc_peer *peer;
     pthread_t threads[THREADS];
-    char name[64];
-    world_open(&world);
-    silent_open(&silent, name, sizeof(name));
+    char name[SILENT_NAME_MAX];
+    world_open_beside(&world, &silent, name);
     silent.process = 1;
     assert_int_equal(mc_peer_get(world.near, name, UINT64_MAX, &peer), 0);
     peer->document.can_cut = true;

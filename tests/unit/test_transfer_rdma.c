@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "engines.h"
 #include "env/clock.h"
 #include "fake_verbs.h"
 #include "transfer/engine/open.h"
@@ -34,18 +35,6 @@ struct world { /* near asks; near uses fake0 (and fake2), far fake1 (and fake3) 
     uint8_t *near_memory, *far_memory;
 };
 
-static uint8_t *map(void)
-{
-    void *memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    assert_true(memory != MAP_FAILED);
-    return memory;
-}
-
-static int add(struct mc_transfer_engine *engine, const void *memory, uint64_t size)
-{
-    return mc_transfer_register(engine, &(struct mc_transfer_range){(uintptr_t)memory, size}, 1);
-}
-
 static struct mc_transfer_engine *engine_open(const char *devices)
 {
     struct mc_transfer_config config = {"127.0.0.1", "P2PHANDSHAKE", "rdma", devices};
@@ -66,18 +55,15 @@ static void world_open(struct world *world, uint32_t devices_each)
     setenv("MC_RDMA_STALL_MS", "100", 1);
     world->near = engine_open(devices_each == 1 ? "fake0" : "fake0,fake2");
     world->far = engine_open(devices_each == 1 ? "fake1" : "fake1,fake3");
-    world->near_memory = map();
-    world->far_memory = map();
+    world->near_memory = memory_map(MEMORY);
+    world->far_memory = memory_map(MEMORY);
     assert_int_equal(add(world->near, world->near_memory, MEMORY), 0);
     assert_int_equal(add(world->far, world->far_memory, MEMORY), 0);
 }
 
 static void world_close(struct world *world)
 {
-    mc_transfer_close(world->near);
-    mc_transfer_close(world->far);
-    munmap(world->near_memory, MEMORY);
-    munmap(world->far_memory, MEMORY);
+    pair_close(world->near, world->near_memory, world->far, world->far_memory, MEMORY);
     struct fake_counts counts = fake_counts();
     assert_int_equal(counts.qps, 0);
     assert_int_equal(counts.mrs, 0);
@@ -107,13 +93,19 @@ static uint64_t moved_by(const struct world *world, int path)
     return counters.bytes[path];
 }
 
-/* A write of fresh bytes, which arrive, and by that path. */
-static void expect(struct world *world, int path, uint64_t length, unsigned seed)
+/* A write of fresh bytes, which arrive. */
+static void arrives(struct world *world, uint64_t length, unsigned seed)
 {
-    uint64_t before = moved_by(world, path);
     fill(world->near_memory, length, seed);
     assert_int_equal(move(world, MC_TRANSFER_WRITE, 0, length), 0);
     assert_memory_equal(world->far_memory, world->near_memory, length);
+}
+
+/* And by that path. */
+static void expect(struct world *world, int path, uint64_t length, unsigned seed)
+{
+    uint64_t before = moved_by(world, path);
+    arrives(world, length, seed);
     assert_int_equal(moved_by(world, path), before + length);
 }
 
@@ -148,9 +140,7 @@ static void test_cables(void **state)
     uint64_t until_ms = mc_clock_ms() + 20000, by_rdma = moved_by(&world, MC_TRANSFER_PATH_RDMA);
     for (unsigned seed = 4; moved_by(&world, MC_TRANSFER_PATH_RDMA) == by_rdma; seed++) {
         assert_true(mc_clock_ms() < until_ms);
-        fill(world.near_memory, 4096, seed);
-        assert_int_equal(move(&world, MC_TRANSFER_WRITE, 0, 4096), 0);
-        assert_memory_equal(world.far_memory, world.near_memory, 4096);
+        arrives(&world, 4096, seed);
     }
     world_close(&world);
 }
@@ -425,13 +415,7 @@ static void test_changes_while_it_is_opened(void **state)
 /* Makes the engine's tidying thread see a peer that was used so long ago. True: it is still known. */
 static bool is_kept(struct mc_transfer_engine *engine, uint64_t unused_ms)
 {
-    pthread_mutex_lock(&engine->lock);
-    for (uint32_t i = 0; i < MC_PEER_BUCKETS; i++)
-        for (struct mc_peer *peer = engine->peers[i]; peer != NULL; peer = peer->next)
-            peer->used_ms = mc_clock_ms() - unused_ms;
-    pthread_mutex_unlock(&engine->lock);
-    for (uint32_t i = 0; i < 2 * MC_PEER_BUCKETS / 64; i++)
-        mc_peers_tidy(engine);
+    peers_age(engine, unused_ms);
     pthread_mutex_lock(&engine->lock);
     bool is_known = engine->peer_count > 0;
     pthread_mutex_unlock(&engine->lock);
@@ -512,7 +496,7 @@ static void test_unregistered_memory(void **state)
     struct world world;
     (void)state;
     world_open(&world, 1);
-    uint8_t *memory = map();
+    uint8_t *memory = memory_map(MEMORY);
     fill(memory, 100000, 5);
     struct mc_transfer_item item = {memory, (uintptr_t)world.far_memory, 100000};
     assert_int_equal(mc_transfer_run(world.near, mc_transfer_name(world.far), MC_TRANSFER_WRITE, &item, 1, NULL), 0);
@@ -531,7 +515,7 @@ static void test_memory_without_keys(void **state)
     unsigned fetched = 0, writes = 0;
     (void)state;
     world_open(&world, 1);
-    uint8_t *keyless = map(), *late = map();
+    uint8_t *keyless = memory_map(MEMORY), *late = memory_map(MEMORY);
     fake_fail_registrations(1, 100, ENOMEM);
     assert_int_equal(add(world.far, keyless, MEMORY), 0);
     fake_fail_registrations(1, 0, 0);
@@ -570,9 +554,7 @@ static void test_registered_again(void **state)
     assert_int_equal(mc_transfer_unregister(world.far, &address, 1), 0);
     assert_true(move(&world, MC_TRANSFER_WRITE, 0, 4096) < 0);
     assert_int_equal(add(world.far, world.far_memory, MEMORY), 0);
-    fill(world.near_memory, 4096, 2);
-    assert_int_equal(move(&world, MC_TRANSFER_WRITE, 0, 4096), 0);
-    assert_memory_equal(world.far_memory, world.near_memory, 4096);
+    arrives(&world, 4096, 2);
     world_close(&world);
 }
 
@@ -610,8 +592,8 @@ static void test_no_device(void **state)
     destroyTransferEngine(engine);
     world.near = engine_open("");
     world.far = engine_open("mlx5_0");
-    world.near_memory = map();
-    world.far_memory = map();
+    world.near_memory = memory_map(MEMORY);
+    world.far_memory = memory_map(MEMORY);
     assert_int_equal(add(world.far, world.far_memory, MEMORY), 0);
     expect(&world, MC_TRANSFER_PATH_TCP, 4096, 1);
     world_close(&world);
@@ -709,7 +691,7 @@ static void test_install(void **state)
     world_open(&world, 2);
     transfer_engine_t engine = createTransferEngine("P2PHANDSHAKE", "127.0.0.1", "127.0.0.1", 0, 0);
     assert_non_null(engine);
-    uint8_t *memory = map();
+    uint8_t *memory = memory_map(MEMORY);
     assert_int_equal(registerLocalMemory(engine, memory, MEMORY / 2, "cpu:0", 1), 0);
     assert_null(installTransport(engine, "rdma", no_matrix));
     assert_null(installTransport(engine, "rdma", no_device));
@@ -762,7 +744,7 @@ static void test_installed_meanwhile(void **state)
     assert_int_equal(add(world.near, world.near_memory, MEMORY), 0);
     fill(world.near_memory, MEMORY, 4);
     pthread_create(&thread, NULL, write_rounds, &world);
-    uint8_t *more = map();
+    uint8_t *more = memory_map(MEMORY);
     for (unsigned i = 0; i < 20; i++) {
         uint64_t address = (uintptr_t)more;
         assert_int_equal(add(world.near, more, MEMORY), 0);

@@ -2,6 +2,7 @@
 #ifndef MC_TESTS_TRANSFER_WORLD_H
 #define MC_TESTS_TRANSFER_WORLD_H
 
+#include "engines.h"
 #include "silent_peer.h"
 
 #include <stdlib.h>
@@ -45,12 +46,18 @@ static inline void world_open(struct world *world)
     world->far_memory = map(world->far, &world->far_seen);
 }
 
+enum { SILENT_NAME_MAX = 64 };
+
+/* And a peer that says nothing; its name. */
+static inline void world_open_beside(struct world *world, struct silent *silent, char name[SILENT_NAME_MAX])
+{
+    world_open(world);
+    silent_open(silent, name, SILENT_NAME_MAX);
+}
+
 static inline void world_close(struct world *world)
 {
-    mc_transfer_close(world->near);
-    mc_transfer_close(world->far);
-    munmap(world->near_memory, MEMORY);
-    munmap(world->far_memory, MEMORY);
+    pair_close(world->near, world->near_memory, world->far, world->far_memory, MEMORY);
     munmap(world->near_seen, MEMORY);
     munmap(world->far_seen, MEMORY);
 }
