@@ -344,6 +344,14 @@ static int32_t world_beat(struct world *world, uint64_t heartbeat)
 {
     return world_heartbeat(world, heartbeat, 0, 0);
 }
+/* Time passes, and only this one gives signs of life. */
+static void world_pass_beating(struct world *world, uint64_t ms, uint64_t heartbeat)
+{
+    for (uint64_t left = ms; left > 0; left -= left < SECOND_MS ? left : SECOND_MS) {
+        world_pass(world, left < SECOND_MS ? left : SECOND_MS);
+        (void)world_beat(world, heartbeat);
+    }
+}
 
 /* ---- puts ---- */
 
@@ -501,6 +509,32 @@ static void world_fill(struct world *world, const struct world_store *store, con
         mc_assert(world_put(world, store->call, store->owner, key, SMALL) == 0);
     }
 }
+/* Two replicas of a value, one at each. */
+static void world_put_both(struct world *world, const struct world_store *a, const struct world_store *b,
+                           const struct world_item *item, const struct world_wish *wish)
+{
+    static struct world_grants grants;
+    world_put_start(world, a->call, PUT_1, item, 1, wish, &grants);
+    mc_assert(grants.place_count == 2);
+    world_live_all(world, a, b, &grants);
+    mc_assert(world_put_done(world, a->call, PUT_1) == 0);
+}
+/* A world of one store, where "k" lies; a client. */
+static uint64_t world_open_holding(struct world *world, struct world_store *store)
+{
+    *store = world_open_one(world);
+    uint64_t client = world_client(world, CLIENT);
+    mc_assert(world_put(world, store->call, store->owner, "k", SMALL) == 0);
+    return client;
+}
+/* A world of one store, and a client whose PUT_1 writes "k" there. */
+static uint64_t world_open_writing(struct world *world, struct world_store *store, struct mc_wire_place *place)
+{
+    *store = world_open_one(world);
+    uint64_t writer = world_client(world, CLIENT);
+    mc_assert(world_grant(world, writer, PUT_1, "k", SMALL, NULL, place) == 0);
+    return writer;
+}
 
 /* ---- CLEAR and CUT, as an owner sees them ---- */
 
@@ -656,6 +690,10 @@ static bool world_remove_answer(struct world *world, uint64_t connection, int32_
         codes[i] = code.code;
     }
     return true;
+}
+static void world_remove_one_send(struct world *world, uint64_t connection, const char *key)
+{
+    world_remove_send(world, connection, &key, 1, true);
 }
 /* The code of a removal that is answered at once. */
 static int32_t world_remove(struct world *world, uint64_t connection, const char *key, bool force)

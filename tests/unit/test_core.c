@@ -14,9 +14,8 @@ static void ordering_P1(void **state)
     struct world world;
     struct mc_wire_place place;
     (void)state;
-    struct world_store store = world_open_one(&world);
-    uint64_t writer = world_client(&world, CLIENT);
-    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, NULL, &place), 0);
+    struct world_store store;
+    uint64_t writer = world_open_writing(&world, &store, &place);
     assert_int_equal(place.generation >> MC_EPOCH_SHIFT, 3);
     assert_int_equal(place.segment, store.segment);
     /* Unknown to readers: not ready, not there. */
@@ -69,9 +68,8 @@ static void ordering_P4_commit_before_cut(void **state)
     struct mc_wire_place place;
     static struct world_told told, clear;
     (void)state;
-    struct world_store store = world_open_one(&world);
-    uint64_t writer = world_client(&world, CLIENT);
-    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, NULL, &place), 0);
+    struct world_store store;
+    uint64_t writer = world_open_writing(&world, &store, &place);
     world_disconnect(&world, writer);
     world_owner_told(&world, store.owner, &told);
     assert_int_equal(told.type, MC_MESSAGE_CLEAR);
@@ -100,9 +98,8 @@ static void ordering_P5(void **state)
     struct mc_wire_found found;
     struct mc_core_statistics statistics;
     (void)state;
-    struct world_store store = world_open_one(&world);
-    uint64_t writer = world_client(&world, CLIENT);
-    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, NULL, &place), 0);
+    struct world_store store;
+    uint64_t writer = world_open_writing(&world, &store, &place);
     struct mc_wire_place other = place;
     other.generation++; /* of no grant */
     world_live(&world, store.owner, &other);
@@ -150,9 +147,8 @@ static void test_live_with_an_error(void **state)
     struct world world;
     struct mc_wire_place place;
     (void)state;
-    struct world_store store = world_open_one(&world);
-    uint64_t writer = world_client(&world, CLIENT);
-    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, NULL, &place), 0);
+    struct world_store store;
+    uint64_t writer = world_open_writing(&world, &store, &place);
     world_live_code(&world, store.owner, &place, MC_ERR_STALE);
     assert_int_equal(world_put_done(&world, writer, PUT_1), MC_ERR_TRANSFER_FAIL);
     assert_int_equal(world_owner_obeys(&world, store.owner), 1);
@@ -194,9 +190,8 @@ static void ordering_P_cut_of_the_late(void **state)
     struct mc_wire_place place;
     static struct world_told told;
     (void)state;
-    struct world_store store = world_open_one(&world);
-    uint64_t writer = world_client(&world, CLIENT);
-    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, NULL, &place), 0);
+    struct world_store store;
+    uint64_t writer = world_open_writing(&world, &store, &place);
     for (unsigned second = 0; second < 29; second++) {
         world_pass(&world, SECOND_MS);
         assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
@@ -206,6 +201,15 @@ static void ordering_P_cut_of_the_late(void **state)
     assert_int_equal(world_put_done(&world, writer, PUT_1), MC_ERR_TRANSFER_FAIL);
     world_owner_told_to_cut(&world, store.owner, &told);
     world_close_all(&world);
+}
+
+/* Keys "k<first>" and so on, of small values. */
+static void name_items(struct world_item *items, char keys[][16], unsigned first, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        int length = snprintf(keys[i], sizeof(keys[i]), "k%u", first + i);
+        items[i] = (struct world_item){mc_span(keys[i], (size_t)length), SMALL};
+    }
 }
 
 static void ordering_P_cut_of_many(void **state)
@@ -221,10 +225,7 @@ static void ordering_P_cut_of_many(void **state)
     struct world_store store = world_store(&world, NODE_A, 16 * MIB, "a");
     uint64_t writer = world_client(&world, CLIENT);
     for (unsigned round = 0; round < 9; round++) {
-        for (unsigned i = 0; i < 1000; i++) {
-            int length = snprintf(keys[i], sizeof(keys[i]), "k%u", round * 1000 + i);
-            items[i] = (struct world_item){mc_span(keys[i], (size_t)length), SMALL};
-        }
+        name_items(items, keys, round * 1000, 1000);
         world_put_start(&world, writer, round, items, 1000, &wish, &grants);
         for (unsigned i = 0; i < 1000; i++) {
             bool beyond =
@@ -457,9 +458,8 @@ static void ordering_G1_G3(void **state)
     int32_t code;
     const char *key = "k";
     (void)state;
-    struct world_store store = world_open_one(&world);
-    uint64_t reader = world_client(&world, CLIENT);
-    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    struct world_store store;
+    uint64_t reader = world_open_holding(&world, &store);
     assert_int_equal(world_get(&world, reader, "absent", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
     assert_int_equal(world_get(&world, reader, "", 0, NULL, NULL), MC_ERR_INVALID_KEY);
     assert_int_equal(world_get(&world, reader, "k", MC_GET_NO_LEASE, NULL, NULL), 0);
@@ -532,10 +532,7 @@ static void test_get_batch_is_bounded_in_places(void **state)
     world_open(&world);
     struct world_store a = world_store(&world, NODE_A, 16 * MIB, "a"), b = world_store(&world, NODE_B, 16 * MIB, "b");
     struct world_wish wish = {.replica_count = 2};
-    for (unsigned i = 0; i < 512; i++) {
-        int length = snprintf(keys[i], sizeof(keys[i]), "k%u", i);
-        items[i] = (struct world_item){mc_span(keys[i], (size_t)length), SMALL};
-    }
+    name_items(items, keys, 0, 512);
     world_put_start(&world, a.call, PUT_1, items, 512, &wish, &grants);
     assert_int_equal(grants.place_count, 1024);
     world_live_all(&world, &a, &b, &grants);
@@ -576,9 +573,8 @@ static void ordering_R1_R3(void **state)
     struct mc_wire_place place;
     const char *keys[4] = {"k", "absent", "growing", "k"};
     (void)state;
-    struct world_store store = world_open_one(&world);
-    uint64_t other = world_client(&world, CLIENT);
-    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    struct world_store store;
+    uint64_t other = world_open_holding(&world, &store);
     assert_int_equal(world_grant(&world, other, PUT_1, "growing", SMALL, NULL, &place), 0);
     world_remove_send(&world, store.call, keys, 4, false);
     assert_int_equal(world_exist(&world, other, "k"), 0); /* R1: invisible at once */
@@ -610,9 +606,8 @@ static void ordering_R2_owner_dies(void **state)
     const char *key = "k";
     static struct world_told told;
     (void)state;
-    struct world_store store = world_open_one(&world);
-    uint64_t other = world_client(&world, CLIENT);
-    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    struct world_store store;
+    uint64_t other = world_open_holding(&world, &store);
     world_remove_send(&world, other, &key, 1, false);
     assert_false(world_remove_answer(&world, other, &code, 1));
     world_owner_told(&world, store.owner, &told);
@@ -643,9 +638,8 @@ static void test_remover_dies(void **state)
     struct world world;
     const char *key = "k";
     (void)state;
-    struct world_store store = world_open_one(&world);
-    uint64_t other = world_client(&world, CLIENT);
-    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    struct world_store store;
+    uint64_t other = world_open_holding(&world, &store);
     world_remove_send(&world, other, &key, 1, false);
     world_disconnect(&world, other);
     assert_int_equal(world_owner_obeys(&world, store.owner), 1);

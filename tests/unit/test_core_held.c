@@ -9,20 +9,6 @@ static int32_t remove_answer(struct world *world, uint64_t connection)
     return world_remove_answer(world, connection, &code, 1) ? code : 1; /* 1 = none yet */
 }
 
-static void remove_send(struct world *world, uint64_t connection, const char *key)
-{
-    world_remove_send(world, connection, &key, 1, true);
-}
-
-/* Time passes, and only this one gives signs of life. */
-static void pass(struct world *world, uint64_t ms, uint64_t heartbeat)
-{
-    for (uint64_t left = ms; left > 0; left -= left < 1000 ? left : 1000) {
-        world_pass(world, left < 1000 ? left : 1000);
-        (void)world_beat(world, heartbeat);
-    }
-}
-
 /* Everybody who asks for the removal waits for the same CLEARED. */
 static void test_many_wait(void **state)
 {
@@ -35,7 +21,7 @@ static void test_many_wait(void **state)
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     for (unsigned i = 0; i < 4; i++) {
         clients[i] = world_client(&world, 10 + i);
-        remove_send(&world, clients[i], "k");
+        world_remove_one_send(&world, clients[i], "k");
     }
     const char *twice[2] = {"k", "k"};
     world_remove_send(&world, store.call, twice, 2, true);
@@ -68,14 +54,14 @@ static void test_released_by_departure(void **state)
         struct world_wish wish = {.preferred = {"a"}};
         assert_int_equal(world_put_place(&world, other.call, store.owner, "k", SMALL, &wish, &place), 0);
         assert_int_equal(place.segment, store.segment);
-        remove_send(&world, other.call, "k");
+        world_remove_one_send(&world, other.call, "k");
         if (gone)
             world_disconnect(&world, store.owner);
-        pass(&world, 2900, other.heartbeat);
+        world_pass_beating(&world, 2900, other.heartbeat);
         assert_int_equal(remove_answer(&world, other.call), 1);
-        remove_send(&world, store.call, "k"); /* also for who asks late */
+        world_remove_one_send(&world, store.call, "k"); /* also for who asks late */
         assert_int_equal(world_grant(&world, other.call, PUT_2, "k", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
-        pass(&world, gone ? 20000 : 2500, other.heartbeat);
+        world_pass_beating(&world, gone ? 20000 : 2500, other.heartbeat);
         assert_int_equal(remove_answer(&world, other.call), 0);
         assert_int_equal(world_put(&world, other.call, other.owner, "k", SMALL), 0);
         world_close_all(&world);
@@ -100,10 +86,10 @@ static void test_departure_is_noted_first(void **state)
         assert_int_equal(world_put_place(&world, b.call, a.owner, "k", SMALL, &wish, &place), 0);
         assert_int_equal(world_put_place(&world, b.call, a.owner, "other", SMALL, &wish, &place), 0);
         world_disconnect(&world, a.owner);
-        remove_send(&world, b.call, "k");
-        pass(&world, 2900, b.heartbeat);
+        world_remove_one_send(&world, b.call, "k");
+        world_pass_beating(&world, 2900, b.heartbeat);
         assert_false(mc_core_asks_to_depart(world.core));
-        pass(&world, how == 0 ? 2000 : 20000, b.heartbeat);
+        world_pass_beating(&world, how == 0 ? 2000 : 20000, b.heartbeat);
         assert_true(mc_core_asks_to_depart(world.core));
         assert_int_equal(remove_answer(&world, b.call), 1);
         assert_int_equal(world_put(&world, b.call, b.owner, "other", SMALL), MC_ERR_PUT_IN_PROGRESS);
@@ -115,11 +101,11 @@ static void test_departure_is_noted_first(void **state)
         mc_core_let_depart(world.core, world.now);
         assert_false(mc_core_asks_to_depart(world.core));
         mc_core_let_depart(world.core, world.now);
-        pass(&world, how == 2 ? 20000 : 100, b.heartbeat);
+        world_pass_beating(&world, how == 2 ? 20000 : 100, b.heartbeat);
         assert_int_equal(remove_answer(&world, b.call), 0);
         assert_int_equal(world_put(&world, b.call, b.owner, "k", SMALL), 0);
         assert_int_equal(world_put(&world, b.call, b.owner, "other", SMALL), 0);
-        remove_send(&world, late, "k");
+        world_remove_one_send(&world, late, "k");
         assert_int_equal(world_owner_obeys(&world, b.owner), 1);
         assert_int_equal(remove_answer(&world, late), 0);
         world_close_all(&world);
@@ -147,20 +133,20 @@ static void test_what_hides_another_stays(void **state)
     (void)state;
     for (unsigned how = 0; how < 3; how++) { /* it departs, comes back; nothing is wrong with it */
         struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
-        pass(&world, 3000, b.heartbeat);
+        world_pass_beating(&world, 3000, b.heartbeat);
         (void)world_beat(&world, a.heartbeat);
         k_at(&world, &a, "a", true);
         k_at(&world, &b, "b", false);
         if (how < 2) {
             world_disconnect(&world, a.owner);
-            remove_send(&world, b.call, "k");
+            world_remove_one_send(&world, b.call, "k");
             assert_int_equal(remove_answer(&world, b.call), MC_ERR_BUSY);
             world_remove_all_send(&world, b.call, how == 0 ? NULL : "k", true);
-            pass(&world, 1000, b.heartbeat);
+            world_pass_beating(&world, 1000, b.heartbeat);
             assert_int_equal(world_count_answer(&world, b.call), INT64_MIN);
             assert_int_equal(world_exist(&world, b.call, "k"), 1);
         } else {
-            remove_send(&world, b.call, "k");
+            world_remove_one_send(&world, b.call, "k");
             assert_int_equal(world_exist(&world, a.call, "k"), 0);
             assert_int_equal(remove_answer(&world, b.call), 1); /* until both are cleared */
             assert_int_equal(world_owner_obeys(&world, b.owner), 1);
@@ -172,7 +158,7 @@ static void test_what_hides_another_stays(void **state)
             assert_int_equal(world_remount(&world, &a), 0);
             assert_int_equal(world_owner_obeys(&world, a.owner), 1);
         }
-        pass(&world, how == 0 ? 3000 : 100, b.heartbeat);
+        world_pass_beating(&world, how == 0 ? 3000 : 100, b.heartbeat);
         if (how < 2) {
             assert_int_equal(world_owner_obeys(&world, b.owner), 1);
             assert_int_equal(world_count_answer(&world, b.call), 1);
@@ -213,7 +199,7 @@ static void test_exists_waits_for_what_may_come_back(void **state)
             assert_int_equal(world_grant(&world, writer, PUT_5, "k", SMALL, &again, NULL), MC_ERR_PUT_IN_PROGRESS);
             assert_int_equal(world_owner_obeys(&world, a.owner), is_cut ? 2 : 1);
         } else {
-            pass(&world, 3500, b.heartbeat);
+            world_pass_beating(&world, 3500, b.heartbeat);
         }
         assert_int_equal(world_grant(&world, writer, PUT_6, "k", SMALL, &again, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
         world_close_all(&world);
@@ -245,7 +231,7 @@ static void upsert_waits(bool is_cut)
     assert_int_equal(place.segment, b.segment);
     assert_int_equal(world_grant(&world, b.call, PUT_3, "k", SMALL, &replace, NULL), MC_ERR_PUT_IN_PROGRESS);
     assert_int_equal(world_exist(&world, b.call, "k"), 1);
-    pass(&world, 3500, b.heartbeat);
+    world_pass_beating(&world, 3500, b.heartbeat);
     assert_int_equal(world_grant(&world, b.call, PUT_4, "k", SMALL, &replace, NULL), 0);
     world_close_all(&world);
 }
@@ -268,7 +254,7 @@ static void test_removal_waits_for_what_is_cut_off(void **state)
     (void)state;
     struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
     struct world_wish at_a = {.preferred = {"a"}};
-    pass(&world, 3000, b.heartbeat);
+    world_pass_beating(&world, 3000, b.heartbeat);
     (void)world_beat(&world, a.heartbeat);
     uint64_t writer = world_client(&world, SECOND_CLIENT);
     assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, &at_a, &place), 0);
@@ -276,7 +262,7 @@ static void test_removal_waits_for_what_is_cut_off(void **state)
     world_disconnect(&world, writer);
     world_settle(&world, 10);
     k_at(&world, &b, "b", false);
-    remove_send(&world, b.call, "k");
+    world_remove_one_send(&world, b.call, "k");
     assert_int_equal(world_owner_obeys(&world, b.owner), 1);
     assert_int_equal(remove_answer(&world, b.call), 1);
     world_owner_told_to_cut(&world, a.owner, &told);
@@ -304,9 +290,9 @@ static void test_behind_is_no_contact(void **state)
         assert_int_equal(place.segment, store.segment);
     }
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
-    remove_send(&world, other.call, "k");
+    world_remove_one_send(&world, other.call, "k");
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0); /* not acknowledged: no matter */
-    pass(&world, 5500, other.heartbeat);
+    world_pass_beating(&world, 5500, other.heartbeat);
     assert_int_equal(remove_answer(&world, other.call), 0);
     assert_int_equal(world_put(&world, other.call, other.owner, "l", SMALL), 0); /* over its absence */
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 1);
@@ -325,7 +311,7 @@ static void test_behind_is_no_contact(void **state)
     }
     assert_int_equal(cleared, 2);
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
-    pass(&world, 25000, other.heartbeat); /* given up */
+    world_pass_beating(&world, 25000, other.heartbeat); /* given up */
     store.heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, NODE_A, FIRST_LIFE);
     assert_true(world_heartbeat(&world, store.heartbeat, store.segment, MIB) < 0);
     world_close_all(&world);
@@ -346,7 +332,7 @@ static void test_failed_put_is_no_hindrance(void **state)
     assert_int_not_equal(world_put_done(&world, other.call, PUT_1), 0);
     assert_int_equal(world_put_place(&world, other.call, other.owner, "k", SMALL, &at_b, &second), 0);
     assert_int_equal(second.segment, other.segment);
-    remove_send(&world, other.call, "k");
+    world_remove_one_send(&world, other.call, "k");
     assert_int_equal(world_owner_obeys(&world, other.owner), 1);
     assert_int_equal(remove_answer(&world, other.call), 1); /* the first may be live in its owner's index */
     assert_int_equal(world_grant(&world, other.call, PUT_3, "k", SMALL, NULL, &second), MC_ERR_PUT_IN_PROGRESS);
@@ -363,12 +349,11 @@ static void test_removed_after_a_failed_put(void **state)
     struct world world;
     struct mc_wire_place place;
     (void)state;
-    struct world_store store = world_open_one(&world);
-    uint64_t other = world_client(&world, CLIENT);
-    assert_int_equal(world_grant(&world, other, PUT_1, "k", SMALL, NULL, &place), 0);
+    struct world_store store;
+    uint64_t other = world_open_writing(&world, &store, &place);
     world_revoke(&world, other, &place);
     assert_int_not_equal(world_put_done(&world, other, PUT_1), 0);
-    remove_send(&world, store.call, "k");
+    world_remove_one_send(&world, store.call, "k");
     assert_int_equal(remove_answer(&world, store.call), 1);
     assert_int_equal(world_grant(&world, other, PUT_2, "k", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
     assert_int_equal(world_owner_obeys(&world, store.owner), 1);
@@ -387,7 +372,7 @@ static void test_remove_all_waits_for_what_left(void **state)
         uint64_t first = world_client(&world, CLIENT), second = world_client(&world, SECOND_CLIENT);
         assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
         assert_int_equal(world_put(&world, store.call, store.owner, "x", SMALL), 0);
-        remove_send(&world, first, "k");
+        world_remove_one_send(&world, first, "k");
         world_remove_all_send(&world, second, regex ? "^k$" : NULL, true);
         world_remove_all_send(&world, store.call, regex ? "^y$" : "^y", true);
         world_settle(&world, 100);
@@ -410,10 +395,10 @@ static void test_removals_without_end(void **state)
     uint64_t hostile = world_client(&world, CLIENT), last = world_client(&world, SECOND_CLIENT);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     for (unsigned i = 0; i < 200000; i++) {
-        remove_send(&world, hostile, "k");
+        world_remove_one_send(&world, hostile, "k");
         assert_int_equal(remove_answer(&world, hostile), i < MC_WAITS_PER_CONNECTION ? 1 : MC_ERR_BUSY);
     }
-    remove_send(&world, last, "k");
+    world_remove_one_send(&world, last, "k");
     assert_true(world.core->waits.count - world.core->waits.free_count <= 2 * (MC_WAITS_PER_CONNECTION + 1));
     assert_int_equal(remove_answer(&world, hostile), 1);
     assert_int_equal(world_owner_obeys(&world, store.owner), 1);
@@ -426,7 +411,7 @@ static void test_removals_without_end(void **state)
     assert_int_equal(removed, 1);
     assert_int_equal(remove_answer(&world, hostile), 1);
     assert_int_equal(remove_answer(&world, last), MC_ERR_OBJECT_NOT_FOUND);
-    remove_send(&world, hostile, "k");
+    world_remove_one_send(&world, hostile, "k");
     assert_int_equal(remove_answer(&world, hostile), MC_ERR_OBJECT_NOT_FOUND); /* it may wait again */
     assert_int_equal(world.core->waits.free_count, world.core->waits.count);
     world_close_all(&world);
@@ -445,7 +430,7 @@ static void test_a_crowd_is_answered_in_slices(void **state)
     for (unsigned i = 0; i < CLIENTS; i++) {
         clients[i] = world_client(&world, 10 + i);
         for (unsigned j = 0; j < MC_WAITS_PER_CONNECTION; j++)
-            remove_send(&world, clients[i], "k");
+            world_remove_one_send(&world, clients[i], "k");
     }
     assert_int_equal(world_owner_obeys(&world, store.owner), 1);
     do {
@@ -469,15 +454,14 @@ static void test_who_leaves_waits_no_more(void **state)
 {
     struct world world;
     (void)state;
-    struct world_store store = world_open_one(&world);
-    uint64_t stays = world_client(&world, CLIENT);
-    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    struct world_store store;
+    uint64_t stays = world_open_holding(&world, &store);
     for (unsigned i = 0; i < 100; i++) {
         uint64_t guest = world_client(&world, SECOND_CLIENT);
         for (unsigned j = 0; j < 10; j++)
-            remove_send(&world, guest, "k");
+            world_remove_one_send(&world, guest, "k");
         if (i == 50)
-            remove_send(&world, stays, "k");
+            world_remove_one_send(&world, stays, "k");
         world_disconnect(&world, guest);
     }
     assert_true(world.core->waits.count - world.core->waits.free_count <= 2 * 20 + 2);
@@ -531,7 +515,7 @@ static void test_more_is_held_than_the_object_counts(void **state)
         world_check(&world);
     }
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
-    remove_send(&world, store.call, "k");
+    world_remove_one_send(&world, store.call, "k");
     struct world_told one = {.type = MC_MESSAGE_CLEARED, .segment = store.segment, .count = 1};
     unsigned cleared = 0;
     for (world_owner_told(&world, store.owner, &told); told.type != 0; world_owner_told(&world, store.owner, &told)) {
@@ -572,7 +556,7 @@ static void test_refused_entry_holds(void **state)
         (void)world_beat(&world, b->heartbeat);
     }
     assert_int_equal(found(&world, b, "k"), SMALL + 1);
-    remove_send(&world, b->call, "k");
+    world_remove_one_send(&world, b->call, "k");
     assert_int_equal(world_owner_obeys(&world, b->owner), 1);
     assert_int_equal(remove_answer(&world, b->call), 1);
     assert_int_equal(world_receive(&world, a->owner).type, MC_MESSAGE_INVENTORY_ACK);

@@ -96,9 +96,7 @@ static void test_inventory_nobody_asked_for(void **state)
 {
     struct world world;
     (void)state;
-    world_start(&world, NEXT_EPOCH, NULL);
-    struct fake_owner *a = fake(NODE_A), *b = fake(NODE_B);
-    assert_int_equal(fake_join(&world, a).code, 0);
+    struct fake_owner *a = start_with_owner(&world), *b = fake(NODE_B);
     assert_int_equal(fake_join(&world, b).code, 0);
     send_inventory(&world, a->owner, b->segment, 0, true, NULL, 0); /* not its own */
     assert_int_equal(fake_obey(&world, a), MC_ERR_STALE);

@@ -10,11 +10,6 @@ static uint64_t length_of(struct world *world, uint64_t connection, const char *
     return world_get(world, connection, key, 0, &found_there, NULL) == 0 ? found_there.length : 0;
 }
 
-static void remove_send(struct world *world, uint64_t connection, const char *key)
-{
-    world_remove_send(world, connection, &key, 1, true);
-}
-
 /* A whole upsert, for which one value before is cleared. */
 static void put_over(struct world *world, const struct world_store *to, const struct world_store *before,
                      const char *key, uint64_t length, const struct world_wish *wish)
@@ -34,15 +29,6 @@ static bool is_answered(struct world *world, uint64_t connection)
 static int32_t get_code(struct world *world, uint64_t connection, const char *key)
 {
     return world_get(world, connection, key, 0, NULL, NULL);
-}
-
-/* Time passes, and only this one gives signs of life. */
-static void pass(struct world *world, uint64_t ms, uint64_t heartbeat)
-{
-    for (uint64_t left = ms; left > 0; left -= left < 1000 ? left : 1000) {
-        world_pass(world, left < 1000 ? left : 1000);
-        (void)world_beat(world, heartbeat);
-    }
 }
 
 /* "k" lies at the first segment, and an upsert of it, of the second's call connection, is whole at the second. */
@@ -66,9 +52,8 @@ static void test_old_value_until_the_new_one_is_whole(void **state)
     struct mc_wire_found size;
     int32_t code = 1;
     (void)state;
-    struct world_store store = world_open_one(&world);
-    uint64_t other = world_client(&world, CLIENT);
-    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    struct world_store store;
+    uint64_t other = world_open_holding(&world, &store);
     assert_int_equal(world_grant(&world, other, PUT_1, "k", SMALL * 2, NULL, &place), MC_ERR_OBJECT_ALREADY_EXISTS);
     assert_int_equal(world_grant(&world, other, PUT_2, "k", SMALL * 2, &replace, &place), 0);
     assert_int_equal(length_of(&world, other, "k"), SMALL);
@@ -82,7 +67,7 @@ static void test_old_value_until_the_new_one_is_whole(void **state)
     assert_int_equal(size.length, SMALL * 2);
     assert_int_equal(world_grant(&world, store.call, PUT_3, "k", SMALL, NULL, NULL), MC_ERR_PUT_IN_PROGRESS);
     assert_int_equal(world_grant(&world, store.call, PUT_4, "k", SMALL, &replace, NULL), MC_ERR_PUT_IN_PROGRESS);
-    remove_send(&world, store.call, "k");
+    world_remove_one_send(&world, store.call, "k");
     assert_true(world_remove_answer(&world, store.call, &code, 1));
     assert_int_equal(code, MC_ERR_BUSY);
     world_owner_told(&world, store.owner, &told);
@@ -94,7 +79,7 @@ static void test_old_value_until_the_new_one_is_whole(void **state)
     assert_int_equal(length_of(&world, other, "k"), SMALL * 2);
     world_owner_says(&world, store.owner, MC_MESSAGE_CLEARED, &told); /* said twice */
     assert_false(is_answered(&world, other));
-    remove_send(&world, store.call, "k");
+    world_remove_one_send(&world, store.call, "k");
     assert_int_equal(world_owner_obeys(&world, store.owner), 1);
     assert_true(world_remove_answer(&world, store.call, &code, 1));
     assert_int_equal(code, 0);
@@ -116,9 +101,9 @@ static void test_waits_for_an_owner_that_is_cut_off(void **state)
         struct world_wish again = {.flags = MC_PUT_REPLACE, .unsure = place.generation};
         assert_int_equal(get_code(&world, b.call, "k"), MC_ERR_PUT_IN_PROGRESS);
         if (returns) { /* it is stopped, before that is noticed */
-            pass(&world, 990, b.heartbeat);
+            world_pass_beating(&world, 990, b.heartbeat);
             assert_int_equal(get_code(&world, b.call, "k"), MC_ERR_PUT_IN_PROGRESS);
-            pass(&world, 20, b.heartbeat);
+            world_pass_beating(&world, 20, b.heartbeat);
             assert_int_equal(get_code(&world, b.call, "k"), MC_ERR_REPLICA_IS_NOT_READY);
         }
         world_disconnect(&world, a.owner);
@@ -130,24 +115,24 @@ static void test_waits_for_an_owner_that_is_cut_off(void **state)
         assert_int_equal(get_code(&world, b.call, "k"), MC_ERR_REPLICA_IS_NOT_READY); /* no hope for now */
         uint64_t other = world_client(&world, SECOND_CLIENT);
         assert_int_equal(world_grant(&world, other, PUT_3, "k", SMALL, &again, NULL), MC_ERR_PUT_IN_PROGRESS);
-        remove_send(&world, other, "k");
+        world_remove_one_send(&world, other, "k");
         assert_true(world_remove_answer(&world, other, &code, 1));
         assert_int_equal(code, MC_ERR_BUSY);
         world_remove_all_send(&world, a.call, NULL, false);
         world_check(&world);
-        pass(&world, 1500, b.heartbeat);
+        world_pass_beating(&world, 1500, b.heartbeat);
         assert_false(is_answered(&world, b.call));
         assert_int_equal(world_count_answer(&world, a.call), INT64_MIN);
         if (returns) {
             assert_int_equal(world_remount(&world, &a), 0);
             assert_int_equal(world_owner_obeys(&world, a.owner), 1);
         } else {
-            pass(&world, 1500, b.heartbeat);
+            world_pass_beating(&world, 1500, b.heartbeat);
         }
         if (!leaves)
             assert_int_equal(world_put_done(&world, b.call, PUT_2), 0);
         assert_int_equal(world_grant(&world, other, PUT_4, "k", SMALL, &again, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
-        pass(&world, 100, b.heartbeat); /* the removal of all comes back to what it could not remove */
+        world_pass_beating(&world, 100, b.heartbeat); /* the removal of all comes back to what it could not remove */
         (void)world_owner_obeys(&world, b.owner);
         assert_int_equal(world_count_answer(&world, a.call), 1);
         world_close_all(&world);
@@ -160,16 +145,12 @@ static void test_value_with_a_replica_that_is_cut_off_stays(void **state)
 {
     struct world world;
     struct mc_wire_place place;
-    static struct world_grants grants;
     struct world_item item = {mc_span_string("k"), SMALL};
     struct world_wish two = {.replica_count = 2}, at_b = {.flags = MC_PUT_REPLACE, .preferred = {"b"}};
     (void)state;
     for (unsigned late = 0; late < 2; late++) {
         struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
-        world_put_start(&world, a.call, PUT_1, &item, 1, &two, &grants);
-        assert_int_equal(grants.place_count, 2);
-        world_live_all(&world, &a, &b, &grants);
-        assert_int_equal(world_put_done(&world, a.call, PUT_1), 0);
+        world_put_both(&world, &a, &b, &item, &two);
         if (late)
             assert_int_equal(world_grant(&world, b.call, PUT_2, "k", SMALL * 2, &at_b, &place), 0);
         world_disconnect(&world, a.owner);
@@ -180,7 +161,7 @@ static void test_value_with_a_replica_that_is_cut_off_stays(void **state)
         }
         assert_int_equal(world_grant(&world, b.call, PUT_3, "k", SMALL * 2, &at_b, &place), MC_ERR_PUT_IN_PROGRESS);
         assert_int_equal(length_of(&world, b.call, "k"), SMALL);
-        pass(&world, 3500, b.heartbeat);
+        world_pass_beating(&world, 3500, b.heartbeat);
         put_over(&world, &b, &b, "k", SMALL * 2, &at_b);
         assert_int_equal(length_of(&world, b.call, "k"), SMALL * 2);
         world_close_all(&world);
@@ -217,7 +198,7 @@ static void test_what_a_failed_grant_left_is_cleared_first(void **state)
         assert_int_equal(length_of(&world, b.call, "k"), SMALL);
         assert_int_equal(world_grant(&world, b.call, PUT_2, "k", SMALL * 2, &at_b, &place), MC_ERR_PUT_IN_PROGRESS);
         assert_int_equal(length_of(&world, b.call, "k"), SMALL);
-        pass(&world, 3500, b.heartbeat);
+        world_pass_beating(&world, 3500, b.heartbeat);
         world_check(&world);
         put_over(&world, &b, &b, "k", SMALL * 2, &at_b);
         world_close_all(&world);
@@ -261,7 +242,7 @@ static void test_writer_goes_while_it_waits(void **state)
         upsert_over(&world, &a, &b, &place);
         if (dies)
             world_disconnect(&world, b.call);
-        pass(&world, 700, b.heartbeat);
+        world_pass_beating(&world, 700, b.heartbeat);
         world_check(&world);
         assert_int_equal(world_owner_obeys(&world, a.owner), 1);
         if (!dies)
@@ -360,9 +341,8 @@ static void test_two_at_a_time(void **state)
     struct world world;
     struct mc_wire_place first, second;
     (void)state;
-    struct world_store store = world_open_one(&world);
-    uint64_t other = world_client(&world, CLIENT);
-    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    struct world_store store;
+    uint64_t other = world_open_holding(&world, &store);
     assert_int_equal(world_grant(&world, store.call, PUT_1, "k", SMALL * 2, &replace, &first), 0);
     assert_int_equal(world_grant(&world, other, PUT_2, "k", SMALL * 3, &replace, &second), 0);
     world_live(&world, store.owner, &second);
@@ -373,7 +353,7 @@ static void test_two_at_a_time(void **state)
     assert_int_equal(length_of(&world, other, "k"), SMALL * 3);
     /* Removed meanwhile. */
     assert_int_equal(world_grant(&world, other, PUT_3, "k", SMALL * 4, &replace, &second), 0);
-    remove_send(&world, store.call, "k");
+    world_remove_one_send(&world, store.call, "k");
     world_live(&world, store.owner, &second);
     assert_int_equal(world_put_done(&world, other, PUT_3), MC_ERR_STALE);
     assert_int_equal(world_owner_obeys(&world, store.owner), 2);
@@ -400,7 +380,7 @@ static void test_another_value_with_the_same_serial(void **state)
     }
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     assert_int_equal(world_grant(&world, other, PUT_1, "k", SMALL * 2, &replace, &place), 0);
-    remove_send(&world, store.call, "k");
+    world_remove_one_send(&world, store.call, "k");
     assert_int_equal(world_owner_obeys(&world, store.owner), 1);
     assert_true(world_remove_answer(&world, store.call, &code, 1));
     assert_int_equal(code, 0);
@@ -698,7 +678,7 @@ static void test_value_that_makes_room_for_the_next(void **state)
         assert_false(is_answered(&world, other));
         assert_int_equal(get_code(&world, store.call, "k"), MC_ERR_PUT_IN_PROGRESS);
         assert_int_equal(world_exist(&world, store.call, "k"), 1);
-        remove_send(&world, store.call, "k");
+        world_remove_one_send(&world, store.call, "k");
         assert_true(world_remove_answer(&world, store.call, &code, 1));
         assert_int_equal(code, MC_ERR_BUSY);
         assert_true(world_owner_obeys(&world, store.owner) > 1);

@@ -6,20 +6,25 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
+enum { SERVING, SUSPECT, GONE = 99 };
+
+static int state_of(const struct world *world, const struct world_store *store)
+{
+    struct mc_core_segment segment;
+    return mc_core_segment(world->core, store->segment, &segment) ? (int)segment.state : GONE;
+}
+
 /* ---- the owner's connection ---- */
 
 static void ordering_owner_connection_breaks(void **state)
 {
     struct world world;
     struct mc_wire_place place;
-    struct mc_core_segment segment;
     (void)state;
-    struct world_store store = world_open_one(&world);
-    uint64_t other = world_client(&world, CLIENT);
-    assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
+    struct world_store store;
+    uint64_t other = world_open_holding(&world, &store);
     world_disconnect(&world, store.owner);
-    assert_true(mc_core_segment(world.core, store.segment, &segment));
-    assert_int_equal(segment.state, 1);
+    assert_int_equal(state_of(&world, &store), SUSPECT);
     assert_int_equal(world_get(&world, other, "k", 0, NULL, NULL), MC_ERR_OBJECT_NOT_FOUND);
     assert_int_equal(world_exist(&world, other, "k"), 0);
     assert_int_equal(mc_core_query(world.core, mc_span_string("k"), NULL, 0), MC_ERR_OBJECT_NOT_FOUND);
@@ -73,9 +78,8 @@ static void ordering_owner_cut_sent_again(void **state)
     struct mc_wire_place place;
     static struct world_told told;
     (void)state;
-    struct world_store store = world_open_one(&world);
-    uint64_t writer = world_client(&world, CLIENT);
-    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, NULL, &place), 0);
+    struct world_store store;
+    uint64_t writer = world_open_writing(&world, &store, &place);
     world_disconnect(&world, store.owner);
     world_disconnect(&world, writer); /* its member is forgotten, its id is not */
     store.owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
@@ -101,22 +105,18 @@ static void ordering_owner_cut_sent_again(void **state)
 static void ordering_owner_silence(void **state)
 {
     struct world world;
-    struct mc_core_segment segment;
     struct mc_core_statistics statistics;
     (void)state;
     struct world_store store = world_open_one(&world);
     assert_int_equal(world_put(&world, store.call, store.owner, "k", SMALL), 0);
     world_pass(&world, 4900);
-    assert_true(mc_core_segment(world.core, store.segment, &segment));
-    assert_int_equal(segment.state, 0);
+    assert_int_equal(state_of(&world, &store), SERVING);
     world_pass(&world, 200);
-    assert_true(mc_core_segment(world.core, store.segment, &segment));
-    assert_int_equal(segment.state, 1); /* suspect at half of client_ttl */
+    assert_int_equal(state_of(&world, &store), SUSPECT); /* suspect at half of client_ttl */
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 0);
-    assert_true(mc_core_segment(world.core, store.segment, &segment));
-    assert_int_equal(segment.state, 0); /* it spoke */
+    assert_int_equal(state_of(&world, &store), SERVING); /* it spoke */
     world_pass(&world, 10100);
-    assert_false(mc_core_segment(world.core, store.segment, &segment)); /* gone and swept */
+    assert_int_equal(state_of(&world, &store), GONE); /* gone and swept */
     assert_true(world.connections[store.heartbeat].closed && world.connections[store.owner].closed);
     statistics = statistics_of(&world);
     assert_int_equal(statistics.members_lost, 1);
@@ -158,7 +158,6 @@ static void drop_told(struct world *world, uint64_t owner)
 static void ordering_owner_half_dead(void **state)
 {
     struct world world;
-    struct mc_core_segment segment;
     struct mc_wire_place place;
     struct world_wish in_a = {.preferred = {"a"}};
     int32_t code = 1;
@@ -178,8 +177,7 @@ static void ordering_owner_half_dead(void **state)
     assert_int_equal(beat(&world, 1000, &a, &b), 0); /* it has answered the PING of the beat before */
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(beat(&world, 1000, &a, &b), 1);
-    assert_true(mc_core_segment(world.core, a.segment, &segment));
-    assert_int_equal(segment.state, 1); /* hidden, though nobody has complained */
+    assert_int_equal(state_of(&world, &a), SUSPECT); /* hidden, though nobody has complained */
     world_remove_send(&world, b.call, &k, 1, true);
     (void)beat(&world, 2000, &a, &b);
     assert_true(world_remove_answer(&world, b.call, &code, 1));
@@ -191,7 +189,7 @@ static void ordering_owner_half_dead(void **state)
     assert_int_equal(code, 0);
     assert_int_equal(world_put(&world, b.call, b.owner, "l", SMALL), 0); /* elsewhere */
     (void)beat(&world, 7000, &a, &b);
-    assert_false(mc_core_segment(world.core, a.segment, &segment));
+    assert_int_equal(state_of(&world, &a), GONE);
     assert_int_equal(world_put(&world, b.call, b.owner, "m", SMALL), 0);
     /* The process is still a client, and its heartbeat thread is told to mount again. */
     assert_false(world.connections[a.heartbeat].closed);
@@ -212,8 +210,7 @@ static void ordering_owner_half_dead(void **state)
     assert_int_equal(reply.code, 0);
     a.segment = reply.segment;
     assert_int_equal(beat(&world, 20000, &a, &b), 0);
-    assert_true(mc_core_segment(world.core, a.segment, &segment));
-    assert_int_equal(segment.state, 0);
+    assert_int_equal(state_of(&world, &a), SERVING);
     struct mc_core_statistics statistics = statistics_of(&world);
     assert_int_equal(statistics.owners_stuck, 1);
     assert_int_equal(statistics.members_lost, 0);
@@ -252,16 +249,14 @@ static void ordering_owner_half_dead_returns(void **state)
 static void ordering_owner_link_is_lost(void **state)
 {
     struct world world;
-    struct mc_core_segment segment;
     (void)state;
     struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
     assert_int_equal(beat(&world, 3000, &a, &b), 0);
     world_disconnect(&world, a.owner);
     assert_int_equal(beat(&world, 9000, &a, &b), 1);
-    assert_true(mc_core_segment(world.core, a.segment, &segment));
-    assert_int_equal(segment.state, 1);
+    assert_int_equal(state_of(&world, &a), SUSPECT);
     (void)beat(&world, 2000, &a, &b);
-    assert_false(mc_core_segment(world.core, a.segment, &segment));
+    assert_int_equal(state_of(&world, &a), GONE);
     world_close_all(&world);
 }
 
@@ -281,47 +276,40 @@ static void test_nobody_is_gone_before_he_has_departed(void **state)
     assert_int_equal(segment.state, 1);
     assert_int_equal(segment.objects, 1);
     world_pass(&world, 101);
-    assert_false(mc_core_segment(world.core, a.segment, &segment));
+    assert_int_equal(state_of(&world, &a), GONE);
     world_close_all(&world);
 }
 
 static void ordering_owner_heartbeat_dies(void **state)
 {
     struct world world;
-    struct mc_core_segment segment;
     (void)state;
     struct world_store store = world_open_one(&world);
     world_disconnect(&world, store.heartbeat);
-    assert_true(mc_core_segment(world.core, store.segment, &segment));
-    assert_int_equal(segment.state, 1); /* at once */
+    assert_int_equal(state_of(&world, &store), SUSPECT); /* at once */
     world_pass(&world, 9 * SECOND_MS);
     store.heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, NODE_A, FIRST_LIFE);
-    assert_true(mc_core_segment(world.core, store.segment, &segment));
-    assert_int_equal(segment.state, 0);
+    assert_int_equal(state_of(&world, &store), SERVING);
     world_disconnect(&world, store.heartbeat);
     world_pass(&world, 10100);
-    assert_false(mc_core_segment(world.core, store.segment, &segment));
+    assert_int_equal(state_of(&world, &store), GONE);
     world_close_all(&world);
 }
 
 static void ordering_owner_gap(void **state)
 {
     struct world world;
-    struct mc_core_segment segment;
     (void)state;
     struct world_store store = world_open_one(&world);
     world_pass(&world, 4 * SECOND_MS);
     world.now += 60000;                   /* we were stopped */
     world_exist(&world, store.call, "x"); /* an input comes first */
     world_settle(&world, 10);
-    assert_true(mc_core_segment(world.core, store.segment, &segment));
-    assert_int_equal(segment.state, 0);
+    assert_int_equal(state_of(&world, &store), SERVING);
     world_pass(&world, 800);
-    assert_true(mc_core_segment(world.core, store.segment, &segment));
-    assert_int_equal(segment.state, 0);
+    assert_int_equal(state_of(&world, &store), SERVING);
     world_pass(&world, 400);
-    assert_true(mc_core_segment(world.core, store.segment, &segment));
-    assert_int_equal(segment.state, 1); /* our own time goes on */
+    assert_int_equal(state_of(&world, &store), SUSPECT); /* our own time goes on */
     world_close_all(&world);
 }
 

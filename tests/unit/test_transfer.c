@@ -104,6 +104,13 @@ static void world_open(struct world *world, int path)
     assert_int_equal(add(world->far, world->far_memory, MEMORY), 0);
 }
 
+/* Over tcp, and a peer that says nothing; its name. */
+static void world_open_beside(struct world *world, struct silent *silent, char name[64])
+{
+    world_open(world, MC_TRANSFER_PATH_TCP);
+    silent_open(silent, name, 64);
+}
+
 static void world_close(struct world *world)
 {
     pair_close(world->near, world->near_memory, world->far, world->far_memory, MEMORY);
@@ -469,9 +476,8 @@ static void test_deadline(void **state)
     struct silent silent;
     struct world world;
     char name[64];
-    world_open(&world, MC_TRANSFER_PATH_TCP);
+    world_open_beside(&world, &silent, name);
     world.near->settings.timeout_ns = 500000000;
-    silent_open(&silent, name, sizeof(name));
     struct mc_transfer_item item = {world.near_memory, 4096, 16 << 20};
     for (int opcode = 0; opcode < 2; opcode++) {
         uint64_t start_ms = mc_clock_ms();
@@ -512,8 +518,7 @@ static void test_burst(void **state)
     struct silent silent;
     struct world world;
     char name[64];
-    world_open(&world, MC_TRANSFER_PATH_TCP);
-    silent_open(&silent, name, sizeof(name));
+    world_open_beside(&world, &silent, name);
     struct mc_transfer_item fine = {world.near_memory, (uintptr_t)world.far_memory, 65536};
     struct mc_transfer_item item = {world.near_memory, 4096, 16 << 20};
     world.near->settings.timeout_ns = 100000000; /* to meet the silent peer */
