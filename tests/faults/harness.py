@@ -168,6 +168,18 @@ class Process:
             self.kill()
             return None
 
+    def next_answer(self, seconds):
+        """The next line of JSON from a child that was started with pipes."""
+        end = now() + seconds
+        while True:
+            if not select.select([self.child.stdout], [], [], max(end - now(), 0))[0]:
+                raise TimeoutError(f"{self.name} did not answer within {seconds} s")
+            line = self.child.stdout.readline()
+            if not line:
+                raise RuntimeError(f"{self.name} has ended: {self.log.read_text(errors='replace')[-2000:]}")
+            if line.startswith(b"{"):
+                return json.loads(line)
+
 
 class Way(Process):
     """To a member of etcd: way.py."""
@@ -360,16 +372,9 @@ class Keeper(Process):
         return super().start(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def hear(self, seconds=120.0):
-        end = now() + seconds
-        while True:
-            if not select.select([self.child.stdout], [], [], max(end - now(), 0))[0]:
-                raise TimeoutError(f"{self.name} did not answer within {seconds} s")
-            line = self.child.stdout.readline()
-            if not line:
-                raise RuntimeError(f"{self.name} has ended: {self.log.read_text(errors='replace')[-2000:]}")
-            if line.startswith(b"{"):
-                self.owed -= 1
-                return json.loads(line)
+        answer = self.next_answer(seconds)
+        self.owed -= 1
+        return answer
 
     def wait_ready(self):
         self.owed = 1

@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import re
-import select
 import shutil
 import subprocess
 import sys
@@ -121,18 +120,10 @@ class LabClient(harness.Process):
         self.child.stdin.flush()
 
     def hear(self, seconds=ANSWER_S):
-        end = now() + seconds
-        while True:
-            if not select.select([self.child.stdout], [], [], max(end - now(), 0))[0]:
-                raise TimeoutError(f"{self.name} did not answer within {seconds} s")
-            line = self.child.stdout.readline()
-            if not line:
-                raise RuntimeError(f"{self.name} has ended: {self.log.read_text(errors='replace')[-2000:]}")
-            if line.startswith(b"{"):
-                answer = json.loads(line)
-                if "error" in answer:
-                    raise RuntimeError(f"{self.name}: {answer['error']}")
-                return answer
+        answer = self.next_answer(seconds)
+        if "error" in answer:
+            raise RuntimeError(f"{self.name}: {answer['error']}")
+        return answer
 
     def ask(self, within_s=ANSWER_S, **command):
         self.tell(**command)

@@ -67,8 +67,28 @@ def request(port, method, path, body=None, headers=None, timeout_s=20, host="127
         connection.close()
 
 
+def samples_of(body):
+    """All samples of a page of metrics by their name and labels, as floats."""
+    lines = [line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines}
+
+
+def resident_bytes_of(pid):
+    with open(f"/proc/{pid}/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
 class Child:
-    """A process of ours in self.process, None while it does not run."""
+    """A process of ours in self.process, None while it does not run; it writes to self.log_file."""
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *unused):
+        if self.process is not None:
+            code = self.stop()
+            assert code == 0, f"exit code {code}: {self.log()[-4000:]}"
+        self.log_file.close()
 
     def stop(self, number=signal.SIGTERM):
         """SIGTERM, or another signal; returns the exit code. One that does not end is killed, and that is a failure."""
@@ -133,14 +153,8 @@ class Master(Child):
             return found
         return int(wait_until(look, START_S, f"'{pattern}' in the log").group(1))
 
-    def __enter__(self):
-        return self.start()
-
     def __exit__(self, *unused):
-        if self.process is not None:
-            code = self.stop()
-            assert code == 0, f"exit code {code}: {self.log()[-4000:]}"
-        self.log_file.close()
+        super().__exit__()
         self.state_dir.cleanup()
 
     # -- looking --
@@ -167,12 +181,10 @@ class Master(Child):
         """All samples of /metrics by their name and labels, as floats."""
         status, body = self.get("/metrics")
         assert status == 200
-        lines = [line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#")]
-        return {name: float(value) for name, value in lines}
+        return samples_of(body)
 
     def resident_bytes(self):
-        with open(f"/proc/{self.pid}/statm") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+        return resident_bytes_of(self.pid)
 
     def cpu_seconds(self):
         """User and system time of all its threads."""

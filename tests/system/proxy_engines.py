@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 
-from cluster import START_S, wait_until
+from cluster import START_S, resident_bytes_of, samples_of, wait_until
 
 PROXY = pathlib.Path(os.environ.get("MC_BUILD", ".")) / "mooncake_proxy"
 
@@ -336,6 +336,12 @@ class Proxy:
         connection.sendall(data)
         return connection
 
+    def stream(self, document, **more):
+        """A completion that is read as it comes: (connection, reply)."""
+        connection = self.connect(**more)
+        connection.request("POST", "/v1/completions", json.dumps(document), {"Content-Type": "application/json"})
+        return connection, connection.getresponse()
+
     def status(self):
         status, body = self.get("/status")
         assert status == 200
@@ -344,12 +350,10 @@ class Proxy:
     def metrics(self):
         status, body = self.get("/metrics")
         assert status == 200
-        lines = [line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#")]
-        return {name: float(value) for name, value in lines}
+        return samples_of(body)
 
     def resident_bytes(self):
-        with open(f"/proc/{self.process.pid}/statm") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+        return resident_bytes_of(self.process.pid)
 
 
 def post_bytes(path, body, version="1.1", headers=""):

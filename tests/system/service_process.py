@@ -79,11 +79,3 @@ class Service(Child):
         """Until there is room: a segment is made ready in the background."""
         return wait_until(lambda: self.call("PUT", "/api/put", {"key": key, "value": value})[0] == 200, START_S, "room for an object")
 
-    def __enter__(self):
-        return self.start()
-
-    def __exit__(self, *unused):
-        if self.process is not None:
-            code = self.stop()
-            assert code == 0, f"exit code {code}: {self.log()[-4000:]}"
-        self.log_file.close()

@@ -1,4 +1,5 @@
 """mooncake_master as a command: flags, files, ports, signals, every HTTP route, and strangers who send garbage."""
+import contextlib
 import http.client
 import json
 import os
@@ -461,16 +462,24 @@ def test_metadata_of_a_running_engine_is_not_taken_over(master):
     assert request(port, "PUT", path, body=b"two")[0] == 200
 
 
-def test_a_name_whose_engine_is_silent_holds_nobody_up():
-    """Whether an engine is still there is looked at beside all else: an address that does not answer takes seconds."""
+@contextlib.contextmanager
+def silent_engine(name):
+    """A master where an engine has put its name that does not answer: (the master, the name's path, its entry)."""
     with Master(metadata=True) as master, socket.socket() as listener, socket.socket() as queued:
-        port, path = master.metadata_port, "/metadata?key=mooncake/rpc_meta/silent"
+        path = f"/metadata?key=mooncake/rpc_meta/{name}"
         # A full queue of connections: the next one gets no answer, as from a host that is gone.
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
         queued.connect(listener.getsockname())
         entry = json.dumps({"ip_or_host_name": "127.0.0.1", "rpc_port": listener.getsockname()[1]}).encode()
-        assert request(port, "PUT", path, body=entry)[0] == 200
+        assert request(master.metadata_port, "PUT", path, body=entry)[0] == 200
+        yield master, path, entry
+
+
+def test_a_name_whose_engine_is_silent_holds_nobody_up():
+    """Whether an engine is still there is looked at beside all else: an address that does not answer takes seconds."""
+    with silent_engine("silent") as (master, path, entry):
+        port = master.metadata_port
         asking = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         asking.request("PUT", path, body=b"another")
         served = 0
@@ -486,13 +495,8 @@ def test_a_name_whose_engine_is_silent_holds_nobody_up():
 
 
 def test_a_request_that_leaves_while_its_name_is_looked_at():
-    with Master(metadata=True) as master, socket.socket() as listener, socket.socket() as queued:
-        port, path = master.metadata_port, "/metadata?key=mooncake/rpc_meta/left"
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        queued.connect(listener.getsockname())
-        entry = json.dumps({"ip_or_host_name": "127.0.0.1", "rpc_port": listener.getsockname()[1]}).encode()
-        assert request(port, "PUT", path, body=entry)[0] == 200
+    with silent_engine("left") as (master, path, _):
+        port = master.metadata_port
         for _ in range(70):  # more than are looked at side by side
             asking = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
             asking.request("PUT", path, body=b"another")

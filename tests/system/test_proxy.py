@@ -150,9 +150,7 @@ def test_the_originals_module_is_this_proxy(engines):
 def test_stream_arrives_piece_by_piece(engines):
     _, decode, proxy = pair(engines, tokens=8, delay_s=0.05)
     with proxy:
-        connection = proxy.connect()
-        connection.request("POST", "/v1/completions", json.dumps(STREAM), {"Content-Type": "application/json"})
-        reply = connection.getresponse()
+        connection, reply = proxy.stream(STREAM)
         assert reply.status == 200 and reply.getheader("Content-Type").startswith("text/event-stream")
         times, lines = [], []
         while line := reply.readline():
@@ -266,9 +264,7 @@ def test_unhealthy_and_hanging_instances_get_nothing(engines):
 def test_instance_that_dies_in_mid_answer_breaks_it_off(engines):
     _, decode, proxy = pair(engines, tokens=100000, delay_s=0.01)
     with proxy:
-        connection = proxy.connect()
-        connection.request("POST", "/v1/completions", json.dumps(STREAM), {"Content-Type": "application/json"})
-        reply = connection.getresponse()
+        connection, reply = proxy.stream(STREAM)
         reply.readline()
         decode.kill()
         with pytest.raises((http.client.IncompleteRead, ConnectionError)):
@@ -354,9 +350,7 @@ def test_every_instance_may_come_later(engines):
 def test_instance_removed_in_mid_answer_ends_it_well(engines):
     decode = engines("d0", tokens=20, delay_s=0.02)
     with Proxy("--decode", decode.address, environment={"ADMIN_API_KEY": "secret"}) as proxy:
-        connection = proxy.connect()
-        connection.request("POST", "/v1/completions", json.dumps(STREAM), {"Content-Type": "application/json"})
-        reply = connection.getresponse()
+        connection, reply = proxy.stream(STREAM)
         assert proxy.post("/instances/remove", {"type": "decode", "instance": decode.address}, KEY)[0] == 200
         assert reply.read().endswith(b"data: [DONE]\n\n")
         connection.close()
@@ -649,9 +643,7 @@ def test_sigterm_lets_answers_end(engines):
     decode = engines("d", tokens=30, delay_s=0.05)
     proxy = Proxy("--decode", decode.address)
     with proxy:
-        connection = proxy.connect()
-        connection.request("POST", "/v1/completions", json.dumps(STREAM), {"Content-Type": "application/json"})
-        reply = connection.getresponse()
+        connection, reply = proxy.stream(STREAM)
         idle = socket.create_connection(("127.0.0.1", proxy.port))
         time.sleep(0.1)
         codes = []

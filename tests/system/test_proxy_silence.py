@@ -40,9 +40,7 @@ class Traffic:
         while not self.ends:
             began, name, whole = time.monotonic(), None, False
             try:
-                connection = self.proxy.connect(timeout_s=60)
-                connection.request("POST", "/v1/completions", json.dumps(STREAM), {"Content-Type": "application/json"})
-                reply = connection.getresponse()
+                connection, reply = self.proxy.stream(STREAM, timeout_s=60)
                 while line := reply.readline():
                     if line.startswith(b"data: {"):
                         name = json.loads(line[6:])["engine"]
@@ -93,9 +91,7 @@ def test_removing_a_stopped_instance_ends_its_requests(under_check):
     with EngineProcess("a", tokens=400, delay_s=0.05) as engine, \
             Proxy("--decode", engine.address, "--health_interval=5s", environment={"ADMIN_API_KEY": "secret"}) as proxy:
         all_up(proxy)
-        connection = proxy.connect(timeout_s=15)
-        connection.request("POST", "/v1/completions", json.dumps(STREAM), {"Content-Type": "application/json"})
-        reply = connection.getresponse()
+        connection, reply = proxy.stream(STREAM, timeout_s=15)
         assert reply.readline().startswith(b"data: {")
         engine.process.send_signal(signal.SIGSTOP)
         stopped = time.monotonic()

@@ -244,12 +244,17 @@ def test_lost_process_breaks_it_off(replay, tmp_path, victim):
     run.expect_gone()
 
 
-def test_kept_cluster_can_be_joined(replay, tmp_path):
-    trace = Trace(tmp_path / "small.jsonl", 100)
+def kept_and_joined(replay, trace, folder, *flags):
+    """A run that keeps its cluster, and another one there."""
     first = replay(trace, "--workers=1", "--capacity=48M", "--keep")
     address = first.await_line("join it with --master=").split("--master=")[1].strip()
-    (tmp_path / "second").mkdir()
-    second = Replay(trace.path, tmp_path / "second", f"--block_bytes={BLOCK}", "--workers=1", f"--master={address}")
+    (folder / "second").mkdir()
+    return first, Replay(trace.path, folder / "second", f"--block_bytes={BLOCK}", "--workers=1", f"--master={address}", *flags)
+
+
+def test_kept_cluster_can_be_joined(replay, tmp_path):
+    trace = Trace(tmp_path / "small.jsonl", 100)
+    first, second = kept_and_joined(replay, trace, tmp_path)
     try:
         assert second.end() == 0, second.output
         result = second.result()
@@ -266,10 +271,7 @@ def test_kept_cluster_can_be_joined(replay, tmp_path):
 
 def test_other_seed_means_other_bytes(replay, tmp_path):
     trace = Trace(tmp_path / "small.jsonl", 20)
-    first = replay(trace, "--workers=1", "--capacity=48M", "--keep")
-    address = first.await_line("join it with --master=").split("--master=")[1].strip()
-    (tmp_path / "second").mkdir()
-    second = Replay(trace.path, tmp_path / "second", f"--block_bytes={BLOCK}", "--workers=1", f"--master={address}", "--seed=2")
+    _, second = kept_and_joined(replay, trace, tmp_path, "--seed=2")
     try:
         assert second.end() == 1, second.output
         assert second.result()["wrong_bytes"] > second.result()["checked_bytes"] * 0.98
@@ -324,24 +326,22 @@ def test_unreachable_master_is_told(tmp_path):
     assert "127.0.0.1:1" in done.stderr + done.stdout
 
 
-def test_raw_measures(tmp_path):
-    path = tmp_path / "raw.json"
-    done = subprocess.run(
-        [BENCH, "raw", "--sizes=4K,1M", "--total=8M", "--passes=1", f"--json={path}"], capture_output=True, text=True, timeout=30 * SLOW
-    )
+def measured(folder, *words):
+    """What a measurement that ends well writes as JSON."""
+    path = folder / "measured.json"
+    done = subprocess.run([BENCH, *words, f"--json={path}"], capture_output=True, text=True, timeout=60 * SLOW)
     assert done.returncode == 0, done.stderr
-    result = json.loads(path.read_text())
+    return json.loads(path.read_text())
+
+
+def test_raw_measures(tmp_path):
+    result = measured(tmp_path, "raw", "--sizes=4K,1M", "--total=8M", "--passes=1")
     assert [item["bytes"] for item in result["sizes"]] == [4096, 1 << 20]
     assert all(value > 0 for item in result["sizes"] for value in item.values())
     assert result["round_trip_us"] > 0
 
 
 def test_work_times_operations(tmp_path):
-    path = tmp_path / "work.json"
-    done = subprocess.run(
-        [BENCH, "work", "--keys=256", "--seconds=0.1", "--capacity=64M", f"--json={path}"], capture_output=True, text=True, timeout=60 * SLOW
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(path.read_text())
+    result = measured(tmp_path, "work", "--keys=256", "--seconds=0.1", "--capacity=64M")
     assert [item["operation"] for item in result] == ["put", "exist", "batch_exist", "get", "batch_put", "batch_get"]
     assert all(item["failed"] == 0 and item["keys_per_s"] > 0 and item["p50_us"] > 0 for item in result)
