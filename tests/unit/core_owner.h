@@ -150,6 +150,17 @@ static int by_offset(const void *left, const void *right)
     return a->offset < b->offset ? -1 : a->offset > b->offset;
 }
 
+/* What the owner has, as inventories are told; how many. */
+static uint32_t slots_in_order(struct fake_owner *owner, struct fake_slot *order[SLOTS])
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < SLOTS; i++)
+        if (owner->slots[i].state != 0)
+            order[count++] = &owner->slots[i];
+    qsort(order, count, sizeof(order[0]), by_offset);
+    return count;
+}
+
 static struct mc_wire_inventory_item item_of(const struct fake_owner *owner, const struct fake_slot *slot)
 {
     struct mc_wire_inventory_item item = {.slot = (uint32_t)(slot - owner->slots),
@@ -220,11 +231,7 @@ static bool fake_tell(struct world *world, struct fake_owner *owner, uint32_t ba
 {
     static struct fake_slot *order[SLOTS];
     static struct mc_wire_inventory_item items[MC_INVENTORY_ITEMS_MAX];
-    uint32_t count = 0, sequence = 0, at = 0;
-    for (uint32_t i = 0; i < SLOTS; i++)
-        if (owner->slots[i].state != 0)
-            order[count++] = &owner->slots[i];
-    qsort(order, count, sizeof(order[0]), by_offset);
+    uint32_t count = slots_in_order(owner, order), sequence = 0, at = 0;
     do {
         uint32_t some = count - at < batch ? count - at : batch;
         for (uint32_t i = 0; i < some; i++)

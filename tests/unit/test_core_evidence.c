@@ -34,13 +34,9 @@ static void test_no_cliff(void **state)
     crash(&world, NEXT_EPOCH, SHORTLY_MS);
     assert_int_equal(fake_join(&world, a).inventory, 1);
     assert_int_equal(fake_join(&world, b).code, 0);
-    static struct fake_slot *order[20];
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < SLOTS; i++)
-        if (a->slots[i].state != 0)
-            order[count++] = &a->slots[i];
+    static struct fake_slot *order[SLOTS];
+    uint32_t count = slots_in_order(a, order);
     assert_int_equal(count, 20);
-    qsort(order, count, sizeof(order[0]), by_offset);
     for (uint32_t i = 0; i < count; i++) { /* two minutes */
         struct mc_wire_inventory_item item = item_of(a, order[i]);
         for (unsigned beat = 0; beat < 2; beat++) {

@@ -4,7 +4,6 @@
 """
 import asyncio
 import sys
-import threading
 
 import torch
 from lmcache.utils import CacheEngineKey
@@ -13,7 +12,7 @@ from lmcache.v1.memory_management import MemoryFormat
 from lmcache.v1.metadata import LMCacheMetadata
 from lmcache.v1.storage_backend.connector import CreateConnector
 from lmcache.v1.storage_backend.local_cpu_backend import LocalCPUBackend
-from steps import MASTER, METADATA, digest, fill, scenario, step
+from steps import MASTER, METADATA, digest, fill, loop_beside, scenario, step
 
 CHUNK = 64
 SHAPE = (4, 2, CHUNK, 2, 32)  # layers, K and V, tokens, heads, head size
@@ -23,8 +22,7 @@ WAIT_S = 60
 
 def main():
     with_meta, what = bool(int(sys.argv[1])), sys.argv[2]
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True).start()
+    loop = loop_beside()
 
     def wait(coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result(WAIT_S)

@@ -1,7 +1,6 @@
 """LMCache 0.3.9, mooncakestore:// connector and lookup client: setup with seven positional arguments. argv as for lmcache_connector.py."""
 import asyncio
 import sys
-import threading
 import types
 
 import torch
@@ -12,7 +11,7 @@ from lmcache.v1.memory_management import MemoryFormat
 from lmcache.v1.storage_backend.connector.mooncakestore_connector import MooncakestoreConnector
 from lmcache.v1.storage_backend.local_cpu_backend import LocalCPUBackend
 from lmcache.v1.token_database import ChunkedTokenDatabase
-from steps import MASTER, METADATA, digest, fill, scenario, step
+from steps import MASTER, METADATA, digest, fill, loop_beside, scenario, step
 
 CHUNK = 64
 TOKENS = list(range(500, 500 + 3 * CHUNK))
@@ -33,8 +32,7 @@ def lookup_client(config, metadata):
 
 def main():
     with_meta, what = bool(int(sys.argv[1])), sys.argv[2]
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True).start()
+    loop = loop_beside()
 
     def wait(coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result(WAIT_S)

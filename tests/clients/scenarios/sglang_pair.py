@@ -4,7 +4,6 @@ argv: "prefill" or "decode", and the bootstrap server's port. Managers, threads,
 server would have set is a stand-in, since a server needs a model and an accelerator.
 """
 import os
-import queue
 import sys
 import time
 import types
@@ -19,7 +18,7 @@ import torch  # noqa: E402
 from sglang.srt.disaggregation.base.conn import KVArgs, KVPoll  # noqa: E402
 from sglang.srt.disaggregation.utils import DisaggregationMode  # noqa: E402
 from sglang.srt.distributed.device_communicators.mooncake_transfer_engine import MooncakeTransferEngine  # noqa: E402
-from steps import digest, fill, scenario, step  # noqa: E402
+from steps import digest, fill, led, scenario  # noqa: E402
 
 LAYERS, PAGES, PAGE_TOKENS, ROW = 3, 20, 4, 256
 ITEM = PAGE_TOKENS * ROW
@@ -102,15 +101,7 @@ class Lane:
 
 
 def main():
-    holder = queue.Queue()
-    step("set up")(lambda: holder.put(Lane()))
-    lane = holder.get(timeout=1)
-    for line in sys.stdin:
-        word = line.strip()
-        if word == "end":
-            return
-        what, room = word.split()
-        step(word)(lambda: (lane.send if what == "send" else lane.receive)(int(room)))
+    led(Lane, lambda lane, words: (lane.send if words[0] == "send" else lane.receive)(int(words[1])))
 
 
 if __name__ == "__main__":

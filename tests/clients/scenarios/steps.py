@@ -43,6 +43,28 @@ def step(name):
     return run
 
 
+def led(make, act):
+    """Has what make() returns act as each line of the input says, until "end"."""
+    holder = []
+    step("set up")(lambda: holder.append(make()))
+    (lane,) = holder
+    for line in sys.stdin:
+        word = line.strip()
+        if word == "end":
+            return
+        step(word)(lambda: act(lane, word.split()))
+
+
+def loop_beside():
+    """An event loop on a thread of its own."""
+    import asyncio
+    import threading
+
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    return loop
+
+
 def digest(*parts):
     """Of bytes, buffers and CPU tensors: a short hash of all bytes."""
     total = hashlib.sha256()

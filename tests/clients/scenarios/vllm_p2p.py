@@ -4,7 +4,6 @@ argv: ROLE ENGINE BOOTSTRAP_PORT; ROLE is kv_producer, kv_consumer or kv_both. W
 (pull it from there),  What asks for an accelerator or for torch.distributed is replaced, as in vLLM's own unit tests.
 """
 import os
-import queue
 import sys
 import time
 import types
@@ -13,7 +12,7 @@ ROLE, ENGINE, PORT = sys.argv[1], sys.argv[2], int(sys.argv[3])
 os.environ.update(VLLM_MOONCAKE_BOOTSTRAP_PORT=str(PORT), VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT="20", VLLM_MOONCAKE_CONNECTOR_TIMEOUT="20")
 
 import torch  # noqa: E402
-from steps import digest, fill, scenario, step  # noqa: E402
+from steps import digest, fill, led, scenario  # noqa: E402
 
 import vllm.distributed.kv_transfer.kv_connector.v1.mooncake.mooncake_connector as connector  # noqa: E402
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec  # noqa: E402
@@ -112,14 +111,7 @@ def act(lane, words):
 
 
 def main():
-    holder = queue.Queue()
-    step("set up")(lambda: holder.put(Lane()))
-    lane = holder.get(timeout=1)
-    for line in sys.stdin:
-        word = line.strip()
-        if word == "end":
-            return
-        step(word)(lambda: act(lane, word.split()))
+    led(Lane, act)
 
 
 if __name__ == "__main__":
