@@ -16,7 +16,7 @@ static void ordering_P1(void **state)
     (void)state;
     struct world_store store;
     uint64_t writer = world_open_writing(&world, &store, &place);
-    assert_int_equal(place.generation >> MC_EPOCH_SHIFT, 3);
+    assert_int_equal(place.generation >> MC_EPOCH_SHIFT, FIRST_EPOCH);
     assert_int_equal(place.segment, store.segment);
     /* Unknown to readers: not ready, not there. */
     assert_int_equal(world_get(&world, store.call, "k", 0, NULL, NULL), MC_ERR_REPLICA_IS_NOT_READY);

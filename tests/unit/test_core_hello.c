@@ -16,7 +16,7 @@ static void test_hello(void **state)
     struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 1, 1);
     struct mc_wire_hello_reply reply = world_greet(&world, connection, &hello);
     assert_int_equal(reply.code, 0);
-    assert_int_equal(reply.epoch, 3);
+    assert_int_equal(reply.epoch, FIRST_EPOCH);
     assert_int_equal(reply.lease_ttl_ms, 10000);
     assert_int_equal(reply.client_ttl_ms, 10000);
     assert_true(mc_id_equal(reply.node, (struct mc_id){77, 88}));

@@ -707,8 +707,11 @@ static void test_takeover(void **state)
             if (strcmp(a->slots[i].key, "k9") == 0)
                 a->slots[i].state = 0; /* its bytes did not survive */
         }
-        a->slots[4000] = (struct fake_slot){
-            .generation = (3ull << MC_EPOCH_SHIFT) + 1, .offset = 512 << 10, .length = 10, .key = "ghost", .state = 1};
+        a->slots[4000] = (struct fake_slot){.generation = ((uint64_t)FIRST_EPOCH << MC_EPOCH_SHIFT) + 1,
+                                            .offset = 512 << 10,
+                                            .length = 10,
+                                            .key = "ghost",
+                                            .state = 1};
         world_disconnect(&world, a->owner);
         world_disconnect(&world, a->heartbeat);
         world_disconnect(&world, a->call);

@@ -395,7 +395,7 @@ static void test_mount_codes(void **state)
     mount.slot_top = 0;
     struct mc_wire_mount_reply reply = world_mount(&world, owner, &mount);
     assert_int_equal(reply.code, 0);
-    assert_int_equal(reply.epoch, 3);
+    assert_int_equal(reply.epoch, FIRST_EPOCH);
     mount.slot_top = 1;                                                          /* under us */
     assert_int_equal(world_mount(&world, owner, &mount).segment, reply.segment); /* again, its answer lost */
     assert_int_equal(world_mount(&world, other, &mount).code, MC_ERR_SEGMENT_ALREADY_EXISTS);

@@ -16,7 +16,10 @@
 #define TTL 2000u
 #define MARGIN 100u
 #define RENEW 400u
-#define FIRST (7 + MC_EPOCH_CARRY) /* epoch of the one that lead() makes */
+#define START_MS 1000u                       /* the clock when it begins */
+#define PREDECESSOR 7u                       /* epoch of the leader that resigns */
+#define LEAST 5u                             /* by the clock: no epoch of ours is below it */
+#define FIRST (PREDECESSOR + MC_EPOCH_CARRY) /* epoch of the one that lead() makes */
 
 static struct mc_leadership begin(uint64_t now_ms)
 {
@@ -53,7 +56,7 @@ static void resigns(struct mc_leadership *leadership, uint64_t now_ms, uint64_t 
 static struct mc_leadership lead(uint64_t now_ms)
 {
     struct mc_leadership leadership = begin(now_ms);
-    resigns(&leadership, now_ms, 7, 5);
+    resigns(&leadership, now_ms, PREDECESSOR, LEAST);
     assert_int_equal(action(&leadership, now_ms), MC_LEADERSHIP_CLAIM);
     mc_leadership_claimed(&leadership, now_ms, now_ms, MC_LEADERSHIP_DONE);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_LEADER);
@@ -76,10 +79,10 @@ static void epochs(void **state)
                 {300, 50, 200, 300 + MC_EPOCH_CARRY}};
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct mc_leadership leadership = begin(1000);
-        mc_leadership_yield(&leadership, 1000, 1, rows[i].wanted);
-        resigns(&leadership, 1000, rows[i].stored, rows[i].least);
-        struct mc_leadership_step step = mc_leadership_next(&leadership, 1000);
+        struct mc_leadership leadership = begin(START_MS);
+        mc_leadership_yield(&leadership, START_MS, 1, rows[i].wanted);
+        resigns(&leadership, START_MS, rows[i].stored, rows[i].least);
+        struct mc_leadership_step step = mc_leadership_next(&leadership, START_MS);
         assert_int_equal(step.action, MC_LEADERSHIP_CLAIM);
         assert_int_equal(step.epoch, rows[i].expected);
     }
@@ -93,8 +96,8 @@ static uint64_t epoch_of(uint64_t odd, uint64_t followed, uint64_t wanted)
     config.odd = odd;
     mc_leadership_init(&leadership, config, 900);
     mc_leadership_yield(&leadership, 900, 1, wanted);
-    resigns(&leadership, 1000, followed, 50);
-    return mc_leadership_next(&leadership, 1000).epoch;
+    resigns(&leadership, START_MS, followed, 50);
+    return mc_leadership_next(&leadership, START_MS).epoch;
 }
 
 /* A copy of the claim that somebody has followed is brought back, and followed again by one who does not know that. */
@@ -134,11 +137,11 @@ static void epochs_end(void **state)
 /* Ours is late: the leader before us has placed as much as one can, and its generations are below ours all the same. */
 static void generations_do_not_meet(void **state)
 {
-    struct mc_leadership leadership = begin(1000);
+    struct mc_leadership leadership = begin(START_MS);
     (void)state;
-    resigns(&leadership, 1000, 7, 5);
-    uint64_t last = (7ull << MC_EPOCH_SHIFT) + MC_COUNTER_END - 1;
-    assert_true(last < (mc_leadership_next(&leadership, 1000).epoch << MC_EPOCH_SHIFT) + 1);
+    resigns(&leadership, START_MS, PREDECESSOR, LEAST);
+    uint64_t last = ((uint64_t)PREDECESSOR << MC_EPOCH_SHIFT) + MC_COUNTER_END - 1;
+    assert_true(last < (mc_leadership_next(&leadership, START_MS).epoch << MC_EPOCH_SHIFT) + 1);
     assert_true(mc_epoch_can_be(leadership.epoch));
 }
 
@@ -207,7 +210,7 @@ static void standby(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct mc_leadership leadership = begin(1000);
+        struct mc_leadership leadership = begin(START_MS);
         int claims_after = LOOKS;
         for (int j = 0; j < LOOKS && claims_after == LOOKS && rows[i].looks[j].at != 0; j++) {
             uint64_t at = rows[i].looks[j].at;
@@ -235,7 +238,7 @@ static void a_place_that_forgot(void **state)
         {.ttl_ms = TTL}, {.epoch = 5, .ttl_ms = TTL}, {.epoch = 5, .ttl_ms = TTL, .has_resigned = true}};
     (void)state;
     for (size_t i = 0; i < sizeof(after) / sizeof(after[0]); i++) {
-        struct mc_leadership leadership = begin(1000);
+        struct mc_leadership leadership = begin(START_MS);
         struct mc_leadership_view view = {.is_present = true, .revision = 50, .ttl_ms = 3 * TTL, .epoch = 9};
         observed(&leadership, 1000, &view, 1);
         observed(&leadership, 1100, &after[i], 1);
@@ -248,7 +251,7 @@ static void a_place_that_forgot(void **state)
         observed(&leadership, 1100 + 3 * TTL, &after[i], 1);
         assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
     }
-    struct mc_leadership leadership = begin(1000);
+    struct mc_leadership leadership = begin(START_MS);
     struct mc_leadership_view one = {.epoch = 9, .ttl_ms = TTL}, other = {.epoch = 12, .ttl_ms = TTL};
     observed(&leadership, 1000, &one, 1);
     observed(&leadership, 2900, &other, 1); /* somebody has led meanwhile, and is gone, too */
@@ -274,7 +277,7 @@ static void a_leader_whose_view_is_gone_claims_anew(void **state)
 static void a_copy_is_not_believed_by_who_comes(void **state)
 {
     (void)state;
-    struct mc_leadership leadership = begin(1000);
+    struct mc_leadership leadership = begin(START_MS);
     struct mc_leadership_view view = {.epoch = 9, .ttl_ms = TTL, .has_resigned = true};
     for (uint64_t now_ms = 1000; now_ms < 1000 + TTL; now_ms += 100) {
         observed(&leadership, now_ms, &view, 1);
@@ -302,7 +305,7 @@ static void nor_one_of_somebody_else(void **state)
                 {{.epoch = 9, .ttl_ms = TTL}, {.epoch = 9, .ttl_ms = TTL}, true}};
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct mc_leadership leadership = begin(1000);
+        struct mc_leadership leadership = begin(START_MS);
         struct mc_leadership_view then = rows[i].then;
         then.has_resigned = true;
         observed(&leadership, 1000, &rows[i].first, 1);
@@ -354,7 +357,7 @@ static void nor_by_who_stood_still(void **state)
                 {1900, 1300 + 2 * TTL, true, true},
                 {1900, 1301 + 2 * TTL, true, false}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct mc_leadership leadership = begin(1000);
+        struct mc_leadership leadership = begin(START_MS);
         struct mc_leadership_view view = {.is_present = true, .revision = 5, .ttl_ms = TTL, .epoch = 9};
         observed(&leadership, 1000, &view, 1);
         view.revision = 6;
@@ -408,8 +411,8 @@ static void nor_has_who_was_cut_off(void **state)
     observed(&leadership, 1000 + TTL, &view, 5);
     mc_leadership_stop(&leadership, 1000 + 2 * TTL);
     assert_int_equal(action(&leadership, 1000 + 2 * TTL), MC_LEADERSHIP_RESIGN);
-    leadership = begin(1000);
-    resigns(&leadership, 1000, 7, 5);
+    leadership = begin(START_MS);
+    resigns(&leadership, START_MS, PREDECESSOR, LEAST);
     mc_leadership_stop(&leadership, 60000);
     assert_int_equal(action(&leadership, 60000), MC_LEADERSHIP_RESIGN);
 }
@@ -424,11 +427,11 @@ static void patience_follows_the_ttl(void **state)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct mc_leadership leadership;
         mc_leadership_init(&leadership, mc_leadership_config(rows[i].ttl), 1000);
-        assert_int_equal(mc_leadership_next(&leadership, 1000).deadline_ms, 1000 + rows[i].observe);
-        resigns(&leadership, 1000, 7, 5);
-        assert_int_equal(mc_leadership_next(&leadership, 1000).deadline_ms, 1000 + rows[i].claim);
-        mc_leadership_stop(&leadership, 1000);
-        assert_int_equal(mc_leadership_next(&leadership, 1000).deadline_ms, 1000 + rows[i].observe);
+        assert_int_equal(mc_leadership_next(&leadership, START_MS).deadline_ms, 1000 + rows[i].observe);
+        resigns(&leadership, START_MS, PREDECESSOR, LEAST);
+        assert_int_equal(mc_leadership_next(&leadership, START_MS).deadline_ms, 1000 + rows[i].claim);
+        mc_leadership_stop(&leadership, START_MS);
+        assert_int_equal(mc_leadership_next(&leadership, START_MS).deadline_ms, 1000 + rows[i].observe);
     }
 }
 
@@ -437,14 +440,14 @@ static void patience_follows_the_ttl(void **state)
 static void predecessors(void **state)
 {
     (void)state;
-    struct mc_leadership leadership = begin(1000);
-    resigns(&leadership, 1000, 7, 5);
-    assert_int_equal(leadership.predecessor_epoch, 7);
+    struct mc_leadership leadership = begin(START_MS);
+    resigns(&leadership, START_MS, PREDECESSOR, LEAST);
+    assert_int_equal(leadership.predecessor_epoch, PREDECESSOR);
     mc_leadership_claimed(&leadership, 1000, 1010, MC_LEADERSHIP_UNKNOWN);
     struct mc_leadership_view view = {
         .is_present = true, .is_ours = true, .revision = 3, .ttl_ms = TTL, .epoch = FIRST};
     observed(&leadership, 1060, &view, 5);
-    assert_int_equal(leadership.predecessor_epoch, 7);
+    assert_int_equal(leadership.predecessor_epoch, PREDECESSOR);
     mc_leadership_claimed(&leadership, 1060, 1070, MC_LEADERSHIP_DONE);
     mc_leadership_yield(&leadership, 1100, FIRST + MC_EPOCH_CARRY, 0);
     view.epoch = FIRST + MC_EPOCH_CARRY;
@@ -461,7 +464,7 @@ static void predecessors(void **state)
 static void leaders_before_the_last(void **state)
 {
     (void)state;
-    struct mc_leadership leadership = begin(1000);
+    struct mc_leadership leadership = begin(START_MS);
     struct mc_leadership_view view = {.is_present = true, .revision = 3, .ttl_ms = TTL, .epoch = 7};
     observed(&leadership, 1000, &view, 5);
     assert_int_equal(leadership.before_end_ms, 0); /* it may stand there since long ago, or just now */
@@ -516,8 +519,8 @@ static void refused_or_unheard_claims(void **state)
 {
     (void)state;
     for (int outcome = MC_LEADERSHIP_REFUSED; outcome <= MC_LEADERSHIP_UNKNOWN; outcome++) {
-        struct mc_leadership leadership = begin(1000);
-        resigns(&leadership, 1000, 7, 5);
+        struct mc_leadership leadership = begin(START_MS);
+        resigns(&leadership, START_MS, PREDECESSOR, LEAST);
         mc_leadership_claimed(&leadership, 1000, 1010, (enum mc_leadership_outcome)outcome);
         assert_false(mc_leadership_may_serve(&leadership, 1010));
         struct mc_leadership_step step = mc_leadership_next(&leadership, 1010);
@@ -537,8 +540,8 @@ static void refused_or_unheard_claims(void **state)
 static void late_answer_to_a_claim_is_no_leadership(void **state)
 {
     (void)state;
-    struct mc_leadership leadership = begin(1000);
-    resigns(&leadership, 1000, 7, 5);
+    struct mc_leadership leadership = begin(START_MS);
+    resigns(&leadership, START_MS, PREDECESSOR, LEAST);
     mc_leadership_claimed(&leadership, 1000, 1000 + TTL - MARGIN, MC_LEADERSHIP_DONE);
     assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
     assert_false(mc_leadership_may_serve(&leadership, 1000 + TTL - MARGIN));
@@ -565,7 +568,7 @@ static void renewals(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct mc_leadership leadership = lead(1000);
-        assert_int_equal(mc_leadership_next(&leadership, 1000).at_ms, 1000 + RENEW);
+        assert_int_equal(mc_leadership_next(&leadership, START_MS).at_ms, 1000 + RENEW);
         mc_leadership_renewed(&leadership, rows[i].sent, rows[i].heard, rows[i].outcome);
         assert_int_equal(leadership.serve_until_ms, rows[i].until);
         assert_int_equal(leadership.phase, rows[i].until != 0 ? MC_LEADERSHIP_LEADER : MC_LEADERSHIP_STANDBY);
@@ -662,12 +665,12 @@ static void stops(void **state)
     mc_leadership_stop(&leadership, 1103);
     assert_int_equal(action(&leadership, 1103), MC_LEADERSHIP_END);
 
-    leadership = begin(1000); /* never tried: nothing to give back */
-    mc_leadership_stop(&leadership, 1000);
+    leadership = begin(START_MS); /* never tried: nothing to give back */
+    mc_leadership_stop(&leadership, START_MS);
     assert_int_equal(action(&leadership, 1000), MC_LEADERSHIP_END);
 
-    leadership = begin(1000); /* a claim under way */
-    resigns(&leadership, 1000, 7, 5);
+    leadership = begin(START_MS); /* a claim under way */
+    resigns(&leadership, START_MS, PREDECESSOR, LEAST);
     mc_leadership_stop(&leadership, 1001);
     mc_leadership_claimed(&leadership, 1000, 1002, MC_LEADERSHIP_DONE);
     assert_false(mc_leadership_may_serve(&leadership, 1002));
