@@ -176,7 +176,6 @@ static struct mc_tcp_lane *idle_take(struct tcp_path *tcp)
 /* Waits so long for a lane that another thread gives back. */
 static struct mc_tcp_lane *idle_wait(struct tcp_path *tcp, uint64_t until_ns)
 {
-    struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
     struct waiter self = {.lane = NULL}, **at = &tcp->waiting;
     pthread_mutex_lock(&tcp->lock);
     bool waits = tcp->idle_count == 0;
@@ -184,7 +183,7 @@ static struct mc_tcp_lane *idle_wait(struct tcp_path *tcp, uint64_t until_ns)
         while (*at != NULL)
             at = &(*at)->next;
         *at = &self;
-        while (self.lane == NULL && pthread_cond_timedwait(&tcp->given, &tcp->lock, &until) == 0)
+        while (self.lane == NULL && mc_monitor_wait(&tcp->lock, &tcp->given, until_ns) == 0)
             continue;
     }
     if (waits && self.lane == NULL) {

@@ -51,21 +51,15 @@ struct mc_web {
 
 /* ---- budget ---- */
 
-static struct timespec after_ms(uint64_t ms)
-{
-    uint64_t ns = mc_clock_ns() + ms * MILLION;
-    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
-}
-
 static bool budget_take(struct mc_web *web, uint64_t bytes)
 {
-    struct timespec end = after_ms(MC_WEB_BUDGET_WAIT_MS);
+    uint64_t end_ns = mc_clock_ns() + MC_WEB_BUDGET_WAIT_MS * (uint64_t)MILLION;
     bool ok;
     pthread_mutex_lock(&web->lock);
     /* One alone may be larger than the whole, or it could never be served. */
     while (!(ok = web->budget_used == 0 || web->budget_used + bytes <= MC_WEB_BUDGET_BYTES) &&
            !atomic_load(&web->is_stopping)) {
-        if (pthread_cond_timedwait(&web->changed, &web->lock, &end) == ETIMEDOUT)
+        if (mc_monitor_wait(&web->lock, &web->changed, end_ns) == ETIMEDOUT)
             break;
     }
     if (ok)
@@ -503,10 +497,9 @@ static bool admit(struct mc_web *web, int fd, mc_web_handler *handler, void *con
     connection->idle_since = mc_clock_ns();
     pthread_mutex_lock(&web->lock);
     if (web->count == MC_WEB_CONNECTIONS_MAX) {
-        struct timespec end = after_ms(100);
+        uint64_t end_ns = mc_clock_ns() + 100 * (uint64_t)MILLION;
         drop_idle(web);
-        while (web->count == MC_WEB_CONNECTIONS_MAX &&
-               pthread_cond_timedwait(&web->changed, &web->lock, &end) != ETIMEDOUT)
+        while (web->count == MC_WEB_CONNECTIONS_MAX && mc_monitor_wait(&web->lock, &web->changed, end_ns) != ETIMEDOUT)
             ;
     }
     bool ok = web->count < MC_WEB_CONNECTIONS_MAX && mc_thread_start(&thread, "mc-rest", serve, connection) == 0;
@@ -538,14 +531,8 @@ void mc_web_accept(struct mc_web *web, int listener, mc_web_handler *handler, vo
 struct mc_web *mc_web_create(void)
 {
     struct mc_web *web = calloc(1, sizeof(*web));
-    pthread_condattr_t attributes;
-    if (web == NULL)
-        return NULL;
-    pthread_mutex_init(&web->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&web->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    if (web != NULL)
+        mc_monitor_init(&web->lock, &web->changed);
     return web;
 }
 
@@ -555,11 +542,11 @@ bool mc_web_stop(struct mc_web *web)
     atomic_store(&web->is_stopping, true);
     pthread_cond_broadcast(&web->changed);
     for (int round = 0; round < 2 && web->count > 0; round++) {
-        struct timespec end = after_ms(MC_WEB_STOP_MS);
+        uint64_t end_ns = mc_clock_ns() + MC_WEB_STOP_MS * (uint64_t)MILLION;
         for (size_t i = 0; i < web->count; i++)
             if (!web->connections[i]->is_busy || round == 1)
                 (void)shutdown(web->connections[i]->fd, SHUT_RDWR);
-        while (web->count > 0 && pthread_cond_timedwait(&web->changed, &web->lock, &end) != ETIMEDOUT)
+        while (web->count > 0 && mc_monitor_wait(&web->lock, &web->changed, end_ns) != ETIMEDOUT)
             ;
     }
     bool is_empty = web->count == 0;
@@ -571,7 +558,6 @@ void mc_web_destroy(struct mc_web *web)
 {
     if (web == NULL)
         return;
-    pthread_cond_destroy(&web->changed);
-    pthread_mutex_destroy(&web->lock);
+    mc_monitor_destroy(&web->lock, &web->changed);
     free(web);
 }

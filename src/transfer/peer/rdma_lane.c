@@ -12,6 +12,7 @@
 #include "env/clock.h"
 #include "env/json.h"
 #include "env/log.h"
+#include "env/thread.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -20,7 +21,6 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SETUP_MS 2000u    /* for a link to be made */
@@ -356,8 +356,7 @@ static struct mc_rdma_lane *wait_for_one(struct mc_peer *peer, struct wish *wish
         else if (!wish->has_failed && peer->rdma_lanes < MC_PEER_RDMA_LANES_MAX)
             look_ns = now_ns + (peer->rdma_open_ms - now_ms) * 1000000u; /* then it opens one */
         until_ns = look_ns < until_ns ? look_ns : until_ns;
-        struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
-        (void)pthread_cond_timedwait(&peer->rdma_given, &peer->lock, &until);
+        (void)mc_monitor_wait(&peer->lock, &peer->rdma_given, until_ns);
     }
 }
 
@@ -571,13 +570,12 @@ void mc_rdma_lanes_uncut(struct mc_peer *peer, struct mc_rdma_lane **useless)
 
 int mc_rdma_settle(struct mc_peer *peer, uint64_t deadline_ns)
 {
-    struct timespec until = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
     int rc = 0;
     pthread_mutex_lock(&peer->lock);
     while (rc == 0 && (peer->rdma_uncut != NULL || peer->rdma_settling > 0)) {
         struct mc_rdma_lane *lane = peer->rdma_uncut;
         if (lane == NULL) { /* others wait for the last of them */
-            if (pthread_cond_timedwait(&peer->rdma_settled, &peer->lock, &until) == ETIMEDOUT)
+            if (mc_monitor_wait(&peer->lock, &peer->rdma_settled, deadline_ns) == ETIMEDOUT)
                 rc = MC_TRANSFER_ERR_TIMEOUT;
             continue;
         }
