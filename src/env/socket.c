@@ -114,6 +114,18 @@ static void set_no_delay(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &on, sizeof(on));
 }
 
+void mc_socket_keep_alive(int fd, int idle_s, int interval_s, int count)
+{
+    const int options[][3] = {{SOL_SOCKET, SO_KEEPALIVE, 1},
+                              {IPPROTO_TCP, TCP_KEEPIDLE, idle_s},
+                              {IPPROTO_TCP, TCP_KEEPINTVL, interval_s},
+                              {IPPROTO_TCP, TCP_KEEPCNT, count}};
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+        if (options[i][2] > 0)
+            (void)setsockopt(fd, options[i][0], options[i][1], &options[i][2], sizeof(int));
+    }
+}
+
 /* In a forked child none of the threads is there that wait for a connection. */
 static _Atomic int on_their_way[ON_THEIR_WAY_MAX]; /* descriptor + 1; 0 = free */
 

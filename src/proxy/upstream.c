@@ -179,11 +179,9 @@ static void on_read(struct bufferevent *channel, void *context)
  * forget a connection that waits for a long prompt. Fails for what is no TCP socket only. */
 static void set_options(int fd)
 {
-    static const int one = 1, idle_s = KEEPALIVE_IDLE_S, interval_s = KEEPALIVE_INTERVAL_S, unsent_ms = UNSENT_MS;
+    static const int one = 1, unsent_ms = UNSENT_MS;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
+    mc_socket_keep_alive(fd, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, 0);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unsent_ms, sizeof(unsent_ms));
 }
 

@@ -221,11 +221,8 @@ void mc_owner_on_timer(evutil_socket_t fd, short what, void *argument)
 static void link_options(int fd)
 {
     /* A master's host that vanished without a word must not leave us mounted in our own eyes only. Best effort. */
-    int on = 1, idle_s = SILENCE_MS / 2000, interval_s = 2, count = 2, silence_ms = SILENCE_MS;
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+    int silence_ms = SILENCE_MS;
+    mc_socket_keep_alive(fd, SILENCE_MS / 2000, 2, 2);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence_ms, sizeof(silence_ms));
 }
 

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -412,16 +411,6 @@ static void on_hello_late(evutil_socket_t fd, short what, void *argument)
     mc_connection_close(argument);
 }
 
-static void keep_alive(int fd)
-{
-    /* A host that vanished without a word: its connections end after about a minute. Best effort. */
-    int on = 1, idle_s = 30, interval_s = 10, count = 3;
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
-}
-
 static int connection_make(struct mc_listener *listener, int fd)
 {
     struct mc_serve *serve = listener->serve;
@@ -461,7 +450,7 @@ void mc_connection_open(struct mc_listener *listener, int fd)
     if (serve->greeters.count == MC_SERVE_GREETERS_MAX) /* the one that has been silent for longest makes room */
         mc_connection_close(serve->greeters.first);
     if (!listener->is_unix)
-        keep_alive(fd);
+        mc_socket_keep_alive(fd, 30, 10, 3); /* a host that vanished is found out after about a minute */
     if (connection_make(listener, fd) < 0)
         close(fd);
 }

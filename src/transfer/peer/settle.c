@@ -35,7 +35,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,7 +87,6 @@ void mc_settle_note(struct mc_peer *peer, uint64_t number, uint32_t incarnation)
 
 void mc_settle_give_up(struct mc_peer *peer, struct mc_lane *lane, bool is_failed)
 {
-    int on = 1, idle = ALIVE_S;
     if (lane->number != 0) {
         mc_settle_note(peer, lane->number, lane->incarnation);
         mc_lane_abort(lane);
@@ -99,8 +97,7 @@ void mc_settle_give_up(struct mc_peer *peer, struct mc_lane *lane, bool is_faile
     bool is_full = is_kept && peer->unended_count == MC_SETTLE_NUMBERS_MAX;
     if (is_kept && !is_full) {
         (void)shutdown(lane->fd, SHUT_WR);
-        (void)setsockopt(lane->fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-        (void)setsockopt(lane->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+        mc_socket_keep_alive(lane->fd, ALIVE_S, 0, 0);
         lane->failed_ms = is_failed ? mc_clock_ms() : 0;
         lane->next = peer->unended;
         peer->unended = lane;

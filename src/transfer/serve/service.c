@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -108,14 +107,6 @@ static void bury(struct mc_service *service)
     }
 }
 
-static void keep_alive(int fd)
-{
-    int on = 1, idle = KEEPALIVE_IDLE_S;
-    /* So that the place of a machine that vanished is free again some time. */
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-}
-
 static bool add_connection(struct mc_service *service, int fd, enum mc_connection_kind kind)
 {
     struct mc_service_connection *connection = calloc(1, sizeof(*connection));
@@ -139,7 +130,7 @@ static bool add_connection(struct mc_service *service, int fd, enum mc_connectio
         return false;
     }
     if (kind != MC_CONNECTION_HOST)
-        keep_alive(fd);
+        mc_socket_keep_alive(fd, KEEPALIVE_IDLE_S, 0, 0); /* a vanished host's place is free again some time */
     mc_transfer_note_fd(fd);
     connection->next = service->connections;
     if (service->connections != NULL)
