@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "env/clock.h"
 #include "env/log.h"
+#include "env/socket.h"
 #include "env/thread.h"
 
 #include <dirent.h>
@@ -197,15 +198,13 @@ struct open_connection {
 /* Is it a connection of one of our ports? Only this thread opens and closes those, so the answer stays true. */
 static bool is_ours(const struct mc_http_server *http, int fd, uint32_t *idle_ms)
 {
-    struct sockaddr_storage bound = {0};
+    char host[INET6_ADDRSTRLEN];
+    uint16_t port = 0;
     struct tcp_info info = {0};
-    socklen_t length = sizeof(bound), size = sizeof(int), info_size = sizeof(info);
+    socklen_t size = sizeof(int), info_size = sizeof(info);
     int is_listener = 0;
-    if (getsockname(fd, (struct sockaddr *)&bound, &length) != 0 ||
-        (bound.ss_family != AF_INET && bound.ss_family != AF_INET6))
+    if (!mc_socket_name(fd, MC_SOCKET_OURS, host, sizeof(host), &port))
         return false;
-    uint16_t port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                                      : ((struct sockaddr_in *)&bound)->sin_port);
     if ((http->admin_http == NULL || port != http->metrics_port) &&
         (http->metadata_http == NULL || port != http->metadata_port))
         return false;
