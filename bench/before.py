@@ -104,7 +104,7 @@ def report(found):
         pairs = [(a, b) for a, b in zip(mine, others) if a and b]
         if not pairs:
             continue
-        ratios = figures.times_as_good(title.endswith(LOWER), *zip(*pairs))
+        ratios = figures.times_as_good(any(mark in title for mark in LOWER), *zip(*pairs))
         is_worse = statistics.median(ratios) < WORSE
         worse += [f"{mode}: {title}"] if is_worse else []
         print(form.format(mode, title, spread_of(mine), spread_of(others), spread_of(ratios, form="{:.3f}"), "WORSE" if is_worse else "").rstrip())
