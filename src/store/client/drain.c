@@ -11,18 +11,19 @@
 #define PASS_MS 1000u  /* from one pass to the next while there is something to move */
 #define IDLE_MS 10000u /* and when there is not: a put that was under way may still end there */
 
-struct mc_drain {
-    struct mc_store *store;
-    struct mc_sleeper sleeper; /* its lock guards what follows; held for no longer than it takes to look */
-    bool wanted;
-    uint32_t segment;
-};
-
 struct keys { /* of one answer */
     uint32_t next_slot;
     size_t count;
     struct mc_buffer text;
     struct mc_bytes keys[MC_BATCH_MAX];
+};
+
+struct mc_drain {
+    struct mc_store *store;
+    struct keys keys;          /* the thread's; here, so that a thread that runs has them */
+    struct mc_sleeper sleeper; /* its lock guards what follows; held for no longer than it takes to look */
+    bool wanted;
+    uint32_t segment;
 };
 
 static void build_keys(struct mc_buffer *out, uint64_t request_id, const void *context)
@@ -76,8 +77,9 @@ static bool is_wanted(struct mc_drain *drain)
 }
 
 /* All objects once. Returns how many there were. */
-static size_t pass(struct mc_drain *drain, uint32_t segment, struct keys *keys)
+static size_t pass(struct mc_drain *drain, uint32_t segment)
 {
+    struct keys *keys = &drain->keys;
     size_t met = 0, failed = 0;
     int last = 0;
     keys->next_slot = 0;
@@ -99,16 +101,15 @@ static size_t pass(struct mc_drain *drain, uint32_t segment, struct keys *keys)
 static void *drain_main(void *argument)
 {
     struct mc_drain *drain = argument;
-    struct keys *keys = calloc(1, sizeof(*keys));
     pthread_mutex_lock(&drain->sleeper.lock);
-    while (!drain->sleeper.stop && keys != NULL) {
+    while (!drain->sleeper.stop) {
         if (!drain->wanted) {
             pthread_cond_wait(&drain->sleeper.changed, &drain->sleeper.lock);
             continue;
         }
         uint32_t segment = drain->segment;
         pthread_mutex_unlock(&drain->sleeper.lock);
-        size_t met = pass(drain, segment, keys);
+        size_t met = pass(drain, segment);
         uint64_t next_ns = mc_clock_ns() + (met > 0 ? PASS_MS : IDLE_MS) * 1000000ull;
         pthread_mutex_lock(&drain->sleeper.lock);
         while (!drain->sleeper.stop && drain->wanted &&
@@ -116,9 +117,6 @@ static void *drain_main(void *argument)
             continue;
     }
     pthread_mutex_unlock(&drain->sleeper.lock);
-    if (keys != NULL)
-        mc_buffer_free(&keys->text);
-    free(keys);
     return NULL;
 }
 
@@ -158,5 +156,6 @@ void mc_drain_end(struct mc_store *store)
     if (drain == NULL)
         return;
     mc_sleeper_end(&drain->sleeper); /* after the move under way, which has a deadline */
+    mc_buffer_free(&drain->keys.text);
     free(drain);
 }
