@@ -132,10 +132,14 @@ static void test_without_descriptors(void **state)
         count++;
     assert_true(count < 64);
     int rc = mc_note_keep(&note, 7, 1000);
+    struct mc_note next;
+    int next_rc = mc_note_open(&next, folder, PORT, error, sizeof(error));
     while (count > 0)
         close(held[--count]);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     assert_int_equal(rc, 0);
+    assert_int_equal(next_rc, MC_ERR_NO_MEMORY); /* which is not "there is none" */
+    assert_int_equal(next.fd, -1);
     mc_note_close(&note);
     note = opened();
     assert_int_equal(note.epoch, 7);

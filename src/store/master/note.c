@@ -168,6 +168,7 @@ static int synced(struct mc_note *note, uint64_t write)
 int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, char *error, size_t error_size)
 {
     struct stat status;
+    int rc;
     *note = (struct mc_note){.fd = -1};
     if (directory[0] == 0)
         return 0;
@@ -194,9 +195,11 @@ int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, cha
     read_back(note);
     return 0;
 fail:
+    rc = reason == NULL && (errno == EMFILE || errno == ENFILE || errno == ENOMEM) ? MC_ERR_NO_MEMORY
+                                                                                   : MC_ERR_INTERNAL_ERROR;
     snprintf(error, error_size, "no note can be kept in %s: %s", note->path, reason != NULL ? reason : strerror(errno));
     mc_note_close(note);
-    return MC_ERR_INTERNAL_ERROR;
+    return rc;
 }
 
 void mc_note_close(struct mc_note *note)

@@ -35,7 +35,8 @@ struct mc_note {
 };
 
 /* Takes the note of that port up, or makes it. 0, or negative with one line in error; then it keeps nothing (fd -1), as
- * it does with an empty directory. The directory is made, its parents are not. */
+ * it does with an empty directory: MC_ERR_NO_MEMORY for want of memory or descriptors, so that one which is there was
+ * not looked at. The directory is made, its parents are not. */
 int mc_note_open(struct mc_note *note, const char *directory, uint16_t port, char *error, size_t error_size);
 /* The note stays for the next master. Does not wait for the disk: nobody has acted on what that does not have. */
 void mc_note_close(struct mc_note *note);

@@ -9,6 +9,7 @@
 #include "store/master/mailbox.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,6 +25,8 @@
 #define AGING_TICK_MS 5u         /* while the disk is waited for, */
 #define AGING_PATIENCE_MS 10000u /* so long: a disk that hangs is not to end all removals */
 #define CORE_LINES_PER_SECOND 50u
+#define NOTE_WAIT_MS 10000u /* for descriptors or memory to read it with */
+#define NOTE_LOOK_MS 50u
 #define EPOCH_LEAP 65536u /* hundredths of a second: eleven minutes */
 
 static void core_log(void *context, int level, const char *text)
@@ -470,17 +473,36 @@ static int prepare_election(struct mc_server *server, const struct mc_master_con
     return rc;
 }
 
+/* What the master before us refused must not be believed for want of a descriptor: a note that could not be looked at
+ * is waited for, and without it this master does not begin. */
+static int open_note(struct mc_server *server, const struct mc_master_config *config, char *error, size_t error_size)
+{
+    char why[MC_NOTE_PATH_MAX + 128];
+    int rc;
+    for (unsigned waited_ms = 0; waited_ms <= NOTE_WAIT_MS; waited_ms += NOTE_LOOK_MS) {
+        rc = mc_note_open(&server->note, config->state_dir, server->port, why, sizeof(why));
+        if (rc != MC_ERR_NO_MEMORY) {
+            if (rc < 0)
+                mc_log(WARNING, "%s; the next master will not know of this one", why);
+            return 0;
+        }
+        (void)poll(NULL, 0, NOTE_LOOK_MS);
+    }
+    snprintf(error, error_size, "%.400s: a note of the master before this one could not be read", why);
+    return MC_ERR_NO_MEMORY;
+}
+
 /* Without an election: what the master before us on this machine has left, and the first core. */
 static int begin_alone(struct mc_server *server, const struct mc_master_config *config, char *error, size_t error_size)
 {
-    char why[MC_NOTE_PATH_MAX + 128];
     uint64_t now = mc_election_epoch_start();
     if (now == 0) {
         mc_election_clock_words(error, error_size);
         return MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
     }
-    if (mc_note_open(&server->note, config->state_dir, server->port, why, sizeof(why)) < 0)
-        mc_log(WARNING, "%s; the next master will not know of this one", why);
+    int rc = open_note(server, config, error, error_size);
+    if (rc < 0)
+        return rc;
     uint64_t taken = server->note.taken;
     bool is_late = now <= taken && mc_epoch_can_be(taken + MC_EPOCH_CARRY); /* our clock is, or was early then */
     return core_begin(server, is_late ? epoch_above(taken + MC_EPOCH_CARRY) : now, NULL);
