@@ -20,22 +20,23 @@ def there(store):
 
 
 def test_evicted_together(small):
+    """Its members lie far apart in age. It goes when the oldest comes to its turn, or, if the clock that ages groups has ticked between
+    them, when the next one does; whenever that is, all of it goes."""
     _, store = small
     assert store.put_batch(MEMBERS[:1], [bytes(SIZE)], with_fields(group_ids=["g"])) == 0
-    # Nearly all there is room for lies between the first member and the others: a round of eviction more, which a
-    # slow machine may need, does not come near what is as old as they are.
     fill(store, 0, 120)
     assert store.put_batch(MEMBERS[1:], [bytes(SIZE)] * 2, with_fields(group_ids=["g", "g"])) == 0
     assert store.put("single", bytes(SIZE), with_fields(group_ids=[""])) == 0
     fill(store, 120, PLACES - 124)
     assert there(store) == 3
-    for number in range(1000, 1100):
+    for number in range(1000, 1000 + 3 * PLACES):
         fill(store, number, 1)
         left = there(store)
         assert left in (0, 3)
         if left == 0:
             break
-    assert there(store) == 0 and store.get_size("single") == SIZE and store.get_size("k119") == SIZE
+    assert there(store) == 0 and store.get_size(f"k{number}") == SIZE
+    assert store.get_size(f"k{PLACES - 5}") == SIZE  # the youngest of those that were there before
 
 
 def test_a_read_protects_the_group(small):
