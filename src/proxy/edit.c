@@ -10,8 +10,8 @@ int mc_members_scan(struct mc_members *members, struct mc_span text, size_t *at,
     const char *start = text.data;
     members->text = text;
     members->count = 0;
-    int rc = mc_json_open(text, '{', &cursor);
-    while (rc == 0 && (rc = mc_json_next(&cursor)) == 1) {
+    bool is_open = mc_json_open(text, '{', &cursor) == 0;
+    while (is_open && mc_json_next(&cursor) == 1) {
         if (members->count == MC_EDIT_MEMBERS_MAX) {
             cursor.at = cursor.from;
             cursor.problem = "too many members";
@@ -24,7 +24,6 @@ int mc_members_scan(struct mc_members *members, struct mc_span text, size_t *at,
             .value = mc_span((const char *)cursor.value.data - quote, cursor.value.length + 2 * quote),
             .from = from,
             .to = to};
-        rc = 0;
     }
     *at = (size_t)(cursor.at - start);
     *problem = cursor.problem == NULL ? "" : cursor.problem;

@@ -94,7 +94,7 @@ MC_PY_STORE_METHOD(query_task, 1, "task_id",
                    "What became of a task that this store has made.\n\n"
                    "Returns (QueryTaskResponse, 0), or (None, -1400) when there is no such task.")
 {
-    struct mc_task task;
+    struct mc_task task = {0};
     uint64_t id[2];
     int rc;
     PyObject *pair = mc_py_snapshot(values[0], "task_id");
