@@ -774,6 +774,11 @@ static bool batch_reopen(struct batch *batch)
 {
     if (batch->opener.error == MC_ERR_BUSY && batch_queue(batch))
         return true;
+    if (batch->opener.error == MC_ERR_RPC_FAIL && batch->was_reset && !batch->reopened) {
+        batch->reopened = true; /* it may have been closed with the others, before it was ready: asked for once more */
+        batch->opener.error = 0;
+        return mc_tcp_opener_begin(&batch->opener) == 0 || batch_reopen(batch);
+    }
     if (batch->opener.error != 0) { /* nobody answers there, or somebody else; or we can open nothing */
         bool is_own = mc_socket_is_own(batch->opener.error);
         batch->error = is_own || batch->opener.error == MC_ERR_RPC_TIMEOUT ? batch->opener.error : MC_ERR_TRANSFER_FAIL;
