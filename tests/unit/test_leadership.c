@@ -231,6 +231,35 @@ static void standby(void **state)
     }
 }
 
+/* A full etcd answers looks and refuses claims until the lease has taken the claim away: that leader had ended before. */
+static void the_end_of_a_leader_that_nobody_could_follow(void **state)
+{
+    static const struct {
+        uint64_t last_look, gone, epoch, end;
+    } rows[] = {{5300, 5400, 9, 3400},
+                {3450, 5000, 9, 7000},   /* somebody may have claimed between these looks, and be forgotten */
+                {5300, 5400, 12, 7400}}; /* somebody has */
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct mc_leadership leadership = begin(START_MS);
+        struct mc_leadership_view view = {.is_present = true, .revision = 5, .ttl_ms = TTL, .epoch = 9};
+        struct mc_leadership_view gone = {.ttl_ms = TTL, .epoch = rows[i].epoch};
+        observed(&leadership, 1000, &view, 1);
+        view.revision = 6;
+        for (uint64_t now_ms = 1400; now_ms <= rows[i].last_look; now_ms += 50) {
+            observed(&leadership, now_ms, &view, 1);
+            mc_leadership_claimed(&leadership, now_ms, now_ms + 2, MC_LEADERSHIP_UNKNOWN);
+        }
+        uint64_t claims = rows[i].gone + TTL; /* the place may have forgotten who came since */
+        for (uint64_t now_ms = rows[i].gone; now_ms <= claims; now_ms += 50) {
+            assert_int_equal(leadership.phase, MC_LEADERSHIP_STANDBY);
+            observed(&leadership, now_ms, &gone, 1);
+        }
+        assert_int_equal(leadership.phase, MC_LEADERSHIP_CANDIDATE);
+        assert_int_equal(leadership.predecessor_end_ms, rows[i].end);
+    }
+}
+
 /* etcd has lost all, or has what it had long ago: the leader that was seen may not know it yet. */
 static void a_place_that_forgot(void **state)
 {
@@ -871,6 +900,7 @@ int main(void)
         cmocka_unit_test(standby),
         cmocka_unit_test(a_place_that_forgot),
         cmocka_unit_test(a_leader_whose_view_is_gone_claims_anew),
+        cmocka_unit_test(the_end_of_a_leader_that_nobody_could_follow),
         cmocka_unit_test(a_copy_is_not_believed_by_who_comes),
         cmocka_unit_test(nor_one_of_somebody_else),
         cmocka_unit_test(nor_by_who_was_away),

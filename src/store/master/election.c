@@ -244,7 +244,7 @@ static void claim(struct mc_election *election, uint64_t epoch, uint64_t deadlin
     int rc =
         election->backend.claim(election->backend.context, deadline_ns, &seen, text, election->address, note, aged);
     pthread_mutex_lock(&election->mutex);
-    note_contact(election, rc);
+    /* Looks tell whether the place answers: one that is full answers them, and refuses this. */
     mc_leadership_claimed(&election->leadership, sent_ms, mc_clock_boot_ms(), outcome_of(rc));
     if (rc == 0) {
         memcpy(election->view.leader, election->address, sizeof(election->address));

@@ -9,6 +9,7 @@
 #define RETRY_MS 50u
 #define PAUSE_PART 4u
 #define KNOWN_TTLS 2u
+#define MISSED_PART 4u       /* of ttl: nobody leads, and is forgotten by the place, in less */
 #define OBSERVE_MS 1000u     /* a look, a claim, an end may take so long, or half the time to live if that is longer, */
 #define OBSERVE_MAX_MS 5000u /* but not longer than this: who ends this process waits for what is under way */
 
@@ -98,6 +99,11 @@ static void note_view(struct mc_leadership *leadership, uint64_t sent_ms, uint64
         leadership->gone.has_resigned == view->has_resigned)
         return;
     leadership->has_seen_change = leadership->has_seen_change && !is_gap;
+    /* It had stood still for so long that its leader had ended, and nobody can have come and be forgotten since. */
+    bool was_over = leadership->has_seen && !leadership->is_gone && leadership->seen.epoch == view->epoch &&
+                    before_ms >= leadership->seen_ms + leadership->seen.ttl_ms &&
+                    now_ms - before_ms <= leadership->config.ttl_ms / MISSED_PART;
+    leadership->over_ms = was_over ? leadership->seen_ms + leadership->seen.ttl_ms : 0;
     leadership->is_gone = true;
     leadership->gone = *view;
     leadership->gone_ms = now_ms;
@@ -131,6 +137,8 @@ static uint64_t predecessor_end(const struct mc_leadership *leadership, const st
         return 0;
     if (has_resigned(view)) /* in the poll before the first look that found nobody */
         return leadership->gone_ms;
+    if (!view->is_present && leadership->over_ms != 0)
+        return leadership->over_ms;
     return least(over_at(leadership, view, now_ms), now_ms);
 }
 

@@ -83,7 +83,8 @@ struct mc_leadership {
     struct mc_leadership_view seen; /* that somebody leads */
     uint64_t seen_ms;               /* when its revision was seen first */
     struct mc_leadership_view gone; /* if is_gone: what stood there when nobody was seen to lead for the first time, */
-    uint64_t gone_ms;               /* and when that was */
+    uint64_t gone_ms;               /* and when that was; */
+    uint64_t over_ms;               /* its leader had ended by then, before it went; 0: that is not known */
     uint64_t looked_ms;             /* the sending of the last look that was answered */
     uint64_t contact_ms;            /* the sending of the last look, claim or renewal that succeeded */
     uint64_t patient_until_ms;      /* no claim before, as a leader whom we have not met may serve so long */
