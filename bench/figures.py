@@ -19,6 +19,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import textwrap
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -26,6 +27,7 @@ ROUNDS_MIN = 3
 LOAD_MAX = 1.5  # of the machine before anything is measured
 OTHERS_MAX = 0.25  # processors that others use meanwhile
 REST_SECONDS = 300  # to wait for, after a build perhaps
+COLUMNS = 120  # of a line of a document at most
 NAMES = ("store", "engine", "faults")
 MARKS = re.compile(r"^<!-- figures: (\w+) -->\n(.*?)^<!-- figures end -->$", re.M | re.S)
 
@@ -178,15 +180,17 @@ def times_as_good(lower, ours, others):
 
 
 def by_mode(rows):
-    """Lines of rows that have a mode each, one line a work: (title, unit, scale, mode, ours, original, ratios)."""
+    """Two tables, a work a line, of rows that have a mode each: (title, unit, scale, mode, ours, original, ratios)."""
     works = {}
     for title, unit, scale, mode, ours, original, ratios in rows:
         cells = works.setdefault((title, unit), {})
-        cells[mode] = [text_of(ours, scale), text_of(original, scale), text_of(ratios, form="{:.2f}", unit="x" if ratios else "")]
-    lines = ["| work | unit | one core: ours | original | times as good | two cores: ours | original | times as good |", "|---|---|---|---|---|---|---|---|"]
-    for (title, unit), cells in works.items():
-        lines.append("| " + " | ".join([title, unit or "-", *cells.get("pinned", ["-"] * 3), *cells.get("spread", ["-"] * 3)]) + " |")
-    return lines
+        cells[mode] = [spread_of(ours, scale), spread_of(original, scale), spread_of(ratios, form="{:.2f}", unit="x" if ratios else "")]
+    lines = []
+    for mode, title in (("pinned", "On one core:"), ("spread", "Over two cores:")):
+        lines += [title, "", "| work | unit | ours | original | times as good |", "|---|---|---|---|---|"]
+        lines += ["| " + " | ".join([title, unit or "-", *cells.get(mode, ["-"] * 3)]) + " |" for (title, unit), cells in works.items()]
+        lines.append("")
+    return lines[:-1]
 
 
 def store_table(document):
@@ -201,11 +205,11 @@ def faults_table(document):
     def one(runs, name, form):
         values = [run[name] for run in runs]
         return "never" if None in values else text_of(values, form=form)
-    lines = ["| fault | who | keys | recovered after s | keys lost, % | slowest call, ms | failed puts |", "|---|---|---|---|---|---|---|"]
+    faults, heads = {}, ["| who | keys | recovered after s | keys lost, % | slowest call, ms | failed puts |", "|---|---|---|---|---|---|"]
     for row in document["results"]:
         cells = [one(row["runs"], name, form) for name, form in (("keys", "{:.0f}"), ("recovered", "{:.2f}"), ("lost_percent", "{:.1f}"), ("slowest_ms", "{:.0f}"), ("failed_puts", "{:.0f}"))]
-        lines.append("| " + " | ".join([row["fault"], row["title"], *cells]) + " |")
-    return lines
+        faults.setdefault(row["fault"], []).append("| " + " | ".join([row["title"], *cells]) + " |")
+    return [line for fault, rows in faults.items() for line in ("", f"{fault}:", "", *heads, *rows)][1:]
 
 
 TABLES = {"store": store_table, "engine": engine_table, "faults": faults_table}
@@ -217,7 +221,8 @@ def table(name, up="", kept=None):
     if not path.exists():
         return f"Not measured yet by these rules; `./dev bench {name} --keep` does it, and writes the table here.\n"
     document = json.loads(path.read_text())
-    return "\n".join([f"[bench/{name}.txt]({up}bench/{name}.txt), {where_and_when(document['conditions'])}; median (least to most).", "", *TABLES[name](document)]) + "\n"
+    source = f"[bench/{name}.txt]({up}bench/{name}.txt), {where_and_when(document['conditions'])}; median (least to most)."
+    return "\n".join([*textwrap.wrap(source, COLUMNS, break_long_words=False, break_on_hyphens=False), "", *TABLES[name](document)]) + "\n"
 
 
 def pages():

@@ -1,4 +1,4 @@
-"""docs/migration.md: its blocks are run in their order, in one shell, and so is each command of its tables; ./dev's are there."""
+"""docs/migration.md: its blocks are run in their order, in one shell, and so is each command of its lists; ./dev's are there."""
 import os
 import pathlib
 import re
@@ -12,22 +12,21 @@ TEXT = (pathlib.Path(os.environ["MC_SOURCE"]) / "docs" / "migration.md").read_te
 
 
 def commands(title):
-    """Of a table's last column."""
-    cells = [line.rsplit(" | ", 1)[1] for line in section(TEXT, title).splitlines() if line.startswith("| ") and line.endswith("` |")]
-    return [command.replace("\\|", "|") for cell in cells for command in re.findall(r"^`(.*)` \|$", cell)]
+    """What stands at "see it" below each item."""
+    return re.findall(r"^  - see it: `(.*)`$", section(TEXT, title), re.M)
 
 
 def blocks(text):
     return re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)
 
 
-def test_blocks_and_tables(tmp_path):
+def test_blocks_and_lists(tmp_path):
     same, seen = commands("What is the same"), commands("What you will see")
     assert len(same) == 6 and len(seen) == 9 and len(blocks(TEXT)) == 7
     with Scene(tmp_path) as scene:
         if not scene.real:
             pytest.skip("the page's ports may be in use here")
-        # Both tables speak of the cluster that the blocks start, so they come before the last block, which kills its master.
+        # Both lists speak of the cluster that the blocks start, so they come before the last block, which kills its master.
         *first, last = blocks(TEXT)
         lines = ["set -em", "trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT", *first,
                  *(f"echo '# {i}' >&2\n{command}" for i, command in enumerate(same + seen) if not command.startswith("./dev")), last, "echo all of it"]
