@@ -30,6 +30,18 @@ def rows(text):
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines() if line.startswith("| `")]
 
 
+def items(text):
+    """The items of lists, each in one line, without what is nested below it."""
+    return [" ".join(item.split())[2:] for item in re.findall(r"^- .*(?:\n  (?!- ).*)*", text, re.M)]
+
+
+def entries(text, kind):
+    """Cells of all items that begin with names in backticks; each of them is of that kind, a pattern of what stands in its parentheses."""
+    found = [(item, re.fullmatch(rf"(`.*?[`)]) \({kind}\): (.+)", item)) for item in items(text) if item.startswith("`")]
+    assert all(match for _, match in found), [item for item, match in found if not match]
+    return [match.groups() for _, match in found]
+
+
 def paragraph(text, beginning):
     """What follows the beginning up to an empty line or another paragraph in bold, in one line."""
     below = text[text.index("\n" + beginning) + 1 + len(beginning):]
@@ -67,11 +79,17 @@ def check_flags(text, flags):
         assert default == flags[name][0].split(" ")[0], f"--{name}: its default is {flags[name][0]}"
 
 
+def metrics_of(text):
+    """(names, kind, unit, meaning) of each item."""
+    return entries(text, r"(\w+), ([^)]+)")
+
+
 def test_metrics():
     text = document("docs/metrics.md")
     text = text.replace(section(text, "The transfer engine"), "")  # test_engine_metrics.py looks at it
-    unused = names(section(text, "Always 0"))
-    table = rows(text)
+    always_0 = section(text, "Always 0")
+    unused = names(always_0)
+    table = metrics_of(text.replace(always_0, ""))
     written = [name for cells in table for name in names(cells[0])]
     with Master() as master:
         exported = master.get("/metrics")[1].decode()
@@ -93,7 +111,8 @@ def test_metrics_of_one_row_are_equal():
         owner.close()
     assert values["master_key_count"] == 2 and values["master_put_start_requests_total"] == 3 and values["master_put_start_failures_total"] == 0
     compared = 0
-    for cells in rows(document("docs/metrics.md")):
+    text = document("docs/metrics.md")
+    for cells in metrics_of(text.replace(section(text, "Always 0"), "")):
         known = [name for name in names(cells[0]) if name in values]
         assert len({values[name] for name in known}) <= 1, cells[0]
         compared += len(known) > 1
@@ -164,7 +183,12 @@ def test_environment():
     assert len(used) > 5
     text = document("docs/commands.md")
     used = {one or other for one, other in used}
-    written = [name for cells in rows(section(text, "Environment")) for name in names(cells[0])]
+    # Variables are items of lists, those of RDMA rows of a table; below it stands more about some of them.
+    part = section(text, "Environment")
+    rdma = section(part, "RDMA")
+    table = [name for cells in rows(rdma) for name in names(cells[0])]
+    assert {names(item)[0] for item in items(rdma)} <= set(table) and not rows(part.replace(rdma, ""))
+    written = table + [name for cells in entries(part.replace(rdma, ""), r"default (.+?)") for name in names(cells[0])]
     settings = re.findall(r"`(MOONCAKE_\w+)`", text)  # of the store service, in a table of its own
     same(written, {name for name in used if name not in settings}, "environment variables")
 

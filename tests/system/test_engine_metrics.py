@@ -7,7 +7,7 @@ import sys
 import time
 
 from cluster import wait_until
-from test_documents import document, names, rows, same, section
+from test_documents import document, metrics_of, names, same, section
 from test_engine import Near, Peer
 
 from mooncake.engine import TransferEngine
@@ -40,7 +40,7 @@ def test_documented():
         assert near.engine.transfer_sync_write(peer.target, near.address, peer.address, 10) == 0
         text = near.engine.get_metrics()
     kinds = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M))
-    table = rows(section(document("docs/metrics.md"), "The transfer engine"))
+    table = metrics_of(section(document("docs/metrics.md"), "The transfer engine"))
     same([name for cells in table for name in names(cells[0])], kinds, "metrics of the engine")
     for cells in table:
         assert len(cells) == 4 and cells[2] and cells[3], cells

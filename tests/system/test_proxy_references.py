@@ -177,7 +177,7 @@ def test_every_difference_is_one_and_is_written_down(name):
     """A row of DIFFERENCES that changes nothing would hide that theirs and ours are the same by now."""
     text = DOCUMENT.read_text()
     for (script, title), change in DIFFERENCES.items():
-        assert f"| {title} |" in text, title
+        assert f"\n- **{title}**\n" in text, title
         if script == name:
             def differs(body):
                 other = {**copy.deepcopy(body), "max_tokens": 1}
@@ -185,7 +185,7 @@ def test_every_difference_is_one_and_is_written_down(name):
                 change(other)
                 return other != before
             assert any(differs(body) for _, body in CASES.values()), title
-    assert f"| {SCRIPTS[name].mode} |" in text or f"`{SCRIPTS[name].mode}`" in text
+    assert f"\n- `{SCRIPTS[name].mode}`: " in text
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
