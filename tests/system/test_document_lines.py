@@ -1,4 +1,4 @@
-"""No command line of the documents is without a test: documents.py is the list."""
+"""No command line of the documents that users follow is without a test: documents.py is the list. And no line of our own is too long."""
 import ast
 import os
 import pathlib
@@ -7,9 +7,11 @@ import re
 import pytest
 
 from documents import FILES, LINES
+from test_documents import pages
 
 SOURCE = pathlib.Path(os.environ["MC_SOURCE"])
 TESTS = [*(SOURCE / "tests" / "system").glob("test_*.py"), *(SOURCE / "tests" / "faults").glob("test_*.py")]
+COLUMNS = 120
 # How a command line, a block of environment or a configuration begins.
 COMMAND = re.compile(r"\s*-?\s*\"?(mooncake_\w+( |$)|python3? -|python3? \S+\.py|curl |pip3? |uv pip |git |bash |cd |etcd -|vllm serve|(sudo )?ps aux|netstat|ss -|kill |find /|kubectl |"
                      r"ibv_\w+|grep |export \w+=|[A-Z][A-Z0-9_]+=\S+|- name: MOONCAKE|- name: POD_IP|\{$|chunk_size:)")
@@ -66,3 +68,10 @@ def test_no_command_of_the_documents_is_missing():
                 covered.update(range(first, first + len(text.splitlines())))
         missing = [(i, line) for i, line in enumerate(lines, 1) if COMMAND.match(line) and i not in covered]
         assert not missing, document
+
+
+def test_no_line_is_too_long():
+    """Of any document of ours: prose, rows of tables, what stands in blocks."""
+    documents = pages() | {path: path.read_text() for path in (SOURCE / "NOTICE", SOURCE / "LICENSE", SOURCE / "traces" / "NOTICE")}
+    long = [f"{path.relative_to(SOURCE)}:{i}" for path, text in documents.items() for i, line in enumerate(text.splitlines(), 1) if len(line) > COLUMNS]
+    assert not long, f"longer than {COLUMNS} columns"
