@@ -238,7 +238,7 @@ def test_links():
 
 def test_files_that_are_named():
     """A file or folder of ours that a page names is there: a whole path, or the end of one."""
-    files = [str(path.relative_to(SOURCE)) for room in ROOMS for path in (SOURCE / room).rglob("*")]
+    files = [str(path.relative_to(SOURCE)) for room in ROOMS if (SOURCE / room).is_dir() for path in (SOURCE / room, *(SOURCE / room).rglob("*"))]
     for path in pages():
         for name in re.findall(rf"`((?:(?:{'|'.join(ROOMS)})/[\w./-]*)|(?:[\w-]+/)*[\w-]+\.(?:c|h|def))`", path.read_text()):
             assert "NAME" in name or any(f"/{file}".endswith(f"/{name.rstrip('/')}") for file in files), f"{path}: no {name}"
@@ -276,26 +276,48 @@ def test_commands_of_dev():
                 assert word in works, f"{path}: ./dev bench {word}"
 
 
-def rooms_of_the_map():
-    """What README's map names below src, as "store/client": rooms of a folder are indented below its line."""
-    shown = re.search(r"## Where things are\n```\n(.*?)```", document("README.md"), re.S).group(1)
-    rooms, folder = set(), None
+def folders():
+    """Those of the checkout and of src, as "src/store/client"; neither what is hidden nor what git ignores."""
+    ignored = re.findall(r"^/?([\w.]+)/$", document(".gitignore"), re.M)
+    found = [path for path in [*SOURCE.iterdir(), *(SOURCE / "src").rglob("*")] if path.is_dir() and path.name not in ignored and not path.name.startswith(".")]
+    return {str(path.relative_to(SOURCE)) for path in found if any(one.is_file() for one in path.rglob("*"))}
+
+
+def map_of_readme(text):
+    """Folders of a line stand at its beginning; below a line that begins with src, those that it holds are indented."""
+    shown = re.search(r"## Where things are\n```\n(.*?)```", text, re.S).group(1)
+    named, folder = [], None
     for line in shown.splitlines():
-        names = line[:24].split()
-        if line.startswith("src"):
-            folder = names[0][len("src/"):]
-            rooms |= {folder, *(name for name in names[1:] if not name.endswith("/"))}
-        elif line.startswith("  ") and folder is not None:
-            rooms |= {f"{folder}/{name}".lstrip("/") for name in names}
+        first, *others = line[:24].split()
+        if line.startswith("  "):
+            named += [f"{folder}/{name}" for name in [first, *others]]
+        elif first.startswith("src"):
+            folder = first
+            named += [first, *(name.rstrip("/") if name.endswith("/") else f"src/{name}" for name in others)]
         else:
-            folder = None
-    return {room for room in rooms if room and not any(other.startswith(room + "/") for other in rooms)}
+            named += [name.split("/")[0] for name in [first, *others]]
+    return named
 
 
-def test_the_map_has_every_room():
-    """README's map names each room of src/, and none that is not there."""
-    source = SOURCE / "src"
-    assert rooms_of_the_map() == {str(path.parent.relative_to(source)) for path in source.rglob("*.*") if "__pycache__" not in path.parts}
+def map_of_architecture(text):
+    """A room of the diagram is a word that begins a cell and has its description behind it; its product is the box in whose columns it stands."""
+    [shown] = [block for block in re.findall(r"^```\n(.*?)^```$", text, re.M | re.S) if "src/store" in block]
+    above, boxes, floor, _ = re.split(r"^.*\+--.*$", shown, flags=re.M)
+    products = [(title.start(), title[0]) for title in re.finditer(r"src/\w+", above.splitlines()[-1])]
+    named = ["src", *re.findall(r"src/\w+", above), *(f"src/{room}" for room in ROOM.findall(floor))]
+    for room in (room for line in boxes.splitlines() for room in ROOM.finditer(line)):
+        named.append([product for column, product in products if column <= room.start()][-1] + "/" + room[0])
+    return named + [name.rstrip("/") for name in names(paragraph(text, "Beside `src/` lie ")) if name.endswith("/")]
+
+
+ROOM = re.compile(r"(?<=[| ] )[a-z]+(?= {2,}[a-zA-Z])")
+MAPS = {"README.md": map_of_readme, "ARCHITECTURE.md": map_of_architecture}
+
+
+@pytest.mark.parametrize("page", MAPS)
+def test_the_map_has_every_room(page):
+    """Each folder of the checkout and of src stands in it once, and none that is not there."""
+    same(MAPS[page](document(page)), folders(), f"map of {page}")
 
 
 # Sources that name a client, and why.
