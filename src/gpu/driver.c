@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct mc_gpu_table mc_driver;
+
 struct entry {
     size_t offset;
     const char *symbol;
@@ -18,27 +20,27 @@ static const struct entry optional[] = {MC_DRIVER_OPTIONAL(ROW)
 };
 
 /* By bytes: a function pointer is no void pointer in C, but is one here (POSIX says so of dlsym). */
-static void *load(struct mc_gpu_table *table, void *library, const struct entry *entry)
+static void *load(void *library, const struct entry *entry)
 {
     void *function = dlsym(library, entry->symbol);
-    memcpy((char *)table + entry->offset, &function, sizeof(function));
+    memcpy((char *)&mc_driver + entry->offset, &function, sizeof(function));
     return function;
 }
 
-int mc_driver_find(struct mc_gpu_table *table, const char **missing)
+int mc_driver_find(const char **missing)
 {
     const char *path = getenv("MC_CUDA_LIBRARY");
     void *library = dlopen(path != NULL && path[0] != 0 ? path : "libcuda.so.1", RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
     if (library == NULL)
         return 0;
     for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
-        if (load(table, library, &needed[i]) != NULL)
+        if (load(library, &needed[i]) != NULL)
             continue;
         *missing = needed[i].symbol;
         (void)dlclose(library);
         return -1;
     }
     for (size_t i = 0; i < sizeof(optional) / sizeof(optional[0]); i++)
-        (void)load(table, library, &optional[i]);
+        (void)load(library, &optional[i]);
     return 1; /* the handle is kept: the library stays */
 }

@@ -1,8 +1,8 @@
 /* The CUDA driver (libcuda.so.1), as far as the project uses it: its functions by name, and the facts of its ABI.
  *
  * Nothing here links with it. The library is only ever found, never loaded: a process in which nobody has loaded it has
- * no device memory. Invariant: a table that mc_driver_find returned holds every function that is not marked optional,
- * and stays valid until the process ends (the library is held). */
+ * no device memory. Invariant: once mc_driver_find has found it, mc_driver holds every function that is not marked
+ * optional, and stays valid until the process ends (the library is held). */
 #ifndef MC_GPU_DRIVER_H
 #define MC_GPU_DRIVER_H
 
@@ -62,8 +62,10 @@ struct mc_gpu_table {
 #undef MC_DRIVER_MEMBER
 };
 
-/* The driver that is loaded in this process: MC_CUDA_LIBRARY (tests), else libcuda.so.1. 1: *table is filled in;
+extern struct mc_gpu_table mc_driver; /* may be read once mc_gpu_is_ready (lane.h) */
+
+/* The driver that is loaded in this process: MC_CUDA_LIBRARY (tests), else libcuda.so.1. 1: mc_driver is filled in;
  * 0: nobody has loaded it; negative: it is there, and *missing is the name of what it lacks. */
-int mc_driver_find(struct mc_gpu_table *table, const char **missing);
+int mc_driver_find(const char **missing);
 
 #endif

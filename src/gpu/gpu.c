@@ -1,16 +1,17 @@
 /* Which memory is a device's: the driver's word, remembered for what is registered. */
-#include "gpu/inside.h"
+#include "gpu/gpu.h"
+#include "gpu/driver.h"
 
 #include "env/log.h"
 
 #include <link.h>
+#include <pthread.h>
 #include <search.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #define WITHOUT_RANGE 3u /* attributes that every driver knows */
-
-_Atomic int mc_gpu_state;
-struct mc_gpu_table mc_driver;
 
 static pthread_mutex_t look_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t libraries_seen; /* libraries that were loaded by the last look that has ended, ever */
@@ -36,7 +37,7 @@ void mc_gpu_look(void)
     if (atomic_load_explicit(&libraries_seen, memory_order_acquire) == count)
         return;
     pthread_mutex_lock(&look_lock); /* who comes while another looks waits, and then sees what it has found */
-    int rc = atomic_load(&mc_gpu_state) != 0 ? 0 : mc_driver_find(&mc_driver, &missing);
+    int rc = atomic_load(&mc_gpu_state) != 0 ? 0 : mc_driver_find(&missing);
     if (rc > 0 && pthread_atfork(NULL, NULL, on_fork_in_child) == 0)
         atomic_store_explicit(&mc_gpu_state, 1, memory_order_release);
     if (rc < 0) {
@@ -169,4 +170,29 @@ void mc_gpu_forget(const void *base)
     }
     pthread_rwlock_unlock(&ranges_lock);
     free(gone);
+}
+
+/* ---- what goes by the place of an address ---- */
+
+int mc_gpu_copy(void *to, const void *from, size_t length)
+{
+    struct mc_gpu_finder finder = {0};
+    struct mc_gpu_place place = mc_gpu_find(&finder, to);
+    if (place.kind == MC_GPU_HOST)
+        place = mc_gpu_find(&finder, from);
+    if (place.kind == MC_GPU_HOST) {
+        memmove(to, from, length);
+        return 0;
+    }
+    return mc_gpu_copy_now(place.number, to, from, length);
+}
+
+int mc_gpu_dmabuf(const void *address, size_t length)
+{
+    struct mc_gpu_finder finder = {0};
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if ((uintptr_t)address % page != 0 || length % page != 0 || length == 0)
+        return -1;
+    struct mc_gpu_place place = mc_gpu_find(&finder, address);
+    return place.kind == MC_GPU_MEMORY ? mc_gpu_device_dmabuf(place.number, address, length) : -1;
 }

@@ -1,15 +1,17 @@
 /* Copies: streams, events and pinned memory, kept between calls. Every call of the driver is made with the primary
  * context of the lane's device current, and leaves the thread's own as it was. */
-#include "gpu/inside.h"
+#include "gpu/lane.h"
+#include "gpu/driver.h"
 
 #include "base/error.h"
 #include "env/log.h"
 
+#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #define PAGE ((size_t)4096)
+
+_Atomic int mc_gpu_state;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mc_gpu_lane *idle;
@@ -229,7 +231,7 @@ int mc_gpu_finish(struct mc_gpu_lane *lane)
     return rc;
 }
 
-static int copy_now(int device, void *to, const void *from, size_t length)
+int mc_gpu_copy_now(int device, void *to, const void *from, size_t length)
 {
     struct mc_gpu_lane *lane = mc_gpu_take(device);
     if (lane == NULL)
@@ -242,20 +244,7 @@ static int copy_now(int device, void *to, const void *from, size_t length)
 
 int mc_gpu_start_any(struct mc_gpu_lane *lane, int device, void *to, const void *from, size_t length)
 {
-    return device == lane->device ? mc_gpu_start(lane, to, from, length) : copy_now(device, to, from, length);
-}
-
-int mc_gpu_copy(void *to, const void *from, size_t length)
-{
-    struct mc_gpu_finder finder = {0};
-    struct mc_gpu_place place = mc_gpu_find(&finder, to);
-    if (place.kind == MC_GPU_HOST)
-        place = mc_gpu_find(&finder, from);
-    if (place.kind == MC_GPU_HOST) {
-        memmove(to, from, length);
-        return 0;
-    }
-    return copy_now(place.number, to, from, length);
+    return device == lane->device ? mc_gpu_start(lane, to, from, length) : mc_gpu_copy_now(device, to, from, length);
 }
 
 /* ---- for network cards ---- */
@@ -307,16 +296,10 @@ int mc_gpu_flush(uint64_t devices)
     return rc;
 }
 
-int mc_gpu_dmabuf(const void *address, size_t length)
+int mc_gpu_device_dmabuf(int device, const void *address, size_t length)
 {
-    struct mc_gpu_finder finder = {0};
     int fd = -1;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    if (!mc_gpu_is_ready() || mc_driver.range_handle == NULL || (uintptr_t)address % page != 0 || length % page != 0 ||
-        length == 0)
-        return -1;
-    struct mc_gpu_place place = mc_gpu_find(&finder, address);
-    void *context = place.kind == MC_GPU_MEMORY ? context_of(place.number) : NULL;
+    void *context = mc_driver.range_handle == NULL ? NULL : context_of(device);
     if (context == NULL || enter(context) < 0)
         return -1;
     /* Not of every GPU and kernel: no error, the caller goes another way. */
