@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "store/path/path.h"
 #include "store/path/rdma_stage.h"
+#include "rdma/link.h"
 #include "rdma/remote.h"
 
 static int rdma_open(struct mc_paths *paths, const struct mc_endpoint *endpoint, const struct mc_patience *patience,

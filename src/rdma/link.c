@@ -1,5 +1,7 @@
 /* Links: which pairs there are, and how the two halves find each other. */
-#include "rdma/inside.h"
+#include "rdma/link.h"
+#include "rdma/pair.h"
+#include "rdma/setup.h"
 
 #include "env/clock.h"
 #include "env/json.h"
@@ -11,39 +13,13 @@
 #include <stdlib.h>
 
 #define NEVER UINT64_MAX
-#define PAUSE_FIRST_NS 100000000ull
-#define FRUITLESS_MAX 2u /* set-ups after which nothing arrived, until another device of the peer is tried */
-#define ANSWER_MS 1500u  /* an answer may take so long, unless the offer says for how long it is waited for */
+#define ANSWER_MS 1500u /* an answer may take so long, unless the offer says for how long it is waited for */
 #define ANSWER_MAX_MS 4000u
 #define ANSWER_SHORT_MS 20u       /* where the thread that answers serves others, too */
 #define WANTED_NS 10000000000ull  /* whoever does not ask again for so long has given up */
 #define PENDING_NS 30000000000ull /* the peer may take so long to decide */
 #define ASK_FIRST_NS 50000000ull
 #define LOOK_NS 20000000ull
-
-/* ---- pauses ---- */
-
-/* When a pause ends that begins now, doubled so often. */
-static uint64_t after(const struct mc_rdma_link *link, uint32_t doublings)
-{
-    uint64_t most_ns = (uint64_t)link->rdma->settings.pause_s * 1000000000u;
-    uint64_t pause_ns = PAUSE_FIRST_NS << (doublings < 20 ? doublings : 20);
-    return mc_clock_ns() + (pause_ns < most_ns ? pause_ns : most_ns);
-}
-
-void mc_rdma_pair_pause(struct mc_rdma_link *link, struct mc_rdma_pair *pair)
-{
-    uint32_t failures = pair->failures++, at_once = (uint32_t)link->rdma->settings.gid_retry_max;
-    /* The first ones at once: another GID, another device of the peer is tried each time. */
-    pair->due_ns = failures >= at_once ? after(link, failures - at_once) : mc_clock_ns();
-}
-
-void mc_rdma_pair_was_fruitless(struct mc_rdma_pair *pair)
-{
-    /* Where it was moved from worked: back to that. */
-    pair->fruitless += pair->is_moved ? FRUITLESS_MAX : 1;
-    pair->moves += pair->is_moved;
-}
 
 /* ---- opening ---- */
 
@@ -66,35 +42,6 @@ static struct mc_rdma_link *link_make(struct mc_rdma *rdma, bool is_serving)
     return link;
 }
 
-static int choose_among(struct mc_rdma_link *link, struct mc_rdma_device *device,
-                        const struct mc_rdma_peer_device *peers, uint32_t rank)
-{
-    struct mc_rdma *rdma = link->rdma;
-    pthread_mutex_lock(&rdma->lock);
-    struct mc_rdma_local_device local = {device->name, device->number,    device->fabric,
-                                         device->rows, device->row_count, rdma->settings.gid_index};
-    int chosen = mc_rdma_choose_peer(&local, peers, link->peer_count, link->remote_mask, rank);
-    pthread_mutex_unlock(&rdma->lock);
-    return chosen;
-}
-
-/* The device of the peer that the pair tries in its next set-up. -1: none fits. */
-static int choose_remote(struct mc_rdma_link *link, struct mc_rdma_device *device, uint32_t rank)
-{
-    return choose_among(link, device, link->peer_devices, rank);
-}
-
-/* The one that fits best of all that the peer has, whether it was up when the peer told of it or not. */
-static int choose_home(struct mc_rdma_link *link, struct mc_rdma_device *device)
-{
-    struct mc_rdma_peer_device peers[MC_RDMA_DEVICES_MAX];
-    for (uint32_t i = 0; i < link->peer_count; i++) {
-        peers[i] = link->peer_devices[i];
-        peers[i].is_up = true;
-    }
-    return choose_among(link, device, peers, 0);
-}
-
 static int queue_open(struct mc_rdma_link *link, struct mc_rdma_device *device, uint32_t entries)
 {
     const struct mc_verbs *verbs = link->rdma->verbs;
@@ -107,21 +54,6 @@ static int queue_open(struct mc_rdma_link *link, struct mc_rdma_device *device, 
         return errno == ENOMEM ? MC_ERR_NO_MEMORY : MC_ERR_TRANSFER_FAIL;
     link->queue_count++;
     return 0;
-}
-
-/* Waits until whoever holds an event of them has handed it out. False: one is still there. */
-static bool queues_close(struct mc_rdma_link *link)
-{
-    const struct mc_verbs *verbs = link->rdma->verbs;
-    bool is_closed = true;
-    while (link->queue_count > 0) {
-        struct mc_rdma_queue *queue = &link->queues[--link->queue_count];
-        int code = verbs->destroy_cq(queue->cq);
-        if (code != 0)
-            mc_log_limited(WARNING, "%s: a completion queue cannot be destroyed (error %d)", queue->device->name, code);
-        is_closed &= code == 0;
-    }
-    return is_closed;
 }
 
 /* Requests that one queue pair may have under way: what settings, queue pairs and completion queues of all devices
@@ -173,7 +105,7 @@ static int pairs_open(struct mc_rdma_link *link)
     uint32_t fitting[MC_RDMA_DEVICES_MAX], count = 0;
     for (uint32_t i = 0; i < rdma->device_count; i++)
         if ((link->local_mask == 0 || (link->local_mask >> i & 1) != 0) && !rdma->devices[i].is_lost &&
-            choose_remote(link, &rdma->devices[i], 0) >= 0)
+            mc_rdma_pair_choose_remote(link, &rdma->devices[i], 0) >= 0)
             fitting[count++] = i;
     if (count == 0)
         return MC_ERR_NOT_SUPPORTED;
@@ -224,16 +156,6 @@ int mc_rdma_link_open(struct mc_rdma *rdma, const struct mc_rdma_link_options *o
 
 /* ---- the asking half ---- */
 
-/* The peer's device and the rank of our GID for the next set-up of a pair. -1: none fits. */
-static int choose_next(struct mc_rdma_link *link, const struct mc_rdma_pair *pair, uint32_t *gid_rank)
-{
-    uint32_t gids = (uint32_t)link->rdma->settings.gid_retry_max + 1, failures = pair->setup_failures;
-    *gid_rank = (pair->is_move ? pair->moves : failures) % gids;
-    /* The peer's next device when all GIDs of ours were tried with this one, or it does not work. */
-    return pair->is_move ? choose_home(link, pair->device)
-                         : choose_remote(link, pair->device, failures / gids + pair->fruitless / FRUITLESS_MAX);
-}
-
 /* Says what the fresh half is. */
 static void tell_fresh(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struct mc_rdma_tell *tell)
 {
@@ -250,7 +172,7 @@ static int make_fresh(struct mc_rdma_link *link, struct mc_rdma_pair *pair)
 {
     char reason[MC_RDMA_REASON_MAX] = "";
     uint32_t gid_rank;
-    int remote = choose_next(link, pair, &gid_rank);
+    int remote = mc_rdma_pair_choose_next(link, pair, &gid_rank);
     int rc = remote < 0 ? MC_ERR_NOT_SUPPORTED : 0;
     if (rc == 0)
         rc = mc_rdma_half_create(link, pair, &pair->fresh, reason, sizeof(reason));
@@ -269,18 +191,6 @@ static int make_fresh(struct mc_rdma_link *link, struct mc_rdma_pair *pair)
     return 0;
 }
 
-/* A set-up has failed. link->lock is held. */
-static void setup_failed(struct mc_rdma_link *link, struct mc_rdma_pair *pair)
-{
-    pair->fresh_state = MC_RDMA_FRESH_NONE;
-    if (pair->is_move) {
-        pair->move_ns = after(link, ++pair->moves);
-        return;
-    }
-    pair->setup_failures++;
-    mc_rdma_pair_pause(link, pair);
-}
-
 /* link->lock is held. The peer had not decided when it was asked last. 1: it is asked again. */
 static int ask_again(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struct mc_rdma_tell *tell)
 {
@@ -290,7 +200,7 @@ static int ask_again(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struc
         return 1;
     }
     mc_rdma_half_destroy(link->rdma, &pair->fresh);
-    setup_failed(link, pair);
+    mc_rdma_pair_setup_failed(link, pair);
     return 0;
 }
 
@@ -317,7 +227,7 @@ static int offer_if_due(struct mc_rdma_link *link, struct mc_rdma_pair *pair, st
         pair->due_ns = pair->move_ns = NEVER;
         rc = make_fresh(link, pair);
         if (rc < 0)
-            setup_failed(link, pair);
+            mc_rdma_pair_setup_failed(link, pair);
         else
             tell_fresh(link, pair, tell);
         rc = rc == 0 ? 1 : is_move ? 0 : rc;
@@ -385,42 +295,10 @@ static void complete_pair(struct mc_rdma_link *link, uint32_t number, const stru
     if (reason != NULL && pair->fresh_state != MC_RDMA_FRESH_PENDING) {
         failed = pair->fresh;
         pair->fresh = (struct mc_rdma_half){.gid_index = -1};
-        setup_failed(link, pair);
+        mc_rdma_pair_setup_failed(link, pair);
     }
     pthread_mutex_unlock(&link->lock);
     mc_rdma_half_destroy(link->rdma, &failed);
-}
-
-static void take_asking(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struct mc_rdma_half *half, int rc)
-{
-    if (rc != 0) {
-        setup_failed(link, pair);
-        return;
-    }
-    int home = choose_home(link, pair->device);
-    pair->fresh = *half;
-    pair->fresh_state = MC_RDMA_FRESH_READY;
-    pair->setup_failures = 0;
-    if (home >= 0 && (uint32_t)home != pair->fresh.remote)
-        pair->move_ns = after(link, pair->moves);
-    link->rdma->count.pairs_made++;
-    /* With the state: a run that takes the pair clears its bit, which must not come after that. */
-    atomic_fetch_or(&link->fresh_mask, 1u << (uint32_t)(pair - link->pairs));
-}
-
-void mc_rdma_pair_take(struct mc_rdma_link *link, struct mc_rdma_pair *pair, struct mc_rdma_half *half, int rc,
-                       const char *reason)
-{
-    snprintf(pair->error, sizeof(pair->error), "%s", rc == 0 ? "" : reason);
-    if (!link->is_serving) {
-        take_asking(link, pair, half, rc);
-    } else if (rc == 0) {
-        pair->current = *half;
-        pair->is_up = true;
-        link->rdma->count.pairs_served++;
-    }
-    if (rc == 0)
-        *half = (struct mc_rdma_half){.gid_index = -1};
 }
 
 /* Those that connect are waited for, but not long once some stand: they go on by themselves. */
@@ -496,14 +374,6 @@ uint32_t mc_rdma_link_ready(const struct mc_rdma_link *link)
 }
 
 /* ---- the serving half ---- */
-
-struct mc_rdma_device *mc_rdma_device_named(struct mc_rdma *rdma, const char *name)
-{
-    for (uint32_t i = 0; i < rdma->device_count; i++)
-        if (strcmp(rdma->devices[i].name, name) == 0)
-            return &rdma->devices[i];
-    return NULL;
-}
 
 static int serve_cm(struct mc_rdma_pair *pair, struct mc_rdma_tell *told)
 {
@@ -714,19 +584,6 @@ int mc_rdma_link_answer(struct mc_rdma *rdma, struct mc_rdma_link **link, struct
 }
 
 /* ---- the end ---- */
-
-void mc_rdma_link_free(struct mc_rdma_link *link)
-{
-    for (uint32_t i = 0; i < MC_RDMA_PAIRS_MAX; i++)
-        free(link->pairs[i].told);
-    bool is_closed = queues_close(link);
-    mc_slices_free(&link->slices);
-    free(link->peer_devices);
-    if (!is_closed)
-        return; /* an event may come that names the link */
-    mc_monitor_destroy(&link->lock, &link->woken);
-    free(link);
-}
 
 void mc_rdma_link_close(struct mc_rdma_link *link)
 {

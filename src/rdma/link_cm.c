@@ -1,7 +1,7 @@
 /* Set-up by rdma_cm: what iWARP needs, and what RoCE and InfiniBand can. The queue pairs stay ours, on the contexts
  * where memory is registered; rdma_cm's identifiers only lead them through their states (id->qp, as rdma_create_qp sets
  * it). */
-#include "rdma/inside.h"
+#include "rdma/pair.h"
 
 #include "env/clock.h"
 #include "env/log.h"

@@ -1,5 +1,6 @@
 /* A run: the state machine of slices.c over the queue pairs of a link, on the calling thread. */
-#include "rdma/inside.h"
+#include "rdma/link.h"
+#include "rdma/pair.h"
 
 #include "env/clock.h"
 #include "env/log.h"

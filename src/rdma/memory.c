@@ -1,5 +1,5 @@
 /* Registration of memory at every device in use, in pieces that all of them take. */
-#include "rdma/inside.h"
+#include "rdma/device.h"
 
 #include "env/log.h"
 #include "env/thread.h"

@@ -1,5 +1,5 @@
 /* Which of the devices in use are near a piece of memory: by the priority matrix that was given, else by sysfs. */
-#include "rdma/inside.h"
+#include "rdma/device.h"
 
 #include "env/log.h"
 #include "rdma/topology.h"

@@ -1,7 +1,7 @@
 /* Set-up of pairs on threads of its own. A driver asks for the link address of the other side when a queue pair learns
  * of it, and sleeps for a second in the kernel when nobody answers; so no thread that serves others, and none that has
  * a deadline, does it. Every device has a queue of its own: one whose neighbours do not answer holds up no other. */
-#include "rdma/inside.h"
+#include "rdma/setup.h"
 
 #include "env/clock.h"
 #include "env/thread.h"

@@ -8,7 +8,7 @@
 #ifndef MC_RDMA_SLICES_H
 #define MC_RDMA_SLICES_H
 
-#include "rdma/rdma.h"
+#include "rdma/request.h"
 
 #define MC_SLICES_BURST_MAX 16u /* posted at once to one pair; the last asks for a completion */
 

@@ -1,7 +1,7 @@
 /* Waiting for completions. A device has one channel for the events of all completion queues of all links, so that
  * descriptors do not grow with links. Of the threads that wait one leads: it sleeps on the channels of all devices, and
  * wakes those for whose links events came; the others sleep until then. Who stops leading wakes another to lead. */
-#include "rdma/inside.h"
+#include "rdma/pair.h"
 
 #include "env/clock.h"
 #include "env/thread.h"

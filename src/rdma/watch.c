@@ -1,5 +1,5 @@
 /* The thread that watches devices: ports that come and go, GIDs that change, requests of rdma_cm. */
-#include "rdma/inside.h"
+#include "rdma/device.h"
 
 #include "env/log.h"
 #include "env/thread.h"

@@ -9,7 +9,7 @@
 
 #include "env/clock.h"
 #include "env/log.h"
-#include "rdma/rdma.h"
+#include "rdma/link.h"
 
 #include <pthread.h>
 #include <signal.h>

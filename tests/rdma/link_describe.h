@@ -3,7 +3,7 @@
 #define MC_TESTS_RDMA_LINK_DESCRIBE_H
 
 #include "env/json.h"
-#include "rdma/inside.h"
+#include "rdma/pair.h"
 
 #include <stdio.h>
 

@@ -11,7 +11,8 @@
 #include "env/clock.h"
 #include "env/log.h"
 #include "fake_verbs.h"
-#include "rdma/inside.h"
+#include "rdma/link.h"
+#include "rdma/pair.h"
 
 #include <errno.h>
 #include <pthread.h>

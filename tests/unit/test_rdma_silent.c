@@ -1,6 +1,7 @@
 /* Rails whose neighbours do not answer: a driver sleeps in the kernel when a queue pair learns of their address. Each
  * fails alone, the others carry; nobody waits for it, and nothing is begun afresh. */
 #include "rdma_sides.h"
+#include "rdma/setup.h"
 
 #define GRACE_NS 250000000ull
 

@@ -7,6 +7,7 @@
  * their checksums are taken. */
 #include "store/path/rdma_stage.h"
 #include "store/path/tcp_lane.h"
+#include "rdma/link.h"
 #include "rdma/remote.h"
 
 #include "env/clock.h"

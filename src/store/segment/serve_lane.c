@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "env/log.h"
+#include "rdma/link.h"
 #include "rdma/remote.h"
 
 #include <inttypes.h>

@@ -2,6 +2,7 @@
 #ifndef MC_TRANSFER_PEER_RDMA_LANE_H
 #define MC_TRANSFER_PEER_RDMA_LANE_H
 
+#include "rdma/link.h"
 #include "rdma/remote.h"
 #include "transfer/peer/peer.h"
 

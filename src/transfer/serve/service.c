@@ -4,6 +4,7 @@
 #include "transfer/serve/memory.h"
 #include "transfer/serve/service.h"
 #include "transfer/serve/service_inside.h"
+#include "rdma/link.h"
 
 #include "base/error.h"
 #include "env/clock.h"

@@ -2,6 +2,7 @@
 #include "transfer/peer/settle.h"
 #include "transfer/serve/memory.h"
 #include "transfer/serve/service_inside.h"
+#include "rdma/link.h"
 
 #include "base/error.h"
 #include "env/clock.h"

@@ -1,5 +1,5 @@
 /* Queue pairs: made, brought to work, told of, destroyed. */
-#include "rdma/inside.h"
+#include "rdma/pair.h"
 
 #include "env/clock.h"
 #include "env/log.h"
