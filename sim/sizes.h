@@ -5,6 +5,7 @@
 
 #include "store/segment/layout.h"
 #include "store/path/path.h"
+#include "store/path/paths.h"
 #include "store/segment/serve.h"
 #include "store/segment/serve_shares.h"
 #include "env/resolve.h"

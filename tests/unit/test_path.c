@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "store/segment/memory_inside.h"
 #include "store/path/path.h"
+#include "store/path/paths.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,6 +3,7 @@
 #include "transport_rig.h"
 
 #include "store/path/path.h"
+#include "store/path/paths.h"
 #include "fake_verbs.h"
 
 #include <errno.h>

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "store/path/path.h"
+#include "store/path/paths.h"
 #include "fake_cuda_load.h"
 #include "fake_verbs.h"
 #include "random.h"

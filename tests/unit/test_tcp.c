@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "store/path/path.h"
+#include "store/path/paths.h"
 
 #include <pthread.h>
 #include <setjmp.h>

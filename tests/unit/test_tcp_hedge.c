@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "store/path/path.h"
+#include "store/path/paths.h"
 
 #include <errno.h>
 #include <poll.h>

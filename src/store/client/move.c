@@ -2,6 +2,7 @@
 #include "store/client/move.h"
 
 #include "store/path/path.h"
+#include "store/path/paths.h"
 #include "env/clock.h"
 
 #define PATIENCE_NS (MC_PATIENCE_MS * 1000000ull)

@@ -1,6 +1,7 @@
 /* Transport `local`: the segment is this process's own. */
 #include "store/path/gather.h"
 #include "store/path/path.h"
+#include "store/path/paths.h"
 
 #include <stdlib.h>
 
@@ -90,5 +91,5 @@ static bool local_is_ended(struct mc_path *path)
     return false;
 }
 
-const struct mc_transport mc_transport_local = {"local",        true, local_open, local_run, local_close,
-                                                local_is_ended, NULL, NULL,       false};
+const struct mc_transport mc_transport_local = {"local",        0,    true, local_open, local_run, local_close,
+                                                local_is_ended, NULL, NULL, false};

@@ -1,11 +1,11 @@
-/* What paths.c, path.c and the transports share: the inside of struct mc_paths and small services for transports. Not
+/* What paths.c, choice.c and the transports share: the inside of struct mc_paths and small services for transports. Not
  * for others. Invariant: `forked` is looked at before any lock is taken, any descriptor used or any mapping touched: in
  * a forked child none of them is ours. */
 #ifndef MC_PATH_PATH_H
 #define MC_PATH_PATH_H
 
 #include "base/pace.h"
-#include "store/path/paths.h"
+#include "store/path/transport.h"
 #include "store/wire/version.h"
 
 #include <pthread.h>
@@ -31,7 +31,7 @@ struct mc_path_entry { /* a segment that was asked for; guarded by the lock of s
     uint32_t segment;
     uint32_t users;       /* threads inside mc_path_get: it must not go away */
     struct mc_path *path; /* with a reference, or NULL */
-    unsigned kind;        /* of path: index into the kinds of path.c */
+    unsigned kind;        /* of path: index into the kinds of choice.c */
     bool opening;
     uint64_t version;   /* counts forgets, so that what is being opened meanwhile is not remembered */
     uint64_t openings;  /* counts attempts that ended */
@@ -72,9 +72,6 @@ static inline bool mc_paths_is_forked(struct mc_paths *paths)
 {
     return atomic_load_explicit(&paths->forked, memory_order_relaxed);
 }
-
-/* Drops every cached path. */
-void mc_paths_clear(struct mc_paths *paths);
 
 /* Fills what all paths have; one reference. */
 void mc_path_init(struct mc_path *path, const struct mc_transport *transport, struct mc_paths *paths,

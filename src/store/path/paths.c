@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "store/segment/memory.h"
 #include "store/path/path.h"
+#include "store/path/paths.h"
 #include "store/path/rdma_stage.h"
 #include "env/clock.h"
 #include "env/thread.h"
@@ -31,26 +32,10 @@ struct mc_paths *mc_paths_create(struct mc_id node, uint64_t incarnation, unsign
     return paths;
 }
 
-void mc_paths_end(struct mc_paths *paths)
-{
-    mc_paths_clear(paths);
-    mc_rdma_stages_free(paths->stages);
-    paths->stages = NULL;
-}
-
 void mc_paths_free(struct mc_paths *paths)
 {
     mc_monitor_destroy(&paths->lock, &paths->opened);
     free(paths);
-}
-
-void mc_paths_destroy(struct mc_paths *paths)
-{
-    /* In a forked child locks and maps are not ours: what little heap this is stays. */
-    if (paths == NULL || mc_paths_is_forked(paths))
-        return;
-    mc_paths_end(paths);
-    mc_paths_free(paths);
 }
 
 void mc_paths_set_rdma(struct mc_paths *paths, struct mc_rdma *rdma)

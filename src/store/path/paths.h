@@ -10,12 +10,6 @@ struct mc_segment_memory; /* memory.h: an own segment */
 
 enum { MC_PATH_LOCAL = 1, MC_PATH_SHM = 2, MC_PATH_TCP = 4, MC_PATH_RDMA = 8, MC_PATH_ALL = 15 };
 
-struct mc_paths_counters {
-    _Atomic uint64_t path_bytes[4];
-    _Atomic uint64_t checksum_errors, fallbacks;
-    _Atomic uint64_t read_ns; /* when a read from an owner elsewhere last went well */
-};
-
 struct mc_rdma;
 
 struct mc_paths *mc_paths_create(struct mc_id node, uint64_t incarnation, unsigned allowed_paths);
@@ -58,9 +52,6 @@ void mc_paths_nudge(struct mc_paths *paths, uint32_t segment);
 /* Lets go of what paths keep for a next use that has not come for long; called every second or so. Closes at most
  * connections, and waits for nobody. */
 void mc_paths_rest(struct mc_paths *paths, uint64_t now_ns);
-void mc_path_release(struct mc_path *path);
-/* The same for parts of which some lie in a device's memory; any others are moved as they are. */
-void mc_staged_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run);
 /* Moves the batch over the path, in this thread. */
 static inline void mc_path_run(struct mc_path *path, struct mc_transfer **transfers, size_t count,
                                const struct mc_run *run)

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "store/path/gather.h"
 #include "store/path/path.h"
+#include "store/path/paths.h"
 #include "store/segment/writers.h"
 #include "env/clock.h"
 #include "env/thread.h"
@@ -450,5 +451,5 @@ static void shm_nudge(struct mc_path *path)
     turn_end(shm);
 }
 
-const struct mc_transport mc_transport_shm = {"shm",        false,     shm_open_path, shm_run, shm_close,
-                                              shm_is_ended, shm_nudge, NULL,          false};
+const struct mc_transport mc_transport_shm = {"shm",        1,         false, shm_open_path, shm_run, shm_close,
+                                              shm_is_ended, shm_nudge, NULL,  false};

@@ -4,6 +4,7 @@
  * A READ is cut at its blocks into pieces that the transport verifies one by one in our memory; only what was found
  * right goes to the device. A WRITE that fits into a unit is copied from the device as a whole; a longer one is a
  * source that the transport reads from. Invariant: when mc_staged_run returns, no copy is under way. */
+#include "gpu/gpu.h"
 #include "store/path/gather.h"
 #include "store/path/path.h"
 

@@ -892,5 +892,5 @@ static void tcp_run(struct mc_path *path, struct mc_transfer **transfers, size_t
         atomic_store_explicit(&path->paths->counters.read_ns, batch.run.heard_ns, memory_order_relaxed);
 }
 
-const struct mc_transport mc_transport_tcp = {"tcp",        false,     tcp_open, tcp_run, tcp_close,
+const struct mc_transport mc_transport_tcp = {"tcp",        2,         false,    tcp_open, tcp_run, tcp_close,
                                               tcp_is_ended, tcp_nudge, tcp_rest, true};

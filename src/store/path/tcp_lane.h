@@ -14,6 +14,7 @@
 #include "base/pace.h"
 #include "store/path/gather.h"
 #include "store/path/path.h"
+#include "store/path/paths.h"
 
 #define MC_TCP_PIECES_MAX 32u           /* READs under way on one lane */
 #define MC_TCP_WINDOW_BYTES (2u << 20)  /* bytes of READs under way on one lane */

@@ -1,7 +1,7 @@
 /* How bytes move between this process and a segment. A transport is one file that ends in one const table of functions.
  *
  * A path is one way to one segment (local, shm, rdma or tcp). mc_path_run moves a batch in the calling thread. A path
- * may be used by many threads at once. Failing down (shm -> rdma -> tcp) is the business of path.c, never of a
+ * may be used by many threads at once. Failing down (shm -> rdma -> tcp) is the business of choice.c, never of a
  * transport.
  */
 #ifndef MC_PATH_TRANSPORT_H
@@ -104,6 +104,7 @@ struct mc_patience {
 
 struct mc_transport {
     const char *name;
+    unsigned counter; /* of mc_paths_counters.path_bytes */
     /* True when WRITE has made the slot live itself (same process) and the caller must tell the master (LIVE). False:
      * the owner does. */
     bool commits_here;
@@ -132,6 +133,16 @@ struct mc_path { /* first member of each transport's own struct */
     struct mc_endpoint endpoint;
     _Atomic uint32_t references;
     _Atomic bool broken; /* set by run: do not use again */
+};
+
+void mc_path_release(struct mc_path *path);
+/* Moves the batch over the path, also where parts lie in a device's memory; any others are moved as they are. */
+void mc_staged_run(struct mc_path *path, struct mc_transfer **transfers, size_t count, const struct mc_run *run);
+
+struct mc_paths_counters {
+    _Atomic uint64_t path_bytes[4];
+    _Atomic uint64_t checksum_errors, fallbacks;
+    _Atomic uint64_t read_ns; /* when a read from an owner elsewhere last went well */
 };
 
 extern const struct mc_transport mc_transport_local, mc_transport_shm, mc_transport_rdma, mc_transport_tcp;
