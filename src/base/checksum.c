@@ -16,7 +16,7 @@
 #define COPY_STEP (16u << 10) /* what is copied is still in the first-level cache when its CRC is taken */
 
 struct kernel {
-    /* Both continue a raw state (not inverted at either end). */
+    /* Both continue a raw state (not inverted at either end). copy NULL: step by step. */
     uint32_t (*crc)(uint32_t state, const uint8_t *data, size_t length);
     uint32_t (*copy)(uint32_t state, uint8_t *target, const uint8_t *source, size_t length, bool stream);
 };
@@ -66,13 +66,7 @@ static inline uint32_t stepwise_copy(uint32_t (*crc)(uint32_t, const uint8_t *, 
     return state;
 }
 
-static uint32_t portable_copy(uint32_t state, uint8_t *target, const uint8_t *source, size_t length, bool stream)
-{
-    (void)stream;
-    return stepwise_copy(portable_crc, state, target, source, length);
-}
-
-static const struct kernel portable_kernel = {portable_crc, portable_copy};
+static const struct kernel portable_kernel = {portable_crc, NULL};
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -150,13 +144,7 @@ SSE static uint32_t sse_crc(uint32_t start, const uint8_t *data, size_t length)
     return rest;
 }
 
-static uint32_t sse_copy(uint32_t state, uint8_t *target, const uint8_t *source, size_t length, bool stream)
-{
-    (void)stream;
-    return stepwise_copy(sse_crc, state, target, source, length);
-}
-
-static const struct kernel sse_kernel = {sse_crc, sse_copy};
+static const struct kernel sse_kernel = {sse_crc, NULL};
 
 AVX static inline __m512i avx_constant(unsigned i)
 {
@@ -279,13 +267,7 @@ static uint32_t arm_crc(uint32_t state, const uint8_t *data, size_t length)
     return state;
 }
 
-static uint32_t arm_copy(uint32_t state, uint8_t *target, const uint8_t *source, size_t length, bool stream)
-{
-    (void)stream;
-    return stepwise_copy(arm_crc, state, target, source, length);
-}
-
-static const struct kernel arm_kernel = {arm_crc, arm_copy};
+static const struct kernel arm_kernel = {arm_crc, NULL};
 
 static const struct kernel *machine_kernel(void)
 {
@@ -323,14 +305,21 @@ uint32_t mc_crc32c(uint32_t crc, const void *data, size_t length)
     return ~kernel()->crc(~crc, data, length);
 }
 
+static inline uint32_t copy(uint32_t state, void *target, const void *source, size_t length, bool stream)
+{
+    const struct kernel *found = kernel();
+    return found->copy != NULL ? found->copy(state, target, source, length, stream)
+                               : stepwise_copy(found->crc, state, target, source, length);
+}
+
 uint32_t mc_copy_crc32c(void *target, const void *source, size_t length, uint32_t crc)
 {
-    return ~kernel()->copy(~crc, target, source, length, false);
+    return ~copy(~crc, target, source, length, false);
 }
 
 uint32_t mc_copy_crc32c_stream(void *target, const void *source, size_t length, uint32_t crc)
 {
-    return ~kernel()->copy(~crc, target, source, length, true);
+    return ~copy(~crc, target, source, length, true);
 }
 
 struct mc_hash mc_hash(const void *data, size_t length)
