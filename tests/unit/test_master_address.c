@@ -1,6 +1,6 @@
 /* A store whose master is elected; the election is this test. */
 #include "env/leader.h"
-#include "store/client/store.h"
+#include "store/client/state.h"
 
 #include "fake_master.h"
 

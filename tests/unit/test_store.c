@@ -1,7 +1,7 @@
 /* The store client against a real master and real store nodes, each a process of its own. The suite runs once per path.
  */
 #include "store/segment/memory.h"
-#include "store/client/store.h"
+#include "store/client/owners.h"
 #include "store_rig.h"
 
 #include <dirent.h>

@@ -1,10 +1,10 @@
 /* What a store client does when its master dies, is replaced, is a standby, is busy, is silent: against a master that
  * does as it is told, with objects in memory of this process. */
-#include "base/checksum.h"
 #include "store/segment/memory.h"
-#include "store/path/path.h"
+#include "store/client/owners.h"
+#include "store/client/link.h"
+#include "store/client/master.h"
 #include "store/client/preconnect.h"
-#include "store/client/store.h"
 
 #include "fake_master.h"
 

@@ -1,5 +1,7 @@
 /* The short calls: exist, size, describe, remove. Each is one request to the master per MC_BATCH_MAX keys. */
-#include "store/client/store.h"
+#include "store/client/calls.h"
+#include "store/client/link.h"
+#include "store/client/owners.h"
 
 #include <stdio.h>
 

@@ -1,6 +1,7 @@
 /* Replicas that are added, moved and cleared: the value is read, and put in place of itself on the segments that are
  * wanted. The put names the version that was read, so a value that others store meanwhile is never overwritten. */
-#include "store/client/move.h"
+#include "store/client/calls.h"
+#include "store/wire/wire.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,9 @@
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/thread.h"
-#include "store/client/store.h"
+#include "store/client/calls.h"
+#include "store/client/link.h"
+#include "store/client/threads.h"
 
 #include <stdlib.h>
 

@@ -3,7 +3,13 @@
 #include "base/checksum.h"
 #include "env/clock.h"
 #include "store/client/get_inside.h"
+#include "store/client/avoid.h"
+#include "store/client/calls.h"
+#include "store/client/endpoints.h"
+#include "store/client/link.h"
+#include "store/client/master.h"
 #include "store/client/move.h"
+#include "store/client/owners.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -577,7 +583,7 @@ void mc_get_slice(struct get_call *call, size_t count, uint64_t last_ns)
     free(work.transfers);
 }
 
-/* ---- for sessions (session.h) ---- */
+/* ---- for sessions ---- */
 
 int mc_get_hold(struct mc_store *store, const struct mc_bytes *keys, const struct mc_hash *hashes, size_t count,
                 uint64_t deadline_ns, int *results, struct mc_master_link **link)

@@ -5,7 +5,8 @@
 #include "store/client/get_inside.h"
 
 #include "env/clock.h"
-#include "store/client/session.h"
+#include "store/client/calls.h"
+#include "store/wire/wire.h"
 
 #include <stdlib.h>
 

@@ -3,7 +3,7 @@
 #define MC_STORE_GET_INSIDE_H
 
 #include "base/checksum.h"
-#include "store/client/store.h"
+#include "store/client/state.h"
 
 #define MC_GET_PENDING INT64_MAX /* not a length: an object of one byte is a result like any other */
 

@@ -6,7 +6,11 @@
 #include "env/thread.h"
 #include "store/client/preconnect.h"
 #include "store/owner/owner.h"
-#include "store/client/store.h"
+#include "store/client/link.h"
+#include "store/client/master.h"
+#include "store/client/sessions.h"
+#include "store/client/state.h"
+#include "store/client/threads.h"
 #include "store/wire/stream.h"
 
 #include <netinet/in.h>
@@ -29,13 +33,10 @@
 struct mc_heartbeat {
     struct mc_store *store;
     pthread_t thread;
-    pthread_mutex_t lock; /* guards stop and woken; held for no longer than it takes to look */
-    pthread_cond_t changed;
     _Atomic uint64_t until_ns; /* tries to connect end by then: the deadline of the open, until it has succeeded */
-    bool stop, woken;
-    bool is_unreachable; /* our segment, for other hosts, as the master said */
+    bool stop;                 /* under the lock of the store's beat */
+    bool is_unreachable;       /* our segment, for other hosts, as the master said */
     _Atomic int fd;
-    _Atomic bool healthy;
     uint64_t epoch, request_id, tidied_ns;
     struct mc_wire_peer agreed; /* with the master: what may be said to it */
     uint32_t client_ttl_ms;
@@ -79,9 +80,9 @@ static int heartbeat_connect(struct mc_heartbeat *heartbeat, uint64_t deadline_n
 static void heartbeat_disconnect(struct mc_heartbeat *heartbeat)
 {
     /* Under the lock, so that mc_heartbeat_stop never shuts down a number that was closed and given to somebody else. */
-    pthread_mutex_lock(&heartbeat->lock);
+    pthread_mutex_lock(&heartbeat->store->beat_lock);
     mc_fd_close(atomic_exchange(&heartbeat->fd, -1));
-    pthread_mutex_unlock(&heartbeat->lock);
+    pthread_mutex_unlock(&heartbeat->store->beat_lock);
 }
 
 static uint64_t clamp_ms(uint64_t value, uint64_t least, uint64_t most)
@@ -129,7 +130,7 @@ static int send_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buffer *out,
         return rc;
     in->length = 0;
     if (silent_ns < deadline_ns && mc_socket_wait_read(fd, silent_ns, NULL) == MC_ERR_RPC_TIMEOUT &&
-        atomic_exchange(&heartbeat->healthy, false))
+        !atomic_exchange(&heartbeat->store->is_beat_missed, true))
         mc_log(WARNING, "the master at %s is silent", heartbeat->store->master.configured);
     int64_t used = mc_socket_receive_frame(fd, in, &frame, deadline_ns, NULL);
     if (used < 0)
@@ -169,13 +170,13 @@ static int send_heartbeat(struct mc_heartbeat *heartbeat, struct mc_buffer *out,
 static bool heartbeat_sleep(struct mc_heartbeat *heartbeat, uint64_t sleep_ms)
 {
     uint64_t until_ns = mc_clock_ns() + sleep_ms * 1000000ull;
-    pthread_mutex_lock(&heartbeat->lock);
-    while (!heartbeat->stop && !heartbeat->woken &&
-           mc_monitor_wait(&heartbeat->lock, &heartbeat->changed, until_ns) == 0)
+    pthread_mutex_lock(&heartbeat->store->beat_lock);
+    while (!heartbeat->stop && !heartbeat->store->is_beat_due &&
+           mc_monitor_wait(&heartbeat->store->beat_lock, &heartbeat->store->beat_changed, until_ns) == 0)
         continue;
-    heartbeat->woken = false;
+    heartbeat->store->is_beat_due = false;
     bool stop = heartbeat->stop;
-    pthread_mutex_unlock(&heartbeat->lock);
+    pthread_mutex_unlock(&heartbeat->store->beat_lock);
     return stop;
 }
 
@@ -201,15 +202,15 @@ static void *heartbeat_main(void *argument)
             rc = heartbeat_connect(heartbeat, atomic_load(&heartbeat->until_ns));
         if (rc == 0)
             rc = send_heartbeat(heartbeat, &out, &in);
-        bool was_healthy = atomic_exchange(&heartbeat->healthy, rc == 0);
+        bool was_missed = atomic_exchange(&heartbeat->store->is_beat_missed, rc < 0);
         if (rc < 0) {
             heartbeat_disconnect(heartbeat);
             if (heartbeat->epoch == atomic_load(&heartbeat->store->epoch)) /* nobody has met a newer one meanwhile */
                 mc_master_forget(&heartbeat->store->master, NULL);
-            if (was_healthy)
+            if (!was_missed)
                 mc_log(WARNING, "lost the master at %s: %s; trying again until it answers",
                        heartbeat->store->master.configured, mc_error_name(rc));
-        } else if (!was_healthy) {
+        } else if (was_missed) {
             mc_log(INFO, "the master at %s answers again", heartbeat->store->master.configured);
         }
         retry_ms = rc == 0 ? RETRY_FIRST_MS : retry_ms * 2 > RETRY_LAST_MS ? RETRY_LAST_MS : retry_ms * 2;
@@ -234,10 +235,8 @@ int mc_heartbeat_start(struct mc_store *store, uint64_t deadline_ns, struct mc_h
     if (heartbeat == NULL)
         return MC_ERR_NO_MEMORY;
     heartbeat->store = store;
-    heartbeat->healthy = true;
     atomic_store(&heartbeat->until_ns, deadline_ns);
     atomic_store(&heartbeat->fd, -1);
-    mc_monitor_init(&heartbeat->lock, &heartbeat->changed);
 
     int rc;
     uint64_t retry_ms = RETRY_FIRST_MS;
@@ -273,42 +272,29 @@ uint16_t mc_heartbeat_local_port(const struct mc_heartbeat *heartbeat)
 {
     return heartbeat->local_port;
 }
-bool mc_heartbeat_healthy(const struct mc_heartbeat *heartbeat)
-{
-    return atomic_load(&heartbeat->healthy);
-}
 
 void mc_heartbeat_settle(struct mc_heartbeat *heartbeat)
 {
     atomic_store(&heartbeat->until_ns, UINT64_MAX);
 }
 
-void mc_heartbeat_wake(struct mc_heartbeat *heartbeat)
-{
-    pthread_mutex_lock(&heartbeat->lock);
-    heartbeat->woken = true;
-    pthread_cond_signal(&heartbeat->changed);
-    pthread_mutex_unlock(&heartbeat->lock);
-}
-
 void mc_heartbeat_stop(struct mc_heartbeat *heartbeat)
 {
-    pthread_mutex_lock(&heartbeat->lock);
+    pthread_mutex_lock(&heartbeat->store->beat_lock);
     heartbeat->stop = true;
-    pthread_cond_signal(&heartbeat->changed);
+    pthread_cond_signal(&heartbeat->store->beat_changed);
     /* A heartbeat that waits for a stopped master must not hold up the close: its connection ends here, its descriptor
      * below. */
     int fd = atomic_load(&heartbeat->fd);
     if (fd >= 0)
         (void)shutdown(fd, SHUT_RDWR);
-    pthread_mutex_unlock(&heartbeat->lock);
+    pthread_mutex_unlock(&heartbeat->store->beat_lock);
     pthread_join(heartbeat->thread, NULL);
     heartbeat_disconnect(heartbeat);
 }
 
 void mc_heartbeat_free(struct mc_heartbeat *heartbeat)
 {
-    mc_monitor_destroy(&heartbeat->lock, &heartbeat->changed);
     free(heartbeat);
 }
 

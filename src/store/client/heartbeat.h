@@ -14,11 +14,8 @@ int mc_heartbeat_start(struct mc_store *store, uint64_t deadline_ns, struct mc_h
 /* Our address as the master's route sees it ("192.168.0.7"), taken from the first connection. */
 const char *mc_heartbeat_local_host(const struct mc_heartbeat *heartbeat);
 uint16_t mc_heartbeat_local_port(const struct mc_heartbeat *heartbeat);
-/* Was the last heartbeat answered, and in time? */
-bool mc_heartbeat_healthy(const struct mc_heartbeat *heartbeat);
 /* The open that it was started for has succeeded: from now on it tries for ever. */
 void mc_heartbeat_settle(struct mc_heartbeat *heartbeat);
-void mc_heartbeat_wake(struct mc_heartbeat *heartbeat);
 /* Ends the thread. Other threads of the store may still ask how it was, until it is freed. */
 void mc_heartbeat_stop(struct mc_heartbeat *heartbeat);
 void mc_heartbeat_free(struct mc_heartbeat *heartbeat);

@@ -6,9 +6,10 @@
 #include "store/segment/layout.h"
 #include "env/clock.h"
 #include "env/log.h"
-#include "store/client/heartbeat.h"
-#include "store/owner/owner.h"
-#include "store/client/store.h"
+#include "store/client/avoid.h"
+#include "store/client/endpoints.h"
+#include "store/client/master.h"
+#include "store/client/state.h"
 #include "store/wire/stream.h"
 
 #include <errno.h>
@@ -18,6 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define HELLO_TRY_MS 1000u /* one try to reach the master */
 #define RETRY_FIRST_MS 10u /* between tries of one call, doubling, half of it random */
 #define RETRY_LAST_MS 200u
 #define RACE_LINKS_MAX 3u /* on which one question is asked */
@@ -27,99 +29,7 @@
 #define SEND_NS 1000000ull /* for what a fresh or idle link takes at once */
 #define LOOK_MS 200u       /* a call that waits for its answer looks so often whether the master is away */
 
-/* ---- what is known of the master ---- */
-
-bool mc_master_is_gone(int code)
-{
-    return code == MC_ERR_RPC_FAIL || code == MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS;
-}
-
-uint64_t mc_master_silent_ms(const struct mc_store *store)
-{
-    /* Read before the clock, and still another thread's clock may have been a little ahead of ours. */
-    uint64_t heard_ns = atomic_load(&store->heard_ns), now_ns = mc_clock_boot_ns();
-    return heard_ns == 0 ? UINT64_MAX : now_ns > heard_ns ? (now_ns - heard_ns) / 1000000 : 0;
-}
-
-bool mc_master_is_away(const struct mc_store *store)
-{
-    /* The heartbeat thread's word too: a process that was stopped for a while has heard nothing and misses nobody. */
-    return store->heartbeat != NULL && !mc_heartbeat_healthy(store->heartbeat) &&
-           mc_master_silent_ms(store) > MC_AWAY_MS;
-}
-
-static void rise_to(_Atomic uint64_t *value, uint64_t least)
-{
-    uint64_t now = atomic_load_explicit(value, memory_order_relaxed);
-    while (now < least &&
-           !atomic_compare_exchange_weak_explicit(value, &now, least, memory_order_relaxed, memory_order_relaxed))
-        continue;
-}
-
-void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts, uint16_t frame_time)
-{
-    if (atomic_load_explicit(&store->epoch, memory_order_relaxed) != epoch)
-        return;
-    uint64_t sent_ns = mc_master_time_of(&store->master_time, epoch, frame_time, mc_clock_boot_ms()) * 1000000u;
-    rise_to(&store->heard_ns, sent_ns);
-    if (atomic_load_explicit(&store->master.refused_ns, memory_order_relaxed) != 0)
-        atomic_store(&store->master.refused_ns, 0);
-    if (acts)
-        atomic_store_explicit(&store->acting_epoch, epoch, memory_order_relaxed);
-    if (atomic_load_explicit(&store->acting_epoch, memory_order_relaxed) == epoch)
-        rise_to(&store->acted_ns, sent_ns);
-}
-
-void mc_master_age_told(struct mc_store *store, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms)
-{
-    pthread_mutex_lock(&store->lock);
-    if (atomic_load(&store->epoch) == epoch)
-        mc_master_time_learn(&store->master_time, epoch, age_ms, asked_ms, mc_clock_boot_ms());
-    pthread_mutex_unlock(&store->lock);
-}
-
-/* Since the last word of a master that may have acted. */
-static uint32_t seen_age_ms(const struct mc_store *store)
-{
-    uint64_t acted_ns = atomic_load(&store->acted_ns), now_ns = mc_clock_boot_ns();
-    uint64_t age_ms = acted_ns == 0 ? UINT32_MAX : now_ns > acted_ns ? (now_ns - acted_ns) / 1000000 : 0;
-    return age_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)age_ms;
-}
-
-/* To which cluster belongs what we hold and have met? True: there is something in our memory. */
-static bool own_cluster(struct mc_store *store, struct mc_id *cluster)
-{
-    struct mc_owner *owner = atomic_load(&store->owner);
-    bool holds = owner != NULL && mc_owner_holds(owner, cluster);
-    if (holds)
-        return true;
-    pthread_mutex_lock(&store->lock);
-    *cluster = store->cluster;
-    pthread_mutex_unlock(&store->lock);
-    return false;
-}
-
-int mc_master_cluster_told(struct mc_store *store, uint64_t epoch, struct mc_id cluster)
-{
-    struct mc_id ours;
-    if (mc_id_is_zero(cluster))
-        return 0;
-    bool holds = own_cluster(store, &ours);
-    bool is_other = !mc_id_is_zero(ours) && !mc_id_equal(ours, cluster);
-    if (is_other && (holds || epoch < atomic_load(&store->epoch))) {
-        mc_log_limited(WARNING,
-                       "the master is of cluster %016llx%016llx, this process belongs to %016llx%016llx: it stays away "
-                       "from there; to move it, restart it",
-                       (unsigned long long)cluster.high, (unsigned long long)cluster.low, (unsigned long long)ours.high,
-                       (unsigned long long)ours.low);
-        return MC_ERR_OTHER_CLUSTER;
-    }
-    pthread_mutex_lock(&store->lock);
-    store->cluster = cluster;
-    pthread_mutex_unlock(&store->lock);
-    mc_paths_set_cluster(store->paths, cluster);
-    return 0;
-}
+/* ---- hello ---- */
 
 struct said { /* with a HELLO_REPLY; text and leader by a master that refuses */
     char text[512], leader[MC_ADDRESS_MAX], build[MC_BUILD_TEXT_MAX];
@@ -178,8 +88,6 @@ static int met_master(struct mc_store *store, const char *address, const struct 
     return 0;
 }
 
-/* ---- hello ---- */
-
 static void copy_said(char *target, size_t size, struct mc_span text)
 {
     snprintf(target, size, "%.*s", (int)text.length, text.length == 0 ? "" : (const char *)text.data);
@@ -188,9 +96,9 @@ static void copy_said(char *target, size_t size, struct mc_span text)
 static void hello_write(struct mc_store *store, struct mc_buffer *out, enum mc_role role)
 {
     /* The age first: read the other way round, a young age could be paired with an older master's epoch. */
-    uint32_t age_ms = seen_age_ms(store);
+    uint32_t age_ms = mc_master_seen_age_ms(store);
     struct mc_id cluster;
-    bool holds = own_cluster(store, &cluster);
+    bool holds = mc_master_own_cluster(store, &cluster);
     struct mc_wire_hello hello = {.role = (uint8_t)role,
                                   .node = store->node,
                                   .incarnation = store->incarnation,
@@ -295,7 +203,7 @@ int mc_master_greet(struct mc_store *store, enum mc_role role, bool near, uint64
 {
     struct said said, second;
     char used[MC_ADDRESS_MAX];
-    uint64_t try_ns = mc_clock_ns() + MC_HELLO_TRY_MS * 1000000ull;
+    uint64_t try_ns = mc_clock_ns() + HELLO_TRY_MS * 1000000ull;
     if (try_ns < deadline_ns)
         deadline_ns = try_ns;
     int fd = near ? greet_near(store, role, deadline_ns, reply) : MC_ERR_RPC_FAIL;
@@ -864,7 +772,8 @@ static int attempt(struct mc_store *store, uint64_t deadline_ns, mc_link_build *
         }
         (*link)->repeated = attempt->repeated;
         if (rc == 0) {
-            mc_store_tell(store, *link);
+            if (mc_store_tell(store, (*link)->epoch, &(*link)->out))
+                (void)mc_link_send(*link, mc_clock_ns() + 1000000ull); /* not worth any wait */
             return 0;
         }
         bool again = rc == MC_ERR_RPC_FAIL && (*link)->reused && (*link)->broken && !mc_master_is_away(store);

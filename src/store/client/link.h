@@ -1,5 +1,5 @@
 /* A link: one call connection to the master, borrowed by one calling thread for one operation, which does its own send
- * and receive. And what a store knows of its master: the highest epoch, when it last heard from it.
+ * and receive.
  *
  * A master of a lower epoch than one that was met is no master any more: its hello is refused, its links are closed, so
  * no call ever mixes answers of two epochs on one link.
@@ -20,9 +20,6 @@
 #define MC_LINK_IDLE_MS 60000u  /* and is closed after so long */
 
 struct mc_store;
-
-#define MC_AWAY_MS 3000u      /* a master that was silent for so long is away: calls fail at once */
-#define MC_HELLO_TRY_MS 1000u /* one try to reach the master */
 
 struct mc_master_link {
     struct mc_store *store;
@@ -50,19 +47,6 @@ struct mc_master_link {
  * are empty). near: its unix socket may be tried first. A descriptor or negative; what was learnt is remembered. */
 int mc_master_greet(struct mc_store *store, enum mc_role role, bool near, uint64_t deadline_ns,
                     struct mc_wire_hello_reply *reply);
-/* A master says which cluster it is; zero: it does not. 0, or MC_ERR_OTHER_CLUSTER: what this process holds, or has met
- * of a later epoch, is of another one. */
-int mc_master_cluster_told(struct mc_store *store, uint64_t epoch, struct mc_id cluster);
-/* May a request that failed like that be made again on another connection? */
-bool mc_master_is_gone(int code);
-/* Since the master sent the last that came from it; UINT64_MAX: nothing did. */
-uint64_t mc_master_silent_ms(const struct mc_store *store);
-/* Silent for longer than MC_AWAY_MS, and not only because nothing was asked. */
-bool mc_master_is_away(const struct mc_store *store);
-/* A frame of that time came from the master of that epoch. */
-void mc_master_heard(struct mc_store *store, uint64_t epoch, bool acts, uint16_t frame_time);
-/* It said its age, asked at that time. Before what came with it is heard. */
-void mc_master_age_told(struct mc_store *store, uint64_t epoch, uint64_t age_ms, uint64_t asked_ms);
 
 /* An idle link or a new one. */
 int mc_link_borrow(struct mc_store *store, uint64_t deadline_ns, struct mc_master_link **link);

@@ -2,8 +2,9 @@
  * closed. A thread, started with the first grace, closes those whose time is over. */
 #include "env/clock.h"
 #include "env/thread.h"
-#include "store/client/heartbeat.h"
-#include "store/client/store.h"
+#include "store/client/life.h"
+#include "store/client/threads.h"
+#include "store/owner/owner.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -58,6 +59,13 @@ static struct mc_store *take_due(struct mc_mounts *mounts, uint64_t *next_ns)
     return NULL;
 }
 
+/* NULL is allowed. Nobody mounts anything in a lender. */
+static void lender_close(struct mc_store *lender)
+{
+    if (mc_life_quiet(lender))
+        mc_life_end(lender);
+}
+
 static void *mounts_main(void *argument)
 {
     struct mc_mounts *mounts = argument;
@@ -67,7 +75,7 @@ static void *mounts_main(void *argument)
         struct mc_store *due = take_due(mounts, &next_ns);
         if (due != NULL) {
             pthread_mutex_unlock(&mounts->sleeper.lock);
-            (void)mc_store_close(due); /* always 0 */
+            lender_close(due);
             pthread_mutex_lock(&mounts->sleeper.lock);
         } else if (next_ns == 0) {
             pthread_cond_wait(&mounts->sleeper.changed, &mounts->sleeper.lock);
@@ -87,7 +95,7 @@ void mc_mounts_end(struct mc_store *store)
         return;
     mc_sleeper_end(&mounts->sleeper);
     for (size_t i = 0; i < MC_MOUNTS_MAX; i++)
-        (void)mc_store_close(mounts->mounts[i].store); /* always 0 */
+        lender_close(mounts->mounts[i].store);
     free(mounts);
 }
 
@@ -104,13 +112,12 @@ static int open_lender(struct mc_store *store, uint64_t size, struct mc_store **
                                      .global_segment_size = size,
                                      .call_timeout_ms = store->call_timeout_ms,
                                      .data_dir = ""};
-    return mc_store_open(&config, lender);
+    return mc_life_begin(&config, lender);
 }
 
 int mc_store_mount(struct mc_store *store, uint64_t size, char id[MC_MOUNT_ID_MAX], uint64_t *bytes)
 {
     struct mc_store *lender = NULL;
-    struct mc_store_statistics statistics;
     int rc = mc_store_enter(store);
     if (rc < 0)
         return rc;
@@ -136,8 +143,7 @@ int mc_store_mount(struct mc_store *store, uint64_t size, char id[MC_MOUNT_ID_MA
         pthread_mutex_unlock(&mounts->sleeper.lock);
     }
     if (rc == 0) {
-        mc_store_statistics(lender, &statistics);
-        *bytes = statistics.segment_capacity;
+        *bytes = mc_owner_capacity(atomic_load(&lender->owner));
     }
     mc_store_leave(store);
     return rc;
@@ -150,7 +156,7 @@ static int leave_later(struct mc_mounts *mounts, struct mount *mount, uint64_t g
         return MC_ERR_NO_MEMORY;
     mount->leave_ns = mc_clock_ns() + (grace_ms < GRACE_MAX_MS ? grace_ms : GRACE_MAX_MS) * 1000000ull;
     atomic_store(&mount->store->leaving, true);
-    mc_heartbeat_wake(mount->store->heartbeat); /* the master is told at once */
+    mc_store_wake(mount->store); /* the master is told at once */
     pthread_cond_signal(&mounts->sleeper.changed);
     return 0;
 }
@@ -178,7 +184,7 @@ int mc_store_unmount(struct mc_store *store, const char *id, uint64_t grace_ms)
     }
     if (mounts != NULL)
         pthread_mutex_unlock(&mounts->sleeper.lock);
-    (void)mc_store_close(lender); /* always 0; NULL is allowed */
+    lender_close(lender);
     mc_store_leave(store);
     return rc;
 }

@@ -1,6 +1,12 @@
 /* Transfers by segment. */
 #include "store/client/move.h"
 
+#include "store/client/avoid.h"
+#include "store/client/endpoints.h"
+#include "store/client/link.h"
+#include "store/client/master.h"
+#include "store/client/owners.h"
+
 #include "store/path/path.h"
 #include "store/path/paths.h"
 #include "env/clock.h"
@@ -69,7 +75,7 @@ struct doubted {
 static void doubt(void *context)
 {
     const struct doubted *doubted = context;
-    mc_store_suspect(doubted->link, doubted->segment, 0);
+    mc_store_suspect(&doubted->link->out, doubted->segment, 0);
     (void)mc_link_send(doubted->link, mc_clock_ns() + 1000000ull);
 }
 
@@ -131,7 +137,7 @@ static int find_path(const struct moving *moving, uint32_t segment, struct mc_pa
     if (link != NULL && rc == MC_ERR_RPC_TIMEOUT)
         doubt(&(struct doubted){link, segment});
     if (rc == MC_ERR_RPC_TIMEOUT && now_ns >= until_ns) {
-        mc_store_avoid(store, epoch, segment, MC_AVOID_SLOW);
+        mc_store_avoid(store, epoch, segment, MC_AVOID_SLOW, 0);
         return rc;
     }
     note_stall(moving, start_ns);
@@ -188,7 +194,7 @@ static bool move_group(const struct moving *moving, struct mc_transfer **group, 
         if (moving->haste != NULL && run.patience_ns == 0 && mc_clock_ns() < run.deadline_ns)
             end_stalled(group, count);
     } else if (is_slow(group, count, &run)) {
-        mc_store_avoid(moving->store, moving->epoch, segment, MC_AVOID_SLOW);
+        mc_store_avoid(moving->store, moving->epoch, segment, MC_AVOID_SLOW, 0);
     }
     if (moving->live != NULL && path->transport->commits_here)
         write_live(moving->live, group, count);

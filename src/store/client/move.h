@@ -2,12 +2,14 @@
 #ifndef MC_STORE_MOVE_H
 #define MC_STORE_MOVE_H
 
-#include "store/client/store.h"
+#include "store/client/state.h"
 
 /* Of reads that may be tried again later in the same call. Segments are moved one after the other, so several silent
  * owners would use up the time of those behind them: once one has been waited for in vain, an owner that says nothing
  * for MC_PATIENCE_MS is left, and nothing is said of it. Then, and only then, the result is MC_ERR_RPC_TIMEOUT before
  * the deadline, and the caller comes back when all others have been read. */
+#define MC_PATIENCE_MS 100u /* with an owner whose object has other replicas */
+
 struct mc_haste {
     const bool *has_others; /* by transfer: its object has other replicas, so MC_PATIENCE_MS is enough for this one */
     bool stalled;           /* in and out: an owner was waited for in vain */
@@ -22,9 +24,5 @@ struct mc_haste {
 bool mc_store_move(struct mc_store *store, struct mc_master_link *link, uint64_t epoch, struct mc_transfer *transfers,
                    size_t count, const struct mc_run *run, struct mc_haste *haste, struct mc_transfer **scratch,
                    struct mc_buffer *live);
-
-/* Replaces the value of that version, and no other: MC_ERR_STALE when the key has another value by then, or none. */
-int mc_put_expected(struct mc_store *store, struct mc_put_item *item, const struct mc_replicate_config *config,
-                    uint64_t version);
 
 #endif

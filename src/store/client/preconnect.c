@@ -4,7 +4,9 @@
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/thread.h"
-#include "store/client/store.h"
+#include "store/client/endpoints.h"
+#include "store/client/link.h"
+#include "store/client/owners.h"
 
 #include <stdlib.h>
 

@@ -5,13 +5,19 @@
  * nothing meanwhile, so that writers cannot wait for each other in a circle. */
 #include "base/checksum.h"
 #include "env/clock.h"
+#include "store/client/avoid.h"
+#include "store/client/calls.h"
+#include "store/client/link.h"
+#include "store/client/master.h"
 #include "store/client/move.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-#define PENDING 1 /* code of an item that is not decided */
-#define TWIN 2    /* of one whose key stands earlier in the batch, until that one is decided */
+#define COMMIT_WAIT_MS 100u  /* at least, for an owner to confirm; then the put is placed again */
+#define REVOKED_WAIT_MS 700u /* for the master's word after that; a packet of it may be lost, and sent again */
+#define PENDING 1            /* code of an item that is not decided */
+#define TWIN 2               /* of one whose key stands earlier in the batch, until that one is decided */
 #define TWIN_TABLE (4u * MC_BATCH_MAX)
 #define PLACE_AGAIN_MAX 4  /* times an item is placed elsewhere after its transfer failed */
 #define WAIT_FIRST_US 100u /* between rounds in which nothing was granted; doubling */
@@ -214,7 +220,7 @@ static void pass_unconfirmed(struct put_work *work, const struct put_one *one, s
         if (transfer->result != 0 || at < work->late_count || at == LATE_MAX)
             continue;
         work->late[work->late_count++] = segment;
-        mc_store_suspect(link, segment, 0);
+        mc_store_suspect(&link->out, segment, 0);
     }
 }
 
@@ -314,7 +320,7 @@ static void sample_owners(const struct put_work *work, uint64_t took_ns, uint64_
 /* An owner that is slow for all would get all puts of the others besides, if each of them left it for the next one. */
 static uint64_t patience_ns(const struct put_work *work, uint64_t late_ns)
 {
-    uint64_t least_ns = MC_COMMIT_WAIT_MS * 1000000ull, most_ns = COMMIT_WAIT_MAX_MS * 1000000ull;
+    uint64_t least_ns = COMMIT_WAIT_MS * 1000000ull, most_ns = COMMIT_WAIT_MAX_MS * 1000000ull;
     uint64_t wait_ns = 4 * late_ns > least_ns ? 4 * late_ns : least_ns;
     wait_ns <<= work->late_rounds < LATE_DOUBLE_MAX ? work->late_rounds : LATE_DOUBLE_MAX;
     return wait_ns < most_ns ? wait_ns : most_ns;
@@ -337,7 +343,7 @@ static int wait_done(struct put_work *work, struct mc_master_link *link, uint64_
         work->late_rounds++;
         write_revokes(work, &link->out, true);
         /* The answer comes at once, and without it the grants' fate is unknown: a little beyond the deadline. */
-        uint64_t answer_ns = mc_clock_ns() + MC_REVOKED_WAIT_MS * 1000000ull;
+        uint64_t answer_ns = mc_clock_ns() + REVOKED_WAIT_MS * 1000000ull;
         uint64_t last_ns = work->deadline_ns + REVOKED_GRACE_MS * 1000000ull;
         answer_ns = answer_ns < last_ns ? answer_ns : last_ns;
         rc = mc_link_send(link, answer_ns);

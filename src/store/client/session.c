@@ -1,14 +1,14 @@
-/* Get sessions, and the life of both kinds. */
-#include "store/client/session.h"
-
+/* Get sessions. */
 #include "env/clock.h"
 #include "env/thread.h"
-#include "store/client/heartbeat.h"
-#include "store/client/session_inside.h"
-#include "store/client/store.h"
+#include "store/client/calls.h"
+#include "store/client/link.h"
+#include "store/client/state.h"
 
 #include <stdlib.h>
 
+#define SESSION_HOLDS_MAX 1024u /* links that wait for the end of get sessions; more: MC_ERR_BUSY */
+#define SESSION_IDLE_MS 30000u  /* a get session that nobody uses for so long is over */
 #define BUSY_TICK_MS 20u
 #define RENEW_SEND_NS 1000000ull /* the heartbeat thread does not wait longer for a socket that is full */
 
@@ -30,15 +30,10 @@ static size_t bucket_of(struct mc_hash hash)
     return (size_t)(hash.low % MC_SESSION_BUCKETS);
 }
 
-bool mc_hash_equal(struct mc_hash a, struct mc_hash b)
-{
-    return a.low == b.low && a.high == b.high;
-}
-
 static struct mc_get_session **get_session_find(struct mc_sessions *sessions, struct mc_hash hash)
 {
     struct mc_get_session **at = &sessions->gets[bucket_of(hash)];
-    while (*at != NULL && !mc_hash_equal((*at)->hash, hash))
+    while (*at != NULL && !mc_session_is_of((*at)->hash, hash))
         at = &(*at)->next;
     return at;
 }
@@ -146,7 +141,7 @@ static int start_slice(struct mc_store *store, const struct mc_bytes *keys, size
     *hold = (struct mc_session_hold){.link = link, .used_ms = now_ms, .renewed_ms = now_ms, .next = sessions->holds};
     hold->key_count = 1; /* our own, so that none of its keys can free it here */
     sessions->holds = hold;
-    rc = ++sessions->hold_count > MC_SESSION_HOLDS_MAX ? MC_ERR_BUSY : gets_reserve(sessions);
+    rc = ++sessions->hold_count > SESSION_HOLDS_MAX ? MC_ERR_BUSY : gets_reserve(sessions);
     for (size_t i = 0; i < count; i++) {
         if (results[i] == 0)
             results[i] = rc < 0 ? rc : session_add(sessions, hashes[i], hold, &links);
@@ -155,7 +150,7 @@ static int start_slice(struct mc_store *store, const struct mc_bytes *keys, size
         hold_drop(sessions, hold, &links);
     pthread_mutex_unlock(&sessions->lock);
     links_close(store, links);
-    mc_heartbeat_wake(store->heartbeat); /* it sleeps as if there were no session */
+    mc_store_wake(store); /* it sleeps as if there were no session */
     return rc;
 }
 
@@ -267,14 +262,6 @@ int mc_store_get_session_end(struct mc_store *store, const struct mc_bytes *keys
     return 0;
 }
 
-/* ---- both kinds ---- */
-
-void mc_sessions_init(struct mc_sessions *sessions)
-{
-    *sessions = (struct mc_sessions){.gets = NULL};
-    mc_monitor_init(&sessions->lock, &sessions->quiet);
-}
-
 uint64_t mc_sessions_tick(struct mc_store *store)
 {
     struct mc_sessions *sessions = &store->sessions;
@@ -292,7 +279,7 @@ uint64_t mc_sessions_tick(struct mc_store *store)
             mc_frame_bare(&hold->link->out, MC_MESSAGE_RENEW, 0);
             (void)mc_link_send(hold->link, mc_clock_ns() + RENEW_SEND_NS); /* a broken one ends here */
         }
-        if (hold->link->broken || now_ms - hold->used_ms >= MC_SESSION_IDLE_MS) {
+        if (hold->link->broken || now_ms - hold->used_ms >= SESSION_IDLE_MS) {
             hold->link->next = links;
             links = hold->link;
             hold->link = NULL;
@@ -303,7 +290,7 @@ uint64_t mc_sessions_tick(struct mc_store *store)
     return any ? renew_ms + 1 : UINT64_MAX;
 }
 
-void mc_sessions_free(struct mc_store *store)
+void mc_get_sessions_free(struct mc_store *store)
 {
     struct mc_sessions *sessions = &store->sessions;
     struct mc_master_link *links = NULL;
@@ -312,7 +299,5 @@ void mc_sessions_free(struct mc_store *store)
             session_drop(sessions, &sessions->gets[i], &links);
     }
     links_close(store, links);
-    mc_put_sessions_free(sessions);
     free(sessions->gets);
-    mc_monitor_destroy(&sessions->lock, &sessions->quiet);
 }

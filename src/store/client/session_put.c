@@ -1,10 +1,12 @@
 /* Put sessions: objects put together in memory of our own. */
 #include "env/clock.h"
-#include "store/client/session_inside.h"
-#include "store/client/store.h"
+#include "store/client/state.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#define SESSION_PUT_IDLE_MS 600000u /* a put session that nobody uses for so long is over, when its memory is wanted */
+#define SESSION_PUT_BYTES_MAX (UINT64_C(16) << 30) /* of all put sessions of a store together */
 
 struct options { /* a copy of the configuration of one start, shared by its keys */
     size_t users;
@@ -66,7 +68,7 @@ static struct mc_put_session **put_session_find(struct mc_sessions *sessions, st
 {
     struct mc_hash hash = mc_hash(key.data, key.length);
     struct mc_put_session **at = &sessions->puts[hash.low % MC_SESSION_BUCKETS];
-    while (*at != NULL && !mc_hash_equal((*at)->hash, hash))
+    while (*at != NULL && !mc_session_is_of((*at)->hash, hash))
         at = &(*at)->next;
     return at;
 }
@@ -94,7 +96,7 @@ static void drop_idle(struct mc_sessions *sessions)
     uint64_t now_ms = mc_clock_ms();
     for (size_t i = 0; i < MC_SESSION_BUCKETS; i++) {
         for (struct mc_put_session **at = &sessions->puts[i]; *at != NULL;) {
-            if ((*at)->users == 0 && now_ms - (*at)->used_ms >= MC_SESSION_PUT_IDLE_MS)
+            if ((*at)->users == 0 && now_ms - (*at)->used_ms >= SESSION_PUT_IDLE_MS)
                 session_free(put_session_detach(sessions, at));
             else
                 at = &(*at)->next;
@@ -108,11 +110,11 @@ static int start_one(struct mc_sessions *sessions, struct mc_bytes key, uint64_t
 {
     if (*put_session_find(sessions, key) != NULL)
         return MC_ERR_INVALID_PARAMS;
-    if (sessions->put_count >= MC_SESSION_KEYS_MAX || size > MC_SESSION_PUT_BYTES_MAX - sessions->put_bytes)
+    if (sessions->put_count >= MC_SESSION_KEYS_MAX || size > SESSION_PUT_BYTES_MAX - sessions->put_bytes)
         drop_idle(sessions);
     if (sessions->put_count >= MC_SESSION_KEYS_MAX)
         return MC_ERR_BUSY;
-    if (size > MC_SESSION_PUT_BYTES_MAX - sessions->put_bytes)
+    if (size > SESSION_PUT_BYTES_MAX - sessions->put_bytes)
         return MC_ERR_NO_AVAILABLE_HANDLE;
     struct mc_put_session *session = malloc(sizeof(*session) + key.length);
     uint8_t *data = session == NULL ? NULL : calloc(1, size);

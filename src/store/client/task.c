@@ -1,7 +1,7 @@
 /* Copies and moves in the background: one thread, started with the first task, that takes them in order. */
 #include "env/clock.h"
 #include "env/thread.h"
-#include "store/client/store.h"
+#include "store/client/threads.h"
 
 #include <stdlib.h>
 #include <string.h>

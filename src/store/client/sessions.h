@@ -4,8 +4,8 @@
  * the session ends; its heartbeat thread renews the lease. The pieces are read at the places that were told, and verified as
  * always, so a session can end (or be lost) at any moment and costs a miss at worst.
  * Put session: the pieces are copied into memory of our own; the object is put, whole, when the session ends. */
-#ifndef MC_STORE_SESSION_H
-#define MC_STORE_SESSION_H
+#ifndef MC_STORE_SESSIONS_H
+#define MC_STORE_SESSIONS_H
 
 #include "base/checksum.h"
 #include "mooncake.h"
@@ -14,14 +14,9 @@
 #include <stdint.h>
 
 #define MC_SESSION_BUCKETS 1024u
-#define MC_SESSION_KEYS_MAX 65536u     /* of each kind; more: MC_ERR_BUSY */
-#define MC_SESSION_HOLDS_MAX 1024u     /* links that wait for the end of get sessions; more: MC_ERR_BUSY */
-#define MC_SESSION_IDLE_MS 30000u      /* a get session that nobody uses for so long is over */
-#define MC_SESSION_PUT_IDLE_MS 600000u /* a put session too, when its memory is wanted */
-#define MC_SESSION_PUT_BYTES_MAX (UINT64_C(16) << 30) /* of all put sessions of a store together */
+#define MC_SESSION_KEYS_MAX 65536u /* of each kind; more: MC_ERR_BUSY */
 
 struct mc_store;
-struct mc_master_link;
 struct mc_get_session;
 struct mc_put_session;
 struct mc_session_hold;
@@ -36,20 +31,16 @@ struct mc_sessions { /* zeroed and with its locks made = empty */
     struct mc_session_hold *holds;
 };
 
-void mc_sessions_init(struct mc_sessions *sessions);
-/* No call runs any more. */
-void mc_sessions_free(struct mc_store *store);
 /* Renews leases, ends what was left alone. Does not wait: on the heartbeat thread. Returns in how many milliseconds it is to be
  * called again at the latest. */
 uint64_t mc_sessions_tick(struct mc_store *store);
+/* No call runs any more. */
+void mc_get_sessions_free(struct mc_store *store);
+void mc_put_sessions_free(struct mc_sessions *sessions);
 
-/* ---- get.c ---- */
-
-/* mc_store_get_ranges, that looks first where the objects were when the master last told. */
-int mc_get_ranges_remembered(struct mc_store *store, struct mc_range_item *items, size_t count);
-/* Asks for at most MC_BATCH_MAX good keys and remembers their places. 0: the caller has the link, on which the master
- * counts a read of what was found; results are 0 or the key's code. */
-int mc_get_hold(struct mc_store *store, const struct mc_bytes *keys, const struct mc_hash *hashes, size_t count,
-                uint64_t deadline_ns, int *results, struct mc_master_link **link);
+static inline bool mc_session_is_of(struct mc_hash session, struct mc_hash key)
+{
+    return session.low == key.low && session.high == key.high;
+}
 
 #endif

@@ -1,0 +1,31 @@
+/* Calls that files of the client make of each other, beside those of mooncake.h. */
+#ifndef MC_STORE_CALLS_H
+#define MC_STORE_CALLS_H
+
+#include "base/checksum.h"
+#include "store/client/state.h"
+
+struct mc_master_link;
+
+/* mc_store_describe, and what else the master says of the value. */
+struct mc_described {
+    uint64_t version;
+    uint8_t pins; /* enum mc_put_flags */
+};
+int mc_call_describe(struct mc_store *store, const struct mc_bytes *key, uint64_t deadline_ns,
+                     struct mc_replica_description *descriptions, size_t capacity, struct mc_described *described);
+/* 0 when there is a segment of that name, else MC_ERR_SEGMENT_NOT_FOUND. */
+int mc_call_segment_named(struct mc_store *store, const char *name, uint64_t deadline_ns);
+/* Replaces the value of that version, and no other: MC_ERR_STALE when the key has another value by then, or none. */
+int mc_put_expected(struct mc_store *store, struct mc_put_item *item, const struct mc_replicate_config *config,
+                    uint64_t version);
+/* Puts the value, if it has a replica in the segment of that name, in place of itself on others. */
+int mc_store_move_away(struct mc_store *store, struct mc_bytes key, const char *segment);
+/* mc_store_get_ranges, that looks first where the objects were when the master last told. */
+int mc_get_ranges_remembered(struct mc_store *store, struct mc_range_item *items, size_t count);
+/* Asks for at most MC_BATCH_MAX good keys and remembers their places. 0: the caller has the link, on which the master
+ * counts a read of what was found; results are 0 or the key's code. */
+int mc_get_hold(struct mc_store *store, const struct mc_bytes *keys, const struct mc_hash *hashes, size_t count,
+                uint64_t deadline_ns, int *results, struct mc_master_link **link);
+
+#endif

@@ -1,0 +1,378 @@
+/* The life of a store: what it is made of begins and ends here; fork. */
+#include "store/client/life.h"
+
+#include "base/address.h"
+#include "env/clock.h"
+#include "env/limits.h"
+#include "env/log.h"
+#include "env/thread.h"
+#include "rdma/rdma.h"
+#include "store/client/endpoints.h"
+#include "store/client/heartbeat.h"
+#include "store/client/link.h"
+#include "store/client/preconnect.h"
+#include "store/client/sessions.h"
+#include "store/client/state.h"
+#include "store/client/threads.h"
+#include "store/owner/owner.h"
+#include "store/segment/memory.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <unistd.h>
+
+#define DATA_DIR_WAIT_NS 2000000000ull
+#define CLOSE_POLL_US 200 /* between looks at the calls in progress */
+#define CALL_TIMEOUT_MS_DEFAULT 5000u
+
+/* ---- fork: the child's stores are dead and harmless ---- */
+
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mc_store *registry;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&registry_lock);
+}
+static void after_fork_parent(void)
+{
+    pthread_mutex_unlock(&registry_lock);
+}
+
+static struct mc_owner *owner_of(struct mc_store *store)
+{
+    struct mc_owner *owner = atomic_load(&store->owner);
+    return owner != NULL ? owner : atomic_load(&store->owner_coming);
+}
+
+static void after_fork_child(void)
+{
+    /* Only closes descriptors and sets flags: locks of the store may be held by threads that do not exist here. */
+    for (struct mc_store *store = registry; store != NULL; store = store->next) {
+        atomic_store(&store->forked, true);
+        for (struct mc_master_link *link = store->idle; link != NULL; link = link->next)
+            close(link->fd);
+        for (struct mc_master_link *link = store->borrowed; link != NULL; link = link->next_borrowed)
+            close(link->fd);
+        if (store->heartbeat != NULL)
+            mc_heartbeat_forked(store->heartbeat);
+        struct mc_owner *owner = owner_of(store);
+        if (owner != NULL)
+            mc_owner_forked(owner);
+        mc_paths_forked(store->paths);
+    }
+    registry = NULL; /* a child of this child must not close these numbers again: they may be somebody else's */
+    pthread_mutex_init(&registry_lock, NULL);
+}
+
+static void install_fork_handlers(void)
+{
+    (void)pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+static void registry_add(struct mc_store *store)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install_fork_handlers);
+    pthread_mutex_lock(&registry_lock);
+    store->next = registry;
+    registry = store;
+    pthread_mutex_unlock(&registry_lock);
+}
+
+static void registry_remove(struct mc_store *store)
+{
+    pthread_mutex_lock(&registry_lock);
+    for (struct mc_store **at = &registry; *at != NULL; at = &(*at)->next) {
+        if (*at == store) {
+            *at = store->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&registry_lock);
+}
+
+/* ---- begin ---- */
+
+static int parse_paths(const char *text, unsigned *allowed)
+{
+    static const struct {
+        const char *name;
+        unsigned path;
+    } names[] = {{"local", MC_PATH_LOCAL},
+                 {"shm", MC_PATH_SHM},
+                 {"rdma", MC_PATH_RDMA},
+                 {"tcp", MC_PATH_TCP},
+                 {"all", MC_PATH_ALL}};
+    *allowed = 0;
+    while (*text != 0) {
+        size_t length = strcspn(text, ", "), i;
+        for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+            if (strlen(names[i].name) == length && strncasecmp(names[i].name, text, length) == 0)
+                break;
+        }
+        if (length > 0 && i == sizeof(names) / sizeof(names[0])) {
+            mc_log(ERROR, "unknown path \"%.*s\" in MC_PATHS or paths; known: local, shm, rdma, tcp", (int)length,
+                   text);
+            return MC_ERR_INVALID_PARAMS;
+        }
+        *allowed |= length > 0 ? names[i].path : 0;
+        text += length;
+        text += strspn(text, ", ");
+    }
+    if (*allowed == 0)
+        *allowed = MC_PATH_ALL;
+    return 0;
+}
+
+static int check_protocol(const char *protocol)
+{
+    if (protocol == NULL || protocol[0] == 0 || strcasecmp(protocol, "tcp") == 0)
+        return 0;
+    if (strcasecmp(protocol, "rdma") == 0)
+        return 0;
+    mc_log(ERROR, "unknown protocol \"%s\"; use \"tcp\" or \"rdma\" (same-host peers use shared memory by themselves)",
+           protocol);
+    return MC_ERR_INVALID_PARAMS;
+}
+
+static uint32_t timeout_from_environment(void)
+{
+    const char *text = getenv("MC_RPC_TIMEOUT_MS");
+    if (text == NULL || text[0] == 0)
+        return CALL_TIMEOUT_MS_DEFAULT;
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (*end != 0 || value == 0 || value > 86400000) {
+        mc_log(WARNING, "MC_RPC_TIMEOUT_MS=%s is not a number of milliseconds from 1 to 86400000; %u is used", text,
+               CALL_TIMEOUT_MS_DEFAULT);
+        return CALL_TIMEOUT_MS_DEFAULT;
+    }
+    return value < 0 ? 86400000u : (uint32_t)value; /* the original: negative = no limit */
+}
+
+/* Checks the configuration and copies it; nothing else is touched but the limit of open files. */
+static int configure(struct mc_store *store, const struct mc_store_config *config, char *host, size_t host_size,
+                     uint16_t *port, unsigned *allowed)
+{
+    const char *paths = getenv("MC_PATHS");
+    if (config->local_hostname == NULL || mc_address_split(config->local_hostname, host, host_size, port) < 0) {
+        mc_log(ERROR, "local_hostname \"%s\" is not host or host:port",
+               config->local_hostname == NULL ? "" : config->local_hostname);
+        return MC_ERR_INVALID_PARAMS;
+    }
+    mc_file_limit_raise();
+    int rc = check_protocol(config->protocol);
+    if (rc == 0)
+        rc = parse_paths(paths != NULL ? paths : config->paths != NULL ? config->paths : "", allowed);
+    store->segment_size = config->global_segment_size;
+    store->local_buffer_size = config->local_buffer_size;
+    store->call_timeout_ms = config->call_timeout_ms != 0 ? config->call_timeout_ms : timeout_from_environment();
+    return rc;
+}
+
+static void fd_opened(void *context, int fd)
+{
+    (void)mc_paths_fd_add(context, fd); /* none is left: a forked child keeps one open */
+}
+static void fd_closing(void *context, int fd)
+{
+    mc_paths_fd_forget(context, fd);
+}
+
+/* Where there is no device tcp does it. */
+static void start_rdma(struct mc_store *store, const struct mc_store_config *config)
+{
+    struct mc_rdma_options options = {
+        .filter = config->rdma_devices, .fd_opened = fd_opened, .fd_closing = fd_closing, .context = store->paths};
+    if (config->protocol == NULL || strcasecmp(config->protocol, "rdma") != 0)
+        return;
+    int rc = mc_rdma_open(&options, &store->rdma);
+    if (rc == 0)
+        mc_paths_set_rdma(store->paths, store->rdma);
+    else
+        mc_log(WARNING, "protocol rdma: %s; shared memory and tcp are used",
+               rc == MC_ERR_UNAVAILABLE_IN_CURRENT_MODE ? "no usable RDMA device here (mooncake_doctor says why)"
+               : rc == MC_ERR_INVALID_PARAMS            ? "rdma_devices names a device that is not there"
+                                                        : mc_error_name(rc));
+}
+
+static int start_owner(struct mc_store *store, const struct mc_store_config *asked, const char *host, uint16_t port,
+                       unsigned allowed, uint64_t deadline_ns)
+{
+    struct mc_memory_limits limits;
+    struct mc_owner *owner;
+    const char *reason;
+    const char *seen_host = mc_heartbeat_local_host(store->heartbeat);
+    const char *advertise = host;
+    if (mc_address_is_loopback(host) && seen_host[0] != 0 && !mc_address_is_loopback(seen_host)) {
+        mc_log(WARNING, "local_hostname is %s but the master is on another machine; others are told %s", host,
+               seen_host);
+        advertise = seen_host;
+    }
+    mc_memory_limits_read(&limits);
+    const char *data_dir = asked->data_dir != NULL ? asked->data_dir : getenv("MC_DATA_DIR");
+    /* Whoever works there may have been stopped. Half of the time is left for what follows. */
+    uint64_t now_ns = mc_clock_ns(), wait_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / 2 : 0;
+    uint64_t data_dir_until_ns = now_ns + (wait_ns < DATA_DIR_WAIT_NS ? wait_ns : DATA_DIR_WAIT_NS);
+    uint64_t capacity = mc_memory_capacity_in(data_dir, store->segment_size, &limits, data_dir_until_ns, &reason);
+    if (reason != NULL)
+        mc_log(WARNING, "global_segment_size %" PRIu64 " is limited to %" PRIu64 " bytes by %s", store->segment_size,
+               capacity, reason);
+    if (capacity == 0)
+        return MC_ERR_NO_MEMORY;
+    struct mc_owner_config config = {.paths = store->paths,
+                                     .rdma = store->rdma,
+                                     .master_address = store->master.configured,
+                                     .master_node = store->master_node,
+                                     .node = store->node,
+                                     .incarnation = store->incarnation,
+                                     .advertise_host = advertise,
+                                     .bind_host = advertise,
+                                     .port = port,
+                                     .unix_allowed = (allowed & MC_PATH_SHM) != 0,
+                                     .capacity = capacity,
+                                     .data_dir = data_dir,
+                                     .data_dir_until_ns = data_dir_until_ns,
+                                     .drop_on_close = asked->drop_on_close,
+                                     .coming = &store->owner_coming};
+    int rc = mc_owner_create(&config, &owner);
+    if (rc < 0)
+        return rc;
+    rc = mc_owner_first_mount(owner, deadline_ns);
+    if (rc < 0) {
+        mc_log(ERROR, "the master at %s did not mount the segment: %s", store->master.configured, mc_error_name(rc));
+        return rc; /* it is ended with the store */
+    }
+    mc_address_join(store->hostname, sizeof(store->hostname), advertise, mc_owner_port(owner));
+    mc_log(INFO, "client_id=%016" PRIx64 "%016" PRIx64 ", action=mount_segment, segment_name=%s, size=%" PRIu64,
+           store->node.high, store->node.low, store->hostname, capacity);
+    atomic_store(&store->owner, owner);
+    atomic_store(&store->owner_coming, NULL);
+    mc_store_wake(store);
+    return 0;
+}
+
+/* Ends the threads and closes the descriptors. It takes seconds, in which a child may be forked: what the fork handler
+ * looks at stays where it is. */
+static void store_end(struct mc_store *store)
+{
+    struct mc_owner *owner = owner_of(store);
+    atomic_store(&store->closing, true);
+    if (store->heartbeat != NULL)
+        mc_heartbeat_stop(
+            store->heartbeat); /* it tells the threads that end below, and these ask it: freed after them */
+    mc_preconnect_end(atomic_load(&store->preconnect));
+    mc_drain_end(store);
+    mc_paths_end(store->paths);
+    if (owner != NULL)
+        mc_owner_end(owner);
+    mc_rdma_close(store->rdma);
+    mc_get_sessions_free(store);
+    mc_put_sessions_free(&store->sessions);
+    mc_monitor_destroy(&store->sessions.lock, &store->sessions.quiet);
+    for (struct mc_master_link *link; (link = store->idle) != NULL;) {
+        store->idle = link->next;
+        mc_link_free(link);
+    }
+}
+
+/* What is left. */
+static void store_free(struct mc_store *store)
+{
+    struct mc_owner *owner = owner_of(store);
+    if (owner != NULL)
+        mc_owner_free(owner);
+    if (store->heartbeat != NULL)
+        mc_heartbeat_free(store->heartbeat);
+    if (store->paths != NULL)
+        mc_paths_free(store->paths);
+    mc_store_endpoints_clear(store);
+    mc_locations_free(&store->locations);
+    mc_master_address_free(&store->master);
+    for (size_t i = 0; i < store->registered_count; i++)
+        mc_gpu_forget(store->registered[i].base);
+    free(store->registered);
+    mc_monitor_destroy(&store->beat_lock, &store->beat_changed);
+    pthread_mutex_destroy(&store->lock);
+    free(store);
+}
+
+int mc_life_begin(const struct mc_store_config *config, struct mc_store **made)
+{
+    char host[MC_ADDRESS_MAX] = "";
+    uint16_t port = 0;
+    unsigned allowed = MC_PATH_ALL;
+    if (config == NULL || made == NULL)
+        return MC_ERR_INVALID_PARAMS;
+    struct mc_store *store = calloc(1, sizeof(*store));
+    if (store == NULL)
+        return MC_ERR_NO_MEMORY;
+    pthread_mutex_init(&store->lock, NULL);
+    mc_monitor_init(&store->beat_lock, &store->beat_changed);
+    mc_gpu_look();
+    int rc = mc_master_address_init(&store->master, config->master_server_addr);
+    if (rc == 0)
+        rc = configure(store, config, host, sizeof(host), &port, &allowed);
+    if (rc < 0)
+        goto fail_free;
+    uint64_t deadline_ns = mc_store_deadline(store, 0);
+    store->node = mc_random_id();
+    store->host = mc_host_id();
+    store->incarnation = mc_random_u64() >> 1;
+    mc_address_join(store->hostname, sizeof(store->hostname), host, port);
+    store->paths = mc_paths_create(store->node, store->incarnation, allowed);
+    rc = store->paths == NULL ? MC_ERR_NO_MEMORY : 0;
+    if (rc < 0)
+        goto fail_free;
+    mc_monitor_init(&store->sessions.lock, &store->sessions.quiet);
+    registry_add(store); /* from here on there are descriptors that a forked child must close */
+    start_rdma(store, config);
+    rc = mc_heartbeat_start(store, deadline_ns, &store->heartbeat);
+    if (rc < 0) {
+        mc_log(ERROR,
+               "no master answers at %s within %u ms: %s; check master_server_addr and that mooncake_master runs",
+               store->master.configured, store->call_timeout_ms, mc_error_name(rc));
+        goto fail;
+    }
+    mc_address_join(store->hostname, sizeof(store->hostname), host,
+                    port != 0 ? port : mc_heartbeat_local_port(store->heartbeat));
+    if (store->segment_size > 0) {
+        rc = start_owner(store, config, host, port, allowed, deadline_ns);
+        if (rc < 0)
+            goto fail;
+    }
+    if (store->local_buffer_size > 0) {
+        atomic_store(&store->preconnect,
+                     mc_preconnect_create(store)); /* without it paths are opened when they are needed */
+        mc_store_wake(store);
+    }
+    mc_heartbeat_settle(store->heartbeat);
+    *made = store;
+    return 0;
+
+fail:
+    store_end(store);
+    registry_remove(store);
+fail_free:
+    store_free(store);
+    return rc == MC_ERR_RPC_TIMEOUT ? MC_ERR_RPC_FAIL : rc;
+}
+
+bool mc_life_quiet(struct mc_store *store)
+{
+    if (store == NULL || atomic_load(&store->forked))
+        return false;
+    atomic_store(&store->closing, true);
+    while (atomic_load(&store->calls) > 0)
+        usleep(CLOSE_POLL_US);
+    return true;
+}
+
+void mc_life_end(struct mc_store *store)
+{
+    store_end(store);
+    registry_remove(store);
+    store_free(store);
+}

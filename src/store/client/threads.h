@@ -1,0 +1,16 @@
+/* Threads of a store that sleep until they are needed. */
+#ifndef MC_STORE_THREADS_H
+#define MC_STORE_THREADS_H
+
+#include "store/client/state.h"
+
+/* Of mount.c and task.c, when no call runs any more. */
+void mc_mounts_end(struct mc_store *store);
+void mc_tasks_end(struct mc_store *store);
+
+/* Of drain.c: the master's wish, as each heartbeat's answer tells it; called by the heartbeat thread. The end: when it has
+ * stopped. */
+void mc_drain_told(struct mc_store *store, uint32_t segment, bool wanted);
+void mc_drain_end(struct mc_store *store);
+
+#endif
