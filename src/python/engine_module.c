@@ -1,11 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The extension module mooncake.engine: its table of contents. */
-#include "python/engine_module.h"
+#include "python/engine_object.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
-PyObject *mc_py_engine_types;
+/* ---- the type ---- */
+
+/* clang-format off */
+#define METHODS(X) \
+    X(initialize) X(initialize_ext) X(register_memory) X(unregister_memory) X(batch_register_memory) \
+    X(batch_unregister_memory) X(free_managed_buffer) X(write_bytes_to_buffer) X(read_bytes_from_buffer) \
+    X(send_probe) X(get_local_topology) X(show_links) X(warmup_efa_segment) \
+    X(transfer_sync) X(transfer_sync_write) X(transfer_sync_read) \
+    X(batch_transfer_sync) X(batch_transfer_sync_write) X(batch_transfer_sync_read) \
+    X(batch_transfer_async) X(batch_transfer_async_write) X(batch_transfer_async_read) \
+    X(transfer_submit_write) X(transfer_check_status) X(get_batch_transfer_status) \
+    X(get_rpc_port) X(get_notifies) X(get_metrics) X(get_engine) X(get_engine_ptr) X(get_nic_load_stats) \
+    X(enable_graceful_shutdown)
+/* clang-format on */
+#define DECLARE(name)                                                                                                  \
+    PyObject *mc_py_engine_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);      \
+    extern const char mc_py_engine_doc_##name[];
+METHODS(DECLARE)
+
+#define ROW(name) {#name, MC_PY_METHOD(mc_py_engine_##name), MC_PY_KEYWORDS, mc_py_engine_doc_##name},
+static PyMethodDef engine_methods[] = {
+    METHODS(ROW){"allocate_managed_buffer", mc_py_engine_allocate_managed_buffer, METH_O,
+                 "allocate_managed_buffer(length, /)\n--\n\nAn address of registered memory, or 0."},
+    {"get_first_buffer_address", mc_py_engine_get_first_buffer_address, METH_O,
+     "get_first_buffer_address(segment_name, /)\n--\n\nOf the peer's registered memory; 0: none."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef engine_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(struct mc_py_engine, weak_references), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot engine_slots[] = {
+    {Py_tp_dealloc, MC_PY_POINTER(mc_py_engine_dealloc)},
+    {Py_tp_methods, engine_methods},
+    {Py_tp_members, engine_members},
+    {Py_tp_doc, "TransferEngine()\n--\n\nMoves bytes between memory that two processes have registered. Call "
+                "initialize() first."},
+    {0, NULL},
+};
+static PyType_Spec engine_spec = {"mooncake.engine.TransferEngine", sizeof(struct mc_py_engine), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, engine_slots};
+
+/* ---- the module ---- */
 
 static PyObject *rpc_later(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords))
 {
@@ -48,7 +92,7 @@ static struct PyModuleDef module_definition = {
 
 static int module_fill(PyObject *module)
 {
-    PyObject *engine_type = PyType_FromSpec(&mc_py_engine_spec), *done;
+    PyObject *engine_type = PyType_FromSpec(&engine_spec), *done;
     mc_py_engine_types = PyImport_ImportModule("mooncake._engine_types");
     if (mc_py_module_add(module, "TransferEngine", engine_type) < 0 || mc_py_engine_types == NULL ||
         (done = PyObject_CallMethod(mc_py_engine_types, "_complete", "O", module)) == NULL)

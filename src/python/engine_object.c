@@ -2,7 +2,7 @@
  *
  * The type TransferEngine: its life, registered memory, and what moves no bytes. An object that is in use by a call
  * cannot go away, as the call holds it. */
-#include "python/engine_module.h"
+#include "python/engine_object.h"
 
 #include "gpu/gpu.h"
 #include "env/log.h"
@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+PyObject *mc_py_engine_types;
 
 static struct mc_transfer_engine *engine_of(PyObject *object)
 {
@@ -38,7 +40,7 @@ const char *mc_py_text(PyObject *object, const char *name)
 
 /* ---- life ---- */
 
-static void engine_dealloc(PyObject *object)
+void mc_py_engine_dealloc(PyObject *object)
 {
     struct mc_py_engine *self = (struct mc_py_engine *)object;
     PyObject *error_type, *error, *trace;
@@ -80,9 +82,7 @@ static int read_texts(PyObject **values, int count, const char **texts)
     return 0;
 }
 
-MC_PY_ENGINE_METHOD(initialize, 4, "local_hostname, metadata_server, protocol, device_name",
-                    "0 or -1. metadata_server: 'P2PHANDSHAKE', 'http://host:port/metadata', "
-                    "'etcd://host:port;host:port' or 'redis://host:port'.")
+static PyObject *initialize(struct mc_py_engine *self, PyObject **values)
 {
     const char *texts[4];
     if (read_texts(values, 4, texts) < 0)
@@ -90,8 +90,11 @@ MC_PY_ENGINE_METHOD(initialize, 4, "local_hostname, metadata_server, protocol, d
     return open_engine(self, texts);
 }
 
-MC_PY_ENGINE_METHOD(initialize_ext, 5, "local_hostname, metadata_server, protocol, device_name, metadata_type",
-                    "As initialize; metadata_type is put before a metadata_server without one.")
+MC_PY_ENGINE_CALL(initialize, 4, "local_hostname, metadata_server, protocol, device_name", initialize(self, values),
+                  "0 or -1. metadata_server: 'P2PHANDSHAKE', 'http://host:port/metadata', "
+                  "'etcd://host:port;host:port' or 'redis://host:port'.")
+
+static PyObject *initialize_ext(struct mc_py_engine *self, PyObject **values)
 {
     const char *texts[5];
     if (read_texts(values, 5, texts) < 0)
@@ -105,6 +108,10 @@ MC_PY_ENGINE_METHOD(initialize_ext, 5, "local_hostname, metadata_server, protoco
     Py_DECREF(server);
     return answer;
 }
+
+MC_PY_ENGINE_CALL(initialize_ext, 5, "local_hostname, metadata_server, protocol, device_name, metadata_type",
+                  initialize_ext(self, values),
+                  "As initialize; metadata_type is put before a metadata_server without one.")
 
 /* ---- registering ---- */
 
@@ -121,7 +128,7 @@ static PyObject *register_ranges(struct mc_py_engine *self, const struct mc_tran
     Py_END_ALLOW_THREADS return PyLong_FromLong(rc);
 }
 
-MC_PY_ENGINE_METHOD(register_memory, 2, "buffer_addr, capacity, location='*'", "0; -7 overlap; -1 a length of zero.")
+static PyObject *register_memory(struct mc_py_engine *self, PyObject **values)
 {
     struct mc_transfer_range range;
     if (mc_py_number(values[0], "buffer_addr", &range.address) < 0 ||
@@ -129,6 +136,9 @@ MC_PY_ENGINE_METHOD(register_memory, 2, "buffer_addr, capacity, location='*'", "
         return NULL;
     return register_ranges(self, &range, 1, values[2]);
 }
+
+MC_PY_ENGINE_CALL(register_memory, 2, "buffer_addr, capacity, location='*'", register_memory(self, values),
+                  "0; -7 overlap; -1 a length of zero.")
 
 /* A list of numbers into numbers[i * stride]. */
 static int read_numbers(PyObject *tuple, const char *name, uint64_t *numbers, size_t stride)
@@ -160,7 +170,7 @@ static PyObject *register_tuples(struct mc_py_engine *self, PyObject *addresses,
 }
 _Static_assert(sizeof(struct mc_transfer_range) == 2 * sizeof(uint64_t), "two numbers each");
 
-MC_PY_ENGINE_METHOD(batch_register_memory, 2, "buffer_addresses, capacities, location='*'", "All or none.")
+static PyObject *batch_register_memory(struct mc_py_engine *self, PyObject **values)
 {
     PyObject *addresses = mc_py_snapshot(values[0], "buffer_addresses");
     PyObject *capacities = addresses == NULL ? NULL : mc_py_snapshot(values[1], "capacities");
@@ -170,6 +180,9 @@ MC_PY_ENGINE_METHOD(batch_register_memory, 2, "buffer_addresses, capacities, loc
     return answer;
 }
 
+MC_PY_ENGINE_CALL(batch_register_memory, 2, "buffer_addresses, capacities, location='*'",
+                  batch_register_memory(self, values), "All or none.")
+
 static PyObject *unregister(struct mc_py_engine *self, const uint64_t *addresses, size_t count)
 {
     struct mc_transfer_engine *engine = self->engine;
@@ -178,13 +191,16 @@ static PyObject *unregister(struct mc_py_engine *self, const uint64_t *addresses
     Py_END_ALLOW_THREADS return PyLong_FromLong(rc);
 }
 
-MC_PY_ENGINE_METHOD(unregister_memory, 1, "buffer_addr", "0; -3 nothing registered begins there; -4 still in use.")
+static PyObject *unregister_memory(struct mc_py_engine *self, PyObject **values)
 {
     uint64_t address;
     return mc_py_number(values[0], "buffer_addr", &address) < 0 ? NULL : unregister(self, &address, 1);
 }
 
-MC_PY_ENGINE_METHOD(batch_unregister_memory, 1, "buffer_addresses", "Goes on after an error and returns the first.")
+MC_PY_ENGINE_CALL(unregister_memory, 1, "buffer_addr", unregister_memory(self, values),
+                  "0; -3 nothing registered begins there; -4 still in use.")
+
+static PyObject *batch_unregister_memory(struct mc_py_engine *self, PyObject **values)
 {
     PyObject *answer = NULL;
     struct mc_py_scratch scratch;
@@ -201,9 +217,12 @@ MC_PY_ENGINE_METHOD(batch_unregister_memory, 1, "buffer_addresses", "Goes on aft
     return answer;
 }
 
+MC_PY_ENGINE_CALL(batch_unregister_memory, 1, "buffer_addresses", batch_unregister_memory(self, values),
+                  "Goes on after an error and returns the first.")
+
 /* ---- memory of the library, bytes in and out of buffers ---- */
 
-static PyObject *engine_allocate_managed_buffer(PyObject *object, PyObject *length_object)
+PyObject *mc_py_engine_allocate_managed_buffer(PyObject *object, PyObject *length_object)
 {
     struct mc_transfer_engine *engine = engine_of(object);
     uint64_t length;
@@ -214,7 +233,7 @@ static PyObject *engine_allocate_managed_buffer(PyObject *object, PyObject *leng
     Py_END_ALLOW_THREADS return PyLong_FromUnsignedLongLong((uintptr_t)memory);
 }
 
-MC_PY_ENGINE_METHOD(free_managed_buffer, 1, "buffer_addr, length", "0 or negative.")
+static PyObject *free_managed_buffer(struct mc_py_engine *self, PyObject **values)
 {
     struct mc_transfer_engine *engine = self->engine;
     uint64_t address;
@@ -225,8 +244,9 @@ MC_PY_ENGINE_METHOD(free_managed_buffer, 1, "buffer_addr, length", "0 or negativ
     Py_END_ALLOW_THREADS return PyLong_FromLong(rc);
 }
 
-MC_PY_ENGINE_METHOD(write_bytes_to_buffer, 3, "dest_address, src_ptr, length",
-                    "0; -1: src_ptr is shorter, or the target is not registered.")
+MC_PY_ENGINE_CALL(free_managed_buffer, 1, "buffer_addr, length", free_managed_buffer(self, values), "0 or negative.")
+
+static PyObject *write_bytes_to_buffer(struct mc_py_engine *self, PyObject **values)
 {
     uint64_t address, length;
     struct mc_bytes text;
@@ -250,8 +270,10 @@ MC_PY_ENGINE_METHOD(write_bytes_to_buffer, 3, "dest_address, src_ptr, length",
     return PyLong_FromLong(is_fine ? 0 : -1);
 }
 
-MC_PY_ENGINE_METHOD(read_bytes_from_buffer, 2, "source_address, length",
-                    "bytes; ValueError outside of registered memory.")
+MC_PY_ENGINE_CALL(write_bytes_to_buffer, 3, "dest_address, src_ptr, length", write_bytes_to_buffer(self, values),
+                  "0; -1: src_ptr is shorter, or the target is not registered.")
+
+static PyObject *read_bytes_from_buffer(struct mc_py_engine *self, PyObject **values)
 {
     uint64_t address, length;
     if (mc_py_number(values[0], "source_address", &address) < 0 || mc_py_number(values[1], "length", &length) < 0)
@@ -270,9 +292,12 @@ MC_PY_ENGINE_METHOD(read_bytes_from_buffer, 2, "source_address, length",
     return bytes;
 }
 
+MC_PY_ENGINE_CALL(read_bytes_from_buffer, 2, "source_address, length", read_bytes_from_buffer(self, values),
+                  "bytes; ValueError outside of registered memory.")
+
 /* ---- asking peers ---- */
 
-MC_PY_ENGINE_METHOD(send_probe, 1, "peer_server_name", "0: the peer answers; -102: it cannot be reached.")
+static PyObject *send_probe(struct mc_py_engine *self, PyObject **values)
 {
     struct mc_transfer_engine *engine = self->engine;
     const char *target = mc_py_text(values[0], "peer_server_name");
@@ -283,7 +308,10 @@ MC_PY_ENGINE_METHOD(send_probe, 1, "peer_server_name", "0: the peer answers; -10
     Py_END_ALLOW_THREADS return PyLong_FromLong(rc);
 }
 
-static PyObject *engine_get_first_buffer_address(PyObject *object, PyObject *segment)
+MC_PY_ENGINE_CALL(send_probe, 1, "peer_server_name", send_probe(self, values),
+                  "0: the peer answers; -102: it cannot be reached.")
+
+PyObject *mc_py_engine_get_first_buffer_address(PyObject *object, PyObject *segment)
 {
     struct mc_transfer_engine *engine = engine_of(object);
     const char *target = mc_py_text(segment, "segment_name");
@@ -294,11 +322,11 @@ static PyObject *engine_get_first_buffer_address(PyObject *object, PyObject *seg
     Py_END_ALLOW_THREADS return PyLong_FromUnsignedLongLong(address);
 }
 
-static PyObject *engine_get_notifies(PyObject *object, PyObject *Py_UNUSED(unused))
+static PyObject *get_notifies(struct mc_py_engine *self)
 {
     PyObject *list = PyList_New(0);
     char *name, *message;
-    while (list != NULL && mc_transfer_take_note(engine_of(object), &name, &message) == 1) {
+    while (list != NULL && mc_transfer_take_note(self->engine, &name, &message) == 1) {
         PyObject *note = PyObject_CallMethod(mc_py_engine_types, "_note", "yy", name, message);
         if (note == NULL || PyList_Append(list, note) < 0)
             Py_CLEAR(list);
@@ -309,11 +337,15 @@ static PyObject *engine_get_notifies(PyObject *object, PyObject *Py_UNUSED(unuse
     return list;
 }
 
-static PyObject *engine_get_rpc_port(PyObject *object, PyObject *Py_UNUSED(unused))
+MC_PY_ENGINE_CALL(get_notifies, 0, "", get_notifies(self), "Takes all notes that have come: a list of TransferNotify.")
+
+static PyObject *get_rpc_port(struct mc_py_engine *self)
 {
-    struct mc_transfer_engine *engine = engine_of(object);
+    struct mc_transfer_engine *engine = self->engine;
     return PyLong_FromLong(engine == NULL ? 0 : mc_transfer_rpc_port(engine));
 }
+
+MC_PY_ENGINE_CALL(get_rpc_port, 0, "", get_rpc_port(self), "The port of handshakes: peers call this engine host:port.")
 
 /* Takes over a text of the library. */
 static PyObject *take_text(char *text, const char *otherwise)
@@ -323,7 +355,7 @@ static PyObject *take_text(char *text, const char *otherwise)
     return answer;
 }
 
-MC_PY_ENGINE_METHOD(get_local_topology, 0, "device_name=None", "RDMA devices as JSON.")
+static PyObject *get_local_topology(PyObject **values)
 {
     const char *filter = NULL;
     if (values[0] != NULL && values[0] != Py_None && (filter = mc_py_text(values[0], "device_name")) == NULL)
@@ -331,9 +363,11 @@ MC_PY_ENGINE_METHOD(get_local_topology, 0, "device_name=None", "RDMA devices as 
     return take_text(mc_transfer_topology(filter), "{}\n");
 }
 
-static PyObject *engine_get_metrics(PyObject *object, PyObject *Py_UNUSED(unused))
+MC_PY_ENGINE_CALL(get_local_topology, 0, "device_name=None", get_local_topology(values), "RDMA devices as JSON.")
+
+static PyObject *get_metrics(struct mc_py_engine *self)
 {
-    struct mc_transfer_engine *engine = engine_of(object);
+    struct mc_transfer_engine *engine = self->engine;
     char *text = NULL;
     if (engine != NULL) {
         Py_BEGIN_ALLOW_THREADS text = mc_transfer_metrics_text(engine);
@@ -342,8 +376,11 @@ static PyObject *engine_get_metrics(PyObject *object, PyObject *Py_UNUSED(unused
     return take_text(text, "");
 }
 
-MC_PY_ENGINE_METHOD(show_links, 0, "json=False",
-                    "Ports, RDMA devices, peers and the path to each, to be read or as JSON; '' before initialize().")
+MC_PY_ENGINE_CALL(get_metrics, 0, "", get_metrics(self),
+                  "Bytes, items, errors and latencies by peer and path: Prometheus text; '' before "
+                  "initialize().")
+
+static PyObject *show_links(struct mc_py_engine *self, PyObject **values)
 {
     struct mc_transfer_engine *engine = self->engine;
     char *text = NULL;
@@ -357,9 +394,12 @@ MC_PY_ENGINE_METHOD(show_links, 0, "json=False",
     return take_text(text, "");
 }
 
-static PyObject *engine_get_nic_load_stats(PyObject *object, PyObject *Py_UNUSED(unused))
+MC_PY_ENGINE_CALL(show_links, 0, "json=False", show_links(self, values),
+                  "Ports, RDMA devices, peers and the path to each, to be read or as JSON; '' before initialize().")
+
+static PyObject *get_nic_load_stats(struct mc_py_engine *self)
 {
-    struct mc_transfer_engine *engine = engine_of(object);
+    struct mc_transfer_engine *engine = self->engine;
     struct mc_transfer_nic_load loads[MC_TRANSFER_NICS_MAX];
     int count = engine == NULL ? 0 : mc_transfer_nic_loads(engine, loads, MC_TRANSFER_NICS_MAX);
     PyObject *list = PyList_New(0);
@@ -374,62 +414,37 @@ static PyObject *engine_get_nic_load_stats(PyObject *object, PyObject *Py_UNUSED
     return list;
 }
 
-static PyObject *engine_enable_graceful_shutdown(PyObject *object, PyObject *Py_UNUSED(unused))
+MC_PY_ENGINE_CALL(get_nic_load_stats, 0, "", get_nic_load_stats(self),
+                  "Of each RDMA device: a dict of device_name, inflight_bytes and moved_bytes, by this "
+                  "engine's own transfers.")
+
+static PyObject *enable_graceful_shutdown(struct mc_py_engine *self)
 {
-    return PyLong_FromLong(mc_transfer_drain_on_signals(engine_of(object)));
+    return PyLong_FromLong(mc_transfer_drain_on_signals(self->engine));
 }
 
-MC_PY_ENGINE_METHOD(warmup_efa_segment, 1, "segment_name", "0: there is no EFA, so nothing is to be warmed up.")
+MC_PY_ENGINE_CALL(enable_graceful_shutdown, 0, "", enable_graceful_shutdown(self),
+                  "From now on SIGTERM and SIGINT take the name back and let transfers end before "
+                  "the process does. 0 or negative.")
+
+static PyObject *warmup_efa_segment(PyObject **values)
 {
     return mc_py_text(values[0], "segment_name") == NULL ? NULL : PyLong_FromLong(0);
 }
 
-static PyObject *engine_get_engine(PyObject *object, PyObject *Py_UNUSED(unused))
+MC_PY_ENGINE_CALL(warmup_efa_segment, 1, "segment_name", warmup_efa_segment(values),
+                  "0: there is no EFA, so nothing is to be warmed up.")
+
+static PyObject *get_engine(struct mc_py_engine *self)
 {
-    return PyObject_CallMethod(mc_py_engine_types, "_inner", "O", object);
-}
-static PyObject *engine_get_engine_ptr(PyObject *object, PyObject *Py_UNUSED(unused))
-{
-    return PyLong_FromVoidPtr(engine_of(object));
+    return PyObject_CallMethod(mc_py_engine_types, "_inner", "O", (PyObject *)self);
 }
 
-#define ROW(name) {#name, MC_PY_METHOD(mc_py_engine_##name), MC_PY_KEYWORDS, mc_py_engine_doc_##name},
-static PyMethodDef engine_methods[] = {
-    MC_PY_ENGINE_METHODS(ROW){"get_rpc_port", engine_get_rpc_port, METH_NOARGS,
-                              "get_rpc_port()\n--\n\nThe port of handshakes: peers call this engine host:port."},
-    {"allocate_managed_buffer", engine_allocate_managed_buffer, METH_O,
-     "allocate_managed_buffer(length, /)\n--\n\nAn address of registered memory, or 0."},
-    {"get_first_buffer_address", engine_get_first_buffer_address, METH_O,
-     "get_first_buffer_address(segment_name, /)\n--\n\nOf the peer's registered memory; 0: none."},
-    {"get_notifies", engine_get_notifies, METH_NOARGS,
-     "get_notifies()\n--\n\nTakes all notes that have come: a list of TransferNotify."},
-    {"get_metrics", engine_get_metrics, METH_NOARGS,
-     "get_metrics()\n--\n\nBytes, items, errors and latencies by peer and path: Prometheus text; '' before "
-     "initialize()."},
-    {"get_engine", engine_get_engine, METH_NOARGS,
-     "get_engine()\n--\n\nWhat MooncakeDistributedStore.setup(engine=...) takes."},
-    {"get_engine_ptr", engine_get_engine_ptr, METH_NOARGS,
-     "get_engine_ptr()\n--\n\nThe address of the library's engine."},
-    {"get_nic_load_stats", engine_get_nic_load_stats, METH_NOARGS,
-     "get_nic_load_stats()\n--\n\nOf each RDMA device: a dict of device_name, inflight_bytes and moved_bytes, by this "
-     "engine's own transfers."},
-    {"enable_graceful_shutdown", engine_enable_graceful_shutdown, METH_NOARGS,
-     "enable_graceful_shutdown()\n--\n\nFrom now on SIGTERM and SIGINT take the name back and let transfers end before "
-     "the process does. 0 or negative."},
-    {NULL, NULL, 0, NULL},
-};
+MC_PY_ENGINE_CALL(get_engine, 0, "", get_engine(self), "What MooncakeDistributedStore.setup(engine=...) takes.")
 
-static PyMemberDef engine_members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(struct mc_py_engine, weak_references), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot engine_slots[] = {
-    {Py_tp_dealloc, MC_PY_POINTER(engine_dealloc)},
-    {Py_tp_methods, engine_methods},
-    {Py_tp_members, engine_members},
-    {Py_tp_doc, "TransferEngine()\n--\n\nMoves bytes between memory that two processes have registered. Call "
-                "initialize() first."},
-    {0, NULL},
-};
-PyType_Spec mc_py_engine_spec = {"mooncake.engine.TransferEngine", sizeof(struct mc_py_engine), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, engine_slots};
+static PyObject *get_engine_ptr(struct mc_py_engine *self)
+{
+    return PyLong_FromVoidPtr(self->engine);
+}
+
+MC_PY_ENGINE_CALL(get_engine_ptr, 0, "", get_engine_ptr(self), "The address of the library's engine.")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The calls of TransferEngine that move bytes. */
-#include "python/engine_module.h"
+#include "python/engine_object.h"
 
 #include "env/log.h"
 
@@ -182,7 +182,7 @@ static PyObject *transfer_many(struct mc_py_engine *self, PyObject **values, int
 #define DONE "0: all bytes have been moved; -1."
 #define BATCH "The id of a batch for transfer_check_status; 0: it was not begun."
 #define TRANSFER(name, required, parameters, transfer, opcode, is_async, doc) \
-    MC_PY_ENGINE_METHOD(name, required, parameters, doc) { return transfer(self, values, opcode, is_async); }
+    MC_PY_ENGINE_CALL(name, required, parameters, transfer(self, values, opcode, is_async), doc)
 TRANSFER(transfer_sync, 5, ONE "opcode, notify=None, " HINT, transfer_one, GIVEN, false, DONE)
 TRANSFER(transfer_sync_write, 4, ONE HINT, transfer_one, MC_TRANSFER_WRITE, false, DONE)
 TRANSFER(transfer_sync_read, 4, ONE HINT, transfer_one, MC_TRANSFER_READ, false, DONE)
@@ -195,8 +195,7 @@ TRANSFER(batch_transfer_async_read, 4, MANY HINT, transfer_many, MC_TRANSFER_REA
 TRANSFER(transfer_submit_write, 4, ONE HINT, transfer_one, MC_TRANSFER_WRITE, true, BATCH)
 /* clang-format on */
 
-MC_PY_ENGINE_METHOD(transfer_check_status, 1, "batch_id",
-                    "0: under way; 1: all of it is done; -1: failed; -2: timed out.")
+static PyObject *transfer_check_status(struct mc_py_engine *self, PyObject **values)
 {
     struct mc_transfer_engine *engine = self->engine;
     uint64_t id;
@@ -207,7 +206,10 @@ MC_PY_ENGINE_METHOD(transfer_check_status, 1, "batch_id",
     Py_END_ALLOW_THREADS return PyLong_FromLong(rc);
 }
 
-MC_PY_ENGINE_METHOD(get_batch_transfer_status, 1, "batch_ids", "Waits for all of them: 0, or -1 when one failed.")
+MC_PY_ENGINE_CALL(transfer_check_status, 1, "batch_id", transfer_check_status(self, values),
+                  "0: under way; 1: all of it is done; -1: failed; -2: timed out.")
+
+static PyObject *get_batch_transfer_status(struct mc_py_engine *self, PyObject **values)
 {
     struct mc_transfer_engine *engine = self->engine;
     PyObject *tuple, *answer = NULL;
@@ -232,3 +234,6 @@ MC_PY_ENGINE_METHOD(get_batch_transfer_status, 1, "batch_ids", "Waits for all of
     Py_DECREF(tuple);
     return answer;
 }
+
+MC_PY_ENGINE_CALL(get_batch_transfer_status, 1, "batch_ids", get_batch_transfer_status(self, values),
+                  "Waits for all of them: 0, or -1 when one failed.")

@@ -2,7 +2,7 @@
  *
  * From Python's arguments to C: fastcall parameters, key lists, numbers, buffers. No call of the library is made here.
  */
-#include "python/store_module.h"
+#include "python/store_arguments.h"
 
 #include "env/log.h"
 

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * MooncakeDistributedStore's gets: as bytes, as BufferHandle, into addresses, by ranges. */
-#include "python/store_module.h"
+#include "python/store_object.h"
+#include "python/store_types.h"
 
 #include "env/log.h"
 
 #include <stdlib.h>
 
+/* Up to here a copy costs less than taking the GIL in the middle of the call. */
+#define STORE_COPY_MAX ((uint64_t)65536)
 #define BUFFER_ALIGNMENT ((size_t)64)
 
 /* Where one object goes when its length is not known before: a bytes object, or memory of ours. */
@@ -195,13 +198,7 @@ MC_PY_STORE_CALL(batch_get_buffer, 1, "keys", get_many(self, values[0], false),
 
 /* ---- into addresses ---- */
 
-MC_PY_STORE_METHOD(
-    get_into, 3, "key, buffer_ptr, size",
-    "Copies the whole object to address buffer_ptr, where size bytes are. The memory must stay until the "
-    "call returns.\n\n"
-    "Returns its length in bytes; -704: no such object; -703: still being written; -600: the buffer is "
-    "smaller than the\n"
-    "object, or address 0; -801: stored bytes are damaged. After a failure the buffer may hold anything.")
+static PyObject *get_into(struct mc_py_store *self, PyObject **values)
 {
     PyObject *answer = NULL;
     struct get_call call;
@@ -220,6 +217,13 @@ MC_PY_STORE_METHOD(
     get_free(&call);
     return answer;
 }
+
+MC_PY_STORE_CALL(get_into, 3, "key, buffer_ptr, size", get_into(self, values),
+                 "Copies the whole object to address buffer_ptr, where size bytes are. The memory must stay until the "
+                 "call returns.\n\n"
+                 "Returns its length in bytes; -704: no such object; -703: still being written; -600: the buffer is "
+                 "smaller than the\n"
+                 "object, or address 0; -801: stored bytes are damaged. After a failure the buffer may hold anything.")
 
 static PyObject *get_lists(struct mc_py_store *self, const char *method, PyObject **values, bool is_nested)
 {
@@ -400,15 +404,7 @@ out:
     return answer;
 }
 
-MC_PY_STORE_METHOD(
-    get_into_ranges, 5, "buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes",
-    "Copies parts of objects. For buffer b, its key k and that key's range r: all_sizes[b][k][r] bytes from "
-    "offset all_src_offsets[b][k][r] of\n"
-    "object all_keys[b][k] to address buffer_ptrs[b] + all_dst_offsets[b][k][r]. Each part is verified by "
-    "its own checksums.\n\n"
-    "Returns lists [b][k][r] of int: the bytes copied, or a negative code; -600 beyond the object's end; "
-    "-600 everywhere when the lists are not\n"
-    "of one shape.")
+static PyObject *get_into_ranges(struct mc_py_store *self, PyObject **values)
 {
     PyObject *answer = NULL;
     struct range_call call = {.item_count = 0};
@@ -422,3 +418,14 @@ MC_PY_STORE_METHOD(
         Py_XDECREF(call.tuples[i]);
     return answer;
 }
+
+MC_PY_STORE_CALL(
+    get_into_ranges, 5, "buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes",
+    get_into_ranges(self, values),
+    "Copies parts of objects. For buffer b, its key k and that key's range r: all_sizes[b][k][r] bytes from "
+    "offset all_src_offsets[b][k][r] of\n"
+    "object all_keys[b][k] to address buffer_ptrs[b] + all_dst_offsets[b][k][r]. Each part is verified by "
+    "its own checksums.\n\n"
+    "Returns lists [b][k][r] of int: the bytes copied, or a negative code; -600 beyond the object's end; "
+    "-600 everywhere when the lists are not\n"
+    "of one shape.")

@@ -2,9 +2,72 @@
  *
  * The extension module mooncake._store: its table of contents. State is global (one interpreter per process): an
  * interpreter with a GIL of its own refuses the import with ImportError. */
-#include "python/store_module.h"
-
 #include "env/log.h"
+#include "python/store_object.h"
+#include "python/store_setup.h"
+#include "python/store_types.h"
+
+/* ---- the type ---- */
+
+/* clang-format off */
+#define METHODS(X) \
+    X(put) X(put_parts) X(put_batch) X(put_from) X(batch_put_from) X(batch_put_from_multi_buffers) \
+    X(put_from_with_metadata) X(upsert) X(upsert_parts) X(upsert_batch) X(upsert_from) X(batch_upsert_from) \
+    X(get) X(get_batch) X(get_buffer) X(batch_get_buffer) X(get_into) X(batch_get_into) \
+    X(batch_get_into_multi_buffers) X(get_into_ranges) \
+    X(batch_get_session_start) X(batch_get_into_multi_buffer_ranges) X(batch_get_session_end) \
+    X(batch_put_session_start) X(batch_put_from_multi_buffer_ranges) X(batch_put_session_end) \
+    X(batch_put_session_revoke) \
+    X(create_copy_task) X(create_move_task) X(query_task) X(batch_replica_clear) \
+    X(allocate_and_mount_segment) X(mount_segment) X(unmount_segment) X(unmount_and_free_segment) \
+    X(unmount_local_disk_segment) \
+    X(setup_dummy) X(alloc_from_mem_pool) \
+    X(is_exist) X(batch_is_exist) X(remove) X(batch_remove) X(remove_by_regex) X(remove_all) X(get_size) \
+    X(register_buffer) X(unregister_buffer) X(get_replica_desc) X(batch_get_replica_desc) \
+    X(get_hostname) X(health_check) X(close)
+/* clang-format on */
+#define DECLARE(name)                                                                                                  \
+    PyObject *mc_py_store_##name(PyObject *object, PyObject *const *args, Py_ssize_t count, PyObject *keywords);       \
+    extern const char mc_py_store_doc_##name[];
+METHODS(DECLARE)
+
+#define ROW(name) {#name, MC_PY_METHOD(mc_py_store_##name), MC_PY_KEYWORDS, mc_py_store_doc_##name},
+static PyMethodDef store_methods[] = {
+    METHODS(ROW){"_open", mc_py_store_open, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef store_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(struct mc_py_store, weak_references), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyDoc_STRVAR(
+    store_doc,
+    "MooncakeDistributedStore()\n--\n\nOne member of a Mooncake cluster: a client, a store node, or both.\n\n"
+    "Make it, call setup(), look at the int that it returns. Sizes are bytes, addresses are ints (for example\n"
+    "tensor.data_ptr()). Calls return 0, a count or data on success and a negative code on failure; they raise only "
+    "for\n"
+    "arguments of a wrong type. Every call releases the GIL and may be made from any thread. Before setup(), and "
+    "after\n"
+    "close(), calls return -600, get() b\"\", get_buffer() None. In a forked child they return -1010: set up a new "
+    "one.");
+
+static PyType_Slot store_slots[] = {
+    {Py_tp_doc, (void *)store_doc},
+    {Py_tp_new, MC_PY_POINTER(mc_py_store_new)},
+    {Py_tp_dealloc, MC_PY_POINTER(mc_py_store_dealloc)},
+    {Py_tp_methods, store_methods},
+    {Py_tp_members, store_members},
+    {0, NULL},
+};
+
+static PyType_Spec store_spec = {
+    .name = "mooncake.store.MooncakeDistributedStore",
+    .basicsize = sizeof(struct mc_py_store),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = store_slots,
+};
 
 /* ---- for what is written in Python ---- */
 
@@ -67,7 +130,7 @@ static int module_fill(PyObject *module)
 {
     if (mc_py_types_add(module) < 0)
         return -1;
-    if (mc_py_module_add(module, "MooncakeDistributedStore", PyType_FromSpec(&mc_py_store_spec)) < 0)
+    if (mc_py_module_add(module, "MooncakeDistributedStore", PyType_FromSpec(&store_spec)) < 0)
         return -1;
     if (mc_py_module_add(module, "__version__", PyUnicode_FromString(mc_version())) < 0)
         return -1;

@@ -2,9 +2,10 @@
  *
  * The type MooncakeDistributedStore: its life (set up, used by many threads, closed, forked) and its calls that move no
  * bytes. */
-#include "python/store_module.h"
+#include "python/store_object.h"
 
 #include "env/log.h"
+#include "python/store_types.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -168,7 +169,7 @@ static int store_shut(struct mc_py_store *self)
 
 /* ---- life of the object ---- */
 
-static PyObject *store_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords))
+PyObject *mc_py_store_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords))
 {
     allocfunc allocate = __extension__(allocfunc) PyType_GetSlot(type, Py_tp_alloc);
     struct mc_py_store *self = (struct mc_py_store *)allocate(type, 0);
@@ -178,7 +179,7 @@ static PyObject *store_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObje
     return (PyObject *)self;
 }
 
-static void store_dealloc(PyObject *object)
+void mc_py_store_dealloc(PyObject *object)
 {
     struct mc_py_store *self = (struct mc_py_store *)object;
     PyObject *error_type, *error, *trace;
@@ -196,10 +197,10 @@ static void store_dealloc(PyObject *object)
     mc_py_object_free(object);
 }
 
-static PyObject *store_close(PyObject *object, PyObject *Py_UNUSED(unused))
-{
-    return PyLong_FromLong(store_shut((struct mc_py_store *)object));
-}
+MC_PY_STORE_CALL(
+    close, 0, "", PyLong_FromLong(store_shut(self)),
+    "Leaves the cluster: waits for calls in progress, then unmounts the segment (its objects are "
+    "lost).\n\nReturns 0, also when not set up. The object can be set up again. Done by the destructor too.")
 
 /* ---- calls without bytes ---- */
 
@@ -270,9 +271,7 @@ MC_PY_STORE_CALL(
 MC_PY_STORE_CALL(batch_remove, 1, "keys, force=False", many_keys(self, CALL_REMOVE, values[0], values[1]),
                  "remove of many keys. Returns a list of int as long as keys.")
 
-MC_PY_STORE_METHOD(remove_by_regex, 1, "regex_pattern, force=False",
-                   "Removes every object in whose key the pattern is found anywhere (Perl-compatible syntax).\n\n"
-                   "Returns how many; -600 for a bad pattern. Leased objects stay unless force.")
+static PyObject *remove_by_regex(struct mc_py_store *self, PyObject **values)
 {
     struct mc_bytes pattern;
     int64_t removed;
@@ -283,8 +282,11 @@ MC_PY_STORE_METHOD(remove_by_regex, 1, "regex_pattern, force=False",
     return PyLong_FromLongLong(removed);
 }
 
-MC_PY_STORE_METHOD(remove_all, 0, "force=False",
-                   "Removes every object of the cluster. Returns how many. Leased objects stay unless force.")
+MC_PY_STORE_CALL(remove_by_regex, 1, "regex_pattern, force=False", remove_by_regex(self, values),
+                 "Removes every object in whose key the pattern is found anywhere (Perl-compatible syntax).\n\n"
+                 "Returns how many; -600 for a bad pattern. Leased objects stay unless force.")
+
+static PyObject *remove_all(struct mc_py_store *self, PyObject **values)
 {
     int64_t removed;
     bool force;
@@ -294,7 +296,10 @@ MC_PY_STORE_METHOD(remove_all, 0, "force=False",
     return PyLong_FromLongLong(removed);
 }
 
-MC_PY_STORE_METHOD(get_size, 1, "key", "Length of the object in bytes; -704: no such object.")
+MC_PY_STORE_CALL(remove_all, 0, "force=False", remove_all(self, values),
+                 "Removes every object of the cluster. Returns how many. Leased objects stay unless force.")
+
+static PyObject *get_size(struct mc_py_store *self, PyObject **values)
 {
     struct mc_bytes key;
     int64_t size = STORE_UNSET;
@@ -307,9 +312,9 @@ MC_PY_STORE_METHOD(get_size, 1, "key", "Length of the object in bytes; -704: no 
     return PyLong_FromLongLong(size);
 }
 
-MC_PY_STORE_METHOD(register_buffer, 2, "buffer_ptr, size",
-                   "Announces memory (address, bytes) for put_from and get_into.\n\n"
-                   "Returns 0; -600 for NULL, size 0, or a base that is registered already.")
+MC_PY_STORE_CALL(get_size, 1, "key", get_size(self, values), "Length of the object in bytes; -704: no such object.")
+
+static PyObject *register_buffer(struct mc_py_store *self, PyObject **values)
 {
     uint64_t address, size;
     struct iovec part;
@@ -321,7 +326,11 @@ MC_PY_STORE_METHOD(register_buffer, 2, "buffer_ptr, size",
     return PyLong_FromLong(rc);
 }
 
-MC_PY_STORE_METHOD(unregister_buffer, 1, "buffer_ptr", "Returns 0; -600 when this base is not registered.")
+MC_PY_STORE_CALL(register_buffer, 2, "buffer_ptr, size", register_buffer(self, values),
+                 "Announces memory (address, bytes) for put_from and get_into.\n\n"
+                 "Returns 0; -600 for NULL, size 0, or a base that is registered already.")
+
+static PyObject *unregister_buffer(struct mc_py_store *self, PyObject **values)
 {
     uint64_t address;
     int rc;
@@ -331,9 +340,11 @@ MC_PY_STORE_METHOD(unregister_buffer, 1, "buffer_ptr", "Returns 0; -600 when thi
     return PyLong_FromLong(rc);
 }
 
-static PyObject *store_get_hostname(PyObject *object, PyObject *Py_UNUSED(unused))
+MC_PY_STORE_CALL(unregister_buffer, 1, "buffer_ptr", unregister_buffer(self, values),
+                 "Returns 0; -600 when this base is not registered.")
+
+static PyObject *get_hostname(struct mc_py_store *self)
 {
-    struct mc_py_store *self = (struct mc_py_store *)object;
     struct mc_store *store = NULL;
     if (mc_py_store_enter(self, &store) < 0)
         return PyUnicode_FromString("");
@@ -343,9 +354,11 @@ static PyObject *store_get_hostname(PyObject *object, PyObject *Py_UNUSED(unused
     return text;
 }
 
-static PyObject *store_health_check(PyObject *object, PyObject *Py_UNUSED(unused))
+MC_PY_STORE_CALL(get_hostname, 0, "", get_hostname(self),
+                 "\"host:port\" of this store, which is also its segment's name; \"\" when not set up.")
+
+static PyObject *health_check(struct mc_py_store *self)
 {
-    struct mc_py_store *self = (struct mc_py_store *)object;
     struct mc_store *store = NULL;
     int rc = 1;
     /* Without the log line: asking is how one finds out. */
@@ -357,6 +370,8 @@ static PyObject *store_health_check(PyObject *object, PyObject *Py_UNUSED(unused
     return PyLong_FromLong(rc);
 }
 
+MC_PY_STORE_CALL(health_check, 0, "", health_check(self), "0: healthy; 1: not set up; 2: the master cannot be reached.")
+
 /* list of ReplicaDescriptor, or NULL without an exception when there is no such object. */
 static PyObject *describe(struct mc_py_store *self, struct mc_bytes key)
 {
@@ -366,8 +381,7 @@ static PyObject *describe(struct mc_py_store *self, struct mc_bytes key)
     return rc <= 0 ? NULL : mc_py_descriptors(descriptions, rc < MC_REPLICA_COUNT_MAX ? rc : MC_REPLICA_COUNT_MAX);
 }
 
-MC_PY_STORE_METHOD(get_replica_desc, 1, "key",
-                   "Where the object lies: a list of ReplicaDescriptor, [] when there is none.")
+static PyObject *get_replica_desc(struct mc_py_store *self, PyObject **values)
 {
     struct mc_bytes key;
     if (mc_py_key(values[0], &key) < 0)
@@ -375,6 +389,9 @@ MC_PY_STORE_METHOD(get_replica_desc, 1, "key",
     PyObject *list = describe(self, key);
     return list == NULL && PyErr_Occurred() == NULL ? PyList_New(0) : list;
 }
+
+MC_PY_STORE_CALL(get_replica_desc, 1, "key", get_replica_desc(self, values),
+                 "Where the object lies: a list of ReplicaDescriptor, [] when there is none.")
 
 static int describe_into(struct mc_py_store *self, PyObject *key_object, PyObject *answer)
 {
@@ -389,8 +406,7 @@ static int describe_into(struct mc_py_store *self, PyObject *key_object, PyObjec
     return rc;
 }
 
-MC_PY_STORE_METHOD(batch_get_replica_desc, 1, "keys",
-                   "Dict of key to list of ReplicaDescriptor; absent objects have no entry.")
+static PyObject *batch_get_replica_desc(struct mc_py_store *self, PyObject **values)
 {
     PyObject *snapshot = mc_py_snapshot(values[0], "keys");
     PyObject *answer = snapshot == NULL ? NULL : PyDict_New();
@@ -401,50 +417,5 @@ MC_PY_STORE_METHOD(batch_get_replica_desc, 1, "keys",
     return answer;
 }
 
-/* ---- the type ---- */
-
-#define ROW(name) {#name, MC_PY_METHOD(mc_py_store_##name), MC_PY_KEYWORDS, mc_py_store_doc_##name},
-static PyMethodDef store_methods[] = {
-    MC_PY_METHODS(ROW){
-        "get_hostname", store_get_hostname, METH_NOARGS,
-        "get_hostname()\n--\n\n\"host:port\" of this store, which is also its segment's name; \"\" when not set up."},
-    {"health_check", store_health_check, METH_NOARGS,
-     "health_check()\n--\n\n0: healthy; 1: not set up; 2: the master cannot be reached."},
-    {"close", store_close, METH_NOARGS,
-     "close()\n--\n\nLeaves the cluster: waits for calls in progress, then unmounts the segment (its objects are "
-     "lost).\n\nReturns 0, also when not set up. The object can be set up again. Done by the destructor too."},
-    {"_open", mc_py_store_open, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyMemberDef store_members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(struct mc_py_store, weak_references), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
-PyDoc_STRVAR(
-    store_doc,
-    "MooncakeDistributedStore()\n--\n\nOne member of a Mooncake cluster: a client, a store node, or both.\n\n"
-    "Make it, call setup(), look at the int that it returns. Sizes are bytes, addresses are ints (for example\n"
-    "tensor.data_ptr()). Calls return 0, a count or data on success and a negative code on failure; they raise only "
-    "for\n"
-    "arguments of a wrong type. Every call releases the GIL and may be made from any thread. Before setup(), and "
-    "after\n"
-    "close(), calls return -600, get() b\"\", get_buffer() None. In a forked child they return -1010: set up a new "
-    "one.");
-
-static PyType_Slot store_slots[] = {
-    {Py_tp_doc, (void *)store_doc},
-    {Py_tp_new, MC_PY_POINTER(store_new)},
-    {Py_tp_dealloc, MC_PY_POINTER(store_dealloc)},
-    {Py_tp_methods, store_methods},
-    {Py_tp_members, store_members},
-    {0, NULL},
-};
-
-PyType_Spec mc_py_store_spec = {
-    .name = "mooncake.store.MooncakeDistributedStore",
-    .basicsize = sizeof(struct mc_py_store),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .slots = store_slots,
-};
+MC_PY_STORE_CALL(batch_get_replica_desc, 1, "keys", batch_get_replica_desc(self, values),
+                 "Dict of key to list of ReplicaDescriptor; absent objects have no entry.")

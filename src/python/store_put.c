@@ -2,7 +2,8 @@
  *
  * MooncakeDistributedStore's puts and upserts: from buffer objects and from addresses, single and in batches. An upsert
  * is the put of the same form that replaces a value; its methods differ in the flag only. */
-#include "python/store_module.h"
+#include "python/store_object.h"
+#include "python/store_types.h"
 
 #include "env/log.h"
 
@@ -333,11 +334,7 @@ static int put_framed(struct mc_py_store *self, struct put_call *call, struct mc
     return 0;
 }
 
-MC_PY_STORE_METHOD(
-    put_from_with_metadata, 5, "key, buffer_ptr, metadata_buffer_ptr, size, metadata_size, config=None",
-    "Stores metadata_size bytes at metadata_buffer_ptr and, behind them, size bytes at buffer_ptr as one "
-    "object.\n\n"
-    "Returns as put_from does; a negative code on failure (the original: a positive one).")
+static PyObject *put_from_with_metadata(struct mc_py_store *self, PyObject **values)
 {
     struct put_call call;
     struct mc_bytes key;
@@ -352,6 +349,12 @@ MC_PY_STORE_METHOD(
         rc = put_framed(self, &call, key, numbers);
     return put_answer_one(&call, rc);
 }
+
+MC_PY_STORE_CALL(put_from_with_metadata, 5, "key, buffer_ptr, metadata_buffer_ptr, size, metadata_size, config=None",
+                 put_from_with_metadata(self, values),
+                 "Stores metadata_size bytes at metadata_buffer_ptr and, behind them, size bytes at buffer_ptr as one "
+                 "object.\n\n"
+                 "Returns as put_from does; a negative code on failure (the original: a positive one).")
 
 static PyObject *put_lists(struct mc_py_store *self, const char *method, PyObject **values, enum mc_py_put_kind kind,
                            bool replace)

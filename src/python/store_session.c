@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * MooncakeDistributedStore's sessions: objects that are read, or put together, in pieces over many calls. */
-#include "python/store_module.h"
+#include "python/store_object.h"
+#include "python/store_types.h"
 
 #include "env/log.h"
 
@@ -89,11 +90,7 @@ static int read_sizes(PyObject *tuple, Py_ssize_t count, struct mc_py_scratch *s
     return *sizes == NULL ? 1 : 0;
 }
 
-MC_PY_STORE_METHOD(
-    batch_put_session_start, 2, "keys, sizes, config=None",
-    "Begins to put objects together from pieces, in memory of this process. Nobody sees them before "
-    "their session ends.\n\n"
-    "Returns a list of int: 0; -705: the key exists; -600: it has a session, or size 0; -200: too large.")
+static PyObject *batch_put_session_start(struct mc_py_store *self, PyObject **values)
 {
     PyObject *answer = NULL;
     struct mc_py_scratch scratch;
@@ -120,6 +117,11 @@ MC_PY_STORE_METHOD(
     Py_DECREF(given);
     return answer;
 }
+
+MC_PY_STORE_CALL(batch_put_session_start, 2, "keys, sizes, config=None", batch_put_session_start(self, values),
+                 "Begins to put objects together from pieces, in memory of this process. Nobody sees them before "
+                 "their session ends.\n\n"
+                 "Returns a list of int: 0; -705: the key exists; -600: it has a session, or size 0; -200: too large.")
 
 /* ---- ranges ---- */
 

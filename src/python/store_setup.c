@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What sets a store up (its arguments are read in mooncake/_setup.py), and memory for others. */
-#include "python/store_module.h"
+#include "python/store_setup.h"
 
 #include "env/clock.h"
 #include "env/log.h"
 #include "env/socket.h"
+#include "python/store_object.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -66,9 +67,7 @@ PyObject *mc_py_free_address(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(un
     return PyLong_FromUnsignedLongLong((uint64_t)(uintptr_t)host_free);
 }
 
-MC_PY_STORE_METHOD(alloc_from_mem_pool, 1, "size",
-                   "Address of size bytes of the pool that setup_dummy made; they stay as long as the store object. 0: "
-                   "no\nroom, or no pool.")
+static PyObject *alloc_from_mem_pool(struct mc_py_store *self, PyObject **values)
 {
     uint64_t size, address = 0;
     if (mc_py_u64(values[0], &size) < 0)
@@ -82,6 +81,10 @@ MC_PY_STORE_METHOD(alloc_from_mem_pool, 1, "size",
     pthread_mutex_unlock(&self->mutex);
     return PyLong_FromUnsignedLongLong(address);
 }
+
+MC_PY_STORE_CALL(alloc_from_mem_pool, 1, "size", alloc_from_mem_pool(self, values),
+                 "Address of size bytes of the pool that setup_dummy made; they stay as long as the store object. 0: "
+                 "no\nroom, or no pool.")
 
 /* ---- setting up ---- */
 
@@ -141,14 +144,7 @@ static int make_pool(struct mc_py_store *self, uint64_t size)
     return 0;
 }
 
-MC_PY_STORE_METHOD(
-    setup_dummy, 3, "mem_pool_size, local_buffer_size, server_address",
-    "Joins as a client without memory of its own, with the master that the mooncake_client at "
-    "server_address (\"host:port\") uses.\n"
-    "Segments of this machine are reached by shared memory, without the daemon in between. mem_pool_size "
-    "bytes are for\n"
-    "alloc_from_mem_pool.\n\n"
-    "Returns 0; -1: nobody answers at server_address; otherwise as setup.")
+static PyObject *setup_dummy(struct mc_py_store *self, PyObject **values)
 {
     char master[DAEMON_LINE_MAX];
     uint64_t pool_size, buffer_size;
@@ -175,3 +171,11 @@ MC_PY_STORE_METHOD(
     return PyLong_FromLong(
         rc == MC_ERR_RPC_FAIL || rc == MC_ERR_RPC_TIMEOUT || rc == MC_ERR_PROTOCOL ? MC_ERR_INTERNAL_ERROR : rc);
 }
+
+MC_PY_STORE_CALL(setup_dummy, 3, "mem_pool_size, local_buffer_size, server_address", setup_dummy(self, values),
+                 "Joins as a client without memory of its own, with the master that the mooncake_client at "
+                 "server_address (\"host:port\") uses.\n"
+                 "Segments of this machine are reached by shared memory, without the daemon in between. mem_pool_size "
+                 "bytes are for\n"
+                 "alloc_from_mem_pool.\n\n"
+                 "Returns 0; -1: nobody answers at server_address; otherwise as setup.")

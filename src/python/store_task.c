@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * MooncakeDistributedStore's work on replicas and segments: copies and moves in the background, clearing, mounts. */
-#include "python/store_module.h"
+#include "python/store_object.h"
+#include "python/store_types.h"
 
 #include "env/log.h"
 
@@ -52,11 +53,7 @@ static PyObject *create_task(struct mc_py_store *self, struct mc_bytes key, cons
     return Py_BuildValue("((KK)i)", (unsigned long long)id[0], (unsigned long long)id[1], rc);
 }
 
-MC_PY_STORE_METHOD(
-    create_copy_task, 2, "key, targets",
-    "Gives an object one more replica on each segment named in targets (get_hostname() of its owner), in "
-    "the background.\n\n"
-    "Returns ((int, int), code): the task's id and 0; -704: no such object; -600: no such segment.")
+static PyObject *create_copy_task(struct mc_py_store *self, PyObject **values)
 {
     PyObject *answer = NULL;
     struct mc_py_scratch scratch;
@@ -75,12 +72,12 @@ MC_PY_STORE_METHOD(
     return answer;
 }
 
-MC_PY_STORE_METHOD(
-    create_move_task, 3, "key, source, target",
-    "Moves an object's replica from the segment source to the segment target, in the background.\n\n"
-    "Returns ((int, int), code): the task's id and 0; -704: no such object; -600: no such segment, or one "
-    "segment twice; -710: no replica\n"
-    "on source.")
+MC_PY_STORE_CALL(create_copy_task, 2, "key, targets", create_copy_task(self, values),
+                 "Gives an object one more replica on each segment named in targets (get_hostname() of its owner), in "
+                 "the background.\n\n"
+                 "Returns ((int, int), code): the task's id and 0; -704: no such object; -600: no such segment.")
+
+static PyObject *create_move_task(struct mc_py_store *self, PyObject **values)
 {
     struct mc_bytes key;
     if (mc_py_key(values[0], &key) < 0)
@@ -90,9 +87,13 @@ MC_PY_STORE_METHOD(
     return target == NULL ? NULL : create_task(self, key, source, &target, 1);
 }
 
-MC_PY_STORE_METHOD(query_task, 1, "task_id",
-                   "What became of a task that this store has made.\n\n"
-                   "Returns (QueryTaskResponse, 0), or (None, -1400) when there is no such task.")
+MC_PY_STORE_CALL(create_move_task, 3, "key, source, target", create_move_task(self, values),
+                 "Moves an object's replica from the segment source to the segment target, in the background.\n\n"
+                 "Returns ((int, int), code): the task's id and 0; -704: no such object; -600: no such segment, or one "
+                 "segment twice; -710: no replica\n"
+                 "on source.")
+
+static PyObject *query_task(struct mc_py_store *self, PyObject **values)
 {
     struct mc_task task = {0};
     uint64_t id[2];
@@ -119,11 +120,11 @@ MC_PY_STORE_METHOD(query_task, 1, "task_id",
     return response == NULL ? NULL : Py_BuildValue("(Ni)", response, 0);
 }
 
-MC_PY_STORE_METHOD(
-    batch_replica_clear, 1, "keys, segment_name=''",
-    "Drops the replicas on that segment, or all of them: of objects that nobody has read within the lease "
-    "time.\n\n"
-    "Returns the list of those keys whose replicas are gone now.")
+MC_PY_STORE_CALL(query_task, 1, "task_id", query_task(self, values),
+                 "What became of a task that this store has made.\n\n"
+                 "Returns (QueryTaskResponse, 0), or (None, -1400) when there is no such task.")
+
+static PyObject *batch_replica_clear(struct mc_py_store *self, PyObject **values)
 {
     struct mc_py_scratch scratch;
     PyObject *answer = NULL;
@@ -151,15 +152,16 @@ out:
     return answer;
 }
 
+MC_PY_STORE_CALL(batch_replica_clear, 1, "keys, segment_name=''", batch_replica_clear(self, values),
+                 "Drops the replicas on that segment, or all of them: of objects that nobody has read within the lease "
+                 "time.\n\n"
+                 "Returns the list of those keys whose replicas are gone now.")
+
 /* ---- mounts ---- */
 
 #define MOUNT_STEP ((uint64_t)16 << 20) /* as the original: sizes are rounded up to multiples of it */
 
-MC_PY_STORE_METHOD(allocate_and_mount_segment, 1, "size, protocol='tcp', location=''",
-                   "Lends size bytes more, rounded up to multiples of 16 MiB, as a segment of its own. protocol and "
-                   "location are\n"
-                   "accepted.\n\n"
-                   "Returns {'ret': 0 or a negative code, 'segment_ids': [str], 'allocated_size': int}.")
+static PyObject *allocate_and_mount_segment(struct mc_py_store *self, PyObject **values)
 {
     char id[MC_MOUNT_ID_MAX];
     uint64_t size, bytes = 0;
@@ -175,12 +177,14 @@ MC_PY_STORE_METHOD(allocate_and_mount_segment, 1, "size, protocol='tcp', locatio
     return Py_BuildValue("{s:i,s:[],s:i}", "ret", rc, "segment_ids", "allocated_size", 0);
 }
 
-MC_PY_STORE_METHOD(mount_segment, 2, "path, size, offset=0, protocol='tcp', location=''",
-                   "Not done by this build: a segment lies in memory of a form of its own, not in a file that somebody "
-                   "else has made; use\n"
-                   "allocate_and_mount_segment, or setup's data_dir.\n\n"
-                   "Returns {'ret': code, 'segment_ids': []}: -1100: no such file; -600: it is smaller than offset + "
-                   "size; -1012.")
+MC_PY_STORE_CALL(allocate_and_mount_segment, 1, "size, protocol='tcp', location=''",
+                 allocate_and_mount_segment(self, values),
+                 "Lends size bytes more, rounded up to multiples of 16 MiB, as a segment of its own. protocol and "
+                 "location are\n"
+                 "accepted.\n\n"
+                 "Returns {'ret': 0 or a negative code, 'segment_ids': [str], 'allocated_size': int}.")
+
+static PyObject *mount_segment(struct mc_py_store *self, PyObject **values)
 {
     struct mc_store *store = NULL;
     struct stat file;
@@ -204,6 +208,13 @@ MC_PY_STORE_METHOD(mount_segment, 2, "path, size, offset=0, protocol='tcp', loca
     }
     return Py_BuildValue("{s:i,s:[]}", "ret", rc, "segment_ids");
 }
+
+MC_PY_STORE_CALL(mount_segment, 2, "path, size, offset=0, protocol='tcp', location=''", mount_segment(self, values),
+                 "Not done by this build: a segment lies in memory of a form of its own, not in a file that somebody "
+                 "else has made; use\n"
+                 "allocate_and_mount_segment, or setup's data_dir.\n\n"
+                 "Returns {'ret': code, 'segment_ids': []}: -1100: no such file; -600: it is smaller than offset + "
+                 "size; -1012.")
 
 static PyObject *unmount(struct mc_py_store *self, PyObject **values)
 {
@@ -244,8 +255,7 @@ MC_PY_STORE_CALL(unmount_segment, 1, "segment_ids, grace_period_seconds=0", unmo
 MC_PY_STORE_CALL(unmount_and_free_segment, 1, "segment_ids, grace_period_seconds=0", unmount(self, values),
                  "unmount_segment: memory that was allocated with a mount always goes with it.")
 
-MC_PY_STORE_METHOD(unmount_local_disk_segment, 0, "grace_period_seconds=0",
-                   "Returns -1012: this build has no disk tier.")
+static PyObject *unmount_local_disk_segment(struct mc_py_store *self, PyObject **values)
 {
     uint64_t grace_s;
     int rc;
@@ -254,3 +264,6 @@ MC_PY_STORE_METHOD(unmount_local_disk_segment, 0, "grace_period_seconds=0",
     MC_PY_IN_STORE(self, store, rc, MC_ERR_NOT_SUPPORTED);
     return PyLong_FromLong(rc);
 }
+
+MC_PY_STORE_CALL(unmount_local_disk_segment, 0, "grace_period_seconds=0", unmount_local_disk_segment(self, values),
+                 "Returns -1012: this build has no disk tier.")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * BufferHandle, and what this module makes and reads of the types that are written in Python (mooncake/_types.py). */
-#include "python/store_module.h"
+#include "python/store_types.h"
 
 #include "env/log.h"
 
