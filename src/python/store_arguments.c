@@ -200,6 +200,25 @@ struct mc_bytes *mc_py_keys(PyObject *snapshot, Py_ssize_t count, struct mc_py_s
     return keys;
 }
 
+bool mc_py_key_list_take(PyObject *sequence, struct mc_py_key_list *list)
+{
+    mc_py_scratch_init(&list->scratch);
+    list->snapshot = mc_py_snapshot(sequence, "keys");
+    list->count = list->snapshot == NULL ? 0 : PyTuple_Size(list->snapshot);
+    list->keys = list->snapshot == NULL ? NULL : mc_py_keys(list->snapshot, list->count, &list->scratch);
+    list->results =
+        list->keys == NULL ? NULL : mc_py_scratch_take(&list->scratch, (size_t)list->count, sizeof(*list->results));
+    for (Py_ssize_t i = 0; list->results != NULL && i < list->count; i++)
+        list->results[i] = STORE_UNSET;
+    return list->results != NULL;
+}
+
+void mc_py_key_list_free(struct mc_py_key_list *list)
+{
+    mc_py_scratch_free(&list->scratch);
+    Py_XDECREF(list->snapshot);
+}
+
 int mc_py_u64(PyObject *object, uint64_t *value)
 {
     if (PyLong_Check(object)) {

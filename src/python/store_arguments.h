@@ -88,6 +88,22 @@ size_t mc_py_count_inner(PyObject *nested);
 int mc_py_key(PyObject *object, struct mc_bytes *key);
 /* Every item of a snapshot as a key. NULL with an exception. */
 struct mc_bytes *mc_py_keys(PyObject *snapshot, Py_ssize_t count, struct mc_py_scratch *scratch);
+/* The keys of a call, and a result for each, STORE_UNSET at first. */
+struct mc_py_key_list {
+    PyObject *snapshot;
+    Py_ssize_t count;
+    struct mc_bytes *keys;
+    int *results;
+    struct mc_py_scratch scratch;
+};
+/* False with an exception. Freed in every case. */
+bool mc_py_key_list_take(PyObject *sequence, struct mc_py_key_list *list);
+void mc_py_key_list_free(struct mc_py_key_list *list);
+/* What became of a key: a result that the library left alone shares the fate of the whole call. */
+static inline int64_t mc_py_result(int64_t result, int rc)
+{
+    return result != STORE_UNSET ? result : rc < 0 ? rc : MC_ERR_INTERNAL_ERROR;
+}
 /* Any object with __index__ as an unsigned number: TypeError, as in the original, when negative or above 2^64 - 1. */
 int mc_py_u64(PyObject *object, uint64_t *value);
 /* Truth of an optional argument; -1 with an exception. */

@@ -117,10 +117,8 @@ static void get_run(struct mc_py_store *self, struct get_call *call)
         mc_py_store_leave(self);
         PyEval_RestoreThread(call->thread);
     }
-    for (size_t i = 0; i < call->item_count; i++) {
-        int64_t result = call->items[i].result;
-        call->results[call->key_of[i]] = result != STORE_UNSET ? result : rc < 0 ? rc : MC_ERR_INTERNAL_ERROR;
-    }
+    for (size_t i = 0; i < call->item_count; i++)
+        call->results[call->key_of[i]] = mc_py_result(call->items[i].result, rc);
 }
 
 /* The bytes of key i; b"" for any failure. */
@@ -353,10 +351,8 @@ static void ranges_run(struct mc_py_store *self, struct range_call *call)
     int rc;
     MC_PY_IN_STORE(self, store, rc,
                    call->item_count > 0 ? mc_store_get_ranges(store, call->items, call->item_count) : 0);
-    for (size_t i = 0; i < call->item_count; i++) {
-        int64_t result = call->items[i].result;
-        call->results[call->result_of[i]] = result != STORE_UNSET ? result : rc < 0 ? rc : MC_ERR_INTERNAL_ERROR;
-    }
+    for (size_t i = 0; i < call->item_count; i++)
+        call->results[call->result_of[i]] = mc_py_result(call->items[i].result, rc);
 }
 
 /* Results in the shape of the sizes. */

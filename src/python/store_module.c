@@ -84,22 +84,26 @@ static PyObject *snapshot(PyObject *Py_UNUSED(module), PyObject *args)
     return PyArg_ParseTuple(args, "Os", &sequence, &name) ? mc_py_snapshot(sequence, name) : NULL;
 }
 
-static PyObject *log_error(PyObject *Py_UNUSED(module), PyObject *text)
+static PyObject *log_line(PyObject *text, bool is_error)
 {
     const char *line = PyUnicode_AsUTF8AndSize(text, NULL);
     if (line == NULL)
         return NULL;
-    mc_log(ERROR, "%s", line);
+    if (is_error)
+        mc_log(ERROR, "%s", line);
+    else
+        mc_log(WARNING, "%s", line);
     Py_RETURN_NONE;
+}
+
+static PyObject *log_error(PyObject *Py_UNUSED(module), PyObject *text)
+{
+    return log_line(text, true);
 }
 
 static PyObject *log_warning(PyObject *Py_UNUSED(module), PyObject *text)
 {
-    const char *line = PyUnicode_AsUTF8AndSize(text, NULL);
-    if (line == NULL)
-        return NULL;
-    mc_log(WARNING, "%s", line);
-    Py_RETURN_NONE;
+    return log_line(text, false);
 }
 
 static PyMethodDef module_methods[] = {

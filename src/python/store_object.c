@@ -210,49 +210,37 @@ static void call_on_keys(struct mc_py_store *self, enum key_call call, const str
                          bool force, int *results)
 {
     int rc;
-    for (Py_ssize_t i = 0; i < count; i++)
-        results[i] = STORE_UNSET;
     MC_PY_IN_STORE(self, store, rc,
                    call == CALL_EXIST ? mc_store_exist(store, keys, (size_t)count, results)
                                       : mc_store_remove(store, keys, (size_t)count, force, results));
-    /* Results that the library left alone share the fate of the whole call. */
     for (Py_ssize_t i = 0; i < count; i++)
-        if (results[i] == STORE_UNSET)
-            results[i] = rc < 0 ? rc : MC_ERR_INTERNAL_ERROR;
+        results[i] = (int)mc_py_result(results[i], rc);
 }
 
 static PyObject *one_key(struct mc_py_store *self, enum key_call call, PyObject *key_object, PyObject *force_object)
 {
     struct mc_bytes key;
     bool force;
-    int result;
+    int result = STORE_UNSET;
     if (mc_py_key(key_object, &key) < 0 || mc_py_flag(force_object, &force) < 0)
         return NULL;
     call_on_keys(self, call, &key, 1, force, &result);
     return PyLong_FromLong(result);
 }
 
-static PyObject *many_keys(struct mc_py_store *self, enum key_call call, PyObject *list, PyObject *force_object)
+static PyObject *many_keys(struct mc_py_store *self, enum key_call call, PyObject *sequence, PyObject *force_object)
 {
-    struct mc_py_scratch scratch;
+    struct mc_py_key_list list;
     PyObject *answer = NULL;
     bool force;
     if (mc_py_flag(force_object, &force) < 0)
         return NULL;
-    PyObject *snapshot = mc_py_snapshot(list, "keys");
-    if (snapshot == NULL)
-        return NULL;
-    Py_ssize_t count = PyTuple_Size(snapshot);
-    mc_py_scratch_init(&scratch);
-    struct mc_bytes *keys = mc_py_keys(snapshot, count, &scratch);
-    int *results = keys == NULL ? NULL : mc_py_scratch_take(&scratch, (size_t)count, sizeof(*results));
-    if (results != NULL) {
-        if (count > 0)
-            call_on_keys(self, call, keys, count, force, results);
-        answer = mc_py_list_of_int(results, count);
+    if (mc_py_key_list_take(sequence, &list)) {
+        if (list.count > 0)
+            call_on_keys(self, call, list.keys, list.count, force, list.results);
+        answer = mc_py_list_of_int(list.results, list.count);
     }
-    mc_py_scratch_free(&scratch);
-    Py_DECREF(snapshot);
+    mc_py_key_list_free(&list);
     return answer;
 }
 
@@ -307,9 +295,7 @@ static PyObject *get_size(struct mc_py_store *self, PyObject **values)
     if (mc_py_key(values[0], &key) < 0)
         return NULL;
     MC_PY_IN_STORE(self, store, rc, mc_store_size(store, &key, 1, &size));
-    if (size == STORE_UNSET)
-        size = rc < 0 ? rc : MC_ERR_INTERNAL_ERROR;
-    return PyLong_FromLongLong(size);
+    return PyLong_FromLongLong(mc_py_result(size, rc));
 }
 
 MC_PY_STORE_CALL(get_size, 1, "key", get_size(self, values), "Length of the object in bytes; -704: no such object.")

@@ -66,10 +66,8 @@ static void put_run(struct mc_py_store *self, struct put_call *call)
         for (Py_ssize_t i = 0; i < call->key_count; i++)
             call->results[i] = rc;
     }
-    for (size_t i = 0; i < call->item_count; i++) {
-        int result = call->items[i].result;
-        call->results[call->key_of[i]] = result != STORE_UNSET ? result : rc < 0 ? rc : MC_ERR_INTERNAL_ERROR;
-    }
+    for (size_t i = 0; i < call->item_count; i++)
+        call->results[call->key_of[i]] = (int)mc_py_result(call->items[i].result, rc);
 }
 
 /* rc as put_init gave it, or 0 after put_run: the answer of a call with one result. */

@@ -29,51 +29,40 @@ static int act_in_store(struct mc_store *store, enum session_act act, const stru
 }
 
 /* The list of results; of GET_END what the call said. */
-static PyObject *act_on_keys(struct mc_py_store *self, enum session_act act, PyObject *snapshot, const uint64_t *sizes,
+static PyObject *act_on_keys(struct mc_py_store *self, enum session_act act, PyObject *sequence, const uint64_t *sizes,
                              const struct mc_replicate_config *config)
 {
-    struct mc_py_scratch scratch;
+    struct mc_py_key_list list;
     struct mc_store *store = NULL;
     PyObject *answer = NULL;
-    Py_ssize_t count = PyTuple_Size(snapshot);
-    mc_py_scratch_init(&scratch);
-    struct mc_bytes *keys = mc_py_keys(snapshot, count, &scratch);
-    int *results = keys == NULL ? NULL : mc_py_scratch_take(&scratch, (size_t)count, sizeof(*results));
-    if (results != NULL) {
+    if (mc_py_key_list_take(sequence, &list)) {
         int rc = mc_py_store_enter(self, &store);
-        for (Py_ssize_t i = 0; i < count; i++)
-            results[i] = rc;
+        for (Py_ssize_t i = 0; i < list.count; i++)
+            list.results[i] = rc;
         if (rc == 0) {
-            Py_BEGIN_ALLOW_THREADS rc = act_in_store(store, act, keys, (size_t)count, sizes, config, results);
+            Py_BEGIN_ALLOW_THREADS rc =
+                act_in_store(store, act, list.keys, (size_t)list.count, sizes, config, list.results);
             mc_py_store_leave(self);
             Py_END_ALLOW_THREADS
         }
-        answer = act == GET_END ? PyLong_FromLong(rc) : mc_py_list_of_int(results, count);
+        answer = act == GET_END ? PyLong_FromLong(rc) : mc_py_list_of_int(list.results, list.count);
     }
-    mc_py_scratch_free(&scratch);
+    mc_py_key_list_free(&list);
     return answer;
 }
 
-static PyObject *on_keys(struct mc_py_store *self, enum session_act act, PyObject *list)
-{
-    PyObject *snapshot = mc_py_snapshot(list, "keys");
-    PyObject *answer = snapshot == NULL ? NULL : act_on_keys(self, act, snapshot, NULL, NULL);
-    Py_XDECREF(snapshot);
-    return answer;
-}
-
-MC_PY_STORE_CALL(batch_get_session_start, 1, "keys", on_keys(self, GET_START, values[0]),
+MC_PY_STORE_CALL(batch_get_session_start, 1, "keys", act_on_keys(self, GET_START, values[0], NULL, NULL),
                  "Begins to read objects in pieces: they are not evicted until the session ends, and their places are "
                  "asked for once.\n\n"
                  "Returns a list of int: 0, or a negative code (-704: no such object). A session that nobody reads "
                  "from for 30 s ends by itself.")
-MC_PY_STORE_CALL(batch_get_session_end, 1, "keys", on_keys(self, GET_END, values[0]),
+MC_PY_STORE_CALL(batch_get_session_end, 1, "keys", act_on_keys(self, GET_END, values[0], NULL, NULL),
                  "Ends get sessions. Returns 0, also for keys without one.")
-MC_PY_STORE_CALL(batch_put_session_end, 1, "keys", on_keys(self, PUT_END, values[0]),
+MC_PY_STORE_CALL(batch_put_session_end, 1, "keys", act_on_keys(self, PUT_END, values[0], NULL, NULL),
                  "Stores the objects of put sessions, whole; what no range covered is zero.\n\n"
                  "Returns a list of int: 0, or a negative code; -600: no such session. The sessions have ended in "
                  "every case.")
-MC_PY_STORE_CALL(batch_put_session_revoke, 1, "keys", on_keys(self, PUT_REVOKE, values[0]),
+MC_PY_STORE_CALL(batch_put_session_revoke, 1, "keys", act_on_keys(self, PUT_REVOKE, values[0], NULL, NULL),
                  "Ends put sessions and stores nothing. Returns a list of int: 0; -600: no such session.")
 
 /* 0, MC_ERR_INVALID_PARAMS for unequal lengths, 1 with an exception. */
@@ -219,10 +208,8 @@ static void ranges_run(struct mc_py_store *self, struct ranges_call *call)
             call->results[i] = rc;
     }
     for (size_t i = 0; i < call->item_count; i++) {
-        int64_t result = call->is_put ? call->puts[i].result : call->gets[i].result;
+        int64_t result = mc_py_result(call->is_put ? call->puts[i].result : call->gets[i].result, rc);
         int64_t *of_key = &call->results[call->key_of[i]];
-        if (result == STORE_UNSET)
-            result = rc < 0 ? rc : MC_ERR_INTERNAL_ERROR;
         if (*of_key >= 0)
             *of_key = result < 0 ? result : *of_key + result;
     }

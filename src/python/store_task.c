@@ -126,29 +126,21 @@ MC_PY_STORE_CALL(query_task, 1, "task_id", query_task(self, values),
 
 static PyObject *batch_replica_clear(struct mc_py_store *self, PyObject **values)
 {
-    struct mc_py_scratch scratch;
+    struct mc_py_key_list list;
     PyObject *answer = NULL;
     int rc;
     const char *segment = values[1] == NULL ? "" : text_of(values[1], "segment_name");
-    PyObject *snapshot = segment == NULL ? NULL : mc_py_snapshot(values[0], "keys");
-    if (snapshot == NULL)
+    if (segment == NULL)
         return NULL;
-    Py_ssize_t key_count = PyTuple_Size(snapshot);
-    mc_py_scratch_init(&scratch);
-    struct mc_bytes *keys = mc_py_keys(snapshot, key_count, &scratch);
-    int *results = keys == NULL ? NULL : mc_py_scratch_take(&scratch, (size_t)key_count, sizeof(*results));
-    if (results == NULL)
-        goto out;
-    for (Py_ssize_t i = 0; i < key_count; i++)
-        results[i] = STORE_UNSET; /* each key has its result */
-    MC_PY_IN_STORE(self, store, rc, mc_store_replica_clear(store, keys, (size_t)key_count, segment, results));
-    answer = PyList_New(0);
-    for (Py_ssize_t i = 0; answer != NULL && i < key_count; i++)
-        if (results[i] == 0 && PyList_Append(answer, PyTuple_GetItem(snapshot, i)) < 0)
+    if (mc_py_key_list_take(values[0], &list)) { /* each key has its result */
+        MC_PY_IN_STORE(self, store, rc,
+                       mc_store_replica_clear(store, list.keys, (size_t)list.count, segment, list.results));
+        answer = PyList_New(0);
+    }
+    for (Py_ssize_t i = 0; answer != NULL && i < list.count; i++)
+        if (list.results[i] == 0 && PyList_Append(answer, PyTuple_GetItem(list.snapshot, i)) < 0)
             Py_CLEAR(answer);
-out:
-    mc_py_scratch_free(&scratch);
-    Py_DECREF(snapshot);
+    mc_py_key_list_free(&list);
     return answer;
 }
 
