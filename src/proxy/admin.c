@@ -330,12 +330,12 @@ static void on_change_gone(void *context)
     free(change);
 }
 
-static void on_change_drained(void *context)
+static void on_change_has_room(void *context)
 {
     (void)context; /* the answer is in one piece */
 }
 
-static const struct mc_client_events change_events = {on_change_gone, on_change_drained};
+static const struct mc_client_events change_events = {on_change_gone, on_change_has_room};
 
 static void on_candidate(void *context, const char *problem)
 {

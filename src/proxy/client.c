@@ -104,7 +104,7 @@ void mc_client_close(struct mc_client *client)
     evbuffer_free(client->content);
     mc_head_free(&client->head);
     free(client);
-    mc_proxy_ended(proxy);
+    proxy->ended(proxy);
 }
 
 /* Lets what is on its way out arrive, and closes. */
@@ -323,7 +323,7 @@ static void read_request(struct mc_client *client)
         client->state = CLIENT_BUSY;
         client->proxy->totals.requests++;
         (void)event_del(client->timer);
-        mc_proxy_dispatch(client);
+        client->proxy->dispatch(client);
     }
 }
 
@@ -344,7 +344,7 @@ static void on_written(struct bufferevent *channel, void *context)
     struct mc_client *client = context;
     size_t left = evbuffer_get_length(bufferevent_get_output(channel));
     if (client->state == CLIENT_BUSY && client->context != NULL && client->is_begun) {
-        client->events->drained(client->context);
+        client->events->has_room(client->context);
     } else if (client->state == CLIENT_FLUSH && left == 0 && (client->is_ended || !client->is_refused)) {
         mc_client_close(client);
     } else if (client->state == CLIENT_FLUSH && left == 0) {

@@ -10,6 +10,9 @@
  *   admin.c     the proxy's own paths
  *   server.c    listens, starts, drains, ends
  *
+ * Each calls those above it in this list; what a client and a relay have to tell those below, they tell by the
+ * functions that the server has put into struct mc_proxy.
+ *
  * Back pressure: what an instance sends is read only while the client's unsent bytes are below MC_PROXY_OUTPUT_MAX.
  * A client that is gone cancels its relay, which cancels its upstreams: their connections are closed, and the engine
  * stops.
@@ -42,6 +45,8 @@ struct mc_proxy_totals {
 };
 
 struct mc_proxy {
+    void (*dispatch)(struct mc_client *client); /* finds who answers a request that has arrived */
+    void (*ended)(struct mc_proxy *proxy);      /* a client or a request: there may be room, or nothing to wait for */
     struct event_base *base;
     struct evdns_base *dns;
     struct evconnlistener *listener;
@@ -78,9 +83,9 @@ enum mc_upstream_end {
 
 struct mc_upstream_events {
     void (*head)(void *context, struct mc_head *head); /* may take it over: move it and zero the original */
-    void (*data)(void *context, struct evbuffer *data);
+    void (*part)(void *context, struct evbuffer *data);
     /* The last call; the upstream is gone behind it. problem says what went wrong. */
-    void (*end)(void *context, enum mc_upstream_end end, const char *problem);
+    void (*ended)(void *context, enum mc_upstream_end end, const char *problem);
 };
 
 struct mc_upstream;
@@ -106,8 +111,8 @@ void mc_upstream_cancel(struct mc_upstream *upstream);
 /* ---- client.c ---- */
 
 struct mc_client_events {
-    void (*gone)(void *context);    /* the client has left; the context must not touch it any more */
-    void (*drained)(void *context); /* there is room for more of the answer */
+    void (*gone)(void *context);     /* the client has left; the context must not touch it any more */
+    void (*has_room)(void *context); /* there is room for more of the answer */
 };
 
 /* Owns fd from now on. */
@@ -176,8 +181,7 @@ void mc_proxy_dispatch(struct mc_client *client);
 
 /* ---- server.c ---- */
 
+/* Runs until a signal has ended it. */
 int mc_proxy_run(const struct mc_proxy_config *config, char *error, size_t error_size);
-/* A client or a request has ended: there may be room for more, or nothing left to wait for. */
-void mc_proxy_ended(struct mc_proxy *proxy);
 
 #endif

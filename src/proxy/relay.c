@@ -123,7 +123,7 @@ static void destroy(struct mc_relay *relay)
         relay->next->back = relay->back;
     free(relay);
     proxy->request_count--;
-    mc_proxy_ended(proxy);
+    proxy->ended(proxy);
 }
 
 /* Ends with an answer of our own, or, when a part of another is out already, by breaking that off. */
@@ -692,14 +692,14 @@ static void on_gone(void *context)
     destroy(context);
 }
 
-static void on_drained(void *context)
+static void on_room(void *context)
 {
     struct mc_relay *relay = context;
     if (relay->decode.upstream != NULL)
         mc_upstream_pause(relay->decode.upstream, false);
 }
 
-static const struct mc_client_events client_events = {on_gone, on_drained};
+static const struct mc_client_events client_events = {on_gone, on_room};
 
 static struct mc_relay *create(struct mc_client *client, bool is_completion)
 {

@@ -29,7 +29,7 @@ static void listen_more(struct mc_proxy *proxy)
         proxy->accepts = has_room;
 }
 
-void mc_proxy_ended(struct mc_proxy *proxy)
+static void on_ended(struct mc_proxy *proxy)
 {
     listen_more(proxy);
     if (proxy->is_draining && proxy->client_count == 0)
@@ -100,7 +100,7 @@ static void on_signal(evutil_socket_t fd, short what, void *context)
     }
     if (event_add(proxy->drain_timer, &longest) != 0)
         (void)event_base_loopbreak(proxy->base);
-    mc_proxy_ended(proxy);
+    on_ended(proxy);
 }
 
 /* ---- the start ---- */
@@ -199,7 +199,8 @@ static void destroy(struct mc_proxy *proxy)
 int mc_proxy_run(const struct mc_proxy_config *config, char *error, size_t error_size)
 {
     static struct mc_proxy proxy; /* large; a process has one */
-    proxy = (struct mc_proxy){.config = config, .start_ms = mc_clock_ms(), .pulse_ms = mc_clock_ms()};
+    proxy = (struct mc_proxy){.dispatch = mc_proxy_dispatch, .ended = on_ended, .config = config};
+    proxy.start_ms = proxy.pulse_ms = mc_clock_ms();
     proxy.instances.turns[0].random = mc_random_u64();
     proxy.instances.turns[1].random = mc_random_u64();
     mc_file_limit_raise();

@@ -67,7 +67,7 @@ static void finish(struct mc_upstream *upstream, enum mc_upstream_end end, const
 {
     upstream->is_calling = true;
     if (!upstream->is_cancelled && upstream->events != NULL)
-        upstream->events->end(upstream->context, end, problem);
+        upstream->events->ended(upstream->context, end, problem);
     destroy(upstream);
 }
 
@@ -151,7 +151,7 @@ static bool pump(struct mc_upstream *upstream)
     if (rc > 0 && !upstream->is_cancelled) {
         rc = mc_body_decode(&upstream->body, in, upstream->data);
         if (upstream->events != NULL && evbuffer_get_length(upstream->data) > 0)
-            upstream->events->data(upstream->context, upstream->data);
+            upstream->events->part(upstream->context, upstream->data);
         (void)evbuffer_drain(upstream->data, evbuffer_get_length(upstream->data));
     }
     upstream->is_calling = false;
