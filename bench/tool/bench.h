@@ -2,7 +2,7 @@
 #ifndef MC_TOOL_BENCH_H
 #define MC_TOOL_BENCH_H
 
-#include "base/options.h"
+#include "base/option_rows.h"
 #include "env/json.h"
 
 #include <stdbool.h>
@@ -40,12 +40,6 @@ double mc_bench_median(double *values, unsigned count);
 
 /* Private memory whose pages are all there, or NULL; munmap frees it. */
 void *mc_bench_memory(uint64_t size);
-
-/* A row of a table of options. */
-#define ROW(flag, kind, value, text, ...)                                                                              \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
-    }
 
 /* Parses argv with the table; prints help or the error itself. usage: how it goes on behind the command's name. true:
  * go on, and free the options later; false: end with *rc. */

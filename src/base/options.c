@@ -480,6 +480,37 @@ bool mc_options_changed(const struct mc_options *options, size_t index)
                                        : value->number != initial.number;
 }
 
+int mc_options_store(const struct mc_options *options, void *config, char *error, size_t error_size)
+{
+    for (size_t i = 0; i < options->count; i++) {
+        const struct mc_option *row = &options->table[i];
+        const struct mc_option_value *value = &options->values[i];
+        char *to = (char *)config + row->offset;
+        if (row->size == 0)
+            continue;
+        if (row->type == MC_OPTION_TEXT && strlen(value->text) >= row->size)
+            return fail(error, error_size, "--%s: '%.100s...' is too long", row->name, value->text);
+        if (row->type == MC_OPTION_TEXT)
+            memcpy(to, value->text, strlen(value->text) + 1);
+        else if (row->type == MC_OPTION_REAL)
+            memcpy(to, &value->real, sizeof(value->real));
+        else
+            memcpy(to, &value->number, row->size); /* the low bytes: its limits say that the others are zero */
+    }
+    return 0;
+}
+
+bool mc_options_answer(const struct mc_options *options, const char *command, const char *head, struct mc_buffer *out)
+{
+    bool wants_help = mc_options_bool(options, "help");
+    if (!wants_help && !mc_options_bool(options, "version"))
+        return false;
+    mc_buffer_printf(out, wants_help ? "%s" : "%s " MC_VERSION "\n", wants_help ? head : command);
+    if (wants_help)
+        mc_options_help(options, out);
+    return true;
+}
+
 void mc_options_help(const struct mc_options *options, struct mc_buffer *out)
 {
     static const char *const notes[] = {"", " [accepted, not done yet]", " [accepted, no effect here]"};

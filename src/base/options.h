@@ -49,17 +49,8 @@ struct mc_option {
     const char *file_name; /* another name by which a config file may call it, or NULL */
     const char *alias_of;  /* setting this one sets that one; NULL: none */
     bool is_flag_only;     /* has no place in a config file */
+    size_t offset, size;   /* the member of the command's config that mc_options_store fills in; size 0: none */
 };
-
-/* Rows of a table: flag, type, default, help, further fields. */
-#define MC_OPTION_ROW(flag, kind, value, text, ...)                                                                    \
-    {                                                                                                                  \
-        .name = flag, .type = MC_OPTION_##kind, .initial = value, .help = text, __VA_ARGS__                            \
-    }
-#define MC_OPTION_ROW_LATER(...) MC_OPTION_ROW(__VA_ARGS__, .status = MC_OPTION_LATER)
-#define MC_OPTION_ROW_NO_EFFECT(...) MC_OPTION_ROW(__VA_ARGS__, .status = MC_OPTION_NO_EFFECT)
-#define MC_OPTION_ROW_ALIAS(flag, target) MC_OPTION_ROW(flag, TEXT, "", "", .alias_of = target)
-#define MC_OPTION_LIMITS(low, high) .minimum = (low), .maximum = (high)
 
 enum mc_option_source { MC_OPTION_FROM_DEFAULT, MC_OPTION_FROM_FILE, MC_OPTION_FROM_FLAG };
 
@@ -106,6 +97,12 @@ enum mc_option_source mc_options_source(const struct mc_options *options, const 
 /* Does the value differ from the default? */
 bool mc_options_changed(const struct mc_options *options, size_t index);
 
+/* Writes each value whose row names a member (TO in option_rows.h) into the command's config. A text that does not fit
+ * is MC_ERR_INVALID_PARAMS with the line in error. */
+int mc_options_store(const struct mc_options *options, void *config, char *error, size_t error_size);
+
+/* --help and --version, which every command has: the answer, with `head` above the flags. False: neither was given. */
+bool mc_options_answer(const struct mc_options *options, const char *command, const char *head, struct mc_buffer *out);
 /* Appends a line per row with type, default, range and status. */
 void mc_options_help(const struct mc_options *options, struct mc_buffer *out);
 /* Appends all values as YAML that can be given back as a config file. */

@@ -1,6 +1,6 @@
 /* mooncake_doctor: parse, run, print. */
 #include "base/error.h"
-#include "base/options.h"
+#include "base/option_rows.h"
 #include "doctor/doctor.h"
 #include "env/log.h"
 
@@ -10,38 +10,29 @@
 
 /* clang-format off */
 static const struct mc_option table[] = {
-    {.name = "help", .type = MC_OPTION_BOOL, .initial = "false", .help = "shows this text"},
-    {.name = "h", .type = MC_OPTION_TEXT, .initial = "", .help = "", .alias_of = "help"},
-    {.name = "version", .type = MC_OPTION_BOOL, .initial = "false", .help = "shows the version"},
-    {.name = "peer", .type = MC_OPTION_TEXT, .initial = "", .help = "an engine to reach: host:port of its handshakes, or its name at the metadata server; may be given without --peer"},
-    {.name = "master", .type = MC_OPTION_TEXT, .initial = "", .help = "the master to ask: host:port, or etcd://host:port"},
-    {.name = "admin", .type = MC_OPTION_TEXT, .initial = "", .help = "its metrics_port, host:port, when that is not 9003 on the same host"},
-    {.name = "metadata", .type = MC_OPTION_TEXT, .initial = "", .help = "the metadata server: http://host:port/metadata, as engines are given it"},
-    {.name = "protocol", .type = MC_OPTION_TEXT, .initial = "tcp", .help = "rdma: it is broken when RDMA cannot be used", .choices = "tcp|rdma"},
-    {.name = "device_name", .type = MC_OPTION_TEXT, .initial = "", .help = "RDMA devices that may be used, separated by commas"},
-    {.name = "json", .type = MC_OPTION_BOOL, .initial = "false", .help = "the same facts as JSON"},
-    {.name = "root", .type = MC_OPTION_TEXT, .initial = "", .help = "put before /proc, /sys and /dev: looks at a copy of another machine's files"},
+    ROW("help", BOOL, "false", "shows this text"),
+    ALIAS("h", "help"),
+    ROW("version", BOOL, "false", "shows the version"),
+    ROW("peer", TEXT, "", "an engine to reach: host:port of its handshakes, or its name at the metadata server; may be given without --peer"),
+    ROW("master", TEXT, "", "the master to ask: host:port, or etcd://host:port"),
+    ROW("admin", TEXT, "", "its metrics_port, host:port, when that is not 9003 on the same host"),
+    ROW("metadata", TEXT, "", "the metadata server: http://host:port/metadata, as engines are given it"),
+    ROW("protocol", TEXT, "tcp", "rdma: it is broken when RDMA cannot be used", CHOICES("tcp|rdma")),
+    ROW("device_name", TEXT, "", "RDMA devices that may be used, separated by commas"),
+    ROW("json", BOOL, "false", "the same facts as JSON"),
+    ROW("root", TEXT, "", "put before /proc, /sys and /dev: looks at a copy of another machine's files"),
 };
 /* clang-format on */
 
-static void print_help(const struct mc_options *options)
-{
-    struct mc_buffer text = {0};
-    mc_buffer_printf(
-        &text,
-        "mooncake_doctor: looks whether this machine, a master, a metadata server and a peer are fit for transfers, "
-        "and says what to set where they are not.\n"
-        "Usage: mooncake_doctor [PEER] [--master host:port] [--metadata URL] [--json]\n"
-        "Exit code: 0; 1 when something that was asked for does not work; 2 for a bad option.\n");
-    mc_options_help(options, &text);
-    (void)fwrite(text.data, 1, text.length, stdout); /* main looks whether it was written */
-    mc_buffer_free(&text);
-}
+static const char help_head[] =
+    "mooncake_doctor: looks whether this machine, a master, a metadata server and a peer are fit for transfers, "
+    "and says what to set where they are not.\n"
+    "Usage: mooncake_doctor [PEER] [--master host:port] [--metadata URL] [--json]\n"
+    "Exit code: 0; 1 when something that was asked for does not work; 2 for a bad option.\n";
 
-static int examine(const struct mc_options *options, const char *peer)
+static int examine(const struct mc_options *options, const char *peer, struct mc_buffer *text)
 {
     struct mc_doctor doctor;
-    struct mc_buffer text = {0};
     struct mc_doctor_config config = {
         .peer = peer != NULL ? peer : mc_options_text(options, "peer"),
         .master = mc_options_text(options, "master"),
@@ -54,12 +45,10 @@ static int examine(const struct mc_options *options, const char *peer)
     mc_doctor_init(&doctor, &config);
     mc_doctor_run(&doctor);
     if (mc_options_bool(options, "json"))
-        mc_doctor_print_json(&doctor, &text);
+        mc_doctor_print_json(&doctor, text);
     else
-        mc_doctor_print(&doctor, &text);
-    (void)fwrite(text.data, 1, text.length, stdout);
+        mc_doctor_print(&doctor, text);
     int code = mc_doctor_code(&doctor);
-    mc_buffer_free(&text);
     mc_doctor_free(&doctor);
     return code;
 }
@@ -89,6 +78,7 @@ static void take_peer(int *argc, char ***argv, const char **peer)
 int main(int argc, char **argv)
 {
     struct mc_options options;
+    struct mc_buffer text = {0};
     char error[MC_OPTION_ERROR_MAX] = "";
     const char *peer = NULL;
     int code = 0;
@@ -100,13 +90,11 @@ int main(int argc, char **argv)
     if (mc_options_parse(&options, argc, argv, NULL, NULL, error, sizeof(error)) < 0) {
         fprintf(stderr, "mooncake_doctor: %s\n", error);
         code = 2;
-    } else if (mc_options_bool(&options, "help")) {
-        print_help(&options);
-    } else if (mc_options_bool(&options, "version")) {
-        printf("mooncake_doctor %s\n", MC_VERSION);
-    } else {
-        code = examine(&options, peer);
+    } else if (!mc_options_answer(&options, "mooncake_doctor", help_head, &text)) {
+        code = examine(&options, peer, &text);
     }
+    (void)fwrite(text.data, 1, text.length, stdout); /* fflush says whether it was written */
+    mc_buffer_free(&text);
     mc_options_free(&options);
     return fflush(stdout) == 0 ? code : 1;
 }

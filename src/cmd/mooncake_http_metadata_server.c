@@ -1,6 +1,6 @@
 /* mooncake_http_metadata_server: the master's metadata service as a process of its own. */
 #include "base/error.h"
-#include "base/options.h"
+#include "base/option_rows.h"
 #include "env/log.h"
 #include "store/master/http.h"
 #include "store/master/options.h"
@@ -12,50 +12,43 @@
 
 /* clang-format off */
 static const struct mc_option table[] = {
-    {.name = "help", .type = MC_OPTION_BOOL, .initial = "false", .help = "shows this text"},
-    {.name = "h", .type = MC_OPTION_TEXT, .initial = "", .help = "", .alias_of = "help"},
-    {.name = "version", .type = MC_OPTION_BOOL, .initial = "false", .help = "shows the version"},
-    {.name = "port", .type = MC_OPTION_INT, .initial = "8080", .help = "port to listen on; 0: the kernel chooses, the log names it", .maximum = 65535},
-    {.name = "host", .type = MC_OPTION_TEXT, .initial = "0.0.0.0", .help = "address to listen on"},
-    {.name = "max_mib", .type = MC_OPTION_INT, .initial = "1024", .help = "keeps so much in memory (MiB)", .minimum = 1, .maximum = 1 << 20},
-    {.name = "log_level", .type = MC_OPTION_TEXT, .initial = "INFO", .help = "least important lines that are written", .choices = "DEBUG|INFO|WARNING|ERROR|CRITICAL"},
+    ROW("help", BOOL, "false", "shows this text"),
+    ALIAS("h", "help"),
+    ROW("version", BOOL, "false", "shows the version"),
+    ROW("port", INT, "8080", "port to listen on; 0: the kernel chooses, the log names it", PORT, TO(mc_master_config, metadata_port)),
+    ROW("host", TEXT, "0.0.0.0", "address to listen on", TO(mc_master_config, metadata_host)),
+    ROW("max_mib", INT, "1024", "keeps so much in memory (MiB)", LIMITS(1, 1 << 20)),
+    ROW("log_level", TEXT, "INFO", "least important lines that are written", CHOICES("DEBUG|INFO|WARNING|ERROR|CRITICAL")),
 };
 /* clang-format on */
 
-static void print_help(const struct mc_options *options)
-{
-    struct mc_buffer text = {0};
-    mc_buffer_printf(&text, "mooncake_http_metadata_server: where transfer engines find each other; it keeps what they "
-                            "say in memory.\nUsage: mooncake_http_metadata_server [--port 8080] [--host 0.0.0.0]\n");
-    mc_options_help(options, &text);
-    (void)fwrite(text.data, 1, text.length, stdout); /* main looks whether it was written */
-    mc_buffer_free(&text);
-}
+static const char help_head[] =
+    "mooncake_http_metadata_server: where transfer engines find each other; it keeps what they say in memory.\n"
+    "Usage: mooncake_http_metadata_server [--port 8080] [--host 0.0.0.0]\n";
 
 /* 0 run, 1 done, negative with a line in error. */
 static int take_flags(int argc, char **argv, struct mc_master_config *config, char *error, size_t error_size)
 {
     struct mc_options options;
+    struct mc_buffer text = {0};
     enum mc_log_level level = MC_LOG_ERROR; /* CRITICAL */
     mc_options_init(&options, table, sizeof(table) / sizeof(table[0]));
     int rc = mc_options_parse(&options, argc, argv, NULL, NULL, error, error_size);
-    if (rc == 0 && mc_options_bool(&options, "help")) {
-        print_help(&options);
+    if (rc == 0 && mc_options_answer(&options, "mooncake_http_metadata_server", help_head, &text)) {
+        (void)fwrite(text.data, 1, text.length, stdout); /* main looks whether it was written */
         rc = 1;
-    } else if (rc == 0 && mc_options_bool(&options, "version")) {
-        printf("mooncake_http_metadata_server %s\n", MC_VERSION);
-        rc = 1;
-    } else if (rc == 0) {
-        memset(config, 0, sizeof(*config));
+    }
+    if (rc == 0)
+        rc = mc_options_store(&options, config, error, error_size);
+    if (rc == 0) {
         config->metadata_enabled = true;
         config->metadata_max_bytes = (size_t)mc_options_int(&options, "max_mib") << 20;
-        config->metadata_port = (uint16_t)mc_options_int(&options, "port");
-        snprintf(config->metadata_host, sizeof(config->metadata_host), "%s", mc_options_text(&options, "host"));
         if (mc_options_source(&options, "log_level") != MC_OPTION_FROM_DEFAULT) {
             (void)mc_log_parse_level(mc_options_text(&options, "log_level"), &level); /* CRITICAL is none of ours */
             mc_log_set_level(level);
         }
     }
+    mc_buffer_free(&text);
     mc_options_free(&options);
     return rc;
 }

@@ -1,6 +1,6 @@
 /* transfer_engine_topology_dump: which RDMA devices are near which memory, with the original's flags. */
 #include "base/error.h"
-#include "base/options.h"
+#include "base/option_rows.h"
 #include "env/log.h"
 #include "rdma/topology.h"
 
@@ -10,26 +10,20 @@
 
 /* clang-format off */
 static const struct mc_option table[] = {
-    {.name = "help", .type = MC_OPTION_BOOL, .initial = "false", .help = "shows this text"},
-    {.name = "h", .type = MC_OPTION_TEXT, .initial = "", .help = "", .alias_of = "help"},
-    {.name = "version", .type = MC_OPTION_BOOL, .initial = "false", .help = "shows the version"},
-    {.name = "device_name", .type = MC_OPTION_TEXT, .initial = "", .help = "only these devices, separated by commas"},
-    {.name = "backend", .type = MC_OPTION_TEXT, .initial = "auto", .help = "there is one engine here, te; tent is refused", .choices = "auto|te|tent"},
-    {.name = "use_custom_topo", .type = MC_OPTION_BOOL, .initial = "false", .help = "uses the file that MC_CUSTOM_TOPO_JSON names; without this flag, sysfs alone"},
-    {.name = "custom_topo_json", .type = MC_OPTION_TEXT, .initial = "", .help = "uses this file"},
+    ROW("help", BOOL, "false", "shows this text"),
+    ALIAS("h", "help"),
+    ROW("version", BOOL, "false", "shows the version"),
+    ROW("device_name", TEXT, "", "only these devices, separated by commas"),
+    ROW("backend", TEXT, "auto", "there is one engine here, te; tent is refused", CHOICES("auto|te|tent")),
+    ROW("use_custom_topo", BOOL, "false", "uses the file that MC_CUSTOM_TOPO_JSON names; without this flag, sysfs alone"),
+    ROW("custom_topo_json", TEXT, "", "uses this file"),
 };
 /* clang-format on */
 
-static void print_help(const struct mc_options *options)
-{
-    struct mc_buffer text = {0};
-    mc_buffer_printf(&text, "transfer_engine_topology_dump: which RDMA devices are near which memory, as the priority "
-                            "matrix {\"cpu:0\": [[preferred], [others]]}.\nUsage: transfer_engine_topology_dump "
-                            "[--device-name mlx5_0,mlx5_1] [--custom-topo-json FILE]\n");
-    mc_options_help(options, &text);
-    (void)fwrite(text.data, 1, text.length, stdout); /* main looks whether it was written */
-    mc_buffer_free(&text);
-}
+static const char help_head[] =
+    "transfer_engine_topology_dump: which RDMA devices are near which memory, as the priority matrix "
+    "{\"cpu:0\": [[preferred], [others]]}.\n"
+    "Usage: transfer_engine_topology_dump [--device-name mlx5_0,mlx5_1] [--custom-topo-json FILE]\n";
 
 static int dump(const struct mc_options *options)
 {
@@ -60,22 +54,22 @@ static int dump(const struct mc_options *options)
 int main(int argc, char **argv)
 {
     struct mc_options options;
+    struct mc_buffer text = {0};
     char error[MC_OPTION_ERROR_MAX] = "";
     int code = 0;
     mc_options_init(&options, table, sizeof(table) / sizeof(table[0]));
     if (mc_options_parse(&options, argc, argv, NULL, NULL, error, sizeof(error)) < 0) {
         fprintf(stderr, "transfer_engine_topology_dump: %s\n", error);
         code = 2;
-    } else if (mc_options_bool(&options, "help")) {
-        print_help(&options);
-    } else if (mc_options_bool(&options, "version")) {
-        printf("transfer_engine_topology_dump %s\n", MC_VERSION);
+    } else if (mc_options_answer(&options, "transfer_engine_topology_dump", help_head, &text)) {
+        (void)fwrite(text.data, 1, text.length, stdout); /* fflush says whether it was written */
     } else if (strcmp(mc_options_text(&options, "backend"), "tent") == 0) {
         fprintf(stderr, "error: --backend tent: there is one engine here; use te\n");
         code = 1;
     } else {
         code = dump(&options);
     }
+    mc_buffer_free(&text);
     mc_options_free(&options);
     return fflush(stdout) == 0 ? code : 1;
 }

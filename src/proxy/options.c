@@ -2,6 +2,7 @@
 #include "proxy/options.h"
 
 #include "base/error.h"
+#include "base/option_rows.h"
 #include "env/log.h"
 
 #include <stdio.h>
@@ -13,10 +14,7 @@
 #define GIB ((int64_t)1 << 30)
 #define HTTP_PORT 80
 
-#define ROW MC_OPTION_ROW
-#define ALIAS MC_OPTION_ROW_ALIAS
-#define SECTION(text) .section = text
-#define LIMITS MC_OPTION_LIMITS
+#define INTO(member) TO(mc_proxy_config, member)
 
 /* clang-format off */
 static const struct mc_option table[] = {
@@ -26,9 +24,9 @@ static const struct mc_option table[] = {
     ROW("print_config", BOOL, "false", "shows every setting as it would be used"),
     ROW("v", INT, "0", "1: more in the log, 2: everything", LIMITS(0, 2)),
 
-    ROW("port", INT, "8000", "where clients come; 0: the kernel chooses, the log names it", SECTION("Service"), LIMITS(0, 65535)),
-    ROW("host", TEXT, "0.0.0.0", "its address"),
-    ROW("model", TEXT, "", "the model that every instance must serve; empty: any"),
+    ROW("port", INT, "8000", "where clients come; 0: the kernel chooses, the log names it", SECTION("Service"), PORT, INTO(port)),
+    ROW("host", TEXT, "0.0.0.0", "its address", INTO(host)),
+    ROW("model", TEXT, "", "the model that every instance must serve; empty: any", INTO(model)),
     ALIAS("m", "model"),
 
     ROW("prefill", TEXT, "", "list of host:port or http://host:port, each with a bootstrap port behind it if it is not 8998; may be given several times", SECTION("Instances")),
@@ -45,28 +43,28 @@ static const struct mc_option table[] = {
     ALIAS("decoder_port", "decoder_ports"),
     ROW("mode", TEXT, "auto", "how KV cache goes from prefill to decode. store: through a store; sequential: decode is given the kv_transfer_params that prefill answers; concurrent: both at once, by the bootstrap server; "
         "room: the same request to both at once, with bootstrap_host, bootstrap_port and bootstrap_room; "
-        "auto: concurrent for a prefill instance that is a URL or has a bootstrap port, else store", .choices = "auto|store|sequential|concurrent|room"),
+        "auto: concurrent for a prefill instance that is a URL or has a bootstrap port, else store", CHOICES("auto|store|sequential|concurrent|room")),
     ROW("pd_disaggregation", BOOL, "false", "the same as --mode=room"),
-    ROW("mini_lb", BOOL, "false", "there is one proxy only", .status = MC_OPTION_NO_EFFECT),
-    ROW("scheduling", TEXT, "round_robin", "which instance is next: in turn, the least prompt bytes and requests under way, or any", .choices = "round_robin|least_loaded|load_balanced|random"),
+    NO_EFFECT("mini_lb", BOOL, "false", "there is one proxy only"),
+    ROW("scheduling", TEXT, "round_robin", "which instance is next: in turn, the least prompt bytes and requests under way, or any", CHOICES("round_robin|least_loaded|load_balanced|random")),
     ROW("roundrobin", BOOL, "false", "the same as --scheduling=round_robin"),
-    ROW("generator_on_p_node", BOOL, "false", "every token comes from the decode instance", .status = MC_OPTION_NO_EFFECT),
-    ROW("health_interval", S, "5", "instances are asked for /health so often; one that does not answer gets no requests until it does", LIMITS(100, DAY)),
+    NO_EFFECT("generator_on_p_node", BOOL, "false", "every token comes from the decode instance"),
+    ROW("health_interval", S, "5", "instances are asked for /health so often; one that does not answer gets no requests until it does", LIMITS(100, DAY), INTO(health_interval_ms)),
 
-    ROW("dead_timeout", S, "8", "an instance of which nothing at all has come for so long, not even an answer to /health, is dead, and its requests end; 0: they wait for silence_timeout", LIMITS(0, DAY)),
-    ROW("retries", INT, "3", "a request that an instance has certainly not begun with (no connection, or it answered 503) is sent to another one, so often; 0: never", LIMITS(0, MC_PROXY_TRIES_MAX - 1)),
+    ROW("dead_timeout", S, "8", "an instance of which nothing at all has come for so long, not even an answer to /health, is dead, and its requests end; 0: they wait for silence_timeout", LIMITS(0, DAY), INTO(dead_ms)),
+    ROW("retries", INT, "3", "a request that an instance has certainly not begun with (no connection, or it answered 503) is sent to another one, so often; 0: never", LIMITS(0, MC_PROXY_TRIES_MAX - 1), INTO(retries)),
 
-    ROW("connect_timeout", S, "10", "longest time to connect to an instance", SECTION("Times"), LIMITS(10, DAY)),
-    ROW("silence_timeout", S, "1200", "an instance that sends nothing for so long has failed", LIMITS(10, DAY)),
-    ROW("request_timeout", S, "21600", "longest time of a request", LIMITS(10, 7 * DAY)),
-    ROW("client_timeout", S, "60", "longest time that a client may take for the head of a request, and ten times that for all of it; idle connections are closed after it", LIMITS(10, DAY)),
-    ROW("stall_timeout", S, "300", "a client that takes nothing of its answer for so long is gone", LIMITS(10, DAY)),
-    ROW("drain_timeout", S, "30", "after SIGTERM, requests under way have so long to end", LIMITS(0, DAY)),
+    ROW("connect_timeout", S, "10", "longest time to connect to an instance", SECTION("Times"), LIMITS(10, DAY), INTO(connect_ms)),
+    ROW("silence_timeout", S, "1200", "an instance that sends nothing for so long has failed", LIMITS(10, DAY), INTO(silence_ms)),
+    ROW("request_timeout", S, "21600", "longest time of a request", LIMITS(10, 7 * DAY), INTO(request_ms)),
+    ROW("client_timeout", S, "60", "longest time that a client may take for the head of a request, and ten times that for all of it; idle connections are closed after it", LIMITS(10, DAY), INTO(client_ms)),
+    ROW("stall_timeout", S, "300", "a client that takes nothing of its answer for so long is gone", LIMITS(10, DAY), INTO(stall_ms)),
+    ROW("drain_timeout", S, "30", "after SIGTERM, requests under way have so long to end", LIMITS(0, DAY), INTO(drain_ms)),
 
-    ROW("max_body_bytes", INT, "67108864", "longest request, and longest answer of prefill that is needed", SECTION("Limits"), LIMITS(1024, 4 * GIB)),
-    ROW("max_buffered_bytes", INT, "1073741824", "bytes of all requests under way", LIMITS(1024, 1024 * GIB)),
-    ROW("max_requests", INT, "4096", "requests under way; more are answered 503", LIMITS(1, 1000000)),
-    ROW("max_connections", INT, "8192", "connections of clients; more wait", LIMITS(1, 1000000)),
+    ROW("max_body_bytes", INT, "67108864", "longest request, and longest answer of prefill that is needed", SECTION("Limits"), LIMITS(1024, 4 * GIB), INTO(body_max)),
+    ROW("max_buffered_bytes", INT, "1073741824", "bytes of all requests under way", LIMITS(1024, 1024 * GIB), INTO(buffered_max)),
+    ROW("max_requests", INT, "4096", "requests under way; more are answered 503", LIMITS(1, 1000000), INTO(requests_max)),
+    ROW("max_connections", INT, "8192", "connections of clients; more wait", LIMITS(1, 1000000), INTO(connections_max)),
 };
 /* clang-format on */
 #define ROWS (sizeof(table) / sizeof(table[0]))
@@ -340,42 +338,21 @@ static int resolve(const struct mc_options *options, struct mc_proxy_config *con
     config->policy =
         mc_policy_find(mc_options_bool(options, "roundrobin") ? "round_robin" : mc_options_text(options, "scheduling"));
     mc_assert(config->policy != NULL);
-    config->port = (uint16_t)mc_options_int(options, "port");
-    const char *host = mc_options_text(options, "host"), *model = mc_options_text(options, "model");
-    if (strlen(host) >= sizeof(config->host) || strlen(model) >= sizeof(config->model))
-        return address_complain(error, error_size, "--host or --model is too long%s", "");
-    (void)snprintf(config->host, sizeof(config->host), "%s", host);
-    (void)snprintf(config->model, sizeof(config->model), "%s", model);
-    config->health_interval_ms = (uint64_t)mc_options_int(options, "health_interval");
-    config->dead_ms = (uint64_t)mc_options_int(options, "dead_timeout");
-    config->connect_ms = (uint64_t)mc_options_int(options, "connect_timeout");
-    config->silence_ms = (uint64_t)mc_options_int(options, "silence_timeout");
-    config->request_ms = (uint64_t)mc_options_int(options, "request_timeout");
-    config->client_ms = (uint64_t)mc_options_int(options, "client_timeout");
-    config->stall_ms = (uint64_t)mc_options_int(options, "stall_timeout");
-    config->drain_ms = (uint64_t)mc_options_int(options, "drain_timeout");
-    config->body_max = (size_t)mc_options_int(options, "max_body_bytes");
-    config->buffered_max = (size_t)mc_options_int(options, "max_buffered_bytes");
-    config->requests_max = (size_t)mc_options_int(options, "max_requests");
-    config->connections_max = (size_t)mc_options_int(options, "max_connections");
-    config->retries = (size_t)mc_options_int(options, "retries");
-    int rc = copy_key(config->admin_key, "ADMIN_API_KEY", error, error_size);
+    int rc = mc_options_store(options, config, error, error_size);
+    if (rc == 0)
+        rc = copy_key(config->admin_key, "ADMIN_API_KEY", error, error_size);
     if (rc == 0)
         rc = copy_key(config->api_key, "OPENAI_API_KEY", error, error_size);
     return rc < 0 ? rc : read_instances(options, config, error, error_size);
 }
 
-static void write_help(const struct mc_options *options, struct mc_buffer *text)
-{
-    mc_buffer_printf(text,
-                     "mooncake_proxy: one OpenAI endpoint before prefill and decode instances.\n"
-                     "Usage: mooncake_proxy --prefill host:port ... --decode host:port ... [--flag=value ...]\n"
-                     "       mooncake_proxy --prefill http://host:port [bootstrap port] --decode http://host:port\n"
-                     "Environment: ADMIN_API_KEY is what POST /instances/add and /instances/remove want as X-API-Key;\n"
-                     "OPENAI_API_KEY is sent to the instances in place of the client's own.\n"
-                     "Durations: 5 or 5s, 500ms, 30m, 1h. The log goes to stderr.\n");
-    mc_options_help(options, text);
-}
+static const char help_head[] =
+    "mooncake_proxy: one OpenAI endpoint before prefill and decode instances.\n"
+    "Usage: mooncake_proxy --prefill host:port ... --decode host:port ... [--flag=value ...]\n"
+    "       mooncake_proxy --prefill http://host:port [bootstrap port] --decode http://host:port\n"
+    "Environment: ADMIN_API_KEY is what POST /instances/add and /instances/remove want as X-API-Key;\n"
+    "OPENAI_API_KEY is sent to the instances in place of the client's own.\n"
+    "Durations: 5 or 5s, 500ms, 30m, 1h. The log goes to stderr.\n";
 
 int mc_proxy_config_load(int argc, char *const *argv, struct mc_proxy_config *config, struct mc_buffer *text,
                          char *error, size_t error_size)
@@ -384,17 +361,10 @@ int mc_proxy_config_load(int argc, char *const *argv, struct mc_proxy_config *co
     memset(config, 0, sizeof(*config));
     mc_options_init(&options, table, ROWS);
     int rc = parse(&options, argc, argv, error, error_size);
-    if (rc < 0)
-        goto done;
-    if (mc_options_bool(&options, "help")) {
-        write_help(&options, text);
+    if (rc == 0 && mc_options_answer(&options, "mooncake_proxy", help_head, text))
         rc = 1;
-    } else if (mc_options_bool(&options, "version")) {
-        mc_buffer_printf(text, "mooncake_proxy " MC_VERSION "\n");
-        rc = 1;
-    } else {
+    if (rc == 0)
         rc = resolve(&options, config, error, error_size);
-    }
     if (rc == 0 && mc_options_bool(&options, "print_config")) {
         mc_options_print(&options, text);
         rc = 1;
@@ -403,7 +373,6 @@ int mc_proxy_config_load(int argc, char *const *argv, struct mc_proxy_config *co
         mc_log_set_level(mc_options_int(&options, "v") > 1 ? MC_LOG_TRACE : MC_LOG_DEBUG);
     if (rc == 0 && mc_options_bool(&options, "generator_on_p_node"))
         mc_log(INFO, "--generator_on_p_node has no effect here: every token comes from the decode instance");
-done:
     mc_options_free(&options);
     return rc;
 }

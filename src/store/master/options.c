@@ -2,6 +2,7 @@
 #include "store/master/options.h"
 
 #include "base/error.h"
+#include "base/option_rows.h"
 #include "env/file.h"
 #include "env/json.h"
 #include "env/log.h"
@@ -21,59 +22,51 @@
 #define YEAR (365 * DAY)
 #define KEY_MAX_BYTES 256
 
-#define WORKS MC_OPTION_ROW
-#define LATER MC_OPTION_ROW_LATER
-#define NO_EFFECT MC_OPTION_ROW_NO_EFFECT
-#define ALIAS MC_OPTION_ROW_ALIAS
-#define SECTION(text) .section = text
-#define LIMITS MC_OPTION_LIMITS
-#define PORT LIMITS(0, 65535)
-#define CHOICES(text) .choices = text
-#define FLAG_ONLY .is_flag_only = true
+#define INTO(member) TO(mc_master_config, member)
 
 /* clang-format off */
 static const struct mc_option table[] = {
-    WORKS("help", BOOL, "false", "shows this text", SECTION("General"), FLAG_ONLY),
+    ROW("help", BOOL, "false", "shows this text", SECTION("General"), FLAG_ONLY),
     ALIAS("h", "help"),
     ALIAS("helpfull", "help"),
-    WORKS("version", BOOL, "false", "shows the version", FLAG_ONLY),
-    WORKS("print_config", BOOL, "false", "shows every setting as it would be used, as a config file, and where it comes from", FLAG_ONLY),
-    WORKS("config_path", TEXT, "", "settings from this .yaml, .yml or .json file: the same names, nested names joined by a dot; flags override it", FLAG_ONLY),
-    WORKS("flagfile", TEXT, "", "flags from this file, one a line, # for comments", FLAG_ONLY),
+    ROW("version", BOOL, "false", "shows the version", FLAG_ONLY),
+    ROW("print_config", BOOL, "false", "shows every setting as it would be used, as a config file, and where it comes from", FLAG_ONLY),
+    ROW("config_path", TEXT, "", "settings from this .yaml, .yml or .json file: the same names, nested names joined by a dot; flags override it", FLAG_ONLY),
+    ROW("flagfile", TEXT, "", "flags from this file, one a line, # for comments", FLAG_ONLY),
 
-    WORKS("rpc_port", INT, "50051", "port of the master's service; 0: the kernel chooses, the log names it", SECTION("Service"), PORT),
-    WORKS("port", INT, "50051", "older name of rpc_port, which wins when both are given", PORT),
-    WORKS("rpc_address", TEXT, "0.0.0.0", "address of the master's service"),
-    WORKS("rpc_interface", TEXT, "", "network interface whose address is used when rpc_address is not given"),
+    ROW("rpc_port", INT, "50051", "port of the master's service; 0: the kernel chooses, the log names it", SECTION("Service"), PORT, INTO(rpc_port)),
+    ROW("port", INT, "50051", "older name of rpc_port, which wins when both are given", PORT),
+    ROW("rpc_address", TEXT, "0.0.0.0", "address of the master's service", INTO(rpc_address)),
+    ROW("rpc_interface", TEXT, "", "network interface whose address is used when rpc_address is not given"),
     NO_EFFECT("max_threads", INT, "16", "the master's core is one thread", LIMITS(0, 65536)),
     NO_EFFECT("rpc_thread_num", INT, "0", "the master's core is one thread", LIMITS(0, 65536)),
     NO_EFFECT("rpc_conn_timeout_seconds", S, "0", "idle connections cost nothing; dead peers are found by client_ttl", LIMITS(0, YEAR)),
     NO_EFFECT("rpc_enable_tcp_no_delay", BOOL, "true", "always on"),
 
-    WORKS("enable_metric_reporting", BOOL, "true", "writes the line 'Master Metrics: ...' every ten seconds", SECTION("Metrics and admin HTTP")),
-    WORKS("metrics_port", INT, "9003", "port of /metrics, /metrics/summary, /health, the admin calls and the index page", PORT),
-    WORKS("metrics_host", TEXT, "0.0.0.0", "address of the same"),
+    ROW("enable_metric_reporting", BOOL, "true", "writes the line 'Master Metrics: ...' every ten seconds", SECTION("Metrics and admin HTTP"), INTO(report_metrics)),
+    ROW("metrics_port", INT, "9003", "port of /metrics, /metrics/summary, /health, the admin calls and the index page", PORT, INTO(metrics_port)),
+    ROW("metrics_host", TEXT, "0.0.0.0", "address of the same", INTO(metrics_host)),
 
-    WORKS("enable_http_metadata_server", BOOL, "false", "serves /metadata; on by itself when its host or port is given", SECTION("HTTP metadata server")),
-    WORKS("http_metadata_server_port", INT, "8080", "its port", PORT),
-    WORKS("http_metadata_server_host", TEXT, "0.0.0.0", "its address"),
-    WORKS("http_metadata_server_max_mib", INT, "1024", "it keeps so much in memory (MiB)", LIMITS(1, 1 << 20)),
+    ROW("enable_http_metadata_server", BOOL, "false", "serves /metadata; on by itself when its host or port is given", SECTION("HTTP metadata server"), INTO(metadata_enabled)),
+    ROW("http_metadata_server_port", INT, "8080", "its port", PORT, INTO(metadata_port)),
+    ROW("http_metadata_server_host", TEXT, "0.0.0.0", "its address", INTO(metadata_host)),
+    ROW("http_metadata_server_max_mib", INT, "1024", "it keeps so much in memory (MiB)", LIMITS(1, 1 << 20)),
     LATER("enable_metadata_cleanup_on_timeout", BOOL, "false", "removes the metadata of clients that are gone"),
 
-    WORKS("default_kv_lease_ttl", MS, "10000", "a get protects an object from remove and eviction for so long", SECTION("Objects"), LIMITS(0, DAY)),
-    WORKS("default_kv_soft_pin_ttl", MS, "1800000", "a soft pin lasts so long", LIMITS(0, YEAR)),
+    ROW("default_kv_lease_ttl", MS, "10000", "a get protects an object from remove and eviction for so long", SECTION("Objects"), LIMITS(0, DAY), INTO(core.lease_ttl_ms)),
+    ROW("default_kv_soft_pin_ttl", MS, "1800000", "a soft pin lasts so long", LIMITS(0, YEAR), INTO(core.soft_pin_ttl_ms)),
     LATER("max_kv_soft_pin_ttl", MS, "86400000", "longest soft pin that a put may ask for", LIMITS(0, YEAR)),
-    WORKS("allow_evict_soft_pinned_objects", BOOL, "true", "evicts soft-pinned objects when nothing else can be evicted"),
-    WORKS("eviction_ratio", REAL, "0.05", "above the high watermark, this part of the capacity is evicted", LIMITS(0, 1)),
-    WORKS("eviction_high_watermark_ratio", REAL, "0.90", "used part of the capacity above which eviction works ahead", LIMITS(0, 1)),
-    WORKS("put_start_discard_timeout_sec", S, "30", "a put that was begun and not ended is cut after this", LIMITS(SECOND, YEAR)),
+    ROW("allow_evict_soft_pinned_objects", BOOL, "true", "evicts soft-pinned objects when nothing else can be evicted", INTO(core.allow_evict_soft_pinned)),
+    ROW("eviction_ratio", REAL, "0.05", "above the high watermark, this part of the capacity is evicted", LIMITS(0, 1), INTO(core.eviction_ratio)),
+    ROW("eviction_high_watermark_ratio", REAL, "0.90", "used part of the capacity above which eviction works ahead", LIMITS(0, 1), INTO(core.eviction_high_watermark)),
+    ROW("put_start_discard_timeout_sec", S, "30", "a put that was begun and not ended is cut after this", LIMITS(SECOND, YEAR), INTO(core.put_discard_ms)),
     NO_EFFECT("put_start_release_timeout_sec", S, "600", "space comes back when its owner confirms that nobody can write it, not by time", LIMITS(SECOND, YEAR)),
-    WORKS("client_ttl", S, "10", "a member that was silent for so long is gone", LIMITS(100, DAY), .file_name = "client_live_ttl_sec"),
+    ROW("client_ttl", S, "10", "a member that was silent for so long is gone", LIMITS(100, DAY), .file_name = "client_live_ttl_sec", INTO(core.client_ttl_ms)),
     NO_EFFECT("memory_allocator", TEXT, "offset", "there is one allocator, the offset kind", CHOICES("offset|cachelib")),
     LATER("allocation_strategy", TEXT, "random", "how segments are chosen; now: by free space, at random among equals", CHOICES("random|free_ratio_first|ssd_free_ratio_first|local_first|cxl")),
-    WORKS("state_dir", TEXT, "", "directory that outlives the process, where the master leaves a note for the next one of its port: who acted last, and until when; empty: $STATE_DIRECTORY, else /tmp/mooncake-UID; none: no note; not used with enable_ha"),
-    WORKS("cluster_id", TEXT, "mooncake_cluster", "name of the cluster in the place of the election; equal for all its masters"),
-    WORKS("cluster_uuid", TEXT, "", "which cluster this is, 32 hex digits: nodes that hold contents of another one are refused; empty: as the master before knew it, or as the contents say"),
+    ROW("state_dir", TEXT, "", "directory that outlives the process, where the master leaves a note for the next one of its port: who acted last, and until when; empty: $STATE_DIRECTORY, else /tmp/mooncake-UID; none: no note; not used with enable_ha"),
+    ROW("cluster_id", TEXT, "mooncake_cluster", "name of the cluster in the place of the election; equal for all its masters"),
+    ROW("cluster_uuid", TEXT, "", "which cluster this is, 32 hex digits: nodes that hold contents of another one are refused; empty: as the master before knew it, or as the contents say"),
 
     LATER("root_fs_dir", TEXT, "", "directory of the shared file tier", SECTION("Disk tier")),
     LATER("global_file_segment_size", INT, "9223372036854775807", "bytes of the file tier", LIMITS(0, INT64_MAX)),
@@ -100,12 +93,12 @@ static const struct mc_option table[] = {
     LATER("processing_task_timeout_sec", S, "300", "a task that ran so long fails", LIMITS(0, YEAR)),
     LATER("max_retry_attempts", INT, "10", "tries of a task", LIMITS(0, 65536)),
 
-    WORKS("enable_ha", BOOL, "false", "several masters, one of which is elected; needs etcd_endpoints, and rpc_address or rpc_interface: the address that clients are told", SECTION("High availability")),
-    WORKS("ha_backend_type", TEXT, "etcd", "where the election is held; redis and k8s are not there yet", CHOICES("etcd|redis|k8s")),
-    WORKS("ha_backend_connstring", TEXT, "", "its addresses, when etcd_endpoints is not given"),
-    WORKS("etcd_endpoints", TEXT, "", "host:port of the members of etcd, separated by ; or , with or without http://"),
-    WORKS("ha_lease_ttl", MS, "2000", "a leader that cannot renew stops serving after this, and another may follow; equal for all masters", LIMITS(500, 60000)),
-    WORKS("etcd_compaction_interval", S, "1800", "the leader throws away etcd's history (all of it, also other users') of before the last such time, since each renewal adds to it; 0: never, for an etcd that compacts by itself", LIMITS(0, DAY)),
+    ROW("enable_ha", BOOL, "false", "several masters, one of which is elected; needs etcd_endpoints, and rpc_address or rpc_interface: the address that clients are told", SECTION("High availability"), INTO(ha_enabled)),
+    ROW("ha_backend_type", TEXT, "etcd", "where the election is held; redis and k8s are not there yet", CHOICES("etcd|redis|k8s")),
+    ROW("ha_backend_connstring", TEXT, "", "its addresses, when etcd_endpoints is not given"),
+    ROW("etcd_endpoints", TEXT, "", "host:port of the members of etcd, separated by ; or , with or without http://"),
+    ROW("ha_lease_ttl", MS, "2000", "a leader that cannot renew stops serving after this, and another may follow; equal for all masters", LIMITS(500, 60000), INTO(ha_lease_ttl_ms)),
+    ROW("etcd_compaction_interval", S, "1800", "the leader throws away etcd's history (all of it, also other users') of before the last such time, since each renewal adds to it; 0: never, for an etcd that compacts by itself", LIMITS(0, DAY), INTO(etcd_compaction_ms)),
     LATER("enable_oplog", BOOL, "false", "ships a log to standby masters"),
     LATER("oplog_poll_interval_ms", MS, "1000", "how often a standby looks", LIMITS(1, DAY)),
     LATER("oplog_batch_max_entries", INT, "1024", "entries in one record", LIMITS(1, 1000000)),
@@ -153,8 +146,8 @@ static const struct mc_option table[] = {
     LATER("kv_events_block_size", INT, "0", "deprecated", LIMITS(0, INT64_MAX)),
     LATER("kv_events_dp_rank", INT, "0", "deprecated", LIMITS(INT32_MIN, INT32_MAX)),
 
-    WORKS("v", INT, "0", "detail of the log: 1 debug, 2 every message; MC_LOG_LEVEL=DEBUG or TRACE does the same", SECTION("Log"), LIMITS(0, 9)),
-    WORKS("minloglevel", INT, "0", "0 info, 1 warnings and errors, 2 errors", LIMITS(0, 3)),
+    ROW("v", INT, "0", "detail of the log: 1 debug, 2 every message; MC_LOG_LEVEL=DEBUG or TRACE does the same", SECTION("Log"), LIMITS(0, 9)),
+    ROW("minloglevel", INT, "0", "0 info, 1 warnings and errors, 2 errors", LIMITS(0, 3)),
     NO_EFFECT("logtostderr", BOOL, "true", "the log goes to stderr"),
     NO_EFFECT("alsologtostderr", BOOL, "true", "the log goes to stderr"),
     NO_EFFECT("stderrthreshold", INT, "0", "use minloglevel", LIMITS(0, 3)),
@@ -421,18 +414,6 @@ static int interface_address(const char *name, char *address, size_t size, char 
     return MC_ERR_INVALID_PARAMS;
 }
 
-static int copy_host(const struct mc_options *options, const char *name, char *host, size_t size, char *error,
-                     size_t error_size)
-{
-    const char *text = mc_options_text(options, name);
-    if (strlen(text) < size) {
-        memcpy(host, text, strlen(text) + 1);
-        return 0;
-    }
-    snprintf(error, error_size, "--%s: '%.100s...' is too long for a host name", name, text);
-    return MC_ERR_INVALID_PARAMS;
-}
-
 /* Gives a value that follows from others, so that from here on, and in what --print_config shows, it is as if it had
  * been given. */
 static int derive(struct mc_options *options, const char *name, const char *text, char *error, size_t error_size)
@@ -463,23 +444,6 @@ static int settle(struct mc_options *options, char *error, size_t error_size)
     return rc;
 }
 
-static int choose_addresses(const struct mc_options *options, struct mc_master_config *config, char *error,
-                            size_t error_size)
-{
-    config->rpc_port = (uint16_t)mc_options_int(options, "rpc_port");
-    config->metrics_port = (uint16_t)mc_options_int(options, "metrics_port");
-    config->metadata_port = (uint16_t)mc_options_int(options, "http_metadata_server_port");
-    config->metadata_max_bytes = (size_t)mc_options_int(options, "http_metadata_server_max_mib") << 20;
-    config->metadata_enabled = mc_options_bool(options, "enable_http_metadata_server");
-    int rc = copy_host(options, "rpc_address", config->rpc_address, sizeof(config->rpc_address), error, error_size);
-    if (rc == 0)
-        rc = copy_host(options, "metrics_host", config->metrics_host, sizeof(config->metrics_host), error, error_size);
-    if (rc == 0)
-        rc = copy_host(options, "http_metadata_server_host", config->metadata_host, sizeof(config->metadata_host),
-                       error, error_size);
-    return rc;
-}
-
 #define HA_DEPART_SLACK_MS 2000u /* a heartbeat's age and what a failover adds to the ttl */
 
 static bool is_wildcard(const char *host)
@@ -491,10 +455,8 @@ static int choose_election(const struct mc_options *options, struct mc_master_co
                            size_t error_size)
 {
     static const char scheme[] = "etcd://";
-    const char *endpoints = mc_options_text(options, "etcd_endpoints");
-    config->ha_enabled = mc_options_bool(options, "enable_ha");
-    config->ha_lease_ttl_ms = (uint64_t)mc_options_int(options, "ha_lease_ttl");
-    config->etcd_compaction_ms = (uint64_t)mc_options_int(options, "etcd_compaction_interval");
+    const char *endpoints = mc_options_text(options, "etcd_endpoints"),
+               *cluster = mc_options_text(options, "cluster_id");
     if (!config->ha_enabled)
         return 0;
     if (endpoints[0] == 0)
@@ -506,6 +468,7 @@ static int choose_election(const struct mc_options *options, struct mc_master_co
                          : endpoints[0] == 0
                              ? "--enable_ha needs --etcd_endpoints: host:port of etcd's members, separated by ;"
                          : strlen(endpoints) >= sizeof(config->etcd_endpoints) ? "--etcd_endpoints is too long"
+                         : strlen(cluster) >= sizeof(config->cluster_id)       ? "--cluster_id is too long"
                          : is_wildcard(config->rpc_address)
                              ? "--enable_ha needs --rpc_address or --rpc_interface: the address that clients are told"
                              : NULL;
@@ -514,10 +477,11 @@ static int choose_election(const struct mc_options *options, struct mc_master_co
         return MC_ERR_INVALID_PARAMS;
     }
     memcpy(config->etcd_endpoints, endpoints, strlen(endpoints) + 1);
+    memcpy(config->cluster_id, cluster, strlen(cluster) + 1);
     /* What a successor knows of our end is late by a ttl: who was in touch with us to the last must not look silent. */
     if (config->core.depart_ms < config->ha_lease_ttl_ms + HA_DEPART_SLACK_MS)
         config->core.depart_ms = config->ha_lease_ttl_ms + HA_DEPART_SLACK_MS;
-    return copy_host(options, "cluster_id", config->cluster_id, sizeof(config->cluster_id), error, error_size);
+    return 0;
 }
 
 static int choose_state_dir(const struct mc_options *options, struct mc_master_config *config, char *error,
@@ -555,11 +519,12 @@ static void warn_unfinished(const struct mc_options *options)
 static int resolve(struct mc_options *options, struct mc_master_config *config, char *error, size_t error_size)
 {
     int rc = settle(options, error, error_size);
+    config->core = mc_core_config_default();
     if (rc == 0)
-        rc = choose_addresses(options, config, error, error_size);
+        rc = mc_options_store(options, config, error, error_size);
     if (rc < 0)
         return rc;
-    config->report_metrics = mc_options_bool(options, "enable_metric_reporting");
+    config->metadata_max_bytes = (size_t)mc_options_int(options, "http_metadata_server_max_mib") << 20;
 
     int64_t detail = mc_options_int(options, "v"), least = mc_options_int(options, "minloglevel");
     config->log_level = detail >= 2   ? MC_LOG_TRACE
@@ -568,14 +533,6 @@ static int resolve(struct mc_options *options, struct mc_master_config *config, 
                         : least == 1  ? MC_LOG_WARNING
                                       : -1;
 
-    config->core = mc_core_config_default();
-    config->core.lease_ttl_ms = (uint64_t)mc_options_int(options, "default_kv_lease_ttl");
-    config->core.client_ttl_ms = (uint64_t)mc_options_int(options, "client_ttl");
-    config->core.soft_pin_ttl_ms = (uint64_t)mc_options_int(options, "default_kv_soft_pin_ttl");
-    config->core.eviction_high_watermark = mc_options_real(options, "eviction_high_watermark_ratio");
-    config->core.eviction_ratio = mc_options_real(options, "eviction_ratio");
-    config->core.allow_evict_soft_pinned = mc_options_bool(options, "allow_evict_soft_pinned_objects");
-    config->core.put_discard_ms = (uint64_t)mc_options_int(options, "put_start_discard_timeout_sec");
     if (config->core.put_discard_ms >= (uint64_t)mc_options_int(options, "put_start_release_timeout_sec")) {
         snprintf(error, error_size,
                  "--put_start_discard_timeout_sec must be less than --put_start_release_timeout_sec");
@@ -591,15 +548,10 @@ static int resolve(struct mc_options *options, struct mc_master_config *config, 
     return rc == 0 ? choose_state_dir(options, config, error, error_size) : rc;
 }
 
-static void write_help(const struct mc_options *options, struct mc_buffer *text)
-{
-    static const char head[] =
-        "mooncake_master: knows which object of the pool lies where.\n"
-        "Usage: mooncake_master [--flag=value ...]      also: --flag value, -flag value, --boolean, --noboolean\n"
-        "Durations: 500 or 500ms, 5s, 30m, 1h. The log goes to stderr.\n";
-    mc_buffer_append(text, head, sizeof(head) - 1);
-    mc_options_help(options, text);
-}
+static const char help_head[] =
+    "mooncake_master: knows which object of the pool lies where.\n"
+    "Usage: mooncake_master [--flag=value ...]      also: --flag value, -flag value, --boolean, --noboolean\n"
+    "Durations: 500 or 500ms, 5s, 30m, 1h. The log goes to stderr.\n";
 
 int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *config, struct mc_buffer *text,
                           char *error, size_t error_size)
@@ -608,20 +560,10 @@ int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *
     memset(config, 0, sizeof(*config));
     mc_master_options_init(&options);
     int rc = mc_options_parse(&options, argc, argv, mc_file_read, NULL, error, error_size);
-    if (rc < 0)
-        goto done;
-    if (mc_options_bool(&options, "help")) {
-        write_help(&options, text);
+    if (rc == 0 && mc_options_answer(&options, "mooncake_master", help_head, text))
         rc = 1;
-        goto done;
-    }
-    if (mc_options_bool(&options, "version")) {
-        mc_buffer_append(text, "mooncake_master " MC_VERSION "\n", sizeof("mooncake_master " MC_VERSION "\n") - 1);
-        rc = 1;
-        goto done;
-    }
     const char *path = mc_options_text(&options, "config_path");
-    if (path[0] != 0)
+    if (rc == 0 && path[0] != 0)
         rc = load_file(&options, path, error, error_size);
     if (rc == 0)
         rc = resolve(&options, config, error, error_size);
@@ -633,7 +575,6 @@ int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *
         mc_log_set_level((enum mc_log_level)config->log_level);
     if (rc == 0)
         warn_unfinished(&options);
-done:
     mc_options_free(&options);
     return rc;
 }

@@ -2,7 +2,7 @@
 #include "store/service/config.h"
 
 #include "base/error.h"
-#include "base/options.h"
+#include "base/option_rows.h"
 #include "env/file.h"
 #include "env/json.h"
 #include "env/log.h"
@@ -18,7 +18,7 @@
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define DEFINES_MAX 64 /* -Dkey=value */
 
-enum kind { TEXT, SIZE, BOOL, PORT };
+enum kind { TEXT, SIZE, BOOL, PORT_NUMBER };
 
 static const struct setting {
     const char *name;
@@ -42,7 +42,7 @@ static const struct setting {
     {"ssd_offload_path", TEXT, AT(ssd_offload_path), "", true, {0}, {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"}},
     {"tenant_id", TEXT, AT(tenant_id), "default", true, {0}, {"MOONCAKE_TENANT_ID"}},
     {"enable_client_http_server", BOOL, AT(enable_client_http_server), "false", true, {0}, {"MOONCAKE_ENABLE_CLIENT_HTTP_SERVER"}},
-    {"client_http_port", PORT, AT(client_http_port), "9300", false, {0}, {"MOONCAKE_CLIENT_HTTP_PORT"}},
+    {"client_http_port", PORT_NUMBER, AT(client_http_port), "9300", false, {0}, {"MOONCAKE_CLIENT_HTTP_PORT"}},
 /* clang-format on */
 #undef AT
 };
@@ -65,24 +65,17 @@ static const char *const of_others[] = {
     "use_exists_sync",
 };
 
-#define WORKS MC_OPTION_ROW
-#define LATER MC_OPTION_ROW_LATER
-#define NO_EFFECT MC_OPTION_ROW_NO_EFFECT
-#define ALIAS MC_OPTION_ROW_ALIAS
-#define SECTION(text) .section = text
-#define LIMITS MC_OPTION_LIMITS
-#define PORT_LIMITS LIMITS(0, 65535)
+#define INTO(member) TO(mc_service_config, member)
 #define GENERAL                                                                                                        \
-    WORKS("help", BOOL, "false", "shows this text", SECTION("General")), ALIAS("h", "help"),                           \
-        ALIAS("helpfull", "help"), WORKS("version", BOOL, "false", "shows the version"),                               \
-        WORKS("print_config", BOOL, "false",                                                                           \
-              "shows the settings of the store as they would be used, as a config file"),                              \
-        WORKS("flagfile", TEXT, "", "flags from this file, one a line, # for comments"),                               \
-        WORKS("max_wait_time", REAL, "60",                                                                             \
-              "seconds to keep trying while there is no master yet; then it exits with 1", LIMITS(0, 86400))
+    ROW("help", BOOL, "false", "shows this text", SECTION("General")), ALIAS("h", "help"), ALIAS("helpfull", "help"),  \
+        ROW("version", BOOL, "false", "shows the version"),                                                            \
+        ROW("print_config", BOOL, "false", "shows the settings of the store as they would be used, as a config file"), \
+        ROW("flagfile", TEXT, "", "flags from this file, one a line, # for comments"),                                 \
+        ROW("max_wait_time", REAL, "60", "seconds to keep trying while there is no master yet; then it exits with 1",  \
+            LIMITS(0, 86400), INTO(max_wait_s))
 #define LOG                                                                                                            \
-    WORKS("v", INT, "0", "detail of the log: 1 debug, 2 every message", SECTION("Log"), LIMITS(0, 9)),                 \
-        WORKS("minloglevel", INT, "0", "0 info, 1 warnings and errors, 2 errors", LIMITS(0, 3)),                       \
+    ROW("v", INT, "0", "detail of the log: 1 debug, 2 every message", SECTION("Log"), LIMITS(0, 9)),                   \
+        ROW("minloglevel", INT, "0", "0 info, 1 warnings and errors, 2 errors", LIMITS(0, 3)),                         \
         NO_EFFECT("logtostderr", BOOL, "true", "the log goes to stderr"),                                              \
         NO_EFFECT("alsologtostderr", BOOL, "true", "the log goes to stderr"),                                          \
         LATER("log_dir", TEXT, "", "directory of log files; now the log goes to stderr only")
@@ -90,44 +83,44 @@ static const char *const of_others[] = {
 /* clang-format off */
 static const struct mc_option rest_flags[] = {
     GENERAL,
-    WORKS("config", TEXT, "", "JSON file with the settings of the store; without it the environment: MOONCAKE_CONFIG_PATH, or MOONCAKE_MASTER and others"),
-    WORKS("define", TEXT, "", "key=value, also -Dkey=value: overrides one setting of the store; may be given many times"),
-    WORKS("port", INT, "8080", "port of the REST API; 0: the kernel chooses, the log names it", SECTION("REST API"), PORT_LIMITS),
-    WORKS("host", TEXT, "0.0.0.0", "its address"),
-    WORKS("local_hostname", TEXT, "localhost", "host or host:port under which others reach this node's memory", SECTION("Store: keys of the file; flags win")),
+    ROW("config", TEXT, "", "JSON file with the settings of the store; without it the environment: MOONCAKE_CONFIG_PATH, or MOONCAKE_MASTER and others"),
+    ROW("define", TEXT, "", "key=value, also -Dkey=value: overrides one setting of the store; may be given many times"),
+    ROW("port", INT, "8080", "port of the REST API; 0: the kernel chooses, the log names it", SECTION("REST API"), PORT, INTO(rest_port)),
+    ROW("host", TEXT, "0.0.0.0", "its address", INTO(rest_host)),
+    ROW("local_hostname", TEXT, "localhost", "host or host:port under which others reach this node's memory", SECTION("Store: keys of the file; flags win")),
     NO_EFFECT("metadata_server", TEXT, "P2PHANDSHAKE", "the store asks nothing there"),
-    WORKS("global_segment_size", TEXT, "3355443200", "memory lent to the pool: bytes, or 512mb, 50gb, ... (powers of 1024); 0: none"),
-    WORKS("local_buffer_size", TEXT, "1073741824", "0: a pure server, whose own puts and gets are refused; otherwise memory is taken as needed"),
-    WORKS("protocol", TEXT, "tcp", "tcp, or rdma: tcp too, and RDMA wherever both sides have it; same-host peers use shared memory by themselves"),
-    WORKS("device_name", TEXT, "", "RDMA devices to use, separated by commas; empty: all"),
+    ROW("global_segment_size", TEXT, "3355443200", "memory lent to the pool: bytes, or 512mb, 50gb, ... (powers of 1024); 0: none"),
+    ROW("local_buffer_size", TEXT, "1073741824", "0: a pure server, whose own puts and gets are refused; otherwise memory is taken as needed"),
+    ROW("protocol", TEXT, "tcp", "tcp, or rdma: tcp too, and RDMA wherever both sides have it; same-host peers use shared memory by themselves"),
+    ROW("device_name", TEXT, "", "RDMA devices to use, separated by commas; empty: all"),
     ALIAS("rdma_devices", "device_name"), ALIAS("device_names", "device_name"),
-    WORKS("master_server_address", TEXT, "", "host:port of mooncake_master, or etcd://host:port,... for whoever leads"),
+    ROW("master_server_address", TEXT, "", "host:port of mooncake_master, or etcd://host:port,... for whoever leads"),
     ALIAS("master_server_addr", "master_server_address"),
     LATER("enable_ssd_offload", BOOL, "false", "copies objects to a disk of this node"),
     LATER("ssd_offload_path", TEXT, "", "where"),
     LATER("tenant_id", TEXT, "default", "whose keys these are; now all clients share one space of keys"),
-    WORKS("enable_client_http_server", BOOL, "false", "also serves /health and /metrics on client_http_port"),
-    WORKS("client_http_port", INT, "9300", "see there; 0: the kernel chooses", PORT_LIMITS),
+    ROW("enable_client_http_server", BOOL, "false", "also serves /health and /metrics on client_http_port"),
+    ROW("client_http_port", INT, "9300", "see there; 0: the kernel chooses", PORT),
     LOG,
 };
 static const struct mc_option client_flags[] = {
     GENERAL,
-    WORKS("host", TEXT, "0.0.0.0", "host or host:port under which others reach this node's memory; 0.0.0.0: the address that the master sees", SECTION("Store")),
+    ROW("host", TEXT, "0.0.0.0", "host or host:port under which others reach this node's memory; 0.0.0.0: the address that the master sees", SECTION("Store")),
     NO_EFFECT("metadata_server", TEXT, "http://127.0.0.1:8080/metadata", "the store asks nothing there"),
-    WORKS("master_server_address", TEXT, "127.0.0.1:50051", "host:port of mooncake_master, or etcd://host:port,... for whoever leads"),
-    WORKS("global_segment_size", TEXT, "4 GB", "memory lent to the pool: bytes, or 512mb, 50gb, ... (powers of 1024)"),
-    WORKS("local_buffer_size", TEXT, "0", "memory is taken as needed"),
-    WORKS("protocol", TEXT, "tcp", "tcp, or rdma: tcp too, and RDMA wherever both sides have it; same-host peers use shared memory by themselves"),
-    WORKS("device_names", TEXT, "", "RDMA devices to use, separated by commas; empty: all"),
+    ROW("master_server_address", TEXT, "127.0.0.1:50051", "host:port of mooncake_master, or etcd://host:port,... for whoever leads"),
+    ROW("global_segment_size", TEXT, "4 GB", "memory lent to the pool: bytes, or 512mb, 50gb, ... (powers of 1024)"),
+    ROW("local_buffer_size", TEXT, "0", "memory is taken as needed"),
+    ROW("protocol", TEXT, "tcp", "tcp, or rdma: tcp too, and RDMA wherever both sides have it; same-host peers use shared memory by themselves"),
+    ROW("device_names", TEXT, "", "RDMA devices to use, separated by commas; empty: all"),
     LATER("tenant_id", TEXT, "default", "whose keys these are; now all clients share one space of keys"),
-    WORKS("port", INT, "50052", "tells processes without a pool of their own (setup_dummy) which master to use; 0: the kernel chooses", PORT_LIMITS),
+    ROW("port", INT, "50052", "tells processes without a pool of their own (setup_dummy) which master to use; 0: the kernel chooses", PORT, INTO(dummy_port)),
     NO_EFFECT("threads", INT, "1", "a thread for each connection, up to a limit", LIMITS(0, 65536)),
     LATER("enable_offload", BOOL, "false", "copies objects to a disk of this node"),
     LATER("start_offload_rpc_server", BOOL, "true", "serves what lies on that disk"),
     NO_EFFECT("mmap_arena_pool_size", INT, "8589934592", "there is no arena", LIMITS(0, INT64_MAX)),
     NO_EFFECT("use_mmap_arena_allocator", BOOL, "false", "there is no arena"),
-    WORKS("enable_http_server", BOOL, "false", "serves /health and /metrics on http_port", SECTION("HTTP")),
-    WORKS("http_port", INT, "9300", "see there; 0: the kernel chooses", PORT_LIMITS),
+    ROW("enable_http_server", BOOL, "false", "serves /health and /metrics on http_port", SECTION("HTTP")),
+    ROW("http_port", INT, "9300", "see there; 0: the kernel chooses", PORT),
     LOG,
 };
 /* clang-format on */
@@ -228,7 +221,7 @@ static int set_text(struct mc_service_config *config, const struct setting *row,
             return 0;
         return complain(error, error_size, "%.200s%s: '%.60s' is not possible; true or false is expected", where, key,
                         text);
-    case PORT:
+    case PORT_NUMBER:
         break;
     }
     long port = strtol(text, &end, 10);
@@ -542,22 +535,14 @@ static int load_settings(enum mc_service_command command, const struct mc_option
 static int take_own(enum mc_service_command command, const struct mc_options *options, struct mc_service_config *config,
                     char *error, size_t error_size)
 {
-    config->max_wait_s = mc_options_real(options, "max_wait_time");
+    int rc = mc_options_store(options, config, error, error_size);
     config->has_rest = command == MC_SERVICE_REST;
-    if (!config->has_rest) {
-        config->dummy_port = (uint16_t)mc_options_int(options, "port");
-        return 0;
-    }
-    config->rest_port = (uint16_t)mc_options_int(options, "port");
-    if (strlen(mc_options_text(options, "host")) >= sizeof(config->rest_host))
-        return complain(error, error_size, "--host is too long");
-    snprintf(config->rest_host, sizeof(config->rest_host), "%s", mc_options_text(options, "host"));
-    if (config->master_server_address[0] == 0)
+    if (rc == 0 && config->has_rest && config->master_server_address[0] == 0)
         return complain(
             error, error_size,
             "no master is named: give --config FILE, --master_server_address, or set MOONCAKE_CONFIG_PATH or "
             "MOONCAKE_MASTER");
-    return 0;
+    return rc;
 }
 
 static void print_config(const struct mc_service_config *config, struct mc_buffer *text)
@@ -578,19 +563,25 @@ static void print_config(const struct mc_service_config *config, struct mc_buffe
     mc_buffer_put_u8(text, '\n');
 }
 
-static void write_help(enum mc_service_command command, const struct mc_options *options, struct mc_buffer *text)
-{
-    mc_buffer_printf(text, "%s",
-                     command == MC_SERVICE_REST
-                         ? "mc_store_rest_server: lends memory to the pool, and serves put and get over HTTP.\n"
-                           "Usage: mc_store_rest_server [--config FILE] [--port 8080] [-Dkey=value ...]\n"
-                           "       also: python -m mooncake.mooncake_store_service\n"
-                         : "mooncake_client: lends memory to the pool.\n"
-                           "Usage: mooncake_client [--flag=value ...]\n");
-    mc_buffer_printf(text, "Flags: --flag=value, --flag value, --boolean, --noboolean; dashes are as good as "
-                           "underscores. The log goes to stderr.\n");
-    mc_options_help(options, text);
-}
+#define SYNTAX                                                                                                         \
+    "Flags: --flag=value, --flag value, --boolean, --noboolean; dashes are as good as underscores. The log goes to "   \
+    "stderr.\n"
+
+static const struct {
+    const char *name, *head;
+    const struct mc_option *table;
+    size_t count;
+} commands[] = {
+    [MC_SERVICE_REST] = {"mc_store_rest_server",
+                         "mc_store_rest_server: lends memory to the pool, and serves put and get over HTTP.\n"
+                         "Usage: mc_store_rest_server [--config FILE] [--port 8080] [-Dkey=value ...]\n"
+                         "       also: python -m mooncake.mooncake_store_service\n" SYNTAX,
+                         rest_flags, COUNT(rest_flags)},
+    [MC_SERVICE_CLIENT] = {"mooncake_client",
+                           "mooncake_client: lends memory to the pool.\n"
+                           "Usage: mooncake_client [--flag=value ...]\n" SYNTAX,
+                           client_flags, COUNT(client_flags)},
+};
 
 int mc_service_config_load(enum mc_service_command command, int argc, char **argv, struct mc_service_config *config,
                            struct mc_buffer *text, char *error, size_t error_size)
@@ -602,19 +593,11 @@ int mc_service_config_load(enum mc_service_command command, int argc, char **arg
         define_count = take_defines(&argc, argv, defines, error, error_size);
         if (define_count < 0)
             return define_count;
-        mc_options_init(&options, rest_flags, COUNT(rest_flags));
-    } else {
-        mc_options_init(&options, client_flags, COUNT(client_flags));
     }
+    mc_options_init(&options, commands[command].table, commands[command].count);
     rc = mc_options_parse(&options, argc, argv, mc_file_read, NULL, error, error_size);
-    if (rc == 0 && mc_options_bool(&options, "help")) {
-        write_help(command, &options, text);
+    if (rc == 0 && mc_options_answer(&options, commands[command].name, commands[command].head, text))
         rc = 1;
-    } else if (rc == 0 && mc_options_bool(&options, "version")) {
-        mc_buffer_printf(text, "%s " MC_VERSION "\n",
-                         command == MC_SERVICE_REST ? "mc_store_rest_server" : "mooncake_client");
-        rc = 1;
-    }
     if (rc == 0) {
         set_log_level(&options);
         rc = load_settings(command, &options, config, error, error_size);
