@@ -95,7 +95,7 @@ MUTATIONS = [
     ("a_mount_is_an_act", OWNER + "master.c", "mc_owner_contact(owner, reply->epoch, false, reply->behind", "mc_owner_contact(owner, reply->epoch, true, reply->behind"),
     ("contents_are_ours_before_they_are_offered", OWNER + "master.c", "    if (reply->inventory == 0 && mc_segment_memory_epoch(owner->memory) != reply->epoch)", "    if (mc_segment_memory_epoch(owner->memory) != reply->epoch)"),
     # The note of departures
-    ("departures_are_not_noted", CORE + "core.c", "    core->may_depart = !config->asks_to_depart;", "    core->may_depart = true;"),
+    ("departures_are_not_noted", CORE + "machine.c", "    core->may_depart = !config->asks_to_depart;", "    core->may_depart = true;"),
     ("what_the_last_master_never_met_is_whole", CORE + "evidence.c", "    return epoch != 0 && epoch >= since && epoch <= config->whole_epoch;", "    return epoch != 0 && since != 0 && epoch <= config->whole_epoch;"),
     # A removal that comes before the note is BUSY, one that waits already goes on when the segment is let go or swept: each is one way of three.
     ("nothing_waits_for_the_note", CORE + "recover.c", "is_young(core) || mc_core_is_departing(core);", "is_young(core);",

@@ -17,20 +17,6 @@
 #include "store/core/state.h"
 #include "store/core/tombstone.h"
 
-/* The owner is still taking memory for it: space comes without eviction. A segment that stays smaller than it wants to
- * be is full at what it has. */
-static bool populating(const struct mc_core *core, const struct mc_segment *segment)
-{
-    return segment->populated < segment->capacity && core->now_ms - segment->populated_ms < MC_POPULATING_MS;
-}
-
-uint64_t mc_segment_budget(const struct mc_core *core, const struct mc_segment *segment)
-{
-    uint64_t bytes = populating(core, segment) ? segment->capacity : segment->populated;
-    uint64_t units = bytes / MC_EXTENT_UNIT;
-    return units > segment->quarantine ? units - segment->quarantine : 0;
-}
-
 /* Is a reader at it, or at one of its group? */
 static bool is_read(const struct mc_core *core, const struct mc_object *object)
 {
@@ -264,7 +250,7 @@ static bool anything_evictable(const struct mc_core *core, const struct mc_segme
 bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t units)
 {
     core->statistics.allocation_failures++;
-    if (populating(core, segment))
+    if (mc_segment_is_populating(core, segment))
         return true;
     if (units + segment->hard > segment->space.end)
         return false; /* nothing that may be evicted would help */

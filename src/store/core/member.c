@@ -10,7 +10,7 @@
 #include "store/core/member.h"
 #include "store/core/put.h"
 #include "store/core/recover.h"
-#include "store/core/request.h"
+#include "store/core/replica.h"
 #include "store/core/segment.h"
 #include "store/core/state.h"
 
@@ -71,6 +71,21 @@ void mc_member_destroy(struct mc_core *core, struct mc_member *member)
     mc_assert(known == member);
     mc_writer_release(member->writer);
     free(member);
+}
+
+void mc_reading_end(struct mc_core *core, struct mc_connection *connection)
+{
+    for (uint32_t i = 0; i < connection->reading_count; i++) {
+        struct mc_object *object = connection->reading[i].object;
+        if (object->serial != connection->reading[i].serial)
+            continue; /* it died; its memory is still that of some object, or free */
+        struct mc_group *group = mc_object_group(object);
+        object->readers--;
+        if (group != NULL)
+            group->readers--;
+        mc_object_touch(core, object);
+    }
+    connection->reading_count = 0;
 }
 
 void mc_member_drop(struct mc_core *core, struct mc_member *member, const char *why)

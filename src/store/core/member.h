@@ -68,6 +68,8 @@ void mc_member_connection_ended(struct mc_core *core, struct mc_connection *conn
 void mc_members_tick(struct mc_core *core);
 void mc_member_destroy(struct mc_core *core, struct mc_member *member);
 void mc_writer_release(struct mc_writer *writer);
+/* Ends the reads of the connection's last GET. */
+void mc_reading_end(struct mc_core *core, struct mc_connection *connection);
 /* Departures may be acted upon from now on. */
 void mc_members_depart(struct mc_core *core);
 /* A sign of life: its silence is counted from now on. */

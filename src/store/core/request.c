@@ -36,21 +36,6 @@ static void find_keys(const struct mc_core *core, const struct mc_span *keys, ui
 
 /* ---- reads in progress ---- */
 
-void mc_reading_end(struct mc_core *core, struct mc_connection *connection)
-{
-    for (uint32_t i = 0; i < connection->reading_count; i++) {
-        struct mc_object *object = connection->reading[i].object;
-        if (object->serial != connection->reading[i].serial)
-            continue; /* it died; its memory is still that of some object, or free */
-        struct mc_group *group = mc_object_group(object);
-        object->readers--;
-        if (group != NULL)
-            group->readers--;
-        mc_object_touch(core, object);
-    }
-    connection->reading_count = 0;
-}
-
 static void lease(const struct mc_core *core, struct mc_object *object)
 {
     uint64_t until = core->now_ms + core->config.lease_ttl_ms;

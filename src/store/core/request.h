@@ -10,7 +10,5 @@ void mc_request_get(struct mc_core *core, struct mc_connection *connection, cons
 void mc_request_renew(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_request_exist(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 void mc_request_remove(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
-/* Ends the reads of the connection's last GET. */
-void mc_reading_end(struct mc_core *core, struct mc_connection *connection);
 
 #endif

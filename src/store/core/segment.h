@@ -150,6 +150,11 @@ void mc_segment_refresh(struct mc_core *core, struct mc_segment *segment);
 void mc_segment_owner_lost(struct mc_segment *segment);
 void mc_segment_gone(struct mc_core *core, struct mc_segment *segment);
 void mc_segment_set_populated(struct mc_core *core, struct mc_segment *segment, uint64_t populated);
+/* The owner is still taking memory for it: space comes without eviction. A segment that stays smaller than it wants to
+ * be is full at what it has. */
+bool mc_segment_is_populating(const struct mc_core *core, const struct mc_segment *segment);
+/* What the watermark is a part of, units. */
+uint64_t mc_segment_budget(const struct mc_core *core, const struct mc_segment *segment);
 /* Puts it among those with room, or not. After every change of what is used. */
 void mc_segment_update_room(struct mc_core *core, struct mc_segment *segment);
 void mc_segments_tick(struct mc_core *core);
