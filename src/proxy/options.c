@@ -69,26 +69,10 @@ static const struct mc_option table[] = {
 /* clang-format on */
 #define ROWS (sizeof(table) / sizeof(table[0]))
 
-/* Flags that take all the words behind them. */
-static const struct {
-    const char *flag, *row;
-} lists[] = {
-    {"prefill", "prefill"},
-    {"p", "prefill"},
-    {"decode", "decode"},
-    {"d", "decode"},
-    {"prefiller_hosts", "prefiller_hosts"},
-    {"prefiller_host", "prefiller_hosts"},
-    {"prefiller_ports", "prefiller_ports"},
-    {"prefiller_port", "prefiller_ports"},
-    {"decoder_hosts", "decoder_hosts"},
-    {"decoder_host", "decoder_hosts"},
-    {"decoder_ports", "decoder_ports"},
-    {"decoder_port", "decoder_ports"},
-};
-#define ROWS_OF_LISTS 6
-static const char *const list_rows[ROWS_OF_LISTS] = {"prefill",         "decode",        "prefiller_hosts",
-                                                     "prefiller_ports", "decoder_hosts", "decoder_ports"};
+/* Rows whose flags take all the words behind them. */
+static const char *const list_rows[] = {"prefill",         "decode",        "prefiller_hosts",
+                                        "prefiller_ports", "decoder_hosts", "decoder_ports"};
+#define LISTS (sizeof(list_rows) / sizeof(list_rows[0]))
 
 /* ---- addresses ---- */
 
@@ -156,19 +140,16 @@ const char *mc_proxy_mode_name(enum mc_proxy_mode mode)
 
 /* ---- lists ---- */
 
-static const char *list_row(const char *argument, size_t length)
+/* Which of them a flag sets; LISTS: none. */
+static size_t list_of(const struct mc_options *options, const char *flag, size_t length)
 {
     char name[32];
-    if (length >= sizeof(name))
-        return NULL;
-    for (size_t i = 0; i < length; i++)
-        name[i] = argument[i] == '-' ? '_' : argument[i];
-    name[length] = 0;
-    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
-        if (strcmp(lists[i].flag, name) == 0)
-            return lists[i].row;
-    }
-    return NULL;
+    size_t list = 0;
+    (void)snprintf(name, sizeof(name), "%.*s", length < sizeof(name) ? (int)length : 0, flag);
+    int row = mc_options_find(options, name);
+    while (list < LISTS && (row < 0 || strcmp(list_rows[list], options->table[row].name) != 0))
+        list++;
+    return list;
 }
 
 static void add_word(struct mc_buffer *list, const char *word)
@@ -181,22 +162,20 @@ static void add_word(struct mc_buffer *list, const char *word)
 /* Takes the lists out of the arguments, and puts each back as one flag at the end. */
 static int parse(struct mc_options *options, int argc, char *const *argv, char *error, size_t error_size)
 {
-    struct mc_buffer found[ROWS_OF_LISTS] = {0};
-    char **kept = calloc((size_t)argc + 1 + ROWS_OF_LISTS, sizeof(char *));
+    struct mc_buffer found[LISTS] = {0};
+    char **kept = calloc((size_t)argc + 1 + LISTS, sizeof(char *));
     int rc = MC_ERR_NO_MEMORY, count = 0;
     if (kept == NULL)
         return rc;
     for (int i = 0; i < argc; i++) {
         const char *argument = argv[i];
         const char *name = argument + strspn(argument, "-");
-        size_t length = strcspn(name, "="), row = 0;
-        const char *list = i == 0 || argument[0] != '-' ? NULL : list_row(name, length);
-        if (list == NULL) {
+        size_t length = strcspn(name, "=");
+        size_t row = i == 0 || argument[0] != '-' ? LISTS : list_of(options, name, length);
+        if (row == LISTS) {
             kept[count++] = argv[i];
             continue;
         }
-        while (strcmp(list_rows[row], list) != 0)
-            row++;
         if (name[length] == '=')
             add_word(&found[row], name + length + 1);
         else if (i + 1 == argc || argv[i + 1][0] == '-')
@@ -207,7 +186,7 @@ static int parse(struct mc_options *options, int argc, char *const *argv, char *
     }
     if (rc != MC_ERR_INVALID_PARAMS)
         rc = mc_options_parse(options, count, kept, NULL, NULL, error, error_size);
-    for (size_t row = 0; row < ROWS_OF_LISTS; row++) {
+    for (size_t row = 0; row < LISTS; row++) {
         mc_buffer_put_u8(&found[row], 0);
         if (rc == 0 && found[row].length > 1)
             rc = mc_options_set(options, (size_t)mc_options_find(options, list_rows[row]), (char *)found[row].data,
@@ -294,21 +273,20 @@ static int check_twice(const struct mc_proxy_address *addresses, size_t count, c
 static int read_instances(const struct mc_options *options, struct mc_proxy_config *config, char *error,
                           size_t error_size)
 {
-    int rc =
-        read_addresses(mc_options_text(options, "prefill"), config->prefill, &config->prefill_count, error, error_size);
-    if (rc == 0)
-        rc = read_pairs(mc_options_text(options, "prefiller_hosts"), mc_options_text(options, "prefiller_ports"),
-                        config->prefill, &config->prefill_count, error, error_size);
-    if (rc == 0)
-        rc = read_addresses(mc_options_text(options, "decode"), config->decode, &config->decode_count, error,
-                            error_size);
-    if (rc == 0)
-        rc = read_pairs(mc_options_text(options, "decoder_hosts"), mc_options_text(options, "decoder_ports"),
-                        config->decode, &config->decode_count, error, error_size);
-    if (rc == 0)
-        rc = check_twice(config->prefill, config->prefill_count, "prefill", error, error_size);
-    if (rc == 0)
-        rc = check_twice(config->decode, config->decode_count, "decode", error, error_size);
+    static const struct {
+        const char *list, *hosts, *ports;
+    } flags[] = {{"prefill", "prefiller_hosts", "prefiller_ports"}, {"decode", "decoder_hosts", "decoder_ports"}};
+    struct mc_proxy_address *const addresses[] = {config->prefill, config->decode};
+    size_t *const counts[] = {&config->prefill_count, &config->decode_count};
+    int rc = 0;
+    for (size_t i = 0; i < 2 && rc == 0; i++) {
+        rc = read_addresses(mc_options_text(options, flags[i].list), addresses[i], counts[i], error, error_size);
+        if (rc == 0)
+            rc = read_pairs(mc_options_text(options, flags[i].hosts), mc_options_text(options, flags[i].ports),
+                            addresses[i], counts[i], error, error_size);
+        if (rc == 0)
+            rc = check_twice(addresses[i], *counts[i], flags[i].list, error, error_size);
+    }
     if (rc == 0 && config->decode_count == 0 && config->admin_key[0] == 0) /* nobody could ever add one */
         rc = address_complain(error, error_size, "at least one --decode instance is needed%s",
                               ", or ADMIN_API_KEY, under which instances can be added");
