@@ -46,31 +46,22 @@ struct mc_leadership_step mc_leadership_next(struct mc_leadership *leadership, u
 {
     if (leadership->phase == MC_LEADERSHIP_LEADER && now_ms >= leadership->serve_until_ms)
         leave(leadership, now_ms);
-    struct mc_leadership_step step = {.at_ms = leadership->due_ms, .epoch = leadership->epoch};
+    static const enum mc_leadership_action actions[] = {
+        [MC_LEADERSHIP_STANDBY] = MC_LEADERSHIP_OBSERVE, [MC_LEADERSHIP_CANDIDATE] = MC_LEADERSHIP_CLAIM,
+        [MC_LEADERSHIP_LEADER] = MC_LEADERSHIP_RENEW,    [MC_LEADERSHIP_RESIGNING] = MC_LEADERSHIP_RESIGN,
+        [MC_LEADERSHIP_ENDED] = MC_LEADERSHIP_END,
+    };
+    struct mc_leadership_step step = {
+        .action = actions[leadership->phase], .at_ms = leadership->due_ms, .epoch = leadership->epoch};
     uint64_t start_ms = most(now_ms, step.at_ms);
     uint64_t half_ms = least(leadership->config.ttl_ms / 2, OBSERVE_MAX_MS);
-    switch (leadership->phase) {
-    case MC_LEADERSHIP_STANDBY:
-        step.action = MC_LEADERSHIP_OBSERVE;
-        step.deadline_ms = start_ms + most(half_ms, OBSERVE_MS);
-        break;
-    case MC_LEADERSHIP_CANDIDATE:
-        step.action = MC_LEADERSHIP_CLAIM;
-        step.deadline_ms = start_ms + half_ms;
-        break;
-    case MC_LEADERSHIP_LEADER:
-        step.action = MC_LEADERSHIP_RENEW;
+    if (step.action == MC_LEADERSHIP_RENEW) {
         step.at_ms = least(step.at_ms, leadership->serve_until_ms);
         step.deadline_ms = leadership->serve_until_ms;
-        break;
-    case MC_LEADERSHIP_RESIGNING:
-        step.action = MC_LEADERSHIP_RESIGN;
-        step.deadline_ms = start_ms + most(half_ms, OBSERVE_MS);
-        break;
-    case MC_LEADERSHIP_ENDED:
-        step.action = MC_LEADERSHIP_END;
+    } else if (step.action == MC_LEADERSHIP_END) {
         step.deadline_ms = UINT64_MAX;
-        break;
+    } else {
+        step.deadline_ms = start_ms + (step.action == MC_LEADERSHIP_CLAIM ? half_ms : most(half_ms, OBSERVE_MS));
     }
     return step;
 }
