@@ -93,8 +93,9 @@ static void ask_segments(struct mc_core *core, void *argument)
     slice->count = mc_core_segments(core, &slice->cursor, slice->segments, SEGMENTS_PER_SLICE);
 }
 
-/* All segments; *segments is the caller's to free. Returns how many, or negative. */
-static int64_t collect_segments(const struct mc_admin *admin, struct mc_core_segment **segments)
+/* All segments; *segments is the caller's to free. Returns how many, or negative: answered. */
+static int64_t collect_segments(const struct mc_admin *admin, struct evhttp_request *request,
+                                struct mc_core_segment **segments)
 {
     struct segment_slice *slice = calloc(1, sizeof(*slice));
     struct mc_buffer all = {0};
@@ -109,6 +110,7 @@ static int64_t collect_segments(const struct mc_admin *admin, struct mc_core_seg
     free(slice);
     if (rc < 0) {
         mc_buffer_free(&all);
+        mc_http_reply_error(request, rc);
         return rc;
     }
     *segments = (struct mc_core_segment *)(void *)all.data; /* realloc's memory: aligned for everything */
@@ -197,15 +199,17 @@ static void get_metrics(void *context, struct evhttp_request *request)
     struct mc_core_statistics statistics;
     struct mc_core_segment *segments = NULL;
     struct mc_buffer text = {0};
-    int rc = ask(admin, ask_statistics, &statistics);
-    int64_t count = rc < 0 ? rc : collect_segments(admin, &segments);
     struct accusers accusers = {.count = 0};
-    if (count >= 0 && ask(admin, ask_accusers, &accusers) < 0)
-        accusers.count = 0; /* the page is worth more than that line */
-    if (count < 0) {
-        mc_http_reply_error(request, (int)count);
+    int rc = ask(admin, ask_statistics, &statistics);
+    if (rc < 0) {
+        mc_http_reply_error(request, rc);
         return;
     }
+    int64_t count = collect_segments(admin, request, &segments);
+    if (count < 0)
+        return;
+    if (ask(admin, ask_accusers, &accusers) < 0)
+        accusers.count = 0; /* the page is worth more than that line */
     struct mc_metrics_extra extra = {resident_bytes(),
                                      (mc_clock_ms() - admin->started_ms) / 1000,
                                      mc_server_epoch(admin->server),
@@ -549,11 +553,9 @@ static void get_all_segments(void *context, struct evhttp_request *request)
 {
     struct mc_core_segment *segments = NULL;
     struct mc_buffer text = {0};
-    int64_t count = collect_segments(context, &segments);
-    if (count < 0) {
-        mc_http_reply_error(request, (int)count);
+    int64_t count = collect_segments(context, request, &segments);
+    if (count < 0)
         return;
-    }
     for (int64_t i = 0; i < count; i++) {
         if (segments[i].state != 2)
             mc_buffer_printf(&text, "%s\n", segments[i].name);
@@ -598,11 +600,9 @@ static void get_segments_detail(void *context, struct evhttp_request *request)
 {
     struct mc_core_segment *segments = NULL;
     struct mc_buffer text = {0};
-    int64_t count = collect_segments(context, &segments);
-    if (count < 0) {
-        mc_http_reply_error(request, (int)count);
+    int64_t count = collect_segments(context, request, &segments);
+    if (count < 0)
         return;
-    }
     mc_buffer_printf(&text, "{\"total_segments\":%lld,\"segments\":[", (long long)count);
     for (int64_t i = 0; i < count; i++) {
         mc_buffer_printf(&text, i == 0 ? "" : ",");
@@ -623,7 +623,7 @@ static void query_segment(void *context, struct evhttp_request *request)
         mc_http_reply_error(request, MC_ERR_INVALID_PARAMS);
         return;
     }
-    int64_t count = collect_segments(context, &segments);
+    int64_t count = collect_segments(context, request, &segments);
     for (int64_t i = 0; i < count; i++) {
         if (segments[i].state == 2 || !mc_span_equal(mc_span_string(segments[i].name), mc_span(name.data, name.length)))
             continue;
@@ -632,11 +632,9 @@ static void query_segment(void *context, struct evhttp_request *request)
         capacity += segments[i].capacity;
     }
     free(segments);
-    if (count < 0) {
-        mc_http_reply_error(request, (int)count);
-    } else if (!is_found) {
+    if (count >= 0 && !is_found) {
         mc_http_reply_text(request, 500, MC_HTTP_TEXT, "Failed to query segment");
-    } else {
+    } else if (count >= 0) {
         mc_buffer_append(&text, name.data, name.length);
         mc_buffer_printf(&text, "\nUsed(bytes): %llu\nCapacity(bytes) : %llu\n", (unsigned long long)used,
                          (unsigned long long)capacity);
