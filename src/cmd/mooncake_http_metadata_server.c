@@ -2,7 +2,7 @@
 #include "base/error.h"
 #include "base/option_rows.h"
 #include "env/log.h"
-#include "store/master/http.h"
+#include "store/master/http_server.h"
 #include "store/master/options.h"
 
 #include <signal.h>

@@ -1,7 +1,7 @@
 /* mooncake_master: parse, build, run. */
 #include "base/error.h"
 #include "env/log.h"
-#include "store/master/http.h"
+#include "store/master/http_server.h"
 #include "store/master/options.h"
 #include "store/master/server.h"
 

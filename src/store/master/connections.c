@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -75,11 +76,15 @@ void mc_server_turn_end(struct mc_server *server)
     server->turn_ns = 0;
 }
 
-uint64_t mc_server_longest_turn_ns(const struct mc_server *server)
+void mc_server_role(struct mc_server *server, struct mc_election_role *role)
 {
-    uint64_t now = atomic_load_explicit(&server->longest_turn_ns[0], memory_order_relaxed);
-    uint64_t before = atomic_load_explicit(&server->longest_turn_ns[1], memory_order_relaxed);
-    return now > before ? now : before;
+    if (server->election != NULL) {
+        mc_election_describe(server->election, role);
+        return;
+    }
+    *role = (struct mc_election_role){.phase = MC_LEADERSHIP_LEADER, .epoch = atomic_load(&server->epoch)};
+    role->leader_epoch = role->epoch;
+    snprintf(role->leader, sizeof(role->leader), "%s", server->address);
 }
 
 /* ---- connections ---- */
@@ -301,7 +306,7 @@ static void standby_input(struct connection *connection, const struct mc_frame *
         die(connection);
         return;
     }
-    mc_server_describe(server, &role);
+    mc_server_role(server, &role);
     /* Ours soon: no answer, they come again. Our address: the claim is of a life of ours before this one. */
     bool is_other = role.epoch == 0 && strcmp(role.leader, server->address) != 0;
     struct mc_wire_hello_reply head = {

@@ -6,13 +6,26 @@
 #define MC_MASTER_CONNECTIONS_H
 
 #include "env/socket.h"
+#include "store/master/election.h"
+#include "store/master/mailbox.h"
 #include "store/master/metrics.h"
-#include "store/master/server.h"
+#include "store/master/note.h"
 
 #include <event2/event.h>
 #include <event2/event_struct.h>
 #include <stdatomic.h>
 
+#define MC_SERVER_CONNECTIONS_MAX 65536u
+#define MC_SERVER_FRAMES_PER_TURN 64         /* of one connection, then the others have their turn */
+#define MC_SERVER_BYTES_PER_TURN (64u << 10) /* of one connection: so much, and the frame that passes it */
+#define MC_SERVER_BACKLOG_PAUSE (8u << 20)   /* bytes not sent, above which a connection is not read */
+#define MC_SERVER_BACKLOG_MAX (64u << 20)    /* bytes not sent, above which it is closed */
+#define MC_SERVER_BACKLOG_ALL (256u << 20)   /* bytes not sent to all, above which less may wait for each: */
+#define MC_SERVER_BACKLOG_LOW (64u << 10)
+#define MC_SERVER_STUCK_MS 30000 /* a connection that takes none of what waits for it is closed */
+#define MC_SERVER_HELLO_MS 10000 /* a connection without a whole frame after this is closed */
+#define MC_SERVER_FRAME_MS 60000 /* so is one whose frame takes longer to arrive */
+#define MC_SERVER_CLOSE_MS 5000  /* and one that does not take its last answer */
 #define MC_SERVER_RECEIVE_BYTES (64u << 10)
 #define MC_SERVER_INDEX_BITS 16
 
@@ -87,6 +100,8 @@ struct mc_server {
     uint8_t received[MC_SERVER_RECEIVE_BYTES];
 };
 
+/* Who leads; from any thread. Without an election it is always us. */
+void mc_server_role(struct mc_server *server, struct mc_election_role *role);
 /* To be asked before every turn's input and before every flush: a leader whose time is over takes and says nothing. */
 bool mc_server_may_serve(const struct mc_server *server);
 /* The first thing that each callback of the loop does: the turn begins, and the time is looked at. */

@@ -1,12 +1,12 @@
 /* The RPC shell of the master: sockets, clock and log around the core. */
-#include "store/master/connections.h"
+#include "store/master/server.h"
 
 #include "base/error.h"
 #include "store/segment/layout.h"
 #include "env/clock.h"
 #include "env/limits.h"
 #include "env/log.h"
-#include "store/master/mailbox.h"
+#include "store/master/connections.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -24,6 +24,7 @@
 #define TICK_MAX_MS 60000u
 #define AGING_TICK_MS 5u         /* while the disk is waited for, */
 #define AGING_PATIENCE_MS 10000u /* so long: a disk that hangs is not to end all removals */
+#define REPORT_MS 10000u         /* between two lines of metrics */
 #define CORE_LINES_PER_SECOND 50u
 #define NOTE_WAIT_MS 10000u /* for descriptors or memory to read it with */
 #define NOTE_LOOK_MS 50u
@@ -339,13 +340,14 @@ static int keep_role(struct mc_server *server)
 
 void mc_server_describe(struct mc_server *server, struct mc_election_role *role)
 {
-    if (server->election != NULL) {
-        mc_election_describe(server->election, role);
-        return;
-    }
-    *role = (struct mc_election_role){.phase = MC_LEADERSHIP_LEADER, .epoch = atomic_load(&server->epoch)};
-    role->leader_epoch = role->epoch;
-    snprintf(role->leader, sizeof(role->leader), "%s", server->address);
+    mc_server_role(server, role);
+}
+
+uint64_t mc_server_longest_turn_ns(const struct mc_server *server)
+{
+    uint64_t now = atomic_load_explicit(&server->longest_turn_ns[0], memory_order_relaxed);
+    uint64_t before = atomic_load_explicit(&server->longest_turn_ns[1], memory_order_relaxed);
+    return now > before ? now : before;
 }
 
 /* ---- the loop ---- */
@@ -435,7 +437,7 @@ static int open_signals(void)
 
 static int add_events(struct mc_server *server)
 {
-    static const struct timeval report = {MC_SERVER_REPORT_MS / 1000, 0};
+    static const struct timeval report = {REPORT_MS / 1000, 0};
     int mail = mc_mailbox_fd(server->mailbox), rc = 0;
     rc |= event_assign(&server->listen_event, server->base, server->listener, EV_READ | EV_PERSIST, mc_server_on_accept,
                        server);

@@ -1,0 +1,234 @@
+/* The HTTP thread: its servers and their connections. */
+#include "store/master/http_server.h"
+
+#include "base/error.h"
+#include "env/clock.h"
+#include "env/log.h"
+#include "env/socket.h"
+#include "env/thread.h"
+#include "store/master/http.h"
+
+#include <dirent.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define ALL_METHODS                                                                                                    \
+    (EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | EVHTTP_REQ_OPTIONS |    \
+     EVHTTP_REQ_TRACE | EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH)
+
+#define COUNT_EVERY 64 /* accepted connections; so there are at most so many more than the limit */
+
+struct mc_http_server {
+    struct event_base *base;
+    struct event *stop_event;
+    struct evhttp *admin_http, *metadata_http;
+    struct mc_admin *admin;
+    struct mc_metadata_store *metadata;
+    uint16_t metrics_port, metadata_port;
+    char metadata_host[256];
+    int stop_fd;
+    bool is_running;
+    pthread_t thread;
+    unsigned accepted; /* since connections were counted last */
+};
+
+/* ---- connections ---- */
+
+struct open_connection {
+    int fd;
+    uint32_t idle_ms; /* since it sent something */
+};
+
+/* Is it a connection of one of our ports? Only this thread opens and closes those, so the answer stays true. */
+static bool is_ours(const struct mc_http_server *http, int fd, uint32_t *idle_ms)
+{
+    char host[INET6_ADDRSTRLEN];
+    uint16_t port = 0;
+    struct tcp_info info = {0};
+    socklen_t size = sizeof(int), info_size = sizeof(info);
+    int is_listener = 0;
+    if (!mc_socket_name(fd, MC_SOCKET_OURS, host, sizeof(host), &port))
+        return false;
+    if ((http->admin_http == NULL || port != http->metrics_port) &&
+        (http->metadata_http == NULL || port != http->metadata_port))
+        return false;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listener, &size) != 0 || is_listener != 0 ||
+        getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &info_size) != 0)
+        return false;
+    *idle_ms = info.tcpi_last_data_recv;
+    return true;
+}
+
+static int compare_idle(const void *a, const void *b)
+{
+    const struct open_connection *x = a, *y = b;
+    return (x->idle_ms < y->idle_ms) - (x->idle_ms > y->idle_ms);
+}
+
+/* Shuts down those that were silent longest, when there are too many: evhttp sees their end and frees them. */
+static void limit_connections(const struct mc_http_server *http)
+{
+    struct mc_buffer all = {0};
+    DIR *folder = opendir("/proc/self/fd");
+    if (folder == NULL)
+        return;
+    for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
+        struct open_connection one = {.fd = atoi(entry->d_name)}; /* "." is 0, and no connection of ours */
+        if (is_ours(http, one.fd, &one.idle_ms))
+            mc_buffer_append(&all, &one, sizeof(one));
+    }
+    (void)closedir(folder);
+    size_t count = all.length / sizeof(struct open_connection);
+    if (count > MC_HTTP_CONNECTIONS_MAX) {
+        struct open_connection *connections = (struct open_connection *)(void *)all.data;
+        qsort(connections, count, sizeof(connections[0]), compare_idle);
+        for (size_t i = 0; i < count - MC_HTTP_CONNECTIONS_MAX; i++)
+            (void)shutdown(connections[i].fd, SHUT_RDWR);
+    }
+    mc_buffer_free(&all);
+}
+
+/* evhttp asks for the bufferevent of a connection that it has just accepted. It has no limit of connections itself, and
+ * tells nobody when one ends; so they are counted now and then. */
+static struct bufferevent *on_connection(struct event_base *base, void *argument)
+{
+    struct mc_http_server *http = argument;
+    if (++http->accepted >= COUNT_EVERY) {
+        http->accepted = 0;
+        limit_connections(http);
+    }
+    return bufferevent_socket_new(base, -1, 0);
+}
+
+static struct evhttp *create_server(struct mc_http_server *http, int fd,
+                                    void (*handle)(struct evhttp_request *, void *), void *context)
+{
+    struct evhttp *server = evhttp_new(http->base);
+    if (server == NULL)
+        return NULL;
+    evhttp_set_allowed_methods(server, ALL_METHODS);
+    evhttp_set_max_headers_size(server, MC_HTTP_HEADER_MAX);
+    evhttp_set_max_body_size(server, MC_HTTP_BODY_MAX);
+    evhttp_set_timeout(server, MC_HTTP_TIMEOUT_S);
+    evhttp_set_default_content_type(server, MC_HTTP_TEXT);
+    evhttp_set_bevcb(server, on_connection, http);
+    evhttp_set_gencb(server, handle, context);
+    if (evhttp_accept_socket(server, fd) == 0)
+        return server; /* which owns the descriptor now */
+    evhttp_free(server);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+static void on_stop(evutil_socket_t fd, short events, void *argument)
+{
+    struct mc_http_server *http = argument;
+    (void)fd, (void)events;
+    (void)event_base_loopbreak(http->base);
+}
+
+static void *run(void *argument)
+{
+    struct mc_http_server *http = argument;
+    if (event_base_dispatch(http->base) < 0)
+        mc_log(ERROR, "the HTTP servers have stopped: the event loop failed");
+    return NULL;
+}
+
+static int open_port(const char *host, uint16_t *port, const char *flag, int *fd, char *error, size_t error_size)
+{
+    *fd = mc_server_listen(host, port, flag, error, error_size);
+    return *fd < 0 ? *fd : 0;
+}
+
+int mc_http_create(struct mc_server *server, const struct mc_master_config *config, struct mc_http_server **out,
+                   char *error, size_t error_size)
+{
+    int rc, admin_fd = -1, metadata_fd = -1;
+    struct mc_http_server *http = calloc(1, sizeof(*http));
+    if (http == NULL)
+        return MC_ERR_NO_MEMORY;
+    http->stop_fd = -1;
+    http->metrics_port = config->metrics_port;
+    http->metadata_port = config->metadata_port;
+    snprintf(http->metadata_host, sizeof(http->metadata_host), "%s", config->metadata_host);
+    rc = server == NULL
+             ? 0
+             : open_port(config->metrics_host, &http->metrics_port, "metrics_port", &admin_fd, error, error_size);
+    if (rc == 0 && config->metadata_enabled)
+        rc = open_port(config->metadata_host, &http->metadata_port,
+                       server == NULL ? "port" : "http_metadata_server_port", &metadata_fd, error, error_size);
+    if (rc < 0)
+        goto fail;
+    rc = MC_ERR_NO_MEMORY;
+    snprintf(error, error_size, "the HTTP servers cannot be set up: %s", mc_error_text(rc));
+    http->base = event_base_new();
+    http->stop_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    http->admin = server == NULL ? NULL : mc_admin_create(server, config, metadata_fd < 0 ? 0 : http->metadata_port);
+    http->metadata = http->base == NULL ? NULL : mc_metadata_create(http->base, config->metadata_max_bytes);
+    if (http->base == NULL || http->stop_fd < 0 || (http->admin == NULL) != (server == NULL) || http->metadata == NULL)
+        goto fail;
+    http->stop_event = event_new(http->base, http->stop_fd, EV_READ, on_stop, http);
+    if (http->stop_event == NULL || event_add(http->stop_event, NULL) != 0)
+        goto fail;
+    http->admin_http = admin_fd < 0 ? NULL : create_server(http, admin_fd, mc_admin_handle, http->admin);
+    if (admin_fd >= 0 && http->admin_http == NULL)
+        goto fail;
+    admin_fd = -1;
+    http->metadata_http = metadata_fd < 0 ? NULL : create_server(http, metadata_fd, mc_metadata_handle, http->metadata);
+    if (metadata_fd >= 0 && http->metadata_http == NULL)
+        goto fail;
+    *out = http;
+    return 0;
+fail:
+    mc_fd_close(admin_fd);
+    if (metadata_fd >= 0 && http->metadata_http == NULL)
+        close(metadata_fd);
+    mc_http_destroy(http);
+    return rc;
+}
+
+int mc_http_start(struct mc_http_server *http)
+{
+    if (mc_thread_start(&http->thread, "mc-http", run, http) != 0)
+        return MC_ERR_INTERNAL_ERROR;
+    http->is_running = true;
+    if (http->admin_http != NULL) {
+        mc_log(INFO, "HTTP metrics server started on port %u", (unsigned)http->metrics_port);
+        mc_log(INFO, "Master admin server started on port %u", (unsigned)http->metrics_port);
+    }
+    if (http->metadata_http != NULL)
+        mc_log(INFO, "HTTP metadata server started on %s:%u", http->metadata_host, (unsigned)http->metadata_port);
+    return 0;
+}
+
+void mc_http_destroy(struct mc_http_server *http)
+{
+    uint64_t one = 1;
+    if (http == NULL)
+        return;
+    if (http->is_running) {
+        mc_assert(write(http->stop_fd, &one, sizeof(one)) == (ssize_t)sizeof(one));
+        pthread_join(http->thread, NULL);
+    }
+    if (http->admin_http != NULL)
+        evhttp_free(http->admin_http);
+    if (http->metadata_http != NULL)
+        evhttp_free(http->metadata_http);
+    if (http->stop_event != NULL)
+        event_free(http->stop_event);
+    mc_metadata_destroy(http->metadata); /* has events of the base */
+    if (http->base != NULL)
+        event_base_free(http->base);
+    mc_admin_destroy(http->admin);
+    mc_fd_close(http->stop_fd);
+    free(http);
+}
