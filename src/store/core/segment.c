@@ -257,7 +257,8 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     return segment;
 }
 
-struct mc_segment *mc_segment_add(struct mc_core *core, struct mc_member *member, const struct mc_wire_mount *mount)
+/* A segment of its id: made, or NULL when something is full. */
+static struct mc_segment *segment_add(struct mc_core *core, struct mc_member *member, const struct mc_wire_mount *mount)
 {
     uint32_t index = free_index(core);
     struct mc_segment *segment = index == 0 ? NULL : segment_create(core, mount, index);
@@ -288,8 +289,9 @@ fail_id:
     return NULL;
 }
 
-bool mc_segment_take_over(struct mc_core *core, struct mc_segment *segment, struct mc_member *member,
-                          const struct mc_wire_mount *mount)
+/* The segment belongs to another process now. False when memory is out, nothing is changed then. */
+static bool take_over(struct mc_core *core, struct mc_segment *segment, struct mc_member *member,
+                      const struct mc_wire_mount *mount)
 {
     struct mc_member *before = segment->member;
     mc_link_remove(&segment->of_member);
@@ -338,7 +340,7 @@ static int32_t mount_unknown(struct mc_core *core, struct mounting *mounting)
     /* Peers heard of its mount before its owner did, and that master has ended: nobody knows what became of this. */
     if (mounting->earlier_epoch == 0 && mounting->wire.slot_top > 0)
         return MC_ERR_STALE;
-    mounting->segment = mc_segment_add(core, mounting->connection->member, &mounting->wire);
+    mounting->segment = segment_add(core, mounting->connection->member, &mounting->wire);
     if (mounting->segment == NULL)
         return MC_ERR_BUSY;
     if (mounting->earlier_epoch == 0)
@@ -377,7 +379,7 @@ static int32_t mount_known(struct mc_core *core, struct mounting *mounting)
         mounting->segment = NULL;
         return mount_unknown(core, mounting);
     }
-    if (!own && !mc_segment_take_over(core, segment, member, mount))
+    if (!own && !take_over(core, segment, member, mount))
         mc_core_log(core, MC_CORE_LOG_WARNING, "segment %u cannot be found by its name: out of memory",
                     segment->number);
     /* Who has told it all on this very link tells no more: only what it did not tell is still being dropped. */

@@ -136,11 +136,6 @@ struct mc_segment *mc_segment_find(const struct mc_core *core, uint32_t number);
 bool mc_segment_departed(const struct mc_core *core, const struct mc_segment *segment);
 /* What is held until CLEARED of a segment that is departed need not be. */
 void mc_segment_release(struct mc_core *core, struct mc_segment *segment);
-/* A segment of its id: made, or NULL when something is full. */
-struct mc_segment *mc_segment_add(struct mc_core *core, struct mc_member *member, const struct mc_wire_mount *mount);
-/* The segment belongs to another process now. False when memory is out, nothing is changed then. */
-bool mc_segment_take_over(struct mc_core *core, struct mc_segment *segment, struct mc_member *member,
-                          const struct mc_wire_mount *mount);
 void mc_segment_pong(struct mc_core *core, struct mc_connection *connection, const struct mc_frame *frame);
 /* The time of the next probe or of the end of one; UINT64_MAX = none. */
 uint64_t mc_segments_due(const struct mc_core *core);
