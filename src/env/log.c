@@ -22,6 +22,18 @@ void mc_log_set_level(enum mc_log_level level)
     atomic_store(&mc_log_threshold, (int)level);
 }
 
+int mc_log_set_flags(int64_t detail, int64_t least)
+{
+    int level = detail >= 2   ? MC_LOG_TRACE
+                : detail == 1 ? MC_LOG_DEBUG
+                : least >= 2  ? MC_LOG_ERROR
+                : least == 1  ? MC_LOG_WARNING
+                              : -1;
+    if (level >= 0)
+        mc_log_set_level((enum mc_log_level)level);
+    return level;
+}
+
 bool mc_log_parse_level(const char *text, enum mc_log_level *level)
 {
     for (int i = 0; i <= MC_LOG_ERROR; i++) {

@@ -14,6 +14,8 @@ enum mc_log_level { MC_LOG_TRACE, MC_LOG_DEBUG, MC_LOG_INFO, MC_LOG_WARNING, MC_
 extern _Atomic int mc_log_threshold; /* lines below it are not made */
 
 void mc_log_set_level(enum mc_log_level level);
+/* What the flags --v and --minloglevel ask for, and sets it; -1: they ask for nothing. */
+int mc_log_set_flags(int64_t detail, int64_t least);
 /* Parses a level's name (any case) or number; false when it is none. */
 bool mc_log_parse_level(const char *text, enum mc_log_level *level);
 void mc_log_write(enum mc_log_level level, const char *file, int line, const char *format, ...)

@@ -118,7 +118,8 @@ int mc_proxy_address_parse(struct mc_proxy_address *address, const char *text, c
     return 0;
 }
 
-int mc_proxy_bootstrap_parse(struct mc_proxy_address *address, const char *text)
+/* "8998", or "none" for the default. */
+static int bootstrap_parse(struct mc_proxy_address *address, const char *text)
 {
     char *end = NULL;
     address->mode = MC_PROXY_CONCURRENT;
@@ -214,7 +215,7 @@ static int read_addresses(const char *list, struct mc_proxy_address *addresses, 
         if (word[0] == 0)
             continue;
         if (is_bootstrap(word)) {
-            if (*count == 0 || mc_proxy_bootstrap_parse(&addresses[*count - 1], word) < 0)
+            if (*count == 0 || bootstrap_parse(&addresses[*count - 1], word) < 0)
                 rc = address_complain(error, error_size, "'%.100s' is no address, and no bootstrap port behind one",
                                       word);
         } else if (*count == MC_PROXY_INSTANCES_MAX) {
@@ -347,8 +348,8 @@ int mc_proxy_config_load(int argc, char *const *argv, struct mc_proxy_config *co
         mc_options_print(&options, text);
         rc = 1;
     }
-    if (rc == 0 && mc_options_int(&options, "v") > 0)
-        mc_log_set_level(mc_options_int(&options, "v") > 1 ? MC_LOG_TRACE : MC_LOG_DEBUG);
+    if (rc == 0)
+        (void)mc_log_set_flags(mc_options_int(&options, "v"), 0);
     if (rc == 0 && mc_options_bool(&options, "generator_on_p_node"))
         mc_log(INFO, "--generator_on_p_node has no effect here: every token comes from the decode instance");
     mc_options_free(&options);

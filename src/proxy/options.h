@@ -47,8 +47,6 @@ struct mc_proxy_config {
 
 /* "host:port", "[v6]:port" or "http://host[:port][/]". 0, or MC_ERR_INVALID_PARAMS with the reason in error. */
 int mc_proxy_address_parse(struct mc_proxy_address *address, const char *text, char *error, size_t error_size);
-/* "8998", or "none" for the default. */
-int mc_proxy_bootstrap_parse(struct mc_proxy_address *address, const char *text);
 const char *mc_proxy_mode_name(enum mc_proxy_mode mode);
 
 /* 0: config is filled. 1: only text is to be shown. Negative: the reason is in error. */

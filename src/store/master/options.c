@@ -525,14 +525,6 @@ static int resolve(struct mc_options *options, struct mc_master_config *config, 
     if (rc < 0)
         return rc;
     config->metadata_max_bytes = (size_t)mc_options_int(options, "http_metadata_server_max_mib") << 20;
-
-    int64_t detail = mc_options_int(options, "v"), least = mc_options_int(options, "minloglevel");
-    config->log_level = detail >= 2   ? MC_LOG_TRACE
-                        : detail == 1 ? MC_LOG_DEBUG
-                        : least >= 2  ? MC_LOG_ERROR
-                        : least == 1  ? MC_LOG_WARNING
-                                      : -1;
-
     if (config->core.put_discard_ms >= (uint64_t)mc_options_int(options, "put_start_release_timeout_sec")) {
         snprintf(error, error_size,
                  "--put_start_discard_timeout_sec must be less than --put_start_release_timeout_sec");
@@ -571,10 +563,10 @@ int mc_master_config_load(int argc, char *const *argv, struct mc_master_config *
         mc_options_print(&options, text);
         rc = 1;
     }
-    if (rc == 0 && config->log_level >= 0)
-        mc_log_set_level((enum mc_log_level)config->log_level);
-    if (rc == 0)
+    if (rc == 0) {
+        config->log_level = mc_log_set_flags(mc_options_int(&options, "v"), mc_options_int(&options, "minloglevel"));
         warn_unfinished(&options);
+    }
     mc_options_free(&options);
     return rc;
 }

@@ -483,15 +483,6 @@ static int apply_define(struct mc_service_config *config, const char *define, ch
     return 0;
 }
 
-static void set_log_level(const struct mc_options *options)
-{
-    int64_t detail = mc_options_int(options, "v"), least = mc_options_int(options, "minloglevel");
-    if (detail > 0)
-        mc_log_set_level(detail >= 2 ? MC_LOG_TRACE : MC_LOG_DEBUG);
-    else if (least > 0)
-        mc_log_set_level(least >= 2 ? MC_LOG_ERROR : MC_LOG_WARNING);
-}
-
 /* What is accepted without doing what it says: never in silence. */
 static void warn_ignored(const struct mc_options *options, const struct mc_service_config *config)
 {
@@ -599,7 +590,7 @@ int mc_service_config_load(enum mc_service_command command, int argc, char **arg
     if (rc == 0 && mc_options_answer(&options, commands[command].name, commands[command].head, text))
         rc = 1;
     if (rc == 0) {
-        set_log_level(&options);
+        (void)mc_log_set_flags(mc_options_int(&options, "v"), mc_options_int(&options, "minloglevel"));
         rc = load_settings(command, &options, config, error, error_size);
     }
     if (rc == 0)
