@@ -20,6 +20,7 @@
 enum { NODE_A = 5, NODE_B, NODE_C };
 enum { CLIENT = 16, SECOND_CLIENT, THIRD_CLIENT, FOURTH_CLIENT };
 enum { WITNESS = 50, SECOND_WITNESS, THIRD_WITNESS };
+enum { NODE_A_ANEW = 60 };                /* the segment that NODE_A brings when its first one is lost */
 enum { FIRST_LIFE = 1, SECOND_LIFE };     /* incarnations */
 enum { FIRST_EPOCH = 3, NEXT_EPOCH = 9 }; /* of the first master of a world, and of the one after it */
 enum { PUT_1 = 1, PUT_2, PUT_3, PUT_4, PUT_5, PUT_6, PUT_7, PUT_8, PUT_9 }; /* numbers of requests */
@@ -274,13 +275,34 @@ static struct world_store world_open_one(struct world *world)
     world_open(world);
     return world_store(world, NODE_A, MIB, "a");
 }
-/* The process of NODE_A is in touch again, with what it had; the code of its mount. */
-static int32_t world_remount(struct world *world, struct world_store *store)
+/* The segment of NODE_A, with what it got under the first master. */
+static struct mc_wire_mount world_mount_of_old(void)
 {
     struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
     mount.epoch = FIRST_EPOCH;
+    return mount;
+}
+/* The process of NODE_A is in touch again, with what it had; the answer to its mount. */
+static struct mc_wire_mount_reply world_return(struct world *world, struct world_store *store)
+{
+    struct mc_wire_mount mount = world_mount_of_old();
     store->owner = world_join(world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
-    return world_mount(world, store->owner, &mount).code;
+    return world_mount(world, store->owner, &mount);
+}
+static int32_t world_remount(struct world *world, struct world_store *store)
+{
+    return world_return(world, store).code;
+}
+/* It is in touch again too late: nothing of that memory is wanted back, and it brings new memory. */
+static uint32_t world_return_anew(struct world *world, struct world_store *store)
+{
+    struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
+    world_disconnect(world, store->owner);
+    mc_assert(world_remount(world, store) == MC_ERR_STALE);
+    mount.segment_id.low = NODE_A_ANEW;
+    struct mc_wire_mount_reply reply = world_mount(world, store->owner, &mount);
+    mc_assert(reply.code == 0);
+    return reply.segment;
 }
 static struct mc_core_statistics statistics_of(const struct world *world)
 {

@@ -618,10 +618,7 @@ static void ordering_R2_owner_dies(void **state)
     assert_true(world_remove_answer(&world, other, &code, 1)); /* out of the table it is, and the owner is given up */
     assert_int_equal(code, 0);
     /* The same incarnation returns: the CLEAR is sent again. */
-    store.owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
-    struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
-    mount.epoch = FIRST_EPOCH;
-    struct mc_wire_mount_reply reply = world_mount(&world, store.owner, &mount);
+    struct mc_wire_mount_reply reply = world_return(&world, &store);
     assert_int_equal(reply.code, 0);
     assert_int_equal(reply.segment, store.segment);
     static struct world_told again;

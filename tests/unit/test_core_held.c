@@ -167,6 +167,26 @@ static void test_what_hides_another_stays(void **state)
     }
 }
 
+/* A put of "k" to `a` fails: its value is live there, but that is never heard, as the owner's link has broken, and
+ * is_cut, the writer's own, too. The writer. */
+static uint64_t put_in_vain(struct world *world, const struct world_store *a, bool is_cut, struct mc_wire_place *place)
+{
+    struct world_wish at_a = {.preferred = {"a"}};
+    uint64_t writer = world_client(world, SECOND_CLIENT);
+    assert_int_equal(world_grant(world, writer, PUT_1, "k", SMALL, &at_a, place), 0);
+    assert_int_equal(place->segment, a->segment);
+    world_disconnect(world, a->owner);
+    if (is_cut) {
+        world_disconnect(world, writer);
+        writer = world_client(world, SECOND_CLIENT);
+        world_settle(world, 10);
+    } else {
+        world_revoke(world, writer, place);
+        assert_int_equal(world_put_done(world, writer, PUT_1), MC_ERR_TRANSFER_FAIL);
+    }
+    return writer;
+}
+
 /* A put fails at an owner that is cut off, and meets another writer's value when it asks again: it is not told "exists"
  * as long as its own value may lie there. Others are. Its own link may have broken, too. */
 static void test_exists_waits_for_what_may_come_back(void **state)
@@ -177,20 +197,9 @@ static void test_exists_waits_for_what_may_come_back(void **state)
     for (unsigned how = 0; how < 4; how++) {
         bool returns = how % 2 == 1, is_cut = how >= 2;
         struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
-        struct world_wish at_a = {.preferred = {"a"}}, at_b = {.preferred = {"b"}};
-        uint64_t writer = world_client(&world, SECOND_CLIENT);
-        assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, &at_a, &place), 0);
-        assert_int_equal(place.segment, a.segment);
+        struct world_wish at_b = {.preferred = {"b"}};
+        uint64_t writer = put_in_vain(&world, &a, is_cut, &place);
         struct world_wish again = {.unsure = place.generation};
-        world_disconnect(&world, a.owner); /* the value is live there, but that is never heard */
-        if (is_cut) {
-            world_disconnect(&world, writer);
-            writer = world_client(&world, SECOND_CLIENT);
-            world_settle(&world, 10);
-        } else {
-            world_revoke(&world, writer, &place);
-            assert_int_equal(world_put_done(&world, writer, PUT_1), MC_ERR_TRANSFER_FAIL);
-        }
         assert_int_equal(world_put_place(&world, b.call, b.owner, "k", SMALL * 2, &at_b, &place), 0);
         assert_int_equal(world_grant(&world, writer, PUT_3, "k", SMALL, &again, NULL), MC_ERR_PUT_IN_PROGRESS);
         assert_int_equal(world_grant(&world, a.call, PUT_4, "k", SMALL, NULL, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
@@ -213,20 +222,9 @@ static void upsert_waits(bool is_cut)
     struct world world;
     struct mc_wire_place place;
     struct world_store a = world_open_one(&world), b = world_store(&world, NODE_B, MIB, "b");
-    struct world_wish at_a = {.preferred = {"a"}}, replace = {.flags = MC_PUT_REPLACE, .preferred = {"b"}};
-    uint64_t writer = world_client(&world, SECOND_CLIENT);
-    assert_int_equal(world_grant(&world, writer, PUT_1, "k", SMALL, &at_a, &place), 0);
-    assert_int_equal(place.segment, a.segment);
+    struct world_wish replace = {.flags = MC_PUT_REPLACE, .preferred = {"b"}};
+    uint64_t writer = put_in_vain(&world, &a, is_cut, &place);
     struct world_wish again = {.preferred = {"b"}, .unsure = place.generation};
-    world_disconnect(&world, a.owner);
-    if (is_cut) {
-        world_disconnect(&world, writer);
-        writer = world_client(&world, SECOND_CLIENT);
-        world_settle(&world, 10);
-    } else {
-        world_revoke(&world, writer, &place);
-        assert_int_equal(world_put_done(&world, writer, PUT_1), MC_ERR_TRANSFER_FAIL);
-    }
     assert_int_equal(world_put_place(&world, writer, b.owner, "k", SMALL, &again, &place), 0);
     assert_int_equal(place.segment, b.segment);
     assert_int_equal(world_grant(&world, b.call, PUT_3, "k", SMALL, &replace, NULL), MC_ERR_PUT_IN_PROGRESS);
@@ -297,10 +295,7 @@ static void test_behind_is_no_contact(void **state)
     assert_int_equal(world_put(&world, other.call, other.owner, "l", SMALL), 0); /* over its absence */
     assert_int_equal(world_heartbeat(&world, store.heartbeat, store.segment, MIB), 1);
     world_disconnect(&world, store.owner);
-    store.owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
-    struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
-    mount.epoch = FIRST_EPOCH;
-    struct mc_wire_mount_reply reply = world_mount(&world, store.owner, &mount);
+    struct mc_wire_mount_reply reply = world_return(&world, &store);
     assert_int_equal(reply.code, 0);
     assert_int_equal(reply.behind, 1);
     unsigned cleared = 0;

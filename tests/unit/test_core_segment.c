@@ -76,16 +76,14 @@ static void ordering_owner_cut_sent_again(void **state)
 {
     struct world world;
     struct mc_wire_place place;
-    static struct world_told told;
-    (void)state;
     struct world_store store;
+    (void)state;
     uint64_t writer = world_open_writing(&world, &store, &place);
+    static struct world_told told;
     world_disconnect(&world, store.owner);
     world_disconnect(&world, writer); /* its member is forgotten, its id is not */
-    store.owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
-    struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
-    mount.epoch = FIRST_EPOCH;
-    assert_int_equal(world_mount(&world, store.owner, &mount).code, 0);
+    struct mc_wire_mount mount = world_mount_of_old();
+    assert_int_equal(world_remount(&world, &store), 0);
     for (unsigned i = 0; i < 4; i++) {
         world_owner_told(&world, store.owner, &told);
         assert_int_equal(told.type, i < 2 ? MC_MESSAGE_CLEAR : MC_MESSAGE_CUT);
@@ -122,17 +120,7 @@ static void ordering_owner_silence(void **state)
     assert_int_equal(statistics.members_lost, 1);
     assert_int_equal(statistics.members, 0);
     assert_int_equal(statistics.objects, 0);
-    world_disconnect(&world, store.owner);
-    /* It returns and is told to bring new memory. */
-    store.owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
-    struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
-    mount.epoch = FIRST_EPOCH;
-    assert_int_equal(world_mount(&world, store.owner, &mount).code, MC_ERR_STALE);
-    mount.segment_id.low = 50;
-    mount.epoch = 0;
-    struct mc_wire_mount_reply reply = world_mount(&world, store.owner, &mount);
-    assert_int_equal(reply.code, 0);
-    assert_int_not_equal(reply.segment, store.segment); /* numbers are not used again */
+    assert_int_not_equal(world_return_anew(&world, &store), store.segment); /* numbers are not used again */
     world_close_all(&world);
 }
 
@@ -199,16 +187,7 @@ static void ordering_owner_half_dead(void **state)
     assert_int_equal(beat(&world, 30000, &(struct world_store){.heartbeat = a.heartbeat}, &b), 0);
     assert_int_equal(world_exist(&world, a.call, "l"), 1);
     /* The thread runs again: nothing of that memory is wanted back. */
-    world_disconnect(&world, a.owner);
-    a.owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE);
-    struct mc_wire_mount mount = world_mount_of(NODE_A, MIB, "a");
-    mount.epoch = FIRST_EPOCH;
-    assert_int_equal(world_mount(&world, a.owner, &mount).code, MC_ERR_STALE);
-    mount.segment_id.low = 50;
-    mount.epoch = 0;
-    struct mc_wire_mount_reply reply = world_mount(&world, a.owner, &mount);
-    assert_int_equal(reply.code, 0);
-    a.segment = reply.segment;
+    a.segment = world_return_anew(&world, &a);
     assert_int_equal(beat(&world, 20000, &a, &b), 0);
     assert_int_equal(state_of(&world, &a), SERVING);
     struct mc_core_statistics statistics = statistics_of(&world);
