@@ -35,6 +35,7 @@
 struct world { /* near asks by fake0 to fake3, far serves by fake4 to fake7; plain has tcp alone */
     struct mc_transfer_engine *near, *far, *plain;
     uint8_t *near_memory, *far_memory, *plain_memory;
+    struct mc_peer *peer; /* what near knows of far; NULL: nothing yet */
 };
 
 static uint8_t *map(void)
@@ -85,6 +86,7 @@ static void world_open(struct world *world)
     setenv("MC_SAME_PROCESS", "0", 1);
     setenv("MC_SAME_HOST", "0", 1);
     use_all();
+    world->peer = NULL;
     world->near_memory = map();
     world->far_memory = map();
     world->plain_memory = map();
@@ -93,17 +95,48 @@ static void world_open(struct world *world)
     world->plain = engine_open("tcp", "", world->plain_memory);
 }
 
-/* And what near knows of far. */
-static struct mc_peer *world_open_peer(struct world *world)
+static int set_up(void **state)
 {
-    struct mc_peer *peer;
-    world_open(world);
-    assert_int_equal(mc_peer_get(world->near, mc_transfer_name(world->far), mc_clock_ns() + 20 * SECOND_NS, &peer), 0);
-    return peer;
+    static struct world world;
+    world_open(&world);
+    *state = &world;
+    return 0;
 }
 
-static void world_close(struct world *world)
+static int set_up_with_peer(void **state)
 {
+    (void)set_up(state);
+    struct world *world = *state;
+    uint64_t deadline_ns = mc_clock_ns() + 20 * SECOND_NS;
+    assert_int_equal(mc_peer_get(world->near, mc_transfer_name(world->far), deadline_ns, &world->peer), 0);
+    return 0;
+}
+
+static int set_up_stalling(void **state, const char *stall_ms)
+{
+    setenv("MC_RDMA_STALL_MS", stall_ms, 1);
+    (void)set_up_with_peer(state);
+    unsetenv("MC_RDMA_STALL_MS");
+    return 0;
+}
+
+/* Work that does not end is given up after a minute. */
+static int set_up_patient(void **state)
+{
+    return set_up_stalling(state, "60000");
+}
+
+/* And at once. */
+static int set_up_hasty(void **state)
+{
+    return set_up_stalling(state, "100");
+}
+
+static int tear_down(void **state)
+{
+    struct world *world = *state;
+    if (world->peer != NULL)
+        mc_peer_release(world->peer);
     mc_transfer_close(world->near);
     mc_transfer_close(world->far);
     mc_transfer_close(world->plain);
@@ -113,6 +146,7 @@ static void world_close(struct world *world)
     struct fake_counts counts = fake_counts();
     assert_int_equal(counts.qps + counts.mrs + counts.contexts + counts.cqs + counts.channels, 0);
     assert_int_equal(counts.send_overflows + counts.cq_overflows + counts.bad_posts + counts.late_events, 0);
+    return 0;
 }
 
 static int write_to_far(struct world *world, struct mc_transfer_engine *from, uint8_t *memory, uint64_t length)
@@ -131,27 +165,24 @@ static uint64_t moved_by(struct mc_transfer_engine *engine, int path)
 /* The first write already goes over three rails, and later ones do not wait for the fourth. */
 static void test_three_rails_carry(void **state)
 {
-    struct world world;
-    (void)state;
-    world_open(&world);
+    struct world *world = *state;
     fake_slow_rtr(7, 3, 1000, ETIMEDOUT);
-    memset(world.near_memory, 7, MEMORY);
+    memset(world->near_memory, 7, MEMORY);
     uint64_t start_ms = mc_clock_ms();
-    assert_int_equal(write_to_far(&world, world.near, world.near_memory, MEMORY), 0);
+    assert_int_equal(write_to_far(world, world->near, world->near_memory, MEMORY), 0);
     assert_true(mc_clock_ms() - start_ms < 1500);
-    assert_memory_equal(world.far_memory, world.near_memory, MEMORY);
-    assert_int_equal(moved_by(world.near, MC_TRANSFER_PATH_RDMA), MEMORY);
+    assert_memory_equal(world->far_memory, world->near_memory, MEMORY);
+    assert_int_equal(moved_by(world->near, MC_TRANSFER_PATH_RDMA), MEMORY);
     struct fake_counts counts = fake_counts();
     assert_true(counts.bytes[0] > 0 && counts.bytes[1] > 0 && counts.bytes[2] > 0);
     assert_int_equal(counts.bytes[3], 0);
     fake_slow_rtr(7, 3, 0, 0);
     for (unsigned i = 0; fake_counts().bytes[3] == 0; i++) { /* and it comes by itself */
         assert_true(i < 2000);
-        assert_int_equal(write_to_far(&world, world.near, world.near_memory, MEMORY), 0);
+        assert_int_equal(write_to_far(world, world->near, world->near_memory, MEMORY), 0);
         usleep(10000);
     }
-    assert_int_equal(moved_by(world.near, MC_TRANSFER_PATH_TCP), 0);
-    world_close(&world);
+    assert_int_equal(moved_by(world->near, MC_TRANSFER_PATH_TCP), 0);
 }
 
 /* ---- many who ask at once ---- */
@@ -219,16 +250,15 @@ static uint64_t late(uint64_t start_ms, uint64_t worst_ms)
 
 static void test_many_at_once(void **state)
 {
-    struct world world;
+    struct world *world = *state;
     static struct asker askers[ASKERS];
     uint64_t last_ms = 0, worst_ms = 0;
-    (void)state;
-    struct mc_peer *peer = world_open_peer(&world);
+    struct mc_peer *peer = world->peer;
     fake_slow_rtr(7, 3, 3000, ETIMEDOUT);
     is_begun = false;
     linked = 0;
     for (uint32_t i = 0; i < ASKERS; i++) {
-        askers[i] = (struct asker){.world = &world, .remote = peer->remote};
+        askers[i] = (struct asker){.world = world, .remote = peer->remote};
         assert_int_equal(pthread_create(&askers[i].thread, NULL, ask, &askers[i]), 0);
     }
     usleep(200000);
@@ -238,10 +268,10 @@ static void test_many_at_once(void **state)
         struct mc_document document;
         char address[MC_ADDRESS_MAX];
         uint64_t one_ms = mc_clock_ms();
-        assert_int_equal(write_to_far(&world, world.plain, world.plain_memory, 65536), 0);
+        assert_int_equal(write_to_far(world, world->plain, world->plain_memory, 65536), 0);
         worst_ms = late(one_ms, worst_ms);
         one_ms = mc_clock_ms();
-        assert_int_equal(mc_ask_document(world.plain, mc_transfer_name(world.far), mc_clock_ns() + 20 * SECOND_NS,
+        assert_int_equal(mc_ask_document(world->plain, mc_transfer_name(world->far), mc_clock_ns() + 20 * SECOND_NS,
                                          &document, address, sizeof(address)),
                          0);
         worst_ms = late(one_ms, worst_ms);
@@ -261,16 +291,13 @@ static void test_many_at_once(void **state)
         mc_rdma_link_close(askers[i].link);
         close(askers[i].fd);
     }
-    mc_peer_release(peer);
-    world_close(&world);
 }
 
 /* Askers that leave without waiting for the answer: nothing of theirs is begun later. */
 static void test_those_who_left(void **state)
 {
-    struct world world;
-    (void)state;
-    struct mc_peer *peer = world_open_peer(&world);
+    struct world *world = *state;
+    struct mc_peer *peer = world->peer;
     for (uint32_t i = 0; i < RAILS; i++)
         fake_slow_rtr(RAILS + i, i, 300, 0);
     for (unsigned i = 0; i < 20; i++) {
@@ -279,8 +306,8 @@ static void test_those_who_left(void **state)
         char address[64];
         struct mc_rdma_link_options options = {.devices = peer->remote->devices,
                                                .device_count = peer->remote->device_count};
-        mc_address_join(address, sizeof(address), "127.0.0.1", world.far->rpc_port);
-        assert_int_equal(mc_rdma_link_open(world.near->rdma, &options, &link), 0);
+        mc_address_join(address, sizeof(address), "127.0.0.1", world->far->rpc_port);
+        assert_int_equal(mc_rdma_link_open(world->near->rdma, &options, &link), 0);
         assert_int_equal(mc_rdma_link_offer(link, 1500, &offer), 1);
         mc_buffer_printf(&json, "{\"mooncake_c\":{\"rdma\":%.*s}}", (int)offer.length, offer.data);
         mc_handshake_write(&frame, MC_HANDSHAKE_CONNECTION, false, mc_span(json.data, json.length));
@@ -301,8 +328,6 @@ static void test_those_who_left(void **state)
         usleep(10000);
     assert_int_equal(fake_counts().qps, 0);
     assert_true(fake_counts().slept < 4 * RAILS); /* of 40 for each rail */
-    mc_peer_release(peer);
-    world_close(&world);
 }
 
 /* ---- a set-up that fails ---- */
@@ -329,11 +354,10 @@ static bool has_failed(struct mc_peer *peer)
 /* Another link cannot be set up: the one that there is goes on, and whoever wanted another waits for it. */
 static void test_others_carry(void **state)
 {
-    struct world world;
+    struct world *world = *state;
     pthread_t waiting;
     void *second;
-    (void)state;
-    struct mc_peer *peer = world_open_peer(&world);
+    struct mc_peer *peer = world->peer;
     struct mc_rdma_lane *first = take(peer);
     assert_non_null(first);
     for (uint32_t i = 0; i < RAILS; i++)
@@ -346,19 +370,16 @@ static void test_others_carry(void **state)
     assert_int_equal(pthread_join(waiting, &second), 0);
     assert_ptr_equal(second, first);
     mc_rdma_lane_give(peer, first);
-    memset(world.near_memory, 3, 4096);
-    assert_int_equal(write_to_far(&world, world.near, world.near_memory, 4096), 0);
-    assert_int_equal(moved_by(world.near, MC_TRANSFER_PATH_RDMA), 4096);
-    mc_peer_release(peer);
-    world_close(&world);
+    memset(world->near_memory, 3, 4096);
+    assert_int_equal(write_to_far(world, world->near, world->near_memory, 4096), 0);
+    assert_int_equal(moved_by(world->near, MC_TRANSFER_PATH_RDMA), 4096);
 }
 
 /* The one that there is stays in use: the call that wanted another is not kept until its deadline. */
 static void test_others_are_busy(void **state)
 {
-    struct world world;
-    (void)state;
-    struct mc_peer *peer = world_open_peer(&world);
+    struct world *world = *state;
+    struct mc_peer *peer = world->peer;
     struct mc_rdma_lane *first = take(peer);
     assert_non_null(first);
     for (uint32_t i = 0; i < RAILS; i++)
@@ -367,32 +388,27 @@ static void test_others_are_busy(void **state)
     assert_null(take(peer));
     assert_true(mc_clock_ms() - start_ms < 10000); /* of 20 s */
     mc_rdma_lane_give(peer, first);
-    mc_peer_release(peer);
-    world_close(&world);
 }
 
 /* All rails take longer than a call waits: tcp carries, and the link goes on being set up until it can be used. */
 static void test_later_calls_go_on(void **state)
 {
-    struct world world;
-    (void)state;
-    world_open(&world);
+    struct world *world = *state;
     for (uint32_t i = 0; i < RAILS; i++)
         fake_slow_rtr(RAILS + i, i, 3000, 0);
     uint64_t start_ms = mc_clock_ms();
-    memset(world.near_memory, 5, 4096);
-    assert_int_equal(write_to_far(&world, world.near, world.near_memory, 4096), 0);
+    memset(world->near_memory, 5, 4096);
+    assert_int_equal(write_to_far(world, world->near, world->near_memory, 4096), 0);
     assert_true(mc_clock_ms() - start_ms < 2900);
-    assert_int_equal(moved_by(world.near, MC_TRANSFER_PATH_TCP), 4096);
-    for (unsigned i = 0; moved_by(world.near, MC_TRANSFER_PATH_RDMA) == 0; i++) {
+    assert_int_equal(moved_by(world->near, MC_TRANSFER_PATH_TCP), 4096);
+    for (unsigned i = 0; moved_by(world->near, MC_TRANSFER_PATH_RDMA) == 0; i++) {
         assert_true(i < 2000);
-        assert_int_equal(write_to_far(&world, world.near, world.near_memory, 4096), 0);
+        assert_int_equal(write_to_far(world, world->near, world->near_memory, 4096), 0);
         usleep(10000);
     }
     for (uint32_t i = 0; i < RAILS; i++)
         fake_slow_rtr(RAILS + i, i, 0, 0);
     assert_true(fake_counts().qps_made <= 4 * RAILS); /* of one link */
-    world_close(&world);
 }
 
 /* ---- a peer that leaves ---- */
@@ -412,45 +428,40 @@ static void *write_all(void *argument)
 /* It tells who has links to it; what is under way on them ends well, then they end, and so do those that rest. */
 static void test_peer_leaves(void **state)
 {
-    struct world world;
+    struct world *world = *state;
     struct mc_rdma_lane *resting;
     pthread_t thread;
-    (void)state;
-    setenv("MC_RDMA_STALL_MS", "60000", 1);
-    struct mc_peer *peer = world_open_peer(&world);
-    unsetenv("MC_RDMA_STALL_MS");
+    struct mc_peer *peer = world->peer;
     resting = take(peer);
-    assert_int_equal(write_to_far(&world, world.near, world.near_memory, MEMORY), 0); /* by another */
+    assert_int_equal(write_to_far(world, world->near, world->near_memory, MEMORY), 0); /* by another */
     mc_rdma_lane_give(peer, resting);
-    assert_int_equal(world.far->heard_links, 2);
-    assert_int_equal(world.near->lane_count, 2);
+    assert_int_equal(world->far->heard_links, 2);
+    assert_int_equal(world->near->lane_count, 2);
     for (uint32_t i = 0; i < RAILS; i++)
         fake_hold(i);
-    memset(world.near_memory, 9, MEMORY);
-    struct writing writing = {.world = &world, .rc = 1};
+    memset(world->near_memory, 9, MEMORY);
+    struct writing writing = {.world = world, .rc = 1};
     uint64_t works = fake_counts().works;
     pthread_create(&thread, NULL, write_all, &writing);
     while (fake_counts().works == works)
         usleep(1000);
-    mc_service_leave(world.far);
-    for (unsigned i = 0; i < 2000 && world.far->heard_links == 2; i++)
+    mc_service_leave(world->far);
+    for (unsigned i = 0; i < 2000 && world->far->heard_links == 2; i++)
         usleep(10000);
-    assert_int_equal(world.far->heard_links, 1);
+    assert_int_equal(world->far->heard_links, 1);
     usleep(300000);
-    assert_int_equal(world.far->heard_links, 1);
+    assert_int_equal(world->far->heard_links, 1);
     assert_int_equal(writing.rc, 1);
     for (uint32_t i = 0; i < RAILS; i++)
         fake_release(i);
     pthread_join(thread, NULL);
     assert_int_equal(writing.rc, 0);
-    assert_memory_equal(world.far_memory, world.near_memory, MEMORY);
-    assert_int_equal(moved_by(world.near, MC_TRANSFER_PATH_RDMA), 2 * MEMORY);
-    for (unsigned i = 0; i < 2000 && world.far->heard_links > 0; i++)
+    assert_memory_equal(world->far_memory, world->near_memory, MEMORY);
+    assert_int_equal(moved_by(world->near, MC_TRANSFER_PATH_RDMA), 2 * MEMORY);
+    for (unsigned i = 0; i < 2000 && world->far->heard_links > 0; i++)
         usleep(10000);
-    assert_int_equal(world.far->heard_links, 0);
-    assert_int_equal(world.near->lane_count, 0);
-    mc_peer_release(peer);
-    world_close(&world);
+    assert_int_equal(world->far->heard_links, 0);
+    assert_int_equal(world->near->lane_count, 0);
 }
 
 /* ---- what a run may say ---- */
@@ -459,22 +470,17 @@ static void test_peer_leaves(void **state)
  * must not be told that it has arrived. */
 static void test_not_before_it_is_cut(void **state)
 {
-    struct world world;
-    (void)state;
-    setenv("MC_RDMA_STALL_MS", "100", 1);
-    struct mc_peer *peer = world_open_peer(&world);
-    unsetenv("MC_RDMA_STALL_MS");
-    assert_int_equal(write_to_far(&world, world.near, world.near_memory, MEMORY), 0);
-    struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, MEMORY};
+    struct world *world = *state;
+    struct mc_peer *peer = world->peer;
+    assert_int_equal(write_to_far(world, world->near, world->near_memory, MEMORY), 0);
+    struct mc_transfer_item item = {world->near_memory, (uintptr_t)world->far_memory, MEMORY};
     fake_hold(0);
-    pthread_mutex_lock(&world.far->rdma->lock); /* far cannot close its half */
+    pthread_mutex_lock(&world->far->rdma->lock); /* far cannot close its half */
     int rc = mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 3 * SECOND_NS);
-    pthread_mutex_unlock(&world.far->rdma->lock);
+    pthread_mutex_unlock(&world->far->rdma->lock);
     assert_int_equal(rc, MC_TRANSFER_ERR_TIMEOUT);
     assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 20 * SECOND_NS), 0);
     fake_release(0);
-    mc_peer_release(peer);
-    world_close(&world);
 }
 
 static void test_whole_pages(void **state)
@@ -500,12 +506,13 @@ static void test_whole_pages(void **state)
 int main(void)
 {
     mc_log_set_level(MC_LOG_ERROR);
+#define TEST(name, set_up) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_three_rails_carry),    cmocka_unit_test(test_many_at_once),
-        cmocka_unit_test(test_those_who_left),       cmocka_unit_test(test_others_carry),
-        cmocka_unit_test(test_others_are_busy),      cmocka_unit_test(test_later_calls_go_on),
-        cmocka_unit_test(test_not_before_it_is_cut), cmocka_unit_test(test_whole_pages),
-        cmocka_unit_test(test_peer_leaves),
+        TEST(test_three_rails_carry, set_up),          TEST(test_many_at_once, set_up_with_peer),
+        TEST(test_those_who_left, set_up_with_peer),   TEST(test_others_carry, set_up_with_peer),
+        TEST(test_others_are_busy, set_up_with_peer),  TEST(test_later_calls_go_on, set_up),
+        TEST(test_not_before_it_is_cut, set_up_hasty), cmocka_unit_test(test_whole_pages),
+        TEST(test_peer_leaves, set_up_patient),
     };
     return cmocka_run_group_tests(tests, NULL, forget_all);
 }

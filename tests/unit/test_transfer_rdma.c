@@ -65,13 +65,38 @@ static void world_close(struct world *world)
 {
     pair_close(world->near, world->near_memory, world->far, world->far_memory, MEMORY);
     struct fake_counts counts = fake_counts();
-    assert_int_equal(counts.qps, 0);
-    assert_int_equal(counts.mrs, 0);
-    assert_int_equal(counts.contexts, 0);
-    assert_int_equal(counts.send_overflows, 0);
-    assert_int_equal(counts.cq_overflows, 0);
-    assert_int_equal(counts.bad_posts, 0);
-    assert_int_equal(counts.late_events, 0);
+    assert_int_equal(counts.qps + counts.mrs + counts.contexts, 0);
+    assert_int_equal(counts.send_overflows + counts.cq_overflows + counts.bad_posts + counts.late_events, 0);
+}
+
+static int open_with_one_each(void **state)
+{
+    static struct world world;
+    world_open(&world, 1);
+    *state = &world;
+    return 0;
+}
+
+static int open_with_two_each(void **state)
+{
+    static struct world world;
+    world_open(&world, 2);
+    *state = &world;
+    return 0;
+}
+
+static int close_it(void **state)
+{
+    world_close(*state);
+    return 0;
+}
+
+/* What near knows of far. */
+static struct mc_peer *peer_of(struct world *world)
+{
+    struct mc_peer *peer;
+    assert_int_equal(mc_peer_get(world->near, mc_transfer_name(world->far), UINT64_MAX, &peer), 0);
+    return peer;
 }
 
 static int move(struct world *world, enum mc_transfer_opcode opcode, uint64_t offset, uint64_t length)
@@ -111,55 +136,46 @@ static void expect(struct world *world, int path, uint64_t length, unsigned seed
 
 static void test_both_devices(void **state)
 {
-    struct world world;
-    (void)state;
-    world_open(&world, 2);
-    expect(&world, MC_TRANSFER_PATH_RDMA, MEMORY, 1);
+    struct world *world = *state;
+    expect(world, MC_TRANSFER_PATH_RDMA, MEMORY, 1);
     struct fake_counts counts = fake_counts();
     assert_true(counts.bytes[0] > 0 && counts.bytes[2] > 0);
     assert_int_equal(counts.bytes[0] + counts.bytes[2], MEMORY);
-    world_close(&world);
 }
 
 /* A cable is pulled: the other device does it. Both: tcp does, and RDMA again once they are back. */
 static void test_cables(void **state)
 {
-    struct world world;
-    (void)state;
-    world_open(&world, 2);
-    expect(&world, MC_TRANSFER_PATH_RDMA, 1 << 20, 1);
+    struct world *world = *state;
+    expect(world, MC_TRANSFER_PATH_RDMA, 1 << 20, 1);
     fake_cut(0, 1, true);
     fake_cut(0, 3, true);
-    expect(&world, MC_TRANSFER_PATH_RDMA, MEMORY, 2);
+    expect(world, MC_TRANSFER_PATH_RDMA, MEMORY, 2);
     fake_cut(2, 1, true);
     fake_cut(2, 3, true);
-    expect(&world, MC_TRANSFER_PATH_TCP, MEMORY, 3);
+    expect(world, MC_TRANSFER_PATH_TCP, MEMORY, 3);
     for (uint32_t near = 0; near < 4; near += 2)
         for (uint32_t far = 1; far < 4; far += 2)
             fake_cut(near, far, false);
-    uint64_t until_ms = mc_clock_ms() + 20000, by_rdma = moved_by(&world, MC_TRANSFER_PATH_RDMA);
-    for (unsigned seed = 4; moved_by(&world, MC_TRANSFER_PATH_RDMA) == by_rdma; seed++) {
+    uint64_t until_ms = mc_clock_ms() + 20000, by_rdma = moved_by(world, MC_TRANSFER_PATH_RDMA);
+    for (unsigned seed = 4; moved_by(world, MC_TRANSFER_PATH_RDMA) == by_rdma; seed++) {
         assert_true(mc_clock_ms() < until_ms);
-        arrives(&world, 4096, seed);
+        arrives(world, 4096, seed);
     }
-    world_close(&world);
 }
 
 /* Work that neither ends nor fails: it is cut, and cannot arrive over what came after it. */
 static void test_stalled_writes_are_cut(void **state)
 {
-    struct world world;
-    (void)state;
-    world_open(&world, 1);
-    expect(&world, MC_TRANSFER_PATH_RDMA, 1 << 20, 1);
+    struct world *world = *state;
+    expect(world, MC_TRANSFER_PATH_RDMA, 1 << 20, 1);
     fake_hold(0);
-    expect(&world, MC_TRANSFER_PATH_TCP, 1 << 20, 2);
-    fill(world.near_memory, 1 << 20, 3);
+    expect(world, MC_TRANSFER_PATH_TCP, 1 << 20, 2);
+    fill(world->near_memory, 1 << 20, 3);
     fake_release(0);
     usleep(50000);
-    fill(world.near_memory, 1 << 20, 2);
-    assert_memory_equal(world.far_memory, world.near_memory, 1 << 20); /* nothing came late */
-    world_close(&world);
+    fill(world->near_memory, 1 << 20, 2);
+    assert_memory_equal(world->far_memory, world->near_memory, 1 << 20); /* nothing came late */
 }
 
 /* A link of the peer that was given up in the middle of a write, over a connection whose other end is *end. */
@@ -188,16 +204,14 @@ static void *settle(void *peer)
 /* While one thread waits until a write that was cut off can arrive no more, no other goes on to that peer. */
 static void test_all_wait_for_the_cut(void **state)
 {
-    struct world world;
+    struct world *world = *state;
     struct mc_peer *peer;
     pthread_t waiting;
     void *result = (void *)1;
     int end;
     uint64_t now_ns = mc_clock_ns();
-    (void)state;
-    world_open(&world, 1);
-    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), now_ns + 5000000000ull, &peer), 0);
+    expect(world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    assert_int_equal(mc_peer_get(world->near, mc_transfer_name(world->far), now_ns + 5000000000ull, &peer), 0);
     give_up_link(peer, &end);
     assert_int_equal(pthread_create(&waiting, NULL, settle, peer), 0);
     for (bool is_waiting = false; !is_waiting; usleep(1000)) {
@@ -213,8 +227,7 @@ static void test_all_wait_for_the_cut(void **state)
     assert_int_equal(pthread_join(waiting, &result), 0);
     assert_int_equal((intptr_t)result, 0);
     mc_peer_release(peer);
-    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 2);
-    world_close(&world);
+    expect(world, MC_TRANSFER_PATH_RDMA, 4096, 2);
 }
 
 static void uncut(struct mc_peer *peer, struct mc_rdma_lane *lane)
@@ -229,37 +242,30 @@ static void uncut(struct mc_peer *peer, struct mc_rdma_lane *lane)
  * way to the former keeps anything from going to that one. */
 static void test_another_process_after_a_cut(void **state)
 {
-    struct world world;
-    struct mc_peer *peer;
+    struct world *world = *state;
     int end;
-    (void)state;
-    world_open(&world, 1);
-    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    expect(world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    struct mc_peer *peer = peer_of(world);
     give_up_link(peer, &end);
     pthread_mutex_lock(&peer->lock);
     peer->document.id.low ^= 1; /* so who is there now is another one */
     pthread_mutex_unlock(&peer->lock);
     uint64_t start_ms = mc_clock_ms();
-    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 2);
+    expect(world, MC_TRANSFER_PATH_RDMA, 4096, 2);
     assert_true(mc_clock_ms() - start_ms < 10000);
     close(end);
     mc_peer_release(peer);
-    world_close(&world);
 }
 
 /* The connection does not end, as its last packets are lost; the peer is asked over another, and cuts the link. */
 static void test_cut_when_asked(void **state)
 {
-    struct world world;
-    struct mc_peer *peer;
+    struct world *world = *state;
     struct pollfd looked = {.events = POLLIN};
     int ends[2];
     char byte;
-    (void)state;
-    world_open(&world, 1);
-    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    expect(world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    struct mc_peer *peer = peer_of(world);
     pthread_mutex_lock(&peer->lock);
     struct mc_rdma_lane *lane = peer->rdma_idle;
     peer->rdma_idle = lane->next;
@@ -276,8 +282,7 @@ static void test_cut_when_asked(void **state)
     mc_transfer_close_fd(looked.fd);
     close(ends[1]);
     mc_peer_release(peer);
-    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 2);
-    world_close(&world);
+    expect(world, MC_TRANSFER_PATH_RDMA, 4096, 2);
 }
 
 /* A connection whose own kernel gives it up: its error comes once, then an end that the peer has not sent. */
@@ -300,14 +305,11 @@ static int given_up(int *other)
     return fd;
 }
 
-static void given_up_is_no_proof(bool is_looked_at)
+static void given_up_is_no_proof(struct world *world, bool is_looked_at)
 {
-    struct world world;
-    struct mc_peer *peer;
     int end, other;
-    world_open(&world, 1);
-    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    expect(world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    struct mc_peer *peer = peer_of(world);
     give_up_link(peer, &end);
     pthread_mutex_lock(&peer->lock);
     struct mc_rdma_lane *lane = peer->rdma_uncut;
@@ -324,32 +326,28 @@ static void given_up_is_no_proof(bool is_looked_at)
     close(end);
     close(other);
     mc_peer_release(peer);
-    world_close(&world);
 }
 
 static void test_given_up_is_no_proof(void **state)
 {
-    (void)state;
-    given_up_is_no_proof(false);
+    given_up_is_no_proof(*state, false);
 }
 
 /* Nor when the error was read before, by who looks whether the link has ended. */
 static void test_given_up_while_it_runs(void **state)
 {
-    (void)state;
-    given_up_is_no_proof(true);
+    given_up_is_no_proof(*state, true);
 }
 
 /* Nor does who closes the engine wait for that. */
 static void test_closed_before_the_cut(void **state)
 {
     struct world world;
-    struct mc_peer *peer;
     int end;
     (void)state;
     world_open(&world, 1);
     expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    struct mc_peer *peer = peer_of(&world);
     give_up_link(peer, &end);
     mc_peer_release(peer);
     struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, 4096};
@@ -387,29 +385,25 @@ static int changing_get(struct mc_metadata *metadata, const char *key, uint64_t 
  * with them into its heir. */
 static void test_changes_while_it_is_opened(void **state)
 {
+    struct world *world = *state;
     static const struct mc_metadata_kind kind = {.scheme = "changing://", .get = changing_get};
-    struct world world;
-    struct mc_peer *peer;
-    (void)state;
-    world_open(&world, 1);
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
-    change.far = world.far;
+    struct mc_peer *peer = peer_of(world);
+    change.far = world->far;
     change.peer = peer;
     change.is_due = true;
     peer->document.id.low ^= 1; /* the former */
-    world.near->metadata.kind = &kind;
-    world.near->metadata.is_p2p = false;
-    struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, 4096};
-    fill(world.near_memory, 4096, 1);
+    world->near->metadata.kind = &kind;
+    world->near->metadata.is_p2p = false;
+    struct mc_transfer_item item = {world->near_memory, (uintptr_t)world->far_memory, 4096};
+    fill(world->near_memory, 4096, 1);
     assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 10000000000ull), 1);
     assert_false(change.is_due);
-    assert_int_not_equal(memcmp(world.near_memory, world.far_memory, 4096), 0);
+    assert_int_not_equal(memcmp(world->near_memory, world->far_memory, 4096), 0);
     assert_int_equal(peer->rdma_lanes, 0);
     assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 10000000000ull), 0);
-    assert_memory_equal(world.near_memory, world.far_memory, 4096);
-    world.near->metadata.is_p2p = true;
+    assert_memory_equal(world->near_memory, world->far_memory, 4096);
+    world->near->metadata.is_p2p = true;
     mc_peer_release(peer);
-    world_close(&world);
 }
 
 /* Makes the engine's tidying thread see a peer that was used so long ago. True: it is still known. */
@@ -425,17 +419,14 @@ static bool is_kept(struct mc_transfer_engine *engine, uint64_t unused_ms)
 /* A peer that is reached by RDMA alone keeps its links over a pause; so does one of which a write may still arrive. */
 static void test_links_outlive_a_pause(void **state)
 {
-    struct world world;
-    struct mc_peer *peer;
+    struct world *world = *state;
     int end;
-    (void)state;
-    world_open(&world, 1);
-    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    expect(world, MC_TRANSFER_PATH_RDMA, 4096, 1);
     uint32_t links = fake_counts().qps;
-    assert_true(is_kept(world.near, 100000));
+    assert_true(is_kept(world->near, 100000));
     assert_int_equal(fake_counts().qps, links);
-    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 2);
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    expect(world, MC_TRANSFER_PATH_RDMA, 4096, 2);
+    struct mc_peer *peer = peer_of(world);
     give_up_link(peer, &end);
     struct mc_rdma_lane *idle = NULL;
     pthread_mutex_lock(&peer->lock);
@@ -443,27 +434,24 @@ static void test_links_outlive_a_pause(void **state)
     pthread_mutex_unlock(&peer->lock);
     mc_rdma_lanes_free(idle);
     mc_peer_release(peer);
-    assert_true(is_kept(world.near, 100000));
+    assert_true(is_kept(world->near, 100000));
     close(end);
-    assert_false(is_kept(world.near, 10000000));
-    world_close(&world);
+    assert_false(is_kept(world->near, 10000000));
 }
 
 /* What is under way at a device, and what it has moved. */
 static void test_nic_loads(void **state)
 {
-    (void)state;
-    struct world world;
+    struct world *world = *state;
     struct mc_transfer_nic_load loads[MC_TRANSFER_NICS_MAX];
     uint64_t seen = 0;
-    world_open(&world, 2);
-    const char *far = mc_transfer_name(world.far);
-    struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, MEMORY};
+    const char *far = mc_transfer_name(world->far);
+    struct mc_transfer_item item = {world->near_memory, (uintptr_t)world->far_memory, MEMORY};
     assert_int_equal(mc_transfer_nic_loads(NULL, loads, 1), MC_TRANSFER_ERR_INVALID_ARGUMENT);
-    assert_int_equal(mc_transfer_nic_loads(world.near, NULL, 1), MC_TRANSFER_ERR_INVALID_ARGUMENT);
-    assert_int_equal(mc_transfer_nic_loads(world.near, NULL, 0), 2);
-    expect(&world, MC_TRANSFER_PATH_RDMA, MEMORY, 1);
-    assert_int_equal(mc_transfer_nic_loads(world.near, loads, MC_TRANSFER_NICS_MAX), 2);
+    assert_int_equal(mc_transfer_nic_loads(world->near, NULL, 1), MC_TRANSFER_ERR_INVALID_ARGUMENT);
+    assert_int_equal(mc_transfer_nic_loads(world->near, NULL, 0), 2);
+    expect(world, MC_TRANSFER_PATH_RDMA, MEMORY, 1);
+    assert_int_equal(mc_transfer_nic_loads(world->near, loads, MC_TRANSFER_NICS_MAX), 2);
     assert_string_equal(loads[0].device, "fake0");
     assert_string_equal(loads[1].device, "fake2");
     assert_true(loads[0].inflight_bytes == 0 && loads[1].inflight_bytes == 0);
@@ -471,111 +459,97 @@ static void test_nic_loads(void **state)
     for (int round = 0; round < 20 && seen == 0; round++) {
         fake_hold(0);
         fake_hold(2);
-        int64_t id = mc_transfer_submit(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL);
+        int64_t id = mc_transfer_submit(world->near, far, MC_TRANSFER_WRITE, &item, 1, NULL);
         assert_true(id > 0);
         for (int i = 0; i < 200 && seen == 0; i++) {
-            assert_int_equal(mc_transfer_nic_loads(world.near, loads, 2), 2);
+            assert_int_equal(mc_transfer_nic_loads(world->near, loads, 2), 2);
             seen = loads[0].inflight_bytes + loads[1].inflight_bytes;
             usleep(500);
         }
         fake_release(0);
         fake_release(2);
-        assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
+        assert_int_equal(mc_transfer_wait(world->near, &id, 1), 0);
     }
     assert_true(seen > 0 && seen <= MEMORY);
-    assert_int_equal(mc_transfer_nic_loads(world.near, loads, 2), 2); /* also after pairs that broke */
+    assert_int_equal(mc_transfer_nic_loads(world->near, loads, 2), 2); /* also after pairs that broke */
     assert_true(loads[0].inflight_bytes == 0 && loads[1].inflight_bytes == 0);
-    assert_int_equal(mc_transfer_nic_loads(world.far, loads, 1), 2); /* it has only served */
+    assert_int_equal(mc_transfer_nic_loads(world->far, loads, 1), 2); /* it has only served */
     assert_true(loads[0].moved_bytes == 0);
-    world_close(&world);
 }
 
 /* Memory that is not registered here goes by tcp. */
 static void test_unregistered_memory(void **state)
 {
-    struct world world;
-    (void)state;
-    world_open(&world, 1);
+    struct world *world = *state;
     uint8_t *memory = memory_map(MEMORY);
     fill(memory, 100000, 5);
-    struct mc_transfer_item item = {memory, (uintptr_t)world.far_memory, 100000};
-    assert_int_equal(mc_transfer_run(world.near, mc_transfer_name(world.far), MC_TRANSFER_WRITE, &item, 1, NULL), 0);
-    assert_memory_equal(world.far_memory, memory, 100000);
-    assert_int_equal(moved_by(&world, MC_TRANSFER_PATH_TCP), 100000);
+    struct mc_transfer_item item = {memory, (uintptr_t)world->far_memory, 100000};
+    assert_int_equal(mc_transfer_run(world->near, mc_transfer_name(world->far), MC_TRANSFER_WRITE, &item, 1, NULL), 0);
+    assert_memory_equal(world->far_memory, memory, 100000);
+    assert_int_equal(moved_by(world, MC_TRANSFER_PATH_TCP), 100000);
     munmap(memory, MEMORY);
-    world_close(&world);
 }
 
 /* The peer has memory that its devices do not take: it is written over tcp, and the document is not fetched each time.
  * Memory that has keys is found later all the same. */
 static void test_memory_without_keys(void **state)
 {
-    struct world world;
-    struct mc_peer *peer;
+    struct world *world = *state;
     unsigned fetched = 0, writes = 0;
-    (void)state;
-    world_open(&world, 1);
     uint8_t *keyless = memory_map(MEMORY), *late = memory_map(MEMORY);
     fake_fail_registrations(1, 100, ENOMEM);
-    assert_int_equal(add(world.far, keyless, MEMORY), 0);
+    assert_int_equal(add(world->far, keyless, MEMORY), 0);
     fake_fail_registrations(1, 0, 0);
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
-    struct mc_transfer_item item = {world.near_memory, (uintptr_t)keyless, 4096};
+    struct mc_peer *peer = peer_of(world);
+    struct mc_transfer_item item = {world->near_memory, (uintptr_t)keyless, 4096};
     uint64_t start_ms = mc_clock_ms(), seen_ms = peer->remote_ms;
     for (; mc_clock_ms() - start_ms < 2000; writes++) {
-        assert_int_equal(mc_transfer_run(world.near, peer->name, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
+        assert_int_equal(mc_transfer_run(world->near, peer->name, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
         fetched += peer->remote_ms != seen_ms;
         seen_ms = peer->remote_ms;
         usleep(10000);
     }
     assert_true(writes > 10 && fetched >= 1 && fetched <= 6); /* at 0, 100, 300, 700, 1500 ms */
-    assert_int_equal(add(world.far, late, MEMORY), 0);
+    assert_int_equal(add(world->far, late, MEMORY), 0);
     item.remote = (uintptr_t)late;
-    uint64_t before = moved_by(&world, MC_TRANSFER_PATH_RDMA);
-    for (start_ms = mc_clock_ms(); moved_by(&world, MC_TRANSFER_PATH_RDMA) == before; usleep(10000)) {
-        assert_int_equal(mc_transfer_run(world.near, peer->name, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
+    uint64_t before = moved_by(world, MC_TRANSFER_PATH_RDMA);
+    for (start_ms = mc_clock_ms(); moved_by(world, MC_TRANSFER_PATH_RDMA) == before; usleep(10000)) {
+        assert_int_equal(mc_transfer_run(world->near, peer->name, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
         assert_true(mc_clock_ms() - start_ms < 20000);
     }
     assert_int_equal(peer->remote_wait_ms, 100);
     mc_peer_release(peer);
     munmap(keyless, MEMORY);
     munmap(late, MEMORY);
-    world_close(&world);
 }
 
 /* Taken back and registered again, the peer's memory has other keys: they are asked for. */
 static void test_registered_again(void **state)
 {
-    struct world world;
-    (void)state;
-    world_open(&world, 1);
-    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
-    uint64_t address = (uintptr_t)world.far_memory;
-    assert_int_equal(mc_transfer_unregister(world.far, &address, 1), 0);
-    assert_true(move(&world, MC_TRANSFER_WRITE, 0, 4096) < 0);
-    assert_int_equal(add(world.far, world.far_memory, MEMORY), 0);
-    arrives(&world, 4096, 2);
-    world_close(&world);
+    struct world *world = *state;
+    expect(world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    uint64_t address = (uintptr_t)world->far_memory;
+    assert_int_equal(mc_transfer_unregister(world->far, &address, 1), 0);
+    assert_true(move(world, MC_TRANSFER_WRITE, 0, 4096) < 0);
+    assert_int_equal(add(world->far, world->far_memory, MEMORY), 0);
+    arrives(world, 4096, 2);
 }
 
 /* The peer restarts under another name; the old one's links end with it. */
 static void test_peer_ends(void **state)
 {
-    struct world world;
-    (void)state;
-    world_open(&world, 1);
-    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 1);
+    struct world *world = *state;
+    expect(world, MC_TRANSFER_PATH_RDMA, 4096, 1);
     char name[MC_DOCUMENT_NAME_MAX];
-    snprintf(name, sizeof(name), "%s", mc_transfer_name(world.far));
-    mc_transfer_close(world.far);
-    struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, 4096};
+    snprintf(name, sizeof(name), "%s", mc_transfer_name(world->far));
+    mc_transfer_close(world->far);
+    struct mc_transfer_item item = {world->near_memory, (uintptr_t)world->far_memory, 4096};
     uint64_t start_ms = mc_clock_ms();
-    assert_true(mc_transfer_run(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL) < 0);
+    assert_true(mc_transfer_run(world->near, name, MC_TRANSFER_WRITE, &item, 1, NULL) < 0);
     assert_true(mc_clock_ms() - start_ms < 4000);
-    world.far = engine_open("fake1");
-    assert_int_equal(add(world.far, world.far_memory, MEMORY), 0);
-    expect(&world, MC_TRANSFER_PATH_RDMA, 4096, 2);
-    world_close(&world);
+    world->far = engine_open("fake1");
+    assert_int_equal(add(world->far, world->far_memory, MEMORY), 0);
+    expect(world, MC_TRANSFER_PATH_RDMA, 4096, 2);
 }
 
 /* Without a device, or none of that name, an engine is one of tcp. */
@@ -683,12 +657,10 @@ static void *write_rounds(void *argument)
 /* The original's way: an engine of tcp gets RDMA while it works, with a matrix, for what is registered already. */
 static void test_install(void **state)
 {
+    struct world *world = *state;
     char matrix[] = "{\"cpu:0\": [[\"fake2\"], [\"fake0\"]], \"cpu:7\": [[\"fake1\", \"fake3\"], []]}",
          bad[] = "{\"cpu:0\": [[\"fake2\"]]}", none[] = "{\"cpu:0\": [[\"mlx5_0\"], []]}";
     void *given[2] = {matrix, NULL}, *no_matrix[2] = {bad, NULL}, *no_device[2] = {none, NULL}, *empty[1] = {NULL};
-    (void)state;
-    struct world world;
-    world_open(&world, 2);
     transfer_engine_t engine = createTransferEngine("P2PHANDSHAKE", "127.0.0.1", "127.0.0.1", 0, 0);
     assert_non_null(engine);
     uint8_t *memory = memory_map(MEMORY);
@@ -703,11 +675,11 @@ static void test_install(void **state)
     assert_ptr_equal(installTransport(engine, "rdma", empty), installed);
     assert_ptr_equal(installTransport(engine, "rdma", NULL), installed);
     assert_int_equal(registerLocalMemory(engine, memory + MEMORY / 2, MEMORY / 2, "cpu:0", 1), 0);
-    segment_id_t segment = openSegment(engine, mc_transfer_name(world.far));
+    segment_id_t segment = openSegment(engine, mc_transfer_name(world->far));
     assert_true(segment >= 1);
     struct transfer_request requests[2] = {
-        {OPCODE_WRITE, memory, segment, (uintptr_t)world.far_memory, 1 << 20},
-        {OPCODE_WRITE, memory + MEMORY / 2, segment, (uintptr_t)world.far_memory + (1 << 20), 1 << 20}};
+        {OPCODE_WRITE, memory, segment, (uintptr_t)world->far_memory, 1 << 20},
+        {OPCODE_WRITE, memory + MEMORY / 2, segment, (uintptr_t)world->far_memory + (1 << 20), 1 << 20}};
     fill(memory, MEMORY, 9);
     batch_id_t batch = allocateBatchID(engine, 2);
     assert_int_equal(submitTransfer(engine, batch, requests, 2), 0);
@@ -718,8 +690,8 @@ static void test_install(void **state)
             usleep(100);
         } while (status.status == STATUS_WAITING);
     assert_int_equal(status.status, STATUS_COMPLETED);
-    assert_memory_equal(world.far_memory, memory, 1 << 20);
-    assert_memory_equal(world.far_memory + (1 << 20), memory + MEMORY / 2, 1 << 20);
+    assert_memory_equal(world->far_memory, memory, 1 << 20);
+    assert_memory_equal(world->far_memory + (1 << 20), memory + MEMORY / 2, 1 << 20);
     assert_int_equal(fake_counts().bytes[2], 2 << 20);
     assert_int_equal(freeBatchID(engine, batch), 0);
     destroyTransferEngine(engine);
@@ -728,35 +700,31 @@ static void test_install(void **state)
     engine = createTransferEngine("P2PHANDSHAKE", "127.0.0.1", "127.0.0.1", 0, 1); /* discovers all four */
     assert_int_equal(fake_counts().contexts, contexts + 4);
     destroyTransferEngine(engine);
-    world_close(&world);
 }
 
 /* While transfers go on and memory is registered and taken back. */
 static void test_installed_meanwhile(void **state)
 {
-    struct world world;
+    struct world *world = *state;
     pthread_t thread;
-    (void)state;
-    world_open(&world, 2);
-    mc_transfer_close(world.near);
+    mc_transfer_close(world->near);
     struct mc_transfer_config config = {.local_name = "127.0.0.1", .metadata_server = "P2PHANDSHAKE"};
-    assert_int_equal(mc_transfer_open(&config, &world.near), 0);
-    assert_int_equal(add(world.near, world.near_memory, MEMORY), 0);
-    fill(world.near_memory, MEMORY, 4);
-    pthread_create(&thread, NULL, write_rounds, &world);
+    assert_int_equal(mc_transfer_open(&config, &world->near), 0);
+    assert_int_equal(add(world->near, world->near_memory, MEMORY), 0);
+    fill(world->near_memory, MEMORY, 4);
+    pthread_create(&thread, NULL, write_rounds, world);
     uint8_t *more = memory_map(MEMORY);
     for (unsigned i = 0; i < 20; i++) {
         uint64_t address = (uintptr_t)more;
-        assert_int_equal(add(world.near, more, MEMORY), 0);
+        assert_int_equal(add(world->near, more, MEMORY), 0);
         if (i == 10)
-            assert_int_equal(mc_transfer_start_rdma(world.near, "fake0,fake2", NULL), 0);
-        assert_int_equal(mc_transfer_unregister(world.near, &address, 1), 0);
+            assert_int_equal(mc_transfer_start_rdma(world->near, "fake0,fake2", NULL), 0);
+        assert_int_equal(mc_transfer_unregister(world->near, &address, 1), 0);
     }
     pthread_join(thread, NULL);
-    assert_memory_equal(world.far_memory, world.near_memory, 200 * 4096);
-    expect(&world, MC_TRANSFER_PATH_RDMA, MEMORY, 5);
+    assert_memory_equal(world->far_memory, world->near_memory, 200 * 4096);
+    expect(world, MC_TRANSFER_PATH_RDMA, MEMORY, 5);
     munmap(more, MEMORY);
-    world_close(&world);
 }
 
 static void test_remote_text(void **state)
@@ -815,28 +783,30 @@ static void test_remote_text(void **state)
 
 int main(void)
 {
+#define ONE_EACH(name) cmocka_unit_test_setup_teardown(name, open_with_one_each, close_it)
+#define TWO_EACH(name) cmocka_unit_test_setup_teardown(name, open_with_two_each, close_it)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_both_devices),
-        cmocka_unit_test(test_cables),
-        cmocka_unit_test(test_stalled_writes_are_cut),
-        cmocka_unit_test(test_all_wait_for_the_cut),
-        cmocka_unit_test(test_another_process_after_a_cut),
-        cmocka_unit_test(test_cut_when_asked),
-        cmocka_unit_test(test_given_up_is_no_proof),
-        cmocka_unit_test(test_given_up_while_it_runs),
-        cmocka_unit_test(test_changes_while_it_is_opened),
+        TWO_EACH(test_both_devices),
+        TWO_EACH(test_cables),
+        ONE_EACH(test_stalled_writes_are_cut),
+        ONE_EACH(test_all_wait_for_the_cut),
+        ONE_EACH(test_another_process_after_a_cut),
+        ONE_EACH(test_cut_when_asked),
+        ONE_EACH(test_given_up_is_no_proof),
+        ONE_EACH(test_given_up_while_it_runs),
+        ONE_EACH(test_changes_while_it_is_opened),
         cmocka_unit_test(test_closed_before_the_cut),
-        cmocka_unit_test(test_links_outlive_a_pause),
-        cmocka_unit_test(test_unregistered_memory),
-        cmocka_unit_test(test_nic_loads),
-        cmocka_unit_test(test_memory_without_keys),
-        cmocka_unit_test(test_registered_again),
-        cmocka_unit_test(test_peer_ends),
+        ONE_EACH(test_links_outlive_a_pause),
+        ONE_EACH(test_unregistered_memory),
+        TWO_EACH(test_nic_loads),
+        ONE_EACH(test_memory_without_keys),
+        ONE_EACH(test_registered_again),
+        ONE_EACH(test_peer_ends),
         cmocka_unit_test(test_no_device),
         cmocka_unit_test(test_near_device),
         cmocka_unit_test(test_near_the_peer),
-        cmocka_unit_test(test_install),
-        cmocka_unit_test(test_installed_meanwhile),
+        TWO_EACH(test_install),
+        TWO_EACH(test_installed_meanwhile),
         cmocka_unit_test(test_remote_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
