@@ -104,17 +104,34 @@ static void world_open(struct world *world, int path)
     assert_int_equal(add(world->far, world->far_memory, MEMORY), 0);
 }
 
-/* Over tcp, and a peer that says nothing; its name. */
-static void world_open_beside(struct world *world, struct silent *silent, char name[64])
-{
-    world_open(world, MC_TRANSFER_PATH_TCP);
-    silent_open(silent, name, 64);
-}
-
 static void world_close(struct world *world)
 {
     pair_close(world->near, world->near_memory, world->far, world->far_memory, MEMORY);
     munmap(world->far_seen, MEMORY);
+}
+
+/* A world over tcp, and a peer that says nothing. */
+struct beside {
+    struct world world;
+    struct silent silent;
+    char name[64]; /* of the silent one */
+};
+
+static int set_up_beside(void **state)
+{
+    static struct beside beside;
+    world_open(&beside.world, MC_TRANSFER_PATH_TCP);
+    silent_open(&beside.silent, beside.name, sizeof(beside.name));
+    *state = &beside;
+    return 0;
+}
+
+static int tear_down_beside(void **state)
+{
+    struct beside *beside = *state;
+    silent_close(&beside->silent);
+    world_close(&beside->world);
+    return 0;
 }
 
 static int move(struct world *world, enum mc_transfer_opcode opcode, const void *local, uint64_t remote,
@@ -472,35 +489,31 @@ static void test_half_open(void **state)
  * touched afterwards. */
 static void test_deadline(void **state)
 {
-    (void)state;
-    struct silent silent;
-    struct world world;
-    char name[64];
-    world_open_beside(&world, &silent, name);
-    world.near->settings.timeout_ns = 500000000;
-    struct mc_transfer_item item = {world.near_memory, 4096, 16 << 20};
+    struct beside *beside = *state;
+    struct world *world = &beside->world;
+    const char *name = beside->name;
+    world->near->settings.timeout_ns = 500000000;
+    struct mc_transfer_item item = {world->near_memory, 4096, 16 << 20};
     for (int opcode = 0; opcode < 2; opcode++) {
         uint64_t start_ms = mc_clock_ms();
-        assert_int_equal(mc_transfer_run(world.near, name, (enum mc_transfer_opcode)opcode, &item, 1, NULL),
+        assert_int_equal(mc_transfer_run(world->near, name, (enum mc_transfer_opcode)opcode, &item, 1, NULL),
                          MC_TRANSFER_ERR_TIMEOUT);
         uint64_t spent_ms = mc_clock_ms() - start_ms;
         assert_true(spent_ms >= 500 && spent_ms < 2500);
     }
     int64_t stuck[MC_PEER_WORKERS_MAX + 2];
-    world.near->settings.timeout_ns = 1500000000;
+    world->near->settings.timeout_ns = 1500000000;
     for (size_t i = 0; i < MC_PEER_WORKERS_MAX + 2; i++) {
-        stuck[i] = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
+        stuck[i] = mc_transfer_submit(world->near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
         assert_true(stuck[i] > 0);
     }
     /* Others go on meanwhile, also in the background. */
-    struct mc_transfer_item fine = {world.near_memory, (uintptr_t)world.far_memory, 65536};
+    struct mc_transfer_item fine = {world->near_memory, (uintptr_t)world->far_memory, 65536};
     uint64_t start_ms = mc_clock_ms();
-    int64_t id = mc_transfer_submit(world.near, mc_transfer_name(world.far), MC_TRANSFER_WRITE, &fine, 1, NULL);
-    assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
+    int64_t id = mc_transfer_submit(world->near, mc_transfer_name(world->far), MC_TRANSFER_WRITE, &fine, 1, NULL);
+    assert_int_equal(mc_transfer_wait(world->near, &id, 1), 0);
     assert_true(mc_clock_ms() - start_ms < 1000);
-    assert_int_equal(mc_transfer_wait(world.near, stuck, MC_PEER_WORKERS_MAX + 2), MC_TRANSFER_ERR_TIMEOUT);
-    silent_close(&silent);
-    world_close(&world);
+    assert_int_equal(mc_transfer_wait(world->near, stuck, MC_PEER_WORKERS_MAX + 2), MC_TRANSFER_ERR_TIMEOUT);
 }
 
 static bool all_workers_are_idle(struct mc_transfer_engine *engine)
@@ -514,28 +527,24 @@ static bool all_workers_are_idle(struct mc_transfer_engine *engine)
 /* Two batches that come before the one idle thread has woken up: the second does not wait for the first. */
 static void test_burst(void **state)
 {
-    (void)state;
-    struct silent silent;
-    struct world world;
-    char name[64];
-    world_open_beside(&world, &silent, name);
-    struct mc_transfer_item fine = {world.near_memory, (uintptr_t)world.far_memory, 65536};
-    struct mc_transfer_item item = {world.near_memory, 4096, 16 << 20};
-    world.near->settings.timeout_ns = 100000000; /* to meet the silent peer */
-    assert_true(mc_transfer_run(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL) < 0);
-    world.near->settings.timeout_ns = 2000000000;
-    int64_t id = mc_transfer_submit(world.near, mc_transfer_name(world.far), MC_TRANSFER_WRITE, &fine, 1, NULL);
-    assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
-    while (!all_workers_are_idle(world.near))
+    struct beside *beside = *state;
+    struct world *world = &beside->world;
+    const char *name = beside->name;
+    struct mc_transfer_item fine = {world->near_memory, (uintptr_t)world->far_memory, 65536};
+    struct mc_transfer_item item = {world->near_memory, 4096, 16 << 20};
+    world->near->settings.timeout_ns = 100000000; /* to meet the silent peer */
+    assert_true(mc_transfer_run(world->near, name, MC_TRANSFER_WRITE, &item, 1, NULL) < 0);
+    world->near->settings.timeout_ns = 2000000000;
+    int64_t id = mc_transfer_submit(world->near, mc_transfer_name(world->far), MC_TRANSFER_WRITE, &fine, 1, NULL);
+    assert_int_equal(mc_transfer_wait(world->near, &id, 1), 0);
+    while (!all_workers_are_idle(world->near))
         usleep(1000);
-    int64_t stuck = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
-    id = mc_transfer_submit(world.near, mc_transfer_name(world.far), MC_TRANSFER_WRITE, &fine, 1, NULL);
+    int64_t stuck = mc_transfer_submit(world->near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
+    id = mc_transfer_submit(world->near, mc_transfer_name(world->far), MC_TRANSFER_WRITE, &fine, 1, NULL);
     assert_true(stuck > 0 && id > 0);
-    assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
-    assert_int_equal(mc_transfer_status(world.near, stuck), 0);
-    assert_int_equal(mc_transfer_wait(world.near, &stuck, 1), MC_TRANSFER_ERR_TIMEOUT);
-    silent_close(&silent);
-    world_close(&world);
+    assert_int_equal(mc_transfer_wait(world->near, &id, 1), 0);
+    assert_int_equal(mc_transfer_status(world->near, stuck), 0);
+    assert_int_equal(mc_transfer_wait(world->near, &stuck, 1), MC_TRANSFER_ERR_TIMEOUT);
 }
 
 /* The peer goes away and another one comes under its name: its port, new memory. */
@@ -756,41 +765,48 @@ static void test_null(void **state)
     world_close(&world);
 }
 
+static void assert_refused(const struct mc_transfer_config *config)
+{
+    struct mc_transfer_engine *engine = NULL;
+    assert_true(mc_transfer_open(config, &engine) < 0);
+    assert_null(engine);
+}
+
 static void test_bad_config(void **state)
 {
     (void)state;
-    static const struct mc_transfer_config bad[] = {{"127.0.0.1", "etcd://127.0.0.1:1", "tcp", ""},
-                                                    {"127.0.0.1", "etcd://", "tcp", ""},
-                                                    {"127.0.0.1", "redis://127.0.0.1:1", "tcp", ""},
-                                                    {"127.0.0.1", "redis://", "tcp", ""},
-                                                    {"127.0.0.1", "redis://127.0.0.1:6379/a", "tcp", ""},
-                                                    {"127.0.0.1", "https://127.0.0.1:1/metadata", "tcp", ""},
-                                                    {"127.0.0.1", "", "tcp", ""},
-                                                    {"127.0.0.1", "http://", "tcp", ""},
-                                                    {"127.0.0.1", "http://127.0.0.1:1/metadata", "tcp", ""},
-                                                    {"127.0.0.1", "http://127.0.0.1:99999/m", "tcp", ""},
-                                                    {"", "P2PHANDSHAKE", "tcp", ""},
-                                                    {"[::1", "P2PHANDSHAKE", "tcp", ""},
-                                                    {"127.0.0.1", "P2PHANDSHAKE", "xgmi", ""},
-                                                    {NULL, NULL, NULL, NULL}};
+    static const char *const servers[] = {"etcd://127.0.0.1:1",
+                                          "etcd://",
+                                          "redis://127.0.0.1:1",
+                                          "redis://",
+                                          "redis://127.0.0.1:6379/a",
+                                          "https://127.0.0.1:1/metadata",
+                                          "",
+                                          "http://",
+                                          "http://127.0.0.1:1/metadata",
+                                          "http://127.0.0.1:99999/m"};
+    static const struct mc_transfer_config others[] = {{"", "P2PHANDSHAKE", "tcp", ""},
+                                                       {"[::1", "P2PHANDSHAKE", "tcp", ""},
+                                                       {"127.0.0.1", "P2PHANDSHAKE", "xgmi", ""},
+                                                       {NULL, NULL, NULL, NULL}};
     allow(MC_TRANSFER_PATH_LOCAL);
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        struct mc_transfer_engine *engine = NULL;
-        assert_true(mc_transfer_open(&bad[i], &engine) < 0);
-        assert_null(engine);
-    }
+    for (size_t i = 0; i < sizeof(servers) / sizeof(servers[0]); i++)
+        assert_refused(&(struct mc_transfer_config){"127.0.0.1", servers[i], "tcp", ""});
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        assert_refused(&others[i]);
 }
 
 int main(void)
 {
+#define BESIDE(name) cmocka_unit_test_setup_teardown(name, set_up_beside, tear_down_beside)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_suite),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_many_registrations),
         cmocka_unit_test(test_hostile_bytes),
         cmocka_unit_test(test_half_open),
-        cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_burst),
+        BESIDE(test_deadline),
+        BESIDE(test_burst),
         cmocka_unit_test(test_peer_again),
         cmocka_unit_test(test_close_under_way),
         cmocka_unit_test(test_memory_gone),

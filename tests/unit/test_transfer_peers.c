@@ -30,20 +30,18 @@
  * theirs end by the deadline, also those that never had a thread. */
 static void test_many_silent_peers(void **state)
 {
-    (void)state;
+    struct world *world = *state;
     enum { SILENT = 40, EACH = MC_PEER_WORKERS_MAX + 2, FINE = 200 };
     static struct silent silent[SILENT];
     static int64_t stuck[SILENT * EACH];
-    struct world world;
-    world_open(&world);
-    world.near->settings.timeout_ns = 6000000000;
-    struct mc_transfer_item item = {world.near_memory, 4096, 16 << 20};
-    struct mc_transfer_item fine = {world.near_memory, (uintptr_t)world.far_memory, 65536};
+    world->near->settings.timeout_ns = 6000000000;
+    struct mc_transfer_item item = {world->near_memory, 4096, 16 << 20};
+    struct mc_transfer_item fine = {world->near_memory, (uintptr_t)world->far_memory, 65536};
     for (int i = 0; i < SILENT; i++) {
         char name[SILENT_NAME_MAX];
         silent_open(&silent[i], name, sizeof(name));
         for (int j = 0; j < EACH; j++) {
-            int64_t id = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
+            int64_t id = mc_transfer_submit(world->near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
             assert_true(id > 0);
             stuck[i * EACH + j] = id;
         }
@@ -51,19 +49,18 @@ static void test_many_silent_peers(void **state)
     uint64_t start_ms = mc_clock_ms(), slowest_ms = 0;
     for (int i = 0; i < FINE && mc_clock_ms() - start_ms < 3000; i++) {
         uint64_t begun_ms = mc_clock_ms();
-        int64_t id = mc_transfer_submit(world.near, mc_transfer_name(world.far), MC_TRANSFER_WRITE, &fine, 1, NULL);
-        assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
+        int64_t id = mc_transfer_submit(world->near, mc_transfer_name(world->far), MC_TRANSFER_WRITE, &fine, 1, NULL);
+        assert_int_equal(mc_transfer_wait(world->near, &id, 1), 0);
         uint64_t took_ms = mc_clock_ms() - begun_ms;
         slowest_ms = took_ms > slowest_ms ? took_ms : slowest_ms;
     }
     print_message("  slowest beside %d silent peers: %llu ms\n", SILENT, (unsigned long long)slowest_ms);
     assert_true(slowest_ms < 1000);
-    assert_int_equal(mc_transfer_status(world.near, stuck[SILENT * EACH - 1]), 0); /* they are still silent */
-    assert_int_equal(mc_transfer_wait(world.near, stuck, SILENT * EACH), MC_TRANSFER_ERR_TIMEOUT);
+    assert_int_equal(mc_transfer_status(world->near, stuck[SILENT * EACH - 1]), 0); /* they are still silent */
+    assert_int_equal(mc_transfer_wait(world->near, stuck, SILENT * EACH), MC_TRANSFER_ERR_TIMEOUT);
     assert_true(mc_clock_ms() - start_ms < 12000);
     for (int i = 0; i < SILENT; i++)
         silent_close(&silent[i]);
-    world_close(&world);
 }
 
 /* A peer that is slow, but moves: writes of one byte, answered one after the other. */
@@ -127,41 +124,36 @@ static void test_queue_of_a_slow_peer(void **state)
  * questions and answers none. */
 static void test_silent_beside_a_silent_server(void **state)
 {
-    (void)state;
+    struct world *world = *state;
     enum { WAITING = 5 };
-    struct world world;
-    struct silent silent;
     struct mc_peer *peer;
-    char name[SILENT_NAME_MAX], server[96];
+    char server[96];
     int64_t ids[WAITING];
     uint16_t port = 0;
-    world_open_beside(&world, &silent, name);
-    world.near->settings.timeout_ns = 1000000000;
-    struct mc_transfer_item item = {world.near_memory, 4096, 1};
-    int64_t id = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
-    assert_int_equal(mc_transfer_wait(world.near, &id, 1),
+    world->near->settings.timeout_ns = 1000000000;
+    struct mc_transfer_item item = {world->near_memory, 4096, 1};
+    int64_t id = mc_transfer_submit(world->near, world->name, MC_TRANSFER_WRITE, &item, 1, NULL);
+    assert_int_equal(mc_transfer_wait(world->near, &id, 1),
                      MC_TRANSFER_ERR_TIMEOUT); /* from here on it has one thread */
     int hanging = mc_tcp_listen("127.0.0.1", &port);
     assert_true(hanging >= 0);
     snprintf(server, sizeof(server), "http://127.0.0.1:%u/metadata", port);
-    assert_int_equal(mc_metadata_init(&world.near->metadata, server), 0);
-    assert_int_equal(mc_peer_get_known(world.near, name, UINT64_MAX, &peer), 0);
+    assert_int_equal(mc_metadata_init(&world->near->metadata, server), 0);
+    assert_int_equal(mc_peer_get_known(world->near, world->name, UINT64_MAX, &peer), 0);
     pthread_mutex_lock(&peer->lock);
     peer->is_doubtful = true;
     pthread_mutex_unlock(&peer->lock);
     uint64_t start_ms = mc_clock_ms();
     for (int i = 0; i < WAITING; i++)
-        assert_true((ids[i] = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL)) > 0);
+        assert_true((ids[i] = mc_transfer_submit(world->near, world->name, MC_TRANSFER_WRITE, &item, 1, NULL)) > 0);
     for (int i = 0; i < WAITING; i++) /* the first was asked for in vain, the others were late */
-        assert_int_equal(mc_transfer_wait(world.near, &ids[i], 1),
+        assert_int_equal(mc_transfer_wait(world->near, &ids[i], 1),
                          i == 0 ? MC_TRANSFER_ERR_METADATA : MC_TRANSFER_ERR_TIMEOUT);
     print_message("  %d batches ended after %llu ms\n", WAITING, (unsigned long long)(mc_clock_ms() - start_ms));
     assert_true(mc_clock_ms() - start_ms < 2500);
-    assert_true(world.near->count.timed_out >= WAITING);
+    assert_true(world->near->count.timed_out >= WAITING);
     mc_peer_release(peer);
     close(hanging);
-    silent_close(&silent);
-    world_close(&world);
 }
 
 /* An engine that is closed does not wait for a peer whose connections broke, and that does not say where it is now. */
@@ -195,21 +187,17 @@ static void test_close_beside_a_silent_peer(void **state)
 /* A connection that was in use while another process took the name is not kept. */
 static void test_lane_of_the_former(void **state)
 {
-    (void)state;
-    struct world world;
-    struct silent silent;
+    struct world *world = *state;
     struct mc_peer *peer;
     struct mc_lane *lane, *idle;
-    char name[SILENT_NAME_MAX];
     uint64_t until_ns = mc_clock_ns() + 20000000000ull;
-    world_open_beside(&world, &silent, name);
-    silent.process = 1;
-    assert_int_equal(mc_peer_get(world.near, name, until_ns, &peer), 0);
+    world->silent.process = 1;
+    assert_int_equal(mc_peer_get(world->near, world->name, until_ns, &peer), 0);
     assert_int_equal(mc_peer_take_lane(peer, until_ns, &lane), 0);
     assert_int_equal(mc_peer_take_lane(peer, until_ns, &idle), 0);
     mc_peer_give_lane(peer, idle);
     assert_int_equal(peer->idle_count, 1);
-    silent.process = 2;
+    world->silent.process = 2;
     assert_int_equal(mc_peer_refresh(peer, until_ns), 1);
     assert_int_equal(peer->idle_count, 0);
     mc_peer_give_lane(peer, lane);
@@ -218,15 +206,13 @@ static void test_lane_of_the_former(void **state)
     mc_peer_give_lane(peer, lane);
     assert_int_equal(peer->idle_count, 1);
     /* Forgotten in between, it is another one all the same. */
-    mc_peer_forget(world.near, name);
-    silent.process = 3;
+    mc_peer_forget(world->near, world->name);
+    world->silent.process = 3;
     assert_int_equal(mc_peer_take_lane(peer, until_ns, &lane), 0);
     assert_int_equal(mc_peer_refresh(peer, until_ns), 1);
     mc_peer_give_lane(peer, lane);
     assert_int_equal(peer->idle_count, 0);
     mc_peer_release(peer);
-    silent_close(&silent);
-    world_close(&world);
 }
 
 /* Takes two writes, confirms one, and is gone; another process has the name then, and takes what comes. */
@@ -299,30 +285,24 @@ static int next_write(struct silent *silent)
 /* A batch that the former refuses goes to the heir, also when it was another thread that found him. */
 static void test_refused_by_the_former(void **state)
 {
-    (void)state;
-    struct world world;
-    struct silent silent;
+    struct world *world = *state;
     struct mc_peer *peer;
-    char name[SILENT_NAME_MAX];
-    world_open_beside(&world, &silent, name);
-    silent.process = 1;
-    assert_int_equal(mc_peer_get(world.near, name, UINT64_MAX, &peer), 0);
-    struct mc_transfer_item item = {world.near_memory, 4096, 1};
-    int64_t id = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
-    int former = next_write(&silent);
-    silent.process = 2;
+    world->silent.process = 1;
+    assert_int_equal(mc_peer_get(world->near, world->name, UINT64_MAX, &peer), 0);
+    struct mc_transfer_item item = {world->near_memory, 4096, 1};
+    int64_t id = mc_transfer_submit(world->near, world->name, MC_TRANSFER_WRITE, &item, 1, NULL);
+    int former = next_write(&world->silent);
+    world->silent.process = 2;
     assert_int_equal(mc_peer_refresh(peer, mc_clock_ns() + 10000000000ull), 1);
     uint64_t status = MC_TCP_STATUS_REFUSED;
     assert_true(send(former, &status, sizeof(status), MSG_NOSIGNAL) == sizeof(status));
-    int heir = next_write(&silent);
+    int heir = next_write(&world->silent);
     status = MC_TCP_STATUS_OK;
     assert_true(send(heir, &status, sizeof(status), MSG_NOSIGNAL) == sizeof(status));
-    assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
+    assert_int_equal(mc_transfer_wait(world->near, &id, 1), 0);
     close(former);
     close(heir);
     mc_peer_release(peer);
-    silent_close(&silent);
-    world_close(&world);
 }
 
 /* Hangs up when asked, and is another process then, which may speak another version of the protocol, and serves. */
@@ -371,9 +351,7 @@ static void *turncoat_main(void *argument)
  * and down, also when nothing else of its document differs (`process` 0). */
 static void test_another_version_under_the_name(void **state)
 {
-    (void)state;
-    struct world world;
-    world_open(&world);
+    struct world *world = *state;
     for (unsigned i = 0; i < 8; i++) {
         enum mc_transfer_opcode opcode = (i & 1) != 0 ? MC_TRANSFER_WRITE : MC_TRANSFER_READ;
         struct turncoat turncoat = {.versions = {i & 2 ? 2 : 1, i & 2 ? 1 : 2}};
@@ -382,16 +360,15 @@ static void test_another_version_under_the_name(void **state)
         turncoat.silent.process = i >> 2;
         turncoat.silent.version = turncoat.versions[0];
         assert_int_equal(pthread_create(&turncoat.thread, NULL, turncoat_main, &turncoat), 0);
-        struct mc_transfer_item item = {world.near_memory, 4096, TURNCOAT_BYTES};
-        assert_int_equal(mc_transfer_run(world.near, name, opcode, &item, 1, NULL), 0);
-        assert_int_equal(mc_transfer_close_segment(world.near, name), 0);
+        struct mc_transfer_item item = {world->near_memory, 4096, TURNCOAT_BYTES};
+        assert_int_equal(mc_transfer_run(world->near, name, opcode, &item, 1, NULL), 0);
+        assert_int_equal(mc_transfer_close_segment(world->near, name), 0);
         pthread_join(turncoat.thread, NULL);
         for (unsigned turn = 0; turn < 2; turn++)
             assert_int_equal(turncoat.opcodes[turn], (unsigned)opcode | (turncoat.versions[turn] == 2 ? 0x80u : 0u));
         assert_int_equal(turncoat.fences, opcode == MC_TRANSFER_WRITE && turncoat.versions[1] == 1);
         silent_close(&turncoat.silent);
     }
-    world_close(&world);
 }
 
 /* ---- writes that were given up ---- */
@@ -418,8 +395,22 @@ static bool is_unused(struct mc_transfer_engine *engine)
 
 enum knows { CUTS, STATUSES, NEITHER }; /* the peer: our release; the original; its version 1 */
 
-static void late_bytes(bool is_closed_between, enum knows knows)
+struct late {
+    enum knows knows;
+    bool is_closed_between;
+};
+static struct late late_cuts = {CUTS, false};
+/* It cannot be asked to cut a connection: it ends it itself before the next write is sent. */
+static struct late late_original = {STATUSES, false}, late_version_1 = {NEITHER, false};
+/* The caller closes the segment in between, and opens it again. */
+static struct late late_closed = {CUTS, true};
+
+/* The peer does not move, a write to it times out, and the reset is lost: what of it comes later, after the peer moves
+ * again, does not lie over the next write. */
+static void test_late_bytes(void **state)
 {
+    const struct late *what = *state;
+    enum knows knows = what->knows;
     enum { LENGTH = 12 << 20 };
     struct world world;
     struct mc_peer *peer;
@@ -443,7 +434,7 @@ static void late_bytes(bool is_closed_between, enum knows knows)
     pthread_mutex_unlock(&world.far->lock);
     while (!is_unused(world.near)) /* the thread of the batch lets go of the peer */
         usleep(1000);
-    if (is_closed_between)
+    if (what->is_closed_between)
         assert_int_equal(mc_transfer_close_segment(world.near, far), 0);
     assert_true(knows == CUTS || (peer->unended != NULL && peer->uncut_count == 0));
     world.near->settings.timeout_ns = 20000000000;
@@ -463,116 +454,80 @@ static void late_bytes(bool is_closed_between, enum knows knows)
     world_close(&world);
 }
 
-/* The peer does not move, a write to it times out, and the reset is lost: what of it comes later, after the peer moves
- * again, does not lie over the next write. */
-static void test_late_bytes(void **state)
-{
-    (void)state;
-    late_bytes(false, CUTS);
-}
-
-/* The same with the original, that cannot be asked to cut a connection: it ends it itself before the next write is
- * sent. */
-static void test_late_bytes_at_the_original(void **state)
-{
-    (void)state;
-    late_bytes(false, STATUSES);
-    late_bytes(false, NEITHER);
-}
-
 /* An engine of the last release drops what it has not read of a connection that is reset, so it is. Nothing waits. */
 static void test_late_bytes_at_the_last_release(void **state)
 {
-    (void)state;
-    struct world world;
-    struct silent silent;
-    char name[SILENT_NAME_MAX];
+    struct world *world = *state;
     uint64_t status = MC_TCP_STATUS_OK;
-    world_open_beside(&world, &silent, name);
-    silent.process = 1;
-    world.near->settings.timeout_ns = 500000000;
-    struct mc_transfer_item item = {world.near_memory, 4096, 1};
-    assert_int_equal(mc_transfer_run(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL), MC_TRANSFER_ERR_TIMEOUT);
-    struct pollfd first = {.fd = mc_socket_accept(silent.data), .events = POLLIN};
+    world->silent.process = 1;
+    world->near->settings.timeout_ns = 500000000;
+    struct mc_transfer_item item = {world->near_memory, 4096, 1};
+    assert_int_equal(mc_transfer_run(world->near, world->name, MC_TRANSFER_WRITE, &item, 1, NULL),
+                     MC_TRANSFER_ERR_TIMEOUT);
+    struct pollfd first = {.fd = mc_socket_accept(world->silent.data), .events = POLLIN};
     assert_true(first.fd >= 0 && poll(&first, 1, 5000) == 1);
     assert_true((first.revents & POLLERR) != 0);
-    world.near->settings.timeout_ns = 10000000000;
-    int64_t id = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
-    int second = next_write(&silent);
+    world->near->settings.timeout_ns = 10000000000;
+    int64_t id = mc_transfer_submit(world->near, world->name, MC_TRANSFER_WRITE, &item, 1, NULL);
+    int second = next_write(&world->silent);
     assert_true(send(second, &status, sizeof(status), MSG_NOSIGNAL) == sizeof(status));
-    assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
+    assert_int_equal(mc_transfer_wait(world->near, &id, 1), 0);
     close(first.fd);
     close(second);
-    silent_close(&silent);
-    world_close(&world);
 }
 
 /* What was sent is not written: a peer of version 1 that has stopped fails what is written to it, however little that
  * is, and nothing else goes to it before it has ended that connection. */
 static void test_a_stopped_one_of_version_1(void **state)
 {
-    (void)state;
-    struct world world;
-    struct silent silent;
-    char name[SILENT_NAME_MAX], byte;
-    world_open_beside(&world, &silent, name);
-    silent.version = 1;
-    world.near->settings.timeout_ns = 500000000;
-    struct mc_transfer_item item = {world.near_memory, 4096, 1};
+    struct world *world = *state;
+    char byte;
+    world->silent.version = 1;
+    world->near->settings.timeout_ns = 500000000;
+    struct mc_transfer_item item = {world->near_memory, 4096, 1};
     for (int i = 0; i < 3; i++)
-        assert_int_equal(mc_transfer_run(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL), MC_TRANSFER_ERR_TIMEOUT);
-    int first = next_write(&silent);
-    struct pollfd waited = {.fd = silent.data, .events = POLLIN};
+        assert_int_equal(mc_transfer_run(world->near, world->name, MC_TRANSFER_WRITE, &item, 1, NULL),
+                         MC_TRANSFER_ERR_TIMEOUT);
+    int first = next_write(&world->silent);
+    struct pollfd waited = {.fd = world->silent.data, .events = POLLIN};
     assert_int_equal(poll(&waited, 1, 0), 0); /* the only connection */
     struct mc_tcp_header fence;
     assert_true(take(first, &fence, sizeof(fence)) && fence.opcode == 0 && fence.length == 1 && fence.address == 4096);
     assert_int_equal(mc_socket_receive(first, &byte, 1, mc_clock_ns() + 5000000000u, NULL),
                      MC_ERR_RPC_FAIL); /* its end */
-    world.near->settings.timeout_ns = 10000000000;
-    int64_t id = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
+    world->near->settings.timeout_ns = 10000000000;
+    int64_t id = mc_transfer_submit(world->near, world->name, MC_TRANSFER_WRITE, &item, 1, NULL);
     assert_int_equal(poll(&waited, 1, 300), 0); /* not before */
     close(first);
-    int second = next_write(&silent);
+    int second = next_write(&world->silent);
     assert_true(send(second, "x", 1, MSG_NOSIGNAL) == 1);
-    assert_int_equal(mc_transfer_wait(world.near, &id, 1), 0);
+    assert_int_equal(mc_transfer_wait(world->near, &id, 1), 0);
     close(second);
-    silent_close(&silent);
-    world_close(&world);
-}
-
-/* The same when the caller has closed the segment in between, and opens it again. */
-static void test_late_bytes_after_close(void **state)
-{
-    (void)state;
-    late_bytes(true, CUTS);
 }
 
 /* A name of the same bucket that nobody has: its end takes no other peer along. */
 static void test_unknown_beside_one_with_a_late_write(void **state)
 {
-    (void)state;
-    struct world world;
+    struct world *world = *state;
     struct mc_peer *peer, *unknown;
     char name[SILENT_NAME_MAX];
-    world_open(&world);
-    const char *far = mc_transfer_name(world.far);
-    assert_int_equal(mc_peer_get(world.near, far, UINT64_MAX, &peer), 0);
+    const char *far = mc_transfer_name(world->far);
+    assert_int_equal(mc_peer_get(world->near, far, UINT64_MAX, &peer), 0);
     mc_settle_note(peer, 77, peer->incarnation);
     mc_peer_release(peer);
     uint64_t bucket = mc_hash(far, strlen(far)).low % MC_PEER_BUCKETS;
     for (unsigned i = 1; i == 1 || mc_hash(name, strlen(name)).low % MC_PEER_BUCKETS != bucket; i++)
         snprintf(name, sizeof(name), "127.%u.%u.%u:1", i >> 16 & 127, i >> 8 & 255, i & 255);
-    assert_true(mc_peer_get(world.near, name, mc_clock_ns() + 1000000000u, &unknown) < 0);
-    assert_int_equal(mc_peer_get_known(world.near, far, UINT64_MAX, &peer), 0);
+    assert_true(mc_peer_get(world->near, name, mc_clock_ns() + 1000000000u, &unknown) < 0);
+    assert_int_equal(mc_peer_get_known(world->near, far, UINT64_MAX, &peer), 0);
     assert_int_equal(peer->uncut_count, 1);
-    assert_int_equal(world.near->peer_count, 1);
+    assert_int_equal(world->near->peer_count, 1);
     assert_int_equal(mc_settle(peer, mc_clock_ns() + 10000000000ull), 0);
     assert_int_equal(peer->uncut_count, 0);
     mc_peer_release(peer);
     /* With nothing left it goes when the caller closes it. */
-    assert_int_equal(mc_transfer_close_segment(world.near, far), 0);
-    assert_int_equal(world.near->peer_count, 0);
-    world_close(&world);
+    assert_int_equal(mc_transfer_close_segment(world->near, far), 0);
+    assert_int_equal(world->near->peer_count, 0);
 }
 
 /* Makes the engine's tidying thread see peers that were used so long ago. */
@@ -587,59 +542,51 @@ static void rest(struct mc_transfer_engine *engine, uint64_t unused_ms)
  * thread of the batch does. It is not remembered for ever, nor when the caller has closed it. */
 static void test_submit_after_a_rest(void **state)
 {
-    (void)state;
-    struct world world;
-    struct silent silent;
-    char name[SILENT_NAME_MAX];
-    world_open_beside(&world, &silent, name);
-    silent.process = 1;
-    world.near->settings.timeout_ns = 300000000;
-    struct mc_transfer_item item = {world.near_memory, 4096, 4096};
-    assert_int_equal(mc_transfer_run(world.near, name, MC_TRANSFER_READ, &item, 1, NULL), MC_TRANSFER_ERR_TIMEOUT);
-    rest(world.near, 10000);
-    silent.is_paused = true;
+    struct world *world = *state;
+    world->silent.process = 1;
+    world->near->settings.timeout_ns = 300000000;
+    struct mc_transfer_item item = {world->near_memory, 4096, 4096};
+    assert_int_equal(mc_transfer_run(world->near, world->name, MC_TRANSFER_READ, &item, 1, NULL),
+                     MC_TRANSFER_ERR_TIMEOUT);
+    rest(world->near, 10000);
+    world->silent.is_paused = true;
     usleep(100000); /* its thread has seen that */
-    world.near->settings.timeout_ns = 3000000000;
+    world->near->settings.timeout_ns = 3000000000;
     for (int i = 0; i < 2; i++) {
         uint64_t start_ms = mc_clock_ms();
-        int64_t id = mc_transfer_submit(world.near, name, MC_TRANSFER_READ, &item, 1, NULL);
+        int64_t id = mc_transfer_submit(world->near, world->name, MC_TRANSFER_READ, &item, 1, NULL);
         assert_true(mc_clock_ms() - start_ms < 1000);
         assert_true(id > 0);
-        assert_true(mc_transfer_wait(world.near, &id, 1) < 0);
+        assert_true(mc_transfer_wait(world->near, &id, 1) < 0);
         assert_true(mc_clock_ms() - start_ms >= 2900); /* it was asked, and has not answered */
-        rest(world.near, 1200000);
+        rest(world->near, 1200000);
     }
-    rest(world.near, 10000000);
-    assert_int_equal(world.near->peer_count, 0);
-    silent.is_paused = false;
-    assert_int_equal(mc_transfer_open_segment(world.near, name), 0);
-    rest(world.near, 10000);
-    assert_int_equal(world.near->peer_count, 1);
-    assert_int_equal(mc_transfer_close_segment(world.near, name), 0);
-    assert_int_equal(world.near->peer_count, 0);
-    silent_close(&silent);
-    world_close(&world);
+    rest(world->near, 10000000);
+    assert_int_equal(world->near->peer_count, 0);
+    world->silent.is_paused = false;
+    assert_int_equal(mc_transfer_open_segment(world->near, world->name), 0);
+    rest(world->near, 10000);
+    assert_int_equal(world->near->peer_count, 1);
+    assert_int_equal(mc_transfer_close_segment(world->near, world->name), 0);
+    assert_int_equal(world->near->peer_count, 0);
 }
 
 /* While the metadata server is away, a segment that was closed is opened again: its engine is asked itself. */
 static void test_open_again_without_the_server(void **state)
 {
-    (void)state;
-    struct world world;
+    struct world *world = *state;
     struct mc_peer *peer;
-    world_open(&world);
-    const char *far = mc_transfer_name(world.far);
-    assert_int_equal(mc_metadata_init(&world.near->metadata, "http://127.0.0.1:1/metadata"), 0);
-    world.near->metadata.is_p2p = true;
-    assert_int_equal(mc_peer_get(world.near, far, UINT64_MAX, &peer), 0);
+    const char *far = mc_transfer_name(world->far);
+    assert_int_equal(mc_metadata_init(&world->near->metadata, "http://127.0.0.1:1/metadata"), 0);
+    world->near->metadata.is_p2p = true;
+    assert_int_equal(mc_peer_get(world->near, far, UINT64_MAX, &peer), 0);
     snprintf(peer->handshake_address, sizeof(peer->handshake_address), "%s", far);
-    world.near->metadata.is_p2p = false;
-    world.near->metadata.away_until_ns = mc_clock_ns() + 10000000000ull;
+    world->near->metadata.is_p2p = false;
+    world->near->metadata.away_until_ns = mc_clock_ns() + 10000000000ull;
     mc_peer_release(peer);
-    assert_int_equal(mc_transfer_close_segment(world.near, far), 0);
-    struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, 4096};
-    assert_int_equal(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
-    world_close(&world);
+    assert_int_equal(mc_transfer_close_segment(world->near, far), 0);
+    struct mc_transfer_item item = {world->near_memory, (uintptr_t)world->far_memory, 4096};
+    assert_int_equal(mc_transfer_run(world->near, far, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
 }
 
 static void *settle_main(void *argument)
@@ -679,21 +626,17 @@ static void *move_main(void *argument)
  * has it now is not waited for any longer than the server takes to say so. */
 static void test_moved_while_it_is_asked(void **state)
 {
+    struct world *world = *state;
     static const struct mc_metadata_kind kind = {.scheme = "moving://", .get = moving_get};
-    (void)state;
-    struct world world;
-    struct silent silent;
     struct mc_peer *peer;
     pthread_t moving;
-    char name[SILENT_NAME_MAX];
-    world_open_beside(&world, &silent, name);
-    silent.is_paused = true;
+    world->silent.is_paused = true;
     usleep(100000); /* its thread has seen that */
-    moving_port = silent.rpc_port;
+    moving_port = world->silent.rpc_port;
     moving_process = 1;
-    world.near->metadata.kind = &kind;
-    world.near->metadata.is_p2p = false;
-    assert_int_equal(mc_peer_get(world.near, "moving", UINT64_MAX, &peer), 0);
+    world->near->metadata.kind = &kind;
+    world->near->metadata.is_p2p = false;
+    assert_int_equal(mc_peer_get(world->near, "moving", UINT64_MAX, &peer), 0);
     mc_settle_note(peer, 77, peer->incarnation);
     uint64_t start_ms = mc_clock_ms();
     assert_int_equal(pthread_create(&moving, NULL, move_main, NULL), 0);
@@ -703,34 +646,28 @@ static void test_moved_while_it_is_asked(void **state)
     assert_int_equal(peer->uncut_count, 0);
     pthread_join(moving, NULL);
     mc_peer_release(peer);
-    world.near->metadata.is_p2p = true;
-    silent_close(&silent);
-    world_close(&world);
+    world->near->metadata.is_p2p = true;
 }
 
 /* Several ask a peer to cut what was given up, and another process answers: to none of them it matters any more, though
  * only one is the first to see who has the name. */
 static void test_settled_by_another_thread(void **state)
 {
-    (void)state;
+    struct world *world = *state;
     enum { THREADS = 6 };
-    struct world world;
-    struct silent silent;
     struct mc_peer *peer;
     pthread_t threads[THREADS];
-    char name[SILENT_NAME_MAX];
-    world_open_beside(&world, &silent, name);
-    silent.process = 1;
-    assert_int_equal(mc_peer_get(world.near, name, UINT64_MAX, &peer), 0);
+    world->silent.process = 1;
+    assert_int_equal(mc_peer_get(world->near, world->name, UINT64_MAX, &peer), 0);
     peer->document.can_cut = true;
     mc_settle_note(peer, 77, peer->incarnation);
-    silent.process = 2;
-    silent.is_paused = true;
+    world->silent.process = 2;
+    world->silent.is_paused = true;
     usleep(100000); /* its thread has seen that */
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, settle_main, peer), 0);
     usleep(300000); /* all have asked */
-    silent.is_paused = false;
+    world->silent.is_paused = false;
     for (int i = 0; i < THREADS; i++) {
         void *settled;
         pthread_join(threads[i], &settled);
@@ -738,8 +675,6 @@ static void test_settled_by_another_thread(void **state)
     }
     assert_int_equal(peer->uncut_count, 0);
     mc_peer_release(peer);
-    silent_close(&silent);
-    world_close(&world);
 }
 
 static void *remember_main(void *argument)
@@ -761,42 +696,37 @@ static void *list_main(void *argument)
 /* Who waits for what is known of a peer keeps nobody else waiting. */
 static void test_busy_peer(void **state)
 {
-    (void)state;
+    struct world *world = *state;
     void *(*const waiters[2])(void *) = {remember_main, list_main};
-    struct world world;
     struct mc_peer *peer;
     pthread_t thread;
-    world_open(&world);
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    assert_int_equal(mc_peer_get(world->near, mc_transfer_name(world->far), UINT64_MAX, &peer), 0);
     for (int turn = 0; turn < 2; turn++) {
         int taken = -1;
         pthread_mutex_lock(&peer->lock);
         assert_int_equal(pthread_create(&thread, NULL, waiters[turn], peer), 0);
         usleep(200000);                              /* it waits for the peer */
         for (int i = 0; i < 50 && taken != 0; i++) { /* another thread may have the lock for a moment */
-            taken = pthread_mutex_trylock(&world.near->lock);
+            taken = pthread_mutex_trylock(&world->near->lock);
             usleep(taken == 0 ? 0 : 10000);
         }
         if (taken == 0)
-            pthread_mutex_unlock(&world.near->lock);
+            pthread_mutex_unlock(&world->near->lock);
         pthread_mutex_unlock(&peer->lock);
         pthread_join(thread, NULL);
         assert_int_equal(taken, 0);
     }
     mc_peer_release(peer);
-    world_close(&world);
 }
 
 /* A connection that is cut before it is seen does nothing when it comes. */
 static void test_cut_before_it_comes(void **state)
 {
-    (void)state;
-    struct world world;
+    struct world *world = *state;
     struct mc_peer *peer;
     char address[64];
     const uint64_t numbers[2] = {77, MC_TCP_LANE_MAX};
-    world_open(&world);
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    assert_int_equal(mc_peer_get(world->near, mc_transfer_name(world->far), UINT64_MAX, &peer), 0);
     assert_int_equal(mc_settle_cut(peer, numbers, 2, mc_clock_ns() + 10000000000ull), 0);
     /* Nobody makes the peer forget them by naming others again and again, or very many at once. */
     static uint64_t many[MC_SETTLE_NUMBERS_MAX + 1];
@@ -805,13 +735,13 @@ static void test_cut_before_it_comes(void **state)
     for (size_t i = 0; i < MC_SERVICE_CUTS_MAX / MC_SETTLE_NUMBERS_MAX + 1; i++)
         assert_int_equal(mc_settle_cut(peer, many, MC_SETTLE_NUMBERS_MAX, mc_clock_ns() + 10000000000ull), 0);
     assert_true(mc_settle_cut(peer, many, MC_SETTLE_NUMBERS_MAX + 1, mc_clock_ns() + 10000000000ull) < 0);
-    mc_address_join(address, sizeof(address), "127.0.0.1", world.far->data_port);
+    mc_address_join(address, sizeof(address), "127.0.0.1", world->far->data_port);
     for (uint64_t number = 76; number < 78; number++) {
         struct {
             struct mc_tcp_header header;
             uint8_t byte;
         } __attribute__((packed))
-        request = {{.length = 1, .address = (uintptr_t)world.far_memory, .opcode = 0x81}, (uint8_t)number};
+        request = {{.length = 1, .address = (uintptr_t)world->far_memory, .opcode = 0x81}, (uint8_t)number};
         uint64_t status = 0;
         int fd = mc_tcp_connect(address, mc_clock_ns() + 5000000000u);
         assert_true(fd >= 0);
@@ -821,24 +751,21 @@ static void test_cut_before_it_comes(void **state)
         assert_int_equal(got, number == 76 ? 8 : MC_ERR_RPC_FAIL);
         close(fd);
     }
-    assert_int_equal(world.far_seen[0], 76);
+    assert_int_equal(world->far_seen[0], 76);
     /* Another process has the name: it has nothing to cut. */
     peer->document.id.low ^= 1;
     assert_int_equal(mc_settle_cut(peer, numbers, 1, mc_clock_ns() + 10000000000ull), 1);
     mc_peer_release(peer);
-    world_close(&world);
 }
 
 /* Who is told that a connection is cut relies on it: when more are named than can be remembered the answer is no, until
  * the first of them cannot come any more. */
 static void test_more_cuts_than_are_remembered(void **state)
 {
-    (void)state;
-    struct world world;
+    struct world *world = *state;
     struct mc_peer *peer;
     static uint64_t numbers[MC_SETTLE_NUMBERS_MAX];
-    world_open(&world);
-    assert_int_equal(mc_peer_get(world.near, mc_transfer_name(world.far), UINT64_MAX, &peer), 0);
+    assert_int_equal(mc_peer_get(world->near, mc_transfer_name(world->far), UINT64_MAX, &peer), 0);
     uint64_t deadline_ns = mc_clock_ns() + 30000000000ull, number = 0, first = 1;
     for (unsigned i = 0; i < MC_SERVICE_CUTS_MAX / MC_SETTLE_NUMBERS_MAX; i++) {
         for (unsigned j = 0; j < MC_SETTLE_NUMBERS_MAX; j++)
@@ -848,42 +775,38 @@ static void test_more_cuts_than_are_remembered(void **state)
     number++;
     assert_true(mc_settle_cut(peer, &number, 1, deadline_ns) < 0);
     assert_int_equal(mc_settle_cut(peer, &first, 1, deadline_ns), 0);
-    assert_true(mc_service_is_cut(world.far->service, first));
+    assert_true(mc_service_is_cut(world->far->service, first));
 #ifndef __SANITIZE_THREAD__ /* it does not know that the service thread has answered, and rests */
-    world.far->service->cuts[0].at_ms -= MC_SERVICE_CUT_MS;
+    world->far->service->cuts[0].at_ms -= MC_SERVICE_CUT_MS;
     assert_int_equal(mc_settle_cut(peer, &number, 1, deadline_ns), 0);
-    assert_false(mc_service_is_cut(world.far->service, first));
-    assert_true(mc_service_is_cut(world.far->service, number));
+    assert_false(mc_service_is_cut(world->far->service, first));
+    assert_true(mc_service_is_cut(world->far->service, number));
 #endif
     mc_peer_release(peer);
-    world_close(&world);
 }
 
 /* More writes than one question names are given up: all are cut. More than can be remembered: nothing goes to that
  * process any more. */
 static void test_more_given_up_than_are_remembered(void **state)
 {
-    (void)state;
-    struct world world;
+    struct world *world = *state;
     struct mc_peer *peer;
-    world_open(&world);
-    const char *far = mc_transfer_name(world.far);
-    struct mc_transfer_item item = {world.near_memory, (uintptr_t)world.far_memory, 4096};
-    assert_int_equal(mc_peer_get(world.near, far, UINT64_MAX, &peer), 0);
+    const char *far = mc_transfer_name(world->far);
+    struct mc_transfer_item item = {world->near_memory, (uintptr_t)world->far_memory, 4096};
+    assert_int_equal(mc_peer_get(world->near, far, UINT64_MAX, &peer), 0);
     for (uint64_t i = 1; i <= 2 * MC_SETTLE_NUMBERS_MAX + 1; i++)
         mc_settle_note(peer, i, peer->incarnation);
-    assert_int_equal(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
+    assert_int_equal(mc_transfer_run(world->near, far, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
     assert_int_equal(peer->uncut_count, 0);
     for (uint64_t i = 1; i <= 2 * MC_SETTLE_NUMBERS_MAX + 1; i++)
-        assert_true(mc_service_is_cut(world.far->service, i));
+        assert_true(mc_service_is_cut(world->far->service, i));
     for (uint64_t i = 1; i <= MC_SETTLE_NOTED_MAX + 1; i++)
         mc_settle_note(peer, i, peer->incarnation);
-    assert_true(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL) < 0);
-    assert_true(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL) < 0);
+    assert_true(mc_transfer_run(world->near, far, MC_TRANSFER_WRITE, &item, 1, NULL) < 0);
+    assert_true(mc_transfer_run(world->near, far, MC_TRANSFER_WRITE, &item, 1, NULL) < 0);
     peer->document.id.low ^= 1; /* so who answers now is another one */
-    assert_int_equal(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
+    assert_int_equal(mc_transfer_run(world->near, far, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
     mc_peer_release(peer);
-    world_close(&world);
 }
 
 /* A metadata server where who had the name before looks between the heir's two steps: it finds its own name still, and
@@ -921,49 +844,50 @@ static int restoring_put(struct mc_metadata *metadata, const char *key, struct m
 
 static void test_document_of_the_former(void **state)
 {
+    struct world *world = *state;
     static const struct mc_metadata_kind kind = {.scheme = "", .get = restoring_get, .put = restoring_put};
-    (void)state;
-    struct world world;
     struct mc_document document;
-    world_open(&world);
-    world.near->metadata.kind = &kind;
-    world.near->metadata.is_p2p = false;
-    assert_int_equal(mc_transfer_publish(world.near), 0);
+    world->near->metadata.kind = &kind;
+    world->near->metadata.is_p2p = false;
+    assert_int_equal(mc_transfer_publish(world->near), 0);
     assert_int_equal(mc_document_read(mc_span(stands.data, stands.length), &document), 0);
-    assert_true(mc_id_equal(document.id, world.near->id));
+    assert_true(mc_id_equal(document.id, world->near->id));
     mc_document_free(&document);
     mc_buffer_free(&stands);
-    world.near->metadata.is_p2p = true;
-    world_close(&world);
+    world->near->metadata.is_p2p = true;
 }
 
 int main(void)
 {
+#define LATE_BYTES(what)                                                                                               \
+    {                                                                                                                  \
+#what, test_late_bytes, NULL, NULL, &(what)                                                                    \
+    }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_silent_peers),
+        TEST_OF_WORLD(test_many_silent_peers),
         cmocka_unit_test(test_queue_of_a_slow_peer),
-        cmocka_unit_test(test_silent_beside_a_silent_server),
+        TEST_BESIDE(test_silent_beside_a_silent_server),
         cmocka_unit_test(test_close_beside_a_silent_peer),
-        cmocka_unit_test(test_lane_of_the_former),
+        TEST_BESIDE(test_lane_of_the_former),
         cmocka_unit_test(test_batch_to_two_processes),
-        cmocka_unit_test(test_late_bytes),
-        cmocka_unit_test(test_late_bytes_at_the_original),
-        cmocka_unit_test(test_late_bytes_at_the_last_release),
-        cmocka_unit_test(test_a_stopped_one_of_version_1),
-        cmocka_unit_test(test_late_bytes_after_close),
-        cmocka_unit_test(test_refused_by_the_former),
-        cmocka_unit_test(test_another_version_under_the_name),
-        cmocka_unit_test(test_settled_by_another_thread),
-        cmocka_unit_test(test_moved_while_it_is_asked),
-        cmocka_unit_test(test_busy_peer),
-        cmocka_unit_test(test_unknown_beside_one_with_a_late_write),
-        cmocka_unit_test(test_submit_after_a_rest),
-        cmocka_unit_test(test_open_again_without_the_server),
-
-        cmocka_unit_test(test_cut_before_it_comes),
-        cmocka_unit_test(test_more_cuts_than_are_remembered),
-        cmocka_unit_test(test_more_given_up_than_are_remembered),
-        cmocka_unit_test(test_document_of_the_former),
+        LATE_BYTES(late_cuts),
+        LATE_BYTES(late_original),
+        LATE_BYTES(late_version_1),
+        LATE_BYTES(late_closed),
+        TEST_BESIDE(test_late_bytes_at_the_last_release),
+        TEST_BESIDE(test_a_stopped_one_of_version_1),
+        TEST_BESIDE(test_refused_by_the_former),
+        TEST_OF_WORLD(test_another_version_under_the_name),
+        TEST_BESIDE(test_settled_by_another_thread),
+        TEST_BESIDE(test_moved_while_it_is_asked),
+        TEST_OF_WORLD(test_busy_peer),
+        TEST_OF_WORLD(test_unknown_beside_one_with_a_late_write),
+        TEST_BESIDE(test_submit_after_a_rest),
+        TEST_OF_WORLD(test_open_again_without_the_server),
+        TEST_OF_WORLD(test_cut_before_it_comes),
+        TEST_OF_WORLD(test_more_cuts_than_are_remembered),
+        TEST_OF_WORLD(test_more_given_up_than_are_remembered),
+        TEST_OF_WORLD(test_document_of_the_former),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
