@@ -197,24 +197,34 @@ static void test_nonsense(void **state)
 
 /* ---- the machine ---- */
 
+static void check_memory(struct ward *ward, const char *meminfo, const char *overcommit)
+{
+    again(ward);
+    put(ward, "/proc/meminfo", meminfo);
+    put(ward, "/proc/sys/vm/overcommit_memory", overcommit);
+    mc_check_memory(&ward->doctor);
+    mc_check_overcommit(&ward->doctor);
+}
+
 static void test_memory(void **state)
 {
     struct ward *ward = *state;
-    put(ward, "/proc/meminfo",
-        "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\nCommitLimit: 1048576 "
-        "kB\nCommitted_AS: 524288 kB\n");
-    put(ward, "/proc/sys/vm/overcommit_memory", "2\n");
-    mc_check_memory(&ward->doctor);
-    mc_check_overcommit(&ward->doctor);
+    check_memory(ward,
+                 "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\n"
+                 "CommitLimit: 1048576 kB\nCommitted_AS: 524288 kB\n",
+                 "2\n");
     assert_fact(ward, "memory", MC_VERDICT_FINE, "16.0 GiB, 8.0 GiB available");
     assert_fact(ward, "overcommit", MC_VERDICT_WARNING, "512.0 MiB of 1.0 GiB");
-    again(ward);
-    put(ward, "/proc/meminfo", "MemTotal:       16777216 kB\nMemAvailable:    1024 kB\n");
-    put(ward, "/proc/sys/vm/overcommit_memory", "1\n");
-    mc_check_memory(&ward->doctor);
-    mc_check_overcommit(&ward->doctor);
+    check_memory(ward, "MemTotal:       16777216 kB\nMemAvailable:    1024 kB\n", "1\n");
     assert_fact(ward, "memory", MC_VERDICT_WARNING, "1.0 MiB available");
     assert_fact(ward, "overcommit", MC_VERDICT_FINE, "always");
+}
+
+static void put_group(const struct ward *ward, const char *group, const char *file, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof(path), "/sys/fs/cgroup/%s/%s", group, file);
+    put(ward, path, text);
 }
 
 /* The least limit from the process's own group up to the root counts. */
@@ -222,15 +232,15 @@ static void test_cgroup(void **state)
 {
     struct ward *ward = *state;
     put(ward, "/proc/self/cgroup", "0::/kube/pod\n");
-    put(ward, "/sys/fs/cgroup/kube/pod/memory.max", "max\n");
-    put(ward, "/sys/fs/cgroup/kube/pod/memory.current", "1073741824\n");
-    put(ward, "/sys/fs/cgroup/kube/memory.max", "2147483648\n");
-    put(ward, "/sys/fs/cgroup/kube/pod/cpu.max", "150000 100000\n");
+    put_group(ward, "kube/pod", "memory.max", "max\n");
+    put_group(ward, "kube/pod", "memory.current", "1073741824\n");
+    put_group(ward, "kube", "memory.max", "2147483648\n");
+    put_group(ward, "kube/pod", "cpu.max", "150000 100000\n");
     mc_check_cgroup(&ward->doctor);
     assert_fact(ward, "cgroup memory", MC_VERDICT_FINE, "limit 2.0 GiB, 1.0 GiB used");
     assert_fact(ward, "cgroup processors", MC_VERDICT_NOTE, "1.50");
-    put(ward, "/sys/fs/cgroup/kube/pod/memory.current", "2147480000\n");
-    put(ward, "/sys/fs/cgroup/kube/pod/cpu.max", "max 100000\n");
+    put_group(ward, "kube/pod", "memory.current", "2147480000\n");
+    put_group(ward, "kube/pod", "cpu.max", "max 100000\n");
     again(ward);
     mc_check_cgroup(&ward->doctor);
     assert_fact(ward, "cgroup memory", MC_VERDICT_WARNING, "limit 2.0 GiB");
@@ -241,31 +251,48 @@ static void test_old_cgroup(void **state)
 {
     struct ward *ward = *state;
     put(ward, "/proc/self/cgroup", "12:memory:/docker/1\n");
-    put(ward, "/sys/fs/cgroup/memory/memory.limit_in_bytes", "1048576\n");
-    put(ward, "/sys/fs/cgroup/memory/memory.usage_in_bytes", "1024\n");
+    put_group(ward, "memory", "memory.limit_in_bytes", "1048576\n");
+    put_group(ward, "memory", "memory.usage_in_bytes", "1024\n");
     mc_check_cgroup(&ward->doctor);
     assert_fact(ward, "cgroup memory", MC_VERDICT_FINE, "limit 1.0 MiB, 1.0 KiB used");
 }
 
-static void test_pages_and_nodes(void **state)
+static void test_huge_pages(void **state)
 {
     struct ward *ward = *state;
     put(ward, "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "512\n");
     put(ward, "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "100\n");
     put(ward, "/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
-    put(ward, "/sys/devices/system/node/node0/cpulist", "0-31\n");
-    put(ward, "/sys/devices/system/node/node1/cpulist", "32-63\n");
-    put(ward, "/sys/devices/system/node/node1/meminfo", "Node 1 MemTotal:  1048576 kB\n");
-    put(ward, "/proc/sys/kernel/numa_balancing", "1\n");
-    put(ward, "/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
     mc_check_huge_pages(&ward->doctor);
-    mc_check_numa(&ward->doctor);
-    mc_check_clock(&ward->doctor);
     assert_fact(ward, "huge pages of 2.0 MiB", MC_VERDICT_FINE, "512 reserved, 100 free");
     assert_fact(ward, "transparent huge pages", MC_VERDICT_NOTE, "never");
+}
+
+static void put_node(const struct ward *ward, unsigned node, const char *file, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof(path), "/sys/devices/system/node/node%u/%s", node, file);
+    put(ward, path, text);
+}
+
+static void test_nodes(void **state)
+{
+    struct ward *ward = *state;
+    put_node(ward, 0, "cpulist", "0-31\n");
+    put_node(ward, 1, "cpulist", "32-63\n");
+    put_node(ward, 1, "meminfo", "Node 1 MemTotal:  1048576 kB\n");
+    put(ward, "/proc/sys/kernel/numa_balancing", "1\n");
+    mc_check_numa(&ward->doctor);
     assert_fact(ward, "NUMA node 1", MC_VERDICT_FINE, "processors 32-63, 1.0 GiB");
     assert_fact(ward, "NUMA node 0", MC_VERDICT_FINE, "memory ?");
     assert_fact(ward, "NUMA balancing", MC_VERDICT_NOTE, "on");
+}
+
+static void test_clock(void **state)
+{
+    struct ward *ward = *state;
+    put(ward, "/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
+    mc_check_clock(&ward->doctor);
     assert_fact(ward, "clock source", MC_VERDICT_WARNING, "hpet");
 }
 
@@ -293,6 +320,13 @@ static void test_ptrace(void **state)
     }
 }
 
+static void assert_locked_memory(struct ward *ward, enum mc_verdict verdict, const char *part)
+{
+    again(ward);
+    mc_check_locked_memory(&ward->doctor);
+    assert_fact(ward, "locked memory", verdict, part);
+}
+
 static void test_locked_memory(void **state)
 {
     struct ward *ward = *state;
@@ -301,20 +335,13 @@ static void test_locked_memory(void **state)
     small = (struct rlimit){65536, before.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &small), 0);
     put(ward, "/proc/self/status", "CapEff:\t0\n");
-    mc_check_locked_memory(&ward->doctor);
-    assert_fact(ward, "locked memory", MC_VERDICT_NOTE, "limit 64.0 KiB");
-    again(ward);
+    assert_locked_memory(ward, MC_VERDICT_NOTE, "limit 64.0 KiB");
     put(ward, "/sys/class/infiniband/mlx5_0/x", "");
-    mc_check_locked_memory(&ward->doctor);
-    assert_fact(ward, "locked memory", MC_VERDICT_WARNING, "limit");
-    again(ward);
+    assert_locked_memory(ward, MC_VERDICT_WARNING, "limit");
     ward->doctor.config.protocol = "rdma";
-    mc_check_locked_memory(&ward->doctor);
-    assert_fact(ward, "locked memory", MC_VERDICT_BROKEN, "limit");
-    again(ward);
+    assert_locked_memory(ward, MC_VERDICT_BROKEN, "limit");
     put(ward, "/proc/self/status", "CapEff:\t0000000000004000\n"); /* CAP_IPC_LOCK */
-    mc_check_locked_memory(&ward->doctor);
-    assert_fact(ward, "locked memory", MC_VERDICT_FINE, "CAP_IPC_LOCK");
+    assert_locked_memory(ward, MC_VERDICT_FINE, "CAP_IPC_LOCK");
     assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &before), 0);
 }
 
@@ -529,12 +556,11 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(test_saying),          TEST(test_too_many_facts), TEST(test_size),
-        TEST(test_nothing_there),   TEST(test_nonsense),       TEST(test_memory),
-        TEST(test_cgroup),          TEST(test_old_cgroup),     TEST(test_pages_and_nodes),
-        TEST(test_ptrace),          TEST(test_locked_memory),  TEST(test_environment),
-        TEST(test_ports),           TEST(test_address),        TEST(test_devices),
-        TEST(test_devices_missing), TEST(test_gpus),           TEST(test_gids),
+        TEST(test_saying),        TEST(test_too_many_facts),  TEST(test_size),   TEST(test_nothing_there),
+        TEST(test_nonsense),      TEST(test_memory),          TEST(test_cgroup), TEST(test_old_cgroup),
+        TEST(test_huge_pages),    TEST(test_nodes),           TEST(test_clock),  TEST(test_ptrace),
+        TEST(test_locked_memory), TEST(test_environment),     TEST(test_ports),  TEST(test_address),
+        TEST(test_devices),       TEST(test_devices_missing), TEST(test_gpus),   TEST(test_gids),
         TEST(test_pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -95,6 +95,14 @@ static void limits_read(const char *root, struct mc_memory_limits *limits)
     mc_memory_limits_read_from(membership, mount, meminfo, limits);
 }
 
+static void assert_cgroup(const char *root, uint64_t limit, uint64_t used)
+{
+    struct mc_memory_limits limits;
+    limits_read(root, &limits);
+    assert_int_equal(limits.cgroup_limit, limit);
+    assert_int_equal(limits.cgroup_used, used);
+}
+
 static void test_limits(void **state)
 {
     (void)state;
@@ -113,22 +121,18 @@ static void test_limits(void **state)
     put_file(root, "mount/a/memory.stat", "anon 5\ninactive_file 100000\n");
     put_file(root, "mount/memory.max", "5000000\n");
     put_file(root, "mount/memory.current", "100\n");
+    assert_cgroup(root, 1000000, 500000);
     limits_read(root, &limits);
-    assert_int_equal(limits.cgroup_limit, 1000000);
-    assert_int_equal(limits.cgroup_used, 500000);
     assert_int_equal(limits.machine_available, 50 * 1024);
 
     put_file(root, "mount/memory.current", "4900000\n"); /* larger limit, less left */
-    limits_read(root, &limits);
-    assert_int_equal(limits.cgroup_limit, 5000000);
+    assert_cgroup(root, 5000000, 4900000);
 
     /* the older interface; the group's own folder is not visible in the container */
     put_file(root, "membership", "5:cpu,cpuacct:/x\n4:blkio,memory:/docker/abc\n3:memoryless:/y\n");
     put_file(root, "mount/memory/memory.limit_in_bytes", "300000\n");
     put_file(root, "mount/memory/memory.usage_in_bytes", "1000\n");
-    limits_read(root, &limits);
-    assert_int_equal(limits.cgroup_limit, 300000);
-    assert_int_equal(limits.cgroup_used, 1000);
+    assert_cgroup(root, 300000, 1000);
     put_file(root, "mount/memory/memory.limit_in_bytes", "9223372036854771712\n"); /* says: none */
     limits_read(root, &limits);
     assert_int_equal(limits.cgroup_limit, 0);

@@ -62,6 +62,17 @@ static struct mc_note opened(void)
     return note;
 }
 
+/* Reads what stands there: the epoch that was taken last and the one that last acted; until when it did. */
+static uint64_t assert_stands(uint64_t taken, uint64_t epoch)
+{
+    struct mc_note note = opened();
+    assert_int_equal(note.taken, taken);
+    assert_int_equal(note.epoch, epoch);
+    uint64_t until_ms = note.until_ms;
+    mc_note_close(&note);
+    return until_ms;
+}
+
 static struct mc_note taken(uint64_t epoch)
 {
     struct mc_note note = opened();
@@ -202,11 +213,7 @@ static void test_another_boot(void **state)
     assert_int_equal(mc_note_keep(&note, 7, mc_clock_boot_ms()), 0);
     mc_note_close(&note);
     boot_again();
-    note = opened();
-    assert_int_equal(note.taken, 7);
-    assert_int_equal(note.epoch, 0);
-    assert_int_equal(note.until_ms, 0);
-    mc_note_close(&note);
+    assert_int_equal(assert_stands(7, 0), 0);
 }
 
 /* As the master's loop does: asks until it is done. */
@@ -241,33 +248,22 @@ static void test_who_came_of_age(void **state)
     assert_int_equal(mc_note_age(&note, 7), 0); /* said already */
     assert_int_equal(mc_note_keep(&note, 7, mc_clock_boot_ms()), 0);
     mc_note_close(&note);
-    note = opened();
-    assert_int_equal(note.epoch, 7);
-    assert_true(note.until_ms > 0);
-    mc_note_close(&note);
+    assert_true(assert_stands(7, 7) > 0);
     boot_again();
+    assert_int_equal(assert_stands(7, 6), 0);
     note = opened();
-    assert_int_equal(note.taken, 7);
-    assert_int_equal(note.epoch, 6);
-    assert_int_equal(note.until_ms, 0);
     /* One that takes an epoch and does nothing changes nothing of it, whatever becomes of it. */
     assert_int_equal(mc_note_take(&note, 9), 0);
     mc_note_close(&note);
-    note = opened();
-    assert_int_equal(note.epoch, 6);
-    assert_int_equal(note.until_ms, 0);
-    mc_note_close(&note);
+    assert_int_equal(assert_stands(9, 6), 0);
     boot_again();
+    assert_stands(9, 6);
     note = opened();
-    assert_int_equal(note.taken, 9);
-    assert_int_equal(note.epoch, 6);
     /* One that ends while it is written: the note is closed when the disk has it. */
     assert_int_equal(mc_note_age(&note, 9), 1);
     mc_note_close(&note);
     boot_again();
-    note = opened();
-    assert_int_equal(note.epoch, 8);
-    mc_note_close(&note);
+    assert_stands(9, 8);
 }
 
 /* What was torn while it was written is not believed, and the one before it is. */
@@ -422,18 +418,19 @@ static void test_no_epoch_is_taken_twice(void **state)
 
 int main(void)
 {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, folder_make, folder_remove)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_what_one_wrote_the_next_one_reads, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(test_one_heartbeat_at_a_time, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(test_without_descriptors, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(test_bad_notes, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(test_another_boot, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(test_who_came_of_age, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(test_age_that_is_torn, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(test_age_without_room, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(test_a_disk_that_hangs, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(test_no_epoch_is_taken_twice, folder_make, folder_remove),
-        cmocka_unit_test_setup_teardown(test_the_name_of_the_cluster, folder_make, folder_remove),
+        TEST(test_what_one_wrote_the_next_one_reads),
+        TEST(test_one_heartbeat_at_a_time),
+        TEST(test_without_descriptors),
+        TEST(test_bad_notes),
+        TEST(test_another_boot),
+        TEST(test_who_came_of_age),
+        TEST(test_age_that_is_torn),
+        TEST(test_age_without_room),
+        TEST(test_a_disk_that_hangs),
+        TEST(test_no_epoch_is_taken_twice),
+        TEST(test_the_name_of_the_cluster),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
