@@ -7,14 +7,13 @@
 
 #include <string.h>
 
-/* Data, block table and key at `offset`, and the slot live. Returns what mc_segment_memory_commit does. */
-static inline int object_make_as(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t offset,
-                                 uint64_t length, const char *key, uint8_t flags, uint8_t replica)
+/* Block table and key behind the data that lie at `offset`, and the slot live. Returns what mc_segment_memory_commit
+ * does. */
+static inline int object_finish(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t offset,
+                                uint64_t length, const char *key, uint8_t flags, uint8_t replica)
 {
     uint8_t *data = mc_segment_memory_data(memory) + offset, shift = mc_block_shift(length);
     uint32_t blocks = mc_block_count(length, shift), crc = 0;
-    for (uint64_t i = 0; i < length; i++)
-        data[i] = (uint8_t)((i * 2654435761u + slot) >> 9);
     for (uint32_t block = 0; block < blocks; block++) {
         uint64_t from = (uint64_t)block << shift, left = length - from;
         crc = mc_crc32c(0, data + from, (size_t)(left < 1ull << shift ? left : 1ull << shift));
@@ -37,6 +36,16 @@ static inline int object_make_as(struct mc_segment_memory *memory, uint32_t slot
                                          .flags = flags,
                                          .replica = replica};
     return mc_segment_memory_commit(memory, &commit);
+}
+
+/* The data, too. */
+static inline int object_make_as(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t offset,
+                                 uint64_t length, const char *key, uint8_t flags, uint8_t replica)
+{
+    uint8_t *data = mc_segment_memory_data(memory) + offset;
+    for (uint64_t i = 0; i < length; i++)
+        data[i] = (uint8_t)((i * 2654435761u + slot) >> 9);
+    return object_finish(memory, slot, generation, offset, length, key, flags, replica);
 }
 
 static inline int object_make(struct mc_segment_memory *memory, uint32_t slot, uint64_t generation, uint64_t offset,

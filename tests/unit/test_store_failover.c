@@ -7,6 +7,7 @@
 #include "store/client/preconnect.h"
 
 #include "fake_master.h"
+#include "object_make.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -113,7 +114,6 @@ static void wait_until_away(void)
 /* Two segments of this process, each with a replica of "key". */
 static void make_replicas(size_t count)
 {
-    struct mc_hash hash = mc_hash("key", 3);
     for (size_t i = 0; i < SIZE; i++)
         content[i] = (uint8_t)(i * 7 + (i >> 8));
     pthread_mutex_lock(&master.lock);
@@ -122,18 +122,8 @@ static void make_replicas(size_t count)
         mc_segment_memory_set_contact_ms(memories[i], mc_clock_boot_ms());
         mc_paths_add_segment(store->paths, memories[i]);
         uint64_t generation = (EPOCH << MC_EPOCH_SHIFT) + 10 + i, offset = 4096 * (i + 1);
-        struct mc_wire_commit_item commit = {.slot = 3,
-                                             .crc = mc_crc32c(0, content, SIZE),
-                                             .generation = generation,
-                                             .offset = offset,
-                                             .length = SIZE,
-                                             .hash_low = hash.low,
-                                             .hash_high = hash.high,
-                                             .key_length = 3,
-                                             .block_shift = mc_block_shift(SIZE)};
         memcpy(mc_segment_memory_data(memories[i]) + offset, content, SIZE);
-        memcpy(mc_segment_memory_data(memories[i]) + offset + mc_key_offset(SIZE), "key", 3);
-        assert_int_equal(mc_segment_memory_commit(memories[i], &commit), 0);
+        assert_int_equal(object_finish(memories[i], 3, generation, offset, SIZE, "key", 0, 0), 0);
         master.segments[i] = (struct mc_wire_segment_reply){.segment = (uint32_t)i,
                                                             .node = store->node,
                                                             .incarnation = store->incarnation,
