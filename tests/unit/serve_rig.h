@@ -25,7 +25,8 @@ struct rig {
     pthread_cond_t changed;
     struct told told[4096];
     size_t told_count;
-    unsigned flushes, cuts_done, asked, missed;
+    unsigned flushes, asked, missed;
+    _Atomic unsigned cuts_done;
     bool flushed; /* nothing was told after the last flush */
 };
 

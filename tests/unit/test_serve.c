@@ -494,9 +494,7 @@ static void cut_done(void *context, uint32_t slot, uint64_t generation)
     struct rig *rig = context;
     (void)slot;
     (void)generation;
-    pthread_mutex_lock(&rig->lock);
-    rig->cuts_done++;
-    pthread_mutex_unlock(&rig->lock);
+    atomic_fetch_add(&rig->cuts_done, 1);
 }
 
 static void do_cut(struct rig *rig, void *argument)
@@ -505,20 +503,12 @@ static void do_cut(struct rig *rig, void *argument)
     mc_serve_cut(rig->serve, cut->slot, cut->generation, cut->writer, cut_done, rig);
 }
 
-static unsigned rig_cuts_done(struct rig *rig)
-{
-    pthread_mutex_lock(&rig->lock);
-    unsigned done = rig->cuts_done;
-    pthread_mutex_unlock(&rig->lock);
-    return done;
-}
-
 static void rig_wait_cuts(struct rig *rig, unsigned count)
 {
     uint64_t end_ns = soon();
-    while (rig_cuts_done(rig) < count && mc_clock_ns() < end_ns)
+    while (atomic_load(&rig->cuts_done) < count && mc_clock_ns() < end_ns)
         usleep(500);
-    assert_int_equal(rig_cuts_done(rig), count);
+    assert_int_equal(atomic_load(&rig->cuts_done), count);
 }
 
 static void ask_byte(struct rig *rig, void *argument)
@@ -555,7 +545,7 @@ static void test_cut_write(void **state)
 
     struct cut_request cut = {4, 20, writer};
     rig_call(&rig, do_cut, &cut);
-    assert_int_equal(rig_cuts_done(&rig), 1); /* at once: no unix connection */
+    assert_int_equal(atomic_load(&rig.cuts_done), 1); /* at once: no unix connection */
     assert_int_equal(peer_send_bytes(&peer, bytes + MIB / 2, MIB / 2), 0);
     expect_pong(&peer, 1); /* drained: the connection is as good as before */
     rig_wait_connections(&rig, 2);
@@ -603,7 +593,7 @@ static void test_cut_unix(void **state)
     struct cut_request cuts[4] = {{9, 20, writer}, {5, 29, writer}, {4, 20, writer}, {5, 31, writer}};
     for (int i = 0; i < 4; i++)
         rig_call(&rig, do_cut, &cuts[i]);
-    assert_int_equal(rig_cuts_done(&rig), 2); /* nobody writes to 9; at 5 only something newer is written */
+    assert_int_equal(atomic_load(&rig.cuts_done), 2); /* nobody writes to 9; at 5 only something newer is written */
     mc_writer_intent_end(&table[reply.writer], intents[0]);
     rig_wait_cuts(&rig, 3);
     assert_int_equal(mc_writer_claim(&table[reply.writer], header, slots, &writings[0], soon()), MC_ERR_STALE);
@@ -612,7 +602,7 @@ static void test_cut_unix(void **state)
     assert_true(peer_is_closed(&peer));
     rig_wait_connections(&rig, 1);
     usleep(60000);
-    assert_int_equal(rig_cuts_done(&rig), 3);
+    assert_int_equal(atomic_load(&rig.cuts_done), 3);
     close(lock); /* as its death would */
     rig_wait_cuts(&rig, 4);
     assert_int_equal(atomic_load(&table[reply.writer].intents[intents[1]].generation), 0); /* reset */
@@ -636,7 +626,7 @@ static void test_cut_own_thread(void **state)
     assert_int_equal(mc_segment_memory_write_begin(rig.memory, &write, 4, 20, 0, 100, soon()), 0);
     rig_call(&rig, do_cut, &cut);
     usleep(50000);
-    assert_int_equal(rig_cuts_done(&rig), 0);
+    assert_int_equal(atomic_load(&rig.cuts_done), 0);
     mc_segment_memory_write_end(rig.memory, &write);
     rig_wait_cuts(&rig, 1);
     assert_int_equal(mc_segment_memory_write_begin(rig.memory, &write, 4, 20, 0, 100, soon()), MC_ERR_STALE);
@@ -724,7 +714,7 @@ static void test_new_memory(void **state)
     mc_segment_memory_write_end(old, &write);
     mc_segment_memory_release(old);
     usleep(30000);
-    assert_int_equal(rig_cuts_done(&rig), 0); /* forgotten */
+    assert_int_equal(atomic_load(&rig.cuts_done), 0); /* forgotten */
     peer_close(&tcp);
     tcp = connect_raw(&rig, false);
     say_hello(&tcp, &hello); /* with the nonce of the old memory */
