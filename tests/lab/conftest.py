@@ -1,17 +1,13 @@
 """Where the modules of these tests lie, and a laboratory where there can be one."""
-import os
 import pathlib
 import sys
 
 import pytest
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-os.environ.setdefault("MC_BUILD", str(ROOT / ".cache" / "build-release"))
-os.environ.setdefault("MC_PYTHONPATH", str(ROOT / ".cache" / "pypath-release"))
-for folder in (HERE, HERE.parent / "faults", HERE.parent / "system"):
-    sys.path.insert(0, str(folder))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import places  # noqa: E402
 
+places.use("lab", "faults", "system")
 from hosts import Lab  # noqa: E402
 
 

@@ -13,13 +13,10 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-os.environ.setdefault("MC_BUILD", str(ROOT / ".cache" / "build-release"))
-os.environ.setdefault("MC_PYTHONPATH", str(ROOT / ".cache" / "pypath-release"))
-for folder in (HERE, HERE.parent / "faults"):
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+sys.path.insert(0, str(HERE.parent))
+import places  # noqa: E402
 
+places.use("lab", "faults", "system")
 import harness  # noqa: E402
 from harness import START_S, http_get, now, wait_for  # noqa: E402
 
@@ -50,8 +47,8 @@ class Original:
     environment = {"MC_LOG_LEVEL": "ERROR", "GLOG_minloglevel": "1", "MC_STORE_CLIENT_METRIC": "0", "MC_TCP_ENABLE_CONNECTION_POOL": "1", "MC_PYTHONPATH": ""}
     hides = False
 
-    def __init__(self, cache=ROOT / ".cache"):
-        sys.path.insert(0, str(ROOT / "bench"))
+    def __init__(self, cache=places.ROOT / ".cache"):
+        sys.path.insert(0, str(places.ROOT / "bench"))
         from contestants.original import Original as Wheel
         wheel = Wheel()
         wheel.prepare(pathlib.Path(cache))

@@ -5,13 +5,10 @@ import sys
 
 import pytest
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-os.environ.setdefault("MC_BUILD", str(ROOT / ".cache" / "build-release"))
-os.environ.setdefault("MC_PYTHONPATH", str(ROOT / ".cache" / "pypath-release"))
-for folder in (HERE, HERE.parent / "system"):
-    sys.path.insert(0, str(folder))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import places  # noqa: E402
 
+places.use("rdma", "system")
 import cables  # noqa: E402
 
 
