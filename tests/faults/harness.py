@@ -20,6 +20,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import released  # noqa: E402
 from nemesis import CLIENT_TTL_S  # noqa: E402
+from ports import free_port  # noqa: E402
 
 BUILD = pathlib.Path(os.environ["MC_BUILD"])
 THIS = released.Release(BUILD, os.environ["MC_PYTHONPATH"])
@@ -455,14 +456,11 @@ class Cluster:
         self.keeper, self.witness = (Keeper(self, name, network.host(name)) for name in ("keeper", "witness"))
 
     def port(self, wanted):
-        """Hosts of our own have all ports free; without them the kernel must choose."""
+        """Hosts of our own have all ports free; without them it is one that nobody has."""
         if self.network.real:
             return wanted
-        import socket
         while True:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
+            port = free_port()
             if port not in self.used_ports:
                 self.used_ports.add(port)
                 return port

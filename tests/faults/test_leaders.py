@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness import wait_for
+from ports import free_port
 from leaders import HEAD, Ack, Judge, Leaders
 from wire import EXIST_REPLY, HELLO, HELLO_REPLY, data, frame, record
 
@@ -165,9 +166,7 @@ def test_the_way_to_etcd():
         while connection.recv(65536):
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
     threading.Thread(target=serve, daemon=True).start()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     way = subprocess.Popen([sys.executable, "-B", str(HERE / "way.py"), "127.0.0.1", str(port), str(server.getsockname()[1])],
                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 

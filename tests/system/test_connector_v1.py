@@ -7,7 +7,6 @@ import importlib
 import os
 import pathlib
 import random
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,8 @@ import time
 import types
 
 import pytest
+
+from ports import free_port
 
 SOURCE = pathlib.Path(os.environ.get("MC_SOURCE", pathlib.Path(__file__).parents[2])) / "python" / "mooncake" / "mooncake_connector_v1.py"
 BLOCK, BLOCKS, LAYERS = 512, 32, 3
@@ -74,11 +75,6 @@ class Tensor:
 
     def block(self, index):
         return self.memory.raw[index * BLOCK:(index + 1) * BLOCK]
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return one.getsockname()[1]
 
 
 def needed(name):

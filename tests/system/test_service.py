@@ -15,6 +15,7 @@ import time
 import pytest
 
 from cluster import SANITIZED, START_S, Master, request, wait_until
+from ports import free_port
 from service_process import CLIENT, MODULE, REST, SEGMENT, Service, run
 
 SUCCESS = {"status": "success"}
@@ -272,9 +273,7 @@ def test_gives_up_without_a_master():
 
 def test_port_is_open_only_when_ready():
     """Readiness by TCP: nobody can connect while there is no master."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with Master() as master:
         address = master.address
         master.kill()
@@ -306,9 +305,7 @@ def test_two_services_of_one_name(master):
 
 def test_two_services_of_one_name_and_port(master):
     """A file that several processes share may name a port: one gets it, the other says that it takes another."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        name = f"127.0.0.1:{probe.getsockname()[1]}"
+    name = f"127.0.0.1:{free_port()}"
     with Service(MOONCAKE_MASTER=master.address, MOONCAKE_LOCAL_HOSTNAME=name), \
             Service(MOONCAKE_MASTER=master.address, MOONCAKE_LOCAL_HOSTNAME=name) as two:
         assert name in segments(master)
