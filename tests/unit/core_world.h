@@ -27,7 +27,9 @@ enum { PUT_1 = 1, PUT_2, PUT_3, PUT_4, PUT_5, PUT_6, PUT_7, PUT_8, PUT_9 }; /* n
 enum {
     SHORTLY_MS = 10, /* that no master is there, and nobody is given up for it */
     SECOND_MS = 1000,
-    GRACE_OVER_MS = 1100, /* after which contents that came back are offered */
+    GRACE_OVER_MS = 1100,                    /* after which contents that came back are offered */
+    NEARLY_DEPARTED_MS = MC_DEPART_MS - 100, /* nobody has heard of an owner so long, and it may come back */
+    DEPARTED_MS = MC_DEPART_MS + 500,        /* and it may not */
 };
 
 struct world {

@@ -368,8 +368,8 @@ static void test_preferred_and_avoided(void **state)
     (void)state;
     world_open(&world);
     uint64_t writer = world_client(&world, FOURTH_CLIENT);
-    struct world_store a = world_store(&world, 10, MIB, "a"), b = world_store(&world, 11, MIB, "b"),
-                       c = world_store(&world, 12, MIB, "c");
+    struct world_store a = world_store(&world, NODE_A, MIB, "a"), b = world_store(&world, NODE_B, MIB, "b"),
+                       c = world_store(&world, NODE_C, MIB, "c");
     for (unsigned i = 0; i < 20; i++) {
         (void)snprintf(key, sizeof(key), "p%u", i);
         const struct world_wish prefer = {.preferred = {"nobody", "b", "a"}};
@@ -389,9 +389,9 @@ static void test_preferred_and_avoided(void **state)
 static struct world_store store_on(struct world *world, uint64_t node, uint64_t capacity, const char *name,
                                    struct mc_id host)
 {
-    struct world_store store = {.heartbeat = world_join(world, MC_ROLE_HEARTBEAT, node, 1),
-                                .owner = world_join(world, MC_ROLE_OWNER, node, 1),
-                                .call = world_join(world, MC_ROLE_CALL, node, 1)};
+    struct world_store store = {.heartbeat = world_join(world, MC_ROLE_HEARTBEAT, node, FIRST_LIFE),
+                                .owner = world_join(world, MC_ROLE_OWNER, node, FIRST_LIFE),
+                                .call = world_join(world, MC_ROLE_CALL, node, FIRST_LIFE)};
     struct mc_wire_mount mount = world_mount_of(node, capacity, name);
     mount.host = host;
     struct mc_wire_mount_reply reply = world_mount(world, store.owner, &mount);
@@ -612,7 +612,7 @@ static void ordering_R2_owner_dies(void **state)
     assert_false(world_remove_answer(&world, other, &code, 1));
     world_owner_told(&world, store.owner, &told);
     world_disconnect(&world, store.owner);
-    world_pass(&world, 2900);
+    world_pass(&world, NEARLY_DEPARTED_MS);
     assert_false(world_remove_answer(&world, other, &code, 1)); /* it may be back any moment */
     world_pass(&world, 200);
     assert_true(world_remove_answer(&world, other, &code, 1)); /* out of the table it is, and the owner is given up */

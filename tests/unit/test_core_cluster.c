@@ -3,6 +3,10 @@
 #include "core_owner.h"
 
 static const struct mc_id A = {0xa, 0xaa}, B = {0xb, 0xbb}, NONE = {0, 0};
+/* Of masters of A, before and after NEXT_EPOCH, which a master of B has here. */
+enum { EPOCH_OF_A = NEXT_EPOCH - 1, LATER_EPOCH_OF_A = 50 };
+/* Of the values that the nodes bring, by which a test knows whose it has found. */
+enum { BYTES_A = 111, BYTES_B = 222, BYTES_C = 333 };
 
 static struct mc_core_config config_of(struct mc_id cluster)
 {
@@ -53,7 +57,7 @@ static int32_t come(struct world *world, struct fake_owner *owner, struct mc_id 
 static struct fake_owner *node_with(uint64_t node, const char *key, uint64_t length)
 {
     struct world other;
-    world_start(&other, 3, NULL);
+    world_start(&other, FIRST_EPOCH, NULL);
     struct fake_owner *owner = fake(node);
     assert_int_equal(fake_join(&other, owner).code, 0);
     assert_int_equal(fake_put(&other, owner, key, length, 0), 0);
@@ -91,9 +95,9 @@ static void test_settled_refuses_foreign_contents(void **state)
 {
     struct world world;
     (void)state;
-    struct fake_owner *stray = node_with(5, "k", 111), *own = node_with(6, "k", 222);
-    begin(&world, 9, B);
-    stray->epoch = 50; /* later than ours */
+    struct fake_owner *stray = node_with(NODE_A, "k", BYTES_A), *own = node_with(NODE_B, "k", BYTES_B);
+    begin(&world, NEXT_EPOCH, B);
+    stray->epoch = LATER_EPOCH_OF_A;
     for (unsigned i = 0; i < 20; i++) {
         assert_int_equal(come(&world, stray, A), MC_ERR_OTHER_CLUSTER);
         world_pass(&world, 500);
@@ -108,7 +112,7 @@ static void test_settled_refuses_foreign_contents(void **state)
     own->contact_ms = 1000000 - 100;
     assert_int_equal(come(&world, own, B), 0);
     world_pass(&world, GRACE_OVER_MS);
-    assert_int_equal(found(&world, own, "k"), 222);
+    assert_int_equal(found(&world, own, "k"), BYTES_B);
     assert_int_equal(held(stray, "k")->state, 1);
     finish(&world, stray, own);
 }
@@ -118,24 +122,24 @@ static void test_settled_takes_the_empty_and_the_silent(void **state)
 {
     struct world world;
     (void)state;
-    struct fake_owner *empty = fake(5), *silent = node_with(6, "k", 222);
-    begin(&world, 9, B);
+    struct fake_owner *empty = fake(NODE_A), *silent = node_with(NODE_B, "k", BYTES_B);
+    begin(&world, NEXT_EPOCH, B);
     uint64_t connection = world_connect(&world);
     struct mc_wire_hello hello = hello_of(empty, MC_ROLE_OWNER, A);
-    hello.seen_epoch = 8; /* of a master of A: no evidence here */
+    hello.seen_epoch = EPOCH_OF_A; /* no evidence here */
     struct mc_wire_hello_reply reply = world_greet(&world, connection, &hello);
     assert_int_equal(reply.code, 0);
     assert_true(mc_id_equal(reply.cluster, B));
     silent->contact_ms = world.now;
     assert_int_equal(come(&world, silent, NONE), 0);
     world_pass(&world, GRACE_OVER_MS);
-    assert_int_equal(found(&world, silent, "k"), 222);
+    assert_int_equal(found(&world, silent, "k"), BYTES_B);
     for (uint32_t i = 0; i < world.core->evidence_count; i++)
-        assert_int_not_equal(world.core->evidence[i].epoch, 8);
+        assert_int_not_equal(world.core->evidence[i].epoch, EPOCH_OF_A);
     /* A client that holds nothing, but has met a later epoch there, would not believe us. */
     hello.role = MC_ROLE_CALL;
-    hello.node.low = 77;
-    hello.seen_epoch = 50;
+    hello.node.low = WITNESS;
+    hello.seen_epoch = LATER_EPOCH_OF_A;
     assert_int_equal(world_greet(&world, world_connect(&world), &hello).code, MC_ERR_OTHER_CLUSTER);
     assert_int_equal(world.core->statistics.epochs_doubted, 0);
     finish(&world, empty, silent);
@@ -146,19 +150,20 @@ static void test_open_and_of_one_mind(void **state)
 {
     struct world world;
     (void)state;
-    struct fake_owner *one = node_with(5, "k", 111), *two = node_with(6, "l", 222), *all[] = {one, two};
-    begin(&world, 9, NONE);
+    struct fake_owner *one = node_with(NODE_A, "k", BYTES_A), *two = node_with(NODE_B, "l", BYTES_B),
+                      *all[] = {one, two};
+    begin(&world, NEXT_EPOCH, NONE);
     one->contact_ms = two->contact_ms = world.now;
     assert_int_equal(come(&world, one, A), 0);
     world_pass(&world, SECOND_MS);
-    assert_int_equal(found(&world, one, "k"), 111);
+    assert_int_equal(found(&world, one, "k"), BYTES_A);
     assert_int_equal(come(&world, two, A), 0);
-    assert_int_equal(found(&world, one, "l"), 222);
+    assert_int_equal(found(&world, one, "l"), BYTES_B);
     pass(&world, 58000, all, 2);
     assert_true(is_settled_as(&world, NONE));
     pass(&world, 2000, all, 2);
     assert_true(is_settled_as(&world, A));
-    assert_int_equal(found(&world, one, "l"), 222);
+    assert_int_equal(found(&world, one, "l"), BYTES_B);
     finish(&world, one, two);
 }
 
@@ -167,12 +172,12 @@ static void test_made_when_nobody_brought_one(void **state)
 {
     struct world world;
     (void)state;
-    struct fake_owner *empty = fake(5), *all[] = {empty};
-    begin(&world, 9, NONE);
+    struct fake_owner *empty = fake(NODE_A), *all[] = {empty};
+    begin(&world, NEXT_EPOCH, NONE);
     world_pass(&world, 70 * SECOND_MS);
     assert_false(mc_core_asks_for_cluster(world.core)); /* nobody is here yet */
     finish(&world, NULL, NULL);
-    begin(&world, 9, NONE);
+    begin(&world, NEXT_EPOCH, NONE);
     assert_int_equal(come(&world, empty, A), 0);
     pass(&world, 59000, all, 1);
     assert_false(mc_core_asks_for_cluster(world.core));
@@ -191,14 +196,14 @@ static void test_a_stray_that_comes_first_does_not_decide(void **state)
     (void)state;
     for (unsigned late = 0; late < 2; late++) { /* late: what the stray brought was offered meanwhile */
         struct world world;
-        struct fake_owner *stray = node_with(5, "k", 111), *one = node_with(6, "k", 222), *two = node_with(7, "m", 333),
-                          *all[] = {stray, one, two};
-        begin(&world, 9, NONE);
+        struct fake_owner *stray = node_with(NODE_A, "k", BYTES_A), *one = node_with(NODE_B, "k", BYTES_B),
+                          *two = node_with(NODE_C, "m", BYTES_C), *all[] = {stray, one, two};
+        begin(&world, NEXT_EPOCH, NONE);
         stray->contact_ms = one->contact_ms = two->contact_ms = world.now;
         assert_int_equal(come(&world, stray, A), 0);
         if (late == 1) {
             pass(&world, 5000, all, 3);
-            assert_int_equal(found(&world, stray, "k"), 111);
+            assert_int_equal(found(&world, stray, "k"), BYTES_A);
         }
         uint64_t epoch = one->epoch;
         assert_int_equal(come(&world, one, B), MC_ERR_BUSY);
@@ -207,7 +212,7 @@ static void test_a_stray_that_comes_first_does_not_decide(void **state)
         assert_int_equal(found(&world, stray, "k"), 0);                       /* nothing is offered, */
         assert_int_equal(fake_remove(&world, stray, NULL, "k"), MC_ERR_BUSY); /* nothing removed, */
         assert_int_not_equal(fake_put(&world, stray, "n", 10, 0), 0);         /* nothing put, */
-        assert_int_equal(hello_acts(&world, 90), late); /* and a later master need not fear that something was */
+        assert_int_equal(hello_acts(&world, WITNESS), late); /* and a later master need not fear that something was */
         assert_int_equal(statistics_of(&world).clusters_torn, 1);
         for (unsigned i = 0; i < 60; i++) {
             assert_int_equal(one->epoch, epoch);
@@ -221,8 +226,8 @@ static void test_a_stray_that_comes_first_does_not_decide(void **state)
         assert_int_equal(come(&world, one, B), 0);
         assert_int_equal(come(&world, two, B), 0);
         world_pass(&world, 200);
-        assert_int_equal(found(&world, one, "k"), 222);
-        assert_int_equal(found(&world, one, "m"), 333);
+        assert_int_equal(found(&world, one, "k"), BYTES_B);
+        assert_int_equal(found(&world, one, "m"), BYTES_C);
         assert_int_equal(come(&world, stray, A), MC_ERR_OTHER_CLUSTER);
         assert_int_equal(held(stray, "k")->state, 1);
         free(stray);
@@ -235,16 +240,16 @@ static void test_a_stray_waits_for_the_many(void **state)
 {
     struct world world;
     (void)state;
-    struct fake_owner *stray = node_with(5, "k", 111), *one = node_with(6, "k", 222), *two = node_with(7, "m", 333),
-                      *all[] = {one, two};
-    begin(&world, 9, NONE);
+    struct fake_owner *stray = node_with(NODE_A, "k", BYTES_A), *one = node_with(NODE_B, "k", BYTES_B),
+                      *two = node_with(NODE_C, "m", BYTES_C), *all[] = {one, two};
+    begin(&world, NEXT_EPOCH, NONE);
     one->contact_ms = two->contact_ms = stray->contact_ms = world.now;
     assert_int_equal(come(&world, one, B), 0);
     assert_int_equal(come(&world, two, B), 0);
     assert_int_equal(come(&world, stray, A), MC_ERR_BUSY);
     world_pass(&world, GRACE_OVER_MS);
     assert_true(world.core->torn && !world.core->veiled);
-    assert_int_equal(found(&world, one, "k"), 222);
+    assert_int_equal(found(&world, one, "k"), BYTES_B);
     for (unsigned i = 0; i < 12; i++) {
         pass(&world, 5000, all, 2);
         (void)come(&world, stray, A);
@@ -252,7 +257,7 @@ static void test_a_stray_waits_for_the_many(void **state)
     assert_true(is_settled_as(&world, B));
     assert_int_equal(come(&world, stray, A), MC_ERR_OTHER_CLUSTER);
     assert_int_equal(held(stray, "k")->state, 1);
-    assert_int_equal(found(&world, one, "m"), 333);
+    assert_int_equal(found(&world, one, "m"), BYTES_C);
     free(stray);
     finish(&world, one, two);
 }
@@ -262,8 +267,9 @@ static void test_a_tie_is_not_broken(void **state)
 {
     struct world world;
     (void)state;
-    struct fake_owner *stray = node_with(5, "k", 111), *one = node_with(6, "k", 222), *all[] = {stray};
-    begin(&world, 9, NONE);
+    struct fake_owner *stray = node_with(NODE_A, "k", BYTES_A), *one = node_with(NODE_B, "k", BYTES_B),
+                      *all[] = {stray};
+    begin(&world, NEXT_EPOCH, NONE);
     one->contact_ms = stray->contact_ms = world.now;
     assert_int_equal(come(&world, stray, A), 0);
     for (unsigned i = 0; i < 100; i++) {
@@ -271,7 +277,7 @@ static void test_a_tie_is_not_broken(void **state)
         pass(&world, 1000, all, 1);
     }
     assert_true(is_settled_as(&world, NONE) && world.core->veiled);
-    assert_int_equal(hello_acts(&world, 90), 0); /* so the next master takes what one holds */
+    assert_int_equal(hello_acts(&world, WITNESS), 0); /* so the next master takes what one holds */
     world_disconnect(&world, stray->owner);
     world_disconnect(&world, stray->call);
     world_disconnect(&world, stray->heartbeat);
@@ -283,7 +289,7 @@ static void test_a_tie_is_not_broken(void **state)
     assert_int_equal(code, 0);
     assert_true(is_settled_as(&world, B));
     world_pass(&world, 200);
-    assert_int_equal(found(&world, one, "k"), 222);
+    assert_int_equal(found(&world, one, "k"), BYTES_B);
     finish(&world, stray, one);
 }
 
@@ -292,12 +298,12 @@ static void test_foreign_evidence_costs_nothing(void **state)
 {
     struct world world;
     (void)state;
-    struct fake_owner *one = node_with(6, "k", 222);
-    begin(&world, 9, NONE);
+    struct fake_owner *one = node_with(NODE_B, "k", BYTES_B);
+    begin(&world, NEXT_EPOCH, NONE);
     one->contact_ms = world.now - 20000;
     uint64_t connection = world_connect(&world);
-    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, 90, 1);
-    hello.seen_epoch = 5;
+    struct mc_wire_hello hello = world_hello(MC_ROLE_CALL, WITNESS, FIRST_LIFE);
+    hello.seen_epoch = EPOCH_OF_A;
     hello.cluster = A;
     assert_int_equal(world_greet(&world, connection, &hello).code, 0);
     size_t frame = world_begin(&world, MC_MESSAGE_PING, 2);
@@ -306,7 +312,7 @@ static void test_foreign_evidence_costs_nothing(void **state)
     assert_int_equal(world.core->evidence_count, 1);
     assert_int_equal(come(&world, one, B), 0);
     world_pass(&world, GRACE_OVER_MS);
-    assert_int_equal(found(&world, one, "k"), 222);
+    assert_int_equal(found(&world, one, "k"), BYTES_B);
     finish(&world, one, NULL);
 }
 

@@ -240,7 +240,7 @@ static void test_population(void **state)
     world_open(&world);
     struct world_store store = {.heartbeat = world_join(&world, MC_ROLE_HEARTBEAT, NODE_A, FIRST_LIFE),
                                 .owner = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE),
-                                .call = world_client(&world, 5)};
+                                .call = world_client(&world, NODE_A)};
     struct mc_wire_mount mount = world_mount_of(NODE_A, 4 * MIB, "a");
     mount.populated = 0;
     store.segment = world_mount(&world, store.owner, &mount).segment;
@@ -389,13 +389,13 @@ static void crowd_break(struct crowd *crowd, struct world_store *store)
         return;
     if (rand() % 8 == 0) {
         world_disconnect(&crowd->world, store->owner);
-        store->owner = world_join(&crowd->world, MC_ROLE_OWNER, node, 1);
+        store->owner = world_join(&crowd->world, MC_ROLE_OWNER, node, FIRST_LIFE);
         struct mc_wire_mount mount = world_mount_of(node, MIB, "s");
         mount.epoch = FIRST_EPOCH;
         assert_int_equal(world_mount(&crowd->world, store->owner, &mount).code, 0);
     } else if (rand() % 8 == 0) {
         world_disconnect(&crowd->world, store->call);
-        store->call = world_join(&crowd->world, MC_ROLE_CALL, node, 1);
+        store->call = world_join(&crowd->world, MC_ROLE_CALL, node, FIRST_LIFE);
     }
 }
 

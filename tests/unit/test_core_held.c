@@ -57,7 +57,7 @@ static void test_released_by_departure(void **state)
         world_remove_one_send(&world, other.call, "k");
         if (gone)
             world_disconnect(&world, store.owner);
-        world_pass_beating(&world, 2900, other.heartbeat);
+        world_pass_beating(&world, NEARLY_DEPARTED_MS, other.heartbeat);
         assert_int_equal(remove_answer(&world, other.call), 1);
         world_remove_one_send(&world, store.call, "k"); /* also for who asks late */
         assert_int_equal(world_grant(&world, other.call, PUT_2, "k", SMALL, NULL, &place), MC_ERR_PUT_IN_PROGRESS);
@@ -87,7 +87,7 @@ static void test_departure_is_noted_first(void **state)
         assert_int_equal(world_put_place(&world, b.call, a.owner, "other", SMALL, &wish, &place), 0);
         world_disconnect(&world, a.owner);
         world_remove_one_send(&world, b.call, "k");
-        world_pass_beating(&world, 2900, b.heartbeat);
+        world_pass_beating(&world, NEARLY_DEPARTED_MS, b.heartbeat);
         assert_false(mc_core_asks_to_depart(world.core));
         world_pass_beating(&world, how == 0 ? 2000 : 20000, b.heartbeat);
         assert_true(mc_core_asks_to_depart(world.core));
@@ -208,7 +208,7 @@ static void test_exists_waits_for_what_may_come_back(void **state)
             assert_int_equal(world_grant(&world, writer, PUT_5, "k", SMALL, &again, NULL), MC_ERR_PUT_IN_PROGRESS);
             assert_int_equal(world_owner_obeys(&world, a.owner), is_cut ? 2 : 1);
         } else {
-            world_pass_beating(&world, 3500, b.heartbeat);
+            world_pass_beating(&world, DEPARTED_MS, b.heartbeat);
         }
         assert_int_equal(world_grant(&world, writer, PUT_6, "k", SMALL, &again, NULL), MC_ERR_OBJECT_ALREADY_EXISTS);
         world_close_all(&world);
@@ -229,7 +229,7 @@ static void upsert_waits(bool is_cut)
     assert_int_equal(place.segment, b.segment);
     assert_int_equal(world_grant(&world, b.call, PUT_3, "k", SMALL, &replace, NULL), MC_ERR_PUT_IN_PROGRESS);
     assert_int_equal(world_exist(&world, b.call, "k"), 1);
-    world_pass_beating(&world, 3500, b.heartbeat);
+    world_pass_beating(&world, DEPARTED_MS, b.heartbeat);
     assert_int_equal(world_grant(&world, b.call, PUT_4, "k", SMALL, &replace, NULL), 0);
     world_close_all(&world);
 }

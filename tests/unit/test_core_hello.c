@@ -37,8 +37,8 @@ static void test_connections_that_rest(void **state)
     struct world world;
     (void)state;
     world_open(&world);
-    uint64_t call = world_client(&world, 1), other = world_client(&world, 2);
-    uint64_t heartbeat = world_join(&world, MC_ROLE_OWNER, 3, 1), fresh = world_connect(&world);
+    uint64_t call = world_client(&world, CLIENT), other = world_client(&world, SECOND_CLIENT);
+    uint64_t heartbeat = world_join(&world, MC_ROLE_OWNER, NODE_A, FIRST_LIFE), fresh = world_connect(&world);
     struct mc_connection *owed = mc_map_get(&world.core->connections, other);
     world_pass(&world, MC_CALL_IDLE_MS - 1000);
     assert_int_equal(mc_core_rest_ms(world.core, world.now, call), MC_CALL_IDLE_MS - 1000);
@@ -147,7 +147,7 @@ static void test_roles(void **state)
     world_open(&world);
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         struct mc_core_statistics statistics;
-        uint64_t connection = world_join(&world, wrong[i].role, 1, 1);
+        uint64_t connection = world_join(&world, wrong[i].role, CLIENT, FIRST_LIFE);
         world_input(&world, connection, wrong[i].type, 1, "\0\0\0\0\0\0", 6);
         assert_true(world.connections[connection].closed);
         statistics = statistics_of(&world);
@@ -169,7 +169,7 @@ static void test_incarnations(void **state)
     struct mc_core_statistics statistics;
     (void)state;
     struct world_store store = world_open_one(&world);
-    uint64_t newer = world_join(&world, MC_ROLE_CALL, 5, 2);
+    uint64_t newer = world_join(&world, MC_ROLE_CALL, NODE_A, SECOND_LIFE);
     assert_true(world.connections[store.heartbeat].closed && world.connections[store.owner].closed &&
                 world.connections[store.call].closed);
     assert_false(world.connections[newer].closed);

@@ -168,7 +168,7 @@ static void test_segment_leaves_amid_its_inventory(void **state)
     assert_int_equal(world_remove(&world, b->call, name, true), MC_ERR_BUSY);
     world_disconnect(&world, a->owner);
     world_disconnect(&world, a->heartbeat);
-    world_pass(&world, 3100);
+    world_pass(&world, MC_DEPART_MS + 100);
     for (unsigned i = 0; i < 7; i++) {
         world_beat(&world, b->heartbeat);
         world_pass(&world, SECOND_MS);
@@ -266,7 +266,7 @@ static void test_rotten(void **state)
     world_beat(&world, a->heartbeat);
     world_pass(&world, 4 * SECOND_MS);
     world_beat(&world, a->heartbeat);
-    world_pass(&world, 3500);
+    world_pass(&world, DEPARTED_MS);
     say_slots(&world, a->call, MC_MESSAGE_ROTTEN, a->segment, &slots[20], 20);
     assert_int_equal(checks_of(&world, a->owner), 16);
     finish(&world, a, NULL);

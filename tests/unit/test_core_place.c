@@ -26,9 +26,9 @@ static void add(struct cluster *cluster, uint64_t capacity, struct mc_id host)
     uint64_t node = 100 + cluster->count;
     char name[16];
     (void)snprintf(name, sizeof(name), "s%u", cluster->count);
-    store->heartbeat = world_join(world, MC_ROLE_HEARTBEAT, node, 1);
-    store->owner = world_join(world, MC_ROLE_OWNER, node, 1);
-    store->call = world_join(world, MC_ROLE_CALL, node, 1);
+    store->heartbeat = world_join(world, MC_ROLE_HEARTBEAT, node, FIRST_LIFE);
+    store->owner = world_join(world, MC_ROLE_OWNER, node, FIRST_LIFE);
+    store->call = world_join(world, MC_ROLE_CALL, node, FIRST_LIFE);
     struct mc_wire_mount mount = world_mount_of(node, capacity, name);
     mount.host = host;
     struct mc_wire_mount_reply reply = world_mount(world, store->owner, &mount);

@@ -25,7 +25,7 @@ static void test_what_loopback_is(void **state)
 
 static uint32_t mount(struct world *world, uint64_t node, struct mc_id host, const char *address)
 {
-    uint64_t owner = world_join(world, MC_ROLE_OWNER, node, 1);
+    uint64_t owner = world_join(world, MC_ROLE_OWNER, node, FIRST_LIFE);
     struct mc_wire_mount mount = world_mount_of(node, MIB, address);
     mount.host = host;
     mount.tcp_address = mc_span_string(address);
@@ -36,7 +36,7 @@ static uint32_t mount(struct world *world, uint64_t node, struct mc_id host, con
 
 static bool is_told(struct world *world, uint64_t node, uint32_t segment)
 {
-    uint64_t heartbeat = world_join(world, MC_ROLE_HEARTBEAT, node, 1);
+    uint64_t heartbeat = world_join(world, MC_ROLE_HEARTBEAT, node, FIRST_LIFE);
     assert_int_equal(world_heartbeat(world, heartbeat, segment, MIB), 0);
     world_disconnect(world, heartbeat);
     return world->is_told_lonely;
@@ -68,7 +68,7 @@ static void test_another_host_mounts(void **state)
 
 static void ask(struct world *world, struct mc_id host)
 {
-    uint64_t call = world_join(world, MC_ROLE_CALL, 77, 1);
+    uint64_t call = world_join(world, MC_ROLE_CALL, CLIENT, FIRST_LIFE);
     struct mc_wire_segments head = {.host = host};
     size_t frame = world_begin(world, MC_MESSAGE_SEGMENTS, 4);
     mc_wire_segments_write(&world->frame, &head);

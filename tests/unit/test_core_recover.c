@@ -87,7 +87,7 @@ static void test_young_master_without_a_sign(void **state)
     world.now = 1000000;
     master_start(&world, NEXT_EPOCH, &config);
     assert_int_equal(hello_acts(&world, WITNESS), 0);
-    world_pass(&world, 2999);
+    world_pass(&world, MC_DEPART_MS - 1);
     assert_true(mc_recover_unsettled(world.core));
     world_pass(&world, 1);
     assert_false(mc_recover_unsettled(world.core));
@@ -106,7 +106,7 @@ static void test_young_until_it_is_noted(void **state)
     master_stop(&world);
     master_start(&world, NEXT_EPOCH, &config);
     struct fake_owner *a = fake(NODE_A);
-    world_pass(&world, 2999);
+    world_pass(&world, MC_DEPART_MS - 1);
     assert_false(mc_core_asks_to_age(world.core));
     world_pass(&world, 1);
     assert_true(mc_core_asks_to_age(world.core));
@@ -649,11 +649,11 @@ static void test_reports_after_a_takeover(void **state)
     struct mc_core_segment segment;
     (void)state;
     struct fake_owner *a = start_with_value(&world, "k");
-    uint64_t first = world_client(&world, 21), second = world_client(&world, 22);
+    uint64_t first = world_client(&world, CLIENT), second = world_client(&world, SECOND_CLIENT);
     world_disconnect(&world, a->owner);
     world_disconnect(&world, a->heartbeat);
     world_disconnect(&world, a->call);
-    a->node = 7;
+    a->node = NODE_C;
     assert_int_equal(fake_join(&world, a).inventory, 1);
     assert_true(fake_tell(&world, a, 100));
     world_pass(&world, 100);
@@ -676,7 +676,7 @@ static void test_put_before_the_segments_are_back(void **state)
     crash(&world, NEXT_EPOCH, SHORTLY_MS);
     uint64_t client = world_client(&world, CLIENT);
     assert_int_equal(world_grant(&world, client, PUT_1, "k", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
-    world_pass(&world, 2900);
+    world_pass(&world, NEARLY_DEPARTED_MS);
     assert_int_equal(world_grant(&world, client, PUT_1, "k", SMALL, NULL, NULL), MC_ERR_SPACE_SOON);
     world_pass(&world, 100);
     assert_int_equal(world_grant(&world, client, PUT_2, "k", SMALL, NULL, NULL), MC_ERR_NO_AVAILABLE_HANDLE);
@@ -694,7 +694,7 @@ static void test_takeover(void **state)
         uint32_t number = a->segment;
         put_numbered(&world, a, 50);
         const struct mc_wire_mount live = fake_mount(&world, a, MIB);
-        uint64_t thief = world_join(&world, MC_ROLE_OWNER, 99, 1);
+        uint64_t thief = world_join(&world, MC_ROLE_OWNER, WITNESS, FIRST_LIFE);
         assert_int_equal(world_mount(&world, thief, &live).code, MC_ERR_SEGMENT_ALREADY_EXISTS);
         /* Open: one whose LIVE is lost with the process, one that nobody has written, one removed and not cleared. */
         struct mc_wire_place lost, open;
@@ -715,7 +715,7 @@ static void test_takeover(void **state)
         world_disconnect(&world, a->owner);
         world_disconnect(&world, a->heartbeat);
         world_disconnect(&world, a->call);
-        a->node = 7; /* another process */
+        a->node = NODE_C; /* another process */
         world_pass(&world, 500);
         struct mc_wire_mount_reply reply = fake_join(&world, a);
         assert_int_equal(reply.code, 0);
@@ -726,7 +726,7 @@ static void test_takeover(void **state)
             send_inventory(&world, a->owner, a->segment, 0, false, &item, 1);
             world_disconnect(&world, a->owner);
             world_check(&world);
-            a->owner = world_join(&world, MC_ROLE_OWNER, a->node, 1);
+            a->owner = world_join(&world, MC_ROLE_OWNER, a->node, FIRST_LIFE);
             struct mc_wire_mount mount = fake_mount(&world, a, MIB);
             reply = world_mount(&world, a->owner, &mount);
             assert_int_equal(reply.inventory, 1); /* all of it again */

@@ -161,7 +161,7 @@ static void test_value_with_a_replica_that_is_cut_off_stays(void **state)
         }
         assert_int_equal(world_grant(&world, b.call, PUT_3, "k", SMALL * 2, &at_b, &place), MC_ERR_PUT_IN_PROGRESS);
         assert_int_equal(length_of(&world, b.call, "k"), SMALL);
-        world_pass_beating(&world, 3500, b.heartbeat);
+        world_pass_beating(&world, DEPARTED_MS, b.heartbeat);
         put_over(&world, &b, &b, "k", SMALL * 2, &at_b);
         assert_int_equal(length_of(&world, b.call, "k"), SMALL * 2);
         world_close_all(&world);
@@ -198,7 +198,7 @@ static void test_what_a_failed_grant_left_is_cleared_first(void **state)
         assert_int_equal(length_of(&world, b.call, "k"), SMALL);
         assert_int_equal(world_grant(&world, b.call, PUT_2, "k", SMALL * 2, &at_b, &place), MC_ERR_PUT_IN_PROGRESS);
         assert_int_equal(length_of(&world, b.call, "k"), SMALL);
-        world_pass_beating(&world, 3500, b.heartbeat);
+        world_pass_beating(&world, DEPARTED_MS, b.heartbeat);
         world_check(&world);
         put_over(&world, &b, &b, "k", SMALL * 2, &at_b);
         world_close_all(&world);
@@ -511,9 +511,9 @@ static void removal_open(struct world *world, struct removal *removal)
     struct mc_wire_place place;
     char key[16];
     world_open(world);
-    removal->a = world_store(world, 5, MIB, "a");
-    removal->b = world_store(world, 6, MIB, "b");
-    removal->c = world_store(world, 7, MIB, "c");
+    removal->a = world_store(world, NODE_A, MIB, "a");
+    removal->b = world_store(world, NODE_B, MIB, "b");
+    removal->c = world_store(world, NODE_C, MIB, "c");
     for (unsigned i = 0; i < 3000; i++) {
         (void)snprintf(key, sizeof(key), "k%u", i);
         assert_int_equal(world_put_place(world, removal->b.call, removal->b.owner, key, SMALL, &at_b, &place), 0);

@@ -250,7 +250,7 @@ static void test_nobody_is_gone_before_he_has_departed(void **state)
     world_open_with(&world, &config);
     struct world_store a = world_store(&world, NODE_A, MIB, "a");
     assert_int_equal(world_put(&world, a.call, a.owner, "k", SMALL), 0);
-    world_pass(&world, 2999);
+    world_pass(&world, MC_DEPART_MS - 1);
     assert_true(mc_core_segment(world.core, a.segment, &segment));
     assert_int_equal(segment.state, 1);
     assert_int_equal(segment.objects, 1);
@@ -519,7 +519,7 @@ static void test_segments_are_told_once(void **state)
     const struct mc_id here = {9, 9}, elsewhere = {8, 8};
     (void)state;
     world_open(&world);
-    uint64_t call = world_client(&world, 77);
+    uint64_t call = world_client(&world, CLIENT);
     assert_int_equal(ask_segments(&world, call, 0, here).count, 0);
     struct world_store first = world_store(&world, NODE_A, MIB, "a");
     struct told told = ask_segments(&world, call, 0, elsewhere);
