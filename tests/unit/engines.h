@@ -8,6 +8,9 @@
 
 #include <sys/mman.h>
 
+#define MS_NS 1000000ull
+#define SECOND_NS (1000 * MS_NS)
+
 static inline uint8_t *memory_map(size_t size)
 {
     void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -386,7 +386,7 @@ static void test_many_registrations(void **state)
     uint64_t start_ns = mc_clock_ns();
     for (size_t i = 0; i < COUNT; i++)
         assert_int_equal(add(engine, memory + i * 64, 64), 0);
-    uint64_t spent_ms = (mc_clock_ns() - start_ns) / 1000000;
+    uint64_t spent_ms = (mc_clock_ns() - start_ns) / MS_NS;
     print_message("  10,000 registrations: %llu ms\n", (unsigned long long)spent_ms);
     assert_true(spent_ms < 1000); /* 50 without sanitizers; the bench says more */
     assert_int_equal(add(engine, memory + 64 * 77 + 1, 1), MC_TRANSFER_ERR_ADDRESS_OVERLAPPED);
@@ -407,7 +407,7 @@ static int connect_to(uint16_t port)
 {
     char address[64];
     mc_address_join(address, sizeof(address), "127.0.0.1", port);
-    int fd = mc_tcp_connect(address, mc_clock_ns() + 5000000000u);
+    int fd = mc_tcp_connect(address, mc_clock_ns() + 5 * SECOND_NS);
     assert_true(fd >= 0);
     return fd;
 }
@@ -416,7 +416,7 @@ static void say(uint16_t port, const void *data, size_t size)
 {
     int fd = connect_to(port);
     struct iovec part = {(void *)(uintptr_t)data, size};
-    (void)mc_socket_send(fd, &part, 1, mc_clock_ns() + 1000000000u); /* it may hang up in the middle */
+    (void)mc_socket_send(fd, &part, 1, mc_clock_ns() + SECOND_NS); /* it may hang up in the middle */
     close(fd);
 }
 
@@ -492,7 +492,7 @@ static void test_deadline(void **state)
     struct beside *beside = *state;
     struct world *world = &beside->world;
     const char *name = beside->name;
-    world->near->settings.timeout_ns = 500000000;
+    world->near->settings.timeout_ns = 500 * MS_NS;
     struct mc_transfer_item item = {world->near_memory, 4096, 16 << 20};
     for (int opcode = 0; opcode < 2; opcode++) {
         uint64_t start_ms = mc_clock_ms();
@@ -502,7 +502,7 @@ static void test_deadline(void **state)
         assert_true(spent_ms >= 500 && spent_ms < 2500);
     }
     int64_t stuck[MC_PEER_WORKERS_MAX + 2];
-    world->near->settings.timeout_ns = 1500000000;
+    world->near->settings.timeout_ns = 1500 * MS_NS;
     for (size_t i = 0; i < MC_PEER_WORKERS_MAX + 2; i++) {
         stuck[i] = mc_transfer_submit(world->near, name, MC_TRANSFER_WRITE, &item, 1, NULL);
         assert_true(stuck[i] > 0);
@@ -532,9 +532,9 @@ static void test_burst(void **state)
     const char *name = beside->name;
     struct mc_transfer_item fine = {world->near_memory, (uintptr_t)world->far_memory, 65536};
     struct mc_transfer_item item = {world->near_memory, 4096, 16 << 20};
-    world->near->settings.timeout_ns = 100000000; /* to meet the silent peer */
+    world->near->settings.timeout_ns = 100 * MS_NS; /* to meet the silent peer */
     assert_true(mc_transfer_run(world->near, name, MC_TRANSFER_WRITE, &item, 1, NULL) < 0);
-    world->near->settings.timeout_ns = 2000000000;
+    world->near->settings.timeout_ns = 2 * SECOND_NS;
     int64_t id = mc_transfer_submit(world->near, mc_transfer_name(world->far), MC_TRANSFER_WRITE, &fine, 1, NULL);
     assert_int_equal(mc_transfer_wait(world->near, &id, 1), 0);
     while (!all_workers_are_idle(world->near))

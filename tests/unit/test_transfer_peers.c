@@ -34,7 +34,7 @@ static void test_many_silent_peers(void **state)
     enum { SILENT = 40, EACH = MC_PEER_WORKERS_MAX + 2, FINE = 200 };
     static struct silent silent[SILENT];
     static int64_t stuck[SILENT * EACH];
-    world->near->settings.timeout_ns = 6000000000;
+    world->near->settings.timeout_ns = 6 * SECOND_NS;
     struct mc_transfer_item item = {world->near_memory, 4096, 16 << 20};
     struct mc_transfer_item fine = {world->near_memory, (uintptr_t)world->far_memory, 65536};
     for (int i = 0; i < SILENT; i++) {
@@ -108,7 +108,7 @@ static void test_queue_of_a_slow_peer(void **state)
     char name[SILENT_NAME_MAX];
     world_open_beside(&world, &slow.silent, name);
     assert_int_equal(pthread_create(&slow.thread, NULL, slow_main, &slow), 0);
-    world.near->settings.timeout_ns = 1500000000;
+    world.near->settings.timeout_ns = 1500 * MS_NS;
     struct mc_transfer_item item = {world.near_memory, 4096, 1};
     for (int i = 0; i < COUNT; i++)
         assert_true((ids[i] = mc_transfer_submit(world.near, name, MC_TRANSFER_WRITE, &item, 1, NULL)) > 0);
@@ -130,7 +130,7 @@ static void test_silent_beside_a_silent_server(void **state)
     char server[96];
     int64_t ids[WAITING];
     uint16_t port = 0;
-    world->near->settings.timeout_ns = 1000000000;
+    world->near->settings.timeout_ns = SECOND_NS;
     struct mc_transfer_item item = {world->near_memory, 4096, 1};
     int64_t id = mc_transfer_submit(world->near, world->name, MC_TRANSFER_WRITE, &item, 1, NULL);
     assert_int_equal(mc_transfer_wait(world->near, &id, 1),
@@ -190,7 +190,7 @@ static void test_lane_of_the_former(void **state)
     struct world *world = *state;
     struct mc_peer *peer;
     struct mc_lane *lane, *idle;
-    uint64_t until_ns = mc_clock_ns() + 20000000000ull;
+    uint64_t until_ns = mc_clock_ns() + 20 * SECOND_NS;
     world->silent.process = 1;
     assert_int_equal(mc_peer_get(world->near, world->name, until_ns, &peer), 0);
     assert_int_equal(mc_peer_take_lane(peer, until_ns, &lane), 0);
@@ -293,7 +293,7 @@ static void test_refused_by_the_former(void **state)
     int64_t id = mc_transfer_submit(world->near, world->name, MC_TRANSFER_WRITE, &item, 1, NULL);
     int former = next_write(&world->silent);
     world->silent.process = 2;
-    assert_int_equal(mc_peer_refresh(peer, mc_clock_ns() + 10000000000ull), 1);
+    assert_int_equal(mc_peer_refresh(peer, mc_clock_ns() + 10 * SECOND_NS), 1);
     uint64_t status = MC_TCP_STATUS_REFUSED;
     assert_true(send(former, &status, sizeof(status), MSG_NOSIGNAL) == sizeof(status));
     int heir = next_write(&world->silent);
@@ -325,7 +325,7 @@ static bool serve_one(int fd, struct mc_tcp_header *header)
         return false;
     struct iovec parts[2] = {{&status, (header->opcode & MC_TCP_OPCODE_VERSION_2) != 0 ? sizeof(status) : 0},
                              {payload, is_write ? 0 : header->length}};
-    return mc_socket_send(fd, parts, 2, mc_clock_ns() + 10000000000ull) == 0;
+    return mc_socket_send(fd, parts, 2, mc_clock_ns() + 10 * SECOND_NS) == 0;
 }
 
 static void *turncoat_main(void *argument)
@@ -378,7 +378,7 @@ static void test_another_version_under_the_name(void **state)
 static int hold_connection(struct mc_peer *peer)
 {
     struct mc_lane *lane;
-    assert_int_equal(mc_peer_take_lane(peer, mc_clock_ns() + 10000000000ull, &lane), 0);
+    assert_int_equal(mc_peer_take_lane(peer, mc_clock_ns() + 10 * SECOND_NS, &lane), 0);
     int held = dup(lane->fd);
     assert_true(held >= 0);
     mc_peer_give_lane(peer, lane);
@@ -418,7 +418,7 @@ static void test_late_bytes(void **state)
     const char *far = mc_transfer_name(world.far);
     assert_int_equal(mc_peer_get(world.near, far, UINT64_MAX, &peer), 0);
     world.near->settings.lanes_near = 1;
-    world.near->settings.timeout_ns = 700000000;
+    world.near->settings.timeout_ns = 700 * MS_NS;
     world.near->settings.tcp_version = knows == NEITHER ? 1 : 2;
     peer->document.can_cut = knows == CUTS;
     if (knows != CUTS)
@@ -437,12 +437,12 @@ static void test_late_bytes(void **state)
     if (what->is_closed_between)
         assert_int_equal(mc_transfer_close_segment(world.near, far), 0);
     assert_true(knows == CUTS || (peer->unended != NULL && peer->uncut_count == 0));
-    world.near->settings.timeout_ns = 20000000000;
+    world.near->settings.timeout_ns = 20 * SECOND_NS;
     memset(world.near_seen, 0xbb, LENGTH);
     assert_int_equal(mc_transfer_run(world.near, far, MC_TRANSFER_WRITE, &item, 1, NULL), 0);
     memset(world.near_seen, 0xaa, LENGTH);
     struct iovec late = {world.near_memory, LENGTH};
-    (void)mc_socket_send(held, &late, 1, mc_clock_ns() + 500000000u); /* refused, or nobody reads it */
+    (void)mc_socket_send(held, &late, 1, mc_clock_ns() + 500 * MS_NS); /* refused, or nobody reads it */
     usleep(100000);
     for (size_t i = 0; i < LENGTH; i++)
         if (world.far_seen[i] != 0xbb)
@@ -460,14 +460,14 @@ static void test_late_bytes_at_the_last_release(void **state)
     struct world *world = *state;
     uint64_t status = MC_TCP_STATUS_OK;
     world->silent.process = 1;
-    world->near->settings.timeout_ns = 500000000;
+    world->near->settings.timeout_ns = 500 * MS_NS;
     struct mc_transfer_item item = {world->near_memory, 4096, 1};
     assert_int_equal(mc_transfer_run(world->near, world->name, MC_TRANSFER_WRITE, &item, 1, NULL),
                      MC_TRANSFER_ERR_TIMEOUT);
     struct pollfd first = {.fd = mc_socket_accept(world->silent.data), .events = POLLIN};
     assert_true(first.fd >= 0 && poll(&first, 1, 5000) == 1);
     assert_true((first.revents & POLLERR) != 0);
-    world->near->settings.timeout_ns = 10000000000;
+    world->near->settings.timeout_ns = 10 * SECOND_NS;
     int64_t id = mc_transfer_submit(world->near, world->name, MC_TRANSFER_WRITE, &item, 1, NULL);
     int second = next_write(&world->silent);
     assert_true(send(second, &status, sizeof(status), MSG_NOSIGNAL) == sizeof(status));
@@ -483,7 +483,7 @@ static void test_a_stopped_one_of_version_1(void **state)
     struct world *world = *state;
     char byte;
     world->silent.version = 1;
-    world->near->settings.timeout_ns = 500000000;
+    world->near->settings.timeout_ns = 500 * MS_NS;
     struct mc_transfer_item item = {world->near_memory, 4096, 1};
     for (int i = 0; i < 3; i++)
         assert_int_equal(mc_transfer_run(world->near, world->name, MC_TRANSFER_WRITE, &item, 1, NULL),
@@ -493,9 +493,9 @@ static void test_a_stopped_one_of_version_1(void **state)
     assert_int_equal(poll(&waited, 1, 0), 0); /* the only connection */
     struct mc_tcp_header fence;
     assert_true(take(first, &fence, sizeof(fence)) && fence.opcode == 0 && fence.length == 1 && fence.address == 4096);
-    assert_int_equal(mc_socket_receive(first, &byte, 1, mc_clock_ns() + 5000000000u, NULL),
+    assert_int_equal(mc_socket_receive(first, &byte, 1, mc_clock_ns() + 5 * SECOND_NS, NULL),
                      MC_ERR_RPC_FAIL); /* its end */
-    world->near->settings.timeout_ns = 10000000000;
+    world->near->settings.timeout_ns = 10 * SECOND_NS;
     int64_t id = mc_transfer_submit(world->near, world->name, MC_TRANSFER_WRITE, &item, 1, NULL);
     assert_int_equal(poll(&waited, 1, 300), 0); /* not before */
     close(first);
@@ -518,11 +518,11 @@ static void test_unknown_beside_one_with_a_late_write(void **state)
     uint64_t bucket = mc_hash(far, strlen(far)).low % MC_PEER_BUCKETS;
     for (unsigned i = 1; i == 1 || mc_hash(name, strlen(name)).low % MC_PEER_BUCKETS != bucket; i++)
         snprintf(name, sizeof(name), "127.%u.%u.%u:1", i >> 16 & 127, i >> 8 & 255, i & 255);
-    assert_true(mc_peer_get(world->near, name, mc_clock_ns() + 1000000000u, &unknown) < 0);
+    assert_true(mc_peer_get(world->near, name, mc_clock_ns() + SECOND_NS, &unknown) < 0);
     assert_int_equal(mc_peer_get_known(world->near, far, UINT64_MAX, &peer), 0);
     assert_int_equal(peer->uncut_count, 1);
     assert_int_equal(world->near->peer_count, 1);
-    assert_int_equal(mc_settle(peer, mc_clock_ns() + 10000000000ull), 0);
+    assert_int_equal(mc_settle(peer, mc_clock_ns() + 10 * SECOND_NS), 0);
     assert_int_equal(peer->uncut_count, 0);
     mc_peer_release(peer);
     /* With nothing left it goes when the caller closes it. */
@@ -544,14 +544,14 @@ static void test_submit_after_a_rest(void **state)
 {
     struct world *world = *state;
     world->silent.process = 1;
-    world->near->settings.timeout_ns = 300000000;
+    world->near->settings.timeout_ns = 300 * MS_NS;
     struct mc_transfer_item item = {world->near_memory, 4096, 4096};
     assert_int_equal(mc_transfer_run(world->near, world->name, MC_TRANSFER_READ, &item, 1, NULL),
                      MC_TRANSFER_ERR_TIMEOUT);
     rest(world->near, 10000);
     world->silent.is_paused = true;
     usleep(100000); /* its thread has seen that */
-    world->near->settings.timeout_ns = 3000000000;
+    world->near->settings.timeout_ns = 3 * SECOND_NS;
     for (int i = 0; i < 2; i++) {
         uint64_t start_ms = mc_clock_ms();
         int64_t id = mc_transfer_submit(world->near, world->name, MC_TRANSFER_READ, &item, 1, NULL);
@@ -582,7 +582,7 @@ static void test_open_again_without_the_server(void **state)
     assert_int_equal(mc_peer_get(world->near, far, UINT64_MAX, &peer), 0);
     snprintf(peer->handshake_address, sizeof(peer->handshake_address), "%s", far);
     world->near->metadata.is_p2p = false;
-    world->near->metadata.away_until_ns = mc_clock_ns() + 10000000000ull;
+    world->near->metadata.away_until_ns = mc_clock_ns() + 10 * SECOND_NS;
     mc_peer_release(peer);
     assert_int_equal(mc_transfer_close_segment(world->near, far), 0);
     struct mc_transfer_item item = {world->near_memory, (uintptr_t)world->far_memory, 4096};
@@ -592,7 +592,7 @@ static void test_open_again_without_the_server(void **state)
 static void *settle_main(void *argument)
 {
     struct mc_peer *peer = argument;
-    return mc_settle(peer, mc_clock_ns() + 10000000000ull) == 0 ? peer : NULL;
+    return mc_settle(peer, mc_clock_ns() + 10 * SECOND_NS) == 0 ? peer : NULL;
 }
 
 /* A metadata server that knows one name: who has it, and where. */
@@ -640,7 +640,7 @@ static void test_moved_while_it_is_asked(void **state)
     mc_settle_note(peer, 77, peer->incarnation);
     uint64_t start_ms = mc_clock_ms();
     assert_int_equal(pthread_create(&moving, NULL, move_main, NULL), 0);
-    assert_int_equal(mc_settle(peer, mc_clock_ns() + 20000000000ull), 0);
+    assert_int_equal(mc_settle(peer, mc_clock_ns() + 20 * SECOND_NS), 0);
     assert_true(mc_clock_ms() - start_ms < 3000);
     assert_int_equal(peer->document.id.low, 2);
     assert_int_equal(peer->uncut_count, 0);
@@ -727,14 +727,14 @@ static void test_cut_before_it_comes(void **state)
     char address[64];
     const uint64_t numbers[2] = {77, MC_TCP_LANE_MAX};
     assert_int_equal(mc_peer_get(world->near, mc_transfer_name(world->far), UINT64_MAX, &peer), 0);
-    assert_int_equal(mc_settle_cut(peer, numbers, 2, mc_clock_ns() + 10000000000ull), 0);
+    assert_int_equal(mc_settle_cut(peer, numbers, 2, mc_clock_ns() + 10 * SECOND_NS), 0);
     /* Nobody makes the peer forget them by naming others again and again, or very many at once. */
     static uint64_t many[MC_SETTLE_NUMBERS_MAX + 1];
     for (size_t i = 0; i <= MC_SETTLE_NUMBERS_MAX; i++)
         many[i] = 1000;
     for (size_t i = 0; i < MC_SERVICE_CUTS_MAX / MC_SETTLE_NUMBERS_MAX + 1; i++)
-        assert_int_equal(mc_settle_cut(peer, many, MC_SETTLE_NUMBERS_MAX, mc_clock_ns() + 10000000000ull), 0);
-    assert_true(mc_settle_cut(peer, many, MC_SETTLE_NUMBERS_MAX + 1, mc_clock_ns() + 10000000000ull) < 0);
+        assert_int_equal(mc_settle_cut(peer, many, MC_SETTLE_NUMBERS_MAX, mc_clock_ns() + 10 * SECOND_NS), 0);
+    assert_true(mc_settle_cut(peer, many, MC_SETTLE_NUMBERS_MAX + 1, mc_clock_ns() + 10 * SECOND_NS) < 0);
     mc_address_join(address, sizeof(address), "127.0.0.1", world->far->data_port);
     for (uint64_t number = 76; number < 78; number++) {
         struct {
@@ -743,18 +743,18 @@ static void test_cut_before_it_comes(void **state)
         } __attribute__((packed))
         request = {{.length = 1, .address = (uintptr_t)world->far_memory, .opcode = 0x81}, (uint8_t)number};
         uint64_t status = 0;
-        int fd = mc_tcp_connect(address, mc_clock_ns() + 5000000000u);
+        int fd = mc_tcp_connect(address, mc_clock_ns() + 5 * SECOND_NS);
         assert_true(fd >= 0);
         memcpy(request.header.lane, &number, sizeof(request.header.lane));
         assert_true(send(fd, &request, sizeof(request), MSG_NOSIGNAL) == sizeof(request));
-        int64_t got = mc_socket_receive(fd, &status, 8, mc_clock_ns() + 10000000000ull, NULL);
+        int64_t got = mc_socket_receive(fd, &status, 8, mc_clock_ns() + 10 * SECOND_NS, NULL);
         assert_int_equal(got, number == 76 ? 8 : MC_ERR_RPC_FAIL);
         close(fd);
     }
     assert_int_equal(world->far_seen[0], 76);
     /* Another process has the name: it has nothing to cut. */
     peer->document.id.low ^= 1;
-    assert_int_equal(mc_settle_cut(peer, numbers, 1, mc_clock_ns() + 10000000000ull), 1);
+    assert_int_equal(mc_settle_cut(peer, numbers, 1, mc_clock_ns() + 10 * SECOND_NS), 1);
     mc_peer_release(peer);
 }
 
@@ -766,7 +766,7 @@ static void test_more_cuts_than_are_remembered(void **state)
     struct mc_peer *peer;
     static uint64_t numbers[MC_SETTLE_NUMBERS_MAX];
     assert_int_equal(mc_peer_get(world->near, mc_transfer_name(world->far), UINT64_MAX, &peer), 0);
-    uint64_t deadline_ns = mc_clock_ns() + 30000000000ull, number = 0, first = 1;
+    uint64_t deadline_ns = mc_clock_ns() + 30 * SECOND_NS, number = 0, first = 1;
     for (unsigned i = 0; i < MC_SERVICE_CUTS_MAX / MC_SETTLE_NUMBERS_MAX; i++) {
         for (unsigned j = 0; j < MC_SETTLE_NUMBERS_MAX; j++)
             numbers[j] = ++number;

@@ -198,7 +198,7 @@ static void give_up_link(struct mc_peer *peer, int *end)
 
 static void *settle(void *peer)
 {
-    return (void *)(intptr_t)mc_rdma_settle(peer, mc_clock_ns() + 20000000000ull);
+    return (void *)(intptr_t)mc_rdma_settle(peer, mc_clock_ns() + 20 * SECOND_NS);
 }
 
 /* While one thread waits until a write that was cut off can arrive no more, no other goes on to that peer. */
@@ -211,19 +211,19 @@ static void test_all_wait_for_the_cut(void **state)
     int end;
     uint64_t now_ns = mc_clock_ns();
     expect(world, MC_TRANSFER_PATH_RDMA, 4096, 1);
-    assert_int_equal(mc_peer_get(world->near, mc_transfer_name(world->far), now_ns + 5000000000ull, &peer), 0);
+    assert_int_equal(mc_peer_get(world->near, mc_transfer_name(world->far), now_ns + 5 * SECOND_NS, &peer), 0);
     give_up_link(peer, &end);
     assert_int_equal(pthread_create(&waiting, NULL, settle, peer), 0);
     for (bool is_waiting = false; !is_waiting; usleep(1000)) {
         pthread_mutex_lock(&peer->lock);
         is_waiting = peer->rdma_uncut == NULL;
         pthread_mutex_unlock(&peer->lock);
-        assert_true(mc_clock_ns() - now_ns < 10000000000ull);
+        assert_true(mc_clock_ns() - now_ns < 10 * SECOND_NS);
     }
-    assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 50000000), MC_TRANSFER_ERR_TIMEOUT);
+    assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 50 * MS_NS), MC_TRANSFER_ERR_TIMEOUT);
     assert_int_equal(mc_rdma_settle(peer, mc_clock_ns()), MC_TRANSFER_ERR_TIMEOUT);
     close(end);
-    assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 10000000000ull), 0);
+    assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 10 * SECOND_NS), 0);
     assert_int_equal(pthread_join(waiting, &result), 0);
     assert_int_equal((intptr_t)result, 0);
     mc_peer_release(peer);
@@ -276,7 +276,7 @@ static void test_cut_when_asked(void **state)
     lane->fd = ends[0];
     uncut(peer, lane);
     assert_int_equal(poll(&looked, 1, 0), 0);
-    assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 10000000000ull), 0);
+    assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 10 * SECOND_NS), 0);
     assert_int_equal(poll(&looked, 1, 0), 1);
     assert_true(recv(looked.fd, &byte, 1, MSG_DONTWAIT) <= 0 && errno != EAGAIN);
     mc_transfer_close_fd(looked.fd);
@@ -293,7 +293,7 @@ static int given_up(int *other)
     unsigned timeout_ms = 100;
     int listener = mc_tcp_listen("127.0.0.1", &port);
     mc_address_join(address, sizeof(address), "127.0.0.1", port);
-    int fd = mc_tcp_connect(address, mc_clock_ns() + 5000000000u);
+    int fd = mc_tcp_connect(address, mc_clock_ns() + 5 * SECOND_NS);
     assert_true(fd >= 0);
     *other = mc_socket_accept(listener);
     close(listener);
@@ -318,11 +318,11 @@ static void given_up_is_no_proof(struct world *world, bool is_looked_at)
     assert_true(!is_looked_at || mc_rdma_lane_has_ended(lane));
     pthread_mutex_unlock(&peer->lock);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 100000000), MC_TRANSFER_ERR_TIMEOUT);
+        assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 100 * MS_NS), MC_TRANSFER_ERR_TIMEOUT);
     pthread_mutex_lock(&peer->lock);
     lane->cut_ms -= 10000000; /* no packet lives so long */
     pthread_mutex_unlock(&peer->lock);
-    assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 100000000), 0);
+    assert_int_equal(mc_rdma_settle(peer, mc_clock_ns() + 100 * MS_NS), 0);
     close(end);
     close(other);
     mc_peer_release(peer);
@@ -396,11 +396,11 @@ static void test_changes_while_it_is_opened(void **state)
     world->near->metadata.is_p2p = false;
     struct mc_transfer_item item = {world->near_memory, (uintptr_t)world->far_memory, 4096};
     fill(world->near_memory, 4096, 1);
-    assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 10000000000ull), 1);
+    assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 10 * SECOND_NS), 1);
     assert_false(change.is_due);
     assert_int_not_equal(memcmp(world->near_memory, world->far_memory, 4096), 0);
     assert_int_equal(peer->rdma_lanes, 0);
-    assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 10000000000ull), 0);
+    assert_int_equal(mc_run_rdma(peer, MC_TRANSFER_WRITE, &item, 1, mc_clock_ns() + 10 * SECOND_NS), 0);
     assert_memory_equal(world->near_memory, world->far_memory, 4096);
     world->near->metadata.is_p2p = true;
     mc_peer_release(peer);

@@ -73,7 +73,7 @@ static void test_a_thousand_stop_at_once(void **state)
     static struct crowd crowd;
     struct world world;
     world_open(&world);
-    world.near->settings.timeout_ns = 6000000000;
+    world.near->settings.timeout_ns = 6 * SECOND_NS;
     crowd_open(&crowd, &world, MC_TRANSFER_WRITE, CROWD);
     uint64_t start_ms = mc_clock_ms();
     beside_a_crowd(&crowd, &world, 3000);
@@ -105,7 +105,7 @@ static bool serve_crowd(struct crowd *crowd, int fd)
     struct iovec parts[2] = {{&status, sizeof(status)}, {payload, is_write ? 0 : sizeof(payload)}};
     if (is_write && !take(fd, payload, sizeof(payload)))
         return false;
-    crowd->served += mc_socket_send(fd, parts, 2, mc_clock_ns() + 10000000000ull) == 0;
+    crowd->served += mc_socket_send(fd, parts, 2, mc_clock_ns() + 10 * SECOND_NS) == 0;
     return true;
 }
 
@@ -153,7 +153,7 @@ static void test_a_thousand_go_on(void **state)
     for (int opcode = MC_TRANSFER_READ; opcode <= MC_TRANSFER_WRITE; opcode++) {
         struct world world;
         world_open(&world);
-        world.near->settings.timeout_ns = 25000000000;
+        world.near->settings.timeout_ns = 25 * SECOND_NS;
         crowd_open(&crowd, &world, (enum mc_transfer_opcode)opcode, CROWD);
         beside_a_crowd(&crowd, &world, 1500);
         memset(world.near_seen, 0, CROWD * PORTION);
@@ -177,7 +177,7 @@ static void test_a_few_go_on(void **state)
     static struct crowd crowd;
     struct world world;
     world_open(&world);
-    world.near->settings.timeout_ns = 15000000000;
+    world.near->settings.timeout_ns = 15 * SECOND_NS;
     crowd_open(&crowd, &world, MC_TRANSFER_WRITE, FEW);
     beside_a_crowd(&crowd, &world, 1500);
     crowd_go_on(&crowd, EACH);
@@ -274,14 +274,14 @@ static void test_parked_for_the_former(void **state)
     struct world world;
     unsigned high, low;
     world_open(&world);
-    world.near->settings.timeout_ns = 25000000000;
+    world.near->settings.timeout_ns = 25 * SECOND_NS;
     crowd_open(&crowd, &world, MC_TRANSFER_WRITE, FEW);
     crowd.silent.process = 1;
     beside_a_crowd(&crowd, &world, 1500);
     struct mc_peer *peer = parked_peer(world.near);
     assert_non_null(peer);
     assert_int_equal(sscanf(peer->name, "127.1.%u.%u:", &high, &low), 2);
-    assert_int_equal(mc_peer_refresh(peer, mc_clock_ns() + 10000000000ull), 1);
+    assert_int_equal(mc_peer_refresh(peer, mc_clock_ns() + 10 * SECOND_NS), 1);
     crowd_go_on(&crowd, 1);
     for (int i = 0; i < FEW; i++)
         assert_int_equal(mc_transfer_wait(world.near, &crowd.ids[i], 1), 0);

@@ -101,7 +101,7 @@ static inline int tear_down(void **state)
 static inline bool take(int fd, void *bytes, size_t size)
 {
     for (size_t got = 0; got < size;) {
-        int64_t more = mc_socket_receive(fd, (uint8_t *)bytes + got, size - got, mc_clock_ns() + 10000000000ull, NULL);
+        int64_t more = mc_socket_receive(fd, (uint8_t *)bytes + got, size - got, mc_clock_ns() + 10 * SECOND_NS, NULL);
         if (more <= 0)
             return false;
         got += (size_t)more;
