@@ -653,7 +653,7 @@ static void idle_lanes_are_let_go(void **state)
     struct rig *rig = rig_of(state);
     uint64_t second = 1000000000ull;
     assert_int_equal(share_all(rig->path), 0);
-    for (int i = 0; i < 100 && connections_of(rig) > 8; i++)
+    for (int i = 0; i < 2000 && connections_of(rig) > 8; i++)
         usleep(10000); /* more are opened for what is late, and not kept */
     int many = connections_of(rig);
     assert_in_range(many, 1, 8);
@@ -668,7 +668,7 @@ static void idle_lanes_are_let_go(void **state)
     usleep(50000);
     assert_true(connections_of(rig) >= 1);
     mc_paths_rest(rig->paths, mc_clock_ns() + MC_LANE_IDLE_MS * 1000000ull + second);
-    for (int i = 0; i < 100 && connections_of(rig) > 0; i++)
+    for (int i = 0; i < 2000 && connections_of(rig) > 0; i++)
         usleep(10000);
     assert_int_equal(connections_of(rig), 0);
     mc_paths_sweep(rig->paths); /* no connection is no sign of an end */
