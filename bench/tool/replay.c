@@ -1,7 +1,8 @@
 /* `mooncake_bench replay`: starts or joins a cluster, starts the workers, shows how far they are, and reports. */
 #include "tool/bench.h"
 #include "tool/process.h"
-#include "tool/replay.h"
+#include "tool/report.h"
+#include "tool/shared.h"
 
 #include "env/clock.h"
 

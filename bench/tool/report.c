@@ -1,7 +1,7 @@
 /* What a replay ends in: the table and the JSON. */
 #include "tool/bench.h"
 #include "tool/process.h"
-#include "tool/replay.h"
+#include "tool/report.h"
 
 #include "mooncake.h"
 

@@ -1,5 +1,5 @@
 /* The memory that the processes of a replay share. */
-#include "tool/replay.h"
+#include "tool/shared.h"
 
 #include <errno.h>
 #include <string.h>

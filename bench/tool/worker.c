@@ -2,7 +2,7 @@
  * shared memfd. Also the store node, a process that only lends memory. */
 #include "tool/bench.h"
 #include "tool/content.h"
-#include "tool/replay.h"
+#include "tool/shared.h"
 
 #include "env/clock.h"
 #include "mooncake.h"

@@ -2,7 +2,7 @@
 #include "tool/bench.h"
 #include "tool/content.h"
 #include "tool/histogram.h"
-#include "tool/replay.h"
+#include "tool/shared.h"
 #include "tool/trace.h"
 
 #include <setjmp.h>

@@ -1,11 +1,10 @@
 /* What the replay's parent and its workers share: one memfd that holds the settings, the trace, the number of the next
  * request and the results of every worker thread. The parent writes settings and trace before it starts a worker;
- * afterwards each field has one writer
- * (`next_request` many, by atomic addition). */
-#ifndef MC_TOOL_REPLAY_H
-#define MC_TOOL_REPLAY_H
+ * afterwards each field has one writer (`next_request` many, by atomic
+ * addition). */
+#ifndef MC_TOOL_SHARED_H
+#define MC_TOOL_SHARED_H
 
-#include "base/options.h"
 #include "tool/histogram.h"
 #include "tool/trace.h"
 
@@ -97,19 +96,5 @@ void mc_replay_sum(const struct mc_replay_view *view, struct mc_replay_counters 
 
 /* Bytes of a block of so many tokens; at least 1. */
 uint64_t mc_replay_bytes(uint64_t block_bytes, uint32_t tokens);
-
-/* What only the report needs. */
-struct mc_replay_report {
-    const struct mc_options *options;
-    const char *trace_path;
-    const char *metrics_address; /* "" = unknown */
-    const char *lost;            /* name of a process that ended early, or NULL */
-    uint64_t capacity;
-    unsigned node_count;
-    double seconds;
-    bool started, cut_short;
-};
-/* Prints the table, writes the JSON; the exit code of the run. */
-int mc_replay_print(const struct mc_replay_report *report, const struct mc_replay_view *view);
 
 #endif
