@@ -42,7 +42,7 @@
 
 enum kind { CLIENT, HEARTBEAT, OWNER, ASKER };
 
-struct party {
+struct bench_party {
     enum kind kind;
     int fd;
     uint32_t number; /* among its kind */
@@ -60,7 +60,7 @@ struct bench {
     struct mc_cluster cluster; /* the master alone */
     uint64_t epoch, begun_ns;
     int epoll;
-    struct party *parties; /* clients, heartbeat connections, owners, the asker */
+    struct bench_party *parties; /* clients, heartbeat connections, owners, the asker */
     size_t count;
     uint32_t greeted, offered;
     uint64_t beats, missed;
@@ -79,17 +79,17 @@ static void give_up(const char *what)
  * anything ---- */
 
 /* Of one processor: for how long a thread that goes before all others was not let run when it was due. */
-struct pause {
+struct bench_pause {
     pthread_t thread;
     _Atomic uint64_t longest_ns;
 };
 
-static struct pause pauses[1024];
+static struct bench_pause pauses[1024];
 static unsigned pause_count;
 
 static void *watch_processor(void *data)
 {
-    struct pause *pause = data;
+    struct bench_pause *pause = data;
     for (;;) {
         uint64_t due_ns = mc_clock_ns() + 1000000;
         struct timespec due = {(time_t)(due_ns / 1000000000), (long)(due_ns % 1000000000)};
@@ -110,7 +110,7 @@ static void watch_processors(void)
     for (size_t i = 0; i < CPU_SETSIZE; i++) {
         if (!CPU_ISSET(i, &allowed))
             continue;
-        struct pause *pause = &pauses[pause_count++];
+        struct bench_pause *pause = &pauses[pause_count++];
         struct sched_param first = {.sched_priority = 1};
         cpu_set_t one;
         CPU_ZERO(&one);
@@ -181,7 +181,7 @@ static uint32_t contact_age_ms(const struct bench *bench)
     return (uint32_t)((mc_clock_ns() - bench->begun_ns) / 1000000 + 1000);
 }
 
-static void say_hello(const struct bench *bench, struct party *party)
+static void say_hello(const struct bench *bench, struct bench_party *party)
 {
     static const uint8_t roles[] = {MC_ROLE_HEARTBEAT, MC_ROLE_HEARTBEAT, MC_ROLE_OWNER, MC_ROLE_CALL};
     bool is_node = party->kind == HEARTBEAT || party->kind == OWNER;
@@ -201,7 +201,7 @@ static void say_hello(const struct bench *bench, struct party *party)
     mc_frame_end(&party->out, frame);
 }
 
-static void say_mount(const struct bench *bench, struct party *party)
+static void say_mount(const struct bench *bench, struct bench_party *party)
 {
     uint64_t capacity = (uint64_t)bench->objects * EXTENT + 65536;
     char name[32], address[32];
@@ -223,7 +223,7 @@ static void say_mount(const struct bench *bench, struct party *party)
     mc_frame_end(&party->out, frame);
 }
 
-static void say_inventory(const struct bench *bench, struct party *party)
+static void say_inventory(const struct bench *bench, struct bench_party *party)
 {
     uint32_t from = party->sequence * ITEMS;
     uint32_t count = bench->objects - from < ITEMS ? bench->objects - from : ITEMS;
@@ -250,13 +250,13 @@ static void say_inventory(const struct bench *bench, struct party *party)
     party->sequence++;
 }
 
-static void say_heartbeat(struct bench *bench, struct party *party)
+static void say_heartbeat(struct bench *bench, struct bench_party *party)
 {
     if (party->asked_ns != 0) {
         party->unanswered++;
         return;
     }
-    const struct party *owner = party->kind == HEARTBEAT ? party + bench->owners : NULL;
+    const struct bench_party *owner = party->kind == HEARTBEAT ? party + bench->owners : NULL;
     bool has_segment = owner != NULL && owner->is_mounted;
     struct mc_wire_heartbeat head = {.epoch = bench->epoch};
     size_t frame = mc_frame_begin(&party->out, MC_MESSAGE_HEARTBEAT, 3);
@@ -273,7 +273,7 @@ static void say_heartbeat(struct bench *bench, struct party *party)
     bench->beats++;
 }
 
-static void say_exist(struct party *party)
+static void say_exist(struct bench_party *party)
 {
     size_t frame = mc_frame_begin(&party->out, MC_MESSAGE_EXIST, 4);
     mc_wire_none_write(&party->out, &(struct mc_wire_none){0});
@@ -286,7 +286,7 @@ static void say_exist(struct party *party)
 
 /* ---- what is heard ---- */
 
-static void hear(struct bench *bench, struct party *party, const struct mc_frame *frame)
+static void hear(struct bench *bench, struct bench_party *party, const struct mc_frame *frame)
 {
     struct mc_reader reader = mc_reader(frame->body.data, frame->body.length);
     uint64_t waited_ns = party->asked_ns == 0 ? 0 : mc_clock_ns() - party->asked_ns;
@@ -332,7 +332,7 @@ static void hear(struct bench *bench, struct party *party, const struct mc_frame
     }
 }
 
-static void write_out(const struct bench *bench, struct party *party)
+static void write_out(const struct bench *bench, struct bench_party *party)
 {
     while (party->out.length > 0) {
         ssize_t sent = send(party->fd, party->out.data, party->out.length, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -351,7 +351,7 @@ static void write_out(const struct bench *bench, struct party *party)
     }
 }
 
-static void read_in(struct bench *bench, struct party *party)
+static void read_in(struct bench *bench, struct bench_party *party)
 {
     ssize_t got = recv(party->fd, bench->received, sizeof(bench->received), MSG_DONTWAIT);
     if (got == 0 || (got < 0 && errno != EAGAIN))
@@ -378,7 +378,7 @@ static void step(struct bench *bench)
     static struct epoll_event events[512];
     int count = epoll_wait(bench->epoll, events, 512, 1);
     for (int i = 0; i < count; i++) {
-        struct party *party = events[i].data.ptr;
+        struct bench_party *party = events[i].data.ptr;
         if ((events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0)
             read_in(bench, party);
         write_out(bench, party);
@@ -395,13 +395,13 @@ static void beat(struct bench *bench, struct beats *beats)
     uint64_t now_ns = mc_clock_ns(), members = bench->clients + bench->owners;
     uint64_t due = (now_ns - beats->begun_ns) / 1000 * members / (BEAT_MS * 1000ull);
     for (; beats->done < due; beats->done++) {
-        struct party *party = &bench->parties[beats->done % members];
+        struct bench_party *party = &bench->parties[beats->done % members];
         if (!party->is_greeted)
             continue;
         say_heartbeat(bench, party);
         write_out(bench, party);
     }
-    struct party *asker = &bench->parties[bench->count - 1];
+    struct bench_party *asker = &bench->parties[bench->count - 1];
     if (asker->asked_ns == 0 && now_ns - beats->asked_ns > ASK_US * 1000ull) {
         beats->asked_ns = now_ns;
         say_exist(asker);
@@ -409,7 +409,7 @@ static void beat(struct bench *bench, struct beats *beats)
     }
 }
 
-static void join(struct bench *bench, struct party *party)
+static void join(struct bench *bench, struct bench_party *party)
 {
     uint64_t deadline_ns = mc_clock_ns() + 10000000000ull;
     party->fd = mc_tcp_connect(bench->cluster.master_address, deadline_ns);
@@ -433,7 +433,7 @@ static void prepare(struct bench *bench)
     if (bench->parties == NULL || bench->epoll < 0)
         give_up("out of memory");
     for (size_t i = 0; i < bench->count; i++) {
-        struct party *party = &bench->parties[i];
+        struct bench_party *party = &bench->parties[i];
         size_t at = i;
         party->kind = i == bench->count - 1                ? ASKER
                       : i < bench->clients                 ? CLIENT
@@ -442,7 +442,7 @@ static void prepare(struct bench *bench)
         at -= party->kind == HEARTBEAT ? bench->clients : party->kind == OWNER ? bench->clients + bench->owners : 0;
         party->number = (uint32_t)at;
     }
-    struct party *asker = &bench->parties[bench->count - 1];
+    struct bench_party *asker = &bench->parties[bench->count - 1];
     join(bench, asker);
     while (!asker->is_greeted)
         step(bench);

@@ -34,7 +34,7 @@ static uint64_t aged_epoch;   /* of the last one that may come of age */
  * may have acted on a departure. */
 static struct {
     uint64_t last_epoch, departed_epoch, asked_epoch, due_ns;
-} notes;
+} sim_notes;
 
 /* ---- the master ---- */
 
@@ -44,8 +44,9 @@ struct mc_core *sim_core_create(const struct mc_core_config *config, const struc
     struct mc_core_config noted = *config;
     if (sim_plan->has_notes) {
         noted.asks_to_depart = true;
-        noted.whole_epoch = notes.departed_epoch < notes.last_epoch && epoch > notes.last_epoch ? notes.last_epoch : 0;
-        notes.last_epoch = epoch;
+        noted.whole_epoch =
+            sim_notes.departed_epoch < sim_notes.last_epoch && epoch > sim_notes.last_epoch ? sim_notes.last_epoch : 0;
+        sim_notes.last_epoch = epoch;
     }
     struct mc_core *core = mc_core_create(&noted, output, node, epoch, seed, now_ms);
     if (core == NULL)
@@ -79,15 +80,15 @@ uint64_t sim_core_tick(struct mc_core *core, uint64_t now_ms)
     sim_drains_apply(core);
     if (sim_plan->standbys > 0 || !mc_core_asks_to_depart(core))
         return due_ms;
-    if (notes.asked_epoch != notes.last_epoch) {
-        notes.asked_epoch = notes.last_epoch;
-        notes.due_ns = sim_now_ns + sim_below(SIM_NOTE, sim_once_in(SIM_NOTE, 3) ? 9000 : 400) * SIM_MS;
-    } else if (sim_now_ns >= notes.due_ns && notes.departed_epoch != notes.last_epoch) {
+    if (sim_notes.asked_epoch != sim_notes.last_epoch) {
+        sim_notes.asked_epoch = sim_notes.last_epoch;
+        sim_notes.due_ns = sim_now_ns + sim_below(SIM_NOTE, sim_once_in(SIM_NOTE, 3) ? 9000 : 400) * SIM_MS;
+    } else if (sim_now_ns >= sim_notes.due_ns && sim_notes.departed_epoch != sim_notes.last_epoch) {
         sim_say("it is noted that masters up to epoch %llu may have acted on departures",
-                (unsigned long long)notes.last_epoch);
-        notes.departed_epoch = notes.last_epoch;
-        notes.due_ns = sim_now_ns + sim_below(SIM_NOTE, 100) * SIM_MS;
-    } else if (sim_now_ns >= notes.due_ns) {
+                (unsigned long long)sim_notes.last_epoch);
+        sim_notes.departed_epoch = sim_notes.last_epoch;
+        sim_notes.due_ns = sim_now_ns + sim_below(SIM_NOTE, 100) * SIM_MS;
+    } else if (sim_now_ns >= sim_notes.due_ns) {
         mc_core_let_depart(core, now_ms);
     }
     return due_ms < now_ms + 5 ? due_ms : now_ms + 5;
@@ -276,7 +277,7 @@ void sim_wishes_draw(struct mc_replicate_config *config, const uint32_t *keys, u
     config->groups = sim_plan->has_groups ? groups : NULL;
 }
 
-static void do_put(struct worker *worker)
+static void do_put(struct sim_worker *worker)
 {
     struct mc_put_item items[SIM_BATCH_MAX];
     struct iovec parts[SIM_BATCH_MAX][2];
@@ -314,11 +315,11 @@ static void do_put(struct worker *worker)
 
 static void *get_allocate(void *context, size_t index, uint64_t length)
 {
-    struct worker *worker = context;
+    struct sim_worker *worker = context;
     return length <= SIM_VALUE_MAX ? worker->buffers[index] : NULL;
 }
 
-static void do_get(struct worker *worker)
+static void do_get(struct sim_worker *worker)
 {
     struct mc_get_item items[SIM_BATCH_MAX];
     struct iovec parts[SIM_BATCH_MAX];
@@ -339,7 +340,7 @@ static void do_get(struct worker *worker)
     }
 }
 
-static void do_range(struct worker *worker)
+static void do_range(struct sim_worker *worker)
 {
     uint32_t key = key_draw();
     struct mc_range_item item = {.key = sim_key_name(key),
@@ -354,7 +355,7 @@ static void do_range(struct worker *worker)
 }
 
 /* Several ranges of one key in one call: they are of one value, whoever replaces it meanwhile. */
-static void do_pieces(struct worker *worker)
+static void do_pieces(struct sim_worker *worker)
 {
     uint32_t key = key_draw(), count = 2 + sim_below(SIM_PIECES, SIM_BATCH_MAX - 1);
     struct mc_range_item items[SIM_BATCH_MAX];
@@ -375,7 +376,7 @@ static void do_pieces(struct worker *worker)
     oracle_got_pieces(&call, key, pieces, count);
 }
 
-static void do_exist(struct worker *worker)
+static void do_exist(struct sim_worker *worker)
 {
     uint32_t key = key_draw();
     struct mc_bytes name = sim_key_name(key);
@@ -394,7 +395,7 @@ static void do_exist(struct worker *worker)
     oracle_end(&call, sim_plan->timeout_ms, "exist");
 }
 
-static void do_remove(struct worker *worker)
+static void do_remove(struct sim_worker *worker)
 {
     uint32_t keys[SIM_BATCH_MAX], count = 1 + sim_below(SIM_PLAN, sim_plan->batch_max);
     struct mc_bytes names[SIM_BATCH_MAX];
@@ -418,7 +419,7 @@ static void do_remove(struct worker *worker)
     }
 }
 
-static int64_t remove_all(struct worker *worker, bool force, bool by_regex)
+static int64_t remove_all(struct sim_worker *worker, bool force, bool by_regex)
 {
     for (uint32_t i = 0; i < sim_plan->keys; i++)
         oracle_remove_begin(i, true);
@@ -432,7 +433,7 @@ static int64_t remove_all(struct worker *worker, bool force, bool by_regex)
     return rc;
 }
 
-static void do_one(struct worker *worker)
+static void do_one(struct sim_worker *worker)
 {
     uint32_t what = sim_below(SIM_PLAN, 100);
     if (sim_plan->quiet_masters && what >= 88)
@@ -474,7 +475,7 @@ static void do_one(struct worker *worker)
 
 static void *worker_main(void *argument)
 {
-    struct worker *worker = argument;
+    struct sim_worker *worker = argument;
     for (uint32_t i = 0; i < SIM_BATCH_MAX; i++) {
         while ((worker->buffers[i] = sim_calloc(1, SIM_VALUE_MAX)) == NULL)
             sim_sleep_ns(10 * SIM_MS);
@@ -490,11 +491,11 @@ static void *worker_main(void *argument)
 
 static void client_main(struct sim_process *process)
 {
-    struct worker workers[2];
+    struct sim_worker workers[2];
     unsigned long threads[2];
     struct mc_store *store = store_open(process, 0);
     for (uint32_t i = 0; i < sim_plan->threads; i++) {
-        workers[i] = (struct worker){.store = store, .process = process, .number = i};
+        workers[i] = (struct sim_worker){.store = store, .process = process, .number = i};
         if (sim_pthread_create(&threads[i], NULL, worker_main, &workers[i]) != 0)
             sim_fail("no more fibers");
     }
@@ -581,7 +582,7 @@ static bool is_settled(void)
            statistics.populated == statistics.capacity;
 }
 
-static void sure_keys_check(struct worker *worker)
+static void sure_keys_check(struct sim_worker *worker)
 {
     for (uint32_t key = 0; key < sim_plan->keys; key++) {
         struct mc_get_item item = {.key = sim_key_name(key)};
@@ -603,7 +604,7 @@ static void sure_keys_check(struct worker *worker)
 
 static void last_main(struct sim_process *process)
 {
-    struct worker worker = {.process = process};
+    struct sim_worker worker = {.process = process};
     uint64_t limit_ns = sim_now_ns + CALM_MS * SIM_MS;
     for (uint32_t i = 0; i < SIM_BATCH_MAX; i++)
         worker.buffers[i] = sim_calloc(1, SIM_VALUE_MAX);
@@ -686,7 +687,7 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
     sim_preempt_in = 2u << sim_below(SIM_SCHEDULE, 6);
     operations_left = sim_plan->operations;
     operations_done = 0;
-    memset(&notes, 0, sizeof(notes));
+    memset(&sim_notes, 0, sizeof(sim_notes));
     sim_cluster = (struct sim_cluster){0};
     sim_cluster.absent_until_ns = sim_cluster.first_story_ns =
         sim_plan->quiet_masters || sim_plan->unmet_keys || sim_plan->returning_owner || sim_plan->heard_alone

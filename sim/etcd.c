@@ -21,20 +21,20 @@ static struct pair {
     char key[TEXT_MAX], value[TEXT_MAX]; /* base64, as they come */
     uint64_t revision, lease;
     bool is_there;
-} pairs[KEYS_MAX];
+} etcd_pairs[KEYS_MAX];
 static struct lease {
     uint64_t ttl_ns, end_ns; /* end 0: revoked */
-} leases[LEASES_MAX];
-struct request {
+} etcd_leases[LEASES_MAX];
+struct etcd_request {
     char path[64];
     json_t *body, *answer;
     struct sim_process *process;
     uint32_t life;
     struct sim_fiber *fiber; /* NULL: nobody waits any more */
     bool is_answered, is_refused;
-    struct request *next; /* of all of the run */
+    struct etcd_request *next; /* of all of the run */
 };
-static struct request *requests;
+static struct etcd_request *requests;
 static uint32_t lease_count;
 static uint64_t revision, slow_until_ns, away_until_ns, full_until_ns;
 
@@ -44,7 +44,7 @@ void sim_etcd_reset(void)
         json_decref(requests->body);
         json_decref(requests->answer);
     }
-    memset(pairs, 0, sizeof(pairs));
+    memset(etcd_pairs, 0, sizeof(etcd_pairs));
     lease_count = 0;
     revision = 1;
     slow_until_ns = away_until_ns = full_until_ns = 0;
@@ -73,8 +73,8 @@ void sim_etcd_forget(void)
 {
     sim_say("somebody deletes the view in etcd");
     for (uint32_t i = 0; i < KEYS_MAX; i++)
-        if (pairs[i].lease != 0)
-            pairs[i].is_there = false;
+        if (etcd_pairs[i].lease != 0)
+            etcd_pairs[i].is_there = false;
     revision++;
 }
 
@@ -83,11 +83,11 @@ void sim_etcd_forget(void)
 static struct pair *pair_of(const char *key)
 {
     for (uint32_t i = 0; i < KEYS_MAX; i++) {
-        if (strcmp(pairs[i].key, key) == 0)
-            return &pairs[i];
-        if (pairs[i].key[0] == 0) {
-            snprintf(pairs[i].key, sizeof(pairs[i].key), "%s", key);
-            return &pairs[i];
+        if (strcmp(etcd_pairs[i].key, key) == 0)
+            return &etcd_pairs[i];
+        if (etcd_pairs[i].key[0] == 0) {
+            snprintf(etcd_pairs[i].key, sizeof(etcd_pairs[i].key), "%s", key);
+            return &etcd_pairs[i];
         }
     }
     fprintf(stderr, "the simulated etcd has no room for %s\n", key);
@@ -97,8 +97,8 @@ static struct pair *pair_of(const char *key)
 static void leases_expire(void)
 {
     for (uint32_t i = 0; i < KEYS_MAX; i++) {
-        struct pair *pair = &pairs[i];
-        if (!pair->is_there || pair->lease == 0 || leases[pair->lease - 1].end_ns > sim_now_ns)
+        struct pair *pair = &etcd_pairs[i];
+        if (!pair->is_there || pair->lease == 0 || etcd_leases[pair->lease - 1].end_ns > sim_now_ns)
             continue;
         sim_say("etcd: a lease has ended, its key goes");
         pair->is_there = false;
@@ -171,14 +171,14 @@ static json_t *lease_answer(const char *what, const json_t *request)
     uint64_t id = number_of(json_object_get(request, "ID"));
     if (strcmp(what, "grant") == 0 && lease_count < LEASES_MAX) {
         uint64_t ttl_ns = number_of(json_object_get(request, "TTL")) * 1000 * SIM_MS;
-        leases[lease_count++] = (struct lease){ttl_ns, sim_now_ns + ttl_ns};
+        etcd_leases[lease_count++] = (struct lease){ttl_ns, sim_now_ns + ttl_ns};
         return json_pack("{s:o}", "ID", json_sprintf("%u", lease_count));
     }
-    if (id == 0 || id > lease_count || leases[id - 1].end_ns <= sim_now_ns)
+    if (id == 0 || id > lease_count || etcd_leases[id - 1].end_ns <= sim_now_ns)
         return json_pack("{s:{}}", "result");
-    leases[id - 1].end_ns = strcmp(what, "keepalive") == 0 ? sim_now_ns + leases[id - 1].ttl_ns : 0;
+    etcd_leases[id - 1].end_ns = strcmp(what, "keepalive") == 0 ? sim_now_ns + etcd_leases[id - 1].ttl_ns : 0;
     return json_pack("{s:{s:o}}", "result", "TTL",
-                     json_sprintf("%llu", (unsigned long long)(leases[id - 1].ttl_ns / SIM_MS / 1000)));
+                     json_sprintf("%llu", (unsigned long long)(etcd_leases[id - 1].ttl_ns / SIM_MS / 1000)));
 }
 
 /* ---- requests under way ---- */
@@ -190,7 +190,7 @@ static bool is_reached(const struct sim_process *process)
 
 static void on_answer(void *argument)
 {
-    struct request *request = argument;
+    struct etcd_request *request = argument;
     if (request->fiber == NULL || !request->process->alive || request->process->life != request->life ||
         !is_reached(request->process))
         return;
@@ -207,7 +207,7 @@ static uint64_t delay_ns(void)
 
 static void on_request(void *argument)
 {
-    struct request *request = argument;
+    struct etcd_request *request = argument;
     if (!is_reached(request->process)) /* lost */
         return;
     leases_expire();
@@ -227,9 +227,9 @@ static void on_request(void *argument)
     sim_at(sim_now_ns + delay_ns(), on_answer, request);
 }
 
-static struct request *ask(const char *path, struct mc_span body)
+static struct etcd_request *ask(const char *path, struct mc_span body)
 {
-    struct request *request = sim_allocate(sizeof(*request));
+    struct etcd_request *request = sim_allocate(sizeof(*request));
     snprintf(request->path, sizeof(request->path), "%s", path);
     request->body = json_loadb(body.data, body.length, 0, NULL);
     request->fiber = sim_fiber;
@@ -244,7 +244,7 @@ static struct request *ask(const char *path, struct mc_span body)
     return request;
 }
 
-static struct request *wait_for(struct request *const *asked, uint32_t count, uint64_t until_ns)
+static struct etcd_request *wait_for(struct etcd_request *const *asked, uint32_t count, uint64_t until_ns)
 {
     for (;;) {
         for (uint32_t i = 0; i < count; i++)
@@ -262,7 +262,7 @@ int sim_etcd_call(struct mc_etcd *etcd, const char *path, struct mc_span body, u
 int sim_etcd_call(struct mc_etcd *etcd, const char *path, struct mc_span body, uint64_t deadline_ns,
                   struct mc_buffer *reply)
 {
-    struct request *asked[MC_ETCD_ASKED_MAX], *answered = NULL;
+    struct etcd_request *asked[MC_ETCD_ASKED_MAX], *answered = NULL;
     uint32_t count = 0;
     (void)etcd;
     reply->length = 0;

@@ -379,7 +379,7 @@ void sim_run(uint64_t until_ns)
 static void *process_main(void *argument)
 {
     struct sim_process *process = argument;
-    process->main(process);
+    process->run(process);
     process->closing = true; /* the rest is the driver's: a stack cannot take itself away */
     return NULL;
 }
@@ -400,7 +400,7 @@ static void process_end(struct sim_process *process)
 }
 
 struct sim_process *sim_process_start(uint32_t place, const char *name, uint32_t machine,
-                                      void (*main)(struct sim_process *process))
+                                      void (*run)(struct sim_process *process))
 {
     struct sim_process *process = &sim_processes[place];
     if (process->alive)
@@ -421,7 +421,7 @@ struct sim_process *sim_process_start(uint32_t place, const char *name, uint32_t
     process->port_next = (uint16_t)(40000 + process->life * 100);
     process->key_count = 0;
     process->fd_top = 3;
-    process->main = main;
+    process->run = run;
     process->core = NULL;
     if (image_pristine == NULL) {
         image_pristine = malloc(image_size() + 1);

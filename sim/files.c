@@ -45,8 +45,8 @@ struct sim_memory {
 static struct sim_memory *memories;
 static uint32_t owner_next;
 static uint64_t serial_next;
-static struct spare { /* bytes that were given back; by the logarithm of their capacity */
-    struct spare *next;
+static struct spare_bytes { /* bytes that were given back; by the logarithm of their capacity */
+    struct spare_bytes *next;
 } * spares[48];
 
 static uint32_t class_of(uint64_t size)
@@ -69,7 +69,7 @@ static uint8_t *bytes_take(uint64_t size, uint64_t *capacity)
 
 static void bytes_give(uint8_t *bytes, uint64_t capacity)
 {
-    struct spare *spare = (struct spare *)(void *)bytes;
+    struct spare_bytes *spare = (struct spare_bytes *)(void *)bytes;
     if (spare == NULL)
         return;
     spare->next = spares[class_of(capacity)];

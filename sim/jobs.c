@@ -15,12 +15,12 @@
 #define TRY_QUESTIONS 5u /* of each of them, that have a deadline of their own */
 #define DRAIN_LIMIT_MS 60000u
 
-struct segments {
+struct segment_list {
     uint32_t count;
     struct mc_core_segment list[SIM_OWNERS_MAX * 4];
 };
 
-static void segments_read(const struct mc_core *core, struct segments *segments)
+static void segments_read(const struct mc_core *core, struct segment_list *segments)
 {
     uint64_t cursor = 0;
     size_t count = mc_core_segments(core, &cursor, segments->list, SIM_OWNERS_MAX * 4);
@@ -33,7 +33,7 @@ static void segments_read(const struct mc_core *core, struct segments *segments)
 
 /* ---- clients ---- */
 
-static void clear(struct worker *worker, uint32_t key, const char *segment)
+static void replica_clear(struct sim_worker *worker, uint32_t key, const char *segment)
 {
     struct mc_bytes name = sim_key_name(key);
     int result;
@@ -47,7 +47,7 @@ static void clear(struct worker *worker, uint32_t key, const char *segment)
     sim_note((uint64_t)(uint32_t)result << 8 | 11);
 }
 
-static void task(struct worker *worker, uint32_t key, const char *source, const char *target)
+static void task_try(struct sim_worker *worker, uint32_t key, const char *source, const char *target)
 {
     uint64_t id[2];
     struct mc_task told = {.status = MC_TASK_PENDING};
@@ -61,9 +61,9 @@ static void task(struct worker *worker, uint32_t key, const char *source, const 
     sim_note((uint64_t)told.status << 8 | 12);
 }
 
-void sim_job_do(struct worker *worker)
+void sim_job_do(struct sim_worker *worker)
 {
-    struct segments segments;
+    struct segment_list segments;
     const struct mc_core *core = sim_master()->alive ? sim_master()->core : NULL;
     uint32_t kind = sim_below(SIM_JOB, 6), key = sim_below(SIM_JOB, sim_plan->keys);
     if (core == NULL)
@@ -75,9 +75,9 @@ void sim_job_do(struct worker *worker)
                *target = segments.list[sim_below(SIM_JOB, segments.count)].name;
     source = sim_once_in(SIM_JOB, 2) ? NULL : source;
     if (kind == 0 && source != NULL) {
-        clear(worker, key, source);
+        replica_clear(worker, key, source);
     } else if (kind <= 2) {
-        task(worker, key, source, target);
+        task_try(worker, key, source, target);
     } else {
         struct oracle_call call = oracle_begin();
         int rc = mc_store_copy(worker->store, sim_key_name(key), source, &target, 1);
@@ -90,11 +90,11 @@ void sim_job_do(struct worker *worker)
 
 /* ---- drains ---- */
 
-static struct drained { /* a segment, from when on nothing is placed there */
+static struct sim_drain { /* a segment, from when on nothing is placed there */
     uint32_t number;
     uint64_t generation;
-} drained[64];
-static uint32_t drained_count, wished; /* wished: owners, by bits */
+} sim_drains[64];
+static uint32_t drain_count, wished; /* wished: owners, by bits */
 
 static void on_wish(void *argument)
 {
@@ -109,7 +109,7 @@ static void on_wish(void *argument)
 
 void sim_drains_start(void)
 {
-    drained_count = wished = 0;
+    drain_count = wished = 0;
     if (sim_plan->has_drains)
         sim_at(sim_now_ns + (1 + sim_below(SIM_JOB, 500)) * SIM_MS, on_wish, NULL);
 }
@@ -132,7 +132,7 @@ static bool is_wished(const struct mc_core_segment *segment)
 
 void sim_drains_apply(struct mc_core *core)
 {
-    struct segments segments;
+    struct segment_list segments;
     if (!sim_plan->has_drains)
         return;
     segments_read(core, &segments);
@@ -141,26 +141,27 @@ void sim_drains_apply(struct mc_core *core)
         if (segment->draining == is_wished(segment))
             continue;
         (void)mc_core_drain(core, mc_span(segment->name, strlen(segment->name)), !segment->draining);
-        if (!segment->draining && drained_count < sizeof(drained) / sizeof(drained[0]))
-            drained[drained_count++] =
-                (struct drained){segment->number, (core->epoch << MC_EPOCH_SHIFT) + core->counter};
+        if (!segment->draining && drain_count < sizeof(sim_drains) / sizeof(sim_drains[0]))
+            sim_drains[drain_count++] =
+                (struct sim_drain){segment->number, (core->epoch << MC_EPOCH_SHIFT) + core->counter};
     }
 }
 
 /* Nothing is placed in a segment that is being drained. */
 void oracle_check_drains(const struct mc_core *core)
 {
-    for (uint32_t i = 0; i < drained_count; i++) {
-        const struct mc_segment *segment = mc_segment_find(core, drained[i].number);
+    for (uint32_t i = 0; i < drain_count; i++) {
+        const struct mc_segment *segment = mc_segment_find(core, sim_drains[i].number);
         bool is_latest = true;
-        for (uint32_t k = i + 1; k < drained_count; k++)
-            is_latest &= drained[k].number != drained[i].number;
-        if (segment == NULL || !segment->drain || !is_latest || drained[i].generation >> MC_EPOCH_SHIFT != core->epoch)
+        for (uint32_t k = i + 1; k < drain_count; k++)
+            is_latest &= sim_drains[k].number != sim_drains[i].number;
+        if (segment == NULL || !segment->drain || !is_latest ||
+            sim_drains[i].generation >> MC_EPOCH_SHIFT != core->epoch)
             continue;
         for (uint32_t slot = 0; slot < segment->space.node_fresh; slot++) {
             const struct mc_node *node = mc_segment_node(segment, slot);
             if ((node->state == MC_NODE_LIVE || node->state == MC_NODE_GRANTED) &&
-                mc_node_generation(core, node) > drained[i].generation)
+                mc_node_generation(core, node) > sim_drains[i].generation)
                 sim_fail("drain: segment %u is being drained, and generation %llx was placed there since",
                          segment->number, (unsigned long long)mc_node_generation(core, node));
         }
@@ -169,7 +170,7 @@ void oracle_check_drains(const struct mc_core *core)
 
 static uint64_t objects_wished(void)
 {
-    struct segments segments;
+    struct segment_list segments;
     uint64_t count = 0;
     if (sim_master()->core == NULL)
         return 1;

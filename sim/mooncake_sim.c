@@ -259,12 +259,12 @@ static bool parse(int argc, char **argv, struct options *options)
     return options->seeds > 0 && options->operations > 0;
 }
 
-struct sums {
+struct sim_sums {
     uint64_t messages, events, operations, seeds, failures;
     uint64_t hash; /* of all the runs: two builds that share it ran the same */
 };
 
-static bool seed_run(const struct options *options, uint64_t seed, struct sums *sums)
+static bool seed_run(const struct options *options, uint64_t seed, struct sim_sums *sums)
 {
     struct sim_plan plan;
     struct sim_result result, again;
@@ -296,7 +296,7 @@ static bool seed_run(const struct options *options, uint64_t seed, struct sums *
 }
 
 /* The seeds of a file: one at the start of each line, the rest of the line is for people. */
-static bool list_run(const struct options *options, struct sums *sums)
+static bool list_run(const struct options *options, struct sim_sums *sums)
 {
     char line[512];
     FILE *file = fopen(options->list, "r");
@@ -315,7 +315,7 @@ static bool list_run(const struct options *options, struct sums *sums)
 int main(int argc, char **argv)
 {
     struct options options = {.seed = 1, .seeds = 1000, .operations = OPERATIONS};
-    struct sums sums = {0};
+    struct sim_sums sums = {0};
     if (!parse(argc, argv, &options)) {
         fprintf(
             stderr,

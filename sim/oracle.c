@@ -25,7 +25,7 @@
 
 const char *mc_core_check(const struct mc_core *core);
 
-struct put {
+struct oracle_put {
     uint32_t key, length, crc;
     uint64_t start_ns, end_ns;        /* end: of the call; SIM_NEVER while it runs */
     uint64_t seen_ns;                 /* end of the first get that returned it; SIM_NEVER */
@@ -35,7 +35,7 @@ struct put {
     bool succeeded, decided, is_upsert, is_hard;
 };
 
-static struct put all_puts[PUTS_MAX];
+static struct oracle_put all_puts[PUTS_MAX];
 static uint32_t put_count;
 static uint8_t pool[POOL_BYTES];
 static struct key_state {
@@ -47,7 +47,7 @@ static struct key_state {
     uint64_t doubt_ns;   /* a removal ended then that may still arrive at the master of that life; 0: none */
     uint32_t doubt_life;
     bool is_job_in_doubt; /* it may have arrived, and wait there */
-} keys[SIM_KEY_NAMES_MAX];
+} key_states[SIM_KEY_NAMES_MAX];
 static uint32_t checks;          /* of indexes so far */
 static bool may_rot;             /* bits flip */
 static uint64_t note_lost_ns;    /* when the last note of a master was lost; 0: none was */
@@ -78,7 +78,7 @@ void oracle_reset(const struct sim_plan *plan)
     for (uint32_t i = 0; i < SIM_KEY_NAMES_MAX; i++) {
         char name[16];
         int length = snprintf(name, sizeof(name), SIM_KEY_FORMAT, i);
-        keys[i] = (struct key_state){.sure_ns = SIM_NEVER, .hash = mc_hash(name, (size_t)length)};
+        key_states[i] = (struct key_state){.sure_ns = SIM_NEVER, .hash = mc_hash(name, (size_t)length)};
     }
 }
 
@@ -107,14 +107,14 @@ uint32_t oracle_put_begin(uint32_t key, uint32_t length, bool is_upsert, const u
         fprintf(stderr, "too many puts for the oracle\n");
         abort();
     }
-    all_puts[put_count] = (struct put){.key = key,
-                                       .length = length,
-                                       .is_upsert = is_upsert,
-                                       .start_ns = sim_now_ns,
-                                       .end_ns = SIM_NEVER,
-                                       .seen_ns = SIM_NEVER,
-                                       .gone_ns = SIM_NEVER,
-                                       .process = sim_process()};
+    all_puts[put_count] = (struct oracle_put){.key = key,
+                                              .length = length,
+                                              .is_upsert = is_upsert,
+                                              .start_ns = sim_now_ns,
+                                              .end_ns = SIM_NEVER,
+                                              .seen_ns = SIM_NEVER,
+                                              .gone_ns = SIM_NEVER,
+                                              .process = sim_process()};
     *bytes = bytes_of(put_count);
     all_puts[put_count].crc = mc_crc32c(0, *bytes, length);
     return put_count++;
@@ -123,8 +123,8 @@ uint32_t oracle_put_begin(uint32_t key, uint32_t length, bool is_upsert, const u
 uint32_t oracle_put_of(uint64_t hash_low, uint64_t hash_high, uint64_t length, uint32_t crc)
 {
     for (uint32_t i = put_count; i > 0; i--) {
-        const struct put *put = &all_puts[i - 1];
-        const struct mc_hash *hash = &keys[put->key].hash;
+        const struct oracle_put *put = &all_puts[i - 1];
+        const struct mc_hash *hash = &key_states[put->key].hash;
         if (put->crc == crc && put->length == length && hash->low == hash_low && hash->high == hash_high)
             return i - 1;
     }
@@ -148,10 +148,10 @@ static void doubt(struct key_state *key, bool is_job)
 /* A call that began then has found the key, or put it: what the master offers now must be there from now on. */
 static void become_sure(uint32_t key, uint64_t start_ns)
 {
-    if (keys[key].removing > 0 || keys[key].removed_ns >= start_ns || is_in_doubt(&keys[key]))
+    if (key_states[key].removing > 0 || key_states[key].removed_ns >= start_ns || is_in_doubt(&key_states[key]))
         return;
-    if (keys[key].sure_ns == SIM_NEVER)
-        keys[key].sure_ns = sim_now_ns;
+    if (key_states[key].sure_ns == SIM_NEVER)
+        key_states[key].sure_ns = sim_now_ns;
     oracle_placements_offer(key);
 }
 
@@ -159,7 +159,7 @@ static void become_sure(uint32_t key, uint64_t start_ns)
 static bool is_held_in_want(uint32_t number)
 {
     for (uint32_t i = 0; i < put_count; i++) {
-        const struct put *other = &all_puts[i];
+        const struct oracle_put *other = &all_puts[i];
         if (i != number && other->key == all_puts[number].key && other->end_ns > all_puts[number].start_ns &&
             sim_has_wanted(other->process->place))
             return true;
@@ -169,7 +169,7 @@ static bool is_held_in_want(uint32_t number)
 
 void oracle_put_end(uint32_t number, int rc)
 {
-    struct put *put = &all_puts[number];
+    struct oracle_put *put = &all_puts[number];
     put->end_ns = sim_now_ns;
     put->succeeded = rc == 0;
     put->decided = true;
@@ -224,9 +224,9 @@ bool oracle_is_being_put(uint32_t key, uint32_t other)
 /* A put of a key that is there succeeds and changes nothing. */
 void oracle_put_live(uint32_t number)
 {
-    const struct put *put = &all_puts[number];
+    const struct oracle_put *put = &all_puts[number];
     if (is_strict && !put->is_upsert && put->length >= AMBIGUOUS_BYTES && oracle_is_sure(put->key) &&
-        keys[put->key].sure_ns < put->start_ns)
+        key_states[put->key].sure_ns < put->start_ns)
         sim_fail("replaced: put %u of key %u was stored, and the key was there before it began", number, put->key);
     sim_value_is_live(put->process);
 }
@@ -244,12 +244,12 @@ void oracle_process_killed(const struct sim_process *process)
         }
     }
     for (uint32_t i = 0; i < SIM_KEY_NAMES_MAX; i++) {
-        if (keys[i].removing_by[process->place] == 0)
+        if (key_states[i].removing_by[process->place] == 0)
             continue;
-        keys[i].removing -= keys[i].removing_by[process->place];
-        keys[i].removed_ns = sim_now_ns;
-        doubt(&keys[i], keys[i].jobs_by[process->place] > 0);
-        keys[i].removing_by[process->place] = keys[i].jobs_by[process->place] = 0;
+        key_states[i].removing -= key_states[i].removing_by[process->place];
+        key_states[i].removed_ns = sim_now_ns;
+        doubt(&key_states[i], key_states[i].jobs_by[process->place] > 0);
+        key_states[i].removing_by[process->place] = key_states[i].jobs_by[process->place] = 0;
     }
 }
 
@@ -265,7 +265,7 @@ static bool is_open(const struct oracle_call *call, uint32_t read, uint32_t othe
 static void mark_gone(const struct oracle_call *call, uint32_t key, uint32_t except)
 {
     for (uint32_t i = 0; i < put_count; i++) {
-        struct put *put = &all_puts[i];
+        struct oracle_put *put = &all_puts[i];
         bool had_its_time = put->seen_ns < call->start_ns || (put->end_ns < call->start_ns && put->succeeded);
         if (put->key == key && i != except && had_its_time && put->gone_ns > sim_now_ns && !is_open(call, except, i))
             put->gone_ns = sim_now_ns;
@@ -276,7 +276,8 @@ static void not_found(const struct oracle_call *call, uint32_t key)
 {
     if (sim_has_wanted(call->process->place))
         return; /* its own trouble */
-    if ((is_strict || oracle_was_well(call->start_ns)) && oracle_is_sure(key) && keys[key].sure_ns < call->start_ns)
+    if ((is_strict || oracle_was_well(call->start_ns)) && oracle_is_sure(key) &&
+        key_states[key].sure_ns < call->start_ns)
         sim_fail("lost: key %u is not found, though %s", key,
                  is_strict ? "nothing happened since it was put" : "all has been well for a while");
 }
@@ -326,7 +327,7 @@ void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *byt
     }
     if (matches > 1 || rc < (int64_t)AMBIGUOUS_BYTES)
         return;
-    struct put *put = &all_puts[found];
+    struct oracle_put *put = &all_puts[found];
     sim_say("  key %u holds put %u", key, found);
     may_be_back(key);
     if (call->start_ns > put->gone_ns)
@@ -385,7 +386,7 @@ static bool may_exist(const struct oracle_call *call, uint32_t key, int64_t leng
 {
     may_be_back(key);
     for (uint32_t i = 0; i < put_count; i++) {
-        const struct put *put = &all_puts[i];
+        const struct oracle_put *put = &all_puts[i];
         if (put->key == key && (length < 0 || put->length == (uint64_t)length) && put->gone_ns >= call->start_ns &&
             (put->absent_epoch == 0 || put->absent_ns >= call->start_ns || call->epoch != put->absent_epoch ||
              oracle_epoch() != put->absent_epoch))
@@ -413,22 +414,22 @@ void oracle_length(const struct oracle_call *call, uint32_t key, int64_t length)
 
 void oracle_remove_begin(uint32_t key, bool is_all)
 {
-    keys[key].jobs_by[sim_process()->place] += is_all;
-    keys[key].removing++;
-    keys[key].removing_by[sim_process()->place]++;
-    keys[key].sure_ns = SIM_NEVER;
+    key_states[key].jobs_by[sim_process()->place] += is_all;
+    key_states[key].removing++;
+    key_states[key].removing_by[sim_process()->place]++;
+    key_states[key].sure_ns = SIM_NEVER;
     oracle_placements_evict(key, 0);
 }
 
 void oracle_remove_end(const struct oracle_call *call, uint32_t key, bool removed, bool is_certain, bool is_all)
 {
-    keys[key].jobs_by[sim_process()->place] -= is_all;
-    keys[key].removing--;
-    keys[key].removing_by[sim_process()->place]--;
-    keys[key].removed_ns = sim_now_ns;
+    key_states[key].jobs_by[sim_process()->place] -= is_all;
+    key_states[key].removing--;
+    key_states[key].removing_by[sim_process()->place]--;
+    key_states[key].removed_ns = sim_now_ns;
     /* A request that was given up on the way to the answer may still be under way. */
     if (!is_certain || (sim_now_ns - call->start_ns > GIVEN_UP_NS && !oracle_is_well_since(call->start_ns)))
-        doubt(&keys[key], is_all);
+        doubt(&key_states[key], is_all);
     if (removed)
         mark_gone(call, key, UINT32_MAX);
 }
@@ -436,7 +437,7 @@ void oracle_remove_end(const struct oracle_call *call, uint32_t key, bool remove
 void oracle_not_there(const struct oracle_call *call, uint32_t key)
 {
     for (uint32_t i = 0; i < put_count && call->epoch != 0 && call->epoch == oracle_epoch(); i++) {
-        struct put *put = &all_puts[i];
+        struct oracle_put *put = &all_puts[i];
         if (put->key == key && put->end_ns < call->start_ns && put->succeeded) {
             put->absent_ns = sim_now_ns;
             put->absent_epoch = call->epoch;
@@ -458,7 +459,7 @@ bool oracle_is_strict(void)
 
 bool oracle_is_sure(uint32_t key)
 {
-    return keys[key].sure_ns != SIM_NEVER && (is_roomy || oracle_is_held(key));
+    return key_states[key].sure_ns != SIM_NEVER && (is_roomy || oracle_is_held(key));
 }
 
 /* ---- states ---- */

@@ -16,7 +16,7 @@
 #define MET_MAX 4096u
 #define LIVES_MAX 1024u
 
-static struct placement { /* of one replica */
+static struct oracle_placement { /* of one replica */
     struct mc_id segment;
     uint64_t generation, cleared_ns; /* SIM_NEVER: it is there */
     uint32_t put, slot, place;       /* place: of its owner */
@@ -24,22 +24,22 @@ static struct placement { /* of one replica */
     bool is_lost;                    /* something has happened to its owner that may cost it */
 } placements[PLACEMENTS_MAX];
 
-static struct met { /* the owner has heard that this master offers the segment */
+static struct meeting { /* the owner has heard that this master offers the segment */
     struct mc_id segment;
     uint64_t epoch, since_ns;
-} met[MET_MAX];
+} meetings[MET_MAX];
 
 static struct life {
     uint64_t epoch, start_ns, end_ns;
     bool has_offered, may_age; /* may_age: it has left word that it comes of age, or need not */
 } lives[LIVES_MAX];
 
-static uint32_t placement_count, met_count, life_count;
+static uint32_t placement_count, meeting_count, life_count;
 static uint64_t depart_ns;
 
 void oracle_placed_reset(const struct sim_plan *plan)
 {
-    placement_count = met_count = life_count = 0;
+    placement_count = meeting_count = life_count = 0;
     depart_ns = plan->depart_ms * SIM_MS;
 }
 
@@ -82,7 +82,7 @@ void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uin
     sim_say("  put %u is live in slot %u, generation %llx", put, slot, (unsigned long long)generation);
     if (placement_count < PLACEMENTS_MAX)
         placements[placement_count++] =
-            (struct placement){segment, generation, SIM_NEVER, put, slot, sim_process()->place, false, false};
+            (struct oracle_placement){segment, generation, SIM_NEVER, put, slot, sim_process()->place, false, false};
 }
 
 /* ---- what must be there: held.c ---- */
@@ -108,7 +108,7 @@ uint32_t oracle_placements_lose(uint32_t place)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < placement_count; i++) {
-        struct placement *one = &placements[i];
+        struct oracle_placement *one = &placements[i];
         if (one->place == place && !one->is_lost) {
             one->is_lost = true;
             count += one->is_offered;
@@ -157,7 +157,7 @@ uint32_t oracle_placed_put(uint64_t generation)
 }
 
 /* Has a later value taken the key, or is one about to? A copy is a later one, of the same put. */
-static bool is_replaced(const struct placement *old)
+static bool is_replaced(const struct oracle_placement *old)
 {
     uint32_t key = oracle_put_key(old->put);
     for (uint32_t i = 0; i < placement_count; i++) {
@@ -172,7 +172,7 @@ static bool is_replaced(const struct placement *old)
 void oracle_cleared(struct mc_id segment, uint32_t slot, uint64_t generation)
 {
     for (uint32_t i = placement_count; i > 0; i--) {
-        struct placement *one = &placements[i - 1];
+        struct oracle_placement *one = &placements[i - 1];
         if (one->slot == slot && one->generation <= generation && one->cleared_ns == SIM_NEVER &&
             mc_id_equal(one->segment, segment)) {
             one->cleared_ns = sim_now_ns;
@@ -184,14 +184,14 @@ void oracle_cleared(struct mc_id segment, uint32_t slot, uint64_t generation)
 
 void oracle_met(struct mc_id segment, uint64_t epoch)
 {
-    if (met_count < MET_MAX)
-        met[met_count++] = (struct met){segment, epoch, sim_now_ns};
+    if (meeting_count < MET_MAX)
+        meetings[meeting_count++] = (struct meeting){segment, epoch, sim_now_ns};
 }
 
 static bool has_met(uint64_t epoch, struct mc_id segment, uint64_t by_ns)
 {
-    for (uint32_t i = 0; i < met_count; i++) {
-        if (met[i].epoch == epoch && met[i].since_ns <= by_ns && mc_id_equal(met[i].segment, segment))
+    for (uint32_t i = 0; i < meeting_count; i++) {
+        if (meetings[i].epoch == epoch && meetings[i].since_ns <= by_ns && mc_id_equal(meetings[i].segment, segment))
             return true;
     }
     return false;
@@ -212,12 +212,12 @@ static bool has_aged(uint64_t epoch, uint64_t by_ns, bool or_later)
 bool oracle_both_live(uint32_t newer, uint32_t older, uint64_t by_ns, bool newer_was_read)
 {
     for (uint32_t i = 0; i < placement_count; i++) {
-        const struct placement *one = &placements[i];
+        const struct oracle_placement *one = &placements[i];
         uint64_t epoch = one->generation >> MC_EPOCH_SHIFT;
         if (one->put != newer || has_aged(epoch, by_ns, newer_was_read))
             continue;
         for (uint32_t k = 0; k < placement_count; k++) {
-            const struct placement *other = &placements[k];
+            const struct oracle_placement *other = &placements[k];
             if (other->put == older && other->generation >> MC_EPOCH_SHIFT < epoch && other->cleared_ns >= by_ns &&
                 !has_met(epoch, other->segment, by_ns))
                 return true;

@@ -30,7 +30,7 @@ void sim_thread_detach(struct sim_fiber *fiber);
 #define BIG_BYTES (64u << 10)
 #define CLASSES 32u
 
-struct block { /* before each */
+struct arena_block { /* before each */
     uint64_t size;
     uint32_t class, magic;
 };
@@ -39,7 +39,7 @@ struct block { /* before each */
 struct sim_arena {
     uint8_t *base;
     uint64_t used, big_used;
-    struct block *free[CLASSES], *big_free;
+    struct arena_block *free[CLASSES], *big_free;
     uint64_t in_use;
 };
 static struct sim_arena arenas[SIM_PROCESSES_MAX];
@@ -88,14 +88,14 @@ static uint64_t big_whole(uint64_t size)
 /* Of those that were freed, as empty as a new one. */
 static void *big_again(struct sim_arena *arena, uint64_t size)
 {
-    struct block **link = &arena->big_free, *block;
+    struct arena_block **link = &arena->big_free, *block;
     while ((block = *link) != NULL && big_whole(block->size) != big_whole(size))
-        link = (struct block **)(void *)(block + 1);
+        link = (struct arena_block **)(void *)(block + 1);
     if (block == NULL)
         return NULL;
     memcpy(link, (void *)(block + 1), sizeof(*link));
     memset(block + 1, 0, size);
-    *block = (struct block){size, UINT32_MAX, MAGIC};
+    *block = (struct arena_block){size, UINT32_MAX, MAGIC};
     return block + 1;
 }
 
@@ -105,9 +105,9 @@ static void *big_allocate(struct sim_arena *arena, uint64_t size)
     uint64_t whole = big_whole(size);
     if (whole > ARENA_BYTES - ARENA_BIG_AT - arena->big_used)
         return big_again(arena, size);
-    struct block *block = (struct block *)(void *)(arena->base + ARENA_BIG_AT + arena->big_used);
+    struct arena_block *block = (struct arena_block *)(void *)(arena->base + ARENA_BIG_AT + arena->big_used);
     arena->big_used += whole;
-    *block = (struct block){size, UINT32_MAX, MAGIC};
+    *block = (struct arena_block){size, UINT32_MAX, MAGIC};
     return block + 1;
 }
 
@@ -124,17 +124,17 @@ static void *allocate(uint64_t size, bool zero)
     if (size >= BIG_BYTES)
         return big_allocate(arena, size);
     uint32_t class = class_of(size);
-    struct block *block = arena->free[class];
+    struct arena_block *block = arena->free[class];
     if (block != NULL) {
         memcpy(&arena->free[class], block + 1, sizeof(void *));
     } else {
         uint64_t whole = class_size(class) + HEADER_BYTES;
         if (whole > ARENA_BIG_AT - arena->used)
             return NULL;
-        block = (struct block *)(void *)(arena->base + arena->used);
+        block = (struct arena_block *)(void *)(arena->base + arena->used);
         arena->used += whole;
     }
-    *block = (struct block){size, class, MAGIC};
+    *block = (struct arena_block){size, class, MAGIC};
     if (zero)
         memset(block + 1, 0, size);
     return block + 1;
@@ -170,16 +170,16 @@ void sim_free(void *pointer)
         free(pointer);
         return;
     }
-    struct block *block = (struct block *)pointer - 1;
+    struct arena_block *block = (struct arena_block *)pointer - 1;
     if (block->class == UINT32_MAX - 1) /* aligned: the real one is named before it */
-        block = (struct block *)(uintptr_t)block->size;
+        block = (struct arena_block *)(uintptr_t)block->size;
     if (block->magic != MAGIC) {
         sim_fail("free() of what is not allocated");
         return;
     }
     block->magic = 0;
     struct sim_arena *arena = &arenas[((uintptr_t)pointer - ARENAS_BASE) / ARENA_BYTES];
-    struct block **list = block->class == UINT32_MAX ? &arena->big_free : &arena->free[block->class];
+    struct arena_block **list = block->class == UINT32_MAX ? &arena->big_free : &arena->free[block->class];
     memcpy((void *)(block + 1), list, sizeof(*list));
     *list = block;
 }
@@ -188,7 +188,7 @@ void *sim_realloc(void *old, size_t size)
 {
     void *fresh = allocate(size, false);
     if (old != NULL && fresh != NULL) {
-        uint64_t before = ((struct block *)old - 1)->size;
+        uint64_t before = ((struct arena_block *)old - 1)->size;
         memcpy(fresh, old, before < size ? before : size);
         sim_free(old);
     }
@@ -197,11 +197,11 @@ void *sim_realloc(void *old, size_t size)
 
 void *sim_aligned_alloc(size_t alignment, size_t size)
 {
-    uint8_t *memory = allocate(size + alignment + sizeof(struct block), false);
+    uint8_t *memory = allocate(size + alignment + sizeof(struct arena_block), false);
     if (memory == NULL || sim_process() == NULL)
         return memory == NULL ? NULL : (void *)(((uintptr_t)memory + alignment - 1) & ~(uintptr_t)(alignment - 1));
-    uintptr_t at = ((uintptr_t)memory + sizeof(struct block) + alignment - 1) & ~(uintptr_t)(alignment - 1);
-    struct block *block = (struct block *)at - 1, *real = (struct block *)(void *)memory - 1;
+    uintptr_t at = ((uintptr_t)memory + sizeof(struct arena_block) + alignment - 1) & ~(uintptr_t)(alignment - 1);
+    struct arena_block *block = (struct arena_block *)at - 1, *real = (struct arena_block *)(void *)memory - 1;
     block->class = UINT32_MAX - 1;
     block->size = (uintptr_t)real;
     return (void *)at;
@@ -230,10 +230,10 @@ char *sim_strdup(const char *text)
 struct lock {
     struct sim_fiber *owner, *first;
 };
-struct condition {
+struct sim_condition {
     struct sim_fiber *first;
 };
-_Static_assert(sizeof(struct lock) <= sizeof(pthread_mutex_t) && sizeof(struct condition) <= sizeof(pthread_cond_t),
+_Static_assert(sizeof(struct lock) <= sizeof(pthread_mutex_t) && sizeof(struct sim_condition) <= sizeof(pthread_cond_t),
                "fits");
 
 static void list_append(struct sim_fiber **list, struct sim_fiber *fiber)
@@ -312,23 +312,23 @@ int sim_pthread_mutex_unlock(struct lock *lock)
     return 0;
 }
 
-int sim_pthread_cond_init(struct condition *condition, const void *attributes);
-int sim_pthread_cond_init(struct condition *condition, const void *attributes)
+int sim_pthread_cond_init(struct sim_condition *condition, const void *attributes);
+int sim_pthread_cond_init(struct sim_condition *condition, const void *attributes)
 {
     (void)attributes;
-    *condition = (struct condition){0};
+    *condition = (struct sim_condition){0};
     return 0;
 }
 
-int sim_pthread_cond_destroy(struct condition *condition);
-int sim_pthread_cond_destroy(struct condition *condition)
+int sim_pthread_cond_destroy(struct sim_condition *condition);
+int sim_pthread_cond_destroy(struct sim_condition *condition)
 {
     if (condition->first != NULL)
         sim_fail("a condition is destroyed while somebody waits for it");
     return 0;
 }
 
-static int condition_wait(struct condition *condition, struct lock *lock, uint64_t deadline_ns)
+static int condition_wait(struct sim_condition *condition, struct lock *lock, uint64_t deadline_ns)
 {
     list_append(&condition->first, sim_fiber);
     lock->owner = NULL;
@@ -346,14 +346,14 @@ static int condition_wait(struct condition *condition, struct lock *lock, uint64
     return woken ? 0 : ETIMEDOUT;
 }
 
-int sim_pthread_cond_wait(struct condition *condition, struct lock *lock);
-int sim_pthread_cond_wait(struct condition *condition, struct lock *lock)
+int sim_pthread_cond_wait(struct sim_condition *condition, struct lock *lock);
+int sim_pthread_cond_wait(struct sim_condition *condition, struct lock *lock)
 {
     return condition_wait(condition, lock, SIM_NEVER);
 }
 
-int sim_pthread_cond_timedwait(struct condition *condition, struct lock *lock, const struct timespec *until);
-int sim_pthread_cond_timedwait(struct condition *condition, struct lock *lock, const struct timespec *until)
+int sim_pthread_cond_timedwait(struct sim_condition *condition, struct lock *lock, const struct timespec *until);
+int sim_pthread_cond_timedwait(struct sim_condition *condition, struct lock *lock, const struct timespec *until)
 {
     uint64_t until_ns = (uint64_t)until->tv_sec * 1000000000u + (uint64_t)until->tv_nsec;
     int rc = ETIMEDOUT;
@@ -362,8 +362,8 @@ int sim_pthread_cond_timedwait(struct condition *condition, struct lock *lock, c
     return rc;
 }
 
-int sim_pthread_cond_signal(struct condition *condition);
-int sim_pthread_cond_signal(struct condition *condition)
+int sim_pthread_cond_signal(struct sim_condition *condition);
+int sim_pthread_cond_signal(struct sim_condition *condition)
 {
     struct sim_fiber *one = list_take(&condition->first);
     if (one != NULL)
@@ -371,8 +371,8 @@ int sim_pthread_cond_signal(struct condition *condition)
     return 0;
 }
 
-int sim_pthread_cond_broadcast(struct condition *condition);
-int sim_pthread_cond_broadcast(struct condition *condition)
+int sim_pthread_cond_broadcast(struct sim_condition *condition);
+int sim_pthread_cond_broadcast(struct sim_condition *condition)
 {
     while (condition->first != NULL)
         (void)sim_pthread_cond_signal(condition);

@@ -26,7 +26,7 @@ static void think(void)
 
 /* ---- read piece by piece ---- */
 
-static void read_pieces(struct worker *worker, uint32_t key)
+static void read_pieces(struct sim_worker *worker, uint32_t key)
 {
     struct mc_range_item items[SIM_BATCH_MAX];
     struct oracle_piece pieces[SIM_BATCH_MAX];
@@ -50,7 +50,7 @@ static void read_pieces(struct worker *worker, uint32_t key)
     oracle_got_pieces(&call, key, pieces, count);
 }
 
-static void get_session(struct worker *worker)
+static void get_session(struct sim_worker *worker)
 {
     uint32_t keys[SIM_BATCH_MAX], count = keys_draw(keys), place = worker->process->place;
     struct mc_bytes names[SIM_BATCH_MAX];
@@ -88,7 +88,7 @@ static void get_session(struct worker *worker)
 /* ---- put together from pieces ---- */
 
 /* All of it, in pieces of which some come twice, the last one first. */
-static void write_pieces(struct worker *worker, uint32_t key, const uint8_t *bytes, uint32_t length)
+static void write_pieces(struct sim_worker *worker, uint32_t key, const uint8_t *bytes, uint32_t length)
 {
     uint32_t end = length;
     while (end > 0) {
@@ -105,7 +105,7 @@ static void write_pieces(struct worker *worker, uint32_t key, const uint8_t *byt
     }
 }
 
-static void put_session(struct worker *worker)
+static void put_session(struct sim_worker *worker)
 {
     uint32_t keys[SIM_BATCH_MAX], count = keys_draw(keys), numbers[SIM_BATCH_MAX], begun = 0;
     struct mc_bytes names[SIM_BATCH_MAX];
@@ -154,7 +154,7 @@ static void put_session(struct worker *worker)
 }
 
 /* Get sessions are one thread's: to start or to end one is to do so for all threads of a store. */
-void sim_session_do(struct worker *worker)
+void sim_session_do(struct sim_worker *worker)
 {
     if (worker->number == 0 && sim_once_in(SIM_SESSION, 2))
         get_session(worker);

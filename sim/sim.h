@@ -110,7 +110,7 @@ struct sim_process {
     bool had_no_room; /* on its disk: what it holds may end with it */
     uint64_t stopped_at_ns, stopped_ns;
     int64_t wall_s; /* how far its wall clock is off */
-    void (*main)(struct sim_process *process);
+    void (*run)(struct sim_process *process);
 };
 
 extern uint64_t sim_now_ns;
@@ -126,7 +126,7 @@ static inline struct sim_process *sim_process(void)
 }
 
 struct sim_process *sim_process_start(uint32_t place, const char *name, uint32_t machine,
-                                      void (*main)(struct sim_process *process));
+                                      void (*run)(struct sim_process *process));
 /* From the driver only. */
 void sim_process_kill(struct sim_process *process);
 void sim_process_stop(struct sim_process *process);

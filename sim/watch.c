@@ -32,14 +32,14 @@ static struct account {
     uint64_t clear[SLOTS_MAX]; /* highest that a clear was begun with */
 } accounts[INDEXES_MAX];
 static uint32_t account_count;
-static struct offered {
+static struct last_offer {
     uint64_t epoch, version;
-} offered[SIM_KEY_NAMES_MAX];
+} last_offers[SIM_KEY_NAMES_MAX];
 
 void oracle_watch_reset(void)
 {
     account_count = 0;
-    memset(offered, 0, sizeof(offered));
+    memset(last_offers, 0, sizeof(last_offers));
 }
 
 /* By the segment's id: a later process may have taken up the memory. NULL when there are too many. */
@@ -156,10 +156,10 @@ static void check_version(const struct mc_node *node)
     if (!object->visible || !sim_key_of(object, &key))
         return;
     uint64_t version = mc_node_version(offering, node);
-    if (offered[key].epoch == offering->epoch && version < offered[key].version)
+    if (last_offers[key].epoch == offering->epoch && version < last_offers[key].version)
         sim_fail("offered: key %u with version %llx, and %llx was offered before", key, (unsigned long long)version,
-                 (unsigned long long)offered[key].version);
-    offered[key] = (struct offered){offering->epoch, version};
+                 (unsigned long long)last_offers[key].version);
+    last_offers[key] = (struct last_offer){offering->epoch, version};
 }
 
 static void check_offers(const char *owner, const uint8_t *index, uint64_t size, const uint8_t *data,

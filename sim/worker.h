@@ -8,7 +8,7 @@
 
 #define SIM_VALUE_MAX (24u << 10)
 
-struct worker {
+struct sim_worker {
     struct mc_store *store;
     struct sim_process *process;
     uint32_t number; /* of its process' threads */
@@ -27,8 +27,8 @@ void sim_wishes_draw(struct mc_replicate_config *config, const uint32_t *keys, u
 uint64_t sim_group(uint32_t key);
 
 /* sessions.c */
-void sim_session_do(struct worker *worker);
+void sim_session_do(struct sim_worker *worker);
 /* jobs.c */
-void sim_job_do(struct worker *worker);
+void sim_job_do(struct sim_worker *worker);
 
 #endif

@@ -26,7 +26,7 @@ struct run { /* what the threads of a step share */
     _Atomic uint64_t bytes;
 };
 
-struct worker {
+struct engine_worker {
     struct run *run;
     pthread_t thread;
     uint64_t first, span; /* its part of both buffers */
@@ -44,7 +44,7 @@ bool mc_engine_step_fits(const struct mc_engine_step *step, uint64_t size)
 
 /* ---- one batch ---- */
 
-static void aim(struct worker *worker)
+static void aim(struct engine_worker *worker)
 {
     const struct run *run = worker->run;
     const struct mc_engine_step *step = run->step;
@@ -56,18 +56,18 @@ static void aim(struct worker *worker)
     }
 }
 
-static uint64_t offset_of(const struct worker *worker, uint32_t i)
+static uint64_t offset_of(const struct engine_worker *worker, uint32_t i)
 {
     return worker->items[i].remote - worker->run->target->address;
 }
 
-static uint32_t *version_of(struct worker *worker, uint32_t i)
+static uint32_t *version_of(struct engine_worker *worker, uint32_t i)
 {
     return &worker->versions[(offset_of(worker, i) - worker->first) / worker->run->step->block];
 }
 
 /* Before a write the blocks get a version that they never had; before a read what must not stay. */
-static void prepare(struct worker *worker, enum mc_transfer_opcode opcode)
+static void prepare(struct engine_worker *worker, enum mc_transfer_opcode opcode)
 {
     for (uint32_t i = 0; i < worker->run->step->batch; i++) {
         if (opcode == MC_TRANSFER_READ)
@@ -79,7 +79,7 @@ static void prepare(struct worker *worker, enum mc_transfer_opcode opcode)
 }
 
 /* After a read: is it what must be there? After a write: read back, is it? */
-static int compare(struct worker *worker, enum mc_transfer_opcode opcode)
+static int compare(struct engine_worker *worker, enum mc_transfer_opcode opcode)
 {
     const struct run *run = worker->run;
     const struct mc_engine_step *step = run->step;
@@ -100,7 +100,7 @@ static int compare(struct worker *worker, enum mc_transfer_opcode opcode)
     return 0;
 }
 
-static int one_batch(struct worker *worker, bool is_counted)
+static int one_batch(struct engine_worker *worker, bool is_counted)
 {
     const struct run *run = worker->run;
     const struct mc_engine_step *step = run->step;
@@ -125,7 +125,7 @@ static int one_batch(struct worker *worker, bool is_counted)
     return rc;
 }
 
-static bool goes_on(const struct worker *worker)
+static bool goes_on(const struct engine_worker *worker)
 {
     return worker->result.error == 0 && !worker->run->stop && !mc_interrupted;
 }
@@ -143,7 +143,7 @@ static void wait_for_start(struct run *run)
 
 static void *work(void *context)
 {
-    struct worker *worker = context;
+    struct engine_worker *worker = context;
     uint64_t until_ns = mc_clock_ns() + (uint64_t)(worker->run->step->warmup_seconds * 1e9);
     do
         worker->result.error = one_batch(worker, false);
@@ -169,7 +169,7 @@ static double cpu_of(pid_t pid)
     return (double)used.tv_sec + (double)used.tv_nsec / 1e9;
 }
 
-static void worker_free(struct worker *worker)
+static void worker_free(struct engine_worker *worker)
 {
     free(worker->versions);
     free(worker->items);
@@ -177,7 +177,7 @@ static void worker_free(struct worker *worker)
         (void)munmap(worker->read, worker->run->step->block);
 }
 
-static bool worker_init(struct worker *worker, struct run *run, uint32_t number)
+static bool worker_init(struct engine_worker *worker, struct run *run, uint32_t number)
 {
     const struct mc_engine_step *step = run->step;
     uint64_t group = step->block * step->batch;
@@ -237,8 +237,8 @@ static void start_clock(struct run *run, uint32_t threads)
 }
 
 /* Runs so many threads, of which all are there and none has begun. */
-static int run_threads(struct run *run, struct worker *workers, void (*tell)(void *, double, uint64_t), void *context,
-                       struct mc_engine_result *result)
+static int run_threads(struct run *run, struct engine_worker *workers, void (*tell)(void *, double, uint64_t),
+                       void *context, struct mc_engine_result *result)
 {
     struct mc_transfer_counters before, after;
     uint32_t started = 0;
@@ -270,7 +270,7 @@ int mc_engine_run(const struct mc_engine_side *side, struct mc_engine_target *ta
                   struct mc_engine_result *result)
 {
     struct run run = {.side = side, .target = target, .step = step};
-    struct worker *workers = calloc(step->threads, sizeof(*workers));
+    struct engine_worker *workers = calloc(step->threads, sizeof(*workers));
     int rc = workers == NULL ? MC_TRANSFER_ERR_MEMORY : 0;
     memset(result, 0, sizeof(*result));
     for (uint32_t i = 0; rc == 0 && i < step->threads; i++)

@@ -30,14 +30,14 @@ static const struct mc_option option_table[] = {
     ROW("help", BOOL, "false", "prints this"),
 };
 
-struct raw {
+struct raw_run {
     uint64_t sizes[SIZES_MAX];
     unsigned size_count, passes;
     uint64_t total;
     uint8_t *private, *shared;
 };
 
-static double copy_gbps(const struct raw *raw, uint8_t *target, const uint8_t *source, uint64_t size)
+static double copy_gbps(const struct raw_run *raw, uint8_t *target, const uint8_t *source, uint64_t size)
 {
     double gbps[PASSES_MAX];
     uint64_t used = raw->total / size * size;
@@ -54,7 +54,7 @@ static double copy_gbps(const struct raw *raw, uint8_t *target, const uint8_t *s
 
 /* The other process: sends all buffers of the asked size for each request, until the connection ends; size 0 is a ping.
  */
-static _Noreturn void send_for_requests(int fd, const struct raw *raw)
+static _Noreturn void send_for_requests(int fd, const struct raw_run *raw)
 {
     uint64_t size;
     uint8_t ping[PING_BYTES] = {0};
@@ -72,7 +72,7 @@ static _Noreturn void send_for_requests(int fd, const struct raw *raw)
     _exit(0);
 }
 
-static bool tcp_pass(int fd, const struct raw *raw, uint64_t size, double *gbps)
+static bool tcp_pass(int fd, const struct raw_run *raw, uint64_t size, double *gbps)
 {
     uint64_t used = raw->total / size * size;
     uint64_t start = mc_clock_ns();
@@ -100,7 +100,7 @@ static bool ping_pass(int fd, double *us)
     return true;
 }
 
-static bool measure_tcp(const struct raw *raw, double *gbps, double *round_trip_us)
+static bool measure_tcp(const struct raw_run *raw, double *gbps, double *round_trip_us)
 {
     uint16_t port;
     int listener = mc_plain_listen(&port), client = mc_plain_connect(port),
@@ -128,7 +128,7 @@ static bool measure_tcp(const struct raw *raw, double *gbps, double *round_trip_
     return good;
 }
 
-static bool parse_sizes(struct raw *raw, const char *text)
+static bool parse_sizes(struct raw_run *raw, const char *text)
 {
     char copy[256], *rest = copy, *word;
     snprintf(copy, sizeof(copy), "%s", text);
@@ -141,7 +141,7 @@ static bool parse_sizes(struct raw *raw, const char *text)
     return true;
 }
 
-static bool make_memory(struct raw *raw)
+static bool make_memory(struct raw_run *raw)
 {
     int fd = memfd_create("raw", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)raw->total) != 0)
@@ -156,7 +156,7 @@ static bool make_memory(struct raw *raw)
     return true;
 }
 
-static int measure(struct raw *raw, const struct mc_options *options)
+static int measure(struct raw_run *raw, const struct mc_options *options)
 {
     double tcp[SIZES_MAX] = {0}, round_trip_us = 0;
     char text[32];
@@ -190,7 +190,7 @@ static int measure(struct raw *raw, const struct mc_options *options)
 int mc_bench_raw(int argc, char **argv)
 {
     struct mc_options options;
-    struct raw raw = {0};
+    struct raw_run raw = {0};
     int rc = MC_BENCH_USAGE;
     if (!mc_bench_options(&options, option_table, sizeof(option_table) / sizeof(option_table[0]), "mooncake_bench raw",
                           " [options]\nMeasures what this machine can do at all.\n", argc, argv, &rc))

@@ -13,7 +13,7 @@
 
 #define CODES_MAX 64
 
-struct totals {
+struct replay_totals {
     struct mc_replay_counters sum;
     struct mc_histogram calls[MC_REPLAY_CALLS];
     struct {
@@ -24,7 +24,7 @@ struct totals {
     bool evictions_known;
 };
 
-static void add_errors(struct totals *totals, const struct mc_replay_stats *stats)
+static void add_errors(struct replay_totals *totals, const struct mc_replay_stats *stats)
 {
     for (unsigned i = 0; i < MC_REPLAY_ERROR_KINDS; i++) {
         int code = atomic_load(&stats->errors[i].code);
@@ -60,7 +60,7 @@ static void print_calls(FILE *out, const char *name, const struct mc_histogram *
 }
 
 static void print_traffic(FILE *out, const struct mc_replay_report *report, const struct mc_replay_view *view,
-                          const struct totals *totals)
+                          const struct replay_totals *totals)
 {
     const struct mc_replay_counters *sum = &totals->sum;
     char text[32];
@@ -96,7 +96,7 @@ static void print_traffic(FILE *out, const struct mc_replay_report *report, cons
 }
 
 static void print_table(FILE *out, const struct mc_replay_report *report, const struct mc_replay_view *view,
-                        const struct totals *totals)
+                        const struct replay_totals *totals)
 {
     const struct mc_replay_shared *shared = view->shared;
     const struct mc_replay_counters *sum = &totals->sum;
@@ -154,7 +154,8 @@ static void write_settings(const struct mc_replay_report *report, const struct m
 }
 
 /* null where the master was not asked. */
-static void write_evictions(struct mc_json_writer *json, const char *name, const struct totals *totals, double count)
+static void write_evictions(struct mc_json_writer *json, const char *name, const struct replay_totals *totals,
+                            double count)
 {
     if (totals->evictions_known)
         mc_json_add_number(json, name, (uint64_t)count);
@@ -163,7 +164,7 @@ static void write_evictions(struct mc_json_writer *json, const char *name, const
 }
 
 static void write_result(const struct mc_replay_report *report, const struct mc_replay_view *view,
-                         const struct totals *totals, const char *outcome, struct mc_json_writer *json)
+                         const struct replay_totals *totals, const char *outcome, struct mc_json_writer *json)
 {
     static const struct {
         const char *name;
@@ -198,7 +199,7 @@ static void write_result(const struct mc_replay_report *report, const struct mc_
 
 int mc_replay_print(const struct mc_replay_report *report, const struct mc_replay_view *view)
 {
-    struct totals *totals = calloc(1, sizeof(*totals));
+    struct replay_totals *totals = calloc(1, sizeof(*totals));
     if (totals == NULL)
         return MC_BENCH_TROUBLE;
     mc_replay_sum(view, &totals->sum, totals->calls);
