@@ -137,7 +137,7 @@ bool sim_election_may_serve(const struct mc_election *election, uint64_t epoch)
     return may;
 }
 
-void sim_leader_sends(struct sim_process *process)
+static void leader_sends(struct sim_process *process)
 {
     if (sim_plan->standbys > 0 && process->core != NULL && !process->may_send)
         sim_fail("leadership: the master of epoch %llu sends without a look at its clock",
@@ -673,12 +673,30 @@ static void run_to_the_end(void)
         sim_run(sim_now_ns + 20 * SIM_MS);
 }
 
+static void on_end(struct sim_process *process)
+{
+    sim_process_close_files(process);
+    sim_arena_reset(process);
+}
+
+static void world_reset(void)
+{
+    sim_reset(sim_plan->seed);
+    for (uint32_t place = 0; place < SIM_PROCESSES_MAX; place++)
+        sim_arena_reset(&sim_processes[place]);
+    sim_net_reset();
+    sim_files_reset();
+    sim_clocks_reset();
+    sim_etcd_reset();
+    sim_on_end = on_end;
+    sim_in_send = leader_sends;
+}
+
 void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
 {
     sim_plan = wanted;
     sim_depart_ms = (uint32_t)sim_plan->depart_ms;
-    sim_reset(sim_plan->seed);
-    sim_etcd_reset();
+    world_reset();
     latest_epoch = aged_epoch = 0;
     /* The drawing of the plan is behind us: what follows is its own. */
     for (unsigned i = 0; i < 64; i++)

@@ -51,12 +51,11 @@ static void on_kill(void *argument)
     place_kill((uint32_t)(uintptr_t)argument);
 }
 
-void sim_end_for_want(void)
+static void in_abort(struct sim_process *process)
 {
-    uint32_t place = sim_process() == NULL ? 0 : sim_process()->place;
-    if (sim_process() == NULL || !sim_has_wanted(place))
+    if (!sim_has_wanted(process->place))
         return;
-    sim_at(sim_now_ns, on_kill, (void *)(uintptr_t)place);
+    sim_at(sim_now_ns, on_kill, (void *)(uintptr_t)process->place);
     (void)sim_wait(SIM_NEVER);
 }
 
@@ -479,6 +478,7 @@ static void on_fault(void *argument)
 
 void sim_faults_start(void)
 {
+    sim_in_abort = in_abort;
     sim_in_copy = in_copy;
     sim_in_unix_send = before_commit;
     if ((sim_plan->faults & ((1u << SIM_FAULTS_HARD) - 1)) != 0)

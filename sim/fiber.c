@@ -335,6 +335,7 @@ void sim_preempt(void)
 }
 
 void (*sim_on_change)(void);
+void (*sim_on_end)(struct sim_process *process);
 
 static void process_end(struct sim_process *process);
 
@@ -391,8 +392,8 @@ static void process_end(struct sim_process *process)
     process->parked = NULL;
     while (process->fibers != NULL)
         fiber_unlink(process->fibers);
-    sim_process_close_files(process);
-    sim_arena_reset(process);
+    if (sim_on_end != NULL)
+        sim_on_end(process);
     if (image_of == process)
         image_of = NULL;
     if (sim_on_change != NULL)
@@ -409,9 +410,8 @@ struct sim_process *sim_process_start(uint32_t place, const char *name, uint32_t
     process->life++;
     snprintf(process->name, sizeof(process->name), "%s", name);
     process->alive = true;
-    process->stopped = process->closing = false;
+    process->stopped = process->asleep = process->closing = false;
     process->halted = 0;
-    process->asleep = sim_machine_sleeps(machine);
     process->stopped_at_ns = sim_now_ns;
     process->stopped_ns = 0;
     process->had_no_room = false;
@@ -553,11 +553,11 @@ void sim_reset(uint64_t seed)
         sim_processes[i].core = NULL;
         sim_processes[i].life = 0;
         memset(sim_processes[i].fds, 0, sizeof(sim_processes[i].fds));
-        sim_arena_reset(&sim_processes[i]);
     }
     for (uint32_t i = 0; i < FIBERS_MAX; i++)
         fibers[i] = (struct sim_fiber){.stack = fibers[i].stack};
     sim_on_change = NULL;
+    sim_on_end = NULL;
     image_of = NULL;
     memset(queued_at, 0, sizeof(queued_at));
     heap_count = 0;
@@ -568,9 +568,6 @@ void sim_reset(uint64_t seed)
     sim_hash = seed;
     sim_failed = false;
     sim_random_start(seed);
-    sim_net_reset();
-    sim_files_reset();
-    sim_clocks_reset();
 }
 
 /* ---- verdicts ---- */

@@ -40,7 +40,8 @@ struct sim_file {
     struct sim_process *process; /* of a socket */
     uint32_t process_life;
     struct sim_watch *watches;
-    struct sim_file *next; /* of its kind's list */
+    struct sim_file *next;                     /* of its kind's list */
+    void (*on_release)(struct sim_file *file); /* when nothing refers to it any more */
     /* stream */
     struct sim_file *peer;
     struct sim_flow in;
@@ -75,7 +76,6 @@ bool sim_file_readable(const struct sim_file *file);
 bool sim_file_writable(const struct sim_file *file);
 void sim_watch_add(struct sim_file *file, struct sim_watch *watch);
 void sim_watch_remove(struct sim_file *file, struct sim_watch *watch);
-void sim_memory_released(struct sim_file *file);
 int64_t sim_memory_read(struct sim_file *file, void *data, size_t size);
 int64_t sim_memory_write(struct sim_file *file, const void *data, size_t size);
 

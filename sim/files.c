@@ -100,16 +100,6 @@ static struct sim_memory *memory_make(const char *name)
     return memory;
 }
 
-static int memory_open(struct sim_memory *memory, int flags)
-{
-    struct sim_file *file = sim_file_make(SIM_MEMORY);
-    file->memory = memory;
-    file->lock_owner = ++owner_next;
-    file->is_read_only = (flags & O_ACCMODE) == O_RDONLY;
-    memory->opens++;
-    return sim_fd_give(file);
-}
-
 static void memory_settle(struct sim_memory *memory)
 {
     if (memory->opens > 0 || memory->maps > 0 || (memory->is_named && !memory->is_unlinked))
@@ -120,7 +110,7 @@ static void memory_settle(struct sim_memory *memory)
     memory->capacity = memory->size = 0;
 }
 
-void sim_memory_released(struct sim_file *file)
+static void memory_release(struct sim_file *file)
 {
     struct sim_memory *memory = file->memory;
     memory->opens--;
@@ -133,6 +123,17 @@ void sim_memory_released(struct sim_file *file)
             i++;
     }
     memory_settle(memory);
+}
+
+static int memory_open(struct sim_memory *memory, int flags)
+{
+    struct sim_file *file = sim_file_make(SIM_MEMORY);
+    file->on_release = memory_release;
+    file->memory = memory;
+    file->lock_owner = ++owner_next;
+    file->is_read_only = (flags & O_ACCMODE) == O_RDONLY;
+    memory->opens++;
+    return sim_fd_give(file);
 }
 
 void sim_files_lose(uint32_t machine)

@@ -448,12 +448,14 @@ static ssize_t send_message(int fd, const struct msghdr *message)
 
 ssize_t sim_sendmsg(int fd, const struct msghdr *message, int flags);
 void (*sim_in_unix_send)(struct sim_process *process);
+void (*sim_in_send)(struct sim_process *process);
 
 ssize_t sim_sendmsg(int fd, const struct msghdr *message, int flags)
 {
     const struct sim_file *file = sim_fd_file(fd);
     (void)flags;
-    sim_leader_sends(sim_process());
+    if (sim_in_send != NULL)
+        sim_in_send(sim_process());
     sim_preempt();
     if (sim_in_unix_send != NULL && file != NULL && file->is_unix) {
         sim_in_unix_send(sim_process());

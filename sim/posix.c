@@ -596,9 +596,12 @@ WITHOUT_DEVICES(sim_gpu_forget)
 WITHOUT_DEVICES(sim_gpu_copy)
 WITHOUT_DEVICES(sim_staged_run)
 
+void (*sim_in_abort)(struct sim_process *process);
+
 _Noreturn void sim_abort(void)
 {
-    sim_end_for_want();
+    if (sim_in_abort != NULL && sim_process() != NULL)
+        sim_in_abort(sim_process());
     sim_fail("abort()");
     abort();
 }

@@ -125,6 +125,7 @@ static inline struct sim_process *sim_process(void)
     return sim_fiber == NULL ? NULL : sim_fiber->process;
 }
 
+/* Its machine is awake. */
 struct sim_process *sim_process_start(uint32_t place, const char *name, uint32_t machine,
                                       void (*run)(struct sim_process *process));
 /* From the driver only. */
@@ -162,10 +163,13 @@ void sim_run(uint64_t until_ns);
 extern void (*sim_in_copy)(struct sim_process *process);
 /* The same before something is sent on a unix socket. */
 extern void (*sim_in_unix_send)(struct sim_process *process);
-void sim_leader_sends(struct sim_process *process); /* called before every sending */
+/* The same before every sending. */
+extern void (*sim_in_send)(struct sim_process *process);
 /* A process began, ended, stopped or went on, or two are cut off from each other or not any more. */
 extern void (*sim_on_change)(void);
-/* Throws everything away; the next run starts at time 0. */
+/* A process has ended: takes back what it holds beside its fibers. */
+extern void (*sim_on_end)(struct sim_process *process);
+/* Throws processes, fibers and the queue away, and these two; the next run starts at time 0. */
 void sim_reset(uint64_t seed);
 
 /* ---- clocks (clock.c); process: whose machine's; NULL: the world's ---- */
@@ -208,8 +212,8 @@ static inline void sim_note(uint64_t value)
 
 enum sim_shortage { SIM_SHORT_MEMORY, SIM_SHORT_FILES, SIM_SHORT_ROOM, SIM_SHORTAGES };
 bool sim_is_short(enum sim_shortage what);
-/* Memory is out, and its code does not go on: the process ends. Returns when it is not for that. */
-void sim_end_for_want(void);
+/* The process aborts: maybe because memory is out, and its code does not go on. Returns when it is not for that. */
+extern void (*sim_in_abort)(struct sim_process *process);
 
 /* ---- memory of the run, gone with sim_reset ---- */
 

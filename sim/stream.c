@@ -322,8 +322,8 @@ void sim_file_release(struct sim_file *file)
         for (uint32_t i = 0; i < file->backlog_count; i++)
             sim_file_release(file->backlog[i]);
         file->backlog_count = 0;
-    } else if (file->kind == SIM_MEMORY) {
-        sim_memory_released(file);
+    } else if (file->on_release != NULL) {
+        file->on_release(file);
     }
     file->is_closed = true;
 }
