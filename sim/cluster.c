@@ -688,6 +688,7 @@ static void world_reset(void)
     sim_files_reset();
     sim_clocks_reset();
     sim_etcd_reset();
+    sim_want_reset();
     sim_on_end = on_end;
     sim_in_send = leader_sends;
 }
@@ -723,6 +724,7 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
     if (sim_plan->has_foreign)
         (void)sim_process_start(SIM_PLACE_FOREIGN, "foreign", SIM_PLACE_FOREIGN, sim_foreign_main);
     sim_faults_start();
+    sim_hard_start();
     sim_drains_start();
     sim_want_start();
     run_to_the_end();

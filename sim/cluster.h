@@ -52,8 +52,9 @@ void sim_drains_end(void);
 void sim_limits_start(void);
 void sim_limits_core(struct mc_core *core);
 
-/* want.c: what has run out on a process */
-void sim_want_start(void);
+/* want.c: what has run out on a process: of `in` calls that need it one fails, until then */
+void sim_want_reset(void);
+void sim_want_begin(uint32_t place, enum sim_shortage what, uint32_t in, uint64_t until_ns);
 bool sim_is_wanting(uint32_t place);
 bool sim_has_wanted(uint32_t place); /* ever */
 
@@ -63,6 +64,7 @@ void sim_place_restart(void *argument);
 /* The master hears a heartbeat. */
 void sim_heartbeat_heard(void);
 void sim_faults_start(void);
+void sim_want_start(void);
 /* That process' value has just become live; its put is not answered yet. */
 void sim_value_is_live(const struct sim_process *process);
 

@@ -476,6 +476,42 @@ static void on_fault(void *argument)
     sim_at(sim_now_ns + (1 + sim_below(SIM_FAULTS, sim_plan->fault_gap_ms)) * SIM_MS, on_fault, NULL);
 }
 
+/* ---- want ---- */
+
+static void on_want_ends(void *argument)
+{
+    (void)argument;
+    sim_on_change();
+}
+
+static void on_want(void *argument)
+{
+    static const uint32_t most_ms[] = {5, 100, 1000, 3000}, ins[] = {1, 1, 2, 8};
+    (void)argument;
+    if (sim_cluster.is_calm)
+        return;
+    uint32_t place = SIM_PLACE_CLIENT + sim_below(SIM_WANT, sim_plan->clients);
+    if (!sim_plan->only_clients_want && sim_once_in(SIM_WANT, 2)) {
+        place = sim_below(SIM_WANT, 1 + sim_plan->owners);
+        oracle_fault(true);
+    }
+    enum sim_shortage what = (enum sim_shortage)sim_below(SIM_WANT, SIM_SHORTAGES);
+    uint32_t in = ins[sim_below(SIM_WANT, 4)];
+    uint64_t until_ns = sim_now_ns + (1 + sim_below(SIM_WANT, most_ms[sim_below(SIM_WANT, 4)])) * SIM_MS;
+    sim_want_begin(place, what, in, until_ns);
+    sim_on_change();
+    sim_at(until_ns, on_want_ends, NULL);
+    sim_at(until_ns + (1 + sim_below(SIM_WANT, sim_plan->want_gap_ms)) * SIM_MS, on_want, NULL);
+}
+
+void sim_want_start(void)
+{
+    if (sim_plan->want_gap_ms > 0)
+        sim_at(sim_now_ns + sim_below(SIM_WANT, 500) * SIM_MS, on_want, NULL);
+}
+
+/* ---- the beginning ---- */
+
 void sim_faults_start(void)
 {
     sim_in_abort = in_abort;
@@ -483,5 +519,4 @@ void sim_faults_start(void)
     sim_in_unix_send = before_commit;
     if ((sim_plan->faults & ((1u << SIM_FAULTS_HARD) - 1)) != 0)
         sim_at(sim_now_ns + SIM_MS, on_fault, NULL);
-    sim_hard_start();
 }
