@@ -1,6 +1,12 @@
 /* One run: the processes of the cluster, what they are asked to do, what happens to them. */
 #include "cluster.h"
+#include "held.h"
+#include "jobs.h"
+#include "kept.h"
 #include "oracle.h"
+#include "placed.h"
+#include "states.h"
+#include "watch.h"
 #include "worker.h"
 
 #include "store/core/core.h"
@@ -54,6 +60,7 @@ struct mc_core *sim_core_create(const struct mc_core_config *config, const struc
     sim_limits_core(core);
     latest_epoch = epoch > latest_epoch ? epoch : latest_epoch;
     oracle_master_begins(epoch);
+    oracle_evictions_begin();
     sim_process()->core = core;
     oracle_changed();
     return core;
@@ -562,6 +569,13 @@ struct sim_process *sim_master(void)
     return &nobody;
 }
 
+uint64_t sim_master_epoch(void)
+{
+    const struct sim_process *master = sim_master();
+    const struct mc_core *core = master->alive ? master->core : NULL;
+    return core == NULL ? 0 : core->epoch;
+}
+
 bool sim_is_member(uint32_t place)
 {
     return sim_is_master(place) || (place >= SIM_PLACE_OWNER && place < SIM_PLACE_OWNER + sim_plan->owners) ||
@@ -714,6 +728,11 @@ void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
             : 0;
     sim_limits_start();
     oracle_reset(sim_plan);
+    oracle_placed_reset(sim_plan);
+    oracle_held_reset(sim_plan);
+    oracle_kept_reset();
+    oracle_watch_reset();
+    oracle_states_reset();
     sim_on_change = oracle_changed;
     for (uint32_t machine = 0; sim_has_fault(SIM_FAULT_skew) && machine < sim_plan->machines; machine++)
         sim_clock_draw(machine);

@@ -23,6 +23,8 @@ bool sim_has_fault(enum sim_fault fault);
 /* The master. With an election the one of the latest epoch; if it has ended, one that is not alive. */
 struct sim_process *sim_master(void);
 bool sim_is_master(uint32_t place);
+/* Its epoch; 0: there is none now. */
+uint64_t sim_master_epoch(void);
 /* Is there such a process in this plan? */
 bool sim_is_member(uint32_t place);
 void sim_place_start(uint32_t place);
@@ -40,16 +42,9 @@ void sim_foreign_main(struct sim_process *process);
 /* hard.c: what happens to machines and threads */
 void sim_hard_start(void);
 
-/* jobs.c: segments that are to be drained */
-struct mc_core;
-void sim_drains_start(void);
-/* The master hears of it. */
-void sim_drains_apply(struct mc_core *core);
-/* All is well: those that are to be drained become empty, then none is any more. */
-void sim_drains_end(void);
-
 /* limits.c: counters near their end, small tables, peers of an earlier build */
 void sim_limits_start(void);
+struct mc_core;
 void sim_limits_core(struct mc_core *core);
 
 /* want.c: what has run out on a process: of `in` calls that need it one fails, until then */
@@ -65,7 +60,5 @@ void sim_place_restart(void *argument);
 void sim_heartbeat_heard(void);
 void sim_faults_start(void);
 void sim_want_start(void);
-/* That process' value has just become live; its put is not answered yet. */
-void sim_value_is_live(const struct sim_process *process);
 
 #endif

@@ -1,5 +1,6 @@
 /* What happens to the processes of a run: single faults, and stories of several. All of it is done by the driver. */
 #include "cluster.h"
+#include "held.h"
 #include "oracle.h"
 
 void sim_place_restart(void *argument)
@@ -148,7 +149,7 @@ static void in_copy(struct sim_process *process)
         sim_at(sim_now_ns, on_kill, (void *)(uintptr_t)process->place);
 }
 
-void sim_value_is_live(const struct sim_process *process)
+static void on_live(const struct sim_process *process)
 {
     if (!sim_plan->loses_answers || sim_cluster.is_calm || sim_now_ns < sim_cluster.absent_until_ns ||
         process->place < SIM_PLACE_CLIENT || !sim_is_member(process->place) || !sim_once_in(SIM_ANSWER, 3))
@@ -514,6 +515,7 @@ void sim_want_start(void)
 
 void sim_faults_start(void)
 {
+    oracle_on_live = on_live;
     sim_in_abort = in_abort;
     sim_in_copy = in_copy;
     sim_in_unix_send = before_commit;

@@ -2,6 +2,7 @@
  * whose clocks are off, a master that is there again at once. Drawn from a stream of their own, on top of the others.
  */
 #include "cluster.h"
+#include "held.h"
 #include "oracle.h"
 
 static uint64_t pause_draw(void)

@@ -7,8 +7,8 @@
  * the last contact may act on it, unless nothing that it did can be seen: one that has neither lived so long itself nor
  * offered anything is no evidence. */
 #include "cluster.h"
-#include "oracle.h"
-#include "worker.h"
+#include "held.h"
+#include "placed.h"
 
 #include "store/segment/layout.h"
 #include "store/segment/memory_inside.h"
@@ -32,20 +32,20 @@ static struct touch {
     uint64_t stalled_until_ns;
 } touches[SIM_OWNERS_MAX];
 static uint64_t depart_ns;
-static uint64_t well_since_ns;  /* nobody is dead, stopped or cut off since then; SIM_NEVER: somebody is */
-static uint64_t open_since_ns;  /* the master runs and hears all clients since then; SIM_NEVER: it does not */
-static uint64_t open_at_ns;     /* the last moment of which that is known for OPEN_NS before */
-static uint64_t evicted_before; /* the master's counter at the last look */
+static bool is_roomy, is_strict; /* strict: before the first fault nothing may be missing even for a moment */
+static uint64_t well_since_ns;   /* nobody is dead, stopped or cut off since then; SIM_NEVER: somebody is */
+static uint64_t open_since_ns;   /* the master runs and hears all clients since then; SIM_NEVER: it does not */
+static uint64_t open_at_ns;      /* the last moment of which that is known for OPEN_NS before */
 
 void oracle_held_reset(const struct sim_plan *plan)
 {
     for (uint32_t i = 0; i < SIM_OWNERS_MAX; i++)
         touches[i] = (struct touch){.since_ns = SIM_NEVER, .contact_ns = sim_now_ns};
     depart_ns = plan->depart_ms * SIM_MS;
+    is_roomy = is_strict = plan->is_roomy;
     well_since_ns = sim_now_ns;
     open_since_ns = SIM_NEVER;
     open_at_ns = 0;
-    evicted_before = 0;
 }
 
 /* ---- owners ---- */
@@ -181,60 +181,24 @@ void sim_segment_memory_set_contact_ms(struct mc_segment_memory *memory, uint64_
         touches[owner].contact_ns = sim_now_ns - age_ns;
 }
 
-/* ---- evictions ---- */
-
-/* The counter is raised just before what is evicted is dropped. */
-static bool is_eviction(const struct mc_core *core)
-{
-    bool is_raised = core->statistics.evicted_bytes != evicted_before;
-    evicted_before = core->statistics.evicted_bytes;
-    return is_raised;
-}
-
-void sim_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait);
-void sim_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait)
-{
-    uint32_t key;
-    if (is_eviction(core) && sim_key_of(object, &key)) {
-        oracle_placements_evict(key, 0);
-        oracle_evicted(core, object, NULL, 0);
-    }
-    mc_object_drop(core, object, wait);
-}
-
-void sim_object_lose_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
-void sim_object_lose_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
-{
-    uint32_t key;
-    if (is_eviction(core) && sim_key_of(object, &key)) {
-        oracle_placements_evict(key, mc_node_generation(core, mc_segment_node(segment, slot)));
-        oracle_evicted(core, object, segment, slot);
-    }
-    mc_object_lose_replica(core, object, segment, slot);
-}
-
-void oracle_evictions_begin(void)
-{
-    evicted_before = 0;
-}
-
 /* ---- keys ---- */
 
-uint32_t oracle_offered(uint32_t key, uint64_t *generations, uint32_t capacity)
+void oracle_fault(bool loses_objects)
 {
-    struct mc_bytes name = sim_key_name(key);
-    struct mc_core_replica replicas[8];
-    const struct sim_process *master = sim_master();
-    if (!master->alive || master->core == NULL)
-        return 0;
-    int count = mc_core_query(master->core, mc_span(name.data, name.length), replicas, capacity < 8 ? capacity : 8);
-    for (int i = 0; i < count; i++)
-        generations[i] = replicas[i].generation;
-    return count < 0 ? 0 : (uint32_t)count;
+    if (loses_objects)
+        is_roomy = false;
+    is_strict = false;
+}
+
+bool oracle_is_strict(void)
+{
+    return is_strict;
 }
 
 bool oracle_is_held(uint32_t key)
 {
+    if (is_roomy)
+        return true;
     for (uint32_t owner = 0; owner < sim_plan->owners; owner++)
         touch_settle(owner);
     return oracle_placements_hold(key);

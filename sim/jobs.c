@@ -1,7 +1,8 @@
 /* Copies, moves and replicas that are cleared, by clients; segments that are drained, as an operator wishes. */
+#include "jobs.h"
+
 #include "cluster.h"
 #include "oracle.h"
-#include "worker.h"
 
 #include "store/core/core.h"
 #include "store/core/replica.h"
@@ -147,7 +148,6 @@ void sim_drains_apply(struct mc_core *core)
     }
 }
 
-/* Nothing is placed in a segment that is being drained. */
 void oracle_check_drains(const struct mc_core *core)
 {
     for (uint32_t i = 0; i < drain_count; i++) {

@@ -1,6 +1,9 @@
 /* What a master must keep: values in sessions, values that are pinned; and groups, which stay and leave together. */
 #include "cluster.h"
+#include "held.h"
+#include "kept.h"
 #include "oracle.h"
+#include "placed.h"
 #include "worker.h"
 
 #include "store/core/group.h"
@@ -23,6 +26,7 @@ struct guard { /* a session that a client has of a key */
 };
 static struct guard guards[SIM_PROCESSES_MAX][SIM_KEY_NAMES_MAX];
 static uint64_t gone_group;              /* a member of it has just been evicted; 0: none was */
+static uint64_t evicted_before;          /* the master's counter at the last look */
 static uint64_t held[SIM_KEY_NAMES_MAX]; /* the last master under which the key was held without a value */
 
 void oracle_kept_reset(void)
@@ -30,6 +34,7 @@ void oracle_kept_reset(void)
     memset(guards, 0, sizeof(guards));
     memset(held, 0, sizeof(held));
     gone_group = 0;
+    evicted_before = 0;
 }
 
 /* ---- sessions ---- */
@@ -176,8 +181,8 @@ static void check_replica(uint32_t key, uint64_t generation)
         sim_fail("evicted: put %u of key %u, which is pinned", put, key);
 }
 
-void oracle_evicted(const struct mc_core *core, const struct mc_object *object, struct mc_segment *segment,
-                    uint32_t slot)
+static void on_evicted(const struct mc_core *core, const struct mc_object *object, struct mc_segment *segment,
+                       uint32_t slot)
 {
     uint32_t key;
     if (!sim_key_of(object, &key))
@@ -194,6 +199,41 @@ void oracle_evicted(const struct mc_core *core, const struct mc_object *object, 
         check_members(core, group);
         gone_group = group->id;
     }
+}
+
+/* The counter is raised just before what is evicted is dropped. */
+static bool is_eviction(const struct mc_core *core)
+{
+    bool is_raised = core->statistics.evicted_bytes != evicted_before;
+    evicted_before = core->statistics.evicted_bytes;
+    return is_raised;
+}
+
+void sim_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait);
+void sim_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait)
+{
+    uint32_t key;
+    if (is_eviction(core) && sim_key_of(object, &key)) {
+        oracle_placements_evict(key, 0);
+        on_evicted(core, object, NULL, 0);
+    }
+    mc_object_drop(core, object, wait);
+}
+
+void sim_object_lose_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot);
+void sim_object_lose_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
+{
+    uint32_t key;
+    if (is_eviction(core) && sim_key_of(object, &key)) {
+        oracle_placements_evict(key, mc_node_generation(core, mc_segment_node(segment, slot)));
+        on_evicted(core, object, segment, slot);
+    }
+    mc_object_lose_replica(core, object, segment, slot);
+}
+
+void oracle_evictions_begin(void)
+{
+    evicted_before = 0;
 }
 
 void oracle_core_rests(const struct mc_core *core)

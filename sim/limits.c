@@ -1,7 +1,7 @@
 /* Ends of things that no run would come to by itself: counters begin near their end, tables are full soon; and peers
  * of an earlier build. */
 #include "cluster.h"
-#include "oracle.h"
+#include "held.h"
 
 #include "store/core/core.h"
 #include "store/core/state.h"

@@ -1,11 +1,11 @@
 /* The oracle. */
 #include "oracle.h"
 
-#include "../tests/core_check.h"
 #include "cluster.h"
+#include "held.h"
+#include "placed.h"
 
 #include "base/checksum.h"
-#include "store/segment/layout.h"
 #include "store/core/core.h"
 #include "store/core/replica.h"
 #include "store/core/state.h"
@@ -18,12 +18,9 @@
 #define PUTS_MAX 8192u
 #define POOL_BYTES (96u << 10)
 #define POOL_STEP 7u
-#define INDEX_SLOTS_AT 4096u
 #define SLACK_NS (20 * SIM_MS)    /* for being preempted on the way out */
 #define GIVEN_UP_NS (60 * SIM_MS) /* no request is given up sooner */
 #define AMBIGUOUS_BYTES 8u        /* shorter values may be equal by chance */
-
-const char *mc_core_check(const struct mc_core *core);
 
 struct oracle_put {
     uint32_t key, length, crc;
@@ -48,12 +45,10 @@ static struct key_state {
     uint32_t doubt_life;
     bool is_job_in_doubt; /* it may have arrived, and wait there */
 } key_states[SIM_KEY_NAMES_MAX];
-static uint32_t checks;          /* of indexes so far */
-static bool may_rot;             /* bits flip */
-static uint64_t note_lost_ns;    /* when the last note of a master was lost; 0: none was */
-static bool is_told;             /* a master has said so since */
-static bool is_named;            /* memory outlives its process */
-static bool is_roomy, is_strict; /* strict: before the first fault nothing may be missing even for a moment */
+static bool may_rot;          /* bits flip */
+static uint64_t note_lost_ns; /* when the last note of a master was lost; 0: none was */
+static bool is_told;          /* a master has said so since */
+static bool is_named;         /* memory outlives its process */
 
 void oracle_reset(const struct sim_plan *plan)
 {
@@ -65,16 +60,10 @@ void oracle_reset(const struct sim_plan *plan)
         }
     }
     put_count = 0;
-    checks = 0;
-    oracle_watch_reset();
     note_lost_ns = 0;
     is_told = false;
-    is_roomy = is_strict = plan->is_roomy;
     is_named = plan->is_named;
     may_rot = (plan->faults >> SIM_FAULT_flip & 1u) != 0;
-    oracle_placed_reset(plan);
-    oracle_held_reset(plan);
-    oracle_kept_reset();
     for (uint32_t i = 0; i < SIM_KEY_NAMES_MAX; i++) {
         char name[16];
         int length = snprintf(name, sizeof(name), SIM_KEY_FORMAT, i);
@@ -85,7 +74,7 @@ void oracle_reset(const struct sim_plan *plan)
 struct oracle_call oracle_begin(void)
 {
     struct sim_process *process = sim_process();
-    return (struct oracle_call){sim_now_ns, sim_process_stopped_ns(process), oracle_epoch(), process};
+    return (struct oracle_call){sim_now_ns, sim_process_stopped_ns(process), sim_master_epoch(), process};
 }
 
 void oracle_end(const struct oracle_call *call, uint64_t limit_ms, const char *what)
@@ -174,7 +163,7 @@ void oracle_put_end(uint32_t number, int rc)
     put->succeeded = rc == 0;
     put->decided = true;
     bool is_excused = rc == MC_ERR_REPLICA_IS_NOT_READY && is_held_in_want(number);
-    if (is_strict && rc != 0 && !sim_has_wanted(put->process->place) && !is_excused)
+    if (oracle_is_strict() && rc != 0 && !sim_has_wanted(put->process->place) && !is_excused)
         sim_fail("failed: put %u of key %u: %s, though nothing happened and there is room", number, put->key,
                  mc_error_name(rc));
     if (rc == 0)
@@ -221,14 +210,17 @@ bool oracle_is_being_put(uint32_t key, uint32_t other)
     return false;
 }
 
+void (*oracle_on_live)(const struct sim_process *process);
+
 /* A put of a key that is there succeeds and changes nothing. */
 void oracle_put_live(uint32_t number)
 {
     const struct oracle_put *put = &all_puts[number];
-    if (is_strict && !put->is_upsert && put->length >= AMBIGUOUS_BYTES && oracle_is_sure(put->key) &&
+    if (oracle_is_strict() && !put->is_upsert && put->length >= AMBIGUOUS_BYTES && oracle_is_sure(put->key) &&
         key_states[put->key].sure_ns < put->start_ns)
         sim_fail("replaced: put %u of key %u was stored, and the key was there before it began", number, put->key);
-    sim_value_is_live(put->process);
+    if (oracle_on_live != NULL)
+        oracle_on_live(put->process);
 }
 
 void oracle_process_killed(const struct sim_process *process)
@@ -276,10 +268,10 @@ static void not_found(const struct oracle_call *call, uint32_t key)
 {
     if (sim_has_wanted(call->process->place))
         return; /* its own trouble */
-    if ((is_strict || oracle_was_well(call->start_ns)) && oracle_is_sure(key) &&
+    if ((oracle_is_strict() || oracle_was_well(call->start_ns)) && oracle_is_sure(key) &&
         key_states[key].sure_ns < call->start_ns)
         sim_fail("lost: key %u is not found, though %s", key,
-                 is_strict ? "nothing happened since it was put" : "all has been well for a while");
+                 oracle_is_strict() ? "nothing happened since it was put" : "all has been well for a while");
 }
 
 void oracle_note_lost(void)
@@ -334,7 +326,7 @@ void oracle_got(const struct oracle_call *call, uint32_t key, const uint8_t *byt
         sim_fail("resurrection: key %u returned put %u, known to be gone since %.6f", key, found,
                  (double)(put->gone_ns - 10000 * SIM_MS) / 1e9);
     if (put->absent_epoch != 0 && call->start_ns > put->absent_ns && call->epoch == put->absent_epoch &&
-        oracle_epoch() == put->absent_epoch)
+        sim_master_epoch() == put->absent_epoch)
         sim_fail("resurrection: key %u returned put %u, which the same master had not found at %.6f", key, found,
                  (double)(put->absent_ns - 10000 * SIM_MS) / 1e9);
     if (put->seen_ns == SIM_NEVER)
@@ -389,7 +381,7 @@ static bool may_exist(const struct oracle_call *call, uint32_t key, int64_t leng
         const struct oracle_put *put = &all_puts[i];
         if (put->key == key && (length < 0 || put->length == (uint64_t)length) && put->gone_ns >= call->start_ns &&
             (put->absent_epoch == 0 || put->absent_ns >= call->start_ns || call->epoch != put->absent_epoch ||
-             oracle_epoch() != put->absent_epoch))
+             sim_master_epoch() != put->absent_epoch))
             return true;
     }
     return false;
@@ -436,7 +428,7 @@ void oracle_remove_end(const struct oracle_call *call, uint32_t key, bool remove
 
 void oracle_not_there(const struct oracle_call *call, uint32_t key)
 {
-    for (uint32_t i = 0; i < put_count && call->epoch != 0 && call->epoch == oracle_epoch(); i++) {
+    for (uint32_t i = 0; i < put_count && call->epoch != 0 && call->epoch == sim_master_epoch(); i++) {
         struct oracle_put *put = &all_puts[i];
         if (put->key == key && put->end_ns < call->start_ns && put->succeeded) {
             put->absent_ns = sim_now_ns;
@@ -445,86 +437,7 @@ void oracle_not_there(const struct oracle_call *call, uint32_t key)
     }
 }
 
-void oracle_fault(bool loses_objects)
-{
-    if (loses_objects)
-        is_roomy = false;
-    is_strict = false;
-}
-
-bool oracle_is_strict(void)
-{
-    return is_strict;
-}
-
 bool oracle_is_sure(uint32_t key)
 {
-    return key_states[key].sure_ns != SIM_NEVER && (is_roomy || oracle_is_held(key));
-}
-
-/* ---- states ---- */
-
-void oracle_check_masters(void)
-{
-    const struct sim_process *master = sim_master();
-    const char *wrong = master->alive && master->core != NULL ? mc_core_check(master->core) : NULL;
-    if (wrong != NULL)
-        sim_fail("core: %s", wrong);
-    if (master->alive && master->core != NULL && (sim_plan->has_pins || sim_plan->has_groups))
-        oracle_check_wishes(master->core);
-    if (master->alive && master->core != NULL && sim_plan->has_drains)
-        oracle_check_drains(master->core);
-    if (!may_rot) /* who finds a rotten slot clears it before the master knows */
-        oracle_check_offers();
-}
-
-static int by_offset(const void *a, const void *b)
-{
-    const struct mc_slot *const *left = a, *const *right = b;
-    return (*left)->offset < (*right)->offset ? -1 : (*left)->offset > (*right)->offset;
-}
-
-/* Nobody may write where something live lies. */
-static void check_bytes(const char *owner, const struct mc_slot *slot, const uint8_t *data, uint64_t data_size)
-{
-    if (slot->length >= 65536 || slot->offset + slot->length > data_size)
-        return;
-    uint32_t crc = mc_crc32c(0, data + slot->offset, slot->length);
-    if (crc != slot->crc)
-        sim_fail("changed: bytes of a live object of %s at %llu are not those that were put (generation %llx)", owner,
-                 (unsigned long long)slot->offset, (unsigned long long)slot->generation);
-}
-
-static void check_segment(const char *owner, const uint8_t *index, uint64_t size, const uint8_t *data,
-                          uint64_t data_size)
-{
-    static const struct mc_slot *live[8192];
-    size_t count = 0;
-    const struct mc_slot *slots = (const struct mc_slot *)(const void *)(index + INDEX_SLOTS_AT);
-    uint64_t slot_count = (size - INDEX_SLOTS_AT) / sizeof(*slots);
-    /* Whether nothing lives beyond what the owner says is in use is looked at now and then. */
-    if (checks % 16 != 0) {
-        uint64_t top = ((const struct mc_index_header *)(const void *)index)->slot_top & UINT32_MAX;
-        slot_count = top < slot_count ? top : slot_count;
-    }
-    for (uint64_t i = 0; i < slot_count && count < 8192; i++) {
-        if (slots[i].state == MC_SLOT_LIVE && slots[i].block_shift >= MC_BLOCK_SHIFT_MIN && slots[i].key_length > 0)
-            live[count++] = &slots[i];
-    }
-    qsort(live, count, sizeof(live[0]), by_offset);
-    for (size_t i = 0; i < count; i++) {
-        uint64_t end = i == 0 ? 0 : live[i - 1]->offset + mc_extent_size(live[i - 1]->length, live[i - 1]->key_length);
-        if (end > live[i]->offset)
-            sim_fail("overlap: two live objects of %s share bytes from %llu: generations %llx and %llx", owner,
-                     (unsigned long long)live[i]->offset, (unsigned long long)live[i - 1]->generation,
-                     (unsigned long long)live[i]->generation);
-        if (!may_rot)
-            check_bytes(owner, live[i], data, data_size);
-    }
-}
-
-void oracle_check_indexes(void)
-{
-    sim_each_segment(check_segment);
-    checks++;
+    return key_states[key].sure_ns != SIM_NEVER && oracle_is_held(key);
 }

@@ -4,10 +4,12 @@
  * more, either may be lost or found; then the old one is gone for ever. A master that dies young has decided nothing.
  */
 #include "cluster.h"
-#include "oracle.h"
+#include "placed.h"
+#include "worker.h"
 
 #include "base/bytes.h"
 #include "store/segment/layout.h"
+#include "store/core/core.h"
 #include "store/core/state.h"
 
 #include <string.h>
@@ -19,7 +21,7 @@
 static struct oracle_placement { /* of one replica */
     struct mc_id segment;
     uint64_t generation, cleared_ns; /* SIM_NEVER: it is there */
-    uint32_t put, slot, place;       /* place: of its owner */
+    uint32_t put, key, slot, place;  /* place: of its owner */
     bool is_offered;                 /* by a master, and nobody has removed, evicted or replaced it since */
     bool is_lost;                    /* something has happened to its owner that may cost it */
 } placements[PLACEMENTS_MAX];
@@ -68,7 +70,6 @@ void oracle_master_begins(uint64_t epoch)
         oracle_master_ends(0);
     if (life_count < LIVES_MAX)
         lives[life_count++] = (struct life){epoch, sim_now_ns, SIM_NEVER, false, false};
-    oracle_evictions_begin();
 }
 
 void oracle_master_may_age(uint64_t epoch)
@@ -77,12 +78,12 @@ void oracle_master_may_age(uint64_t epoch)
         lives[i].may_age |= lives[i].epoch == epoch && lives[i].end_ns == SIM_NEVER;
 }
 
-void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put)
+void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put, uint32_t key)
 {
     sim_say("  put %u is live in slot %u, generation %llx", put, slot, (unsigned long long)generation);
     if (placement_count < PLACEMENTS_MAX)
-        placements[placement_count++] =
-            (struct oracle_placement){segment, generation, SIM_NEVER, put, slot, sim_process()->place, false, false};
+        placements[placement_count++] = (struct oracle_placement){segment, generation,           SIM_NEVER, put,  key,
+                                                                  slot,    sim_process()->place, false,     false};
 }
 
 /* ---- what must be there: held.c ---- */
@@ -120,9 +121,22 @@ uint32_t oracle_placements_lose(uint32_t place)
 void oracle_placements_evict(uint32_t key, uint64_t generation)
 {
     for (uint32_t i = 0; i < placement_count; i++) {
-        if (oracle_put_key(placements[i].put) == key && (generation == 0 || placements[i].generation == generation))
+        if (placements[i].key == key && (generation == 0 || placements[i].generation == generation))
             placements[i].is_offered = false;
     }
+}
+
+uint32_t oracle_offered(uint32_t key, uint64_t *generations, uint32_t capacity)
+{
+    struct mc_bytes name = sim_key_name(key);
+    struct mc_core_replica replicas[8];
+    const struct sim_process *master = sim_master();
+    if (!master->alive || master->core == NULL)
+        return 0;
+    int count = mc_core_query(master->core, mc_span(name.data, name.length), replicas, capacity < 8 ? capacity : 8);
+    for (int i = 0; i < count; i++)
+        generations[i] = replicas[i].generation;
+    return count < 0 ? 0 : (uint32_t)count;
 }
 
 void oracle_placements_offer(uint32_t key)
@@ -130,7 +144,7 @@ void oracle_placements_offer(uint32_t key)
     uint64_t generations[8];
     uint32_t count = oracle_offered(key, generations, 8);
     for (uint32_t i = 0; i < placement_count; i++) {
-        if (oracle_put_key(placements[i].put) != key)
+        if (placements[i].key != key)
             continue;
         placements[i].is_offered = false;
         for (uint32_t k = 0; k < count; k++)
@@ -141,7 +155,7 @@ void oracle_placements_offer(uint32_t key)
 bool oracle_placements_hold(uint32_t key)
 {
     for (uint32_t i = 0; i < placement_count; i++) {
-        if (placements[i].is_offered && !placements[i].is_lost && oracle_put_key(placements[i].put) == key)
+        if (placements[i].is_offered && !placements[i].is_lost && placements[i].key == key)
             return true;
     }
     return false;
@@ -157,27 +171,27 @@ uint32_t oracle_placed_put(uint64_t generation)
 }
 
 /* Has a later value taken the key, or is one about to? A copy is a later one, of the same put. */
-static bool is_replaced(const struct oracle_placement *old)
+static bool is_replaced(const struct oracle_placement *old, bool (*is_being_put)(uint32_t key, uint32_t other))
 {
-    uint32_t key = oracle_put_key(old->put);
+    uint32_t key = old->key;
     for (uint32_t i = 0; i < placement_count; i++) {
         if (placements[i].generation > old->generation &&
-            (placements[i].put != old->put || sim_plan->has_jobs || sim_plan->has_drains) &&
-            oracle_put_key(placements[i].put) == key)
+            (placements[i].put != old->put || sim_plan->has_jobs || sim_plan->has_drains) && placements[i].key == key)
             return true;
     }
-    return oracle_is_being_put(key, old->put);
+    return is_being_put(key, old->put);
 }
 
-void oracle_cleared(struct mc_id segment, uint32_t slot, uint64_t generation)
+void oracle_cleared(struct mc_id segment, uint32_t slot, uint64_t generation,
+                    bool (*is_being_put)(uint32_t key, uint32_t other))
 {
     for (uint32_t i = placement_count; i > 0; i--) {
         struct oracle_placement *one = &placements[i - 1];
         if (one->slot == slot && one->generation <= generation && one->cleared_ns == SIM_NEVER &&
             mc_id_equal(one->segment, segment)) {
             one->cleared_ns = sim_now_ns;
-            if (one->is_offered && is_replaced(one))
-                oracle_placements_offer(oracle_put_key(one->put));
+            if (one->is_offered && is_replaced(one, is_being_put))
+                oracle_placements_offer(one->key);
         }
     }
 }

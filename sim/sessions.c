@@ -1,4 +1,5 @@
 /* Sessions of clients: objects that are read piece by piece, and objects that are put together from pieces. */
+#include "kept.h"
 #include "oracle.h"
 #include "worker.h"
 

@@ -4,8 +4,11 @@
  * Calls between the product's files go through here (symbols.txt, kind w). A call takes its lock and gives it back with
  * other fibers running in between, so it is judged by what had ended before it began: generations and the floor only
  * rise, and who had to refuse then has to refuse later. */
+#include "watch.h"
+
 #include "cluster.h"
 #include "oracle.h"
+#include "placed.h"
 #include "worker.h"
 
 #include "store/segment/memory_inside.h"
@@ -93,7 +96,7 @@ int sim_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_
     raise_to(&account->top[commit->slot], commit->generation);
     uint32_t put = oracle_put_of(commit->hash_low, commit->hash_high, commit->length, commit->crc);
     if (put != UINT32_MAX) {
-        oracle_placed(account->segment, commit->slot, commit->generation, put);
+        oracle_placed(account->segment, commit->slot, commit->generation, put, oracle_put_key(put));
         oracle_put_live(put);
     }
     check_top(account, memory, commit->slot);
@@ -129,7 +132,7 @@ int sim_segment_memory_clear(struct mc_segment_memory *memory, uint32_t number, 
                  number, (unsigned long long)before);
     if (rc == 0) {
         raise_to(&account->top[number], generation);
-        oracle_cleared(account->segment, number, generation);
+        oracle_cleared(account->segment, number, generation, oracle_is_being_put);
     }
     check_top(account, memory, number);
     return rc;
@@ -196,11 +199,4 @@ void oracle_check_offers(void)
     offering = master->alive ? master->core : NULL;
     if (offering != NULL)
         sim_each_segment(check_offers);
-}
-
-uint64_t oracle_epoch(void)
-{
-    const struct sim_process *master = sim_master();
-    const struct mc_core *core = master->alive ? master->core : NULL;
-    return core == NULL ? 0 : core->epoch;
 }

@@ -28,7 +28,5 @@ uint64_t sim_group(uint32_t key);
 
 /* sessions.c */
 void sim_session_do(struct sim_worker *worker);
-/* jobs.c */
-void sim_job_do(struct sim_worker *worker);
 
 #endif
