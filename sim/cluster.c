@@ -1,13 +1,13 @@
-/* One run: the processes of the cluster, what they are asked to do, what happens to them. */
+/* The processes of the cluster: masters, owners, clients, and what clients ask. */
 #include "cluster.h"
+
 #include "held.h"
 #include "jobs.h"
 #include "kept.h"
+#include "members.h"
 #include "oracle.h"
 #include "placed.h"
 #include "states.h"
-#include "watch.h"
-#include "worker.h"
 
 #include "store/core/core.h"
 #include "store/master/election.h"
@@ -21,7 +21,6 @@
 
 #define MASTER_PORT 50051
 #define ELECTION_TTL_MS 2000u
-#define CALM_MS 90000u /* after the last fault everything must have settled by then */
 
 void *sim_calloc(size_t count, size_t size);
 void sim_free(void *pointer);
@@ -30,12 +29,9 @@ int sim_pthread_join(unsigned long thread, void **result);
 struct mc_core *sim_core_create(const struct mc_core_config *config, const struct mc_core_output *output,
                                 struct mc_id node, uint64_t epoch, uint64_t seed, uint64_t now_ms);
 
-const struct sim_plan *sim_plan;
-struct sim_cluster sim_cluster;
 uint32_t sim_depart_ms;
-static uint32_t operations_left, operations_done;
-static uint64_t latest_epoch; /* of the masters that have begun */
-static uint64_t aged_epoch;   /* of the last one that may come of age */
+void (*sim_on_heartbeat)(void);
+static uint64_t aged_epoch; /* of the last one that may come of age */
 /* What an election holds beside the claim (store/master/election.c): the epoch of the last master, and of the last one that
  * may have acted on a departure. */
 static struct {
@@ -58,7 +54,7 @@ struct mc_core *sim_core_create(const struct mc_core_config *config, const struc
     if (core == NULL)
         return NULL;
     sim_limits_core(core);
-    latest_epoch = epoch > latest_epoch ? epoch : latest_epoch;
+    sim_cluster.latest_epoch = epoch > sim_cluster.latest_epoch ? epoch : sim_cluster.latest_epoch;
     oracle_master_begins(epoch);
     oracle_evictions_begin();
     sim_process()->core = core;
@@ -125,7 +121,7 @@ void sim_core_input(struct mc_core *core, uint64_t now_ms, uint64_t connection, 
     sim_say("from connection %llu: %s %llu, %zu bytes", (unsigned long long)(connection >> 16),
             mc_message_name(frame->type), (unsigned long long)frame->request_id, frame->body.length);
     if (frame->type == MC_MESSAGE_HEARTBEAT)
-        sim_heartbeat_heard();
+        sim_on_heartbeat();
     mc_core_input(core, now_ms, connection, frame);
     oracle_core_rests(core);
     sim_drains_apply(core);
@@ -137,9 +133,9 @@ bool sim_election_may_serve(const struct mc_election *election, uint64_t epoch);
 bool sim_election_may_serve(const struct mc_election *election, uint64_t epoch)
 {
     bool may = mc_election_may_serve(election, epoch);
-    if (may && epoch < latest_epoch)
+    if (may && epoch < sim_cluster.latest_epoch)
         sim_fail("leadership: the master of epoch %llu serves after one of %llu has begun", (unsigned long long)epoch,
-                 (unsigned long long)latest_epoch);
+                 (unsigned long long)sim_cluster.latest_epoch);
     sim_process()->may_send = may;
     return may;
 }
@@ -150,6 +146,13 @@ static void leader_sends(struct sim_process *process)
         sim_fail("leadership: the master of epoch %llu sends without a look at its clock",
                  (unsigned long long)((const struct mc_core *)process->core)->epoch);
     process->may_send = false;
+}
+
+void sim_cluster_reset(void)
+{
+    aged_epoch = 0;
+    memset(&sim_notes, 0, sizeof(sim_notes));
+    sim_in_send = leader_sends;
 }
 
 static void master_main(struct sim_process *process)
@@ -192,7 +195,7 @@ static void master_main(struct sim_process *process)
 
 /* ---- store nodes ---- */
 
-static struct mc_store *store_open(struct sim_process *process, uint64_t segment_size)
+struct mc_store *sim_store_open(struct sim_process *process, uint64_t segment_size)
 {
     char host[32];
     bool is_named = segment_size > 0 && sim_plan->is_named;
@@ -220,7 +223,7 @@ static struct mc_store *store_open(struct sim_process *process, uint64_t segment
 static void owner_main(struct sim_process *process)
 {
     for (;;) {
-        struct mc_store *store = store_open(process, sim_plan->capacity);
+        struct mc_store *store = sim_store_open(process, sim_plan->capacity);
         sim_sleep_till(&sim_cluster.leaving[process->place], 5 * SIM_MS);
         sim_say("leaves");
         (void)mc_store_close(store);
@@ -235,53 +238,6 @@ static void owner_main(struct sim_process *process)
 static uint32_t key_draw(void)
 {
     return sim_below(SIM_PLAN, sim_plan->keys);
-}
-
-struct mc_bytes sim_key_name(uint32_t key)
-{
-    static char names[SIM_KEY_NAMES_MAX][16];
-    static int lengths[SIM_KEY_NAMES_MAX];
-    if (lengths[key] == 0)
-        lengths[key] = snprintf(names[key], sizeof(names[key]), SIM_KEY_FORMAT, key);
-    return (struct mc_bytes){names[key], (size_t)lengths[key]};
-}
-
-bool sim_key_of(const struct mc_object *object, uint32_t *key)
-{
-    for (*key = 0; *key < SIM_KEY_NAMES_MAX; (*key)++) {
-        struct mc_bytes name = sim_key_name(*key);
-        if (name.length == object->key_length && memcmp(name.data, object->key, name.length) == 0)
-            return true;
-    }
-    return false;
-}
-
-uint32_t sim_length_draw(enum sim_stream stream)
-{
-    uint32_t kind = sim_below(stream, 8);
-    if (kind < 5) /* few lengths: what lies in the place of another may then pass for it */
-        return 1 + sim_plan->value_max / (1 + sim_below(stream, 3));
-    return kind == 5 ? 1 + sim_below(stream, 16) : 1 + sim_below(stream, sim_plan->value_max);
-}
-
-uint64_t sim_group(uint32_t key)
-{
-    char name[16];
-    int length = snprintf(name, sizeof(name), "group-%u", key % 3);
-    return sim_plan->has_groups && key % 4 != 3 ? mc_group(name, (size_t)length) : 0;
-}
-
-void sim_wishes_draw(struct mc_replicate_config *config, const uint32_t *keys, uint32_t count,
-                     uint64_t groups[SIM_BATCH_MAX])
-{
-    if (sim_plan->has_pins) {
-        uint32_t pin = sim_below(SIM_PIN, 8);
-        config->with_hard_pin = pin == 0;
-        config->with_soft_pin = pin == 1 || pin == 2;
-    }
-    for (uint32_t i = 0; i < count && sim_plan->has_groups; i++)
-        groups[i] = sim_group(keys[i]);
-    config->groups = sim_plan->has_groups ? groups : NULL;
 }
 
 static void do_put(struct sim_worker *worker)
@@ -320,7 +276,7 @@ static void do_put(struct sim_worker *worker)
     }
 }
 
-static void *get_allocate(void *context, size_t index, uint64_t length)
+void *sim_get_allocate(void *context, size_t index, uint64_t length)
 {
     struct sim_worker *worker = context;
     return length <= SIM_VALUE_MAX ? worker->buffers[index] : NULL;
@@ -338,7 +294,7 @@ static void do_get(struct sim_worker *worker)
     }
     struct oracle_call call = oracle_begin();
     bool allocates = sim_below(SIM_PLAN, 2) == 0;
-    (void)mc_store_get(worker->store, items, count, allocates ? get_allocate : NULL, worker);
+    (void)mc_store_get(worker->store, items, count, allocates ? sim_get_allocate : NULL, worker);
     oracle_end(&call, sim_plan->timeout_ms, "get");
     for (uint32_t i = 0; i < count; i++) {
         sim_say("get key %u: %s", keys[i], items[i].result > 0 ? "found" : mc_error_name((int)items[i].result));
@@ -426,7 +382,7 @@ static void do_remove(struct sim_worker *worker)
     }
 }
 
-static int64_t remove_all(struct sim_worker *worker, bool force, bool by_regex)
+int64_t sim_remove_all(struct sim_worker *worker, bool force, bool by_regex)
 {
     for (uint32_t i = 0; i < sim_plan->keys; i++)
         oracle_remove_begin(i, true);
@@ -472,9 +428,9 @@ static void do_one(struct sim_worker *worker)
     else if (what < 99)
         do_remove(worker);
     else
-        (void)remove_all(worker, sim_below(SIM_PLAN, 2) == 0, sim_below(SIM_PLAN, 2) == 0);
-    operations_done++;
-    if (operations_done % 4 == 0) {
+        (void)sim_remove_all(worker, sim_below(SIM_PLAN, 2) == 0, sim_below(SIM_PLAN, 2) == 0);
+    sim_cluster.operations_done++;
+    if (sim_cluster.operations_done % 4 == 0) {
         oracle_check_masters();
         oracle_check_indexes();
     }
@@ -487,8 +443,8 @@ static void *worker_main(void *argument)
         while ((worker->buffers[i] = sim_calloc(1, SIM_VALUE_MAX)) == NULL)
             sim_sleep_ns(10 * SIM_MS);
     }
-    while (operations_left > 0 && !sim_cluster.is_calm) {
-        operations_left--;
+    while (sim_cluster.operations_left > 0 && !sim_cluster.is_calm) {
+        sim_cluster.operations_left--;
         do_one(worker);
         if (sim_below(SIM_PLAN, 4) == 0)
             sim_sleep_ns(sim_below(SIM_PLAN, sim_plan->think_us_max) * 1000ull);
@@ -500,7 +456,7 @@ static void client_main(struct sim_process *process)
 {
     struct sim_worker workers[2];
     unsigned long threads[2];
-    struct mc_store *store = store_open(process, 0);
+    struct mc_store *store = sim_store_open(process, 0);
     for (uint32_t i = 0; i < sim_plan->threads; i++) {
         workers[i] = (struct sim_worker){.store = store, .process = process, .number = i};
         if (sim_pthread_create(&threads[i], NULL, worker_main, &workers[i]) != 0)
@@ -526,11 +482,6 @@ static const char *name_of(uint32_t place, char *name, size_t size)
     return name;
 }
 
-bool sim_has_fault(enum sim_fault fault)
-{
-    return (sim_plan->faults >> fault & 1u) != 0;
-}
-
 void sim_place_start(uint32_t place)
 {
     char name[24];
@@ -548,210 +499,4 @@ void sim_place_start(uint32_t place)
         for (uint32_t i = 0; i < sim_plan->owners; i++)
             oracle_owner_lost(SIM_PLACE_OWNER + i);
     }
-}
-
-bool sim_is_master(uint32_t place)
-{
-    return place == SIM_PLACE_MASTER || (place >= SIM_PLACE_STANDBY && place < SIM_PLACE_STANDBY + sim_plan->standbys);
-}
-
-struct sim_process *sim_master(void)
-{
-    static struct sim_process nobody = {.place = SIM_PLACE_MASTER, .name = "no master"};
-    if (sim_plan->standbys == 0)
-        return &sim_processes[SIM_PLACE_MASTER];
-    for (uint32_t place = 0; place < SIM_PROCESSES_MAX; place++) {
-        struct sim_process *one = &sim_processes[place];
-        const struct mc_core *core = sim_is_master(place) && one->alive ? one->core : NULL;
-        if (core != NULL && core->epoch == latest_epoch)
-            return one;
-    }
-    return &nobody;
-}
-
-uint64_t sim_master_epoch(void)
-{
-    const struct sim_process *master = sim_master();
-    const struct mc_core *core = master->alive ? master->core : NULL;
-    return core == NULL ? 0 : core->epoch;
-}
-
-bool sim_is_member(uint32_t place)
-{
-    return sim_is_master(place) || (place >= SIM_PLACE_OWNER && place < SIM_PLACE_OWNER + sim_plan->owners) ||
-           (place >= SIM_PLACE_CLIENT && place < SIM_PLACE_CLIENT + sim_plan->clients);
-}
-
-/* ---- the end: everything is well again, and must come to rest ---- */
-
-static bool is_settled(void)
-{
-    struct mc_core_statistics statistics;
-    const struct sim_process *master = sim_master();
-    if (!master->alive || master->core == NULL)
-        return false;
-    mc_core_statistics(master->core, &statistics);
-    return statistics.used == 0 && statistics.clearing_bytes == 0 && statistics.quarantine_bytes == 0 &&
-           statistics.objects == 0 && statistics.segments == sim_plan->owners &&
-           statistics.populated == statistics.capacity;
-}
-
-static void sure_keys_check(struct sim_worker *worker)
-{
-    for (uint32_t key = 0; key < sim_plan->keys; key++) {
-        struct mc_get_item item = {.key = sim_key_name(key)};
-        for (unsigned tries = 0; tries < 50; tries++) {
-            struct oracle_call call = oracle_begin();
-            (void)mc_store_get(worker->store, &item, 1, get_allocate, worker);
-            oracle_end(&call, sim_plan->timeout_ms, "get");
-            if (item.result > 0 || !oracle_is_sure(key)) {
-                oracle_got(&call, key, worker->buffers[0], item.result > 0 ? item.result : -1);
-                break;
-            }
-            sim_sleep_ns(100 * SIM_MS);
-        }
-        if (item.result < 0 && oracle_is_sure(key))
-            sim_fail("lost: key %u was acknowledged and is not readable at the end: %s", key,
-                     mc_error_name((int)item.result));
-    }
-}
-
-static void last_main(struct sim_process *process)
-{
-    struct sim_worker worker = {.process = process};
-    uint64_t limit_ns = sim_now_ns + CALM_MS * SIM_MS;
-    for (uint32_t i = 0; i < SIM_BATCH_MAX; i++)
-        worker.buffers[i] = sim_calloc(1, SIM_VALUE_MAX);
-    worker.store = store_open(process, 0);
-    sim_drains_end();
-    limit_ns = sim_now_ns + CALM_MS * SIM_MS;
-    sure_keys_check(&worker);
-    while (!is_settled() && !sim_failed) {
-        if (sim_now_ns > limit_ns) {
-            struct mc_core_statistics s;
-            if (sim_master()->core == NULL)
-                sim_fail("rest: there is no master");
-            mc_core_statistics(sim_master()->core, &s);
-            sim_fail("rest: used %llu, clearing %llu, quarantine %llu, objects %llu, segments %llu of %u",
-                     (unsigned long long)s.used, (unsigned long long)s.clearing_bytes,
-                     (unsigned long long)s.quarantine_bytes, (unsigned long long)s.objects,
-                     (unsigned long long)s.segments, sim_plan->owners);
-        }
-        (void)remove_all(&worker, true, false);
-        if (!is_settled())
-            sim_sleep_ns(500 * SIM_MS);
-    }
-    oracle_check_masters();
-    oracle_check_indexes();
-    (void)mc_store_close(worker.store);
-    sim_cluster.is_ended = true;
-}
-
-static void all_well(void)
-{
-    sim_cluster.is_calm = true;
-    sim_partitions_end();
-    for (uint32_t a = 0; a < SIM_PROCESSES_MAX; a++) {
-        sim_threads_continue(&sim_processes[a]);
-        sim_machine_wake(a);
-        sim_process_wake(&sim_processes[a]);
-        sim_process_continue(&sim_processes[a]);
-    }
-    sim_etcd_slow(0), sim_etcd_away(0), sim_etcd_full(0);
-    for (uint32_t place = 0; place < SIM_PROCESSES_MAX; place++) {
-        bool is_client = place >= SIM_PLACE_CLIENT && place < SIM_PLACE_STANDBY;
-        if (sim_is_member(place) && !is_client && !sim_processes[place].alive)
-            sim_place_start(place);
-    }
-}
-
-static void run_to_the_end(void)
-{
-    uint64_t limit_ns = sim_now_ns + 600000 * SIM_MS;
-    while (operations_left > 0 && sim_now_ns < limit_ns && !sim_failed)
-        sim_run(sim_now_ns + 20 * SIM_MS);
-    all_well();
-    /* Calls in progress end: the longest is remove_all. */
-    uint64_t end_ns = sim_now_ns + (sim_plan->timeout_ms + 62000ull) * SIM_MS;
-    for (uint32_t i = 0; i < sim_plan->clients && !sim_failed; i++) {
-        while (sim_processes[SIM_PLACE_CLIENT + i].alive && !sim_failed) {
-            if (sim_now_ns > end_ns)
-                sim_fail("rest: %s did not come to its end", sim_processes[SIM_PLACE_CLIENT + i].name);
-            sim_run(sim_now_ns + 20 * SIM_MS);
-        }
-    }
-    if (sim_failed)
-        return;
-    (void)sim_process_start(SIM_PROCESSES_MAX - 1, "last", 0, last_main);
-    while ((!sim_cluster.is_ended || sim_processes[SIM_PLACE_FOREIGN].alive) && !sim_failed)
-        sim_run(sim_now_ns + 20 * SIM_MS);
-}
-
-static void on_end(struct sim_process *process)
-{
-    sim_process_close_files(process);
-    sim_arena_reset(process);
-}
-
-static void world_reset(void)
-{
-    sim_reset(sim_plan->seed);
-    for (uint32_t place = 0; place < SIM_PROCESSES_MAX; place++)
-        sim_arena_reset(&sim_processes[place]);
-    sim_net_reset();
-    sim_files_reset();
-    sim_clocks_reset();
-    sim_etcd_reset();
-    sim_want_reset();
-    sim_on_end = on_end;
-    sim_in_send = leader_sends;
-}
-
-void sim_plan_run(const struct sim_plan *wanted, struct sim_result *result)
-{
-    sim_plan = wanted;
-    sim_depart_ms = (uint32_t)sim_plan->depart_ms;
-    world_reset();
-    latest_epoch = aged_epoch = 0;
-    /* The drawing of the plan is behind us: what follows is its own. */
-    for (unsigned i = 0; i < 64; i++)
-        (void)sim_random(SIM_PLAN);
-    sim_delay_us_max = 20u << sim_below(SIM_NET, 6);
-    sim_preempt_in = 2u << sim_below(SIM_SCHEDULE, 6);
-    operations_left = sim_plan->operations;
-    operations_done = 0;
-    memset(&sim_notes, 0, sizeof(sim_notes));
-    sim_cluster = (struct sim_cluster){0};
-    sim_cluster.absent_until_ns = sim_cluster.first_story_ns =
-        sim_plan->quiet_masters || sim_plan->unmet_keys || sim_plan->returning_owner || sim_plan->heard_alone
-            ? sim_now_ns + (1000 + sim_below(SIM_VARIANT, 7000)) * SIM_MS
-            : 0;
-    sim_limits_start();
-    oracle_reset(sim_plan);
-    oracle_placed_reset(sim_plan);
-    oracle_held_reset(sim_plan);
-    oracle_kept_reset();
-    oracle_watch_reset();
-    oracle_states_reset();
-    sim_on_change = oracle_changed;
-    for (uint32_t machine = 0; sim_has_fault(SIM_FAULT_skew) && machine < sim_plan->machines; machine++)
-        sim_clock_draw(machine);
-    for (uint32_t place = 0; place < SIM_PROCESSES_MAX; place++) {
-        if (sim_is_member(place))
-            sim_place_start(place);
-    }
-    if (sim_plan->has_foreign)
-        (void)sim_process_start(SIM_PLACE_FOREIGN, "foreign", SIM_PLACE_FOREIGN, sim_foreign_main);
-    sim_faults_start();
-    sim_hard_start();
-    sim_drains_start();
-    sim_want_start();
-    run_to_the_end();
-    *result = (struct sim_result){.failed = sim_failed,
-                                  .hash = sim_hash,
-                                  .messages = sim_messages,
-                                  .events = sim_events,
-                                  .operations = operations_done,
-                                  .now_ns = sim_now_ns};
-    memcpy(result->failure, sim_failure, sizeof(sim_failure));
 }

@@ -1,7 +1,7 @@
 /* A simulated etcd: what mc_etcd_call is answered with (symbols.txt, kind w), so that elections run with all that is
  * above it. One store of keys with revisions and leases; requests and answers take their time, and either may be lost:
  * a request that was given up may still be carried out. */
-#include "cluster.h"
+#include "members.h"
 
 #include "base/bytes.h"
 #include "env/etcd.h"

@@ -1,6 +1,7 @@
 /* What happens to the processes of a run: single faults, and stories of several. All of it is done by the driver. */
 #include "cluster.h"
 #include "held.h"
+#include "members.h"
 #include "oracle.h"
 
 void sim_place_restart(void *argument)
@@ -301,7 +302,7 @@ static void on_crash(void *argument)
            (void *)(uintptr_t)SIM_PLACE_MASTER);
 }
 
-void sim_heartbeat_heard(void)
+static void on_heartbeat(void)
 {
     if (!sim_cluster.ends_on_heartbeat || sim_once_in(SIM_RETURN, 4))
         return;
@@ -516,6 +517,7 @@ void sim_want_start(void)
 void sim_faults_start(void)
 {
     oracle_on_live = on_live;
+    sim_on_heartbeat = on_heartbeat;
     sim_in_abort = in_abort;
     sim_in_copy = in_copy;
     sim_in_unix_send = before_commit;

@@ -1,6 +1,6 @@
 /* A node of another cluster comes to this one's masters again and again, with values under the same keys: none of them
  * may ever be read here, nothing of ours may be lost by it, and what it holds stays as it is. */
-#include "cluster.h"
+#include "members.h"
 
 #include "base/checksum.h"
 #include "store/segment/memory.h"

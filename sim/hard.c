@@ -1,7 +1,7 @@
 /* Hard faults: single threads that stand still, ways that are cut in one direction, machines that reboot, sleep, or
  * whose clocks are off, a master that is there again at once. Drawn from a stream of their own, on top of the others.
  */
-#include "cluster.h"
+#include "members.h"
 #include "held.h"
 #include "oracle.h"
 

@@ -6,7 +6,7 @@
  * its master run and hear each other; then it had contact at most CONTACT_NS ago. A master that lives depart_ms after
  * the last contact may act on it, unless nothing that it did can be seen: one that has neither lived so long itself nor
  * offered anything is no evidence. */
-#include "cluster.h"
+#include "members.h"
 #include "held.h"
 #include "placed.h"
 

@@ -1,7 +1,7 @@
 /* Copies, moves and replicas that are cleared, by clients; segments that are drained, as an operator wishes. */
 #include "jobs.h"
 
-#include "cluster.h"
+#include "members.h"
 #include "oracle.h"
 
 #include "store/core/core.h"

@@ -1,5 +1,5 @@
 /* What a master must keep: values in sessions, values that are pinned; and groups, which stay and leave together. */
-#include "cluster.h"
+#include "members.h"
 #include "held.h"
 #include "kept.h"
 #include "oracle.h"

@@ -1,6 +1,6 @@
 /* Ends of things that no run would come to by itself: counters begin near their end, tables are full soon; and peers
  * of an earlier build. */
-#include "cluster.h"
+#include "members.h"
 #include "held.h"
 
 #include "store/core/core.h"

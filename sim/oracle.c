@@ -1,7 +1,7 @@
 /* The oracle. */
 #include "oracle.h"
 
-#include "cluster.h"
+#include "members.h"
 #include "held.h"
 #include "placed.h"
 

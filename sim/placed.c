@@ -3,7 +3,7 @@
  * value take a key whose old one lies in a segment that it has not met. Until it has met that segment, or is young no
  * more, either may be lost or found; then the old one is gone for ever. A master that dies young has decided nothing.
  */
-#include "cluster.h"
+#include "members.h"
 #include "placed.h"
 #include "worker.h"
 

@@ -1,6 +1,8 @@
 /* What a seed draws: the cluster, its workload, its faults and stories. */
 #include "plan.h"
 
+const struct sim_plan *sim_plan;
+
 const char *const sim_fault_names[SIM_FAULTS_COUNT] = {
 #define SIM_FAULT_NAME(name) #name,
     SIM_FAULTS_MAP(SIM_FAULT_NAME)

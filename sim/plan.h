@@ -83,6 +83,8 @@ struct sim_plan {
     uint32_t want_gap_ms;                 /* something runs out so often; 0: never */
 };
 
+extern const struct sim_plan *sim_plan; /* of this run */
+
 struct sim_result {
     bool failed;
     char failure[512];

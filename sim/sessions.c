@@ -3,7 +3,7 @@
 #include "oracle.h"
 #include "worker.h"
 
-#include "cluster.h"
+#include "members.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "states.h"
 
 #include "../tests/core_check.h"
-#include "cluster.h"
+#include "members.h"
 #include "jobs.h"
 #include "kept.h"
 #include "watch.h"

@@ -1,5 +1,5 @@
 /* Want: for a while, calls of one process fail because memory, descriptors or room on the disk have run out. */
-#include "cluster.h"
+#include "members.h"
 
 static struct {
     uint32_t place, what, in; /* of `in` calls one fails */

@@ -6,7 +6,7 @@
  * rise, and who had to refuse then has to refuse later. */
 #include "watch.h"
 
-#include "cluster.h"
+#include "members.h"
 #include "oracle.h"
 #include "placed.h"
 #include "worker.h"

@@ -1,0 +1,54 @@
+/* The keys of a run: their names, lengths, pins and groups. */
+#include "worker.h"
+
+#include "store/core/object.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct mc_bytes sim_key_name(uint32_t key)
+{
+    static char names[SIM_KEY_NAMES_MAX][16];
+    static int lengths[SIM_KEY_NAMES_MAX];
+    if (lengths[key] == 0)
+        lengths[key] = snprintf(names[key], sizeof(names[key]), SIM_KEY_FORMAT, key);
+    return (struct mc_bytes){names[key], (size_t)lengths[key]};
+}
+
+bool sim_key_of(const struct mc_object *object, uint32_t *key)
+{
+    for (*key = 0; *key < SIM_KEY_NAMES_MAX; (*key)++) {
+        struct mc_bytes name = sim_key_name(*key);
+        if (name.length == object->key_length && memcmp(name.data, object->key, name.length) == 0)
+            return true;
+    }
+    return false;
+}
+
+uint32_t sim_length_draw(enum sim_stream stream)
+{
+    uint32_t kind = sim_below(stream, 8);
+    if (kind < 5) /* few lengths: what lies in the place of another may then pass for it */
+        return 1 + sim_plan->value_max / (1 + sim_below(stream, 3));
+    return kind == 5 ? 1 + sim_below(stream, 16) : 1 + sim_below(stream, sim_plan->value_max);
+}
+
+uint64_t sim_group(uint32_t key)
+{
+    char name[16];
+    int length = snprintf(name, sizeof(name), "group-%u", key % 3);
+    return sim_plan->has_groups && key % 4 != 3 ? mc_group(name, (size_t)length) : 0;
+}
+
+void sim_wishes_draw(struct mc_replicate_config *config, const uint32_t *keys, uint32_t count,
+                     uint64_t groups[SIM_BATCH_MAX])
+{
+    if (sim_plan->has_pins) {
+        uint32_t pin = sim_below(SIM_PIN, 8);
+        config->with_hard_pin = pin == 0;
+        config->with_soft_pin = pin == 1 || pin == 2;
+    }
+    for (uint32_t i = 0; i < count && sim_plan->has_groups; i++)
+        groups[i] = sim_group(keys[i]);
+    config->groups = sim_plan->has_groups ? groups : NULL;
+}
