@@ -332,29 +332,36 @@ int64_t sim_memory_write(struct sim_file *file, const void *data, size_t size)
     return (int64_t)size;
 }
 
-ssize_t sim_pread64(int fd, void *data, size_t size, off_t offset);
-ssize_t sim_pread64(int fd, void *data, size_t size, off_t offset)
+/* The memory file with its position there, for one call; *before: where it goes back to. NULL: fd is none. */
+static struct sim_file *memory_at(int fd, off_t offset, uint64_t *before)
 {
     struct sim_file *file = sim_fd_file(fd);
     if (file == NULL || file->kind != SIM_MEMORY)
-        return -1;
-    uint64_t before = file->position;
+        return NULL;
+    *before = file->position;
     file->position = (uint64_t)offset;
-    int64_t moved = sim_memory_read(file, data, size);
-    file->position = before;
+    return file;
+}
+
+ssize_t sim_pread64(int fd, void *data, size_t size, off_t offset);
+ssize_t sim_pread64(int fd, void *data, size_t size, off_t offset)
+{
+    uint64_t before;
+    struct sim_file *file = memory_at(fd, offset, &before);
+    int64_t moved = file == NULL ? -1 : sim_memory_read(file, data, size);
+    if (file != NULL)
+        file->position = before;
     return (ssize_t)moved;
 }
 
 ssize_t sim_pwrite64(int fd, const void *data, size_t size, off_t offset);
 ssize_t sim_pwrite64(int fd, const void *data, size_t size, off_t offset)
 {
-    struct sim_file *file = sim_fd_file(fd);
-    if (file == NULL || file->kind != SIM_MEMORY)
-        return -1;
-    uint64_t before = file->position;
-    file->position = (uint64_t)offset;
-    int64_t moved = sim_memory_write(file, data, size);
-    file->position = before;
+    uint64_t before;
+    struct sim_file *file = memory_at(fd, offset, &before);
+    int64_t moved = file == NULL ? -1 : sim_memory_write(file, data, size);
+    if (file != NULL)
+        file->position = before;
     return (ssize_t)moved;
 }
 

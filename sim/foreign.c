@@ -3,6 +3,7 @@
 #include "members.h"
 
 #include "base/checksum.h"
+#include "store/path/gather.h"
 #include "store/segment/memory.h"
 #include "store/core/state.h"
 #include "mooncake.h"
@@ -20,20 +21,17 @@ static void value_leave(struct mc_segment_memory *memory, uint32_t key, uint64_t
 {
     char name[16];
     size_t name_length = (size_t)snprintf(name, sizeof(name), SIM_KEY_FORMAT, key);
-    uint64_t offset = key * 4096ull;
-    uint8_t *data = mc_segment_memory_data(memory) + offset;
+    struct mc_hash hash = mc_hash(name, name_length);
+    struct mc_transfer transfer = {.place = {.slot = key, .generation = generation, .offset = key * 4096ull},
+                                   .object_length = LENGTH,
+                                   .hash_low = hash.low,
+                                   .hash_high = hash.high,
+                                   .key = mc_span(name, name_length)};
+    uint8_t *data = mc_segment_memory_data(memory) + transfer.place.offset;
+    struct mc_wire_commit_item commit;
     memset(data, 0xf0, LENGTH);
     memcpy(data + mc_key_offset(LENGTH), name, name_length);
-    struct mc_hash hash = mc_hash(name, name_length);
-    struct mc_wire_commit_item commit = {.slot = key,
-                                         .crc = mc_crc32c(0, data, LENGTH),
-                                         .generation = generation,
-                                         .offset = offset,
-                                         .length = LENGTH,
-                                         .hash_low = hash.low,
-                                         .hash_high = hash.high,
-                                         .key_length = (uint16_t)name_length,
-                                         .block_shift = mc_block_shift(LENGTH)};
+    mc_commit_fill(&commit, &transfer, mc_crc32c(0, data, LENGTH));
     if (mc_segment_memory_commit(memory, &commit) != 0)
         sim_fail("foreign: its own value is refused");
 }

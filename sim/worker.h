@@ -1,4 +1,5 @@
-/* A thread of a client that asks the store, and what the files share that say what it asks (cluster.c, sessions.c, jobs.c). */
+/* A thread of a client that asks the store, and what the files share that say what it asks (cluster.c, sessions.c,
+ * jobs.c). */
 #ifndef SIM_WORKER_H
 #define SIM_WORKER_H
 
