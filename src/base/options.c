@@ -492,10 +492,13 @@ int mc_options_store(const struct mc_options *options, void *config, char *error
             return fail(error, error_size, "--%s: '%.100s...' is too long", row->name, value->text);
         if (row->type == MC_OPTION_TEXT)
             memcpy(to, value->text, strlen(value->text) + 1);
-        else if (row->type == MC_OPTION_REAL)
-            memcpy(to, &value->real, sizeof(value->real));
-        else
+        else if (row->type == MC_OPTION_REAL) {
+            mc_assert(row->size == sizeof(value->real));
+            memcpy(to, &value->real, row->size);
+        } else {
+            mc_assert(row->size <= sizeof(value->number));
             memcpy(to, &value->number, row->size); /* the low bytes: its limits say that the others are zero */
+        }
     }
     return 0;
 }

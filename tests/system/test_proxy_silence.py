@@ -194,10 +194,11 @@ def test_one_slow_bootstrap_server_is_no_death(engines):  # noqa: F811
         all_up(proxy)
         prefill.hangs["/query"] = hang = threading.Event()
         wait_until(lambda: prefill.hung == 1)
-        end = time.monotonic() + 30  # a question that hangs is given up after 5 s, and asked again
+        asked = time.monotonic()  # a question that hangs is given up after 5 s, and asked again a second later
         while prefill.hung < 2:
-            assert proxy.complete()[0] == 200 and time.monotonic() < end
+            assert proxy.complete()[0] == 200 and time.monotonic() - asked < 20
             time.sleep(0.1)
+        assert time.monotonic() - asked > 4.5
         assert prefill.hung == 2 and proxy.complete()[0] == 200
         hang.set()  # broken off without an answer: the third in a row
         wait_until(lambda: proxy.complete()[0] == 503, what="the end of one whose bootstrap server never answers")

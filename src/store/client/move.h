@@ -4,12 +4,12 @@
 
 #include "store/client/state.h"
 
+#define MC_PATIENCE_MS 100u /* with an owner whose object has other replicas */
+
 /* Of reads that may be tried again later in the same call. Segments are moved one after the other, so several silent
  * owners would use up the time of those behind them: once one has been waited for in vain, an owner that says nothing
  * for MC_PATIENCE_MS is left, and nothing is said of it. Then, and only then, the result is MC_ERR_RPC_TIMEOUT before
  * the deadline, and the caller comes back when all others have been read. */
-#define MC_PATIENCE_MS 100u /* with an owner whose object has other replicas */
-
 struct mc_haste {
     const bool *has_others; /* by transfer: its object has other replicas, so MC_PATIENCE_MS is enough for this one */
     bool stalled;           /* in and out: an owner was waited for in vain */
