@@ -2,6 +2,7 @@
 #include "cluster.h"
 #include "held.h"
 #include "members.h"
+#include "placed.h"
 #include "oracle.h"
 
 void sim_place_restart(void *argument)
@@ -456,7 +457,8 @@ static void fault_do(enum sim_fault fault)
     case SIM_FAULT_clock: /* with each start of the master */
         break;
     case SIM_FAULT_flip:
-        (void)sim_flip_bit();
+        if (sim_flip_bit())
+            oracle_placed_flip();
         for (uint32_t i = 0; i < sim_plan->owners; i++)
             oracle_owner_lost(SIM_PLACE_OWNER + i);
         break;

@@ -201,6 +201,11 @@ uint32_t oracle_put_key(uint32_t put)
     return all_puts[put].key;
 }
 
+uint64_t oracle_put_runs_since(uint32_t put)
+{
+    return all_puts[put].end_ns == SIM_NEVER ? all_puts[put].start_ns : SIM_NEVER;
+}
+
 bool oracle_is_being_put(uint32_t key, uint32_t other)
 {
     for (uint32_t i = 0; i < put_count; i++) {

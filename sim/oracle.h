@@ -31,6 +31,7 @@ void oracle_put_live(uint32_t put);
 /* That process' value has just become live; its put is not answered yet. */
 extern void (*oracle_on_live)(const struct sim_process *process);
 uint32_t oracle_put_key(uint32_t put);
+uint64_t oracle_put_runs_since(uint32_t put); /* SIM_NEVER: its call is over */
 /* Is a put of the key under way, other than that one? */
 bool oracle_is_being_put(uint32_t key, uint32_t other);
 /* The put that has these bytes; UINT32_MAX: none. */

@@ -37,10 +37,11 @@ static struct life {
 } lives[LIVES_MAX];
 
 static uint32_t placement_count, meeting_count, life_count;
-static uint64_t depart_ns;
+static uint64_t depart_ns, flipped_ns; /* flipped: a bit of some owner's memory, last; 0: never */
 
 void oracle_placed_reset(const struct sim_plan *plan)
 {
+    flipped_ns = 0;
     placement_count = meeting_count = life_count = 0;
     depart_ns = plan->depart_ms * SIM_MS;
 }
@@ -78,12 +79,19 @@ void oracle_master_may_age(uint64_t epoch)
         lives[i].may_age |= lives[i].epoch == epoch && lives[i].end_ns == SIM_NEVER;
 }
 
-void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put, uint32_t key)
+void oracle_placed_flip(void)
 {
+    flipped_ns = sim_now_ns;
+}
+
+void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put, uint32_t key,
+                   uint64_t since_ns)
+{
+    bool is_lost = flipped_ns != 0 && since_ns <= flipped_ns; /* its bytes may have been there when the bit was */
     sim_say("  put %u is live in slot %u, generation %llx", put, slot, (unsigned long long)generation);
     if (placement_count < PLACEMENTS_MAX)
-        placements[placement_count++] = (struct oracle_placement){segment, generation,           SIM_NEVER, put,  key,
-                                                                  slot,    sim_process()->place, false,     false};
+        placements[placement_count++] = (struct oracle_placement){segment, generation,           SIM_NEVER, put,    key,
+                                                                  slot,    sim_process()->place, false,     is_lost};
 }
 
 /* ---- what must be there: held.c ---- */

@@ -9,7 +9,10 @@
 /* A replica became live, or was cleared; a master began, left word that it comes of age (or need not), or ended;
  * the owner knows that one offers it. */
 void oracle_placed_reset(const struct sim_plan *plan);
-void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put, uint32_t key);
+/* since_ns: the put runs since then; SIM_NEVER: it is over, as with a copy. */
+void oracle_placed(struct mc_id segment, uint32_t slot, uint64_t generation, uint32_t put, uint32_t key,
+                   uint64_t since_ns);
+void oracle_placed_flip(void); /* a bit has flipped: also of what is written, and not live yet */
 /* is_being_put: is a put of the key under way, other than that one? */
 void oracle_cleared(struct mc_id segment, uint32_t slot, uint64_t generation,
                     bool (*is_being_put)(uint32_t key, uint32_t other));

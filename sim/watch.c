@@ -96,7 +96,8 @@ int sim_segment_memory_commit(struct mc_segment_memory *memory, const struct mc_
     raise_to(&account->top[commit->slot], commit->generation);
     uint32_t put = oracle_put_of(commit->hash_low, commit->hash_high, commit->length, commit->crc);
     if (put != UINT32_MAX) {
-        oracle_placed(account->segment, commit->slot, commit->generation, put, oracle_put_key(put));
+        oracle_placed(account->segment, commit->slot, commit->generation, put, oracle_put_key(put),
+                      oracle_put_runs_since(put));
         oracle_put_live(put);
     }
     check_top(account, memory, commit->slot);
