@@ -93,7 +93,8 @@ int main(int argc, char **argv)
     } else if (!mc_options_answer(&options, "mooncake_doctor", help_head, &text)) {
         code = examine(&options, peer, &text);
     }
-    (void)fwrite(text.data, 1, text.length, stdout); /* fflush says whether it was written */
+    if (text.length > 0)                                 /* else there are no bytes to point to */
+        (void)fwrite(text.data, 1, text.length, stdout); /* fflush says whether it was written */
     mc_buffer_free(&text);
     mc_options_free(&options);
     return fflush(stdout) == 0 ? code : 1;
