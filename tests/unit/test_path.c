@@ -653,8 +653,10 @@ static void idle_lanes_are_let_go(void **state)
     struct rig *rig = rig_of(state);
     uint64_t second = 1000000000ull;
     assert_int_equal(share_all(rig->path), 0);
-    for (int i = 0; i < 2000 && connections_of(rig) > 8; i++)
-        usleep(10000); /* more are opened for what is late, and not kept */
+    for (int i = 0; i < 2000 && connections_of(rig) > 8; i++) {
+        usleep(10000); /* more are opened for what is late, and not kept once a later call finds them owed nothing */
+        assert_int_equal(read_nothing(rig->path, 1000), MC_ERR_REPLICA_IS_GONE);
+    }
     int many = connections_of(rig);
     assert_in_range(many, 1, 8);
     mc_paths_rest(rig->paths, mc_clock_ns());
