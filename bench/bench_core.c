@@ -80,12 +80,17 @@ static void start(struct bench *bench, uint64_t epoch, uint64_t recovery_window_
         exit(1);
 }
 
-static void stop(struct bench *bench)
+static void free_buffers(struct bench *bench)
 {
-    mc_core_destroy(bench->core);
     for (unsigned i = 0; i < 8 + OWNERS; i++)
         mc_buffer_free(&bench->out[i]);
     mc_buffer_free(&bench->in);
+}
+
+static void stop(struct bench *bench)
+{
+    mc_core_destroy(bench->core);
+    free_buffers(bench);
 }
 
 static void join(struct bench *bench, uint64_t connection, uint8_t role, struct mc_id node)
@@ -447,7 +452,8 @@ int main(int argc, char **argv)
     remove_matching(&bench, "[0-7]$", "removal of half of the objects");
     sweep(&bench);
     double begun = now_s();
-    stop(&bench);
+    mc_core_destroy(bench.core);
     printf("destroyed in                   %10.1f ms\n", (now_s() - begun) * 1e3);
+    free_buffers(&bench);
     return 0;
 }
