@@ -19,6 +19,7 @@ ALLOWED = {
     "gpu": FLOOR,
     "rdma": FLOOR,
     "store/wire": FLOOR,
+    "store/disk": FLOOR,
     "store/segment": (*FLOOR, "rdma", "store/wire"),
     "store/path": (*FLOOR, "gpu", "rdma", "store/wire", "store/segment"),
     "store/owner": (*FLOOR, "store/wire", "store/segment", "store/path"),
