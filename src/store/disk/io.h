@@ -2,7 +2,12 @@
  * threads with pread and pwrite. One thread owns a queue: it alone submits and collects; any thread may wake it.
  *
  * A request belongs to the queue from its submission until `done` was called for it, its buffer as well: nothing can
- * take a DMA back. What the caller no longer waits for it therefore keeps until then. */
+ * take a DMA back. What the caller no longer waits for it therefore keeps until then.
+ *
+ * A buffer for O_DIRECT lies in a shared mapping (or one with MADV_DONTFORK): after a fork of the process the first of
+ * two to write a private page gets a copy, and a DMA under way would go to the other's.
+ *
+ * Requests end in any order. A SYNC covers the writes whose `done` was called before it was submitted, no others. */
 #ifndef MC_DISK_IO_H
 #define MC_DISK_IO_H
 
@@ -24,14 +29,15 @@ struct mc_disk_request {
     /* Called by mc_disk_io_collect on the thread that owns the queue. result: `length`, less at the end of a file, or a
      * negative errno value: a short write is gone on with inside, and so is EINTR. May submit others. */
     void (*done)(struct mc_disk_request *request, int64_t result);
-    uint64_t begun_ns; /* when it was submitted; set by the queue */
+    uint64_t begun_ns;            /* when it was submitted; set by the queue */
     struct mc_disk_request *next; /* the queue's */
-    uint32_t moved; /* the queue's: bytes of it that are done */
+    uint32_t moved;               /* the queue's: bytes of it that are done */
 };
 
 struct mc_disk_io;
 
-/* The table of ports: what the disk does to files, so that tests can stand in for a disk that tears, fails, lies or is slow. */
+/* The table of ports: what the disk does to files, so that tests can stand in for a disk that tears, fails, lies or is
+ * slow. */
 struct mc_disk_ports {
     int (*open)(enum mc_disk_io_kind kind, unsigned depth, struct mc_disk_io **io);
     void (*submit)(struct mc_disk_io *io, struct mc_disk_request *request);
@@ -53,7 +59,8 @@ unsigned mc_disk_io_collect(struct mc_disk_io *io, int timeout_ms);
 void mc_disk_io_wake(struct mc_disk_io *io);
 /* When the oldest request under way was submitted, 0 = there is none. */
 uint64_t mc_disk_io_oldest_ns(const struct mc_disk_io *io);
-/* Waits for all that is under way. */
+/* Waits for all that was submitted, and calls `done` for it. In a forked child, where nothing else may be called, it
+ * only gives back the child's copy. */
 void mc_disk_io_close(struct mc_disk_io *io);
 
 #endif
