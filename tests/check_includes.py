@@ -34,7 +34,7 @@ ALLOWED = {
     "transfer/run": (*FLOOR, "gpu", "rdma", "transfer/wire", "transfer/state", "transfer/peer", "transfer/serve"),
     "transfer/engine": (*FLOOR, "gpu", "rdma", "transfer/wire", "transfer/state", "transfer/peer", "transfer/serve", "transfer/run"),
     "proxy": (*FLOOR, "net"),
-    "doctor": (*FLOOR, "rdma", "store/wire", "transfer/wire", "transfer/state", "transfer/engine"),
+    "doctor": (*FLOOR, "rdma", "store/wire", "store/disk", "transfer/wire", "transfer/state", "transfer/engine"),
     "cmd": (*FLOOR, "rdma", "store/master", "store/service", "proxy", "doctor"),
     "tool": FLOOR,  # bench/tool, the benchmarks that users have; store and transfer engine by their public headers alone
     "python": (*FLOOR, "gpu", "store/client", "transfer/engine"),

@@ -19,15 +19,16 @@ static const struct mc_option table[] = {
     ROW("metadata", TEXT, "", "the metadata server: http://host:port/metadata, as engines are given it"),
     ROW("protocol", TEXT, "tcp", "rdma: it is broken when RDMA cannot be used", CHOICES("tcp|rdma")),
     ROW("device_name", TEXT, "", "RDMA devices that may be used, separated by commas"),
+    ROW("disk", TEXT, "", "a folder for the disk tier: is it fit, and how fast? At most 64 MiB are written there, and no file stays"),
     ROW("json", BOOL, "false", "the same facts as JSON"),
     ROW("root", TEXT, "", "put before /proc, /sys and /dev: looks at a copy of another machine's files"),
 };
 /* clang-format on */
 
 static const char help_head[] =
-    "mooncake_doctor: looks whether this machine, a master, a metadata server and a peer are fit for transfers, "
+    "mooncake_doctor: looks whether this machine, a disk, a master, a metadata server and a peer are fit, "
     "and says what to set where they are not.\n"
-    "Usage: mooncake_doctor [PEER] [--master host:port] [--metadata URL] [--json]\n"
+    "Usage: mooncake_doctor [PEER] [--master host:port] [--metadata URL] [--disk PATH] [--json]\n"
     "Exit code: 0; 1 when something that was asked for does not work; 2 for a bad option.\n";
 
 static int examine(const struct mc_options *options, const char *peer, struct mc_buffer *text)
@@ -41,6 +42,7 @@ static int examine(const struct mc_options *options, const char *peer, struct mc
         .protocol = mc_options_text(options, "protocol"),
         .device_name = mc_options_text(options, "device_name"),
         .root = mc_options_text(options, "root"),
+        .disk = mc_options_text(options, "disk"),
     };
     mc_doctor_init(&doctor, &config);
     mc_doctor_run(&doctor);

@@ -31,6 +31,7 @@ struct mc_fact {
 struct mc_doctor_config { /* texts are the caller's; "" : not asked for */
     const char *peer, *master, *admin, *metadata, *protocol, *device_name;
     const char *root; /* before every file's name; "" but in tests */
+    const char *disk; /* a folder for the disk tier */
 };
 
 struct mc_doctor {
@@ -113,6 +114,7 @@ void mc_doctor_segments(struct mc_doctor *doctor, struct mc_span json);
     X("rdma", opened)                                                                                                  \
     X("rdma", topology)                                                                                                \
     X("rdma", gpus)                                                                                                    \
+    X("disk", disk)                                                                                                    \
     X("cluster", master)                                                                                               \
     X("cluster", admin)                                                                                                \
     X("cluster", metadata)                                                                                             \

@@ -99,6 +99,21 @@ def test_environment():
     assert "geheim" not in json.dumps(report.said) and "MC_REDIS_PASSWORD" in json.dumps(report.said)
 
 
+# ---- disk ----
+
+def test_disk(tmp_path):
+    report = Report("--disk", tmp_path)
+    assert report.code == 0 and report("path", "disk")["value"] == str(tmp_path) and list(tmp_path.iterdir()) == []
+    assert " MB/s (" in report("write", "disk")["value"] and " MB/s (" in report("read", "disk")["value"]
+    assert {"file system", "locks", "O_DIRECT", "io_uring", "free space"} <= {name for section, name in report.facts if section == "disk"}
+
+
+def test_disk_that_is_not_there(tmp_path):
+    report = Report("--disk", tmp_path / "missing")
+    assert report.code == 1 and report.verdict("path", "disk") == "broken" and "mkdir" in report("path", "disk")["fix"]
+    assert {name for section, name in report.facts if section == "disk"} == {"path"}
+
+
 # ---- master and metadata ----
 
 def test_cluster(cluster):

@@ -26,7 +26,7 @@ static int set_up(void **state)
     assert_non_null(ward);
     snprintf(ward->root, sizeof(ward->root), "/tmp/test_doctor_XXXXXX");
     assert_non_null(mkdtemp(ward->root));
-    struct mc_doctor_config config = {"", "", "", "", "tcp", "", ward->root};
+    struct mc_doctor_config config = {"", "", "", "", "tcp", "", ward->root, ""};
     mc_doctor_init(&ward->doctor, &config);
     ward->doctor.section = "test";
     *state = ward;
@@ -552,16 +552,36 @@ static void test_gpus(void **state)
     assert_fact(ward, "peer memory", MC_VERDICT_FINE, "is loaded");
 }
 
+static void test_disk(void **state)
+{
+    struct ward *ward = *state;
+    mc_check_disk(&ward->doctor); /* not asked for */
+    assert_int_equal(ward->doctor.count, 0);
+    ward->doctor.config.disk = ward->root;
+    mc_check_disk(&ward->doctor);
+    assert_int_equal(mc_doctor_code(&ward->doctor), 0);
+    assert_fact(ward, "path", MC_VERDICT_FINE, ward->root);
+    assert_non_null(fact(ward, "file system"));
+    assert_non_null(fact(ward, "write"));
+    again(ward);
+    ward->doctor.config.disk = "here";
+    mc_check_disk(&ward->doctor);
+    assert_int_equal(mc_doctor_code(&ward->doctor), 1);
+    assert_fact(ward, "path", MC_VERDICT_BROKEN, "not absolute");
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(test_saying),        TEST(test_too_many_facts),  TEST(test_size),   TEST(test_nothing_there),
-        TEST(test_nonsense),      TEST(test_memory),          TEST(test_cgroup), TEST(test_old_cgroup),
-        TEST(test_huge_pages),    TEST(test_nodes),           TEST(test_clock),  TEST(test_ptrace),
-        TEST(test_locked_memory), TEST(test_environment),     TEST(test_ports),  TEST(test_address),
-        TEST(test_devices),       TEST(test_devices_missing), TEST(test_gpus),   TEST(test_gids),
-        TEST(test_pairs),
+        TEST(test_saying),        TEST(test_too_many_facts), TEST(test_size),
+        TEST(test_nothing_there), TEST(test_nonsense),       TEST(test_memory),
+        TEST(test_cgroup),        TEST(test_old_cgroup),     TEST(test_huge_pages),
+        TEST(test_nodes),         TEST(test_clock),          TEST(test_ptrace),
+        TEST(test_locked_memory), TEST(test_environment),    TEST(test_ports),
+        TEST(test_address),       TEST(test_devices),        TEST(test_devices_missing),
+        TEST(test_gpus),          TEST(test_gids),           TEST(test_pairs),
+        TEST(test_disk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
