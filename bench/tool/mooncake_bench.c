@@ -1,4 +1,4 @@
-/* mooncake_bench: replays traces, measures the machine, the store and the transfer engine. */
+/* mooncake_bench: replays traces, measures the machine, its disks, the store and the transfer engine. */
 #include "tool/bench.h"
 
 #include "mooncake.h"
@@ -15,6 +15,7 @@ static const struct {
     {"node", mc_bench_node, "lends memory to a cluster"},
     {"work", mc_bench_work, "times single operations of the store"},
     {"engine", mc_bench_engine, "measures the transfer engine between two processes"},
+    {"disk", mc_bench_disk, "measures a disk through the queue that the disk tier uses"},
     {"raw", mc_bench_raw, "measures what this machine can do at all: copies, loopback TCP"},
     {"worker", mc_bench_worker, NULL},
 };
