@@ -220,9 +220,9 @@ MUTATIONS = [
      STORE + "put.c", "        link->broken = true; /* a late PUT_DONE", "        rc = rc; /* a late PUT_DONE", *PUTS_NEVER_DIE),
     ("the_dead_keep_their_grants", *PUTS_NEVER_DIE),
     # Pins and groups
-    ("hard_pins_are_as_any_other", CORE + "replica.c", "    if (!object->visible || object->hard)\n        return NULL;", "    if (!object->visible)\n        return NULL;"),
-    ("soft_pins_go_first", CORE + "evict.c", "    uint32_t slot = oldest(core, segment, &segment->normal, skips);\n    if (slot == MC_NODE_NONE && core->config.allow_evict_soft_pinned)\n        slot = oldest(core, segment, &segment->soft, skips);",
-     "    uint32_t slot = oldest(core, segment, &segment->soft, skips);\n    if (slot == MC_NODE_NONE)\n        slot = oldest(core, segment, &segment->normal, skips);"),
+    ("hard_pins_are_as_any_other", CORE + "replica.c", "    return object->visible && !object->hard && ", "    return object->visible && "),
+    ("soft_pins_go_first", CORE + "evict.c", "    uint32_t slot = oldest(core, segment, core->config.policy, segment->normal.count + segment->proven.count, skips);\n    if (slot",
+     "    uint32_t slot = oldest(core, segment, &soft_policy, segment->soft.count, skips);\n    if (slot == MC_NODE_NONE)\n        slot = oldest(core, segment, core->config.policy, segment->normal.count + segment->proven.count, skips);\n    if (slot"),
     ("groups_leave_in_part", CORE + "evict.c", "    units += evict_members(core, group, segment, count);", "    group->going_left = 0;"),
     ("a_read_protects_one_member", CORE + "evict.c", "        return group->readers > 0 && core->now_ms < group->lease_until_ms;", "        return object->readers > 0 && core->now_ms < group->lease_until_ms;"),
     ("pins_are_not_told", CORE + "recover.c", "item->length, item->flags, item->group);", "item->length, 0, item->group);"),

@@ -133,6 +133,20 @@ static const char *check_list(const struct mc_segment *segment, const struct mc_
     return list->tail == previous && count == list->count ? NULL : "the ends of a list";
 }
 
+/* A node's list is the one that it says. */
+static const char *check_policy(const struct mc_segment *segment)
+{
+    const struct mc_node_list *lists[] = {&segment->normal, &segment->proven};
+    for (unsigned proven = 0; proven < 2; proven++)
+        for (uint32_t slot = lists[proven]->head; slot != MC_NODE_NONE;) {
+            const struct mc_node *node = mc_segment_node(segment, slot);
+            if (node->proven != proven || mc_node_object(node)->soft)
+                return "a list of the policy";
+            slot = node->list_next;
+        }
+    return NULL;
+}
+
 static bool check_place(const struct mc_segment_set *set, const struct mc_segment *segment)
 {
     return !mc_set_has(set, segment) || set->items[segment->places[set->which]] == segment;
@@ -158,9 +172,11 @@ static const char *check_segment(const struct mc_core *core, const struct mc_seg
     wrong = wrong != NULL ? wrong : check_list(segment, &segment->cuts, MC_NODE_QUARANTINE);
     if (segment->state == MC_SEGMENT_GONE || wrong != NULL)
         return wrong;
-    if (sums.aged != segment->normal.count + segment->soft.count)
+    if (sums.aged != segment->normal.count + segment->proven.count + segment->soft.count)
         return "what may be evicted";
     wrong = check_list(segment, &segment->normal, MC_NODE_LIVE);
+    wrong = wrong != NULL ? wrong : check_list(segment, &segment->proven, MC_NODE_LIVE);
+    wrong = wrong != NULL ? wrong : check_policy(segment);
     wrong = wrong != NULL ? wrong : check_list(segment, &segment->soft, MC_NODE_LIVE);
     wrong = wrong != NULL ? wrong : mc_space_check(&segment->space);
     if (mc_set_has(&core->ok, segment) != (segment->state == MC_SEGMENT_OK) || !check_place(&core->ok, segment))

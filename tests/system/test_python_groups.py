@@ -47,7 +47,9 @@ def test_a_read_protects_the_group(small):
     fill(store, 0, 3 * PLACES)
     assert there(store) == 3 and store.get_size("other") == MISSING
     assert store.batch_get_session_end(MEMBERS[1:2]) == 0
-    fill(store, 3 * PLACES, 3 * PLACES)
+    for number in range(3 * PLACES, 6 * PLACES):  # each of as much use as the member was: what was not would not displace it
+        fill(store, number, 1)
+        assert store.get(f"k{number}") == store.get(f"k{number}") == bytes(SIZE)
     assert there(store) == 0
 
 

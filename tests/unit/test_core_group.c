@@ -75,7 +75,9 @@ static void test_a_reader_protects_all(void **state)
 {
     struct world world;
     (void)state;
-    world_open(&world);
+    struct mc_core_config config = mc_core_config_default();
+    config.policy = mc_eviction_find("lru");
+    world_open_with(&world, &config);
     struct world_store store = world_store(&world, NODE_A, 4 * MIB, "a");
     uint64_t reader = world_client(&world, CLIENT);
     for (unsigned i = 0; i < 3; i++) {
@@ -98,7 +100,9 @@ static void test_members_age_together(void **state)
     struct world world;
     char key[32];
     (void)state;
-    world_open(&world);
+    struct mc_core_config config = mc_core_config_default();
+    config.policy = mc_eviction_find("lru");
+    world_open_with(&world, &config);
     struct world_store store = world_store(&world, NODE_A, 4 * MIB, "a");
     for (unsigned i = 0; i < 50; i++) {
         assert_int_equal(put_in(&world, &store, world_name(key, "g", i), 7), 0);
@@ -108,13 +112,13 @@ static void test_members_age_together(void **state)
     world_pass(&world, 1500);
     world_beat(&world, store.heartbeat);
     assert_int_equal(world_exist(&world, store.call, "g49"), 1);
-    fill(&world, &store, 800, 1300);
+    fill(&world, &store, 800, 1400);
     assert_int_equal(members_left(&world, &store, 50), 50);
     assert_int_equal(world_exist(&world, store.call, "s0"), 0);
     assert_int_equal(world_exist(&world, store.call, "s49"), 0);
     /* And nobody lives for ever. */
     for (unsigned i = 0; i < 3; i++)
-        fill(&world, &store, 1300 + i * FULL, 1300 + (i + 1) * FULL);
+        fill(&world, &store, 1400 + i * FULL, 1400 + (i + 1) * FULL);
     assert_int_equal(members_left(&world, &store, 50), 0);
     world_close_all(&world);
 }

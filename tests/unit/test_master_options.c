@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "env/file.h"
 #include "env/log.h"
+#include "store/core/policy.h"
 #include "store/master/options.h"
 
 #include <stdio.h>
@@ -193,6 +194,17 @@ static void what_the_core_gets(void **state)
     assert_int_equal(config.core.put_discard_ms, 7000);
     assert_int_equal(config.core.soft_pin_ttl_ms, 3600000);
     assert_false(config.core.allow_evict_soft_pinned);
+    assert_true(config.core.eviction_high_watermark == 1 && config.core.eviction_ratio == 0.5);
+    assert_ptr_equal(config.core.policy, mc_eviction_default());
+    for (unsigned i = 0; i < 3; i++) {
+        static const char *const flags[] = {"--eviction_policy=lru", "--eviction_policy=clock",
+                                            "--eviction_policy=s3fifo"};
+        assert_int_equal(LOAD(flags[i]), 0);
+        assert_string_equal(config.core.policy->name, strchr(flags[i], '=') + 1);
+        assert_true(config.core.eviction_high_watermark == 1 && config.core.eviction_ratio == 0);
+    }
+    assert_int_equal(LOAD("--eviction_policy=fifo"), MC_ERR_INVALID_PARAMS);
+    assert_non_null(strstr(error, "s3fifo|clock|lru"));
     assert_int_equal(LOAD("--put_start_discard_timeout_sec=600"), MC_ERR_INVALID_PARAMS);
     assert_non_null(strstr(error, "must be less than"));
     assert_int_equal(LOAD("-v=1", "--minloglevel=2"), 0);

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 struct mc_core;
+struct mc_eviction_policy;
 
 enum mc_cluster_way { /* how a master knows which cluster it is */
                       MC_CLUSTER_OPEN,
@@ -29,11 +30,13 @@ struct mc_core_config {             /* a zeroed field is not a default: use mc_c
                                        protection from eviction */
     uint64_t client_ttl_ms;         /* 10000; a member is gone after it, but not before depart_ms */
     uint64_t soft_pin_ttl_ms;       /* 1800000 */
-    double eviction_high_watermark; /* 0.90 of a segment's capacity (used + being cleared) */
-    double eviction_ratio; /* 0.05: once above the watermark, evict down to watermark - ratio, in steps bounded by what
-                              the puts allocate */
-    bool allow_evict_soft_pinned; /* true */
-    uint64_t put_discard_ms;      /* 30000: a grant older than this is cut */
+    double eviction_high_watermark; /* 1: part of a segment's capacity that may be used and being cleared; but a small
+                                       reserve stays free (MC_RESERVE) */
+    double eviction_ratio; /* 0: once above the watermark, evict down to watermark - ratio, in steps bounded by what the
+                              puts allocate; at least by the reserve */
+    const struct mc_eviction_policy *policy; /* see policy.h */
+    bool allow_evict_soft_pinned;            /* true */
+    uint64_t put_discard_ms;                 /* 30000: a grant older than this is cut */
     uint64_t depart_ms; /* 3000: a segment that was silent so long may be acted upon: until then a remove of what lies
                            there waits, and no new value takes the key */
     uint64_t recovery_grace_ms;  /* 1000: contents of an earlier epoch are offered only so long after the start, unless

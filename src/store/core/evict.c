@@ -1,13 +1,13 @@
-/* Making room: replicas leave from the old end of their segment, one by one, only as many as allocations need.
+/* Making room: replicas leave in the order of the policy (policy.h), one by one, only as many as allocations need.
  *
- * Ahead: once a segment was above its high watermark it is full, and every allocation evicts twice what it takes, until
- * the lower mark is reached, then as much as it takes; so space is free again (its slots cleared by the owner) before
- * it is needed. For: an allocation that
- * found no hole evicts what it misses, twice as much each time it fails again, so a large object finds its hole after
- * few rounds. Both cost O(evicted) and are bounded for one item and for one message.
+ * Ahead: once a segment was above its high mark it is full, and every allocation evicts twice what it takes, until the
+ * lower mark is reached, then as much as it takes; so space is free again (its slots cleared by the owner) before it is
+ * needed. The marks keep a small reserve, or what the user's settings say. For: an allocation that found no hole evicts
+ * what it misses, twice as much each time it fails again, so a large object finds its hole after few rounds. Both cost
+ * O(evicted) and are bounded for one item and for one message.
  *
- * The members of a group have one age, that of the youngest, and go together. A use moves only the member that was
- * used: the others are passed over when they come to the old end, so a group costs its users nothing. */
+ * The members of a group have one age, that of the youngest, and go together. A use is told only of the member that
+ * was used: the others are when they are to go, so a group costs its users nothing. */
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/place.h"
@@ -33,14 +33,8 @@ static bool is_kept(const struct mc_core *core, const struct mc_node *node)
     return is_read(core, object) || (node->base == 0 && mc_recover_hides(core)) || mc_key_hides(core, object);
 }
 
-static void rotate(struct mc_segment *segment, struct mc_node_list *list, uint32_t slot)
-{
-    mc_list_remove(segment, list, slot);
-    mc_list_append(segment, list, slot);
-}
-
-/* A member whose group was used since goes to the young end. Beyond what one message may cost it is as old as it looks,
- * so that there is always something that can go. */
+/* A member whose group was used since is as young. Beyond what one message may cost it is as old as it looks, so that
+ * there is always something that can go. */
 static bool is_turned(struct mc_core *core, struct mc_object *object)
 {
     if (!mc_group_is_younger(object) || core->turns_left == 0)
@@ -50,11 +44,27 @@ static bool is_turned(struct mc_core *core, struct mc_object *object)
     return true;
 }
 
-/* The first of the list that is not kept; those it passes go to the young end. Each costs one of *skips. */
-static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, struct mc_node_list *list, unsigned *skips)
+/* Those that are pinned softly go by the age of their last use, whatever the policy. */
+static uint32_t oldest_soft(struct mc_core *core, struct mc_segment *segment)
 {
-    for (uint32_t left = list->count; left > 0;) {
-        uint32_t slot = list->head;
+    (void)core;
+    return segment->soft.head;
+}
+
+static void pass_soft(struct mc_segment *segment, uint32_t slot)
+{
+    mc_list_remove(segment, &segment->soft, slot);
+    mc_list_append(segment, &segment->soft, slot);
+}
+
+static const struct mc_eviction_policy soft_policy = {.oldest = oldest_soft, .pass = pass_soft};
+
+/* The first of `count` that is not kept; those it passes are not the next. Each costs one of *skips. */
+static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, const struct mc_eviction_policy *policy,
+                       uint32_t count, unsigned *skips)
+{
+    while (count > 0) {
+        uint32_t slot = policy->oldest(core, segment);
         const struct mc_node *node = mc_segment_node(segment, slot);
         if (!is_kept(core, node)) {
             if (!is_turned(core, mc_node_object(node)))
@@ -64,8 +74,8 @@ static uint32_t oldest(struct mc_core *core, struct mc_segment *segment, struct 
         if (*skips == 0)
             return MC_NODE_NONE;
         --*skips;
-        left--;
-        rotate(segment, list, slot);
+        count--;
+        policy->pass(segment, slot);
     }
     return MC_NODE_NONE;
 }
@@ -82,9 +92,9 @@ static uint32_t candidate(struct mc_core *core, struct mc_segment *segment, unsi
         if (!is_turned(core, mc_node_object(node)))
             return soft;
     }
-    uint32_t slot = oldest(core, segment, &segment->normal, skips);
+    uint32_t slot = oldest(core, segment, core->config.policy, segment->normal.count + segment->proven.count, skips);
     if (slot == MC_NODE_NONE && core->config.allow_evict_soft_pinned)
-        slot = oldest(core, segment, &segment->soft, skips);
+        slot = oldest(core, segment, &soft_policy, segment->soft.count, skips);
     return slot;
 }
 
@@ -115,6 +125,13 @@ static bool may_go(const struct mc_core *core, const struct mc_group *group, con
     return true;
 }
 
+static void note_evicted(struct mc_core *core, const struct mc_object *object)
+{
+    core->statistics.evicted_objects++;
+    if (core->config.policy->evicted != NULL)
+        core->config.policy->evicted(core, object);
+}
+
 /* Evicts it from everywhere; the units that this frees in that segment. */
 static uint64_t drop_whole(struct mc_core *core, struct mc_object *object, const struct mc_segment *segment)
 {
@@ -122,7 +139,7 @@ static uint64_t drop_whole(struct mc_core *core, struct mc_object *object, const
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
         units += at.segment == segment ? mc_segment_node(at.segment, at.slot)->size : 0;
     core->statistics.evicted_bytes += object->length * object->live;
-    core->statistics.evicted_objects++;
+    note_evicted(core, object);
     mc_object_drop(core, object, NULL);
     return units;
 }
@@ -151,7 +168,8 @@ static uint64_t drop_here(struct mc_core *core, struct mc_segment *segment, uint
     struct mc_object *object = mc_node_object(node);
     uint64_t units = node->size;
     core->statistics.evicted_bytes += object->length;
-    core->statistics.evicted_objects += object->live == 1;
+    if (object->live == 1)
+        note_evicted(core, object);
     mc_object_lose_replica(core, object, segment, slot);
     return units;
 }
@@ -190,7 +208,7 @@ static uint64_t evict(struct mc_core *core, struct mc_segment *segment, uint64_t
 {
     unsigned skips = MC_EVICT_SKIPS_MAX;
     uint64_t evicted = 0;
-    while (evicted<units && * count> 0) {
+    while (*count > 0 && evicted < units) {
         uint32_t slot = candidate(core, segment, &skips);
         if (slot == MC_NODE_NONE)
             break;
@@ -225,9 +243,8 @@ static void evict_now(struct mc_core *core, struct mc_segment *segment, uint64_t
 
 void mc_evict_ahead(struct mc_core *core, struct mc_segment *segment, uint64_t units)
 {
-    double budget = (double)mc_segment_budget(core, segment);
-    double high = core->config.eviction_high_watermark * budget;
-    if ((double)(segment->used + segment->clearing) > high && !segment->full) {
+    struct mc_marks marks = mc_segment_marks(core, segment);
+    if (segment->used + segment->clearing > marks.high && !segment->full) {
         segment->full = true;
         mc_segment_update_room(core, segment);
     }
@@ -235,16 +252,15 @@ void mc_evict_ahead(struct mc_core *core, struct mc_segment *segment, uint64_t u
         return;
     /* What is being cleared already is as good as free: only `used` counts against the lower mark, so nothing is
      * evicted twice for one need. */
-    double low = high - core->config.eviction_ratio * budget;
-    double excess = (double)segment->used - (low > 0 ? low : 0);
-    if (excess <= 0)
-        return;
-    evict_now(core, segment, (double)units * 2 < excess ? units * 2 : (uint64_t)excess);
+    uint64_t excess = segment->used > marks.low ? segment->used - marks.low : 0;
+    if (excess > 0)
+        evict_now(core, segment, units * 2 < excess ? units * 2 : excess);
 }
 
 static bool anything_evictable(const struct mc_core *core, const struct mc_segment *segment)
 {
-    return segment->normal.count > 0 || (segment->soft.count > 0 && core->config.allow_evict_soft_pinned);
+    return segment->normal.count + segment->proven.count > 0 ||
+           (segment->soft.count > 0 && core->config.allow_evict_soft_pinned);
 }
 
 bool mc_evict_for(struct mc_core *core, struct mc_segment *segment, uint64_t units)

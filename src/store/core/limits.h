@@ -37,6 +37,11 @@
 #define MC_EVICT_SKIPS_MAX 64u   /* objects in use that one eviction step passes over */
 #define MC_EVICT_TURNS_MAX 2048u /* members of groups that were used since, passed over for one message */
 
+/* What evictions keep free of a segment, twice: between its marks, and above them. Bytes, or this part of it if that is
+ * less. What is free holds nothing, and each percent of it costs hits. */
+#define MC_RESERVE (256ull << 20)
+#define MC_RESERVE_PART 256u
+
 #define MC_TICK_IDLE_MS 1000u
 #define MC_TICK_BUSY_MS 100u
 #define MC_JOB_REST_MS 50u /* of a removal over all, before it looks again at what could not go */

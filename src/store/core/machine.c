@@ -19,8 +19,9 @@ struct mc_core_config mc_core_config_default(void)
         .lease_ttl_ms = 10000,
         .client_ttl_ms = 10000,
         .soft_pin_ttl_ms = 1800000,
-        .eviction_high_watermark = 0.90,
-        .eviction_ratio = 0.05,
+        .eviction_high_watermark = 1,
+        .eviction_ratio = 0,
+        .policy = mc_eviction_default(),
         .allow_evict_soft_pinned = true,
         .put_discard_ms = 30000,
         .depart_ms = MC_DEPART_MS,
@@ -41,6 +42,7 @@ static void free_tables(struct mc_core *core)
     free(core->ended_well);
     free(core->gone_bits);
     mc_groups_destroy(&core->groups);
+    mc_ghosts_destroy(&core->ghosts);
 }
 
 static bool create_tables(struct mc_core *core, uint64_t seed)
@@ -72,6 +74,7 @@ struct mc_core *mc_core_create(const struct mc_core_config *config, const struct
     core->may_age = !config->asks_to_age;
     core->recovery_over = config->recovery_window_ms == 0;
     core->segment_cursor = 1;
+    core->fresh_part = MC_FRESH_PART;
     core->puts.limit = MC_PUTS_MAX;
     core->tombstone_limit = MC_TOMBSTONES_MAX;
     core->counter_end = MC_COUNTER_END;

@@ -177,6 +177,11 @@ void mc_objects_find_batch(const struct mc_objects *objects, const struct mc_spa
     }
 }
 
+uint64_t mc_object_hash(const struct mc_objects *objects, const struct mc_object *object)
+{
+    return hash_of(objects, mc_object_key(object));
+}
+
 void mc_object_prefetch(const struct mc_objects *objects, const struct mc_object *object)
 {
     __builtin_prefetch(bucket_of(objects, hash_of(objects, mc_object_key(object))), 1);

@@ -97,6 +97,9 @@ bool mc_objects_insert(struct mc_objects *objects, struct mc_object *object);
 /* It must be there. */
 void mc_objects_remove(struct mc_objects *objects, const struct mc_object *object);
 
+/* Of its key. */
+uint64_t mc_object_hash(const struct mc_objects *objects, const struct mc_object *object);
+
 /* Brings what mc_objects_remove of it will touch into the cache. */
 void mc_object_prefetch(const struct mc_objects *objects, const struct mc_object *object);
 

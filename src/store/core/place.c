@@ -139,8 +139,7 @@ static uint64_t room(const struct mc_segment *segment)
 /* It stays below its watermark with this on it. */
 static bool has_room(const struct mc_core *core, const struct wish *wish, const struct mc_segment *segment)
 {
-    uint64_t taken = segment->used + segment->clearing + wish->units;
-    return (double)taken <= core->config.eviction_high_watermark * (double)mc_segment_budget(core, segment);
+    return segment->used + segment->clearing + wish->units <= mc_segment_marks(core, segment).high;
 }
 
 /* Tries the freer of two at random, then a walk. With `evict`, segments above their watermark are taken too, and those
@@ -169,7 +168,7 @@ static struct mc_segment *draw(struct mc_core *core, struct wish *wish, const st
             wish->placement->hopeful |= mc_evict_for(core, segment, wish->units);
         } else {
             /* Not asked to make room, but it may have some by itself. */
-            wish->placement->hopeful |= segment->clearing > 0 || segment->normal.count > 0;
+            wish->placement->hopeful |= segment->clearing > 0 || segment->normal.count + segment->proven.count > 0;
         }
     }
     return NULL;

@@ -39,12 +39,10 @@ void mc_list_remove(struct mc_segment *segment, struct mc_node_list *list, uint3
     list->count--;
 }
 
-/* The list a live replica of the object ages in; NULL when it does not. */
-static struct mc_node_list *age_list(struct mc_segment *segment, const struct mc_object *object)
+/* A live replica of the object ages there. The lists of a segment that is gone are no longer kept. */
+static bool ages(const struct mc_segment *segment, const struct mc_object *object)
 {
-    if (!object->visible || object->hard)
-        return NULL;
-    return object->soft ? &segment->soft : &segment->normal;
+    return object->visible && !object->hard && segment->state != MC_SEGMENT_GONE;
 }
 
 /* ---- the end of a node ---- */
@@ -346,11 +344,13 @@ void mc_object_appear(struct mc_core *core, struct mc_object *object)
 }
 
 /* A live replica of a visible object begins to age. */
-static void enter_age_list(struct mc_segment *segment, const struct mc_object *object, uint32_t slot)
+static void begin_to_age(struct mc_core *core, struct mc_segment *segment, const struct mc_object *object,
+                         uint32_t slot)
 {
-    struct mc_node_list *list = age_list(segment, object);
-    if (list != NULL && segment->state != MC_SEGMENT_GONE)
-        mc_list_append(segment, list, slot);
+    if (ages(segment, object) && object->soft)
+        mc_list_append(segment, &segment->soft, slot);
+    else if (ages(segment, object))
+        core->config.policy->enter(core, segment, slot);
     if (object->hard)
         segment->hard += mc_segment_node(segment, slot)->size;
 }
@@ -374,27 +374,27 @@ void mc_object_show(struct mc_core *core, struct mc_object *object)
     object->soft_until_s = object->soft ? (uint32_t)((core->now_ms + core->config.soft_pin_ttl_ms) / 1000) : 0;
     group_use(core, object);
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at))
-        enter_age_list(at.segment, object, at.slot);
+        begin_to_age(core, at.segment, object, at.slot);
 }
 
 void mc_object_join(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
 {
     mc_assert(object->visible);
-    (void)core;
     mc_segment_node(segment, slot)->state = MC_NODE_LIVE;
     mc_object_link(object, segment, slot);
     object->live++;
     segment->live++;
-    enter_age_list(segment, object, slot);
+    begin_to_age(core, segment, object, slot);
 }
 
 /* One live replica leaves the object. */
 static void part_replica(struct mc_core *core, struct mc_object *object, struct mc_segment *segment, uint32_t slot)
 {
     mc_assert(segment != NULL);
-    struct mc_node_list *list = age_list(segment, object);
-    if (list != NULL && segment->state != MC_SEGMENT_GONE) /* the lists of a segment that is gone are no longer kept */
-        mc_list_remove(segment, list, slot);
+    if (ages(segment, object) && object->soft)
+        mc_list_remove(segment, &segment->soft, slot);
+    else if (ages(segment, object))
+        mc_eviction_leave(segment, slot);
     if (object->hard && object->visible)
         segment->hard -= mc_segment_node(segment, slot)->size;
     mc_object_unlink(core, object, segment, slot);
@@ -539,11 +539,14 @@ void mc_object_rejuvenate(struct mc_core *core, struct mc_object *object)
     if (object->soft)
         object->soft_until_s = (uint32_t)((core->now_ms + core->config.soft_pin_ttl_ms) / 1000);
     for (struct mc_replica at = mc_replica_first(core, object); at.segment != NULL; at = mc_replica_next(core, at)) {
-        struct mc_node_list *list = age_list(at.segment, object);
-        if (list == NULL || at.segment->state == MC_SEGMENT_GONE || list->tail == at.slot)
+        if (!ages(at.segment, object))
             continue;
-        mc_list_remove(at.segment, list, at.slot);
-        mc_list_append(at.segment, list, at.slot);
+        if (!object->soft) {
+            core->config.policy->use(at.segment, at.slot);
+        } else if (at.segment->soft.tail != at.slot) {
+            mc_list_remove(at.segment, &at.segment->soft, at.slot);
+            mc_list_append(at.segment, &at.segment->soft, at.slot);
+        }
     }
 }
 

@@ -140,7 +140,7 @@ void mc_object_lose_replica(struct mc_core *core, struct mc_object *object, stru
 void mc_object_drop(struct mc_core *core, struct mc_object *object, struct mc_wait *wait);
 /* All its live replicas leave the object; is_copy: they show the value of another object of the key. */
 void mc_object_unlive(struct mc_core *core, struct mc_object *object, bool is_copy);
-/* It is used: to the young end, on with the soft pin, and its group is as young. */
+/* It is used: its policy is told, its soft pin goes on, and its group is as young. */
 void mc_object_touch(struct mc_core *core, struct mc_object *object);
 /* The same for a member whose group was used. */
 void mc_object_rejuvenate(struct mc_core *core, struct mc_object *object);

@@ -23,23 +23,38 @@ bool mc_segment_is_populating(const struct mc_core *core, const struct mc_segmen
     return segment->populated < segment->capacity && core->now_ms - segment->populated_ms < MC_POPULATING_MS;
 }
 
-uint64_t mc_segment_budget(const struct mc_core *core, const struct mc_segment *segment)
+/* What may be used of it, units. */
+static uint64_t budget_of(const struct mc_core *core, const struct mc_segment *segment)
 {
     uint64_t bytes = mc_segment_is_populating(core, segment) ? segment->capacity : segment->populated;
     uint64_t units = bytes / MC_EXTENT_UNIT;
     return units > segment->quarantine ? units - segment->quarantine : 0;
 }
 
+/* What is free besides the reserve need not be: the reserve is for what comes before the owner has cleared what was
+ * evicted for it, and a put that finds none left asks again at once. */
+struct mc_marks mc_segment_marks(const struct mc_core *core, const struct mc_segment *segment)
+{
+    uint64_t budget = budget_of(core, segment), part = budget / MC_RESERVE_PART;
+    uint64_t reserve = part < MC_RESERVE / MC_EXTENT_UNIT ? part : MC_RESERVE / MC_EXTENT_UNIT;
+    uint64_t high = (uint64_t)(core->config.eviction_high_watermark * (double)budget);
+    uint64_t band = (uint64_t)(core->config.eviction_ratio * (double)budget);
+    if (high > budget - reserve)
+        high = budget - reserve;
+    if (band < reserve)
+        band = reserve;
+    return (struct mc_marks){high, high > band ? high - band : 0};
+}
+
 void mc_segment_update_room(struct mc_core *core, struct mc_segment *segment)
 {
-    double budget = (double)mc_segment_budget(core, segment), band = core->config.eviction_ratio * budget;
-    double high = core->config.eviction_high_watermark * budget;
-    double taken = (double)(segment->used + segment->clearing); /* quarantine is off the budget */
+    struct mc_marks marks = mc_segment_marks(core, segment);
+    uint64_t taken = segment->used + segment->clearing; /* quarantine is off the budget */
     bool nodes = segment->space.node_count + 2 <= segment->space.node_limit;
     /* What evictions keep at its lower mark stays full: else those that evict just now would be taken for the emptiest,
      * and what the others hold would never grow old. */
-    segment->full &= taken > high - 2 * band;
-    if (segment->state == MC_SEGMENT_OK && !segment->leaving && nodes && !segment->full && taken <= high)
+    segment->full &= taken + (marks.high - marks.low) > marks.low;
+    if (segment->state == MC_SEGMENT_OK && !segment->leaving && nodes && !segment->full && taken <= marks.high)
         mc_set_add(&core->roomy, segment);
     else
         mc_set_remove(&core->roomy, segment);
@@ -239,7 +254,7 @@ static struct mc_segment *segment_create(struct mc_core *core, const struct mc_w
     copy_text(segment->unix_path, mount->unix_path);
     for (unsigned i = 0; i < MC_SETS; i++)
         segment->places[i] = MC_SET_NOWHERE;
-    segment->normal = segment->soft = segment->clears = segment->cuts =
+    segment->normal = segment->proven = segment->soft = segment->clears = segment->cuts =
         (struct mc_node_list){MC_NODE_NONE, MC_NODE_NONE, 0};
     segment->clear_unsent = segment->cut_unsent = segment->release = MC_NODE_NONE;
     segment->populated_ms = core->now_ms;

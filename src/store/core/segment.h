@@ -61,7 +61,8 @@ struct mc_segment {
     uint64_t used, clearing, quarantine; /* units; used = granted and live */
     uint64_t hard;                       /* units of those that are never evicted */
     uint32_t granted, live;              /* nodes */
-    struct mc_node_list normal, soft;    /* live replicas by age of their last use */
+    struct mc_node_list normal, proven;  /* live replicas that are not pinned, as the policy orders them */
+    struct mc_node_list soft;            /* those that are pinned softly, by age of their last use */
     struct mc_node_list clears, cuts;    /* what the owner has been or will be told */
     uint32_t clear_unsent, cut_unsent;   /* first node of the list that was not sent yet, MC_NODE_NONE = all were */
     uint32_t late; /* nodes of `clears` (MC_CLEARING_LATE) that something was acknowledged over while it was departed */
@@ -148,8 +149,11 @@ void mc_segment_set_populated(struct mc_core *core, struct mc_segment *segment, 
 /* The owner is still taking memory for it: space comes without eviction. A segment that stays smaller than it wants to
  * be is full at what it has. */
 bool mc_segment_is_populating(const struct mc_core *core, const struct mc_segment *segment);
-/* What the watermark is a part of, units. */
-uint64_t mc_segment_budget(const struct mc_core *core, const struct mc_segment *segment);
+/* What is used and being cleared: above `high` a segment is full, and evictions bring what is used down to `low`. */
+struct mc_marks {
+    uint64_t high, low; /* units */
+};
+struct mc_marks mc_segment_marks(const struct mc_core *core, const struct mc_segment *segment);
 /* Puts it among those with room, or not. After every change of what is used. */
 void mc_segment_update_room(struct mc_core *core, struct mc_segment *segment);
 void mc_segments_tick(struct mc_core *core);

@@ -35,11 +35,12 @@ struct mc_node {
     uint64_t offset : 40; /* units */
     uint64_t state : 4;   /* enum mc_node_state */
     uint64_t generation_high : 8;
-    uint64_t base : 8;    /* of the core: what the generation counts from */
-    uint64_t listed : 1;  /* UNUSED: the number has been in use and is in the list of those given back */
-    uint64_t size : 40;   /* units */
-    uint64_t replica : 8; /* of the core: generation - replica = version */
-    uint64_t seen : 16;   /* of the core: the inventory that this node was last met in; of CLEARING: flags */
+    uint64_t base : 8;             /* of the core: what the generation counts from */
+    uint64_t listed : 1;           /* UNUSED: the number has been in use and is in the list of those given back */
+    uint64_t uses : 2, proven : 1; /* of the core, while LIVE and not pinned: see policy.h */
+    uint64_t size : 40;            /* units */
+    uint64_t replica : 8;          /* of the core: generation - replica = version */
+    uint64_t seen : 16;            /* of the core: the inventory that this node was last met in; of CLEARING: flags */
     /* of the core: object of GRANTED and LIVE, object whose key a CLEARING holds, writer of QUARANTINE */
     uint64_t pointer : 48;
     uint64_t replica_next_segment : 16; /* of the core; of CLEARING both halves are the writer that is cut off next */

@@ -6,7 +6,7 @@
  *
  * Invariants (proved by tests/core_check.c): an object is in the table from its first grant until its last replica leaves;
  * `visible` exactly when nothing granted is left, something is live and it does not wait; a live node is in its
- * segment's `normal` or `soft` list exactly when its object is visible and not pinned hard; used, clearing and
+ * segment's `normal`, `proven` or `soft` list exactly when its object is visible and not pinned hard; used, clearing and
  * quarantine of a segment are the sums over its nodes; the live replicas of an object have one version; a segment that
  * is recovering is not OK; a tombstone has no replica and no group; `clearing` of an object counts the CLEARING nodes
  * that hold its key; a successor is not in the table and never visible; an object waits (whole, not visible) exactly
@@ -16,11 +16,13 @@
 
 #include "base/error.h"
 #include "store/core/core.h"
+#include "store/core/ghost.h"
 #include "store/core/group.h"
 #include "store/core/limits.h"
 #include "store/core/list.h"
 #include "store/core/map.h"
 #include "store/core/object.h"
+#include "store/core/policy.h"
 #include "store/core/recover.h"
 #include "store/core/segment.h"
 
@@ -72,6 +74,8 @@ struct mc_core {
     struct mc_objects objects;
     uint64_t visible_count, soft_count;
     struct mc_groups groups;
+    struct mc_ghosts ghosts;
+    double fresh_part; /* of all objects, see policy_s3fifo.c */
 
     /* Recovery: see recover.c. */
     uint64_t wanted_epoch;

@@ -6,6 +6,7 @@
 #include "env/file.h"
 #include "env/json.h"
 #include "env/log.h"
+#include "store/core/policy.h"
 
 #include <errno.h>
 #include <ifaddrs.h>
@@ -57,8 +58,9 @@ static const struct mc_option table[] = {
     ROW("default_kv_soft_pin_ttl", MS, "1800000", "a soft pin lasts so long", LIMITS(0, YEAR), INTO(core.soft_pin_ttl_ms)),
     LATER("max_kv_soft_pin_ttl", MS, "86400000", "longest soft pin that a put may ask for", LIMITS(0, YEAR)),
     ROW("allow_evict_soft_pinned_objects", BOOL, "true", "evicts soft-pinned objects when nothing else can be evicted", INTO(core.allow_evict_soft_pinned)),
-    ROW("eviction_ratio", REAL, "0.05", "above the high watermark, this part of the capacity is evicted", LIMITS(0, 1), INTO(core.eviction_ratio)),
-    ROW("eviction_high_watermark_ratio", REAL, "0.90", "used part of the capacity above which eviction works ahead", LIMITS(0, 1), INTO(core.eviction_high_watermark)),
+    ROW("eviction_policy", TEXT, "s3fifo", "what is evicted first", CHOICES("s3fifo|clock|lru")),
+    ROW("eviction_ratio", REAL, "0", "part of the capacity that is evicted ahead above the high watermark; at least a reserve", LIMITS(0, 1), INTO(core.eviction_ratio)),
+    ROW("eviction_high_watermark_ratio", REAL, "1", "used part of the capacity above which it evicts ahead; a reserve stays free", LIMITS(0, 1), INTO(core.eviction_high_watermark)),
     ROW("put_start_discard_timeout_sec", S, "30", "a put that was begun and not ended is cut after this", LIMITS(SECOND, YEAR), INTO(core.put_discard_ms)),
     NO_EFFECT("put_start_release_timeout_sec", S, "600", "space comes back when its owner confirms that nobody can write it, not by time", LIMITS(SECOND, YEAR)),
     ROW("client_ttl", S, "10", "a member that was silent for so long is gone", LIMITS(100, DAY), .file_name = "client_live_ttl_sec", INTO(core.client_ttl_ms)),
@@ -536,6 +538,8 @@ static int resolve(struct mc_options *options, struct mc_master_config *config, 
         return MC_ERR_INVALID_PARAMS;
     }
     config->core.cluster_way = MC_CLUSTER_TOLD;
+    config->core.policy = mc_eviction_find(mc_options_text(options, "eviction_policy"));
+    mc_assert(config->core.policy != NULL); /* it is one of the choices */
     rc = choose_election(options, config, error, error_size);
     return rc == 0 ? choose_state_dir(options, config, error, error_size) : rc;
 }
