@@ -39,6 +39,7 @@ ALLOWED = {
     # bench/tool, the benchmarks that users have; store and transfer engine by their public headers alone. The queue of disk I/O is no part of
     # either's interface, and what is measured must be that queue, or a comparison with other tools would say nothing of the tier.
     "tool": (*FLOOR, "store/disk"),
+    "policy": (*FLOOR, "tool", "store/wire", "store/core"),  # bench/policy: runs the core in its own process, which no public header offers
     "python": (*FLOOR, "gpu", "store/client", "transfer/engine"),
 }
 # The master's core is pure: no socket, clock, thread or file. Of a segment it knows the layout alone.
@@ -93,9 +94,9 @@ def check_file(path, room, problems, long_functions):
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
     problems, long_functions, count = [], [], 0
-    tool = root / "bench" / "tool"
-    for path in sorted([*(root / "src").rglob("*.[ch]"), *tool.glob("*.[ch]")]):
-        room = str(path.parent.relative_to(tool.parent if path.parent == tool else root / "src"))
+    bench = [root / "bench" / room for room in ("tool", "policy")]
+    for path in sorted([*(root / "src").rglob("*.[ch]"), *(path for folder in bench for path in folder.glob("*.[ch]"))]):
+        room = str(path.parent.relative_to(root / "bench" if path.parent in bench else root / "src"))
         if room not in ALLOWED:
             problems.append(f"{path}: no such room as {room}; say in tests/check_includes.py what it may include")
             room = None
@@ -103,7 +104,7 @@ def main():
         count += 1
     for folder in ("include", "tests", "fuzz", "bench", "sim", "python"):
         for path in sorted((root / folder).rglob("*")):
-            if path.suffix in (".c", ".h", ".py", ".sh", ".pyi") and "__pycache__" not in path.parts and not (path.parent == tool and path.suffix != ".py"):
+            if path.suffix in (".c", ".h", ".py", ".sh", ".pyi") and "__pycache__" not in path.parts and not (path.parent in bench and path.suffix != ".py"):
                 check_file(path, None, problems, long_functions)
                 count += 1
     for length, place, name in sorted(long_functions, reverse=True):

@@ -25,6 +25,7 @@ int mc_bench_raw(int argc, char **argv);
 int mc_bench_work(int argc, char **argv);
 int mc_bench_engine(int argc, char **argv);
 int mc_bench_disk(int argc, char **argv);
+int mc_bench_policy(int argc, char **argv); /* in a room of its own: it sees the master's core */
 
 /* "4096", "64K", "64KiB", "1.5gb": powers of 1024. false when it is no size or above 2^60. */
 bool mc_size_parse(const char *text, uint64_t *bytes);

@@ -16,6 +16,7 @@ static const struct {
     {"work", mc_bench_work, "times single operations of the store"},
     {"engine", mc_bench_engine, "measures the transfer engine between two processes"},
     {"disk", mc_bench_disk, "measures a disk through the queue that the disk tier uses"},
+    {"policy", mc_bench_policy, "compares what the store may evict first, by the hits on a trace"},
     {"raw", mc_bench_raw, "measures what this machine can do at all: copies, loopback TCP"},
     {"worker", mc_bench_worker, NULL},
 };

@@ -137,7 +137,7 @@ def test_flags_of_the_master():
     same(names(later), [name for name, (_, mark) in flags.items() if mark == "later"], "flags of what is not done")
 
 
-@pytest.mark.parametrize("command", ["replay", "engine", "node", "work", "disk", "raw"])
+@pytest.mark.parametrize("command", ["replay", "engine", "node", "work", "disk", "policy", "raw"])
 def test_flags_of_the_bench(command):
     flags = flags_of_help(BUILD / "mooncake_bench", command)
     assert flags.pop("help")[1] == ""

@@ -1,0 +1,25 @@
+/* The master's core in this process, between a client and an owner that have no memory: requests of a trace reach it as
+ * frames, and it places and evicts as in a cluster. */
+#ifndef MC_BENCH_POOL_H
+#define MC_BENCH_POOL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct mc_pool;
+
+struct mc_pool_settings {
+    const char *policy;
+    uint32_t blocks, segments; /* blocks: that fit into all segments together */
+    uint64_t block_bytes;
+    double high_watermark, ratio;
+};
+
+/* NULL: no such policy, or memory is out. */
+struct mc_pool *mc_pool_open(const struct mc_pool_settings *settings);
+void mc_pool_close(struct mc_pool *pool);
+/* One request: looks up all blocks, then puts those that are missing. The hits, or -1 when the core did what it must
+ * not. */
+int64_t mc_pool_request(struct mc_pool *pool, const uint64_t *blocks, uint32_t count);
+
+#endif
