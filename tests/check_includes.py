@@ -21,9 +21,10 @@ ALLOWED = {
     "store/wire": FLOOR,
     "store/disk": FLOOR,
     "store/segment": (*FLOOR, "rdma", "store/wire"),
+    "store/disk": (*FLOOR, "store/segment"),  # of a segment its layout alone
     "store/path": (*FLOOR, "gpu", "rdma", "store/wire", "store/segment"),
-    "store/owner": (*FLOOR, "store/wire", "store/segment", "store/path"),
-    "store/client": (*FLOOR, "rdma", "store/wire", "store/segment", "store/path", "store/owner"),
+    "store/owner": (*FLOOR, "store/wire", "store/segment", "store/disk", "store/path"),
+    "store/client": (*FLOOR, "rdma", "store/wire", "store/segment", "store/disk", "store/path", "store/owner"),
     "store/core": ("base", "store/wire"),
     "store/master": (*FLOOR, "store/wire", "store/segment", "store/core"),
     "store/service": (*FLOOR, "net"),  # and the store by its public header alone
@@ -35,7 +36,7 @@ ALLOWED = {
     "transfer/engine": (*FLOOR, "gpu", "rdma", "transfer/wire", "transfer/state", "transfer/peer", "transfer/serve", "transfer/run"),
     "proxy": (*FLOOR, "net"),
     "doctor": (*FLOOR, "rdma", "store/wire", "store/disk", "transfer/wire", "transfer/state", "transfer/engine"),
-    "cmd": (*FLOOR, "rdma", "store/master", "store/service", "proxy", "doctor"),
+    "cmd": (*FLOOR, "rdma", "store/disk", "store/master", "store/service", "proxy", "doctor"),
     # bench/tool, the benchmarks that users have; store and transfer engine by their public headers alone. The queue of disk I/O is no part of
     # either's interface, and what is measured must be that queue, or a comparison with other tools would say nothing of the tier.
     "tool": (*FLOOR, "store/disk"),

@@ -152,6 +152,10 @@ def test_flags_of_the_doctor():
     check_named_flags("mooncake_doctor")
 
 
+def test_flags_of_the_disk():
+    check_named_flags("mooncake_disk")
+
+
 def check_named_flags(command):
     flags = {name: value for name, value in flags_of_help(BUILD / command).items() if value[1] == ""}
     check_flags(section(document("docs/commands.md"), command), flags)
@@ -248,7 +252,7 @@ def test_commands_that_are_named():
     """A native command begins a line of a block, or what stands in backticks; each is built."""
     looked_at = 0
     for path, text in pages().items():
-        spoken = re.findall(r"(?:^|`)(mooncake_(?:master|client|bench|doctor|proxy|http\w*|store_\w+)|mc_store\w*|transfer_engine_\w+)(?= -| --|`|$)", text, re.M)
+        spoken = re.findall(r"(?:^|`)(mooncake_(?:master|client|bench|disk|doctor|proxy|http\w*|store_\w+)|mc_store\w*|transfer_engine_\w+)(?= -| --|`|$)", text, re.M)
         for name in spoken:
             assert (BUILD / name).exists(), f"{path}: {name}"
             looked_at += 1

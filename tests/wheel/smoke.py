@@ -101,7 +101,7 @@ def main():
     command = find_master()
     said = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
     assert version.split("+")[0] in said, (version, said)
-    for name in ("mooncake_proxy", "mooncake_doctor", "transfer_engine_topology_dump"):
+    for name in ("mooncake_proxy", "mooncake_disk", "mooncake_doctor", "transfer_engine_topology_dump"):
         other = str(pathlib.Path(command).with_name(name))
         said = subprocess.run([other, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
         assert version.split("+")[0] in said, (version, said)

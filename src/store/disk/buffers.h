@@ -1,0 +1,29 @@
+/* Aligned memory that is lent in pieces, from any thread. All of it is mapped once, and the machine gives it pages when
+ * they are first used. */
+#ifndef MC_DISK_BUFFERS_H
+#define MC_DISK_BUFFERS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MC_DISK_BUFFER_UNIT 16384u
+
+struct mc_disk_buffers {
+    pthread_mutex_t lock;
+    uint8_t *base;
+    uint64_t *taken;   /* a bit for each unit */
+    uint32_t *lengths; /* units of the piece that begins there */
+    uint32_t units, units_lent;
+    uint32_t next; /* where the last search ended */
+};
+
+/* 0 or MC_ERR_NO_MEMORY. */
+int mc_disk_buffers_init(struct mc_disk_buffers *buffers, uint64_t bytes);
+void mc_disk_buffers_free(struct mc_disk_buffers *buffers);
+/* NULL: no so long a piece is free. */
+uint8_t *mc_disk_buffers_lend(struct mc_disk_buffers *buffers, uint64_t bytes);
+void mc_disk_buffers_give_back(struct mc_disk_buffers *buffers, uint8_t *buffer);
+uint64_t mc_disk_buffers_lent(struct mc_disk_buffers *buffers);
+
+#endif

@@ -1,0 +1,32 @@
+/* The directory of a disk: which one is taken, its lock, its identity, its files. */
+#ifndef MC_DISK_DIRECTORY_H
+#define MC_DISK_DIRECTORY_H
+
+#include "store/disk/format.h"
+
+#define MC_DISK_CLEARS_FILES 2u
+#define MC_DISK_NAME_FORMAT "mooncake-c.%u"
+#define MC_DISK_NAME_MAX 32u
+
+struct mc_disk_directory {
+    char path[MC_DISK_PATH_MAX + MC_DISK_NAME_MAX];
+    int fd, lock_fd, identity_fd;
+    int clears_fd[MC_DISK_CLEARS_FILES];
+    bool is_direct; /* its files are opened with O_DIRECT */
+    bool is_new;
+    struct mc_disk_super super;
+};
+
+/* Takes the first directory of the path that is ours and that nobody has, else makes one. 0, MC_ERR_INVALID_PARAMS,
+ * MC_ERR_FILE_OPEN_FAIL, MC_ERR_NO_MEMORY with one line in error. */
+int mc_disk_directory_open(struct mc_disk_directory *directory, const struct mc_disk_config *config, char *error,
+                           size_t error_size);
+/* Lets the lock go last. */
+void mc_disk_directory_close(struct mc_disk_directory *directory);
+/* volume.<number>, made if need be (may_make); a descriptor, or -1 with errno. */
+int mc_disk_directory_volume(const struct mc_disk_directory *directory, uint32_t number, bool may_make);
+/* Reads both superblocks of a descriptor; the later one that is good. Else the verdict of the worst that is known. page:
+ * MC_DISK_PAGE bytes, aligned. */
+enum mc_disk_verdict mc_disk_identity_read(int fd, uint8_t *page, struct mc_disk_super *super);
+
+#endif

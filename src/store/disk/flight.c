@@ -1,0 +1,84 @@
+/* Operations of files that are under way, and what they say of the disk's health. */
+#include "store/disk/inside.h"
+
+#include "env/log.h"
+
+#include <errno.h>
+
+static void flight_unlink(struct mc_disk *disk, struct mc_disk_flight *flight)
+{
+    struct mc_disk_flight **before = flight->previous != NULL ? &flight->previous->next : &disk->oldest;
+    struct mc_disk_flight **behind = flight->next != NULL ? &flight->next->previous : &disk->newest;
+    *before = flight->next;
+    *behind = flight->previous;
+    disk->flights--;
+}
+
+static void flight_done(struct mc_disk_request *request, int64_t result)
+{
+    struct mc_disk_flight *flight = (struct mc_disk_flight *)request; /* its first member */
+    struct mc_disk *disk = flight->disk;
+    flight_unlink(disk, flight);
+    if (request->operation == MC_DISK_WRITE && result >= 0 && result != (int64_t)request->length)
+        result = -EIO;
+    if (result < 0 && request->operation == MC_DISK_READ)
+        disk->counts.read_errors++;
+    else if (result < 0)
+        disk->counts.write_errors++;
+    else if (request->operation == MC_DISK_READ)
+        disk->counts.bytes_read += (uint64_t)result;
+    else if (request->operation == MC_DISK_WRITE)
+        disk->counts.bytes_written += request->length;
+    if (!disk->is_dead) /* then nothing follows from it any more */
+        flight->ended(flight, result);
+}
+
+void mc_disk_flight_start(struct mc_disk *disk, struct mc_disk_flight *flight, enum mc_disk_operation operation, int fd,
+                          void *buffer, uint32_t length, uint64_t offset,
+                          void (*ended)(struct mc_disk_flight *flight, int64_t result))
+{
+    *flight = (struct mc_disk_flight){.request = {.operation = operation,
+                                                  .fd = fd,
+                                                  .buffer = buffer,
+                                                  .length = length,
+                                                  .offset = offset,
+                                                  .done = flight_done},
+                                      .disk = disk,
+                                      .previous = disk->newest,
+                                      .begun_ns = mc_disk_now(disk),
+                                      .ended = ended};
+    *(disk->newest != NULL ? &disk->newest->next : &disk->oldest) = flight;
+    disk->newest = flight;
+    disk->flights++;
+    if (operation == MC_DISK_READ)
+        disk->counts.reads++;
+    else if (operation == MC_DISK_WRITE)
+        disk->counts.writes++;
+    else
+        disk->counts.syncs++;
+    disk->config.ports->submit(disk->io, &flight->request);
+}
+
+void mc_disk_read_only_set(struct mc_disk *disk, const char *why)
+{
+    if (disk->health == MC_DISK_READ_ONLY)
+        return;
+    mc_log(ERROR, "the disk %s takes nothing more until it is opened again: %s", disk->directory.path, why);
+    disk->health = MC_DISK_READ_ONLY;
+    mc_disk_pending_refuse(disk, MC_ERR_FILE_WRITE_FAIL);
+}
+
+void mc_disk_health_turn(struct mc_disk *disk, uint64_t now_ns)
+{
+    bool is_slow = disk->oldest != NULL && now_ns > disk->oldest->begun_ns &&
+                   now_ns - disk->oldest->begun_ns > disk->config.slow_ms * 1000000ull;
+    if (disk->health == MC_DISK_WELL && is_slow) {
+        mc_log(WARNING, "the disk %s has not answered for %u ms; until it does nothing is read or stored there",
+               disk->directory.path, disk->config.slow_ms);
+        disk->health = MC_DISK_SLOW;
+        mc_disk_pending_refuse(disk, MC_ERR_BUSY);
+    } else if (disk->health == MC_DISK_SLOW && !is_slow) {
+        mc_log(INFO, "the disk %s answers again", disk->directory.path);
+        disk->health = MC_DISK_WELL;
+    }
+}

@@ -1,0 +1,197 @@
+/* The bytes of the files, written and believed. */
+#include "store/disk/format.h"
+
+#include <stddef.h>
+
+#define HEAD_MAGIC 0x4b5349444e4f4f4dull  /* "MOONDISK" */
+#define SUPER_MAGIC 0x5250555344434e4dull /* "MNCDSUPR" */
+#define MARK_COPY 1u
+
+static bool is_blank(const uint8_t *bytes, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        if (bytes[i] != 0)
+            return false;
+    }
+    return true;
+}
+
+const char *mc_disk_verdict_text(enum mc_disk_verdict verdict)
+{
+    static const char *const texts[] = {"good", "blank", "damaged", "of another disk", "of another version"};
+    return texts[verdict];
+}
+
+/* ---- heads ---- */
+
+void mc_disk_head_fill(struct mc_disk_head *head, enum mc_disk_head_kind kind, struct mc_id segment_id)
+{
+    *head =
+        (struct mc_disk_head){.magic = HEAD_MAGIC, .version = MC_DISK_VERSION, .kind = kind, .segment_id = segment_id};
+}
+
+void mc_disk_head_seal(struct mc_disk_head *head)
+{
+    head->checksum = mc_crc32c(0, head, offsetof(struct mc_disk_head, checksum));
+}
+
+enum mc_disk_verdict mc_disk_head_read(const uint8_t *bytes, enum mc_disk_head_kind kind, struct mc_id segment_id,
+                                       struct mc_disk_head *head)
+{
+    memcpy(head, bytes, sizeof(*head));
+    if (head->magic != HEAD_MAGIC)
+        return is_blank(bytes, sizeof(*head)) ? MC_DISK_BLANK : MC_DISK_DAMAGED;
+    if (head->version != MC_DISK_VERSION) /* its checksum may lie elsewhere */
+        return MC_DISK_OTHER_VERSION;
+    if (head->checksum != mc_crc32c(0, head, offsetof(struct mc_disk_head, checksum)) || head->kind != (uint32_t)kind)
+        return MC_DISK_DAMAGED;
+    return mc_id_equal(head->segment_id, segment_id) ? MC_DISK_GOOD : MC_DISK_FOREIGN;
+}
+
+bool mc_disk_clears_read(const uint8_t *page, struct mc_id segment_id, struct mc_disk_head *head)
+{
+    return mc_disk_head_read(page, MC_DISK_HEAD_CLEARS, segment_id, head) == MC_DISK_GOOD &&
+           head->count <= MC_DISK_CLEARS_IN_PAGE && head->bytes == head->count * sizeof(struct mc_disk_clear) &&
+           mc_crc32c(0, page + sizeof(*head), head->bytes) == head->crc;
+}
+
+/* ---- entries ---- */
+
+bool mc_disk_entry_is_sane(const struct mc_disk_entry *entry, uint64_t region_bytes)
+{
+    return entry->generation != 0 && entry->length != 0 && entry->length < region_bytes && entry->key_length != 0 &&
+           entry->key_length <= MC_KEY_LENGTH_MAX && entry->block_shift == mc_block_shift(entry->length) &&
+           mc_disk_extent_bytes(entry->length, entry->key_length) <= region_bytes - MC_DISK_REGION_OVERHEAD;
+}
+
+struct raw_entry {
+    uint64_t generation, version, group, hash_low, hash_high;
+    uint32_t length, crc, page, slot;
+    uint16_t key_length;
+    uint8_t block_shift, flags, marks;
+    uint8_t reserved[3];
+};
+_Static_assert(sizeof(struct raw_entry) == MC_DISK_ENTRY_BYTES, "no holes");
+
+void mc_disk_record_put(uint8_t *at, const struct mc_disk_record *record)
+{
+    const struct mc_disk_entry *entry = &record->entry;
+    struct raw_entry raw = {.generation = entry->generation,
+                            .version = entry->version,
+                            .length = entry->length,
+                            .slot = record->slot,
+                            .group = entry->group,
+                            .hash_low = entry->hash.low,
+                            .hash_high = entry->hash.high,
+                            .crc = entry->crc,
+                            .page = record->page,
+                            .key_length = entry->key_length,
+                            .block_shift = entry->block_shift,
+                            .flags = entry->flags,
+                            .marks = record->is_copy ? MARK_COPY : 0};
+    memcpy(at, &raw, sizeof(raw));
+    memcpy(at + sizeof(raw), record->key, entry->key_length);
+    memset(at + sizeof(raw) + entry->key_length, 0,
+           mc_disk_record_bytes(entry->key_length) - sizeof(raw) - entry->key_length);
+}
+
+bool mc_disk_record_next(struct mc_reader *reader, uint64_t region_bytes, struct mc_disk_record *record)
+{
+    struct raw_entry raw;
+    if (mc_reader_left(reader) == 0 || reader->bad)
+        return false;
+    const uint8_t *bytes = mc_reader_take(reader, sizeof(raw));
+    if (bytes == NULL)
+        return false;
+    memcpy(&raw, bytes, sizeof(raw));
+    record->entry = (struct mc_disk_entry){.generation = raw.generation,
+                                           .version = raw.version,
+                                           .length = raw.length,
+                                           .group = raw.group,
+                                           .hash = {raw.hash_low, raw.hash_high},
+                                           .crc = raw.crc,
+                                           .key_length = raw.key_length,
+                                           .block_shift = raw.block_shift,
+                                           .flags = raw.flags};
+    record->slot = raw.slot;
+    record->page = raw.page;
+    record->is_copy = (raw.marks & MARK_COPY) != 0;
+    record->key = mc_reader_take(reader, mc_disk_record_bytes(raw.key_length) - sizeof(raw));
+    if (record->key == NULL || !mc_disk_entry_is_sane(&record->entry, region_bytes))
+        goto bad;
+    uint64_t end = (uint64_t)raw.page * MC_DISK_PAGE + mc_disk_extent_bytes(raw.length, raw.key_length);
+    struct mc_hash hash = mc_hash(record->key, raw.key_length);
+    if (raw.page == 0 || end > region_bytes || hash.low != raw.hash_low || hash.high != raw.hash_high)
+        goto bad;
+    return true;
+bad:
+    reader->bad = true;
+    return false;
+}
+
+/* ---- extents ---- */
+
+void mc_disk_extent_stamp(uint8_t *extent, const struct mc_disk_entry *entry)
+{
+    uint64_t bytes = mc_disk_extent_bytes(entry->length, entry->key_length);
+    uint64_t used = mc_key_offset(entry->length) + entry->key_length;
+    memset(extent + used, 0, bytes - used);
+    memcpy(extent + bytes - MC_DISK_STAMP_BYTES, &entry->generation, MC_DISK_STAMP_BYTES);
+}
+
+static bool blocks_match(const uint8_t *extent, const struct mc_disk_entry *entry)
+{
+    const uint8_t *table = extent + mc_table_offset(entry->length);
+    uint32_t table_length = mc_table_length(entry->length, entry->block_shift), crc = entry->crc;
+    uint64_t block = 1ull << entry->block_shift;
+    if (table_length > 0 && mc_crc32c(0, table, table_length) != entry->crc)
+        return false;
+    for (uint64_t at = 0; at < entry->length; at += block) {
+        uint64_t length = entry->length - at < block ? entry->length - at : block;
+        if (table_length > 0)
+            memcpy(&crc, table + (at >> entry->block_shift) * 4, 4);
+        if (mc_crc32c(0, extent + at, length) != crc)
+            return false;
+    }
+    return true;
+}
+
+int mc_disk_extent_check(const uint8_t *extent, const struct mc_disk_entry *entry)
+{
+    uint64_t bytes = mc_disk_extent_bytes(entry->length, entry->key_length), generation;
+    memcpy(&generation, extent + bytes - MC_DISK_STAMP_BYTES, MC_DISK_STAMP_BYTES);
+    if (generation != entry->generation)
+        return MC_ERR_CHECKSUM_MISMATCH;
+    struct mc_hash hash = mc_hash(extent + mc_key_offset(entry->length), entry->key_length);
+    if (hash.low != entry->hash.low || hash.high != entry->hash.high || !blocks_match(extent, entry))
+        return MC_ERR_CHECKSUM_MISMATCH;
+    return 0;
+}
+
+/* ---- superblocks ---- */
+
+void mc_disk_super_put(uint8_t *page, const struct mc_disk_super *super)
+{
+    struct mc_disk_super copy = *super;
+    copy.magic = SUPER_MAGIC;
+    copy.version = MC_DISK_VERSION;
+    copy.reserved = copy.padding = 0;
+    copy.checksum = mc_crc32c(0, &copy, offsetof(struct mc_disk_super, checksum));
+    memset(page, 0, MC_DISK_PAGE);
+    memcpy(page, &copy, sizeof(copy));
+}
+
+enum mc_disk_verdict mc_disk_super_read(const uint8_t *page, struct mc_disk_super *super)
+{
+    memcpy(super, page, sizeof(*super));
+    if (super->magic != SUPER_MAGIC)
+        return is_blank(page, sizeof(*super)) ? MC_DISK_BLANK : MC_DISK_DAMAGED;
+    if (super->version != MC_DISK_VERSION)
+        return MC_DISK_OTHER_VERSION;
+    uint64_t bytes = super->region_bytes;
+    if (super->checksum != mc_crc32c(0, super, offsetof(struct mc_disk_super, checksum)) ||
+        bytes < MC_DISK_REGION_BYTES_MIN || bytes > MC_DISK_REGION_BYTES_MAX || (bytes & (bytes - 1)) != 0 ||
+        mc_id_is_zero(super->segment_id))
+        return MC_DISK_DAMAGED;
+    return MC_DISK_GOOD;
+}

@@ -1,0 +1,161 @@
+/* Reading objects, and listing them. */
+#include "store/disk/inside.h"
+
+#include <string.h>
+
+/* ---- objects ---- */
+
+static void read_ended(struct mc_disk_flight *flight, int64_t result)
+{
+    struct mc_disk *disk = flight->disk;
+    struct mc_disk_task *task = (struct mc_disk_task *)flight; /* its first member */
+    struct mc_disk_item *item = mc_disk_index_find(&disk->index, task->slot, task->entry.generation);
+    bool is_there = item != NULL && item->region == task->region && item->page == task->page;
+    int code = result < 0                       ? MC_ERR_FILE_READ_FAIL
+               : result == (int64_t)task->bytes ? mc_disk_extent_check(task->buffer, &task->entry)
+                                                : MC_ERR_CHECKSUM_MISMATCH;
+    if (code == 0) {
+        if (item != NULL)
+            item->was_hit = true;
+        if (!task->is_answered)
+            disk->counts.served++;
+    } else if (!is_there) { /* cleared or moved while it was read: what lies there may be another's by now */
+        code = MC_ERR_REPLICA_IS_GONE;
+    } else {
+        disk->counts.rotten++;
+        mc_disk_journal_lose(disk, task->slot);
+    }
+    mc_disk_task_answer(task, code);
+    mc_disk_task_free(disk, task);
+}
+
+static void deadline_note(struct mc_disk *disk, const struct mc_disk_task *task)
+{
+    if (!task->is_answered && task->until_ns < disk->deadline_ns)
+        disk->deadline_ns = task->until_ns;
+}
+
+void mc_disk_read_start(struct mc_disk *disk, struct mc_disk_task *task)
+{
+    const struct mc_disk_item *item = mc_disk_index_find(&disk->index, task->slot, task->entry.generation);
+    int code = MC_ERR_REPLICA_IS_GONE;
+    if (item == NULL)
+        goto fail;
+    code = MC_ERR_RPC_TIMEOUT;
+    if (task->until_ns <= mc_disk_now(disk))
+        goto fail;
+    code = MC_ERR_BUSY;
+    task->entry = item->entry;
+    task->region = item->region;
+    task->page = item->page;
+    task->bytes = mc_disk_extent_bytes(item->entry.length, item->entry.key_length);
+    task->buffer = mc_disk_buffers_lend(&disk->buffers, task->bytes);
+    if (task->buffer == NULL)
+        goto fail;
+    deadline_note(disk, task);
+    mc_disk_flight_start(disk, &task->flight, MC_DISK_READ, mc_disk_region_fd(disk, task->region), task->buffer,
+                         (uint32_t)task->bytes,
+                         mc_disk_region_at(disk, task->region, (uint64_t)task->page * MC_DISK_PAGE), read_ended);
+    return;
+fail:
+    mc_disk_task_answer(task, code);
+    mc_disk_task_free(disk, task);
+}
+
+/* Those that are over are answered; task and buffer stay until the disk gives them back. */
+void mc_disk_deadlines_turn(struct mc_disk *disk, uint64_t now_ns)
+{
+    if (now_ns < disk->deadline_ns)
+        return;
+    disk->deadline_ns = UINT64_MAX;
+    for (uint32_t i = 0; i < MC_DISK_TASKS_MAX; i++) {
+        struct mc_disk_task *task = &disk->tasks[i];
+        if (!task->is_used || task->kind != MC_DISK_TASK_READ || task->buffer == NULL || task->is_answered)
+            continue;
+        if (task->until_ns <= now_ns) {
+            disk->counts.timed_out++;
+            mc_disk_task_answer(task, MC_ERR_RPC_TIMEOUT);
+        }
+        deadline_note(disk, task);
+    }
+}
+
+/* ---- inventory ---- */
+
+static void inventory_end(struct mc_disk *disk, int code)
+{
+    struct mc_disk_task *task = disk->inventory;
+    disk->inventory = NULL;
+    mc_disk_task_answer(task, code);
+    mc_disk_task_free(disk, task);
+}
+
+static void table_list(struct mc_disk *disk, uint32_t region, struct mc_span table)
+{
+    struct mc_reader reader = mc_reader(table.data, table.length);
+    struct mc_disk_record record;
+    const struct mc_disk_task *task = disk->inventory;
+    while (mc_disk_record_next(&reader, disk->region_bytes, &record)) {
+        uint32_t slot = disk->page_slots[record.page];
+        const struct mc_disk_item *item = mc_disk_index_find(&disk->index, slot, record.entry.generation);
+        if (item == NULL || item->region != region || item->page != record.page)
+            continue;
+        struct mc_disk_content content = {slot, item->entry, record.key};
+        task->each(task->context, &content);
+    }
+}
+
+static void walk_ended(struct mc_disk_flight *flight, int64_t result)
+{
+    struct mc_disk *disk = flight->disk;
+    struct mc_disk_walk *walk = &disk->walk;
+    bool has_more = mc_disk_walk_feed(walk, disk->walk_bytes, result < 0 ? 0 : (uint32_t)result);
+    /* Whoever reused the region meanwhile has given its items other places. */
+    table_list(disk, walk->region, walk->table);
+    if (has_more)
+        mc_disk_flight_start(disk, flight, MC_DISK_READ, flight->request.fd, disk->walk_bytes, walk->length,
+                             mc_disk_region_at(disk, walk->region, walk->offset), walk_ended);
+    else
+        inventory_end(disk, 0);
+}
+
+/* The oldest with something in it that is younger than that. */
+static uint32_t region_behind(const struct mc_disk *disk, uint64_t sequence)
+{
+    uint32_t best = MC_DISK_NO_REGION;
+    for (uint32_t i = 0; i < disk->region_count; i++) {
+        const struct mc_disk_region *region = &disk->regions[i];
+        if (region->live > 0 && region->sequence > sequence &&
+            (best == MC_DISK_NO_REGION || region->sequence < disk->regions[best].sequence))
+            best = i;
+    }
+    return best;
+}
+
+void mc_disk_inventory_start(struct mc_disk *disk, struct mc_disk_task *task)
+{
+    if (disk->inventory != NULL) {
+        mc_disk_task_answer(task, MC_ERR_BUSY);
+        mc_disk_task_free(disk, task);
+        return;
+    }
+    disk->inventory = task;
+    uint32_t region = region_behind(disk, task->cursor);
+    task->cursor = region == MC_DISK_NO_REGION ? MC_DISK_CURSOR_END : disk->regions[region].sequence;
+    if (region == MC_DISK_NO_REGION) {
+        inventory_end(disk, 0);
+        return;
+    }
+    memset(disk->page_slots, 0xff, disk->region_bytes / MC_DISK_PAGE * sizeof(*disk->page_slots));
+    for (uint32_t slot = disk->regions[region].first; slot != MC_DISK_NO_SLOT; slot = disk->index.items[slot].next)
+        disk->page_slots[disk->index.items[slot].page] = slot;
+    const struct mc_disk_footer *footer = mc_disk_region_footer(disk, region);
+    if (footer != NULL) { /* it is in memory still */
+        table_list(disk, region, mc_span(footer->bytes, footer->used));
+        inventory_end(disk, 0);
+        return;
+    }
+    mc_disk_walk_start(&disk->walk, disk->directory.super.segment_id, disk->region_bytes, region);
+    mc_disk_flight_start(disk, &disk->walk_flight, MC_DISK_READ, mc_disk_region_fd(disk, region), disk->walk_bytes,
+                         disk->walk.length, mc_disk_region_at(disk, region, 0), walk_ended);
+}

@@ -1,0 +1,306 @@
+/* The life of a region: it is given bytes of a file, opened, filled, sealed, emptied, and opened again. */
+#include "store/disk/inside.h"
+
+#include "env/clock.h"
+#include "env/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the list of a region's items ---- */
+
+void mc_disk_region_link(struct mc_disk *disk, uint32_t slot, uint32_t region, uint32_t page)
+{
+    struct mc_disk_item *items = disk->index.items, *item = &items[slot];
+    struct mc_disk_region *home = &disk->regions[region];
+    item->region = region;
+    item->page = page;
+    item->previous = MC_DISK_NO_SLOT;
+    item->next = home->first;
+    if (home->first != MC_DISK_NO_SLOT)
+        items[home->first].previous = slot;
+    home->first = slot;
+    home->live++;
+    uint64_t bytes = mc_disk_extent_bytes(item->entry.length, item->entry.key_length);
+    home->live_bytes += bytes;
+    disk->counts.live_bytes += bytes;
+}
+
+void mc_disk_region_set_free(struct mc_disk *disk, uint32_t region)
+{
+    disk->regions[region].state = MC_DISK_REGION_FREE;
+    disk->regions_free++;
+}
+
+void mc_disk_region_unlink(struct mc_disk *disk, uint32_t slot)
+{
+    struct mc_disk_item *items = disk->index.items, *item = &items[slot];
+    struct mc_disk_region *home = &disk->regions[item->region];
+    if (disk->victim.region == item->region && disk->victim.next == slot)
+        disk->victim.next = item->next;
+    *(item->previous != MC_DISK_NO_SLOT ? &items[item->previous].next : &home->first) = item->next;
+    if (item->next != MC_DISK_NO_SLOT)
+        items[item->next].previous = item->previous;
+    home->live--;
+    uint64_t bytes = mc_disk_extent_bytes(item->entry.length, item->entry.key_length);
+    home->live_bytes -= bytes;
+    disk->counts.live_bytes -= bytes;
+    /* The journal has, or is about to have, each of those that were there. */
+    if (home->live == 0 && home->state == MC_DISK_REGION_SEALED && disk->victim.region != item->region)
+        mc_disk_region_set_free(disk, item->region);
+}
+
+void mc_disk_item_drop(struct mc_disk *disk, uint32_t slot)
+{
+    mc_disk_region_unlink(disk, slot);
+    mc_disk_index_release(&disk->index, slot);
+}
+
+/* ---- failing ---- */
+
+void mc_disk_region_retire(struct mc_disk *disk, uint32_t region, int error)
+{
+    struct mc_disk_region *failed = &disk->regions[region];
+    if (failed->state == MC_DISK_REGION_RETIRED)
+        return;
+    mc_log(ERROR, "the disk %s: writing to region %" PRIu32 " failed: %s; it is not written again",
+           disk->directory.path, region, strerror(error));
+    failed->state = MC_DISK_REGION_RETIRED;
+    disk->counts.regions_retired++;
+    if (disk->append.open == region)
+        disk->append.open = MC_DISK_NO_REGION;
+    if (disk->append.sealing == region)
+        disk->append.sealing = MC_DISK_NO_REGION;
+    if (++disk->append.failures >= MC_DISK_FAILURES_MAX)
+        mc_disk_read_only_set(disk, "one region after the other failed");
+}
+
+/* ---- growing ---- */
+
+static uint32_t region_without_bytes(const struct mc_disk *disk)
+{
+    if (disk->append.is_full || disk->regions_there == disk->region_count)
+        return MC_DISK_NO_REGION;
+    uint32_t region = 0;
+    while (disk->regions[region].state != MC_DISK_REGION_NONE) /* there is one */
+        region++;
+    return region;
+}
+
+bool mc_disk_region_can_grow(const struct mc_disk *disk)
+{
+    return !disk->append.is_full && disk->regions_there < disk->region_count;
+}
+
+static int range_allocate(int fd, uint64_t offset, uint64_t length)
+{
+    if (fallocate(fd, 0, (off_t)offset, (off_t)length) == 0)
+        return 0;
+    if (errno != EOPNOTSUPP)
+        return errno;
+    /* Such a file system says ENOSPC when it is written to. */
+    off_t end = lseek(fd, 0, SEEK_END);
+    if (end >= (off_t)(offset + length) || ftruncate(fd, (off_t)(offset + length)) == 0)
+        return 0;
+    return errno;
+}
+
+/* Gives one more region its bytes: a region at a time, so that the thread does not stand long. */
+static bool region_grow(struct mc_disk *disk)
+{
+    uint32_t region = region_without_bytes(disk);
+    if (region == MC_DISK_NO_REGION)
+        return false;
+    int *fd = &disk->volume_fds[region / MC_DISK_VOLUME_REGIONS], error = 0;
+    if (*fd < 0)
+        *fd = mc_disk_directory_volume(&disk->directory, region / MC_DISK_VOLUME_REGIONS, true);
+    error = *fd < 0 ? errno : range_allocate(*fd, mc_disk_region_at(disk, region, 0), disk->region_bytes);
+    if (error != 0) {
+        mc_log(WARNING, "the disk %s grows no further than %" PRIu32 " regions: %s; the oldest makes room from now on",
+               disk->directory.path, disk->regions_there, strerror(error));
+        disk->append.is_full = true;
+        return false;
+    }
+    disk->regions_there++;
+    disk->regions[region].durable_sequence = UINT64_MAX;
+    mc_disk_region_set_free(disk, region);
+    return true;
+}
+
+/* ---- opening ---- */
+
+static void header_ended(struct mc_disk_flight *flight, int64_t result)
+{
+    struct mc_disk *disk = flight->disk;
+    uint32_t region = disk->append.header_region;
+    disk->append.header_is_busy = false;
+    disk->regions[region].writes--;
+    if (result < 0)
+        mc_disk_region_retire(disk, region, (int)-result);
+}
+
+/* Of those that are free the one that lived longest ago; nothing may still be under way into it: it could land on what
+ * is written next. */
+static uint32_t region_choose(const struct mc_disk *disk)
+{
+    uint32_t best = MC_DISK_NO_REGION;
+    for (uint32_t i = 0; i < disk->region_count && disk->regions_free > 0; i++) {
+        const struct mc_disk_region *region = &disk->regions[i];
+        if (region->state == MC_DISK_REGION_FREE && region->writes == 0 &&
+            (best == MC_DISK_NO_REGION || region->sequence < disk->regions[best].sequence))
+            best = i;
+    }
+    return best;
+}
+
+static struct mc_disk_footer *footer_choose(struct mc_disk *disk)
+{
+    struct mc_disk_append *append = &disk->append;
+    bool is_taken = append->sealing != MC_DISK_NO_REGION && append->sealing_footer == &append->footers[0];
+    return &append->footers[is_taken ? 1 : 0];
+}
+
+static void region_open(struct mc_disk *disk)
+{
+    struct mc_disk_append *append = &disk->append;
+    struct mc_disk_head head;
+    if (disk->regions_free == 0 && !region_grow(disk))
+        return;
+    uint32_t number = region_choose(disk);
+    if (number == MC_DISK_NO_REGION)
+        return;
+    struct mc_disk_region *region = &disk->regions[number];
+    region->state = MC_DISK_REGION_OPEN;
+    region->sequence = ++disk->sequence;
+    region->salt = mc_random_u64();
+    region->opened_wall_ms = mc_disk_wall_ms();
+    region->first = MC_DISK_NO_SLOT;
+    region->writes++;
+    disk->regions_free--;
+    append->open = number;
+    append->at = MC_DISK_PAGE;
+    append->footer_bytes = 0;
+    append->footer = footer_choose(disk);
+    append->footer->used = append->footer->count = 0;
+
+    mc_disk_head_fill(&head, MC_DISK_HEAD_REGION, disk->directory.super.segment_id);
+    head.sequence = region->sequence;
+    head.salt = region->salt;
+    head.at = region->opened_wall_ms;
+    head.region = number;
+    mc_disk_head_seal(&head);
+    memset(append->header_page, 0, MC_DISK_PAGE);
+    memcpy(append->header_page, &head, sizeof(head));
+    append->header_region = number;
+    append->header_is_busy = true;
+    mc_disk_flight_start(disk, &append->header_flight, MC_DISK_WRITE, mc_disk_region_fd(disk, number),
+                         append->header_page, MC_DISK_PAGE, mc_disk_region_at(disk, number, 0), header_ended);
+}
+
+/* ---- sealing ---- */
+
+static void seal_synced(struct mc_disk_flight *flight, int64_t result)
+{
+    struct mc_disk *disk = flight->disk;
+    uint32_t number = disk->append.sealing;
+    if (number == MC_DISK_NO_REGION) /* was retired meanwhile */
+        return;
+    if (result < 0) {
+        mc_disk_region_retire(disk, number, (int)-result);
+        return;
+    }
+    struct mc_disk_region *region = &disk->regions[number];
+    region->durable_sequence = region->sequence;
+    region->state = MC_DISK_REGION_SEALED;
+    disk->append.sealing = MC_DISK_NO_REGION;
+    disk->append.failures = 0;
+    if (region->live == 0)
+        mc_disk_region_set_free(disk, number);
+}
+
+static void footer_ended(struct mc_disk_flight *flight, int64_t result)
+{
+    struct mc_disk *disk = flight->disk;
+    uint32_t number = disk->append.sealing;
+    if (number == MC_DISK_NO_REGION)
+        return;
+    disk->regions[number].writes--;
+    if (result < 0) {
+        mc_disk_region_retire(disk, number, (int)-result);
+        return;
+    }
+    disk->append.seal_stage = MC_DISK_SEAL_SYNC;
+    mc_disk_flight_start(disk, flight, MC_DISK_SYNC, mc_disk_region_fd(disk, number), NULL, 0, 0, seal_synced);
+}
+
+/* All groups are written: the footer, its head in the region's last page. */
+static void footer_write(struct mc_disk *disk)
+{
+    struct mc_disk_append *append = &disk->append;
+    struct mc_disk_region *region = &disk->regions[append->sealing];
+    struct mc_disk_footer *footer = append->sealing_footer;
+    struct mc_disk_head head;
+    uint32_t table = (uint32_t)mc_disk_page_up(footer->used), length = table + MC_DISK_PAGE;
+    mc_disk_head_fill(&head, MC_DISK_HEAD_FOOTER, disk->directory.super.segment_id);
+    head.sequence = region->sequence;
+    head.salt = region->salt;
+    head.region = append->sealing;
+    head.count = footer->count;
+    head.bytes = footer->used;
+    head.crc = mc_crc32c(0, footer->bytes, footer->used);
+    mc_disk_head_seal(&head);
+    memset(footer->bytes + footer->used, 0, length - footer->used);
+    memcpy(footer->bytes + table, &head, sizeof(head));
+    append->seal_stage = MC_DISK_SEAL_FOOTER;
+    region->writes++;
+    mc_disk_flight_start(disk, &append->seal_flight, MC_DISK_WRITE, mc_disk_region_fd(disk, append->sealing),
+                         footer->bytes, length, mc_disk_region_at(disk, append->sealing, disk->region_bytes - length),
+                         footer_ended);
+}
+
+void mc_disk_region_turn(struct mc_disk *disk)
+{
+    struct mc_disk_append *append = &disk->append;
+    if (append->sealing != MC_DISK_NO_REGION && append->seal_stage == MC_DISK_SEAL_WRITES &&
+        disk->regions[append->sealing].writes == 0)
+        footer_write(disk);
+}
+
+struct mc_disk_footer *mc_disk_region_footer(struct mc_disk *disk, uint32_t region)
+{
+    return region == disk->append.open      ? disk->append.footer
+           : region == disk->append.sealing ? disk->append.sealing_footer
+                                            : NULL;
+}
+
+bool mc_disk_region_fits(const struct mc_disk *disk, uint64_t bytes, uint32_t footer_bytes)
+{
+    const struct mc_disk_append *append = &disk->append;
+    uint64_t footer = (uint64_t)append->footer_bytes + footer_bytes;
+    return footer <= mc_disk_footer_max(disk->region_bytes) &&
+           append->at + bytes + mc_disk_page_up(footer) + MC_DISK_PAGE <= disk->region_bytes;
+}
+
+bool mc_disk_region_room(struct mc_disk *disk, uint64_t bytes, uint32_t footer_bytes)
+{
+    struct mc_disk_append *append = &disk->append;
+    /* The header comes first: without it, what was written and answered is not found after a kill. */
+    if (append->header_is_busy)
+        return false;
+    if (append->open != MC_DISK_NO_REGION && mc_disk_region_fits(disk, bytes, footer_bytes))
+        return true;
+    if (append->open != MC_DISK_NO_REGION) {
+        if (append->sealing != MC_DISK_NO_REGION)
+            return false;
+        append->sealing = append->open;
+        append->sealing_footer = append->footer;
+        append->seal_stage = MC_DISK_SEAL_WRITES;
+        disk->regions[append->open].state = MC_DISK_REGION_SEALING;
+        append->open = MC_DISK_NO_REGION;
+    }
+    region_open(disk);
+    return false;
+}

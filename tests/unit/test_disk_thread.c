@@ -1,0 +1,293 @@
+/* A disk with its thread: calls from several threads, two processes, and an end while the kernel answers nothing. */
+#include "disk_rig.h"
+
+#include "env/clock.h"
+#include "env/log.h"
+#include "env/thread.h"
+
+#include <sys/wait.h>
+
+/* Ports that do at once what they are asked, on the thread that collects; or, while they are stuck, nothing. */
+struct plain {
+    struct mc_disk_request *first, *last;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_woken;
+};
+static _Atomic bool is_stuck;
+static _Atomic unsigned closed;
+
+static int plain_open(enum mc_disk_io_kind kind, unsigned depth, struct mc_disk_io **io)
+{
+    (void)kind, (void)depth;
+    struct plain *plain = calloc(1, sizeof(*plain));
+    assert_non_null(plain);
+    mc_monitor_init(&plain->lock, &plain->changed);
+    *io = (struct mc_disk_io *)plain;
+    return 0;
+}
+
+static void plain_submit(struct mc_disk_io *io, struct mc_disk_request *request)
+{
+    struct plain *plain = (struct plain *)io;
+    request->next = NULL;
+    *(plain->last != NULL ? &plain->last->next : &plain->first) = request;
+    plain->last = request;
+}
+
+static int64_t plain_run(const struct mc_disk_request *request)
+{
+    int64_t rc = request->operation == MC_DISK_READ
+                     ? pread(request->fd, request->buffer, request->length, (off_t)request->offset)
+                 : request->operation == MC_DISK_WRITE
+                     ? pwrite(request->fd, request->buffer, request->length, (off_t)request->offset)
+                     : fdatasync(request->fd);
+    return rc < 0 ? -errno : rc;
+}
+
+static unsigned plain_collect(struct mc_disk_io *io, int timeout_ms)
+{
+    struct plain *plain = (struct plain *)io;
+    unsigned ended = 0;
+    if (plain->first == NULL || is_stuck) {
+        uint64_t until_ns = mc_clock_ns() + (uint64_t)(timeout_ms < 0 || timeout_ms > 20 ? 20 : timeout_ms) * 1000000;
+        pthread_mutex_lock(&plain->lock);
+        while (!plain->is_woken && mc_monitor_wait(&plain->lock, &plain->changed, until_ns) == 0)
+            continue;
+        plain->is_woken = false;
+        pthread_mutex_unlock(&plain->lock);
+    }
+    for (struct mc_disk_request *todo = plain->first; todo != NULL && !is_stuck; ended++) {
+        struct mc_disk_request *request = todo;
+        todo = plain->first = request->next;
+        plain->last = todo == NULL ? NULL : plain->last;
+        request->done(request, plain_run(request));
+        todo = plain->first;
+    }
+    return ended;
+}
+
+static void plain_wake(struct mc_disk_io *io)
+{
+    struct plain *plain = (struct plain *)io;
+    pthread_mutex_lock(&plain->lock);
+    plain->is_woken = true;
+    pthread_cond_signal(&plain->changed);
+    pthread_mutex_unlock(&plain->lock);
+}
+
+static void plain_close(struct mc_disk_io *io)
+{
+    struct plain *plain = (struct plain *)io;
+    mc_monitor_destroy(&plain->lock, &plain->changed);
+    free(plain);
+    closed++;
+}
+
+static const struct mc_disk_ports plain_ports = {plain_open, plain_submit, plain_collect, plain_wake, plain_close};
+
+/* ---- waiting for an answer ---- */
+
+struct waiter {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct answer answer;
+};
+
+static void waiter_end(struct waiter *waiter, struct answer answer)
+{
+    pthread_mutex_lock(&waiter->lock);
+    waiter->answer = answer;
+    waiter->answer.is_there = true;
+    pthread_cond_signal(&waiter->changed);
+    pthread_mutex_unlock(&waiter->lock);
+}
+
+static void stored(void *context, int code, uint32_t slot)
+{
+    waiter_end(context, (struct answer){.code = code, .slot = slot});
+}
+static void was_read(void *context, int code, const struct mc_disk_entry *entry, uint8_t *buffer)
+{
+    waiter_end(context, (struct answer){.code = code, .entry = *entry, .buffer = buffer});
+}
+static void done(void *context, int code)
+{
+    waiter_end(context, (struct answer){.code = code});
+}
+static void ready(void *context, int code, uint32_t objects)
+{
+    waiter_end(context, (struct answer){.code = code, .slot = objects});
+}
+
+static struct answer wait_for(struct waiter *waiter)
+{
+    pthread_mutex_lock(&waiter->lock);
+    while (!waiter->answer.is_there)
+        pthread_cond_wait(&waiter->changed, &waiter->lock);
+    struct answer answer = waiter->answer;
+    waiter->answer.is_there = false;
+    pthread_mutex_unlock(&waiter->lock);
+    return answer;
+}
+
+static struct waiter opened;
+
+static struct mc_disk *disk_start(const char *path)
+{
+    struct mc_disk_config config = rig_config(path);
+    struct mc_disk *disk;
+    char error[MC_DISK_ERROR_MAX] = "";
+    config.ports = &plain_ports;
+    config.clock_ns = NULL;
+    config.has_no_thread = false;
+    config.capacity = 32 * RIG_REGION;
+    config.ready = ready;
+    config.context = &opened;
+    mc_monitor_init(&opened.lock, &opened.changed);
+    assert_int_equal(mc_disk_open(&config, &disk, error, sizeof(error)), 0);
+    assert_int_equal(wait_for(&opened).code, 0);
+    return disk;
+}
+
+/* ---- several threads ---- */
+
+struct worker {
+    struct mc_disk *disk;
+    pthread_t thread;
+    uint64_t first;
+    unsigned bad;
+};
+
+static void *work(void *argument)
+{
+    struct worker *worker = argument;
+    struct waiter waiter = {0};
+    char key[MC_KEY_LENGTH_MAX + 1];
+    mc_monitor_init(&waiter.lock, &waiter.changed);
+    for (uint64_t i = worker->first; i < worker->first + 60; i++) {
+        uint64_t length = 1 + i * 997 % 90000;
+        uint32_t key_length = rig_key(i, key);
+        uint8_t *buffer = mc_disk_lend(worker->disk, length, key_length);
+        if (buffer == NULL)
+            continue;
+        struct mc_disk_entry entry = rig_extent(buffer, i, i, length);
+        if (mc_disk_store(worker->disk, rig_slot(worker->disk), &entry, buffer, false, stored, &waiter) < 0) {
+            mc_disk_give_back(worker->disk, buffer);
+            continue;
+        }
+        struct answer answer = wait_for(&waiter);
+        struct mc_disk_place place = {answer.slot, i};
+        worker->bad += answer.code == 0 ? 0 : 1;
+        if (mc_disk_read(worker->disk, place, mc_clock_ns() + 10000000000ull, was_read, &waiter) == 0) {
+            answer = wait_for(&waiter);
+            uint8_t expected[8] = {0};
+            rig_fill(expected, length < 8 ? length : 8, i);
+            worker->bad += answer.code == 0 && memcmp(answer.buffer, expected, length < 8 ? length : 8) == 0 ? 0 : 1;
+            if (answer.code == 0)
+                mc_disk_give_back(worker->disk, answer.buffer);
+        }
+        if (i % 3 == 0 && mc_disk_clear(worker->disk, &place, 1, true, done, &waiter) == 0)
+            worker->bad += wait_for(&waiter).code == 0 ? 0 : 1;
+    }
+    mc_monitor_destroy(&waiter.lock, &waiter.changed);
+    return NULL;
+}
+
+static void test_several_threads(void **state)
+{
+    (void)state;
+    char *path = rig_directory();
+    struct worker workers[4];
+    struct mc_disk_statistics statistics;
+    struct mc_disk *disk = disk_start(path);
+    for (unsigned i = 0; i < 4; i++) {
+        workers[i] = (struct worker){.disk = disk, .first = 1 + i * 60};
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        pthread_join(workers[i].thread, NULL);
+        assert_int_equal(workers[i].bad, 0);
+    }
+    mc_disk_statistics_read(disk, &statistics);
+    assert_true(statistics.stored > 100 && statistics.served > 100 && statistics.buffer_bytes_lent == 0);
+    mc_disk_close(disk, 10000);
+    disk = disk_start(path);
+    mc_disk_statistics_read(disk, &statistics);
+    assert_int_equal(statistics.objects, 160);
+    mc_disk_close(disk, 10000);
+    rig_remove(path);
+}
+
+/* ---- two processes ---- */
+
+static void test_two_processes(void **state)
+{
+    (void)state;
+    char *path = rig_directory();
+    int pipes[2];
+    char first[2] = "";
+    assert_int_equal(pipe(pipes), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct mc_disk *disk = disk_start(path);
+        const char *directory = mc_disk_directory(disk);
+        ssize_t written = write(pipes[1], directory + strlen(directory) - 1, 1);
+        pause();
+        _exit(written == 1 ? 0 : 1);
+    }
+    assert_int_equal(read(pipes[0], first, 1), 1);
+    assert_string_equal(first, "0");
+    struct mc_disk *disk = disk_start(path);
+    assert_non_null(strstr(mc_disk_directory(disk), "mooncake-c.1"));
+    mc_disk_close(disk, 1000);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    disk = disk_start(path); /* its lock went with it */
+    assert_non_null(strstr(mc_disk_directory(disk), "mooncake-c.0"));
+    mc_disk_close(disk, 1000);
+    close(pipes[0]);
+    close(pipes[1]);
+    rig_remove(path);
+}
+
+/* ---- an end that is bounded ---- */
+
+static void test_close_while_stuck(void **state)
+{
+    (void)state;
+    char *path = rig_directory(), key[MC_KEY_LENGTH_MAX + 1];
+    struct waiter waiter = {0};
+    mc_monitor_init(&waiter.lock, &waiter.changed);
+    struct mc_disk *disk = disk_start(path);
+    unsigned before = closed;
+    is_stuck = true;
+    uint8_t *buffer = mc_disk_lend(disk, 5000, rig_key(1, key));
+    struct mc_disk_entry entry = rig_extent(buffer, 1, 1, 5000);
+    assert_int_equal(mc_disk_store(disk, rig_slot(disk), &entry, buffer, false, stored, &waiter), 0);
+    uint64_t begun_ms = mc_clock_ms();
+    mc_disk_close(disk, 200);
+    assert_true(mc_clock_ms() - begun_ms < 5000);
+    assert_int_equal(wait_for(&waiter).code, MC_ERR_UNAVAILABLE_IN_CURRENT_STATUS);
+    is_stuck = false; /* what was under way ends, and with it the thread that waits for it */
+    for (unsigned i = 0; closed == before && i < 1000; i++)
+        usleep(10000);
+    assert_int_equal(closed, before + 1);
+    usleep(100000);
+    disk = disk_start(path);
+    mc_disk_close(disk, 1000);
+    mc_monitor_destroy(&waiter.lock, &waiter.changed);
+    rig_remove(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_several_threads),
+        cmocka_unit_test(test_two_processes),
+        cmocka_unit_test(test_close_while_stuck),
+    };
+    (void)rig_ports;
+    mc_log_set_level(MC_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
